@@ -19,13 +19,13 @@ const CASE: &str = "VANISHED_CASE";
 
 /// The owner of the memory that vanishes: the process that posts, or its peer.
 const SIDES: [&str; 2] = ["local", "remote"];
-/// The ways in which memory vanishes.
+/// How the memory vanishes. `again`: it is unmapped after a first transfer has succeeded.
 const WAYS: [&str; 4] = ["unmapped", "protected", "cut", "again"];
-/// Lengths of transfers in bytes: inside a slot, in one piece, in many pieces.
+/// Lengths of transfers in bytes: sends of these lengths use a slot, one piece, and many pieces.
 const LENGTHS: [usize; 3] = [48, 9_000, 200_000];
 const CAPACITY: usize = 1 << 18;
 
-/// A mapping; for `cut`, of a file.
+/// Registered memory: a shared mapping of a memfd.
 struct Memory {
     at: *mut u8,
     file: i32,
@@ -75,7 +75,8 @@ impl Memory {
 
     /// Unmaps, protects or truncates the memory, so that neither a write nor a read of it succeeds.
     fn vanish(&self, way: &str) {
-        // SAFETY: the test does not access the memory any more. It checks that an access by the library is harmless.
+        // SAFETY: the range is the mapping of `new`, which this test does not access afterwards. The library must detect
+        // that the memory has vanished.
         let done = unsafe {
             match way {
                 "cut" => libc::ftruncate(self.file, 0),
@@ -88,13 +89,13 @@ impl Memory {
 }
 
 /// Posts the transfer at `from`. For a send, also posts a receive of `into` at the peer.
-fn post(transfer: &str, from: End, to: End, mine: &Memory, theirs: &Memory, length: usize) {
-    let (mut local, remote) = (mine.first(length), theirs.target(length));
+fn post(transfer: &str, from: End, to: End, local_memory: &Memory, remote_memory: &Memory, length: usize) {
+    let (mut local, remote) = (local_memory.first(length), remote_memory.target(length));
     let code = match transfer {
         "write" => dat!(ep_post_rdma_write_func(from.ep(), 1, &mut local, cookie(1), &remote, 0)),
         "read" => dat!(ep_post_rdma_read_func(from.ep(), 1, &mut local, cookie(1), &remote, 0)),
         _ => {
-            let mut into = theirs.first(length);
+            let mut into = remote_memory.first(length);
             let code = dat!(ep_post_recv_func(to.ep(), 1, &mut into, cookie(2), 0));
             assert_eq!(code, DAT_SUCCESS, "{code:#x}");
             dat!(ep_post_send_func(from.ep(), 1, &mut local, cookie(1), 0))
@@ -106,28 +107,28 @@ fn post(transfer: &str, from: End, to: End, mine: &Memory, theirs: &Memory, leng
 /// Runs a case, which names the transfer, the owner, the way, and the length.
 fn run(case: &str) {
     let mut words = case.split(' ');
-    let mut word = || words.next().expect("four words");
-    let (transfer, side, way, length) = (word(), word(), word(), word().parse().expect("a length"));
+    let mut word = || words.next().expect("a case has four words");
+    let (transfer, side, way, length) = (word(), word(), word(), word().parse().expect("the fourth word is a length"));
     let door = Entries::new();
     let ia = door.open();
     let pz = sure(made!(pz_create_func(ia)));
     let (from, to) = (End::new(ia, pz), End::new(ia, pz));
-    let (mine, theirs) = (Memory::new(ia, pz), Memory::new(ia, pz));
+    let (local_memory, remote_memory) = (Memory::new(ia, pz), Memory::new(ia, pz));
     connect(ia, from, to);
     let is_send = transfer == "send";
     if way == "again" {
         // The first transfer fills the caches of mappings and checked pages. They must not hide that the memory vanishes
         // afterwards.
-        post(transfer, from, to, &mine, &theirs, length);
+        post(transfer, from, to, &local_memory, &remote_memory, length);
         assert_eq!(completion(&next(from.sent())), (1, DAT_DTO_SUCCESS));
         if is_send {
             assert_eq!(completion(&next(to.received())), (2, DAT_DTO_SUCCESS));
         }
         std::thread::sleep(std::time::Duration::from_millis(500));
     }
-    let gone = if side == "local" { &mine } else { &theirs };
+    let gone = if side == "local" { &local_memory } else { &remote_memory };
     gone.vanish(way);
-    post(transfer, from, to, &mine, &theirs, length);
+    post(transfer, from, to, &local_memory, &remote_memory, length);
     let sent = completion(&next(from.sent()));
     let received = is_send.then(|| completion(&next(to.received())));
     let (sends, receives) = match (side, is_send) {
@@ -163,32 +164,32 @@ fn all(transfer: &str, rma: &str) {
 }
 
 #[test]
-#[ignore = "a part of the others, in a process of its own"]
+#[ignore = "the other tests run this one in a child process"]
 fn one_case() {
-    run(&std::env::var(CASE).expect("the others set it"));
+    run(&std::env::var(CASE).expect("the parent process sets VANISHED_CASE"));
 }
 
 #[test]
-fn sends() {
+fn vanished_send_memory_gives_an_error_and_no_crash() {
     all("send", "auto");
 }
 
 #[test]
-fn rdma_writes_by_the_kernel() {
+fn vanished_rdma_write_memory_gives_an_error_by_the_kernel() {
     all("write", "auto");
 }
 
 #[test]
-fn rdma_writes_by_shared_buffers() {
+fn vanished_rdma_write_memory_gives_an_error_by_shared_buffers() {
     all("write", "mmap");
 }
 
 #[test]
-fn rdma_reads_by_the_kernel() {
+fn vanished_rdma_read_memory_gives_an_error_by_the_kernel() {
     all("read", "auto");
 }
 
 #[test]
-fn rdma_reads_by_shared_buffers() {
+fn vanished_rdma_read_memory_gives_an_error_by_shared_buffers() {
     all("read", "mmap");
 }

@@ -10,11 +10,11 @@ use rustix::fs::{CWD, Mode};
 use super::*;
 
 /// A directory outside the base directory, with files of the kinds that cleaning removes.
-struct Elsewhere(PathBuf);
+struct OutsideDir(PathBuf);
 
-impl Elsewhere {
+impl OutsideDir {
     fn new(name: &str) -> Self {
-        let path = PathBuf::from(format!("/dev/shm/dapl-sm-elsewhere-{}-{name}", std::process::id()));
+        let path = PathBuf::from(format!("/dev/shm/dapl-sm-outside-{}-{name}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         for folder in ["", ".dead-1-1", ".new-1", "1", "1/conns"] {
             fs::create_dir(path.join(folder)).unwrap();
@@ -22,7 +22,7 @@ impl Elsewhere {
         for file in ["lock", "7", "treasure", ".dead-1-1/treasure", ".new-1/treasure", "1/lock", "1/conns/treasure"] {
             fs::write(path.join(file), "").unwrap();
         }
-        Elsewhere(path)
+        OutsideDir(path)
     }
 
     fn count(&self) -> usize {
@@ -34,41 +34,41 @@ impl Elsewhere {
     }
 }
 
-impl Drop for Elsewhere {
+impl Drop for OutsideDir {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
 /// A base directory in which `path` is a link to the directory outside.
-fn with_link(name: &str, path: &str) -> (Place, Elsewhere) {
-    let (place, elsewhere) = (Place::new(name), Elsewhere::new(name));
+fn with_link(name: &str, path: &str) -> (TestBase, OutsideDir) {
+    let (place, outside) = (TestBase::new(name), OutsideDir::new(name));
     drop(place.open());
     let link = Path::new(&place.0).join(path);
     fs::create_dir_all(link.parent().unwrap()).unwrap();
-    symlink(&elsewhere.0, link).unwrap();
-    (place, elsewhere)
+    symlink(&outside.0, link).unwrap();
+    (place, outside)
 }
 
 #[test]
 fn cleaner_follows_no_symlink() {
     for (n, path) in ["4194303", "4194303/1", "4194303/.new-2", "quals", "shared"].into_iter().enumerate() {
-        let (place, elsewhere) = with_link(&format!("links-{n}"), path);
-        let before = elsewhere.count();
+        let (place, outside) = with_link(&format!("links-{n}"), path);
+        let before = outside.count();
         drop(place.open());
-        assert_eq!(elsewhere.count(), before, "{path}");
+        assert_eq!(outside.count(), before, "{path}");
     }
 }
 
 #[test]
 fn listen_does_not_follow_a_link_to_another_directory() {
-    let (place, elsewhere) = with_link("qual-link", "quals");
-    let before = elsewhere.count();
+    let (place, outside) = with_link("qual-link", "quals");
+    let before = outside.count();
     let side = place.open();
     let id = ObjectId { handle: 4096, generation: 1 };
     assert!(side.ia.listen(8, id).is_err());
-    assert_eq!(elsewhere.count(), before);
-    fs::write(elsewhere.0.join("9"), side.ia.device.endpoint.path().as_os_str().as_encoded_bytes()).unwrap();
+    assert_eq!(outside.count(), before);
+    fs::write(outside.0.join("9"), side.ia.device.endpoint.path().as_os_str().as_encoded_bytes()).unwrap();
     refused(&side, 9, &here());
 }
 
@@ -81,8 +81,8 @@ fn refused(side: &Side, qual: u64, address: &PeerAddress) {
 
 #[test]
 fn connect_to_an_invalid_qualifier_file_is_rejected() {
-    let (place, elsewhere) = (Place::new("names"), Elsewhere::new("names"));
-    let before = elsewhere.count();
+    let (place, outside) = (TestBase::new("names"), OutsideDir::new("names"));
+    let before = outside.count();
     let side = place.open();
     let quals = Path::new(&place.0).join("quals");
     fs::create_dir_all(&quals).unwrap();
@@ -91,14 +91,14 @@ fn connect_to_an_invalid_qualifier_file_is_rejected() {
         (12, b"\xFF\xFE"),
         (13, b"relative"),
         (14, b"/dev/shm/../../etc"),
-        (15, elsewhere.0.as_os_str().as_encoded_bytes()),
+        (15, outside.0.as_os_str().as_encoded_bytes()),
         (16, &[b'/'; 100_000]),
     ];
     for (qual, text) in texts {
         fs::write(quals.join(qual.to_string()), text).unwrap();
         refused(&side, qual, &here());
     }
-    symlink(elsewhere.0.join("7"), quals.join("17")).unwrap();
+    symlink(outside.0.join("7"), quals.join("17")).unwrap();
     rustix::fs::mkfifoat(CWD, quals.join("18"), Mode::RUSR | Mode::WUSR).unwrap();
     fs::create_dir(quals.join("19")).unwrap();
     let id = ObjectId { handle: 4096, generation: 1 };
@@ -108,22 +108,22 @@ fn connect_to_an_invalid_qualifier_file_is_rejected() {
     }
     drop(side);
     drop(place.open());
-    assert_eq!(elsewhere.count(), before);
+    assert_eq!(outside.count(), before);
 }
 
 #[test]
 fn connect_to_a_foreign_path_removes_nothing() {
-    let (place, elsewhere) = (Place::new("no-order"), Elsewhere::new("no-order"));
-    let before = elsewhere.count();
+    let (place, outside) = (TestBase::new("no-order"), OutsideDir::new("no-order"));
+    let before = outside.count();
     let side = place.open();
-    refused(&side, 7, &PeerAddress::Path(elsewhere.0.clone()));
-    refused(&side, 8, &PeerAddress::Path(elsewhere.0.join("1")));
-    assert_eq!(elsewhere.count(), before);
+    refused(&side, 7, &PeerAddress::Path(outside.0.clone()));
+    refused(&side, 8, &PeerAddress::Path(outside.0.join("1")));
+    assert_eq!(outside.count(), before);
 }
 
 #[test]
 fn interrupted_removal_is_completed_later() {
-    let place = Place::new("half");
+    let place = TestBase::new("half");
     let dead = Path::new(&place.0).join("4194303");
     for folder in ["1/conns/5", "2"] {
         fs::create_dir_all(dead.join(folder)).unwrap();
@@ -137,7 +137,7 @@ fn interrupted_removal_is_completed_later() {
 #[test]
 fn nothing_is_sent_to_a_directory_of_wrong_mode_or_owner() {
     use std::os::unix::fs::PermissionsExt;
-    let place = Place::new("others");
+    let place = TestBase::new("others");
     let side = place.open();
     let folder = Path::new(&place.0).join("client");
     fs::create_dir(&folder).unwrap();

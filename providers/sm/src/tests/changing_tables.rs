@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::FallocateFlags;
 
 use super::ends::without_cma;
-use super::invalid_data::works;
+use super::invalid_data::exchange_messages;
 use super::*;
 
 /// Number of requests that are sent to one malicious peer. If a connection ends, a new connection is used.
@@ -60,7 +60,7 @@ impl Guarded {
 }
 
 fn copies_by_a_malicious_table(name: &str, bounce: bool) {
-    let place = Place::new(name);
+    let place = TestBase::new(name);
     let (a, b, friend) = (place.open(), place.open(), place.open());
     let good = connected(&a, &friend, 9, 300);
     let (mine, peer_side) = (Guarded::new(100_000), Guarded::new(100_000));
@@ -108,7 +108,7 @@ fn copies_by_a_malicious_table(name: &str, bounce: bool) {
     });
     assert!(counts[0] > 0 && counts[1] > 0, "both kinds of answers: {counts:?}");
     assert!(mine.is_sound() && peer_side.is_sound());
-    works(&a, &friend, &good);
+    exchange_messages(&a, &friend, &good);
 }
 
 /// Stops the malicious thread when the test ends.
@@ -132,7 +132,7 @@ fn changing_table_grants_buffer_copies_no_other_memory() {
 
 #[test]
 fn holes_punched_into_shared_buffers_raise_no_signal() {
-    let place = Place::new("holes");
+    let place = TestBase::new("holes");
     let (a, b, friend) = (place.open(), place.open(), place.open());
     let good = connected(&friend, &b, 9, 300);
     let (mine, target) = (vec![1u8; 1 << 20], vec![0u8; 1 << 20]);
@@ -174,6 +174,6 @@ fn holes_punched_into_shared_buffers_raise_no_signal() {
         a.sink.events.lock().clear();
         b.sink.events.lock().retain(|(conn, _)| conn.ep.handle >= 300 * 64);
         while a.cq.poll(&mut [Completion::default(); 8]) + b.cq.poll(&mut [Completion::default(); 8]) > 0 {}
-        works(&friend, &b, &good);
+        exchange_messages(&friend, &b, &good);
     }
 }

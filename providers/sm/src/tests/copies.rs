@@ -1,7 +1,7 @@
 //! Kernel copies whose target process dies. No other process receives the data, and each request completes once and in
 //! order. A process survives if its peer dies during a copy from or to its memory.
 
-use super::invalid_data::works;
+use super::invalid_data::exchange_messages;
 use super::kills::is_empty;
 use super::other::{Other, QUAL, on, take_event, was_killed, while_young};
 use super::*;
@@ -18,7 +18,7 @@ fn card(memory: &[u8], mr: &Mr) -> Vec<u8> {
 }
 
 /// Main function of the target process: registers memory, and waits.
-pub(super) fn offers(place: &Place) {
+pub(super) fn offers(place: &TestBase) {
     let side = place.open();
     let (qp, memory) = (side.qp(), vec![1u8; BIG]);
     let mr = side.register(&memory);
@@ -32,7 +32,7 @@ pub(super) fn offers(place: &Place) {
 }
 
 /// Main function of the initiator process: writes to the peer's memory and reads from it until it is killed.
-pub(super) fn copies(place: &Place) {
+pub(super) fn copies(place: &TestBase) {
     let side = place.open();
     let mut streams = Streams::new(&side);
     streams.qp.connect(&ConnectSpec { address: &here(), qual: QUAL, private_data: &[] }, conn(1)).unwrap();
@@ -86,7 +86,7 @@ fn kill(other: &mut Other, round: u32) {
 
 #[test]
 fn large_copies_to_a_killed_target_complete_once_and_in_order() {
-    let place = Place::new("target-dies");
+    let place = TestBase::new("target-dies");
     let (side, friend) = (place.open(), place.open());
     let good = connected(&friend, &side, QUAL + 1, 100);
     for round in 0..ROUNDS {
@@ -120,7 +120,7 @@ fn large_copies_to_a_killed_target_complete_once_and_in_order() {
         assert!(was_killed(killer.join().unwrap()));
         assert_ne!(streams.last, Status::Success, "work posted after the failure does not succeed");
         assert!(matches!(end, Some(SinkEvent::Other("broken" | "disconnected"))), "{end:?}");
-        works(&friend, &side, &good);
+        exchange_messages(&friend, &side, &good);
         assert!(side.sink.is_silent(), "one end");
     }
     drop((good, side, friend));
@@ -129,7 +129,7 @@ fn large_copies_to_a_killed_target_complete_once_and_in_order() {
 
 #[test]
 fn target_survives_a_killed_initiator_of_large_copies() {
-    let place = Place::new("initiator-dies");
+    let place = TestBase::new("initiator-dies");
     let (side, friend) = (place.open(), place.open());
     let good = connected(&friend, &side, QUAL + 1, 100);
     let memory = vec![0u8; BIG + 8192];
@@ -148,7 +148,7 @@ fn target_survives_a_killed_initiator_of_large_copies() {
         let flushed = side.completion();
         assert_eq!((flushed.token.cookie, flushed.status), (7, Status::Flushed));
         assert!(was_killed(other.end()));
-        works(&friend, &side, &good);
+        exchange_messages(&friend, &side, &good);
         assert!(side.sink.is_silent(), "one end");
         drop(listener);
     }
@@ -162,7 +162,7 @@ fn target_survives_a_killed_initiator_of_large_copies() {
 #[test]
 fn process_with_reused_id_gets_no_data() {
     for read in [false, true] {
-        let place = Place::new(&format!("id-again-{read}"));
+        let place = TestBase::new(&format!("id-again-{read}"));
         let (a, b) = (place.open(), place.open());
         let (active, passive) = connected(&a, &b, 7, 10);
         let (mine, other) = (vec![1u8; 64], vec![2u8; 64]);
@@ -183,7 +183,7 @@ fn process_with_reused_id_gets_no_data() {
 
 #[test]
 fn process_with_reused_id_has_its_own_watch() {
-    let place = Place::new("watch-again");
+    let place = TestBase::new("watch-again");
     let a = place.open();
     let mut connections = a.ia.device.connections.lock();
     let mine = std::process::id() as i32;
@@ -197,7 +197,7 @@ fn process_with_reused_id_has_its_own_watch() {
 /// A death ends the connections of the dead process, but not the connections of a later process with the same id.
 #[test]
 fn late_exit_report_ends_no_connection_of_a_new_process_with_that_id() {
-    let place = Place::new("late-death");
+    let place = TestBase::new("late-death");
     let (a, b) = (place.open(), place.open());
     let mut dead = std::process::Command::new("true").spawn().unwrap();
     let pid = rustix::process::Pid::from_child(&dead);
@@ -210,7 +210,7 @@ fn late_exit_report_ends_no_connection_of_a_new_process_with_that_id() {
     a.ia.device.jobs.push(crate::engine::jobs::Job::Deadlines);
     // The engine has noticed the death before it receives this request.
     let late = connected(&a, &b, 8, 20);
-    works(&a, &b, &pair);
-    works(&a, &b, &late);
+    exchange_messages(&a, &b, &pair);
+    exchange_messages(&a, &b, &late);
     assert!(a.sink.is_silent() && b.sink.is_silent());
 }

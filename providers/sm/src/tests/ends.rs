@@ -19,7 +19,7 @@ pub(super) fn pattern(length: usize, seed: u8) -> Vec<u8> {
 
 #[test]
 fn sends_of_every_size_arrive_whole_and_in_order() {
-    let place = Place::new("sizes");
+    let place = TestBase::new("sizes");
     let (a, b) = (place.open(), place.open());
     let (active, passive) = connected(&a, &b, 7, 10);
     for (round, length) in [0, 1, 8, 64, 111, 112, 113, 4096, 16384, 16385, 100_000, 3 << 20].into_iter().enumerate() {
@@ -38,7 +38,7 @@ fn sends_of_every_size_arrive_whole_and_in_order() {
 
 #[test]
 fn send_waits_for_its_receive() {
-    let place = Place::new("rnr");
+    let place = TestBase::new("rnr");
     let (a, b) = (place.open(), place.open());
     let (active, passive) = connected(&a, &b, 7, 10);
     let memory = pattern(3 * 64, 1);
@@ -60,7 +60,7 @@ fn send_waits_for_its_receive() {
 }
 
 fn rdma(name: &str, bounce: bool) {
-    let place = Place::new(name);
+    let place = TestBase::new(name);
     let (a, b) = (place.open(), place.open());
     let (active, _passive) = connected(&a, &b, 7, 10);
     if bounce {
@@ -96,7 +96,7 @@ fn rdma_by_the_bounce_buffer_completes_without_calls_at_the_target() {
 fn rdma_outside_granted_memory_breaks_the_connection() {
     for bounce in [false, true] {
         for wrong in 0..4 {
-            let place = Place::new(&format!("access-{bounce}-{wrong}"));
+            let place = TestBase::new(&format!("access-{bounce}-{wrong}"));
             let (a, b) = (place.open(), place.open());
             let (active, passive) = connected(&a, &b, 7, 10);
             if bounce {
@@ -130,7 +130,7 @@ fn rdma_outside_granted_memory_breaks_the_connection() {
 
 #[test]
 fn late_duplicate_request_is_not_reported() {
-    let place = Place::new("late");
+    let place = TestBase::new("late");
     let (a, b) = (place.open(), place.open());
     let listener = b.ia.listen(7, ObjectId::default()).unwrap();
     let (active, passive) = (a.qp(), b.qp());
@@ -164,7 +164,7 @@ fn late_duplicate_request_is_not_reported() {
 
 #[test]
 fn read_fails_if_the_peer_accepts_no_reads() {
-    let place = Place::new("no-reads");
+    let place = TestBase::new("no-reads");
     let (a, b) = (place.open(), place.open());
     let listener = b.ia.listen(7, ObjectId::default()).unwrap();
     let spec = QpSpec { max_reads_in: 0, ..b.spec() };
@@ -182,7 +182,7 @@ fn read_fails_if_the_peer_accepts_no_reads() {
 
 #[test]
 fn unmapped_or_protected_memory_is_not_registered() {
-    let place = Place::new("rights");
+    let place = TestBase::new("rights");
     let a = place.open();
     let length = 3 * rustix::param::page_size();
     // SAFETY: creates a new mapping, which belongs to this test.
@@ -211,7 +211,7 @@ fn unmapped_or_protected_memory_is_not_registered() {
 
 #[test]
 fn message_longer_than_its_receive_fails_at_both_processes() {
-    let place = Place::new("long");
+    let place = TestBase::new("long");
     let (a, b) = (place.open(), place.open());
     let (active, passive) = connected(&a, &b, 7, 10);
     let (out, into) = (pattern(1000, 1), vec![0u8; 999]);
@@ -229,7 +229,7 @@ fn message_longer_than_its_receive_fails_at_both_processes() {
 
 #[test]
 fn graceful_disconnect_delivers_and_abrupt_disconnect_flushes() {
-    let place = Place::new("ends");
+    let place = TestBase::new("ends");
     let (a, b) = (place.open(), place.open());
     let (active, passive) = connected(&a, &b, 7, 10);
     active.post_send(&wr(Op::Send { solicited: false }, &[], 1)).unwrap();
@@ -254,7 +254,7 @@ fn graceful_disconnect_delivers_and_abrupt_disconnect_flushes() {
 
 #[test]
 fn missing_rejecting_and_aborting_peers_give_different_events() {
-    let place = Place::new("refusals");
+    let place = TestBase::new("refusals");
     let (a, b) = (place.open(), place.open());
     let qp = a.qp();
     let spec = ConnectSpec { address: &here(), qual: 9, private_data: &[] };
@@ -287,7 +287,7 @@ fn missing_rejecting_and_aborting_peers_give_different_events() {
 
 #[test]
 fn hand_off_reaches_another_listener_and_is_bounded() {
-    let place = Place::new("hand-off");
+    let place = TestBase::new("hand-off");
     let (a, b, c) = (place.open(), place.open(), place.open());
     let id = ObjectId { handle: 4096, generation: 1 };
     let (_first, _same, _other) =
@@ -316,7 +316,7 @@ fn hand_off_reaches_another_listener_and_is_bounded() {
 
 #[test]
 fn closed_adapters_leave_no_files() {
-    let place = Place::new("left");
+    let place = TestBase::new("left");
     let (a, b) = (place.open(), place.open());
     let pair = connected(&a, &b, 7, 10);
     let by_path = PeerAddress::Path(b.ia.device.endpoint.path().to_path_buf());
@@ -336,7 +336,7 @@ fn closed_adapters_leave_no_files() {
 /// A peer that has not noticed the end may still be copying, so the memory must stay mapped until this copy ends.
 #[test]
 fn deregistration_waits_for_a_copy_that_began_before_disconnect() {
-    let place = Place::new("copy-at-the-end");
+    let place = TestBase::new("copy-at-the-end");
     let (a, b) = (place.open(), place.open());
     let (active, passive) = connected(&a, &b, 7, 1);
     let memory = [0u8; 64];

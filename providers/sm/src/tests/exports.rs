@@ -101,7 +101,7 @@ fn has_fragments(qp: &Qp) -> bool {
 
 #[test]
 fn only_memory_that_cannot_fault_is_exported() {
-    let place = Place::new("exported");
+    let place = TestBase::new("exported");
     let a = place.open();
     let is_exported = |memory: &[u8]| {
         let mr = a.share(memory);
@@ -145,7 +145,7 @@ fn only_memory_that_cannot_fault_is_exported() {
 
 #[test]
 fn registrations_of_one_file_share_a_descriptor_until_the_last_ends() {
-    let place = Place::new("exported-once");
+    let place = TestBase::new("exported-once");
     let a = place.open();
     let file = sealed();
     let name = std::fs::read_link(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file))).unwrap();
@@ -168,7 +168,7 @@ fn registrations_of_one_file_share_a_descriptor_until_the_last_ends() {
 
 /// Writes and reads messages of every size through a mapping. The kernel copies nothing, and no fragment is needed.
 fn goes_directly(name: &str, target: &'static [u8]) {
-    let place = Place::new(name);
+    let place = TestBase::new(name);
     let (a, b) = (place.open(), place.open());
     let (active, _passive) = connected(&a, &b, 7, 10);
     let target_mr = b.share(target);
@@ -209,7 +209,7 @@ fn rdma_to_a_segment_is_one_copy_by_the_initiator() {
 
 #[test]
 fn mapping_enforces_the_rights_of_its_registration() {
-    let place = Place::new("direct-rights");
+    let place = TestBase::new("direct-rights");
     let (a, b) = (place.open(), place.open());
     let (active, _passive) = connected(&a, &b, 7, 10);
     let file = sealed();
@@ -231,7 +231,7 @@ fn mapping_enforces_the_rights_of_its_registration() {
 
 #[test]
 fn fragments_in_flight_are_copied_before_the_first_direct_copy() {
-    let place = Place::new("direct-order");
+    let place = TestBase::new("direct-order");
     let (a, b) = (place.open(), place.open());
     let file = sealed();
     let target = mapping(Some(&file), LENGTH, MapFlags::SHARED);
@@ -258,7 +258,7 @@ fn fragments_in_flight_are_copied_before_the_first_direct_copy() {
 
 #[test]
 fn deregistration_ends_direct_copies_and_removes_the_mapping() {
-    let place = Place::new("direct-end");
+    let place = TestBase::new("direct-end");
     let (a, b) = (place.open(), place.open());
     let (active, _passive) = connected(&a, &b, 7, 10);
     let file = sealed();
@@ -293,7 +293,7 @@ fn deregistration_ends_direct_copies_and_removes_the_mapping() {
 
 #[test]
 fn mapping_is_requested_again_from_a_restarted_peer() {
-    let place = Place::new("direct-again");
+    let place = TestBase::new("direct-again");
     let a = place.open();
     let file = sealed();
     let target = mapping(Some(&file), LENGTH, MapFlags::SHARED);
@@ -327,7 +327,7 @@ struct Owner {
 }
 
 impl Owner {
-    fn connect(place: &Place, victim: &Side, qp: &Qp) -> Self {
+    fn connect(place: &TestBase, victim: &Side, qp: &Qp) -> Self {
         let client = TestClient::new(place);
         let address = PeerAddress::Path(client.path.clone());
         qp.connect(&ConnectSpec { address: &address, qual: 7, private_data: &[] }, conn(1)).unwrap();
@@ -362,7 +362,7 @@ impl Owner {
 
 #[test]
 fn invalid_mapping_replies_are_not_mapped() {
-    let place = Place::new("export-lies");
+    let place = TestBase::new("export-lies");
     let a = place.open();
     let victim = a.qp();
     let owner = Owner::connect(&place, &a, &victim);
@@ -453,7 +453,7 @@ fn invalid_mapping_replies_are_not_mapped() {
 
 #[test]
 fn region_is_not_exported_without_rights() {
-    let place = Place::new("export-whom");
+    let place = TestBase::new("export-whom");
     let b = place.open();
     let _listener = b.ia.listen(7, ObjectId { handle: 4096, generation: 1 }).unwrap();
     let path = b.ia.device.endpoint.path().to_path_buf();

@@ -34,7 +34,7 @@ fn add(mr: &Mr, word: &AtomicU64, add: u64) -> Op {
 
 #[test]
 fn sends_of_every_length_deliver_immediate_data() {
-    let place = Place::new("immediate");
+    let place = TestBase::new("immediate");
     let (a, b) = (place.open(), place.open());
     let (active, passive) = connected(&a, &b, 7, 10);
     for (n, length) in [0, 1, 8, 112, 113, 16384, 16385, 100_000, 3 << 20].into_iter().enumerate() {
@@ -62,7 +62,7 @@ fn sends_of_every_length_deliver_immediate_data() {
 #[test]
 fn write_with_immediate_data_completes_a_receive_behind_its_data() {
     for bounce in [false, true] {
-        let place = Place::new(&format!("write-immediate-{bounce}"));
+        let place = TestBase::new(&format!("write-immediate-{bounce}"));
         let (a, b) = (place.open(), place.open());
         let (active, passive) = connected(&a, &b, 7, 10);
         if bounce {
@@ -89,7 +89,7 @@ fn write_with_immediate_data_completes_a_receive_behind_its_data() {
 #[test]
 fn write_with_immediate_data_waits_for_a_receive_and_keeps_its_order() {
     for bounce in [false, true] {
-        let place = Place::new(&format!("write-waits-{bounce}"));
+        let place = TestBase::new(&format!("write-waits-{bounce}"));
         let (a, b) = (place.open(), place.open());
         let (active, passive) = connected(&a, &b, 7, 10);
         if bounce {
@@ -114,7 +114,7 @@ fn write_with_immediate_data_waits_for_a_receive_and_keeps_its_order() {
 #[test]
 fn write_with_immediate_data_without_access_completes_no_receive() {
     for bounce in [false, true] {
-        let place = Place::new(&format!("write-refused-{bounce}"));
+        let place = TestBase::new(&format!("write-refused-{bounce}"));
         let (a, b) = (place.open(), place.open());
         let (active, passive) = connected(&a, &b, 7, 10);
         if bounce {
@@ -134,7 +134,7 @@ fn write_with_immediate_data_without_access_completes_no_receive() {
 }
 
 fn atomics(name: &str, bounce: bool) {
-    let place = Place::new(name);
+    let place = TestBase::new(name);
     let (a, b) = (place.open(), place.open());
     let (active, _passive) = connected(&a, &b, 7, 10);
     if bounce {
@@ -196,7 +196,7 @@ fn sum_up(sides: [(&Side, &Qp); 2], mr: &Mr, word: &AtomicU64) {
 
 #[test]
 fn atomic_operations_are_atomic_with_each_other_and_local_instructions() {
-    let place = Place::new("atomicity");
+    let place = TestBase::new("atomicity");
     let (a, b, c) = (place.open(), place.open(), place.open());
     let (first, _one) = connected(&a, &b, 7, 10);
     let (second, _two) = connected(&c, &b, 7, 20);
@@ -207,7 +207,7 @@ fn atomic_operations_are_atomic_with_each_other_and_local_instructions() {
 
 #[test]
 fn atomic_operations_on_mapped_memory_and_by_the_target_are_atomic_together() {
-    let place = Place::new("atomicity-mapped");
+    let place = TestBase::new("atomicity-mapped");
     let (a, b, c) = (place.open(), place.open(), place.open());
     let (first, _one) = connected(&a, &b, 7, 10);
     let (second, _two) = connected(&c, &b, 7, 20);
@@ -256,7 +256,7 @@ fn invalid_atomic_operations_break_the_connection_and_change_nothing() {
         ("misaligned", ALL, Status::RemoteResponder),
     ];
     for (what, access, expected) in cases {
-        let place = Place::new(&format!("atomic-{}", what.replace(' ', "-")));
+        let place = TestBase::new(&format!("atomic-{}", what.replace(' ', "-")));
         let (a, b) = (place.open(), place.open());
         let (active, _passive) = connected(&a, &b, 7, 10);
         let (target, back) = (words(2), words(1));
@@ -285,7 +285,7 @@ fn invalid_atomic_operations_break_the_connection_and_change_nothing() {
 #[test]
 fn atomic_operation_without_local_memory_is_not_executed() {
     for (wrong, expected) in [(0, Status::LocalProtection), (1, Status::LocalProtection), (2, Status::LocalLength)] {
-        let place = Place::new(&format!("atomic-local-{wrong}"));
+        let place = TestBase::new(&format!("atomic-local-{wrong}"));
         let (a, b) = (place.open(), place.open());
         let (active, _passive) = connected(&a, &b, 7, 10);
         let (target, back) = (words(1), words(2));
@@ -303,7 +303,7 @@ fn atomic_operation_without_local_memory_is_not_executed() {
 
 #[test]
 fn fenced_atomic_operations_and_suppressed_ones_keep_their_order() {
-    let place = Place::new("atomic-flags");
+    let place = TestBase::new("atomic-flags");
     let (a, b) = (place.open(), place.open());
     let (active, _passive) = connected(&a, &b, 7, 10);
     let (target, back) = (words(1), words(32));
@@ -323,7 +323,7 @@ fn fenced_atomic_operations_and_suppressed_ones_keep_their_order() {
 
 #[test]
 fn atomic_operations_are_flushed_when_the_peer_disconnects() {
-    let place = Place::new("atomic-flush");
+    let place = TestBase::new("atomic-flush");
     let (a, b) = (place.open(), place.open());
     let (active, passive) = connected(&a, &b, 7, 10);
     let (target, back) = (words(1), words(1));
@@ -342,7 +342,7 @@ fn atomic_operations_are_flushed_when_the_peer_disconnects() {
 
 #[test]
 fn extension_operations_fail_if_the_peer_does_not_support_them() {
-    let place = Place::new("old-peer");
+    let place = TestBase::new("old-peer");
     let (a, b) = (place.open(), place.open());
     let (active, passive) = connected(&a, &b, 7, 10);
     // The engine opens the queue pair after it has reported the connection.
@@ -379,7 +379,7 @@ fn forge(malicious: &Qp, header: Header, aux: u32, body: [u64; AtomicRequest::WO
 
 #[test]
 fn forged_extension_requests_end_the_connection_and_change_nothing() {
-    let place = Place::new("forged-extensions");
+    let place = TestBase::new("forged-extensions");
     let (a, b) = (place.open(), place.open());
     let target = words(2);
     let mr = b.register(bytes(&target));

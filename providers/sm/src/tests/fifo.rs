@@ -8,7 +8,7 @@ use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags};
 
-use super::invalid_data::works;
+use super::invalid_data::exchange_messages;
 use super::*;
 use crate::engine::wake::{WakeResult, write_word};
 use crate::proto::message::{ID_MASK, Note};
@@ -17,7 +17,7 @@ use crate::proto::message::{ID_MASK, Note};
 const SHORTEST_HEARTBEAT: &str = "keepalive_ms=100";
 
 /// An IA with a thread that sleeps on all of its queues.
-fn sleeper(place: &Place) -> (Side, Arc<Sleeper>) {
+fn sleeper(place: &TestBase) -> (Side, Arc<Sleeper>) {
     let sleeper = Arc::<Sleeper>::default();
     let weak: Weak<Sleeper> = Arc::downgrade(&sleeper);
     (place.open_with(SHORTEST_HEARTBEAT, weak), sleeper)
@@ -56,7 +56,7 @@ fn fifo_of(qp: &Qp) -> OwnedFd {
 
 #[test]
 fn lost_wake_up_is_repeated_within_a_heartbeat() {
-    let place = Place::new("lost-words");
+    let place = TestBase::new("lost-words");
     let (a, (b, sleeper)) = (place.open(), sleeper(&place));
     let (active, passive) = connected(&a, &b, 7, 10);
     let (_reader, pipe) =
@@ -80,7 +80,7 @@ fn lost_wake_up_is_repeated_within_a_heartbeat() {
 
 /// Fills the FIFO of an IA whose engine is blocked, sends a message, and releases the engine.
 fn fills(shrink: bool) {
-    let place = Place::new(&format!("full-{shrink}"));
+    let place = TestBase::new(&format!("full-{shrink}"));
     let (a, c, (b, sleeper)) = (place.open(), place.open(), sleeper(&place));
     let (active, passive) = connected(&a, &b, 7, 10);
     let listener = b.ia.listen(8, ObjectId { handle: 4096, generation: 1 }).unwrap();
@@ -102,7 +102,7 @@ fn fills(shrink: bool) {
         send((&a, &active), 1);
         // Other processes that write to the FIFO do not block either.
         let friend = connected(&a, &c, 9, 30);
-        works(&a, &c, &friend);
+        exchange_messages(&a, &c, &friend);
         drop(held_up);
     });
     assert_eq!((completion.token.cookie, completion.status), (1, Status::Success));
@@ -121,7 +121,7 @@ fn shrunk_fifo_does_not_block_writers() {
 
 #[test]
 fn forged_control_messages_have_no_effect() {
-    let place = Place::new("forged-words");
+    let place = TestBase::new("forged-words");
     let (a, (b, sleeper)) = (place.open(), sleeper(&place));
     let (active, passive) = connected(&a, &b, 7, 10);
     let fifo = fifo_of(&active);
@@ -166,7 +166,7 @@ const KINDS: [&str; 6] = [
 
 #[test]
 fn peer_whose_fifo_was_replaced_is_rejected() {
-    let place = Place::new("drained-fifo");
+    let place = TestBase::new("drained-fifo");
     let (a, b) = (place.open(), place.open());
     let id = ObjectId { handle: 4096, generation: 1 };
     let listener = b.ia.listen(7, id).unwrap();
@@ -200,12 +200,12 @@ fn peer_whose_fifo_was_replaced_is_rejected() {
         }
     }
     drop(listener);
-    works(&a, &b, &connected(&a, &b, 7, 900));
+    exchange_messages(&a, &b, &connected(&a, &b, 7, 900));
 }
 
 #[test]
 fn drained_fifo_words_lose_no_wake_up() {
-    let place = Place::new("reader");
+    let place = TestBase::new("reader");
     let (a, (b, sleeper)) = (place.open(), sleeper(&place));
     let at = b.ia.device.endpoint.path().join("fifo");
     fs::remove_file(&at).unwrap();
@@ -221,7 +221,7 @@ fn drained_fifo_words_lose_no_wake_up() {
 
 #[test]
 fn removed_end_point_directory_ends_no_connection() {
-    let place = Place::new("vanished");
+    let place = TestBase::new("vanished");
     let (a, (b, sleeper)) = (place.open(), sleeper(&place));
     let (active, passive) = connected(&a, &b, 7, 10);
     let address = PeerAddress::Path(b.ia.device.endpoint.path().to_path_buf());

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketType};
 use rustix::process::Uid;
 
-use super::invalid_data::{params, works};
+use super::invalid_data::{exchange_messages, params};
 use super::other::{Other, QUAL, Traffic, on, was_killed};
 use super::*;
 use crate::memory::map::Map;
@@ -43,7 +43,7 @@ impl Random {
 }
 
 /// Main function of the hostile process.
-pub(super) fn writes_invalid_data(place: &Place) {
+pub(super) fn writes_invalid_data(place: &TestBase) {
     let side = place.open();
     let mut random = Random(0x9E37_79B9_7F4A_7C15);
     for round in 0..ROUNDS {
@@ -118,8 +118,8 @@ fn send_invalid(side: &Side, link: &ConnectionMemory, random: &mut Random) {
     let _ = side.ia.device.socket.send(&peer_side.peer.path, &bytes, &[]);
 }
 
-fn weathers(name: &str, settings: &[(&str, &str)]) {
-    let place = Place::new(name);
+fn survives_invalid_data(name: &str, settings: &[(&str, &str)]) {
+    let place = TestBase::new(name);
     let (side, friend) = (place.open(), place.open());
     let good = connected(&friend, &side, QUAL + 1, 100);
     let listener = side.ia.listen(QUAL, ObjectId { handle: 4096, generation: 1 }).unwrap();
@@ -146,7 +146,7 @@ fn weathers(name: &str, settings: &[(&str, &str)]) {
         traffic.iter_mut().for_each(|traffic| traffic.go_on(&side));
         if traffic.as_ref().is_some_and(Traffic::is_settled) {
             traffic = None;
-            works(&friend, &side, &good);
+            exchange_messages(&friend, &side, &good);
         }
         if traffic.is_none()
             && side.sink.requests.lock().is_empty()
@@ -158,24 +158,24 @@ fn weathers(name: &str, settings: &[(&str, &str)]) {
         assert!(Instant::now() < until, "not over after {served} connections");
     }
     assert!(u64::from(served) >= ROUNDS / 2, "{served}");
-    works(&friend, &side, &good);
+    exchange_messages(&friend, &side, &good);
     assert_eq!(own, [5u8; 1 << 16]);
-    assert!(said("dropped: the peer sent"), "and why");
+    assert!(was_logged("dropped: the peer sent"), "and why");
     drop((listener, good));
 }
 
 #[test]
 fn a_process_that_overwrites_all_shared_memory_does_not_crash_others() {
-    weathers("storm-kernel", &[]);
+    survives_invalid_data("storm-kernel", &[]);
 }
 
 #[test]
 fn a_process_that_overwrites_all_shared_buffers_does_not_crash_others() {
-    weathers("storm-buffers", &[("DAPL_SM_RMA", "mmap")]);
+    survives_invalid_data("storm-buffers", &[("DAPL_SM_RMA", "mmap")]);
 }
 
 /// Main function of a process that inherits a descriptor of the socket and changes its user.
-pub(super) fn changes_user(place: &Place) {
+pub(super) fn changes_user(place: &TestBase) {
     let side = place.open();
     let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::DGRAM, None).unwrap();
     rustix::net::bind(&socket, &SocketAddrUnix::new(format!("{}/changed/sock", place.0)).unwrap()).unwrap();
@@ -194,7 +194,7 @@ pub(super) fn changes_user(place: &Place) {
 
 #[test]
 fn datagrams_of_another_user_are_dropped() {
-    let place = Place::new("another-user");
+    let place = TestBase::new("another-user");
     let (side, friend) = (place.open(), place.open());
     let good = connected(&friend, &side, QUAL + 1, 100);
     let listener = side.ia.listen(QUAL, ObjectId { handle: 4096, generation: 1 }).unwrap();
@@ -208,7 +208,7 @@ fn datagrams_of_another_user_are_dropped() {
     // When this connection is established, the engine has read the datagrams of the other process.
     let late = connected(&friend, &side, QUAL + 2, 200);
     assert!(side.sink.is_silent());
-    assert!(said(&format!("{}/changed dropped: the sender has uid 65534", place.0)));
-    works(&friend, &side, &good);
+    assert!(was_logged(&format!("{}/changed dropped: the sender has uid 65534", place.0)));
+    exchange_messages(&friend, &side, &good);
     drop((listener, late));
 }

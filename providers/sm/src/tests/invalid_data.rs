@@ -16,7 +16,7 @@ use crate::proto::message::{Data, Header, Kind};
 use crate::proto::reassembly::Numbering;
 
 /// Checks that an exchange of messages between both queue pairs succeeds.
-pub(super) fn works(a: &Side, b: &Side, pair: &(Qp, Qp)) {
+pub(super) fn exchange_messages(a: &Side, b: &Side, pair: &(Qp, Qp)) {
     let out = [7u8; 100];
     let into = vec![0u8; 100];
     let (out_mr, into_mr) = (a.register(&out), b.register(&into));
@@ -60,7 +60,7 @@ fn invalid_ring_entry_ends_only_that_connection() {
         ("a question about an offer among requests", Header::plain(Kind::Stage, 1).encode(), 0, 0),
         ("a refusal among requests", Header::plain(Kind::SendNak, 0).encode(), 0, 0),
     ];
-    let place = Place::new("ring-lies");
+    let place = TestBase::new("ring-lies");
     let (a, b) = (place.open(), place.open());
     let good = connected(&a, &b, 7, 2);
     for (n, (what, header, aux, body)) in lies.into_iter().enumerate() {
@@ -73,7 +73,7 @@ fn invalid_ring_entry_ends_only_that_connection() {
         assert_eq!(b.sink.next(conn(id + 1)), SinkEvent::Other("broken"), "{what}");
         assert_eq!(b.completion().status, Status::Flushed, "{what}");
         assert_eq!(a.sink.next(conn(id)), SinkEvent::Other("disconnected"), "{what}");
-        works(&a, &b, &good);
+        exchange_messages(&a, &b, &good);
     }
 }
 
@@ -89,7 +89,7 @@ fn piece_of_another_message_ends_the_connection() {
         ("something in what is reserved", |data| data[3] = 1),
     ];
     let unchanged: Violation = |_| {};
-    let place = Place::new("piece-lies");
+    let place = TestBase::new("piece-lies");
     let (a, b) = (place.open(), place.open());
     let good = connected(&a, &b, 7, 2);
     let header = Header { kind: Kind::Send, first: true, last: true, inline: false, solicited: false, length: 100 };
@@ -109,13 +109,13 @@ fn piece_of_another_message_ends_the_connection() {
         assert_eq!(b.completion().status, Status::Flushed, "{what}");
         assert_eq!(a.sink.next(conn(id)), SinkEvent::Other("disconnected"), "{what}");
         assert_eq!(into, [1; 100], "{what}");
-        works(&a, &b, &good);
+        exchange_messages(&a, &b, &good);
     }
 }
 
 #[test]
 fn consumed_count_beyond_the_published_requests_ends_the_connection() {
-    let place = Place::new("count-lies");
+    let place = TestBase::new("count-lies");
     let (a, b) = (place.open(), place.open());
     let (malicious, victim) = connected(&a, &b, 7, 2);
     malicious.0.link().unwrap().publish_taken(1 << 40);
@@ -126,7 +126,7 @@ fn consumed_count_beyond_the_published_requests_ends_the_connection() {
 
 #[test]
 fn a_peer_that_overwrites_all_shared_memory_does_not_crash_this_process() {
-    let place = Place::new("scribble");
+    let place = TestBase::new("scribble");
     let (a, b) = (place.open(), place.open());
     let good = connected(&a, &b, 7, 2);
     let mut random = 0x9E37_79B9_7F4A_7C15u64;
@@ -161,7 +161,7 @@ fn a_peer_that_overwrites_all_shared_memory_does_not_crash_this_process() {
         }
         drop((malicious, victim));
         while b.cq.poll(&mut [Completion::default(); 16]) + a.cq.poll(&mut [Completion::default(); 16]) > 0 {}
-        works(&a, &b, &good);
+        exchange_messages(&a, &b, &good);
     }
 }
 
@@ -173,7 +173,7 @@ pub(super) struct TestClient {
 }
 
 impl TestClient {
-    pub(super) fn new(place: &Place) -> Self {
+    pub(super) fn new(place: &TestBase) -> Self {
         let path = PathBuf::from(&place.0).join("client");
         std::fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
         rustix::fs::mkfifoat(rustix::fs::CWD, path.join("fifo"), Mode::RUSR | Mode::WUSR).unwrap();
@@ -217,7 +217,7 @@ pub(super) fn params(token: u64, geometry: Geometry) -> ConnectParams {
 
 #[test]
 fn invalid_handshake_datagrams_are_rejected_or_ignored() {
-    let place = Place::new("hand-lies");
+    let place = TestBase::new("hand-lies");
     let (a, b) = (place.open(), place.open());
     let good = connected(&a, &b, 7, 2);
     let victim = b.ia.device.endpoint.path().to_path_buf();
@@ -246,12 +246,12 @@ fn invalid_handshake_datagrams_are_rejected_or_ignored() {
         client.socket.send(&victim, &forged.encode(), &[]).unwrap();
         client.socket.send(a.ia.device.endpoint.path(), &forged.encode(), &[]).unwrap();
     }
-    works(&a, &b, &good);
+    exchange_messages(&a, &b, &good);
 }
 
 #[test]
 fn areas_with_another_geometry_are_not_mapped() {
-    let place = Place::new("area-lies");
+    let place = TestBase::new("area-lies");
     let b = place.open();
     let _listener = b.ia.listen(7, ObjectId { handle: 4096, generation: 1 }).unwrap();
     let victim = b.ia.device.endpoint.path().to_path_buf();
@@ -303,7 +303,7 @@ fn request_of_no_process() -> Vec<u8> {
 
 #[test]
 fn reply_for_an_earlier_end_point_is_ignored() {
-    let place = Place::new("former-epoch");
+    let place = TestBase::new("former-epoch");
     let a = place.open();
     let client = TestClient::new(&place);
     let qp = a.qp();

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use super::ends::{pattern, without_cma};
-use super::invalid_data::{forge_piece, works};
+use super::invalid_data::{exchange_messages, forge_piece};
 use super::long::send;
 use super::*;
 use crate::proto::message::{Header, Kind};
@@ -38,7 +38,7 @@ fn is_answered(victim: &Qp) {
 
 #[test]
 fn invalid_offer_ends_the_connection() {
-    let place = Place::new("offer-lies");
+    let place = TestBase::new("offer-lies");
     let (a, b) = (place.open(), place.open());
     let good = connected(&a, &b, 7, 2);
     let (memory, other_pd) = (pattern(LENGTH as usize, 1), a.ia.alloc_pd().unwrap());
@@ -78,14 +78,14 @@ fn invalid_offer_ends_the_connection() {
         if *end == broken {
             assert_eq!(a.sink.next(conn(id)), left, "{what}");
         }
-        works(&a, &b, &good);
+        exchange_messages(&a, &b, &good);
     }
 }
 
 #[test]
 fn staging_of_other_bytes_ends_the_connection() {
     for (n, length) in [0, 17, 16_385, u32::MAX as usize].into_iter().enumerate() {
-        let place = Place::new(&format!("stage-lies-{n}"));
+        let place = TestBase::new(&format!("stage-lies-{n}"));
         let (a, b) = (place.open(), place.open());
         let (malicious, victim) = connected(&a, &b, 7, 10);
         let (out, space) = (pattern(LENGTH as usize, 1), vec![0u8; LENGTH as usize]);
@@ -105,7 +105,7 @@ fn staging_of_other_bytes_ends_the_connection() {
 #[test]
 fn staging_request_without_an_offer_ends_the_connection() {
     for (n, (slot, offset)) in [(0, 0), (2, 0), (0xFF_FFFF, 0), (1, LENGTH), (1, u32::MAX)].into_iter().enumerate() {
-        let place = Place::new(&format!("question-lies-{n}"));
+        let place = TestBase::new(&format!("question-lies-{n}"));
         let (a, b) = (place.open(), place.open());
         let (victim, malicious) = connected(&a, &b, 7, 10);
         let out = pattern(LENGTH as usize, 1);

@@ -13,13 +13,13 @@ fn plan(point: Point, passes: u32) -> String {
     format!("{point:?} {passes} kill")
 }
 
-pub(super) fn is_empty(place: &Place) -> bool {
+pub(super) fn is_empty(place: &TestBase) -> bool {
     let left: Vec<_> = std::fs::read_dir(&place.0).unwrap().flatten().map(|e| e.path()).collect();
     left.is_empty() || panic!("{left:?}")
 }
 
 /// Checks that a connect of a live process succeeds.
-fn serves_others(side: &Side, place: &Place) {
+fn serves_others(side: &Side, place: &TestBase) {
     let friend = place.open();
     let qp = friend.qp();
     qp.connect(&ConnectSpec { address: &here(), qual: QUAL, private_data: b"friend" }, conn(9)).unwrap();
@@ -46,7 +46,7 @@ fn dies_connecting(point: Point, passes: u32, settings: &[(&str, &str)]) {
 }
 
 fn dies_as(role: &str, point: Point, passes: u32, settings: &[(&str, &str)]) {
-    let place = Place::new(&format!("kill-c-{point:?}-{passes}-{}", settings.len()));
+    let place = TestBase::new(&format!("kill-c-{point:?}-{passes}-{}", settings.len()));
     let side = place.open();
     let listener = side.ia.listen(QUAL, ObjectId { handle: 4096, generation: 1 }).unwrap();
     let mut other = Other::start(role, &place, &plan(point, passes), settings);
@@ -77,7 +77,7 @@ fn dies_as(role: &str, point: Point, passes: u32, settings: &[(&str, &str)]) {
 
 /// This process connects to the other process, and retries until it listens. The other process dies at the point.
 fn dies_listening(point: Point, passes: u32, settings: &[(&str, &str)]) {
-    let place = Place::new(&format!("kill-l-{point:?}-{passes}-{}", settings.len()));
+    let place = TestBase::new(&format!("kill-l-{point:?}-{passes}-{}", settings.len()));
     let side = place.open();
     let mut other = Other::start("listens", &place, &plan(point, passes), settings);
     let mut traffic: Option<Traffic> = None;
@@ -196,7 +196,7 @@ fn kill_during_cleaning_or_close_leaves_no_files() {
     let leaving = (0..3).map(|passes| (Leaving, passes));
     for (point, passes) in [(CleanerLocked, 0), (CleanerMovedAside, 0), (CleanerRemoved, 0)].into_iter().chain(leaving)
     {
-        let place = Place::new(&format!("kill-{point:?}"));
+        let place = TestBase::new(&format!("kill-{point:?}"));
         let living = place.open();
         let dead = std::path::PathBuf::from(&place.0).join("1/1");
         std::fs::create_dir_all(dead.join("conns/77")).unwrap();
@@ -209,7 +209,7 @@ fn kill_during_cleaning_or_close_leaves_no_files() {
     }
 }
 
-fn serves_others_by(side: Side, place: &Place) {
+fn serves_others_by(side: Side, place: &TestBase) {
     let listener = side.ia.listen(QUAL, ObjectId { handle: 4096, generation: 1 }).unwrap();
     serves_others(&side, place);
     drop((listener, side));
@@ -217,7 +217,7 @@ fn serves_others_by(side: Side, place: &Place) {
 
 #[test]
 fn concurrent_creation_cleaning_and_deaths_are_consistent() {
-    let place = Place::new("many");
+    let place = TestBase::new("many");
     let mut visitors: Vec<_> = (0..3).map(|_| Other::start("haunts", &place, "", &[])).collect();
     for (n, point) in
         [FolderBegun, FolderHasLockFile, FolderBuilt, FolderNamed, QualOpened, QualLocked, Leaving, Leaving]
@@ -255,7 +255,7 @@ fn reaches(side: &Side, address: &PeerAddress, first: &mut u32, enough: u64) -> 
 
 #[test]
 fn restarted_process_with_the_same_name_is_reached() {
-    let place = Place::new("again");
+    let place = TestBase::new("again");
     let side = place.open();
     let address = PeerAddress::Path(format!("{}/1/1", place.0).into());
     let mut attempts = 0;

@@ -17,13 +17,13 @@ fn ask(side: &Side, address: &PeerAddress, n: usize) -> Qp {
     qp
 }
 
-fn open(place: &Place, settings: &str) -> Side {
+fn open(place: &TestBase, settings: &str) -> Side {
     place.open_with(settings, Weak::<IgnoreNotifications>::new())
 }
 
 #[test]
 fn late_listener_gets_the_request() {
-    let place = Place::new("seek-later");
+    let place = TestBase::new("seek-later");
     let (a, b) = (open(&place, LONG_LISTENER_WAIT), place.open());
     // By IP address, no end point is found at first. By path, the end point exists and answers that it has no listener.
     let path = PeerAddress::Path(b.ia.device.endpoint.path().to_path_buf());
@@ -43,7 +43,7 @@ fn late_listener_gets_the_request() {
 
 #[test]
 fn request_without_a_listener_is_rejected_after_the_wait() {
-    let place = Place::new("seek-end");
+    let place = TestBase::new("seek-end");
     for settings in ["", "listener_wait_ms=0", "listener_wait_ms=1"] {
         let (a, b) = (open(&place, settings), place.open());
         let path = PeerAddress::Path(b.ia.device.endpoint.path().to_path_buf());
@@ -57,7 +57,7 @@ fn request_without_a_listener_is_rejected_after_the_wait() {
 
 #[test]
 fn dead_end_point_does_not_end_the_lookup() {
-    let place = Place::new("seek-dead");
+    let place = TestBase::new("seek-dead");
     let a = open(&place, LONG_LISTENER_WAIT);
     let quals = std::path::Path::new(&place.0).join("quals");
     std::fs::create_dir_all(&quals).unwrap();
@@ -73,7 +73,7 @@ fn dead_end_point_does_not_end_the_lookup() {
 
 #[test]
 fn aborted_connect_sends_no_more_requests() {
-    let place = Place::new("seek-over");
+    let place = TestBase::new("seek-over");
     let (a, b) = (open(&place, LONG_LISTENER_WAIT), place.open());
     drop(ask(&a, &here(), 1));
     let given_up = ask(&a, &here(), 2);
@@ -88,7 +88,7 @@ fn aborted_connect_sends_no_more_requests() {
 
 #[test]
 fn request_to_a_full_accept_queue_is_not_repeated() {
-    let place = Place::new("seek-space");
+    let place = TestBase::new("seek-space");
     let (a, b) = (open(&place, LONG_LISTENER_WAIT), place.open());
     let _listener = b.ia.listen(9, LISTENER).unwrap();
     let _active = ask(&a, &here(), 1);
@@ -100,7 +100,7 @@ fn request_to_a_full_accept_queue_is_not_repeated() {
 /// The engine may handle a request, for example a repeated one, while the consumer accepts it.
 #[test]
 fn engine_may_handle_a_request_during_its_accept() {
-    let place = Place::new("seek-accepted");
+    let place = TestBase::new("seek-accepted");
     let (a, b) = (place.open(), place.open());
     let _listener = b.ia.listen(9, LISTENER).unwrap();
     yield_at(Point::BeforeReply);

@@ -34,11 +34,11 @@ struct Both {
     b: Side,
     active: Qp,
     passive: Qp,
-    _place: Place,
+    _place: TestBase,
 }
 
 fn both(name: &str) -> Both {
-    let place = Place::new(name);
+    let place = TestBase::new(name);
     let (a, b) = (place.open(), place.open());
     let (active, passive) = connected(&a, &b, 7, 10);
     allow(&active, PLENTY);

@@ -211,19 +211,19 @@ impl log::Log for Log {
 }
 
 /// Whether a line that contains `text` was logged.
-fn said(text: &str) -> bool {
+fn was_logged(text: &str) -> bool {
     LOG.0.lock().iter().any(|line| line.contains(text))
 }
 
 /// A base directory per test, removed when dropped.
-struct Place(String);
+struct TestBase(String);
 
-impl Place {
+impl TestBase {
     fn new(name: &str) -> Self {
         if log::set_logger(&LOG).is_ok() {
             log::set_max_level(log::LevelFilter::Warn);
         }
-        Place(format!("/dev/shm/dapl-sm-test-{}-{name}", std::process::id()))
+        TestBase(format!("/dev/shm/dapl-sm-test-{}-{name}", std::process::id()))
     }
 
     fn open(&self) -> Side {
@@ -241,7 +241,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TestBase {
     fn drop(&mut self) {
         // The tests of `ends` have checked the directory's content before.
         let _ = std::fs::remove_dir_all(&self.0);

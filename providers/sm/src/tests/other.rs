@@ -29,13 +29,13 @@ pub(super) struct Other(Child);
 
 impl Other {
     /// Starts the process. `plan`: kill or stop plan in the format of `points`, or empty.
-    pub(super) fn start(role: &str, place: &Place, plan: &str, settings: &[(&str, &str)]) -> Self {
+    pub(super) fn start(role: &str, place: &TestBase, plan: &str, settings: &[(&str, &str)]) -> Self {
         Self::run(Command::new(std::env::current_exe().unwrap()), role, place, plan, settings)
     }
 
     /// Starts the process as the first process of a new pid namespace, so that its end point always has the name `1/1`.
     /// `None`: not permitted.
-    pub(super) fn start_as_first(role: &str, place: &Place) -> Option<Self> {
+    pub(super) fn start_as_first(role: &str, place: &TestBase) -> Option<Self> {
         let unshare = || {
             let mut command = Command::new("unshare");
             command.args(["--pid", "--fork", "--kill-child"]);
@@ -49,7 +49,7 @@ impl Other {
         Some(Self::run(command, role, place, "", &[]))
     }
 
-    fn run(mut command: Command, role: &str, place: &Place, plan: &str, settings: &[(&str, &str)]) -> Self {
+    fn run(mut command: Command, role: &str, place: &TestBase, plan: &str, settings: &[(&str, &str)]) -> Self {
         command.args(["--exact", "tests::other::the_other_process", "--ignored", "--nocapture"]);
         // Disables the measurement, because the copy method that it chooses might not pass the fail points.
         command.env("DAPL_TEST_UNTIMED", "1");
@@ -295,7 +295,7 @@ fn the_other_process() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let (role, base) = role.split_once(' ').unwrap();
     // The parent process removes the directory.
-    let place = std::mem::ManuallyDrop::new(Place(base.into()));
+    let place = std::mem::ManuallyDrop::new(TestBase(base.into()));
     match role {
         "listens" => listens(&place),
         "connects" => connects(&place, u64::MAX),
@@ -318,7 +318,7 @@ pub(super) fn while_young(mut go_on: impl FnMut() -> bool) {
     }
 }
 
-fn listens(place: &Place) {
+fn listens(place: &TestBase) {
     let side = place.open();
     let _listener = side.ia.listen(QUAL, ObjectId { handle: 4096, generation: 1 }).unwrap();
     let (mut traffic, mut attempts) = (None::<Traffic>, 0);
@@ -341,7 +341,7 @@ fn listens(place: &Place) {
 }
 
 /// Connects, and retries until there is a listener. Ends after `enough` requests.
-fn connects(place: &Place, enough: u64) {
+fn connects(place: &TestBase, enough: u64) {
     let side = place.open();
     let mut traffic = Traffic::new(&side, conn(1));
     traffic.connect(&here());
@@ -359,7 +359,7 @@ fn connects(place: &Place, enough: u64) {
     });
 }
 
-fn visits(place: &Place) {
+fn visits(place: &TestBase) {
     let side = place.open();
     // Another process may already listen on this qualifier, so the next one is tried.
     let listener =

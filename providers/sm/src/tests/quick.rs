@@ -14,45 +14,45 @@ use crate::proto::message::INLINE;
 
 const LENGTH: usize = 16 << 12;
 
-/// Two connected queue pairs whose completion queues are polled, and their memory.
-struct World {
-    /// Declared first, so that the connections end before their IAs are closed.
+/// Two connected queue pairs, and their memory.
+struct ConnectedPair {
+    /// The first member, because it must be dropped before the IAs.
     qps: (Qp, Qp),
     sides: [Side; 2],
-    ours: Vec<u8>,
-    peer_side: &'static [u8],
+    local_memory: Vec<u8>,
+    remote_memory: &'static [u8],
     mrs: (Mr, Mr),
-    _place: Place,
+    _place: TestBase,
 }
 
-impl World {
+impl ConnectedPair {
     fn new(name: &str, is_shared: bool) -> Self {
-        let place = Place::new(name);
+        let place = TestBase::new(name);
         let sides = [place.open(), place.open()];
         let qps = connected(&sides[0], &sides[1], 7, 1);
         let (flags, file) = if is_shared { (MapFlags::SHARED, Some(sealed())) } else { (MapFlags::PRIVATE, None) };
-        let peer_side = mapping(file.as_ref(), LENGTH, flags);
-        let ours: Vec<u8> = (0..LENGTH).map(|n| n as u8 | 1).collect();
-        let mr = if is_shared { sides[1].share(peer_side) } else { sides[1].register(peer_side) };
-        let mrs = (sides[0].register(&ours), mr);
-        World { qps, sides, ours, peer_side, mrs, _place: place }
+        let remote_memory = mapping(file.as_ref(), LENGTH, flags);
+        let local_memory: Vec<u8> = (0..LENGTH).map(|n| n as u8 | 1).collect();
+        let mr = if is_shared { sides[1].share(remote_memory) } else { sides[1].register(remote_memory) };
+        let mrs = (sides[0].register(&local_memory), mr);
+        ConnectedPair { qps, sides, local_memory, remote_memory, mrs, _place: place }
     }
 
     fn remote(&self, offset: usize) -> Remote {
-        Remote { key: self.mrs.1.remote_key(), address: self.peer_side.as_ptr() as u64 + offset as u64 }
+        Remote { key: self.mrs.1.remote_key(), address: self.remote_memory.as_ptr() as u64 + offset as u64 }
     }
 
     fn local(&self, offset: usize, length: usize) -> Segment {
-        segment(&self.mrs.0, &self.ours[offset..offset + length])
+        segment(&self.mrs.0, &self.local_memory[offset..offset + length])
     }
 
     fn poll(&self) {
         let is_empty = |side: &Side| side.cq.poll(&mut [Completion::default()]) == 0;
-        assert!(self.sides.iter().all(is_empty), "a completion of no request");
+        assert!(self.sides.iter().all(is_empty), "unexpected completion");
     }
 
-    /// Polls, so that the engine leaves completions to the polling thread.
-    fn heat(&self) {
+    /// Sends messages and polls until the connection counts as polled. The engine then leaves completions to this thread.
+    fn poll_until_polled(&self) {
         let until = Instant::now() + PATIENCE;
         while !self.qps.0.0.is_polled() {
             self.qps.0.post_recv(&[], token(98)).unwrap();
@@ -67,13 +67,13 @@ impl World {
         self.qps.0.post_request_quickly(op, &segment, cookie)
     }
 
-    /// Waits until the target's memory is mapped, if it can be, so that posts use the short path.
-    fn settle(&self) {
+    /// Writes until a quick post succeeds: the connection then has credits, and exported memory is mapped.
+    fn write_until_quick(&self) {
         let until = Instant::now() + PATIENCE;
         while !self.is_posted(Op::Write(self.remote(0)), self.local(0, 8), 99) {
             self.qps.0.post_send(&wr(Op::Write(self.remote(0)), &[self.local(0, 8)], 99)).unwrap();
             self.expect(99, Status::Success, 8);
-            assert!(Instant::now() < until, "no post took the short way");
+            assert!(Instant::now() < until, "no quick post has succeeded");
         }
         self.expect(99, Status::Success, 8);
     }
@@ -87,18 +87,18 @@ impl World {
 #[test]
 fn data_is_visible_when_the_post_returns() {
     for (is_shared, is_polled) in [(false, false), (false, true), (true, false), (true, true)] {
-        let world = World::new("quick-data", is_shared);
+        let pair = ConnectedPair::new("quick-data", is_shared);
         if is_polled {
-            world.heat();
+            pair.poll_until_polled();
         }
         for length in [1, 8, 4096, 12 << 10, LENGTH] {
-            let (there, here) = (&world.peer_side[LENGTH - length..], &world.ours[..length]);
-            let remote = world.remote(LENGTH - length);
+            let (there, here) = (&pair.remote_memory[LENGTH - length..], &pair.local_memory[..length]);
+            let remote = pair.remote(LENGTH - length);
             for (op, work) in [(Op::Write(remote), Work::Write), (Op::Read(remote), Work::Read)] {
-                world.settle();
-                assert!(world.is_posted(op, world.local(0, length), 1));
+                pair.write_until_quick();
+                assert!(pair.is_posted(op, pair.local(0, length), 1));
                 assert_eq!(here, there);
-                let Completion { token, status, bytes, .. } = world.sides[0].completion();
+                let Completion { token, status, bytes, .. } = pair.sides[0].completion();
                 assert_eq!((token.cookie, token.work, status, bytes), (1, work, Status::Success, length as u64));
             }
         }
@@ -107,27 +107,27 @@ fn data_is_visible_when_the_post_returns() {
 
 #[test]
 fn completions_keep_the_order_of_posts() {
-    let world = World::new("quick-order", false);
-    world.settle();
+    let pair = ConnectedPair::new("quick-order", false);
+    pair.write_until_quick();
     // No receive is posted, so this send stays incomplete.
-    world.qps.0.post_send(&wr(Op::Send { solicited: false }, &[world.local(0, 8)], 1)).unwrap();
-    world.poll();
-    assert!(world.is_posted(Op::Write(world.remote(4096)), world.local(0, 8), 2), "the send is in the ring");
-    assert_eq!(&world.peer_side[4096..4104], &world.ours[..8], "the write does not wait");
-    world.poll();
-    let segment = segment(&world.mrs.1, &world.peer_side[..8]);
-    world.qps.1.post_recv(&[segment], token(3)).unwrap();
-    assert_eq!(world.sides[1].completion().token.cookie, 3);
-    world.expect(1, Status::Success, 8);
-    world.expect(2, Status::Success, 8);
+    pair.qps.0.post_send(&wr(Op::Send { solicited: false }, &[pair.local(0, 8)], 1)).unwrap();
+    pair.poll();
+    assert!(pair.is_posted(Op::Write(pair.remote(4096)), pair.local(0, 8), 2), "the send is in the ring");
+    assert_eq!(&pair.remote_memory[4096..4104], &pair.local_memory[..8], "the write does not wait");
+    pair.poll();
+    let segment = segment(&pair.mrs.1, &pair.remote_memory[..8]);
+    pair.qps.1.post_recv(&[segment], token(3)).unwrap();
+    assert_eq!(pair.sides[1].completion().token.cookie, 3);
+    pair.expect(1, Status::Success, 8);
+    pair.expect(2, Status::Success, 8);
 }
 
 #[test]
 fn requests_that_may_fail_use_the_general_path() {
-    let world = World::new("quick-refused", false);
-    world.settle();
-    let Remote { key, address } = world.remote(0);
-    let (segment, local) = (world.local(0, 8), world.mrs.0.local_key());
+    let pair = ConnectedPair::new("quick-refused", false);
+    pair.write_until_quick();
+    let Remote { key, address } = pair.remote(0);
+    let (segment, local) = (pair.local(0, 8), pair.mrs.0.local_key());
     let refused = [
         ("a key that does not exist", Remote { key: key ^ 1, address }, segment),
         ("memory behind the region", Remote { key, address: address + LENGTH as u64 - 7 }, segment),
@@ -139,92 +139,92 @@ fn requests_that_may_fail_use_the_general_path() {
     ];
     for (what, remote, segment) in refused {
         for op in [Op::Write(remote), Op::Read(remote)] {
-            assert!(!world.is_posted(op, segment, 5), "{what}");
-            world.poll();
+            assert!(!pair.is_posted(op, segment, 5), "{what}");
+            pair.poll();
         }
     }
-    world.qps.0.post_send(&wr(Op::Write(Remote { key: key ^ 1, address }), &[segment], 6)).unwrap();
-    world.expect(6, Status::RemoteAccess, 0);
+    pair.qps.0.post_send(&wr(Op::Write(Remote { key: key ^ 1, address }), &[segment], 6)).unwrap();
+    pair.expect(6, Status::RemoteAccess, 0);
 }
 
 #[test]
 fn executed_request_succeeds_although_the_connection_ends() {
-    let world = World::new("quick-end", false);
-    world.heat();
-    world.settle();
-    assert!(world.is_posted(Op::Write(world.remote(4096)), world.local(0, 8), 1));
-    world.qps.0.abort();
-    world.expect(1, Status::Success, 8);
-    world.qps.0.post_send(&wr(Op::Write(world.remote(0)), &[world.local(0, 8)], 2)).unwrap();
-    world.expect(2, Status::Flushed, 0);
+    let pair = ConnectedPair::new("quick-end", false);
+    pair.poll_until_polled();
+    pair.write_until_quick();
+    assert!(pair.is_posted(Op::Write(pair.remote(4096)), pair.local(0, 8), 1));
+    pair.qps.0.abort();
+    pair.expect(1, Status::Success, 8);
+    pair.qps.0.post_send(&wr(Op::Write(pair.remote(0)), &[pair.local(0, 8)], 2)).unwrap();
+    pair.expect(2, Status::Flushed, 0);
 }
 
 #[test]
 fn executed_request_does_not_succeed_after_a_failure() {
     for is_too_long in [false, true] {
-        let world = World::new("quick-failure", false);
-        world.heat();
-        world.settle();
+        let pair = ConnectedPair::new("quick-failure", false);
+        pair.poll_until_polled();
+        pair.write_until_quick();
         // No receive is posted yet: the peer's engine could take the send and end the connection before the write.
-        world.qps.0.post_send(&wr(Op::Send { solicited: false }, &[world.local(0, 64)], 1)).unwrap();
-        assert!(world.is_posted(Op::Write(world.remote(4096)), world.local(0, 8), 2));
+        pair.qps.0.post_send(&wr(Op::Send { solicited: false }, &[pair.local(0, 64)], 1)).unwrap();
+        assert!(pair.is_posted(Op::Write(pair.remote(4096)), pair.local(0, 8), 2));
         if is_too_long {
-            world.qps.1.post_recv(&[segment(&world.mrs.1, &world.peer_side[..8])], token(3)).unwrap();
-            assert_eq!(world.sides[1].completion().status, Status::LocalLength);
-            world.expect(1, Status::RemoteResponder, 0);
+            pair.qps.1.post_recv(&[segment(&pair.mrs.1, &pair.remote_memory[..8])], token(3)).unwrap();
+            assert_eq!(pair.sides[1].completion().status, Status::LocalLength);
+            pair.expect(1, Status::RemoteResponder, 0);
         } else {
-            world.qps.0.abort();
-            world.expect(1, Status::Flushed, 0);
+            pair.qps.0.abort();
+            pair.expect(1, Status::Flushed, 0);
         }
-        world.expect(2, Status::Flushed, 0);
+        pair.expect(2, Status::Flushed, 0);
     }
 }
 
 #[test]
 fn messages_of_one_piece_arrive_whole_and_in_order() {
-    let world = World::new("quick-piece", false);
-    world.heat();
+    let pair = ConnectedPair::new("quick-piece", false);
+    pair.poll_until_polled();
     let op = Op::Send { solicited: false };
     let (mut quick, mut posted) = (0, 0);
     // The posts exceed the space of the message buffer and the ring.
     for round in 0..200 {
         for length in [INLINE + 1, 4096, 8192] {
             posted += 1;
-            let from = world.local(round % 100, length);
-            let to = segment(&world.mrs.1, &world.peer_side[..length]);
-            world.qps.1.post_recv(&[to], token(posted)).unwrap();
-            if world.is_posted(op, from, posted) {
+            let from = pair.local(round % 100, length);
+            let to = segment(&pair.mrs.1, &pair.remote_memory[..length]);
+            pair.qps.1.post_recv(&[to], token(posted)).unwrap();
+            if pair.is_posted(op, from, posted) {
                 quick += 1;
             } else {
-                world.qps.0.post_send(&wr(op, &[from], posted)).unwrap();
+                pair.qps.0.post_send(&wr(op, &[from], posted)).unwrap();
             }
-            let Completion { token, status, bytes, .. } = world.sides[1].completion();
+            let Completion { token, status, bytes, .. } = pair.sides[1].completion();
             assert_eq!((token.cookie, status, bytes), (posted, Status::Success, length as u64));
-            assert_eq!(&world.peer_side[..length], &world.ours[round % 100..][..length]);
-            world.expect(posted, Status::Success, length as u64);
+            assert_eq!(&pair.remote_memory[..length], &pair.local_memory[round % 100..][..length]);
+            pair.expect(posted, Status::Success, length as u64);
         }
     }
-    assert!(quick > posted / 2, "{quick} of {posted} took the short way");
+    assert!(quick > posted / 2, "{quick} of {posted} were quick posts");
     // The receive is too short. The general path reports this at both ends.
-    world.qps.1.post_recv(&[segment(&world.mrs.1, &world.peer_side[..64])], token(1)).unwrap();
-    world.qps.0.post_send(&wr(op, &[world.local(0, 4096)], 2)).unwrap();
-    assert_eq!(world.sides[1].completion().status, Status::LocalLength);
-    world.expect(2, Status::RemoteResponder, 0);
+    pair.qps.1.post_recv(&[segment(&pair.mrs.1, &pair.remote_memory[..64])], token(1)).unwrap();
+    pair.qps.0.post_send(&wr(op, &[pair.local(0, 4096)], 2)).unwrap();
+    assert_eq!(pair.sides[1].completion().status, Status::LocalLength);
+    pair.expect(2, Status::RemoteResponder, 0);
 }
 
 /// Programs poll the last byte of a write. One thread polls it while another thread writes.
 #[test]
 fn last_byte_of_a_write_through_a_mapping_is_written_last() {
     const LENGTH: usize = 4096;
-    let place = Place::new("quick-last");
+    let place = TestBase::new("quick-last");
     let sides = [place.open(), place.open()];
     let qps = connected(&sides[0], &sides[1], 7, 1);
     let (map, _file) = Map::create("polled", LENGTH, false).unwrap();
     let region = Region { address: map.bytes(0, LENGTH).unwrap() as u64, length: LENGTH as u64 };
     let all = Access { local_write: true, remote_read: true, remote_write: true, ..Access::default() };
     let there = sides[1].ia.register_shared(&sides[1].pd, region, all).unwrap();
-    let ours: Vec<AtomicU64> = (0..LENGTH / 8).map(|_| AtomicU64::new(0)).collect();
-    let local = Region { address: ours.as_ptr() as u64, length: LENGTH as u64 };
+    let local_memory: Vec<AtomicU64> = (0..LENGTH / 8).map(|_| AtomicU64::new(0)).collect();
+    let local = Region { address: local_memory.as_ptr() as u64, length: LENGTH as u64 };
     let mr = sides[0].ia.register(&sides[0].pd, local, all).unwrap();
     let source = Segment { key: mr.local_key(), pad: 0, address: local.address, length: local.length };
     let op = Op::Write(Remote { key: there.remote_key(), address: region.address });
@@ -240,7 +240,7 @@ fn last_byte_of_a_write_through_a_mapping_is_written_last() {
             }
         });
         for n in 1..=3000 {
-            ours.iter().for_each(|word| word.store(pattern(n), Ordering::Relaxed));
+            local_memory.iter().for_each(|word| word.store(pattern(n), Ordering::Relaxed));
             if !qps.0.post_request_quickly(op, &source, n) {
                 qps.0.post_send(&wr(op, &[source], n)).unwrap();
             }

@@ -18,7 +18,7 @@ use crate::proto::message::{Fragment, Header, Kind, LINE, Note, SLOT};
 use crate::qp::link::ConnectionMemory;
 
 /// Opens an IA with settings.
-pub(super) fn set(place: &Place, settings: &str) -> Side {
+pub(super) fn set(place: &TestBase, settings: &str) -> Side {
     let sink = Arc::<Recorder>::default();
     let params = format!("{} {settings}", place.0);
     let ia = Sm::open(&IaSpec { name: "sm0", params: &params, library: "" }, sink.clone()).unwrap();
@@ -54,7 +54,7 @@ fn slot(area: &Map, ring: usize, n: usize) -> u64 {
 
 #[test]
 fn a_connection_has_its_areas_and_a_name_in_conns() {
-    let place = Place::new("conns");
+    let place = TestBase::new("conns");
     let (a, b) = (place.open(), place.open());
     let (active, passive) = connected(&a, &b, 7, 10);
     let conns = a.ia.device.endpoint.path().join("conns");
@@ -75,7 +75,7 @@ fn a_connection_has_its_areas_and_a_name_in_conns() {
 
 #[test]
 fn a_request_is_repeated_until_it_is_answered() {
-    let place = Place::new("repeats");
+    let place = TestBase::new("repeats");
     let a = place.open();
     let client = TestClient::new(&place);
     let qp = a.qp();
@@ -100,7 +100,7 @@ fn a_request_is_repeated_until_it_is_answered() {
 #[test]
 fn disabled_cross_memory_copy_is_not_used() {
     for (n, settings) in [("", "rma=mmap"), ("rma=mmap", "")].into_iter().enumerate() {
-        let place = Place::new(&format!("methods-{n}"));
+        let place = TestBase::new(&format!("methods-{n}"));
         let (a, b) = (set(&place, settings.0), set(&place, settings.1));
         let (active, passive) = connected(&a, &b, 7, 10);
         for qp in [&active, &passive] {
@@ -111,7 +111,7 @@ fn disabled_cross_memory_copy_is_not_used() {
 
 #[test]
 fn kernel_copies_send_no_message_to_the_target() {
-    let place = Place::new("alone");
+    let place = TestBase::new("alone");
     let (a, b) = (place.open(), place.open());
     let (active, _passive) = connected(&a, &b, 7, 10);
     let link = link(&active);
@@ -177,7 +177,7 @@ impl ClientQp {
 
 #[test]
 fn several_fragments_are_in_flight_and_the_first_error_ends_the_transfer() {
-    let place = Place::new("fragments");
+    let place = TestBase::new("fragments");
     let a = place.open();
     let (client, geometry) = (TestClient::new(&place), Geometry::LOCAL);
     let guest = ClientQp::of(&a, &client, geometry);
@@ -217,7 +217,7 @@ fn several_fragments_are_in_flight_and_the_first_error_ends_the_transfer() {
 
 #[test]
 fn fragments_in_flight_are_limited_by_the_targets_response_ring() {
-    let place = Place::new("answers");
+    let place = TestBase::new("answers");
     let a = set(&place, "rma_buffer=1048576");
     let client = TestClient::new(&place);
     let guest = ClientQp::of(&a, &client, Geometry { responses: 8, ..Geometry::LOCAL });
@@ -234,7 +234,7 @@ fn processes_with_segments_of_different_sizes_exchange_data() {
     let largest = "slots=4096 message_buffer=1048576 rma_buffer=1048576";
     let odd = "slots=16 message_buffer=33280 rma_buffer=69952";
     for (n, (left, right)) in [(smallest, ""), ("", smallest), (largest, odd), (odd, largest)].into_iter().enumerate() {
-        let place = Place::new(&format!("geometry-{n}"));
+        let place = TestBase::new(&format!("geometry-{n}"));
         let (a, b) = (set(&place, left), set(&place, right));
         let (active, passive) = with_capacity(&a, &b, 64);
         without_cma(&active);
@@ -291,7 +291,7 @@ impl CmSink<Sm> for EventRecorder {
 
 #[test]
 fn one_thread_reports_all_connections() {
-    let place = Place::new("one-thread");
+    let place = TestBase::new("one-thread");
     let sink = Arc::<EventRecorder>::default();
     let ia = Sm::open(&IaSpec { name: "sm0", params: &place.0, library: "" }, sink.clone()).unwrap();
     let pd = ia.alloc_pd().unwrap();
@@ -329,7 +329,7 @@ fn one_thread_reports_all_connections() {
 
 #[test]
 fn nothing_is_delivered_or_sent_after_disconnect() {
-    let place = Place::new("gates");
+    let place = TestBase::new("gates");
     let (a, b) = (place.open(), place.open());
     for round in 0..20 {
         let (active, passive) = connected(&a, &b, 7, 100 + 2 * round);
@@ -378,14 +378,14 @@ fn nothing_is_delivered_or_sent_after_disconnect() {
 #[test]
 fn spin_time_is_the_configured_time() {
     for (settings, nanoseconds) in [("", 150_000), ("spin_us=0", 0), ("spin_us=1000000", 1_000_000_000)] {
-        let place = Place::new("spin");
+        let place = TestBase::new("spin");
         assert_eq!(set(&place, settings).cq.max_spin(), nanoseconds);
     }
 }
 
 #[test]
 fn dropped_queue_pair_is_freed() {
-    let place = Place::new("counts");
+    let place = TestBase::new("counts");
     let (a, b) = (place.open(), place.open());
     let (active, passive) = connected(&a, &b, 7, 10);
     let (core, link) = (Arc::downgrade(&active.0), Arc::downgrade(&link(&active)));
@@ -402,7 +402,7 @@ fn dropped_queue_pair_is_freed() {
 
 #[test]
 fn full_ring_is_back_pressure_up_to_queue_capacity() {
-    let place = Place::new("deferred");
+    let place = TestBase::new("deferred");
     let (a, b) = (place.open(), place.open());
     let space = 3 * Geometry::LOCAL.requests;
     let (active, passive) = with_capacity(&a, &b, space);

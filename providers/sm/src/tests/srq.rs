@@ -97,7 +97,7 @@ const OK: Status = Status::Success;
 
 #[test]
 fn connections_take_srq_receives_in_order() {
-    let place = Place::new("srq-order");
+    let place = TestBase::new("srq-order");
     let (a, b) = (place.open(), place.open());
     let srq = srq(&b, &Arc::default());
     let ends: Vec<_> = [10, 20, 30].into_iter().map(|n| sharing(&a, &b, &srq, n)).collect();
@@ -141,7 +141,7 @@ fn connections_take_srq_receives_in_order() {
 
 #[test]
 fn empty_srq_serves_waiting_connections_in_order() {
-    let place = Place::new("srq-line");
+    let place = TestBase::new("srq-line");
     let (a, b) = (place.open(), place.open());
     let srq = srq(&b, &Arc::default());
     let ends: Vec<_> = [10, 20, 30].into_iter().map(|n| sharing(&a, &b, &srq, n)).collect();
@@ -172,7 +172,7 @@ fn empty_srq_serves_waiting_connections_in_order() {
 
 #[test]
 fn waiter_is_woken_by_a_receive_for_a_waiting_message() {
-    let place = Place::new("srq-sleep");
+    let place = TestBase::new("srq-sleep");
     let (a, b) = (place.open(), place.open());
     let (srq, sink) = (srq(&b, &Arc::default()), Arc::<Counter>::default());
     let sink_ref: Arc<dyn CqSink> = sink.clone();
@@ -201,7 +201,7 @@ fn waiter_is_woken_by_a_receive_for_a_waiting_message() {
 
 #[test]
 fn long_message_holds_its_srq_receive_until_it_completes() {
-    let place = Place::new("srq-long");
+    let place = TestBase::new("srq-long");
     let (a, b) = (place.open(), place.open());
     let srq = srq(&b, &Arc::default());
     let (active, passive) = sharing(&a, &b, &srq, 10);
@@ -235,7 +235,7 @@ fn long_message_holds_its_srq_receive_until_it_completes() {
 
 #[test]
 fn srq_receive_must_be_in_the_queues_protection_domain() {
-    let place = Place::new("srq-pd");
+    let place = TestBase::new("srq-pd");
     let (a, b) = (place.open(), place.open());
     let srq = srq(&b, &Arc::default());
     let pd = b.ia.alloc_pd().unwrap();
@@ -258,7 +258,7 @@ fn srq_receive_must_be_in_the_queues_protection_domain() {
 
 #[test]
 fn low_watermark_is_reported_once() {
-    let place = Place::new("srq-low");
+    let place = TestBase::new("srq-low");
     let (a, b) = (place.open(), place.open());
     let sink = Arc::<Counter>::default();
     let srq = srq(&b, &sink);
@@ -281,7 +281,7 @@ fn low_watermark_is_reported_once() {
 
 #[test]
 fn srq_holds_at_most_its_capacity() {
-    let place = Place::new("srq-full");
+    let place = TestBase::new("srq-full");
     let b = place.open();
     let srq = srq(&b, &Arc::default());
     (0..64).for_each(|n| srq.post_recv(&[], n).unwrap());
@@ -293,7 +293,7 @@ fn srq_holds_at_most_its_capacity() {
 
 #[test]
 fn srq_receive_above_a_hard_watermark_of_zero_breaks_the_connection() {
-    let place = Place::new("srq-hard");
+    let place = TestBase::new("srq-hard");
     let (a, b) = (place.open(), place.open());
     let srq = srq(&b, &Arc::default());
     (0..2).for_each(|n| srq.post_recv(&[], n).unwrap());
@@ -308,7 +308,7 @@ fn srq_receive_above_a_hard_watermark_of_zero_breaks_the_connection() {
 
 #[test]
 fn qp_soft_watermark_is_reported_and_hard_watermark_breaks_the_connection() {
-    let place = Place::new("marks");
+    let place = TestBase::new("marks");
     let (a, b) = (place.open(), place.open());
     let passive = b.ia.create_qp(&b.pd, spec(&b, 10, None)).unwrap();
     let many = ConnId { ep: ep(10), attempt: 0 };

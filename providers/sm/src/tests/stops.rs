@@ -34,7 +34,7 @@ fn await_stop(other: &Other, point: Point) {
 
 /// Stops the other process in this role at the point, for longer than the give-up time of its peer. Then continues it.
 fn stops(role: &str, point: Point, passes: u32, settings: &[(&str, &str)]) {
-    let place = Place::new(&format!("stop-{role}-{point:?}"));
+    let place = TestBase::new(&format!("stop-{role}-{point:?}"));
     let impatient = [&IMPATIENT, settings].concat();
     let survives = if role == "listens" { "connects" } else { "listens" };
     let mut survivor = Other::start(survives, &place, "", &impatient);
@@ -71,7 +71,7 @@ fn process_stopped_after_the_handshake_gets_one_event_when_it_continues() {
 
 /// Stops the other process for a short time, so that its peer retransmits the request or answer.
 fn pauses(role: &str, point: Point) {
-    let place = Place::new(&format!("pause-{role}-{point:?}"));
+    let place = TestBase::new(&format!("pause-{role}-{point:?}"));
     let partner = if role == "listens" { "parts" } else { "listens" };
     let mut partner = Other::start(partner, &place, "", &[]);
     let mut stopped = Other::start(role, &place, &plan(point, 0), &[]);
@@ -126,7 +126,7 @@ fn pause_of_the_requester_during_handshake_is_harmless() {
 #[test]
 fn accepted_client_that_stops_is_given_up_and_notices_the_end() {
     for point in [ReplyReceived, BeforeAck] {
-        let place = Place::new(&format!("unacknowledged-{point:?}"));
+        let place = TestBase::new(&format!("unacknowledged-{point:?}"));
         let side = place.open_with("keepalive_ms=100 give_up_ms=1000", Weak::<IgnoreNotifications>::new());
         let listener = side.ia.listen(QUAL, ObjectId { handle: 4096, generation: 1 }).unwrap();
         let mut other = Other::start("connects", &place, &plan(point, 0), &[]);
@@ -167,7 +167,7 @@ fn panic_unless(good: bool) -> bool {
 
 #[test]
 fn reply_of_an_exited_process_establishes_the_connection() {
-    let place = Place::new("last-word");
+    let place = TestBase::new("last-word");
     let sink = Arc::<Recorder>::default();
     std::fs::DirBuilder::new().recursive(true).create(&place.0).unwrap();
     std::fs::set_permissions(&place.0, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
