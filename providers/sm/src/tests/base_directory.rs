@@ -42,29 +42,29 @@ impl Drop for OutsideDir {
 
 /// A base directory in which `path` is a link to the directory outside.
 fn with_link(name: &str, path: &str) -> (TestBase, OutsideDir) {
-    let (place, outside) = (TestBase::new(name), OutsideDir::new(name));
-    drop(place.open());
-    let link = Path::new(&place.0).join(path);
+    let (base, outside) = (TestBase::new(name), OutsideDir::new(name));
+    drop(base.open());
+    let link = Path::new(&base.0).join(path);
     fs::create_dir_all(link.parent().unwrap()).unwrap();
     symlink(&outside.0, link).unwrap();
-    (place, outside)
+    (base, outside)
 }
 
 #[test]
 fn cleaner_follows_no_symlink() {
     for (n, path) in ["4194303", "4194303/1", "4194303/.new-2", "quals", "shared"].into_iter().enumerate() {
-        let (place, outside) = with_link(&format!("links-{n}"), path);
+        let (base, outside) = with_link(&format!("links-{n}"), path);
         let before = outside.count();
-        drop(place.open());
+        drop(base.open());
         assert_eq!(outside.count(), before, "{path}");
     }
 }
 
 #[test]
 fn listen_does_not_follow_a_link_to_another_directory() {
-    let (place, outside) = with_link("qual-link", "quals");
+    let (base, outside) = with_link("qual-link", "quals");
     let before = outside.count();
-    let side = place.open();
+    let side = base.open();
     let id = ObjectId { handle: 4096, generation: 1 };
     assert!(side.ia.listen(8, id).is_err());
     assert_eq!(outside.count(), before);
@@ -81,10 +81,10 @@ fn refused(side: &Side, qual: u64, address: &PeerAddress) {
 
 #[test]
 fn connect_to_an_invalid_qualifier_file_is_rejected() {
-    let (place, outside) = (TestBase::new("names"), OutsideDir::new("names"));
+    let (base, outside) = (TestBase::new("names"), OutsideDir::new("names"));
     let before = outside.count();
-    let side = place.open();
-    let quals = Path::new(&place.0).join("quals");
+    let side = base.open();
+    let quals = Path::new(&base.0).join("quals");
     fs::create_dir_all(&quals).unwrap();
     let texts: [(u64, &[u8]); 6] = [
         (11, b""),
@@ -107,15 +107,15 @@ fn connect_to_an_invalid_qualifier_file_is_rejected() {
         assert!(side.ia.listen(qual, id).is_err(), "{qual}");
     }
     drop(side);
-    drop(place.open());
+    drop(base.open());
     assert_eq!(outside.count(), before);
 }
 
 #[test]
 fn connect_to_a_foreign_path_removes_nothing() {
-    let (place, outside) = (TestBase::new("no-order"), OutsideDir::new("no-order"));
+    let (base, outside) = (TestBase::new("no-order"), OutsideDir::new("no-order"));
     let before = outside.count();
-    let side = place.open();
+    let side = base.open();
     refused(&side, 7, &PeerAddress::Path(outside.0.clone()));
     refused(&side, 8, &PeerAddress::Path(outside.0.join("1")));
     assert_eq!(outside.count(), before);
@@ -123,23 +123,23 @@ fn connect_to_a_foreign_path_removes_nothing() {
 
 #[test]
 fn interrupted_removal_is_completed_later() {
-    let place = TestBase::new("half");
-    let dead = Path::new(&place.0).join("4194303");
+    let base = TestBase::new("half");
+    let dead = Path::new(&base.0).join("4194303");
     for folder in ["1/conns/5", "2"] {
         fs::create_dir_all(dead.join(folder)).unwrap();
     }
-    fs::set_permissions(&place.0, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    fs::set_permissions(&base.0, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
     fs::write(dead.join("1/sock"), "").unwrap();
-    drop(place.open());
-    assert_eq!(fs::read_dir(&place.0).unwrap().count(), 0);
+    drop(base.open());
+    assert_eq!(fs::read_dir(&base.0).unwrap().count(), 0);
 }
 
 #[test]
 fn nothing_is_sent_to_a_directory_of_wrong_mode_or_owner() {
     use std::os::unix::fs::PermissionsExt;
-    let place = TestBase::new("others");
-    let side = place.open();
-    let folder = Path::new(&place.0).join("client");
+    let base = TestBase::new("others");
+    let side = base.open();
+    let folder = Path::new(&base.0).join("client");
     fs::create_dir(&folder).unwrap();
     let socket = crate::cm::socket::SetupSocket::bind(&folder).unwrap();
     let address = PeerAddress::Path(folder.clone());
@@ -153,7 +153,7 @@ fn nothing_is_sent_to_a_directory_of_wrong_mode_or_owner() {
     } else {
         eprintln!("skipped: no right to change the owner of a folder");
     }
-    symlink(&folder, Path::new(&place.0).join("link")).unwrap();
-    refused(&side, 31, &PeerAddress::Path(Path::new(&place.0).join("link")));
+    symlink(&folder, Path::new(&base.0).join("link")).unwrap();
+    refused(&side, 31, &PeerAddress::Path(Path::new(&base.0).join("link")));
     assert!(socket.receive().is_none(), "neither words nor descriptors");
 }

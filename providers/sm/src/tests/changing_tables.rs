@@ -60,8 +60,8 @@ impl Guarded {
 }
 
 fn copies_by_a_malicious_table(name: &str, bounce: bool) {
-    let place = TestBase::new(name);
-    let (a, b, friend) = (place.open(), place.open(), place.open());
+    let base = TestBase::new(name);
+    let (a, b, friend) = (base.open(), base.open(), base.open());
     let good = connected(&a, &friend, 9, 300);
     let (mine, peer_side) = (Guarded::new(100_000), Guarded::new(100_000));
     let (mr, target) = (a.register(mine.inside()), b.register(peer_side.inside()));
@@ -132,8 +132,8 @@ fn changing_table_grants_buffer_copies_no_other_memory() {
 
 #[test]
 fn holes_punched_into_shared_buffers_raise_no_signal() {
-    let place = TestBase::new("holes");
-    let (a, b, friend) = (place.open(), place.open(), place.open());
+    let base = TestBase::new("holes");
+    let (a, b, friend) = (base.open(), base.open(), base.open());
     let good = connected(&friend, &b, 9, 300);
     let (mine, target) = (vec![1u8; 1 << 20], vec![0u8; 1 << 20]);
     let (mr, target_mr) = (a.register(&mine), b.register(&target));

@@ -18,8 +18,8 @@ fn card(memory: &[u8], mr: &Mr) -> Vec<u8> {
 }
 
 /// Main function of the target process: registers memory, and waits.
-pub(super) fn offers(place: &TestBase) {
-    let side = place.open();
+pub(super) fn offers(base: &TestBase) {
+    let side = base.open();
     let (qp, memory) = (side.qp(), vec![1u8; BIG]);
     let mr = side.register(&memory);
     let _listener = side.ia.listen(QUAL, ObjectId { handle: 4096, generation: 1 }).unwrap();
@@ -32,8 +32,8 @@ pub(super) fn offers(place: &TestBase) {
 }
 
 /// Main function of the initiator process: writes to the peer's memory and reads from it until it is killed.
-pub(super) fn copies(place: &TestBase) {
-    let side = place.open();
+pub(super) fn copies(base: &TestBase) {
+    let side = base.open();
     let mut streams = Streams::new(&side);
     streams.qp.connect(&ConnectSpec { address: &here(), qual: QUAL, private_data: &[] }, conn(1)).unwrap();
     let SinkEvent::Established(card) = side.sink.next(conn(1)) else { panic!() };
@@ -86,11 +86,11 @@ fn kill(other: &mut Other, round: u32) {
 
 #[test]
 fn large_copies_to_a_killed_target_complete_once_and_in_order() {
-    let place = TestBase::new("target-dies");
-    let (side, friend) = (place.open(), place.open());
+    let base = TestBase::new("target-dies");
+    let (side, friend) = (base.open(), base.open());
     let good = connected(&friend, &side, QUAL + 1, 100);
     for round in 0..ROUNDS {
-        let mut other = Other::start("offers", &place, "", &[]);
+        let mut other = Other::start("offers", &base, "", &[]);
         let mut streams = Streams::new(&side);
         let mut attempt = ConnId { attempt: 0, ..conn(1) };
         let until = Instant::now() + PATIENCE;
@@ -124,20 +124,20 @@ fn large_copies_to_a_killed_target_complete_once_and_in_order() {
         assert!(side.sink.is_silent(), "one end");
     }
     drop((good, side, friend));
-    assert!(is_empty(&place));
+    assert!(is_empty(&base));
 }
 
 #[test]
 fn target_survives_a_killed_initiator_of_large_copies() {
-    let place = TestBase::new("initiator-dies");
-    let (side, friend) = (place.open(), place.open());
+    let base = TestBase::new("initiator-dies");
+    let (side, friend) = (base.open(), base.open());
     let good = connected(&friend, &side, QUAL + 1, 100);
     let memory = vec![0u8; BIG + 8192];
     let (inside, outside) = (&memory[4096..BIG + 4096], [&memory[..4096], &memory[BIG + 4096..]]);
     let mr = side.register(inside);
     for round in 0..ROUNDS {
         let listener = side.ia.listen(QUAL, ObjectId { handle: 4096, generation: 1 }).unwrap();
-        let mut other = Other::start("copies", &place, "", &[]);
+        let mut other = Other::start("copies", &base, "", &[]);
         let qp = side.qp();
         let attempt = ConnId { attempt: round + 1, ..conn(1) };
         qp.post_recv(&[], token(7)).unwrap();
@@ -154,7 +154,7 @@ fn target_survives_a_killed_initiator_of_large_copies() {
     }
     assert!(outside.iter().all(|bytes| bytes.iter().all(|byte| *byte == 0)));
     drop((mr, good, side, friend));
-    assert!(is_empty(&place));
+    assert!(is_empty(&base));
 }
 
 /// Simulates that the process has died, that another process has the same id now, and that the engine has not noticed
@@ -162,8 +162,8 @@ fn target_survives_a_killed_initiator_of_large_copies() {
 #[test]
 fn process_with_reused_id_gets_no_data() {
     for read in [false, true] {
-        let place = TestBase::new(&format!("id-again-{read}"));
-        let (a, b) = (place.open(), place.open());
+        let base = TestBase::new(&format!("id-again-{read}"));
+        let (a, b) = (base.open(), base.open());
         let (active, passive) = connected(&a, &b, 7, 10);
         let (mine, other) = (vec![1u8; 64], vec![2u8; 64]);
         let (mine_mr, other_mr) = (a.register(&mine), b.register(&other));
@@ -183,8 +183,8 @@ fn process_with_reused_id_gets_no_data() {
 
 #[test]
 fn process_with_reused_id_has_its_own_watch() {
-    let place = TestBase::new("watch-again");
-    let a = place.open();
+    let base = TestBase::new("watch-again");
+    let a = base.open();
     let mut connections = a.ia.device.connections.lock();
     let mine = std::process::id() as i32;
     let first = connections.watch(mine).unwrap();
@@ -197,8 +197,8 @@ fn process_with_reused_id_has_its_own_watch() {
 /// A death ends the connections of the dead process, but not the connections of a later process with the same id.
 #[test]
 fn late_exit_report_ends_no_connection_of_a_new_process_with_that_id() {
-    let place = TestBase::new("late-death");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("late-death");
+    let (a, b) = (base.open(), base.open());
     let mut dead = std::process::Command::new("true").spawn().unwrap();
     let pid = rustix::process::Pid::from_child(&dead);
     let fd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();

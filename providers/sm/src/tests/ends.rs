@@ -19,8 +19,8 @@ pub(super) fn pattern(length: usize, seed: u8) -> Vec<u8> {
 
 #[test]
 fn sends_of_every_size_arrive_whole_and_in_order() {
-    let place = TestBase::new("sizes");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("sizes");
+    let (a, b) = (base.open(), base.open());
     let (active, passive) = connected(&a, &b, 7, 10);
     for (round, length) in [0, 1, 8, 64, 111, 112, 113, 4096, 16384, 16385, 100_000, 3 << 20].into_iter().enumerate() {
         let (out, into) = (pattern(length, round as u8), vec![0u8; length + 1]);
@@ -38,8 +38,8 @@ fn sends_of_every_size_arrive_whole_and_in_order() {
 
 #[test]
 fn send_waits_for_its_receive() {
-    let place = TestBase::new("rnr");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("rnr");
+    let (a, b) = (base.open(), base.open());
     let (active, passive) = connected(&a, &b, 7, 10);
     let memory = pattern(3 * 64, 1);
     let mr = a.register(&memory);
@@ -60,8 +60,8 @@ fn send_waits_for_its_receive() {
 }
 
 fn rdma(name: &str, bounce: bool) {
-    let place = TestBase::new(name);
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new(name);
+    let (a, b) = (base.open(), base.open());
     let (active, _passive) = connected(&a, &b, 7, 10);
     if bounce {
         without_cma(&active);
@@ -96,8 +96,8 @@ fn rdma_by_the_bounce_buffer_completes_without_calls_at_the_target() {
 fn rdma_outside_granted_memory_breaks_the_connection() {
     for bounce in [false, true] {
         for wrong in 0..4 {
-            let place = TestBase::new(&format!("access-{bounce}-{wrong}"));
-            let (a, b) = (place.open(), place.open());
+            let base = TestBase::new(&format!("access-{bounce}-{wrong}"));
+            let (a, b) = (base.open(), base.open());
             let (active, passive) = connected(&a, &b, 7, 10);
             if bounce {
                 without_cma(&active);
@@ -130,8 +130,8 @@ fn rdma_outside_granted_memory_breaks_the_connection() {
 
 #[test]
 fn late_duplicate_request_is_not_reported() {
-    let place = TestBase::new("late");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("late");
+    let (a, b) = (base.open(), base.open());
     let listener = b.ia.listen(7, ObjectId::default()).unwrap();
     let (active, passive) = (a.qp(), b.qp());
     active.connect(&ConnectSpec { address: &here(), qual: 7, private_data: &[] }, conn(10)).unwrap();
@@ -164,8 +164,8 @@ fn late_duplicate_request_is_not_reported() {
 
 #[test]
 fn read_fails_if_the_peer_accepts_no_reads() {
-    let place = TestBase::new("no-reads");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("no-reads");
+    let (a, b) = (base.open(), base.open());
     let listener = b.ia.listen(7, ObjectId::default()).unwrap();
     let spec = QpSpec { max_reads_in: 0, ..b.spec() };
     let (active, passive) = (a.qp(), b.ia.create_qp(&b.pd, spec).unwrap());
@@ -182,8 +182,8 @@ fn read_fails_if_the_peer_accepts_no_reads() {
 
 #[test]
 fn unmapped_or_protected_memory_is_not_registered() {
-    let place = TestBase::new("rights");
-    let a = place.open();
+    let base = TestBase::new("rights");
+    let a = base.open();
     let length = 3 * rustix::param::page_size();
     // SAFETY: creates a new mapping, which belongs to this test.
     let address = unsafe {
@@ -211,8 +211,8 @@ fn unmapped_or_protected_memory_is_not_registered() {
 
 #[test]
 fn message_longer_than_its_receive_fails_at_both_processes() {
-    let place = TestBase::new("long");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("long");
+    let (a, b) = (base.open(), base.open());
     let (active, passive) = connected(&a, &b, 7, 10);
     let (out, into) = (pattern(1000, 1), vec![0u8; 999]);
     let (out_mr, into_mr) = (a.register(&out), b.register(&into));
@@ -229,8 +229,8 @@ fn message_longer_than_its_receive_fails_at_both_processes() {
 
 #[test]
 fn graceful_disconnect_delivers_and_abrupt_disconnect_flushes() {
-    let place = TestBase::new("ends");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("ends");
+    let (a, b) = (base.open(), base.open());
     let (active, passive) = connected(&a, &b, 7, 10);
     active.post_send(&wr(Op::Send { solicited: false }, &[], 1)).unwrap();
     active.drain();
@@ -254,8 +254,8 @@ fn graceful_disconnect_delivers_and_abrupt_disconnect_flushes() {
 
 #[test]
 fn missing_rejecting_and_aborting_peers_give_different_events() {
-    let place = TestBase::new("refusals");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("refusals");
+    let (a, b) = (base.open(), base.open());
     let qp = a.qp();
     let spec = ConnectSpec { address: &here(), qual: 9, private_data: &[] };
     qp.connect(&spec, conn(1)).unwrap();
@@ -287,8 +287,8 @@ fn missing_rejecting_and_aborting_peers_give_different_events() {
 
 #[test]
 fn hand_off_reaches_another_listener_and_is_bounded() {
-    let place = TestBase::new("hand-off");
-    let (a, b, c) = (place.open(), place.open(), place.open());
+    let base = TestBase::new("hand-off");
+    let (a, b, c) = (base.open(), base.open(), base.open());
     let id = ObjectId { handle: 4096, generation: 1 };
     let (_first, _same, _other) =
         (b.ia.listen(7, id).unwrap(), b.ia.listen(8, id).unwrap(), c.ia.listen(9, id).unwrap());
@@ -316,8 +316,8 @@ fn hand_off_reaches_another_listener_and_is_bounded() {
 
 #[test]
 fn closed_adapters_leave_no_files() {
-    let place = TestBase::new("left");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("left");
+    let (a, b) = (base.open(), base.open());
     let pair = connected(&a, &b, 7, 10);
     let by_path = PeerAddress::Path(b.ia.device.endpoint.path().to_path_buf());
     let qp = a.qp();
@@ -329,15 +329,15 @@ fn closed_adapters_leave_no_files() {
     );
     drop((pair, qp));
     drop((a, b));
-    let left: Vec<_> = std::fs::read_dir(&place.0).unwrap().flatten().map(|e| e.path()).collect();
+    let left: Vec<_> = std::fs::read_dir(&base.0).unwrap().flatten().map(|e| e.path()).collect();
     assert!(left.is_empty(), "{left:?}");
 }
 
 /// A peer that has not noticed the end may still be copying, so the memory must stay mapped until this copy ends.
 #[test]
 fn deregistration_waits_for_a_copy_that_began_before_disconnect() {
-    let place = TestBase::new("copy-at-the-end");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("copy-at-the-end");
+    let (a, b) = (base.open(), base.open());
     let (active, passive) = connected(&a, &b, 7, 1);
     let memory = [0u8; 64];
     let registration = b.register(&memory);

@@ -101,8 +101,8 @@ fn has_fragments(qp: &Qp) -> bool {
 
 #[test]
 fn only_memory_that_cannot_fault_is_exported() {
-    let place = TestBase::new("exported");
-    let a = place.open();
+    let base = TestBase::new("exported");
+    let a = base.open();
     let is_exported = |memory: &[u8]| {
         let mr = a.share(memory);
         a.ia.device.regions.entry(mr.local_key()).unwrap().is_exported()
@@ -118,7 +118,7 @@ fn only_memory_that_cannot_fault_is_exported() {
     assert!(!is_exported(mapping(None, LENGTH, MapFlags::SHARED)), "anonymous memory has no file");
     let closed = mapping(Some(&sealed()), LENGTH, MapFlags::SHARED);
     assert!(!is_exported(closed), "no descriptor is left");
-    let path = format!("{}/file", place.0);
+    let path = format!("{}/file", base.0);
     let disk = std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(path).unwrap();
     disk.set_len(LENGTH as u64).unwrap();
     assert!(!is_exported(mapping(Some(&disk.into()), LENGTH, MapFlags::SHARED)), "any process may truncate it");
@@ -137,7 +137,7 @@ fn only_memory_that_cannot_fault_is_exported() {
     let mr = a.ia.register_shared(&a.pd, region(memory), Access { local_write: true, ..Access::default() }).unwrap();
     assert!(!a.ia.device.regions.entry(mr.local_key()).unwrap().is_exported());
     assert!(!a.ia.device.regions.entry(a.register(memory).local_key()).unwrap().is_exported());
-    let spec = IaSpec { name: "sm0", params: &format!("{} rma=mmap", place.0), library: "" };
+    let spec = IaSpec { name: "sm0", params: &format!("{} rma=mmap", base.0), library: "" };
     let bounces = Sm::open(&spec, Arc::<Recorder>::default()).unwrap();
     let mr = bounces.register_shared(&bounces.alloc_pd().unwrap(), region(memory), ALL).unwrap();
     assert!(!bounces.device.regions.entry(mr.local_key()).unwrap().is_exported());
@@ -145,8 +145,8 @@ fn only_memory_that_cannot_fault_is_exported() {
 
 #[test]
 fn registrations_of_one_file_share_a_descriptor_until_the_last_ends() {
-    let place = TestBase::new("exported-once");
-    let a = place.open();
+    let base = TestBase::new("exported-once");
+    let a = base.open();
     let file = sealed();
     let name = std::fs::read_link(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file))).unwrap();
     let inode = rustix::fs::fstat(&file).unwrap().st_ino;
@@ -168,8 +168,8 @@ fn registrations_of_one_file_share_a_descriptor_until_the_last_ends() {
 
 /// Writes and reads messages of every size through a mapping. The kernel copies nothing, and no fragment is needed.
 fn goes_directly(name: &str, target: &'static [u8]) {
-    let place = TestBase::new(name);
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new(name);
+    let (a, b) = (base.open(), base.open());
     let (active, _passive) = connected(&a, &b, 7, 10);
     let target_mr = b.share(target);
     let at = |offset: usize| Remote { key: target_mr.remote_key(), address: target.as_ptr() as u64 + offset as u64 };
@@ -209,8 +209,8 @@ fn rdma_to_a_segment_is_one_copy_by_the_initiator() {
 
 #[test]
 fn mapping_enforces_the_rights_of_its_registration() {
-    let place = TestBase::new("direct-rights");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("direct-rights");
+    let (a, b) = (base.open(), base.open());
     let (active, _passive) = connected(&a, &b, 7, 10);
     let file = sealed();
     let target = mapping(Some(&file), LENGTH, MapFlags::SHARED);
@@ -231,8 +231,8 @@ fn mapping_enforces_the_rights_of_its_registration() {
 
 #[test]
 fn fragments_in_flight_are_copied_before_the_first_direct_copy() {
-    let place = TestBase::new("direct-order");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("direct-order");
+    let (a, b) = (base.open(), base.open());
     let file = sealed();
     let target = mapping(Some(&file), LENGTH, MapFlags::SHARED);
     for round in 0..20 {
@@ -258,8 +258,8 @@ fn fragments_in_flight_are_copied_before_the_first_direct_copy() {
 
 #[test]
 fn deregistration_ends_direct_copies_and_removes_the_mapping() {
-    let place = TestBase::new("direct-end");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("direct-end");
+    let (a, b) = (base.open(), base.open());
     let (active, _passive) = connected(&a, &b, 7, 10);
     let file = sealed();
     let target = mapping(Some(&file), LENGTH, MapFlags::SHARED);
@@ -293,15 +293,15 @@ fn deregistration_ends_direct_copies_and_removes_the_mapping() {
 
 #[test]
 fn mapping_is_requested_again_from_a_restarted_peer() {
-    let place = TestBase::new("direct-again");
-    let a = place.open();
+    let base = TestBase::new("direct-again");
+    let a = base.open();
     let file = sealed();
     let target = mapping(Some(&file), LENGTH, MapFlags::SHARED);
     let local = [3u8; 64];
     let local_mr = a.register(&local);
     let mut last = std::sync::Weak::<Peer>::new();
     for round in 0..3 {
-        let b = place.open();
+        let b = base.open();
         let (active, passive) = connected(&a, &b, 7, 10 + 2 * round);
         let target_mr = b.share(target);
         let remote = Remote { key: target_mr.remote_key(), address: target.as_ptr() as u64 };
@@ -327,8 +327,8 @@ struct Owner {
 }
 
 impl Owner {
-    fn connect(place: &TestBase, victim: &Side, qp: &Qp) -> Self {
-        let client = TestClient::new(place);
+    fn connect(base: &TestBase, victim: &Side, qp: &Qp) -> Self {
+        let client = TestClient::new(base);
         let address = PeerAddress::Path(client.path.clone());
         qp.connect(&ConnectSpec { address: &address, qual: 7, private_data: &[] }, conn(1)).unwrap();
         let Datagram::Request { id, params: asked, .. } = client.answer() else { panic!() };
@@ -362,10 +362,10 @@ impl Owner {
 
 #[test]
 fn invalid_mapping_replies_are_not_mapped() {
-    let place = TestBase::new("export-lies");
-    let a = place.open();
+    let base = TestBase::new("export-lies");
+    let a = base.open();
     let victim = a.qp();
-    let owner = Owner::connect(&place, &a, &victim);
+    let owner = Owner::connect(&base, &a, &victim);
     let (from, to) = owner.ids;
     let token = owner.token;
     let granted = Region { address: 0x10_0000, length: LENGTH as u64 };
@@ -453,11 +453,11 @@ fn invalid_mapping_replies_are_not_mapped() {
 
 #[test]
 fn region_is_not_exported_without_rights() {
-    let place = TestBase::new("export-whom");
-    let b = place.open();
+    let base = TestBase::new("export-whom");
+    let b = base.open();
     let _listener = b.ia.listen(7, ObjectId { handle: 4096, generation: 1 }).unwrap();
     let path = b.ia.device.endpoint.path().to_path_buf();
-    let client = TestClient::new(&place);
+    let client = TestClient::new(&base);
     let geometry = Geometry::LOCAL;
     let area = |len| Map::create("area", len, false).unwrap().1;
     let fds = [area(geometry.area_len()), area(geometry.rma_len()), area(16 * 64)];

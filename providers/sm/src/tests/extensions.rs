@@ -34,8 +34,8 @@ fn add(mr: &Mr, word: &AtomicU64, add: u64) -> Op {
 
 #[test]
 fn sends_of_every_length_deliver_immediate_data() {
-    let place = TestBase::new("immediate");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("immediate");
+    let (a, b) = (base.open(), base.open());
     let (active, passive) = connected(&a, &b, 7, 10);
     for (n, length) in [0, 1, 8, 112, 113, 16384, 16385, 100_000, 3 << 20].into_iter().enumerate() {
         let (out, into) = (pattern(length, n as u8), vec![0u8; length + 1]);
@@ -62,8 +62,8 @@ fn sends_of_every_length_deliver_immediate_data() {
 #[test]
 fn write_with_immediate_data_completes_a_receive_behind_its_data() {
     for bounce in [false, true] {
-        let place = TestBase::new(&format!("write-immediate-{bounce}"));
-        let (a, b) = (place.open(), place.open());
+        let base = TestBase::new(&format!("write-immediate-{bounce}"));
+        let (a, b) = (base.open(), base.open());
         let (active, passive) = connected(&a, &b, 7, 10);
         if bounce {
             without_cma(&active);
@@ -89,8 +89,8 @@ fn write_with_immediate_data_completes_a_receive_behind_its_data() {
 #[test]
 fn write_with_immediate_data_waits_for_a_receive_and_keeps_its_order() {
     for bounce in [false, true] {
-        let place = TestBase::new(&format!("write-waits-{bounce}"));
-        let (a, b) = (place.open(), place.open());
+        let base = TestBase::new(&format!("write-waits-{bounce}"));
+        let (a, b) = (base.open(), base.open());
         let (active, passive) = connected(&a, &b, 7, 10);
         if bounce {
             without_cma(&active);
@@ -114,8 +114,8 @@ fn write_with_immediate_data_waits_for_a_receive_and_keeps_its_order() {
 #[test]
 fn write_with_immediate_data_without_access_completes_no_receive() {
     for bounce in [false, true] {
-        let place = TestBase::new(&format!("write-refused-{bounce}"));
-        let (a, b) = (place.open(), place.open());
+        let base = TestBase::new(&format!("write-refused-{bounce}"));
+        let (a, b) = (base.open(), base.open());
         let (active, passive) = connected(&a, &b, 7, 10);
         if bounce {
             without_cma(&active);
@@ -134,8 +134,8 @@ fn write_with_immediate_data_without_access_completes_no_receive() {
 }
 
 fn atomics(name: &str, bounce: bool) {
-    let place = TestBase::new(name);
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new(name);
+    let (a, b) = (base.open(), base.open());
     let (active, _passive) = connected(&a, &b, 7, 10);
     if bounce {
         without_cma(&active);
@@ -196,8 +196,8 @@ fn sum_up(sides: [(&Side, &Qp); 2], mr: &Mr, word: &AtomicU64) {
 
 #[test]
 fn atomic_operations_are_atomic_with_each_other_and_local_instructions() {
-    let place = TestBase::new("atomicity");
-    let (a, b, c) = (place.open(), place.open(), place.open());
+    let base = TestBase::new("atomicity");
+    let (a, b, c) = (base.open(), base.open(), base.open());
     let (first, _one) = connected(&a, &b, 7, 10);
     let (second, _two) = connected(&c, &b, 7, 20);
     let target = words(1);
@@ -207,8 +207,8 @@ fn atomic_operations_are_atomic_with_each_other_and_local_instructions() {
 
 #[test]
 fn atomic_operations_on_mapped_memory_and_by_the_target_are_atomic_together() {
-    let place = TestBase::new("atomicity-mapped");
-    let (a, b, c) = (place.open(), place.open(), place.open());
+    let base = TestBase::new("atomicity-mapped");
+    let (a, b, c) = (base.open(), base.open(), base.open());
     let (first, _one) = connected(&a, &b, 7, 10);
     let (second, _two) = connected(&c, &b, 7, 20);
     let file = sealed();
@@ -256,8 +256,8 @@ fn invalid_atomic_operations_break_the_connection_and_change_nothing() {
         ("misaligned", ALL, Status::RemoteResponder),
     ];
     for (what, access, expected) in cases {
-        let place = TestBase::new(&format!("atomic-{}", what.replace(' ', "-")));
-        let (a, b) = (place.open(), place.open());
+        let base = TestBase::new(&format!("atomic-{}", what.replace(' ', "-")));
+        let (a, b) = (base.open(), base.open());
         let (active, _passive) = connected(&a, &b, 7, 10);
         let (target, back) = (words(2), words(1));
         let pd = if what == "another domain" { b.ia.alloc_pd().unwrap() } else { crate::Pd(b.pd.0) };
@@ -285,8 +285,8 @@ fn invalid_atomic_operations_break_the_connection_and_change_nothing() {
 #[test]
 fn atomic_operation_without_local_memory_is_not_executed() {
     for (wrong, expected) in [(0, Status::LocalProtection), (1, Status::LocalProtection), (2, Status::LocalLength)] {
-        let place = TestBase::new(&format!("atomic-local-{wrong}"));
-        let (a, b) = (place.open(), place.open());
+        let base = TestBase::new(&format!("atomic-local-{wrong}"));
+        let (a, b) = (base.open(), base.open());
         let (active, _passive) = connected(&a, &b, 7, 10);
         let (target, back) = (words(1), words(2));
         let mr = b.register(bytes(&target));
@@ -303,8 +303,8 @@ fn atomic_operation_without_local_memory_is_not_executed() {
 
 #[test]
 fn fenced_atomic_operations_and_suppressed_ones_keep_their_order() {
-    let place = TestBase::new("atomic-flags");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("atomic-flags");
+    let (a, b) = (base.open(), base.open());
     let (active, _passive) = connected(&a, &b, 7, 10);
     let (target, back) = (words(1), words(32));
     let (mr, back_mr) = (b.register(bytes(&target)), a.register(bytes(&back)));
@@ -323,8 +323,8 @@ fn fenced_atomic_operations_and_suppressed_ones_keep_their_order() {
 
 #[test]
 fn atomic_operations_are_flushed_when_the_peer_disconnects() {
-    let place = TestBase::new("atomic-flush");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("atomic-flush");
+    let (a, b) = (base.open(), base.open());
     let (active, passive) = connected(&a, &b, 7, 10);
     let (target, back) = (words(1), words(1));
     let (mr, back_mr) = (b.register(bytes(&target)), a.register(bytes(&back)));
@@ -342,8 +342,8 @@ fn atomic_operations_are_flushed_when_the_peer_disconnects() {
 
 #[test]
 fn extension_operations_fail_if_the_peer_does_not_support_them() {
-    let place = TestBase::new("old-peer");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("old-peer");
+    let (a, b) = (base.open(), base.open());
     let (active, passive) = connected(&a, &b, 7, 10);
     // The engine opens the queue pair after it has reported the connection.
     while !active.0.forget_extensions() {
@@ -379,8 +379,8 @@ fn forge(malicious: &Qp, header: Header, aux: u32, body: [u64; AtomicRequest::WO
 
 #[test]
 fn forged_extension_requests_end_the_connection_and_change_nothing() {
-    let place = TestBase::new("forged-extensions");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("forged-extensions");
+    let (a, b) = (base.open(), base.open());
     let target = words(2);
     let mr = b.register(bytes(&target));
     let good = [u64::from(mr.remote_key()), target[0].as_ptr() as u64, 0, 1, 0];

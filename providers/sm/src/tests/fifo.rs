@@ -17,10 +17,10 @@ use crate::proto::message::{ID_MASK, Note};
 const SHORTEST_HEARTBEAT: &str = "keepalive_ms=100";
 
 /// An IA with a thread that sleeps on all of its queues.
-fn sleeper(place: &TestBase) -> (Side, Arc<Sleeper>) {
+fn sleeper(base: &TestBase) -> (Side, Arc<Sleeper>) {
     let sleeper = Arc::<Sleeper>::default();
     let weak: Weak<Sleeper> = Arc::downgrade(&sleeper);
-    (place.open_with(SHORTEST_HEARTBEAT, weak), sleeper)
+    (base.open_with(SHORTEST_HEARTBEAT, weak), sleeper)
 }
 
 /// Sends one message to a sleeping thread.
@@ -56,8 +56,8 @@ fn fifo_of(qp: &Qp) -> OwnedFd {
 
 #[test]
 fn lost_wake_up_is_repeated_within_a_heartbeat() {
-    let place = TestBase::new("lost-words");
-    let (a, (b, sleeper)) = (place.open(), sleeper(&place));
+    let base = TestBase::new("lost-words");
+    let (a, (b, sleeper)) = (base.open(), sleeper(&base));
     let (active, passive) = connected(&a, &b, 7, 10);
     let (_reader, pipe) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK | rustix::pipe::PipeFlags::CLOEXEC).unwrap();
@@ -80,8 +80,8 @@ fn lost_wake_up_is_repeated_within_a_heartbeat() {
 
 /// Fills the FIFO of an IA whose engine is blocked, sends a message, and releases the engine.
 fn fills(shrink: bool) {
-    let place = TestBase::new(&format!("full-{shrink}"));
-    let (a, c, (b, sleeper)) = (place.open(), place.open(), sleeper(&place));
+    let base = TestBase::new(&format!("full-{shrink}"));
+    let (a, c, (b, sleeper)) = (base.open(), base.open(), sleeper(&base));
     let (active, passive) = connected(&a, &b, 7, 10);
     let listener = b.ia.listen(8, ObjectId { handle: 4096, generation: 1 }).unwrap();
     passive.post_recv(&[], token(1)).unwrap();
@@ -121,8 +121,8 @@ fn shrunk_fifo_does_not_block_writers() {
 
 #[test]
 fn forged_control_messages_have_no_effect() {
-    let place = TestBase::new("forged-words");
-    let (a, (b, sleeper)) = (place.open(), sleeper(&place));
+    let base = TestBase::new("forged-words");
+    let (a, (b, sleeper)) = (base.open(), sleeper(&base));
     let (active, passive) = connected(&a, &b, 7, 10);
     let fifo = fifo_of(&active);
     passive.post_recv(&[], token(1)).unwrap();
@@ -166,13 +166,13 @@ const KINDS: [&str; 6] = [
 
 #[test]
 fn peer_whose_fifo_was_replaced_is_rejected() {
-    let place = TestBase::new("drained-fifo");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("drained-fifo");
+    let (a, b) = (base.open(), base.open());
     let id = ObjectId { handle: 4096, generation: 1 };
     let listener = b.ia.listen(7, id).unwrap();
     let spec = ConnectSpec { address: &here(), qual: 7, private_data: &[] };
     for (n, kind) in KINDS.into_iter().enumerate() {
-        let aside = Path::new(&place.0).join("aside");
+        let aside = Path::new(&base.0).join("aside");
         // The FIFO is replaced before the request, or between the request and its answer.
         for late in [false, true] {
             let of = conn(10 + 4 * n + 2 * usize::from(late));
@@ -205,8 +205,8 @@ fn peer_whose_fifo_was_replaced_is_rejected() {
 
 #[test]
 fn drained_fifo_words_lose_no_wake_up() {
-    let place = TestBase::new("reader");
-    let (a, (b, sleeper)) = (place.open(), sleeper(&place));
+    let base = TestBase::new("reader");
+    let (a, (b, sleeper)) = (base.open(), sleeper(&base));
     let at = b.ia.device.endpoint.path().join("fifo");
     fs::remove_file(&at).unwrap();
     rustix::fs::mkfifoat(CWD, &at, Mode::RUSR | Mode::WUSR).unwrap();
@@ -221,8 +221,8 @@ fn drained_fifo_words_lose_no_wake_up() {
 
 #[test]
 fn removed_end_point_directory_ends_no_connection() {
-    let place = TestBase::new("vanished");
-    let (a, (b, sleeper)) = (place.open(), sleeper(&place));
+    let base = TestBase::new("vanished");
+    let (a, (b, sleeper)) = (base.open(), sleeper(&base));
     let (active, passive) = connected(&a, &b, 7, 10);
     let address = PeerAddress::Path(b.ia.device.endpoint.path().to_path_buf());
     fs::remove_dir_all(b.ia.device.endpoint.path()).unwrap();
@@ -234,5 +234,5 @@ fn removed_end_point_directory_ends_no_connection() {
     active.abort();
     assert_eq!(b.sink.next(conn(11)), SinkEvent::Other("disconnected"));
     drop((active, passive, qp, a, b));
-    assert!(!Path::new(&place.0).join("quals").exists());
+    assert!(!Path::new(&base.0).join("quals").exists());
 }

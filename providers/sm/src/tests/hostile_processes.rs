@@ -43,8 +43,8 @@ impl Random {
 }
 
 /// Main function of the hostile process.
-pub(super) fn writes_invalid_data(place: &TestBase) {
-    let side = place.open();
+pub(super) fn writes_invalid_data(base: &TestBase) {
+    let side = base.open();
     let mut random = Random(0x9E37_79B9_7F4A_7C15);
     for round in 0..ROUNDS {
         let conn = ConnId { attempt: round as u32, ..conn(1) };
@@ -80,15 +80,15 @@ fn write_invalid_data(side: &Side, traffic: &Traffic, card: &[u8], round: u64, r
 
 /// Writes random words to the whole area.
 fn rewrite(area: &Map, random: &mut Random) {
-    for place in (0..area.len()).step_by(8) {
-        area.word(place).store(random.word(), Ordering::Release);
+    for at in (0..area.len()).step_by(8) {
+        area.word(at).store(random.word(), Ordering::Release);
     }
 }
 
 /// Rewrites the control line and the first slots, whose words the peer interprets.
 fn tamper(link: &ConnectionMemory, random: &mut Random) {
-    let place = (random.next() as usize % (4096 + 64 * 128)) & !7;
-    link.area.word(place).store(random.word(), Ordering::Release);
+    let at = (random.next() as usize % (4096 + 64 * 128)) & !7;
+    link.area.word(at).store(random.word(), Ordering::Release);
     link.rma.word((random.next() as usize % 4096) & !7).store(random.word(), Ordering::Release);
 }
 
@@ -111,23 +111,23 @@ fn send_invalid(side: &Side, link: &ConnectionMemory, random: &mut Random) {
     ];
     let mut bytes = datagrams[random.next() as usize % 3].encode();
     for _ in 0..random.next() % 4 {
-        let place = random.next() as usize % bytes.len();
-        bytes[place] = random.next() as u8;
+        let at = random.next() as usize % bytes.len();
+        bytes[at] = random.next() as u8;
     }
     bytes.truncate(bytes.len() - random.next() as usize % 3);
     let _ = side.ia.device.socket.send(&peer_side.peer.path, &bytes, &[]);
 }
 
 fn survives_invalid_data(name: &str, settings: &[(&str, &str)]) {
-    let place = TestBase::new(name);
-    let (side, friend) = (place.open(), place.open());
+    let base = TestBase::new(name);
+    let (side, friend) = (base.open(), base.open());
     let good = connected(&friend, &side, QUAL + 1, 100);
     let listener = side.ia.listen(QUAL, ObjectId { handle: 4096, generation: 1 }).unwrap();
     let own = vec![5u8; 1 << 16];
     let local = Access { local_write: true, ..Access::default() };
     let region = Region { address: own.as_ptr() as u64, length: own.len() as u64 };
     let _kept = side.ia.register(&side.pd, region, local).unwrap();
-    let mut hostile = Other::start("writes_invalid_data", &place, "", settings);
+    let mut hostile = Other::start("writes_invalid_data", &base, "", settings);
     let (mut traffic, mut served) = (None::<Traffic>, 0);
     let until = Instant::now() + 3 * PATIENCE;
     loop {
@@ -175,10 +175,10 @@ fn a_process_that_overwrites_all_shared_buffers_does_not_crash_others() {
 }
 
 /// Main function of a process that inherits a descriptor of the socket and changes its user.
-pub(super) fn changes_user(place: &TestBase) {
-    let side = place.open();
+pub(super) fn changes_user(base: &TestBase) {
+    let side = base.open();
     let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::DGRAM, None).unwrap();
-    rustix::net::bind(&socket, &SocketAddrUnix::new(format!("{}/changed/sock", place.0)).unwrap()).unwrap();
+    rustix::net::bind(&socket, &SocketAddrUnix::new(format!("{}/changed/sock", base.0)).unwrap()).unwrap();
     let victim = side.ia.device.endpoint.base().find(QUAL).unwrap().unwrap();
     rustix::net::connect(&socket, &SocketAddrUnix::new(victim.join("sock")).unwrap()).unwrap();
     let absent = Uid::from_raw(65_534);
@@ -194,12 +194,12 @@ pub(super) fn changes_user(place: &TestBase) {
 
 #[test]
 fn datagrams_of_another_user_are_dropped() {
-    let place = TestBase::new("another-user");
-    let (side, friend) = (place.open(), place.open());
+    let base = TestBase::new("another-user");
+    let (side, friend) = (base.open(), base.open());
     let good = connected(&friend, &side, QUAL + 1, 100);
     let listener = side.ia.listen(QUAL, ObjectId { handle: 4096, generation: 1 }).unwrap();
-    std::fs::create_dir(format!("{}/changed", place.0)).unwrap();
-    let status = Other::start("changes-user", &place, "", &[]).end();
+    std::fs::create_dir(format!("{}/changed", base.0)).unwrap();
+    let status = Other::start("changes-user", &base, "", &[]).end();
     if status.code() == Some(NO_RIGHT) {
         eprintln!("skipped: no right to be another user");
         return;
@@ -208,7 +208,7 @@ fn datagrams_of_another_user_are_dropped() {
     // When this connection is established, the engine has read the datagrams of the other process.
     let late = connected(&friend, &side, QUAL + 2, 200);
     assert!(side.sink.is_silent());
-    assert!(was_logged(&format!("{}/changed dropped: the sender has uid 65534", place.0)));
+    assert!(was_logged(&format!("{}/changed dropped: the sender has uid 65534", base.0)));
     exchange_messages(&friend, &side, &good);
     drop((listener, late));
 }

@@ -60,8 +60,8 @@ fn invalid_ring_entry_ends_only_that_connection() {
         ("a question about an offer among requests", Header::plain(Kind::Stage, 1).encode(), 0, 0),
         ("a refusal among requests", Header::plain(Kind::SendNak, 0).encode(), 0, 0),
     ];
-    let place = TestBase::new("ring-lies");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("ring-lies");
+    let (a, b) = (base.open(), base.open());
     let good = connected(&a, &b, 7, 2);
     for (n, (what, header, aux, body)) in lies.into_iter().enumerate() {
         let id = 100 + 2 * n;
@@ -89,8 +89,8 @@ fn piece_of_another_message_ends_the_connection() {
         ("something in what is reserved", |data| data[3] = 1),
     ];
     let unchanged: Violation = |_| {};
-    let place = TestBase::new("piece-lies");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("piece-lies");
+    let (a, b) = (base.open(), base.open());
     let good = connected(&a, &b, 7, 2);
     let header = Header { kind: Kind::Send, first: true, last: true, inline: false, solicited: false, length: 100 };
     for (n, (what, violation)) in lies.into_iter().chain([("nothing", unchanged)]).enumerate() {
@@ -115,8 +115,8 @@ fn piece_of_another_message_ends_the_connection() {
 
 #[test]
 fn consumed_count_beyond_the_published_requests_ends_the_connection() {
-    let place = TestBase::new("count-lies");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("count-lies");
+    let (a, b) = (base.open(), base.open());
     let (malicious, victim) = connected(&a, &b, 7, 2);
     malicious.0.link().unwrap().publish_taken(1 << 40);
     victim.post_send(&wr(Op::Send { solicited: false }, &[], 1)).unwrap();
@@ -126,8 +126,8 @@ fn consumed_count_beyond_the_published_requests_ends_the_connection() {
 
 #[test]
 fn a_peer_that_overwrites_all_shared_memory_does_not_crash_this_process() {
-    let place = TestBase::new("scribble");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("scribble");
+    let (a, b) = (base.open(), base.open());
     let good = connected(&a, &b, 7, 2);
     let mut random = 0x9E37_79B9_7F4A_7C15u64;
     let mut next = move || {
@@ -154,9 +154,9 @@ fn a_peer_that_overwrites_all_shared_memory_does_not_crash_this_process() {
             let (area, word) = if next() % 4 == 0 { (&link.rma, next()) } else { (&link.area, next()) };
             // Most writes are to the rings and the control line, whose words the peer interprets.
             let bound = if next() % 2 == 0 { 4096 + 64 * 16 } else { area.len() };
-            let place = (next() as usize % bound.min(area.len())) & !7;
+            let at = (next() as usize % bound.min(area.len())) & !7;
             let word = if next() % 2 == 0 { word & 0xFFFF | 1 << 32 } else { word };
-            area.word(place).store(word, Ordering::Release);
+            area.word(at).store(word, Ordering::Release);
             link.poke(crate::qp::link::WANT_REQUESTS | crate::qp::link::WANT_PROGRESS);
         }
         drop((malicious, victim));
@@ -173,8 +173,8 @@ pub(super) struct TestClient {
 }
 
 impl TestClient {
-    pub(super) fn new(place: &TestBase) -> Self {
-        let path = PathBuf::from(&place.0).join("client");
+    pub(super) fn new(base: &TestBase) -> Self {
+        let path = PathBuf::from(&base.0).join("client");
         std::fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
         rustix::fs::mkfifoat(rustix::fs::CWD, path.join("fifo"), Mode::RUSR | Mode::WUSR).unwrap();
         let fifo = crate::cm::socket::open_own_fifo(&path).unwrap();
@@ -217,11 +217,11 @@ pub(super) fn params(token: u64, geometry: Geometry) -> ConnectParams {
 
 #[test]
 fn invalid_handshake_datagrams_are_rejected_or_ignored() {
-    let place = TestBase::new("hand-lies");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("hand-lies");
+    let (a, b) = (base.open(), base.open());
     let good = connected(&a, &b, 7, 2);
     let victim = b.ia.device.endpoint.path().to_path_buf();
-    let client = TestClient::new(&place);
+    let client = TestClient::new(&base);
     let request = |token| Datagram::Request { id: 5, params: params(token, Geometry::LOCAL), private_data: vec![] };
     let mut other_version = request(1).encode();
     other_version[1] = 9;
@@ -251,11 +251,11 @@ fn invalid_handshake_datagrams_are_rejected_or_ignored() {
 
 #[test]
 fn areas_with_another_geometry_are_not_mapped() {
-    let place = TestBase::new("area-lies");
-    let b = place.open();
+    let base = TestBase::new("area-lies");
+    let b = base.open();
     let _listener = b.ia.listen(7, ObjectId { handle: 4096, generation: 1 }).unwrap();
     let victim = b.ia.device.endpoint.path().to_path_buf();
-    let client = TestClient::new(&place);
+    let client = TestClient::new(&base);
     let sealed = |len| Map::create("violation", len, false).unwrap().1;
     let loose = || rustix::fs::memfd_create("violation", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     let geometry = Geometry::LOCAL;
@@ -303,9 +303,9 @@ fn request_of_no_process() -> Vec<u8> {
 
 #[test]
 fn reply_for_an_earlier_end_point_is_ignored() {
-    let place = TestBase::new("former-epoch");
-    let a = place.open();
-    let client = TestClient::new(&place);
+    let base = TestBase::new("former-epoch");
+    let a = base.open();
+    let client = TestClient::new(&base);
     let qp = a.qp();
     let address = PeerAddress::Path(client.path.clone());
     qp.connect(&ConnectSpec { address: &address, qual: 7, private_data: &[] }, conn(1)).unwrap();

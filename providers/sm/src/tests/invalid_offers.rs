@@ -21,7 +21,7 @@ fn forge_offer(malicious: &Qp, count: u32, total: u64, parts: &[Part]) {
         link.area.word(link.geometry.requests_at() + 16 + n * 8).store(*word, Ordering::Relaxed);
     }
     forge_piece(malicious, Header::plain(Kind::Offer, count).encode(), 0, |head| {
-        head.iter_mut().zip(words.iter().chain(std::iter::repeat(&0))).for_each(|(place, word)| *place = *word);
+        head.iter_mut().zip(words.iter().chain(std::iter::repeat(&0))).for_each(|(to, word)| *to = *word);
     });
 }
 
@@ -38,8 +38,8 @@ fn is_answered(victim: &Qp) {
 
 #[test]
 fn invalid_offer_ends_the_connection() {
-    let place = TestBase::new("offer-lies");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("offer-lies");
+    let (a, b) = (base.open(), base.open());
     let good = connected(&a, &b, 7, 2);
     let (memory, other_pd) = (pattern(LENGTH as usize, 1), a.ia.alloc_pd().unwrap());
     let region = Region { address: memory.as_ptr() as u64, length: memory.len() as u64 };
@@ -85,8 +85,8 @@ fn invalid_offer_ends_the_connection() {
 #[test]
 fn staging_of_other_bytes_ends_the_connection() {
     for (n, length) in [0, 17, 16_385, u32::MAX as usize].into_iter().enumerate() {
-        let place = TestBase::new(&format!("stage-lies-{n}"));
-        let (a, b) = (place.open(), place.open());
+        let base = TestBase::new(&format!("stage-lies-{n}"));
+        let (a, b) = (base.open(), base.open());
         let (malicious, victim) = connected(&a, &b, 7, 10);
         let (out, space) = (pattern(LENGTH as usize, 1), vec![0u8; LENGTH as usize]);
         let (out_mr, space_mr) = (a.register(&out), b.register(&space));
@@ -105,8 +105,8 @@ fn staging_of_other_bytes_ends_the_connection() {
 #[test]
 fn staging_request_without_an_offer_ends_the_connection() {
     for (n, (slot, offset)) in [(0, 0), (2, 0), (0xFF_FFFF, 0), (1, LENGTH), (1, u32::MAX)].into_iter().enumerate() {
-        let place = TestBase::new(&format!("question-lies-{n}"));
-        let (a, b) = (place.open(), place.open());
+        let base = TestBase::new(&format!("question-lies-{n}"));
+        let (a, b) = (base.open(), base.open());
         let (victim, malicious) = connected(&a, &b, 7, 10);
         let out = pattern(LENGTH as usize, 1);
         let out_mr = a.register(&out);

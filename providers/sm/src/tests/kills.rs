@@ -13,14 +13,14 @@ fn plan(point: Point, passes: u32) -> String {
     format!("{point:?} {passes} kill")
 }
 
-pub(super) fn is_empty(place: &TestBase) -> bool {
-    let left: Vec<_> = std::fs::read_dir(&place.0).unwrap().flatten().map(|e| e.path()).collect();
+pub(super) fn is_empty(base: &TestBase) -> bool {
+    let left: Vec<_> = std::fs::read_dir(&base.0).unwrap().flatten().map(|e| e.path()).collect();
     left.is_empty() || panic!("{left:?}")
 }
 
 /// Checks that a connect of a live process succeeds.
-fn serves_others(side: &Side, place: &TestBase) {
-    let friend = place.open();
+fn serves_others(side: &Side, base: &TestBase) {
+    let friend = base.open();
     let qp = friend.qp();
     qp.connect(&ConnectSpec { address: &here(), qual: QUAL, private_data: b"friend" }, conn(9)).unwrap();
     loop {
@@ -46,10 +46,10 @@ fn dies_connecting(point: Point, passes: u32, settings: &[(&str, &str)]) {
 }
 
 fn dies_as(role: &str, point: Point, passes: u32, settings: &[(&str, &str)]) {
-    let place = TestBase::new(&format!("kill-c-{point:?}-{passes}-{}", settings.len()));
-    let side = place.open();
+    let base = TestBase::new(&format!("kill-c-{point:?}-{passes}-{}", settings.len()));
+    let side = base.open();
     let listener = side.ia.listen(QUAL, ObjectId { handle: 4096, generation: 1 }).unwrap();
-    let mut other = Other::start(role, &place, &plan(point, passes), settings);
+    let mut other = Other::start(role, &base, &plan(point, passes), settings);
     let mut traffic: Option<Traffic> = None;
     let until = Instant::now() + PATIENCE;
     loop {
@@ -69,17 +69,17 @@ fn dies_as(role: &str, point: Point, passes: u32, settings: &[(&str, &str)]) {
         }
         assert!(Instant::now() < until, "{point:?} is not over");
     }
-    serves_others(&side, &place);
+    serves_others(&side, &base);
     assert!(side.sink.is_silent() && side.cq.poll(&mut [Completion::default()]) == 0, "{point:?}");
     drop((traffic, listener, side));
-    assert!(is_empty(&place), "{point:?}");
+    assert!(is_empty(&base), "{point:?}");
 }
 
 /// This process connects to the other process, and retries until it listens. The other process dies at the point.
 fn dies_listening(point: Point, passes: u32, settings: &[(&str, &str)]) {
-    let place = TestBase::new(&format!("kill-l-{point:?}-{passes}-{}", settings.len()));
-    let side = place.open();
-    let mut other = Other::start("listens", &place, &plan(point, passes), settings);
+    let base = TestBase::new(&format!("kill-l-{point:?}-{passes}-{}", settings.len()));
+    let side = base.open();
+    let mut other = Other::start("listens", &base, &plan(point, passes), settings);
     let mut traffic: Option<Traffic> = None;
     let until = Instant::now() + PATIENCE;
     for attempt in 1.. {
@@ -102,10 +102,10 @@ fn dies_listening(point: Point, passes: u32, settings: &[(&str, &str)]) {
         }
     }
     let listener = side.ia.listen(QUAL, ObjectId { handle: 4096, generation: 1 }).unwrap();
-    serves_others(&side, &place);
+    serves_others(&side, &base);
     assert!(side.sink.is_silent() && side.cq.poll(&mut [Completion::default()]) == 0, "{point:?}");
     drop((traffic, listener, side));
-    assert!(is_empty(&place), "{point:?}");
+    assert!(is_empty(&base), "{point:?}");
 }
 
 #[test]
@@ -196,41 +196,41 @@ fn kill_during_cleaning_or_close_leaves_no_files() {
     let leaving = (0..3).map(|passes| (Leaving, passes));
     for (point, passes) in [(CleanerLocked, 0), (CleanerMovedAside, 0), (CleanerRemoved, 0)].into_iter().chain(leaving)
     {
-        let place = TestBase::new(&format!("kill-{point:?}"));
-        let living = place.open();
-        let dead = std::path::PathBuf::from(&place.0).join("1/1");
+        let base = TestBase::new(&format!("kill-{point:?}"));
+        let living = base.open();
+        let dead = std::path::PathBuf::from(&base.0).join("1/1");
         std::fs::create_dir_all(dead.join("conns/77")).unwrap();
         std::fs::write(dead.join("lock"), "").unwrap();
-        let mut other = Other::start("visits", &place, &plan(point, passes), &[]);
+        let mut other = Other::start("visits", &base, &plan(point, passes), &[]);
         assert!(was_killed(other.end()), "{point:?}");
         assert!(living.ia.device.endpoint.path().join("lock").exists(), "{point:?}");
-        serves_others_by(living, &place);
-        assert!(is_empty(&place), "{point:?}");
+        serves_others_by(living, &base);
+        assert!(is_empty(&base), "{point:?}");
     }
 }
 
-fn serves_others_by(side: Side, place: &TestBase) {
+fn serves_others_by(side: Side, base: &TestBase) {
     let listener = side.ia.listen(QUAL, ObjectId { handle: 4096, generation: 1 }).unwrap();
-    serves_others(&side, place);
+    serves_others(&side, base);
     drop((listener, side));
 }
 
 #[test]
 fn concurrent_creation_cleaning_and_deaths_are_consistent() {
-    let place = TestBase::new("many");
-    let mut visitors: Vec<_> = (0..3).map(|_| Other::start("haunts", &place, "", &[])).collect();
+    let base = TestBase::new("many");
+    let mut visitors: Vec<_> = (0..3).map(|_| Other::start("haunts", &base, "", &[])).collect();
     for (n, point) in
         [FolderBegun, FolderHasLockFile, FolderBuilt, FolderNamed, QualOpened, QualLocked, Leaving, Leaving]
             .into_iter()
             .enumerate()
     {
-        assert!(was_killed(Other::start("visits", &place, &plan(point, n as u32 / 6), &[]).end()), "{point:?}");
+        assert!(was_killed(Other::start("visits", &base, &plan(point, n as u32 / 6), &[]).end()), "{point:?}");
     }
     for visitor in &mut visitors {
         assert!(visitor.end().success());
     }
-    drop(place.open());
-    assert!(is_empty(&place));
+    drop(base.open());
+    assert!(is_empty(&base));
 }
 
 /// Connects to this end point, with retries. Continues until `enough` requests are complete or the connection ends.
@@ -255,11 +255,11 @@ fn reaches(side: &Side, address: &PeerAddress, first: &mut u32, enough: u64) -> 
 
 #[test]
 fn restarted_process_with_the_same_name_is_reached() {
-    let place = TestBase::new("again");
-    let side = place.open();
-    let address = PeerAddress::Path(format!("{}/1/1", place.0).into());
+    let base = TestBase::new("again");
+    let side = base.open();
+    let address = PeerAddress::Path(format!("{}/1/1", base.0).into());
     let mut attempts = 0;
-    let Some(mut epoch) = Other::start_as_first("listens", &place) else {
+    let Some(mut epoch) = Other::start_as_first("listens", &base) else {
         eprintln!("skipped: no right to make a pid namespace");
         return;
     };
@@ -267,7 +267,7 @@ fn restarted_process_with_the_same_name_is_reached() {
         let mut traffic = reaches(&side, &address, &mut attempts, 20);
         // Kills the process and starts a new one before the death is noticed.
         epoch.kill_inner();
-        epoch = Other::start_as_first("listens", &place).unwrap();
+        epoch = Other::start_as_first("listens", &base).unwrap();
         let until = Instant::now() + PATIENCE;
         while !traffic.is_settled() {
             traffic.go_on(&side);
@@ -277,6 +277,6 @@ fn restarted_process_with_the_same_name_is_reached() {
     drop(reaches(&side, &address, &mut attempts, 20));
     // The last process ends by itself, because its connection was closed and not broken.
     epoch.end();
-    drop((place.open(), side));
-    assert!(is_empty(&place));
+    drop((base.open(), side));
+    assert!(is_empty(&base));
 }

@@ -10,8 +10,8 @@ const READ: u32 = libc::PROT_READ as u32;
 const WRITE: u32 = libc::PROT_WRITE as u32;
 
 /// Returns two connected IAs that use the fake device.
-fn over(device: &FakeKnem, place: &TestBase, settings: &str) -> (Side, Side, (Qp, Qp)) {
-    let (a, b) = device.during(|| (requirements::set(place, settings), requirements::set(place, settings)));
+fn over(device: &FakeKnem, base: &TestBase, settings: &str) -> (Side, Side, (Qp, Qp)) {
+    let (a, b) = device.during(|| (requirements::set(base, settings), requirements::set(base, settings)));
     let pair = connected(&a, &b, 7, 10);
     (a, b, pair)
 }
@@ -33,8 +33,8 @@ fn copies(device: &FakeKnem) -> Vec<DeviceCall> {
 
 #[test]
 fn registration_declares_memory_and_initiator_copies_by_cookie() {
-    let (device, place) = (FakeKnem::new(13), TestBase::new("knem"));
-    let (a, b, (active, _passive)) = over(&device, &place, "");
+    let (device, base) = (FakeKnem::new(13), TestBase::new("knem"));
+    let (a, b, (active, _passive)) = over(&device, &base, "");
     without_cma(&active);
     assert_eq!(device.take_calls(), []);
     let target = vec![0u8; 600_010];
@@ -82,8 +82,8 @@ fn copy_denied_by_the_device_uses_another_method() {
     .into_iter()
     .enumerate()
     {
-        let (device, place) = (FakeKnem::new(13), TestBase::new(&format!("knem-failure-{n}")));
-        let (a, b, (active, _passive)) = over(&device, &place, "");
+        let (device, base) = (FakeKnem::new(13), TestBase::new(&format!("knem-failure-{n}")));
+        let (a, b, (active, _passive)) = over(&device, &base, "");
         device.set_failure(failure);
         if !by_cma {
             without_cma(&active);
@@ -107,16 +107,16 @@ fn configured_order_of_rma_methods_is_used() {
     for (n, (settings, by_knem)) in
         [("rma=knem,cma", true), ("rma=knem", true), ("rma=cma", false), ("rma=mmap", false)].into_iter().enumerate()
     {
-        let (device, place) = (FakeKnem::new(13), TestBase::new(&format!("knem-order-{n}")));
-        let (a, b, (active, _passive)) = over(&device, &place, settings);
+        let (device, base) = (FakeKnem::new(13), TestBase::new(&format!("knem-order-{n}")));
+        let (a, b, (active, _passive)) = over(&device, &base, settings);
         let target = vec![0u8; 1000];
         let mr = b.register(&target);
         there_and_back(&a, &active, &target, mr.remote_key());
         assert_eq!(!copies(&device).is_empty(), by_knem, "{settings}");
     }
     // Cross-memory attach is preferred. The device is used only if cross-memory attach does not work.
-    let (device, place) = (FakeKnem::new(13), TestBase::new("knem-second"));
-    let (_a, _b, (active, _passive)) = over(&device, &place, "rma=cma,knem");
+    let (device, base) = (FakeKnem::new(13), TestBase::new("knem-second"));
+    let (_a, _b, (active, _passive)) = over(&device, &base, "rma=cma,knem");
     let link = active.0.link().unwrap();
     let peer = &link.peer_side().unwrap().peer;
     assert_ne!(peer.knem.load(Ordering::Relaxed), peer.cma.load(Ordering::Relaxed));
@@ -124,8 +124,8 @@ fn configured_order_of_rma_methods_is_used() {
 
 #[test]
 fn rights_are_checked_before_the_device_is_used() {
-    let (device, place) = (FakeKnem::new(13), TestBase::new("knem-rights"));
-    let (a, b, (active, _passive)) = over(&device, &place, "");
+    let (device, base) = (FakeKnem::new(13), TestBase::new("knem-rights"));
+    let (a, b, (active, _passive)) = over(&device, &base, "");
     let (out, target) = (pattern(64, 1), vec![0u8; 64]);
     let (out_mr, mr) = (a.register(&out), b.register(&target));
     let remote = Remote { key: mr.remote_key(), address: target.as_ptr() as u64 + 1 };

@@ -17,14 +17,14 @@ fn ask(side: &Side, address: &PeerAddress, n: usize) -> Qp {
     qp
 }
 
-fn open(place: &TestBase, settings: &str) -> Side {
-    place.open_with(settings, Weak::<IgnoreNotifications>::new())
+fn open(base: &TestBase, settings: &str) -> Side {
+    base.open_with(settings, Weak::<IgnoreNotifications>::new())
 }
 
 #[test]
 fn late_listener_gets_the_request() {
-    let place = TestBase::new("seek-later");
-    let (a, b) = (open(&place, LONG_LISTENER_WAIT), place.open());
+    let base = TestBase::new("seek-later");
+    let (a, b) = (open(&base, LONG_LISTENER_WAIT), base.open());
     // By IP address, no end point is found at first. By path, the end point exists and answers that it has no listener.
     let path = PeerAddress::Path(b.ia.device.endpoint.path().to_path_buf());
     for (n, address) in [here(), path].iter().enumerate() {
@@ -43,9 +43,9 @@ fn late_listener_gets_the_request() {
 
 #[test]
 fn request_without_a_listener_is_rejected_after_the_wait() {
-    let place = TestBase::new("seek-end");
+    let base = TestBase::new("seek-end");
     for settings in ["", "listener_wait_ms=0", "listener_wait_ms=1"] {
-        let (a, b) = (open(&place, settings), place.open());
+        let (a, b) = (open(&base, settings), base.open());
         let path = PeerAddress::Path(b.ia.device.endpoint.path().to_path_buf());
         for (n, address) in [here(), path, PeerAddress::Path("/dev/shm/dapl-no-such/1/1".into())].iter().enumerate() {
             let _active = ask(&a, address, n);
@@ -57,14 +57,14 @@ fn request_without_a_listener_is_rejected_after_the_wait() {
 
 #[test]
 fn dead_end_point_does_not_end_the_lookup() {
-    let place = TestBase::new("seek-dead");
-    let a = open(&place, LONG_LISTENER_WAIT);
-    let quals = std::path::Path::new(&place.0).join("quals");
+    let base = TestBase::new("seek-dead");
+    let a = open(&base, LONG_LISTENER_WAIT);
+    let quals = std::path::Path::new(&base.0).join("quals");
     std::fs::create_dir_all(&quals).unwrap();
-    std::fs::write(quals.join("9"), format!("{}/4194303/1", place.0)).unwrap();
+    std::fs::write(quals.join("9"), format!("{}/4194303/1", base.0)).unwrap();
     let _active = ask(&a, &here(), 1);
     assert!(a.sink.is_silent());
-    let b = place.open();
+    let b = base.open();
     let _listener = b.ia.listen(9, LISTENER).unwrap();
     let passive = b.qp();
     b.sink.request().0.accept(&passive, b"", conn(2)).unwrap();
@@ -73,8 +73,8 @@ fn dead_end_point_does_not_end_the_lookup() {
 
 #[test]
 fn aborted_connect_sends_no_more_requests() {
-    let place = TestBase::new("seek-over");
-    let (a, b) = (open(&place, LONG_LISTENER_WAIT), place.open());
+    let base = TestBase::new("seek-over");
+    let (a, b) = (open(&base, LONG_LISTENER_WAIT), base.open());
     drop(ask(&a, &here(), 1));
     let given_up = ask(&a, &here(), 2);
     given_up.abort();
@@ -88,8 +88,8 @@ fn aborted_connect_sends_no_more_requests() {
 
 #[test]
 fn request_to_a_full_accept_queue_is_not_repeated() {
-    let place = TestBase::new("seek-space");
-    let (a, b) = (open(&place, LONG_LISTENER_WAIT), place.open());
+    let base = TestBase::new("seek-space");
+    let (a, b) = (open(&base, LONG_LISTENER_WAIT), base.open());
     let _listener = b.ia.listen(9, LISTENER).unwrap();
     let _active = ask(&a, &here(), 1);
     let (request, _) = b.sink.request();
@@ -100,8 +100,8 @@ fn request_to_a_full_accept_queue_is_not_repeated() {
 /// The engine may handle a request, for example a repeated one, while the consumer accepts it.
 #[test]
 fn engine_may_handle_a_request_during_its_accept() {
-    let place = TestBase::new("seek-accepted");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("seek-accepted");
+    let (a, b) = (base.open(), base.open());
     let _listener = b.ia.listen(9, LISTENER).unwrap();
     yield_at(Point::BeforeReply);
     for n in 0..20 {

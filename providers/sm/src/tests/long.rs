@@ -34,16 +34,16 @@ struct Both {
     b: Side,
     active: Qp,
     passive: Qp,
-    _place: TestBase,
+    _base: TestBase,
 }
 
 fn both(name: &str) -> Both {
-    let place = TestBase::new(name);
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new(name);
+    let (a, b) = (base.open(), base.open());
     let (active, passive) = connected(&a, &b, 7, 10);
     allow(&active, PLENTY);
     allow(&passive, PLENTY);
-    Both { a, b, active, passive, _place: place }
+    Both { a, b, active, passive, _base: base }
 }
 
 /// Returns a segment list that covers the memory, in pieces of several lengths.
@@ -63,13 +63,13 @@ impl Both {
     fn passes(&self, length: usize, skew: usize, from: usize, into: usize) {
         let (out, space) = (pattern(length + skew, length as u8), vec![0xEEu8; length + 2 * skew + 64]);
         let (out_mr, space_mr) = (self.a.register(&out), self.b.register(&space));
-        let place = &space[2 * skew..][..length + 1];
-        self.passive.post_recv(&cut(&space_mr, place, into), token(1)).unwrap();
+        let received = &space[2 * skew..][..length + 1];
+        self.passive.post_recv(&cut(&space_mr, received, into), token(1)).unwrap();
         send(&self.active, &cut(&out_mr, &out[skew..], from), 2);
         let got = self.b.completion();
         let what = format!("{length} bytes, {skew} off, {from} segments into {into}");
         assert_eq!((got.token.cookie, got.status, got.bytes), (1, Status::Success, length as u64), "{what}");
-        assert!(place[..length] == out[skew..], "{what}");
+        assert!(received[..length] == out[skew..], "{what}");
         assert!(
             space[..2 * skew].iter().chain(&space[2 * skew + length..]).all(|byte| *byte == 0xEE),
             "{what}: beside it"
@@ -172,7 +172,7 @@ fn long_sends_in_both_directions_complete() {
 
 #[test]
 fn long_send_beyond_its_receive_fails_at_both_processes() {
-    let Both { a, b, active, passive, _place } = both("long-short");
+    let Both { a, b, active, passive, _base } = both("long-short");
     let (out, space) = (pattern(MIB, 1), vec![0u8; MIB - 1]);
     let (out_mr, space_mr) = (a.register(&out), b.register(&space));
     passive.post_recv(&[segment(&space_mr, &space)], token(1)).unwrap();
@@ -185,7 +185,7 @@ fn long_send_beyond_its_receive_fails_at_both_processes() {
 #[test]
 fn send_of_deregistered_memory_fails_before_it_is_fetched() {
     for late in [false, true] {
-        let Both { a, b, active, passive, _place } = both(&format!("long-gone-{late}"));
+        let Both { a, b, active, passive, _base } = both(&format!("long-gone-{late}"));
         let (out, space) = (pattern(MIB, 1), vec![0u8; MIB]);
         let (mut out_mr, space_mr) = (Some(a.register(&out)), b.register(&space));
         let segments = [segment(out_mr.as_ref().unwrap(), &out)];
@@ -204,7 +204,7 @@ fn send_of_deregistered_memory_fails_before_it_is_fetched() {
 
 #[test]
 fn receive_of_deregistered_memory_fails() {
-    let Both { a, b, active, passive, _place } = both("long-no-space");
+    let Both { a, b, active, passive, _base } = both("long-no-space");
     let (out, space) = (pattern(MIB, 1), vec![0u8; MIB]);
     let (out_mr, space_mr) = (a.register(&out), b.register(&space));
     passive.post_recv(&[segment(&space_mr, &space)], token(1)).unwrap();
@@ -216,7 +216,7 @@ fn receive_of_deregistered_memory_fails() {
 
 #[test]
 fn graceful_disconnect_waits_for_an_offer_and_abort_recalls_it() {
-    let Both { a, b, active, passive, _place } = both("long-ends");
+    let Both { a, b, active, passive, _base } = both("long-ends");
     let (out, space) = (pattern(MIB, 1), vec![0u8; MIB]);
     let (out_mr, space_mr) = (a.register(&out), b.register(&space));
     send(&active, &[segment(&out_mr, &out)], 1);
@@ -271,7 +271,7 @@ fn copy_denied_by_the_kernel_is_staged_in_order() {
 /// The receiver requests each further part before the sender polls again.
 #[test]
 fn a_message_of_more_parts_than_the_response_ring_has_slots_is_staged() {
-    let Both { a, b, active, passive, _place } = both("long-many-parts");
+    let Both { a, b, active, passive, _base } = both("long-many-parts");
     let (out, space) = (pattern(MIB, 1), vec![0u8; MIB]);
     let (out_mr, space_mr) = (a.register(&out), b.register(&space));
     without_cma(&passive);
@@ -289,7 +289,7 @@ fn a_message_of_more_parts_than_the_response_ring_has_slots_is_staged() {
 
 #[test]
 fn send_of_deregistered_memory_fails_while_it_is_staged() {
-    let Both { a, b, active, passive, _place } = both("long-stage-gone");
+    let Both { a, b, active, passive, _base } = both("long-stage-gone");
     let (out, space) = (pattern(MIB, 1), vec![0u8; MIB]);
     let (out_mr, space_mr) = (a.register(&out), b.register(&space));
     without_cma(&passive);

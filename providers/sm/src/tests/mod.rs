@@ -102,8 +102,8 @@ impl Recorder {
         let until = Instant::now() + PATIENCE;
         let mut events = self.events.lock();
         loop {
-            if let Some(place) = events.iter().position(|(of, _)| *of == conn) {
-                return events.remove(place).unwrap().1;
+            if let Some(index) = events.iter().position(|(of, _)| *of == conn) {
+                return events.remove(index).unwrap().1;
             }
             assert!(!self.changed.wait_until(&mut events, until).timed_out(), "no event for {conn:?}");
         }

@@ -29,13 +29,13 @@ pub(super) struct Other(Child);
 
 impl Other {
     /// Starts the process. `plan`: kill or stop plan in the format of `points`, or empty.
-    pub(super) fn start(role: &str, place: &TestBase, plan: &str, settings: &[(&str, &str)]) -> Self {
-        Self::run(Command::new(std::env::current_exe().unwrap()), role, place, plan, settings)
+    pub(super) fn start(role: &str, base: &TestBase, plan: &str, settings: &[(&str, &str)]) -> Self {
+        Self::run(Command::new(std::env::current_exe().unwrap()), role, base, plan, settings)
     }
 
     /// Starts the process as the first process of a new pid namespace, so that its end point always has the name `1/1`.
     /// `None`: not permitted.
-    pub(super) fn start_as_first(role: &str, place: &TestBase) -> Option<Self> {
+    pub(super) fn start_as_first(role: &str, base: &TestBase) -> Option<Self> {
         let unshare = || {
             let mut command = Command::new("unshare");
             command.args(["--pid", "--fork", "--kill-child"]);
@@ -46,14 +46,14 @@ impl Other {
         }
         let mut command = unshare();
         command.arg(std::env::current_exe().unwrap());
-        Some(Self::run(command, role, place, "", &[]))
+        Some(Self::run(command, role, base, "", &[]))
     }
 
-    fn run(mut command: Command, role: &str, place: &TestBase, plan: &str, settings: &[(&str, &str)]) -> Self {
+    fn run(mut command: Command, role: &str, base: &TestBase, plan: &str, settings: &[(&str, &str)]) -> Self {
         command.args(["--exact", "tests::other::the_other_process", "--ignored", "--nocapture"]);
         // Disables the measurement, because the copy method that it chooses might not pass the fail points.
         command.env("DAPL_TEST_UNTIMED", "1");
-        command.env(ROLE, format!("{role} {}", place.0)).envs(settings.iter().copied());
+        command.env(ROLE, format!("{role} {}", base.0)).envs(settings.iter().copied());
         if !plan.is_empty() {
             command.env(PLAN, plan);
         }
@@ -284,8 +284,8 @@ pub(super) fn on(card: &[u8]) -> Remote {
 
 pub(super) fn take_event(side: &Side, conn: ConnId) -> Option<SinkEvent> {
     let mut events = side.sink.events.lock();
-    let place = events.iter().position(|(of, _)| *of == conn)?;
-    events.remove(place).map(|(_, recorded)| recorded)
+    let index = events.iter().position(|(of, _)| *of == conn)?;
+    events.remove(index).map(|(_, recorded)| recorded)
 }
 
 /// Main function of the second process.
@@ -295,17 +295,17 @@ fn the_other_process() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let (role, base) = role.split_once(' ').unwrap();
     // The parent process removes the directory.
-    let place = std::mem::ManuallyDrop::new(TestBase(base.into()));
+    let base = std::mem::ManuallyDrop::new(TestBase(base.into()));
     match role {
-        "listens" => listens(&place),
-        "connects" => connects(&place, u64::MAX),
-        "parts" => connects(&place, 9),
-        "writes_invalid_data" => hostile_processes::writes_invalid_data(&place),
-        "changes-user" => hostile_processes::changes_user(&place),
-        "visits" => visits(&place),
-        "offers" => copies::offers(&place),
-        "copies" => copies::copies(&place),
-        "haunts" => (0..60).for_each(|_| visits(&place)),
+        "listens" => listens(&base),
+        "connects" => connects(&base, u64::MAX),
+        "parts" => connects(&base, 9),
+        "writes_invalid_data" => hostile_processes::writes_invalid_data(&base),
+        "changes-user" => hostile_processes::changes_user(&base),
+        "visits" => visits(&base),
+        "offers" => copies::offers(&base),
+        "copies" => copies::copies(&base),
+        "haunts" => (0..60).for_each(|_| visits(&base)),
         _ => panic!("{role}"),
     }
 }
@@ -318,8 +318,8 @@ pub(super) fn while_young(mut go_on: impl FnMut() -> bool) {
     }
 }
 
-fn listens(place: &TestBase) {
-    let side = place.open();
+fn listens(base: &TestBase) {
+    let side = base.open();
     let _listener = side.ia.listen(QUAL, ObjectId { handle: 4096, generation: 1 }).unwrap();
     let (mut traffic, mut attempts) = (None::<Traffic>, 0);
     while_young(|| {
@@ -341,8 +341,8 @@ fn listens(place: &TestBase) {
 }
 
 /// Connects, and retries until there is a listener. Ends after `enough` requests.
-fn connects(place: &TestBase, enough: u64) {
-    let side = place.open();
+fn connects(base: &TestBase, enough: u64) {
+    let side = base.open();
     let mut traffic = Traffic::new(&side, conn(1));
     traffic.connect(&here());
     while_young(|| {
@@ -359,8 +359,8 @@ fn connects(place: &TestBase, enough: u64) {
     });
 }
 
-fn visits(place: &TestBase) {
-    let side = place.open();
+fn visits(base: &TestBase) {
+    let side = base.open();
     // Another process may already listen on this qualifier, so the next one is tried.
     let listener =
         side.ia.listen(QUAL + u64::from(std::process::id()), ObjectId { handle: 4096, generation: 1 }).unwrap();

@@ -22,20 +22,20 @@ struct ConnectedPair {
     local_memory: Vec<u8>,
     remote_memory: &'static [u8],
     mrs: (Mr, Mr),
-    _place: TestBase,
+    _base: TestBase,
 }
 
 impl ConnectedPair {
     fn new(name: &str, is_shared: bool) -> Self {
-        let place = TestBase::new(name);
-        let sides = [place.open(), place.open()];
+        let base = TestBase::new(name);
+        let sides = [base.open(), base.open()];
         let qps = connected(&sides[0], &sides[1], 7, 1);
         let (flags, file) = if is_shared { (MapFlags::SHARED, Some(sealed())) } else { (MapFlags::PRIVATE, None) };
         let remote_memory = mapping(file.as_ref(), LENGTH, flags);
         let local_memory: Vec<u8> = (0..LENGTH).map(|n| n as u8 | 1).collect();
         let mr = if is_shared { sides[1].share(remote_memory) } else { sides[1].register(remote_memory) };
         let mrs = (sides[0].register(&local_memory), mr);
-        ConnectedPair { qps, sides, local_memory, remote_memory, mrs, _place: place }
+        ConnectedPair { qps, sides, local_memory, remote_memory, mrs, _base: base }
     }
 
     fn remote(&self, offset: usize) -> Remote {
@@ -216,8 +216,8 @@ fn messages_of_one_piece_arrive_whole_and_in_order() {
 #[test]
 fn last_byte_of_a_write_through_a_mapping_is_written_last() {
     const LENGTH: usize = 4096;
-    let place = TestBase::new("quick-last");
-    let sides = [place.open(), place.open()];
+    let base = TestBase::new("quick-last");
+    let sides = [base.open(), base.open()];
     let qps = connected(&sides[0], &sides[1], 7, 1);
     let (map, _file) = Map::create("polled", LENGTH, false).unwrap();
     let region = Region { address: map.bytes(0, LENGTH).unwrap() as u64, length: LENGTH as u64 };

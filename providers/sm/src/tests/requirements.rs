@@ -18,9 +18,9 @@ use crate::proto::message::{Fragment, Header, Kind, LINE, Note, SLOT};
 use crate::qp::link::ConnectionMemory;
 
 /// Opens an IA with settings.
-pub(super) fn set(place: &TestBase, settings: &str) -> Side {
+pub(super) fn set(base: &TestBase, settings: &str) -> Side {
     let sink = Arc::<Recorder>::default();
-    let params = format!("{} {settings}", place.0);
+    let params = format!("{} {settings}", base.0);
     let ia = Sm::open(&IaSpec { name: "sm0", params: &params, library: "" }, sink.clone()).unwrap();
     let pd = ia.alloc_pd().unwrap();
     let cq = Arc::new(ia.create_cq(Weak::<IgnoreNotifications>::new()).unwrap());
@@ -54,8 +54,8 @@ fn slot(area: &Map, ring: usize, n: usize) -> u64 {
 
 #[test]
 fn a_connection_has_its_areas_and_a_name_in_conns() {
-    let place = TestBase::new("conns");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("conns");
+    let (a, b) = (base.open(), base.open());
     let (active, passive) = connected(&a, &b, 7, 10);
     let conns = a.ia.device.endpoint.path().join("conns");
     let names = || std::fs::read_dir(&conns).unwrap().flatten().map(|entry| entry.path()).collect::<Vec<_>>();
@@ -75,9 +75,9 @@ fn a_connection_has_its_areas_and_a_name_in_conns() {
 
 #[test]
 fn a_request_is_repeated_until_it_is_answered() {
-    let place = TestBase::new("repeats");
-    let a = place.open();
-    let client = TestClient::new(&place);
+    let base = TestBase::new("repeats");
+    let a = base.open();
+    let client = TestClient::new(&base);
     let qp = a.qp();
     let address = PeerAddress::Path(client.path.clone());
     qp.connect(&ConnectSpec { address: &address, qual: 7, private_data: b"again" }, conn(1)).unwrap();
@@ -100,8 +100,8 @@ fn a_request_is_repeated_until_it_is_answered() {
 #[test]
 fn disabled_cross_memory_copy_is_not_used() {
     for (n, settings) in [("", "rma=mmap"), ("rma=mmap", "")].into_iter().enumerate() {
-        let place = TestBase::new(&format!("methods-{n}"));
-        let (a, b) = (set(&place, settings.0), set(&place, settings.1));
+        let base = TestBase::new(&format!("methods-{n}"));
+        let (a, b) = (set(&base, settings.0), set(&base, settings.1));
         let (active, passive) = connected(&a, &b, 7, 10);
         for qp in [&active, &passive] {
             assert!(!link(qp).peer_side().unwrap().peer.cma.load(Ordering::Relaxed), "{settings:?}");
@@ -111,8 +111,8 @@ fn disabled_cross_memory_copy_is_not_used() {
 
 #[test]
 fn kernel_copies_send_no_message_to_the_target() {
-    let place = TestBase::new("alone");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("alone");
+    let (a, b) = (base.open(), base.open());
     let (active, _passive) = connected(&a, &b, 7, 10);
     let link = link(&active);
     if !link.peer_side().unwrap().peer.cma.load(Ordering::Relaxed) {
@@ -177,9 +177,9 @@ impl ClientQp {
 
 #[test]
 fn several_fragments_are_in_flight_and_the_first_error_ends_the_transfer() {
-    let place = TestBase::new("fragments");
-    let a = place.open();
-    let (client, geometry) = (TestClient::new(&place), Geometry::LOCAL);
+    let base = TestBase::new("fragments");
+    let a = base.open();
+    let (client, geometry) = (TestClient::new(&base), Geometry::LOCAL);
     let guest = ClientQp::of(&a, &client, geometry);
     let (qp, link) = (&guest.qp, link(&guest.qp));
     let out = pattern(1 << 20, 5);
@@ -217,9 +217,9 @@ fn several_fragments_are_in_flight_and_the_first_error_ends_the_transfer() {
 
 #[test]
 fn fragments_in_flight_are_limited_by_the_targets_response_ring() {
-    let place = TestBase::new("answers");
-    let a = set(&place, "rma_buffer=1048576");
-    let client = TestClient::new(&place);
+    let base = TestBase::new("answers");
+    let a = set(&base, "rma_buffer=1048576");
+    let client = TestClient::new(&base);
     let guest = ClientQp::of(&a, &client, Geometry { responses: 8, ..Geometry::LOCAL });
     let out = pattern(1 << 20, 5);
     let mr = a.register(&out);
@@ -234,8 +234,8 @@ fn processes_with_segments_of_different_sizes_exchange_data() {
     let largest = "slots=4096 message_buffer=1048576 rma_buffer=1048576";
     let odd = "slots=16 message_buffer=33280 rma_buffer=69952";
     for (n, (left, right)) in [(smallest, ""), ("", smallest), (largest, odd), (odd, largest)].into_iter().enumerate() {
-        let place = TestBase::new(&format!("geometry-{n}"));
-        let (a, b) = (set(&place, left), set(&place, right));
+        let base = TestBase::new(&format!("geometry-{n}"));
+        let (a, b) = (set(&base, left), set(&base, right));
         let (active, passive) = with_capacity(&a, &b, 64);
         without_cma(&active);
         without_cma(&passive);
@@ -291,9 +291,9 @@ impl CmSink<Sm> for EventRecorder {
 
 #[test]
 fn one_thread_reports_all_connections() {
-    let place = TestBase::new("one-thread");
+    let base = TestBase::new("one-thread");
     let sink = Arc::<EventRecorder>::default();
-    let ia = Sm::open(&IaSpec { name: "sm0", params: &place.0, library: "" }, sink.clone()).unwrap();
+    let ia = Sm::open(&IaSpec { name: "sm0", params: &base.0, library: "" }, sink.clone()).unwrap();
     let pd = ia.alloc_pd().unwrap();
     let spec = || QpSpec {
         ep: ObjectId::default(),
@@ -329,8 +329,8 @@ fn one_thread_reports_all_connections() {
 
 #[test]
 fn nothing_is_delivered_or_sent_after_disconnect() {
-    let place = TestBase::new("gates");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("gates");
+    let (a, b) = (base.open(), base.open());
     for round in 0..20 {
         let (active, passive) = connected(&a, &b, 7, 100 + 2 * round);
         let (out, into) = (pattern(64, 1), vec![0u8; 64]);
@@ -378,15 +378,15 @@ fn nothing_is_delivered_or_sent_after_disconnect() {
 #[test]
 fn spin_time_is_the_configured_time() {
     for (settings, nanoseconds) in [("", 150_000), ("spin_us=0", 0), ("spin_us=1000000", 1_000_000_000)] {
-        let place = TestBase::new("spin");
-        assert_eq!(set(&place, settings).cq.max_spin(), nanoseconds);
+        let base = TestBase::new("spin");
+        assert_eq!(set(&base, settings).cq.max_spin(), nanoseconds);
     }
 }
 
 #[test]
 fn dropped_queue_pair_is_freed() {
-    let place = TestBase::new("counts");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("counts");
+    let (a, b) = (base.open(), base.open());
     let (active, passive) = connected(&a, &b, 7, 10);
     let (core, link) = (Arc::downgrade(&active.0), Arc::downgrade(&link(&active)));
     passive.post_send(&wr(Op::Send { solicited: false }, &[], 1)).unwrap();
@@ -402,8 +402,8 @@ fn dropped_queue_pair_is_freed() {
 
 #[test]
 fn full_ring_is_back_pressure_up_to_queue_capacity() {
-    let place = TestBase::new("deferred");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("deferred");
+    let (a, b) = (base.open(), base.open());
     let space = 3 * Geometry::LOCAL.requests;
     let (active, passive) = with_capacity(&a, &b, space);
     let out: Vec<u64> = (0..u64::from(space)).collect();

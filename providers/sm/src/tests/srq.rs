@@ -97,8 +97,8 @@ const OK: Status = Status::Success;
 
 #[test]
 fn connections_take_srq_receives_in_order() {
-    let place = TestBase::new("srq-order");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("srq-order");
+    let (a, b) = (base.open(), base.open());
     let srq = srq(&b, &Arc::default());
     let ends: Vec<_> = [10, 20, 30].into_iter().map(|n| sharing(&a, &b, &srq, n)).collect();
     const ROUNDS: u64 = 2000;
@@ -141,8 +141,8 @@ fn connections_take_srq_receives_in_order() {
 
 #[test]
 fn empty_srq_serves_waiting_connections_in_order() {
-    let place = TestBase::new("srq-line");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("srq-line");
+    let (a, b) = (base.open(), base.open());
     let srq = srq(&b, &Arc::default());
     let ends: Vec<_> = [10, 20, 30].into_iter().map(|n| sharing(&a, &b, &srq, n)).collect();
     // The connections start to wait one after the other, because the engine finds no receive for each message.
@@ -172,8 +172,8 @@ fn empty_srq_serves_waiting_connections_in_order() {
 
 #[test]
 fn waiter_is_woken_by_a_receive_for_a_waiting_message() {
-    let place = TestBase::new("srq-sleep");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("srq-sleep");
+    let (a, b) = (base.open(), base.open());
     let (srq, sink) = (srq(&b, &Arc::default()), Arc::<Counter>::default());
     let sink_ref: Arc<dyn CqSink> = sink.clone();
     let cq = Arc::new(b.ia.create_cq(Arc::downgrade(&sink_ref)).unwrap());
@@ -201,8 +201,8 @@ fn waiter_is_woken_by_a_receive_for_a_waiting_message() {
 
 #[test]
 fn long_message_holds_its_srq_receive_until_it_completes() {
-    let place = TestBase::new("srq-long");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("srq-long");
+    let (a, b) = (base.open(), base.open());
     let srq = srq(&b, &Arc::default());
     let (active, passive) = sharing(&a, &b, &srq, 10);
     let (other, _other_passive) = sharing(&a, &b, &srq, 20);
@@ -235,8 +235,8 @@ fn long_message_holds_its_srq_receive_until_it_completes() {
 
 #[test]
 fn srq_receive_must_be_in_the_queues_protection_domain() {
-    let place = TestBase::new("srq-pd");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("srq-pd");
+    let (a, b) = (base.open(), base.open());
     let srq = srq(&b, &Arc::default());
     let pd = b.ia.alloc_pd().unwrap();
     let passive = b.ia.create_qp(&pd, spec(&b, 10, Some(&srq))).unwrap();
@@ -258,8 +258,8 @@ fn srq_receive_must_be_in_the_queues_protection_domain() {
 
 #[test]
 fn low_watermark_is_reported_once() {
-    let place = TestBase::new("srq-low");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("srq-low");
+    let (a, b) = (base.open(), base.open());
     let sink = Arc::<Counter>::default();
     let srq = srq(&b, &sink);
     let (active, _passive) = sharing(&a, &b, &srq, 10);
@@ -281,8 +281,8 @@ fn low_watermark_is_reported_once() {
 
 #[test]
 fn srq_holds_at_most_its_capacity() {
-    let place = TestBase::new("srq-full");
-    let b = place.open();
+    let base = TestBase::new("srq-full");
+    let b = base.open();
     let srq = srq(&b, &Arc::default());
     (0..64).for_each(|n| srq.post_recv(&[], n).unwrap());
     assert!(srq.post_recv(&[], 64).is_err());
@@ -293,8 +293,8 @@ fn srq_holds_at_most_its_capacity() {
 
 #[test]
 fn srq_receive_above_a_hard_watermark_of_zero_breaks_the_connection() {
-    let place = TestBase::new("srq-hard");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("srq-hard");
+    let (a, b) = (base.open(), base.open());
     let srq = srq(&b, &Arc::default());
     (0..2).for_each(|n| srq.post_recv(&[], n).unwrap());
     let (active, passive) = sharing(&a, &b, &srq, 10);
@@ -308,8 +308,8 @@ fn srq_receive_above_a_hard_watermark_of_zero_breaks_the_connection() {
 
 #[test]
 fn qp_soft_watermark_is_reported_and_hard_watermark_breaks_the_connection() {
-    let place = TestBase::new("marks");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("marks");
+    let (a, b) = (base.open(), base.open());
     let passive = b.ia.create_qp(&b.pd, spec(&b, 10, None)).unwrap();
     let many = ConnId { ep: ep(10), attempt: 0 };
     passive.watch_recvs(Some(1), Some(2)).unwrap();

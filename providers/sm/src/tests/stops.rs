@@ -34,16 +34,16 @@ fn await_stop(other: &Other, point: Point) {
 
 /// Stops the other process in this role at the point, for longer than the give-up time of its peer. Then continues it.
 fn stops(role: &str, point: Point, passes: u32, settings: &[(&str, &str)]) {
-    let place = TestBase::new(&format!("stop-{role}-{point:?}"));
+    let base = TestBase::new(&format!("stop-{role}-{point:?}"));
     let impatient = [&IMPATIENT, settings].concat();
     let survives = if role == "listens" { "connects" } else { "listens" };
-    let mut survivor = Other::start(survives, &place, "", &impatient);
-    let mut stopped = Other::start(role, &place, &plan(point, passes), settings);
+    let mut survivor = Other::start(survives, &base, "", &impatient);
+    let mut stopped = Other::start(role, &base, &plan(point, passes), settings);
     assert!(survivor.end().success(), "{point:?}: the live side gets one event and its flushes");
     assert!(stopped.is_stopped(), "{point:?}");
     stopped.go_on();
     assert!(stopped.end().success(), "{point:?}: the side that continues gets them too");
-    assert!(is_empty(&place), "{point:?}");
+    assert!(is_empty(&base), "{point:?}");
 }
 
 #[test]
@@ -71,16 +71,16 @@ fn process_stopped_after_the_handshake_gets_one_event_when_it_continues() {
 
 /// Stops the other process for a short time, so that its peer retransmits the request or answer.
 fn pauses(role: &str, point: Point) {
-    let place = TestBase::new(&format!("pause-{role}-{point:?}"));
+    let base = TestBase::new(&format!("pause-{role}-{point:?}"));
     let partner = if role == "listens" { "parts" } else { "listens" };
-    let mut partner = Other::start(partner, &place, "", &[]);
-    let mut stopped = Other::start(role, &place, &plan(point, 0), &[]);
+    let mut partner = Other::start(partner, &base, "", &[]);
+    let mut stopped = Other::start(role, &base, &plan(point, 0), &[]);
     await_stop(&stopped, point);
     // The peer retransmits several times. The exact number does not matter.
     std::thread::sleep(Duration::from_millis(150));
     stopped.go_on();
     assert!(partner.end().success() && stopped.end().success(), "{point:?}");
-    assert!(is_empty(&place), "{point:?}");
+    assert!(is_empty(&base), "{point:?}");
 }
 
 #[test]
@@ -126,10 +126,10 @@ fn pause_of_the_requester_during_handshake_is_harmless() {
 #[test]
 fn accepted_client_that_stops_is_given_up_and_notices_the_end() {
     for point in [ReplyReceived, BeforeAck] {
-        let place = TestBase::new(&format!("unacknowledged-{point:?}"));
-        let side = place.open_with("keepalive_ms=100 give_up_ms=1000", Weak::<IgnoreNotifications>::new());
+        let base = TestBase::new(&format!("unacknowledged-{point:?}"));
+        let side = base.open_with("keepalive_ms=100 give_up_ms=1000", Weak::<IgnoreNotifications>::new());
         let listener = side.ia.listen(QUAL, ObjectId { handle: 4096, generation: 1 }).unwrap();
-        let mut other = Other::start("connects", &place, &plan(point, 0), &[]);
+        let mut other = Other::start("connects", &base, &plan(point, 0), &[]);
         let (request, info) = side.sink.request();
         let mut traffic = Traffic::new(&side, conn(1));
         traffic.knows(&info.private_data);
@@ -155,7 +155,7 @@ fn accepted_client_that_stops_is_given_up_and_notices_the_end() {
             assert!(Instant::now() < until + PATIENCE, "{point:?}: it does not end");
         }
         drop((traffic, again, listener, side));
-        assert!(is_empty(&place), "{point:?}");
+        assert!(is_empty(&base), "{point:?}");
     }
 }
 
@@ -167,13 +167,13 @@ fn panic_unless(good: bool) -> bool {
 
 #[test]
 fn reply_of_an_exited_process_establishes_the_connection() {
-    let place = TestBase::new("last-word");
+    let base = TestBase::new("last-word");
     let sink = Arc::<Recorder>::default();
-    std::fs::DirBuilder::new().recursive(true).create(&place.0).unwrap();
-    std::fs::set_permissions(&place.0, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
-    let device = Arc::new(Device::open(&IaSpec { name: "sm0", params: &place.0, library: "" }, sink.clone()).unwrap());
+    std::fs::DirBuilder::new().recursive(true).create(&base.0).unwrap();
+    std::fs::set_permissions(&base.0, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    let device = Arc::new(Device::open(&IaSpec { name: "sm0", params: &base.0, library: "" }, sink.clone()).unwrap());
     let mut engine = Engine::new(device.clone()).unwrap();
-    let client = TestClient::new(&place);
+    let client = TestClient::new(&base);
     let spec = QpSpec {
         ep: ObjectId::default(),
         shared: None,

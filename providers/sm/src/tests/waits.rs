@@ -84,8 +84,8 @@ fn waiter_for_completions_is_always_woken() {
 fn waiter_for_connections_is_always_woken() {
     let pairs = 4;
     let count = waits(60_000) / 2 / pairs;
-    let place = TestBase::new("waits");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("waits");
+    let (a, b) = (base.open(), base.open());
     let slept = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..pairs)
             .flat_map(|n| {
@@ -103,8 +103,8 @@ fn waiter_for_connections_is_always_woken() {
 /// processors.
 #[test]
 fn first_message_of_a_new_connection_wakes_its_receiver() {
-    let place = TestBase::new("first-message");
-    let (a, b) = (place.open(), place.open());
+    let base = TestBase::new("first-message");
+    let (a, b) = (base.open(), base.open());
     for n in 0..20 {
         let [one, two] = [&a, &b].map(SleepingReceiver::new);
         connect(&a, &b, n, &one.qp, &two.qp);
@@ -177,9 +177,9 @@ fn connect(a: &Side, b: &Side, n: usize, active: &Qp, passive: &Qp) {
 #[test]
 fn messages_polled_in_memory_are_placed_without_a_call_or_a_tick() {
     const LENGTH: usize = 4096;
-    let place = TestBase::new("polled-memory");
+    let base = TestBase::new("polled-memory");
     let rare = "keepalive_ms=50000 give_up_ms=200000";
-    let sides = [0, 1].map(|_| place.open_with(rare, Weak::<IgnoreNotifications>::new()));
+    let sides = [0, 1].map(|_| base.open_with(rare, Weak::<IgnoreNotifications>::new()));
     let qps = connected(&sides[0], &sides[1], 7, 1);
     let ticks = || sides.iter().map(|side| format!("{:?}", side.ia.device.regions.ticker)).collect::<Vec<_>>();
     let (before, from) = (ticks(), vec![1u8; LENGTH]);

@@ -56,20 +56,20 @@ struct WindowPair {
     a: Side,
     b: Side,
     bounce: bool,
-    _place: TestBase,
+    _base: TestBase,
 }
 
 impl WindowPair {
     fn new(name: &str, bounce: bool) -> Self {
-        let place = TestBase::new(&format!("{name}-{bounce}"));
-        let (a, b) = (place.open(), place.open());
+        let base = TestBase::new(&format!("{name}-{bounce}"));
+        let (a, b) = (base.open(), base.open());
         let (active, passive) = connected(&a, &b, 7, 10);
         if bounce {
             without_cma(&active);
         }
         let target = WindowMemory::of(&b, &b.pd);
         let window = b.ia.alloc_mw(&b.pd).unwrap();
-        WindowPair { active, passive, window, target, a, b, bounce, _place: place }
+        WindowPair { active, passive, window, target, a, b, bounce, _base: base }
     }
 
     /// Posts a bind, and waits for its completion.
