@@ -41,7 +41,7 @@ fn equal_pids_of_several_namespaces_do_not_conflict() {
     assert_eq!(one.path().parent(), Some(PathBuf::from(&dir).join("4194304").as_path()));
     assert_ne!(one.path(), two.path());
     base.clean(None);
-    assert!(one.path().join("lock").exists(), "it is alive, whatever process has that number");
+    assert!(one.path().join("lock").exists(), "the lock shows that the end point is alive");
     let _name = one.claim(5).unwrap();
     assert_eq!(two.claim(5).err(), Some(Error::ConnQualTaken));
     drop((_name, one, two));
@@ -209,7 +209,11 @@ fn cleaner_probes_all_dead_and_few_live_processes() {
         receiver.iter().take(100).for_each(left);
         (0..50).for_each(|n| left(4_194_200 + n));
         base.clean(None);
-        assert_eq!(entries(Path::new(&dir)).len(), 100 - MAX_PROBES, "all dead, and some of the others");
+        assert_eq!(
+            entries(Path::new(&dir)).len(),
+            100 - MAX_PROBES,
+            "all dead processes and `MAX_PROBES` others are removed"
+        );
         drop(end);
     });
     let _ = fs::remove_dir_all(&dir);

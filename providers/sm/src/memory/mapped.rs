@@ -217,14 +217,14 @@ mod tests {
             Mapped::of_file(file, offset, Region { address: 4096, length }, true).is_err()
         };
         let loose = memory(8192, SealFlags::GROW, MemfdFlags::empty()).unwrap();
-        assert!(refused(&loose, 0, 8192), "it may shrink");
+        assert!(refused(&loose, 0, 8192), "the file may shrink");
         let file = sealed(8192);
         assert!(!refused(&file, 4096, 4096));
         assert!(refused(&file, 4096, 4097) && refused(&file, 8193, 1) && refused(&file, 0, 0));
         assert!(refused(&file, u64::MAX, 2) && refused(&file, 4096, u64::MAX) && refused(&file, 1 << 63, 1 << 63));
         let endless = sealed(1 << 50);
-        assert!(refused(&endless, 0, 1 << 50), "more than any memory");
-        assert!(refused(&std::fs::File::open("/dev/zero").unwrap().into(), 0, 4096), "no file of memory");
+        assert!(refused(&endless, 0, 1 << 50), "longer than the maximum length of a mapping");
+        assert!(refused(&std::fs::File::open("/dev/zero").unwrap().into(), 0, 4096), "a device is no memfd");
         let for_reading = memory(8192, SealFlags::SHRINK | SealFlags::FUTURE_WRITE, MemfdFlags::empty()).unwrap();
         assert!(refused(&for_reading, 0, 8192));
         assert!(Mapped::of_file(&for_reading, 0, REGION, false).is_ok());
@@ -252,7 +252,7 @@ mod tests {
         let refused = |offset, length| Mapped::of_segment(id, offset, region(length), true).is_err();
         assert!(refused(101, 8092) && refused(8193, 0) && refused(0, 0) && refused(u64::MAX, 2));
         drop((mapped, other));
-        assert!(Mapped::of_segment(id, 0, region(8192), true).is_err(), "the last has left");
+        assert!(Mapped::of_segment(id, 0, region(8192), true).is_err(), "the last detach has removed the segment");
         assert!(segment_size(-1).is_none() && segment_size(i32::MAX).is_none());
     }
 }

@@ -140,7 +140,7 @@ mod tests {
         let (third, three) = window.post(wanted(source, &kept)).unwrap();
         window.execute(third, PD, &QpDomain::default()).unwrap();
         window.flush(third);
-        assert!(!window.is_bound() && keeps(&kept) == 0, "after its turn too");
+        assert!(!window.is_bound() && keeps(&kept) == 0, "a flush after the execution unbinds the window");
         assert!(!regions.allows(three, PD, whole(), AccessRight::RemoteRead));
     }
 
@@ -211,7 +211,7 @@ mod tests {
         assert!(reads(key, &one) && !reads(key, &other));
         let (second, key) = window.post(wanted(source, &kept)).unwrap();
         assert_eq!(window.execute(second, PD, &other), Ok(true));
-        assert!(reads(key, &other) && !reads(key, &one), "bound elsewhere");
+        assert!(reads(key, &other) && !reads(key, &one), "the key is bound on the other queue pair");
         assert_eq!(windows.invalidate(key, PD, &one), Err(Status::RemoteAccess));
         assert!(windows.holds(key, PD, &other) && !windows.holds(key, PD, &one));
         assert_eq!((windows.invalidate(key, PD, &other), window.is_bound()), (Ok(true), false));

@@ -70,7 +70,7 @@ impl Streams {
         let mut out = [Completion::default(); 4];
         let count = side.cq.poll(&mut out);
         for Completion { token, status, .. } in &out[..count] {
-            assert_eq!(token.cookie, self.done, "in its turn, and once");
+            assert_eq!(token.cookie, self.done, "completions arrive in order and once");
             assert!(self.last == Status::Success || *status == Status::Flushed, "{:?}, then {status:?}", self.last);
             assert!(matches!(status, Status::Success | Status::Transport | Status::Flushed), "{status:?}");
             (self.last, self.done) = (*status, self.done + 1);
@@ -104,7 +104,7 @@ fn large_copies_to_a_killed_target_complete_once_and_in_order() {
                 SinkEvent::Rejected(data) => panic!("rejected with {data:?}"),
             }
             streams.qp.reset().unwrap();
-            assert!(Instant::now() < until, "no offer came");
+            assert!(Instant::now() < until, "the target process does not accept");
         };
         let killer = std::thread::spawn(move || {
             kill(&mut other, round);
@@ -121,7 +121,7 @@ fn large_copies_to_a_killed_target_complete_once_and_in_order() {
         assert_ne!(streams.last, Status::Success, "work posted after the failure does not succeed");
         assert!(matches!(end, Some(SinkEvent::Other("broken" | "disconnected"))), "{end:?}");
         exchange_messages(&friend, &side, &good);
-        assert!(side.sink.is_silent(), "one end");
+        assert!(side.sink.is_silent(), "one event per connection");
     }
     drop((good, side, friend));
     assert!(is_empty(&base));
@@ -149,7 +149,7 @@ fn target_survives_a_killed_initiator_of_large_copies() {
         assert_eq!((flushed.token.cookie, flushed.status), (7, Status::Flushed));
         assert!(was_killed(other.end()));
         exchange_messages(&friend, &side, &good);
-        assert!(side.sink.is_silent(), "one end");
+        assert!(side.sink.is_silent(), "one event per connection");
         drop(listener);
     }
     assert!(outside.iter().all(|bytes| bytes.iter().all(|byte| *byte == 0)));
@@ -171,7 +171,7 @@ fn process_with_reused_id_gets_no_data() {
         let op = if read { Op::Read(remote) } else { Op::Write(remote) };
         let link = active.0.link().unwrap();
         let peer = &link.peer_side().unwrap().peer;
-        assert!(peer.cma.load(std::sync::atomic::Ordering::Relaxed), "otherwise the test checks nothing");
+        assert!(peer.cma.load(std::sync::atomic::Ordering::Relaxed), "the test needs cross-memory attach");
         mark_dead(peer.watch.as_ref().unwrap());
         active.post_send(&wr(op, &[segment(&mine_mr, &mine)], 1)).unwrap();
         assert_eq!(a.completion().status, Status::Transport);
@@ -188,7 +188,7 @@ fn process_with_reused_id_has_its_own_watch() {
     let mut connections = a.ia.device.connections.lock();
     let mine = std::process::id() as i32;
     let first = connections.watch(mine).unwrap();
-    assert!(Arc::ptr_eq(&first, &connections.watch(mine).unwrap()), "one for all connections");
+    assert!(Arc::ptr_eq(&first, &connections.watch(mine).unwrap()), "all connections to a process share its watch");
     mark_dead(&first);
     let second = connections.watch(mine).unwrap();
     assert!(!Arc::ptr_eq(&first, &second) && first.is_dead() && !second.is_dead());

@@ -79,7 +79,7 @@ fn rdma(name: &str, bounce: bool) {
     }
     let nothing = Remote { key: 0, address: 0 };
     active.post_send(&wr(Op::Write(nothing), &[], 3)).unwrap();
-    assert_eq!(a.completion().status, Status::Success, "no bytes need no memory");
+    assert_eq!(a.completion().status, Status::Success, "an empty write needs no valid key");
 }
 
 #[test]
@@ -240,7 +240,7 @@ fn graceful_disconnect_delivers_and_abrupt_disconnect_flushes() {
     assert_eq!((b.completion().status, b.completion().status), (Status::Success, Status::Flushed));
     assert_eq!(b.sink.next(conn(11)), SinkEvent::Other("disconnected"));
     active.post_send(&wr(Op::Send { solicited: false }, &[], 4)).unwrap();
-    assert_eq!(a.completion().status, Status::Flushed, "after the end");
+    assert_eq!(a.completion().status, Status::Flushed, "posts after the end of the connection are flushed");
 
     active.reset().unwrap();
     passive.reset().unwrap();
@@ -262,7 +262,7 @@ fn missing_rejecting_and_aborting_peers_give_different_events() {
     assert_eq!(a.sink.next(conn(1)), SinkEvent::Other("rejected"), "no program listens");
 
     let _listener = b.ia.listen(9, ObjectId { handle: 4096, generation: 1 }).unwrap();
-    assert!(a.ia.listen(9, ObjectId::default()).is_err(), "taken");
+    assert!(a.ia.listen(9, ObjectId::default()).is_err(), "the qualifier is in use");
     qp.reset().unwrap();
     qp.connect(&spec, conn(2)).unwrap();
     b.sink.request().0.reject(&[]);
@@ -279,10 +279,13 @@ fn missing_rejecting_and_aborting_peers_give_different_events() {
     qp.abort();
     let passive = b.qp();
     request.accept(&passive, &[], conn(4)).unwrap();
-    assert_eq!(b.sink.next(conn(4)), SinkEvent::Other("accept failed"), "the requester has left");
-    let far = PeerAddress::Ip([192, 0, 2, 9].into());
+    assert_eq!(b.sink.next(conn(4)), SinkEvent::Other("accept failed"), "the client has aborted");
+    let other_host = PeerAddress::Ip([192, 0, 2, 9].into());
     qp.reset().unwrap();
-    assert!(qp.connect(&ConnectSpec { address: &far, ..spec }, conn(5)).is_err(), "another host");
+    assert!(
+        qp.connect(&ConnectSpec { address: &other_host, ..spec }, conn(5)).is_err(),
+        "an address of another host is unreachable"
+    );
 }
 
 #[test]
@@ -311,7 +314,7 @@ fn hand_off_reaches_another_listener_and_is_bounded() {
         b.sink.request().0.hand_off(7).ok().unwrap();
     }
     b.sink.request().0.hand_off(7).ok().unwrap();
-    assert_eq!(a.sink.next(conn(3)), SinkEvent::Other("rejected"), "handed on too often");
+    assert_eq!(a.sink.next(conn(3)), SinkEvent::Other("rejected"), "more than eight hand-offs");
 }
 
 #[test]

@@ -88,7 +88,7 @@ pub(super) fn transfer(side: &Side, qp: &Qp, op: Op, mr: &Mr, memory: &[u8]) -> 
     side.completion().status
 }
 
-/// Clears the record of fragments.
+/// Clears the RMA buffer, so that `has_fragments` finds only later fragments.
 fn clear(qp: &Qp) {
     let rma = qp.0.link().unwrap().rma.clone();
     (0..rma.len()).step_by(8).for_each(|at| rma.word(at).store(0, Ordering::Relaxed));
@@ -112,23 +112,23 @@ fn only_memory_that_cannot_fault_is_exported() {
     let part = &mapping(Some(&file), LENGTH, MapFlags::SHARED)[5000..5100];
     assert!(is_exported(part));
     assert!(is_exported(segment_of(LENGTH).1));
-    assert!(!is_exported(mapping(Some(&file), LENGTH, MapFlags::PRIVATE)), "of this process alone");
+    assert!(!is_exported(mapping(Some(&file), LENGTH, MapFlags::PRIVATE)), "a private mapping");
     let loose = memory(SealFlags::GROW, MemfdFlags::empty()).unwrap();
-    assert!(!is_exported(mapping(Some(&loose), LENGTH, MapFlags::SHARED)), "it may shrink");
+    assert!(!is_exported(mapping(Some(&loose), LENGTH, MapFlags::SHARED)), "the file may shrink");
     assert!(!is_exported(mapping(None, LENGTH, MapFlags::SHARED)), "anonymous memory has no file");
     let closed = mapping(Some(&sealed()), LENGTH, MapFlags::SHARED);
     assert!(!is_exported(closed), "no descriptor is left");
     let path = format!("{}/file", base.0);
     let disk = std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(path).unwrap();
     disk.set_len(LENGTH as u64).unwrap();
-    assert!(!is_exported(mapping(Some(&disk.into()), LENGTH, MapFlags::SHARED)), "any process may truncate it");
+    assert!(!is_exported(mapping(Some(&disk.into()), LENGTH, MapFlags::SHARED)), "any process may truncate the file");
     if let Ok(huge) = memory(SealFlags::SHRINK, MemfdFlags::HUGETLB) {
         assert!(!is_exported(mapping(Some(&huge), LENGTH, MapFlags::SHARED)), "huge pages may run out");
     }
     let fixed = memory(SealFlags::SHRINK, MemfdFlags::empty()).unwrap();
     let written = mapping(Some(&fixed), LENGTH, MapFlags::SHARED);
     rustix::fs::fcntl_add_seals(&fixed, SealFlags::FUTURE_WRITE).unwrap();
-    assert!(!is_exported(written), "peers could not write it");
+    assert!(!is_exported(written), "peers could not map the file for writing");
     let reads = Access { remote_write: false, ..ALL };
     let mr = a.ia.register_shared(&a.pd, region(written), reads).unwrap();
     assert!(a.ia.device.regions.entry(mr.local_key()).unwrap().is_exported());
@@ -166,7 +166,7 @@ fn registrations_of_one_file_share_a_descriptor_until_the_last_ends() {
     assert_eq!(open(), 0);
 }
 
-/// Writes and reads messages of every size through a mapping. The kernel copies nothing, and no fragment is needed.
+/// Writes and reads ranges of several sizes through a mapping, and checks that no fragment was used.
 fn goes_directly(name: &str, target: &'static [u8]) {
     let base = TestBase::new(name);
     let (a, b) = (base.open(), base.open());
@@ -188,7 +188,7 @@ fn goes_directly(name: &str, target: &'static [u8]) {
         assert!(back == out, "{length} bytes read");
     }
     assert!(!has_fragments(&active));
-    // The checks of the registration apply to accesses outside of it.
+    // An access outside of the registration fails, although the mapping contains the page.
     let status = transfer(&a, &active, Op::Write(at(target.len() - 7)), &first_mr, &first);
     assert_eq!(status, Status::RemoteAccess);
 }
@@ -310,7 +310,7 @@ fn mapping_is_requested_again_from_a_restarted_peer() {
         // Connections to the same end point share its mappings.
         let (other, _passive) = connected(&a, &b, 8, 110 + 2 * round);
         assert!(Arc::ptr_eq(&peer(&active), &peer(&other)));
-        assert!(last.upgrade().is_none(), "the mappings of the former went with it");
+        assert!(last.upgrade().is_none(), "the state of the exited peer, with its mappings, is dropped");
         last = Arc::downgrade(&peer(&active));
         drop((target_mr, other, passive));
         drop(active);

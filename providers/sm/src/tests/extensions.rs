@@ -56,7 +56,7 @@ fn sends_of_every_length_deliver_immediate_data() {
     let into_mr = b.register(&into);
     passive.post_recv(&[segment(&into_mr, &into)], token(1)).unwrap();
     active.post_send(&wr(Op::Send { solicited: false }, &[], 2)).unwrap();
-    assert_eq!(b.completion().immediate(), None, "a plain send behind them has none");
+    assert_eq!(b.completion().immediate(), None, "a plain send has no immediate data");
 }
 
 #[test]

@@ -42,7 +42,7 @@ fn while_asleep(side: &Side, sleeper: &Sleeper, wake: impl FnOnce()) -> Completi
         let thread = scope.spawn(|| sleeper.completion(&side.cq));
         let until = Instant::now() + PATIENCE;
         while !side.cq.0.is_armed() {
-            assert!(Instant::now() < until, "it does not fall asleep");
+            assert!(Instant::now() < until, "the thread does not arm the completion queue");
             std::thread::yield_now();
         }
         wake();
@@ -216,7 +216,7 @@ fn drained_fifo_words_lose_no_wake_up() {
     passive.post_recv(&[], token(1)).unwrap();
     let completion = while_asleep(&b, &sleeper, || send((&a, &active), 1));
     assert_eq!((completion.token.cookie, completion.status), (1, Status::Success));
-    assert!(rustix::io::read(&reader, &mut [0; 64]).unwrap() >= 4, "otherwise no message was drained");
+    assert!(rustix::io::read(&reader, &mut [0; 64]).unwrap() >= 4, "the other reader has drained a FIFO word");
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn removed_end_point_directory_ends_no_connection() {
     (1..20).for_each(|n| wakes((&a, &active), (&b, &passive, &sleeper), n));
     let qp = a.qp();
     qp.connect(&ConnectSpec { address: &address, qual: 7, private_data: &[] }, conn(20)).unwrap();
-    assert_eq!(a.sink.next(conn(20)), SinkEvent::Other("rejected"), "it is not found any more");
+    assert_eq!(a.sink.next(conn(20)), SinkEvent::Other("rejected"), "a removed end point is not found");
     active.abort();
     assert_eq!(b.sink.next(conn(11)), SinkEvent::Other("disconnected"));
     drop((active, passive, qp, a, b));

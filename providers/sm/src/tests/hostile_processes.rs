@@ -160,7 +160,7 @@ fn survives_invalid_data(name: &str, settings: &[(&str, &str)]) {
     assert!(u64::from(served) >= ROUNDS / 2, "{served}");
     exchange_messages(&friend, &side, &good);
     assert_eq!(own, [5u8; 1 << 16]);
-    assert!(was_logged("dropped: the peer sent"), "and why");
+    assert!(was_logged("dropped: the peer sent"), "the reason was not logged");
     drop((listener, good));
 }
 

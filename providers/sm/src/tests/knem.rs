@@ -98,7 +98,7 @@ fn copy_denied_by_the_device_uses_another_method() {
         device.set_failure(Failure::Nothing);
         device.take_calls();
         there_and_back(&a, &active, &target, mr.remote_key());
-        assert_eq!(copies(&device), [], "not tried again, or there is no cookie");
+        assert_eq!(copies(&device), [], "the device is not used again");
     }
 }
 

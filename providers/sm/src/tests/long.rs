@@ -1,6 +1,6 @@
 //! Long sends between correct processes: sent as rendezvous offers, then copied by the receiver, copied in part by the
-//! sender, or staged if the kernel refuses the copy. Also tests other traffic at the same time, memory that is
-//! deregistered, and connections that end during a copy.
+//! sender, or staged if the kernel denies the copy. Other tests: concurrent short sends and RDMA, deregistered memory,
+//! and connections that end during a copy.
 
 use std::sync::atomic::Ordering::{self, Relaxed};
 
@@ -11,19 +11,19 @@ use crate::delegation::{CopyDelegation, CopyJob};
 use crate::qp::link::{ConnectionMemory, Peer, WANT_PROGRESS, WANT_REQUESTS};
 
 const MIB: usize = 1 << 20;
-/// More copies than any test makes.
+/// Number of allowed copies that no test reaches.
 const PLENTY: u32 = 1 << 30;
 
 pub(super) fn send(qp: &Qp, segments: &[Segment], cookie: u64) {
     qp.post_send(&wr(Op::Send { solicited: false }, segments, cookie)).unwrap();
 }
 
-/// Allows the queue pair to make `copies` more copies.
+/// Lets the next `copies` copies of the queue pair by the kernel succeed, and later copies fail.
 fn allow(qp: &Qp, copies: u32) {
     qp.0.link().unwrap().peer_side().unwrap().peer.allowed.store(copies, Relaxed);
 }
 
-/// Number of copies that the queue pair has made since `PLENTY` copies were allowed.
+/// Number of copies by the kernel that the queue pair has made since `allow(PLENTY)`.
 fn copies(qp: &Qp) -> u32 {
     PLENTY - qp.0.link().unwrap().peer_side().unwrap().peer.allowed.load(Relaxed)
 }
@@ -92,12 +92,12 @@ fn every_length_arrives_whole_in_any_segments() {
         pair.passes(length, 0, 1, 1);
         pair.passes(length, 1 + n * 7, 1 + n % 6, 1 + n % 4);
     }
-    assert!(copies(&pair.passive) > 30, "fetched by the kernel");
+    assert!(copies(&pair.passive) > 30, "the receiver has copied long messages by the kernel");
     let before = copies(&pair.passive);
     pair.passes(MIB, 3, 7, 2);
-    assert_eq!(copies(&pair.passive), before, "more segments than an offer can name");
+    assert_eq!(copies(&pair.passive), before, "a send of more segments than an offer can name is no offer");
     pair.passes(100, 3, 2, 2);
-    assert_eq!(copies(&pair.passive), before, "a short one");
+    assert_eq!(copies(&pair.passive), before, "a short send is no offer");
 }
 
 #[test]
@@ -262,13 +262,13 @@ fn copy_denied_by_the_kernel_is_staged_in_order() {
             assert_eq!((got.token.cookie, got.status), (n, Status::Success), "{allowed} allowed");
         }
         assert!(spaces[0] == long && spaces[1] == short && spaces[2] == long, "{allowed} allowed");
-        assert!(!pair.link().is_reached(), "the sender has the answer");
+        assert!(!pair.link().is_reached(), "the receiver has published that it cannot copy");
         pair.passes(MIB, 1, 2, 2);
         assert_eq!(active.outstanding().requests, 0);
     }
 }
 
-/// The receiver requests each further part before the sender polls again.
+/// The receiver requests each further part before the sender continues its pass, so the requests fill the response ring.
 #[test]
 fn a_message_of_more_parts_than_the_response_ring_has_slots_is_staged() {
     let Both { a, b, active, passive, _base } = both("long-many-parts");
@@ -299,7 +299,7 @@ fn send_of_deregistered_memory_fails_while_it_is_staged() {
     assert_eq!((a.completion().status, b.completion().status), (Status::LocalProtection, Status::Flushed));
 }
 
-/// Creates the job with which the receiver of the first message asks the sender to write a part of it to `to`.
+/// Publishes a job of the receiver: the sender writes the bytes from `offset` of the first message to `to`.
 fn ask(pair: &Both, ticket: u64, offset: usize, to: &[u8], mr: &Mr) {
     let (length, address) = (to.len() as u32, to.as_ptr() as u64);
     let job = CopyJob { slot: 1, offset: offset as u64, length, key: mr.local_key(), pd: pair.b.pd.0, address };
@@ -322,7 +322,7 @@ fn outcome(pair: &Both, ticket: u64) -> bool {
         if let Some(outcome) = link.copy_delegation().unwrap().outcome(ticket) {
             return outcome;
         }
-        assert!(Instant::now() < until, "no help");
+        assert!(Instant::now() < until, "the sender has reported no result");
     }
 }
 
@@ -363,7 +363,7 @@ fn polling_sender_writes_exactly_the_requested_part() {
     assert!(space == out);
 }
 
-/// Creates a pair whose sender copies a part only when the test asks for it.
+/// Creates a pair whose sender ignores copy jobs. The test acts as the sender (`helper`).
 fn both_lazy(name: &str) -> Both {
     let pair = both(name);
     allow(&pair.active, Peer::LAZY);
@@ -394,18 +394,18 @@ fn claimed_part_is_awaited_and_copied_locally_on_failure() {
         let Both { a, b, active, passive, .. } = &pair;
         let (out, space) = (pattern(100_000, 1), vec![0u8; 100_000]);
         let (out_mr, space_mr) = (a.register(&out), b.register(&space));
-        helper(&pair, |help| assert!(!help.claim(1), "not yet requested"));
+        helper(&pair, |help| assert!(!help.claim(1), "no job is published yet"));
         send(active, &[segment(&out_mr, &out)], 2);
         passive.post_recv(&[segment(&space_mr, &space)], token(1)).unwrap();
         fetches_its_part(b, &out, &space);
         for _ in 0..1000 {
-            assert_eq!(b.cq.poll(&mut [Completion::default()]), 0, "it waits for the helper");
+            assert_eq!(b.cq.poll(&mut [Completion::default()]), 0, "the receiver waits for the result of the job");
         }
         assert!(space[99_000..] == [0; 1000]);
         helper(&pair, |help| help.report(1, done));
         let got = b.completion();
         assert_eq!((got.status, got.bytes), (Status::Success, 100_000));
-        assert_eq!(space[99_000..] == out[99_000..], !done, "it relies on the helper, or copies itself");
+        assert_eq!(space[99_000..] == out[99_000..], !done, "the receiver copies the part only if the job has failed");
     }
 }
 
@@ -448,7 +448,7 @@ fn sender_copies_parts_while_both_processes_poll() {
         while !over.load(Ordering::SeqCst) || rounds < 20 {
             assert_eq!(b.completion().status, Status::Success);
             assert!(*std::hint::black_box(&space) == expected, "round {rounds}");
-            assert!(Instant::now() < until, "no help came");
+            assert!(Instant::now() < until, "the sender has copied no part");
             rounds += 1;
             let helped = copies(active) > 0 && rounds > 20;
             over.store(helped, Ordering::SeqCst);

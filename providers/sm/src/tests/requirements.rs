@@ -116,7 +116,7 @@ fn kernel_copies_send_no_message_to_the_target() {
     let (active, _passive) = connected(&a, &b, 7, 10);
     let link = link(&active);
     if !link.peer_side().unwrap().peer.cma.load(Ordering::Relaxed) {
-        println!("skipped: no cross-memory copy here");
+        println!("skipped: the kernel permits no cross-memory attach");
         return;
     }
     let (out, target) = (pattern(100_000, 3), vec![0u8; 100_000]);
@@ -126,13 +126,13 @@ fn kernel_copies_send_no_message_to_the_target() {
     for op in [Op::Write(remote), Op::Read(remote)] {
         active.post_send(&wr(op, &[segment(&out_mr, &out)], 1)).unwrap();
         assert_eq!(a.completion().status, Status::Success);
-        assert_eq!((slot(&link.area, requests, 0), link.taken()), (0, 0), "the target got a message");
+        assert_eq!((slot(&link.area, requests, 0), link.taken()), (0, 0), "a message was sent to the target");
     }
     assert!(target == out);
     without_cma(&active);
     active.post_send(&wr(Op::Write(remote), &[segment(&out_mr, &out)], 2)).unwrap();
     assert_eq!(a.completion().status, Status::Success);
-    assert_ne!(slot(&link.area, requests, 0), 0, "here it must be");
+    assert_ne!(slot(&link.area, requests, 0), 0, "a write by the bounce buffer sends a message");
 }
 
 /// A queue pair whose peer is a test client with areas of this geometry. FIFO words for the client contain `id`.
@@ -164,7 +164,7 @@ impl ClientQp {
     fn fragments(&self) -> usize {
         let link = link(&self.qp);
         let kind = |n| Header::decode(slot(&link.area, link.geometry.requests_at(), n) as u32).map(|h| h.kind);
-        // The connection is reported shortly before it is open. Work that was posted before is sent when it is open.
+        // ESTABLISHED is reported shortly before data transfer starts, so the request may still be queued.
         let until = Instant::now() + PATIENCE;
         while kind(0).is_none() {
             assert!(Instant::now() < until, "no packet is sent");
@@ -225,7 +225,7 @@ fn fragments_in_flight_are_limited_by_the_targets_response_ring() {
     let mr = a.register(&out);
     let remote = Remote { key: 0x1_2345, address: 0x10_0000 };
     guest.qp.post_send(&wr(Op::Write(remote), &[segment(&mr, &out)], 77)).unwrap();
-    assert_eq!(guest.fragments(), 4, "half of it, since answers to what was before may violation there still");
+    assert_eq!(guest.fragments(), 4, "half of the slots of the target's response ring");
 }
 
 #[test]
@@ -362,8 +362,8 @@ fn nothing_is_delivered_or_sent_after_disconnect() {
             (before, 0),
             "sent after the end"
         );
-        // All work is complete: 64 receives and a send at one end, 61 sends at the other end. No transfer succeeds
-        // after the end of the connection.
+        // All work is complete: 64 receives and a send of the passive QP, 61 sends of the active QP. No transfer
+        // succeeds after the end of the connection.
         let drain = |side: &Side, count: usize| (0..count).map(|_| side.completion().status).collect::<Vec<_>>();
         let received = drain(&b, if round % 2 == 0 { 64 } else { 65 });
         let end = received.iter().position(|status| *status != Status::Success).unwrap_or(received.len());
@@ -395,7 +395,7 @@ fn dropped_queue_pair_is_freed() {
     // The engine may still have a reference.
     let until = Instant::now() + PATIENCE;
     while core.strong_count() + link.strong_count() > 0 {
-        assert!(Instant::now() < until, "it is still referenced");
+        assert!(Instant::now() < until, "the queue pair or its memory is still referenced");
         std::thread::yield_now();
     }
 }
@@ -417,8 +417,8 @@ fn full_ring_is_back_pressure_up_to_queue_capacity() {
     for n in 0..out.len() {
         send(n).unwrap();
     }
-    assert_eq!(send(0), Err(Error::Exhausted(Resource::Memory)), "as many as the queue holds");
-    assert!(a.sink.is_silent() && b.sink.is_silent(), "no connection ends for that");
+    assert_eq!(send(0), Err(Error::Exhausted(Resource::Memory)), "the queue is at its capacity");
+    assert!(a.sink.is_silent() && b.sink.is_silent(), "a full ring ends no connection");
     let into = vec![0u8; 8];
     let into_mr = b.register(&into);
     for n in &out {

@@ -19,7 +19,7 @@ impl Counter {
     fn reaches(&self, count: usize) {
         let until = Instant::now() + PATIENCE;
         while self.count() < count {
-            assert!(Instant::now() < until, "no notification came");
+            assert!(Instant::now() < until, "no notification has arrived");
             std::thread::yield_now();
         }
     }
@@ -80,7 +80,7 @@ fn send(qp: &Qp, segments: &[Segment], cookie: u64) {
 fn await_waiters(srq: &Srq, count: usize) {
     let until = Instant::now() + PATIENCE;
     while srq.0.waiter_count() != count {
-        assert!(Instant::now() < until, "the message was not taken");
+        assert!(Instant::now() < until, "the connection does not wait for a receive");
         std::thread::yield_now();
     }
 }
@@ -193,7 +193,7 @@ fn waiter_is_woken_by_a_receive_for_a_waiting_message() {
         srq.post_recv(&[], 2).unwrap();
         let until = Instant::now() + PATIENCE;
         while cq.ready(&mut out) == 0 {
-            assert!(Instant::now() < until, "the second was not taken without a poller");
+            assert!(Instant::now() < until, "the engine has not delivered the second message");
             std::thread::yield_now();
         }
     }
@@ -225,12 +225,16 @@ fn long_message_holds_its_srq_receive_until_it_completes() {
     active.abort();
     assert_eq!(taken(&b), (10, 3, FLUSHED), "the receives that the EP had taken");
     assert_eq!(b.sink.next(conn(11)), SinkEvent::Other("disconnected"));
-    assert_eq!((srq.available(), passive.outstanding()), (2, Outstanding::default()), "the rest stays");
+    assert_eq!(
+        (srq.available(), passive.outstanding()),
+        (2, Outstanding::default()),
+        "the other receives stay in the shared queue"
+    );
 
     passive.reset().unwrap();
     let again = connect(&a, &b, &passive, 30);
     send(&again, &[], 3);
-    assert_eq!(taken(&b), (10, 4, OK), "the association stays");
+    assert_eq!(taken(&b), (10, 4, OK), "the QP still uses the shared queue after a reset");
 }
 
 #[test]
@@ -320,7 +324,7 @@ fn qp_soft_watermark_is_reported_and_hard_watermark_breaks_the_connection() {
     active.connect(&ConnectSpec { address: &here(), qual: 7, private_data: &[] }, conn(20)).unwrap();
     b.sink.request().0.accept(&passive, &[], conn(21)).unwrap();
     assert_eq!(b.sink.next(conn(21)), SinkEvent::Established(vec![]));
-    assert_eq!(b.sink.next(conn(21)), SinkEvent::Other("broken"), "as soon as it stands");
+    assert_eq!(b.sink.next(conn(21)), SinkEvent::Other("broken"), "broken immediately after ESTABLISHED");
     for n in 0..3 {
         let done = b.completion();
         assert_eq!((done.token.cookie, done.status), (n, FLUSHED));
@@ -338,7 +342,10 @@ fn qp_soft_watermark_is_reported_and_hard_watermark_breaks_the_connection() {
         assert!(Instant::now() < until, "the message was not delivered");
     }
     passive.post_recv(&[], token(3)).unwrap();
-    assert!(b.sink.is_silent(), "three again: not above, and the soft one was reported");
+    assert!(
+        b.sink.is_silent(),
+        "three receives do not exceed the hard watermark, and the soft one was already reported"
+    );
     assert_eq!((b.cq.ready(&mut out), out[0].status), (1, OK));
     passive.post_recv(&[], token(4)).unwrap();
     assert_eq!(b.sink.next(conn(31)), SinkEvent::Other("broken"));

@@ -1,6 +1,6 @@
-//! One of two processes is stopped during or after the handshake, and continues later. If it continues in time, the
-//! connection is not affected. Otherwise each process gets one event for the end of the connection, and its flushes. A
-//! message that was sent before a death is still accepted.
+//! One of two processes is stopped during or after the handshake, and continues later. If it continues before the
+//! give-up time, the connection is not affected. Otherwise each process gets one event for the end of the connection,
+//! and its flushes. A reply that a process sent before it exited is still accepted.
 
 use std::os::fd::AsFd;
 
@@ -39,10 +39,10 @@ fn stops(role: &str, point: Point, passes: u32, settings: &[(&str, &str)]) {
     let survives = if role == "listens" { "connects" } else { "listens" };
     let mut survivor = Other::start(survives, &base, "", &impatient);
     let mut stopped = Other::start(role, &base, &plan(point, passes), settings);
-    assert!(survivor.end().success(), "{point:?}: the live side gets one event and its flushes");
+    assert!(survivor.end().success(), "{point:?}: the running process gets one event and its flushes");
     assert!(stopped.is_stopped(), "{point:?}");
     stopped.go_on();
-    assert!(stopped.end().success(), "{point:?}: the side that continues gets them too");
+    assert!(stopped.end().success(), "{point:?}: the stopped process gets one event and its flushes");
     assert!(is_empty(&base), "{point:?}");
 }
 
@@ -69,14 +69,14 @@ fn process_stopped_after_the_handshake_gets_one_event_when_it_continues() {
     }
 }
 
-/// Stops the other process for a short time, so that its peer retransmits the request or answer.
+/// Stops the other process for a short time, so that its peer retransmits the request or reply.
 fn pauses(role: &str, point: Point) {
     let base = TestBase::new(&format!("pause-{role}-{point:?}"));
     let partner = if role == "listens" { "parts" } else { "listens" };
     let mut partner = Other::start(partner, &base, "", &[]);
     let mut stopped = Other::start(role, &base, &plan(point, 0), &[]);
     await_stop(&stopped, point);
-    // The peer retransmits several times. The exact number does not matter.
+    // The peer retransmits several times meanwhile. The test does not depend on the number.
     std::thread::sleep(Duration::from_millis(150));
     stopped.go_on();
     assert!(partner.end().success() && stopped.end().success(), "{point:?}");
@@ -122,7 +122,7 @@ fn pause_of_the_requester_during_handshake_is_harmless() {
     }
 }
 
-/// A peer that stops after it was accepted is given up. When it continues, it notices the end.
+/// A client that stops after it was accepted is given up. When it continues, it notices the end.
 #[test]
 fn accepted_client_that_stops_is_given_up_and_notices_the_end() {
     for point in [ReplyReceived, BeforeAck] {
@@ -200,7 +200,7 @@ fn reply_of_an_exited_process_establishes_the_connection() {
     let sealed = |len| Map::create("area", len, false).unwrap().1;
     let fds = [sealed(geometry.area_len()), sealed(geometry.rma_len()), sealed(16 * 64)];
     reply(ReplyResult::Accepted, Some((params(asked.token, geometry), vec![])), &fds.each_ref().map(|fd| fd.as_fd()));
-    // The peer notices the death before this process does.
+    // Simulates the exit of the peer process.
     mark_dead(device.connections.lock().by_id[&id].watch.as_ref().unwrap());
     engine.process_died(std::process::id() as i32);
     assert_eq!(sink.next(conn(1)), SinkEvent::Established(vec![]));

@@ -115,11 +115,19 @@ fn window_grants_exactly_the_bound_range() {
         for (address, length) in [(at - 1, 1), (at, 101), (at + 100, 1), (u64::MAX - 4, 8)] {
             assert_eq!(pair.transfer(Op::Write, key, address, length), Status::RemoteAccess, "{length}");
         }
-        assert_eq!(pair.transfer(Op::Read, key, at, 100), Status::RemoteAccess, "not the right to read");
+        assert_eq!(pair.transfer(Op::Read, key, at, 100), Status::RemoteAccess, "the window grants no read access");
         assert_eq!(pair.transfer(Op::Write, key ^ 1, at, 100), Status::RemoteAccess);
         let remote = pair.target.mr.local_key();
-        assert_eq!(pair.transfer(Op::Write, remote, at, 100), Status::RemoteAccess, "the region has no such right");
-        assert_eq!(pair.transfer(Op::Write, key, at + 50, 50), Status::Success, "from another connection too");
+        assert_eq!(
+            pair.transfer(Op::Write, remote, at, 100),
+            Status::RemoteAccess,
+            "the registration grants no remote access"
+        );
+        assert_eq!(
+            pair.transfer(Op::Write, key, at + 50, 50),
+            Status::Success,
+            "the key is also valid for a new connection"
+        );
     });
 }
 
@@ -242,14 +250,18 @@ fn a_bind_that_is_flushed_leaves_nothing_bound() {
     let pair = WindowPair::new("window-flush", false);
     let idle = pair.b.qp();
     idle.post_bind(&pair.window, pair.target.bind(0, 8, READ), &bind_wr(1)).unwrap();
-    assert!(pair.window.is_bound() && pair.target.keeps() == 1, "held until there is a connection");
+    assert!(pair.window.is_bound() && pair.target.keeps() == 1, "the bind waits for a connection");
     idle.abort();
     assert_eq!(pair.b.completion().status, Status::Flushed);
     assert!(!pair.window.is_bound() && pair.target.keeps() == 0);
 
     let key = pair.bind(pair.target.bind(0, 8, READ));
     let again = idle.post_bind(&pair.window, pair.target.bind(0, 8, READ), &bind_wr(2)).unwrap();
-    assert_eq!(pair.b.completion().status, Status::Flushed, "at once");
+    assert_eq!(
+        pair.b.completion().status,
+        Status::Flushed,
+        "a bind on a queue pair without connection is flushed immediately"
+    );
     assert!(again != key && !pair.window.is_bound() && pair.target.keeps() == 0);
 
     // The bind would be next, but the peer has not taken an earlier send. The send fails when its connection ends.
@@ -352,6 +364,6 @@ fn send_with_invalid_window_key_fails_at_both_processes() {
         pair.active.post_send(&wr(Op::SendInvalidate { key, solicited: false }, &[], 6)).unwrap();
         assert_eq!(pair.a.completion().status, Status::RemoteAccess);
         assert_eq!(pair.b.completion().status, Status::LocalProtection);
-        assert!(pair.window.is_bound(), "another bind is not touched");
+        assert!(pair.window.is_bound(), "the failed send leaves the bind of the window unchanged");
     }
 }
