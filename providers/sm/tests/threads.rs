@@ -59,8 +59,8 @@ impl Drop for Watchdog {
 /// Runs a test with its own adapter, which is closed afterwards in any state.
 fn with_ia(name: &'static str, test: impl FnOnce(entries::Handle)) {
     let _watchdog = Watchdog::new(name);
-    let door = Entries::new();
-    let ia = door.open();
+    let entries = Entries::new();
+    let ia = entries.open();
     test(ia);
     assert_eq!(dat!(ia_close_func(ia, DAT_CLOSE_ABRUPT_FLAG)), DAT_SUCCESS);
 }
@@ -70,10 +70,10 @@ fn with_ia(name: &'static str, test: impl FnOnce(entries::Handle)) {
 #[ignore = "races on purpose"]
 fn a_deliberate_race_is_reported() {
     struct Shared(std::cell::UnsafeCell<u64>);
-    // SAFETY: none; the data race is deliberate.
+    // SAFETY: not sound: this test contains a data race, which the sanitizer must report.
     unsafe impl Sync for Shared {}
     static SHARED: Shared = Shared(std::cell::UnsafeCell::new(0));
-    // SAFETY: as above.
+    // SAFETY: not sound: both threads change the number without synchronization (see above).
     let touch = || unsafe { *SHARED.0.get() += 1 };
     crew(|crew| {
         crew.spawn(touch);
@@ -82,7 +82,7 @@ fn a_deliberate_race_is_reported() {
 }
 
 #[test]
-fn two_threads_post_to_one_endpoint_and_two_take_completions() {
+fn completions_of_two_posting_threads_are_dequeued_once() {
     const EACH: u64 = 400 * TIMES as u64;
     with_ia("posting", |ia| {
         let pz = sure(made!(pz_create_func(ia)));
@@ -136,7 +136,7 @@ fn two_threads_post_to_one_endpoint_and_two_take_completions() {
 }
 
 #[test]
-fn a_waiter_and_a_dequeuer_share_posted_events() {
+fn waiter_and_dequeuer_get_each_posted_event_once() {
     const EVENTS: usize = 600 * TIMES as usize;
     with_ia("waiting", |ia| {
         let evd =
@@ -179,7 +179,7 @@ fn a_waiter_and_a_dequeuer_share_posted_events() {
 }
 
 #[test]
-fn posts_meet_a_disconnect_a_reset_and_a_free() {
+fn posts_during_disconnect_reset_and_free_return() {
     with_ia("ending", |ia| {
         let pz = sure(made!(pz_create_func(ia)));
         for round in 0..12 * TIMES {
@@ -220,7 +220,7 @@ fn posts_meet_a_disconnect_a_reset_and_a_free() {
     });
 }
 
-/// State of the agent of a CNO.
+/// State of a CNO's proxy agent.
 struct Agent {
     cno: AtomicPtr<std::ffi::c_void>,
     evd: AtomicPtr<std::ffi::c_void>,
@@ -237,9 +237,9 @@ impl Agent {
     }
 }
 
-/// Takes all events, registers itself as the agent again, and polls once more.
+/// Function of the agent: dequeues all events, sets itself as the CNO's agent again, and dequeues once more.
 unsafe extern "C" fn called(agent: DAT_PVOID, _: DAT_EVD_HANDLE) {
-    // SAFETY: the agent outlives its CNO.
+    // SAFETY: `agent` is the `instance_data` of `Agent::proxy`, which is leaked and therefore valid.
     let agent = unsafe { &*agent.cast::<Agent>() };
     agent.calls.fetch_add(1, Ordering::Relaxed);
     let take = || {
@@ -254,10 +254,10 @@ unsafe extern "C" fn called(agent: DAT_PVOID, _: DAT_EVD_HANDLE) {
 }
 
 #[test]
-fn an_agent_that_arms_itself_again_misses_nothing() {
+fn agent_that_sets_itself_again_misses_no_event() {
     const EVENTS: u64 = 600 * TIMES as u64;
     with_ia("agents", |ia| {
-        // The agent is called once more when the adapter is closed.
+        // The agent is leaked, because it is called once more when the adapter is closed.
         let agent: &'static Agent = Box::leak(Box::new(Agent {
             cno: AtomicPtr::default(),
             evd: AtomicPtr::default(),
@@ -287,18 +287,18 @@ fn an_agent_that_arms_itself_again_misses_nothing() {
 }
 
 #[test]
-fn every_entry_from_every_thread() {
+fn random_calls_from_several_threads_return() {
     for _ in 0..4 * TIMES {
         with_ia("random_callers", |ia| SharedHandles::new(ia).open(4, 500));
     }
 }
 
 #[test]
-fn an_adapter_is_closed_under_load() {
+fn adapter_closes_during_random_calls() {
     let _watchdog = Watchdog::new("closing");
-    let door = Entries::new();
+    let entries = Entries::new();
     for round in 0..6 * u64::from(TIMES) {
-        let ia = door.open();
+        let ia = entries.open();
         let shared = SharedHandles::new(ia);
         crew(|crew| {
             crew.spawn(|| shared.open(3, 700));

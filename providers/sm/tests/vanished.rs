@@ -109,8 +109,8 @@ fn run(case: &str) {
     let mut words = case.split(' ');
     let mut word = || words.next().expect("a case has four words");
     let (transfer, side, way, length) = (word(), word(), word(), word().parse().expect("the fourth word is a length"));
-    let door = Entries::new();
-    let ia = door.open();
+    let entries = Entries::new();
+    let ia = entries.open();
     let pz = sure(made!(pz_create_func(ia)));
     let (from, to) = (End::new(ia, pz), End::new(ia, pz));
     let (local_memory, remote_memory) = (Memory::new(ia, pz), Memory::new(ia, pz));

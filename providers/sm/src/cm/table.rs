@@ -71,7 +71,8 @@ pub(crate) struct RequestHistory {
 }
 
 impl RequestHistory {
-    /// Maximum number of stored tokens. It is far more than the socket queue can contain duplicates.
+    /// Maximum number of stored tokens; the oldest is dropped. Duplicates of a request wait only in the socket queue,
+    /// which is much shorter.
     const MAX_TOKENS: usize = 4096;
 
     pub(crate) fn remember(&mut self, token: u64) {

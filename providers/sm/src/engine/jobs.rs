@@ -21,7 +21,7 @@ pub(crate) trait EngineQueueClient: Notify {
     fn tick(&self, last: &mut u32) -> bool;
 }
 
-/// A job of the engine.
+/// What the engine thread must do, queued by another thread or by itself.
 #[derive(Debug)]
 pub(crate) enum Job {
     /// Notify the consumer: an armed completion queue has a completion, or a shared receive queue has fewer receives

@@ -1,9 +1,9 @@
 //! A mapping of a peer's registered region, so that RDMA to it is one copy by this process.
 //!
 //! The peer, which may be malicious, sends the region as a descriptor or as the id of a System V segment. Accesses must
-//! never raise SIGBUS. So only files that can never shrink are mapped, and no files with huge pages, because free huge
-//! pages may be exhausted. Only addresses inside the region are returned, and for writing only with the right to write.
-//! `regions` decides when a region may be accessed.
+//! never raise SIGBUS. So this module maps only files that can never shrink, and no files with huge pages, because an
+//! access fails if no huge page is free. `local_address` returns only addresses inside the region, and for writing only
+//! with the right to write. The callers check with the peer's table of registrations whether the key is still valid.
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;

@@ -321,7 +321,7 @@ fn mapping_is_requested_again_from_a_restarted_peer() {
 struct Owner {
     client: TestClient,
     table: Map,
-    /// Id of the connection at this process, id at the peer, and the token of the connection.
+    /// Id of the connection at the malicious peer, and at the process under test.
     ids: (u32, u32),
     token: u64,
 }

@@ -265,7 +265,7 @@ fn restarted_process_with_the_same_name_is_reached() {
     };
     for _ in 0..3 {
         let mut traffic = reaches(&side, &address, &mut attempts, 20);
-        // Kills the process and starts a new one before the death is noticed.
+        // Kills the process, and starts a new one before the engine of `side` has noticed the exit.
         epoch.kill_inner();
         epoch = Other::start_as_first("listens", &base).unwrap();
         let until = Instant::now() + PATIENCE;

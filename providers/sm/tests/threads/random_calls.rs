@@ -15,9 +15,10 @@ use crate::pair::{End, connect};
 
 /// Length of a message in bytes.
 const MESSAGE: usize = 200;
-/// Number of buffers for received messages, and number of shared handles of each kind.
-const PLACES: usize = 1 << 14;
-const LITTER: usize = 6;
+/// Number of message buffers.
+const BUFFERS: usize = 1 << 14;
+/// Number of shared handles of each kind.
+const HANDLES: usize = 6;
 
 /// Kinds of handles.
 #[derive(Clone, Copy)]
@@ -40,14 +41,16 @@ const KINDS: usize = 10;
 pub(crate) struct SharedHandles {
     ia: AtomicPtr<c_void>,
     address: AtomicPtr<DAT_SOCK_ADDR>,
-    litter: [[AtomicPtr<c_void>; LITTER]; KINDS],
+    handles: [[AtomicPtr<c_void>; HANDLES]; KINDS],
     /// The last qualifier for which a listener was created.
     qual: AtomicU64,
-    /// The context of one LMR.
+    /// Local context of the last LMR of `memory` that a thread has created.
     local: AtomicU32,
+    /// Remote context of the same LMR.
     remote: AtomicU32,
+    /// Memory of all messages: read at index 0, written at later indices.
     memory: &'static [MaybeUninit<u8>],
-    places: AtomicUsize,
+    next_buffer: AtomicUsize,
 }
 
 impl SharedHandles {
@@ -56,16 +59,16 @@ impl SharedHandles {
         let shared = SharedHandles {
             ia: AtomicPtr::new(ia),
             address: AtomicPtr::new(address(ia)),
-            litter: Default::default(),
+            handles: Default::default(),
             qual: AtomicU64::new(0),
             local: AtomicU32::new(0),
             remote: AtomicU32::new(0),
             // The memory is never freed, because transfers may be in flight while the IA exists.
-            memory: Vec::leak(vec![MaybeUninit::new(0); MESSAGE * PLACES]),
-            places: AtomicUsize::new(1),
+            memory: Vec::leak(vec![MaybeUninit::new(0); MESSAGE * BUFFERS]),
+            next_buffer: AtomicUsize::new(1),
         };
         let pz = sure(made!(pz_create_func(ia)));
-        let put = |kind: Kind, at: usize, handle| shared.litter[kind as usize][at].store(handle, Ordering::Relaxed);
+        let put = |kind: Kind, at: usize, handle| shared.handles[kind as usize][at].store(handle, Ordering::Relaxed);
         put(Kind::Pz, 0, pz);
         for pair in 0..2 {
             let ends = [End::new(ia, pz), End::new(ia, pz)];
@@ -104,25 +107,25 @@ impl RandomCaller<'_> {
         (self.random >> 11) % n
     }
 
-    fn place(&mut self, kind: Kind) -> &AtomicPtr<c_void> {
-        let at = self.below(LITTER as u64) as usize;
-        &self.shared.litter[kind as usize][at]
+    fn slot(&mut self, kind: Kind) -> &AtomicPtr<c_void> {
+        let at = self.below(HANDLES as u64) as usize;
+        &self.shared.handles[kind as usize][at]
     }
 
     /// Returns a handle of this kind, and in rare cases of another kind.
     fn some(&mut self, kind: Kind) -> Handle {
         if self.below(40) == 0 {
             let any = self.below(KINDS as u64) as usize;
-            return self.shared.litter[any][0].load(Ordering::Relaxed);
+            return self.shared.handles[any][0].load(Ordering::Relaxed);
         }
-        self.place(kind).load(Ordering::Relaxed)
+        self.slot(kind).load(Ordering::Relaxed)
     }
 
-    /// Publishes a new handle to the other threads. The object of the replaced handle is not freed; it exists until the
-    /// IA is closed or another thread frees it.
-    fn drop_here(&mut self, kind: Kind, (code, handle): (DAT_RETURN, Handle)) {
+    /// Publishes a new handle to the other threads, in place of an older one. Half of the replaced objects are freed; the
+    /// others exist until the IA is closed.
+    fn publish(&mut self, kind: Kind, (code, handle): (DAT_RETURN, Handle)) {
         if code == DAT_SUCCESS {
-            let old = self.place(kind).swap(handle, Ordering::Relaxed);
+            let old = self.slot(kind).swap(handle, Ordering::Relaxed);
             if self.below(2) == 0 {
                 self.free(kind, old);
             }
@@ -148,26 +151,26 @@ impl RandomCaller<'_> {
         self.shared.ia.load(Ordering::Relaxed)
     }
 
-    /// Returns a message at the start of the memory, which is only read.
+    /// Returns a segment of the first buffer, which no thread writes.
     fn message(&mut self) -> DAT_LMR_TRIPLET {
         self.segment(0)
     }
 
-    /// Returns memory that no other thread uses.
-    fn own_place(&mut self) -> DAT_LMR_TRIPLET {
-        let place = self.shared.places.fetch_add(1, Ordering::Relaxed);
-        let mut segment = self.segment(place % PLACES);
-        if place >= PLACES {
+    /// Returns a segment of a buffer that no other call uses; an empty segment after all buffers were used.
+    fn own_buffer(&mut self) -> DAT_LMR_TRIPLET {
+        let buffer = self.shared.next_buffer.fetch_add(1, Ordering::Relaxed);
+        let mut segment = self.segment(buffer % BUFFERS);
+        if buffer >= BUFFERS {
             segment.segment_length = 0;
         }
         segment
     }
 
-    fn segment(&mut self, place: usize) -> DAT_LMR_TRIPLET {
+    fn segment(&mut self, buffer: usize) -> DAT_LMR_TRIPLET {
         DAT_LMR_TRIPLET {
             lmr_context: self.shared.local.load(Ordering::Relaxed),
             pad: 0,
-            virtual_address: self.shared.memory[place * MESSAGE..].as_ptr() as u64,
+            virtual_address: self.shared.memory[buffer * MESSAGE..].as_ptr() as u64,
             segment_length: 1 + self.below(MESSAGE as u64),
         }
     }
@@ -188,16 +191,16 @@ impl RandomCaller<'_> {
             DAT_OS_WAIT_PROXY_AGENT { instance_data: null_mut(), proxy_agent_func: None };
         let ia = self.ia();
         match self.below(12) {
-            0 => self.drop_here(Kind::Pz, made!(pz_create_func(ia))),
-            1 => self.drop_here(Kind::Cno, made!(cno_create_func(ia, NO_AGENT))),
+            0 => self.publish(Kind::Pz, made!(pz_create_func(ia))),
+            1 => self.publish(Kind::Cno, made!(cno_create_func(ia, NO_AGENT))),
             2 | 3 => {
                 let cno = if self.below(3) == 0 { self.some(Kind::Cno) } else { null_mut() };
                 let flags = (DAT_EVD_DEFAULT_FLAG & !DAT_EVD_ASYNC_FLAG) | DAT_EVD_SOFTWARE_FLAG;
-                self.drop_here(Kind::Evd, made!(evd_create_func(ia, 64, cno, flags)));
+                self.publish(Kind::Evd, made!(evd_create_func(ia, 64, cno, flags)));
             }
             4..=6 => {
                 let (pz, evds) = (self.some(Kind::Pz), [Kind::Evd; 3].map(|kind| self.some(kind)));
-                self.drop_here(Kind::Ep, made!(ep_create_func(ia, pz, evds[0], evds[1], evds[2], null())));
+                self.publish(Kind::Ep, made!(ep_create_func(ia, pz, evds[0], evds[1], evds[2], null())));
             }
             7 => {
                 let pz = self.some(Kind::Pz);
@@ -205,12 +208,12 @@ impl RandomCaller<'_> {
             }
             8 => {
                 let pz = self.some(Kind::Pz);
-                self.drop_here(Kind::Rmr, made!(rmr_create_func(pz)));
+                self.publish(Kind::Rmr, made!(rmr_create_func(pz)));
             }
             9 => {
                 let pz = self.some(Kind::Pz);
                 let mut attr = DAT_SRQ_ATTR { max_recv_dtos: 16, max_recv_iov: 2, low_watermark: 0 };
-                self.drop_here(Kind::Srq, made!(srq_create_func(ia, pz, &mut attr)));
+                self.publish(Kind::Srq, made!(srq_create_func(ia, pz, &mut attr)));
             }
             _ => {
                 let (evd, mut qual) = (self.some(Kind::Evd), 0);
@@ -218,7 +221,7 @@ impl RandomCaller<'_> {
                 if psp.0 == DAT_SUCCESS {
                     self.shared.qual.store(qual, Ordering::Relaxed);
                 }
-                self.drop_here(Kind::Psp, psp);
+                self.publish(Kind::Psp, psp);
             }
         }
     }
@@ -245,11 +248,11 @@ impl RandomCaller<'_> {
             self.shared.local.store(local, Ordering::Relaxed);
             self.shared.remote.store(remote, Ordering::Relaxed);
         }
-        self.drop_here(Kind::Lmr, (code, lmr));
+        self.publish(Kind::Lmr, (code, lmr));
     }
 
     fn ask(&mut self) {
-        /// Queries an object into a record that has space for any answer.
+        /// Queries an object, into a record with space for all of its attributes.
         macro_rules! query {
             ($function:ident, $record:ty, $kind:ident, $mask:expr) => {{
                 let mut record = MaybeUninit::<$record>::zeroed();
@@ -350,7 +353,7 @@ impl RandomCaller<'_> {
                 if rsp.0 == DAT_SUCCESS {
                     self.shared.qual.store(qual, Ordering::Relaxed);
                 }
-                self.drop_here(Kind::Rsp, rsp);
+                self.publish(Kind::Rsp, rsp);
             }
             _ => {
                 dat!(cr_accept_func(self.some(Kind::Cr), ep, 0, null_mut()));
@@ -366,21 +369,21 @@ impl RandomCaller<'_> {
                 dat!(ep_post_send_func(ep, 1, &mut segment, cookie(1), 0));
             }
             1 => {
-                let mut segment = self.own_place();
+                let mut segment = self.own_buffer();
                 dat!(ep_post_recv_func(ep, 1, &mut segment, cookie(2), 0));
             }
             2 => {
-                let (mut from, to) = (self.message(), self.own_place());
+                let (mut from, to) = (self.message(), self.own_buffer());
                 let there = self.remote(to);
                 dat!(ep_post_rdma_write_func(ep, 1, &mut from, cookie(3), &there, 0));
             }
             3 => {
-                let (mut to, from) = (self.own_place(), self.message());
+                let (mut to, from) = (self.own_buffer(), self.message());
                 let there = self.remote(from);
                 dat!(ep_post_rdma_read_func(ep, 1, &mut to, cookie(4), &there, 0));
             }
             4 => {
-                let mut segment = self.own_place();
+                let mut segment = self.own_buffer();
                 dat!(srq_post_recv_func(self.some(Kind::Srq), 1, &mut segment, cookie(5)));
             }
             5 => {
@@ -420,7 +423,7 @@ impl RandomCaller<'_> {
         if let Some(cr) = request(event) {
             let ep = self.some(Kind::Ep);
             if self.below(4) == 0 || dat!(cr_accept_func(cr, ep, 0, null_mut())) != DAT_SUCCESS {
-                self.drop_here(Kind::Cr, (DAT_SUCCESS, cr));
+                self.publish(Kind::Cr, (DAT_SUCCESS, cr));
             }
         }
     }
