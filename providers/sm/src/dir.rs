@@ -1,9 +1,9 @@
 //! The end point directory `<base>/<pid>/<id>/` with `sock`, `fifo`, `lock` and `conns/`, and the names of listeners
 //! (`<base>/quals/`) and of shared memory (SM-1 to SM-3, spec/transports B3).
 //!
-//! A live process has an exclusive lock on a file in its directory; the kernel releases the lock when the process dies.
-//! A cleaner deletes only directories that it could lock, after renaming them. Directories have mode 0700, files 0600.
-//! Directories and files are created exclusively, and links are not followed.
+//! A live process holds an exclusive lock on a file in its directory; the kernel releases the lock when the process
+//! exits. A process that cleans up removes only directories that it could lock, after it has renamed them. Directories
+//! have mode 0700, files 0600. They are created exclusively, and symbolic links are not followed.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -23,14 +23,13 @@ use rustix::io::Errno;
 /// Maximum length of a Unix socket's path, without the NUL.
 const SUN_PATH: usize = 107;
 
-/// Number of attempts to create a listener's name while another process is about to release it, and the pause between
-/// attempts.
+// Attempts to create a listener's name, and the pause between them, while another process is about to release the name.
 const CLAIM_ATTEMPTS: u32 = 100;
 const CLAIM_PAUSE: Duration = Duration::from_millis(1);
 
-/// Maximum number of live processes, and of names, that a cleaner probes. If there are more, the cleaner selects some
-/// at random. A probe takes ten system calls, and each process cleans when it opens an IA. So if each of n processes
-/// probed all others, this would cost n * n probes.
+/// Maximum number of live processes, and of names, that one cleaning probes, selected at random. A probe takes ten
+/// system calls, and each process cleans when it opens an IA. If each of n processes probed all others, n * n probes
+/// would be made.
 const MAX_PROBES: usize = 16;
 
 /// Number of end points that this process has opened.
@@ -88,13 +87,13 @@ impl Base {
         self.dir.path().join("quals")
     }
 
-    /// Names of shared memory.
+    /// Returns the names of shared memory (spec/transports B3).
     pub(crate) fn names(&self) -> &SharedNames {
         &self.names
     }
 
-    /// Returns the end point of the listener on `qual`, which may be dead. Errors: `Exhausted(Device)` if no file
-    /// descriptor is free.
+    /// Returns the directory of the end point that listens on `qual`. Its process may have exited. Errors:
+    /// `Exhausted(Device)` if no file descriptor is free.
     pub(crate) fn find(&self, qual: u64) -> Result<Option<PathBuf>> {
         if let Some(path) = self.find_in(self.dir.path(), qual)? {
             return Ok(Some(path));
@@ -116,8 +115,7 @@ impl Base {
         Ok(read.and_then(|_| endpoint_path(&text)))
     }
 
-    /// Whether a live process listens on `qual`. A name without a lock is just being created or cleaned up, so it is
-    /// checked again after a short time.
+    /// Whether a live process listens on `qual`: the name refers to the directory of a process that exists.
     fn has_listener(&self, qual: u64) -> bool {
         let path = self.find_in(self.dir.path(), qual).ok().flatten();
         let pid = path.and_then(|path| path.parent()?.file_name()?.to_str()?.parse().ok());
@@ -133,8 +131,8 @@ impl Base {
         self.dir.alternatives().into_iter().any(is_locked)
     }
 
-    /// Removes files of dead processes: end points, names of listeners, and names of shared memory. `died`: id of a
-    /// process that has died, even if another process has the same id now.
+    /// Removes files of exited processes: end points, names of listeners, and names of shared memory. `died`: id of a
+    /// process that has exited, even if another process has got this id.
     ///
     /// Removes the files of every process id that does not exist. Of the existing process ids, [`MAX_PROBES`] are probed,
     /// because an id may have been reused. [`MAX_PROBES`] names are probed, or all names if another file was removed.
@@ -151,22 +149,22 @@ impl Base {
         self.names.clean(most);
     }
 
-    /// Removes the files of one end point that did not answer, as `clean` does. Only paths below this base directory
-    /// are cleaned.
+    /// Removes the files of an end point that has no socket, if its process has exited. Has no effect on paths outside
+    /// of this base directory.
     pub(crate) fn clean_up(&self, path: &Path) {
         if path.parent().and_then(Path::parent) == Some(self.dir.path()) {
             clean_endpoint(path);
         }
     }
 
-    /// Removes empty directories that this process has created.
+    /// Removes the directories of names, if they are empty.
     fn leave(&self) {
         let _ = fs::remove_dir(self.quals());
         self.names.remove_if_empty();
     }
 }
 
-/// Removes the dead end points of a process, and the process's directory if it is then empty. Returns whether the
+/// Removes the end points of an exited process, and the process's directory if it is then empty. Returns whether the
 /// directory was removed.
 fn clean_process(process: &Path, pid: i32) -> bool {
     for endpoint in entries(process) {
@@ -180,7 +178,8 @@ fn clean_process(process: &Path, pid: i32) -> bool {
     fs::remove_dir(process).is_ok()
 }
 
-/// Removes the directory of a dead end point. Has no effect if the end point is alive or the path is not a directory.
+/// Removes the directory of an end point whose process has exited. Has no effect if the process holds its lock, or if
+/// the path is not a directory.
 fn clean_endpoint(path: &Path) {
     if !is_folder(path) || !path.parent().is_some_and(is_folder) {
         return;
@@ -193,8 +192,8 @@ fn clean_endpoint(path: &Path) {
     }
 }
 
-/// Whether the process that created this directory died before it locked the directory. A live process locks it within
-/// a short time. Until then no other process may change the directory.
+/// Whether the process that created this directory has exited before it locked the directory. A live process locks it
+/// within a short time, during which no other process may change it.
 fn is_abandoned(new: &Path, pid: i32) -> bool {
     const CREATION_TIME: Duration = Duration::from_secs(10);
     let Ok(found) = fs::symlink_metadata(new) else { return false };
@@ -209,8 +208,8 @@ fn is_abandoned(new: &Path, pid: i32) -> bool {
     }
 }
 
-/// Removes a directory without a lock file. Its process died while removing it, because the lock file is removed last.
-/// The open directory is used instead of its path, because a live end point may have created the path again.
+/// Removes a directory without a lock file. The lock file is removed last, so a process has exited while it removed the
+/// directory. Files are removed through the open directory, because a live end point may have created the path again.
 fn sweep(path: &Path) {
     let Ok(folder) = open_folder(path) else { return };
     let inside = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
@@ -268,8 +267,8 @@ fn is_alive(pid: i32) -> bool {
     pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(Errno::SRCH))
 }
 
-/// Whether creation failed because a cleaner removed or locked the directory, or because the name exists. The caller
-/// then tries the next number.
+/// Whether creation has failed because another process has removed or locked the directory, or because the name exists.
+/// The caller then tries the next number.
 fn is_cleaner_conflict(error: &std::io::Error) -> bool {
     use ErrorKind::*;
     matches!(error.kind(), NotFound | AlreadyExists | DirectoryNotEmpty | WouldBlock)

@@ -1,10 +1,10 @@
-//! Finds the file or segment behind a registration of shared memory, so that it can be exported to peers that request a
-//! mapping.
+//! Finds the file or System V segment behind a registration of shared memory, so that it can be exported to peers that
+//! request a mapping.
 //!
 //! The search is done once, when the memory is registered. Only memory that peers can access without SIGBUS is
 //! exported: a memfd that is sealed against shrinking and still open in this process, or a System V segment. Memory
-//! with huge pages is not exported. A peer has the same user and could open such a file through /proc, so an export
-//! grants no new access.
+//! with huge pages is not exported. Peers are processes of the same user, which could open the file through /proc, so an
+//! export grants no new access.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -19,10 +19,11 @@ use parking_lot::Mutex;
 
 use crate::memory::mapped::{is_steady, memory_device, segment_size};
 
-/// A file or segment, and the offset of the registered region in it.
+/// A registered region, and the memfd or System V segment that contains it.
 #[derive(Clone, Debug)]
 pub(crate) struct Backing {
     pub(crate) region: Region,
+    /// Offset in bytes of the region in `store`.
     pub(crate) offset: u64,
     pub(crate) store: Store,
 }
@@ -47,11 +48,12 @@ pub(crate) struct Memory {
 pub(crate) struct Backings(Mutex<HashMap<u32, Backing>>);
 
 impl Backings {
-    /// Finds the file or segment of a region. Peers must be able to read it and, if `write` is set, to write it.
+    /// Finds the memfd or System V segment of a region. `None`: there is none that peers could map for reading and, if
+    /// `write` is set, for writing.
     pub(crate) fn find(&self, region: Region, write: bool) -> Option<Backing> {
         let behind = mappings::backing_file(region)?;
         if Some(behind.device) != memory_device() {
-            return None; // Only a memfd is exported, because any process may truncate another file.
+            return None; // Other files are not exported, because any process with access could truncate them.
         }
         let store = if behind.name.starts_with("/SYSV") {
             let id = i32::try_from(behind.inode).ok()?;
@@ -64,7 +66,8 @@ impl Backings {
         Some(Backing { region, offset: behind.offset, store })
     }
 
-    /// Returns the file if another registration has already opened it, so that one descriptor serves all registrations.
+    /// Returns the memfd if another registration has already opened it, so that all registrations of the file share one
+    /// descriptor.
     fn known(&self, inode: u64, writable: bool) -> Option<Arc<Memory>> {
         self.0.lock().values().find_map(|backing| match &backing.store {
             Store::Memory(memory) if (memory.inode, memory.writable) == (inode, writable) => Some(memory.clone()),
@@ -83,13 +86,13 @@ impl Backings {
 
     /// Removes an export when its registration ends.
     pub(crate) fn unexport(&self, key: u32) {
-        let gone = self.0.lock().remove(&key);
-        drop(gone); // Dropping the last reference closes the file.
+        let removed = self.0.lock().remove(&key);
+        drop(removed); // Closes the file, if this is its last registration, without the lock.
     }
 }
 
-/// Opens a memfd again, through a descriptor of this process. Other files are not opened, because closing such a file
-/// would release the program's locks on it.
+/// Opens a memfd again, through a descriptor of this process. Other files are not opened, because closing another file
+/// would release the program's POSIX record locks on it.
 fn open(behind: &BackingFile, write: bool) -> Option<Arc<Memory>> {
     let is_it = |path: &Path| {
         let named =
@@ -100,7 +103,7 @@ fn open(behind: &BackingFile, write: bool) -> Option<Arc<Memory>> {
     let path = descriptors.flatten().map(|entry| entry.path()).find(|path| is_it(path))?;
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = OpenOptions::new().read(true).write(write).custom_flags(flags).open(path).ok()?;
-    // Meanwhile another thread may have closed the descriptor and opened another file with the same number.
+    // Another thread may have closed the descriptor after the search, and opened another file with the same number.
     let is_still = file.metadata().is_ok_and(|found| is_file(&found, behind));
     is_still.then(|| Arc::new(Memory { file, inode: behind.inode, writable: write }))
 }

@@ -1,10 +1,10 @@
 //! Measures the minimum message length at which one copy by the kernel is faster than two copies through a buffer. The
-//! measurement takes about a millisecond, once per process, when the first peer with accessible memory is found
-//! (spec/transports B2).
+//! measurement takes about a millisecond. It is made once per process, when it connects to the first peer with which
+//! cross-memory attach works (spec/transports B2).
 //!
-//! Both methods are measured within this process: the kernel copies the process's own memory. So the measurement
-//! excludes the transfer of cache lines between CPUs, which both methods need. RDMA does not use the result, because it
-//! is one-sided.
+//! Both methods are measured within this process: the kernel copies from and to the process's own memory. So the
+//! measurement excludes the transfer of cache lines between CPUs, which both methods need. Only sends use the result:
+//! RDMA always prefers one copy, because the target does not participate.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use crate::memory::cma::{self, Direction};
 pub(crate) const DEFAULT_CROSSOVER_BYTES: u64 = 32 << 10;
 /// Lengths in bytes that are compared; the result is one of these.
 const CANDIDATE_BYTES: [usize; 3] = [16 << 10, 32 << 10, 64 << 10];
-/// Number of measurements. The shortest is used, because longer ones include interruptions.
+/// Number of measurements of each copy. The shortest is used, because longer ones include interrupts or preemption.
 const MEASUREMENTS: usize = 9;
 
 /// Returns the minimum message length in bytes at which one copy is faster than two. The first call measures it.
@@ -26,7 +26,7 @@ pub(crate) fn crossover() -> u64 {
     *MEASURED.get_or_init(|| {
         let begin = Instant::now();
         let length = measure();
-        log::debug!("messages of {length} bytes and more are copied once; measured in {:?}", begin.elapsed());
+        log::debug!("messages of {length} bytes and more are copied by the kernel (measured in {:?})", begin.elapsed());
         length
     })
 }
@@ -37,12 +37,12 @@ fn measure() -> u64 {
     let (mut between, mut to) = (vec![2u8; longest], vec![3u8; longest]);
     let pid = std::process::id() as i32;
     let is_faster = |length: &usize| {
-        // SAFETY: the three buffers belong to this call, and each has at least this length.
+        // SAFETY: the buffers `from` and `to` belong to this call, and have at least `length` bytes.
         let by_kernel = best(|| unsafe {
             let there = from.as_ptr().addr() as u64;
             cma::copy(Direction::Read, pid, to.as_mut_ptr().addr() as u64, there, *length).is_ok()
         });
-        // SAFETY: as above.
+        // SAFETY: the three buffers belong to this call, do not overlap, and have at least `length` bytes.
         let by_buffer = best(|| unsafe {
             user_copy::copy(from.as_ptr(), between.as_mut_ptr(), *length);
             user_copy::copy(between.as_ptr(), to.as_mut_ptr(), *length);
@@ -53,7 +53,7 @@ fn measure() -> u64 {
     CANDIDATE_BYTES.into_iter().find(is_faster).unwrap_or(longest) as u64
 }
 
-/// Whether the kernel can copy, and is at least as fast as the buffer.
+/// Whether the kernel can copy, and takes at most as long as the copies through the buffer.
 fn choose(by_kernel: Option<Duration>, by_buffer: Option<Duration>) -> bool {
     by_kernel.is_some_and(|kernel| by_buffer.is_none_or(|buffer| kernel <= buffer))
 }

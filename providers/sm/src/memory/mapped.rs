@@ -20,7 +20,7 @@ use crate::memory::map::is_ordinary;
 /// Maximum length in bytes of a mapped region, so that a malicious peer cannot exhaust the address space.
 pub(crate) const MAX_MAPPED_BYTES: u64 = 1 << 40;
 
-/// A region of a peer, mapped into this process.
+/// A registered region of a peer, mapped in this process. Dropping it unmaps the region.
 #[derive(Debug)]
 pub(crate) struct Mapped {
     base: NonNull<u8>,
@@ -35,11 +35,11 @@ pub(crate) struct Mapped {
 
 // SAFETY: a mapping belongs to no thread, and its memory is accessed only by raw copies.
 unsafe impl Send for Mapped {}
-// SAFETY: as above.
+// SAFETY: concurrent accesses are possible for the same reason as in `Send`.
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
-    /// Maps a region that begins at `offset` of a memfd. The error text names the violated condition.
+    /// Maps a region that begins at `offset` of a memfd. The error is a text that names the violated condition.
     pub(crate) fn of_file(
         file: impl AsFd,
         offset: u64,
@@ -53,7 +53,7 @@ impl Mapped {
         let span = length_of(skip, region)?;
         let rights = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         let at = std::ptr::null_mut();
-        // SAFETY: creates a new shared mapping at an address that the kernel chooses.
+        // SAFETY: the address is null, so the kernel chooses an unused range for the new mapping.
         let base = unsafe { rustix::mm::mmap(at, span, rights, MapFlags::SHARED, file, offset - skip) };
         let base = base.ok().and_then(|base| NonNull::new(base.cast())).ok_or("the file cannot be mapped")?;
         let mapped = Mapped { base, span, is_segment: false, skip: skip as usize, region, writable };
@@ -75,14 +75,15 @@ impl Mapped {
         }
         let span = length_of(0, Region { address: 0, length: whole })?;
         let flags = if writable { 0 } else { libc::SHM_RDONLY };
-        // SAFETY: creates a new mapping at an address that the kernel chooses.
+        // SAFETY: the address is null, so the kernel chooses an unused range for the segment.
         let base = unsafe { libc::shmat(id, std::ptr::null(), flags) };
         // `shmat` reports an error by the address -1.
         let base = NonNull::new(base.cast::<u8>()).filter(|at| at.as_ptr().addr() != usize::MAX);
         let base = base.ok_or("the segment cannot be attached")?;
         let mapped = Mapped { base, span, is_segment: true, skip: offset as usize, region, writable };
         mapped.keep_from_children();
-        // The id may have been reused for another segment, and the segment may have huge pages, which can be exhausted.
+        // The id may belong to another segment since `segment_size`, or the segment may have huge pages, whose access
+        // fails if no huge page is free.
         let behind = mappings::backing_file(Region { address: base.as_ptr().addr() as u64, length: whole });
         match behind {
             Some(found) if found.inode == id as u64 && Some(found.device) == memory_device() => Ok(mapped),
@@ -90,15 +91,15 @@ impl Mapped {
         }
     }
 
-    /// Returns the local address of `length` bytes at the peer's `address`; `None` outside the region, or without the
-    /// access right.
+    /// Returns the local address of `length` bytes at the peer's `address`. `None`: the range is not inside the region,
+    /// or `write` is set and the mapping is read-only.
     #[inline]
     pub(crate) fn local_address(&self, address: u64, length: u64, write: bool) -> Option<*mut u8> {
         let offset = address.checked_sub(self.region.address)?;
         if offset > self.region.length || length > self.region.length - offset || (write && !self.writable) {
             return None;
         }
-        // SAFETY: the address is inside the region, and the whole region is inside the mapping.
+        // SAFETY: the offset is inside the region, as was checked above, and the region is inside the mapping.
         Some(unsafe { self.base.as_ptr().add(self.skip + offset as usize) })
     }
 
@@ -108,7 +109,7 @@ impl Mapped {
     }
 
     fn keep_from_children(&self) {
-        // SAFETY: applies to the mapping that was just made. A forked child does not inherit it.
+        // SAFETY: the range is the mapping of this object. The advice only excludes it from forked children.
         let _ = unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.span, Advice::LinuxDontFork) };
     }
 }
@@ -117,10 +118,11 @@ impl Drop for Mapped {
     fn drop(&mut self) {
         let base = self.base.as_ptr().cast();
         if self.is_segment {
-            // SAFETY: `of_segment` attached the segment here. A thread that copies has a reference to this object.
+            // SAFETY: `of_segment` has attached the segment at `base`. A thread that copies has a reference to this
+            // object.
             let _ = unsafe { libc::shmdt(base) };
         } else {
-            // SAFETY: `of_file` made this mapping. A thread that copies has a reference to this object.
+            // SAFETY: `of_file` has created this mapping. A thread that copies has a reference to this object.
             let _ = unsafe { rustix::mm::munmap(base.cast(), self.span) };
         }
     }
@@ -145,11 +147,11 @@ pub(crate) fn is_steady(file: impl AsFd, offset: u64, length: u64, write: bool) 
 
 /// Returns the size in bytes of a System V segment, if it exists and belongs to this user. The size never changes.
 pub(crate) fn segment_size(id: i32) -> Option<u64> {
-    // SAFETY: `shmid_ds` is a plain C record, for which zeros are valid values.
+    // SAFETY: all fields are integers, so all-zero bytes are valid.
     let mut found: libc::shmid_ds = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel writes the record `found`, which outlives the call.
-    let asked = unsafe { libc::shmctl(id, libc::IPC_STAT, &raw mut found) };
-    let is_own = asked == 0 && found.shm_perm.uid == rustix::process::geteuid().as_raw();
+    // SAFETY: the kernel writes only `found`, which outlives the call.
+    let code = unsafe { libc::shmctl(id, libc::IPC_STAT, &raw mut found) };
+    let is_own = code == 0 && found.shm_perm.uid == rustix::process::geteuid().as_raw();
     is_own.then_some(found.shm_segsz as u64)
 }
 

@@ -1,5 +1,5 @@
-//! Memory windows with sm's table of registrations. This module determines the copies for which a bind must wait;
-//! `dapl_software::memory::window` determines the order of binds.
+//! Memory windows, whose keys are entries of sm's table of registrations. This module reports which keys are in use by
+//! copies, for which a bind must wait; `dapl_software::memory::window` determines the order of binds.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub(crate) use dapl_software::memory::window::BindRequest;
 /// A memory window of this provider.
 pub(crate) type Window = dapl_software::memory::window::WindowCore<RegionTable>;
 
-/// The table of registrations, and the connections whose peers read the table.
+/// The table of registrations, and the connections whose peers copy with its keys.
 pub(crate) struct RegionTable {
     regions: Arc<Regions>,
     connections: Arc<ConnectionTable>,
@@ -82,7 +82,7 @@ mod tests {
     const READ: Access =
         Access { local_write: false, remote_read: true, remote_write: false, remote_atomic: false, zero_based: false };
 
-    /// Mapped memory.
+    /// Returns 100 bytes of mapped memory.
     fn whole() -> Region {
         static MEMORY: [u8; 104] = [0; 104];
         Region { address: MEMORY.as_ptr() as u64, length: 100 }
