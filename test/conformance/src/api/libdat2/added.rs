@@ -391,12 +391,9 @@ pub(crate) fn wait_done(evd: DAT_HANDLE, time: Duration) -> Option<Done> {
 pub(crate) fn await_readable(fd: c_int, time: Duration) {
     let mut polled = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let time = c_int::try_from(time.as_millis()).unwrap_or(c_int::MAX);
-    // SAFETY: passes one local pollfd.
-    assert_eq!(
-        unsafe { libc::poll(&raw mut polled, 1, time) },
-        1,
-        "the descriptor did not become readable: a wake-up was lost"
-    );
+    // SAFETY: the array has one element, the local `polled`.
+    let ready = unsafe { libc::poll(&raw mut polled, 1, time) };
+    assert_eq!(ready, 1, "the descriptor did not become readable: a wake-up was lost");
 }
 
 /// Whether the descriptor is readable (poll without waiting).
