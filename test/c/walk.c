@@ -129,7 +129,7 @@ static void refused(const char *call, DAT_RETURN ret)
         }                                           \
     } while (0)
 
-/* One step of the walk. */
+/* Returns 0 from the calling function if the step fails. */
 #define STEP(step)    \
     do {              \
         if (!(step))  \

@@ -69,7 +69,6 @@ pub(crate) struct Ctx {
     pub(crate) role: Role,
     /// The adapter's name, for `dat_ia_openv`.
     pub(crate) provider: String,
-    /// Name of the case.
     pub(crate) case: String,
     pub(crate) shares_ia: bool,
     pub(crate) first_qual: DAT_CONN_QUAL,

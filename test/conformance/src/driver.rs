@@ -296,7 +296,6 @@ impl Drop for RunDirectory {
     }
 }
 
-/// A process under test.
 struct Process {
     child: Child,
     task: Task,

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_have_units() {
+    fn durations_are_parsed_with_their_units() {
         let read = ["10s", "10", "500ms", "2m", "24h"].map(|text| duration(text).unwrap().as_millis());
         assert_eq!(read, [10_000, 10_000, 500, 120_000, 86_400_000]);
         for text in ["0", "0s", "0ms", "25h", "", "s", "1.5s", "-1s", "10 s", "1d", "99999999999999999999s"] {

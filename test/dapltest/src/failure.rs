@@ -8,7 +8,6 @@ use crate::dat::raw::Refusal;
 /// Result of most functions of this program.
 pub(crate) type Result<T = ()> = std::result::Result<T, Failure>;
 
-/// An error.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum Failure {
     /// A call of libdat failed.

@@ -40,9 +40,7 @@ impl Side {
 pub(crate) enum Transfer {
     /// A send, which consumes a receive of the peer.
     Send,
-    /// An RDMA read.
     Read,
-    /// An RDMA write.
     Write,
 }
 
@@ -57,7 +55,6 @@ impl Transfer {
     }
 }
 
-/// An operation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Operation {
     pub(crate) by: Side,

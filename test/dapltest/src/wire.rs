@@ -113,7 +113,6 @@ pub(crate) struct Offer {
     pub(crate) place: RemoteBuffer,
 }
 
-/// A message.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Message {
     /// First message of both sides.

@@ -159,7 +159,7 @@ pub fn spoil(n: u64) {
     SPOILT_AT.store(if n == 0 { 0 } else { REQUESTS.load(SeqCst) + n }, SeqCst);
 }
 
-/// Number of calls so far.
+/// Number of calls since the plan was set.
 pub fn count() -> u64 {
     CALLS.load(SeqCst)
 }

@@ -186,7 +186,6 @@ impl Drop for Qp {
     }
 }
 
-/// A connection request.
 pub struct Request {
     /// The requester; `None` after the accept or reject.
     from: Option<(u64, ConnId)>,

@@ -49,7 +49,7 @@ fn open_over_2_0_of_a_1_2_only_library_names_that_cause() {
     );
 }
 
-/// Such a provider has functions of 1.2 in its table, and registers the version that its init was called with.
+/// A provider that registers as 2.0 although it is built for 1.2 has functions of 1.2 in its table, and registers the version that its init was called with.
 #[test]
 fn a_provider_of_1_2_that_registers_as_2_0_is_refused_by_its_name() {
     let conf = "x u2.0 nonthreadsafe default {}/libold.so.1 dapl.2.0 \"\" \"\"\n";

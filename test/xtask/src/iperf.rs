@@ -20,7 +20,6 @@ pub(crate) enum Flow {
     Udp,
 }
 
-/// Result of a client.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct IperfResult {
     /// Received data in millions of bytes per second.
@@ -49,7 +48,6 @@ pub(crate) fn client(flow: Flow, seconds: u32, host: &str, port: u16) -> Command
     command
 }
 
-/// The command line.
 pub(crate) fn line(flow: Flow, seconds: u32) -> String {
     format!("iperf3 {}", words(flow, seconds).join(" "))
 }

@@ -5,7 +5,6 @@ use dapl_test::stage::workspace;
 
 use crate::Result;
 
-/// A release.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) struct Release {
     /// Version, such as 0.1.0.
@@ -16,7 +15,6 @@ pub(crate) struct Release {
     pub(crate) changes: Vec<String>,
 }
 
-/// The newest release.
 pub(crate) fn current() -> Result<Release> {
     let text = std::fs::read_to_string(workspace().join("docs/CHANGELOG.md")).map_err(|error| error.to_string())?;
     let release = newest(&text).ok_or("docs/CHANGELOG.md has no line `## version - date`")?;

@@ -105,7 +105,6 @@ impl Ctx {
 /// Parameters for both endpoints of a connection.
 #[derive(Clone)]
 pub(crate) struct Setup {
-    /// Attributes of the EP.
     pub(crate) attr: DAT_EP_ATTR,
     /// Length of each EVD.
     pub(crate) qlen: DAT_COUNT,

@@ -29,7 +29,6 @@ impl Handle {
         Handle(handle.expose_provenance())
     }
 
-    /// The raw handle.
     pub(crate) fn h(self) -> DAT_HANDLE {
         with_exposed_provenance_mut(self.0)
     }
@@ -50,7 +49,6 @@ macro_rules! objects {
                 $name { handle: Some(Handle::of(handle)), made: Location::caller() }
             }
 
-            /// The raw handle.
             pub(crate) fn h(&self) -> DAT_HANDLE {
                 self.handle.expect("the handle is set until `free` or `leak`").h()
             }
@@ -83,23 +81,16 @@ macro_rules! objects {
 }
 
 objects! {
-    /// A protection zone.
     Pz by dat_pz_free;
-    /// An event dispatcher.
     Evd by dat_evd_free;
-    /// A notification object.
     Cno by dat_cno_free;
-    /// An endpoint.
     Ep by dat_ep_free;
-    /// A public service point.
     Psp by dat_psp_free;
-    /// A reserved service point.
     Rsp by dat_rsp_free;
     /// A memory registration. [`Memory`] is a registration with its buffer.
     Lmr by dat_lmr_free;
     /// A memory window (RMR).
     Rmr by dat_rmr_free;
-    /// A shared receive queue.
     Srq by dat_srq_free;
 }
 
@@ -162,7 +153,6 @@ impl Ia {
         Ia(Arc::new(Opened { handle: Handle::of(ia), errors: Handle::of(errors), made: Location::caller() }))
     }
 
-    /// The raw handle.
     pub(crate) fn h(&self) -> DAT_IA_HANDLE {
         self.0.handle.h()
     }

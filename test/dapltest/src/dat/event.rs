@@ -8,17 +8,34 @@ use super::raw::Handle;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Event {
     /// A transfer or a receive has completed.
-    Dto { ep: Handle, cookie: u64, status: DAT_DTO_COMPLETION_STATUS, length: u64 },
+    Dto {
+        ep: Handle,
+        cookie: u64,
+        status: DAT_DTO_COMPLETION_STATUS,
+        length: u64,
+    },
     /// A bind has completed.
-    Bind { rmr: Handle, cookie: u64, status: DAT_DTO_COMPLETION_STATUS },
-    /// A connection request.
-    Request { cr: Handle, qual: DAT_CONN_QUAL },
+    Bind {
+        rmr: Handle,
+        cookie: u64,
+        status: DAT_DTO_COMPLETION_STATUS,
+    },
+    Request {
+        cr: Handle,
+        qual: DAT_CONN_QUAL,
+    },
     /// A connection has changed its state.
-    Connection { ep: Handle, number: DAT_EVENT_NUMBER },
-    /// A software event.
-    Software { value: usize },
+    Connection {
+        ep: Handle,
+        number: DAT_EVENT_NUMBER,
+    },
+    Software {
+        value: usize,
+    },
     /// An event of any other kind.
-    Other { number: DAT_EVENT_NUMBER },
+    Other {
+        number: DAT_EVENT_NUMBER,
+    },
 }
 
 impl Event {

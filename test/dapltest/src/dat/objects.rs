@@ -54,19 +54,15 @@ macro_rules! objects {
 objects! {
     /// An open adapter. When dropped it is closed abruptly.
     Ia: |ia| raw::ia_close(ia, DAT_CLOSE_ABRUPT_FLAG);
-    /// A protection zone.
     Pz: raw::pz_free;
     /// A CNO that several EVDs may notify.
     Cno: raw::cno_free;
     /// An endpoint handle without its EVDs.
     EpHandle: raw::ep_free;
-    /// A public service point.
     Psp: raw::psp_free;
-    /// A reserved service point.
     Rsp: raw::rsp_free;
     /// A remote memory region (memory window).
     Rmr: raw::rmr_free;
-    /// An event dispatcher.
     EvdHandle: raw::evd_free;
 }
 

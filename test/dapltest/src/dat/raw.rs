@@ -28,7 +28,6 @@ fn libdat() -> &'static Functions {
 pub(crate) struct Handle(usize);
 
 impl Handle {
-    /// The null handle.
     pub(crate) const NULL: Handle = Handle(0);
 
     pub(super) fn of(handle: DAT_HANDLE) -> Self {
@@ -68,7 +67,6 @@ impl std::fmt::Display for Refusal {
     }
 }
 
-/// Result of a call.
 pub(crate) type CallResult<T = ()> = Result<T, Refusal>;
 
 /// Calls a function of libdat by its name.
@@ -270,12 +268,9 @@ pub(crate) fn ep_free(ep: Handle) -> CallResult {
     call!(dat_ep_free(ep.raw()))
 }
 
-/// A work request.
 #[derive(Clone, Copy)]
 pub(crate) enum Post {
-    /// A receive.
     Recv,
-    /// A send.
     Send,
     /// An RDMA read from this memory.
     Read(DAT_RMR_TRIPLET),

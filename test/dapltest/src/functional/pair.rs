@@ -36,7 +36,6 @@ pub(super) struct Pair {
     pub(super) patience: Patience,
 }
 
-/// Address of the adapter.
 pub(super) fn own_address(ia: &Ia) -> Result<Address> {
     let attr = raw::ia_query(ia.handle())?;
     raw::own_address(&attr).ok_or_else(|| Failure::Said("the adapter's address is of no known family".to_owned()))
@@ -136,7 +135,6 @@ impl Pair {
     }
 }
 
-/// A completion.
 pub(super) struct Done {
     pub(super) ep: Handle,
     pub(super) cookie: u64,

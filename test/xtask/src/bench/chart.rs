@@ -62,7 +62,6 @@ impl Across {
         }
     }
 
-    /// Name of the unit.
     pub(super) fn unit(self) -> &'static str {
         match self {
             Across::Loss => "lost 1/1000",
@@ -99,7 +98,7 @@ impl Across {
         }
     }
 
-    /// Label of a tick.
+    /// Formats a value of the horizontal axis as the label of its tick.
     pub(super) fn tick(self, value: f64) -> String {
         match self {
             Across::Bytes => bytes(value),

@@ -37,7 +37,7 @@ const TOLERANCE: f64 = 1.05;
 /// Tolerance for counts that also depend on callgrind's clock or on the order in which threads run. Repeated runs of
 /// one build differed by up to 8 %.
 const WIDE_TOLERANCE: f64 = 1.10;
-/// Page with the table.
+/// Page with the tables of instruction counts.
 const PAGE: &str = "docs/benchmarks.md";
 const BEGIN: &str = "<!-- instructions: written by `cargo xtask bench instructions --write` -->\n";
 const END: &str = "<!-- end of instructions -->\n";

@@ -25,9 +25,7 @@ pub(super) struct Adapter {
     line: &'static str,
 }
 
-/// The provider sm.
 pub(super) const SM: Adapter = Adapter { name: "sm0", line: SM0 };
-/// The provider usnic.
 pub(super) const USNIC: Adapter =
     Adapter { name: "usnic0", line: "usnic0 u1.2 threadsafe default libdaplusnic.so.1 dapl.1.2 \"DEVICE\" \"\"\n" };
 
@@ -63,7 +61,6 @@ impl Ask {
         self
     }
 
-    /// The command line.
     pub(super) fn line(&self) -> String {
         ["perf"].into_iter().map(str::to_owned).chain(self.words()).collect::<Vec<_>>().join(" ")
     }
@@ -90,7 +87,6 @@ impl Perf {
         Perf { program, adapter, stage: stage.clone(), next: AtomicU32::new(QUAL) }
     }
 
-    /// Name of the adapter.
     pub(super) fn adapter(&self) -> &'static str {
         self.adapter.name
     }

@@ -49,7 +49,6 @@ impl Ucx {
         Ucx { test, size, count, transports: Some(SHARED_MEMORY), sleeps: false, cores: Cores::Apart }
     }
 
-    /// The command line.
     pub(super) fn line(&self) -> String {
         let transports = self.transports.map_or(String::new(), |list| format!("UCX_TLS={list} "));
         format!("{transports}ucx_perftest {}", self.words().join(" "))
@@ -183,7 +182,6 @@ pub(super) struct Sockperf {
 }
 
 impl Sockperf {
-    /// The command line.
     pub(super) fn line(&self) -> String {
         format!("sockperf {}", self.words().join(" "))
     }

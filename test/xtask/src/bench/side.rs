@@ -94,7 +94,6 @@ impl Ends {
 }
 
 impl Side {
-    /// Name of the program.
     pub(super) fn program(&self) -> &'static str {
         match self {
             Side::Ours(_) | Side::Timed { .. } => "perf",
@@ -129,7 +128,6 @@ impl Side {
         }
     }
 
-    /// The command line.
     pub(super) fn line(&self) -> String {
         match self {
             Side::Ours(ask) => ask.line(),

@@ -4,7 +4,6 @@
 /// A function of a header.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Prototype {
-    /// Name of the function.
     pub(crate) name: String,
     /// C declaration in lines.
     pub(crate) lines: Vec<String>,

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeSet;
 
-/// A page.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Page {
     /// Name, such as `dat_ep_connect`.
@@ -24,7 +23,6 @@ pub(crate) struct Page {
 /// Elements of a page.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Block {
-    /// A paragraph.
     Text(String),
     /// An item that explains a term.
     Term(String, String),

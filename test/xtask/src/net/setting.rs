@@ -82,7 +82,6 @@ impl Setting {
         Ok(Setting { net: run::program(&tree.stage, "test/c/net.c"), dtest: tree.dtest, stage: tree.stage })
     }
 
-    /// The staged libraries.
     pub(super) fn stage(&self) -> &Stage {
         &self.stage
     }

@@ -19,7 +19,6 @@ use crate::quiet::{run_quietly, step};
 use crate::release::Release;
 use crate::{Result, cli, setup};
 
-/// Directory of the packaging.
 const PACKAGING: &str = "dat/packaging/debian";
 
 /// Runs the command.

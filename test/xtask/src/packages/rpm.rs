@@ -9,10 +9,9 @@ use super::{Identity, SOURCE};
 use crate::quiet::step;
 use crate::{Result, cli, setup};
 
-/// The spec file.
 const SPEC: &str = "dat/packaging/dapl-rs.spec";
 
-/// Runs the command.
+/// Builds the RPM packages.
 pub(crate) fn run(arguments: &cli::Packages) -> Result {
     setup::require(&[setup::CC, setup::RPMBUILD])?;
     let output = super::output(arguments.output.as_ref(), "rpm");

@@ -236,7 +236,6 @@ impl Scene {
         self
     }
 
-    /// The peer endpoint.
     #[track_caller]
     pub(crate) fn other(&self) -> &Conn {
         self.other.as_ref().expect("the peer endpoint is in this process")

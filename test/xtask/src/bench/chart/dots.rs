@@ -38,7 +38,6 @@ pub(in crate::bench) enum Permitted {
 /// Left edge of the plot; row labels are to the left of it.
 const LEFT: f64 = 360.0;
 const RIGHT: f64 = 830.0;
-/// Height of a row.
 const ROW: f64 = 26.0;
 /// Maximum number of readable ticks.
 const TICKS: usize = 10;

@@ -28,7 +28,6 @@ pub(super) enum FigureUnit {
 }
 
 impl FigureUnit {
-    /// Name of the unit.
     pub(super) fn unit(self) -> &'static str {
         match self {
             FigureUnit::Microseconds => "us",

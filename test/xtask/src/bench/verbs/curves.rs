@@ -19,7 +19,6 @@ pub(super) struct Plan {
     title: &'static str,
     up: &'static str,
     across: Across,
-    /// The measured operation.
     id: &'static str,
     places: &'static [u32],
 }

@@ -76,7 +76,6 @@ pub(super) struct Sample {
     pub(super) processor: Option<(f64, f64)>,
 }
 
-/// The programs.
 pub(super) struct Sides<'a> {
     stage: &'a Stage,
     reference: &'a Reference,

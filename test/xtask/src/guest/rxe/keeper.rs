@@ -111,11 +111,9 @@ pub(super) struct Wire {
 pub(super) struct TwoEnds<'a> {
     /// Guest in which the server runs: 0 or 1.
     pub(super) host: usize,
-    /// Command of the server.
     pub(super) serve: &'a Job,
     /// Server output that starts the client.
     pub(super) ready: &'a str,
-    /// Command of the client.
     pub(super) call: &'a Job,
     /// Time limit for each program.
     pub(super) limit: Duration,

@@ -38,7 +38,6 @@ pub(super) fn dump(page: &Path, window: Window) -> String {
     run(page, window, &["--dump-dom"])
 }
 
-/// Screenshot of the window.
 pub(super) fn picture(page: &Path, window: Window) -> Picture {
     let file = page.with_extension("png");
     run(page, window, &[&format!("--screenshot={}", file.display())]);
