@@ -90,6 +90,17 @@ def show_ep(handle):
         print("  %-28s %s" % (string(word(pairs, 16 * index, 8)), string(word(pairs, 16 * index + 8, 8))))
 
 
+class LanguageC:
+    """The language of expressions and types, also while the program is stopped in a frame of a library in Rust."""
+
+    def __enter__(self):
+        self.language = gdb.parameter("language")
+        gdb.execute("set language c", to_string=True)
+
+    def __exit__(self, *_):
+        gdb.execute("set language " + self.language, to_string=True)
+
+
 class Dapl(gdb.Command):
     """Shows DAT objects: dapl ep HANDLE, dapl code NUMBER."""
 
@@ -100,11 +111,12 @@ class Dapl(gdb.Command):
         what, _, expression = argument.strip().partition(" ")
         if what not in ("ep", "code") or not expression:
             raise gdb.GdbError("usage: dapl ep HANDLE, or dapl code NUMBER")
-        value = int(gdb.parse_and_eval(expression).cast(gdb.lookup_type("unsigned long")))
-        if what == "ep":
-            show_ep(value)
-        else:
-            print(names_of(value & 0xFFFFFFFF))
+        with LanguageC():
+            value = int(gdb.parse_and_eval(expression).cast(gdb.lookup_type("unsigned long")))
+            if what == "ep":
+                show_ep(value)
+            else:
+                print(names_of(value & 0xFFFFFFFF))
 
 
 Dapl()

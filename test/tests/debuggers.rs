@@ -26,6 +26,10 @@ fn gdb_shows_the_state_and_counters_of_an_endpoint() {
         "dapl ep active.ep",
         "dapl code 0x800a0063",
         "dapl ep 64",
+        // In a frame of the library, whose language is Rust where there is debug information.
+        "break dat_ep_post_send",
+        "continue",
+        "dapl ep active.ep",
     ];
     let mut arguments = vec!["--batch", "-nx", "-iex", "set debuginfod enabled off"];
     commands.iter().for_each(|command| arguments.extend(["-ex", command]));
@@ -40,6 +44,7 @@ fn gdb_shows_the_state_and_counters_of_an_endpoint() {
     ] {
         assert!(finished.stdout.contains(text), "{text}: {finished:#?}");
     }
+    assert_eq!(finished.stdout.matches(": DAT_EP_STATE_CONNECTED\n").count(), 2, "{finished:#?}");
     assert!(finished.stderr.contains("dat_ep_query answered 0x8005"), "{finished:#?}");
     assert!(finished.stderr.contains("DAT_INVALID_HANDLE DAT_INVALID_HANDLE_EP"), "{finished:#?}");
 }
