@@ -77,7 +77,7 @@ CASES of -T F (all): a group, or one case of it, as pz or pz:2; --list names the
 Exit status: 0 success, 1 a test failed or an error occurred, 2 the command line is invalid.";
 
 #[derive(Debug, Parser)]
-#[command(name = "dapltest", about = "Tests an interface adapter through uDAPL", after_help = AFTER, version)]
+#[command(name = "dapltest", bin_name = "dapltest1", about = "Tests an interface adapter through uDAPL", after_help = AFTER, version)]
 #[command(disable_version_flag = true, args_override_self = true, max_term_width = 120)]
 struct Arguments {
     /// Test to run
