@@ -57,6 +57,7 @@ fn rpm_packages_have_the_files_of_an_install() {
     has("dapl-rs-verbs", "--list", "/libdaplcma.so.1");
     has("dapl-rs-verbs", "--requires", "librdmacm >= 32.0");
     has("dapl-rs-utils", "--list", "/bin/dtest1");
+    has("dapl-rs-libs", "--changelog", " - 0.1.0-1");
     let sources = packages.iter().filter(|path| path.to_string_lossy().ends_with(".src.rpm"));
     assert_eq!(sources.count(), 1, "{packages:?}");
 }

@@ -91,17 +91,7 @@ fn copy(identity: &Identity, from: &Path, to: &Path) -> Result {
 fn changelog(identity: &Identity) -> Result<String> {
     let Release { version, changes, .. } = &identity.release;
     let mut text = format!("{SOURCE} ({version}-{REVISION}) unstable; urgency=medium\n\n");
-    for change in changes {
-        let mut line = "  *".to_owned();
-        for word in change.replace('`', "").split(' ') {
-            if line.len() + word.len() > 78 {
-                text += &(line + "\n");
-                line = "   ".to_owned();
-            }
-            line += &format!(" {word}");
-        }
-        text += &(line + "\n");
-    }
+    text += &super::items(changes, "  *");
     let date = super::date(&identity.release, "+%a, %d %b %Y %H:%M:%S +0000")?;
     Ok(text + &format!("\n -- {}  {date}\n", identity.maintainer))
 }

@@ -66,6 +66,23 @@ impl Identity {
     }
 }
 
+/// Changes as items of at most 79 columns, each after `mark`, for a changelog of a package.
+fn items(changes: &[String], mark: &str) -> String {
+    let mut text = String::new();
+    for change in changes {
+        let mut line = mark.to_owned();
+        for word in change.replace('`', "").split(' ') {
+            if line.len() + word.len() > 78 {
+                text += &(line + "\n");
+                line = " ".repeat(mark.len());
+            }
+            line += &format!(" {word}");
+        }
+        text += &(line + "\n");
+    }
+    text
+}
+
 /// Returns the date of a release in a format of date(1).
 fn date(release: &Release, format: &str) -> Result<String> {
     let text = text_of(Command::new("date").env("LC_ALL", "C").args(["-u", "-d", &release.date, format]))?;

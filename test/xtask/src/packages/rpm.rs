@@ -7,6 +7,7 @@ use std::process::Command;
 
 use super::{Identity, SOURCE};
 use crate::quiet::step;
+use crate::release::Release;
 use crate::{Result, cli, setup};
 
 const SPEC: &str = "dat/packaging/dapl-rs.spec";
@@ -24,7 +25,8 @@ pub(crate) fn run(arguments: &cli::Packages) -> Result {
     fs::create_dir_all(&sources).map_err(|error| format!("{}: {error}", sources.display()))?;
     super::pack_sources(&identity, &sources.join(format!("{SOURCE}-{}.tar.xz", identity.release.version)))?;
     let spec = work.join("dapl-rs.spec");
-    super::write(&spec, &identity.fill(&super::read(SPEC)?), 0o644)?;
+    let text = identity.fill(&super::read(SPEC)?) + &changelog(&identity)?;
+    super::write(&spec, &text, 0o644)?;
     let mut tool = Command::new("rpmbuild");
     // If cargo comes from rustup, the RPM database contains no cargo package, so the dependency check is off.
     tool.args(["-ba", "--nodeps"]).arg("--define").arg(format!("_topdir {}", work.display())).arg(&spec);
@@ -37,6 +39,14 @@ pub(crate) fn run(arguments: &cli::Packages) -> Result {
         println!("{}", to.display());
     }
     fs::remove_dir_all(&work).map_err(|error| error.to_string())
+}
+
+/// The end of the spec file: the changes of the release. A percent sign would begin a macro.
+fn changelog(identity: &Identity) -> Result<String> {
+    let Release { version, changes, .. } = &identity.release;
+    let date = super::date(&identity.release, "+%a %b %d %Y")?;
+    let items = super::items(changes, "-").replace('%', "%%");
+    Ok(format!("\n%changelog\n* {date} {} - {version}-{}\n{items}", identity.maintainer, super::REVISION))
 }
 
 /// The packages in rpmbuild's output directories, sorted.
