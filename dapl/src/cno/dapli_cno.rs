@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 use dat_abi::DAT_TIMEOUT;
 
@@ -126,20 +126,13 @@ pub(super) struct Polling {
 }
 
 /// Polls the EVDs. If `takes` is set, the first EVD with new events does not trigger the CNO: returns that EVD, and the
-/// value of `changes` right after its poll. Other EVDs with new events trigger the CNO.
-fn poll_all<'a>(
-    cno: ObjectId,
-    polling: &'a Polling,
-    changes: &AtomicU32,
-    takes: bool,
-) -> Option<(&'a Arc<dyn EvdSource>, u32)> {
-    let mut pass = PollPass { cno, polls_device: true, takes };
+/// value of `Cno::changes` at that moment. Other EVDs with new events trigger the CNO.
+fn poll_all(cno: ObjectId, polling: &Polling, takes: bool) -> Option<(&Arc<dyn EvdSource>, u32)> {
+    let mut pass = PollPass { cno, polls_device: true, takes, taken_at: None };
     let mut found = None;
     for (source, _) in &*polling.sources {
         source.poll(&mut pass);
-        if pass.takes != takes && found.is_none() {
-            found = Some((source, changes.load(Ordering::Acquire)));
-        }
+        found = found.or(pass.taken_at.map(|changes| (source, changes)));
     }
     found
 }
@@ -174,7 +167,7 @@ impl<P: Provider> Cno<P> {
     /// Fetches completions of the attached EVDs, which trigger the CNO. Called without locks.
     pub(super) fn poll(&self) {
         let polling = self.polling(&self.inner.lock());
-        poll_all(self.id, &polling, &self.changes, false);
+        poll_all(self.id, &polling, false);
     }
 
     fn polling(&self, inner: &CnoState) -> Polling {
@@ -189,7 +182,7 @@ impl<P: Provider> Cno<P> {
     /// Polls the EVDs once, and ends the wait if one of them has new events. If another EVD has triggered before, the EVD
     /// that was found is queued behind it.
     fn poll_and_take(&self, polling: &Polling, token: u64) -> Option<Next> {
-        let (source, changes) = poll_all(self.id, polling, &self.changes, true)?;
+        let (source, changes) = poll_all(self.id, polling, true)?;
         if changes == polling.changes {
             self.remove_waiter(token);
             return Some(Next::Evd(source.id().handle));
@@ -217,7 +210,7 @@ impl<P: Provider> Cno<P> {
         loop {
             wait::relax();
             let mut next = self.poll_and_take(&polling, wait.token);
-            if next.is_none() && self.changes.load(Ordering::Acquire) != polling.changes {
+            if next.is_none() && self.changes() != polling.changes {
                 polling = self.polling(&self.inner.lock());
                 next = self.try_trigger(wait.token);
             }

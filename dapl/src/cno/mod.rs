@@ -5,7 +5,7 @@
 //! It sees an EVD only as an [`EvdSource`].
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use parking_lot::{Condvar, Mutex};
 
@@ -48,9 +48,12 @@ pub struct PollPass {
     pub cno: ObjectId,
     /// The next EVD also polls the device. An EVD whose poll serves all CQs of the IA clears it.
     pub polls_device: bool,
-    /// The thread waits on the CNO: the first EVD with new events clears this flag and does not trigger the CNO, since the
-    /// thread returns that EVD.
+    /// The thread waits on the CNO: the first EVD with new events does not trigger the CNO, because the thread returns
+    /// that EVD.
     pub takes: bool,
+    /// Value of [`Cno::changes`] when that EVD was found. It is read under the lock of the EVD: an event that must be
+    /// reported after the EVD's completions triggers the CNO only after its thread had that lock too.
+    pub taken_at: Option<u32>,
 }
 
 pub struct Cno<P: Provider> {
@@ -78,6 +81,11 @@ impl<P: Provider> Cno<P> {
     /// IA that the CNO belongs to.
     pub fn ia(&self) -> &Arc<Ia<P>> {
         &self.ia
+    }
+
+    /// Number of triggers and other changes so far, modulo 2^32.
+    pub fn changes(&self) -> u32 {
+        self.changes.load(Ordering::Acquire)
     }
 
     /// Returns the file descriptor's number, if the CNO has a descriptor.

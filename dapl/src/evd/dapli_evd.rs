@@ -461,14 +461,14 @@ impl<P: Provider> Evd<P> {
         }
         let signal = self.fetch(&mut inner, if pass.polls_device { Fetch::Poll } else { Fetch::Ready });
         pass.polls_device &= !P::Cq::SHARES_PROGRESS;
-        // A CNO that is still polled has neither an agent nor a descriptor that depends on a trigger.
-        let is_polled = inner.cno.as_ref().is_some_and(|cno| cno.is_polled() && cno.id() == pass.cno);
-        let may_take = pass.takes && is_polled && inner.descriptor.is_none() && !inner.arm_failed;
-        if may_take && signal == Signal::Cno {
-            pass.takes = false;
-            inner.queue.counts.cno_triggers += 1;
-        } else {
-            self.unlock(inner, signal);
+        let may_take = pass.takes && pass.taken_at.is_none() && inner.descriptor.is_none() && !inner.arm_failed;
+        match &inner.cno {
+            // A CNO that is still polled has neither an agent nor a descriptor that depends on a trigger.
+            Some(cno) if may_take && signal == Signal::Cno && cno.is_polled() && cno.id() == pass.cno => {
+                pass.taken_at = Some(cno.changes());
+                inner.queue.counts.cno_triggers += 1;
+            }
+            _ => self.unlock(inner, signal),
         }
     }
 
