@@ -77,8 +77,11 @@ fn processes_connect_beside_a_directory_of_another_user() {
     let server = server.finish(LIMIT);
     fs::remove_dir(user.default()).unwrap();
     succeeded(&server, &client);
-    let expected =
-        format!("sm: {} is a directory of uid 0, not a directory of uid {}", user.default().display(), user.id);
+    let expected = format!(
+        "the default base directory {} is a directory of uid 0, not a directory of uid {}",
+        user.default().display(),
+        user.id
+    );
     assert_eq!(server.stderr.matches(&expected).count(), 1, "{server:#?}");
     assert_eq!(client.stderr, "", "the second process reported the failure again");
     assert_eq!(user.directories(), Vec::<PathBuf>::new(), "a run directory entry is left");
