@@ -116,6 +116,23 @@ impl Tx {
     /// general path.
     #[inline(always)]
     pub(crate) fn post_quickly(&mut self, shared: &Shared, segment: &Segment, cookie: u64) -> bool {
+        self.post_recent::<false>(shared, segment, cookie)
+    }
+
+    /// Checks memory that was not used recently, and then posts the send.
+    #[inline(never)]
+    fn check_and_post(&mut self, shared: &Shared, segment: &Segment, cookie: u64) -> bool {
+        let Some(ends) = self.ends.as_mut() else { return false };
+        // SAFETY: a deregistration waits for this post, by the contract of `QueuePair::post_request_quickly`. The slot
+        // has space for the segment: `post_recent` compared its length with `short_max`. It is not published, so no other
+        // process reads it; the post overwrites this copy.
+        let is_mapped = unsafe { gather_announced(&*shared.regions, shared.pd, segment, ends.requests.payload()) };
+        is_mapped && self.post_recent::<true>(shared, segment, cookie)
+    }
+
+    /// Like [`Self::post_quickly`]. `IS_CHECKED`: the memory of a short send was just checked.
+    #[inline(always)]
+    fn post_recent<const IS_CHECKED: bool>(&mut self, shared: &Shared, segment: &Segment, cookie: u64) -> bool {
         let Some(ends) = self.ends.as_mut() else { return false };
         let credit = ends.quick.remaining;
         if credit == 0 {
@@ -130,7 +147,7 @@ impl Tx {
         // SAFETY: a deregistration waits for this post, by the contract of `QueuePair::post_request_quickly`. The slot
         // has space for a segment of `short_max` bytes, and no other process reads it until it is published.
         if !unsafe { gather_recent(&*shared.regions, shared.pd, segment, to) } {
-            return false;
+            return !IS_CHECKED && self.check_and_post(shared, segment, cookie);
         }
         let taken = shared.rx_taken.load(Ordering::Acquire);
         ends.requests.announce_send(next, length, taken as u32);
