@@ -33,7 +33,7 @@ pub(crate) struct Received {
     pub(crate) uid: u32,
 }
 
-/// The set-up socket.
+/// Datagram socket of an IA for connection requests and replies. The kernel adds the sender's credentials.
 #[derive(Debug)]
 pub(crate) struct SetupSocket(OwnedFd);
 

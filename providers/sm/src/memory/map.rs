@@ -208,7 +208,6 @@ impl<const WORDS: usize> Slots<WORDS> {
         }
     }
 
-    /// Number of slots.
     #[inline(always)]
     pub(crate) fn count(&self) -> u64 {
         self.mask + 1

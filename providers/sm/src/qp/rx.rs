@@ -72,9 +72,9 @@ pub(crate) struct RxEnds {
     link: Arc<ConnectionMemory>,
     requests: Reader,
     responses: Writer,
-    /// The message in progress.
+    /// State of the message whose fragments are arriving.
     message: Reassembly,
-    /// The rendezvous offer in progress.
+    /// The long message whose data is being copied from the sender.
     fetch: Option<fetch::Fetch>,
     /// Ticket of the last copy job that was published.
     tickets: u64,

@@ -125,7 +125,7 @@ impl Recorder {
     }
 }
 
-/// An open IA.
+/// An IA with the PD and the CQ that its queue pairs use, and a record of its events.
 struct Side {
     ia: Sm,
     sink: Arc<Recorder>,
