@@ -369,7 +369,7 @@ fn nothing_is_delivered_or_sent_after_disconnect() {
         let end = received.iter().position(|status| *status != Status::Success).unwrap_or(received.len());
         assert!(received[end..].iter().all(|status| *status == Status::Flushed), "{received:?}");
         assert_eq!(drain(&a, 61).last(), Some(&Status::Flushed));
-        // SAFETY: `into` has at least 64 bytes, and the connection has ended, so no other process writes them.
+        // SAFETY: `into` has at least 64 bytes. The connection has ended, so no other thread writes them.
         let now = unsafe { std::ptr::read_volatile(into.as_ptr().cast::<[u8; 64]>()) };
         assert_eq!(now, [0; 64], "delivered after the end");
     }
