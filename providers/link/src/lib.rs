@@ -17,7 +17,7 @@ const NEEDED: [&str; 3] = ["-Wl,--no-as-needed", "-l:libdat.so.1", "-Wl,--as-nee
 /// The version script of libdat, which names one symbol per line.
 const MAP: &str = include_str!("../../../dat/libdat.map");
 
-/// Tells cargo how to link this package's library as a provider with that SONAME.
+/// Makes cargo link this package's library as a provider with that SONAME.
 ///
 /// # Panics
 /// If the C compiler is missing or fails.

@@ -85,7 +85,7 @@ impl CompletionQueue for Cq {
         self.0.spin
     }
 
-    /// The parameter `solicited` is ignored: each completion tells dapl whether its message was solicited.
+    /// The parameter `solicited` is ignored: each completion states whether its message was solicited.
     fn arm(&self, _: bool) -> Result<bool> {
         Ok(self.0.ready.arm(|| ()))
     }

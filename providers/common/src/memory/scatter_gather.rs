@@ -147,7 +147,7 @@ pub unsafe fn gather(
 /// false. The caller then uses [`gather`], which checks the memory or fails. Takes no reference on the registration.
 ///
 /// # Safety
-/// `to` has room for the segment, and belongs to this call. The call is part of a post that deregistration waits for
+/// `to` has space for the segment, and belongs to this call. The call is part of a post that deregistration waits for
 /// (`SendWr::announced`).
 #[inline(always)]
 pub unsafe fn gather_recent(memory: &impl LocalMemory, pd: u32, segment: &Segment, to: *mut u8) -> bool {

@@ -243,7 +243,7 @@ impl Rx {
         self.quick_limit = 0;
     }
 
-    /// Sets the limit of `post_quickly`: at most `max` receives, and so many that no watermark is crossed.
+    /// Sets the limit of `post_quickly`: at most `max` receives, and few enough that no watermark is crossed.
     pub(crate) fn renew_quick_limit(&mut self, max: u32) {
         let most = (max.min(self.marks.quiet()) as usize).min(self.queue.slots());
         self.quick_limit = if self.broken { 0 } else { most };

@@ -184,7 +184,7 @@ impl SendPath {
         *self = SendPath::new(config, terms);
     }
 
-    /// Tells the congestion controller the path MTU, if it has changed.
+    /// Passes the path MTU to the congestion controller, if it has changed.
     pub(super) fn measure(&mut self) {
         if self.path.mtu() != self.reported_mtu {
             self.reported_mtu = self.path.mtu();

@@ -303,7 +303,7 @@ impl Connector {
     }
 }
 
-/// Retransmission of the confirmation, which tells the server that its accept has arrived. It is repeated until a
+/// Retransmission of the confirmation, which notifies the server that its accept has arrived. It is repeated until a
 /// packet of the server arrives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Confirming {

@@ -193,7 +193,7 @@ impl Scenario {
         self.faults.iter().any(|fault| (fault.way == (a, b) || fault.way == (b, a)) && is_it(&fault.kind))
     }
 
-    /// Whether the path of this connection may fail for so long that the connection times out. With sealing, this
+    /// Whether the path of this connection may fail until the connection times out. With sealing, this
     /// includes an address change of the server before the client has received a packet of the connection: the keys of
     /// the handshake do not open such packets.
     pub(super) fn is_long_cut(&self, at: usize) -> bool {
