@@ -739,11 +739,11 @@ static void disconnect(void)
     DAT_EVENT event;
     bool client = opt.host != NULL;
 
-    /* The side that sent the last message disconnects: only that side knows when the message was acknowledged. An
-     * earlier disconnect would flush the message. Each side gets exactly one event. */
-    if (client || unmanaged())
-        send_word(BYE, 0);
+    /* The server sends the last message, and disconnects after its completion. If the receiver disconnected, a lost
+     * acknowledgement would flush a message that has arrived. Each side gets exactly one event. */
     if (!client || unmanaged())
+        send_word(BYE, 0);
+    if (client || unmanaged())
         receive_word(BYE, 0);
     if (!client || unmanaged()) {
         if (opt.delay)
