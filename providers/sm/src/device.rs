@@ -19,7 +19,7 @@ use crate::cm::socket::{self, SetupSocket};
 use crate::cm::table::ConnectionTable;
 use crate::dir::{Base, Endpoint};
 use crate::engine::jobs::Jobs;
-use crate::memory::backing::Backings;
+use crate::memory::backing::ExportedRegions;
 use crate::memory::cma::Probe;
 use crate::memory::knem::Knem;
 use crate::memory::regions::{Regions, SLOTS};
@@ -41,7 +41,7 @@ pub(crate) struct Device {
     pub(crate) regions: Arc<Regions>,
     pub(crate) windows: Arc<Windows>,
     /// Files and System V segments of the registrations that peers may map.
-    pub(crate) backings: Backings,
+    pub(crate) backings: ExportedRegions,
     pub(crate) probe: Probe,
     /// Whether this process is registered for `membarrier`, so that it executes the barrier for both processes when it
     /// sets wake-up flags.
@@ -79,9 +79,9 @@ impl Device {
             epoch: random()?,
             socket,
             fifo,
-            regions: Arc::new(Regions::new(random()? | 1)?.with(knem)),
+            regions: Arc::new(Regions::new(random()? | 1)?.with_knem(knem)),
             windows: Arc::default(),
-            backings: Backings::default(),
+            backings: ExportedRegions::default(),
             probe: Probe::new(random()?),
             barrier: crate::qp::link::offer_barrier(),
             jobs: Arc::new(Jobs::new()?),

@@ -92,7 +92,7 @@ impl MemoryRegion for Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        self.device.regions.remove(self.key, self.device.connections.announced());
+        self.device.regions.remove(self.key, self.device.connections.announces_copy());
         if self.exported {
             self.device.backings.unexport(self.key);
         }

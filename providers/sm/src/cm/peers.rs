@@ -109,7 +109,7 @@ fn peer(device: &Device, path: &Path, pid: i32, params: &ConnectParams, table: &
         offer_from,
         imports,
         watch,
-        looked: LastCheck::default(),
+        last_check: LastCheck::default(),
         #[cfg(test)]
         allowed: u32::MAX.into(),
     });

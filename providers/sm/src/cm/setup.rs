@@ -27,7 +27,7 @@ use crate::dir::endpoint_path;
 use crate::engine::jobs::Job;
 use crate::memory::regions::SLOTS;
 use crate::proto::handshake::{ConnectParams, Datagram, Geometry, ReplyResult};
-use crate::proto::machine::{Action, Delivery, Input, Machine};
+use crate::proto::machine::{ConnectionMachine, DatagramDelivery, MachineAction, MachineInput};
 use crate::qp::link::ConnectionMemory;
 use crate::settings::ByKernel;
 
@@ -69,7 +69,7 @@ fn resolve(device: &Device, address: &PeerAddress, qual: u64) -> Result<Option<P
 /// Actions that the caller of a step must carry out without the lock, and the objects that they need.
 #[derive(Default)]
 pub(crate) struct SetupActions {
-    pub(crate) actions: Vec<Action>,
+    pub(crate) actions: Vec<MachineAction>,
     pub(crate) conn: Option<Arc<dyn Conn>>,
     pub(crate) link: Option<Arc<ConnectionMemory>>,
     pub(crate) peer: PathBuf,
@@ -79,23 +79,28 @@ pub(crate) struct SetupActions {
 
 /// Passes an input to the state machine of a connection attempt, and sends the resulting datagrams. Returns the other
 /// actions (lookups, mappings, reports), which the caller carries out.
-pub(crate) fn step(device: &Device, id: u32, input: Input) -> SetupActions {
+pub(crate) fn step(device: &Device, id: u32, input: MachineInput) -> SetupActions {
     step_locked(device, device.connections.lock(), id, input)
 }
 
-fn step_locked(device: &Device, mut connections: MutexGuard<'_, Attempts>, id: u32, input: Input) -> SetupActions {
+fn step_locked(
+    device: &Device,
+    mut connections: MutexGuard<'_, Attempts>,
+    id: u32,
+    input: MachineInput,
+) -> SetupActions {
     let mut step = SetupActions::default();
     let Some(attempt) = connections.by_id.get_mut(&id) else { return step };
     let mut next = Some(input);
     while let Some(input) = next.take() {
         for action in attempt.machine.handle(input, Instant::now()) {
             match action {
-                Action::Transmit => next = Some(Input::Sent(transmit(device, attempt))),
-                Action::Send(datagram) => _ = device.socket.send(&attempt.peer, &datagram.encode(), &[]),
-                Action::Ack => acknowledge(device, id, attempt),
+                MachineAction::Transmit => next = Some(MachineInput::Sent(transmit(device, attempt))),
+                MachineAction::Send(datagram) => _ = device.socket.send(&attempt.peer, &datagram.encode(), &[]),
+                MachineAction::Ack => acknowledge(device, id, attempt),
                 // The mark must be published before the attempt is removed from the table: an acceptor that detects the
                 // removal reads the mark to find out whether the connection was established.
-                Action::Mark => attempt.link.iter().for_each(|link| {
+                MachineAction::Mark => attempt.link.iter().for_each(|link| {
                     link.mark_ended();
                     fail_point!(MarkedEnded);
                     link.reset();
@@ -124,8 +129,8 @@ fn step_locked(device: &Device, mut connections: MutexGuard<'_, Attempts>, id: u
 }
 
 /// Sends the request or the reply of an attempt.
-fn transmit(device: &Device, attempt: &Attempt) -> Delivery {
-    let Some(datagram) = attempt.machine.outgoing() else { return Delivery::Queued };
+fn transmit(device: &Device, attempt: &Attempt) -> DatagramDelivery {
+    let Some(datagram) = attempt.machine.outgoing() else { return DatagramDelivery::Queued };
     let mut fds: Vec<BorrowedFd<'_>> = attempt.fds.iter().map(|fd| fd.as_fd()).collect();
     fds.push(device.regions.fd().as_fd());
     // A descriptor grants access to the memory, so it is sent only to a directory of the same user.
@@ -134,10 +139,10 @@ fn transmit(device: &Device, attempt: &Attempt) -> Delivery {
     fail_point!(AfterRequestOrReply);
     match sent {
         Err(Errno::CONNREFUSED | Errno::NOENT | Errno::NOTDIR | Errno::PROTOTYPE | Errno::PERM | Errno::ACCESS) => {
-            Delivery::NoPeer
+            DatagramDelivery::NoPeer
         }
-        Err(Errno::AGAIN) => Delivery::Full,
-        _ => Delivery::Queued, // After any other error the datagram counts as lost, and is retransmitted.
+        Err(Errno::AGAIN) => DatagramDelivery::Full,
+        _ => DatagramDelivery::Queued, // After any other error the datagram counts as lost, and is retransmitted.
     }
 }
 
@@ -147,7 +152,7 @@ fn transmit(device: &Device, attempt: &Attempt) -> Delivery {
 fn acknowledge(device: &Device, id: u32, attempt: &Attempt) {
     let ack = Datagram::Ack { client: id, server: attempt.machine.peer_id(), token: attempt.machine.token() };
     if device.socket.send(&attempt.peer, &ack.encode(), &[]).is_err() {
-        attempt.link.iter().for_each(|link| _ = link.alive());
+        attempt.link.iter().for_each(|link| _ = link.send_heartbeat());
     }
     fail_point!(AfterAck);
 }
@@ -156,10 +161,10 @@ fn acknowledge(device: &Device, id: u32, attempt: &Attempt) {
 fn finish(device: &Device, id: u32, step: SetupActions) {
     for action in step.actions {
         match (action, &step.conn, &step.link) {
-            (Action::CleanUp, ..) => device.endpoint.base().clean_up(&step.peer),
-            (Action::Recheck, ..) => device.jobs.push(Job::Gone(id)),
-            (Action::Ended(event), Some(qp), Some(link)) => {
-                qp.break_off(Some(link));
+            (MachineAction::CleanUp, ..) => device.endpoint.base().clean_up(&step.peer),
+            (MachineAction::Recheck, ..) => device.jobs.push(Job::Gone(id)),
+            (MachineAction::Ended(event), Some(qp), Some(link)) => {
+                qp.end_locally(Some(link));
                 device.jobs.push(Job::Event(link.conn, event));
             }
             _ => {}
@@ -183,7 +188,13 @@ pub(crate) fn connect(device: &Device, qp: Arc<dyn Conn>, spec: &ConnectSpec<'_>
     let request = Datagram::Request { id, params, private_data: spec.private_data.to_vec() };
     let now = Instant::now();
     let attempt = Attempt {
-        machine: Machine::active(id, request, now + device.settings.listener_wait, device.settings.silence, now),
+        machine: ConnectionMachine::active(
+            id,
+            request,
+            now + device.settings.listener_wait,
+            device.settings.silence,
+            now,
+        ),
         conn: Some(Arc::downgrade(&qp)),
         link: Some(link.clone()),
         listener: Some((spec.address.clone(), spec.qual)),
@@ -216,16 +227,16 @@ pub(crate) fn look_up(device: &Device, id: u32, qual: Option<u64>) -> SetupActio
 /// Sends the request of an attempt to the listener on `qual` with the end point `path`; `None`: the lookup found no
 /// listener.
 fn request_at(device: &Device, id: u32, qual: u64, path: Option<PathBuf>) -> SetupActions {
-    let Some((path, token)) = path.zip(random().ok()) else { return step(device, id, Input::NotFound) };
+    let Some((path, token)) = path.zip(random().ok()) else { return step(device, id, MachineInput::NotFound) };
     if let Some(attempt) = device.connections.lock().by_id.get_mut(&id) {
         (attempt.peer, attempt.pid, attempt.watch) = (path, 0, None);
     }
-    step(device, id, Input::Found { qual, token })
+    step(device, id, MachineInput::Found { qual, token })
 }
 
 /// Rejects a request, and stores the result for repeated requests. Called by dapl or by the engine.
 pub(crate) fn refuse(device: &Device, id: u32, result: ReplyResult) {
-    finish(device, id, step(device, id, Input::Refuse(result)));
+    finish(device, id, step(device, id, MachineInput::Refuse(result)));
 }
 
 /// Accepts a request with a queue pair.
@@ -247,14 +258,14 @@ pub(crate) fn accept(device: &Device, id: u32, qp: Arc<dyn Conn>, private_data: 
     (attempt.conn, attempt.link, attempt.fds) = (Some(Arc::downgrade(&qp)), Some(link), fds.into());
     let reply = Datagram::Reply { client, server: id, token, result: ReplyResult::Accepted, accepted };
     fail_point!(BeforeReply);
-    let step = step_locked(device, connections, id, Input::Accept(reply));
+    let step = step_locked(device, connections, id, MachineInput::Accept(reply));
     finish(device, id, step);
     Ok(())
 }
 
 /// Ends a connection or attempt locally, and notifies the peer. Called by dapl or by the engine.
 pub(crate) fn close(device: &Device, link: &Arc<ConnectionMemory>) {
-    step(device, link.id, Input::Close);
+    step(device, link.id, MachineInput::Close);
 }
 
 /// Handles a connection request. Returns the id and the listener if the request is new. Rejects a request that is
@@ -275,7 +286,7 @@ pub(crate) fn requested(
         connections.by_peer.get(&key).copied()
     };
     if let Some(known) = known {
-        finish(device, known, step(device, known, Input::Repeated));
+        finish(device, known, step(device, known, MachineInput::Repeated));
         return None;
     }
     let refuse = |result| {
@@ -300,7 +311,7 @@ pub(crate) fn requested(
     };
     let watch = connections.watch(pid);
     let attempt = Attempt {
-        machine: Machine::passive(id, peer_id, params.token, device.settings.silence, Instant::now()),
+        machine: ConnectionMachine::passive(id, peer_id, params.token, device.settings.silence, Instant::now()),
         conn: None,
         link: None,
         listener: None,

@@ -13,8 +13,8 @@ use dapl::provider::PeerAddress;
 use parking_lot::Mutex;
 
 use crate::cq::PolledConnection;
-use crate::proto::machine::Machine;
-use crate::qp::link::{ConnectionMemory, Copier, Peer, PeerSide, PidWatch};
+use crate::proto::machine::ConnectionMachine;
+use crate::qp::link::{ConnectionMemory, CopyingPeer, Peer, PeerSide, PidWatch};
 
 /// The functions of a queue pair that connection attempts and the engine call. It is a trait because the calls go both
 /// ways: queue pairs start and end attempts, and attempts call queue pairs.
@@ -31,7 +31,7 @@ pub(crate) trait Conn: PolledConnection {
     fn begin(&self, link: Arc<ConnectionMemory>);
     /// Ends the connection locally, if it is the connection `which` or `which` is `None`. Flushes all posted work; later
     /// posts are flushed immediately. Returns the memory of the ended connection.
-    fn break_off(&self, which: Option<&Arc<ConnectionMemory>>) -> Option<Arc<ConnectionMemory>>;
+    fn end_locally(&self, which: Option<&Arc<ConnectionMemory>>) -> Option<Arc<ConnectionMemory>>;
     /// Starts data transfer. Called after ESTABLISHED was reported.
     fn open(&self, link: &Arc<ConnectionMemory>);
     /// Called when the peer has ended the connection. Receives the messages that the peer had sent, then flushes all
@@ -44,7 +44,7 @@ const MAX_ATTEMPTS: usize = 65_000;
 
 /// A connection attempt or connection.
 pub(crate) struct Attempt {
-    pub(crate) machine: Machine,
+    pub(crate) machine: ConnectionMachine,
     pub(crate) conn: Option<Weak<dyn Conn>>,
     pub(crate) link: Option<Arc<ConnectionMemory>>,
     /// Address and qualifier of the listener; `None` if the peer is the active side.
@@ -97,7 +97,7 @@ impl RequestHistory {
 #[derive(Default)]
 pub(crate) struct EndedPeers {
     /// Each peer, with the time since which it has marked the end and announces no copy; `None` before.
-    peers: VecDeque<(Copier, Option<Instant>)>,
+    peers: VecDeque<(CopyingPeer, Option<Instant>)>,
 }
 
 impl EndedPeers {
@@ -106,7 +106,7 @@ impl EndedPeers {
     /// Time without an announced copy, after the peer's mark of the end, after which no thread of the peer copies.
     const STOP_TIME: Duration = Duration::from_millis(100);
 
-    fn push(&mut self, peer: Copier, now: Instant) {
+    fn push(&mut self, peer: CopyingPeer, now: Instant) {
         while self.peers.len() >= Self::MAX_PEERS
             || self.peers.front_mut().is_some_and(|first| Self::has_stopped_copying(first, now))
         {
@@ -115,7 +115,7 @@ impl EndedPeers {
         self.peers.push_back((peer, None));
     }
 
-    fn has_stopped_copying((peer, idle): &mut (Copier, Option<Instant>), now: Instant) -> bool {
+    fn has_stopped_copying((peer, idle): &mut (CopyingPeer, Option<Instant>), now: Instant) -> bool {
         *idle = if peer.is_idle() { idle.or(Some(now)) } else { None };
         idle.is_some_and(|since| now.saturating_duration_since(since) >= Self::STOP_TIME)
     }
@@ -240,13 +240,13 @@ impl ConnectionTable {
 
     /// Returns a predicate: whether a peer is copying with a key. At its first call the predicate stores the list of
     /// peers.
-    pub(crate) fn announced(&self) -> impl Fn(u32) -> bool + '_ {
+    pub(crate) fn announces_copy(&self) -> impl Fn(u32) -> bool + '_ {
         let copiers = std::cell::OnceCell::new();
         move |key| copiers.get_or_init(|| self.copiers()).iter().any(|peer| peer.copies_with(key))
     }
 
     /// Returns the peers that may copy with local keys.
-    fn copiers(&self) -> Vec<Copier> {
+    fn copiers(&self) -> Vec<CopyingPeer> {
         let table = self.lock();
         let links = table.by_id.values().filter_map(|attempt| attempt.link.as_ref()?.copier());
         links.chain(table.ended.peers.iter().map(|(peer, _)| peer.clone())).collect()

@@ -27,8 +27,8 @@ use crate::engine::stalls::Stalls;
 use crate::engine::wake::WakeResult;
 use crate::memory::exchange;
 use crate::proto::handshake::{ConnectParams, Datagram, DecodeError, ReplyResult};
-use crate::proto::machine::{Action, Input};
-use crate::proto::message::Note;
+use crate::proto::machine::{MachineAction, MachineInput};
+use crate::proto::message::FifoWord;
 use crate::qp::link::ConnectionMemory;
 
 /// Interval at which the engine checks whether a consumer still polls.
@@ -149,7 +149,7 @@ impl Engine {
             self.device.regions.ticker.tick(self.next_tick.is_some());
         }
         for id in self.device.connections.due(now) {
-            self.step(id, Input::Deadline);
+            self.step(id, MachineInput::Deadline);
         }
         if self.next_alive.is_some_and(|due| due <= now) {
             self.send_heartbeats(now);
@@ -165,7 +165,7 @@ impl Engine {
             let (true, Some(link)) = (attempt.machine.is_open(), &attempt.link) else { continue };
             open += 1;
             let is_silent = attempt.machine.is_silent(link.progress(), now);
-            if is_silent || link.alive() == WakeResult::Dead {
+            if is_silent || link.send_heartbeat() == WakeResult::Dead {
                 let (ep, pid) = (attempt.conn().map_or(0, |conn| conn.ep()), link.peer_pid());
                 if is_silent {
                     let limit = self.device.settings.silence.as_millis();
@@ -222,7 +222,7 @@ impl Engine {
     fn read_words(&mut self) {
         let mut bytes = vec![0u8; FIFO_CAPACITY * 4];
         let Ok(read) = rustix::io::read(&self.device.fifo, &mut bytes[..]) else { return };
-        match Note::all(&bytes[..read]).filter(|_| read < bytes.len()) {
+        match FifoWord::decode_all(&bytes[..read]).filter(|_| read < bytes.len()) {
             Some(mut notes) => {
                 notes.dedup();
                 notes.into_iter().for_each(|note| self.noted(note));
@@ -235,11 +235,11 @@ impl Engine {
         }
     }
 
-    fn noted(&mut self, note: Note) {
-        let (Note::Wake(id) | Note::Alive(id) | Note::Reset(id)) = note;
+    fn noted(&mut self, note: FifoWord) {
+        let (FifoWord::Wake(id) | FifoWord::Alive(id) | FifoWord::Reset(id)) = note;
         // The id contains a generation, so a late word for an earlier connection matches no entry of the table.
-        self.step(id, Input::Alive);
-        self.look_at(id, matches!(note, Note::Wake(_)));
+        self.step(id, MachineInput::Alive);
+        self.look_at(id, matches!(note, FifoWord::Wake(_)));
     }
 
     fn look_at(&mut self, id: u32, serve: bool) {
@@ -299,7 +299,7 @@ impl Engine {
             }
             Datagram::Ack { client, server, token } => {
                 let known = setup::find(&self.device, &received.from, client, server, token);
-                known.into_iter().for_each(|id| self.step(id, Input::Ack));
+                known.into_iter().for_each(|id| self.step(id, MachineInput::Ack));
             }
             Datagram::Reset { from, to, token } => {
                 let known = setup::find(&self.device, &received.from, from, to, token);
@@ -342,22 +342,22 @@ impl Engine {
         accepted: Option<(ConnectParams, Vec<u8>)>,
         received: Received,
     ) {
-        let step = setup::step(&self.device, id, Input::Reply { server, result });
+        let step = setup::step(&self.device, id, MachineInput::Reply { server, result });
         match (step.actions.first(), &step.link, accepted) {
-            (Some(Action::Watch), ..) => setup::watch(&self.device, id, received.pid),
-            (Some(Action::Join), Some(link), Some((params, private_data))) => {
+            (Some(MachineAction::Watch), ..) => setup::watch(&self.device, id, received.pid),
+            (Some(MachineAction::Join), Some(link), Some((params, private_data))) => {
                 fail_point!(ReplyReceived);
                 let peer_side = peers::meet(&self.device, &received.from, received.pid, server, &params, received.fds);
                 let joined = peer_side.map(|peer_side| link.join(peer_side));
                 fail_point!(BeforeAck);
-                self.step(id, joined.map_or(Input::JoinFailed, |()| Input::Joined(private_data)));
+                self.step(id, joined.map_or(MachineInput::JoinFailed, |()| MachineInput::Joined(private_data)));
             }
             _ => self.carry_out(id, step),
         }
     }
 
     /// Passes an input to the state machine of a connection attempt, and carries out the resulting actions.
-    fn step(&mut self, id: u32, input: Input) {
+    fn step(&mut self, id: u32, input: MachineInput) {
         let step = setup::step(&self.device, id, input);
         self.carry_out(id, step);
     }
@@ -365,17 +365,17 @@ impl Engine {
     fn carry_out(&mut self, id: u32, step: SetupActions) {
         for action in step.actions {
             match (action, &step.conn, &step.link) {
-                (Action::Lookup, ..) => self.look_up(id, None),
-                (Action::LookupQual(qual), ..) => self.look_up(id, Some(qual)),
-                (Action::CleanUp, ..) => self.device.endpoint.base().clean_up(&step.peer),
-                (Action::Recheck, ..) => self.device.jobs.push(Job::Gone(id)),
-                (Action::Established(private_data), Some(qp), Some(link)) => {
+                (MachineAction::Lookup, ..) => self.look_up(id, None),
+                (MachineAction::LookupQual(qual), ..) => self.look_up(id, Some(qual)),
+                (MachineAction::CleanUp, ..) => self.device.endpoint.base().clean_up(&step.peer),
+                (MachineAction::Recheck, ..) => self.device.jobs.push(Job::Gone(id)),
+                (MachineAction::Established(private_data), Some(qp), Some(link)) => {
                     self.established(id, &**qp, link, &private_data);
                 }
-                (Action::Rejected(data), Some(qp), Some(link)) if qp.peer_ended(link).is_some() => {
+                (MachineAction::Rejected(data), Some(qp), Some(link)) if qp.peer_ended(link).is_some() => {
                     self.device.sink.event(link.conn, ConnectionEvent::PeerRejected, data.bytes());
                 }
-                (Action::Ended(event), Some(qp), Some(link)) => {
+                (MachineAction::Ended(event), Some(qp), Some(link)) => {
                     if let Some(is_faulty) = qp.peer_ended(link) {
                         let event = if is_faulty { ConnectionEvent::Broken } else { event };
                         self.device.sink.event(link.conn, event, &[]);
@@ -416,7 +416,7 @@ impl Engine {
     /// begun another connection, which has another id.
     fn drained(&self, id: u32) {
         if let Some((qp, link)) = self.conn(id)
-            && qp.break_off(Some(&link)).is_some()
+            && qp.end_locally(Some(&link)).is_some()
         {
             setup::close(&self.device, &link);
             self.device.sink.event(link.conn, ConnectionEvent::Disconnected, &[]);
@@ -428,9 +428,9 @@ impl Engine {
         // The acknowledgement may be lost or arrive later than the end. If the requester has marked the end on its
         // control line, the connection was established, which implies the acknowledgement.
         if self.conn(id).is_some_and(|(_, link)| link.is_reset()) {
-            self.step(id, Input::Ack);
+            self.step(id, MachineInput::Ack);
         }
-        self.step(id, Input::Gone);
+        self.step(id, MachineInput::Gone);
     }
 
     pub(crate) fn process_died(&mut self, pid: i32) {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::{Errno, ReadWriteFlags};
 
-use crate::proto::message::Note;
+use crate::proto::message::FifoWord;
 
 /// Result of a write.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -28,7 +28,7 @@ const NO_SIGNAL: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x100);
 static KNOWS_FLAG: AtomicBool = AtomicBool::new(true);
 
 /// Writes one word to a peer's FIFO. Never blocks.
-pub(crate) fn write_word(fifo: &OwnedFd, note: Note) -> WakeResult {
+pub(crate) fn write_word(fifo: &OwnedFd, note: FifoWord) -> WakeResult {
     let word = note.encode();
     if KNOWS_FLAG.load(Ordering::Relaxed) {
         // Offset -1 means the current position; a pipe supports no other offset.
@@ -81,10 +81,10 @@ mod tests {
     #[test]
     fn fifo_word_arrives_with_its_four_bytes() {
         let (reader, writer) = fifo();
-        assert_eq!(write_word(&writer, Note::Wake(5)), WakeResult::Sent);
+        assert_eq!(write_word(&writer, FifoWord::Wake(5)), WakeResult::Sent);
         let mut word = [0; 4];
         assert_eq!(rustix::io::read(&reader, &mut word), Ok(4));
-        assert_eq!(Note::decode(word), Some(Note::Wake(5)));
+        assert_eq!(FifoWord::decode(word), Some(FifoWord::Wake(5)));
     }
 
     #[test]
@@ -94,7 +94,7 @@ mod tests {
         let before = unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
         let (reader, writer) = fifo();
         drop(reader);
-        assert_eq!(write_word(&writer, Note::Alive(1)), WakeResult::Dead);
+        assert_eq!(write_word(&writer, FifoWord::Alive(1)), WakeResult::Dead);
         assert_eq!(without_sigpipe(|| verdict(rustix::io::write(&writer, &[0; 4]))), WakeResult::Dead);
         // SAFETY: `before` is the disposition that `signal` has returned above.
         unsafe { libc::signal(libc::SIGPIPE, before) };
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn full_fifo_is_reported_as_full_and_not_as_dead() {
         let (_reader, writer) = fifo();
-        while write_word(&writer, Note::Wake(1)) == WakeResult::Sent {}
-        assert_eq!(write_word(&writer, Note::Wake(1)), WakeResult::Full);
+        while write_word(&writer, FifoWord::Wake(1)) == WakeResult::Sent {}
+        assert_eq!(write_word(&writer, FifoWord::Wake(1)), WakeResult::Full);
     }
 }

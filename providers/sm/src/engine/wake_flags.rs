@@ -11,13 +11,13 @@ use dapl::runtime::sync::{AtomicU64, Ordering, fence};
 use rustix::thread::MembarrierCommand;
 
 /// Flag: the peer must send a wake-up after publishing a request or ending the connection.
-pub(crate) const WANT_REQUESTS: u64 = 1;
+pub(crate) const WAKE_ON_REQUESTS: u64 = 1;
 /// Flag: the peer must send a wake-up after it has consumed a request of this process, or has written a response.
-pub(crate) const WANT_PROGRESS: u64 = 2;
+pub(crate) const WAKE_ON_PROGRESS: u64 = 2;
 /// Number of bits below the epoch in a flag word.
 const EPOCH_SHIFT: u32 = 2;
 /// Flag word after [`WakeFlags::preset`]: both flags, in epoch 1.
-const PRESET: u64 = 1 << EPOCH_SHIFT | WANT_REQUESTS | WANT_PROGRESS;
+const PRESET: u64 = 1 << EPOCH_SHIFT | WAKE_ON_REQUESTS | WAKE_ON_PROGRESS;
 
 /// Registers this process, so that other processes can execute a barrier on its CPUs (`membarrier`). Returns false if
 /// the kernel does not support this.
@@ -123,16 +123,16 @@ mod tests {
         for membarrier in [false, true] {
             let (line, sleeper, publisher) = (AtomicU64::new(0), WakeFlags::default(), WakeFlags::default());
             let sends = |want| publisher.must_wake(&line, want, membarrier);
-            assert!(!sends(WANT_REQUESTS), "no flag is set");
-            sleeper.set(&line, WANT_REQUESTS, membarrier);
-            assert!(!sends(WANT_PROGRESS), "only the other flag is set");
-            assert!(sends(WANT_REQUESTS));
-            assert!(!sends(WANT_REQUESTS), "one word is sent per epoch");
-            sleeper.set(&line, WANT_REQUESTS | WANT_PROGRESS, membarrier);
-            assert!(sends(WANT_PROGRESS), "the flag was set in a new epoch");
-            sleeper.set(&line, WANT_REQUESTS, membarrier);
+            assert!(!sends(WAKE_ON_REQUESTS), "no flag is set");
+            sleeper.set(&line, WAKE_ON_REQUESTS, membarrier);
+            assert!(!sends(WAKE_ON_PROGRESS), "only the other flag is set");
+            assert!(sends(WAKE_ON_REQUESTS));
+            assert!(!sends(WAKE_ON_REQUESTS), "one word is sent per epoch");
+            sleeper.set(&line, WAKE_ON_REQUESTS | WAKE_ON_PROGRESS, membarrier);
+            assert!(sends(WAKE_ON_PROGRESS), "the flag was set in a new epoch");
+            sleeper.set(&line, WAKE_ON_REQUESTS, membarrier);
             sleeper.withdraw(&line);
-            assert!(!sends(WANT_REQUESTS), "the sleeper polls again");
+            assert!(!sends(WAKE_ON_REQUESTS), "the sleeper polls again");
         }
     }
 
@@ -140,11 +140,13 @@ mod tests {
     fn preset_flags_get_one_wake_up_and_hold_until_they_change() {
         let (line, sleeper, publisher) = (AtomicU64::new(0), WakeFlags::default(), WakeFlags::default());
         sleeper.preset(&line);
-        assert!(WakeFlags::is_preset(&line) && WakeFlags::wants(&line, WANT_REQUESTS | WANT_PROGRESS));
-        assert!(publisher.must_wake(&line, WANT_REQUESTS, true) && !publisher.must_wake(&line, WANT_PROGRESS, true));
+        assert!(WakeFlags::is_preset(&line) && WakeFlags::wants(&line, WAKE_ON_REQUESTS | WAKE_ON_PROGRESS));
+        assert!(
+            publisher.must_wake(&line, WAKE_ON_REQUESTS, true) && !publisher.must_wake(&line, WAKE_ON_PROGRESS, true)
+        );
         assert!(WakeFlags::is_preset(&line), "the publisher does not change the sleeper's flags");
-        sleeper.set(&line, WANT_REQUESTS, true);
-        assert!(!WakeFlags::is_preset(&line) && publisher.must_wake(&line, WANT_REQUESTS, true), "the next epoch");
+        sleeper.set(&line, WAKE_ON_REQUESTS, true);
+        assert!(!WakeFlags::is_preset(&line) && publisher.must_wake(&line, WAKE_ON_REQUESTS, true), "the next epoch");
         sleeper.preset(&line);
         sleeper.withdraw(&line);
         assert!(!WakeFlags::is_preset(&line));
@@ -167,7 +169,7 @@ mod interleavings {
 
     use super::*;
     use crate::memory::map::Map;
-    use crate::proto::message::{Header, Kind};
+    use crate::proto::message::{Header, MessageKind};
     use crate::qp::ring::{Peeked, Reader, RingLayout, SlotFields, Writer};
     use dapl::runtime::sync::Mutex;
 
@@ -245,8 +247,11 @@ mod interleavings {
                 let wake_flags = WakeFlags::default();
                 for n in 0..MESSAGES {
                     barrier::compiler();
-                    writer.push(Header::plain(Kind::Send, 8), &SlotFields { total: Some(n), ..SlotFields::default() });
-                    if wake_flags.must_wake(line.word(0), WANT_REQUESTS, membarrier) {
+                    writer.push(
+                        Header::plain(MessageKind::Send, 8),
+                        &SlotFields { total: Some(n), ..SlotFields::default() },
+                    );
+                    if wake_flags.must_wake(line.word(0), WAKE_ON_REQUESTS, membarrier) {
                         fifo.wake();
                     }
                     barrier::compiler();
@@ -254,17 +259,17 @@ mod interleavings {
                 kernel::leave();
             })
         };
-        while reader.taken() < MESSAGES {
+        while reader.consumed() < MESSAGES {
             if reader.peek() == Peeked::Empty {
                 // Same condition as in `QpCore::arm`: preset flags suffice until the reader has consumed an entry.
-                if reader.taken() > 0 || !WakeFlags::is_preset(line.word(0)) {
-                    wake_flags.set(line.word(0), WANT_REQUESTS, membarrier);
+                if reader.consumed() > 0 || !WakeFlags::is_preset(line.word(0)) {
+                    wake_flags.set(line.word(0), WAKE_ON_REQUESTS, membarrier);
                 }
                 if reader.peek() == Peeked::Empty {
                     fifo.sleep();
                 }
             } else {
-                assert_eq!(reader.fields().total, Some(reader.taken()));
+                assert_eq!(reader.fields().total, Some(reader.consumed()));
                 reader.advance();
             }
         }

@@ -17,27 +17,27 @@ use dapl::provider::Region;
 use dapl::runtime::mappings::{self, BackingFile};
 use parking_lot::Mutex;
 
-use crate::memory::mapped::{is_steady, memory_device, segment_size};
+use crate::memory::mapped::{has_fixed_length, memory_device, segment_size};
 
 /// A registered region, and the memfd or System V segment that contains it.
 #[derive(Clone, Debug)]
-pub(crate) struct Backing {
+pub(crate) struct RegionBacking {
     pub(crate) region: Region,
     /// Offset in bytes of the region in `store`.
     pub(crate) offset: u64,
-    pub(crate) store: Store,
+    pub(crate) store: BackingStore,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Store {
-    Memory(Arc<Memory>),
+pub(crate) enum BackingStore {
+    OpenMemfd(Arc<OpenMemfd>),
     /// The System V segment with this id.
     Segment(i32),
 }
 
 /// A memfd that was opened again for export.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct OpenMemfd {
     pub(crate) file: File,
     inode: u64,
     writable: bool,
@@ -45,12 +45,12 @@ pub(crate) struct Memory {
 
 /// The registrations of an IA that can be exported, by key.
 #[derive(Debug, Default)]
-pub(crate) struct Backings(Mutex<HashMap<u32, Backing>>);
+pub(crate) struct ExportedRegions(Mutex<HashMap<u32, RegionBacking>>);
 
-impl Backings {
+impl ExportedRegions {
     /// Finds the memfd or System V segment of a region. `None`: there is none that peers could map for reading and, if
     /// `write` is set, for writing.
-    pub(crate) fn find(&self, region: Region, write: bool) -> Option<Backing> {
+    pub(crate) fn find(&self, region: Region, write: bool) -> Option<RegionBacking> {
         let behind = mappings::backing_file(region)?;
         if Some(behind.device) != memory_device() {
             return None; // Other files are not exported, because any process with access could truncate them.
@@ -58,29 +58,32 @@ impl Backings {
         let store = if behind.name.starts_with("/SYSV") {
             let id = i32::try_from(behind.inode).ok()?;
             segment_size(id).filter(|size| behind.offset.checked_add(region.length).is_some_and(|end| end <= *size))?;
-            Store::Segment(id)
+            BackingStore::Segment(id)
         } else {
-            let memory = self.known(behind.inode, write).or_else(|| open(&behind, write))?;
-            is_steady(&memory.file, behind.offset, region.length, write).then_some(Store::Memory(memory))?
+            let memory = self.find_open(behind.inode, write).or_else(|| open(&behind, write))?;
+            has_fixed_length(&memory.file, behind.offset, region.length, write)
+                .then_some(BackingStore::OpenMemfd(memory))?
         };
-        Some(Backing { region, offset: behind.offset, store })
+        Some(RegionBacking { region, offset: behind.offset, store })
     }
 
     /// Returns the memfd if another registration has already opened it, so that all registrations of the file share one
     /// descriptor.
-    fn known(&self, inode: u64, writable: bool) -> Option<Arc<Memory>> {
+    fn find_open(&self, inode: u64, writable: bool) -> Option<Arc<OpenMemfd>> {
         self.0.lock().values().find_map(|backing| match &backing.store {
-            Store::Memory(memory) if (memory.inode, memory.writable) == (inode, writable) => Some(memory.clone()),
+            BackingStore::OpenMemfd(memory) if (memory.inode, memory.writable) == (inode, writable) => {
+                Some(memory.clone())
+            }
             _ => None,
         })
     }
 
     /// Permits peers to request a mapping of the registration with this key.
-    pub(crate) fn export(&self, key: u32, backing: Backing) {
+    pub(crate) fn export(&self, key: u32, backing: RegionBacking) {
         self.0.lock().insert(key, backing);
     }
 
-    pub(crate) fn get(&self, key: u32) -> Option<Backing> {
+    pub(crate) fn get(&self, key: u32) -> Option<RegionBacking> {
         self.0.lock().get(&key).cloned()
     }
 
@@ -93,7 +96,7 @@ impl Backings {
 
 /// Opens a memfd again, through a descriptor of this process. Other files are not opened, because closing another file
 /// would release the program's POSIX record locks on it.
-fn open(behind: &BackingFile, write: bool) -> Option<Arc<Memory>> {
+fn open(behind: &BackingFile, write: bool) -> Option<Arc<OpenMemfd>> {
     let is_it = |path: &Path| {
         let named =
             std::fs::read_link(path).is_ok_and(|name| name.as_os_str().as_encoded_bytes().starts_with(b"/memfd:"));
@@ -105,7 +108,7 @@ fn open(behind: &BackingFile, write: bool) -> Option<Arc<Memory>> {
     let file = OpenOptions::new().read(true).write(write).custom_flags(flags).open(path).ok()?;
     // Another thread may have closed the descriptor after the search, and opened another file with the same number.
     let is_still = file.metadata().is_ok_and(|found| is_file(&found, behind));
-    is_still.then(|| Arc::new(Memory { file, inode: behind.inode, writable: write }))
+    is_still.then(|| Arc::new(OpenMemfd { file, inode: behind.inode, writable: write }))
 }
 
 fn is_file(found: &std::fs::Metadata, behind: &BackingFile) -> bool {

@@ -17,8 +17,8 @@ use dapl_software::memory::rights::{AccessRight, KeyEntry};
 use crate::cm::socket::{self, Received};
 use crate::cm::table::Attempt;
 use crate::device::Device;
-use crate::memory::backing::{Backing, Store};
-use crate::memory::mapped::{Mapped, segment_space};
+use crate::memory::backing::{BackingStore, RegionBacking};
+use crate::memory::mapped::{PeerMapping, segment_space};
 use crate::proto::handshake::{Datagram, ExportDescription, ExportedObject};
 use crate::qp::link::{Peer, PeerSide};
 
@@ -38,7 +38,7 @@ pub(crate) fn request_mapping(device: &Device, id: u32, key: u32) {
     let Some(imports) = &peer.imports else { return };
     imports.forget_revoked(|key| peer.regions.entry(key).is_some());
     if device.socket.send(&peer.path, &request.encode(), &[]).is_err() {
-        imports.withdraw(key);
+        imports.cancel_request(key);
     }
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn on_mapping_request(device: &Device, request: &Datagram, sender: &P
     let backing = entry.and_then(|entry| device.backings.get(key).filter(|known| known.region == entry.region));
     let export = backing.as_ref().and_then(export);
     let mut fds: Vec<BorrowedFd<'_>> = Vec::new();
-    if let Some(Backing { store: Store::Memory(memory), .. }) = &backing {
+    if let Some(RegionBacking { store: BackingStore::OpenMemfd(memory), .. }) = &backing {
         fds.push(memory.file.as_fd());
     }
     let reply = Datagram::MappingReply { from: to, to: from, token, key, export };
@@ -65,11 +65,11 @@ pub(crate) fn on_mapping_request(device: &Device, request: &Datagram, sender: &P
         .and_then(|()| device.socket.send(sender, &reply.encode(), &fds));
 }
 
-fn export(backing: &Backing) -> Option<ExportDescription> {
-    let Backing { region: Region { address, length }, offset, store } = backing;
+fn export(backing: &RegionBacking) -> Option<ExportDescription> {
+    let RegionBacking { region: Region { address, length }, offset, store } = backing;
     let object = match store {
-        Store::Memory(_) => ExportedObject::Descriptor,
-        Store::Segment(id) => ExportedObject::Segment { id: u32::try_from(*id).ok()?, space: segment_space()? },
+        BackingStore::OpenMemfd(_) => ExportedObject::Descriptor,
+        BackingStore::Segment(id) => ExportedObject::Segment { id: u32::try_from(*id).ok()?, space: segment_space()? },
     };
     Some(ExportDescription { address: *address, length: *length, offset: *offset, object })
 }
@@ -88,7 +88,7 @@ pub(crate) fn on_mapping_reply(device: &Device, reply: &Datagram, received: &Rec
             peer.path.display()
         );
     }
-    imports.settle(key, mapped.and_then(Result::ok));
+    imports.record_reply(key, mapped.and_then(Result::ok));
 }
 
 /// Maps the region that a peer exports, if the reply matches the peer's table of registrations.
@@ -98,21 +98,21 @@ fn map(
     key: u32,
     export: &ExportDescription,
     received: &Received,
-) -> Result<Mapped, &'static str> {
+) -> Result<PeerMapping, &'static str> {
     let region = Region { address: export.address, length: export.length };
     let says =
         || peer.regions.entry(key).filter(|entry| entry.is_exported() && entry.pd() == pd && entry.region == region);
     let entry = says().ok_or("the region differs from that of the key")?;
     let writable = entry.grants(AccessRight::RemoteWrite);
     let mapped = match (export.object, &received.fds[..]) {
-        (ExportedObject::Descriptor, [file]) => Mapped::of_file(file, export.offset, region, writable),
+        (ExportedObject::Descriptor, [file]) => PeerMapping::of_file(file, export.offset, region, writable),
         (ExportedObject::Descriptor, _) => Err("the descriptor is missing"),
         (ExportedObject::Segment { space, .. }, _) if Some(space) != segment_space() => {
             Err("the segment belongs to another IPC namespace")
         }
         (ExportedObject::Segment { id, .. }, _) => {
             let id = i32::try_from(id).map_err(|_| "invalid segment id")?;
-            Mapped::of_segment(id, export.offset, region, writable)
+            PeerMapping::of_segment(id, export.offset, region, writable)
         }
     }?;
     // If the peer has revoked the key meanwhile, the file may contain memory that this connection must not access.

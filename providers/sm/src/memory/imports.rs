@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::memory::mapped::{MAX_MAPPED_BYTES, Mapped};
+use crate::memory::mapped::{MAX_MAPPED_BYTES, PeerMapping};
 
 /// Maximum number of keys per peer, mapped or not.
 const MAX_KEYS: usize = 256;
@@ -30,7 +30,7 @@ enum ImportState {
     Requested(u8),
     /// The owner did not grant the mapping, or the reply was invalid. Number of heartbeat intervals since then.
     Refused(u8),
-    Mapped(Arc<Mapped>),
+    Mapped(Arc<PeerMapping>),
 }
 
 /// Imported mappings of one peer, by key.
@@ -40,7 +40,7 @@ pub(crate) struct Imports(Mutex<HashMap<u32, ImportState>>);
 /// Result of a lookup.
 #[derive(Debug)]
 pub(crate) enum ImportLookup {
-    Mapped(Arc<Mapped>),
+    Mapped(Arc<PeerMapping>),
     /// There is no mapping, and the key was marked as requested. The caller must send the request.
     MustRequest,
     /// There is no mapping, and none may be requested.
@@ -65,7 +65,7 @@ impl Imports {
     }
 
     /// Forgets a request that could not be sent, so that the next lookup requests the mapping again.
-    pub(crate) fn withdraw(&self, key: u32) {
+    pub(crate) fn cancel_request(&self, key: u32) {
         let mut imports = self.0.lock();
         if let Some(ImportState::Requested(_)) = imports.get(&key) {
             imports.remove(&key);
@@ -79,7 +79,7 @@ impl Imports {
 
     /// Records the reply to a request; `None`: not granted, or invalid. A mapping that would exceed the limit of mapped
     /// bytes per peer is dropped, and the key is recorded as refused.
-    pub(crate) fn settle(&self, key: u32, mapped: Option<Mapped>) {
+    pub(crate) fn record_reply(&self, key: u32, mapped: Option<PeerMapping>) {
         let mut imports = self.0.lock();
         let spans = |export: &ImportState| if let ImportState::Mapped(mapped) = export { mapped.span() } else { 0 };
         let space = MAX_MAPPED_BYTES - imports.values().map(spans).sum::<u64>();
@@ -126,11 +126,11 @@ mod tests {
 
     use super::*;
 
-    fn mapped(length: u64) -> Mapped {
+    fn mapped(length: u64) -> PeerMapping {
         let file = rustix::fs::memfd_create("imports", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
         rustix::fs::ftruncate(&file, length).unwrap();
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
-        Mapped::of_file(&file, 0, Region { address: 4096, length }, true).unwrap()
+        PeerMapping::of_file(&file, 0, Region { address: 4096, length }, true).unwrap()
     }
 
     #[test]
@@ -138,21 +138,21 @@ mod tests {
         let imports = Imports::default();
         let must_request = |key| matches!(imports.find(key), ImportLookup::MustRequest);
         assert!(!imports.is_requested(1) && must_request(1) && imports.is_requested(1) && !must_request(1));
-        imports.withdraw(1);
+        imports.cancel_request(1);
         assert!(must_request(1));
-        imports.settle(1, None);
+        imports.record_reply(1, None);
         assert!(!must_request(1) && !imports.is_requested(1), "a refused key is not requested again immediately");
-        imports.withdraw(1);
+        imports.cancel_request(1);
         assert!(!must_request(1));
         (1..REFUSAL_TICKS).for_each(|_| imports.tick());
         assert!(!must_request(1));
         imports.tick();
         assert!(must_request(1), "the refusal has expired");
-        imports.settle(1, None);
+        imports.record_reply(1, None);
         assert!(must_request(2));
         (0..REQUEST_TICKS).for_each(|_| imports.tick());
         assert!(must_request(2) && !must_request(1));
-        imports.settle(2, Some(mapped(4096)));
+        imports.record_reply(2, Some(mapped(4096)));
         (0..REQUEST_TICKS).for_each(|_| imports.tick());
         assert!(matches!(imports.find(2), ImportLookup::Mapped(_)));
     }
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(
             (0..1000)
                 .filter(|key| must_request(*key) && {
-                    imports.settle(*key, None);
+                    imports.record_reply(*key, None);
                     true
                 })
                 .count(),
@@ -175,7 +175,7 @@ mod tests {
         imports.forget_revoked(|key| key == 7);
         assert!(!must_request(7) && must_request(8));
         for (key, expected) in [(1, 1), (2, 1), (3, 2)] {
-            imports.settle(key, Some(mapped(if key == 3 { 4096 } else { MAX_MAPPED_BYTES - 4096 })));
+            imports.record_reply(key, Some(mapped(if key == 3 { 4096 } else { MAX_MAPPED_BYTES - 4096 })));
             assert_eq!(imports.mapped(), expected, "{key}");
         }
     }
@@ -184,7 +184,7 @@ mod tests {
     fn revoked_mapping_is_removed_after_its_last_copy() {
         let imports = Imports::default();
         assert!(matches!(imports.find(1), ImportLookup::MustRequest));
-        imports.settle(1, Some(mapped(4096)));
+        imports.record_reply(1, Some(mapped(4096)));
         let ImportLookup::Mapped(held) = imports.find(1) else { panic!() };
         let watched = Arc::downgrade(&held);
         imports.forget_revoked(|_| false);

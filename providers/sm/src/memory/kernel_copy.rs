@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use dapl::provider::Segment;
 
 use crate::memory::cma::{self, CopyError, Direction};
-use crate::memory::regions::{Regions, Target};
+use crate::memory::regions::{AccessTarget, Regions};
 use crate::qp::link::Peer;
 
 /// Whether a kernel method can access the peer's memory with this key.
@@ -28,7 +28,7 @@ pub(crate) unsafe fn copy(
     peer: &Peer,
     direction: Direction,
     piece: &Segment,
-    target: &Target,
+    target: &AccessTarget,
 ) -> Result<(), CopyError> {
     if peer.knem.load(Ordering::Relaxed)
         && let Some(knem) = regions.knem()

@@ -27,7 +27,7 @@ const MAGIC: u32 = b'K' as u32;
 /// Result of [`GET_INFO`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Info {
+pub(crate) struct KnemInfo {
     version: u32,
     features: u32,
     ignored_flags: u32,
@@ -37,7 +37,7 @@ pub(crate) struct Info {
 /// A range of this process's memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Piece {
+pub(crate) struct KnemSegment {
     pub(crate) address: u64,
     pub(crate) length: u64,
 }
@@ -77,8 +77,8 @@ pub(crate) const SUCCESS: u32 = 1;
 pub(crate) const FAILED: u32 = 2;
 
 /// The calls of the device. It is a trait because tests replace the device.
-pub(crate) trait Calls: Debug + Send + Sync {
-    fn info(&self, info: &mut Info) -> io::Result<()>;
+pub(crate) trait KnemCalls: Debug + Send + Sync {
+    fn info(&self, info: &mut KnemInfo) -> io::Result<()>;
     fn create(&self, region: &mut CreateRegion) -> io::Result<()>;
     fn destroy(&self, cookie: u64) -> io::Result<()>;
     fn copy(&self, copy: &mut InlineCopy) -> io::Result<()>;
@@ -100,13 +100,13 @@ impl KnemDevice {
 }
 
 // The direction flags are those that the driver implements. The description of the public interface says the opposite.
-const GET_INFO: libc::Ioctl = libc::_IOW::<Info>(MAGIC, 0x10);
+const GET_INFO: libc::Ioctl = libc::_IOW::<KnemInfo>(MAGIC, 0x10);
 const CREATE_REGION: libc::Ioctl = libc::_IOWR::<CreateRegion>(MAGIC, 0x21);
 const DESTROY_REGION: libc::Ioctl = libc::_IOR::<u64>(MAGIC, 0x22);
 const INLINE_COPY: libc::Ioctl = libc::_IOR::<InlineCopy>(MAGIC, 0x33);
 
-impl Calls for KnemDevice {
-    fn info(&self, info: &mut Info) -> io::Result<()> {
+impl KnemCalls for KnemDevice {
+    fn info(&self, info: &mut KnemInfo) -> io::Result<()> {
         self.call(GET_INFO, info)
     }
 
@@ -125,7 +125,7 @@ impl Calls for KnemDevice {
 
 /// The open KNEM device. Its version is supported.
 #[derive(Debug)]
-pub(crate) struct Knem(Box<dyn Calls>);
+pub(crate) struct Knem(Box<dyn KnemCalls>);
 
 impl Knem {
     /// Opens the device. `None`: there is no device, or this process may not use it.
@@ -146,8 +146,8 @@ impl Knem {
         }
     }
 
-    fn with_device(calls: Box<dyn Calls>) -> Option<Self> {
-        let mut info = Info::default();
+    fn with_device(calls: Box<dyn KnemCalls>) -> Option<Self> {
+        let mut info = KnemInfo::default();
         match calls.info(&mut info) {
             Ok(()) if info.version >= MIN_VERSION => Some(Knem(calls)),
             Ok(()) => {
@@ -170,7 +170,7 @@ impl Knem {
         if region.length == 0 || !(read || write) {
             return 0;
         }
-        let piece = Piece { address: region.address, length: region.length };
+        let piece = KnemSegment { address: region.address, length: region.length };
         let bit = |granted, bit: i32| if granted { bit as u32 } else { 0 };
         let mut create = CreateRegion {
             pieces: (&raw const piece) as u64,
@@ -213,7 +213,7 @@ impl Knem {
         len: usize,
     ) -> Result<(), CopyError> {
         let (begin, last) = (len as u64 - 1, local + len as u64 - 1);
-        let both = [Piece { address: local, length: begin }, Piece { address: last, length: 1 }];
+        let both = [KnemSegment { address: local, length: begin }, KnemSegment { address: last, length: 1 }];
         // The device rejects an empty piece.
         let pieces = if begin == 0 { &both[1..] } else { &both[..] };
         let mut copy = InlineCopy {
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn structures_match_the_device_interface() {
-        assert_eq!((size_of::<Info>(), size_of::<Piece>(), align_of::<Piece>()), (16, 16, 8));
+        assert_eq!((size_of::<KnemInfo>(), size_of::<KnemSegment>(), align_of::<KnemSegment>()), (16, 16, 8));
         assert_eq!(size_of::<CreateRegion>(), 32);
         assert_eq!(
             [

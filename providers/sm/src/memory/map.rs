@@ -161,7 +161,7 @@ impl Map {
     }
 
     /// Makes dequeues watch the word at `offset`, in which the peer counts the requests that it has consumed.
-    pub(crate) fn show_taken(&self, offset: usize, watch: &RingWatch) {
+    pub(crate) fn watch_consumed(&self, offset: usize, watch: &RingWatch) {
         if self.stays_readable {
             // SAFETY: `stays_readable`: the word can be read while this process runs, even after the area is dropped.
             unsafe { watch.set_taken(self.word(offset)) };
@@ -201,7 +201,7 @@ impl<const WORDS: usize> Slots<WORDS> {
 
     /// Makes dequeues watch slot `index`. `lap` is the upper half of the slot's first word when the slot is filled.
     #[inline(always)]
-    pub(crate) fn show(&self, index: u64, watch: &RingWatch, lap: u32) {
+    pub(crate) fn watch_slot(&self, index: u64, watch: &RingWatch, lap: u32) {
         if self.stays_readable {
             // SAFETY: `stays_readable`: the word can be read while this process runs, even after the area is dropped.
             unsafe { watch.set_next(&self.words(index)[0], lap) };
@@ -231,14 +231,14 @@ impl<const WORDS: usize> Slots<WORDS> {
 
     /// Prefetches the cache line of a slot that contains byte `OFFSET`, for reading.
     #[inline(always)]
-    pub(crate) fn fetch_line<const OFFSET: usize>(slot: &[AtomicU64; WORDS]) {
+    pub(crate) fn prefetch_line<const OFFSET: usize>(slot: &[AtomicU64; WORDS]) {
         const { assert!(OFFSET < WORDS * 8) };
         prefetch(std::ptr::from_ref(slot).cast::<u8>().wrapping_add(OFFSET), false);
     }
 
     /// Prefetches the slot that is `ahead` slots after `slot` in memory, for reading.
     #[inline(always)]
-    pub(crate) fn fetch_ahead(slot: &[AtomicU64; WORDS], ahead: usize) {
+    pub(crate) fn prefetch_ahead(slot: &[AtomicU64; WORDS], ahead: usize) {
         prefetch(std::ptr::from_ref(slot).wrapping_add(ahead).cast(), false);
     }
 
@@ -251,7 +251,7 @@ impl<const WORDS: usize> Slots<WORDS> {
 
     /// Prefetches the cache line of a slot that contains byte `OFFSET`, for writing or reading.
     #[inline(always)]
-    pub(crate) fn fetch<const OFFSET: usize>(&self, index: u64, to_write: bool) {
+    pub(crate) fn prefetch_slot<const OFFSET: usize>(&self, index: u64, to_write: bool) {
         prefetch(self.bytes::<OFFSET>(index), to_write);
     }
 }

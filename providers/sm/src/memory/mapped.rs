@@ -22,7 +22,7 @@ pub(crate) const MAX_MAPPED_BYTES: u64 = 1 << 40;
 
 /// A registered region of a peer, mapped in this process. Dropping it unmaps the region.
 #[derive(Debug)]
-pub(crate) struct Mapped {
+pub(crate) struct PeerMapping {
     base: NonNull<u8>,
     span: usize,
     is_segment: bool,
@@ -34,11 +34,11 @@ pub(crate) struct Mapped {
 }
 
 // SAFETY: a mapping belongs to no thread, and its memory is accessed only by raw copies.
-unsafe impl Send for Mapped {}
+unsafe impl Send for PeerMapping {}
 // SAFETY: concurrent accesses are possible for the same reason as in `Send`.
-unsafe impl Sync for Mapped {}
+unsafe impl Sync for PeerMapping {}
 
-impl Mapped {
+impl PeerMapping {
     /// Maps a region that begins at `offset` of a memfd. The error is a text that names the violated condition.
     pub(crate) fn of_file(
         file: impl AsFd,
@@ -46,18 +46,18 @@ impl Mapped {
         region: Region,
         writable: bool,
     ) -> std::result::Result<Self, &'static str> {
-        if !is_steady(&file, offset, region.length, writable) {
+        if !has_fixed_length(&file, offset, region.length, writable) {
             return Err("the file may shrink, is too short, or is not writable");
         }
         let skip = offset % rustix::param::page_size() as u64;
-        let span = length_of(skip, region)?;
+        let span = mapping_length(skip, region)?;
         let rights = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         let at = std::ptr::null_mut();
         // SAFETY: the address is null, so the kernel chooses an unused range for the new mapping.
         let base = unsafe { rustix::mm::mmap(at, span, rights, MapFlags::SHARED, file, offset - skip) };
         let base = base.ok().and_then(|base| NonNull::new(base.cast())).ok_or("the file cannot be mapped")?;
-        let mapped = Mapped { base, span, is_segment: false, skip: skip as usize, region, writable };
-        mapped.keep_from_children();
+        let mapped = PeerMapping { base, span, is_segment: false, skip: skip as usize, region, writable };
+        mapped.exclude_from_fork();
         Ok(mapped)
     }
 
@@ -73,15 +73,15 @@ impl Mapped {
         if !fits || region.length == 0 {
             return Err("the segment is too short");
         }
-        let span = length_of(0, Region { address: 0, length: whole })?;
+        let span = mapping_length(0, Region { address: 0, length: whole })?;
         let flags = if writable { 0 } else { libc::SHM_RDONLY };
         // SAFETY: the address is null, so the kernel chooses an unused range for the segment.
         let base = unsafe { libc::shmat(id, std::ptr::null(), flags) };
         // `shmat` reports an error by the address -1.
         let base = NonNull::new(base.cast::<u8>()).filter(|at| at.as_ptr().addr() != usize::MAX);
         let base = base.ok_or("the segment cannot be attached")?;
-        let mapped = Mapped { base, span, is_segment: true, skip: offset as usize, region, writable };
-        mapped.keep_from_children();
+        let mapped = PeerMapping { base, span, is_segment: true, skip: offset as usize, region, writable };
+        mapped.exclude_from_fork();
         // The id may belong to another segment since `segment_size`, or the segment may have huge pages, whose access
         // fails if no huge page is free.
         let behind = mappings::backing_file(Region { address: base.as_ptr().addr() as u64, length: whole });
@@ -108,13 +108,13 @@ impl Mapped {
         self.span as u64
     }
 
-    fn keep_from_children(&self) {
+    fn exclude_from_fork(&self) {
         // SAFETY: the range is the mapping of this object. The advice only excludes it from forked children.
         let _ = unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.span, Advice::LinuxDontFork) };
     }
 }
 
-impl Drop for Mapped {
+impl Drop for PeerMapping {
     fn drop(&mut self) {
         let base = self.base.as_ptr().cast();
         if self.is_segment {
@@ -129,14 +129,14 @@ impl Drop for Mapped {
 }
 
 /// Returns the length in bytes of the mapping for a region at offset `skip`.
-fn length_of(skip: u64, region: Region) -> std::result::Result<usize, &'static str> {
+fn mapping_length(skip: u64, region: Region) -> std::result::Result<usize, &'static str> {
     let span = region.length.checked_add(skip).filter(|span| (1..=MAX_MAPPED_BYTES).contains(span));
     span.and_then(|span| usize::try_from(span).ok()).ok_or("the region is empty or too long")
 }
 
 /// Whether the file is memory without huge pages that will always have `length` bytes at `offset`, and may be written
 /// if `write` is set.
-pub(crate) fn is_steady(file: impl AsFd, offset: u64, length: u64, write: bool) -> bool {
+pub(crate) fn has_fixed_length(file: impl AsFd, offset: u64, length: u64, write: bool) -> bool {
     let fixed = SealFlags::WRITE | SealFlags::FUTURE_WRITE;
     let sealed = rustix::fs::fcntl_get_seals(&file)
         .is_ok_and(|seals| seals.contains(SealFlags::SHRINK) && !(write && seals.intersects(fixed)));
@@ -194,7 +194,7 @@ mod tests {
     fn region_of_a_sealed_file_is_mapped_and_addresses_outside_are_none() {
         let file = sealed(12_000);
         rustix::io::pwrite(&file, b"here", 6999).unwrap();
-        let mapped = Mapped::of_file(&file, 6999, REGION, true).unwrap();
+        let mapped = PeerMapping::of_file(&file, 6999, REGION, true).unwrap();
         let at = |address, length| mapped.local_address(address, length, true);
         let base = REGION.address;
         // SAFETY: reads four bytes of the mapping.
@@ -209,14 +209,14 @@ mod tests {
             [at(base - 1, 2), at(base, 5001), at(base + 5001, 0), at(u64::MAX, 2), at(base + 8, u64::MAX)],
             [None; 5]
         );
-        let readable = Mapped::of_file(&file, 6999, REGION, false).unwrap();
+        let readable = PeerMapping::of_file(&file, 6999, REGION, false).unwrap();
         assert!(readable.local_address(base, 4, false).is_some() && readable.local_address(base, 4, true).is_none());
     }
 
     #[test]
     fn shrinkable_files_are_not_mapped() {
         let refused = |file: &OwnedFd, offset, length| {
-            Mapped::of_file(file, offset, Region { address: 4096, length }, true).is_err()
+            PeerMapping::of_file(file, offset, Region { address: 4096, length }, true).is_err()
         };
         let loose = memory(8192, SealFlags::GROW, MemfdFlags::empty()).unwrap();
         assert!(refused(&loose, 0, 8192), "the file may shrink");
@@ -229,7 +229,7 @@ mod tests {
         assert!(refused(&std::fs::File::open("/dev/zero").unwrap().into(), 0, 4096), "a device is no memfd");
         let for_reading = memory(8192, SealFlags::SHRINK | SealFlags::FUTURE_WRITE, MemfdFlags::empty()).unwrap();
         assert!(refused(&for_reading, 0, 8192));
-        assert!(Mapped::of_file(&for_reading, 0, REGION, false).is_ok());
+        assert!(PeerMapping::of_file(&for_reading, 0, REGION, false).is_ok());
         if let Ok(huge) = memory(2 << 20, SealFlags::SHRINK, MemfdFlags::HUGETLB) {
             assert!(refused(&huge, 0, 8192), "huge pages may run out");
         }
@@ -240,21 +240,21 @@ mod tests {
         // SAFETY: creates a new segment, which is marked for removal below.
         let id = unsafe { libc::shmget(libc::IPC_PRIVATE, 8192, 0o600) };
         let region = |length| Region { address: 4096, length };
-        let mapped = Mapped::of_segment(id, 100, region(8092), true).unwrap();
-        let other = Mapped::of_segment(id, 0, region(8192), false).unwrap();
+        let mapped = PeerMapping::of_segment(id, 100, region(8092), true).unwrap();
+        let other = PeerMapping::of_segment(id, 0, region(8192), false).unwrap();
         // SAFETY: marks the segment for removal when it is detached.
         assert_eq!(unsafe { libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()) }, 0);
-        assert!(Mapped::of_segment(id, 8191, region(1), true).is_ok());
+        assert!(PeerMapping::of_segment(id, 8191, region(1), true).is_ok());
         // SAFETY: accesses bytes of both mappings.
         unsafe {
             mapped.local_address(4096, 1, true).unwrap().write(7);
             assert_eq!(other.local_address(4196, 1, false).unwrap().read(), 7);
         }
         assert!(other.local_address(4196, 1, true).is_none());
-        let refused = |offset, length| Mapped::of_segment(id, offset, region(length), true).is_err();
+        let refused = |offset, length| PeerMapping::of_segment(id, offset, region(length), true).is_err();
         assert!(refused(101, 8092) && refused(8193, 0) && refused(0, 0) && refused(u64::MAX, 2));
         drop((mapped, other));
-        assert!(Mapped::of_segment(id, 0, region(8192), true).is_err(), "the last detach has removed the segment");
+        assert!(PeerMapping::of_segment(id, 0, region(8192), true).is_err(), "the last detach has removed the segment");
         assert!(segment_size(-1).is_none() && segment_size(i32::MAX).is_none());
     }
 }

@@ -110,7 +110,7 @@ impl Regions {
     }
 
     /// Sets the KNEM device. Registrations that peers may access are then also declared to this device.
-    pub(crate) fn with(self, knem: Option<Knem>) -> Self {
+    pub(crate) fn with_knem(self, knem: Option<Knem>) -> Self {
         Regions { knem, ..self }
     }
 
@@ -122,7 +122,7 @@ impl Regions {
     /// Returns the table and the offsets of an entry's fields (key, base, length, rights), for tests that act as a
     /// malicious peer.
     #[cfg(test)]
-    pub(crate) fn exposed(&self, key: u32) -> (&Map, [usize; 4]) {
+    pub(crate) fn entry_fields(&self, key: u32) -> (&Map, [usize; 4]) {
         (&self.table, [KEY, BASE, LEN, RIGHTS].map(|field| (key >> 16) as usize * ENTRY + field))
     }
 
@@ -192,7 +192,7 @@ impl Regions {
     /// Revokes a key. Copies that have begun may still be in progress afterwards.
     pub(crate) fn revoke(&self, key: u32) {
         self.table.word((key >> 16) as usize * ENTRY + KEY).store(0, Ordering::Relaxed);
-        // Pairs with the fences in `hold` and `announce`: either the copying thread sees that the key is revoked, or
+        // Pairs with the fences in `acquire` and `announce`: either the copying thread sees that the key is revoked, or
         // this thread sees the copy's user count or announcement.
         fence(Ordering::SeqCst);
     }
@@ -234,7 +234,7 @@ impl Regions {
     /// Checks the access to a range, and marks the registration in use until the guard is dropped. Does not check that
     /// the memory is still mapped; the copy itself detects that.
     #[inline(always)]
-    pub(crate) fn hold(
+    pub(crate) fn acquire(
         &self,
         key: u32,
         pd: u32,
@@ -246,7 +246,7 @@ impl Regions {
         // Pairs with the fence in `revoke`: either the revoking thread sees this user, or `live_entry` sees that the
         // key is revoked.
         fence_behind_rmw();
-        // If the key is valid here, its entry does not change until `hold` is dropped, because `remove` waits for that.
+        // If the key is valid here, its entry does not change until the guard is dropped, because `remove` waits for that.
         let entry = self.live_entry(key);
         let is_allowed = entry.is_some_and(|entry| entry.allows(pd, Region { address, length }, right));
         if is_allowed { Ok(hold) } else { Err(right.refusal()) }
@@ -254,10 +254,10 @@ impl Regions {
 }
 
 impl Regions {
-    /// Checks and marks an access, as [`Regions::hold`] does, for the peer of the queue pair with this protection domain
+    /// Checks and marks an access, as [`Regions::acquire`] does, for the peer of the queue pair with this protection domain
     /// and number ([`dapl_software::memory::window::QpDomain`]). Also returns the address in this process, which differs
     /// from `address` for zero-based memory.
-    pub(crate) fn hold_for_peer(
+    pub(crate) fn acquire_for_peer(
         &self,
         key: u32,
         (pd, qp): (u32, u32),
@@ -266,7 +266,7 @@ impl Regions {
         right: AccessRight,
     ) -> std::result::Result<(RegistrationGuard<'_>, u64), Status> {
         let hold = RegistrationGuard::new(&self.users[(key >> 16) as usize]);
-        fence_behind_rmw(); // Pairs with the fence in `revoke`, as in `hold`.
+        fence_behind_rmw(); // Pairs with the fence in `revoke`, as in `acquire`.
         let entry = self.live_entry(key).ok_or(right.refusal())?;
         let range = Region { address, length };
         if entry.allows(pd, range, right) {
@@ -286,7 +286,7 @@ impl LocalMemory for Regions {
         piece: &Segment,
         write: bool,
     ) -> std::result::Result<RegistrationGuard<'_>, Status> {
-        self.hold(piece.key, pd, piece.address, piece.length, AccessRight::local(write))
+        self.acquire(piece.key, pd, piece.address, piece.length, AccessRight::local(write))
     }
 
     #[inline(always)]
@@ -333,15 +333,15 @@ impl PeerRegions {
     }
 
     /// Announces a copy to or from the peer's memory, if the peer's table grants the access. `announcement` is the word
-    /// on the local control line that the peer reads. It contains the key until [`Announced`] is dropped.
+    /// on the local control line that the peer reads. It contains the key until [`CopyAnnouncement`] is dropped.
     #[inline(always)]
     pub(crate) fn announce<'a>(
         &self,
         announcement: &'a AtomicU64,
-        target: &Target,
-    ) -> std::result::Result<Announced<'a>, Status> {
+        target: &AccessTarget,
+    ) -> std::result::Result<CopyAnnouncement<'a>, Status> {
         announcement.store(u64::from(target.key), Ordering::Relaxed);
-        let announced = Announced(announcement);
+        let announced = CopyAnnouncement(announcement);
         // Pairs with the fence in `revoke`: either the owner of the memory sees the announcement, or this process sees
         // that the key is revoked.
         fence(Ordering::SeqCst);
@@ -355,7 +355,7 @@ impl PeerRegions {
     }
 
     /// Returns the offset of a range from the start of its registration.
-    pub(crate) fn offset(&self, target: &Target) -> Option<u64> {
+    pub(crate) fn offset(&self, target: &AccessTarget) -> Option<u64> {
         let offset = self.entry_offset(target.key)?;
         target.address.checked_sub(self.table.word(offset + BASE).load(Ordering::Relaxed))
     }
@@ -382,7 +382,7 @@ impl PeerRegions {
 
     /// Whether the peer's key grants the access.
     #[inline(always)]
-    pub(crate) fn allows(&self, target: &Target) -> bool {
+    pub(crate) fn allows(&self, target: &AccessTarget) -> bool {
         let range = Region { address: target.address, length: target.length };
         self.entry(target.key).is_some_and(|entry| entry.allows(target.pd, range, target.right))
     }
@@ -390,7 +390,7 @@ impl PeerRegions {
 
 /// A range of a peer's memory, and the kind of access.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Target {
+pub(crate) struct AccessTarget {
     pub(crate) key: u32,
     pub(crate) pd: u32,
     pub(crate) address: u64,
@@ -400,9 +400,9 @@ pub(crate) struct Target {
 
 /// Announcement of a copy to or from a peer's memory. Dropping it withdraws the announcement.
 #[derive(Debug)]
-pub(crate) struct Announced<'a>(&'a AtomicU64);
+pub(crate) struct CopyAnnouncement<'a>(&'a AtomicU64);
 
-impl Drop for Announced<'_> {
+impl Drop for CopyAnnouncement<'_> {
     fn drop(&mut self) {
         // Release: the owner of the memory may reuse it when the word is 0, so the copy comes before.
         self.0.store(0, Ordering::Release);
@@ -430,14 +430,14 @@ mod tests {
     fn key_allows_its_range_only() {
         let regions = Regions::new(1).unwrap();
         let key = regions.add(memory(100), ALL, 7).unwrap();
-        let ok = |address, length| regions.hold(key, 7, address, length, AccessRight::LocalWrite).is_ok();
+        let ok = |address, length| regions.acquire(key, 7, address, length, AccessRight::LocalWrite).is_ok();
         let at = base();
         assert!(ok(at, 100) && ok(at + 99, 1) && ok(at + 100, 0));
         assert!(!ok(at - 1, 1) && !ok(at, 101) && !ok(at + 101, 0) && !ok(u64::MAX, 2) && !ok(at + 50, u64::MAX));
-        assert!(regions.hold(key, 8, at, 1, AccessRight::LocalRead).is_err(), "another domain");
-        assert!(regions.hold(key ^ 1, 7, at, 1, AccessRight::LocalRead).is_err(), "a guessed key");
+        assert!(regions.acquire(key, 8, at, 1, AccessRight::LocalRead).is_err(), "another domain");
+        assert!(regions.acquire(key ^ 1, 7, at, 1, AccessRight::LocalRead).is_err(), "a guessed key");
         for garbage in [0, 1, u32::MAX, 0xFFFF_0000] {
-            assert!(regions.hold(garbage, 7, at, 1, AccessRight::LocalRead).is_err());
+            assert!(regions.acquire(garbage, 7, at, 1, AccessRight::LocalRead).is_err());
         }
     }
 
@@ -445,10 +445,10 @@ mod tests {
     fn grants_only_requested_rights() {
         let regions = Regions::new(1).unwrap();
         let key = regions.add(memory(10), Access { remote_read: true, ..Access::default() }, 1).unwrap();
-        assert!(regions.hold(key, 1, base(), 1, AccessRight::LocalRead).is_ok());
-        assert!(regions.hold(key, 1, base(), 1, AccessRight::RemoteRead).is_ok());
-        assert_eq!(regions.hold(key, 1, base(), 1, AccessRight::LocalWrite).err(), Some(Status::LocalProtection));
-        assert_eq!(regions.hold(key, 1, base(), 1, AccessRight::RemoteWrite).err(), Some(Status::RemoteAccess));
+        assert!(regions.acquire(key, 1, base(), 1, AccessRight::LocalRead).is_ok());
+        assert!(regions.acquire(key, 1, base(), 1, AccessRight::RemoteRead).is_ok());
+        assert_eq!(regions.acquire(key, 1, base(), 1, AccessRight::LocalWrite).err(), Some(Status::LocalProtection));
+        assert_eq!(regions.acquire(key, 1, base(), 1, AccessRight::RemoteWrite).err(), Some(Status::RemoteAccess));
     }
 
     #[test]
@@ -456,11 +456,11 @@ mod tests {
         let regions = Regions::new(1).unwrap();
         let of_peer = PeerRegions::map(regions.fd(), SLOTS as u32).unwrap();
         let key = regions.add(memory(64), ALL, 1).unwrap();
-        let target = Target { key, pd: 1, address: base(), length: 64, right: AccessRight::RemoteWrite };
+        let target = AccessTarget { key, pd: 1, address: base(), length: 64, right: AccessRight::RemoteWrite };
         let announcement = AtomicU64::new(0);
         drop(of_peer.announce(&announcement, &target).unwrap());
         regions.remove(key, |_| false);
-        assert!(regions.hold(key, 1, base(), 1, AccessRight::LocalRead).is_err());
+        assert!(regions.acquire(key, 1, base(), 1, AccessRight::LocalRead).is_err());
         assert!(of_peer.announce(&announcement, &target).is_err());
         assert_eq!(announcement.load(Ordering::Relaxed), 0);
     }
@@ -469,10 +469,10 @@ mod tests {
     fn removal_waits_for_copies() {
         let regions = Regions::new(1).unwrap();
         let key = regions.add(memory(64), ALL, 1).unwrap();
-        let hold = regions.hold(key, 1, base(), 64, AccessRight::LocalRead).unwrap();
+        let hold = regions.acquire(key, 1, base(), 64, AccessRight::LocalRead).unwrap();
         std::thread::scope(|scope| {
             let remover = scope.spawn(|| regions.remove(key, |_| false));
-            while regions.hold(key, 1, base(), 1, AccessRight::LocalRead).is_ok() {
+            while regions.acquire(key, 1, base(), 1, AccessRight::LocalRead).is_ok() {
                 std::thread::yield_now();
             }
             assert!(!remover.is_finished());
@@ -484,7 +484,7 @@ mod tests {
     fn window_key_is_valid_for_peers_only_after_its_bind() {
         let regions = Regions::new(1).unwrap();
         let key = regions.reserve().unwrap();
-        let access = |right| regions.hold(key, 1, base(), 8, right).is_ok();
+        let access = |right| regions.acquire(key, 1, base(), 8, right).is_ok();
         assert!(!access(AccessRight::RemoteRead), "a reserved key grants no access");
         regions.activate(key, memory(8), Access { remote_read: true, ..Access::default() }, Domain::Pd(1));
         assert!(access(AccessRight::RemoteRead) && !access(AccessRight::RemoteWrite));

@@ -55,11 +55,11 @@ impl WindowKeys for RegionTable {
     }
 
     fn is_in_use_by_peer(&self, key: u32) -> bool {
-        self.connections.announced()(key)
+        self.connections.announces_copy()(key)
     }
 
     fn remove(&self, key: u32) {
-        self.regions.remove(key, self.connections.announced());
+        self.regions.remove(key, self.connections.announces_copy());
     }
 
     fn release_key(&self, key: u32) {
@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(window.execute(first, PD, &QpDomain::default()), Ok(true));
         let (second, two) = window.post(wanted(source, &kept)).unwrap();
         assert!(reads(one) && !reads(two) && keeps(&kept) == 2);
-        let hold = regions.hold(one, PD, whole().address, 1, AccessRight::RemoteRead).unwrap();
+        let hold = regions.acquire(one, PD, whole().address, 1, AccessRight::RemoteRead).unwrap();
         assert_eq!(window.execute(second, PD, &QpDomain::default()), Ok(false), "a copy is in progress");
         assert!(!reads(one) && !reads(two) && keeps(&kept) == 2);
         drop(hold);
@@ -204,7 +204,7 @@ mod tests {
         let (one, other, kept) = (QpDomain::default(), QpDomain::default(), Arc::new(()));
         let reads = |key, qp: &QpDomain| {
             let ids = (PD, qp.number());
-            regions.hold_for_peer(key, ids, whole().address, 8, AccessRight::RemoteRead).is_ok()
+            regions.acquire_for_peer(key, ids, whole().address, 8, AccessRight::RemoteRead).is_ok()
         };
         let (first, key) = window.post(wanted(source, &kept)).unwrap();
         assert_eq!(window.execute(first, PD, &one), Ok(true));

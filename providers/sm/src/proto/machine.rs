@@ -31,7 +31,7 @@ const REJECT_LINGER: Duration = Duration::from_secs(10);
 
 /// The state of a connection attempt or connection.
 #[derive(Debug)]
-enum State {
+enum MachineState {
     /// Active side: no listener was found, and the lookup is repeated.
     LookingUp(ActiveAttempt),
     /// Active side: the request was sent.
@@ -39,7 +39,7 @@ enum State {
     /// Passive side: the consumer has the request.
     Offered,
     /// Passive side: the consumer has accepted, and the reply waits for its acknowledgement.
-    Replied(Outgoing),
+    Replied(RetransmittedDatagram),
     /// The connection is established.
     Open,
     /// Passive side: the request was rejected. The result is stored for a limited time, for repeated requests.
@@ -52,19 +52,19 @@ enum State {
 
 /// A datagram that is retransmitted, and the next interval.
 #[derive(Debug)]
-struct Outgoing {
+struct RetransmittedDatagram {
     datagram: Datagram,
     wait: Duration,
 }
 
-impl Outgoing {
+impl RetransmittedDatagram {
     fn new(datagram: Datagram) -> Self {
-        Outgoing { datagram, wait: FIRST_FULL_RETRY }
+        RetransmittedDatagram { datagram, wait: FIRST_FULL_RETRY }
     }
 
     /// Returns the interval until the next transmission, and doubles it for the one after that.
-    fn next_wait(&mut self, delivery: Delivery) -> Duration {
-        let wait = if delivery == Delivery::Queued { self.wait.max(FIRST_RETRANSMIT) } else { self.wait };
+    fn next_wait(&mut self, delivery: DatagramDelivery) -> Duration {
+        let wait = if delivery == DatagramDelivery::Queued { self.wait.max(FIRST_RETRANSMIT) } else { self.wait };
         self.wait = if wait >= PENDING_RETRANSMIT { wait } else { (wait * 2).min(MAX_RETRANSMIT) };
         wait
     }
@@ -73,7 +73,7 @@ impl Outgoing {
 /// An attempt of the active side to which no final reply has arrived.
 #[derive(Debug)]
 struct ActiveAttempt {
-    request: Outgoing,
+    request: RetransmittedDatagram,
     /// Whether a request to this listener was sent, or could not be sent only because its socket was full.
     was_sent: bool,
     /// Time until which the lookup of a missing listener is repeated; `None` after a hand-off.
@@ -85,14 +85,14 @@ struct ActiveAttempt {
 
 /// Input of the state machine.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Input {
+pub(crate) enum MachineInput {
     /// The lookup has found a listener, to which the request must be sent with this token. After a hand-off the token
     /// must be a new one, because the previous listener may repeat its reply to the old token.
     Found { qual: u64, token: u64 },
     /// The lookup found no listener.
     NotFound,
     /// Result of the action `Transmit`.
-    Sent(Delivery),
+    Sent(DatagramDelivery),
     /// A reply to the request arrived. `server` is the connection's id at the peer, or 0 if no listener has the request.
     Reply { server: u32, result: ReplyResult },
     /// The peer's segments are mapped. The bytes are the private data of the reply.
@@ -119,7 +119,7 @@ pub(crate) enum Input {
 
 /// Result of sending a datagram.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Delivery {
+pub(crate) enum DatagramDelivery {
     Queued,
     /// The peer's socket queue is full.
     Full,
@@ -129,14 +129,14 @@ pub(crate) enum Delivery {
 
 /// An action for the caller.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Action {
+pub(crate) enum MachineAction {
     /// Look up the listener again; the result is the input `Found` or `NotFound`.
     Lookup,
     /// Look up a listener on this qualifier of this host. The result is the input `Found` or `NotFound`.
     LookupQual(u64),
     /// Remove the files of the peer's end point, because it has no socket.
     CleanUp,
-    /// Send `Machine::outgoing` with the descriptors of the local segments. The result is the input `Sent`.
+    /// Send `ConnectionMachine::outgoing` with the descriptors of the local segments. The result is the input `Sent`.
     Transmit,
     /// Send this datagram once.
     Send(Datagram),
@@ -161,8 +161,8 @@ pub(crate) enum Action {
 
 /// A connection attempt or connection.
 #[derive(Debug)]
-pub(crate) struct Machine {
-    state: State,
+pub(crate) struct ConnectionMachine {
+    state: MachineState,
     id: u32,
     /// The connection's id at the peer; 0 if it is not known yet.
     peer_id: u32,
@@ -173,21 +173,29 @@ pub(crate) struct Machine {
     silence: Duration,
 }
 
-impl Machine {
+impl ConnectionMachine {
     /// Creates an active attempt whose listener was not looked up yet. A peer that is inactive for longer than
     /// `silence` is given up.
     pub(crate) fn active(id: u32, request: Datagram, lookup_until: Instant, silence: Duration, now: Instant) -> Self {
-        let request = Outgoing::new(request);
+        let request = RetransmittedDatagram::new(request);
         let lookup_until = Some(lookup_until);
         let attempt =
             ActiveAttempt { request, was_sent: false, lookup_until, lookup_wait: listener_retry::FIRST, hand_offs: 0 };
-        let state = State::LookingUp(attempt);
-        Machine { state, id, peer_id: 0, token: 0, due: None, liveness: Liveness::new(now), silence }
+        let state = MachineState::LookingUp(attempt);
+        ConnectionMachine { state, id, peer_id: 0, token: 0, due: None, liveness: Liveness::new(now), silence }
     }
 
     /// Creates a passive attempt for a request that the consumer must accept or reject.
     pub(crate) fn passive(id: u32, peer_id: u32, token: u64, silence: Duration, now: Instant) -> Self {
-        Machine { state: State::Offered, id, peer_id, token, due: None, liveness: Liveness::new(now), silence }
+        ConnectionMachine {
+            state: MachineState::Offered,
+            id,
+            peer_id,
+            token,
+            due: None,
+            liveness: Liveness::new(now),
+            silence,
+        }
     }
 
     pub(crate) fn token(&self) -> u64 {
@@ -204,28 +212,28 @@ impl Machine {
     }
 
     pub(crate) fn is_open(&self) -> bool {
-        matches!(self.state, State::Open)
+        matches!(self.state, MachineState::Open)
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        matches!(self.state, State::Closed)
+        matches!(self.state, MachineState::Closed)
     }
 
     /// Whether the consumer has the request, and the client has not ended the attempt.
     pub(crate) fn is_offered(&self) -> bool {
-        matches!(self.state, State::Offered)
+        matches!(self.state, MachineState::Offered)
     }
 
     /// Whether the peer's segments are mapped.
     pub(crate) fn is_joined(&self) -> bool {
-        matches!(self.state, State::Replied(_) | State::Open)
+        matches!(self.state, MachineState::Replied(_) | MachineState::Open)
     }
 
     /// Returns the request or reply to transmit; `None` in states without one.
     pub(crate) fn outgoing(&self) -> Option<&Datagram> {
         match &self.state {
-            State::LookingUp(attempt) | State::Requested(attempt) => Some(&attempt.request.datagram),
-            State::Replied(reply) => Some(&reply.datagram),
+            MachineState::LookingUp(attempt) | MachineState::Requested(attempt) => Some(&attempt.request.datagram),
+            MachineState::Replied(reply) => Some(&reply.datagram),
             _ => None,
         }
     }
@@ -237,65 +245,81 @@ impl Machine {
     }
 
     /// The transition table. An input that is not listed for a state is ignored.
-    pub(crate) fn handle(&mut self, input: Input, now: Instant) -> Vec<Action> {
-        if input == Input::Deadline {
+    pub(crate) fn handle(&mut self, input: MachineInput, now: Instant) -> Vec<MachineAction> {
+        if input == MachineInput::Deadline {
             self.due = None;
         }
-        let (state, actions) = match std::mem::replace(&mut self.state, State::Closed) {
-            State::LookingUp(attempt) => self.looking_up(attempt, input, now),
-            State::Requested(attempt) => self.requested(attempt, input, now),
-            State::Offered => self.offered(input, now),
-            State::Replied(reply) => self.replied(reply, input, now),
-            State::Open => self.open(input, now),
-            State::Refused(result) => self.refused(result, input),
-            State::Abandoned => match input {
-                Input::Accept(_) => (State::Closed, vec![Action::Ended(ConnectionEvent::AcceptFailed)]),
-                Input::Refuse(_) | Input::Close => (State::Closed, vec![]),
-                _ => (State::Abandoned, vec![]),
+        let (state, actions) = match std::mem::replace(&mut self.state, MachineState::Closed) {
+            MachineState::LookingUp(attempt) => self.looking_up(attempt, input, now),
+            MachineState::Requested(attempt) => self.requested(attempt, input, now),
+            MachineState::Offered => self.offered(input, now),
+            MachineState::Replied(reply) => self.replied(reply, input, now),
+            MachineState::Open => self.open(input, now),
+            MachineState::Refused(result) => self.refused(result, input),
+            MachineState::Abandoned => match input {
+                MachineInput::Accept(_) => {
+                    (MachineState::Closed, vec![MachineAction::Ended(ConnectionEvent::AcceptFailed)])
+                }
+                MachineInput::Refuse(_) | MachineInput::Close => (MachineState::Closed, vec![]),
+                _ => (MachineState::Abandoned, vec![]),
             },
-            State::Closed => (State::Closed, vec![]),
+            MachineState::Closed => (MachineState::Closed, vec![]),
         };
         self.state = state;
-        if matches!(self.state, State::Open | State::Closed) {
+        if matches!(self.state, MachineState::Open | MachineState::Closed) {
             self.due = None;
         }
         actions
     }
 
-    fn looking_up(&mut self, attempt: ActiveAttempt, input: Input, now: Instant) -> (State, Vec<Action>) {
+    fn looking_up(
+        &mut self,
+        attempt: ActiveAttempt,
+        input: MachineInput,
+        now: Instant,
+    ) -> (MachineState, Vec<MachineAction>) {
         match input {
-            Input::Found { qual, token } => self.found(attempt, qual, token),
-            Input::NotFound => self.retry_lookup(attempt, now),
-            Input::Deadline => (State::LookingUp(attempt), vec![Action::Lookup]),
-            Input::Gone => (State::Closed, vec![Action::Ended(ConnectionEvent::PeerRejected)]),
-            Input::Close => (State::Closed, vec![]),
-            _ => (State::LookingUp(attempt), vec![]),
+            MachineInput::Found { qual, token } => self.found(attempt, qual, token),
+            MachineInput::NotFound => self.retry_lookup(attempt, now),
+            MachineInput::Deadline => (MachineState::LookingUp(attempt), vec![MachineAction::Lookup]),
+            MachineInput::Gone => (MachineState::Closed, vec![MachineAction::Ended(ConnectionEvent::PeerRejected)]),
+            MachineInput::Close => (MachineState::Closed, vec![]),
+            _ => (MachineState::LookingUp(attempt), vec![]),
         }
     }
 
-    fn requested(&mut self, mut attempt: ActiveAttempt, input: Input, now: Instant) -> (State, Vec<Action>) {
+    fn requested(
+        &mut self,
+        mut attempt: ActiveAttempt,
+        input: MachineInput,
+        now: Instant,
+    ) -> (MachineState, Vec<MachineAction>) {
         match input {
-            Input::Sent(Delivery::NoPeer) if attempt.was_sent => (State::Requested(attempt), vec![Action::Recheck]),
-            Input::Sent(Delivery::NoPeer) => {
+            MachineInput::Sent(DatagramDelivery::NoPeer) if attempt.was_sent => {
+                (MachineState::Requested(attempt), vec![MachineAction::Recheck])
+            }
+            MachineInput::Sent(DatagramDelivery::NoPeer) => {
                 let (state, mut actions) = self.retry_lookup(attempt, now);
-                actions.insert(0, Action::CleanUp);
+                actions.insert(0, MachineAction::CleanUp);
                 (state, actions)
             }
-            Input::Sent(delivery) => {
+            MachineInput::Sent(delivery) => {
                 attempt.was_sent = true;
                 self.due = Some(now + attempt.request.next_wait(delivery));
-                (State::Requested(attempt), vec![])
+                (MachineState::Requested(attempt), vec![])
             }
-            Input::Deadline => (State::Requested(attempt), vec![Action::Transmit]),
-            Input::Reply { server, result } => self.on_reply(attempt, server, result, now),
-            Input::Joined(private_data) => {
+            MachineInput::Deadline => (MachineState::Requested(attempt), vec![MachineAction::Transmit]),
+            MachineInput::Reply { server, result } => self.on_reply(attempt, server, result, now),
+            MachineInput::Joined(private_data) => {
                 self.liveness.record(now);
-                (State::Open, vec![Action::Ack, Action::Established(private_data)])
+                (MachineState::Open, vec![MachineAction::Ack, MachineAction::Established(private_data)])
             }
-            Input::JoinFailed => (State::Closed, vec![self.reset(), Action::Ended(ConnectionEvent::Rejected)]),
-            Input::Gone => (State::Closed, vec![Action::Ended(ConnectionEvent::PeerRejected)]),
-            Input::Close => (State::Closed, vec![self.reset()]),
-            _ => (State::Requested(attempt), vec![]),
+            MachineInput::JoinFailed => {
+                (MachineState::Closed, vec![self.reset(), MachineAction::Ended(ConnectionEvent::Rejected)])
+            }
+            MachineInput::Gone => (MachineState::Closed, vec![MachineAction::Ended(ConnectionEvent::PeerRejected)]),
+            MachineInput::Close => (MachineState::Closed, vec![self.reset()]),
+            _ => (MachineState::Requested(attempt), vec![]),
         }
     }
 
@@ -305,125 +329,137 @@ impl Machine {
         server: u32,
         result: ReplyResult,
         now: Instant,
-    ) -> (State, Vec<Action>) {
+    ) -> (MachineState, Vec<MachineAction>) {
         match result {
             ReplyResult::Accepted => {
                 self.peer_id = server;
-                (State::Requested(attempt), vec![Action::Join])
+                (MachineState::Requested(attempt), vec![MachineAction::Join])
             }
             ReplyResult::Pending => {
                 self.peer_id = server;
                 attempt.request.wait = PENDING_RETRANSMIT;
                 self.due = Some(now + PENDING_RETRANSMIT);
-                (State::Requested(attempt), vec![Action::Watch])
+                (MachineState::Requested(attempt), vec![MachineAction::Watch])
             }
             ReplyResult::HandedOff(qual) if attempt.hand_offs < MAX_HAND_OFFS => {
                 attempt.lookup_until = None;
                 attempt.hand_offs += 1;
                 self.due = None;
-                (State::LookingUp(attempt), vec![Action::LookupQual(qual)])
+                (MachineState::LookingUp(attempt), vec![MachineAction::LookupQual(qual)])
             }
             // Server id 0: there is no listener, so the lookup is repeated. Otherwise the accept queue was full, and the
             // attempt ends.
             ReplyResult::NoListener if server == 0 => self.retry_lookup(attempt, now),
-            ReplyResult::Rejected => (State::Closed, vec![Action::Ended(ConnectionEvent::PeerRejected)]),
-            ReplyResult::RejectedWith(data) => (State::Closed, vec![Action::Rejected(data)]),
+            ReplyResult::Rejected => (MachineState::Closed, vec![MachineAction::Ended(ConnectionEvent::PeerRejected)]),
+            ReplyResult::RejectedWith(data) => (MachineState::Closed, vec![MachineAction::Rejected(data)]),
             ReplyResult::NoListener | ReplyResult::NotUnderstood | ReplyResult::HandedOff(_) => {
-                (State::Closed, vec![Action::Ended(ConnectionEvent::Rejected)])
+                (MachineState::Closed, vec![MachineAction::Ended(ConnectionEvent::Rejected)])
             }
         }
     }
 
-    fn offered(&mut self, input: Input, now: Instant) -> (State, Vec<Action>) {
+    fn offered(&mut self, input: MachineInput, now: Instant) -> (MachineState, Vec<MachineAction>) {
         match input {
-            Input::Repeated => (State::Offered, vec![self.reply(ReplyResult::Pending)]),
-            Input::Accept(reply) => {
+            MachineInput::Repeated => (MachineState::Offered, vec![self.reply(ReplyResult::Pending)]),
+            MachineInput::Accept(reply) => {
                 self.liveness.record(now);
-                (State::Replied(Outgoing::new(reply)), vec![Action::Transmit])
+                (MachineState::Replied(RetransmittedDatagram::new(reply)), vec![MachineAction::Transmit])
             }
-            Input::Refuse(result) => {
+            MachineInput::Refuse(result) => {
                 self.due = Some(now + REJECT_LINGER);
-                (State::Refused(result), vec![self.reply(result)])
+                (MachineState::Refused(result), vec![self.reply(result)])
             }
-            Input::Gone => (State::Abandoned, vec![]),
-            Input::Close => (State::Closed, vec![]),
-            _ => (State::Offered, vec![]),
+            MachineInput::Gone => (MachineState::Abandoned, vec![]),
+            MachineInput::Close => (MachineState::Closed, vec![]),
+            _ => (MachineState::Offered, vec![]),
         }
     }
 
-    fn replied(&mut self, mut reply: Outgoing, input: Input, now: Instant) -> (State, Vec<Action>) {
+    fn replied(
+        &mut self,
+        mut reply: RetransmittedDatagram,
+        input: MachineInput,
+        now: Instant,
+    ) -> (MachineState, Vec<MachineAction>) {
         let action = match input {
-            Input::Repeated => {
+            MachineInput::Repeated => {
                 self.liveness.record(now);
-                Action::Transmit
+                MachineAction::Transmit
             }
             // A missing acknowledgement counts as inactivity of the client.
-            Input::Deadline if self.is_silent(0, now) => Action::Recheck,
-            Input::Deadline => Action::Transmit,
-            Input::Sent(Delivery::NoPeer) => Action::Recheck,
-            Input::Sent(delivery) => {
+            MachineInput::Deadline if self.is_silent(0, now) => MachineAction::Recheck,
+            MachineInput::Deadline => MachineAction::Transmit,
+            MachineInput::Sent(DatagramDelivery::NoPeer) => MachineAction::Recheck,
+            MachineInput::Sent(delivery) => {
                 self.due = Some(now + reply.next_wait(delivery));
-                return (State::Replied(reply), vec![]);
+                return (MachineState::Replied(reply), vec![]);
             }
-            Input::Ack | Input::Alive => {
+            MachineInput::Ack | MachineInput::Alive => {
                 self.liveness.record(now);
-                return (State::Open, vec![Action::Established(Vec::new())]);
+                return (MachineState::Open, vec![MachineAction::Established(Vec::new())]);
             }
-            Input::Gone => return (State::Closed, vec![Action::Mark, Action::Ended(ConnectionEvent::AcceptFailed)]),
-            Input::Close => return (State::Closed, vec![self.reset()]),
-            _ => return (State::Replied(reply), vec![]),
+            MachineInput::Gone => {
+                return (
+                    MachineState::Closed,
+                    vec![MachineAction::Mark, MachineAction::Ended(ConnectionEvent::AcceptFailed)],
+                );
+            }
+            MachineInput::Close => return (MachineState::Closed, vec![self.reset()]),
+            _ => return (MachineState::Replied(reply), vec![]),
         };
-        (State::Replied(reply), vec![action])
+        (MachineState::Replied(reply), vec![action])
     }
 
-    fn open(&mut self, input: Input, now: Instant) -> (State, Vec<Action>) {
+    fn open(&mut self, input: MachineInput, now: Instant) -> (MachineState, Vec<MachineAction>) {
         match input {
-            Input::Alive | Input::Repeated => {
+            MachineInput::Alive | MachineInput::Repeated => {
                 self.liveness.record(now);
-                (State::Open, vec![])
+                (MachineState::Open, vec![])
             }
             // The server repeats its reply, because the acknowledgement was lost.
-            Input::Reply { result: ReplyResult::Accepted, .. } => (State::Open, vec![Action::Ack]),
-            Input::Gone => (State::Closed, vec![Action::Mark, Action::Ended(ConnectionEvent::Disconnected)]),
-            Input::Close => (State::Closed, vec![Action::Mark]),
-            _ => (State::Open, vec![]),
+            MachineInput::Reply { result: ReplyResult::Accepted, .. } => (MachineState::Open, vec![MachineAction::Ack]),
+            MachineInput::Gone => {
+                (MachineState::Closed, vec![MachineAction::Mark, MachineAction::Ended(ConnectionEvent::Disconnected)])
+            }
+            MachineInput::Close => (MachineState::Closed, vec![MachineAction::Mark]),
+            _ => (MachineState::Open, vec![]),
         }
     }
 
-    fn refused(&mut self, result: ReplyResult, input: Input) -> (State, Vec<Action>) {
+    fn refused(&mut self, result: ReplyResult, input: MachineInput) -> (MachineState, Vec<MachineAction>) {
         match input {
-            Input::Repeated => (State::Refused(result), vec![self.reply(result)]),
-            Input::Deadline | Input::Gone | Input::Close => (State::Closed, vec![]),
-            _ => (State::Refused(result), vec![]),
+            MachineInput::Repeated => (MachineState::Refused(result), vec![self.reply(result)]),
+            MachineInput::Deadline | MachineInput::Gone | MachineInput::Close => (MachineState::Closed, vec![]),
+            _ => (MachineState::Refused(result), vec![]),
         }
     }
 
-    fn found(&mut self, mut attempt: ActiveAttempt, to: u64, fresh: u64) -> (State, Vec<Action>) {
+    fn found(&mut self, mut attempt: ActiveAttempt, to: u64, fresh: u64) -> (MachineState, Vec<MachineAction>) {
         if let Datagram::Request { params, .. } = &mut attempt.request.datagram {
             (params.qual, params.token) = (to, fresh);
         }
         (self.peer_id, self.token) = (0, fresh);
         (attempt.request.wait, attempt.was_sent) = (FIRST_FULL_RETRY, false);
-        (State::Requested(attempt), vec![Action::Transmit])
+        (MachineState::Requested(attempt), vec![MachineAction::Transmit])
     }
 
-    fn retry_lookup(&mut self, mut attempt: ActiveAttempt, now: Instant) -> (State, Vec<Action>) {
+    fn retry_lookup(&mut self, mut attempt: ActiveAttempt, now: Instant) -> (MachineState, Vec<MachineAction>) {
         let Some(until) = attempt.lookup_until.filter(|until| now < *until) else {
-            return (State::Closed, vec![Action::Ended(ConnectionEvent::Rejected)]);
+            return (MachineState::Closed, vec![MachineAction::Ended(ConnectionEvent::Rejected)]);
         };
         self.due = Some((now + attempt.lookup_wait).min(until));
         attempt.lookup_wait = listener_retry::next(attempt.lookup_wait);
-        (State::LookingUp(attempt), vec![])
+        (MachineState::LookingUp(attempt), vec![])
     }
 
     /// Returns the action that sends a reply without connection parameters.
-    fn reply(&self, result: ReplyResult) -> Action {
+    fn reply(&self, result: ReplyResult) -> MachineAction {
         let (client, server) = (self.peer_id, self.id);
-        Action::Send(Datagram::Reply { client, server, token: self.token, result, accepted: None })
+        MachineAction::Send(Datagram::Reply { client, server, token: self.token, result, accepted: None })
     }
 
-    fn reset(&self) -> Action {
-        Action::Send(Datagram::Reset { from: self.id, to: self.peer_id, token: self.token })
+    fn reset(&self) -> MachineAction {
+        MachineAction::Send(Datagram::Reset { from: self.id, to: self.peer_id, token: self.token })
     }
 }
 

@@ -16,7 +16,7 @@ pub(crate) const LINE: usize = 64;
 /// Types of ring words. No type has the value 0, so that zeroed memory contains no message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(crate) enum MessageKind {
     /// A piece of a send. Its bytes are in the slot or in the message buffer.
     Send = 1,
     /// The sender's RMA buffer contains a fragment. The target must copy the fragment to its memory.
@@ -32,7 +32,7 @@ pub(crate) enum Kind {
     Offer = 6,
     /// Response to a rendezvous offer that the receiver cannot copy. The sender must copy the bytes, starting at byte
     /// `aux`, to its staging buffer. The length field is the low part of the offer's slot number.
-    Stage = 7,
+    RequestStaging = 7,
     /// A piece of a send with immediate data.
     SendImmediate = 8,
     /// A piece of a send with the key of a window, which the receiver unbinds.
@@ -49,7 +49,7 @@ pub(crate) enum Kind {
 /// A ring word: type, flags, length.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Header {
-    pub(crate) kind: Kind,
+    pub(crate) kind: MessageKind,
     /// Whether this is the first piece of a message. The first eight bytes of its slot contain the total length, unless
     /// `inline` is set.
     pub(crate) first: bool,
@@ -64,14 +64,14 @@ pub(crate) struct Header {
 
 impl Header {
     /// Returns a word without flags.
-    pub(crate) fn plain(kind: Kind, length: u32) -> Self {
+    pub(crate) fn plain(kind: MessageKind, length: u32) -> Self {
         Header { kind, first: false, last: false, inline: false, solicited: false, length }
     }
 
     /// Returns the word of a send whose bytes are all in its slot.
     #[inline(always)]
     pub(crate) fn inline_send(length: u32, solicited: bool) -> Self {
-        Header { kind: Kind::Send, first: true, last: true, inline: true, solicited, length }
+        Header { kind: MessageKind::Send, first: true, last: true, inline: true, solicited, length }
     }
 
     /// Decodes the word of a send whose bytes are all in its slot. Returns the length, and whether the send is
@@ -97,18 +97,18 @@ impl Header {
     /// Decodes a word; `None` if it is invalid.
     pub(crate) fn decode(word: u32) -> Option<Self> {
         let kind = match word & 0xF {
-            1 => Kind::Send,
-            2 => Kind::RmaWrite,
-            3 => Kind::RmaRead,
-            4 => Kind::RmaAck,
-            5 => Kind::SendNak,
-            6 => Kind::Offer,
-            7 => Kind::Stage,
-            8 => Kind::SendImmediate,
-            9 => Kind::SendInvalidate,
-            10 => Kind::WriteImmediate,
-            11 => Kind::Atomic,
-            12 => Kind::AtomicAck,
+            1 => MessageKind::Send,
+            2 => MessageKind::RmaWrite,
+            3 => MessageKind::RmaRead,
+            4 => MessageKind::RmaAck,
+            5 => MessageKind::SendNak,
+            6 => MessageKind::Offer,
+            7 => MessageKind::RequestStaging,
+            8 => MessageKind::SendImmediate,
+            9 => MessageKind::SendInvalidate,
+            10 => MessageKind::WriteImmediate,
+            11 => MessageKind::Atomic,
+            12 => MessageKind::AtomicAck,
             _ => return None,
         };
         Some(Header {
@@ -222,7 +222,7 @@ impl AtomicRequest {
 
 /// A FIFO word.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Note {
+pub(crate) enum FifoWord {
     /// The rings of the connection with this id contain new entries.
     Wake(u32),
     /// A heartbeat of the connection with this id.
@@ -234,12 +234,12 @@ pub(crate) enum Note {
 /// Mask of a connection id: 16 bits of table index and 8 bits of generation.
 pub(crate) const ID_MASK: u32 = 0xFF_FFFF;
 
-impl Note {
+impl FifoWord {
     pub(crate) fn encode(self) -> [u8; 4] {
         let (kind, id) = match self {
-            Note::Wake(id) => (1, id),
-            Note::Alive(id) => (2, id),
-            Note::Reset(id) => (3, id),
+            FifoWord::Wake(id) => (1, id),
+            FifoWord::Alive(id) => (2, id),
+            FifoWord::Reset(id) => (3, id),
         };
         (kind | (id & ID_MASK) << 8).to_ne_bytes()
     }
@@ -248,18 +248,18 @@ impl Note {
         let word = u32::from_ne_bytes(bytes);
         let id = word >> 8;
         match word & 0xFF {
-            1 => Some(Note::Wake(id)),
-            2 => Some(Note::Alive(id)),
-            3 => Some(Note::Reset(id)),
+            1 => Some(FifoWord::Wake(id)),
+            2 => Some(FifoWord::Alive(id)),
+            3 => Some(FifoWord::Reset(id)),
             _ => None,
         }
     }
 
     /// Decodes the words of one read. `None`: a word is incomplete or invalid, so another process has read or written
     /// the FIFO, and words may be lost.
-    pub(crate) fn all(bytes: &[u8]) -> Option<Vec<Self>> {
+    pub(crate) fn decode_all(bytes: &[u8]) -> Option<Vec<Self>> {
         let (words, rest) = bytes.as_chunks::<4>();
-        let notes = words.iter().map(|word| Note::decode(*word)).collect();
+        let notes = words.iter().map(|word| FifoWord::decode(*word)).collect();
         if rest.is_empty() { notes } else { None }
     }
 }
@@ -276,17 +276,23 @@ mod tests {
             }
         }
         assert_eq!(Header::decode(0), None, "zeroed memory contains no message");
-        let long =
-            Header { kind: Kind::Send, first: true, last: false, inline: false, solicited: true, length: 0xFF_FFFF };
+        let long = Header {
+            kind: MessageKind::Send,
+            first: true,
+            last: false,
+            inline: false,
+            solicited: true,
+            length: 0xFF_FFFF,
+        };
         assert_eq!(Header::decode(long.encode()), Some(long));
-        for note in [Note::Wake(0), Note::Alive(ID_MASK), Note::Reset(77)] {
-            assert_eq!(Note::decode(note.encode()), Some(note));
+        for note in [FifoWord::Wake(0), FifoWord::Alive(ID_MASK), FifoWord::Reset(77)] {
+            assert_eq!(FifoWord::decode(note.encode()), Some(note));
         }
-        assert_eq!(Note::decode([0; 4]), None);
-        let (two, cut) = ([Note::Wake(1).encode(), Note::Reset(2).encode()].concat(), [9].as_slice());
-        assert_eq!(Note::all(&two), Some(vec![Note::Wake(1), Note::Reset(2)]));
-        assert_eq!(Note::all(&[&two, cut].concat()), None);
-        assert_eq!(Note::all(&[cut, &two, &[0; 3]].concat()), None);
+        assert_eq!(FifoWord::decode([0; 4]), None);
+        let (two, cut) = ([FifoWord::Wake(1).encode(), FifoWord::Reset(2).encode()].concat(), [9].as_slice());
+        assert_eq!(FifoWord::decode_all(&two), Some(vec![FifoWord::Wake(1), FifoWord::Reset(2)]));
+        assert_eq!(FifoWord::decode_all(&[&two, cut].concat()), None);
+        assert_eq!(FifoWord::decode_all(&[cut, &two, &[0; 3]].concat()), None);
     }
 
     #[test]

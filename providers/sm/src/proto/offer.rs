@@ -61,12 +61,12 @@ pub(crate) fn split(left: u64, has_helper: bool) -> (u64, u64) {
 }
 
 /// Returns the word that announces staged bytes: the number of this staging copy, and its length.
-pub(crate) fn staged(count: u64, length: usize) -> u64 {
+pub(crate) fn encode_staged(count: u64, length: usize) -> u64 {
     count << 32 | length as u64
 }
 
 /// Returns the slot number of an offer, truncated to the 24-bit length field of a response.
-pub(crate) fn short(slot: u64) -> u32 {
+pub(crate) fn truncated_slot(slot: u64) -> u32 {
     slot as u32 & 0xFF_FFFF
 }
 

@@ -67,7 +67,7 @@ impl Reassembly {
     /// the data header; it is not called for a message that fits in its slot. May be called again while the piece waits
     /// for a receive. Errors: a description of the invalid data.
     #[inline]
-    pub(crate) fn look(
+    pub(crate) fn check_piece(
         &self,
         header: &Header,
         words: impl FnOnce() -> [u64; Data::WORDS],
@@ -112,7 +112,7 @@ impl Reassembly {
 
     /// Records that the bytes of a checked piece were copied to its receive.
     #[inline]
-    pub(crate) fn took(&mut self, header: &Header, part: FragmentPosition) {
+    pub(crate) fn advance(&mut self, header: &Header, part: FragmentPosition) {
         if header.inline {
             return;
         }
@@ -125,12 +125,12 @@ impl Reassembly {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::message::Kind;
+    use crate::proto::message::MessageKind;
 
     const ROUTE: Route = Route { generation: 7, source: 0x1_0002, destination: 5 };
 
     fn header(first: bool, last: bool, length: u32) -> Header {
-        Header { kind: Kind::Send, first, last, inline: false, solicited: false, length }
+        Header { kind: MessageKind::Send, first, last, inline: false, solicited: false, length }
     }
 
     fn random(state: &mut u64) -> u64 {
@@ -142,9 +142,9 @@ mod tests {
 
     /// Processes a piece as the receive direction does.
     fn feed(reassembly: &mut Reassembly, header: Header, data: Data) -> Result<FragmentPosition, &'static str> {
-        let part = reassembly.look(&header, || data.encode())?;
-        assert_eq!(reassembly.look(&header, || data.encode()), Ok(part), "a check does not change the state");
-        reassembly.took(&header, part);
+        let part = reassembly.check_piece(&header, || data.encode())?;
+        assert_eq!(reassembly.check_piece(&header, || data.encode()), Ok(part), "a check does not change the state");
+        reassembly.advance(&header, part);
         Ok(part)
     }
 
@@ -201,7 +201,7 @@ mod tests {
                 let valid = (header(n == 0, n == 1, if n == 0 { 40 } else { 60 }), numbering.next(n == 0, 100));
                 let mut invalid = valid;
                 violation(&mut invalid.0, &mut invalid.1);
-                assert_eq!(reassembly.look(&invalid.0, || invalid.1.encode()), Err(why), "piece {n}");
+                assert_eq!(reassembly.check_piece(&invalid.0, || invalid.1.encode()), Err(why), "piece {n}");
                 assert_eq!(feed(&mut reassembly, valid.0, valid.1), Ok(FragmentPosition { offset, size: 100 }));
             }
         }
@@ -213,7 +213,7 @@ mod tests {
         feed(&mut reassembly, header(true, false, 40), numbering.next(true, 100)).unwrap();
         let changed = numbering.next(false, 1 << 40);
         let piece = header(false, false, 60);
-        assert_eq!(reassembly.look(&piece, || changed.encode()), Err("a piece of another message"));
+        assert_eq!(reassembly.check_piece(&piece, || changed.encode()), Err("a piece of another message"));
     }
 
     #[test]
@@ -231,10 +231,10 @@ mod tests {
                 _ => (bits >> 40) % 100,
             };
             let data = Data { generation, message, source, destination, size };
-            let Ok(part) = reassembly.look(&piece, || data.encode()) else { continue };
+            let Ok(part) = reassembly.check_piece(&piece, || data.encode()) else { continue };
             assert!(part.offset + u64::from(piece.length) <= part.size);
             assert_eq!(piece.last, part.offset + u64::from(piece.length) == part.size);
-            reassembly.took(&piece, part);
+            reassembly.advance(&piece, part);
             taken += 1;
         }
         assert!(taken > 1000, "{taken}");

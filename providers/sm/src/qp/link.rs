@@ -23,23 +23,23 @@ use crate::engine::wake::{WakeResult, write_word};
 use crate::engine::wake_flags::WakeFlags;
 use crate::memory::imports::Imports;
 use crate::memory::map::{EngineTicks, LastCheck, Map};
-use crate::memory::regions::{PeerRegions, Target};
+use crate::memory::regions::{AccessTarget, PeerRegions};
 use crate::proto::handshake::Geometry;
-use crate::proto::message::Note;
+use crate::proto::message::FifoWord;
 use crate::proto::reassembly::Route;
 use crate::qp::ring::RingLayout;
 
-pub(crate) use crate::engine::wake_flags::{WANT_PROGRESS, WANT_REQUESTS, offer_barrier};
+pub(crate) use crate::engine::wake_flags::{WAKE_ON_PROGRESS, WAKE_ON_REQUESTS, offer_barrier};
 
 // Offsets of words in an area. Words that are written for different readers are 128 bytes apart, because CPUs prefetch
 // the adjacent cache line.
-pub(crate) const WANT: usize = 128;
-const TAKEN_REQUESTS: usize = 256;
-const TAKEN_RESPONSES: usize = 264;
+pub(crate) const WAKE_FLAGS_OFFSET: usize = 128;
+const CONSUMED_REQUESTS: usize = 256;
+const CONSUMED_RESPONSES: usize = 264;
 const ANNOUNCEMENT: usize = 384;
 const FETCH_ANNOUNCEMENT: usize = 392;
 const ENDED: usize = 512;
-const REACH: usize = 640;
+const CAN_COPY: usize = 640;
 const RECALLED: usize = 648;
 // The module `delegation` uses offsets 768 to 1023.
 const STAGED: usize = 1024;
@@ -76,7 +76,7 @@ pub(crate) struct Peer {
     /// A descriptor that becomes readable when the process exits. Without it, cross-memory attach is not used.
     pub(crate) watch: Option<Arc<PidWatch>>,
     /// Time of the last liveness check.
-    pub(crate) looked: LastCheck,
+    pub(crate) last_check: LastCheck,
     /// For tests: number of further copies by the kernel that succeed; `u32::MAX`: no limit.
     #[cfg(test)]
     pub(crate) allowed: std::sync::atomic::AtomicU32,
@@ -88,7 +88,7 @@ impl Peer {
     /// within a tick.
     #[inline]
     pub(crate) fn is_alive(&self, ticker: &EngineTicks) -> bool {
-        self.looked.is_valid_or(ticker, || self.watch.as_ref().is_some_and(|watch| !watch.is_dead()))
+        self.last_check.is_valid_or(ticker, || self.watch.as_ref().is_some_and(|watch| !watch.is_dead()))
     }
 
     /// Value of `allowed` with which the sender claims no jobs of the receiver.
@@ -120,12 +120,12 @@ impl PidWatch {
 
 /// A peer that may copy with local keys. It may do so until it has noticed the end of the connection.
 #[derive(Clone, Debug)]
-pub(crate) struct Copier {
+pub(crate) struct CopyingPeer {
     area: Arc<Map>,
     watch: Arc<PidWatch>,
 }
 
-impl Copier {
+impl CopyingPeer {
     /// Whether the peer announces a copy with this key, and its process exists.
     pub(crate) fn copies_with(&self, key: u32) -> bool {
         let is_named = |word| self.area.word(word).load(Ordering::Acquire) == u64::from(key);
@@ -199,27 +199,27 @@ impl ConnectionMemory {
             joined: Default::default(),
             wake_flags: WakeFlags::default(),
         };
-        link.wake_flags.preset(link.area.word(WANT));
+        link.wake_flags.preset(link.area.word(WAKE_FLAGS_OFFSET));
         Ok((link, [area_fd, rma_fd]))
     }
 
     /// Attaches the peer's segments. Called once.
     pub(crate) fn join(&self, peer_side: PeerSide) {
-        self.publish_reach(peer_side.peer.cma.load(std::sync::atomic::Ordering::Relaxed));
+        self.publish_can_copy(peer_side.peer.cma.load(std::sync::atomic::Ordering::Relaxed));
         let _ = self.peer_side.set(peer_side);
         #[cfg(tsan)]
         self.joined.store(true, Ordering::Release);
     }
 
     /// Publishes whether this process can copy from and to the peer's memory by the kernel.
-    pub(crate) fn publish_reach(&self, reaches: bool) {
-        self.area.word(REACH).store(u64::from(reaches), Ordering::Relaxed);
+    pub(crate) fn publish_can_copy(&self, reaches: bool) {
+        self.area.word(CAN_COPY).store(u64::from(reaches), Ordering::Relaxed);
     }
 
     /// Whether the peer has published that it can copy from and to local memory. If so, long sends may be rendezvous
     /// offers.
-    pub(crate) fn is_reached(&self) -> bool {
-        self.peer_side().is_some_and(|t| t.area.word(REACH).load(Ordering::Relaxed) == 1)
+    pub(crate) fn peer_can_copy(&self) -> bool {
+        self.peer_side().is_some_and(|t| t.area.word(CAN_COPY).load(Ordering::Relaxed) == 1)
     }
 
     /// Whether the peer supports the ring words of extension operations.
@@ -298,34 +298,36 @@ impl ConnectionMemory {
     }
 
     /// Publishes the number of the peer's requests that this process has consumed.
-    pub(crate) fn publish_taken(&self, requests: u64) {
+    pub(crate) fn publish_consumed(&self, requests: u64) {
         // Release: the peer may overwrite the buffers of these requests, so all reads of them come before.
-        self.area.word(TAKEN_REQUESTS).store(requests, Ordering::Release);
+        self.area.word(CONSUMED_REQUESTS).store(requests, Ordering::Release);
     }
 
-    pub(crate) fn publish_taken_responses(&self, responses: u64) {
-        self.area.word(TAKEN_RESPONSES).store(responses, Ordering::Release);
+    pub(crate) fn publish_consumed_responses(&self, responses: u64) {
+        self.area.word(CONSUMED_RESPONSES).store(responses, Ordering::Release);
     }
 
     /// Number of local requests that the peer has consumed; 0 before the peer's segments are attached.
-    pub(crate) fn taken(&self) -> u64 {
-        self.peer_side().map_or(0, |t| t.area.word(TAKEN_REQUESTS).load(Ordering::Acquire))
+    pub(crate) fn consumed_requests(&self) -> u64 {
+        self.peer_side().map_or(0, |t| t.area.word(CONSUMED_REQUESTS).load(Ordering::Acquire))
     }
 
     /// Makes dequeues watch the number of local requests that the peer has consumed.
-    pub(crate) fn show_taken(&self, watch: &RingWatch) {
-        self.peer_side().into_iter().for_each(|t| t.area.show_taken(TAKEN_REQUESTS, watch));
+    pub(crate) fn watch_consumed(&self, watch: &RingWatch) {
+        self.peer_side().into_iter().for_each(|t| t.area.watch_consumed(CONSUMED_REQUESTS, watch));
     }
 
-    pub(crate) fn taken_responses(&self) -> u64 {
-        self.peer_side().map_or(0, |t| t.area.word(TAKEN_RESPONSES).load(Ordering::Acquire))
+    pub(crate) fn consumed_responses(&self) -> u64 {
+        self.peer_side().map_or(0, |t| t.area.word(CONSUMED_RESPONSES).load(Ordering::Acquire))
     }
 
     /// Sum of all progress counters: ring entries of the peer that this process has consumed, and entries of this
     /// process that the peer has consumed.
     pub(crate) fn progress(&self) -> u64 {
-        let taken = [TAKEN_REQUESTS, TAKEN_RESPONSES].map(|at| self.area.word(at).load(Ordering::Relaxed));
-        [taken[0], taken[1], self.taken(), self.taken_responses()].into_iter().fold(0, u64::wrapping_add)
+        let consumed = [CONSUMED_REQUESTS, CONSUMED_RESPONSES].map(|at| self.area.word(at).load(Ordering::Relaxed));
+        [consumed[0], consumed[1], self.consumed_requests(), self.consumed_responses()]
+            .into_iter()
+            .fold(0, u64::wrapping_add)
     }
 
     /// The word in which the local send direction announces the peer's key with which it is copying; 0: no copy.
@@ -340,44 +342,44 @@ impl ConnectionMemory {
 
     /// Returns the peer as a process that may copy from and to local memory. `None`: the peer's segments are not
     /// attached, or its process cannot be watched, so it does not copy.
-    pub(crate) fn copier(&self) -> Option<Copier> {
+    pub(crate) fn copier(&self) -> Option<CopyingPeer> {
         let peer_side = self.peer_side()?;
-        Some(Copier { area: peer_side.area.clone(), watch: peer_side.peer.watch.clone()? })
+        Some(CopyingPeer { area: peer_side.area.clone(), watch: peer_side.peer.watch.clone()? })
     }
 
     /// Sets local wake-up flags. The caller must poll once more before it sleeps.
-    pub(crate) fn arm(&self, want: u64) {
-        self.wake_flags.set(self.area.word(WANT), want, self.peer_side().is_some_and(|t| t.membarrier));
+    pub(crate) fn set_wake_flags(&self, want: u64) {
+        self.wake_flags.set(self.area.word(WAKE_FLAGS_OFFSET), want, self.peer_side().is_some_and(|t| t.membarrier));
     }
 
     /// Whether the local wake-up flags are unchanged since `create`.
     pub(crate) fn is_preset(&self) -> bool {
-        WakeFlags::is_preset(self.area.word(WANT))
+        WakeFlags::is_preset(self.area.word(WAKE_FLAGS_OFFSET))
     }
 
     /// Whether all local wake-up flags in `want` are set.
-    pub(crate) fn wants(&self, want: u64) -> bool {
-        WakeFlags::wants(self.area.word(WANT), want)
+    pub(crate) fn has_wake_flags(&self, want: u64) -> bool {
+        WakeFlags::wants(self.area.word(WAKE_FLAGS_OFFSET), want)
     }
 
     /// Clears the local wake-up flags, because a thread polls.
-    pub(crate) fn disarm(&self) {
-        self.wake_flags.withdraw(self.area.word(WANT));
+    pub(crate) fn clear_wake_flags(&self) {
+        self.wake_flags.withdraw(self.area.word(WAKE_FLAGS_OFFSET));
     }
 
     /// Called after publishing: sends one FIFO word if one of the peer's wake-up flags in `want` is set. If the peer
     /// polls, no flag is set and no system call is made (SM-15).
     #[inline(always)]
-    pub(crate) fn poke(&self, want: u64) -> WakeResult {
+    pub(crate) fn wake_if_flagged(&self, want: u64) -> WakeResult {
         match self.peer_side() {
-            Some(t) if self.wake_flags.must_wake(t.area.word(WANT), want, t.membarrier) => wake(t),
+            Some(t) if self.wake_flags.must_wake(t.area.word(WAKE_FLAGS_OFFSET), want, t.membarrier) => wake(t),
             _ => WakeResult::Sent,
         }
     }
 
     /// Describes a failed local operation on the control line, so that the peer can log it (see [`REFUSED`]).
-    pub(crate) fn publish_refused(&self, target: &Target) {
-        let Target { key, address, length, right, .. } = *target;
+    pub(crate) fn publish_refused(&self, target: &AccessTarget) {
+        let AccessTarget { key, address, length, right, .. } = *target;
         let kind = REFUSED_RIGHTS.iter().position(|known| *known == right).map_or(0, |index| index as u64 + 1);
         for (n, word) in [kind << 32 | u64::from(key), address, length].into_iter().enumerate() {
             self.area.word(REFUSED + 8 * n).store(word, Ordering::Relaxed);
@@ -386,12 +388,12 @@ impl ConnectionMemory {
 
     /// If the peer has ended the connection because the local table of registrations grants no access to one of its
     /// operations, returns this operation as the peer has described it. `pd`: the local protection domain.
-    pub(crate) fn refused_to_peer(&self, pd: u32) -> Option<Target> {
+    pub(crate) fn access_refused_to_peer(&self, pd: u32) -> Option<AccessTarget> {
         let peer_side = self.peer_side().filter(|_| self.is_reset())?;
         let [first, address, length] = [0, 8, 16].map(|at| peer_side.area.word(REFUSED + at).load(Ordering::Relaxed));
         let kind = usize::try_from(first >> 32).ok()?.checked_sub(1)?;
         let right = *REFUSED_RIGHTS.get(kind)?;
-        Some(Target { key: first as u32, pd, address, length, right })
+        Some(AccessTarget { key: first as u32, pd, address, length, right })
     }
 
     /// Marks the end of an established connection on the local control line.
@@ -403,7 +405,7 @@ impl ConnectionMemory {
     pub(crate) fn reset(&self) {
         self.mark_ended();
         if let Some(peer_side) = self.peer_side() {
-            write_word(&peer_side.peer.fifo, Note::Reset(peer_side.id));
+            write_word(&peer_side.peer.fifo, FifoWord::Reset(peer_side.id));
         }
     }
 
@@ -414,13 +416,13 @@ impl ConnectionMemory {
     }
 
     /// Sends a heartbeat to the peer (CM-5). `Dead`: the peer's FIFO has no reader.
-    pub(crate) fn alive(&self) -> WakeResult {
-        self.peer_side().map_or(WakeResult::Sent, |t| write_word(&t.peer.fifo, Note::Alive(t.id)))
+    pub(crate) fn send_heartbeat(&self) -> WakeResult {
+        self.peer_side().map_or(WakeResult::Sent, |t| write_word(&t.peer.fifo, FifoWord::Alive(t.id)))
     }
 }
 
 /// Wakes the peer's engine by a FIFO word.
 #[cold]
 fn wake(peer_side: &PeerSide) -> WakeResult {
-    write_word(&peer_side.peer.fifo, Note::Wake(peer_side.id))
+    write_word(&peer_side.peer.fifo, FifoWord::Wake(peer_side.id))
 }

@@ -30,10 +30,10 @@ use crate::device::Device;
 use crate::engine::jobs::Job;
 use crate::memory::cma::Direction;
 use crate::memory::window::BindRequest;
-use crate::qp::link::{ConnectionMemory, WANT_PROGRESS, WANT_REQUESTS};
+use crate::qp::link::{ConnectionMemory, WAKE_ON_PROGRESS, WAKE_ON_REQUESTS};
 use crate::qp::rx::Rx;
-use crate::qp::shared::{Fault, Pool, Shared};
-use crate::qp::tx::{Request, Tx};
+use crate::qp::shared::{ConnectionFault, Pool, Shared};
+use crate::qp::tx::{Tx, WorkRequest};
 use crate::{Mr, Mw, Sm};
 
 /// Number of engine ticks (2 ms) without progress after which a connection counts as idle.
@@ -92,8 +92,8 @@ impl Qp {
             max_message: device.limits.max_message,
             max_rdma: device.limits.max_rdma,
             max_reads_out: spec.max_reads_out,
-            rx_taken: AtomicU64::new(0),
-            reported_taken: AtomicU64::new(0),
+            rx_consumed: AtomicU64::new(0),
+            reported_consumed: AtomicU64::new(0),
             not_ready: AtomicU64::new(0),
             watch: Pooled::take(),
         };
@@ -140,7 +140,12 @@ impl QpCore {
 
     /// Makes a pass over the send direction if `sending` is set, then handles the results of both directions. Returns
     /// whether either direction made progress.
-    fn pass_sends(&self, received: std::result::Result<bool, Fault>, out: &mut Outbox<'_>, sending: bool) -> bool {
+    fn pass_sends(
+        &self,
+        received: std::result::Result<bool, ConnectionFault>,
+        out: &mut Outbox<'_>,
+        sending: bool,
+    ) -> bool {
         let sent = if sending {
             let mut tx = self.tx.lock();
             if tx.needs_pass(&self.shared) {
@@ -198,10 +203,10 @@ impl QpCore {
             return false; // The flags are still set from set-up, so the peer's first message causes a wake-up.
         }
         let wants_progress = tx.needs_peer_progress();
-        if !self.set_flag(WANT_REQUESTS | if wants_progress { WANT_PROGRESS } else { 0 }) {
+        if !self.set_flag(WAKE_ON_REQUESTS | if wants_progress { WAKE_ON_PROGRESS } else { 0 }) {
             return false;
         }
-        rx.has_work() || tx.must_go_on() || tx.has_work(&self.shared)
+        rx.has_work() || tx.needs_another_pass() || tx.has_work(&self.shared)
     }
 
     /// Lets the engine add the connection to the list of a polling thread. Quick RDMA posts cause no wake-up of the
@@ -228,31 +233,31 @@ impl QpCore {
     fn set_flag(&self, want: u64) -> bool {
         let link = self.link.lock();
         self.polled.store(false, Ordering::SeqCst);
-        link.as_ref().inspect(|link| link.arm(want)).is_some()
+        link.as_ref().inspect(|link| link.set_wake_flags(want)).is_some()
     }
 
     /// Ends the connection because of a fault: flushes the work queues, notifies the peer, and reports the event
     /// `Broken`.
     #[cold]
-    fn fail(&self, fault: Fault) {
+    fn fail(&self, fault: ConnectionFault) {
         if let Some((link, _)) = self.end(None) {
             let (ep, pid) = (self.shared.ep.handle, link.peer_pid());
             match fault {
-                Fault::Nonsense(what) => {
+                ConnectionFault::InvalidData(what) => {
                     log::warn!("ep {ep:#x}: connection to process {pid} dropped: the peer sent {what}");
                 }
-                Fault::Watermark => log::info!(
+                ConnectionFault::Watermark => log::info!(
                     "ep {ep:#x}: connection to process {pid} dropped: the outstanding receives exceed the EP's hard high \
                      watermark"
                 ),
-                Fault::Receive | Fault::Access | Fault::Request => {}
+                ConnectionFault::Receive | ConnectionFault::Access | ConnectionFault::Request => {}
             }
             setup::close(&self.device, &link);
             self.shared.jobs.push(Job::Event(link.conn, ConnectionEvent::Broken));
         }
     }
 
-    /// Ends the connection, as `Conn::break_off` does. The flag is true if a pass had found a fault that was not yet
+    /// Ends the connection, as `Conn::end_locally` does. The flag is true if a pass had found a fault that was not yet
     /// handled.
     fn end(&self, which: Option<&Arc<ConnectionMemory>>) -> Option<(Arc<ConnectionMemory>, bool)> {
         let mut rx = self.rx.lock();
@@ -272,20 +277,20 @@ impl QpCore {
         drop((rx, tx));
         self.shared.cqs().for_each(|cq| cq.forget(self));
         let link = link?;
-        if let Some(target) = link.refused_to_peer(self.shared.pd) {
+        if let Some(target) = link.access_refused_to_peer(self.shared.pd) {
             self.shared.report_refused(None, self.shared.regions.key_entry(target.key), target);
         }
         Some((link, faulty))
     }
 
     fn flush(&self, rx: &mut Rx, tx: &mut Tx) {
-        if let Some(ends) = &rx.ends {
-            ends.publish_last(); // The peer's sends whose messages were delivered must complete successfully.
-            if let (true, Some(pool)) = (ends.waits_for_receive(), &self.shared.pool) {
+        if let Some(rings) = &rx.rings {
+            rings.publish_last(); // The peer's sends whose messages were delivered must complete successfully.
+            if let (true, Some(pool)) = (rings.waits_for_receive(), &self.shared.pool) {
                 pool.srq.cancel_wait(&pool.waiter);
             }
         }
-        rx.ends = None;
+        rx.rings = None;
         rx.stopped = false;
         for completion in tx.flush(self.shared.ep.handle) {
             self.shared.complete_request(&mut Outbox::default(), completion);
@@ -314,14 +319,14 @@ impl QpCore {
     /// Called after a receive was posted, if a message waited for it or the number of receives has crossed a watermark.
     #[cold]
     fn recv_posted(&self, mut rx: MutexGuard<'_, Rx>) {
-        let outcome = rx.posted(&self.shared);
+        let outcome = rx.after_post(&self.shared);
         drop(rx);
         self.after_recv(outcome);
     }
 
     /// Handles the result of a pass after a receive was posted: queues the connection for the engine if there is more
     /// work.
-    fn after_recv(&self, outcome: std::result::Result<bool, Fault>) {
+    fn after_recv(&self, outcome: std::result::Result<bool, ConnectionFault>) {
         match outcome {
             Ok(false) => {}
             Ok(true) => self.queue_for_engine(),
@@ -332,11 +337,11 @@ impl QpCore {
     /// Posts a request by the general path, which also handles requests that must wait or need several slots.
     #[inline(never)]
     fn post_request(&self, tx: MutexGuard<'_, Tx>, wr: &SendWr<'_>) -> Result<()> {
-        if tx.ends.as_ref().is_some_and(|ends| !ends.supports(wr.op)) {
+        if tx.rings.as_ref().is_some_and(|rings| !rings.supports(wr.op)) {
             return Err(Error::ModelNotSupported);
         }
         let tx = self.with_space(tx)?;
-        self.submit(tx, Request::new(wr));
+        self.submit(tx, WorkRequest::new(wr));
         Ok(())
     }
 
@@ -364,7 +369,7 @@ impl QpCore {
         Ok(tx)
     }
 
-    fn submit(&self, mut tx: MutexGuard<'_, Tx>, request: Request) {
+    fn submit(&self, mut tx: MutexGuard<'_, Tx>, request: WorkRequest) {
         if tx.broken {
             return self.shared.complete_request(&mut Outbox::default(), request.flush());
         }
@@ -387,13 +392,13 @@ impl QpCore {
 
     #[cold]
     fn after_unpolled_post(&self, tx: &Tx) {
-        let Some(ends) = tx.ends.as_ref() else { return };
-        let mut run = tx.must_go_on();
-        if tx.needs_peer_progress() && !ends.link().wants(WANT_PROGRESS) {
-            self.set_flag(WANT_REQUESTS | WANT_PROGRESS);
+        let Some(rings) = tx.rings.as_ref() else { return };
+        let mut run = tx.needs_another_pass();
+        if tx.needs_peer_progress() && !rings.link().has_wake_flags(WAKE_ON_PROGRESS) {
+            self.set_flag(WAKE_ON_REQUESTS | WAKE_ON_PROGRESS);
             // The peer sends no wake-up for an entry that it published before the flag was set.
-            run |= ends.has_work(&self.shared)
-                || self.rx.try_lock().is_none_or(|rx| rx.ends.as_ref().is_some_and(|e| e.has_work(0)));
+            run |= rings.has_work(&self.shared)
+                || self.rx.try_lock().is_none_or(|rx| rx.rings.as_ref().is_some_and(|e| e.has_work(0)));
         }
         if run {
             self.queue_for_engine();
@@ -416,7 +421,7 @@ impl QueuePair for Qp {
         let wanted =
             bind.map(|Bind { mr, region, access, kept }| BindRequest { source: mr.local_key(), region, access, kept });
         let (number, key) = mw.0.post(wanted)?;
-        self.0.submit(tx, Request::of_window(mw.0.clone(), number, wr));
+        self.0.submit(tx, WorkRequest::of_window(mw.0.clone(), number, wr));
         Ok(key)
     }
 
@@ -528,7 +533,7 @@ impl Connection for Qp {
     }
 
     fn abort(&self) {
-        if let Some(link) = self.0.break_off(None) {
+        if let Some(link) = self.0.end_locally(None) {
             setup::close(&self.0.device, &link);
         }
     }

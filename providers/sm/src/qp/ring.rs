@@ -25,7 +25,7 @@ type Slot = [AtomicU64; SLOT / 8];
 
 /// Prefetch distance in slots: the number of messages that can be sent while one cache line is transferred from the
 /// peer's CPU.
-const AHEAD: u64 = 4;
+const PREFETCH_DISTANCE: u64 = 4;
 
 /// Whether an inline message extends to its slot's second cache line.
 #[inline(always)]
@@ -54,7 +54,7 @@ pub(crate) struct Writer {
     shift: u32,
     next: u64,
     /// Last known number of slots that the reader has consumed.
-    taken: u64,
+    consumed: u64,
 }
 
 /// Fields of a slot besides its header word.
@@ -73,7 +73,7 @@ impl Writer {
     pub(crate) fn new(area: Arc<Map>, layout: RingLayout) -> Self {
         assert!(area.is_writable());
         let slots = Slots::new(area, layout.offset, layout.slots);
-        Writer { slots, shift: layout.slots.trailing_zeros(), next: 0, taken: 0 }
+        Writer { slots, shift: layout.slots.trailing_zeros(), next: 0, consumed: 0 }
     }
 
     /// Number of published slots, which is also the index of the next slot.
@@ -82,40 +82,40 @@ impl Writer {
     }
 
     /// Last known number of slots that the reader has consumed.
-    pub(crate) fn taken(&self) -> u64 {
-        self.taken
+    pub(crate) fn consumed(&self) -> u64 {
+        self.consumed
     }
 
     #[inline(always)]
     pub(crate) fn is_full(&self) -> bool {
-        self.next - self.taken >= self.slots.count()
+        self.next - self.consumed >= self.slots.count()
     }
 
     /// Number of free slots.
-    pub(crate) fn free(&self) -> u64 {
-        self.slots.count() - (self.next - self.taken)
+    pub(crate) fn free_slots(&self) -> u64 {
+        self.slots.count() - (self.next - self.consumed)
     }
 
-    /// Updates `taken` from the number that the peer publishes. `None`: the number exceeds the number of published
+    /// Updates `consumed` from the number that the peer publishes. `None`: the number exceeds the number of published
     /// slots.
-    pub(crate) fn learn(&mut self, taken: u64) -> Option<()> {
-        if taken > self.next {
+    pub(crate) fn set_consumed(&mut self, consumed: u64) -> Option<()> {
+        if consumed > self.next {
             return None;
         }
-        self.taken = self.taken.max(taken);
+        self.consumed = self.consumed.max(consumed);
         Some(())
     }
 
-    /// Updates `taken` from the low half of the peer's number, which messages contain. `None`: the number exceeds the
+    /// Updates `consumed` from the low half of the peer's number, which messages contain. `None`: the number exceeds the
     /// number of published slots.
-    pub(crate) fn learn_low(&mut self, low: u32) -> Option<()> {
+    pub(crate) fn set_consumed_low(&mut self, low: u32) -> Option<()> {
         // The number grows by at most the size of the ring, so the low half determines it. An older number is ignored.
-        let ahead = u64::from(low.wrapping_sub(self.taken as u32));
-        if ahead > u64::from(u32::MAX / 2) { Some(()) } else { self.learn(self.taken + ahead) }
+        let ahead = u64::from(low.wrapping_sub(self.consumed as u32));
+        if ahead > u64::from(u32::MAX / 2) { Some(()) } else { self.set_consumed(self.consumed + ahead) }
     }
 
     /// Stores payload word `n + 1` of the next slot, before the slot is published.
-    pub(crate) fn note(&self, n: usize, word: u64) {
+    pub(crate) fn store_word(&self, n: usize, word: u64) {
         assert!(n < INLINE / 8 - 1);
         self.slots.words(self.next)[BODY / 8 + 1 + n].store(word, Ordering::Relaxed);
     }
@@ -162,7 +162,7 @@ impl Writer {
     /// Publishes slot `index`, whose payload is a whole send of `length` bytes. The caller must then call
     /// [`Writer::advance`].
     #[inline(always)]
-    pub(crate) fn announce_send(&self, (slot, index): (&[AtomicU64; SLOT / 8], u64), length: u8, ack: u32) {
+    pub(crate) fn publish_send(&self, (slot, index): (&[AtomicU64; SLOT / 8], u64), length: u8, ack: u32) {
         fail_point!(SlotFilled);
         let [head, fields, ..] = slot;
         let word = u64::from(Header::inline_send(length.into(), false).encode()) | lap(index, self.shift);
@@ -173,17 +173,17 @@ impl Writer {
         fail_point!(AfterPublish);
     }
 
-    /// Advances to the slot after `index`, which [`Writer::announce_send`] has published. `free`: at most the number of
+    /// Advances to the slot after `index`, which [`Writer::publish_send`] has published. `free_slots`: at most the number of
     /// slots that were free before.
     #[inline(always)]
     pub(crate) fn advance(&mut self, index: u64, length: u8, free: u32) {
-        debug_assert!(free > 0 && u64::from(free) <= self.free() && index == self.next);
+        debug_assert!(free > 0 && u64::from(free) <= self.free_slots() && index == self.next);
         self.next = index + 1;
         // Prefetches for the same reason as `publish`.
-        if u64::from(free) > 1 + AHEAD {
-            self.slots.fetch::<0>(index + 1 + AHEAD, true);
+        if u64::from(free) > 1 + PREFETCH_DISTANCE {
+            self.slots.prefetch_slot::<0>(index + 1 + PREFETCH_DISTANCE, true);
             if length as usize > LINE - BODY {
-                self.slots.fetch::<LINE>(index + 1 + AHEAD, true);
+                self.slots.prefetch_slot::<LINE>(index + 1 + PREFETCH_DISTANCE, true);
             }
         }
     }
@@ -194,7 +194,7 @@ impl Writer {
         fail_point!(SlotFilled);
         // These fields are read before the stores to shared memory. The compiler would read them again after each
         // store, because a store through a shared pointer may alias them.
-        let (next, taken, count) = (self.next, self.taken, self.slots.count());
+        let (next, consumed, count) = (self.next, self.consumed, self.slots.count());
         self.next = next + 1;
         let [head, fields, ..] = self.slots.words(next);
         fields.store(u64::from(payload.aux) << 32 | u64::from(payload.ack), Ordering::Relaxed);
@@ -205,11 +205,11 @@ impl Writer {
         fail_point!(AfterPublish);
         // The reader's CPU has the cache line of a later slot, because it has read the slot in the previous lap. The
         // prefetch transfers the line before the slot is written.
-        let soon = next + 1 + AHEAD;
-        if soon - taken < count {
-            self.slots.fetch::<0>(soon, true);
+        let soon = next + 1 + PREFETCH_DISTANCE;
+        if soon - consumed < count {
+            self.slots.prefetch_slot::<0>(soon, true);
             if has_two_lines(header) {
-                self.slots.fetch::<LINE>(soon, true); // Consecutive messages often have similar lengths.
+                self.slots.prefetch_slot::<LINE>(soon, true); // Consecutive messages often have similar lengths.
             }
         }
     }
@@ -255,15 +255,15 @@ impl<'a> SlotRun<'a> {
         let word = slot[0].load(Ordering::Acquire).wrapping_sub(self.lap);
         let (length, is_solicited) = Header::decode_inline_send(word)?;
         if length as usize > LINE - BODY {
-            Slots::fetch_line::<LINE>(slot);
+            Slots::prefetch_line::<LINE>(slot);
         }
         Some((std::ptr::from_ref(slot).cast::<u8>().wrapping_add(BODY), length, is_solicited))
     }
 
     /// Prefetches a slot behind `slot`, which the writer has probably filled too.
     #[inline(always)]
-    pub(crate) fn look_ahead(slot: &Slot) {
-        Slots::fetch_ahead(slot, AHEAD as usize);
+    pub(crate) fn prefetch_ahead(slot: &Slot) {
+        Slots::prefetch_ahead(slot, PREFETCH_DISTANCE as usize);
     }
 }
 
@@ -274,14 +274,14 @@ impl Reader {
     }
 
     /// Number of slots that this reader has consumed.
-    pub(crate) fn taken(&self) -> u64 {
+    pub(crate) fn consumed(&self) -> u64 {
         self.next
     }
 
     /// Makes dequeues watch the header word of the next slot.
     #[inline(always)]
-    pub(crate) fn show_next(&self, watch: &RingWatch) {
-        self.slots.show(self.next, watch, (lap(self.next, self.shift) >> 32) as u32);
+    pub(crate) fn watch_next(&self, watch: &RingWatch) {
+        self.slots.watch_slot(self.next, watch, (lap(self.next, self.shift) >> 32) as u32);
     }
 
     /// Reads the header word of the next slot. The peer may change the word at any time, so it is read once, and only
@@ -298,7 +298,7 @@ impl Reader {
 
     /// The next slots, as far as they are consecutive in memory and in one lap.
     #[inline(always)]
-    pub(crate) fn run(&self) -> SlotRun<'_> {
+    pub(crate) fn filled_run(&self) -> SlotRun<'_> {
         SlotRun { slots: self.slots.run(self.next), lap: lap(self.next, self.shift) }
     }
 
@@ -312,9 +312,9 @@ impl Reader {
 
     /// Prefetches the second cache line of the next slot, if a message with this header uses it.
     #[inline(always)]
-    pub(crate) fn fetch_rest(&self, header: Header) {
+    pub(crate) fn prefetch_rest(&self, header: Header) {
         if has_two_lines(header) {
-            self.slots.fetch::<LINE>(self.next, false);
+            self.slots.prefetch_slot::<LINE>(self.next, false);
         }
     }
 
@@ -327,14 +327,14 @@ impl Reader {
     }
 
     /// Returns the first words of the next slot's payload. Each word is read once.
-    pub(crate) fn body<const N: usize>(&self) -> [u64; N] {
+    pub(crate) fn payload_words<const N: usize>(&self) -> [u64; N] {
         const { assert!(N <= INLINE / 8) };
         let words = self.slots.words(self.next);
         std::array::from_fn(|n| words[BODY / 8 + n].load(Ordering::Relaxed))
     }
 
-    /// Returns the payload words of the next slot that the writer has stored by `note`.
-    pub(crate) fn notes<const N: usize>(&self) -> [u64; N] {
+    /// Returns the payload words of the next slot that the writer has stored by `store_word`.
+    pub(crate) fn stored_words<const N: usize>(&self) -> [u64; N] {
         const { assert!(N < INLINE / 8) };
         let words = self.slots.words(self.next);
         std::array::from_fn(|n| words[BODY / 8 + 1 + n].load(Ordering::Relaxed))
@@ -354,8 +354,8 @@ impl Reader {
     /// Prefetches the slot at the prefetch distance. Called when messages arrive in sequence, so the writer has probably
     /// filled that slot too.
     #[inline]
-    pub(crate) fn look_ahead(&self) {
-        self.slots.fetch::<0>(self.next + AHEAD, false);
+    pub(crate) fn prefetch_ahead(&self) {
+        self.slots.prefetch_slot::<0>(self.next + PREFETCH_DISTANCE, false);
     }
 
     /// Consumes the next slot.
@@ -367,7 +367,7 @@ impl Reader {
 /// Allocator of the cache lines of a buffer in the local area. Lines are released in the order in which they were
 /// reserved.
 #[derive(Debug)]
-pub(crate) struct Lines {
+pub(crate) struct LineAllocator {
     lines: u64,
     /// Number of lines that were reserved since the start, including lines skipped at the end of the buffer.
     head: u64,
@@ -375,23 +375,23 @@ pub(crate) struct Lines {
     tail: u64,
 }
 
-impl Lines {
+impl LineAllocator {
     pub(crate) fn new(bytes: u32) -> Self {
-        Lines { lines: u64::from(bytes) / LINE as u64, head: 0, tail: 0 }
+        LineAllocator { lines: u64::from(bytes) / LINE as u64, head: 0, tail: 0 }
     }
 
-    /// Reserves `wanted` consecutive lines. Returns the index of the first line, and the mark for [`Lines::give_back`].
+    /// Reserves `wanted` consecutive lines. Returns the index of the first line, and the mark for [`LineAllocator::release`].
     /// `None`: the buffer has no space.
     #[inline]
     pub(crate) fn reserve(&mut self, wanted: usize) -> Option<(u32, u64)> {
-        let found = self.find(wanted)?;
-        self.take(found.1);
+        let found = self.find_space(wanted)?;
+        self.reserve_found(found.1);
         Some(found)
     }
 
-    /// Returns what [`Lines::reserve`] would return, without reserving. [`Lines::take`] then reserves the lines.
+    /// Returns what [`LineAllocator::reserve`] would return, without reserving. [`LineAllocator::reserve_found`] then reserves the lines.
     #[inline]
-    pub(crate) fn find(&self, wanted: usize) -> Option<(u32, u64)> {
+    pub(crate) fn find_space(&self, wanted: usize) -> Option<(u32, u64)> {
         let wanted = wanted as u64;
         let at = self.head % self.lines;
         let skip = if at + wanted > self.lines { self.lines - at } else { 0 };
@@ -402,14 +402,14 @@ impl Lines {
         Some((first as u32, self.head + skip + wanted))
     }
 
-    /// Reserves the lines that [`Lines::find`] has returned with this mark.
+    /// Reserves the lines that [`LineAllocator::find_space`] has returned with this mark.
     #[inline]
-    pub(crate) fn take(&mut self, mark: u64) {
+    pub(crate) fn reserve_found(&mut self, mark: u64) {
         self.head = mark;
     }
 
     /// Releases all lines that were reserved up to `mark`, including those of earlier marks.
-    pub(crate) fn give_back(&mut self, mark: u64) {
+    pub(crate) fn release(&mut self, mark: u64) {
         self.tail = self.tail.max(mark);
     }
 }
@@ -419,7 +419,7 @@ mod tests {
     use std::collections::VecDeque;
 
     use super::*;
-    use crate::proto::message::Kind;
+    use crate::proto::message::MessageKind;
 
     fn pair(slots: u32) -> (Writer, Reader) {
         let (local, fd) = Map::create("ring", 8192, true).unwrap();
@@ -436,13 +436,16 @@ mod tests {
         for step in 0..20_000u64 {
             random = random.wrapping_mul(6364136223846793005).wrapping_add(1);
             if random >> 63 == 0 && !writer.is_full() {
-                writer.push(Header::plain(Kind::Send, 8), &SlotFields { aux: step as u32, total: Some(step), ack: 0 });
+                writer.push(
+                    Header::plain(MessageKind::Send, 8),
+                    &SlotFields { aux: step as u32, total: Some(step), ack: 0 },
+                );
                 oracle.push_back(step);
             } else if let Peeked::Entry(_) = reader.peek() {
                 let payload = reader.fields();
                 assert_eq!(oracle.pop_front(), payload.total);
                 reader.advance();
-                assert_eq!(writer.learn_low(reader.taken() as u32), Some(()));
+                assert_eq!(writer.set_consumed_low(reader.consumed() as u32), Some(()));
             } else {
                 assert!(oracle.is_empty() || writer.is_full());
             }
@@ -454,12 +457,12 @@ mod tests {
         let (mut writer, mut reader) = pair(8);
         for (sent, expected) in [(3, [3, 0]), (8, [5, 3]), (5, [5, 0]), (0, [0, 0])] {
             for n in 0..sent {
-                writer.announce_send(writer.next_slot(), n, 10 * u32::from(n));
+                writer.publish_send(writer.next_slot(), n, 10 * u32::from(n));
                 writer.advance(writer.next(), n, 1);
             }
             let mut number = 0;
             for count in expected {
-                let run = reader.run();
+                let run = reader.filled_run();
                 let found = run.slots().iter().map_while(|slot| run.inline_send(slot));
                 let lengths: Vec<_> = found.map(|(_, length, is_solicited)| (length, is_solicited)).collect();
                 assert!(lengths.iter().copied().eq((number..number + count).map(|length| (length, false))));
@@ -468,33 +471,33 @@ mod tests {
                     assert_eq!(u64::from(reader.advance_run(count as usize)), 10 * (number - 1));
                 }
             }
-            assert_eq!(writer.learn(reader.taken()), Some(()));
+            assert_eq!(writer.set_consumed(reader.consumed()), Some(()));
         }
     }
 
     #[test]
     fn consumed_count_beyond_the_published_slots_is_an_error() {
         let (mut writer, _reader) = pair(8);
-        assert_eq!(writer.learn(1), None);
-        assert_eq!(writer.learn_low(3), None);
-        writer.push(Header::plain(Kind::Send, 0), &SlotFields::default());
-        assert_eq!(writer.learn_low(1), Some(()));
-        assert_eq!(writer.learn_low(0), Some(()), "an older count has no effect");
-        assert_eq!(writer.taken(), 1);
+        assert_eq!(writer.set_consumed(1), None);
+        assert_eq!(writer.set_consumed_low(3), None);
+        writer.push(Header::plain(MessageKind::Send, 0), &SlotFields::default());
+        assert_eq!(writer.set_consumed_low(1), Some(()));
+        assert_eq!(writer.set_consumed_low(0), Some(()), "an older count has no effect");
+        assert_eq!(writer.consumed(), 1);
     }
 
     #[test]
     fn reader_thread_gets_every_slot_of_the_writer_thread_once() {
         let (mut writer, mut reader) = pair(16);
-        let taken = std::sync::atomic::AtomicU64::new(0);
+        let consumed = std::sync::atomic::AtomicU64::new(0);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for n in 0..200_000u64 {
                     while writer.is_full() {
-                        writer.learn(taken.load(Ordering::Acquire)).unwrap();
+                        writer.set_consumed(consumed.load(Ordering::Acquire)).unwrap();
                         std::thread::yield_now();
                     }
-                    writer.push(Header::plain(Kind::Send, 8), &SlotFields { total: Some(n), ack: 0, aux: 0 });
+                    writer.push(Header::plain(MessageKind::Send, 8), &SlotFields { total: Some(n), ack: 0, aux: 0 });
                 }
             });
             let mut n = 0;
@@ -503,7 +506,7 @@ mod tests {
                     Peeked::Entry(_) => {
                         assert_eq!(reader.fields().total, Some(n));
                         reader.advance();
-                        taken.store(reader.taken(), Ordering::Release);
+                        consumed.store(reader.consumed(), Ordering::Release);
                         n += 1;
                     }
                     Peeked::Empty => std::thread::yield_now(),
@@ -515,13 +518,13 @@ mod tests {
 
     #[test]
     fn lines_are_never_reserved_twice() {
-        let mut lines = Lines::new(64 * 10);
+        let mut lines = LineAllocator::new(64 * 10);
         let (first, mark) = lines.reserve(6).unwrap();
         assert_eq!(first, 0);
         assert!(lines.reserve(5).is_none());
         let (second, _) = lines.reserve(4).unwrap();
         assert_eq!(second, 6);
-        lines.give_back(mark);
+        lines.release(mark);
         assert_eq!(lines.reserve(6).map(|(first, _)| first), Some(0));
         assert!(lines.reserve(1).is_none());
     }
@@ -535,7 +538,7 @@ mod interleavings {
     use loom::thread;
 
     use super::*;
-    use crate::proto::message::Kind;
+    use crate::proto::message::MessageKind;
 
     const LAYOUT: RingLayout = RingLayout { offset: 0, slots: 2 };
     const MESSAGES: u64 = 4;
@@ -551,19 +554,19 @@ mod interleavings {
                 thread::spawn(move || {
                     for n in 0..MESSAGES {
                         while writer.is_full() {
-                            assert_eq!(writer.learn(line.word(0).load(Ordering::Acquire)), Some(()));
+                            assert_eq!(writer.set_consumed(line.word(0).load(Ordering::Acquire)), Some(()));
                             thread::yield_now();
                         }
                         bodies[n as usize % 2].write();
                         writer.push(
-                            Header::plain(Kind::Send, 8),
+                            Header::plain(MessageKind::Send, 8),
                             &SlotFields { total: Some(n), ack: n as u32, aux: !n as u32 },
                         );
                     }
                 })
             };
-            while reader.taken() < MESSAGES {
-                let n = reader.taken();
+            while reader.consumed() < MESSAGES {
+                let n = reader.consumed();
                 match reader.peek() {
                     Peeked::Empty => thread::yield_now(),
                     Peeked::Entry(header) => {
@@ -574,7 +577,7 @@ mod interleavings {
                         );
                         bodies[n as usize % 2].read();
                         reader.advance();
-                        line.word(0).store(reader.taken(), Ordering::Release);
+                        line.word(0).store(reader.consumed(), Ordering::Release);
                     }
                     Peeked::Invalid => panic!("the writer publishes only valid headers"),
                 }

@@ -22,12 +22,12 @@ use dapl_software::memory::user_copy;
 
 use crate::cq::Outbox;
 use crate::engine::jobs::Job;
-use crate::memory::regions::{Regions, Target};
-use crate::proto::message::{Fragment, Header, INLINE, Kind, LINE};
+use crate::memory::regions::{AccessTarget, Regions};
+use crate::proto::message::{Fragment, Header, INLINE, LINE, MessageKind};
 use crate::proto::reassembly::Reassembly;
-use crate::qp::link::{ConnectionMemory, WANT_PROGRESS};
+use crate::qp::link::{ConnectionMemory, WAKE_ON_PROGRESS};
 use crate::qp::ring::{Peeked, Reader, SlotFields, SlotRun, Writer};
-use crate::qp::shared::{Fault, NAK_ACCESS, NAK_RESPONDER, Pool, Shared};
+use crate::qp::shared::{ConnectionFault, NAK_ACCESS, NAK_RESPONDER, Pool, Shared};
 use crate::srq::SrqRecv;
 
 /// Maximum number of slots that one pass consumes. A longer pass would delay the other connections that the thread
@@ -57,7 +57,7 @@ pub(crate) struct Rx {
     pub(crate) queue: SlotQueue<Receive>,
     /// Watermarks of the receives in `queue`.
     pub(crate) marks: HighWatermark,
-    pub(crate) ends: Option<RxEnds>,
+    pub(crate) rings: Option<RxRings>,
     /// Whether new receives are flushed when they are posted.
     broken: bool,
     /// Whether a fault was found, and the flush of the queue is pending. No more requests are processed then.
@@ -68,7 +68,7 @@ pub(crate) struct Rx {
 
 /// The rings of this direction, while there is a connection.
 #[derive(Debug)]
-pub(crate) struct RxEnds {
+pub(crate) struct RxRings {
     link: Arc<ConnectionMemory>,
     requests: Reader,
     responses: Writer,
@@ -82,12 +82,12 @@ pub(crate) struct RxEnds {
     staged: u64,
     /// Whether the next message waits for a receive. With a shared queue, the connection is then in that queue's list
     /// of waiters.
-    held: bool,
+    waits_for_receive: bool,
     /// Number of consumed requests that was last published to the peer.
     reported: u64,
 }
 
-impl RxEnds {
+impl RxRings {
     /// Creates the rings of this direction. `None` before the peer has joined.
     pub(crate) fn new(link: Arc<ConnectionMemory>) -> Option<Self> {
         let peer_side = link.peer_side()?;
@@ -95,41 +95,51 @@ impl RxEnds {
         let responses = Writer::new(link.area.clone(), ConnectionMemory::responses(&link.geometry));
         let message = Reassembly::new(link.route_in()?);
         let (tickets, staged) = (0, 0);
-        Some(RxEnds { requests, responses, message, fetch: None, tickets, staged, held: false, reported: 0, link })
+        Some(RxRings {
+            requests,
+            responses,
+            message,
+            fetch: None,
+            tickets,
+            staged,
+            waits_for_receive: false,
+            reported: 0,
+            link,
+        })
     }
 
     /// Whether a pass would make progress.
     pub(crate) fn has_work(&self, receives: usize) -> bool {
-        self.requests.peek() != Peeked::Empty && !(self.held && receives == 0) && self.can_go_on()
+        self.requests.peek() != Peeked::Empty && !(self.waits_for_receive && receives == 0) && self.can_continue_fetch()
     }
 
     /// Whether the next message waits for a receive from the shared receive queue.
     pub(crate) fn waits_for_receive(&self) -> bool {
-        self.held
+        self.waits_for_receive
     }
 
     /// Withdraws the copy job, because the receives complete now, and publishes the final number of consumed requests.
     pub(crate) fn publish_last(&self) {
-        self.call_off();
-        self.link.publish_taken(self.requests.taken());
+        self.withdraw_copy_job();
+        self.link.publish_consumed(self.requests.consumed());
     }
 
     /// Makes dequeues watch the next slot of the peer's requests.
-    pub(crate) fn show_next(&self, watch: &RingWatch) {
-        self.requests.show_next(watch);
+    pub(crate) fn watch_next(&self, watch: &RingWatch) {
+        self.requests.watch_next(watch);
     }
 
-    fn answer(&mut self, header: Header, aux: u32) -> Result<(), Fault> {
-        self.answer_with(header, &SlotFields { aux, ..SlotFields::default() })
+    fn send_response(&mut self, header: Header, aux: u32) -> Result<(), ConnectionFault> {
+        self.send_response_fields(header, &SlotFields { aux, ..SlotFields::default() })
     }
 
-    fn answer_with(&mut self, header: Header, fields: &SlotFields) -> Result<(), Fault> {
+    fn send_response_fields(&mut self, header: Header, fields: &SlotFields) -> Result<(), ConnectionFault> {
         if self.responses.is_full() {
             self.responses
-                .learn(self.link.taken_responses())
-                .ok_or(Fault::Nonsense("responses taken that never were"))?;
+                .set_consumed(self.link.consumed_responses())
+                .ok_or(ConnectionFault::InvalidData("responses taken that never were"))?;
             if self.responses.is_full() {
-                return Err(Fault::Nonsense("more fragments in flight than agreed"));
+                return Err(ConnectionFault::InvalidData("more fragments in flight than agreed"));
             }
         }
         self.responses.push(header, fields);
@@ -140,66 +150,70 @@ impl RxEnds {
 impl Rx {
     /// Whether a pass would make progress.
     pub(crate) fn has_work(&self) -> bool {
-        self.ends.as_ref().is_some_and(|ends| ends.has_work(self.queue.len()))
+        self.rings.as_ref().is_some_and(|rings| rings.has_work(self.queue.len()))
     }
 
     /// Whether the peer has not published any request on this connection.
     pub(crate) fn is_new(&self) -> bool {
-        self.ends.as_ref().is_some_and(|ends| ends.requests.taken() == 0 && ends.requests.peek() == Peeked::Empty)
+        self.rings
+            .as_ref()
+            .is_some_and(|rings| rings.requests.consumed() == 0 && rings.requests.peek() == Peeked::Empty)
     }
 
     /// Whether the ring contains a request. Without one, a pass has no work.
     #[inline(always)]
     pub(crate) fn has_unread(&self) -> bool {
-        self.ends.as_ref().is_some_and(|ends| ends.requests.peek() != Peeked::Empty)
+        self.rings.as_ref().is_some_and(|rings| rings.requests.peek() != Peeked::Empty)
     }
 
     /// Processes requests in the ring, up to a limit. Returns whether the pass made progress. After a fault it processes
     /// no request and returns false.
-    pub(crate) fn pass(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> Result<bool, Fault> {
+    pub(crate) fn pass(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> Result<bool, ConnectionFault> {
         if self.stopped {
             return Ok(false);
         }
-        self.take(shared, out).inspect_err(|_| self.stopped = true)
+        self.process_requests(shared, out).inspect_err(|_| self.stopped = true)
     }
 
-    fn take(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> Result<bool, Fault> {
-        let Some(ends) = self.ends.as_mut() else { return Ok(false) };
-        let begin = ends.requests.taken();
+    fn process_requests(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> Result<bool, ConnectionFault> {
+        let Some(rings) = self.rings.as_mut() else { return Ok(false) };
+        let begin = rings.requests.consumed();
         let (mut answered, mut result, mut budget) = (false, Ok(()), MAX_PASS_BYTES);
         let mut batch = Batch::new(&*shared.regions, shared.recv_pd);
-        while ends.requests.taken() - begin < MAX_PASS_SLOTS as u64 && !out.is_full() {
-            ends.take_short(shared, &mut batch, &mut self.queue, out, begin + MAX_PASS_SLOTS as u64);
+        while rings.requests.consumed() - begin < MAX_PASS_SLOTS as u64 && !out.is_full() {
+            rings.deliver_inline(shared, &mut batch, &mut self.queue, out, begin + MAX_PASS_SLOTS as u64);
             if out.is_full() {
                 break;
             }
-            let header = match ends.requests.peek() {
+            let header = match rings.requests.peek() {
                 Peeked::Empty => break,
                 Peeked::Invalid => {
-                    result = Err(Fault::Nonsense("an unknown word in the ring"));
+                    result = Err(ConnectionFault::InvalidData("an unknown word in the ring"));
                     break;
                 }
                 Peeked::Entry(header) => header,
             };
-            ends.requests.fetch_rest(header);
+            rings.requests.prefetch_rest(header);
             let step = match header.kind {
-                Kind::Send if ends.take_piece(shared, &mut batch, &mut self.queue, header, out) => Ok(true),
-                Kind::Send | Kind::SendImmediate | Kind::SendInvalidate => {
-                    ends.deliver(shared, &mut self.queue, &mut self.marks, header, out)
+                MessageKind::Send if rings.deliver_piece(shared, &mut batch, &mut self.queue, header, out) => Ok(true),
+                MessageKind::Send | MessageKind::SendImmediate | MessageKind::SendInvalidate => {
+                    rings.deliver(shared, &mut self.queue, &mut self.marks, header, out)
                 }
-                Kind::RmaWrite | Kind::RmaRead => ends.serve(shared, header).inspect(|_| answered = true),
-                Kind::Offer => ends.fetch(shared, &mut self.queue, &mut self.marks, header, &mut budget, out),
-                Kind::WriteImmediate => ends.notify(shared, &mut self.queue, &mut self.marks, header, out),
-                Kind::Atomic => ends.execute(shared).inspect(|_| answered = true),
-                Kind::RmaAck | Kind::SendNak | Kind::Stage | Kind::AtomicAck => {
-                    Err(Fault::Nonsense("an answer in the ring of requests"))
+                MessageKind::RmaWrite | MessageKind::RmaRead => {
+                    rings.process_fragment(shared, header).inspect(|_| answered = true)
+                }
+                MessageKind::Offer => rings.fetch(shared, &mut self.queue, &mut self.marks, header, &mut budget, out),
+                MessageKind::WriteImmediate => rings.notify(shared, &mut self.queue, &mut self.marks, header, out),
+                MessageKind::Atomic => rings.execute(shared).inspect(|_| answered = true),
+                MessageKind::RmaAck | MessageKind::SendNak | MessageKind::RequestStaging | MessageKind::AtomicAck => {
+                    Err(ConnectionFault::InvalidData("an answer in the ring of requests"))
                 }
             };
             match step {
                 Ok(true) => {
-                    ends.requests.advance();
-                    if ends.requests.taken() - begin > 1 {
-                        ends.requests.look_ahead(); // Requests usually arrive in sequence.
+                    rings.requests.advance();
+                    if rings.requests.consumed() - begin > 1 {
+                        rings.requests.prefetch_ahead(); // Requests usually arrive in sequence.
                     }
                 }
                 Ok(false) => break,
@@ -209,13 +223,13 @@ impl Rx {
                 }
             }
         }
-        let taken = ends.requests.taken();
-        if taken != begin {
-            shared.rx_taken.store(taken, Ordering::Release);
-            ends.requests.show_next(&shared.watch);
+        let consumed = rings.requests.consumed();
+        if consumed != begin {
+            shared.rx_consumed.store(consumed, Ordering::Release);
+            rings.requests.watch_next(&shared.watch);
         }
-        ends.settle(shared, taken, answered);
-        result.map(|()| taken != begin || budget < MAX_PASS_BYTES)
+        rings.publish_progress(shared, consumed, answered);
+        result.map(|()| consumed != begin || budget < MAX_PASS_BYTES)
     }
 
     /// Queues a notifying receive of one segment. Returns false and changes nothing if the receive must be posted by
@@ -223,7 +237,7 @@ impl Rx {
     #[inline(always)]
     pub(crate) fn post_quickly(&mut self, segment: &Segment, cookie: u64, ep: usize) -> bool {
         // A message can wait for a receive only while the queue is empty.
-        if self.queue.len() >= self.quick_limit || self.queue.is_empty() && self.is_held() {
+        if self.queue.len() >= self.quick_limit || self.queue.is_empty() && self.waits_for_receive() {
             return false;
         }
         let receive = self.queue.push_within();
@@ -249,24 +263,24 @@ impl Rx {
         self.quick_limit = if self.broken { 0 } else { most };
     }
 
-    /// Queues a receive. The caller has checked the capacity. Returns whether the caller must call [`Self::posted`].
+    /// Queues a receive. The caller has checked the capacity. Returns whether the caller must call [`Self::after_post`].
     #[inline(always)]
     pub(crate) fn post(&mut self, list: &[Segment], token: Token) -> bool {
         let receive = self.queue.push();
         receive.segments.set(list);
         receive.token = token;
-        self.is_held() || self.marks.is_crossed(self.queue.len() as u32)
+        self.waits_for_receive() || self.marks.is_crossed(self.queue.len() as u32)
     }
 
     #[inline(always)]
-    fn is_held(&self) -> bool {
-        self.ends.as_ref().is_some_and(|ends| ends.held)
+    fn waits_for_receive(&self) -> bool {
+        self.rings.as_ref().is_some_and(|rings| rings.waits_for_receive)
     }
 
     /// Delivers the message that waits for the receive that was just posted, if any, and checks the watermarks. Returns
     /// whether there is more work.
-    pub(crate) fn posted(&mut self, shared: &Shared) -> Result<bool, Fault> {
-        let more = self.is_held() && self.go_on(shared)?;
+    pub(crate) fn after_post(&mut self, shared: &Shared) -> Result<bool, ConnectionFault> {
+        let more = self.waits_for_receive() && self.resume(shared)?;
         if self.marks.is_crossed(self.queue.len() as u32) {
             self.check_watermarks(shared)?;
         }
@@ -275,7 +289,8 @@ impl Rx {
 
     /// Stores a receive of the shared receive queue for the waiting message. Returns the receive if no message waits.
     pub(crate) fn accept(&mut self, shared: &Shared, buffer: SrqRecv) -> Option<SrqRecv> {
-        let waits = !self.stopped && self.queue.is_empty() && self.ends.as_ref().is_some_and(|ends| ends.held);
+        let waits =
+            !self.stopped && self.queue.is_empty() && self.rings.as_ref().is_some_and(|rings| rings.waits_for_receive);
         match &shared.pool {
             Some(pool) if waits => *self.queue.push() = Receive::shared(pool, buffer),
             _ => return Some(buffer),
@@ -284,13 +299,13 @@ impl Rx {
     }
 
     /// Makes a pass, which delivers the message that waits for a receive. Returns whether there is more work.
-    pub(crate) fn go_on(&mut self, shared: &Shared) -> Result<bool, Fault> {
+    pub(crate) fn resume(&mut self, shared: &Shared) -> Result<bool, ConnectionFault> {
         self.pass(shared, &mut Outbox::default())?;
-        Ok(self.ends.as_ref().is_some_and(|ends| ends.has_work(self.queue.len())))
+        Ok(self.rings.as_ref().is_some_and(|rings| rings.has_work(self.queue.len())))
     }
 
     /// Sets the watermarks, and compares the number of receives with them.
-    pub(crate) fn watch(&mut self, shared: &Shared, marks: HighWatermark) -> Result<(), Fault> {
+    pub(crate) fn watch(&mut self, shared: &Shared, marks: HighWatermark) -> Result<(), ConnectionFault> {
         self.marks = marks;
         self.quick_limit = 0;
         self.check_watermarks(shared)
@@ -299,14 +314,14 @@ impl Rx {
     /// Compares the number of receives with the watermarks. Reports an excess of the soft watermark. An excess of the
     /// hard watermark ends the connection.
     #[cold]
-    pub(crate) fn check_watermarks(&mut self, shared: &Shared) -> Result<(), Fault> {
+    pub(crate) fn check_watermarks(&mut self, shared: &Shared) -> Result<(), ConnectionFault> {
         if self.marks.is_crossed(self.queue.len() as u32) {
             self.pass(shared, &mut Outbox::default())?; // Receives whose messages have arrived must not be counted.
         }
         let exceeds_hard_watermark = exceeds_hard_watermark(&mut self.marks, shared, self.queue.len());
-        if exceeds_hard_watermark && self.ends.is_some() {
+        if exceeds_hard_watermark && self.rings.is_some() {
             self.stopped = true;
-            return Err(Fault::Watermark);
+            return Err(ConnectionFault::Watermark);
         }
         Ok(())
     }
@@ -323,34 +338,34 @@ fn exceeds_hard_watermark(marks: &mut HighWatermark, shared: &Shared, receives: 
 
 /// Moves a receive from the shared receive queue to `queue`. Returns false if that queue is empty, and adds the
 /// connection to its list of waiters, or if there is no shared receive queue.
-fn borrow(shared: &Shared, queue: &mut SlotQueue<Receive>) -> bool {
+fn move_srq_receive(shared: &Shared, queue: &mut SlotQueue<Receive>) -> bool {
     let Some(pool) = &shared.pool else { return false };
     let Some(buffer) = pool.srq.take_or_wait(&pool.waiter) else { return false };
     *queue.push() = Receive::shared(pool, buffer);
     true
 }
 
-impl RxEnds {
+impl RxRings {
     /// Ends a pass: publishes the number of consumed requests, because it completes the peer's sends, and wakes the peer
     /// if it waits for progress.
-    fn settle(&mut self, shared: &Shared, taken: u64, answered: bool) {
+    fn publish_progress(&mut self, shared: &Shared, consumed: u64, answered: bool) {
         // Local requests contain the number too, so the peer may already know it.
-        self.reported = self.reported.max(shared.reported_taken.load(Ordering::Relaxed));
+        self.reported = self.reported.max(shared.reported_consumed.load(Ordering::Relaxed));
         fail_point!(BeforeTelling);
-        let has_changed = taken != self.reported;
+        let has_changed = consumed != self.reported;
         if has_changed {
-            self.link.publish_taken(taken);
-            self.reported = taken;
+            self.link.publish_consumed(consumed);
+            self.reported = consumed;
         }
         if has_changed || answered {
-            self.link.poke(WANT_PROGRESS);
+            self.link.wake_if_flagged(WAKE_ON_PROGRESS);
         }
     }
 
     /// Delivers consecutive messages that fit in their slots, to receives of one segment in recently used memory. This
     /// is the common case of `deliver`, with fewer steps.
     #[inline(always)]
-    fn take_short(
+    fn deliver_inline(
         &mut self,
         shared: &Shared,
         batch: &mut Batch<'_, Regions>,
@@ -360,12 +375,12 @@ impl RxEnds {
     ) {
         let Some(cq) = shared.recv_cq.as_ref().filter(|_| self.message.is_between()) else { return };
         let mut entries = out.free_entries(cq);
-        let mut left = entries.most().min((end - self.requests.taken()) as usize);
+        let mut left = entries.most().min((end - self.requests.consumed()) as usize);
         let mut ack = None;
         loop {
-            let (run, receives) = (self.requests.run(), queue.front_run());
+            let (run, receives) = (self.requests.filled_run(), queue.front_run());
             let most = run.slots().len().min(receives.len());
-            let mut taken = 0;
+            let mut consumed = 0;
             for (slot, receive) in run.slots().iter().zip(receives).take(left) {
                 let Some((payload, length, is_solicited)) = run.inline_send(slot) else { break };
                 // SAFETY: the payload of the slot is in the peer's mapped area, and `inline_send` has checked that
@@ -376,19 +391,19 @@ impl RxEnds {
                 }
                 fail_point!(PieceTaken);
                 entries.put(&receive.token, length, is_solicited);
-                taken += 1;
-                if taken > 1 {
-                    SlotRun::look_ahead(slot); // Messages usually arrive in sequence.
+                consumed += 1;
+                if consumed > 1 {
+                    SlotRun::prefetch_ahead(slot); // Messages usually arrive in sequence.
                 }
             }
-            if taken == 0 {
+            if consumed == 0 {
                 break;
             }
-            ack = Some(self.requests.advance_run(taken));
-            queue.drop_run(taken);
-            left -= taken;
+            ack = Some(self.requests.advance_run(consumed));
+            queue.drop_run(consumed);
+            left -= consumed;
             // Only at the end of the ring or of the queue's memory may more messages follow.
-            if taken < most {
+            if consumed < most {
                 break;
             }
         }
@@ -396,13 +411,13 @@ impl RxEnds {
         out.used(used);
         if let Some(ack) = ack {
             shared.watch.set_carried(ack);
-            self.held = false;
+            self.waits_for_receive = false;
         }
     }
 
     /// Delivers a message that is one piece in the message buffer, to a receive of one segment. This is the common case
     /// of `deliver`, with fewer steps. Returns false and changes nothing if `deliver` must handle the message.
-    fn take_piece(
+    fn deliver_piece(
         &mut self,
         shared: &Shared,
         batch: &mut Batch<'_, Regions>,
@@ -414,7 +429,7 @@ impl RxEnds {
         if header.inline || !header.first || !header.last {
             return false;
         }
-        let Ok(part) = self.message.look(&header, || self.requests.body()) else { return false };
+        let Ok(part) = self.message.check_piece(&header, || self.requests.payload_words()) else { return false };
         let fields = self.requests.fields();
         let Ok(from) = self.piece(header, &fields) else { return false };
         // SAFETY: `piece` has checked that this number of bytes is in the peer's mapped area.
@@ -423,13 +438,13 @@ impl RxEnds {
         }
         fail_point!(PieceTaken);
         shared.watch.set_carried(fields.ack);
-        self.message.took(&header, part);
+        self.message.advance(&header, part);
         let mut entries = out.free_entries(cq);
         entries.put(&receive.token, part.size, header.solicited);
         let used = entries.used();
         out.used(used);
         queue.drop_front();
-        self.held = false;
+        self.waits_for_receive = false;
         true
     }
 
@@ -441,14 +456,17 @@ impl RxEnds {
         marks: &mut HighWatermark,
         header: Header,
         out: &mut Outbox<'_>,
-    ) -> Result<bool, Fault> {
+    ) -> Result<bool, ConnectionFault> {
         let fields = self.requests.fields();
         shared.watch.set_carried(fields.ack);
-        let part = self.message.look(&header, || self.requests.body()).map_err(Fault::Nonsense)?;
+        let part = self
+            .message
+            .check_piece(&header, || self.requests.payload_words())
+            .map_err(ConnectionFault::InvalidData)?;
         if header.first && !self.find_receive(shared, queue, marks, part.size, out)? {
             return Ok(false);
         }
-        if header.kind == Kind::SendInvalidate && header.last {
+        if header.kind == MessageKind::SendInvalidate && header.last {
             match shared.windows.invalidate(self.value(header, &fields), shared.pd, &shared.domain) {
                 Ok(true) => {}
                 Ok(false) => return Ok(false), // Copies with the key are in progress, so a later pass tries again.
@@ -460,9 +478,9 @@ impl RxEnds {
         if let Err(status) = placed? {
             return Err(self.fail_receive(shared, queue, status, out));
         }
-        self.message.took(&header, part);
+        self.message.advance(&header, part);
         if header.last {
-            let token = queue.front().ok_or(Fault::Nonsense("a receive disappeared"))?.token;
+            let token = queue.front().ok_or(ConnectionFault::InvalidData("a receive disappeared"))?.token;
             queue.drop_front();
             let (arrival, value) = (extensions::arrival(header.kind), self.value(header, &fields));
             let (status, solicited, bytes) = (Status::Success, header.solicited, part.size);
@@ -480,24 +498,24 @@ impl RxEnds {
         marks: &mut HighWatermark,
         total: u64,
         out: &mut Outbox<'_>,
-    ) -> Result<bool, Fault> {
+    ) -> Result<bool, ConnectionFault> {
         if queue.is_empty() {
-            if self.held {
+            if self.waits_for_receive {
                 return Ok(false);
             }
-            if !borrow(shared, queue) {
-                self.held = true;
+            if !move_srq_receive(shared, queue) {
+                self.waits_for_receive = true;
                 // A load and a store are enough, because the lock of this direction excludes other writers.
                 let count = shared.not_ready.load(Ordering::Relaxed) + 1;
                 shared.not_ready.store(count, Ordering::Relaxed);
                 return Ok(false);
             }
             if exceeds_hard_watermark(marks, shared, queue.len()) {
-                return Err(Fault::Watermark);
+                return Err(ConnectionFault::Watermark);
             }
         }
         let Some(receive) = queue.front() else { return Ok(false) };
-        self.held = false;
+        self.waits_for_receive = false;
         if total > receive.segments.total() {
             return Err(self.fail_receive(shared, queue, Status::LocalLength, out));
         }
@@ -512,12 +530,12 @@ impl RxEnds {
         header: Header,
         fields: &SlotFields,
         offset: u64,
-    ) -> Result<Result<(), Status>, Fault> {
+    ) -> Result<Result<(), Status>, ConnectionFault> {
         let length = header.length as usize;
-        let Some(receive) = queue.front() else { return Err(Fault::Nonsense("a receive went away")) };
+        let Some(receive) = queue.front() else { return Err(ConnectionFault::InvalidData("a receive went away")) };
         let from = if header.inline {
             if length > INLINE {
-                return Err(Fault::Nonsense("an inline message longer than a slot"));
+                return Err(ConnectionFault::InvalidData("an inline message longer than a slot"));
             }
             self.requests.payload()
         } else {
@@ -529,18 +547,18 @@ impl RxEnds {
     }
 
     /// Returns the address of a piece in the peer's message buffer.
-    fn piece(&self, header: Header, fields: &SlotFields) -> Result<*const u8, Fault> {
-        let peer_side = self.link.peer_side().ok_or(Fault::Nonsense("no peer"))?;
+    fn piece(&self, header: Header, fields: &SlotFields) -> Result<*const u8, ConnectionFault> {
+        let peer_side = self.link.peer_side().ok_or(ConnectionFault::InvalidData("no peer"))?;
         let (start, size) = (peer_side.geometry.messages_at(), peer_side.geometry.messages as usize);
         let (at, length) = (fields.aux as usize * LINE, header.length as usize);
         if at > size || length > size - at {
-            return Err(Fault::Nonsense("a message outside its buffer"));
+            return Err(ConnectionFault::InvalidData("a message outside its buffer"));
         }
         peer_side
             .area
             .bytes(start + at, length)
             .map(<*mut u8>::cast_const)
-            .ok_or(Fault::Nonsense("a message outside its area"))
+            .ok_or(ConnectionFault::InvalidData("a message outside its area"))
     }
 
     /// Fails the current receive with `status`, because the message is too long or the receive's memory is not mapped.
@@ -552,7 +570,7 @@ impl RxEnds {
         queue: &mut SlotQueue<Receive>,
         status: Status,
         out: &mut Outbox<'_>,
-    ) -> Fault {
+    ) -> ConnectionFault {
         self.fail_receive_by(shared, queue, status, NAK_RESPONDER, out)
     }
 
@@ -565,37 +583,39 @@ impl RxEnds {
         status: Status,
         nak: u32,
         out: &mut Outbox<'_>,
-    ) -> Fault {
-        self.call_off();
+    ) -> ConnectionFault {
+        self.withdraw_copy_job();
         if let Some(receive) = queue.pop_front() {
             shared.complete_recv(out, Completion { token: receive.token, status, ..Completion::default() });
         }
-        let _ = self.answer(Header::plain(Kind::SendNak, nak), 0);
-        shared.rx_taken.store(self.requests.taken(), Ordering::Release);
-        self.link.publish_taken(self.requests.taken());
-        Fault::Receive
+        let _ = self.send_response(Header::plain(MessageKind::SendNak, nak), 0);
+        shared.rx_consumed.store(self.requests.consumed(), Ordering::Release);
+        self.link.publish_consumed(self.requests.consumed());
+        ConnectionFault::Receive
     }
 
     /// Processes an RMA fragment in the peer's RMA buffer: copies between this buffer and local memory, and sends the
     /// response.
-    fn serve(&mut self, shared: &Shared, header: Header) -> Result<bool, Fault> {
+    fn process_fragment(&mut self, shared: &Shared, header: Header) -> Result<bool, ConnectionFault> {
         let fields = self.requests.fields();
         shared.watch.set_carried(fields.ack);
-        let peer_side = self.link.peer_side().ok_or(Fault::Nonsense("no peer"))?;
+        let peer_side = self.link.peer_side().ok_or(ConnectionFault::InvalidData("no peer"))?;
         let line = fields.aux as usize * LINE;
         if line + 2 * LINE > peer_side.rma.len() {
-            return Err(Fault::Nonsense("a fragment outside its buffer"));
+            return Err(ConnectionFault::InvalidData("a fragment outside its buffer"));
         }
         // The peer may change the header at any time, so each word is read once, and only the copy is used.
         let fragment =
             Fragment::decode(std::array::from_fn(|n| peer_side.rma.word(line + n * 8).load(Ordering::Relaxed)));
         let length = fragment.length as usize;
-        let payload =
-            peer_side.rma.bytes(line + LINE, length).ok_or(Fault::Nonsense("a fragment outside its buffer"))?;
-        let right = AccessRight::remote(header.kind == Kind::RmaWrite);
+        let payload = peer_side
+            .rma
+            .bytes(line + LINE, length)
+            .ok_or(ConnectionFault::InvalidData("a fragment outside its buffer"))?;
+        let right = AccessRight::remote(header.kind == MessageKind::RmaWrite);
         let Fragment { key, address, .. } = fragment;
         let ids = (shared.pd, shared.domain.number());
-        let held = shared.regions.hold_for_peer(key, ids, address, length as u64, right);
+        let held = shared.regions.acquire_for_peer(key, ids, address, length as u64, right);
         let is_copied = held.is_ok_and(|(_hold, address)| {
             fail_point!(TargetHeld);
             let registration = || shared.regions.registration(key);
@@ -610,7 +630,7 @@ impl RxEnds {
         });
         let status = if is_copied { 0 } else { NAK_ACCESS };
         fail_point!(TargetCopied);
-        self.answer(Header::plain(Kind::RmaAck, status), fields.aux)?;
+        self.send_response(Header::plain(MessageKind::RmaAck, status), fields.aux)?;
         // If the access was denied, the connection ends, and later requests are not executed.
         if status == 0 {
             return Ok(true);
@@ -618,8 +638,8 @@ impl RxEnds {
         shared.report_refused(
             None,
             shared.regions.key_entry(key),
-            Target { key, pd: shared.pd, address, length: length as u64, right },
+            AccessTarget { key, pd: shared.pd, address, length: length as u64, right },
         );
-        Err(Fault::Access)
+        Err(ConnectionFault::Access)
     }
 }

@@ -16,16 +16,16 @@ use dapl_software::memory::window::QpDomain;
 
 use crate::cq::{CqCore, Outbox};
 use crate::engine::jobs::{Job, Jobs};
-use crate::memory::regions::{Regions, Target};
+use crate::memory::regions::{AccessTarget, Regions};
 use crate::memory::window::Windows;
 use crate::qp::link::ConnectionMemory;
 use crate::srq::SrqWaiter;
 
 /// The reason why a connection ends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Fault {
+pub(crate) enum ConnectionFault {
     /// The peer wrote invalid data.
-    Nonsense(&'static str),
+    InvalidData(&'static str),
     /// A receive failed. Its completion, which is already reported, contains the status.
     Receive,
     /// The peer tried to access local memory for which it has no access right.
@@ -69,9 +69,9 @@ pub(crate) struct Shared {
     pub(crate) max_rdma: u64,
     pub(crate) max_reads_out: u32,
     /// Number of the peer's requests that the receive direction has consumed.
-    pub(crate) rx_taken: AtomicU64,
-    /// Last value of `rx_taken` that the send direction has sent with a request.
-    pub(crate) reported_taken: AtomicU64,
+    pub(crate) rx_consumed: AtomicU64,
+    /// Last value of `rx_consumed` that the send direction has sent with a request.
+    pub(crate) reported_consumed: AtomicU64,
     /// Number of messages that had to wait for a receive, for the counter "receiver not ready".
     pub(crate) not_ready: AtomicU64,
     /// Words that a dequeue reads without a lock, to find out whether a poll would find work: a request of the peer in
@@ -83,8 +83,8 @@ impl Shared {
     /// Queues a denied access for the engine, which logs it. `cookie`: cookie of the local request, or `None` for an
     /// access of the peer. `entry`: entry of the key in the table of registrations.
     #[cold]
-    pub(crate) fn report_refused(&self, cookie: Option<u64>, entry: Option<KeyEntry>, target: Target) {
-        let Target { key, pd, address, length, right } = target;
+    pub(crate) fn report_refused(&self, cookie: Option<u64>, entry: Option<KeyEntry>, target: AccessTarget) {
+        let AccessTarget { key, pd, address, length, right } = target;
         let range = Region { address, length };
         let check = FailedCheck::of(entry, pd, range, right);
         self.jobs.push(Job::Refused(RefusedAccess { ep: self.ep.handle, cookie, key, range, right, check }));
@@ -113,8 +113,8 @@ impl Shared {
 
     /// Resets the counters for a new connection.
     pub(crate) fn begin(&self) {
-        self.rx_taken.store(0, Ordering::Relaxed);
-        self.reported_taken.store(0, Ordering::Relaxed);
+        self.rx_consumed.store(0, Ordering::Relaxed);
+        self.reported_consumed.store(0, Ordering::Relaxed);
         self.watch.detach();
     }
 }

@@ -15,15 +15,15 @@ use dapl_software::memory::user_copy;
 
 use crate::memory::cma::{self, CopyError, Direction};
 use crate::memory::kernel_copy;
-use crate::memory::mapped::Mapped;
-use crate::memory::regions::{Regions, Target};
+use crate::memory::mapped::PeerMapping;
+use crate::memory::regions::{AccessTarget, Regions};
 use crate::qp::link::Peer;
 
 /// The method of a copy.
 #[derive(Clone, Copy)]
 pub(crate) enum CopyMethod<'a> {
     /// This process copies through its mapping of the peer's memory.
-    Mapping(&'a Mapped),
+    Mapping(&'a PeerMapping),
     Kernel,
 }
 
@@ -35,13 +35,14 @@ pub(crate) fn copy(
     announcement: &AtomicU64,
     direction: Direction,
     (local, pd): (Segment, u32),
-    target: &Target,
+    target: &AccessTarget,
     method: CopyMethod<'_>,
 ) -> Result<(), CopyError> {
     let right = AccessRight::local(direction == Direction::Read);
-    let _hold = regions.hold(local.key, pd, local.address, local.length, right).map_err(|_| CopyError::LocalMemory)?;
-    // SAFETY: `_hold` is a reference to the registration, so the local memory stays registered during the copy.
-    unsafe { copy_held(regions, peer, announcement, direction, &local, target, method) }
+    let _guard =
+        regions.acquire(local.key, pd, local.address, local.length, right).map_err(|_| CopyError::LocalMemory)?;
+    // SAFETY: `_guard` is a reference to the registration, so the local memory stays registered during the copy.
+    unsafe { copy_acquired(regions, peer, announcement, direction, &local, target, method) }
 }
 
 /// Copies as [`copy`] does, but takes no reference to the local registration.
@@ -56,27 +57,27 @@ pub(crate) unsafe fn copy_announced(
     announcement: &AtomicU64,
     direction: Direction,
     (local, pd): (Segment, u32),
-    target: &Target,
+    target: &AccessTarget,
     method: CopyMethod<'_>,
 ) -> Result<(), CopyError> {
     if !regions.allows_piece(pd, &local, direction == Direction::Read) {
         return Err(CopyError::LocalMemory);
     }
     // SAFETY: the caller's post is announced, so a deregistration waits for this copy (# Safety).
-    unsafe { copy_held(regions, peer, announcement, direction, &local, target, method) }
+    unsafe { copy_acquired(regions, peer, announcement, direction, &local, target, method) }
 }
 
 /// # Safety
 ///
 /// The local segment must be registered for this access until the copy has ended.
 #[inline(always)]
-unsafe fn copy_held(
+unsafe fn copy_acquired(
     regions: &Regions,
     peer: &Peer,
     announcement: &AtomicU64,
     direction: Direction,
     local: &Segment,
-    target: &Target,
+    target: &AccessTarget,
     method: CopyMethod<'_>,
 ) -> Result<(), CopyError> {
     if local.length != target.length || local.length > cma::CHUNK as u64 {
@@ -91,7 +92,7 @@ unsafe fn copy_held(
     // SAFETY: the caller guarantees that the local segment is registered during the copy (# Safety).
     let copied = unsafe {
         match method {
-            CopyMethod::Mapping(mapped) => copy_here(regions, direction, mapped, local, target.address),
+            CopyMethod::Mapping(mapped) => copy_through_mapping(regions, direction, mapped, local, target.address),
             CopyMethod::Kernel if !peer.is_alive(&regions.ticker) => Err(CopyError::PeerExited),
             CopyMethod::Kernel => kernel_copy::copy(regions, peer, direction, local, target),
         }
@@ -110,8 +111,8 @@ unsafe fn copy_held(
 pub(crate) fn apply(
     peer: &Peer,
     announcement: &AtomicU64,
-    mapped: &Mapped,
-    target: &Target,
+    mapped: &PeerMapping,
+    target: &AccessTarget,
     operation: Atomic,
 ) -> Result<u64, Status> {
     let announced = peer.regions.announce(announcement, target)?;
@@ -144,10 +145,10 @@ fn denied(peer: &Peer) -> CopyError {
 ///
 /// The local segment must be registered until the call returns, for local write access if `direction` is `Read`.
 #[inline(always)]
-unsafe fn copy_here(
+unsafe fn copy_through_mapping(
     regions: &Regions,
     direction: Direction,
-    mapped: &Mapped,
+    mapped: &PeerMapping,
     piece: &Segment,
     address: u64,
 ) -> Result<(), CopyError> {

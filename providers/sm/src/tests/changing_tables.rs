@@ -14,7 +14,7 @@ const REQUESTS: u64 = 3_000;
 
 /// Rewrites the entry of a key until `stop` is set. With `wild`, the base and length are changed too.
 fn violation(malicious: &Side, key: u32, memory: &[u8], wild: bool, stop: &AtomicBool) {
-    let (table, [key_at, base, len, rights]) = malicious.ia.device.regions.exposed(key);
+    let (table, [key_at, base, len, rights]) = malicious.ia.device.regions.entry_fields(key);
     let truth =
         [u64::from(key), memory.as_ptr() as u64, memory.len() as u64, table.word(rights).load(Ordering::Relaxed)];
     let mut random = 0x9E37_79B9_7F4A_7C15u64;

@@ -348,7 +348,7 @@ fn deregistration_waits_for_a_copy_that_began_before_disconnect() {
     let link = active.0.link().unwrap();
     link.announcement().store(u64::from(key), std::sync::atomic::Ordering::SeqCst);
     drop(passive);
-    assert!(b.ia.device.connections.announced()(key));
+    assert!(b.ia.device.connections.announces_copy()(key));
     link.announcement().store(0, std::sync::atomic::Ordering::SeqCst);
-    assert!(!b.ia.device.connections.announced()(key));
+    assert!(!b.ia.device.connections.announces_copy()(key));
 }

@@ -8,7 +8,7 @@ use dapl::error::Error;
 use super::ends::{pattern, without_cma};
 use super::exports::{LENGTH, has_mapped, mapping, sealed, transfer};
 use super::*;
-use crate::proto::message::{AtomicRequest, Header, Kind};
+use crate::proto::message::{AtomicRequest, Header, MessageKind};
 
 fn solicited(n: u32) -> bool {
     n.is_multiple_of(2)
@@ -224,7 +224,7 @@ fn atomic_operations_on_mapped_memory_and_by_the_target_are_atomic_together() {
     assert_eq!(transfer(&a, &first, Op::Write(away), &out_mr, &out), Status::Success);
     has_mapped(&first, 1);
     let (op_mapped, op_target) = (add(&shared, word, 1), add(&private, word, 1));
-    let served = |qp: &Qp| qp.0.link().unwrap().taken();
+    let served = |qp: &Qp| qp.0.link().unwrap().consumed_requests();
     let before = served(&first);
     std::thread::scope(|scope| {
         for (side, qp, op) in [(&a, &first, op_mapped), (&c, &second, op_target)] {
@@ -374,7 +374,7 @@ fn forge(malicious: &Qp, header: Header, aux: u32, body: [u64; AtomicRequest::WO
     link.area.word(slot + 8).store(u64::from(aux) << 32, Ordering::Relaxed);
     body.iter().enumerate().for_each(|(n, word)| link.area.word(slot + 16 + n * 8).store(*word, Ordering::Relaxed));
     link.area.word(slot).store(u64::from(header.encode()) | 1 << 32, Ordering::Release);
-    link.poke(crate::qp::link::WANT_REQUESTS);
+    link.wake_if_flagged(crate::qp::link::WAKE_ON_REQUESTS);
 }
 
 #[test]
@@ -385,7 +385,7 @@ fn forged_extension_requests_end_the_connection_and_change_nothing() {
     let mr = b.register(bytes(&target));
     let good = [u64::from(mr.remote_key()), target[0].as_ptr() as u64, 0, 1, 0];
     let [key, address, ..] = good;
-    let (atomic, write) = (Header::plain(Kind::Atomic, 0), Header::plain(Kind::WriteImmediate, 0));
+    let (atomic, write) = (Header::plain(MessageKind::Atomic, 0), Header::plain(MessageKind::WriteImmediate, 0));
     let cases = [
         ("an operation that does not exist", atomic, [key, address, 2, 1, 0]),
         ("a key of 64 bits", atomic, [key | 1 << 32, address, 0, 1, 0]),
@@ -393,7 +393,7 @@ fn forged_extension_requests_end_the_connection_and_change_nothing() {
         ("a misaligned address", atomic, [key, address + 4, 0, 1, 0]),
         ("an address outside", atomic, [key, address + 16, 0, 1, 0]),
         ("an address that wraps", atomic, [key, u64::MAX - 7, 0, 1, 0]),
-        ("an answer among requests", Header::plain(Kind::AtomicAck, 0), good),
+        ("an answer among requests", Header::plain(MessageKind::AtomicAck, 0), good),
         ("a write longer than any", write, [u64::MAX, 0, 0, 0, 0]),
         ("nothing", atomic, good),
     ];

@@ -11,7 +11,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 use super::invalid_data::exchange_messages;
 use super::*;
 use crate::engine::wake::{WakeResult, write_word};
-use crate::proto::message::{ID_MASK, Note};
+use crate::proto::message::{FifoWord, ID_MASK};
 
 /// The shortest heartbeat interval that can be set.
 const SHORTEST_HEARTBEAT: &str = "keepalive_ms=100";
@@ -98,7 +98,7 @@ fn fills(shrink: bool) {
         if shrink {
             rustix::pipe::fcntl_setpipe_size(&fifo, 4096).unwrap();
         }
-        while write_word(&fifo, Note::Wake(ID_MASK)) == WakeResult::Sent {}
+        while write_word(&fifo, FifoWord::Wake(ID_MASK)) == WakeResult::Sent {}
         send((&a, &active), 1);
         // Other processes that write to the FIFO do not block either.
         let friend = connected(&a, &c, 9, 30);
@@ -130,7 +130,7 @@ fn forged_control_messages_have_no_effect() {
     for n in 0..2000u32 {
         // Forged ids: neighbours of the valid id, other generations of it, and the valid id itself.
         let forged = [n, id ^ n, id.wrapping_add(n << 16) & ID_MASK, id][n as usize % 4];
-        for note in [Note::Reset(forged), Note::Alive(forged), Note::Wake(forged)] {
+        for note in [FifoWord::Reset(forged), FifoWord::Alive(forged), FifoWord::Wake(forged)] {
             write_word(&fifo, note);
         }
     }

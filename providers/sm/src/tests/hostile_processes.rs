@@ -12,7 +12,7 @@ use super::other::{Other, QUAL, Traffic, on, was_killed};
 use super::*;
 use crate::memory::map::Map;
 use crate::proto::handshake::{Datagram, Geometry};
-use crate::qp::link::{ConnectionMemory, WANT_PROGRESS, WANT_REQUESTS};
+use crate::qp::link::{ConnectionMemory, WAKE_ON_PROGRESS, WAKE_ON_REQUESTS};
 
 /// Number of consecutive connections that a hostile process makes.
 const ROUNDS: u64 = 80;
@@ -73,7 +73,7 @@ fn write_invalid_data(side: &Side, traffic: &Traffic, card: &[u8], round: u64, r
             3 => (0..200).for_each(|_| corrupt_registration(side, on(&traffic.card()).key, random)),
             _ => (0..20).for_each(|_| send_invalid(side, &link, random)),
         }
-        link.poke(WANT_REQUESTS | WANT_PROGRESS);
+        link.wake_if_flagged(WAKE_ON_REQUESTS | WAKE_ON_PROGRESS);
         side.cq.poll(&mut [Completion::default(); 16]);
     }
 }
@@ -94,7 +94,7 @@ fn tamper(link: &ConnectionMemory, random: &mut Random) {
 
 /// Corrupts a registration by another key or other rights.
 fn corrupt_registration(side: &Side, key: u32, random: &mut Random) {
-    let (table, [key_at, _, _, rights]) = side.ia.device.regions.exposed(key);
+    let (table, [key_at, _, _, rights]) = side.ia.device.regions.entry_fields(key);
     let at = if random.next().is_multiple_of(2) { key_at } else { rights };
     table.word(at).store(random.word(), Ordering::Release);
 }

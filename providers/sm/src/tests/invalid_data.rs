@@ -12,7 +12,7 @@ use super::*;
 use crate::cm::socket::{Received, SetupSocket};
 use crate::memory::map::Map;
 use crate::proto::handshake::{ConnectParams, Datagram, Geometry, ReplyResult};
-use crate::proto::message::{Data, Header, Kind};
+use crate::proto::message::{Data, Header, MessageKind};
 use crate::proto::reassembly::Numbering;
 
 /// Checks that an exchange of messages between both queue pairs succeeds.
@@ -41,24 +41,25 @@ pub(super) fn forge_piece(malicious: &Qp, header: u32, aux: u32, violation: impl
     violation(&mut words);
     words.iter().enumerate().for_each(|(n, word)| link.area.word(slot + 16 + n * 8).store(*word, Ordering::Relaxed));
     link.area.word(slot).store(u64::from(header) | 1 << 32, Ordering::Release);
-    link.poke(crate::qp::link::WANT_REQUESTS);
+    link.wake_if_flagged(crate::qp::link::WAKE_ON_REQUESTS);
 }
 
 #[test]
 fn invalid_ring_entry_ends_only_that_connection() {
-    let piece = Header { kind: Kind::Send, first: true, last: true, inline: false, solicited: false, length: 100 };
+    let piece =
+        Header { kind: MessageKind::Send, first: true, last: true, inline: false, solicited: false, length: 100 };
     let lies: [(&str, u32, u32, u64); 11] = [
         ("a type that does not exist", 0xF, 0, 0),
         ("type 0", 0, 0, 0),
-        ("an answer among requests", Header::plain(Kind::RmaAck, 0).encode(), 0, 0),
+        ("an answer among requests", Header::plain(MessageKind::RmaAck, 0).encode(), 0, 0),
         ("a message outside its buffer", piece.encode(), u32::MAX, 100),
         ("a message at the edge of its buffer", piece.encode(), 80 * 1024 / 64 - 1, 100),
         ("a total that does not add up", piece.encode(), 0, 50),
         ("a piece without a beginning", Header { first: false, ..piece }.encode(), 0, 0),
         ("an inline message longer than a slot", Header { inline: true, length: 113, ..piece }.encode(), 0, 100),
-        ("a fragment outside its buffer", Header::plain(Kind::RmaWrite, 0).encode(), u32::MAX, 0),
-        ("a question about an offer among requests", Header::plain(Kind::Stage, 1).encode(), 0, 0),
-        ("a refusal among requests", Header::plain(Kind::SendNak, 0).encode(), 0, 0),
+        ("a fragment outside its buffer", Header::plain(MessageKind::RmaWrite, 0).encode(), u32::MAX, 0),
+        ("a question about an offer among requests", Header::plain(MessageKind::RequestStaging, 1).encode(), 0, 0),
+        ("a refusal among requests", Header::plain(MessageKind::SendNak, 0).encode(), 0, 0),
     ];
     let base = TestBase::new("ring-lies");
     let (a, b) = (base.open(), base.open());
@@ -92,7 +93,8 @@ fn piece_of_another_message_ends_the_connection() {
     let base = TestBase::new("piece-lies");
     let (a, b) = (base.open(), base.open());
     let good = connected(&a, &b, 7, 2);
-    let header = Header { kind: Kind::Send, first: true, last: true, inline: false, solicited: false, length: 100 };
+    let header =
+        Header { kind: MessageKind::Send, first: true, last: true, inline: false, solicited: false, length: 100 };
     for (n, (what, violation)) in lies.into_iter().chain([("nothing", unchanged)]).enumerate() {
         let id = 100 + 2 * n;
         let (malicious, victim) = connected(&a, &b, 7, id);
@@ -118,7 +120,7 @@ fn consumed_count_beyond_the_published_requests_ends_the_connection() {
     let base = TestBase::new("count-lies");
     let (a, b) = (base.open(), base.open());
     let (malicious, victim) = connected(&a, &b, 7, 2);
-    malicious.0.link().unwrap().publish_taken(1 << 40);
+    malicious.0.link().unwrap().publish_consumed(1 << 40);
     victim.post_send(&wr(Op::Send { solicited: false }, &[], 1)).unwrap();
     assert_eq!(b.completion().status, Status::Flushed);
     assert_eq!(b.sink.next(conn(3)), SinkEvent::Other("broken"));
@@ -157,7 +159,7 @@ fn a_peer_that_overwrites_all_shared_memory_does_not_crash_this_process() {
             let at = (next() as usize % bound.min(area.len())) & !7;
             let word = if next() % 2 == 0 { word & 0xFFFF | 1 << 32 } else { word };
             area.word(at).store(word, Ordering::Release);
-            link.poke(crate::qp::link::WANT_REQUESTS | crate::qp::link::WANT_PROGRESS);
+            link.wake_if_flagged(crate::qp::link::WAKE_ON_REQUESTS | crate::qp::link::WAKE_ON_PROGRESS);
         }
         drop((malicious, victim));
         while b.cq.poll(&mut [Completion::default(); 16]) + a.cq.poll(&mut [Completion::default(); 16]) > 0 {}

@@ -7,8 +7,8 @@ use super::ends::{pattern, without_cma};
 use super::invalid_data::{exchange_messages, forge_piece};
 use super::long::send;
 use super::*;
-use crate::proto::message::{Header, Kind};
-use crate::proto::offer::{MAX_SEGMENTS, Part, staged};
+use crate::proto::message::{Header, MessageKind};
+use crate::proto::offer::{MAX_SEGMENTS, Part, encode_staged};
 
 const LENGTH: u32 = 100_000;
 
@@ -20,7 +20,7 @@ fn forge_offer(malicious: &Qp, count: u32, total: u64, parts: &[Part]) {
     for (n, word) in words.iter().enumerate() {
         link.area.word(link.geometry.requests_at() + 16 + n * 8).store(*word, Ordering::Relaxed);
     }
-    forge_piece(malicious, Header::plain(Kind::Offer, count).encode(), 0, |head| {
+    forge_piece(malicious, Header::plain(MessageKind::Offer, count).encode(), 0, |head| {
         head.iter_mut().zip(words.iter().chain(std::iter::repeat(&0))).for_each(|(to, word)| *to = *word);
     });
 }
@@ -91,7 +91,7 @@ fn staging_of_other_bytes_ends_the_connection() {
         let (out, space) = (pattern(LENGTH as usize, 1), vec![0u8; LENGTH as usize]);
         let (out_mr, space_mr) = (a.register(&out), b.register(&space));
         without_cma(&victim);
-        malicious.0.link().unwrap().publish_staged(staged(1, length));
+        malicious.0.link().unwrap().publish_staged(encode_staged(1, length));
         victim.post_recv(&[segment(&space_mr, &space)], token(2)).unwrap();
         // The test forges the offer, because the sender's own provider would answer the receiver's request to copy.
         let part = Part { key: out_mr.local_key(), length: LENGTH, address: out.as_ptr() as u64 };
@@ -114,9 +114,9 @@ fn staging_request_without_an_offer_ends_the_connection() {
         let link = malicious.0.link().unwrap();
         let first = link.geometry.responses_at();
         link.area.word(first + 8).store(u64::from(offset) << 32, Ordering::Relaxed);
-        let word = Header::plain(Kind::Stage, slot).encode();
+        let word = Header::plain(MessageKind::RequestStaging, slot).encode();
         link.area.word(first).store(u64::from(word) | 1 << 32, Ordering::Release);
-        link.poke(crate::qp::link::WANT_PROGRESS);
+        link.wake_if_flagged(crate::qp::link::WAKE_ON_PROGRESS);
         assert_eq!(a.completion().status, Status::Flushed, "{slot} {offset}");
         assert_eq!(a.sink.next(conn(10)), SinkEvent::Other("broken"), "{slot} {offset}");
     }

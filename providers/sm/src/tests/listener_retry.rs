@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::points::{Point, yield_at};
 use super::*;
 use crate::cm::setup;
-use crate::proto::machine::{Delivery, Input};
+use crate::proto::machine::{DatagramDelivery, MachineInput};
 
 /// A time that is longer than any test takes.
 const LONG_LISTENER_WAIT: &str = "listener_wait_ms=60000";
@@ -113,7 +113,9 @@ fn engine_may_handle_a_request_during_its_accept() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !is_accepted.load(Ordering::Relaxed) {
-                    offered.iter().for_each(|id| _ = setup::step(device, *id, Input::Sent(Delivery::Queued)));
+                    offered
+                        .iter()
+                        .for_each(|id| _ = setup::step(device, *id, MachineInput::Sent(DatagramDelivery::Queued)));
                 }
             });
             request.accept(&passive, b"", conn(2 * n + 1)).unwrap();

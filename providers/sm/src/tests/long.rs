@@ -8,7 +8,7 @@ use super::ends::{pattern, without_cma};
 use super::points::{Point, yield_at};
 use super::*;
 use crate::delegation::{CopyDelegation, CopyJob};
-use crate::qp::link::{ConnectionMemory, Peer, WANT_PROGRESS, WANT_REQUESTS};
+use crate::qp::link::{ConnectionMemory, Peer, WAKE_ON_PROGRESS, WAKE_ON_REQUESTS};
 
 const MIB: usize = 1 << 20;
 /// Number of allowed copies that no test reaches.
@@ -262,7 +262,7 @@ fn copy_denied_by_the_kernel_is_staged_in_order() {
             assert_eq!((got.token.cookie, got.status), (n, Status::Success), "{allowed} allowed");
         }
         assert!(spaces[0] == long && spaces[1] == short && spaces[2] == long, "{allowed} allowed");
-        assert!(!pair.link().is_reached(), "the receiver has published that it cannot copy");
+        assert!(!pair.link().peer_can_copy(), "the receiver has published that it cannot copy");
         pair.passes(MIB, 1, 2, 2);
         assert_eq!(active.outstanding().requests, 0);
     }
@@ -310,7 +310,7 @@ fn ask(pair: &Both, ticket: u64, offset: usize, to: &[u8], mr: &Mr) {
 fn put(pair: &Both, ticket: u64, job: &CopyJob) {
     let link = pair.passive.0.link().unwrap();
     link.copy_delegation().unwrap().publish(ticket, job);
-    link.poke(WANT_PROGRESS);
+    link.wake_if_flagged(WAKE_ON_PROGRESS);
 }
 
 /// Makes the sender poll until it has reported the result of this job.
@@ -374,7 +374,7 @@ fn both_lazy(name: &str) -> Both {
 fn helper(pair: &Both, then: impl FnOnce(&CopyDelegation<'_>)) {
     let link = pair.link();
     then(&link.copy_delegation().unwrap());
-    link.poke(WANT_REQUESTS);
+    link.wake_if_flagged(WAKE_ON_REQUESTS);
 }
 
 /// Waits until the receiver has copied its own part. Reads are volatile, because the compiler assumes that the buffer

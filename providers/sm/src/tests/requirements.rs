@@ -14,7 +14,7 @@ use crate::cm::socket::open_peer_fifo;
 use crate::engine::wake::write_word;
 use crate::memory::map::Map;
 use crate::proto::handshake::{Datagram, Geometry, ReplyResult};
-use crate::proto::message::{Fragment, Header, Kind, LINE, Note, SLOT};
+use crate::proto::message::{FifoWord, Fragment, Header, LINE, MessageKind, SLOT};
 use crate::qp::link::ConnectionMemory;
 
 /// Opens an IA with settings.
@@ -126,7 +126,11 @@ fn kernel_copies_send_no_message_to_the_target() {
     for op in [Op::Write(remote), Op::Read(remote)] {
         active.post_send(&wr(op, &[segment(&out_mr, &out)], 1)).unwrap();
         assert_eq!(a.completion().status, Status::Success);
-        assert_eq!((slot(&link.area, requests, 0), link.taken()), (0, 0), "a message was sent to the target");
+        assert_eq!(
+            (slot(&link.area, requests, 0), link.consumed_requests()),
+            (0, 0),
+            "a message was sent to the target"
+        );
     }
     assert!(target == out);
     without_cma(&active);
@@ -171,7 +175,7 @@ impl ClientQp {
             std::thread::yield_now();
         }
         assert_eq!(self.qp.outstanding().requests, 1); // The call waits for the lock of the thread that sends.
-        (0..).take_while(|n| kind(*n) == Some(Kind::RmaWrite)).count()
+        (0..).take_while(|n| kind(*n) == Some(MessageKind::RmaWrite)).count()
     }
 }
 
@@ -204,11 +208,11 @@ fn several_fragments_are_in_flight_and_the_first_error_ends_the_transfer() {
     // The first fragment succeeds, and the second fails. The transfer ends with one completion.
     for (n, status) in [0, 6].into_iter().enumerate() {
         guest.area.word(geometry.responses_at() + n * SLOT + 8).store(u64::from(lines[n]) << 32, Ordering::Relaxed);
-        let word = u64::from(Header::plain(Kind::RmaAck, status).encode()) | 1 << 32;
+        let word = u64::from(Header::plain(MessageKind::RmaAck, status).encode()) | 1 << 32;
         guest.area.word(geometry.responses_at() + n * SLOT).store(word, Ordering::Release);
     }
     let uid = rustix::process::geteuid().as_raw();
-    write_word(&open_peer_fifo(a.ia.device.endpoint.path(), uid).unwrap(), Note::Wake(guest.id));
+    write_word(&open_peer_fifo(a.ia.device.endpoint.path(), uid).unwrap(), FifoWord::Wake(guest.id));
     let failed = a.completion();
     assert_eq!((failed.token.cookie, failed.status), (77, Status::RemoteAccess));
     assert_eq!(a.sink.next(conn(1)), SinkEvent::Other("broken"));

@@ -184,12 +184,12 @@ fn requests_after_a_bind_wait_until_copies_with_its_window_end() {
         let pair = WindowPair::new(&format!("window-fence-{sleeps}"), false);
         let old = pair.bind(pair.target.bind(0, 64, READ));
         let regions = pair.b.ia.device.regions.clone();
-        let hold = regions.hold(old, pair.b.pd.0, pair.target.at(0), 64, AccessRight::RemoteRead).unwrap();
+        let hold = regions.acquire(old, pair.b.pd.0, pair.target.at(0), 64, AccessRight::RemoteRead).unwrap();
         pair.active.post_recv(&[], token(1)).unwrap();
         let new = pair.passive.post_bind(&pair.window, pair.target.bind(64, 64, WRITE), &bind_wr(2)).unwrap();
         pair.passive.post_send(&wr(Op::Send { solicited: false }, &[], 3)).unwrap();
         // The old key is already revoked, and the new key is not valid yet.
-        let dead = |key, at, right| regions.hold(key, pair.b.pd.0, pair.target.at(at), 64, right).is_err();
+        let dead = |key, at, right| regions.acquire(key, pair.b.pd.0, pair.target.at(at), 64, right).is_err();
         assert!(dead(old, 0, AccessRight::RemoteRead) && dead(new, 64, AccessRight::RemoteWrite));
         if !sleeps {
             let (a, b) = (&pair.a.cq, &pair.b.cq);

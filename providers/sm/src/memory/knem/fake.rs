@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{Calls, CreateRegion, FAILED, Info, InlineCopy, Piece, SUCCESS};
+use super::{CreateRegion, FAILED, InlineCopy, KnemCalls, KnemInfo, KnemSegment, SUCCESS};
 
 /// Calls of the fake device that fail, and the error code that they return.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -30,7 +30,7 @@ pub(crate) enum DeviceCall {
 struct State {
     version: u32,
     failure: Failure,
-    regions: HashMap<u64, Piece>,
+    regions: HashMap<u64, KnemSegment>,
     calls: Vec<DeviceCall>,
     next: u64,
 }
@@ -76,17 +76,17 @@ impl FakeKnem {
     }
 }
 
-fn pieces(address: u64, count: u32) -> Vec<Piece> {
+fn pieces(address: u64, count: u32) -> Vec<KnemSegment> {
     // SAFETY: `address` is that of an array of `count` pieces in the caller's frame, as in a call of the real device.
-    unsafe { std::slice::from_raw_parts(address as *const Piece, count as usize) }.to_vec()
+    unsafe { std::slice::from_raw_parts(address as *const KnemSegment, count as usize) }.to_vec()
 }
 
 fn error(code: i32) -> io::Result<()> {
     Err(io::Error::from_raw_os_error(code))
 }
 
-impl Calls for FakeKnem {
-    fn info(&self, info: &mut Info) -> io::Result<()> {
+impl KnemCalls for FakeKnem {
+    fn info(&self, info: &mut KnemInfo) -> io::Result<()> {
         info.version = self.0.lock().version;
         if info.version == 0 { error(libc::ENOTTY) } else { Ok(()) }
     }
@@ -100,7 +100,7 @@ impl Calls for FakeKnem {
         state.next += 1;
         region.cookie = state.next;
         state.regions.insert(region.cookie, piece);
-        let (Piece { address, length }, CreateRegion { protection, cookie, .. }) = (piece, *region);
+        let (KnemSegment { address, length }, CreateRegion { protection, cookie, .. }) = (piece, *region);
         state.calls.push(DeviceCall::Create { address, length, protection, cookie });
         Ok(())
     }
@@ -125,7 +125,7 @@ impl Calls for FakeKnem {
             return Ok(());
         }
         let mut there = region.address + copy.offset;
-        for Piece { address: here, length } in pieces {
+        for KnemSegment { address: here, length } in pieces {
             let (from, to) = if copy.write != 0 { (here, there) } else { (there, here) };
             // SAFETY: `here` is memory of the caller, which exists during the call. `there` is inside the region, as
             // was checked above, and the tests keep a region's memory until they destroy the region.

@@ -64,7 +64,7 @@ impl Map {
         true
     }
 
-    pub(crate) fn show_taken(&self, _: usize, _: &RingWatch) {}
+    pub(crate) fn watch_consumed(&self, _: usize, _: &RingWatch) {}
 }
 
 /// The slots of a ring in an area.
@@ -94,17 +94,17 @@ impl<const WORDS: usize> Slots<WORDS> {
         &self.area.0.words[words].as_chunks().0[(index & self.mask) as usize..]
     }
 
-    pub(crate) fn fetch_line<const OFFSET: usize>(_: &[AtomicU64; WORDS]) {}
+    pub(crate) fn prefetch_line<const OFFSET: usize>(_: &[AtomicU64; WORDS]) {}
 
-    pub(crate) fn fetch_ahead(_: &[AtomicU64; WORDS], _: usize) {}
+    pub(crate) fn prefetch_ahead(_: &[AtomicU64; WORDS], _: usize) {}
 
-    pub(crate) fn show(&self, _: u64, _: &RingWatch, _: u32) {}
+    pub(crate) fn watch_slot(&self, _: u64, _: &RingWatch, _: u32) {}
 
     pub(crate) fn bytes<const OFFSET: usize>(&self, _: u64) -> *mut u8 {
         unreachable!("a model has no bytes")
     }
 
-    pub(crate) fn fetch<const OFFSET: usize>(&self, _: u64, _: bool) {}
+    pub(crate) fn prefetch_slot<const OFFSET: usize>(&self, _: u64, _: bool) {}
 }
 
 pub(crate) fn is_accessible(_: Region, _: bool) -> bool {

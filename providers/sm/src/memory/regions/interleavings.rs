@@ -27,7 +27,7 @@ fn no_local_copy_accesses_memory_after_its_deregistration() {
             .map(|_| {
                 let (regions, memory) = (regions.clone(), memory.clone());
                 thread::spawn(move || {
-                    if let Ok(_hold) = regions.hold(key, 1, 64, 64, AccessRight::LocalRead) {
+                    if let Ok(_guard) = regions.acquire(key, 1, 64, 64, AccessRight::LocalRead) {
                         memory.read();
                     }
                 })
@@ -77,7 +77,7 @@ fn no_copy_by_a_peer_accesses_memory_after_its_deregistration() {
         let peer = {
             let (memory, announcement) = (memory.clone(), announcement.clone());
             thread::spawn(move || {
-                let target = Target { key, pd: 1, address: 64, length: 64, right: AccessRight::RemoteWrite };
+                let target = AccessTarget { key, pd: 1, address: 64, length: 64, right: AccessRight::RemoteWrite };
                 if let Ok(_announced) = of_peer.announce(&announcement, &target) {
                     memory.read();
                 }
@@ -95,7 +95,7 @@ fn old_key_grants_no_access_to_the_successor_of_its_index() {
         let (regions, _, old) = scene();
         let of_peer = PeerRegions { table: (*regions.table).clone(), slots: SLOTS as u32 };
         let peer = thread::spawn(move || {
-            let of = |address| Target { key: old, pd: 1, address, length: 64, right: AccessRight::RemoteRead };
+            let of = |address| AccessTarget { key: old, pd: 1, address, length: 64, right: AccessRight::RemoteRead };
             assert!(!of_peer.allows(&of(128)), "the successor's range");
         });
         regions.remove(old, |_| false);

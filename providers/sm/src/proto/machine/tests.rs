@@ -24,20 +24,20 @@ fn params(token: u64) -> ConnectParams {
     }
 }
 
-fn active(now: Instant) -> Machine {
+fn active(now: Instant) -> ConnectionMachine {
     let request = Datagram::Request { id: 1, params: params(0), private_data: b"hello".to_vec() };
-    Machine::active(1, request, now + LOOKUP_TIME, SILENCE, now)
+    ConnectionMachine::active(1, request, now + LOOKUP_TIME, SILENCE, now)
 }
 
-fn requested(now: Instant) -> Machine {
+fn requested(now: Instant) -> ConnectionMachine {
     let mut machine = active(now);
-    assert_eq!(machine.handle(Input::Found { qual: QUAL, token: 99 }, now), [Action::Transmit]);
-    machine.handle(Input::Sent(Delivery::Queued), now);
+    assert_eq!(machine.handle(MachineInput::Found { qual: QUAL, token: 99 }, now), [MachineAction::Transmit]);
+    machine.handle(MachineInput::Sent(DatagramDelivery::Queued), now);
     machine
 }
 
-fn offered(now: Instant) -> Machine {
-    Machine::passive(2, 1, 99, SILENCE, now)
+fn offered(now: Instant) -> ConnectionMachine {
+    ConnectionMachine::passive(2, 1, 99, SILENCE, now)
 }
 
 fn accepting() -> Datagram {
@@ -50,50 +50,50 @@ fn accepting() -> Datagram {
     }
 }
 
-fn after(mut machine: Machine, inputs: &[Input], now: Instant) -> Machine {
+fn after(mut machine: ConnectionMachine, inputs: &[MachineInput], now: Instant) -> ConnectionMachine {
     for input in inputs {
         machine.handle(input.clone(), now);
     }
     machine
 }
 
-fn name(state: &State) -> String {
+fn name(state: &MachineState) -> String {
     format!("{state:?}").split(['(', ' ']).next().unwrap().to_string()
 }
 
-fn brief(action: &Action) -> String {
+fn brief(action: &MachineAction) -> String {
     match action {
-        Action::Send(Datagram::Reply { result, .. }) => format!("{result:?}"),
-        Action::Send(Datagram::Reset { .. }) => "Reset".to_string(),
-        Action::Established(_) => "Established".to_string(),
+        MachineAction::Send(Datagram::Reply { result, .. }) => format!("{result:?}"),
+        MachineAction::Send(Datagram::Reset { .. }) => "Reset".to_string(),
+        MachineAction::Established(_) => "Established".to_string(),
         other => format!("{other:?}"),
     }
 }
 
-fn reply(result: ReplyResult) -> Input {
-    Input::Reply { server: if result == ReplyResult::NoListener { 0 } else { 2 }, result }
+fn reply(result: ReplyResult) -> MachineInput {
+    MachineInput::Reply { server: if result == ReplyResult::NoListener { 0 } else { 2 }, result }
 }
 
-fn inputs() -> Vec<(&'static str, Input)> {
+fn inputs() -> Vec<(&'static str, MachineInput)> {
     vec![
-        ("found", Input::Found { qual: QUAL, token: 98 }),
-        ("not found", Input::NotFound),
-        ("no peer", Input::Sent(Delivery::NoPeer)),
+        ("found", MachineInput::Found { qual: QUAL, token: 98 }),
+        ("not found", MachineInput::NotFound),
+        ("no peer", MachineInput::Sent(DatagramDelivery::NoPeer)),
         ("accepted", reply(ReplyResult::Accepted)),
         ("pending", reply(ReplyResult::Pending)),
         ("rejected", reply(ReplyResult::Rejected)),
         ("no listener", reply(ReplyResult::NoListener)),
         ("handed off", reply(ReplyResult::HandedOff(8))),
-        ("joined", Input::Joined(vec![])),
-        ("join failed", Input::JoinFailed),
-        ("repeated", Input::Repeated),
-        ("accept", Input::Accept(accepting())),
-        ("refuse", Input::Refuse(ReplyResult::Rejected)),
-        ("ack", Input::Ack),
-        ("alive", Input::Alive),
-        ("deadline", Input::Deadline),
-        ("gone", Input::Gone),
-        ("close", Input::Close),
+        ("joined", MachineInput::Joined(vec![])),
+        ("join failed", MachineInput::JoinFailed),
+        ("repeated", MachineInput::Repeated),
+        ("accept", MachineInput::Accept(accepting())),
+        ("refuse", MachineInput::Refuse(ReplyResult::Rejected)),
+        ("ack", MachineInput::Ack),
+        ("alive", MachineInput::Alive),
+        ("deadline", MachineInput::Deadline),
+        ("gone", MachineInput::Gone),
+        ("close", MachineInput::Close),
     ]
 }
 
@@ -141,14 +141,14 @@ Abandoned + close -> Closed []
 #[test]
 fn every_state_handles_every_input_as_in_the_table() {
     let now = Instant::now();
-    let states: [&dyn Fn() -> Machine; 7] = [
+    let states: [&dyn Fn() -> ConnectionMachine; 7] = [
         &|| active(now),
         &|| requested(now),
         &|| offered(now),
-        &|| after(offered(now), &[Input::Accept(accepting())], now),
-        &|| after(offered(now), &[Input::Accept(accepting()), Input::Ack], now),
-        &|| after(offered(now), &[Input::Refuse(ReplyResult::Rejected)], now),
-        &|| after(offered(now), &[Input::Gone], now),
+        &|| after(offered(now), &[MachineInput::Accept(accepting())], now),
+        &|| after(offered(now), &[MachineInput::Accept(accepting()), MachineInput::Ack], now),
+        &|| after(offered(now), &[MachineInput::Refuse(ReplyResult::Rejected)], now),
+        &|| after(offered(now), &[MachineInput::Gone], now),
     ];
     let mut table = String::new();
     for state in states {
@@ -169,31 +169,34 @@ fn every_state_handles_every_input_as_in_the_table() {
 fn handshake_of_three_datagrams_opens_both_machines() {
     let now = Instant::now();
     let (mut active, mut passive) = (requested(now), offered(now));
-    assert_eq!(passive.handle(Input::Accept(accepting()), now), [Action::Transmit]);
+    assert_eq!(passive.handle(MachineInput::Accept(accepting()), now), [MachineAction::Transmit]);
     assert_eq!(passive.outgoing(), Some(&accepting()));
-    assert_eq!(active.handle(reply(ReplyResult::Accepted), now), [Action::Join]);
+    assert_eq!(active.handle(reply(ReplyResult::Accepted), now), [MachineAction::Join]);
     let data = b"from the acceptor".to_vec();
-    let actions = active.handle(Input::Joined(data.clone()), now);
-    assert_eq!(actions, [Action::Ack, Action::Established(data)]);
-    assert_eq!(passive.handle(Input::Ack, now), [Action::Established(vec![])]);
+    let actions = active.handle(MachineInput::Joined(data.clone()), now);
+    assert_eq!(actions, [MachineAction::Ack, MachineAction::Established(data)]);
+    assert_eq!(passive.handle(MachineInput::Ack, now), [MachineAction::Established(vec![])]);
     assert!(active.is_open() && passive.is_open());
     assert_eq!((active.peer_id(), active.due(), passive.due()), (2, None, None));
-    assert_eq!(active.handle(reply(ReplyResult::Accepted), now), [Action::Ack], "the acknowledgement was lost");
-    assert_eq!(active.handle(Input::Gone, now), [Action::Mark, Action::Ended(ConnectionEvent::Disconnected)]);
-    assert_eq!(active.handle(Input::Gone, now), [], "reported once");
+    assert_eq!(active.handle(reply(ReplyResult::Accepted), now), [MachineAction::Ack], "the acknowledgement was lost");
+    assert_eq!(
+        active.handle(MachineInput::Gone, now),
+        [MachineAction::Mark, MachineAction::Ended(ConnectionEvent::Disconnected)]
+    );
+    assert_eq!(active.handle(MachineInput::Gone, now), [], "reported once");
 }
 
 #[test]
 fn request_carries_its_token_and_qualifier() {
     let now = Instant::now();
     let mut machine = requested(now);
-    let carried = |machine: &Machine| match machine.outgoing() {
+    let carried = |machine: &ConnectionMachine| match machine.outgoing() {
         Some(Datagram::Request { params, private_data, .. }) => (params.qual, params.token, private_data.clone()),
         other => panic!("{other:?}"),
     };
     assert_eq!(carried(&machine), (QUAL, 99, b"hello".to_vec()));
-    assert_eq!(machine.handle(reply(ReplyResult::HandedOff(8)), now), [Action::LookupQual(8)]);
-    assert_eq!(machine.handle(Input::Found { qual: 8, token: 98 }, now), [Action::Transmit]);
+    assert_eq!(machine.handle(reply(ReplyResult::HandedOff(8)), now), [MachineAction::LookupQual(8)]);
+    assert_eq!(machine.handle(MachineInput::Found { qual: 8, token: 98 }, now), [MachineAction::Transmit]);
     assert_eq!((carried(&machine), machine.token()), ((8, 98, b"hello".to_vec()), 98));
     assert_eq!(machine.peer_id(), 0, "the id of another listener");
 }
@@ -203,10 +206,13 @@ fn request_is_handed_off_at_most_eight_times() {
     let now = Instant::now();
     let mut machine = requested(now);
     for token in 0..MAX_HAND_OFFS as u64 {
-        assert_eq!(machine.handle(reply(ReplyResult::HandedOff(8)), now), [Action::LookupQual(8)]);
-        machine.handle(Input::Found { qual: 8, token }, now);
+        assert_eq!(machine.handle(reply(ReplyResult::HandedOff(8)), now), [MachineAction::LookupQual(8)]);
+        machine.handle(MachineInput::Found { qual: 8, token }, now);
     }
-    assert_eq!(machine.handle(reply(ReplyResult::HandedOff(8)), now), [Action::Ended(ConnectionEvent::Rejected)]);
+    assert_eq!(
+        machine.handle(reply(ReplyResult::HandedOff(8)), now),
+        [MachineAction::Ended(ConnectionEvent::Rejected)]
+    );
 }
 
 #[test]
@@ -214,11 +220,11 @@ fn missing_listener_is_looked_up_again_until_the_time_limit() {
     let begin = Instant::now();
     let mut machine = active(begin);
     let (mut now, mut waits) = (begin, Vec::new());
-    while machine.handle(Input::NotFound, now).is_empty() {
+    while machine.handle(MachineInput::NotFound, now).is_empty() {
         let due = machine.due().unwrap();
         waits.push((due - now).as_millis());
         now = due;
-        assert_eq!(machine.handle(Input::Deadline, now), [Action::Lookup]);
+        assert_eq!(machine.handle(MachineInput::Deadline, now), [MachineAction::Lookup]);
     }
     assert_eq!(waits, [1, 2, 4, 8, 5]);
     assert_eq!(now - begin, LOOKUP_TIME);
@@ -229,11 +235,11 @@ fn missing_listener_is_looked_up_again_until_the_time_limit() {
 fn dead_end_point_is_cleaned_and_looked_up_again() {
     let now = Instant::now();
     let mut machine = active(now);
-    machine.handle(Input::Found { qual: QUAL, token: 99 }, now);
-    assert_eq!(machine.handle(Input::Sent(Delivery::NoPeer), now), [Action::CleanUp]);
-    machine.handle(Input::Found { qual: QUAL, token: 98 }, now + LOOKUP_TIME);
-    let actions = machine.handle(Input::Sent(Delivery::NoPeer), now + LOOKUP_TIME);
-    assert_eq!(actions, [Action::CleanUp, Action::Ended(ConnectionEvent::Rejected)]);
+    machine.handle(MachineInput::Found { qual: QUAL, token: 99 }, now);
+    assert_eq!(machine.handle(MachineInput::Sent(DatagramDelivery::NoPeer), now), [MachineAction::CleanUp]);
+    machine.handle(MachineInput::Found { qual: QUAL, token: 98 }, now + LOOKUP_TIME);
+    let actions = machine.handle(MachineInput::Sent(DatagramDelivery::NoPeer), now + LOOKUP_TIME);
+    assert_eq!(actions, [MachineAction::CleanUp, MachineAction::Ended(ConnectionEvent::Rejected)]);
 }
 
 #[test]
@@ -243,13 +249,13 @@ fn unanswered_request_is_repeated_with_backoff() {
     let (mut now, mut waits) = (begin, Vec::new());
     for pending in [false, false, false, false, false, false, true, true] {
         if pending {
-            assert_eq!(machine.handle(reply(ReplyResult::Pending), now), [Action::Watch]);
+            assert_eq!(machine.handle(reply(ReplyResult::Pending), now), [MachineAction::Watch]);
         }
         let due = machine.due().unwrap();
         waits.push((due - now).as_millis());
         now = due;
-        assert_eq!(machine.handle(Input::Deadline, now), [Action::Transmit]);
-        machine.handle(Input::Sent(Delivery::Queued), now);
+        assert_eq!(machine.handle(MachineInput::Deadline, now), [MachineAction::Transmit]);
+        machine.handle(MachineInput::Sent(DatagramDelivery::Queued), now);
     }
     assert_eq!(waits, [20, 40, 80, 160, 320, 500, 2000, 2000]);
 }
@@ -257,22 +263,25 @@ fn unanswered_request_is_repeated_with_backoff() {
 #[test]
 fn reply_is_repeated_until_give_up() {
     let begin = Instant::now();
-    let mut machine = after(offered(begin), &[Input::Accept(accepting())], begin);
-    machine.handle(Input::Sent(Delivery::Full), begin);
+    let mut machine = after(offered(begin), &[MachineInput::Accept(accepting())], begin);
+    machine.handle(MachineInput::Sent(DatagramDelivery::Full), begin);
     assert_eq!(machine.due(), Some(begin + FIRST_FULL_RETRY));
-    assert_eq!(machine.handle(Input::Deadline, begin + SILENCE), [Action::Transmit]);
+    assert_eq!(machine.handle(MachineInput::Deadline, begin + SILENCE), [MachineAction::Transmit]);
     let late = begin + SILENCE + FIRST_FULL_RETRY;
-    assert_eq!(machine.handle(Input::Deadline, late), [Action::Recheck]);
-    assert_eq!(machine.handle(Input::Gone, late), [Action::Mark, Action::Ended(ConnectionEvent::AcceptFailed)]);
+    assert_eq!(machine.handle(MachineInput::Deadline, late), [MachineAction::Recheck]);
+    assert_eq!(
+        machine.handle(MachineInput::Gone, late),
+        [MachineAction::Mark, MachineAction::Ended(ConnectionEvent::AcceptFailed)]
+    );
 }
 
 #[test]
 fn rejection_is_repeated_until_its_deadline() {
     let now = Instant::now();
-    let mut machine = after(offered(now), &[Input::Refuse(ReplyResult::Rejected)], now);
-    let repeated = machine.handle(Input::Repeated, now);
+    let mut machine = after(offered(now), &[MachineInput::Refuse(ReplyResult::Rejected)], now);
+    let repeated = machine.handle(MachineInput::Repeated, now);
     assert_eq!(repeated.iter().map(brief).collect::<Vec<_>>(), ["Rejected"]);
     assert_eq!(machine.due(), Some(now + REJECT_LINGER));
-    assert_eq!(machine.handle(Input::Deadline, now + REJECT_LINGER), []);
+    assert_eq!(machine.handle(MachineInput::Deadline, now + REJECT_LINGER), []);
     assert!(machine.is_closed());
 }

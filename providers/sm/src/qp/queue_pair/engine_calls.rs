@@ -11,8 +11,8 @@ use super::{IDLE_TICKS, MAX_PASSES, QpCore};
 use crate::cm::table::Conn;
 use crate::cq::{Outbox, PolledConnection};
 use crate::qp::link::ConnectionMemory;
-use crate::qp::rx::RxEnds;
-use crate::qp::tx::TxEnds;
+use crate::qp::rx::RxRings;
+use crate::qp::tx::TxRings;
 use crate::srq::{SrqRecv, SrqWaiter};
 
 impl PolledConnection for QpCore {
@@ -59,7 +59,7 @@ impl PolledConnection for QpCore {
         let link = self.link.lock();
         self.polled.store(true, Ordering::SeqCst);
         if let Some(link) = &*link {
-            link.disarm();
+            link.clear_wake_flags();
         }
     }
 
@@ -114,7 +114,7 @@ impl Conn for QpCore {
         self.ended.store(false, Ordering::Release);
     }
 
-    fn break_off(&self, which: Option<&Arc<ConnectionMemory>>) -> Option<Arc<ConnectionMemory>> {
+    fn end_locally(&self, which: Option<&Arc<ConnectionMemory>>) -> Option<Arc<ConnectionMemory>> {
         self.end(which).map(|(link, _)| link)
     }
 
@@ -126,9 +126,9 @@ impl Conn for QpCore {
                 return; // The consumer has ended this connection meanwhile.
             }
             self.shared.begin();
-            rx.ends = RxEnds::new(link.clone());
-            tx.ends = TxEnds::new(link.clone(), &self.shared, self.max_requests);
-            rx.ends.iter().for_each(|ends| ends.show_next(&self.shared.watch));
+            rx.rings = RxRings::new(link.clone());
+            tx.rings = TxRings::new(link.clone(), &self.shared, self.max_requests);
+            rx.rings.iter().for_each(|rings| rings.watch_next(&self.shared.watch));
             self.shared.watch.set_wait(Wait::Other); // The first pass determines the next wait.
             drop(tx);
             let checked = rx.check_watermarks(&self.shared);
@@ -157,7 +157,7 @@ impl SrqWaiter for QpCore {
         if back.is_some() {
             return back;
         }
-        let outcome = rx.check_watermarks(&self.shared).and_then(|()| rx.go_on(&self.shared));
+        let outcome = rx.check_watermarks(&self.shared).and_then(|()| rx.resume(&self.shared));
         drop(rx);
         self.after_recv(outcome);
         None

@@ -6,26 +6,26 @@ use dapl::runtime::slot_queue::SlotQueue;
 use dapl::stats::watermark::HighWatermark;
 use dapl_software::memory::rights::AccessRight;
 
-use super::{Receive, RxEnds};
+use super::{Receive, RxRings};
 use crate::cq::Outbox;
-use crate::proto::message::{AtomicRequest, Header, Kind};
+use crate::proto::message::{AtomicRequest, Header, MessageKind};
 use crate::qp::ring::SlotFields;
-use crate::qp::shared::{Fault, NAK_ACCESS, Shared};
+use crate::qp::shared::{ConnectionFault, NAK_ACCESS, Shared};
 
 /// Returns how a send of this kind completes its receive.
-pub(super) fn arrival(kind: Kind) -> Arrival {
+pub(super) fn arrival(kind: MessageKind) -> Arrival {
     match kind {
-        Kind::SendImmediate => Arrival::SendImmediate,
-        Kind::SendInvalidate => Arrival::SendInvalidate,
+        MessageKind::SendImmediate => Arrival::SendImmediate,
+        MessageKind::SendInvalidate => Arrival::SendInvalidate,
         _ => Arrival::Send,
     }
 }
 
-impl RxEnds {
+impl RxRings {
     /// Returns the immediate data or the window key of a send.
     pub(super) fn value(&self, header: Header, fields: &SlotFields) -> u32 {
         match header.kind {
-            Kind::Send => 0,
+            MessageKind::Send => 0,
             _ if header.inline => fields.aux,
             _ => self.requests.value(),
         }
@@ -39,19 +39,19 @@ impl RxEnds {
         marks: &mut HighWatermark,
         header: Header,
         out: &mut Outbox<'_>,
-    ) -> Result<bool, Fault> {
+    ) -> Result<bool, ConnectionFault> {
         let SlotFields { ack, aux: value, total } = self.requests.fields();
         shared.watch.set_carried(ack);
         let bytes = total.filter(|total| *total <= shared.max_rdma);
-        let bytes = bytes.ok_or(Fault::Nonsense("a write longer than writes are"))?;
+        let bytes = bytes.ok_or(ConnectionFault::InvalidData("a write longer than writes are"))?;
         if !self.message.is_between() {
-            return Err(Fault::Nonsense("a write in the middle of a message"));
+            return Err(ConnectionFault::InvalidData("a write in the middle of a message"));
         }
         // The write copies no bytes to the receive's memory, so a receive of any length matches.
         if !self.find_receive(shared, queue, marks, 0, out)? {
             return Ok(false);
         }
-        let receive = queue.front().ok_or(Fault::Nonsense("a receive went away"))?;
+        let receive = queue.front().ok_or(ConnectionFault::InvalidData("a receive went away"))?;
         let (token, solicited, arrival) = (receive.token, header.solicited, Arrival::WriteImmediate);
         queue.drop_front();
         shared.complete_recv(out, Completion { token, bytes, solicited, arrival, value, ..Completion::default() });
@@ -59,13 +59,13 @@ impl RxEnds {
     }
 
     /// Executes an atomic operation on local memory, and sends the response.
-    pub(super) fn execute(&mut self, shared: &Shared) -> Result<bool, Fault> {
+    pub(super) fn execute(&mut self, shared: &Shared) -> Result<bool, ConnectionFault> {
         shared.watch.set_carried(self.requests.fields().ack);
-        let request = AtomicRequest::decode(self.requests.body());
-        let AtomicRequest { key, address, operation } =
-            request.ok_or(Fault::Nonsense("an atomic operation that does not exist, or is not aligned"))?;
+        let request = AtomicRequest::decode(self.requests.payload_words());
+        let AtomicRequest { key, address, operation } = request
+            .ok_or(ConnectionFault::InvalidData("an atomic operation that does not exist, or is not aligned"))?;
         let ids = (shared.pd, shared.domain.number());
-        let held = shared.regions.hold_for_peer(key, ids, address, ATOMIC_SIZE, AccessRight::RemoteAtomic);
+        let held = shared.regions.acquire_for_peer(key, ids, address, ATOMIC_SIZE, AccessRight::RemoteAtomic);
         let found = held.ok().and_then(|(_hold, address)| {
             fail_point!(TargetHeld);
             // SAFETY: the memory is registered and marked in use, and the peer may execute atomic operations on it.
@@ -74,8 +74,8 @@ impl RxEnds {
         let status = if found.is_some() { 0 } else { NAK_ACCESS };
         fail_point!(TargetCopied);
         let fields = SlotFields { total: found, ..SlotFields::default() };
-        self.answer_with(Header::plain(Kind::AtomicAck, status), &fields)?;
+        self.send_response_fields(Header::plain(MessageKind::AtomicAck, status), &fields)?;
         // If the access was denied, the connection ends, and later requests are not executed.
-        if found.is_some() { Ok(true) } else { Err(Fault::Access) }
+        if found.is_some() { Ok(true) } else { Err(ConnectionFault::Access) }
     }
 }

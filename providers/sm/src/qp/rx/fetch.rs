@@ -14,16 +14,16 @@ use dapl::stats::watermark::HighWatermark;
 use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::{Segments, scatter};
 
-use super::{Receive, RxEnds};
+use super::{Receive, RxRings};
 
 use crate::cq::Outbox;
 use crate::delegation::CopyJob;
 use crate::memory::cma::{CopyError, Direction};
-use crate::memory::regions::{Target, wait_while};
-use crate::proto::message::{Header, Kind};
-use crate::proto::offer::{MAX_SEGMENTS, STAGING_BYTES, parts, short, split, staged};
-use crate::qp::link::WANT_PROGRESS;
-use crate::qp::shared::{Fault, NAK_SOURCE, Shared};
+use crate::memory::regions::{AccessTarget, wait_while};
+use crate::proto::message::{Header, MessageKind};
+use crate::proto::offer::{MAX_SEGMENTS, STAGING_BYTES, encode_staged, parts, split, truncated_slot};
+use crate::qp::link::WAKE_ON_PROGRESS;
+use crate::qp::shared::{ConnectionFault, NAK_SOURCE, Shared};
 use crate::qp::single_copy::{self, CopyMethod};
 
 /// A rendezvous offer in progress.
@@ -55,7 +55,7 @@ enum FetchStep {
     Over,
 }
 
-impl RxEnds {
+impl RxRings {
     /// Starts or continues to copy an offer. Returns true if the receive is complete; false if the offer waits for a
     /// receive or for the sender, or if the budget is used up.
     pub(super) fn fetch(
@@ -66,7 +66,7 @@ impl RxEnds {
         header: Header,
         budget: &mut u64,
         out: &mut Outbox<'_>,
-    ) -> Result<bool, Fault> {
+    ) -> Result<bool, ConnectionFault> {
         if self.fetch.is_none() && !self.begin_fetch(shared, queue, marks, header, out)? {
             return Ok(false);
         }
@@ -84,7 +84,7 @@ impl RxEnds {
                 }
                 FetchStep::Staged { count } if self.link.staged() >> 32 != count & 0xFFFF_FFFF => return Ok(false),
                 FetchStep::Staged { count } => {
-                    if let Err(status) = self.take_staged(shared, queue, count, budget)? {
+                    if let Err(status) = self.copy_staged(shared, queue, count, budget)? {
                         return Err(self.fail_receive(shared, queue, status, out));
                     }
                 }
@@ -107,15 +107,15 @@ impl RxEnds {
         marks: &mut HighWatermark,
         header: Header,
         out: &mut Outbox<'_>,
-    ) -> Result<bool, Fault> {
+    ) -> Result<bool, ConnectionFault> {
         let payload = self.requests.fields();
         shared.watch.set_carried(payload.ack);
         if !self.message.is_between() {
-            return Err(Fault::Nonsense("an offer in the middle of a message"));
+            return Err(ConnectionFault::InvalidData("an offer in the middle of a message"));
         }
         let total = payload.total.unwrap_or(0);
-        let parts = parts(header.length, total, self.requests.notes());
-        let parts = parts.ok_or(Fault::Nonsense("an offer with inconsistent lengths"))?;
+        let parts = parts(header.length, total, self.requests.stored_words());
+        let parts = parts.ok_or(ConnectionFault::InvalidData("an offer with inconsistent lengths"))?;
         if !self.find_receive(shared, queue, marks, total, out)? {
             return Ok(false);
         }
@@ -141,13 +141,13 @@ impl RxEnds {
             return Err(CopyError::Denied);
         }
         let left = fetch.source.total() - fetch.done;
-        let (own_part, delegated) = split(left, !fetch.alone && self.link.is_reached());
+        let (own_part, delegated) = split(left, !fetch.alone && self.link.peer_can_copy());
         // The receiver copies the last bytes itself, because a program that polls the last byte expects that the
         // completion is reported soon after.
         let delegated =
             if own_part + delegated == left { delegated.saturating_sub(UNDELEGATED_TAIL_BYTES) } else { delegated };
-        let slot = self.requests.taken() + 1;
-        let job = if delegated > 0 { job(shared, receive, slot, fetch.done + own_part, delegated) } else { None };
+        let slot = self.requests.consumed() + 1;
+        let job = if delegated > 0 { copy_job(shared, receive, slot, fetch.done + own_part, delegated) } else { None };
         self.tickets += u64::from(job.is_some());
         let ticket = self.tickets;
         if let Some(job) = &job {
@@ -158,7 +158,7 @@ impl RxEnds {
         fail_point!(PartFetched);
         if let Err(error) = copied {
             if job.is_some() {
-                self.call_off_help(ticket);
+                self.withdraw_job(ticket);
             }
             return Err(error);
         }
@@ -174,15 +174,15 @@ impl RxEnds {
 
     /// Handles a failed copy: requests the rest through the staging buffer, or sends a negative response for the send.
     #[cold]
-    fn copy_failed(&mut self, error: CopyError) -> Result<(), Fault> {
+    fn copy_failed(&mut self, error: CopyError) -> Result<(), ConnectionFault> {
         match error {
             CopyError::Denied => {
-                self.link.publish_reach(false);
+                self.link.publish_can_copy(false);
                 return self.request_staging();
             }
             CopyError::RemoteMemory => {
-                self.answer(Header::plain(Kind::SendNak, NAK_SOURCE), 0)?;
-                self.link.poke(WANT_PROGRESS);
+                self.send_response(Header::plain(MessageKind::SendNak, NAK_SOURCE), 0)?;
+                self.link.wake_if_flagged(WAKE_ON_PROGRESS);
             }
             CopyError::LocalMemory | CopyError::PeerExited => {}
         }
@@ -190,37 +190,38 @@ impl RxEnds {
         Ok(())
     }
 
-    fn request_staging(&mut self) -> Result<(), Fault> {
-        let slot = short(self.requests.taken() + 1);
+    fn request_staging(&mut self) -> Result<(), ConnectionFault> {
+        let slot = truncated_slot(self.requests.consumed() + 1);
         self.staged += 1;
         let Some(fetch) = &mut self.fetch else { return Ok(()) };
         fetch.step = FetchStep::Staged { count: self.staged };
-        let offset = u32::try_from(fetch.done).map_err(|_| Fault::Nonsense("an offer longer than messages are"))?;
-        self.answer(Header::plain(Kind::Stage, slot), offset)?;
-        self.link.poke(WANT_PROGRESS);
+        let offset =
+            u32::try_from(fetch.done).map_err(|_| ConnectionFault::InvalidData("an offer longer than messages are"))?;
+        self.send_response(Header::plain(MessageKind::RequestStaging, slot), offset)?;
+        self.link.wake_if_flagged(WAKE_ON_PROGRESS);
         Ok(())
     }
 
     /// Copies staged bytes to the receive. The outer error is a fault of the peer, the inner error a fault of local
     /// memory.
-    fn take_staged(
+    fn copy_staged(
         &mut self,
         shared: &Shared,
         queue: &SlotQueue<Receive>,
         count: u64,
         budget: &mut u64,
-    ) -> Result<Result<(), Status>, Fault> {
+    ) -> Result<Result<(), Status>, ConnectionFault> {
         let (Some(fetch), Some(receive), Some(peer_side)) = (&mut self.fetch, queue.front(), self.link.peer_side())
         else {
-            return Err(Fault::Nonsense("a receive disappeared"));
+            return Err(ConnectionFault::InvalidData("a receive disappeared"));
         };
         let left = fetch.source.total() - fetch.done;
         let length = left.min(STAGING_BYTES as u64) as usize;
-        if self.link.staged() != staged(count & 0xFFFF_FFFF, length) {
-            return Err(Fault::Nonsense("a stage with other bytes than requested"));
+        if self.link.staged() != encode_staged(count & 0xFFFF_FFFF, length) {
+            return Err(ConnectionFault::InvalidData("a stage with other bytes than requested"));
         }
         let staging = peer_side.rma.bytes(peer_side.geometry.stage_at(), length);
-        let from = staging.ok_or(Fault::Nonsense("a stage outside its buffer"))?.cast_const();
+        let from = staging.ok_or(ConnectionFault::InvalidData("a stage outside its buffer"))?.cast_const();
         // SAFETY: the `length` bytes are in the peer's mapped RMA segment, as was checked above.
         let placed = unsafe { scatter(&*shared.regions, shared.recv_pd, &receive.segments, fetch.done, from, length) };
         if placed.is_ok() {
@@ -238,7 +239,7 @@ impl RxEnds {
         shared: &Shared,
         queue: &mut SlotQueue<Receive>,
         out: &mut Outbox<'_>,
-    ) -> Result<bool, Fault> {
+    ) -> Result<bool, ConnectionFault> {
         let Some(fetch) = &mut self.fetch else { return Ok(false) };
         if self.link.is_recalled() {
             fetch.step = FetchStep::Over; // The sender may have reused the memory during the copy.
@@ -246,13 +247,13 @@ impl RxEnds {
         }
         let (bytes, solicited) = (fetch.source.total(), fetch.solicited);
         self.fetch = None;
-        let receive = queue.pop_front().ok_or(Fault::Nonsense("a receive disappeared"))?;
+        let receive = queue.pop_front().ok_or(ConnectionFault::InvalidData("a receive disappeared"))?;
         shared.complete_recv(out, Completion { token: receive.token, bytes, solicited, ..Completion::default() });
         Ok(true)
     }
 
     /// Whether another pass would make progress on the offer.
-    pub(super) fn can_go_on(&self) -> bool {
+    pub(super) fn can_continue_fetch(&self) -> bool {
         let Some(fetch) = &self.fetch else { return true };
         match fetch.step {
             FetchStep::Next => true,
@@ -266,15 +267,15 @@ impl RxEnds {
 
     /// Called before a receive with an incomplete message completes: withdraws the claimed copy job, so that the sender
     /// writes no more bytes to the receive's memory.
-    pub(super) fn call_off(&self) {
+    pub(super) fn withdraw_copy_job(&self) {
         if let Some(Fetch { step: FetchStep::Helped { ticket, .. }, .. }) = self.fetch {
-            self.call_off_help(ticket);
+            self.withdraw_job(ticket);
         }
     }
 
     /// Withdraws a copy job. If the sender has claimed it, waits for the result, with the time limit of `wait_while`.
     #[cold]
-    fn call_off_help(&self, ticket: u64) {
+    fn withdraw_job(&self, ticket: u64) {
         let Some(help) = self.link.copy_delegation() else { return };
         if help.withdraw(ticket) {
             wait_while(|| help.outcome(ticket).is_none());
@@ -283,7 +284,7 @@ impl RxEnds {
 }
 
 /// Returns the copy job for a part of a message; shorter than `length` if the receive's segment ends before.
-fn job(shared: &Shared, receive: &Receive, slot: u64, offset: u64, length: u64) -> Option<CopyJob> {
+fn copy_job(shared: &Shared, receive: &Receive, slot: u64, offset: u64, length: u64) -> Option<CopyJob> {
     let Segment { key, address, length, .. } = receive.segments.pieces(offset, length).next()?;
     Some(CopyJob { slot, offset, length: u32::try_from(length).ok()?, key, pd: shared.recv_pd, address })
 }
@@ -302,7 +303,7 @@ fn copy_range(
         let from = source.pieces(offset, end - offset).next().ok_or(CopyError::RemoteMemory)?;
         let to = receive.segments.pieces(offset, from.length).next().ok_or(CopyError::LocalMemory)?;
         let Segment { key, address, .. } = from;
-        let target = Target { key, pd: peer_side.pd, address, length: to.length, right: AccessRight::LocalRead };
+        let target = AccessTarget { key, pd: peer_side.pd, address, length: to.length, right: AccessRight::LocalRead };
         let announcement = link.fetch_announcement();
         single_copy::copy(
             &shared.regions,

@@ -11,12 +11,12 @@ use dapl_software::memory::atomic::Atomic;
 use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::scatter;
 
-use super::{HandOver, Pending, PendingKind, Request, RequestPhase, Tx, TxEnds};
+use super::{AwaitedKind, AwaitedResponse, IssueResult, RequestPhase, Tx, TxRings, WorkRequest};
 use crate::memory::cma::Direction;
-use crate::memory::regions::Target;
-use crate::proto::message::{AtomicRequest, Header, Kind};
+use crate::memory::regions::AccessTarget;
+use crate::proto::message::{AtomicRequest, Header, MessageKind};
 use crate::qp::ring::SlotFields;
-use crate::qp::shared::{Fault, Shared};
+use crate::qp::shared::{ConnectionFault, Shared};
 use crate::qp::single_copy;
 
 /// An RDMA write with its immediate data.
@@ -27,10 +27,10 @@ pub(super) struct WriteImmediate {
     pub(super) solicited: bool,
 }
 
-/// Value of `Pending::line` for an atomic operation, which uses no space in the RMA buffer.
+/// Value of `AwaitedResponse::line` for an atomic operation, which uses no space in the RMA buffer.
 const NO_LINE: u32 = u32::MAX;
 
-impl TxEnds {
+impl TxRings {
     /// Whether the peer supports this operation.
     pub(crate) fn supports(&self, op: Op) -> bool {
         matches!(op, Op::Send { .. } | Op::Write(_) | Op::Read(_)) || self.extensions
@@ -39,64 +39,64 @@ impl TxEnds {
     pub(super) fn write_immediate(
         &mut self,
         shared: &Shared,
-        request: &mut Request,
+        request: &mut WorkRequest,
         number: u64,
         write: WriteImmediate,
         budget: &mut u64,
-    ) -> HandOver {
-        let mut wrote = false;
-        if request.stage != RequestPhase::Written {
+    ) -> IssueResult {
+        let mut published = false;
+        if request.phase != RequestPhase::Written {
             match self.rma(shared, request, number, write.remote, Direction::Write, budget) {
-                HandOver::Whole { wrote: fragments } => wrote = fragments,
+                IssueResult::Complete { published: fragments } => published = fragments,
                 unfinished => return unfinished,
             }
-            request.stage = RequestPhase::Written;
+            request.phase = RequestPhase::Written;
         }
         if self.requests.is_full() {
-            return HandOver::Part { wrote };
+            return IssueResult::Partial { published };
         }
         let WriteImmediate { data, solicited, .. } = write;
         let payload = SlotFields { aux: data, total: Some(request.segments.total()), ..self.payload(shared) };
-        self.requests.push(Header { solicited, ..Header::plain(Kind::WriteImmediate, 0) }, &payload);
-        request.stage = RequestPhase::Sent(self.requests.next());
-        HandOver::Whole { wrote: true }
+        self.requests.push(Header { solicited, ..Header::plain(MessageKind::WriteImmediate, 0) }, &payload);
+        request.phase = RequestPhase::Sent(self.requests.next());
+        IssueResult::Complete { published: true }
     }
 
     pub(super) fn atomic(
         &mut self,
         shared: &Shared,
-        request: &mut Request,
+        request: &mut WorkRequest,
         number: u64,
         operation: Atomic,
         remote: Remote,
-    ) -> HandOver {
+    ) -> IssueResult {
         if let Err(status) = self.check_atomic(shared, request, remote) {
-            return HandOver::Failed(status);
+            return IssueResult::Failed(status);
         }
         if let Some(mapped) = self.mapped(shared, remote.key)
             && mapped.local_address(remote.address, ATOMIC_SIZE, true).is_some()
         {
             if !self.pending.is_empty() {
-                return HandOver::Part { wrote: false }; // The target must copy the fragments of earlier writes first.
+                return IssueResult::Partial { published: false }; // The target must copy the fragments of earlier writes first.
             }
-            let Some(peer_side) = self.link.peer_side() else { return HandOver::Failed(Status::Transport) };
+            let Some(peer_side) = self.link.peer_side() else { return IssueResult::Failed(Status::Transport) };
             let right = AccessRight::RemoteAtomic;
             let target =
-                Target { key: remote.key, pd: peer_side.pd, address: remote.address, length: ATOMIC_SIZE, right };
+                AccessTarget { key: remote.key, pd: peer_side.pd, address: remote.address, length: ATOMIC_SIZE, right };
             let found = single_copy::apply(&peer_side.peer, self.link.announcement(), &mapped, &target, operation);
             return match found.and_then(|found| store_previous_value(shared, request, found)) {
                 Ok(()) => {
-                    request.stage = RequestPhase::Done;
-                    HandOver::Whole { wrote: false }
+                    request.phase = RequestPhase::Done;
+                    IssueResult::Complete { published: false }
                 }
-                Err(status) => HandOver::Failed(status),
+                Err(status) => IssueResult::Failed(status),
             };
         }
         self.request_atomic(shared, request, number, operation, remote)
     }
 
     /// Checks the local memory and the address. The check comes before the execution, which cannot be undone.
-    fn check_atomic(&self, shared: &Shared, request: &Request, remote: Remote) -> Result<(), Status> {
+    fn check_atomic(&self, shared: &Shared, request: &WorkRequest, remote: Remote) -> Result<(), Status> {
         if request.segments.total() != ATOMIC_SIZE {
             return Err(Status::LocalLength);
         }
@@ -114,32 +114,32 @@ impl TxEnds {
     fn request_atomic(
         &mut self,
         shared: &Shared,
-        request: &mut Request,
+        request: &mut WorkRequest,
         number: u64,
         operation: Atomic,
         remote: Remote,
-    ) -> HandOver {
+    ) -> IssueResult {
         // The target's geometry limits the number of entries in its response ring.
         let most = self.link.peer_side().map_or(0, |peer_side| peer_side.geometry.max_fragments()) as usize;
         if self.requests.is_full() || self.pending.len() >= most || self.reads >= self.most_reads(shared) {
-            return HandOver::Part { wrote: false };
+            return IssueResult::Partial { published: false };
         }
         let [key, rest @ ..] = AtomicRequest { key: remote.key, address: remote.address, operation }.encode();
-        rest.iter().enumerate().for_each(|(n, word)| self.requests.note(n, *word));
+        rest.iter().enumerate().for_each(|(n, word)| self.requests.store_word(n, *word));
         let payload = SlotFields { total: Some(key), ..self.payload(shared) };
-        self.requests.push(Header::plain(Kind::Atomic, 0), &payload);
-        self.pending.push_back(Pending {
+        self.requests.push(Header::plain(MessageKind::Atomic, 0), &payload);
+        self.pending.push_back(AwaitedResponse {
             request: number,
             line: NO_LINE,
             mark: 0,
             offset: 0,
             length: ATOMIC_SIZE as u32,
-            kind: PendingKind::Atomic,
+            kind: AwaitedKind::Atomic,
         });
         self.reads += 1;
         request.issued = ATOMIC_SIZE;
-        request.stage = RequestPhase::Sent(u64::MAX); // The request is complete when the target has responded.
-        HandOver::Whole { wrote: true }
+        request.phase = RequestPhase::Sent(u64::MAX); // The request is complete when the target has responded.
+        IssueResult::Complete { published: true }
     }
 }
 
@@ -148,28 +148,33 @@ impl Tx {
     /// connection.
     #[cfg(test)]
     pub(crate) fn forget_extensions(&mut self) -> bool {
-        self.ends.as_mut().map(|ends| ends.extensions = false).is_some()
+        self.rings.as_mut().map(|rings| rings.extensions = false).is_some()
     }
 
     /// Handles the target's response to an atomic operation. `status`: 0 if the target has executed the operation;
     /// `found` is then the previous value.
-    pub(super) fn answered_atomic(&mut self, shared: &Shared, status: u32, found: u64) -> Result<(), Fault> {
-        let Some(ends) = self.ends.as_mut() else { return Ok(()) };
-        let Some(pending) = ends.pending.pop_front().filter(|pending| pending.kind == PendingKind::Atomic) else {
-            return Err(Fault::Nonsense("an answer to no atomic operation"));
+    pub(super) fn handle_atomic_response(
+        &mut self,
+        shared: &Shared,
+        status: u32,
+        found: u64,
+    ) -> Result<(), ConnectionFault> {
+        let Some(rings) = self.rings.as_mut() else { return Ok(()) };
+        let Some(pending) = rings.pending.pop_front().filter(|pending| pending.kind == AwaitedKind::Atomic) else {
+            return Err(ConnectionFault::InvalidData("an answer to no atomic operation"));
         };
-        ends.reads = ends.reads.saturating_sub(1);
+        rings.reads = rings.reads.saturating_sub(1);
         let request = self.pending_request(&pending)?;
         request.answered = ATOMIC_SIZE;
         let outcome =
             if status == 0 { store_previous_value(shared, request, found) } else { Err(Status::RemoteAccess) };
-        request.stage = outcome.map_or_else(RequestPhase::Failed, |()| RequestPhase::Done);
+        request.phase = outcome.map_or_else(RequestPhase::Failed, |()| RequestPhase::Done);
         Ok(())
     }
 }
 
 /// Stores the previous value of an atomic operation in the request's local memory.
-fn store_previous_value(shared: &Shared, request: &Request, found: u64) -> Result<(), Status> {
+fn store_previous_value(shared: &Shared, request: &WorkRequest, found: u64) -> Result<(), Status> {
     let from = found.to_ne_bytes();
     // SAFETY: the source is the local array `from`, given with its length.
     unsafe { scatter(&*shared.regions, shared.pd, &request.segments, 0, from.as_ptr(), from.len()) }

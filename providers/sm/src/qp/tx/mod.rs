@@ -25,13 +25,13 @@ use dapl_software::memory::scatter_gather::{Segments, scatter};
 
 use crate::cq::Outbox;
 use crate::memory::cma::{self, Direction};
-use crate::memory::regions::Target;
+use crate::memory::regions::AccessTarget;
 use crate::memory::window::Window;
-use crate::proto::message::{Header, INLINE, Kind, LINE};
+use crate::proto::message::{Header, INLINE, LINE, MessageKind};
 use crate::proto::reassembly::Numbering;
-use crate::qp::link::{ConnectionMemory, WANT_REQUESTS};
-use crate::qp::ring::{Lines, Peeked, Reader, SlotFields, Writer};
-use crate::qp::shared::{Fault, NAK_ACCESS, NAK_SOURCE, Shared};
+use crate::qp::link::{ConnectionMemory, WAKE_ON_REQUESTS};
+use crate::qp::ring::{LineAllocator, Peeked, Reader, SlotFields, Writer};
+use crate::qp::shared::{ConnectionFault, NAK_ACCESS, NAK_SOURCE, Shared};
 
 /// Maximum number of bytes that one pass copies directly. A longer pass would delay the other connections that the
 /// thread serves.
@@ -65,49 +65,49 @@ enum RequestPhase {
 
 /// A posted request.
 #[derive(Debug)]
-enum Task {
+enum Operation {
     Transfer(Op),
     /// A bind or unbind: the window, and the number under which the window has accepted it.
-    Move(Arc<Window>, u64),
+    Bind(Arc<Window>, u64),
 }
 
 /// A request in the request queue.
 #[derive(Debug)]
-pub(crate) struct Request {
-    task: Task,
+pub(crate) struct WorkRequest {
+    task: Operation,
     segments: Segments,
     token: Token,
     suppress: bool,
     fence: bool,
-    stage: RequestPhase,
+    phase: RequestPhase,
     /// Number of bytes that were sent or copied.
     issued: u64,
     /// Number of bytes of an RDMA operation that were copied, or for which the target has responded.
     answered: u64,
 }
 
-impl Request {
+impl WorkRequest {
     pub(crate) fn new(wr: &SendWr<'_>) -> Self {
         let SendWr { token, suppress, fence, .. } = *wr;
-        Request::of(Task::Transfer(wr.op), Segments::new(wr.segments), BindWr { token, suppress, fence })
+        WorkRequest::of(Operation::Transfer(wr.op), Segments::new(wr.segments), BindWr { token, suppress, fence })
     }
 
     /// Creates a bind or unbind; `number`: the number under which the window has accepted it.
     pub(crate) fn of_window(window: Arc<Window>, number: u64, wr: &BindWr) -> Self {
-        Request::of(Task::Move(window, number), Segments::default(), *wr)
+        WorkRequest::of(Operation::Bind(window, number), Segments::default(), *wr)
     }
 
-    fn of(task: Task, segments: Segments, BindWr { token, suppress, fence }: BindWr) -> Self {
-        Request { task, segments, token, suppress, fence, stage: RequestPhase::Waiting, issued: 0, answered: 0 }
+    fn of(task: Operation, segments: Segments, BindWr { token, suppress, fence }: BindWr) -> Self {
+        WorkRequest { task, segments, token, suppress, fence, phase: RequestPhase::Waiting, issued: 0, answered: 0 }
     }
 
     fn is_send(&self) -> bool {
-        matches!(self.task, Task::Transfer(op) if op.work() == Work::Send)
+        matches!(self.task, Operation::Transfer(op) if op.work() == Work::Send)
     }
 
     /// Returns the completion, with status `Flushed`, of a request that is not executed. A bind then has no effect.
     pub(crate) fn flush(self) -> Completion {
-        if let Task::Move(window, number) = &self.task {
+        if let Operation::Bind(window, number) = &self.task {
             window.flush(*number);
         }
         flushed(self.token)
@@ -148,36 +148,36 @@ impl QuickRequest {
 ///
 /// Full requests are boxed, so that the entry of a quick request is small. The boxes are reused.
 #[derive(Debug)]
-enum Entry {
-    Request(Box<Request>),
+enum RequestEntry {
+    Full(Box<WorkRequest>),
     Quick(QuickRequest),
 }
 
-impl Default for Entry {
+impl Default for RequestEntry {
     fn default() -> Self {
-        Entry::Quick(QuickRequest::default())
+        RequestEntry::Quick(QuickRequest::default())
     }
 }
 
-impl Entry {
-    fn stage(&self) -> RequestPhase {
+impl RequestEntry {
+    fn phase(&self) -> RequestPhase {
         match self {
-            Entry::Request(request) => request.stage,
-            Entry::Quick(quick) => quick.failed.map_or(RequestPhase::Sent(quick.slot), RequestPhase::Failed),
+            RequestEntry::Full(request) => request.phase,
+            RequestEntry::Quick(quick) => quick.failed.map_or(RequestPhase::Sent(quick.slot), RequestPhase::Failed),
         }
     }
 
     fn fail(&mut self, status: Status) {
         match self {
-            Entry::Request(request) => request.stage = RequestPhase::Failed(status),
-            Entry::Quick(quick) => quick.failed = Some(status),
+            RequestEntry::Full(request) => request.phase = RequestPhase::Failed(status),
+            RequestEntry::Quick(quick) => quick.failed = Some(status),
         }
     }
 
     fn is_send(&self) -> bool {
         match self {
-            Entry::Request(request) => request.is_send(),
-            Entry::Quick(quick) => quick.work == Work::Send,
+            RequestEntry::Full(request) => request.is_send(),
+            RequestEntry::Quick(quick) => quick.work == Work::Send,
         }
     }
 
@@ -185,22 +185,22 @@ impl Entry {
     /// EP.
     fn outcome(&self, ep: usize) -> (Token, u64, bool) {
         match self {
-            Entry::Request(request) => (request.token, request.segments.total(), request.suppress),
-            Entry::Quick(quick) => (quick.token(ep), quick.bytes.into(), quick.suppress),
+            RequestEntry::Full(request) => (request.token, request.segments.total(), request.suppress),
+            RequestEntry::Quick(quick) => (quick.token(ep), quick.bytes.into(), quick.suppress),
         }
     }
 
-    fn request(&self) -> Option<&Request> {
+    fn request(&self) -> Option<&WorkRequest> {
         match self {
-            Entry::Request(request) => Some(request),
-            Entry::Quick(_) => None,
+            RequestEntry::Full(request) => Some(request),
+            RequestEntry::Quick(_) => None,
         }
     }
 
-    fn request_mut(&mut self) -> Option<&mut Request> {
+    fn request_mut(&mut self) -> Option<&mut WorkRequest> {
         match self {
-            Entry::Request(request) => Some(request),
-            Entry::Quick(_) => None,
+            RequestEntry::Full(request) => Some(request),
+            RequestEntry::Quick(_) => None,
         }
     }
 
@@ -208,32 +208,32 @@ impl Entry {
     /// `None`: the request succeeded, and its completion is suppressed.
     fn flush(self, ep: usize, may_succeed: bool) -> Option<Completion> {
         match self {
-            Entry::Request(request) => Some(request.flush()),
-            Entry::Quick(quick) if may_succeed => {
+            RequestEntry::Full(request) => Some(request.flush()),
+            RequestEntry::Quick(quick) if may_succeed => {
                 let completion =
                     || Completion { token: quick.token(ep), bytes: quick.bytes.into(), ..Completion::default() };
                 (!quick.suppress).then(completion)
             }
-            Entry::Quick(quick) => Some(flushed(quick.token(ep))),
+            RequestEntry::Quick(quick) => Some(flushed(quick.token(ep))),
         }
     }
 }
 
 /// A fragment in the local RMA buffer, or an atomic operation, to which the target has not responded yet.
 #[derive(Debug)]
-struct Pending {
+struct AwaitedResponse {
     /// Index of the fragment's request, counted from the start of the connection.
     request: u64,
     line: u32,
     mark: u64,
     offset: u64,
     length: u32,
-    kind: PendingKind,
+    kind: AwaitedKind,
 }
 
 /// The operation to which the target must respond.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum PendingKind {
+enum AwaitedKind {
     Write,
     Read,
     Atomic,
@@ -241,7 +241,7 @@ enum PendingKind {
 
 /// A response from the peer's ring.
 struct PeerResponse {
-    kind: Kind,
+    kind: MessageKind,
     /// A line number of a buffer, or an offset.
     aux: u32,
     status: u32,
@@ -251,15 +251,15 @@ struct PeerResponse {
 /// State of the send direction.
 #[derive(Debug, Default)]
 pub(crate) struct Tx {
-    queue: SlotQueue<Entry>,
+    queue: SlotQueue<RequestEntry>,
     /// Boxes of completed requests, which are reused.
     #[expect(clippy::vec_box, reason = "the boxes themselves are reused")]
-    spare: Vec<Box<Request>>,
+    spare: Vec<Box<WorkRequest>>,
     /// Number of requests at the front of `queue` whose bytes were all sent or copied.
     issued: usize,
     /// Number of requests in `queue` whose successful completion is not suppressed.
     notifying: usize,
-    pub(crate) ends: Option<TxEnds>,
+    pub(crate) rings: Option<TxRings>,
     /// Whether new requests are flushed when they are posted.
     pub(crate) broken: bool,
     /// Whether a graceful disconnect waits until the queue is empty.
@@ -272,16 +272,16 @@ pub(crate) struct Tx {
 
 /// The rings of this direction, while there is a connection.
 #[derive(Debug)]
-pub(crate) struct TxEnds {
+pub(crate) struct TxRings {
     link: Arc<ConnectionMemory>,
     requests: Writer,
     responses: Reader,
-    messages: Lines,
+    messages: LineAllocator,
     numbering: Numbering,
     /// Slot index of each piece in the message buffer, and the mark of its lines. The lines up to the mark are released
     /// when the peer has consumed the slot.
     marks: VecDeque<(u64, u64)>,
-    rma: Lines,
+    rma: LineAllocator,
     /// Minimum length in bytes of a send that is sent as a rendezvous offer.
     offer_from: u64,
     /// Maximum length in bytes of a send that a quick post writes to a slot.
@@ -291,36 +291,36 @@ pub(crate) struct TxEnds {
     /// Capacity of the request queue.
     max_requests: usize,
     /// Number of quick posts that are permitted before the next pass (see `quick`).
-    quick: quick::Credit,
+    quick: quick::QuickPostCredit,
     /// The last rendezvous offer is complete when the peer has consumed this number of slots.
     offered: u64,
     /// Number of staging copies since the start of the connection.
     staged: u64,
     /// Ticket of the last copy job that this process has seen.
-    helped: u64,
-    pending: VecDeque<Pending>,
+    last_copy_job: u64,
+    pending: VecDeque<AwaitedResponse>,
     /// Number of the request at the front of the queue, counted from the start of the connection.
     first: u64,
     /// Number of reads and atomic operations to which the target has not responded.
     reads: u32,
     /// Whether the peer supports extension operations.
     extensions: bool,
-    mapped: rma::Last,
+    mapped: rma::LastMapping,
     /// Whether the last pass ended with work that needs no progress of the peer: a copy has reached the byte limit of a
     /// pass, or a bind waits for copies that use the window.
     unfinished: bool,
 }
 
-impl TxEnds {
+impl TxRings {
     /// Creates the rings of this direction. `None` before the peer has joined.
     pub(crate) fn new(link: Arc<ConnectionMemory>, shared: &Shared, max_requests: u32) -> Option<Self> {
         let peer_side = link.peer_side()?;
         let responses = Reader::new(peer_side.area.clone(), ConnectionMemory::responses(&peer_side.geometry));
         let requests = Writer::new(link.area.clone(), ConnectionMemory::requests(&link.geometry));
-        let (messages, rma) = (Lines::new(link.geometry.messages), Lines::new(link.geometry.rma));
-        link.show_taken(&shared.watch);
+        let (messages, rma) = (LineAllocator::new(link.geometry.messages), LineAllocator::new(link.geometry.rma));
+        link.watch_consumed(&shared.watch);
         let unoffered = peer_side.peer.offer_from.saturating_sub(1).min(shared.max_message);
-        Some(TxEnds {
+        Some(TxRings {
             requests,
             responses,
             messages,
@@ -331,15 +331,15 @@ impl TxEnds {
             short_max: unoffered.min(INLINE as u64),
             piece_max: unoffered.min(send::MAX_PIECE_BYTES as u64),
             max_requests: max_requests as usize,
-            quick: quick::Credit::new(&peer_side.area, peer_side.membarrier),
+            quick: quick::QuickPostCredit::new(&peer_side.area, peer_side.membarrier),
             offered: 0,
             staged: 0,
-            helped: 0,
+            last_copy_job: 0,
             pending: VecDeque::new(),
             first: 0,
             reads: 0,
             extensions: link.has_extensions(),
-            mapped: rma::Last::default(),
+            mapped: rma::LastMapping::default(),
             unfinished: false,
             link,
         })
@@ -354,53 +354,53 @@ impl TxEnds {
     pub(crate) fn has_work(&self, shared: &Shared) -> bool {
         let low = shared.watch.carried();
         self.responses.peek() != Peeked::Empty
-            || self.link.taken() > self.requests.taken()
-            || (low.wrapping_sub(self.requests.taken() as u32) as i32) > 0
+            || self.link.consumed_requests() > self.requests.consumed()
+            || (low.wrapping_sub(self.requests.consumed() as u32) as i32) > 0
     }
 }
 
 impl Tx {
     /// Reads the peer's progress, starts requests that fit, and completes requests. Returns whether the pass made
     /// progress. After a fault it does nothing and returns false.
-    pub(crate) fn pass(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> Result<bool, Fault> {
-        if self.ends.is_none() || self.stopped {
+    pub(crate) fn pass(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> Result<bool, ConnectionFault> {
+        if self.rings.is_none() || self.stopped {
             return Ok(false);
         }
-        let outcome = self.bring_on(shared, out).inspect_err(|_| self.stopped = true);
+        let outcome = self.run_pass(shared, out).inspect_err(|_| self.stopped = true);
         self.renew_credit();
         self.renew_wait(shared);
         outcome
     }
 
     /// Posts a send that fits in one slot, if all earlier requests are in the ring. Otherwise changes nothing and
-    /// returns false, and the caller posts the send as a `Request`.
+    /// returns false, and the caller posts the send as a `WorkRequest`.
     #[inline(always)]
     pub(crate) fn post_short(&mut self, shared: &Shared, wr: &SendWr<'_>) -> bool {
-        let (Op::Send { solicited }, [segment], Some(ends)) = (wr.op, wr.segments, self.ends.as_mut()) else {
+        let (Op::Send { solicited }, [segment], Some(rings)) = (wr.op, wr.segments, self.rings.as_mut()) else {
             return false;
         };
-        let is_next = self.issued == self.queue.len() && self.issued < ends.max_requests && !self.stopped;
-        if !is_next || !wr.announced || segment.length > ends.short_max || wr.fence && ends.reads > 0 {
+        let is_next = self.issued == self.queue.len() && self.issued < rings.max_requests && !self.stopped;
+        if !is_next || !wr.announced || segment.length > rings.short_max || wr.fence && rings.reads > 0 {
             return false;
         }
-        if !ends.send_short(shared, segment, solicited) {
+        if !rings.send_short(shared, segment, solicited) {
             return false;
         }
         let SendWr { token: Token { cookie, post, unsignalled, .. }, suppress, .. } = *wr;
-        let (slot, bytes) = (ends.requests.next(), segment.length as u32);
+        let (slot, bytes) = (rings.requests.next(), segment.length as u32);
         let send = QuickRequest { cookie, slot, bytes, post, work: Work::Send, suppress, unsignalled, failed: None };
-        *self.queue.push() = Entry::Quick(send);
+        *self.queue.push() = RequestEntry::Quick(send);
         self.issued += 1;
         self.notifying += usize::from(!suppress);
-        ends.quick.spend();
-        ends.publish(shared);
+        rings.quick.spend();
+        rings.publish(shared);
         shared.watch.set_wait(self.waits_for());
         true
     }
 
     /// Queues a request, and starts the requests that fit. The peer's count of consumed requests is read only if space
     /// runs out or many requests are outstanding, because reading it transfers a cache line.
-    pub(crate) fn post(&mut self, shared: &Shared, request: Request) -> Result<(), Fault> {
+    pub(crate) fn post(&mut self, shared: &Shared, request: WorkRequest) -> Result<(), ConnectionFault> {
         self.notifying += usize::from(!request.suppress);
         let request = match self.spare.pop() {
             Some(mut used) => {
@@ -409,15 +409,15 @@ impl Tx {
             }
             None => Box::new(request),
         };
-        *self.queue.push() = Entry::Request(request);
+        *self.queue.push() = RequestEntry::Full(request);
         self.withdraw_credit();
-        if self.ends.is_none() || self.stopped {
+        if self.rings.is_none() || self.stopped {
             return Ok(());
         }
-        let published = self.issue(shared);
+        let published = self.start_requests(shared);
         self.publish(shared, published);
         let done =
-            self.queue.front().is_some_and(|r| matches!(r.stage(), RequestPhase::Done | RequestPhase::Failed(_)));
+            self.queue.front().is_some_and(|r| matches!(r.phase(), RequestPhase::Done | RequestPhase::Failed(_)));
         if done || self.issued < self.queue.len() || self.queue.len() >= MAX_UNREAD_REQUESTS {
             return self.pass(shared, &mut Outbox::default()).map(|_| ());
         }
@@ -426,12 +426,12 @@ impl Tx {
         Ok(())
     }
 
-    fn bring_on(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> Result<bool, Fault> {
-        self.learn(shared)?;
-        let published = self.issue(shared);
+    fn run_pass(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> Result<bool, ConnectionFault> {
+        self.read_peer_progress(shared)?;
+        let published = self.start_requests(shared);
         let retired = self.retire(shared, out)?;
         self.publish(shared, published);
-        let helped = self.help(shared);
+        let helped = self.run_copy_job(shared);
         Ok(published || retired || helped)
     }
 
@@ -439,139 +439,147 @@ impl Tx {
     #[inline(always)]
     pub(crate) fn needs_pass(&self, shared: &Shared) -> bool {
         let is_waiting = self.draining || self.issued < self.queue.len() || self.has_retirable;
-        self.ends
+        self.rings
             .as_ref()
-            .is_some_and(|ends| is_waiting || ends.unfinished || ends.has_offers() || ends.has_work(shared))
+            .is_some_and(|rings| is_waiting || rings.unfinished || rings.has_offers() || rings.has_work(shared))
     }
 
     fn publish(&self, shared: &Shared, published: bool) {
-        if let (Some(ends), true) = (&self.ends, published) {
-            ends.publish(shared);
+        if let (Some(rings), true) = (&self.rings, published) {
+            rings.publish(shared);
         }
     }
 
     /// Whether the queue is empty and no request was published on this connection.
     pub(crate) fn is_new(&self) -> bool {
-        self.queue.is_empty() && self.ends.as_ref().is_some_and(|ends| ends.requests.next() == 0)
+        self.queue.is_empty() && self.rings.as_ref().is_some_and(|rings| rings.requests.next() == 0)
     }
 
     /// Whether a pass would find progress that a notifying or waiting request needs.
     pub(crate) fn has_work(&self, shared: &Shared) -> bool {
-        self.has_retirable || self.needs_peer_progress() && self.ends.as_ref().is_some_and(|ends| ends.has_work(shared))
+        self.has_retirable
+            || self.needs_peer_progress() && self.rings.as_ref().is_some_and(|rings| rings.has_work(shared))
     }
 
-    /// Whether another pass is needed although the peer sends no wake-up for it (see `TxEnds::unfinished`).
-    pub(crate) fn must_go_on(&self) -> bool {
-        self.ends.as_ref().is_some_and(|ends| ends.unfinished)
+    /// Whether another pass is needed although the peer sends no wake-up for it (see `TxRings::unfinished`).
+    pub(crate) fn needs_another_pass(&self) -> bool {
+        self.rings.as_ref().is_some_and(|rings| rings.unfinished)
     }
 
-    fn learn(&mut self, shared: &Shared) -> Result<(), Fault> {
-        let Some(ends) = self.ends.as_mut() else { return Ok(()) };
-        let violation = Fault::Nonsense("requests taken that never were");
-        ends.requests.learn_low(shared.watch.carried()).ok_or(violation)?;
-        ends.requests.learn(ends.link.taken()).ok_or(violation)?;
-        while let Some((_, mark)) = ends.marks.front().copied().filter(|(slot, _)| *slot < ends.requests.taken()) {
-            ends.messages.give_back(mark);
-            ends.marks.pop_front();
+    fn read_peer_progress(&mut self, shared: &Shared) -> Result<(), ConnectionFault> {
+        let Some(rings) = self.rings.as_mut() else { return Ok(()) };
+        let violation = ConnectionFault::InvalidData("requests taken that never were");
+        rings.requests.set_consumed_low(shared.watch.carried()).ok_or(violation)?;
+        rings.requests.set_consumed(rings.link.consumed_requests()).ok_or(violation)?;
+        while let Some((_, mark)) = rings.marks.front().copied().filter(|(slot, _)| *slot < rings.requests.consumed()) {
+            rings.messages.release(mark);
+            rings.marks.pop_front();
         }
-        let before = ends.responses.taken();
-        while let Some(answer) = self.next_answer()? {
+        let before = rings.responses.consumed();
+        while let Some(answer) = self.next_response()? {
             let PeerResponse { kind, aux, status, value } = answer;
             match kind {
-                Kind::RmaAck => self.answered(shared, aux, status)?,
-                Kind::AtomicAck => self.answered_atomic(shared, status, value)?,
-                Kind::Stage => {
+                MessageKind::RmaAck => self.handle_rma_response(shared, aux, status)?,
+                MessageKind::AtomicAck => self.handle_atomic_response(shared, status, value)?,
+                MessageKind::RequestStaging => {
                     // The peer requests the next part as soon as this part is staged. Its request needs a free slot in
                     // the response ring, so the consumed responses are published before.
-                    self.publish_taken_responses();
-                    self.stage(shared, status, u64::from(aux))?;
+                    self.publish_consumed_responses();
+                    self.copy_to_staging(shared, status, u64::from(aux))?;
                 }
-                _ => self.refused(status)?,
+                _ => self.handle_nak(status)?,
             }
         }
-        if self.ends.as_ref().is_some_and(|ends| ends.responses.taken() != before) {
-            self.publish_taken_responses();
+        if self.rings.as_ref().is_some_and(|rings| rings.responses.consumed() != before) {
+            self.publish_consumed_responses();
         }
         Ok(())
     }
 
-    fn publish_taken_responses(&self) {
-        self.ends.iter().for_each(|ends| ends.link.publish_taken_responses(ends.responses.taken()));
+    fn publish_consumed_responses(&self) {
+        self.rings.iter().for_each(|rings| rings.link.publish_consumed_responses(rings.responses.consumed()));
     }
 
     /// Consumes the next response in the ring; `None`: the ring is empty.
-    fn next_answer(&mut self) -> Result<Option<PeerResponse>, Fault> {
-        let Some(ends) = self.ends.as_mut() else { return Ok(None) };
-        match ends.responses.peek() {
+    fn next_response(&mut self) -> Result<Option<PeerResponse>, ConnectionFault> {
+        let Some(rings) = self.rings.as_mut() else { return Ok(None) };
+        match rings.responses.peek() {
             Peeked::Empty => Ok(None),
             Peeked::Entry(Header { kind, length: status, .. })
-                if matches!(kind, Kind::RmaAck | Kind::SendNak | Kind::Stage | Kind::AtomicAck) =>
+                if matches!(
+                    kind,
+                    MessageKind::RmaAck | MessageKind::SendNak | MessageKind::RequestStaging | MessageKind::AtomicAck
+                ) =>
             {
-                let SlotFields { aux, total, .. } = ends.responses.fields();
-                ends.responses.advance();
+                let SlotFields { aux, total, .. } = rings.responses.fields();
+                rings.responses.advance();
                 Ok(Some(PeerResponse { kind, aux, status, value: total.unwrap_or(0) }))
             }
-            _ => Err(Fault::Nonsense("an unknown word in the ring of answers")),
+            _ => Err(ConnectionFault::InvalidData("an unknown word in the ring of answers")),
         }
     }
 
     /// Handles the target's response to a fragment. Responses arrive in the order of the fragments.
-    fn answered(&mut self, shared: &Shared, line: u32, status: u32) -> Result<(), Fault> {
-        let Some(ends) = self.ends.as_mut() else { return Ok(()) };
-        let Some(pending) = ends.pending.pop_front().filter(|p| p.line == line && p.kind != PendingKind::Atomic) else {
-            return Err(Fault::Nonsense("an answer to no fragment"));
+    fn handle_rma_response(&mut self, shared: &Shared, line: u32, status: u32) -> Result<(), ConnectionFault> {
+        let Some(rings) = self.rings.as_mut() else { return Ok(()) };
+        let Some(pending) = rings.pending.pop_front().filter(|p| p.line == line && p.kind != AwaitedKind::Atomic)
+        else {
+            return Err(ConnectionFault::InvalidData("an answer to no fragment"));
         };
-        let index = usize::try_from(pending.request - ends.first).unwrap_or(usize::MAX);
-        let request = self.queue.get_mut(index).and_then(Entry::request_mut);
-        let Some(request) = request else { return Err(Fault::Nonsense("an answer to no request")) };
+        let index = usize::try_from(pending.request - rings.first).unwrap_or(usize::MAX);
+        let request = self.queue.get_mut(index).and_then(RequestEntry::request_mut);
+        let Some(request) = request else { return Err(ConnectionFault::InvalidData("an answer to no request")) };
         let mut outcome = if status == 0 { Ok(()) } else { Err(Status::RemoteAccess) };
-        let is_read = pending.kind == PendingKind::Read;
+        let is_read = pending.kind == AwaitedKind::Read;
         if is_read && outcome.is_ok() {
-            let from = ends.link.rma.bytes(line as usize * LINE + LINE, pending.length as usize);
-            let from = from.ok_or(Fault::Nonsense("a fragment outside its buffer"))?;
+            let from = rings.link.rma.bytes(line as usize * LINE + LINE, pending.length as usize);
+            let from = from.ok_or(ConnectionFault::InvalidData("a fragment outside its buffer"))?;
             let (regions, length) = (&*shared.regions, pending.length as usize);
             // SAFETY: the `length` bytes are in the local RMA buffer, and reserved for this fragment.
             outcome = unsafe { scatter(regions, shared.pd, &request.segments, pending.offset, from, length) };
         }
-        ends.rma.give_back(pending.mark);
+        rings.rma.release(pending.mark);
         request.answered += u64::from(pending.length);
         match outcome {
             Err(status) => {
-                request.stage = RequestPhase::Failed(status);
-                ends.report_refused(shared, request, status);
+                request.phase = RequestPhase::Failed(status);
+                rings.report_refused(shared, request, status);
             }
-            Ok(()) if request.answered == request.segments.total() && request.stage == RequestPhase::Sent(u64::MAX) => {
-                request.stage = RequestPhase::Done;
+            Ok(()) if request.answered == request.segments.total() && request.phase == RequestPhase::Sent(u64::MAX) => {
+                request.phase = RequestPhase::Done;
             }
             Ok(()) => {}
         }
         if is_read && request.answered == request.segments.total() {
-            ends.reads = ends.reads.saturating_sub(1);
+            rings.reads = rings.reads.saturating_sub(1);
         }
         Ok(())
     }
 
     /// Returns the request to which a response belongs.
-    fn pending_request(&mut self, pending: &Pending) -> Result<&mut Request, Fault> {
-        let first = self.ends.as_ref().map_or(0, |ends| ends.first);
+    fn pending_request(&mut self, pending: &AwaitedResponse) -> Result<&mut WorkRequest, ConnectionFault> {
+        let first = self.rings.as_ref().map_or(0, |rings| rings.first);
         let index = pending.request.checked_sub(first).and_then(|index| usize::try_from(index).ok());
         let entry = index.and_then(|index| self.queue.get_mut(index));
-        entry.and_then(Entry::request_mut).ok_or(Fault::Nonsense("an answer to no request"))
+        entry.and_then(RequestEntry::request_mut).ok_or(ConnectionFault::InvalidData("an answer to no request"))
     }
 
     /// Handles a negative response to a send: the oldest incomplete send fails.
-    fn refused(&mut self, status: u32) -> Result<(), Fault> {
-        let Some(ends) = self.ends.as_mut() else { return Ok(()) };
+    fn handle_nak(&mut self, status: u32) -> Result<(), ConnectionFault> {
+        let Some(rings) = self.rings.as_mut() else { return Ok(()) };
         // The peer has published its number of consumed requests before this response. The number known here may be
         // older.
-        ends.requests.learn(ends.link.taken()).ok_or(Fault::Nonsense("requests taken that never were"))?;
-        let taken = ends.requests.taken();
-        let open = |r: &&mut Entry| match r.stage() {
-            RequestPhase::Sent(slot) | RequestPhase::Offered(slot) => slot > taken && r.is_send(),
+        rings
+            .requests
+            .set_consumed(rings.link.consumed_requests())
+            .ok_or(ConnectionFault::InvalidData("requests taken that never were"))?;
+        let consumed = rings.requests.consumed();
+        let open = |r: &&mut RequestEntry| match r.phase() {
+            RequestPhase::Sent(slot) | RequestPhase::Offered(slot) => slot > consumed && r.is_send(),
             RequestPhase::Running => r.is_send(),
             _ => false,
         };
-        let request = self.queue.iter_mut().find(open).ok_or(Fault::Nonsense("a refusal of no send"))?;
+        let request = self.queue.iter_mut().find(open).ok_or(ConnectionFault::InvalidData("a refusal of no send"))?;
         request.fail(match status {
             NAK_SOURCE => Status::LocalProtection,
             NAK_ACCESS => Status::RemoteAccess,
@@ -583,45 +591,45 @@ impl Tx {
     /// Returns the number of the oldest request, if it is a send that the peer has not consumed.
     pub(crate) fn waiting_send(&self) -> Option<u64> {
         let is_send = self.queue.front()?.is_send();
-        self.ends.as_ref().filter(|_| is_send).map(|ends| ends.first)
+        self.rings.as_ref().filter(|_| is_send).map(|rings| rings.first)
     }
 
     /// Starts requests in order until one does not fit or fails. Returns whether any ring entry was published.
-    fn issue(&mut self, shared: &Shared) -> bool {
+    fn start_requests(&mut self, shared: &Shared) -> bool {
         let mut published = false;
         let mut budget = MAX_PASS_BYTES;
-        while let (Some(ends), Some(entry)) = (self.ends.as_mut(), self.queue.get_mut(self.issued)) {
+        while let (Some(rings), Some(entry)) = (self.rings.as_mut(), self.queue.get_mut(self.issued)) {
             let Some(request) = entry.request_mut() else {
                 self.issued += 1; // The post itself has done the work of this request.
                 continue;
             };
-            if matches!(request.stage, RequestPhase::Failed(_)) || (request.fence && ends.reads > 0) {
+            if matches!(request.phase, RequestPhase::Failed(_)) || (request.fence && rings.reads > 0) {
                 break;
             }
-            let number = ends.first + self.issued as u64;
+            let number = rings.first + self.issued as u64;
             let step = match request.task {
-                Task::Transfer(op) => ends.transfer(shared, request, number, op, &mut budget),
-                Task::Move(ref window, move_number) => {
-                    let step = ends.turn(shared, window, move_number);
-                    if let HandOver::Whole { .. } = step {
-                        request.stage = RequestPhase::Done;
+                Operation::Transfer(op) => rings.transfer(shared, request, number, op, &mut budget),
+                Operation::Bind(ref window, move_number) => {
+                    let step = rings.bind_window(shared, window, move_number);
+                    if let IssueResult::Complete { .. } = step {
+                        request.phase = RequestPhase::Done;
                     }
                     step
                 }
             };
             match step {
-                HandOver::Whole { wrote } => {
-                    published |= wrote;
+                IssueResult::Complete { published: wrote_entry } => {
+                    published |= wrote_entry;
                     self.issued += 1;
                 }
-                HandOver::Part { wrote } => {
-                    published |= wrote;
+                IssueResult::Partial { published: wrote_entry } => {
+                    published |= wrote_entry;
                     break;
                 }
-                HandOver::Failed(status) => {
-                    request.stage = RequestPhase::Failed(status);
-                    if let Some(target) = ends.report_refused(shared, request, status) {
-                        ends.link.publish_refused(&target);
+                IssueResult::Failed(status) => {
+                    request.phase = RequestPhase::Failed(status);
+                    if let Some(target) = rings.report_refused(shared, request, status) {
+                        rings.link.publish_refused(&target);
                     }
                 }
             }
@@ -631,15 +639,15 @@ impl Tx {
 
     /// Reports the completions of requests at the front of the queue that have ended. A failed request is completed,
     /// and then ends the connection.
-    fn retire(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> Result<bool, Fault> {
+    fn retire(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> Result<bool, ConnectionFault> {
         let mut moved = self.retire_quick(shared, out);
         if self.has_retirable {
             return Ok(moved);
         }
-        while let (Some(ends), Some(request)) = (self.ends.as_mut(), self.queue.front()) {
-            let status = match request.stage() {
+        while let (Some(rings), Some(request)) = (self.rings.as_mut(), self.queue.front()) {
+            let status = match request.phase() {
                 RequestPhase::Done => Status::Success,
-                RequestPhase::Sent(slot) | RequestPhase::Offered(slot) if slot <= ends.requests.taken() => {
+                RequestPhase::Sent(slot) | RequestPhase::Offered(slot) if slot <= rings.requests.consumed() => {
                     Status::Success
                 }
                 RequestPhase::Failed(status) => status,
@@ -652,31 +660,31 @@ impl Tx {
             }
             fail_point!(Completed);
             self.notifying -= usize::from(!suppress);
-            if matches!(request, Entry::Quick(_)) {
+            if matches!(request, RequestEntry::Quick(_)) {
                 self.queue.drop_front();
-            } else if let Some(Entry::Request(used)) = self.queue.pop_front()
+            } else if let Some(RequestEntry::Full(used)) = self.queue.pop_front()
                 && self.spare.len() < MAX_SPARE_BOXES
             {
                 self.spare.push(used);
             }
             self.issued = self.issued.saturating_sub(1);
-            ends.first += 1;
+            rings.first += 1;
             moved = true;
             if status != Status::Success {
-                return Err(Fault::Request);
+                return Err(ConnectionFault::Request);
             }
         }
-        if let (true, true, Some(ends)) = (self.draining, self.queue.is_empty(), &self.ends) {
+        if let (true, true, Some(rings)) = (self.draining, self.queue.is_empty(), &self.rings) {
             self.draining = false;
-            shared.drained(&ends.link);
+            shared.drained(&rings.link);
         }
         Ok(moved)
     }
 
     /// Removes the connection. Returns the completions of all queued requests.
     pub(crate) fn flush(&mut self, ep: usize) -> impl Iterator<Item = Completion> + '_ {
-        if let Some(ends) = self.ends.take() {
-            ends.link.recall();
+        if let Some(rings) = self.rings.take() {
+            rings.link.recall();
         }
         // After a failure, no later request is reported as successful.
         let mut may_succeed = !self.stopped;
@@ -686,7 +694,7 @@ impl Tx {
         self.stopped = false;
         self.has_retirable = false;
         self.queue.drain().filter_map(move |entry| {
-            may_succeed &= matches!(&entry, Entry::Quick(quick) if quick.is_complete());
+            may_succeed &= matches!(&entry, RequestEntry::Quick(quick) if quick.is_complete());
             entry.flush(ep, may_succeed)
         })
     }
@@ -713,8 +721,8 @@ impl Tx {
     /// Publishes to dequeues what this direction waits for. Without a connection it has no effect.
     #[inline]
     pub(crate) fn renew_wait(&self, shared: &Shared) {
-        if let Some(ends) = &self.ends {
-            shared.watch.set_known(ends.requests.taken());
+        if let Some(rings) = &self.rings {
+            shared.watch.set_known(rings.requests.consumed());
             shared.watch.set_wait(self.waits_for());
         }
     }
@@ -725,46 +733,53 @@ impl Tx {
             return Wait::Nothing;
         }
         let counts = self.issued == self.queue.len() && !self.draining && !self.has_retirable && !self.stopped;
-        let is_simple = |ends: &TxEnds| ends.pending.is_empty() && !ends.unfinished && !ends.has_offers();
-        if counts && self.ends.as_ref().is_some_and(is_simple) { Wait::Count } else { Wait::Other }
+        let is_simple = |rings: &TxRings| rings.pending.is_empty() && !rings.unfinished && !rings.has_offers();
+        if counts && self.rings.as_ref().is_some_and(is_simple) { Wait::Count } else { Wait::Other }
     }
 
     /// Whether progress of the peer would complete notifying requests, or free space for waiting requests.
     pub(crate) fn needs_peer_progress(&self) -> bool {
         // The receiver of a rendezvous offer may publish a copy job, or request staged bytes.
-        let offers = self.ends.as_ref().is_some_and(TxEnds::has_offers);
+        let offers = self.rings.as_ref().is_some_and(TxRings::has_offers);
         self.draining || self.notifying > 0 || self.queue.len() > self.issued || offers
     }
 }
 
-/// Result of sending or copying the bytes of a request. `wrote`: a ring entry was published.
-enum HandOver {
-    Whole { wrote: bool },
-    Part { wrote: bool },
+/// Result of sending or copying the bytes of a request. `published`: a ring entry was published.
+enum IssueResult {
+    Complete { published: bool },
+    Partial { published: bool },
     Failed(Status),
 }
 
-impl TxEnds {
+impl TxRings {
     /// If an RDMA operation has failed because the peer's table of registrations grants no access, queues it for the
     /// engine, which logs it, and returns the access. `None`: the status has another cause.
     #[cold]
-    fn report_refused(&self, shared: &Shared, request: &Request, status: Status) -> Option<Target> {
-        let (Task::Transfer(op), peer_side) = (&request.task, self.link.peer_side()?) else { return None };
+    fn report_refused(&self, shared: &Shared, request: &WorkRequest, status: Status) -> Option<AccessTarget> {
+        let (Operation::Transfer(op), peer_side) = (&request.task, self.link.peer_side()?) else { return None };
         let Remote { key, address } = op.remote().filter(|_| status == Status::RemoteAccess)?;
         let right = match op {
             Op::FetchAdd { .. } | Op::CompareSwap { .. } => AccessRight::RemoteAtomic,
             Op::Read(_) => AccessRight::RemoteRead,
             _ => AccessRight::RemoteWrite,
         };
-        let target = Target { key, pd: peer_side.pd, address, length: request.segments.total(), right };
+        let target = AccessTarget { key, pd: peer_side.pd, address, length: request.segments.total(), right };
         shared.report_refused(Some(request.token.cookie), peer_side.peer.regions.entry(key), target);
         Some(target)
     }
 
-    fn transfer(&mut self, shared: &Shared, request: &mut Request, number: u64, op: Op, budget: &mut u64) -> HandOver {
+    fn transfer(
+        &mut self,
+        shared: &Shared,
+        request: &mut WorkRequest,
+        number: u64,
+        op: Op,
+        budget: &mut u64,
+    ) -> IssueResult {
         if !self.supports(op) {
             // The request was posted before the connection was established, so the post could not check this.
-            return HandOver::Failed(Status::RemoteResponder);
+            return IssueResult::Failed(Status::RemoteResponder);
         }
         match op {
             Op::Write(remote) => self.rma(shared, request, number, remote, Direction::Write, budget),
@@ -784,13 +799,13 @@ impl TxEnds {
     }
 
     /// Executes a bind or unbind of a window. Later requests wait until it is executed.
-    fn turn(&mut self, shared: &Shared, window: &Arc<Window>, number: u64) -> HandOver {
+    fn bind_window(&mut self, shared: &Shared, window: &Arc<Window>, number: u64) -> IssueResult {
         let turned = window.execute(number, shared.pd, &shared.domain);
         self.unfinished = turned == Ok(false);
         match turned {
-            Ok(true) => HandOver::Whole { wrote: false },
-            Ok(false) => HandOver::Part { wrote: false },
-            Err(status) => HandOver::Failed(status),
+            Ok(true) => IssueResult::Complete { published: false },
+            Ok(false) => IssueResult::Partial { published: false },
+            Err(status) => IssueResult::Failed(status),
         }
     }
 
@@ -798,12 +813,12 @@ impl TxEnds {
     /// peer if it sleeps.
     #[inline(always)]
     fn publish(&self, shared: &Shared) {
-        shared.reported_taken.store(shared.rx_taken.load(Ordering::Acquire), Ordering::Relaxed);
-        self.link.poke(WANT_REQUESTS);
+        shared.reported_consumed.store(shared.rx_consumed.load(Ordering::Acquire), Ordering::Relaxed);
+        self.link.wake_if_flagged(WAKE_ON_REQUESTS);
     }
 
     #[inline(always)]
     fn payload(&self, shared: &Shared) -> SlotFields {
-        SlotFields { ack: shared.rx_taken.load(Ordering::Acquire) as u32, ..SlotFields::default() }
+        SlotFields { ack: shared.rx_consumed.load(Ordering::Acquire) as u32, ..SlotFields::default() }
     }
 }

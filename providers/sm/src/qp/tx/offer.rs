@@ -11,26 +11,26 @@ use dapl::provider::{Region, Status};
 use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::gather;
 
-use super::{Entry, HandOver, Request, RequestPhase, Tx, TxEnds};
+use super::{IssueResult, RequestEntry, RequestPhase, Tx, TxRings, WorkRequest};
 use crate::delegation::CopyJob;
 use crate::memory::cma::{CopyError, Direction};
-use crate::memory::regions::Target;
-use crate::proto::message::{Header, Kind};
-use crate::proto::offer::{MAX_PART_BYTES, MAX_SEGMENTS, Part, STAGING_BYTES, short, staged};
-use crate::qp::link::WANT_REQUESTS;
-use crate::qp::shared::{Fault, Shared};
+use crate::memory::regions::AccessTarget;
+use crate::proto::message::{Header, MessageKind};
+use crate::proto::offer::{MAX_PART_BYTES, MAX_SEGMENTS, Part, STAGING_BYTES, encode_staged, truncated_slot};
+use crate::qp::link::WAKE_ON_REQUESTS;
+use crate::qp::shared::{ConnectionFault, Shared};
 use crate::qp::single_copy::{self, CopyMethod};
 
-impl TxEnds {
+impl TxRings {
     /// Sends a rendezvous offer, if the send is long enough and the receiver can copy. `None`: the send must use the
     /// message buffer. For a shorter send, two copies in parallel on two CPUs are faster than one copy by the kernel.
     #[inline]
-    pub(super) fn offer(&mut self, shared: &Shared, request: &mut Request, solicited: bool) -> Option<HandOver> {
-        let is_long = request.segments.total() >= self.offer_from && request.stage == RequestPhase::Waiting;
-        if is_long && self.link.is_reached() { self.offer_long(shared, request, solicited) } else { None }
+    pub(super) fn offer(&mut self, shared: &Shared, request: &mut WorkRequest, solicited: bool) -> Option<IssueResult> {
+        let is_long = request.segments.total() >= self.offer_from && request.phase == RequestPhase::Waiting;
+        if is_long && self.link.peer_can_copy() { self.offer_long(shared, request, solicited) } else { None }
     }
 
-    fn offer_long(&mut self, shared: &Shared, request: &mut Request, solicited: bool) -> Option<HandOver> {
+    fn offer_long(&mut self, shared: &Shared, request: &mut WorkRequest, solicited: bool) -> Option<IssueResult> {
         let total = request.segments.total();
         let mut count = 0;
         for piece in request.segments.pieces(0, total) {
@@ -40,92 +40,94 @@ impl TxEnds {
             count += 1;
             let region = Region { address: piece.address, length: piece.length };
             if !shared.regions.allows(piece.key, shared.pd, region, AccessRight::LocalRead) {
-                return Some(HandOver::Failed(Status::LocalProtection));
+                return Some(IssueResult::Failed(Status::LocalProtection));
             }
         }
         if self.requests.is_full() {
-            return Some(HandOver::Part { wrote: false });
+            return Some(IssueResult::Partial { published: false });
         }
         fail_point!(OfferReserved);
         for (n, piece) in request.segments.pieces(0, total).enumerate() {
             let part = Part { key: piece.key, length: u32::try_from(piece.length).ok()?, address: piece.address };
             let [low, high] = part.encode();
-            self.requests.note(2 * n, low);
-            self.requests.note(2 * n + 1, high);
+            self.requests.store_word(2 * n, low);
+            self.requests.store_word(2 * n + 1, high);
         }
         let payload = crate::qp::ring::SlotFields { total: Some(total), ..self.payload(shared) };
-        self.requests.push(Header { solicited, ..Header::plain(Kind::Offer, count as u32) }, &payload);
+        self.requests.push(Header { solicited, ..Header::plain(MessageKind::Offer, count as u32) }, &payload);
         fail_point!(Offered);
         request.issued = total;
         self.offered = self.requests.next();
-        request.stage = RequestPhase::Offered(self.offered);
-        Some(HandOver::Whole { wrote: true })
+        request.phase = RequestPhase::Offered(self.offered);
+        Some(IssueResult::Complete { published: true })
     }
 
     /// Whether the ring contains an offer that the receiver has not consumed yet.
     pub(super) fn has_offers(&self) -> bool {
-        self.offered > self.requests.taken()
+        self.offered > self.requests.consumed()
     }
 }
 
 impl Tx {
     /// Executes the receiver's copy job, if a new one is published. Returns whether there was a new job.
     #[inline]
-    pub(super) fn help(&mut self, shared: &Shared) -> bool {
-        self.ends.as_ref().is_some_and(TxEnds::has_offers) && self.help_out(shared).is_some()
+    pub(super) fn run_copy_job(&mut self, shared: &Shared) -> bool {
+        self.rings.as_ref().is_some_and(TxRings::has_offers) && self.claim_copy_job(shared).is_some()
     }
 
-    fn help_out(&mut self, shared: &Shared) -> Option<()> {
-        let ends = self.ends.as_mut()?;
+    fn claim_copy_job(&mut self, shared: &Shared) -> Option<()> {
+        let rings = self.rings.as_mut()?;
         #[cfg(test)]
-        if ends.link.peer_side()?.peer.allowed.load(Ordering::Relaxed) == crate::qp::link::Peer::LAZY {
+        if rings.link.peer_side()?.peer.allowed.load(Ordering::Relaxed) == crate::qp::link::Peer::LAZY {
             return None;
         }
-        let help = ends.link.copy_delegation()?;
-        let (ticket, job) = help.published_job(ends.helped)?;
-        ends.helped = ticket;
+        let help = rings.link.copy_delegation()?;
+        let (ticket, job) = help.published_job(rings.last_copy_job)?;
+        rings.last_copy_job = ticket;
         fail_point!(HelpSeen);
         let claimed = help.claim(ticket);
         fail_point!(HelpClaimed);
         let done = claimed && {
-            let mut requests = self.queue.iter().filter_map(Entry::request);
-            let request = requests.find(|request| request.stage == RequestPhase::Offered(job.slot));
-            request.is_some_and(|request| ends.write_part(shared, request, &job))
+            let mut requests = self.queue.iter().filter_map(RequestEntry::request);
+            let request = requests.find(|request| request.phase == RequestPhase::Offered(job.slot));
+            request.is_some_and(|request| rings.write_part(shared, request, &job))
         };
         help.report(ticket, done);
-        ends.link.poke(WANT_REQUESTS);
+        rings.link.wake_if_flagged(WAKE_ON_REQUESTS);
         Some(())
     }
 
     /// Copies the bytes at `offset` of the offer in this slot to the staging buffer, because the receiver cannot copy
     /// from this process.
     #[cold]
-    pub(super) fn stage(&mut self, shared: &Shared, slot: u32, offset: u64) -> Result<(), Fault> {
-        let Some(ends) = self.ends.as_mut() else { return Ok(()) };
-        let is_meant = |request: &&mut Request| matches!(request.stage, RequestPhase::Offered(of) if short(of) == slot);
-        let mut requests = self.queue.iter_mut().filter_map(Entry::request_mut);
-        let request = requests.find(is_meant).ok_or(Fault::Nonsense("a question about no offer"))?;
+    pub(super) fn copy_to_staging(&mut self, shared: &Shared, slot: u32, offset: u64) -> Result<(), ConnectionFault> {
+        let Some(rings) = self.rings.as_mut() else { return Ok(()) };
+        let is_meant = |request: &&mut WorkRequest| matches!(request.phase, RequestPhase::Offered(of) if truncated_slot(of) == slot);
+        let mut requests = self.queue.iter_mut().filter_map(RequestEntry::request_mut);
+        let request = requests.find(is_meant).ok_or(ConnectionFault::InvalidData("a question about no offer"))?;
         let length = request.segments.total().saturating_sub(offset).min(STAGING_BYTES as u64) as usize;
-        let staging = ends.link.rma.bytes(ends.link.geometry.stage_at(), length);
-        let (true, Some(to)) = (length > 0, staging) else { return Err(Fault::Nonsense("a question beyond an offer")) };
+        let staging = rings.link.rma.bytes(rings.link.geometry.stage_at(), length);
+        let (true, Some(to)) = (length > 0, staging) else {
+            return Err(ConnectionFault::InvalidData("a question beyond an offer"));
+        };
         // SAFETY: the `length` bytes are in the staging buffer, which is part of the local RMA segment. The receiver
         // has requested these bytes, so it does not read the staging buffer until they are published.
         if let Err(status) = unsafe { gather(&*shared.regions, shared.pd, &request.segments, offset, to, length) } {
-            request.stage = RequestPhase::Failed(status);
+            request.phase = RequestPhase::Failed(status);
             return Ok(());
         }
-        ends.staged += 1;
-        ends.link.publish_staged(staged(ends.staged, length));
-        ends.link.poke(WANT_REQUESTS);
+        rings.staged += 1;
+        rings.link.publish_staged(encode_staged(rings.staged, length));
+        rings.link.wake_if_flagged(WAKE_ON_REQUESTS);
         fail_point!(PartStaged);
         Ok(())
     }
 }
 
-impl TxEnds {
+impl TxRings {
     /// Copies the part of a job by the kernel, after a check of the destination in the receiver's table of
     /// registrations. Returns whether the part was written completely.
-    fn write_part(&self, shared: &Shared, request: &Request, job: &CopyJob) -> bool {
+    fn write_part(&self, shared: &Shared, request: &WorkRequest, job: &CopyJob) -> bool {
         let Some(peer_side) = self.link.peer_side() else { return false };
         let (length, total) = (u64::from(job.length), request.segments.total());
         let fits = length <= MAX_PART_BYTES && job.offset <= total && length <= total - job.offset;
@@ -134,8 +136,13 @@ impl TxEnds {
         }
         let mut address = job.address;
         for piece in request.segments.pieces(job.offset, length) {
-            let target =
-                Target { key: job.key, pd: job.pd, address, length: piece.length, right: AccessRight::LocalWrite };
+            let target = AccessTarget {
+                key: job.key,
+                pd: job.pd,
+                address,
+                length: piece.length,
+                right: AccessRight::LocalWrite,
+            };
             let (local, announcement) = ((piece, shared.pd), self.link.announcement());
             if let Err(error) = single_copy::copy(
                 &shared.regions,
@@ -147,7 +154,7 @@ impl TxEnds {
                 CopyMethod::Kernel,
             ) {
                 if error == CopyError::Denied {
-                    self.link.publish_reach(false);
+                    self.link.publish_can_copy(false);
                 }
                 return false;
             }

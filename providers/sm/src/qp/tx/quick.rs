@@ -12,23 +12,23 @@ use dapl::runtime::empty_check::Wait;
 use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::{gather_announced, gather_recent};
 
-use super::{Entry, MAX_UNREAD_REQUESTS, QuickRequest, Tx, TxEnds};
+use super::{MAX_UNREAD_REQUESTS, QuickRequest, RequestEntry, Tx, TxRings};
 use crate::cq::Outbox;
 use crate::memory::cma::{self, Direction};
 use crate::memory::kernel_copy;
 use crate::memory::map::{Map, Slots};
-use crate::memory::regions::Target;
-use crate::proto::message::{Header, Kind, LINE};
-use crate::qp::link::{WANT, WANT_REQUESTS};
+use crate::memory::regions::AccessTarget;
+use crate::proto::message::{Header, LINE, MessageKind};
+use crate::qp::link::{WAKE_FLAGS_OFFSET, WAKE_ON_REQUESTS};
 use crate::qp::ring::SlotFields;
 use crate::qp::shared::Shared;
 use crate::qp::single_copy::{self, CopyMethod};
 
 /// Number of quick posts that are permitted before the next pass, and what a quick post needs besides the ring.
 #[derive(Debug)]
-pub(super) struct Credit {
+pub(super) struct QuickPostCredit {
     remaining: u32,
-    /// The peer's wake-up flags (see [`ConnectionMemory::poke`](crate::qp::link::ConnectionMemory::poke)).
+    /// The peer's wake-up flags (see [`ConnectionMemory::wake_if_flagged`](crate::qp::link::ConnectionMemory::wake_if_flagged)).
     wanted: Slots<1>,
     /// Whether both processes execute `membarrier` when they set wake-up flags. Otherwise no credit is granted, because
     /// a post would need a fence.
@@ -37,10 +37,15 @@ pub(super) struct Credit {
     wait: Wait,
 }
 
-impl Credit {
+impl QuickPostCredit {
     /// Creates the state without credits.
     pub(super) fn new(peer_area: &Arc<Map>, uses_membarrier: bool) -> Self {
-        Credit { remaining: 0, wanted: Slots::new(peer_area.clone(), WANT, 1), uses_membarrier, wait: Wait::Other }
+        QuickPostCredit {
+            remaining: 0,
+            wanted: Slots::new(peer_area.clone(), WAKE_FLAGS_OFFSET, 1),
+            uses_membarrier,
+            wait: Wait::Other,
+        }
     }
 
     /// Uses a credit for a short send that was posted by the general path.
@@ -56,19 +61,19 @@ impl Tx {
     pub(super) fn renew_credit(&mut self) {
         let is_idle = self.issued == self.queue.len() && !self.stopped;
         let wait = if self.waits_for() == Wait::Other { Wait::Other } else { Wait::Count };
-        let Some(ends) = self.ends.as_mut() else { return };
-        let entries = ends.max_requests.min(self.queue.slots()).saturating_sub(self.issued);
-        let space = ends.requests.free().min(entries as u64);
-        ends.quick.remaining =
-            if is_idle && ends.quick.uses_membarrier { space.min(MAX_UNREAD_REQUESTS as u64) as u32 } else { 0 };
-        ends.quick.wait = wait;
+        let Some(rings) = self.rings.as_mut() else { return };
+        let entries = rings.max_requests.min(self.queue.slots()).saturating_sub(self.issued);
+        let space = rings.requests.free_slots().min(entries as u64);
+        rings.quick.remaining =
+            if is_idle && rings.quick.uses_membarrier { space.min(MAX_UNREAD_REQUESTS as u64) as u32 } else { 0 };
+        rings.quick.wait = wait;
     }
 
     /// Withdraws the credits, because a posted request may have to wait.
     #[inline]
     pub(super) fn withdraw_credit(&mut self) {
-        if let Some(ends) = &mut self.ends {
-            ends.quick.remaining = 0;
+        if let Some(rings) = &mut self.rings {
+            rings.quick.remaining = 0;
         }
     }
 
@@ -76,20 +81,21 @@ impl Tx {
     /// earlier sends are probably complete, and the pass retires them.
     #[inline]
     pub(crate) fn is_pass_due(&self) -> bool {
-        self.ends.as_ref().is_some_and(|ends| ends.quick.remaining == 0 && ends.quick.uses_membarrier) && !self.stopped
+        self.rings.as_ref().is_some_and(|rings| rings.quick.remaining == 0 && rings.quick.uses_membarrier)
+            && !self.stopped
     }
 
     /// Reports the completions of the quick requests at the front of the queue that are complete. This is the common
     /// case of `retire`. Returns whether any request was removed.
     #[inline(always)]
     pub(super) fn retire_quick(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> bool {
-        let (Some(ends), Some(cq)) = (self.ends.as_mut(), &shared.request_cq) else { return false };
-        let (taken, ep, before) = (ends.requests.taken(), shared.ep.handle, self.queue.len());
+        let (Some(rings), Some(cq)) = (self.rings.as_mut(), &shared.request_cq) else { return false };
+        let (consumed, ep, before) = (rings.requests.consumed(), shared.ep.handle, self.queue.len());
         let (mut entries, mut reported) = (out.free_entries(cq), 0);
         let most = entries.most();
         self.has_retirable = false;
-        while let Some(Entry::Quick(quick)) = self.queue.front() {
-            if quick.slot > taken || quick.failed.is_some() {
+        while let Some(RequestEntry::Quick(quick)) = self.queue.front() {
+            if quick.slot > consumed || quick.failed.is_some() {
                 break;
             }
             if !quick.suppress {
@@ -108,7 +114,7 @@ impl Tx {
         self.notifying -= reported;
         let retired = before - self.queue.len();
         self.issued -= retired;
-        ends.first += retired as u64;
+        rings.first += retired as u64;
         retired > 0
     }
 
@@ -122,41 +128,41 @@ impl Tx {
     /// Checks memory that was not used recently, and then posts the send.
     #[inline(never)]
     fn check_and_post(&mut self, shared: &Shared, segment: &Segment, cookie: u64) -> bool {
-        let Some(ends) = self.ends.as_mut() else { return false };
+        let Some(rings) = self.rings.as_mut() else { return false };
         // SAFETY: a deregistration waits for this post, by the contract of `QueuePair::post_request_quickly`. The slot
         // has space for the segment: `post_recent` compared its length with `short_max`. It is not published, so no other
         // process reads it; the post overwrites this copy.
-        let is_mapped = unsafe { gather_announced(&*shared.regions, shared.pd, segment, ends.requests.payload()) };
+        let is_mapped = unsafe { gather_announced(&*shared.regions, shared.pd, segment, rings.requests.payload()) };
         is_mapped && self.post_recent::<true>(shared, segment, cookie)
     }
 
     /// Like [`Self::post_quickly`]. `IS_CHECKED`: the memory of a short send was just checked.
     #[inline(always)]
     fn post_recent<const IS_CHECKED: bool>(&mut self, shared: &Shared, segment: &Segment, cookie: u64) -> bool {
-        let Some(ends) = self.ends.as_mut() else { return false };
-        let credit = ends.quick.remaining;
+        let Some(rings) = self.rings.as_mut() else { return false };
+        let credit = rings.quick.remaining;
         if credit == 0 {
             return false;
         }
-        if segment.length > ends.short_max {
+        if segment.length > rings.short_max {
             return self.post_piece(shared, segment, cookie);
         }
         fail_point!(SlotReserved);
-        let (next, to) = (ends.requests.next_slot(), ends.requests.payload());
+        let (next, to) = (rings.requests.next_slot(), rings.requests.payload());
         let (index, length) = (next.1, segment.length as u8);
         // SAFETY: a deregistration waits for this post, by the contract of `QueuePair::post_request_quickly`. The slot
         // has space for a segment of `short_max` bytes, and no other process reads it until it is published.
         if !unsafe { gather_recent(&*shared.regions, shared.pd, segment, to) } {
             return !IS_CHECKED && self.check_and_post(shared, segment, cookie);
         }
-        let taken = shared.rx_taken.load(Ordering::Acquire);
-        ends.requests.announce_send(next, length, taken as u32);
-        ends.requests.advance(index, length, credit);
-        ends.quick.remaining = credit - 1;
+        let consumed = shared.rx_consumed.load(Ordering::Acquire);
+        rings.requests.publish_send(next, length, consumed as u32);
+        rings.requests.advance(index, length, credit);
+        rings.quick.remaining = credit - 1;
         let (slot, bytes, work) = (index + 1, length.into(), Work::Send);
-        shared.reported_taken.store(taken, Ordering::Relaxed);
-        ends.wake_if_wanted();
-        let wait = ends.quick.wait;
+        shared.reported_consumed.store(consumed, Ordering::Relaxed);
+        rings.wake_if_wanted();
+        let wait = rings.quick.wait;
         self.queue_quickly(shared, QuickRequest { cookie, slot, bytes, work, ..QuickRequest::default() }, wait);
         true
     }
@@ -165,11 +171,11 @@ impl Tx {
     /// must be posted by the general path.
     #[inline(never)]
     fn post_piece(&mut self, shared: &Shared, segment: &Segment, cookie: u64) -> bool {
-        let Some(ends) = self.ends.as_mut().filter(|ends| segment.length <= ends.piece_max) else { return false };
+        let Some(rings) = self.rings.as_mut().filter(|rings| segment.length <= rings.piece_max) else { return false };
         let length = segment.length as usize;
-        let Some((line, mark)) = ends.messages.find(length.div_ceil(LINE)) else { return false };
-        let at = ends.link.geometry.messages_at() + line as usize * LINE;
-        let Some(to) = ends.link.area.bytes(at, length) else { return false };
+        let Some((line, mark)) = rings.messages.find_space(length.div_ceil(LINE)) else { return false };
+        let at = rings.link.geometry.messages_at() + line as usize * LINE;
+        let Some(to) = rings.link.area.bytes(at, length) else { return false };
         // SAFETY: a deregistration waits for this post, by the contract of `QueuePair::post_request_quickly`. The
         // `length` bytes at `to` are free lines of the local area, which the peer does not read until they are
         // announced.
@@ -177,18 +183,18 @@ impl Tx {
             return false;
         }
         fail_point!(LinesFilled);
-        ends.messages.take(mark);
-        ends.marks.push_back((ends.requests.next(), mark));
-        let taken = shared.rx_taken.load(Ordering::Acquire);
-        let [total, rest @ ..] = ends.numbering.next(true, segment.length).encode();
-        rest.into_iter().enumerate().for_each(|(n, word)| ends.requests.note(n, word));
+        rings.messages.reserve_found(mark);
+        rings.marks.push_back((rings.requests.next(), mark));
+        let consumed = shared.rx_consumed.load(Ordering::Acquire);
+        let [total, rest @ ..] = rings.numbering.next(true, segment.length).encode();
+        rest.into_iter().enumerate().for_each(|(n, word)| rings.requests.store_word(n, word));
         let bytes = length as u32;
-        let header = Header { first: true, last: true, ..Header::plain(Kind::Send, bytes) };
-        ends.requests.push(header, &SlotFields { ack: taken as u32, aux: line, total: Some(total) });
-        ends.quick.spend();
-        shared.reported_taken.store(taken, Ordering::Relaxed);
-        ends.wake_if_wanted();
-        let (slot, work, wait) = (ends.requests.next(), Work::Send, ends.quick.wait);
+        let header = Header { first: true, last: true, ..Header::plain(MessageKind::Send, bytes) };
+        rings.requests.push(header, &SlotFields { ack: consumed as u32, aux: line, total: Some(total) });
+        rings.quick.spend();
+        shared.reported_consumed.store(consumed, Ordering::Relaxed);
+        rings.wake_if_wanted();
+        let (slot, work, wait) = (rings.requests.next(), Work::Send, rings.quick.wait);
         self.queue_quickly(shared, QuickRequest { cookie, slot, bytes, work, ..QuickRequest::default() }, wait);
         true
     }
@@ -206,21 +212,21 @@ impl Tx {
         cookie: u64,
         is_polled: bool,
     ) -> bool {
-        let Some(ends) = self.ends.as_mut() else { return false };
+        let Some(rings) = self.rings.as_mut() else { return false };
         let length = segment.length;
         let is_short = length.wrapping_sub(1) < cma::CHUNK as u64 && length <= shared.max_rdma;
         // Data of later operations must not overtake fragments that the target has not copied yet.
-        if ends.quick.remaining == 0 || !is_short || !ends.pending.is_empty() {
+        if rings.quick.remaining == 0 || !is_short || !rings.pending.is_empty() {
             return false;
         }
-        if direction == Direction::Read && ends.most_reads(shared) == 0
-            || !ends.copy_all(shared, direction, remote, segment)
+        if direction == Direction::Read && rings.most_reads(shared) == 0
+            || !rings.copy_all(shared, direction, remote, segment)
         {
             return false;
         }
-        ends.quick.remaining -= 1;
+        rings.quick.remaining -= 1;
         // The operation is complete, so a poll must not wait until the peer has consumed a request.
-        ends.quick.wait = Wait::Other;
+        rings.quick.wait = Wait::Other;
         let work = if direction == Direction::Write { Work::Write } else { Work::Read };
         let request = QuickRequest { cookie, bytes: length as u32, work, ..QuickRequest::default() };
         self.queue_quickly(shared, request, Wait::Other);
@@ -244,8 +250,8 @@ impl Tx {
     #[inline(always)]
     fn queue_quickly(&mut self, shared: &Shared, request: QuickRequest, wait: Wait) {
         match self.queue.push_within() {
-            Entry::Quick(old) => *old = request,
-            other => *other = Entry::Quick(request),
+            RequestEntry::Quick(old) => *old = request,
+            other => *other = RequestEntry::Quick(request),
         }
         self.issued += 1;
         self.notifying += 1;
@@ -253,16 +259,16 @@ impl Tx {
     }
 }
 
-impl TxEnds {
-    /// Wakes the peer if it sleeps, as `poke` does. No fence is needed, because the peer executes `membarrier` when it
+impl TxRings {
+    /// Wakes the peer if it sleeps, as `wake_if_flagged` does. No fence is needed, because the peer executes `membarrier` when it
     /// sets its flags.
     #[inline(always)]
     fn wake_if_wanted(&self) {
-        // The compiler must not move the load of the flags before the publication. `poke` reads the flags again.
+        // The compiler must not move the load of the flags before the publication. `wake_if_flagged` reads the flags again.
         std::sync::atomic::compiler_fence(Ordering::SeqCst);
         let [word] = self.quick.wanted.words(0);
-        if word.load(Ordering::Relaxed) & WANT_REQUESTS != 0 {
-            self.link.poke(WANT_REQUESTS);
+        if word.load(Ordering::Relaxed) & WAKE_ON_REQUESTS != 0 {
+            self.link.wake_if_flagged(WAKE_ON_REQUESTS);
         }
     }
 
@@ -280,7 +286,7 @@ impl TxEnds {
             _ => return false,
         };
         let right = AccessRight::remote(direction == Direction::Write);
-        let target = Target { key: remote.key, pd: peer_side.pd, address: remote.address, length, right };
+        let target = AccessTarget { key: remote.key, pd: peer_side.pd, address: remote.address, length, right };
         let (announcement, local) = (self.link.announcement(), (*segment, shared.pd));
         // SAFETY: a deregistration waits for this post, by the contract of `QueuePair::post_request_quickly`.
         unsafe {

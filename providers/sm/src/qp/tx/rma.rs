@@ -8,14 +8,14 @@ use dapl::provider::{Remote, Status};
 use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::gather;
 
-use super::{HandOver, Pending, PendingKind, Request, RequestPhase, TxEnds};
+use super::{AwaitedKind, AwaitedResponse, IssueResult, RequestPhase, TxRings, WorkRequest};
 use crate::engine::jobs::Job;
 use crate::memory::cma::{self, CopyError, Direction};
 use crate::memory::imports::ImportLookup;
 use crate::memory::kernel_copy;
-use crate::memory::mapped::Mapped;
-use crate::memory::regions::Target;
-use crate::proto::message::{Fragment, Header, Kind, LINE};
+use crate::memory::mapped::PeerMapping;
+use crate::memory::regions::AccessTarget;
+use crate::proto::message::{Fragment, Header, LINE, MessageKind};
 use crate::qp::ring::SlotFields;
 use crate::qp::shared::Shared;
 use crate::qp::single_copy::{self, CopyMethod};
@@ -25,60 +25,64 @@ const MAX_FRAGMENT_BYTES: usize = 32 << 10;
 
 /// The mapping that was used last. It is no strong reference, so that the memory is unmapped after its key was revoked.
 #[derive(Debug, Default)]
-pub(super) struct Last {
+pub(super) struct LastMapping {
     key: u32,
-    mapped: Weak<Mapped>,
+    mapped: Weak<PeerMapping>,
     /// Number of the last request that was copied through a mapping.
     request: Option<u64>,
 }
 
-impl TxEnds {
+impl TxRings {
     pub(super) fn rma(
         &mut self,
         shared: &Shared,
-        request: &mut Request,
+        request: &mut WorkRequest,
         number: u64,
         remote: Remote,
         direction: Direction,
         budget: &mut u64,
-    ) -> HandOver {
+    ) -> IssueResult {
         let total = request.segments.total();
         if total > shared.max_rdma || remote.address.checked_add(total).is_none() {
-            return HandOver::Failed(if total > shared.max_rdma { Status::LocalLength } else { Status::RemoteAccess });
+            return IssueResult::Failed(if total > shared.max_rdma {
+                Status::LocalLength
+            } else {
+                Status::RemoteAccess
+            });
         }
         if direction == Direction::Read && self.most_reads(shared) == 0 {
-            return HandOver::Failed(Status::RemoteResponder);
+            return IssueResult::Failed(Status::RemoteResponder);
         }
         if total == 0 {
-            request.stage = RequestPhase::Done;
-            return HandOver::Whole { wrote: false };
+            request.phase = RequestPhase::Done;
+            return IssueResult::Complete { published: false };
         }
         // A request that has begun with another method continues with it. Otherwise bytes copied through the mapping
         // could overtake fragments of the same request.
-        let begins = request.stage == RequestPhase::Waiting;
+        let begins = request.phase == RequestPhase::Waiting;
         if (begins || self.mapped.request == Some(number))
             && let Some(mapped) = self.mapped(shared, remote.key)
             && mapped.local_address(remote.address, total, direction == Direction::Write).is_some()
         {
             if !self.pending.is_empty() {
-                return HandOver::Part { wrote: false };
+                return IssueResult::Partial { published: false };
             }
             self.mapped.request = Some(number);
             return match self.copy_directly(shared, request, remote, direction, CopyMethod::Mapping(&mapped), budget) {
-                Ok(true) => HandOver::Whole { wrote: false },
-                Ok(false) => HandOver::Part { wrote: false },
-                Err(status) => HandOver::Failed(status.unwrap_or(Status::RemoteAccess)),
+                Ok(true) => IssueResult::Complete { published: false },
+                Ok(false) => IssueResult::Partial { published: false },
+                Err(status) => IssueResult::Failed(status.unwrap_or(Status::RemoteAccess)),
             };
         }
         let by_kernel = self.link.peer_side().is_some_and(|t| kernel_copy::reaches(&t.peer, remote.key));
         if by_kernel && request.issued == request.answered && self.pending.is_empty() {
             match self.copy_directly(shared, request, remote, direction, CopyMethod::Kernel, budget) {
-                Ok(true) => return HandOver::Whole { wrote: false },
-                Ok(false) => return HandOver::Part { wrote: false },
+                Ok(true) => return IssueResult::Complete { published: false },
+                Ok(false) => return IssueResult::Partial { published: false },
                 // No byte was copied. Only the target can check an access with this key (`is_indirect`), so the
                 // operation is sent as fragments.
                 Err(Some(Status::RemoteAccess)) if self.is_indirect(remote.key) => {}
-                Err(Some(status)) => return HandOver::Failed(status),
+                Err(Some(status)) => return IssueResult::Failed(status),
                 Err(None) => {} // The kernel has denied the copy, so the operation is sent as fragments.
             }
         }
@@ -88,7 +92,7 @@ impl TxEnds {
     /// Returns the mapping of the peer's memory with this key. `None`: there is none, and the transfer must use another
     /// method. If the memory is exported, a mapping is then requested for later transfers.
     #[inline]
-    pub(super) fn mapped(&mut self, shared: &Shared, key: u32) -> Option<Arc<Mapped>> {
+    pub(super) fn mapped(&mut self, shared: &Shared, key: u32) -> Option<Arc<PeerMapping>> {
         if self.mapped.key == key
             && let Some(mapped) = self.mapped.mapped.upgrade()
         {
@@ -125,7 +129,7 @@ impl TxEnds {
     fn copy_directly(
         &mut self,
         shared: &Shared,
-        request: &mut Request,
+        request: &mut WorkRequest,
         remote: Remote,
         direction: Direction,
         method: CopyMethod<'_>,
@@ -141,8 +145,13 @@ impl TxEnds {
             }
             let chunk = (cma::CHUNK as u64).min(*budget);
             let Some(piece) = request.segments.pieces(request.issued, chunk).next() else { break };
-            let target =
-                Target { key: remote.key, pd, address: remote.address + request.issued, length: piece.length, right };
+            let target = AccessTarget {
+                key: remote.key,
+                pd,
+                address: remote.address + request.issued,
+                length: piece.length,
+                right,
+            };
             single_copy::copy(
                 &shared.regions,
                 peer,
@@ -155,11 +164,11 @@ impl TxEnds {
             .map_err(CopyError::status)?;
             request.issued += piece.length;
             request.answered = request.issued;
-            request.stage = RequestPhase::Running;
+            request.phase = RequestPhase::Running;
             *budget -= piece.length;
         }
         self.unfinished = false;
-        request.stage = RequestPhase::Done;
+        request.phase = RequestPhase::Done;
         Ok(true)
     }
 
@@ -172,60 +181,60 @@ impl TxEnds {
     fn fragment(
         &mut self,
         shared: &Shared,
-        request: &mut Request,
+        request: &mut WorkRequest,
         number: u64,
         remote: Remote,
         direction: Direction,
-    ) -> HandOver {
+    ) -> IssueResult {
         let total = request.segments.total();
         let read = direction == Direction::Read;
-        let begins = read && request.stage == RequestPhase::Waiting;
+        let begins = read && request.phase == RequestPhase::Waiting;
         if begins && self.reads >= self.most_reads(shared) {
-            return HandOver::Part { wrote: false };
+            return IssueResult::Partial { published: false };
         }
-        let mut wrote = false;
+        let mut published = false;
         // The target's geometry limits the number of entries in its response ring.
         let most = self.link.peer_side().map_or(0, |peer_side| peer_side.geometry.max_fragments()) as usize;
         while request.issued < total {
             let length = (total - request.issued).min(MAX_FRAGMENT_BYTES as u64) as usize;
             if self.requests.is_full() || self.pending.len() >= most {
-                return HandOver::Part { wrote };
+                return IssueResult::Partial { published };
             }
             let Some((line, mark)) = self.rma.reserve(1 + length.div_ceil(LINE)) else {
-                return HandOver::Part { wrote };
+                return IssueResult::Partial { published };
             };
             fail_point!(FragmentReserved);
-            self.pending.push_back(Pending {
+            self.pending.push_back(AwaitedResponse {
                 request: number,
                 line,
                 mark,
                 offset: request.issued,
                 length: length as u32,
-                kind: if read { PendingKind::Read } else { PendingKind::Write },
+                kind: if read { AwaitedKind::Read } else { AwaitedKind::Write },
             });
             if let Err(status) = self.fill(shared, request, remote, line, length, read) {
                 self.pending.pop_back();
-                return HandOver::Failed(status);
+                return IssueResult::Failed(status);
             }
             fail_point!(FragmentFilled);
-            let kind = if read { Kind::RmaRead } else { Kind::RmaWrite };
+            let kind = if read { MessageKind::RmaRead } else { MessageKind::RmaWrite };
             let payload = SlotFields { aux: line, ..self.payload(shared) };
             self.requests.push(Header::plain(kind, 0), &payload);
             request.issued += length as u64;
-            request.stage = RequestPhase::Running;
-            self.reads += u32::from(begins && !wrote);
-            wrote = true;
+            request.phase = RequestPhase::Running;
+            self.reads += u32::from(begins && !published);
+            published = true;
         }
         // The request completes with the target's last response, not when the target has consumed a slot.
-        request.stage = if request.answered == total { RequestPhase::Done } else { RequestPhase::Sent(u64::MAX) };
-        HandOver::Whole { wrote }
+        request.phase = if request.answered == total { RequestPhase::Done } else { RequestPhase::Sent(u64::MAX) };
+        IssueResult::Complete { published }
     }
 
     /// Writes the header of a fragment to its first line, and the payload of a write to the following lines.
     fn fill(
         &self,
         shared: &Shared,
-        request: &Request,
+        request: &WorkRequest,
         remote: Remote,
         line: u32,
         length: usize,

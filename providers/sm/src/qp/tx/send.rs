@@ -3,8 +3,8 @@
 use dapl::provider::{Op, Segment, Status};
 use dapl_software::memory::scatter_gather::{gather, gather_recent};
 
-use super::{HandOver, Request, RequestPhase, TxEnds};
-use crate::proto::message::{Header, INLINE, Kind, LINE};
+use super::{IssueResult, RequestPhase, TxRings, WorkRequest};
+use crate::proto::message::{Header, INLINE, LINE, MessageKind};
 use crate::qp::ring::SlotFields;
 use crate::qp::shared::Shared;
 
@@ -14,7 +14,7 @@ pub(super) const MAX_PIECE_BYTES: usize = 16 << 10;
 /// Properties of a send besides its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Message {
-    kind: Kind,
+    kind: MessageKind,
     /// Immediate data, or the key of the window that the peer must unbind.
     value: u32,
     solicited: bool,
@@ -24,32 +24,36 @@ impl Message {
     /// Returns the properties of a send operation.
     pub(super) fn of(op: Op) -> Self {
         match op {
-            Op::SendImmediate { data, solicited } => Message { kind: Kind::SendImmediate, value: data, solicited },
-            Op::SendInvalidate { key, solicited } => Message { kind: Kind::SendInvalidate, value: key, solicited },
+            Op::SendImmediate { data, solicited } => {
+                Message { kind: MessageKind::SendImmediate, value: data, solicited }
+            }
+            Op::SendInvalidate { key, solicited } => {
+                Message { kind: MessageKind::SendInvalidate, value: key, solicited }
+            }
             other => {
                 let solicited = matches!(other, Op::Send { solicited: true });
-                Message { kind: Kind::Send, value: 0, solicited }
+                Message { kind: MessageKind::Send, value: 0, solicited }
             }
         }
     }
 }
 
-impl TxEnds {
-    pub(super) fn send(&mut self, shared: &Shared, request: &mut Request, message: Message) -> HandOver {
+impl TxRings {
+    pub(super) fn send(&mut self, shared: &Shared, request: &mut WorkRequest, message: Message) -> IssueResult {
         let total = request.segments.total();
         if total > shared.max_message {
-            return HandOver::Failed(Status::LocalLength);
+            return IssueResult::Failed(Status::LocalLength);
         }
         // The slot of a rendezvous offer has no space for immediate data or a key.
-        if message.kind == Kind::Send
+        if message.kind == MessageKind::Send
             && let Some(step) = self.offer(shared, request, message.solicited)
         {
             return step;
         }
-        let mut wrote = false;
+        let mut published = false;
         loop {
             if self.requests.is_full() {
-                return HandOver::Part { wrote };
+                return IssueResult::Partial { published };
             }
             let left = total - request.issued;
             let first = request.issued == 0;
@@ -59,19 +63,19 @@ impl TxEnds {
                 self.send_piece(shared, request, message, left.min(MAX_PIECE_BYTES as u64) as usize, first)
             };
             match outcome {
-                Ok(true) => wrote = true,
-                Ok(false) => return HandOver::Part { wrote },
-                Err(status) => return HandOver::Failed(status),
+                Ok(true) => published = true,
+                Ok(false) => return IssueResult::Partial { published },
+                Err(status) => return IssueResult::Failed(status),
             }
-            request.stage = RequestPhase::Running;
+            request.phase = RequestPhase::Running;
             if request.issued == total {
-                request.stage = RequestPhase::Sent(self.requests.next());
-                return HandOver::Whole { wrote };
+                request.phase = RequestPhase::Sent(self.requests.next());
+                return IssueResult::Complete { published };
             }
         }
     }
 
-    fn send_inline(&mut self, shared: &Shared, request: &mut Request, message: Message) -> Result<bool, Status> {
+    fn send_inline(&mut self, shared: &Shared, request: &mut WorkRequest, message: Message) -> Result<bool, Status> {
         let total = request.segments.total() as usize;
         let mut words = [0u64; INLINE / 8];
         fail_point!(SlotReserved);
@@ -106,7 +110,7 @@ impl TxEnds {
     fn send_piece(
         &mut self,
         shared: &Shared,
-        request: &mut Request,
+        request: &mut WorkRequest,
         message: Message,
         length: usize,
         first: bool,
@@ -126,7 +130,7 @@ impl TxEnds {
         payload.aux = line;
         let words = self.numbering.next(first, total).encode();
         payload.total = Some(words[0]);
-        words[1..].iter().enumerate().for_each(|(n, word)| self.requests.note(n, *word));
+        words[1..].iter().enumerate().for_each(|(n, word)| self.requests.store_word(n, *word));
         self.requests.set_value(message.value);
         let last = request.issued == total;
         let Message { kind, solicited, .. } = message;
