@@ -11,27 +11,27 @@ use super::trigger::on;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/events 3.6": cno_agent_is_called_with_the_evd,
+        "spec/events 3.6": cno_agent_is_called_with_the_evd_of_the_event,
         "spec/events 3.6": cno_agent_is_called_once_per_arming,
         "spec/events 3.6": cno_agent_armed_again_is_called_again,
-        "spec/events 3.6": cno_agent_armed_after_the_arrival_waits_for_the_next,
-        "spec/events 3.6": cno_agent_arms_itself_again_from_inside,
-        "spec/events 3.6": cno_agent_dequeues_posts_and_queries_from_inside,
-        "spec/events 3.6": cno_agent_posts_to_another_evd_of_its_cno,
+        "spec/events 3.6": cno_agent_armed_after_an_event_is_called_for_the_next_event,
+        "spec/events 3.6": cno_agent_can_rearm_itself_from_inside,
+        "spec/events 3.6": cno_agent_can_dequeue_post_and_query_from_inside,
+        "spec/events 3.6": cno_agent_can_post_to_another_evd_of_its_cno,
         "spec/events 3.6": cno_agent_and_waiter_both_get_an_event,
         "spec/events 3.6": cno_agent_call_leaves_the_trigger_pending,
         "spec/events 3.6": cno_agent_replaced_is_not_called,
-        "spec/events 3.6": cno_agent_not_called_for_disabled_evds,
-        "spec/events 3.6": cno_agent_not_called_for_left_over_events,
+        "spec/events 3.6": cno_agent_is_not_called_for_disabled_evds,
+        "spec/events 3.6": cno_agent_is_not_called_for_events_left_in_the_queue,
         "spec/events 3.6": cno_agent_is_called_for_completions,
-        "spec/events 3.6": cno_agent_called_with_null_at_the_end_of_the_last_evd,
-        "spec/registry 6.3": cno_agent_called_with_null_by_an_abrupt_close,
-        "spec/registry 6.3": cno_agent_closes_its_adapter_from_inside,
+        "spec/events 3.6": cno_agent_is_called_with_null_when_the_last_evd_is_freed,
+        "spec/registry 6.3": cno_agent_is_called_with_null_by_an_abrupt_close,
+        "spec/registry 6.3": cno_agent_can_close_its_adapter_from_inside,
         "spec/registry 6.3": cno_agent_has_returned_when_close_returns,
     ]
 }
 
-fn cno_agent_is_called_with_the_evd(ctx: &Ctx) {
+fn cno_agent_is_called_with_the_evd_of_the_event(ctx: &Ctx) {
     let ia = ctx.ia();
     let agent = Agent::default();
     let cno = ia.cno_with(agent.arm());
@@ -66,7 +66,7 @@ fn cno_agent_armed_again_is_called_again(ctx: &Ctx) {
     assert_eq!(agent.count(), 5);
 }
 
-fn cno_agent_armed_after_the_arrival_waits_for_the_next(ctx: &Ctx) {
+fn cno_agent_armed_after_an_event_is_called_for_the_next_event(ctx: &Ctx) {
     let ia = ctx.ia();
     let agent = Agent::default();
     let cno = ia.cno();
@@ -79,7 +79,7 @@ fn cno_agent_armed_after_the_arrival_waits_for_the_next(ctx: &Ctx) {
     assert_eq!(agent.wait_for(1), [evd.h()]);
 }
 
-fn cno_agent_arms_itself_again_from_inside(ctx: &Ctx) {
+fn cno_agent_can_rearm_itself_from_inside(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = on(&ia, &cno);
@@ -103,7 +103,7 @@ fn cno_agent_arms_itself_again_from_inside(ctx: &Ctx) {
     ok(dat_cno_modify_agent(cno.h(), NO_AGENT));
 }
 
-fn cno_agent_dequeues_posts_and_queries_from_inside(ctx: &Ctx) {
+fn cno_agent_can_dequeue_post_and_query_from_inside(ctx: &Ctx) {
     let ia = ctx.ia();
     let results = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
     let to = Handle::of(results.h());
@@ -121,7 +121,7 @@ fn cno_agent_dequeues_posts_and_queries_from_inside(ctx: &Ctx) {
     expect_nothing(evd.h());
 }
 
-fn cno_agent_posts_to_another_evd_of_its_cno(ctx: &Ctx) {
+fn cno_agent_can_post_to_another_evd_of_its_cno(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let (one, other) = (on(&ia, &cno), on(&ia, &cno));
@@ -164,7 +164,7 @@ fn cno_agent_replaced_is_not_called(ctx: &Ctx) {
     assert_eq!(old.count(), 0);
 }
 
-fn cno_agent_not_called_for_disabled_evds(ctx: &Ctx) {
+fn cno_agent_is_not_called_for_disabled_evds(ctx: &Ctx) {
     let ia = ctx.ia();
     let agent = Agent::default();
     let cno = ia.cno_with(agent.arm());
@@ -177,7 +177,7 @@ fn cno_agent_not_called_for_disabled_evds(ctx: &Ctx) {
 }
 
 /// Only arriving events call the agent, not events that a consumer leaves in the queue.
-fn cno_agent_not_called_for_left_over_events(ctx: &Ctx) {
+fn cno_agent_is_not_called_for_events_left_in_the_queue(ctx: &Ctx) {
     let ia = ctx.ia();
     let agent = Agent::default();
     let cno = ia.cno();
@@ -198,14 +198,13 @@ fn cno_agent_is_called_for_completions(ctx: &Ctx) {
     ok(dat_evd_modify_cno(server.recv.h(), cno.h()));
     server.post_recv(1, there.segment(0, 8));
     client.post_send(2, here.segment(0, 8));
-    // Between the arming and this point nothing triggers the CNO.
     assert_eq!(agent.wait_for(1), [server.recv.h()]);
     expect_dto(server.recv.h(), 1, DAT_DTO_SUCCESS, 8);
     expect_dto(client.request.h(), 2, DAT_DTO_SUCCESS, 8);
     ok(dat_evd_modify_cno(server.recv.h(), DAT_HANDLE_NULL));
 }
 
-fn cno_agent_called_with_null_at_the_end_of_the_last_evd(ctx: &Ctx) {
+fn cno_agent_is_called_with_null_when_the_last_evd_is_freed(ctx: &Ctx) {
     let ia = ctx.ia();
     let agent = Agent::default();
     let cno = ia.cno_with(agent.arm());
@@ -217,7 +216,7 @@ fn cno_agent_called_with_null_at_the_end_of_the_last_evd(ctx: &Ctx) {
     cno.free();
 }
 
-fn cno_agent_called_with_null_by_an_abrupt_close(ctx: &Ctx) {
+fn cno_agent_is_called_with_null_by_an_abrupt_close(ctx: &Ctx) {
     let ia = ctx.ia();
     let agent = Agent::default();
     let cno = ia.cno_with(agent.arm());
@@ -227,7 +226,7 @@ fn cno_agent_called_with_null_by_an_abrupt_close(ctx: &Ctx) {
     assert_eq!(agent.all(), [DAT_HANDLE_NULL]);
 }
 
-fn cno_agent_closes_its_adapter_from_inside(ctx: &Ctx) {
+fn cno_agent_can_close_its_adapter_from_inside(ctx: &Ctx) {
     let ia = ctx.ia();
     let done = Arc::new(AtomicUsize::new(0));
     let own = Arc::clone(&done);

@@ -1,5 +1,5 @@
-//! CNOs as objects: creation, queries, changes of the agent, freeing. A case waits on a CNO only to show that a
-//! waiter prevents a call.
+//! CNOs as objects: creation, queries, changes of the agent, freeing. A case waits on a CNO only to show that a CNO
+//! with a waiter is not freed.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -8,17 +8,17 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/events 3.1": cno_create_without_an_agent,
+        "spec/events 3.1": cno_create_without_an_agent_leaves_the_cno_disarmed,
         "spec/events 3.1": cno_create_without_out_pointer_is_arg3,
-        "spec/events 3.1": cno_create_is_untriggered,
-        "spec/events 3.3": cno_query_names_ia_and_agent,
-        "spec/events 3.3": cno_query_of_each_bit_alone,
+        "spec/events 3.1": cno_create_returns_an_untriggered_cno,
+        "spec/events 3.3": cno_query_returns_the_ia_and_the_agent,
+        "spec/events 3.3": cno_query_of_one_bit_writes_its_field,
         "spec/events 3.3": cno_query_with_no_bits_succeeds,
         "spec/events 3.3": cno_query_without_a_record_is_arg3,
         "spec/events 3.3": cno_query_unknown_mask_bits_are_arg2,
         "spec/events 3.3": cno_query_shows_no_agent_after_it_fired,
         "spec/events 3.2": cno_modify_agent_shows_in_the_query,
-        "spec/events 3.2": cno_modify_agent_to_none_disarms,
+        "spec/events 3.2": cno_modify_agent_to_none_disarms_the_cno,
         "spec/events 3.4": cno_free_under_an_evd_is_in_use,
         "spec/events 3.4": cno_free_under_a_disabled_evd_is_in_use,
         "spec/events 3.4": cno_free_under_a_waiter_is_in_use,
@@ -32,7 +32,7 @@ fn param(cno: &Cno) -> DAT_CNO_PARAM {
     filled(|out| dat_cno_query(cno.h(), DAT_CNO_FIELD_ALL, out))
 }
 
-/// Returns the CNO's agent: its instance data, and whether a function is set.
+/// Returns the instance data of the CNO's agent, and whether an agent function is set.
 pub(super) fn armed(cno: &Cno) -> (usize, bool) {
     let agent = param(cno).agent;
     (agent.instance_data.addr(), agent.proxy_agent_func.is_some())
@@ -51,7 +51,7 @@ pub(super) fn next(cno: &Cno) -> DAT_EVD_HANDLE {
     filled(|evd| dat_cno_wait(cno.h(), 0, evd))
 }
 
-fn cno_create_without_an_agent(ctx: &Ctx) {
+fn cno_create_without_an_agent_leaves_the_cno_disarmed(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     assert_eq!(armed(&cno), (0, false));
@@ -64,7 +64,7 @@ fn cno_create_without_out_pointer_is_arg3(ctx: &Ctx) {
     refused(dat_cno_create(ia.h(), Agent::default().arm(), null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
 }
 
-fn cno_create_is_untriggered(ctx: &Ctx) {
+fn cno_create_returns_an_untriggered_cno(ctx: &Ctx) {
     let ia = ctx.ia();
     let agent = Agent::default();
     let cno = ia.cno_with(agent.arm());
@@ -72,7 +72,7 @@ fn cno_create_is_untriggered(ctx: &Ctx) {
     assert_eq!(agent.count(), 0);
 }
 
-fn cno_query_names_ia_and_agent(ctx: &Ctx) {
+fn cno_query_returns_the_ia_and_the_agent(ctx: &Ctx) {
     let ia = ctx.ia();
     let agent = Agent::default().arm();
     let cno = ia.cno_with(agent);
@@ -80,7 +80,7 @@ fn cno_query_names_ia_and_agent(ctx: &Ctx) {
     assert_eq!(armed(&cno), (agent.instance_data.addr(), true));
 }
 
-fn cno_query_of_each_bit_alone(ctx: &Ctx) {
+fn cno_query_of_one_bit_writes_its_field(ctx: &Ctx) {
     let ia = ctx.ia();
     let agent = Agent::default().arm();
     let cno = ia.cno_with(agent);
@@ -131,7 +131,7 @@ fn cno_modify_agent_shows_in_the_query(ctx: &Ctx) {
     }
 }
 
-fn cno_modify_agent_to_none_disarms(ctx: &Ctx) {
+fn cno_modify_agent_to_none_disarms_the_cno(ctx: &Ctx) {
     let ia = ctx.ia();
     let agent = Agent::default();
     let cno = ia.cno_with(agent.arm());
@@ -165,8 +165,8 @@ fn cno_free_under_a_disabled_evd_is_in_use(ctx: &Ctx) {
     refused(dat_cno_free(cno.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_CNO_IN_USE);
 }
 
-/// Waits until a thread waits on a CNO without an EVD.
-fn await_waiter(cno: &Cno, waiter: &Blocked<(DAT_RETURN, Handle)>) {
+/// Checks that the CNO cannot be freed while the waiter waits on it.
+fn assert_waiter_prevents_free(cno: &Cno, waiter: &Blocked<(DAT_RETURN, Handle)>) {
     assert!(!waiter.is_back());
     refused(dat_cno_free(cno.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_CNO_IN_USE);
 }
@@ -175,7 +175,7 @@ fn cno_free_under_a_waiter_is_in_use(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let waiter = cno_waiter(cno.h(), DAT_TIMEOUT_INFINITE).asleep();
-    await_waiter(&cno, &waiter);
+    assert_waiter_prevents_free(&cno, &waiter);
     // Posts an event that ends the waiter's wait.
     let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
     evd.post(1);

@@ -8,29 +8,29 @@ use super::object::{expect_untriggered, next};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/events 3.6": cno_trigger_by_an_arrival_names_its_evd,
-        "spec/events 3.6": cno_trigger_not_by_a_disabled_evd,
-        "spec/events 3.6": cno_trigger_not_while_a_thread_waits_on_the_evd,
-        "spec/events 3.6": cno_trigger_not_without_a_cno,
-        "spec/events 3.6": cno_trigger_returns_each_evd_once,
-        "spec/events 3.6": cno_trigger_of_several_evds_in_their_order,
-        "spec/events 3.6": cno_trigger_skips_evds_emptied_before_the_wait,
-        "spec/events 3.6": cno_trigger_skips_evds_disabled_before_the_wait,
-        "spec/events 3.6": cno_trigger_skips_evds_detached_before_the_wait,
-        "spec/events 3.6": cno_trigger_skips_evds_freed_before_the_wait,
-        "spec/events 3.6": cno_trigger_again_while_events_are_left_by_dequeue,
-        "spec/events 3.6": cno_trigger_again_while_events_are_left_by_a_wait,
-        "spec/events 3.6": cno_trigger_not_again_for_events_left_untouched,
-        "spec/events 3.6": cno_trigger_with_one_dequeue_per_wait_loses_no_event,
-        "spec/events 2.3": cno_trigger_not_by_events_queued_before_modify_cno,
-        "spec/events 2.4": cno_trigger_not_by_events_queued_before_enable,
-        "spec/events 2.3": cno_trigger_after_modify_cno_is_for_the_new_cno_only,
-        "spec/events 2.9": cno_trigger_by_an_unwaitable_evd,
-        "spec/events 3.6": cno_trigger_is_pending_without_threshold,
-        "spec/consumers 5": cno_trigger_by_completions_of_a_connection,
-        "spec/events 3.6": cno_trigger_by_connection_requests_and_events,
-        "spec/events 3.6": cno_trigger_by_completions_comes_before_the_end_of_their_connection => pair(ended_client, ended_server),
-        "spec/events 2.3": cno_shutdown_sequence_of_programs_succeeds,
+        "spec/events 3.6": cno_wait_returns_the_evd_of_the_event,
+        "spec/events 3.6": cno_is_not_triggered_by_a_disabled_evd,
+        "spec/events 3.6": cno_is_not_triggered_while_a_thread_waits_on_the_evd,
+        "spec/events 3.6": cno_is_not_triggered_by_a_detached_evd,
+        "spec/events 3.6": cno_wait_returns_an_evd_once_for_several_events,
+        "spec/events 3.6": cno_wait_returns_evds_in_the_order_of_their_events,
+        "spec/events 3.6": cno_wait_skips_evds_emptied_before_the_wait,
+        "spec/events 3.6": cno_wait_skips_evds_disabled_before_the_wait,
+        "spec/events 3.6": cno_wait_skips_evds_detached_before_the_wait,
+        "spec/events 3.6": cno_wait_skips_evds_freed_before_the_wait,
+        "spec/events 3.6": cno_wait_returns_an_evd_again_until_dequeues_empty_it,
+        "spec/events 3.6": cno_wait_returns_an_evd_again_until_evd_waits_empty_it,
+        "spec/events 3.6": cno_wait_returns_an_evd_without_a_dequeue_only_once,
+        "spec/events 3.6": cno_wait_with_one_dequeue_per_wait_loses_no_event,
+        "spec/events 2.3": cno_is_not_triggered_by_events_queued_before_modify_cno,
+        "spec/events 2.4": cno_is_not_triggered_by_events_queued_before_enable,
+        "spec/events 2.3": cno_trigger_after_modify_cno_reaches_only_the_new_cno,
+        "spec/events 2.9": cno_is_triggered_by_an_unwaitable_evd,
+        "spec/events 3.6": cno_is_triggered_regardless_of_an_earlier_wait_threshold,
+        "spec/consumers 5": cno_is_triggered_by_send_and_receive_completions,
+        "spec/events 3.6": cno_is_triggered_by_connection_requests_and_events,
+        "spec/events 3.6": cno_wait_returns_the_completions_evd_before_the_disconnects_evd => pair(ended_client, ended_server),
+        "spec/events 2.3": cno_free_succeeds_after_detaching_the_evds_and_waiting_until_failure,
     ]
 }
 
@@ -38,7 +38,7 @@ pub(super) fn on(ia: &Ia, cno: &Cno) -> Evd {
     ia.evd_on(cno, 16, DAT_EVD_SOFTWARE_FLAG)
 }
 
-fn cno_trigger_by_an_arrival_names_its_evd(ctx: &Ctx) {
+fn cno_wait_returns_the_evd_of_the_event(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evds = [on(&ia, &cno), on(&ia, &cno), on(&ia, &cno)];
@@ -50,7 +50,7 @@ fn cno_trigger_by_an_arrival_names_its_evd(ctx: &Ctx) {
     }
 }
 
-fn cno_trigger_not_by_a_disabled_evd(ctx: &Ctx) {
+fn cno_is_not_triggered_by_a_disabled_evd(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = on(&ia, &cno);
@@ -60,7 +60,7 @@ fn cno_trigger_not_by_a_disabled_evd(ctx: &Ctx) {
     assert_eq!(drain(evd.h()).len(), 1, "the event is queued although it triggers no CNO");
 }
 
-fn cno_trigger_not_while_a_thread_waits_on_the_evd(ctx: &Ctx) {
+fn cno_is_not_triggered_while_a_thread_waits_on_the_evd(ctx: &Ctx) {
     let ia = ctx.ia();
     let agent = Agent::default();
     let cno = ia.cno_with(agent.arm());
@@ -72,7 +72,7 @@ fn cno_trigger_not_while_a_thread_waits_on_the_evd(ctx: &Ctx) {
     assert_eq!(agent.count(), 0);
 }
 
-fn cno_trigger_not_without_a_cno(ctx: &Ctx) {
+fn cno_is_not_triggered_by_a_detached_evd(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = on(&ia, &cno);
@@ -81,7 +81,7 @@ fn cno_trigger_not_without_a_cno(ctx: &Ctx) {
     expect_untriggered(&cno);
 }
 
-fn cno_trigger_returns_each_evd_once(ctx: &Ctx) {
+fn cno_wait_returns_an_evd_once_for_several_events(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = on(&ia, &cno);
@@ -92,7 +92,7 @@ fn cno_trigger_returns_each_evd_once(ctx: &Ctx) {
     expect_untriggered(&cno);
 }
 
-fn cno_trigger_of_several_evds_in_their_order(ctx: &Ctx) {
+fn cno_wait_returns_evds_in_the_order_of_their_events(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evds: Vec<Evd> = (0..5).map(|_| on(&ia, &cno)).collect();
@@ -108,8 +108,9 @@ fn cno_trigger_of_several_evds_in_their_order(ctx: &Ctx) {
 
 const ENDS: u64 = 50;
 
-/// Repeats: a message, which may be flushed, then the end of the connection. The CNO returns the EVDs in this order,
-/// whether the consumer waits already or calls later.
+/// Waits for a receive completion, which may be flushed, and then for the end of the connection. The CNO returns the
+/// two EVDs in this order. In even rounds the CNO wait begins after the connection has ended, in odd rounds it may
+/// begin earlier.
 fn ended_client(ctx: &Ctx) {
     for round in 0..ENDS {
         let conn = ctx.connect();
@@ -140,7 +141,7 @@ fn ended_server(ctx: &Ctx) {
     }
 }
 
-fn cno_trigger_skips_evds_emptied_before_the_wait(ctx: &Ctx) {
+fn cno_wait_skips_evds_emptied_before_the_wait(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let (one, other) = (on(&ia, &cno), on(&ia, &cno));
@@ -153,7 +154,7 @@ fn cno_trigger_skips_evds_emptied_before_the_wait(ctx: &Ctx) {
     expect_untriggered(&cno);
 }
 
-fn cno_trigger_skips_evds_disabled_before_the_wait(ctx: &Ctx) {
+fn cno_wait_skips_evds_disabled_before_the_wait(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let (one, other) = (on(&ia, &cno), on(&ia, &cno));
@@ -164,7 +165,7 @@ fn cno_trigger_skips_evds_disabled_before_the_wait(ctx: &Ctx) {
     expect_untriggered(&cno);
 }
 
-fn cno_trigger_skips_evds_detached_before_the_wait(ctx: &Ctx) {
+fn cno_wait_skips_evds_detached_before_the_wait(ctx: &Ctx) {
     let ia = ctx.ia();
     let (cno, elsewhere) = (ia.cno(), ia.cno());
     let (one, other, third) = (on(&ia, &cno), on(&ia, &cno), on(&ia, &cno));
@@ -178,7 +179,7 @@ fn cno_trigger_skips_evds_detached_before_the_wait(ctx: &Ctx) {
     expect_untriggered(&elsewhere);
 }
 
-fn cno_trigger_skips_evds_freed_before_the_wait(ctx: &Ctx) {
+fn cno_wait_skips_evds_freed_before_the_wait(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let (one, other) = (on(&ia, &cno), on(&ia, &cno));
@@ -189,8 +190,8 @@ fn cno_trigger_skips_evds_freed_before_the_wait(ctx: &Ctx) {
     expect_untriggered(&cno);
 }
 
-/// Each wait returns the EVD again while the EVD still has events.
-fn again_while_events_are_left(ctx: &Ctx, take: impl Fn(DAT_EVD_HANDLE) -> Option<Event>) {
+/// Each CNO wait returns the EVD again while the EVD still has events.
+fn returns_evd_again_until_it_is_empty(ctx: &Ctx, take: impl Fn(DAT_EVD_HANDLE) -> Option<Event>) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = on(&ia, &cno);
@@ -204,15 +205,15 @@ fn again_while_events_are_left(ctx: &Ctx, take: impl Fn(DAT_EVD_HANDLE) -> Optio
     expect_untriggered(&cno);
 }
 
-fn cno_trigger_again_while_events_are_left_by_dequeue(ctx: &Ctx) {
-    again_while_events_are_left(ctx, dequeue);
+fn cno_wait_returns_an_evd_again_until_dequeues_empty_it(ctx: &Ctx) {
+    returns_evd_again_until_it_is_empty(ctx, dequeue);
 }
 
-fn cno_trigger_again_while_events_are_left_by_a_wait(ctx: &Ctx) {
-    again_while_events_are_left(ctx, |evd| Some(expect_event(evd, SOON)));
+fn cno_wait_returns_an_evd_again_until_evd_waits_empty_it(ctx: &Ctx) {
+    returns_evd_again_until_it_is_empty(ctx, |evd| Some(expect_event(evd, SOON)));
 }
 
-fn cno_trigger_not_again_for_events_left_untouched(ctx: &Ctx) {
+fn cno_wait_returns_an_evd_without_a_dequeue_only_once(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let (one, other) = (on(&ia, &cno), on(&ia, &cno));
@@ -226,7 +227,7 @@ fn cno_trigger_not_again_for_events_left_untouched(ctx: &Ctx) {
 }
 
 /// A program that dequeues one event for each `dat_cno_wait`, from the EVD that the wait returned.
-fn cno_trigger_with_one_dequeue_per_wait_loses_no_event(ctx: &Ctx) {
+fn cno_wait_with_one_dequeue_per_wait_loses_no_event(ctx: &Ctx) {
     const EVENTS_PER_EVD: usize = 300;
     let ia = ctx.ia();
     let cno = ia.cno();
@@ -251,7 +252,7 @@ fn cno_trigger_with_one_dequeue_per_wait_loses_no_event(ctx: &Ctx) {
     expect_untriggered(&cno);
 }
 
-fn cno_trigger_not_by_events_queued_before_modify_cno(ctx: &Ctx) {
+fn cno_is_not_triggered_by_events_queued_before_modify_cno(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
@@ -262,7 +263,7 @@ fn cno_trigger_not_by_events_queued_before_modify_cno(ctx: &Ctx) {
     assert_eq!(next(&cno), evd.h());
 }
 
-fn cno_trigger_not_by_events_queued_before_enable(ctx: &Ctx) {
+fn cno_is_not_triggered_by_events_queued_before_enable(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = on(&ia, &cno);
@@ -274,7 +275,7 @@ fn cno_trigger_not_by_events_queued_before_enable(ctx: &Ctx) {
     assert_eq!(next(&cno), evd.h());
 }
 
-fn cno_trigger_after_modify_cno_is_for_the_new_cno_only(ctx: &Ctx) {
+fn cno_trigger_after_modify_cno_reaches_only_the_new_cno(ctx: &Ctx) {
     let ia = ctx.ia();
     let (old, new) = (ia.cno(), ia.cno());
     let evd = on(&ia, &old);
@@ -284,7 +285,7 @@ fn cno_trigger_after_modify_cno_is_for_the_new_cno_only(ctx: &Ctx) {
     assert_eq!(next(&new), evd.h());
 }
 
-fn cno_trigger_by_an_unwaitable_evd(ctx: &Ctx) {
+fn cno_is_triggered_by_an_unwaitable_evd(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = on(&ia, &cno);
@@ -294,7 +295,7 @@ fn cno_trigger_by_an_unwaitable_evd(ctx: &Ctx) {
 }
 
 /// A threshold belongs to one wait on the EVD: after that wait it does not affect triggers.
-fn cno_trigger_is_pending_without_threshold(ctx: &Ctx) {
+fn cno_is_triggered_regardless_of_an_earlier_wait_threshold(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = on(&ia, &cno);
@@ -305,7 +306,7 @@ fn cno_trigger_is_pending_without_threshold(ctx: &Ctx) {
     assert_eq!(next(&cno), evd.h());
 }
 
-fn cno_trigger_by_completions_of_a_connection(ctx: &Ctx) {
+fn cno_is_triggered_by_send_and_receive_completions(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     let (here, there) = (client.memory(64), server.memory(64));
     let cno = client.ia.cno();
@@ -329,7 +330,7 @@ fn cno_trigger_by_completions_of_a_connection(ctx: &Ctx) {
     }
 }
 
-fn cno_trigger_by_connection_requests_and_events(ctx: &Ctx) {
+fn cno_is_triggered_by_connection_requests_and_events(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let requests = ia.evd_on(&cno, 8, DAT_EVD_CR_FLAG);
@@ -351,7 +352,7 @@ fn cno_trigger_by_connection_requests_and_events(ctx: &Ctx) {
 
 /// Detaches all EVDs, then calls `dat_cno_wait` until the call fails. Each returned EVD must hold an event. Then
 /// frees the CNO.
-fn cno_shutdown_sequence_of_programs_succeeds(ctx: &Ctx) {
+fn cno_free_succeeds_after_detaching_the_evds_and_waiting_until_failure(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     ok(dat_evd_modify_cno(ia.errors(), cno.h()));

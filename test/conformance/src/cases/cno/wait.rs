@@ -15,20 +15,20 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 3.5": cno_wait_time_out_writes_a_null_evd,
         "spec/events 3.5": cno_wait_without_out_pointer_is_arg3,
         "spec/events 3.5": cno_wait_without_any_evd_blocks,
-        "spec/events 3.5": cno_wait_time_out_just_below_infinite_waits,
-        "spec/events 3.5": cno_wait_triggered_before_the_call,
-        "spec/events 3.5": cno_wait_triggered_during_the_call,
+        "spec/events 3.5": cno_wait_timeout_just_below_infinite_blocks_until_an_event,
+        "spec/events 3.5": cno_wait_returns_if_triggered_before_the_call,
+        "spec/events 3.5": cno_wait_is_ended_by_an_event,
         "spec/events 3.5": cno_wait_consumes_no_event,
         "spec/events 3.5": cno_wait_is_interrupted_by_a_signal,
         "spec/events 3.5": cno_wait_works_after_an_interruption,
         "spec/consumers 15": cno_wait_cancelled_leaves_no_waiter_behind,
-        "spec/consumers 15": cno_wait_cancelled_passes_its_trigger_on,
-        "spec/events 1.5": cno_wait_one_trigger_releases_one_of_several,
+        "spec/consumers 15": cno_wait_cancelled_does_not_consume_a_later_trigger,
+        "spec/events 1.5": cno_wait_one_trigger_releases_one_of_several_waiters,
         "spec/events 1.5": cno_wait_each_trigger_releases_one_waiter,
-        "spec/events 2.10": cno_wait_end_of_the_last_evd_releases_all,
-        "spec/events 2.10": cno_wait_end_of_one_of_two_evds_releases_no_waiter,
-        "spec/registry 6.3": cno_wait_abrupt_close_releases_all_with_a_null_evd,
-        "spec/registry 6.3": cno_wait_abrupt_close_releases_without_any_evd,
+        "spec/events 2.10": cno_wait_freeing_the_last_evd_releases_all_waiters,
+        "spec/events 2.10": cno_wait_freeing_one_of_two_evds_releases_no_waiter,
+        "spec/registry 6.3": cno_wait_abrupt_close_releases_all_waiters_with_a_null_evd,
+        "spec/registry 6.3": cno_wait_abrupt_close_releases_a_waiter_of_a_cno_without_evds,
         "spec/events 2.10": cno_wait_detaching_the_last_evd_releases_no_waiter,
     ]
 }
@@ -71,7 +71,7 @@ fn cno_wait_without_out_pointer_is_arg3(ctx: &Ctx) {
     for time in [0, DAT_TIMEOUT_INFINITE] {
         refused(dat_cno_wait(cno.h(), time, null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
     }
-    // The timed-out wait did not consume the trigger.
+    // The refused waits did not consume the trigger.
     assert_eq!(next(&cno), evd.h());
 }
 
@@ -87,7 +87,7 @@ fn cno_wait_without_any_evd_blocks(ctx: &Ctx) {
     assert_eq!(waiter.join(), (DAT_SUCCESS, Handle::of(evd.h())));
 }
 
-fn cno_wait_time_out_just_below_infinite_waits(ctx: &Ctx) {
+fn cno_wait_timeout_just_below_infinite_blocks_until_an_event(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
@@ -100,7 +100,7 @@ fn cno_wait_time_out_just_below_infinite_waits(ctx: &Ctx) {
     }
 }
 
-fn cno_wait_triggered_before_the_call(ctx: &Ctx) {
+fn cno_wait_returns_if_triggered_before_the_call(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
@@ -111,7 +111,7 @@ fn cno_wait_triggered_before_the_call(ctx: &Ctx) {
     }
 }
 
-fn cno_wait_triggered_during_the_call(ctx: &Ctx) {
+fn cno_wait_is_ended_by_an_event(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
@@ -172,7 +172,7 @@ fn cno_wait_cancelled_leaves_no_waiter_behind(ctx: &Ctx) {
     cno.free();
 }
 
-fn cno_wait_cancelled_passes_its_trigger_on(ctx: &Ctx) {
+fn cno_wait_cancelled_does_not_consume_a_later_trigger(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
@@ -182,7 +182,7 @@ fn cno_wait_cancelled_passes_its_trigger_on(ctx: &Ctx) {
     assert_eq!(waiter.join(), (DAT_SUCCESS, Handle::of(evd.h())));
 }
 
-fn cno_wait_one_trigger_releases_one_of_several(ctx: &Ctx) {
+fn cno_wait_one_trigger_releases_one_of_several_waiters(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
@@ -193,7 +193,7 @@ fn cno_wait_one_trigger_releases_one_of_several(ctx: &Ctx) {
         let at = waiters.iter().position(Blocked::is_back).expect("one waiter has returned");
         assert_eq!(waiters.swap_remove(at).join(), (DAT_SUCCESS, Handle::of(evd.h())));
         assert_eq!(waiters.iter().filter(|waiter| !waiter.is_back()).count(), left);
-        // Takes all events, so that no queued event triggers the CNO again.
+        // Dequeues all events, so that no queued event triggers the CNO again.
         drain(evd.h());
     }
 }
@@ -217,7 +217,7 @@ fn cno_wait_each_trigger_releases_one_waiter(ctx: &Ctx) {
     }
 }
 
-fn cno_wait_end_of_the_last_evd_releases_all(ctx: &Ctx) {
+fn cno_wait_freeing_the_last_evd_releases_all_waiters(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
@@ -229,7 +229,7 @@ fn cno_wait_end_of_the_last_evd_releases_all(ctx: &Ctx) {
     cno.free();
 }
 
-fn cno_wait_end_of_one_of_two_evds_releases_no_waiter(ctx: &Ctx) {
+fn cno_wait_freeing_one_of_two_evds_releases_no_waiter(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let (one, other) = (ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG), ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG));
@@ -241,7 +241,7 @@ fn cno_wait_end_of_one_of_two_evds_releases_no_waiter(ctx: &Ctx) {
     assert_eq!(waiter.join(), (DAT_SUCCESS, Handle::of(other.h())));
 }
 
-fn cno_wait_abrupt_close_releases_all_with_a_null_evd(ctx: &Ctx) {
+fn cno_wait_abrupt_close_releases_all_waiters_with_a_null_evd(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG).leak();
@@ -254,7 +254,7 @@ fn cno_wait_abrupt_close_releases_all_with_a_null_evd(ctx: &Ctx) {
     refused(untouched(|evd| dat_cno_wait(dead, 0, evd)), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_CNO);
 }
 
-fn cno_wait_abrupt_close_releases_without_any_evd(ctx: &Ctx) {
+fn cno_wait_abrupt_close_releases_a_waiter_of_a_cno_without_evds(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let waiter = cno_waiter(cno.h(), DAT_TIMEOUT_INFINITE).asleep();

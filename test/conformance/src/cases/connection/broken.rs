@@ -13,14 +13,14 @@ use super::disconnect::{cookies, is_over};
 pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/endpoints 8.4": broken_by_a_write_to_an_invalid_target,
-        "spec/endpoints 14.37": broken_with_and_without_a_poller,
+        "spec/endpoints 14.37": broken_is_reported_without_polling_the_request_evd,
         "spec/endpoints 8.4": broken_by_an_invalid_local_key,
         "spec/endpoints 8.4": broken_by_a_message_too_long,
         "spec/endpoints 4.3": broken_flushes_later_posts_in_order,
-        "spec/endpoints 8.4": broken_then_disconnect_reports_no_event,
-        "spec/endpoints 8.4": broken_then_reset_and_connect,
-        "spec/endpoints 8.5": lost_established_of_the_active_end_tears_down => local(lost_active).limit(60),
-        "spec/endpoints 14.34": lost_established_of_the_passive_end_tears_down => local(lost_passive).limit(60),
+        "spec/endpoints 8.4": broken_then_disconnect_reports_no_further_event,
+        "spec/endpoints 8.4": broken_ep_connects_again_after_a_reset,
+        "spec/endpoints 8.5": established_event_of_the_active_end_lost_by_overflow_ends_the_connection => local(lost_active).limit(60),
+        "spec/endpoints 14.34": established_event_of_the_passive_end_lost_by_overflow_ends_the_connection => local(lost_passive).limit(60),
         "spec/endpoints 13.33": connection_that_ended_before_the_first_dequeue_reports_its_end,
     ]
 }
@@ -47,7 +47,7 @@ fn broken_by_a_write_to_an_invalid_target(ctx: &Ctx) {
     is_over(&server);
 }
 
-fn broken_with_and_without_a_poller(ctx: &Ctx) {
+fn broken_is_reported_without_polling_the_request_evd(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     let memory = client.memory(64);
     write_nowhere(&client, &memory, 1);
@@ -94,7 +94,7 @@ fn broken_flushes_later_posts_in_order(ctx: &Ctx) {
     assert!(cookies(&drain(client.request.h())).is_empty());
 }
 
-fn broken_then_disconnect_reports_no_event(ctx: &Ctx) {
+fn broken_then_disconnect_reports_no_further_event(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     let memory = client.memory(64);
     write_nowhere(&client, &memory, 1);
@@ -106,7 +106,7 @@ fn broken_then_disconnect_reports_no_event(ctx: &Ctx) {
     }
 }
 
-fn broken_then_reset_and_connect(ctx: &Ctx) {
+fn broken_ep_connects_again_after_a_reset(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     for _ in 0..10 {
         let memory = client.memory(64);
@@ -136,7 +136,8 @@ fn full(ia: &Ia) -> FullConnectEvd {
     FullConnectEvd { ep, _filler: filler, events, other }
 }
 
-/// A connection whose event cannot be queued ends. Its EVD reports the overflow and remains usable.
+/// Checks that a connection whose event cannot be queued ends. The overflow event names the EP's EVD, and the EVD
+/// remains usable.
 fn ends_connection(ctx: &Ctx, ia: &Ia, full: &FullConnectEvd, connects: impl Fn(&Ep, &Ep), is_active: bool) {
     let (client, server) = if is_active { (&full.ep, &full.other.ep) } else { (&full.other.ep, &full.ep) };
     connects(client, server);
@@ -191,7 +192,7 @@ fn connection_that_ended_before_the_first_dequeue_reports_its_end(ctx: &Ctx) {
     while server.ep.state() != DAT_EP_STATE_DISCONNECTED {
         std::thread::yield_now();
     }
-    // ESTABLISHED still precedes the disconnect event, although the EP state already shows the disconnect.
+    // ESTABLISHED is queued before the disconnect event if the connection was established before it ended.
     let first = expect_event(server.events.h(), SOON);
     if first.number() == DAT_CONNECTION_EVENT_ESTABLISHED {
         server.expect(DAT_CONNECTION_EVENT_DISCONNECTED);

@@ -20,13 +20,13 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 5.4": connect_with_an_evd_of_a_closed_ia_is_invalid_handle,
         "spec/endpoints 13.32": connect_with_timeout_zero_is_arg4,
         "spec/endpoints 5.4": connect_with_timeout_zero_is_reported_before_the_missing_pz,
-        "spec/endpoints 5.4": connect_reserved_without_a_pz_is_not_ready,
+        "spec/endpoints 5.4": connect_of_a_reserved_ep_without_a_pz_is_not_ready,
         "spec/endpoints 5.4": connect_in_a_wrong_state_is_reported_before_the_quality,
         "spec/endpoints 5.4": connect_with_a_bad_quality_is_reported_before_private_data,
         "spec/endpoints 5.4": connect_refused_leaves_receives_posted,
         "spec/endpoints 5.4": connect_succeeds_immediately_after_a_refused_call,
-        "spec/endpoints 5.4": connect_does_not_write_the_address,
-        "spec/endpoints 5.4": connect_to_an_absent_host_is_unreachable => local(to_absent_host).limit(40),
+        "spec/endpoints 5.4": connect_does_not_modify_the_address,
+        "spec/endpoints 5.4": connect_to_an_absent_host_is_unreachable_or_times_out => local(to_absent_host).limit(40),
         "spec/endpoints 8.1": connect_without_a_listener_is_non_peer_rejected,
         "spec/endpoints 4.3": connect_without_a_listener_flushes_receives,
         "spec/endpoints 14.35": connect_succeeds_after_a_rejection_and_a_reset,
@@ -37,7 +37,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/consumers 6": connect_ignores_the_port_of_the_address => local(|ctx| by_address(ctx, with_a_port)),
         "spec/consumers 8": connect_to_itself_in_one_thread_succeeds,
         "spec/endpoints 13.35": connect_to_itself_returns_before_the_accept,
-        "spec/endpoints 13.1": connect_receives_posted_before_survive_into_the_connection => pair(survives_client, survives_server),
+        "spec/endpoints 13.1": connect_keeps_receives_posted_before_it => pair(survives_client, survives_server),
         "spec/endpoints 4.1": connect_send_posted_after_the_accept_arrives => pair(early_client, early_server),
         "spec/endpoints 4.3": connect_established_comes_before_data_on_one_evd => pair(merged_client, early_server),
     ];
@@ -59,12 +59,12 @@ pub(crate) fn cases() -> Vec<Case> {
     }));
     let sizes = [("too_long", 1), ("negative", DAT_COUNT::MIN), ("enormous", DAT_COUNT::MAX)];
     all.extend(sizes.map(|(word, more)| {
-        let name = format!("connect_private_data_{word}_is_arg5");
+        let name = format!("connect_private_data_size_{word}_is_arg5");
         local(move |ctx| private_data_refused(ctx, more)).named(name).proves("spec/endpoints 14.2")
     }));
-    all.extend(cases!["spec/endpoints 5.4": connect_private_data_missing_is_arg6]);
+    all.extend(cases!["spec/endpoints 5.4": connect_without_private_data_but_with_a_size_is_arg6]);
     all.extend([State::Reserved, State::Passive, State::Active, State::Connected, State::Disconnected].map(|at| {
-        let name = format!("connect_twice_{}_harms_nothing", at.word());
+        let name = format!("connect_in_state_{}_is_refused_without_effect", at.word());
         in_state(at, move |ctx, scene| twice(ctx, at, &scene)).named(name).proves("spec/endpoints 13.22")
     }));
     all
@@ -119,7 +119,7 @@ fn connect_with_timeout_zero_is_reported_before_the_missing_pz(ctx: &Ctx) {
 }
 
 /// NOTREADY is checked before the state.
-fn connect_reserved_without_a_pz_is_not_ready(ctx: &Ctx) {
+fn connect_of_a_reserved_ep_without_a_pz_is_not_ready(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let requests = conn.ia.evd(8, DAT_EVD_CR_FLAG);
     let ep = without_pz(&conn);
@@ -161,13 +161,13 @@ fn private_data_refused(ctx: &Ctx, more: DAT_COUNT) {
     expect_unconnected(&conn);
 }
 
-fn connect_private_data_missing_is_arg6(ctx: &Ctx) {
+fn connect_without_private_data_but_with_a_size_is_arg6(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     bad_arg(Call { size: 1, ..Call::to(&conn.ia, ctx.qual(0)) }.make(conn.ep.h()), 6);
     expect_unconnected(&conn);
 }
 
-/// The refused call neither posted nor flushed anything, in any state.
+/// Checks that a refused connect neither posts nor flushes work requests, in this state.
 fn twice(ctx: &Ctx, at: State, scene: &Scene) {
     if at != State::Disconnected {
         post_empty_recv(&scene.own, 1);
@@ -198,7 +198,7 @@ fn connect_succeeds_immediately_after_a_refused_call(ctx: &Ctx) {
     established(&client, &server);
 }
 
-fn connect_does_not_write_the_address(ctx: &Ctx) {
+fn connect_does_not_modify_the_address(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let address = conn.ia.address();
     let before = bytes_at(address.pointer().cast(), 28);
@@ -296,15 +296,15 @@ fn connect_to_itself_in_one_thread_succeeds(ctx: &Ctx) {
     let event = expect_event(events.h(), SOON);
     assert_eq!(event.service_point(), psp.h());
     ok(dat_cr_accept(event.arrival().cr_handle, server.h(), 0, null_mut()));
-    let mut who = [(); 2].map(|()| {
+    let mut named = [(); 2].map(|()| {
         let event = expect_event(events.h(), SOON);
         event.is(DAT_CONNECTION_EVENT_ESTABLISHED);
         event.connection().ep_handle
     });
-    who.sort();
+    named.sort();
     let mut both = [client.h(), server.h()];
     both.sort();
-    assert_eq!(who, both);
+    assert_eq!(named, both);
     ok(dat_ep_disconnect(client.h(), DAT_CLOSE_GRACEFUL_FLAG));
     for _ in 0..2 {
         expect_event(events.h(), SOON).is(DAT_CONNECTION_EVENT_DISCONNECTED);

@@ -18,16 +18,16 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 13.3": cr_accept_can_return_the_private_data_of_the_request,
         "spec/endpoints 7.2": cr_is_invalid_after_the_accept,
         "spec/endpoints 7.2": cr_is_invalid_after_the_rejection,
-        "spec/endpoints 8.1": cr_reject_is_peer_rejected => pair(client_is_rejected, server_rejects),
+        "spec/endpoints 8.1": cr_reject_is_reported_as_peer_rejected => pair(client_is_rejected, server_rejects),
         "spec/endpoints 4.3": cr_reject_flushes_the_requesters_receives,
-        "spec/endpoints 13.13": cr_reject_then_reset_and_retry,
+        "spec/endpoints 13.13": cr_reject_permits_reset_and_another_connect,
         "spec/endpoints 7.3": cr_accept_failures_leave_the_request_usable,
         "spec/endpoints 7.3": cr_accept_checks_arguments_in_order,
         "spec/endpoints 14.10": cr_accept_with_too_much_data_leaves_the_request_usable,
-        "spec/endpoints 7.3": cr_accept_into_an_ep_without_pz,
-        "spec/endpoints 7.3": cr_accept_into_an_ep_without_connect_evd,
-        "spec/consumers 10": cr_accept_again_after_the_ep_was_reset,
-        "spec/endpoints 13.36": cr_accept_of_crossed_connects => pair(client_wins, server_loses),
+        "spec/endpoints 7.3": cr_accept_into_an_ep_without_pz_keeps_the_request,
+        "spec/endpoints 7.3": cr_accept_into_an_ep_without_connect_evd_keeps_the_request,
+        "spec/consumers 10": cr_accept_succeeds_after_the_disconnected_ep_is_reset,
+        "spec/endpoints 13.36": cr_accept_of_crossed_connects_succeeds_after_rejection_and_reset => pair(client_wins, server_loses),
         "spec/consumers 11": cr_requests_can_be_accepted_in_any_order,
     ]
 }
@@ -50,7 +50,11 @@ fn cr_query_returns_the_requesters_address(ctx: &Ctx) {
     let asked = asked(ctx, &[]);
     let theirs = address_at(asked.request.param().remote_ia_address_ptr);
     let own = address_at(asked.ia.attr().ia_address_ptr);
-    assert_eq!((&theirs[..2], &theirs[4..8]), (&own[..2], &own[4..8]), "the CR has another family or host");
+    assert_eq!(
+        (&theirs[..2], &theirs[4..8]),
+        (&own[..2], &own[4..8]),
+        "the CR's remote address has another family or host than the IA"
+    );
 }
 
 /// The acceptor edits the request's private data in place and passes the same pointer to the accept.
@@ -63,7 +67,7 @@ fn cr_accept_can_return_the_private_data_of_the_request(ctx: &Ctx) {
     let event = expect_conn(client.events.h(), client.ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
     expect_data(&event.private_data(), &pattern(32, 77));
     server.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-    // The request's storage lasts as long as the connection.
+    // The memory of the request's private data remains valid as long as the connection.
     assert_eq!(bytes_at(data, 32), pattern(32, 77));
 }
 
@@ -118,7 +122,7 @@ fn cr_reject_flushes_the_requesters_receives(ctx: &Ctx) {
 }
 
 /// Like dapltest's client: reset, drain until empty, post again, connect again.
-fn cr_reject_then_reset_and_retry(ctx: &Ctx) {
+fn cr_reject_permits_reset_and_another_connect(ctx: &Ctx) {
     let ia = ctx.ia();
     let (client, server) = (Conn::on(&ia), Conn::on(&ia));
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
@@ -175,7 +179,7 @@ fn cr_accept_with_too_much_data_leaves_the_request_usable(ctx: &Ctx) {
     accepted(request, &client, &server);
 }
 
-fn cr_accept_into_an_ep_without_pz(ctx: &Ctx) {
+fn cr_accept_into_an_ep_without_pz_keeps_the_request(ctx: &Ctx) {
     let parts = crate::cases::ep::parts::Parts::new(ctx);
     let bare = crate::cases::ep::parts::without_pz(&parts);
     let PendingRequest { ia: _ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &[]);
@@ -184,7 +188,7 @@ fn cr_accept_into_an_ep_without_pz(ctx: &Ctx) {
     accepted(request, &client, &server);
 }
 
-fn cr_accept_into_an_ep_without_connect_evd(ctx: &Ctx) {
+fn cr_accept_into_an_ep_without_connect_evd_keeps_the_request(ctx: &Ctx) {
     let PendingRequest { ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &[]);
     let (pz, recv, send) = (server.pz.h(), server.recv.h(), server.request.h());
     let without_connect_evd =
@@ -194,7 +198,7 @@ fn cr_accept_into_an_ep_without_connect_evd(ctx: &Ctx) {
     accepted(request, &client, &server);
 }
 
-fn cr_accept_again_after_the_ep_was_reset(ctx: &Ctx) {
+fn cr_accept_succeeds_after_the_disconnected_ep_is_reset(ctx: &Ctx) {
     let scene = Scene::new(ctx, Disconnected);
     let ia = &scene.own.ia;
     let (requests, _psp) = silent_listener(ctx, ia, 1);

@@ -16,11 +16,11 @@ pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/endpoints 7.5": cr_handoff_to_another_psp_succeeds,
         "spec/endpoints 7.5": cr_handoff_to_an_rsp_succeeds,
-        "spec/endpoints 7.5": cr_handoff_to_the_process_of_the_requester_succeeds => pair(client_takes_it_itself, server_hands_it_back),
+        "spec/endpoints 7.5": cr_handoff_to_the_process_of_the_requester_succeeds => pair(client_receives_its_own_request, server_hands_the_request_back),
         "spec/endpoints 7.5": cr_handoff_without_a_listener_leaves_the_request_usable,
         "spec/endpoints 7.5": cr_handoff_to_qualifier_zero_leaves_the_request_usable,
-        "spec/endpoints 7.5": cr_handoff_of_no_request_is_invalid_handle,
-        "spec/endpoints 7.5": cr_handoff_returns_the_ep_of_the_rsp,
+        "spec/endpoints 7.5": cr_handoff_of_another_object_is_invalid_handle,
+        "spec/endpoints 7.5": cr_handoff_returns_the_rsp_ep_to_unconnected,
         "spec/endpoints 7.5": cr_handoff_twice_succeeds,
     ]
 }
@@ -51,7 +51,7 @@ fn cr_handoff_to_an_rsp_succeeds(ctx: &Ctx) {
 }
 
 /// The requester's own process listens at the handoff's destination, so the process receives its own request.
-fn client_takes_it_itself(ctx: &Ctx) {
+fn client_receives_its_own_request(ctx: &Ctx) {
     let ia = ctx.ia();
     let (client, server) = (Conn::on(&ia), Conn::on(&ia));
     let (requests, _psp) = silent_listener(ctx, &ia, 1);
@@ -65,7 +65,7 @@ fn client_takes_it_itself(ctx: &Ctx) {
     is_over(&server);
 }
 
-fn server_hands_it_back(ctx: &Ctx) {
+fn server_hands_the_request_back(ctx: &Ctx) {
     let ia = ctx.ia();
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
     ctx.send_address(&ia);
@@ -88,14 +88,14 @@ fn cr_handoff_to_qualifier_zero_leaves_the_request_usable(ctx: &Ctx) {
     accepted(request, &client, &server);
 }
 
-fn cr_handoff_of_no_request_is_invalid_handle(ctx: &Ctx) {
+fn cr_handoff_of_another_object_is_invalid_handle(ctx: &Ctx) {
     let asked = asked(ctx, &[]);
     for handle in [DAT_HANDLE_NULL, asked.psp.h(), asked.client.ep.h()] {
         bad_handle(dat_cr_handoff(handle, ctx.qual(0)), DAT_INVALID_HANDLE_CR);
     }
 }
 
-fn cr_handoff_returns_the_ep_of_the_rsp(ctx: &Ctx) {
+fn cr_handoff_returns_the_rsp_ep_to_unconnected(ctx: &Ctx) {
     let mut scene = Scene::new(ctx, Passive);
     let (requests, _psp) = silent_listener(ctx, &scene.own.ia, 1);
     ok(dat_cr_handoff(scene.request.take().expect("the request is pending").leak(), ctx.qual(1)));

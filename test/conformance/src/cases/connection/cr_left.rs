@@ -21,7 +21,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 4.4": cr_accept_of_the_rsp_ep_after_the_requester_disconnected_is_accept_completion_error,
         "spec/endpoints 4.4": cr_accept_after_the_requester_freed_its_ep_is_accept_completion_error,
         "spec/endpoints 4.4": cr_accept_after_the_requester_timed_out_is_accept_completion_error,
-        "spec/endpoints 4.4": cr_accept_completion_error_ep_connects_again_after_a_reset,
+        "spec/endpoints 4.4": cr_accept_completion_error_permits_reset_and_another_connect,
     ]
 }
 
@@ -94,7 +94,7 @@ fn cr_accept_after_the_requester_timed_out_is_accept_completion_error(ctx: &Ctx)
     client.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
 }
 
-fn cr_accept_completion_error_ep_connects_again_after_a_reset(ctx: &Ctx) {
+fn cr_accept_completion_error_permits_reset_and_another_connect(ctx: &Ctx) {
     let PendingRequest { ia, requests, psp: _psp, server, client, request } = left(ctx);
     request.accept(&server.ep);
     server.expect(DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR);

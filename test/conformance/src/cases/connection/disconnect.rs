@@ -10,25 +10,25 @@ use crate::kit::*;
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "spec/consumers 13": disconnect_of_one_side_is_reported_to_both => pair(each_disconnects, each_gets_event),
-        "spec/endpoints 13.5": disconnect_graceful_both_get_an_event => pair(each_disconnects_gracefully, each_gets_event),
+        "spec/endpoints 13.5": disconnect_graceful_is_reported_to_both => pair(each_disconnects_gracefully, each_gets_event),
         "spec/endpoints 5.6": disconnect_by_the_passive_side_ends_both => pair(each_gets_event, each_disconnects),
         "spec/endpoints 5.6": disconnect_graceful_by_the_passive_side_ends_both => pair(each_gets_event, each_disconnects_gracefully),
         "spec/endpoints 13.6": disconnect_concurrent_abrupt_abrupt_ends_both => pair(|c| at_once(c, 0), |c| at_once(c, 0)),
         "spec/endpoints 13.6": disconnect_concurrent_graceful_graceful_ends_both => pair(|c| at_once(c, 1), |c| at_once(c, 1)),
         "spec/endpoints 13.6": disconnect_concurrent_abrupt_graceful_ends_both => pair(|c| at_once(c, 0), |c| at_once(c, 1)),
         "spec/endpoints 13.6": disconnect_concurrent_two_hundred_times_ends_both => pair(at_once_often_client, at_once_often_server).limit(60),
-        "spec/endpoints 5.6": disconnect_twice_is_success_without_event,
+        "spec/endpoints 5.6": disconnect_twice_succeeds_without_a_second_event,
         "spec/endpoints 13.21": disconnect_default_is_abrupt,
         "spec/endpoints 5.6": disconnect_with_another_flag_counts_as_graceful,
         "spec/endpoints 5.6": disconnect_unconnected_flushes_receives_in_order,
-        "spec/endpoints 5.6": disconnect_unconnected_graceful_flushes_too,
+        "spec/endpoints 5.6": disconnect_unconnected_graceful_flushes_receives,
         "spec/endpoints 5.6": disconnect_unconnected_posts_one_event_and_stays_unconnected,
         "spec/endpoints 5.6": disconnect_unconnected_without_connect_evd_only_flushes,
-        "spec/endpoints 5.6": disconnect_unconnected_then_connects => local(unconnected_then_connects),
-        "spec/endpoints 5.6": disconnect_graceful_lets_requests_finish => pair(drains_client, drains_server),
+        "spec/endpoints 5.6": disconnect_unconnected_permits_a_later_connect => local(unconnected_then_connects),
+        "spec/endpoints 5.6": disconnect_graceful_completes_posted_requests => pair(drains_client, drains_server),
         "spec/endpoints 5.6": disconnect_graceful_waits_for_a_receive_of_the_peer,
         "spec/endpoints 5.6": disconnect_graceful_keeps_receives_until_the_end,
-        "spec/endpoints 5.6": disconnect_abrupt_cuts_a_graceful_one_short,
+        "spec/endpoints 5.6": disconnect_abrupt_ends_a_graceful_disconnect,
         "spec/endpoints 4.3": disconnect_flushes_receives_in_order,
         "spec/endpoints 4.3": disconnect_flushes_receives_of_the_peer_in_order,
         "spec/endpoints 4.3": disconnect_abrupt_flushes_requests_in_order,
@@ -36,22 +36,22 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 4.3": disconnect_abrupt_has_flushed_when_it_returns,
         "spec/endpoints 4.3": disconnected_ep_accepts_and_flushes_posts,
         "spec/endpoints 4.3": disconnect_pending_connect_flushes_receives,
-        "spec/endpoints 5.6": disconnect_of_many_in_a_row_queues_one_event_each,
+        "spec/endpoints 5.6": disconnect_of_many_eps_queues_one_event_each,
         "spec/endpoints 14.6": disconnect_pending_connect_is_reported_to_the_peer => pair(client_gives_up, server_accepts_too_late),
         "spec/endpoints 14.6": disconnect_pending_accept_is_reported_to_the_peer => pair(client_gets_disconnected, server_disconnects_in_cmp).only_two(),
         "spec/endpoints 14.6": free_pending_accept_is_reported_to_the_peer => pair(client_gets_disconnected, server_frees_in_cmp).only_two(),
-        "spec/endpoints 4.1": connect_pending_accept_holds_a_send_until_established => pair(held_client, held_server).only_two(),
-        "spec/endpoints 4.3": connect_pending_accept_disconnect_flushes_its_posts => pair(client_gets_disconnected, server_flushes_held).only_two(),
+        "spec/endpoints 4.1": pending_accept_holds_sends_until_established => pair(held_client, held_server).only_two(),
+        "spec/endpoints 4.3": disconnect_pending_accept_flushes_posted_sends => pair(client_gets_disconnected, server_flushes_held).only_two(),
         "spec/endpoints 5.8": free_connected_disconnects_the_peer => pair(client_frees, each_gets_event),
     ];
     all.extend([Active, Completing, Connected, Disconnecting].map(|at| {
-        let name = format!("disconnect_{}_flushes_all_then_it_is_over", at.word());
+        let name = format!("disconnect_in_state_{}_flushes_receives_and_reports_the_end", at.word());
         in_state(at, move |_ctx, scene| flushes_all(at, &scene)).named(name).proves("spec/endpoints 4.3")
     }));
     all
 }
 
-/// Whether the EP has neither receives nor requests posted.
+/// Returns whether the EP has no receive posted, and whether it has no request posted.
 #[track_caller]
 pub(crate) fn idle(conn: &Conn) -> (bool, bool) {
     let (mut recv, mut request) = (77, 77);
@@ -149,7 +149,7 @@ fn at_once_again(ctx: &Ctx, conn: &Conn, round: u32) {
     ctx.meet();
 }
 
-fn disconnect_twice_is_success_without_event(ctx: &Ctx) {
+fn disconnect_twice_succeeds_without_a_second_event(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     client.disconnect();
     is_over(&server);
@@ -162,7 +162,8 @@ fn disconnect_twice_is_success_without_event(ctx: &Ctx) {
     }
 }
 
-/// While a send waits for a receive, a graceful disconnect leads to DISCONNECT_PENDING.
+/// An abrupt disconnect ends at once. A graceful disconnect would stay in DISCONNECT_PENDING, because the send waits
+/// for a receive.
 fn disconnect_default_is_abrupt(ctx: &Ctx) {
     let (client, _server) = ctx.loopback();
     post_empty_send(&client, 1);
@@ -194,7 +195,7 @@ fn disconnect_unconnected_flushes_receives_in_order(ctx: &Ctx) {
     assert!(events.iter().all(|event| event.dto().ep_handle == conn.ep.h()));
 }
 
-fn disconnect_unconnected_graceful_flushes_too(ctx: &Ctx) {
+fn disconnect_unconnected_graceful_flushes_receives(ctx: &Ctx) {
     let conn = unconnected(ctx);
     disconnect(&conn, DAT_CLOSE_GRACEFUL_FLAG);
     assert_eq!(cookies(&drain(conn.recv.h())), [1, 2, 3, 4, 5]);
@@ -276,7 +277,7 @@ fn disconnect_graceful_keeps_receives_until_the_end(ctx: &Ctx) {
     expect_flushed(&client.recv, [1]);
 }
 
-fn disconnect_abrupt_cuts_a_graceful_one_short(ctx: &Ctx) {
+fn disconnect_abrupt_ends_a_graceful_disconnect(ctx: &Ctx) {
     let scene = Scene::new(ctx, Disconnecting);
     disconnect(&scene.own, DAT_CLOSE_ABRUPT_FLAG);
     is_over(&scene.own);
@@ -328,7 +329,6 @@ fn disconnect_abrupt_has_flushed_when_it_returns(ctx: &Ctx) {
     assert_eq!(cookies(&drain(client.request.h())), [4, 5, 6]);
 }
 
-/// A receive posted after the disconnect completes after all work posted before.
 fn disconnected_ep_accepts_and_flushes_posts(ctx: &Ctx) {
     let scene = Scene::new(ctx, Disconnected);
     for id in 1..=50 {
@@ -349,7 +349,7 @@ fn disconnect_pending_connect_flushes_receives(ctx: &Ctx) {
 }
 
 /// Like an MPI library at finalize: all disconnects first, then all events.
-fn disconnect_of_many_in_a_row_queues_one_event_each(ctx: &Ctx) {
+fn disconnect_of_many_eps_queues_one_event_each(ctx: &Ctx) {
     let ia = ctx.ia();
     let setups = (0..12).map(|qual| Setup { qual, ..Setup::default() });
     let pairs: Vec<(Conn, Conn)> = setups.map(|setup| ctx.loopback_with(&ia, &setup)).collect();
@@ -374,7 +374,7 @@ fn client_gives_up(ctx: &Ctx) {
     expect_nothing(conn.events.h());
 }
 
-/// Answers a request whose requester has ended.
+/// Accepts a request whose requester has ended. Checks the ACCEPT_COMPLETION_ERROR event and the flushed receive.
 #[track_caller]
 pub(super) fn is_accepted_too_late(conn: &Conn, request: Request) {
     post_empty_recv(conn, 1);

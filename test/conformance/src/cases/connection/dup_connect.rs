@@ -10,18 +10,18 @@ use super::call::{expect_unconnected, without_connect_evd, without_pz};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/endpoints 5.5": dup_connect_of_no_endpoint_is_invalid_handle,
+        "spec/endpoints 5.5": dup_connect_of_another_object_is_invalid_handle,
         "spec/endpoints 5.5": dup_connect_with_timeout_zero_is_arg3,
-        "spec/endpoints 5.5": dup_connect_reports_the_dup_before_the_endpoint,
+        "spec/endpoints 5.5": dup_connect_checks_the_duplicated_ep_first,
         "spec/endpoints 5.5": dup_connect_of_an_endpoint_without_a_pz_is_not_ready,
-        "spec/endpoints 5.5": dup_connect_with_a_bad_quality,
+        "spec/endpoints 5.5": dup_connect_with_a_bad_quality_is_not_supported,
         "spec/endpoints 14.32": dup_connect_with_too_much_private_data_is_arg4,
         "spec/endpoints 14.32": dup_connect_with_a_size_and_no_data_is_arg5,
         "spec/endpoints 5.5": dup_connect_reaches_the_listener_of_the_duplicated_ep,
         "spec/endpoints 5.5": dup_connect_carries_private_data,
-        "spec/endpoints 5.5": dup_connect_of_a_wide_qualifier,
+        "spec/endpoints 5.5": dup_connect_reaches_a_qualifier_above_32_bits,
         "spec/endpoints 5.5": dup_connect_of_a_passive_ep_finds_no_listener,
-        "spec/endpoints 5.5": dup_connect_of_itself_is_a_wrong_state,
+        "spec/endpoints 5.5": dup_connect_of_itself_is_an_invalid_state,
     ]
 }
 
@@ -30,7 +30,7 @@ fn dup(ep: &Ep, like: DAT_EP_HANDLE, timeout: DAT_TIMEOUT, qos: DAT_QOS) -> DAT_
     dat_ep_dup_connect(ep.h(), like, timeout, 0, null_mut(), qos)
 }
 
-fn dup_connect_of_no_endpoint_is_invalid_handle(ctx: &Ctx) {
+fn dup_connect_of_another_object_is_invalid_handle(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     for handle in [DAT_HANDLE_NULL, conn.pz.h(), conn.events.h(), from_ref(&conn.ep).cast_mut().cast()] {
         bad_handle(dup(&conn.ep, handle, DAT_TIMEOUT_INFINITE, DAT_QOS_BEST_EFFORT), DAT_INVALID_HANDLE_EP);
@@ -40,14 +40,14 @@ fn dup_connect_of_no_endpoint_is_invalid_handle(ctx: &Ctx) {
 
 fn dup_connect_with_timeout_zero_is_arg3(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
-    // The attributes are checked before the state of the EP to copy.
+    // The timeout is checked before the state of the EP to duplicate.
     bad_arg(dup(&conn.ep, conn.ep.h(), 0, DAT_QOS_BEST_EFFORT), 3);
     let (client, _server) = ctx.loopback_with(&conn.ia, &Setup::default());
     bad_arg(dup(&conn.ep, client.ep.h(), 0, DAT_QOS_BEST_EFFORT), 3);
     expect_unconnected(&conn);
 }
 
-fn dup_connect_reports_the_dup_before_the_endpoint(ctx: &Ctx) {
+fn dup_connect_checks_the_duplicated_ep_first(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let code = dup(&without_connect_evd(&conn), conn.ep.h(), DAT_TIMEOUT_INFINITE, DAT_QOS_BEST_EFFORT);
     refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_UNCONNECTED);
@@ -62,7 +62,7 @@ fn dup_connect_of_an_endpoint_without_a_pz_is_not_ready(ctx: &Ctx) {
     ep.expect_state(DAT_EP_STATE_UNCONNECTED);
 }
 
-fn dup_connect_with_a_bad_quality(ctx: &Ctx) {
+fn dup_connect_with_a_bad_quality_is_not_supported(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let (client, _server) = ctx.loopback_with(&conn.ia, &Setup::default());
     let code = dup(&conn.ep, client.ep.h(), DAT_TIMEOUT_INFINITE, DAT_QOS_LOW_LATENCY);
@@ -91,7 +91,7 @@ fn dup_connect_with_a_size_and_no_data_is_arg5(ctx: &Ctx) {
     expect_unconnected(&conn);
 }
 
-/// Connects to this qualifier, then duplicates the connection. Returns the private data of the second request.
+/// Connects to the qualifier, then duplicates the connection. Returns the private data of the second request.
 #[track_caller]
 fn second_like_it(ctx: &Ctx, qual: DAT_CONN_QUAL, data: &[u8]) -> Vec<u8> {
     let ia = ctx.ia();
@@ -124,7 +124,7 @@ fn dup_connect_carries_private_data(ctx: &Ctx) {
     assert_eq!(second_like_it(ctx, ctx.qual(0), &data), data);
 }
 
-fn dup_connect_of_a_wide_qualifier(ctx: &Ctx) {
+fn dup_connect_reaches_a_qualifier_above_32_bits(ctx: &Ctx) {
     second_like_it(ctx, ctx.qual(0) + (3 << 40), &[]);
 }
 
@@ -136,7 +136,7 @@ fn dup_connect_of_a_passive_ep_finds_no_listener(ctx: &Ctx) {
     conn.expect(DAT_CONNECTION_EVENT_NON_PEER_REJECTED);
 }
 
-fn dup_connect_of_itself_is_a_wrong_state(ctx: &Ctx) {
+fn dup_connect_of_itself_is_an_invalid_state(ctx: &Ctx) {
     let (client, _server) = ctx.loopback();
     let code = dup(&client.ep, client.ep.h(), DAT_TIMEOUT_INFINITE, DAT_QOS_BEST_EFFORT);
     refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_CONNECTED);

@@ -34,17 +34,17 @@ fn many_client(ctx: &Ctx) {
     for ep in eps.values() {
         ok(Call { address: Some(address.clone()), ..Call::to(&ia, ctx.qual(0)) }.make(ep.h()));
     }
-    let mut stood = 0;
+    let mut established = 0;
     while !eps.is_empty() {
         let event = expect_event(events.h(), SOON);
         if event.number() == DAT_CONNECTION_EVENT_ESTABLISHED {
-            stood += 1;
+            established += 1;
             ok(dat_ep_disconnect(event.connection().ep_handle, DAT_CLOSE_DEFAULT));
         } else {
             take_ended(&event, &mut eps).free();
         }
     }
-    assert_eq!(stood, COUNT, "a connection was never established");
+    assert_eq!(established, COUNT, "a connection was never established");
     expect_nothing(events.h());
     events.free();
     ctx.meet();
@@ -69,16 +69,16 @@ fn many_server(ctx: &Ctx) {
         Request::arrives(&requests).accept(&ep);
         eps.insert(ep.h(), ep);
     }
-    let mut stood = 0;
+    let mut established = 0;
     while !eps.is_empty() {
         let event = expect_event(events.h(), SOON);
         if event.number() == DAT_CONNECTION_EVENT_ESTABLISHED {
-            stood += 1;
+            established += 1;
         } else {
             take_ended(&event, &mut eps).free();
         }
     }
-    assert_eq!(stood, COUNT, "a connection was never established");
+    assert_eq!(established, COUNT, "a connection was never established");
     psp.free();
     requests.free();
     expect_nothing(events.h());

@@ -27,6 +27,6 @@ pub(super) fn carries(client: &Conn, server: &Conn) {
 
 /// Checks that no program listens on the qualifier.
 #[track_caller]
-pub(super) fn is_deserted(ia: &Ia, qual: DAT_CONN_QUAL) {
+pub(super) fn expect_no_listener(ia: &Ia, qual: DAT_CONN_QUAL) {
     requester(ia, qual).expect(DAT_CONNECTION_EVENT_NON_PEER_REJECTED);
 }

@@ -11,24 +11,24 @@ use super::disconnect::is_over;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/consumers 9": cr_query_data_is_aligned_and_zero_behind,
+        "spec/consumers 9": cr_query_private_data_is_aligned_and_zero_padded,
         "spec/endpoints 13.12": private_data_is_absent_in_the_passive_established_event => pair(client_sends_48, server_takes_48),
         "spec/endpoints 8.3": private_data_is_absent_in_failure_events,
         "spec/endpoints 9.3": private_data_is_copied_before_the_call_returns,
         "spec/consumers 9": private_data_limit_is_at_least_64_bytes,
         "spec/endpoints 9.2": private_data_of_an_accept_of_the_maximum_length_arrives,
-        "spec/endpoints 9.2": private_data_of_the_next_connection_has_no_leftovers,
+        "spec/endpoints 9.2": private_data_contains_no_bytes_of_an_earlier_connection,
     ];
     let sizes = [0, 1, 4, 8, 30, 32, 36, 48, 63, 64];
     all.extend(sizes.map(|size| {
-        let name = format!("private_data_of_{size}_bytes_both_ways");
+        let name = format!("private_data_of_{size}_bytes_arrives_in_both_directions");
         let case = pair(move |ctx| sends(ctx, size), move |ctx| answers(ctx, size));
         case.named(name).proves("spec/endpoints 9.2")
     }));
     all
 }
 
-fn cr_query_data_is_aligned_and_zero_behind(ctx: &Ctx) {
+fn cr_query_private_data_is_aligned_and_zero_padded(ctx: &Ctx) {
     let asked = asked(ctx, &pattern(5, 9));
     let param = asked.request.param();
     assert_eq!(param.private_data.addr() % 8, 0);
@@ -120,7 +120,7 @@ fn private_data_of_an_accept_of_the_maximum_length_arrives(ctx: &Ctx) {
 }
 
 /// A long reply, then a short reply into the same EP.
-fn private_data_of_the_next_connection_has_no_leftovers(ctx: &Ctx) {
+fn private_data_contains_no_bytes_of_an_earlier_connection(ctx: &Ctx) {
     let ia = ctx.ia();
     let (client, server) = (Conn::on(&ia), Conn::on(&ia));
     let (requests, _psp) = silent_listener(ctx, &ia, 0);

@@ -19,22 +19,22 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 6.1": psp_create_requires_the_cr_flag,
         "spec/endpoints 6.1": psp_create_with_unknown_flags_is_arg4,
         "spec/endpoints 13.32": psp_create_with_qualifier_zero_is_arg2,
-        "spec/endpoints 6.1": psp_create_twice_on_an_ia_is_in_use_with_the_class,
+        "spec/endpoints 6.1": psp_create_twice_on_an_ia_returns_in_use_with_the_error_class,
         "spec/endpoints 6.1": psp_create_at_the_qualifier_of_an_rsp_returns_a_code_without_class,
         "spec/endpoints 6.1": psp_create_at_the_qualifier_of_another_ia_returns_a_code_without_class,
         "spec/endpoints 6.1": psp_create_at_the_qualifier_of_another_process_returns_a_code_without_class => pair(client_clashes, listens).only_two(),
         "spec/endpoints 6.1": psp_create_accepts_an_evd_of_another_ia,
-        "spec/endpoints 6.1": psp_create_again_after_the_free,
-        "spec/endpoints 13.38": psp_create_of_the_next_qualifier_succeeds_after_a_clash,
+        "spec/endpoints 6.1": psp_create_reuses_a_freed_qualifier,
+        "spec/endpoints 13.38": psp_create_returns_in_use_at_each_used_qualifier,
         "spec/consumers 6": psp_qualifiers_are_64_bits_wide,
-        "spec/consumers 6": psp_greatest_qualifiers_can_be_connected_to => local(greatest_qualifiers),
+        "spec/consumers 6": psp_at_a_qualifier_with_the_highest_bit_can_be_connected_to => local(greatest_qualifiers),
         "spec/endpoints 6.4": psp_query_returns_all_for_any_mask,
         "spec/endpoints 6.4": psp_query_without_out_pointer_is_arg3,
-        "spec/endpoints 6.2": psp_create_any_is_small_and_not_zero,
+        "spec/endpoints 6.2": psp_create_any_returns_a_qualifier_from_1024_to_65535,
         "spec/endpoints 6.2": psp_create_any_can_be_connected_to,
-        "spec/endpoints 6.2": psp_create_any_a_hundred_times_gives_a_hundred,
-        "spec/endpoints 14.12": psp_create_any_from_many_threads,
-        "spec/endpoints 6.2": psp_create_any_without_pointers_is_arg5_then_arg2,
+        "spec/endpoints 6.2": psp_create_any_a_hundred_times_returns_distinct_qualifiers,
+        "spec/endpoints 14.12": psp_create_any_from_many_threads_returns_distinct_qualifiers,
+        "spec/endpoints 6.2": psp_create_any_checks_the_psp_pointer_before_the_qualifier_pointer,
         "spec/endpoints 6.2": psp_create_any_requires_the_cr_flag,
         "spec/endpoints 6.2": psp_create_any_with_unknown_flags_is_arg4,
         "spec/endpoints 6.2": psp_create_any_refused_writes_nothing,
@@ -62,7 +62,7 @@ fn psp_create_without_out_pointer_is_arg5(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, wrong) = (cr_evd(&ia), ia.evd(8, DAT_EVD_DTO_FLAG));
     bad_arg(dat_psp_create(ia.h(), ctx.qual(0), evd.h(), DAT_PSP_CONSUMER_FLAG, null_mut()), 5);
-    // The parameter's null check comes before the checks of the EVD and of all other arguments.
+    // The out pointer is checked before the EVD's flags and the remaining arguments.
     bad_arg(dat_psp_create(ia.h(), 0, wrong.h(), 9, null_mut()), 5);
 }
 
@@ -88,7 +88,7 @@ fn psp_create_with_qualifier_zero_is_arg2(ctx: &Ctx) {
     bad_arg(create(&ia, 0, evd.h(), DAT_PSP_CONSUMER_FLAG), 2);
 }
 
-fn psp_create_twice_on_an_ia_is_in_use_with_the_class(ctx: &Ctx) {
+fn psp_create_twice_on_an_ia_returns_in_use_with_the_error_class(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, _psp) = silent_listener(ctx, &ia, 0);
     let code = create(&ia, ctx.qual(0), evd.h(), DAT_PSP_CONSUMER_FLAG);
@@ -140,7 +140,7 @@ fn psp_create_accepts_an_evd_of_another_ia(ctx: &Ctx) {
     client.expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
 }
 
-fn psp_create_again_after_the_free(ctx: &Ctx) {
+fn psp_create_reuses_a_freed_qualifier(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = cr_evd(&ia);
     for _ in 0..100 {
@@ -148,8 +148,8 @@ fn psp_create_again_after_the_free(ctx: &Ctx) {
     }
 }
 
-/// Searches for a free port like programs do: after each conflict, the next number.
-fn psp_create_of_the_next_qualifier_succeeds_after_a_clash(ctx: &Ctx) {
+/// Searches for a free qualifier as programs do: after each conflict, the next number.
+fn psp_create_returns_in_use_at_each_used_qualifier(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = cr_evd(&ia);
     let all: Vec<Psp> = (0..8).map(|n| ia.psp(ctx.qual(n), &evd)).collect();
@@ -216,11 +216,11 @@ pub(super) fn any(ia: &Ia, evd: &Evd) -> (DAT_CONN_QUAL, Psp) {
     (qual, Psp::own(psp))
 }
 
-fn psp_create_any_is_small_and_not_zero(ctx: &Ctx) {
+fn psp_create_any_returns_a_qualifier_from_1024_to_65535(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = cr_evd(&ia);
     let (qual, psp) = any(&ia, &evd);
-    assert!((1024..=0xffff).contains(&qual), "qualifier {qual} does not fit into 16 bits");
+    assert!((1024..=0xffff).contains(&qual), "qualifier {qual} is not between 1024 and 65535");
     let param: DAT_PSP_PARAM = filled(|out| dat_psp_query(psp.h(), DAT_PSP_FIELD_ALL, out));
     assert_eq!(param.conn_qual, qual);
 }
@@ -236,14 +236,14 @@ fn psp_create_any_can_be_connected_to(ctx: &Ctx) {
     established(&client, &server);
 }
 
-fn psp_create_any_a_hundred_times_gives_a_hundred(ctx: &Ctx) {
+fn psp_create_any_a_hundred_times_returns_distinct_qualifiers(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = cr_evd(&ia);
     let all: Vec<(DAT_CONN_QUAL, Psp)> = (0..100).map(|_| any(&ia, &evd)).collect();
     assert_eq!(all.iter().map(|(qual, _)| *qual).collect::<BTreeSet<_>>().len(), 100);
 }
 
-fn psp_create_any_from_many_threads(ctx: &Ctx) {
+fn psp_create_any_from_many_threads_returns_distinct_qualifiers(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = cr_evd(&ia);
     let all: Vec<(DAT_CONN_QUAL, Psp)> = std::thread::scope(|scope| {
@@ -254,7 +254,7 @@ fn psp_create_any_from_many_threads(ctx: &Ctx) {
     assert_eq!(all.iter().map(|(qual, _)| *qual).collect::<BTreeSet<_>>().len(), 80);
 }
 
-fn psp_create_any_without_pointers_is_arg5_then_arg2(ctx: &Ctx) {
+fn psp_create_any_checks_the_psp_pointer_before_the_qualifier_pointer(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = cr_evd(&ia);
     let mut psp = DAT_HANDLE_NULL;

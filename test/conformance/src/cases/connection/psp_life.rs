@@ -9,14 +9,14 @@ use crate::cases::ep::scene::{Request, Scene, full_evd, silent_listener};
 use crate::kit::*;
 
 use super::disconnect::is_over;
-use super::points::{carries, cr_evd, is_deserted, requester};
+use super::points::{carries, cr_evd, expect_no_listener, requester};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/endpoints 6.1": psp_provider_flag_is_queried_back,
-        "spec/endpoints 6.1": psp_provider_flag_makes_an_ep_per_request => local(makes_eps).needs(Need::ProviderEp),
+        "spec/endpoints 6.1": psp_provider_flag_is_returned_by_the_query,
+        "spec/endpoints 6.1": psp_provider_flag_creates_an_ep_per_request => local(makes_eps).needs(Need::ProviderEp),
         "spec/endpoints 7.4": psp_provider_flag_ep_is_freed_by_the_rejection => local(made_ep_goes).needs(Need::ProviderEp),
-        "spec/endpoints 13.2": psp_events_carry_its_handle_and_qualifier,
+        "spec/endpoints 13.2": psp_request_events_carry_its_handle_and_qualifier,
         "spec/endpoints 6.3": psp_free_twice_is_invalid_handle,
         "spec/endpoints 6.3": psp_free_releases_the_evd_immediately,
         "spec/endpoints 14.11": psp_free_stops_listening_immediately,
@@ -24,8 +24,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 6.3": psp_free_leaves_requests_rejectable,
         "spec/endpoints 13.8": psp_free_keeps_established_connections,
         "spec/endpoints 6.3": psp_free_before_established_keeps_the_connection,
-        "spec/endpoints 6.3": psp_free_then_listen_again_beside_a_live_connection,
-        "spec/endpoints 13.28": psp_free_then_the_evd_with_requests_on_their_way,
+        "spec/endpoints 6.3": psp_free_permits_a_new_psp_beside_a_connection,
+        "spec/endpoints 13.28": psp_free_with_requests_in_transit_ends_each_connect_once,
         "spec/endpoints 6.1": psp_full_evd_rejects_requests_and_reports_the_overflow => local(full_evd_refuses).limit(40),
         "spec/endpoints 14.15": psp_full_evd_works_again_after_a_drain => local(full_evd_works_again).limit(40),
     ]
@@ -35,7 +35,7 @@ fn makes(ctx: &Ctx, ia: &Ia, evd: &Evd) -> Psp {
     Psp::own(filled(|out| dat_psp_create(ia.h(), ctx.qual(0), evd.h(), DAT_PSP_PROVIDER_FLAG, out)))
 }
 
-fn psp_provider_flag_is_queried_back(ctx: &Ctx) {
+fn psp_provider_flag_is_returned_by_the_query(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = cr_evd(&ia);
     let psp = makes(ctx, &ia, &evd);
@@ -66,7 +66,7 @@ fn made_ep_goes(ctx: &Ctx) {
     bad_handle(dat_ep_free(scene.ep()), DAT_INVALID_HANDLE_EP);
 }
 
-fn psp_events_carry_its_handle_and_qualifier(ctx: &Ctx) {
+fn psp_request_events_carry_its_handle_and_qualifier(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, psp) = silent_listener(ctx, &ia, 3);
     let _client = requester(&ia, ctx.qual(3));
@@ -110,7 +110,7 @@ fn psp_free_stops_listening_immediately(ctx: &Ctx) {
     let (evd, psp) = silent_listener(ctx, &ia, 0);
     let _ends = connected(ctx, &ia, &evd);
     psp.free();
-    is_deserted(&ia, ctx.qual(0));
+    expect_no_listener(&ia, ctx.qual(0));
     expect_nothing(evd.h());
 }
 
@@ -158,7 +158,7 @@ fn psp_free_before_established_keeps_the_connection(ctx: &Ctx) {
     established(&client, &server);
 }
 
-fn psp_free_then_listen_again_beside_a_live_connection(ctx: &Ctx) {
+fn psp_free_permits_a_new_psp_beside_a_connection(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, psp) = silent_listener(ctx, &ia, 0);
     let (client, server) = connected(ctx, &ia, &evd);
@@ -173,7 +173,7 @@ fn psp_free_then_listen_again_beside_a_live_connection(ctx: &Ctx) {
 }
 
 /// A request that arrives after the free finds no listener, and its requester gets an event.
-fn psp_free_then_the_evd_with_requests_on_their_way(ctx: &Ctx) {
+fn psp_free_with_requests_in_transit_ends_each_connect_once(ctx: &Ctx) {
     let ia = ctx.ia();
     for _ in 0..20 {
         let (evd, psp) = silent_listener(ctx, &ia, 0);
@@ -196,7 +196,7 @@ fn full_evd_refuses(ctx: &Ctx) {
     let pz = ia.pz();
     let (evd, _filler) = full_evd(&ia, &pz, DAT_EVD_CR_FLAG);
     let _psp = ia.psp(ctx.qual(0), &evd);
-    is_deserted(&ia, ctx.qual(0));
+    expect_no_listener(&ia, ctx.qual(0));
     let event = expect_event(ia.errors(), SOON);
     event.is(DAT_ASYNC_ERROR_EVD_OVERFLOW);
     assert_eq!(event.asynchronous().dat_handle, evd.h());
@@ -208,7 +208,7 @@ fn full_evd_works_again(ctx: &Ctx) {
     let pz = ia.pz();
     let (evd, _filler) = full_evd(&ia, &pz, DAT_EVD_CR_FLAG);
     let _psp = ia.psp(ctx.qual(0), &evd);
-    is_deserted(&ia, ctx.qual(0));
+    expect_no_listener(&ia, ctx.qual(0));
     drain(evd.h());
     let _ends = connected(ctx, &ia, &evd);
 }

@@ -8,7 +8,7 @@ use crate::cases::ep::scene::State::*;
 use crate::cases::ep::scene::{Request, Scene, full_evd, silent_listener};
 use crate::kit::*;
 
-use super::points::{BARE_IN_USE, carries, cr_evd, is_deserted, requester};
+use super::points::{BARE_IN_USE, carries, cr_evd, expect_no_listener, requester};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
@@ -18,23 +18,23 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 6.5": rsp_create_in_a_wrong_state_is_reported_before_the_evd_flag,
         "spec/endpoints 6.5": rsp_create_requires_the_cr_flag,
         "spec/endpoints 6.5": rsp_create_with_qualifier_zero_is_arg2,
-        "spec/endpoints 14.14": rsp_create_where_an_rsp_is_leaves_the_ep_unconnected,
-        "spec/endpoints 14.14": rsp_create_where_a_psp_is_leaves_the_ep_unconnected,
+        "spec/endpoints 14.14": rsp_create_at_the_qualifier_of_an_rsp_leaves_the_ep_unconnected,
+        "spec/endpoints 14.14": rsp_create_at_the_qualifier_of_a_psp_leaves_the_ep_unconnected,
         "spec/endpoints 6.6": rsp_query_returns_all_for_any_mask,
         "spec/endpoints 6.6": rsp_query_without_out_pointer_is_arg3,
-        "spec/endpoints 6.6": rsp_request_event_has_the_ep_and_the_rsp,
+        "spec/endpoints 6.6": rsp_request_names_the_rsp_and_its_ep,
         "spec/endpoints 6.6": rsp_accepts_one_request_only,
-        "spec/endpoints 6.6": rsp_is_used_up_after_a_rejection,
-        "spec/endpoints 6.6": rsp_create_again_on_the_ep_of_a_rejected_one,
+        "spec/endpoints 6.6": rsp_accepts_no_request_after_a_rejection,
+        "spec/endpoints 6.6": rsp_create_reuses_the_ep_after_a_rejection,
         "spec/endpoints 6.6": rsp_free_makes_the_ep_unconnected,
         "spec/endpoints 6.6": rsp_free_twice_is_invalid_handle,
         "spec/endpoints 6.6": rsp_free_with_a_request_keeps_it_acceptable,
         "spec/endpoints 6.6": rsp_free_with_a_request_keeps_it_rejectable,
         "spec/endpoints 13.8": rsp_free_keeps_the_established_connection,
-        "spec/endpoints 6.5": rsp_of_an_ep_without_pz_is_configured_late,
-        "spec/endpoints 14.15": rsp_full_evd_returns_the_ep_to_reserved_and_rearms => local(full_evd_rearms).limit(40),
+        "spec/endpoints 6.5": rsp_ep_without_pz_can_be_completed_after_a_rejection,
+        "spec/endpoints 14.15": rsp_full_evd_keeps_the_ep_reserved_for_a_later_request => local(full_evd_rearms).limit(40),
         "spec/endpoints 13.16": rsp_free_then_ep_free_succeeds,
-        "spec/endpoints 3.2": sp_holds_its_evd_until_it_is_freed,
+        "spec/endpoints 3.2": sp_keeps_its_evd_in_use,
     ]
 }
 
@@ -88,7 +88,7 @@ fn rsp_create_with_qualifier_zero_is_arg2(ctx: &Ctx) {
     conn.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
 }
 
-fn rsp_create_where_an_rsp_is_leaves_the_ep_unconnected(ctx: &Ctx) {
+fn rsp_create_at_the_qualifier_of_an_rsp_leaves_the_ep_unconnected(ctx: &Ctx) {
     let scene = Scene::new(ctx, Reserved);
     let second = Conn::on(&scene.own.ia);
     expect(rsp_create(&scene.own.ia, ctx.qual(0), second.ep.h(), scene.requests.h()), BARE_IN_USE);
@@ -96,7 +96,7 @@ fn rsp_create_where_an_rsp_is_leaves_the_ep_unconnected(ctx: &Ctx) {
     scene.is_still(Reserved);
 }
 
-fn rsp_create_where_a_psp_is_leaves_the_ep_unconnected(ctx: &Ctx) {
+fn rsp_create_at_the_qualifier_of_a_psp_leaves_the_ep_unconnected(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, _psp) = silent_listener(ctx, &ia, 0);
     let conn = Conn::on(&ia);
@@ -122,7 +122,7 @@ fn rsp_query_without_out_pointer_is_arg3(ctx: &Ctx) {
     );
 }
 
-fn rsp_request_event_has_the_ep_and_the_rsp(ctx: &Ctx) {
+fn rsp_request_names_the_rsp_and_its_ep(ctx: &Ctx) {
     let scene = Scene::new(ctx, Reserved);
     let _client = requester(&scene.own.ia, ctx.qual(0));
     let event = expect_event(scene.requests.h(), SOON);
@@ -135,24 +135,24 @@ fn rsp_request_event_has_the_ep_and_the_rsp(ctx: &Ctx) {
 
 fn rsp_accepts_one_request_only(ctx: &Ctx) {
     let scene = Scene::new(ctx, Passive);
-    is_deserted(&scene.own.ia, ctx.qual(0));
+    expect_no_listener(&scene.own.ia, ctx.qual(0));
     expect_nothing(scene.requests.h());
     scene.is_still(Passive);
 }
 
-fn rsp_is_used_up_after_a_rejection(ctx: &Ctx) {
+fn rsp_accepts_no_request_after_a_rejection(ctx: &Ctx) {
     let mut scene = Scene::new(ctx, Passive);
     scene.request.take().expect("the request is pending").reject();
     scene.other().expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
     scene.is_still(Unconnected);
-    is_deserted(&scene.own.ia, ctx.qual(0));
+    expect_no_listener(&scene.own.ia, ctx.qual(0));
     scene.is_still(Unconnected);
     // The RSP handle and the qualifier remain valid.
     let rsp = scene.rsp.as_ref().expect("a reserved scene has an RSP").h();
     filled(|out: *mut DAT_RSP_PARAM| dat_rsp_query(rsp, DAT_RSP_FIELD_ALL, out));
 }
 
-fn rsp_create_again_on_the_ep_of_a_rejected_one(ctx: &Ctx) {
+fn rsp_create_reuses_the_ep_after_a_rejection(ctx: &Ctx) {
     let mut scene = Scene::new(ctx, Passive);
     scene.request.take().expect("the request is pending").reject();
     scene.rsp.take().expect("a reserved scene has an RSP").free();
@@ -167,7 +167,7 @@ fn rsp_free_makes_the_ep_unconnected(ctx: &Ctx) {
     let mut scene = Scene::new(ctx, Reserved);
     scene.rsp.take().expect("a reserved scene has an RSP").free();
     scene.is_still(Unconnected);
-    is_deserted(&scene.own.ia, ctx.qual(0));
+    expect_no_listener(&scene.own.ia, ctx.qual(0));
     // After the free, the EP behaves like a new EP.
     let client = Conn::on(&scene.own.ia);
     scene.own.listen(ctx.qual(0), || client.connect(&client.ia.address(), ctx.qual(0)));
@@ -186,7 +186,7 @@ fn rsp_free_with_a_request_keeps_it_acceptable(ctx: &Ctx) {
     let mut scene = Scene::new(ctx, Passive);
     scene.rsp.take().expect("a reserved scene has an RSP").free();
     scene.is_still(Passive);
-    is_deserted(&scene.own.ia, ctx.qual(0));
+    expect_no_listener(&scene.own.ia, ctx.qual(0));
     ok(dat_cr_accept(scene.request.take().expect("the request is pending").leak(), DAT_HANDLE_NULL, 0, null_mut()));
     established(scene.other(), &scene.own);
 }
@@ -210,7 +210,7 @@ fn rsp_free_keeps_the_established_connection(ctx: &Ctx) {
 }
 
 /// A missing PZ is reported by the accept, which leaves the request pending.
-fn rsp_of_an_ep_without_pz_is_configured_late(ctx: &Ctx) {
+fn rsp_ep_without_pz_can_be_completed_after_a_rejection(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, parts) = (cr_evd(&ia), crate::cases::ep::parts::Parts::new(ctx));
     let ep = crate::cases::ep::parts::without_pz(&parts);
@@ -239,7 +239,7 @@ fn full_evd_rearms(ctx: &Ctx) {
     let conn = Conn::on(&ia);
     let (evd, _filler) = full_evd(&ia, &conn.pz, DAT_EVD_CR_FLAG);
     let _rsp = ia.rsp(ctx.qual(0), &conn.ep, &evd);
-    is_deserted(&ia, ctx.qual(0));
+    expect_no_listener(&ia, ctx.qual(0));
     conn.ep.expect_state(DAT_EP_STATE_RESERVED);
     drain(evd.h());
     let client = requester(&ia, ctx.qual(0));
@@ -254,7 +254,7 @@ fn rsp_free_then_ep_free_succeeds(ctx: &Ctx) {
     scene.own.ep.free();
 }
 
-fn sp_holds_its_evd_until_it_is_freed(ctx: &Ctx) {
+fn sp_keeps_its_evd_in_use(ctx: &Ctx) {
     let scene = Scene::new(ctx, Reserved);
     refused(dat_evd_free(scene.requests.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_IN_USE);
     let (evd, _psp) = silent_listener(ctx, &scene.own.ia, 1);

@@ -12,7 +12,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 2.1": evd_create_length_zero_is_arg2,
         "spec/events 2.1": evd_create_negative_length_is_arg2,
         "spec/events 2.1": evd_create_beyond_the_maximum_length_is_refused,
-        "spec/events 2.1": evd_create_of_the_adapters_maximum_length,
+        "spec/events 2.1": evd_create_at_the_adapters_maximum_length_succeeds,
         "spec/events 2.1": evd_create_is_at_least_as_long_as_requested,
         "spec/events 2.1": evd_create_without_flags_is_arg4,
         "spec/events 2.1": evd_create_unknown_flags_are_arg4,
@@ -20,16 +20,16 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 2.1": evd_create_checks_the_ia_before_the_length,
         "spec/events 2.1": evd_create_checks_the_length_before_the_cno,
         "spec/events 2.1": evd_create_checks_the_cno_before_the_flags,
-        "spec/events 2.1": evd_create_is_enabled_waitable_and_empty,
+        "spec/events 2.1": evd_create_returns_an_enabled_waitable_empty_evd,
         "spec/events 2.1": evd_create_takes_a_reference_on_its_cno,
-        "spec/events 1.2": evd_create_with_the_default_flags,
+        "spec/events 1.2": evd_create_default_flags_exclude_software_events,
         "spec/consumers 16": evd_lengths_used_by_programs_are_accepted,
     ];
     for (word, flag) in STREAMS {
-        let case = local(move |ctx| is_made_for(ctx, flag));
-        all.push(case.named(format!("evd_create_for_{word}_alone")).proves("spec/events 1.2"));
+        let case = local(move |ctx| creates_evd_with_one_stream(ctx, flag));
+        all.push(case.named(format!("evd_create_with_only_the_{word}_stream_succeeds")).proves("spec/events 1.2"));
     }
-    all.push(local(all_merge).named("evd_create_for_every_set_of_streams").proves("spec/events 1.2"));
+    all.push(local(all_merge).named("evd_create_accepts_every_set_of_streams").proves("spec/events 1.2"));
     all
 }
 
@@ -71,7 +71,7 @@ fn evd_create_beyond_the_maximum_length_is_refused(ctx: &Ctx) {
     }
 }
 
-fn evd_create_of_the_adapters_maximum_length(ctx: &Ctx) {
+fn evd_create_at_the_adapters_maximum_length_succeeds(ctx: &Ctx) {
     let ia = ctx.ia();
     let most = ia.attr().max_evd_qlen;
     for flags in [DAT_EVD_DTO_FLAG, DAT_EVD_SOFTWARE_FLAG] {
@@ -124,7 +124,7 @@ fn evd_create_checks_the_cno_before_the_flags(ctx: &Ctx) {
     refused(create(&ia, 8, ia.pz().h(), 0), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_CNO);
 }
 
-fn evd_create_is_enabled_waitable_and_empty(ctx: &Ctx) {
+fn evd_create_returns_an_enabled_waitable_empty_evd(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_DTO_FLAG);
     assert_eq!(evd.param().evd_state & PAIRS, DAT_EVD_STATE_ENABLED | DAT_EVD_STATE_WAITABLE);
@@ -140,7 +140,7 @@ fn evd_create_takes_a_reference_on_its_cno(ctx: &Ctx) {
     cno.free();
 }
 
-fn evd_create_with_the_default_flags(ctx: &Ctx) {
+fn evd_create_default_flags_exclude_software_events(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_DEFAULT_FLAG);
     assert_eq!(evd.param().evd_flags, DAT_EVD_DEFAULT_FLAG);
@@ -148,7 +148,7 @@ fn evd_create_with_the_default_flags(ctx: &Ctx) {
     refused(dat_evd_post_se(evd.h(), &software_event(1)), DAT_INVALID_PARAMETER, DAT_INVALID_ARG1);
 }
 
-fn is_made_for(ctx: &Ctx, flag: DAT_EVD_FLAGS) {
+fn creates_evd_with_one_stream(ctx: &Ctx, flag: DAT_EVD_FLAGS) {
     let ia = ctx.ia();
     let evd = ia.evd(8, flag);
     assert_eq!(evd.param().evd_flags, flag);

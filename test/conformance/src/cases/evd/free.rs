@@ -13,7 +13,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ];
     for (word, role) in [("recv", 0), ("request", 1), ("connect", 2)] {
         let case = local(move |ctx| is_in_use_by_an_ep(ctx, role));
-        all.push(case.named(format!("evd_free_under_an_ep_as_{word}_is_in_use")).proves("spec/events 2.10"));
+        all.push(case.named(format!("evd_free_of_the_{word}_evd_of_an_ep_returns_in_use")).proves("spec/events 2.10"));
     }
     all
 }

@@ -7,22 +7,22 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/events 1.3": evd_notify_config_is_threshold_without_special_eps,
+        "spec/events 1.3": evd_notify_config_is_threshold_with_default_completion_flags,
         "spec/events 1.3": evd_notify_config_shows_an_unsignalled_request_stream,
         "spec/events 1.3": evd_notify_config_shows_an_unsignalled_receive_stream,
         "spec/events 1.3": evd_notify_config_shows_a_solicited_stream,
-        "spec/events 1.3": evd_notify_threshold_above_one_is_refused_with_unsignalled,
-        "spec/events 1.3": evd_notify_threshold_above_one_is_refused_with_solicited,
-        "spec/events 1.3": evd_notify_threshold_works_with_plain_streams,
-        "spec/events 4.1": evd_notify_unsignalled_is_queued_and_wakes_no_waiter,
-        "spec/events 1.3": evd_notify_next_notification_gives_the_oldest,
-        "spec/events 1.3": evd_notify_wait_on_a_queue_with_unsignalled_events_returns_at_once,
+        "spec/events 1.3": evd_notify_threshold_above_one_is_refused_for_an_unsignalled_stream,
+        "spec/events 1.3": evd_notify_threshold_above_one_is_refused_for_a_solicited_stream,
+        "spec/events 1.3": evd_notify_threshold_counts_completions_of_default_streams,
+        "spec/events 4.1": evd_notify_unsignalled_completion_is_queued_and_wakes_no_waiter,
+        "spec/events 1.3": evd_notify_wait_returns_the_oldest_event_after_a_notification,
+        "spec/events 1.3": evd_notify_wait_with_timeout_zero_returns_an_unsignalled_event,
         "spec/events 4.1": evd_notify_unsignalled_receive_wakes_no_waiter,
-        "spec/events 4.1": evd_notify_solicited_wakes_only_for_solicited_events,
+        "spec/events 4.1": evd_notify_solicited_stream_wakes_only_for_solicited_events,
         "spec/events 14": evd_notify_error_completions_always_notify,
-        "spec/events 1.3": evd_notify_unsignalled_does_not_trigger_the_cno,
+        "spec/events 1.3": evd_notify_unsignalled_completion_does_not_trigger_the_cno,
         "spec/events 4.1": evd_notify_suppressed_success_queues_no_event,
-        "spec/events 1.4": evd_overflow_is_reported_with_the_evd => local(overflows).limit(60),
+        "spec/events 1.4": evd_overflow_raises_an_async_error_that_names_the_evd => local(overflows).limit(60),
     ]
 }
 
@@ -44,7 +44,7 @@ fn config(evd: &Evd) -> DAT_EVD_STATE {
     evd.param().evd_state & DAT_EVD_STATE_CONFIG_THRESHOLD
 }
 
-fn evd_notify_config_is_threshold_without_special_eps(ctx: &Ctx) {
+fn evd_notify_config_is_threshold_with_default_completion_flags(ctx: &Ctx) {
     let (client, server) = ends(ctx, DEFAULT, DAT_COMPLETION_EVD_THRESHOLD_FLAG);
     for evd in [&client.recv, &client.request, &server.recv, &server.request] {
         assert_eq!(config(evd), DAT_EVD_STATE_CONFIG_THRESHOLD);
@@ -74,20 +74,20 @@ fn threshold_two(evd: &Evd) -> DAT_RETURN {
     untouched(|event| dat_evd_wait(evd.h(), 0, 2, event, &mut more))
 }
 
-fn evd_notify_threshold_above_one_is_refused_with_unsignalled(ctx: &Ctx) {
+fn evd_notify_threshold_above_one_is_refused_for_an_unsignalled_stream(ctx: &Ctx) {
     let (client, _server) = ends(ctx, UNSIGNALLED, DEFAULT);
     refused(threshold_two(&client.request), DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_CONFIG_NOTIFY);
     refused(threshold_two(&client.recv), DAT_TIMEOUT_EXPIRED, DAT_NO_SUBTYPE);
     expect_quiet(client.request.h(), std::time::Duration::ZERO);
 }
 
-fn evd_notify_threshold_above_one_is_refused_with_solicited(ctx: &Ctx) {
+fn evd_notify_threshold_above_one_is_refused_for_a_solicited_stream(ctx: &Ctx) {
     let (client, _server) = ends(ctx, DEFAULT, SOLICITED);
     refused(threshold_two(&client.recv), DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_CONFIG_SOLICITED);
     refused(threshold_two(&client.request), DAT_TIMEOUT_EXPIRED, DAT_NO_SUBTYPE);
 }
 
-fn evd_notify_threshold_works_with_plain_streams(ctx: &Ctx) {
+fn evd_notify_threshold_counts_completions_of_default_streams(ctx: &Ctx) {
     let (client, server) = ends(ctx, DEFAULT, DEFAULT);
     let (here, there) = (client.memory(64), server.memory(64));
     let waiter = evd_waiter(client.recv.h(), DAT_TIMEOUT_INFINITE, 3).inside(client.recv.h());
@@ -109,7 +109,7 @@ fn send(client: &Conn, server: &Conn, memory: (&Memory, &Memory), id: u64, flags
     expect_dto(server.recv.h(), id, DAT_DTO_SUCCESS, 8);
 }
 
-fn evd_notify_unsignalled_is_queued_and_wakes_no_waiter(ctx: &Ctx) {
+fn evd_notify_unsignalled_completion_is_queued_and_wakes_no_waiter(ctx: &Ctx) {
     let (client, server) = ends(ctx, UNSIGNALLED, DEFAULT);
     let (here, there) = (client.memory(64), server.memory(64));
     let waiter = evd_waiter(client.request.h(), DAT_TIMEOUT_INFINITE, 1).inside(client.request.h()).asleep();
@@ -126,7 +126,7 @@ fn evd_notify_unsignalled_is_queued_and_wakes_no_waiter(ctx: &Ctx) {
     }
 }
 
-fn evd_notify_next_notification_gives_the_oldest(ctx: &Ctx) {
+fn evd_notify_wait_returns_the_oldest_event_after_a_notification(ctx: &Ctx) {
     let (client, server) = ends(ctx, UNSIGNALLED, DEFAULT);
     let (here, there) = (client.memory(64), server.memory(64));
     let evd = client.request.h();
@@ -139,11 +139,11 @@ fn evd_notify_next_notification_gives_the_oldest(ctx: &Ctx) {
     expect_dto(evd, 2, DAT_DTO_SUCCESS, 8);
 }
 
-fn evd_notify_wait_on_a_queue_with_unsignalled_events_returns_at_once(ctx: &Ctx) {
+fn evd_notify_wait_with_timeout_zero_returns_an_unsignalled_event(ctx: &Ctx) {
     let (client, server) = ends(ctx, UNSIGNALLED, DEFAULT);
     let (here, there) = (client.memory(64), server.memory(64));
     send(&client, &server, (&here, &there), 1, UNSIGNALLED);
-    // Waits until the event is queued, so that the following wait does not block.
+    // Polls with timeout 0: the event is queued without a notification, so a blocking wait would not return.
     let data = loop {
         if let Some(event) = wait(client.request.h(), std::time::Duration::ZERO) {
             break event.dto();
@@ -170,7 +170,7 @@ fn evd_notify_unsignalled_receive_wakes_no_waiter(ctx: &Ctx) {
     expect_dto(evd, 2, DAT_DTO_SUCCESS, 8);
 }
 
-fn evd_notify_solicited_wakes_only_for_solicited_events(ctx: &Ctx) {
+fn evd_notify_solicited_stream_wakes_only_for_solicited_events(ctx: &Ctx) {
     let (client, server) = ends(ctx, DEFAULT, SOLICITED);
     let (here, there) = (client.memory(64), server.memory(64));
     let evd = client.recv.h();
@@ -201,7 +201,7 @@ fn evd_notify_error_completions_always_notify(ctx: &Ctx) {
     }
 }
 
-fn evd_notify_unsignalled_does_not_trigger_the_cno(ctx: &Ctx) {
+fn evd_notify_unsignalled_completion_does_not_trigger_the_cno(ctx: &Ctx) {
     let (client, server) = ends(ctx, UNSIGNALLED, DEFAULT);
     let (here, there) = (client.memory(64), server.memory(64));
     let cno = client.ia.cno();
@@ -230,7 +230,7 @@ fn evd_notify_suppressed_success_queues_no_event(ctx: &Ctx) {
     let mut evd = null_mut();
     expect(dat_cno_wait(cno.h(), 20_000, &mut evd), DAT_QUEUE_EMPTY);
     expect_nothing(client.request.h());
-    // The last event notifies.
+    // A send without the flag queues its completion.
     send(&client, &server, (&here, &there), 4, DEFAULT);
     expect_dto(client.request.h(), 4, DAT_DTO_SUCCESS, 8);
     ok(dat_evd_modify_cno(client.request.h(), DAT_HANDLE_NULL));
@@ -266,7 +266,7 @@ fn overflows(ctx: &Ctx) {
     error.is(DAT_ASYNC_ERROR_EVD_OVERFLOW);
     let data = error.asynchronous();
     assert_eq!((data.dat_handle, data.reason), (evd.h(), DAT_EVD_OVERFLOW_ERROR as DAT_COUNT));
-    // The overflown EVD remains usable: queued events can be dequeued, and new events arrive.
+    // The EVD remains usable after the overflow: queued events can be dequeued, and new events arrive.
     drain(ia.errors());
     let held = drain(evd.h());
     assert!(!held.is_empty());

@@ -9,14 +9,14 @@ pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/events 2.2": evd_query_without_a_record_is_arg3,
         "spec/events 2.2": evd_query_unknown_mask_bits_are_arg2,
-        "spec/events 2.2": evd_query_of_each_bit_alone,
+        "spec/events 2.2": evd_query_of_one_bit_writes_its_field,
         "spec/events 2.2": evd_query_with_no_bits_succeeds,
-        "spec/events 2.2": evd_query_of_the_async_evd,
-        "spec/events 1.3": evd_query_names_the_cno_and_the_ia,
-        "spec/events 2.3": evd_modify_cno_replaces_and_detaches,
+        "spec/events 2.2": evd_query_describes_the_async_evd,
+        "spec/events 1.3": evd_query_returns_the_cno_and_the_ia,
+        "spec/events 2.3": evd_modify_cno_replaces_and_detaches_the_cno,
         "spec/events 2.3": evd_modify_cno_moves_the_reference,
-        "spec/events 2.3": evd_modify_cno_gives_the_async_evd_a_cno,
-        "spec/events 2.3": evd_modify_cno_to_the_same_keeps_one_reference,
+        "spec/events 2.3": evd_modify_cno_attaches_a_cno_to_the_async_evd,
+        "spec/events 2.3": evd_modify_cno_to_the_same_cno_keeps_one_reference,
         "spec/events 2.4": evd_enable_and_disable_show_in_the_query,
         "spec/events 2.9": evd_set_and_clear_unwaitable_show_in_the_query,
         "spec/events 12": evd_disabled_and_unwaitable_are_independent,
@@ -43,7 +43,7 @@ fn evd_query_unknown_mask_bits_are_arg2(ctx: &Ctx) {
     }
 }
 
-fn evd_query_of_each_bit_alone(ctx: &Ctx) {
+fn evd_query_of_one_bit_writes_its_field(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = ia.evd_on(&cno, 8, DAT_EVD_CR_FLAG);
@@ -62,7 +62,7 @@ fn evd_query_with_no_bits_succeeds(ctx: &Ctx) {
     let _: DAT_EVD_PARAM = filled(|out| dat_evd_query(evd.h(), 0, out));
 }
 
-fn evd_query_of_the_async_evd(ctx: &Ctx) {
+fn evd_query_describes_the_async_evd(ctx: &Ctx) {
     let ia = ctx.ia();
     let param: DAT_EVD_PARAM = filled(|out| dat_evd_query(ia.errors(), DAT_EVD_FIELD_ALL, out));
     assert_eq!((param.ia_handle, param.cno_handle), (ia.h(), DAT_HANDLE_NULL));
@@ -71,7 +71,7 @@ fn evd_query_of_the_async_evd(ctx: &Ctx) {
     assert_eq!(param.evd_state & PAIRS, DAT_EVD_STATE_ENABLED | DAT_EVD_STATE_WAITABLE);
 }
 
-fn evd_query_names_the_cno_and_the_ia(ctx: &Ctx) {
+fn evd_query_returns_the_cno_and_the_ia(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let (on, off) = (ia.evd_on(&cno, 8, DAT_EVD_DTO_FLAG), ia.evd(8, DAT_EVD_DTO_FLAG));
@@ -80,7 +80,7 @@ fn evd_query_names_the_cno_and_the_ia(ctx: &Ctx) {
     assert_eq!(on.param().evd_state & DAT_EVD_STATE_CONFIG_THRESHOLD, DAT_EVD_STATE_CONFIG_THRESHOLD);
 }
 
-fn evd_modify_cno_replaces_and_detaches(ctx: &Ctx) {
+fn evd_modify_cno_replaces_and_detaches_the_cno(ctx: &Ctx) {
     let ia = ctx.ia();
     let (one, other) = (ia.cno(), ia.cno());
     let evd = ia.evd_on(&one, 8, DAT_EVD_SOFTWARE_FLAG);
@@ -101,7 +101,7 @@ fn evd_modify_cno_moves_the_reference(ctx: &Ctx) {
     other.free();
 }
 
-fn evd_modify_cno_gives_the_async_evd_a_cno(ctx: &Ctx) {
+fn evd_modify_cno_attaches_a_cno_to_the_async_evd(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     ok(dat_evd_modify_cno(ia.errors(), cno.h()));
@@ -111,7 +111,7 @@ fn evd_modify_cno_gives_the_async_evd_a_cno(ctx: &Ctx) {
     ok(dat_evd_modify_cno(ia.errors(), DAT_HANDLE_NULL));
 }
 
-fn evd_modify_cno_to_the_same_keeps_one_reference(ctx: &Ctx) {
+fn evd_modify_cno_to_the_same_cno_keeps_one_reference(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);

@@ -7,28 +7,28 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/events 2.7": evd_post_without_the_stream_is_arg1,
+        "spec/events 2.7": evd_post_without_the_software_stream_is_arg1,
         "spec/events 2.7": evd_post_without_an_event_is_arg2,
-        "spec/events 2.7": evd_post_of_another_number_is_arg2,
+        "spec/events 2.7": evd_post_of_another_event_number_is_arg2,
         "spec/events 2.7": evd_post_on_a_full_queue_is_queue_full,
-        "spec/events 2.7": evd_post_on_a_full_queue_changes_nothing,
-        "spec/events 2.7": evd_post_fits_as_often_as_the_queried_length,
-        "spec/events 2.7": evd_post_fits_again_after_one_is_taken,
-        "spec/events 2.7": evd_post_takes_number_and_pointer_only,
-        "spec/events 2.7": evd_post_from_many_threads_loses_nothing,
-        "spec/events 2.4": evd_software_event_comes_back_with_its_pointer,
+        "spec/events 2.7": evd_post_on_a_full_queue_keeps_the_queued_events,
+        "spec/events 2.7": evd_post_succeeds_as_often_as_the_queried_length,
+        "spec/events 2.7": evd_post_succeeds_again_after_an_event_is_removed,
+        "spec/events 2.7": evd_post_queues_only_the_number_and_the_pointer,
+        "spec/events 2.7": evd_post_from_many_threads_loses_no_event,
+        "spec/events 2.4": evd_software_event_returns_its_pointer,
         "spec/events 2.6": evd_dequeue_of_an_empty_queue_is_queue_empty_without_subtype,
         "spec/events 2.6": evd_dequeue_without_out_pointer_is_arg2,
         "spec/events 2.6": evd_dequeue_without_out_pointer_dequeues_nothing,
         "spec/events 2.6": evd_dequeue_fills_the_whole_event,
-        "spec/events 2.6": evd_dequeue_of_a_dto_has_the_ep_first,
+        "spec/events 2.6": evd_dequeue_of_a_dto_puts_the_ep_handle_first_in_the_event_data,
         "spec/events 1.1": evd_events_of_a_stream_keep_their_order,
-        "spec/events 1.1": evd_events_are_dequeued_once_by_many_threads,
-        "spec/events 1.1": evd_established_comes_before_the_first_receive => pair(client_speaks_at_once, server_receives_in_order),
-        "spec/events 1.1": evd_receives_come_before_disconnected => pair(client_sends_and_leaves, server_receives_all_before_the_end),
-        "spec/consumers 5": evd_receives_all_streams,
-        "spec/events 2.6": evd_shared_by_receives_and_requests_gets_both,
-        "spec/events 1.4": evd_smaller_than_the_posted_work_loses_nothing,
+        "spec/events 1.1": evd_concurrent_dequeues_return_each_event_once,
+        "spec/events 1.1": evd_established_comes_before_the_first_receive => pair(client_sends_after_established, server_receives_in_order),
+        "spec/events 1.1": evd_receives_come_before_disconnected => pair(client_sends_and_disconnects, server_receives_all_before_the_end),
+        "spec/consumers 5": evd_with_all_streams_receives_every_kind_of_event,
+        "spec/events 2.6": evd_shared_by_receives_and_requests_returns_both_completions,
+        "spec/events 1.4": evd_smaller_than_the_posted_work_loses_no_completion,
         "spec/events 1.4": evd_of_length_1_queues_many_connection_requests,
         "spec/events 1.2": evd_bind_completions_come_on_the_request_evd => local(binds).needs(Need::Rmr),
     ]
@@ -38,7 +38,7 @@ fn pointers(evd: &Evd) -> Vec<usize> {
     drain(evd.h()).iter().map(|event| event.software().addr()).collect()
 }
 
-fn evd_post_without_the_stream_is_arg1(ctx: &Ctx) {
+fn evd_post_without_the_software_stream_is_arg1(ctx: &Ctx) {
     let ia = ctx.ia();
     for flags in [DAT_EVD_CR_FLAG, DAT_EVD_DTO_FLAG, DAT_EVD_DEFAULT_FLAG] {
         let evd = ia.evd(8, flags);
@@ -55,7 +55,7 @@ fn evd_post_without_an_event_is_arg2(ctx: &Ctx) {
     expect_nothing(evd.h());
 }
 
-fn evd_post_of_another_number_is_arg2(ctx: &Ctx) {
+fn evd_post_of_another_event_number_is_arg2(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
     let numbers = [0, DAT_DTO_COMPLETION_EVENT, DAT_CONNECTION_EVENT_ESTABLISHED, DAT_SOFTWARE_EVENT + 1, u32::MAX];
@@ -86,7 +86,7 @@ fn evd_post_on_a_full_queue_is_queue_full(ctx: &Ctx) {
     expect_quiet(ia.errors(), std::time::Duration::from_millis(50));
 }
 
-fn evd_post_on_a_full_queue_changes_nothing(ctx: &Ctx) {
+fn evd_post_on_a_full_queue_keeps_the_queued_events(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(4, DAT_EVD_SOFTWARE_FLAG);
     let length = fill(&evd);
@@ -94,7 +94,7 @@ fn evd_post_on_a_full_queue_changes_nothing(ctx: &Ctx) {
     assert_eq!(pointers(&evd), (1..=length).collect::<Vec<_>>());
 }
 
-fn evd_post_fits_as_often_as_the_queried_length(ctx: &Ctx) {
+fn evd_post_succeeds_as_often_as_the_queried_length(ctx: &Ctx) {
     let ia = ctx.ia();
     for asked in [1, 3, 64, 1000] {
         let evd = ia.evd(asked, DAT_EVD_SOFTWARE_FLAG);
@@ -104,7 +104,7 @@ fn evd_post_fits_as_often_as_the_queried_length(ctx: &Ctx) {
     }
 }
 
-fn evd_post_fits_again_after_one_is_taken(ctx: &Ctx) {
+fn evd_post_succeeds_again_after_an_event_is_removed(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(2, DAT_EVD_SOFTWARE_FLAG);
     let length = fill(&evd);
@@ -115,7 +115,7 @@ fn evd_post_fits_again_after_one_is_taken(ctx: &Ctx) {
     }
 }
 
-fn evd_post_takes_number_and_pointer_only(ctx: &Ctx) {
+fn evd_post_queues_only_the_number_and_the_pointer(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
     for pointer in [0, 1, usize::MAX] {
@@ -127,7 +127,7 @@ fn evd_post_takes_number_and_pointer_only(ctx: &Ctx) {
     }
 }
 
-fn evd_post_from_many_threads_loses_nothing(ctx: &Ctx) {
+fn evd_post_from_many_threads_loses_no_event(ctx: &Ctx) {
     const EVENTS_PER_THREAD: usize = 500;
     let ia = ctx.ia();
     let evd = ia.evd(4000, DAT_EVD_SOFTWARE_FLAG);
@@ -150,7 +150,7 @@ fn evd_post_from_many_threads_loses_nothing(ctx: &Ctx) {
     assert_eq!(all, (0..4 * EVENTS_PER_THREAD).collect::<Vec<_>>());
 }
 
-fn evd_software_event_comes_back_with_its_pointer(ctx: &Ctx) {
+fn evd_software_event_returns_its_pointer(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(4, DAT_EVD_SOFTWARE_FLAG);
     ok(dat_evd_post_se(evd.h(), &software_event(0x1234)));
@@ -196,7 +196,7 @@ fn evd_dequeue_fills_the_whole_event(ctx: &Ctx) {
     assert_eq!(full(0), full(0xff), "a byte of the event was not written");
 }
 
-fn evd_dequeue_of_a_dto_has_the_ep_first(ctx: &Ctx) {
+fn evd_dequeue_of_a_dto_puts_the_ep_handle_first_in_the_event_data(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     let memory = client.memory(64);
     let other = server.memory(64);
@@ -204,7 +204,7 @@ fn evd_dequeue_of_a_dto_has_the_ep_first(ctx: &Ctx) {
     client.post_send(2, memory.segment(0, 8));
     let event = expect_event(client.request.h(), SOON);
     assert_eq!((event.dto().ep_handle, event.evd()), (client.ep.h(), client.request.h()));
-    // Programs read it like the data of a connection event.
+    // Some programs read the EP handle of a DTO event through the union's member for connection events.
     let bytes = bytes_at(std::ptr::from_ref(&event.0.event_data).cast(), 8);
     assert_eq!(bytes, client.ep.h().addr().to_ne_bytes());
     expect_dto(server.recv.h(), 1, DAT_DTO_SUCCESS, 8);
@@ -222,7 +222,7 @@ fn evd_events_of_a_stream_keep_their_order(ctx: &Ctx) {
     }
 }
 
-fn evd_events_are_dequeued_once_by_many_threads(ctx: &Ctx) {
+fn evd_concurrent_dequeues_return_each_event_once(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(4000, DAT_EVD_SOFTWARE_FLAG);
     for number in 0..4000 {
@@ -247,14 +247,15 @@ fn on_one_evd(ia: &Ia, length: DAT_COUNT) -> Conn {
     Conn { ep, recv, request, events: all, pz, ia: ia.clone() }
 }
 
-fn client_speaks_at_once(ctx: &Ctx) {
+fn client_sends_after_established(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let memory = conn.memory(64);
     conn.connect(&ctx.receive_address(), ctx.qual(0));
     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     conn.post_send(1, memory.segment(0, 8));
     expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 8);
-    // The client role posts both events before the server role polls.
+    // The server polls after the first meeting, when its two events are queued. The client keeps the connection
+    // until the second meeting.
     ctx.meet();
     ctx.meet();
 }
@@ -270,7 +271,7 @@ fn server_receives_in_order(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn client_sends_and_leaves(ctx: &Ctx) {
+fn client_sends_and_disconnects(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(64);
     ctx.meet();
@@ -301,8 +302,8 @@ fn server_receives_all_before_the_end(ctx: &Ctx) {
     conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
 }
 
-/// One EVD for requests, connections, completions and software events of both endpoints of a connection.
-fn evd_receives_all_streams(ctx: &Ctx) {
+/// Uses one EVD for requests, connections, completions and software events of both endpoints of a connection.
+fn evd_with_all_streams_receives_every_kind_of_event(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let every = DAT_EVD_DEFAULT_FLAG | DAT_EVD_SOFTWARE_FLAG;
@@ -333,7 +334,7 @@ fn evd_receives_all_streams(ctx: &Ctx) {
     psp.free();
 }
 
-fn evd_shared_by_receives_and_requests_gets_both(ctx: &Ctx) {
+fn evd_shared_by_receives_and_requests_returns_both_completions(ctx: &Ctx) {
     let ia = ctx.ia();
     let (client, server) = (on_one_evd(&ia, 64), Conn::on(&ia));
     server.listen(ctx.qual(0), || client.connect(&ia.address(), ctx.qual(0)));
@@ -348,7 +349,7 @@ fn evd_shared_by_receives_and_requests_gets_both(ctx: &Ctx) {
     expect_dto(client.events.h(), 1, DAT_DTO_SUCCESS, 8);
 }
 
-fn evd_smaller_than_the_posted_work_loses_nothing(ctx: &Ctx) {
+fn evd_smaller_than_the_posted_work_loses_no_completion(ctx: &Ctx) {
     let ia = ctx.ia();
     let (client, server) = ctx.loopback_with(&ia, &Setup { qlen: 1, ..Setup::default() });
     let (here, there) = (client.memory(64), server.memory(64));
@@ -357,7 +358,6 @@ fn evd_smaller_than_the_posted_work_loses_nothing(ctx: &Ctx) {
         server.post_recv(number, there.segment(0, 8));
         client.post_send(100 + number, here.segment(0, 8));
     }
-    // When the last event is queued, all earlier events are queued.
     for number in 0..count {
         expect_dto(server.recv.h(), number, DAT_DTO_SUCCESS, 8);
     }

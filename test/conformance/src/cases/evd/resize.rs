@@ -8,10 +8,10 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 2.8": evd_resize_to_the_same_length_succeeds,
         "spec/events 2.8": evd_resize_grows_and_the_query_shows_it,
         "spec/events 2.8": evd_resize_zero_or_less_is_arg2,
-        "spec/events 2.8": evd_resize_beyond_the_adapter_is_arg2,
+        "spec/events 2.8": evd_resize_beyond_the_adapters_limit_is_arg2,
         "spec/events 2.8": evd_resize_below_the_queued_events_is_refused,
-        "spec/events 2.8": evd_resize_loses_nothing_that_is_queued,
-        "spec/events 2.8": evd_resize_smaller_that_still_fits_succeeds,
+        "spec/events 2.8": evd_resize_keeps_the_queued_events,
+        "spec/events 2.8": evd_resize_down_to_the_number_of_queued_events_succeeds,
         "spec/events 2.8": evd_resize_of_the_async_evd_succeeds,
         "spec/events 2.8": evd_resize_under_a_waiter_is_refused,
         "spec/events 2.8": evd_resize_succeeds_while_an_ep_uses_the_evd,
@@ -47,7 +47,7 @@ fn evd_resize_zero_or_less_is_arg2(ctx: &Ctx) {
     assert_eq!(evd.param().evd_qlen, length);
 }
 
-fn evd_resize_beyond_the_adapter_is_arg2(ctx: &Ctx) {
+fn evd_resize_beyond_the_adapters_limit_is_arg2(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
     let length = evd.param().evd_qlen;
@@ -74,7 +74,7 @@ fn evd_resize_below_the_queued_events_is_refused(ctx: &Ctx) {
     ok(dat_evd_resize(evd.h(), 4));
 }
 
-fn evd_resize_loses_nothing_that_is_queued(ctx: &Ctx) {
+fn evd_resize_keeps_the_queued_events(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
     for (number, length) in (1..).zip([16, 9, 40, 7, 100]) {
@@ -85,7 +85,7 @@ fn evd_resize_loses_nothing_that_is_queued(ctx: &Ctx) {
     assert_eq!(pointers, [1, 2, 3, 4, 5]);
 }
 
-fn evd_resize_smaller_that_still_fits_succeeds(ctx: &Ctx) {
+fn evd_resize_down_to_the_number_of_queued_events_succeeds(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(100, DAT_EVD_SOFTWARE_FLAG);
     for number in 1..=3 {

@@ -14,24 +14,24 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 2.5": evd_wait_time_out_is_not_early,
         "spec/events 2.5": evd_wait_time_out_returns_the_number_of_queued_events,
         "spec/events 2.5": evd_wait_time_out_dequeues_nothing,
-        "spec/events 2.5": evd_wait_time_out_just_below_infinite_waits,
-        "spec/events 2.5": evd_wait_without_an_event_is_arg4,
-        "spec/events 2.5": evd_wait_without_a_count_is_arg5,
+        "spec/events 2.5": evd_wait_timeout_just_below_infinite_blocks_until_an_event,
+        "spec/events 2.5": evd_wait_without_an_event_pointer_is_arg4,
+        "spec/events 2.5": evd_wait_without_a_count_pointer_is_arg5,
         "spec/events 2.5": evd_wait_threshold_zero_or_less_is_arg3,
         "spec/events 2.5": evd_wait_threshold_beyond_the_length_is_arg3,
-        "spec/events 2.5": evd_wait_threshold_of_the_whole_length,
-        "spec/events 2.5": evd_wait_threshold_after_a_resize,
+        "spec/events 2.5": evd_wait_threshold_of_the_whole_length_is_reached_by_a_full_queue,
+        "spec/events 2.5": evd_wait_threshold_limit_follows_a_resize,
         "spec/events 2.5": evd_wait_checks_arguments_in_order,
-        "spec/events 2.5": evd_wait_gives_the_oldest_and_counts_the_rest,
-        "spec/events 2.5": evd_wait_threshold_is_exact,
+        "spec/events 2.5": evd_wait_returns_the_oldest_event_and_counts_the_rest,
+        "spec/events 2.5": evd_wait_returns_exactly_at_its_threshold,
         "spec/events 2.5": evd_wait_threshold_counts_earlier_events,
         "spec/events 2.5": evd_wait_second_waiter_is_refused,
         "spec/events 1.5": evd_wait_dequeue_beside_a_waiter_is_refused,
         "spec/events 1.5": evd_wait_dequeue_beside_a_waiter_is_refused_below_its_threshold,
         "spec/events 1.5": evd_wait_permits_another_waiter_after_it_returns,
-        "spec/events 1.5": evd_wait_ignores_enable_disable_and_cno,
-        "spec/events 2.5": evd_wait_unwaitable_at_the_call,
-        "spec/events 2.5": evd_wait_unwaitable_even_with_events,
+        "spec/events 1.5": evd_wait_continues_through_enable_disable_and_modify_cno,
+        "spec/events 2.5": evd_wait_on_an_unwaitable_evd_is_refused,
+        "spec/events 2.5": evd_wait_on_an_unwaitable_evd_with_events_is_refused,
     ]
 }
 
@@ -94,7 +94,7 @@ fn evd_wait_time_out_dequeues_nothing(ctx: &Ctx) {
     assert_eq!(drain(evd.h()).iter().map(|event| event.software().addr()).collect::<Vec<_>>(), [1, 2]);
 }
 
-fn evd_wait_time_out_just_below_infinite_waits(ctx: &Ctx) {
+fn evd_wait_timeout_just_below_infinite_blocks_until_an_event(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, SOFTWARE);
     for time in [DAT_TIMEOUT_INFINITE - 1, 1 << 31, (1 << 31) - 1] {
@@ -105,14 +105,14 @@ fn evd_wait_time_out_just_below_infinite_waits(ctx: &Ctx) {
     }
 }
 
-fn evd_wait_without_an_event_is_arg4(ctx: &Ctx) {
+fn evd_wait_without_an_event_pointer_is_arg4(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, SOFTWARE);
     let code = untouched(|more| dat_evd_wait(evd.h(), 0, 1, null_mut(), more));
     refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG4);
 }
 
-fn evd_wait_without_a_count_is_arg5(ctx: &Ctx) {
+fn evd_wait_without_a_count_pointer_is_arg5(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, SOFTWARE);
     evd.post(1);
@@ -141,7 +141,7 @@ fn evd_wait_threshold_beyond_the_length_is_arg3(ctx: &Ctx) {
     refused(fails(&evd, 0, length), DAT_TIMEOUT_EXPIRED, DAT_NO_SUBTYPE);
 }
 
-fn evd_wait_threshold_of_the_whole_length(ctx: &Ctx) {
+fn evd_wait_threshold_of_the_whole_length_is_reached_by_a_full_queue(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(3, SOFTWARE);
     let length = evd.param().evd_qlen;
@@ -154,7 +154,7 @@ fn evd_wait_threshold_of_the_whole_length(ctx: &Ctx) {
     assert_eq!((waited.pointer, waited.more), (1, length - 1));
 }
 
-fn evd_wait_threshold_after_a_resize(ctx: &Ctx) {
+fn evd_wait_threshold_limit_follows_a_resize(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(1, SOFTWARE);
     ok(dat_evd_resize(evd.h(), 20));
@@ -163,7 +163,7 @@ fn evd_wait_threshold_after_a_resize(ctx: &Ctx) {
     refused(fails(&evd, 0, length + 1), DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
 }
 
-/// Expected order of the checks: handle, event, count, threshold, waiter, unwaitable.
+/// Expected order of the checks: handle, event pointer, count pointer, threshold, then the EVD's state.
 fn evd_wait_checks_arguments_in_order(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, SOFTWARE);
@@ -184,7 +184,7 @@ fn evd_wait_checks_arguments_in_order(ctx: &Ctx) {
     ok(waiter.join().code);
 }
 
-fn evd_wait_gives_the_oldest_and_counts_the_rest(ctx: &Ctx) {
+fn evd_wait_returns_the_oldest_event_and_counts_the_rest(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, SOFTWARE);
     for number in 1..=5 {
@@ -197,7 +197,7 @@ fn evd_wait_gives_the_oldest_and_counts_the_rest(ctx: &Ctx) {
     }
 }
 
-fn evd_wait_threshold_is_exact(ctx: &Ctx) {
+fn evd_wait_returns_exactly_at_its_threshold(ctx: &Ctx) {
     let ia = ctx.ia();
     for threshold in [2, 3, 7] {
         let evd = ia.evd(8, SOFTWARE);
@@ -277,7 +277,7 @@ fn evd_wait_permits_another_waiter_after_it_returns(ctx: &Ctx) {
     }
 }
 
-fn evd_wait_ignores_enable_disable_and_cno(ctx: &Ctx) {
+fn evd_wait_continues_through_enable_disable_and_modify_cno(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = ia.evd(8, SOFTWARE);
@@ -294,7 +294,7 @@ fn evd_wait_ignores_enable_disable_and_cno(ctx: &Ctx) {
     ok(dat_evd_modify_cno(evd.h(), DAT_HANDLE_NULL));
 }
 
-fn evd_wait_unwaitable_at_the_call(ctx: &Ctx) {
+fn evd_wait_on_an_unwaitable_evd_is_refused(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, SOFTWARE);
     ok(dat_evd_set_unwaitable(evd.h()));
@@ -303,7 +303,7 @@ fn evd_wait_unwaitable_at_the_call(ctx: &Ctx) {
     }
 }
 
-fn evd_wait_unwaitable_even_with_events(ctx: &Ctx) {
+fn evd_wait_on_an_unwaitable_evd_with_events_is_refused(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, SOFTWARE);
     evd.post(1);

@@ -23,13 +23,13 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 14": evd_wait_interrupted_counts_and_keeps_queued_events,
         "spec/events 2.5": evd_wait_works_after_an_interruption,
         "spec/consumers 15": evd_wait_cancelled_leaves_no_waiter_behind,
-        "spec/consumers 15": evd_wait_cancelled_on_a_dto_evd,
-        "spec/consumers 15": evd_wait_cancelled_then_the_evd_is_freed,
+        "spec/consumers 15": evd_wait_cancelled_leaves_a_dto_evd_usable,
+        "spec/consumers 15": evd_wait_cancelled_permits_freeing_the_evd,
         "spec/consumers 15": evd_wait_cancelled_repeatedly_leaves_no_waiter_behind,
         "spec/events 2.5": evd_wait_infinite_is_ended_by_an_event,
-        "spec/events 2.5": evd_wait_long_is_ended_by_an_event,
-        "spec/events 2.5": evd_wait_on_an_evd_with_a_cno,
-        "spec/events 2.5": evd_wait_many_events_one_by_one,
+        "spec/events 2.5": evd_wait_with_a_long_timeout_is_ended_by_an_event,
+        "spec/events 2.5": evd_wait_on_an_evd_with_a_cno_is_ended_by_an_event,
+        "spec/events 2.5": evd_wait_returns_concurrently_posted_events_in_order,
         "spec/events 2.5": evd_wait_is_ended_by_a_connection_event => pair(client_connects_later, server_is_woken_by_the_connection),
         "spec/events 2.5": evd_wait_is_ended_by_a_completion => pair(client_sends_later, server_is_woken_by_the_send),
     ];
@@ -48,7 +48,7 @@ const WOKEN_BY_SOFTWARE: [(&str, DAT_EVD_FLAGS); 5] = [
     ("software_and_all", SOFTWARE | DAT_EVD_DEFAULT_FLAG),
 ];
 
-fn sends_away(ia: &Ia, flags: DAT_EVD_FLAGS) {
+fn set_unwaitable_ends_wait(ia: &Ia, flags: DAT_EVD_FLAGS) {
     let evd = ia.evd(8, flags);
     let waiter = evd_waiter(evd.h(), DAT_TIMEOUT_INFINITE, 1).inside(evd.h()).asleep();
     ok(dat_evd_set_unwaitable(evd.h()));
@@ -60,14 +60,14 @@ fn sends_away(ia: &Ia, flags: DAT_EVD_FLAGS) {
 fn evd_wait_set_unwaitable_ends_the_wait(ctx: &Ctx) {
     let ia = ctx.ia();
     for flags in [SOFTWARE, DAT_EVD_CR_FLAG, DAT_EVD_CONNECTION_FLAG] {
-        sends_away(&ia, flags);
+        set_unwaitable_ends_wait(&ia, flags);
     }
 }
 
 fn evd_wait_set_unwaitable_ends_the_wait_on_a_dto_evd(ctx: &Ctx) {
     let ia = ctx.ia();
     for flags in [DAT_EVD_DTO_FLAG, DAT_EVD_DTO_FLAG | DAT_EVD_RMR_BIND_FLAG, DAT_EVD_DEFAULT_FLAG] {
-        sends_away(&ia, flags);
+        set_unwaitable_ends_wait(&ia, flags);
     }
 }
 
@@ -205,7 +205,7 @@ fn evd_wait_cancelled_leaves_no_waiter_behind(ctx: &Ctx) {
     assert_eq!(waiter.join().pointer, 6);
 }
 
-fn evd_wait_cancelled_on_a_dto_evd(ctx: &Ctx) {
+fn evd_wait_cancelled_leaves_a_dto_evd_usable(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     is_cancelled(&server.recv);
     expect_nothing(server.recv.h());
@@ -216,7 +216,7 @@ fn evd_wait_cancelled_on_a_dto_evd(ctx: &Ctx) {
     expect_dto(client.request.h(), 2, DAT_DTO_SUCCESS, 8);
 }
 
-fn evd_wait_cancelled_then_the_evd_is_freed(ctx: &Ctx) {
+fn evd_wait_cancelled_permits_freeing_the_evd(ctx: &Ctx) {
     let ia = ctx.ia();
     for flags in [SOFTWARE, DAT_EVD_DTO_FLAG, DAT_EVD_DEFAULT_FLAG] {
         let evd = ia.evd(8, flags);
@@ -230,7 +230,7 @@ fn evd_wait_cancelled_repeatedly_leaves_no_waiter_behind(ctx: &Ctx) {
     let evd = ia.evd(8, SOFTWARE);
     for round in 0..50 {
         let thread = Cancellable::on_evd(evd.h());
-        // Alternates between freeing early, while the thread is about to block, and freeing late.
+        // Alternates between cancelling the thread while it is about to block and cancelling it while it waits.
         if round % 2 == 0 {
             await_waiter(&evd);
         }
@@ -251,7 +251,7 @@ fn evd_wait_infinite_is_ended_by_an_event(ctx: &Ctx) {
     assert_eq!((waited.number, waited.pointer, waited.more), (DAT_SOFTWARE_EVENT, 5, 0));
 }
 
-fn evd_wait_long_is_ended_by_an_event(ctx: &Ctx) {
+fn evd_wait_with_a_long_timeout_is_ended_by_an_event(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, SOFTWARE);
     let waiter = evd_waiter(evd.h(), 600_000_000, 1).inside(evd.h()).asleep();
@@ -259,7 +259,7 @@ fn evd_wait_long_is_ended_by_an_event(ctx: &Ctx) {
     ok(waiter.join().code);
 }
 
-fn evd_wait_on_an_evd_with_a_cno(ctx: &Ctx) {
+fn evd_wait_on_an_evd_with_a_cno_is_ended_by_an_event(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = ia.evd_on(&cno, 8, SOFTWARE);
@@ -268,7 +268,7 @@ fn evd_wait_on_an_evd_with_a_cno(ctx: &Ctx) {
     ok(waiter.join().code);
 }
 
-fn evd_wait_many_events_one_by_one(ctx: &Ctx) {
+fn evd_wait_returns_concurrently_posted_events_in_order(ctx: &Ctx) {
     const COUNT: usize = 2000;
     let ia = ctx.ia();
     let evd = ia.evd(8, SOFTWARE);
