@@ -17,16 +17,16 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 5.1": ep_create_without_out_pointer_is_arg7,
         "spec/endpoints 5.1": ep_create_with_misaligned_attributes_is_arg6,
         "spec/endpoints 5.1": ep_create_reports_a_missing_out_pointer_before_bad_attributes,
-        "spec/endpoints 5.1": ep_create_refused_holds_no_object,
-        "spec/endpoints 5.1": ep_create_by_default_has_the_specified_attributes,
+        "spec/endpoints 5.1": ep_create_refused_keeps_no_object_in_use,
+        "spec/endpoints 5.1": ep_create_by_default_stores_the_specified_attributes,
         "spec/endpoints 13.15": ep_create_with_a_freed_pz_is_invalid_handle,
         "spec/endpoints 5.1": ep_create_accepts_evds_of_another_ia => local(takes_evds_of_another_ia),
         "spec/endpoints 5.1": ep_create_accepts_one_evd_for_all_roles,
-        "spec/endpoints 5.1": ep_create_holds_the_pz_and_each_evd_until_it_is_freed,
-        "spec/endpoints 13.37": ep_create_from_queried_attributes_after_freeing_the_first,
-        "spec/consumers 17": ep_create_with_fifty_thousand_of_each_on_evds_of_1024,
+        "spec/endpoints 5.1": ep_create_keeps_the_pz_and_each_evd_in_use_until_the_ep_is_freed,
+        "spec/endpoints 13.37": ep_create_accepts_the_queried_attributes_of_a_freed_ep,
+        "spec/consumers 17": ep_create_accepts_more_dtos_than_the_length_of_the_evds,
         "spec/consumers 17": ep_create_accepts_messages_of_two_gigabytes,
-        "spec/endpoints 13.18": ep_create_accepts_zero_attributes_with_counts_only,
+        "spec/endpoints 13.18": ep_create_accepts_attributes_that_are_zero_except_for_counts,
         "spec/endpoints 5.1": ep_create_clamps_recv_dtos_to_the_limit,
         "spec/endpoints 5.1": ep_create_clamps_request_dtos_to_the_limit,
         "spec/endpoints 5.1": ep_create_stores_requested_attributes,
@@ -39,15 +39,15 @@ pub(crate) fn cases() -> Vec<Case> {
         let name = format!("ep_create_refuses_{what}");
         local(move |ctx| refuses(ctx, spoil)).named(name).proves("spec/endpoints 5.1")
     }));
-    all.extend(taken_attributes().into_iter().map(|(what, change)| {
-        let name = format!("ep_create_takes_{what}");
+    all.extend(accepted_attributes().into_iter().map(|(what, change)| {
+        let name = format!("ep_create_accepts_{what}");
         local(move |ctx| takes(ctx, change)).named(name).proves("spec/endpoints 5.1")
     }));
     all.extend((0..8).map(|set: u32| {
         let has = [set & 1 != 0, set & 2 != 0, set & 4 != 0];
         let words = ["recv", "request", "connect"].iter().zip(has).filter(|(_, has)| *has).map(|(word, _)| *word);
-        let name = format!("ep_create_with_evds_{}", words.collect::<Vec<_>>().join("_and_"));
-        let name = if set == 0 { "ep_create_without_evds".to_owned() } else { name };
+        let name = format!("ep_create_with_{}_evd_sets_only_its_dto_counts", words.collect::<Vec<_>>().join("_and_"));
+        let name = if set == 0 { "ep_create_without_evds_sets_dto_counts_to_zero".to_owned() } else { name };
         local(move |ctx| with_evds(ctx, has)).named(name).proves("spec/endpoints 5.1")
     }));
     all
@@ -100,7 +100,7 @@ fn refuses(ctx: &Ctx, spoil: Spoil) {
     bad_arg(untouched(|ep| parts.create(&attr, ep)), 6);
 }
 
-fn taken_attributes() -> Vec<(&'static str, Spoil)> {
+fn accepted_attributes() -> Vec<(&'static str, Spoil)> {
     vec![
         ("sizes_of_zero", |attr, _| (attr.max_message_size, attr.max_rdma_size) = (0, 0)),
         ("messages_at_the_limit", |attr, ia| attr.max_message_size = ia.max_message_size),
@@ -183,11 +183,11 @@ fn ep_create_reports_a_missing_out_pointer_before_bad_attributes(ctx: &Ctx) {
     bad_arg(Parts::new(ctx).create(&attr, null_mut()), 7);
 }
 
-fn ep_create_refused_holds_no_object(ctx: &Ctx) {
+fn ep_create_refused_keeps_no_object_in_use(ctx: &Ctx) {
     let parts = Parts::new(ctx);
     let attr = DAT_EP_ATTR { service_type: 7, ..ep_attr() };
     bad_arg(untouched(|ep| parts.create(&attr, ep)), 6);
-    // The EPs are freed first, so a graceful close finds no open objects.
+    // Frees all objects, then closes the IA gracefully. Each call fails if the refused EP still uses an object.
     let Parts { connect, request, recv, pz, ia } = parts;
     connect.free();
     request.free();
@@ -196,7 +196,7 @@ fn ep_create_refused_holds_no_object(ctx: &Ctx) {
     drop(ia);
 }
 
-fn ep_create_by_default_has_the_specified_attributes(ctx: &Ctx) {
+fn ep_create_by_default_stores_the_specified_attributes(ctx: &Ctx) {
     let parts = Parts::new(ctx);
     let limits = parts.ia.attr();
     let ep = Ep::own(filled(|out| parts.create(null_mut(), out)));
@@ -227,7 +227,7 @@ fn ep_create_with_a_freed_pz_is_invalid_handle(ctx: &Ctx) {
     bad_handle(code, DAT_INVALID_HANDLE_PZ);
 }
 
-/// EVDs report the events of the EP, whichever IA created them.
+/// EVDs of another IA report the events of the EP.
 fn takes_evds_of_another_ia(ctx: &Ctx) {
     let (ia, other) = (Ia::open(&ctx.provider, 8), Ia::open(&ctx.provider, 8));
     let foreign = Parts {
@@ -270,7 +270,7 @@ fn ep_create_same_evd_in_three_roles_is_in_use_until_the_free(ctx: &Ctx) {
     evd.free();
 }
 
-fn ep_create_holds_the_pz_and_each_evd_until_it_is_freed(ctx: &Ctx) {
+fn ep_create_keeps_the_pz_and_each_evd_in_use_until_the_ep_is_freed(ctx: &Ctx) {
     let parts = Parts::new(ctx);
     let ep = parts.ep(&ep_attr());
     refused(dat_pz_free(parts.pz.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_PZ_IN_USE);
@@ -281,7 +281,7 @@ fn ep_create_holds_the_pz_and_each_evd_until_it_is_freed(ctx: &Ctx) {
 }
 
 /// Like Open MPI: queries an EP with default attributes, then creates an EP with another depth from those attributes.
-fn ep_create_from_queried_attributes_after_freeing_the_first(ctx: &Ctx) {
+fn ep_create_accepts_the_queried_attributes_of_a_freed_ep(ctx: &Ctx) {
     let parts = Parts::new(ctx);
     let first = Ep::own(filled(|out| parts.create(null_mut(), out)));
     let mut attr = first.param().ep_attr;
@@ -291,7 +291,7 @@ fn ep_create_from_queried_attributes_after_freeing_the_first(ctx: &Ctx) {
     assert_eq!(numbers(&second.param().ep_attr), numbers(&attr));
 }
 
-fn ep_create_with_fifty_thousand_of_each_on_evds_of_1024(ctx: &Ctx) {
+fn ep_create_accepts_more_dtos_than_the_length_of_the_evds(ctx: &Ctx) {
     let ia = ctx.ia();
     let (pz, connect) = (ia.pz(), ia.evd(8, DAT_EVD_CONNECTION_FLAG));
     let (recv, request) = (ia.evd(1024, DAT_EVD_DTO_FLAG), ia.evd(1024, DAT_EVD_DTO_FLAG));
@@ -309,7 +309,7 @@ fn ep_create_accepts_messages_of_two_gigabytes(ctx: &Ctx) {
     parts.ep(&DAT_EP_ATTR { max_message_size: 1 << 31, ..ep_attr() });
 }
 
-fn ep_create_accepts_zero_attributes_with_counts_only(ctx: &Ctx) {
+fn ep_create_accepts_attributes_that_are_zero_except_for_counts(ctx: &Ctx) {
     let attr = DAT_EP_ATTR { max_recv_dtos: 2, max_request_dtos: 2, max_recv_iov: 1, max_request_iov: 1, ..zeroed() };
     Parts::new(ctx).ep(&attr);
 }

@@ -13,25 +13,25 @@ pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "spec/endpoints 5.7": reset_unconnected_keeps_receives,
         "spec/endpoints 5.7": reset_has_flushed_all_when_it_returns,
-        "spec/endpoints 14.19": reset_does_not_lose_slots,
+        "spec/endpoints 14.19": reset_returns_the_slots_of_flushed_receives,
         "spec/endpoints 5.7": reset_keeps_attributes_and_objects,
         "spec/endpoints 5.7": reset_without_pz_keeps_the_ep_not_ready,
-        "spec/endpoints 13.11": reset_accept_disconnect_cycle_on_one_endpoint => pair(cycle_client, cycle_server).limit(60),
-        "spec/endpoints 5.7": reset_connects_a_thousand_times_on_one_endpoint => pair(thousand_client, thousand_server).limit(60),
+        "spec/endpoints 13.11": reset_permits_a_hundred_accepts_and_disconnects_on_one_ep => pair(cycle_client, cycle_server).limit(60),
+        "spec/endpoints 5.7": reset_permits_a_thousand_connects_on_one_ep => pair(thousand_client, thousand_server).limit(60),
         "spec/endpoints 5.8": free_with_posted_receives_succeeds,
-        "spec/endpoints 13.9": free_after_the_memory_of_posted_receives_succeeds,
+        "spec/endpoints 13.9": free_succeeds_after_the_memory_of_posted_receives_is_deregistered,
         "spec/endpoints 13.10": free_leaves_completions_dequeuable,
         "spec/endpoints 5.8": free_leaves_queued_events_with_its_handle,
-        "spec/endpoints 5.8": free_pending_connect_posts_one_disconnected,
+        "spec/endpoints 5.8": free_of_a_connecting_ep_queues_one_disconnected,
         "spec/endpoints 13.31": free_while_disconnect_pending_succeeds,
         "spec/endpoints 14.18": free_connected_flushes_the_peer,
         "spec/endpoints 5.9": status_accepts_null_for_any_out_pointer,
-        "spec/endpoints 14.3": status_recv_idle_is_false_while_one_is_posted,
-        "spec/endpoints 14.3": status_request_idle_is_false_while_one_waits,
+        "spec/endpoints 14.3": status_recv_idle_is_false_while_a_receive_is_posted,
+        "spec/endpoints 14.3": status_request_idle_is_false_while_a_send_waits,
         "spec/endpoints 5.9": status_is_busy_until_the_completion_is_queued,
     ];
     all.extend([Unconnected, Active, Connected, Disconnected].map(|at| {
-        let name = format!("status_{}_is_idle_without_work", at.word());
+        let name = format!("status_in_state_{}_is_idle_without_work", at.word());
         in_state(at, move |_ctx, scene| assert_eq!(idle(&scene.own), (true, true)))
             .named(name)
             .proves("spec/endpoints 5.9")
@@ -62,7 +62,7 @@ fn reset_has_flushed_all_when_it_returns(ctx: &Ctx) {
 }
 
 /// Eight rounds without dequeuing an event must not use up the 16 slots of the queue.
-fn reset_does_not_lose_slots(ctx: &Ctx) {
+fn reset_returns_the_slots_of_flushed_receives(ctx: &Ctx) {
     let ia = ctx.ia();
     let (client, server) = (Conn::on(&ia), Conn::on(&ia));
     let depth = client.ep.param().ep_attr.max_recv_dtos as u64;
@@ -117,7 +117,7 @@ fn cycle_client(ctx: &Ctx) {
     }
 }
 
-/// dapltest's server: accept, graceful disconnect, reset, query, receives, accept again.
+/// Repeats the calls of dapltest's server: accept, graceful disconnect, reset, query, receives, accept again.
 fn cycle_server(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
@@ -169,7 +169,7 @@ fn free_with_posted_receives_succeeds(ctx: &Ctx) {
     conn.pz.free();
 }
 
-fn free_after_the_memory_of_posted_receives_succeeds(ctx: &Ctx) {
+fn free_succeeds_after_the_memory_of_posted_receives_is_deregistered(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let mut memory = conn.memory(64);
     conn.post_recv(1, memory.segment(0, 64));
@@ -187,7 +187,7 @@ fn free_leaves_completions_dequeuable(ctx: &Ctx) {
     is_over(&server);
     let Conn { ep, recv, .. } = server;
     ep.free();
-    // Events queued before the reset stay, and none follows.
+    // Events queued before the free stay, and none follows.
     assert!([vec![], vec![2, 3]].contains(&cookies(&drain(recv.h()))));
     expect_nothing(recv.h());
     recv.free();
@@ -206,7 +206,7 @@ fn free_leaves_queued_events_with_its_handle(ctx: &Ctx) {
     events.free();
 }
 
-fn free_pending_connect_posts_one_disconnected(ctx: &Ctx) {
+fn free_of_a_connecting_ep_queues_one_disconnected(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
     conn.connect(&conn.ia.address(), ctx.qual(0));
@@ -247,13 +247,13 @@ fn status_accepts_null_for_any_out_pointer(ctx: &Ctx) {
     assert_eq!(request, DAT_TRUE);
 }
 
-fn status_recv_idle_is_false_while_one_is_posted(ctx: &Ctx) {
+fn status_recv_idle_is_false_while_a_receive_is_posted(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     post_empty_recv(&conn, 1);
     assert_eq!(idle(&conn), (false, true));
 }
 
-fn status_request_idle_is_false_while_one_waits(ctx: &Ctx) {
+fn status_request_idle_is_false_while_a_send_waits(ctx: &Ctx) {
     let (client, _server) = ctx.loopback();
     post_empty_send(&client, 1);
     assert_eq!(idle(&client), (true, false));

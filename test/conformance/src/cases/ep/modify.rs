@@ -13,15 +13,16 @@ use super::scene::{Scene, in_state};
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "spec/endpoints 5.3": ep_modify_without_a_record_is_arg3,
-        "spec/endpoints 5.3": ep_modify_of_nothing_changes_nothing,
+        "spec/endpoints 5.3": ep_modify_with_an_empty_mask_changes_nothing,
         "spec/endpoints 5.3": ep_modify_reports_read_only_fields_before_the_state,
-        "spec/endpoints 13.23": ep_modify_sets_dtos_with_any_evd_in_the_record,
-        "spec/endpoints 5.3": ep_modify_without_an_evd_sets_its_dtos_to_zero,
-        "spec/endpoints 5.3": ep_modify_refused_holds_no_object,
+        "spec/endpoints 13.23": ep_modify_of_dtos_ignores_the_unselected_evd_in_the_record,
+        "spec/endpoints 5.3": ep_modify_to_a_null_recv_evd_sets_the_recv_dtos_to_zero,
+        "spec/endpoints 5.3": ep_modify_refused_keeps_no_object_in_use,
     ];
     for (number, field) in FIELDS.iter().enumerate() {
         all.extend(State::ALL.map(|at| {
-            let name = format!("ep_modify_{}_{}", field.word, at.word());
+            let outcome = if is_modifiable(field, at) { "succeeds" } else { "is_refused" };
+            let name = format!("ep_modify_of_{}_in_state_{}_{outcome}", field.word, at.word());
             in_state(at, move |_ctx, scene| one_field(&FIELDS[number], at, &scene))
                 .named(name)
                 .proves("spec/endpoints 5.3")
@@ -246,6 +247,17 @@ fn shape(ep: DAT_EP_HANDLE) -> (Vec<usize>, Vec<u64>) {
     (handles.map(|handle| handle.addr()).to_vec(), numbers(&param.ep_attr))
 }
 
+/// Whether `dat_ep_modify` may change the field in this state.
+fn is_modifiable(field: &Field, at: State) -> bool {
+    match at {
+        // The provider created this EP without EVDs, so its DTO counts are 0.
+        Tentative => !matches!(field.word, "recv_dtos" | "request_dtos"),
+        Unconnected => true,
+        Reserved | Passive => field.mask != DAT_EP_FIELD_PZ_HANDLE,
+        _ => false,
+    }
+}
+
 fn one_field(field: &Field, at: State, scene: &Scene) {
     let spare = Spare::new(&scene.own.ia);
     let before = shape(scene.ep());
@@ -253,19 +265,14 @@ fn one_field(field: &Field, at: State, scene: &Scene) {
     let original = param;
     (field.change)(&mut param, &spare);
     let code = dat_ep_modify(scene.ep(), field.mask, &param);
-    let is_pz = field.mask == DAT_EP_FIELD_PZ_HANDLE;
-    match at {
-        // The provider created this EP without EVDs, so its DTO counts are 0.
-        Tentative if matches!(field.word, "recv_dtos" | "request_dtos") => {
-            bad_arg(code, 3);
-            assert_eq!(shape(scene.ep()), before);
+    if is_modifiable(field, at) {
+        ok(code);
+    } else {
+        match at {
+            Tentative => bad_arg(code, 3),
+            _ => refused(code, DAT_INVALID_STATE, at.subtype()),
         }
-        Unconnected | Tentative => ok(code),
-        Reserved | Passive if !is_pz => ok(code),
-        _ => {
-            refused(code, DAT_INVALID_STATE, at.subtype());
-            assert_eq!(shape(scene.ep()), before, "the refused call changed the EP");
-        }
+        assert_eq!(shape(scene.ep()), before, "the refused call changed the EP");
     }
     scene.expect(at);
     if code == DAT_SUCCESS {
@@ -330,7 +337,7 @@ fn ep_modify_without_a_record_is_arg3(ctx: &Ctx) {
     bad_arg(dat_ep_modify(ep.h(), DAT_EP_FIELD_IA_HANDLE, null_mut()), 3);
 }
 
-fn ep_modify_of_nothing_changes_nothing(ctx: &Ctx) {
+fn ep_modify_with_an_empty_mask_changes_nothing(ctx: &Ctx) {
     let parts = Parts::new(ctx);
     let ep = parts.ep(&ep_attr());
     let (before, mut param) = (shape(ep.h()), ep.param());
@@ -346,7 +353,7 @@ fn ep_modify_reports_read_only_fields_before_the_state(ctx: &Ctx) {
 }
 
 /// Only the EVD that the EP has after the change matters for the DTO counts.
-fn ep_modify_sets_dtos_with_any_evd_in_the_record(ctx: &Ctx) {
+fn ep_modify_of_dtos_ignores_the_unselected_evd_in_the_record(ctx: &Ctx) {
     let parts = Parts::new(ctx);
     let ep = parts.ep(&ep_attr());
     modify(&ep, DAT_EP_FIELD_EP_ATTR_MAX_RECV_DTOS, |param| {
@@ -355,7 +362,7 @@ fn ep_modify_sets_dtos_with_any_evd_in_the_record(ctx: &Ctx) {
     assert_eq!(ep.param().ep_attr.max_recv_dtos, 33);
 }
 
-fn ep_modify_without_an_evd_sets_its_dtos_to_zero(ctx: &Ctx) {
+fn ep_modify_to_a_null_recv_evd_sets_the_recv_dtos_to_zero(ctx: &Ctx) {
     let parts = Parts::new(ctx);
     let ep = parts.ep(&ep_attr());
     modify(&ep, DAT_EP_FIELD_RECV_EVD_HANDLE, |param| param.recv_evd_handle = DAT_HANDLE_NULL);
@@ -364,7 +371,7 @@ fn ep_modify_without_an_evd_sets_its_dtos_to_zero(ctx: &Ctx) {
     assert_eq!(param.ep_attr.max_recv_dtos, 0);
 }
 
-fn ep_modify_refused_holds_no_object(ctx: &Ctx) {
+fn ep_modify_refused_keeps_no_object_in_use(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let spare = Spare::new(&conn.ia);
     let mut param = conn.ep.param();

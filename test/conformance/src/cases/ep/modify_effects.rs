@@ -14,17 +14,17 @@ pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/endpoints 5.3": ep_modify_of_the_pz_flushes_receives,
         "spec/endpoints 5.3": ep_modify_of_the_recv_dtos_permits_more_receives,
-        "spec/endpoints 5.3": ep_modify_of_the_recv_evd_moves_completions,
-        "spec/endpoints 5.3": ep_modify_of_the_connect_evd_moves_events,
+        "spec/endpoints 5.3": ep_modify_of_the_recv_evd_flushes_receives_and_redirects_completions,
+        "spec/endpoints 5.3": ep_modify_of_the_connect_evd_redirects_connection_events,
         "spec/endpoints 5.3": ep_modify_without_pz_refuses_receives,
-        "spec/endpoints 14.4": ep_modify_of_the_pz_takes_effect_immediately,
+        "spec/endpoints 14.4": ep_modify_that_sets_a_pz_permits_receives,
         "spec/endpoints 14.4": ep_modify_keeps_the_ep_able_to_connect_and_transfer,
         "spec/endpoints 5.3": ep_modify_releases_replaced_objects,
         "spec/endpoints 14.20": ep_modify_makes_a_tentative_ep_ready => local(makes_a_tentative_ep_ready).needs(Need::ProviderEp),
-        "spec/endpoints 4.1": ep_modify_lets_no_tentative_ep_connect =>
-            local(lets_no_tentative_ep_connect).needs(Need::ProviderEp),
-        "spec/endpoints 5.3": ep_modify_of_reads_counts_for_the_connection,
-        "spec/endpoints 5.3": ep_modify_of_segments_counts_for_posts,
+        "spec/endpoints 4.1": ep_modify_does_not_permit_a_tentative_ep_to_connect =>
+            local(does_not_permit_tentative_ep_to_connect).needs(Need::ProviderEp),
+        "spec/endpoints 5.3": ep_modify_of_reads_out_to_zero_makes_reads_fail,
+        "spec/endpoints 5.3": ep_modify_of_recv_segments_limits_posted_receives,
     ]
 }
 
@@ -51,7 +51,7 @@ fn ep_modify_of_the_recv_dtos_permits_more_receives(ctx: &Ctx) {
     (1..=40).for_each(|id| post_empty_recv(&conn, id));
 }
 
-fn ep_modify_of_the_recv_evd_moves_completions(ctx: &Ctx) {
+fn ep_modify_of_the_recv_evd_flushes_receives_and_redirects_completions(ctx: &Ctx) {
     let ia = ctx.ia();
     let other = ia.evd(8, DAT_EVD_DTO_FLAG);
     let conn = Conn::on(&ia);
@@ -66,7 +66,7 @@ fn ep_modify_of_the_recv_evd_moves_completions(ctx: &Ctx) {
     conn.ep.free();
 }
 
-fn ep_modify_of_the_connect_evd_moves_events(ctx: &Ctx) {
+fn ep_modify_of_the_connect_evd_redirects_connection_events(ctx: &Ctx) {
     let ia = ctx.ia();
     let other = ia.evd(8, DAT_EVD_CONNECTION_FLAG);
     let conn = Conn::on(&ia);
@@ -89,7 +89,7 @@ fn ep_modify_without_pz_refuses_receives(ctx: &Ctx) {
     conn.pz.free();
 }
 
-fn ep_modify_of_the_pz_takes_effect_immediately(ctx: &Ctx) {
+fn ep_modify_that_sets_a_pz_permits_receives(ctx: &Ctx) {
     let parts = Parts::new(ctx);
     let ep = without_pz(&parts);
     modify(&ep, DAT_EP_FIELD_PZ_HANDLE, |param| param.pz_handle = parts.pz.h());
@@ -145,7 +145,7 @@ fn ep_modify_releases_replaced_objects(ctx: &Ctx) {
 /// its EP.
 fn makes_a_tentative_ep_ready(ctx: &Ctx) {
     let mut scene = Scene::new(ctx, Tentative);
-    let made = furnished(&scene);
+    let made = with_pz_and_evds(&scene);
     ok(dat_ep_post_recv(made.h(), 0, null_mut(), cookie(4), DAT_COMPLETION_DEFAULT_FLAG));
     let cr = scene.request.take().expect("the request is pending").leak();
     ok(dat_cr_accept(cr, DAT_HANDLE_NULL, 0, null_mut()));
@@ -159,9 +159,9 @@ fn makes_a_tentative_ep_ready(ctx: &Ctx) {
 }
 
 /// The EP has all required objects, so only its state makes the call fail.
-fn lets_no_tentative_ep_connect(ctx: &Ctx) {
+fn does_not_permit_tentative_ep_to_connect(ctx: &Ctx) {
     let mut scene = Scene::new(ctx, Tentative);
-    let made = furnished(&scene);
+    let made = with_pz_and_evds(&scene);
     let (address, time) = (scene.own.ia.address(), DAT_TIMEOUT_INFINITE);
     let code = dat_ep_connect(made.h(), address.pointer(), 1, time, 0, null_mut(), DAT_QOS_BEST_EFFORT, 0);
     refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_TENTCONNPENDING);
@@ -172,7 +172,7 @@ fn lets_no_tentative_ep_connect(ctx: &Ctx) {
 }
 
 /// Sets PZ and EVDs of a pending request's EP, and returns the EP.
-fn furnished(scene: &Scene) -> Ep {
+fn with_pz_and_evds(scene: &Scene) -> Ep {
     let made = Ep::own(scene.ep());
     let Conn { recv, request, events, pz, .. } = &scene.own;
     let mask = DAT_EP_FIELD_PZ_HANDLE
@@ -187,7 +187,7 @@ fn furnished(scene: &Scene) -> Ep {
     made
 }
 
-fn ep_modify_of_reads_counts_for_the_connection(ctx: &Ctx) {
+fn ep_modify_of_reads_out_to_zero_makes_reads_fail(ctx: &Ctx) {
     let ia = ctx.ia();
     let (client, server) = (Conn::on(&ia), Conn::on(&ia));
     modify(&client.ep, DAT_EP_FIELD_EP_ATTR_MAX_RDMA_READ_OUT, |param| param.ep_attr.max_rdma_read_out = 0);
@@ -202,7 +202,7 @@ fn ep_modify_of_reads_counts_for_the_connection(ctx: &Ctx) {
     expect_nothing(client.request.h());
 }
 
-fn ep_modify_of_segments_counts_for_posts(ctx: &Ctx) {
+fn ep_modify_of_recv_segments_limits_posted_receives(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let memory = conn.memory(64);
     modify(&conn.ep, DAT_EP_FIELD_EP_ATTR_MAX_RECV_IOV, |param| param.ep_attr.max_recv_iov = 1);

@@ -11,21 +11,21 @@ use super::scene::{Scene, State, in_state};
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "spec/endpoints 5.2": ep_query_without_out_pointer_is_arg3,
-        "spec/endpoints 5.2": ep_query_of_nothing_writes_nothing,
+        "spec/endpoints 5.2": ep_query_with_an_empty_mask_writes_nothing,
         "spec/endpoints 5.2": ep_query_of_unknown_bits_writes_nothing,
-        "spec/endpoints 5.2": ep_query_takes_unknown_bits_beside_known_ones,
+        "spec/endpoints 5.2": ep_query_accepts_unknown_bits_beside_known_ones,
         "spec/endpoints 5.2": ep_query_returns_the_objects_in_use,
-        "spec/endpoints 5.2": ep_query_remote_address_is_forgotten_by_a_reset,
+        "spec/endpoints 5.2": ep_query_remote_address_is_cleared_by_a_reset,
         "spec/endpoints 5.2": ep_query_remote_address_outlives_the_connection,
-        "spec/endpoints 5.2": ep_query_keeps_a_wide_qualifier => local(keeps_a_wide_qualifier),
-        "spec/endpoints 5.2": ep_query_passive_side_shows_no_qualifier_of_its_own,
+        "spec/endpoints 5.2": ep_query_returns_a_qualifier_above_16_bits_unchanged => local(returns_wide_qualifier_unchanged),
+        "spec/endpoints 5.2": ep_query_of_the_passive_ep_does_not_return_the_listeners_qualifier,
     ];
     all.extend((0..31).filter(|bit| *bit != 11).map(|bit| {
-        let name = format!("ep_query_of_bit_{bit}_writes_all");
+        let name = format!("ep_query_of_mask_bit_{bit}_writes_all_fields");
         local(move |ctx| one_bit_writes_all(ctx, 1 << bit)).named(name).proves("spec/endpoints 5.2")
     }));
     all.extend(State::ALL.map(|at| {
-        let name = format!("ep_query_addresses_{}", at.word());
+        let name = format!("ep_query_in_state_{}_returns_the_addresses", at.word());
         in_state(at, move |ctx, scene| addresses(ctx, at, &scene)).named(name).proves("spec/endpoints 5.2")
     }));
     all
@@ -47,7 +47,7 @@ fn is_marked(param: &DAT_EP_PARAM) -> bool {
     (param.ep_state, param.local_port_qual, param.remote_port_qual) == (77, 78, 79) && param.ia_handle.is_null()
 }
 
-fn ep_query_of_nothing_writes_nothing(ctx: &Ctx) {
+fn ep_query_with_an_empty_mask_writes_nothing(ctx: &Ctx) {
     let (parts, mut param) = (Parts::new(ctx), marked());
     let ep = parts.ep(&ep_attr());
     ok(dat_ep_query(ep.h(), 0, &mut param));
@@ -61,7 +61,7 @@ fn ep_query_of_unknown_bits_writes_nothing(ctx: &Ctx) {
     assert!(is_marked(&param));
 }
 
-fn ep_query_takes_unknown_bits_beside_known_ones(ctx: &Ctx) {
+fn ep_query_accepts_unknown_bits_beside_known_ones(ctx: &Ctx) {
     let parts = Parts::new(ctx);
     let ep = parts.ep(&ep_attr());
     let param = filled(|out| dat_ep_query(ep.h(), !0, out));
@@ -108,7 +108,7 @@ fn addresses(_ctx: &Ctx, at: State, scene: &Scene) {
     }
 }
 
-fn ep_query_remote_address_is_forgotten_by_a_reset(ctx: &Ctx) {
+fn ep_query_remote_address_is_cleared_by_a_reset(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     client.disconnect();
     server.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
@@ -129,7 +129,7 @@ fn ep_query_remote_address_outlives_the_connection(ctx: &Ctx) {
 }
 
 /// A qualifier above 16 bits is reported unchanged, because `dat_ep_dup_connect` needs it.
-fn keeps_a_wide_qualifier(ctx: &Ctx) {
+fn returns_wide_qualifier_unchanged(ctx: &Ctx) {
     let ia = ctx.ia();
     let qual = ctx.qual(0) + (7 << 35);
     let (client, server) = (Conn::on(&ia), Conn::on(&ia));
@@ -143,7 +143,7 @@ fn keeps_a_wide_qualifier(ctx: &Ctx) {
 }
 
 /// The peer's port is not a listener's qualifier (13.27).
-fn ep_query_passive_side_shows_no_qualifier_of_its_own(ctx: &Ctx) {
+fn ep_query_of_the_passive_ep_does_not_return_the_listeners_qualifier(ctx: &Ctx) {
     let (_client, server) = ctx.loopback();
     assert_ne!(server.ep.param().remote_port_qual, ctx.qual(0));
 }

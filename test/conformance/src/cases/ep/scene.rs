@@ -136,15 +136,18 @@ impl Drop for Request {
     }
 }
 
-/// An EP in a state. Fields are declared in the order in which they are dropped.
+/// An EP in a chosen state, with all objects that it needs. Fields are declared in the order in which they are
+/// dropped.
 pub(crate) struct Scene {
-    /// The pending request. It owns the EP in PCP and TCP; in ACP it is the request that the EP sent.
+    /// The pending request. In PASSIVE_ and TENTATIVE_CONNECTION_PENDING the request owns the EP. In
+    /// ACTIVE_CONNECTION_PENDING the EP sent it.
     pub(crate) request: Option<Request>,
     pub(crate) rsp: Option<Rsp>,
     pub(crate) psp: Option<Psp>,
     /// EVD for requests of the service point.
     pub(crate) requests: Evd,
-    /// The EP under test: `own.ep`, except in TCP, where it is the EP that the service point created.
+    /// The EP under test: `own.ep`, except in TENTATIVE_CONNECTION_PENDING, where it is the EP that the service
+    /// point created.
     pub(crate) subject: Handle,
     pub(crate) own: Conn,
     /// The peer endpoint, if it is in this process.
@@ -169,7 +172,9 @@ impl Scene {
             Connected => scene.connected(qual),
             Disconnecting => scene.connected(qual).disconnecting(),
             Disconnected => scene.connected(qual).disconnected(),
-            Completing => panic!("CMP cannot be held within one process"),
+            Completing => {
+                panic!("COMPLETION_PENDING lasts only while the requester is a stopped process: use `completing`")
+            }
         };
         scene.expect(at);
         scene

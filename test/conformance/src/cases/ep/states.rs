@@ -8,27 +8,27 @@ use crate::kit::*;
 use super::scene::State::{self, *};
 use super::scene::{Request, Scene, WAITING_SEND, in_state, silent_listener};
 
-/// A column of the table: the name of its calls, and the check to run in each state.
+/// A column of the table: the end of the case name, and the check to run in each state.
 type Column = (&'static str, fn(&Ctx, State, Scene));
 
 const COLUMNS: [Column; 17] = [
     ("is_reported", is_reported),
-    ("post_recv", post_recv),
-    ("post_send", post_send),
-    ("rdma_read", rdma_read),
-    ("rdma_write", rdma_write),
-    ("connect", connect),
-    ("dup_connect", dup_connect),
-    ("accept_of_a_free_request", accept_free),
-    ("accept_of_its_own_request", accept_own),
-    ("rsp_create", rsp_create),
-    ("disconnect_graceful", disconnect_graceful),
-    ("disconnect_abrupt", disconnect_abrupt),
-    ("reset", reset),
-    ("free", free),
-    ("modify", modify),
-    ("modify_of_the_pz", modify_pz),
-    ("is_a_dup_to_connect_like", is_a_dup),
+    ("decides_post_recv", post_recv),
+    ("decides_post_send", post_send),
+    ("decides_rdma_read", rdma_read),
+    ("decides_rdma_write", rdma_write),
+    ("decides_connect", connect),
+    ("decides_dup_connect", dup_connect),
+    ("decides_accept_of_a_psp_request", accept_free),
+    ("decides_accept_of_its_own_request", accept_own),
+    ("decides_rsp_create", rsp_create),
+    ("decides_disconnect_graceful", disconnect_graceful),
+    ("decides_disconnect_abrupt", disconnect_abrupt),
+    ("decides_reset", reset),
+    ("decides_free", free),
+    ("decides_modify", modify),
+    ("decides_modify_of_the_pz", modify_pz),
+    ("decides_dup_connect_to_its_listener", is_a_dup),
 ];
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -379,7 +379,7 @@ fn modify_pz(_ctx: &Ctx, at: State, scene: Scene) {
     }
 }
 
-/// `dat_ep_dup_connect` requires a connected EP to copy (5.5).
+/// `dat_ep_dup_connect` requires the EP to duplicate to be connected (5.5).
 fn is_a_dup(ctx: &Ctx, at: State, scene: Scene) {
     let ia = &scene.own.ia;
     let spare = Conn::on(ia);

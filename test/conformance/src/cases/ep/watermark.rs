@@ -11,16 +11,16 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 5.6": watermark_of_an_invalid_ep_is_invalid_handle,
         "spec/events 5.6": watermark_of_an_invalid_value_is_refused,
         "spec/events 5.6": watermark_can_be_set_in_any_state,
-        "spec/events 5.6": watermark_soft_on_posted_receives,
+        "spec/events 5.6": watermark_soft_exceeded_by_posted_receives_is_reported,
         "spec/events 5.6": watermark_soft_already_exceeded_is_reported_immediately,
         "spec/events 5.6": watermark_soft_is_reported_once_until_set_again,
-        "spec/events 5.6": watermark_soft_is_not_of_an_attribute_without_a_queue,
+        "spec/events 5.6": watermark_soft_attribute_is_ignored_without_an_srq,
         "spec/events 5.6": watermark_soft_counts_outstanding_receives_only,
         "spec/events 5.6": watermark_hard_breaks_a_connection,
         "spec/events 5.6": watermark_hard_already_exceeded_breaks_the_connection_immediately,
-        "spec/events 5.6": watermark_hard_armed_before_the_connection,
-        "spec/events 5.6": watermark_hard_reached_exactly_breaks_nothing,
-        "spec/events 5.6": watermark_hard_alone_reports_no_soft_one,
+        "spec/events 5.6": watermark_hard_set_before_the_connection_breaks_it,
+        "spec/events 5.6": watermark_hard_reached_exactly_keeps_the_connection,
+        "spec/events 5.6": watermark_hard_alone_reports_no_soft_event,
         "spec/events 5.6": watermark_soft_and_hard_exceeded_together_report_and_break,
     ];
     all.into_iter().map(|case| case.needs(Need::Srq)).collect()
@@ -87,7 +87,7 @@ fn watermark_can_be_set_in_any_state(ctx: &Ctx) {
     expect_silence(&client.ia);
 }
 
-fn watermark_soft_on_posted_receives(ctx: &Ctx) {
+fn watermark_soft_exceeded_by_posted_receives_is_reported(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     watch(&conn, 2, NONE);
     post_recvs(&conn, 0..2);
@@ -118,7 +118,7 @@ fn watermark_soft_is_reported_once_until_set_again(ctx: &Ctx) {
     }
 }
 
-fn watermark_soft_is_not_of_an_attribute_without_a_queue(ctx: &Ctx) {
+fn watermark_soft_attribute_is_ignored_without_an_srq(ctx: &Ctx) {
     // Programs leave this field zero (spec/events 12.8).
     let setup = Setup { attr: DAT_EP_ATTR { srq_soft_hw: 0, ..ep_attr() }, ..Setup::default() };
     let conn = Conn::unconnected(&ctx.ia(), &setup);
@@ -139,7 +139,8 @@ fn watermark_soft_counts_outstanding_receives_only(ctx: &Ctx) {
     expect_soft(&server.ia, &server.ep);
 }
 
-/// The server EP exceeded its hard watermark, which breaks its connection; the client EP sees a disconnect.
+/// Checks that the exceeded hard watermark of the server EP has broken its connection, and that the client EP
+/// reports the end.
 #[track_caller]
 fn expect_broken(client: &Conn, server: &Conn, flushed: u64) {
     server.expect(DAT_CONNECTION_EVENT_BROKEN);
@@ -171,7 +172,7 @@ fn watermark_hard_already_exceeded_breaks_the_connection_immediately(ctx: &Ctx) 
     expect_broken(&client, &server, 5);
 }
 
-fn watermark_hard_armed_before_the_connection(ctx: &Ctx) {
+fn watermark_hard_set_before_the_connection_breaks_it(ctx: &Ctx) {
     let ia = ctx.ia();
     let [client, server] = [0, 1].map(|_| Conn::on(&ia));
     watch(&server, NONE, 2);
@@ -181,7 +182,7 @@ fn watermark_hard_armed_before_the_connection(ctx: &Ctx) {
     expect_broken(&client, &server, 3);
 }
 
-fn watermark_hard_reached_exactly_breaks_nothing(ctx: &Ctx) {
+fn watermark_hard_reached_exactly_keeps_the_connection(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     watch(&server, NONE, 3);
     post_recvs(&server, 0..3);
@@ -194,7 +195,7 @@ fn watermark_hard_reached_exactly_breaks_nothing(ctx: &Ctx) {
     expect_nothing(server.events.h());
 }
 
-fn watermark_hard_alone_reports_no_soft_one(ctx: &Ctx) {
+fn watermark_hard_alone_reports_no_soft_event(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     watch(&server, NONE, 0);
     post_recvs(&server, 0..1);

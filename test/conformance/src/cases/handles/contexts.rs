@@ -8,16 +8,16 @@ use crate::kit::*;
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "spec/registry 8": context_is_not_inherited,
-        "spec/registry 8": context_of_a_new_object_in_the_place_of_an_old_one,
-        "spec/registry 8": context_concurrent_use_is_never_mixed,
-        "spec/registry 8": context_by_the_number_and_the_pointer_of_an_adapter,
+        "spec/registry 8": context_of_a_new_object_at_a_reused_address_is_null,
+        "spec/registry 8": context_concurrent_sets_never_mix_their_values,
+        "spec/registry 8": context_of_an_adapter_is_the_same_by_number_and_pointer,
     ];
     let families: [(&str, &str, Claim); 5] = [
-        ("type_of_{}", "spec/registry 8", type_is_right),
-        ("type_of_{}_without_a_place_is_arg2", "spec/registry 8", places_are_wanted),
-        ("context_of_{}_begins_as_null", "spec/registry 8", begins_as_null),
-        ("context_of_{}_is_what_was_set_last", "spec/registry 8", last_set_context_is_returned),
-        ("handles_{}_ended_twice_is_an_invalid_handle", "spec/events 0.1", ends_once),
+        ("type_of_{}_is_correct", "spec/registry 8", type_is_right),
+        ("type_of_{}_without_out_pointer_is_arg2", "spec/registry 8", null_out_pointers_are_refused),
+        ("context_of_{}_is_initially_null", "spec/registry 8", begins_as_null),
+        ("context_of_{}_is_the_last_one_set", "spec/registry 8", last_set_context_is_returned),
+        ("handles_{}_freed_twice_is_an_invalid_handle", "spec/events 0.1", ends_once),
     ];
     for kind in Kind::ALL {
         for (name, section, claim) in families {
@@ -44,7 +44,7 @@ fn type_is_right(ctx: &Ctx, kind: Kind) {
     assert_eq!(filled::<DAT_HANDLE_TYPE>(|out| dat_get_handle_type(objects.handle(kind), out)), kind.number());
 }
 
-fn places_are_wanted(ctx: &Ctx, kind: Kind) {
+fn null_out_pointers_are_refused(ctx: &Ctx, kind: Kind) {
     let objects = OneOfEach::of(ctx);
     let handle = objects.handle(kind);
     refused(dat_get_handle_type(handle, null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
@@ -94,7 +94,7 @@ fn context_is_not_inherited(ctx: &Ctx) {
     assert_eq!(context(ia.h()), 7);
 }
 
-fn context_of_a_new_object_in_the_place_of_an_old_one(ctx: &Ctx) {
+fn context_of_a_new_object_at_a_reused_address_is_null(ctx: &Ctx) {
     let ia = ctx.ia();
     for _ in 0..1000 {
         let pz = ia.pz();
@@ -103,7 +103,7 @@ fn context_of_a_new_object_in_the_place_of_an_old_one(ctx: &Ctx) {
     }
 }
 
-fn context_concurrent_use_is_never_mixed(ctx: &Ctx) {
+fn context_concurrent_sets_never_mix_their_values(ctx: &Ctx) {
     let ia = ctx.ia();
     let handle = Handle::of(ia.h());
     let values = [0, u64::MAX, 0x1111_1111_2222_2222];
@@ -118,7 +118,7 @@ fn context_concurrent_use_is_never_mixed(ctx: &Ctx) {
     });
 }
 
-fn context_by_the_number_and_the_pointer_of_an_adapter(ctx: &Ctx) {
+fn context_of_an_adapter_is_the_same_by_number_and_pointer(ctx: &Ctx) {
     let ia = ctx.ia();
     let pointer: DAT_HANDLE = filled(|out| dats_get_ia_handle(ia.h(), out));
     ok(dat_set_consumer_context(pointer, cookie(3)));

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod contexts;
-mod places;
+mod params;
 mod refusals;
 
 use crate::case::Case;

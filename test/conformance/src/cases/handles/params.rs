@@ -14,10 +14,10 @@ pub(super) struct HandleParam {
     pub(super) wants: Option<Kind>,
     /// Whether null is a valid value.
     pub(super) is_optional: bool,
-    /// Subtype for a value that cannot be a handle.
-    pub(super) front: DAT_RETURN_SUBTYPE,
-    /// Subtype for a handle of another kind, or of a freed object.
-    pub(super) behind: DAT_RETURN_SUBTYPE,
+    /// Subtype from libdat, for a value that cannot be a handle.
+    pub(super) libdat_subtype: DAT_RETURN_SUBTYPE,
+    /// Subtype from the provider, for a handle of another kind or of a freed object.
+    pub(super) provider_subtype: DAT_RETURN_SUBTYPE,
     call: fn(&OneOfEach, DAT_HANDLE) -> DAT_RETURN,
 }
 
@@ -30,30 +30,31 @@ impl HandleParam {
 
     /// The kinds of objects that its call uses.
     pub(super) fn kinds(&self) -> impl Iterator<Item = Kind> {
-        let stands_on_srq = self.function == "dat_ep_create_with_srq" || self.function == "dat_srq_create";
-        let stands_on_rmr = self.function.starts_with("dat_rmr_");
-        let needs = [(stands_on_srq, Kind::Srq), (stands_on_rmr, Kind::Rmr)];
+        let needs_srq = self.function == "dat_ep_create_with_srq" || self.function == "dat_srq_create";
+        let needs_rmr = self.function.starts_with("dat_rmr_");
+        let needs = [(needs_srq, Kind::Srq), (needs_rmr, Kind::Rmr)];
         self.wants.into_iter().chain(needs.into_iter().filter(|(is, _)| *is).map(|(_, kind)| kind))
     }
 
     /// Whether the provider detects invalid values of this group, before other errors.
     pub(super) fn has_group(&self, word: &str) -> bool {
-        // `dat_ep_dup_connect` checks the state of the EP to copy first. A separate case tests the EP to connect.
-        let looks_late = self.function == "dat_ep_dup_connect" && self.parameter.is_empty();
+        // `dat_ep_dup_connect` checks the state of the EP to duplicate first. A separate case tests the EP to
+        // connect.
+        let is_checked_late = self.function == "dat_ep_dup_connect" && self.parameter.is_empty();
         match word {
-            "other_kind" => self.wants.is_some() && !looks_late,
-            "dead_handle" => !looks_late,
+            "other_kinds" => self.wants.is_some() && !is_checked_late,
+            "freed_handles" => !is_checked_late,
             _ => true,
         }
     }
 
     pub(super) fn both(&self) -> [DAT_RETURN_SUBTYPE; 2] {
-        [self.front, self.behind]
+        [self.libdat_subtype, self.provider_subtype]
     }
 
     /// Subtype for a freed object of this kind. libdat looks up the number of an IA before it calls a provider.
     pub(super) fn dead(&self, kind: Kind) -> DAT_RETURN_SUBTYPE {
-        if kind == Kind::Ia { self.front } else { self.behind }
+        if kind == Kind::Ia { self.libdat_subtype } else { self.provider_subtype }
     }
 
     /// Checks that the call with this handle returns `DAT_INVALID_HANDLE` with one of these subtypes.
@@ -68,11 +69,19 @@ impl HandleParam {
 fn first(
     function: &'static str,
     wants: Kind,
-    front: DAT_RETURN_SUBTYPE,
-    behind: DAT_RETURN_SUBTYPE,
+    libdat_subtype: DAT_RETURN_SUBTYPE,
+    provider_subtype: DAT_RETURN_SUBTYPE,
     call: fn(&OneOfEach, DAT_HANDLE) -> DAT_RETURN,
 ) -> HandleParam {
-    HandleParam { function, parameter: "", wants: Some(wants), is_optional: false, front, behind, call }
+    HandleParam {
+        function,
+        parameter: "",
+        wants: Some(wants),
+        is_optional: false,
+        libdat_subtype,
+        provider_subtype,
+        call,
+    }
 }
 
 /// A later parameter, which only the provider checks.
@@ -83,7 +92,15 @@ fn other(
     subtype: DAT_RETURN_SUBTYPE,
     call: fn(&OneOfEach, DAT_HANDLE) -> DAT_RETURN,
 ) -> HandleParam {
-    HandleParam { function, parameter, wants: Some(wants), is_optional: false, front: subtype, behind: subtype, call }
+    HandleParam {
+        function,
+        parameter,
+        wants: Some(wants),
+        is_optional: false,
+        libdat_subtype: subtype,
+        provider_subtype: subtype,
+        call,
+    }
 }
 
 /// A later parameter for which null is valid.
@@ -98,10 +115,10 @@ fn optional(
 }
 
 /// The whole table.
-pub(super) fn places() -> Vec<HandleParam> {
+pub(super) fn handle_params() -> Vec<HandleParam> {
     let mut all = any_kind();
     all.extend(adapters());
-    all.extend(adapters_others());
+    all.extend(adapter_later_params());
     all.extend(dispatchers());
     all.extend(notification_objects());
     all.extend(endpoints());
@@ -118,8 +135,8 @@ fn any_kind() -> Vec<HandleParam> {
         parameter: "",
         wants: None,
         is_optional: false,
-        front: DAT_INVALID_HANDLE1,
-        behind: DAT_INVALID_HANDLE1,
+        libdat_subtype: DAT_INVALID_HANDLE1,
+        provider_subtype: DAT_INVALID_HANDLE1,
         call,
     };
     vec![
@@ -153,7 +170,7 @@ fn adapters() -> Vec<HandleParam> {
 }
 
 /// Handle parameters after the first, in calls on an IA.
-fn adapters_others() -> Vec<HandleParam> {
+fn adapter_later_params() -> Vec<HandleParam> {
     const PZ: DAT_RETURN_SUBTYPE = DAT_INVALID_HANDLE_PZ;
     const EVD_CR: DAT_RETURN_SUBTYPE = DAT_INVALID_HANDLE_EVD_CR;
     vec![
@@ -327,7 +344,7 @@ fn srq(objects: &OneOfEach) -> DAT_SRQ_HANDLE {
 }
 
 fn ep_create(
-    _zoo: &OneOfEach,
+    _objects: &OneOfEach,
     ia: DAT_IA_HANDLE,
     pz: DAT_PZ_HANDLE,
     recv: DAT_EVD_HANDLE,

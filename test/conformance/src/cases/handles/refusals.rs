@@ -1,6 +1,6 @@
 //! Each function with each kind of invalid handle, in each of its handle parameters.
 //!
-//! The table of calls is in `places`; this file has the invalid values and the expected codes. `ia::open_async` tests
+//! The table of calls is in `params`; this file has the invalid values and the expected codes. `ia::open_async` tests
 //! the async EVD parameter of `dat_ia_openv`.
 #![forbid(unsafe_code)]
 
@@ -8,25 +8,25 @@ use std::ptr::{null_mut, without_provenance_mut};
 
 use crate::kit::*;
 
-use super::places::{HandleParam, places};
+use super::params::{HandleParam, handle_params};
 
 /// Body of a case that tests one handle parameter.
 type Group = fn(&Ctx, &HandleParam);
 
 pub(crate) fn cases() -> Vec<Case> {
-    let mut all = cases!["spec/endpoints 5.5": handles_ep_dup_connect_refuses_other_than_ep];
-    for (at, place) in places().into_iter().enumerate() {
+    let mut all = cases!["spec/endpoints 5.5": handles_ep_dup_connect_refuses_a_handle_that_is_no_ep];
+    for (at, place) in handle_params().into_iter().enumerate() {
         let groups: [(&str, Group); 4] = [
-            ("small_number", refuses_small_numbers),
-            ("address", refuses_addresses),
-            ("dead_handle", refuses_the_dead),
-            ("other_kind", refuses_other_kinds),
+            ("small_numbers", refuses_small_numbers),
+            ("addresses", refuses_addresses),
+            ("freed_handles", refuses_freed_handles),
+            ("other_kinds", refuses_other_kinds),
         ];
         for (word, group) in groups {
             if !place.has_group(word) {
                 continue;
             }
-            let case = local(move |ctx| group(ctx, &places()[at]));
+            let case = local(move |ctx| group(ctx, &handle_params()[at]));
             let name = format!("handles_{}_refuses_{word}", place.name());
             all.push(place.kinds().fold(case.named(name).proves("spec/events 0.1"), with_need));
         }
@@ -51,7 +51,7 @@ fn refuses_small_numbers(ctx: &Ctx, place: &HandleParam) {
         let is_allowed = number == 0 && place.is_optional;
         if handle != objects.ia.h() && !is_allowed {
             ctx.step(format!("{number:#x}"));
-            place.refuses(&objects, handle, &[place.front]);
+            place.refuses(&objects, handle, &[place.libdat_subtype]);
         }
     }
     finish(&objects);
@@ -63,7 +63,7 @@ fn refuses_addresses(ctx: &Ctx, place: &HandleParam) {
     let nowhere = [0x7_0000_0000, 1 << 46, 1 << 63, 0xffff_8000_0000_0000, usize::MAX & !7, usize::MAX];
     for address in nowhere {
         ctx.step(format!("{address:#x}"));
-        place.refuses(&objects, without_provenance_mut(address), &[place.front]);
+        place.refuses(&objects, without_provenance_mut(address), &[place.libdat_subtype]);
     }
     let variable = objects.ep.h();
     let memory = Buffer::new(4096);
@@ -81,11 +81,14 @@ fn refuses_addresses(ctx: &Ctx, place: &HandleParam) {
     ];
     for (what, address) in own {
         ctx.step(what);
-        place.refuses(&objects, address, &[place.front]);
+        place.refuses(&objects, address, &[place.libdat_subtype]);
     }
     let live = objects.handle(place.wants.unwrap_or(Kind::Evd)).addr().max(objects.evd.h().addr());
-    for (offset, answers) in [(1, [place.front, place.front]), (8, [place.front, place.front]), (1 << 18, place.both())]
-    {
+    for (offset, answers) in [
+        (1, [place.libdat_subtype, place.libdat_subtype]),
+        (8, [place.libdat_subtype, place.libdat_subtype]),
+        (1 << 18, place.both()),
+    ] {
         ctx.step(format!("a live handle + {offset}"));
         place.refuses(&objects, without_provenance_mut(live + offset), &answers);
     }
@@ -93,7 +96,7 @@ fn refuses_addresses(ctx: &Ctx, place: &HandleParam) {
 }
 
 /// A freed object of the required kind, and an object whose IA was closed abruptly.
-fn refuses_the_dead(ctx: &Ctx, place: &HandleParam) {
+fn refuses_freed_handles(ctx: &Ctx, place: &HandleParam) {
     let objects = OneOfEach::of(ctx);
     let kind = place.wants.unwrap_or(Kind::Evd);
     ctx.step("freed");
@@ -113,19 +116,19 @@ fn refuses_other_kinds(ctx: &Ctx, place: &HandleParam) {
     let objects = OneOfEach::of(ctx);
     for kind in Kind::ALL.into_iter().filter(|kind| place.wants != Some(*kind) && objects.has(*kind)) {
         ctx.step(kind.word());
-        let answer = if kind == Kind::Ia { place.front } else { place.behind };
+        let answer = if kind == Kind::Ia { place.libdat_subtype } else { place.provider_subtype };
         place.refuses(&objects, objects.handle(kind), &[answer]);
     }
     if place.wants != Some(Kind::Ia) {
         ctx.step("an IA's address");
         let address = filled(|out| dats_get_ia_handle(objects.ia.h(), out));
-        place.refuses(&objects, address, &[place.behind]);
+        place.refuses(&objects, address, &[place.provider_subtype]);
     }
     finish(&objects);
 }
 
-/// The call checks the EP to copy first, so that EP must be connected.
-fn handles_ep_dup_connect_refuses_other_than_ep(ctx: &Ctx) {
+/// The call checks the EP to duplicate first, so that EP must be connected.
+fn handles_ep_dup_connect_refuses_a_handle_that_is_no_ep(ctx: &Ctx) {
     let (client, _server) = ctx.loopback();
     let objects = OneOfEach::within(ctx, &client.ia, 1);
     let dup = |handle| dat_ep_dup_connect(handle, client.ep.h(), 1000, 0, null_mut(), DAT_QOS_BEST_EFFORT);

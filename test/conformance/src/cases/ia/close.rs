@@ -10,22 +10,22 @@ pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "spec/registry 6.1": ia_close_twice_is_invalid_handle,
         "spec/registry 6.1": ia_close_unknown_flags_are_arg2,
-        "spec/registry 6.1": ia_close_unknown_flags_leave_the_adapter_alone,
-        "spec/registry 6.1": ia_close_graceful_of_an_empty_one,
-        "spec/registry 6.1": ia_close_abrupt_of_an_empty_one,
-        "spec/registry 6.2": ia_close_graceful_despite_the_async_evd_and_its_state,
-        "spec/registry 6.2": ia_close_graceful_refused_with_everything_left,
-        "spec/registry 6.2": ia_close_graceful_refused_with_an_undecided_request,
-        "spec/registry 6.2": ia_close_graceful_refused_under_a_connection,
+        "spec/registry 6.1": ia_close_unknown_flags_leave_the_adapter_unchanged,
+        "spec/registry 6.1": ia_close_graceful_of_an_adapter_without_objects_succeeds,
+        "spec/registry 6.1": ia_close_abrupt_of_an_adapter_without_objects_succeeds,
+        "spec/registry 6.2": ia_close_graceful_succeeds_with_a_modified_async_evd,
+        "spec/registry 6.2": ia_close_graceful_is_refused_while_objects_of_all_kinds_exist,
+        "spec/registry 6.2": ia_close_graceful_refused_keeps_a_pending_request_queryable,
+        "spec/registry 6.2": ia_close_graceful_is_refused_under_a_connection,
         "spec/consumers 14": ia_close_refused_leaves_a_connection_working,
-        "spec/registry 6.3": ia_close_abrupt_with_everything_left,
-        "spec/registry 6.3": ia_close_abrupt_after_freeing_in_any_order,
-        "spec/registry 6.3": ia_close_abrupt_with_posted_work,
-        "spec/registry 6.3": ia_close_abrupt_after_a_refused_graceful_one,
+        "spec/registry 6.3": ia_close_abrupt_invalidates_all_handles,
+        "spec/registry 6.3": ia_close_abrupt_succeeds_after_freeing_some_objects_in_any_order,
+        "spec/registry 6.3": ia_close_abrupt_with_posted_work_succeeds,
+        "spec/registry 6.3": ia_close_abrupt_succeeds_after_a_refused_graceful_close,
         "spec/registry 6.3": ia_close_abrupt_keeps_other_adapters_usable,
-        "spec/registry 6.3": ia_close_abrupt_under_an_evd_of_anothers_ep,
+        "spec/registry 6.3": ia_close_abrupt_invalidates_an_evd_of_another_adapters_ep,
         "spec/registry 6.3": ia_close_abrupt_frees_its_qualifiers,
-        "spec/registry 6.3": ia_close_abrupt_while_another_thread_calls,
+        "spec/registry 6.3": ia_close_abrupt_succeeds_while_another_thread_calls,
         "spec/registry 6.3": ia_close_abrupt_disconnects_the_peer => pair(client_closes, server_gets_the_end),
         "spec/registry 6.3": ia_close_abrupt_rejects_pending_requests => pair(client_asks, server_closes_undecided),
     ];
@@ -36,7 +36,7 @@ pub(crate) fn cases() -> Vec<Case> {
             Kind::Rmr => case.needs(Need::Rmr),
             _ => case,
         };
-        let name = format!("ia_close_graceful_refused_with_one_{}_left", kind.word());
+        let name = format!("ia_close_graceful_is_refused_while_one_{}_exists", kind.word());
         all.push(case.named(name).proves("spec/registry 6.2"));
     }
     all
@@ -62,7 +62,7 @@ fn ia_close_unknown_flags_are_arg2(ctx: &Ctx) {
     }
 }
 
-fn ia_close_unknown_flags_leave_the_adapter_alone(ctx: &Ctx) {
+fn ia_close_unknown_flags_leave_the_adapter_unchanged(ctx: &Ctx) {
     let objects = OneOfEach::of(ctx);
     refused(dat_ia_close(objects.ia.h(), 2), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
     objects.expect_alive();
@@ -70,15 +70,15 @@ fn ia_close_unknown_flags_leave_the_adapter_alone(ctx: &Ctx) {
     ok(dat_ia_close(ia.leak(), DAT_CLOSE_ABRUPT_FLAG));
 }
 
-fn ia_close_graceful_of_an_empty_one(ctx: &Ctx) {
+fn ia_close_graceful_of_an_adapter_without_objects_succeeds(ctx: &Ctx) {
     ctx.ia().close();
 }
 
-fn ia_close_abrupt_of_an_empty_one(ctx: &Ctx) {
+fn ia_close_abrupt_of_an_adapter_without_objects_succeeds(ctx: &Ctx) {
     ok(dat_ia_close(ctx.ia().leak(), DAT_CLOSE_ABRUPT_FLAG));
 }
 
-fn ia_close_graceful_despite_the_async_evd_and_its_state(ctx: &Ctx) {
+fn ia_close_graceful_succeeds_with_a_modified_async_evd(ctx: &Ctx) {
     let ia = ctx.ia();
     ok(dat_evd_disable(ia.errors()));
     ok(dat_evd_set_unwaitable(ia.errors()));
@@ -144,20 +144,20 @@ fn is_refused_with(ctx: &Ctx, kind: Kind) {
     ia.close();
 }
 
-fn ia_close_graceful_refused_with_everything_left(ctx: &Ctx) {
+fn ia_close_graceful_is_refused_while_objects_of_all_kinds_exist(ctx: &Ctx) {
     let objects = OneOfEach::of(ctx);
     in_use(&objects.ia);
     objects.expect_alive();
 }
 
-fn ia_close_graceful_refused_with_an_undecided_request(ctx: &Ctx) {
+fn ia_close_graceful_refused_keeps_a_pending_request_queryable(ctx: &Ctx) {
     let objects = OneOfEach::of(ctx);
     in_use(&objects.ia);
     let param: DAT_CR_PARAM = filled(|out| dat_cr_query(objects.handle(Kind::Cr), DAT_CR_FIELD_ALL, out));
     assert!(!param.remote_ia_address_ptr.is_null(), "the address is readable after a refused close");
 }
 
-fn ia_close_graceful_refused_under_a_connection(ctx: &Ctx) {
+fn ia_close_graceful_is_refused_under_a_connection(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     in_use(&client.ia);
     client.ep.expect_state(DAT_EP_STATE_CONNECTED);
@@ -187,7 +187,7 @@ fn expect_dead(handles: &[(Kind, Handle)]) {
     }
 }
 
-fn ia_close_abrupt_with_everything_left(ctx: &Ctx) {
+fn ia_close_abrupt_invalidates_all_handles(ctx: &Ctx) {
     let (ia, handles) = OneOfEach::of(ctx).abandon();
     let errors = Handle::of(ia.errors());
     let ia = ia.leak();
@@ -196,8 +196,8 @@ fn ia_close_abrupt_with_everything_left(ctx: &Ctx) {
     expect_dead(&[(Kind::Evd, errors), (Kind::Ia, Handle::of(ia))]);
 }
 
-/// Programs free remembered handles in any order, ignore the return codes, and close.
-fn ia_close_abrupt_after_freeing_in_any_order(ctx: &Ctx) {
+/// Repeats a habit of programs: they free remembered handles in any order, ignore the return codes, and close.
+fn ia_close_abrupt_succeeds_after_freeing_some_objects_in_any_order(ctx: &Ctx) {
     for turn in 0..6 {
         let (ia, mut handles) = OneOfEach::of(ctx).abandon();
         let places = handles.len();
@@ -210,7 +210,7 @@ fn ia_close_abrupt_after_freeing_in_any_order(ctx: &Ctx) {
     }
 }
 
-fn ia_close_abrupt_with_posted_work(ctx: &Ctx) {
+fn ia_close_abrupt_with_posted_work_succeeds(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     let (here, there) = (client.memory(64), server.memory(64));
     for id in 0..8 {
@@ -227,7 +227,7 @@ fn ia_close_abrupt_with_posted_work(ctx: &Ctx) {
     expect_dead(&eps);
 }
 
-fn ia_close_abrupt_after_a_refused_graceful_one(ctx: &Ctx) {
+fn ia_close_abrupt_succeeds_after_a_refused_graceful_close(ctx: &Ctx) {
     let (ia, handles) = OneOfEach::of(ctx).abandon();
     in_use(&ia);
     ok(dat_ia_close(ia.leak(), DAT_CLOSE_ABRUPT_FLAG));
@@ -244,8 +244,9 @@ fn ia_close_abrupt_keeps_other_adapters_usable(ctx: &Ctx) {
     assert_eq!(expect_event(stays.evd.h(), SOON).software().addr(), 1);
 }
 
-/// An EVD may report events of another adapter's EP. After the close, that EP must work without the EVD.
-fn ia_close_abrupt_under_an_evd_of_anothers_ep(ctx: &Ctx) {
+/// An EVD may report events of another adapter's EP. After the close of the EVD's adapter, the EP remains usable
+/// without the EVD.
+fn ia_close_abrupt_invalidates_an_evd_of_another_adapters_ep(ctx: &Ctx) {
     let (lender, user) = (ctx.ia(), ctx.ia());
     let pz = user.pz();
     let dtos = user.evd(8, DAT_EVD_DTO_FLAG);
@@ -265,7 +266,7 @@ fn ia_close_abrupt_frees_its_qualifiers(ctx: &Ctx) {
     }
 }
 
-fn ia_close_abrupt_while_another_thread_calls(ctx: &Ctx) {
+fn ia_close_abrupt_succeeds_while_another_thread_calls(ctx: &Ctx) {
     for _ in 0..10 {
         let ia = ctx.ia();
         let evd = Handle::of(ia.evd(8, DAT_EVD_SOFTWARE_FLAG).leak());

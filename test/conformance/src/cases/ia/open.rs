@@ -13,41 +13,41 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 4.1": ia_open_without_name_and_out_pointer_is_arg1,
         "spec/registry 4.1": ia_open_without_out_pointer_is_invalid_handle_ia,
         "spec/registry 4.1": ia_open_unknown_name_is_not_registered,
-        "spec/registry 4.1": ia_open_empty_name_is_an_ordinary_one,
+        "spec/registry 4.1": ia_open_empty_name_is_not_registered,
         "spec/registry 4.1": ia_open_name_of_255_letters_is_looked_up,
         "spec/registry 4.1": ia_open_name_of_256_letters_is_arg1,
-        "spec/registry 4.1": ia_open_part_of_a_name_is_another_name,
+        "spec/registry 4.1": ia_open_similar_names_are_not_registered,
         "spec/registry 4.1": ia_open_names_are_case_sensitive,
-        "spec/registry 15": ia_open_unknown_name_comes_before_the_length,
-        "spec/registry 15": ia_open_unknown_name_comes_before_the_async_evd,
+        "spec/registry 15": ia_open_reports_an_unknown_name_before_a_bad_length,
+        "spec/registry 15": ia_open_reports_an_unknown_name_before_a_bad_async_evd,
         "spec/registry 4.1": ia_open_failure_leaves_a_null_handle,
-        "spec/registry 4.1": ia_open_failure_leaves_the_async_evd_alone,
+        "spec/registry 4.1": ia_open_failure_leaves_the_async_evd_unchanged,
         "spec/registry 4.2": ia_open_other_major_is_major_not_found,
         "spec/registry 4.2": ia_open_larger_minor_is_minor_not_found,
         "spec/registry 4.2": ia_open_older_minor_is_minor_not_found,
-        "spec/registry 4.2": ia_open_name_before_major_before_minor,
+        "spec/registry 4.2": ia_open_checks_name_then_major_then_minor,
         "spec/registry 4.2": ia_open_is_thread_safe_as_in_the_registry,
-        "spec/registry 4.2": ia_open_thread_safe_of_either_kind,
-        "spec/registry 4.1": ia_open_any_nonzero_thread_safety_is_true,
-        "spec/registry 4.1": ia_open_works_after_refusals,
+        "spec/registry 4.2": ia_open_thread_safety_follows_the_registry_line,
+        "spec/registry 4.1": ia_open_treats_any_nonzero_thread_safety_as_true,
+        "spec/registry 4.1": ia_open_succeeds_after_refusals,
         "spec/registry 4.3": ia_open_length_zero_is_arg2,
         "spec/registry 4.3": ia_open_negative_length_is_arg2,
         "spec/registry 4.3": ia_open_beyond_the_maximum_evd_length_is_refused,
         "spec/registry 4.3": ia_open_evd_lengths_used_by_programs_are_accepted,
-        "spec/registry 4.1": ia_open_twice_gives_two_adapters,
-        "spec/registry 4.1": ia_open_many_adapters_concurrently_succeeds,
+        "spec/registry 4.1": ia_open_twice_returns_two_adapters,
+        "spec/registry 4.1": ia_open_of_forty_adapters_returns_distinct_handles,
         "spec/registry 4.1": ia_open_adapters_do_not_share_objects,
-        "spec/registry 4.1": ia_open_from_many_threads,
-        "spec/registry 4.1": ia_open_and_close_a_hundred_times,
+        "spec/registry 4.1": ia_open_from_many_threads_succeeds,
+        "spec/registry 4.1": ia_open_and_close_succeed_a_hundred_times,
         "spec/registry 7.2": ia_number_is_small_and_not_null,
         "spec/registry 7.2": ia_number_is_not_reused_immediately,
         "spec/registry 7.2": ia_number_maps_to_the_provider_pointer,
         "spec/registry 7.2": ia_provider_pointer_maps_to_itself,
         "spec/registry 7.2": ia_pointer_without_out_pointer_is_refused,
-        "spec/registry 7.2": ia_null_pointer_is_invalid_handle_ia,
+        "spec/registry 7.2": ia_pointer_of_an_invalid_number_is_invalid_handle_ia,
         "spec/registry 7.2": ia_provider_pointer_is_accepted_as_a_handle,
-        "spec/registry 7.2": ia_number_equals_that_of_queries,
-        "spec/registry 7.2": ia_closed_by_its_pointer_ends_its_number,
+        "spec/registry 7.2": ia_number_is_returned_by_queries_of_all_objects,
+        "spec/registry 7.2": ia_close_by_pointer_invalidates_the_number,
     ]
 }
 
@@ -92,7 +92,7 @@ fn ia_open_unknown_name_is_not_registered(ctx: &Ctx) {
     not_found(open("no adapter of any file", 1, 2, DAT_FALSE), DAT_NAME_NOT_REGISTERED);
 }
 
-fn ia_open_empty_name_is_an_ordinary_one(_ctx: &Ctx) {
+fn ia_open_empty_name_is_not_registered(_ctx: &Ctx) {
     not_found(open("", 1, 2, DAT_FALSE), DAT_NAME_NOT_REGISTERED);
 }
 
@@ -106,7 +106,7 @@ fn ia_open_name_of_256_letters_is_arg1(_ctx: &Ctx) {
     }
 }
 
-fn ia_open_part_of_a_name_is_another_name(ctx: &Ctx) {
+fn ia_open_similar_names_are_not_registered(ctx: &Ctx) {
     let name = &ctx.provider;
     let others = [format!("{name} "), format!(" {name}"), name[..name.len() - 1].to_owned(), format!("{name}{name}")];
     for other in others {
@@ -121,7 +121,7 @@ fn ia_open_names_are_case_sensitive(ctx: &Ctx) {
     }
 }
 
-fn ia_open_unknown_name_comes_before_the_length(_ctx: &Ctx) {
+fn ia_open_reports_an_unknown_name_before_a_bad_length(_ctx: &Ctx) {
     for length in [0, -1] {
         let (mut errors, mut ia) = (DAT_HANDLE_NULL, DAT_HANDLE_NULL);
         let name = c"no adapter of any file".as_ptr().cast_mut();
@@ -129,7 +129,7 @@ fn ia_open_unknown_name_comes_before_the_length(_ctx: &Ctx) {
     }
 }
 
-fn ia_open_unknown_name_comes_before_the_async_evd(_ctx: &Ctx) {
+fn ia_open_reports_an_unknown_name_before_a_bad_async_evd(_ctx: &Ctx) {
     let name = c"no adapter of any file".as_ptr().cast_mut();
     let (mut errors, mut ia) = (without_provenance_mut(0x10), DAT_HANDLE_NULL);
     not_found(dat_ia_openv(name, 8, null_mut(), &mut ia, 1, 2, DAT_FALSE), DAT_NAME_NOT_REGISTERED);
@@ -147,11 +147,11 @@ fn ia_open_failure_leaves_a_null_handle(ctx: &Ctx) {
     }
 }
 
-fn ia_open_failure_leaves_the_async_evd_alone(ctx: &Ctx) {
+fn ia_open_failure_leaves_the_async_evd_unchanged(ctx: &Ctx) {
     let ia = ctx.ia();
     let name = ctx.name();
     let pz = ia.pz();
-    // Some of these names exist, but with another version.
+    // The name is registered, but not with major version 2.
     for value in [null_mut(), ia.errors(), pz.h(), DAT_EVD_ASYNC_EXISTS, DAT_EVD_OUT_OF_SCOPE] {
         let (mut errors, mut other) = (value, DAT_HANDLE_NULL);
         let code = dat_ia_openv(name.as_ptr().cast_mut(), 8, &mut errors, &mut other, 2, 0, DAT_FALSE);
@@ -179,7 +179,7 @@ fn ia_open_older_minor_is_minor_not_found(ctx: &Ctx) {
     }
 }
 
-fn ia_open_name_before_major_before_minor(ctx: &Ctx) {
+fn ia_open_checks_name_then_major_then_minor(ctx: &Ctx) {
     not_found(open("no adapter of any file", 9, 9, DAT_TRUE), DAT_NAME_NOT_REGISTERED);
     not_found(open(&ctx.provider, 9, 9, DAT_TRUE), DAT_MAJOR_NOT_FOUND);
     not_found(open(&ctx.provider, 1, 9, DAT_TRUE), DAT_MINOR_NOT_FOUND);
@@ -208,7 +208,7 @@ fn thread_safe_by_library(name: &str, code: DAT_RETURN) {
 }
 
 /// Writes its own registry, so that the registry of this run does not matter.
-fn ia_open_thread_safe_of_either_kind(ctx: &Ctx) {
+fn ia_open_thread_safety_follows_the_registry_line(ctx: &Ctx) {
     let lines = ["threadsafe", "nonthreadsafe"].map(|word| {
         let line = own_line(ctx, word);
         let mut words: Vec<&str> = line.split(' ').collect();
@@ -222,14 +222,14 @@ fn ia_open_thread_safe_of_either_kind(ctx: &Ctx) {
     thread_safe_by_library("nonthreadsafe", open("nonthreadsafe", 1, 2, DAT_TRUE));
 }
 
-fn ia_open_any_nonzero_thread_safety_is_true(ctx: &Ctx) {
+fn ia_open_treats_any_nonzero_thread_safety_as_true(ctx: &Ctx) {
     let code = open(&ctx.provider, 1, 2, DAT_TRUE);
     for truth in [2, 7, 0x100, DAT_BOOLEAN::MAX] {
         expect(open(&ctx.provider, 1, 2, truth), code);
     }
 }
 
-fn ia_open_works_after_refusals(ctx: &Ctx) {
+fn ia_open_succeeds_after_refusals(ctx: &Ctx) {
     for _ in 0..10 {
         not_found(open("no adapter of any file", 1, 2, DAT_FALSE), DAT_NAME_NOT_REGISTERED);
         not_found(open(&ctx.provider, 2, 0, DAT_FALSE), DAT_MAJOR_NOT_FOUND);
@@ -276,7 +276,7 @@ fn ia_open_evd_lengths_used_by_programs_are_accepted(ctx: &Ctx) {
     }
 }
 
-fn ia_open_twice_gives_two_adapters(ctx: &Ctx) {
+fn ia_open_twice_returns_two_adapters(ctx: &Ctx) {
     let (one, other) = (ctx.ia(), ctx.ia());
     assert_ne!(one.h(), other.h());
     assert_ne!(one.errors(), other.errors());
@@ -284,7 +284,7 @@ fn ia_open_twice_gives_two_adapters(ctx: &Ctx) {
     assert_ne!(pointer(&one), pointer(&other));
 }
 
-fn ia_open_many_adapters_concurrently_succeeds(ctx: &Ctx) {
+fn ia_open_of_forty_adapters_returns_distinct_handles(ctx: &Ctx) {
     let all: Vec<Ia> = (0..40).map(|_| ctx.ia()).collect();
     let mut numbers: Vec<usize> = all.iter().map(|ia| ia.h().addr()).collect();
     numbers.sort_unstable();
@@ -304,7 +304,7 @@ fn ia_open_adapters_do_not_share_objects(ctx: &Ctx) {
     assert_eq!(param.ia_handle, other.h());
 }
 
-fn ia_open_from_many_threads(ctx: &Ctx) {
+fn ia_open_from_many_threads_succeeds(ctx: &Ctx) {
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
@@ -318,7 +318,7 @@ fn ia_open_from_many_threads(ctx: &Ctx) {
     });
 }
 
-fn ia_open_and_close_a_hundred_times(ctx: &Ctx) {
+fn ia_open_and_close_succeed_a_hundred_times(ctx: &Ctx) {
     for _ in 0..100 {
         ctx.ia().close();
     }
@@ -360,7 +360,7 @@ fn ia_pointer_without_out_pointer_is_refused(ctx: &Ctx) {
     refused(dats_get_ia_handle(ia.h(), null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
 }
 
-fn ia_null_pointer_is_invalid_handle_ia(ctx: &Ctx) {
+fn ia_pointer_of_an_invalid_number_is_invalid_handle_ia(ctx: &Ctx) {
     let ia = ctx.ia();
     let dead = ctx.ia().close();
     let beyond = without_provenance_mut(ia.h().addr() + 1000);
@@ -381,7 +381,7 @@ fn ia_provider_pointer_is_accepted_as_a_handle(ctx: &Ctx) {
     pz.free();
 }
 
-fn ia_number_equals_that_of_queries(ctx: &Ctx) {
+fn ia_number_is_returned_by_queries_of_all_objects(ctx: &Ctx) {
     let objects = OneOfEach::of(ctx);
     let ia = objects.ia.h();
     assert_eq!(objects.evd.param().ia_handle, ia);
@@ -399,7 +399,7 @@ fn ia_number_equals_that_of_queries(ctx: &Ctx) {
     }
 }
 
-fn ia_closed_by_its_pointer_ends_its_number(ctx: &Ctx) {
+fn ia_close_by_pointer_invalidates_the_number(ctx: &Ctx) {
     let ia = ctx.ia().leak();
     let pointer: DAT_HANDLE = filled(|out| dats_get_ia_handle(ia, out));
     ok(dat_ia_close(pointer, DAT_CLOSE_GRACEFUL_FLAG));

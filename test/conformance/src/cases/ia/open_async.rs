@@ -12,26 +12,26 @@ pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "spec/registry 4.3": ia_async_without_out_pointer_is_arg3,
         "spec/registry 4.3": ia_async_evd_created_by_open_is_freed_by_close,
-        "spec/registry 4.3": ia_async_length_counts_only_for_an_own_one,
-        "spec/registry 4.3": ia_async_of_another_adapter,
-        "spec/registry 4.3": ia_async_passed_one_outlives_its_user,
-        "spec/registry 4.3": ia_async_passed_one_that_the_consumer_made,
-        "spec/registry 4.3": ia_async_passed_one_with_other_streams_too,
-        "spec/registry 4.3": ia_async_passed_to_several_adapters,
-        "spec/registry 6.2": ia_async_passed_one_keeps_its_owner_open,
-        "spec/registry 6.2": ia_async_borrower_closes_gracefully,
-        "spec/events 2.10": ia_async_passed_one_cannot_be_freed,
-        "spec/registry 6.3": ia_async_owner_closed_abruptly_leaves_the_borrower_alive,
-        "spec/registry 4.3": ia_async_exists_comes_back_as_out_of_scope,
+        "spec/registry 4.3": ia_async_length_is_ignored_for_an_existing_evd,
+        "spec/registry 4.3": ia_async_evd_of_another_adapter_is_accepted,
+        "spec/registry 4.3": ia_async_evd_of_another_adapter_outlives_the_borrower,
+        "spec/registry 4.3": ia_async_evd_created_by_the_consumer_is_accepted,
+        "spec/registry 4.3": ia_async_evd_with_other_streams_is_accepted,
+        "spec/registry 4.3": ia_async_evd_keeps_its_owner_open_until_all_borrowers_close,
+        "spec/registry 6.2": ia_async_evd_keeps_its_owner_open_until_the_borrower_closes,
+        "spec/registry 6.2": ia_async_borrower_closes_gracefully_when_it_has_no_objects,
+        "spec/events 2.10": ia_async_evd_used_by_an_adapter_cannot_be_freed,
+        "spec/registry 6.3": ia_async_owner_closed_abruptly_leaves_the_borrower_usable,
+        "spec/registry 4.3": ia_async_exists_is_returned_as_out_of_scope,
         "spec/registry 4.3": ia_async_out_of_scope_is_reported_by_the_query,
-        "spec/registry 4.3": ia_async_out_of_scope_closes_gracefully,
-        "spec/registry 4.3": ia_async_stale_one_is_refused,
+        "spec/registry 4.3": ia_async_out_of_scope_adapter_closes_gracefully_when_it_has_no_objects,
+        "spec/registry 4.3": ia_async_stale_evd_handle_is_refused,
     ];
     let refused: [(&str, Value); 9] = [
         ("out_of_scope", |_| DAT_EVD_OUT_OF_SCOPE),
         ("a_small_number", |_| without_provenance_mut(3)),
         ("an_aligned_number", |_| without_provenance_mut(0x10)),
-        ("an_address_of_nothing", |_| without_provenance_mut(0x7000_0000_0000)),
+        ("an_unmapped_address", |_| without_provenance_mut(0x7000_0000_0000)),
         ("an_adapter", |objects| filled(|out| dats_get_ia_handle(objects.ia.h(), out))),
         ("a_pz", |objects| objects.pz.h()),
         ("an_ep", |objects| objects.ep.h()),
@@ -96,7 +96,7 @@ fn ia_async_evd_created_by_open_is_freed_by_close(ctx: &Ctx) {
     refused(code, DAT_INVALID_HANDLE, DAT_NO_SUBTYPE);
 }
 
-fn ia_async_length_counts_only_for_an_own_one(ctx: &Ctx) {
+fn ia_async_length_is_ignored_for_an_existing_evd(ctx: &Ctx) {
     let owner = ctx.ia();
     for length in [0, -1, DAT_COUNT::MAX] {
         let (ia, errors) = opened(ctx, length, owner.errors());
@@ -107,7 +107,7 @@ fn ia_async_length_counts_only_for_an_own_one(ctx: &Ctx) {
     }
 }
 
-fn ia_async_of_another_adapter(ctx: &Ctx) {
+fn ia_async_evd_of_another_adapter_is_accepted(ctx: &Ctx) {
     let owner = ctx.ia();
     let (ia, errors) = opened(ctx, 8, owner.errors());
     assert_eq!((errors, reported(ia)), (owner.errors(), owner.errors()));
@@ -115,7 +115,7 @@ fn ia_async_of_another_adapter(ctx: &Ctx) {
     close(ia);
 }
 
-fn ia_async_passed_one_outlives_its_user(ctx: &Ctx) {
+fn ia_async_evd_of_another_adapter_outlives_the_borrower(ctx: &Ctx) {
     let owner = ctx.ia();
     for flag in [DAT_CLOSE_GRACEFUL_FLAG, DAT_CLOSE_ABRUPT_FLAG] {
         let (ia, errors) = opened(ctx, 8, owner.errors());
@@ -125,7 +125,7 @@ fn ia_async_passed_one_outlives_its_user(ctx: &Ctx) {
     }
 }
 
-fn ia_async_passed_one_that_the_consumer_made(ctx: &Ctx) {
+fn ia_async_evd_created_by_the_consumer_is_accepted(ctx: &Ctx) {
     let owner = ctx.ia();
     let evd = owner.evd(16, DAT_EVD_ASYNC_FLAG);
     let (ia, errors) = opened(ctx, 8, evd.h());
@@ -134,7 +134,7 @@ fn ia_async_passed_one_that_the_consumer_made(ctx: &Ctx) {
     evd.free();
 }
 
-fn ia_async_passed_one_with_other_streams_too(ctx: &Ctx) {
+fn ia_async_evd_with_other_streams_is_accepted(ctx: &Ctx) {
     let owner = ctx.ia();
     let evd = owner.evd(16, DAT_EVD_ASYNC_FLAG | DAT_EVD_SOFTWARE_FLAG | DAT_EVD_DTO_FLAG);
     let (ia, _) = opened(ctx, 8, evd.h());
@@ -143,7 +143,7 @@ fn ia_async_passed_one_with_other_streams_too(ctx: &Ctx) {
     assert_eq!(drain(evd.h()).len(), 1);
 }
 
-fn ia_async_passed_to_several_adapters(ctx: &Ctx) {
+fn ia_async_evd_keeps_its_owner_open_until_all_borrowers_close(ctx: &Ctx) {
     let owner = ctx.ia();
     let borrowers: Vec<Handle> = (0..5).map(|_| Handle::of(opened(ctx, 8, owner.errors()).0)).collect();
     for ia in &borrowers {
@@ -153,7 +153,7 @@ fn ia_async_passed_to_several_adapters(ctx: &Ctx) {
     }
 }
 
-fn ia_async_passed_one_keeps_its_owner_open(ctx: &Ctx) {
+fn ia_async_evd_keeps_its_owner_open_until_the_borrower_closes(ctx: &Ctx) {
     let owner = ctx.ia();
     let (ia, _) = opened(ctx, 8, owner.errors());
     let code = dat_ia_close(owner.h(), DAT_CLOSE_GRACEFUL_FLAG);
@@ -163,7 +163,7 @@ fn ia_async_passed_one_keeps_its_owner_open(ctx: &Ctx) {
     owner.close();
 }
 
-fn ia_async_borrower_closes_gracefully(ctx: &Ctx) {
+fn ia_async_borrower_closes_gracefully_when_it_has_no_objects(ctx: &Ctx) {
     let owner = ctx.ia();
     let (ia, _) = opened(ctx, 8, owner.errors());
     let pz: DAT_PZ_HANDLE = filled(|out| dat_pz_create(ia, out));
@@ -173,7 +173,7 @@ fn ia_async_borrower_closes_gracefully(ctx: &Ctx) {
     close(ia);
 }
 
-fn ia_async_passed_one_cannot_be_freed(ctx: &Ctx) {
+fn ia_async_evd_used_by_an_adapter_cannot_be_freed(ctx: &Ctx) {
     let owner = ctx.ia();
     let evd = owner.evd(16, DAT_EVD_ASYNC_FLAG);
     let (ia, _) = opened(ctx, 8, evd.h());
@@ -182,7 +182,7 @@ fn ia_async_passed_one_cannot_be_freed(ctx: &Ctx) {
     evd.free();
 }
 
-fn ia_async_owner_closed_abruptly_leaves_the_borrower_alive(ctx: &Ctx) {
+fn ia_async_owner_closed_abruptly_leaves_the_borrower_usable(ctx: &Ctx) {
     let owner = ctx.ia();
     let (ia, errors) = opened(ctx, 8, owner.errors());
     ok(dat_ia_close(owner.leak(), DAT_CLOSE_ABRUPT_FLAG));
@@ -193,7 +193,7 @@ fn ia_async_owner_closed_abruptly_leaves_the_borrower_alive(ctx: &Ctx) {
     close(ia);
 }
 
-fn ia_async_exists_comes_back_as_out_of_scope(ctx: &Ctx) {
+fn ia_async_exists_is_returned_as_out_of_scope(ctx: &Ctx) {
     let (ia, errors) = opened(ctx, 8, DAT_EVD_ASYNC_EXISTS);
     assert_eq!(errors, DAT_EVD_OUT_OF_SCOPE);
     close(ia);
@@ -205,7 +205,7 @@ fn ia_async_out_of_scope_is_reported_by_the_query(ctx: &Ctx) {
     close(ia);
 }
 
-fn ia_async_out_of_scope_closes_gracefully(ctx: &Ctx) {
+fn ia_async_out_of_scope_adapter_closes_gracefully_when_it_has_no_objects(ctx: &Ctx) {
     let (ia, _) = opened(ctx, 8, DAT_EVD_ASYNC_EXISTS);
     let pz: DAT_PZ_HANDLE = filled(|out| dat_pz_create(ia, out));
     let code = dat_ia_close(ia, DAT_CLOSE_GRACEFUL_FLAG);
@@ -215,7 +215,7 @@ fn ia_async_out_of_scope_closes_gracefully(ctx: &Ctx) {
 }
 
 /// Imitates a program that keeps the EVD handle in a static variable and passes it to the next open.
-fn ia_async_stale_one_is_refused(ctx: &Ctx) {
+fn ia_async_stale_evd_handle_is_refused(ctx: &Ctx) {
     let (ia, stale) = opened(ctx, 8, null_mut());
     close(ia);
     let (code, ia, errors) = open(ctx, 8, stale);

@@ -7,38 +7,38 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/registry 10": ia_query_of_nothing_succeeds,
-        "spec/registry 10": ia_query_of_the_async_evd_alone,
-        "spec/registry 10": ia_query_of_adapter_and_provider_at_once,
+        "spec/registry 10": ia_query_with_empty_masks_succeeds,
+        "spec/registry 10": ia_query_returns_the_async_evd_alone,
+        "spec/registry 10": ia_query_returns_adapter_and_provider_attributes_in_one_call,
         "spec/registry 10": ia_query_without_a_record_is_arg4,
         "spec/registry 10": ia_query_without_a_provider_record_is_arg6,
         "spec/registry 10": ia_query_unknown_adapter_bits_are_arg3,
         "spec/registry 10": ia_query_unknown_provider_bits_are_ignored,
         "spec/registry 10": ia_query_errors_write_nothing,
-        "spec/registry 10": ia_query_missing_record_comes_before_unknown_bits,
-        "spec/registry 10": ia_query_of_each_adapter_bit_alone,
-        "spec/registry 10": ia_query_of_each_provider_bit_alone,
-        "spec/registry 10": ia_query_sets_every_byte,
+        "spec/registry 10": ia_query_reports_a_missing_record_before_unknown_bits,
+        "spec/registry 10": ia_query_of_one_adapter_bit_writes_its_field,
+        "spec/registry 10": ia_query_of_one_provider_bit_writes_its_field,
+        "spec/registry 10": ia_query_writes_every_field,
         "spec/registry 10": ia_query_returns_the_same_values_every_time,
         "spec/registry 10": ia_query_clears_padding,
-        "spec/registry 10": ia_query_of_all_as_by_a_foreign_libdat,
+        "spec/registry 10": ia_query_of_an_adapter_with_all_objects_returns_version_1_2,
         "spec/registry 11": ia_attr_names_are_strings,
-        "spec/consumers 7": ia_attr_address_is_of_this_host,
+        "spec/consumers 7": ia_attr_address_is_a_stable_ipv4_address_without_port,
         "spec/registry 11": ia_attr_counts_are_positive,
         "spec/registry 11": ia_attr_counts_suffice_for_programs,
-        "spec/registry 11": ia_attr_longest_messages_make_an_ep,
-        "spec/registry 11": ia_attr_most_dtos_make_an_ep,
-        "spec/registry 11": ia_attr_most_segments_make_an_ep,
-        "spec/registry 11": ia_attr_most_reads_make_an_ep,
+        "spec/registry 11": ia_attr_maximum_message_sizes_are_accepted_by_ep_create,
+        "spec/registry 11": ia_attr_maximum_dtos_are_accepted_by_ep_create,
+        "spec/registry 11": ia_attr_maximum_segments_are_accepted_by_ep_create,
+        "spec/registry 11": ia_attr_maximum_reads_are_accepted_by_ep_create,
         "spec/registry 11": ia_attr_named_attributes_have_names,
-        "spec/registry 12": provider_attr_names_and_versions,
-        "spec/registry 12": provider_attr_memory_types_work,
-        "spec/registry 12": provider_attr_thread_safety_is_the_registrys,
-        "spec/registry 12": provider_attr_settled_values,
-        "spec/registry 12": provider_attr_private_data_suffices,
+        "spec/registry 12": provider_attr_returns_the_provider_name_and_version_1_2,
+        "spec/registry 12": provider_attr_memory_types_are_all_supported,
+        "spec/registry 12": provider_attr_thread_safety_is_a_boolean,
+        "spec/registry 12": provider_attr_has_the_specified_constants,
+        "spec/registry 12": provider_attr_private_data_size_is_at_least_48,
         "spec/registry 12": provider_attr_all_streams_merge,
-        "spec/registry 12": provider_attr_srq_fields_agree,
-        "spec/registry 12": provider_attr_named_attributes_describe_it,
+        "spec/registry 12": provider_attr_srq_fields_agree_with_srq_create,
+        "spec/registry 12": provider_attr_named_attributes_include_implementation_version_and_transport,
         "spec/registry 12": provider_attr_completion_flags_work,
     ]
 }
@@ -57,17 +57,17 @@ fn bytes<T: CRecord>(fill: u8, call: impl FnOnce(*mut T) -> DAT_RETURN) -> Vec<u
     place.take(0, place.length())
 }
 
-fn ia_query_of_nothing_succeeds(ctx: &Ctx) {
+fn ia_query_with_empty_masks_succeeds(ctx: &Ctx) {
     let ia = ctx.ia();
     ok(dat_ia_query(ia.h(), null_mut(), 0, null_mut(), 0, null_mut()));
 }
 
-fn ia_query_of_the_async_evd_alone(ctx: &Ctx) {
+fn ia_query_returns_the_async_evd_alone(ctx: &Ctx) {
     let ia = ctx.ia();
     assert_eq!(filled::<DAT_HANDLE>(|evd| dat_ia_query(ia.h(), evd, 0, null_mut(), 0, null_mut())), ia.errors());
 }
 
-fn ia_query_of_adapter_and_provider_at_once(ctx: &Ctx) {
+fn ia_query_returns_adapter_and_provider_attributes_in_one_call(ctx: &Ctx) {
     let ia = ctx.ia();
     let (mut evd, mut attr, mut theirs) = (DAT_HANDLE_NULL, zeroed(), zeroed());
     let (all, everything) = (DAT_IA_FIELD_ALL, DAT_PROVIDER_FIELD_ALL);
@@ -125,7 +125,7 @@ fn ia_query_errors_write_nothing(ctx: &Ctx) {
     refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
 }
 
-fn ia_query_missing_record_comes_before_unknown_bits(ctx: &Ctx) {
+fn ia_query_reports_a_missing_record_before_unknown_bits(ctx: &Ctx) {
     let ia = ctx.ia();
     let code = dat_ia_query(ia.h(), null_mut(), DAT_IA_FIELD_ALL | 1 << 35, null_mut(), 1, null_mut());
     refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG4);
@@ -134,7 +134,7 @@ fn ia_query_missing_record_comes_before_unknown_bits(ctx: &Ctx) {
     refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
 }
 
-fn ia_query_of_each_adapter_bit_alone(ctx: &Ctx) {
+fn ia_query_of_one_adapter_bit_writes_its_field(ctx: &Ctx) {
     let ia = ctx.ia();
     let all = ia.attr();
     for bit in 0..35 {
@@ -151,7 +151,7 @@ fn ia_query_of_each_adapter_bit_alone(ctx: &Ctx) {
     }
 }
 
-fn ia_query_of_each_provider_bit_alone(ctx: &Ctx) {
+fn ia_query_of_one_provider_bit_writes_its_field(ctx: &Ctx) {
     let ia = ctx.ia();
     let all = ia.provider_attr();
     for bit in 0..26 {
@@ -166,7 +166,7 @@ fn ia_query_of_each_provider_bit_alone(ctx: &Ctx) {
     }
 }
 
-fn ia_query_sets_every_byte(ctx: &Ctx) {
+fn ia_query_writes_every_field(ctx: &Ctx) {
     let ia = ctx.ia();
     let adapter =
         |fill| bytes::<DAT_IA_ATTR>(fill, |out| dat_ia_query(ia.h(), null_mut(), DAT_IA_FIELD_ALL, out, 0, null_mut()));
@@ -211,7 +211,7 @@ fn ia_query_clears_padding(ctx: &Ctx) {
     assert!(records(0xAA) == records(0x55));
 }
 
-fn ia_query_of_all_as_by_a_foreign_libdat(ctx: &Ctx) {
+fn ia_query_of_an_adapter_with_all_objects_returns_version_1_2(ctx: &Ctx) {
     let objects = OneOfEach::of(ctx);
     let attr = objects.ia.provider_attr();
     assert_eq!((attr.dapl_version_major, attr.dapl_version_minor), (1, 2));
@@ -225,7 +225,7 @@ fn ia_attr_names_are_strings(ctx: &Ctx) {
     assert_eq!(text_at(attr.adapter_name.as_ptr()), ctx.provider);
 }
 
-fn ia_attr_address_is_of_this_host(ctx: &Ctx) {
+fn ia_attr_address_is_a_stable_ipv4_address_without_port(ctx: &Ctx) {
     let ia = ctx.ia();
     let pointer = ia.attr().ia_address_ptr;
     let address = address_at(pointer);
@@ -270,33 +270,33 @@ fn ia_attr_counts_suffice_for_programs(ctx: &Ctx) {
 
 /// Checks that an EP with changed attributes can be created.
 #[track_caller]
-fn makes_an_ep(ia: &Ia, change: impl FnOnce(&mut DAT_EP_ATTR)) {
+fn expect_ep_creation(ia: &Ia, change: impl FnOnce(&mut DAT_EP_ATTR)) {
     let mut setup = Setup::default();
     change(&mut setup.attr);
     let conn = Conn::unconnected(ia, &setup);
     conn.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
 }
 
-fn ia_attr_longest_messages_make_an_ep(ctx: &Ctx) {
+fn ia_attr_maximum_message_sizes_are_accepted_by_ep_create(ctx: &Ctx) {
     let ia = ctx.ia();
     let most = ia.attr();
-    makes_an_ep(&ia, |attr| {
+    expect_ep_creation(&ia, |attr| {
         attr.max_message_size = most.max_message_size;
         attr.max_rdma_size = most.max_rdma_size;
     });
 }
 
-fn ia_attr_most_dtos_make_an_ep(ctx: &Ctx) {
+fn ia_attr_maximum_dtos_are_accepted_by_ep_create(ctx: &Ctx) {
     let ia = ctx.ia();
     let most = ia.attr().max_dto_per_ep;
-    makes_an_ep(&ia, |attr| attr.max_request_dtos = most);
-    makes_an_ep(&ia, |attr| attr.max_recv_dtos = most);
+    expect_ep_creation(&ia, |attr| attr.max_request_dtos = most);
+    expect_ep_creation(&ia, |attr| attr.max_recv_dtos = most);
 }
 
-fn ia_attr_most_segments_make_an_ep(ctx: &Ctx) {
+fn ia_attr_maximum_segments_are_accepted_by_ep_create(ctx: &Ctx) {
     let ia = ctx.ia();
     let most = ia.attr();
-    makes_an_ep(&ia, |attr| {
+    expect_ep_creation(&ia, |attr| {
         attr.max_request_iov = most.max_iov_segments_per_dto;
         attr.max_recv_iov = most.max_iov_segments_per_dto;
         attr.max_rdma_read_iov = most.max_iov_segments_per_rdma_read;
@@ -304,10 +304,10 @@ fn ia_attr_most_segments_make_an_ep(ctx: &Ctx) {
     });
 }
 
-fn ia_attr_most_reads_make_an_ep(ctx: &Ctx) {
+fn ia_attr_maximum_reads_are_accepted_by_ep_create(ctx: &Ctx) {
     let ia = ctx.ia();
     let most = ia.attr();
-    makes_an_ep(&ia, |attr| {
+    expect_ep_creation(&ia, |attr| {
         attr.max_rdma_read_in = most.max_rdma_read_per_ep_in;
         attr.max_rdma_read_out = most.max_rdma_read_per_ep_out;
     });
@@ -328,15 +328,19 @@ fn ia_attr_named_attributes_have_names(ctx: &Ctx) {
     have_names(attr.vendor_attr, attr.num_vendor_attr);
 }
 
-fn provider_attr_names_and_versions(ctx: &Ctx) {
+fn provider_attr_returns_the_provider_name_and_version_1_2(ctx: &Ctx) {
     let attr = ctx.ia().provider_attr();
     assert_eq!(text_at(attr.provider_name.as_ptr()), ctx.provider);
     assert_eq!((attr.dapl_version_major, attr.dapl_version_minor), (1, 2));
 }
 
-fn provider_attr_memory_types_work(ctx: &Ctx) {
+fn provider_attr_memory_types_are_all_supported(ctx: &Ctx) {
     let ia = ctx.ia();
-    assert_eq!(ia.provider_attr().lmr_mem_types_supported, 3, "the LMR types are not the number 3 (all three types)");
+    assert_eq!(
+        ia.provider_attr().lmr_mem_types_supported,
+        3,
+        "lmr_mem_types_supported is not 3, the mask of all three types"
+    );
     let pz = ia.pz();
     let memory = ia.memory(&pz, 64);
     let region = DAT_REGION_DESCRIPTION { for_lmr_handle: memory.h() };
@@ -348,14 +352,14 @@ fn provider_attr_memory_types_work(ctx: &Ctx) {
     Lmr::own(lmr).free();
 }
 
-fn provider_attr_thread_safety_is_the_registrys(ctx: &Ctx) {
+fn provider_attr_thread_safety_is_a_boolean(ctx: &Ctx) {
     // Some libdats decide by this attribute which IAs to close at exit. It must equal the argument of
     // `dat_provider_init`; over this project's libdat it may also be true.
     let truth = ctx.ia().provider_attr().is_thread_safe;
     assert!([DAT_FALSE, DAT_TRUE].contains(&truth), "{truth}");
 }
 
-fn provider_attr_settled_values(ctx: &Ctx) {
+fn provider_attr_has_the_specified_constants(ctx: &Ctx) {
     let attr = ctx.ia().provider_attr();
     assert_eq!(attr.iov_ownership_on_return, DAT_IOV_CONSUMER);
     assert_eq!(attr.dat_qos_supported, DAT_QOS_BEST_EFFORT);
@@ -368,7 +372,7 @@ fn provider_attr_settled_values(ctx: &Ctx) {
     assert!(alignment > 0 && 256 % alignment == 0, "the alignment {alignment} does not divide 256");
 }
 
-fn provider_attr_private_data_suffices(ctx: &Ctx) {
+fn provider_attr_private_data_size_is_at_least_48(ctx: &Ctx) {
     let size = ctx.ia().provider_attr().max_private_data_size;
     assert!(size >= 48, "only {size} bytes of private data, programs send 48");
 }
@@ -383,7 +387,7 @@ fn provider_attr_all_streams_merge(ctx: &Ctx) {
     }
 }
 
-fn provider_attr_srq_fields_agree(ctx: &Ctx) {
+fn provider_attr_srq_fields_agree_with_srq_create(ctx: &Ctx) {
     let ia = ctx.ia();
     let (attr, adapter) = (ia.provider_attr(), ia.attr());
     let has_srq = attr.srq_supported != DAT_FALSE;
@@ -406,7 +410,7 @@ fn provider_attr_srq_fields_agree(ctx: &Ctx) {
     }
 }
 
-fn provider_attr_named_attributes_describe_it(ctx: &Ctx) {
+fn provider_attr_named_attributes_include_implementation_version_and_transport(ctx: &Ctx) {
     let ia = ctx.ia();
     let attr = ia.provider_attr();
     have_names(attr.provider_specific_attr, attr.num_provider_specific_attr);

@@ -16,9 +16,9 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 3.2": registry_add_with_an_unterminated_name_is_arg2,
         "spec/registry 3.2": registry_add_without_entries_is_arg1,
         "spec/registry 3.2": registry_add_twice_is_already_registered,
-        "spec/registry 3.2": registry_add_distinguishes_the_whole_key,
-        "spec/registry 3.1": registry_add_opens_but_is_not_listed,
-        "spec/registry 4.2": registry_add_without_thread_safety_is_not_found_with_it,
+        "spec/registry 3.2": registry_add_distinguishes_name_version_and_thread_safety,
+        "spec/registry 3.1": registry_added_provider_opens_but_is_not_listed,
+        "spec/registry 4.2": registry_add_nonthreadsafe_is_not_found_by_a_threadsafe_open,
         "spec/registry 3.2": registry_remove_without_a_table_is_arg1,
         "spec/registry 3.2": registry_remove_without_a_record_is_arg2,
         "spec/registry 3.2": registry_remove_unknown_is_not_registered,
@@ -119,7 +119,7 @@ fn registry_add_twice_is_already_registered(_ctx: &Ctx) {
     ok(dat_registry_remove_provider(&table, &own()));
 }
 
-fn registry_add_distinguishes_the_whole_key(_ctx: &Ctx) {
+fn registry_add_distinguishes_name_version_and_thread_safety(_ctx: &Ctx) {
     let table = table();
     let keys = [("one", 2, DAT_FALSE), ("one", 3, DAT_FALSE), ("one", 2, DAT_TRUE), ("two", 2, DAT_FALSE)];
     for (name, minor, safe) in keys {
@@ -130,7 +130,7 @@ fn registry_add_distinguishes_the_whole_key(_ctx: &Ctx) {
     }
 }
 
-fn registry_add_without_thread_safety_is_not_found_with_it(_ctx: &Ctx) {
+fn registry_add_nonthreadsafe_is_not_found_by_a_threadsafe_open(_ctx: &Ctx) {
     let table = table_that_opens();
     ok(dat_registry_add_provider(table, &own()));
     let name = c"a case's own".as_ptr().cast_mut();
@@ -140,7 +140,7 @@ fn registry_add_without_thread_safety_is_not_found_with_it(_ctx: &Ctx) {
     ok(dat_registry_remove_provider(table, &own()));
 }
 
-fn registry_add_opens_but_is_not_listed(_ctx: &Ctx) {
+fn registry_added_provider_opens_but_is_not_listed(_ctx: &Ctx) {
     let table = table_that_opens();
     let before = size();
     ok(dat_registry_add_provider(table, &own()));

@@ -10,15 +10,15 @@ pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/registry 3.1": registry_list_without_a_count_is_arg2,
         "spec/registry 3.1": registry_list_without_a_list_is_arg3,
-        "spec/registry 3.1": registry_list_of_none_is_arg1_and_returns_the_size,
-        "spec/registry 3.1": registry_list_of_less_than_none_is_arg1,
-        "spec/registry 3.1": registry_list_of_one_is_truncated,
-        "spec/registry 3.1": registry_list_of_more_returns_their_number,
-        "spec/registry 3.1": registry_list_with_a_hole_is_arg3,
-        "spec/registry 3.1": registry_list_with_a_hole_behind_the_end,
+        "spec/registry 3.1": registry_list_with_capacity_zero_is_arg1_and_returns_the_size,
+        "spec/registry 3.1": registry_list_with_negative_capacity_is_arg1,
+        "spec/registry 3.1": registry_list_with_capacity_one_returns_one_provider,
+        "spec/registry 3.1": registry_list_with_enough_capacity_returns_all_providers,
+        "spec/registry 3.1": registry_list_with_a_null_entry_is_arg3,
+        "spec/registry 3.1": registry_list_ignores_a_null_entry_after_the_last_provider,
         "spec/registry 3.1": registry_list_names_the_adapter_under_test,
-        "spec/registry 3.1": registry_list_is_the_same_in_every_call,
-        "spec/registry 3.1": registry_list_in_the_order_of_the_file,
+        "spec/registry 3.1": registry_list_returns_the_same_in_every_call,
+        "spec/registry 3.1": registry_list_follows_the_order_of_the_file,
         "spec/consumers 20": registry_list_of_an_empty_file_succeeds,
         "spec/registry 5.1": registry_list_of_an_absent_file_succeeds,
         "spec/consumers 25": registry_any_name_can_be_assigned_to_any_provider,
@@ -63,7 +63,7 @@ fn registry_list_without_a_list_is_arg3(_ctx: &Ctx) {
     }
 }
 
-fn registry_list_of_none_is_arg1_and_returns_the_size(_ctx: &Ctx) {
+fn registry_list_with_capacity_zero_is_arg1_and_returns_the_size(_ctx: &Ctx) {
     let (code, count, names) = list(1, 0);
     refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG1);
     assert!(count >= 1, "{count}");
@@ -71,7 +71,7 @@ fn registry_list_of_none_is_arg1_and_returns_the_size(_ctx: &Ctx) {
     assert_eq!(names, [""]);
 }
 
-fn registry_list_of_less_than_none_is_arg1(_ctx: &Ctx) {
+fn registry_list_with_negative_capacity_is_arg1(_ctx: &Ctx) {
     for most in [-1, DAT_COUNT::MIN] {
         let (code, _, names) = list(1, most);
         refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG1);
@@ -79,7 +79,7 @@ fn registry_list_of_less_than_none_is_arg1(_ctx: &Ctx) {
     }
 }
 
-fn registry_list_of_one_is_truncated(_ctx: &Ctx) {
+fn registry_list_with_capacity_one_returns_one_provider(_ctx: &Ctx) {
     let (code, count, names) = list(2, 1);
     ok(code);
     assert_eq!(count, 1);
@@ -87,7 +87,7 @@ fn registry_list_of_one_is_truncated(_ctx: &Ctx) {
     assert_eq!(names[1], "");
 }
 
-fn registry_list_of_more_returns_their_number(_ctx: &Ctx) {
+fn registry_list_with_enough_capacity_returns_all_providers(_ctx: &Ctx) {
     let size = size();
     for most in [size, size + 1, 64] {
         let (code, count, names) = list(64, most);
@@ -97,15 +97,15 @@ fn registry_list_of_more_returns_their_number(_ctx: &Ctx) {
     }
 }
 
-fn registry_list_with_a_hole_is_arg3(_ctx: &Ctx) {
+fn registry_list_with_a_null_entry_is_arg3(_ctx: &Ctx) {
     let mut count = -7;
     let code = dat_registry_list_providers(1, &mut count, [null_mut()].as_mut_ptr());
     refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
     assert_eq!(count, size());
 }
 
-/// Only the entries up to the capacity must be valid pointers.
-fn registry_list_with_a_hole_behind_the_end(_ctx: &Ctx) {
+/// Only as many entries as there are providers must be valid pointers.
+fn registry_list_ignores_a_null_entry_after_the_last_provider(_ctx: &Ctx) {
     let size = size() as usize;
     let mut records: Vec<DAT_PROVIDER_INFO> = (0..size).map(|_| zeroed()).collect();
     let mut places: Vec<*mut DAT_PROVIDER_INFO> = records.iter_mut().map(std::ptr::from_mut).collect();
@@ -120,7 +120,7 @@ fn registry_list_names_the_adapter_under_test(ctx: &Ctx) {
     assert_eq!(names.iter().filter(|name| **name == ctx.provider).count(), 1, "{names:?}");
 }
 
-fn registry_list_is_the_same_in_every_call(ctx: &Ctx) {
+fn registry_list_returns_the_same_in_every_call(ctx: &Ctx) {
     let before = list(64, 64);
     let _ia = ctx.ia();
     assert_eq!(list(64, 64), before);
@@ -142,7 +142,7 @@ fn with_file(ctx: &Ctx, text: &str) {
     os::set_env("DAT_OVERRIDE", &path);
 }
 
-fn registry_list_in_the_order_of_the_file(ctx: &Ctx) {
+fn registry_list_follows_the_order_of_the_file(ctx: &Ctx) {
     let line = |name: &str, version: &str| format!("{name} {version} nonthreadsafe default lib.so a.1.2 \"\" \"\"\n");
     let second = line("newer", "u2.0") + &line("zebra", "u1.2") + &line("apple", "u1.2") + &line("zebra", "u1.2");
     with_file(ctx, &(second + &line("older", "u2.0") + &line("mouse", "u1.2")));

@@ -9,14 +9,14 @@ use crate::names::{SUBTYPES, TYPES};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/registry 9.2": strerror_of_every_type,
-        "spec/registry 9.2": strerror_of_every_subtype,
-        "spec/registry 9.2": strerror_of_success,
-        "spec/registry 9.2": strerror_of_not_implemented,
+        "spec/registry 9.2": strerror_names_every_type,
+        "spec/registry 9.2": strerror_names_every_subtype,
+        "spec/registry 9.2": strerror_names_success,
+        "spec/registry 9.2": strerror_names_not_implemented,
         "spec/registry 9.2": strerror_ignores_the_class,
-        "spec/registry 9.2": strerror_of_an_unknown_type_sets_both,
-        "spec/registry 9.2": strerror_of_an_unknown_subtype_sets_both,
-        "spec/registry 9.2": strerror_of_one_string_only,
+        "spec/registry 9.2": strerror_of_an_unknown_type_is_arg1_and_sets_both_strings,
+        "spec/registry 9.2": strerror_of_an_unknown_subtype_is_arg1_and_sets_both_strings,
+        "spec/registry 9.2": strerror_accepts_one_null_pointer,
         "spec/registry 9.2": strerror_without_pointers_is_arg2,
         "spec/registry 9.2": strerror_returns_the_same_strings,
         "spec/consumers 21": strerror_always_sets_both_strings,
@@ -31,13 +31,13 @@ fn words(code: DAT_RETURN) -> (DAT_RETURN, String, String) {
     (answer, text_at(major), text_at(minor))
 }
 
-fn strerror_of_every_type(_ctx: &Ctx) {
+fn strerror_names_every_type(_ctx: &Ctx) {
     for (code, name) in TYPES.iter().filter(|(code, _)| *code != DAT_NOT_IMPLEMENTED) {
         assert_eq!(words(DAT_CLASS_ERROR | code), (DAT_SUCCESS, (*name).to_owned(), String::new()));
     }
 }
 
-fn strerror_of_every_subtype(_ctx: &Ctx) {
+fn strerror_names_every_subtype(_ctx: &Ctx) {
     for (code, name) in SUBTYPES {
         // A subtype is named even if it does not belong to the type.
         for kind in [DAT_INVALID_STATE, DAT_INVALID_PARAMETER] {
@@ -48,11 +48,11 @@ fn strerror_of_every_subtype(_ctx: &Ctx) {
     assert!((1..=101).all(|code| known.contains(&code)), "the table of this case lacks a code");
 }
 
-fn strerror_of_success(_ctx: &Ctx) {
+fn strerror_names_success(_ctx: &Ctx) {
     assert_eq!(words(DAT_SUCCESS), (DAT_SUCCESS, "DAT_SUCCESS".to_owned(), String::new()));
 }
 
-fn strerror_of_not_implemented(_ctx: &Ctx) {
+fn strerror_names_not_implemented(_ctx: &Ctx) {
     for code in [0xffff_0000, 0x3fff_0000] {
         let (answer, major, minor) = words(code);
         assert_eq!((answer, major.as_str(), minor.as_str()), (DAT_SUCCESS, "DAT_NOT_IMPLEMENTED", ""));
@@ -67,7 +67,7 @@ fn strerror_ignores_the_class(_ctx: &Ctx) {
     }
 }
 
-fn strerror_of_an_unknown_type_sets_both(_ctx: &Ctx) {
+fn strerror_of_an_unknown_type_is_arg1_and_sets_both_strings(_ctx: &Ctx) {
     let first = if is_2_0() { 0x0018_0000 } else { 0x0015_0000 };
     for kind in [first, 0x0100_0000, 0x3ffe_0000] {
         let (answer, major, minor) = words(DAT_CLASS_ERROR | kind | DAT_INVALID_ARG3);
@@ -76,7 +76,7 @@ fn strerror_of_an_unknown_type_sets_both(_ctx: &Ctx) {
     }
 }
 
-fn strerror_of_an_unknown_subtype_sets_both(_ctx: &Ctx) {
+fn strerror_of_an_unknown_subtype_is_arg1_and_sets_both_strings(_ctx: &Ctx) {
     for subtype in [if is_2_0() { 104 } else { 102 }, 0x7ff0, 0xfff0] {
         let (answer, major, minor) = words(error(DAT_INVALID_STATE, subtype));
         refused(answer, DAT_INVALID_PARAMETER, DAT_INVALID_ARG1);
@@ -84,7 +84,7 @@ fn strerror_of_an_unknown_subtype_sets_both(_ctx: &Ctx) {
     }
 }
 
-fn strerror_of_one_string_only(_ctx: &Ctx) {
+fn strerror_accepts_one_null_pointer(_ctx: &Ctx) {
     let code = error(DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
     let mut text: *const c_char = null();
     ok(dat_strerror(code, &mut text, null_mut()));
