@@ -14,9 +14,9 @@ pub(crate) fn cases() -> Vec<Case> {
     for size in [100, 40_000, 1 << 20] {
         type Role = fn(&Ctx, usize);
         let rows: [(&str, Role, Role); 3] = [
-            ("write_of_what_was_read", writes_what_it_read, is_written_what_it_exported),
-            ("send_of_what_was_read", sends_what_it_read, is_sent_what_it_exported),
-            ("write_over_what_is_read", overwrites_what_it_reads, is_overwritten),
+            ("write_waits_for_the_read_of_its_data", writes_what_it_read, is_written_what_it_exported),
+            ("send_waits_for_the_read_of_its_data", sends_what_it_read, is_sent_what_it_exported),
+            ("write_waits_for_the_read_of_its_target", overwrites_what_it_reads, is_overwritten),
         ];
         for (words, client, server) in rows {
             let name = |end: &str| format!("flag_fenced_{words}_{size}_bytes{end}");

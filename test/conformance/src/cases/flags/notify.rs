@@ -93,7 +93,7 @@ fn client_sends_on_words(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Waits for one message.
+/// Requests one message from the client, and waits until the client has sent it.
 #[track_caller]
 fn asks_for_one(ctx: &Ctx) {
     ctx.send("send");
@@ -109,7 +109,7 @@ fn post_recv_as(conn: &Conn, id: u64, flags: DAT_COMPLETION_FLAGS) {
     ok(Op::Recv.call(conn, id, &[], &NOWHERE, flags));
 }
 
-/// Waits until all posted receives have completed.
+/// Whether no receive is posted.
 #[track_caller]
 fn is_recv_idle(conn: &Conn) -> bool {
     let (mut state, mut recv, mut request) = (0, 0, 0);

@@ -15,18 +15,20 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 4.1": flag_suppressed_bind_that_is_flushed_is_reported => local(suppressed_bind_flushed).needs(Need::Rmr),
         "spec/events 12.6": flag_suppressed_success_triggers_no_cno => pair(client_suppresses_on_a_cno, serves),
         "spec/events 12.6": flag_suppressed_success_wakes_no_waiter => pair(client_suppresses_beside_a_waiter, serves),
-        "spec/events 4.2": flag_suppressed_request_is_done_when_a_later_one_is => pair(client_suppresses_then_signals, server_polls_on_request),
-        "spec/consumers 18": flag_fifty_thousand_suppressed_writes_between_two_signalled => pair(client_writes_fifty_thousand, serves).limit(60),
-        "spec/consumers 18": flag_fifty_thousand_suppressed_sends_between_two_signalled => pair(client_sends_fifty_thousand, server_receives_fifty_thousand).limit(60),
-        "spec/consumers 18": flag_thousands_of_only_suppressed_requests_complete_silently => pair(client_suppresses_only, serves).limit(40),
-        "spec/events 4.1": flag_suppressed_request_combined_with_other_flags_is_silent => pair(client_suppresses_with_any_ep_attribute, serves),
-        "spec/events 4.1": flag_suppress_is_no_attribute_of_receives,
+        "spec/events 4.2": flag_suppressed_request_is_complete_when_a_later_one_is => pair(client_suppresses_then_signals, server_polls_on_request),
+        "spec/consumers 18": flag_fifty_thousand_suppressed_writes_queue_no_event => pair(client_writes_fifty_thousand, serves).limit(60),
+        "spec/consumers 18": flag_fifty_thousand_suppressed_sends_queue_no_event => pair(client_sends_fifty_thousand, server_receives_fifty_thousand).limit(60),
+        "spec/consumers 18": flag_thousands_of_suppressed_requests_complete_without_events => pair(client_suppresses_only, serves).limit(40),
+        "spec/events 4.1": flag_suppress_combined_with_other_flags_queues_no_event => pair(client_suppresses_with_any_ep_attribute, serves),
+        "spec/events 4.1": flag_suppress_is_refused_as_a_receive_attribute,
         "spec/events 4.1": flag_receives_always_complete_with_an_event => pair(client_sends_four, server_receives_with_all_flags),
         "spec/events 4.1": flag_suppressed_send_still_completes_its_receive => pair(client_sends_suppressed, server_receives_one),
     ];
     for op in Op::REQUESTS {
         let silent = pair(move |ctx| is_silent(ctx, op), serves);
-        all.push(silent.named(format!("flag_suppressed_{}_is_silent", op.word())).proves("spec/events 4.1"));
+        all.push(
+            silent.named(format!("flag_suppressed_{}_completes_without_an_event", op.word())).proves("spec/events 4.1"),
+        );
         let failing = pair(move |ctx| fails_with_an_event(ctx, op), loses);
         all.push(
             failing.named(format!("flag_suppressed_{}_that_fails_is_reported", op.word())).proves("spec/events 4.1"),
@@ -183,9 +185,16 @@ fn server_polls_on_request(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Imitates programs that expect a free queue slot as soon as the request has completed.
+/// Repeats the post while the queue is full. A completed request frees its slot although it queues no event.
 #[track_caller]
-fn posts_with_patience(conn: &Conn, op: Op, id: u64, segment: DAT_LMR_TRIPLET, remote: &DAT_RMR_TRIPLET, flags: u32) {
+fn post_when_slot_is_free(
+    conn: &Conn,
+    op: Op,
+    id: u64,
+    segment: DAT_LMR_TRIPLET,
+    remote: &DAT_RMR_TRIPLET,
+    flags: u32,
+) {
     until(|| {
         let code = op.call(conn, id, &[segment], remote, flags);
         one_of(code, &[DAT_SUCCESS, error(DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_MEMORY)]);
@@ -200,8 +209,8 @@ fn client_writes_fifty_thousand(ctx: &Ctx) {
     let memory = conn.memory(100);
     let remote = ctx.receive_target();
     conn.post_write(1, memory.segment(0, 8), remote);
-    (0..MANY).for_each(|_| posts_with_patience(&conn, Op::Write, 2, memory.segment(0, 8), &remote, SUPPRESS));
-    posts_with_patience(&conn, Op::Write, 3, memory.segment(0, 8), &remote, 0);
+    (0..MANY).for_each(|_| post_when_slot_is_free(&conn, Op::Write, 2, memory.segment(0, 8), &remote, SUPPRESS));
+    post_when_slot_is_free(&conn, Op::Write, 3, memory.segment(0, 8), &remote, 0);
     expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 8);
     expect_dto(conn.request.h(), 3, DAT_DTO_SUCCESS, 8);
     expect_nothing(conn.request.h());
@@ -211,7 +220,7 @@ fn client_writes_fifty_thousand(ctx: &Ctx) {
 fn client_sends_fifty_thousand(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
-    let post = |id, flags| posts_with_patience(&conn, Op::Send, id, memory.segment(0, 8), &NOWHERE, flags);
+    let post = |id, flags| post_when_slot_is_free(&conn, Op::Send, id, memory.segment(0, 8), &NOWHERE, flags);
     post(1, 0);
     (0..MANY).for_each(|_| post(2, SUPPRESS));
     post(3, 0);
@@ -239,7 +248,7 @@ fn client_suppresses_only(ctx: &Ctx) {
     let memory = conn.memory(100);
     let remote = ctx.receive_target();
     for op in Op::RDMA {
-        (0..5000).for_each(|_| posts_with_patience(&conn, op, 1, memory.segment(0, 100), &remote, SUPPRESS));
+        (0..5000).for_each(|_| post_when_slot_is_free(&conn, op, 1, memory.segment(0, 100), &remote, SUPPRESS));
     }
     until(|| is_request_idle(&conn));
     expect_nothing(conn.request.h());
@@ -264,7 +273,7 @@ fn client_suppresses_with_any_ep_attribute(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn flag_suppress_is_no_attribute_of_receives(ctx: &Ctx) {
+fn flag_suppress_is_refused_as_a_receive_attribute(ctx: &Ctx) {
     let ia = ctx.ia();
     let conn = Conn::on(&ia);
     let attr = DAT_EP_ATTR { recv_completion_flags: SUPPRESS, ..ep_attr() };

@@ -11,22 +11,22 @@ use super::make::*;
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "spec/events 9.2": bind_completes_in_order_with_transfers => pair(client_binds_among_sends, server_receives_three),
-        "spec/events 9.2": bind_fences_the_send_of_its_context => pair(client_sends_contexts_at_once, server_uses_contexts_at_once),
+        "spec/events 9.2": bind_is_valid_when_a_later_send_is_received => pair(client_sends_contexts_at_once, server_uses_contexts_at_once),
         "spec/events 9.2": bind_returns_a_new_context_each_time,
         "spec/events 9.2": rebind_invalidates_the_previous_context => pair(client_is_denied_the_first, server_binds_twice),
         "spec/events 9.2": bind_of_zero_length_invalidates_the_context => pair(client_is_denied_the_first, server_binds_and_unbinds),
-        "spec/events 9.2": bind_again_to_other_memory_moves_it => pair(client_writes_both_times, server_binds_to_two),
+        "spec/events 9.2": bind_again_redirects_writes_to_the_new_memory => pair(client_writes_both_times, server_binds_to_two),
         "spec/events 9.2": bind_is_valid_on_all_connections_of_its_pz => pair(client_writes_over_both, server_binds_over_one),
         "spec/events 9.2": bind_is_invalid_on_connections_of_another_pz => pair(client_is_denied_over_the_other, server_binds_in_one_pz),
         "spec/events 9.2": bind_outlives_the_connection_it_was_posted_on => pair(client_writes_over_the_second, server_binds_over_the_first),
-        "spec/events 9.2": bind_of_a_part_of_an_lmr_of_an_lmr => pair(client_writes_once, server_binds_an_lmr_of_an_lmr),
+        "spec/events 9.2": bind_of_a_part_of_an_lmr_of_an_lmr_permits_writes => pair(client_writes_once, server_binds_an_lmr_of_an_lmr),
         "spec/events 9.2": bind_flushed_leaves_nothing_bound,
         "spec/events 9.2": bind_flushed_with_its_connection_leaves_nothing_bound => pair(client_loses_its_bind, server_holds_no_receive),
         "spec/events 9.2": bind_again_flushed_leaves_nothing_bound,
-        "spec/events 9.2": bind_of_no_length_flushed_leaves_nothing_bound,
+        "spec/events 9.2": bind_of_zero_length_flushed_leaves_nothing_bound,
         "spec/events 4.6": bind_occupies_a_request_slot => pair(client_fills_up_with_binds, server_empties_and_waits),
-        "spec/events 4.3": bind_holds_back_later_posts => pair(client_binds_with_reads_open, server_exports_a_page),
-        "spec/events 9.2": bind_by_threads_of_one_connection,
+        "spec/events 4.3": bind_between_reads_and_a_write_completes_in_order => pair(client_binds_with_reads_open, server_exports_a_page),
+        "spec/events 9.2": bind_by_several_threads_completes_with_its_own_handle_and_cookie,
     ];
     let rights = [
         ("read", DAT_MEM_PRIV_REMOTE_READ_FLAG),
@@ -39,7 +39,7 @@ pub(crate) fn cases() -> Vec<Case> {
             let needed = if op == Op::Read { DAT_MEM_PRIV_REMOTE_READ_FLAG } else { DAT_MEM_PRIV_REMOTE_WRITE_FLAG };
             let may = privileges & needed != 0;
             let verb = if may { "allows" } else { "denies" };
-            let name = format!("bind_with_{word}_{verb}_{}", op.word());
+            let name = format!("bind_with_{word}_privileges_{verb}_{}", op.word());
             let case = pair(move |ctx| tries(ctx, op, may), move |ctx| exports_part(ctx, privileges, may, 0));
             all.push(case.named(name).proves("spec/events 9.2"));
         }
@@ -47,7 +47,9 @@ pub(crate) fn cases() -> Vec<Case> {
     for op in Op::RDMA {
         for (words, shift) in [("before", -1), ("beyond", 1)] {
             let case = pair(move |ctx| tries(ctx, op, false), move |ctx| exports_part(ctx, REMOTE, false, shift));
-            all.push(case.named(format!("bind_denies_{}_a_byte_{words}", op.word())).proves("spec/events 9.2"));
+            all.push(
+                case.named(format!("bind_denies_{}_a_byte_{words}_its_range", op.word())).proves("spec/events 9.2"),
+            );
         }
     }
     all.into_iter().map(|case| case.needs(Need::Rmr)).collect()
@@ -374,7 +376,7 @@ fn bind_again_flushed_leaves_nothing_bound(ctx: &Ctx) {
     flushed_after_a_bind(ctx, |conn, rmr, memory| _ = post_bind(conn, rmr, 1, memory.segment(0, 50), REMOTE));
 }
 
-fn bind_of_no_length_flushed_leaves_nothing_bound(ctx: &Ctx) {
+fn bind_of_zero_length_flushed_leaves_nothing_bound(ctx: &Ctx) {
     flushed_after_a_bind(ctx, |conn, rmr, _| post_unbind(conn, rmr, 1));
 }
 
@@ -448,7 +450,7 @@ fn server_exports_a_page(ctx: &Ctx) {
 }
 
 /// Each thread has its own RMR. Every bind completes with its own handle and cookie.
-fn bind_by_threads_of_one_connection(ctx: &Ctx) {
+fn bind_by_several_threads_completes_with_its_own_handle_and_cookie(ctx: &Ctx) {
     let (client, _server) = ctx.loopback();
     let memory = client.memory(1000);
     let rmrs: Vec<Rmr> = (0..4).map(|_| client.pz.rmr()).collect();

@@ -12,7 +12,7 @@ use super::make::*;
 
 /// An error in the parameters of a bind.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Wrong {
+enum InvalidBind {
     NullRmr,
     OtherKindOfRmr,
     FreedRmr,
@@ -37,17 +37,17 @@ enum Wrong {
     FullQueue,
 }
 
-use Wrong::*;
+use InvalidBind::*;
 
-const WRONG: [(Wrong, &str); 22] = [
+const INVALID_BINDS: [(InvalidBind, &str); 22] = [
     (NullRmr, "a_null_rmr"),
     (OtherKindOfRmr, "a_handle_of_another_kind_as_rmr"),
     (FreedRmr, "a_freed_rmr"),
     (NullEp, "a_null_ep"),
     (OtherKindOfEp, "a_handle_of_another_kind_as_ep"),
     (FreedEp, "a_freed_ep"),
-    (BothHandles, "its_rmr_before_its_ep"),
-    (NoTriplet, "no_triplet"),
+    (BothHandles, "a_null_rmr_before_a_null_ep"),
+    (NoTriplet, "a_null_triplet"),
     (UnknownContext, "an_unknown_lmr"),
     (FreedLmr, "a_freed_lmr"),
     (Before, "a_byte_before_the_lmr"),
@@ -56,25 +56,25 @@ const WRONG: [(Wrong, &str); 22] = [
     (LmrOfAnotherPz, "an_lmr_of_another_pz"),
     (EpOfAnotherPz, "an_ep_of_another_pz"),
     (RmrOfAnotherPz, "an_rmr_of_another_pz"),
-    (NoLocalWrite, "remote_write_where_there_is_no_local_write"),
+    (NoLocalWrite, "remote_write_of_an_lmr_without_local_write"),
     (UnknownPrivilege, "an_unknown_privilege"),
     (UnknownFlag, "an_unknown_flag"),
-    (Unsignalled, "an_unsignalled_one_that_the_ep_does_not_allow"),
-    (NoContext, "no_place_for_the_context"),
-    (FullQueue, "a_full_queue"),
+    (Unsignalled, "an_unsignalled_flag_that_the_ep_does_not_allow"),
+    (NoContext, "a_null_context_pointer"),
+    (FullQueue, "a_bind_to_a_full_queue"),
 ];
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "spec/events 9.2": bind_posts_ignore_local_privileges,
         "spec/events 9.2": bind_posts_need_no_remote_privilege_of_the_lmr,
-        "spec/events 9.2": bind_posts_for_reads_need_no_local_right_of_the_lmr,
-        "spec/events 9.2": bind_posts_of_no_length_check_nothing_else,
-        "spec/events 9.2": bind_posts_of_no_length_need_the_pz_of_the_ep,
+        "spec/events 9.2": bind_posts_for_reads_need_no_local_privilege_of_the_lmr,
+        "spec/events 9.2": bind_posts_of_zero_length_ignore_the_other_arguments,
+        "spec/events 9.2": bind_posts_of_zero_length_require_the_pz_of_the_ep,
         "spec/events 4.1": bind_posts_ignore_solicited_and_threshold,
     ];
-    for (wrong, words) in WRONG {
-        let case = local(move |ctx| is_refused(ctx, wrong));
+    for (invalid, words) in INVALID_BINDS {
+        let case = local(move |ctx| is_refused(ctx, invalid));
         all.push(case.named(format!("bind_refuses_{words}")).proves("spec/events 9.2"));
     }
     for at in State::ALL {
@@ -83,7 +83,13 @@ pub(crate) fn cases() -> Vec<Case> {
             binds_in(at, scene.ep(), &scene.own, &memory);
             scene.is_still(at);
         });
-        all.push(case.named(format!("bind_in_state_{}", at.word())).proves("spec/events 9.2"));
+        let result = match at {
+            Connected => "succeeds",
+            Completing => "is_queued",
+            Disconnected => "is_flushed",
+            _ => "is_refused",
+        };
+        all.push(case.named(format!("bind_in_state_{}_{result}", at.word())).proves("spec/events 9.2"));
     }
     all.into_iter().map(|case| case.needs(Need::Rmr)).collect()
 }
@@ -115,20 +121,20 @@ fn binds_in(at: State, ep: DAT_EP_HANDLE, conn: &Conn, memory: &Memory) {
     }
 }
 
-fn is_refused(ctx: &Ctx, wrong: Wrong) {
+fn is_refused(ctx: &Ctx, invalid: InvalidBind) {
     let (client, server) = ctx.loopback();
     let other = Conn::on(&client.ia);
-    let mut memory = match wrong {
+    let mut memory = match invalid {
         LmrOfAnotherPz => other.memory(1000),
         NoLocalWrite => client.ia.memory_with(&client.pz, 1000, DAT_MEM_PRIV_LOCAL_READ_FLAG | REMOTE),
         _ => client.memory(1000),
     };
-    let rmr = if wrong == RmrOfAnotherPz { other.pz.rmr() } else { client.pz.rmr() };
+    let rmr = if invalid == RmrOfAnotherPz { other.pz.rmr() } else { client.pz.rmr() };
     let (mut rmr_handle, mut ep) = (rmr.h(), client.ep.h());
     let mut segment = memory.segment(100, 200);
     let (mut privileges, mut flags) = (REMOTE, DAT_COMPLETION_DEFAULT_FLAG);
     let mut sends = 0;
-    match wrong {
+    match invalid {
         NullRmr => rmr_handle = DAT_HANDLE_NULL,
         OtherKindOfRmr => rmr_handle = client.pz.h(),
         FreedRmr => rmr_handle = client.pz.rmr().free(),
@@ -153,11 +159,11 @@ fn is_refused(ctx: &Ctx, wrong: Wrong) {
         }
         NoTriplet | NoContext | LmrOfAnotherPz | RmrOfAnotherPz | NoLocalWrite => {}
     }
-    let triplet: *const DAT_LMR_TRIPLET = if wrong == NoTriplet { null_mut() } else { &segment };
+    let triplet: *const DAT_LMR_TRIPLET = if invalid == NoTriplet { null_mut() } else { &segment };
     let call = |out| dat_rmr_bind(rmr_handle, triplet, privileges, ep, cookie(7), flags, out);
-    let code = if wrong == NoContext { call(null_mut()) } else { untouched(call) };
+    let code = if invalid == NoContext { call(null_mut()) } else { untouched(call) };
     let arg = |number| error(DAT_INVALID_PARAMETER, DAT_INVALID_ARG1 + number - 1);
-    match wrong {
+    match invalid {
         NullRmr | OtherKindOfRmr | FreedRmr | BothHandles => {
             refused(code, DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_RMR);
         }
@@ -179,7 +185,7 @@ fn is_refused(ctx: &Ctx, wrong: Wrong) {
         expect_dto(client.request.h(), id, DAT_DTO_SUCCESS, 0);
     }
     expect_nothing(client.request.h());
-    if wrong != FreedLmr {
+    if invalid != FreedLmr {
         memory.deregister();
     }
     rmr.free();
@@ -207,7 +213,7 @@ fn bind_posts_need_no_remote_privilege_of_the_lmr(ctx: &Ctx) {
     unbind(&client, &rmr);
 }
 
-fn bind_posts_for_reads_need_no_local_right_of_the_lmr(ctx: &Ctx) {
+fn bind_posts_for_reads_need_no_local_privilege_of_the_lmr(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     let memory = client.ia.memory_with(&client.pz, 100, DAT_MEM_PRIV_NONE_FLAG);
     memory.fill(7);
@@ -220,7 +226,7 @@ fn bind_posts_for_reads_need_no_local_right_of_the_lmr(ctx: &Ctx) {
     unbind(&client, &rmr);
 }
 
-fn bind_posts_of_no_length_check_nothing_else(ctx: &Ctx) {
+fn bind_posts_of_zero_length_ignore_the_other_arguments(ctx: &Ctx) {
     let (client, _server) = ctx.loopback();
     let rmr = client.pz.rmr();
     // Three invalid arguments: an unknown LMR, an invalid address, and a null output for the context.
@@ -228,7 +234,7 @@ fn bind_posts_of_no_length_check_nothing_else(ctx: &Ctx) {
     expect_unbound(&rmr);
 }
 
-fn bind_posts_of_no_length_need_the_pz_of_the_ep(ctx: &Ctx) {
+fn bind_posts_of_zero_length_require_the_pz_of_the_ep(ctx: &Ctx) {
     let (client, _server) = ctx.loopback();
     let other = client.ia.pz();
     let rmr = other.rmr();

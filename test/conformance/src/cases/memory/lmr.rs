@@ -13,32 +13,32 @@ const SO_VIRTUAL: DAT_MEM_TYPE = 3;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/consumers 19": lmr_outputs_may_be_absent,
-        "spec/events 8.1": lmr_range_is_the_requested_one,
+        "spec/consumers 19": lmr_create_accepts_null_for_optional_outputs,
+        "spec/events 8.1": lmr_create_returns_the_requested_range,
         "spec/events 8.1": lmr_of_one_byte_can_be_registered,
-        "spec/events 8.1": lmr_of_strongly_ordered_memory_is_one_of_memory,
-        "spec/events 8.1": lmr_of_an_lmr_takes_its_range,
-        "spec/events 8.1": lmr_of_an_lmr_of_an_lmr,
+        "spec/events 8.1": lmr_of_strongly_ordered_memory_registers_ordinary_memory,
+        "spec/events 8.1": lmr_of_an_lmr_has_the_range_of_its_source,
+        "spec/events 8.1": lmr_of_an_lmr_of_an_lmr_outlives_its_sources,
         "spec/events 8.1": lmr_refuses_an_invalid_lmr_handle,
         "spec/events 8.1": lmr_refuses_a_bad_ia,
         "spec/events 8.1": lmr_refuses_a_bad_pz,
         "spec/events 8.1": lmr_refuses_a_null_handle_pointer,
         "spec/events 8.1": lmr_refuses_unknown_types,
         "spec/events 8.1": lmr_refuses_unknown_privileges,
-        "spec/events 8.1": lmr_refuses_no_length,
-        "spec/events 8.1": lmr_refuses_no_address,
+        "spec/events 8.1": lmr_refuses_a_zero_length,
+        "spec/events 8.1": lmr_refuses_a_null_address,
         "spec/events 8.1": lmr_refuses_a_range_that_wraps,
-        "spec/events 8.1": lmr_refuses_more_than_the_adapter_can,
+        "spec/events 8.1": lmr_refuses_a_length_above_the_adapters_limit,
         "spec/events 8.1": lmr_of_unmapped_memory_is_refused,
-        "spec/events 14.7": lmr_contexts_are_never_0,
-        "spec/events 8.1": lmr_contexts_are_not_used_again_soon,
-        "spec/consumers 19": lmr_of_the_same_memory_many_times,
-        "spec/consumers 19": lmr_beyond_the_buffer_to_whole_pages,
+        "spec/events 14.7": lmr_contexts_are_never_zero,
+        "spec/events 8.1": lmr_contexts_are_distinct_in_2000_registrations,
+        "spec/consumers 19": lmr_contexts_of_1000_overlapping_lmrs_are_distinct,
+        "spec/consumers 19": lmr_of_whole_pages_covers_an_lmr_inside_them,
         "spec/consumers 19": lmr_registrations_at_a_high_rate_succeed,
         "spec/consumers 19": lmr_registrations_at_a_high_rate_by_threads_succeed,
-        "spec/events 8.2": lmr_query_of_memory,
-        "spec/events 8.2": lmr_query_of_an_lmr,
-        "spec/events 8.2": lmr_query_by_each_bit_of_the_mask,
+        "spec/events 8.2": lmr_query_describes_registered_memory,
+        "spec/events 8.2": lmr_query_of_an_lmr_of_an_lmr_names_the_source,
+        "spec/events 8.2": lmr_query_of_one_mask_bit_writes_its_field,
         "spec/events 8.2": lmr_query_refuses_a_bad_mask_and_null,
         "spec/events 8.2": lmr_calls_refuse_handles_of_other_kinds,
     ];
@@ -46,13 +46,16 @@ pub(crate) fn cases() -> Vec<Case> {
         // Maps the loop counter to the four privilege bits 0, 1, 4 and 5.
         let privileges = (privileges & 3) | (privileges & 12) << 2;
         let case = local(move |ctx| has_privileges(ctx, privileges));
-        all.push(case.named(format!("lmr_with_privileges_{privileges:02x}")).proves("spec/events 8.1"));
+        all.push(
+            case.named(format!("lmr_with_privileges_{privileges:02x}_returns_them_in_the_query"))
+                .proves("spec/events 8.1"),
+        );
     }
     for (word, sync) in [("read", dat_lmr_sync_rdma_read as Sync), ("write", dat_lmr_sync_rdma_write as Sync)] {
         let case = |what: &str, body: fn(&Ctx, Sync)| {
             local(move |ctx| body(ctx, sync)).named(format!("lmr_sync_rdma_{word}_{what}")).proves("spec/events 8.3")
         };
-        all.push(case("of_ranges_in_many_lmrs_and_zones", syncs));
+        all.push(case("accepts_ranges_in_several_lmrs_and_zones", syncs));
         all.push(case("refuses_a_bad_ia", sync_refuses_a_bad_ia));
         all.push(case("refuses_ranges_that_are_not_registered", sync_refuses_ranges));
     }
@@ -61,22 +64,22 @@ pub(crate) fn cases() -> Vec<Case> {
 
 type Sync = fn(DAT_IA_HANDLE, *const DAT_LMR_TRIPLET, DAT_VLEN) -> DAT_RETURN;
 
-fn place(ctx: &Ctx) -> (Ia, Pz, Buffer) {
+fn ia_pz_and_buffer(ctx: &Ctx) -> (Ia, Pz, Buffer) {
     let ia = ctx.ia();
     let pz = ia.pz();
     (ia, pz, Buffer::new(10_000))
 }
 
-fn lmr_outputs_may_be_absent(ctx: &Ctx) {
-    let (ia, pz, buffer) = place(ctx);
+fn lmr_create_accepts_null_for_optional_outputs(ctx: &Ctx) {
+    let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     let wanted = LmrArgs::memory(buffer.pointer(), 10_000);
     let lmr = Lmr::own(filled(|out| wanted.call(ia.h(), pz.h(), out)));
     let param: DAT_LMR_PARAM = filled(|out| dat_lmr_query(lmr.h(), DAT_LMR_FIELD_ALL, out));
     assert!(param.lmr_context != 0 && param.rmr_context != 0);
 }
 
-fn lmr_range_is_the_requested_one(ctx: &Ctx) {
-    let (ia, pz, buffer) = place(ctx);
+fn lmr_create_returns_the_requested_range(ctx: &Ctx) {
+    let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     for (at, length) in [(0, 10_000), (1, 1), (4095, 2), (17, 9000)] {
         let pointer = buffer.pointer().wrapping_byte_add(at);
         let made = LmrArgs::memory(pointer, length).make(&ia, &pz);
@@ -85,19 +88,19 @@ fn lmr_range_is_the_requested_one(ctx: &Ctx) {
 }
 
 fn lmr_of_one_byte_can_be_registered(ctx: &Ctx) {
-    let (ia, pz, buffer) = place(ctx);
+    let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     let made = LmrArgs::memory(buffer.pointer(), 1).make(&ia, &pz);
     assert_eq!(made.length, 1);
 }
 
-fn lmr_of_strongly_ordered_memory_is_one_of_memory(ctx: &Ctx) {
-    let (ia, pz, buffer) = place(ctx);
+fn lmr_of_strongly_ordered_memory_registers_ordinary_memory(ctx: &Ctx) {
+    let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     let made = LmrArgs { kind: SO_VIRTUAL, ..LmrArgs::memory(buffer.pointer(), 10_000) }.make(&ia, &pz);
     assert_eq!((made.address, made.length), (buffer.address(0), 10_000));
 }
 
-fn lmr_of_an_lmr_takes_its_range(ctx: &Ctx) {
-    let (ia, pz, buffer) = place(ctx);
+fn lmr_of_an_lmr_has_the_range_of_its_source(ctx: &Ctx) {
+    let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     let source = LmrArgs::memory(buffer.pointer(), 10_000).make(&ia, &pz);
     let other_pz = ia.pz();
     let made = LmrArgs::lmr(source.lmr.h()).with(LOCAL).make(&ia, &other_pz);
@@ -106,8 +109,8 @@ fn lmr_of_an_lmr_takes_its_range(ctx: &Ctx) {
     assert_eq!(made.rmr_context, 0, "an LMR without remote privileges has an RMR context");
 }
 
-fn lmr_of_an_lmr_of_an_lmr(ctx: &Ctx) {
-    let (ia, pz, buffer) = place(ctx);
+fn lmr_of_an_lmr_of_an_lmr_outlives_its_sources(ctx: &Ctx) {
+    let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     let first = LmrArgs::memory(buffer.pointer(), 10_000).make(&ia, &pz);
     let second = LmrArgs::lmr(first.lmr.h()).make(&ia, &pz);
     let third = LmrArgs::lmr(second.lmr.h()).make(&ia, &pz);
@@ -119,7 +122,7 @@ fn lmr_of_an_lmr_of_an_lmr(ctx: &Ctx) {
 }
 
 fn lmr_refuses_an_invalid_lmr_handle(ctx: &Ctx) {
-    let (ia, pz, buffer) = place(ctx);
+    let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     let dead = LmrArgs::memory(buffer.pointer(), 10_000).make(&ia, &pz).lmr.free();
     for bad in [DAT_HANDLE_NULL, pz.h(), dead] {
         LmrArgs::lmr(bad).is_refused(&ia, &pz, DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_LMR);
@@ -127,7 +130,7 @@ fn lmr_refuses_an_invalid_lmr_handle(ctx: &Ctx) {
 }
 
 fn lmr_refuses_a_bad_ia(ctx: &Ctx) {
-    let (_ia, pz, buffer) = place(ctx);
+    let (_ia, pz, buffer) = ia_pz_and_buffer(ctx);
     let wanted = LmrArgs::memory(buffer.pointer(), 10_000);
     for bad in [DAT_HANDLE_NULL, pz.h(), ctx.ia().close()] {
         let code = untouched(|out| wanted.call(bad, pz.h(), out));
@@ -136,7 +139,7 @@ fn lmr_refuses_a_bad_ia(ctx: &Ctx) {
 }
 
 fn lmr_refuses_a_bad_pz(ctx: &Ctx) {
-    let (ia, _pz, buffer) = place(ctx);
+    let (ia, _pz, buffer) = ia_pz_and_buffer(ctx);
     let wanted = LmrArgs::memory(buffer.pointer(), 10_000);
     for bad in [DAT_HANDLE_NULL, ia.h(), ia.pz().free()] {
         let code = untouched(|out| wanted.call(ia.h(), bad, out));
@@ -145,13 +148,13 @@ fn lmr_refuses_a_bad_pz(ctx: &Ctx) {
 }
 
 fn lmr_refuses_a_null_handle_pointer(ctx: &Ctx) {
-    let (ia, pz, buffer) = place(ctx);
+    let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     let code = LmrArgs::memory(buffer.pointer(), 10_000).call(ia.h(), pz.h(), null_mut());
     refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG7);
 }
 
 fn lmr_refuses_unknown_types(ctx: &Ctx) {
-    let (ia, pz, buffer) = place(ctx);
+    let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     for kind in [4, 7, 0x8000_0000, u32::MAX] {
         let wanted = LmrArgs { kind: kind as DAT_MEM_TYPE, ..LmrArgs::memory(buffer.pointer(), 10_000) };
         wanted.is_refused(&ia, &pz, DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
@@ -159,7 +162,7 @@ fn lmr_refuses_unknown_types(ctx: &Ctx) {
 }
 
 fn lmr_refuses_unknown_privileges(ctx: &Ctx) {
-    let (ia, pz, buffer) = place(ctx);
+    let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     let atomic = if is_2_0() { 0x100 } else { v2::DAT_IB_MEM_PRIV_REMOTE_ATOMIC };
     for bits in [0x04, 0x08, atomic, 0x80, 0x8000_0000] {
         let wanted = LmrArgs::memory(buffer.pointer(), 10_000).with(DAT_MEM_PRIV_ALL_FLAG | bits);
@@ -167,21 +170,21 @@ fn lmr_refuses_unknown_privileges(ctx: &Ctx) {
     }
 }
 
-fn lmr_refuses_no_length(ctx: &Ctx) {
-    let (ia, pz, buffer) = place(ctx);
+fn lmr_refuses_a_zero_length(ctx: &Ctx) {
+    let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     let mut name = [7; 40];
     for wanted in [LmrArgs::memory(buffer.pointer(), 0), LmrArgs::shared(buffer.pointer(), 0, &mut name)] {
         wanted.is_refused(&ia, &pz, DAT_LENGTH_ERROR, DAT_NO_SUBTYPE);
     }
 }
 
-fn lmr_refuses_no_address(ctx: &Ctx) {
-    let (ia, pz, _buffer) = place(ctx);
+fn lmr_refuses_a_null_address(ctx: &Ctx) {
+    let (ia, pz, _buffer) = ia_pz_and_buffer(ctx);
     LmrArgs::memory(null_mut(), 100).is_refused(&ia, &pz, DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
 }
 
 fn lmr_refuses_a_range_that_wraps(ctx: &Ctx) {
-    let (ia, pz, buffer) = place(ctx);
+    let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     let wraps = [
         LmrArgs { length: u64::MAX, ..LmrArgs::memory(buffer.pointer(), 0) },
         LmrArgs { length: 0u64.wrapping_sub(buffer.address(0)), ..LmrArgs::memory(buffer.pointer(), 0) },
@@ -193,11 +196,11 @@ fn lmr_refuses_a_range_that_wraps(ctx: &Ctx) {
     }
 }
 
-fn lmr_refuses_more_than_the_adapter_can(ctx: &Ctx) {
-    let (ia, pz, buffer) = place(ctx);
+fn lmr_refuses_a_length_above_the_adapters_limit(ctx: &Ctx) {
+    let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     let most = ia.attr().max_lmr_block_size;
     if most == u64::MAX {
-        ctx.unsupported("a limit of registrations");
+        ctx.unsupported("a limit on the length of a registration");
     }
     let wanted = LmrArgs { length: most + 1, ..LmrArgs::memory(buffer.pointer(), 0) };
     let code = untouched(|out| wanted.call(ia.h(), pz.h(), out));
@@ -205,28 +208,28 @@ fn lmr_refuses_more_than_the_adapter_can(ctx: &Ctx) {
 }
 
 fn lmr_of_unmapped_memory_is_refused(ctx: &Ctx) {
-    let (ia, pz, _buffer) = place(ctx);
+    let (ia, pz, _buffer) = ia_pz_and_buffer(ctx);
     let map = os::Map::private(8192, true);
     let wanted = LmrArgs::memory(map.pointer(), 8192);
     drop(map);
     let code = untouched(|out| {
         let code = wanted.call(ia.h(), pz.h(), out);
         if code == DAT_SUCCESS {
-            ctx.unsupported("registrations that look at their memory");
+            ctx.unsupported("registrations that check whether their memory is mapped");
         }
         code
     });
     refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
 }
 
-fn lmr_contexts_are_never_0(ctx: &Ctx) {
-    let (ia, pz, buffer) = place(ctx);
+fn lmr_contexts_are_never_zero(ctx: &Ctx) {
+    let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     let all: Vec<CreatedLmr> = (0..300).map(|_| LmrArgs::memory(buffer.pointer(), 10_000).make(&ia, &pz)).collect();
     assert!(all.iter().all(|made| made.lmr_context != 0 && made.rmr_context != 0));
 }
 
-fn lmr_contexts_are_not_used_again_soon(ctx: &Ctx) {
-    let (ia, pz, buffer) = place(ctx);
+fn lmr_contexts_are_distinct_in_2000_registrations(ctx: &Ctx) {
+    let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     let (mut local, mut remote) = (HashSet::new(), HashSet::new());
     for n in 0..2000 {
         let made = LmrArgs::memory(buffer.pointer(), 10_000).make(&ia, &pz);
@@ -243,15 +246,15 @@ fn lmr_contexts_are_not_used_again_soon(ctx: &Ctx) {
     }
 }
 
-fn lmr_of_the_same_memory_many_times(ctx: &Ctx) {
-    let (ia, pz, buffer) = place(ctx);
+fn lmr_contexts_of_1000_overlapping_lmrs_are_distinct(ctx: &Ctx) {
+    let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     let one = |n: usize| LmrArgs::memory(buffer.pointer().wrapping_byte_add(n % 100), 5000).make(&ia, &pz);
     let all: Vec<CreatedLmr> = (0..1000).map(one).collect();
     let contexts: HashSet<_> = all.iter().map(|made| made.lmr_context).collect();
     assert_eq!(contexts.len(), 1000);
 }
 
-fn lmr_beyond_the_buffer_to_whole_pages(ctx: &Ctx) {
+fn lmr_of_whole_pages_covers_an_lmr_inside_them(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     // A program may round the range up to whole pages: the rest of the page is mapped and holds other data.
@@ -262,14 +265,14 @@ fn lmr_beyond_the_buffer_to_whole_pages(ctx: &Ctx) {
 }
 
 fn lmr_registrations_at_a_high_rate_succeed(ctx: &Ctx) {
-    let (ia, pz, buffer) = place(ctx);
+    let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     for _ in 0..20_000 {
         LmrArgs::memory(buffer.pointer(), 10_000).make(&ia, &pz).lmr.free();
     }
 }
 
 fn lmr_registrations_at_a_high_rate_by_threads_succeed(ctx: &Ctx) {
-    let (ia, pz, _buffer) = place(ctx);
+    let (ia, pz, _buffer) = ia_pz_and_buffer(ctx);
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
@@ -285,7 +288,7 @@ fn lmr_registrations_at_a_high_rate_by_threads_succeed(ctx: &Ctx) {
 }
 
 fn has_privileges(ctx: &Ctx, privileges: DAT_MEM_PRIV_FLAGS) {
-    let (ia, pz, buffer) = place(ctx);
+    let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     let made = LmrArgs::memory(buffer.pointer(), 10_000).with(privileges).make(&ia, &pz);
     let param = made.param();
     assert_eq!(param.mem_priv, privileges);
@@ -293,8 +296,8 @@ fn has_privileges(ctx: &Ctx, privileges: DAT_MEM_PRIV_FLAGS) {
     assert_eq!(param.rmr_context, made.rmr_context);
 }
 
-fn lmr_query_of_memory(ctx: &Ctx) {
-    let (ia, pz, buffer) = place(ctx);
+fn lmr_query_describes_registered_memory(ctx: &Ctx) {
+    let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     let made = LmrArgs::memory(buffer.pointer(), 9999).make(&ia, &pz);
     let param = made.param();
     assert!(param.ia_handle == ia.h() && param.pz_handle == pz.h(), "the query returns another IA or PZ");
@@ -305,8 +308,8 @@ fn lmr_query_of_memory(ctx: &Ctx) {
     assert_eq!(param.mem_priv, DAT_MEM_PRIV_ALL_FLAG);
 }
 
-fn lmr_query_of_an_lmr(ctx: &Ctx) {
-    let (ia, pz, buffer) = place(ctx);
+fn lmr_query_of_an_lmr_of_an_lmr_names_the_source(ctx: &Ctx) {
+    let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     let source = LmrArgs::memory(buffer.pointer(), 9999).make(&ia, &pz);
     let made = LmrArgs::lmr(source.lmr.h()).make(&ia, &pz);
     let param = made.param();
@@ -318,8 +321,8 @@ fn lmr_query_of_an_lmr(ctx: &Ctx) {
     assert_eq!((param.registered_address, param.registered_size), (source.address, 9999));
 }
 
-fn lmr_query_by_each_bit_of_the_mask(ctx: &Ctx) {
-    let (ia, pz, buffer) = place(ctx);
+fn lmr_query_of_one_mask_bit_writes_its_field(ctx: &Ctx) {
+    let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     let made = LmrArgs::memory(buffer.pointer(), 9999).make(&ia, &pz);
     for bit in (0..10).map(|n| 1 << n) {
         let param: DAT_LMR_PARAM = filled(|out| dat_lmr_query(made.lmr.h(), bit, out));
@@ -340,7 +343,7 @@ fn lmr_query_by_each_bit_of_the_mask(ctx: &Ctx) {
 }
 
 fn lmr_query_refuses_a_bad_mask_and_null(ctx: &Ctx) {
-    let (ia, pz, buffer) = place(ctx);
+    let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     let made = LmrArgs::memory(buffer.pointer(), 9999).make(&ia, &pz);
     for mask in [0x400, DAT_LMR_FIELD_ALL | 0x800, 1 << 31] {
         let code = untouched::<DAT_LMR_PARAM>(|out| dat_lmr_query(made.lmr.h(), mask, out));
@@ -350,7 +353,7 @@ fn lmr_query_refuses_a_bad_mask_and_null(ctx: &Ctx) {
 }
 
 fn lmr_calls_refuse_handles_of_other_kinds(ctx: &Ctx) {
-    let (ia, pz, buffer) = place(ctx);
+    let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     let dead = LmrArgs::memory(buffer.pointer(), 9999).make(&ia, &pz).lmr.free();
     for bad in [DAT_HANDLE_NULL, pz.h(), dead] {
         let code = untouched::<DAT_LMR_PARAM>(|out| dat_lmr_query(bad, DAT_LMR_FIELD_ALL, out));
@@ -360,7 +363,7 @@ fn lmr_calls_refuse_handles_of_other_kinds(ctx: &Ctx) {
 }
 
 fn syncs(ctx: &Ctx, sync: Sync) {
-    let (ia, pz, buffer) = place(ctx);
+    let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     let other = ia.pz();
     let one = LmrArgs::memory(buffer.pointer(), 5000).make(&ia, &pz);
     let two = LmrArgs::memory(buffer.pointer(), 10_000).with(LOCAL).make(&ia, &other);
@@ -372,7 +375,7 @@ fn syncs(ctx: &Ctx, sync: Sync) {
 }
 
 fn sync_refuses_a_bad_ia(ctx: &Ctx, sync: Sync) {
-    let (ia, pz, buffer) = place(ctx);
+    let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     let made = LmrArgs::memory(buffer.pointer(), 5000).make(&ia, &pz);
     let list = [made.segment(0, 5000)];
     for bad in [DAT_HANDLE_NULL, pz.h()] {
@@ -381,7 +384,7 @@ fn sync_refuses_a_bad_ia(ctx: &Ctx, sync: Sync) {
 }
 
 fn sync_refuses_ranges(ctx: &Ctx, sync: Sync) {
-    let (ia, pz, buffer) = place(ctx);
+    let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     let made = LmrArgs::memory(buffer.pointer(), 5000).make(&ia, &pz);
     let good = made.segment(0, 5000);
     let dead = LmrArgs::memory(buffer.pointer(), 5000).make(&ia, &pz);

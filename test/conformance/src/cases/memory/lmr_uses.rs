@@ -10,16 +10,16 @@ pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/events 8.1": lmr_of_an_lmr_is_valid_after_its_source_is_freed => pair(client_writes_to_it, server_frees_the_source),
         "spec/events 8.1": lmr_of_an_lmr_has_its_own_privileges => pair(client_writes_beyond_privilege, server_exports_twice),
-        "spec/events 8.1": lmr_of_an_lmr_in_another_pz => pair(client_writes_to_it, server_exports_from_another_pz),
+        "spec/events 8.1": lmr_of_an_lmr_of_another_pz_permits_writes => pair(client_writes_to_it, server_exports_from_another_pz),
         "spec/events 8.1": lmr_overlapping_others_has_separate_privileges => pair(client_writes_then_reads_overlapping, server_exports_overlapping),
         "spec/events 8.1": lmr_with_remote_write_needs_no_local_write => pair(client_writes_to_it, server_exports_remote_write_only),
         "spec/events 8.1": lmr_of_read_only_memory_can_be_sent_from => pair(client_sends_from_read_only, server_receives_zeros),
         "spec/events 8.1": lmr_of_read_only_memory_cannot_receive => pair(client_sends_to_read_only, server_receives_into_read_only),
         "spec/events 8.1": lmr_of_read_only_memory_cannot_be_written => pair(client_writes_to_read_only, server_exports_read_only),
-        "spec/events 8.2": lmr_free_with_receives_posted_then_disconnected => pair(client_frees_with_receives, server_idles_on),
+        "spec/events 8.2": lmr_free_with_posted_receives_lets_a_disconnect_flush_them => pair(client_frees_with_receives, server_idles_on),
         "spec/events 8.2": lmr_free_of_a_target_ends_writes => pair(client_writes_on_and_on, server_frees_amid_writes),
         "spec/events 8.2": lmr_free_of_a_target_ends_reads => pair(client_reads_on_and_on, server_frees_amid_reads),
-        "spec/events 8.2": lmr_free_leaves_the_memory_as_it_is,
+        "spec/events 8.2": lmr_free_leaves_the_memory_unchanged,
     ]
 }
 
@@ -135,9 +135,9 @@ fn server_receives_zeros(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Registers this memory with all privileges. Ends the case if the library refuses the memory.
+/// Registers the memory with all privileges. Returns `None` if the library refuses the memory.
 #[track_caller]
-fn dubious(conn: &Conn, map: &os::Map) -> Option<CreatedLmr> {
+fn register_if_accepted(conn: &Conn, map: &os::Map) -> Option<CreatedLmr> {
     let wanted = LmrArgs::memory(map.pointer(), 4096);
     let mut lmr = DAT_HANDLE_NULL;
     let code = wanted.call(conn.ia.h(), conn.pz.h(), &mut lmr);
@@ -163,7 +163,7 @@ fn client_sends_to_read_only(ctx: &Ctx) {
 fn server_receives_into_read_only(ctx: &Ctx) {
     let conn = ctx.connect();
     let map = os::Map::private(4096, false);
-    let made = dubious(&conn, &map);
+    let made = register_if_accepted(&conn, &map);
     receive_fails(ctx, &conn, made);
 }
 
@@ -194,7 +194,7 @@ fn client_writes_to_read_only(ctx: &Ctx) {
 fn server_exports_read_only(ctx: &Ctx) {
     let conn = ctx.connect();
     let map = os::Map::private(4096, false);
-    let made = dubious(&conn, &map);
+    let made = register_if_accepted(&conn, &map);
     if let Some(made) = &made {
         ctx.send("registered");
         ctx.send_target(made.target(0, 1000));
@@ -277,7 +277,7 @@ fn server_frees_amid_reads(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn lmr_free_leaves_the_memory_as_it_is(ctx: &Ctx) {
+fn lmr_free_leaves_the_memory_unchanged(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let mut memory = ia.memory(&pz, 10_000);

@@ -11,13 +11,13 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 7": pz_create_refuses_bad_handles_and_null,
         "spec/events 7": pz_query_refuses_a_bad_mask_and_null,
         "spec/events 7": pz_calls_refuse_handles_of_other_kinds,
-        "spec/events 7": pz_free_succeeds_with_evds_in_use,
+        "spec/events 7": pz_free_succeeds_while_an_evd_exists,
         "spec/events 7": pz_free_twice_is_invalid_handle,
         "spec/events 7": pz_many_can_be_created,
     ];
     let kinds = [("an_ep", Kind::Ep), ("an_lmr", Kind::Lmr), ("an_rmr", Kind::Rmr), ("an_srq", Kind::Srq)];
     all.extend(kinds.map(|(words, kind)| {
-        let case = local(move |ctx| is_in_use(ctx, kind)).named(format!("pz_free_is_refused_while_{words}_is_in_it"));
+        let case = local(move |ctx| is_in_use(ctx, kind)).named(format!("pz_free_is_refused_while_{words}_uses_it"));
         let case = case.proves("spec/events 7");
         match kind {
             Kind::Rmr => case.needs(Need::Rmr),
@@ -64,7 +64,7 @@ fn pz_calls_refuse_handles_of_other_kinds(ctx: &Ctx) {
     }
 }
 
-fn pz_free_succeeds_with_evds_in_use(ctx: &Ctx) {
+fn pz_free_succeeds_while_an_evd_exists(ctx: &Ctx) {
     let ia = ctx.ia();
     let _evd = ia.evd(8, DAT_EVD_DTO_FLAG);
     ia.pz().free();

@@ -11,10 +11,10 @@ use super::make::*;
 pub(crate) fn cases() -> Vec<Case> {
     let all = cases![
         "spec/events 9.1": rmr_create_refuses_bad_handles_and_null,
-        "spec/events 9.1": rmr_query_unbound_shows_zeros,
+        "spec/events 9.1": rmr_query_of_an_unbound_rmr_returns_zeros,
         "spec/events 9.1": rmr_query_returns_the_bound_range,
-        "spec/events 9.1": rmr_query_after_an_unbind_shows_zeros,
-        "spec/events 9.1": rmr_query_shows_a_bind_from_its_post_on => pair(client_binds_behind_a_send, server_receives_one),
+        "spec/events 9.1": rmr_query_after_an_unbind_returns_zeros,
+        "spec/events 9.1": rmr_query_returns_a_posted_bind_before_it_completes => pair(client_binds_behind_a_send, server_receives_one),
         "spec/events 9.1": rmr_query_refuses_a_bad_mask_and_null,
         "spec/events 9.1": rmr_calls_refuse_handles_of_other_kinds,
         "spec/events 12.35": rmr_free_while_bound_releases_the_lmr,
@@ -25,7 +25,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 8.2": rmr_bound_keeps_its_lmr_in_use,
         "spec/events 8.2": rmr_bound_to_another_lmr_releases_the_first,
         "spec/events 9.2": rmr_unbind_releases_the_lmr,
-        "spec/events 13.3": rmr_bound_to_the_first_byte_releases_the_lmr_once,
+        "spec/events 13.3": rmr_repeated_unbind_releases_the_lmr_once,
     ];
     all.into_iter().map(|case| case.needs(Need::Rmr)).collect()
 }
@@ -39,14 +39,14 @@ fn rmr_create_refuses_bad_handles_and_null(ctx: &Ctx) {
     refused(dat_rmr_create(pz.h(), null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
 }
 
-fn rmr_query_unbound_shows_zeros(ctx: &Ctx) {
+fn rmr_query_of_an_unbound_rmr_returns_zeros(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let rmr = pz.rmr();
     let param = rmr_param(&rmr);
     assert!(param.ia_handle == ia.h() && param.pz_handle == pz.h(), "the query returns another IA or PZ");
     expect_unbound(&rmr);
-    // All parameters except the triplet, like the reference's test does.
+    // Queries all fields except the triplet, as a test of the reference implementation does.
     let _: DAT_RMR_PARAM = filled(|out| dat_rmr_query(rmr.h(), DAT_RMR_FIELD_ALL & !DAT_RMR_FIELD_LMR_TRIPLET, out));
 }
 
@@ -62,7 +62,7 @@ fn rmr_query_returns_the_bound_range(ctx: &Ctx) {
     unbind(&client, &rmr);
 }
 
-fn rmr_query_after_an_unbind_shows_zeros(ctx: &Ctx) {
+fn rmr_query_after_an_unbind_returns_zeros(ctx: &Ctx) {
     let (client, _server) = ctx.loopback();
     let memory = client.memory(1000);
     let rmr = client.pz.rmr();
@@ -89,7 +89,7 @@ fn client_binds_behind_a_send(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Posts receives on request, and stays connected until its partner has finished.
+/// Posts one receive when the client asks for it, and stays connected until the client has finished.
 fn server_receives_one(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
@@ -231,7 +231,7 @@ fn rmr_unbind_releases_the_lmr(ctx: &Ctx) {
     unbind(&client, &rmr);
 }
 
-fn rmr_bound_to_the_first_byte_releases_the_lmr_once(ctx: &Ctx) {
+fn rmr_repeated_unbind_releases_the_lmr_once(ctx: &Ctx) {
     let (client, _server) = ctx.loopback();
     let mut memory = client.memory(1000);
     let (one, other) = (client.pz.rmr(), client.pz.rmr());

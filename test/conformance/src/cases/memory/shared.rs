@@ -8,14 +8,14 @@ use super::make::*;
 pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/events 8.4": shared_twice_in_one_process_succeeds,
-        "spec/events 8.4": shared_by_its_own_privileges_and_zones,
-        "spec/events 8.4": shared_by_another_length_is_refused,
+        "spec/events 8.4": shared_lmrs_have_their_own_privileges_and_zones,
+        "spec/events 8.4": shared_name_with_another_length_is_refused,
         "spec/events 8.4": shared_name_can_have_another_length_after_the_last_free,
         "spec/events 8.4": shared_names_are_forty_raw_bytes,
-        "spec/events 8.4": shared_needs_memory_that_is_shared,
-        "spec/events 8.4": shared_needs_a_name,
-        "spec/events 8.4": shared_query_shows_memory_and_length,
-        "spec/events 8.4": shared_by_anonymous_maps_succeeds,
+        "spec/events 8.4": shared_refuses_private_memory,
+        "spec/events 8.4": shared_refuses_a_null_name,
+        "spec/events 8.4": shared_query_returns_memory_and_length,
+        "spec/events 8.4": shared_of_an_anonymous_shared_map_succeeds,
         "spec/events 8.4": shared_by_two_roles_under_one_name_succeeds => pair(client_writes_into_shared, server_sees_in_its_own_map),
         "spec/events 8.4": shared_by_two_roles_of_two_lengths_is_refused => pair(client_joins_too_long, server_joins_first),
         "spec/events 8.4": shared_name_is_released_by_killed_processes => pair(client_joins_after_death, server_joins_and_dies).only_two(),
@@ -54,7 +54,7 @@ fn shared_twice_in_one_process_succeeds(ctx: &Ctx) {
     assert_eq!(second.param().length, LENGTH as u64);
 }
 
-fn shared_by_its_own_privileges_and_zones(ctx: &Ctx) {
+fn shared_lmrs_have_their_own_privileges_and_zones(ctx: &Ctx) {
     let ia = ctx.ia();
     let (pz, other) = (ia.pz(), ia.pz());
     let map = map(ctx);
@@ -66,7 +66,7 @@ fn shared_by_its_own_privileges_and_zones(ctx: &Ctx) {
     assert!(local.param().pz_handle == other.h());
 }
 
-fn shared_by_another_length_is_refused(ctx: &Ctx) {
+fn shared_name_with_another_length_is_refused(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let map = map(ctx);
@@ -102,7 +102,7 @@ fn shared_names_are_forty_raw_bytes(ctx: &Ctx) {
     assert!(made.iter().zip(1..).all(|(made, number)| made.length == 1000 * number));
 }
 
-fn shared_needs_memory_that_is_shared(ctx: &Ctx) {
+fn shared_refuses_private_memory(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let private = os::Map::private(LENGTH, true);
@@ -111,7 +111,7 @@ fn shared_needs_memory_that_is_shared(ctx: &Ctx) {
     wanted.is_refused(&ia, &pz, DAT_INVALID_STATE, DAT_NO_SUBTYPE);
 }
 
-fn shared_needs_a_name(ctx: &Ctx) {
+fn shared_refuses_a_null_name(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let map = map(ctx);
@@ -121,7 +121,7 @@ fn shared_needs_a_name(ctx: &Ctx) {
     wanted.is_refused(&ia, &pz, DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
 }
 
-fn shared_query_shows_memory_and_length(ctx: &Ctx) {
+fn shared_query_returns_memory_and_length(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let map = map(ctx);
@@ -137,7 +137,7 @@ fn shared_query_shows_memory_and_length(ctx: &Ctx) {
     assert_eq!(other.length, 100);
 }
 
-fn shared_by_anonymous_maps_succeeds(ctx: &Ctx) {
+fn shared_of_an_anonymous_shared_map_succeeds(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let map = os::Map::shared(LENGTH);

@@ -9,19 +9,19 @@ use super::pool::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/events 10": srq_ep_broken_after_the_peer_disconnects => served(srq_ep_broken_after_the_peer_disconnects),
-        "spec/events 10": srq_ep_broken_after_a_local_disconnect
-            => served(srq_ep_broken_after_a_local_disconnect),
-        "spec/events 10": srq_ep_broken_after_a_failure => served(srq_ep_broken_after_a_failure),
-        "spec/events 10": srq_ep_broken_once_per_connection => served(srq_ep_broken_once_per_connection),
-        "spec/events 10": srq_ep_broken_for_each_of_several => served(srq_ep_broken_for_each_of_several),
+        "spec/events 10": srq_ep_broken_is_reported_after_the_peer_disconnects => served(srq_ep_broken_is_reported_after_the_peer_disconnects),
+        "spec/events 10": srq_ep_broken_is_reported_after_a_local_disconnect
+            => served(srq_ep_broken_is_reported_after_a_local_disconnect),
+        "spec/events 10": srq_ep_broken_is_reported_after_a_failure => served(srq_ep_broken_is_reported_after_a_failure),
+        "spec/events 10": srq_ep_broken_is_reported_once_per_connection => served(srq_ep_broken_is_reported_once_per_connection),
+        "spec/events 10": srq_ep_broken_is_reported_for_each_of_several_eps => served(srq_ep_broken_is_reported_for_each_of_several_eps),
         "spec/events 10": srq_ep_broken_comes_after_the_completions => served(srq_ep_broken_comes_after_the_completions),
-        "spec/events 10": srq_ep_broken_never_without_a_queue => local(srq_ep_broken_never_without_a_queue).needs(Need::Srq),
-        "spec/events 10": srq_ep_broken_never_without_a_connection => served(srq_ep_broken_never_without_a_connection),
+        "spec/events 10": srq_ep_broken_is_not_reported_for_an_ep_without_srq => local(srq_ep_broken_is_not_reported_for_an_ep_without_srq).needs(Need::Srq),
+        "spec/events 10": srq_ep_broken_is_not_reported_for_a_freed_ep => served(srq_ep_broken_is_not_reported_for_a_freed_ep),
     ]
 }
 
-fn srq_ep_broken_after_the_peer_disconnects(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_ep_broken_is_reported_after_the_peer_disconnects(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected(pool);
     pool.post_all(0..2);
     peer.disconnect(0);
@@ -30,7 +30,7 @@ fn srq_ep_broken_after_the_peer_disconnects(_: &Ctx, peer: &Peer, pool: &Pool) {
     expect_quiet(pool.ia.errors(), Duration::from_millis(20));
 }
 
-fn srq_ep_broken_after_a_local_disconnect(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_ep_broken_is_reported_after_a_local_disconnect(_: &Ctx, peer: &Peer, pool: &Pool) {
     for (conn, flags) in [(0, DAT_CLOSE_ABRUPT_FLAG), (1, DAT_CLOSE_GRACEFUL_FLAG)] {
         let ep = peer.connected(pool);
         ok(dat_ep_disconnect(ep.h(), flags));
@@ -42,7 +42,7 @@ fn srq_ep_broken_after_a_local_disconnect(_: &Ctx, peer: &Peer, pool: &Pool) {
     }
 }
 
-fn srq_ep_broken_after_a_failure(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_ep_broken_is_reported_after_a_failure(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected(pool);
     pool.post(0);
     peer.send(0, SLOT + 1, 1);
@@ -51,7 +51,7 @@ fn srq_ep_broken_after_a_failure(_: &Ctx, peer: &Peer, pool: &Pool) {
     expect_quiet(pool.ia.errors(), Duration::from_millis(20));
 }
 
-fn srq_ep_broken_once_per_connection(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_ep_broken_is_reported_once_per_connection(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected(pool);
     for _ in 0..3 {
         peer.disconnect(0);
@@ -64,7 +64,7 @@ fn srq_ep_broken_once_per_connection(_: &Ctx, peer: &Peer, pool: &Pool) {
     }
 }
 
-fn srq_ep_broken_for_each_of_several(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_ep_broken_is_reported_for_each_of_several_eps(_: &Ctx, peer: &Peer, pool: &Pool) {
     let eps: Vec<Ep> = (0..4).map(|_| peer.connected(pool)).collect();
     for conn in 0..4 {
         peer.disconnect(conn);
@@ -86,7 +86,7 @@ fn srq_ep_broken_comes_after_the_completions(_: &Ctx, peer: &Peer, pool: &Pool) 
     peer.sees(0, 8, DAT_DTO_SUCCESS);
     peer.disconnect(0);
     pool.expect_ep_broken(&ep);
-    // Taken without a wait: all events are queued.
+    // Dequeues without a wait: all completions are already queued.
     let all = drain(pool.recv.h());
     assert_eq!(all.len(), 8);
     for (slot, event) in all.iter().enumerate() {
@@ -94,15 +94,15 @@ fn srq_ep_broken_comes_after_the_completions(_: &Ctx, peer: &Peer, pool: &Pool) 
     }
 }
 
-fn srq_ep_broken_never_without_a_queue(ctx: &Ctx) {
+fn srq_ep_broken_is_not_reported_for_an_ep_without_srq(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     client.disconnect();
     server.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
     expect_quiet(client.ia.errors(), Duration::from_millis(20));
 }
 
-fn srq_ep_broken_never_without_a_connection(_: &Ctx, peer: &Peer, pool: &Pool) {
-    // EPs that never connect: an RSP's EP without a request, a rejected EP, and an unconnected EP that is freed.
+fn srq_ep_broken_is_not_reported_for_a_freed_ep(_: &Ctx, peer: &Peer, pool: &Pool) {
+    // Frees an unconnected EP, and then a connected EP. In 1.2 neither call queues an event.
     pool.ep().free();
     let ep = peer.connected(pool);
     ep.free();

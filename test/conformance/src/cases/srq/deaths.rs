@@ -10,7 +10,7 @@ use super::pool::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/registry 6.3": srq_abrupt_close_under_connections => pair(client_is_left, server_leaves).needs(Need::Srq),
+        "spec/registry 6.3": srq_abrupt_close_disconnects_the_peer => pair(client_is_left, server_leaves).needs(Need::Srq),
         "spec/consumers 14": srq_killed_peer_keeps_the_queue_usable => pair(obey, server_srq_killed_peer_keeps_the_queue_usable).needs(Need::Srq).only_two(),
         "spec/consumers 14": srq_killed_waiting_peer_keeps_the_queue_usable
             => pair(obey, server_srq_killed_waiting_peer_keeps_the_queue_usable).needs(Need::Srq).only_two(),
@@ -54,7 +54,7 @@ fn server_leaves(ctx: &Ctx) {
     }
 }
 
-/// The server role of a case whose client process is killed: the queue stays in use.
+/// Server role of a case whose client process is killed: the queue remains usable.
 fn server_srq_killed_peer_keeps_the_queue_usable(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 16);
     let peer = Peer::listen(ctx, &pool);
@@ -63,7 +63,7 @@ fn server_srq_killed_peer_keeps_the_queue_usable(ctx: &Ctx) {
     peer.send(0, 8, 1);
     pool.expect(&ep, 0, 8, 1);
     peer.dies();
-    dies_and_others_go_on(ctx, &pool, &ep, 3);
+    expect_usable_queue_after_death(ctx, &pool, &ep, 3);
 }
 
 fn server_srq_killed_waiting_peer_keeps_the_queue_usable(ctx: &Ctx) {
@@ -73,11 +73,11 @@ fn server_srq_killed_waiting_peer_keeps_the_queue_usable(ctx: &Ctx) {
     peer.send_many(0, 5, 1);
     expect_quiet(pool.recv.h(), Duration::from_millis(50));
     peer.dies();
-    dies_and_others_go_on(ctx, &pool, &ep, 0);
+    expect_usable_queue_after_death(ctx, &pool, &ep, 0);
 }
 
 #[track_caller]
-fn dies_and_others_go_on(ctx: &Ctx, pool: &Pool, ep: &Ep, left: DAT_COUNT) {
+fn expect_usable_queue_after_death(ctx: &Ctx, pool: &Pool, ep: &Ep, left: DAT_COUNT) {
     let event = expect_event(pool.events.h(), SOON);
     let is_end = [DAT_CONNECTION_EVENT_DISCONNECTED, DAT_CONNECTION_EVENT_BROKEN].contains(&event.number());
     assert!(is_end && event.connection().ep_handle == ep.h(), "{}", number_name(event.number()));
@@ -180,7 +180,7 @@ fn ping(ctx: &Ctx, pool: &Pool, eps: &[Ep]) {
     ctx.meet();
 }
 
-/// Waits, without a timeout, for one DISCONNECTED per EP and for one EP_BROKEN.
+/// Waits for one DISCONNECTED and one EP_BROKEN event per EP.
 fn ends(pool: &Pool, eps: &[Ep]) {
     for _ in eps {
         expect_event(pool.events.h(), SOON).is(DAT_CONNECTION_EVENT_DISCONNECTED);

@@ -20,8 +20,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 6": srq_waiting_ep_that_is_freed_consumes_no_receive => served(srq_waiting_ep_that_is_freed_consumes_no_receive),
         "spec/events 4.5": srq_message_too_long_breaks_its_connection => served(srq_message_too_long_breaks_its_connection),
         "spec/events 4.5": srq_message_too_long_keeps_other_connections => served(srq_message_too_long_keeps_other_connections),
-        "spec/events 4.8": srq_receive_of_freed_memory_is_local_protection
-            => served(srq_receive_of_freed_memory_is_local_protection),
+        "spec/events 4.8": srq_receive_of_freed_memory_completes_with_a_protection_error
+            => served(srq_receive_of_freed_memory_completes_with_a_protection_error),
         "spec/events 4.7": srq_ep_disconnecting_gracefully_still_receives
             => served(srq_ep_disconnecting_gracefully_still_receives),
         "spec/events 4.7": srq_ep_free_keeps_queued_completions => served(srq_ep_free_keeps_queued_completions),
@@ -163,7 +163,7 @@ fn srq_message_too_long_keeps_other_connections(_: &Ctx, peer: &Peer, pool: &Poo
     whole.expect_state(DAT_EP_STATE_CONNECTED);
 }
 
-fn srq_receive_of_freed_memory_is_local_protection(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_receive_of_freed_memory_completes_with_a_protection_error(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected(pool);
     let mut memory = pool.ia.memory(&pool.pz, SLOT);
     ok(pool.post_as(9, &mut [memory.segment(0, SLOT)]));

@@ -9,18 +9,18 @@ use super::pool::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     let all = cases![
-        "spec/events 5.7": srq_ep_create_with_a_bad_ia,
-        "spec/events 5.7": srq_ep_create_with_a_bad_zone,
-        "spec/events 5.7": srq_ep_create_with_bad_evds,
-        "spec/events 5.7": srq_ep_create_without_a_srq,
-        "spec/events 5.7": srq_ep_create_with_a_freed_srq,
-        "spec/events 5.7": srq_ep_create_without_attributes,
-        "spec/events 5.7": srq_ep_create_with_bad_watermarks,
-        "spec/events 5.7": srq_ep_create_without_a_place_for_the_handle,
-        "spec/events 5.7": srq_ep_create_with_short_evds,
+        "spec/events 5.7": srq_ep_create_refuses_a_bad_ia,
+        "spec/events 5.7": srq_ep_create_refuses_a_bad_zone,
+        "spec/events 5.7": srq_ep_create_refuses_bad_evds,
+        "spec/events 5.7": srq_ep_create_refuses_a_handle_that_is_no_srq,
+        "spec/events 5.7": srq_ep_create_refuses_a_freed_srq,
+        "spec/events 5.7": srq_ep_create_refuses_null_attributes,
+        "spec/events 5.7": srq_ep_create_refuses_bad_watermarks,
+        "spec/events 5.7": srq_ep_create_refuses_a_null_handle_pointer,
+        "spec/events 5.7": srq_ep_create_accepts_an_evd_shorter_than_the_watermark,
         "spec/events 5.7": srq_ep_create_ignores_receive_segments,
-        "spec/events 5.7": srq_ep_create_without_a_connect_evd,
-        "spec/events 5.7": srq_ep_create_with_another_zone,
+        "spec/events 5.7": srq_ep_create_accepts_a_null_connect_evd,
+        "spec/events 5.7": srq_ep_create_accepts_another_zone_than_the_srqs,
     ];
     all.into_iter().map(|case| case.needs(Need::Srq)).collect()
 }
@@ -54,14 +54,14 @@ impl SrqEpArgs {
     }
 }
 
-fn srq_ep_create_with_a_bad_ia(ctx: &Ctx) {
+fn srq_ep_create_refuses_a_bad_ia(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     for ia in [null_mut(), pool.pz.h()] {
         bad_handle(SrqEpArgs { ia, ..SrqEpArgs::of(&pool) }.create(&unmarked()), DAT_INVALID_HANDLE_IA);
     }
 }
 
-fn srq_ep_create_with_a_bad_zone(ctx: &Ctx) {
+fn srq_ep_create_refuses_a_bad_zone(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let dead = pool.ia.pz().free();
     for pz in [pool.srq.h(), dead] {
@@ -69,7 +69,7 @@ fn srq_ep_create_with_a_bad_zone(ctx: &Ctx) {
     }
 }
 
-fn srq_ep_create_with_bad_evds(ctx: &Ctx) {
+fn srq_ep_create_refuses_bad_evds(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let given = SrqEpArgs::of(&pool);
     let software = pool.ia.evd(4, DAT_EVD_SOFTWARE_FLAG);
@@ -83,25 +83,25 @@ fn srq_ep_create_with_bad_evds(ctx: &Ctx) {
     bad_handle(SrqEpArgs { events: pool.recv.h(), ..given }.create(&unmarked()), DAT_INVALID_HANDLE_EVD_CONN);
 }
 
-fn srq_ep_create_without_a_srq(ctx: &Ctx) {
+fn srq_ep_create_refuses_a_handle_that_is_no_srq(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     for srq in [null_mut(), pool.pz.h(), pool.ia.h()] {
         bad_handle(SrqEpArgs { srq, ..SrqEpArgs::of(&pool) }.create(&unmarked()), DAT_INVALID_HANDLE_SRQ);
     }
 }
 
-fn srq_ep_create_with_a_freed_srq(ctx: &Ctx) {
+fn srq_ep_create_refuses_a_freed_srq(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let srq = pool.ia.srq(&pool.pz, 4, 1).free();
     bad_handle(SrqEpArgs { srq, ..SrqEpArgs::of(&pool) }.create(&unmarked()), DAT_INVALID_HANDLE_SRQ);
 }
 
-fn srq_ep_create_without_attributes(ctx: &Ctx) {
+fn srq_ep_create_refuses_null_attributes(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     bad_arg(SrqEpArgs::of(&pool).create(null()), 7);
 }
 
-fn srq_ep_create_with_bad_watermarks(ctx: &Ctx) {
+fn srq_ep_create_refuses_bad_watermarks(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     for mark in [-2, DAT_COUNT::MIN] {
         bad_arg(SrqEpArgs::of(&pool).create(&marked(mark, -1)), 7);
@@ -109,13 +109,13 @@ fn srq_ep_create_with_bad_watermarks(ctx: &Ctx) {
     }
 }
 
-fn srq_ep_create_without_a_place_for_the_handle(ctx: &Ctx) {
+fn srq_ep_create_refuses_a_null_handle_pointer(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let SrqEpArgs { ia, pz, recv, request, events, srq } = SrqEpArgs::of(&pool);
     bad_arg(dat_ep_create_with_srq(ia, pz, recv, request, events, srq, &unmarked(), null_mut()), 8);
 }
 
-fn srq_ep_create_with_short_evds(ctx: &Ctx) {
+fn srq_ep_create_accepts_an_evd_shorter_than_the_watermark(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 8);
     let recv = pool.ia.evd(1, DAT_EVD_DTO_FLAG);
     let _ep = pool.ep_in(&pool.pz, &recv, &marked(-1, 100));
@@ -128,7 +128,7 @@ fn srq_ep_create_ignores_receive_segments(ctx: &Ctx) {
     }
 }
 
-fn srq_ep_create_without_a_connect_evd(ctx: &Ctx) {
+fn srq_ep_create_accepts_a_null_connect_evd(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let SrqEpArgs { ia, pz, recv, request, srq, .. } = SrqEpArgs::of(&pool);
     let attr = unmarked();
@@ -137,7 +137,7 @@ fn srq_ep_create_without_a_connect_evd(ctx: &Ctx) {
     assert!(ep.param().connect_evd_handle.is_null(), "the EP has a connect EVD");
 }
 
-fn srq_ep_create_with_another_zone(ctx: &Ctx) {
+fn srq_ep_create_accepts_another_zone_than_the_srqs(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let other = pool.ia.pz();
     let ep = pool.ep_in(&other, &pool.recv, &unmarked());

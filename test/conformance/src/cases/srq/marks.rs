@@ -8,34 +8,34 @@ use super::pool::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     let all = cases![
-        "spec/events 6.6": srq_low_watermark_as_messages_come => served(srq_low_watermark_as_messages_come),
+        "spec/events 6.6": srq_low_watermark_is_reported_when_receives_fall_below_it => served(srq_low_watermark_is_reported_when_receives_fall_below_it),
         "spec/events 6.6": srq_low_watermark_is_reported_once => served(srq_low_watermark_is_reported_once),
         "spec/events 6.6": srq_low_watermark_is_reported_again_when_set_again
             => served(srq_low_watermark_is_reported_again_when_set_again),
         "spec/events 6.6": srq_low_watermark_zero_reports_nothing => served(srq_low_watermark_zero_reports_nothing),
-        "spec/events 6.6": srq_low_watermark_of_all_connections => served(srq_low_watermark_of_all_connections),
+        "spec/events 6.6": srq_low_watermark_counts_receives_of_all_connections => served(srq_low_watermark_counts_receives_of_all_connections),
         "spec/events 6.6": srq_low_watermark_of_an_empty_queue_is_reported_immediately,
         "spec/events 6.6": srq_low_watermark_that_is_reached_exactly_is_not_reported,
-        "spec/events 6.6": srq_low_watermark_as_high_as_the_queue,
-        "spec/events 6.6": srq_low_watermark_after_a_resize,
-        "spec/events 6.6": srq_low_watermark_of_one_queue_is_not_the_others,
-        "spec/events 5.6": srq_soft_watermark_on_receives_taken => served(srq_soft_watermark_on_receives_taken),
+        "spec/events 6.6": srq_low_watermark_equal_to_a_full_queue_is_not_reported,
+        "spec/events 6.6": srq_low_watermark_may_equal_the_resized_length,
+        "spec/events 6.6": srq_low_watermark_is_separate_for_each_queue,
+        "spec/events 5.6": srq_soft_watermark_is_reported_for_a_consumed_receive => served(srq_soft_watermark_is_reported_for_a_consumed_receive),
         "spec/events 12": srq_soft_watermark_zero_as_an_attribute_reports_nothing
             => served(srq_soft_watermark_zero_as_an_attribute_reports_nothing),
         "spec/events 5.6": srq_soft_watermark_is_reported_once => served(srq_soft_watermark_is_reported_once),
         "spec/events 5.6": srq_soft_watermark_is_reported_again_when_set_again
             => served(srq_soft_watermark_is_reported_again_when_set_again),
-        "spec/events 5.6": srq_soft_watermark_is_the_eps_own => served(srq_soft_watermark_is_the_eps_own),
+        "spec/events 5.6": srq_soft_watermark_counts_only_receives_of_its_ep => served(srq_soft_watermark_counts_only_receives_of_its_ep),
         "spec/events 5.6": srq_soft_watermark_does_not_disturb_the_connection
             => served(srq_soft_watermark_does_not_disturb_the_connection),
         "spec/events 5.6": srq_hard_watermark_breaks_the_connection => served(srq_hard_watermark_breaks_the_connection),
         "spec/events 5.6": srq_hard_watermark_keeps_other_connections => served(srq_hard_watermark_keeps_other_connections),
-        "spec/events 5.6": srq_hard_watermark_above_the_number_taken_at_once
-            => served(srq_hard_watermark_above_the_number_taken_at_once),
+        "spec/events 5.6": srq_hard_watermark_does_not_count_completed_receives
+            => served(srq_hard_watermark_does_not_count_completed_receives),
         "spec/events 5.6": srq_hard_watermark_survives_a_reset
             => served(srq_hard_watermark_survives_a_reset),
         "spec/events 5.6": srq_without_watermark_queues_no_event => served(srq_without_watermark_queues_no_event),
-        "spec/events 5.6": srq_watermark_set_to_zero_queues_no_event => served(srq_watermark_set_to_zero_queues_no_event),
+        "spec/events 5.6": srq_watermark_attributes_are_disarmed_by_set_watermark => served(srq_watermark_attributes_are_disarmed_by_set_watermark),
     ];
     all.into_iter().map(|case| case.needs(Need::Srq)).collect()
 }
@@ -47,7 +47,7 @@ fn expect_low(pool: &Pool) {
     expect_async(pool.ia.errors(), number, pool.srq.h(), DAT_SRQ_LOW_WATERMARK_EVENT);
 }
 
-fn srq_low_watermark_as_messages_come(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_low_watermark_is_reported_when_receives_fall_below_it(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected(pool);
     pool.post_all(0..4);
     ok(dat_srq_set_lw(pool.srq.h(), 3));
@@ -102,7 +102,7 @@ fn srq_low_watermark_zero_reports_nothing(_: &Ctx, peer: &Peer, pool: &Pool) {
     expect_silence(&pool.ia);
 }
 
-fn srq_low_watermark_of_all_connections(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_low_watermark_counts_receives_of_all_connections(_: &Ctx, peer: &Peer, pool: &Pool) {
     let eps = [peer.connected(pool), peer.connected(pool), peer.connected(pool)];
     pool.post_all(0..6);
     ok(dat_srq_set_lw(pool.srq.h(), 4));
@@ -134,7 +134,7 @@ fn srq_low_watermark_that_is_reached_exactly_is_not_reported(ctx: &Ctx) {
     expect_low(&pool);
 }
 
-fn srq_low_watermark_as_high_as_the_queue(ctx: &Ctx) {
+fn srq_low_watermark_equal_to_a_full_queue_is_not_reported(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let most = pool.param().max_recv_dtos;
     for _ in 0..most {
@@ -144,7 +144,7 @@ fn srq_low_watermark_as_high_as_the_queue(ctx: &Ctx) {
     expect_silence(&pool.ia);
 }
 
-fn srq_low_watermark_after_a_resize(ctx: &Ctx) {
+fn srq_low_watermark_may_equal_the_resized_length(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     ok(dat_srq_resize(pool.srq.h(), 32));
     ok(dat_srq_set_lw(pool.srq.h(), 32));
@@ -152,7 +152,7 @@ fn srq_low_watermark_after_a_resize(ctx: &Ctx) {
     assert_eq!(pool.param().low_watermark, 32);
 }
 
-fn srq_low_watermark_of_one_queue_is_not_the_others(ctx: &Ctx) {
+fn srq_low_watermark_is_separate_for_each_queue(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let other = Pool::new(&pool.ia, 4);
     other.post_all(0..4);
@@ -162,14 +162,15 @@ fn srq_low_watermark_of_one_queue_is_not_the_others(ctx: &Ctx) {
     expect_silence(&pool.ia);
 }
 
-/// An EP that reports the first receive it consumes. This watermark can be set later, but not by an attribute.
+/// Returns an EP with the soft watermark 0, so it reports the first receive that it consumes. As an attribute, 0
+/// would not arm the watermark.
 fn eager(peer: &Peer, pool: &Pool) -> Ep {
     let ep = pool.ep();
     ok(dat_ep_set_watermark(ep.h(), 0, NONE));
     peer.connected_to(pool, ep)
 }
 
-fn srq_soft_watermark_on_receives_taken(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_soft_watermark_is_reported_for_a_consumed_receive(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = eager(peer, pool);
     pool.post(0);
     expect_nothing(pool.ia.errors());
@@ -217,7 +218,7 @@ fn srq_soft_watermark_is_reported_again_when_set_again(_: &Ctx, peer: &Peer, poo
     }
 }
 
-fn srq_soft_watermark_is_the_eps_own(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_soft_watermark_counts_only_receives_of_its_ep(_: &Ctx, peer: &Peer, pool: &Pool) {
     let marked = eager(peer, pool);
     let other = peer.connected(pool);
     pool.post_all(0..2);
@@ -266,7 +267,7 @@ fn srq_hard_watermark_keeps_other_connections(_: &Ctx, peer: &Peer, pool: &Pool)
     }
 }
 
-fn srq_hard_watermark_above_the_number_taken_at_once(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_hard_watermark_does_not_count_completed_receives(_: &Ctx, peer: &Peer, pool: &Pool) {
     // Like programs whose attribute is the number of messages in flight: completed receives do not count.
     let ep = peer.connected_to(pool, pool.ep_with(&marked(NONE, 10)));
     pool.post_all(0..10);
@@ -304,7 +305,7 @@ fn srq_without_watermark_queues_no_event(_: &Ctx, peer: &Peer, pool: &Pool) {
     ep.expect_state(DAT_EP_STATE_CONNECTED);
 }
 
-fn srq_watermark_set_to_zero_queues_no_event(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_watermark_attributes_are_disarmed_by_set_watermark(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected_to(pool, pool.ep_with(&marked(0, 0)));
     ok(dat_ep_set_watermark(ep.h(), NONE, NONE));
     pool.post(0);

@@ -9,45 +9,45 @@ use super::pool::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     let all = cases![
-        "spec/events 6.1": srq_create_with_a_bad_ia,
-        "spec/events 6.1": srq_create_without_a_zone,
-        "spec/events 6.1": srq_create_with_a_freed_zone,
-        "spec/events 6.1": srq_create_without_attributes,
-        "spec/events 6.1": srq_create_with_misaligned_attributes,
-        "spec/events 6.1": srq_create_of_no_length,
-        "spec/events 6.1": srq_create_of_no_segments,
-        "spec/events 6.1": srq_create_beyond_the_limits,
-        "spec/events 6.1": srq_create_at_the_limits,
-        "spec/events 6.1": srq_create_with_a_low_watermark,
-        "spec/events 6.1": srq_create_without_a_place_for_the_handle,
+        "spec/events 6.1": srq_create_refuses_a_bad_ia,
+        "spec/events 6.1": srq_create_refuses_a_handle_that_is_no_zone,
+        "spec/events 6.1": srq_create_refuses_a_freed_zone,
+        "spec/events 6.1": srq_create_refuses_null_attributes,
+        "spec/events 6.1": srq_create_refuses_misaligned_attributes,
+        "spec/events 6.1": srq_create_refuses_zero_and_negative_lengths,
+        "spec/events 6.1": srq_create_refuses_zero_and_negative_segment_counts,
+        "spec/events 6.1": srq_create_refuses_attributes_above_the_limits,
+        "spec/events 6.1": srq_create_succeeds_at_the_limits,
+        "spec/events 6.1": srq_create_refuses_a_low_watermark,
+        "spec/events 6.1": srq_create_refuses_a_null_handle_pointer,
         "spec/events 6.1": srq_create_checks_arguments_in_order,
-        "spec/events 6.1": srq_create_holds_its_zone,
-        "spec/events 6.2": srq_free_of_no_srq,
-        "spec/events 6.2": srq_free_twice,
+        "spec/events 6.1": srq_create_keeps_its_zone_in_use,
+        "spec/events 6.2": srq_free_refuses_a_handle_that_is_no_srq,
+        "spec/events 6.2": srq_free_twice_is_an_invalid_handle,
         "spec/events 6.2": srq_free_is_refused_while_an_ep_uses_it,
         "spec/events 6.2": srq_free_drops_posted_receives,
         "spec/events 6.2": srq_free_keeps_other_queues,
-        "spec/events 6.3": srq_post_recv_on_no_srq,
-        "spec/events 6.3": srq_post_recv_of_a_bad_count,
-        "spec/events 6.3": srq_post_recv_without_a_list,
-        "spec/events 6.3": srq_post_recv_of_no_segments,
-        "spec/events 6.3": srq_post_recv_fills_it_and_no_more,
+        "spec/events 6.3": srq_post_recv_refuses_a_handle_that_is_no_srq,
+        "spec/events 6.3": srq_post_recv_refuses_a_bad_segment_count,
+        "spec/events 6.3": srq_post_recv_refuses_a_null_list,
+        "spec/events 6.3": srq_post_recv_accepts_zero_segments,
+        "spec/events 6.3": srq_post_recv_is_refused_when_the_queue_is_full,
         "spec/events 6.3": srq_post_recv_copies_its_list,
         "spec/events 6.3": srq_post_recv_does_not_check_the_lmr_context,
-        "spec/events 6.5": srq_resize_of_no_srq,
-        "spec/events 6.5": srq_resize_to_nothing_or_less,
-        "spec/events 6.5": srq_resize_beyond_the_limit,
-        "spec/events 6.5": srq_resize_to_the_same,
+        "spec/events 6.5": srq_resize_refuses_a_handle_that_is_no_srq,
+        "spec/events 6.5": srq_resize_refuses_zero_and_negative_lengths,
+        "spec/events 6.5": srq_resize_beyond_the_limit_is_refused,
+        "spec/events 6.5": srq_resize_to_the_same_length_succeeds,
         "spec/events 6.5": srq_resize_permits_more_receives,
-        "spec/events 6.5": srq_resize_below_the_outstanding_receives,
-        "spec/events 6.5": srq_resize_below_the_low_watermark,
-        "spec/events 6.5": srq_resize_smaller,
-        "spec/events 6.6": srq_set_lw_of_no_srq,
-        "spec/events 6.6": srq_set_lw_beyond_the_capacity,
+        "spec/events 6.5": srq_resize_below_the_outstanding_receives_is_refused,
+        "spec/events 6.5": srq_resize_below_the_low_watermark_is_refused,
+        "spec/events 6.5": srq_resize_to_a_smaller_length_limits_posts,
+        "spec/events 6.6": srq_set_lw_refuses_a_handle_that_is_no_srq,
+        "spec/events 6.6": srq_set_lw_refuses_values_beyond_the_capacity,
         "spec/events 10": srq_calls_queue_no_events,
         "spec/registry 6.2": srq_keeps_its_ia_open,
-        "spec/registry 6.3": srq_ends_with_an_abrupt_close,
-        "spec/registry 8": srq_has_a_context_and_a_type,
+        "spec/registry 6.3": srq_handle_is_invalid_after_an_abrupt_close,
+        "spec/registry 8": srq_handle_has_a_type_and_a_consumer_context,
     ];
     all.into_iter().map(|case| case.needs(Need::Srq)).collect()
 }
@@ -61,7 +61,7 @@ fn create(ia: DAT_IA_HANDLE, pz: DAT_PZ_HANDLE, mut attr: DAT_SRQ_ATTR) -> DAT_R
     untouched(|out| dat_srq_create(ia, pz, &mut attr, out))
 }
 
-fn srq_create_with_a_bad_ia(ctx: &Ctx) {
+fn srq_create_refuses_a_bad_ia(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     for handle in [null_mut(), pz.h(), without_provenance_mut(0x10)] {
@@ -69,7 +69,7 @@ fn srq_create_with_a_bad_ia(ctx: &Ctx) {
     }
 }
 
-fn srq_create_without_a_zone(ctx: &Ctx) {
+fn srq_create_refuses_a_handle_that_is_no_zone(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(1, DAT_EVD_DTO_FLAG);
     for handle in [null_mut(), ia.h(), evd.h()] {
@@ -77,19 +77,19 @@ fn srq_create_without_a_zone(ctx: &Ctx) {
     }
 }
 
-fn srq_create_with_a_freed_zone(ctx: &Ctx) {
+fn srq_create_refuses_a_freed_zone(ctx: &Ctx) {
     let ia = ctx.ia();
     let dead = ia.pz().free();
     bad_handle(create(ia.h(), dead, attr(4, 1, 0)), DAT_INVALID_HANDLE_PZ);
 }
 
-fn srq_create_without_attributes(ctx: &Ctx) {
+fn srq_create_refuses_null_attributes(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     bad_arg(untouched(|out| dat_srq_create(ia.h(), pz.h(), null_mut(), out)), 3);
 }
 
-fn srq_create_with_misaligned_attributes(ctx: &Ctx) {
+fn srq_create_refuses_misaligned_attributes(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let mut two = [attr(4, 1, 0), attr(4, 1, 0)];
@@ -97,7 +97,7 @@ fn srq_create_with_misaligned_attributes(ctx: &Ctx) {
     bad_arg(untouched(|out| dat_srq_create(ia.h(), pz.h(), misaligned, out)), 3);
 }
 
-fn srq_create_of_no_length(ctx: &Ctx) {
+fn srq_create_refuses_zero_and_negative_lengths(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     for recvs in [0, -1, DAT_COUNT::MIN] {
@@ -105,7 +105,7 @@ fn srq_create_of_no_length(ctx: &Ctx) {
     }
 }
 
-fn srq_create_of_no_segments(ctx: &Ctx) {
+fn srq_create_refuses_zero_and_negative_segment_counts(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     for segments in [0, -1, DAT_COUNT::MIN] {
@@ -113,7 +113,7 @@ fn srq_create_of_no_segments(ctx: &Ctx) {
     }
 }
 
-fn srq_create_beyond_the_limits(ctx: &Ctx) {
+fn srq_create_refuses_attributes_above_the_limits(ctx: &Ctx) {
     let ia = ctx.ia();
     let (pz, most) = (ia.pz(), ia.attr());
     bad_arg(create(ia.h(), pz.h(), attr(most.max_recv_per_srq + 1, 1, 0)), 3);
@@ -121,7 +121,7 @@ fn srq_create_beyond_the_limits(ctx: &Ctx) {
     bad_arg(create(ia.h(), pz.h(), attr(DAT_COUNT::MAX, 1, 0)), 3);
 }
 
-fn srq_create_at_the_limits(ctx: &Ctx) {
+fn srq_create_succeeds_at_the_limits(ctx: &Ctx) {
     let ia = ctx.ia();
     let (pz, most) = (ia.pz(), ia.attr());
     let srq = ia.srq(&pz, most.max_recv_per_srq, most.max_iov_segments_per_dto);
@@ -134,7 +134,7 @@ fn srq_create_at_the_limits(ctx: &Ctx) {
     );
 }
 
-fn srq_create_with_a_low_watermark(ctx: &Ctx) {
+fn srq_create_refuses_a_low_watermark(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     for low in [1, 4, 5, -1] {
@@ -143,7 +143,7 @@ fn srq_create_with_a_low_watermark(ctx: &Ctx) {
     expect_nothing(ia.errors());
 }
 
-fn srq_create_without_a_place_for_the_handle(ctx: &Ctx) {
+fn srq_create_refuses_a_null_handle_pointer(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     bad_arg(dat_srq_create(ia.h(), pz.h(), &mut attr(4, 1, 0), null_mut()), 4);
@@ -157,7 +157,7 @@ fn srq_create_checks_arguments_in_order(ctx: &Ctx) {
     bad_arg(dat_srq_create(ia.h(), pz.h(), null_mut(), null_mut()), 3);
 }
 
-fn srq_create_holds_its_zone(ctx: &Ctx) {
+fn srq_create_keeps_its_zone_in_use(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let srq = ia.srq(&pz, 4, 1);
@@ -166,7 +166,7 @@ fn srq_create_holds_its_zone(ctx: &Ctx) {
     pz.free();
 }
 
-fn srq_free_of_no_srq(ctx: &Ctx) {
+fn srq_free_refuses_a_handle_that_is_no_srq(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     for handle in [null_mut(), ia.h(), pz.h(), without_provenance_mut(0x40)] {
@@ -174,7 +174,7 @@ fn srq_free_of_no_srq(ctx: &Ctx) {
     }
 }
 
-fn srq_free_twice(ctx: &Ctx) {
+fn srq_free_twice_is_an_invalid_handle(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let dead = ia.srq(&pz, 4, 1).free();
@@ -213,7 +213,7 @@ fn srq_free_keeps_other_queues(ctx: &Ctx) {
     pool.expect_counts(3, 3);
 }
 
-fn srq_post_recv_on_no_srq(ctx: &Ctx) {
+fn srq_post_recv_refuses_a_handle_that_is_no_srq(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let ep = pool.ep();
     let dead = pool.ia.srq(&pool.pz, 4, 1).free();
@@ -223,7 +223,7 @@ fn srq_post_recv_on_no_srq(ctx: &Ctx) {
     }
 }
 
-fn srq_post_recv_of_a_bad_count(ctx: &Ctx) {
+fn srq_post_recv_refuses_a_bad_segment_count(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let most = pool.param().max_recv_iov;
     let mut list = vec![pool.slot(0); most as usize + 1];
@@ -234,19 +234,19 @@ fn srq_post_recv_of_a_bad_count(ctx: &Ctx) {
     pool.expect_counts(1, 1);
 }
 
-fn srq_post_recv_without_a_list(ctx: &Ctx) {
+fn srq_post_recv_refuses_a_null_list(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     bad_arg(dat_srq_post_recv(pool.srq.h(), 1, null_mut(), cookie(0)), 3);
     pool.expect_counts(0, 0);
 }
 
-fn srq_post_recv_of_no_segments(ctx: &Ctx) {
+fn srq_post_recv_accepts_zero_segments(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     ok(dat_srq_post_recv(pool.srq.h(), 0, null_mut(), cookie(0)));
     pool.expect_counts(1, 1);
 }
 
-fn srq_post_recv_fills_it_and_no_more(ctx: &Ctx) {
+fn srq_post_recv_is_refused_when_the_queue_is_full(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let most = pool.param().max_recv_dtos;
     for _ in 0..most {
@@ -283,14 +283,14 @@ fn srq_post_recv_does_not_check_the_lmr_context(ctx: &Ctx) {
     pool.expect_counts(1, 1);
 }
 
-fn srq_resize_of_no_srq(ctx: &Ctx) {
+fn srq_resize_refuses_a_handle_that_is_no_srq(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     for handle in [null_mut(), pool.pz.h(), pool.ia.srq(&pool.pz, 1, 1).free()] {
         bad_handle(dat_srq_resize(handle, 8), DAT_INVALID_HANDLE_SRQ);
     }
 }
 
-fn srq_resize_to_nothing_or_less(ctx: &Ctx) {
+fn srq_resize_refuses_zero_and_negative_lengths(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let before = pool.param().max_recv_dtos;
     for length in [0, -1, DAT_COUNT::MIN] {
@@ -299,7 +299,7 @@ fn srq_resize_to_nothing_or_less(ctx: &Ctx) {
     assert_eq!(pool.param().max_recv_dtos, before);
 }
 
-fn srq_resize_beyond_the_limit(ctx: &Ctx) {
+fn srq_resize_beyond_the_limit_is_refused(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let before = pool.param().max_recv_dtos;
     let allowed = [error(DAT_INVALID_PARAMETER, DAT_INVALID_ARG2), error(DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_SRQ)];
@@ -309,7 +309,7 @@ fn srq_resize_beyond_the_limit(ctx: &Ctx) {
     assert_eq!(pool.param().max_recv_dtos, before);
 }
 
-fn srq_resize_to_the_same(ctx: &Ctx) {
+fn srq_resize_to_the_same_length_succeeds(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     pool.post_all(0..4);
     ok(dat_srq_resize(pool.srq.h(), 4));
@@ -329,7 +329,7 @@ fn srq_resize_permits_more_receives(ctx: &Ctx) {
     pool.expect_counts(100, 100);
 }
 
-fn srq_resize_below_the_outstanding_receives(ctx: &Ctx) {
+fn srq_resize_below_the_outstanding_receives_is_refused(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 8);
     pool.post_all(0..5);
     for length in [1, 4] {
@@ -340,7 +340,7 @@ fn srq_resize_below_the_outstanding_receives(ctx: &Ctx) {
     pool.expect_counts(5, 5);
 }
 
-fn srq_resize_below_the_low_watermark(ctx: &Ctx) {
+fn srq_resize_below_the_low_watermark_is_refused(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 8);
     pool.post_all(0..4);
     ok(dat_srq_set_lw(pool.srq.h(), 4));
@@ -358,7 +358,7 @@ fn srq_resize_below_the_low_watermark(ctx: &Ctx) {
     pool.expect_counts(5, 5);
 }
 
-fn srq_resize_smaller(ctx: &Ctx) {
+fn srq_resize_to_a_smaller_length_limits_posts(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 8);
     pool.post_all(0..2);
     ok(dat_srq_resize(pool.srq.h(), 3));
@@ -371,14 +371,14 @@ fn srq_resize_smaller(ctx: &Ctx) {
     refused(full, DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_MEMORY);
 }
 
-fn srq_set_lw_of_no_srq(ctx: &Ctx) {
+fn srq_set_lw_refuses_a_handle_that_is_no_srq(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     for handle in [null_mut(), pool.recv.h(), pool.ia.srq(&pool.pz, 1, 1).free()] {
         bad_handle(dat_srq_set_lw(handle, 1), DAT_INVALID_HANDLE_SRQ);
     }
 }
 
-fn srq_set_lw_beyond_the_capacity(ctx: &Ctx) {
+fn srq_set_lw_refuses_values_beyond_the_capacity(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let most = pool.param().max_recv_dtos;
     for low in [most + 1, DAT_COUNT::MAX, -1, DAT_COUNT::MIN] {
@@ -409,7 +409,7 @@ fn srq_keeps_its_ia_open(ctx: &Ctx) {
     ok(dat_srq_post_recv(srq.h(), 0, null_mut(), cookie(0)));
 }
 
-fn srq_ends_with_an_abrupt_close(ctx: &Ctx) {
+fn srq_handle_is_invalid_after_an_abrupt_close(ctx: &Ctx) {
     let ia = ctx.ia();
     let pool = Pool::new(&ia, 4);
     let _eps = [pool.ep(), pool.ep()].map(Ep::leak);
@@ -421,7 +421,7 @@ fn srq_ends_with_an_abrupt_close(ctx: &Ctx) {
     bad_handle(dat_srq_post_recv(srq, 0, null_mut(), cookie(0)), DAT_INVALID_HANDLE_SRQ);
 }
 
-fn srq_has_a_context_and_a_type(ctx: &Ctx) {
+fn srq_handle_has_a_type_and_a_consumer_context(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     assert_eq!(filled(|out| dat_get_handle_type(pool.srq.h(), out)), DAT_HANDLE_TYPE_SRQ);
     ok(dat_set_consumer_context(pool.srq.h(), cookie(0x1234_5678_9abc_def0)));

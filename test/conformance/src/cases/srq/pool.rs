@@ -142,7 +142,7 @@ impl Pool {
         ep.expect_state(DAT_EP_STATE_DISCONNECTED);
     }
 
-    /// Takes the event that 2.0 queues when a connected EP is freed (spec/endpoints 5.8).
+    /// Dequeues the event that 2.0 queues when a connected EP is freed (spec/endpoints 5.8).
     #[track_caller]
     pub(super) fn expect_end_of_freed(&self, ep: DAT_EP_HANDLE) {
         if is_2_0() {
@@ -256,7 +256,7 @@ impl<'a> Peer<'a> {
 
     /// Ends the client role's command loop. The end of a case body does this too.
     fn dismiss(&self) {
-        self.ctx.send(words(GO, [0; 4]));
+        self.ctx.send(words(QUIT, [0; 4]));
     }
 
     #[track_caller]
@@ -266,7 +266,7 @@ impl<'a> Peer<'a> {
     }
 }
 
-const GO: u64 = 0;
+const QUIT: u64 = 0;
 const DIAL: u64 = 1;
 const SEND: u64 = 2;
 const SEES: u64 = 3;
@@ -283,7 +283,7 @@ fn words(what: u64, [a, b, c, d]: [u64; 4]) -> Vec<u8> {
 }
 
 /// One connection of the client role.
-struct Line {
+struct ClientConn {
     memory: Memory,
     conn: Conn,
     /// Offset of the next message in the memory.
@@ -293,11 +293,11 @@ struct Line {
 /// Bytes for messages of one connection: more than any case has in flight.
 const SPACE: usize = 1 << 19;
 
-impl Line {
+impl ClientConn {
     fn new(ia: &Ia) -> Self {
         let attr = DAT_EP_ATTR { max_request_dtos: 512, ..ep_attr() };
         let conn = Conn::unconnected(ia, &Setup { attr, qlen: 512, qual: 0 });
-        Line { memory: conn.memory(SPACE), conn, at: 0 }
+        ClientConn { memory: conn.memory(SPACE), conn, at: 0 }
     }
 
     /// Writes the bytes of a message.
@@ -320,21 +320,21 @@ impl Line {
     }
 }
 
-/// The client role: executes commands until it is released.
+/// The client role: executes commands until the server role sends QUIT.
 pub(super) fn obey(ctx: &Ctx) {
     let ia = ctx.ia();
     let address = ctx.receive_address();
-    let mut lines: Vec<Line> = Vec::new();
+    let mut lines: Vec<ClientConn> = Vec::new();
     loop {
         let bytes = ctx.receive();
         let words: Vec<u64> =
             bytes.chunks(8).map(|word| u64::from_le_bytes(word.try_into().expect("chunks are 8 bytes long"))).collect();
         let &[what, a, b, c, d] = &words[..] else { panic!("a command has five words") };
         match what {
-            GO => break,
+            QUIT => break,
             DIE => ctx.die(),
             DIAL => {
-                let line = Line::new(&ia);
+                let line = ClientConn::new(&ia);
                 line.conn.connect(&address, ctx.qual(0));
                 lines.push(line);
             }
@@ -347,7 +347,7 @@ pub(super) fn obey(ctx: &Ctx) {
     }
 }
 
-fn one_command(ctx: &Ctx, line: &mut Line, address: &Address, [what, b, c, d]: [u64; 4]) {
+fn one_command(ctx: &Ctx, line: &mut ClientConn, address: &Address, [what, b, c, d]: [u64; 4]) {
     match what {
         SEND => {
             // The message is sent after ESTABLISHED, which may not have arrived yet.
@@ -385,8 +385,8 @@ fn one_command(ctx: &Ctx, line: &mut Line, address: &Address, [what, b, c, d]: [
     }
 }
 
-impl Line {
-    /// Takes events until one of them ends the connection.
+impl ClientConn {
+    /// Dequeues events until one of them ends the connection.
     fn await_the_end(&self) {
         loop {
             let event = expect_event(self.conn.events.h(), SOON);

@@ -10,32 +10,32 @@ use super::pool::*;
 pub(crate) fn cases() -> Vec<Case> {
     let all = cases![
         "spec/registry 12": srq_provider_attributes_report_srqs,
-        "spec/events 6.4": srq_query_of_a_new_one,
-        "spec/events 6.4": srq_query_of_no_srq,
-        "spec/events 6.4": srq_query_without_a_record,
-        "spec/events 6.4": srq_query_of_unknown_fields,
-        "spec/events 6.4": srq_query_of_each_field,
+        "spec/events 6.4": srq_query_describes_a_new_srq,
+        "spec/events 6.4": srq_query_refuses_a_handle_that_is_no_srq,
+        "spec/events 6.4": srq_query_refuses_a_null_record,
+        "spec/events 6.4": srq_query_refuses_unknown_mask_bits,
+        "spec/events 6.4": srq_query_of_one_field_writes_it,
         "spec/events 6": srq_query_counts_posted_receives,
-        "spec/events 6.4": srq_query_shows_the_low_watermark,
-        "spec/endpoints 5.2": srq_ep_query_names_it,
-        "spec/endpoints 5.2": srq_ep_query_of_an_ep_without,
-        "spec/events 5.7": srq_ep_query_shows_attributes_as_asked,
-        "spec/events 5.6": srq_ep_query_follows_the_watermarks,
+        "spec/events 6.4": srq_query_returns_the_low_watermark,
+        "spec/endpoints 5.2": srq_ep_query_returns_the_srq,
+        "spec/endpoints 5.2": srq_ep_query_of_an_ep_without_srq_returns_null,
+        "spec/events 5.7": srq_ep_query_returns_the_requested_attributes,
+        "spec/events 5.6": srq_ep_query_returns_changed_watermarks,
         "spec/events 4.8": srq_ep_post_recv_is_refused,
-        "spec/events 4.8": srq_ep_post_recv_of_nothing_is_refused,
-        "spec/endpoints 5.9": srq_ep_status_is_idle,
-        "spec/endpoints 5.3": srq_ep_modify_of_its_receives,
-        "spec/endpoints 5.3": srq_ep_modify_of_its_soft_watermark,
-        "spec/endpoints 5.3": srq_ep_modify_of_the_srq_itself,
-        "spec/endpoints 5.3": srq_ep_modify_of_its_requests,
-        "spec/endpoints 5.3": srq_ep_modify_of_its_zone,
-        "spec/endpoints 5.7": srq_ep_reset_of_an_unconnected_one,
-        "spec/events 5.5": srq_recv_query_of_no_ep,
-        "spec/events 5.5": srq_recv_query_with_nulls,
+        "spec/events 4.8": srq_ep_post_recv_without_segments_is_refused,
+        "spec/endpoints 5.9": srq_ep_status_is_idle_with_queued_receives,
+        "spec/endpoints 5.3": srq_ep_modify_refuses_receive_attributes,
+        "spec/endpoints 5.3": srq_ep_modify_refuses_the_soft_watermark,
+        "spec/endpoints 5.3": srq_ep_modify_refuses_the_srq_handle,
+        "spec/endpoints 5.3": srq_ep_modify_changes_the_request_count,
+        "spec/endpoints 5.3": srq_ep_modify_changes_the_zone,
+        "spec/endpoints 5.7": srq_ep_reset_of_an_unconnected_ep_keeps_the_srq,
+        "spec/events 5.5": srq_recv_query_refuses_a_handle_that_is_no_ep,
+        "spec/events 5.5": srq_recv_query_accepts_null_pointers,
         "spec/events 5.5": srq_recv_query_of_an_idle_ep_is_zero,
-        "spec/events 5.5": srq_recv_query_without_one_counts_posted_receives,
-        "spec/events 5.5": srq_recv_query_in_an_ep_without_a_zone,
-        "spec/endpoints 5.6": srq_ep_unconnected_has_nothing_to_disconnect,
+        "spec/events 5.5": srq_recv_query_of_an_ep_without_srq_counts_posted_receives,
+        "spec/events 5.5": srq_recv_query_of_an_ep_without_a_zone_is_zero,
+        "spec/endpoints 5.6": srq_ep_disconnect_of_an_unconnected_ep_is_refused,
     ];
     all.into_iter().map(|case| case.needs(Need::Srq)).collect()
 }
@@ -51,7 +51,7 @@ fn srq_provider_attributes_report_srqs(ctx: &Ctx) {
     assert!(limits.max_srqs > 0 && limits.max_ep_per_srq > 0 && limits.max_recv_per_srq > 0);
 }
 
-fn srq_query_of_a_new_one(ctx: &Ctx) {
+fn srq_query_describes_a_new_srq(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 8);
     let param = pool.param();
     assert!(param.ia_handle == pool.ia.h(), "the query returns the SRQ's IA");
@@ -62,7 +62,7 @@ fn srq_query_of_a_new_one(ctx: &Ctx) {
     pool.expect_counts(0, 0);
 }
 
-fn srq_query_of_no_srq(ctx: &Ctx) {
+fn srq_query_refuses_a_handle_that_is_no_srq(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     for handle in [null_mut(), pool.ia.h(), pool.recv.h(), pool.ia.srq(&pool.pz, 1, 1).free()] {
         let code = untouched(|out| dat_srq_query(handle, DAT_SRQ_FIELD_ALL, out));
@@ -70,12 +70,12 @@ fn srq_query_of_no_srq(ctx: &Ctx) {
     }
 }
 
-fn srq_query_without_a_record(ctx: &Ctx) {
+fn srq_query_refuses_a_null_record(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     refused(dat_srq_query(pool.srq.h(), DAT_SRQ_FIELD_ALL, null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
 }
 
-fn srq_query_of_unknown_fields(ctx: &Ctx) {
+fn srq_query_refuses_unknown_mask_bits(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     for mask in [0x100, 0x8000_0000, DAT_SRQ_FIELD_ALL | 0x200] {
         let code = untouched(|out| dat_srq_query(pool.srq.h(), mask, out));
@@ -83,7 +83,7 @@ fn srq_query_of_unknown_fields(ctx: &Ctx) {
     }
 }
 
-fn srq_query_of_each_field(ctx: &Ctx) {
+fn srq_query_of_one_field_writes_it(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 8);
     pool.post_all(0..3);
     let ask = |mask| -> DAT_SRQ_PARAM { filled(|out| dat_srq_query(pool.srq.h(), mask, out)) };
@@ -107,7 +107,7 @@ fn srq_query_counts_posted_receives(ctx: &Ctx) {
     pool.expect_counts(8, 8);
 }
 
-fn srq_query_shows_the_low_watermark(ctx: &Ctx) {
+fn srq_query_returns_the_low_watermark(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 8);
     pool.post_all(0..8);
     for low in [3, 8, 0] {
@@ -116,7 +116,7 @@ fn srq_query_shows_the_low_watermark(ctx: &Ctx) {
     }
 }
 
-fn srq_ep_query_names_it(ctx: &Ctx) {
+fn srq_ep_query_returns_the_srq(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let ep = pool.ep();
     assert!(ep.param().srq_handle == pool.srq.h());
@@ -125,13 +125,13 @@ fn srq_ep_query_names_it(ctx: &Ctx) {
     assert!(asked.recv_evd_handle == pool.recv.h(), "a query of one field returns the receive EVD");
 }
 
-fn srq_ep_query_of_an_ep_without(ctx: &Ctx) {
+fn srq_ep_query_of_an_ep_without_srq_returns_null(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let ep = pool.ia.ep(&pool.pz, &pool.recv, &pool.request, &pool.events);
     assert!(ep.param().srq_handle.is_null());
 }
 
-fn srq_ep_query_shows_attributes_as_asked(ctx: &Ctx) {
+fn srq_ep_query_returns_the_requested_attributes(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     for (soft, hard) in [(-1, -1), (3, 7), (0, 1000), (5, 2)] {
         let asked = marked(soft, hard);
@@ -151,7 +151,7 @@ fn srq_ep_query_shows_attributes_as_asked(ctx: &Ctx) {
     }
 }
 
-fn srq_ep_query_follows_the_watermarks(ctx: &Ctx) {
+fn srq_ep_query_returns_changed_watermarks(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let ep = pool.ep();
     ok(dat_ep_set_watermark(ep.h(), 9, 11));
@@ -167,14 +167,14 @@ fn srq_ep_post_recv_is_refused(ctx: &Ctx) {
     pool.expect_counts(0, 0);
 }
 
-fn srq_ep_post_recv_of_nothing_is_refused(ctx: &Ctx) {
+fn srq_ep_post_recv_without_segments_is_refused(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let ep = pool.ep();
     let code = dat_ep_post_recv(ep.h(), 0, null_mut(), cookie(0), DAT_COMPLETION_DEFAULT_FLAG);
     refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_SRQ_IN_USE);
 }
 
-fn srq_ep_status_is_idle(ctx: &Ctx) {
+fn srq_ep_status_is_idle_with_queued_receives(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let ep = pool.ep();
     pool.post_all(0..4);
@@ -190,7 +190,7 @@ fn modify(ep: &Ep, mask: DAT_EP_PARAM_MASK, edit: impl FnOnce(&mut DAT_EP_PARAM)
     dat_ep_modify(ep.h(), mask, &param)
 }
 
-fn srq_ep_modify_of_its_receives(ctx: &Ctx) {
+fn srq_ep_modify_refuses_receive_attributes(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let ep = pool.ep();
     let count = modify(&ep, DAT_EP_FIELD_EP_ATTR_MAX_RECV_DTOS, |param| param.ep_attr.max_recv_dtos = 4);
@@ -200,7 +200,7 @@ fn srq_ep_modify_of_its_receives(ctx: &Ctx) {
     assert_eq!(ep.param().ep_attr.max_recv_dtos, DAT_WATERMARK_INFINITE);
 }
 
-fn srq_ep_modify_of_its_soft_watermark(ctx: &Ctx) {
+fn srq_ep_modify_refuses_the_soft_watermark(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let ep = pool.ep();
     let code = modify(&ep, DAT_EP_FIELD_EP_ATTR_SRQ_SOFT_HW, |param| param.ep_attr.srq_soft_hw = 3);
@@ -208,7 +208,7 @@ fn srq_ep_modify_of_its_soft_watermark(ctx: &Ctx) {
     assert_eq!(ep.param().ep_attr.srq_soft_hw, DAT_WATERMARK_INFINITE);
 }
 
-fn srq_ep_modify_of_the_srq_itself(ctx: &Ctx) {
+fn srq_ep_modify_refuses_the_srq_handle(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let ep = pool.ep();
     let code = modify(&ep, DAT_EP_FIELD_SRQ_HANDLE, |param| param.srq_handle = null_mut());
@@ -216,7 +216,7 @@ fn srq_ep_modify_of_the_srq_itself(ctx: &Ctx) {
     assert!(ep.param().srq_handle == pool.srq.h());
 }
 
-fn srq_ep_modify_of_its_requests(ctx: &Ctx) {
+fn srq_ep_modify_changes_the_request_count(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let ep = pool.ep();
     ok(modify(&ep, DAT_EP_FIELD_EP_ATTR_MAX_REQUEST_DTOS, |param| param.ep_attr.max_request_dtos = 7));
@@ -225,7 +225,7 @@ fn srq_ep_modify_of_its_requests(ctx: &Ctx) {
     refused(dat_srq_free(pool.srq.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_SRQ_IN_USE);
 }
 
-fn srq_ep_modify_of_its_zone(ctx: &Ctx) {
+fn srq_ep_modify_changes_the_zone(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let other = pool.ia.pz();
     let ep = pool.ep();
@@ -233,7 +233,7 @@ fn srq_ep_modify_of_its_zone(ctx: &Ctx) {
     assert!(ep.param().pz_handle == other.h() && ep.param().srq_handle == pool.srq.h());
 }
 
-fn srq_ep_reset_of_an_unconnected_one(ctx: &Ctx) {
+fn srq_ep_reset_of_an_unconnected_ep_keeps_the_srq(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let ep = pool.ep();
     pool.post_all(0..2);
@@ -242,7 +242,7 @@ fn srq_ep_reset_of_an_unconnected_one(ctx: &Ctx) {
     pool.expect_counts(2, 2);
 }
 
-fn srq_recv_query_of_no_ep(ctx: &Ctx) {
+fn srq_recv_query_refuses_a_handle_that_is_no_ep(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     for handle in [null_mut(), pool.srq.h(), pool.ep().free()] {
         let code = untouched(|count| untouched(|span| dat_ep_recv_query(handle, count, span)));
@@ -250,7 +250,7 @@ fn srq_recv_query_of_no_ep(ctx: &Ctx) {
     }
 }
 
-fn srq_recv_query_with_nulls(ctx: &Ctx) {
+fn srq_recv_query_accepts_null_pointers(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let plain = pool.ia.ep(&pool.pz, &pool.recv, &pool.request, &pool.events);
     let on_srq = pool.ep();
@@ -279,7 +279,7 @@ fn srq_recv_query_of_an_idle_ep_is_zero(ctx: &Ctx) {
     assert_eq!(recv_query(&ep), (0, 0), "a queued receive is not assigned to an EP yet");
 }
 
-fn srq_recv_query_without_one_counts_posted_receives(ctx: &Ctx) {
+fn srq_recv_query_of_an_ep_without_srq_counts_posted_receives(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     let memory = server.memory(64);
     for posted in 0..4 {
@@ -297,7 +297,7 @@ fn srq_recv_query_without_one_counts_posted_receives(ctx: &Ctx) {
     assert_eq!(recv_query(&server.ep), (0, 0), "a flushed receive is still counted");
 }
 
-fn srq_recv_query_in_an_ep_without_a_zone(ctx: &Ctx) {
+fn srq_recv_query_of_an_ep_without_a_zone_is_zero(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_DEFAULT_FLAG);
     let (null, attr) = (DAT_HANDLE_NULL, ep_attr());
@@ -306,7 +306,7 @@ fn srq_recv_query_in_an_ep_without_a_zone(ctx: &Ctx) {
     ok(dat_ep_set_watermark(ep.h(), 1, 2));
 }
 
-fn srq_ep_unconnected_has_nothing_to_disconnect(ctx: &Ctx) {
+fn srq_ep_disconnect_of_an_unconnected_ep_is_refused(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let ep = pool.ep();
     pool.post_all(0..4);

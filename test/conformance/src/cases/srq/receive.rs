@@ -16,11 +16,11 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 6.3": srq_is_full_until_completions_are_dequeued => served_with(4, srq_is_full_until_completions_are_dequeued),
         "spec/events 6": srq_receives_from_several_peers => served(srq_receives_from_several_peers),
         "spec/events 1.1": srq_keeps_the_order_of_each_connection => served(srq_keeps_the_order_of_each_connection).limit(40),
-        "spec/events 5.7": srq_completions_on_an_evd_per_ep => served(srq_completions_on_an_evd_per_ep),
+        "spec/events 5.7": srq_completions_are_queued_on_the_evd_of_the_ep => served(srq_completions_are_queued_on_the_evd_of_the_ep),
         "spec/events 6": srq_message_to_an_empty_queue_is_received_after_a_post => served(srq_message_to_an_empty_queue_is_received_after_a_post),
-        "spec/events 6": srq_empty_holds_the_sender => served(srq_empty_holds_the_sender),
-        "spec/events 6": srq_empty_queue_holds_many_senders => served(srq_empty_queue_holds_many_senders),
-        "spec/events 6": srq_empty_and_a_busy_peer_starves_no_connection => served(srq_empty_and_a_busy_peer_starves_no_connection),
+        "spec/events 6": srq_empty_queue_delays_messages_until_receives_are_posted => served(srq_empty_queue_delays_messages_until_receives_are_posted),
+        "spec/events 6": srq_empty_queue_delays_messages_of_many_senders => served(srq_empty_queue_delays_messages_of_many_senders),
+        "spec/events 6": srq_busy_connection_does_not_starve_another => served(srq_busy_connection_does_not_starve_another),
         "spec/events 6": srq_one_reposted_receive_gets_a_hundred_messages => served_with(1, srq_one_reposted_receive_gets_a_hundred_messages),
         "spec/events 6.5": srq_resize_has_room_for_all_completions
             => served_with(4, srq_resize_has_room_for_all_completions).limit(40),
@@ -30,18 +30,18 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 4.4": srq_message_of_the_receive_length_succeeds => served(srq_message_of_the_receive_length_succeeds),
         "spec/events 4.4": srq_message_fills_several_segments => served(srq_message_fills_several_segments),
         "spec/events 6.3": srq_long_messages_succeed => served(srq_long_messages_succeed),
-        "spec/events 5.7": srq_zone_of_the_queue_counts_for_receives => served(srq_zone_of_the_queue_counts_for_receives),
-        "spec/events 5.7": srq_zone_of_the_ep_does_not_count_for_receives
-            => served(srq_zone_of_the_ep_does_not_count_for_receives),
-        "spec/events 5.7": srq_zone_of_the_ep_counts_for_rdma => served(srq_zone_of_the_ep_counts_for_rdma),
-        "spec/events 5.7": srq_zone_of_the_queue_does_not_count_for_rdma
-            => served(srq_zone_of_the_queue_does_not_count_for_rdma),
+        "spec/events 5.7": srq_receive_of_memory_in_the_queues_zone_succeeds => served(srq_receive_of_memory_in_the_queues_zone_succeeds),
+        "spec/events 5.7": srq_receive_of_memory_in_the_eps_zone_fails
+            => served(srq_receive_of_memory_in_the_eps_zone_fails),
+        "spec/events 5.7": srq_rdma_to_memory_in_the_eps_zone_succeeds => served(srq_rdma_to_memory_in_the_eps_zone_succeeds),
+        "spec/events 5.7": srq_rdma_to_memory_in_the_queues_zone_fails
+            => served(srq_rdma_to_memory_in_the_queues_zone_fails),
         "spec/events 4.3": srq_writes_are_placed_before_the_next_message => served(srq_writes_are_placed_before_the_next_message),
         "spec/events 1.3": srq_completions_wake_a_waiter => served(srq_completions_wake_a_waiter),
         "spec/events 3.6": srq_completions_trigger_a_cno => served(srq_completions_trigger_a_cno),
-        "spec/events 4.8": srq_ep_connected_refuses_receives_of_its_own => served(srq_ep_connected_refuses_receives_of_its_own),
-        "spec/events 5.5": srq_recv_query_counts_receives_taken_by_an_ep => served(srq_recv_query_counts_receives_taken_by_an_ep),
-        "spec/endpoints 5.9": srq_ep_is_idle_with_waiting_receives => served(srq_ep_is_idle_with_waiting_receives),
+        "spec/events 4.8": srq_ep_connected_refuses_post_recv => served(srq_ep_connected_refuses_post_recv),
+        "spec/events 5.5": srq_recv_query_counts_receives_consumed_by_an_ep => served(srq_recv_query_counts_receives_consumed_by_an_ep),
+        "spec/endpoints 5.9": srq_ep_status_is_idle_while_a_message_waits_for_a_receive => served(srq_ep_status_is_idle_while_a_message_waits_for_a_receive),
         "spec/events 6": srq_on_both_endpoints_succeeds => pair(each_talks, each_talks).needs(Need::Srq),
     ]
 }
@@ -141,7 +141,7 @@ fn srq_keeps_the_order_of_each_connection(_: &Ctx, peer: &Peer, pool: &Pool) {
     pool.expect_counts(16, 16);
 }
 
-fn srq_completions_on_an_evd_per_ep(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_completions_are_queued_on_the_evd_of_the_ep(_: &Ctx, peer: &Peer, pool: &Pool) {
     let evds = [pool.ia.evd(4, DAT_EVD_DTO_FLAG), pool.ia.evd(4, DAT_EVD_DTO_FLAG)];
     let eps = [0, 1].map(|at| peer.connected_to(pool, pool.ep_in(&pool.pz, &evds[at], &unmarked())));
     pool.post_all(0..4);
@@ -165,7 +165,7 @@ fn srq_message_to_an_empty_queue_is_received_after_a_post(_: &Ctx, peer: &Peer, 
     ep.expect_state(DAT_EP_STATE_CONNECTED);
 }
 
-fn srq_empty_holds_the_sender(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_empty_queue_delays_messages_until_receives_are_posted(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected(pool);
     peer.send_many(0, 12, 20);
     expect_quiet(pool.recv.h(), Duration::from_millis(50));
@@ -178,7 +178,7 @@ fn srq_empty_holds_the_sender(_: &Ctx, peer: &Peer, pool: &Pool) {
     expect_nothing(pool.ia.errors());
 }
 
-fn srq_empty_queue_holds_many_senders(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_empty_queue_delays_messages_of_many_senders(_: &Ctx, peer: &Peer, pool: &Pool) {
     let eps: Vec<Ep> = (0..6).map(|_| peer.connected(pool)).collect();
     for conn in 0..6 {
         peer.send_many(conn, 2, 10 * conn as u8);
@@ -198,7 +198,7 @@ fn srq_empty_queue_holds_many_senders(_: &Ctx, peer: &Peer, pool: &Pool) {
 }
 
 /// The busy EP always has waiting messages until the message of the quiet EP has arrived.
-fn srq_empty_and_a_busy_peer_starves_no_connection(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_busy_connection_does_not_starve_another(_: &Ctx, peer: &Peer, pool: &Pool) {
     let (busy, quiet) = (peer.connected(pool), peer.connected(pool));
     peer.send_many(0, 50, 0);
     peer.send(1, 8, 200);
@@ -320,7 +320,7 @@ fn srq_long_messages_succeed(_: &Ctx, peer: &Peer, pool: &Pool) {
     }
 }
 
-fn srq_zone_of_the_queue_counts_for_receives(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_receive_of_memory_in_the_queues_zone_succeeds(_: &Ctx, peer: &Peer, pool: &Pool) {
     let other = pool.ia.pz();
     let ep = peer.connected_to(pool, pool.ep_in(&other, &pool.recv, &unmarked()));
     pool.post(0);
@@ -328,7 +328,7 @@ fn srq_zone_of_the_queue_counts_for_receives(_: &Ctx, peer: &Peer, pool: &Pool) 
     pool.expect(&ep, 0, 100, 1);
 }
 
-fn srq_zone_of_the_ep_does_not_count_for_receives(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_receive_of_memory_in_the_eps_zone_fails(_: &Ctx, peer: &Peer, pool: &Pool) {
     let other = pool.ia.pz();
     let memory = pool.ia.memory(&other, SLOT);
     let ep = peer.connected_to(pool, pool.ep_in(&other, &pool.recv, &unmarked()));
@@ -341,7 +341,7 @@ fn srq_zone_of_the_ep_does_not_count_for_receives(_: &Ctx, peer: &Peer, pool: &P
     peer.sees(0, 1, DAT_DTO_ERR_REMOTE_RESPONDER);
 }
 
-fn srq_zone_of_the_ep_counts_for_rdma(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_rdma_to_memory_in_the_eps_zone_succeeds(_: &Ctx, peer: &Peer, pool: &Pool) {
     let other = pool.ia.pz();
     let memory = pool.ia.memory(&other, 64);
     let ep = peer.connected_to(pool, pool.ep_in(&other, &pool.recv, &unmarked()));
@@ -351,7 +351,7 @@ fn srq_zone_of_the_ep_counts_for_rdma(_: &Ctx, peer: &Peer, pool: &Pool) {
     ep.expect_state(DAT_EP_STATE_CONNECTED);
 }
 
-fn srq_zone_of_the_queue_does_not_count_for_rdma(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_rdma_to_memory_in_the_queues_zone_fails(_: &Ctx, peer: &Peer, pool: &Pool) {
     let other = pool.ia.pz();
     let _ep = peer.connected_to(pool, pool.ep_in(&other, &pool.recv, &unmarked()));
     peer.write(0, pool.memory.target(0, 8), 5);
@@ -391,7 +391,7 @@ fn srq_completions_trigger_a_cno(_: &Ctx, peer: &Peer, pool: &Pool) {
     expect_dto(recv.h(), 0, DAT_DTO_SUCCESS, 8);
 }
 
-fn srq_ep_connected_refuses_receives_of_its_own(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_ep_connected_refuses_post_recv(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected(pool);
     let refuse = || dat_ep_post_recv(ep.h(), 1, &mut pool.slot(0), cookie(0), DAT_COMPLETION_DEFAULT_FLAG);
     refused(refuse(), DAT_INVALID_STATE, DAT_INVALID_STATE_SRQ_IN_USE);
@@ -400,7 +400,7 @@ fn srq_ep_connected_refuses_receives_of_its_own(_: &Ctx, peer: &Peer, pool: &Poo
     refused(refuse(), DAT_INVALID_STATE, DAT_INVALID_STATE_SRQ_IN_USE);
 }
 
-fn srq_recv_query_counts_receives_taken_by_an_ep(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_recv_query_counts_receives_consumed_by_an_ep(_: &Ctx, peer: &Peer, pool: &Pool) {
     const LONG: usize = 200_000;
     let (ep, idle) = (peer.connected(pool), peer.connected(pool));
     let memory = pool.ia.memory(&pool.pz, LONG);
@@ -423,7 +423,7 @@ fn srq_recv_query_counts_receives_taken_by_an_ep(_: &Ctx, peer: &Peer, pool: &Po
     }
 }
 
-fn srq_ep_is_idle_with_waiting_receives(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_ep_status_is_idle_while_a_message_waits_for_a_receive(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected(pool);
     peer.send(0, 8, 1);
     let mut idle = 7;
