@@ -283,7 +283,7 @@ static void *answer(void *unused)
 
 /* Requests all connections. The order of the peers and the number of polls between requests are random, so that every
  * interleaving occurs. */
-static void ask_all(void)
+static void query_all(void)
 {
     int first = rand() % RANKS;
     for (int n = 0; n < RANKS; n++) {
@@ -334,7 +334,7 @@ static void one_round(void)
             prepare(n);
     meet();
     pthread_mutex_lock(&lock);
-    ask_all();
+    query_all();
     while (count(has_messages) < RANKS - 1)
         look();
     if (round_number % 3 != 2 || has_to_meet)

@@ -9,11 +9,11 @@ use super::connecting::{connect_to, connect_with};
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/consumers 9": consumers_9_private_data_is_edited_in_place => pair(client_sends_private, server_edits_private),
-        "spec/consumers 9": consumers_9_sizes_distinguish_the_sides => pair(client_active_size, server_passive_size),
-        "spec/consumers 10": consumers_10_accepts_again_after_a_reset => pair(client_is_accepted_late, server_fails_first),
-        "spec/consumers 10": consumers_10_accepts_again_with_another_ep => pair(client_is_accepted_late, server_fails_then_takes_another),
-        "spec/consumers 10": consumers_10_state_is_queried_during_a_connect => pair(client_is_accepted_late, server_fails_under_questions),
+        "spec/consumers 9": consumers_9_private_data_can_be_edited_in_place => pair(client_sends_private, server_edits_private),
+        "spec/consumers 9": consumers_9_only_the_active_side_gets_accept_data => pair(client_active_size, server_passive_size),
+        "spec/consumers 10": consumers_10_refused_accept_succeeds_after_a_reset => pair(client_is_accepted_late, server_fails_first),
+        "spec/consumers 10": consumers_10_refused_accept_succeeds_with_another_ep => pair(client_is_accepted_late, server_fails_then_takes_another),
+        "spec/consumers 10": consumers_10_state_can_be_queried_during_a_connect => pair(client_is_accepted_late, server_fails_under_questions),
         "spec/consumers 11": consumers_11_late_accept_is_established => pair(client_waits_for_the_accept, server_accepts_last),
         "spec/consumers 11": consumers_11_long_timeouts_are_accepted => pair(client_connects_with_limits, server_accepts_each),
         "spec/consumers 10": consumers_10_crossed_connects_are_established => pair(each_crosses, each_crosses),
@@ -266,8 +266,8 @@ fn server_accepts_each(ctx: &Ctx) {
     drop(psp);
 }
 
-/// Both roles connect to each other at the same time. The acceptor rejects the request of the role with the higher
-/// number; that role resets its EP and accepts the partner's request.
+/// Both roles connect to each other at the same time. The client rejects the server's request. The server then
+/// resets its EP and accepts the client's request.
 fn each_crosses(ctx: &Ctx) {
     let ia = ctx.ia();
     let both = ia.evd(16, DAT_EVD_CR_FLAG | DAT_EVD_CONNECTION_FLAG);

@@ -15,11 +15,11 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/consumers 13": consumers_13_disconnect_sequence_of_dtest_succeeds => pair(dtest_client, dtest_server),
         "spec/consumers 14": consumers_14_exit_without_cleanup_succeeds => pair(client_leaves_all, server_sees_an_orderly_end).only_two(),
         "spec/consumers 14": consumers_14_refused_close_keeps_all_handles_valid,
-        "spec/consumers 14": consumers_14_abrupt_close_after_a_partial_clean_up => pair(client_cleans_partly, server_gets_event),
-        "spec/consumers 15": consumers_15_progress_thread_is_cancelled => pair(client_cancels_its_thread, server_connects_to_it),
+        "spec/consumers 14": consumers_14_abrupt_close_succeeds_after_a_partial_clean_up => pair(client_cleans_partly, server_gets_event),
+        "spec/consumers 15": consumers_15_progress_thread_can_be_cancelled => pair(client_cancels_its_thread, server_connects_to_it),
         "spec/consumers 15": consumers_15_cancelled_waiter_keeps_the_connection => pair(client_cancels_after_events, server_connects_and_sends),
         "spec/endpoints 5.7": consumers_reset_cycle_of_dapltest_succeeds => pair(client_resets_and_connects, server_resets_and_accepts).limit(40),
-        "spec/endpoints 5.7": consumers_posts_until_full_then_resets,
+        "spec/endpoints 5.7": consumers_reset_succeeds_after_receives_are_posted_until_full,
     ];
     for (word, client, server) in [
         ("abrupt_abrupt", DAT_CLOSE_ABRUPT_FLAG, DAT_CLOSE_ABRUPT_FLAG),
@@ -28,7 +28,10 @@ pub(crate) fn cases() -> Vec<Case> {
         ("graceful_graceful", DAT_CLOSE_GRACEFUL_FLAG, DAT_CLOSE_GRACEFUL_FLAG),
     ] {
         let case = pair(move |ctx| both_end(ctx, client), move |ctx| both_end(ctx, server));
-        all.push(case.named(format!("consumers_12_both_disconnect_{word}")).proves("spec/consumers 12"));
+        all.push(
+            case.named(format!("consumers_12_both_disconnect_{word}_queues_one_event_each"))
+                .proves("spec/consumers 12"),
+        );
     }
     all
 }
@@ -165,7 +168,7 @@ fn client_leaves_all(ctx: &Ctx) {
     refused(dat_pz_free(conn.pz.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_PZ_IN_USE);
     let code = dat_ia_close(conn.ia.h(), DAT_CLOSE_GRACEFUL_FLAG);
     refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_IA_IN_USE);
-    // The surviving side still works.
+    // The refused calls have changed nothing: the connection still works.
     expect_dto(conn.recv.h(), 1, DAT_DTO_SUCCESS, 0);
     conn.ep.expect_state(DAT_EP_STATE_CONNECTED);
     memory.deregister();
@@ -341,7 +344,7 @@ fn server_resets_and_accepts(ctx: &Ctx) {
     drop(psp);
 }
 
-fn consumers_posts_until_full_then_resets(ctx: &Ctx) {
+fn consumers_reset_succeeds_after_receives_are_posted_until_full(ctx: &Ctx) {
     let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
     let memory = conn.memory(64);
     for _ in 0..3 {

@@ -8,10 +8,10 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/consumers 18": consumers_18_fifty_thousand_suppressed_writes_complete_silently => pair(client_suppresses, server_sinks_writes).limit(60),
-        "spec/consumers 18": consumers_18_suppressed_sends_between_two_signalled => pair(client_suppresses_sends, server_receives_all).limit(60),
+        "spec/consumers 18": consumers_18_fifty_thousand_suppressed_writes_queue_no_event => pair(client_suppresses, server_sinks_writes).limit(60),
+        "spec/consumers 18": consumers_18_suppressed_sends_between_signalled_ones_queue_no_event => pair(client_suppresses_sends, server_receives_all).limit(60),
         "spec/consumers 18": consumers_18_suppressed_failure_is_reported => pair(client_fails_suppressed, server_sinks_writes),
-        "spec/consumers 18": consumers_18_unsignalled_ep_wakes_no_waiter => pair(client_unsignalled, server_receives_three),
+        "spec/consumers 18": consumers_18_waits_return_unsignalled_events_before_a_signalled_one => pair(client_unsignalled, server_receives_three),
         "spec/consumers 19": consumers_19_empty_messages_keep_the_order => pair(client_interleaves_empty, server_takes_interleaved),
         "spec/consumers 23": consumers_23_ep_handle_is_the_first_field => pair(each_looks_first, each_looks_first),
     ]
@@ -149,9 +149,9 @@ fn each_looks_first(ctx: &Ctx) {
     } else {
         conn.listen(ctx.qual(0), || ctx.send_address(&ia));
     }
-    assert_eq!(first(expect_event(conn.events.h(), SOON)), own, "a connection event names another EVD");
+    assert_eq!(first(expect_event(conn.events.h(), SOON)), own, "a connection event names another EP");
     ok(dat_ep_post_send(conn.ep.h(), 0, null_mut(), cookie(2), DAT_COMPLETION_DEFAULT_FLAG));
-    assert_eq!(first(expect_event(conn.recv.h(), SOON)), own, "a receive completion names another EVD");
-    assert_eq!(first(expect_event(conn.request.h(), SOON)), own, "a send completion names another EVD");
+    assert_eq!(first(expect_event(conn.recv.h(), SOON)), own, "a receive completion names another EP");
+    assert_eq!(first(expect_event(conn.request.h(), SOON)), own, "a send completion names another EP");
     ctx.meet();
 }

@@ -12,15 +12,15 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/consumers 6": consumers_6_qualifiers_that_differ_in_high_bits_are_distinct,
         "spec/consumers 6": consumers_6_search_for_a_free_qualifier_succeeds,
         "spec/consumers 6": consumers_6_any_qualifier_fits_16_bits,
-        "spec/consumers 6": consumers_6_any_qualifier_is_found_by_its_16_bits => pair(client_connects_to_any, server_listens_on_any),
+        "spec/consumers 6": consumers_6_any_qualifier_is_reached_by_its_low_16_bits => pair(client_connects_to_any, server_listens_on_any),
         "spec/consumers 6": consumers_6_port_of_the_address_is_ignored,
         "spec/consumers 7": consumers_7_address_is_sixteen_bytes,
         "spec/consumers 7": consumers_7_address_is_valid_until_close,
         "spec/consumers 7": consumers_7_address_is_copied_by_connect,
         "spec/consumers 7": consumers_7_connects_to_addresses_of_the_resolver,
         "spec/consumers 7": consumers_7_connects_to_addresses_of_local_interfaces,
-        "spec/consumers 8": consumers_8_connects_to_itself,
-        "spec/consumers 8": consumers_8_connects_many_times_to_itself,
+        "spec/consumers 8": consumers_8_connect_to_itself_succeeds,
+        "spec/consumers 8": consumers_8_four_concurrent_connects_to_itself_succeed,
     ]
 }
 
@@ -39,23 +39,23 @@ pub(super) fn connect_with(ep: &Ep, address: &Address, qual: DAT_CONN_QUAL, limi
 }
 
 /// A listener on one qualifier, with an EP of the same IA that connects to it.
-struct Door {
+struct ListenerAndClient {
     server: Conn,
     client: Conn,
     requests: Evd,
     ia: Ia,
 }
 
-impl Door {
+impl ListenerAndClient {
     fn new(ia: &Ia) -> Self {
         let requests = ia.evd(8, DAT_EVD_CR_FLAG);
         let [client, server] = [0, 1].map(|_| Conn::unconnected(ia, &Setup::default()));
-        Door { server, client, requests, ia: ia.clone() }
+        ListenerAndClient { server, client, requests, ia: ia.clone() }
     }
 
     /// Connects to this address and qualifier, on which the listener must exist.
     #[track_caller]
-    fn opens(&self, address: &Address, qual: DAT_CONN_QUAL) {
+    fn connect(&self, address: &Address, qual: DAT_CONN_QUAL) {
         connect_to(&self.client.ep, address, qual);
         let arrival = expect_cr(self.requests.h());
         assert_eq!(arrival.conn_qual, qual);
@@ -92,12 +92,12 @@ fn server_listens_as_rank(ctx: &Ctx) {
 }
 
 fn consumers_6_qualifiers_that_differ_in_high_bits_are_distinct(ctx: &Ctx) {
-    let door = Door::new(&ctx.ia());
+    let pair = ListenerAndClient::new(&ctx.ia());
     let quals = [0, 1 << 16, 1 << 32, 1 << 63].map(|high| ctx.qual(0) << 34 | high);
-    let others = door.ia.evd(8, DAT_EVD_CR_FLAG);
-    let _wrong: Vec<Psp> = quals[..3].iter().map(|qual| door.ia.psp(*qual, &others)).collect();
-    let _right = door.ia.psp(quals[3], &door.requests);
-    door.opens(&door.ia.address(), quals[3]);
+    let others = pair.ia.evd(8, DAT_EVD_CR_FLAG);
+    let _wrong: Vec<Psp> = quals[..3].iter().map(|qual| pair.ia.psp(*qual, &others)).collect();
+    let _right = pair.ia.psp(quals[3], &pair.requests);
+    pair.connect(&pair.ia.address(), quals[3]);
     expect_nothing(others.h());
 }
 
@@ -158,18 +158,18 @@ fn server_listens_on_any(ctx: &Ctx) {
 fn consumers_6_port_of_the_address_is_ignored(ctx: &Ctx) {
     let ia = ctx.ia();
     for port in [1u16, 80, 0xffff, ctx.qual(1) as u16] {
-        let door = Door::new(&ia);
-        let _psp = ia.psp(ctx.qual(0), &door.requests);
+        let pair = ListenerAndClient::new(&ia);
+        let _psp = ia.psp(ctx.qual(0), &pair.requests);
         let mut bytes = address_at(ia.attr().ia_address_ptr);
         bytes[2..4].copy_from_slice(&port.to_be_bytes());
-        door.opens(&Address::of_bytes(&bytes), ctx.qual(0));
+        pair.connect(&Address::of_bytes(&bytes), ctx.qual(0));
     }
 }
 
 fn consumers_7_address_is_sixteen_bytes(ctx: &Ctx) {
     let ia = ctx.ia();
     let bytes = address_at(ia.attr().ia_address_ptr);
-    assert_eq!(bytes.len(), 16, "the address has not 16 bytes");
+    assert_eq!(bytes.len(), 16, "the address does not have 16 bytes");
     assert_eq!(bytes[..2], (libc::AF_INET as u16).to_ne_bytes());
     assert_eq!(bytes[8..], [0; 8], "the padding of the address is not zero");
     assert_ne!(bytes[4..8], [0; 4], "the address is INADDR_ANY");
@@ -186,30 +186,30 @@ fn consumers_7_address_is_valid_until_close(ctx: &Ctx) {
 }
 
 fn consumers_7_address_is_copied_by_connect(ctx: &Ctx) {
-    let door = Door::new(&ctx.ia());
-    let _psp = door.ia.psp(ctx.qual(0), &door.requests);
+    let pair = ListenerAndClient::new(&ctx.ia());
+    let _psp = pair.ia.psp(ctx.qual(0), &pair.requests);
     {
-        let mut copy = address_at(door.ia.attr().ia_address_ptr);
-        connect_to(&door.client.ep, &Address::of_bytes(&copy), ctx.qual(0));
+        let mut copy = address_at(pair.ia.attr().ia_address_ptr);
+        connect_to(&pair.client.ep, &Address::of_bytes(&copy), ctx.qual(0));
         copy.fill(0xff);
     }
-    ok(dat_cr_accept(expect_cr(door.requests.h()).cr_handle, door.server.ep.h(), 0, null_mut()));
-    door.client.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-    door.server.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    ok(dat_cr_accept(expect_cr(pair.requests.h()).cr_handle, pair.server.ep.h(), 0, null_mut()));
+    pair.client.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    pair.server.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
 }
 
 /// Connects to each of these addresses, which must all reach this host.
-fn all_are_here(ctx: &Ctx, addresses: impl IntoIterator<Item = [u8; 4]>) {
+fn connects_to_all(ctx: &Ctx, addresses: impl IntoIterator<Item = [u8; 4]>) {
     let ia = ctx.ia();
     for address in addresses {
         ctx.step(format!("{address:?}"));
-        let door = Door::new(&ia);
-        let _psp = ia.psp(ctx.qual(0), &door.requests);
-        door.opens(&Address::ipv4(address), ctx.qual(0));
+        let pair = ListenerAndClient::new(&ia);
+        let _psp = ia.psp(ctx.qual(0), &pair.requests);
+        pair.connect(&Address::ipv4(address), ctx.qual(0));
     }
 }
 
-/// All addresses that the resolver returns for this host's name.
+/// Connects to all IPv4 addresses that the resolver returns for this host's name, and to two loopback addresses.
 fn consumers_7_connects_to_addresses_of_the_resolver(ctx: &Ctx) {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let resolved = [name.trim(), "localhost"].map(|name| (name, 0).to_socket_addrs());
@@ -217,47 +217,48 @@ fn consumers_7_connects_to_addresses_of_the_resolver(ctx: &Ctx) {
         SocketAddr::V4(address) => Some(address.ip().octets()),
         SocketAddr::V6(_) => None,
     });
-    all_are_here(ctx, addresses.chain([[127, 0, 0, 1], [127, 0, 1, 1]]));
+    connects_to_all(ctx, addresses.chain([[127, 0, 0, 1], [127, 0, 1, 1]]));
 }
 
-/// Returns the address of the interface for outgoing packets, without sending any.
+/// Connects to the address of the interface for outgoing packets. The UDP socket looks up the route and sends
+/// nothing.
 fn consumers_7_connects_to_addresses_of_local_interfaces(ctx: &Ctx) {
-    let socket = UdpSocket::bind("0.0.0.0:0").expect("sockets can be made");
+    let socket = UdpSocket::bind("0.0.0.0:0").expect("a UDP socket can be created");
     let own = socket.connect("192.0.2.1:9").and_then(|()| socket.local_addr());
     let own = own.ok().and_then(|address| match address.ip() {
         IpAddr::V4(address) => Some(address.octets()),
         IpAddr::V6(_) => None,
     });
-    all_are_here(ctx, own);
+    connects_to_all(ctx, own);
 }
 
-fn consumers_8_connects_to_itself(ctx: &Ctx) {
-    let door = Door::new(&ctx.ia());
-    let _psp = door.ia.psp(ctx.qual(0), &door.requests);
-    door.opens(&door.ia.address(), ctx.qual(0));
-    let memory = door.ia.memory(&door.client.pz, 64);
-    let into = door.server.memory(64);
+fn consumers_8_connect_to_itself_succeeds(ctx: &Ctx) {
+    let pair = ListenerAndClient::new(&ctx.ia());
+    let _psp = pair.ia.psp(ctx.qual(0), &pair.requests);
+    pair.connect(&pair.ia.address(), ctx.qual(0));
+    let memory = pair.ia.memory(&pair.client.pz, 64);
+    let into = pair.server.memory(64);
     memory.write_pattern(0, 64, 3);
-    door.server.post_recv(1, into.segment(0, 64));
-    door.client.post_send(2, memory.segment(0, 64));
-    expect_dto(door.server.recv.h(), 1, DAT_DTO_SUCCESS, 64);
-    expect_dto(door.client.request.h(), 2, DAT_DTO_SUCCESS, 64);
+    pair.server.post_recv(1, into.segment(0, 64));
+    pair.client.post_send(2, memory.segment(0, 64));
+    expect_dto(pair.server.recv.h(), 1, DAT_DTO_SUCCESS, 64);
+    expect_dto(pair.client.request.h(), 2, DAT_DTO_SUCCESS, 64);
     into.expect_pattern(0, 64, 3);
 }
 
-fn consumers_8_connects_many_times_to_itself(ctx: &Ctx) {
+fn consumers_8_four_concurrent_connects_to_itself_succeed(ctx: &Ctx) {
     let ia = ctx.ia();
-    let doors: Vec<Door> = (0..4).map(|_| Door::new(&ia)).collect();
-    let psps: Vec<Psp> = (0..4).map(|n| ia.psp(ctx.qual(n), &doors[n as usize].requests)).collect();
-    for (n, door) in doors.iter().enumerate() {
-        connect_to(&door.client.ep, &ia.address(), ctx.qual(n as u64));
+    let pairs: Vec<ListenerAndClient> = (0..4).map(|_| ListenerAndClient::new(&ia)).collect();
+    let psps: Vec<Psp> = (0..4).map(|n| ia.psp(ctx.qual(n), &pairs[n as usize].requests)).collect();
+    for (n, pair) in pairs.iter().enumerate() {
+        connect_to(&pair.client.ep, &ia.address(), ctx.qual(n as u64));
     }
-    for door in doors.iter().rev() {
-        ok(dat_cr_accept(expect_cr(door.requests.h()).cr_handle, door.server.ep.h(), 0, null_mut()));
+    for pair in pairs.iter().rev() {
+        ok(dat_cr_accept(expect_cr(pair.requests.h()).cr_handle, pair.server.ep.h(), 0, null_mut()));
     }
-    for door in &doors {
-        door.client.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-        door.server.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    for pair in &pairs {
+        pair.client.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+        pair.server.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     }
     drop(psps);
 }

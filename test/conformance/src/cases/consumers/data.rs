@@ -8,13 +8,13 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/consumers 1": consumers_1_target_spins_on_memory => pair(client_writes_marks, server_spins_on_marks),
+        "spec/consumers 1": consumers_1_write_becomes_visible_without_calls_of_the_target => pair(client_writes_marks, server_spins_on_marks),
         "spec/consumers 1": consumers_1_eager_rings_in_both_directions_succeed => pair(each_eager_ring, each_eager_ring).limit(40),
-        "spec/consumers 1": consumers_1_atomic_target_reads_back => pair(client_writes_and_reads_back, server_sits_still),
+        "spec/consumers 1": consumers_1_read_after_a_write_returns_the_written_bytes => pair(client_writes_and_reads_back, server_sits_still),
         "spec/consumers 2": consumers_2_last_byte_of_a_write_is_visible_last => pair(client_writes_sizes, server_watches_sizes).limit(40),
         "spec/consumers 2": consumers_2_last_byte_of_a_gathered_write_is_visible_last => pair(client_gathers, server_watches_gathered),
-        "spec/consumers 2": consumers_2_completion_no_later_than_the_last_byte => pair(client_sends_sizes, server_spins_then_dequeues).limit(40),
-        "spec/consumers 3": consumers_3_reports_over_another_connection => pair(client_writes_then_tells, server_frees_at_once).limit(40),
+        "spec/consumers 2": consumers_2_completion_is_queued_no_later_than_the_last_byte => pair(client_sends_sizes, server_spins_then_dequeues).limit(40),
+        "spec/consumers 3": consumers_3_write_is_complete_when_another_connection_reports_it => pair(client_writes_then_tells, server_frees_at_once).limit(40),
         "spec/consumers 4": consumers_4_sends_before_any_receive_are_delivered => pair(client_sends_early, server_receives_late),
         "spec/consumers 4": consumers_4_mutual_sends_before_any_receive_are_delivered => pair(each_both_early, each_both_early),
         "spec/consumers 4": consumers_4_send_without_a_receive_does_not_block_other_connections => pair(holds_client, holds_server),

@@ -8,8 +8,8 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/consumers 20": consumers_20_ia_query_without_an_evd_pointer,
-        "spec/consumers 20": consumers_20_ia_query_with_either_mask_zero,
+        "spec/consumers 20": consumers_20_ia_query_without_an_evd_pointer_succeeds,
+        "spec/consumers 20": consumers_20_ia_query_with_either_mask_zero_succeeds,
         "spec/consumers 20": consumers_20_ia_query_for_the_evd_alone_succeeds,
         "spec/consumers 20": consumers_20_list_returns_at_most_the_requested_number,
         "spec/consumers 20": consumers_20_list_of_an_empty_registry_succeeds,
@@ -23,12 +23,12 @@ pub(crate) fn cases() -> Vec<Case> {
     for name in ["OpenIB-cma", "OpenIB-cma-name", "ib0", "mx"] {
         let case = local(move |ctx| opens_as(ctx, name));
         let word = name.replace('-', "_").to_lowercase();
-        all.push(case.named(format!("consumers_25_adapter_named_{word}")).proves("spec/consumers 25"));
+        all.push(case.named(format!("consumers_25_adapter_opens_under_the_name_{word}")).proves("spec/consumers 25"));
     }
     all
 }
 
-fn consumers_20_ia_query_without_an_evd_pointer(ctx: &Ctx) {
+fn consumers_20_ia_query_without_an_evd_pointer_succeeds(ctx: &Ctx) {
     let ia = ctx.ia();
     let (mut attr, mut provider) = (zeroed::<DAT_IA_ATTR>(), zeroed::<DAT_PROVIDER_ATTR>());
     let (all, every) = (DAT_IA_FIELD_ALL, DAT_PROVIDER_FIELD_ALL);
@@ -36,7 +36,7 @@ fn consumers_20_ia_query_without_an_evd_pointer(ctx: &Ctx) {
     assert!(!attr.ia_address_ptr.is_null() && attr.max_eps > 0 && provider.max_private_data_size >= 48);
 }
 
-fn consumers_20_ia_query_with_either_mask_zero(ctx: &Ctx) {
+fn consumers_20_ia_query_with_either_mask_zero_succeeds(ctx: &Ctx) {
     let ia = ctx.ia();
     let (mut attr, mut provider) = (zeroed::<DAT_IA_ATTR>(), zeroed::<DAT_PROVIDER_ATTR>());
     ok(dat_ia_query(ia.h(), null_mut(), DAT_IA_FIELD_ALL, &mut attr, 0, null_mut()));

@@ -11,22 +11,22 @@ use super::{kind_in, run_threads};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/events 11": threads_connect_concurrently_over_separate_adapters => pair(client_connects_in_four, server_accepts_in_two).limit(60),
-        "spec/events 11": threads_connect_concurrently_over_one_adapter => pair(client_connects_in_four, server_accepts_in_two)
+        "spec/events 11": threads_connecting_over_separate_adapters_all_succeed => pair(client_connects_in_four, server_accepts_in_two).limit(60),
+        "spec/events 11": threads_connecting_over_one_adapter_all_succeed => pair(client_connects_in_four, server_accepts_in_two)
             .shares_ia().limit(60),
-        "spec/consumers 12": threads_disconnect_both_endpoints_concurrently => pair(each_both_disconnect, each_both_disconnect).limit(60),
+        "spec/consumers 12": threads_disconnecting_both_endpoints_queue_one_event_each => pair(each_both_disconnect, each_both_disconnect).limit(60),
         "spec/consumers 12": threads_disconnecting_one_ep_queue_one_event => local(threads_disconnecting_one_ep_queue_one_event).limit(40),
         "spec/events 11": threads_accepting_one_request_succeed_once => local(threads_accepting_one_request_succeed_once).limit(40),
         "spec/events 11": threads_connecting_one_ep_succeed_once => local(threads_connecting_one_ep_succeed_once).limit(40),
-        "spec/events 11": threads_free_an_ep_under_sends_of_the_peer
-            => local(threads_free_an_ep_under_sends_of_the_peer).limit(40),
-        "spec/events 11": threads_free_a_listener_under_requests => local(threads_free_a_listener_under_requests).limit(40),
+        "spec/events 11": threads_freeing_an_ep_complete_all_sends_of_its_peer_in_order
+            => local(threads_freeing_an_ep_complete_all_sends_of_its_peer_in_order).limit(40),
+        "spec/events 11": threads_freeing_a_listener_answer_each_request_once => local(threads_freeing_a_listener_answer_each_request_once).limit(40),
         "spec/events 1.5": threads_close_releases_all_waiters => local(threads_close_releases_all_waiters).limit(40),
         "spec/events 11": threads_abrupt_close_under_load_returns => local(threads_abrupt_close_under_load_returns).limit(60),
         "spec/events 11": threads_abrupt_close_under_load_of_the_peer_returns => pair(client_loads, server_closes).limit(60),
         "spec/events 11": threads_closing_one_adapter_succeed_once => local(threads_closing_one_adapter_succeed_once).limit(40),
-        "spec/events 11": threads_close_one_adapter_and_use_another => local(threads_close_one_adapter_and_use_another).limit(40),
-        "spec/events 11": threads_reset_and_connect_in_parallel => local(threads_reset_and_connect_in_parallel).limit(60),
+        "spec/events 11": threads_closing_one_adapter_keep_another_usable => local(threads_closing_one_adapter_keep_another_usable).limit(40),
+        "spec/events 11": threads_resetting_and_connecting_separate_eps_succeed => local(threads_resetting_and_connecting_separate_eps_succeed).limit(60),
     ]
 }
 
@@ -175,7 +175,7 @@ fn threads_connecting_one_ep_succeed_once(ctx: &Ctx) {
     drop(psp);
 }
 
-fn threads_free_an_ep_under_sends_of_the_peer(ctx: &Ctx) {
+fn threads_freeing_an_ep_complete_all_sends_of_its_peer_in_order(ctx: &Ctx) {
     let ia = ctx.ia();
     for _ in 0..20 {
         let (client, server) = ctx.loopback_with(&ia, &Setup::default());
@@ -187,7 +187,11 @@ fn threads_free_an_ep_under_sends_of_the_peer(ctx: &Ctx) {
         run_threads(2, |thread| {
             if thread == 0 {
                 until(|| posted.load(Ordering::Acquire) > 2);
-                dead.lock().expect("no thread has panicked").take().expect("once").free();
+                dead.lock()
+                    .expect("no thread has panicked")
+                    .take()
+                    .expect("only this thread frees the EP, once")
+                    .free();
                 return;
             }
             for id in 0..16 {
@@ -208,7 +212,7 @@ fn threads_free_an_ep_under_sends_of_the_peer(ctx: &Ctx) {
     }
 }
 
-fn threads_free_a_listener_under_requests(ctx: &Ctx) {
+fn threads_freeing_a_listener_answer_each_request_once(ctx: &Ctx) {
     let ia = ctx.ia();
     let events = ia.evd(64, DAT_EVD_CONNECTION_FLAG);
     let (pz, dtos) = (ia.pz(), ia.evd(8, DAT_EVD_DTO_FLAG));
@@ -228,7 +232,7 @@ fn threads_free_a_listener_under_requests(ctx: &Ctx) {
                 ok(dat_ep_connect(ep.h(), pointer, ctx.qual(0), no_limit, 0, null_mut(), qos, flags));
             }
         });
-        // Each request was accepted here, or was rejected because the listener was gone.
+        // Each request is rejected here, or by the library because the listener is gone.
         let mut answered = 0;
         until(|| {
             if let Some(event) = dequeue(requests.h()) {
@@ -265,7 +269,7 @@ fn threads_close_releases_all_waiters(ctx: &Ctx) {
         for waiter in on_cno {
             let (code, evd) = waiter.join();
             ok(code);
-            assert!(evd.h().is_null(), "a failed call returned an EVD");
+            assert!(evd.h().is_null(), "a wait that the close released returned an EVD");
         }
     }
 }
@@ -391,7 +395,7 @@ fn threads_closing_one_adapter_succeed_once(ctx: &Ctx) {
     }
 }
 
-fn threads_close_one_adapter_and_use_another(ctx: &Ctx) {
+fn threads_closing_one_adapter_keep_another_usable(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     let memory = server.memory(64);
     run_threads(2, |thread| {
@@ -413,7 +417,7 @@ fn threads_close_one_adapter_and_use_another(ctx: &Ctx) {
 }
 
 /// Each thread has a pair of EPs and connects them repeatedly, over one adapter.
-fn threads_reset_and_connect_in_parallel(ctx: &Ctx) {
+fn threads_resetting_and_connecting_separate_eps_succeed(ctx: &Ctx) {
     let ia = ctx.ia();
     run_threads(4, |thread| {
         let requests = ia.evd(8, DAT_EVD_CR_FLAG);

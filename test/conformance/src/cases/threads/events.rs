@@ -13,10 +13,10 @@ use super::{kind_in, run_threads};
 pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/events 1.1": threads_dequeue_each_software_event_once,
-        "spec/events 1.1": threads_wait_for_each_event_once,
-        "spec/events 1.5": threads_dequeue_beside_a_waiter,
-        "spec/events 2.7": threads_post_events_each_in_its_order,
-        "spec/events 2.7": threads_post_events_to_a_full_evd,
+        "spec/events 1.1": threads_waiting_on_one_evd_get_each_event_once,
+        "spec/events 1.5": threads_dequeuing_and_waiting_get_each_event_once,
+        "spec/events 2.7": threads_posting_events_keep_the_order_of_each_thread,
+        "spec/events 2.7": threads_posting_to_one_evd_fill_exactly_its_length,
     ]
 }
 
@@ -35,7 +35,7 @@ fn post_numbers(evd: &Evd, numbers: std::ops::Range<usize>) {
 }
 
 /// One thread posts and three threads dequeue. Each event must be dequeued exactly once.
-fn takes_each_once(ctx: &Ctx, take: impl Fn(DAT_EVD_HANDLE) -> Option<Event> + Sync) {
+fn dequeues_each_event_once(ctx: &Ctx, take: impl Fn(DAT_EVD_HANDLE) -> Option<Event> + Sync) {
     let ia = ctx.ia();
     let evd = ia.evd(32, DAT_EVD_SOFTWARE_FLAG);
     let seen = Mutex::new(HashSet::new());
@@ -56,12 +56,12 @@ fn takes_each_once(ctx: &Ctx, take: impl Fn(DAT_EVD_HANDLE) -> Option<Event> + S
 }
 
 fn threads_dequeue_each_software_event_once(ctx: &Ctx) {
-    takes_each_once(ctx, dequeue);
+    dequeues_each_event_once(ctx, dequeue);
 }
 
 /// One thread at a time may wait; the others are refused and retry.
-fn threads_wait_for_each_event_once(ctx: &Ctx) {
-    takes_each_once(ctx, |evd| {
+fn threads_waiting_on_one_evd_get_each_event_once(ctx: &Ctx) {
+    dequeues_each_event_once(ctx, |evd| {
         let mut event = zeroed();
         let code = dat_evd_wait(evd, 2000, 1, &mut event, &mut 0);
         kind_in(code, &[DAT_SUCCESS, DAT_TIMEOUT_EXPIRED, DAT_INVALID_STATE]);
@@ -69,7 +69,7 @@ fn threads_wait_for_each_event_once(ctx: &Ctx) {
     });
 }
 
-fn threads_dequeue_beside_a_waiter(ctx: &Ctx) {
+fn threads_dequeuing_and_waiting_get_each_event_once(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(32, DAT_EVD_SOFTWARE_FLAG);
     let seen = Mutex::new(HashSet::new());
@@ -103,7 +103,7 @@ fn threads_dequeue_beside_a_waiter(ctx: &Ctx) {
     });
 }
 
-fn threads_post_events_each_in_its_order(ctx: &Ctx) {
+fn threads_posting_events_keep_the_order_of_each_thread(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(16, DAT_EVD_SOFTWARE_FLAG);
     run_threads(4, |thread| {
@@ -119,7 +119,7 @@ fn threads_post_events_each_in_its_order(ctx: &Ctx) {
     expect_nothing(evd.h());
 }
 
-fn threads_post_events_to_a_full_evd(ctx: &Ctx) {
+fn threads_posting_to_one_evd_fill_exactly_its_length(ctx: &Ctx) {
     let ia = ctx.ia();
     for _ in 0..20 {
         let evd = ia.evd(10, DAT_EVD_SOFTWARE_FLAG);

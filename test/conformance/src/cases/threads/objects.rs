@@ -12,33 +12,36 @@ use super::{kind_in, run_threads};
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/events 11": threads_make_and_free_objects_of_their_own,
-        "spec/events 11": threads_make_and_free_shared_receive_queues => local(threads_make_and_free_shared_receive_queues)
+        "spec/events 11": threads_creating_and_freeing_their_own_objects_succeed,
+        "spec/events 11": threads_creating_and_freeing_shared_receive_queues_succeed => local(threads_creating_and_freeing_shared_receive_queues_succeed)
             .needs(Need::Srq),
-        "spec/events 11": threads_call_everything_on_the_same_objects
-            => local(threads_call_everything_on_the_same_objects).limit(40),
-        "spec/events 11": threads_open_and_close_adapters => local(threads_open_and_close_adapters).limit(40),
-        "spec/events 11": threads_call_registry_and_strerror_concurrently,
+        "spec/events 11": threads_calling_every_function_keep_the_objects_valid
+            => local(threads_calling_every_function_keep_the_objects_valid).limit(40),
+        "spec/events 11": threads_opening_and_closing_adapters_succeed => local(threads_opening_and_closing_adapters_succeed).limit(40),
+        "spec/events 11": threads_calling_registry_and_strerror_succeed,
         "spec/events 11": threads_query_consistent_attributes_of_an_ep,
-        "spec/events 11": threads_set_and_get_a_context,
+        "spec/events 11": threads_setting_one_context_never_mix_two_values,
         "spec/events 11": threads_requesting_one_qualifier_succeed_once,
         "spec/events 11": threads_requesting_any_qualifier_get_distinct_ones,
-        "spec/events 11": threads_free_a_zone_while_an_ep_is_made,
-        "spec/events 11": threads_free_an_evd_while_an_ep_is_made,
-        "spec/events 11": threads_resize_while_others_post_and_dequeue,
-        "spec/events 11": threads_register_overlapping_memory,
-        "spec/events 11": threads_modify_an_ep_from_both_sides,
+        "spec/events 11": threads_freed_zone_is_not_used_by_a_concurrently_created_ep,
+        "spec/events 11": threads_freed_evd_is_not_used_by_a_concurrently_created_ep,
+        "spec/events 11": threads_resizing_an_evd_lose_no_event,
+        "spec/events 11": threads_registering_overlapping_memory_succeed,
+        "spec/events 11": threads_modifying_one_ep_keep_its_references_correct,
     ];
     for kind in Kind::ALL {
         let free = local(move |ctx| one_of_many_frees(ctx, kind)).limit(40);
-        all.push(free.named(format!("threads_free_one_{}_and_one_succeeds", kind.word())).proves("spec/events 11"));
+        all.push(free.named(format!("threads_freeing_one_{}_succeed_once", kind.word())).proves("spec/events 11"));
         let race = local(move |ctx| freed_under_use(ctx, kind)).limit(40);
-        all.push(race.named(format!("threads_use_a_{}_while_it_is_freed", kind.word())).proves("spec/events 11"));
+        all.push(
+            race.named(format!("threads_using_a_{}_during_its_free_get_invalid_handle", kind.word()))
+                .proves("spec/events 11"),
+        );
     }
     all
 }
 
-fn threads_make_and_free_objects_of_their_own(ctx: &Ctx) {
+fn threads_creating_and_freeing_their_own_objects_succeed(ctx: &Ctx) {
     let ia = ctx.ia();
     run_threads(4, |thread| {
         for _ in 0..25 {
@@ -55,7 +58,7 @@ fn threads_make_and_free_objects_of_their_own(ctx: &Ctx) {
     });
 }
 
-fn threads_make_and_free_shared_receive_queues(ctx: &Ctx) {
+fn threads_creating_and_freeing_shared_receive_queues_succeed(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let evd = ia.evd(8, DAT_EVD_DEFAULT_FLAG);
@@ -70,7 +73,7 @@ fn threads_make_and_free_shared_receive_queues(ctx: &Ctx) {
 }
 
 /// Makes every call without a permanent effect, on one object of each kind.
-fn threads_call_everything_on_the_same_objects(ctx: &Ctx) {
+fn threads_calling_every_function_keep_the_objects_valid(ctx: &Ctx) {
     let objects = OneOfEach::of(ctx);
     let address = objects.ia.address();
     run_threads(4, |thread| {
@@ -78,7 +81,7 @@ fn threads_call_everything_on_the_same_objects(ctx: &Ctx) {
             for kind in Kind::ALL.into_iter().filter(|kind| objects.has(*kind)) {
                 assert_eq!(filled(|out| dat_get_handle_type(objects.handle(kind), out)), kind.number());
             }
-            ask_all(&objects);
+            query_all(&objects);
             change_all(&objects, thread + round);
             let qos = DAT_QOS_BEST_EFFORT;
             // This call is always refused, just before it would lock the EP.
@@ -91,7 +94,7 @@ fn threads_call_everything_on_the_same_objects(ctx: &Ctx) {
     objects.expect_alive();
 }
 
-fn ask_all(objects: &OneOfEach) {
+fn query_all(objects: &OneOfEach) {
     objects.ia.attr();
     objects.ia.provider_attr();
     ok(dat_pz_query(objects.pz.h(), DAT_PZ_FIELD_ALL, &mut zeroed()));
@@ -137,7 +140,7 @@ fn change_all(objects: &OneOfEach, number: usize) {
     }
 }
 
-fn threads_open_and_close_adapters(ctx: &Ctx) {
+fn threads_opening_and_closing_adapters_succeed(ctx: &Ctx) {
     run_threads(4, |thread| {
         for round in 0..6 {
             let ia = Ia::open(&ctx.provider, 4);
@@ -153,7 +156,7 @@ fn threads_open_and_close_adapters(ctx: &Ctx) {
     });
 }
 
-fn threads_call_registry_and_strerror_concurrently(ctx: &Ctx) {
+fn threads_calling_registry_and_strerror_succeed(ctx: &Ctx) {
     let _ia = ctx.ia();
     run_threads(4, |_| {
         for code in 0..200 {
@@ -194,7 +197,7 @@ fn threads_query_consistent_attributes_of_an_ep(ctx: &Ctx) {
     });
 }
 
-fn threads_set_and_get_a_context(ctx: &Ctx) {
+fn threads_setting_one_context_never_mix_two_values(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     // Both 32-bit halves are equal, so a value mixed from two writes would be noticed.
@@ -268,7 +271,7 @@ fn frees_while_an_ep_is_made(
     (freed.load(Ordering::Acquire), made.into_inner().expect("no thread has panicked"))
 }
 
-fn threads_free_a_zone_while_an_ep_is_made(ctx: &Ctx) {
+fn threads_freed_zone_is_not_used_by_a_concurrently_created_ep(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_DEFAULT_FLAG);
     for _ in 0..60 {
@@ -283,7 +286,7 @@ fn threads_free_a_zone_while_an_ep_is_made(ctx: &Ctx) {
     }
 }
 
-fn threads_free_an_evd_while_an_ep_is_made(ctx: &Ctx) {
+fn threads_freed_evd_is_not_used_by_a_concurrently_created_ep(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     for _ in 0..60 {
@@ -298,7 +301,7 @@ fn threads_free_an_evd_while_an_ep_is_made(ctx: &Ctx) {
     }
 }
 
-fn threads_resize_while_others_post_and_dequeue(ctx: &Ctx) {
+fn threads_resizing_an_evd_lose_no_event(ctx: &Ctx) {
     const EVENTS: usize = 2000;
     let ia = ctx.ia();
     let evd = ia.evd(64, DAT_EVD_SOFTWARE_FLAG);
@@ -334,7 +337,7 @@ fn threads_resize_while_others_post_and_dequeue(ctx: &Ctx) {
     expect_nothing(ia.errors());
 }
 
-fn threads_register_overlapping_memory(ctx: &Ctx) {
+fn threads_registering_overlapping_memory_succeed(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let buffer = Buffer::new(1 << 16);
@@ -352,7 +355,7 @@ fn threads_register_overlapping_memory(ctx: &Ctx) {
     });
 }
 
-fn threads_modify_an_ep_from_both_sides(ctx: &Ctx) {
+fn threads_modifying_one_ep_keep_its_references_correct(ctx: &Ctx) {
     let ia = ctx.ia();
     let zones = [ia.pz(), ia.pz()];
     let conn = Conn::on(&ia);

@@ -12,20 +12,20 @@ use super::{kind_in, run_threads};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/events 11": threads_post_sends_to_one_ep => pair(client_two_posters, server_takes_two_orders).limit(40),
-        "spec/events 11": threads_post_receives_to_one_ep => pair(client_sends_numbers, server_posts_from_three).limit(40),
-        "spec/events 11": threads_post_take_and_receive_in_parallel => pair(each_three_parties, each_three_parties).limit(40),
-        "spec/events 11": threads_post_all_kinds_of_requests_to_one_ep => pair(client_all_requests, server_exports_memory).limit(40),
-        "spec/events 11": threads_post_to_eps_of_their_own => pair(client_four_senders, server_four_receivers).limit(40),
-        "spec/events 11": threads_post_to_one_shared_receive_queue
-            => local(threads_post_to_one_shared_receive_queue).needs(Need::Srq).limit(40),
-        "spec/events 11": threads_post_while_another_disconnects
-            => local(threads_post_while_another_disconnects).limit(40),
-        "spec/events 11": threads_post_receives_while_another_resets
-            => local(threads_post_receives_while_another_resets).limit(40),
+        "spec/events 11": threads_posting_sends_to_one_ep_keep_the_order_of_each_thread => pair(client_two_posters, server_takes_two_orders).limit(40),
+        "spec/events 11": threads_posting_receives_to_one_ep_get_messages_in_order => pair(client_sends_numbers, server_posts_from_three).limit(40),
+        "spec/events 11": threads_posting_and_dequeuing_in_parallel_complete_in_order => pair(each_three_parties, each_three_parties).limit(40),
+        "spec/events 11": threads_posting_all_kinds_of_requests_to_one_ep_succeed => pair(client_all_requests, server_exports_memory).limit(40),
+        "spec/events 11": threads_posting_to_separate_eps_succeed => pair(client_four_senders, server_four_receivers).limit(40),
+        "spec/events 11": threads_posting_to_one_shared_receive_queue_lose_no_receive
+            => local(threads_posting_to_one_shared_receive_queue_lose_no_receive).needs(Need::Srq).limit(40),
+        "spec/events 11": threads_posting_during_a_disconnect_complete_each_post_once
+            => local(threads_posting_during_a_disconnect_complete_each_post_once).limit(40),
+        "spec/events 11": threads_posting_receives_during_resets_complete_none_twice
+            => local(threads_posting_receives_during_resets_complete_none_twice).limit(40),
         "spec/events 1.1": threads_dequeue_each_completion_once => pair(client_sends_numbers, server_dequeues_in_four).limit(40),
-        "spec/events 11": threads_free_memory_under_transfers => local(threads_free_memory_under_transfers).limit(40),
-        "spec/events 11": threads_bind_windows_to_one_ep => pair(client_binds, server_stays).needs(Need::Rmr).limit(40),
+        "spec/events 11": threads_freeing_memory_make_later_writes_fail => local(threads_freeing_memory_make_later_writes_fail).limit(40),
+        "spec/events 11": threads_binding_windows_on_one_ep_get_distinct_contexts => pair(client_binds, server_stays).needs(Need::Rmr).limit(40),
     ]
 }
 
@@ -258,7 +258,7 @@ fn server_four_receivers(ctx: &Ctx) {
 }
 
 /// Two threads post receives, one thread sends, and one dequeues completions.
-fn threads_post_to_one_shared_receive_queue(ctx: &Ctx) {
+fn threads_posting_to_one_shared_receive_queue_lose_no_receive(ctx: &Ctx) {
     let ia = ctx.ia();
     let (pz, requests) = (ia.pz(), ia.evd(8, DAT_EVD_CR_FLAG));
     let (recv, events) = (ia.evd(64, DAT_EVD_DTO_FLAG), ia.evd(8, DAT_EVD_CONNECTION_FLAG));
@@ -303,7 +303,7 @@ fn threads_post_to_one_shared_receive_queue(ctx: &Ctx) {
 }
 
 /// Every accepted post completes exactly once, whenever the disconnect happens.
-fn threads_post_while_another_disconnects(ctx: &Ctx) {
+fn threads_posting_during_a_disconnect_complete_each_post_once(ctx: &Ctx) {
     let ia = ctx.ia();
     for _ in 0..15 {
         let (client, server) = ctx.loopback_with(&ia, &deep());
@@ -342,7 +342,7 @@ fn threads_post_while_another_disconnects(ctx: &Ctx) {
     }
 }
 
-fn threads_post_receives_while_another_resets(ctx: &Ctx) {
+fn threads_posting_receives_during_resets_complete_none_twice(ctx: &Ctx) {
     let (client, server) = ctx.loopback_with(&ctx.ia(), &deep());
     client.disconnect();
     server.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
@@ -393,7 +393,7 @@ fn server_dequeues_in_four(ctx: &Ctx) {
 }
 
 /// Registrations are created and freed during writes into them. Each write succeeds or is refused.
-fn threads_free_memory_under_transfers(ctx: &Ctx) {
+fn threads_freeing_memory_make_later_writes_fail(ctx: &Ctx) {
     let ia = ctx.ia();
     let outcomes = [DAT_DTO_SUCCESS, DAT_DTO_ERR_REMOTE_ACCESS, DAT_DTO_ERR_FLUSHED];
     for _ in 0..15 {

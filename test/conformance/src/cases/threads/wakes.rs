@@ -15,21 +15,21 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 2.7": threads_wake_each_other_over_cnos,
         "spec/events 3.5": threads_many_waiters_on_one_cno_lose_no_wake_up,
         "spec/events 3.6": threads_many_evds_on_one_cno_lose_no_event,
-        "spec/events 2.3": threads_move_an_evd_to_another_cno_under_arrivals
-            => local(threads_move_an_evd_to_another_cno_under_arrivals).limit(40),
-        "spec/events 2.4": threads_enable_and_disable_under_arrivals
-            => local(threads_enable_and_disable_under_arrivals).limit(40),
-        "spec/events 2.3": threads_detach_and_attach_under_arrivals => local(threads_detach_and_attach_under_arrivals).limit(40),
-        "spec/events 2.9": threads_make_unwaitable_under_waits,
-        "spec/events 1.5": threads_wait_directly_and_over_a_cno,
+        "spec/events 2.3": threads_moving_an_evd_to_another_cno_lose_no_wake_up
+            => local(threads_moving_an_evd_to_another_cno_lose_no_wake_up).limit(40),
+        "spec/events 2.4": threads_enabling_and_disabling_an_evd_lose_no_wake_up
+            => local(threads_enabling_and_disabling_an_evd_lose_no_wake_up).limit(40),
+        "spec/events 2.3": threads_detaching_and_attaching_an_evd_lose_no_wake_up => local(threads_detaching_and_attaching_an_evd_lose_no_wake_up).limit(40),
+        "spec/events 2.9": threads_setting_unwaitable_under_waits_end_each_wait,
+        "spec/events 1.5": threads_waiting_on_an_evd_and_its_cno_lose_no_event,
         "spec/events 3.6": threads_agent_that_rearms_itself_misses_no_event,
         "spec/events 3.6": threads_agent_dequeues_each_event_once,
         "spec/events 3.6": threads_agent_posting_to_another_evd_loses_no_event,
-        "spec/events 3.2": threads_change_agents_under_arrivals,
+        "spec/events 3.2": threads_replacing_agents_call_an_agent_once_per_arming,
         "spec/events 3.6": threads_agent_is_called_for_completions => pair(client_sends_one_by_one, server_takes_in_an_agent).limit(40),
-        "spec/events 3.4": threads_free_a_cno_under_a_waiter,
-        "spec/events 2.5": threads_interrupt_waits_under_arrivals => local(threads_interrupt_waits_under_arrivals).limit(40),
-        "spec/consumers 15": threads_cancel_waits_under_arrivals => local(threads_cancel_waits_under_arrivals).limit(40),
+        "spec/events 3.4": threads_freeing_a_cno_under_a_waiter_are_refused,
+        "spec/events 2.5": threads_interrupting_waits_lose_no_event => local(threads_interrupting_waits_lose_no_event).limit(40),
+        "spec/consumers 15": threads_cancelling_waits_lose_no_event => local(threads_cancelling_waits_lose_no_event).limit(40),
     ]
 }
 
@@ -121,7 +121,7 @@ fn threads_many_evds_on_one_cno_lose_no_event(ctx: &Ctx) {
         while next.iter().sum::<usize>() < 4 * EVENTS_PER_EVD {
             let evd = wait_on(&cno);
             let at = evds.iter().position(|one| one.h() == evd).expect("the CNO names an EVD of this case");
-            // Takes one event per wake-up, like some programs do.
+            // Dequeues one event per wake-up, as some programs do.
             let event = dequeue(evd).expect("an EVD returned by a CNO wait holds an event");
             assert_eq!(event.software().addr(), next[at]);
             next[at] += 1;
@@ -130,7 +130,7 @@ fn threads_many_evds_on_one_cno_lose_no_event(ctx: &Ctx) {
 }
 
 /// After the change, the next event wakes the waiter of the new CNO.
-fn threads_move_an_evd_to_another_cno_under_arrivals(ctx: &Ctx) {
+fn threads_moving_an_evd_to_another_cno_lose_no_wake_up(ctx: &Ctx) {
     let ia = ctx.ia();
     let cnos = [ia.cno(), ia.cno()];
     let evd = ia.evd_on(&cnos[1], 8, DAT_EVD_SOFTWARE_FLAG);
@@ -176,7 +176,7 @@ fn wakes_after_changes(cno: &Cno, evd: &Evd, change: impl Fn() + Sync) {
     assert_eq!(drain(evd.h()).len(), 11);
 }
 
-fn threads_enable_and_disable_under_arrivals(ctx: &Ctx) {
+fn threads_enabling_and_disabling_an_evd_lose_no_wake_up(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = ia.evd_on(&cno, 64, DAT_EVD_SOFTWARE_FLAG);
@@ -189,7 +189,7 @@ fn threads_enable_and_disable_under_arrivals(ctx: &Ctx) {
     }
 }
 
-fn threads_detach_and_attach_under_arrivals(ctx: &Ctx) {
+fn threads_detaching_and_attaching_an_evd_lose_no_wake_up(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = ia.evd_on(&cno, 64, DAT_EVD_SOFTWARE_FLAG);
@@ -203,7 +203,7 @@ fn threads_detach_and_attach_under_arrivals(ctx: &Ctx) {
     }
 }
 
-fn threads_make_unwaitable_under_waits(ctx: &Ctx) {
+fn threads_setting_unwaitable_under_waits_end_each_wait(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(64, DAT_EVD_SOFTWARE_FLAG);
     let is_done = AtomicBool::new(false);
@@ -233,7 +233,7 @@ fn threads_make_unwaitable_under_waits(ctx: &Ctx) {
 }
 
 /// One thread waits on the EVD, another on its CNO. Together the threads dequeue all events.
-fn threads_wait_directly_and_over_a_cno(ctx: &Ctx) {
+fn threads_waiting_on_an_evd_and_its_cno_lose_no_event(ctx: &Ctx) {
     const EVENTS: usize = 1000;
     let ia = ctx.ia();
     let cno = ia.cno();
@@ -268,7 +268,7 @@ fn threads_agent_that_rearms_itself_misses_no_event(ctx: &Ctx) {
     let cno = ia.cno();
     let evd = ia.evd_on(&cno, 64, DAT_EVD_SOFTWARE_FLAG);
     let calls = Arc::new(AtomicUsize::new(0));
-    arm_for_ever(Handle::of(cno.h()), calls.clone());
+    arm_again_after_each_call(Handle::of(cno.h()), calls.clone());
     run_threads(3, |thread| {
         for number in 0..20 {
             if thread < 2 {
@@ -291,9 +291,9 @@ fn threads_agent_that_rearms_itself_misses_no_event(ctx: &Ctx) {
     ok(dat_cno_modify_agent(cno.h(), NO_AGENT));
 }
 
-fn arm_for_ever(cno: Handle, calls: Arc<AtomicUsize>) {
+fn arm_again_after_each_call(cno: Handle, calls: Arc<AtomicUsize>) {
     let again = agent(move |_| {
-        arm_for_ever(cno, calls.clone());
+        arm_again_after_each_call(cno, calls.clone());
         calls.fetch_add(1, Ordering::AcqRel);
     });
     ok(dat_cno_modify_agent(cno.h(), again));
@@ -343,7 +343,7 @@ fn threads_agent_posting_to_another_evd_loses_no_event(ctx: &Ctx) {
     }
 }
 
-fn threads_change_agents_under_arrivals(ctx: &Ctx) {
+fn threads_replacing_agents_call_an_agent_once_per_arming(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = ia.evd_on(&cno, 256, DAT_EVD_SOFTWARE_FLAG);
@@ -360,7 +360,7 @@ fn threads_change_agents_under_arrivals(ctx: &Ctx) {
         }),
     });
     assert!(noted.all().iter().all(|named| *named == evd.h()), "the agent was called for another EVD");
-    assert!(noted.count() <= 100, "the agent was called more than once per event");
+    assert!(noted.count() <= 100, "the agent was called more than once per arming");
 }
 
 fn client_sends_one_by_one(ctx: &Ctx) {
@@ -400,7 +400,7 @@ fn server_takes_in_an_agent(ctx: &Ctx) {
     conn.ep.free();
 }
 
-/// Takes the completed receives, and posts one receive for each.
+/// Dequeues the completed receives, and posts one receive for each.
 fn take_and_post(evd: Handle, ep: Handle, taken: &Mutex<u64>) {
     let mut taken = taken.lock().expect("no thread has panicked");
     while let Some(event) = dequeue(evd.h()) {
@@ -414,7 +414,7 @@ fn take_and_post(evd: Handle, ep: Handle, taken: &Mutex<u64>) {
     }
 }
 
-fn threads_free_a_cno_under_a_waiter(ctx: &Ctx) {
+fn threads_freeing_a_cno_under_a_waiter_are_refused(ctx: &Ctx) {
     let ia = ctx.ia();
     for _ in 0..50 {
         let cno = ia.cno();
@@ -428,7 +428,7 @@ fn threads_free_a_cno_under_a_waiter(ctx: &Ctx) {
     }
 }
 
-fn threads_interrupt_waits_under_arrivals(ctx: &Ctx) {
+fn threads_interrupting_waits_lose_no_event(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(64, DAT_EVD_SOFTWARE_FLAG);
     for round in 0..40 {
@@ -442,7 +442,7 @@ fn threads_interrupt_waits_under_arrivals(ctx: &Ctx) {
     }
 }
 
-fn threads_cancel_waits_under_arrivals(ctx: &Ctx) {
+fn threads_cancelling_waits_lose_no_event(ctx: &Ctx) {
     let ia = ctx.ia();
     for round in 0..40 {
         let evd = ia.evd(64, DAT_EVD_SOFTWARE_FLAG);
