@@ -13,20 +13,20 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 4.1": v2_cmp_and_swap_replaces_an_equal_value => pair(client_swap, server_be_changed),
         "spec/events 4.1": v2_atomics_of_two_processes_are_atomic => pair(client_take_tickets, server_sell_tickets).limit(40),
         "spec/events 4.1": v2_fence_waits_for_atomics => pair(client_add_and_write, server_be_changed),
-        "spec/events 4.3": v2_suppressed_atomics_complete_silently => pair(client_add_silently, server_be_changed),
-        "spec/endpoints 4.2": v2_kill_of_the_initiator_leaves_whole_atomics => pair(client_die_adding, server_count_adds).only_two(),
-        "spec/endpoints 4.2": v2_kill_of_the_target_ends_atomics => pair(client_lose_target, server_die_as_target).only_two(),
+        "spec/events 4.3": v2_suppressed_atomics_complete_without_events => pair(client_add_silently, server_be_changed),
+        "spec/endpoints 4.2": v2_kill_of_the_initiator_leaves_no_partial_atomic => pair(client_die_adding, server_count_adds).only_two(),
+        "spec/endpoints 4.2": v2_kill_of_the_target_fails_outstanding_atomics => pair(client_lose_target, server_die_as_target).only_two(),
     ];
-    for wrong in Wrong::ALL {
-        let body = move |ctx: &Ctx| be_denied(ctx, wrong);
-        let case = pair(body, move |ctx| deny(ctx, wrong));
-        cases.push(case.named(format!("v2_atomics_are_denied_{}", wrong.word())).proves("spec/events 4.5"));
+    for denied in DeniedAccess::ALL {
+        let body = move |ctx: &Ctx| be_denied(ctx, denied);
+        let case = pair(body, move |ctx| deny(ctx, denied));
+        cases.push(case.named(format!("v2_atomics_are_denied_{}", denied.word())).proves("spec/events 4.5"));
     }
     cases
 }
 
 /// Ends the case as unsupported unless the adapter has both operations.
-fn have(ctx: &Ctx) {
+fn needs_both_atomics(ctx: &Ctx) {
     needs(ctx, Feature::FetchAdd);
     needs(ctx, Feature::CompareSwap);
 }
@@ -48,12 +48,12 @@ fn post(
     (target, at): (DAT_RMR_TRIPLET, u64),
     flags: u32,
 ) {
-    let (segment, target) = (piece(back, place, WORD), remote(target, at, WORD as u32));
+    let (segment, target) = (local_segment(back, place, WORD), remote(target, at, WORD as u32));
     ok(added::post_extended(conn.ep.h(), operation, &segment, cookie, &target, flags));
 }
 
 fn client_add(ctx: &Ctx) {
-    have(ctx);
+    needs_both_atomics(ctx);
     let conn = ctx.connect();
     let (target, back) = (ctx.receive_target(), conn.memory(WORD));
     let mut value = 0_u64;
@@ -70,7 +70,7 @@ fn client_add(ctx: &Ctx) {
 }
 
 fn client_swap(ctx: &Ctx) {
-    have(ctx);
+    needs_both_atomics(ctx);
     let conn = ctx.connect();
     let (target, back) = (ctx.receive_target(), conn.memory(WORD));
     let swaps = [(0, 7, 0), (0, 8, 7), (7, u64::MAX, 7), (u64::MAX, 3, u64::MAX), (3, 3, 3)];
@@ -83,7 +83,7 @@ fn client_swap(ctx: &Ctx) {
 
 /// Exports three 64-bit words; the peer changes the second.
 fn server_be_changed(ctx: &Ctx) {
-    have(ctx);
+    needs_both_atomics(ctx);
     let conn = ctx.connect();
     let memory = conn.ia.memory_with(&conn.pz, 3 * WORD, ATOMIC);
     ctx.send_target(memory.target(0, 3 * WORD));
@@ -106,9 +106,9 @@ fn contend(conn: &Conn, target: DAT_RMR_TRIPLET) -> u64 {
         loop {
             let swap = Extended::CompareSwap { compare: seen, swap: seen + 1 };
             let found = execute(conn, swap, &back, target, 8);
-            let is_mine = found == seen;
-            seen = if is_mine { seen + 1 } else { found };
-            if is_mine {
+            let is_swapped = found == seen;
+            seen = if is_swapped { seen + 1 } else { found };
+            if is_swapped {
                 break;
             }
         }
@@ -117,7 +117,7 @@ fn contend(conn: &Conn, target: DAT_RMR_TRIPLET) -> u64 {
 }
 
 fn client_take_tickets(ctx: &Ctx) {
-    have(ctx);
+    needs_both_atomics(ctx);
     let conn = ctx.connect();
     let target = ctx.receive_target();
     ctx.meet();
@@ -127,7 +127,7 @@ fn client_take_tickets(ctx: &Ctx) {
 
 /// Runs the same increments as the peer on the local memory, over a connection to itself.
 fn server_sell_tickets(ctx: &Ctx) {
-    have(ctx);
+    needs_both_atomics(ctx);
     let conn = ctx.connect();
     let (own, other) = ctx.loopback_with(&conn.ia, &Setup { qual: 1, ..Setup::default() });
     let memory = conn.ia.memory_with(&conn.pz, 2 * WORD, ATOMIC);
@@ -144,7 +144,7 @@ fn server_sell_tickets(ctx: &Ctx) {
 
 /// A fenced write starts after the preceding atomic operation has completed, so it sends the former value.
 fn client_add_and_write(ctx: &Ctx) {
-    have(ctx);
+    needs_both_atomics(ctx);
     let conn = ctx.connect();
     let (target, back) = (ctx.receive_target(), conn.memory(WORD));
     back.fill(0xFF);
@@ -162,7 +162,7 @@ fn client_add_and_write(ctx: &Ctx) {
 }
 
 fn client_add_silently(ctx: &Ctx) {
-    have(ctx);
+    needs_both_atomics(ctx);
     let conn = ctx.connect();
     let (target, back) = (ctx.receive_target(), conn.memory(16 * WORD));
     for n in 0..12 {
@@ -181,10 +181,10 @@ fn client_add_silently(ctx: &Ctx) {
 
 /// Number of atomic operations that have completed when the initiator dies; further operations may be in flight.
 const COMPLETE: u64 = 20;
-const ON_THE_WAY: u64 = 8;
+const IN_FLIGHT: u64 = 8;
 
 fn client_die_adding(ctx: &Ctx) {
-    have(ctx);
+    needs_both_atomics(ctx);
     let conn = ctx.connect();
     let (target, back) = (ctx.receive_target(), conn.memory(WORD));
     // A partial addition would change only some of the bytes.
@@ -192,14 +192,14 @@ fn client_die_adding(ctx: &Ctx) {
     for n in 0..COMPLETE {
         assert_eq!(execute(&conn, Extended::FetchAdd { add }, &back, target, 0), n * add);
     }
-    for n in 0..ON_THE_WAY {
+    for n in 0..IN_FLIGHT {
         post(&conn, Extended::FetchAdd { add }, n, (&back, 0), (target, 0), 0);
     }
     ctx.die();
 }
 
 fn server_count_adds(ctx: &Ctx) {
-    have(ctx);
+    needs_both_atomics(ctx);
     let conn = ctx.connect();
     let memory = conn.ia.memory_with(&conn.pz, WORD, ATOMIC);
     post_empty_recv(&conn, 1);
@@ -209,7 +209,7 @@ fn server_count_adds(ctx: &Ctx) {
     let sum = number(&memory, 0);
     let times = sum / 0x0101_0101_0101_0101;
     assert_eq!(sum, times * 0x0101_0101_0101_0101, "an addition was not atomic");
-    assert!((COMPLETE..=COMPLETE + ON_THE_WAY).contains(&times), "the memory shows {times} additions");
+    assert!((COMPLETE..=COMPLETE + IN_FLIGHT).contains(&times), "the memory shows {times} additions");
     // The peer has exited: only this process accesses the memory, and the adapter still works.
     let (own, other) = ctx.loopback_with(&conn.ia, &Setup { qual: 1, ..Setup::default() });
     let (lmr, target) = register_again(&other.ia, &other.pz, &memory, ATOMIC);
@@ -219,7 +219,7 @@ fn server_count_adds(ctx: &Ctx) {
 }
 
 fn client_lose_target(ctx: &Ctx) {
-    have(ctx);
+    needs_both_atomics(ctx);
     let conn = ctx.connect();
     let (target, back) = (ctx.receive_target(), conn.memory(WORD));
     let operation = Extended::FetchAdd { add: 1 };
@@ -227,9 +227,9 @@ fn client_lose_target(ctx: &Ctx) {
         assert_eq!(execute(&conn, operation, &back, target, 0), n);
     }
     ctx.meet();
-    (0..ON_THE_WAY).for_each(|n| post(&conn, operation, n, (&back, 0), (target, 0), 0));
+    (0..IN_FLIGHT).for_each(|n| post(&conn, operation, n, (&back, 0), (target, 0), 0));
     let mut has_failed = false;
-    for n in 0..ON_THE_WAY {
+    for n in 0..IN_FLIGHT {
         let came = done(&conn.request);
         assert_eq!(
             (came.number, came.cookie),
@@ -244,7 +244,7 @@ fn client_lose_target(ctx: &Ctx) {
 }
 
 fn server_die_as_target(ctx: &Ctx) {
-    have(ctx);
+    needs_both_atomics(ctx);
     let conn = ctx.connect();
     let memory = conn.ia.memory_with(&conn.pz, WORD, ATOMIC);
     ctx.send_target(memory.target(0, WORD));
@@ -254,7 +254,7 @@ fn server_die_as_target(ctx: &Ctx) {
 
 /// An access that the target does not allow.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Wrong {
+enum DeniedAccess {
     Key,
     Behind,
     Before,
@@ -265,43 +265,43 @@ enum Wrong {
     Freed,
 }
 
-impl Wrong {
-    const ALL: [Wrong; 8] = [
-        Wrong::Key,
-        Wrong::Behind,
-        Wrong::Before,
-        Wrong::Wrapped,
-        Wrong::OnlyRead,
-        Wrong::OnlyWrite,
-        Wrong::OtherZone,
-        Wrong::Freed,
+impl DeniedAccess {
+    const ALL: [DeniedAccess; 8] = [
+        DeniedAccess::Key,
+        DeniedAccess::Behind,
+        DeniedAccess::Before,
+        DeniedAccess::Wrapped,
+        DeniedAccess::OnlyRead,
+        DeniedAccess::OnlyWrite,
+        DeniedAccess::OtherZone,
+        DeniedAccess::Freed,
     ];
 
     fn word(self) -> &'static str {
         match self {
-            Wrong::Key => "with_an_unknown_context",
-            Wrong::Behind => "behind_the_memory",
-            Wrong::Before => "before_the_memory",
-            Wrong::Wrapped => "at_the_end_of_the_address_space",
-            Wrong::OnlyRead => "on_memory_to_read",
-            Wrong::OnlyWrite => "on_memory_to_write",
-            Wrong::OtherZone => "in_another_zone",
-            Wrong::Freed => "on_freed_memory",
+            DeniedAccess::Key => "with_an_unknown_context",
+            DeniedAccess::Behind => "behind_the_memory",
+            DeniedAccess::Before => "before_the_memory",
+            DeniedAccess::Wrapped => "at_the_end_of_the_address_space",
+            DeniedAccess::OnlyRead => "on_remote_read_only_memory",
+            DeniedAccess::OnlyWrite => "on_remote_write_only_memory",
+            DeniedAccess::OtherZone => "in_another_zone",
+            DeniedAccess::Freed => "on_freed_memory",
         }
     }
 }
 
-fn be_denied(ctx: &Ctx, wrong: Wrong) {
-    have(ctx);
+fn be_denied(ctx: &Ctx, denied: DeniedAccess) {
+    needs_both_atomics(ctx);
     let conn = ctx.connect();
     let (mut target, back) = (ctx.receive_target(), conn.memory(WORD));
     back.fill(0x55);
     let mut at = 8;
-    match wrong {
-        Wrong::Key => target.rmr_context ^= 1,
-        Wrong::Behind => at = 24,
-        Wrong::Before => at = 0u64.wrapping_sub(8),
-        Wrong::Wrapped => at = 0u64.wrapping_sub(8).wrapping_sub(target.target_address),
+    match denied {
+        DeniedAccess::Key => target.rmr_context ^= 1,
+        DeniedAccess::Behind => at = 24,
+        DeniedAccess::Before => at = 0u64.wrapping_sub(8),
+        DeniedAccess::Wrapped => at = 0u64.wrapping_sub(8).wrapping_sub(target.target_address),
         _ => {}
     }
     let operation = Extended::CompareSwap { compare: 0, swap: 1 };
@@ -312,21 +312,21 @@ fn be_denied(ctx: &Ctx, wrong: Wrong) {
     ctx.meet();
 }
 
-fn deny(ctx: &Ctx, wrong: Wrong) {
-    have(ctx);
+fn deny(ctx: &Ctx, denied: DeniedAccess) {
+    needs_both_atomics(ctx);
     let conn = ctx.connect();
     let other = conn.ia.pz();
     let read = DAT_MEM_PRIV_LOCAL_READ_FLAG | DAT_MEM_PRIV_LOCAL_WRITE_FLAG;
-    let (pz, privileges) = match wrong {
-        Wrong::OnlyRead => (&conn.pz, read | DAT_MEM_PRIV_REMOTE_READ_FLAG),
-        Wrong::OnlyWrite => (&conn.pz, read | DAT_MEM_PRIV_REMOTE_WRITE_FLAG),
-        Wrong::OtherZone => (&other, ATOMIC),
+    let (pz, privileges) = match denied {
+        DeniedAccess::OnlyRead => (&conn.pz, read | DAT_MEM_PRIV_REMOTE_READ_FLAG),
+        DeniedAccess::OnlyWrite => (&conn.pz, read | DAT_MEM_PRIV_REMOTE_WRITE_FLAG),
+        DeniedAccess::OtherZone => (&other, ATOMIC),
         _ => (&conn.pz, ATOMIC),
     };
     let whole = conn.memory(4 * WORD);
     let mut memory = conn.ia.memory_with(pz, 3 * WORD, privileges);
     let target = memory.target(0, 3 * WORD);
-    if wrong == Wrong::Freed {
+    if denied == DeniedAccess::Freed {
         memory.deregister();
     }
     ctx.send_target(target);

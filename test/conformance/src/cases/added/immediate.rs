@@ -13,7 +13,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 4.1": v2_write_with_immediate_data_waits_for_a_receive => pair(client_write_early, server_receive_late),
         "spec/events 4.1": v2_immediate_data_arrives_in_the_order_of_posts => pair(client_write_many, server_receive_many),
         "spec/events 4.5": v2_write_with_immediate_data_out_of_bounds_ends_the_connection => pair(client_write_outside, server_keep_receive),
-        "spec/events 4.1": v2_evd_reports_extended_operations,
+        "spec/events 4.1": v2_evd_create_accepts_the_extension_flag,
     ]
 }
 
@@ -40,7 +40,7 @@ fn client_write(ctx: &Ctx) {
     for (n, length) in LENGTHS.into_iter().enumerate() {
         memory.write_pattern(0, length as usize, n as u8);
         ctx.meet();
-        let segment = piece(&memory, 0, length as usize);
+        let segment = local_segment(&memory, 0, length as usize);
         let operation = Extended::WriteImmediate { count: 1, data: !(n as u32) };
         ok(added::post_extended(conn.ep.h(), operation, &segment, n as u64, &remote(target, 0, length), 0));
         expect_request(&conn.request, operation, n as u64, v2::DAT_DTO_SUCCESS, length);
@@ -71,7 +71,7 @@ fn client_write_early(ctx: &Ctx) {
     let target = ctx.receive_target();
     memory.write_pattern(0, 100, 5);
     let operation = Extended::WriteImmediate { count: 1, data: 5 };
-    ok(added::post_extended(conn.ep.h(), operation, &piece(&memory, 0, 100), 1, &remote(target, 0, 100), 0));
+    ok(added::post_extended(conn.ep.h(), operation, &local_segment(&memory, 0, 100), 1, &remote(target, 0, 100), 0));
     ctx.meet();
     expect_request(&conn.request, operation, 1, v2::DAT_DTO_SUCCESS, 100);
     ctx.meet();
@@ -105,7 +105,7 @@ fn client_write_many(ctx: &Ctx) {
             post_empty_send(&conn, n.into());
         } else {
             let operation = Extended::WriteImmediate { count: 1, data: n };
-            let (segment, target) = (piece(&memory, 0, 16), remote(target, 0, 16));
+            let (segment, target) = (local_segment(&memory, 0, 16), remote(target, 0, 16));
             ok(added::post_extended(conn.ep.h(), operation, &segment, n.into(), &target, 0));
         }
     }
@@ -141,11 +141,11 @@ fn client_write_outside(ctx: &Ctx) {
     memory.fill(7);
     let target = ctx.receive_target();
     let operation = Extended::WriteImmediate { count: 1, data: 5 };
-    ok(added::post_extended(conn.ep.h(), operation, &piece(&memory, 0, 100), 1, &remote(target, 1, 100), 0));
+    ok(added::post_extended(conn.ep.h(), operation, &local_segment(&memory, 0, 100), 1, &remote(target, 1, 100), 0));
     expect_request(&conn.request, operation, 1, v2::DAT_DTO_ERR_REMOTE_ACCESS, 0);
     expect_broken(&conn);
     // Requests on a disconnected EP are flushed.
-    ok(added::post_extended(conn.ep.h(), operation, &piece(&memory, 0, 100), 2, &remote(target, 0, 100), 0));
+    ok(added::post_extended(conn.ep.h(), operation, &local_segment(&memory, 0, 100), 2, &remote(target, 0, 100), 0));
     expect_request(&conn.request, operation, 2, v2::DAT_DTO_ERR_FLUSHED, 0);
     ctx.meet();
 }
@@ -164,7 +164,7 @@ fn server_keep_receive(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn v2_evd_reports_extended_operations(ctx: &Ctx) {
+fn v2_evd_create_accepts_the_extension_flag(ctx: &Ctx) {
     let ia = ctx.ia();
     let flags = DAT_EVD_DTO_FLAG | v2::DAT_IB_EVD_EXTENSION_FLAG;
     let evd = ia.evd(8, flags);

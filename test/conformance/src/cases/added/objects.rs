@@ -13,7 +13,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 3.3": v2_function_table_has_81_entries,
         "spec/events 3.6": v2_cno_descriptor_is_readable_while_evds_have_triggered,
         "spec/events 3.6": v2_cno_descriptor_is_readable_after_completions => pair(client_send_later, server_poll_for_it),
-        "spec/registry 11": v2_adapters_are_not_related,
+        "spec/registry 11": v2_adapters_are_reported_as_unrelated,
         "spec/events 9.1": v2_rmr_create_for_ep_succeeds_or_is_refused,
         "spec/events 4.1": v2_read_into_an_rmr_triplet_of_registered_memory_succeeds => pair(client_read_into_rmr, server_be_read),
         "spec/events 4.1": v2_send_with_invalidation_arrives_or_is_refused => pair(client_send_invalidating, server_receive_it),
@@ -47,7 +47,10 @@ fn v2_cno_descriptor_is_readable_while_evds_have_triggered(ctx: &Ctx) {
         assert_eq!(evd, wanted.h());
     }
     assert!(!added::is_readable(fd), "the descriptor is readable although no triggered EVD is left");
-    assert!(dequeue(first.h()).is_some() && added::is_readable(fd), "the second event does not trigger the CNO again");
+    assert!(
+        dequeue(first.h()).is_some() && added::is_readable(fd),
+        "the remaining event does not trigger the CNO again"
+    );
     assert!(dequeue(first.h()).is_some() && dequeue(second.h()).is_some());
     expect(added::cno_trigger(cno.h(), &mut evd), DAT_QUEUE_EMPTY);
     assert!(evd.is_null() && !added::is_readable(fd));
@@ -87,7 +90,7 @@ fn server_poll_for_it(ctx: &Ctx) {
     ok(dat_evd_modify_cno(conn.recv.h(), null_mut()));
 }
 
-fn v2_adapters_are_not_related(ctx: &Ctx) {
+fn v2_adapters_are_reported_as_unrelated(ctx: &Ctx) {
     let ia = ctx.ia();
     let name = ctx.name();
     let mut answer = 9;

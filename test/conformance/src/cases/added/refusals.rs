@@ -14,7 +14,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/registry 9.1": v2_calls_refuse_handles_of_other_kinds,
         "spec/registry 9.1": v2_extended_operations_refuse_any_bad_handle,
-        "spec/registry 9.1": v2_adapter_is_queried_by_its_name,
+        "spec/registry 9.1": v2_adapter_can_be_queried_by_its_name,
         "spec/events 4.1": v2_attributes_name_the_supported_operations => pair(client_post_each, server_be_there),
         "spec/events 4.8": v2_extended_operations_are_refused_in_other_states,
         "spec/events 4.8": v2_extended_operations_refuse_bad_arguments => pair(client_misuse, server_be_there),
@@ -22,7 +22,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 5.1": v2_unreliable_endpoints_are_not_supported,
         "spec/endpoints 5.4": v2_multicast_addresses_are_unreachable,
         "spec/endpoints 9.1": v2_largest_private_data_reaches_the_listener => pair(client_send_largest, server_take_largest),
-        "spec/endpoints 5.4": v2_common_connect_is_refused => pair(client_connect_wrongly, server_be_there),
+        "spec/endpoints 5.4": v2_common_connect_refuses_bad_states_and_arguments => pair(client_connect_wrongly, server_be_there),
     ]
 }
 
@@ -72,7 +72,7 @@ fn v2_extended_operations_refuse_any_bad_handle(ctx: &Ctx) {
 
 /// An adapter opened by a query has the attributes of the opened adapter. Closing the query handle of an adapter in
 /// use is refused.
-fn v2_adapter_is_queried_by_its_name(ctx: &Ctx) {
+fn v2_adapter_can_be_queried_by_its_name(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let expected = added::attributes(conn.ia.h()).0;
     let (code, opened, attr) = added::open_query(&ctx.name());
@@ -102,14 +102,14 @@ fn client_post_each(ctx: &Ctx) {
     let conn = ctx.connect();
     let (memory, target) = (conn.memory(WORD), ctx.receive_target());
     let attr = added::attributes(conn.ia.h()).0;
-    let is_any = OPERATIONS.iter().any(|(feature, _)| names(&conn.ia, *feature));
+    let is_any = OPERATIONS.iter().any(|(feature, _)| has_feature(&conn.ia, *feature));
     let extension = if is_any { v2::DAT_EXTENSION_IB } else { v2::DAT_EXTENSION_NONE };
     assert_eq!(attr.extension_supported, extension);
     assert_eq!(attr.extension_version, if is_any { v2::DAT_IB_EXTENSION_VERSION } else { 0 });
     for (feature, operation) in OPERATIONS {
-        let (segment, target) = (piece(&memory, 0, WORD), remote(target, 0, WORD as u32));
+        let (segment, target) = (local_segment(&memory, 0, WORD), remote(target, 0, WORD as u32));
         let code = added::post_extended(conn.ep.h(), operation, &segment, 1, &target, 0);
-        if names(&conn.ia, feature) {
+        if has_feature(&conn.ia, feature) {
             ok(code);
             expect_request(&conn.request, operation, 1, v2::DAT_DTO_SUCCESS, WORD as u32);
         } else {
@@ -117,7 +117,7 @@ fn client_post_each(ctx: &Ctx) {
         }
     }
     let code = added::ep_post_send_with_invalidate(conn.ep.h(), &mut [], 0, DAT_TRUE, 0);
-    if names(&conn.ia, Feature::Invalidate) {
+    if has_feature(&conn.ia, Feature::Invalidate) {
         ok(code)
     } else {
         expect(code, NOT_SUPPORTED)
@@ -141,11 +141,11 @@ fn v2_extended_operations_are_refused_in_other_states(ctx: &Ctx) {
     let target = remote(memory.target(0, WORD), 0, WORD as u32);
     let check = |wanted: DAT_RETURN| {
         for (feature, operation) in OPERATIONS {
-            let code = added::post_extended(conn.ep.h(), operation, &piece(&memory, 8, WORD), 1, &target, 0);
-            expect(code, if names(&conn.ia, feature) { wanted } else { NOT_SUPPORTED });
+            let code = added::post_extended(conn.ep.h(), operation, &local_segment(&memory, 8, WORD), 1, &target, 0);
+            expect(code, if has_feature(&conn.ia, feature) { wanted } else { NOT_SUPPORTED });
         }
         let code = added::ep_post_send_with_invalidate(conn.ep.h(), &mut [], 0, DAT_TRUE, 7);
-        expect(code, if names(&conn.ia, Feature::Invalidate) { wanted } else { NOT_SUPPORTED });
+        expect(code, if has_feature(&conn.ia, Feature::Invalidate) { wanted } else { NOT_SUPPORTED });
         expect(added::ep_post_send_with_invalidate(conn.ep.h(), &mut [], 0, DAT_FALSE, 7), wanted);
         expect(added::ep_post_rdma_read_to_rmr(conn.ep.h(), &target, 1, &target, 0), wanted);
     };
@@ -160,14 +160,14 @@ fn v2_extended_operations_are_refused_in_other_states(ctx: &Ctx) {
 fn client_misuse(ctx: &Ctx) {
     let conn = ctx.connect();
     let (memory, of_peer) = (conn.memory(2 * WORD), ctx.receive_target());
-    let (good, target) = (piece(&memory, 0, WORD), remote(of_peer, 0, WORD as u32));
+    let (good, target) = (local_segment(&memory, 0, WORD), remote(of_peer, 0, WORD as u32));
     let post = |operation, segment: *const _, target: *const _, flags| {
         added::post_extended(conn.ep.h(), operation, segment, 1, target, flags)
     };
     // Parameter numbers of the local memory, the remote memory and the flags, per call.
     let places = [[3, 5, 6], [4, 6, 7], [3, 5, 7]];
     for ((feature, operation), [of_local, of_remote, of_flags]) in OPERATIONS.into_iter().zip(places) {
-        if !names(&conn.ia, feature) {
+        if !has_feature(&conn.ia, feature) {
             continue;
         }
         expect(post(operation, null(), &target, 0), argument(of_local));
@@ -191,7 +191,7 @@ fn client_misuse(ctx: &Ctx) {
     }
     let ep = conn.ep.h();
     expect(added::ep_post_send_without_list(ep), argument(3));
-    if names(&conn.ia, Feature::Invalidate) {
+    if has_feature(&conn.ia, Feature::Invalidate) {
         let send = |segments: &mut [_], flags| added::ep_post_send_with_invalidate(ep, segments, flags, DAT_TRUE, 1);
         expect(send(&mut [good; 5], 0), argument(2));
         expect(send(&mut [good], 0x8000), argument(5));
@@ -210,12 +210,12 @@ fn target_of(memory: &Memory) -> v2::DAT_RMR_TRIPLET {
     remote(memory.target(0, memory.length()), 0, memory.length() as u32)
 }
 
-/// Fills the EP's request queue with sixteen requests that cannot complete.
+/// Fills the EP's request queue with requests that cannot complete. The queue must hold at least 16.
 fn client_fill_the_queue(ctx: &Ctx) {
     needs(ctx, Feature::Immediate);
     let conn = ctx.connect();
     let (memory, target) = (conn.memory(WORD), ctx.receive_target());
-    let (segment, target) = (piece(&memory, 0, WORD), remote(target, 0, WORD as u32));
+    let (segment, target) = (local_segment(&memory, 0, WORD), remote(target, 0, WORD as u32));
     let full = error(DAT_INSUFFICIENT_RESOURCES, v2::DAT_RESOURCE_MEMORY);
     let mut posted = 0;
     let code = loop {
@@ -226,9 +226,9 @@ fn client_fill_the_queue(ctx: &Ctx) {
         }
     };
     expect(code, full);
-    assert!(posted >= 16, "only {posted} requests fit");
+    assert!(posted >= 16, "only {posted} requests fit, wanted at least 16");
     expect(added::ep_post_send_with_invalidate(conn.ep.h(), &mut [], 0, DAT_FALSE, 0), full);
-    if names(&conn.ia, Feature::FetchAdd) {
+    if has_feature(&conn.ia, Feature::FetchAdd) {
         let add = Extended::FetchAdd { add: 1 };
         expect(added::post_extended(conn.ep.h(), add, &segment, 1, &target, 0), full);
     }

@@ -16,7 +16,7 @@ pub(super) const WORD: usize = 8;
 pub(super) const ATOMIC: DAT_MEM_PRIV_FLAGS = DAT_MEM_PRIV_ALL_FLAG | v2::DAT_IB_MEM_PRIV_REMOTE_ATOMIC;
 
 /// A range of local memory as a triplet.
-pub(super) fn piece(memory: &Memory, at: usize, length: usize) -> v2::DAT_LMR_TRIPLET {
+pub(super) fn local_segment(memory: &Memory, at: usize, length: usize) -> v2::DAT_LMR_TRIPLET {
     let (virtual_address, lmr_context) = (memory.address(at), memory.lmr_context);
     v2::DAT_LMR_TRIPLET { virtual_address, segment_length: length as u32, lmr_context }
 }
@@ -69,7 +69,7 @@ pub(super) enum Feature {
 }
 
 /// Whether the adapter's attributes name the operation.
-pub(super) fn names(ia: &Ia, feature: Feature) -> bool {
+pub(super) fn has_feature(ia: &Ia, feature: Feature) -> bool {
     let attr = ia.provider_attr();
     let wanted = match feature {
         Feature::FetchAdd => v2::DAT_IB_ATTR_FETCH_AND_ADD.to_str(),
@@ -84,7 +84,7 @@ pub(super) fn names(ia: &Ia, feature: Feature) -> bool {
 /// Ends the case as unsupported on an adapter without the operation. Another case checks that the call is then
 /// refused.
 pub(super) fn needs(ctx: &Ctx, feature: Feature) {
-    if !names(&ctx.ia(), feature) {
+    if !has_feature(&ctx.ia(), feature) {
         ctx.unsupported(&format!("{feature:?}"));
     }
 }

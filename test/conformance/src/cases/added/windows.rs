@@ -18,7 +18,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 4.1": v2_read_into_a_bound_rmr_succeeds => pair(client_read_into_bound, server_offer_bytes).needs(Need::Rmr),
         "spec/events 9.2": v2_rmr_of_an_ep_is_accessible_to_its_peer => pair(client_use_rmr_of_ep, server_offer_rmr_of_ep).needs(Need::Rmr),
         "spec/events 9.2": v2_rmr_of_an_ep_is_inaccessible_to_other_peers => pair(client_misuse_rmr_of_ep, server_offer_rmr_of_ep).needs(Need::Rmr),
-        "spec/events 9.1": v2_scope_of_rmrs_is_an_attribute => local(scope).needs(Need::Rmr),
+        "spec/events 9.1": v2_rmr_query_returns_the_scope => local(scope).needs(Need::Rmr),
     ]
 }
 
@@ -49,7 +49,7 @@ fn client_invalidate(ctx: &Ctx) {
     let target = ctx.receive_target();
     memory.fill(1);
     write(&conn, &memory, target, DAT_DTO_SUCCESS);
-    let mut segments = [piece(&memory, 0, 30), piece(&memory, 30, 70)];
+    let mut segments = [local_segment(&memory, 0, 30), local_segment(&memory, 30, 70)];
     let code = added::ep_post_send_with_invalidate(conn.ep.h(), &mut segments, 0, DAT_TRUE, target.rmr_context);
     ok(code);
     let sent = done(&conn.request);
@@ -239,9 +239,16 @@ fn client_use_rmr_of_ep(ctx: &Ctx) {
     conn.post_read(7, memory.segment(0, 64), target);
     expect_dto(conn.request.h(), 7, DAT_DTO_SUCCESS, 64);
     memory.expect_all(0, 64, 6);
-    if names(&conn.ia, Feature::FetchAdd) {
+    if has_feature(&conn.ia, Feature::FetchAdd) {
         let add = added::Extended::FetchAdd { add: 0 };
-        ok(added::post_extended(conn.ep.h(), add, &piece(&memory, 0, WORD), 8, &remote(target, 8, WORD as u32), 0));
+        ok(added::post_extended(
+            conn.ep.h(),
+            add,
+            &local_segment(&memory, 0, WORD),
+            8,
+            &remote(target, 8, WORD as u32),
+            0,
+        ));
         expect_request(&conn.request, add, 8, v2::DAT_DTO_SUCCESS, WORD as u32);
         assert_eq!(number(&memory, 0), 0x0606_0606_0606_0606);
     }

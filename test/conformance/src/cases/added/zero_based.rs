@@ -12,16 +12,16 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/events 8.1": v2_types_of_addresses_are_checked,
+        "spec/events 8.1": v2_lmr_create_checks_the_address_type,
         "spec/events 8.1": v2_peers_address_zero_based_memory_by_offsets => pair(client_use_offsets, server_offer_zero_based),
         "spec/events 8.1": v2_access_beyond_zero_based_memory_is_denied => pair(client_leave, server_keep_inside),
         "spec/events 8.1": v2_local_segments_of_zero_based_memory_are_offsets => pair(client_send_from_zero, server_receive_at_zero),
-        "spec/events 9.2": v2_rmr_may_be_zero_based => pair(client_use_offsets, server_bind_zero_based).needs(Need::Rmr),
+        "spec/events 9.2": v2_zero_based_rmr_is_addressed_by_offsets => pair(client_use_offsets, server_bind_zero_based).needs(Need::Rmr),
     ]
 }
 
 /// A buffer with a zero-based registration.
-struct Zero {
+struct ZeroBased {
     /// Declared before the buffer, so that it is freed first.
     lmr: Lmr,
     buffer: Buffer,
@@ -35,13 +35,13 @@ fn register(ia: &Ia, pz: &Pz, buffer: &Buffer, va_type: v2::DAT_VA_TYPE) -> (DAT
     (code, lmr, of)
 }
 
-impl Zero {
+impl ZeroBased {
     #[track_caller]
     fn new(conn: &Conn, length: usize) -> Self {
         let buffer = Buffer::new(length);
         let (code, lmr, of) = register(&conn.ia, &conn.pz, &buffer, v2::DAT_VA_TYPE_ZB);
         ok(code);
-        Zero { lmr: Lmr::own(lmr), buffer, of }
+        ZeroBased { lmr: Lmr::own(lmr), buffer, of }
     }
 
     fn target(&self, at: u64, length: u64) -> DAT_RMR_TRIPLET {
@@ -59,7 +59,7 @@ fn needs_zero_based(ctx: &Ctx) {
     }
 }
 
-fn v2_types_of_addresses_are_checked(ctx: &Ctx) {
+fn v2_lmr_create_checks_the_address_type(ctx: &Ctx) {
     let ia = ctx.ia();
     let (pz, buffer) = (ia.pz(), Buffer::new(4096));
     let (code, lmr, of) = register(&ia, &pz, &buffer, v2::DAT_VA_TYPE_VA);
@@ -98,9 +98,9 @@ fn client_use_offsets(ctx: &Ctx) {
     conn.post_read(2, memory.segment(0, length), behind);
     expect_dto(conn.request.h(), 2, DAT_DTO_SUCCESS, length as u64);
     memory.expect_pattern(0, length, 4);
-    if names(&conn.ia, Feature::FetchAdd) {
+    if has_feature(&conn.ia, Feature::FetchAdd) {
         let add = Extended::FetchAdd { add: 5 };
-        let (segment, word) = (piece(&memory, 0, WORD), remote(target, 0, WORD as u32));
+        let (segment, word) = (local_segment(&memory, 0, WORD), remote(target, 0, WORD as u32));
         ok(added::post_extended(conn.ep.h(), add, &segment, 3, &word, 0));
         expect_request(&conn.request, add, 3, v2::DAT_DTO_SUCCESS, WORD as u32);
     }
@@ -108,7 +108,7 @@ fn client_use_offsets(ctx: &Ctx) {
 }
 
 fn check_used(conn: &Conn, buffer: &Buffer) {
-    let word = if names(&conn.ia, Feature::FetchAdd) { 5 } else { 0 };
+    let word = if has_feature(&conn.ia, Feature::FetchAdd) { 5 } else { 0 };
     assert_eq!(u64::from_ne_bytes(buffer.take(0, 8).try_into().expect("`take` returns the 8 bytes requested")), word);
     buffer.expect_pattern(8, LENGTH as usize - 8, 4);
 }
@@ -116,7 +116,7 @@ fn check_used(conn: &Conn, buffer: &Buffer) {
 fn server_offer_zero_based(ctx: &Ctx) {
     needs_zero_based(ctx);
     let conn = ctx.connect();
-    let zero = Zero::new(&conn, LENGTH as usize);
+    let zero = ZeroBased::new(&conn, LENGTH as usize);
     ctx.send_target(zero.target(0, LENGTH));
     ctx.meet();
     check_used(&conn, &zero.buffer);
@@ -137,7 +137,7 @@ fn client_leave(ctx: &Ctx) {
 fn server_keep_inside(ctx: &Ctx) {
     needs_zero_based(ctx);
     let conn = ctx.connect();
-    let zero = Zero::new(&conn, 64);
+    let zero = ZeroBased::new(&conn, 64);
     ctx.send_target(zero.target(0, 64));
     expect_over(&conn);
     zero.buffer.expect_all(0, 64, 0);
@@ -147,7 +147,7 @@ fn server_keep_inside(ctx: &Ctx) {
 fn client_send_from_zero(ctx: &Ctx) {
     needs_zero_based(ctx);
     let conn = ctx.connect();
-    let zero = Zero::new(&conn, 20_000);
+    let zero = ZeroBased::new(&conn, 20_000);
     zero.buffer.write_pattern(100, 15_000, 6);
     ctx.meet();
     conn.post_send(1, zero.segment(100, 15_000));
@@ -162,7 +162,7 @@ fn client_send_from_zero(ctx: &Ctx) {
 fn server_receive_at_zero(ctx: &Ctx) {
     needs_zero_based(ctx);
     let conn = ctx.connect();
-    let zero = Zero::new(&conn, 20_000);
+    let zero = ZeroBased::new(&conn, 20_000);
     conn.post_recv(1, zero.segment(5000, 15_000));
     ctx.meet();
     expect_dto(conn.recv.h(), 1, DAT_DTO_SUCCESS, 15_000);
@@ -183,7 +183,7 @@ fn server_receive_at_zero(ctx: &Ctx) {
 fn server_bind_zero_based(ctx: &Ctx) {
     needs_zero_based(ctx);
     let conn = ctx.connect();
-    let zero = Zero::new(&conn, LENGTH as usize + 4096);
+    let zero = ZeroBased::new(&conn, LENGTH as usize + 4096);
     let rmr = conn.pz.rmr();
     let (mut context, lmr_context) = (0, zero.of.lmr_context);
     let length = LENGTH as u32;
@@ -211,7 +211,7 @@ fn server_bind_zero_based(ctx: &Ctx) {
     ctx.meet();
     zero.buffer.expect_all(0, 4096, 0);
     let word = zero.buffer.take(4096, 8);
-    let used = if names(&conn.ia, Feature::FetchAdd) { 5_u64 } else { 0 };
+    let used = if has_feature(&conn.ia, Feature::FetchAdd) { 5_u64 } else { 0 };
     assert_eq!(word, used.to_ne_bytes());
     zero.buffer.expect_pattern(4096 + 8, LENGTH as usize - 8, 4);
     drop((rmr, zero));

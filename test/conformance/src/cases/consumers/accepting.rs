@@ -20,7 +20,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ];
     for size in [4, 32, 36, 48] {
         let case = pair(move |ctx| gives(ctx, size), move |ctx| takes(ctx, size));
-        all.push(case.named(format!("consumers_9_private_data_of_{size}_bytes")).proves("spec/consumers 9"));
+        all.push(case.named(format!("consumers_9_private_data_of_{size}_bytes_arrives")).proves("spec/consumers 9"));
     }
     all
 }

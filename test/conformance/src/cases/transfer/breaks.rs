@@ -9,18 +9,18 @@ use super::faults::{loses, nowhere, sends_into_trouble};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/events 4.6": fault_is_reported_to_the_connection_waiter_only => pair(client_fails_unseen, loses),
-        "spec/events 4.6": fault_of_a_suppressed_request_breaks_too => pair(client_fails_suppressed, loses),
+        "spec/events 4.6": fault_breaks_the_connection_before_its_completion_is_dequeued => pair(client_fails_unseen, loses),
+        "spec/events 4.6": fault_of_a_suppressed_request_breaks_the_connection_and_is_reported => pair(client_fails_suppressed, loses),
         "spec/events 4.6": fault_flushes_both_queues_in_order => pair(client_fails_amid_work, server_loses_amid_work),
         "spec/events 4.6": fault_of_a_receive_flushes_both_queues => pair(sends_into_trouble, server_receives_badly_amid_work),
-        "spec/events 4.6": fault_is_visible_in_the_state_immediately => pair(client_fails_and_looks, loses),
+        "spec/events 4.6": fault_completion_implies_the_disconnected_state => pair(client_fails_and_looks, loses),
         "spec/events 4.6": fault_of_rdma_leaves_the_target_without_completions => pair(client_reaches_wrong, server_loses_without_completions),
         "spec/events 4.8": fault_receive_is_checked_when_it_is_used => pair(sends_into_trouble, server_frees_before_use),
         "spec/events 7": fault_receive_posted_before_its_ep_changed_pz_is_not_filled => pair(client_sends_to_another_pz, server_changes_pz_before_use),
         "spec/events 8.2": fault_free_does_not_disturb_completed_transfers => pair(client_frees_after_completion, server_loses_nothing),
-        "spec/events 4.3": fault_reads_without_a_depth_are_refused => pair(client_reads_without_depth, server_is_read_anyhow),
-        "spec/events 4.3": fault_reads_beyond_the_depth_of_the_target => pair(client_reads_beyond_the_target, server_serves_one_read),
-        "spec/events 4.3": fault_reads_from_a_target_without_depth => pair(client_reads_from_no_depth, server_serves_no_read),
+        "spec/events 4.3": fault_reads_with_depth_zero_are_refused_or_fail => pair(client_reads_without_depth, server_is_read_anyhow),
+        "spec/events 4.3": fault_reads_beyond_the_depth_of_the_target_are_delayed_or_fail => pair(client_reads_beyond_the_target, server_serves_one_read),
+        "spec/events 4.3": fault_reads_from_a_target_of_depth_zero_are_refused_or_fail => pair(client_reads_from_no_depth, server_serves_no_read),
         "spec/events 4.5": fault_killed_peer_fails_all_work => pair(client_outlives, server_dies).only_two(),
     ]
 }
@@ -60,8 +60,8 @@ fn client_fails_amid_work(ctx: &Ctx) {
     let memory = conn.memory(100);
     (1..=3).for_each(|id| conn.post_recv(id, memory.segment(0, 100)));
     ctx.meet();
-    // The peer receives the first two messages. Messages 11 and 12 follow the failed request, before or after the
-    // failure is visible.
+    // The peer receives messages 11 and 12. Messages 14 to 16 follow the failed request 13; they are posted before
+    // or after its failure is visible.
     (11..=12).for_each(|id| conn.post_send(id, memory.segment(0, 100)));
     conn.post_send(13, nowhere());
     (14..=16).for_each(|id| conn.post_send(id, memory.segment(0, 100)));

@@ -7,7 +7,7 @@ use super::ends::*;
 
 /// An error in a local segment of 100 bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Local {
+enum LocalFault {
     Unknown,
     Null,
     Stale,
@@ -19,21 +19,21 @@ enum Local {
     NoWrite,
 }
 
-const LOCAL: [(Local, &str); 9] = [
-    (Local::Unknown, "an_unknown_context"),
-    (Local::Null, "context_0"),
-    (Local::Stale, "a_freed_lmr"),
-    (Local::OtherPz, "another_pz"),
-    (Local::OtherIa, "another_ia"),
-    (Local::Before, "a_byte_before_the_lmr"),
-    (Local::Beyond, "a_byte_beyond_the_lmr"),
-    (Local::Wraps, "a_range_that_wraps"),
-    (Local::NoWrite, "no_right_to_write"),
+const LOCAL_FAULTS: [(LocalFault, &str); 9] = [
+    (LocalFault::Unknown, "an_unknown_context"),
+    (LocalFault::Null, "context_0"),
+    (LocalFault::Stale, "a_freed_lmr"),
+    (LocalFault::OtherPz, "memory_of_another_pz"),
+    (LocalFault::OtherIa, "memory_of_another_ia"),
+    (LocalFault::Before, "a_byte_before_the_lmr"),
+    (LocalFault::Beyond, "a_byte_beyond_the_lmr"),
+    (LocalFault::Wraps, "a_range_that_wraps"),
+    (LocalFault::NoWrite, "no_write_privilege"),
 ];
 
 /// An error in the remote segment of 100 bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Remote {
+enum RemoteFault {
     Unknown,
     Null,
     Stale,
@@ -45,16 +45,16 @@ enum Remote {
     LocalRights,
 }
 
-const REMOTE: [(Remote, &str); 9] = [
-    (Remote::Unknown, "an_unknown_context"),
-    (Remote::Null, "context_0"),
-    (Remote::Stale, "a_freed_lmr"),
-    (Remote::OtherPz, "another_pz"),
-    (Remote::Before, "a_byte_before_the_lmr"),
-    (Remote::Beyond, "a_byte_beyond_the_lmr"),
-    (Remote::Wraps, "a_range_that_wraps"),
-    (Remote::OtherRight, "only_the_other_remote_right"),
-    (Remote::LocalRights, "only_local_rights"),
+const REMOTE_FAULTS: [(RemoteFault, &str); 9] = [
+    (RemoteFault::Unknown, "an_unknown_context"),
+    (RemoteFault::Null, "context_0"),
+    (RemoteFault::Stale, "a_freed_lmr"),
+    (RemoteFault::OtherPz, "memory_of_another_pz"),
+    (RemoteFault::Before, "a_byte_before_the_lmr"),
+    (RemoteFault::Beyond, "a_byte_beyond_the_lmr"),
+    (RemoteFault::Wraps, "a_range_that_wraps"),
+    (RemoteFault::OtherRight, "only_the_other_remote_privilege"),
+    (RemoteFault::LocalRights, "only_local_privileges"),
 ];
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -65,23 +65,28 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 4.5": fault_message_longer_than_a_large_receive_breaks_the_connection => pair(|ctx| sends_too_much(ctx, 300_000), |ctx| takes_too_little(ctx, 299_999)),
         "spec/events 4.5": fault_message_too_long_is_reported_after_shorter_ones => pair(client_sends_fitting_then_not, server_takes_two_then_not),
         "spec/events 4.5": fault_message_too_long_is_reported_when_its_receive_is_posted => pair(client_sends_too_much_early, server_takes_too_little_late),
-        "spec/events 8.1": fault_unmapped_target_memory_is_an_error_of_the_writer => pair(client_writes_to_gone, server_takes_memory_away),
+        "spec/events 8.1": fault_unmapped_target_memory_is_a_remote_access_error => pair(client_writes_to_gone, server_takes_memory_away),
     ];
-    for (fault, words) in LOCAL {
-        let ops = if fault == Local::NoWrite { &[Op::Read, Op::Recv][..] } else { &Op::ALL[..] };
+    for (fault, words) in LOCAL_FAULTS {
+        let ops = if fault == LocalFault::NoWrite { &[Op::Read, Op::Recv][..] } else { &Op::ALL[..] };
         for op in ops.iter().copied() {
             let case = match op {
                 Op::Recv => pair(sends_into_trouble, move |ctx| receives_into(ctx, fault)),
                 _ => pair(move |ctx| requests_from(ctx, op, fault), loses),
             };
             let word = if op == Op::Recv { "receive" } else { op.word() };
-            all.push(case.named(format!("fault_local_{word}_by_{words}")).proves("spec/events 4.5"));
+            all.push(
+                case.named(format!("fault_local_{word}_with_{words}_breaks_the_connection")).proves("spec/events 4.5"),
+            );
         }
     }
-    for (fault, words) in REMOTE {
+    for (fault, words) in REMOTE_FAULTS {
         for op in Op::RDMA {
             let case = pair(move |ctx| is_denied(ctx, op), move |ctx| denies(ctx, op, fault));
-            all.push(case.named(format!("fault_remote_{}_by_{words}", op.word())).proves("spec/events 4.5"));
+            all.push(
+                case.named(format!("fault_remote_{}_with_{words}_breaks_the_connection", op.word()))
+                    .proves("spec/events 4.5"),
+            );
             let slow = pair(
                 move |ctx| {
                     without_kernel_copies();
@@ -92,65 +97,68 @@ pub(crate) fn cases() -> Vec<Case> {
                     denies(ctx, op, fault);
                 },
             );
-            let name = format!("fault_remote_{}_by_{words}_without_kernel_copies", op.word());
+            let name = format!("fault_remote_{}_with_{words}_breaks_the_connection_without_kernel_copies", op.word());
             all.push(slow.only_two().named(name).proves("spec/events 4.5"));
         }
     }
     for op in Op::REQUESTS {
         let case = pair(move |ctx| exceeds_the_adapter(ctx, op), loses);
-        all.push(case.named(format!("fault_{}_longer_than_the_adapter_can", op.word())).proves("spec/events 4.5"));
+        all.push(
+            case.named(format!("fault_{}_longer_than_the_adapters_limit_breaks_the_connection", op.word()))
+                .proves("spec/events 4.5"),
+        );
     }
     all
 }
 
 /// Returns an invalid segment, and the connections and memory to keep alive with it.
 #[track_caller]
-fn bad_segment(ctx: &Ctx, conn: &Conn, fault: Local) -> (DAT_LMR_TRIPLET, Vec<Conn>, Memory) {
+fn bad_segment(ctx: &Ctx, conn: &Conn, fault: LocalFault) -> (DAT_LMR_TRIPLET, Vec<Conn>, Memory) {
     let mut others = Vec::new();
     let mut memory = match fault {
-        Local::OtherPz => {
+        LocalFault::OtherPz => {
             let other = Conn::on(&conn.ia);
             let memory = other.memory(300);
             others.push(other);
             memory
         }
-        Local::OtherIa => {
+        LocalFault::OtherIa => {
             let other = Conn::unconnected(&Ia::open(&ctx.provider, 8), &Setup::default());
             // Not the first registration: the first contexts of two adapters may be equal.
             let memory = (0..5).map(|_| other.memory(300)).next_back().expect("the range is not empty");
             others.push(other);
             memory
         }
-        Local::NoWrite => {
+        LocalFault::NoWrite => {
             conn.ia.memory_with(&conn.pz, 300, DAT_MEM_PRIV_LOCAL_READ_FLAG | DAT_MEM_PRIV_REMOTE_READ_FLAG)
         }
         _ => conn.memory(300),
     };
     let good = memory.segment(100, 100);
     let bad = match fault {
-        Local::Unknown => DAT_LMR_TRIPLET { lmr_context: !memory.lmr_context, ..good },
-        Local::Null => DAT_LMR_TRIPLET { lmr_context: 0, ..good },
-        Local::Stale => {
+        LocalFault::Unknown => DAT_LMR_TRIPLET { lmr_context: !memory.lmr_context, ..good },
+        LocalFault::Null => DAT_LMR_TRIPLET { lmr_context: 0, ..good },
+        LocalFault::Stale => {
             memory.deregister();
             good
         }
-        Local::Before => DAT_LMR_TRIPLET { virtual_address: memory.address(0) - 1, ..good },
-        Local::Beyond => memory.segment(201, 100),
+        LocalFault::Before => DAT_LMR_TRIPLET { virtual_address: memory.address(0) - 1, ..good },
+        LocalFault::Beyond => memory.segment(201, 100),
         // A segment that wraps around the address space. The memory covers only part of the message.
-        Local::Wraps => DAT_LMR_TRIPLET { segment_length: 0u64.wrapping_sub(50), ..memory.segment(250, 0) },
-        Local::OtherPz | Local::OtherIa | Local::NoWrite => good,
+        LocalFault::Wraps => DAT_LMR_TRIPLET { segment_length: 0u64.wrapping_sub(50), ..memory.segment(250, 0) },
+        LocalFault::OtherPz | LocalFault::OtherIa | LocalFault::NoWrite => good,
     };
     (bad, others, memory)
 }
 
-fn requests_from(ctx: &Ctx, op: Op, fault: Local) {
+fn requests_from(ctx: &Ctx, op: Op, fault: LocalFault) {
     let conn = ctx.connect();
     let remote = ctx.receive_target();
     let (bad, others, memory) = bad_segment(ctx, &conn, fault);
     op.post(&conn, 1, &[bad], &remote);
     let data = expect_event(conn.request.h(), SOON).dto();
     // A transport may report the wrapped segment as a length error.
-    let is_length = fault == Local::Wraps && data.status == DAT_DTO_ERR_LOCAL_LENGTH;
+    let is_length = fault == LocalFault::Wraps && data.status == DAT_DTO_ERR_LOCAL_LENGTH;
     check_dto(&data, 1, if is_length { DAT_DTO_ERR_LOCAL_LENGTH } else { DAT_DTO_ERR_LOCAL_PROTECTION }, 0);
     expect_broken(&conn);
     ctx.meet();
@@ -181,7 +189,7 @@ pub(super) fn sends_into_trouble(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn receives_into(ctx: &Ctx, fault: Local) {
+fn receives_into(ctx: &Ctx, fault: LocalFault) {
     let conn = ctx.connect();
     let (bad, others, memory) = bad_segment(ctx, &conn, fault);
     Op::Recv.post(&conn, 2, &[bad], &NOWHERE);
@@ -209,31 +217,31 @@ fn is_denied(ctx: &Ctx, op: Op) {
     ctx.meet();
 }
 
-fn denies(ctx: &Ctx, op: Op, fault: Remote) {
+fn denies(ctx: &Ctx, op: Op, fault: RemoteFault) {
     let conn = ctx.connect();
     let other = Conn::on(&conn.ia);
     let local = DAT_MEM_PRIV_LOCAL_READ_FLAG | DAT_MEM_PRIV_LOCAL_WRITE_FLAG;
     let only = if op == Op::Read { DAT_MEM_PRIV_REMOTE_WRITE_FLAG } else { DAT_MEM_PRIV_REMOTE_READ_FLAG };
     let mut memory = match fault {
-        Remote::OtherPz => other.memory(300),
-        Remote::OtherRight => conn.ia.memory_with(&conn.pz, 300, local | only),
-        Remote::LocalRights => conn.ia.memory_with(&conn.pz, 300, local),
+        RemoteFault::OtherPz => other.memory(300),
+        RemoteFault::OtherRight => conn.ia.memory_with(&conn.pz, 300, local | only),
+        RemoteFault::LocalRights => conn.ia.memory_with(&conn.pz, 300, local),
         _ => conn.memory(300),
     };
     let good = memory.target(100, 100);
     let bad = match fault {
-        Remote::Unknown => DAT_RMR_TRIPLET { rmr_context: !memory.rmr_context, ..good },
-        Remote::Null => DAT_RMR_TRIPLET { rmr_context: 0, ..good },
-        Remote::Stale => {
+        RemoteFault::Unknown => DAT_RMR_TRIPLET { rmr_context: !memory.rmr_context, ..good },
+        RemoteFault::Null => DAT_RMR_TRIPLET { rmr_context: 0, ..good },
+        RemoteFault::Stale => {
             memory.deregister();
             good
         }
-        Remote::Before => DAT_RMR_TRIPLET { target_address: memory.address(0) - 1, ..good },
-        Remote::Beyond => memory.target(201, 100),
-        Remote::Wraps => DAT_RMR_TRIPLET { target_address: u64::MAX - 49, ..good },
+        RemoteFault::Before => DAT_RMR_TRIPLET { target_address: memory.address(0) - 1, ..good },
+        RemoteFault::Beyond => memory.target(201, 100),
+        RemoteFault::Wraps => DAT_RMR_TRIPLET { target_address: u64::MAX - 49, ..good },
         // A local context is not sent to peers, but a peer could guess it.
-        Remote::LocalRights => DAT_RMR_TRIPLET { rmr_context: memory.lmr_context, ..good },
-        Remote::OtherPz | Remote::OtherRight => good,
+        RemoteFault::LocalRights => DAT_RMR_TRIPLET { rmr_context: memory.lmr_context, ..good },
+        RemoteFault::OtherPz | RemoteFault::OtherRight => good,
     };
     ctx.send_target(bad);
     expect_lost(&conn);

@@ -7,23 +7,23 @@ use super::ends::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/events 4.7": flush_by_an_abrupt_disconnect => pair(client_leaves_abruptly, server_is_left),
+        "spec/events 4.7": flush_by_an_abrupt_disconnect_is_in_order => pair(client_leaves_abruptly, server_is_left),
         "spec/events 4.7": flush_has_no_success_after_a_failure => pair(client_leaves_in_the_middle, server_is_left_in_the_middle),
-        "spec/events 4.7": flush_after_a_graceful_disconnect_has_drained => pair(client_leaves_gracefully, server_is_left_gracefully),
+        "spec/events 4.7": flush_of_receives_follows_the_drained_requests_of_a_graceful_disconnect => pair(client_leaves_gracefully, server_is_left_gracefully),
         "spec/events 4.7": flush_waits_for_requests_of_a_graceful_disconnect => pair(client_drains_slowly, server_receives_slowly),
-        "spec/events 4.7": flush_of_receives_by_a_refused_connection => pair(client_is_rejected, server_rejects),
-        "spec/events 4.7": flush_of_receives_by_an_abandoned_connection,
+        "spec/events 4.7": flush_of_receives_by_a_rejected_connect_is_in_order => pair(client_is_rejected, server_rejects),
+        "spec/events 4.7": flush_of_receives_by_an_abandoned_connect_is_in_order,
         "spec/events 4.7": flush_by_reset_keeps_receives_of_an_unconnected_ep => pair(client_resets_then_receives, server_sends_after_reset),
-        "spec/events 4.7": flush_then_reset_then_connect_again => pair(client_connects_again, server_listens_again),
+        "spec/events 4.7": flush_and_reset_permit_another_connect => pair(client_connects_again, server_listens_again),
         "spec/events 4.7": flush_by_ep_free_releases_the_evds => pair(client_frees_its_ep, server_is_left_by_a_freed_ep),
         "spec/events 4.7": flush_events_outlive_their_ep,
-        "spec/events 12.11": flush_by_freeing_everything_with_work_posted,
-        "spec/events 12.19": flush_marker_comes_after_everything_else => pair(client_marks, server_is_marked),
-        "spec/events 4.7": flush_of_markers_as_many_as_the_queue_is_deep,
+        "spec/events 12.11": flush_free_of_all_objects_succeeds_with_posted_receives,
+        "spec/events 12.19": flush_of_a_marker_comes_after_all_posted_work => pair(client_marks, server_is_marked),
+        "spec/events 4.7": flush_of_markers_frees_their_queue_slots,
     ];
     all.extend(Op::ALL.map(|op| {
         let case = local(move |ctx| flushes_a_marker(ctx, op));
-        case.named(format!("flush_of_a_{}_posted_when_disconnected", op.word())).proves("spec/events 4.7")
+        case.named(format!("flush_of_a_{}_posted_while_disconnected_is_reported", op.word())).proves("spec/events 4.7")
     }));
     all
 }
@@ -32,7 +32,7 @@ fn client_leaves_abruptly(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100_000);
     (1..=3).for_each(|id| conn.post_recv(id, memory.segment(0, 100)));
-    // Three requests wait for receives: a short message, a long message, and a write posted after these messages.
+    // A short and a long message wait for receives of the peer. The write is queued behind these messages.
     conn.post_send(11, memory.segment(0, 100));
     conn.post_send(12, memory.segment(0, 100_000));
     conn.post_write(13, memory.segment(0, 100), ctx.receive_target());
@@ -166,7 +166,7 @@ fn server_rejects(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn flush_of_receives_by_an_abandoned_connection(ctx: &Ctx) {
+fn flush_of_receives_by_an_abandoned_connect_is_in_order(ctx: &Ctx) {
     let ia = ctx.ia();
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
     let psp = ia.psp(ctx.qual(0), &requests);
@@ -279,7 +279,7 @@ fn flush_events_outlive_their_ep(ctx: &Ctx) {
     (11..13).for_each(|id| _ = expect_dto(client.request.h(), id, DAT_DTO_SUCCESS, 0));
 }
 
-fn flush_by_freeing_everything_with_work_posted(ctx: &Ctx) {
+fn flush_free_of_all_objects_succeeds_with_posted_receives(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let mut memory = conn.memory(100);
     (1..=16).for_each(|id| conn.post_recv(id, memory.segment(0, 100)));
@@ -300,7 +300,7 @@ fn client_marks(ctx: &Ctx) {
     (11..=15).for_each(|id| conn.post_send(id, memory.segment(0, 100)));
     ctx.meet();
     ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
-    // Takes the disconnect event: after it, markers may be posted.
+    // Dequeues the disconnect event: after it, markers may be posted.
     conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
     post_empty_recv(&conn, 6);
     post_empty_send(&conn, 16);
@@ -343,7 +343,7 @@ fn flushes_a_marker(ctx: &Ctx, op: Op) {
     memory.expect_all(0, 100, 7);
 }
 
-fn flush_of_markers_as_many_as_the_queue_is_deep(ctx: &Ctx) {
+fn flush_of_markers_frees_their_queue_slots(ctx: &Ctx) {
     let conn = ended(ctx);
     for round in 0..5 {
         (0..16).for_each(|id| post_empty_send(&conn, round * 16 + id));

@@ -9,11 +9,11 @@ pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/consumers 5": transfer_with_receives_and_requests_on_one_evd_succeeds => pair(client_echoes_on_one_evd, server_echoed),
         "spec/events 12.5": transfer_into_receives_posted_before_connecting_succeeds => pair(client_connects_then_sends, server_posts_then_listens),
-        "spec/events 12.7": transfer_evd_of_one_holds_all_posted_work => pair(client_sends_sixteen, server_receives_on_a_short_evd),
+        "spec/events 12.7": transfer_evd_of_length_1_queues_all_completions => pair(client_sends_sixteen, server_receives_on_a_short_evd),
         "spec/events 12.8": transfer_zero_sizes_in_attributes_mean_unset => pair(client_moves_with_zeros, server_serves_with_zeros),
-        "spec/events 4.4": transfer_sizes_in_attributes_refuse_nothing => pair(client_moves_beyond_its_sizes, server_serves_beyond),
+        "spec/events 4.4": transfer_may_exceed_the_sizes_in_attributes => pair(client_moves_beyond_its_sizes, server_serves_beyond),
         "spec/events 12.9": transfer_over_an_ep_without_attributes_succeeds => pair(client_moves_by_default, server_serves_by_default),
-        "spec/events 12.26": transfer_contexts_are_32_bits_and_pads_are_not_read => pair(client_moves_with_garbage, server_serves_by_default),
+        "spec/events 12.26": transfer_ignores_the_pad_fields_of_triplets => pair(client_moves_with_garbage, server_serves_by_default),
         "spec/events 4.8": transfer_without_a_request_evd_completes_without_an_event => pair(client_requests_without_evd, server_serves_silent),
         "spec/events 4.8": transfer_without_a_receive_evd_completes_without_an_event => pair(client_sends_to_silence, server_receives_without_evd),
     ]
@@ -28,7 +28,7 @@ fn client_echoes_on_one_evd(ctx: &Ctx) {
     let memory = conn.memory(200);
     conn.post_recv(2, memory.segment(100, 100));
     conn.post_send(1, memory.segment(0, 100));
-    // Takes the events of both streams; their relative order is undefined.
+    // Dequeues the events of both streams; their relative order is undefined.
     let mut ids: Vec<u64> = (0..2)
         .map(|_| {
             let data = expect_event(conn.request.h(), SOON).dto();

@@ -15,8 +15,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 4.3": order_receives_are_filled_in_their_own_order => pair(client_sends_numbers, server_receives_numbers),
         "spec/events 4.3": order_completions_come_in_posting_order => pair(client_requests_mixed, server_serves_mixed),
         "spec/events 4.3": order_reads_complete_in_order => pair(client_reads_mixed, server_serves_mixed_reads),
-        "spec/events 4.3": order_requests_wait_and_receives_do_not => pair(client_waits_with_a_send, server_sends_past_it),
-        "spec/events 4.3": order_write_after_a_read_completes => pair(client_reads_then_writes, server_serves_mixed_reads),
+        "spec/events 4.3": order_waiting_send_does_not_delay_receives => pair(client_waits_with_a_send, server_sends_past_it),
+        "spec/events 4.3": order_read_and_later_write_complete_in_order => pair(client_reads_then_writes, server_serves_mixed_reads),
     ];
     for size in SIZES {
         type Role = fn(&Ctx, usize);
@@ -48,7 +48,7 @@ pub(crate) fn cases() -> Vec<Case> {
     for depth in [1, 2, 4] {
         let client = move |ctx: &Ctx| reads_beyond_its_depth(ctx, depth);
         let case = pair(client, server_serves_mixed_reads)
-            .named(format!("order_reads_beyond_a_depth_of_{depth}_wait_their_turn"));
+            .named(format!("order_reads_beyond_a_depth_of_{depth}_complete_in_order"));
         all.push(case.proves("spec/events 4.3"));
         let slow = pair(
             move |ctx| {
@@ -60,7 +60,7 @@ pub(crate) fn cases() -> Vec<Case> {
                 server_serves_mixed_reads(ctx);
             },
         );
-        let name = format!("order_reads_beyond_a_depth_of_{depth}_without_kernel_copies");
+        let name = format!("order_reads_beyond_a_depth_of_{depth}_complete_in_order_without_kernel_copies");
         all.push(slow.only_two().named(name).proves("spec/events 4.3"));
     }
     all

@@ -9,26 +9,26 @@ use super::ends::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/events 5": transfer_send_arrives => pair(client_sends, server_receives),
-        "spec/consumers 1": transfer_rdma_write_arrives_while_the_target_sleeps => pair(client_writes, server_watches).shares_ia(),
-        "spec/consumers 1": transfer_send_arrives_while_the_receiver_calls_nothing => pair(client_sends_on_word, server_watches_recv),
-        "spec/consumers 1": transfer_rdma_read_is_served_while_the_target_sleeps => pair(client_reads, server_exports_memory),
-        "spec/consumers 3": transfer_write_completion_means_placed => pair(client_writes_then_says, server_frees_on_request),
+        "spec/events 5": transfer_send_delivers_its_bytes => pair(client_sends, server_receives),
+        "spec/consumers 1": transfer_rdma_write_arrives_while_the_target_makes_no_calls => pair(client_writes, server_watches).shares_ia(),
+        "spec/consumers 1": transfer_send_arrives_while_the_receiver_makes_no_calls => pair(client_sends_on_word, server_watches_recv),
+        "spec/consumers 1": transfer_rdma_read_is_served_while_the_target_makes_no_calls => pair(client_reads, server_exports_memory),
+        "spec/consumers 3": transfer_write_completion_implies_placed_bytes => pair(client_writes_then_says, server_frees_on_request),
         "spec/consumers 4": transfer_send_waits_for_its_receive => pair(client_sends_on_word, server_posts_late),
         "spec/consumers 5": transfer_in_both_directions_completes_in_order => pair(each_talks, each_talks),
         "spec/consumers 19": transfer_of_no_segments_and_no_list_succeeds => pair(client_sends_nothing, server_receives_nothing),
-        "spec/events 4.4": transfer_rdma_write_of_no_segments_needs_no_right => pair(client_writes_nothing, server_idles),
-        "spec/events 4.4": transfer_rdma_read_of_no_segments_needs_no_right => pair(client_reads_nothing, server_idles),
+        "spec/events 4.4": transfer_rdma_write_of_no_segments_needs_no_privilege => pair(client_writes_nothing, server_idles),
+        "spec/events 4.4": transfer_rdma_read_of_no_segments_needs_no_privilege => pair(client_reads_nothing, server_idles),
         "spec/events 4.4": transfer_receive_fills_its_segments_from_the_front => pair(client_sends_ten, server_receives_in_four),
         "spec/events 4.4": transfer_into_a_longer_receive_reports_the_message_length => pair(client_sends_ten, server_receives_in_a_page),
         "spec/events 4.2": transfer_cookies_are_returned_unchanged => pair(client_sends_odd_cookies, server_receives_odd_cookies),
         "spec/events 4.2": transfer_buffer_is_free_after_its_completion => pair(client_reuses_its_buffer, server_receives_all_values),
         "spec/events 12.33": transfer_one_buffer_can_be_posted_many_times => pair(client_sends_the_same, server_receives_into_the_same),
-        "spec/events 12.33": transfer_one_buffer_is_read_into_many_times => pair(client_reads_the_same, server_exports_memory),
+        "spec/events 12.33": transfer_one_buffer_can_be_read_into_many_times => pair(client_reads_the_same, server_exports_memory),
         "spec/events 12.4": transfer_sends_from_memory_without_local_read => pair(client_sends_from_write_only, server_receives_ten),
-        "spec/events 12.4": transfer_writes_from_memory_without_any_right => pair(client_writes_from_nothing, server_takes_a_write),
-        "spec/events 12.31": transfer_progresses_by_dequeue_only => pair(client_sends_and_polls, server_receives_and_polls),
-        "spec/events 12.20": transfer_flushed_work_alone_never_breaks => pair(client_flushes_quietly, server_posts_and_is_left),
+        "spec/events 12.4": transfer_writes_from_memory_without_any_privilege => pair(client_writes_from_nothing, server_takes_a_write),
+        "spec/events 12.31": transfer_progresses_when_programs_only_dequeue => pair(client_sends_and_polls, server_receives_and_polls),
+        "spec/events 12.20": transfer_flushed_work_alone_breaks_no_connection => pair(client_flushes_quietly, server_posts_and_is_left),
     ]
 }
 

@@ -9,7 +9,7 @@ use super::ends::*;
 
 /// An error in the parameters of a call.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Wrong {
+enum InvalidPost {
     NullEp,
     OtherKind,
     FreedEp,
@@ -22,33 +22,33 @@ enum Wrong {
     Unsignalled,
 }
 
-const WRONG: [(Wrong, &str); 10] = [
-    (Wrong::NullEp, "a_null_ep"),
-    (Wrong::OtherKind, "a_handle_of_another_kind"),
-    (Wrong::FreedEp, "a_freed_ep"),
-    (Wrong::Negative, "a_negative_count"),
-    (Wrong::OneTooMany, "a_segment_too_many"),
-    (Wrong::NoList, "no_list"),
-    (Wrong::NoRemote, "no_remote_side"),
-    (Wrong::UnknownFlag, "an_unknown_flag"),
-    (Wrong::HighestFlag, "the_highest_flag"),
-    (Wrong::Unsignalled, "an_unsignalled_one_that_the_ep_does_not_allow"),
+const INVALID_POSTS: [(InvalidPost, &str); 10] = [
+    (InvalidPost::NullEp, "a_null_ep"),
+    (InvalidPost::OtherKind, "a_handle_of_another_kind"),
+    (InvalidPost::FreedEp, "a_freed_ep"),
+    (InvalidPost::Negative, "a_negative_count"),
+    (InvalidPost::OneTooMany, "a_segment_too_many"),
+    (InvalidPost::NoList, "a_null_list"),
+    (InvalidPost::NoRemote, "a_null_remote_triplet"),
+    (InvalidPost::UnknownFlag, "an_unknown_flag"),
+    (InvalidPost::HighestFlag, "the_highest_flag"),
+    (InvalidPost::Unsignalled, "an_unsignalled_flag_that_the_ep_does_not_allow"),
 ];
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/events 4.4": post_recvs_up_to_the_requested_depth_and_not_above_the_reported_one,
-        "spec/events 12.28": post_recvs_until_refused_then_reset,
+        "spec/events 4.4": post_recvs_fit_up_to_the_requested_and_the_reported_depth,
+        "spec/events 12.28": post_recvs_until_refused_remain_posted_after_a_reset,
         "spec/events 4.4": post_recv_slot_is_free_at_its_completion => pair(client_sends_one_by_one, server_refills_its_queue),
         "spec/events 4.4": post_requests_up_to_the_requested_depth_then_all_complete => pair(client_fills_its_queue, server_empties_it),
         "spec/events 4.4": post_slots_of_suppressed_requests_are_free_without_an_event => pair(client_fills_by_suppressed, server_empties_it),
-        "spec/events 4.4": post_depth_of_one_request => pair(client_posts_one_at_a_time, server_empties_one_by_one),
-        "spec/events 4.4": post_of_the_requested_depth_on_evds_of_that_length => pair(client_runs_at_full_depth, server_serves_full_depth),
+        "spec/events 4.4": post_with_a_depth_of_one_request_succeeds_repeatedly => pair(client_posts_one_at_a_time, server_empties_one_by_one),
+        "spec/events 4.4": post_at_full_depth_on_evds_of_that_length_loses_no_completion => pair(client_runs_at_full_depth, server_serves_full_depth),
     ];
-    for (wrong, words) in WRONG {
-        let all_ops = Op::ALL.into_iter().filter(|op| wrong != Wrong::NoRemote || Op::RDMA.contains(op));
+    for (invalid, words) in INVALID_POSTS {
+        let all_ops = Op::ALL.into_iter().filter(|op| invalid != InvalidPost::NoRemote || Op::RDMA.contains(op));
         all.extend(all_ops.map(|op| {
-            let case = local(move |ctx| is_refused(ctx, op, wrong));
+            let case = local(move |ctx| is_refused(ctx, op, invalid));
             case.named(format!("post_{}_refuses_{words}", op.word())).proves("spec/events 4.8")
         }));
     }
@@ -64,7 +64,7 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 /// Makes each call with one invalid parameter; afterwards the connection still works.
-fn is_refused(ctx: &Ctx, op: Op, wrong: Wrong) {
+fn is_refused(ctx: &Ctx, op: Op, invalid: InvalidPost) {
     let (client, server) = ctx.loopback();
     let (memory, target) = (client.memory(500), server.memory(500));
     let remote = target.target(0, 500);
@@ -73,32 +73,36 @@ fn is_refused(ctx: &Ctx, op: Op, wrong: Wrong) {
     let flags = DAT_COMPLETION_DEFAULT_FLAG;
     let last = if Op::RDMA.contains(&op) { DAT_INVALID_ARG6 } else { DAT_INVALID_ARG5 };
     let list = list.as_mut_ptr();
-    let (code, kind, subtype) = match wrong {
-        Wrong::NullEp => {
+    let (code, kind, subtype) = match invalid {
+        InvalidPost::NullEp => {
             (op.post_raw(DAT_HANDLE_NULL, (1, list), 1, &remote, flags), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP)
         }
-        Wrong::OtherKind => {
+        InvalidPost::OtherKind => {
             (op.post_raw(client.request.h(), (1, list), 1, &remote, flags), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP)
         }
-        Wrong::FreedEp => {
+        InvalidPost::FreedEp => {
             let dead = sibling(&client, &Setup::default());
             let handle = client.ia.ep(&client.pz, &dead.recv, &dead.request, &dead.events).free();
             (op.post_raw(handle, (1, list), 1, &remote, flags), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP)
         }
-        Wrong::Negative => (op.post_raw(good, (-1, list), 1, &remote, flags), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2),
-        Wrong::OneTooMany => (op.post_raw(good, (5, list), 1, &remote, flags), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2),
-        Wrong::NoList => {
+        InvalidPost::Negative => {
+            (op.post_raw(good, (-1, list), 1, &remote, flags), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2)
+        }
+        InvalidPost::OneTooMany => {
+            (op.post_raw(good, (5, list), 1, &remote, flags), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2)
+        }
+        InvalidPost::NoList => {
             (op.post_raw(good, (1, null_mut()), 1, &remote, flags), DAT_INVALID_PARAMETER, DAT_INVALID_ARG3)
         }
-        Wrong::NoRemote => {
+        InvalidPost::NoRemote => {
             (op.post_raw(good, (1, list), 1, null_mut(), flags), DAT_INVALID_PARAMETER, DAT_INVALID_ARG5)
         }
-        Wrong::UnknownFlag => {
+        InvalidPost::UnknownFlag => {
             let flag = if is_2_0() { 0x40 } else { 0x20 }; // 2.0 defines one more flag
             (op.post_raw(good, (1, list), 1, &remote, flag), DAT_INVALID_PARAMETER, last)
         }
-        Wrong::HighestFlag => (op.post_raw(good, (1, list), 1, &remote, 1 << 31), DAT_INVALID_PARAMETER, last),
-        Wrong::Unsignalled => {
+        InvalidPost::HighestFlag => (op.post_raw(good, (1, list), 1, &remote, 1 << 31), DAT_INVALID_PARAMETER, last),
+        InvalidPost::Unsignalled => {
             let flags = DAT_COMPLETION_UNSIGNALLED_FLAG;
             (op.post_raw(good, (1, list), 1, &remote, flags), DAT_INVALID_PARAMETER, last)
         }
@@ -180,11 +184,14 @@ fn takes_its_own_limit(ctx: &Ctx, op: Op) {
     expect_dto(op.evd(&client), 1, DAT_DTO_SUCCESS, limit as u64 * 100);
 }
 
-fn post_recvs_up_to_the_requested_depth_and_not_above_the_reported_one(ctx: &Ctx) {
+fn post_recvs_fit_up_to_the_requested_and_the_reported_depth(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let posted = fill(&conn, Op::Recv, &NOWHERE);
-    let said = conn.ep.param().ep_attr.max_recv_dtos;
-    assert!(posted >= 16 && posted >= said as u64, "{posted} requests fit, the attribute is {said}, 16 were requested");
+    let reported = conn.ep.param().ep_attr.max_recv_dtos;
+    assert!(
+        posted >= 16 && posted >= reported as u64,
+        "{posted} receives fit, the query returns a depth of {reported}, 16 were requested"
+    );
     let (mut allocated, mut span) = (-1, -1);
     if dat_ep_recv_query(conn.ep.h(), &mut allocated, &mut span) == DAT_SUCCESS {
         assert_eq!((allocated as u64, span as u64), (posted, posted));
@@ -192,7 +199,7 @@ fn post_recvs_up_to_the_requested_depth_and_not_above_the_reported_one(ctx: &Ctx
     expect_nothing(conn.recv.h());
 }
 
-fn post_recvs_until_refused_then_reset(ctx: &Ctx) {
+fn post_recvs_until_refused_remain_posted_after_a_reset(ctx: &Ctx) {
     let ia = ctx.ia();
     let (client, server) = (Conn::on(&ia), Conn::on(&ia));
     let posted = fill(&client, Op::Recv, &NOWHERE);

@@ -14,14 +14,14 @@ pub(crate) fn cases() -> Vec<Case> {
         let name = |what: &str| format!("transfer_{}_{what}", op.word());
         for size in SIZES {
             let case = pair(move |ctx| moves(ctx, op, size), move |ctx| is_moved(ctx, op, size));
-            all.push(case.named(name(&format!("of_{size}_bytes"))).proves("spec/events 4.4").limit(40));
+            all.push(case.named(name(&format!("of_{size}_bytes_succeeds"))).proves("spec/events 4.4").limit(40));
         }
         let many = pair(move |ctx| moves_many(ctx, op), move |ctx| is_moved_many(ctx, op));
-        all.push(many.named(name("of_as_many_segments_as_there_may_be")).proves("spec/events 4.4"));
+        all.push(many.named(name("of_the_maximum_number_of_segments_succeeds")).proves("spec/events 4.4"));
         let skipped = pair(move |ctx| skips(ctx, op), move |ctx| is_moved(ctx, op, 90));
         all.push(skipped.named(name("skips_empty_segments_with_garbage")).proves("spec/events 4.4"));
         let copied = pair(move |ctx| overwrites_its_list(ctx, op), move |ctx| is_moved(ctx, op, 5000));
-        all.push(copied.named(name("copies_its_list")).proves("spec/events 4.2"));
+        all.push(copied.named(name("copies_the_segment_list")).proves("spec/events 4.2"));
     }
     for op in Op::RDMA {
         let name = |what: &str| format!("transfer_{}_{what}", op.word());
@@ -33,19 +33,22 @@ pub(crate) fn cases() -> Vec<Case> {
                 }
             };
             let case = pair(slow(moves), slow(is_moved)).only_two().limit(40);
-            all.push(case.named(name(&format!("of_{size}_bytes_without_kernel_copies"))).proves("spec/events 5.3"));
+            all.push(
+                case.named(name(&format!("of_{size}_bytes_succeeds_without_kernel_copies"))).proves("spec/events 5.3"),
+            );
         }
         for (what, advertised) in [("less", 64), ("nothing", 0), ("more", u64::MAX)] {
             let case = pair(move |ctx| moves_advertised(ctx, op, advertised), move |ctx| is_moved(ctx, op, 5000));
             all.push(
-                case.named(name(&format!("of_the_local_sum_where_{what}_is_advertised"))).proves("spec/events 12.1"),
+                case.named(name(&format!("moves_the_local_length_when_{what}_is_advertised")))
+                    .proves("spec/events 12.1"),
             );
         }
         let unset = pair(
             move |ctx| moves_with_unset_iov(ctx, op),
             move |ctx| is_moved_over(ctx, op, 90, &setup(unset_rdma_iov)),
         );
-        all.push(unset.named(name("takes_the_limit_of_requests_when_its_own_is_unset")).proves("spec/events 4.4"));
+        all.push(unset.named(name("uses_the_request_segment_limit_when_its_own_is_unset")).proves("spec/events 4.4"));
     }
     all
 }
@@ -179,7 +182,7 @@ fn overwrites_its_list(ctx: &Ctx, op: Op) {
     assert_eq!(
         (list[0].lmr_context, remote.rmr_context),
         (0xdead_beef, 0),
-        "the post read the caller's lists after its return"
+        "the library wrote to the caller's lists after the post returned"
     );
     if op == Op::Read {
         memory.expect_pattern(0, 5000, 9);
