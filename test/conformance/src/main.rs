@@ -25,13 +25,13 @@
 //! ```text
 //! pub(crate) fn cases() -> Vec<Case> {
 //!     cases![
-//!         "spec/events 2.5": evd_wait_zero_timeout_is_timeout_expired,      // local, the function has the case's name
+//!         "spec/events 2.5": evd_wait_zero_timeout_returns_timeout_expired,      // local, the function has the case's name
 //!         "spec/consumers 13": connect_reports_to_both_sides => pair(client, server),        // two roles
 //!         "spec/events 9.2": rmr_binds => local(binds).needs(Need::Rmr).limit(40),
 //!     ]
 //! }
 //!
-//! fn evd_wait_zero_timeout_is_timeout_expired(ctx: &Ctx) {
+//! fn evd_wait_zero_timeout_returns_timeout_expired(ctx: &Ctx) {
 //!     let ia = ctx.ia();                                               // freed, and the freeing checked, at the end
 //!     let evd = ia.evd(4, DAT_EVD_DTO_FLAG);
 //!     let mut more = 0;

@@ -9,22 +9,22 @@ use crate::kit::*;
 pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/events 3.1": cno_create_without_an_agent_leaves_the_cno_disarmed,
-        "spec/events 3.1": cno_create_without_out_pointer_is_arg3,
+        "spec/events 3.1": cno_create_without_out_pointer_returns_invalid_arg3,
         "spec/events 3.1": cno_create_returns_an_untriggered_cno,
         "spec/events 3.3": cno_query_returns_the_ia_and_the_agent,
         "spec/events 3.3": cno_query_of_one_bit_writes_its_field,
         "spec/events 3.3": cno_query_with_no_bits_succeeds,
-        "spec/events 3.3": cno_query_without_a_record_is_arg3,
-        "spec/events 3.3": cno_query_unknown_mask_bits_are_arg2,
+        "spec/events 3.3": cno_query_without_a_record_returns_invalid_arg3,
+        "spec/events 3.3": cno_query_unknown_mask_bits_return_invalid_arg2,
         "spec/events 3.3": cno_query_shows_no_agent_after_it_fired,
         "spec/events 3.2": cno_modify_agent_shows_in_the_query,
         "spec/events 3.2": cno_modify_agent_to_none_disarms_the_cno,
-        "spec/events 3.4": cno_free_under_an_evd_is_in_use,
-        "spec/events 3.4": cno_free_under_a_disabled_evd_is_in_use,
-        "spec/events 3.4": cno_free_under_a_waiter_is_in_use,
+        "spec/events 3.4": cno_free_under_an_evd_returns_in_use,
+        "spec/events 3.4": cno_free_under_a_disabled_evd_returns_in_use,
+        "spec/events 3.4": cno_free_under_a_waiter_returns_in_use,
         "spec/events 3.4": cno_free_succeeds_after_its_evds_are_freed,
         "spec/events 3.4": cno_free_succeeds_while_triggered,
-        "spec/events 3.4": cno_free_twice_is_an_invalid_handle,
+        "spec/events 3.4": cno_free_twice_returns_invalid_handle,
     ]
 }
 
@@ -58,7 +58,7 @@ fn cno_create_without_an_agent_leaves_the_cno_disarmed(ctx: &Ctx) {
     cno.free();
 }
 
-fn cno_create_without_out_pointer_is_arg3(ctx: &Ctx) {
+fn cno_create_without_out_pointer_returns_invalid_arg3(ctx: &Ctx) {
     let ia = ctx.ia();
     refused(dat_cno_create(ia.h(), NO_AGENT, null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
     refused(dat_cno_create(ia.h(), Agent::default().arm(), null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
@@ -95,14 +95,14 @@ fn cno_query_with_no_bits_succeeds(ctx: &Ctx) {
     let _: DAT_CNO_PARAM = filled(|out| dat_cno_query(cno.h(), 0, out));
 }
 
-fn cno_query_without_a_record_is_arg3(ctx: &Ctx) {
+fn cno_query_without_a_record_returns_invalid_arg3(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let code = dat_cno_query(cno.h(), DAT_CNO_FIELD_ALL, null_mut());
     refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
 }
 
-fn cno_query_unknown_mask_bits_are_arg2(ctx: &Ctx) {
+fn cno_query_unknown_mask_bits_return_invalid_arg2(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     for mask in [4, 7, 0x8000_0000] {
@@ -143,7 +143,7 @@ fn cno_modify_agent_to_none_disarms_the_cno(ctx: &Ctx) {
     assert_eq!(agent.count(), 0);
 }
 
-fn cno_free_under_an_evd_is_in_use(ctx: &Ctx) {
+fn cno_free_under_an_evd_returns_in_use(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let one = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
@@ -157,7 +157,7 @@ fn cno_free_under_an_evd_is_in_use(ctx: &Ctx) {
     assert_eq!(next(&cno), other.h());
 }
 
-fn cno_free_under_a_disabled_evd_is_in_use(ctx: &Ctx) {
+fn cno_free_under_a_disabled_evd_returns_in_use(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
@@ -171,7 +171,7 @@ fn assert_waiter_prevents_free(cno: &Cno, waiter: &Blocked<(DAT_RETURN, Handle)>
     refused(dat_cno_free(cno.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_CNO_IN_USE);
 }
 
-fn cno_free_under_a_waiter_is_in_use(ctx: &Ctx) {
+fn cno_free_under_a_waiter_returns_in_use(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let waiter = cno_waiter(cno.h(), DAT_TIMEOUT_INFINITE).asleep();
@@ -206,7 +206,7 @@ fn cno_free_succeeds_while_triggered(ctx: &Ctx) {
     assert_eq!(drain(evd.h()).len(), 1);
 }
 
-fn cno_free_twice_is_an_invalid_handle(ctx: &Ctx) {
+fn cno_free_twice_returns_invalid_handle(ctx: &Ctx) {
     let ia = ctx.ia();
     let dead = ia.cno().free();
     refused(dat_cno_free(dead), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_CNO);

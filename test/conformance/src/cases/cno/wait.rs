@@ -10,10 +10,10 @@ use super::object::next;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/events 3.5": cno_wait_zero_timeout_is_queue_empty_without_subtype,
-        "spec/events 3.5": cno_wait_time_out_is_queue_empty_without_subtype_and_not_early,
+        "spec/events 3.5": cno_wait_zero_timeout_returns_queue_empty_without_subtype,
+        "spec/events 3.5": cno_wait_time_out_returns_queue_empty_without_subtype_and_not_early,
         "spec/events 3.5": cno_wait_time_out_writes_a_null_evd,
-        "spec/events 3.5": cno_wait_without_out_pointer_is_arg3,
+        "spec/events 3.5": cno_wait_without_out_pointer_returns_invalid_arg3,
         "spec/events 3.5": cno_wait_without_any_evd_blocks,
         "spec/events 3.5": cno_wait_timeout_just_below_infinite_blocks_until_an_event,
         "spec/events 3.5": cno_wait_returns_if_triggered_before_the_call,
@@ -33,7 +33,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-fn cno_wait_zero_timeout_is_queue_empty_without_subtype(ctx: &Ctx) {
+fn cno_wait_zero_timeout_returns_queue_empty_without_subtype(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let _evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
@@ -41,7 +41,7 @@ fn cno_wait_zero_timeout_is_queue_empty_without_subtype(ctx: &Ctx) {
     expect(dat_cno_wait(cno.h(), 0, &mut evd), DAT_QUEUE_EMPTY);
 }
 
-fn cno_wait_time_out_is_queue_empty_without_subtype_and_not_early(ctx: &Ctx) {
+fn cno_wait_time_out_returns_queue_empty_without_subtype_and_not_early(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let _evd = ia.evd_on(&cno, 8, DAT_EVD_DTO_FLAG);
@@ -63,7 +63,7 @@ fn cno_wait_time_out_writes_a_null_evd(ctx: &Ctx) {
     }
 }
 
-fn cno_wait_without_out_pointer_is_arg3(ctx: &Ctx) {
+fn cno_wait_without_out_pointer_returns_invalid_arg3(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);

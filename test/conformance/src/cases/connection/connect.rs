@@ -13,12 +13,12 @@ const MULTIPATH: DAT_CONNECT_FLAGS = DAT_CONNECT_MULTIPATH_FLAG;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/endpoints 5.4": connect_without_an_address_is_arg2,
+        "spec/endpoints 5.4": connect_without_an_address_returns_invalid_arg2,
         "spec/endpoints 5.4": connect_without_an_address_is_reported_before_the_missing_evd,
-        "spec/endpoints 5.4": connect_without_a_connect_evd_is_invalid_handle,
+        "spec/endpoints 5.4": connect_without_a_connect_evd_returns_invalid_handle,
         "spec/endpoints 5.4": connect_without_a_connect_evd_is_reported_before_the_timeout,
-        "spec/endpoints 5.4": connect_with_an_evd_of_a_closed_ia_is_invalid_handle,
-        "spec/endpoints 13.32": connect_with_timeout_zero_is_arg4,
+        "spec/endpoints 5.4": connect_with_an_evd_of_a_closed_ia_returns_invalid_handle,
+        "spec/endpoints 13.32": connect_with_timeout_zero_returns_invalid_arg4,
         "spec/endpoints 5.4": connect_with_timeout_zero_is_reported_before_the_missing_pz,
         "spec/endpoints 5.4": connect_of_a_reserved_ep_without_a_pz_is_not_ready,
         "spec/endpoints 5.4": connect_in_a_wrong_state_is_reported_before_the_quality,
@@ -59,10 +59,10 @@ pub(crate) fn cases() -> Vec<Case> {
     }));
     let sizes = [("too_long", 1), ("negative", DAT_COUNT::MIN), ("enormous", DAT_COUNT::MAX)];
     all.extend(sizes.map(|(word, more)| {
-        let name = format!("connect_private_data_size_{word}_is_arg5");
+        let name = format!("connect_private_data_size_{word}_returns_invalid_arg5");
         local(move |ctx| private_data_refused(ctx, more)).named(name).proves("spec/endpoints 14.2")
     }));
-    all.extend(cases!["spec/endpoints 5.4": connect_without_private_data_but_with_a_size_is_arg6]);
+    all.extend(cases!["spec/endpoints 5.4": connect_without_private_data_but_with_a_size_returns_invalid_arg6]);
     all.extend([State::Reserved, State::Passive, State::Active, State::Connected, State::Disconnected].map(|at| {
         let name = format!("connect_in_state_{}_is_refused_without_effect", at.word());
         in_state(at, move |ctx, scene| twice(ctx, at, &scene)).named(name).proves("spec/endpoints 13.22")
@@ -70,7 +70,7 @@ pub(crate) fn cases() -> Vec<Case> {
     all
 }
 
-fn connect_without_an_address_is_arg2(ctx: &Ctx) {
+fn connect_without_an_address_returns_invalid_arg2(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     bad_arg(Call { address: None, ..Call::to(&conn.ia, 1) }.make(conn.ep.h()), 2);
     expect_unconnected(&conn);
@@ -81,7 +81,7 @@ fn connect_without_an_address_is_reported_before_the_missing_evd(ctx: &Ctx) {
     bad_arg(Call { address: None, timeout: 0, ..Call::to(&conn.ia, 1) }.make(without_connect_evd(&conn).h()), 2);
 }
 
-fn connect_without_a_connect_evd_is_invalid_handle(ctx: &Ctx) {
+fn connect_without_a_connect_evd_returns_invalid_handle(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let ep = without_connect_evd(&conn);
     bad_handle(Call::to(&conn.ia, 1).make(ep.h()), DAT_INVALID_HANDLE_EVD_CONN);
@@ -94,7 +94,7 @@ fn connect_without_a_connect_evd_is_reported_before_the_timeout(ctx: &Ctx) {
     bad_handle(call.make(without_connect_evd(&conn).h()), DAT_INVALID_HANDLE_EVD_CONN);
 }
 
-fn connect_with_an_evd_of_a_closed_ia_is_invalid_handle(ctx: &Ctx) {
+fn connect_with_an_evd_of_a_closed_ia_returns_invalid_handle(ctx: &Ctx) {
     let (name, mut errors) = (ctx.name(), DAT_HANDLE_NULL);
     let other = filled(|ia| dat_ia_openv(name.as_ptr().cast_mut(), 8, &mut errors, ia, 1, 2, DAT_THREADSAFE));
     let flags = DAT_EVD_CONNECTION_FLAG;
@@ -107,7 +107,7 @@ fn connect_with_an_evd_of_a_closed_ia_is_invalid_handle(ctx: &Ctx) {
     ep.expect_state(DAT_EP_STATE_UNCONNECTED);
 }
 
-fn connect_with_timeout_zero_is_arg4(ctx: &Ctx) {
+fn connect_with_timeout_zero_returns_invalid_arg4(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     bad_arg(Call { timeout: 0, ..Call::to(&conn.ia, 1) }.make(conn.ep.h()), 4);
     expect_unconnected(&conn);
@@ -161,7 +161,7 @@ fn private_data_refused(ctx: &Ctx, more: DAT_COUNT) {
     expect_unconnected(&conn);
 }
 
-fn connect_without_private_data_but_with_a_size_is_arg6(ctx: &Ctx) {
+fn connect_without_private_data_but_with_a_size_returns_invalid_arg6(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     bad_arg(Call { size: 1, ..Call::to(&conn.ia, ctx.qual(0)) }.make(conn.ep.h()), 6);
     expect_unconnected(&conn);

@@ -12,7 +12,7 @@ use super::call::Call;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/endpoints 7.2": cr_query_without_out_pointer_is_arg3,
+        "spec/endpoints 7.2": cr_query_without_out_pointer_returns_invalid_arg3,
         "spec/endpoints 7.2": cr_query_writes_all_fields_with_any_mask,
         "spec/endpoints 14.22": cr_query_returns_the_requesters_address,
         "spec/endpoints 13.3": cr_accept_can_return_the_private_data_of_the_request,
@@ -32,7 +32,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-fn cr_query_without_out_pointer_is_arg3(ctx: &Ctx) {
+fn cr_query_without_out_pointer_returns_invalid_arg3(ctx: &Ctx) {
     let asked = asked(ctx, &[]);
     bad_arg(dat_cr_query(asked.request.h(), DAT_CR_FIELD_ALL, null_mut()), 3);
 }

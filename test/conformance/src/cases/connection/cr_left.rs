@@ -17,10 +17,10 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 4.4": cr_query_succeeds_after_the_requester_disconnected,
         "spec/endpoints 4.4": cr_reject_succeeds_after_the_requester_disconnected,
         "spec/endpoints 4.4": cr_reject_after_the_requester_disconnected_returns_the_rsp_ep,
-        "spec/endpoints 4.4": cr_accept_after_the_requester_disconnected_is_accept_completion_error,
-        "spec/endpoints 4.4": cr_accept_of_the_rsp_ep_after_the_requester_disconnected_is_accept_completion_error,
-        "spec/endpoints 4.4": cr_accept_after_the_requester_freed_its_ep_is_accept_completion_error,
-        "spec/endpoints 4.4": cr_accept_after_the_requester_timed_out_is_accept_completion_error,
+        "spec/endpoints 4.4": cr_accept_after_the_requester_disconnected_reports_accept_completion_error,
+        "spec/endpoints 4.4": cr_accept_of_the_rsp_ep_after_the_requester_disconnected_reports_accept_completion_error,
+        "spec/endpoints 4.4": cr_accept_after_the_requester_freed_its_ep_reports_accept_completion_error,
+        "spec/endpoints 4.4": cr_accept_after_the_requester_timed_out_reports_accept_completion_error,
         "spec/endpoints 4.4": cr_accept_completion_error_permits_reset_and_another_connect,
     ]
 }
@@ -53,7 +53,7 @@ fn cr_reject_after_the_requester_disconnected_returns_the_rsp_ep(ctx: &Ctx) {
     scene.is_still(Unconnected);
 }
 
-fn cr_accept_after_the_requester_disconnected_is_accept_completion_error(ctx: &Ctx) {
+fn cr_accept_after_the_requester_disconnected_reports_accept_completion_error(ctx: &Ctx) {
     let PendingRequest { ia: _ia, requests: _requests, psp: _psp, server, client, request } = left(ctx);
     (1..=2).for_each(|id| post_empty_recv(&server, id));
     request.accept(&server.ep);
@@ -64,7 +64,7 @@ fn cr_accept_after_the_requester_disconnected_is_accept_completion_error(ctx: &C
     expect_nothing(client.events.h());
 }
 
-fn cr_accept_of_the_rsp_ep_after_the_requester_disconnected_is_accept_completion_error(ctx: &Ctx) {
+fn cr_accept_of_the_rsp_ep_after_the_requester_disconnected_reports_accept_completion_error(ctx: &Ctx) {
     let mut scene = Scene::new(ctx, Passive);
     scene.other().disconnect();
     ok(dat_cr_accept(scene.request.take().expect("the request is pending").leak(), DAT_HANDLE_NULL, 0, null_mut()));
@@ -72,7 +72,7 @@ fn cr_accept_of_the_rsp_ep_after_the_requester_disconnected_is_accept_completion
     scene.is_still(Disconnected);
 }
 
-fn cr_accept_after_the_requester_freed_its_ep_is_accept_completion_error(ctx: &Ctx) {
+fn cr_accept_after_the_requester_freed_its_ep_reports_accept_completion_error(ctx: &Ctx) {
     let PendingRequest { ia: _ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &[]);
     client.ep.free();
     request.accept(&server.ep);
@@ -80,7 +80,7 @@ fn cr_accept_after_the_requester_freed_its_ep_is_accept_completion_error(ctx: &C
     server.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
 }
 
-fn cr_accept_after_the_requester_timed_out_is_accept_completion_error(ctx: &Ctx) {
+fn cr_accept_after_the_requester_timed_out_reports_accept_completion_error(ctx: &Ctx) {
     let ia = ctx.ia();
     let (client, server) = (Conn::on(&ia), Conn::on(&ia));
     let (requests, _psp) = silent_listener(ctx, &ia, 0);

@@ -10,13 +10,13 @@ use super::call::{expect_unconnected, without_connect_evd, without_pz};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/endpoints 5.5": dup_connect_of_another_object_is_invalid_handle,
-        "spec/endpoints 5.5": dup_connect_with_timeout_zero_is_arg3,
+        "spec/endpoints 5.5": dup_connect_of_another_object_returns_invalid_handle,
+        "spec/endpoints 5.5": dup_connect_with_timeout_zero_returns_invalid_arg3,
         "spec/endpoints 5.5": dup_connect_checks_the_duplicated_ep_first,
         "spec/endpoints 5.5": dup_connect_of_an_endpoint_without_a_pz_is_not_ready,
         "spec/endpoints 5.5": dup_connect_with_a_bad_quality_is_not_supported,
-        "spec/endpoints 14.32": dup_connect_with_too_much_private_data_is_arg4,
-        "spec/endpoints 14.32": dup_connect_with_a_size_and_no_data_is_arg5,
+        "spec/endpoints 14.32": dup_connect_with_too_much_private_data_returns_invalid_arg4,
+        "spec/endpoints 14.32": dup_connect_with_a_size_and_no_data_returns_invalid_arg5,
         "spec/endpoints 5.5": dup_connect_reaches_the_listener_of_the_duplicated_ep,
         "spec/endpoints 5.5": dup_connect_carries_private_data,
         "spec/endpoints 5.5": dup_connect_reaches_a_qualifier_above_32_bits,
@@ -30,7 +30,7 @@ fn dup(ep: &Ep, like: DAT_EP_HANDLE, timeout: DAT_TIMEOUT, qos: DAT_QOS) -> DAT_
     dat_ep_dup_connect(ep.h(), like, timeout, 0, null_mut(), qos)
 }
 
-fn dup_connect_of_another_object_is_invalid_handle(ctx: &Ctx) {
+fn dup_connect_of_another_object_returns_invalid_handle(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     for handle in [DAT_HANDLE_NULL, conn.pz.h(), conn.events.h(), from_ref(&conn.ep).cast_mut().cast()] {
         bad_handle(dup(&conn.ep, handle, DAT_TIMEOUT_INFINITE, DAT_QOS_BEST_EFFORT), DAT_INVALID_HANDLE_EP);
@@ -38,7 +38,7 @@ fn dup_connect_of_another_object_is_invalid_handle(ctx: &Ctx) {
     expect_unconnected(&conn);
 }
 
-fn dup_connect_with_timeout_zero_is_arg3(ctx: &Ctx) {
+fn dup_connect_with_timeout_zero_returns_invalid_arg3(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     // The timeout is checked before the state of the EP to duplicate.
     bad_arg(dup(&conn.ep, conn.ep.h(), 0, DAT_QOS_BEST_EFFORT), 3);
@@ -70,7 +70,7 @@ fn dup_connect_with_a_bad_quality_is_not_supported(ctx: &Ctx) {
     expect_unconnected(&conn);
 }
 
-fn dup_connect_with_too_much_private_data_is_arg4(ctx: &Ctx) {
+fn dup_connect_with_too_much_private_data_returns_invalid_arg4(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let (client, _server) = ctx.loopback_with(&conn.ia, &Setup::default());
     let limit = conn.ia.provider_attr().max_private_data_size;
@@ -83,7 +83,7 @@ fn dup_connect_with_too_much_private_data_is_arg4(ctx: &Ctx) {
     expect_unconnected(&conn);
 }
 
-fn dup_connect_with_a_size_and_no_data_is_arg5(ctx: &Ctx) {
+fn dup_connect_with_a_size_and_no_data_returns_invalid_arg5(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let (client, _server) = ctx.loopback_with(&conn.ia, &Setup::default());
     let (ep, like) = (conn.ep.h(), client.ep.h());

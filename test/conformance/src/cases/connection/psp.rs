@@ -13,12 +13,12 @@ use super::points::{BARE_IN_USE, cr_evd, requester};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/endpoints 6.1": psp_create_without_an_evd_is_invalid_handle,
+        "spec/endpoints 6.1": psp_create_without_an_evd_returns_invalid_handle,
         "spec/endpoints 6.1": psp_create_without_an_evd_is_reported_before_the_missing_pointer,
-        "spec/endpoints 6.1": psp_create_without_out_pointer_is_arg5,
+        "spec/endpoints 6.1": psp_create_without_out_pointer_returns_invalid_arg5,
         "spec/endpoints 6.1": psp_create_requires_the_cr_flag,
-        "spec/endpoints 6.1": psp_create_with_unknown_flags_is_arg4,
-        "spec/endpoints 13.32": psp_create_with_qualifier_zero_is_arg2,
+        "spec/endpoints 6.1": psp_create_with_unknown_flags_returns_invalid_arg4,
+        "spec/endpoints 13.32": psp_create_with_qualifier_zero_returns_invalid_arg2,
         "spec/endpoints 6.1": psp_create_twice_on_an_ia_returns_in_use_with_the_error_class,
         "spec/endpoints 6.1": psp_create_at_the_qualifier_of_an_rsp_returns_a_code_without_class,
         "spec/endpoints 6.1": psp_create_at_the_qualifier_of_another_ia_returns_a_code_without_class,
@@ -29,14 +29,14 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/consumers 6": psp_qualifiers_are_64_bits_wide,
         "spec/consumers 6": psp_at_a_qualifier_with_the_highest_bit_can_be_connected_to => local(greatest_qualifiers),
         "spec/endpoints 6.4": psp_query_returns_all_for_any_mask,
-        "spec/endpoints 6.4": psp_query_without_out_pointer_is_arg3,
+        "spec/endpoints 6.4": psp_query_without_out_pointer_returns_invalid_arg3,
         "spec/endpoints 6.2": psp_create_any_returns_a_qualifier_from_1024_to_65535,
         "spec/endpoints 6.2": psp_create_any_can_be_connected_to,
         "spec/endpoints 6.2": psp_create_any_a_hundred_times_returns_distinct_qualifiers,
         "spec/endpoints 14.12": psp_create_any_from_many_threads_returns_distinct_qualifiers,
         "spec/endpoints 6.2": psp_create_any_checks_the_psp_pointer_before_the_qualifier_pointer,
         "spec/endpoints 6.2": psp_create_any_requires_the_cr_flag,
-        "spec/endpoints 6.2": psp_create_any_with_unknown_flags_is_arg4,
+        "spec/endpoints 6.2": psp_create_any_with_unknown_flags_returns_invalid_arg4,
         "spec/endpoints 6.2": psp_create_any_refused_writes_nothing,
     ]
 }
@@ -45,7 +45,7 @@ fn create(ia: &Ia, qual: DAT_CONN_QUAL, evd: DAT_EVD_HANDLE, flags: DAT_PSP_FLAG
     untouched(|psp: *mut DAT_PSP_HANDLE| dat_psp_create(ia.h(), qual, evd, flags, psp))
 }
 
-fn psp_create_without_an_evd_is_invalid_handle(ctx: &Ctx) {
+fn psp_create_without_an_evd_returns_invalid_handle(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     for evd in [DAT_HANDLE_NULL, pz.h(), ia.h()] {
@@ -58,7 +58,7 @@ fn psp_create_without_an_evd_is_reported_before_the_missing_pointer(ctx: &Ctx) {
     bad_handle(dat_psp_create(ia.h(), 0, DAT_HANDLE_NULL, 9, null_mut()), DAT_INVALID_HANDLE_EVD_CR);
 }
 
-fn psp_create_without_out_pointer_is_arg5(ctx: &Ctx) {
+fn psp_create_without_out_pointer_returns_invalid_arg5(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, wrong) = (cr_evd(&ia), ia.evd(8, DAT_EVD_DTO_FLAG));
     bad_arg(dat_psp_create(ia.h(), ctx.qual(0), evd.h(), DAT_PSP_CONSUMER_FLAG, null_mut()), 5);
@@ -73,7 +73,7 @@ fn psp_create_requires_the_cr_flag(ctx: &Ctx) {
     bad_handle(create(&ia, 0, evd.h(), 9), DAT_INVALID_HANDLE_EVD_CR);
 }
 
-fn psp_create_with_unknown_flags_is_arg4(ctx: &Ctx) {
+fn psp_create_with_unknown_flags_returns_invalid_arg4(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = cr_evd(&ia);
     for flags in [2, 3, 0x8000_0000] {
@@ -82,7 +82,7 @@ fn psp_create_with_unknown_flags_is_arg4(ctx: &Ctx) {
     bad_arg(create(&ia, 0, evd.h(), 2), 4);
 }
 
-fn psp_create_with_qualifier_zero_is_arg2(ctx: &Ctx) {
+fn psp_create_with_qualifier_zero_returns_invalid_arg2(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = cr_evd(&ia);
     bad_arg(create(&ia, 0, evd.h(), DAT_PSP_CONSUMER_FLAG), 2);
@@ -203,7 +203,7 @@ fn psp_query_returns_all_for_any_mask(ctx: &Ctx) {
     }
 }
 
-fn psp_query_without_out_pointer_is_arg3(ctx: &Ctx) {
+fn psp_query_without_out_pointer_returns_invalid_arg3(ctx: &Ctx) {
     let ia = ctx.ia();
     let (_evd, psp) = silent_listener(ctx, &ia, 0);
     bad_arg(dat_psp_query(psp.h(), DAT_PSP_FIELD_ALL, null_mut()), 3);
@@ -271,7 +271,7 @@ fn psp_create_any_requires_the_cr_flag(ctx: &Ctx) {
     bad_handle(code, DAT_INVALID_HANDLE_EVD_CR);
 }
 
-fn psp_create_any_with_unknown_flags_is_arg4(ctx: &Ctx) {
+fn psp_create_any_with_unknown_flags_returns_invalid_arg4(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, mut qual) = (cr_evd(&ia), 5);
     bad_arg(untouched(|out| dat_psp_create_any(ia.h(), &mut qual, evd.h(), 4, out)), 4);

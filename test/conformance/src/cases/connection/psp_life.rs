@@ -17,7 +17,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 6.1": psp_provider_flag_creates_an_ep_per_request => local(makes_eps).needs(Need::ProviderEp),
         "spec/endpoints 7.4": psp_provider_flag_ep_is_freed_by_the_rejection => local(made_ep_goes).needs(Need::ProviderEp),
         "spec/endpoints 13.2": psp_request_events_carry_its_handle_and_qualifier,
-        "spec/endpoints 6.3": psp_free_twice_is_invalid_handle,
+        "spec/endpoints 6.3": psp_free_twice_returns_invalid_handle,
         "spec/endpoints 6.3": psp_free_releases_the_evd_immediately,
         "spec/endpoints 14.11": psp_free_stops_listening_immediately,
         "spec/endpoints 6.3": psp_free_leaves_requests_acceptable,
@@ -77,7 +77,7 @@ fn psp_request_events_carry_its_handle_and_qualifier(ctx: &Ctx) {
     assert_eq!(event.arrival().local_ia_address_ptr.addr(), ia.attr().ia_address_ptr.addr());
 }
 
-fn psp_free_twice_is_invalid_handle(ctx: &Ctx) {
+fn psp_free_twice_returns_invalid_handle(ctx: &Ctx) {
     let ia = ctx.ia();
     let (_evd, psp) = silent_listener(ctx, &ia, 0);
     let dead = psp.free();

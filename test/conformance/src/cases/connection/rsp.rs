@@ -12,22 +12,22 @@ use super::points::{BARE_IN_USE, carries, cr_evd, expect_no_listener, requester}
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/endpoints 6.5": rsp_create_without_an_ep_is_invalid_handle,
-        "spec/endpoints 6.5": rsp_create_without_an_evd_is_invalid_handle,
+        "spec/endpoints 6.5": rsp_create_without_an_ep_returns_invalid_handle,
+        "spec/endpoints 6.5": rsp_create_without_an_evd_returns_invalid_handle,
         "spec/endpoints 6.5": rsp_create_without_out_pointer_is_reported_before_the_state,
         "spec/endpoints 6.5": rsp_create_in_a_wrong_state_is_reported_before_the_evd_flag,
         "spec/endpoints 6.5": rsp_create_requires_the_cr_flag,
-        "spec/endpoints 6.5": rsp_create_with_qualifier_zero_is_arg2,
+        "spec/endpoints 6.5": rsp_create_with_qualifier_zero_returns_invalid_arg2,
         "spec/endpoints 14.14": rsp_create_at_the_qualifier_of_an_rsp_leaves_the_ep_unconnected,
         "spec/endpoints 14.14": rsp_create_at_the_qualifier_of_a_psp_leaves_the_ep_unconnected,
         "spec/endpoints 6.6": rsp_query_returns_all_for_any_mask,
-        "spec/endpoints 6.6": rsp_query_without_out_pointer_is_arg3,
+        "spec/endpoints 6.6": rsp_query_without_out_pointer_returns_invalid_arg3,
         "spec/endpoints 6.6": rsp_request_names_the_rsp_and_its_ep,
         "spec/endpoints 6.6": rsp_accepts_one_request_only,
         "spec/endpoints 6.6": rsp_accepts_no_request_after_a_rejection,
         "spec/endpoints 6.6": rsp_create_reuses_the_ep_after_a_rejection,
         "spec/endpoints 6.6": rsp_free_makes_the_ep_unconnected,
-        "spec/endpoints 6.6": rsp_free_twice_is_invalid_handle,
+        "spec/endpoints 6.6": rsp_free_twice_returns_invalid_handle,
         "spec/endpoints 6.6": rsp_free_with_a_request_keeps_it_acceptable,
         "spec/endpoints 6.6": rsp_free_with_a_request_keeps_it_rejectable,
         "spec/endpoints 13.8": rsp_free_keeps_the_established_connection,
@@ -42,7 +42,7 @@ fn rsp_create(ia: &Ia, qual: DAT_CONN_QUAL, ep: DAT_EP_HANDLE, evd: DAT_EVD_HAND
     untouched(|rsp: *mut DAT_RSP_HANDLE| dat_rsp_create(ia.h(), qual, ep, evd, rsp))
 }
 
-fn rsp_create_without_an_ep_is_invalid_handle(ctx: &Ctx) {
+fn rsp_create_without_an_ep_returns_invalid_handle(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = cr_evd(&ia);
     for ep in [DAT_HANDLE_NULL, evd.h(), ia.h()] {
@@ -51,7 +51,7 @@ fn rsp_create_without_an_ep_is_invalid_handle(ctx: &Ctx) {
     }
 }
 
-fn rsp_create_without_an_evd_is_invalid_handle(ctx: &Ctx) {
+fn rsp_create_without_an_evd_returns_invalid_handle(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     for evd in [DAT_HANDLE_NULL, conn.pz.h()] {
         bad_handle(rsp_create(&conn.ia, ctx.qual(0), conn.ep.h(), evd), DAT_INVALID_HANDLE_EVD_CR);
@@ -81,7 +81,7 @@ fn rsp_create_requires_the_cr_flag(ctx: &Ctx) {
     conn.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
 }
 
-fn rsp_create_with_qualifier_zero_is_arg2(ctx: &Ctx) {
+fn rsp_create_with_qualifier_zero_returns_invalid_arg2(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, conn) = (cr_evd(&ia), Conn::on(&ia));
     bad_arg(rsp_create(&ia, 0, conn.ep.h(), evd.h()), 2);
@@ -114,7 +114,7 @@ fn rsp_query_returns_all_for_any_mask(ctx: &Ctx) {
     }
 }
 
-fn rsp_query_without_out_pointer_is_arg3(ctx: &Ctx) {
+fn rsp_query_without_out_pointer_returns_invalid_arg3(ctx: &Ctx) {
     let scene = Scene::new(ctx, Reserved);
     bad_arg(
         dat_rsp_query(scene.rsp.as_ref().expect("a reserved scene has an RSP").h(), DAT_RSP_FIELD_ALL, null_mut()),
@@ -174,7 +174,7 @@ fn rsp_free_makes_the_ep_unconnected(ctx: &Ctx) {
     established(&client, &scene.own);
 }
 
-fn rsp_free_twice_is_invalid_handle(ctx: &Ctx) {
+fn rsp_free_twice_returns_invalid_handle(ctx: &Ctx) {
     let mut scene = Scene::new(ctx, Reserved);
     let dead = scene.rsp.take().expect("a reserved scene has an RSP").free();
     bad_handle(dat_rsp_free(dead), DAT_INVALID_HANDLE_RSP);

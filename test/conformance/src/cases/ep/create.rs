@@ -14,12 +14,12 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 5.1": ep_create_requires_the_connection_flag_of_the_connect_evd,
         "spec/endpoints 5.1": ep_create_requires_the_dto_flag_of_the_recv_evd,
         "spec/endpoints 5.1": ep_create_requires_the_dto_flag_of_the_request_evd,
-        "spec/endpoints 5.1": ep_create_without_out_pointer_is_arg7,
-        "spec/endpoints 5.1": ep_create_with_misaligned_attributes_is_arg6,
+        "spec/endpoints 5.1": ep_create_without_out_pointer_returns_invalid_arg7,
+        "spec/endpoints 5.1": ep_create_with_misaligned_attributes_returns_invalid_arg6,
         "spec/endpoints 5.1": ep_create_reports_a_missing_out_pointer_before_bad_attributes,
         "spec/endpoints 5.1": ep_create_refused_keeps_no_object_in_use,
         "spec/endpoints 5.1": ep_create_by_default_stores_the_specified_attributes,
-        "spec/endpoints 13.15": ep_create_with_a_freed_pz_is_invalid_handle,
+        "spec/endpoints 13.15": ep_create_with_a_freed_pz_returns_invalid_handle,
         "spec/endpoints 5.1": ep_create_accepts_evds_of_another_ia => local(takes_evds_of_another_ia),
         "spec/endpoints 5.1": ep_create_accepts_one_evd_for_all_roles,
         "spec/endpoints 5.1": ep_create_keeps_the_pz_and_each_evd_in_use_until_the_ep_is_freed,
@@ -168,11 +168,11 @@ fn ep_create_requires_the_dto_flag_of_the_request_evd(ctx: &Ctx) {
     bad_handle(code, DAT_INVALID_HANDLE_EVD_REQUEST);
 }
 
-fn ep_create_without_out_pointer_is_arg7(ctx: &Ctx) {
+fn ep_create_without_out_pointer_returns_invalid_arg7(ctx: &Ctx) {
     bad_arg(Parts::new(ctx).create(&ep_attr(), null_mut()), 7);
 }
 
-fn ep_create_with_misaligned_attributes_is_arg6(ctx: &Ctx) {
+fn ep_create_with_misaligned_attributes_returns_invalid_arg6(ctx: &Ctx) {
     let (parts, attr) = (Parts::new(ctx), ep_attr());
     let odd = std::ptr::from_ref(&attr).wrapping_byte_add(1);
     bad_arg(untouched(|ep| parts.create(odd, ep)), 6);
@@ -220,7 +220,7 @@ fn ep_create_by_default_stores_the_specified_attributes(ctx: &Ctx) {
     assert!(added.iter().all(|(name, _)| !name.is_empty()));
 }
 
-fn ep_create_with_a_freed_pz_is_invalid_handle(ctx: &Ctx) {
+fn ep_create_with_a_freed_pz_returns_invalid_handle(ctx: &Ctx) {
     let Parts { connect, request, recv, pz: _pz, ia } = &Parts::new(ctx);
     let dead = ia.pz().free();
     let code = untouched(|ep| dat_ep_create(ia.h(), dead, recv.h(), request.h(), connect.h(), null_mut(), ep));

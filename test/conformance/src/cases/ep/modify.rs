@@ -12,7 +12,7 @@ use super::scene::{Scene, in_state};
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/endpoints 5.3": ep_modify_without_a_record_is_arg3,
+        "spec/endpoints 5.3": ep_modify_without_a_record_returns_invalid_arg3,
         "spec/endpoints 5.3": ep_modify_with_an_empty_mask_changes_nothing,
         "spec/endpoints 5.3": ep_modify_reports_read_only_fields_before_the_state,
         "spec/endpoints 13.23": ep_modify_of_dtos_ignores_the_unselected_evd_in_the_record,
@@ -329,7 +329,7 @@ fn refuses_read_only(ctx: &Ctx, mask: DAT_EP_PARAM_MASK) {
     assert_eq!(shape(ep.h()), before);
 }
 
-fn ep_modify_without_a_record_is_arg3(ctx: &Ctx) {
+fn ep_modify_without_a_record_returns_invalid_arg3(ctx: &Ctx) {
     let parts = Parts::new(ctx);
     let ep = parts.ep(&ep_attr());
     bad_arg(dat_ep_modify(ep.h(), DAT_EP_FIELD_EP_ATTR_QOS, null_mut()), 3);

@@ -10,7 +10,7 @@ use super::scene::{Scene, State, in_state};
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/endpoints 5.2": ep_query_without_out_pointer_is_arg3,
+        "spec/endpoints 5.2": ep_query_without_out_pointer_returns_invalid_arg3,
         "spec/endpoints 5.2": ep_query_with_an_empty_mask_writes_nothing,
         "spec/endpoints 5.2": ep_query_of_unknown_bits_writes_nothing,
         "spec/endpoints 5.2": ep_query_accepts_unknown_bits_beside_known_ones,
@@ -31,7 +31,7 @@ pub(crate) fn cases() -> Vec<Case> {
     all
 }
 
-fn ep_query_without_out_pointer_is_arg3(ctx: &Ctx) {
+fn ep_query_without_out_pointer_returns_invalid_arg3(ctx: &Ctx) {
     let parts = Parts::new(ctx);
     let ep = parts.ep(&ep_attr());
     bad_arg(dat_ep_query(ep.h(), DAT_EP_FIELD_ALL, null_mut()), 3);

@@ -8,7 +8,7 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     let all = cases![
-        "spec/events 5.6": watermark_of_an_invalid_ep_is_invalid_handle,
+        "spec/events 5.6": watermark_of_an_invalid_ep_returns_invalid_handle,
         "spec/events 5.6": watermark_of_an_invalid_value_is_refused,
         "spec/events 5.6": watermark_can_be_set_in_any_state,
         "spec/events 5.6": watermark_soft_exceeded_by_posted_receives_is_reported,
@@ -52,7 +52,7 @@ fn watch(conn: &Conn, soft: DAT_COUNT, hard: DAT_COUNT) {
     ok(dat_ep_set_watermark(conn.ep.h(), soft, hard));
 }
 
-fn watermark_of_an_invalid_ep_is_invalid_handle(ctx: &Ctx) {
+fn watermark_of_an_invalid_ep_returns_invalid_handle(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let dead = conn.ia.ep(&conn.pz, &conn.recv, &conn.request, &conn.events).free();
     for handle in [null_mut(), conn.recv.h(), dead] {

@@ -9,14 +9,14 @@ use super::modify::PAIRS;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/events 2.1": evd_create_length_zero_is_arg2,
-        "spec/events 2.1": evd_create_negative_length_is_arg2,
+        "spec/events 2.1": evd_create_length_zero_returns_invalid_arg2,
+        "spec/events 2.1": evd_create_negative_length_returns_invalid_arg2,
         "spec/events 2.1": evd_create_beyond_the_maximum_length_is_refused,
         "spec/events 2.1": evd_create_at_the_adapters_maximum_length_succeeds,
         "spec/events 2.1": evd_create_is_at_least_as_long_as_requested,
-        "spec/events 2.1": evd_create_without_flags_is_arg4,
-        "spec/events 2.1": evd_create_unknown_flags_are_arg4,
-        "spec/events 2.1": evd_create_without_out_pointer_is_arg5,
+        "spec/events 2.1": evd_create_without_flags_returns_invalid_arg4,
+        "spec/events 2.1": evd_create_unknown_flags_return_invalid_arg4,
+        "spec/events 2.1": evd_create_without_out_pointer_returns_invalid_arg5,
         "spec/events 2.1": evd_create_checks_the_ia_before_the_length,
         "spec/events 2.1": evd_create_checks_the_length_before_the_cno,
         "spec/events 2.1": evd_create_checks_the_cno_before_the_flags,
@@ -46,12 +46,12 @@ fn create(ia: &Ia, length: DAT_COUNT, cno: DAT_CNO_HANDLE, flags: DAT_EVD_FLAGS)
     untouched(|out| dat_evd_create(ia.h(), length, cno, flags, out))
 }
 
-fn evd_create_length_zero_is_arg2(ctx: &Ctx) {
+fn evd_create_length_zero_returns_invalid_arg2(ctx: &Ctx) {
     let code = create(&ctx.ia(), 0, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG);
     refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
 }
 
-fn evd_create_negative_length_is_arg2(ctx: &Ctx) {
+fn evd_create_negative_length_returns_invalid_arg2(ctx: &Ctx) {
     let ia = ctx.ia();
     for length in [-1, -2, DAT_COUNT::MIN] {
         let code = create(&ia, length, DAT_HANDLE_NULL, DAT_EVD_SOFTWARE_FLAG);
@@ -88,11 +88,11 @@ fn evd_create_is_at_least_as_long_as_requested(ctx: &Ctx) {
     }
 }
 
-fn evd_create_without_flags_is_arg4(ctx: &Ctx) {
+fn evd_create_without_flags_returns_invalid_arg4(ctx: &Ctx) {
     refused(create(&ctx.ia(), 8, DAT_HANDLE_NULL, 0), DAT_INVALID_PARAMETER, DAT_INVALID_ARG4);
 }
 
-fn evd_create_unknown_flags_are_arg4(ctx: &Ctx) {
+fn evd_create_unknown_flags_return_invalid_arg4(ctx: &Ctx) {
     let ia = ctx.ia();
     let extended = if is_2_0() { v2::DAT_EVD_EXTENSION_BASE } else { 0 };
     let known = STREAMS.iter().fold(extended, |all, (_, flag)| all | flag);
@@ -103,7 +103,7 @@ fn evd_create_unknown_flags_are_arg4(ctx: &Ctx) {
     }
 }
 
-fn evd_create_without_out_pointer_is_arg5(ctx: &Ctx) {
+fn evd_create_without_out_pointer_returns_invalid_arg5(ctx: &Ctx) {
     let ia = ctx.ia();
     let code = dat_evd_create(ia.h(), 8, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, null_mut());
     refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG5);

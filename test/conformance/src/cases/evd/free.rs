@@ -7,9 +7,9 @@ pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "spec/events 2.10": evd_free_drops_queued_events,
         "spec/events 2.10": evd_free_of_the_async_evd_created_by_open_is_refused,
-        "spec/events 2.10": evd_free_under_a_psp_is_in_use,
-        "spec/events 2.10": evd_free_under_an_rsp_is_in_use,
-        "spec/events 2.10": evd_free_twice_is_an_invalid_handle,
+        "spec/events 2.10": evd_free_under_a_psp_returns_in_use,
+        "spec/events 2.10": evd_free_under_an_rsp_returns_in_use,
+        "spec/events 2.10": evd_free_twice_returns_invalid_handle,
     ];
     for (word, role) in [("recv", 0), ("request", 1), ("connect", 2)] {
         let case = local(move |ctx| is_in_use_by_an_ep(ctx, role));
@@ -47,7 +47,7 @@ fn is_in_use_by_an_ep(ctx: &Ctx, role: usize) {
     }
 }
 
-fn evd_free_under_a_psp_is_in_use(ctx: &Ctx) {
+fn evd_free_under_a_psp_returns_in_use(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_CR_FLAG);
     let psp = ia.psp(ctx.qual(0), &evd);
@@ -56,7 +56,7 @@ fn evd_free_under_a_psp_is_in_use(ctx: &Ctx) {
     evd.free();
 }
 
-fn evd_free_under_an_rsp_is_in_use(ctx: &Ctx) {
+fn evd_free_under_an_rsp_returns_in_use(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let evd = conn.ia.evd(8, DAT_EVD_CR_FLAG);
     let rsp = conn.ia.rsp(ctx.qual(0), &conn.ep, &evd);
@@ -65,7 +65,7 @@ fn evd_free_under_an_rsp_is_in_use(ctx: &Ctx) {
     evd.free();
 }
 
-fn evd_free_twice_is_an_invalid_handle(ctx: &Ctx) {
+fn evd_free_twice_returns_invalid_handle(ctx: &Ctx) {
     let ia = ctx.ia();
     let dead = ia.evd(8, DAT_EVD_SOFTWARE_FLAG).free();
     refused(dat_evd_free(dead), DAT_INVALID_HANDLE, DAT_NO_SUBTYPE);

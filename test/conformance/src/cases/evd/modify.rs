@@ -7,8 +7,8 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/events 2.2": evd_query_without_a_record_is_arg3,
-        "spec/events 2.2": evd_query_unknown_mask_bits_are_arg2,
+        "spec/events 2.2": evd_query_without_a_record_returns_invalid_arg3,
+        "spec/events 2.2": evd_query_unknown_mask_bits_return_invalid_arg2,
         "spec/events 2.2": evd_query_of_one_bit_writes_its_field,
         "spec/events 2.2": evd_query_with_no_bits_succeeds,
         "spec/events 2.2": evd_query_describes_the_async_evd,
@@ -27,14 +27,14 @@ pub(crate) fn cases() -> Vec<Case> {
 pub(super) const PAIRS: DAT_EVD_STATE =
     DAT_EVD_STATE_ENABLED | DAT_EVD_STATE_DISABLED | DAT_EVD_STATE_WAITABLE | DAT_EVD_STATE_UNWAITABLE;
 
-fn evd_query_without_a_record_is_arg3(ctx: &Ctx) {
+fn evd_query_without_a_record_returns_invalid_arg3(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_DTO_FLAG);
     let code = dat_evd_query(evd.h(), DAT_EVD_FIELD_ALL, null_mut());
     refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
 }
 
-fn evd_query_unknown_mask_bits_are_arg2(ctx: &Ctx) {
+fn evd_query_unknown_mask_bits_return_invalid_arg2(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_DTO_FLAG);
     for mask in [0x20, 0x3f, 0x8000_0000] {

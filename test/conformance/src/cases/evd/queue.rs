@@ -7,18 +7,18 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/events 2.7": evd_post_without_the_software_stream_is_arg1,
-        "spec/events 2.7": evd_post_without_an_event_is_arg2,
-        "spec/events 2.7": evd_post_of_another_event_number_is_arg2,
-        "spec/events 2.7": evd_post_on_a_full_queue_is_queue_full,
+        "spec/events 2.7": evd_post_without_the_software_stream_returns_invalid_arg1,
+        "spec/events 2.7": evd_post_without_an_event_returns_invalid_arg2,
+        "spec/events 2.7": evd_post_of_another_event_number_returns_invalid_arg2,
+        "spec/events 2.7": evd_post_on_a_full_queue_returns_queue_full,
         "spec/events 2.7": evd_post_on_a_full_queue_keeps_the_queued_events,
         "spec/events 2.7": evd_post_succeeds_as_often_as_the_queried_length,
         "spec/events 2.7": evd_post_succeeds_again_after_an_event_is_removed,
         "spec/events 2.7": evd_post_queues_only_the_number_and_the_pointer,
         "spec/events 2.7": evd_post_from_many_threads_loses_no_event,
         "spec/events 2.4": evd_software_event_returns_its_pointer,
-        "spec/events 2.6": evd_dequeue_of_an_empty_queue_is_queue_empty_without_subtype,
-        "spec/events 2.6": evd_dequeue_without_out_pointer_is_arg2,
+        "spec/events 2.6": evd_dequeue_of_an_empty_queue_returns_queue_empty_without_subtype,
+        "spec/events 2.6": evd_dequeue_without_out_pointer_returns_invalid_arg2,
         "spec/events 2.6": evd_dequeue_without_out_pointer_dequeues_nothing,
         "spec/events 2.6": evd_dequeue_fills_the_whole_event,
         "spec/events 2.6": evd_dequeue_of_a_dto_puts_the_ep_handle_first_in_the_event_data,
@@ -38,7 +38,7 @@ fn pointers(evd: &Evd) -> Vec<usize> {
     drain(evd.h()).iter().map(|event| event.software().addr()).collect()
 }
 
-fn evd_post_without_the_software_stream_is_arg1(ctx: &Ctx) {
+fn evd_post_without_the_software_stream_returns_invalid_arg1(ctx: &Ctx) {
     let ia = ctx.ia();
     for flags in [DAT_EVD_CR_FLAG, DAT_EVD_DTO_FLAG, DAT_EVD_DEFAULT_FLAG] {
         let evd = ia.evd(8, flags);
@@ -48,14 +48,14 @@ fn evd_post_without_the_software_stream_is_arg1(ctx: &Ctx) {
     refused(dat_evd_post_se(ia.errors(), &software_event(1)), DAT_INVALID_PARAMETER, DAT_INVALID_ARG1);
 }
 
-fn evd_post_without_an_event_is_arg2(ctx: &Ctx) {
+fn evd_post_without_an_event_returns_invalid_arg2(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
     refused(dat_evd_post_se(evd.h(), null()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
     expect_nothing(evd.h());
 }
 
-fn evd_post_of_another_event_number_is_arg2(ctx: &Ctx) {
+fn evd_post_of_another_event_number_returns_invalid_arg2(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
     let numbers = [0, DAT_DTO_COMPLETION_EVENT, DAT_CONNECTION_EVENT_ESTABLISHED, DAT_SOFTWARE_EVENT + 1, u32::MAX];
@@ -75,7 +75,7 @@ fn fill(evd: &Evd) -> usize {
     length
 }
 
-fn evd_post_on_a_full_queue_is_queue_full(ctx: &Ctx) {
+fn evd_post_on_a_full_queue_returns_queue_full(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(4, DAT_EVD_SOFTWARE_FLAG);
     fill(&evd);
@@ -160,7 +160,7 @@ fn evd_software_event_returns_its_pointer(ctx: &Ctx) {
     expect_nothing(evd.h());
 }
 
-fn evd_dequeue_of_an_empty_queue_is_queue_empty_without_subtype(ctx: &Ctx) {
+fn evd_dequeue_of_an_empty_queue_returns_queue_empty_without_subtype(ctx: &Ctx) {
     let ia = ctx.ia();
     for flags in [DAT_EVD_SOFTWARE_FLAG, DAT_EVD_DTO_FLAG, DAT_EVD_CR_FLAG, DAT_EVD_CONNECTION_FLAG] {
         let evd = ia.evd(8, flags);
@@ -169,7 +169,7 @@ fn evd_dequeue_of_an_empty_queue_is_queue_empty_without_subtype(ctx: &Ctx) {
     expect(untouched(|out| dat_evd_dequeue(ia.errors(), out)), DAT_QUEUE_EMPTY);
 }
 
-fn evd_dequeue_without_out_pointer_is_arg2(ctx: &Ctx) {
+fn evd_dequeue_without_out_pointer_returns_invalid_arg2(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
     refused(dat_evd_dequeue(evd.h(), null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);

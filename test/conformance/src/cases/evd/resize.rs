@@ -7,8 +7,8 @@ pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/events 2.8": evd_resize_to_the_same_length_succeeds,
         "spec/events 2.8": evd_resize_grows_and_the_query_shows_it,
-        "spec/events 2.8": evd_resize_zero_or_less_is_arg2,
-        "spec/events 2.8": evd_resize_beyond_the_adapters_limit_is_arg2,
+        "spec/events 2.8": evd_resize_zero_or_less_returns_invalid_arg2,
+        "spec/events 2.8": evd_resize_beyond_the_adapters_limit_returns_invalid_arg2,
         "spec/events 2.8": evd_resize_below_the_queued_events_is_refused,
         "spec/events 2.8": evd_resize_keeps_the_queued_events,
         "spec/events 2.8": evd_resize_down_to_the_number_of_queued_events_succeeds,
@@ -37,7 +37,7 @@ fn evd_resize_grows_and_the_query_shows_it(ctx: &Ctx) {
     }
 }
 
-fn evd_resize_zero_or_less_is_arg2(ctx: &Ctx) {
+fn evd_resize_zero_or_less_returns_invalid_arg2(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
     let length = evd.param().evd_qlen;
@@ -47,7 +47,7 @@ fn evd_resize_zero_or_less_is_arg2(ctx: &Ctx) {
     assert_eq!(evd.param().evd_qlen, length);
 }
 
-fn evd_resize_beyond_the_adapters_limit_is_arg2(ctx: &Ctx) {
+fn evd_resize_beyond_the_adapters_limit_returns_invalid_arg2(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
     let length = evd.param().evd_qlen;

@@ -9,16 +9,16 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/events 2.5": evd_wait_zero_timeout_is_timeout_expired,
+        "spec/events 2.5": evd_wait_zero_timeout_returns_timeout_expired,
         "spec/events 2.5": evd_wait_zero_timeout_returns_queued_events,
         "spec/events 2.5": evd_wait_time_out_is_not_early,
         "spec/events 2.5": evd_wait_time_out_returns_the_number_of_queued_events,
         "spec/events 2.5": evd_wait_time_out_dequeues_nothing,
         "spec/events 2.5": evd_wait_timeout_just_below_infinite_blocks_until_an_event,
-        "spec/events 2.5": evd_wait_without_an_event_pointer_is_arg4,
-        "spec/events 2.5": evd_wait_without_a_count_pointer_is_arg5,
-        "spec/events 2.5": evd_wait_threshold_zero_or_less_is_arg3,
-        "spec/events 2.5": evd_wait_threshold_beyond_the_length_is_arg3,
+        "spec/events 2.5": evd_wait_without_an_event_pointer_returns_invalid_arg4,
+        "spec/events 2.5": evd_wait_without_a_count_pointer_returns_invalid_arg5,
+        "spec/events 2.5": evd_wait_threshold_zero_or_less_returns_invalid_arg3,
+        "spec/events 2.5": evd_wait_threshold_beyond_the_length_returns_invalid_arg3,
         "spec/events 2.5": evd_wait_threshold_of_the_whole_length_is_reached_by_a_full_queue,
         "spec/events 2.5": evd_wait_threshold_limit_follows_a_resize,
         "spec/events 2.5": evd_wait_checks_arguments_in_order,
@@ -43,7 +43,7 @@ fn fails(evd: &Evd, timeout: DAT_TIMEOUT, threshold: DAT_COUNT) -> DAT_RETURN {
     untouched(|event| dat_evd_wait(evd.h(), timeout, threshold, event, &mut more))
 }
 
-fn evd_wait_zero_timeout_is_timeout_expired(ctx: &Ctx) {
+fn evd_wait_zero_timeout_returns_timeout_expired(ctx: &Ctx) {
     let ia = ctx.ia();
     for flags in [DAT_EVD_DTO_FLAG, SOFTWARE, DAT_EVD_CR_FLAG, DAT_EVD_CONNECTION_FLAG] {
         refused(fails(&ia.evd(4, flags), 0, 1), DAT_TIMEOUT_EXPIRED, DAT_NO_SUBTYPE);
@@ -105,14 +105,14 @@ fn evd_wait_timeout_just_below_infinite_blocks_until_an_event(ctx: &Ctx) {
     }
 }
 
-fn evd_wait_without_an_event_pointer_is_arg4(ctx: &Ctx) {
+fn evd_wait_without_an_event_pointer_returns_invalid_arg4(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, SOFTWARE);
     let code = untouched(|more| dat_evd_wait(evd.h(), 0, 1, null_mut(), more));
     refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG4);
 }
 
-fn evd_wait_without_a_count_pointer_is_arg5(ctx: &Ctx) {
+fn evd_wait_without_a_count_pointer_returns_invalid_arg5(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, SOFTWARE);
     evd.post(1);
@@ -121,7 +121,7 @@ fn evd_wait_without_a_count_pointer_is_arg5(ctx: &Ctx) {
     assert_eq!(drain(evd.h()).len(), 1, "the wait dequeued an event");
 }
 
-fn evd_wait_threshold_zero_or_less_is_arg3(ctx: &Ctx) {
+fn evd_wait_threshold_zero_or_less_returns_invalid_arg3(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, SOFTWARE);
     evd.post(1);
@@ -131,7 +131,7 @@ fn evd_wait_threshold_zero_or_less_is_arg3(ctx: &Ctx) {
     assert_eq!(drain(evd.h()).len(), 1, "the wait dequeued an event");
 }
 
-fn evd_wait_threshold_beyond_the_length_is_arg3(ctx: &Ctx) {
+fn evd_wait_threshold_beyond_the_length_returns_invalid_arg3(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, SOFTWARE);
     let length = evd.param().evd_qlen;

@@ -8,8 +8,8 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/registry 6.1": ia_close_twice_is_invalid_handle,
-        "spec/registry 6.1": ia_close_unknown_flags_are_arg2,
+        "spec/registry 6.1": ia_close_twice_returns_invalid_handle,
+        "spec/registry 6.1": ia_close_unknown_flags_return_invalid_arg2,
         "spec/registry 6.1": ia_close_unknown_flags_leave_the_adapter_unchanged,
         "spec/registry 6.1": ia_close_graceful_of_an_adapter_without_objects_succeeds,
         "spec/registry 6.1": ia_close_abrupt_of_an_adapter_without_objects_succeeds,
@@ -48,14 +48,14 @@ fn in_use(ia: &Ia) {
     refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_IA_IN_USE);
 }
 
-fn ia_close_twice_is_invalid_handle(ctx: &Ctx) {
+fn ia_close_twice_returns_invalid_handle(ctx: &Ctx) {
     let ia = ctx.ia().close();
     for flag in [DAT_CLOSE_ABRUPT_FLAG, DAT_CLOSE_GRACEFUL_FLAG, 7] {
         refused(dat_ia_close(ia, flag), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_IA);
     }
 }
 
-fn ia_close_unknown_flags_are_arg2(ctx: &Ctx) {
+fn ia_close_unknown_flags_return_invalid_arg2(ctx: &Ctx) {
     let ia = ctx.ia();
     for flag in [2, 3, 0x80, u32::MAX] {
         refused(dat_ia_close(ia.h(), flag), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);

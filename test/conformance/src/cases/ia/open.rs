@@ -9,13 +9,13 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/registry 4.1": ia_open_without_a_name_is_arg1,
-        "spec/registry 4.1": ia_open_without_name_and_out_pointer_is_arg1,
-        "spec/registry 4.1": ia_open_without_out_pointer_is_invalid_handle_ia,
+        "spec/registry 4.1": ia_open_without_a_name_returns_invalid_arg1,
+        "spec/registry 4.1": ia_open_without_name_and_out_pointer_returns_invalid_arg1,
+        "spec/registry 4.1": ia_open_without_out_pointer_returns_invalid_handle_ia,
         "spec/registry 4.1": ia_open_unknown_name_is_not_registered,
         "spec/registry 4.1": ia_open_empty_name_is_not_registered,
         "spec/registry 4.1": ia_open_name_of_255_letters_is_looked_up,
-        "spec/registry 4.1": ia_open_name_of_256_letters_is_arg1,
+        "spec/registry 4.1": ia_open_name_of_256_letters_returns_invalid_arg1,
         "spec/registry 4.1": ia_open_similar_names_are_not_registered,
         "spec/registry 4.1": ia_open_names_are_case_sensitive,
         "spec/registry 15": ia_open_reports_an_unknown_name_before_a_bad_length,
@@ -30,8 +30,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 4.2": ia_open_thread_safety_follows_the_registry_line,
         "spec/registry 4.1": ia_open_treats_any_nonzero_thread_safety_as_true,
         "spec/registry 4.1": ia_open_succeeds_after_refusals,
-        "spec/registry 4.3": ia_open_length_zero_is_arg2,
-        "spec/registry 4.3": ia_open_negative_length_is_arg2,
+        "spec/registry 4.3": ia_open_length_zero_returns_invalid_arg2,
+        "spec/registry 4.3": ia_open_negative_length_returns_invalid_arg2,
         "spec/registry 4.3": ia_open_beyond_the_maximum_evd_length_is_refused,
         "spec/registry 4.3": ia_open_evd_lengths_used_by_programs_are_accepted,
         "spec/registry 4.1": ia_open_twice_returns_two_adapters,
@@ -44,7 +44,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 7.2": ia_number_maps_to_the_provider_pointer,
         "spec/registry 7.2": ia_provider_pointer_maps_to_itself,
         "spec/registry 7.2": ia_pointer_without_out_pointer_is_refused,
-        "spec/registry 7.2": ia_pointer_of_an_invalid_number_is_invalid_handle_ia,
+        "spec/registry 7.2": ia_pointer_of_an_invalid_number_returns_invalid_handle_ia,
         "spec/registry 7.2": ia_provider_pointer_is_accepted_as_a_handle,
         "spec/registry 7.2": ia_number_is_returned_by_queries_of_all_objects,
         "spec/registry 7.2": ia_close_by_pointer_invalidates_the_number,
@@ -68,19 +68,19 @@ fn not_found(code: DAT_RETURN, subtype: DAT_RETURN_SUBTYPE) {
     refused(code, DAT_PROVIDER_NOT_FOUND, subtype);
 }
 
-fn ia_open_without_a_name_is_arg1(_ctx: &Ctx) {
+fn ia_open_without_a_name_returns_invalid_arg1(_ctx: &Ctx) {
     let mut errors = DAT_HANDLE_NULL;
     let code = untouched(|ia| dat_ia_openv(null_mut(), 8, &mut errors, ia, 1, 2, DAT_FALSE));
     refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG1);
     assert!(errors.is_null(), "the async EVD is written only on success");
 }
 
-fn ia_open_without_name_and_out_pointer_is_arg1(_ctx: &Ctx) {
+fn ia_open_without_name_and_out_pointer_returns_invalid_arg1(_ctx: &Ctx) {
     let code = dat_ia_openv(null_mut(), 0, null_mut(), null_mut(), 0, 0, DAT_FALSE);
     refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG1);
 }
 
-fn ia_open_without_out_pointer_is_invalid_handle_ia(ctx: &Ctx) {
+fn ia_open_without_out_pointer_returns_invalid_handle_ia(ctx: &Ctx) {
     let (name, mut errors) = (ctx.name(), DAT_HANDLE_NULL);
     let code = dat_ia_openv(name.as_ptr().cast_mut(), 8, &mut errors, null_mut(), 1, 2, DAT_FALSE);
     refused(code, DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_IA);
@@ -100,7 +100,7 @@ fn ia_open_name_of_255_letters_is_looked_up(_ctx: &Ctx) {
     not_found(open(&"n".repeat(255), 1, 2, DAT_FALSE), DAT_NAME_NOT_REGISTERED);
 }
 
-fn ia_open_name_of_256_letters_is_arg1(_ctx: &Ctx) {
+fn ia_open_name_of_256_letters_returns_invalid_arg1(_ctx: &Ctx) {
     for length in [256, 257, 5000] {
         refused(open(&"n".repeat(length), 1, 2, DAT_FALSE), DAT_INVALID_PARAMETER, DAT_INVALID_ARG1);
     }
@@ -250,11 +250,11 @@ fn with_length(ctx: &Ctx, length: DAT_COUNT) -> DAT_RETURN {
     code
 }
 
-fn ia_open_length_zero_is_arg2(ctx: &Ctx) {
+fn ia_open_length_zero_returns_invalid_arg2(ctx: &Ctx) {
     refused(with_length(ctx, 0), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
 }
 
-fn ia_open_negative_length_is_arg2(ctx: &Ctx) {
+fn ia_open_negative_length_returns_invalid_arg2(ctx: &Ctx) {
     for length in [-1, -8, DAT_COUNT::MIN] {
         refused(with_length(ctx, length), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
     }
@@ -360,7 +360,7 @@ fn ia_pointer_without_out_pointer_is_refused(ctx: &Ctx) {
     refused(dats_get_ia_handle(ia.h(), null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
 }
 
-fn ia_pointer_of_an_invalid_number_is_invalid_handle_ia(ctx: &Ctx) {
+fn ia_pointer_of_an_invalid_number_returns_invalid_handle_ia(ctx: &Ctx) {
     let ia = ctx.ia();
     let dead = ctx.ia().close();
     let beyond = without_provenance_mut(ia.h().addr() + 1000);

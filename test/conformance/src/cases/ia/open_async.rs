@@ -10,7 +10,7 @@ type Value = fn(&OneOfEach) -> DAT_HANDLE;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/registry 4.3": ia_async_without_out_pointer_is_arg3,
+        "spec/registry 4.3": ia_async_without_out_pointer_returns_invalid_arg3,
         "spec/registry 4.3": ia_async_evd_created_by_open_is_freed_by_close,
         "spec/registry 4.3": ia_async_length_is_ignored_for_an_existing_evd,
         "spec/registry 4.3": ia_async_evd_of_another_adapter_is_accepted,
@@ -79,7 +79,7 @@ fn is_refused(ctx: &Ctx, value: Value) {
     objects.expect_alive();
 }
 
-fn ia_async_without_out_pointer_is_arg3(ctx: &Ctx) {
+fn ia_async_without_out_pointer_returns_invalid_arg3(ctx: &Ctx) {
     let (name, mut ia) = (ctx.name(), DAT_HANDLE_NULL);
     let code = dat_ia_openv(name.as_ptr().cast_mut(), 8, null_mut(), &mut ia, 1, 2, DAT_FALSE);
     refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);

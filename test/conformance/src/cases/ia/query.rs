@@ -10,9 +10,9 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 10": ia_query_with_empty_masks_succeeds,
         "spec/registry 10": ia_query_returns_the_async_evd_alone,
         "spec/registry 10": ia_query_returns_adapter_and_provider_attributes_in_one_call,
-        "spec/registry 10": ia_query_without_a_record_is_arg4,
-        "spec/registry 10": ia_query_without_a_provider_record_is_arg6,
-        "spec/registry 10": ia_query_unknown_adapter_bits_are_arg3,
+        "spec/registry 10": ia_query_without_a_record_returns_invalid_arg4,
+        "spec/registry 10": ia_query_without_a_provider_record_returns_invalid_arg6,
+        "spec/registry 10": ia_query_unknown_adapter_bits_return_invalid_arg3,
         "spec/registry 10": ia_query_unknown_provider_bits_are_ignored,
         "spec/registry 10": ia_query_errors_write_nothing,
         "spec/registry 10": ia_query_reports_a_missing_record_before_unknown_bits,
@@ -78,7 +78,7 @@ fn ia_query_returns_adapter_and_provider_attributes_in_one_call(ctx: &Ctx) {
     assert_eq!(theirs.max_private_data_size, theirs_alone.max_private_data_size);
 }
 
-fn ia_query_without_a_record_is_arg4(ctx: &Ctx) {
+fn ia_query_without_a_record_returns_invalid_arg4(ctx: &Ctx) {
     let ia = ctx.ia();
     for mask in [DAT_IA_FIELD_ALL, 1, 1 << 34] {
         let code = untouched(|evd| dat_ia_query(ia.h(), evd, mask, null_mut(), 0, null_mut()));
@@ -86,7 +86,7 @@ fn ia_query_without_a_record_is_arg4(ctx: &Ctx) {
     }
 }
 
-fn ia_query_without_a_provider_record_is_arg6(ctx: &Ctx) {
+fn ia_query_without_a_provider_record_returns_invalid_arg6(ctx: &Ctx) {
     let ia = ctx.ia();
     for mask in [DAT_PROVIDER_FIELD_ALL, 1, 1 << 25] {
         let code = untouched(|evd| dat_ia_query(ia.h(), evd, 0, null_mut(), mask, null_mut()));
@@ -94,7 +94,7 @@ fn ia_query_without_a_provider_record_is_arg6(ctx: &Ctx) {
     }
 }
 
-fn ia_query_unknown_adapter_bits_are_arg3(ctx: &Ctx) {
+fn ia_query_unknown_adapter_bits_return_invalid_arg3(ctx: &Ctx) {
     let ia = ctx.ia();
     for mask in [1 << 35, 1 << 63, DAT_IA_FIELD_ALL | 1 << 40, DAT_IA_ATTR_MASK::MAX] {
         let code = untouched(|attr| dat_ia_query(ia.h(), null_mut(), mask, attr, 0, null_mut()));

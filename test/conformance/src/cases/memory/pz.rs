@@ -12,7 +12,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 7": pz_query_refuses_a_bad_mask_and_null,
         "spec/events 7": pz_calls_refuse_handles_of_other_kinds,
         "spec/events 7": pz_free_succeeds_while_an_evd_exists,
-        "spec/events 7": pz_free_twice_is_invalid_handle,
+        "spec/events 7": pz_free_twice_returns_invalid_handle,
         "spec/events 7": pz_many_can_be_created,
     ];
     let kinds = [("an_ep", Kind::Ep), ("an_lmr", Kind::Lmr), ("an_rmr", Kind::Rmr), ("an_srq", Kind::Srq)];
@@ -70,7 +70,7 @@ fn pz_free_succeeds_while_an_evd_exists(ctx: &Ctx) {
     ia.pz().free();
 }
 
-fn pz_free_twice_is_invalid_handle(ctx: &Ctx) {
+fn pz_free_twice_returns_invalid_handle(ctx: &Ctx) {
     let ia = ctx.ia();
     let dead = ia.pz().free();
     refused(dat_pz_free(dead), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_PZ);

@@ -11,18 +11,18 @@ use super::list::{open, size};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/registry 3.2": registry_add_without_a_table_is_arg1,
-        "spec/registry 3.2": registry_add_without_a_record_is_arg2,
-        "spec/registry 3.2": registry_add_with_an_unterminated_name_is_arg2,
-        "spec/registry 3.2": registry_add_without_entries_is_arg1,
+        "spec/registry 3.2": registry_add_without_a_table_returns_invalid_arg1,
+        "spec/registry 3.2": registry_add_without_a_record_returns_invalid_arg2,
+        "spec/registry 3.2": registry_add_with_an_unterminated_name_returns_invalid_arg2,
+        "spec/registry 3.2": registry_add_without_entries_returns_invalid_arg1,
         "spec/registry 3.2": registry_add_twice_is_already_registered,
         "spec/registry 3.2": registry_add_distinguishes_name_version_and_thread_safety,
         "spec/registry 3.1": registry_added_provider_opens_but_is_not_listed,
         "spec/registry 4.2": registry_add_nonthreadsafe_is_not_found_by_a_threadsafe_open,
-        "spec/registry 3.2": registry_remove_without_a_table_is_arg1,
-        "spec/registry 3.2": registry_remove_without_a_record_is_arg2,
+        "spec/registry 3.2": registry_remove_without_a_table_returns_invalid_arg1,
+        "spec/registry 3.2": registry_remove_without_a_record_returns_invalid_arg2,
         "spec/registry 3.2": registry_remove_unknown_is_not_registered,
-        "spec/registry 3.2": registry_remove_under_an_open_adapter_is_in_use,
+        "spec/registry 3.2": registry_remove_under_an_open_adapter_returns_in_use,
         "spec/registry 3.2": registry_remove_twice_is_not_registered,
         "spec/registry 4.1": registry_open_error_of_a_provider_is_returned,
         "spec/registry 3.2": registry_empty_entries_are_not_implemented,
@@ -82,23 +82,23 @@ fn own() -> DAT_PROVIDER_INFO {
     info("a case's own", 2, DAT_FALSE)
 }
 
-fn registry_add_without_a_table_is_arg1(_ctx: &Ctx) {
+fn registry_add_without_a_table_returns_invalid_arg1(_ctx: &Ctx) {
     for info in [&own() as *const _, null()] {
         refused(dat_registry_add_provider(null(), info), DAT_INVALID_PARAMETER, DAT_INVALID_ARG1);
     }
 }
 
-fn registry_add_without_a_record_is_arg2(_ctx: &Ctx) {
+fn registry_add_without_a_record_returns_invalid_arg2(_ctx: &Ctx) {
     refused(dat_registry_add_provider(&table(), null()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
 }
 
-fn registry_add_with_an_unterminated_name_is_arg2(_ctx: &Ctx) {
+fn registry_add_with_an_unterminated_name_returns_invalid_arg2(_ctx: &Ctx) {
     let info = info(&"n".repeat(256), 2, DAT_FALSE);
     refused(dat_registry_add_provider(&table(), &info), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
     refused(dat_registry_remove_provider(&table(), &info), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
 }
 
-fn registry_add_without_entries_is_arg1(_ctx: &Ctx) {
+fn registry_add_without_entries_returns_invalid_arg1(_ctx: &Ctx) {
     let without = [
         DAT_PROVIDER { ia_open_func: None, ..table() },
         DAT_PROVIDER { ia_query_func: None, ..table() },
@@ -152,13 +152,13 @@ fn registry_added_provider_opens_but_is_not_listed(_ctx: &Ctx) {
     ok(dat_registry_remove_provider(table, &own()));
 }
 
-fn registry_remove_without_a_table_is_arg1(_ctx: &Ctx) {
+fn registry_remove_without_a_table_returns_invalid_arg1(_ctx: &Ctx) {
     for info in [&own() as *const _, null()] {
         refused(dat_registry_remove_provider(null(), info), DAT_INVALID_PARAMETER, DAT_INVALID_ARG1);
     }
 }
 
-fn registry_remove_without_a_record_is_arg2(_ctx: &Ctx) {
+fn registry_remove_without_a_record_returns_invalid_arg2(_ctx: &Ctx) {
     refused(dat_registry_remove_provider(&table(), null()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
 }
 
@@ -171,7 +171,7 @@ fn registry_remove_unknown_is_not_registered(_ctx: &Ctx) {
     ok(dat_registry_remove_provider(&table, &own()));
 }
 
-fn registry_remove_under_an_open_adapter_is_in_use(_ctx: &Ctx) {
+fn registry_remove_under_an_open_adapter_returns_in_use(_ctx: &Ctx) {
     let table = table_that_opens();
     ok(dat_registry_add_provider(table, &own()));
     let (one, other) = (open("a case's own").1, open("a case's own").1);

@@ -8,13 +8,13 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/registry 3.1": registry_list_without_a_count_is_arg2,
-        "spec/registry 3.1": registry_list_without_a_list_is_arg3,
-        "spec/registry 3.1": registry_list_with_capacity_zero_is_arg1_and_returns_the_size,
-        "spec/registry 3.1": registry_list_with_negative_capacity_is_arg1,
+        "spec/registry 3.1": registry_list_without_a_count_returns_invalid_arg2,
+        "spec/registry 3.1": registry_list_without_a_list_returns_invalid_arg3,
+        "spec/registry 3.1": registry_list_with_capacity_zero_returns_invalid_arg1_and_returns_the_size,
+        "spec/registry 3.1": registry_list_with_negative_capacity_returns_invalid_arg1,
         "spec/registry 3.1": registry_list_with_capacity_one_returns_one_provider,
         "spec/registry 3.1": registry_list_with_enough_capacity_returns_all_providers,
-        "spec/registry 3.1": registry_list_with_a_null_entry_is_arg3,
+        "spec/registry 3.1": registry_list_with_a_null_entry_returns_invalid_arg3,
         "spec/registry 3.1": registry_list_ignores_a_null_entry_after_the_last_provider,
         "spec/registry 3.1": registry_list_names_the_adapter_under_test,
         "spec/registry 3.1": registry_list_returns_the_same_in_every_call,
@@ -49,21 +49,21 @@ pub(super) fn size() -> DAT_COUNT {
     count
 }
 
-fn registry_list_without_a_count_is_arg2(_ctx: &Ctx) {
+fn registry_list_without_a_count_returns_invalid_arg2(_ctx: &Ctx) {
     for most in [0, 1, -1] {
         let code = dat_registry_list_providers(most, null_mut(), null_mut());
         refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
     }
 }
 
-fn registry_list_without_a_list_is_arg3(_ctx: &Ctx) {
+fn registry_list_without_a_list_returns_invalid_arg3(_ctx: &Ctx) {
     for most in [1, 8, -1] {
         let code = untouched(|count| dat_registry_list_providers(most, count, null_mut()));
         refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
     }
 }
 
-fn registry_list_with_capacity_zero_is_arg1_and_returns_the_size(_ctx: &Ctx) {
+fn registry_list_with_capacity_zero_returns_invalid_arg1_and_returns_the_size(_ctx: &Ctx) {
     let (code, count, names) = list(1, 0);
     refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG1);
     assert!(count >= 1, "{count}");
@@ -71,7 +71,7 @@ fn registry_list_with_capacity_zero_is_arg1_and_returns_the_size(_ctx: &Ctx) {
     assert_eq!(names, [""]);
 }
 
-fn registry_list_with_negative_capacity_is_arg1(_ctx: &Ctx) {
+fn registry_list_with_negative_capacity_returns_invalid_arg1(_ctx: &Ctx) {
     for most in [-1, DAT_COUNT::MIN] {
         let (code, _, names) = list(1, most);
         refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG1);
@@ -97,7 +97,7 @@ fn registry_list_with_enough_capacity_returns_all_providers(_ctx: &Ctx) {
     }
 }
 
-fn registry_list_with_a_null_entry_is_arg3(_ctx: &Ctx) {
+fn registry_list_with_a_null_entry_returns_invalid_arg3(_ctx: &Ctx) {
     let mut count = -7;
     let code = dat_registry_list_providers(1, &mut count, [null_mut()].as_mut_ptr());
     refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);

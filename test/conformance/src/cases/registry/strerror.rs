@@ -14,10 +14,10 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 9.2": strerror_names_success,
         "spec/registry 9.2": strerror_names_not_implemented,
         "spec/registry 9.2": strerror_ignores_the_class,
-        "spec/registry 9.2": strerror_of_an_unknown_type_is_arg1_and_sets_both_strings,
-        "spec/registry 9.2": strerror_of_an_unknown_subtype_is_arg1_and_sets_both_strings,
+        "spec/registry 9.2": strerror_of_an_unknown_type_returns_invalid_arg1_and_sets_both_strings,
+        "spec/registry 9.2": strerror_of_an_unknown_subtype_returns_invalid_arg1_and_sets_both_strings,
         "spec/registry 9.2": strerror_accepts_one_null_pointer,
-        "spec/registry 9.2": strerror_without_pointers_is_arg2,
+        "spec/registry 9.2": strerror_without_pointers_returns_invalid_arg2,
         "spec/registry 9.2": strerror_returns_the_same_strings,
         "spec/consumers 21": strerror_always_sets_both_strings,
     ]
@@ -67,7 +67,7 @@ fn strerror_ignores_the_class(_ctx: &Ctx) {
     }
 }
 
-fn strerror_of_an_unknown_type_is_arg1_and_sets_both_strings(_ctx: &Ctx) {
+fn strerror_of_an_unknown_type_returns_invalid_arg1_and_sets_both_strings(_ctx: &Ctx) {
     let first = if is_2_0() { 0x0018_0000 } else { 0x0015_0000 };
     for kind in [first, 0x0100_0000, 0x3ffe_0000] {
         let (answer, major, minor) = words(DAT_CLASS_ERROR | kind | DAT_INVALID_ARG3);
@@ -76,7 +76,7 @@ fn strerror_of_an_unknown_type_is_arg1_and_sets_both_strings(_ctx: &Ctx) {
     }
 }
 
-fn strerror_of_an_unknown_subtype_is_arg1_and_sets_both_strings(_ctx: &Ctx) {
+fn strerror_of_an_unknown_subtype_returns_invalid_arg1_and_sets_both_strings(_ctx: &Ctx) {
     for subtype in [if is_2_0() { 104 } else { 102 }, 0x7ff0, 0xfff0] {
         let (answer, major, minor) = words(error(DAT_INVALID_STATE, subtype));
         refused(answer, DAT_INVALID_PARAMETER, DAT_INVALID_ARG1);
@@ -93,7 +93,7 @@ fn strerror_accepts_one_null_pointer(_ctx: &Ctx) {
     assert_eq!(text_at(text), "DAT_INVALID_ARG3");
 }
 
-fn strerror_without_pointers_is_arg2(_ctx: &Ctx) {
+fn strerror_without_pointers_returns_invalid_arg2(_ctx: &Ctx) {
     for code in [DAT_SUCCESS, error(DAT_INVALID_PARAMETER, DAT_INVALID_ARG3), 0x1234_5678] {
         refused(dat_strerror(code, null_mut(), null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
     }

@@ -23,7 +23,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 6.1": srq_create_checks_arguments_in_order,
         "spec/events 6.1": srq_create_keeps_its_zone_in_use,
         "spec/events 6.2": srq_free_refuses_a_handle_that_is_no_srq,
-        "spec/events 6.2": srq_free_twice_is_an_invalid_handle,
+        "spec/events 6.2": srq_free_twice_returns_invalid_handle,
         "spec/events 6.2": srq_free_is_refused_while_an_ep_uses_it,
         "spec/events 6.2": srq_free_drops_posted_receives,
         "spec/events 6.2": srq_free_keeps_other_queues,
@@ -174,7 +174,7 @@ fn srq_free_refuses_a_handle_that_is_no_srq(ctx: &Ctx) {
     }
 }
 
-fn srq_free_twice_is_an_invalid_handle(ctx: &Ctx) {
+fn srq_free_twice_returns_invalid_handle(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let dead = ia.srq(&pz, 4, 1).free();
