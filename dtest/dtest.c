@@ -250,7 +250,7 @@ static void no_event(DAT_EVD_HANDLE evd, const char *evd_name)
         ok("dat_evd_dequeue", ret);
 }
 
-/* Takes the next completion on evd, which must have this cookie. Returns the length. */
+/* Dequeues the next completion on evd, which must have this cookie. Returns the length. */
 static size_t completion(DAT_EVD_HANDLE evd, uint64_t cookie, DAT_DTO_COMPLETION_STATUS status, const char *what)
 {
     DAT_EVENT event;

@@ -248,7 +248,7 @@ const DIS: DAT_RETURN_SUBTYPE = DAT_INVALID_STATE_EP_DISCONNECTED;
 const REFUSED_IN: &[(&str, &[DAT_RETURN_SUBTYPE])] = &[
     ("dat_ep_modify", &[RSV, PCP, ACP, CMP, CON, DSP, DIS]),
     ("dat_ep_connect", &[RSV, PCP, TCP, ACP, CMP, CON, DSP, DIS]),
-    // These are states of the duplicate; CONNECTED is the state of the EP to copy.
+    // These are states of the new EP; CONNECTED is the state of the EP to duplicate.
     ("dat_ep_dup_connect", &[UNC, RSV, PCP, TCP, ACP, CMP, CON, DSP, DIS]),
     ("dat_ep_disconnect", &[UNC, RSV, PCP, TCP]),
     ("dat_ep_reset", &[RSV, PCP, TCP, ACP, CMP, CON, DSP]),

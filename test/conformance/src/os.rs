@@ -51,7 +51,8 @@ pub(crate) fn remove_env(name: &str) {
 /// Runs a closure in a forked child, which exits with the closure's result. Returns that result, or the negated
 /// signal number.
 pub(crate) fn in_fork(body: impl FnOnce() -> u8) -> i32 {
-    // SAFETY: the child runs the body, which is about what a library allows there, and leaves without exit handlers.
+    // SAFETY: the child runs only the body and then exits without exit handlers. The case decides what the body
+    // calls after the fork.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "fork: {}", std::io::Error::last_os_error());
     if child == 0 {

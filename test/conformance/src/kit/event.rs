@@ -228,7 +228,7 @@ pub(crate) fn expect_conn(evd: DAT_EVD_HANDLE, ep: DAT_EP_HANDLE, number: DAT_EV
     event
 }
 
-/// Takes the next event, which must be a connection request.
+/// Dequeues the next event, which must be a connection request.
 #[track_caller]
 pub(crate) fn expect_cr(evd: DAT_EVD_HANDLE) -> DAT_CR_ARRIVAL_EVENT_DATA {
     expect_event(evd, SOON).arrival()
@@ -268,7 +268,7 @@ pub(crate) fn expect_quiet(evd: DAT_EVD_HANDLE, time: Duration) {
     }
 }
 
-/// Takes all queued events.
+/// Dequeues all queued events.
 #[track_caller]
 pub(crate) fn drain(evd: DAT_EVD_HANDLE) -> Vec<Event> {
     std::iter::from_fn(|| dequeue(evd)).collect()

@@ -177,8 +177,8 @@ impl Ep {
         self.ep.handle()
     }
 
-    /// Takes the completions of all work requests, and disconnects first if some are outstanding. An endpoint that
-    /// was never connected does not flush posted work, so it is not waited for.
+    /// Dequeues the completions of all work requests, and disconnects first if some are outstanding. An endpoint
+    /// that was never connected does not flush posted work, so this function does not wait for it.
     fn flush(&self) {
         let deadline = Instant::now() + FLUSH_LIMIT;
         let mut is_connected = true;

@@ -124,7 +124,7 @@ pub(crate) fn connected(evd: &Evd, ep: Handle, patience: Patience) -> Result {
     }
 }
 
-/// Takes all queued events.
+/// Dequeues all queued events.
 pub(crate) fn drain(evd: &Evd) -> Vec<Event> {
     std::iter::from_fn(|| raw::evd_dequeue(evd.handle()).ok()).collect()
 }

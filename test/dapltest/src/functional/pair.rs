@@ -78,7 +78,7 @@ impl Pair {
         Ok(self.ends[end].post(post, &mut self.memory[end].segments(at, length, 1), cookie)?)
     }
 
-    /// Takes `count` completions and sorts them by cookie.
+    /// Dequeues `count` completions and sorts them by cookie.
     pub(super) fn completions(&self, count: usize) -> Result<Vec<Done>> {
         let mut found = Vec::new();
         while found.len() < count {
@@ -142,7 +142,7 @@ pub(super) struct Done {
     pub(super) length: u64,
 }
 
-/// Takes the next connection request.
+/// Dequeues the next connection request.
 pub(super) fn next_request(bench: &Bench, patience: Patience) -> Result<Handle> {
     match patience.next(&bench.requests, "a request")? {
         Event::Request { cr, .. } => Ok(cr),

@@ -87,7 +87,7 @@ impl Party<'_> {
                 self.compare(endpoint, number, iteration)?;
             }
             self.post_receive(endpoint, number)?;
-            // Takes the deferred completions of sends.
+            // Dequeues the deferred completions of sends.
             self.settle(endpoint, false)?;
         }
         Ok(())
