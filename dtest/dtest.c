@@ -4,9 +4,9 @@
  *     dtest -P sm0                    the server
  *     dtest -P sm0 -h localhost      the client, in another window
  *
- * It is also meant to be read: a whole uDAPL program, from opening the adapter to closing it, in the order in which it
- * happens. Start at main() at the end. Any surprise ends the program with a message and exit status 1; the only way to
- * status 0 is past every check.
+ * It is also meant to be read: a whole uDAPL program, from opening the adapter to closing it, in the order of the calls.
+ * Start at main() at the end. An unexpected result ends the program with a message and exit status 1. Exit status 0 means
+ * that every check has passed.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

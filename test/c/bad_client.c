@@ -42,7 +42,7 @@ static void listen_to(void)
     DAT_EVENT event;
     DAT_COUNT more;
     for (;;) {
-        OK(dat_evd_wait(dtos, PATIENCE, 1, &event, &more));
+        OK(dat_evd_wait(dtos, EVENT_TIMEOUT, 1, &event, &more));
         DAT_DTO_COMPLETION_EVENT_DATA *dto = &event.event_data.dto_completion_event_data;
         if (dto->status != DAT_DTO_SUCCESS) {
             puts("the server has ended it");
@@ -84,9 +84,9 @@ int main(int argc, char **argv)
         DAT_DTO_COOKIE cookie = { .as_64 = slot };
         OK(dat_ep_post_recv(ep, 1, &segment, cookie, DAT_COMPLETION_DEFAULT_FLAG));
     }
-    OK(dat_ep_connect(ep, (DAT_IA_ADDRESS_PTR)&host, strtoull(argv[2], NULL, 0), PATIENCE, 0, NULL,
+    OK(dat_ep_connect(ep, (DAT_IA_ADDRESS_PTR)&host, strtoull(argv[2], NULL, 0), EVENT_TIMEOUT, 0, NULL,
                       DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG));
-    OK(dat_evd_wait(conn, PATIENCE, 1, &event, &more));
+    OK(dat_evd_wait(conn, EVENT_TIMEOUT, 1, &event, &more));
     EXPECT(event.event_number == DAT_CONNECTION_EVENT_ESTABLISHED);
     puts("connected");
     fflush(stdout);

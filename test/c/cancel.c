@@ -62,18 +62,18 @@ struct objects {
     unsigned char memory[2 * LENGTH];
 };
 
-/* Takes the next event. With a request pending it polls, since the waits are cancellation points. */
+/* Dequeues the next event. With a request pending it polls, since the waits are cancellation points. */
 static DAT_EVENT take(struct objects *o, DAT_EVD_HANDLE evd, DAT_EVENT_NUMBER number)
 {
     DAT_EVENT event;
     DAT_EVD_HANDLE ready;
     DAT_COUNT more;
     if (!is_pending && evd != o->requests)
-        CALL(dat_evd_wait(evd, PATIENCE, 1, &event, &more));
+        CALL(dat_evd_wait(evd, EVENT_TIMEOUT, 1, &event, &more));
     else
         while (dat_evd_dequeue(evd, &event) != DAT_SUCCESS)
             if (!is_pending)
-                CALL(dat_cno_wait(o->cno, PATIENCE, &ready));
+                CALL(dat_cno_wait(o->cno, EVENT_TIMEOUT, &ready));
             else
                 sched_yield();
     steps++;
@@ -181,7 +181,7 @@ static DAT_LMR_TRIPLET half(struct objects *o, int which)
 
 static void connect_to(struct objects *o, int ep, DAT_CONN_QUAL qual)
 {
-    CALL(dat_ep_connect(o->ep[ep], o->here, qual, PATIENCE, 0, NULL, DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG));
+    CALL(dat_ep_connect(o->ep[ep], o->here, qual, EVENT_TIMEOUT, 0, NULL, DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG));
 }
 
 static void established(struct objects *o)
@@ -237,7 +237,7 @@ static void second_connection(struct objects *o)
     DAT_RSP_HANDLE rsp;
     DAT_RSP_PARAM param;
     DAT_CR_HANDLE cr;
-    CALL(dat_ep_dup_connect(o->ep[2], o->ep[0], PATIENCE, 0, NULL, DAT_QOS_BEST_EFFORT));
+    CALL(dat_ep_dup_connect(o->ep[2], o->ep[0], EVENT_TIMEOUT, 0, NULL, DAT_QOS_BEST_EFFORT));
     cr = take_request(o);
     CALL(dat_cr_reject(cr));
     take(o, o->connections, DAT_CONNECTION_EVENT_PEER_REJECTED);
@@ -464,7 +464,7 @@ static void waits(int rounds)
         int cancelled = run(on_cno ? wait_on_cno : wait_on_evd, NULL, post_and_cancel), has_returned = is_done == 2;
         EXPECT(cancelled || has_returned);
         if (on_cno && !has_returned) {
-            OK(dat_cno_wait(cno, PATIENCE, &ready));
+            OK(dat_cno_wait(cno, EVENT_TIMEOUT, &ready));
             EXPECT(ready == software);
         }
         if (on_cno || !has_returned)

@@ -17,7 +17,7 @@
 #define SECOND 1000000u
 
 /* Time limit for one event: much longer than an event ever takes, even under valgrind on a busy machine. */
-#define PATIENCE (300 * SECOND)
+#define EVENT_TIMEOUT (300 * SECOND)
 
 __attribute__((noreturn, format(printf, 1, 2))) static inline void fail(const char *format, ...)
 {
@@ -60,7 +60,7 @@ static inline DAT_EVENT next(DAT_EVD_HANDLE evd, DAT_EVENT_NUMBER number, const 
 {
     DAT_EVENT event;
     DAT_COUNT more;
-    DAT_RETURN ret = dat_evd_wait(evd, PATIENCE, 1, &event, &more);
+    DAT_RETURN ret = dat_evd_wait(evd, EVENT_TIMEOUT, 1, &event, &more);
     if (ret != DAT_SUCCESS)
         fail("%s: %s", what, words(ret));
     if (event.event_number != number)

@@ -52,7 +52,7 @@ static void request_connection(void)
     OK(dat_evd_create(ia, 8, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &completions));
     OK(dat_psp_create(ia, 0x0afffab2, events, DAT_PSP_CONSUMER_FLAG, &psp));
     OK(dat_ep_create(ia, pz, completions, completions, events, NULL, &ep));
-    OK(dat_ep_connect(ep, adapter.ia_address_ptr, 0x0afffab2, PATIENCE, 0, NULL, DAT_QOS_BEST_EFFORT,
+    OK(dat_ep_connect(ep, adapter.ia_address_ptr, 0x0afffab2, EVENT_TIMEOUT, 0, NULL, DAT_QOS_BEST_EFFORT,
                       DAT_CONNECT_DEFAULT_FLAG));
     next(events, DAT_CONNECTION_REQUEST_EVENT, "the request");
 }

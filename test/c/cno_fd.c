@@ -28,7 +28,7 @@
 extern DAT_RETURN dats_get_ia_handle(DAT_IA_HANDLE ia, DAT_IA_HANDLE *handle);
 
 /* A sender has at most IN_FLIGHT messages that are not handled, fewer than the receives that are posted. */
-enum { MOST = 16, RECEIVES = 16, IN_FLIGHT = 12, LENGTH = 8, QUAL = 7100, PATIENCE_MS = 60000, TICK_MS = 100 };
+enum { MOST = 16, RECEIVES = 16, IN_FLIGHT = 12, LENGTH = 8, QUAL = 7100, EVENT_TIMEOUT_MS = 60000, TICK_MS = 100 };
 
 /* Memory of both processes. */
 static struct shared {
@@ -114,7 +114,7 @@ static void await(DAT_EVD_HANDLE evd, DAT_EVENT_NUMBER number, DAT_EVENT *event)
 {
     DAT_COUNT more;
 
-    ok("dat_evd_wait", dat_evd_wait(evd, PATIENCE_MS * 1000u, 1, event, &more));
+    ok("dat_evd_wait", dat_evd_wait(evd, EVENT_TIMEOUT_MS * 1000u, 1, event, &more));
     if (event->event_number != number) {
         fprintf(stderr, "event %#x instead of %#x\n", (unsigned)event->event_number, (unsigned)number);
         _exit(1);
@@ -195,7 +195,7 @@ static void *receive(void *argument)
             handle_triggers(end);
         if (count == 1 || *progress != before)
             ticks = 0;
-        else if (count == 0 && ++ticks == PATIENCE_MS / TICK_MS) {
+        else if (count == 0 && ++ticks == EVENT_TIMEOUT_MS / TICK_MS) {
             fprintf(stderr, "endpoint %d: a wake-up was lost after %ld messages\n", end->number, *progress);
             _exit(1);
         }

@@ -189,7 +189,7 @@ static void transferred(const DAT_EVENT *event)
     int kind = (int)(dto->user_cookie.as_64 / 100 * 100), n = (int)(dto->user_cookie.as_64 % 100);
     struct peer *p = &peers[n];
     if (kind == RECEIVE && p->stage == ASKED && rank < n && dto->status == DAT_DTO_ERR_FLUSHED)
-        p->is_posted = 0; /* it was rejected, or soon will be */
+        p->is_posted = 0; /* the peer has rejected this request, or will reject it */
     else if (kind == SPARE && p->has_received && dto->status == DAT_DTO_ERR_FLUSHED)
         p->has_spare = 0;
     else if (kind == SPARE || dto->status != DAT_DTO_SUCCESS)
@@ -198,7 +198,7 @@ static void transferred(const DAT_EVENT *event)
         *(kind == RECEIVE ? &p->has_received : &p->has_sent) = 1;
 }
 
-/* Takes the receives that were posted before the rejection; the reset flushes them at the latest. */
+/* Dequeues the receives that were posted before the rejection; the reset flushes them at the latest. */
 static void take_flushed(int n)
 {
     DAT_EVENT event;

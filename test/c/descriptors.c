@@ -17,7 +17,7 @@ static void leave(int left)
     int fd;
     while (count < MOST && (fd = dup(2)) >= 0)
         taken[count++] = fd;
-    EXPECT(count < MOST); /* "ulimit -n" is less */
+    EXPECT(count < MOST); /* MOST is larger than a usual "ulimit -n" */
     while (left-- > 0)
         close(taken[--count]);
 }
@@ -45,7 +45,7 @@ int main(int argc, char **argv)
     DAT_PSP_HANDLE psp, other;
     DAT_RETURN ret;
 
-    OK(dat_ia_open((char *)name, 8, &errors, &ia)); /* loads the library, which needs some too */
+    OK(dat_ia_open((char *)name, 8, &errors, &ia)); /* the first open loads the library, which needs descriptors too */
     for (int left = 0;; left++) {
         DAT_IA_HANDLE second;
         DAT_EVD_HANDLE second_errors = DAT_HANDLE_NULL;
@@ -77,7 +77,7 @@ int main(int argc, char **argv)
     OK(dat_psp_free(other));
     for (int left = 0;; left++) {
         leave(left);
-        ret = dat_ep_connect(ep, attributes.ia_address_ptr, QUAL, PATIENCE, 0, NULL, DAT_QOS_BEST_EFFORT,
+        ret = dat_ep_connect(ep, attributes.ia_address_ptr, QUAL, EVENT_TIMEOUT, 0, NULL, DAT_QOS_BEST_EFFORT,
                              DAT_CONNECT_DEFAULT_FLAG);
         if (ret == DAT_SUCCESS)
             break;

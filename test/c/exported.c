@@ -147,7 +147,7 @@ static void owner(char *name)
         EXPECT(target[at] == (unsigned char)(ROUNDS - 1 + at * 7));
     OK(dat_lmr_free(shared_lmr));
     send_message();
-    OK(dat_evd_wait(events, PATIENCE, 1, &event, &more));
+    OK(dat_evd_wait(events, EVENT_TIMEOUT, 1, &event, &more));
     EXPECT(event.event_number == DAT_CONNECTION_EVENT_DISCONNECTED || event.event_number == DAT_CONNECTION_EVENT_BROKEN);
     OK(dat_psp_free(psp));
     end();
@@ -175,9 +175,9 @@ static void connect_to_owner(void)
     expect_message(0);
     OK(dat_ia_query(ia, NULL, DAT_IA_FIELD_IA_ADDRESS_PTR, &adapter, 0, NULL));
     for (;;) { /* until the owner listens */
-        OK(dat_ep_connect(ep, adapter.ia_address_ptr, QUAL, PATIENCE, 0, NULL, DAT_QOS_BEST_EFFORT,
+        OK(dat_ep_connect(ep, adapter.ia_address_ptr, QUAL, EVENT_TIMEOUT, 0, NULL, DAT_QOS_BEST_EFFORT,
                           DAT_CONNECT_DEFAULT_FLAG));
-        OK(dat_evd_wait(events, PATIENCE, 1, &event, &more));
+        OK(dat_evd_wait(events, EVENT_TIMEOUT, 1, &event, &more));
         if (event.event_number == DAT_CONNECTION_EVENT_ESTABLISHED)
             return;
         EXPECT(event.event_number == DAT_CONNECTION_EVENT_NON_PEER_REJECTED);

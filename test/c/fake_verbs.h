@@ -19,10 +19,10 @@ struct channel {
 
 struct cq {
     struct ibv_cq ibv;
-    struct ibv_wc *ring; /* as long as a power of two */
+    struct ibv_wc *ring; /* its length is a power of two */
     unsigned head, tail, mask;
     enum { DISARMED, SOLICITED, ARMED } armed;
-    struct cq *next; /* with an event that was not read */
+    struct cq *next; /* next queue with an unread event */
     int has_event;
 };
 

@@ -46,7 +46,7 @@ static void prepare(void)
 
 static void connect_both(void)
 {
-    OK(dat_ep_connect(ep[0], here, QUAL, PATIENCE, 0, NULL, DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG));
+    OK(dat_ep_connect(ep[0], here, QUAL, EVENT_TIMEOUT, 0, NULL, DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG));
     DAT_EVENT event = next(events[1], DAT_CONNECTION_REQUEST_EVENT, "the request");
     OK(dat_cr_accept(event.event_data.cr_arrival_event_data.cr_handle, ep[1], 0, NULL));
     for (int n = 0; n < 2; n++)

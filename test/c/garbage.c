@@ -322,7 +322,7 @@ static DAT_HANDLE made_or_null(const char *what, DAT_RETURN ret, DAT_HANDLE hand
 
 static DAT_HANDLE connection_request(DAT_EP_HANDLE from)
 {
-    OK(dat_ep_connect(from, here, QUAL, PATIENCE, 0, NULL, DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG));
+    OK(dat_ep_connect(from, here, QUAL, EVENT_TIMEOUT, 0, NULL, DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG));
     DAT_EVENT request = next(live[EVD], DAT_CONNECTION_REQUEST_EVENT, "a request");
     return request.event_data.cr_arrival_event_data.cr_handle;
 }

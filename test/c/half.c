@@ -68,7 +68,7 @@ static void half_listen(uint64_t qual)
 static void half_connect(uint64_t qual)
 {
     post_receive();
-    OK(dat_ep_connect(ep, here, qual, PATIENCE, 0, NULL, DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG));
+    OK(dat_ep_connect(ep, here, qual, EVENT_TIMEOUT, 0, NULL, DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG));
 }
 
 static void half_accept(void)

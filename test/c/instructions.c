@@ -128,7 +128,7 @@ static void check(const DAT_EVENT *event, DAT_VLEN bytes)
     EXPECT(dto->transfered_length == bytes);
 }
 
-/* Takes the completions of a batch. With `wait` it calls dat_evd_wait after all completions are queued. */
+/* Dequeues the completions of a batch. With `wait` it calls dat_evd_wait after all completions are queued. */
 static void take(long events, DAT_VLEN bytes, int wait, int is_counted)
 {
     DAT_EVENT event;
@@ -142,7 +142,7 @@ static void take(long events, DAT_VLEN bytes, int wait, int is_counted)
     }
 }
 
-/* Takes the two completions of one message; each call has to poll. */
+/* Dequeues the two completions of one message; each call has to poll. */
 static void take_alone(DAT_VLEN bytes, int wait, int is_counted)
 {
     DAT_EVD_HANDLE evds[] = { data, sends };
@@ -157,7 +157,7 @@ static void take_alone(DAT_VLEN bytes, int wait, int is_counted)
     }
 }
 
-/* Takes the two completions of one message by dat_cno_wait. */
+/* Dequeues the two completions of one message by dat_cno_wait. */
 static void take_by_cno(DAT_CNO_HANDLE cno, DAT_VLEN bytes)
 {
     DAT_EVENT events[2];
@@ -237,7 +237,7 @@ int main(int argc, char **argv)
     OK(dat_ep_create(ia, pz, data, sends, connections, &attributes, &from));
     OK(dat_ep_create(ia, pz, data, sends, connections, &attributes, &to));
     OK(dat_psp_create(ia, qual, requests, DAT_PSP_CONSUMER_FLAG, &psp));
-    OK(dat_ep_connect(from, adapter.ia_address_ptr, qual, PATIENCE, 0, NULL, DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG));
+    OK(dat_ep_connect(from, adapter.ia_address_ptr, qual, EVENT_TIMEOUT, 0, NULL, DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG));
     event = polled(requests, 0);
     OK(dat_cr_accept(event.event_data.cr_arrival_event_data.cr_handle, to, 0, NULL));
     EXPECT(polled(connections, 0).event_number == DAT_CONNECTION_EVENT_ESTABLISHED);

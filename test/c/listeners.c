@@ -79,7 +79,7 @@ static void call(const char *host, DAT_CONN_QUAL qual, DAT_EVENT_NUMBER expected
     OK(dat_ep_create(ia, pz, all, all, all, NULL, &ep));
     if (user != 0 && seteuid(user) != 0)
         fail("listeners: cannot become uid %u: %s", (unsigned)user, strerror(errno));
-    OK(dat_ep_connect(ep, found->ai_addr, qual, PATIENCE, 0, NULL, DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG));
+    OK(dat_ep_connect(ep, found->ai_addr, qual, EVENT_TIMEOUT, 0, NULL, DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG));
     freeaddrinfo(found);
     next(all, expected, "the attempt to connect");
     EXPECT(seteuid(0) == 0);

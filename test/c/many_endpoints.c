@@ -55,12 +55,12 @@ static void send_to_peer(int n)
     OK(dat_ep_post_send(eps[n], 1, &at, cookie, DAT_COMPLETION_SUPPRESS_FLAG));
 }
 
-/* Takes one receive completion. Returns its endpoint. */
+/* Dequeues one receive completion. Returns its endpoint. */
 static int take(void)
 {
     DAT_EVENT event;
     DAT_RETURN ret;
-    double limit = now() + (double)PATIENCE;
+    double limit = now() + (double)EVENT_TIMEOUT;
     while ((ret = dat_evd_dequeue(completions, &event)) == DAT_QUEUE_EMPTY)
         if (now() > limit)
             fail("a message is lost");
@@ -103,7 +103,7 @@ static void connect_all(void)
             asked += 2;
         }
         DAT_COUNT more;
-        OK(dat_evd_wait(events, PATIENCE, 1, &event, &more));
+        OK(dat_evd_wait(events, EVENT_TIMEOUT, 1, &event, &more));
         if (event.event_number == DAT_CONNECTION_REQUEST_EVENT) {
             DAT_CR_HANDLE request = event.event_data.cr_arrival_event_data.cr_handle;
             DAT_CR_PARAM param;

@@ -272,7 +272,7 @@ static void completed_one(const DAT_DTO_COMPLETION_EVENT_DATA *dto)
     }
 }
 
-/* Takes the next event. Returns whether one arrived within this time. */
+/* Dequeues the next event. Returns whether one arrived within this time. */
 static int took(DAT_TIMEOUT time)
 {
     DAT_EVENT event;
@@ -383,7 +383,7 @@ static void post_all(void)
 
 static void stream(void)
 {
-    double limit = began + duration + PATIENCE / SECOND;
+    double limit = began + duration + EVENT_TIMEOUT / SECOND;
     while (!end && first_error == DAT_DTO_SUCCESS) {
         post_all();
         if (took(TICK))
@@ -405,7 +405,7 @@ static void part_in_peace(void)
     if (host != NULL && !end)
         OK(dat_ep_disconnect(ep, DAT_CLOSE_GRACEFUL_FLAG));
     while (!end)
-        if (!took(PATIENCE))
+        if (!took(EVENT_TIMEOUT))
             fail("net: no event says that the connection has ended");
     if (!said_bye || !received_bye || end != DAT_CONNECTION_EVENT_DISCONNECTED)
         fail("net: %s in the middle, %.3f s after the last message; first error %d: %llu blocks given, %llu answered, %llu taken",
@@ -419,7 +419,7 @@ static void rest(void)
     DAT_EP_STATE state;
     double gone = now();
     while (requesting > 0 || receiving > 0)
-        if (!took(PATIENCE))
+        if (!took(EVENT_TIMEOUT))
             fail("net: not flushed: %d requests and %d receives", requesting, receiving);
     say("all came back %.3f s after the end", now() - gone);
     usleep(200000);
@@ -455,7 +455,7 @@ int main(int argc, char **argv)
     stream();
     double lasted = now() - began;
     while (first_error != DAT_DTO_SUCCESS && !end)
-        if (!took(PATIENCE))
+        if (!took(EVENT_TIMEOUT))
             fail("net: status %d, and no event says that the connection has ended", (int)first_error);
     if (is_to_end) {
         if (!end)

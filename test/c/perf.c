@@ -75,13 +75,13 @@ static void too_long(int number)
     _exit(1);
 }
 
-/* Takes completions. A consumed receive is posted again later, since many are posted. */
+/* Dequeues completions. A consumed receive is posted again later, since many are posted. */
 static void poll_once(void)
 {
     DAT_EVENT event;
     DAT_COUNT more;
     DAT_RETURN code =
-        sleeps ? dat_evd_wait(completions, PATIENCE, 1, &event, &more) : dat_evd_dequeue(completions, &event);
+        sleeps ? dat_evd_wait(completions, EVENT_TIMEOUT, 1, &event, &more) : dat_evd_dequeue(completions, &event);
     if (DAT_GET_TYPE(code) == DAT_QUEUE_EMPTY)
         return;
     check_ok("a completion", code);

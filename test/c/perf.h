@@ -189,7 +189,7 @@ static DAT_EVENT next_of_two(DAT_EVENT_NUMBER one, DAT_EVENT_NUMBER other)
 {
     DAT_EVENT event;
     DAT_COUNT more;
-    OK(dat_evd_wait(events, PATIENCE, 1, &event, &more));
+    OK(dat_evd_wait(events, EVENT_TIMEOUT, 1, &event, &more));
     if (event.event_number != one && event.event_number != other)
         fail("perf: event %x in place of %x", (unsigned)event.event_number, (unsigned)one);
     return event;
@@ -208,7 +208,7 @@ static void accept_all(long count)
     printf("perf: listening\n");
     fflush(stdout);
     while (stand < count) {
-        OK(dat_evd_wait(events, PATIENCE, 1, &event, &more));
+        OK(dat_evd_wait(events, EVENT_TIMEOUT, 1, &event, &more));
         switch (event.event_number) {
         case DAT_CONNECTION_EVENT_ESTABLISHED:
             stand++;

@@ -38,7 +38,7 @@ static int take_one(DAT_EVD_HANDLE evd, int waits, struct counts *counts)
 {
     DAT_EVENT event;
     DAT_COUNT more;
-    DAT_RETURN code = waits ? dat_evd_wait(evd, PATIENCE, 1, &event, &more) : dat_evd_dequeue(evd, &event);
+    DAT_RETURN code = waits ? dat_evd_wait(evd, EVENT_TIMEOUT, 1, &event, &more) : dat_evd_dequeue(evd, &event);
     if (DAT_GET_TYPE(code) == DAT_QUEUE_EMPTY)
         return 0;
     check_ok("a completion", code);
@@ -53,7 +53,7 @@ static void take_some(DAT_EVD_HANDLE receives, DAT_EVD_HANDLE requests, int lack
 {
     if (cno != DAT_HANDLE_NULL) {
         DAT_EVD_HANDLE evd;
-        OK(dat_cno_wait(cno, PATIENCE, &evd));
+        OK(dat_cno_wait(cno, EVENT_TIMEOUT, &evd));
         while (take_one(evd, 0, counts))
             ;
         return;

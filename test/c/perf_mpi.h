@@ -95,7 +95,7 @@ static int mpi_is_flushed(const DAT_EVENT *event)
     return host == NULL && event->event_data.dto_completion_event_data.status == DAT_DTO_ERR_FLUSHED;
 }
 
-/* Takes a completion if one is queued. Returns whether there was one. */
+/* Dequeues a completion if one is queued. Returns whether there was one. */
 static int mpi_take(DAT_EVD_HANDLE evd, DAT_EVENT *event)
 {
     DAT_RETURN code = dat_evd_dequeue(evd, event);
@@ -111,7 +111,7 @@ static int mpi_take(DAT_EVD_HANDLE evd, DAT_EVENT *event)
     return 1;
 }
 
-/* Takes a message if one is queued. Like MPI libraries, each poll also counts request completions and checks for
+/* Dequeues a message if one is queued. Like MPI libraries, each poll also counts request completions and checks for
  * connection events. */
 static struct mpi_control *mpi_progress(void)
 {

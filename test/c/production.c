@@ -87,7 +87,7 @@ static void post_receives(void)
         ok("dat_ep_post_recv", post(buffer));
 }
 
-/* Takes the next event. Returns whether the connection is still up: a failed completion or any other kind of event
+/* Dequeues the next event. Returns whether the connection is still up: a failed completion or any other kind of event
  * means that it has ended. */
 static int next(DAT_EVENT *event, DAT_TIMEOUT timeout)
 {

@@ -43,7 +43,7 @@ COUNTED(counted_dequeue, ibv_poll_cq(cq, space, out), (struct ibv_cq *cq, int sp
 
 static unsigned char memory[2 * AREA];
 
-/* Takes `count` completions, up to `space` per poll. */
+/* Dequeues `count` completions, up to `space` per poll. */
 static void take(struct ibv_cq *cq, long count, int space)
 {
     struct ibv_wc out[POLL];

@@ -195,7 +195,7 @@ static void do_bad_handles(void)
     for (size_t i = 0; i < sizeof nonsense / sizeof *nonsense; i++) {
         DAT_HANDLE h = nonsense[i];
         if (opened && (uintptr_t)h < 65536)
-            h = NULL; /* it may be an open IA */
+            h = NULL; /* the number may be the handle of an open IA */
 #define IS(sub, call)                                                                                                  \
     do {                                                                                                               \
         DAT_RETURN code = call;                                                                                        \
@@ -449,7 +449,7 @@ static void do_threads(void)
 int main(int argc, char **argv)
 {
     (void)argc;
-    alarm(60); /* whatever hangs is a failure */
+    alarm(60); /* a call that hangs ends the probe by SIGALRM */
     argument = argv + 1;
     while (*argument) {
         char *word = next();

@@ -112,7 +112,7 @@ static void establish(void)
     DAT_EVENT event;
     const DAT_CONNECTION_EVENT_DATA *connection = &event.event_data.connect_event_data;
 
-    OK(dat_ep_connect(active.ep, here, QUAL, PATIENCE, sizeof question, question, DAT_QOS_BEST_EFFORT,
+    OK(dat_ep_connect(active.ep, here, QUAL, EVENT_TIMEOUT, sizeof question, question, DAT_QOS_BEST_EFFORT,
                       DAT_CONNECT_DEFAULT_FLAG));
     event = next(passive.events, DAT_CONNECTION_REQUEST_EVENT, "the request");
     const DAT_CR_ARRIVAL_EVENT_DATA arrival = event.event_data.cr_arrival_event_data;
@@ -142,7 +142,7 @@ static void end_one(struct end *end, uint64_t flushed)
     EXPECT(event.event_data.connect_event_data.ep_handle == end->ep);
     EXPECT(state(end) == DAT_EP_STATE_DISCONNECTED);
     completed(end->completions, end->ep, flushed, DAT_DTO_ERR_FLUSHED, 0, "a receive that is left over");
-    OK(dat_ep_disconnect(end->ep, DAT_CLOSE_GRACEFUL_FLAG)); /* does nothing */
+    OK(dat_ep_disconnect(end->ep, DAT_CLOSE_GRACEFUL_FLAG)); /* a second disconnect has no effect */
     expect_no_event(end->events, "a disconnected end");
     expect_no_event(end->completions, "a disconnected end");
     OK(dat_ep_reset(end->ep));

@@ -113,14 +113,14 @@ int main(int argc, char **argv)
 
     OK(kill(children[0], SIGKILL));
     EXPECT(waitpid(children[0], &status, 0) == children[0] && WIFSIGNALED(status));
-    EXPECT(share(region, LENGTH / 2, &lmr) == OTHER_LENGTH); /* the others stay */
+    EXPECT(share(region, LENGTH / 2, &lmr) == OTHER_LENGTH); /* other processes still have it registered */
     EXPECT(write(go[1], "g", 1) == 1);
     EXPECT(wait(&status) > 0 && status == 0);
-    EXPECT(share(region, LENGTH / 2, &lmr) == OTHER_LENGTH); /* one stays */
+    EXPECT(share(region, LENGTH / 2, &lmr) == OTHER_LENGTH); /* one process still has it registered */
     for (int i = 1; i < CHILDREN; i++)
         kill(children[i], SIGKILL);
     EXPECT(wait(&status) > 0);
-    OK(share(region, LENGTH / 2, &lmr)); /* no member is left */
+    OK(share(region, LENGTH / 2, &lmr)); /* no process has it registered */
     OK(dat_lmr_free(lmr));
     end();
     printf("shared: OK\n");

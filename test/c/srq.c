@@ -83,14 +83,14 @@ static void send_all(char *name, uint32_t sender, int go)
     DAT_IA_ATTR adapter;
     char byte;
 
-    EXPECT(read(go, &byte, 1) == 1); /* the parent listens */
+    EXPECT(read(go, &byte, 1) == 1); /* wait until the parent listens */
     if (sender == SENDERS)
         open_adapter(name, much, sizeof much);
     else
         open_adapter(name, &message, sizeof message);
     OK(dat_ep_create(ia, pz, transfers, transfers, events, NULL, ep));
     OK(dat_ia_query(ia, NULL, DAT_IA_FIELD_IA_ADDRESS_PTR, &adapter, 0, NULL));
-    OK(dat_ep_connect(ep[0], adapter.ia_address_ptr, QUAL, PATIENCE, sizeof sender, &sender, DAT_QOS_BEST_EFFORT,
+    OK(dat_ep_connect(ep[0], adapter.ia_address_ptr, QUAL, EVENT_TIMEOUT, sizeof sender, &sender, DAT_QOS_BEST_EFFORT,
                       DAT_CONNECT_DEFAULT_FLAG));
     next(events, DAT_CONNECTION_EVENT_ESTABLISHED, "a sender's connection");
     if (sender == SENDERS) {
@@ -176,7 +176,7 @@ static void receive_all(void)
 {
     uint32_t numbers[SENDERS] = { 0 };
     for (int sender = 0; sender < SENDERS; sender++)
-        accept_one(); /* their first messages find no buffer */
+        accept_one(); /* the first messages of the senders find no buffer */
     for (uint64_t buffer = 0; buffer < BUFFERS; buffer++)
         post(&buffers[buffer], sizeof buffers[buffer], buffer);
     for (int message = 0; message < SENDERS * MESSAGES; message++)
@@ -221,7 +221,7 @@ static void receive_half(void)
     accept_one();
     completed(transfers, ep[SENDERS], 7, DAT_DTO_SUCCESS, 8, "a short message");
     completed(transfers, ep[SENDERS], 8, DAT_DTO_ERR_FLUSHED, 0, "what the dead one's message had taken");
-    OK(dat_evd_wait(events, PATIENCE, 1, &event, &more));
+    OK(dat_evd_wait(events, EVENT_TIMEOUT, 1, &event, &more));
     EXPECT(event.event_number == DAT_CONNECTION_EVENT_DISCONNECTED ||
            event.event_number == DAT_CONNECTION_EVENT_BROKEN);
     expect_async(DAT_ASYNC_ERROR_EP_BROKEN, ep[SENDERS], 0, "the last word");

@@ -95,7 +95,7 @@ static void child(char *name, int ready, int busy, int leaves)
         pause();
 }
 
-/* Takes `count` flushed completions in order, and checks that no other event follows. */
+/* Dequeues `count` flushed completions in order, and checks that no other event follows. */
 static void flushed(struct side *s, DAT_EVD_HANDLE evd, int count, const char *what)
 {
     int n;

@@ -41,7 +41,7 @@ static void establish(DAT_IA_ADDRESS_PTR here)
 {
     DAT_PSP_HANDLE psp;
     OK(dat_psp_create(ia, QUAL, passive.events, DAT_PSP_CONSUMER_FLAG, &psp));
-    OK(dat_ep_connect(active.ep, here, QUAL, PATIENCE, 0, NULL, DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG));
+    OK(dat_ep_connect(active.ep, here, QUAL, EVENT_TIMEOUT, 0, NULL, DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG));
     DAT_EVENT event = next(passive.events, DAT_CONNECTION_REQUEST_EVENT, "the request");
     OK(dat_cr_accept(event.event_data.cr_arrival_event_data.cr_handle, passive.ep, 0, NULL));
     next(active.events, DAT_CONNECTION_EVENT_ESTABLISHED, "the active end");
@@ -109,9 +109,9 @@ static void write_refused(const char *check)
     }
     OK(dat_ep_post_rdma_write(active.ep, 1, &segment, cookie, &there, DAT_COMPLETION_DEFAULT_FLAG));
     completed(active.completions, active.ep, 0xbad, DAT_DTO_ERR_REMOTE_ACCESS, 0, "the refused RDMA write");
-    DAT_EVENT end; /* of the target's side: it has logged the operation before */
+    DAT_EVENT end; /* the target logs the operation before it queues this event */
     DAT_COUNT more;
-    OK(dat_evd_wait(passive.events, PATIENCE, 1, &end, &more));
+    OK(dat_evd_wait(passive.events, EVENT_TIMEOUT, 1, &end, &more));
 }
 
 /* Value of the named attribute. */
@@ -160,7 +160,7 @@ static void count(void)
     expect_ep(active.ep, "posts.send", ROUNDS + 1);
     expect_ep(active.ep, "posts.recv", 0);
     expect_ep(active.ep, "posts.rdma_write", 1);
-    expect_ep(active.ep, "completions.ok", ROUNDS + 1); /* the suppressed one was not seen */
+    expect_ep(active.ep, "completions.ok", ROUNDS + 1); /* a suppressed completion is not counted */
     expect_ep(active.ep, "completions.failed", 0);
     expect_ep(active.ep, "bytes.sent", (ROUNDS + 1) * MESSAGE);
     expect_ep(active.ep, "bytes.written", LENGTH);
@@ -235,16 +235,16 @@ int main(int argc, char **argv)
     count();
     reuse();
 
-    send_one(0xdead, DAT_COMPLETION_DEFAULT_FLAG); /* for which there is no receive */
+    send_one(0xdead, DAT_COMPLETION_DEFAULT_FLAG); /* the peer has no receive for this message */
     if (argc > 1) {
-        pause_for(13); /* overdue after ten */
+        pause_for(13); /* a request is overdue after 10 seconds */
         int file = open(argv[1], O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
         EXPECT(file >= 0 && close(file) == 0);
-        pause_for(3); /* looked at every one */
+        pause_for(3); /* the provider checks the file every second */
     }
     OK(dat_ep_free(active.ep));
     expect_ia("alive.ep", 1);
-    expect_ia("ep.posts.send", ROUNDS + 3); /* of the freed too */
+    expect_ia("ep.posts.send", ROUNDS + 3); /* freed endpoints count too */
     expect_ia("ep.completions.flushed", 1);
     OK(dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG));
     printf("traced: OK\n");

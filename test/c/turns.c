@@ -17,8 +17,8 @@
 
 #include <infiniband/verbs.h>
 
-/* After PATIENCE unsuccessful polls in a row, sleep: the peer may wait for a process of another scheduling class. */
-enum { PATIENCE = 100, PAUSE_USEC = 200 };
+/* After MAX_POLLS unsuccessful polls in a row, sleep: the peer may wait for a process of another scheduling class. */
+enum { MAX_POLLS = 100, PAUSE_USEC = 200 };
 
 static int (*poll_cq)(struct ibv_cq *, int, struct ibv_wc *);
 static int gives_after;
@@ -29,7 +29,7 @@ static int poll_in_turns(struct ibv_cq *cq, int space, struct ibv_wc *out)
     int count = poll_cq(cq, space, out);
     if (count != 0)
         in_vain = 0;
-    else if (++in_vain > PATIENCE)
+    else if (++in_vain > MAX_POLLS)
         usleep(PAUSE_USEC);
     if (count == 0 || gives_after)
         sched_yield();

@@ -62,7 +62,7 @@ static void connect_ends(struct end *active, struct end *passive)
     DAT_EVENT event;
     OK(dat_ia_query(ia, NULL, DAT_IA_FIELD_ALL, &attr, 0, NULL));
     OK(dat_psp_create(ia, QUAL, passive->events, DAT_PSP_CONSUMER_FLAG, &psp));
-    OK(dat_ep_connect(active->ep, attr.ia_address_ptr, QUAL, PATIENCE, 0, NULL, DAT_QOS_BEST_EFFORT,
+    OK(dat_ep_connect(active->ep, attr.ia_address_ptr, QUAL, EVENT_TIMEOUT, 0, NULL, DAT_QOS_BEST_EFFORT,
                       DAT_CONNECT_DEFAULT_FLAG));
     event = next(passive->events, DAT_CONNECTION_REQUEST_EVENT, "the request");
     OK(dat_cr_accept(event.event_data.cr_arrival_event_data.cr_handle, passive->ep, 0, NULL));
@@ -115,7 +115,7 @@ static void post(enum transfer transfer, struct end *from, struct end *to, struc
     }
 }
 
-/* Takes the next event of evd by polling, which leaves the library the least time for checks. */
+/* Dequeues the next event of evd by polling, which leaves the library the least time for checks. */
 static void polled(DAT_EVD_HANDLE evd, uint64_t cookie, DAT_DTO_COMPLETION_STATUS status, size_t length, const char *what)
 {
     const DAT_DTO_COMPLETION_EVENT_DATA *dto;

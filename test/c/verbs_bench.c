@@ -124,7 +124,7 @@ static void connect_many(long count, long depth)
             connect_ep(eps[started++], 0);
             continue;
         }
-        OK(dat_evd_wait(connection_evd, PATIENCE, 1, &event, &more));
+        OK(dat_evd_wait(connection_evd, EVENT_TIMEOUT, 1, &event, &more));
         if (event.event_number == DAT_CONNECTION_EVENT_ESTABLISHED)
             OK(dat_ep_disconnect(event.event_data.connect_event_data.ep_handle, DAT_CLOSE_GRACEFUL_FLAG));
         else if (event.event_number == DAT_CONNECTION_EVENT_DISCONNECTED)
@@ -149,7 +149,7 @@ static void accept_many(long count)
     while (ended < count) {
         DAT_EVENT event;
         DAT_COUNT more;
-        OK(dat_evd_wait(connection_evd, PATIENCE, 1, &event, &more));
+        OK(dat_evd_wait(connection_evd, EVENT_TIMEOUT, 1, &event, &more));
         if (event.event_number == DAT_CONNECTION_EVENT_DISCONNECTED)
             ended++;
         else if (event.event_number != DAT_CONNECTION_EVENT_ESTABLISHED)

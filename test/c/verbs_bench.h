@@ -124,7 +124,7 @@ static void check_completion(const DAT_EVENT *event)
              (int)event->event_data.dto_completion_event_data.status);
 }
 
-/* Takes an event if one is queued. Returns whether there was one. */
+/* Dequeues an event if one is queued. Returns whether there was one. */
 static int dequeue(DAT_EVD_HANDLE evd, DAT_EVENT *event)
 {
     DAT_RETURN code = dat_evd_dequeue(evd, event);

@@ -89,11 +89,11 @@ static void take_some(struct player *player)
     DAT_COUNT more;
     if (cno != DAT_HANDLE_NULL) {
         /* dat_cno_wait returns only one EVD, even if both have triggered the CNO. */
-        OK(dat_cno_wait(cno, PATIENCE, &triggered));
+        OK(dat_cno_wait(cno, EVENT_TIMEOUT, &triggered));
         dequeue_all(player, player->receives);
         dequeue_all(player, player->requests);
     } else if (player->waits) {
-        OK(dat_evd_wait(player->receives, PATIENCE, 1, &event, &more));
+        OK(dat_evd_wait(player->receives, EVENT_TIMEOUT, 1, &event, &more));
         count_completion(player, &event);
     } else if (dequeue(player->receives, &event)) {
         count_completion(player, &event);

@@ -99,7 +99,7 @@ static DAT_EVENT connection_event(void)
 {
     DAT_EVENT event;
     DAT_COUNT more;
-    OK(dat_evd_wait(connection_evd, PATIENCE, 1, &event, &more));
+    OK(dat_evd_wait(connection_evd, EVENT_TIMEOUT, 1, &event, &more));
     EXPECT(event.event_data.connect_event_data.ep_handle == ep);
     return event;
 }

@@ -25,7 +25,7 @@ static DAT_EVD_HANDLE async, requests, connection, receives, sends;
 static DAT_EP_HANDLE ep;
 static DAT_LMR_CONTEXT key;
 static unsigned char memory[2 * DEPTH][MESSAGE]; /* receives, then sends */
-static uint64_t taken, given;                    /* messages that came, that went */
+static uint64_t taken, given;                    /* numbers of received and of sent messages */
 static int receiving, sending;                   /* posted and not completed */
 
 static double now(void)
@@ -86,7 +86,7 @@ static void check_message(int slot, DAT_VLEN length)
     taken++;
 }
 
-/* Takes one completion of evd. Returns whether one arrived within this time. */
+/* Dequeues one completion of evd. Returns whether one arrived within this time. */
 static int took(DAT_EVD_HANDLE evd, DAT_TIMEOUT time, DAT_DTO_COMPLETION_EVENT_DATA *dto)
 {
     DAT_EVENT event;
@@ -100,8 +100,8 @@ static int took(DAT_EVD_HANDLE evd, DAT_TIMEOUT time, DAT_DTO_COMPLETION_EVENT_D
     return 1;
 }
 
-/* Takes completions, and posts again while the connection is established. */
-static void turn(int stands)
+/* Dequeues completions, and posts again while the connection is established. */
+static void turn(int is_established)
 {
     DAT_DTO_COMPLETION_EVENT_DATA dto;
     while (took(receives, receiving ? 10000 : 0, &dto)) {
@@ -110,12 +110,12 @@ static void turn(int stands)
             check_message((int)dto.user_cookie.as_64, dto.transfered_length);
         else if (dto.status != DAT_DTO_ERR_FLUSHED)
             fail("a receive ended with status %d", (int)dto.status);
-        if (stands && dto.status == DAT_DTO_SUCCESS)
+        if (is_established && dto.status == DAT_DTO_SUCCESS)
             receive((int)dto.user_cookie.as_64);
     }
     while (took(sends, 0, &dto)) {
         sending--;
-        if (stands && dto.status == DAT_DTO_SUCCESS)
+        if (is_established && dto.status == DAT_DTO_SUCCESS)
             give((int)dto.user_cookie.as_64);
     }
 }
@@ -163,7 +163,7 @@ static DAT_EVENT_NUMBER stream(void)
             fflush(stdout);
             says = 1;
         }
-        if (now() - begin > PATIENCE / SECOND)
+        if (now() - begin > EVENT_TIMEOUT / SECOND)
             fail("no end in sight: %d sends and %d receives under way", sending, receiving);
     }
 }
@@ -183,7 +183,7 @@ int main(int argc, char **argv)
     double gone = now();
     while (sending || receiving) {
         turn(0);
-        if (now() - gone > PATIENCE / SECOND)
+        if (now() - gone > EVENT_TIMEOUT / SECOND)
             fail("not flushed: %d sends and %d receives", sending, receiving);
     }
     double flushed = now();

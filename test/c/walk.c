@@ -69,7 +69,7 @@ static void *symbol(void *library, const char *name)
 }
 
 /* POSIX requires this conversion from an object pointer to a function pointer; ISO C has none. */
-static void meet_faulty(void)
+static void find_faulty_functions(void)
 {
     void *library = dlopen("libdaplfaulty.so.1", RTLD_NOW | RTLD_NOLOAD);
     if (!library) {
@@ -142,12 +142,12 @@ static void refused(const char *call, DAT_RETURN ret)
 static int event(DAT_EVD_HANDLE evd, DAT_EVENT_NUMBER number, DAT_EVENT *out, const char *what)
 {
     DAT_COUNT more;
-    DAT_RETURN ret = dat_evd_wait(evd, is_limited() ? 10 * SECOND : PATIENCE, 1, out, &more);
+    DAT_RETURN ret = dat_evd_wait(evd, is_limited() ? 10 * SECOND : EVENT_TIMEOUT, 1, out, &more);
     if (ret != DAT_SUCCESS && fired(NULL)) {
         refused(what, ret);
         if (mode != AGAIN)
             return 0;
-        ret = dat_evd_wait(evd, PATIENCE, 1, out, &more);
+        ret = dat_evd_wait(evd, EVENT_TIMEOUT, 1, out, &more);
     }
     is_over = ret != DAT_SUCCESS || out->event_number != number;
     if (!is_over)
@@ -321,7 +321,7 @@ static int ask(DAT_CONN_QUAL qual, DAT_CR_HANDLE *cr)
 {
     char question[] = "question";
     DAT_EVENT request;
-    CALL(dat_ep_connect(all.ep[0], all.here, qual, is_limited() ? 5 * SECOND : PATIENCE, sizeof question, question,
+    CALL(dat_ep_connect(all.ep[0], all.here, qual, is_limited() ? 5 * SECOND : EVENT_TIMEOUT, sizeof question, question,
                         DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG));
     STEP(event(all.events[0], DAT_CONNECTION_REQUEST_EVENT, &request, "the request"));
     *cr = request.event_data.cr_arrival_event_data.cr_handle;
@@ -481,7 +481,7 @@ static int fail_to_arm(void)
     EXPECT(reported.event_data.asynch_error_event_data.dat_handle == all.completions[1]);
     if (mode != AGAIN)
         return 0;
-    CALL(dat_evd_enable(all.completions[1])); /* arms it */
+    CALL(dat_evd_enable(all.completions[1])); /* arms the completion queue */
     return 1;
 }
 
@@ -497,7 +497,7 @@ static int be_notified(DAT_EP_HANDLE other)
     STEP(fail_to_arm());
     STEP(post_receive(other, 6));
     CALL(dat_ep_post_send(all.ep[0], 1, &message, cookie, DAT_COMPLETION_DEFAULT_FLAG));
-    CALL(dat_cno_wait(all.cno, PATIENCE, &evd));
+    CALL(dat_cno_wait(all.cno, EVENT_TIMEOUT, &evd));
     EXPECT(evd == all.completions[1]);
     STEP(fail_to_arm());
     STEP(completion(all.completions[1], other, 6, "the receive"));
@@ -792,7 +792,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < 3; i++) {
         EXPECT(one_walk());
         if (i == 0)
-            meet_faulty();
+            find_faulty_functions();
     }
     struct state before = look();
     rlim_t bytes = address_space();

@@ -133,7 +133,7 @@ static void owner(char *name)
     send_message(ROUNDS);
     bound(rmr, ROUNDS);
     DAT_COUNT more;
-    OK(dat_evd_wait(events, PATIENCE, 1, &event, &more));
+    OK(dat_evd_wait(events, EVENT_TIMEOUT, 1, &event, &more));
     /* Which event arrives depends on the side that detects the error first. */
     EXPECT(event.event_number == DAT_CONNECTION_EVENT_DISCONNECTED || event.event_number == DAT_CONNECTION_EVENT_BROKEN);
     OK(dat_rmr_free(rmr));
@@ -155,9 +155,9 @@ static void other(char *name)
     expect_message(0);
     OK(dat_ia_query(ia, NULL, DAT_IA_FIELD_IA_ADDRESS_PTR, &adapter, 0, NULL));
     for (;;) { /* until the owner listens */
-        OK(dat_ep_connect(ep, adapter.ia_address_ptr, QUAL, PATIENCE, 0, NULL, DAT_QOS_BEST_EFFORT,
+        OK(dat_ep_connect(ep, adapter.ia_address_ptr, QUAL, EVENT_TIMEOUT, 0, NULL, DAT_QOS_BEST_EFFORT,
                           DAT_CONNECT_DEFAULT_FLAG));
-        ret = dat_evd_wait(events, PATIENCE, 1, &event, &more);
+        ret = dat_evd_wait(events, EVENT_TIMEOUT, 1, &event, &more);
         OK(ret);
         if (event.event_number == DAT_CONNECTION_EVENT_ESTABLISHED)
             break;

@@ -48,7 +48,9 @@ pub fn program(stage: &Stage, source: &str) -> PathBuf {
 /// Compiles a 1.2 source for DAT 2.0, linked with `libdat2.so.2`. The headers in `test/c/dat20` adapt the names that
 /// differ.
 ///
-/// # Panics As `program`.
+/// # Panics
+///
+/// As `program`.
 pub fn program_2(stage: &Stage, source: &str) -> PathBuf {
     built(stage, source, "-2", &["-ldat2"])
 }

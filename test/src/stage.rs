@@ -117,7 +117,9 @@ pub fn stage(profile: Profile) -> Stage {
 
 /// Same as `stage`, with only these provider packages.
 ///
-/// # Panics If the build fails; the message is the compiler's.
+/// # Panics
+///
+/// If the build fails; the message is the compiler's.
 pub fn stage_with(profile: Profile, providers: &[&str]) -> Stage {
     // The programs are built along, so that cargo unifies features over the whole workspace and builds each
     // dependency once.
@@ -127,7 +129,9 @@ pub fn stage_with(profile: Profile, providers: &[&str]) -> Stage {
 /// Same as `stage_with`, without the programs that share dependencies with the suites. Faster if nothing else is
 /// built.
 ///
-/// # Panics If the build fails; the message is the compiler's.
+/// # Panics
+///
+/// If the build fails; the message is the compiler's.
 pub fn stage_alone(profile: Profile, providers: &[&str]) -> Stage {
     stage_beside(profile, providers, &[])
 }
@@ -161,7 +165,9 @@ pub fn built(package: &str, profile: Profile) -> PathBuf {
 /// Builds a program of the workspace with the settings of a package, and returns its path. The next build overwrites
 /// the file.
 ///
-/// # Panics If the build fails; the message is the compiler's.
+/// # Panics
+///
+/// If the build fails; the message is the compiler's.
 pub fn built_for_package(package: &str, profile: Profile) -> PathBuf {
     build_program(&["--bin", package], profile, &[("XTASK_PACKAGED", "1")]);
     target_directory().join(profile.directory()).join(package)

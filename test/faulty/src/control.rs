@@ -24,13 +24,15 @@ pub struct Usage {
 
 /// Writes the counts of live objects.
 ///
-/// # Safety `out` is writable.
+/// # Safety
+///
+/// `out` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dapl_faulty_usage(out: *mut Usage) {
     settle();
     let (blocks, bytes) = heap::usage();
     let usage = Usage { handles: dapl::runtime::handle::alive() as u64, blocks, bytes, objects: held::alive() };
-    // SAFETY: the caller guarantees that `op` is null or a NUL-terminated string (# Safety).
+    // SAFETY: the caller guarantees that `out` is writable (# Safety).
     unsafe { out.write(usage) };
 }
 
@@ -49,7 +51,9 @@ fn settle() {
 /// Makes the `n`-th following call fail: of the operation `op`, or of any operation if `op` is null. 0 cancels the
 /// plan. Returns 0 if the name is unknown.
 ///
-/// # Safety `op` is null or a string.
+/// # Safety
+///
+/// `op` is null or a string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dapl_faulty_fail(op: *const c_char, n: u64) -> i32 {
     if op.is_null() {
@@ -77,12 +81,14 @@ pub extern "C" fn dapl_faulty_count() -> u64 {
 /// Name of the operation that failed since the last `dapl_faulty_fail`, with its error in `code`; null if none
 /// failed.
 ///
-/// # Safety `code` is null or writable.
+/// # Safety
+///
+/// `code` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dapl_faulty_fired(code: *mut u32) -> *const c_char {
     let Some(op) = plan::fired() else { return std::ptr::null() };
     if !code.is_null() {
-        // SAFETY: the caller guarantees that `op` is null or a NUL-terminated string (# Safety).
+        // SAFETY: `code` is not null, and then writable by this function's contract.
         unsafe { code.write(op.error().code()) };
     }
     op.name().as_ptr().cast()

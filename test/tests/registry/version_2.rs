@@ -115,7 +115,7 @@ fn a_second_registration_and_a_second_removal_are_refused() {
         "provider: open fine 8",
         "open: 0x00000000 DAT_SUCCESS ",
         "ia 2",
-        // In use.
+        // The provider is in use, so the removal is refused.
         "provider: remove at exit 0x80110000",
     ];
     answer.says(&expected).quiet();

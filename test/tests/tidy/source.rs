@@ -198,9 +198,7 @@ fn raw_string(text: &str) -> usize {
     text[body..].find(&end).map_or(text.len(), |at| body + at + end.len())
 }
 
-/// Length of `'x'` or `'
-///
-/// '`; 0 if the text is a lifetime.
+/// Length of a character literal such as `'x'` or an escaped one; 0 if the text is a lifetime.
 fn character(text: &str) -> usize {
     let mut chars = text.chars().skip(1);
     match (chars.next(), chars.next()) {

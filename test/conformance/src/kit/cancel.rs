@@ -128,7 +128,11 @@ unsafe extern "C-unwind" fn on_evd(arg: *mut c_void) -> *mut c_void {
     std::ptr::without_provenance_mut(code as usize)
 }
 
-/// # Safety `arg` points to a `Frame` that outlives the call.
+/// # Safety
+
+///
+
+/// `arg` points to a `Frame` that outlives the call.
 unsafe extern "C-unwind" fn on_cno(arg: *mut c_void) -> *mut c_void {
     // SAFETY: `arg` is a valid `Frame`, by this function's contract.
     let frame = unsafe { &*arg.cast::<Frame>() };

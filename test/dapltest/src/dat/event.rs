@@ -46,29 +46,29 @@ impl Event {
                 // SAFETY: here and below, the event number selects the union member, for which every bit pattern is
                 // valid.
                 let dto = unsafe { data.dto_completion_event_data };
-                // SAFETY: as above.
+                // SAFETY: the event number selects this union member.
                 let cookie = unsafe { dto.user_cookie.as_64 };
                 let (ep, status) = (Handle::of(dto.ep_handle), dto.status);
                 Event::Dto { ep, cookie, status, length: dto.transfered_length }
             }
             DAT_RMR_BIND_COMPLETION_EVENT => {
-                // SAFETY: as above.
+                // SAFETY: the event number selects this union member.
                 let bind = unsafe { data.rmr_completion_event_data };
-                // SAFETY: as above.
+                // SAFETY: the event number selects this union member.
                 let cookie = unsafe { bind.user_cookie.as_64 };
                 Event::Bind { rmr: Handle::of(bind.rmr_handle), cookie, status: bind.status }
             }
             DAT_CONNECTION_REQUEST_EVENT => {
-                // SAFETY: as above.
+                // SAFETY: the event number selects this union member.
                 let arrival = unsafe { data.cr_arrival_event_data };
                 Event::Request { cr: Handle::of(arrival.cr_handle), qual: arrival.conn_qual }
             }
             DAT_CONNECTION_EVENT_ESTABLISHED..=DAT_CONNECTION_EVENT_UNREACHABLE => {
-                // SAFETY: as above.
+                // SAFETY: the event number selects this union member.
                 let connection = unsafe { data.connect_event_data };
                 Event::Connection { ep: Handle::of(connection.ep_handle), number }
             }
-            // SAFETY: as above.
+            // SAFETY: the event number selects this union member.
             DAT_SOFTWARE_EVENT => Event::Software { value: unsafe { data.software_event_data }.pointer.addr() },
             _ => Event::Other { number },
         }
