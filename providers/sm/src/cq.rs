@@ -28,7 +28,7 @@ const MAX_IDLE_POLLED: usize = 16;
 /// a ring.
 pub(crate) trait PolledConnection: Send + Sync {
     /// Makes a pass over the connection for a poller. Returns whether the connection has ended.
-    fn poll(&self, out: &mut Outbox<'_>) -> bool;
+    fn poll(&self, out: &mut CompletionWriter<'_>) -> bool;
     /// Returns the words from which a dequeue finds out, without a lock, whether `poll` would find work.
     fn watch(&self) -> &'static RingWatch;
     /// Whether the connection has ended.
@@ -38,12 +38,12 @@ pub(crate) trait PolledConnection: Send + Sync {
     /// Called every tick. Whether the connection has made no progress for several ticks.
     fn was_idle(&self) -> bool;
     /// Clears the wake-up flags, because a thread polls.
-    fn disarm(&self);
+    fn clear_wake_flags(&self);
     /// Makes progress. If a thread polls, adds the connection to its list; otherwise continues until no work is left,
     /// and sets the wake-up flags.
     fn serve(&self);
     /// Removes the connection from the lists of its completion queues, and sets its wake-up flags.
-    fn retire(&self);
+    fn stop_polling(&self);
     /// Whether the rings contain entries that were not consumed.
     fn has_unread(&self) -> bool;
 }
@@ -51,12 +51,12 @@ pub(crate) trait PolledConnection: Send + Sync {
 /// Destination of the completions of a pass. Completions of the queue that the calling thread polls are written to the
 /// thread's array; other completions are added to their queue.
 #[derive(Debug, Default)]
-pub(crate) struct Outbox<'a> {
+pub(crate) struct CompletionWriter<'a> {
     poller: Option<(&'a Arc<CqCore>, &'a mut [Completion])>,
     filled: usize,
 }
 
-impl Outbox<'_> {
+impl CompletionWriter<'_> {
     /// Whether the poller's array is full. A pass then ends, and leaves further messages in the rings.
     pub(crate) fn is_full(&self) -> bool {
         self.poller.as_ref().is_some_and(|(_, out)| self.filled == out.len())
@@ -72,7 +72,7 @@ impl Outbox<'_> {
     }
 
     /// Returns the free entries of the poller's array, if `cq` is the polled queue and is empty. The caller then passes
-    /// [`FreeEntries::used`] to [`Outbox::used`].
+    /// [`FreeEntries::add_filled`] to [`CompletionWriter::add_filled`].
     #[inline]
     pub(crate) fn free_entries<'a>(&'a mut self, cq: &'a Arc<CqCore>) -> FreeEntries<'a> {
         match &mut self.poller {
@@ -86,7 +86,7 @@ impl Outbox<'_> {
 
     /// Records that the first `count` free entries were filled.
     #[inline]
-    pub(crate) fn used(&mut self, count: usize) {
+    pub(crate) fn add_filled(&mut self, count: usize) {
         self.filled += count;
     }
 
@@ -103,7 +103,7 @@ impl Outbox<'_> {
     }
 }
 
-/// Destination of a sequence of successful completions: the poller's array, or their queue. See [`Outbox::free_entries`].
+/// Destination of a sequence of successful completions: the poller's array, or their queue. See [`CompletionWriter::free_entries`].
 pub(crate) struct FreeEntries<'a> {
     cq: &'a Arc<CqCore>,
     /// Free entries of the poller's array; none if the completions are for the queue.
@@ -117,7 +117,7 @@ pub(crate) struct FreeEntries<'a> {
 impl FreeEntries<'_> {
     /// Number of completions that may be added at first. The queue takes any number.
     #[inline(always)]
-    pub(crate) fn most(&self) -> usize {
+    pub(crate) fn max_completions(&self) -> usize {
         self.most
     }
 
@@ -204,16 +204,16 @@ impl CqCore {
 
     /// Records the begin of an engine pass that may complete receives of this queue. Dropping the returned object
     /// records the end.
-    pub(crate) fn begin_service(&self) -> Service<'_> {
+    pub(crate) fn begin_engine_pass(&self) -> EnginePass<'_> {
         self.empty_check.begin_pass();
-        Service(self)
+        EnginePass(self)
     }
 
     /// Waits until no engine pass is in progress. A program that polls memory may see the last byte of a message while
     /// the engine is preempted before it adds the completion. This wait ensures that the program then dequeues the
     /// completion. It is short, because a pass has a bounded length and does not call dapl.
     #[inline]
-    fn await_service(&self) {
+    fn await_engine_passes(&self) {
         while self.empty_check.has_pass() {
             std::thread::yield_now();
         }
@@ -228,7 +228,7 @@ impl CqCore {
     }
 
     /// Adds a connection with traffic to the list, so that polls of this queue make progress on it.
-    pub(crate) fn activate(&self, conn: Arc<dyn PolledConnection>) {
+    pub(crate) fn add_active(&self, conn: Arc<dyn PolledConnection>) {
         let mut active = self.active.lock();
         let known = active.iter().any(|known| Arc::ptr_eq(&known.conn, &conn));
         if !known && !self.closed.load(Ordering::Acquire) && !conn.has_ended() {
@@ -239,7 +239,7 @@ impl CqCore {
 
     /// Removes a connection that has ended, or whose QP is dropped. Has no effect while a poller uses the list; that
     /// poller removes ended connections itself.
-    pub(crate) fn forget(&self, conn: &dyn PolledConnection) {
+    pub(crate) fn remove_connection(&self, conn: &dyn PolledConnection) {
         if let Some(mut active) = self.active.try_lock() {
             self.empty_check.set_stale();
             active.retain(|known| !std::ptr::addr_eq(Arc::as_ptr(&known.conn), conn));
@@ -261,17 +261,17 @@ impl CqCore {
     #[cold]
     fn begin_polling(self: &Arc<Self>, active: &[ActiveConnection]) {
         self.polled.store(true, Ordering::SeqCst);
-        active.iter().for_each(|active| active.conn.disarm());
+        active.iter().for_each(|active| active.conn.clear_wake_flags());
         if !self.watched.swap(true, Ordering::SeqCst) {
             self.jobs.push(Job::Watch(self.clone()));
         }
     }
 }
 
-/// An engine pass over a connection (see [`CqCore::begin_service`]).
-pub(crate) struct Service<'a>(&'a CqCore);
+/// An engine pass over a connection (see [`CqCore::begin_engine_pass`]).
+pub(crate) struct EnginePass<'a>(&'a CqCore);
 
-impl Drop for Service<'_> {
+impl Drop for EnginePass<'_> {
     fn drop(&mut self) {
         self.0.empty_check.end_pass();
     }
@@ -304,7 +304,7 @@ impl EngineQueueClient for CqCore {
             let (idle, busy): (Vec<_>, Vec<_>) = active.drain(..).partition(|active| active.conn.was_idle());
             *active = busy;
             drop(active);
-            idle.iter().for_each(|idle| idle.conn.retire());
+            idle.iter().for_each(|idle| idle.conn.stop_polling());
         }
         true
     }
@@ -331,7 +331,7 @@ impl CompletionQueue for Cq {
         cq.empty_check.count_poll();
         let mut filled = 0;
         if let Some(mut active) = cq.active.try_lock() {
-            let mut outbox = Outbox { poller: Some((cq, out)), filled: 0 };
+            let mut outbox = CompletionWriter { poller: Some((cq, out)), filled: 0 };
             // The consumer of an armed queue sleeps or will sleep, so the peers of its connections must still wake the
             // engine.
             if !cq.polled.load(Ordering::Relaxed) && !cq.is_armed() {
@@ -365,7 +365,7 @@ impl CompletionQueue for Cq {
             MutexGuard::unlock_fair(active);
         }
         if filled == 0 {
-            cq.await_service();
+            cq.await_engine_passes();
         }
         filled + self.ready(&mut out[filled..])
     }
@@ -417,7 +417,7 @@ mod tests {
     }
 
     impl PolledConnection for ManyCompletions {
-        fn poll(&self, out: &mut Outbox<'_>) -> bool {
+        fn poll(&self, out: &mut CompletionWriter<'_>) -> bool {
             while !out.is_full() {
                 out.put(&self.0, Completion::default());
                 self.1.fetch_add(1, Ordering::Relaxed);
@@ -439,9 +439,9 @@ mod tests {
         fn has_unread(&self) -> bool {
             false
         }
-        fn disarm(&self) {}
+        fn clear_wake_flags(&self) {}
         fn serve(&self) {}
-        fn retire(&self) {}
+        fn stop_polling(&self) {}
     }
 
     struct NoWaiter;
@@ -455,7 +455,7 @@ mod tests {
         let sink: Weak<dyn CqSink> = Weak::<NoWaiter>::new();
         let cq = Cq::new(sink, Arc::new(Jobs::new().unwrap()), 0);
         let floods: Vec<_> = (0..3).map(|_| Arc::new(ManyCompletions::new(&cq))).collect();
-        floods.iter().for_each(|flood| cq.0.activate(flood.clone()));
+        floods.iter().for_each(|flood| cq.0.add_active(flood.clone()));
         let mut out = [Completion::default(); 16];
         for _ in 0..6 {
             assert_eq!(cq.poll(&mut out), 16);
@@ -476,7 +476,7 @@ mod tests {
         let conns: Vec<_> = (0..3).map(|_| Arc::new(ManyCompletions::new(&cq))).collect();
         for conn in &conns {
             conn.2.set_wait(Wait::Nothing);
-            cq.0.activate(conn.clone());
+            cq.0.add_active(conn.clone());
             assert!(!check.is_empty(), "the new connection is not watched yet");
             assert_eq!((poll(&mut out), check.is_empty()), (0, true));
         }

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use crate::Sm;
 use crate::cm::socket::{self, SetupSocket};
 use crate::cm::table::ConnectionTable;
-use crate::dir::{Base, Endpoint};
+use crate::dir::{Endpoint, EndpointBase};
 use crate::engine::jobs::Jobs;
 use crate::memory::backing::ExportedRegions;
 use crate::memory::cma::Probe;
@@ -61,9 +61,9 @@ impl Device {
         if settings.is_open {
             crate::memory::cma::open_to_the_user();
         }
-        let base = Base::open(settings.base.as_deref())?;
+        let base = EndpointBase::open(settings.base.as_deref())?;
         let endpoint = Endpoint::create(base)?;
-        endpoint.base().at_exit(endpoint.path());
+        endpoint.base().remove_at_exit(endpoint.path());
         let failed = |what: &str, error: rustix::io::Errno| {
             log::error!("{}: cannot {what} in {}: {error}", spec.name, endpoint.path().display());
             Error::Exhausted(Resource::Device)
@@ -83,7 +83,7 @@ impl Device {
             windows: Arc::default(),
             backings: ExportedRegions::default(),
             probe: Probe::new(random()?),
-            barrier: crate::qp::link::offer_barrier(),
+            barrier: crate::qp::link::register_membarrier(),
             jobs: Arc::new(Jobs::new()?),
             connections: Arc::default(),
             listeners: Mutex::default(),

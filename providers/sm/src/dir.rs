@@ -39,7 +39,7 @@ const KIND: BaseDirKind = BaseDirKind { provider: "sm", variable: "DAPL_DIR", de
 
 /// The base directory of the end points of one user.
 #[derive(Clone, Debug)]
-pub(crate) struct Base {
+pub(crate) struct EndpointBase {
     dir: BaseDir,
     names: SharedNames,
 }
@@ -52,19 +52,19 @@ pub(crate) fn endpoint_path(address: &str) -> Option<PathBuf> {
     (sane && path.as_os_str().len() + "/sock".len() <= SUN_PATH).then(|| path.to_path_buf())
 }
 
-impl Base {
+impl EndpointBase {
     /// Opens the base directory: `chosen`, or a directory of this user under `/dev/shm`. A missing directory is
     /// created.
     pub(crate) fn open(chosen: Option<&str>) -> Result<Self> {
-        Self::over(BaseDir::new(&KIND, chosen)).make()
+        Self::from_base_dir(BaseDir::new(&KIND, chosen)).create_if_missing()
     }
 
-    fn over(dir: BaseDir) -> Self {
-        Base { names: SharedNames::new(dir.clone()), dir }
+    fn from_base_dir(dir: BaseDir) -> Self {
+        EndpointBase { names: SharedNames::new(dir.clone()), dir }
     }
 
     /// Returns the base directory in use, and creates it if it is missing.
-    fn make(&self) -> Result<Self> {
+    fn create_if_missing(&self) -> Result<Self> {
         let path = self.dir.path();
         if endpoint_path(&format!("{}/4194304/65535", path.display())).is_none() {
             log::error!(
@@ -75,15 +75,15 @@ impl Base {
             return Err(Error::InvalidAddress(dapl::error::Address::Malformed));
         }
         let dir = self.dir.create()?;
-        Ok(if dir.path() == path { self.clone() } else { Self::over(dir) })
+        Ok(if dir.path() == path { self.clone() } else { Self::from_base_dir(dir) })
     }
 
     /// Registers a directory, or a file in the base directory, for removal when the process exits.
-    pub(crate) fn at_exit(&self, path: &Path) {
+    pub(crate) fn remove_at_exit(&self, path: &Path) {
         self.dir.remove_at_exit(path);
     }
 
-    fn quals(&self) -> PathBuf {
+    fn qualifiers_path(&self) -> PathBuf {
         self.dir.path().join("quals")
     }
 
@@ -94,18 +94,18 @@ impl Base {
 
     /// Returns the directory of the end point that listens on `qual`. Its process may have exited. Errors:
     /// `Exhausted(Device)` if no file descriptor is free.
-    pub(crate) fn find(&self, qual: u64) -> Result<Option<PathBuf>> {
-        if let Some(path) = self.find_in(self.dir.path(), qual)? {
+    pub(crate) fn find_listener(&self, qual: u64) -> Result<Option<PathBuf>> {
+        if let Some(path) = self.find_listener_in(self.dir.path(), qual)? {
             return Ok(Some(path));
         }
         let others = self.dir.alternatives();
-        others.iter().find_map(|other| self.find_in(other, qual).transpose()).transpose()
+        others.iter().find_map(|other| self.find_listener_in(other, qual).transpose()).transpose()
     }
 
-    fn find_in(&self, base: &Path, qual: u64) -> Result<Option<PathBuf>> {
+    fn find_listener_in(&self, base: &Path, qual: u64) -> Result<Option<PathBuf>> {
         let mut text = String::new();
         let quals = base.join("quals");
-        let file = match open_folder(&quals).and_then(|folder| open_name(&folder, qual, OFlags::RDONLY)) {
+        let file = match open_directory(&quals).and_then(|folder| open_name(&folder, qual, OFlags::RDONLY)) {
             Err(error @ (Errno::MFILE | Errno::NFILE)) => {
                 return Err(self.dir.report_failure("look up a listener in", &quals, &error.into()));
             }
@@ -117,15 +117,15 @@ impl Base {
 
     /// Whether a live process listens on `qual`: the name refers to the directory of a process that exists.
     fn has_listener(&self, qual: u64) -> bool {
-        let path = self.find_in(self.dir.path(), qual).ok().flatten();
+        let path = self.find_listener_in(self.dir.path(), qual).ok().flatten();
         let pid = path.and_then(|path| path.parent()?.file_name()?.to_str()?.parse().ok());
         pid.is_some_and(is_alive)
     }
 
     /// Whether a live process with another base directory listens on `qual`, and therefore has locked its name.
-    fn is_taken_elsewhere(&self, qual: u64) -> bool {
+    fn is_locked_elsewhere(&self, qual: u64) -> bool {
         let is_locked = |base: PathBuf| {
-            let name = open_folder(&base.join("quals")).and_then(|folder| open_name(&folder, qual, OFlags::RDONLY));
+            let name = open_directory(&base.join("quals")).and_then(|folder| open_name(&folder, qual, OFlags::RDONLY));
             name.is_ok_and(|name| rustix::fs::flock(&name, FlockOperation::NonBlockingLockShared).is_err())
         };
         self.dir.alternatives().into_iter().any(is_locked)
@@ -145,7 +145,7 @@ impl Base {
             has_removed |= clean_process(&process, pid);
         }
         let most = if has_removed { usize::MAX } else { MAX_PROBES };
-        sample(entries(&self.quals()), most).iter().for_each(|name| remove_unlocked(name));
+        sample(entries(&self.qualifiers_path()), most).iter().for_each(|name| remove_unlocked(name));
         self.names.clean(most);
     }
 
@@ -158,8 +158,8 @@ impl Base {
     }
 
     /// Removes the directories of names, if they are empty.
-    fn leave(&self) {
-        let _ = fs::remove_dir(self.quals());
+    fn remove_empty_dirs(&self) {
+        let _ = fs::remove_dir(self.qualifiers_path());
         self.names.remove_if_empty();
     }
 }
@@ -181,13 +181,13 @@ fn clean_process(process: &Path, pid: i32) -> bool {
 /// Removes the directory of an end point whose process has exited. Has no effect if the process holds its lock, or if
 /// the path is not a directory.
 fn clean_endpoint(path: &Path) {
-    if !is_folder(path) || !path.parent().is_some_and(is_folder) {
+    if !is_directory(path) || !path.parent().is_some_and(is_directory) {
         return;
     }
     let lock_file = path.join("lock");
     match OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(&lock_file) {
         Ok(file) if lock(&file) && is_at(&file, &lock_file) => move_away(path),
-        Err(e) if e.kind() == ErrorKind::NotFound => sweep(path),
+        Err(e) if e.kind() == ErrorKind::NotFound => remove_without_lock(path),
         _ => {}
     }
 }
@@ -210,8 +210,8 @@ fn is_abandoned(new: &Path, pid: i32) -> bool {
 
 /// Removes a directory without a lock file. The lock file is removed last, so a process has exited while it removed the
 /// directory. Files are removed through the open directory, because a live end point may have created the path again.
-fn sweep(path: &Path) {
-    let Ok(folder) = open_folder(path) else { return };
+fn remove_without_lock(path: &Path) {
+    let Ok(folder) = open_directory(path) else { return };
     let inside = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
     if fs::symlink_metadata(inside.join("lock")).is_err_and(|e| e.kind() == ErrorKind::NotFound) {
         ["sock", "fifo"].iter().for_each(|name| drop(fs::remove_file(inside.join(name))));
@@ -248,11 +248,11 @@ fn remove(path: &Path) {
     let _ = fs::remove_dir(path);
 }
 
-fn is_folder(path: &Path) -> bool {
+fn is_directory(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())
 }
 
-fn open_folder(path: &Path) -> rustix::io::Result<OwnedFd> {
+fn open_directory(path: &Path) -> rustix::io::Result<OwnedFd> {
     rustix::fs::open(path, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }
 
@@ -277,7 +277,7 @@ fn is_cleaner_conflict(error: &std::io::Error) -> bool {
 /// The directory of an open IA. Dropping it removes the directory.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
-    base: Base,
+    base: EndpointBase,
     path: PathBuf,
     /// Lock file, which is locked while the end point exists.
     _lock: File,
@@ -286,21 +286,21 @@ pub(crate) struct Endpoint {
 
 impl Endpoint {
     /// Creates the directory.
-    pub(crate) fn create(base: Base) -> Result<Self> {
+    pub(crate) fn create(base: EndpointBase) -> Result<Self> {
         Self::create_as(base, std::process::id())
     }
 
     /// Creates the directory of an end point. `named`: process id in its path.
-    fn create_as(mut base: Base, named: u32) -> Result<Self> {
+    fn create_as(mut base: EndpointBase, named: u32) -> Result<Self> {
         base.clean(None);
         let pid = std::process::id();
         // Another process may remove an empty base or process directory between two of these steps. In this case all
         // steps are repeated.
         for _ in 0..100 {
             let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-            match Self::build(&base, named, id) {
+            match Self::create_directory(&base, named, id) {
                 Ok((path, lock)) => return Ok(Endpoint { base, path, _lock: lock, pid }),
-                Err(e) if is_cleaner_conflict(&e) => base = base.make()?,
+                Err(e) if is_cleaner_conflict(&e) => base = base.create_if_missing()?,
                 Err(e) => return Err(base.dir.report_failure("create an end point in", base.dir.path(), &e)),
             }
         }
@@ -308,7 +308,7 @@ impl Endpoint {
         Err(Error::Exhausted(Resource::Device))
     }
 
-    fn build(base: &Base, pid: u32, id: u32) -> std::io::Result<(PathBuf, File)> {
+    fn create_directory(base: &EndpointBase, pid: u32, id: u32) -> std::io::Result<(PathBuf, File)> {
         let process = base.dir.path().join(pid.to_string());
         match DirBuilder::new().mode(0o700).create(&process) {
             Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(e),
@@ -344,7 +344,7 @@ impl Endpoint {
         &self.path
     }
 
-    pub(crate) fn base(&self) -> &Base {
+    pub(crate) fn base(&self) -> &EndpointBase {
         &self.base
     }
 
@@ -365,14 +365,14 @@ impl Endpoint {
 
     /// Creates the name of a listener on `qual`. Error: `ConnQualTaken` if another live process has a listener on
     /// `qual`.
-    pub(crate) fn claim(&self, qual: u64) -> Result<Name> {
-        let path = self.base.quals().join(qual.to_string());
+    pub(crate) fn create_name(&self, qual: u64) -> Result<ListenerName> {
+        let path = self.base.qualifiers_path().join(qual.to_string());
         for _ in 0..CLAIM_ATTEMPTS {
-            let _ = DirBuilder::new().mode(0o700).create(self.base.quals());
-            let folder = open_folder(&self.base.quals());
+            let _ = DirBuilder::new().mode(0o700).create(self.base.qualifiers_path());
+            let folder = open_directory(&self.base.qualifiers_path());
             let file = match folder.and_then(|folder| open_name(&folder, qual, OFlags::RDWR | OFlags::CREATE)) {
                 Ok(file) => file,
-                Err(Errno::NOENT) => continue, // Another process has just removed the empty directory `quals`.
+                Err(Errno::NOENT) => continue, // Another process has just removed the empty directory `qualifiers_path`.
                 Err(e) => return Err(self.base.dir.report_failure("create the name of a listener,", &path, &e.into())),
             };
             fail_point!(QualOpened);
@@ -386,13 +386,13 @@ impl Endpoint {
             if !is_at(&file, &path) {
                 continue;
             }
-            let name = Name { path: path.clone(), file, pid: self.pid };
+            let name = ListenerName { path: path.clone(), file, pid: self.pid };
             let mut text = &name.file;
             fail_point!(QualLocked);
             let written = name.file.set_len(0).and_then(|()| text.write_all(self.path.as_os_str().as_encoded_bytes()));
             fail_point!(QualWritten);
-            self.base.at_exit(&path);
-            if self.base.is_taken_elsewhere(qual) {
+            self.base.remove_at_exit(&path);
+            if self.base.is_locked_elsewhere(qual) {
                 return Err(Error::ConnQualTaken);
             }
             return written
@@ -414,19 +414,19 @@ impl Drop for Endpoint {
         }
         base_dir::cancel_exit_removal(&self.path);
         self.base.clean(None);
-        self.base.leave();
+        self.base.remove_empty_dirs();
     }
 }
 
 /// The name of a listener. Dropping it frees the qualifier.
 #[derive(Debug)]
-pub(crate) struct Name {
+pub(crate) struct ListenerName {
     path: PathBuf,
     file: File,
     pid: u32,
 }
 
-impl Drop for Name {
+impl Drop for ListenerName {
     fn drop(&mut self) {
         base_dir::cancel_exit_removal(&self.path);
         if std::process::id() == self.pid && is_at(&self.file, &self.path) {

@@ -4,7 +4,7 @@
 //! An open IA is a `device`: an end point directory (`dir`) with a set-up socket and a FIFO, and one thread (`engine`)
 //! with its `jobs`. `cm` sets up connections by datagrams (`proto`), which pass sealed memory (`memory/map`,
 //! `qp/link`), and keeps the table of attempts and connections. The two directions of a connection (`qp/rx`, `qp/tx`,
-//! `qp/shared`) use slot rings (`qp/ring`); shared memory contains neither locks nor pointers. RDMA is a single copy
+//! `qp/context`) use slot rings (`qp/ring`); shared memory contains neither locks nor pointers. RDMA is a single copy
 //! (`qp/single_copy`) if possible: into shared memory that the peer exports (`memory/backing`, `exchange`, `imports`,
 //! `mapped`), or by the kernel (`memory/kernel_copy`: `knem`, `cma`; `calibration` measures their speed). Otherwise
 //! RDMA uses a bounce buffer. Long sends use the same methods; sender and receiver may each copy a part (`delegation`). dapl
@@ -15,7 +15,7 @@
 macro_rules! fail_point {
     ($point:ident) => {
         #[cfg(test)]
-        crate::tests::points::at(crate::tests::points::Point::$point);
+        crate::tests::fail_points::at(crate::tests::fail_points::Point::$point);
     };
 }
 
@@ -55,7 +55,7 @@ pub use qp::Qp;
 pub use srq::Srq;
 
 use device::Device;
-use memory::window::Window;
+use memory::window::MwCore;
 
 // Unit tests are not linked with libdat, so they do not export the provider's entry points.
 #[cfg(not(test))]
@@ -100,7 +100,7 @@ impl Drop for Mr {
 }
 
 /// A memory window. Dropping it revokes all of its keys.
-pub struct Mw(Arc<Window>);
+pub struct Mw(Arc<MwCore>);
 
 impl MemoryWindow for Mw {
     fn is_bound(&self) -> bool {
@@ -118,7 +118,7 @@ impl Drop for Mw {
 pub struct Listener {
     device: Arc<Device>,
     qual: u64,
-    _name: dir::Name,
+    _name: dir::ListenerName,
 }
 
 impl Drop for Listener {
@@ -181,7 +181,7 @@ impl Provider for Sm {
 
     fn listen(&self, qual: u64, id: ObjectId) -> Result<Listener> {
         self.start_engine()?;
-        let name = self.device.endpoint.claim(qual)?;
+        let name = self.device.endpoint.create_name(qual)?;
         self.device.listeners.lock().insert(qual, id);
         Ok(Listener { device: self.device.clone(), qual, _name: name })
     }

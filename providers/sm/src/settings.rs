@@ -137,7 +137,7 @@ mod tests {
                 _ => rest.push(word),
             }
         }
-        assert!(geometry.is_sane(), "{params}");
+        assert!(geometry.is_valid(), "{params}");
         (geometry, rest.join(" "))
     }
 
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn default_geometry_is_valid_and_smaller_than_a_huge_page() {
-        assert!(Geometry::LOCAL.is_sane() && Geometry::LOCAL.area_len() < 2 << 20);
+        assert!(Geometry::LOCAL.is_valid() && Geometry::LOCAL.area_len() < 2 << 20);
     }
 
     #[test]

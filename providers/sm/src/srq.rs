@@ -21,7 +21,7 @@ pub(crate) type SrqCore = dapl_software::srq::SrqCore<dyn SrqWaiter, Job>;
 /// and the queue offers receives to waiting connections.
 pub(crate) trait SrqWaiter: Send + Sync {
     /// Offers a receive to a waiting connection. Returns the receive if the connection does not wait any more.
-    fn offer(&self, buffer: SrqRecv) -> Option<SrqRecv>;
+    fn offer_receive(&self, buffer: SrqRecv) -> Option<SrqRecv>;
 }
 
 /// A shared receive queue.
@@ -37,7 +37,7 @@ impl Srq {
 impl SharedReceiveQueue for Srq {
     fn post_recv(&self, segments: &[Segment], cookie: u64) -> Result<()> {
         let buffer = SrqRecv { segments: Segments::new(segments), cookie };
-        self.0.push_or_hand_over(buffer, |waiter, buffer| waiter.offer(buffer))
+        self.0.push_or_hand_over(buffer, |waiter, buffer| waiter.offer_receive(buffer))
     }
 
     fn available(&self) -> u32 {

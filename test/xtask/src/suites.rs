@@ -218,15 +218,15 @@ const WITHIN_SM: [&str; 13] = [
     "daplsm",
     "--lib",
     "--",
-    "tests::kills",
-    "tests::stops",
-    "tests::copies",
+    "tests::killed_processes",
+    "tests::stopped_processes",
+    "tests::copies_of_killed_peers",
     "tests::base_directory",
     "tests::fifo",
     "tests::invalid_data",
     "tests::changing_tables",
     "tests::hostile_processes",
-    "tests::waits",
+    "tests::sleeping_receivers",
 ];
 
 /// Runs a suite and prints its output.

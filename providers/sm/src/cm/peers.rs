@@ -25,7 +25,7 @@ use crate::settings::{ByKernel, RmaMethod};
 
 /// Maps the peer's shared-memory segments for a connection, and closes the descriptors. `None`: a descriptor or
 /// parameter is invalid, which is logged here.
-pub(crate) fn meet(
+pub(crate) fn attach_peer(
     device: &Device,
     path: &Path,
     pid: i32,
@@ -50,7 +50,7 @@ pub(crate) fn meet(
         );
         return None;
     };
-    let peer = peer(device, path, pid, params, &table)?;
+    let peer = find_or_open_peer(device, path, pid, params, &table)?;
     Some(PeerSide {
         area: Arc::new(area),
         rma: Arc::new(rma),
@@ -66,7 +66,13 @@ pub(crate) fn meet(
 
 /// Returns the state of the peer's end point. If there is none, opens the peer's FIFO, maps its table of registrations,
 /// and determines which copy methods work.
-fn peer(device: &Device, path: &Path, pid: i32, params: &ConnectParams, table: &OwnedFd) -> Option<Arc<Peer>> {
+fn find_or_open_peer(
+    device: &Device,
+    path: &Path,
+    pid: i32,
+    params: &ConnectParams,
+    table: &OwnedFd,
+) -> Option<Arc<Peer>> {
     let key = (path.to_path_buf(), params.endpoint);
     let mut connections = device.connections.lock();
     let watch = connections.watch(pid);

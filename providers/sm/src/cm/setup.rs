@@ -20,8 +20,8 @@ use parking_lot::MutexGuard;
 use rustix::io::Errno;
 
 use crate::cm::peers;
-use crate::cm::socket::{self, Received};
-use crate::cm::table::{Attempt, Attempts, Conn};
+use crate::cm::socket::{self, SetupDatagram};
+use crate::cm::table::{Attempt, Attempts, ConnectionHandler};
 use crate::device::{Device, random};
 use crate::dir::endpoint_path;
 use crate::engine::jobs::Job;
@@ -31,7 +31,14 @@ use crate::proto::machine::{ConnectionMachine, DatagramDelivery, MachineAction, 
 use crate::qp::link::ConnectionMemory;
 use crate::settings::ByKernel;
 
-fn params(device: &Device, qp: &dyn Conn, generation: u16, token: u64, qual: u64, geometry: Geometry) -> ConnectParams {
+fn params(
+    device: &Device,
+    qp: &dyn ConnectionHandler,
+    generation: u16,
+    token: u64,
+    qual: u64,
+    geometry: Geometry,
+) -> ConnectParams {
     let probe = device.settings.rma.has(ByKernel::Cma);
     ConnectParams {
         generation,
@@ -61,7 +68,7 @@ fn resolve(device: &Device, address: &PeerAddress, qual: u64) -> Result<Option<P
             let folder = folder.and_then(Path::to_str).and_then(endpoint_path);
             folder.map(Some).ok_or(Error::InvalidAddress(Address::Malformed))
         }
-        PeerAddress::Ip(ip) if host_address::is_local(*ip)? => device.endpoint.base().find(qual),
+        PeerAddress::Ip(ip) if host_address::is_local(*ip)? => device.endpoint.base().find_listener(qual),
         PeerAddress::Ip(_) => Err(Error::InvalidAddress(Address::Unreachable)),
     }
 }
@@ -70,7 +77,7 @@ fn resolve(device: &Device, address: &PeerAddress, qual: u64) -> Result<Option<P
 #[derive(Default)]
 pub(crate) struct SetupActions {
     pub(crate) actions: Vec<MachineAction>,
-    pub(crate) conn: Option<Arc<dyn Conn>>,
+    pub(crate) conn: Option<Arc<dyn ConnectionHandler>>,
     pub(crate) link: Option<Arc<ConnectionMemory>>,
     pub(crate) peer: PathBuf,
     /// The attempt, if it has ended. It is dropped with this object, when the lock is not held.
@@ -134,7 +141,7 @@ fn transmit(device: &Device, attempt: &Attempt) -> DatagramDelivery {
     let mut fds: Vec<BorrowedFd<'_>> = attempt.fds.iter().map(|fd| fd.as_fd()).collect();
     fds.push(device.regions.fd().as_fd());
     // A descriptor grants access to the memory, so it is sent only to a directory of the same user.
-    let sent = socket::check_folder(&attempt.peer, rustix::process::geteuid().as_raw())
+    let sent = socket::check_directory(&attempt.peer, rustix::process::geteuid().as_raw())
         .and_then(|()| device.socket.send(&attempt.peer, &datagram.encode(), &fds));
     fail_point!(AfterRequestOrReply);
     match sent {
@@ -174,7 +181,12 @@ fn finish(device: &Device, id: u32, step: SetupActions) {
 }
 
 /// Starts a connection attempt.
-pub(crate) fn connect(device: &Device, qp: Arc<dyn Conn>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
+pub(crate) fn connect(
+    device: &Device,
+    qp: Arc<dyn ConnectionHandler>,
+    spec: &ConnectSpec<'_>,
+    conn: ConnId,
+) -> Result<()> {
     let path = resolve(device, spec.address, spec.qual)?;
     let (id, generation) = {
         let mut connections = device.connections.lock();
@@ -218,7 +230,7 @@ pub(crate) fn look_up(device: &Device, id: u32, qual: Option<u64>) -> SetupActio
     let listener = device.connections.lock().by_id.get(&id).and_then(|attempt| attempt.listener.clone());
     let Some((address, first)) = listener else { return SetupActions::default() };
     let path = match qual {
-        Some(qual) => device.endpoint.base().find(qual),
+        Some(qual) => device.endpoint.base().find_listener(qual),
         None => resolve(device, &address, first),
     };
     request_at(device, id, qual.unwrap_or(first), path.ok().flatten())
@@ -240,7 +252,13 @@ pub(crate) fn refuse(device: &Device, id: u32, result: ReplyResult) {
 }
 
 /// Accepts a request with a queue pair.
-pub(crate) fn accept(device: &Device, id: u32, qp: Arc<dyn Conn>, private_data: &[u8], conn: ConnId) -> Result<()> {
+pub(crate) fn accept(
+    device: &Device,
+    id: u32,
+    qp: Arc<dyn ConnectionHandler>,
+    private_data: &[u8],
+    conn: ConnId,
+) -> Result<()> {
     let (link, fds) = ConnectionMemory::create(id, conn, device.settings.geometry)?;
     let link = Arc::new(link);
     // The lock is held from here to the step: if the engine handled a repeated request in between, it would find an
@@ -272,11 +290,11 @@ pub(crate) fn close(device: &Device, link: &Arc<ConnectionMemory>) {
 /// invalid or has no listener.
 pub(crate) fn requested(
     device: &Device,
-    received: Received,
+    received: SetupDatagram,
     peer_id: u32,
     params: &ConnectParams,
 ) -> Option<(u32, ObjectId)> {
-    let Received { fds, from, pid, .. } = received;
+    let SetupDatagram { fds, from, pid, .. } = received;
     let key = (from.clone(), params.token);
     let known = {
         let connections = device.connections.lock();
@@ -300,7 +318,7 @@ pub(crate) fn requested(
         return None;
     };
     fail_point!(RequestReceived);
-    let Some(peer_side) = peers::meet(device, &from, pid, peer_id, params, fds) else {
+    let Some(peer_side) = peers::attach_peer(device, &from, pid, peer_id, params, fds) else {
         refuse(ReplyResult::NotUnderstood);
         return None;
     };

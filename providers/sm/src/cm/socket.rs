@@ -23,7 +23,7 @@ pub(crate) const MAX_FDS: usize = 3;
 
 /// A received datagram, not decoded yet.
 #[derive(Debug)]
-pub(crate) struct Received {
+pub(crate) struct SetupDatagram {
     pub(crate) bytes: Vec<u8>,
     pub(crate) fds: Vec<OwnedFd>,
     /// End point directory of the sender: the path of its socket without `/sock` (SM-6).
@@ -62,7 +62,7 @@ impl SetupSocket {
     }
 
     /// Receives the next datagram; `None` if no datagram is queued.
-    pub(crate) fn receive(&self) -> Option<Received> {
+    pub(crate) fn receive(&self) -> Option<SetupDatagram> {
         loop {
             let mut bytes = vec![0; MAX_DATAGRAM + 1];
             let ReceivedDatagram { length, fds, pid, uid, from } = match receive::receive(self.0.as_fd(), &mut bytes) {
@@ -72,7 +72,7 @@ impl SetupSocket {
             };
             bytes.truncate(length);
             let Some(from) = endpoint_of(&from) else { continue };
-            return Some(Received { bytes, fds, from, pid, uid });
+            return Some(SetupDatagram { bytes, fds, from, pid, uid });
         }
     }
 }
@@ -99,7 +99,7 @@ pub(crate) fn open_own_fifo(endpoint: &Path) -> rustix::io::Result<OwnedFd> {
 
 /// Checks that a directory belongs to `uid` and has mode 0700. `PERM`: it has another owner or mode. `NOENT`: it does
 /// not exist.
-pub(crate) fn check_folder(endpoint: &Path, uid: u32) -> rustix::io::Result<()> {
+pub(crate) fn check_directory(endpoint: &Path, uid: u32) -> rustix::io::Result<()> {
     let folder = std::fs::symlink_metadata(endpoint).map_err(|_| Errno::NOENT)?;
     if !folder.is_dir() || folder.uid() != uid || folder.mode() & 0o077 != 0 {
         log::warn!("{} is not a directory of uid {uid} with mode 0700; no datagram is sent to it", endpoint.display());
@@ -111,7 +111,7 @@ pub(crate) fn check_folder(endpoint: &Path, uid: u32) -> rustix::io::Result<()> 
 /// Opens a peer's FIFO for writing. Errors: `PERM` if the file is not a FIFO of `uid` with one link, `NXIO` if the FIFO
 /// has no reader.
 pub(crate) fn open_peer_fifo(endpoint: &Path, uid: u32) -> rustix::io::Result<OwnedFd> {
-    check_folder(endpoint, uid)?;
+    check_directory(endpoint, uid)?;
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let fd = rustix::fs::open(endpoint.join("fifo"), flags, Mode::empty())?;
     let found = rustix::fs::fstat(&fd)?;

@@ -18,7 +18,7 @@ use crate::qp::link::{ConnectionMemory, CopyingPeer, Peer, PeerSide, PidWatch};
 
 /// The functions of a queue pair that connection attempts and the engine call. It is a trait because the calls go both
 /// ways: queue pairs start and end attempts, and attempts call queue pairs.
-pub(crate) trait Conn: PolledConnection {
+pub(crate) trait ConnectionHandler: PolledConnection {
     /// Protection domain of the queue pair.
     fn pd(&self) -> u32;
     /// Maximum number of outstanding RDMA reads that the peer may send.
@@ -45,7 +45,7 @@ const MAX_ATTEMPTS: usize = 65_000;
 /// A connection attempt or connection.
 pub(crate) struct Attempt {
     pub(crate) machine: ConnectionMachine,
-    pub(crate) conn: Option<Weak<dyn Conn>>,
+    pub(crate) conn: Option<Weak<dyn ConnectionHandler>>,
     pub(crate) link: Option<Arc<ConnectionMemory>>,
     /// Address and qualifier of the listener; `None` if the peer is the active side.
     pub(crate) listener: Option<(PeerAddress, u64)>,
@@ -260,7 +260,7 @@ impl ConnectionTable {
 
 impl Attempt {
     /// Returns the queue pair, if the attempt has one and the consumer has not freed it.
-    pub(crate) fn conn(&self) -> Option<Arc<dyn Conn>> {
+    pub(crate) fn conn(&self) -> Option<Arc<dyn ConnectionHandler>> {
         self.conn.as_ref()?.upgrade()
     }
 

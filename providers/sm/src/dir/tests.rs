@@ -19,14 +19,14 @@ fn addresses_are_absolute_and_short() {
 #[test]
 fn dropped_end_point_leaves_no_files() {
     let dir = scratch("leave");
-    let base = Base::open(Some(&dir)).unwrap();
+    let base = EndpointBase::open(Some(&dir)).unwrap();
     let endpoint = Endpoint::create(base).unwrap();
     for name in ["fifo", "lock", "conns"] {
         assert!(endpoint.path().join(name).exists(), "{name}");
     }
     endpoint.add_conn(3, Path::new("/somewhere"));
-    let name = endpoint.claim(77).unwrap();
-    assert_eq!(endpoint.base().find(77).unwrap().as_deref(), Some(endpoint.path()));
+    let name = endpoint.create_name(77).unwrap();
+    assert_eq!(endpoint.base().find_listener(77).unwrap().as_deref(), Some(endpoint.path()));
     drop((name, endpoint));
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
     fs::remove_dir(&dir).unwrap();
@@ -35,15 +35,15 @@ fn dropped_end_point_leaves_no_files() {
 #[test]
 fn equal_pids_of_several_namespaces_do_not_conflict() {
     let dir = scratch("pid");
-    let base = Base::open(Some(&dir)).unwrap();
+    let base = EndpointBase::open(Some(&dir)).unwrap();
     let open = || Endpoint::create_as(base.clone(), 4_194_304).unwrap();
     let (one, two) = (open(), open());
     assert_eq!(one.path().parent(), Some(PathBuf::from(&dir).join("4194304").as_path()));
     assert_ne!(one.path(), two.path());
     base.clean(None);
     assert!(one.path().join("lock").exists(), "the lock shows that the end point is alive");
-    let _name = one.claim(5).unwrap();
-    assert_eq!(two.claim(5).err(), Some(Error::ConnQualTaken));
+    let _name = one.create_name(5).unwrap();
+    assert_eq!(two.create_name(5).err(), Some(Error::ConnQualTaken));
     drop((_name, one, two));
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
     fs::remove_dir(&dir).unwrap();
@@ -52,12 +52,12 @@ fn equal_pids_of_several_namespaces_do_not_conflict() {
 #[test]
 fn qualifier_has_one_live_listener() {
     let dir = scratch("qual");
-    let endpoint = Endpoint::create(Base::open(Some(&dir)).unwrap()).unwrap();
-    let first = endpoint.claim(u64::MAX).unwrap();
-    assert_eq!(endpoint.claim(u64::MAX).err(), Some(Error::ConnQualTaken));
+    let endpoint = Endpoint::create(EndpointBase::open(Some(&dir)).unwrap()).unwrap();
+    let first = endpoint.create_name(u64::MAX).unwrap();
+    assert_eq!(endpoint.create_name(u64::MAX).err(), Some(Error::ConnQualTaken));
     drop(first);
-    fs::write(endpoint.base().quals().join("5"), "/left/by/1").unwrap();
-    assert!(endpoint.claim(5).is_ok(), "a file without a lock belongs to a dead process");
+    fs::write(endpoint.base().qualifiers_path().join("5"), "/left/by/1").unwrap();
+    assert!(endpoint.create_name(5).is_ok(), "a file without a lock belongs to a dead process");
     drop(endpoint);
     let _ = fs::remove_dir_all(&dir);
 }
@@ -65,7 +65,7 @@ fn qualifier_has_one_live_listener() {
 #[test]
 fn cleaner_removes_no_end_point_that_is_being_created() {
     let dir = scratch("made");
-    let base = Base::open(Some(&dir)).unwrap();
+    let base = EndpointBase::open(Some(&dir)).unwrap();
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -86,7 +86,7 @@ fn cleaner_removes_no_end_point_that_is_being_created() {
 #[test]
 fn cleaner_does_not_block_listeners() {
     let dir = scratch("way");
-    let base = Base::open(Some(&dir)).unwrap();
+    let base = EndpointBase::open(Some(&dir)).unwrap();
     let endpoint = Endpoint::create(base.clone()).unwrap();
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -95,7 +95,7 @@ fn cleaner_does_not_block_listeners() {
                 base.clean(None);
             }
         });
-        let claims: Vec<_> = (0..300).map(|qual| endpoint.claim(qual).map(drop)).collect();
+        let claims: Vec<_> = (0..300).map(|qual| endpoint.create_name(qual).map(drop)).collect();
         done.store(true, Ordering::Relaxed);
         assert!(claims.iter().all(Result::is_ok), "{:?}", claims.iter().find(|claim| claim.is_err()));
     });
@@ -106,7 +106,7 @@ fn cleaner_does_not_block_listeners() {
 #[test]
 fn cleaner_removes_dead_and_keeps_live_end_points() {
     let dir = scratch("clean");
-    let base = Base::open(Some(&dir)).unwrap();
+    let base = EndpointBase::open(Some(&dir)).unwrap();
     let living = Endpoint::create(base.clone()).unwrap();
     let dead = PathBuf::from(&dir).join("1/1");
     fs::create_dir_all(dead.join("conns/5")).unwrap();
@@ -121,8 +121,9 @@ fn cleaner_removes_dead_and_keeps_live_end_points() {
 #[test]
 fn concurrent_open_and_close_of_the_default_base_succeed() {
     let path = PathBuf::from(scratch("default"));
-    let base = Base::over(BaseDir::as_default(&KIND, path.clone()));
-    let open_and_close = || (0..200).try_for_each(|_| base.make().and_then(|base| Endpoint::create(base).map(drop)));
+    let base = EndpointBase::from_base_dir(BaseDir::as_default(&KIND, path.clone()));
+    let open_and_close =
+        || (0..200).try_for_each(|_| base.create_if_missing().and_then(|base| Endpoint::create(base).map(drop)));
     std::thread::scope(|scope| {
         let threads = [scope.spawn(open_and_close), scope.spawn(open_and_close), scope.spawn(open_and_close)];
         threads.into_iter().for_each(|thread| assert_eq!(thread.join().unwrap(), Ok(())));
@@ -134,37 +135,37 @@ fn concurrent_open_and_close_of_the_default_base_succeed() {
 fn base_directory_with_wrong_mode_is_an_error() {
     let dir = scratch("rights");
     DirBuilder::new().mode(0o755).create(&dir).unwrap();
-    assert_eq!(Base::open(Some(&dir)).err(), Some(Error::PermissionDenied));
+    assert_eq!(EndpointBase::open(Some(&dir)).err(), Some(Error::PermissionDenied));
     fs::remove_dir(&dir).unwrap();
-    assert_eq!(Base::open(Some("relative")).map(|_| ()).err().map(Error::code), Some(0x8012_0061));
+    assert_eq!(EndpointBase::open(Some("relative")).map(|_| ()).err().map(Error::code), Some(0x8012_0061));
 }
 
 /// Creates a default base directory whose path is a link that another user has made.
-fn squatted(name: &str) -> (PathBuf, Base) {
+fn squatted(name: &str) -> (PathBuf, EndpointBase) {
     let path = PathBuf::from(scratch(name));
     std::os::unix::fs::symlink("/nowhere", &path).unwrap();
-    (path.clone(), Base::over(BaseDir::as_default(&KIND, path)))
+    (path.clone(), EndpointBase::from_base_dir(BaseDir::as_default(&KIND, path)))
 }
 
 #[test]
 fn processes_share_an_alternative_to_a_squatted_default_path() {
     let (path, base) = squatted("squatted");
-    let open = || Endpoint::create(base.make().unwrap()).unwrap();
+    let open = || Endpoint::create(base.create_if_missing().unwrap()).unwrap();
     let (one, two) = (open(), open());
-    let _name = one.claim(7).unwrap();
-    assert_eq!(two.base().find(7).unwrap().as_deref(), Some(one.path()));
-    assert_eq!(two.claim(7).err(), Some(Error::ConnQualTaken));
+    let _name = one.create_name(7).unwrap();
+    assert_eq!(two.base().find_listener(7).unwrap().as_deref(), Some(one.path()));
+    assert_eq!(two.create_name(7).err(), Some(Error::ConnQualTaken));
     // The other user removes the link. A process that did not see the alternative directory creates the default
     // directory.
     fs::remove_file(&path).unwrap();
     DirBuilder::new().mode(0o700).create(&path).unwrap();
     let three = open();
     assert!(three.path().starts_with(&path) && !one.path().starts_with(&path));
-    assert_eq!(three.base().find(7).unwrap().as_deref(), Some(one.path()));
-    assert_eq!(three.claim(7).err(), Some(Error::ConnQualTaken));
+    assert_eq!(three.base().find_listener(7).unwrap().as_deref(), Some(one.path()));
+    assert_eq!(three.create_name(7).err(), Some(Error::ConnQualTaken));
     assert!(!path.join("quals/7").exists());
-    let _other = three.claim(8).unwrap();
-    assert_eq!(one.base().find(8).unwrap().as_deref(), Some(three.path()));
+    let _other = three.create_name(8).unwrap();
+    assert_eq!(one.base().find_listener(8).unwrap().as_deref(), Some(three.path()));
     let bases = [&one, &three].map(|endpoint| endpoint.base().dir.path().to_path_buf());
     drop((_name, _other, one, two, three));
     assert!(bases.iter().all(|base| !base.exists()), "{bases:?}");
@@ -173,12 +174,12 @@ fn processes_share_an_alternative_to_a_squatted_default_path() {
 #[test]
 fn default_base_directory_is_kept_while_an_end_point_is_open() {
     let path = PathBuf::from(scratch("held"));
-    let base = Base::over(BaseDir::as_default(&KIND, path.clone())).make().unwrap();
+    let base = EndpointBase::from_base_dir(BaseDir::as_default(&KIND, path.clone())).create_if_missing().unwrap();
     let endpoint = Endpoint::create(base.clone()).unwrap();
-    drop(endpoint.claim(5).unwrap());
+    drop(endpoint.create_name(5).unwrap());
     drop(Endpoint::create(base.clone()).unwrap());
     base.clean(None);
-    base.leave();
+    base.remove_empty_dirs();
     assert!(path.exists() && endpoint.path().exists());
     drop(endpoint);
     assert!(!path.exists());
@@ -187,7 +188,7 @@ fn default_base_directory_is_kept_while_an_end_point_is_open() {
 #[test]
 fn cleaner_probes_all_dead_and_few_live_processes() {
     let dir = scratch("many");
-    let base = Base::open(Some(&dir)).unwrap();
+    let base = EndpointBase::open(Some(&dir)).unwrap();
     let left = |process: u32| {
         let endpoint = PathBuf::from(&dir).join(process.to_string()).join("1");
         fs::create_dir_all(&endpoint).unwrap();

@@ -26,7 +26,7 @@ struct Stall {
 impl Stalls {
     /// Checks all connections that have a waiting send. `waiting` contains the id of each connection and the number of
     /// its oldest send. Returns the overdue sends that were not reported yet, with the time since each was first seen.
-    pub(super) fn look(&mut self, waiting: &[(u32, u64)], now: Instant) -> Vec<(u32, Duration)> {
+    pub(super) fn find_overdue(&mut self, waiting: &[(u32, u64)], now: Instant) -> Vec<(u32, Duration)> {
         let mut overdue = Vec::new();
         let before = std::mem::take(&mut self.seen);
         for &(id, send) in waiting {
@@ -51,7 +51,8 @@ mod tests {
     fn each_stall_is_reported_once() {
         let mut stalls = Stalls::default();
         let begin = Instant::now();
-        let mut look = |waiting: &[(u32, u64)], second| stalls.look(waiting, begin + Duration::from_secs(second));
+        let mut look =
+            |waiting: &[(u32, u64)], second| stalls.find_overdue(waiting, begin + Duration::from_secs(second));
         assert_eq!(look(&[(1, 7), (2, 1)], 0), []);
         assert_eq!(look(&[(1, 7), (2, 2)], 5), []);
         assert_eq!(look(&[(1, 7), (2, 3)], 10), [(1, Duration::from_secs(10))], "connection 2 has made progress");

@@ -19,8 +19,8 @@ use rustix::event::{Timespec, epoll};
 use crate::cm::peers;
 use crate::cm::request::ConnectionRequest;
 use crate::cm::setup::{self, SetupActions};
-use crate::cm::socket::Received;
-use crate::cm::table::Conn;
+use crate::cm::socket::SetupDatagram;
+use crate::cm::table::ConnectionHandler;
 use crate::device::Device;
 use crate::engine::jobs::{EngineQueueClient, Job};
 use crate::engine::stalls::Stalls;
@@ -79,7 +79,7 @@ impl Engine {
     pub(crate) fn run(mut self, stopping: &AtomicBool) {
         let mut events = Vec::with_capacity(64);
         while !self.stop && !stopping.load(Ordering::Acquire) {
-            self.adopt_watches();
+            self.add_pid_watches();
             events.clear();
             let timeout = self.timeout();
             if epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()).is_err() {
@@ -89,14 +89,14 @@ impl Engine {
             let keys: Vec<u64> = events.iter().map(|event| event.data.u64()).collect();
             for key in keys {
                 match key {
-                    FIFO_KEY => self.read_words(),
+                    FIFO_KEY => self.read_fifo(),
                     SOCKET_KEY => self.read_datagrams(),
                     JOBS_KEY => {}
                     pid => self.process_died((pid - FIRST_PID_KEY) as i32),
                 }
             }
-            self.do_jobs();
-            self.meet_deadlines();
+            self.run_jobs();
+            self.handle_deadlines();
         }
     }
 
@@ -106,7 +106,7 @@ impl Engine {
         Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) })
     }
 
-    fn adopt_watches(&mut self) {
+    fn add_pid_watches(&mut self) {
         let new = std::mem::take(&mut self.device.connections.lock().new_watches);
         for (pid, watch) in new {
             let data = epoll::EventData::new_u64(FIRST_PID_KEY + pid as u64);
@@ -114,7 +114,7 @@ impl Engine {
         }
     }
 
-    fn do_jobs(&mut self) {
+    fn run_jobs(&mut self) {
         for job in self.device.jobs.take_all() {
             match job {
                 Job::Notify(queue) => queue.notify(),
@@ -124,12 +124,12 @@ impl Engine {
                     self.device.regions.ticker.tick(true);
                     self.next_tick = Some(Instant::now() + TICK);
                 }
-                Job::Run(id) => _ = self.conn(id).inspect(|(qp, _)| qp.serve()),
+                Job::Run(id) => _ = self.queue_pair_and_memory(id).inspect(|(qp, _)| qp.serve()),
                 Job::RequestMapping(id, key) => exchange::request_mapping(&self.device, id, key),
                 Job::Drained(id) => self.drained(id),
                 Job::Gone(id) => {
                     self.read_datagrams(); // The peer may have sent its reply just before it exited.
-                    self.attempt_gone(id);
+                    self.end_attempt(id);
                 }
                 Job::Event(conn, event) => self.device.sink.event(conn, event, &[]),
                 Job::Refused(access) => access.log(),
@@ -141,7 +141,7 @@ impl Engine {
 
     // --- deadlines ---
 
-    fn meet_deadlines(&mut self) {
+    fn handle_deadlines(&mut self) {
         let now = Instant::now();
         if self.next_tick.is_some_and(|due| due <= now) {
             self.watched.retain_mut(|(cq, last)| cq.tick(last));
@@ -187,7 +187,7 @@ impl Engine {
             }
         }
         for id in dead {
-            self.attempt_gone(id);
+            self.end_attempt(id);
         }
         // FIFO words are lost if the FIFO is full, or if another process reads them. So each heartbeat also checks the
         // rings of the connections that no thread polls.
@@ -204,14 +204,14 @@ impl Engine {
 
     /// Logs each send that has waited too long for a receive of the peer, once.
     fn report_stalls(&mut self, now: Instant) {
-        let conns: Vec<(u32, Arc<dyn Conn>)> = {
+        let conns: Vec<(u32, Arc<dyn ConnectionHandler>)> = {
             let connections = self.device.connections.lock();
             let open = connections.by_id.iter().filter(|(_, attempt)| attempt.machine.is_open());
             open.filter_map(|(id, attempt)| Some((*id, attempt.conn()?))).collect()
         };
         let waiting: Vec<(u32, u64)> =
             conns.iter().filter_map(|(id, conn)| Some((*id, conn.waiting_send()?))).collect();
-        for (id, age) in self.stalls.look(&waiting, now) {
+        for (id, age) in self.stalls.find_overdue(&waiting, now) {
             let Some((_, conn)) = conns.iter().find(|(known, _)| *known == id) else { continue };
             OverdueSend { ep: conn.ep(), age }.log();
         }
@@ -219,34 +219,34 @@ impl Engine {
 
     // --- the FIFO ---
 
-    fn read_words(&mut self) {
+    fn read_fifo(&mut self) {
         let mut bytes = vec![0u8; FIFO_CAPACITY * 4];
         let Ok(read) = rustix::io::read(&self.device.fifo, &mut bytes[..]) else { return };
         match FifoWord::decode_all(&bytes[..read]).filter(|_| read < bytes.len()) {
             Some(mut notes) => {
                 notes.dedup();
-                notes.into_iter().for_each(|note| self.noted(note));
+                notes.into_iter().for_each(|note| self.handle_fifo_word(note));
             }
             // FIFO words were lost or corrupted, so every connection is checked.
             None => {
                 let ids: Vec<u32> = self.device.connections.lock().by_id.keys().copied().collect();
-                ids.into_iter().for_each(|id| self.look_at(id, true));
+                ids.into_iter().for_each(|id| self.check_connection(id, true));
             }
         }
     }
 
-    fn noted(&mut self, note: FifoWord) {
+    fn handle_fifo_word(&mut self, note: FifoWord) {
         let (FifoWord::Wake(id) | FifoWord::Alive(id) | FifoWord::Reset(id)) = note;
         // The id contains a generation, so a late word for an earlier connection matches no entry of the table.
         self.step(id, MachineInput::Alive);
-        self.look_at(id, matches!(note, FifoWord::Wake(_)));
+        self.check_connection(id, matches!(note, FifoWord::Wake(_)));
     }
 
-    fn look_at(&mut self, id: u32, serve: bool) {
-        let Some((qp, link)) = self.conn(id) else { return };
+    fn check_connection(&mut self, id: u32, serve: bool) {
+        let Some((qp, link)) = self.queue_pair_and_memory(id) else { return };
         // A forged Reset word has no effect, because the peer must also have marked the end on its control line.
         if link.is_reset() {
-            self.attempt_gone(id);
+            self.end_attempt(id);
         } else if serve {
             qp.serve();
         }
@@ -266,13 +266,13 @@ impl Engine {
                 continue;
             }
             match Datagram::decode(&received.bytes) {
-                Ok(datagram) => self.received(datagram, received),
+                Ok(datagram) => self.handle_datagram(datagram, received),
                 Err(bad) => self.reject_undecodable(bad, &received),
             }
         }
     }
 
-    fn reject_undecodable(&self, bad: DecodeError, received: &Received) {
+    fn reject_undecodable(&self, bad: DecodeError, received: &SetupDatagram) {
         log::warn!("invalid set-up datagram of {} dropped: {bad}", received.from.display());
         // The first eight bytes of a request have the same layout in every version, so a client of another version gets
         // a rejection.
@@ -284,12 +284,12 @@ impl Engine {
         }
     }
 
-    fn received(&mut self, datagram: Datagram, received: Received) {
+    fn handle_datagram(&mut self, datagram: Datagram, received: SetupDatagram) {
         match datagram {
-            Datagram::Request { id, params, private_data } => self.request(id, params, private_data, received),
+            Datagram::Request { id, params, private_data } => self.handle_request(id, params, private_data, received),
             Datagram::Reply { client, server, token, result, accepted } => {
                 if self.is_reply_expected(client, token, result, &received.from) {
-                    self.reply(client, server, result, accepted, received);
+                    self.handle_reply(client, server, result, accepted, received);
                 } else if let ReplyResult::Accepted = result {
                     // This process has ended the attempt, or an earlier process with the same path made it. The reset
                     // ends the attempt at the acceptor.
@@ -303,7 +303,7 @@ impl Engine {
             }
             Datagram::Reset { from, to, token } => {
                 let known = setup::find(&self.device, &received.from, from, to, token);
-                known.into_iter().for_each(|id| self.attempt_gone(id));
+                known.into_iter().for_each(|id| self.end_attempt(id));
             }
             Datagram::MappingRequest { .. } => exchange::on_mapping_request(&self.device, &datagram, &received.from),
             Datagram::MappingReply { .. } => exchange::on_mapping_reply(&self.device, &datagram, &received),
@@ -317,7 +317,7 @@ impl Engine {
         attempt.is_some_and(|a| a.machine.token() == token || result == ReplyResult::NotUnderstood)
     }
 
-    fn request(&mut self, peer_id: u32, params: ConnectParams, private_data: Vec<u8>, received: Received) {
+    fn handle_request(&mut self, peer_id: u32, params: ConnectParams, private_data: Vec<u8>, received: SetupDatagram) {
         let device = self.device.clone();
         let from = received.from.clone();
         let Some((id, listener)) = setup::requested(&device, received, peer_id, &params) else { return };
@@ -334,35 +334,36 @@ impl Engine {
         }
     }
 
-    fn reply(
+    fn handle_reply(
         &mut self,
         id: u32,
         server: u32,
         result: ReplyResult,
         accepted: Option<(ConnectParams, Vec<u8>)>,
-        received: Received,
+        received: SetupDatagram,
     ) {
         let step = setup::step(&self.device, id, MachineInput::Reply { server, result });
         match (step.actions.first(), &step.link, accepted) {
             (Some(MachineAction::Watch), ..) => setup::watch(&self.device, id, received.pid),
             (Some(MachineAction::Join), Some(link), Some((params, private_data))) => {
                 fail_point!(ReplyReceived);
-                let peer_side = peers::meet(&self.device, &received.from, received.pid, server, &params, received.fds);
+                let peer_side =
+                    peers::attach_peer(&self.device, &received.from, received.pid, server, &params, received.fds);
                 let joined = peer_side.map(|peer_side| link.join(peer_side));
                 fail_point!(BeforeAck);
                 self.step(id, joined.map_or(MachineInput::JoinFailed, |()| MachineInput::Joined(private_data)));
             }
-            _ => self.carry_out(id, step),
+            _ => self.execute_actions(id, step),
         }
     }
 
     /// Passes an input to the state machine of a connection attempt, and carries out the resulting actions.
     fn step(&mut self, id: u32, input: MachineInput) {
         let step = setup::step(&self.device, id, input);
-        self.carry_out(id, step);
+        self.execute_actions(id, step);
     }
 
-    fn carry_out(&mut self, id: u32, step: SetupActions) {
+    fn execute_actions(&mut self, id: u32, step: SetupActions) {
         for action in step.actions {
             match (action, &step.conn, &step.link) {
                 (MachineAction::Lookup, ..) => self.look_up(id, None),
@@ -388,18 +389,18 @@ impl Engine {
 
     fn look_up(&mut self, id: u32, qual: Option<u64>) {
         let step = setup::look_up(&self.device, id, qual);
-        self.carry_out(id, step);
+        self.execute_actions(id, step);
     }
 
     /// Returns the queue pair and the shared memory of a connection attempt.
-    fn conn(&self, id: u32) -> Option<(Arc<dyn Conn>, Arc<ConnectionMemory>)> {
+    fn queue_pair_and_memory(&self, id: u32) -> Option<(Arc<dyn ConnectionHandler>, Arc<ConnectionMemory>)> {
         let connections = self.device.connections.lock();
         let attempt = connections.by_id.get(&id)?;
         Some((attempt.conn()?, attempt.link.clone()?))
     }
 
     /// Reports the connection, then starts data transfer: no receive may complete before ESTABLISHED is reported.
-    fn established(&mut self, id: u32, qp: &dyn Conn, link: &Arc<ConnectionMemory>, private_data: &[u8]) {
+    fn established(&mut self, id: u32, qp: &dyn ConnectionHandler, link: &Arc<ConnectionMemory>, private_data: &[u8]) {
         fail_point!(Confirmed);
         if let Some(peer_side) = link.peer_side() {
             self.device.endpoint.add_conn(id, &peer_side.peer.path);
@@ -415,7 +416,7 @@ impl Engine {
     /// Ends a connection after a graceful disconnect, when all of its requests are complete. Does nothing if the QP has
     /// begun another connection, which has another id.
     fn drained(&self, id: u32) {
-        if let Some((qp, link)) = self.conn(id)
+        if let Some((qp, link)) = self.queue_pair_and_memory(id)
             && qp.end_locally(Some(&link)).is_some()
         {
             setup::close(&self.device, &link);
@@ -424,10 +425,10 @@ impl Engine {
     }
 
     /// Ends a connection or attempt whose peer has ended it or has exited.
-    fn attempt_gone(&mut self, id: u32) {
+    fn end_attempt(&mut self, id: u32) {
         // The acknowledgement may be lost or arrive later than the end. If the requester has marked the end on its
         // control line, the connection was established, which implies the acknowledgement.
-        if self.conn(id).is_some_and(|(_, link)| link.is_reset()) {
+        if self.queue_pair_and_memory(id).is_some_and(|(_, link)| link.is_reset()) {
             self.step(id, MachineInput::Ack);
         }
         self.step(id, MachineInput::Gone);
@@ -440,7 +441,7 @@ impl Engine {
             let connections = self.device.connections.lock();
             connections.by_id.iter().filter(|(_, a)| a.has_died(pid)).map(|(id, _)| *id).collect()
         };
-        ids.into_iter().for_each(|id| self.attempt_gone(id));
+        ids.into_iter().for_each(|id| self.end_attempt(id));
         self.device.endpoint.base().clean(Some(pid));
     }
 }

@@ -34,13 +34,13 @@ pub(crate) fn write_word(fifo: &OwnedFd, note: FifoWord) -> WakeResult {
         // Offset -1 means the current position; a pipe supports no other offset.
         match rustix::io::pwritev2(fifo, &[IoSlice::new(&word)], u64::MAX, NO_SIGNAL) {
             Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => KNOWS_FLAG.store(false, Ordering::Relaxed),
-            other => return verdict(other),
+            other => return write_result(other),
         }
     }
-    without_sigpipe(|| verdict(rustix::io::write(fifo.as_fd(), &word)))
+    without_sigpipe(|| write_result(rustix::io::write(fifo.as_fd(), &word)))
 }
 
-fn verdict(written: rustix::io::Result<usize>) -> WakeResult {
+fn write_result(written: rustix::io::Result<usize>) -> WakeResult {
     match written {
         Ok(_) => WakeResult::Sent,
         Err(Errno::AGAIN | Errno::INTR) => WakeResult::Full,
@@ -95,7 +95,7 @@ mod tests {
         let (reader, writer) = fifo();
         drop(reader);
         assert_eq!(write_word(&writer, FifoWord::Alive(1)), WakeResult::Dead);
-        assert_eq!(without_sigpipe(|| verdict(rustix::io::write(&writer, &[0; 4]))), WakeResult::Dead);
+        assert_eq!(without_sigpipe(|| write_result(rustix::io::write(&writer, &[0; 4]))), WakeResult::Dead);
         // SAFETY: `before` is the disposition that `signal` has returned above.
         unsafe { libc::signal(libc::SIGPIPE, before) };
     }

@@ -21,7 +21,7 @@ const PRESET: u64 = 1 << EPOCH_SHIFT | WAKE_ON_REQUESTS | WAKE_ON_PROGRESS;
 
 /// Registers this process, so that other processes can execute a barrier on its CPUs (`membarrier`). Returns false if
 /// the kernel does not support this.
-pub(crate) fn offer_barrier() -> bool {
+pub(crate) fn register_membarrier() -> bool {
     rustix::thread::membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok()
 }
 
@@ -43,7 +43,7 @@ impl WakeFlags {
         // Pairs with the fence in `must_wake`: either the peer sees the flag, or this process sees the data that the
         // peer published. With `membarrier`, this barrier replaces the fence in `must_wake`.
         if membarrier {
-            barrier::everywhere();
+            barrier::on_all_cpus();
         } else {
             fence(Ordering::SeqCst);
         }
@@ -62,12 +62,12 @@ impl WakeFlags {
     }
 
     /// Clears both flags. Called when a thread starts to poll, so that the peer sends no wake-ups.
-    pub(crate) fn withdraw(&self, flags: &AtomicU64) {
+    pub(crate) fn clear(&self, flags: &AtomicU64) {
         flags.store(self.epoch.load(Ordering::Relaxed) << EPOCH_SHIFT, Ordering::Relaxed);
     }
 
     /// Whether all flags in `want` are set.
-    pub(crate) fn wants(flags: &AtomicU64, want: u64) -> bool {
+    pub(crate) fn are_set(flags: &AtomicU64, want: u64) -> bool {
         flags.load(Ordering::Relaxed) & want == want
     }
 
@@ -78,7 +78,7 @@ impl WakeFlags {
         // Pairs with the barrier in `set`. With `membarrier`, the CPU needs no fence, but the compiler must not move
         // the load before the publication.
         if membarrier {
-            barrier::compiler();
+            barrier::compiler_only();
         } else {
             fence(Ordering::SeqCst);
         }
@@ -97,8 +97,8 @@ mod barrier {
     use super::*;
 
     /// Executes a full barrier on every CPU that runs a registered process.
-    pub(super) fn everywhere() {
-        // The registration in `offer_barrier` has succeeded, so this call fails only if a system call filter was
+    pub(super) fn on_all_cpus() {
+        // The registration in `register_membarrier` has succeeded, so this call fails only if a system call filter was
         // installed afterwards. A fence of the calling thread is the best substitute.
         if rustix::thread::membarrier(MembarrierCommand::GlobalExpedited).is_err() {
             fence(Ordering::SeqCst);
@@ -106,7 +106,7 @@ mod barrier {
     }
 
     #[inline]
-    pub(super) fn compiler() {
+    pub(super) fn compiler_only() {
         std::sync::atomic::compiler_fence(Ordering::SeqCst);
     }
 }
@@ -131,7 +131,7 @@ mod tests {
             sleeper.set(&line, WAKE_ON_REQUESTS | WAKE_ON_PROGRESS, membarrier);
             assert!(sends(WAKE_ON_PROGRESS), "the flag was set in a new epoch");
             sleeper.set(&line, WAKE_ON_REQUESTS, membarrier);
-            sleeper.withdraw(&line);
+            sleeper.clear(&line);
             assert!(!sends(WAKE_ON_REQUESTS), "the sleeper polls again");
         }
     }
@@ -140,7 +140,7 @@ mod tests {
     fn preset_flags_get_one_wake_up_and_hold_until_they_change() {
         let (line, sleeper, publisher) = (AtomicU64::new(0), WakeFlags::default(), WakeFlags::default());
         sleeper.preset(&line);
-        assert!(WakeFlags::is_preset(&line) && WakeFlags::wants(&line, WAKE_ON_REQUESTS | WAKE_ON_PROGRESS));
+        assert!(WakeFlags::is_preset(&line) && WakeFlags::are_set(&line, WAKE_ON_REQUESTS | WAKE_ON_PROGRESS));
         assert!(
             publisher.must_wake(&line, WAKE_ON_REQUESTS, true) && !publisher.must_wake(&line, WAKE_ON_PROGRESS, true)
         );
@@ -148,7 +148,7 @@ mod tests {
         sleeper.set(&line, WAKE_ON_REQUESTS, true);
         assert!(!WakeFlags::is_preset(&line) && publisher.must_wake(&line, WAKE_ON_REQUESTS, true), "the next epoch");
         sleeper.preset(&line);
-        sleeper.withdraw(&line);
+        sleeper.clear(&line);
         assert!(!WakeFlags::is_preset(&line));
     }
 }
@@ -188,7 +188,7 @@ mod interleavings {
         /// switch is a barrier too.
         const GONE: u64 = u64::MAX;
 
-        pub(in super::super) fn everywhere() {
+        pub(in super::super) fn on_all_cpus() {
             fence(Ordering::SeqCst);
             let sent = SENT.fetch_add(1, Ordering::AcqRel) + 1;
             while TAKEN.load(Ordering::Acquire) < sent {
@@ -198,7 +198,7 @@ mod interleavings {
         }
 
         /// Interrupt point between two steps of the publisher.
-        pub(in super::super) fn compiler() {
+        pub(in super::super) fn compiler_only() {
             let sent = SENT.load(Ordering::Acquire);
             if sent > TAKEN.load(Ordering::Relaxed) {
                 fence(Ordering::SeqCst);
@@ -246,7 +246,7 @@ mod interleavings {
             thread::spawn(move || {
                 let wake_flags = WakeFlags::default();
                 for n in 0..MESSAGES {
-                    barrier::compiler();
+                    barrier::compiler_only();
                     writer.push(
                         Header::plain(MessageKind::Send, 8),
                         &SlotFields { total: Some(n), ..SlotFields::default() },
@@ -254,14 +254,14 @@ mod interleavings {
                     if wake_flags.must_wake(line.word(0), WAKE_ON_REQUESTS, membarrier) {
                         fifo.wake();
                     }
-                    barrier::compiler();
+                    barrier::compiler_only();
                 }
                 kernel::leave();
             })
         };
         while reader.consumed() < MESSAGES {
             if reader.peek() == Peeked::Empty {
-                // Same condition as in `QpCore::arm`: preset flags suffice until the reader has consumed an entry.
+                // Same condition as in `QpCore::set_wake_flags`: preset flags suffice until the reader has consumed an entry.
                 if reader.consumed() > 0 || !WakeFlags::is_preset(line.word(0)) {
                     wake_flags.set(line.word(0), WAKE_ON_REQUESTS, membarrier);
                 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use dapl::provider::Region;
 use dapl_software::memory::rights::{AccessRight, KeyEntry};
 
-use crate::cm::socket::{self, Received};
+use crate::cm::socket::{self, SetupDatagram};
 use crate::cm::table::Attempt;
 use crate::device::Device;
 use crate::memory::backing::{BackingStore, RegionBacking};
@@ -61,7 +61,7 @@ pub(crate) fn on_mapping_request(device: &Device, request: &Datagram, sender: &P
     let reply = Datagram::MappingReply { from: to, to: from, token, key, export };
     // A descriptor grants access to the memory, so it is sent only to a directory of the same user. If sending fails,
     // the peer repeats its request.
-    let _ = socket::check_folder(sender, rustix::process::geteuid().as_raw())
+    let _ = socket::check_directory(sender, rustix::process::geteuid().as_raw())
         .and_then(|()| device.socket.send(sender, &reply.encode(), &fds));
 }
 
@@ -75,7 +75,7 @@ fn export(backing: &RegionBacking) -> Option<ExportDescription> {
 }
 
 /// Handles the reply to a request for a mapping. Called by the initiator's engine.
-pub(crate) fn on_mapping_reply(device: &Device, reply: &Datagram, received: &Received) {
+pub(crate) fn on_mapping_reply(device: &Device, reply: &Datagram, received: &SetupDatagram) {
     let Datagram::MappingReply { from, to, token, key, export } = *reply else { return };
     let known =
         with(device, &received.from, (from, to, token), |_, peer_side| Some((peer_side.peer.clone(), peer_side.pd)));
@@ -97,7 +97,7 @@ fn map(
     pd: u32,
     key: u32,
     export: &ExportDescription,
-    received: &Received,
+    received: &SetupDatagram,
 ) -> Result<PeerMapping, &'static str> {
     let region = Region { address: export.address, length: export.length };
     let says =

@@ -15,7 +15,7 @@ use crate::memory::regions::Regions;
 pub(crate) use dapl_software::memory::window::BindRequest;
 
 /// A memory window of this provider.
-pub(crate) type Window = dapl_software::memory::window::WindowCore<RegionTable>;
+pub(crate) type MwCore = dapl_software::memory::window::WindowCore<RegionTable>;
 
 /// The table of registrations, and the connections whose peers copy with its keys.
 pub(crate) struct RegionTable {
@@ -33,8 +33,8 @@ pub(crate) fn window_of(
     windows: Arc<Windows>,
     pd: u32,
     scope: Scope,
-) -> Arc<Window> {
-    Arc::new(Window::new(Arc::new(RegionTable { regions, connections }), windows, pd, scope))
+) -> Arc<MwCore> {
+    Arc::new(MwCore::new(Arc::new(RegionTable { regions, connections }), windows, pd, scope))
 }
 
 impl WindowKeys for RegionTable {
@@ -89,7 +89,7 @@ mod tests {
     }
 
     /// Returns a window, its table, and the key of a registration.
-    fn window() -> (Arc<Window>, Arc<Regions>, u32) {
+    fn window() -> (Arc<MwCore>, Arc<Regions>, u32) {
         let regions = Arc::new(Regions::new(1).unwrap());
         let source = regions.add(whole(), Access::default(), PD).unwrap();
         (window_of(regions.clone(), Arc::default(), Arc::default(), PD, Scope::Pd), regions, source)

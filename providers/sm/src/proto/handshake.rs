@@ -108,13 +108,13 @@ impl Geometry {
     }
 
     /// Offset of the staging buffer for rendezvous offers, which follows the RMA buffer in its segment.
-    pub(crate) fn stage_at(&self) -> usize {
+    pub(crate) fn staging_at(&self) -> usize {
         self.rma as usize
     }
 
     /// Length in bytes of the segment with the RMA buffer and the staging buffer.
     pub(crate) fn rma_len(&self) -> usize {
-        self.stage_at() + STAGING_BYTES
+        self.staging_at() + STAGING_BYTES
     }
 
     /// Length in bytes of the segment with the control line, the rings and the message buffer.
@@ -128,7 +128,7 @@ impl Geometry {
         self.responses / 2
     }
 
-    pub(crate) fn is_sane(&self) -> bool {
+    pub(crate) fn is_valid(&self) -> bool {
         let ring = |slots: u32| slots.is_power_of_two() && (8..=65536).contains(&slots);
         let buffer = |bytes: u32| bytes.is_multiple_of(64) && (4096..=64 << 20).contains(&bytes);
         ring(self.requests) && ring(self.responses) && buffer(self.messages) && buffer(self.rma)
@@ -167,7 +167,7 @@ impl ConnectParams {
     /// Length in bytes on the wire.
     pub(crate) const LEN: usize = 2 + 3 * 8 + 4 * 4 + 3 * 4 + 8 + 8 + 1 + 16;
 
-    fn put(&self, out: &mut Vec<u8>) {
+    fn encode_into(&self, out: &mut Vec<u8>) {
         out.extend(self.generation.to_le_bytes());
         for word in [self.token, self.endpoint, self.qual] {
             out.extend(word.to_le_bytes());
@@ -183,7 +183,7 @@ impl ConnectParams {
         out.extend(self.ip);
     }
 
-    fn take(bytes: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
+    fn decode_from(bytes: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
         let params = ConnectParams {
             generation: u16::from_le_bytes(bytes.array()?),
             token: u64::from_le_bytes(bytes.array()?),
@@ -203,7 +203,7 @@ impl ConnectParams {
             barrier: bytes.array::<1>()? == [1],
             ip: bytes.array()?,
         };
-        if !params.geometry.is_sane() || !(1..=1 << 16).contains(&params.table_slots) {
+        if !params.geometry.is_valid() || !(1..=1 << 16).contains(&params.table_slots) {
             return Err(DecodeError::Geometry);
         }
         Ok(params)
@@ -232,7 +232,7 @@ pub(crate) enum ExportedObject {
 }
 
 impl ExportDescription {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn encode_into(&self, out: &mut Vec<u8>) {
         let (id, space) = match self.object {
             ExportedObject::Descriptor => (u32::MAX, 0),
             ExportedObject::Segment { id, space } => (id, space),
@@ -243,7 +243,7 @@ impl ExportDescription {
         out.extend(id.to_le_bytes());
     }
 
-    fn take(bytes: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
+    fn decode_from(bytes: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
         let [address, length, offset, space] = [bytes.word()?, bytes.word()?, bytes.word()?, bytes.word()?];
         let object = match u32::from_le_bytes(bytes.array()?) {
             u32::MAX => ExportedObject::Descriptor,
@@ -320,13 +320,13 @@ impl Datagram {
                 out.extend([REQUEST, VERSION]);
                 out.extend(((ConnectParams::LEN + private_data.len()) as u16).to_le_bytes());
                 out.extend(id.to_le_bytes());
-                params.put(&mut out);
+                params.encode_into(&mut out);
                 out.extend(private_data);
             }
             Datagram::Reply { client, server, token, result, accepted } => {
-                pair(&mut out, REPLY, *client, result.code(), *server);
+                encode_header(&mut out, REPLY, *client, result.code(), *server);
                 if let Some((params, private_data)) = accepted {
-                    params.put(&mut out);
+                    params.encode_into(&mut out);
                     out.extend(private_data);
                 } else if *result != ReplyResult::NotUnderstood {
                     if let ReplyResult::HandedOff(qual) = result {
@@ -339,24 +339,24 @@ impl Datagram {
                 }
             }
             Datagram::Ack { client, server, token } => {
-                pair(&mut out, ACK, *client, VERSION, *server);
+                encode_header(&mut out, ACK, *client, VERSION, *server);
                 out.extend(token.to_le_bytes());
             }
             Datagram::Reset { from, to, token } => {
-                pair(&mut out, RESET, *from, VERSION, *to);
+                encode_header(&mut out, RESET, *from, VERSION, *to);
                 out.extend(token.to_le_bytes());
             }
             Datagram::MappingRequest { from, to, token, key } => {
-                pair(&mut out, MAPPING_REQUEST, *from, VERSION, *to);
+                encode_header(&mut out, MAPPING_REQUEST, *from, VERSION, *to);
                 out.extend(token.to_le_bytes());
                 out.extend(key.to_le_bytes());
             }
             Datagram::MappingReply { from, to, token, key, export } => {
-                pair(&mut out, MAPPING_REPLY, *from, VERSION, *to);
+                encode_header(&mut out, MAPPING_REPLY, *from, VERSION, *to);
                 out.extend(token.to_le_bytes());
                 out.extend(key.to_le_bytes());
                 if let Some(export) = export {
-                    export.put(&mut out);
+                    export.encode_into(&mut out);
                 }
             }
         }
@@ -382,7 +382,7 @@ impl Datagram {
         let token = bytes.word()?;
         let key = u32::from_le_bytes(bytes.array()?);
         let export = match kind {
-            MAPPING_REPLY if !bytes.0.is_empty() => Some(ExportDescription::take(&mut bytes)?),
+            MAPPING_REPLY if !bytes.0.is_empty() => Some(ExportDescription::decode_from(&mut bytes)?),
             _ => None,
         };
         if !bytes.0.is_empty() {
@@ -403,7 +403,7 @@ impl Datagram {
             return Err(DecodeError::Short);
         }
         let id = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
-        let params = ConnectParams::take(&mut bytes)?;
+        let params = ConnectParams::decode_from(&mut bytes)?;
         Ok(Datagram::Request { id, params, private_data: bytes.private_data()? })
     }
 
@@ -430,7 +430,7 @@ impl Datagram {
         };
         let (token, accepted) = match result {
             ReplyResult::Accepted => {
-                let params = ConnectParams::take(&mut bytes)?;
+                let params = ConnectParams::decode_from(&mut bytes)?;
                 (params.token, Some((params, bytes.private_data()?)))
             }
             ReplyResult::NotUnderstood if bytes.0.is_empty() => (0, None),
@@ -441,7 +441,7 @@ impl Datagram {
 }
 
 /// Encodes the eight-byte header that all datagrams except requests have: the type, an id, a status, and the other id.
-fn pair(out: &mut Vec<u8>, kind: u8, first: u32, status: u8, second: u32) {
+fn encode_header(out: &mut Vec<u8>, kind: u8, first: u32, status: u8, second: u32) {
     let (first, second) = (first.to_le_bytes(), second.to_le_bytes());
     out.extend([kind, first[0], first[1], first[2], status, second[0], second[1], second[2]]);
 }

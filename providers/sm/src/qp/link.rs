@@ -29,7 +29,7 @@ use crate::proto::message::FifoWord;
 use crate::proto::reassembly::Route;
 use crate::qp::ring::RingLayout;
 
-pub(crate) use crate::engine::wake_flags::{WAKE_ON_PROGRESS, WAKE_ON_REQUESTS, offer_barrier};
+pub(crate) use crate::engine::wake_flags::{WAKE_ON_PROGRESS, WAKE_ON_REQUESTS, register_membarrier};
 
 // Offsets of words in an area. Words that are written for different readers are 128 bytes apart, because CPUs prefetch
 // the adjacent cache line.
@@ -359,12 +359,12 @@ impl ConnectionMemory {
 
     /// Whether all local wake-up flags in `want` are set.
     pub(crate) fn has_wake_flags(&self, want: u64) -> bool {
-        WakeFlags::wants(self.area.word(WAKE_FLAGS_OFFSET), want)
+        WakeFlags::are_set(self.area.word(WAKE_FLAGS_OFFSET), want)
     }
 
     /// Clears the local wake-up flags, because a thread polls.
     pub(crate) fn clear_wake_flags(&self) {
-        self.wake_flags.withdraw(self.area.word(WAKE_FLAGS_OFFSET));
+        self.wake_flags.clear(self.area.word(WAKE_FLAGS_OFFSET));
     }
 
     /// Called after publishing: sends one FIFO word if one of the peer's wake-up flags in `want` is set. If the peer

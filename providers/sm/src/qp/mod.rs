@@ -1,10 +1,10 @@
 //! Queue pairs: the object, the two directions of a connection, and the shared memory between them.
 
+pub(crate) mod context;
 pub(crate) mod link;
 mod queue_pair;
 pub(crate) mod ring;
 pub(crate) mod rx;
-pub(crate) mod shared;
 pub(crate) mod single_copy;
 pub(crate) mod tx;
 

@@ -24,15 +24,15 @@ use dapl_software::unlock_rarely;
 use parking_lot::MutexGuard;
 
 use crate::cm::setup;
-use crate::cm::table::Conn;
-use crate::cq::Outbox;
+use crate::cm::table::ConnectionHandler;
+use crate::cq::CompletionWriter;
 use crate::device::Device;
 use crate::engine::jobs::Job;
 use crate::memory::cma::Direction;
 use crate::memory::window::BindRequest;
+use crate::qp::context::{ConnectionFault, Pool, QpContext};
 use crate::qp::link::{ConnectionMemory, WAKE_ON_PROGRESS, WAKE_ON_REQUESTS};
 use crate::qp::rx::Rx;
-use crate::qp::shared::{ConnectionFault, Pool, Shared};
 use crate::qp::tx::{Tx, WorkRequest};
 use crate::{Mr, Mw, Sm};
 
@@ -49,7 +49,7 @@ pub struct Qp(pub(crate) Arc<QpCore>);
 pub(crate) struct QpCore {
     me: Weak<QpCore>,
     pub(crate) device: Arc<Device>,
-    shared: Shared,
+    context: QpContext,
     max_recvs: u32,
     max_requests: u32,
     max_reads_in: u32,
@@ -72,13 +72,13 @@ pub(crate) struct QpCore {
 
 impl std::fmt::Debug for QpCore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Core").field("pd", &self.shared.pd).field("polled", &self.polled).finish_non_exhaustive()
+        f.debug_struct("Core").field("pd", &self.context.pd).field("polled", &self.polled).finish_non_exhaustive()
     }
 }
 
 impl Qp {
     pub(crate) fn new(device: Arc<Device>, pd: u32, spec: QpSpec<Sm>) -> Self {
-        let mut shared = Shared {
+        let mut context = QpContext {
             regions: device.regions.clone(),
             windows: device.windows.clone(),
             jobs: device.jobs.clone(),
@@ -99,13 +99,13 @@ impl Qp {
         };
         Qp(Arc::new_cyclic(|me: &Weak<QpCore>| {
             if let Some(SharedRecvs { srq, token }) = spec.shared {
-                shared.recv_pd = srq.0.pd;
-                shared.pool = Some(Pool { srq: srq.0.clone(), token, waiter: me.clone() });
+                context.recv_pd = srq.0.pd;
+                context.pool = Some(Pool { srq: srq.0.clone(), token, waiter: me.clone() });
             }
             QpCore {
                 me: me.clone(),
                 device,
-                shared,
+                context,
                 max_recvs: spec.max_recvs,
                 max_requests: spec.max_requests,
                 max_reads_in: spec.max_reads_in,
@@ -130,10 +130,10 @@ impl QpCore {
 
     /// Makes one pass over both directions, for a thread that does not poll. Returns whether the pass made progress.
     fn progress(&self) -> bool {
-        let mut out = Outbox::default();
+        let mut out = CompletionWriter::default();
         let received = {
-            let _service = self.shared.recv_cq.as_ref().map(|cq| cq.begin_service());
-            self.rx.lock().pass(&self.shared, &mut out)
+            let _service = self.context.recv_cq.as_ref().map(|cq| cq.begin_engine_pass());
+            self.rx.lock().pass(&self.context, &mut out)
         };
         self.pass_sends(received, &mut out, true)
     }
@@ -143,15 +143,15 @@ impl QpCore {
     fn pass_sends(
         &self,
         received: std::result::Result<bool, ConnectionFault>,
-        out: &mut Outbox<'_>,
+        out: &mut CompletionWriter<'_>,
         sending: bool,
     ) -> bool {
         let sent = if sending {
             let mut tx = self.tx.lock();
-            if tx.needs_pass(&self.shared) {
-                tx.pass(&self.shared, out)
+            if tx.needs_pass(&self.context) {
+                tx.pass(&self.context, out)
             } else {
-                tx.renew_wait(&self.shared);
+                tx.renew_wait(&self.context);
                 Ok(false)
             }
         } else {
@@ -160,7 +160,7 @@ impl QpCore {
         let has_progress = match (received, sent) {
             (Ok(received), Ok(sent)) => received || sent,
             (Err(fault), _) | (_, Err(fault)) => {
-                self.fail(fault);
+                self.end_with_fault(fault);
                 true
             }
         };
@@ -173,12 +173,12 @@ impl QpCore {
     /// Whether the engine can leave this queue pair to a polling thread: a thread polls one of its completion queues,
     /// and none of them is armed. A thread that sleeps on an armed queue must be woken by the engine.
     fn has_poller(&self) -> bool {
-        self.shared.cqs().any(|cq| cq.is_polled()) && !self.shared.cqs().any(|cq| cq.is_armed())
+        self.context.cqs().any(|cq| cq.is_polled()) && !self.context.cqs().any(|cq| cq.is_armed())
     }
 
     fn leave_to_engine(&self) {
         for _ in 0..MAX_PASSES {
-            if !self.progress() && !self.arm() {
+            if !self.progress() && !self.set_wake_flags() {
                 return;
             }
         }
@@ -189,12 +189,12 @@ impl QpCore {
     /// Queues the connection for the engine.
     fn queue_for_engine(&self) {
         if let Some(link) = self.link() {
-            self.shared.jobs.push(Job::Run(link.id));
+            self.context.jobs.push(Job::Run(link.id));
         }
     }
 
     /// Sets the wake-up flags. Returns true if work has already arrived.
-    fn arm(&self) -> bool {
+    fn set_wake_flags(&self) -> bool {
         let rx = self.rx.lock();
         // The lock is held until the flags are set. Otherwise a concurrent post could change `needs_peer_progress`
         // without setting the flag for it.
@@ -206,7 +206,7 @@ impl QpCore {
         if !self.set_flag(WAKE_ON_REQUESTS | if wants_progress { WAKE_ON_PROGRESS } else { 0 }) {
             return false;
         }
-        rx.has_work() || tx.needs_another_pass() || tx.has_work(&self.shared)
+        rx.has_work() || tx.needs_another_pass() || tx.has_work(&self.context)
     }
 
     /// Lets the engine add the connection to the list of a polling thread. Quick RDMA posts cause no wake-up of the
@@ -239,9 +239,9 @@ impl QpCore {
     /// Ends the connection because of a fault: flushes the work queues, notifies the peer, and reports the event
     /// `Broken`.
     #[cold]
-    fn fail(&self, fault: ConnectionFault) {
-        if let Some((link, _)) = self.end(None) {
-            let (ep, pid) = (self.shared.ep.handle, link.peer_pid());
+    fn end_with_fault(&self, fault: ConnectionFault) {
+        if let Some((link, _)) = self.end_connection(None) {
+            let (ep, pid) = (self.context.ep.handle, link.peer_pid());
             match fault {
                 ConnectionFault::InvalidData(what) => {
                     log::warn!("ep {ep:#x}: connection to process {pid} dropped: the peer sent {what}");
@@ -253,13 +253,13 @@ impl QpCore {
                 ConnectionFault::Receive | ConnectionFault::Access | ConnectionFault::Request => {}
             }
             setup::close(&self.device, &link);
-            self.shared.jobs.push(Job::Event(link.conn, ConnectionEvent::Broken));
+            self.context.jobs.push(Job::Event(link.conn, ConnectionEvent::Broken));
         }
     }
 
-    /// Ends the connection, as `Conn::end_locally` does. The flag is true if a pass had found a fault that was not yet
+    /// Ends the connection, as `ConnectionHandler::end_locally` does. The flag is true if a pass had found a fault that was not yet
     /// handled.
-    fn end(&self, which: Option<&Arc<ConnectionMemory>>) -> Option<(Arc<ConnectionMemory>, bool)> {
+    fn end_connection(&self, which: Option<&Arc<ConnectionMemory>>) -> Option<(Arc<ConnectionMemory>, bool)> {
         let mut rx = self.rx.lock();
         let mut tx = self.tx.lock();
         let link = {
@@ -275,10 +275,10 @@ impl QpCore {
         let faulty = rx.stopped || tx.is_stopped();
         self.flush(&mut rx, &mut tx);
         drop((rx, tx));
-        self.shared.cqs().for_each(|cq| cq.forget(self));
+        self.context.cqs().for_each(|cq| cq.remove_connection(self));
         let link = link?;
-        if let Some(target) = link.access_refused_to_peer(self.shared.pd) {
-            self.shared.report_refused(None, self.shared.regions.key_entry(target.key), target);
+        if let Some(target) = link.access_refused_to_peer(self.context.pd) {
+            self.context.report_refused(None, self.context.regions.key_entry(target.key), target);
         }
         Some((link, faulty))
     }
@@ -286,23 +286,23 @@ impl QpCore {
     fn flush(&self, rx: &mut Rx, tx: &mut Tx) {
         if let Some(rings) = &rx.rings {
             rings.publish_last(); // The peer's sends whose messages were delivered must complete successfully.
-            if let (true, Some(pool)) = (rings.waits_for_receive(), &self.shared.pool) {
+            if let (true, Some(pool)) = (rings.waits_for_receive(), &self.context.pool) {
                 pool.srq.cancel_wait(&pool.waiter);
             }
         }
         rx.rings = None;
         rx.stopped = false;
-        for completion in tx.flush(self.shared.ep.handle) {
-            self.shared.complete_request(&mut Outbox::default(), completion);
+        for completion in tx.flush(self.context.ep.handle) {
+            self.context.complete_request(&mut CompletionWriter::default(), completion);
         }
-        self.shared.watch.detach();
-        self.shared.watch.set_wait(Wait::Other); // The next poll visits the connection, and removes it from the list.
+        self.context.watch.detach();
+        self.context.watch.set_wait(Wait::Other); // The next poll visits the connection, and removes it from the list.
         self.flush_receives(rx);
     }
 
     fn flush_receives(&self, rx: &mut Rx) {
         for receive in rx.queue.drain() {
-            self.shared.complete_recv(&mut Outbox::default(), flushed(receive.token));
+            self.context.complete_recv(&mut CompletionWriter::default(), flushed(receive.token));
         }
     }
 
@@ -313,24 +313,24 @@ impl QpCore {
     /// Completes a receive that was posted after the end of the connection, with status `Flushed`.
     #[cold]
     fn flush_recv(&self, token: Token) {
-        self.shared.complete_recv(&mut Outbox::default(), flushed(token));
+        self.context.complete_recv(&mut CompletionWriter::default(), flushed(token));
     }
 
     /// Called after a receive was posted, if a message waited for it or the number of receives has crossed a watermark.
     #[cold]
-    fn recv_posted(&self, mut rx: MutexGuard<'_, Rx>) {
-        let outcome = rx.after_post(&self.shared);
+    fn after_recv_posted(&self, mut rx: MutexGuard<'_, Rx>) {
+        let outcome = rx.after_post(&self.context);
         drop(rx);
-        self.after_recv(outcome);
+        self.handle_pass_result(outcome);
     }
 
     /// Handles the result of a pass after a receive was posted: queues the connection for the engine if there is more
     /// work.
-    fn after_recv(&self, outcome: std::result::Result<bool, ConnectionFault>) {
+    fn handle_pass_result(&self, outcome: std::result::Result<bool, ConnectionFault>) {
         match outcome {
             Ok(false) => {}
             Ok(true) => self.queue_for_engine(),
-            Err(fault) => self.fail(fault),
+            Err(fault) => self.end_with_fault(fault),
         }
     }
 
@@ -340,7 +340,7 @@ impl QpCore {
         if tx.rings.as_ref().is_some_and(|rings| !rings.supports(wr.op)) {
             return Err(Error::ModelNotSupported);
         }
-        let tx = self.with_space(tx)?;
+        let tx = self.ensure_space(tx)?;
         self.submit(tx, WorkRequest::new(wr));
         Ok(())
     }
@@ -349,16 +349,16 @@ impl QpCore {
     #[cold]
     #[inline(never)]
     fn make_pass<'a>(&'a self, mut tx: MutexGuard<'a, Tx>) -> MutexGuard<'a, Tx> {
-        if let Err(fault) = tx.pass(&self.shared, &mut Outbox::default()) {
+        if let Err(fault) = tx.pass(&self.context, &mut CompletionWriter::default()) {
             drop(tx);
-            self.fail(fault);
+            self.end_with_fault(fault);
             tx = self.tx.lock();
         }
         tx
     }
 
     /// Checks that the queue has space for one more request, after a pass if necessary.
-    fn with_space<'a>(&'a self, mut tx: MutexGuard<'a, Tx>) -> Result<MutexGuard<'a, Tx>> {
+    fn ensure_space<'a>(&'a self, mut tx: MutexGuard<'a, Tx>) -> Result<MutexGuard<'a, Tx>> {
         if tx.len() >= self.max_requests as usize {
             // A pass reports requests that are complete, which frees space in the queue.
             tx = self.make_pass(tx);
@@ -371,13 +371,13 @@ impl QpCore {
 
     fn submit(&self, mut tx: MutexGuard<'_, Tx>, request: WorkRequest) {
         if tx.broken {
-            return self.shared.complete_request(&mut Outbox::default(), request.flush());
+            return self.context.complete_request(&mut CompletionWriter::default(), request.flush());
         }
-        let outcome = tx.post(&self.shared, request);
+        let outcome = tx.post(&self.context, request);
         self.after_post(&tx);
         drop(tx);
         if let Err(fault) = outcome {
-            self.fail(fault);
+            self.end_with_fault(fault);
         }
     }
 
@@ -397,7 +397,7 @@ impl QpCore {
         if tx.needs_peer_progress() && !rings.link().has_wake_flags(WAKE_ON_PROGRESS) {
             self.set_flag(WAKE_ON_REQUESTS | WAKE_ON_PROGRESS);
             // The peer sends no wake-up for an entry that it published before the flag was set.
-            run |= rings.has_work(&self.shared)
+            run |= rings.has_work(&self.context)
                 || self.rx.try_lock().is_none_or(|rx| rx.rings.as_ref().is_some_and(|e| e.has_work(0)));
         }
         if run {
@@ -417,7 +417,7 @@ impl QueuePair for Qp {
     const POSTS_QUICKLY: bool = true;
 
     fn post_bind(&self, mw: &Mw, bind: Option<Bind<'_, Mr>>, wr: &BindWr) -> Result<u32> {
-        let tx = self.0.with_space(self.0.tx.lock())?;
+        let tx = self.0.ensure_space(self.0.tx.lock())?;
         let wanted =
             bind.map(|Bind { mr, region, access, kept }| BindRequest { source: mr.local_key(), region, access, kept });
         let (number, key) = mw.0.post(wanted)?;
@@ -426,9 +426,9 @@ impl QueuePair for Qp {
     }
 
     fn watch_recvs(&self, soft: Option<u32>, hard: Option<u32>) -> Result<()> {
-        let checked = self.0.rx.lock().watch(&self.0.shared, HighWatermark::new(soft, hard));
+        let checked = self.0.rx.lock().watch(&self.0.context, HighWatermark::new(soft, hard));
         if let Err(fault) = checked {
-            self.0.fail(fault);
+            self.0.end_with_fault(fault);
         }
         Ok(())
     }
@@ -437,7 +437,7 @@ impl QueuePair for Qp {
     fn post_recv_quickly(&self, segment: &Segment, cookie: u64) -> bool {
         let core = &*self.0;
         let mut rx = core.rx.lock();
-        if rx.post_quickly(segment, cookie, core.shared.ep.handle) {
+        if rx.post_quickly(segment, cookie, core.context.ep.handle) {
             return true;
         }
         unlock_rarely(rx);
@@ -450,9 +450,9 @@ impl QueuePair for Qp {
         let mut tx = core.tx.lock();
         let is_polled = core.polled.load(Ordering::Relaxed);
         let is_posted = match op {
-            Op::Write(remote) => tx.copy_quickly(&core.shared, Direction::Write, remote, segment, cookie, is_polled),
-            Op::Read(remote) => tx.copy_quickly(&core.shared, Direction::Read, remote, segment, cookie, is_polled),
-            Op::Send { solicited: false } => is_polled && tx.post_quickly(&core.shared, segment, cookie),
+            Op::Write(remote) => tx.copy_quickly(&core.context, Direction::Write, remote, segment, cookie, is_polled),
+            Op::Read(remote) => tx.copy_quickly(&core.context, Direction::Read, remote, segment, cookie, is_polled),
+            Op::Send { solicited: false } => is_polled && tx.post_quickly(&core.context, segment, cookie),
             _ => false,
         };
         if is_posted {
@@ -479,7 +479,7 @@ impl QueuePair for Qp {
         let has_more = rx.post(segments, token);
         rx.renew_quick_limit(core.max_recvs);
         if has_more {
-            core.recv_posted(rx);
+            core.after_recv_posted(rx);
         }
         Ok(())
     }
@@ -491,7 +491,7 @@ impl QueuePair for Qp {
         if matches!(wr.op, Op::Send { .. }) && tx.is_pass_due() {
             tx = core.make_pass(tx);
         }
-        if tx.post_short(&core.shared, wr) {
+        if tx.post_short(&core.context, wr) {
             core.after_post(&tx);
             return Ok(());
         }
@@ -512,7 +512,7 @@ impl QueuePair for Qp {
 
 impl Connection for Qp {
     fn counts(&self) -> Vec<Count> {
-        let value = self.0.shared.not_ready.load(Ordering::Relaxed);
+        let value = self.0.context.not_ready.load(Ordering::Relaxed);
         vec![Count { name: "receiver not ready", unit: "", value, is_level: false }]
     }
 
@@ -525,9 +525,9 @@ impl Connection for Qp {
         let mut tx = self.0.tx.lock();
         if tx.is_empty() {
             drop(tx);
-            self.0.shared.drained(&link);
+            self.0.context.drained(&link);
         } else {
-            tx.begin_drain(&self.0.shared);
+            tx.begin_drain(&self.0.context);
             self.0.after_post(&tx);
         }
     }

@@ -20,14 +20,14 @@ use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::{Batch, Segments, scatter};
 use dapl_software::memory::user_copy;
 
-use crate::cq::Outbox;
+use crate::cq::CompletionWriter;
 use crate::engine::jobs::Job;
 use crate::memory::regions::{AccessTarget, Regions};
 use crate::proto::message::{Fragment, Header, INLINE, LINE, MessageKind};
 use crate::proto::reassembly::Reassembly;
+use crate::qp::context::{ConnectionFault, NAK_ACCESS, NAK_RESPONDER, Pool, QpContext};
 use crate::qp::link::{ConnectionMemory, WAKE_ON_PROGRESS};
 use crate::qp::ring::{Peeked, Reader, SlotFields, SlotRun, Writer};
-use crate::qp::shared::{ConnectionFault, NAK_ACCESS, NAK_RESPONDER, Pool, Shared};
 use crate::srq::SrqRecv;
 
 /// Maximum number of slots that one pass consumes. A longer pass would delay the other connections that the thread
@@ -38,15 +38,15 @@ const MAX_PASS_BYTES: u64 = 512 << 10;
 
 /// A posted receive.
 #[derive(Debug, Default)]
-pub(crate) struct Receive {
+pub(crate) struct RecvRequest {
     pub(crate) segments: Segments,
     pub(crate) token: Token,
 }
 
-impl Receive {
-    fn shared(pool: &Pool, buffer: SrqRecv) -> Self {
+impl RecvRequest {
+    fn from_srq(pool: &Pool, buffer: SrqRecv) -> Self {
         let SrqRecv { segments, cookie } = buffer;
-        Receive { segments, token: Token { cookie, ..pool.token } }
+        RecvRequest { segments, token: Token { cookie, ..pool.token } }
     }
 }
 
@@ -54,7 +54,7 @@ impl Receive {
 #[derive(Debug, Default)]
 pub(crate) struct Rx {
     /// Receives of the queue pair. With a shared receive queue: at most one receive, for the message in progress.
-    pub(crate) queue: SlotQueue<Receive>,
+    pub(crate) queue: SlotQueue<RecvRequest>,
     /// Watermarks of the receives in `queue`.
     pub(crate) marks: HighWatermark,
     pub(crate) rings: Option<RxRings>,
@@ -168,20 +168,28 @@ impl Rx {
 
     /// Processes requests in the ring, up to a limit. Returns whether the pass made progress. After a fault it processes
     /// no request and returns false.
-    pub(crate) fn pass(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> Result<bool, ConnectionFault> {
+    pub(crate) fn pass(
+        &mut self,
+        context: &QpContext,
+        out: &mut CompletionWriter<'_>,
+    ) -> Result<bool, ConnectionFault> {
         if self.stopped {
             return Ok(false);
         }
-        self.process_requests(shared, out).inspect_err(|_| self.stopped = true)
+        self.process_requests(context, out).inspect_err(|_| self.stopped = true)
     }
 
-    fn process_requests(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> Result<bool, ConnectionFault> {
+    fn process_requests(
+        &mut self,
+        context: &QpContext,
+        out: &mut CompletionWriter<'_>,
+    ) -> Result<bool, ConnectionFault> {
         let Some(rings) = self.rings.as_mut() else { return Ok(false) };
         let begin = rings.requests.consumed();
         let (mut answered, mut result, mut budget) = (false, Ok(()), MAX_PASS_BYTES);
-        let mut batch = Batch::new(&*shared.regions, shared.recv_pd);
+        let mut batch = Batch::new(&*context.regions, context.recv_pd);
         while rings.requests.consumed() - begin < MAX_PASS_SLOTS as u64 && !out.is_full() {
-            rings.deliver_inline(shared, &mut batch, &mut self.queue, out, begin + MAX_PASS_SLOTS as u64);
+            rings.deliver_inline(context, &mut batch, &mut self.queue, out, begin + MAX_PASS_SLOTS as u64);
             if out.is_full() {
                 break;
             }
@@ -195,16 +203,16 @@ impl Rx {
             };
             rings.requests.prefetch_rest(header);
             let step = match header.kind {
-                MessageKind::Send if rings.deliver_piece(shared, &mut batch, &mut self.queue, header, out) => Ok(true),
+                MessageKind::Send if rings.deliver_piece(context, &mut batch, &mut self.queue, header, out) => Ok(true),
                 MessageKind::Send | MessageKind::SendImmediate | MessageKind::SendInvalidate => {
-                    rings.deliver(shared, &mut self.queue, &mut self.marks, header, out)
+                    rings.deliver(context, &mut self.queue, &mut self.marks, header, out)
                 }
                 MessageKind::RmaWrite | MessageKind::RmaRead => {
-                    rings.process_fragment(shared, header).inspect(|_| answered = true)
+                    rings.process_fragment(context, header).inspect(|_| answered = true)
                 }
-                MessageKind::Offer => rings.fetch(shared, &mut self.queue, &mut self.marks, header, &mut budget, out),
-                MessageKind::WriteImmediate => rings.notify(shared, &mut self.queue, &mut self.marks, header, out),
-                MessageKind::Atomic => rings.execute(shared).inspect(|_| answered = true),
+                MessageKind::Offer => rings.fetch(context, &mut self.queue, &mut self.marks, header, &mut budget, out),
+                MessageKind::WriteImmediate => rings.notify(context, &mut self.queue, &mut self.marks, header, out),
+                MessageKind::Atomic => rings.execute(context).inspect(|_| answered = true),
                 MessageKind::RmaAck | MessageKind::SendNak | MessageKind::RequestStaging | MessageKind::AtomicAck => {
                     Err(ConnectionFault::InvalidData("an answer in the ring of requests"))
                 }
@@ -225,10 +233,10 @@ impl Rx {
         }
         let consumed = rings.requests.consumed();
         if consumed != begin {
-            shared.rx_consumed.store(consumed, Ordering::Release);
-            rings.requests.watch_next(&shared.watch);
+            context.rx_consumed.store(consumed, Ordering::Release);
+            rings.requests.watch_next(&context.watch);
         }
-        rings.publish_progress(shared, consumed, answered);
+        rings.publish_progress(context, consumed, answered);
         result.map(|()| consumed != begin || budget < MAX_PASS_BYTES)
     }
 
@@ -279,46 +287,46 @@ impl Rx {
 
     /// Delivers the message that waits for the receive that was just posted, if any, and checks the watermarks. Returns
     /// whether there is more work.
-    pub(crate) fn after_post(&mut self, shared: &Shared) -> Result<bool, ConnectionFault> {
-        let more = self.waits_for_receive() && self.resume(shared)?;
+    pub(crate) fn after_post(&mut self, context: &QpContext) -> Result<bool, ConnectionFault> {
+        let more = self.waits_for_receive() && self.resume(context)?;
         if self.marks.is_crossed(self.queue.len() as u32) {
-            self.check_watermarks(shared)?;
+            self.check_watermarks(context)?;
         }
         Ok(more)
     }
 
     /// Stores a receive of the shared receive queue for the waiting message. Returns the receive if no message waits.
-    pub(crate) fn accept(&mut self, shared: &Shared, buffer: SrqRecv) -> Option<SrqRecv> {
+    pub(crate) fn accept(&mut self, context: &QpContext, buffer: SrqRecv) -> Option<SrqRecv> {
         let waits =
             !self.stopped && self.queue.is_empty() && self.rings.as_ref().is_some_and(|rings| rings.waits_for_receive);
-        match &shared.pool {
-            Some(pool) if waits => *self.queue.push() = Receive::shared(pool, buffer),
+        match &context.pool {
+            Some(pool) if waits => *self.queue.push() = RecvRequest::from_srq(pool, buffer),
             _ => return Some(buffer),
         }
         None
     }
 
     /// Makes a pass, which delivers the message that waits for a receive. Returns whether there is more work.
-    pub(crate) fn resume(&mut self, shared: &Shared) -> Result<bool, ConnectionFault> {
-        self.pass(shared, &mut Outbox::default())?;
+    pub(crate) fn resume(&mut self, context: &QpContext) -> Result<bool, ConnectionFault> {
+        self.pass(context, &mut CompletionWriter::default())?;
         Ok(self.rings.as_ref().is_some_and(|rings| rings.has_work(self.queue.len())))
     }
 
     /// Sets the watermarks, and compares the number of receives with them.
-    pub(crate) fn watch(&mut self, shared: &Shared, marks: HighWatermark) -> Result<(), ConnectionFault> {
+    pub(crate) fn watch(&mut self, context: &QpContext, marks: HighWatermark) -> Result<(), ConnectionFault> {
         self.marks = marks;
         self.quick_limit = 0;
-        self.check_watermarks(shared)
+        self.check_watermarks(context)
     }
 
     /// Compares the number of receives with the watermarks. Reports an excess of the soft watermark. An excess of the
     /// hard watermark ends the connection.
     #[cold]
-    pub(crate) fn check_watermarks(&mut self, shared: &Shared) -> Result<(), ConnectionFault> {
+    pub(crate) fn check_watermarks(&mut self, context: &QpContext) -> Result<(), ConnectionFault> {
         if self.marks.is_crossed(self.queue.len() as u32) {
-            self.pass(shared, &mut Outbox::default())?; // Receives whose messages have arrived must not be counted.
+            self.pass(context, &mut CompletionWriter::default())?; // Receives whose messages have arrived must not be counted.
         }
-        let exceeds_hard_watermark = exceeds_hard_watermark(&mut self.marks, shared, self.queue.len());
+        let exceeds_hard_watermark = exceeds_hard_watermark(&mut self.marks, context, self.queue.len());
         if exceeds_hard_watermark && self.rings.is_some() {
             self.stopped = true;
             return Err(ConnectionFault::Watermark);
@@ -328,29 +336,29 @@ impl Rx {
 }
 
 /// Reports an excess of the soft watermark. Returns whether the hard watermark is exceeded.
-fn exceeds_hard_watermark(marks: &mut HighWatermark, shared: &Shared, receives: usize) -> bool {
+fn exceeds_hard_watermark(marks: &mut HighWatermark, context: &QpContext, receives: usize) -> bool {
     let crossed = marks.check(receives as u32);
     if crossed.soft {
-        shared.jobs.push(Job::ManyRecvs(shared.ep));
+        context.jobs.push(Job::ManyRecvs(context.ep));
     }
     crossed.hard
 }
 
 /// Moves a receive from the shared receive queue to `queue`. Returns false if that queue is empty, and adds the
 /// connection to its list of waiters, or if there is no shared receive queue.
-fn move_srq_receive(shared: &Shared, queue: &mut SlotQueue<Receive>) -> bool {
-    let Some(pool) = &shared.pool else { return false };
+fn move_srq_receive(context: &QpContext, queue: &mut SlotQueue<RecvRequest>) -> bool {
+    let Some(pool) = &context.pool else { return false };
     let Some(buffer) = pool.srq.take_or_wait(&pool.waiter) else { return false };
-    *queue.push() = Receive::shared(pool, buffer);
+    *queue.push() = RecvRequest::from_srq(pool, buffer);
     true
 }
 
 impl RxRings {
     /// Ends a pass: publishes the number of consumed requests, because it completes the peer's sends, and wakes the peer
     /// if it waits for progress.
-    fn publish_progress(&mut self, shared: &Shared, consumed: u64, answered: bool) {
+    fn publish_progress(&mut self, context: &QpContext, consumed: u64, answered: bool) {
         // Local requests contain the number too, so the peer may already know it.
-        self.reported = self.reported.max(shared.reported_consumed.load(Ordering::Relaxed));
+        self.reported = self.reported.max(context.reported_consumed.load(Ordering::Relaxed));
         fail_point!(BeforeTelling);
         let has_changed = consumed != self.reported;
         if has_changed {
@@ -367,15 +375,15 @@ impl RxRings {
     #[inline(always)]
     fn deliver_inline(
         &mut self,
-        shared: &Shared,
+        context: &QpContext,
         batch: &mut Batch<'_, Regions>,
-        queue: &mut SlotQueue<Receive>,
-        out: &mut Outbox<'_>,
+        queue: &mut SlotQueue<RecvRequest>,
+        out: &mut CompletionWriter<'_>,
         end: u64,
     ) {
-        let Some(cq) = shared.recv_cq.as_ref().filter(|_| self.message.is_between()) else { return };
+        let Some(cq) = context.recv_cq.as_ref().filter(|_| self.message.is_between()) else { return };
         let mut entries = out.free_entries(cq);
-        let mut left = entries.most().min((end - self.requests.consumed()) as usize);
+        let mut left = entries.max_completions().min((end - self.requests.consumed()) as usize);
         let mut ack = None;
         loop {
             let (run, receives) = (self.requests.filled_run(), queue.front_run());
@@ -408,9 +416,9 @@ impl RxRings {
             }
         }
         let used = entries.used();
-        out.used(used);
+        out.add_filled(used);
         if let Some(ack) = ack {
-            shared.watch.set_carried(ack);
+            context.watch.set_carried(ack);
             self.waits_for_receive = false;
         }
     }
@@ -419,13 +427,13 @@ impl RxRings {
     /// of `deliver`, with fewer steps. Returns false and changes nothing if `deliver` must handle the message.
     fn deliver_piece(
         &mut self,
-        shared: &Shared,
+        context: &QpContext,
         batch: &mut Batch<'_, Regions>,
-        queue: &mut SlotQueue<Receive>,
+        queue: &mut SlotQueue<RecvRequest>,
         header: Header,
-        out: &mut Outbox<'_>,
+        out: &mut CompletionWriter<'_>,
     ) -> bool {
-        let (Some(cq), Some(receive)) = (&shared.recv_cq, queue.front()) else { return false };
+        let (Some(cq), Some(receive)) = (&context.recv_cq, queue.front()) else { return false };
         if header.inline || !header.first || !header.last {
             return false;
         }
@@ -437,12 +445,12 @@ impl RxRings {
             return false;
         }
         fail_point!(PieceTaken);
-        shared.watch.set_carried(fields.ack);
+        context.watch.set_carried(fields.ack);
         self.message.advance(&header, part);
         let mut entries = out.free_entries(cq);
         entries.put(&receive.token, part.size, header.solicited);
         let used = entries.used();
-        out.used(used);
+        out.add_filled(used);
         queue.drop_front();
         self.waits_for_receive = false;
         true
@@ -451,32 +459,32 @@ impl RxRings {
     /// Delivers a piece of a send. Returns false if the message waits for a receive.
     fn deliver(
         &mut self,
-        shared: &Shared,
-        queue: &mut SlotQueue<Receive>,
+        context: &QpContext,
+        queue: &mut SlotQueue<RecvRequest>,
         marks: &mut HighWatermark,
         header: Header,
-        out: &mut Outbox<'_>,
+        out: &mut CompletionWriter<'_>,
     ) -> Result<bool, ConnectionFault> {
         let fields = self.requests.fields();
-        shared.watch.set_carried(fields.ack);
+        context.watch.set_carried(fields.ack);
         let part = self
             .message
             .check_piece(&header, || self.requests.payload_words())
             .map_err(ConnectionFault::InvalidData)?;
-        if header.first && !self.find_receive(shared, queue, marks, part.size, out)? {
+        if header.first && !self.find_receive(context, queue, marks, part.size, out)? {
             return Ok(false);
         }
         if header.kind == MessageKind::SendInvalidate && header.last {
-            match shared.windows.invalidate(self.value(header, &fields), shared.pd, &shared.domain) {
+            match context.windows.invalidate(self.value(header, &fields), context.pd, &context.domain) {
                 Ok(true) => {}
                 Ok(false) => return Ok(false), // Copies with the key are in progress, so a later pass tries again.
-                Err(_) => return Err(self.fail_receive_by(shared, queue, Status::LocalProtection, NAK_ACCESS, out)),
+                Err(_) => return Err(self.fail_receive_by(context, queue, Status::LocalProtection, NAK_ACCESS, out)),
             }
         }
-        let placed = self.copy_to_receive(shared, queue, header, &fields, part.offset);
+        let placed = self.copy_to_receive(context, queue, header, &fields, part.offset);
         fail_point!(PieceTaken);
         if let Err(status) = placed? {
-            return Err(self.fail_receive(shared, queue, status, out));
+            return Err(self.fail_receive(context, queue, status, out));
         }
         self.message.advance(&header, part);
         if header.last {
@@ -484,7 +492,7 @@ impl RxRings {
             queue.drop_front();
             let (arrival, value) = (extensions::arrival(header.kind), self.value(header, &fields));
             let (status, solicited, bytes) = (Status::Success, header.solicited, part.size);
-            shared.complete_recv(out, Completion { token, status, bytes, solicited, arrival, value });
+            context.complete_recv(out, Completion { token, status, bytes, solicited, arrival, value });
         }
         Ok(true)
     }
@@ -493,31 +501,31 @@ impl RxRings {
     #[inline]
     fn find_receive(
         &mut self,
-        shared: &Shared,
-        queue: &mut SlotQueue<Receive>,
+        context: &QpContext,
+        queue: &mut SlotQueue<RecvRequest>,
         marks: &mut HighWatermark,
         total: u64,
-        out: &mut Outbox<'_>,
+        out: &mut CompletionWriter<'_>,
     ) -> Result<bool, ConnectionFault> {
         if queue.is_empty() {
             if self.waits_for_receive {
                 return Ok(false);
             }
-            if !move_srq_receive(shared, queue) {
+            if !move_srq_receive(context, queue) {
                 self.waits_for_receive = true;
                 // A load and a store are enough, because the lock of this direction excludes other writers.
-                let count = shared.not_ready.load(Ordering::Relaxed) + 1;
-                shared.not_ready.store(count, Ordering::Relaxed);
+                let count = context.not_ready.load(Ordering::Relaxed) + 1;
+                context.not_ready.store(count, Ordering::Relaxed);
                 return Ok(false);
             }
-            if exceeds_hard_watermark(marks, shared, queue.len()) {
+            if exceeds_hard_watermark(marks, context, queue.len()) {
                 return Err(ConnectionFault::Watermark);
             }
         }
         let Some(receive) = queue.front() else { return Ok(false) };
         self.waits_for_receive = false;
         if total > receive.segments.total() {
-            return Err(self.fail_receive(shared, queue, Status::LocalLength, out));
+            return Err(self.fail_receive(context, queue, Status::LocalLength, out));
         }
         Ok(true)
     }
@@ -525,8 +533,8 @@ impl RxRings {
     /// Copies one piece to its receive. The outer error is a fault of the peer, the inner error a fault of local memory.
     fn copy_to_receive(
         &self,
-        shared: &Shared,
-        queue: &SlotQueue<Receive>,
+        context: &QpContext,
+        queue: &SlotQueue<RecvRequest>,
         header: Header,
         fields: &SlotFields,
         offset: u64,
@@ -543,7 +551,7 @@ impl RxRings {
         };
         // SAFETY: the `length` bytes are in the slot or in the message buffer of the peer's mapped area, as was checked
         // above.
-        Ok(unsafe { scatter(&*shared.regions, shared.recv_pd, &receive.segments, offset, from, length) })
+        Ok(unsafe { scatter(&*context.regions, context.recv_pd, &receive.segments, offset, from, length) })
     }
 
     /// Returns the address of a piece in the peer's message buffer.
@@ -566,39 +574,39 @@ impl RxRings {
     #[cold]
     fn fail_receive(
         &mut self,
-        shared: &Shared,
-        queue: &mut SlotQueue<Receive>,
+        context: &QpContext,
+        queue: &mut SlotQueue<RecvRequest>,
         status: Status,
-        out: &mut Outbox<'_>,
+        out: &mut CompletionWriter<'_>,
     ) -> ConnectionFault {
-        self.fail_receive_by(shared, queue, status, NAK_RESPONDER, out)
+        self.fail_receive_by(context, queue, status, NAK_RESPONDER, out)
     }
 
     /// Fails the current receive as `fail_receive` does, with the status `nak` for the sender.
     #[cold]
     fn fail_receive_by(
         &mut self,
-        shared: &Shared,
-        queue: &mut SlotQueue<Receive>,
+        context: &QpContext,
+        queue: &mut SlotQueue<RecvRequest>,
         status: Status,
         nak: u32,
-        out: &mut Outbox<'_>,
+        out: &mut CompletionWriter<'_>,
     ) -> ConnectionFault {
         self.withdraw_copy_job();
         if let Some(receive) = queue.pop_front() {
-            shared.complete_recv(out, Completion { token: receive.token, status, ..Completion::default() });
+            context.complete_recv(out, Completion { token: receive.token, status, ..Completion::default() });
         }
         let _ = self.send_response(Header::plain(MessageKind::SendNak, nak), 0);
-        shared.rx_consumed.store(self.requests.consumed(), Ordering::Release);
+        context.rx_consumed.store(self.requests.consumed(), Ordering::Release);
         self.link.publish_consumed(self.requests.consumed());
         ConnectionFault::Receive
     }
 
     /// Processes an RMA fragment in the peer's RMA buffer: copies between this buffer and local memory, and sends the
     /// response.
-    fn process_fragment(&mut self, shared: &Shared, header: Header) -> Result<bool, ConnectionFault> {
+    fn process_fragment(&mut self, context: &QpContext, header: Header) -> Result<bool, ConnectionFault> {
         let fields = self.requests.fields();
-        shared.watch.set_carried(fields.ack);
+        context.watch.set_carried(fields.ack);
         let peer_side = self.link.peer_side().ok_or(ConnectionFault::InvalidData("no peer"))?;
         let line = fields.aux as usize * LINE;
         if line + 2 * LINE > peer_side.rma.len() {
@@ -614,11 +622,11 @@ impl RxRings {
             .ok_or(ConnectionFault::InvalidData("a fragment outside its buffer"))?;
         let right = AccessRight::remote(header.kind == MessageKind::RmaWrite);
         let Fragment { key, address, .. } = fragment;
-        let ids = (shared.pd, shared.domain.number());
-        let held = shared.regions.acquire_for_peer(key, ids, address, length as u64, right);
+        let ids = (context.pd, context.domain.number());
+        let held = context.regions.acquire_for_peer(key, ids, address, length as u64, right);
         let is_copied = held.is_ok_and(|(_hold, address)| {
             fail_point!(TargetHeld);
-            let registration = || shared.regions.registration(key);
+            let registration = || context.regions.registration(key);
             // SAFETY: the bytes at `address` are in registered memory that `_hold` marks in use. The bytes at `payload`
             // are in the peer's mapped RMA buffer, as was checked above.
             unsafe {
@@ -635,10 +643,10 @@ impl RxRings {
         if status == 0 {
             return Ok(true);
         }
-        shared.report_refused(
+        context.report_refused(
             None,
-            shared.regions.key_entry(key),
-            AccessTarget { key, pd: shared.pd, address, length: length as u64, right },
+            context.regions.key_entry(key),
+            AccessTarget { key, pd: context.pd, address, length: length as u64, right },
         );
         Err(ConnectionFault::Access)
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::FallocateFlags;
 
-use super::ends::without_cma;
+use super::connection_ends::without_cma;
 use super::invalid_data::exchange_messages;
 use super::*;
 

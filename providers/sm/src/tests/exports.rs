@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
-use super::ends::{pattern, without_cma};
+use super::connection_ends::{pattern, without_cma};
 use super::invalid_data::{TestClient, params};
 use super::*;
 use crate::memory::map::Map;

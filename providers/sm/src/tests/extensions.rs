@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use dapl::error::Error;
 
-use super::ends::{pattern, without_cma};
+use super::connection_ends::{pattern, without_cma};
 use super::exports::{LENGTH, has_mapped, mapping, sealed, transfer};
 use super::*;
 use crate::proto::message::{AtomicRequest, Header, MessageKind};

@@ -8,7 +8,7 @@ use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketType};
 use rustix::process::Uid;
 
 use super::invalid_data::{exchange_messages, params};
-use super::other::{Other, QUAL, Traffic, on, was_killed};
+use super::other_process::{Other, QUAL, Traffic, on, was_killed};
 use super::*;
 use crate::memory::map::Map;
 use crate::proto::handshake::{Datagram, Geometry};
@@ -179,7 +179,7 @@ pub(super) fn changes_user(base: &TestBase) {
     let side = base.open();
     let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::DGRAM, None).unwrap();
     rustix::net::bind(&socket, &SocketAddrUnix::new(format!("{}/changed/sock", base.0)).unwrap()).unwrap();
-    let victim = side.ia.device.endpoint.base().find(QUAL).unwrap().unwrap();
+    let victim = side.ia.device.endpoint.base().find_listener(QUAL).unwrap().unwrap();
     rustix::net::connect(&socket, &SocketAddrUnix::new(victim.join("sock")).unwrap()).unwrap();
     let absent = Uid::from_raw(65_534);
     if rustix::thread::set_thread_res_uid(absent, absent, absent).is_err() {

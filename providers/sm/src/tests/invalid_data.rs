@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use rustix::fs::Mode;
 
 use super::*;
-use crate::cm::socket::{Received, SetupSocket};
+use crate::cm::socket::{SetupDatagram, SetupSocket};
 use crate::memory::map::Map;
 use crate::proto::handshake::{ConnectParams, Datagram, Geometry, ReplyResult};
 use crate::proto::message::{Data, Header, MessageKind};
@@ -188,7 +188,7 @@ impl TestClient {
         Datagram::decode(&self.received().bytes).unwrap()
     }
 
-    pub(super) fn received(&self) -> Received {
+    pub(super) fn received(&self) -> SetupDatagram {
         let until = Instant::now() + PATIENCE;
         loop {
             if let Some(received) = self.socket.receive() {

@@ -3,9 +3,9 @@
 
 use std::sync::atomic::Ordering;
 
-use super::ends::{pattern, without_cma};
+use super::connection_ends::{pattern, without_cma};
 use super::invalid_data::{exchange_messages, forge_piece};
-use super::long::send;
+use super::long_sends::send;
 use super::*;
 use crate::proto::message::{Header, MessageKind};
 use crate::proto::offer::{MAX_SEGMENTS, Part, encode_staged};

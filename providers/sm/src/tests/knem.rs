@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::ends::{pattern, without_cma};
+use super::connection_ends::{pattern, without_cma};
 use super::*;
 use crate::memory::knem::fake::{DeviceCall, Failure, FakeKnem};
 

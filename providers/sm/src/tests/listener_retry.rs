@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::points::{Point, yield_at};
+use super::fail_points::{Point, yield_at};
 use super::*;
 use crate::cm::setup;
 use crate::proto::machine::{DatagramDelivery, MachineInput};

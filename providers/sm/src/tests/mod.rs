@@ -1,30 +1,30 @@
 //! Tests of the provider through its interface to dapl: two IAs in one process, with a sink that records events.
 //!
-//! In most files both peers are correct; the tests of invalid data use malicious peers. In `kills`, `stops` and
-//! `copies` one of two processes (`other`) ends or stops, mostly at one of the `points`. `waits` sleeps and wakes many
+//! In most files both peers are correct; the tests of invalid data use malicious peers. In `killed_processes`, `stopped_processes` and
+//! `copies_of_killed_peers` one of two processes (`other_process`) ends or stops, mostly at one of the `fail_points`. `sleeping_receivers` sleeps and wakes many
 //! times; `knem` uses a fake device. All tests run without libdat and without dapl's objects.
 
 mod base_directory;
 mod changing_tables;
-mod copies;
-mod ends;
+mod connection_ends;
+mod copies_of_killed_peers;
 mod exports;
 mod extensions;
+pub(crate) mod fail_points;
+mod fast_path;
 mod fifo;
 mod hostile_processes;
 mod invalid_data;
 mod invalid_offers;
-mod kills;
+mod killed_processes;
 mod knem;
 mod listener_retry;
-mod long;
-mod other;
-pub(crate) mod points;
-mod quick;
+mod long_sends;
+mod other_process;
 mod requirements;
+mod sleeping_receivers;
 mod srq;
-mod stops;
-mod waits;
+mod stopped_processes;
 mod windows;
 
 use std::collections::VecDeque;

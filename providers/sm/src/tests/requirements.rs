@@ -7,7 +7,7 @@ use std::thread::ThreadId;
 
 use dapl::error::{Error, Resource};
 
-use super::ends::{pattern, without_cma};
+use super::connection_ends::{pattern, without_cma};
 use super::invalid_data::{TestClient, params};
 use super::*;
 use crate::cm::socket::open_peer_fifo;

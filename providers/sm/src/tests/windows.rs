@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use dapl_software::memory::rights::AccessRight;
 
-use super::ends::{pattern, without_cma};
+use super::connection_ends::{pattern, without_cma};
 use super::*;
 use crate::Mw;
 

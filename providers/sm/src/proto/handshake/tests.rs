@@ -79,7 +79,7 @@ fn truncated_and_damaged_datagrams_are_decoded_safely() {
                 let mut changed = bytes.clone();
                 changed[at] = value;
                 if let Ok(Datagram::Request { params, .. }) = Datagram::decode(&changed) {
-                    assert!(params.geometry.is_sane());
+                    assert!(params.geometry.is_valid());
                 }
             }
         }
@@ -96,5 +96,5 @@ fn request_of_another_version_is_a_version_error() {
 #[test]
 fn segments_of_a_connection_need_at_most_256_kib() {
     let ours = Geometry::LOCAL;
-    assert!(ours.is_sane() && ours.area_len() + ours.rma_len() <= 256 << 10);
+    assert!(ours.is_valid() && ours.area_len() + ours.rma_len() <= 256 << 10);
 }

@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering;
 use dapl::runtime::empty_check::{RingWatch, Wait};
 
 use super::{IDLE_TICKS, MAX_PASSES, QpCore};
-use crate::cm::table::Conn;
-use crate::cq::{Outbox, PolledConnection};
+use crate::cm::table::ConnectionHandler;
+use crate::cq::{CompletionWriter, PolledConnection};
 use crate::qp::link::ConnectionMemory;
 use crate::qp::rx::RxRings;
 use crate::qp::tx::TxRings;
@@ -17,12 +17,12 @@ use crate::srq::{SrqRecv, SrqWaiter};
 
 impl PolledConnection for QpCore {
     /// Skips the send direction if no requests are outstanding.
-    fn poll(&self, out: &mut Outbox<'_>) -> bool {
+    fn poll(&self, out: &mut CompletionWriter<'_>) -> bool {
         let received = {
             let mut rx = self.rx.lock();
-            if rx.has_unread() { rx.pass(&self.shared, out) } else { Ok(false) }
+            if rx.has_unread() { rx.pass(&self.context, out) } else { Ok(false) }
         };
-        let sending = self.shared.watch.has_requests();
+        let sending = self.context.watch.has_requests();
         if sending || received != Ok(false) {
             self.pass_sends(received, out, sending);
         }
@@ -30,7 +30,7 @@ impl PolledConnection for QpCore {
     }
 
     fn watch(&self) -> &'static RingWatch {
-        self.shared.watch.get()
+        self.context.watch.get()
     }
 
     fn has_ended(&self) -> bool {
@@ -52,8 +52,8 @@ impl PolledConnection for QpCore {
         idle >= IDLE_TICKS
     }
 
-    fn disarm(&self) {
-        if self.shared.cqs().any(|cq| cq.is_armed()) {
+    fn clear_wake_flags(&self) {
+        if self.context.cqs().any(|cq| cq.is_armed()) {
             return;
         }
         let link = self.link.lock();
@@ -68,9 +68,9 @@ impl PolledConnection for QpCore {
             // Both completion queues get the connection: a thread that polls either of them must make progress on the
             // connection, and a thread that starts to sleep on either of them must set the wake-up flags.
             if let Some(me) = self.me.upgrade() {
-                self.shared.cqs().for_each(|cq| cq.activate(me.clone()));
+                self.context.cqs().for_each(|cq| cq.add_active(me.clone()));
             }
-            self.disarm();
+            self.clear_wake_flags();
             // The polling thread may have stopped before the connection was in its list, without setting the wake-up
             // flags. In this case `leave_to_engine` sets them.
             if self.has_poller() {
@@ -81,19 +81,19 @@ impl PolledConnection for QpCore {
         self.leave_to_engine();
     }
 
-    fn retire(&self) {
-        self.shared.cqs().for_each(|cq| cq.forget(self));
+    fn stop_polling(&self) {
+        self.context.cqs().for_each(|cq| cq.remove_connection(self));
         self.leave_to_engine();
     }
 
     fn has_unread(&self) -> bool {
-        self.rx.lock().has_work() || self.tx.lock().has_work(&self.shared)
+        self.rx.lock().has_work() || self.tx.lock().has_work(&self.context)
     }
 }
 
-impl Conn for QpCore {
+impl ConnectionHandler for QpCore {
     fn pd(&self) -> u32 {
-        self.shared.pd
+        self.context.pd
     }
 
     fn max_reads_in(&self) -> u32 {
@@ -101,7 +101,7 @@ impl Conn for QpCore {
     }
 
     fn ep(&self) -> usize {
-        self.shared.ep.handle
+        self.context.ep.handle
     }
 
     fn waiting_send(&self) -> Option<u64> {
@@ -115,7 +115,7 @@ impl Conn for QpCore {
     }
 
     fn end_locally(&self, which: Option<&Arc<ConnectionMemory>>) -> Option<Arc<ConnectionMemory>> {
-        self.end(which).map(|(link, _)| link)
+        self.end_connection(which).map(|(link, _)| link)
     }
 
     fn open(&self, link: &Arc<ConnectionMemory>) {
@@ -125,16 +125,16 @@ impl Conn for QpCore {
             if self.link.lock().as_ref().is_none_or(|l| !Arc::ptr_eq(l, link)) {
                 return; // The consumer has ended this connection meanwhile.
             }
-            self.shared.begin();
+            self.context.begin();
             rx.rings = RxRings::new(link.clone());
-            tx.rings = TxRings::new(link.clone(), &self.shared, self.max_requests);
-            rx.rings.iter().for_each(|rings| rings.watch_next(&self.shared.watch));
-            self.shared.watch.set_wait(Wait::Other); // The first pass determines the next wait.
+            tx.rings = TxRings::new(link.clone(), &self.context, self.max_requests);
+            rx.rings.iter().for_each(|rings| rings.watch_next(&self.context.watch));
+            self.context.watch.set_wait(Wait::Other); // The first pass determines the next wait.
             drop(tx);
-            let checked = rx.check_watermarks(&self.shared);
+            let checked = rx.check_watermarks(&self.context);
             drop(rx);
             if let Err(fault) = checked {
-                return self.fail(fault);
+                return self.end_with_fault(fault);
             }
         }
         self.serve();
@@ -146,20 +146,20 @@ impl Conn for QpCore {
                 break;
             }
         }
-        self.end(Some(link)).map(|(_, faulty)| faulty)
+        self.end_connection(Some(link)).map(|(_, faulty)| faulty)
     }
 }
 
 impl SrqWaiter for QpCore {
-    fn offer(&self, buffer: SrqRecv) -> Option<SrqRecv> {
+    fn offer_receive(&self, buffer: SrqRecv) -> Option<SrqRecv> {
         let mut rx = self.rx.lock();
-        let back = rx.accept(&self.shared, buffer);
+        let back = rx.accept(&self.context, buffer);
         if back.is_some() {
             return back;
         }
-        let outcome = rx.check_watermarks(&self.shared).and_then(|()| rx.resume(&self.shared));
+        let outcome = rx.check_watermarks(&self.context).and_then(|()| rx.resume(&self.context));
         drop(rx);
-        self.after_recv(outcome);
+        self.handle_pass_result(outcome);
         None
     }
 }

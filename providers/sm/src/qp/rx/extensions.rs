@@ -6,11 +6,11 @@ use dapl::runtime::slot_queue::SlotQueue;
 use dapl::stats::watermark::HighWatermark;
 use dapl_software::memory::rights::AccessRight;
 
-use super::{Receive, RxRings};
-use crate::cq::Outbox;
+use super::{RecvRequest, RxRings};
+use crate::cq::CompletionWriter;
 use crate::proto::message::{AtomicRequest, Header, MessageKind};
+use crate::qp::context::{ConnectionFault, NAK_ACCESS, QpContext};
 use crate::qp::ring::SlotFields;
-use crate::qp::shared::{ConnectionFault, NAK_ACCESS, Shared};
 
 /// Returns how a send of this kind completes its receive.
 pub(super) fn arrival(kind: MessageKind) -> Arrival {
@@ -34,42 +34,42 @@ impl RxRings {
     /// Completes a receive for an RDMA write with immediate data. Returns false if the write waits for a receive.
     pub(super) fn notify(
         &mut self,
-        shared: &Shared,
-        queue: &mut SlotQueue<Receive>,
+        context: &QpContext,
+        queue: &mut SlotQueue<RecvRequest>,
         marks: &mut HighWatermark,
         header: Header,
-        out: &mut Outbox<'_>,
+        out: &mut CompletionWriter<'_>,
     ) -> Result<bool, ConnectionFault> {
         let SlotFields { ack, aux: value, total } = self.requests.fields();
-        shared.watch.set_carried(ack);
-        let bytes = total.filter(|total| *total <= shared.max_rdma);
+        context.watch.set_carried(ack);
+        let bytes = total.filter(|total| *total <= context.max_rdma);
         let bytes = bytes.ok_or(ConnectionFault::InvalidData("a write longer than writes are"))?;
         if !self.message.is_between() {
             return Err(ConnectionFault::InvalidData("a write in the middle of a message"));
         }
         // The write copies no bytes to the receive's memory, so a receive of any length matches.
-        if !self.find_receive(shared, queue, marks, 0, out)? {
+        if !self.find_receive(context, queue, marks, 0, out)? {
             return Ok(false);
         }
         let receive = queue.front().ok_or(ConnectionFault::InvalidData("a receive went away"))?;
         let (token, solicited, arrival) = (receive.token, header.solicited, Arrival::WriteImmediate);
         queue.drop_front();
-        shared.complete_recv(out, Completion { token, bytes, solicited, arrival, value, ..Completion::default() });
+        context.complete_recv(out, Completion { token, bytes, solicited, arrival, value, ..Completion::default() });
         Ok(true)
     }
 
     /// Executes an atomic operation on local memory, and sends the response.
-    pub(super) fn execute(&mut self, shared: &Shared) -> Result<bool, ConnectionFault> {
-        shared.watch.set_carried(self.requests.fields().ack);
+    pub(super) fn execute(&mut self, context: &QpContext) -> Result<bool, ConnectionFault> {
+        context.watch.set_carried(self.requests.fields().ack);
         let request = AtomicRequest::decode(self.requests.payload_words());
         let AtomicRequest { key, address, operation } = request
             .ok_or(ConnectionFault::InvalidData("an atomic operation that does not exist, or is not aligned"))?;
-        let ids = (shared.pd, shared.domain.number());
-        let held = shared.regions.acquire_for_peer(key, ids, address, ATOMIC_SIZE, AccessRight::RemoteAtomic);
+        let ids = (context.pd, context.domain.number());
+        let held = context.regions.acquire_for_peer(key, ids, address, ATOMIC_SIZE, AccessRight::RemoteAtomic);
         let found = held.ok().and_then(|(_hold, address)| {
             fail_point!(TargetHeld);
             // SAFETY: the memory is registered and marked in use, and the peer may execute atomic operations on it.
-            unsafe { operation.apply_registered(address, || shared.regions.registration(key)) }
+            unsafe { operation.apply_registered(address, || context.regions.registration(key)) }
         });
         let status = if found.is_some() { 0 } else { NAK_ACCESS };
         fail_point!(TargetCopied);

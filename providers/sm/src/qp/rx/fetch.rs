@@ -14,16 +14,16 @@ use dapl::stats::watermark::HighWatermark;
 use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::{Segments, scatter};
 
-use super::{Receive, RxRings};
+use super::{RecvRequest, RxRings};
 
-use crate::cq::Outbox;
+use crate::cq::CompletionWriter;
 use crate::delegation::CopyJob;
 use crate::memory::cma::{CopyError, Direction};
 use crate::memory::regions::{AccessTarget, wait_while};
 use crate::proto::message::{Header, MessageKind};
 use crate::proto::offer::{MAX_SEGMENTS, STAGING_BYTES, encode_staged, parts, split, truncated_slot};
+use crate::qp::context::{ConnectionFault, NAK_SOURCE, QpContext};
 use crate::qp::link::WAKE_ON_PROGRESS;
-use crate::qp::shared::{ConnectionFault, NAK_SOURCE, Shared};
 use crate::qp::single_copy::{self, CopyMethod};
 
 /// A rendezvous offer in progress.
@@ -60,20 +60,20 @@ impl RxRings {
     /// receive or for the sender, or if the budget is used up.
     pub(super) fn fetch(
         &mut self,
-        shared: &Shared,
-        queue: &mut SlotQueue<Receive>,
+        context: &QpContext,
+        queue: &mut SlotQueue<RecvRequest>,
         marks: &mut HighWatermark,
         header: Header,
         budget: &mut u64,
-        out: &mut Outbox<'_>,
+        out: &mut CompletionWriter<'_>,
     ) -> Result<bool, ConnectionFault> {
-        if self.fetch.is_none() && !self.begin_fetch(shared, queue, marks, header, out)? {
+        if self.fetch.is_none() && !self.begin_fetch(context, queue, marks, header, out)? {
             return Ok(false);
         }
         while let (Some(fetch), Some(receive)) = (&mut self.fetch, queue.front()) {
             match fetch.step {
                 FetchStep::Over => return Ok(false),
-                _ if fetch.done == fetch.source.total() => return self.arrived(shared, queue, out),
+                _ if fetch.done == fetch.source.total() => return self.arrived(context, queue, out),
                 _ if *budget == 0 => return Ok(false),
                 FetchStep::Helped { ticket, length } => {
                     match self.link.copy_delegation().and_then(|help| help.outcome(ticket)) {
@@ -84,14 +84,14 @@ impl RxRings {
                 }
                 FetchStep::Staged { count } if self.link.staged() >> 32 != count & 0xFFFF_FFFF => return Ok(false),
                 FetchStep::Staged { count } => {
-                    if let Err(status) = self.copy_staged(shared, queue, count, budget)? {
-                        return Err(self.fail_receive(shared, queue, status, out));
+                    if let Err(status) = self.copy_staged(context, queue, count, budget)? {
+                        return Err(self.fail_receive(context, queue, status, out));
                     }
                 }
-                FetchStep::Next => match self.fetch_part(shared, receive, budget) {
+                FetchStep::Next => match self.fetch_part(context, receive, budget) {
                     Ok(()) => {}
                     Err(CopyError::LocalMemory) => {
-                        return Err(self.fail_receive(shared, queue, Status::LocalProtection, out));
+                        return Err(self.fail_receive(context, queue, Status::LocalProtection, out));
                     }
                     Err(error) => self.copy_failed(error)?,
                 },
@@ -102,21 +102,21 @@ impl RxRings {
 
     fn begin_fetch(
         &mut self,
-        shared: &Shared,
-        queue: &mut SlotQueue<Receive>,
+        context: &QpContext,
+        queue: &mut SlotQueue<RecvRequest>,
         marks: &mut HighWatermark,
         header: Header,
-        out: &mut Outbox<'_>,
+        out: &mut CompletionWriter<'_>,
     ) -> Result<bool, ConnectionFault> {
         let payload = self.requests.fields();
-        shared.watch.set_carried(payload.ack);
+        context.watch.set_carried(payload.ack);
         if !self.message.is_between() {
             return Err(ConnectionFault::InvalidData("an offer in the middle of a message"));
         }
         let total = payload.total.unwrap_or(0);
         let parts = parts(header.length, total, self.requests.stored_words());
         let parts = parts.ok_or(ConnectionFault::InvalidData("an offer with inconsistent lengths"))?;
-        if !self.find_receive(shared, queue, marks, total, out)? {
+        if !self.find_receive(context, queue, marks, total, out)? {
             return Ok(false);
         }
         let (mut list, mut count) = ([Segment::default(); MAX_SEGMENTS], 0);
@@ -131,7 +131,7 @@ impl RxRings {
     }
 
     /// Copies the next part. Meanwhile the following part is published as a copy job for the sender.
-    fn fetch_part(&mut self, shared: &Shared, receive: &Receive, budget: &mut u64) -> Result<(), CopyError> {
+    fn fetch_part(&mut self, context: &QpContext, receive: &RecvRequest, budget: &mut u64) -> Result<(), CopyError> {
         let (Some(fetch), Some(peer_side), Some(help)) =
             (&mut self.fetch, self.link.peer_side(), self.link.copy_delegation())
         else {
@@ -147,14 +147,14 @@ impl RxRings {
         let delegated =
             if own_part + delegated == left { delegated.saturating_sub(UNDELEGATED_TAIL_BYTES) } else { delegated };
         let slot = self.requests.consumed() + 1;
-        let job = if delegated > 0 { copy_job(shared, receive, slot, fetch.done + own_part, delegated) } else { None };
+        let job = if delegated > 0 { copy_job(context, receive, slot, fetch.done + own_part, delegated) } else { None };
         self.tickets += u64::from(job.is_some());
         let ticket = self.tickets;
         if let Some(job) = &job {
             help.publish(ticket, job);
             fail_point!(HelpAsked);
         }
-        let copied = copy_range(shared, &self.link, (&fetch.source, receive), fetch.done, own_part);
+        let copied = copy_range(context, &self.link, (&fetch.source, receive), fetch.done, own_part);
         fail_point!(PartFetched);
         if let Err(error) = copied {
             if job.is_some() {
@@ -206,8 +206,8 @@ impl RxRings {
     /// memory.
     fn copy_staged(
         &mut self,
-        shared: &Shared,
-        queue: &SlotQueue<Receive>,
+        context: &QpContext,
+        queue: &SlotQueue<RecvRequest>,
         count: u64,
         budget: &mut u64,
     ) -> Result<Result<(), Status>, ConnectionFault> {
@@ -220,10 +220,11 @@ impl RxRings {
         if self.link.staged() != encode_staged(count & 0xFFFF_FFFF, length) {
             return Err(ConnectionFault::InvalidData("a stage with other bytes than requested"));
         }
-        let staging = peer_side.rma.bytes(peer_side.geometry.stage_at(), length);
+        let staging = peer_side.rma.bytes(peer_side.geometry.staging_at(), length);
         let from = staging.ok_or(ConnectionFault::InvalidData("a stage outside its buffer"))?.cast_const();
         // SAFETY: the `length` bytes are in the peer's mapped RMA segment, as was checked above.
-        let placed = unsafe { scatter(&*shared.regions, shared.recv_pd, &receive.segments, fetch.done, from, length) };
+        let placed =
+            unsafe { scatter(&*context.regions, context.recv_pd, &receive.segments, fetch.done, from, length) };
         if placed.is_ok() {
             fetch.done += length as u64;
             *budget = budget.saturating_sub(length as u64);
@@ -236,9 +237,9 @@ impl RxRings {
 
     fn arrived(
         &mut self,
-        shared: &Shared,
-        queue: &mut SlotQueue<Receive>,
-        out: &mut Outbox<'_>,
+        context: &QpContext,
+        queue: &mut SlotQueue<RecvRequest>,
+        out: &mut CompletionWriter<'_>,
     ) -> Result<bool, ConnectionFault> {
         let Some(fetch) = &mut self.fetch else { return Ok(false) };
         if self.link.is_recalled() {
@@ -248,7 +249,7 @@ impl RxRings {
         let (bytes, solicited) = (fetch.source.total(), fetch.solicited);
         self.fetch = None;
         let receive = queue.pop_front().ok_or(ConnectionFault::InvalidData("a receive disappeared"))?;
-        shared.complete_recv(out, Completion { token: receive.token, bytes, solicited, ..Completion::default() });
+        context.complete_recv(out, Completion { token: receive.token, bytes, solicited, ..Completion::default() });
         Ok(true)
     }
 
@@ -284,16 +285,16 @@ impl RxRings {
 }
 
 /// Returns the copy job for a part of a message; shorter than `length` if the receive's segment ends before.
-fn copy_job(shared: &Shared, receive: &Receive, slot: u64, offset: u64, length: u64) -> Option<CopyJob> {
+fn copy_job(context: &QpContext, receive: &RecvRequest, slot: u64, offset: u64, length: u64) -> Option<CopyJob> {
     let Segment { key, address, length, .. } = receive.segments.pieces(offset, length).next()?;
-    Some(CopyJob { slot, offset, length: u32::try_from(length).ok()?, key, pd: shared.recv_pd, address })
+    Some(CopyJob { slot, offset, length: u32::try_from(length).ok()?, key, pd: context.recv_pd, address })
 }
 
 /// Copies `length` bytes of a message, starting at `offset`, from the sender's memory to the receive.
 fn copy_range(
-    shared: &Shared,
+    context: &QpContext,
     link: &crate::qp::link::ConnectionMemory,
-    (source, receive): (&Segments, &Receive),
+    (source, receive): (&Segments, &RecvRequest),
     mut offset: u64,
     length: u64,
 ) -> Result<(), CopyError> {
@@ -306,11 +307,11 @@ fn copy_range(
         let target = AccessTarget { key, pd: peer_side.pd, address, length: to.length, right: AccessRight::LocalRead };
         let announcement = link.fetch_announcement();
         single_copy::copy(
-            &shared.regions,
+            &context.regions,
             &peer_side.peer,
             announcement,
             Direction::Read,
-            (to, shared.recv_pd),
+            (to, context.recv_pd),
             &target,
             CopyMethod::Kernel,
         )?;

@@ -15,8 +15,8 @@ use super::{AwaitedKind, AwaitedResponse, IssueResult, RequestPhase, Tx, TxRings
 use crate::memory::cma::Direction;
 use crate::memory::regions::AccessTarget;
 use crate::proto::message::{AtomicRequest, Header, MessageKind};
+use crate::qp::context::{ConnectionFault, QpContext};
 use crate::qp::ring::SlotFields;
-use crate::qp::shared::{ConnectionFault, Shared};
 use crate::qp::single_copy;
 
 /// An RDMA write with its immediate data.
@@ -38,7 +38,7 @@ impl TxRings {
 
     pub(super) fn write_immediate(
         &mut self,
-        shared: &Shared,
+        context: &QpContext,
         request: &mut WorkRequest,
         number: u64,
         write: WriteImmediate,
@@ -46,7 +46,7 @@ impl TxRings {
     ) -> IssueResult {
         let mut published = false;
         if request.phase != RequestPhase::Written {
-            match self.rma(shared, request, number, write.remote, Direction::Write, budget) {
+            match self.rma(context, request, number, write.remote, Direction::Write, budget) {
                 IssueResult::Complete { published: fragments } => published = fragments,
                 unfinished => return unfinished,
             }
@@ -56,7 +56,7 @@ impl TxRings {
             return IssueResult::Partial { published };
         }
         let WriteImmediate { data, solicited, .. } = write;
-        let payload = SlotFields { aux: data, total: Some(request.segments.total()), ..self.payload(shared) };
+        let payload = SlotFields { aux: data, total: Some(request.segments.total()), ..self.payload(context) };
         self.requests.push(Header { solicited, ..Header::plain(MessageKind::WriteImmediate, 0) }, &payload);
         request.phase = RequestPhase::Sent(self.requests.next());
         IssueResult::Complete { published: true }
@@ -64,16 +64,16 @@ impl TxRings {
 
     pub(super) fn atomic(
         &mut self,
-        shared: &Shared,
+        context: &QpContext,
         request: &mut WorkRequest,
         number: u64,
         operation: Atomic,
         remote: Remote,
     ) -> IssueResult {
-        if let Err(status) = self.check_atomic(shared, request, remote) {
+        if let Err(status) = self.check_atomic(context, request, remote) {
             return IssueResult::Failed(status);
         }
-        if let Some(mapped) = self.mapped(shared, remote.key)
+        if let Some(mapped) = self.mapped(context, remote.key)
             && mapped.local_address(remote.address, ATOMIC_SIZE, true).is_some()
         {
             if !self.pending.is_empty() {
@@ -84,7 +84,7 @@ impl TxRings {
             let target =
                 AccessTarget { key: remote.key, pd: peer_side.pd, address: remote.address, length: ATOMIC_SIZE, right };
             let found = single_copy::apply(&peer_side.peer, self.link.announcement(), &mapped, &target, operation);
-            return match found.and_then(|found| store_previous_value(shared, request, found)) {
+            return match found.and_then(|found| store_previous_value(context, request, found)) {
                 Ok(()) => {
                     request.phase = RequestPhase::Done;
                     IssueResult::Complete { published: false }
@@ -92,20 +92,20 @@ impl TxRings {
                 Err(status) => IssueResult::Failed(status),
             };
         }
-        self.request_atomic(shared, request, number, operation, remote)
+        self.request_atomic(context, request, number, operation, remote)
     }
 
     /// Checks the local memory and the address. The check comes before the execution, which cannot be undone.
-    fn check_atomic(&self, shared: &Shared, request: &WorkRequest, remote: Remote) -> Result<(), Status> {
+    fn check_atomic(&self, context: &QpContext, request: &WorkRequest, remote: Remote) -> Result<(), Status> {
         if request.segments.total() != ATOMIC_SIZE {
             return Err(Status::LocalLength);
         }
-        if !Atomic::is_aligned(remote.address) || self.most_reads(shared) == 0 {
+        if !Atomic::is_aligned(remote.address) || self.most_reads(context) == 0 {
             return Err(Status::RemoteResponder);
         }
         let is_allowed = request.segments.pieces(0, ATOMIC_SIZE).all(|piece| {
             let region = dapl::provider::Region { address: piece.address, length: piece.length };
-            shared.regions.allows(piece.key, shared.pd, region, AccessRight::LocalWrite)
+            context.regions.allows(piece.key, context.pd, region, AccessRight::LocalWrite)
         });
         if is_allowed { Ok(()) } else { Err(Status::LocalProtection) }
     }
@@ -113,7 +113,7 @@ impl TxRings {
     /// Sends the operation to the target.
     fn request_atomic(
         &mut self,
-        shared: &Shared,
+        context: &QpContext,
         request: &mut WorkRequest,
         number: u64,
         operation: Atomic,
@@ -121,12 +121,12 @@ impl TxRings {
     ) -> IssueResult {
         // The target's geometry limits the number of entries in its response ring.
         let most = self.link.peer_side().map_or(0, |peer_side| peer_side.geometry.max_fragments()) as usize;
-        if self.requests.is_full() || self.pending.len() >= most || self.reads >= self.most_reads(shared) {
+        if self.requests.is_full() || self.pending.len() >= most || self.reads >= self.most_reads(context) {
             return IssueResult::Partial { published: false };
         }
         let [key, rest @ ..] = AtomicRequest { key: remote.key, address: remote.address, operation }.encode();
         rest.iter().enumerate().for_each(|(n, word)| self.requests.store_word(n, *word));
-        let payload = SlotFields { total: Some(key), ..self.payload(shared) };
+        let payload = SlotFields { total: Some(key), ..self.payload(context) };
         self.requests.push(Header::plain(MessageKind::Atomic, 0), &payload);
         self.pending.push_back(AwaitedResponse {
             request: number,
@@ -155,7 +155,7 @@ impl Tx {
     /// `found` is then the previous value.
     pub(super) fn handle_atomic_response(
         &mut self,
-        shared: &Shared,
+        context: &QpContext,
         status: u32,
         found: u64,
     ) -> Result<(), ConnectionFault> {
@@ -167,15 +167,15 @@ impl Tx {
         let request = self.pending_request(&pending)?;
         request.answered = ATOMIC_SIZE;
         let outcome =
-            if status == 0 { store_previous_value(shared, request, found) } else { Err(Status::RemoteAccess) };
+            if status == 0 { store_previous_value(context, request, found) } else { Err(Status::RemoteAccess) };
         request.phase = outcome.map_or_else(RequestPhase::Failed, |()| RequestPhase::Done);
         Ok(())
     }
 }
 
 /// Stores the previous value of an atomic operation in the request's local memory.
-fn store_previous_value(shared: &Shared, request: &WorkRequest, found: u64) -> Result<(), Status> {
+fn store_previous_value(context: &QpContext, request: &WorkRequest, found: u64) -> Result<(), Status> {
     let from = found.to_ne_bytes();
     // SAFETY: the source is the local array `from`, given with its length.
-    unsafe { scatter(&*shared.regions, shared.pd, &request.segments, 0, from.as_ptr(), from.len()) }
+    unsafe { scatter(&*context.regions, context.pd, &request.segments, 0, from.as_ptr(), from.len()) }
 }

@@ -23,15 +23,15 @@ use dapl_software::memory::atomic::Atomic;
 use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::{Segments, scatter};
 
-use crate::cq::Outbox;
+use crate::cq::CompletionWriter;
 use crate::memory::cma::{self, Direction};
 use crate::memory::regions::AccessTarget;
-use crate::memory::window::Window;
+use crate::memory::window::MwCore;
 use crate::proto::message::{Header, INLINE, LINE, MessageKind};
 use crate::proto::reassembly::Numbering;
+use crate::qp::context::{ConnectionFault, NAK_ACCESS, NAK_SOURCE, QpContext};
 use crate::qp::link::{ConnectionMemory, WAKE_ON_REQUESTS};
 use crate::qp::ring::{LineAllocator, Peeked, Reader, SlotFields, Writer};
-use crate::qp::shared::{ConnectionFault, NAK_ACCESS, NAK_SOURCE, Shared};
 
 /// Maximum number of bytes that one pass copies directly. A longer pass would delay the other connections that the
 /// thread serves.
@@ -68,7 +68,7 @@ enum RequestPhase {
 enum Operation {
     Transfer(Op),
     /// A bind or unbind: the window, and the number under which the window has accepted it.
-    Bind(Arc<Window>, u64),
+    Bind(Arc<MwCore>, u64),
 }
 
 /// A request in the request queue.
@@ -93,7 +93,7 @@ impl WorkRequest {
     }
 
     /// Creates a bind or unbind; `number`: the number under which the window has accepted it.
-    pub(crate) fn of_window(window: Arc<Window>, number: u64, wr: &BindWr) -> Self {
+    pub(crate) fn of_window(window: Arc<MwCore>, number: u64, wr: &BindWr) -> Self {
         WorkRequest::of(Operation::Bind(window, number), Segments::default(), *wr)
     }
 
@@ -313,13 +313,13 @@ pub(crate) struct TxRings {
 
 impl TxRings {
     /// Creates the rings of this direction. `None` before the peer has joined.
-    pub(crate) fn new(link: Arc<ConnectionMemory>, shared: &Shared, max_requests: u32) -> Option<Self> {
+    pub(crate) fn new(link: Arc<ConnectionMemory>, context: &QpContext, max_requests: u32) -> Option<Self> {
         let peer_side = link.peer_side()?;
         let responses = Reader::new(peer_side.area.clone(), ConnectionMemory::responses(&peer_side.geometry));
         let requests = Writer::new(link.area.clone(), ConnectionMemory::requests(&link.geometry));
         let (messages, rma) = (LineAllocator::new(link.geometry.messages), LineAllocator::new(link.geometry.rma));
-        link.watch_consumed(&shared.watch);
-        let unoffered = peer_side.peer.offer_from.saturating_sub(1).min(shared.max_message);
+        link.watch_consumed(&context.watch);
+        let unoffered = peer_side.peer.offer_from.saturating_sub(1).min(context.max_message);
         Some(TxRings {
             requests,
             responses,
@@ -351,8 +351,8 @@ impl TxRings {
 
     /// Whether a pass would make progress.
     #[inline]
-    pub(crate) fn has_work(&self, shared: &Shared) -> bool {
-        let low = shared.watch.carried();
+    pub(crate) fn has_work(&self, context: &QpContext) -> bool {
+        let low = context.watch.carried();
         self.responses.peek() != Peeked::Empty
             || self.link.consumed_requests() > self.requests.consumed()
             || (low.wrapping_sub(self.requests.consumed() as u32) as i32) > 0
@@ -362,20 +362,24 @@ impl TxRings {
 impl Tx {
     /// Reads the peer's progress, starts requests that fit, and completes requests. Returns whether the pass made
     /// progress. After a fault it does nothing and returns false.
-    pub(crate) fn pass(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> Result<bool, ConnectionFault> {
+    pub(crate) fn pass(
+        &mut self,
+        context: &QpContext,
+        out: &mut CompletionWriter<'_>,
+    ) -> Result<bool, ConnectionFault> {
         if self.rings.is_none() || self.stopped {
             return Ok(false);
         }
-        let outcome = self.run_pass(shared, out).inspect_err(|_| self.stopped = true);
+        let outcome = self.run_pass(context, out).inspect_err(|_| self.stopped = true);
         self.renew_credit();
-        self.renew_wait(shared);
+        self.renew_wait(context);
         outcome
     }
 
     /// Posts a send that fits in one slot, if all earlier requests are in the ring. Otherwise changes nothing and
     /// returns false, and the caller posts the send as a `WorkRequest`.
     #[inline(always)]
-    pub(crate) fn post_short(&mut self, shared: &Shared, wr: &SendWr<'_>) -> bool {
+    pub(crate) fn post_short(&mut self, context: &QpContext, wr: &SendWr<'_>) -> bool {
         let (Op::Send { solicited }, [segment], Some(rings)) = (wr.op, wr.segments, self.rings.as_mut()) else {
             return false;
         };
@@ -383,7 +387,7 @@ impl Tx {
         if !is_next || !wr.announced || segment.length > rings.short_max || wr.fence && rings.reads > 0 {
             return false;
         }
-        if !rings.send_short(shared, segment, solicited) {
+        if !rings.send_short(context, segment, solicited) {
             return false;
         }
         let SendWr { token: Token { cookie, post, unsignalled, .. }, suppress, .. } = *wr;
@@ -393,14 +397,14 @@ impl Tx {
         self.issued += 1;
         self.notifying += usize::from(!suppress);
         rings.quick.spend();
-        rings.publish(shared);
-        shared.watch.set_wait(self.waits_for());
+        rings.publish(context);
+        context.watch.set_wait(self.waits_for());
         true
     }
 
     /// Queues a request, and starts the requests that fit. The peer's count of consumed requests is read only if space
     /// runs out or many requests are outstanding, because reading it transfers a cache line.
-    pub(crate) fn post(&mut self, shared: &Shared, request: WorkRequest) -> Result<(), ConnectionFault> {
+    pub(crate) fn post(&mut self, context: &QpContext, request: WorkRequest) -> Result<(), ConnectionFault> {
         self.notifying += usize::from(!request.suppress);
         let request = match self.spare.pop() {
             Some(mut used) => {
@@ -414,39 +418,39 @@ impl Tx {
         if self.rings.is_none() || self.stopped {
             return Ok(());
         }
-        let published = self.start_requests(shared);
-        self.publish(shared, published);
+        let published = self.start_requests(context);
+        self.publish(context, published);
         let done =
             self.queue.front().is_some_and(|r| matches!(r.phase(), RequestPhase::Done | RequestPhase::Failed(_)));
         if done || self.issued < self.queue.len() || self.queue.len() >= MAX_UNREAD_REQUESTS {
-            return self.pass(shared, &mut Outbox::default()).map(|_| ());
+            return self.pass(context, &mut CompletionWriter::default()).map(|_| ());
         }
         self.renew_credit();
-        shared.watch.set_wait(self.waits_for());
+        context.watch.set_wait(self.waits_for());
         Ok(())
     }
 
-    fn run_pass(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> Result<bool, ConnectionFault> {
-        self.read_peer_progress(shared)?;
-        let published = self.start_requests(shared);
-        let retired = self.retire(shared, out)?;
-        self.publish(shared, published);
-        let helped = self.run_copy_job(shared);
+    fn run_pass(&mut self, context: &QpContext, out: &mut CompletionWriter<'_>) -> Result<bool, ConnectionFault> {
+        self.read_peer_progress(context)?;
+        let published = self.start_requests(context);
+        let retired = self.retire(context, out)?;
+        self.publish(context, published);
+        let helped = self.run_copy_job(context);
         Ok(published || retired || helped)
     }
 
     /// Whether a pass could make progress.
     #[inline(always)]
-    pub(crate) fn needs_pass(&self, shared: &Shared) -> bool {
+    pub(crate) fn needs_pass(&self, context: &QpContext) -> bool {
         let is_waiting = self.draining || self.issued < self.queue.len() || self.has_retirable;
         self.rings
             .as_ref()
-            .is_some_and(|rings| is_waiting || rings.unfinished || rings.has_offers() || rings.has_work(shared))
+            .is_some_and(|rings| is_waiting || rings.unfinished || rings.has_offers() || rings.has_work(context))
     }
 
-    fn publish(&self, shared: &Shared, published: bool) {
+    fn publish(&self, context: &QpContext, published: bool) {
         if let (Some(rings), true) = (&self.rings, published) {
-            rings.publish(shared);
+            rings.publish(context);
         }
     }
 
@@ -456,9 +460,9 @@ impl Tx {
     }
 
     /// Whether a pass would find progress that a notifying or waiting request needs.
-    pub(crate) fn has_work(&self, shared: &Shared) -> bool {
+    pub(crate) fn has_work(&self, context: &QpContext) -> bool {
         self.has_retirable
-            || self.needs_peer_progress() && self.rings.as_ref().is_some_and(|rings| rings.has_work(shared))
+            || self.needs_peer_progress() && self.rings.as_ref().is_some_and(|rings| rings.has_work(context))
     }
 
     /// Whether another pass is needed although the peer sends no wake-up for it (see `TxRings::unfinished`).
@@ -466,10 +470,10 @@ impl Tx {
         self.rings.as_ref().is_some_and(|rings| rings.unfinished)
     }
 
-    fn read_peer_progress(&mut self, shared: &Shared) -> Result<(), ConnectionFault> {
+    fn read_peer_progress(&mut self, context: &QpContext) -> Result<(), ConnectionFault> {
         let Some(rings) = self.rings.as_mut() else { return Ok(()) };
         let violation = ConnectionFault::InvalidData("requests taken that never were");
-        rings.requests.set_consumed_low(shared.watch.carried()).ok_or(violation)?;
+        rings.requests.set_consumed_low(context.watch.carried()).ok_or(violation)?;
         rings.requests.set_consumed(rings.link.consumed_requests()).ok_or(violation)?;
         while let Some((_, mark)) = rings.marks.front().copied().filter(|(slot, _)| *slot < rings.requests.consumed()) {
             rings.messages.release(mark);
@@ -479,13 +483,13 @@ impl Tx {
         while let Some(answer) = self.next_response()? {
             let PeerResponse { kind, aux, status, value } = answer;
             match kind {
-                MessageKind::RmaAck => self.handle_rma_response(shared, aux, status)?,
-                MessageKind::AtomicAck => self.handle_atomic_response(shared, status, value)?,
+                MessageKind::RmaAck => self.handle_rma_response(context, aux, status)?,
+                MessageKind::AtomicAck => self.handle_atomic_response(context, status, value)?,
                 MessageKind::RequestStaging => {
                     // The peer requests the next part as soon as this part is staged. Its request needs a free slot in
                     // the response ring, so the consumed responses are published before.
                     self.publish_consumed_responses();
-                    self.copy_to_staging(shared, status, u64::from(aux))?;
+                    self.copy_to_staging(context, status, u64::from(aux))?;
                 }
                 _ => self.handle_nak(status)?,
             }
@@ -520,7 +524,7 @@ impl Tx {
     }
 
     /// Handles the target's response to a fragment. Responses arrive in the order of the fragments.
-    fn handle_rma_response(&mut self, shared: &Shared, line: u32, status: u32) -> Result<(), ConnectionFault> {
+    fn handle_rma_response(&mut self, context: &QpContext, line: u32, status: u32) -> Result<(), ConnectionFault> {
         let Some(rings) = self.rings.as_mut() else { return Ok(()) };
         let Some(pending) = rings.pending.pop_front().filter(|p| p.line == line && p.kind != AwaitedKind::Atomic)
         else {
@@ -534,16 +538,16 @@ impl Tx {
         if is_read && outcome.is_ok() {
             let from = rings.link.rma.bytes(line as usize * LINE + LINE, pending.length as usize);
             let from = from.ok_or(ConnectionFault::InvalidData("a fragment outside its buffer"))?;
-            let (regions, length) = (&*shared.regions, pending.length as usize);
+            let (regions, length) = (&*context.regions, pending.length as usize);
             // SAFETY: the `length` bytes are in the local RMA buffer, and reserved for this fragment.
-            outcome = unsafe { scatter(regions, shared.pd, &request.segments, pending.offset, from, length) };
+            outcome = unsafe { scatter(regions, context.pd, &request.segments, pending.offset, from, length) };
         }
         rings.rma.release(pending.mark);
         request.answered += u64::from(pending.length);
         match outcome {
             Err(status) => {
                 request.phase = RequestPhase::Failed(status);
-                rings.report_refused(shared, request, status);
+                rings.report_refused(context, request, status);
             }
             Ok(()) if request.answered == request.segments.total() && request.phase == RequestPhase::Sent(u64::MAX) => {
                 request.phase = RequestPhase::Done;
@@ -595,7 +599,7 @@ impl Tx {
     }
 
     /// Starts requests in order until one does not fit or fails. Returns whether any ring entry was published.
-    fn start_requests(&mut self, shared: &Shared) -> bool {
+    fn start_requests(&mut self, context: &QpContext) -> bool {
         let mut published = false;
         let mut budget = MAX_PASS_BYTES;
         while let (Some(rings), Some(entry)) = (self.rings.as_mut(), self.queue.get_mut(self.issued)) {
@@ -608,9 +612,9 @@ impl Tx {
             }
             let number = rings.first + self.issued as u64;
             let step = match request.task {
-                Operation::Transfer(op) => rings.transfer(shared, request, number, op, &mut budget),
+                Operation::Transfer(op) => rings.transfer(context, request, number, op, &mut budget),
                 Operation::Bind(ref window, move_number) => {
-                    let step = rings.bind_window(shared, window, move_number);
+                    let step = rings.bind_window(context, window, move_number);
                     if let IssueResult::Complete { .. } = step {
                         request.phase = RequestPhase::Done;
                     }
@@ -628,7 +632,7 @@ impl Tx {
                 }
                 IssueResult::Failed(status) => {
                     request.phase = RequestPhase::Failed(status);
-                    if let Some(target) = rings.report_refused(shared, request, status) {
+                    if let Some(target) = rings.report_refused(context, request, status) {
                         rings.link.publish_refused(&target);
                     }
                 }
@@ -639,8 +643,8 @@ impl Tx {
 
     /// Reports the completions of requests at the front of the queue that have ended. A failed request is completed,
     /// and then ends the connection.
-    fn retire(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> Result<bool, ConnectionFault> {
-        let mut moved = self.retire_quick(shared, out);
+    fn retire(&mut self, context: &QpContext, out: &mut CompletionWriter<'_>) -> Result<bool, ConnectionFault> {
+        let mut moved = self.retire_quick(context, out);
         if self.has_retirable {
             return Ok(moved);
         }
@@ -653,10 +657,10 @@ impl Tx {
                 RequestPhase::Failed(status) => status,
                 _ => break,
             };
-            let (token, bytes, suppress) = request.outcome(shared.ep.handle);
+            let (token, bytes, suppress) = request.outcome(context.ep.handle);
             if status != Status::Success || !suppress {
                 let bytes = if status == Status::Success { bytes } else { 0 };
-                shared.complete_request(out, Completion { token, status, bytes, ..Completion::default() });
+                context.complete_request(out, Completion { token, status, bytes, ..Completion::default() });
             }
             fail_point!(Completed);
             self.notifying -= usize::from(!suppress);
@@ -676,7 +680,7 @@ impl Tx {
         }
         if let (true, true, Some(rings)) = (self.draining, self.queue.is_empty(), &self.rings) {
             self.draining = false;
-            shared.drained(&rings.link);
+            context.drained(&rings.link);
         }
         Ok(moved)
     }
@@ -712,18 +716,18 @@ impl Tx {
     }
 
     /// Begins a graceful disconnect, which ends when the queue is empty.
-    pub(crate) fn begin_drain(&mut self, shared: &Shared) {
+    pub(crate) fn begin_drain(&mut self, context: &QpContext) {
         self.draining = true;
         self.withdraw_credit();
-        shared.watch.set_wait(Wait::Other);
+        context.watch.set_wait(Wait::Other);
     }
 
     /// Publishes to dequeues what this direction waits for. Without a connection it has no effect.
     #[inline]
-    pub(crate) fn renew_wait(&self, shared: &Shared) {
+    pub(crate) fn renew_wait(&self, context: &QpContext) {
         if let Some(rings) = &self.rings {
-            shared.watch.set_known(rings.requests.consumed());
-            shared.watch.set_wait(self.waits_for());
+            context.watch.set_known(rings.requests.consumed());
+            context.watch.set_wait(self.waits_for());
         }
     }
 
@@ -756,7 +760,7 @@ impl TxRings {
     /// If an RDMA operation has failed because the peer's table of registrations grants no access, queues it for the
     /// engine, which logs it, and returns the access. `None`: the status has another cause.
     #[cold]
-    fn report_refused(&self, shared: &Shared, request: &WorkRequest, status: Status) -> Option<AccessTarget> {
+    fn report_refused(&self, context: &QpContext, request: &WorkRequest, status: Status) -> Option<AccessTarget> {
         let (Operation::Transfer(op), peer_side) = (&request.task, self.link.peer_side()?) else { return None };
         let Remote { key, address } = op.remote().filter(|_| status == Status::RemoteAccess)?;
         let right = match op {
@@ -765,13 +769,13 @@ impl TxRings {
             _ => AccessRight::RemoteWrite,
         };
         let target = AccessTarget { key, pd: peer_side.pd, address, length: request.segments.total(), right };
-        shared.report_refused(Some(request.token.cookie), peer_side.peer.regions.entry(key), target);
+        context.report_refused(Some(request.token.cookie), peer_side.peer.regions.entry(key), target);
         Some(target)
     }
 
     fn transfer(
         &mut self,
-        shared: &Shared,
+        context: &QpContext,
         request: &mut WorkRequest,
         number: u64,
         op: Op,
@@ -782,25 +786,25 @@ impl TxRings {
             return IssueResult::Failed(Status::RemoteResponder);
         }
         match op {
-            Op::Write(remote) => self.rma(shared, request, number, remote, Direction::Write, budget),
-            Op::Read(remote) => self.rma(shared, request, number, remote, Direction::Read, budget),
+            Op::Write(remote) => self.rma(context, request, number, remote, Direction::Write, budget),
+            Op::Read(remote) => self.rma(context, request, number, remote, Direction::Read, budget),
             Op::WriteImmediate { remote, data, solicited } => {
                 let write = extensions::WriteImmediate { remote, data, solicited };
-                self.write_immediate(shared, request, number, write, budget)
+                self.write_immediate(context, request, number, write, budget)
             }
             Op::Send { .. } | Op::SendImmediate { .. } | Op::SendInvalidate { .. } => {
-                self.send(shared, request, send::Message::of(op))
+                self.send(context, request, send::Message::of(op))
             }
-            Op::FetchAdd { remote, add } => self.atomic(shared, request, number, Atomic::FetchAdd(add), remote),
+            Op::FetchAdd { remote, add } => self.atomic(context, request, number, Atomic::FetchAdd(add), remote),
             Op::CompareSwap { remote, compare, swap } => {
-                self.atomic(shared, request, number, Atomic::CompareSwap { compare, swap }, remote)
+                self.atomic(context, request, number, Atomic::CompareSwap { compare, swap }, remote)
             }
         }
     }
 
     /// Executes a bind or unbind of a window. Later requests wait until it is executed.
-    fn bind_window(&mut self, shared: &Shared, window: &Arc<Window>, number: u64) -> IssueResult {
-        let turned = window.execute(number, shared.pd, &shared.domain);
+    fn bind_window(&mut self, context: &QpContext, window: &Arc<MwCore>, number: u64) -> IssueResult {
+        let turned = window.execute(number, context.pd, &context.domain);
         self.unfinished = turned == Ok(false);
         match turned {
             Ok(true) => IssueResult::Complete { published: false },
@@ -812,13 +816,13 @@ impl TxRings {
     /// Called after requests were published: records the number of consumed requests that they contain, and wakes the
     /// peer if it sleeps.
     #[inline(always)]
-    fn publish(&self, shared: &Shared) {
-        shared.reported_consumed.store(shared.rx_consumed.load(Ordering::Acquire), Ordering::Relaxed);
+    fn publish(&self, context: &QpContext) {
+        context.reported_consumed.store(context.rx_consumed.load(Ordering::Acquire), Ordering::Relaxed);
         self.link.wake_if_flagged(WAKE_ON_REQUESTS);
     }
 
     #[inline(always)]
-    fn payload(&self, shared: &Shared) -> SlotFields {
-        SlotFields { ack: shared.rx_consumed.load(Ordering::Acquire) as u32, ..SlotFields::default() }
+    fn payload(&self, context: &QpContext) -> SlotFields {
+        SlotFields { ack: context.rx_consumed.load(Ordering::Acquire) as u32, ..SlotFields::default() }
     }
 }

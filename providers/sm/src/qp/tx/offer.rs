@@ -17,20 +17,25 @@ use crate::memory::cma::{CopyError, Direction};
 use crate::memory::regions::AccessTarget;
 use crate::proto::message::{Header, MessageKind};
 use crate::proto::offer::{MAX_PART_BYTES, MAX_SEGMENTS, Part, STAGING_BYTES, encode_staged, truncated_slot};
+use crate::qp::context::{ConnectionFault, QpContext};
 use crate::qp::link::WAKE_ON_REQUESTS;
-use crate::qp::shared::{ConnectionFault, Shared};
 use crate::qp::single_copy::{self, CopyMethod};
 
 impl TxRings {
     /// Sends a rendezvous offer, if the send is long enough and the receiver can copy. `None`: the send must use the
     /// message buffer. For a shorter send, two copies in parallel on two CPUs are faster than one copy by the kernel.
     #[inline]
-    pub(super) fn offer(&mut self, shared: &Shared, request: &mut WorkRequest, solicited: bool) -> Option<IssueResult> {
+    pub(super) fn offer(
+        &mut self,
+        context: &QpContext,
+        request: &mut WorkRequest,
+        solicited: bool,
+    ) -> Option<IssueResult> {
         let is_long = request.segments.total() >= self.offer_from && request.phase == RequestPhase::Waiting;
-        if is_long && self.link.peer_can_copy() { self.offer_long(shared, request, solicited) } else { None }
+        if is_long && self.link.peer_can_copy() { self.offer_long(context, request, solicited) } else { None }
     }
 
-    fn offer_long(&mut self, shared: &Shared, request: &mut WorkRequest, solicited: bool) -> Option<IssueResult> {
+    fn offer_long(&mut self, context: &QpContext, request: &mut WorkRequest, solicited: bool) -> Option<IssueResult> {
         let total = request.segments.total();
         let mut count = 0;
         for piece in request.segments.pieces(0, total) {
@@ -39,7 +44,7 @@ impl TxRings {
             }
             count += 1;
             let region = Region { address: piece.address, length: piece.length };
-            if !shared.regions.allows(piece.key, shared.pd, region, AccessRight::LocalRead) {
+            if !context.regions.allows(piece.key, context.pd, region, AccessRight::LocalRead) {
                 return Some(IssueResult::Failed(Status::LocalProtection));
             }
         }
@@ -53,7 +58,7 @@ impl TxRings {
             self.requests.store_word(2 * n, low);
             self.requests.store_word(2 * n + 1, high);
         }
-        let payload = crate::qp::ring::SlotFields { total: Some(total), ..self.payload(shared) };
+        let payload = crate::qp::ring::SlotFields { total: Some(total), ..self.payload(context) };
         self.requests.push(Header { solicited, ..Header::plain(MessageKind::Offer, count as u32) }, &payload);
         fail_point!(Offered);
         request.issued = total;
@@ -71,11 +76,11 @@ impl TxRings {
 impl Tx {
     /// Executes the receiver's copy job, if a new one is published. Returns whether there was a new job.
     #[inline]
-    pub(super) fn run_copy_job(&mut self, shared: &Shared) -> bool {
-        self.rings.as_ref().is_some_and(TxRings::has_offers) && self.claim_copy_job(shared).is_some()
+    pub(super) fn run_copy_job(&mut self, context: &QpContext) -> bool {
+        self.rings.as_ref().is_some_and(TxRings::has_offers) && self.claim_copy_job(context).is_some()
     }
 
-    fn claim_copy_job(&mut self, shared: &Shared) -> Option<()> {
+    fn claim_copy_job(&mut self, context: &QpContext) -> Option<()> {
         let rings = self.rings.as_mut()?;
         #[cfg(test)]
         if rings.link.peer_side()?.peer.allowed.load(Ordering::Relaxed) == crate::qp::link::Peer::LAZY {
@@ -90,7 +95,7 @@ impl Tx {
         let done = claimed && {
             let mut requests = self.queue.iter().filter_map(RequestEntry::request);
             let request = requests.find(|request| request.phase == RequestPhase::Offered(job.slot));
-            request.is_some_and(|request| rings.write_part(shared, request, &job))
+            request.is_some_and(|request| rings.write_part(context, request, &job))
         };
         help.report(ticket, done);
         rings.link.wake_if_flagged(WAKE_ON_REQUESTS);
@@ -100,19 +105,24 @@ impl Tx {
     /// Copies the bytes at `offset` of the offer in this slot to the staging buffer, because the receiver cannot copy
     /// from this process.
     #[cold]
-    pub(super) fn copy_to_staging(&mut self, shared: &Shared, slot: u32, offset: u64) -> Result<(), ConnectionFault> {
+    pub(super) fn copy_to_staging(
+        &mut self,
+        context: &QpContext,
+        slot: u32,
+        offset: u64,
+    ) -> Result<(), ConnectionFault> {
         let Some(rings) = self.rings.as_mut() else { return Ok(()) };
         let is_meant = |request: &&mut WorkRequest| matches!(request.phase, RequestPhase::Offered(of) if truncated_slot(of) == slot);
         let mut requests = self.queue.iter_mut().filter_map(RequestEntry::request_mut);
         let request = requests.find(is_meant).ok_or(ConnectionFault::InvalidData("a question about no offer"))?;
         let length = request.segments.total().saturating_sub(offset).min(STAGING_BYTES as u64) as usize;
-        let staging = rings.link.rma.bytes(rings.link.geometry.stage_at(), length);
+        let staging = rings.link.rma.bytes(rings.link.geometry.staging_at(), length);
         let (true, Some(to)) = (length > 0, staging) else {
             return Err(ConnectionFault::InvalidData("a question beyond an offer"));
         };
         // SAFETY: the `length` bytes are in the staging buffer, which is part of the local RMA segment. The receiver
         // has requested these bytes, so it does not read the staging buffer until they are published.
-        if let Err(status) = unsafe { gather(&*shared.regions, shared.pd, &request.segments, offset, to, length) } {
+        if let Err(status) = unsafe { gather(&*context.regions, context.pd, &request.segments, offset, to, length) } {
             request.phase = RequestPhase::Failed(status);
             return Ok(());
         }
@@ -127,7 +137,7 @@ impl Tx {
 impl TxRings {
     /// Copies the part of a job by the kernel, after a check of the destination in the receiver's table of
     /// registrations. Returns whether the part was written completely.
-    fn write_part(&self, shared: &Shared, request: &WorkRequest, job: &CopyJob) -> bool {
+    fn write_part(&self, context: &QpContext, request: &WorkRequest, job: &CopyJob) -> bool {
         let Some(peer_side) = self.link.peer_side() else { return false };
         let (length, total) = (u64::from(job.length), request.segments.total());
         let fits = length <= MAX_PART_BYTES && job.offset <= total && length <= total - job.offset;
@@ -143,9 +153,9 @@ impl TxRings {
                 length: piece.length,
                 right: AccessRight::LocalWrite,
             };
-            let (local, announcement) = ((piece, shared.pd), self.link.announcement());
+            let (local, announcement) = ((piece, context.pd), self.link.announcement());
             if let Err(error) = single_copy::copy(
-                &shared.regions,
+                &context.regions,
                 &peer_side.peer,
                 announcement,
                 Direction::Write,

@@ -13,15 +13,15 @@ use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::{gather_announced, gather_recent};
 
 use super::{MAX_UNREAD_REQUESTS, QuickRequest, RequestEntry, Tx, TxRings};
-use crate::cq::Outbox;
+use crate::cq::CompletionWriter;
 use crate::memory::cma::{self, Direction};
 use crate::memory::kernel_copy;
 use crate::memory::map::{Map, Slots};
 use crate::memory::regions::AccessTarget;
 use crate::proto::message::{Header, LINE, MessageKind};
+use crate::qp::context::QpContext;
 use crate::qp::link::{WAKE_FLAGS_OFFSET, WAKE_ON_REQUESTS};
 use crate::qp::ring::SlotFields;
-use crate::qp::shared::Shared;
 use crate::qp::single_copy::{self, CopyMethod};
 
 /// Number of quick posts that are permitted before the next pass, and what a quick post needs besides the ring.
@@ -88,11 +88,11 @@ impl Tx {
     /// Reports the completions of the quick requests at the front of the queue that are complete. This is the common
     /// case of `retire`. Returns whether any request was removed.
     #[inline(always)]
-    pub(super) fn retire_quick(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> bool {
-        let (Some(rings), Some(cq)) = (self.rings.as_mut(), &shared.request_cq) else { return false };
-        let (consumed, ep, before) = (rings.requests.consumed(), shared.ep.handle, self.queue.len());
+    pub(super) fn retire_quick(&mut self, context: &QpContext, out: &mut CompletionWriter<'_>) -> bool {
+        let (Some(rings), Some(cq)) = (self.rings.as_mut(), &context.request_cq) else { return false };
+        let (consumed, ep, before) = (rings.requests.consumed(), context.ep.handle, self.queue.len());
         let (mut entries, mut reported) = (out.free_entries(cq), 0);
-        let most = entries.most();
+        let most = entries.max_completions();
         self.has_retirable = false;
         while let Some(RequestEntry::Quick(quick)) = self.queue.front() {
             if quick.slot > consumed || quick.failed.is_some() {
@@ -110,7 +110,7 @@ impl Tx {
             self.queue.drop_front();
         }
         let used = entries.used();
-        out.used(used);
+        out.add_filled(used);
         self.notifying -= reported;
         let retired = before - self.queue.len();
         self.issued -= retired;
@@ -121,56 +121,56 @@ impl Tx {
     /// Posts a notifying send of one segment. Returns false and changes nothing if the send must be posted by the
     /// general path.
     #[inline(always)]
-    pub(crate) fn post_quickly(&mut self, shared: &Shared, segment: &Segment, cookie: u64) -> bool {
-        self.post_recent::<false>(shared, segment, cookie)
+    pub(crate) fn post_quickly(&mut self, context: &QpContext, segment: &Segment, cookie: u64) -> bool {
+        self.post_recent::<false>(context, segment, cookie)
     }
 
     /// Checks memory that was not used recently, and then posts the send.
     #[inline(never)]
-    fn check_and_post(&mut self, shared: &Shared, segment: &Segment, cookie: u64) -> bool {
+    fn check_and_post(&mut self, context: &QpContext, segment: &Segment, cookie: u64) -> bool {
         let Some(rings) = self.rings.as_mut() else { return false };
         // SAFETY: a deregistration waits for this post, by the contract of `QueuePair::post_request_quickly`. The slot
         // has space for the segment: `post_recent` compared its length with `short_max`. It is not published, so no other
         // process reads it; the post overwrites this copy.
-        let is_mapped = unsafe { gather_announced(&*shared.regions, shared.pd, segment, rings.requests.payload()) };
-        is_mapped && self.post_recent::<true>(shared, segment, cookie)
+        let is_mapped = unsafe { gather_announced(&*context.regions, context.pd, segment, rings.requests.payload()) };
+        is_mapped && self.post_recent::<true>(context, segment, cookie)
     }
 
     /// Like [`Self::post_quickly`]. `IS_CHECKED`: the memory of a short send was just checked.
     #[inline(always)]
-    fn post_recent<const IS_CHECKED: bool>(&mut self, shared: &Shared, segment: &Segment, cookie: u64) -> bool {
+    fn post_recent<const IS_CHECKED: bool>(&mut self, context: &QpContext, segment: &Segment, cookie: u64) -> bool {
         let Some(rings) = self.rings.as_mut() else { return false };
         let credit = rings.quick.remaining;
         if credit == 0 {
             return false;
         }
         if segment.length > rings.short_max {
-            return self.post_piece(shared, segment, cookie);
+            return self.post_piece(context, segment, cookie);
         }
         fail_point!(SlotReserved);
         let (next, to) = (rings.requests.next_slot(), rings.requests.payload());
         let (index, length) = (next.1, segment.length as u8);
         // SAFETY: a deregistration waits for this post, by the contract of `QueuePair::post_request_quickly`. The slot
         // has space for a segment of `short_max` bytes, and no other process reads it until it is published.
-        if !unsafe { gather_recent(&*shared.regions, shared.pd, segment, to) } {
-            return !IS_CHECKED && self.check_and_post(shared, segment, cookie);
+        if !unsafe { gather_recent(&*context.regions, context.pd, segment, to) } {
+            return !IS_CHECKED && self.check_and_post(context, segment, cookie);
         }
-        let consumed = shared.rx_consumed.load(Ordering::Acquire);
+        let consumed = context.rx_consumed.load(Ordering::Acquire);
         rings.requests.publish_send(next, length, consumed as u32);
         rings.requests.advance(index, length, credit);
         rings.quick.remaining = credit - 1;
         let (slot, bytes, work) = (index + 1, length.into(), Work::Send);
-        shared.reported_consumed.store(consumed, Ordering::Relaxed);
+        context.reported_consumed.store(consumed, Ordering::Relaxed);
         rings.wake_if_wanted();
         let wait = rings.quick.wait;
-        self.queue_quickly(shared, QuickRequest { cookie, slot, bytes, work, ..QuickRequest::default() }, wait);
+        self.queue_quickly(context, QuickRequest { cookie, slot, bytes, work, ..QuickRequest::default() }, wait);
         true
     }
 
     /// Posts a send that is written to the message buffer as one piece. Returns false and changes nothing if the send
     /// must be posted by the general path.
     #[inline(never)]
-    fn post_piece(&mut self, shared: &Shared, segment: &Segment, cookie: u64) -> bool {
+    fn post_piece(&mut self, context: &QpContext, segment: &Segment, cookie: u64) -> bool {
         let Some(rings) = self.rings.as_mut().filter(|rings| segment.length <= rings.piece_max) else { return false };
         let length = segment.length as usize;
         let Some((line, mark)) = rings.messages.find_space(length.div_ceil(LINE)) else { return false };
@@ -179,23 +179,23 @@ impl Tx {
         // SAFETY: a deregistration waits for this post, by the contract of `QueuePair::post_request_quickly`. The
         // `length` bytes at `to` are free lines of the local area, which the peer does not read until they are
         // announced.
-        if !unsafe { gather_announced(&*shared.regions, shared.pd, segment, to) } {
+        if !unsafe { gather_announced(&*context.regions, context.pd, segment, to) } {
             return false;
         }
         fail_point!(LinesFilled);
         rings.messages.reserve_found(mark);
         rings.marks.push_back((rings.requests.next(), mark));
-        let consumed = shared.rx_consumed.load(Ordering::Acquire);
+        let consumed = context.rx_consumed.load(Ordering::Acquire);
         let [total, rest @ ..] = rings.numbering.next(true, segment.length).encode();
         rest.into_iter().enumerate().for_each(|(n, word)| rings.requests.store_word(n, word));
         let bytes = length as u32;
         let header = Header { first: true, last: true, ..Header::plain(MessageKind::Send, bytes) };
         rings.requests.push(header, &SlotFields { ack: consumed as u32, aux: line, total: Some(total) });
         rings.quick.spend();
-        shared.reported_consumed.store(consumed, Ordering::Relaxed);
+        context.reported_consumed.store(consumed, Ordering::Relaxed);
         rings.wake_if_wanted();
         let (slot, work, wait) = (rings.requests.next(), Work::Send, rings.quick.wait);
-        self.queue_quickly(shared, QuickRequest { cookie, slot, bytes, work, ..QuickRequest::default() }, wait);
+        self.queue_quickly(context, QuickRequest { cookie, slot, bytes, work, ..QuickRequest::default() }, wait);
         true
     }
 
@@ -205,7 +205,7 @@ impl Tx {
     #[inline(always)]
     pub(crate) fn copy_quickly(
         &mut self,
-        shared: &Shared,
+        context: &QpContext,
         direction: Direction,
         remote: Remote,
         segment: &Segment,
@@ -214,13 +214,13 @@ impl Tx {
     ) -> bool {
         let Some(rings) = self.rings.as_mut() else { return false };
         let length = segment.length;
-        let is_short = length.wrapping_sub(1) < cma::CHUNK as u64 && length <= shared.max_rdma;
+        let is_short = length.wrapping_sub(1) < cma::CHUNK as u64 && length <= context.max_rdma;
         // Data of later operations must not overtake fragments that the target has not copied yet.
         if rings.quick.remaining == 0 || !is_short || !rings.pending.is_empty() {
             return false;
         }
-        if direction == Direction::Read && rings.most_reads(shared) == 0
-            || !rings.copy_all(shared, direction, remote, segment)
+        if direction == Direction::Read && rings.most_reads(context) == 0
+            || !rings.copy_all(context, direction, remote, segment)
         {
             return false;
         }
@@ -229,33 +229,33 @@ impl Tx {
         rings.quick.wait = Wait::Other;
         let work = if direction == Direction::Write { Work::Write } else { Work::Read };
         let request = QuickRequest { cookie, bytes: length as u32, work, ..QuickRequest::default() };
-        self.queue_quickly(shared, request, Wait::Other);
+        self.queue_quickly(context, request, Wait::Other);
         if is_polled {
             self.has_retirable = true;
         } else {
-            self.retire_unpolled(shared);
+            self.retire_unpolled(context);
         }
         true
     }
 
     /// Reports the completions at the front of the queue, because no thread polls this connection.
     #[inline(never)]
-    fn retire_unpolled(&mut self, shared: &Shared) {
-        self.retire_quick(shared, &mut Outbox::default());
+    fn retire_unpolled(&mut self, context: &QpContext) {
+        self.retire_quick(context, &mut CompletionWriter::default());
         self.renew_credit();
-        self.renew_wait(shared);
+        self.renew_wait(context);
     }
 
     /// Queues a notifying request that the post itself has executed.
     #[inline(always)]
-    fn queue_quickly(&mut self, shared: &Shared, request: QuickRequest, wait: Wait) {
+    fn queue_quickly(&mut self, context: &QpContext, request: QuickRequest, wait: Wait) {
         match self.queue.push_within() {
             RequestEntry::Quick(old) => *old = request,
             other => *other = RequestEntry::Quick(request),
         }
         self.issued += 1;
         self.notifying += 1;
-        shared.watch.set_wait(wait);
+        context.watch.set_wait(wait);
     }
 }
 
@@ -275,8 +275,8 @@ impl TxRings {
     /// Copies a segment of at most `CHUNK` bytes. Returns false if no method can copy it, or if the copy has failed. A
     /// deregistration must wait for the caller's post.
     #[inline(always)]
-    fn copy_all(&mut self, shared: &Shared, direction: Direction, remote: Remote, segment: &Segment) -> bool {
-        let mapped = self.mapped(shared, remote.key);
+    fn copy_all(&mut self, context: &QpContext, direction: Direction, remote: Remote, segment: &Segment) -> bool {
+        let mapped = self.mapped(context, remote.key);
         let Some(peer_side) = self.link.peer_side() else { return false };
         let Segment { length, .. } = *segment;
         let method = match &mapped {
@@ -287,11 +287,11 @@ impl TxRings {
         };
         let right = AccessRight::remote(direction == Direction::Write);
         let target = AccessTarget { key: remote.key, pd: peer_side.pd, address: remote.address, length, right };
-        let (announcement, local) = (self.link.announcement(), (*segment, shared.pd));
+        let (announcement, local) = (self.link.announcement(), (*segment, context.pd));
         // SAFETY: a deregistration waits for this post, by the contract of `QueuePair::post_request_quickly`.
         unsafe {
             single_copy::copy_announced(
-                &shared.regions,
+                &context.regions,
                 &peer_side.peer,
                 announcement,
                 direction,

@@ -16,8 +16,8 @@ use crate::memory::kernel_copy;
 use crate::memory::mapped::PeerMapping;
 use crate::memory::regions::AccessTarget;
 use crate::proto::message::{Fragment, Header, LINE, MessageKind};
+use crate::qp::context::QpContext;
 use crate::qp::ring::SlotFields;
-use crate::qp::shared::Shared;
 use crate::qp::single_copy::{self, CopyMethod};
 
 /// Maximum number of payload bytes of an RMA fragment.
@@ -35,7 +35,7 @@ pub(super) struct LastMapping {
 impl TxRings {
     pub(super) fn rma(
         &mut self,
-        shared: &Shared,
+        context: &QpContext,
         request: &mut WorkRequest,
         number: u64,
         remote: Remote,
@@ -43,14 +43,14 @@ impl TxRings {
         budget: &mut u64,
     ) -> IssueResult {
         let total = request.segments.total();
-        if total > shared.max_rdma || remote.address.checked_add(total).is_none() {
-            return IssueResult::Failed(if total > shared.max_rdma {
+        if total > context.max_rdma || remote.address.checked_add(total).is_none() {
+            return IssueResult::Failed(if total > context.max_rdma {
                 Status::LocalLength
             } else {
                 Status::RemoteAccess
             });
         }
-        if direction == Direction::Read && self.most_reads(shared) == 0 {
+        if direction == Direction::Read && self.most_reads(context) == 0 {
             return IssueResult::Failed(Status::RemoteResponder);
         }
         if total == 0 {
@@ -61,14 +61,14 @@ impl TxRings {
         // could overtake fragments of the same request.
         let begins = request.phase == RequestPhase::Waiting;
         if (begins || self.mapped.request == Some(number))
-            && let Some(mapped) = self.mapped(shared, remote.key)
+            && let Some(mapped) = self.mapped(context, remote.key)
             && mapped.local_address(remote.address, total, direction == Direction::Write).is_some()
         {
             if !self.pending.is_empty() {
                 return IssueResult::Partial { published: false };
             }
             self.mapped.request = Some(number);
-            return match self.copy_directly(shared, request, remote, direction, CopyMethod::Mapping(&mapped), budget) {
+            return match self.copy_directly(context, request, remote, direction, CopyMethod::Mapping(&mapped), budget) {
                 Ok(true) => IssueResult::Complete { published: false },
                 Ok(false) => IssueResult::Partial { published: false },
                 Err(status) => IssueResult::Failed(status.unwrap_or(Status::RemoteAccess)),
@@ -76,7 +76,7 @@ impl TxRings {
         }
         let by_kernel = self.link.peer_side().is_some_and(|t| kernel_copy::reaches(&t.peer, remote.key));
         if by_kernel && request.issued == request.answered && self.pending.is_empty() {
-            match self.copy_directly(shared, request, remote, direction, CopyMethod::Kernel, budget) {
+            match self.copy_directly(context, request, remote, direction, CopyMethod::Kernel, budget) {
                 Ok(true) => return IssueResult::Complete { published: false },
                 Ok(false) => return IssueResult::Partial { published: false },
                 // No byte was copied. Only the target can check an access with this key (`is_indirect`), so the
@@ -86,13 +86,13 @@ impl TxRings {
                 Err(None) => {} // The kernel has denied the copy, so the operation is sent as fragments.
             }
         }
-        self.fragment(shared, request, number, remote, direction)
+        self.fragment(context, request, number, remote, direction)
     }
 
     /// Returns the mapping of the peer's memory with this key. `None`: there is none, and the transfer must use another
     /// method. If the memory is exported, a mapping is then requested for later transfers.
     #[inline]
-    pub(super) fn mapped(&mut self, shared: &Shared, key: u32) -> Option<Arc<PeerMapping>> {
+    pub(super) fn mapped(&mut self, context: &QpContext, key: u32) -> Option<Arc<PeerMapping>> {
         if self.mapped.key == key
             && let Some(mapped) = self.mapped.mapped.upgrade()
         {
@@ -109,7 +109,7 @@ impl TxRings {
                 Some(mapped)
             }
             ImportLookup::MustRequest => {
-                shared.jobs.push(Job::RequestMapping(self.link.id, key));
+                context.jobs.push(Job::RequestMapping(self.link.id, key));
                 None
             }
             ImportLookup::Unavailable => None,
@@ -128,7 +128,7 @@ impl TxRings {
     /// request is complete. `Err(None)`: the kernel has denied the copy, and the caller should use another method.
     fn copy_directly(
         &mut self,
-        shared: &Shared,
+        context: &QpContext,
         request: &mut WorkRequest,
         remote: Remote,
         direction: Direction,
@@ -153,11 +153,11 @@ impl TxRings {
                 right,
             };
             single_copy::copy(
-                &shared.regions,
+                &context.regions,
                 peer,
                 self.link.announcement(),
                 direction,
-                (piece, shared.pd),
+                (piece, context.pd),
                 &target,
                 method,
             )
@@ -173,14 +173,14 @@ impl TxRings {
     }
 
     /// Maximum number of outstanding RDMA reads: the smaller of the local and the peer's limit.
-    pub(super) fn most_reads(&self, shared: &Shared) -> u32 {
-        shared.max_reads_out.min(self.link.peer_side().map_or(0, |peer_side| peer_side.reads))
+    pub(super) fn most_reads(&self, context: &QpContext) -> u32 {
+        context.max_reads_out.min(self.link.peer_side().map_or(0, |peer_side| peer_side.reads))
     }
 
     /// Sends the operation as fragments in the local RMA buffer, which the target copies.
     fn fragment(
         &mut self,
-        shared: &Shared,
+        context: &QpContext,
         request: &mut WorkRequest,
         number: u64,
         remote: Remote,
@@ -189,7 +189,7 @@ impl TxRings {
         let total = request.segments.total();
         let read = direction == Direction::Read;
         let begins = read && request.phase == RequestPhase::Waiting;
-        if begins && self.reads >= self.most_reads(shared) {
+        if begins && self.reads >= self.most_reads(context) {
             return IssueResult::Partial { published: false };
         }
         let mut published = false;
@@ -212,13 +212,13 @@ impl TxRings {
                 length: length as u32,
                 kind: if read { AwaitedKind::Read } else { AwaitedKind::Write },
             });
-            if let Err(status) = self.fill(shared, request, remote, line, length, read) {
+            if let Err(status) = self.fill(context, request, remote, line, length, read) {
                 self.pending.pop_back();
                 return IssueResult::Failed(status);
             }
             fail_point!(FragmentFilled);
             let kind = if read { MessageKind::RmaRead } else { MessageKind::RmaWrite };
-            let payload = SlotFields { aux: line, ..self.payload(shared) };
+            let payload = SlotFields { aux: line, ..self.payload(context) };
             self.requests.push(Header::plain(kind, 0), &payload);
             request.issued += length as u64;
             request.phase = RequestPhase::Running;
@@ -233,7 +233,7 @@ impl TxRings {
     /// Writes the header of a fragment to its first line, and the payload of a write to the following lines.
     fn fill(
         &self,
-        shared: &Shared,
+        context: &QpContext,
         request: &WorkRequest,
         remote: Remote,
         line: u32,
@@ -244,7 +244,7 @@ impl TxRings {
         if !read {
             let to = self.link.rma.bytes(at + LINE, length).ok_or(Status::LocalEp)?;
             // SAFETY: the lines in the local RMA buffer are reserved for this fragment.
-            unsafe { gather(&*shared.regions, shared.pd, &request.segments, request.issued, to, length) }?;
+            unsafe { gather(&*context.regions, context.pd, &request.segments, request.issued, to, length) }?;
         }
         let fragment = Fragment {
             key: remote.key,

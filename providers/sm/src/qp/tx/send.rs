@@ -5,8 +5,8 @@ use dapl_software::memory::scatter_gather::{gather, gather_recent};
 
 use super::{IssueResult, RequestPhase, TxRings, WorkRequest};
 use crate::proto::message::{Header, INLINE, LINE, MessageKind};
+use crate::qp::context::QpContext;
 use crate::qp::ring::SlotFields;
-use crate::qp::shared::Shared;
 
 /// Maximum length in bytes of a piece: the part of a send that one slot announces in the message buffer.
 pub(super) const MAX_PIECE_BYTES: usize = 16 << 10;
@@ -39,14 +39,14 @@ impl Message {
 }
 
 impl TxRings {
-    pub(super) fn send(&mut self, shared: &Shared, request: &mut WorkRequest, message: Message) -> IssueResult {
+    pub(super) fn send(&mut self, context: &QpContext, request: &mut WorkRequest, message: Message) -> IssueResult {
         let total = request.segments.total();
-        if total > shared.max_message {
+        if total > context.max_message {
             return IssueResult::Failed(Status::LocalLength);
         }
         // The slot of a rendezvous offer has no space for immediate data or a key.
         if message.kind == MessageKind::Send
-            && let Some(step) = self.offer(shared, request, message.solicited)
+            && let Some(step) = self.offer(context, request, message.solicited)
         {
             return step;
         }
@@ -58,9 +58,9 @@ impl TxRings {
             let left = total - request.issued;
             let first = request.issued == 0;
             let outcome = if total <= INLINE as u64 {
-                self.send_inline(shared, request, message)
+                self.send_inline(context, request, message)
             } else {
-                self.send_piece(shared, request, message, left.min(MAX_PIECE_BYTES as u64) as usize, first)
+                self.send_piece(context, request, message, left.min(MAX_PIECE_BYTES as u64) as usize, first)
             };
             match outcome {
                 Ok(true) => published = true,
@@ -75,15 +75,20 @@ impl TxRings {
         }
     }
 
-    fn send_inline(&mut self, shared: &Shared, request: &mut WorkRequest, message: Message) -> Result<bool, Status> {
+    fn send_inline(
+        &mut self,
+        context: &QpContext,
+        request: &mut WorkRequest,
+        message: Message,
+    ) -> Result<bool, Status> {
         let total = request.segments.total() as usize;
         let mut words = [0u64; INLINE / 8];
         fail_point!(SlotReserved);
         // SAFETY: `total` is at most INLINE, which is the size of `words`.
-        unsafe { gather(&*shared.regions, shared.pd, &request.segments, 0, words.as_mut_ptr().cast(), total) }?;
+        unsafe { gather(&*context.regions, context.pd, &request.segments, 0, words.as_mut_ptr().cast(), total) }?;
         let Message { kind, value, solicited } = message;
         let header = Header { kind, ..Header::inline_send(total as u32, solicited) };
-        let payload = SlotFields { aux: value, ..self.payload(shared) };
+        let payload = SlotFields { aux: value, ..self.payload(context) };
         self.requests.push_inline(header, &payload, &words);
         request.issued = total as u64;
         Ok(true)
@@ -92,24 +97,24 @@ impl TxRings {
     /// Writes a send of one short segment to the next slot. Returns false if the ring is full, or if the segment's
     /// memory must be checked first.
     #[inline(always)]
-    pub(super) fn send_short(&mut self, shared: &Shared, segment: &Segment, solicited: bool) -> bool {
+    pub(super) fn send_short(&mut self, context: &QpContext, segment: &Segment, solicited: bool) -> bool {
         if self.requests.is_full() {
             return false;
         }
         fail_point!(SlotReserved);
         // SAFETY: the caller has checked that the post is announced, so a deregistration waits for it, and that the
         // segment has at most INLINE bytes, for which the slot has space. No other process reads an unpublished slot.
-        let is_gathered = unsafe { gather_recent(&*shared.regions, shared.pd, segment, self.requests.payload()) };
+        let is_gathered = unsafe { gather_recent(&*context.regions, context.pd, segment, self.requests.payload()) };
         if is_gathered {
             let header = Header::inline_send(segment.length as u32, solicited);
-            self.requests.publish(header, &self.payload(shared));
+            self.requests.publish(header, &self.payload(context));
         }
         is_gathered
     }
 
     fn send_piece(
         &mut self,
-        shared: &Shared,
+        context: &QpContext,
         request: &mut WorkRequest,
         message: Message,
         length: usize,
@@ -120,13 +125,13 @@ impl TxRings {
         let to = self.link.area.bytes(at, length).ok_or(Status::LocalEp)?;
         fail_point!(LinesReserved);
         // SAFETY: the `length` bytes are lines of the local area that were reserved for this piece above.
-        let gathered = unsafe { gather(&*shared.regions, shared.pd, &request.segments, request.issued, to, length) };
+        let gathered = unsafe { gather(&*context.regions, context.pd, &request.segments, request.issued, to, length) };
         fail_point!(LinesFilled);
         self.marks.push_back((self.requests.next(), mark));
         gathered?; // On failure the lines stay reserved; the connection ends with this request.
         let total = request.segments.total();
         request.issued += length as u64;
-        let mut payload = self.payload(shared);
+        let mut payload = self.payload(context);
         payload.aux = line;
         let words = self.numbering.next(first, total).encode();
         payload.total = Some(words[0]);

@@ -1,9 +1,9 @@
 //! One of two processes is killed or stopped at each point of a connection. The other process gets one event and its
 //! flushes, continues to serve other processes, and no file remains.
 
-use super::other::{Other, QUAL, Traffic, was_killed};
-use super::points::Point::{self, *};
-use super::stops::PROBES;
+use super::fail_points::Point::{self, *};
+use super::other_process::{Other, QUAL, Traffic, was_killed};
+use super::stopped_processes::PROBES;
 use super::*;
 
 /// Number of times that the process passes the point before it is killed.

@@ -4,10 +4,10 @@
 
 use std::os::fd::AsFd;
 
+use super::fail_points::Point::{self, *};
 use super::invalid_data::{TestClient, params};
-use super::kills::is_empty;
-use super::other::{Other, QUAL, Traffic};
-use super::points::Point::{self, *};
+use super::killed_processes::is_empty;
+use super::other_process::{Other, QUAL, Traffic};
 use super::*;
 use crate::device::Device;
 use crate::engine::Engine;

@@ -2,8 +2,8 @@
 //! order. A process survives if its peer dies during a copy from or to its memory.
 
 use super::invalid_data::exchange_messages;
-use super::kills::is_empty;
-use super::other::{Other, QUAL, on, take_event, was_killed, while_young};
+use super::killed_processes::is_empty;
+use super::other_process::{Other, QUAL, on, take_event, was_killed, while_young};
 use super::*;
 
 /// Length of a copy in bytes: much more than the kernel copies in one call.

@@ -4,7 +4,7 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use super::points::PLAN;
+use super::fail_points::PLAN;
 use super::*;
 
 /// Environment variable with the role and the base directory of the second process: `<role> <base directory>`.
@@ -50,7 +50,7 @@ impl Other {
     }
 
     fn run(mut command: Command, role: &str, base: &TestBase, plan: &str, settings: &[(&str, &str)]) -> Self {
-        command.args(["--exact", "tests::other::the_other_process", "--ignored", "--nocapture"]);
+        command.args(["--exact", "tests::other_process::the_other_process", "--ignored", "--nocapture"]);
         // Disables the measurement, because the copy method that it chooses might not pass the fail points.
         command.env("DAPL_TEST_UNTIMED", "1");
         command.env(ROLE, format!("{role} {}", base.0)).envs(settings.iter().copied());
@@ -303,8 +303,8 @@ fn the_other_process() {
         "writes_invalid_data" => hostile_processes::writes_invalid_data(&base),
         "changes-user" => hostile_processes::changes_user(&base),
         "visits" => visits(&base),
-        "offers" => copies::offers(&base),
-        "copies" => copies::copies(&base),
+        "offers" => copies_of_killed_peers::offers(&base),
+        "copies" => copies_of_killed_peers::copies(&base),
         "haunts" => (0..60).for_each(|_| visits(&base)),
         _ => panic!("{role}"),
     }

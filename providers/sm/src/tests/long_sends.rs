@@ -4,8 +4,8 @@
 
 use std::sync::atomic::Ordering::{self, Relaxed};
 
-use super::ends::{pattern, without_cma};
-use super::points::{Point, yield_at};
+use super::connection_ends::{pattern, without_cma};
+use super::fail_points::{Point, yield_at};
 use super::*;
 use crate::delegation::{CopyDelegation, CopyJob};
 use crate::qp::link::{ConnectionMemory, Peer, WAKE_ON_PROGRESS, WAKE_ON_REQUESTS};

@@ -14,7 +14,7 @@ use dapl_software::memory::refused::{FailedCheck, RefusedAccess};
 use dapl_software::memory::rights::KeyEntry;
 use dapl_software::memory::window::QpDomain;
 
-use crate::cq::{CqCore, Outbox};
+use crate::cq::{CompletionWriter, CqCore};
 use crate::engine::jobs::{Job, Jobs};
 use crate::memory::regions::{AccessTarget, Regions};
 use crate::memory::window::Windows;
@@ -50,7 +50,7 @@ pub(crate) type Pool = dapl_software::srq::Pool<dyn SrqWaiter, Job>;
 
 /// State that the send and the receive direction of a queue pair share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct QpContext {
     pub(crate) regions: Arc<Regions>,
     pub(crate) windows: Arc<Windows>,
     pub(crate) jobs: Arc<Jobs>,
@@ -79,7 +79,7 @@ pub(crate) struct Shared {
     pub(crate) watch: Pooled<RingWatch>,
 }
 
-impl Shared {
+impl QpContext {
     /// Queues a denied access for the engine, which logs it. `cookie`: cookie of the local request, or `None` for an
     /// access of the peer. `entry`: entry of the key in the table of registrations.
     #[cold]
@@ -90,13 +90,13 @@ impl Shared {
         self.jobs.push(Job::Refused(RefusedAccess { ep: self.ep.handle, cookie, key, range, right, check }));
     }
 
-    pub(crate) fn complete_recv(&self, out: &mut Outbox<'_>, completion: Completion) {
+    pub(crate) fn complete_recv(&self, out: &mut CompletionWriter<'_>, completion: Completion) {
         if let Some(cq) = &self.recv_cq {
             out.put(cq, completion);
         }
     }
 
-    pub(crate) fn complete_request(&self, out: &mut Outbox<'_>, completion: Completion) {
+    pub(crate) fn complete_request(&self, out: &mut CompletionWriter<'_>, completion: Completion) {
         if let Some(cq) = &self.request_cq {
             out.put(cq, completion);
         }
