@@ -14,11 +14,11 @@ use crate::cm::Cm;
 use crate::device::Device;
 use crate::engine::Engine;
 use crate::engine::jobs::Job;
-use crate::engine::progress::Progress;
+use crate::engine::progress::EngineProgress;
 
 pub(crate) struct Adapter {
     pub(crate) device: Arc<Device>,
-    pub(crate) progress: Arc<Progress>,
+    pub(crate) progress: Arc<EngineProgress>,
     pub(crate) cm: Arc<Cm>,
     engine: Mutex<Option<JoinHandle<()>>>,
 }
@@ -27,7 +27,7 @@ impl Adapter {
     /// Opens the adapter. Errors are logged here.
     pub(crate) fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Usnic>>) -> Result<Adapter> {
         let device = Arc::new(Device::open(spec)?);
-        let progress = Arc::new(Progress::new(device.clone()));
+        let progress = Arc::new(EngineProgress::new(device.clone()));
         let cm = Cm::new(device.clone(), sink)?;
         Ok(Adapter { device, progress, cm, engine: Mutex::default() })
     }

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use crate::proto::counters::Counters;
 
 /// Counters of connections, in the order of [`COUNTERS`].
-pub(crate) type Counts = [u64; COUNTERS.len()];
+pub(crate) type CounterValues = [u64; COUNTERS.len()];
 
 /// Maximum time that an exiting process waits for a lock. The thread that holds it may be stopped.
 pub(crate) const EXIT_LOCK_TIMEOUT: Duration = Duration::from_millis(20);
@@ -54,12 +54,12 @@ const COUNTERS: [CounterRow; 28] = [
 ];
 
 /// Returns the counters of one connection, in the order of [`COUNTERS`].
-fn counts(of: &Counters) -> Counts {
+fn counts(of: &Counters) -> CounterValues {
     COUNTERS.map(|(_, count)| count(of))
 }
 
 /// Adds names and units to counters.
-pub(crate) fn named(counts: Counts) -> impl Iterator<Item = Count> {
+pub(crate) fn with_names(counts: CounterValues) -> impl Iterator<Item = Count> {
     COUNTERS.into_iter().zip(counts).map(|((name, _), value)| Count { name, unit: unit(name), value, is_level: false })
 }
 
@@ -77,7 +77,9 @@ pub(crate) fn connection_counts(of: &Counters) -> Vec<Count> {
         ("round trip", "ns", of.rtt),
         ("path mtu", "bytes", of.mtu as u64),
     ];
-    named(counts(of)).chain(levels.map(|(name, unit, value)| Count { name, unit, value, is_level: true })).collect()
+    with_names(counts(of))
+        .chain(levels.map(|(name, unit, value)| Count { name, unit, value, is_level: true }))
+        .collect()
 }
 
 /// Logs the counters of a connection that has ended, if connection messages are enabled (`DAPL_DBG_TYPE`).
@@ -94,7 +96,7 @@ pub(crate) fn log(ep: ObjectId, of: &Counters) {
 /// The queue pairs (`Q`) of an IA, and the sum of the counters of their ended connections.
 pub(crate) struct IaCounters<Q> {
     pairs: Mutex<Vec<Weak<Q>>>,
-    past: Mutex<Counts>,
+    past: Mutex<CounterValues>,
 }
 
 impl<Q> Default for IaCounters<Q> {
@@ -120,14 +122,14 @@ impl<Q> IaCounters<Q> {
 
     /// Sums the counters of all ended and present connections. `of`: returns the counters of a queue pair's present
     /// connection.
-    pub(crate) fn sum(&self, of: impl Fn(&Q) -> Option<Counters>) -> Counts {
+    pub(crate) fn sum(&self, of: impl Fn(&Q) -> Option<Counters>) -> CounterValues {
         let mut sum = *self.past.lock();
-        let counted = self.live();
+        let counted = self.open_connections();
         counted.iter().filter_map(|pair| of(pair)).for_each(|counters| add(&mut sum, &counts(&counters)));
         sum
     }
 
-    pub(crate) fn live(&self) -> Vec<Arc<Q>> {
+    pub(crate) fn open_connections(&self) -> Vec<Arc<Q>> {
         self.pairs.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
@@ -139,7 +141,7 @@ impl<Q> IaCounters<Q> {
     }
 }
 
-fn add(sum: &mut Counts, more: &Counts) {
+fn add(sum: &mut CounterValues, more: &CounterValues) {
     sum.iter_mut().zip(more).for_each(|(sum, more)| *sum = sum.wrapping_add(*more));
 }
 
@@ -158,7 +160,7 @@ mod tests {
         let pairs = [3, 4, 0].map(Arc::new);
         pairs.iter().for_each(|pair| counters.add(Arc::downgrade(pair)));
         counters.add_past(&Counters { sent: 10, ..Counters::default() });
-        let named = |sum: Counts| -> Vec<_> {
+        let named = |sum: CounterValues| -> Vec<_> {
             COUNTERS.map(|(name, _)| name).into_iter().zip(sum).filter(|(_, count)| *count > 0).collect()
         };
         assert_eq!(named(counters.sum(sent)), [("sent", 17), ("timeouts", 2)]);

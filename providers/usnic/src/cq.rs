@@ -17,7 +17,7 @@ use dapl_software::cq::CompletionList;
 use dapl_software::engine::queue::Notify;
 
 use crate::engine::jobs::{Job, Jobs};
-use crate::engine::progress::Progress;
+use crate::engine::progress::EngineProgress;
 
 /// The handle of dapl to a completion queue.
 pub struct Cq(pub(crate) Arc<CqCore>);
@@ -26,7 +26,7 @@ pub struct Cq(pub(crate) Arc<CqCore>);
 pub(crate) struct CqCore {
     ready: CompletionList,
     sink: Weak<dyn CqSink>,
-    progress: Arc<Progress>,
+    progress: Arc<EngineProgress>,
     /// Maximum time in nanoseconds for which a waiting thread polls before it sleeps.
     spin: u32,
     jobs: Arc<Jobs>,
@@ -39,7 +39,7 @@ impl std::fmt::Debug for CqCore {
 }
 
 impl Cq {
-    pub(crate) fn new(sink: Weak<dyn CqSink>, progress: Arc<Progress>, jobs: Arc<Jobs>, spin: u32) -> Self {
+    pub(crate) fn new(sink: Weak<dyn CqSink>, progress: Arc<EngineProgress>, jobs: Arc<Jobs>, spin: u32) -> Self {
         Cq(Arc::new(CqCore { ready: CompletionList::default(), sink, progress, spin, jobs }))
     }
 }
@@ -101,7 +101,7 @@ mod tests {
 
     use super::*;
     use crate::device::{Device, now};
-    use crate::net::receive::Packets;
+    use crate::net::receive::PacketRun;
     use crate::proto::Nanos;
     use crate::proto::schedule::{PendingWork, ServiceReason};
     use crate::qp::handler::{ConnectionHandler, ConnectionParams, DeliveryError};
@@ -123,7 +123,7 @@ mod tests {
             None
         }
 
-        fn receive(&self, _: Nanos, _: u32, _: SocketAddr, _: Packets<'_>) -> PendingWork {
+        fn receive(&self, _: Nanos, _: u32, _: SocketAddr, _: PacketRun<'_>) -> PendingWork {
             READY
         }
 
@@ -171,7 +171,7 @@ mod tests {
         device.schedule(number, &next_service, &READY);
         let sink = Arc::new(CountingSink(AtomicU32::new(0)));
         let weak: Weak<dyn CqSink> = Arc::downgrade(&(sink.clone() as Arc<dyn CqSink>));
-        let progress = Arc::new(Progress::new(device.clone()));
+        let progress = Arc::new(EngineProgress::new(device.clone()));
         (Cq::new(weak, progress, device.jobs.clone(), 7), device, pair, sink)
     }
 

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use crate::engine::jobs::{Job, Jobs};
 use crate::engine::polling::Polling;
 use crate::net::address::{self, Interface};
-use crate::net::receive::Packets;
+use crate::net::receive::PacketRun;
 use crate::net::socket::{Socket, SocketConfig};
 use crate::proto::schedule::PendingWork;
 use crate::proto::{Nanos, SECONDS};
@@ -159,7 +159,7 @@ impl Device {
 
     /// Queues packets for the connection manager, and wakes the engine.
     #[cold]
-    pub(crate) fn queue_for_cm(&self, from: SocketAddr, packets: Packets<'_>) {
+    pub(crate) fn queue_for_cm(&self, from: SocketAddr, packets: PacketRun<'_>) {
         let mut cm_packets = self.cm_packets.lock();
         let was_empty = cm_packets.is_empty();
         let capacity = MAX_CM_PACKETS - cm_packets.len();
@@ -202,7 +202,7 @@ impl Device {
 
     /// Number of standby sleeps of the engine that have delayed received packets, because the consumer had stopped
     /// polling.
-    pub(crate) fn late(&self) -> u64 {
+    pub(crate) fn late_after_polling(&self) -> u64 {
         self.late.load(Ordering::Relaxed)
     }
 

@@ -5,7 +5,7 @@
 //!   manager (`cm`) and its engine thread.
 //! - `engine/progress`: a pass receives, sends, and handles timers. A polling consumer or the engine thread runs
 //!   passes, as `engine/polling` decides.
-//! - `qp`: queue pairs. Each sends through its `transport`; `host` gives the protocol access to registered memory
+//! - `qp`: queue pairs. Each sends through its `transport`; `context` gives the protocol access to registered memory
 //!   (`memory/regions`); `closing` replies to late packets after the end.
 //! - `cq`, `srq`: completion queues and shared receive queues. `limits`, `counters`: attributes and statistics.
 //!   `qp/exit_handler`: resets connections at exit.
@@ -54,7 +54,7 @@ use adapter::Adapter;
 use counters::IaCounters;
 use memory::regions::Regions;
 use qp::QpCore;
-use qp::host::{MwCore, Windows};
+use qp::context::{MwCore, Windows};
 
 // Unit tests are not linked with libdat, so they do not export the provider's entry points.
 #[cfg(not(test))]
@@ -160,7 +160,7 @@ impl Provider for Usnic {
 
     fn close(&self) {
         self.adapter.shut_down();
-        self.counters.live().iter().for_each(|qp| qp.abort());
+        self.counters.open_connections().iter().for_each(|qp| qp.abort());
     }
 }
 

@@ -4,12 +4,12 @@
 use dapl::provider::{Count, Extensions, Limits, QpSpec, TRANSPORT_MTU};
 
 use crate::Usnic;
-use crate::counters::{self, Counts};
+use crate::counters::{self, CounterValues};
 use crate::device::{CONNECTIONS, Device};
 use crate::memory::regions::SLOTS;
 use crate::proto::congestion::Algorithm;
-use crate::proto::conn::Config;
-use crate::proto::wire::{Carried, Head, Message};
+use crate::proto::conn::ConnConfig;
+use crate::proto::wire::{DataFields, Message, PacketHeader};
 use crate::settings;
 
 pub(crate) fn limits() -> Limits {
@@ -18,10 +18,10 @@ pub(crate) fn limits() -> Limits {
 }
 
 /// Builds the configuration for the connections of a new queue pair.
-pub(crate) fn config(device: &Device, spec: &QpSpec<Usnic>) -> Config {
+pub(crate) fn config(device: &Device, spec: &QpSpec<Usnic>) -> ConnConfig {
     let settings = &device.settings;
     let window_kib = device.socket.receive_buffer() >> 10;
-    Config {
+    ConnConfig {
         max_requests: spec.max_requests,
         max_recvs: spec.max_recvs,
         shared: spec.shared.is_some(),
@@ -33,7 +33,7 @@ pub(crate) fn config(device: &Device, spec: &QpSpec<Usnic>) -> Config {
             settings::CongestionChoice::Bbr => Algorithm::Bbr,
             settings::CongestionChoice::Cubic => Algorithm::Cubic,
         },
-        ..Config::default()
+        ..ConnConfig::default()
     }
 }
 
@@ -55,17 +55,17 @@ pub(crate) fn facts(device: &Device) -> Vec<(String, String)> {
 
 /// Returns the number of message bytes in a fragment with `datagram` bytes of datagram payload.
 fn payload(datagram: usize) -> usize {
-    datagram.saturating_sub(size_of::<Head>() + size_of::<Carried>() + size_of::<Message>())
+    datagram.saturating_sub(size_of::<PacketHeader>() + size_of::<DataFields>() + size_of::<Message>())
 }
 
 /// Returns the counters of an IA: those of its socket and engine, and the sums over its connections.
-pub(crate) fn counts(device: &Device, unreadable: u64, sums: Counts) -> Vec<Count> {
+pub(crate) fn counts(device: &Device, unreadable: u64, sums: CounterValues) -> Vec<Count> {
     let count = |name, value| Count { name, unit: "", value, is_level: false };
     let lost = [
         count("dropped by the socket", device.drops()),
         count("unmatched packets", device.unmatched()),
-        count("late after polling", device.late()),
+        count("late after polling", device.late_after_polling()),
         count("unreadable requests", unreadable),
     ];
-    lost.into_iter().chain(counters::named(sums)).collect()
+    lost.into_iter().chain(counters::with_names(sums)).collect()
 }

@@ -15,9 +15,9 @@ use crate::device::{self, Device};
 use crate::net::errors::DeliveryError;
 use crate::net::send::SendBatch;
 use crate::proto::Nanos;
-use crate::proto::setup::accept::{Acceptor, Due, PacketResult, RequestId};
-use crate::proto::setup::packets::Reason;
-use crate::proto::setup::{Agreed, Setup};
+use crate::proto::setup::accept::{Acceptor, ExpiredAttempt, PacketResult, RequestId};
+use crate::proto::setup::packets::RejectReason;
+use crate::proto::setup::{HandshakeResult, Setup};
 use crate::proto::wire;
 use crate::qp::handler::ConnectionHandler;
 
@@ -26,7 +26,7 @@ struct PendingAccept {
     id: RequestId,
     conn: ConnId,
     handler: Arc<dyn ConnectionHandler>,
-    agreed: Agreed,
+    agreed: HandshakeResult,
 }
 
 /// Requests of peers, and accepted requests by connection number.
@@ -76,10 +76,10 @@ impl PassiveSide {
         packet: &[u8],
         listener: Option<ObjectId>,
     ) -> Option<CmAction> {
-        match self.acceptor.receive(now, packet, from, listener.is_some(), &mut OsRandom, self.batch.own()) {
+        match self.acceptor.receive(now, packet, from, listener.is_some(), &mut OsRandom, self.batch.header_buffer()) {
             PacketResult::Nothing => None,
             PacketResult::Unreadable => {
-                self.unreadable.note(device, now, from, packet);
+                self.unreadable.log(device, now, from, packet);
                 None
             }
             PacketResult::Reply => {
@@ -121,7 +121,7 @@ impl PassiveSide {
         }
         let (head, _) = wire::head(&packet)?;
         let seal = &self.accepted.get(&number)?.agreed.seal;
-        if seal.as_ref().is_some_and(|seal| !seal.vouches(&packet)) {
+        if seal.as_ref().is_some_and(|seal| !seal.authenticates(&packet)) {
             return None;
         }
         // The packet may be a Fin or Reset that has overtaken the confirmation. It also proves that the connection is
@@ -136,10 +136,10 @@ impl PassiveSide {
     /// Sends the packets that are due. Returns the action for the first accept that has failed, if any; the caller then
     /// repeats the call.
     pub(super) fn poll(&mut self, device: &Device, now: Nanos) -> Option<CmAction> {
-        while let Some(due) = self.acceptor.poll(now, self.batch.own()) {
+        while let Some(due) = self.acceptor.poll(now, self.batch.header_buffer()) {
             match due {
-                Due::Send(to) => send(&mut self.batch, &device.socket, to),
-                Due::Failed(id) => {
+                ExpiredAttempt::Send(to) => send(&mut self.batch, &device.socket, to),
+                ExpiredAttempt::Failed(id) => {
                     let action = self.failed(id);
                     if action.is_some() {
                         return action;
@@ -168,7 +168,7 @@ impl PassiveSide {
         true
     }
 
-    pub(super) fn reject(&mut self, id: RequestId, reason: Reason, private_data: &[u8]) {
+    pub(super) fn reject(&mut self, id: RequestId, reason: RejectReason, private_data: &[u8]) {
         self.acceptor.reject(device::now(), id, reason, private_data, &mut OsRandom);
     }
 
@@ -176,7 +176,7 @@ impl PassiveSide {
     pub(super) fn withdraw(&mut self, device: &Device, number: u32) -> bool {
         let Some(PendingAccept { id, .. }) = self.accepted.remove(&number) else { return false };
         self.number_of.remove(&id);
-        self.reject(id, Reason::Refused, &[]);
+        self.reject(id, RejectReason::Refused, &[]);
         self.poll(device, device::now());
         true
     }

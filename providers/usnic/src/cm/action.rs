@@ -14,7 +14,7 @@ use crate::net::send::SendBatch;
 use crate::net::sockaddr::SockAddr;
 use crate::net::socket::Socket;
 use crate::proto::setup::accept::RequestId;
-use crate::proto::setup::{Agreed, Offer};
+use crate::proto::setup::{HandshakeResult, Offer};
 use crate::qp::handler::ConnectionHandler;
 
 /// Limits of a queue pair, which the handshake sends to the peer.
@@ -42,7 +42,7 @@ pub(super) struct EstablishedConnection {
     pub(super) number: u32,
     pub(super) conn: ConnId,
     pub(super) handler: Arc<dyn ConnectionHandler>,
-    pub(super) agreed: Agreed,
+    pub(super) agreed: HandshakeResult,
     /// Private data of the accept; empty on the passive side.
     pub(super) private_data: Vec<u8>,
 }

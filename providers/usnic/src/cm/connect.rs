@@ -108,7 +108,7 @@ impl ActiveSide {
     /// Sends the packet that is due for an attempt, if there is one, and updates the attempt's deadline.
     fn transmit(&mut self, device: &Device, now: Nanos, number: u32) {
         let Some(attempt) = self.attempts.get_mut(&number) else { return };
-        if let Some(to) = attempt.connector.transmit(now, &mut OsRandom, self.batch.own()) {
+        if let Some(to) = attempt.connector.transmit(now, &mut OsRandom, self.batch.header_buffer()) {
             send(&mut self.batch, &device.socket, to);
         }
         let due = attempt.connector.deadline();
@@ -207,7 +207,7 @@ impl ActiveSide {
             return true;
         }
         let Some(mut attempt) = self.remove(number) else { return false };
-        let to = attempt.connector.withdraw(&mut OsRandom, self.batch.own());
+        let to = attempt.connector.withdraw(&mut OsRandom, self.batch.header_buffer());
         send(&mut self.batch, &device.socket, to);
         true
     }

@@ -153,7 +153,7 @@ impl Cm {
             listeners.well_known.clone()
         };
         for forwarded in requests {
-            if let Some(action) = self.dispatch(forwarded) {
+            if let Some(action) = self.forward_or_handle(forwarded) {
                 self.execute(action);
             }
         }
@@ -164,9 +164,9 @@ impl Cm {
     }
 
     /// Forwards a request to the process that listens on its qualifier; handles it here if this process does, or none.
-    fn dispatch(&self, forwarded: ForwardedRequest) -> Option<CmAction> {
+    fn forward_or_handle(&self, forwarded: ForwardedRequest) -> Option<CmAction> {
         let mut state = self.state.lock();
-        if !self.setup.has_key() && state.listeners.echo(&forwarded) {
+        if !self.setup.has_key() && state.listeners.reply_to_probe(&forwarded) {
             return None;
         }
         let qual = packets::request_head(&forwarded.request)?.qual();
@@ -201,9 +201,9 @@ impl Listeners {
 
     /// Replies to a path probe. Not called if the adapter has a key, because a host with a key never replies to
     /// unauthenticated packets.
-    fn echo(&mut self, forwarded: &ForwardedRequest) -> bool {
+    fn reply_to_probe(&mut self, forwarded: &ForwardedRequest) -> bool {
         let Some(socket) = &self.well_known else { return false };
-        let is_answered = echo::reply(&forwarded.request, self.batch.own());
+        let is_answered = echo::reply(&forwarded.request, self.batch.header_buffer());
         if is_answered {
             send(&mut self.batch, socket, forwarded.from);
         }

@@ -37,12 +37,12 @@ use crate::device::{self, Device};
 use crate::engine::jobs::Job;
 use crate::net::errors::DeliveryError;
 use crate::net::listener_dir::ListenerDir;
-use crate::net::receive::Packets;
+use crate::net::receive::PacketRun;
 use crate::net::send::SendBatch;
 use crate::proto::Nanos;
 use crate::proto::schedule::ServiceReason;
 use crate::proto::setup::connect::{Connector, refuse_unmatched};
-use crate::proto::setup::packets::{self, Reason};
+use crate::proto::setup::packets::{self, RejectReason};
 use crate::proto::setup::{Setup, SetupConfig};
 use crate::proto::wire::{self, Kind};
 use crate::qp::handler::{ConnectionHandler, ConnectionParams};
@@ -131,7 +131,7 @@ impl Cm {
         if let [server, alternatives @ ..] = &servers[..] {
             let local = offer(device, number, caps, *server);
             let connector = Connector::new(self.setup.clone(), *server, spec.qual, local, spec.private_data, now);
-            let connector = connector.or_at(alternatives.first().copied());
+            let connector = connector.with_alternative(alternatives.first().copied());
             state.active.start(device, now, connector, (number, conn, handler));
         } else {
             state.active.refuse((number, conn, handler));
@@ -190,7 +190,7 @@ impl Cm {
         let entry = device.table.lookup(number);
         if let Some(entry) = entry.as_ref().filter(|entry| entry.is_established()) {
             let length = packet.len();
-            let pending_work = entry.handler.receive(now, number, from, Packets::new(&mut packet, length));
+            let pending_work = entry.handler.receive(now, number, from, PacketRun::new(&mut packet, length));
             return device.schedule(number, &entry.next_service, &pending_work);
         }
         let mut state = self.state.lock();
@@ -205,7 +205,7 @@ impl Cm {
         } else {
             if head.kind() == Some(Kind::Accept) && entry.is_none() {
                 let mut batch = SendBatch::default();
-                if refuse_unmatched(&self.setup, &packet, &mut OsRandom, batch.own()) {
+                if refuse_unmatched(&self.setup, &packet, &mut OsRandom, batch.header_buffer()) {
                     send(&mut batch, &device.socket, from);
                 }
             }
@@ -246,7 +246,7 @@ impl Cm {
                         "{}: rejected the request of {peer}: no listener, or its accept queue is full",
                         self.device.name
                     );
-                    request.answer(Reason::NoListener);
+                    request.send_result(RejectReason::NoListener);
                 }
             }
             CmAction::Establish(established, early) => self.open(established, early),

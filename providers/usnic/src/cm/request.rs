@@ -11,7 +11,7 @@ use super::action::QpCaps;
 use crate::device;
 use crate::engine::jobs::Job;
 use crate::proto::setup::accept::RequestId;
-use crate::proto::setup::packets::Reason;
+use crate::proto::setup::packets::RejectReason;
 use crate::qp::handler::ConnectionHandler;
 
 /// A connection request. It is accepted, rejected or redirected once; dropping it rejects it.
@@ -25,11 +25,11 @@ impl ConnectionRequest {
         ConnectionRequest { cm, id: Some(id) }
     }
 
-    pub(crate) fn answer(&mut self, reason: Reason) {
-        self.answer_with(reason, &[]);
+    pub(crate) fn send_result(&mut self, reason: RejectReason) {
+        self.send_result_with(reason, &[]);
     }
 
-    pub(crate) fn answer_with(&mut self, reason: Reason, private_data: &[u8]) {
+    pub(crate) fn send_result_with(&mut self, reason: RejectReason, private_data: &[u8]) {
         if let Some(id) = self.id.take() {
             self.cm.state.lock().passive.reject(id, reason, private_data);
             // The engine sends the reply.
@@ -43,7 +43,7 @@ impl ConnectionRequest {
         if !self.cm.has_listener(qual) {
             return Err(self);
         }
-        self.answer(Reason::HandedOff(qual));
+        self.send_result(RejectReason::HandedOff(qual));
         Ok(())
     }
 
@@ -78,7 +78,7 @@ impl ConnectionRequest {
 
 impl Drop for ConnectionRequest {
     fn drop(&mut self) {
-        self.answer(Reason::Refused);
+        self.send_result(RejectReason::Refused);
     }
 }
 

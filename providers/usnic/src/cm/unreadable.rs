@@ -20,10 +20,10 @@ pub(super) struct UnreadableRequests {
 
 impl UnreadableRequests {
     /// Logs an unreadable request, unless a line was logged within [`LOG_INTERVAL`].
-    pub(super) fn note(&mut self, device: &Device, now: Nanos, from: SocketAddr, packet: &[u8]) {
+    pub(super) fn log(&mut self, device: &Device, now: Nanos, from: SocketAddr, packet: &[u8]) {
         if let Some(suppressed) = self.is_due(now) {
             let is_sealed = wire::head(packet).is_some_and(|(head, _)| head.has(FLAG_SEALED));
-            let cause = cause(device.settings.key_file.as_deref(), is_sealed);
+            let cause = cause_and_remedy(device.settings.key_file.as_deref(), is_sealed);
             log::warn!(
                 "{}: ignored a request from {from}: {cause} ({suppressed} more since the last such line)",
                 device.name
@@ -43,7 +43,7 @@ impl UnreadableRequests {
 }
 
 /// Returns a text with the cause and the remedy.
-fn cause(key_file: Option<&str>, is_sealed: bool) -> String {
+fn cause_and_remedy(key_file: Option<&str>, is_sealed: bool) -> String {
     match (key_file, is_sealed) {
         (Some(path), true) => {
             format!("it is damaged or sealed with another key than that in {path}; give both hosts the same file")
@@ -69,8 +69,8 @@ mod tests {
 
     #[test]
     fn log_text_names_the_cause_for_each_combination_of_keys() {
-        assert!(cause(Some("/k"), true).contains("another key than that in /k"));
-        assert!(cause(Some("/k"), false).contains("not sealed, and this adapter has key=/k"));
-        assert!(cause(None, true).contains("no `key`") && cause(None, false).contains("damaged"));
+        assert!(cause_and_remedy(Some("/k"), true).contains("another key than that in /k"));
+        assert!(cause_and_remedy(Some("/k"), false).contains("not sealed, and this adapter has key=/k"));
+        assert!(cause_and_remedy(None, true).contains("no `key`") && cause_and_remedy(None, false).contains("damaged"));
     }
 }

@@ -60,12 +60,12 @@ pub(crate) enum PollState {
 impl Polling {
     /// Records that the calling thread polls.
     #[inline]
-    pub(crate) fn note_poll(&self, now: Nanos) {
-        self.own().store(now, Ordering::Relaxed);
+    pub(crate) fn record_poll(&self, now: Nanos) {
+        self.own_slot().store(now, Ordering::Relaxed);
     }
 
     #[inline]
-    fn own(&self) -> &AtomicU64 {
+    fn own_slot(&self) -> &AtomicU64 {
         let number = NUMBER.get();
         &self.slots[if number == 0 { number_thread() } else { number } % SLOTS].0
     }
@@ -75,7 +75,7 @@ impl Polling {
     pub(crate) fn stop(&self, now: Nanos) -> bool {
         // Pairs with `set_sleeping`: either the engine sees this store, or this thread sees whether the engine watches
         // the socket.
-        self.own().swap(0, Ordering::SeqCst) != 0 && self.state(now) != PollState::Polled
+        self.own_slot().swap(0, Ordering::SeqCst) != 0 && self.state(now) != PollState::Polled
     }
 
     pub(crate) fn state(&self, now: Nanos) -> PollState {
@@ -153,32 +153,32 @@ mod tests {
     fn stop_returns_true_only_for_the_last_polling_thread() {
         let polling = Polling::default();
         assert!(!polling.stop(1) && polling.state(1) == PollState::Idle, "a thread that never polled does not stop");
-        polling.note_poll(1);
-        on_other_thread(|| polling.note_poll(2));
+        polling.record_poll(1);
+        on_other_thread(|| polling.record_poll(2));
         assert!(!polling.stop(3) && polling.is_polled(3), "the other thread polls");
-        polling.note_poll(4);
+        polling.record_poll(4);
         assert!(!polling.stop(5));
         assert!(!polling.stop(5 + POLL_LIFETIME), "the thread has stopped already");
-        polling.note_poll(6 + POLL_LIFETIME);
+        polling.record_poll(6 + POLL_LIFETIME);
         assert!(polling.stop(7 + POLL_LIFETIME), "the poll of the other thread has expired");
     }
 
     #[test]
     fn stop_clears_all_polls_of_the_thread() {
         let polling = Polling::default();
-        (1..=3).for_each(|at| polling.note_poll(at));
+        (1..=3).for_each(|at| polling.record_poll(at));
         assert!(polling.stop(4) && polling.state(4) == PollState::Idle);
     }
 
     #[test]
     fn thread_that_stops_without_notice_is_abandoned_and_taken_over() {
         let polling = Polling::default();
-        polling.note_poll(1);
+        polling.record_poll(1);
         assert_eq!(
             (polling.state(1 + POLL_LIFETIME), polling.state(2 + POLL_LIFETIME)),
             (PollState::Polled, PollState::Abandoned)
         );
-        on_other_thread(|| polling.note_poll(2 + POLL_LIFETIME));
+        on_other_thread(|| polling.record_poll(2 + POLL_LIFETIME));
         polling.take_over(2 + POLL_LIFETIME);
         assert!(polling.is_polled(2 + POLL_LIFETIME), "a polling thread is not taken over");
         polling.take_over(3 + 2 * POLL_LIFETIME);
@@ -192,7 +192,7 @@ mod tests {
         assert!(!polling.must_wake_for(0, 0), "the engine is awake");
         polling.set_sleeping(10 * MILLIS, true);
         assert!(polling.must_wake_for(10 * MILLIS - 1, 1) && !polling.must_wake_for(10 * MILLIS, 1));
-        polling.note_poll(1);
+        polling.record_poll(1);
         assert!(!polling.must_wake_for(9 * MILLIS, 1), "the polling thread does the work");
         assert!(polling.must_wake_for(7 * MILLIS, 1), "a polling thread may stop before that");
         assert!(polling.must_wake_for(9 * MILLIS, 2 + POLL_LIFETIME), "the thread has stopped");

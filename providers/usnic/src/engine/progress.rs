@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use crate::device::{Device, now};
 use crate::engine::jobs::Job;
-use crate::net::receive::{Packets, ReceiveBatch};
+use crate::net::receive::{PacketRun, ReceiveBatch};
 use crate::proto::Nanos;
 use crate::proto::ids;
 use crate::proto::schedule::{Deadlines, PendingWork, Schedule};
@@ -23,15 +23,15 @@ use crate::qp::connection_table::ConnectionEntry;
 /// Maximum number of receive system calls in one pass. Without the limit, a fast sender would delay transmissions.
 const CALLS: usize = 8;
 
-pub(crate) struct Progress {
+pub(crate) struct EngineProgress {
     device: Arc<Device>,
-    pub(crate) pass: Mutex<Pass>,
+    pub(crate) pass: Mutex<PassState>,
     /// Set while received bytes are being copied, or while their completions are not queued yet.
     pub(crate) is_placing: AtomicBool,
 }
 
 /// State that is kept between passes.
-pub(crate) struct Pass {
+pub(crate) struct PassState {
     batch: ReceiveBatch,
     services: ServiceQueue,
     /// Number of receive calls that have returned packets.
@@ -47,11 +47,15 @@ struct ServiceQueue {
     deadlines: Deadlines,
 }
 
-impl Progress {
+impl EngineProgress {
     pub(crate) fn new(device: Arc<Device>) -> Self {
-        let pass =
-            Pass { batch: ReceiveBatch::new(), services: ServiceQueue::default(), arrivals: 0, updates: Vec::new() };
-        Progress { device, pass: Mutex::new(pass), is_placing: AtomicBool::new(false) }
+        let pass = PassState {
+            batch: ReceiveBatch::new(),
+            services: ServiceQueue::default(),
+            arrivals: 0,
+            updates: Vec::new(),
+        };
+        EngineProgress { device, pass: Mutex::new(pass), is_placing: AtomicBool::new(false) }
     }
 
     /// Runs a pass for a polling consumer, unless another thread runs one. `counts`: records the calling thread as
@@ -60,7 +64,7 @@ impl Progress {
     pub(crate) fn poll(&self, counts: bool) -> bool {
         let now = now();
         if counts {
-            self.device.polling.note_poll(now);
+            self.device.polling.record_poll(now);
         }
         let Some(mut pass) = self.pass.try_lock() else {
             // Another thread runs a pass and may have placed bytes whose completion it has not queued yet. A consumer
@@ -92,7 +96,7 @@ impl Progress {
     }
 
     /// Runs a pass, unless another thread runs one. The caller then finds the completions of packets that have arrived.
-    pub(crate) fn catch_up(&self) {
+    pub(crate) fn run_pass_if_free(&self) {
         let Some(mut pass) = self.pass.try_lock() else { return };
         pass.run(self, now());
         let next = pass.next(&self.device);
@@ -119,19 +123,19 @@ impl Progress {
     }
 }
 
-impl Pass {
-    fn run(&mut self, progress: &Progress, now: Nanos) -> bool {
+impl PassState {
+    fn run(&mut self, progress: &EngineProgress, now: Nanos) -> bool {
         let device = &progress.device;
         if device.has_updates() {
             self.take_updates(device);
         }
         let mut has_progress = self.receive(progress, now);
-        while let Some(index) = self.services.deadlines.due(now) {
+        while let Some(index) = self.services.deadlines.next_expired(now) {
             has_progress = true;
             if let Some(entry) = device.table.entry_at(index as usize) {
                 entry.next_service.clear();
                 let pending_work = entry.handler.on_time(now, entry.number);
-                self.services.note(&entry, &pending_work);
+                self.services.schedule_service(&entry, &pending_work);
             }
         }
         (self.services.schedule.is_busy() && self.serve_connections(device, now)) || has_progress
@@ -147,13 +151,13 @@ impl Pass {
             if let Some(entry) = device.table.lookup(number) {
                 // An update that is added after this line is handled in the next pass.
                 entry.next_service.clear();
-                self.services.note(&entry, &pending_work);
+                self.services.schedule_service(&entry, &pending_work);
             }
         }
     }
 
     /// Receives packets and dispatches them. Returns true if there were packets.
-    fn receive(&mut self, progress: &Progress, now: Nanos) -> bool {
+    fn receive(&mut self, progress: &EngineProgress, now: Nanos) -> bool {
         let device = &progress.device;
         let mut has_progress = false;
         for _ in 0..CALLS {
@@ -167,7 +171,7 @@ impl Pass {
                 // arrived.
                 Err(_) => continue,
             }
-            let Pass { batch, services, .. } = self;
+            let PassState { batch, services, .. } = self;
             progress.is_placing.store(true, Ordering::SeqCst);
             batch.batches().for_each(|(from, packets)| services.dispatch(device, now, from, packets));
             progress.is_placing.store(false, Ordering::SeqCst);
@@ -186,7 +190,7 @@ impl Pass {
         while let Some((index, reason)) = self.services.schedule.next() {
             let Some(entry) = device.table.entry_at(index as usize) else { continue };
             let pending_work = entry.handler.transmit(now, entry.number, reason);
-            self.services.note(&entry, &pending_work);
+            self.services.schedule_service(&entry, &pending_work);
             has_progress = true;
         }
         has_progress
@@ -199,17 +203,17 @@ impl Pass {
 }
 
 impl ServiceQueue {
-    fn note(&mut self, entry: &ConnectionEntry, pending_work: &PendingWork) {
+    fn schedule_service(&mut self, entry: &ConnectionEntry, pending_work: &PendingWork) {
         let index = ids::index(entry.number) as u32;
         self.schedule.wants(index, pending_work);
         if let Some(deadline) = pending_work.deadline {
-            self.deadlines.plan(index, deadline);
+            self.deadlines.set_deadline(index, deadline);
             entry.next_service.move_forward(deadline);
         }
     }
 
     /// Dispatches a GRO batch. It may contain packets of several connections between the same two sockets.
-    fn dispatch(&mut self, device: &Device, now: Nanos, from: SocketAddr, mut batch: Packets<'_>) {
+    fn dispatch(&mut self, device: &Device, now: Nanos, from: SocketAddr, mut batch: PacketRun<'_>) {
         while let Some((target, packets)) = batch.split(target) {
             let entry = match target {
                 // Packets that are queued for the connection manager arrived earlier, and may establish connections.
@@ -229,7 +233,7 @@ impl ServiceQueue {
             match entry {
                 Some(entry) if entry.is_established() => {
                     let pending_work = entry.handler.receive(now, entry.number, from, packets);
-                    self.note(&entry, &pending_work);
+                    self.schedule_service(&entry, &pending_work);
                 }
                 // The connection is not established. Its first packets may arrive before its set-up is complete, or
                 // confirm the set-up.

@@ -20,7 +20,7 @@ use crate::cm::Cm;
 use crate::device::{self, Device};
 use crate::engine::jobs::Job;
 use crate::engine::polling::{self, PollState};
-use crate::engine::progress::Progress;
+use crate::engine::progress::EngineProgress;
 use crate::net::errors::{self, DeliveryErrorKind};
 use crate::proto::{MICROS, MILLIS, Nanos, SECONDS};
 
@@ -39,7 +39,7 @@ const MAX_PASSES: usize = 64;
 
 pub(crate) struct Engine {
     device: Arc<Device>,
-    progress: Arc<Progress>,
+    progress: Arc<EngineProgress>,
     cm: Arc<Cm>,
     /// The current or last standby sleep; `None`: the engine watches the data socket.
     standby: Option<StandbySleep>,
@@ -78,7 +78,7 @@ struct SleepPlan {
 }
 
 impl Engine {
-    pub(crate) fn new(device: Arc<Device>, progress: Arc<Progress>, cm: Arc<Cm>) -> Self {
+    pub(crate) fn new(device: Arc<Device>, progress: Arc<EngineProgress>, cm: Arc<Cm>) -> Self {
         Engine { device, progress, cm, standby: None, watches_until: 0, worked_at: 0, has_requests: true, stop: false }
     }
 

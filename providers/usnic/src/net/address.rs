@@ -53,9 +53,9 @@ fn choose(requested: Option<&str>, all: &[Interface]) -> Result<Interface, Strin
         let elsewhere = all
             .iter()
             .filter(|interface| interface.is_up && !interface.is_loopback)
-            .min_by_key(|interface| rank(interface));
+            .min_by_key(|interface| preference(interface));
         let found = elsewhere
-            .or_else(|| all.iter().filter(|interface| interface.is_up).min_by_key(|interface| rank(interface)));
+            .or_else(|| all.iter().filter(|interface| interface.is_up).min_by_key(|interface| preference(interface)));
         return found.cloned().ok_or_else(|| "no interface of this host is up".to_owned());
     };
     let (text, scope) = match requested.split_once('%') {
@@ -64,9 +64,11 @@ fn choose(requested: Option<&str>, all: &[Interface]) -> Result<Interface, Strin
     };
     let found = match text.parse::<IpAddr>() {
         Ok(ip) => by_address(ip.to_canonical(), scope, all)?,
-        Err(_) => {
-            all.iter().filter(|interface| interface.name == requested).min_by_key(|interface| rank(interface)).cloned()
-        }
+        Err(_) => all
+            .iter()
+            .filter(|interface| interface.name == requested)
+            .min_by_key(|interface| preference(interface))
+            .cloned(),
     };
     match found {
         Some(found) if found.is_up => Ok(found),
@@ -81,7 +83,7 @@ fn choose(requested: Option<&str>, all: &[Interface]) -> Result<Interface, Strin
 }
 
 /// Returns the rank of an address. Of several addresses of an interface, the one with the lowest rank is used.
-fn rank(interface: &Interface) -> u8 {
+fn preference(interface: &Interface) -> u8 {
     match interface.address {
         SocketAddr::V4(_) => 0,
         SocketAddr::V6(_) if !interface.is_link_local() => 1,
@@ -297,7 +299,7 @@ mod tests {
         Interface { name: name.into(), address, mtu: 1500, is_loopback: name == "lo", is_up }
     }
 
-    fn some() -> Vec<Interface> {
+    fn some_address() -> Vec<Interface> {
         vec![
             interface("lo", "127.0.0.1:0", true),
             interface("lo", "[::1]:0", true),
@@ -311,7 +313,7 @@ mod tests {
 
     #[test]
     fn finds_interface_by_name_or_address() {
-        let all = some();
+        let all = some_address();
         let find = |text: &str| choose(Some(text), &all).map(|found| found.address.to_string());
         assert_eq!(find("a").unwrap(), "192.0.2.1:0");
         assert_eq!(find("b").unwrap(), "[fe80::1%3]:0");
@@ -328,7 +330,7 @@ mod tests {
 
     #[test]
     fn error_texts_list_the_interfaces_of_this_host() {
-        let all = some();
+        let all = some_address();
         let error = |text: &str| choose(Some(text), &all).unwrap_err();
         assert!(error("fe80::1").contains("several interfaces"));
         assert!(error("c").contains("c is down"));

@@ -42,7 +42,7 @@ const MAX_ERRORS: usize = 64;
 
 /// Reads the queued errors of the socket.
 pub(crate) fn read(socket: &Socket, mut each: impl FnMut(DeliveryError)) {
-    socket.note_errors(false);
+    socket.set_has_errors(false);
     for _ in 0..MAX_ERRORS {
         match next(socket) {
             Ok(Some(missed)) => each(missed),
@@ -51,7 +51,7 @@ pub(crate) fn read(socket: &Socket, mut each: impl FnMut(DeliveryError)) {
             Err(_) => return,
         }
     }
-    socket.note_errors(true);
+    socket.set_has_errors(true);
 }
 
 /// Buffer for the error record and the address of the ICMP sender.
@@ -142,7 +142,7 @@ mod tests {
             let socket = Socket::open(&test_config(own)).unwrap();
             let closed = Socket::open(&test_config(own)).unwrap().local();
             let mut batch = SendBatch::default();
-            batch.own().extend(b"hello");
+            batch.header_buffer().extend(b"hello");
             batch.end_packet();
             let to = SockAddr::of(closed);
             assert_eq!(batch.send(&socket, &to), Default::default());
@@ -198,7 +198,7 @@ mod tests {
         let closed = Socket::open(&test_config("127.0.0.1:0")).unwrap().local();
         let mut batch = SendBatch::default();
         let mut send = |to| {
-            batch.own().extend(b"hello");
+            batch.header_buffer().extend(b"hello");
             batch.end_packet();
             batch.send(&socket, &SockAddr::of(to))
         };

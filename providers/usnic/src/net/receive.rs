@@ -40,25 +40,25 @@ const CONTROL: usize = unsafe { 2 * libc::CMSG_SPACE(size_of::<u64>() as u32) } 
 
 /// Consecutive packets of one sender, in a mutable buffer: they may be decrypted in place.
 #[derive(Debug)]
-pub(crate) struct Packets<'a> {
+pub(crate) struct PacketRun<'a> {
     bytes: &'a mut [u8],
     /// Length in bytes of each packet except the last; not 0.
     segment: usize,
 }
 
-impl<'a> Packets<'a> {
+impl<'a> PacketRun<'a> {
     pub(crate) fn new(bytes: &'a mut [u8], segment: usize) -> Self {
-        Packets { bytes, segment: segment.max(1) }
+        PacketRun { bytes, segment: segment.max(1) }
     }
 
     /// Splits off the packets at the front for which `of` returns the same value.
-    pub(crate) fn split<T: PartialEq>(&mut self, of: impl Fn(&[u8]) -> T) -> Option<(T, Packets<'a>)> {
+    pub(crate) fn split<T: PartialEq>(&mut self, of: impl Fn(&[u8]) -> T) -> Option<(T, PacketRun<'a>)> {
         let mut packets = self.bytes.chunks(self.segment);
         let first = packets.next()?;
         let answer = of(first);
         let same = packets.take_while(|packet| of(packet) == answer);
         let length = first.len() + same.map(<[u8]>::len).sum::<usize>();
-        Some((answer, Packets { bytes: self.split_off(length), segment: self.segment }))
+        Some((answer, PacketRun { bytes: self.split_off(length), segment: self.segment }))
     }
 
     fn split_off(&mut self, length: usize) -> &'a mut [u8] {
@@ -68,7 +68,7 @@ impl<'a> Packets<'a> {
     }
 }
 
-impl<'a> Iterator for Packets<'a> {
+impl<'a> Iterator for PacketRun<'a> {
     type Item = &'a mut [u8];
 
     fn next(&mut self) -> Option<&'a mut [u8]> {
@@ -103,7 +103,7 @@ impl ReceiveBatch {
             Ok(count) => count,
             // The error belongs to a packet that was sent earlier, and is in the error queue.
             Err(error) => {
-                socket.note_errors(true);
+                socket.set_has_errors(true);
                 return Err(error);
             }
         };
@@ -173,11 +173,11 @@ impl ReceiveBatch {
     }
 
     /// Returns the sender and the packets of each received batch.
-    pub(crate) fn batches(&mut self) -> impl Iterator<Item = (SocketAddr, Packets<'_>)> {
+    pub(crate) fn batches(&mut self) -> impl Iterator<Item = (SocketAddr, PacketRun<'_>)> {
         let buffers = self.buffers.chunks_mut(MAX_DATAGRAM);
         self.received[..self.count].iter().zip(buffers).filter_map(|(received, buffer)| {
             let (from, length, segment) = (*received)?;
-            Some((from, Packets::new(&mut buffer[..length], segment)))
+            Some((from, PacketRun::new(&mut buffer[..length], segment)))
         })
     }
 }
@@ -223,7 +223,7 @@ unsafe fn read(socket: &Socket, message: &libc::mmsghdr, name: &RawSockAddr) -> 
                 (libc::SOL_UDP, libc::UDP_GRO) => {
                     segment = usize::try_from(data.cast::<libc::c_int>().read_unaligned()).unwrap_or(length);
                 }
-                (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => socket.note_drops(data.cast::<u32>().read_unaligned()),
+                (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => socket.record_drops(data.cast::<u32>().read_unaligned()),
                 _ => {}
             }
             control = libc::CMSG_NXTHDR(header, control);

@@ -15,12 +15,12 @@ use super::socket::Socket;
 /// `struct sock_fprog` of `linux/filter.h`, with its padding as a field. The kernel reads the padding too, so memory
 /// checkers would report it as uninitialized.
 #[repr(C)]
-struct Filter {
+struct ReuseportFilter {
     length: u16,
     padding: [u8; size_of::<usize>() - 2],
     program: *mut libc::sock_filter,
 }
-const _: () = assert!(size_of::<Filter>() == size_of::<libc::sock_fprog>());
+const _: () = assert!(size_of::<ReuseportFilter>() == size_of::<libc::sock_fprog>());
 
 /// Installs the filter for all sockets that share the port of this socket. `length`: length in bytes of a first
 /// transmission. Needs Linux 4.5, but no privilege.
@@ -34,7 +34,8 @@ pub(crate) fn choose_by_length(socket: &Socket, length: usize) -> io::Result<()>
         step((libc::BPF_ALU | libc::BPF_ADD | libc::BPF_K) as u16, length as u32 - 1),
         step((libc::BPF_RET | libc::BPF_A) as u16, 0),
     ];
-    let filter = Filter { length: program.len() as u16, padding: Default::default(), program: program.as_mut_ptr() };
+    let filter =
+        ReuseportFilter { length: program.len() as u16, padding: Default::default(), program: program.as_mut_ptr() };
     let (fd, size) = (socket.as_fd().as_raw_fd(), size_of_val(&filter) as libc::socklen_t);
     let name = libc::SO_ATTACH_REUSEPORT_CBPF;
     // SAFETY: `filter` and its program outlive the call, and have the lengths that are passed.

@@ -29,7 +29,7 @@ const MAX_TRIES: usize = 4;
 
 #[derive(Clone, Copy, Debug)]
 enum BatchPart {
-    /// Offset and length in `own`.
+    /// Offset and length in `header_buffer`.
     Own(usize, usize),
     /// Address and length of memory outside the batch.
     Memory(usize, usize),
@@ -70,7 +70,7 @@ pub(crate) struct SendBatch {
     own: Vec<u8>,
     parts: Vec<BatchPart>,
     packets: Vec<BatchPacket>,
-    /// Offset in `own` at which the part that is being written begins.
+    /// Offset in `header_buffer` at which the part that is being written begins.
     began: usize,
     /// Number of bytes in complete packets.
     bytes: usize,
@@ -92,7 +92,7 @@ unsafe impl Send for SendRecords {}
 
 impl SendBatch {
     /// Returns the buffer to which the caller appends bytes of the packet: its header, or a trailer.
-    pub(crate) fn own(&mut self) -> &mut Vec<u8> {
+    pub(crate) fn header_buffer(&mut self) -> &mut Vec<u8> {
         &mut self.own
     }
 
@@ -226,7 +226,7 @@ impl SendBatch {
             let own = self.own.as_ptr();
             self.records.gather(own, &self.parts[range.clone()]);
             let message = header(&mut self.records.parts[..], to, Some(&mut control));
-            // SAFETY: the parts of `message` are bytes of `own`, and memory that is readable by the contract of
+            // SAFETY: the parts of `message` are bytes of `header_buffer`, and memory that is readable by the contract of
             // `memory`. Address and control data outlive the call.
             unsafe { send_one(socket.as_fd().as_raw_fd(), &raw const message) }
         });
@@ -274,12 +274,12 @@ impl SendBatch {
                 let (fd, messages) = (socket.as_fd().as_raw_fd(), &mut self.records.messages);
                 // `sendmsg` is cheaper for one packet.
                 if let [one] = &messages[..] {
-                    // SAFETY: the parts are bytes of `own`, and memory that is readable by the contract of `memory`;
+                    // SAFETY: the parts are bytes of `header_buffer`, and memory that is readable by the contract of `memory`;
                     // the record and the address outlive the call.
                     let sent = unsafe { send_one(fd, &raw const one.msg_hdr) };
                     return if sent < 0 { sent } else { 1 };
                 }
-                // SAFETY: `first` points to `count` records. The parts are bytes of `own`, and memory that is readable
+                // SAFETY: `first` points to `count` records. The parts are bytes of `header_buffer`, and memory that is readable
                 // by the contract of `memory`; the records and the address outlive the call.
                 unsafe {
                     let (first, count) = (messages.as_mut_ptr(), messages.len() as libc::c_uint);
@@ -293,7 +293,7 @@ impl SendBatch {
                     return false;
                 }
                 Err(error) => {
-                    outcome.note(&error, self.sent, self.packets[self.sent].length);
+                    outcome.record_error(&error, self.sent, self.packets[self.sent].length);
                     self.sent += 1;
                 }
             }
@@ -407,7 +407,7 @@ fn retry_interrupted(socket: &Socket, mut call: impl FnMut() -> isize) -> io::Re
         let error = io::Error::last_os_error();
         let is_of_another = is_unreachable(&error);
         if is_of_another {
-            socket.note_errors(true);
+            socket.set_has_errors(true);
         }
         tries += 1;
         if !(error.kind() == io::ErrorKind::Interrupted || is_of_another && tries < MAX_TRIES) {
@@ -430,7 +430,7 @@ fn is_unreachable(error: &io::Error) -> bool {
 
 impl SendOutcome {
     #[cold]
-    fn note(&mut self, error: &io::Error, packet: usize, length: usize) {
+    fn record_error(&mut self, error: &io::Error, packet: usize, length: usize) {
         match error.raw_os_error() {
             Some(libc::EMSGSIZE) => {
                 let largest = self.too_large.map_or(length, |known| known.min(length));

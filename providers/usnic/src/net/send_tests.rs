@@ -46,7 +46,7 @@ fn pair(config: &SocketConfig) -> (Socket, Socket) {
 /// Adds a packet for each payload: a header of two bytes, and the payload from `memory`.
 fn fill(batch: &mut SendBatch, memory: &[Vec<u8>]) {
     for (number, payload) in memory.iter().enumerate() {
-        batch.own().extend([number as u8, payload.len() as u8]);
+        batch.header_buffer().extend([number as u8, payload.len() as u8]);
         let (first, second) = payload.split_at(payload.len() / 2);
         // SAFETY: `memory` outlives the use of the batch in each test.
         unsafe {
@@ -146,7 +146,7 @@ fn oversized_packet_is_reported_and_other_packets_are_sent() {
     let large = vec![1; MAX_BYTES - 1];
     let mut batch = SendBatch::default();
     fill(&mut batch, &memory);
-    batch.own().extend([9, 9]);
+    batch.header_buffer().extend([9, 9]);
     // SAFETY: `large` outlives the batch.
     unsafe { batch.memory(large.as_ptr(), large.len()) };
     batch.end_packet();
@@ -161,11 +161,11 @@ fn packet_with_unmapped_memory_is_reported_by_index() {
     let memory = payloads(&[100; 5]);
     let mut batch = SendBatch::default();
     fill(&mut batch, &memory[..3]);
-    batch.own().extend([3, 100]);
+    batch.header_buffer().extend([3, 100]);
     // SAFETY: the range is not mapped; only the kernel accesses it, and returns EFAULT.
     unsafe { batch.memory(std::ptr::without_provenance(4096), 100) };
     batch.end_packet();
-    batch.own().extend([4, 100]);
+    batch.header_buffer().extend([4, 100]);
     // SAFETY: `memory` outlives the batch.
     unsafe { batch.memory(memory[4].as_ptr(), 100) };
     batch.end_packet();
@@ -203,7 +203,7 @@ fn unsent_packet_with_unmapped_memory_is_dropped() {
     let mut batch = SendBatch::default();
     let memory = payloads(&[50, 60, 70]);
     fill(&mut batch, &memory[..1]);
-    batch.own().extend([9, 9]);
+    batch.header_buffer().extend([9, 9]);
     // SAFETY: the range is not mapped; only the kernel accesses it, and returns EFAULT.
     unsafe { batch.memory(4096 as *const u8, 40) };
     batch.end_packet();
@@ -266,7 +266,7 @@ fn two_threads_can_send_on_one_socket() {
             let mut batch = SendBatch::default();
             for _ in 0..8 {
                 for _ in 0..8 {
-                    batch.own().extend([number; 100]);
+                    batch.header_buffer().extend([number; 100]);
                     batch.end_packet();
                 }
                 assert_eq!(batch.send(&socket, &SockAddr::of(to)), SendOutcome::default());
@@ -284,21 +284,21 @@ fn discarded_packet_is_not_sent() {
     let (socket, peer) = pair(&test_config("127.0.0.1:0"));
     let memory = payloads(&[5, 6]);
     let mut batch = SendBatch::default();
-    batch.own().extend(b"first");
+    batch.header_buffer().extend(b"first");
     batch.end_packet();
     for with_memory in [true, false] {
-        batch.own().extend(b"no");
+        batch.header_buffer().extend(b"no");
         if with_memory {
             // SAFETY: `memory` outlives the batch.
             unsafe { batch.memory(memory[0].as_ptr(), 5) };
-            batch.own().extend(b"trailer");
+            batch.header_buffer().extend(b"trailer");
         }
         batch.drop_packet();
     }
     // SAFETY: `memory` outlives the batch.
     unsafe { batch.memory(memory[1].as_ptr(), 6) };
     batch.drop_packet();
-    batch.own().extend(b"last");
+    batch.header_buffer().extend(b"last");
     batch.end_packet();
     assert_eq!((batch.unsent(), batch.bytes()), (2, 9));
     assert_eq!(batch.send(&socket, &SockAddr::of(peer.local())), SendOutcome::default());

@@ -135,13 +135,13 @@ impl Socket {
     /// number is updated only when a later packet arrives.
     pub(crate) fn drops(&self) -> u64 {
         if let Some(count) = kernel_drops(self.fd.as_fd()) {
-            self.note_drops(count);
+            self.record_drops(count);
         }
         self.drops.load(Ordering::Relaxed)
     }
 
     /// Adds the increase of the kernel's 32-bit counter, which wraps, to the 64-bit count.
-    pub(super) fn note_drops(&self, count: u32) {
+    pub(super) fn record_drops(&self, count: u32) {
         let known = self.drops.load(Ordering::Relaxed);
         let more = count.wrapping_sub(known as u32);
         // A difference of 2^31 or more means that `count` is older than the known value, which another thread has read.
@@ -155,7 +155,7 @@ impl Socket {
         self.errors.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn note_errors(&self, are_there: bool) {
+    pub(crate) fn set_has_errors(&self, are_there: bool) {
         self.errors.store(are_there, Ordering::Relaxed);
     }
 }
@@ -279,11 +279,11 @@ mod tests {
     fn drop_count_continues_across_the_counter_wrap() {
         let socket = Socket::open(&test_config("[::1]:0")).unwrap();
         let drops = || socket.drops.load(Ordering::Relaxed);
-        socket.note_drops(7);
-        socket.note_drops(5);
+        socket.record_drops(7);
+        socket.record_drops(5);
         assert_eq!(drops(), 7, "an older value is ignored");
         socket.drops.store(u64::from(u32::MAX), Ordering::Relaxed);
-        socket.note_drops(2);
+        socket.record_drops(2);
         assert_eq!(drops(), (1 << 32) + 2);
     }
 }

@@ -54,7 +54,7 @@ impl AckClock {
 
     /// Records a data packet. `last_of_chunks`: the packet is the last one of a message of several packets. `ack_now`:
     /// the packet requests an ack, or was the missing one. Packets outside the window have no effect.
-    pub(crate) fn arrived(&mut self, now: Nanos, arrival: Arrival, last_of_chunks: bool, ack_now: bool) {
+    pub(crate) fn record_arrival(&mut self, now: Nanos, arrival: Arrival, last_of_chunks: bool, ack_now: bool) {
         let urgency = match arrival {
             Arrival::Outside => return,
             Arrival::Duplicate | Arrival::Ahead => Urgency::AckPacket,
@@ -78,7 +78,7 @@ impl AckClock {
     /// Shortens the delay of the pending ack, because the last packet was an RDMA write. The initiator's completion
     /// needs the ack. The target's consumer does not notice the write, so it may post no request that could carry the
     /// ack.
-    pub(crate) fn prompt(&mut self) {
+    pub(crate) fn shorten_delay(&mut self) {
         self.is_prompt = true;
     }
 
@@ -99,7 +99,7 @@ impl AckClock {
     }
 
     /// Whether the ack must be sent now.
-    pub(crate) fn due(&self, now: Nanos) -> bool {
+    pub(crate) fn is_due(&self, now: Nanos) -> bool {
         self.deadline().is_some_and(|deadline| deadline <= now)
     }
 
@@ -116,24 +116,24 @@ impl AckClock {
 
     /// Records that a data packet carries an ack, and returns the delay field of the ack. Such an ack does not include
     /// packets received after a missing one, so their ack stays pending.
-    pub(crate) fn carried(&mut self, now: Nanos) -> u16 {
+    pub(crate) fn take_piggybacked(&mut self, now: Nanos) -> u16 {
         if self.is_pending() {
             (self.pending, self.is_prompt) = (0, false);
             if self.urgency != Urgency::AckPacket {
                 self.urgency = Urgency::Waits;
             }
         }
-        self.waited(now)
+        self.ack_delay(now)
     }
 
     /// Records that an ack packet is sent, and returns its delay field.
     pub(crate) fn ack_packet_sent(&mut self, now: Nanos) -> u16 {
         self.urgency = Urgency::Waits;
-        self.carried(now)
+        self.take_piggybacked(now)
     }
 
     /// Time since the arrival of the newest packet, in microseconds.
-    fn waited(&self, now: Nanos) -> u16 {
+    fn ack_delay(&self, now: Nanos) -> u16 {
         (now.saturating_sub(self.newest) / MICROS).try_into().unwrap_or(u16::MAX)
     }
 }
@@ -152,45 +152,47 @@ mod tests {
     /// Returns the state after one packet.
     fn after(arrival: Arrival, last_of_chunks: bool, ack_now: bool) -> AckClock {
         let mut clock = clock();
-        clock.arrived(START, arrival, last_of_chunks, ack_now);
+        clock.record_arrival(START, arrival, last_of_chunks, ack_now);
         clock
     }
 
     #[test]
     fn rdma_write_is_acked_after_its_batch_or_by_a_data_packet() {
         let mut clock = after(Arrival::Next, false, false);
-        clock.prompt();
-        assert!(!clock.due(START) && clock.due(START + RDMA_WRITE_DELAY));
-        clock.carried(START);
+        clock.shorten_delay();
+        assert!(!clock.is_due(START) && clock.is_due(START + RDMA_WRITE_DELAY));
+        clock.take_piggybacked(START);
         assert_eq!(clock.deadline(), None);
-        clock.arrived(START, Arrival::Next, false, false);
+        clock.record_arrival(START, Arrival::Next, false, false);
         assert_eq!(clock.deadline(), Some(START + DELAY), "the next batch is a new one");
     }
 
     #[test]
     fn ack_of_a_single_small_message_is_delayed() {
         let mut clock = after(Arrival::Next, false, false);
-        assert!(clock.is_pending() && !clock.due(START + DELAY - 1) && clock.due(START + DELAY));
-        clock.arrived(START + 20 * MICROS, Arrival::Next, false, false);
+        assert!(clock.is_pending() && !clock.is_due(START + DELAY - 1) && clock.is_due(START + DELAY));
+        clock.record_arrival(START + 20 * MICROS, Arrival::Next, false, false);
         assert_eq!(clock.deadline(), Some(START + DELAY), "the delay starts with the first packet");
-        assert_eq!(clock.carried(START + 30 * MICROS), 10, "the delay field counts from the newest packet");
-        assert!(!clock.is_pending() && clock.deadline().is_none() && !clock.due(Nanos::MAX));
-        clock.arrived(START + 90 * MICROS, Arrival::Next, false, false);
+        assert_eq!(clock.take_piggybacked(START + 30 * MICROS), 10, "the delay field counts from the newest packet");
+        assert!(!clock.is_pending() && clock.deadline().is_none() && !clock.is_due(Nanos::MAX));
+        clock.record_arrival(START + 90 * MICROS, Arrival::Next, false, false);
         assert_eq!(clock.deadline(), Some(START + 140 * MICROS), "the next delay starts anew");
     }
 
     #[test]
     fn gaps_message_ends_and_ack_requests_are_acked_immediately() {
-        assert!(!clock().is_pending() && !clock().due(Nanos::MAX));
-        assert!(after(Arrival::Next, true, false).due(START) && after(Arrival::Next, false, true).due(START));
-        assert!(after(Arrival::Ahead, false, false).due(START) && after(Arrival::Duplicate, false, false).due(START));
+        assert!(!clock().is_pending() && !clock().is_due(Nanos::MAX));
+        assert!(after(Arrival::Next, true, false).is_due(START) && after(Arrival::Next, false, true).is_due(START));
+        assert!(
+            after(Arrival::Ahead, false, false).is_due(START) && after(Arrival::Duplicate, false, false).is_due(START)
+        );
         assert!(!after(Arrival::Outside, true, true).is_pending(), "not even if it asks for an ack");
         let mut clock = clock();
         clock.request_ack();
-        assert!(clock.is_pending() && clock.due(0));
+        assert!(clock.is_pending() && clock.is_due(0));
         assert!(
             !{
-                _ = clock.carried(START);
+                _ = clock.take_piggybacked(START);
                 clock.is_pending()
             },
             "any packet carries it"
@@ -200,30 +202,30 @@ mod tests {
     #[test]
     fn quarter_of_the_window_is_acked_immediately() {
         let mut clock = clock();
-        (0..3).for_each(|_| clock.arrived(START, Arrival::Next, false, false));
-        assert!(!clock.due(START));
-        clock.arrived(START, Arrival::Next, false, false);
-        assert!(clock.due(START));
+        (0..3).for_each(|_| clock.record_arrival(START, Arrival::Next, false, false));
+        assert!(!clock.is_due(START));
+        clock.record_arrival(START, Arrival::Next, false, false);
+        assert!(clock.is_due(START));
         clock.ack_packet_sent(START);
         let mut clock = AckClock::new(MICROS, 0);
-        clock.arrived(START, Arrival::Next, false, false);
-        assert!(clock.due(START), "a quarter of a small window is at least one packet");
+        clock.record_arrival(START, Arrival::Next, false, false);
+        assert!(clock.is_due(START), "a quarter of a small window is at least one packet");
     }
 
     #[test]
     fn gap_is_reported_by_an_ack_packet() {
         for arrival in [Arrival::Ahead, Arrival::Duplicate] {
             let mut clock = after(arrival, false, false);
-            clock.carried(START);
-            assert!(clock.due(START), "the short form has no space for it");
+            clock.take_piggybacked(START);
+            assert!(clock.is_due(START), "the short form has no space for it");
             clock.ack_packet_sent(START);
             assert!(!clock.is_pending());
         }
         let mut clock = clock();
         clock.send_ack_packet();
         clock.request_ack();
-        clock.carried(START);
-        assert!(clock.due(START));
+        clock.take_piggybacked(START);
+        assert!(clock.is_due(START));
     }
 
     #[test]
@@ -236,14 +238,14 @@ mod tests {
         );
         assert_eq!(clock.ack_packet_sent(0), 0, "a clock that goes back");
         let mut clock = AckClock::new(Nanos::MAX, u32::MAX);
-        clock.arrived(START, Arrival::Next, false, false);
+        clock.record_arrival(START, Arrival::Next, false, false);
         assert_eq!(clock.deadline(), Some(Nanos::MAX));
     }
 
     #[test]
     fn duplicates_do_not_change_the_delay_field() {
         let mut clock = after(Arrival::Next, false, false);
-        clock.arrived(START + 40 * MICROS, Arrival::Duplicate, false, false);
+        clock.record_arrival(START + 40 * MICROS, Arrival::Duplicate, false, false);
         assert_eq!(clock.ack_packet_sent(START + 45 * MICROS), 45);
     }
 }

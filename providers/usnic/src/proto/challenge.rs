@@ -8,9 +8,9 @@ use siphasher::sip128::SipHasher24;
 use zerocopy::IntoBytes;
 use zerocopy::network_endian::U64;
 
-use crate::proto::conn::Source;
+use crate::proto::conn::SourceAddress;
 use crate::proto::rtt::Rtt;
-use crate::proto::setup::Terms;
+use crate::proto::setup::ConnectionTerms;
 use crate::proto::setup::packets;
 use crate::proto::wire::Kind;
 use crate::proto::{MILLIS, Nanos, SECONDS};
@@ -35,11 +35,11 @@ pub(crate) fn nonce(body: &[u8]) -> Option<u64> {
 #[cfg(test)]
 /// Appends the response to a challenge. The response is sent to the source of the challenge, and is not longer than the
 /// challenge.
-pub(crate) fn respond(terms: &Terms, nonce: u64, out: &mut Vec<u8>) {
+pub(crate) fn respond(terms: &ConnectionTerms, nonce: u64, out: &mut Vec<u8>) {
     put(Kind::Response, terms, nonce, out);
 }
 
-fn put(kind: Kind, terms: &Terms, nonce: u64, out: &mut Vec<u8>) {
+fn put(kind: Kind, terms: &ConnectionTerms, nonce: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(packets::head(kind, terms).as_bytes());
     out.extend_from_slice(U64::new(nonce).as_bytes());
 }
@@ -55,7 +55,7 @@ pub(crate) enum PeerTimeout {
 /// A new address under validation.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
-    at: Source,
+    at: SourceAddress,
     nonce: u64,
     /// Number of challenges sent to it.
     challenges: u32,
@@ -85,7 +85,7 @@ impl ChallengeState {
 /// The peer's address, and the challenges to it and to a new address.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
-    at: Source,
+    at: SourceAddress,
     candidate: Option<Candidate>,
     /// Earliest time of a challenge to a new address.
     not_before: Nanos,
@@ -103,7 +103,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    pub(crate) fn new(terms: &Terms, now: Nanos, interval: Nanos, give_up: Nanos) -> Peer {
+    pub(crate) fn new(terms: &ConnectionTerms, now: Nanos, interval: Nanos, give_up: Nanos) -> Peer {
         Peer {
             at: terms.peer,
             candidate: None,
@@ -119,25 +119,25 @@ impl Peer {
     }
 
     /// The peer's current address.
-    pub(crate) fn at(&self) -> Source {
+    pub(crate) fn current_address(&self) -> SourceAddress {
         self.at
     }
 
     /// Records that a packet of the connection arrived from `from`.
-    pub(crate) fn record_packet(&mut self, now: Nanos, from: Source) {
+    pub(crate) fn record_packet(&mut self, now: Nanos, from: SourceAddress) {
         self.last_packet = self.last_packet.max(now);
         self.probing = None;
         if from != self.at && self.candidate.is_none_or(|candidate| candidate.at != from && candidate.challenges > 0) {
             // The newest address replaces the candidate, in case the peer's address changes again during validation.
             if self.candidate.is_none() || now >= self.not_before {
-                self.candidate = Some(Candidate { at: from, nonce: self.fresh(), challenges: 0 });
+                self.candidate = Some(Candidate { at: from, nonce: self.new_challenge(), challenges: 0 });
             }
         }
     }
 
     /// Records a response to a challenge; the caller has called `record_packet` for it. Returns true if the peer's
-    /// address has changed: `at` is then the new address, and measurements of the old path are invalid.
-    pub(crate) fn responded(&mut self, from: Source, nonce: u64) -> bool {
+    /// address has changed: `current_address` is then the new address, and measurements of the old path are invalid.
+    pub(crate) fn responded(&mut self, from: SourceAddress, nonce: u64) -> bool {
         let has_moved = self.candidate.is_some_and(|it| it.at == from && it.nonce == nonce && it.challenges > 0);
         if has_moved {
             (self.at, self.candidate) = (from, None);
@@ -168,7 +168,13 @@ impl Peer {
     }
 
     /// Appends a challenge if one is due, and returns its destination.
-    pub(crate) fn transmit(&mut self, now: Nanos, rtt: &Rtt, terms: &Terms, out: &mut Vec<u8>) -> Option<Source> {
+    pub(crate) fn transmit(
+        &mut self,
+        now: Nanos,
+        rtt: &Rtt,
+        terms: &ConnectionTerms,
+        out: &mut Vec<u8>,
+    ) -> Option<SourceAddress> {
         if let Some(mut candidate) = self.candidate.filter(|_| now >= self.not_before) {
             self.not_before = now.saturating_add(NEW_ADDRESS_INTERVAL);
             candidate.challenges += 1;
@@ -180,7 +186,7 @@ impl Peer {
             }
         }
         let probing = self.probing.filter(|probing| now >= probing.next)?;
-        let nonce = self.fresh();
+        let nonce = self.new_challenge();
         let next = now.saturating_add(self.wait(&probing, rtt));
         self.probing = Some(ChallengeState {
             challenges: probing.challenges + 1,
@@ -233,7 +239,7 @@ impl Peer {
         }
     }
 
-    fn fresh(&mut self) -> u64 {
+    fn new_challenge(&mut self) -> u64 {
         self.nonces += 1;
         SipHasher24::new_with_key(&self.seed).hash(&self.nonces.to_be_bytes()).h1
     }

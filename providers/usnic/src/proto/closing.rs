@@ -15,9 +15,9 @@
 
 use zerocopy::IntoBytes;
 
-use crate::proto::setup::Terms;
+use crate::proto::setup::ConnectionTerms;
 use crate::proto::setup::packets::{self, Fin};
-use crate::proto::wire::{Head, Kind};
+use crate::proto::wire::{Kind, PacketHeader};
 use crate::proto::{MILLIS, Nanos, SECONDS};
 
 /// Maximum interval between retransmissions, in nanoseconds. The interval doubles up to this value.
@@ -43,8 +43,8 @@ pub(crate) struct Closing {
     kind: Kind,
     fin: Fin,
     /// Header of the Fin or Reset to send.
-    packet: Head,
-    reply: Head,
+    packet: PacketHeader,
+    reply: PacketHeader,
     /// Time of the next retransmission, if any.
     due: Option<Nanos>,
     wait: Nanos,
@@ -61,21 +61,21 @@ pub(crate) struct Closing {
 
 impl Closing {
     /// Starts a graceful close. The peer has acked all packets before `fin.end`.
-    pub(crate) fn finish(terms: &Terms, now: Nanos, fin: Fin, timing: CloseTiming) -> Closing {
+    pub(crate) fn start_graceful(terms: &ConnectionTerms, now: Nanos, fin: Fin, timing: CloseTiming) -> Closing {
         Closing { fin, ..Closing::new(Kind::Fin, terms, now, timing) }
     }
 
     /// Starts an abrupt close.
-    pub(crate) fn reset(terms: &Terms, now: Nanos, timing: CloseTiming) -> Closing {
+    pub(crate) fn reset(terms: &ConnectionTerms, now: Nanos, timing: CloseTiming) -> Closing {
         Closing::new(Kind::Reset, terms, now, timing)
     }
 
     /// Creates the state that replies to a Fin or Reset of the peer.
-    pub(crate) fn reply(terms: &Terms, now: Nanos, timing: CloseTiming) -> Closing {
+    pub(crate) fn reply(terms: &ConnectionTerms, now: Nanos, timing: CloseTiming) -> Closing {
         Closing { must_reply: true, known: true, due: None, ..Closing::new(Kind::FinAck, terms, now, timing) }
     }
 
-    fn new(kind: Kind, terms: &Terms, now: Nanos, timing: CloseTiming) -> Closing {
+    fn new(kind: Kind, terms: &ConnectionTerms, now: Nanos, timing: CloseTiming) -> Closing {
         Closing {
             kind,
             fin: Fin::default(),
@@ -99,15 +99,15 @@ impl Closing {
             (Kind::Reset, Kind::Fin) if !self.known => {}
             (_, Kind::Fin | Kind::Reset) => {
                 self.must_reply = true;
-                self.mark_known(now);
+                self.stop_retransmitting(now);
             }
-            (Kind::Fin | Kind::Reset, Kind::FinAck) => self.mark_known(now),
+            (Kind::Fin | Kind::Reset, Kind::FinAck) => self.stop_retransmitting(now),
             _ => {}
         }
     }
 
     /// Records that the peer knows the end, or has timed out: stops retransmissions.
-    fn mark_known(&mut self, now: Nanos) {
+    fn stop_retransmitting(&mut self, now: Nanos) {
         if !self.known {
             self.known = true;
             self.due = None;
@@ -149,7 +149,7 @@ impl Closing {
         let is_enough =
             self.kind == Kind::Reset && self.transmissions >= MAX_RESETS && self.due.is_some_and(|due| now >= due);
         if now >= self.give_up || is_enough {
-            self.mark_known(now);
+            self.stop_retransmitting(now);
         }
     }
 
@@ -191,13 +191,13 @@ mod tests {
         kinds
     }
 
-    fn finish(now: Nanos) -> Closing {
-        Closing::finish(&terms(), now, Fin { end: 7.into(), received: 9.into() }, TIMING)
+    fn start_graceful(now: Nanos) -> Closing {
+        Closing::start_graceful(&terms(), now, Fin { end: 7.into(), received: 9.into() }, TIMING)
     }
 
     #[test]
     fn fin_has_end_and_ack_and_is_retransmitted_until_the_reply() {
-        let mut closing = finish(0);
+        let mut closing = start_graceful(0);
         let mut out = Vec::new();
         assert!(closing.transmit(0, &mut out));
         let (head, body) = wire::head(&out).expect("the packet has a complete header");
@@ -223,7 +223,7 @@ mod tests {
             closing.receive(5, kind);
             assert_eq!(sent(&mut closing, 5), [Kind::FinAck]);
         }
-        for kind in [Kind::FinAck, Kind::Ack, Kind::Fragment, Kind::Confirm] {
+        for kind in [Kind::FinAck, Kind::AckFields, Kind::Fragment, Kind::Confirm] {
             closing.receive(5, kind);
             assert_eq!(sent(&mut closing, 5), [], "{kind:?} needs no answer");
         }
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn simultaneous_fins_complete_both_closes() {
-        let (mut one, mut other) = (finish(0), finish(0));
+        let (mut one, mut other) = (start_graceful(0), start_graceful(0));
         assert_eq!((sent(&mut one, 0), sent(&mut other, 0)), (vec![Kind::Fin], vec![Kind::Fin]));
         one.receive(1, Kind::Fin);
         other.receive(1, Kind::Fin);
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn fin_and_reset_can_cross() {
-        let mut fin = finish(0);
+        let mut fin = start_graceful(0);
         let mut reset = Closing::reset(&terms(), 0, TIMING);
         assert_eq!((sent(&mut fin, 0), sent(&mut reset, 0)), (vec![Kind::Fin], vec![Kind::Reset]));
         reset.receive(1, Kind::Fin);
@@ -259,9 +259,10 @@ mod tests {
 
     #[test]
     fn close_to_a_silent_peer_times_out() {
-        for (mut closing, word, at_most) in
-            [(finish(0), Kind::Fin, TIMING.give_up), (Closing::reset(&terms(), 0, TIMING), Kind::Reset, 2 * SECONDS)]
-        {
+        for (mut closing, word, at_most) in [
+            (start_graceful(0), Kind::Fin, TIMING.give_up),
+            (Closing::reset(&terms(), 0, TIMING), Kind::Reset, 2 * SECONDS),
+        ] {
             let (mut now, mut times) = (0, 0);
             while !closing.is_done() {
                 assert!(sent(&mut closing, now).iter().all(|kind| *kind == word));
@@ -279,7 +280,7 @@ mod tests {
     fn both_sides_close_under_any_loss() {
         for seed in 0..500 {
             let mut dice = TestRandom::new(seed);
-            let (mut one, mut other) = (Some(finish(0)), None::<Closing>);
+            let (mut one, mut other) = (Some(start_graceful(0)), None::<Closing>);
             let mut in_flight: Vec<(Nanos, usize, Kind)> = Vec::new();
             let mut now = 0;
             while !one.as_ref().is_some_and(|end| end.can_be_freed(now)) && now < 60 * SECONDS {

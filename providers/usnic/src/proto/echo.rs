@@ -5,12 +5,12 @@
 
 use zerocopy::IntoBytes;
 
-use super::wire::{self, Head, Kind};
+use super::wire::{self, Kind, PacketHeader};
 
 /// Probe flag: the reply must have the length of the probe.
 const FLAG_SAME_SIZE: u16 = 1;
 /// Length in bytes of the shortest reply: the header and the size of the probe.
-const SHORTEST: usize = size_of::<Head>() + size_of::<u32>();
+const SHORTEST: usize = size_of::<PacketHeader>() + size_of::<u32>();
 
 /// Appends the reply to a probe to `out`. Returns false if the packet is not a path probe.
 pub(crate) fn reply(packet: &[u8], out: &mut Vec<u8>) -> bool {
@@ -20,7 +20,7 @@ pub(crate) fn reply(packet: &[u8], out: &mut Vec<u8>) -> bool {
     });
     let Some(head) = probe else { return false };
     let start = out.len();
-    out.extend_from_slice(Head::new(Kind::ProbeAck, 0, 0, head.token.get()).as_bytes());
+    out.extend_from_slice(PacketHeader::new(Kind::ProbeAck, 0, 0, head.token.get()).as_bytes());
     out.extend_from_slice(&u32::try_from(packet.len()).unwrap_or(u32::MAX).to_be_bytes());
     if head.flags.get() & FLAG_SAME_SIZE != 0 {
         out.resize(start + packet.len(), 0);
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     fn probe(number: u64, size: usize, flags: u16) -> Vec<u8> {
-        let mut packet = Head::new(Kind::Probe, flags, 0, number).as_bytes().to_vec();
+        let mut packet = PacketHeader::new(Kind::Probe, flags, 0, number).as_bytes().to_vec();
         packet.resize(size, 0);
         packet
     }

@@ -1,6 +1,6 @@
 //! Pacing (RFC 9002, 7.7) by a token bucket, whose level is stored as the time at which the bucket will be full.
 //!
-//! The caller queries [`Pacer::ready`] before it sends, and reports the bytes that it has sent. The congestion
+//! The caller queries [`Pacer::may_send`] before it sends, and reports the bytes that it has sent. The congestion
 //! controller determines the rate. Packets are sent in quanta (draft-ietf-ccwg-bbr-06, 5.6.3): after the bucket was
 //! emptied, no packet is sent until it contains one quantum, so that packets can share a GSO batch. The pacer has
 //! neither timers nor packets.
@@ -36,7 +36,7 @@ impl Pacer {
     /// Whether `bytes` may be sent at `now`; `Err`: the time from which they may be sent. A full bucket admits more
     /// bytes than its size.
     #[inline]
-    pub(crate) fn ready(&self, now: Nanos, bytes: u64) -> Result<(), Nanos> {
+    pub(crate) fn may_send(&self, now: Nanos, bytes: u64) -> Result<(), Nanos> {
         if self.rate == 0 {
             return Ok(());
         }
@@ -48,7 +48,7 @@ impl Pacer {
     /// Records that `bytes` were sent at this rate (`None`: not paced). `packet`: size in bytes of the largest datagram
     /// of the path.
     #[inline]
-    pub(crate) fn spent(&mut self, now: Nanos, bytes: u64, rate: Option<u64>, packet: u64) {
+    pub(crate) fn record_sent(&mut self, now: Nanos, bytes: u64, rate: Option<u64>, packet: u64) {
         self.rate = rate.unwrap_or(0);
         if self.rate == 0 {
             (self.full_at, self.resume_at) = (now, now);
@@ -76,16 +76,16 @@ mod tests {
     fn second(bytes: u64, rate: u64) -> (u64, u64, u64) {
         let (mut pacer, mut now, mut sent, mut slot, mut in_slot, mut most) = (Pacer::default(), 0, 0, 0, 0, 0);
         let mut pauses = 0;
-        pacer.spent(0, 0, Some(rate), bytes);
+        pacer.record_sent(0, 0, Some(rate), bytes);
         while now < SECONDS {
-            match pacer.ready(now, bytes) {
+            match pacer.may_send(now, bytes) {
                 Err(at) => {
                     assert!(at > now, "a wait that ends");
                     now = at;
                     pauses += 1;
                 }
                 Ok(()) => {
-                    pacer.spent(now, bytes, Some(rate), bytes);
+                    pacer.record_sent(now, bytes, Some(rate), bytes);
                     sent += bytes;
                     (slot, in_slot) =
                         if now / MILLIS == slot { (slot, in_slot + bytes) } else { (now / MILLIS, bytes) };
@@ -118,10 +118,10 @@ mod tests {
     #[test]
     fn idle_time_fills_the_bucket_once() {
         let mut pacer = Pacer::default();
-        pacer.spent(0, 1000, Some(100_000_000), 1000);
+        pacer.record_sent(0, 1000, Some(100_000_000), 1000);
         let (now, mut sent) = (10 * SECONDS, 0);
-        while pacer.ready(now, 1000).is_ok() {
-            pacer.spent(now, 1000, Some(100_000_000), 1000);
+        while pacer.may_send(now, 1000).is_ok() {
+            pacer.record_sent(now, 1000, Some(100_000_000), 1000);
             sent += 1000;
         }
         assert_eq!(sent, LARGEST_QUANTUM / 1000 * 1000);
@@ -131,22 +131,22 @@ mod tests {
     fn packets_do_not_wait_without_a_rate() {
         let mut pacer = Pacer::default();
         for _ in 0..1000 {
-            assert_eq!(pacer.ready(5, LARGEST_QUANTUM), Ok(()));
-            pacer.spent(5, LARGEST_QUANTUM, None, 1000);
+            assert_eq!(pacer.may_send(5, LARGEST_QUANTUM), Ok(()));
+            pacer.record_sent(5, LARGEST_QUANTUM, None, 1000);
         }
-        pacer.spent(5, LARGEST_QUANTUM, Some(1), 1000);
-        assert!(pacer.ready(5, 1).is_err());
-        pacer.spent(6, 1, None, 1000);
-        assert_eq!(pacer.ready(6, LARGEST_QUANTUM), Ok(()), "an old debt is forgotten with the rate");
+        pacer.record_sent(5, LARGEST_QUANTUM, Some(1), 1000);
+        assert!(pacer.may_send(5, 1).is_err());
+        pacer.record_sent(6, 1, None, 1000);
+        assert_eq!(pacer.may_send(6, LARGEST_QUANTUM), Ok(()), "an old debt is forgotten with the rate");
     }
 
     #[test]
     fn extreme_rates_neither_overflow_nor_wait_forever() {
         let mut pacer = Pacer::default();
-        pacer.spent(0, u64::MAX, Some(1), u64::MAX);
-        assert_eq!(pacer.ready(0, u64::MAX), Err(MAX_WAIT));
-        assert_eq!(pacer.ready(MAX_WAIT, u64::MAX), Ok(()));
-        pacer.spent(Nanos::MAX - 1, u64::MAX, Some(u64::MAX), 1);
-        assert_eq!(pacer.ready(Nanos::MAX, 1), Ok(()));
+        pacer.record_sent(0, u64::MAX, Some(1), u64::MAX);
+        assert_eq!(pacer.may_send(0, u64::MAX), Err(MAX_WAIT));
+        assert_eq!(pacer.may_send(MAX_WAIT, u64::MAX), Ok(()));
+        pacer.record_sent(Nanos::MAX - 1, u64::MAX, Some(u64::MAX), 1);
+        assert_eq!(pacer.may_send(Nanos::MAX, 1), Ok(()));
     }
 }

@@ -46,7 +46,7 @@ const PROOF_PAIRS: u32 = 12;
 const PAIR_INTERVAL: Nanos = 20 * MILLIS;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Search {
+enum MtuSearch {
     /// A probe of this size is due.
     Due { size: usize, tries: u32 },
     /// A probe of this size is in flight; it times out at `until`.
@@ -57,7 +57,7 @@ enum Search {
 
 /// Pairs of probes that are sent while a black hole is suspected.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Pairs {
+struct BlackHoleProbes {
     /// Number of acked small probes.
     small: u32,
     /// Time of the next pair.
@@ -69,7 +69,7 @@ struct Pairs {
 }
 
 #[derive(Debug)]
-pub(crate) struct Path {
+pub(crate) struct PathMtu {
     headers: usize,
     start: usize,
     /// The ceiling given to `new`; a restarted search uses it again.
@@ -80,12 +80,12 @@ pub(crate) struct Path {
     fails: usize,
     /// The largest size probed in this search.
     probed: usize,
-    search: Search,
+    search: MtuSearch,
     /// Number of large packets lost since one was acked.
     lost_large: u32,
     /// Number of probe timeouts of large packets since one was acked.
     large_timeouts: u32,
-    pairs: Option<Pairs>,
+    pairs: Option<BlackHoleProbes>,
     black_holes: u32,
 }
 
@@ -95,13 +95,13 @@ pub(crate) fn payload(ip_packet: usize, headers: usize) -> usize {
     ip_packet.min(usize::from(u16::MAX)).saturating_sub(headers)
 }
 
-impl Path {
+impl PathMtu {
     /// Starts a search. `start`: size that is used without a probe. `ceiling`: maximum size. Both are bytes of datagram
     /// payload. `headers`: size of the IP and UDP headers.
     pub(crate) fn new(start: usize, ceiling: usize, headers: usize) -> Self {
         let ceiling = ceiling.min(payload(usize::MAX, headers)).max(1);
         let start = start.clamp(1, ceiling);
-        let mut path = Path {
+        let mut path = PathMtu {
             headers,
             start,
             configured: ceiling,
@@ -109,7 +109,7 @@ impl Path {
             mtu: start,
             fails: usize::MAX,
             probed: start,
-            search: Search::Finished { again: None },
+            search: MtuSearch::Finished { again: None },
             lost_large: 0,
             large_timeouts: 0,
             pairs: None,
@@ -151,9 +151,9 @@ impl Path {
             pairs.next = now.saturating_add(PAIR_INTERVAL << pairs.unanswered.saturating_sub(1).min(6));
             return Some(self.start);
         }
-        let Search::Due { size, tries } = self.search else { return None };
+        let MtuSearch::Due { size, tries } = self.search else { return None };
         let until = now.saturating_add(PROBE_TIMEOUT << tries);
-        self.search = Search::Waits { size, tries, until };
+        self.search = MtuSearch::Waits { size, tries, until };
         self.probed = self.probed.max(size);
         Some(size)
     }
@@ -161,7 +161,7 @@ impl Path {
     /// Whether `next_probe` would return a probe.
     pub(crate) fn wants_probe(&self, now: Nanos) -> bool {
         let pairs = self.pairs.is_some_and(|pairs| pairs.next <= now && pairs.small < PROOF_PAIRS);
-        pairs || matches!(self.search, Search::Due { .. })
+        pairs || matches!(self.search, MtuSearch::Due { .. })
     }
 
     /// Records the ack of a probe of this size. Has no effect if no such probe was sent.
@@ -170,7 +170,7 @@ impl Path {
             pairs.small += 1;
             pairs.unanswered = 0;
         }
-        self.arrived(size);
+        self.record_acked(size);
         if size <= self.mtu || size > self.probed.min(self.ceiling) {
             return;
         }
@@ -182,7 +182,7 @@ impl Path {
     }
 
     /// Records that a data packet of this size was acked.
-    pub(crate) fn arrived(&mut self, size: usize) {
+    pub(crate) fn record_acked(&mut self, size: usize) {
         if size.saturating_add(SEARCH_PRECISION) >= self.mtu {
             self.lost_large = 0;
             self.large_timeouts = 0;
@@ -194,7 +194,7 @@ impl Path {
     pub(crate) fn lost(&mut self, now: Nanos, size: usize) {
         if self.is_large(size) {
             self.lost_large = self.lost_large.saturating_add(1);
-            self.suspect(now);
+            self.suspect_black_hole(now);
         }
     }
 
@@ -202,7 +202,7 @@ impl Path {
     pub(crate) fn timed_out(&mut self, now: Nanos, size: usize) {
         if self.is_large(size) {
             self.large_timeouts = self.large_timeouts.saturating_add(1);
-            self.suspect(now);
+            self.suspect_black_hole(now);
         }
     }
 
@@ -210,10 +210,10 @@ impl Path {
         size > self.start && self.mtu > self.start
     }
 
-    fn suspect(&mut self, now: Nanos) {
+    fn suspect_black_hole(&mut self, now: Nanos) {
         if (self.lost_large >= SUSPICIOUS_LOSSES || self.large_timeouts >= SUSPICIOUS_TIMEOUTS) && self.pairs.is_none()
         {
-            self.pairs = Some(Pairs { small: 0, next: now, half: false, unanswered: 0 });
+            self.pairs = Some(BlackHoleProbes { small: 0, next: now, half: false, unanswered: 0 });
         }
     }
 
@@ -225,16 +225,16 @@ impl Path {
         }
         self.ceiling = ceiling;
         self.mtu = self.mtu.min(ceiling);
-        self.arrived(self.mtu);
+        self.record_acked(self.mtu);
         self.choose_next(now);
     }
 
     /// Returns the time of the next `on_time`.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         let search = match self.search {
-            Search::Due { .. } => None,
-            Search::Waits { until, .. } => Some(until),
-            Search::Finished { again } => again,
+            MtuSearch::Due { .. } => None,
+            MtuSearch::Waits { until, .. } => Some(until),
+            MtuSearch::Finished { again } => again,
         };
         let pairs = self.pairs.map(|pairs| pairs.next);
         [search, pairs].into_iter().flatten().min()
@@ -243,17 +243,17 @@ impl Path {
     /// Handles timeouts of probes, and restarts a finished search when that is due.
     pub(crate) fn on_time(&mut self, now: Nanos) {
         if self.pairs.is_some_and(|pairs| pairs.small >= PROOF_PAIRS && pairs.next <= now) {
-            self.fall(now);
+            self.restart_after_black_hole(now);
         }
         match self.search {
-            Search::Waits { size, tries, until } if until <= now && tries + 1 < MAX_PROBES => {
-                self.search = Search::Due { size, tries: tries + 1 };
+            MtuSearch::Waits { size, tries, until } if until <= now && tries + 1 < MAX_PROBES => {
+                self.search = MtuSearch::Due { size, tries: tries + 1 };
             }
-            Search::Waits { size, until, .. } if until <= now => {
+            MtuSearch::Waits { size, until, .. } if until <= now => {
                 self.fails = self.fails.min(size);
                 self.choose_next(now);
             }
-            Search::Finished { again: Some(at) } if at <= now => {
+            MtuSearch::Finished { again: Some(at) } if at <= now => {
                 self.ceiling = self.configured;
                 self.fails = usize::MAX;
                 self.choose_next(now);
@@ -263,20 +263,22 @@ impl Path {
     }
 
     /// Handles a black hole: returns to the initial size, and restarts the search below the size that fails.
-    fn fall(&mut self, now: Nanos) {
+    fn restart_after_black_hole(&mut self, now: Nanos) {
         self.black_holes = self.black_holes.saturating_add(1);
         self.fails = self.mtu;
         self.mtu = self.start.min(self.ceiling);
-        self.arrived(self.mtu);
+        self.record_acked(self.mtu);
         self.choose_next(now);
     }
 
     /// Chooses the next size to probe, or ends the search.
     fn choose_next(&mut self, now: Nanos) {
         self.search = match self.candidate() {
-            Some(size) => Search::Due { size, tries: 0 },
-            None if self.mtu < self.configured => Search::Finished { again: Some(now.saturating_add(RAISE_INTERVAL)) },
-            None => Search::Finished { again: None },
+            Some(size) => MtuSearch::Due { size, tries: 0 },
+            None if self.mtu < self.configured => {
+                MtuSearch::Finished { again: Some(now.saturating_add(RAISE_INTERVAL)) }
+            }
+            None => MtuSearch::Finished { again: None },
         };
     }
 

@@ -12,7 +12,7 @@ const INITIAL_ENTRIES: u32 = 8;
 /// Key of active entries that are never looked up, and so are not in the hash table.
 pub(crate) const UNNUMBERED: u64 = u64::MAX;
 
-struct Entry<T> {
+struct QueueSlot<T> {
     item: T,
     is_used: bool,
     is_active: bool,
@@ -23,8 +23,8 @@ struct Entry<T> {
     behind: u32,
 }
 
-pub(crate) struct Queue<T> {
-    entries: Vec<Entry<T>>,
+pub(crate) struct OrderedQueue<T> {
+    entries: Vec<QueueSlot<T>>,
     /// First free entry.
     free: u32,
     capacity: u32,
@@ -41,10 +41,10 @@ pub(crate) struct Queue<T> {
     last: u32,
 }
 
-impl<T: Default> Queue<T> {
+impl<T: Default> OrderedQueue<T> {
     /// Creates a queue. `capacity` is the maximum number of waiting and active entries together.
     pub(crate) fn new(capacity: u32) -> Self {
-        Queue {
+        OrderedQueue {
             entries: Vec::new(),
             free: NONE,
             capacity: capacity.min(NONE - 1),
@@ -235,7 +235,7 @@ impl<T: Default> Queue<T> {
             return None;
         }
         self.entries.reserve_exact((new - old) as usize);
-        self.entries.extend((old..new).map(|slot| Entry {
+        self.entries.extend((old..new).map(|slot| QueueSlot {
             item: T::default(),
             is_used: false,
             is_active: false,
@@ -255,13 +255,13 @@ impl<T: Default> Queue<T> {
     }
 
     /// Hashes a number. Multiplication with the golden ratio spreads consecutive numbers over the table.
-    fn home(&self, key: u64) -> usize {
+    fn hash_index(&self, key: u64) -> usize {
         let mixed = key.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         (mixed >> (64 - self.table.len().trailing_zeros())) as usize
     }
 
     fn insert(&mut self, key: u64, slot: u32) {
-        let mut at = self.home(key);
+        let mut at = self.hash_index(key);
         while self.table[at] != NONE {
             at = (at + 1) & (self.table.len() - 1);
         }
@@ -272,7 +272,7 @@ impl<T: Default> Queue<T> {
         if self.table.is_empty() {
             return None;
         }
-        let mut at = self.home(key);
+        let mut at = self.hash_index(key);
         loop {
             match self.table[at] {
                 NONE => return None,
@@ -292,7 +292,7 @@ impl<T: Default> Queue<T> {
             if slot == NONE {
                 break;
             }
-            let home = self.home(self.entries[slot as usize].key);
+            let home = self.hash_index(self.entries[slot as usize].key);
             if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(hole) & mask) {
                 self.table[hole] = slot;
                 hole = at;
@@ -309,7 +309,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn push<T: Default>(queue: &mut Queue<T>, item: T) -> Option<u32> {
+    fn push<T: Default>(queue: &mut OrderedQueue<T>, item: T) -> Option<u32> {
         queue.push().map(|(slot, entry)| {
             *entry = item;
             slot
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn waiting_entries_start_in_order_and_are_found_by_number() {
-        let mut queue = Queue::new(100);
+        let mut queue = OrderedQueue::new(100);
         let slots: Vec<u32> = (0..100).map(|i| push(&mut queue, i).expect("the queue is not full")).collect();
         assert_eq!((push(&mut queue, 100), queue.len(), queue.waiting()), (None, 100, 100));
         for number in 0..60u64 {
@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     fn unnumbered_entries_are_removed_in_any_order() {
-        let mut queue = Queue::new(40);
+        let mut queue = OrderedQueue::new(40);
         for item in 0..40u64 {
             match item % 3 {
                 0 => *queue.push_active().expect("the queue is not full").1 = item,
@@ -372,7 +372,7 @@ mod tests {
 
     #[test]
     fn queue_of_depth_zero_accepts_nothing() {
-        let mut queue: Queue<u8> = Queue::new(0);
+        let mut queue: OrderedQueue<u8> = OrderedQueue::new(0);
         assert_eq!((push(&mut queue, 1), queue.start(0), queue.find(0)), (None, None, None));
         assert_eq!(queue.pop(), None);
         assert_eq!(queue.get(0), None);
@@ -383,7 +383,7 @@ mod tests {
         // A removal moves the following entries of a probe sequence. If hashes were consecutive, it would move all of
         // them.
         for base in [0, 1, 1 << 20, u32::MAX - 300, 0xDEAD_BEEF] {
-            let mut queue = Queue::new(512);
+            let mut queue = OrderedQueue::new(512);
             for number in 0..512u32 {
                 push(&mut queue, number);
                 queue.start(u64::from(base.wrapping_add(number)) | 1 << 32);
@@ -406,7 +406,7 @@ mod tests {
         fn queue_equals_a_list_and_a_map(base: u32, steps in prop::collection::vec(
             prop_oneof![Just(Step::Push), Just(Step::Start), (0..40usize).prop_map(Step::Take), Just(Step::Pop)], 0..400
         )) {
-            let mut queue = Queue::new(32);
+            let mut queue = OrderedQueue::new(32);
             let (mut waiting, mut active) = (VecDeque::new(), Vec::<(u64, u32)>::new());
             let (mut items, mut keys) = (0u32, 0u32);
             for step in steps {

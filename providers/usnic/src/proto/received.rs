@@ -6,7 +6,7 @@
 use super::WINDOW;
 use super::bits::Bits;
 use super::psn::Psn;
-use super::wire::Range;
+use super::wire::SackRange;
 
 /// Position of a packet relative to the window.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -72,7 +72,7 @@ impl Received {
                 1
             }
             Arrival::Next => {
-                let gap = self.ahead.first_clear(psn.next(), self.reach()).unwrap_or(self.end);
+                let gap = self.ahead.first_clear(psn.next(), self.span()).unwrap_or(self.end);
                 let advance = gap.since(psn).unsigned_abs();
                 self.ahead.clear_run(psn, advance);
                 self.next = gap;
@@ -90,14 +90,14 @@ impl Received {
     }
 
     /// Number of PSNs from `next` up to and including the highest received one.
-    fn reach(&self) -> u32 {
+    fn span(&self) -> u32 {
         self.end.since(self.next).unsigned_abs()
     }
 
     /// Writes the ranges of packets received after missing ones, and returns their number. If not all ranges fit, half
     /// of the space gets the highest ranges, which are the newest. The other half continues where the previous report
     /// has stopped.
-    pub(crate) fn ranges(&mut self, out: &mut [Range]) -> usize {
+    pub(crate) fn ranges(&mut self, out: &mut [SackRange]) -> usize {
         if self.is_gapless() || out.is_empty() {
             return 0;
         }
@@ -114,11 +114,11 @@ impl Received {
 
     /// Writes the ranges, starting at `from`. Returns their number, and the PSN at which the next report continues if
     /// not all ranges fit.
-    fn write(&self, from: Psn, out: &mut [Range]) -> (usize, Option<Psn>) {
+    fn write(&self, from: Psn, out: &mut [SackRange]) -> (usize, Option<Psn>) {
         let mut at = from;
         for (count, range) in out.iter_mut().enumerate() {
             let Some((first, end)) = self.range(at) else { return (count, None) };
-            *range = Range { first: first.0.into(), end: end.0.into() };
+            *range = SackRange { first: first.0.into(), end: end.0.into() };
             at = end;
         }
         (out.len(), self.range(at).map(|_| at))
@@ -133,13 +133,13 @@ impl Received {
     }
 
     /// Writes the highest ranges in descending order.
-    fn write_highest(&self, out: &mut [Range]) -> usize {
+    fn write_highest(&self, out: &mut [SackRange]) -> usize {
         let mut end = self.end;
         for (count, range) in out.iter_mut().enumerate() {
             let Some(last) = self.ahead.last_set(self.next, end.since(self.next).unsigned_abs()) else { return count };
             // If no bit is clear, the range starts after `next`, which has not arrived.
             let before = self.ahead.last_clear(self.next, last.since(self.next).unsigned_abs()).unwrap_or(self.next);
-            *range = Range { first: before.next().0.into(), end: last.next().0.into() };
+            *range = SackRange { first: before.next().0.into(), end: last.next().0.into() };
             end = before;
         }
         out.len()
@@ -156,7 +156,7 @@ mod tests {
     const STARTS: [u32; 7] = [0, 1, 4095, (1 << 31) - 2, 1 << 31, u32::MAX - 70, u32::MAX];
 
     fn reported(received: &mut Received, space: usize) -> Vec<(u32, u32)> {
-        let mut out = vec![Range::default(); space];
+        let mut out = vec![SackRange::default(); space];
         let count = received.ranges(&mut out);
         out[..count].iter().map(|range| (range.first.get(), range.end.get())).collect()
     }

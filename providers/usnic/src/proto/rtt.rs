@@ -68,7 +68,7 @@ impl Rtt {
     }
 
     /// Records an RTT sample. `delay`: time by which the peer has delayed the ack.
-    pub(crate) fn sample(&mut self, now: Nanos, rtt: Nanos, delay: Nanos) {
+    pub(crate) fn record_sample(&mut self, now: Nanos, rtt: Nanos, delay: Nanos) {
         let rtt = rtt.max(1);
         let Some(seen) = &mut self.measured else {
             self.measured =
@@ -125,7 +125,7 @@ mod tests {
 
     fn rtt(samples: &[(Nanos, Nanos)]) -> Rtt {
         let mut rtt = Rtt::new(Timing::default());
-        samples.iter().for_each(|&(sample, delay)| rtt.sample(0, sample, delay));
+        samples.iter().for_each(|&(sample, delay)| rtt.record_sample(0, sample, delay));
         rtt
     }
 
@@ -170,10 +170,10 @@ mod tests {
     #[test]
     fn min_rtt_increases_with_a_longer_path() {
         let mut rtt = rtt(&[(MILLIS, 0)]);
-        rtt.sample(5 * SECONDS, 9 * MILLIS, 0);
-        rtt.sample(12 * SECONDS, 9 * MILLIS, 0);
+        rtt.record_sample(5 * SECONDS, 9 * MILLIS, 0);
+        rtt.record_sample(12 * SECONDS, 9 * MILLIS, 0);
         assert_eq!(rtt.min_rtt(), Some(MILLIS));
-        rtt.sample(23 * SECONDS, 9 * MILLIS, 0);
+        rtt.record_sample(23 * SECONDS, 9 * MILLIS, 0);
         assert_eq!(rtt.min_rtt(), Some(9 * MILLIS));
     }
 
@@ -184,7 +184,7 @@ mod tests {
         fn any_samples_keep_min_rtt_and_timeout_within_their_bounds(samples in prop::collection::vec(any::<(u64, u64, u64)>(), 0..50), backoff: u32) {
             let mut rtt = Rtt::new(Timing::default());
             for (now, sample, delay) in samples {
-                rtt.sample(now, sample, delay);
+                rtt.record_sample(now, sample, delay);
                 prop_assert!(rtt.min_rtt() <= rtt.latest_rtt());
                 prop_assert!(rtt.latest_rtt() <= Some(sample.max(1)).max(rtt.min_rtt()));
             }

@@ -74,7 +74,7 @@ struct ArrivalOrder {
 }
 
 impl ArrivalOrder {
-    fn join(&mut self, number: u32) {
+    fn add_arrival(&mut self, number: u32) {
         let at = number as usize;
         if at >= self.is_in.len() {
             self.is_in.resize(at + 1, false);
@@ -95,12 +95,12 @@ impl Schedule {
     /// Adds a connection to the queues of its pending work.
     pub(crate) fn wants(&mut self, number: u32, pending_work: &PendingWork) {
         if pending_work.resend {
-            self.resend.join(number);
+            self.resend.add_arrival(number);
         }
         if pending_work.ready {
-            self.ready.join(number);
+            self.ready.add_arrival(number);
         } else if pending_work.ack {
-            self.acks.join(number);
+            self.acks.add_arrival(number);
         }
     }
 
@@ -141,8 +141,8 @@ pub(crate) struct Deadlines {
 
 impl Deadlines {
     /// Sets the deadline of a connection. Returns true if it is earlier than the connection's entry in the heap. If it
-    /// is later, the entry stays: it expires early, and the caller of `due` then sets the deadline again.
-    pub(crate) fn plan(&mut self, number: u32, deadline: Nanos) -> bool {
+    /// is later, the entry stays: it expires early, and the caller of `next_expired` then sets the deadline again.
+    pub(crate) fn set_deadline(&mut self, number: u32, deadline: Nanos) -> bool {
         let at = number as usize;
         if at >= self.planned.len() {
             self.planned.resize(at + 1, None);
@@ -155,9 +155,9 @@ impl Deadlines {
         is_earlier
     }
 
-    /// Returns the next connection whose deadline has expired. The caller calls `plan` again if the connection still
+    /// Returns the next connection whose deadline has expired. The caller calls `set_deadline` again if the connection still
     /// has a deadline.
-    pub(crate) fn due(&mut self, now: Nanos) -> Option<u32> {
+    pub(crate) fn next_expired(&mut self, now: Nanos) -> Option<u32> {
         while let Some(Reverse((deadline, number))) = self.heap.peek().copied() {
             if !self.counts(deadline, number) {
                 self.heap.pop();
@@ -268,27 +268,28 @@ mod tests {
     fn deadlines_expire_in_order_and_once() {
         let mut deadlines = Deadlines::default();
         for (number, time) in [(3, 30), (1, 10), (2, 20)] {
-            assert!(deadlines.plan(number, time));
+            assert!(deadlines.set_deadline(number, time));
         }
-        assert!(deadlines.plan(3, 5), "earlier than before");
-        assert!(!deadlines.plan(3, 50), "a later deadline applies when the entry expires");
+        assert!(deadlines.set_deadline(3, 5), "earlier than before");
+        assert!(!deadlines.set_deadline(3, 50), "a later deadline applies when the entry expires");
         assert_eq!(deadlines.next(), Some(5));
-        let due = |deadlines: &mut Deadlines, now| std::iter::from_fn(|| deadlines.due(now)).collect::<Vec<_>>();
+        let due =
+            |deadlines: &mut Deadlines, now| std::iter::from_fn(|| deadlines.next_expired(now)).collect::<Vec<_>>();
         assert_eq!(due(&mut deadlines, 4), []);
         assert_eq!(due(&mut deadlines, 20), [3, 1, 2]);
         assert_eq!((due(&mut deadlines, 100), deadlines.next()), (vec![], None), "nothing is left over");
-        assert!(deadlines.plan(3, 200), "and it can be set again");
-        assert_eq!(deadlines.due(200), Some(3));
+        assert!(deadlines.set_deadline(3, 200), "and it can be set again");
+        assert_eq!(deadlines.next_expired(200), Some(3));
     }
 
     #[test]
     fn moving_deadline_leaves_no_entry() {
         let mut deadlines = Deadlines::default();
         for round in 0..1000u64 {
-            assert!(deadlines.plan(7, round * 10 + 9));
-            assert!(deadlines.plan(7, round * 10 + 5));
-            assert_eq!(deadlines.due(round * 10 + 5), Some(7));
-            assert_eq!(deadlines.due(round * 10 + 5), None);
+            assert!(deadlines.set_deadline(7, round * 10 + 9));
+            assert!(deadlines.set_deadline(7, round * 10 + 5));
+            assert_eq!(deadlines.next_expired(round * 10 + 5), Some(7));
+            assert_eq!(deadlines.next_expired(round * 10 + 5), None);
         }
         assert_eq!(deadlines.next(), None);
         assert!(deadlines.heap.is_empty());

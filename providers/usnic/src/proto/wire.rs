@@ -24,7 +24,7 @@ pub(crate) const VERSION: u8 = 2;
 pub(crate) enum Kind {
     Fragment = 1,
     Chunk = 2,
-    Ack = 3,
+    AckFields = 3,
     Probe = 4,
     ProbeAck = 5,
     Challenge = 6,
@@ -44,8 +44,8 @@ impl Kind {
     fn of(code: u8) -> Option<Kind> {
         use Kind::*;
         let all = [
-            Fragment, Chunk, Ack, Probe, ProbeAck, Challenge, Response, Request, Cookie, Accept, Reject, Confirm, Fin,
-            FinAck, Reset, Piece,
+            Fragment, Chunk, AckFields, Probe, ProbeAck, Challenge, Response, Request, Cookie, Accept, Reject, Confirm,
+            Fin, FinAck, Reset, Piece,
         ];
         all.into_iter().find(|kind| *kind as u8 == code)
     }
@@ -55,7 +55,7 @@ impl Kind {
 /// packets with other values. Both are 0 in a request.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
-pub(crate) struct Head {
+pub(crate) struct PacketHeader {
     pub(crate) version: u8,
     pub(crate) kind: u8,
     pub(crate) flags: U16,
@@ -74,9 +74,9 @@ pub(crate) const FLAG_SEALED: u16 = 8;
 /// Flag of a Reset in reply to an Accept: its sender does not know the attempt.
 pub(crate) const FLAG_UNKNOWN: u16 = 16;
 
-impl Head {
+impl PacketHeader {
     pub(crate) fn new(kind: Kind, flags: u16, conn: u32, token: u64) -> Self {
-        Head { version: VERSION, kind: kind as u8, flags: flags.into(), conn: conn.into(), token: token.into() }
+        PacketHeader { version: VERSION, kind: kind as u8, flags: flags.into(), conn: conn.into(), token: token.into() }
     }
 
     pub(crate) fn kind(&self) -> Option<Kind> {
@@ -91,7 +91,7 @@ impl Head {
 /// Ack fields: carried by every packet with data, and by ack packets.
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
-pub(crate) struct Ack {
+pub(crate) struct AckFields {
     /// The first missing PSN.
     pub(crate) next: U32,
     /// Credit limit: the sender of the ack has a receive for each message whose number is below this.
@@ -107,9 +107,9 @@ pub(crate) struct Ack {
 /// The PSN of a data packet, and the ack that it carries.
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
-pub(crate) struct Carried {
+pub(crate) struct DataFields {
     pub(crate) psn: U32,
-    pub(crate) ack: Ack,
+    pub(crate) ack: AckFields,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -225,7 +225,7 @@ impl Extent {
 /// Fields of an ack packet: the number of selective ranges, and the refusal of a packet.
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
-pub(crate) struct Selective {
+pub(crate) struct SackFields {
     /// Number of ranges that follow.
     pub(crate) ranges: u8,
     /// Code of the [`Refusal`]; 0: none.
@@ -261,7 +261,7 @@ impl Refusal {
 /// Packets received after a missing one: from `first` up to, but not including, `end`.
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
-pub(crate) struct Range {
+pub(crate) struct SackRange {
     pub(crate) first: U32,
     pub(crate) end: U32,
 }
@@ -270,7 +270,7 @@ pub(crate) struct Range {
 pub(crate) const RANGES: usize = 64;
 
 /// Length in bytes of the header of a fragment.
-pub(crate) const FRAGMENT: usize = size_of::<Head>() + size_of::<Carried>() + size_of::<Message>();
+pub(crate) const FRAGMENT: usize = size_of::<PacketHeader>() + size_of::<DataFields>() + size_of::<Message>();
 /// Length in bytes of the header of a chunk.
 pub(crate) const CHUNK: usize = FRAGMENT + size_of::<Part>();
 /// Length in bytes of the header of a piece.
@@ -279,7 +279,7 @@ pub(crate) const PIECE: usize = CHUNK + size_of::<Extent>();
 /// A decoded packet with data.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Data<'a> {
-    pub(crate) carried: Carried,
+    pub(crate) carried: DataFields,
     pub(crate) op: Op,
     pub(crate) message: Message,
     /// The extension, whose length depends on the operation.
@@ -292,14 +292,14 @@ pub(crate) struct Data<'a> {
 }
 
 /// Splits the header from the packet; `None` if the packet is too short.
-pub(crate) fn head(packet: &[u8]) -> Option<(Head, &[u8])> {
-    Head::read_from_prefix(packet).ok()
+pub(crate) fn head(packet: &[u8]) -> Option<(PacketHeader, &[u8])> {
+    PacketHeader::read_from_prefix(packet).ok()
 }
 
 /// Decodes the body of a fragment, chunk or piece. `None`: the body is too short, the operation is unknown, or the
 /// payload exceeds the message or the re-fragmented packet.
 pub(crate) fn data(kind: Kind, body: &[u8]) -> Option<Data<'_>> {
-    let (carried, rest) = Carried::read_from_prefix(body).ok()?;
+    let (carried, rest) = DataFields::read_from_prefix(body).ok()?;
     let (message, rest) = Message::read_from_prefix(rest).ok()?;
     let op = message.op()?;
     let (extension, rest) = rest.split_at_checked(op.extension())?;
@@ -335,10 +335,10 @@ pub(crate) fn data(kind: Kind, body: &[u8]) -> Option<Data<'_>> {
 }
 
 /// Decodes the body of an ack packet.
-pub(crate) fn ack(body: &[u8]) -> Option<(Ack, Selective, &[Range])> {
-    let (ack, rest) = Ack::read_from_prefix(body).ok()?;
-    let (selective, rest) = Selective::read_from_prefix(rest).ok()?;
-    let ranges = <[Range]>::ref_from_bytes(rest).ok()?;
+pub(crate) fn ack(body: &[u8]) -> Option<(AckFields, SackFields, &[SackRange])> {
+    let (ack, rest) = AckFields::read_from_prefix(body).ok()?;
+    let (selective, rest) = SackFields::read_from_prefix(rest).ok()?;
+    let ranges = <[SackRange]>::ref_from_bytes(rest).ok()?;
     (ranges.len() == usize::from(selective.ranges) && ranges.len() <= RANGES).then_some((ack, selective, ranges))
 }
 
@@ -348,14 +348,14 @@ mod tests {
 
     #[test]
     fn wire_records_have_no_padding() {
-        assert_eq!((size_of::<Head>(), size_of::<Ack>(), size_of::<Carried>()), (16, 12, 16));
-        assert_eq!((size_of::<Message>(), size_of::<Part>(), size_of::<Selective>()), (24, 4, 8));
-        assert_eq!((FRAGMENT, CHUNK, PIECE, size_of::<Range>()), (56, 60, 68, 8));
+        assert_eq!((size_of::<PacketHeader>(), size_of::<AckFields>(), size_of::<DataFields>()), (16, 12, 16));
+        assert_eq!((size_of::<Message>(), size_of::<Part>(), size_of::<SackFields>()), (24, 4, 8));
+        assert_eq!((FRAGMENT, CHUNK, PIECE, size_of::<SackRange>()), (56, 60, 68, 8));
     }
 
     fn packet(length: u32, op: u8, offset: Option<u32>, payload: usize) -> Vec<u8> {
         let message = Message { op, length: length.into(), ..Message::default() };
-        let mut bytes = [Carried::default().as_bytes(), message.as_bytes()].concat();
+        let mut bytes = [DataFields::default().as_bytes(), message.as_bytes()].concat();
         bytes.extend(offset.iter().flat_map(|offset| offset.to_be_bytes()));
         bytes.resize(bytes.len() + payload, 7);
         bytes
@@ -372,7 +372,7 @@ mod tests {
         assert!(!is_data(Kind::Chunk, &packet(10, 1, Some(6), 5)) && !is_data(Kind::Chunk, &packet(10, 1, Some(5), 0)));
         assert!(!is_data(Kind::Chunk, &packet(u32::MAX, 1, Some(u32::MAX), 5)), "no wrap");
         assert!(!is_data(Kind::Fragment, &packet(5, 0, None, 5)) && !is_data(Kind::Fragment, &packet(5, 12, None, 5)));
-        assert!(!is_data(Kind::Ack, &packet(5, 1, None, 5)) && !is_data(Kind::Fragment, &[0; 39]));
+        assert!(!is_data(Kind::AckFields, &packet(5, 1, None, 5)) && !is_data(Kind::Fragment, &[0; 39]));
     }
 
     #[test]
@@ -418,9 +418,9 @@ mod tests {
     #[test]
     fn ack_with_a_wrong_range_count_is_rejected() {
         let with = |count: u8, ranges: usize| {
-            let selective = Selective { ranges: count, ..Selective::default() };
-            let mut bytes = [Ack::default().as_bytes(), selective.as_bytes()].concat();
-            bytes.resize(bytes.len() + ranges * size_of::<Range>(), 0);
+            let selective = SackFields { ranges: count, ..SackFields::default() };
+            let mut bytes = [AckFields::default().as_bytes(), selective.as_bytes()].concat();
+            bytes.resize(bytes.len() + ranges * size_of::<SackRange>(), 0);
             bytes
         };
         assert_eq!(ack(&with(2, 2)).map(|(_, _, ranges)| ranges.len()), Some(2));
@@ -430,10 +430,10 @@ mod tests {
 
     #[test]
     fn packets_of_another_version_are_rejected() {
-        let head = Head::new(Kind::Reset, FLAG_LAST, 3, 4);
+        let head = PacketHeader::new(Kind::Reset, FLAG_LAST, 3, 4);
         assert_eq!((head.kind(), head.has(FLAG_LAST), head.has(FLAG_ACK_NOW)), (Some(Kind::Reset), true, false));
-        assert_eq!(Head { version: VERSION + 1, ..head }.kind(), None);
-        assert_eq!(Head { kind: 17, ..head }.kind(), None);
-        assert_eq!(Head { kind: 0, ..head }.kind(), None);
+        assert_eq!(PacketHeader { version: VERSION + 1, ..head }.kind(), None);
+        assert_eq!(PacketHeader { kind: 17, ..head }.kind(), None);
+        assert_eq!(PacketHeader { kind: 0, ..head }.kind(), None);
     }
 }

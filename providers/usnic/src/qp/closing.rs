@@ -13,12 +13,12 @@ use parking_lot::Mutex;
 
 use crate::device::Device;
 use crate::net::errors::DeliveryError;
-use crate::net::receive::Packets;
+use crate::net::receive::PacketRun;
 use crate::proto::Nanos;
-use crate::proto::conn::Config;
+use crate::proto::conn::ConnConfig;
 use crate::proto::schedule::{PendingWork, ServiceReason};
+use crate::qp::context::{NoHost, QpContext};
 use crate::qp::handler::{ConnectionHandler, ConnectionParams};
-use crate::qp::host::{NoHost, QpContext};
 use crate::qp::transport::Transport;
 
 /// A connection that has ended locally.
@@ -66,7 +66,7 @@ impl ClosingConnection {
 #[cold]
 pub(crate) fn reset_new(
     device: &Arc<Device>,
-    config: &Config,
+    config: &ConnConfig,
     context: &QpContext,
     params: ConnectionParams,
     now: Nanos,
@@ -87,7 +87,7 @@ impl ConnectionHandler for ClosingConnection {
         None
     }
 
-    fn receive(&self, now: Nanos, number: u32, from: SocketAddr, packets: Packets<'_>) -> PendingWork {
+    fn receive(&self, now: Nanos, number: u32, from: SocketAddr, packets: PacketRun<'_>) -> PendingWork {
         self.with(now, number, |transport| transport.receive(now, from, packets, &mut NoHost))
     }
 

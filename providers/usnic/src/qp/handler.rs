@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use dapl::provider::ConnId;
 
 pub(crate) use crate::net::errors::DeliveryError;
-use crate::net::receive::Packets;
+use crate::net::receive::PacketRun;
 use crate::net::socket::Socket;
 use crate::proto::Nanos;
 use crate::proto::schedule::{PendingWork, ServiceReason};
-use crate::proto::setup::Agreed;
+use crate::proto::setup::HandshakeResult;
 
 /// The handler of a connection. Except for `connecting`, its functions are called only by a polling thread or the
 /// engine, never during a post or another call of dapl.
@@ -30,7 +30,7 @@ pub(crate) trait ConnectionHandler: Send + Sync {
     fn open(&self, now: Nanos, params: ConnectionParams) -> Option<PendingWork>;
 
     /// Handles consecutive packets of one GRO batch with this connection number. The caller has validated nothing else.
-    fn receive(&self, now: Nanos, number: u32, from: SocketAddr, packets: Packets<'_>) -> PendingWork;
+    fn receive(&self, now: Nanos, number: u32, from: SocketAddr, packets: PacketRun<'_>) -> PendingWork;
 
     /// Sends at most one batch of the connection.
     fn transmit(&self, now: Nanos, number: u32, reason: ServiceReason) -> PendingWork;
@@ -57,7 +57,7 @@ pub(crate) trait ConnectionHandler: Send + Sync {
 pub(crate) struct ConnectionParams {
     pub(crate) number: u32,
     pub(crate) conn: ConnId,
-    pub(crate) agreed: Agreed,
+    pub(crate) agreed: HandshakeResult,
     /// For [`Device::schedule`](crate::device::Device::schedule).
     pub(crate) next_service: Arc<NextService>,
     pub(crate) socket: Arc<Socket>,

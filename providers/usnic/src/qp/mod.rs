@@ -2,9 +2,9 @@
 
 pub(crate) mod closing;
 pub(crate) mod connection_table;
+pub(crate) mod context;
 pub(crate) mod exit_handler;
 pub(crate) mod handler;
-pub(crate) mod host;
 mod queue_pair;
 mod request;
 pub(crate) mod transport;

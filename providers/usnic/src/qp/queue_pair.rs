@@ -7,8 +7,8 @@
 //! receive queue, completion queue, job queue. Only the engine reports connection events to dapl.
 #![forbid(unsafe_code)]
 
+mod fast_path;
 mod handler;
-mod quick;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -30,14 +30,14 @@ use crate::cm::{Cm, QpCaps};
 use crate::counters::{self, IaCounters};
 use crate::device::{self, Device};
 use crate::engine::jobs::Job;
-use crate::engine::progress::Progress;
+use crate::engine::progress::EngineProgress;
 use crate::limits;
 use crate::proto::Nanos;
-use crate::proto::conn::{Config, Post, SendValue, Work};
+use crate::proto::conn::{ConnConfig, Operation, Post, SendValue};
 use crate::proto::counters::Counters;
 use crate::proto::schedule::PendingWork;
 use crate::qp::closing::ClosingConnection;
-use crate::qp::host::{Pool, QpContext, RecvRequest, WorkRequest};
+use crate::qp::context::{Pool, QpContext, RecvRequest, WorkRequest};
 use crate::qp::transport::Transport;
 use crate::{Mr, Mw, Usnic};
 
@@ -50,11 +50,11 @@ pub struct Qp(pub(crate) Arc<QpCore>);
 /// A queue pair, referred to by its handle, the connection table and shared receive queues.
 pub(crate) struct QpCore {
     device: Arc<Device>,
-    progress: Arc<Progress>,
+    progress: Arc<EngineProgress>,
     cm: Arc<Cm>,
     ia_counters: Arc<IaCounters<QpCore>>,
     context: QpContext,
-    config: Config,
+    config: ConnConfig,
     max_message: u64,
     caps: QpCaps,
     state: Mutex<QpState>,
@@ -194,7 +194,7 @@ impl QpCore {
             }
             Some(event) => event,
         };
-        self.finish(state, device::now());
+        self.end_connection(state, device::now());
         self.context.jobs.push(Job::Event(id, event));
     }
 
@@ -225,7 +225,7 @@ impl QpCore {
 
     /// Ends the connection, if there is one: flushes all work, notifies the peer, and starts a closing connection for
     /// late packets.
-    fn finish(&self, state: &mut QpState, now: Nanos) {
+    fn end_connection(&self, state: &mut QpState, now: Nanos) {
         // Posts and polls call this function, and closing a socket is a cancellation point. A thread must not be
         // cancelled while it holds the lock.
         let _deferral = cancel::defer();
@@ -286,7 +286,7 @@ impl QpCore {
         }
         drop(state);
         // The queue is full. A pass processes acks that have arrived, which may complete requests.
-        self.progress.catch_up();
+        self.progress.run_pass_if_free();
         let state = self.state.lock();
         let is_full = state.outstanding().0 >= self.config.max_requests;
         if is_full { Err(Error::Exhausted(Resource::Memory)) } else { Ok(state) }
@@ -333,21 +333,23 @@ impl QpCore {
     fn build_post(&self, wr: &SendWr<'_>) -> (Post, Option<Status>) {
         let total = scatter_gather::total(wr.segments);
         let work = match wr.op {
-            Op::Send { solicited } => Work::Send { solicited },
-            Op::Write(remote) => Work::Write(remote),
-            Op::Read(remote) => Work::Read(remote),
+            Op::Send { solicited } => Operation::Send { solicited },
+            Op::Write(remote) => Operation::Write(remote),
+            Op::Read(remote) => Operation::Read(remote),
             Op::SendImmediate { data, solicited } => {
-                Work::SendWith(SendValue { arrival: Arrival::SendImmediate, value: data, solicited })
+                Operation::SendWith(SendValue { arrival: Arrival::SendImmediate, value: data, solicited })
             }
             Op::SendInvalidate { key, solicited } => {
-                Work::SendWith(SendValue { arrival: Arrival::SendInvalidate, value: key, solicited })
+                Operation::SendWith(SendValue { arrival: Arrival::SendInvalidate, value: key, solicited })
             }
-            Op::WriteImmediate { remote, data, solicited } => Work::WriteImmediate { remote, data, solicited },
-            Op::FetchAdd { remote, add } => Work::Atomic(remote, Atomic::FetchAdd(add)),
-            Op::CompareSwap { remote, compare, swap } => Work::Atomic(remote, Atomic::CompareSwap { compare, swap }),
+            Op::WriteImmediate { remote, data, solicited } => Operation::WriteImmediate { remote, data, solicited },
+            Op::FetchAdd { remote, add } => Operation::Atomic(remote, Atomic::FetchAdd(add)),
+            Op::CompareSwap { remote, compare, swap } => {
+                Operation::Atomic(remote, Atomic::CompareSwap { compare, swap })
+            }
         };
         let atomic = match work {
-            Work::Atomic(remote, _) => check_atomic(remote, total),
+            Operation::Atomic(remote, _) => check_atomic(remote, total),
             _ => None,
         };
         let is_registered =
@@ -364,7 +366,7 @@ impl QpCore {
                     Some(_) if !is_registered => Status::LocalProtection,
                     Some(_) => Status::RemoteAccess,
                 };
-                (Post { work: Work::Bind, length: 0, fence: wr.fence }, Some(status))
+                (Post { work: Operation::Bind, length: 0, fence: wr.fence }, Some(status))
             }
         }
     }
@@ -390,7 +392,7 @@ impl QpCore {
             QpPhase::Connecting(number) => Some(number),
             _ => None,
         };
-        self.finish(&mut state, device::now());
+        self.end_connection(&mut state, device::now());
         drop(state);
         if let Some(number) = attempt {
             self.cm.cancel(number);
@@ -471,7 +473,7 @@ impl QueuePair for Qp {
         let wanted =
             bind.map(|Bind { mr, region, access, kept }| BindRequest { source: mr.local_key(), region, access, kept });
         let (request, key) = WorkRequest::bind(&mw.0, wanted, wr)?;
-        let post = Post { work: Work::Bind, length: 0, fence: wr.fence };
+        let post = Post { work: Operation::Bind, length: 0, fence: wr.fence };
         self.0.submit(state, post, |own| *own = request, true);
         Ok(key)
     }
@@ -491,7 +493,7 @@ impl QueuePair for Qp {
     }
 
     fn outstanding(&self) -> Outstanding {
-        self.0.progress.catch_up(); // Completes work whose acks have arrived without being processed.
+        self.0.progress.run_pass_if_free(); // Completes work whose acks have arrived without being processed.
         let (requests, recvs) = self.0.state.lock().outstanding();
         Outstanding { recvs, requests }
     }

@@ -6,7 +6,7 @@ use dapl::provider::{ConnId, ConnRequest};
 
 use super::Qp;
 use crate::cm::ConnectionRequest;
-use crate::proto::setup::packets::Reason;
+use crate::proto::setup::packets::RejectReason;
 
 impl ConnRequest for ConnectionRequest {
     type Qp = Qp;
@@ -16,7 +16,7 @@ impl ConnRequest for ConnectionRequest {
     }
 
     fn reject(mut self, private_data: &[u8]) {
-        self.answer_with(Reason::Refused, private_data);
+        self.send_result_with(RejectReason::Refused, private_data);
     }
 
     fn hand_off(self, qual: u64) -> std::result::Result<(), (Self, Error)> {

@@ -14,20 +14,20 @@ use dapl_software::memory::rights::AccessRight;
 
 use crate::memory::regions::RegistrationGuards;
 use crate::net::errors::{DeliveryError, DeliveryErrorKind};
-use crate::net::receive::Packets;
+use crate::net::receive::PacketRun;
 use crate::net::send::{SendBatch, SendOutcome};
 use crate::net::short_packet::ShortPacket;
 use crate::net::sockaddr::SockAddr;
 use crate::net::socket::Socket;
 use crate::proto::congestion::Algorithm;
-use crate::proto::conn::{AfterShortSend, Config, Conn, Host, Outgoing, Payload, Unsent};
+use crate::proto::conn::{AfterShortSend, Conn, ConnCallbacks, ConnConfig, OutgoingPacket, Payload, UnsentPacket};
 use crate::proto::path::{BASE, HEADERS_V4, HEADERS_V6};
 use crate::proto::schedule::PendingWork;
 use crate::proto::seal::Seal;
 use crate::proto::wire::{self, FRAGMENT};
 use crate::proto::{MICROS, Nanos};
+use crate::qp::context::QpContext;
 use crate::qp::handler::{ConnectionParams, NextService};
-use crate::qp::host::QpContext;
 
 /// Time in nanoseconds after which a send to a full socket is repeated.
 const RETRY_FULL: Nanos = 100 * MICROS;
@@ -63,7 +63,7 @@ struct SendScratch {
     batch: SendBatch,
     guards: RegistrationGuards,
     /// For each packet of the batch: what fails if the packet cannot be sent.
-    carried: Vec<Unsent>,
+    carried: Vec<UnsentPacket>,
     /// Buffer for a sealed packet while it is decrypted.
     opened: Vec<u8>,
 }
@@ -79,7 +79,7 @@ impl std::fmt::Debug for Transport {
 }
 
 impl Transport {
-    pub(crate) fn new(config: &Config, params: ConnectionParams, now: Nanos) -> Self {
+    pub(crate) fn new(config: &ConnConfig, params: ConnectionParams, now: Nanos) -> Self {
         let terms = params.agreed.terms;
         let headers = if terms.peer.is_ipv4() { HEADERS_V4 } else { HEADERS_V6 };
         // On the loopback interface there is no network path to probe or model.
@@ -87,7 +87,7 @@ impl Transport {
             true => (params.ceiling, Algorithm::Local),
             false => (BASE - headers, config.congestion),
         };
-        let config = Config { mtu_start, congestion, ip_headers: headers, ..config.clone() };
+        let config = ConnConfig { mtu_start, congestion, ip_headers: headers, ..config.clone() };
         Transport {
             number: params.number,
             id: params.conn,
@@ -127,8 +127,8 @@ impl Transport {
         &mut self,
         now: Nanos,
         from: SocketAddr,
-        packets: Packets<'_>,
-        host: &mut impl Host<QpContext>,
+        packets: PacketRun<'_>,
+        host: &mut impl ConnCallbacks<QpContext>,
     ) {
         if self.seal.is_some() {
             return SCRATCH
@@ -146,9 +146,9 @@ impl Transport {
         &mut self,
         now: Nanos,
         from: SocketAddr,
-        packets: Packets<'_>,
+        packets: PacketRun<'_>,
         opened: &mut Vec<u8>,
-        host: &mut impl Host<QpContext>,
+        host: &mut impl ConnCallbacks<QpContext>,
     ) {
         let Some(seal) = &mut self.seal else { return };
         for packet in packets {
@@ -177,14 +177,24 @@ impl Transport {
     }
 
     /// Sends one batch. Returns false if there was no packet to send, or the socket is full.
-    pub(crate) fn transmit(&mut self, now: Nanos, host: &mut impl Host<QpContext>, context: &QpContext) -> bool {
+    pub(crate) fn transmit(
+        &mut self,
+        now: Nanos,
+        host: &mut impl ConnCallbacks<QpContext>,
+        context: &QpContext,
+    ) -> bool {
         self.send_until(now, host, context, |_| false)
     }
 
     /// Sends posted requests, as far as they may be sent now. Other packets wait for the next pass.
-    pub(crate) fn send_now(&mut self, now: Nanos, host: &mut impl Host<QpContext>, context: &QpContext) -> bool {
+    pub(crate) fn send_now(
+        &mut self,
+        now: Nanos,
+        host: &mut impl ConnCallbacks<QpContext>,
+        context: &QpContext,
+    ) -> bool {
         let sent = self.send_until(now, host, context, |conn| !conn.has_requests());
-        self.conn.catch_up(host); // The deferred work is done while the packet is in flight.
+        self.conn.process_deferred_receptions(host); // The deferred work is done while the packet is in flight.
         sent
     }
 
@@ -235,10 +245,10 @@ impl Transport {
         self.conn.withdraw_permit();
         let to = self.conn.peer();
         SCRATCH.with_borrow_mut(|scratch| {
-            scratch.batch.own().extend_from_slice(packet);
+            scratch.batch.header_buffer().extend_from_slice(packet);
             scratch.batch.end_packet();
             // The payload was already copied, so no request can fail because of its memory.
-            scratch.carried.push(Unsent { payload: Payload::None, resend: false });
+            scratch.carried.push(UnsentPacket { payload: Payload::None, resend: false });
             self.send(scratch, to, now, &mut context);
         });
     }
@@ -246,7 +256,7 @@ impl Transport {
     fn send_until(
         &mut self,
         now: Nanos,
-        host: &mut impl Host<QpContext>,
+        host: &mut impl ConnCallbacks<QpContext>,
         context: &QpContext,
         is_enough: impl Fn(&ProtoConn) -> bool,
     ) -> bool {
@@ -282,13 +292,13 @@ impl Transport {
         &mut self,
         scratch: &mut SendScratch,
         now: Nanos,
-        host: &mut impl Host<QpContext>,
+        host: &mut impl ConnCallbacks<QpContext>,
         context: &QpContext,
         is_enough: impl Fn(&ProtoConn) -> bool,
     ) -> SocketAddr {
         let mut batch_to = None;
         while scratch.batch.has_capacity(0, MAX_PARTS) && scratch.batch.bytes() < BATCH_TARGET {
-            let Some(outgoing) = self.conn.transmit(now, scratch.batch.own(), host) else { break };
+            let Some(outgoing) = self.conn.transmit(now, scratch.batch.header_buffer(), host) else { break };
             let to = outgoing.to.unwrap_or_else(|| self.conn.peer());
             if let Err(status) = self.append_payload(scratch, &outgoing, context) {
                 scratch.batch.drop_packet();
@@ -309,11 +319,11 @@ impl Transport {
     fn append_payload(
         &mut self,
         scratch: &mut SendScratch,
-        outgoing: &Outgoing,
+        outgoing: &OutgoingPacket,
         context: &QpContext,
     ) -> Result<(), Status> {
         if self.seal.is_some() {
-            return self.append_sealed(scratch.batch.own(), outgoing, context);
+            return self.append_sealed(scratch.batch.header_buffer(), outgoing, context);
         }
         let SendScratch { batch, guards, .. } = scratch;
         let mut add = |piece: &Segment, right: AccessRight| {
@@ -348,7 +358,12 @@ impl Transport {
 
     /// Copies the payload, and seals the packet.
     #[cold]
-    fn append_sealed(&mut self, out: &mut Vec<u8>, outgoing: &Outgoing, context: &QpContext) -> Result<(), Status> {
+    fn append_sealed(
+        &mut self,
+        out: &mut Vec<u8>,
+        outgoing: &OutgoingPacket,
+        context: &QpContext,
+    ) -> Result<(), Status> {
         let start = out.len() - outgoing.header;
         match outgoing.payload {
             Payload::None => {}
@@ -357,16 +372,22 @@ impl Transport {
                 context.gather(&request.segments, offset.into(), length as usize, out)?;
             }
             Payload::Remote { key, address, length, .. } => {
-                context.fetch(&Segment { key, pad: 0, address, length: length.into() }, out)?;
+                context.append_readable(&Segment { key, pad: 0, address, length: length.into() }, out)?;
             }
             Payload::Padding(length) => out.resize(out.len() + length as usize, 0),
         }
         // Sealing fails only if the 64-bit counter is used up.
-        let is_closed = self.seal.as_mut().is_none_or(|seal| seal.close(out, start));
+        let is_closed = self.seal.as_mut().is_none_or(|seal| seal.seal(out, start));
         if is_closed { Ok(()) } else { Err(Status::Transport) }
     }
 
-    fn send(&mut self, scratch: &mut SendScratch, to: SocketAddr, now: Nanos, host: &mut impl Host<QpContext>) {
+    fn send(
+        &mut self,
+        scratch: &mut SendScratch,
+        to: SocketAddr,
+        now: Nanos,
+        host: &mut impl ConnCallbacks<QpContext>,
+    ) {
         let SendOutcome { is_blocked, overflows, too_large, fault, .. } =
             scratch.batch.send(&self.socket, &SockAddr::of(to));
         if let Some(bytes) = too_large {

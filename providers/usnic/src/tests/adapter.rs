@@ -25,8 +25,8 @@ use crate::device::now;
 use crate::net::errors::DeliveryErrorKind;
 use crate::proto::MILLIS;
 use crate::proto::schedule::{PendingWork, ServiceReason};
-use crate::proto::setup::packets::Reason;
-use crate::proto::wire::{Head, Kind};
+use crate::proto::setup::packets::RejectReason;
+use crate::proto::wire::{Kind, PacketHeader};
 
 #[test]
 fn connection_is_requested_accepted_and_carries_packets() {
@@ -110,7 +110,7 @@ fn reject_and_missing_listener_give_different_events() {
     client.connect(&server, 8, conn(2));
     assert_eq!(client.event(), (conn(2), "rejected"), "the qualifier has no listener");
     client.connect(&server, 7, conn(3));
-    server.request().answer(Reason::Refused);
+    server.request().send_result(RejectReason::Refused);
     assert_eq!(client.event(), (conn(3), "peer rejected"));
     client.connect(&server, 7, conn(4));
     drop(server.request());
@@ -401,10 +401,10 @@ fn unmatched_packets_are_counted_and_dropped() {
         &[][..],
         &[1],
         &[7; 200],
-        Head::new(Kind::Ack, 0, ours.number() ^ 1, 7).as_bytes(),
-        Head::new(Kind::Ack, 0, ours.number() ^ 1 << 25, 7).as_bytes(),
-        Head::new(Kind::Accept, 0, ours.number() ^ 1, 7).as_bytes(),
-        Head::new(Kind::Request, 0, 0, 0).as_bytes(),
+        PacketHeader::new(Kind::AckFields, 0, ours.number() ^ 1, 7).as_bytes(),
+        PacketHeader::new(Kind::AckFields, 0, ours.number() ^ 1 << 25, 7).as_bytes(),
+        PacketHeader::new(Kind::Accept, 0, ours.number() ^ 1, 7).as_bytes(),
+        PacketHeader::new(Kind::Request, 0, 0, 0).as_bytes(),
     ] {
         other.send_to(bytes, to).unwrap();
     }
@@ -470,7 +470,7 @@ fn only_hosts_with_the_same_key_connect() {
 /// Sends a path probe from a plain socket, and returns the reply.
 fn asked(from: &str, to: &Ia, flags: u16, length: usize) -> Option<Vec<u8>> {
     let socket = std::net::UdpSocket::bind((from, 0)).unwrap();
-    let mut packet = Head::new(Kind::Probe, flags, 0, 0xABCD).as_bytes().to_vec();
+    let mut packet = PacketHeader::new(Kind::Probe, flags, 0, 0xABCD).as_bytes().to_vec();
     packet.resize(length, 0);
     socket.send_to(&packet, to.device.address()).unwrap();
     let patience = if to.device.settings.key_file.is_some() { Duration::from_millis(100) } else { LONG };

@@ -63,10 +63,10 @@ fn packet_after_polling_several_queues_is_not_delayed_by_standby() {
         // Arms the queue and stops polling, as a wait on the queue does.
         assert!(queues[round % 2].arm(false).unwrap());
         stop_within_a_nap(&client.0);
-        let before = device.late();
+        let before = device.late_after_polling();
         server.1.post(&server.0.device, b"asleep");
         assert_ne!(client.1.events.wait(packet).1, std::thread::current().id());
-        assert_eq!(device.late(), before);
+        assert_eq!(device.late_after_polling(), before);
     }
 }
 
@@ -99,7 +99,7 @@ fn data_delayed_by_an_engine_sleep_are_counted() {
     let (client, server) = connected("");
     let (device, progress) = (&client.0.device, &client.0.progress);
     let queues = [Cq::new(Weak::<Silent>::new(), progress.clone(), device.jobs.clone(), 0)];
-    while device.late() == 0 {
+    while device.late_after_polling() == 0 {
         poll_alone(&queues, &client, &server);
         // This thread stops polling without calling `stop_polling`, as if it computes.
         server.1.post(&server.0.device, b"computes");

@@ -15,12 +15,12 @@ use crate::adapter::Adapter;
 use crate::cm::{ConnectionRequest, QpCaps};
 use crate::device::{Device, now};
 use crate::net::errors::{DeliveryError, DeliveryErrorKind};
-use crate::net::receive::Packets;
+use crate::net::receive::PacketRun;
 use crate::net::send::SendBatch;
 use crate::net::sockaddr::SockAddr;
 use crate::proto::Nanos;
 use crate::proto::schedule::{PendingWork, ServiceReason};
-use crate::proto::wire::{Head, Kind};
+use crate::proto::wire::{Kind, PacketHeader};
 use crate::qp::handler::{ConnectionHandler, ConnectionParams};
 
 /// Time limit of a wait for an event.
@@ -154,14 +154,14 @@ impl FakeQp {
 
     /// Queues a packet for the next pass.
     pub(super) fn post(&self, device: &Device, body: &[u8]) {
-        self.post_kind(Kind::Ack, device, body);
+        self.post_kind(Kind::AckFields, device, body);
     }
 
     pub(super) fn post_kind(&self, kind: Kind, device: &Device, body: &[u8]) {
         let opened = self.opened.lock().unwrap();
         let opened = opened.as_ref().unwrap();
         let terms = &opened.agreed.terms;
-        let head = Head::new(kind, 0, terms.peer_conn, terms.peer_token);
+        let head = PacketHeader::new(kind, 0, terms.peer_conn, terms.peer_token);
         self.queue.lock().unwrap().push([head.as_bytes(), body].concat());
         device.schedule(opened.number, &opened.next_service, &self.pending_work());
     }
@@ -180,8 +180,8 @@ impl ConnectionHandler for FakeQp {
         Some(self.pending_work())
     }
 
-    fn receive(&self, _: Nanos, _: u32, _: SocketAddr, packets: Packets<'_>) -> PendingWork {
-        packets.for_each(|packet| self.events.record(Recorded::Packet(packet[size_of::<Head>()..].to_vec())));
+    fn receive(&self, _: Nanos, _: u32, _: SocketAddr, packets: PacketRun<'_>) -> PendingWork {
+        packets.for_each(|packet| self.events.record(Recorded::Packet(packet[size_of::<PacketHeader>()..].to_vec())));
         self.pending_work()
     }
 
@@ -190,7 +190,7 @@ impl ConnectionHandler for FakeQp {
         if let Some(ConnectionParams { agreed, socket, .. }) = &*opened {
             let mut batch = SendBatch::default();
             for packet in self.queue.lock().unwrap().drain(..) {
-                batch.own().extend(packet);
+                batch.header_buffer().extend(packet);
                 batch.end_packet();
             }
             batch.send(socket, &SockAddr::of(agreed.terms.peer));

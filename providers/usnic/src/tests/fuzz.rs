@@ -8,14 +8,15 @@ use dapl::provider::{Arrival, Remote, Status};
 use dapl_software::memory::atomic::Atomic;
 use zerocopy::IntoBytes;
 
-use crate::proto::conn::{Config, Conn, Driver, Host, Payload, Post, SendValue, Work};
+use crate::proto::conn::{Conn, ConnCallbacks, ConnConfig, Operation, Payload, Post, PostedData, SendValue};
 use crate::proto::echo;
 use crate::proto::psn::Psn;
 use crate::proto::setup::accept::Acceptor;
 use crate::proto::setup::connect::{Connector, refuse_unmatched};
-use crate::proto::setup::{self, Offer, Random, Setup, Terms};
+use crate::proto::setup::{self, ConnectionTerms, Offer, Random, Setup};
 use crate::proto::wire::{
-    self, Ack, Carried, Extent, FLAG_CHECKED, Head, Kind, Message, Part, RANGES, Range, Refusal, Selective,
+    self, AckFields, DataFields, Extent, FLAG_CHECKED, Kind, Message, PacketHeader, Part, RANGES, Refusal, SackFields,
+    SackRange,
 };
 use crate::proto::{MICROS, MILLIS, Nanos, SECONDS, WINDOW};
 
@@ -50,9 +51,9 @@ fn address(last: u8) -> SocketAddr {
 /// decoded parts are within the packet, and that a reply is at most three times as long as the packet.
 pub fn packet(bytes: &[u8]) {
     if let Some((head, body)) = wire::head(bytes) {
-        for kind in [Kind::Fragment, Kind::Chunk, Kind::Piece, Kind::Ack] {
+        for kind in [Kind::Fragment, Kind::Chunk, Kind::Piece, Kind::AckFields] {
             let Some(data) = wire::data(kind, body) else { continue };
-            assert_ne!(kind, Kind::Ack);
+            assert_ne!(kind, Kind::AckFields);
             let end = data.offset as usize + data.payload.len();
             assert!(end <= data.message.length.get() as usize && data.payload.len() <= body.len());
         }
@@ -129,12 +130,12 @@ fn put(buffer: &Buffer, offset: u32, bytes: &[u8]) -> Result<(), Status> {
     Ok(())
 }
 
-impl Driver for Memory {
+impl PostedData for Memory {
     type Request = Buffer;
     type Recv = Buffer;
 }
 
-impl Host<Memory> for Memory {
+impl ConnCallbacks<Memory> for Memory {
     fn may_touch(&mut self, key: u32, address: u64, length: u32, write: bool) -> bool {
         (key == KEYS[0] || (key == KEYS[1] && !write)) && self.range(address, length as usize).is_some()
     }
@@ -214,8 +215,8 @@ pub fn peer(script: &[u8]) {
 fn live(script: &[u8]) -> (u32, u32) {
     let Some((flags, script)) = script.split_first() else { return (0, 0) };
     let shared = flags & 1 != 0;
-    let config = Config { max_requests: MOST, max_recvs: MOST, shared, ..Config::default() };
-    let terms = Terms {
+    let config = ConnConfig { max_requests: MOST, max_recvs: MOST, shared, ..ConnConfig::default() };
+    let terms = ConnectionTerms {
         active: flags & 2 != 0,
         our_conn: OURS.0,
         our_token: OURS.1,
@@ -287,7 +288,7 @@ impl Peer<'_> {
         let (op, flags) = (self.byte(), self.byte());
         let ahead = i32::from(self.byte() as i8) * if flags & 0x80 != 0 { 60 } else { 1 };
         let ack = self.sent_ack();
-        let carried = Carried { psn: FIRST[1].wrapping_add_signed(ahead).into(), ack };
+        let carried = DataFields { psn: FIRST[1].wrapping_add_signed(ahead).into(), ack };
         let length = u32::from(self.short() % 3000);
         let payload = if flags & 0x40 != 0 { u32::from(self.short() % 3000) } else { length };
         let op_code = if op & 0x20 != 0 { 6 + op % 7 } else { op % 7 };
@@ -321,8 +322,8 @@ impl Peer<'_> {
     }
 
     /// Returns ack fields that are mostly valid.
-    fn sent_ack(&mut self) -> Ack {
-        Ack {
+    fn sent_ack(&mut self) -> AckFields {
+        AckFields {
             next: FIRST[0].wrapping_add_signed(i32::from(self.byte() as i8)).into(),
             credits: u32::from(self.byte()).into(),
             delay: u16::from(self.byte()).into(),
@@ -335,22 +336,22 @@ impl Peer<'_> {
         let ack = self.sent_ack();
         let refusal = if flags & 0x80 != 0 { refused % 6 } else { 0 };
         let refused = FIRST[0].wrapping_add(u32::from(refused)).into();
-        let selective = Selective { ranges: count, refusal, refused, ..Selective::default() };
+        let selective = SackFields { ranges: count, refusal, refused, ..SackFields::default() };
         let mut body = [ack.as_bytes(), selective.as_bytes()].concat();
         for _ in 0..count {
             let first = FIRST[0].wrapping_add_signed(i32::from(self.byte() as i8));
-            let range = Range { first: first.into(), end: first.wrapping_add(u32::from(self.byte())).into() };
+            let range = SackRange { first: first.into(), end: first.wrapping_add(u32::from(self.byte())).into() };
             body.extend_from_slice(range.as_bytes());
         }
-        self.receive(Kind::Ack, u16::from(flags & 3), &body);
+        self.receive(Kind::AckFields, u16::from(flags & 3), &body);
     }
 
     /// Passes a control or handshake packet with scripted bytes to the peer.
     fn word(&mut self) {
         use Kind::*;
         let kinds = [
-            Fragment, Chunk, Ack, Probe, ProbeAck, Challenge, Response, Request, Accept, Confirm, Fin, FinAck, Reset,
-            Piece,
+            Fragment, Chunk, AckFields, Probe, ProbeAck, Challenge, Response, Request, Accept, Confirm, Fin, FinAck,
+            Reset, Piece,
         ];
         let (kind, flags, length) = (self.byte(), self.byte(), usize::from(self.byte()));
         let body = self.script.get(..length.min(self.script.len())).unwrap_or_default().to_vec();
@@ -359,7 +360,7 @@ impl Peer<'_> {
     }
 
     fn receive(&mut self, kind: Kind, flags: u16, body: &[u8]) {
-        let head = Head::new(kind, flags, OURS.0, OURS.1);
+        let head = PacketHeader::new(kind, flags, OURS.0, OURS.1);
         let from = address(if flags & 0x10 != 0 { 3 } else { 2 });
         self.conn.receive(self.now, &head, body, from, &mut self.memory);
         self.conn.take_event();
@@ -379,16 +380,18 @@ impl Peer<'_> {
         let remote = Remote { key: 9, address: 1 << 40 };
         let solicited = flags & 1 != 0;
         let work = match kind % 5 {
-            0 if flags & 4 != 0 => Work::WriteImmediate { remote, data: 5, solicited },
-            1 if flags & 4 != 0 => Work::SendWith(SendValue { arrival: Arrival::SendInvalidate, value: 9, solicited }),
-            3 if flags & 4 != 0 => Work::Atomic(remote, Atomic::CompareSwap { compare: 1, swap: 2 }),
-            0 | 1 => Work::Send { solicited },
-            2 => Work::Write(remote),
-            3 => Work::Read(remote),
-            _ => Work::Bind,
+            0 if flags & 4 != 0 => Operation::WriteImmediate { remote, data: 5, solicited },
+            1 if flags & 4 != 0 => {
+                Operation::SendWith(SendValue { arrival: Arrival::SendInvalidate, value: 9, solicited })
+            }
+            3 if flags & 4 != 0 => Operation::Atomic(remote, Atomic::CompareSwap { compare: 1, swap: 2 }),
+            0 | 1 => Operation::Send { solicited },
+            2 => Operation::Write(remote),
+            3 => Operation::Read(remote),
+            _ => Operation::Bind,
         };
         self.posted.0 += 1;
-        let length = if matches!(work, Work::Atomic(..)) { 8 } else { length };
+        let length = if matches!(work, Operation::Atomic(..)) { 8 } else { length };
         let post = Post { work, length: length.into(), fence: flags & 2 != 0 };
         self.conn.post(self.now, post, |own| *own = Buffer(usize::from(length)), &mut self.memory);
     }

@@ -4,7 +4,7 @@
 //! The tests run without libdat and without dapl's objects. They establish connections without the handshake, which has
 //! other tests. `sim` tests the protocol alone, over a simulated network.
 
-mod ends;
+mod connection_ends;
 mod extensions;
 mod requirements;
 mod sim;
@@ -20,7 +20,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::device;
 use crate::proto::psn::Psn;
-use crate::proto::setup::{Agreed, Terms};
+use crate::proto::setup::{ConnectionTerms, HandshakeResult};
 use crate::qp::handler::{ConnectionHandler, ConnectionParams};
 use crate::{ConnectionRequest, Cq, Mr, Qp, Usnic};
 
@@ -125,7 +125,7 @@ impl TestIa {
         let mut out = [Completion::default()];
         while self.cq.poll(&mut out) == 0 {
             assert!(Instant::now() < until, "no completion");
-            other.ia.adapter.progress.catch_up();
+            other.ia.adapter.progress.run_pass_if_free();
         }
         out[0]
     }
@@ -231,7 +231,7 @@ fn agreed(
     let token = |number: u32, attempt: u32| u64::from(number) << 32 | u64::from(attempt);
     let first = |attempt: u32| Psn(u32::MAX - 5 * attempt);
     let other_attempt = 3 - attempt;
-    let terms = Terms {
+    let terms = ConnectionTerms {
         active: attempt == 1,
         our_conn: ours,
         our_token: token(ours, attempt),
@@ -254,7 +254,7 @@ fn agreed(
     ConnectionParams {
         number: ours,
         conn: conn(attempt),
-        agreed: Agreed { terms, seal: None },
+        agreed: HandshakeResult { terms, seal: None },
         next_service,
         socket: device.socket.clone(),
         ceiling: device.ceiling(),

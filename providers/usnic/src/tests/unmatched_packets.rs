@@ -14,7 +14,7 @@ use crate::cm::ConnectionRequest;
 use crate::net::socket::{Socket, SocketConfig, test_config};
 use crate::proto::setup::accept::Acceptor;
 use crate::proto::setup::connect::{ConnectOutcome, Connector};
-use crate::proto::setup::packets::Reason;
+use crate::proto::setup::packets::RejectReason;
 use crate::proto::setup::tests::TestRandom;
 use crate::proto::setup::{Offer, Setup, SetupConfig};
 
@@ -95,7 +95,7 @@ fn request_without_a_listener_is_rejected() {
         let (length, from) = socket.recv_from(&mut answer).unwrap();
         let outcome = connector.receive(1, &answer[..length], from, &mut dice);
         assert!(
-            matches!(outcome, Some(ConnectOutcome::Ended(ConnectionEvent::Rejected, Some(Reason::NoListener)))),
+            matches!(outcome, Some(ConnectOutcome::Ended(ConnectionEvent::Rejected, Some(RejectReason::NoListener)))),
             "{outcome:?}"
         );
     }

@@ -7,8 +7,8 @@
 //! hold the lock of this direction.
 
 mod extensions;
+mod fast_path;
 mod offer;
-mod quick;
 mod rma;
 mod send;
 
@@ -290,8 +290,8 @@ pub(crate) struct TxRings {
     piece_max: u64,
     /// Capacity of the request queue.
     max_requests: usize,
-    /// Number of quick posts that are permitted before the next pass (see `quick`).
-    quick: quick::QuickPostCredit,
+    /// Number of quick posts that are permitted before the next pass (see `fast_path`).
+    quick: fast_path::QuickPostCredit,
     /// The last rendezvous offer is complete when the peer has consumed this number of slots.
     offered: u64,
     /// Number of staging copies since the start of the connection.
@@ -331,7 +331,7 @@ impl TxRings {
             short_max: unoffered.min(INLINE as u64),
             piece_max: unoffered.min(send::MAX_PIECE_BYTES as u64),
             max_requests: max_requests as usize,
-            quick: quick::QuickPostCredit::new(&peer_side.area, peer_side.membarrier),
+            quick: fast_path::QuickPostCredit::new(&peer_side.area, peer_side.membarrier),
             offered: 0,
             staged: 0,
             last_copy_job: 0,

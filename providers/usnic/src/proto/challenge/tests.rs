@@ -12,23 +12,23 @@ fn peer() -> Peer {
     Peer::new(&terms(), 0, INTERVAL, GIVE_UP)
 }
 
-fn place(port: u16) -> Source {
-    Source::new("10.0.0.3".parse().expect("the literal is a valid address"), port)
+fn place(port: u16) -> SourceAddress {
+    SourceAddress::new("10.0.0.3".parse().expect("the literal is a valid address"), port)
 }
 
 /// Returns an estimator with the round-trip time `time`; its probe timeout is three times `time`.
 fn rtt(time: Nanos) -> Rtt {
     let mut rtt = Rtt::new(Timing::default());
-    rtt.sample(0, time, 0);
+    rtt.record_sample(0, time, 0);
     rtt
 }
 
 /// Returns the destination and the nonce of the next challenge.
-fn asks(peer: &mut Peer, now: Nanos) -> Option<(Source, u64)> {
+fn asks(peer: &mut Peer, now: Nanos) -> Option<(SourceAddress, u64)> {
     asks_over(&rtt(MILLIS), peer, now)
 }
 
-fn asks_over(rtt: &Rtt, peer: &mut Peer, now: Nanos) -> Option<(Source, u64)> {
+fn asks_over(rtt: &Rtt, peer: &mut Peer, now: Nanos) -> Option<(SourceAddress, u64)> {
     let mut out = Vec::new();
     let to = peer.transmit(now, rtt, &terms(), &mut out)?;
     let (head, body) = wire::head(&out).expect("the packet has a complete header");
@@ -50,17 +50,17 @@ fn response_echoes_the_nonce_and_has_the_same_length() {
 #[test]
 fn new_address_is_used_only_after_its_response() {
     let mut peer = peer();
-    let (old, new) = (peer.at(), place(1));
+    let (old, new) = (peer.current_address(), place(1));
     assert_eq!(asks(&mut peer, 0), None);
     peer.record_packet(1, new);
-    assert_eq!(peer.at(), old);
+    assert_eq!(peer.current_address(), old);
     let (to, nonce) = asks(&mut peer, 1).expect("a challenge is due");
     assert_eq!(to, new);
     assert!(!peer.responded(new, nonce ^ 1), "a guess");
     assert!(!peer.responded(old, nonce) && !peer.responded(place(2), nonce), "the answer comes from there");
-    assert_eq!(peer.at(), old);
+    assert_eq!(peer.current_address(), old);
     assert!(peer.responded(new, nonce));
-    assert_eq!(peer.at(), new);
+    assert_eq!(peer.current_address(), new);
     assert!(!peer.responded(new, nonce), "once");
     peer.record_packet(2, new);
     assert_eq!((asks(&mut peer, SECONDS), peer.deadline()), (None, Some(2 + INTERVAL)));
@@ -69,11 +69,11 @@ fn new_address_is_used_only_after_its_response() {
 #[test]
 fn unsolicited_response_does_not_change_the_peer_address() {
     let mut peer = peer();
-    let old = peer.at();
+    let old = peer.current_address();
     peer.record_packet(0, place(1));
     let foreseen = peer.candidate.expect("a packet from a new address makes it a candidate").nonce;
     assert!(!peer.responded(place(1), foreseen), "no challenge was sent yet");
-    assert_eq!(peer.at(), old);
+    assert_eq!(peer.current_address(), old);
 }
 
 #[test]
@@ -117,7 +117,8 @@ fn address_change_during_a_challenge_is_followed() {
 fn nonces_differ_from_each_other_and_from_those_of_other_connections() {
     let mut others = Peer { seed: [1; 16], ..peer() };
     let mut peer = peer();
-    let nonces: std::collections::HashSet<u64> = (0..1000).flat_map(|_| [peer.fresh(), others.fresh()]).collect();
+    let nonces: std::collections::HashSet<u64> =
+        (0..1000).flat_map(|_| [peer.new_challenge(), others.new_challenge()]).collect();
     assert_eq!(nonces.len(), 2000);
 }
 
@@ -141,7 +142,7 @@ fn until_gone_over(rtt: &Rtt, peer: &mut Peer, says: impl Fn(&mut Peer, Nanos, u
         if peer.on_time(now) == PeerTimeout::TimedOut {
             return (now, challenges);
         }
-        let at = peer.at();
+        let at = peer.current_address();
         while let Some((to, nonce)) = asks_over(rtt, peer, now) {
             assert!(to == at && peer.has_probed(nonce) && !peer.has_probed(nonce ^ 1));
             challenges += 1;
@@ -209,7 +210,7 @@ fn packet_of_the_peer_cancels_port_unreachable_reports() {
     for now in 0..100 {
         peer.port_closed(now * MIN_INTERVAL, &rtt(MILLIS));
         asks(&mut peer, now * MIN_INTERVAL);
-        peer.record_packet(now * MIN_INTERVAL, peer.at());
+        peer.record_packet(now * MIN_INTERVAL, peer.current_address());
         assert_eq!(peer.on_time(now * MIN_INTERVAL + 1), PeerTimeout::Nothing);
     }
     assert_eq!(peer.deadline(), Some(99 * MIN_INTERVAL + INTERVAL));
@@ -259,7 +260,7 @@ fn forged_messages_cause_at_most_ten_challenges_a_second() {
         (0..10).for_each(|_| peer.challenge_soon(now));
         if asks(&mut peer, now).is_some() {
             challenges += 1;
-            peer.record_packet(now, peer.at());
+            peer.record_packet(now, peer.current_address());
         }
     }
     assert_eq!(challenges, SECONDS / MIN_INTERVAL);

@@ -3,7 +3,7 @@
 use super::hystart::HyStart;
 use super::recovery::Recovery;
 use super::round::Round;
-use super::{Ack, Controller, INITIAL_PACKETS, Loss, MINIMUM_PACKETS, Transmission};
+use super::{AckEvent, Controller, INITIAL_PACKETS, LossEvent, MINIMUM_PACKETS, SentPacket};
 use crate::proto::{Nanos, SECONDS};
 
 /// Factor by which the window is reduced after a loss: beta_cubic (RFC 9438, 4.6).
@@ -89,7 +89,7 @@ impl Cubic {
         window.epoch_start = None;
     }
 
-    fn slow_start(&mut self, ack: &Ack) {
+    fn slow_start(&mut self, ack: &AckEvent) {
         if self.round.is_start && self.hystart.end_round() {
             self.window.ssthresh = self.window.cwnd;
             return;
@@ -99,7 +99,7 @@ impl Cubic {
     }
 
     /// Grows the window in congestion avoidance (RFC 9438, 4.2 to 4.5 and 4.10).
-    fn avoid_congestion(&mut self, ack: &Ack) {
+    fn avoid_congestion(&mut self, ack: &AckEvent) {
         let (packet, window) = (self.packet, &mut self.window);
         let epoch_start = *window.epoch_start.get_or_insert_with(|| {
             window.w_est = window.cwnd;
@@ -126,15 +126,15 @@ impl Cubic {
 }
 
 impl Controller for Cubic {
-    fn sent(&mut self, sent: &Transmission) {
+    fn sent(&mut self, sent: &SentPacket) {
         if let (Some(since), Some(epoch)) = (self.unused_since.take(), self.window.epoch_start.as_mut()) {
             *epoch = epoch.saturating_add(sent.now.saturating_sub(since)).min(sent.now);
         }
     }
 
-    fn acked(&mut self, ack: &Ack) {
+    fn acked(&mut self, ack: &AckEvent) {
         self.srtt = ack.srtt;
-        if self.recovery.had_arrived(ack.spurious) && self.window.cwnd < self.undo.cwnd {
+        if self.recovery.record_spurious(ack.spurious) && self.window.cwnd < self.undo.cwnd {
             self.window = self.undo;
         }
         let Some(rate) = &ack.rate else { return };
@@ -155,7 +155,7 @@ impl Controller for Cubic {
         }
     }
 
-    fn lost(&mut self, loss: &Loss) {
+    fn lost(&mut self, loss: &LossEvent) {
         if self.recovery.lost(loss) {
             self.reduce();
         }
@@ -168,7 +168,7 @@ impl Controller for Cubic {
     }
 
     fn overflowed(&mut self, now: Nanos) {
-        if self.recovery.signalled(now, self.srtt) {
+        if self.recovery.record_congestion(now, self.srtt) {
             self.reduce();
         }
     }

@@ -7,7 +7,7 @@
 
 use super::recovery::Recovery;
 use super::round::Round;
-use super::{Ack, Controller, Loss, MINIMUM_PACKETS, Transmission};
+use super::{AckEvent, Controller, LossEvent, MINIMUM_PACKETS, SentPacket};
 use crate::proto::Nanos;
 
 /// Divisor of the window after a loss (RFC 9002, B.1, kLossReductionFactor).
@@ -51,10 +51,10 @@ impl Local {
 
 impl Controller for Local {
     #[inline]
-    fn sent(&mut self, _sent: &Transmission) {}
+    fn sent(&mut self, _sent: &SentPacket) {}
 
     /// Grows the window: OnPacketAcked() (RFC 9002, B.5).
-    fn acked(&mut self, ack: &Ack) {
+    fn acked(&mut self, ack: &AckEvent) {
         self.srtt = ack.srtt;
         let Some(rate) = &ack.rate else { return };
         self.recovery.acked(rate.send_time);
@@ -66,7 +66,7 @@ impl Controller for Local {
         self.cwnd = self.cwnd.saturating_add(grown);
     }
 
-    fn lost(&mut self, loss: &Loss) {
+    fn lost(&mut self, loss: &LossEvent) {
         if self.recovery.lost(loss) {
             self.reduce();
         }
@@ -76,7 +76,7 @@ impl Controller for Local {
     }
 
     fn overflowed(&mut self, now: Nanos) {
-        if self.recovery.signalled(now, self.srtt) {
+        if self.recovery.record_congestion(now, self.srtt) {
             self.reduce();
         }
     }

@@ -36,7 +36,7 @@ pub(crate) fn send_quantum(pacing_rate: u64, packet: u64) -> u64 {
 
 /// A transmission of a packet, new or retransmitted.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Transmission {
+pub(crate) struct SentPacket {
     pub(crate) now: Nanos,
     pub(crate) bytes: u64,
     /// Bytes in flight, including this packet.
@@ -47,7 +47,7 @@ pub(crate) struct Transmission {
 
 /// An ack, as congestion control sees it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ack {
+pub(crate) struct AckEvent {
     pub(crate) now: Nanos,
     /// Newly acked bytes.
     pub(crate) bytes: u64,
@@ -66,7 +66,7 @@ pub(crate) struct Ack {
 
 /// Packets that one ack or one timer declared lost, without probes of the path MTU.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Loss {
+pub(crate) struct LossEvent {
     pub(crate) now: Nanos,
     pub(crate) packets: u32,
     /// Discontiguous ranges of packet numbers.
@@ -85,9 +85,9 @@ pub(crate) struct Loss {
 
 /// A congestion control algorithm. The losses that an ack reveals are reported before the ack (RFC 9002, A.7).
 pub(crate) trait Controller {
-    fn sent(&mut self, sent: &Transmission);
-    fn acked(&mut self, ack: &Ack);
-    fn lost(&mut self, loss: &Loss);
+    fn sent(&mut self, sent: &SentPacket);
+    fn acked(&mut self, ack: &AckEvent);
+    fn lost(&mut self, loss: &LossEvent);
     /// Records that a full queue of this host has dropped a packet. The packet is retransmitted when the queue has
     /// drained.
     fn overflowed(&mut self, now: Nanos);
@@ -142,15 +142,15 @@ macro_rules! each {
 
 impl Controller for Congestion {
     #[inline]
-    fn sent(&mut self, sent: &Transmission) {
+    fn sent(&mut self, sent: &SentPacket) {
         each!(self, one => one.sent(sent))
     }
 
-    fn acked(&mut self, ack: &Ack) {
+    fn acked(&mut self, ack: &AckEvent) {
         each!(self, one => one.acked(ack))
     }
 
-    fn lost(&mut self, loss: &Loss) {
+    fn lost(&mut self, loss: &LossEvent) {
         each!(self, one => one.lost(loss))
     }
 

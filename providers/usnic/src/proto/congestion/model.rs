@@ -9,7 +9,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use super::{Ack, Congestion, Controller, Loss, Transmission};
+use super::{AckEvent, Congestion, Controller, LossEvent, SentPacket};
 use crate::proto::flight::{Delivery, PacketState, is_loss_too_high};
 use crate::proto::pacer::Pacer;
 use crate::proto::{MICROS, MILLIS, Nanos, SECONDS};
@@ -273,7 +273,7 @@ impl Model {
                 flow.is_cwnd_limited |= flow.in_flight + flow.sender.packet > cwnd;
                 break;
             }
-            match flow.pacer.ready(now, flow.sender.packet) {
+            match flow.pacer.may_send(now, flow.sender.packet) {
                 Err(at) => {
                     next = next.min(at);
                     break;
@@ -301,9 +301,9 @@ impl Model {
         flow.in_flight += bytes;
         let state = flow.delivery.sent(now, bytes, flow.in_flight);
         let is_app_limited = flow.delivery.is_app_limited();
-        flow.sender.control.sent(&Transmission { now, bytes, in_flight: flow.in_flight, is_app_limited });
+        flow.sender.control.sent(&SentPacket { now, bytes, in_flight: flow.in_flight, is_app_limited });
         let rate = flow.sender.control.pacing_rate();
-        flow.pacer.spent(now, bytes, rate, bytes);
+        flow.pacer.record_sent(now, bytes, rate, bytes);
         if flow.flight.is_empty() || !probe {
             flow.probe_at = now + pto(flow);
         }
@@ -335,7 +335,7 @@ impl Model {
         });
         let flow = &mut self.flows[index];
         flow.newest_acked = flow.newest_acked.max(sent.at);
-        flow.sender.control.acked(&Ack {
+        flow.sender.control.acked(&AckEvent {
             now,
             bytes: sent.bytes,
             rtt: Some(rtt),
@@ -351,7 +351,7 @@ impl Model {
     fn lose(&mut self, index: usize, is_lost: impl Fn(&Sent, Nanos, Nanos) -> bool) {
         let now = self.now;
         let flow = &mut self.flows[index];
-        let mut loss = Loss {
+        let mut loss = LossEvent {
             now,
             packets: 0,
             ranges: 0,

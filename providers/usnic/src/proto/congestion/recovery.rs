@@ -1,6 +1,6 @@
 //! Recovery periods (RFC 9002, 7.3.2), and detection of spurious recovery periods.
 
-use super::Loss;
+use super::LossEvent;
 use crate::proto::Nanos;
 
 /// The current recovery period, if any.
@@ -17,7 +17,7 @@ pub(super) struct Recovery {
 impl Recovery {
     /// Records lost packets. Returns true if a new period starts, because a lost packet was sent after the start of the
     /// last period.
-    pub(super) fn lost(&mut self, loss: &Loss) -> bool {
+    pub(super) fn lost(&mut self, loss: &LossEvent) -> bool {
         let is_new = self.start.is_none_or(|start| loss.last_sent > start);
         if is_new {
             *self = Recovery { start: Some(loss.now), ..Recovery::default() };
@@ -28,7 +28,7 @@ impl Recovery {
 
     /// Records a congestion signal other than loss. Returns true if a new period starts, because the last period
     /// started more than a round trip ago.
-    pub(super) fn signalled(&mut self, now: Nanos, srtt: Nanos) -> bool {
+    pub(super) fn record_congestion(&mut self, now: Nanos, srtt: Nanos) -> bool {
         let is_new = self.start.is_none_or(|start| now > start.saturating_add(srtt));
         if is_new {
             // This period can never be spurious, because it is not caused by packets declared lost.
@@ -50,7 +50,7 @@ impl Recovery {
 
     /// Records that `spurious` packets, declared lost in this period, had arrived. Returns true if all losses of the
     /// period were spurious, so that the effects of the period must be undone.
-    pub(super) fn had_arrived(&mut self, spurious: u32) -> bool {
+    pub(super) fn record_spurious(&mut self, spurious: u32) -> bool {
         if spurious == 0 || self.lost == 0 {
             return false;
         }

@@ -1,7 +1,7 @@
 //! Throughput of the algorithms on a simulated path, and reactions to single events.
 
 use super::model::{Model, Sender, SimPath};
-use super::{Ack, Algorithm, Congestion, Controller, Cubic, Local, Loss};
+use super::{AckEvent, Algorithm, Congestion, Controller, Cubic, Local, LossEvent};
 use crate::proto::flight::RateSample;
 use crate::proto::{MICROS, MILLIS, Nanos, SECONDS};
 
@@ -160,7 +160,7 @@ fn app_limited_flow_keeps_its_window() {
 }
 
 /// Builds an ack of `bytes` that were sent at `send_time`, which starts a new round.
-fn ack(now: Nanos, bytes: u64, send_time: Nanos, delivered: u64) -> Ack {
+fn ack(now: Nanos, bytes: u64, send_time: Nanos, delivered: u64) -> AckEvent {
     let rate = RateSample {
         delivered: bytes,
         prior_delivered: delivered.saturating_sub(bytes),
@@ -169,7 +169,7 @@ fn ack(now: Nanos, bytes: u64, send_time: Nanos, delivered: u64) -> Ack {
         send_time,
         ..RateSample::default()
     };
-    Ack {
+    AckEvent {
         now,
         bytes,
         rtt: Some(now - send_time),
@@ -181,8 +181,8 @@ fn ack(now: Nanos, bytes: u64, send_time: Nanos, delivered: u64) -> Ack {
     }
 }
 
-fn loss(now: Nanos, last_sent: Nanos, packets: u32) -> Loss {
-    Loss {
+fn loss(now: Nanos, last_sent: Nanos, packets: u32) -> LossEvent {
+    LossEvent {
         now,
         packets,
         ranges: packets,
@@ -225,7 +225,7 @@ fn full_local_queue_decreases_the_window_once_per_round_trip() {
 fn persistent_congestion_reduces_the_window_to_the_minimum() {
     for (algorithm, least) in [(Algorithm::Bbr, 1000), (Algorithm::Cubic, 2000), (Algorithm::Local, 2000)] {
         let mut control = Congestion::new(algorithm, 1000, 10_000, 1);
-        control.lost(&Loss { is_persistent: true, ..loss(SECONDS, 1, 2) });
+        control.lost(&LossEvent { is_persistent: true, ..loss(SECONDS, 1, 2) });
         assert_eq!(control.cwnd(), least, "{algorithm:?}");
         for round in 1..20 {
             let now = SECONDS + round * 10 * MILLIS;
@@ -241,9 +241,9 @@ fn cubic_undoes_a_decrease_by_spurious_loss() {
     let mut cubic = Cubic::new(1000);
     cubic.lost(&loss(10 * MILLIS, MILLIS, 3));
     assert_eq!(cubic.cwnd(), 7000);
-    cubic.acked(&Ack { spurious: 2, ..ack(11 * MILLIS, 1000, 2 * MILLIS, 1000) });
+    cubic.acked(&AckEvent { spurious: 2, ..ack(11 * MILLIS, 1000, 2 * MILLIS, 1000) });
     assert_eq!(cubic.cwnd(), 7000, "one of three was lost");
-    cubic.acked(&Ack { spurious: 1, is_cwnd_limited: false, ..ack(12 * MILLIS, 1000, 2 * MILLIS, 2000) });
+    cubic.acked(&AckEvent { spurious: 1, is_cwnd_limited: false, ..ack(12 * MILLIS, 1000, 2 * MILLIS, 2000) });
     assert!(cubic.cwnd() >= 10_000, "{}", cubic.cwnd());
 }
 

@@ -6,7 +6,7 @@
 
 use zerocopy::network_endian::U32;
 
-use crate::proto::wire::Ack;
+use crate::proto::wire::AckFields;
 use crate::proto::{MILLIS, Nanos};
 
 /// Maximum interval between RNR probes, in nanoseconds.
@@ -16,16 +16,16 @@ const MAX_PROBE_INTERVAL: Nanos = 100 * MILLIS;
 const OVERDUE: Nanos = dapl_software::overdue::OVERDUE.as_nanos() as Nanos;
 
 #[derive(Debug)]
-pub(super) struct Credits {
+pub(super) struct SendCredits {
     /// Credit limit: the peer has a receive for each send whose number is below this.
     pub(super) limit: u32,
     /// Serial number of the ack from which the limit was taken.
     serial: u16,
-    probing: Option<CreditProbing>,
+    probing: Option<RnrProbing>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct CreditProbing {
+struct RnrProbing {
     at: Nanos,
     wait: Nanos,
     count: u32,
@@ -37,22 +37,22 @@ struct CreditProbing {
 
 /// An RNR probe that is due.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Probe {
+pub(super) struct RnrProbe {
     /// Number of this probe, counted since probing has started.
     pub(super) count: u32,
     /// Time for which the send has waited, if it is overdue and was not reported yet.
     pub(super) overdue: Option<Nanos>,
 }
 
-impl Credits {
+impl SendCredits {
     pub(super) fn new(limit: u32) -> Self {
-        Credits { limit, serial: 0, probing: None }
+        SendCredits { limit, serial: 0, probing: None }
     }
 
     /// Updates the credit limit from an ack, unless a later ack was processed before. With an SRQ the limit may
     /// decrease, so the limit of an old ack could withdraw a send that the peer has received.
     #[inline]
-    pub(super) fn update(&mut self, ack: &Ack) {
+    pub(super) fn update(&mut self, ack: &AckFields) {
         let serial = ack.serial.get();
         if serial.wrapping_sub(self.serial) as i16 >= 0 {
             (self.serial, self.limit) = (serial, ack.credits.get());
@@ -60,8 +60,8 @@ impl Credits {
     }
 
     /// Builds an ack of all packets before `next` that leaves the credit limit unchanged.
-    pub(super) fn with_next(&self, next: U32) -> Ack {
-        Ack { next, credits: self.limit.into(), serial: self.serial.into(), ..Ack::default() }
+    pub(super) fn with_next(&self, next: U32) -> AckFields {
+        AckFields { next, credits: self.limit.into(), serial: self.serial.into(), ..AckFields::default() }
     }
 
     /// Starts probing, because the send with number `send` waits for a credit. `wait`: time until the first probe,
@@ -70,7 +70,7 @@ impl Credits {
         if self.probing.is_none() {
             let wait = wait.clamp(1, MAX_PROBE_INTERVAL);
             let at = now.saturating_add(wait);
-            self.probing = Some(CreditProbing { at, wait, count: 0, send, since: now, is_reported: false });
+            self.probing = Some(RnrProbing { at, wait, count: 0, send, since: now, is_reported: false });
         }
     }
 
@@ -84,7 +84,7 @@ impl Credits {
     }
 
     /// Returns the RNR probe that is due, if any. `send`: number of the first send that waits.
-    pub(super) fn on_time(&mut self, now: Nanos, send: u32) -> Option<Probe> {
+    pub(super) fn on_time(&mut self, now: Nanos, send: u32) -> Option<RnrProbe> {
         let probing = self.probing.as_mut().filter(|probing| probing.at <= now)?;
         probing.wait = probing.wait.saturating_mul(2).min(MAX_PROBE_INTERVAL);
         probing.at = now.saturating_add(probing.wait);
@@ -95,7 +95,7 @@ impl Credits {
         let age = now.saturating_sub(probing.since);
         let overdue = (age >= OVERDUE && !probing.is_reported).then_some(age);
         probing.is_reported |= overdue.is_some();
-        Some(Probe { count: probing.count, overdue })
+        Some(RnrProbe { count: probing.count, overdue })
     }
 }
 
@@ -106,8 +106,8 @@ mod tests {
 
     #[test]
     fn an_overdue_send_is_reported_once() {
-        let mut credits = Credits::new(0);
-        let probe = |credits: &mut Credits, second, send| credits.on_time(second * SECONDS, send).unwrap().overdue;
+        let mut credits = SendCredits::new(0);
+        let probe = |credits: &mut SendCredits, second, send| credits.on_time(second * SECONDS, send).unwrap().overdue;
         credits.wait(0, 1, 7);
         assert_eq!(probe(&mut credits, 9, 7), None);
         assert_eq!(probe(&mut credits, 12, 7), Some(12 * SECONDS));

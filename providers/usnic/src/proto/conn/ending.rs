@@ -9,7 +9,7 @@ use dapl::provider::{ConnectionEvent, Status};
 
 use super::Conn;
 use super::transmit::ControlPacket;
-use super::types::{Driver, Host, Outgoing, Payload, Source, Unsent};
+use super::types::{ConnCallbacks, OutgoingPacket, Payload, PostedData, SourceAddress, UnsentPacket};
 use super::write::outgoing;
 use crate::proto::closing::{CloseTiming, Closing};
 use crate::proto::psn::Psn;
@@ -28,7 +28,7 @@ const MAX_REPEATS: u32 = 6;
 const UNREADABLE_PTOS: u64 = 3;
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-enum Phase {
+enum ClosePhase {
     #[default]
     Open,
     /// A graceful disconnect waits until the last request is complete.
@@ -51,13 +51,13 @@ struct RefusedRequest {
 
 #[derive(Debug, Default)]
 pub(super) struct Ending {
-    phase: Phase,
+    phase: ClosePhase,
     event: Option<ConnectionEvent>,
     /// State that sends the Fin, FinAck or Reset; `None` while open, and after a refusal.
     closing: Option<Closing>,
     /// Source of the peer's last Fin, FinAck or Reset. Replies are sent there, because the peer's address may have
     /// changed.
-    last_source: Option<Source>,
+    last_source: Option<SourceAddress>,
     refused: Option<RefusedRequest>,
 }
 
@@ -65,16 +65,16 @@ impl Ending {
     /// Whether no end has begun.
     #[inline(always)]
     pub(super) fn is_open(&self) -> bool {
-        self.phase == Phase::Open
+        self.phase == ClosePhase::Open
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        self.phase == Phase::Closed
+        self.phase == ClosePhase::Closed
     }
 
     /// Whether data packets of the peer are no longer accepted.
     pub(super) fn is_unreachable(&self) -> bool {
-        matches!(self.phase, Phase::Finishing | Phase::Closed)
+        matches!(self.phase, ClosePhase::Finishing | ClosePhase::Closed)
     }
 
     /// Returns the refusal that every ack packet contains, and the PSN of the refused packet.
@@ -102,13 +102,13 @@ impl Ending {
     }
 }
 
-impl<D: Driver> Conn<D> {
+impl<D: PostedData> Conn<D> {
     /// Starts a graceful disconnect: a Fin is sent when the last request is complete.
     pub(crate) fn drain(&mut self, now: Nanos) {
         self.now = now;
         self.withdraw_permit();
-        if self.ending.phase == Phase::Open {
-            self.ending.phase = Phase::Draining;
+        if self.ending.phase == ClosePhase::Open {
+            self.ending.phase = ClosePhase::Draining;
             self.check_drained();
         }
     }
@@ -119,15 +119,15 @@ impl<D: Driver> Conn<D> {
         // The peer completes a message only when all earlier packets have arrived. For example, a send may be acked
         // while a read response before it is missing.
         let has_all = || self.requests.latest.is_none_or(|latest| latest.is_before(self.flight.cumulative()));
-        if self.ending.phase == Phase::Draining && self.requests.queue.is_empty() && has_all() {
-            self.ending.phase = Phase::Finishing;
+        if self.ending.phase == ClosePhase::Draining && self.requests.queue.is_empty() && has_all() {
+            self.ending.phase = ClosePhase::Finishing;
             let fin = Fin { end: self.flight.next_psn().0.into(), received: self.next_expected().0.into() };
-            self.ending.closing = Some(Closing::finish(&self.terms, self.now, fin, self.close_timing()));
+            self.ending.closing = Some(Closing::start_graceful(&self.terms, self.now, fin, self.close_timing()));
         }
     }
 
     /// Queues an ack packet for all received packets that were not acked yet. Called before the connection ends.
-    pub(crate) fn ack_all(&mut self, now: Nanos, host: &mut impl Host<D>) {
+    pub(crate) fn ack_all(&mut self, now: Nanos, host: &mut impl ConnCallbacks<D>) {
         self.now = now;
         self.withdraw_permit();
         self.process_deferred(host);
@@ -137,7 +137,7 @@ impl<D: Driver> Conn<D> {
     }
 
     /// Aborts the connection: flushes all posted work, and sends a Reset. No event is reported.
-    pub(crate) fn abort(&mut self, now: Nanos, host: &mut impl Host<D>) {
+    pub(crate) fn abort(&mut self, now: Nanos, host: &mut impl ConnCallbacks<D>) {
         self.now = now;
         self.withdraw_permit();
         self.process_deferred(host);
@@ -165,7 +165,12 @@ impl<D: Driver> Conn<D> {
     }
 
     /// Handles a packet that the driver could not send, because the memory of its payload is unreadable.
-    pub(crate) fn source_unreadable(&mut self, packet: &Unsent, status: Status, host: &mut impl Host<D>) {
+    pub(crate) fn source_unreadable(
+        &mut self,
+        packet: &UnsentPacket,
+        status: Status,
+        host: &mut impl ConnCallbacks<D>,
+    ) {
         self.withdraw_permit();
         if self.ending.is_closed() {
             return;
@@ -173,7 +178,7 @@ impl<D: Driver> Conn<D> {
         match packet.payload {
             Payload::Request { slot, .. } => {
                 self.requests.fail(slot, status);
-                self.retire(host);
+                self.move_to_closing(host);
             }
             Payload::Remote { slot, .. } => {
                 // The peer may have received the packet, and only the ack may be lost. So an ack is requested, and the
@@ -191,7 +196,7 @@ impl<D: Driver> Conn<D> {
     }
 
     /// Refuses a read whose memory has become unreadable, if the peer has received the data of all earlier reads.
-    pub(super) fn refuse_unreadable(&mut self, host: &mut impl Host<D>) {
+    pub(super) fn refuse_unreadable(&mut self, host: &mut impl ConnCallbacks<D>) {
         if let Some(psn) = self.peer_reads.refusal_due() {
             self.refuse(Refusal::Source, psn, None, host);
         }
@@ -200,7 +205,13 @@ impl<D: Driver> Conn<D> {
     /// Refuses the request of the peer in the packet with this PSN, and ends the connection. `receive`: slot and status
     /// of the receive that fails because of it.
     #[cold]
-    pub(super) fn refuse(&mut self, why: Refusal, psn: Psn, receive: Option<(u32, Status)>, host: &mut impl Host<D>) {
+    pub(super) fn refuse(
+        &mut self,
+        why: Refusal,
+        psn: Psn,
+        receive: Option<(u32, Status)>,
+        host: &mut impl ConnCallbacks<D>,
+    ) {
         if self.ending.is_closed() {
             return;
         }
@@ -222,7 +233,7 @@ impl<D: Driver> Conn<D> {
 
     /// Handles the peer's refusal of the local request in the packet with this PSN.
     #[cold]
-    pub(super) fn refused(&mut self, refusal: Refusal, psn: Psn, host: &mut impl Host<D>) {
+    pub(super) fn refused(&mut self, refusal: Refusal, psn: Psn, host: &mut impl ConnCallbacks<D>) {
         if self.ending.is_closed() {
             return;
         }
@@ -245,7 +256,7 @@ impl<D: Driver> Conn<D> {
         self.reset_after_failure(host);
     }
 
-    fn complete(&mut self, slot: u32, status: Status, host: &mut impl Host<D>) {
+    fn complete(&mut self, slot: u32, status: Status, host: &mut impl ConnCallbacks<D>) {
         if let Some(request) = self.requests.queue.remove(slot) {
             host.request_done(&mut request.driver_data, status, 0);
         }
@@ -254,7 +265,7 @@ impl<D: Driver> Conn<D> {
     /// Ends the connection because of an invalid packet. The oldest request completes with `status`. Without a request,
     /// the event is that of a disconnect by the peer.
     #[cold]
-    pub(super) fn end_with(&mut self, status: Status, host: &mut impl Host<D>) {
+    pub(super) fn end_after_invalid_packet(&mut self, status: Status, host: &mut impl ConnCallbacks<D>) {
         let is_idle = self.requests.queue.is_empty();
         if let Some(request) = self.requests.queue.pop() {
             host.request_done(&mut request.driver_data, status, 0);
@@ -265,14 +276,14 @@ impl<D: Driver> Conn<D> {
 
     /// Ends the connection because the peer does not respond. All local requests are flushed.
     #[cold]
-    pub(super) fn peer_timed_out(&mut self, host: &mut impl Host<D>) {
+    pub(super) fn peer_timed_out(&mut self, host: &mut impl ConnCallbacks<D>) {
         self.close(Some(ConnectionEvent::Disconnected), host);
         self.start_reset();
     }
 
     /// Ends the connection because a local request has failed.
     #[cold]
-    pub(super) fn reset_after_failure(&mut self, host: &mut impl Host<D>) {
+    pub(super) fn reset_after_failure(&mut self, host: &mut impl ConnCallbacks<D>) {
         self.close(Some(ConnectionEvent::Broken), host);
         self.start_reset();
     }
@@ -288,7 +299,13 @@ impl<D: Driver> Conn<D> {
 
     /// Handles a Fin or Reset of the peer. Returns false if the packet is malformed.
     #[cold]
-    pub(super) fn receive_close(&mut self, kind: Kind, body: &[u8], from: Source, host: &mut impl Host<D>) -> bool {
+    pub(super) fn receive_close(
+        &mut self,
+        kind: Kind,
+        body: &[u8],
+        from: SourceAddress,
+        host: &mut impl ConnCallbacks<D>,
+    ) -> bool {
         self.ending.last_source = Some(from);
         if let Some(closing) = &mut self.ending.closing {
             closing.receive(self.now, kind);
@@ -314,28 +331,28 @@ impl<D: Driver> Conn<D> {
     }
 
     /// Ends the connection if the peer has confirmed the Fin, or has timed out.
-    fn check_finished(&mut self, host: &mut impl Host<D>) {
+    fn check_finished(&mut self, host: &mut impl ConnCallbacks<D>) {
         let is_done = self.ending.closing.as_ref().is_some_and(Closing::is_done);
-        if self.ending.phase == Phase::Finishing && is_done {
+        if self.ending.phase == ClosePhase::Finishing && is_done {
             self.close(Some(ConnectionEvent::Disconnected), host);
         }
     }
 
     /// Encodes the Fin, FinAck or Reset that is due now.
-    pub(super) fn closing_packet(&mut self, out: &mut Vec<u8>) -> Option<Outgoing> {
+    pub(super) fn closing_packet(&mut self, out: &mut Vec<u8>) -> Option<OutgoingPacket> {
         let start = out.len();
         let closing = self.ending.closing.as_mut()?;
         // A FinAck goes to the source of the packet that it replies to, whose address may not be verified. A FinAck is
         // not longer than that packet, so a forged source address causes no amplification.
         let to = self.ending.last_source.filter(|_| closing.must_send_reply());
         let is_sent = closing.transmit(self.now, out);
-        is_sent.then(|| Outgoing { to, ..outgoing(out.len() - start) })
+        is_sent.then(|| OutgoingPacket { to, ..outgoing(out.len() - start) })
     }
 
     /// Flushes all work in posting order, and sets the event.
     #[cold]
-    fn close(&mut self, event: Option<ConnectionEvent>, host: &mut impl Host<D>) {
-        self.ending.phase = Phase::Closed;
+    fn close(&mut self, event: Option<ConnectionEvent>, host: &mut impl ConnCallbacks<D>) {
+        self.ending.phase = ClosePhase::Closed;
         self.ending.event = event;
         while let Some(request) = self.requests.queue.pop() {
             host.request_done(&mut request.driver_data, Status::Flushed, 0);
@@ -350,7 +367,7 @@ impl<D: Driver> Conn<D> {
     }
 
     /// Handles the timers of a connection that ends.
-    pub(super) fn end_on_time(&mut self, host: &mut impl Host<D>) {
+    pub(super) fn end_on_time(&mut self, host: &mut impl ConnCallbacks<D>) {
         let now = self.now;
         if let Some(closing) = &mut self.ending.closing {
             closing.on_time(now);

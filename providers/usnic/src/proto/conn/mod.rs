@@ -1,14 +1,14 @@
 //! A connection (sans-I/O): converts posted work into packets, and received packets into completions.
 //!
 //! The driver (a queue pair) makes all calls under one lock: posts, received packets, `transmit`, expired deadlines.
-//! The connection performs no I/O and never blocks. A [`Host`] gives it access to memory and receives. `transmit`
+//! The connection performs no I/O and never blocks. A [`ConnCallbacks`] gives it access to memory and receives. `transmit`
 //! selects the packets to send, `receive` processes received packets, and `ending` ends the connection. `requests`,
 //! `receives` and `peer_reads` hold the posted work and the reads of the peer.
 
 mod credits;
 mod ending;
+mod fast_path;
 mod peer_reads;
-mod quick;
 mod receive;
 mod receives;
 mod refragmented;
@@ -21,10 +21,13 @@ mod transmit;
 mod types;
 mod write;
 
-pub(crate) use quick::AfterShortSend;
+pub(crate) use fast_path::AfterShortSend;
 #[cfg(test)]
-pub(crate) use types::Channel;
-pub(crate) use types::{Config, Driver, Host, Outgoing, Payload, Post, SendValue, Source, Unsent, Work};
+pub(crate) use types::PacketChannel;
+pub(crate) use types::{
+    ConnCallbacks, ConnConfig, Operation, OutgoingPacket, Payload, Post, PostedData, SendValue, SourceAddress,
+    UnsentPacket,
+};
 
 use std::collections::VecDeque;
 
@@ -34,22 +37,22 @@ use zerocopy::FromBytes;
 use crate::proto::acks::AckClock;
 use crate::proto::challenge::Peer;
 use crate::proto::counters::Counters;
-use crate::proto::flight::{Flight, State};
+use crate::proto::flight::{PsnState, UnackedPackets};
 use crate::proto::psn::Psn;
 use crate::proto::received::Received;
 use crate::proto::rtt::Timing;
-use crate::proto::setup::Terms;
+use crate::proto::setup::ConnectionTerms;
 use crate::proto::setup::connect::Confirming;
-use crate::proto::wire::{self, Carried, Head, Kind};
+use crate::proto::wire::{self, DataFields, Kind, PacketHeader};
 use crate::proto::{Nanos, SECONDS};
-use credits::Credits;
+use credits::SendCredits;
 use ending::Ending;
+use fast_path::ShortPermit;
 use peer_reads::PeerReads;
-use quick::ShortPermit;
-use receive::Deferred;
-use receives::Receives;
+use receive::DeferredMessage;
+use receives::ReceiveQueue;
 use refragmented::{Refragmented, SendingPieces};
-use requests::{Requests, SentPayload};
+use requests::{SendQueue, SentPayload};
 use send_path::SendPath;
 use transmit::ControlPacket;
 
@@ -57,18 +60,18 @@ use transmit::ControlPacket;
 const MAX_TIMEOUT: Nanos = 2 * SECONDS;
 
 /// An established connection. It exists until late packets need no more replies (`can_be_freed`).
-pub(crate) struct Conn<D: Driver> {
-    config: Config,
-    terms: Terms,
+pub(crate) struct Conn<D: PostedData> {
+    config: ConnConfig,
+    terms: ConnectionTerms,
     counters: Counters,
     /// The latest time that the driver has passed, in nanoseconds.
     now: Nanos,
 
-    requests: Requests<D::Request>,
+    requests: SendQueue<D::Request>,
     peer_reads: PeerReads,
-    flight: Flight<SentPayload>,
+    flight: UnackedPackets<SentPayload>,
     send_path: SendPath,
-    credits: Credits,
+    credits: SendCredits,
     /// Serial number of the last ack that was sent.
     ack_serial: u16,
     /// Number of data packets in flight on the command channel and on the data channel.
@@ -84,17 +87,17 @@ pub(crate) struct Conn<D: Driver> {
     /// A packet that is being sent in pieces.
     sending_pieces: Option<SendingPieces>,
     short_permit: ShortPermit,
-    short_heads: [Head; 2],
+    short_heads: [PacketHeader; 2],
     control_packets: VecDeque<ControlPacket>,
     /// Time of the next attempt to execute a deferred bind.
     bind_retry_at: Option<Nanos>,
 
-    receives: Receives<D>,
+    receives: ReceiveQueue<D>,
     received: Received,
     /// Incomplete re-fragmented packets of the peer.
     pieces: Refragmented,
     acks: AckClock,
-    deferred: Option<Deferred>,
+    deferred: Option<DeferredMessage>,
     /// The peer's address, and whether the peer responds.
     peer_state: Peer,
     /// Retransmission of the handshake's confirmation, until a packet of the peer arrives.
@@ -102,9 +105,9 @@ pub(crate) struct Conn<D: Driver> {
     ending: Ending,
 }
 
-impl<D: Driver> Conn<D> {
+impl<D: PostedData> Conn<D> {
     /// Creates a connection with the parameters agreed in the handshake.
-    pub(crate) fn new(config: &Config, terms: Terms, now: Nanos) -> Self {
+    pub(crate) fn new(config: &ConnConfig, terms: ConnectionTerms, now: Nanos) -> Self {
         let timing = Timing {
             first: config.first_timeout,
             floor: config.min_timeout,
@@ -120,11 +123,11 @@ impl<D: Driver> Conn<D> {
         Conn {
             counters: Counters::default(),
             now,
-            requests: Requests::new(config.max_requests),
+            requests: SendQueue::new(config.max_requests),
             peer_reads: PeerReads::new(terms.ird),
-            flight: Flight::new(terms.first_psn, timing),
+            flight: UnackedPackets::new(terms.first_psn, timing),
             send_path,
-            credits: Credits::new(terms.credits),
+            credits: SendCredits::new(terms.credits),
             ack_serial: 0,
             commands: 0,
             data: 0,
@@ -133,16 +136,16 @@ impl<D: Driver> Conn<D> {
             resends: 0,
             sending_pieces: None,
             short_permit: ShortPermit::default(),
-            short_heads: quick::short_heads(&terms),
+            short_heads: fast_path::short_heads(&terms),
             control_packets: VecDeque::new(),
             bind_retry_at: None,
-            receives: Receives::new(config.max_recvs, config.shared),
+            receives: ReceiveQueue::new(config.max_recvs, config.shared),
             received: Received::new(terms.peer_first_psn),
             pieces: Refragmented::default(),
             acks,
             deferred: None,
             peer_state: Peer::new(&terms, now, config.keepalive, config.give_up),
-            confirming: terms.active.then(|| confirming(config, now)),
+            confirming: terms.active.then(|| first_confirmation(config, now)),
             ending: Ending::default(),
             config: config.clone(),
             terms,
@@ -165,11 +168,17 @@ impl<D: Driver> Conn<D> {
     /// Posts a request. `fill` writes the driver's data. The caller has checked that the queue is not full. After the
     /// end of the connection, the request is flushed immediately.
     #[inline(always)]
-    pub(crate) fn post(&mut self, now: Nanos, post: Post, fill: impl FnOnce(&mut D::Request), host: &mut impl Host<D>) {
+    pub(crate) fn post(
+        &mut self,
+        now: Nanos,
+        post: Post,
+        fill: impl FnOnce(&mut D::Request),
+        host: &mut impl ConnCallbacks<D>,
+    ) {
         self.now = now;
         self.withdraw_permit();
         let mut flushed_data;
-        let (driver_data, status) = match self.accepts(|conn| conn.requests.push(post)) {
+        let (driver_data, status) = match self.add_work(|conn| conn.requests.push(post)) {
             Ok(driver_data) => (driver_data, Status::Success),
             Err(status) => {
                 flushed_data = D::Request::default();
@@ -185,9 +194,14 @@ impl<D: Driver> Conn<D> {
     /// Posts a receive of `length` bytes. `fill` writes the driver's data. Returns whether an ack packet must be sent
     /// now to advertise the credit.
     #[inline(always)]
-    pub(crate) fn post_recv(&mut self, length: u64, fill: impl FnOnce(&mut D::Recv), host: &mut impl Host<D>) -> bool {
+    pub(crate) fn post_recv(
+        &mut self,
+        length: u64,
+        fill: impl FnOnce(&mut D::Recv),
+        host: &mut impl ConnCallbacks<D>,
+    ) -> bool {
         let mut flushed_data;
-        let (driver_data, status) = match self.accepts(|conn| conn.receives.push(length)) {
+        let (driver_data, status) = match self.add_work(|conn| conn.receives.push(length)) {
             Ok(driver_data) => (driver_data, Status::Success),
             Err(status) => {
                 flushed_data = D::Recv::default();
@@ -204,7 +218,7 @@ impl<D: Driver> Conn<D> {
 
     /// Adds work to a queue. The error is the status with which the work must complete immediately.
     #[inline(always)]
-    fn accepts<T>(&mut self, push: impl FnOnce(&mut Self) -> Option<&mut T>) -> Result<&mut T, Status> {
+    fn add_work<T>(&mut self, push: impl FnOnce(&mut Self) -> Option<&mut T>) -> Result<&mut T, Status> {
         if self.ending.is_closed() {
             return Err(Status::Flushed);
         }
@@ -219,7 +233,7 @@ impl<D: Driver> Conn<D> {
 
     /// Called when receives were added to the shared receive queue. Returns false if no ack is needed, because the peer
     /// knows of enough receives.
-    pub(crate) fn check_credits(&mut self, host: &mut impl Host<D>) -> bool {
+    pub(crate) fn check_credits(&mut self, host: &mut impl ConnCallbacks<D>) -> bool {
         if self.carries_credits() {
             return true;
         }
@@ -231,7 +245,7 @@ impl<D: Driver> Conn<D> {
     }
 
     /// Does the work that the fast path of reception has deferred.
-    pub(crate) fn catch_up(&mut self, host: &mut impl Host<D>) {
+    pub(crate) fn process_deferred_receptions(&mut self, host: &mut impl ConnCallbacks<D>) {
         self.withdraw_permit();
         self.process_deferred(host);
     }
@@ -252,8 +266,8 @@ impl<D: Driver> Conn<D> {
     }
 
     /// Returns the peer's address, to which packets are sent.
-    pub(crate) fn peer(&self) -> Source {
-        self.peer_state.at()
+    pub(crate) fn peer(&self) -> SourceAddress {
+        self.peer_state.current_address()
     }
 
     /// Number of outstanding requests, and of outstanding receives. With an SRQ, the latter are the receives that the
@@ -302,8 +316,8 @@ impl<D: Driver> Conn<D> {
             None => false,
             Some(_) if is_sealed => true,
             Some(Kind::Fragment | Kind::Chunk | Kind::Piece) => {
-                let psn = Carried::read_from_prefix(body).ok().map(|(carried, _)| Psn(carried.psn.get()));
-                psn.is_some_and(|psn| matches!(self.flight.state(psn), State::InFlight | State::Lost))
+                let psn = DataFields::read_from_prefix(body).ok().map(|(carried, _)| Psn(carried.psn.get()));
+                psn.is_some_and(|psn| matches!(self.flight.state(psn), PsnState::InFlight | PsnState::LostPackets))
             }
             Some(Kind::Challenge) => {
                 let nonce = body.first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
@@ -330,7 +344,7 @@ impl<D: Driver> Conn<D> {
     }
 
     /// Completes the requests at the front of the queue that have ended. A failed request ends the connection.
-    fn retire(&mut self, host: &mut impl Host<D>) {
+    fn move_to_closing(&mut self, host: &mut impl ConnCallbacks<D>) {
         while let Some((driver_data, outcome)) = self.requests.take_ended() {
             match outcome {
                 Ok(bytes) => host.request_done(driver_data, Status::Success, bytes),
@@ -346,7 +360,7 @@ impl<D: Driver> Conn<D> {
 
 /// Schedules the first retransmission of the confirmation. The first ack also confirms the connection, but is not
 /// retransmitted.
-fn confirming(config: &Config, now: Nanos) -> Confirming {
+fn first_confirmation(config: &ConnConfig, now: Nanos) -> Confirming {
     let first = config.first_timeout;
     Confirming::new(now.saturating_add(first), first, MAX_TIMEOUT, now.saturating_add(config.give_up))
 }

@@ -12,7 +12,7 @@ use crate::proto::Nanos;
 use crate::proto::psn::Psn;
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Read {
+pub(super) struct PeerRead {
     /// Whether the request has arrived.
     has_arrived: bool,
     /// PSN of the request.
@@ -31,7 +31,7 @@ pub(super) struct Read {
     unreadable_since: Option<Nanos>,
 }
 
-impl Read {
+impl PeerRead {
     pub(super) fn is_atomic(&self) -> bool {
         self.atomic.is_some()
     }
@@ -55,7 +55,7 @@ pub(super) enum ReadAdmission {
 #[derive(Debug)]
 pub(super) struct PeerReads {
     /// Reads, starting with the oldest one whose response was not acked completely.
-    reads: VecDeque<Read>,
+    reads: VecDeque<PeerRead>,
     first: u32,
     /// Number of reads at the front of `reads` whose response was sent completely.
     sent: usize,
@@ -94,7 +94,7 @@ impl PeerReads {
     }
 
     /// Returns the read with this number, if its request has arrived.
-    pub(super) fn get(&self, id: u32) -> Option<&Read> {
+    pub(super) fn request(&self, id: u32) -> Option<&PeerRead> {
         self.reads.get(self.index(id)).filter(|read| read.has_arrived)
     }
 
@@ -118,7 +118,7 @@ impl PeerReads {
 
     /// Returns the atomic operation to execute next: all earlier responses were sent, and all packets before it have
     /// arrived. `next`: first PSN that has not arrived.
-    pub(super) fn due_atomic(&self, next: Psn) -> Option<(u32, Read, Atomic)> {
+    pub(super) fn due_atomic(&self, next: Psn) -> Option<(u32, PeerRead, Atomic)> {
         let read = self.reads.get(self.sent).filter(|read| read.has_arrived && read.psn.is_before(next))?;
         let id = self.first.wrapping_add(self.sent as u32);
         let operation = read.atomic.filter(|_| read.previous_value.is_none() && !self.is_unreadable(id))?;
@@ -136,16 +136,16 @@ impl PeerReads {
     /// Adds a read request. The caller has checked the peer's access to the memory.
     pub(super) fn add(&mut self, id: u32, psn: Psn, key: u32, address: u64, length: u32) -> ReadAdmission {
         let index = self.index(id);
-        if index >= self.sent + self.max_reads || self.get(id).is_some() {
+        if index >= self.sent + self.max_reads || self.request(id).is_some() {
             return ReadAdmission::Invalid;
         }
         if index >= 2 * self.max_reads {
             return ReadAdmission::Deferred;
         }
         if self.reads.len() <= index {
-            self.reads.resize(index + 1, Read::default());
+            self.reads.resize(index + 1, PeerRead::default());
         }
-        self.reads[index] = Read { has_arrived: true, psn, key, address, length, ..Read::default() };
+        self.reads[index] = PeerRead { has_arrived: true, psn, key, address, length, ..PeerRead::default() };
         ReadAdmission::Accepted
     }
 
@@ -202,7 +202,7 @@ impl PeerReads {
 
     /// Records that the memory of a read is unreadable, unless that of an earlier read is.
     pub(super) fn mark_unreadable(&mut self, id: u32) {
-        if self.get(id).is_some() && !self.is_unreadable(id) {
+        if self.request(id).is_some() && !self.is_unreadable(id) {
             self.unreadable = Some(id);
         }
     }
@@ -215,7 +215,7 @@ impl PeerReads {
     /// Returns the PSN of the request whose memory is unreadable, if the responses to all earlier reads were acked.
     pub(super) fn refusal_due(&self) -> Option<Psn> {
         let first = self.unreadable.filter(|first| *first == self.first)?;
-        self.get(first).map(|read| read.psn)
+        self.request(first).map(|read| read.psn)
     }
 
     pub(super) fn clear(&mut self) {

@@ -10,31 +10,31 @@ use zerocopy::network_endian::U32;
 
 use super::Conn;
 use super::peer_reads::ReadAdmission;
-use super::receives::{Incoming, ReceiveLookup};
+use super::receives::{IncomingMessage, ReceiveLookup};
 use super::refragmented::PieceCheck;
 use super::requests::{PayloadOwner, is_below};
 use super::transmit::ControlPacket;
-use super::types::{Driver, Host, SendValue, Source, Work};
+use super::types::{ConnCallbacks, Operation, PostedData, SendValue, SourceAddress};
 use crate::proto::psn::Psn;
 use crate::proto::received::Arrival;
 use crate::proto::wire::{
-    self, Ack, Data, FLAG_ACK_NOW, FLAG_LAST, Head, Kind, Message, Op, Range, Refusal, SOLICITED,
+    self, AckFields, Data, FLAG_ACK_NOW, FLAG_LAST, Kind, Message, Op, PacketHeader, Refusal, SOLICITED, SackRange,
 };
 use crate::proto::{MICROS, Nanos, challenge};
 
 /// A small message that the fast path has delivered. Its ack processing and its record in `received` are deferred, so
 /// that the consumer can reply first (US-12).
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Deferred {
+pub(super) struct DeferredMessage {
     psn: Psn,
-    ack: Ack,
+    ack: AckFields,
     ack_now: bool,
     at: Nanos,
     /// Whether the packet is recorded as received, so that only the ack that it carried must be processed.
     is_recorded: bool,
 }
 
-impl Deferred {
+impl DeferredMessage {
     #[inline]
     pub(super) fn is_recorded(&self) -> bool {
         self.is_recorded
@@ -75,7 +75,7 @@ fn value_of(data: &Data<'_>) -> SendValue {
 }
 
 /// Copies payload of a write.
-fn place_write<D: Driver>(data: &Data<'_>, host: &mut impl Host<D>) -> Result<(), NotAccepted> {
+fn deliver_write<D: PostedData>(data: &Data<'_>, host: &mut impl ConnCallbacks<D>) -> Result<(), NotAccepted> {
     let Message { key, address, length, .. } = data.message;
     let (key, address, length) = (key.get(), address.get(), length.get());
     if length == 0 {
@@ -88,9 +88,16 @@ fn place_write<D: Driver>(data: &Data<'_>, host: &mut impl Host<D>) -> Result<()
     host.put_remote(key, at, data.payload).map_err(|refusal| NotAccepted::Refused(refusal, None))
 }
 
-impl<D: Driver> Conn<D> {
+impl<D: PostedData> Conn<D> {
     /// Handles a packet of this connection whose token was checked. `body` is the part after the head.
-    pub(crate) fn receive(&mut self, now: Nanos, head: &Head, body: &[u8], from: Source, host: &mut impl Host<D>) {
+    pub(crate) fn receive(
+        &mut self,
+        now: Nanos,
+        head: &PacketHeader,
+        body: &[u8],
+        from: SourceAddress,
+        host: &mut impl ConnCallbacks<D>,
+    ) {
         self.now = now;
         self.withdraw_permit();
         self.process_deferred(host);
@@ -102,7 +109,7 @@ impl<D: Driver> Conn<D> {
         }
         let is_known = match head.kind() {
             Some(kind @ (Kind::Fragment | Kind::Chunk | Kind::Piece)) => self.receive_data(kind, head, body, host),
-            Some(Kind::Ack) => self.receive_ack(head, body, host),
+            Some(Kind::AckFields) => self.receive_ack(head, body, host),
             Some(kind @ (Kind::Fin | Kind::FinAck | Kind::Reset)) => self.receive_close(kind, body, from, host),
             Some(kind) => self.receive_control(kind, body, from),
             None => false,
@@ -111,8 +118,8 @@ impl<D: Driver> Conn<D> {
     }
 
     /// Handles control packets: probes, challenges and late handshake packets.
-    fn receive_control(&mut self, kind: Kind, body: &[u8], from: Source) -> bool {
-        let size = body.len() + size_of::<Head>() + self.send_path.extra;
+    fn receive_control(&mut self, kind: Kind, body: &[u8], from: SourceAddress) -> bool {
+        let size = body.len() + size_of::<PacketHeader>() + self.send_path.extra;
         match kind {
             Kind::Probe => self.queue_control(ControlPacket::ProbeAck(u32::try_from(size).unwrap_or(0))),
             Kind::ProbeAck => {
@@ -127,7 +134,7 @@ impl<D: Driver> Conn<D> {
             Kind::Response => {
                 let Some(nonce) = challenge::nonce(body) else { return false };
                 if self.peer_state.responded(from, nonce) {
-                    self.send_path.moved(&self.config, &self.terms);
+                    self.send_path.reset_path(&self.config, &self.terms);
                 }
             }
             // A repeated Accept or Confirm shows that the peer has received no packet yet, so an ack is sent.
@@ -138,7 +145,7 @@ impl<D: Driver> Conn<D> {
         true
     }
 
-    fn receive_ack(&mut self, head: &Head, body: &[u8], host: &mut impl Host<D>) -> bool {
+    fn receive_ack(&mut self, head: &PacketHeader, body: &[u8], host: &mut impl ConnCallbacks<D>) -> bool {
         let Some((ack, selective, ranges)) = wire::ack(body) else { return false };
         self.counters.acks_received += 1;
         if head.has(FLAG_ACK_NOW) {
@@ -157,7 +164,7 @@ impl<D: Driver> Conn<D> {
 
     /// Handles a data packet: a fragment (whole message), a chunk (part of a message), or a piece of a re-fragmented
     /// packet.
-    fn receive_data(&mut self, kind: Kind, head: &Head, body: &[u8], host: &mut impl Host<D>) -> bool {
+    fn receive_data(&mut self, kind: Kind, head: &PacketHeader, body: &[u8], host: &mut impl ConnCallbacks<D>) -> bool {
         let Some(data) = wire::data(kind, body) else { return false };
         if self.ending.is_unreachable() {
             self.acks.send_ack_packet(); // After a refusal, the ack packet reports it again.
@@ -177,13 +184,13 @@ impl<D: Driver> Conn<D> {
             Arrival::Outside => self.counters.beyond_window += 1,
             Arrival::Duplicate => {
                 self.counters.duplicates += 1;
-                self.acks.arrived(self.now, arrival, false, is_probe);
+                self.acks.record_arrival(self.now, arrival, false, is_probe);
             }
-            Arrival::Next | Arrival::Ahead => match self.place_packet(psn, &data, host) {
+            Arrival::Next | Arrival::Ahead => match self.deliver_packet(psn, &data, host) {
                 Ok(Some(bytes)) => {
                     self.accept(psn, arrival, bytes, is_last, is_probe, host);
                     if data.op == Op::Write && bytes >= PROMPT_ACK_BYTES {
-                        self.acks.prompt();
+                        self.acks.shorten_delay();
                     }
                 }
                 Ok(None) if is_probe => self.acks.request_ack(),
@@ -196,19 +203,19 @@ impl<D: Driver> Conn<D> {
 
     /// Checks the packet and copies its payload. Returns the payload length of the packet, or `None` if other pieces of
     /// it are missing.
-    fn place_packet(
+    fn deliver_packet(
         &mut self,
         psn: Psn,
         data: &Data<'_>,
-        host: &mut impl Host<D>,
+        host: &mut impl ConnCallbacks<D>,
     ) -> Result<Option<usize>, NotAccepted> {
-        match self.pieces.meets(psn, data) {
+        match self.pieces.check(psn, data) {
             PieceCheck::Fits => {}
             PieceCheck::NoSpace => return Err(NotAccepted::Later),
             PieceCheck::Contradiction => return Err(INVALID_REQUEST),
         }
-        self.place_payload(psn, data, host)?;
-        Ok(self.pieces.placed(psn, data))
+        self.deliver_payload(psn, data, host)?;
+        Ok(self.pieces.mark_delivered(psn, data))
     }
 
     /// Records a complete packet as received, and reports the receives that it completes.
@@ -219,17 +226,17 @@ impl<D: Driver> Conn<D> {
         bytes: usize,
         is_last: bool,
         is_probe: bool,
-        host: &mut impl Host<D>,
+        host: &mut impl ConnCallbacks<D>,
     ) {
         self.counters.received += 1;
         self.counters.received_bytes += bytes as u64;
         self.counters.out_of_order += u64::from(arrival == Arrival::Ahead);
         let closes_gap = arrival == Arrival::Next && !self.received.is_gapless();
         self.received.accept(psn);
-        self.acks.arrived(self.now, arrival, is_last, is_probe || closes_gap);
+        self.acks.record_arrival(self.now, arrival, is_last, is_probe || closes_gap);
         if arrival == Arrival::Next {
-            while let Some((driver_data, message)) = self.receives.completed(self.received.next()) {
-                let Incoming { length, value } = message;
+            while let Some((driver_data, message)) = self.receives.take_completed(self.received.next()) {
+                let IncomingMessage { length, value } = message;
                 match value.arrival {
                     MessageKind::Send => host.recv_done(driver_data, Status::Success, length.into(), value.solicited),
                     kind => {
@@ -241,12 +248,12 @@ impl<D: Driver> Conn<D> {
                 }
             }
         }
-        self.retire(host);
+        self.move_to_closing(host);
     }
 
     /// Handles a packet that was not accepted: sends an ack without it, and refuses an invalid packet.
     #[cold]
-    fn reject_packet(&mut self, psn: Psn, arrival: Arrival, reason: NotAccepted, host: &mut impl Host<D>) {
+    fn reject_packet(&mut self, psn: Psn, arrival: Arrival, reason: NotAccepted, host: &mut impl ConnCallbacks<D>) {
         self.acks.request_ack();
         match reason {
             NotAccepted::Later => self.counters.no_receive += 1,
@@ -254,20 +261,25 @@ impl<D: Driver> Conn<D> {
             // checked again.
             NotAccepted::Refused(..) if arrival != Arrival::Next || self.peer_reads.has_before(psn) => {}
             NotAccepted::Refused(refusal, receive) => self.refuse(refusal, psn, receive, host),
-            NotAccepted::BadResponse => self.end_with(Status::BadResponse, host),
+            NotAccepted::BadResponse => self.end_after_invalid_packet(Status::BadResponse, host),
         }
     }
 
     /// Checks the operation, and copies the payload to its destination.
-    fn place_payload(&mut self, psn: Psn, data: &Data<'_>, host: &mut impl Host<D>) -> Result<(), NotAccepted> {
+    fn deliver_payload(
+        &mut self,
+        psn: Psn,
+        data: &Data<'_>,
+        host: &mut impl ConnCallbacks<D>,
+    ) -> Result<(), NotAccepted> {
         let message = &data.message;
         let (id, key, address, length) =
             (message.id.get(), message.key.get(), message.address.get(), message.length.get());
         match data.op {
             Op::Send | Op::SendSolicited | Op::SendImmediate | Op::SendInvalidate | Op::WriteImmediate => {
-                self.place_send(psn, data, host)
+                self.deliver_send(psn, data, host)
             }
-            Op::Write => place_write(data, host),
+            Op::Write => deliver_write(data, host),
             Op::ReadRequest => {
                 if length > 0 && !host.may_touch(key, address, length, false) {
                     return Err(NotAccepted::Refused(Refusal::Access, None));
@@ -278,13 +290,18 @@ impl<D: Driver> Conn<D> {
                     ReadAdmission::Invalid => Err(INVALID_REQUEST),
                 }
             }
-            Op::FetchAdd | Op::CompareSwap => self.place_atomic(psn, data, host),
-            Op::ReadResponse | Op::AtomicResponse => self.place_response(data, host),
+            Op::FetchAdd | Op::CompareSwap => self.receive_atomic(psn, data, host),
+            Op::ReadResponse | Op::AtomicResponse => self.deliver_response(data, host),
         }
     }
 
     /// Checks and records an atomic operation of the peer, which `execute_due` executes.
-    fn place_atomic(&mut self, psn: Psn, data: &Data<'_>, host: &mut impl Host<D>) -> Result<(), NotAccepted> {
+    fn receive_atomic(
+        &mut self,
+        psn: Psn,
+        data: &Data<'_>,
+        host: &mut impl ConnCallbacks<D>,
+    ) -> Result<(), NotAccepted> {
         let Message { id, key, address, length, .. } = data.message;
         let (key, address) = (key.get(), address.get());
         let number = |bytes: &[u8]| bytes.first_chunk().map(|bytes| u64::from_be_bytes(*bytes)).ok_or(INVALID_REQUEST);
@@ -306,20 +323,20 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    fn place_send(&mut self, psn: Psn, data: &Data<'_>, host: &mut impl Host<D>) -> Result<(), NotAccepted> {
+    fn deliver_send(&mut self, psn: Psn, data: &Data<'_>, host: &mut impl ConnCallbacks<D>) -> Result<(), NotAccepted> {
         let slot = match self.receives.find(data.message.id.get(), host) {
             ReceiveLookup::Slot(slot) => slot,
             ReceiveLookup::Complete => return Ok(()),
             ReceiveLookup::None => return Err(NotAccepted::Later),
         };
         let length = data.message.length.get();
-        let message = Incoming { length, value: value_of(data) };
+        let message = IncomingMessage { length, value: value_of(data) };
         let receive = self.receives.get(slot).ok_or(INVALID_REQUEST)?;
         if receive.contradicts(message) {
             return Err(INVALID_REQUEST);
         }
         if data.op == Op::WriteImmediate {
-            place_write(data, host)?; // A write with immediate data completes the receive, but does not use its memory.
+            deliver_write(data, host)?; // A write with immediate data completes the receive, but does not use its memory.
         } else {
             if u64::from(length) > receive.capacity {
                 return Err(NotAccepted::Refused(Refusal::Receive, Some((slot, Status::LocalLength))));
@@ -335,10 +352,10 @@ impl<D: Driver> Conn<D> {
     }
 
     /// Copies the payload of a read response, or the result of an atomic operation.
-    fn place_response(&mut self, data: &Data<'_>, host: &mut impl Host<D>) -> Result<(), NotAccepted> {
+    fn deliver_response(&mut self, data: &Data<'_>, host: &mut impl ConnCallbacks<D>) -> Result<(), NotAccepted> {
         let slot = self.requests.read(data.message.id.get()).ok_or(NotAccepted::BadResponse)?;
         let request = self.requests.queue.get(slot).ok_or(NotAccepted::BadResponse)?;
-        let is_atomic = matches!(request.work, Work::Atomic(..));
+        let is_atomic = matches!(request.work, Operation::Atomic(..));
         if is_atomic != (data.op == Op::AtomicResponse) {
             return Err(NotAccepted::BadResponse);
         }
@@ -363,9 +380,9 @@ impl<D: Driver> Conn<D> {
     }
 
     /// Fast path for a small send that arrives in order while no other message is in progress: delivers the message,
-    /// and defers the rest (see [`Deferred`]). Returns false, without effect, if the packet needs the general path.
+    /// and defers the rest (see [`DeferredMessage`]). Returns false, without effect, if the packet needs the general path.
     #[inline]
-    fn receive_fast(&mut self, psn: Psn, data: &Data<'_>, ack_now: bool, host: &mut impl Host<D>) -> bool {
+    fn receive_fast(&mut self, psn: Psn, data: &Data<'_>, ack_now: bool, host: &mut impl ConnCallbacks<D>) -> bool {
         let is_send = matches!(data.op, Op::Send | Op::SendSolicited);
         let is_due = psn == self.received.next() && self.received.is_gapless();
         if !is_send || !is_due || data.payload.len() > self.config.tiny as usize || self.deferred.is_some() {
@@ -383,15 +400,15 @@ impl<D: Driver> Conn<D> {
         self.counters.fast += 1;
         self.counters.received += 1;
         self.counters.received_bytes += data.payload.len() as u64;
-        self.deferred = Some(Deferred { psn, ack: data.carried.ack, ack_now, at: self.now, is_recorded: false });
+        self.deferred = Some(DeferredMessage { psn, ack: data.carried.ack, ack_now, at: self.now, is_recorded: false });
         true
     }
 
     /// Does the work that the fast path has deferred.
     #[inline]
-    pub(super) fn process_deferred(&mut self, host: &mut impl Host<D>) {
+    pub(super) fn process_deferred(&mut self, host: &mut impl ConnCallbacks<D>) {
         self.record_deferred();
-        if let Some(Deferred { ack, .. }) = self.deferred.take() {
+        if let Some(DeferredMessage { ack, .. }) = self.deferred.take() {
             self.process_ack(&ack, &[], host);
         }
     }
@@ -399,10 +416,10 @@ impl<D: Driver> Conn<D> {
     /// Records the deferred message as received. Called before an ack is encoded, which then includes the message.
     #[inline]
     pub(super) fn record_deferred(&mut self) {
-        if let Some(Deferred { psn, ack_now, at, is_recorded: is_recorded @ false, .. }) = &mut self.deferred {
+        if let Some(DeferredMessage { psn, ack_now, at, is_recorded: is_recorded @ false, .. }) = &mut self.deferred {
             *is_recorded = true;
             self.received.accept(*psn);
-            self.acks.arrived(*at, Arrival::Next, false, *ack_now);
+            self.acks.record_arrival(*at, Arrival::Next, false, *ack_now);
         }
     }
 
@@ -426,7 +443,7 @@ impl<D: Driver> Conn<D> {
     }
 
     /// Processes an ack: acked packets, losses, and the credit limit.
-    pub(super) fn process_ack(&mut self, ack: &Ack, ranges: &[Range], host: &mut impl Host<D>) {
+    pub(super) fn process_ack(&mut self, ack: &AckFields, ranges: &[SackRange], host: &mut impl ConnCallbacks<D>) {
         let delay = match ack.delay.get() {
             u16::MAX => Nanos::MAX,
             micros => Nanos::from(micros) * MICROS,
@@ -458,13 +475,13 @@ impl<D: Driver> Conn<D> {
         self.send_path.acked(self.now, &acked, &self.flight, largest);
         self.update_credits(ack);
         if acked.packets > 0 {
-            self.retire(host);
+            self.move_to_closing(host);
             self.refuse_unreadable(host);
         }
     }
 
     #[inline]
-    fn update_credits(&mut self, ack: &Ack) {
+    fn update_credits(&mut self, ack: &AckFields) {
         self.credits.update(ack);
         if is_below(self.credits.limit, self.requests.numbers.sends) {
             self.retransmit_unaccepted();
@@ -476,7 +493,7 @@ impl<D: Driver> Conn<D> {
     #[cold]
     fn retransmit_unaccepted(&mut self) {
         let (queue, limit) = (&self.requests.queue, self.credits.limit);
-        self.flight.resend_where(self.now, |sent| {
+        self.flight.retransmit_where(self.now, |sent| {
             let request = queue.get(sent.slot).filter(|_| sent.what == PayloadOwner::Request);
             request.is_some_and(|it| it.work.takes_receive() && !is_below(it.id, limit))
         });

@@ -3,10 +3,10 @@
 //! Assigns receives to messages, and completes them in message order. With a shared receive queue, a receive is taken
 //! from that queue when a message needs one, in message order.
 
-use super::types::{Driver, Host, SendValue};
+use super::types::{ConnCallbacks, PostedData, SendValue};
 use crate::proto::WINDOW;
 use crate::proto::psn::Psn;
-use crate::proto::queue::Queue;
+use crate::proto::queue::OrderedQueue;
 use crate::proto::ranges::Ranges;
 
 /// With an SRQ: maximum number of receives that are assigned to incomplete messages of one peer. Without the limit, one
@@ -14,12 +14,12 @@ use crate::proto::ranges::Ranges;
 const MAX_SHARED_ASSIGNED: u32 = 64;
 
 #[derive(Debug, Default)]
-pub(super) struct Receive<R> {
+pub(super) struct PostedReceive<R> {
     pub(super) driver_data: R,
     /// Capacity in bytes.
     pub(super) capacity: u64,
     /// The message, after one of its packets has arrived.
-    message: Option<Incoming>,
+    message: Option<IncomingMessage>,
     received: Ranges,
     is_whole: bool,
     /// The highest PSN of the message that has arrived.
@@ -28,7 +28,7 @@ pub(super) struct Receive<R> {
 
 /// Length of a message in bytes, and its immediate data or window key.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(super) struct Incoming {
+pub(super) struct IncomingMessage {
     pub(super) length: u32,
     pub(super) value: SendValue,
 }
@@ -42,8 +42,8 @@ pub(super) enum ReceiveLookup {
     None,
 }
 
-pub(super) struct Receives<D: Driver> {
-    queue: Queue<Receive<D::Recv>>,
+pub(super) struct ReceiveQueue<D: PostedData> {
+    queue: OrderedQueue<PostedReceive<D::Recv>>,
     /// Number of the next message to which a receive is assigned, and number of the next message to complete.
     bound: u32,
     complete: u32,
@@ -54,10 +54,17 @@ pub(super) struct Receives<D: Driver> {
     not_accepted: bool,
 }
 
-impl<D: Driver> Receives<D> {
+impl<D: PostedData> ReceiveQueue<D> {
     pub(super) fn new(capacity: u32, shared: bool) -> Self {
         let capacity = if shared { MAX_SHARED_ASSIGNED } else { capacity };
-        Receives { queue: Queue::new(capacity), bound: 0, complete: 0, reported: 0, shared, not_accepted: false }
+        ReceiveQueue {
+            queue: OrderedQueue::new(capacity),
+            bound: 0,
+            complete: 0,
+            reported: 0,
+            shared,
+            not_accepted: false,
+        }
     }
 
     /// Starts message numbers at `number`, for tests of the wrap-around.
@@ -74,12 +81,12 @@ impl<D: Driver> Receives<D> {
     #[inline(always)]
     pub(super) fn push(&mut self, capacity: u64) -> Option<&mut D::Recv> {
         let (_, receive) = self.queue.push()?;
-        receive.capacity = capacity; // `completed` has reset all other fields.
+        receive.capacity = capacity; // `take_completed` has reset all other fields.
         Some(&mut receive.driver_data)
     }
 
     /// Returns the credit limit: there is a receive for each message whose number is below it.
-    pub(super) fn credits(&self, host: &impl Host<D>) -> u32 {
+    pub(super) fn credits(&self, host: &impl ConnCallbacks<D>) -> u32 {
         if self.shared {
             let free = MAX_SHARED_ASSIGNED - self.queue.len();
             self.bound.wrapping_add(host.shared_left().min(free))
@@ -91,7 +98,7 @@ impl<D: Driver> Receives<D> {
     /// Returns the credit limit for a packet to the peer. If a message was not accepted, the first limit after it
     /// excludes the message, even if there is a receive again. The decrease makes the peer withdraw and resend the
     /// message; otherwise the peer would wait for its ack.
-    pub(super) fn report(&mut self, host: &impl Host<D>) -> u32 {
+    pub(super) fn report(&mut self, host: &impl ConnCallbacks<D>) -> u32 {
         let not_accepted = std::mem::take(&mut self.not_accepted);
         self.reported = if not_accepted { self.bound } else { self.credits(host) };
         self.reported
@@ -104,7 +111,7 @@ impl<D: Driver> Receives<D> {
 
     /// Handles an RNR probe of the peer: if the shared queue is empty, waits for receives so that the peer can be
     /// notified.
-    pub(super) fn on_rnr_probe(&mut self, host: &mut impl Host<D>) {
+    pub(super) fn on_rnr_probe(&mut self, host: &mut impl ConnCallbacks<D>) {
         if self.shared && host.shared_left() == 0 {
             host.await_shared();
         }
@@ -112,7 +119,7 @@ impl<D: Driver> Receives<D> {
 
     /// Whether an ack should advertise the current credit limit: at most half of the available receives are known to
     /// the peer.
-    pub(super) fn is_credit_due(&self, host: &impl Host<D>) -> bool {
+    pub(super) fn is_credit_due(&self, host: &impl ConnCallbacks<D>) -> bool {
         let (reported, available) =
             (self.reported.wrapping_sub(self.bound) as i32, self.credits(host).wrapping_sub(self.bound));
         available > 0 && reported.max(0).unsigned_abs() <= available / 2
@@ -127,7 +134,7 @@ impl<D: Driver> Receives<D> {
     }
 
     /// Finds the receive of a message. Assigns receives to it and to all messages before it, if necessary.
-    pub(super) fn find(&mut self, number: u32, host: &mut impl Host<D>) -> ReceiveLookup {
+    pub(super) fn find(&mut self, number: u32, host: &mut impl ConnCallbacks<D>) -> ReceiveLookup {
         if (number.wrapping_sub(self.complete) as i32) < 0 {
             return ReceiveLookup::Complete;
         }
@@ -140,7 +147,7 @@ impl<D: Driver> Receives<D> {
 
     /// Returns the receive of this message, if it is the next message, all earlier messages are complete, and there is
     /// no shared queue.
-    pub(super) fn waiting(&self, number: u32) -> Option<&Receive<D::Recv>> {
+    pub(super) fn waiting(&self, number: u32) -> Option<&PostedReceive<D::Recv>> {
         let is_next = number == self.bound && number == self.complete && !self.shared;
         self.queue.get(self.queue.next().filter(|_| is_next)?)
     }
@@ -154,7 +161,7 @@ impl<D: Driver> Receives<D> {
 
     /// Assigns receives to the next `count` messages. Returns false if there are not enough. A connection with a shared
     /// queue then waits for receives of that queue.
-    fn bind(&mut self, count: u32, host: &mut impl Host<D>) -> bool {
+    fn bind(&mut self, count: u32, host: &mut impl ConnCallbacks<D>) -> bool {
         if self.shared {
             let fits = count <= MAX_SHARED_ASSIGNED - self.queue.len() && count <= host.shared_left();
             let is_bound = fits && (0..count).all(|_| self.bind_shared(host));
@@ -174,7 +181,7 @@ impl<D: Driver> Receives<D> {
         true
     }
 
-    fn bind_shared(&mut self, host: &mut impl Host<D>) -> bool {
+    fn bind_shared(&mut self, host: &mut impl ConnCallbacks<D>) -> bool {
         let Some((driver_data, capacity)) = host.take_shared() else { return false };
         let Some(slot) = self.push(capacity) else { return false };
         *slot = driver_data;
@@ -183,7 +190,7 @@ impl<D: Driver> Receives<D> {
         true
     }
 
-    pub(super) fn get(&self, slot: u32) -> Option<&Receive<D::Recv>> {
+    pub(super) fn get(&self, slot: u32) -> Option<&PostedReceive<D::Recv>> {
         self.queue.get(slot)
     }
 
@@ -194,7 +201,14 @@ impl<D: Driver> Receives<D> {
 
     /// Records that `length` bytes of the message were copied. Returns false if there is no space to record the range;
     /// the packet must then arrive again.
-    pub(super) fn record_received(&mut self, slot: u32, psn: Psn, message: Incoming, offset: u32, length: u32) -> bool {
+    pub(super) fn record_received(
+        &mut self,
+        slot: u32,
+        psn: Psn,
+        message: IncomingMessage,
+        offset: u32,
+        length: u32,
+    ) -> bool {
         let Some(receive) = self.queue.get_mut(slot) else { return false };
         if length > 0 && !receive.received.add(offset, offset + length) {
             return false;
@@ -209,7 +223,7 @@ impl<D: Driver> Receives<D> {
 
     /// Removes the oldest receive if it is complete: all bytes have arrived, and so have all packets before its last
     /// packet. `next`: first PSN that has not arrived.
-    pub(super) fn completed(&mut self, next: Psn) -> Option<(&mut D::Recv, Incoming)> {
+    pub(super) fn take_completed(&mut self, next: Psn) -> Option<(&mut D::Recv, IncomingMessage)> {
         let slot = self.queue.first()?;
         let receive = self.queue.get(slot)?;
         if !receive.is_whole || !receive.last.is_before(next) {
@@ -229,9 +243,9 @@ impl<D: Driver> Receives<D> {
     }
 }
 
-impl<R> Receive<R> {
+impl<R> PostedReceive<R> {
     /// Whether the packet contradicts an earlier packet of the same message.
-    pub(super) fn contradicts(&self, message: Incoming) -> bool {
+    pub(super) fn contradicts(&self, message: IncomingMessage) -> bool {
         self.message.is_some_and(|known| known != message)
     }
 }

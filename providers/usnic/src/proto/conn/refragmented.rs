@@ -16,7 +16,7 @@ const MAX_INCOMPLETE: usize = 64;
 
 /// A packet of which only some pieces have arrived.
 #[derive(Debug)]
-struct Partial {
+struct PartialPacket {
     psn: Psn,
     /// Fields of the first piece that has arrived. Those of later pieces must be equal.
     op: Op,
@@ -37,11 +37,11 @@ pub(super) enum PieceCheck {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Refragmented(Vec<Partial>);
+pub(super) struct Refragmented(Vec<PartialPacket>);
 
 impl Refragmented {
     /// Checks whether a piece may be accepted.
-    pub(super) fn meets(&self, psn: Psn, data: &Data<'_>) -> PieceCheck {
+    pub(super) fn check(&self, psn: Psn, data: &Data<'_>) -> PieceCheck {
         let Some(extent) = data.extent else { return PieceCheck::Fits };
         match self.0.iter().find(|it| it.psn == psn) {
             Some(it) if (it.op, it.id, it.extent) == (data.op, data.message.id.get(), extent) => PieceCheck::Fits,
@@ -53,7 +53,7 @@ impl Refragmented {
 
     /// Records that the payload of a piece or of a whole packet was placed. Returns the payload length of the packet if
     /// it is complete.
-    pub(super) fn placed(&mut self, psn: Psn, data: &Data<'_>) -> Option<usize> {
+    pub(super) fn mark_delivered(&mut self, psn: Psn, data: &Data<'_>) -> Option<usize> {
         let found = self.0.iter().position(|it| it.psn == psn);
         let Some(extent) = data.extent else {
             found.map(|at| self.0.swap_remove(at));
@@ -61,7 +61,7 @@ impl Refragmented {
         };
         let at = found.unwrap_or_else(|| {
             let (op, id, have) = (data.op, data.message.id.get(), Ranges::default());
-            self.0.push(Partial { psn, op, id, extent, have });
+            self.0.push(PartialPacket { psn, op, id, extent, have });
             self.0.len() - 1
         });
         let start = data.offset - extent.start.get();
@@ -109,12 +109,12 @@ mod tests {
 
     use super::*;
     use crate::proto::conn::requests::PayloadOwner;
-    use crate::proto::wire::{Carried, Message};
+    use crate::proto::wire::{DataFields, Message};
 
     fn piece(id: u32, offset: u32, extent: Option<(u32, u32)>, payload: &[u8]) -> Data<'_> {
         let message = Message { id: id.into(), length: U32::MAX_VALUE, ..Message::default() };
         let extent = extent.map(|(start, end)| Extent { start: start.into(), end: end.into() });
-        Data { carried: Carried::default(), op: Op::Send, message, extension: &[], offset, extent, payload }
+        Data { carried: DataFields::default(), op: Op::Send, message, extension: &[], offset, extent, payload }
     }
 
     #[test]
@@ -122,26 +122,26 @@ mod tests {
         let (mut pieces, bytes) = (Refragmented::default(), [0; 40]);
         let extent = Some((100, 200));
         for offset in [160, 100, 100] {
-            assert_eq!(pieces.placed(Psn(7), &piece(1, offset, extent, &bytes)), None);
+            assert_eq!(pieces.mark_delivered(Psn(7), &piece(1, offset, extent, &bytes)), None);
         }
-        assert_eq!(pieces.placed(Psn(8), &piece(1, 200, Some((200, 240)), &bytes)), Some(40), "the only piece");
-        assert_eq!(pieces.placed(Psn(7), &piece(1, 139, extent, &bytes)), Some(100));
+        assert_eq!(pieces.mark_delivered(Psn(8), &piece(1, 200, Some((200, 240)), &bytes)), Some(40), "the only piece");
+        assert_eq!(pieces.mark_delivered(Psn(7), &piece(1, 139, extent, &bytes)), Some(100));
         assert!(pieces.0.is_empty());
     }
 
     #[test]
     fn whole_packet_replaces_its_pieces() {
         let (mut pieces, bytes) = (Refragmented::default(), [0; 100]);
-        assert_eq!(pieces.placed(Psn(7), &piece(1, 0, Some((0, 100)), &bytes[..30])), None);
-        assert_eq!(pieces.placed(Psn(7), &piece(1, 0, None, &bytes)), Some(100));
+        assert_eq!(pieces.mark_delivered(Psn(7), &piece(1, 0, Some((0, 100)), &bytes[..30])), None);
+        assert_eq!(pieces.mark_delivered(Psn(7), &piece(1, 0, None, &bytes)), Some(100));
         assert!(pieces.0.is_empty());
     }
 
     #[test]
     fn inconsistent_pieces_are_refused() {
         let (mut pieces, bytes) = (Refragmented::default(), [0; 10]);
-        pieces.placed(Psn(7), &piece(1, 0, Some((0, 100)), &bytes));
-        let meets = |it: Data<'_>| pieces.meets(Psn(7), &it);
+        pieces.mark_delivered(Psn(7), &piece(1, 0, Some((0, 100)), &bytes));
+        let meets = |it: Data<'_>| pieces.check(Psn(7), &it);
         assert_eq!(meets(piece(1, 50, Some((0, 100)), &bytes)), PieceCheck::Fits);
         assert_eq!(meets(piece(2, 50, Some((0, 100)), &bytes)), PieceCheck::Contradiction, "of another message");
         assert_eq!(meets(piece(1, 50, Some((0, 101)), &bytes)), PieceCheck::Contradiction, "of a longer packet");
@@ -154,15 +154,15 @@ mod tests {
         let (mut pieces, bytes) = (Refragmented::default(), [0; 10]);
         let it = |offset| piece(1, offset, Some((0, 20)), &bytes);
         for psn in 0..MAX_INCOMPLETE as u32 {
-            assert_eq!(pieces.meets(Psn(psn), &it(0)), PieceCheck::Fits);
-            assert_eq!(pieces.placed(Psn(psn), &it(0)), None);
+            assert_eq!(pieces.check(Psn(psn), &it(0)), PieceCheck::Fits);
+            assert_eq!(pieces.mark_delivered(Psn(psn), &it(0)), None);
         }
         assert_eq!(
-            (pieces.meets(Psn(99), &it(0)), pieces.meets(Psn(0), &it(10))),
+            (pieces.check(Psn(99), &it(0)), pieces.check(Psn(0), &it(10))),
             (PieceCheck::NoSpace, PieceCheck::Fits)
         );
-        assert_eq!(pieces.placed(Psn(0), &it(10)), Some(20));
-        assert_eq!(pieces.meets(Psn(99), &it(0)), PieceCheck::Fits);
+        assert_eq!(pieces.mark_delivered(Psn(0), &it(10)), Some(20));
+        assert_eq!(pieces.check(Psn(99), &it(0)), PieceCheck::Fits);
     }
 
     #[test]

@@ -8,9 +8,9 @@ use std::collections::VecDeque;
 use dapl::provider::{Arrival, Status};
 use dapl_software::memory::atomic::Atomic;
 
-use super::types::{Post, SendValue, Work};
+use super::types::{Operation, Post, SendValue};
 use crate::proto::psn::Psn;
-use crate::proto::queue::{Queue, UNNUMBERED};
+use crate::proto::queue::{OrderedQueue, UNNUMBERED};
 use crate::proto::ranges::Ranges;
 use crate::proto::wire::Op;
 
@@ -51,7 +51,7 @@ pub(super) enum SendPhase {
 #[derive(Debug, Default)]
 pub(super) struct PostedRequest<Q> {
     pub(super) driver_data: Q,
-    pub(super) work: Work,
+    pub(super) work: Operation,
     pub(super) length: u32,
     fence: bool,
     pub(super) phase: SendPhase,
@@ -78,7 +78,7 @@ pub(super) struct NextNumbers {
 
 /// The reason why no new packet of a request can be sent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Wait {
+pub(super) enum BlockedReason {
     /// There is no request, or the next request waits for earlier requests.
     Idle,
     /// The peer has no posted receive.
@@ -92,7 +92,7 @@ pub(super) enum Wait {
 
 /// Limits from the handshake and from the peer's last ack.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
+pub(super) struct SendLimits {
     pub(super) ord: u32,
     /// Whether the peer supports extension operations.
     pub(super) extensions: bool,
@@ -100,8 +100,8 @@ pub(super) struct Bounds {
     pub(super) credits: u32,
 }
 
-pub(super) struct Requests<Q> {
-    pub(super) queue: Queue<PostedRequest<Q>>,
+pub(super) struct SendQueue<Q> {
+    pub(super) queue: OrderedQueue<PostedRequest<Q>>,
     pub(super) numbers: NextNumbers,
     /// Slot of the request of which some packets were sent.
     segmenting: Option<u32>,
@@ -115,35 +115,35 @@ pub(super) struct Requests<Q> {
     pub(super) latest: Option<Psn>,
 }
 
-impl Work {
+impl Operation {
     /// Returns the operation code in the request's packets.
     pub(super) fn op(self) -> Op {
         match self {
-            Work::Send { solicited: false } => Op::Send,
-            Work::Send { solicited: true } => Op::SendSolicited,
-            Work::Read(_) => Op::ReadRequest,
-            Work::Write(_) | Work::Bind => Op::Write,
-            Work::SendWith(SendValue { arrival: Arrival::SendInvalidate, .. }) => Op::SendInvalidate,
-            Work::SendWith(_) => Op::SendImmediate,
-            Work::WriteImmediate { .. } => Op::WriteImmediate,
-            Work::Atomic(_, Atomic::FetchAdd(_)) => Op::FetchAdd,
-            Work::Atomic(_, Atomic::CompareSwap { .. }) => Op::CompareSwap,
+            Operation::Send { solicited: false } => Op::Send,
+            Operation::Send { solicited: true } => Op::SendSolicited,
+            Operation::Read(_) => Op::ReadRequest,
+            Operation::Write(_) | Operation::Bind => Op::Write,
+            Operation::SendWith(SendValue { arrival: Arrival::SendInvalidate, .. }) => Op::SendInvalidate,
+            Operation::SendWith(_) => Op::SendImmediate,
+            Operation::WriteImmediate { .. } => Op::WriteImmediate,
+            Operation::Atomic(_, Atomic::FetchAdd(_)) => Op::FetchAdd,
+            Operation::Atomic(_, Atomic::CompareSwap { .. }) => Op::CompareSwap,
         }
     }
 
     /// Whether the request consumes a receive of the peer.
     pub(super) fn takes_receive(self) -> bool {
-        matches!(self, Work::Send { .. } | Work::SendWith(_) | Work::WriteImmediate { .. })
+        matches!(self, Operation::Send { .. } | Operation::SendWith(_) | Operation::WriteImmediate { .. })
     }
 
     /// Whether the request is one packet with a response of the peer: a read, or an atomic operation.
     pub(super) fn is_answered(self) -> bool {
-        matches!(self, Work::Read(_) | Work::Atomic(..))
+        matches!(self, Operation::Read(_) | Operation::Atomic(..))
     }
 
     /// Whether the request needs a peer with extension operations.
     pub(crate) fn is_extension(self) -> bool {
-        matches!(self, Work::SendWith(_) | Work::WriteImmediate { .. } | Work::Atomic(..))
+        matches!(self, Operation::SendWith(_) | Operation::WriteImmediate { .. } | Operation::Atomic(..))
     }
 
     /// Returns the number by which the queue finds the request when its response arrives.
@@ -157,10 +157,10 @@ pub(super) fn is_below(number: u32, credits: u32) -> bool {
     (number.wrapping_sub(credits) as i32) < 0
 }
 
-impl<Q: Default> Requests<Q> {
+impl<Q: Default> SendQueue<Q> {
     pub(super) fn new(capacity: u32) -> Self {
-        Requests {
-            queue: Queue::new(capacity),
+        SendQueue {
+            queue: OrderedQueue::new(capacity),
             numbers: NextNumbers::default(),
             segmenting: None,
             reads_outstanding: 0,
@@ -199,7 +199,7 @@ impl<Q: Default> Requests<Q> {
         let id = self.numbers.sends;
         self.numbers.sends = id.wrapping_add(1);
         self.latest = Some(psn);
-        (request.work, request.length, request.fence) = (Work::Send { solicited: false }, length, false);
+        (request.work, request.length, request.fence) = (Operation::Send { solicited: false }, length, false);
         (request.phase, request.packets, request.answered) = (SendPhase::Out, Some((psn, psn)), false);
         (request.id, request.sent_bytes, request.unacked) = (id, length, 1);
         Some((slot, id, &mut request.driver_data))
@@ -207,19 +207,19 @@ impl<Q: Default> Requests<Q> {
 
     /// Returns the next packet. Its payload has at most `fragment` bytes if it is the whole message, else at most
     /// `chunk` bytes.
-    pub(super) fn next(&self, bounds: Bounds, fragment: u32, chunk: u32) -> Result<SentPayload, Wait> {
+    pub(super) fn next(&self, bounds: SendLimits, fragment: u32, chunk: u32) -> Result<SentPayload, BlockedReason> {
         if self.stopped {
-            return Err(Wait::Idle);
+            return Err(BlockedReason::Idle);
         }
         if let Some(sent) = self.withdrawn.front() {
             let number = self.queue.get(sent.slot).map_or(bounds.credits, |request| request.id);
-            return if is_below(number, bounds.credits) { Ok(*sent) } else { Err(Wait::Credit) };
+            return if is_below(number, bounds.credits) { Ok(*sent) } else { Err(BlockedReason::Credit) };
         }
         let slot = match self.segmenting {
             Some(slot) => slot,
             None => self.startable(bounds)?,
         };
-        let request = self.queue.get(slot).ok_or(Wait::Idle)?;
+        let request = self.queue.get(slot).ok_or(BlockedReason::Idle)?;
         let left = request.length - request.sent_bytes;
         let extension = request.work.op().extension() as u32;
         let (fragment, chunk) = (fragment.saturating_sub(extension), chunk.saturating_sub(extension));
@@ -244,18 +244,18 @@ impl<Q: Default> Requests<Q> {
     }
 
     /// Returns the slot of the first waiting request, if it may start.
-    fn startable(&self, bounds: Bounds) -> Result<u32, Wait> {
-        let slot = self.queue.next().ok_or(Wait::Idle)?;
-        let request = self.queue.get(slot).ok_or(Wait::Idle)?;
+    fn startable(&self, bounds: SendLimits) -> Result<u32, BlockedReason> {
+        let slot = self.queue.next().ok_or(BlockedReason::Idle)?;
+        let request = self.queue.get(slot).ok_or(BlockedReason::Idle)?;
         if request.fence && self.reads_outstanding > 0 {
-            return Err(Wait::Idle);
+            return Err(BlockedReason::Idle);
         }
         match request.work {
-            Work::Bind => Err(Wait::BindReady),
-            work if work.is_extension() && !bounds.extensions => Err(Wait::Unsupported),
-            work if work.takes_receive() && !is_below(self.numbers.sends, bounds.credits) => Err(Wait::Credit),
-            work if work.is_answered() && bounds.ord == 0 => Err(Wait::Unsupported),
-            work if work.is_answered() && self.reads_outstanding >= bounds.ord => Err(Wait::Idle),
+            Operation::Bind => Err(BlockedReason::BindReady),
+            work if work.is_extension() && !bounds.extensions => Err(BlockedReason::Unsupported),
+            work if work.takes_receive() && !is_below(self.numbers.sends, bounds.credits) => Err(BlockedReason::Credit),
+            work if work.is_answered() && bounds.ord == 0 => Err(BlockedReason::Unsupported),
+            work if work.is_answered() && self.reads_outstanding >= bounds.ord => Err(BlockedReason::Idle),
             _ => Ok(slot),
         }
     }
@@ -386,10 +386,10 @@ mod tests {
     const SPACE: u32 = 100;
 
     /// Returns three plain sends, each sent as one packet.
-    fn sent(requests: &mut Requests<()>) -> Vec<SentPayload> {
+    fn sent(requests: &mut SendQueue<()>) -> Vec<SentPayload> {
         let send = |number| {
             requests
-                .push(Post { work: Work::Send { solicited: false }, length: 8, fence: false })
+                .push(Post { work: Operation::Send { solicited: false }, length: 8, fence: false })
                 .expect("the queue is not full");
             let sent = requests.next(bounds(number + 1), SPACE, SPACE).expect("the credit limit includes this send");
             requests.record_sent(&sent, Psn(number));
@@ -398,13 +398,13 @@ mod tests {
         (0..3).map(send).collect()
     }
 
-    fn bounds(credits: u32) -> Bounds {
-        Bounds { ord: 0, extensions: false, credits }
+    fn bounds(credits: u32) -> SendLimits {
+        SendLimits { ord: 0, extensions: false, credits }
     }
 
     #[test]
     fn withdrawn_sends_are_sent_again_in_the_order_of_their_receives() {
-        let mut requests = Requests::new(8);
+        let mut requests = SendQueue::new(8);
         let packets = sent(&mut requests);
         [2, 0, 1].into_iter().for_each(|number: usize| requests.withdraw(packets[number]));
         // With a credit limit of 2, the first two messages are sent, and the third waits.
@@ -412,7 +412,7 @@ mod tests {
             assert_eq!(requests.next(bounds(2), SPACE, SPACE), Ok(packets[number as usize]));
             requests.record_sent(&packets[number as usize], Psn(10 + number));
         }
-        assert_eq!(requests.next(bounds(2), SPACE, SPACE), Err(Wait::Credit));
+        assert_eq!(requests.next(bounds(2), SPACE, SPACE), Err(BlockedReason::Credit));
         assert_eq!(requests.next(bounds(3), SPACE, SPACE), Ok(packets[2]));
     }
 }

@@ -1,13 +1,13 @@
 //! The send path: combines the congestion window, the peer's receive window, the pacer and the search for the path MTU.
 //! It decides when a packet may be sent, and how large it may be. Sizes are bytes of datagrams.
 
-use super::types::Config;
+use super::types::ConnConfig;
 use crate::proto::Nanos;
-use crate::proto::congestion::{Ack, Congestion, Controller, Loss, Transmission};
-use crate::proto::flight::{Acked, Flight, Lost};
+use crate::proto::congestion::{AckEvent, Congestion, Controller, LossEvent, SentPacket};
+use crate::proto::flight::{AckResult, LostPackets, UnackedPackets};
 use crate::proto::pacer::Pacer;
-use crate::proto::path::Path;
-use crate::proto::setup::Terms;
+use crate::proto::path::PathMtu;
+use crate::proto::setup::ConnectionTerms;
 use crate::proto::wire::{CHUNK, FRAGMENT, PIECE};
 
 /// Number of probe timeouts that establish persistent congestion: kPersistentCongestionThreshold (RFC 9002, 7.6.1).
@@ -16,7 +16,7 @@ const PERSISTENT_CONGESTION_THRESHOLD: Nanos = 3;
 pub(super) struct SendPath {
     congestion: Congestion,
     pacer: Pacer,
-    pub(super) path: Path,
+    pub(super) path: PathMtu,
     /// Size of the peer's socket receive buffer in bytes.
     peer_window: u64,
     /// Number of bytes that sealing adds to each datagram.
@@ -32,9 +32,9 @@ pub(super) struct SendPath {
 }
 
 impl SendPath {
-    pub(super) fn new(config: &Config, terms: &Terms) -> Self {
+    pub(super) fn new(config: &ConnConfig, terms: &ConnectionTerms) -> Self {
         let ceiling = terms.mtu_ceiling.max(CHUNK + 1 + terms.overhead);
-        let path = Path::new(config.mtu_start.min(ceiling), ceiling, config.ip_headers);
+        let path = PathMtu::new(config.mtu_start.min(ceiling), ceiling, config.ip_headers);
         let peer_window = u64::from(terms.peer_window_kib) << 10;
         let first_psn = terms.first_psn.0.into();
         SendPath {
@@ -52,16 +52,16 @@ impl SendPath {
 
     /// Maximum payload of a packet that contains a whole message, and of a packet that contains a part of a message.
     pub(super) fn payloads(&self) -> (u32, u32) {
-        (self.within(FRAGMENT), self.within(CHUNK).max(1))
+        (self.payload_after_header(FRAGMENT), self.payload_after_header(CHUNK).max(1))
     }
 
     /// Maximum payload of a piece of a re-fragmented packet.
     pub(super) fn piece(&self) -> u32 {
-        self.within(PIECE).max(1)
+        self.payload_after_header(PIECE).max(1)
     }
 
     /// Number of payload bytes that fit after a header of this length.
-    fn within(&self, header: usize) -> u32 {
+    fn payload_after_header(&self, header: usize) -> u32 {
         u32::try_from(self.path.size().saturating_sub(self.extra + header)).unwrap_or(u32::MAX)
     }
 
@@ -88,32 +88,32 @@ impl SendPath {
 
     /// Whether `bytes` may be sent while `in_flight` bytes are in flight. If no bytes are in flight, one packet may
     /// always be sent. Records whether the congestion window limits sending.
-    pub(super) fn admits(&mut self, now: Nanos, bytes: u64, in_flight: u64) -> bool {
+    pub(super) fn may_send(&mut self, now: Nanos, bytes: u64, in_flight: u64) -> bool {
         if in_flight > 0 && in_flight + bytes > self.window() {
             self.is_cwnd_limited |= in_flight + bytes > self.congestion.cwnd();
             return false;
         }
-        self.pacer.ready(now, bytes).is_ok()
+        self.pacer.may_send(now, bytes).is_ok()
     }
 
-    /// Whether `bytes` may be sent, as in [`Self::admits`], but without recording that the congestion window limits
+    /// Whether `bytes` may be sent, as in [`Self::may_send`], but without recording that the congestion window limits
     /// sending.
-    pub(super) fn would_admit(&self, now: Nanos, bytes: u64, in_flight: u64) -> bool {
-        (in_flight == 0 || in_flight + bytes <= self.window()) && self.pacer.ready(now, bytes).is_ok()
+    pub(super) fn window_allows(&self, now: Nanos, bytes: u64, in_flight: u64) -> bool {
+        (in_flight == 0 || in_flight + bytes <= self.window()) && self.pacer.may_send(now, bytes).is_ok()
     }
 
     /// Returns the time at which `bytes` may be sent; 0: immediately, `None`: not before an ack.
-    pub(super) fn admits_at(&self, now: Nanos, bytes: u64, in_flight: u64) -> Option<Nanos> {
+    pub(super) fn may_send_at(&self, now: Nanos, bytes: u64, in_flight: u64) -> Option<Nanos> {
         let is_open = in_flight == 0 || in_flight + bytes <= self.window();
-        is_open.then(|| self.pacer.ready(now, bytes).err().unwrap_or(0))
+        is_open.then(|| self.pacer.may_send(now, bytes).err().unwrap_or(0))
     }
 
     /// Records that a packet of this size was sent.
     #[inline(always)]
-    pub(super) fn sent<T: Copy>(&mut self, now: Nanos, bytes: u64, flight: &Flight<T>) {
+    pub(super) fn sent<T: Copy>(&mut self, now: Nanos, bytes: u64, flight: &UnackedPackets<T>) {
         let is_app_limited = flight.delivery().is_app_limited();
-        self.congestion.sent(&Transmission { now, bytes, in_flight: flight.bytes(), is_app_limited });
-        self.pacer.spent(now, bytes, self.congestion.pacing_rate(), self.reported_mtu as u64);
+        self.congestion.sent(&SentPacket { now, bytes, in_flight: flight.bytes(), is_app_limited });
+        self.pacer.record_sent(now, bytes, self.congestion.pacing_rate(), self.reported_mtu as u64);
     }
 
     /// Whether this packet requests an ack. Four packets per window do, so that the peer acks before the window is
@@ -135,14 +135,14 @@ impl SendPath {
     }
 
     /// Records an ack. `largest`: size in bytes of the largest acked packet.
-    pub(super) fn acked<T: Copy>(&mut self, now: Nanos, acked: &Acked, flight: &Flight<T>, largest: usize) {
+    pub(super) fn acked<T: Copy>(&mut self, now: Nanos, acked: &AckResult, flight: &UnackedPackets<T>, largest: usize) {
         self.lost(now, &acked.lost, flight);
         if acked.packets == 0 {
             return;
         }
-        self.path.arrived(largest);
+        self.path.record_acked(largest);
         self.newest_acked = self.newest_acked.max(acked.rate.map_or(0, |rate| rate.send_time));
-        self.congestion.acked(&Ack {
+        self.congestion.acked(&AckEvent {
             now,
             bytes: acked.bytes,
             rtt: acked.rtt,
@@ -155,14 +155,14 @@ impl SendPath {
     }
 
     /// Records packets that were declared lost.
-    pub(super) fn lost<T: Copy>(&mut self, now: Nanos, lost: &Lost, flight: &Flight<T>) {
+    pub(super) fn lost<T: Copy>(&mut self, now: Nanos, lost: &LostPackets, flight: &UnackedPackets<T>) {
         if lost.packets == 0 {
             return;
         }
         // Persistent congestion (RFC 9002, 7.6): no packet sent between two lost packets was acked.
         let duration = flight.rtt().pto(0).saturating_mul(PERSISTENT_CONGESTION_THRESHOLD);
         let is_long = lost.last_sent - lost.first_sent > duration;
-        self.congestion.lost(&Loss {
+        self.congestion.lost(&LossEvent {
             now,
             packets: lost.packets,
             ranges: lost.ranges,
@@ -180,7 +180,7 @@ impl SendPath {
     }
 
     /// Called when the peer's address has changed: resets all measurements, because the path is another one.
-    pub(super) fn moved(&mut self, config: &Config, terms: &Terms) {
+    pub(super) fn reset_path(&mut self, config: &ConnConfig, terms: &ConnectionTerms) {
         *self = SendPath::new(config, terms);
     }
 

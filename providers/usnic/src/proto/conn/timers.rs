@@ -3,26 +3,26 @@
 use dapl::provider::Status;
 
 use super::Conn;
-use super::requests::Wait;
+use super::requests::BlockedReason;
 use super::transmit::ControlPacket;
-use super::types::{Driver, Host};
+use super::types::{ConnCallbacks, PostedData};
 use crate::proto::challenge::PeerTimeout;
-use crate::proto::flight::Timeout;
+use crate::proto::flight::ExpiredTimer;
 use crate::proto::schedule::PendingWork;
 use crate::proto::{Nanos, SECONDS};
 
 /// Time in nanoseconds without `on_time` calls after which a connection frees unused memory.
 const IDLE_TIME: Nanos = SECONDS;
 
-impl<D: Driver> Conn<D> {
+impl<D: PostedData> Conn<D> {
     /// Returns the time at which `on_time` must be called. After that call packets may be due.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
-        self.deadline_beside(|| (self.resend_at(), self.fresh_at()))
+        self.deadline_with(|| (self.resend_at(), self.new_data_at()))
     }
 
     /// Returns the deadline. `data` returns the times at which a retransmission and new data may be sent; it is called
     /// only if needed.
-    fn deadline_beside(&self, data: impl FnOnce() -> (Option<Nanos>, Option<Nanos>)) -> Option<Nanos> {
+    fn deadline_with(&self, data: impl FnOnce() -> (Option<Nanos>, Option<Nanos>)) -> Option<Nanos> {
         if self.ending.is_closed() {
             let refusal = self.acks.deadline().filter(|_| self.ending.refusal().is_some());
             return earliest([self.ending.deadline(self.now), refusal]);
@@ -53,10 +53,10 @@ impl<D: Driver> Conn<D> {
         }
         if self.ending.is_closed() {
             let deadline = self.deadline();
-            let is_due = self.ending.refusal().is_some() && self.acks.due(now);
+            let is_due = self.ending.refusal().is_some() && self.acks.is_due(now);
             return PendingWork { resend: false, ready: self.ending.has_packet(now), ack: is_due, deadline };
         }
-        let (resend, fresh) = (self.resend_at(), self.fresh_at());
+        let (resend, fresh) = (self.resend_at(), self.new_data_at());
         let is_small = !self.control_packets.is_empty()
             || self.ending.has_packet(now)
             || self.confirming.is_some_and(|it| it.is_due(now))
@@ -65,8 +65,8 @@ impl<D: Driver> Conn<D> {
         PendingWork {
             resend: resend.is_some_and(|at| at <= now),
             ready: is_small || fresh.is_some_and(|at| at <= now),
-            ack: self.acks.due(now),
-            deadline: self.deadline_beside(|| (resend, fresh)),
+            ack: self.acks.is_due(now),
+            deadline: self.deadline_with(|| (resend, fresh)),
         }
     }
 
@@ -75,34 +75,34 @@ impl<D: Driver> Conn<D> {
             return Some(0);
         }
         let (_, sent) = self.flight.lost()?;
-        self.admits_at(self.size(&sent))
+        self.may_send_at(self.size(&sent))
     }
 
-    fn fresh_at(&self) -> Option<Nanos> {
+    fn new_data_at(&self) -> Option<Nanos> {
         if self.peer_reads.has_atomics() && self.peer_reads.due_atomic(self.received.next()).is_some() {
             return Some(0);
         }
         match self.next_payload() {
-            Ok(sent) => self.admits_at(self.size(&sent)),
-            Err(Wait::Idle) => None,
-            Err(Wait::Credit) => self.credits.deadline().is_none().then_some(0),
-            Err(Wait::BindReady | Wait::Unsupported) => Some(0),
+            Ok(sent) => self.may_send_at(self.size(&sent)),
+            Err(BlockedReason::Idle) => None,
+            Err(BlockedReason::Credit) => self.credits.deadline().is_none().then_some(0),
+            Err(BlockedReason::BindReady | BlockedReason::Unsupported) => Some(0),
         }
     }
 
-    fn admits_at(&self, bytes: u64) -> Option<Nanos> {
+    fn may_send_at(&self, bytes: u64) -> Option<Nanos> {
         match self.flight.probes() {
-            0 => self.send_path.admits_at(self.now, bytes, self.flight.bytes()),
+            0 => self.send_path.may_send_at(self.now, bytes, self.flight.bytes()),
             _ => Some(0),
         }
     }
 
     /// Handles the timers that have expired. `transmit` may have packets afterwards.
-    pub(crate) fn on_time(&mut self, now: Nanos, host: &mut impl Host<D>) {
+    pub(crate) fn on_time(&mut self, now: Nanos, host: &mut impl ConnCallbacks<D>) {
         let last = std::mem::replace(&mut self.now, now);
         self.withdraw_permit();
         if now.saturating_sub(last) >= IDLE_TIME {
-            self.flight.rest();
+            self.flight.free_memory();
         }
         self.process_deferred(host);
         self.end_on_time(host);
@@ -110,18 +110,18 @@ impl<D: Driver> Conn<D> {
             return;
         }
         match self.flight.on_time(now) {
-            Timeout::Nothing => {}
-            Timeout::Lost(lost) => {
+            ExpiredTimer::Nothing => {}
+            ExpiredTimer::LostPackets(lost) => {
                 self.late = self.late.saturating_add(lost.packets);
                 self.send_path.lost(now, &lost, &self.flight);
             }
-            Timeout::Probe(_) => {
+            ExpiredTimer::Probe(_) => {
                 self.counters.timeouts += 1;
                 if let Some((_, sent)) = self.flight.lost().filter(|(_, sent)| !sent.is_refragmented) {
                     self.send_path.path.timed_out(now, self.size(&sent) as usize);
                 }
             }
-            Timeout::GiveUp => return self.peer_timed_out(host),
+            ExpiredTimer::GiveUp => return self.peer_timed_out(host),
         }
         self.send_path.path.on_time(now);
         self.send_path.measure();
@@ -131,7 +131,7 @@ impl<D: Driver> Conn<D> {
             }
             if self.config.rnr_limit.is_some_and(|limit| probe.count > limit) {
                 self.fail_next(Status::ReceiverNotReady);
-                return self.retire(host);
+                return self.move_to_closing(host);
             }
             self.counters.credit_probes += 1;
             self.queue_control(ControlPacket::AckRequest);

@@ -7,14 +7,14 @@
 use dapl::provider::Status;
 
 use super::Conn;
-use super::peer_reads::Read;
+use super::peer_reads::PeerRead;
 use super::refragmented::SendingPieces;
-use super::requests::{Bounds, PayloadOwner, SendPhase, SentPayload, Wait, is_below};
-use super::types::{Channel, Driver, Host, Outgoing, Payload, Source};
+use super::requests::{BlockedReason, PayloadOwner, SendLimits, SendPhase, SentPayload, is_below};
+use super::types::{ConnCallbacks, OutgoingPacket, PacketChannel, Payload, PostedData, SourceAddress};
 use super::write::outgoing;
-use crate::proto::flight::{Cause, State};
+use crate::proto::flight::{PsnState, RetransmitCause};
 use crate::proto::psn::Psn;
-use crate::proto::wire::{FLAG_ACK_NOW, Head, Kind};
+use crate::proto::wire::{FLAG_ACK_NOW, Kind, PacketHeader};
 use crate::proto::{MICROS, Nanos};
 
 /// Maximum number of retransmissions of one connection in a pass. Without the limit, one connection could delay all
@@ -31,15 +31,20 @@ pub(super) enum ControlPacket {
     /// Reply to an MTU probe of this size in bytes.
     ProbeAck(u32),
     /// Response to the challenge with this nonce, sent to the source of the challenge.
-    Response(u64, Source),
+    Response(u64, SourceAddress),
     /// Ack packet that requests an ack: an RNR probe, or the question whether the peer has received a response.
     AckRequest,
 }
 
-impl<D: Driver> Conn<D> {
+impl<D: PostedData> Conn<D> {
     /// Returns the next packet that may be sent at `now`, and appends its header to `out`. `None`: this pass sends no
     /// further packet of the connection.
-    pub(crate) fn transmit(&mut self, now: Nanos, out: &mut Vec<u8>, host: &mut impl Host<D>) -> Option<Outgoing> {
+    pub(crate) fn transmit(
+        &mut self,
+        now: Nanos,
+        out: &mut Vec<u8>,
+        host: &mut impl ConnCallbacks<D>,
+    ) -> Option<OutgoingPacket> {
         self.now = now;
         self.withdraw_permit();
         let mut found = None;
@@ -56,12 +61,12 @@ impl<D: Driver> Conn<D> {
         found
     }
 
-    fn next_packet(&mut self, out: &mut Vec<u8>, host: &mut impl Host<D>) -> Option<Outgoing> {
+    fn next_packet(&mut self, out: &mut Vec<u8>, host: &mut impl ConnCallbacks<D>) -> Option<OutgoingPacket> {
         if let Some(packet) = self.closing_packet(out) {
             return Some(packet);
         }
         if self.ending.is_closed() {
-            let is_due = self.ending.refusal().is_some() && self.acks.due(self.now);
+            let is_due = self.ending.refusal().is_some() && self.acks.is_due(self.now);
             return is_due.then(|| self.write_ack(out, 0, host));
         }
         if let Some(packet) = self.send_control(out, host) {
@@ -69,7 +74,7 @@ impl<D: Driver> Conn<D> {
         }
         // If packets are missing, an ack packet precedes data: only an ack packet lists the ranges received after the
         // gap, which the peer needs for its retransmissions.
-        if self.acks.due(self.now) && !self.received.is_gapless() {
+        if self.acks.is_due(self.now) && !self.received.is_gapless() {
             return Some(self.write_ack(out, 0, host));
         }
         let data =
@@ -79,16 +84,16 @@ impl<D: Driver> Conn<D> {
             return self.next_packet(out, host);
         }
         let packet = data.or_else(|| self.probe_path(out));
-        packet.or_else(|| self.acks.due(self.now).then(|| self.write_ack(out, 0, host)))
+        packet.or_else(|| self.acks.is_due(self.now).then(|| self.write_ack(out, 0, host)))
     }
 
     /// Returns the next challenge, confirmation or queued control packet.
-    fn send_control(&mut self, out: &mut Vec<u8>, host: &impl Host<D>) -> Option<Outgoing> {
+    fn send_control(&mut self, out: &mut Vec<u8>, host: &impl ConnCallbacks<D>) -> Option<OutgoingPacket> {
         let start = out.len();
         if let Some(to) = self.peer_state.transmit(self.now, self.flight.rtt(), &self.terms, out) {
-            let is_moving = to != self.peer_state.at();
+            let is_moving = to != self.peer_state.current_address();
             *if is_moving { &mut self.counters.challenges } else { &mut self.counters.keepalives } += 1;
-            return Some(Outgoing { to: Some(to), ..outgoing(out.len() - start) });
+            return Some(OutgoingPacket { to: Some(to), ..outgoing(out.len() - start) });
         }
         if self.confirming.as_mut().is_some_and(|it| it.transmit(self.now, &self.terms, out)) {
             return Some(outgoing(out.len() - start));
@@ -107,26 +112,26 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    pub(super) fn bounds(&self) -> Bounds {
-        Bounds { ord: self.terms.ord, extensions: self.terms.extensions, credits: self.credits.limit }
+    pub(super) fn bounds(&self) -> SendLimits {
+        SendLimits { ord: self.terms.ord, extensions: self.terms.extensions, credits: self.credits.limit }
     }
 
     /// Retransmits the first lost packet, if the congestion window and the pacer allow it.
-    fn retransmit(&mut self, out: &mut Vec<u8>, host: &impl Host<D>) -> Option<Outgoing> {
+    fn retransmit(&mut self, out: &mut Vec<u8>, host: &impl ConnCallbacks<D>) -> Option<OutgoingPacket> {
         if self.resends >= MAX_RETRANSMISSIONS {
             return None;
         }
         let (psn, mut sent) = self.flight.lost()?;
         let bytes = self.size(&sent);
-        if self.flight.probes() == 0 && !self.send_path.admits(self.now, bytes, self.flight.bytes()) {
+        if self.flight.probes() == 0 && !self.send_path.may_send(self.now, bytes, self.flight.bytes()) {
             return None;
         }
         if self.must_void(&sent) {
             sent = SentPayload { what: PayloadOwner::Nothing, length: 0, offset: 0, is_refragmented: false, ..sent };
-            self.flight.change(psn, sent);
+            self.flight.replace_data(psn, sent);
         }
-        match self.flight.cause(psn) {
-            Some(Cause::Pto) => self.counters.resent_probe += 1,
+        match self.flight.retransmit_cause(psn) {
+            Some(RetransmitCause::Pto) => self.counters.resent_probe += 1,
             _ if self.late > 0 => {
                 self.late -= 1;
                 self.counters.resent_timeout += 1;
@@ -137,7 +142,7 @@ impl<D: Driver> Conn<D> {
         if !sent.is_refragmented {
             self.send_path.path.lost(self.now, bytes as usize);
         }
-        self.flight.resent(self.now, psn);
+        self.flight.record_retransmission(self.now, psn);
         self.send_path.sent(self.now, bytes, &self.flight);
         Some(self.send_data(out, psn, sent, FLAG_ACK_NOW, true, host))
     }
@@ -150,13 +155,13 @@ impl<D: Driver> Conn<D> {
         mut sent: SentPayload,
         flags: u16,
         resend: bool,
-        host: &impl Host<D>,
-    ) -> Outgoing {
+        host: &impl ConnCallbacks<D>,
+    ) -> OutgoingPacket {
         let piece = self.send_path.piece().saturating_sub(self.extension_length(&sent) as u32);
         let is_refragmented = self.size(&sent) > self.send_path.path.size() as u64 && sent.length > piece;
         if is_refragmented != sent.is_refragmented {
             sent.is_refragmented = is_refragmented;
-            self.flight.change(psn, sent);
+            self.flight.replace_data(psn, sent);
         }
         if !is_refragmented {
             return self.write_data(out, psn, &sent, flags, resend, host);
@@ -171,9 +176,9 @@ impl<D: Driver> Conn<D> {
 
     /// Returns the next piece of the packet that is being sent in pieces. Returns `None` if there is none, or if the
     /// packet was acked or its request has failed.
-    fn send_next_piece(&mut self, out: &mut Vec<u8>, host: &impl Host<D>) -> Option<Outgoing> {
+    fn send_next_piece(&mut self, out: &mut Vec<u8>, host: &impl ConnCallbacks<D>) -> Option<OutgoingPacket> {
         let mut sending_pieces = self.sending_pieces.take()?;
-        if self.flight.state(sending_pieces.psn) != State::InFlight || self.has_no_payload(&sending_pieces.sent) {
+        if self.flight.state(sending_pieces.psn) != PsnState::InFlight || self.has_no_payload(&sending_pieces.sent) {
             return None;
         }
         let packet = self.write_piece(out, &mut sending_pieces, host);
@@ -187,7 +192,7 @@ impl<D: Driver> Conn<D> {
         match sent.what {
             PayloadOwner::Nothing => false,
             PayloadOwner::Response => {
-                self.peer_reads.get(sent.slot).is_none() || self.peer_reads.is_unreadable(sent.slot)
+                self.peer_reads.request(sent.slot).is_none() || self.peer_reads.is_unreadable(sent.slot)
             }
             PayloadOwner::Request => {
                 self.requests.queue.get(sent.slot).is_none_or(|request| matches!(request.phase, SendPhase::Failed(_)))
@@ -213,25 +218,25 @@ impl<D: Driver> Conn<D> {
     }
 
     /// Sends the next new data packet. Before that, completes requests that need no packet, such as binds.
-    fn send_new(&mut self, out: &mut Vec<u8>, host: &mut impl Host<D>) -> Option<Outgoing> {
+    fn send_new(&mut self, out: &mut Vec<u8>, host: &mut impl ConnCallbacks<D>) -> Option<OutgoingPacket> {
         if self.peer_reads.has_atomics() {
             self.execute_due(host);
         }
         let mut payload = self.next_payload();
-        while let Err(wait @ (Wait::BindReady | Wait::Unsupported)) = payload
+        while let Err(wait @ (BlockedReason::BindReady | BlockedReason::Unsupported)) = payload
             && self.complete_without_packet(wait, host)
         {
             payload = self.next_payload();
         }
         match payload {
-            Err(Wait::Credit) => self.credits.wait(self.now, self.round_trip(), self.requests.numbers.sends),
+            Err(BlockedReason::Credit) => self.credits.wait(self.now, self.round_trip(), self.requests.numbers.sends),
             Err(_) if self.has_window() => self.note_app_limited(),
             Err(_) => {}
             Ok(_) => {}
         }
         let sent = payload.ok()?;
         let bytes = self.size(&sent);
-        if self.flight.probes() == 0 && !self.send_path.admits(self.now, bytes, self.flight.bytes()) {
+        if self.flight.probes() == 0 && !self.send_path.may_send(self.now, bytes, self.flight.bytes()) {
             return None;
         }
         let psn = self.flight.sent(self.now, bytes, sent);
@@ -240,7 +245,7 @@ impl<D: Driver> Conn<D> {
             _ => self.peer_reads.record_sent(&sent),
         }
         self.prefers_responses = sent.what == PayloadOwner::Request;
-        if self.credits.deadline().is_some() && !matches!(self.next_request(), Err(Wait::Credit)) {
+        if self.credits.deadline().is_some() && !matches!(self.next_request(), Err(BlockedReason::Credit)) {
             self.credits.stop();
         }
         *if sent.command { &mut self.commands } else { &mut self.data } += 1;
@@ -254,8 +259,9 @@ impl<D: Driver> Conn<D> {
     /// Executes the peer's next atomic operation, if all packets before it have arrived and all earlier responses were
     /// sent. The operation is executed once; its result is stored until the peer has acked the response.
     #[cold]
-    fn execute_due(&mut self, host: &mut impl Host<D>) {
-        let Some((id, Read { key, address, .. }, operation)) = self.peer_reads.due_atomic(self.received.next()) else {
+    fn execute_due(&mut self, host: &mut impl ConnCallbacks<D>) {
+        let Some((id, PeerRead { key, address, .. }, operation)) = self.peer_reads.due_atomic(self.received.next())
+        else {
             return;
         };
         match host.execute(key, address, operation) {
@@ -282,25 +288,25 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    fn next_request(&self) -> Result<SentPayload, Wait> {
+    fn next_request(&self) -> Result<SentPayload, BlockedReason> {
         let (fragment, chunk) = self.send_path.payloads();
         self.requests.next(self.bounds(), fragment, chunk)
     }
 
     /// Returns the next new packet of a request or of a read response, if its channel has space for one more packet in
     /// flight.
-    pub(super) fn next_payload(&self) -> Result<SentPayload, Wait> {
+    pub(super) fn next_payload(&self) -> Result<SentPayload, BlockedReason> {
         let (fragment, chunk) = self.send_path.payloads();
         let request = self.requests.next(self.bounds(), fragment, chunk);
         // A bind or an unsupported request sends no packet, so it does not wait for the window.
-        if let Err(wait @ (Wait::BindReady | Wait::Unsupported)) = request {
-            let is_due = wait == Wait::Unsupported || self.bind_retry_at.is_none_or(|at| at <= self.now);
+        if let Err(wait @ (BlockedReason::BindReady | BlockedReason::Unsupported)) = request {
+            let is_due = wait == BlockedReason::Unsupported || self.bind_retry_at.is_none_or(|at| at <= self.now);
             if is_due {
                 return Err(wait);
             }
         }
         if self.flight.free_slots() == 0 || self.commands + self.data >= self.config.window {
-            return Err(Wait::Idle);
+            return Err(BlockedReason::Idle);
         }
         let response = self.peer_reads.next(self.received.next(), fragment, chunk);
         let is_tiny = |sent: &SentPayload| sent.length <= self.config.tiny && self.is_whole(sent);
@@ -308,13 +314,13 @@ impl<D: Driver> Conn<D> {
             (Ok(request), Some(_)) if is_tiny(&request) || !self.prefers_responses => request,
             (_, Some(response)) => response,
             (Ok(request), None) => request,
-            (Err(Wait::BindReady), None) => return Err(Wait::Idle),
+            (Err(BlockedReason::BindReady), None) => return Err(BlockedReason::Idle),
             (Err(wait), None) => return Err(wait),
         };
         sent.command =
             sent.what == PayloadOwner::Request && self.commands < self.config.command_depth && is_tiny(&sent);
         if !sent.command && self.data >= self.config.data_depth {
-            return Err(Wait::Idle);
+            return Err(BlockedReason::Idle);
         }
         Ok(sent)
     }
@@ -322,11 +328,11 @@ impl<D: Driver> Conn<D> {
     /// Executes the bind at the front of the queue, or fails the unsupported request there. Returns false if the bind
     /// is deferred, or if the connection has ended.
     #[cold]
-    fn complete_without_packet(&mut self, wait: Wait, host: &mut impl Host<D>) -> bool {
+    fn complete_without_packet(&mut self, wait: BlockedReason, host: &mut impl ConnCallbacks<D>) -> bool {
         let Some(request) = self.requests.queue.next().and_then(|slot| self.requests.queue.get(slot)) else {
             return false;
         };
-        let outcome = if wait == Wait::BindReady {
+        let outcome = if wait == BlockedReason::BindReady {
             host.execute_bind(&request.driver_data)
         } else {
             Err(Status::RemoteResponder)
@@ -340,7 +346,7 @@ impl<D: Driver> Conn<D> {
         } else if let Some(request) = self.requests.start() {
             request.phase = SendPhase::Done;
         }
-        self.retire(host);
+        self.move_to_closing(host);
         outcome.is_ok() && !self.ending.is_closed()
     }
 
@@ -356,13 +362,13 @@ impl<D: Driver> Conn<D> {
     }
 
     /// Sends a probe of the path MTU.
-    fn probe_path(&mut self, out: &mut Vec<u8>) -> Option<Outgoing> {
+    fn probe_path(&mut self, out: &mut Vec<u8>) -> Option<OutgoingPacket> {
         let size = self.send_path.path.next_probe(self.now)?;
-        let padding = size.saturating_sub(size_of::<Head>() + self.send_path.extra);
+        let padding = size.saturating_sub(size_of::<PacketHeader>() + self.send_path.extra);
         self.counters.mtu_probes += 1;
         let mut packet = self.write_bare(out, Kind::Probe);
         packet.payload = Payload::Padding(u32::try_from(padding).unwrap_or(0));
-        packet.channel = Channel::Data;
+        packet.channel = PacketChannel::Data;
         Some(packet)
     }
 

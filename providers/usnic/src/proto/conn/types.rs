@@ -13,15 +13,15 @@ use crate::proto::wire::Refusal;
 use crate::proto::{MICROS, MILLIS, Nanos, SECONDS, WINDOW};
 
 /// Source address of a received packet.
-pub(crate) type Source = SocketAddr;
+pub(crate) type SourceAddress = SocketAddr;
 
 /// Configuration of a connection: settings and constants.
 #[derive(Clone, Debug)]
-pub(crate) struct Config {
+pub(crate) struct ConnConfig {
     /// Maximum number of outstanding requests, and of posted receives.
     pub(crate) max_requests: u32,
     pub(crate) max_recvs: u32,
-    /// Whether receives come from a shared queue (`Host::take_shared`).
+    /// Whether receives come from a shared queue (`ConnCallbacks::take_shared`).
     pub(crate) shared: bool,
     /// Maximum number of packets in flight, up to [`WINDOW`].
     pub(crate) window: u32,
@@ -52,9 +52,9 @@ pub(crate) struct Config {
     pub(crate) congestion: Algorithm,
 }
 
-impl Default for Config {
+impl Default for ConnConfig {
     fn default() -> Self {
-        Config {
+        ConnConfig {
             max_requests: 256,
             max_recvs: 256,
             shared: false,
@@ -82,7 +82,7 @@ impl Default for Config {
 }
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) enum Work {
+pub(crate) enum Operation {
     Send {
         solicited: bool,
     },
@@ -98,7 +98,7 @@ pub(crate) enum Work {
     },
     /// An atomic operation, which counts as a read.
     Atomic(Remote, Atomic),
-    /// A bind. `Host::execute_bind` executes it when it is the first waiting request.
+    /// A bind. `ConnCallbacks::execute_bind` executes it when it is the first waiting request.
     #[default]
     Bind,
 }
@@ -113,7 +113,7 @@ pub(crate) struct SendValue {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Post {
-    pub(crate) work: Work,
+    pub(crate) work: Operation,
     /// Length in bytes.
     pub(crate) length: u32,
     /// Whether the request starts only after all earlier reads are complete.
@@ -122,14 +122,14 @@ pub(crate) struct Post {
 
 /// The data that a driver stores with posted work. The connection never moves or changes it; it is valid until its slot
 /// is reused.
-pub(crate) trait Driver {
+pub(crate) trait PostedData {
     /// Data of a request, such as its segments and its cookie.
     type Request: Default;
     type Recv: Default;
 }
 
 /// The calls of a connection that access memory and report completions.
-pub(crate) trait Host<D: Driver> {
+pub(crate) trait ConnCallbacks<D: PostedData> {
     /// Whether the peer may access this memory, for writing if `write` is set.
     fn may_touch(&mut self, key: u32, address: u64, length: u32, write: bool) -> bool;
     /// Copies payload of a write of the peer to its destination.
@@ -150,7 +150,7 @@ pub(crate) trait Host<D: Driver> {
     /// Called when a request is complete, in the order of the posts.
     fn request_done(&mut self, request: &mut D::Request, status: Status, bytes: u64);
     /// Called when the peer has refused this RDMA operation, before `request_done` for it.
-    fn access_refused(&mut self, _request: &D::Request, _work: Work, _length: u32) {}
+    fn access_refused(&mut self, _request: &D::Request, _work: Operation, _length: u32) {}
     /// Called once for a send that is overdue: it has waited for a receive of the peer for the time `age`.
     fn send_overdue(&mut self, _age: Nanos) {}
     /// Called when a receive is complete, in the order of the messages.
@@ -177,7 +177,7 @@ pub(crate) trait Host<D: Driver> {
 
 /// The channel of a packet (US-2).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Channel {
+pub(crate) enum PacketChannel {
     Command,
     Data,
 }
@@ -205,25 +205,25 @@ pub(crate) enum Payload {
 
 /// A packet that could not be sent, for `Conn::source_unreadable`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Unsent {
+pub(crate) struct UnsentPacket {
     pub(crate) payload: Payload,
     pub(crate) resend: bool,
 }
 
 /// A packet to be sent, whose header was appended to the caller's buffer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Outgoing {
+pub(crate) struct OutgoingPacket {
     /// Number of header bytes that were appended to the buffer.
     pub(crate) header: usize,
     pub(crate) payload: Payload,
-    pub(crate) channel: Channel,
+    pub(crate) channel: PacketChannel,
     pub(crate) resend: bool,
     /// Destination address, if it is not `Conn::peer`.
-    pub(crate) to: Option<Source>,
+    pub(crate) to: Option<SourceAddress>,
 }
 
-impl Outgoing {
-    pub(crate) fn unsent(&self) -> Unsent {
-        Unsent { payload: self.payload, resend: self.resend }
+impl OutgoingPacket {
+    pub(crate) fn unsent(&self) -> UnsentPacket {
+        UnsentPacket { payload: self.payload, resend: self.resend }
     }
 }

@@ -9,16 +9,18 @@ use zerocopy::network_endian::U32;
 use super::Conn;
 use super::refragmented::SendingPieces;
 use super::requests::{PayloadOwner, PostedRequest, SentPayload};
-use super::types::{Channel, Driver, Host, Outgoing, Payload, SendValue, Source, Work};
+use super::types::{
+    ConnCallbacks, Operation, OutgoingPacket, PacketChannel, Payload, PostedData, SendValue, SourceAddress,
+};
 use crate::proto::psn::Psn;
 use crate::proto::wire::{
-    Ack, CHUNK, EXTENSION, Extent, FLAG_ACK_NOW, FLAG_LAST, FRAGMENT, Head, Kind, Message, Op, Part, RANGES, Range,
-    SOLICITED, Selective,
+    AckFields, CHUNK, EXTENSION, Extent, FLAG_ACK_NOW, FLAG_LAST, FRAGMENT, Kind, Message, Op, PacketHeader, Part,
+    RANGES, SOLICITED, SackFields, SackRange,
 };
 
-impl<D: Driver> Conn<D> {
-    pub(super) fn head(&self, kind: Kind, flags: u16) -> Head {
-        Head::new(kind, flags, self.terms.peer_conn, self.terms.peer_token)
+impl<D: PostedData> Conn<D> {
+    pub(super) fn head(&self, kind: Kind, flags: u16) -> PacketHeader {
+        PacketHeader::new(kind, flags, self.terms.peer_conn, self.terms.peer_token)
     }
 
     /// Returns the message header and the payload location of a packet.
@@ -36,17 +38,17 @@ impl<D: Driver> Conn<D> {
                     ..Message::default()
                 };
                 match request.work {
-                    Work::Write(remote)
-                    | Work::Read(remote)
-                    | Work::WriteImmediate { remote, .. }
-                    | Work::Atomic(remote, _) => {
+                    Operation::Write(remote)
+                    | Operation::Read(remote)
+                    | Operation::WriteImmediate { remote, .. }
+                    | Operation::Atomic(remote, _) => {
                         (message.key, message.address) = (remote.key.into(), remote.address.into());
                     }
-                    Work::SendWith(SendValue { value, .. }) => message.key = value.into(),
-                    Work::Send { .. } | Work::Bind => {}
+                    Operation::SendWith(SendValue { value, .. }) => message.key = value.into(),
+                    Operation::Send { .. } | Operation::Bind => {}
                 }
-                if let Work::SendWith(SendValue { solicited: true, .. })
-                | Work::WriteImmediate { solicited: true, .. } = request.work
+                if let Operation::SendWith(SendValue { solicited: true, .. })
+                | Operation::WriteImmediate { solicited: true, .. } = request.work
                 {
                     message.spare[0] = SOLICITED;
                 }
@@ -54,7 +56,7 @@ impl<D: Driver> Conn<D> {
                 (message, payload)
             }
             PayloadOwner::Response => {
-                let Some(read) = self.peer_reads.get(slot) else { return nothing };
+                let Some(read) = self.peer_reads.request(slot) else { return nothing };
                 let op = if read.is_atomic() { Op::AtomicResponse } else { Op::ReadResponse } as u8;
                 let message = Message { op, id: slot.into(), length: read.length.into(), ..Message::default() };
                 // No overflow check: the address range of the read was checked when its request arrived.
@@ -71,16 +73,16 @@ impl<D: Driver> Conn<D> {
         let (first, second) = match sent.what {
             PayloadOwner::Nothing => return Default::default(),
             PayloadOwner::Request => match self.requests.queue.get(sent.slot).map(|request| request.work) {
-                Some(Work::WriteImmediate { data, .. }) => {
+                Some(Operation::WriteImmediate { data, .. }) => {
                     let mut bytes = [0; EXTENSION];
                     bytes[..4].copy_from_slice(&data.to_be_bytes());
                     return (bytes, Op::WriteImmediate.extension());
                 }
-                Some(Work::Atomic(_, Atomic::FetchAdd(add))) => (add, None),
-                Some(Work::Atomic(_, Atomic::CompareSwap { compare, swap })) => (compare, Some(swap)),
+                Some(Operation::Atomic(_, Atomic::FetchAdd(add))) => (add, None),
+                Some(Operation::Atomic(_, Atomic::CompareSwap { compare, swap })) => (compare, Some(swap)),
                 _ => return Default::default(),
             },
-            PayloadOwner::Response => match self.peer_reads.get(sent.slot).and_then(|read| read.previous_value()) {
+            PayloadOwner::Response => match self.peer_reads.request(sent.slot).and_then(|read| read.previous_value()) {
                 Some(found) => (found, None),
                 None => return Default::default(),
             },
@@ -98,7 +100,7 @@ impl<D: Driver> Conn<D> {
             PayloadOwner::Request => {
                 self.requests.queue.get(sent.slot).is_none_or(|request| !request.work.is_extension())
             }
-            PayloadOwner::Response => self.peer_reads.get(sent.slot).is_none_or(|read| !read.is_atomic()),
+            PayloadOwner::Response => self.peer_reads.request(sent.slot).is_none_or(|read| !read.is_atomic()),
         };
         if is_plain { 0 } else { self.extension(sent).1 }
     }
@@ -111,7 +113,7 @@ impl<D: Driver> Conn<D> {
                 let length = |request: &PostedRequest<_>| if request.work.is_answered() { 0 } else { request.length };
                 self.requests.queue.get(sent.slot).map(length)
             }
-            PayloadOwner::Response => self.peer_reads.get(sent.slot).map(|read| read.length),
+            PayloadOwner::Response => self.peer_reads.request(sent.slot).map(|read| read.length),
         };
         sent.offset == 0 && length == Some(sent.length)
     }
@@ -129,8 +131,8 @@ impl<D: Driver> Conn<D> {
         sent: &SentPayload,
         mut flags: u16,
         resend: bool,
-        host: &impl Host<D>,
-    ) -> Outgoing {
+        host: &impl ConnCallbacks<D>,
+    ) -> OutgoingPacket {
         let is_whole = self.is_whole(sent);
         let (message, payload) = self.message(sent);
         let kind = if is_whole { Kind::Fragment } else { Kind::Chunk };
@@ -144,8 +146,8 @@ impl<D: Driver> Conn<D> {
         if !is_whole {
             out.extend_from_slice(Part { offset: sent.offset.into() }.as_bytes());
         }
-        let channel = if sent.command && !resend { Channel::Command } else { Channel::Data };
-        Outgoing { payload, channel, resend, ..outgoing(out.len() - start) }
+        let channel = if sent.command && !resend { PacketChannel::Command } else { PacketChannel::Data };
+        OutgoingPacket { payload, channel, resend, ..outgoing(out.len() - start) }
     }
 
     /// Encodes the next piece of a packet. The last piece requests an ack.
@@ -153,8 +155,8 @@ impl<D: Driver> Conn<D> {
         &mut self,
         out: &mut Vec<u8>,
         sending_pieces: &mut SendingPieces,
-        host: &impl Host<D>,
-    ) -> Outgoing {
+        host: &impl ConnCallbacks<D>,
+    ) -> OutgoingPacket {
         let SendingPieces { psn, sent, resend, .. } = *sending_pieces;
         let (piece, is_last) = sending_pieces.next();
         let (message, payload) = self.message(&piece);
@@ -167,7 +169,7 @@ impl<D: Driver> Conn<D> {
         out.extend_from_slice(Part { offset: piece.offset.into() }.as_bytes());
         let end = sent.offset + sent.length;
         out.extend_from_slice(Extent { start: sent.offset.into(), end: end.into() }.as_bytes());
-        Outgoing { payload, channel: Channel::Data, resend, ..outgoing(out.len() - start) }
+        OutgoingPacket { payload, channel: PacketChannel::Data, resend, ..outgoing(out.len() - start) }
     }
 
     fn write_extension(&self, out: &mut Vec<u8>, sent: &SentPayload) {
@@ -178,15 +180,15 @@ impl<D: Driver> Conn<D> {
     }
 
     /// Encodes the head, PSN and ack fields of a data packet.
-    fn write_carried(&mut self, out: &mut Vec<u8>, kind: Kind, flags: u16, psn: Psn, host: &impl Host<D>) {
+    fn write_carried(&mut self, out: &mut Vec<u8>, kind: Kind, flags: u16, psn: Psn, host: &impl ConnCallbacks<D>) {
         out.extend_from_slice(self.head(kind, flags).as_bytes());
-        out.extend_from_slice(self.carried(psn, host).as_bytes());
+        out.extend_from_slice(self.data_fields(psn, host).as_bytes());
     }
 
     /// Builds the ack fields of a packet: received packets and credits. If this ack must report a send that was not
     /// accepted, and there are receives again, a second ack with the new credit limit is scheduled.
     #[inline(always)]
-    pub(super) fn ack_fields(&mut self, delay: u16, host: &impl Host<D>) -> Ack {
+    pub(super) fn ack_fields(&mut self, delay: u16, host: &impl ConnCallbacks<D>) -> AckFields {
         let had_unaccepted_send = self.receives.not_accepted();
         let credits = self.receives.report(host).into();
         if had_unaccepted_send && self.receives.is_credit_due(host) {
@@ -194,21 +196,21 @@ impl<D: Driver> Conn<D> {
         }
         self.ack_serial = self.ack_serial.wrapping_add(1);
         let next = self.received.next().0.into();
-        Ack { next, credits, delay: delay.into(), serial: self.ack_serial.into() }
+        AckFields { next, credits, delay: delay.into(), serial: self.ack_serial.into() }
     }
 
     /// Encodes an ack packet.
-    pub(super) fn write_ack(&mut self, out: &mut Vec<u8>, flags: u16, host: &impl Host<D>) -> Outgoing {
+    pub(super) fn write_ack(&mut self, out: &mut Vec<u8>, flags: u16, host: &impl ConnCallbacks<D>) -> OutgoingPacket {
         let start = out.len();
-        out.extend_from_slice(self.head(Kind::Ack, flags).as_bytes());
+        out.extend_from_slice(self.head(Kind::AckFields, flags).as_bytes());
         let delay = self.acks.ack_packet_sent(self.now);
         out.extend_from_slice(self.ack_fields(delay, host).as_bytes());
-        let mut ranges = [Range::default(); RANGES];
-        let fixed = size_of::<Head>() + size_of::<Ack>() + size_of::<Selective>() + self.send_path.extra;
-        let space = self.send_path.path.mtu().saturating_sub(fixed) / size_of::<Range>();
+        let mut ranges = [SackRange::default(); RANGES];
+        let fixed = size_of::<PacketHeader>() + size_of::<AckFields>() + size_of::<SackFields>() + self.send_path.extra;
+        let space = self.send_path.path.mtu().saturating_sub(fixed) / size_of::<SackRange>();
         let count = self.received.ranges(&mut ranges[..space.min(RANGES)]);
         let (refusal, refused) = self.ending.refusal().map_or((0, U32::ZERO), |(why, psn)| (why as u8, psn.0.into()));
-        let selective = Selective { ranges: count as u8, refusal, refused, ..Selective::default() };
+        let selective = SackFields { ranges: count as u8, refusal, refused, ..SackFields::default() };
         out.extend_from_slice(selective.as_bytes());
         out.extend_from_slice(ranges[..count].as_bytes());
         self.counters.acks_sent += 1;
@@ -216,20 +218,26 @@ impl<D: Driver> Conn<D> {
     }
 
     /// Encodes a packet that consists of a head only.
-    pub(super) fn write_bare(&mut self, out: &mut Vec<u8>, kind: Kind) -> Outgoing {
+    pub(super) fn write_bare(&mut self, out: &mut Vec<u8>, kind: Kind) -> OutgoingPacket {
         self.write_small(out, kind, &[], None)
     }
 
     /// Encodes a packet with a head and a body of at most 64 bits.
-    pub(super) fn write_small(&mut self, out: &mut Vec<u8>, kind: Kind, word: &[u8], to: Option<Source>) -> Outgoing {
+    pub(super) fn write_small(
+        &mut self,
+        out: &mut Vec<u8>,
+        kind: Kind,
+        word: &[u8],
+        to: Option<SourceAddress>,
+    ) -> OutgoingPacket {
         let start = out.len();
         out.extend_from_slice(self.head(kind, 0).as_bytes());
         out.extend_from_slice(word);
-        Outgoing { to, ..outgoing(out.len() - start) }
+        OutgoingPacket { to, ..outgoing(out.len() - start) }
     }
 }
 
 /// Creates a packet without payload, with a header of `header` bytes.
-pub(super) fn outgoing(header: usize) -> Outgoing {
-    Outgoing { header, payload: Payload::None, channel: Channel::Command, resend: false, to: None }
+pub(super) fn outgoing(header: usize) -> OutgoingPacket {
+    OutgoingPacket { header, payload: Payload::None, channel: PacketChannel::Command, resend: false, to: None }
 }

@@ -3,10 +3,10 @@
 //! The whole ack is validated before any part of it takes effect.
 
 use super::super::psn::Psn;
-use super::super::wire::Range;
+use super::super::wire::SackRange;
 use super::super::{Nanos, WINDOW};
 use super::delivery::PacketState;
-use super::{Acked, Cause, Flight, OutOfWindow, State};
+use super::{AckResult, OutOfWindow, PsnState, RetransmitCause, UnackedPackets};
 
 /// Number of round trips without an RTT sample after which first transmissions of retransmitted packets give samples.
 const UNSAMPLED_ROUND_TRIPS: Nanos = 4;
@@ -14,7 +14,7 @@ const UNSAMPLED_ROUND_TRIPS: Nanos = 4;
 /// Totals of the packets that one ack newly acks.
 #[derive(Default)]
 struct AckTotals {
-    acked: Acked,
+    acked: AckResult,
     /// The latest acked transmission: its order, its time, and the number of transmissions of its packet up to then.
     newest: Option<(u64, Nanos, u8)>,
     /// State of the delivery rate at the latest acked transmission.
@@ -23,36 +23,36 @@ struct AckTotals {
     first: Option<Nanos>,
 }
 
-impl<T: Copy> Flight<T> {
+impl<T: Copy> UnackedPackets<T> {
     /// Processes an ack of all packets before `next`, and of `ranges` after it. `delay` is the peer's ack delay. `done`
     /// is called once for each newly acked packet, in PSN order for packets before `next`.
     pub(crate) fn acked(
         &mut self,
         now: Nanos,
         next: Psn,
-        ranges: &[Range],
+        ranges: &[SackRange],
         delay: Nanos,
         done: &mut impl FnMut(Psn, T),
-    ) -> Result<Acked, OutOfWindow> {
+    ) -> Result<AckResult, OutOfWindow> {
         if !self.is_inside(next, ranges) {
             self.counters.beyond_sent += 1;
             return Err(OutOfWindow);
         }
         if next.is_before(self.first) {
             self.counters.old += 1;
-            return Ok(Acked { old: true, ..Acked::default() });
+            return Ok(AckResult { old: true, ..AckResult::default() });
         }
         let mut round = AckTotals::default();
         round.acked.advanced = next != self.first;
-        self.take(now, self.first, next, &mut round, done);
+        self.remove_acked(now, self.first, next, &mut round, done);
         self.first = next;
         for range in ranges {
-            self.take(now, Psn(range.first.get()), Psn(range.end.get()), &mut round, done);
+            self.remove_acked(now, Psn(range.first.get()), Psn(range.end.get()), &mut round, done);
         }
-        self.close_up();
-        self.learn(now, delay, &mut round);
+        self.advance_first();
+        self.update_rtt(now, delay, &mut round);
         self.note_duplicate_ack(now, !ranges.is_empty(), &mut round.acked);
-        self.detect(now, &mut round.acked.lost);
+        self.detect_losses(now, &mut round.acked.lost);
         if let Some((_, sent, _)) = round.newest {
             let min_rtt = self.rtt.min_rtt().unwrap_or(0);
             round.acked.rate = Some(self.delivery.sample(&round.state, sent, min_rtt));
@@ -61,11 +61,11 @@ impl<T: Copy> Flight<T> {
     }
 
     /// Whether an ack contains only packets that were sent and are in the window.
-    fn is_inside(&self, next: Psn, ranges: &[Range]) -> bool {
+    fn is_inside(&self, next: Psn, ranges: &[SackRange]) -> bool {
         const LENGTH: i32 = WINDOW as i32;
         let sent = self.next.since(next);
         let is_near = (0..=LENGTH).contains(&sent) || (0..=LENGTH).contains(&self.first.since(next));
-        let fits = |range: &Range| {
+        let fits = |range: &SackRange| {
             let (first, end) = (Psn(range.first.get()).since(next), Psn(range.end.get()).since(next));
             0 <= first && first < end && end <= sent
         };
@@ -73,9 +73,9 @@ impl<T: Copy> Flight<T> {
     }
 
     /// Advances `first` to the first unacked packet.
-    fn close_up(&mut self) {
+    fn advance_first(&mut self) {
         if !self.unacked.has(self.first) {
-            self.first = self.unacked.first_set(self.first, self.span()).unwrap_or(self.next);
+            self.first = self.unacked.first_set(self.first, self.psn_count()).unwrap_or(self.next);
         }
         if self.lost_from.is_before(self.first) {
             self.lost_from = self.first;
@@ -83,18 +83,18 @@ impl<T: Copy> Flight<T> {
     }
 
     /// Marks the packets of a range as acked.
-    fn take(&mut self, now: Nanos, from: Psn, end: Psn, round: &mut AckTotals, done: &mut impl FnMut(Psn, T)) {
+    fn remove_acked(&mut self, now: Nanos, from: Psn, end: Psn, round: &mut AckTotals, done: &mut impl FnMut(Psn, T)) {
         let mut at = from;
         while at.is_before(end) {
             let Some(psn) = self.unacked.first_set(at, end.since(at).unsigned_abs()) else { return };
-            self.settle(now, psn, round);
+            self.mark_acked(now, psn, round);
             done(psn, self.ring.slot(psn).what);
             at = psn.next();
         }
     }
 
     /// Marks a packet as acked, and determines whether its retransmission was spurious.
-    fn settle(&mut self, now: Nanos, psn: Psn, round: &mut AckTotals) {
+    fn mark_acked(&mut self, now: Nanos, psn: Psn, round: &mut AckTotals) {
         let slot = self.ring.slot(psn);
         let (first, sent, order, sends, cause, state) =
             (slot.first, slot.sent, slot.order, slot.sends, slot.cause, slot.state);
@@ -112,13 +112,13 @@ impl<T: Copy> Flight<T> {
         // An ack that arrives less than the minimum RTT after the last transmission is for an earlier transmission.
         let is_early = sends > 1 && self.rtt.min_rtt().is_some_and(|minimum| now.saturating_sub(sent) < minimum);
         if was_lost || is_early {
-            self.note_spurious(now, cause, round);
+            self.record_spurious(now, cause, round);
             round.first = round.first.max(Some(first));
-        } else if sends > 1 && cause == Cause::Loss {
-            self.reorder.needed();
+        } else if sends > 1 && cause == RetransmitCause::Loss {
+            self.reorder.record_real_loss();
         }
         if is_early {
-            self.reorder.void(order);
+            self.reorder.mark_unknown(order);
         } else {
             self.reorder.acked(order);
             if round.newest.is_none_or(|(newest, ..)| newest < order) {
@@ -128,19 +128,19 @@ impl<T: Copy> Flight<T> {
     }
 
     /// Records a spurious retransmission: an earlier transmission of the packet had arrived.
-    fn note_spurious(&mut self, now: Nanos, cause: Cause, round: &mut AckTotals) {
+    fn record_spurious(&mut self, now: Nanos, cause: RetransmitCause, round: &mut AckTotals) {
         match cause {
-            Cause::Loss => {
+            RetransmitCause::Loss => {
                 self.counters.spurious_losses += 1;
                 round.acked.spurious += 1;
-                self.reorder.spurious(now, &self.rtt);
+                self.reorder.record_spurious(now, &self.rtt);
             }
-            Cause::Pto => self.counters.spurious_probes += 1,
+            RetransmitCause::Pto => self.counters.spurious_probes += 1,
         }
     }
 
     /// Updates the RTT and the probe timeout from the newly acked packets.
-    fn learn(&mut self, now: Nanos, delay: Nanos, round: &mut AckTotals) {
+    fn update_rtt(&mut self, now: Nanos, delay: Nanos, round: &mut AckTotals) {
         if round.acked.packets == 0 {
             return;
         }
@@ -152,7 +152,7 @@ impl<T: Copy> Flight<T> {
         if let Some((order, sent, 1)) = round.newest
             && !self.reorder.left_before_newest_acked(order)
         {
-            self.rtt.sample(now, now.saturating_sub(sent), delay);
+            self.rtt.record_sample(now, now.saturating_sub(sent), delay);
             round.acked.rtt = self.rtt.latest_rtt();
             self.unsure = None;
         } else if let Some(first) = round.first {
@@ -171,13 +171,13 @@ impl<T: Copy> Flight<T> {
         let lasts = now.saturating_sub(since);
         let is_long = lasts > self.rtt.srtt().unwrap_or(0).saturating_mul(UNSAMPLED_ROUND_TRIPS);
         if is_long && first.saturating_sub(oldest) > lasts / 2 {
-            self.rtt.sample(now, now.saturating_sub(first), delay);
+            self.rtt.record_sample(now, now.saturating_sub(first), delay);
         }
     }
 
     /// Counts duplicate acks that report a gap. At the threshold, the first unacked packet is declared lost (US-11),
     /// unless it was retransmitted within the loss delay.
-    fn note_duplicate_ack(&mut self, now: Nanos, has_gap: bool, acked: &mut Acked) {
+    fn note_duplicate_ack(&mut self, now: Nanos, has_gap: bool, acked: &mut AckResult) {
         if acked.advanced {
             self.duplicate_acks = 0;
         }
@@ -189,7 +189,7 @@ impl<T: Copy> Flight<T> {
             return;
         }
         self.counters.repeated += 1;
-        if self.duplicate_acks <= self.reorder.duplicate_threshold() || self.state(self.first) != State::InFlight {
+        if self.duplicate_acks <= self.reorder.duplicate_threshold() || self.state(self.first) != PsnState::InFlight {
             return;
         }
         let slot = self.ring.slot(self.first);

@@ -19,10 +19,10 @@ use super::{Nanos, WINDOW};
 pub(crate) use delivery::PacketState;
 pub(crate) use delivery::{Delivery, LostPacket, RateSample, is_loss_too_high};
 use reorder::Reorder;
-use ring::{NewPacket, Ring};
+use ring::{NewPacket, PacketRing};
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Cause {
+pub(crate) enum RetransmitCause {
     /// The packet was declared lost, because later packets were acked.
     Loss,
     /// A probe timeout has expired; the packet is sent again to get an ack. Also used for withdrawn sends.
@@ -30,11 +30,11 @@ pub(crate) enum Cause {
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum State {
-    Acked,
+pub(crate) enum PsnState {
+    AckResult,
     Unsent,
     InFlight,
-    Lost,
+    LostPackets,
 }
 
 /// Error for an ack outside the sent range: of packets that were never sent, or were acked long ago.
@@ -43,7 +43,7 @@ pub(crate) struct OutOfWindow;
 
 /// Packets that were declared lost at the same time.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Lost {
+pub(crate) struct LostPackets {
     pub(crate) packets: u32,
     pub(crate) bytes: u64,
     /// Send times of the earliest and the latest of the lost packets.
@@ -57,7 +57,7 @@ pub(crate) struct Lost {
     pub(crate) excess: Option<LostPacket>,
 }
 
-impl Lost {
+impl LostPackets {
     fn add(&mut self, psn: Psn, sent: Nanos, packet: LostPacket) {
         self.first_sent = if self.packets == 0 { sent } else { self.first_sent.min(sent) };
         self.last_sent = self.last_sent.max(sent);
@@ -72,14 +72,14 @@ impl Lost {
 }
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Acked {
+pub(crate) struct AckResult {
     /// Number of newly acked packets, and of their bytes.
     pub(crate) packets: u32,
     pub(crate) bytes: u64,
     /// New RTT sample, without the peer's ack delay. It was already added to `rtt()`.
     pub(crate) rtt: Option<Nanos>,
     /// Packets that were declared lost. They are queued for retransmission.
-    pub(crate) lost: Lost,
+    pub(crate) lost: LostPackets,
     /// Delivery rate sample; `None`: no packet was newly acked, or it is unknown which of them was sent last.
     pub(crate) rate: Option<RateSample>,
     /// Whether the cumulative PSN advanced.
@@ -92,14 +92,14 @@ pub(crate) struct Acked {
 
 /// Result of `on_time`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Timeout {
+pub(crate) enum ExpiredTimer {
     /// No timer has expired.
     Nothing,
     /// Probe timeout: this number of packets is queued for retransmission, and may be sent regardless of the congestion
     /// window (`probes`). The retransmissions should request an ack, because the packets may have arrived.
     Probe(u32),
     /// These packets were declared lost, and are queued for retransmission.
-    Lost(Lost),
+    LostPackets(LostPackets),
     /// No packet was newly acked for the time limit: the peer has timed out.
     GiveUp,
 }
@@ -121,7 +121,7 @@ pub(crate) struct RecoveryCounters {
 
 /// The unacked packets. `T`: the data from which a packet is retransmitted.
 #[derive(Debug)]
-pub(crate) struct Flight<T> {
+pub(crate) struct UnackedPackets<T> {
     /// Every packet before `first` is acked; `next` is the PSN of the next new packet.
     first: Psn,
     next: Psn,
@@ -132,7 +132,7 @@ pub(crate) struct Flight<T> {
     lost_count: u32,
     /// No packet before this PSN waits for retransmission.
     lost_from: Psn,
-    ring: Ring<T>,
+    ring: PacketRing<T>,
     reorder: Reorder,
     delivery: Delivery,
     rtt: Rtt,
@@ -150,17 +150,17 @@ pub(crate) struct Flight<T> {
     counters: RecoveryCounters,
 }
 
-impl<T: Copy> Flight<T> {
+impl<T: Copy> UnackedPackets<T> {
     /// Creates a flight without packets. The first packet will have the PSN `first`.
     pub(crate) fn new(first: Psn, timing: Timing) -> Self {
-        Flight {
+        UnackedPackets {
             first,
             next: first,
             unacked: Bits::new(),
             lost: Bits::new(),
             lost_count: 0,
             lost_from: first,
-            ring: Ring::new(),
+            ring: PacketRing::new(),
             reorder: Reorder::new(),
             delivery: Delivery::default(),
             unsure: None,
@@ -185,13 +185,13 @@ impl<T: Copy> Flight<T> {
     }
 
     /// Number of PSNs from the first unacked packet to the last sent packet.
-    fn span(&self) -> u32 {
+    fn psn_count(&self) -> u32 {
         self.next.0.wrapping_sub(self.first.0)
     }
 
     /// Number of new packets for which the window has space (US-8).
     pub(crate) fn free_slots(&self) -> u32 {
-        WINDOW - self.span()
+        WINDOW - self.psn_count()
     }
 
     /// Whether every sent packet is acked.
@@ -245,13 +245,13 @@ impl<T: Copy> Flight<T> {
     }
 
     /// Returns the state of a packet in the window.
-    pub(crate) fn state(&self, psn: Psn) -> State {
+    pub(crate) fn state(&self, psn: Psn) -> PsnState {
         match psn.since(self.first) {
-            ..0 => State::Acked,
-            at if at.unsigned_abs() >= self.span() => State::Unsent,
-            _ if !self.unacked.has(psn) => State::Acked,
-            _ if self.lost.has(psn) => State::Lost,
-            _ => State::InFlight,
+            ..0 => PsnState::AckResult,
+            at if at.unsigned_abs() >= self.psn_count() => PsnState::Unsent,
+            _ if !self.unacked.has(psn) => PsnState::AckResult,
+            _ if self.lost.has(psn) => PsnState::LostPackets,
+            _ => PsnState::InFlight,
         }
     }
 
@@ -264,7 +264,7 @@ impl<T: Copy> Flight<T> {
     /// Records a new packet, and returns its PSN. The window must have space.
     #[inline(always)]
     pub(crate) fn sent(&mut self, now: Nanos, bytes: u64, what: T) -> Psn {
-        let span = self.span(); // The ring has a slot for each packet in this span, and grows up to the window.
+        let span = self.psn_count(); // The ring has a slot for each packet in this span, and grows up to the window.
         if span == 0 {
             self.progress = now;
         }
@@ -289,27 +289,27 @@ impl<T: Copy> Flight<T> {
     }
 
     /// Returns the cause of a packet's pending or last retransmission; `None` if there was none.
-    pub(crate) fn cause(&self, psn: Psn) -> Option<Cause> {
+    pub(crate) fn retransmit_cause(&self, psn: Psn) -> Option<RetransmitCause> {
         match self.state(psn) {
-            State::Lost => Some(self.ring.slot(psn).cause),
-            State::InFlight => Some(self.ring.slot(psn)).filter(|slot| slot.sends > 1).map(|slot| slot.cause),
-            State::Acked | State::Unsent => None,
+            PsnState::LostPackets => Some(self.ring.slot(psn).cause),
+            PsnState::InFlight => Some(self.ring.slot(psn)).filter(|slot| slot.sends > 1).map(|slot| slot.cause),
+            PsnState::AckResult | PsnState::Unsent => None,
         }
     }
 
     /// Replaces the retransmission data of a packet. Has no effect if the packet is acked, or was never sent.
-    pub(crate) fn change(&mut self, psn: Psn, what: T) {
-        if matches!(self.state(psn), State::InFlight | State::Lost) {
+    pub(crate) fn replace_data(&mut self, psn: Psn, what: T) {
+        if matches!(self.state(psn), PsnState::InFlight | PsnState::LostPackets) {
             self.ring.slot_mut(psn).what = what;
         }
     }
 
     /// Records a retransmission. A packet that was acked meanwhile stays acked.
-    pub(crate) fn resent(&mut self, now: Nanos, psn: Psn) {
+    pub(crate) fn record_retransmission(&mut self, now: Nanos, psn: Psn) {
         match self.state(psn) {
-            State::Acked | State::Unsent => return,
-            State::InFlight => self.stop(psn),
-            State::Lost => {
+            PsnState::AckResult | PsnState::Unsent => return,
+            PsnState::InFlight => self.stop(psn),
+            PsnState::LostPackets => {
                 self.lost.clear(psn);
                 self.lost_count -= 1;
                 if self.lost_from == psn {
@@ -329,20 +329,20 @@ impl<T: Copy> Flight<T> {
     /// Removes a packet from the in-flight set; its delivery is unknown.
     fn stop(&mut self, psn: Psn) {
         if self.ring.oldest() != Some(psn) {
-            self.reorder.void(self.ring.slot(psn).order);
+            self.reorder.mark_unknown(self.ring.slot(psn).order);
         }
         self.ring.remove(psn);
     }
 
     /// Declares a packet lost because later packets were acked, and adds it to `lost`.
-    fn lose_to_gap(&mut self, psn: Psn, lost: &mut Lost) {
-        self.queue_retransmit(psn, Cause::Loss);
+    fn lose_to_gap(&mut self, psn: Psn, lost: &mut LostPackets) {
+        self.queue_retransmit(psn, RetransmitCause::Loss);
         let slot = self.ring.slot(psn);
         lost.add(psn, slot.sent, self.delivery.lost(slot.bytes.into(), &slot.state));
     }
 
     /// Removes a packet from the in-flight set, and queues it for retransmission.
-    fn queue_retransmit(&mut self, psn: Psn, cause: Cause) {
+    fn queue_retransmit(&mut self, psn: Psn, cause: RetransmitCause) {
         self.stop(psn);
         self.lost_from = match self.lost_count {
             0 => psn,
@@ -352,31 +352,31 @@ impl<T: Copy> Flight<T> {
         self.lost.set(psn);
         self.lost_count += 1;
         match cause {
-            Cause::Loss => self.counters.losses += 1,
-            Cause::Pto => self.counters.probes += 1,
+            RetransmitCause::Loss => self.counters.losses += 1,
+            RetransmitCause::Pto => self.counters.probes += 1,
         }
         self.ring.slot_mut(psn).cause = cause;
     }
 
     /// Queues packets for retransmission for which `is_void` returns true, if an ack of their last transmission could
     /// have arrived. Congestion control does not count them as lost.
-    pub(crate) fn resend_where(&mut self, now: Nanos, is_void: impl Fn(&T) -> bool) {
+    pub(crate) fn retransmit_where(&mut self, now: Nanos, is_void: impl Fn(&T) -> bool) {
         // Minimum time until an ack: the minimum RTT, less the ack delay that the measurement may include.
         let trip = self.rtt.min_rtt().unwrap_or(0).saturating_sub(self.rtt.timing().ack_delay);
         let mut at = self.first;
         while let Some(psn) = self.unacked.first_set(at, self.next.since(at).unsigned_abs()) {
             let slot = self.ring.slot(psn);
             if !self.lost.has(psn) && now.saturating_sub(slot.sent) >= trip && is_void(&slot.what) {
-                self.queue_retransmit(psn, Cause::Pto);
+                self.queue_retransmit(psn, RetransmitCause::Pto);
             }
             at = psn.next();
         }
     }
 
     /// Frees the memory of an idle connection without packets in flight. The memory is allocated again on demand.
-    pub(crate) fn rest(&mut self) {
+    pub(crate) fn free_memory(&mut self) {
         if self.is_empty() {
-            self.ring.rest();
+            self.ring.free_memory();
         }
     }
 }

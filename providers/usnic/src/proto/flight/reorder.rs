@@ -66,7 +66,7 @@ impl Reorder {
     }
 
     /// Records that this transmission is no longer in flight, and that its delivery is unknown.
-    pub(super) fn void(&mut self, order: u64) {
+    pub(super) fn mark_unknown(&mut self, order: u64) {
         self.void = self.void.saturating_add(1);
         self.void_until = self.void_until.max(order);
     }
@@ -100,7 +100,7 @@ impl Reorder {
     }
 
     /// Records a spurious loss.
-    pub(super) fn spurious(&mut self, now: Nanos, rtt: &Rtt) {
+    pub(super) fn record_spurious(&mut self, now: Nanos, rtt: &Rtt) {
         self.needed = 0;
         let trip = rtt.srtt().unwrap_or(SECONDS);
         if self.grown.is_some_and(|grown| now.saturating_sub(grown) < trip) {
@@ -112,7 +112,7 @@ impl Reorder {
     }
 
     /// Counts a real loss; after [`SHRINK_AFTER_LOSSES`] real losses the thresholds shrink.
-    pub(super) fn needed(&mut self) {
+    pub(super) fn record_real_loss(&mut self) {
         self.needed += 1;
         if self.needed >= SHRINK_AFTER_LOSSES {
             self.needed = 0;

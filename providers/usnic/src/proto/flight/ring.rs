@@ -6,7 +6,7 @@
 
 use super::super::psn::Psn;
 use super::super::{Nanos, WINDOW};
-use super::Cause;
+use super::RetransmitCause;
 use super::delivery::PacketState;
 
 /// Initial number of slots.
@@ -14,7 +14,7 @@ const INITIAL_SLOTS: usize = 16;
 
 /// An unacked packet.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Slot<T> {
+pub(super) struct UnackedPacket<T> {
     pub(super) what: T,
     /// Time of the last transmission.
     pub(super) sent: Nanos,
@@ -28,7 +28,7 @@ pub(super) struct Slot<T> {
     /// Number of transmissions.
     pub(super) sends: u8,
     /// Cause of the last retransmission.
-    pub(super) cause: Cause,
+    pub(super) cause: RetransmitCause,
     /// Neighbours in the list. The first packet is its own `before`, the last one its own `after`.
     before: Psn,
     after: Psn,
@@ -45,9 +45,9 @@ pub(super) struct NewPacket<T> {
 
 /// The slots, and the list of packets in flight.
 #[derive(Debug)]
-pub(super) struct Ring<T> {
+pub(super) struct PacketRing<T> {
     /// The slots. Their number is a power of two, or 0.
-    slots: Vec<Slot<T>>,
+    slots: Vec<UnackedPacket<T>>,
     /// PSNs of the first and the last packet of the list.
     ends: Option<(Psn, Psn)>,
     in_flight_count: u32,
@@ -55,9 +55,9 @@ pub(super) struct Ring<T> {
     bytes: u64,
 }
 
-impl<T: Copy> Ring<T> {
+impl<T: Copy> PacketRing<T> {
     pub(super) fn new() -> Self {
-        Ring { slots: Vec::new(), ends: None, in_flight_count: 0, bytes: 0 }
+        PacketRing { slots: Vec::new(), ends: None, in_flight_count: 0, bytes: 0 }
     }
 
     pub(super) fn in_flight_count(&self) -> u32 {
@@ -73,16 +73,16 @@ impl<T: Copy> Ring<T> {
         self.ends.map(|(oldest, _)| oldest)
     }
 
-    fn place(&self, psn: Psn) -> usize {
+    fn index_of(&self, psn: Psn) -> usize {
         psn.0 as usize & (self.slots.len() - 1)
     }
 
-    pub(super) fn slot(&self, psn: Psn) -> &Slot<T> {
-        &self.slots[self.place(psn)]
+    pub(super) fn slot(&self, psn: Psn) -> &UnackedPacket<T> {
+        &self.slots[self.index_of(psn)]
     }
 
-    pub(super) fn slot_mut(&mut self, psn: Psn) -> &mut Slot<T> {
-        let place = self.place(psn);
+    pub(super) fn slot_mut(&mut self, psn: Psn) -> &mut UnackedPacket<T> {
+        let place = self.index_of(psn);
         &mut self.slots[place]
     }
 
@@ -102,7 +102,7 @@ impl<T: Copy> Ring<T> {
         let slot = self.slot_mut(psn);
         (slot.what, slot.bytes, slot.order) = (what, bytes, order);
         (slot.sent, slot.first) = (now, now);
-        (slot.sends, slot.cause) = (1, Cause::Loss);
+        (slot.sends, slot.cause) = (1, RetransmitCause::Loss);
         (slot.before, slot.after) = (newest, psn);
         slot.state = state;
     }
@@ -114,7 +114,7 @@ impl<T: Copy> Ring<T> {
     fn grow(&mut self, psn: Psn, used: u32, what: T) {
         assert!(used < WINDOW, "the sender checks the window first");
         let length = (self.slots.len() * 2).clamp(INITIAL_SLOTS, WINDOW as usize);
-        let filler = Slot {
+        let filler = UnackedPacket {
             what,
             sent: 0,
             first: 0,
@@ -122,7 +122,7 @@ impl<T: Copy> Ring<T> {
             bytes: 0,
             state: PacketState::default(),
             sends: 0,
-            cause: Cause::Loss,
+            cause: RetransmitCause::Loss,
             before: psn,
             after: psn,
         };
@@ -149,7 +149,7 @@ impl<T: Copy> Ring<T> {
     /// Removes a packet in flight from the list.
     pub(super) fn remove(&mut self, psn: Psn) {
         let Some((oldest, newest)) = self.ends else { return };
-        let &Slot { before, after, bytes, .. } = self.slot(psn);
+        let &UnackedPacket { before, after, bytes, .. } = self.slot(psn);
         self.ends = match (psn == oldest, psn == newest) {
             (true, true) => None,
             (true, false) => {
@@ -171,13 +171,13 @@ impl<T: Copy> Ring<T> {
     }
 
     /// Frees the memory. The ring must contain no packet.
-    pub(super) fn rest(&mut self) {
+    pub(super) fn free_memory(&mut self) {
         self.slots = Vec::new();
     }
 }
 
 #[cfg(test)]
-impl<T: Copy> Ring<T> {
+impl<T: Copy> PacketRing<T> {
     /// Number of slots.
     pub(super) fn capacity(&self) -> usize {
         self.slots.len()

@@ -5,15 +5,15 @@
 //! control.
 
 use super::super::Nanos;
-use super::{Cause, Flight, Lost, Timeout};
+use super::{ExpiredTimer, LostPackets, RetransmitCause, UnackedPackets};
 
 /// Number of consecutive probe timeouts before a peer can time out. It makes a process that was stopped send probes
 /// before it ends its connections.
 const PTOS_BEFORE_GIVING_UP: u32 = 3;
 
-impl<T: Copy> Flight<T> {
+impl<T: Copy> UnackedPackets<T> {
     /// Detects lost packets, oldest transmission first: DetectAndRemoveLostPackets (RFC 9002, A.10).
-    pub(super) fn detect(&mut self, now: Nanos, lost: &mut Lost) {
+    pub(super) fn detect_losses(&mut self, now: Nanos, lost: &mut LostPackets) {
         let loss_delay = self.reorder.loss_delay(&self.rtt);
         while let Some(psn) = self.ring.oldest() {
             let slot = self.ring.slot(psn);
@@ -44,28 +44,28 @@ impl<T: Copy> Flight<T> {
         let timeout = from.saturating_add(self.rtt.pto(self.pto_count));
         match self.pto_count {
             ..PTOS_BEFORE_GIVING_UP => timeout,
-            _ => timeout.min(self.give_up()),
+            _ => timeout.min(self.peer_timeout_at()),
         }
     }
 
     /// Returns the time at which the peer times out, if enough probes were sent.
-    fn give_up(&self) -> Nanos {
+    fn peer_timeout_at(&self) -> Nanos {
         self.progress.saturating_add(self.rtt.timing().give_up)
     }
 
     /// Handles expired timers. The caller must process received acks first; otherwise acked packets may be declared
     /// lost.
-    pub(crate) fn on_time(&mut self, now: Nanos) -> Timeout {
-        let mut lost = Lost::default();
-        self.detect(now, &mut lost);
+    pub(crate) fn on_time(&mut self, now: Nanos) -> ExpiredTimer {
+        let mut lost = LostPackets::default();
+        self.detect_losses(now, &mut lost);
         if lost.packets > 0 {
-            return Timeout::Lost(lost);
+            return ExpiredTimer::LostPackets(lost);
         }
         if self.ring.in_flight_count() == 0 || now < self.pto_deadline() {
-            return Timeout::Nothing;
+            return ExpiredTimer::Nothing;
         }
-        if self.pto_count >= PTOS_BEFORE_GIVING_UP && now >= self.give_up() {
-            return Timeout::GiveUp;
+        if self.pto_count >= PTOS_BEFORE_GIVING_UP && now >= self.peer_timeout_at() {
+            return ExpiredTimer::GiveUp;
         }
         // One probe is sufficient if only an ack was late. After that, packets are probably being lost, so two probes
         // are sent (RFC 9002, 6.2.4).
@@ -75,9 +75,9 @@ impl<T: Copy> Flight<T> {
         self.last_pto = now;
         for _ in 0..self.probes {
             if let Some(psn) = self.ring.oldest() {
-                self.queue_retransmit(psn, Cause::Pto);
+                self.queue_retransmit(psn, RetransmitCause::Pto);
             }
         }
-        Timeout::Probe(self.probes)
+        ExpiredTimer::Probe(self.probes)
     }
 }

@@ -24,7 +24,7 @@ impl Net {
     }
 
     /// Sends all probes that are due, and acks those that arrive. Returns their sizes.
-    fn probes(&mut self, path: &mut Path) -> Vec<usize> {
+    fn probes(&mut self, path: &mut PathMtu) -> Vec<usize> {
         let mut sent = Vec::new();
         while let Some(size) = path.next_probe(self.now) {
             sent.push(size);
@@ -36,7 +36,7 @@ impl Net {
     }
 
     /// Advances the time from deadline to deadline until `end`.
-    fn until(&mut self, path: &mut Path, end: Nanos) -> Vec<usize> {
+    fn until(&mut self, path: &mut PathMtu, end: Nanos) -> Vec<usize> {
         let mut sent = self.probes(path);
         while let Some(at) = path.deadline().filter(|at| *at <= end) {
             self.now = self.now.max(at);
@@ -48,8 +48,8 @@ impl Net {
     }
 }
 
-fn path(ceiling: usize) -> Path {
-    Path::new(payload(BASE, V4), payload(ceiling, V4), V4)
+fn path(ceiling: usize) -> PathMtu {
+    PathMtu::new(payload(BASE, V4), payload(ceiling, V4), V4)
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn black_hole_is_detected_and_search_restarts() {
 
 #[test]
 fn packets_are_small_while_a_black_hole_is_suspected() {
-    let large = |path: &mut Path| {
+    let large = |path: &mut PathMtu| {
         let mut net = Net::new(usize::MAX);
         net.until(path, SECONDS);
         assert_eq!((path.mtu(), path.size()), (1472, 1472));
@@ -216,7 +216,7 @@ fn random_loss_is_no_black_hole() {
             let arrives = net.takes(1472);
             for _ in 0..train {
                 if arrives {
-                    path.arrived(1472);
+                    path.record_acked(1472);
                 } else {
                     path.lost(net.now, 1472);
                 }
@@ -232,7 +232,7 @@ fn random_loss_is_no_black_hole() {
 
 #[test]
 fn small_packets_and_the_first_size_raise_no_suspicion() {
-    let mut path = Path::new(65_507, 65_507, V4);
+    let mut path = PathMtu::new(65_507, 65_507, V4);
     (0..100).for_each(|_| path.lost(0, 65_507));
     assert_eq!((path.next_probe(0), path.deadline()), (None, None));
     let (mut path, mut net) = (self::path(1500), Net::new(usize::MAX));
@@ -244,7 +244,7 @@ fn small_packets_and_the_first_size_raise_no_suspicion() {
 #[test]
 fn extreme_sizes_and_times_cause_no_overflow() {
     for (start, ceiling) in [(0, 0), (usize::MAX, usize::MAX), (2000, 1000), (1, usize::MAX)] {
-        let mut path = Path::new(start, ceiling, usize::MAX / 2);
+        let mut path = PathMtu::new(start, ceiling, usize::MAX / 2);
         assert!(path.mtu() >= 1);
         path.next_probe(Nanos::MAX);
         path.on_time(Nanos::MAX);
@@ -252,7 +252,7 @@ fn extreme_sizes_and_times_cause_no_overflow() {
         (0..20).for_each(|_| path.lost(Nanos::MAX, usize::MAX));
         path.next_probe(Nanos::MAX);
         path.acked(Nanos::MAX, usize::MAX);
-        path.arrived(usize::MAX);
+        path.record_acked(usize::MAX);
         assert!(path.mtu() >= 1);
     }
 }

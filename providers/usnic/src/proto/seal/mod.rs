@@ -27,9 +27,9 @@ use zeroize::Zeroizing;
 
 use self::replay::ReplayWindow;
 use crate::proto::setup::{Offer, Random};
-use crate::proto::wire::{self, FLAG_CHECKED, FLAG_SEALED, Head};
+use crate::proto::wire::{self, FLAG_CHECKED, FLAG_SEALED, PacketHeader};
 
-const HEAD: usize = size_of::<Head>();
+const HEAD: usize = size_of::<PacketHeader>();
 const TAG: usize = 16;
 const NONCE: usize = 24;
 const COUNTER: usize = 8;
@@ -101,7 +101,14 @@ impl PacketGuard {
 
     /// Appends a packet to `out`: the head (with the flag of the protection), the clear part, and `rest`, which is
     /// sealed or followed by a checksum.
-    pub(crate) fn close(&self, mut head: Head, clear: &[u8], rest: &[u8], random: &mut dyn Random, out: &mut Vec<u8>) {
+    pub(crate) fn seal(
+        &self,
+        mut head: PacketHeader,
+        clear: &[u8],
+        rest: &[u8],
+        random: &mut dyn Random,
+        out: &mut Vec<u8>,
+    ) {
         let start = out.len();
         let flag = if self.is_sealed() { FLAG_SEALED } else { FLAG_CHECKED };
         head.flags = (head.flags.get() | flag).into();
@@ -110,7 +117,7 @@ impl PacketGuard {
         let secret = out.len();
         out.extend_from_slice(rest);
         let Some(cipher) = &self.0 else {
-            let sum = sum(&out[start..]);
+            let sum = checksum(&out[start..]);
             out.extend_from_slice(&sum);
             return;
         };
@@ -131,7 +138,7 @@ impl PacketGuard {
         match &self.0 {
             None => {
                 let (body, given) = packet.split_last_chunk::<SUM>()?;
-                let is_good = head.has(FLAG_CHECKED) && !head.has(FLAG_SEALED) && sum(body) == *given;
+                let is_good = head.has(FLAG_CHECKED) && !head.has(FLAG_SEALED) && checksum(body) == *given;
                 buffer.extend_from_slice(body.get(HEAD + clear..).filter(|_| is_good)?);
             }
             Some(cipher) => {
@@ -147,7 +154,7 @@ impl PacketGuard {
 }
 
 /// Computes the CRC32C of a packet.
-fn sum(packet: &[u8]) -> [u8; SUM] {
+fn checksum(packet: &[u8]) -> [u8; SUM] {
     crc32c::crc32c(packet).to_be_bytes()
 }
 
@@ -182,7 +189,7 @@ impl Seal {
     /// Seals the packet from `start` to the end of `out`, which grows by [`OVERHEAD`]. Returns false, without effect,
     /// if the packet has no complete head, or if all counters are used.
     #[must_use]
-    pub(crate) fn close(&mut self, out: &mut Vec<u8>, start: usize) -> bool {
+    pub(crate) fn seal(&mut self, out: &mut Vec<u8>, start: usize) -> bool {
         let Some(after) = self.next.checked_add(1) else { return false };
         let Some((head, body)) = out.get_mut(start..).and_then(|packet| packet.split_at_mut_checked(HEAD)) else {
             return false;
@@ -198,13 +205,13 @@ impl Seal {
     }
 
     /// Whether `open` would succeed. The counter of the packet is not recorded, so `open` still accepts the packet.
-    pub(crate) fn vouches(&self, packet: &[u8]) -> bool {
+    pub(crate) fn authenticates(&self, packet: &[u8]) -> bool {
         self.decrypt(&mut packet.to_vec()).is_some()
     }
 
     /// Decrypts a packet in place, and returns its head and body. `None`: the packet has another key, is damaged, or is
     /// a replay; its bytes may have changed.
-    pub(crate) fn open<'a>(&mut self, packet: &'a mut [u8]) -> Option<(Head, &'a [u8])> {
+    pub(crate) fn open<'a>(&mut self, packet: &'a mut [u8]) -> Option<(PacketHeader, &'a [u8])> {
         let (head, body, counter) = self.decrypt(packet)?;
         // The counter is recorded only after authentication. Otherwise a forged counter could make the window reject
         // valid packets.
@@ -212,7 +219,7 @@ impl Seal {
         Some((head, body))
     }
 
-    fn decrypt<'a>(&self, packet: &'a mut [u8]) -> Option<(Head, &'a [u8], u64)> {
+    fn decrypt<'a>(&self, packet: &'a mut [u8]) -> Option<(PacketHeader, &'a [u8], u64)> {
         let (head, _) = wire::head(packet).filter(|(head, _)| head.has(FLAG_SEALED))?;
         let (clear, rest) = packet.split_at_mut(HEAD);
         let (rest, tag) = rest.split_last_chunk_mut::<TAG>()?;

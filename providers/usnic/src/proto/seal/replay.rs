@@ -33,14 +33,14 @@ impl ReplayWindow {
     /// Records an accepted counter.
     pub(crate) fn take(&mut self, counter: u64) {
         if counter >= self.end {
-            self.forget(counter);
+            self.advance_to(counter);
             self.end = counter + 1;
         }
         self.seen[word(counter)] |= bit(counter);
     }
 
     /// Advances the window to `counter`, and clears the bits of counters that enter the window.
-    fn forget(&mut self, counter: u64) {
+    fn advance_to(&mut self, counter: u64) {
         if counter - self.end >= WIDTH {
             self.seen = [0; WORDS];
             return;

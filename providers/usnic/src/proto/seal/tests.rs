@@ -21,12 +21,12 @@ fn pair() -> (Seal, Seal) {
 }
 
 fn packet(body: &[u8]) -> Vec<u8> {
-    [Head::new(Kind::Ack, FLAG_ACK_NOW, 7, 8).as_bytes(), body].concat()
+    [PacketHeader::new(Kind::AckFields, FLAG_ACK_NOW, 7, 8).as_bytes(), body].concat()
 }
 
 fn sealed(seal: &mut Seal, body: &[u8]) -> Vec<u8> {
     let mut out = packet(body);
-    assert!(seal.close(&mut out, 0));
+    assert!(seal.seal(&mut out, 0));
     out
 }
 
@@ -38,7 +38,7 @@ fn sealed_packets_open_at_the_peer_and_are_encrypted() {
         assert_eq!(there.len(), packet(body).len() + OVERHEAD);
         assert!(body.is_empty() || !there.windows(body.len()).any(|part| part == body));
         let (head, came) = server.open(&mut there).expect("the packet is sealed with the same key");
-        assert_eq!((head.kind(), head.has(FLAG_ACK_NOW), head.has(FLAG_SEALED)), (Some(Kind::Ack), true, true));
+        assert_eq!((head.kind(), head.has(FLAG_ACK_NOW), head.has(FLAG_SEALED)), (Some(Kind::AckFields), true, true));
         assert_eq!(came, body);
         assert_eq!(client.open(&mut sealed(&mut server, body)).map(|(_, body)| body.to_vec()), Some(body.to_vec()));
     }
@@ -56,11 +56,11 @@ fn only_the_last_packet_of_a_buffer_is_sealed() {
     let (mut client, mut server) = pair();
     let mut out = b"before".to_vec();
     out.extend(packet(b"body"));
-    assert!(client.close(&mut out, 6));
+    assert!(client.seal(&mut out, 6));
     assert_eq!(&out[..6], b"before");
     assert!(server.open(&mut out[6..]).is_some());
-    assert!(!client.close(&mut out.clone(), out.len() - 15), "there is no head");
-    assert!(!client.close(&mut out.clone(), out.len() + 1));
+    assert!(!client.seal(&mut out.clone(), out.len() - 15), "there is no head");
+    assert!(!client.seal(&mut out.clone(), out.len() + 1));
 }
 
 #[test]
@@ -81,11 +81,11 @@ fn replays_and_old_counters_are_rejected() {
 fn authenticated_packet_opens_once() {
     let (mut client, mut server) = pair();
     let packet = sealed(&mut client, b"x");
-    assert!(server.vouches(&packet) && server.vouches(&packet));
+    assert!(server.authenticates(&packet) && server.authenticates(&packet));
     assert!(server.open(&mut packet.clone()).is_some());
-    assert!(!server.vouches(&packet), "it was here");
+    assert!(!server.authenticates(&packet), "it was here");
     let own = sealed(&mut server, b"x");
-    assert!(!server.vouches(&packet[1..]) && !server.vouches(&own));
+    assert!(!server.authenticates(&packet[1..]) && !server.authenticates(&own));
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn exhausted_counter_seals_nothing() {
     client.next = u64::MAX - 1;
     assert!(server.open(&mut sealed(&mut client, b"the last")).is_some());
     let mut one_more = packet(b"one more");
-    assert!(!client.close(&mut one_more, 0));
+    assert!(!client.seal(&mut one_more, 0));
     assert_eq!(one_more, packet(b"one more"));
 }
 
@@ -147,8 +147,8 @@ fn only_the_clear_part_of_a_guarded_packet_is_readable() {
     let mut dice = TestRandom::new(2);
     for guard in [PacketGuard::new(None), PacketGuard::new(Some(&psk("0123456789abcdef")))] {
         let mut out = Vec::new();
-        let head = Head::new(Kind::Request, 0, 0, 0);
-        guard.close(head, b"clear", b"the rest", &mut dice, &mut out);
+        let head = PacketHeader::new(Kind::Request, 0, 0, 0);
+        guard.seal(head, b"clear", b"the rest", &mut dice, &mut out);
         assert_eq!(out.len(), HEAD + 5 + 8 + guard.overhead());
         assert_eq!(&out[HEAD..HEAD + 5], b"clear");
         assert_eq!(&out[HEAD + 5..HEAD + 13] == b"the rest", !guard.is_sealed());
@@ -174,7 +174,7 @@ fn hosts_with_different_keys_do_not_connect() {
     ];
     for (from, sender) in guards.iter().enumerate() {
         let mut out = Vec::new();
-        sender.close(Head::new(Kind::Accept, 0, 1, 2), b"", b"rest", &mut TestRandom::new(3), &mut out);
+        sender.seal(PacketHeader::new(Kind::Accept, 0, 1, 2), b"", b"rest", &mut TestRandom::new(3), &mut out);
         for (to, receiver) in guards.iter().enumerate() {
             assert_eq!(receiver.open(&out, 0, &mut Vec::new()).is_some(), from == to, "{from} to {to}");
         }
@@ -208,7 +208,7 @@ fn ciphers_match_the_test_vectors() {
 
 #[test]
 fn crc32c_matches_the_standard() {
-    assert_eq!(sum(b"123456789"), 0xE306_9283u32.to_be_bytes(), "the check value of CRC-32C");
+    assert_eq!(checksum(b"123456789"), 0xE306_9283u32.to_be_bytes(), "the check value of CRC-32C");
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn checksum_detects_flipped_bits_and_truncations() {
     let opens = |packet: &[u8]| guard.open(packet, 0, &mut Vec::new()).map(<[u8]>::to_vec);
     for payload in [&b""[..], b"some payload"] {
         let mut good = Vec::new();
-        guard.close(Head::new(Kind::Accept, 0, 3, 4), &[], payload, &mut TestRandom::new(1), &mut good);
+        guard.seal(PacketHeader::new(Kind::Accept, 0, 3, 4), &[], payload, &mut TestRandom::new(1), &mut good);
         assert_eq!(opens(&good).as_deref(), Some(payload));
         for bit in 0..good.len() * 8 {
             let mut bad = good.clone();

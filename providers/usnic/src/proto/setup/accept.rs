@@ -20,8 +20,8 @@ use std::sync::Arc;
 use super::cookies::{CookieKey, Cookies};
 use super::half_open::HalfOpen;
 pub(crate) use super::half_open::HalfOpenCounts;
-use super::packets::{self, Reason, To};
-use super::{Agreed, Offer, Random, Setup};
+use super::packets::{self, RejectReason, ReplyTarget};
+use super::{HandshakeResult, Offer, Random, Setup};
 use crate::proto::Nanos;
 use crate::proto::wire::{self, Kind, VERSION};
 
@@ -53,7 +53,7 @@ pub(crate) enum PacketResult {
 
 /// Result of an expired deadline.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Due {
+pub(crate) enum ExpiredAttempt {
     /// A packet for this address was appended.
     Send(SocketAddr),
     /// The client has stopped repeating its request, or has not confirmed the accept. The attempt has ended.
@@ -69,9 +69,9 @@ pub(crate) struct RequestContent<'a> {
 }
 
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-struct Key {
+struct AttemptKey {
     from: SocketAddr,
-    to: To,
+    to: ReplyTarget,
 }
 
 #[derive(Debug)]
@@ -100,8 +100,8 @@ enum AcceptPhase {
 }
 
 #[derive(Debug)]
-struct Attempt {
-    key: Key,
+struct PassiveAttempt {
+    key: AttemptKey,
     qual: u64,
     offer: Offer,
     private: Vec<u8>,
@@ -115,10 +115,10 @@ struct Attempt {
     due: Nanos,
 }
 
-impl Attempt {
-    fn new(now: Nanos, key: Key, qual: u64, offer: Offer, private: &[u8], is_verified: bool) -> Attempt {
+impl PassiveAttempt {
+    fn new(now: Nanos, key: AttemptKey, qual: u64, offer: Offer, private: &[u8], is_verified: bool) -> PassiveAttempt {
         let (private, phase) = (private.to_vec(), AcceptPhase::Pending);
-        Attempt { key, qual, offer, private, phase, is_verified, received: 0, sent: 0, due: now }
+        PassiveAttempt { key, qual, offer, private, phase, is_verified, received: 0, sent: 0, due: now }
     }
 
     fn has_ended(&self) -> bool {
@@ -162,8 +162,8 @@ impl Attempt {
 pub(crate) struct Acceptor {
     setup: Arc<Setup>,
     cookies: Cookies,
-    attempts: BTreeMap<RequestId, Attempt>,
-    by_key: BTreeMap<Key, RequestId>,
+    attempts: BTreeMap<RequestId, PassiveAttempt>,
+    by_key: BTreeMap<AttemptKey, RequestId>,
     by_conn: BTreeMap<u32, RequestId>,
     due: BTreeSet<(Nanos, RequestId)>,
     /// Ended attempts in the order in which they ended, to remove the oldest beyond the limit.
@@ -208,7 +208,7 @@ impl Acceptor {
         let Some(request_head) = packets::request_head(packet) else { return PacketResult::Nothing };
         let setup = self.setup.clone();
         if wire::head(packet).is_some_and(|(head, _)| head.kind == Kind::Reset as u8) {
-            return self.withdrawn(now, packet, from);
+            return self.receive_withdrawal(now, packet, from);
         }
         let mut buffer = Vec::new();
         let Some(rest) = packets::request(&setup.guard, packet, &mut buffer) else {
@@ -217,28 +217,29 @@ impl Acceptor {
         };
         let Some((conn, token)) = packets::requester(rest) else { return PacketResult::Nothing };
         let key = CookieKey { head: request_head, conn, token };
-        let to = To { conn, token, hop: request_head.hop() };
-        let is_verified = self.cookies.is_good(now, from, &key, random);
-        if let Some(id) = self.by_key.get(&Key { from, to }) {
-            return self.repeated(now, *id, packet.len(), is_verified, random, out);
+        let to = ReplyTarget { conn, token, hop: request_head.hand_off_count() };
+        let is_verified = self.cookies.is_valid(now, from, &key, random);
+        if let Some(id) = self.by_key.get(&AttemptKey { from, to }) {
+            return self.receive_repeated(now, *id, packet.len(), is_verified, random, out);
         }
         let offered = match packets::offer(rest) {
-            _ if !request_head.speaks(VERSION) => Err(Reason::Version),
-            None => Err(Reason::NotUnderstood),
-            Some(_) if !listens => Err(Reason::NoListener),
+            _ if !request_head.supports_version(VERSION) => Err(RejectReason::Version),
+            None => Err(RejectReason::NotUnderstood),
+            Some(_) if !listens => Err(RejectReason::NoListener),
             Some(offered) => Ok(offered),
         };
         // If a limit is reached, the reply is a cookie and no state is kept. The client repeats its request with the
         // cookie until an entry is free.
         if offered.is_ok() && (!self.has_free_entry(from) || !is_verified && self.needs_cookie(from)) {
             self.counts.cookies += 1;
-            let ticket = self.cookies.issue(now, from, &key, random);
+            let ticket = self.cookies.create(now, from, &key, random);
             packets::put_cookie(&setup.guard, to, Some(ticket), random, out);
             return PacketResult::Reply;
         }
         match offered {
             Ok((offer, private)) => {
-                let attempt = Attempt::new(now, Key { from, to }, request_head.qual(), offer, private, is_verified);
+                let attempt =
+                    PassiveAttempt::new(now, AttemptKey { from, to }, request_head.qual(), offer, private, is_verified);
                 self.begin(attempt, packet.len(), random, out)
             }
             Err(reason) => {
@@ -269,7 +270,7 @@ impl Acceptor {
     /// reply, so the attempt continues even if the well-known port is closed.
     fn begin(
         &mut self,
-        mut attempt: Attempt,
+        mut attempt: PassiveAttempt,
         length: usize,
         random: &mut dyn Random,
         out: &mut Vec<u8>,
@@ -288,7 +289,7 @@ impl Acceptor {
     }
 
     /// Handles a duplicate request: repeats the accept or reject, or the Pending reply if the consumer has not decided.
-    fn repeated(
+    fn receive_repeated(
         &mut self,
         now: Nanos,
         id: RequestId,
@@ -322,12 +323,12 @@ impl Acceptor {
     }
 
     /// Handles a withdrawal: ends the client's attempt, whatever its hand-off number.
-    fn withdrawn(&mut self, now: Nanos, packet: &[u8], from: SocketAddr) -> PacketResult {
+    fn receive_withdrawal(&mut self, now: Nanos, packet: &[u8], from: SocketAddr) -> PacketResult {
         let Some((conn, token)) = packets::withdrawal(&self.setup.guard, packet) else {
             self.counts.unreadable += 1;
             return PacketResult::Nothing;
         };
-        let key = |hop| Key { from, to: To { conn, token, hop } };
+        let key = |hop| AttemptKey { from, to: ReplyTarget { conn, token, hop } };
         let open = |id: &&RequestId| self.attempts.get(*id).is_some_and(|attempt| !attempt.has_ended());
         let found = self.by_key.range(key(0)..=key(u16::MAX)).map(|(_, id)| id).find(open).copied();
         self.end(now, found)
@@ -338,14 +339,14 @@ impl Acceptor {
     /// confirms the accept.
     pub(crate) fn reset(&mut self, now: Nanos, packet: &[u8]) -> PacketResult {
         let Some((head, _)) = wire::head(packet) else { return PacketResult::Nothing };
-        let found = self.by_conn.get(&head.conn.get()).copied().filter(|id| self.assigned(*id, head.token.get()));
+        let found = self.by_conn.get(&head.conn.get()).copied().filter(|id| self.has_assigned(*id, head.token.get()));
         self.end(now, found.filter(|_| packets::is_unknown(&self.setup.guard, packet)))
     }
 
     /// Handles an ICMP "port unreachable" message for the client address `from`, if it quotes an accept. After
     /// [`MIN_CLOSED`] reports the attempt ends.
     pub(crate) fn port_closed(&mut self, now: Nanos, from: SocketAddr, quote: &[u8]) -> PacketResult {
-        let key = |conn, token, hop| Key { from, to: To { conn, token, hop } };
+        let key = |conn, token, hop| AttemptKey { from, to: ReplyTarget { conn, token, hop } };
         let of_peer = self.by_key.range(key(0, 0, 0)..=key(u32::MAX, u64::MAX, u16::MAX));
         let found =
             of_peer.map(|(_, id)| *id).find(|id| match self.attempts.get_mut(id).map(|attempt| &mut attempt.phase) {
@@ -381,7 +382,7 @@ impl Acceptor {
         own_offer: &Offer,
         private: &[u8],
         random: &mut dyn Random,
-    ) -> Option<Agreed> {
+    ) -> Option<HandshakeResult> {
         let setup = self.setup.clone();
         let attempt = self.attempts.get_mut(&id).filter(|attempt| matches!(attempt.phase, AcceptPhase::Pending))?;
         let mut packet = Vec::new();
@@ -390,7 +391,7 @@ impl Acceptor {
         let (conn, token) = (own_offer.conn, own_offer.token);
         attempt.phase = AcceptPhase::Accepted { packet, conn, token, wait, until, closed: 0, closed_counts: false };
         attempt.private = Vec::new();
-        let agreed = setup.agree(own_offer, &attempt.offer, attempt.key.from, false, random);
+        let agreed = setup.compute_terms(own_offer, &attempt.offer, attempt.key.from, false, random);
         self.by_conn.insert(own_offer.conn, id);
         self.set_due(id, now);
         Some(agreed)
@@ -401,7 +402,7 @@ impl Acceptor {
         &mut self,
         now: Nanos,
         id: RequestId,
-        reason: Reason,
+        reason: RejectReason,
         private: &[u8],
         random: &mut dyn Random,
     ) {
@@ -416,19 +417,19 @@ impl Acceptor {
     /// proves that the client has received the accept. On the first such packet, returns the request, whose connection
     /// is now established.
     pub(crate) fn confirmed(&mut self, now: Nanos, conn: u32, token: u64) -> Option<RequestId> {
-        let id = self.by_conn.get(&conn).copied().filter(|id| self.assigned(*id, token))?;
+        let id = self.by_conn.get(&conn).copied().filter(|id| self.has_assigned(*id, token))?;
         self.end_attempt(now, id, Vec::new());
         Some(id)
     }
 
     /// Whether the accept of this request assigned the token `given`, and was not confirmed yet.
-    fn assigned(&self, id: RequestId, given: u64) -> bool {
+    fn has_assigned(&self, id: RequestId, given: u64) -> bool {
         let phase = self.attempts.get(&id).map(|attempt| &attempt.phase);
         matches!(phase, Some(AcceptPhase::Accepted { token, .. }) if *token == given)
     }
 
     /// Handles the next expired deadline. The caller repeats the call until it returns `None`.
-    pub(crate) fn poll(&mut self, now: Nanos, out: &mut Vec<u8>) -> Option<Due> {
+    pub(crate) fn poll(&mut self, now: Nanos, out: &mut Vec<u8>) -> Option<ExpiredAttempt> {
         while let Some((_, id)) = self.due.first().copied().filter(|(due, _)| now >= *due) {
             let attempt = self.attempts.get_mut(&id).expect("each entry of `due` belongs to an attempt");
             let from = attempt.key.from;
@@ -439,19 +440,19 @@ impl Acceptor {
                     let was_sent = attempt.append_reply(&mut self.counts, out);
                     self.set_due(id, next);
                     if was_sent {
-                        return Some(Due::Send(from));
+                        return Some(ExpiredAttempt::Send(from));
                     }
                 }
                 AcceptPhase::Pending | AcceptPhase::Accepted { .. } => {
                     self.end_attempt(now, id, Vec::new());
-                    return Some(Due::Failed(id));
+                    return Some(ExpiredAttempt::Failed(id));
                 }
                 AcceptPhase::Ended { was_sent: false, until, .. } => {
                     let until = *until;
                     let was_sent = attempt.append_reply(&mut self.counts, out);
                     self.set_due(id, until);
                     if was_sent {
-                        return Some(Due::Send(from));
+                        return Some(ExpiredAttempt::Send(from));
                     }
                 }
                 AcceptPhase::Ended { .. } => self.remove(id),

@@ -21,8 +21,8 @@ use zerocopy::IntoBytes;
 
 use dapl::provider::ConnectionEvent;
 
-use super::packets::{self, Reason, RequestHead, SHORTER, SetupReply, Ticket};
-use super::{Agreed, Offer, Random, Setup, Terms};
+use super::packets::{self, CookiePacket, RejectReason, RequestHead, SHORTER, SetupReply};
+use super::{ConnectionTerms, HandshakeResult, Offer, Random, Setup};
 use crate::proto::Nanos;
 use crate::proto::wire::{self, Kind};
 
@@ -38,10 +38,10 @@ const MIN_CLOSED: u32 = 2;
 #[derive(Debug)]
 pub(crate) enum ConnectOutcome {
     /// The server has accepted. `Conn` sends the confirmation by [`Confirming`].
-    Established { agreed: Agreed, private_data: Vec<u8> },
+    Established { agreed: HandshakeResult, private_data: Vec<u8> },
     /// The server has rejected the request without private data, or is unreachable. The reason is present if the server
     /// has sent one.
-    Ended(ConnectionEvent, Option<Reason>),
+    Ended(ConnectionEvent, Option<RejectReason>),
     /// The server's consumer has rejected the request with this private data.
     Refused(Vec<u8>),
 }
@@ -61,7 +61,7 @@ pub(crate) struct Connector {
     /// Hand-off number of the request to which the last cookie was the reply.
     cookie_of: Option<u16>,
     /// The last cookie that was received.
-    ticket: Option<Ticket>,
+    ticket: Option<CookiePacket>,
     /// The last transmitted request, for comparison with quotes in ICMP messages.
     packet: Vec<u8>,
     /// Number of bytes by which the request is shorter than its maximum. The server's kernel selects a process by the
@@ -125,7 +125,7 @@ impl Connector {
     }
 
     /// Adds an alternative address.
-    pub(crate) fn or_at(self, alternative: Option<SocketAddr>) -> Connector {
+    pub(crate) fn with_alternative(self, alternative: Option<SocketAddr>) -> Connector {
         Connector { alternative, ..self }
     }
 
@@ -134,7 +134,7 @@ impl Connector {
     }
 
     /// Restarts the attempt, with this cookie; the request is due immediately.
-    fn restart(&mut self, ticket: Option<Ticket>, now: Nanos) {
+    fn restart(&mut self, ticket: Option<CookiePacket>, now: Nanos) {
         self.ticket = ticket;
         self.due = Some(now);
         self.wait = self.setup.config.first_repeat;
@@ -187,7 +187,7 @@ impl Connector {
         }
         (self.last_answer, self.sends, self.closed) = (now, 0, 0);
         match answer {
-            SetupReply::Again(ticket) => self.again(ticket, now),
+            SetupReply::Again(ticket) => self.receive_cookie(ticket, now),
             SetupReply::Pending => {
                 self.at = from;
                 self.wait = setup.config.first_repeat;
@@ -196,21 +196,22 @@ impl Connector {
             }
             SetupReply::Accept(peer_offer, private) => {
                 self.due = None;
-                let agreed = setup.agree(&self.own_offer, &peer_offer, from, true, random);
+                let agreed = setup.compute_terms(&self.own_offer, &peer_offer, from, true, random);
                 return Some(ConnectOutcome::Established { agreed, private_data: private.to_vec() });
             }
-            SetupReply::Reject(Reason::HandedOff(qual)) if self.hop < MAX_HOPS => {
+            SetupReply::Reject(RejectReason::HandedOff(qual)) if self.hop < MAX_HOPS => {
                 (self.qual, self.hop) = (qual, self.hop + 1);
                 self.restart(None, now);
             }
-            SetupReply::Reject(Reason::NoListener) if self.retries_no_listener(now) || self.use_alternative(now) => {}
+            SetupReply::Reject(RejectReason::NoListener)
+                if self.retries_no_listener(now) || self.use_alternative(now) => {}
             SetupReply::Refused(private) => {
                 self.due = None;
                 return Some(ConnectOutcome::Refused(private.to_vec()));
             }
             SetupReply::Reject(reason) => {
                 self.due = None;
-                let is_refused = reason == Reason::Refused;
+                let is_refused = reason == RejectReason::Refused;
                 let event = if is_refused { ConnectionEvent::PeerRejected } else { ConnectionEvent::Rejected };
                 return Some(ConnectOutcome::Ended(event, (!is_refused).then_some(reason)));
             }
@@ -238,7 +239,7 @@ impl Connector {
 
     /// Handles a cookie. The first cookie causes an immediate request. Further cookies do not change the time of the
     /// next request.
-    fn again(&mut self, ticket: Ticket, now: Nanos) {
+    fn receive_cookie(&mut self, ticket: CookiePacket, now: Nanos) {
         let (due, wait) = (self.due, self.wait);
         let is_first = self.cookie_of.replace(self.hop) != Some(self.hop);
         self.restart(Some(ticket), now);
@@ -274,7 +275,7 @@ impl Connector {
         self.due = None;
         Some(match is_gone {
             true => ConnectOutcome::Ended(ConnectionEvent::PeerRejected, None),
-            false => ConnectOutcome::Ended(ConnectionEvent::Rejected, Some(Reason::NoListener)),
+            false => ConnectOutcome::Ended(ConnectionEvent::Rejected, Some(RejectReason::NoListener)),
         })
     }
 
@@ -323,7 +324,7 @@ impl Confirming {
 
     /// Handles a packet of the connection.
     #[cfg(test)]
-    pub(crate) fn note_packet(&mut self) {
+    pub(crate) fn record_packet(&mut self) {
         self.due = None;
     }
 
@@ -333,7 +334,7 @@ impl Confirming {
     }
 
     /// Appends the confirmation if it is due. Returns whether it was.
-    pub(crate) fn transmit(&mut self, now: Nanos, terms: &Terms, out: &mut Vec<u8>) -> bool {
+    pub(crate) fn transmit(&mut self, now: Nanos, terms: &ConnectionTerms, out: &mut Vec<u8>) -> bool {
         let is_due = self.is_due(now);
         if is_due {
             out.extend_from_slice(packets::head(Kind::Confirm, terms).as_bytes());

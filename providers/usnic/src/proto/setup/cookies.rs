@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use siphasher::sip128::{Hash128, SipHasher24};
 
 use super::Random;
-use super::packets::{RequestHead, Ticket};
+use super::packets::{CookiePacket, RequestHead};
 use crate::proto::{Nanos, SECONDS};
 
 /// Period after which the hash key is replaced, in nanoseconds.
@@ -32,13 +32,19 @@ impl Cookies {
     }
 
     /// Creates the cookie for a request from this source.
-    pub(super) fn issue(&mut self, now: Nanos, from: SocketAddr, key: &CookieKey, random: &mut dyn Random) -> Ticket {
+    pub(super) fn create(
+        &mut self,
+        now: Nanos,
+        from: SocketAddr,
+        key: &CookieKey,
+        random: &mut dyn Random,
+    ) -> CookiePacket {
         self.rotate_keys(now, random);
-        Ticket::new(self.epoch, hash(&self.newest, from, key))
+        CookiePacket::new(self.epoch, hash(&self.newest, from, key))
     }
 
     /// Whether the request has a cookie that was issued for it and this source, with the current or the previous key.
-    pub(super) fn is_good(&mut self, now: Nanos, from: SocketAddr, key: &CookieKey, random: &mut dyn Random) -> bool {
+    pub(super) fn is_valid(&mut self, now: Nanos, from: SocketAddr, key: &CookieKey, random: &mut dyn Random) -> bool {
         self.rotate_keys(now, random);
         let secret = match key.head.epoch.get() {
             0 => return false,
@@ -102,12 +108,12 @@ mod tests {
 
     const FROM: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1)), 700);
 
-    fn key(ticket: Option<Ticket>) -> CookieKey {
+    fn key(ticket: Option<CookiePacket>) -> CookieKey {
         CookieKey { head: RequestHead::new(5, 0, ticket), conn: 6, token: 7 }
     }
 
     fn issued(cookies: &mut Cookies, now: Nanos, dice: &mut TestRandom) -> CookieKey {
-        let ticket = cookies.issue(now, FROM, &key(None), dice);
+        let ticket = cookies.create(now, FROM, &key(None), dice);
         key(Some(ticket))
     }
 
@@ -118,10 +124,10 @@ mod tests {
             let mut cookies = Cookies::new(0, &mut dice);
             let key = issued(&mut cookies, start, &mut dice);
             for now in [start, start + KEY_LIFETIME, 2 * KEY_LIFETIME - 1] {
-                assert!(cookies.is_good(now, FROM, &key, &mut dice), "given at {start}, shown at {now}");
+                assert!(cookies.is_valid(now, FROM, &key, &mut dice), "given at {start}, shown at {now}");
             }
-            assert!(!cookies.is_good(2 * KEY_LIFETIME, FROM, &key, &mut dice));
-            assert!(!cookies.is_good(1000 * KEY_LIFETIME, FROM, &key, &mut dice));
+            assert!(!cookies.is_valid(2 * KEY_LIFETIME, FROM, &key, &mut dice));
+            assert!(!cookies.is_valid(1000 * KEY_LIFETIME, FROM, &key, &mut dice));
         }
     }
 
@@ -130,10 +136,10 @@ mod tests {
         let mut dice = TestRandom::new(2);
         let mut cookies = Cookies::new(0, &mut dice);
         let good = issued(&mut cookies, 0, &mut dice);
-        assert!(cookies.is_good(0, FROM, &good, &mut dice));
+        assert!(cookies.is_valid(0, FROM, &good, &mut dice));
         for from in ["10.0.0.2:700", "10.0.0.1:701", "[::1]:700"] {
             assert!(
-                !cookies.is_good(0, from.parse().expect("the literal is a valid address"), &good, &mut dice),
+                !cookies.is_valid(0, from.parse().expect("the literal is a valid address"), &good, &mut dice),
                 "{from}"
             );
         }
@@ -148,13 +154,13 @@ mod tests {
             CookieKey { head: RequestHead { epoch: (head.epoch.get() - 1).into(), ..head }, ..good },
         ];
         for (which, other) in others.iter().enumerate() {
-            assert!(!cookies.is_good(0, FROM, other, &mut dice), "{which}");
+            assert!(!cookies.is_valid(0, FROM, other, &mut dice), "{which}");
         }
         for bit in 0..128 {
             let mut cookie = head.cookie;
             cookie[bit / 8] ^= 1 << (bit % 8);
             let forged = CookieKey { head: RequestHead { cookie, ..head }, ..good };
-            assert!(!cookies.is_good(0, FROM, &forged, &mut dice), "bit {bit}");
+            assert!(!cookies.is_valid(0, FROM, &forged, &mut dice), "bit {bit}");
         }
     }
 
@@ -162,7 +168,7 @@ mod tests {
     fn restarted_server_does_not_accept_old_cookies() {
         let (mut dice, mut other) = (TestRandom::new(3), TestRandom::new(4));
         let good = issued(&mut Cookies::new(0, &mut dice), 0, &mut dice);
-        assert!(!Cookies::new(0, &mut other).is_good(0, FROM, &good, &mut other));
+        assert!(!Cookies::new(0, &mut other).is_valid(0, FROM, &good, &mut other));
     }
 
     #[test]
@@ -173,12 +179,12 @@ mod tests {
         let first = issued(&mut cookies, KEY_LIFETIME, &mut dice);
         assert_eq!(first.head.epoch.get(), 1);
         assert!(
-            cookies.is_good(KEY_LIFETIME, FROM, &last, &mut dice)
-                && cookies.is_good(KEY_LIFETIME, FROM, &first, &mut dice)
+            cookies.is_valid(KEY_LIFETIME, FROM, &last, &mut dice)
+                && cookies.is_valid(KEY_LIFETIME, FROM, &first, &mut dice)
         );
         assert!(
-            !cookies.is_good(2 * KEY_LIFETIME, FROM, &last, &mut dice)
-                && cookies.is_good(2 * KEY_LIFETIME, FROM, &first, &mut dice)
+            !cookies.is_valid(2 * KEY_LIFETIME, FROM, &last, &mut dice)
+                && cookies.is_valid(2 * KEY_LIFETIME, FROM, &first, &mut dice)
         );
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Count {
+pub(super) struct AttemptCount {
     pub(super) all: usize,
     /// Number of attempts from unverified sources.
     pub(super) unverified: usize,
@@ -30,33 +30,33 @@ pub(crate) struct HalfOpenCounts {
 /// Counts of attempts, in total and by prefix.
 #[derive(Debug, Default)]
 pub(super) struct HalfOpen {
-    total: Count,
-    prefixes: BTreeMap<(bool, [u8; 8]), Count>,
+    total: AttemptCount,
+    prefixes: BTreeMap<(bool, [u8; 8]), AttemptCount>,
 }
 
 impl HalfOpen {
-    pub(super) fn total(&self) -> Count {
+    pub(super) fn total(&self) -> AttemptCount {
         self.total
     }
 
-    pub(super) fn of_prefix(&self, from: SocketAddr) -> Count {
+    pub(super) fn of_prefix(&self, from: SocketAddr) -> AttemptCount {
         self.prefixes.get(&prefix(from)).copied().unwrap_or_default()
     }
 
     pub(super) fn add(&mut self, from: SocketAddr, is_verified: bool) {
-        self.change(from, 1, isize::from(!is_verified));
+        self.update_counts(from, 1, isize::from(!is_verified));
     }
 
     /// Records that the source of an attempt has been verified.
     pub(super) fn verified(&mut self, from: SocketAddr) {
-        self.change(from, 0, -1);
+        self.update_counts(from, 0, -1);
     }
 
     pub(super) fn remove(&mut self, from: SocketAddr, is_verified: bool) {
-        self.change(from, -1, -isize::from(!is_verified));
+        self.update_counts(from, -1, -isize::from(!is_verified));
     }
 
-    fn change(&mut self, from: SocketAddr, all: isize, unverified: isize) {
+    fn update_counts(&mut self, from: SocketAddr, all: isize, unverified: isize) {
         for count in [&mut self.total, self.prefixes.entry(prefix(from)).or_default()] {
             count.all = count.all.wrapping_add_signed(all);
             count.unverified = count.unverified.wrapping_add_signed(unverified);

@@ -112,7 +112,7 @@ impl Offer {
 
 /// Agreed parameters of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Terms {
+pub(crate) struct ConnectionTerms {
     /// Whether this host is the active side. The active side repeats the confirmation until a packet arrives from the
     /// peer ([`connect::Confirming`]).
     pub(crate) active: bool,
@@ -149,8 +149,8 @@ pub(crate) struct Terms {
 
 /// Result of a handshake.
 #[derive(Debug)]
-pub(crate) struct Agreed {
-    pub(crate) terms: Terms,
+pub(crate) struct HandshakeResult {
+    pub(crate) terms: ConnectionTerms,
     /// Encryption of the connection's packets, if the adapter has a key.
     pub(crate) seal: Option<Box<Seal>>,
 }
@@ -224,21 +224,21 @@ impl Setup {
     }
 
     /// Computes the agreed parameters from both offers. Both hosts compute the same limits.
-    fn agree(
+    fn compute_terms(
         &self,
         own_offer: &Offer,
         peer_offer: &Offer,
         peer: SocketAddr,
         active: bool,
         random: &mut dyn Random,
-    ) -> Agreed {
+    ) -> HandshakeResult {
         let mut seed = [0; 16];
         random.fill(&mut seed);
         let seal = self.psk.as_ref().map(|psk| {
             let (client, server) = if active { (own_offer, peer_offer) } else { (peer_offer, own_offer) };
             Box::new(Seal::new(psk, client, server, active))
         });
-        let terms = Terms {
+        let terms = ConnectionTerms {
             active,
             our_conn: own_offer.conn,
             our_token: own_offer.token,
@@ -256,7 +256,7 @@ impl Setup {
             peer,
             seed,
         };
-        Agreed { terms, seal }
+        HandshakeResult { terms, seal }
     }
 }
 

@@ -20,10 +20,10 @@
 use zerocopy::network_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{MAX_PRIVATE, MIN_MTU, Offer, Random, Terms};
+use super::{ConnectionTerms, MAX_PRIVATE, MIN_MTU, Offer, Random};
 use crate::proto::psn::Psn;
 use crate::proto::seal::{GUARD, PacketGuard};
-use crate::proto::wire::{self, FLAG_UNKNOWN, Head, Kind, VERSION};
+use crate::proto::wire::{self, FLAG_UNKNOWN, Kind, PacketHeader, VERSION};
 
 /// Maximum length of a request in bytes: every path must carry it, and no reply is longer than three times this length.
 pub(crate) const REQUEST: usize = 1200;
@@ -47,8 +47,8 @@ pub(crate) struct RequestHead {
 }
 
 impl RequestHead {
-    pub(super) fn new(qual: u64, hop: u16, ticket: Option<Ticket>) -> RequestHead {
-        let Ticket { epoch, cookie, .. } = ticket.unwrap_or(Ticket::new_zeroed());
+    pub(super) fn new(qual: u64, hop: u16, ticket: Option<CookiePacket>) -> RequestHead {
+        let CookiePacket { epoch, cookie, .. } = ticket.unwrap_or(CookiePacket::new_zeroed());
         RequestHead { min: VERSION, max: VERSION, hop: hop.into(), epoch, qual: qual.into(), cookie }
     }
 
@@ -56,11 +56,11 @@ impl RequestHead {
         self.qual.get()
     }
 
-    pub(super) fn hop(&self) -> u16 {
+    pub(super) fn hand_off_count(&self) -> u16 {
         self.hop.get()
     }
 
-    pub(super) fn speaks(&self, version: u8) -> bool {
+    pub(super) fn supports_version(&self, version: u8) -> bool {
         (self.min..=self.max).contains(&version)
     }
 }
@@ -157,15 +157,18 @@ pub(super) fn put_request(
 ) {
     let mut rest = Vec::with_capacity(REQUEST);
     put_offer(own_offer, &private[..private.len().min(MAX_PRIVATE)], &mut rest);
-    rest.resize(REQUEST - shorter.min(SHORTER) - size_of::<Head>() - size_of::<RequestHead>() - guard.overhead(), 0);
-    guard.close(Head::new(Kind::Request, 0, 0, 0), request_head.as_bytes(), &rest, random, out);
+    rest.resize(
+        REQUEST - shorter.min(SHORTER) - size_of::<PacketHeader>() - size_of::<RequestHead>() - guard.overhead(),
+        0,
+    );
+    guard.seal(PacketHeader::new(Kind::Request, 0, 0, 0), request_head.as_bytes(), &rest, random, out);
 }
 
 /// Content of a cookie packet: a cookie that the client must return with its request, or "pending": the request waits
 /// for the server's consumer.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
-pub(crate) struct Ticket {
+pub(crate) struct CookiePacket {
     hop: U16,
     spare: U16,
     /// Epoch of the cookie; 0: pending.
@@ -173,14 +176,14 @@ pub(crate) struct Ticket {
     pub(super) cookie: [u8; 16],
 }
 
-impl Ticket {
-    pub(super) fn new(epoch: u32, cookie: [u8; 16]) -> Ticket {
-        Ticket { hop: 0.into(), spare: 0.into(), epoch: epoch.into(), cookie }
+impl CookiePacket {
+    pub(super) fn new(epoch: u32, cookie: [u8; 16]) -> CookiePacket {
+        CookiePacket { hop: 0.into(), spare: 0.into(), epoch: epoch.into(), cookie }
     }
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Reason {
+pub(crate) enum RejectReason {
     NoListener,
     /// The consumer has rejected the request.
     Refused,
@@ -192,40 +195,40 @@ pub(crate) enum Reason {
     HandedOff(u64),
 }
 
-impl std::fmt::Display for Reason {
+impl std::fmt::Display for RejectReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Reason::NoListener => "no listener on this qualifier, or its accept queue is full",
-            Reason::Refused => "the peer's program rejected it",
-            Reason::NoSpace => "the peer has no resources for a connection",
-            Reason::Version => {
+            RejectReason::NoListener => "no listener on this qualifier, or its accept queue is full",
+            RejectReason::Refused => "the peer's program rejected it",
+            RejectReason::NoSpace => "the peer has no resources for a connection",
+            RejectReason::Version => {
                 "the peer supports no common version of the protocol: install the same release on both hosts"
             }
-            Reason::NotUnderstood => "the peer cannot decode the request: install the same release on both hosts",
-            Reason::HandedOff(qual) => return write!(f, "the peer handed the request off to qualifier {qual}"),
+            RejectReason::NotUnderstood => "the peer cannot decode the request: install the same release on both hosts",
+            RejectReason::HandedOff(qual) => return write!(f, "the peer handed the request off to qualifier {qual}"),
         })
     }
 }
 
-impl Reason {
+impl RejectReason {
     fn code(self) -> u8 {
         match self {
-            Reason::NoListener => 1,
-            Reason::Refused => 2,
-            Reason::NoSpace => 3,
-            Reason::Version => 4,
-            Reason::NotUnderstood => 5,
-            Reason::HandedOff(_) => 6,
+            RejectReason::NoListener => 1,
+            RejectReason::Refused => 2,
+            RejectReason::NoSpace => 3,
+            RejectReason::Version => 4,
+            RejectReason::NotUnderstood => 5,
+            RejectReason::HandedOff(_) => 6,
         }
     }
 
-    fn of(code: u8, qual: u64) -> Option<Reason> {
-        use Reason::*;
+    fn of(code: u8, qual: u64) -> Option<RejectReason> {
+        use RejectReason::*;
         [NoListener, Refused, NoSpace, Version, NotUnderstood, HandedOff(qual)].into_iter().find(|r| r.code() == code)
     }
 }
 
-/// A [`Reason`] on the wire.
+/// A [`RejectReason`] on the wire.
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RejectPacket {
@@ -241,40 +244,40 @@ struct RejectPacket {
 
 /// The client's connection number and token, and the hand-off number: the key to which a reply is addressed.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) struct To {
+pub(super) struct ReplyTarget {
     pub(super) conn: u32,
     pub(super) token: u64,
     pub(super) hop: u16,
 }
 
-impl To {
-    fn head(self, kind: Kind) -> Head {
-        Head::new(kind, 0, self.conn, self.token)
+impl ReplyTarget {
+    fn head(self, kind: Kind) -> PacketHeader {
+        PacketHeader::new(kind, 0, self.conn, self.token)
     }
 }
 
 /// Encodes a cookie packet; `None`: "pending".
 pub(super) fn put_cookie(
     guard: &PacketGuard,
-    to: To,
-    ticket: Option<Ticket>,
+    to: ReplyTarget,
+    ticket: Option<CookiePacket>,
     random: &mut dyn Random,
     out: &mut Vec<u8>,
 ) {
-    let ticket = Ticket { hop: to.hop.into(), ..ticket.unwrap_or(Ticket::new_zeroed()) };
-    guard.close(to.head(Kind::Cookie), &[], ticket.as_bytes(), random, out);
+    let ticket = CookiePacket { hop: to.hop.into(), ..ticket.unwrap_or(CookiePacket::new_zeroed()) };
+    guard.seal(to.head(Kind::Cookie), &[], ticket.as_bytes(), random, out);
 }
 
 /// Encodes a reject. Private data beyond [`MAX_PRIVATE`] is truncated.
 pub(super) fn put_reject(
     guard: &PacketGuard,
-    to: To,
-    reason: Reason,
+    to: ReplyTarget,
+    reason: RejectReason,
     private: &[u8],
     random: &mut dyn Random,
     out: &mut Vec<u8>,
 ) {
-    let qual = if let Reason::HandedOff(qual) = reason { qual } else { 0 };
+    let qual = if let RejectReason::HandedOff(qual) = reason { qual } else { 0 };
     let refused = RejectPacket {
         reason: reason.code(),
         min: VERSION,
@@ -285,13 +288,13 @@ pub(super) fn put_reject(
         qual: qual.into(),
     };
     let rest = [refused.as_bytes(), &private[..private.len().min(MAX_PRIVATE)]].concat();
-    guard.close(to.head(Kind::Reject), &[], &rest, random, out);
+    guard.seal(to.head(Kind::Reject), &[], &rest, random, out);
 }
 
 /// Encodes an accept. Private data beyond [`MAX_PRIVATE`] is truncated.
 pub(super) fn put_accept(
     guard: &PacketGuard,
-    to: To,
+    to: ReplyTarget,
     own_offer: &Offer,
     private: &[u8],
     random: &mut dyn Random,
@@ -299,18 +302,18 @@ pub(super) fn put_accept(
 ) {
     let mut rest = Vec::with_capacity(size_of::<WireOffer>() + MAX_PRIVATE);
     put_offer(own_offer, &private[..private.len().min(MAX_PRIVATE)], &mut rest);
-    guard.close(to.head(Kind::Accept), &[], &rest, random, out);
+    guard.seal(to.head(Kind::Accept), &[], &rest, random, out);
 }
 
 /// Maximum length in bytes of a packet to a client.
-pub(super) const MAX_REPLY_BYTES: usize = size_of::<Head>() + size_of::<WireOffer>() + MAX_PRIVATE + GUARD;
+pub(super) const MAX_REPLY_BYTES: usize = size_of::<PacketHeader>() + size_of::<WireOffer>() + MAX_PRIVATE + GUARD;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum SetupReply<'a> {
-    Again(Ticket),
+    Again(CookiePacket),
     Pending,
     Accept(Offer, &'a [u8]),
-    Reject(Reason),
+    Reject(RejectReason),
     /// The consumer has rejected the request with this private data.
     Refused(&'a [u8]),
 }
@@ -324,16 +327,16 @@ pub(super) fn decode_reply<'a>(
     let (head, _) = wire::head(packet).filter(|_| packet.len() <= MAX_REPLY_BYTES)?;
     if head.kind == Kind::Reject as u8 {
         let (refused, private) = RejectPacket::read_from_prefix(guard.open(packet, 0, buffer)?).ok()?;
-        let reason = Reason::of(refused.reason, refused.qual.get())?;
+        let reason = RejectReason::of(refused.reason, refused.qual.get())?;
         // Of another version, only the reject with the reason `Version` is understood.
-        let is_plain = head.version == VERSION || reason == Reason::Version;
-        let has_data = reason == Reason::Refused && !private.is_empty();
+        let is_plain = head.version == VERSION || reason == RejectReason::Version;
+        let has_data = reason == RejectReason::Refused && !private.is_empty();
         let answer = if has_data { SetupReply::Refused(private) } else { SetupReply::Reject(reason) };
         return is_plain.then_some((Some(refused.hop.get()), answer));
     }
     match head.kind()? {
         Kind::Cookie => {
-            let ticket = Ticket::read_from_bytes(guard.open(packet, 0, buffer)?).ok()?;
+            let ticket = CookiePacket::read_from_bytes(guard.open(packet, 0, buffer)?).ok()?;
             let is_pending = ticket.epoch.get() == 0;
             Some((Some(ticket.hop.get()), if is_pending { SetupReply::Pending } else { SetupReply::Again(ticket) }))
         }
@@ -363,7 +366,7 @@ pub(super) fn put_withdrawal(
     out: &mut Vec<u8>,
 ) {
     let withdrawal = Withdrawal { conn: own_offer.conn.into(), token: own_offer.token.into() };
-    guard.close(Head::new(Kind::Reset, 0, 0, 0), request_head.as_bytes(), withdrawal.as_bytes(), random, out);
+    guard.seal(PacketHeader::new(Kind::Reset, 0, 0, 0), request_head.as_bytes(), withdrawal.as_bytes(), random, out);
 }
 
 pub(super) fn withdrawal(guard: &PacketGuard, packet: &[u8]) -> Option<(u32, u64)> {
@@ -390,19 +393,19 @@ pub(super) fn request<'a>(guard: &PacketGuard, packet: &[u8], buffer: &'a mut Ve
 /// Whether the packet is a Reset with the "unknown" flag: its sender does not know the attempt. The Reset of an
 /// established connection does not have this flag.
 pub(super) fn is_unknown(guard: &PacketGuard, packet: &[u8]) -> bool {
-    let is_it = |head: Head| head.kind() == Some(Kind::Reset) && head.has(FLAG_UNKNOWN);
+    let is_it = |head: PacketHeader| head.kind() == Some(Kind::Reset) && head.has(FLAG_UNKNOWN);
     let is_reset = wire::head(packet).is_some_and(|(head, _)| is_it(head));
     is_reset && guard.open(packet, 0, &mut Vec::new()).is_some_and(|rest| rest.is_empty())
 }
 
 /// Encodes a Reset with the "unknown" flag, to the sender of `peer_offer`.
 pub(super) fn put_unknown(guard: &PacketGuard, peer_offer: &Offer, random: &mut dyn Random, out: &mut Vec<u8>) {
-    guard.close(Head::new(Kind::Reset, FLAG_UNKNOWN, peer_offer.conn, peer_offer.token), &[], &[], random, out);
+    guard.seal(PacketHeader::new(Kind::Reset, FLAG_UNKNOWN, peer_offer.conn, peer_offer.token), &[], &[], random, out);
 }
 
 /// Returns the head of a packet of a connection.
-pub(crate) fn head(kind: Kind, terms: &Terms) -> Head {
-    Head::new(kind, 0, terms.peer_conn, terms.peer_token)
+pub(crate) fn head(kind: Kind, terms: &ConnectionTerms) -> PacketHeader {
+    PacketHeader::new(kind, 0, terms.peer_conn, terms.peer_token)
 }
 
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]

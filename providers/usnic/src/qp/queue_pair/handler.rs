@@ -9,13 +9,13 @@ use super::{QpCore, QpPhase};
 use crate::counters;
 use crate::device;
 use crate::net::errors::DeliveryError;
-use crate::net::receive::Packets;
+use crate::net::receive::PacketRun;
 use crate::proto::Nanos;
 use crate::proto::counters::Counters;
 use crate::proto::schedule::{PendingWork, ServiceReason};
 use crate::qp::closing;
+use crate::qp::context::NoHost;
 use crate::qp::handler::{ConnectionHandler, ConnectionParams};
-use crate::qp::host::NoHost;
 use crate::qp::transport::Transport;
 use crate::srq::SrqWaiter;
 
@@ -53,7 +53,7 @@ impl ConnectionHandler for QpCore {
         Some(self.update(&mut state, now))
     }
 
-    fn receive(&self, now: Nanos, number: u32, from: SocketAddr, packets: Packets<'_>) -> PendingWork {
+    fn receive(&self, now: Nanos, number: u32, from: SocketAddr, packets: PacketRun<'_>) -> PendingWork {
         let mut state = self.state.lock();
         let Some(transport) = state.transport(number) else { return PendingWork::default() };
         transport.receive(now, from, packets, &mut &self.context);
@@ -89,7 +89,7 @@ impl ConnectionHandler for QpCore {
         let mut state = self.state.lock();
         let is_it = state.phase == QpPhase::Connecting(number) || state.transport(number).is_some();
         if is_it {
-            self.finish(&mut state, device::now());
+            self.end_connection(&mut state, device::now());
         }
         is_it
     }

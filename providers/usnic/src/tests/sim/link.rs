@@ -5,9 +5,9 @@ use std::rc::Rc;
 
 use dapl::provider::{ConnectionEvent, Status};
 
-use super::line::Line;
+use super::established::SimConnection;
 use super::oracle::Oracle;
-use super::scenario::{LinkPlan, OpKind, Scenario};
+use super::scenario::{ConnectionPlan, OpKind, Scenario};
 use crate::proto::psn::Psn;
 use crate::proto::setup::Offer;
 use crate::proto::setup::accept::RequestId;
@@ -92,14 +92,14 @@ impl Link {
         self.recvs[side].iter().take(most).take_while(|(at, _)| *at <= now).count()
     }
 
-    pub(super) fn post_recv(&mut self, side: usize, line: &mut Line) {
+    pub(super) fn post_recv(&mut self, side: usize, line: &mut SimConnection) {
         let (_, length) = self.recvs[side][self.recvs_posted[side]];
         self.recvs_posted[side] += 1;
         let recv = line.host.new_recv(length);
         line.conn.post_recv(u64::from(length), |own| *own = recv, &mut line.host);
     }
 
-    pub(super) fn wanted(&self, plan: &LinkPlan, side: usize, _now: Nanos) -> Offer {
+    pub(super) fn wanted(&self, plan: &ConnectionPlan, side: usize, _now: Nanos) -> Offer {
         let mine = &plan.sides[side];
         // Number of receives that are posted at the start.
         let credits = if mine.shared { 0 } else { self.due_recvs(side, mine.max_recvs as usize, 0) as u32 };
@@ -118,7 +118,7 @@ impl Link {
     }
 
     /// Whether all planned work was posted, is complete, and has arrived.
-    pub(super) fn is_done(&self, plan: &LinkPlan) -> bool {
+    pub(super) fn is_done(&self, plan: &ConnectionPlan) -> bool {
         let oracle = self.oracle.borrow();
         (0..2).all(|side| {
             let (one, other) = (&oracle.sides[side], &oracle.sides[1 - side]);

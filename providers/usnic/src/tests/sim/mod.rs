@@ -1,14 +1,14 @@
 //! Simulates the whole protocol in one thread and in virtual time: processes establish and use connections over an
 //! unreliable network. A seed determines everything.
 //!
-//! A seed determines a scenario (`scenario`). A run executes the scenario (`run`, with `peer`, `line` and `network`).
+//! A seed determines a scenario (`scenario`). A run executes the scenario (`run`, with `peer`, `established` and `network`).
 //! An oracle checks completions and memory contents (`oracle`), and the final state is checked at the end (`verdict`).
 //! A failing scenario is reduced as long as it still fails (`shrink`). The same seed gives the same run.
 //!
 //! `DAPL_SIM_SEED=n` runs one seed; `DAPL_SIM_RUNS=n` runs `n` seeds, starting at `DAPL_SIM_FIRST`; `DAPL_SIM_TRACE=1`
 //! prints packets; `DAPL_SIM_ALL=1` continues after a failure, and prints a summary.
 
-mod line;
+mod established;
 mod link;
 mod network;
 mod oracle;

@@ -13,7 +13,7 @@ use dapl_software::memory::atomic::Atomic;
 
 use super::random::TestRandom;
 use super::scenario::{Item, LONGEST, OpKind};
-use crate::proto::conn::{Driver, Host, SendValue, Work};
+use crate::proto::conn::{ConnCallbacks, Operation, PostedData, SendValue};
 use crate::proto::wire::Refusal;
 
 const TABLE: usize = 1 << 20;
@@ -43,7 +43,7 @@ fn bytes(pattern: u32, offset: usize, length: usize) -> &'static [u8] {
 
 /// A request that was posted.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct OracleRequest {
     pub(super) kind: OpKind,
     pub(super) length: u32,
     fence: bool,
@@ -58,7 +58,7 @@ pub(super) struct Entry {
 
 /// A buffer to which one request writes.
 #[derive(Debug)]
-struct Area {
+struct WrittenBuffer {
     bytes: Vec<u8>,
     pattern: u32,
     /// Whether the peer may access the buffer.
@@ -102,7 +102,7 @@ impl Pool {
 /// The state of a connection that one of its consumers observes.
 #[derive(Debug, Default)]
 pub(super) struct ConsumerState {
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<OracleRequest>,
     pub(super) done: usize,
     /// Indexes of the entries that are sends.
     pub(super) sends: Vec<usize>,
@@ -113,7 +113,7 @@ pub(super) struct ConsumerState {
     pub(super) received: usize,
     /// Number of requests of the peer that were checked.
     verified: usize,
-    areas: Vec<Area>,
+    areas: Vec<WrittenBuffer>,
     pub(super) events: Vec<ConnectionEvent>,
     has_failed: bool,
     has_failed_request: bool,
@@ -149,7 +149,7 @@ impl Oracle {
     }
 
     /// Plans a request that the consumer posts. Returns its arguments for `Conn::post`.
-    pub(super) fn post(&mut self, side: usize, item: &Item) -> (Work, u32, RequestIndex) {
+    pub(super) fn post(&mut self, side: usize, item: &Item) -> (Operation, u32, RequestIndex) {
         let [here, there] = if side == 0 { [0, 1] } else { [1, 0] };
         let mut length = match item.kind {
             OpKind::Bind => 0,
@@ -166,14 +166,14 @@ impl Oracle {
         }
         let mut area = 0;
         let work = match kind {
-            OpKind::Send | OpKind::LongSend | OpKind::BadSource => Work::Send { solicited: item.solicited },
-            OpKind::Bind => Work::Bind,
+            OpKind::Send | OpKind::LongSend | OpKind::BadSource => Operation::Send { solicited: item.solicited },
+            OpKind::Bind => Operation::Bind,
             OpKind::SendImmediate => self.with(Arrival::SendImmediate, pattern, item),
             OpKind::SendInvalidate => self.with(Arrival::SendInvalidate, WINDOW_KEY, item),
             OpKind::WriteImmediate => {
                 area = self.sides[there].open(length, pattern);
                 let remote = remote(area as u32 + 1, address(area));
-                Work::WriteImmediate { remote, data: pattern, solicited: item.solicited }
+                Operation::WriteImmediate { remote, data: pattern, solicited: item.solicited }
             }
             OpKind::Atomic => {
                 area = self.sides[here].close(length, 0);
@@ -183,18 +183,18 @@ impl Oracle {
                 let swap = Atomic::CompareSwap { compare: word, swap: add };
                 let operation = if item.solicited { swap } else { Atomic::FetchAdd(add) };
                 self.sides[there].atomics.push((index, operation));
-                Work::Atomic(remote(ATOMIC_KEY, ATOMIC_ADDRESS), operation)
+                Operation::Atomic(remote(ATOMIC_KEY, ATOMIC_ADDRESS), operation)
             }
             OpKind::Write => {
                 area = self.sides[there].open(length, pattern);
-                Work::Write(remote(area as u32 + 1, address(area)))
+                Operation::Write(remote(area as u32 + 1, address(area)))
             }
-            OpKind::BadWrite => Work::Write(remote(UNKNOWN_KEY, address(1))),
+            OpKind::BadWrite => Operation::Write(remote(UNKNOWN_KEY, address(1))),
             OpKind::Read => {
                 pattern %= LONGEST;
                 length = length.min(LONGEST - pattern);
                 area = self.sides[here].close(length, pattern);
-                Work::Read(remote(SOURCE_KEY, BEGIN + u64::from(pattern)))
+                Operation::Read(remote(SOURCE_KEY, BEGIN + u64::from(pattern)))
             }
             OpKind::ReadBack => {
                 let target = back.unwrap_or_default();
@@ -202,11 +202,11 @@ impl Oracle {
                 length = length.min(from.bytes.len() as u32);
                 pattern = from.pattern;
                 area = self.sides[here].close(length, pattern);
-                Work::Read(remote(target as u32 + 1, address(target)))
+                Operation::Read(remote(target as u32 + 1, address(target)))
             }
             OpKind::BadRead => {
                 area = self.sides[here].close(length, 0);
-                Work::Read(remote(UNKNOWN_KEY, address(1)))
+                Operation::Read(remote(UNKNOWN_KEY, address(1)))
             }
         };
         let side = &mut self.sides[here];
@@ -215,12 +215,12 @@ impl Oracle {
         }
         let deferrals = self.dice.below(3) as u32;
         let Item { fence, solicited, .. } = *item;
-        side.entries.push(Entry { kind, length, fence, solicited, pattern, area, deferrals, status: None });
+        side.entries.push(OracleRequest { kind, length, fence, solicited, pattern, area, deferrals, status: None });
         (work, length, RequestIndex { index })
     }
 
-    fn with(&self, arrival: Arrival, value: u32, item: &Item) -> Work {
-        Work::SendWith(SendValue { arrival, value, solicited: item.solicited })
+    fn with(&self, arrival: Arrival, value: u32, item: &Item) -> Operation {
+        Operation::SendWith(SendValue { arrival, value, solicited: item.solicited })
     }
 
     /// Returns payload of a request; `None`: its memory is unreadable.
@@ -294,7 +294,7 @@ impl Oracle {
     }
 
     fn check_success(&mut self, side: usize, index: usize, done: u64) {
-        let Entry { kind, length, area, .. } = self.sides[side].entries[index];
+        let OracleRequest { kind, length, area, .. } = self.sides[side].entries[index];
         assert_eq!(done, u64::from(length), "bytes of request {index}");
         if self.loose {
             return;
@@ -321,7 +321,7 @@ impl Oracle {
 
 impl ConsumerState {
     fn open(&mut self, length: u32, pattern: u32) -> usize {
-        self.areas.push(Area { bytes: vec![0; length as usize], pattern, open: true, done: false });
+        self.areas.push(WrittenBuffer { bytes: vec![0; length as usize], pattern, open: true, done: false });
         self.areas.len() - 1
     }
 
@@ -341,7 +341,7 @@ impl ConsumerState {
     }
 }
 
-impl Area {
+impl WrittenBuffer {
     fn is_whole(&self) -> bool {
         self.bytes == *bytes(self.pattern, 0, self.bytes.len())
     }
@@ -372,12 +372,12 @@ impl OracleHost {
     }
 }
 
-impl Driver for OracleHost {
+impl PostedData for OracleHost {
     type Request = RequestIndex;
     type Recv = PostedRecv;
 }
 
-impl Host<OracleHost> for OracleHost {
+impl ConnCallbacks<OracleHost> for OracleHost {
     fn may_touch(&mut self, key: u32, address: u64, length: u32, write: bool) -> bool {
         let is_there = self.oracle.borrow().remote(self.side, key, address, length).is_some();
         is_there && !(write && key == SOURCE_KEY)

@@ -11,17 +11,17 @@ use std::sync::Arc;
 
 use dapl::provider::ConnectionEvent;
 
-use super::line::Line;
+use super::established::SimConnection;
 use super::network::Datagram;
 use super::oracle::Pool;
 use super::random::TestRandom;
 use super::scenario::PeerPlan;
 use crate::proto::ids::Ids;
 use crate::proto::seal::Psk;
-use crate::proto::setup::accept::{Acceptor, Due, PacketResult, RequestId};
+use crate::proto::setup::accept::{Acceptor, ExpiredAttempt, PacketResult, RequestId};
 use crate::proto::setup::connect::{ConnectOutcome, Connector, refuse_unmatched};
-use crate::proto::setup::packets::{self, Reason};
-use crate::proto::setup::{Agreed, Offer, Setup, SetupConfig};
+use crate::proto::setup::packets::{self, RejectReason};
+use crate::proto::setup::{HandshakeResult, Offer, Setup, SetupConfig};
 use crate::proto::wire::{self, Kind};
 use crate::proto::{Nanos, SECONDS};
 
@@ -34,7 +34,7 @@ pub(super) enum SetupEvent {
     /// A request has arrived, for the connection with this index in the scenario.
     Requested(usize, RequestId),
     /// The connection is established at this peer. The datagram is the packet that has confirmed an accept.
-    Established(usize, u32, Box<Agreed>, Option<Datagram>),
+    Established(usize, u32, Box<HandshakeResult>, Option<Datagram>),
     /// The client's attempt has failed.
     Failed(usize, &'static str),
     /// The server's accept was not confirmed.
@@ -49,8 +49,8 @@ pub(super) struct Peer {
     pub(super) acceptor: Acceptor,
     pub(super) ids: Ids,
     pub(super) connectors: BTreeMap<u32, (Connector, usize)>,
-    accepted: BTreeMap<u32, (RequestId, usize, Agreed)>,
-    pub(super) lines: BTreeMap<u32, Line>,
+    accepted: BTreeMap<u32, (RequestId, usize, HandshakeResult)>,
+    pub(super) lines: BTreeMap<u32, SimConnection>,
     pub(super) pool: Rc<RefCell<Pool>>,
     pub(super) events: Vec<SetupEvent>,
     /// Datagrams to send.
@@ -118,7 +118,7 @@ impl Peer {
     /// Accepts or rejects a request, as the consumer has decided.
     pub(super) fn decide(&mut self, now: Nanos, link: usize, id: RequestId, wanted: Option<&Offer>) -> bool {
         let Some(wanted) = wanted else {
-            self.acceptor.reject(now, id, Reason::Refused, &[], &mut self.dice);
+            self.acceptor.reject(now, id, RejectReason::Refused, &[], &mut self.dice);
             return false;
         };
         let number = self.ids.take(now).expect("a connection number is free");
@@ -141,7 +141,7 @@ impl Peer {
             self.accepted.iter().filter(|(_, (_, of, _))| *of == link).map(|(number, _)| *number).collect();
         for number in others {
             if let Some((id, ..)) = self.accepted.remove(&number) {
-                self.acceptor.reject(now, id, Reason::Refused, &[], &mut self.dice);
+                self.acceptor.reject(now, id, RejectReason::Refused, &[], &mut self.dice);
                 self.ids.free(number, now);
             }
         }
@@ -260,8 +260,8 @@ impl Peer {
         let mut packet = Vec::new();
         while let Some(due) = self.acceptor.poll(now, &mut packet) {
             match due {
-                Due::Send(to) => self.out.push((to, std::mem::take(&mut packet))),
-                Due::Failed(id) => self.request_failed(now, id),
+                ExpiredAttempt::Send(to) => self.out.push((to, std::mem::take(&mut packet))),
+                ExpiredAttempt::Failed(id) => self.request_failed(now, id),
             }
         }
         self.serve_lines(now);
@@ -281,7 +281,7 @@ impl Peer {
     }
 
     /// Removes connections that can be freed.
-    pub(super) fn forget(&mut self, now: Nanos) {
+    pub(super) fn remove_closed(&mut self, now: Nanos) {
         let over: Vec<u32> =
             self.lines.iter().filter(|(_, line)| line.conn.can_be_freed()).map(|(number, _)| *number).collect();
         for number in over {
@@ -293,7 +293,7 @@ impl Peer {
     /// Returns the time of the process's next action.
     pub(super) fn deadline(&self) -> Option<Nanos> {
         let connectors = self.connectors.values().filter_map(|(connector, _)| connector.deadline());
-        let lines = self.lines.values().filter_map(Line::deadline);
+        let lines = self.lines.values().filter_map(SimConnection::deadline);
         connectors.chain(lines).chain(self.acceptor.deadline()).min()
     }
 

@@ -19,7 +19,7 @@ pub(super) fn packet(bytes: &[u8]) -> String {
                 );
             }
         }
-        Some(Kind::Ack) => {
+        Some(Kind::AckFields) => {
             if let Some((ack, what, ranges)) =
                 wire::ack(if flags & 4 == 0 { body } else { &body[..body.len().max(4) - 4] })
             {

@@ -1,13 +1,13 @@
 //! One run of a scenario in virtual time, from the first request until no state is left.
 
-use super::line::{self, Line};
+use super::established::{self, SimConnection};
 use super::link::{EndState, Link};
 use super::network::{Datagram, Network, peer_of};
 use super::oracle::OracleHost;
 use super::peer::{Peer, SetupEvent, address};
-use super::scenario::{Finish, OpKind, Scenario, ScriptedAction};
+use super::scenario::{EndPlan, OpKind, Scenario, ScriptedAction};
 use crate::proto::conn::Post;
-use crate::proto::setup::Agreed;
+use crate::proto::setup::HandshakeResult;
 use crate::proto::{MICROS, Nanos, SECONDS};
 
 /// Time limit for all work after the last fault, and for the end of all connections after that.
@@ -71,7 +71,7 @@ impl<'a> Run<'a> {
             }
             self.record(to);
         }
-        self.act();
+        self.execute_planned_actions();
         for at in 0..self.links.len() {
             self.run_consumers(at);
         }
@@ -80,7 +80,7 @@ impl<'a> Run<'a> {
             self.peers[at].on_time(self.now);
             self.record(at);
             self.send(at);
-            self.peers[at].forget(self.now);
+            self.peers[at].remove_closed(self.now);
         }
         if self.done() != done {
             self.again = Some(self.now + MICROS); // Completions may allow consumers to post further work.
@@ -138,7 +138,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn establish(&mut self, at: usize, number: u32, agreed: Agreed, early: Option<Datagram>) {
+    fn establish(&mut self, at: usize, number: u32, agreed: HandshakeResult, early: Option<Datagram>) {
         let side = usize::from(!agreed.terms.active);
         let link = &mut self.links[at];
         assert_eq!(link.state[side], EndState::Trying, "established twice");
@@ -146,10 +146,10 @@ impl<'a> Run<'a> {
         let plan = &self.scenario.links[at];
         let peer = &mut self.peers[plan.ends[side]];
         let mine = &plan.sides[side];
-        let config = line::config(mine, peer.plan.window_kib);
+        let config = established::config(mine, peer.plan.window_kib);
         let pool = mine.shared.then(|| peer.pool.clone());
         let host = OracleHost { oracle: link.oracle.clone(), side, pool };
-        let mut line = Line::new(at, agreed, &config, host, mine.burst, self.now);
+        let mut line = SimConnection::new(at, agreed, &config, host, mine.burst, self.now);
         // Posts the receives that were counted as credits at set-up.
         while !mine.shared && link.recvs_posted[side] < link.due_recvs(side, mine.max_recvs as usize, 0) {
             link.post_recv(side, &mut line);
@@ -161,7 +161,7 @@ impl<'a> Run<'a> {
     }
 
     /// Executes the planned actions that are due.
-    fn act(&mut self) {
+    fn execute_planned_actions(&mut self) {
         while let Some(action) = self.scenario.actions.get(self.actions_done).filter(|action| action.at <= self.now) {
             self.actions_done += 1;
             match action.what {
@@ -315,16 +315,16 @@ impl<'a> Run<'a> {
         let link = &mut self.links[at];
         link.finished = true;
         link.complete = is_done;
-        let finish = if is_late { Finish::AbortBoth } else { plan.finish };
+        let finish = if is_late { EndPlan::AbortBoth } else { plan.finish };
         if is_done && !self.scenario.is_excused(at) {
             self.check_counters(at);
         }
         match finish {
-            Finish::Drain(side) => self.end(at, side, false),
-            Finish::Abort(side) => self.end(at, side, true),
-            Finish::DrainBoth => [0, 1].iter().for_each(|side| self.end(at, *side, false)),
-            Finish::AbortBoth => [0, 1].iter().for_each(|side| self.end(at, *side, true)),
-            Finish::DrainAndAbort => {
+            EndPlan::Drain(side) => self.end(at, side, false),
+            EndPlan::Abort(side) => self.end(at, side, true),
+            EndPlan::DrainBoth => [0, 1].iter().for_each(|side| self.end(at, *side, false)),
+            EndPlan::AbortBoth => [0, 1].iter().for_each(|side| self.end(at, *side, true)),
+            EndPlan::DrainAndAbort => {
                 self.end(at, 0, false);
                 self.end(at, 1, true);
             }

@@ -13,7 +13,7 @@ pub(super) const LONGEST: u32 = 300 << 10;
 pub(super) struct Scenario {
     pub(super) seed: u64,
     pub(super) peers: Vec<PeerPlan>,
-    pub(super) links: Vec<LinkPlan>,
+    pub(super) links: Vec<ConnectionPlan>,
     pub(super) faults: Vec<Fault>,
     pub(super) actions: Vec<ScheduledAction>,
     /// Whether all packets are sealed.
@@ -31,7 +31,7 @@ pub(super) struct PeerPlan {
 
 /// A connection, from set-up to its end. Side 0 is the client.
 #[derive(Clone, Debug)]
-pub(super) struct LinkPlan {
+pub(super) struct ConnectionPlan {
     pub(super) ends: [usize; 2],
     pub(super) start: Nanos,
     /// Time until the server's consumer decides on the request, and its decision.
@@ -39,12 +39,12 @@ pub(super) struct LinkPlan {
     pub(super) accepts: bool,
     /// Time after which the client's consumer withdraws its request.
     pub(super) withdraw: Option<Nanos>,
-    pub(super) sides: [SidePlan; 2],
-    pub(super) finish: Finish,
+    pub(super) sides: [EndpointPlan; 2],
+    pub(super) finish: EndPlan,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct SidePlan {
+pub(super) struct EndpointPlan {
     pub(super) shared: bool,
     pub(super) max_requests: u32,
     pub(super) max_recvs: u32,
@@ -114,7 +114,7 @@ impl OpKind {
 
 /// The way in which the connection ends when all work is done.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Finish {
+pub(super) enum EndPlan {
     Drain(usize),
     Abort(usize),
     DrainBoth,
@@ -174,7 +174,7 @@ impl Scenario {
         let faults =
             self.faults.iter().filter(|fault| !matches!(fault.kind, FaultKind::DropLarge(_))).map(|fault| fault.until);
         let actions = self.actions.iter().map(|action| action.at);
-        let items = |side: &SidePlan| side.items.iter().map(|item| item.at.max(item.recv_at)).max().unwrap_or(0);
+        let items = |side: &EndpointPlan| side.items.iter().map(|item| item.at.max(item.recv_at)).max().unwrap_or(0);
         let links = self
             .links
             .iter()
@@ -188,7 +188,7 @@ impl Scenario {
         !self.sealed && self.between(link, |kind| matches!(kind, FaultKind::Corrupt(_)))
     }
 
-    fn between(&self, link: &LinkPlan, is_it: impl Fn(&FaultKind) -> bool) -> bool {
+    fn between(&self, link: &ConnectionPlan, is_it: impl Fn(&FaultKind) -> bool) -> bool {
         let [a, b] = link.ends;
         self.faults.iter().any(|fault| (fault.way == (a, b) || fault.way == (b, a)) && is_it(&fault.kind))
     }
@@ -331,13 +331,13 @@ fn peer(dice: &mut TestRandom) -> PeerPlan {
     }
 }
 
-fn link(dice: &mut TestRandom, peers: usize, span: Nanos, budget: u64) -> LinkPlan {
+fn link(dice: &mut TestRandom, peers: usize, span: Nanos, budget: u64) -> ConnectionPlan {
     let client = dice.below(peers as u64) as usize;
     let server = (client + 1 + dice.below(peers as u64 - 1) as usize) % peers;
     let start = if dice.hits(700) { 0 } else { dice.below(span) };
     let has_bad = dice.hits(100);
     let side = dice.below(2) as usize;
-    LinkPlan {
+    ConnectionPlan {
         ends: [client, server],
         start,
         think: if dice.hits(700) { 0 } else { dice.below(span / 2 + 1) },
@@ -348,18 +348,18 @@ fn link(dice: &mut TestRandom, peers: usize, span: Nanos, budget: u64) -> LinkPl
             [0, 1].map(|place| side_plan(dice, span, budget / 2, has_bad && place == side))
         },
         finish: dice.pick(&[
-            Finish::Drain(0),
-            Finish::Drain(1),
-            Finish::Abort(0),
-            Finish::Abort(1),
-            Finish::DrainBoth,
-            Finish::AbortBoth,
-            Finish::DrainAndAbort,
+            EndPlan::Drain(0),
+            EndPlan::Drain(1),
+            EndPlan::Abort(0),
+            EndPlan::Abort(1),
+            EndPlan::DrainBoth,
+            EndPlan::AbortBoth,
+            EndPlan::DrainAndAbort,
         ]),
     }
 }
 
-fn side_plan(dice: &mut TestRandom, span: Nanos, budget: u64, has_bad: bool) -> SidePlan {
+fn side_plan(dice: &mut TestRandom, span: Nanos, budget: u64, has_bad: bool) -> EndpointPlan {
     let mut items = Vec::new();
     let (mut left, slowness) = (budget as i64, dice.pick(&[0, 0, 10, 1000]) * span / 1000);
     let small = dice.hits(500);
@@ -378,7 +378,7 @@ fn side_plan(dice: &mut TestRandom, span: Nanos, budget: u64, has_bad: bool) -> 
         items[index].length = items[index].length.max(1);
     }
     items.sort_by_key(|item| item.at);
-    SidePlan {
+    EndpointPlan {
         shared: dice.hits(200),
         max_requests: dice.pick(&[1, 2, 16, 256, 256]),
         max_recvs: dice.pick(&[1, 2, 16, 256, 256]),

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
 use super::run::run;
-use super::scenario::{Finish, Scenario};
+use super::scenario::{EndPlan, Scenario};
 use crate::proto::congestion::Algorithm;
 
 /// Maximum number of runs for the reduction of a scenario.
@@ -124,7 +124,7 @@ fn simpler(of: &Scenario) -> Vec<Scenario> {
     }
     for at in 0..of.links.len() {
         with(&|it| (it.links[at].withdraw, it.links[at].think, it.links[at].start) = (None, 0, 0));
-        with(&|it| it.links[at].finish = Finish::Drain(0));
+        with(&|it| it.links[at].finish = EndPlan::Drain(0));
         for side in 0..2 {
             with(&|it| it.links[at].sides[side].shared = false);
             with(&|it| it.links[at].sides[side].spare_recvs = 0);

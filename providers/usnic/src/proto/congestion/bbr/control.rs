@@ -2,7 +2,7 @@
 //!
 //! Section numbers and names in comments are those of draft-ietf-ccwg-bbr-06; this file implements section 5.6.
 
-use super::{Bbr, Sample, State};
+use super::{Bbr, BbrState, Sample};
 use crate::proto::congestion::{INITIAL_PACKETS, send_quantum};
 use crate::proto::{MILLIS, Nanos, SECONDS};
 
@@ -15,7 +15,7 @@ const OFFLOAD_QUANTA: u64 = 3;
 /// Returns the pacing rate in bytes per second before the first bandwidth sample: InitPacingRate() (5.6.2).
 pub(super) fn initial_pacing_rate(cwnd: u64, srtt: Nanos) -> u64 {
     let srtt = if srtt == 0 { MILLIS } else { srtt };
-    (State::Startup.pacing_gain() * cwnd as f64 * SECONDS as f64 / srtt as f64) as u64
+    (BbrState::Startup.pacing_gain() * cwnd as f64 * SECONDS as f64 / srtt as f64) as u64
 }
 
 impl Bbr {
@@ -48,7 +48,7 @@ impl Bbr {
             self.cwnd = grown;
         }
         self.cwnd = self.cwnd.max(self.min_pipe_cwnd());
-        if self.state == State::ProbeRtt {
+        if self.state == BbrState::ProbeRtt {
             self.cwnd = self.cwnd.min(self.probe_rtt_cwnd()); // Few packets in flight: BoundCwndForProbeRTT() (5.6.4.5).
         }
         self.bound_cwnd_for_model();
@@ -57,7 +57,7 @@ impl Bbr {
     /// Limits the window to the long-term and short-term bounds of the model: BoundCwndForModel() (5.6.4.7).
     fn bound_cwnd_for_model(&mut self) {
         let cap = match self.state {
-            State::ProbeBwCruise | State::ProbeRtt => self.inflight_with_headroom(),
+            BbrState::ProbeBwCruise | BbrState::ProbeRtt => self.inflight_with_headroom(),
             state if state.is_probe_bw() => self.inflight_longterm,
             _ => super::INFINITY,
         };
@@ -78,7 +78,7 @@ impl Bbr {
     fn quantization_budget(&self, inflight: u64) -> u64 {
         let offload = OFFLOAD_QUANTA * send_quantum(self.pacing_rate, self.packet);
         let budget = inflight.max(offload).max(self.min_pipe_cwnd());
-        if self.state == State::ProbeBwUp { budget + 2 * self.packet } else { budget }
+        if self.state == BbrState::ProbeBwUp { budget + 2 * self.packet } else { budget }
     }
 
     /// Returns the target amount in flight for this gain, in bytes: Inflight() (5.6.4.2).
@@ -95,12 +95,12 @@ impl Bbr {
 
     /// Returns the window during ProbeRTT, in bytes: ProbeRTTCwnd() (5.6.4.5).
     pub(super) fn probe_rtt_cwnd(&self) -> u64 {
-        self.bdp_multiple(State::ProbeRtt.cwnd_gain()).max(self.min_pipe_cwnd())
+        self.bdp_multiple(BbrState::ProbeRtt.cwnd_gain()).max(self.min_pipe_cwnd())
     }
 
     /// Saves the window before loss recovery or ProbeRTT reduces it: SaveCwnd() (5.6.4.4).
     pub(super) fn save_cwnd(&mut self, is_in_recovery: bool) {
-        let is_modulated = is_in_recovery || self.state == State::ProbeRtt;
+        let is_modulated = is_in_recovery || self.state == BbrState::ProbeRtt;
         self.prior_cwnd = if is_modulated { self.prior_cwnd.max(self.cwnd) } else { self.cwnd };
     }
 

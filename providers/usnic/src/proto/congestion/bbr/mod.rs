@@ -14,7 +14,7 @@ mod tests;
 
 use super::recovery::Recovery;
 use super::round::Round;
-use super::{Ack, Controller, INITIAL_PACKETS, Loss, RateSample, Transmission};
+use super::{AckEvent, Controller, INITIAL_PACKETS, LossEvent, RateSample, SentPacket};
 use crate::proto::Nanos;
 use crate::proto::flight::is_loss_too_high;
 use model::{FullPipe, MaxBw, ShortTerm, Signals, Undo};
@@ -34,7 +34,7 @@ const DRAIN_ROUNDS: u64 = 3;
 
 /// State of the state machine: BBR.state (5.1.1).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum State {
+pub(crate) enum BbrState {
     Startup,
     Drain,
     ProbeBwDown,
@@ -44,35 +44,35 @@ pub(crate) enum State {
     ProbeRtt,
 }
 
-impl State {
+impl BbrState {
     /// Returns the pacing gain of the state (table in 5.6.1).
     fn pacing_gain(self) -> f64 {
         match self {
-            State::Startup => 2.77,
-            State::Drain => 0.5,
-            State::ProbeBwDown => 0.90,
-            State::ProbeBwCruise | State::ProbeBwRefill | State::ProbeRtt => 1.0,
-            State::ProbeBwUp => 1.25,
+            BbrState::Startup => 2.77,
+            BbrState::Drain => 0.5,
+            BbrState::ProbeBwDown => 0.90,
+            BbrState::ProbeBwCruise | BbrState::ProbeBwRefill | BbrState::ProbeRtt => 1.0,
+            BbrState::ProbeBwUp => 1.25,
         }
     }
 
     /// Returns the gain of the congestion window in this state (table in 5.6.1).
     fn cwnd_gain(self) -> f64 {
         match self {
-            State::ProbeBwUp => 2.25,
-            State::ProbeRtt => 0.5,
+            BbrState::ProbeBwUp => 2.25,
+            BbrState::ProbeRtt => 0.5,
             _ => 2.0,
         }
     }
 
     /// Whether the state is one of the four ProbeBW states: IsInAProbeBWState() (5.3.3.9).
     fn is_probe_bw(self) -> bool {
-        matches!(self, State::ProbeBwDown | State::ProbeBwCruise | State::ProbeBwRefill | State::ProbeBwUp)
+        matches!(self, BbrState::ProbeBwDown | BbrState::ProbeBwCruise | BbrState::ProbeBwRefill | BbrState::ProbeBwUp)
     }
 
     /// Whether the state probes for bandwidth: IsProbingBW() (5.3.3.9).
     fn is_probing_bw(self) -> bool {
-        matches!(self, State::Startup | State::ProbeBwRefill | State::ProbeBwUp)
+        matches!(self, BbrState::Startup | BbrState::ProbeBwRefill | BbrState::ProbeBwUp)
     }
 }
 
@@ -93,7 +93,7 @@ struct Sample {
 pub(crate) struct Bbr {
     packet: u64,
     random: u64,
-    state: State,
+    state: BbrState,
     round: Round,
     recovery: Recovery,
     idle_restart: bool,
@@ -128,7 +128,7 @@ impl Bbr {
         Bbr {
             packet,
             random: seed,
-            state: State::Startup,
+            state: BbrState::Startup,
             round: Round::default(),
             recovery: Recovery::default(),
             idle_restart: false,
@@ -175,7 +175,7 @@ impl Bbr {
     /// Leaves Startup when the pipe is full or loss is high: CheckStartupDone() and CheckStartupHighLoss() (5.3.1.1 and
     /// 5.3.1.3).
     fn check_startup_done(&mut self, sample: &Sample) {
-        if self.state != State::Startup {
+        if self.state != BbrState::Startup {
             return;
         }
         let is_lossy = self.signals.loss_round_start
@@ -183,12 +183,12 @@ impl Bbr {
             && self.signals.lost_ranges() >= STARTUP_FULL_LOSS_COUNT
             && is_loss_too_high(sample.rate.lost, sample.rate.tx_in_flight);
         if is_lossy {
-            self.undo.state = Some(State::Startup);
+            self.undo.state = Some(BbrState::Startup);
             self.full_pipe.is_reached = true;
             self.inflight_longterm = self.bdp().max(self.signals.inflight_latest);
         }
         if self.full_pipe.is_reached {
-            self.state = State::Drain; // Drains the queue: EnterDrain() (5.3.2).
+            self.state = BbrState::Drain; // Drains the queue: EnterDrain() (5.3.2).
             self.drain_start_round = self.round.count;
         }
     }
@@ -196,7 +196,7 @@ impl Bbr {
     /// Leaves Drain when the queue has drained, or after [`DRAIN_ROUNDS`]: CheckDrainDone() (5.3.2).
     fn check_drain_done(&mut self, sample: &Sample) {
         let is_late = self.round.count > self.drain_start_round + DRAIN_ROUNDS;
-        if self.state == State::Drain && (is_late || sample.in_flight <= self.inflight(1.0)) {
+        if self.state == BbrState::Drain && (is_late || sample.in_flight <= self.inflight(1.0)) {
             self.start_probe_bw_down(sample.now);
         }
     }
@@ -204,7 +204,7 @@ impl Bbr {
 
 impl Controller for Bbr {
     /// Adapts to a restart from idle: HandleRestartFromIdle() (5.4.1).
-    fn sent(&mut self, sent: &Transmission) {
+    fn sent(&mut self, sent: &SentPacket) {
         if sent.in_flight > sent.bytes || !sent.is_app_limited {
             return;
         }
@@ -212,16 +212,16 @@ impl Controller for Bbr {
         self.extra_acked.restart(sent.now);
         if self.state.is_probe_bw() {
             self.set_pacing_rate(1.0);
-        } else if self.state == State::ProbeRtt {
+        } else if self.state == BbrState::ProbeRtt {
             self.check_probe_rtt_done(sent.now);
         }
     }
 
     /// Processes an ack: UpdateOnACK() (5.2.3).
-    fn acked(&mut self, ack: &Ack) {
+    fn acked(&mut self, ack: &AckEvent) {
         let Some(rate) = ack.rate else { return };
         self.delivered = rate.total_delivered;
-        if self.recovery.had_arrived(ack.spurious) {
+        if self.recovery.record_spurious(ack.spurious) {
             self.handle_spurious_loss();
         }
         if self.recovery.acked(rate.send_time) {
@@ -243,7 +243,7 @@ impl Controller for Bbr {
         self.update_control_parameters(&sample, ack.srtt);
     }
 
-    fn lost(&mut self, loss: &Loss) {
+    fn lost(&mut self, loss: &LossEvent) {
         self.delivered = loss.total_delivered;
         let was_active = self.recovery.is_active();
         if self.recovery.lost(loss) {

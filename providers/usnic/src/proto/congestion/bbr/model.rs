@@ -2,7 +2,7 @@
 //!
 //! Section numbers and names in comments are those of draft-ietf-ccwg-bbr-06; this file implements section 5.5.
 
-use super::{BETA, Bbr, INFINITY, INITIAL_PACKETS, Loss, Sample, State};
+use super::{BETA, Bbr, BbrState, INFINITY, INITIAL_PACKETS, LossEvent, Sample};
 use crate::proto::flight::LostPacket;
 use crate::proto::{Nanos, SECONDS};
 
@@ -54,7 +54,7 @@ impl Default for ShortTerm {
 /// State to restore when a loss turns out to be spurious (2.15).
 #[derive(Debug, Default)]
 pub(super) struct Undo {
-    pub(super) state: Option<State>,
+    pub(super) state: Option<BbrState>,
     short_term: ShortTerm,
     inflight_longterm: u64,
 }
@@ -211,7 +211,7 @@ impl Bbr {
     }
 
     /// Processes all lost packets of an event: HandleLostPacket() (5.5.10.2).
-    pub(super) fn handle_lost_packets(&mut self, loss: &Loss) {
+    pub(super) fn handle_lost_packets(&mut self, loss: &LossEvent) {
         self.note_loss(loss.ranges);
         if let Some(packet) = loss.excess.filter(|_| self.cycle.is_bw_probe_sample) {
             self.handle_inflight_too_high(&packet, loss.now);
@@ -226,8 +226,8 @@ impl Bbr {
             let least = (self.target_inflight() as f64 * BETA) as u64;
             self.inflight_longterm = inflight_at_loss(packet).max(least);
         }
-        if self.state == State::ProbeBwUp {
-            self.undo.state = Some(State::ProbeBwUp);
+        if self.state == BbrState::ProbeBwUp {
+            self.undo.state = Some(BbrState::ProbeBwUp);
             self.start_probe_bw_down(now);
         }
     }
@@ -241,13 +241,15 @@ impl Bbr {
         self.short_term.inflight = self.short_term.inflight.max(self.undo.short_term.inflight);
         self.inflight_longterm = self.inflight_longterm.max(self.undo.inflight_longterm);
         match self.undo.state.take() {
-            Some(State::Startup) => {
+            Some(BbrState::Startup) => {
                 self.full_pipe.is_reached = false;
-                if self.state != State::ProbeRtt {
-                    self.state = State::Startup;
+                if self.state != BbrState::ProbeRtt {
+                    self.state = BbrState::Startup;
                 }
             }
-            Some(_) if self.state != State::ProbeBwUp && self.state != State::ProbeRtt => self.start_probe_bw_refill(),
+            Some(_) if self.state != BbrState::ProbeBwUp && self.state != BbrState::ProbeRtt => {
+                self.start_probe_bw_refill()
+            }
             _ => {}
         }
     }

@@ -3,7 +3,7 @@
 //! Section numbers and names in comments are those of draft-ietf-ccwg-bbr-06; this file implements section 5.3.3.
 
 use super::model::ShortTerm;
-use super::{Bbr, INFINITY, Sample, State};
+use super::{Bbr, BbrState, INFINITY, Sample};
 use crate::proto::flight::is_loss_too_high;
 use crate::proto::{Nanos, SECONDS};
 
@@ -68,14 +68,14 @@ impl Bbr {
         }
         let state = self.state;
         match state {
-            State::ProbeBwDown if self.is_time_to_probe_bw(sample.now) => self.start_probe_bw_refill(),
-            State::ProbeBwDown if self.is_time_to_cruise(sample) => self.start_probe_bw_cruise(),
-            State::ProbeBwCruise if self.is_time_to_probe_bw(sample.now) => self.start_probe_bw_refill(),
-            State::ProbeBwRefill if self.round.is_start => {
+            BbrState::ProbeBwDown if self.is_time_to_probe_bw(sample.now) => self.start_probe_bw_refill(),
+            BbrState::ProbeBwDown if self.is_time_to_cruise(sample) => self.start_probe_bw_cruise(),
+            BbrState::ProbeBwCruise if self.is_time_to_probe_bw(sample.now) => self.start_probe_bw_refill(),
+            BbrState::ProbeBwRefill if self.round.is_start => {
                 self.cycle.is_bw_probe_sample = true;
                 self.start_probe_bw_up(sample);
             }
-            State::ProbeBwUp if self.is_time_to_go_down(sample) => {
+            BbrState::ProbeBwUp if self.is_time_to_go_down(sample) => {
                 self.cycle.prev_probe_too_high = false;
                 self.start_probe_bw_down(sample.now);
             }
@@ -92,11 +92,11 @@ impl Bbr {
         self.cycle.stamp = now;
         self.cycle.ack_phase = AckPhase::ProbeStopping;
         self.round.start(self.delivered);
-        self.state = State::ProbeBwDown;
+        self.state = BbrState::ProbeBwDown;
     }
 
     pub(super) fn start_probe_bw_cruise(&mut self) {
-        self.state = State::ProbeBwCruise;
+        self.state = BbrState::ProbeBwCruise;
     }
 
     pub(super) fn start_probe_bw_refill(&mut self) {
@@ -106,14 +106,14 @@ impl Bbr {
         self.cycle.prev_probe_precautionary = false;
         self.cycle.ack_phase = AckPhase::Refilling;
         self.round.start(self.delivered);
-        self.state = State::ProbeBwRefill;
+        self.state = BbrState::ProbeBwRefill;
     }
 
     fn start_probe_bw_up(&mut self, sample: &Sample) {
         self.cycle.ack_phase = AckPhase::ProbeStarting;
         self.round.start(self.delivered);
         self.full_pipe.reset(sample.rate.delivery_rate);
-        self.state = State::ProbeBwUp;
+        self.state = BbrState::ProbeBwUp;
         self.raise_inflight_longterm_slope();
     }
 
@@ -193,7 +193,7 @@ impl Bbr {
         let rate = &sample.rate;
         if self.inflight_longterm != INFINITY && !is_loss_too_high(rate.lost, rate.tx_in_flight) {
             self.inflight_longterm = self.inflight_longterm.max(rate.tx_in_flight);
-            if self.state == State::ProbeBwUp {
+            if self.state == BbrState::ProbeBwUp {
                 self.probe_inflight_longterm_upward(sample);
             }
         }

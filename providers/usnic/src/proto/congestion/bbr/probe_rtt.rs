@@ -4,7 +4,7 @@
 
 use super::model::ShortTerm;
 use super::probe_bw::AckPhase;
-use super::{Bbr, Sample, State};
+use super::{Bbr, BbrState, Sample};
 use crate::proto::{MILLIS, Nanos, SECONDS};
 
 /// Lifetime of the minimum: BBR.MinRTTFilterLen (2.16.1).
@@ -69,14 +69,14 @@ impl Bbr {
 
     /// Enters ProbeRTT when it is due: CheckProbeRTT() (5.3.4.3).
     pub(super) fn check_probe_rtt(&mut self, sample: &Sample) {
-        if self.state != State::ProbeRtt && self.min_rtt.is_expired && !self.idle_restart {
+        if self.state != BbrState::ProbeRtt && self.min_rtt.is_expired && !self.idle_restart {
             self.save_cwnd(self.recovery.is_active());
-            self.state = State::ProbeRtt;
+            self.state = BbrState::ProbeRtt;
             self.min_rtt.done_stamp = None;
             self.cycle.ack_phase = AckPhase::ProbeStopping;
             self.round.start(self.delivered);
         }
-        if self.state == State::ProbeRtt {
+        if self.state == BbrState::ProbeRtt {
             self.handle_probe_rtt(sample);
         }
         if sample.rate.delivered > 0 {
@@ -113,7 +113,7 @@ impl Bbr {
             self.start_probe_bw_down(now);
             self.start_probe_bw_cruise();
         } else {
-            self.state = State::Startup;
+            self.state = BbrState::Startup;
         }
     }
 }

@@ -35,7 +35,7 @@ impl Path {
     }
 
     /// Runs until BBR is in `state`. Returns the elapsed time.
-    fn until(&mut self, state: State) -> Nanos {
+    fn until(&mut self, state: BbrState) -> Nanos {
         let began = self.0.now;
         while self.bbr().state != state {
             self.0.run(MILLIS / 4);
@@ -49,11 +49,11 @@ impl Path {
 fn startup_ends_when_bandwidth_stays_the_same() {
     // Test cases A.1 and A.3.
     let mut path = Path::new();
-    path.until(State::Drain);
+    path.until(BbrState::Drain);
     assert!(path.bbr().full_pipe.is_reached && path.bbr().round.count < 15, "{:?}", path.bbr());
     let max_bw = path.bbr().max_bw.get();
     assert!((LINK * 98 / 100..=LINK * 102 / 100).contains(&max_bw), "{max_bw}");
-    assert!(path.until(State::ProbeBwCruise) < 6 * RTT);
+    assert!(path.until(BbrState::ProbeBwCruise) < 6 * RTT);
 }
 
 #[test]
@@ -62,40 +62,40 @@ fn startup_continues_while_app_limited_and_ends_by_loss() {
     let mut path = Path::new();
     path.0.offer(0, LINK / 4);
     path.0.run(2 * SECONDS);
-    assert_eq!(path.bbr().state, State::Startup);
+    assert_eq!(path.bbr().state, BbrState::Startup);
     path.0.path.loss = 0.4;
     path.0.run(20 * RTT);
     let bbr = path.bbr();
-    assert!(bbr.state != State::Startup && bbr.full_pipe.is_reached, "{bbr:?}");
+    assert!(bbr.state != BbrState::Startup && bbr.full_pipe.is_reached, "{bbr:?}");
 }
 
 #[test]
 fn bandwidth_is_probed_in_phases() {
     // Test cases A.5 and A.8.
     let mut path = Path::new();
-    path.until(State::ProbeBwCruise);
-    let wait = path.until(State::ProbeBwRefill);
+    path.until(BbrState::ProbeBwCruise);
+    let wait = path.until(BbrState::ProbeBwRefill);
     assert!(wait <= 64 * (RTT + RTT / 8), "63 rounds at most: {wait}");
-    path.until(State::ProbeBwUp);
-    assert!(path.until(State::ProbeBwDown) >= 2 * RTT, "three rounds without growth");
-    path.until(State::ProbeBwCruise);
+    path.until(BbrState::ProbeBwUp);
+    assert!(path.until(BbrState::ProbeBwDown) >= 2 * RTT, "three rounds without growth");
+    path.until(BbrState::ProbeBwCruise);
 }
 
 #[test]
 fn loss_while_probing_bounds_inflight() {
     // Test case A.21.
     let mut path = Path::new();
-    path.until(State::ProbeBwUp);
+    path.until(BbrState::ProbeBwUp);
     path.0.run(2 * RTT);
     let before = path.bbr().cwnd();
     path.0.path.loss = 0.1;
     path.0.run(3 * RTT);
     path.0.path.loss = 0.0;
     let bbr = path.bbr();
-    assert!(bbr.state != State::ProbeBwUp && bbr.cycle.prev_probe_too_high, "{bbr:?}");
+    assert!(bbr.state != BbrState::ProbeBwUp && bbr.cycle.prev_probe_too_high, "{bbr:?}");
     let bound = bbr.inflight_longterm;
     assert!(bound <= before && bound as f64 >= BETA * BDP as f64 * 0.9, "{bound} of {before}");
-    path.until(State::ProbeBwCruise);
+    path.until(BbrState::ProbeBwCruise);
     path.0.run(RTT);
     assert!(path.bbr().cwnd() <= path.bbr().inflight_with_headroom());
 }
@@ -103,13 +103,13 @@ fn loss_while_probing_bounds_inflight() {
 #[test]
 fn loss_while_cruising_lowers_the_short_term_bounds_until_the_next_probe() {
     let mut path = Path::new();
-    path.until(State::ProbeBwCruise);
+    path.until(BbrState::ProbeBwCruise);
     path.0.path.loss = 0.1;
     path.0.run(5 * RTT);
     path.0.path.loss = 0.0;
     let bbr = path.bbr();
     assert!(bbr.short_term.bw < INFINITY && bbr.bw < bbr.max_bw.get(), "{bbr:?}");
-    path.until(State::ProbeBwRefill);
+    path.until(BbrState::ProbeBwRefill);
     assert_eq!((path.bbr().short_term.bw, path.bbr().short_term.inflight), (INFINITY, INFINITY));
 }
 
@@ -117,11 +117,11 @@ fn loss_while_cruising_lowers_the_short_term_bounds_until_the_next_probe() {
 fn round_trip_is_probed_after_five_seconds() {
     // Test case A.10.
     let mut path = Path::new();
-    path.until(State::ProbeBwCruise);
-    path.until(State::ProbeRtt);
+    path.until(BbrState::ProbeBwCruise);
+    path.until(BbrState::ProbeRtt);
     path.0.run(5 * RTT);
     assert!(path.bbr().cwnd() <= path.bbr().probe_rtt_cwnd());
-    let lasts = path.until(State::ProbeBwCruise);
+    let lasts = path.until(BbrState::ProbeBwCruise);
     assert!((140 * MILLIS..300 * MILLIS).contains(&lasts), "{lasts}");
     let max_bw = path.bbr().max_bw.get();
     assert!(max_bw >= LINK * 95 / 100, "low rates of ProbeRTT are ignored: {max_bw}");
@@ -131,14 +131,14 @@ fn round_trip_is_probed_after_five_seconds() {
 fn the_round_trip_is_not_probed_after_idle_time() {
     // Test case A.11.
     let mut path = Path::new();
-    path.until(State::ProbeBwCruise);
+    path.until(BbrState::ProbeBwCruise);
     let now = path.0.now + 6 * SECONDS;
-    path.bbr().sent(&Transmission { now, bytes: PACKET, in_flight: PACKET, is_app_limited: true });
+    path.bbr().sent(&SentPacket { now, bytes: PACKET, in_flight: PACKET, is_app_limited: true });
     let bbr = path.bbr();
     assert!(bbr.idle_restart && bbr.pacing_rate <= bbr.bw, "{bbr:?}");
     let rate = RateSample { delivered: PACKET, total_delivered: bbr.delivered + PACKET, ..RateSample::default() };
     let rtt = Some(2 * RTT);
-    let ack = Ack {
+    let ack = AckEvent {
         now: now + 2 * RTT,
         bytes: PACKET,
         rtt,
@@ -149,14 +149,14 @@ fn the_round_trip_is_not_probed_after_idle_time() {
         spurious: 0,
     };
     bbr.acked(&ack);
-    assert!(bbr.state != State::ProbeRtt && !bbr.idle_restart);
+    assert!(bbr.state != BbrState::ProbeRtt && !bbr.idle_restart);
 }
 
 #[test]
 fn window_has_at_least_four_packets() {
     // Test case A.14.
     let mut path = Path::over(SimPath { rtt: MILLIS, link: 100_000, queue: 20_000, ..SimPath::default() });
-    path.until(State::ProbeBwCruise);
+    path.until(BbrState::ProbeBwCruise);
     let bbr = path.bbr();
     assert!(bbr.bdp() < 2 * PACKET && bbr.cwnd() >= 4 * PACKET, "{bbr:?}");
     assert!(path.0.run(5 * SECONDS)[0] >= 90_000.0);
@@ -166,7 +166,7 @@ fn window_has_at_least_four_packets() {
 fn spurious_loss_is_undone() {
     // Test case A.18.
     let mut path = Path::new();
-    path.until(State::ProbeBwUp);
+    path.until(BbrState::ProbeBwUp);
     path.0.run(RTT);
     let now = path.0.now;
     let bbr = path.bbr();
@@ -179,10 +179,10 @@ fn spurious_loss_is_undone() {
     };
     let excess = Some(packet);
     let (packets, ranges, in_flight, last_sent, is_persistent) = (1, 1, 9 * PACKET, now - RTT, false);
-    bbr.lost(&Loss { now, packets, ranges, in_flight, last_sent, total_delivered, excess, is_persistent });
-    assert_eq!(bbr.state, State::ProbeBwDown);
-    assert!(bbr.recovery.had_arrived(1));
+    bbr.lost(&LossEvent { now, packets, ranges, in_flight, last_sent, total_delivered, excess, is_persistent });
+    assert_eq!(bbr.state, BbrState::ProbeBwDown);
+    assert!(bbr.recovery.record_spurious(1));
     bbr.handle_spurious_loss();
-    assert_eq!((bbr.state, bbr.inflight_longterm), (State::ProbeBwRefill, bound));
+    assert_eq!((bbr.state, bbr.inflight_longterm), (BbrState::ProbeBwRefill, bound));
     assert!(bbr.cwnd() >= cwnd);
 }

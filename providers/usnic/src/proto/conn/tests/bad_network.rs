@@ -4,7 +4,7 @@
 use dapl::provider::Status;
 
 use super::pair::{ConnPair, Endpoint, NetworkConditions, PairConfig, TestRandom};
-use crate::proto::conn::{Config, Work};
+use crate::proto::conn::{ConnConfig, Operation};
 use crate::proto::{MICROS, MILLIS};
 
 /// Size in bytes of each of the four parts of an endpoint's memory: sources, receives, targets of the peer's writes,
@@ -77,7 +77,7 @@ impl Run {
                 ours.lengths.push(length);
                 let solicited = self.pair.dice.below(2) == 0;
                 let id = match solicited || fence {
-                    true => self.pair.post(side, Work::Send { solicited }, at, length, fence),
+                    true => self.pair.post(side, Operation::Send { solicited }, at, length, fence),
                     false => self.pair.send_quickly(side, at, length),
                 };
                 PostedJob { kind, id, at, there: 0, length }
@@ -183,7 +183,7 @@ fn run(plan: PairConfig, network: NetworkConditions, work: usize) -> Run {
 }
 
 fn plan(seed: u64) -> PairConfig {
-    let config = Config { window_kib: 512, ..Config::default() };
+    let config = ConnConfig { window_kib: 512, ..ConnConfig::default() };
     PairConfig { config, seed, psn: [u32::MAX - 40, u32::MAX - 500], number: u32::MAX - 20, ..PairConfig::default() }
 }
 
@@ -212,7 +212,7 @@ fn work_completes_with_loss_duplicates_and_reordering() {
 #[test]
 fn work_completes_with_tiny_packets() {
     for seed in 0..20 {
-        let config = Config { mtu_start: 100, tiny: 20, ..plan(seed).config };
+        let config = ConnConfig { mtu_start: 100, tiny: 20, ..plan(seed).config };
         run(PairConfig { config, mtu: 100, ..plan(seed) }, storm(20), 20);
     }
 }
@@ -220,7 +220,7 @@ fn work_completes_with_tiny_packets() {
 #[test]
 fn work_completes_with_huge_packets() {
     for seed in 0..20 {
-        let config = Config { mtu_start: 9000, ..plan(seed).config };
+        let config = ConnConfig { mtu_start: 9000, ..plan(seed).config };
         run(PairConfig { config, mtu: 60_000, ..plan(seed) }, storm(20), 30);
     }
 }
@@ -236,7 +236,7 @@ fn work_completes_with_one_read_at_a_time() {
 fn work_completes_with_shared_receives() {
     let mut withdrawn_sends = 0;
     for seed in 0..60 {
-        let config = Config { shared: true, ..plan(seed).config };
+        let config = ConnConfig { shared: true, ..plan(seed).config };
         let run = run(PairConfig { config, ..plan(seed) }, storm([0, 20][seed as usize % 2]), 40);
         withdrawn_sends += run.pair.a.conn.counters().withdrawn_sends;
     }
@@ -246,7 +246,7 @@ fn work_completes_with_shared_receives() {
 #[test]
 fn work_completes_with_short_channels() {
     for seed in 0..20 {
-        let config = Config { command_depth: 2, data_depth: 3, window: 4, ..plan(seed).config };
+        let config = ConnConfig { command_depth: 2, data_depth: 3, window: 4, ..plan(seed).config };
         run(PairConfig { config, ..plan(seed) }, storm(20), 30);
     }
 }

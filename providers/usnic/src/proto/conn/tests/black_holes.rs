@@ -3,7 +3,7 @@
 use dapl::provider::Status;
 
 use super::pair::{ConnPair, Endpoint, PairConfig};
-use crate::proto::conn::Config;
+use crate::proto::conn::ConnConfig;
 use crate::proto::{MILLIS, SECONDS};
 
 const LARGE: usize = 9000;
@@ -12,7 +12,7 @@ const LEFT: usize = 1300;
 
 /// Creates a pair on a path with a large MTU.
 fn pair(memory: usize) -> ConnPair {
-    let config = Config { window_kib: u16::MAX, ..Config::default() };
+    let config = ConnConfig { window_kib: u16::MAX, ..ConnConfig::default() };
     let mut pair = ConnPair::new(&PairConfig { config, mtu: LARGE, memory, ..PairConfig::default() });
     pair.network.mtu = LARGE;
     pair.pass(SECONDS);
@@ -97,7 +97,7 @@ fn all_bytes_arrive_over_changing_black_holes() {
     const PART: usize = 1 << 20;
     let mut refragmented = 0;
     for seed in 0..40 {
-        let config = Config { window_kib: 512, shared: seed % 3 == 2, ..Config::default() };
+        let config = ConnConfig { window_kib: 512, shared: seed % 3 == 2, ..ConnConfig::default() };
         let psn = [u32::MAX - 40, u32::MAX - 500];
         let mut pair =
             ConnPair::new(&PairConfig { config, mtu: LARGE, memory: 3 * PART, seed, psn, ..PairConfig::default() });

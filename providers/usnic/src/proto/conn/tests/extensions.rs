@@ -5,7 +5,7 @@ use dapl::provider::{Arrival, ConnectionEvent, Remote, Status};
 use dapl_software::memory::atomic::Atomic;
 
 use super::pair::{BASE, ConnPair, Endpoint, KEY, NetworkConditions, PairConfig, READ_ONLY, WINDOW};
-use crate::proto::conn::{Config, SendValue, Work};
+use crate::proto::conn::{ConnConfig, Operation, SendValue};
 use crate::proto::{MICROS, MILLIS};
 
 /// Offsets of the results at the initiator, and of the operand at the target.
@@ -17,7 +17,7 @@ fn remote(to: usize) -> Remote {
 }
 
 fn add(pair: &mut ConnPair, side: Endpoint, at: usize, to: usize) -> u64 {
-    pair.post(side, Work::Atomic(remote(to), Atomic::FetchAdd(1)), at, 8, false)
+    pair.post(side, Operation::Atomic(remote(to), Atomic::FetchAdd(1)), at, 8, false)
 }
 
 fn word(memory: &[u8], at: usize) -> u64 {
@@ -59,7 +59,7 @@ fn atomic_operation_sees_earlier_writes_and_compare_and_swap_returns_the_old_val
         pair.network = network;
         for n in 0..50u64 {
             pair.a.host.memory[..8].copy_from_slice(&n.to_ne_bytes());
-            let swap = |compare| Work::Atomic(remote(WORD), Atomic::CompareSwap { compare, swap: 7777 });
+            let swap = |compare| Operation::Atomic(remote(WORD), Atomic::CompareSwap { compare, swap: 7777 });
             pair.write(Endpoint::A, 0, 8, WORD);
             pair.post(Endpoint::A, swap(n), BACK, 8, false);
             pair.post(Endpoint::A, swap(n), BACK + 8, 8, true);
@@ -75,7 +75,7 @@ fn atomic_operation_sees_earlier_writes_and_compare_and_swap_returns_the_old_val
 fn writes_with_immediate_data_keep_their_order_among_sends_under_loss() {
     for seed in 0..40 {
         let (mut plan, network) = bad(seed);
-        plan.config = Config { shared: seed % 4 == 0, ..plan.config };
+        plan.config = ConnConfig { shared: seed % 4 == 0, ..plan.config };
         let mut pair = ConnPair::new(&plan);
         pair.network = network;
         let lengths = [0, 1, 768, 1139, 1140, 1141, 1144, 1145, 5000, 30_000];
@@ -86,12 +86,16 @@ fn writes_with_immediate_data_keep_their_order_among_sends_under_loss() {
             let (value, solicited) = (n as u32 + 0xFFFF_FF00, n % 3 == 0);
             let kind = pair.dice.below(3);
             let (capacity, arrival, work) = match kind {
-                0 => (0, Arrival::WriteImmediate, Work::WriteImmediate { remote: remote(at), data: value, solicited }),
-                1 => (length, Arrival::SendImmediate, Work::Send { solicited }),
-                _ => (length, Arrival::Send, Work::Send { solicited }),
+                0 => (
+                    0,
+                    Arrival::WriteImmediate,
+                    Operation::WriteImmediate { remote: remote(at), data: value, solicited },
+                ),
+                1 => (length, Arrival::SendImmediate, Operation::Send { solicited }),
+                _ => (length, Arrival::Send, Operation::Send { solicited }),
             };
             let value = SendValue { arrival, value: if kind == 2 { 0 } else { value }, solicited };
-            let work = if kind == 1 { Work::SendWith(value) } else { work };
+            let work = if kind == 1 { Operation::SendWith(value) } else { work };
             let into = if kind == 0 { 0 } else { at };
             if plan.config.shared {
                 pair.share(Endpoint::B, into, capacity)
@@ -119,7 +123,7 @@ fn large_write_with_immediate_data_arrives_over_a_decreasing_mtu() {
     pair.send(Endpoint::A, 0, 300_000);
     pair.recv(Endpoint::B, 500_000, 300_000);
     pair.until("the path is known", |pair| pair.a.host.requests.len() == 1);
-    let work = Work::WriteImmediate { remote: remote(500_000), data: 9, solicited: false };
+    let work = Operation::WriteImmediate { remote: remote(500_000), data: 9, solicited: false };
     pair.recv(Endpoint::B, 0, 0);
     pair.post(Endpoint::A, work, 7, 300_000, false);
     pair.pump(Endpoint::A, 20);
@@ -138,7 +142,7 @@ fn send_with_invalidate_unbinds_before_its_receive_completes() {
         let value = SendValue { arrival: Arrival::SendInvalidate, value: WINDOW, solicited: true };
         for n in 0..3 {
             pair.recv(Endpoint::B, 500_000, 5000);
-            pair.post(Endpoint::A, Work::SendWith(value), n, 5000, false);
+            pair.post(Endpoint::A, Operation::SendWith(value), n, 5000, false);
         }
         pair.until("they arrive", |pair| pair.b.host.recvs.len() == 3);
         assert!(pair.b.host.recvs.iter().all(|done| (done.value, done.bytes) == (value, 5000)));
@@ -148,16 +152,16 @@ fn send_with_invalidate_unbinds_before_its_receive_completes() {
 
 #[test]
 fn refused_operations_end_the_connection_and_change_nothing() {
-    let swap = |key, address| Work::Atomic(Remote { key, address }, Atomic::CompareSwap { compare: 0, swap: 1 });
+    let swap = |key, address| Operation::Atomic(Remote { key, address }, Atomic::CompareSwap { compare: 0, swap: 1 });
     let invalidate = SendValue { arrival: Arrival::SendInvalidate, value: WINDOW + 1, solicited: false };
     let cases = [
         ("no right", swap(READ_ONLY, BASE), Status::RemoteAccess, Status::Flushed),
         ("outside", swap(KEY, BASE + (1 << 20)), Status::RemoteAccess, Status::Flushed),
         ("misaligned", swap(KEY, BASE + 4), Status::RemoteResponder, Status::Flushed),
-        ("no window", Work::SendWith(invalidate), Status::RemoteAccess, Status::LocalProtection),
+        ("no window", Operation::SendWith(invalidate), Status::RemoteAccess, Status::LocalProtection),
         (
             "no right to write",
-            Work::WriteImmediate { remote: Remote { key: READ_ONLY, address: BASE }, data: 1, solicited: false },
+            Operation::WriteImmediate { remote: Remote { key: READ_ONLY, address: BASE }, data: 1, solicited: false },
             Status::RemoteAccess,
             Status::Flushed,
         ),

@@ -5,14 +5,14 @@ use zerocopy::IntoBytes;
 
 use super::pair::{BASE, ConnPair, Endpoint, KEY, PairConfig, TestRandom};
 use crate::proto::MILLIS;
-use crate::proto::conn::Config;
-use crate::proto::wire::{Ack, Carried, Extent, Head, Kind, Message, Op, Part, Range, Selective};
+use crate::proto::conn::ConnConfig;
+use crate::proto::wire::{AckFields, DataFields, Extent, Kind, Message, Op, PacketHeader, Part, SackFields, SackRange};
 
 /// A packet to A with the connection number and token of B.
 struct InvalidPacket {
     kind: Kind,
     psn: u32,
-    ack: Ack,
+    ack: AckFields,
     op: Op,
     id: u32,
     length: u32,
@@ -29,7 +29,7 @@ impl InvalidPacket {
     fn new(pair: &ConnPair) -> InvalidPacket {
         let next = pair.a.conn.received.next().0;
         let next_ack = pair.a.conn.flight.next_psn().0.into();
-        let ack = Ack { credits: 0.into(), ..pair.a.conn.credits.with_next(next_ack) };
+        let ack = AckFields { credits: 0.into(), ..pair.a.conn.credits.with_next(next_ack) };
         let (kind, op) = (Kind::Fragment, Op::Send);
         InvalidPacket {
             kind,
@@ -47,7 +47,7 @@ impl InvalidPacket {
     }
 
     fn deliver(&self, pair: &mut ConnPair) {
-        let carried = Carried { psn: self.psn.into(), ack: self.ack };
+        let carried = DataFields { psn: self.psn.into(), ack: self.ack };
         let message = Message {
             op: self.op as u8,
             id: self.id.into(),
@@ -68,18 +68,19 @@ impl InvalidPacket {
 }
 
 fn deliver(pair: &mut ConnPair, kind: Kind, flags: u16, body: &[u8]) {
-    let head = Head::new(kind, flags, 0xA0, 0xAAAA_BBBB);
+    let head = PacketHeader::new(kind, flags, 0xA0, 0xAAAA_BBBB);
     let bytes = [head.as_bytes(), body].concat();
     pair.deliver(&super::pair::Datagram { to: Endpoint::A, bytes });
 }
 
 /// Passes an ack packet to A.
 fn ack(pair: &mut ConnPair, next: u32, ranges: &[(u32, u32)], refusal: u8, refused: u32) {
-    let ack = Ack { credits: 0.into(), ..pair.a.conn.credits.with_next(next.into()) };
-    let selective = Selective { ranges: ranges.len() as u8, refusal, refused: refused.into(), ..Selective::default() };
-    let ranges: Vec<Range> =
-        ranges.iter().map(|(first, end)| Range { first: (*first).into(), end: (*end).into() }).collect();
-    deliver(pair, Kind::Ack, 0, &[ack.as_bytes(), selective.as_bytes(), ranges.as_bytes()].concat());
+    let ack = AckFields { credits: 0.into(), ..pair.a.conn.credits.with_next(next.into()) };
+    let selective =
+        SackFields { ranges: ranges.len() as u8, refusal, refused: refused.into(), ..SackFields::default() };
+    let ranges: Vec<SackRange> =
+        ranges.iter().map(|(first, end)| SackRange { first: (*first).into(), end: (*end).into() }).collect();
+    deliver(pair, Kind::AckFields, 0, &[ack.as_bytes(), selective.as_bytes(), ranges.as_bytes()].concat());
 }
 
 fn pair() -> ConnPair {
@@ -270,7 +271,7 @@ fn reused_read_number_is_refused() {
 #[test]
 fn sends_beyond_the_window_are_dropped() {
     for shared in [false, true] {
-        let config = Config { shared, ..PairConfig::default().config };
+        let config = ConnConfig { shared, ..PairConfig::default().config };
         let mut pair = ConnPair::new(&PairConfig { config, ..PairConfig::default() });
         for _ in 0..100 {
             if shared {
@@ -316,7 +317,7 @@ fn credits_may_decrease_and_increase() {
     let mut pair = pair();
     for credits in [5, 2, 0, u32::MAX, 1 << 31, 3] {
         InvalidPacket {
-            ack: Ack { credits: credits.into(), ..InvalidPacket::new(&pair).ack },
+            ack: AckFields { credits: credits.into(), ..InvalidPacket::new(&pair).ack },
             op: Op::Write,
             ..InvalidPacket::new(&pair)
         }
@@ -330,7 +331,7 @@ fn credits_may_decrease_and_increase() {
     // An ack with a lower credit limit withdraws sends in flight. They are sent again when there are credits, and all
     // arrive.
     InvalidPacket {
-        ack: Ack { credits: 1.into(), next: 7.into(), ..InvalidPacket::new(&pair).ack },
+        ack: AckFields { credits: 1.into(), next: 7.into(), ..InvalidPacket::new(&pair).ack },
         op: Op::Write,
         ..InvalidPacket::new(&pair)
     }
@@ -385,12 +386,19 @@ fn random_packets_cause_no_panic_and_no_write() {
         pair.pass(MILLIS);
         for _ in 0..60 {
             let mut small = |end: u64| if dice.below(4) == 0 { dice.next() } else { dice.below(end) };
-            let kinds =
-                [Kind::Fragment, Kind::Chunk, Kind::Piece, Kind::Ack, Kind::Probe, Kind::ProbeAck, Kind::Challenge];
+            let kinds = [
+                Kind::Fragment,
+                Kind::Chunk,
+                Kind::Piece,
+                Kind::AckFields,
+                Kind::Probe,
+                Kind::ProbeAck,
+                Kind::Challenge,
+            ];
             let ops = [Op::Send, Op::SendSolicited, Op::Write, Op::ReadRequest, Op::ReadResponse];
             let template = InvalidPacket::new(&pair);
             let (kind, op) = (kinds[small(7) as usize % 7], ops[small(5) as usize % 5]);
-            let ack = Ack {
+            let ack = AckFields {
                 next: template.ack.next.get().wrapping_sub(small(5) as u32).into(),
                 credits: (small(9) as u32).into(),
                 delay: (small(9) as u16).into(),

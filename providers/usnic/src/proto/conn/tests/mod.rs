@@ -2,12 +2,12 @@
 //! network.
 
 mod bad_network;
-mod basics;
-mod begins;
 mod black_holes;
-mod ends;
+mod confirmation;
+mod connection_ends;
 mod extensions;
+mod fast_paths;
 mod hostile;
+mod operations;
 mod pair;
-mod quick;
-mod rules;
+mod request_start;

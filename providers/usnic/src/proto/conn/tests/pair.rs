@@ -11,10 +11,11 @@ use dapl_software::memory::atomic::Atomic;
 use zerocopy::IntoBytes;
 
 use crate::proto::conn::{
-    AfterShortSend, Config, Conn, Driver, Host, Outgoing, Payload, Post, SendValue, Source, Work,
+    AfterShortSend, Conn, ConnCallbacks, ConnConfig, Operation, OutgoingPacket, Payload, Post, PostedData, SendValue,
+    SourceAddress,
 };
 use crate::proto::psn::Psn;
-use crate::proto::setup::Terms;
+use crate::proto::setup::ConnectionTerms;
 use crate::proto::wire::{self, Refusal};
 use crate::proto::{MICROS, Nanos, SECONDS};
 
@@ -93,12 +94,12 @@ impl TestHost {
     }
 }
 
-impl Driver for TestHost {
+impl PostedData for TestHost {
     type Request = Buffer;
     type Recv = Buffer;
 }
 
-impl Host<TestHost> for TestHost {
+impl ConnCallbacks<TestHost> for TestHost {
     fn may_touch(&mut self, key: u32, address: u64, length: u32, write: bool) -> bool {
         (key == KEY || (key == READ_ONLY && !write)) && self.range(address, length as usize).is_some()
     }
@@ -203,7 +204,7 @@ impl Endpoint {
         if self == Endpoint::A { Endpoint::B } else { Endpoint::A }
     }
 
-    fn address(self) -> Source {
+    fn address(self) -> SourceAddress {
         let port = if self == Endpoint::A { 1 } else { 2 };
         ([127, 0, 0, 1], port).into()
     }
@@ -267,7 +268,7 @@ pub(crate) struct End {
     /// Whether all packets of this endpoint are lost.
     pub(crate) drops_all: bool,
     /// Source address of its packets.
-    pub(crate) address: Source,
+    pub(crate) address: SourceAddress,
 }
 
 pub(crate) struct ConnPair {
@@ -282,12 +283,12 @@ pub(crate) struct ConnPair {
     /// Numbers of posts by the fast paths: sends that were transmitted, sends that wait, receives.
     pub(crate) quick: [u32; 3],
     /// All packets that were sent, if logging is enabled.
-    pub(crate) log: Option<Vec<(Endpoint, Outgoing, Datagram)>>,
+    pub(crate) log: Option<Vec<(Endpoint, OutgoingPacket, Datagram)>>,
 }
 
 #[derive(Clone)]
 pub(crate) struct PairConfig {
-    pub(crate) config: Config,
+    pub(crate) config: ConnConfig,
     pub(crate) psn: [u32; 2],
     /// First message number.
     pub(crate) number: u32,
@@ -301,7 +302,7 @@ pub(crate) struct PairConfig {
 
 impl Default for PairConfig {
     fn default() -> Self {
-        let config = Config { window_kib: u16::MAX, ..Config::default() };
+        let config = ConnConfig { window_kib: u16::MAX, ..ConnConfig::default() };
         PairConfig { config, psn: [7, 900], number: 0, reads: 4, extensions: true, mtu: 1200, memory: 1 << 16, seed: 1 }
     }
 }
@@ -311,7 +312,7 @@ impl ConnPair {
         let end = |side: Endpoint| {
             let (ours, theirs) = (side.name(), side.other().name());
             let place = usize::from(side == Endpoint::B);
-            let terms = Terms {
+            let terms = ConnectionTerms {
                 active: side == Endpoint::A,
                 our_conn: ours.0,
                 our_token: ours.1,
@@ -359,7 +360,7 @@ impl ConnPair {
     }
 
     /// Posts a request with the local buffer at `at`. Returns its id.
-    pub(crate) fn post(&mut self, side: Endpoint, work: Work, at: usize, length: usize, fence: bool) -> u64 {
+    pub(crate) fn post(&mut self, side: Endpoint, work: Operation, at: usize, length: usize, fence: bool) -> u64 {
         self.next_id += 1;
         let (now, id) = (self.now, self.next_id);
         let end = self.end(side);
@@ -369,7 +370,7 @@ impl ConnPair {
     }
 
     pub(crate) fn send(&mut self, side: Endpoint, at: usize, length: usize) -> u64 {
-        self.post(side, Work::Send { solicited: false }, at, length, false)
+        self.post(side, Operation::Send { solicited: false }, at, length, false)
     }
 
     /// Posts a send by the fast path if its conditions are true, else normally. Compares its result with the
@@ -380,7 +381,7 @@ impl ConnPair {
         let end = self.end(side);
         let before = end.conn.pending_work(now);
         if !end.conn.permits_short(length as u64) && !end.conn.permit_short(now, length as u32, u32::MAX) {
-            let post = Post { work: Work::Send { solicited: false }, length: length as u32, fence: false };
+            let post = Post { work: Operation::Send { solicited: false }, length: length as u32, fence: false };
             if !end.conn.post_behind(post, fill) {
                 return self.send(side, at, length);
             }
@@ -417,11 +418,11 @@ impl ConnPair {
     }
 
     pub(crate) fn write(&mut self, side: Endpoint, at: usize, length: usize, to: usize) -> u64 {
-        self.post(side, Work::Write(Remote { key: KEY, address: BASE + to as u64 }), at, length, false)
+        self.post(side, Operation::Write(Remote { key: KEY, address: BASE + to as u64 }), at, length, false)
     }
 
     pub(crate) fn read(&mut self, side: Endpoint, at: usize, length: usize, from: usize) -> u64 {
-        self.post(side, Work::Read(Remote { key: KEY, address: BASE + from as u64 }), at, length, false)
+        self.post(side, Operation::Read(Remote { key: KEY, address: BASE + from as u64 }), at, length, false)
     }
 
     pub(crate) fn recv(&mut self, side: Endpoint, at: usize, length: usize) -> u64 {
@@ -580,7 +581,7 @@ impl ConnPair {
 }
 
 /// Adds the payload and the checksum. Returns false if the payload is unreadable.
-fn gather(end: &mut End, out: &Outgoing, bytes: &mut Vec<u8>) -> bool {
+fn gather(end: &mut End, out: &OutgoingPacket, bytes: &mut Vec<u8>) -> bool {
     match out.payload {
         Payload::None => {}
         Payload::Padding(length) => bytes.resize(bytes.len() + length as usize, 0),

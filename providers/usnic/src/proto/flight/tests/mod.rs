@@ -5,7 +5,7 @@ mod path;
 
 use super::super::{MICROS, MILLIS, SECONDS};
 use super::*;
-use crate::proto::wire::Range;
+use crate::proto::wire::SackRange;
 
 /// First PSNs, around the wraps of the window, of the sign and of the number.
 const STARTS: [u32; 7] = [0, 1, 4090, (1 << 31) - 3, 1 << 31, u32::MAX - 2, u32::MAX];
@@ -13,7 +13,7 @@ const TRIP: Nanos = 800 * MICROS;
 
 /// A flight in which each packet's retransmission data is its distance from the first PSN.
 struct Sender {
-    flight: Flight<u32>,
+    flight: UnackedPackets<u32>,
     first: Psn,
     now: Nanos,
     done: Vec<u32>,
@@ -21,7 +21,7 @@ struct Sender {
 
 impl Sender {
     fn new(first: u32) -> Self {
-        let flight = Flight::new(Psn(first), Timing::default());
+        let flight = UnackedPackets::new(Psn(first), Timing::default());
         Sender { flight, first: Psn(first), now: 1_000, done: Vec::new() }
     }
 
@@ -32,7 +32,7 @@ impl Sender {
         sender.now += TRIP;
         sender.ack(1, &[]).expect("the ack is within the sent range");
         sender.first = Psn(first);
-        sender.flight.ring.rest();
+        sender.flight.ring.free_memory();
         sender.done.clear();
         sender.send(count);
         sender
@@ -46,10 +46,10 @@ impl Sender {
     }
 
     /// Processes an ack of all packets before `next`, and of the ranges.
-    fn ack(&mut self, next: i32, ranges: &[(i32, i32)]) -> Result<Acked, OutOfWindow> {
+    fn ack(&mut self, next: i32, ranges: &[(i32, i32)]) -> Result<AckResult, OutOfWindow> {
         let at = |distance: i32| self.first.0.wrapping_add_signed(distance);
-        let ranges: Vec<Range> =
-            ranges.iter().map(|&(first, end)| Range { first: at(first).into(), end: at(end).into() }).collect();
+        let ranges: Vec<SackRange> =
+            ranges.iter().map(|&(first, end)| SackRange { first: at(first).into(), end: at(end).into() }).collect();
         let done = &mut self.done;
         let result = self.flight.acked(self.now, Psn(at(next)), &ranges, 0, &mut |_, what| done.push(what));
         self.flight.ring.walk();
@@ -64,18 +64,18 @@ impl Sender {
     fn resend(&mut self) -> Vec<u32> {
         let mut resent = Vec::new();
         while let Some((psn, what)) = self.flight.lost() {
-            self.flight.resent(self.now, psn);
+            self.flight.record_retransmission(self.now, psn);
             resent.push(what);
         }
         resent
     }
 
-    fn state(&self, distance: u32) -> State {
+    fn state(&self, distance: u32) -> PsnState {
         self.flight.state(self.first.plus(distance))
     }
 
     /// Advances the clock to the deadline, and calls `on_time`.
-    fn wait(&mut self) -> Timeout {
+    fn wait(&mut self) -> ExpiredTimer {
         self.now = self.flight.deadline().expect("a flight with packets has a deadline");
         self.flight.on_time(self.now)
     }
@@ -87,25 +87,25 @@ fn packet_states_change_in_order() {
         let mut sender = Sender::with(start, 4);
         assert_eq!(
             (sender.state(0), sender.state(3), sender.state(4)),
-            (State::InFlight, State::InFlight, State::Unsent)
+            (PsnState::InFlight, PsnState::InFlight, PsnState::Unsent)
         );
         assert_eq!((sender.flight.bytes(), sender.flight.packets(), sender.flight.free_slots()), (400, 4, 4092));
         sender.now += TRIP;
         let acked = sender.ack(0, &[(1, 4)]).unwrap();
         assert_eq!((acked.packets, acked.bytes, acked.advanced, acked.lost.packets), (3, 300, false, 1));
         assert_eq!((acked.lost.bytes, acked.lost.first_sent), (100, sender.now - TRIP));
-        assert_eq!((sender.state(0), sender.state(1)), (State::Lost, State::Acked));
+        assert_eq!((sender.state(0), sender.state(1)), (PsnState::LostPackets, PsnState::AckResult));
         assert_eq!((sender.flight.bytes(), sender.flight.lost_packets(), sender.flight.free_slots()), (0, 1, 4092));
         assert_eq!(sender.resend(), [0]);
         assert_eq!(
-            (sender.state(0), sender.flight.cause(Psn(start)), sender.flight.lost_packets()),
-            (State::InFlight, Some(Cause::Loss), 0)
+            (sender.state(0), sender.flight.retransmit_cause(Psn(start)), sender.flight.lost_packets()),
+            (PsnState::InFlight, Some(RetransmitCause::Loss), 0)
         );
         sender.now += TRIP;
         assert!(sender.ack(4, &[]).unwrap().advanced);
         assert_eq!(
             (sender.done.as_slice(), sender.flight.is_empty(), sender.state(0)),
-            ([1, 2, 3, 0].as_slice(), true, State::Acked)
+            ([1, 2, 3, 0].as_slice(), true, PsnState::AckResult)
         );
         assert_eq!((sender.flight.deadline(), sender.flight.free_slots()), (None, 4096));
     }
@@ -114,9 +114,9 @@ fn packet_states_change_in_order() {
 #[test]
 fn retransmission_data_can_change_until_acked() {
     let mut sender = Sender::with(u32::MAX, 3);
-    [u32::MAX, 0, 1, 2].iter().for_each(|&psn| sender.flight.change(Psn(psn), 70 + psn % 10));
+    [u32::MAX, 0, 1, 2].iter().for_each(|&psn| sender.flight.replace_data(Psn(psn), 70 + psn % 10));
     sender.ack(1, &[]).unwrap();
-    sender.flight.change(Psn(u32::MAX), 80);
+    sender.flight.replace_data(Psn(u32::MAX), 80);
     sender.ack(3, &[]).unwrap();
     assert_eq!(sender.done, [75, 70, 71], "and no other is touched");
 }
@@ -140,8 +140,8 @@ fn overtaken_packet_is_lost_after_nine_eighths_of_an_rtt() {
     assert_eq!(sender.lost(0, &[(1, 2)]), 0);
     let sent = sender.now - TRIP;
     assert_eq!(sender.flight.deadline(), Some(sent + TRIP * 9 / 8));
-    assert_eq!(sender.flight.on_time(sent + TRIP * 9 / 8 - 1), Timeout::Nothing);
-    let Timeout::Lost(lost) = sender.flight.on_time(sent + TRIP * 9 / 8) else { panic!("it is late") };
+    assert_eq!(sender.flight.on_time(sent + TRIP * 9 / 8 - 1), ExpiredTimer::Nothing);
+    let ExpiredTimer::LostPackets(lost) = sender.flight.on_time(sent + TRIP * 9 / 8) else { panic!("it is late") };
     assert_eq!((lost.packets, lost.bytes, lost.ranges, lost.first_sent, lost.last_sent), (1, 100, 1, sent, sent));
     assert_eq!(sender.flight.deadline(), None, "it waits for its sender");
 
@@ -172,7 +172,7 @@ fn packets_are_ordered_by_transmission() {
 #[test]
 fn spurious_transmission_is_not_a_later_packet() {
     let mut sender = Sender::with(0, 10);
-    (0..3).for_each(|_| sender.flight.resent(sender.now, Psn(5)));
+    (0..3).for_each(|_| sender.flight.record_retransmission(sender.now, Psn(5)));
     sender.now += TRIP;
     assert_eq!(sender.lost(0, &[(1, 2)]), 0, "one packet is later, and three were sent that are not in the set");
     sender.ack(10, &[]).unwrap();
@@ -203,7 +203,7 @@ fn duplicate_ack_with_a_gap_retransmits_once() {
 fn acks_without_a_gap_are_no_duplicates() {
     let mut sender = Sender::with(0, 5);
     for _ in 0..100 {
-        assert_eq!(sender.ack(0, &[]).unwrap(), Acked::default());
+        assert_eq!(sender.ack(0, &[]).unwrap(), AckResult::default());
     }
     assert_eq!(sender.flight.packets(), 5);
 }
@@ -249,21 +249,21 @@ fn timeouts_double_and_probe_with_one_or_two() {
     sender.send(50);
     let start = sender.now;
     assert_eq!(sender.flight.deadline(), Some(start + 100 * MILLIS), "before anything was measured");
-    assert_eq!(sender.flight.on_time(start + 100 * MILLIS - 1), Timeout::Nothing);
-    assert_eq!((sender.wait(), sender.flight.probes()), (Timeout::Probe(1), 1));
-    assert_eq!(sender.flight.cause(Psn(0)), Some(Cause::Pto));
+    assert_eq!(sender.flight.on_time(start + 100 * MILLIS - 1), ExpiredTimer::Nothing);
+    assert_eq!((sender.wait(), sender.flight.probes()), (ExpiredTimer::Probe(1), 1));
+    assert_eq!(sender.flight.retransmit_cause(Psn(0)), Some(RetransmitCause::Pto));
     assert_eq!(sender.resend(), [0]);
     assert_eq!((sender.flight.probes(), sender.flight.pto_count()), (0, 1));
-    assert_eq!((sender.wait(), sender.now), (Timeout::Probe(2), start + 300 * MILLIS));
+    assert_eq!((sender.wait(), sender.now), (ExpiredTimer::Probe(2), start + 300 * MILLIS));
     assert_eq!(sender.resend(), [1, 2], "those that left first");
-    assert_eq!((sender.wait(), sender.now), (Timeout::Probe(2), start + 700 * MILLIS));
+    assert_eq!((sender.wait(), sender.now), (ExpiredTimer::Probe(2), start + 700 * MILLIS));
     sender.resend();
     assert_eq!(sender.flight.counters().probes, 5);
     sender.ack(49, &[]).unwrap();
     assert_eq!((sender.flight.pto_count(), sender.flight.probes()), (0, 0), "it is there again");
     assert_eq!(sender.resend(), [49], "the probes overtook it");
     for _ in 0..3 {
-        assert_eq!((sender.wait(), sender.flight.probes()), (Timeout::Probe(1), 1), "there is no second one");
+        assert_eq!((sender.wait(), sender.flight.probes()), (ExpiredTimer::Probe(1), 1), "there is no second one");
         sender.resend();
     }
 }
@@ -290,18 +290,18 @@ fn only_a_peer_without_progress_is_given_up() {
     let start = sender.now;
     let end = loop {
         match sender.wait() {
-            Timeout::Probe(_) => assert!(!sender.resend().is_empty()),
+            ExpiredTimer::Probe(_) => assert!(!sender.resend().is_empty()),
             other => break other,
         }
     };
-    assert_eq!((end, sender.now), (Timeout::GiveUp, start + 20 * SECONDS));
-    assert_eq!(sender.flight.on_time(sender.now), Timeout::GiveUp, "and stays so");
+    assert_eq!((end, sender.now), (ExpiredTimer::GiveUp, start + 20 * SECONDS));
+    assert_eq!(sender.flight.on_time(sender.now), ExpiredTimer::GiveUp, "and stays so");
 
     let mut sender = Sender::with(0, 0);
     sender.now += 3600 * SECONDS;
     sender.send(1);
     let start = sender.now;
-    while sender.wait() != Timeout::GiveUp {
+    while sender.wait() != ExpiredTimer::GiveUp {
         sender.resend();
     }
     assert_eq!(sender.now, start + 20 * SECONDS, "an hour of rest does not count");
@@ -310,7 +310,7 @@ fn only_a_peer_without_progress_is_given_up() {
     let start = sender.now;
     for next in 1..=2 {
         while sender.now < start + next * 15 * SECONDS {
-            assert!(matches!(sender.wait(), Timeout::Probe(_)));
+            assert!(matches!(sender.wait(), ExpiredTimer::Probe(_)));
             sender.resend();
         }
         sender.ack(next as i32, &[]).unwrap();
@@ -322,11 +322,11 @@ fn process_that_slept_probes_before_it_gives_up() {
     let mut sender = Sender::with(0, 2);
     sender.now += 3600 * SECONDS;
     for _ in 0..3 {
-        assert!(matches!(sender.flight.on_time(sender.now), Timeout::Probe(_)));
+        assert!(matches!(sender.flight.on_time(sender.now), ExpiredTimer::Probe(_)));
         sender.resend();
         sender.now = sender.flight.deadline().unwrap();
     }
-    assert_eq!(sender.flight.on_time(sender.now), Timeout::GiveUp);
+    assert_eq!(sender.flight.on_time(sender.now), ExpiredTimer::GiveUp);
 }
 
 #[test]
@@ -369,7 +369,7 @@ fn early_acks_of_retransmissions_do_not_lengthen_the_rtt() {
     sender.now += 100 * MILLIS;
     for packet in 1..=40 {
         if sender.resend().is_empty() {
-            assert!(matches!(sender.wait(), Timeout::Probe(_)));
+            assert!(matches!(sender.wait(), ExpiredTimer::Probe(_)));
             sender.resend();
         }
         sender.now += TRIP * 6 / 10;
@@ -413,15 +413,15 @@ fn flight_memory_follows_load_and_is_freed_when_idle() {
     assert_eq!(sender.flight.ring.capacity(), 32);
     sender.send(sender.flight.free_slots());
     assert_eq!((sender.flight.ring.capacity(), sender.flight.free_slots()), (4096, 0));
-    sender.flight.rest();
+    sender.flight.free_memory();
     assert_eq!(sender.flight.ring.capacity(), 4096, "not while something flies");
     for next in 1..=4096 {
         sender.ack(next, &[]).unwrap();
     }
     assert!(sender.done.iter().copied().eq(0..4096), "each found its place as the ring grew");
-    sender.flight.rest();
+    sender.flight.free_memory();
     assert_eq!(sender.flight.ring.capacity(), 0);
     sender.send(3);
-    assert_eq!((sender.flight.ring.capacity(), sender.state(4098)), (16, State::InFlight));
-    assert!(size_of::<Flight<[u64; 4]>>() < 2048, "an idle connection is small");
+    assert_eq!((sender.flight.ring.capacity(), sender.state(4098)), (16, PsnState::InFlight));
+    assert!(size_of::<UnackedPackets<[u64; 4]>>() < 2048, "an idle connection is small");
 }

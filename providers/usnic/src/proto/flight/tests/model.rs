@@ -11,7 +11,7 @@ enum Step {
     Ack(i32, Vec<(i32, i32)>),
     /// Retransmits this number of packets that are queued for retransmission.
     Resend(u32),
-    /// Calls `resend_where` for this packet, and replaces its retransmission data by equal data.
+    /// Calls `retransmit_where` for this packet, and replaces its retransmission data by equal data.
     Again(i32),
     Wait(Nanos),
 }
@@ -85,11 +85,11 @@ fn agree(sender: &Sender, model: &Model) -> Result<(), TestCaseError> {
     let mut lost = 0;
     for at in first..sent {
         let state = sender.flight.state(psn(at));
-        prop_assert_eq!(model.waits[at], matches!(state, State::InFlight | State::Lost), "packet {}", at);
-        lost += u32::from(state == State::Lost);
-        prop_assert_eq!(state == State::InFlight, in_flight_count.contains(&psn(at)));
+        prop_assert_eq!(model.waits[at], matches!(state, PsnState::InFlight | PsnState::LostPackets), "packet {}", at);
+        lost += u32::from(state == PsnState::LostPackets);
+        prop_assert_eq!(state == PsnState::InFlight, in_flight_count.contains(&psn(at)));
     }
-    let first_lost = (first..sent).find(|&at| sender.flight.state(psn(at)) == State::Lost);
+    let first_lost = (first..sent).find(|&at| sender.flight.state(psn(at)) == PsnState::LostPackets);
     prop_assert_eq!(sender.flight.lost(), first_lost.map(|at| (psn(at), at as u32)));
     prop_assert_eq!((sender.flight.lost_packets(), sender.flight.packets() as usize), (lost, in_flight_count.len()));
     prop_assert_eq!(sender.flight.bytes(), in_flight_count.len() as u64 * 100);
@@ -125,20 +125,20 @@ fn run(start: u32, steps: Vec<Step>) -> Result<(), TestCaseError> {
             Step::Resend(count) => {
                 for _ in 0..count {
                     let Some((psn, _)) = sender.flight.lost() else { break };
-                    sender.flight.resent(sender.now, psn);
-                    prop_assert_eq!(sender.flight.state(psn), State::InFlight);
+                    sender.flight.record_retransmission(sender.now, psn);
+                    prop_assert_eq!(sender.flight.state(psn), PsnState::InFlight);
                 }
             }
             Step::Again(distance) => {
                 let at = (base as u32).wrapping_add_signed(distance);
-                sender.flight.resent(sender.now, sender.first.plus(at));
-                sender.flight.change(sender.first.plus(at), at);
+                sender.flight.record_retransmission(sender.now, sender.first.plus(at));
+                sender.flight.replace_data(sender.first.plus(at), at);
             }
             Step::Wait(time) => {
                 sender.now += time;
                 let mut calls = 0;
                 while sender.flight.deadline().is_some_and(|deadline| deadline <= sender.now) {
-                    if sender.flight.on_time(sender.now) == Timeout::GiveUp {
+                    if sender.flight.on_time(sender.now) == ExpiredTimer::GiveUp {
                         break;
                     }
                     calls += 1;

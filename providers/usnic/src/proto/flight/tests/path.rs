@@ -30,7 +30,7 @@ enum InFlight {
 
 /// A sender that keeps `cwnd` packets in flight, a receiver, and the path between them.
 struct SimTransfer {
-    flight: Flight<u32>,
+    flight: UnackedPackets<u32>,
     received: Received,
     clock: AckClock,
     wire: BinaryHeap<Reverse<(Nanos, u64, InFlight)>>,
@@ -52,7 +52,7 @@ const SEND_INTERVAL: Nanos = MICROS;
 impl SimTransfer {
     fn new(start: u32, seed: u64, conditions: NetworkConditions) -> Self {
         SimTransfer {
-            flight: Flight::new(Psn(start), Timing::default()),
+            flight: UnackedPackets::new(Psn(start), Timing::default()),
             received: Received::new(Psn(start)),
             clock: AckClock::new(50 * MICROS, 64),
             wire: BinaryHeap::new(),
@@ -98,7 +98,7 @@ impl SimTransfer {
         loop {
             let may = self.flight.packets() < CWND || self.flight.probes() > 0;
             if let (true, Some((psn, _))) = (may, self.flight.lost()) {
-                self.flight.resent(self.now, psn);
+                self.flight.record_retransmission(self.now, psn);
                 self.put_on_path(InFlight::Packet(psn.0));
             } else if may && *left > 0 && self.flight.free_slots() > 0 {
                 *left -= 1;
@@ -117,11 +117,11 @@ impl SimTransfer {
         self.wasted += u64::from(arrival == Arrival::Duplicate);
         let moved = self.received.accept(psn);
         self.accepted += moved;
-        self.clock.arrived(self.now, arrival, false, moved > 1);
+        self.clock.record_arrival(self.now, arrival, false, moved > 1);
     }
 
     fn ack(&mut self) {
-        let mut ranges = [Range::default(); RANGES];
+        let mut ranges = [SackRange::default(); RANGES];
         let count = self.received.ranges(&mut ranges);
         let traced = ranges[..count].iter().map(|range| (range.first.get(), range.end.get())).collect();
         let delay = u64::from(self.clock.ack_packet_sent(self.now)) * MICROS;
@@ -129,8 +129,8 @@ impl SimTransfer {
     }
 
     fn acked(&mut self, next: u32, ranges: &[(u32, u32)], delay: Nanos) {
-        let ranges: Vec<Range> =
-            ranges.iter().map(|&(first, end)| Range { first: first.into(), end: end.into() }).collect();
+        let ranges: Vec<SackRange> =
+            ranges.iter().map(|&(first, end)| SackRange { first: first.into(), end: end.into() }).collect();
         let done = &mut self.done;
         self.flight
             .acked(self.now, Psn(next), &ranges, delay, &mut |_, what| *done.entry(what).or_default() += 1)
@@ -147,7 +147,7 @@ impl SimTransfer {
             let due = due.expect("a transfer that is not complete has a deadline");
             self.now = self.now.max(due);
             prop_assert!(self.now < 600 * SECONDS, "it comes to an end: {:?}", self.flight.counters());
-            if self.clock.due(self.now) {
+            if self.clock.is_due(self.now) {
                 self.ack();
             }
             while let Some(Reverse((at, _, what))) = self.wire.peek().cloned()
@@ -160,7 +160,7 @@ impl SimTransfer {
                 }
             }
             if self.flight.deadline().is_some_and(|deadline| deadline <= self.now) {
-                prop_assert_ne!(self.flight.on_time(self.now), Timeout::GiveUp);
+                prop_assert_ne!(self.flight.on_time(self.now), ExpiredTimer::GiveUp);
             }
             self.flight.ring.walk();
         }

@@ -53,7 +53,7 @@ impl Server {
         }
     }
 
-    fn accept(&mut self, now: Nanos, id: RequestId, conn: u32) -> Agreed {
+    fn accept(&mut self, now: Nanos, id: RequestId, conn: u32) -> HandshakeResult {
         let offer = Offer::new(conn, &mut self.dice);
         self.acceptor.accept(now, id, &offer, &[6; MAX_PRIVATE], &mut self.dice).expect("the attempt is pending")
     }
@@ -64,7 +64,7 @@ impl Server {
         while let Some(now) = self.acceptor.deadline().filter(|due| *due <= end) {
             self.out.clear();
             while let Some(due) = self.acceptor.poll(now, &mut self.out) {
-                if let Due::Failed(id) = due {
+                if let ExpiredAttempt::Failed(id) = due {
                     left.push(id);
                 }
             }
@@ -128,13 +128,13 @@ fn ended_attempt_stays_while_its_request_is_repeated() {
     let (_, packet) = server.request(1);
     let from = source(0, 1);
     let id = requested(server.receives(0, &packet, from));
-    server.acceptor.reject(0, id, Reason::HandedOff(5), &[], &mut TestRandom::new(3));
+    server.acceptor.reject(0, id, RejectReason::HandedOff(5), &[], &mut TestRandom::new(3));
     let linger = SetupConfig::default().linger;
     for round in 1..10 {
         let now = round * (linger - 1);
         server.time(now);
         assert_eq!(server.receives(now, &packet, from), PacketResult::Reply);
-        assert_eq!(server.reply(), Some(SetupReply::Reject(Reason::HandedOff(5))));
+        assert_eq!(server.reply(), Some(SetupReply::Reject(RejectReason::HandedOff(5))));
     }
     server.time(11 * linger);
     assert!(server.is_empty());
@@ -152,9 +152,9 @@ fn decisions_after_the_end_have_no_effect() {
     assert_eq!(server.receives(0, &leaves, source(0, 1)), PacketResult::Nothing);
     let offer = Offer::new(8, &mut server.dice);
     assert!(server.acceptor.accept(1, id, &offer, b"", &mut TestRandom::new(3)).is_none());
-    server.acceptor.reject(1, id, Reason::Refused, &[], &mut TestRandom::new(3));
+    server.acceptor.reject(1, id, RejectReason::Refused, &[], &mut TestRandom::new(3));
     assert_eq!(server.time(60 * SECONDS), (0, vec![]));
-    server.acceptor.reject(1, RequestId(99), Reason::Refused, &[], &mut TestRandom::new(3));
+    server.acceptor.reject(1, RequestId(99), RejectReason::Refused, &[], &mut TestRandom::new(3));
     assert!(server.is_empty());
 }
 
@@ -163,8 +163,8 @@ fn unverified_source_gets_at_most_three_times_its_bytes() {
     type Ends = fn(&mut Server, RequestId);
     let ends: [Ends; 4] = [
         |server, id| drop(server.accept(0, id, 8)),
-        |server, id| server.acceptor.reject(0, id, Reason::Refused, &[], &mut TestRandom::new(3)),
-        |server, id| server.acceptor.reject(0, id, Reason::HandedOff(u64::MAX), &[], &mut TestRandom::new(3)),
+        |server, id| server.acceptor.reject(0, id, RejectReason::Refused, &[], &mut TestRandom::new(3)),
+        |server, id| server.acceptor.reject(0, id, RejectReason::HandedOff(u64::MAX), &[], &mut TestRandom::new(3)),
         |_, _| {},
     ];
     for end in ends {
@@ -312,7 +312,7 @@ fn cookie_verifies_the_source_of_a_repeated_request() {
     assert_eq!(server.receives(0, &packet, from), PacketResult::Reply);
     let answer = server.out.clone();
     connector.receive(0, &answer, source(0, 0), &mut TestRandom::new(2));
-    server.acceptor.reject(0, other, Reason::Refused, &[], &mut TestRandom::new(2));
+    server.acceptor.reject(0, other, RejectReason::Refused, &[], &mut TestRandom::new(2));
     // The load has ended, and a copy of the first request arrives before the request with the cookie.
     requested(server.receives(0, &packet, from));
     assert_eq!(server.acceptor.half_open.total().unverified, 1);
@@ -341,7 +341,7 @@ fn forged_or_expired_cookie_gets_a_new_cookie() {
     assert!(server.is_empty());
     for guess in 0..1000 {
         let mut packet = Vec::new();
-        let ticket = packets::Ticket::new(guess % 7 + 1, [guess as u8; 16]);
+        let ticket = packets::CookiePacket::new(guess % 7 + 1, [guess as u8; 16]);
         let request_head = packets::RequestHead::new(77, 0, Some(ticket));
         let offer = Offer::new(1, &mut server.dice);
         packets::put_request(&server.setup.guard, &request_head, &offer, b"", 0, &mut TestRandom::new(2), &mut packet);
@@ -368,7 +368,7 @@ fn half_open_state_is_bounded() {
     }
     assert_eq!((ids.len(), server.acceptor.counts().limit_reached), (all, 170));
     for id in ids {
-        server.acceptor.reject(0, id, Reason::Refused, &[], &mut TestRandom::new(2));
+        server.acceptor.reject(0, id, RejectReason::Refused, &[], &mut TestRandom::new(2));
     }
     assert_eq!(
         (server.acceptor.half_open.total().all, server.acceptor.attempts.len()),
@@ -393,11 +393,11 @@ fn malformed_and_other_version_requests_are_rejected() {
     };
     let request_head = packets::RequestHead::new(77, 0, None);
     let cases = [
-        (request(&packets::RequestHead { min: VERSION + 1, max: 9, ..request_head }, &good), Reason::Version),
-        (request(&packets::RequestHead { min: 0, max: 0, ..request_head }, &good), Reason::Version),
-        (request(&packets::RequestHead { min: 9, max: 0, ..request_head }, &good), Reason::Version),
-        (request(&request_head, &Offer { mtu: 100, ..good }), Reason::NotUnderstood),
-        (request(&request_head, &Offer { window_kib: 0, ..good }), Reason::NotUnderstood),
+        (request(&packets::RequestHead { min: VERSION + 1, max: 9, ..request_head }, &good), RejectReason::Version),
+        (request(&packets::RequestHead { min: 0, max: 0, ..request_head }, &good), RejectReason::Version),
+        (request(&packets::RequestHead { min: 9, max: 0, ..request_head }, &good), RejectReason::Version),
+        (request(&request_head, &Offer { mtu: 100, ..good }), RejectReason::NotUnderstood),
+        (request(&request_head, &Offer { window_kib: 0, ..good }), RejectReason::NotUnderstood),
     ];
     for (packet, reason) in cases {
         assert_eq!(server.receives(0, &packet, source(0, 1)), PacketResult::Reply);

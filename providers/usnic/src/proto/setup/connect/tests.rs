@@ -3,7 +3,7 @@
 use dapl::provider::ConnectionEvent;
 
 use super::super::SetupConfig;
-use super::super::packets::To;
+use super::super::packets::ReplyTarget;
 use super::super::tests::TestRandom;
 use super::*;
 use crate::proto::{MILLIS, SECONDS};
@@ -42,28 +42,28 @@ fn requested(packet: &[u8]) -> Option<(Offer, Vec<u8>)> {
     Some((offer, private.to_vec()))
 }
 
-fn to(hop: u16) -> To {
-    To { conn: 9, token: offer().token, hop }
+fn to(hop: u16) -> ReplyTarget {
+    ReplyTarget { conn: 9, token: offer().token, hop }
 }
 
 fn receives(connector: &mut Connector, now: Nanos, packet: &[u8], from: &str) -> Option<ConnectOutcome> {
     connector.receive(now, packet, at(from), &mut TestRandom::new(3))
 }
 
-fn accept(to: To) -> Vec<u8> {
+fn accept(to: ReplyTarget) -> Vec<u8> {
     let (setup, mut out) = (Setup::new(SetupConfig::default(), None), Vec::new());
     let peer_offer = Offer::new(11, &mut TestRandom::new(4));
     packets::put_accept(&setup.guard, to, &peer_offer, b"yes", &mut TestRandom::new(5), &mut out);
     out
 }
 
-fn reject(to: To, reason: Reason) -> Vec<u8> {
+fn reject(to: ReplyTarget, reason: RejectReason) -> Vec<u8> {
     let (setup, mut out) = (Setup::new(SetupConfig::default(), None), Vec::new());
     packets::put_reject(&setup.guard, to, reason, &[], &mut TestRandom::new(5), &mut out);
     out
 }
 
-fn cookie(to: To, ticket: Option<Ticket>) -> Vec<u8> {
+fn cookie(to: ReplyTarget, ticket: Option<CookiePacket>) -> Vec<u8> {
     let (setup, mut out) = (Setup::new(SetupConfig::default(), None), Vec::new());
     packets::put_cookie(&setup.guard, to, ticket, &mut TestRandom::new(5), &mut out);
     out
@@ -123,14 +123,18 @@ fn closed_port_reports_before_the_last_reply_do_not_count() {
 #[test]
 fn reply_is_valid_only_from_the_server_with_number_and_token() {
     let others = ["10.0.0.2:17471", "[::1]:5000"];
-    let wrong = [To { conn: 8, ..to(0) }, To { token: 1, ..to(0) }, To { conn: 0, token: 0, hop: 0 }];
+    let wrong = [
+        ReplyTarget { conn: 8, ..to(0) },
+        ReplyTarget { token: 1, ..to(0) },
+        ReplyTarget { conn: 0, token: 0, hop: 0 },
+    ];
     let mut connector = connector();
     for from in others {
         assert!(receives(&mut connector, 0, &accept(to(0)), from).is_none(), "{from}");
     }
     for to in wrong {
         assert!(receives(&mut connector, 0, &accept(to), ANSWERS_FROM).is_none());
-        assert!(receives(&mut connector, 0, &reject(to, Reason::Refused), ANSWERS_FROM).is_none());
+        assert!(receives(&mut connector, 0, &reject(to, RejectReason::Refused), ANSWERS_FROM).is_none());
     }
     assert!(receives(&mut connector, 0, &accept(to(0))[..40], ANSWERS_FROM).is_none());
     let mapped = "[::ffff:10.0.0.1]:5000";
@@ -160,7 +164,7 @@ fn first_cookie_is_used_immediately_and_later_ones_keep_the_interval() {
     sends(&mut connector, 0);
     let mut sent = 0;
     for now in 1..1000 {
-        let ticket = Ticket::new(now as u32, [now as u8; 16]);
+        let ticket = CookiePacket::new(now as u32, [now as u8; 16]);
         assert!(receives(&mut connector, now, &cookie(to(0), Some(ticket)), ANSWERS_FROM).is_none());
         if let Some(packet) = sends(&mut connector, now) {
             let request_head = packets::request_head(&packet).expect("the packet starts with a request head");
@@ -215,8 +219,8 @@ fn pending_request_is_repeated_to_its_process() {
 
 #[test]
 fn hand_off_and_cookie_restart_at_the_well_known_port() {
-    let ticket = Ticket::new(7, [7; 16]);
-    for answer in [reject(to(0), Reason::HandedOff(88)), cookie(to(0), Some(ticket))] {
+    let ticket = CookiePacket::new(7, [7; 16]);
+    for answer in [reject(to(0), RejectReason::HandedOff(88)), cookie(to(0), Some(ticket))] {
         let mut connector = connector();
         sends(&mut connector, 0);
         receives(&mut connector, 1, &cookie(to(0), None), ANSWERS_FROM);
@@ -248,23 +252,25 @@ fn exit_of_the_server_with_a_pending_request_is_a_reject() {
 fn late_replies_of_a_former_listener_are_ignored() {
     let mut connector = connector();
     sends(&mut connector, 0);
-    assert!(receives(&mut connector, 1, &reject(to(0), Reason::HandedOff(88)), ANSWERS_FROM).is_none());
+    assert!(receives(&mut connector, 1, &reject(to(0), RejectReason::HandedOff(88)), ANSWERS_FROM).is_none());
     let packet = sends(&mut connector, 1).expect("the request is due immediately");
     let request_head = packets::request_head(&packet).expect("the packet starts with a request head");
-    assert_eq!((request_head.qual(), request_head.hop(), request_head.epoch.get()), (88, 1, 0));
-    for late in [reject(to(0), Reason::HandedOff(88)), reject(to(0), Reason::NoListener), cookie(to(0), None)] {
+    assert_eq!((request_head.qual(), request_head.hand_off_count(), request_head.epoch.get()), (88, 1, 0));
+    for late in
+        [reject(to(0), RejectReason::HandedOff(88)), reject(to(0), RejectReason::NoListener), cookie(to(0), None)]
+    {
         assert!(receives(&mut connector, 2, &late, ANSWERS_FROM).is_none());
         assert_eq!(sends(&mut connector, 2), None);
     }
     assert!(matches!(
-        receives(&mut connector, 3, &reject(to(1), Reason::Refused), ANSWERS_FROM),
+        receives(&mut connector, 3, &reject(to(1), RejectReason::Refused), ANSWERS_FROM),
         Some(ConnectOutcome::Ended(ConnectionEvent::PeerRejected, _))
     ));
 }
 
 #[test]
 fn every_reason_has_its_outcome() {
-    use Reason::*;
+    use RejectReason::*;
     for reason in [NoListener, NoSpace, Version, NotUnderstood] {
         let outcome = receives(&mut connector(), 0, &reject(to(0), reason), ANSWERS_FROM);
         assert!(
@@ -289,7 +295,8 @@ fn request_without_a_listener_is_repeated_until_one_listens() {
     for _ in 0..3 {
         let due = connector.deadline().expect("the attempt has not ended");
         assert!(
-            receives(&mut connector, due.min(20 * MILLIS), &reject(to(0), Reason::NoListener), ANSWERS_FROM).is_none()
+            receives(&mut connector, due.min(20 * MILLIS), &reject(to(0), RejectReason::NoListener), ANSWERS_FROM)
+                .is_none()
         );
         let due = connector.deadline().expect("the attempt has not ended");
         assert!(due <= 30 * MILLIS && sends(&mut connector, due).is_some());
@@ -305,18 +312,18 @@ fn request_without_a_listener_is_rejected_after_the_listener_wait() {
     let outcome = loop {
         sends(&mut connector, now).expect("the request is due");
         sent += 1;
-        match receives(&mut connector, now, &reject(to(0), Reason::NoListener), ANSWERS_FROM) {
+        match receives(&mut connector, now, &reject(to(0), RejectReason::NoListener), ANSWERS_FROM) {
             None => now = connector.deadline().expect("the attempt has not ended"),
             outcome => break outcome,
         }
     };
-    assert!(matches!(outcome, Some(ConnectOutcome::Ended(ConnectionEvent::Rejected, Some(Reason::NoListener)))));
+    assert!(matches!(outcome, Some(ConnectOutcome::Ended(ConnectionEvent::Rejected, Some(RejectReason::NoListener)))));
     assert_eq!((now, sent), (50 * MILLIS, 10), "after 0, 1, 3, 7, 15, 23, 31, 39, 47 and 50 ms");
     let mut connector = patient();
     sends(&mut connector, 0);
-    let refused = receives(&mut connector, 0, &reject(to(0), Reason::NoSpace), ANSWERS_FROM);
+    let refused = receives(&mut connector, 0, &reject(to(0), RejectReason::NoSpace), ANSWERS_FROM);
     assert!(
-        matches!(refused, Some(ConnectOutcome::Ended(ConnectionEvent::Rejected, Some(Reason::NoSpace)))),
+        matches!(refused, Some(ConnectOutcome::Ended(ConnectionEvent::Rejected, Some(RejectReason::NoSpace)))),
         "only the lack of a listener may end soon"
     );
 }
@@ -331,7 +338,7 @@ fn closed_port_is_retried_for_the_listener_wait() {
             outcome => break outcome,
         }
     };
-    assert!(matches!(outcome, Some(ConnectOutcome::Ended(ConnectionEvent::Rejected, Some(Reason::NoListener)))));
+    assert!(matches!(outcome, Some(ConnectOutcome::Ended(ConnectionEvent::Rejected, Some(RejectReason::NoListener)))));
     assert_eq!(now, 50 * MILLIS);
 }
 
@@ -345,7 +352,7 @@ fn closed_port_is_tried_twice() {
     assert!(due < SECONDS && sends(&mut connector, due).is_some());
     assert!(matches!(
         closed(&mut connector, due + 1),
-        Some(ConnectOutcome::Ended(ConnectionEvent::Rejected, Some(Reason::NoListener)))
+        Some(ConnectOutcome::Ended(ConnectionEvent::Rejected, Some(RejectReason::NoListener)))
     ));
     assert!(connector.deadline().is_none() && closed(&mut connector, due + 2).is_none());
 }
@@ -367,11 +374,11 @@ fn closed_port_counts_only_with_a_quote_of_the_request() {
 #[test]
 fn alternative_address_is_tried_after_a_closed_port() {
     for is_rejected_by_a_listener in [true, false] {
-        let mut connector = connector().or_at(Some(at("10.0.0.9:17471")));
+        let mut connector = connector().with_alternative(Some(at("10.0.0.9:17471")));
         let mut now = 0;
         let first = sends(&mut connector, now).expect("the request is due immediately");
         if is_rejected_by_a_listener {
-            assert!(receives(&mut connector, now, &reject(to(0), Reason::NoListener), SERVER).is_none());
+            assert!(receives(&mut connector, now, &reject(to(0), RejectReason::NoListener), SERVER).is_none());
         } else {
             assert!(connector.port_closed(now, at(SERVER), &first[..64]).is_none());
             now = connector.deadline().expect("the attempt has not ended");
@@ -383,9 +390,9 @@ fn alternative_address_is_tried_after_a_closed_port() {
             receives(&mut connector, now, &accept(to(0)), ANSWERS_FROM).is_none(),
             "the first is not accepted any more"
         );
-        let outcome = receives(&mut connector, now, &reject(to(0), Reason::NoListener), "10.0.0.9:17471");
+        let outcome = receives(&mut connector, now, &reject(to(0), RejectReason::NoListener), "10.0.0.9:17471");
         assert!(
-            matches!(outcome, Some(ConnectOutcome::Ended(ConnectionEvent::Rejected, Some(Reason::NoListener)))),
+            matches!(outcome, Some(ConnectOutcome::Ended(ConnectionEvent::Rejected, Some(RejectReason::NoListener)))),
             "there is no third"
         );
     }
@@ -417,7 +424,7 @@ fn unsealed_replies_are_ignored_with_a_key() {
     let peer_offer = Setup::new(SetupConfig::default(), None);
     assert!(packets::request(&peer_offer.guard, &request, &mut Vec::new()).is_none());
     for from in [SERVER, ANSWERS_FROM] {
-        let answers = [accept(to(0)), reject(to(0), Reason::NoListener), cookie(to(0), None)];
+        let answers = [accept(to(0)), reject(to(0), RejectReason::NoListener), cookie(to(0), None)];
         assert!(answers.iter().all(|answer| receives(&mut connector, 0, answer, from).is_none()), "{from}");
     }
     assert!(connector.deadline().is_some(), "the attempt continues, and the valid answer is accepted");
@@ -454,7 +461,9 @@ fn unmatched_accept_is_reset() {
     };
     assert!(refuses(&accept(to(0))));
     assert!(
-        !refuses(&accept(to(0))[1..]) && !refuses(&reject(to(0), Reason::NoSpace)) && !refuses(&cookie(to(0), None))
+        !refuses(&accept(to(0))[1..])
+            && !refuses(&reject(to(0), RejectReason::NoSpace))
+            && !refuses(&cookie(to(0), None))
     );
 }
 
@@ -469,7 +478,7 @@ fn confirmation_is_repeated_until_a_packet_arrives_or_the_timeout() {
             assert!(confirming.transmit(now, &terms, &mut out) && !confirming.transmit(now, &terms, &mut out));
             times.push(now);
             if is_confirmed && times.len() == 3 {
-                confirming.note_packet();
+                confirming.record_packet();
             }
         }
         assert!(if is_confirmed {
@@ -477,6 +486,6 @@ fn confirmation_is_repeated_until_a_packet_arrives_or_the_timeout() {
         } else {
             times.len() > 8 && times.iter().all(|at| *at < config.give_up)
         });
-        assert_eq!(out.len(), times.len() * size_of::<wire::Head>());
+        assert_eq!(out.len(), times.len() * size_of::<wire::PacketHeader>());
     }
 }

@@ -14,11 +14,11 @@ fn an_offer() -> Offer {
     Offer { ord: 3, ird: 4, credits: 5, window_kib: 6, mtu: 9000, ..Offer::new(9, &mut TestRandom::new(1)) }
 }
 
-const TO: To = To { conn: 3, token: 4, hop: 5 };
+const TO: ReplyTarget = ReplyTarget { conn: 3, token: 4, hop: 5 };
 
 fn a_request(guard: &PacketGuard, private: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
-    let ticket = Some(Ticket::new(8, [9; 16]));
+    let ticket = Some(CookiePacket::new(8, [9; 16]));
     put_request(guard, &RequestHead::new(77, 2, ticket), &an_offer(), private, 0, &mut TestRandom::new(2), &mut out);
     out
 }
@@ -26,14 +26,14 @@ fn a_request(guard: &PacketGuard, private: &[u8]) -> Vec<u8> {
 /// Returns one of each packet that a client receives, with its decoded form.
 fn answers(guard: &PacketGuard) -> Vec<(Vec<u8>, Option<u16>, SetupReply<'static>)> {
     let private = &[6; MAX_PRIVATE];
-    let ticket = Ticket { hop: TO.hop.into(), ..Ticket::new(8, [9; 16]) };
+    let ticket = CookiePacket { hop: TO.hop.into(), ..CookiePacket::new(8, [9; 16]) };
     let mut all = vec![
         (Some(TO.hop), SetupReply::Again(ticket)),
         (Some(TO.hop), SetupReply::Pending),
         (None, SetupReply::Accept(an_offer(), private)),
         (None, SetupReply::Accept(an_offer(), b"")),
     ];
-    use Reason::*;
+    use RejectReason::*;
     let reasons = [NoListener, Refused, NoSpace, Version, NotUnderstood, HandedOff(u64::MAX)];
     all.extend(reasons.map(|reason| (Some(TO.hop), SetupReply::Reject(reason))));
     all.push((Some(TO.hop), SetupReply::Refused(private)));
@@ -48,14 +48,14 @@ fn put(guard: &PacketGuard, answer: &SetupReply<'_>) -> Vec<u8> {
         SetupReply::Pending => put_cookie(guard, TO, None, &mut dice, &mut out),
         SetupReply::Accept(offer, private) => put_accept(guard, TO, offer, private, &mut dice, &mut out),
         SetupReply::Reject(reason) => put_reject(guard, TO, *reason, &[], &mut dice, &mut out),
-        SetupReply::Refused(private) => put_reject(guard, TO, Reason::Refused, private, &mut dice, &mut out),
+        SetupReply::Refused(private) => put_reject(guard, TO, RejectReason::Refused, private, &mut dice, &mut out),
     }
     out
 }
 
 #[test]
 fn wire_records_have_no_padding() {
-    assert_eq!((size_of::<RequestHead>(), size_of::<WireOffer>(), size_of::<Ticket>()), (32, 52, 24));
+    assert_eq!((size_of::<RequestHead>(), size_of::<WireOffer>(), size_of::<CookiePacket>()), (32, 52, 24));
     assert_eq!((size_of::<RejectPacket>(), size_of::<Withdrawal>(), size_of::<Fin>()), (16, 12, 8));
 }
 
@@ -68,7 +68,7 @@ fn replies_are_at_most_three_times_as_long_as_requests() {
             assert_eq!(packet.len(), REQUEST);
             let request_head = request_head(&packet).expect("the packet starts with a request head");
             assert_eq!(
-                (request_head.qual(), request_head.hop(), request_head.epoch.get(), request_head.cookie),
+                (request_head.qual(), request_head.hand_off_count(), request_head.epoch.get(), request_head.cookie),
                 (77, 2, 8, [9; 16])
             );
             let mut buffer = Vec::new();
@@ -155,8 +155,8 @@ fn unknown_connection_is_reset_with_number_and_token() {
         }
         // A host that ends a connection sends the same packet without the flag, sealed or not.
         let mut ends = Vec::new();
-        let head = Head::new(Kind::Reset, 0, 9, an_offer().token);
-        guard.close(head, &[], &[], &mut TestRandom::new(5), &mut ends);
+        let head = PacketHeader::new(Kind::Reset, 0, 9, an_offer().token);
+        guard.seal(head, &[], &[], &mut TestRandom::new(5), &mut ends);
         assert!(!is_unknown(&guard, &ends) && !is_unknown(&guard, head.as_bytes()));
     }
 }
@@ -203,12 +203,12 @@ fn version_reject_of_another_version_is_decoded() {
             qual: 0.into(),
         };
         let mut out = Vec::new();
-        let head = Head { version: VERSION + 1, ..Head::new(Kind::Reject, 0, 3, 4) };
+        let head = PacketHeader { version: VERSION + 1, ..PacketHeader::new(Kind::Reject, 0, 3, 4) };
         let rest = [refused.as_bytes(), b"and more"].concat();
-        guard.close(head, &[], &rest, &mut TestRandom::new(6), &mut out);
+        guard.seal(head, &[], &rest, &mut TestRandom::new(6), &mut out);
         out
     };
-    let version = SetupReply::Reject(Reason::Version);
+    let version = SetupReply::Reject(RejectReason::Version);
     assert_eq!(decode_reply(guard, &other(4), &mut Vec::new()), Some((Some(5), version)));
     assert_eq!(decode_reply(guard, &other(1), &mut Vec::new()), None, "whatever that means there");
 }
@@ -235,8 +235,8 @@ proptest! {
         kind in 7..16u8,
     ) {
         let (guard, mut packet) = (&guards()[0], Vec::new());
-        let head = Head { kind, ..Head::new(Kind::Accept, 0, 3, 4) };
-        guard.close(head, &[], &rest, &mut TestRandom::new(7), &mut packet);
+        let head = PacketHeader { kind, ..PacketHeader::new(Kind::Accept, 0, 3, 4) };
+        guard.seal(head, &[], &rest, &mut TestRandom::new(7), &mut packet);
         if let Some((_, SetupReply::Accept(offer, private))) = decode_reply(guard, &packet, &mut Vec::new()) {
             prop_assert!(private.len() <= MAX_PRIVATE && offer.conn != 0 && offer.token != 0 && offer.mtu >= MIN_MTU);
         }

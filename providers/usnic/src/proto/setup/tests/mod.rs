@@ -3,11 +3,11 @@
 use super::*;
 
 /// Returns the terms of an example connection.
-pub(crate) fn terms() -> Terms {
+pub(crate) fn terms() -> ConnectionTerms {
     let mut dice = TestRandom::new(0);
     let (own_offer, peer_offer) = (Offer::new(1, &mut dice), Offer::new(2, &mut dice));
     let peer = "10.0.0.2:700".parse().expect("the literal is a valid address");
-    Setup::new(SetupConfig::default(), None).agree(&own_offer, &peer_offer, peer, true, &mut dice).terms
+    Setup::new(SetupConfig::default(), None).compute_terms(&own_offer, &peer_offer, peer, true, &mut dice).terms
 }
 
 /// Random numbers that are equal in every run.
@@ -48,7 +48,7 @@ fn both_offers_limit_the_agreed_parameters() {
     let peer_offer = Offer { ord: 5, ird: 4, credits: 6, window_kib: 20, mtu: 1400, ..Offer::new(2, &mut dice) };
     let peer = "10.0.0.2:700".parse().expect("the literal is a valid address");
     let terms = |psk: Option<Psk>, own_offer: &Offer, peer_offer: &Offer, dice: &mut TestRandom| {
-        let agreed = Setup::new(SetupConfig::default(), psk).agree(own_offer, peer_offer, peer, true, dice);
+        let agreed = Setup::new(SetupConfig::default(), psk).compute_terms(own_offer, peer_offer, peer, true, dice);
         assert_eq!(agreed.seal.is_some(), agreed.terms.overhead != 0);
         agreed.terms
     };
@@ -64,5 +64,5 @@ fn both_offers_limit_the_agreed_parameters() {
     assert_ne!(made.seed, sealed.seed, "new in each offer");
 }
 
-mod cases;
+mod handshakes;
 mod network;

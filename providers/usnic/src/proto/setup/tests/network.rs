@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use super::super::accept::{Acceptor, Due, PacketResult, RequestId};
+use super::super::accept::{Acceptor, ExpiredAttempt, PacketResult, RequestId};
 use super::super::connect::{Confirming, ConnectOutcome, Connector, refuse_unmatched};
-use super::super::packets::{self, Reason};
+use super::super::packets::{self, RejectReason};
 use super::*;
-use crate::proto::wire::{self, Head, Kind};
+use crate::proto::wire::{self, Kind, PacketHeader};
 use zerocopy::IntoBytes;
 
 pub(crate) const WELL_KNOWN: u16 = 17471;
@@ -52,13 +52,13 @@ pub(crate) struct Client {
     pub(crate) connector: Connector,
     pub(crate) own_offer: (u32, u64),
     pub(crate) confirming: Option<Confirming>,
-    pub(crate) agreed: Option<Agreed>,
+    pub(crate) agreed: Option<HandshakeResult>,
     pub(crate) outcome: Option<String>,
     pub(crate) private: Vec<u8>,
 }
 
 pub(crate) struct Accepted {
-    pub(crate) agreed: Agreed,
+    pub(crate) agreed: HandshakeResult,
     pub(crate) id: RequestId,
     pub(crate) established: bool,
 }
@@ -83,7 +83,7 @@ pub(crate) struct SetupSim {
     /// All packets ever sent.
     pub(crate) log: Vec<(SocketAddr, SocketAddr, Vec<u8>)>,
     /// Selects packets that are dropped in addition to random loss.
-    pub(crate) drops: fn(&Head, u64) -> bool,
+    pub(crate) drops: fn(&PacketHeader, u64) -> bool,
     sent: BTreeMap<u8, u64>,
     /// For each source address: bytes received from it, bytes sent to it, and whether it is verified.
     pub(crate) bytes: BTreeMap<SocketAddr, (u64, u64, bool)>,
@@ -215,8 +215,8 @@ impl SetupSim {
         let mut out = Vec::new();
         while let Some(due) = self.acceptor.poll(now, &mut out) {
             match due {
-                Due::Send(to) => self.send(server_at(5000), to, std::mem::take(&mut out)),
-                Due::Failed(id) => self.left.push(id),
+                ExpiredAttempt::Send(to) => self.send(server_at(5000), to, std::mem::take(&mut out)),
+                ExpiredAttempt::Failed(id) => self.left.push(id),
             }
         }
         for index in 0..self.clients.len() {
@@ -261,11 +261,11 @@ impl SetupSim {
                 return;
             }
             if head.kind() == Some(Kind::Accept) {
-                out.extend_from_slice(packets::head(Kind::Ack, &agreed.terms).as_bytes());
+                out.extend_from_slice(packets::head(Kind::AckFields, &agreed.terms).as_bytes());
                 seal(agreed, &mut out);
                 self.send(to, from, out);
             } else if head.kind() != Some(Kind::Cookie) {
-                client.confirming.as_mut().expect("the client is established").note_packet();
+                client.confirming.as_mut().expect("the client is established").record_packet();
             }
             return;
         }
@@ -316,7 +316,7 @@ impl SetupSim {
         if conn.established {
             self.bytes.entry(from).or_default().2 |= from == conn.agreed.terms.peer;
             packet.clear();
-            packet.extend_from_slice(packets::head(Kind::Ack, &conn.agreed.terms).as_bytes());
+            packet.extend_from_slice(packets::head(Kind::AckFields, &conn.agreed.terms).as_bytes());
             seal(&mut conn.agreed, &mut packet);
             self.send(server_at(5000), from, packet);
         }
@@ -342,9 +342,9 @@ impl SetupSim {
         for (_, id, reply) in due {
             match reply {
                 ConsumerReply::Accept(_) => self.accept(id),
-                ConsumerReply::Reject(_) => self.acceptor.reject(now, id, Reason::Refused, &[], &mut self.dice),
+                ConsumerReply::Reject(_) => self.acceptor.reject(now, id, RejectReason::Refused, &[], &mut self.dice),
                 ConsumerReply::HandOff(qual) => {
-                    self.acceptor.reject(now, id, Reason::HandedOff(qual), &[], &mut self.dice)
+                    self.acceptor.reject(now, id, RejectReason::HandedOff(qual), &[], &mut self.dice)
                 }
                 ConsumerReply::Never => {}
             }
@@ -387,14 +387,14 @@ impl SetupSim {
 }
 
 /// Seals an outgoing packet as a connection does.
-fn seal(agreed: &mut Agreed, packet: &mut Vec<u8>) {
+fn seal(agreed: &mut HandshakeResult, packet: &mut Vec<u8>) {
     if let Some(seal) = &mut agreed.seal {
-        assert!(seal.close(packet, 0));
+        assert!(seal.seal(packet, 0));
     }
 }
 
 /// Opens an incoming packet as a connection does.
-fn opens(agreed: &mut Agreed, packet: &mut [u8]) -> bool {
+fn opens(agreed: &mut HandshakeResult, packet: &mut [u8]) -> bool {
     agreed.seal.as_mut().is_none_or(|seal| seal.open(packet).is_some())
 }
 

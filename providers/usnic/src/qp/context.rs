@@ -22,7 +22,7 @@ use crate::engine::jobs::{Job, Jobs};
 use crate::memory::regions::{PeerIds, Regions};
 use crate::net::short_packet::ShortPacket;
 use crate::proto::Nanos;
-use crate::proto::conn::{Driver, Host, SendValue, Work};
+use crate::proto::conn::{ConnCallbacks, Operation, PostedData, SendValue};
 use crate::proto::wire::{FRAGMENT, Refusal};
 use crate::srq::{SrqRecv, SrqWaiter};
 
@@ -236,7 +236,7 @@ impl QpContext {
     }
 
     /// Appends bytes that the peer reads to `out`.
-    pub(crate) fn fetch(&self, part: &Segment, out: &mut Vec<u8>) -> Result<(), Status> {
+    pub(crate) fn append_readable(&self, part: &Segment, out: &mut Vec<u8>) -> Result<(), Status> {
         let region = Region { address: part.address, length: part.length };
         let acquired = self.regions.acquire_for_peer(part.key, self.peer_ids(), region, AccessRight::RemoteRead);
         let (_guard, address) =
@@ -263,12 +263,12 @@ fn scatter(context: &QpContext, pd: u32, list: &Segments, offset: u32, bytes: &[
     unsafe { scatter_gather::scatter(&*context.regions, pd, list, offset.into(), bytes.as_ptr(), bytes.len()) }
 }
 
-impl Driver for QpContext {
+impl PostedData for QpContext {
     type Request = WorkRequest;
     type Recv = RecvRequest;
 }
 
-impl Host<QpContext> for &QpContext {
+impl ConnCallbacks<QpContext> for &QpContext {
     fn may_touch(&mut self, key: u32, address: u64, length: u32, write: bool) -> bool {
         let range = Region { address, length: length.into() };
         let right = AccessRight::remote(write);
@@ -334,11 +334,11 @@ impl Host<QpContext> for &QpContext {
     }
 
     #[cold]
-    fn access_refused(&mut self, request: &WorkRequest, work: Work, length: u32) {
+    fn access_refused(&mut self, request: &WorkRequest, work: Operation, length: u32) {
         let (remote, right) = match work {
-            Work::Write(remote) | Work::WriteImmediate { remote, .. } => (remote, AccessRight::RemoteWrite),
-            Work::Atomic(remote, _) => (remote, AccessRight::RemoteAtomic),
-            Work::Read(remote) => (remote, AccessRight::RemoteRead),
+            Operation::Write(remote) | Operation::WriteImmediate { remote, .. } => (remote, AccessRight::RemoteWrite),
+            Operation::Atomic(remote, _) => (remote, AccessRight::RemoteAtomic),
+            Operation::Read(remote) => (remote, AccessRight::RemoteRead),
             _ => return,
         };
         let range = Region { address: remote.address, length: length.into() };
@@ -396,7 +396,7 @@ impl Host<QpContext> for &QpContext {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NoHost;
 
-impl Host<QpContext> for NoHost {
+impl ConnCallbacks<QpContext> for NoHost {
     fn may_touch(&mut self, _: u32, _: u64, _: u32, _: bool) -> bool {
         false
     }

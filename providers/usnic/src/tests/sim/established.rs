@@ -9,19 +9,19 @@ use dapl::provider::Status;
 
 use super::network::Datagram;
 use super::oracle::OracleHost;
-use super::scenario::SidePlan;
-use crate::proto::conn::{Config, Conn, Outgoing, Payload};
+use super::scenario::EndpointPlan;
+use crate::proto::conn::{Conn, ConnConfig, OutgoingPacket, Payload};
 use crate::proto::psn::Psn;
 use crate::proto::seal::{self, Seal};
-use crate::proto::setup::{Agreed, Terms};
-use crate::proto::wire::{self, Data, Head, Kind};
+use crate::proto::setup::{ConnectionTerms, HandshakeResult};
+use crate::proto::wire::{self, Data, Kind, PacketHeader};
 use crate::proto::{MILLIS, Nanos, WINDOW};
 
-pub(super) struct Line {
+pub(super) struct SimConnection {
     pub(super) link: usize,
     pub(super) conn: Conn<OracleHost>,
     pub(super) host: OracleHost,
-    pub(super) terms: Terms,
+    pub(super) terms: ConnectionTerms,
     seal: Option<Box<Seal>>,
     pub(super) burst: usize,
     /// PSNs that have arrived: all before `all_before`, and the PSNs in `more`.
@@ -35,8 +35,8 @@ pub(super) struct Line {
 }
 
 /// Returns the configuration of a connection for one side.
-pub(super) fn config(plan: &SidePlan, window_kib: u16) -> Config {
-    Config {
+pub(super) fn config(plan: &EndpointPlan, window_kib: u16) -> ConnConfig {
+    ConnConfig {
         max_requests: plan.max_requests,
         max_recvs: plan.max_recvs,
         shared: plan.shared,
@@ -48,22 +48,22 @@ pub(super) fn config(plan: &SidePlan, window_kib: u16) -> Config {
         linger: 500 * MILLIS,
         mtu_start: plan.mtu_start,
         congestion: plan.congestion,
-        ..Config::default()
+        ..ConnConfig::default()
     }
 }
 
-impl Line {
+impl SimConnection {
     pub(super) fn new(
         link: usize,
-        agreed: Agreed,
-        config: &Config,
+        agreed: HandshakeResult,
+        config: &ConnConfig,
         host: OracleHost,
         burst: usize,
         now: Nanos,
-    ) -> Line {
+    ) -> SimConnection {
         let terms = agreed.terms;
         let loose = host.oracle.borrow().loose;
-        Line {
+        SimConnection {
             link,
             conn: Conn::new(config, terms, now),
             terms,
@@ -96,7 +96,7 @@ impl Line {
         self.receive_opened(now, datagram.from, &head, &body[..body.len() - seal], datagram.garbled);
     }
 
-    fn receive_opened(&mut self, now: Nanos, from: SocketAddr, head: &Head, body: &[u8], garbled: bool) {
+    fn receive_opened(&mut self, now: Nanos, from: SocketAddr, head: &PacketHeader, body: &[u8], garbled: bool) {
         if head.token.get() != self.terms.our_token {
             return;
         }
@@ -107,7 +107,7 @@ impl Line {
         self.record_event();
     }
 
-    fn record_arrival(&mut self, head: &Head, body: &[u8]) {
+    fn record_arrival(&mut self, head: &PacketHeader, body: &[u8]) {
         let next = match head.kind() {
             Some(kind @ (Kind::Fragment | Kind::Chunk | Kind::Piece)) => {
                 let Some(data) = wire::data(kind, body) else { return };
@@ -120,7 +120,7 @@ impl Line {
                 }
                 data.carried.ack.next.get()
             }
-            Some(Kind::Ack) => wire::ack(body).map_or(self.terms.first_psn.0, |(ack, ..)| ack.next.get()),
+            Some(Kind::AckFields) => wire::ack(body).map_or(self.terms.first_psn.0, |(ack, ..)| ack.next.get()),
             _ => return,
         };
         self.acked = self.acked.max(next.wrapping_sub(self.terms.first_psn.0));
@@ -158,7 +158,7 @@ impl Line {
         None
     }
 
-    fn gather(&mut self, out: Outgoing, mut bytes: Vec<u8>) -> Option<Vec<u8>> {
+    fn gather(&mut self, out: OutgoingPacket, mut bytes: Vec<u8>) -> Option<Vec<u8>> {
         let oracle = self.host.oracle.clone();
         let oracle = oracle.borrow();
         let payload = match out.payload {
@@ -185,7 +185,7 @@ impl Line {
 
     /// Seals a packet.
     fn finish(&mut self, mut bytes: Vec<u8>) -> Option<Vec<u8>> {
-        self.seal.as_mut().is_none_or(|seal| seal.close(&mut bytes, 0)).then_some(bytes)
+        self.seal.as_mut().is_none_or(|seal| seal.seal(&mut bytes, 0)).then_some(bytes)
     }
 
     /// Checks a packet that is about to be sent.
@@ -200,7 +200,7 @@ impl Line {
                 assert!(at < self.acked.saturating_add(WINDOW), "{at} is beyond the window at {}", self.acked);
                 u32::from_be_bytes(body[4..8].try_into().expect("the slice has four bytes"))
             }
-            Some(Kind::Ack) => {
+            Some(Kind::AckFields) => {
                 let (ack, _, ranges) = wire::ack(body).expect("an ack packet that this connection encoded is valid");
                 for range in ranges {
                     let mut at = Psn(range.first.get());

@@ -6,7 +6,7 @@ use super::pair::{ConnPair, Datagram, Endpoint, PairConfig};
 use crate::proto::MILLIS;
 use crate::proto::seal::PacketGuard;
 use crate::proto::setup::Random;
-use crate::proto::wire::{self, Head, Kind};
+use crate::proto::wire::{self, Kind, PacketHeader};
 
 /// Returns the kinds of the packets that an endpoint has sent.
 fn sent_kinds(pair: &ConnPair, side: Endpoint) -> Vec<Kind> {
@@ -31,7 +31,7 @@ fn any_packet_confirms_the_connection() {
     run(&mut pair, 5000 * MILLIS);
     for side in [Endpoint::A, Endpoint::B] {
         let said = sent_kinds(&pair, side);
-        assert!(said.contains(&Kind::Ack) && !said.contains(&Kind::Confirm), "{said:?}");
+        assert!(said.contains(&Kind::AckFields) && !said.contains(&Kind::Confirm), "{said:?}");
     }
 }
 
@@ -55,11 +55,11 @@ fn client_repeats_the_confirmation_until_a_packet_arrives() {
 fn confirmation_causes_an_immediate_ack() {
     let mut pair = pair();
     run(&mut pair, 1000 * MILLIS);
-    let confirm = Head::new(Kind::Confirm, 0, 0xB0, 0xCCCC_DDDD).as_bytes().to_vec();
+    let confirm = PacketHeader::new(Kind::Confirm, 0, 0xB0, 0xCCCC_DDDD).as_bytes().to_vec();
     let before = sent_kinds(&pair, Endpoint::B).len();
     pair.deliver(&Datagram { to: Endpoint::B, bytes: confirm });
     pair.pump(Endpoint::B, 10);
-    assert_eq!(sent_kinds(&pair, Endpoint::B)[before..], [Kind::Ack]);
+    assert_eq!(sent_kinds(&pair, Endpoint::B)[before..], [Kind::AckFields]);
 }
 
 #[test]
@@ -74,8 +74,8 @@ fn repeated_accept_causes_an_ack_and_does_not_stop_the_confirmation() {
     pair.b.drops_all = true;
     pair.pump(Endpoint::A, 10);
     let mut accept = Vec::new();
-    PacketGuard::new(None).close(
-        Head::new(Kind::Accept, 0, 0xA0, 0xAAAA_BBBB),
+    PacketGuard::new(None).seal(
+        PacketHeader::new(Kind::Accept, 0, 0xA0, 0xAAAA_BBBB),
         b"",
         b"terms",
         &mut ZeroRandom,
@@ -85,7 +85,7 @@ fn repeated_accept_causes_an_ack_and_does_not_stop_the_confirmation() {
         let before = sent_kinds(&pair, Endpoint::A);
         pair.deliver(&Datagram { to: Endpoint::A, bytes: accept.clone() });
         pair.pump(Endpoint::A, 10);
-        assert_eq!(sent_kinds(&pair, Endpoint::A)[before.len()..], [Kind::Ack], "anything confirms");
+        assert_eq!(sent_kinds(&pair, Endpoint::A)[before.len()..], [Kind::AckFields], "anything confirms");
     }
     run(&mut pair, 1000 * MILLIS);
     assert!(sent_kinds(&pair, Endpoint::A).contains(&Kind::Confirm));

@@ -3,16 +3,16 @@
 use dapl::provider::{ConnectionEvent, Remote, Status};
 
 use super::pair::{BASE, ConnPair, Endpoint, KEY, PairConfig};
-use crate::proto::conn::{Channel, Config, Payload, Work};
+use crate::proto::conn::{ConnConfig, Operation, PacketChannel, Payload};
 use crate::proto::wire::{self, Kind};
 use crate::proto::{MICROS, MILLIS, SECONDS};
 
-fn read(from: usize) -> Work {
-    Work::Read(Remote { key: KEY, address: BASE + from as u64 })
+fn read(from: usize) -> Operation {
+    Operation::Read(Remote { key: KEY, address: BASE + from as u64 })
 }
 
 /// Lets A send, and returns its data packets.
-fn leaving(pair: &mut ConnPair) -> Vec<(Kind, Channel, u32)> {
+fn leaving(pair: &mut ConnPair) -> Vec<(Kind, PacketChannel, u32)> {
     pair.log = Some(Vec::new());
     pair.pump(Endpoint::A, 1000);
     let log = pair.log.take().unwrap_or_default();
@@ -37,7 +37,7 @@ fn fenced_request_waits_for_earlier_reads() {
         pair.now > 100 * MICROS
     });
     pair.read(Endpoint::A, 1000, 5000, 0);
-    pair.post(Endpoint::A, Work::Send { solicited: true }, 0, 10, true);
+    pair.post(Endpoint::A, Operation::Send { solicited: true }, 0, 10, true);
     assert_eq!(leaving(&mut pair).len(), 1, "the read alone");
     pair.until("all", |pair| pair.a.host.requests.len() == 2 && pair.b.host.recvs.len() == 1);
     assert!(pair.b.host.recvs[0].solicited);
@@ -80,7 +80,7 @@ fn requests_wait_for_an_earlier_bind() {
     pair.pass(MILLIS);
     pair.a.host.put_off = 3;
     let first = pair.write(Endpoint::A, 0, 10, 0);
-    let bind = pair.post(Endpoint::A, Work::Bind, 0, 0, false);
+    let bind = pair.post(Endpoint::A, Operation::Bind, 0, 0, false);
     let last = pair.write(Endpoint::A, 0, 10, 0);
     assert_eq!(leaving(&mut pair).len(), 1);
     assert_eq!(pair.a.host.bind_calls, 1);
@@ -89,11 +89,11 @@ fn requests_wait_for_an_earlier_bind() {
     assert_eq!(pair.a.host.bind_calls, 4);
     // A bind with a fence is executed after the reads.
     pair.read(Endpoint::A, 100, 5000, 0);
-    pair.post(Endpoint::A, Work::Bind, 0, 0, true);
+    pair.post(Endpoint::A, Operation::Bind, 0, 0, true);
     assert_eq!((leaving(&mut pair).len(), pair.a.host.bind_calls), (1, 4));
     pair.until("all", |pair| pair.a.host.requests.len() == 5);
     pair.a.host.bind_status = Some(Status::BindFailed);
-    pair.post(Endpoint::A, Work::Bind, 0, 0, false);
+    pair.post(Endpoint::A, Operation::Bind, 0, 0, false);
     pair.until("the end", |pair| !pair.a.events.is_empty());
     assert_eq!(pair.a.host.requests.last().map(|done| done.status), Some(Status::BindFailed));
 }
@@ -123,7 +123,7 @@ fn send_waits_for_a_credit_and_sends_rnr_probes() {
 #[test]
 fn send_without_shared_receive_is_withdrawn_without_timeout() {
     for is_there_again in [true, false] {
-        let config = Config { shared: true, ..PairConfig::default().config };
+        let config = ConnConfig { shared: true, ..PairConfig::default().config };
         let mut pair = ConnPair::new(&PairConfig { config, ..PairConfig::default() });
         pair.share(Endpoint::B, 0, 10);
         pair.write(Endpoint::A, 0, 10, 0);
@@ -173,7 +173,7 @@ fn credits_of_an_old_ack_withdraw_no_send() {
 
 #[test]
 fn rnr_probes_are_limited() {
-    let config = Config { rnr_limit: Some(3), ..PairConfig::default().config };
+    let config = ConnConfig { rnr_limit: Some(3), ..PairConfig::default().config };
     let mut pair = ConnPair::new(&PairConfig { config, ..PairConfig::default() });
     let send = pair.send(Endpoint::A, 0, 10);
     let next = pair.send(Endpoint::A, 0, 10);
@@ -227,13 +227,13 @@ fn new_receive_is_advertised_immediately_to_a_waiting_sender() {
 
 #[test]
 fn small_requests_use_the_command_channel_before_responses() {
-    let config = Config { command_depth: 3, ..PairConfig::default().config };
+    let config = ConnConfig { command_depth: 3, ..PairConfig::default().config };
     let mut pair = ConnPair::new(&PairConfig { config, memory: 1 << 20, ..PairConfig::default() });
     pair.pass(MILLIS);
     for length in [768, 769, 0, 1, 2, 3] {
         pair.write(Endpoint::A, 0, length, 0);
     }
-    use Channel::{Command, Data};
+    use PacketChannel::{Command, Data};
     let all = [(768, Command), (769, Data), (0, Command), (1, Command), (2, Data), (3, Data)];
     let expected: Vec<_> = all.iter().map(|(length, channel)| (Kind::Fragment, *channel, *length)).collect();
     assert_eq!(leaving(&mut pair), expected, "requests beyond its depth use the data channel");

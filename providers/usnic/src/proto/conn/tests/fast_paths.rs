@@ -5,7 +5,7 @@ use dapl::provider::Status;
 
 use super::pair::{ConnPair, Endpoint, NetworkConditions, PairConfig};
 use crate::proto::MICROS;
-use crate::proto::conn::Config;
+use crate::proto::conn::ConnConfig;
 
 /// Size in bytes of a receive, and offset of the receives in memory.
 const SPACE: usize = 64;
@@ -31,7 +31,7 @@ impl Load {
 
 /// Posts at random at both endpoints, and checks the received messages. Returns the numbers of posts by the fast paths.
 fn exchange(seed: u64, network: NetworkConditions) -> [u32; 3] {
-    let config = Config { window_kib: 512, ..Config::default() };
+    let config = ConnConfig { window_kib: 512, ..ConnConfig::default() };
     let plan = PairConfig { config, seed, psn: [u32::MAX - 40, 7], number: u32::MAX - 20, ..PairConfig::default() };
     let mut pair = ConnPair::new(&plan);
     pair.network = network;

@@ -4,7 +4,7 @@ use dapl::provider::{ConnectionEvent, Remote, Status};
 
 use super::pair::{BASE, ConnPair, Endpoint, KEY, PairConfig, READ_ONLY};
 use crate::net::errors::QUOTE;
-use crate::proto::conn::{Config, Work};
+use crate::proto::conn::{ConnConfig, Operation};
 use crate::proto::wire::{self, Kind};
 use crate::proto::{MILLIS, SECONDS};
 
@@ -59,7 +59,7 @@ fn unmapped_memory_breaks_the_connection() {
         assert_eq!(statuses(&pair.b.host.recvs), [Success, Status::LocalProtection]);
         assert_eq!(statuses(&pair.a.host.requests), [Success, Status::RemoteResponder, Flushed]);
         // The local memory of a send, a write or a read is inaccessible.
-        for work in [Work::Send { solicited: false }, Work::Write(TARGET), Work::Read(TARGET)] {
+        for work in [Operation::Send { solicited: false }, Operation::Write(TARGET), Operation::Read(TARGET)] {
             let mut pair = ConnPair::new(&PairConfig::default());
             [0, 1].iter().for_each(|_| {
                 pair.recv(Endpoint::B, 0, length);
@@ -71,7 +71,7 @@ fn unmapped_memory_breaks_the_connection() {
             assert_eq!(ended(&mut pair), [ConnectionEvent::Broken, ConnectionEvent::Disconnected]);
             assert_eq!(statuses(&pair.a.host.requests)[..2], [Success, Status::LocalProtection], "{work:?}");
             // A read fails only when its data arrives, so a send after it may already have been received.
-            assert!(matches!(work, Work::Read(_)) || statuses(&pair.b.host.recvs) == [Flushed, Flushed]);
+            assert!(matches!(work, Operation::Read(_)) || statuses(&pair.b.host.recvs) == [Flushed, Flushed]);
         }
     }
 }
@@ -82,13 +82,13 @@ const TARGET: Remote = Remote { key: KEY, address: BASE + 100 };
 fn invalid_access_is_refused() {
     let beyond = BASE + (1 << 16);
     let cases = [
-        Work::Write(Remote { key: READ_ONLY, ..TARGET }),
-        Work::Write(Remote { key: 9, ..TARGET }),
-        Work::Read(Remote { key: 9, ..TARGET }),
-        Work::Write(Remote { address: beyond - 4999, ..TARGET }),
-        Work::Read(Remote { address: beyond - 4999, ..TARGET }),
-        Work::Write(Remote { address: u64::MAX - 3, ..TARGET }),
-        Work::Read(Remote { address: u64::MAX - 3, ..TARGET }),
+        Operation::Write(Remote { key: READ_ONLY, ..TARGET }),
+        Operation::Write(Remote { key: 9, ..TARGET }),
+        Operation::Read(Remote { key: 9, ..TARGET }),
+        Operation::Write(Remote { address: beyond - 4999, ..TARGET }),
+        Operation::Read(Remote { address: beyond - 4999, ..TARGET }),
+        Operation::Write(Remote { address: u64::MAX - 3, ..TARGET }),
+        Operation::Read(Remote { address: u64::MAX - 3, ..TARGET }),
     ];
     for (seed, work) in cases.into_iter().enumerate() {
         let mut pair = ConnPair::new(&PairConfig { seed: seed as u64, ..PairConfig::default() });
@@ -300,7 +300,7 @@ fn exited_peer_is_detected_after_three_challenges() {
         assert_eq!(pair.a.events, [ConnectionEvent::Disconnected]);
         assert!(pair.a.host.requests.iter().all(|done| done.status == Flushed));
         assert_eq!(statuses(&pair.a.host.recvs), [Flushed]);
-        let keepalive = if under_traffic { 0 } else { Config::default().keepalive };
+        let keepalive = if under_traffic { 0 } else { ConnConfig::default().keepalive };
         assert!(took < keepalive + 2 * SECONDS, "after {took} ns");
     }
 }

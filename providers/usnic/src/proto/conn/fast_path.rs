@@ -8,18 +8,18 @@ use zerocopy::{Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::Conn;
 use super::requests::{PayloadOwner, SentPayload};
-use super::types::{Driver, Host, Post};
+use super::types::{ConnCallbacks, Post, PostedData};
 use crate::proto::Nanos;
 use crate::proto::psn::Psn;
-use crate::proto::setup::Terms;
-use crate::proto::wire::{Carried, FLAG_ACK_NOW, FLAG_LAST, FRAGMENT, Head, Kind, Message, Op};
+use crate::proto::setup::ConnectionTerms;
+use crate::proto::wire::{DataFields, FLAG_ACK_NOW, FLAG_LAST, FRAGMENT, Kind, Message, Op, PacketHeader};
 
 /// The header of a message that is one packet.
 #[derive(Clone, Copy, Debug, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct FragmentHeader {
-    head: Head,
-    carried: Carried,
+    head: PacketHeader,
+    carried: DataFields,
     message: Message,
 }
 
@@ -44,9 +44,9 @@ pub(super) struct ShortPermit {
 }
 
 /// Returns the heads of short sends to this peer: without, and with an ack request.
-pub(super) fn short_heads(terms: &Terms) -> [Head; 2] {
+pub(super) fn short_heads(terms: &ConnectionTerms) -> [PacketHeader; 2] {
     [FLAG_LAST, FLAG_LAST | FLAG_ACK_NOW]
-        .map(|flags| Head::new(Kind::Fragment, flags, terms.peer_conn, terms.peer_token))
+        .map(|flags| PacketHeader::new(Kind::Fragment, flags, terms.peer_conn, terms.peer_token))
 }
 
 /// Fields of a posted short send, for its packet header.
@@ -70,7 +70,7 @@ pub(crate) enum AfterShortSend {
     Anything,
 }
 
-impl<D: Driver> Conn<D> {
+impl<D: PostedData> Conn<D> {
     /// Whether the connection is open, and has nothing to send except new requests.
     #[inline(always)]
     fn has_only_new_work(&self) -> bool {
@@ -98,7 +98,7 @@ impl<D: Driver> Conn<D> {
             && self.commands < self.config.command_depth
             && self.has_window()
             && bytes <= self.send_path.path.size() as u64
-            && self.send_path.would_admit(now, bytes, self.flight.bytes())
+            && self.send_path.window_allows(now, bytes, self.flight.bytes())
     }
 
     /// Returns the datagram size in bytes of a short send.
@@ -183,15 +183,19 @@ impl<D: Driver> Conn<D> {
 
     /// Builds the packet header of a short send.
     #[inline(always)]
-    pub(crate) fn short_header(&mut self, send: ShortSend, host: &impl Host<D>) -> FragmentHeader {
+    pub(crate) fn short_header(&mut self, send: ShortSend, host: &impl ConnCallbacks<D>) -> FragmentHeader {
         let ShortSend { psn, id, length, requests_ack } = send;
         let message = Message { op: Op::Send as u8, id: id.into(), length: length.into(), ..Message::default() };
-        FragmentHeader { head: self.short_heads[usize::from(requests_ack)], carried: self.carried(psn, host), message }
+        FragmentHeader {
+            head: self.short_heads[usize::from(requests_ack)],
+            carried: self.data_fields(psn, host),
+            message,
+        }
     }
 
     /// Does deferred work, after the packet of a short send was sent.
     #[inline(always)]
-    pub(crate) fn after_short_send(&mut self, host: &mut impl Host<D>) -> AfterShortSend {
+    pub(crate) fn after_short_send(&mut self, host: &mut impl ConnCallbacks<D>) -> AfterShortSend {
         if !std::mem::take(&mut self.short_permit.is_first) {
             // The probe timeout depends on the oldest packet in flight, which is an earlier one.
             return AfterShortSend::Nothing;
@@ -200,7 +204,7 @@ impl<D: Driver> Conn<D> {
     }
 
     #[inline(never)]
-    fn after_first_send(&mut self, host: &mut impl Host<D>) -> AfterShortSend {
+    fn after_first_send(&mut self, host: &mut impl ConnCallbacks<D>) -> AfterShortSend {
         if self.deferred.is_some() {
             // The deadline for the deferred work is already planned for the next pass, which then checks all other
             // deadlines.
@@ -246,11 +250,11 @@ impl<D: Driver> Conn<D> {
 
     /// Builds the PSN and ack fields of a data packet.
     #[inline(always)]
-    pub(super) fn carried(&mut self, psn: Psn, host: &impl Host<D>) -> Carried {
+    pub(super) fn data_fields(&mut self, psn: Psn, host: &impl ConnCallbacks<D>) -> DataFields {
         if self.acks.is_pending() {
             self.counters.acks_carried += 1;
         }
-        let delay = self.acks.carried(self.now);
-        Carried { psn: psn.0.into(), ack: self.ack_fields(delay, host) }
+        let delay = self.acks.take_piggybacked(self.now);
+        DataFields { psn: psn.0.into(), ack: self.ack_fields(delay, host) }
     }
 }

@@ -10,9 +10,9 @@ use dapl_software::unlock_rarely;
 use super::{DIRECT_SEND_BELOW, QpCore, QpState};
 use crate::device;
 use crate::proto::Nanos;
-use crate::proto::conn::{AfterShortSend, Post, Work as ConnWork};
+use crate::proto::conn::{AfterShortSend, Operation as ConnWork, Post};
 use crate::proto::schedule::PendingWork;
-use crate::qp::host::RecvRequest;
+use crate::qp::context::RecvRequest;
 use crate::qp::transport::Transport;
 
 impl QpCore {
@@ -30,7 +30,7 @@ impl QpCore {
             };
             if let Some(is_announced) = transport.conn.post_recv_quickly(segment.length, most, fill) {
                 if is_announced {
-                    self.plan_ack(transport);
+                    self.schedule_ack(transport);
                 }
                 return true;
             }
@@ -96,13 +96,13 @@ impl QpCore {
         {
             return; // The next scheduled call is early enough.
         }
-        self.plan(state, now);
+        self.schedule_pending(state, now);
     }
 
     /// Schedules the transmission of an ack.
     #[cold]
     #[inline(never)]
-    fn plan_ack(&self, transport: &Transport) {
+    fn schedule_ack(&self, transport: &Transport) {
         self.device.schedule(
             transport.number,
             &transport.next_service,
@@ -113,7 +113,7 @@ impl QpCore {
     /// Handles the connection's events, and schedules its pending work.
     #[cold]
     #[inline(never)]
-    fn plan(&self, state: &mut QpState, now: Nanos) {
+    fn schedule_pending(&self, state: &mut QpState, now: Nanos) {
         let pending_work = self.update(state, now);
         if let Some(transport) = &state.transport {
             self.device.schedule(transport.number, &transport.next_service, &pending_work);

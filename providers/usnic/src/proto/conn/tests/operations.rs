@@ -4,7 +4,7 @@ use dapl::provider::Status;
 
 use super::pair::{ConnPair, Endpoint, NetworkConditions, PairConfig};
 use crate::proto::MICROS;
-use crate::proto::conn::{Conn, Driver};
+use crate::proto::conn::{Conn, PostedData};
 
 fn statuses(done: &[super::pair::TestCompletion]) -> Vec<Status> {
     done.iter().map(|done| done.status).collect()
@@ -49,7 +49,7 @@ fn writes_and_reads_transfer_all_bytes() {
 
 struct LargeWork;
 
-impl Driver for LargeWork {
+impl PostedData for LargeWork {
     type Request = [u64; 8];
     type Recv = [u64; 8];
 }
