@@ -17,11 +17,11 @@ use dapl_software::shared_names::SharedNames;
 use parking_lot::Mutex;
 
 use crate::Verbs;
-use crate::engine::{Interest, Reactor, Source, Watch};
+use crate::engine::{AwaitedEvents, Engine, EventHandler, WatchedDescriptor};
 use crate::find::OpenedDevice;
-use crate::ibv::{AsyncEvent, Channel, Context, Gid, PortEvent, QpEvent, SrqEvent};
-use crate::memory::keys::Keys;
-use crate::settings::Settings;
+use crate::ibv::{AsyncEvent, CompletionChannel, Context, Gid, PortEvent, QpEvent, SrqEvent};
+use crate::memory::keys::LocalKeys;
+use crate::settings::VerbsSettings;
 use crate::shared_device::{ObjectEvent, SharedDevice};
 use crate::{find, gid, limits};
 
@@ -41,19 +41,19 @@ pub(crate) struct Device {
     is_software: bool,
     /// Whether the driver posts requests by `write` to the kernel, which is a thread cancellation point.
     pub(crate) posts_by_kernel: bool,
-    pub(crate) settings: Settings,
+    pub(crate) settings: VerbsSettings,
     pub(crate) limits: Limits,
-    pub(crate) channel: Arc<Channel>,
-    pub(crate) reactor: Arc<Reactor>,
+    pub(crate) channel: Arc<CompletionChannel>,
+    pub(crate) engine: Arc<Engine>,
     pub(crate) sink: Arc<dyn CmSink<Verbs>>,
     /// The local keys, for checks of inline data.
-    pub(crate) keys: Arc<Keys>,
+    pub(crate) keys: Arc<LocalKeys>,
     pub(crate) names: SharedNames,
     /// Listeners by qualifier.
     pub(crate) listeners: Mutex<HashMap<u64, ObjectId>>,
-    completions: Arc<Completions>,
-    asynchronous: Arc<Asynchronous>,
-    watches: OnceLock<[Watch; 2]>,
+    completions: Arc<CompletionEventHandler>,
+    asynchronous: Arc<AsyncEventHandler>,
+    watches: OnceLock<[WatchedDescriptor; 2]>,
 }
 
 /// The base directory, which contains the names of shared memory.
@@ -69,7 +69,7 @@ const PAUSE: Duration = Duration::from_micros(100);
 impl Device {
     /// Opens the device that `spec` names. Errors are logged.
     pub(crate) fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Verbs>>) -> Result<Arc<Self>> {
-        let settings = Settings::read(spec.params, spec.library);
+        let settings = VerbsSettings::read(spec.params, spec.library);
         let OpenedDevice { context, port, address, gid, is_ethernet } = find::open(spec.name, &settings)?;
         let failed = |operation: &str, error: io::Error| {
             log::error!("{}: cannot {operation}: {error}; allow more open files (ulimit -n)", spec.name);
@@ -77,8 +77,8 @@ impl Device {
         };
         let shared_device = SharedDevice::find_or_add(context);
         let context = shared_device.context.clone();
-        let reactor = Reactor::new().map_err(|error| failed("create the engine", error))?;
-        let channel = Channel::new(&context).map_err(|error| failed("create a completion channel", error))?;
+        let engine = Engine::new().map_err(|error| failed("create the engine", error))?;
+        let channel = CompletionChannel::new(&context).map_err(|error| failed("create a completion channel", error))?;
         let limits = limits::of(&context, port, &settings)?;
         let attributes = context.attributes();
         let max_cqe = attributes.as_ref().map_or(limits.max_dtos, |device| device.max_cqe.max(1) as u32);
@@ -87,8 +87,8 @@ impl Device {
         let chosen = dapl::runtime::logger::secure_variable(NAMES.variable);
         let device = Arc::new_cyclic(|me| Device {
             name: spec.name.to_owned(),
-            completions: Arc::new(Completions(Weak::clone(me))),
-            asynchronous: Arc::new(Asynchronous(Weak::clone(me))),
+            completions: Arc::new(CompletionEventHandler(Weak::clone(me))),
+            asynchronous: Arc::new(AsyncEventHandler(Weak::clone(me))),
             shared_device,
             context,
             port,
@@ -101,17 +101,17 @@ impl Device {
             settings,
             limits,
             channel,
-            reactor,
+            engine,
             sink,
             keys: Arc::default(),
             names: SharedNames::new(BaseDir::new(&NAMES, chosen.as_deref())),
             listeners: Mutex::default(),
             watches: OnceLock::new(),
         });
-        let (completions, asynchronous): (Weak<dyn Source>, Weak<dyn Source>) =
+        let (completions, asynchronous): (Weak<dyn EventHandler>, Weak<dyn EventHandler>) =
             (Arc::downgrade(&device.completions) as _, Arc::downgrade(&device.asynchronous) as _);
-        let watched = device.reactor.watch(device.channel.fd(), Interest::Read, completions).and_then(|first| {
-            Ok([first, device.reactor.watch(device.context.events(), Interest::Read, asynchronous)?])
+        let watched = device.engine.watch(device.channel.fd(), AwaitedEvents::Read, completions).and_then(|first| {
+            Ok([first, device.engine.watch(device.context.events(), AwaitedEvents::Read, asynchronous)?])
         });
         let _ = device.watches.set(watched.map_err(|error| failed("wait for events of the device", error))?);
         Ok(device)
@@ -119,7 +119,7 @@ impl Device {
 
     /// Returns the number of segments per request to save while it is in flight. 0, except for soft-RoCE, which does not report
     /// whether a segment was invalid.
-    pub(crate) fn kept(&self, segments: u32) -> u32 {
+    pub(crate) fn saved_segment_count(&self, segments: u32) -> u32 {
         if self.is_software { segments } else { 0 }
     }
 
@@ -210,9 +210,9 @@ impl Device {
 }
 
 /// Handles completion events of the device.
-pub(crate) struct Completions(pub(crate) Weak<Device>);
+pub(crate) struct CompletionEventHandler(pub(crate) Weak<Device>);
 
-impl Source for Completions {
+impl EventHandler for CompletionEventHandler {
     fn ready(&self) {
         let Some(device) = self.0.upgrade() else { return };
         loop {
@@ -229,9 +229,9 @@ impl Source for Completions {
 }
 
 /// Handles asynchronous events of the device.
-pub(crate) struct Asynchronous(pub(crate) Weak<Device>);
+pub(crate) struct AsyncEventHandler(pub(crate) Weak<Device>);
 
-impl Source for Asynchronous {
+impl EventHandler for AsyncEventHandler {
     fn ready(&self) {
         let Some(device) = self.0.upgrade() else { return };
         loop {

@@ -21,10 +21,10 @@ const BATCH: usize = 32;
 const WAKE_UP: u64 = 0;
 
 /// Handler of a descriptor or a deadline.
-pub(crate) trait Source: Send + Sync {
+pub(crate) trait EventHandler: Send + Sync {
     /// Called when the descriptor is readable or writable, or its peer has closed it. The handler finds out which.
     fn ready(&self) {}
-    /// Called when a deadline has passed. `tag`: the value passed to [`Reactor::schedule`].
+    /// Called when a deadline has passed. `tag`: the value passed to [`Engine::schedule`].
     fn expired(&self, tag: u64) {
         let _ = tag;
     }
@@ -32,16 +32,16 @@ pub(crate) trait Source: Send + Sync {
 
 /// Events awaited on a descriptor, level-triggered.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Interest {
+pub(crate) enum AwaitedEvents {
     Read,
     ReadWrite,
 }
 
-impl Interest {
+impl AwaitedEvents {
     fn flags(self) -> epoll::EventFlags {
         match self {
-            Interest::Read => epoll::EventFlags::IN | epoll::EventFlags::RDHUP,
-            Interest::ReadWrite => epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP,
+            AwaitedEvents::Read => epoll::EventFlags::IN | epoll::EventFlags::RDHUP,
+            AwaitedEvents::ReadWrite => epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP,
         }
     }
 }
@@ -49,80 +49,80 @@ impl Interest {
 type Job = Box<dyn FnOnce() + Send>;
 
 /// The state of an engine, shared with all objects of the IA.
-pub(crate) struct Reactor {
+pub(crate) struct Engine {
     epoll: OwnedFd,
     wake_up: OwnedFd,
     /// Whether `wake_up` was written and not yet read.
     is_signalled: AtomicBool,
     stopping: AtomicBool,
     jobs: Mutex<VecDeque<Job>>,
-    sources: Mutex<HashMap<u64, Weak<dyn Source>>>,
+    sources: Mutex<HashMap<u64, Weak<dyn EventHandler>>>,
     keys: AtomicU64,
-    alarms: Mutex<BinaryHeap<Reverse<Alarm>>>,
+    alarms: Mutex<BinaryHeap<Reverse<ScheduledDeadline>>>,
     thread: Mutex<Option<ThreadId>>,
 }
 
-/// A scheduled call of `Source::expired`. Ordered by time, then by number.
-struct Alarm {
+/// A scheduled call of `EventHandler::expired`. Ordered by time, then by number.
+struct ScheduledDeadline {
     at: Instant,
     number: u64,
-    source: Weak<dyn Source>,
+    source: Weak<dyn EventHandler>,
     tag: u64,
 }
 
-impl PartialEq for Alarm {
+impl PartialEq for ScheduledDeadline {
     fn eq(&self, other: &Self) -> bool {
         (self.at, self.number) == (other.at, other.number)
     }
 }
 
-impl Eq for Alarm {}
+impl Eq for ScheduledDeadline {}
 
-impl PartialOrd for Alarm {
+impl PartialOrd for ScheduledDeadline {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Alarm {
+impl Ord for ScheduledDeadline {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (self.at, self.number).cmp(&(other.at, other.number))
     }
 }
 
-/// A registered descriptor. [`Watch::end`] must be called, or the `Watch` be dropped, before the descriptor is closed.
-pub(crate) struct Watch {
-    reactor: Arc<Reactor>,
+/// A registered descriptor. [`WatchedDescriptor::end`] must be called, or the `WatchedDescriptor` be dropped, before the descriptor is closed.
+pub(crate) struct WatchedDescriptor {
+    engine: Arc<Engine>,
     key: u64,
 }
 
-impl Watch {
+impl WatchedDescriptor {
     /// Changes the awaited events.
-    pub(crate) fn change(&self, fd: BorrowedFd<'_>, interest: Interest) -> io::Result<()> {
+    pub(crate) fn change(&self, fd: BorrowedFd<'_>, interest: AwaitedEvents) -> io::Result<()> {
         let data = epoll::EventData::new_u64(self.key);
-        Ok(epoll::modify(&self.reactor.epoll, fd, data, interest.flags())?)
+        Ok(epoll::modify(&self.engine.epoll, fd, data, interest.flags())?)
     }
 
     /// Removes the descriptor, which is still open, from the epoll set.
     pub(crate) fn end(self, fd: BorrowedFd<'_>) {
         // Ignored: it fails only if the descriptor is not in the epoll set.
-        let _ = epoll::delete(&self.reactor.epoll, fd);
+        let _ = epoll::delete(&self.engine.epoll, fd);
     }
 }
 
-impl Drop for Watch {
+impl Drop for WatchedDescriptor {
     fn drop(&mut self) {
         // The kernel removes the descriptor from the epoll set when it is closed.
-        self.reactor.sources.lock().remove(&self.key);
+        self.engine.sources.lock().remove(&self.key);
     }
 }
 
-impl Reactor {
+impl Engine {
     pub(crate) fn new() -> io::Result<Arc<Self>> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let wake_up = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         epoll::add(&epoll, &wake_up, epoll::EventData::new_u64(WAKE_UP), epoll::EventFlags::IN)?;
-        Ok(Arc::new(Reactor {
+        Ok(Arc::new(Engine {
             epoll,
             wake_up,
             is_signalled: AtomicBool::new(false),
@@ -135,25 +135,25 @@ impl Reactor {
         }))
     }
 
-    /// Registers a descriptor: the engine calls `source` when it has events, until the `Watch` is dropped.
+    /// Registers a descriptor: the engine calls `source` when it has events, until the `WatchedDescriptor` is dropped.
     pub(crate) fn watch(
         self: &Arc<Self>,
         fd: BorrowedFd<'_>,
-        interest: Interest,
-        source: Weak<dyn Source>,
-    ) -> io::Result<Watch> {
+        interest: AwaitedEvents,
+        source: Weak<dyn EventHandler>,
+    ) -> io::Result<WatchedDescriptor> {
         let key = self.keys.fetch_add(1, Ordering::Relaxed);
         self.sources.lock().insert(key, source);
-        let watch = Watch { reactor: self.clone(), key };
+        let watch = WatchedDescriptor { engine: self.clone(), key };
         epoll::add(&self.epoll, fd, epoll::EventData::new_u64(key), interest.flags())?;
         Ok(watch)
     }
 
     /// Schedules a call of `source.expired(tag)` after the delay. The call cannot be cancelled. `tag` allows the handler to
     /// recognise an outdated call.
-    pub(crate) fn schedule(&self, delay: Duration, source: Weak<dyn Source>, tag: u64) {
+    pub(crate) fn schedule(&self, delay: Duration, source: Weak<dyn EventHandler>, tag: u64) {
         let number = self.keys.fetch_add(1, Ordering::Relaxed);
-        let alarm = Alarm { at: Instant::now() + delay, number, source, tag };
+        let alarm = ScheduledDeadline { at: Instant::now() + delay, number, source, tag };
         let is_first = {
             let mut alarms = self.alarms.lock();
             alarms.push(Reverse(alarm));
@@ -215,7 +215,7 @@ impl Reactor {
         }
     }
 
-    fn due(&self, now: Instant) -> Option<Alarm> {
+    fn due(&self, now: Instant) -> Option<ScheduledDeadline> {
         let mut alarms = self.alarms.lock();
         let is_due = alarms.peek().is_some_and(|Reverse(first)| first.at <= now);
         if is_due { alarms.pop().map(|Reverse(alarm)| alarm) } else { None }
@@ -266,7 +266,7 @@ impl Reactor {
     }
 }
 
-impl AsFd for Reactor {
+impl AsFd for Engine {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }

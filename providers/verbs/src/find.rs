@@ -13,11 +13,11 @@ use dapl::error::Result;
 use ibverbs_sys::{IBV_LINK_LAYER_ETHERNET, ibv_port_state};
 
 use crate::gid;
-use crate::host::Host;
+use crate::host::HostInterfaces;
 use crate::ibv::{Context, Gid};
 use crate::manager_kind::ManagerKind;
 use crate::refusal::{self, OpenFailure};
-use crate::settings::Settings;
+use crate::settings::VerbsSettings;
 
 /// An opened device, with the port and address of an IA.
 pub(crate) struct OpenedDevice {
@@ -32,15 +32,15 @@ pub(crate) struct OpenedDevice {
 }
 
 /// Opens the device of the IA `name`. Errors are logged with their remedy.
-pub(crate) fn open(name: &str, settings: &Settings) -> Result<OpenedDevice> {
-    let host = Host::local();
+pub(crate) fn open(name: &str, settings: &VerbsSettings) -> Result<OpenedDevice> {
+    let host = HostInterfaces::local();
     let opened =
         load(settings).and_then(|()| find(&host, settings)).and_then(|place| open_place(&host, &place, settings));
     opened.map_err(|cause| refusal::refusal(name, &settings.object, &cause))
 }
 
 /// Loads the libraries of rdma-core that the connection manager needs.
-fn load(settings: &Settings) -> FindResult<()> {
+fn load(settings: &VerbsSettings) -> FindResult<()> {
     if settings.manager == ManagerKind::Datagram {
         return Err(OpenFailure::NoDatagramManager);
     }
@@ -62,13 +62,13 @@ struct DevicePort {
 
 type FindResult<T> = std::result::Result<T, OpenFailure>;
 
-fn find(host: &Host, settings: &Settings) -> FindResult<DevicePort> {
+fn find(host: &HostInterfaces, settings: &VerbsSettings) -> FindResult<DevicePort> {
     let object = settings.object.as_str();
     let devices = host.devices().ok_or(OpenFailure::NoRdma)?;
     let place = if devices.is_empty() {
         return Err(OpenFailure::NoDevices);
     } else if object.is_empty() {
-        any(host, &devices, settings)?
+        first_with_address(host, &devices, settings)?
     } else if devices.iter().any(|device| device == object) {
         by_device(host, object, settings)?
     } else if host.has_netdev(object) {
@@ -87,13 +87,13 @@ fn find(host: &Host, settings: &Settings) -> FindResult<DevicePort> {
 }
 
 /// Returns the first device whose port has an address; if there is none, the first device.
-fn any(host: &Host, devices: &[String], settings: &Settings) -> FindResult<DevicePort> {
+fn first_with_address(host: &HostInterfaces, devices: &[String], settings: &VerbsSettings) -> FindResult<DevicePort> {
     let places = || devices.iter().map(|device| by_device(host, device, settings));
     let with_address = places().find(|place| place.as_ref().is_ok_and(|place| place.address.is_some()));
     with_address.or_else(|| places().next()).unwrap_or(Err(OpenFailure::NoDevices))
 }
 
-fn by_device(host: &Host, device: &str, settings: &Settings) -> FindResult<DevicePort> {
+fn by_device(host: &HostInterfaces, device: &str, settings: &VerbsSettings) -> FindResult<DevicePort> {
     let ports = host.ports(device);
     let port = settings.port.or(ports.first().copied()).unwrap_or(1);
     if !ports.contains(&port) {
@@ -107,13 +107,13 @@ fn by_device(host: &Host, device: &str, settings: &Settings) -> FindResult<Devic
     Ok(DevicePort { device: device.to_string(), port, netdev, address: chosen.map(|(_, address)| address) })
 }
 
-fn by_netdev(host: &Host, netdev: &str, address: Option<IpAddr>) -> FindResult<DevicePort> {
+fn by_netdev(host: &HostInterfaces, netdev: &str, address: Option<IpAddr>) -> FindResult<DevicePort> {
     let plain = || OpenFailure::NotRdma { netdev: netdev.to_string(), others: host.rdma_netdevs() };
     let (device, port) = host.device_of(netdev).ok_or_else(plain)?;
     Ok(DevicePort { device, port, netdev: Some(netdev.to_string()), address })
 }
 
-fn by_address(host: &Host, object: &str, devices: Vec<String>) -> FindResult<DevicePort> {
+fn by_address(host: &HostInterfaces, object: &str, devices: Vec<String>) -> FindResult<DevicePort> {
     let addresses = object.parse().map_or_else(|_| (host.resolve)(object), |address| vec![address]);
     if addresses.is_empty() {
         return Err(OpenFailure::Unknown { object: object.to_string(), devices });
@@ -130,7 +130,7 @@ fn by_address(host: &Host, object: &str, devices: Vec<String>) -> FindResult<Dev
 }
 
 /// Checks that the device file of rdma_cm exists and can be opened.
-fn check_manager(host: &Host) -> FindResult<()> {
+fn check_manager(host: &HostInterfaces) -> FindResult<()> {
     let node = host.manager_node().ok_or(OpenFailure::NoManager)?;
     let opened = OpenOptions::new().read(true).write(true).open(&node);
     opened.map(drop).or_else(|error| node_failure(&node, &error).map_or(Ok(()), Err))
@@ -147,7 +147,7 @@ fn node_failure(node: &Path, error: &io::Error) -> Option<OpenFailure> {
 }
 
 /// Determines why libibverbs cannot open a device that the kernel has.
-fn diagnose(host: &Host, device: &str, is_listed: bool, error: &io::Error) -> OpenFailure {
+fn diagnose(host: &HostInterfaces, device: &str, is_listed: bool, error: &io::Error) -> OpenFailure {
     let Some(node) = host.verbs_node(device) else { return OpenFailure::NoVerbs { device: device.to_string() } };
     if !node.exists() {
         return OpenFailure::NoNode { node: node.display().to_string() };
@@ -159,7 +159,7 @@ fn diagnose(host: &Host, device: &str, is_listed: bool, error: &io::Error) -> Op
     node_failure(&node, error).unwrap_or_else(failed)
 }
 
-fn open_place(host: &Host, place: &DevicePort, settings: &Settings) -> FindResult<OpenedDevice> {
+fn open_place(host: &HostInterfaces, place: &DevicePort, settings: &VerbsSettings) -> FindResult<OpenedDevice> {
     let DevicePort { device, port, netdev, address } = place;
     let context = Context::open(device).map_err(|error| {
         let is_listed = Context::devices().is_ok_and(|devices| devices.contains(device));

@@ -10,7 +10,7 @@ use super::*;
 /// A fake host: sysfs and `/dev` in a temporary directory, which is removed when this is dropped.
 struct Tree {
     root: PathBuf,
-    host: Host,
+    host: HostInterfaces,
 }
 
 impl Tree {
@@ -22,7 +22,7 @@ impl Tree {
         let (sys, dev) = (root.join("sys"), root.join("dev"));
         fs::create_dir_all(&dev).unwrap();
         let addresses = vec![("lo".to_string(), ip("127.0.0.1")), ("eth0".to_string(), ip("203.0.113.5"))];
-        let tree = Tree { root, host: Host { sys, dev, addresses, resolve } };
+        let tree = Tree { root, host: HostInterfaces { sys, dev, addresses, resolve } };
         ["lo", "eth0"].iter().for_each(|netdev| tree.directory(&format!("class/net/{netdev}")));
         tree
     }
@@ -92,7 +92,7 @@ impl Tree {
     }
 
     fn find(&self, params: &str) -> FindResult<DevicePort> {
-        find(&self.host, &Settings::read(params, ""))
+        find(&self.host, &VerbsSettings::read(params, ""))
     }
 
     fn failure(&self, params: &str) -> OpenFailure {
@@ -201,7 +201,7 @@ fn only_rdma_cm_needs_an_address() {
 #[test]
 fn empty_params_find_the_first_device_with_an_address() {
     let tree = Tree::full();
-    assert_eq!(find(&tree.host, &Settings::read("", "")), place("mlx5_0", 1, "eth2", "192.0.2.2"));
+    assert_eq!(find(&tree.host, &VerbsSettings::read("", "")), place("mlx5_0", 1, "eth2", "192.0.2.2"));
 }
 
 #[test]

@@ -51,7 +51,7 @@ pub(crate) fn is_same_family(one: &[u8; 16], other: &[u8; 16]) -> bool {
 /// Finds a GID of the port that reaches `peer`, a GID of another address family than `chosen`. Prefers GIDs of the network
 /// device of `chosen`, then GIDs with the scope of `peer` (link-local or not), then the lowest index. The C implementation
 /// uses the first GID by default, so such a peer is reached.
-pub(crate) fn reaching(gids: &[Gid], chosen: &Gid, peer: &[u8; 16]) -> Option<Gid> {
+pub(crate) fn gid_reaching(gids: &[Gid], chosen: &Gid, peer: &[u8; 16]) -> Option<Gid> {
     let is_link_local = |gid: &[u8; 16]| Ipv6Addr::from(*gid).is_unicast_link_local();
     let rank = |gid: &&Gid| {
         let is_same_scope = is_link_local(&gid.raw) == is_link_local(peer);
@@ -146,7 +146,7 @@ mod tests {
         let (v4, link, global) = (raw("::ffff:192.0.2.9"), raw("fe80::9"), raw("2001:db8::9"));
         assert!(is_same_family(&link, &global) && is_same_family(&v4, &raw("::ffff:10.0.0.1")));
         assert!(!is_same_family(&v4, &link) && !is_same_family(&global, &v4));
-        let reach = |chosen: usize, peer| reaching(&table(), &table()[chosen], peer).map(|gid| gid.index);
+        let reach = |chosen: usize, peer| gid_reaching(&table(), &table()[chosen], peer).map(|gid| gid.index);
         assert_eq!(
             [reach(3, &link), reach(7, &link)],
             [Some(0), Some(4)],
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(reach(7, &global), Some(4), "the network device precedes the scope");
         assert_eq!(reach(1, &v4), Some(2));
         let only_v4: Vec<_> = table().into_iter().filter(|gid| is_same_family(&gid.raw, &v4)).collect();
-        assert_eq!(reaching(&only_v4, &only_v4[0], &link), None);
+        assert_eq!(gid_reaching(&only_v4, &only_v4[0], &link), None);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 const MAX_NESTING: usize = 4;
 
 /// Where the devices and addresses of a host are listed.
-pub(crate) struct Host {
+pub(crate) struct HostInterfaces {
     pub(crate) sys: PathBuf,
     pub(crate) dev: PathBuf,
     /// Addresses, each with its network device.
@@ -20,7 +20,7 @@ pub(crate) struct Host {
     pub(crate) resolve: fn(&str) -> Vec<IpAddr>,
 }
 
-impl Host {
+impl HostInterfaces {
     /// Returns this host, with its current addresses.
     pub(crate) fn local() -> Self {
         let addresses = crate::addresses::of_this_host().unwrap_or_else(|error| {
@@ -29,7 +29,7 @@ impl Host {
             );
             Vec::new()
         });
-        Host { sys: "/sys".into(), dev: "/dev".into(), addresses, resolve }
+        HostInterfaces { sys: "/sys".into(), dev: "/dev".into(), addresses, resolve }
     }
 
     /// Returns the RDMA devices of the kernel, sorted by name; `None` if the kernel has no RDMA support.

@@ -65,7 +65,7 @@ pub struct Verbs {
 pub struct Listener {
     device: Arc<Device>,
     qual: u64,
-    _listening: cm::Listening,
+    _listening: cm::ListenGuard,
 }
 
 impl Drop for Listener {
@@ -83,12 +83,11 @@ impl Provider for Verbs {
     fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Self>>) -> Result<Self> {
         let device = Device::open(spec, sink)?;
         let manager = cm::start(&device)?;
-        let (reactor, name) = (device.reactor.clone(), spec.name.to_owned());
-        let thread =
-            thread::spawn("dapl-verbs", move || logger::with_ia(&name, || reactor.run())).map_err(|error| {
-                log::error!("{}: cannot start the engine thread: {error}; allow more processes (ulimit -u)", spec.name);
-                Error::Exhausted(Resource::Device)
-            })?;
+        let (engine, name) = (device.engine.clone(), spec.name.to_owned());
+        let thread = thread::spawn("dapl-verbs", move || logger::with_ia(&name, || engine.run())).map_err(|error| {
+            log::error!("{}: cannot start the engine thread: {error}; allow more processes (ulimit -u)", spec.name);
+            Error::Exhausted(Resource::Device)
+        })?;
         Ok(Verbs { device, manager, thread: Mutex::new(Some(thread)) })
     }
 
@@ -124,7 +123,7 @@ impl Provider for Verbs {
     fn close(&self) {
         let Some(thread) = self.thread.lock().take() else { return };
         self.manager.close();
-        self.device.reactor.stop();
+        self.device.engine.stop();
         thread::join(thread);
         self.device.names.remove_if_empty();
     }

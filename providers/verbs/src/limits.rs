@@ -15,10 +15,10 @@ use ibverbs_sys::{
 use crate::ibv::Context;
 use crate::manager_kind::ManagerKind;
 use crate::qp::gather::MAX_SEGMENTS;
-use crate::settings::Settings;
+use crate::settings::VerbsSettings;
 
 /// Returns the limits of an IA on this port. Errors: `Internal` if the attributes cannot be queried.
-pub(crate) fn of(context: &Context, port: u8, settings: &Settings) -> Result<Limits> {
+pub(crate) fn of(context: &Context, port: u8, settings: &VerbsSettings) -> Result<Limits> {
     let attributes = context.attributes().and_then(|device| Ok((device, context.port(port)?)));
     let (device, port) = attributes.map_err(|error| {
         log::error!("cannot query the attributes of device {}: {error}", context.name());
@@ -32,7 +32,7 @@ pub(crate) fn of(context: &Context, port: u8, settings: &Settings) -> Result<Lim
 /// Maximum number of events in an EVD, whose queue is in software.
 const MAX_EVENTS: u32 = 1 << 20;
 
-fn limits(device: &ibv_device_attr, port: &ibv_port_attr, settings: &Settings) -> Limits {
+fn limits(device: &ibv_device_attr, port: &ibv_port_attr, settings: &VerbsSettings) -> Limits {
     let has_srqs = device.max_srq > 0;
     // Completions of one queue use one completion queue of the device, so `max_cqe` limits the queue. The limit applies to
     // shared receive queues too.
@@ -187,8 +187,8 @@ mod tests {
         ibv_port_attr { max_msg_sz: 1 << 30, ..Default::default() }
     }
 
-    fn settings(params: &str) -> Settings {
-        Settings::read(params, "")
+    fn settings(params: &str) -> VerbsSettings {
+        VerbsSettings::read(params, "")
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub(crate) struct CmEvent {
     /// Number of the event's id; for a connection request, of the listening id.
     pub(crate) number: usize,
     /// For a connection request: the new id and its number.
-    pub(crate) new: Option<(Id, usize)>,
+    pub(crate) new: Option<(CmId, usize)>,
     pub(crate) params: ConnParams,
     pub(crate) private_data: Vec<u8>,
 }
@@ -125,7 +125,7 @@ impl EventChannel {
             let number = fresh();
             // SAFETY: the new id is valid, and no other thread knows it yet.
             unsafe { (*raw.id).context = number as *mut c_void };
-            NonNull::new(raw.id).map(|id| (Id { id, _channel: self.clone() }, number))
+            NonNull::new(raw.id).map(|id| (CmId { id, _channel: self.clone() }, number))
         });
         let params = ConnParams::of(conn);
         let (kind, status) = (raw.event, raw.status);
@@ -143,17 +143,17 @@ impl Drop for EventChannel {
 }
 
 /// An rdma_cm id: a connection, a listener, or an attempt.
-pub(crate) struct Id {
+pub(crate) struct CmId {
     id: NonNull<rdma_cm_id>,
     _channel: Arc<EventChannel>,
 }
 
 // SAFETY: librdmacm allows any thread to use an id.
-unsafe impl Send for Id {}
+unsafe impl Send for CmId {}
 // SAFETY: librdmacm allows several threads to use an id concurrently.
-unsafe impl Sync for Id {}
+unsafe impl Sync for CmId {}
 
-impl Drop for Id {
+impl Drop for CmId {
     fn drop(&mut self) {
         // SAFETY: `self` is the only owner, and is dropped here. All events that were read are acknowledged.
         if unsafe { rdma_destroy_id(self.id.as_ptr()) } != 0 {
@@ -163,7 +163,7 @@ impl Drop for Id {
 }
 
 /// Converts the result of a librdmacm call: 0, or -1 and `errno`.
-fn done(result: c_int) -> io::Result<()> {
+fn check_result(result: c_int) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -171,77 +171,79 @@ fn milliseconds(time: Duration) -> c_int {
     c_int::try_from(time.as_millis()).unwrap_or(c_int::MAX)
 }
 
-impl Id {
+impl CmId {
     /// Creates an id whose events carry `number`.
     pub(crate) fn new(channel: &Arc<EventChannel>, number: usize) -> io::Result<Self> {
         let mut id = ptr::null_mut();
         // SAFETY: the channel is open. librdmacm stores `number` and never dereferences it.
-        done(unsafe { rdma_create_id(channel.0.as_ptr(), &mut id, number as *mut c_void, RDMA_PS_TCP) })?;
+        check_result(unsafe { rdma_create_id(channel.0.as_ptr(), &mut id, number as *mut c_void, RDMA_PS_TCP) })?;
         let id = NonNull::new(id).ok_or_else(io::Error::last_os_error)?;
-        Ok(Id { id, _channel: channel.clone() })
+        Ok(CmId { id, _channel: channel.clone() })
     }
 
     pub(crate) fn bind(&self, address: SocketAddr) -> io::Result<()> {
         let mut raw = RawAddress::new(address);
         // SAFETY: `self.id` exists until `self` is dropped, and `raw` outlives the call.
-        done(unsafe { rdma_bind_addr(self.id.as_ptr(), raw.as_mut_ptr()) })
+        check_result(unsafe { rdma_bind_addr(self.id.as_ptr(), raw.as_mut_ptr()) })
     }
 
     pub(crate) fn listen(&self, backlog: c_int) -> io::Result<()> {
         // SAFETY: `self.id` exists until `self` is dropped.
-        done(unsafe { rdma_listen(self.id.as_ptr(), backlog) })
+        check_result(unsafe { rdma_listen(self.id.as_ptr(), backlog) })
     }
 
     pub(crate) fn resolve_address(&self, peer: SocketAddr, time: Duration) -> io::Result<()> {
         let mut raw = RawAddress::new(peer);
         // SAFETY: `self.id` exists until `self` is dropped, and `raw` outlives the call.
-        done(unsafe { rdma_resolve_addr(self.id.as_ptr(), ptr::null_mut(), raw.as_mut_ptr(), milliseconds(time)) })
+        check_result(unsafe {
+            rdma_resolve_addr(self.id.as_ptr(), ptr::null_mut(), raw.as_mut_ptr(), milliseconds(time))
+        })
     }
 
     pub(crate) fn resolve_route(&self, time: Duration) -> io::Result<()> {
         // SAFETY: `self.id` exists until `self` is dropped.
-        done(unsafe { rdma_resolve_route(self.id.as_ptr(), milliseconds(time)) })
+        check_result(unsafe { rdma_resolve_route(self.id.as_ptr(), milliseconds(time)) })
     }
 
     pub(crate) fn connect(&self, params: &ConnParams, private_data: &[u8]) -> io::Result<()> {
         let mut param = params.with(private_data);
         // SAFETY: `self.id` exists until `self` is dropped. `param` and the private data outlive the call.
-        done(unsafe { rdma_connect(self.id.as_ptr(), &mut param) })
+        check_result(unsafe { rdma_connect(self.id.as_ptr(), &mut param) })
     }
 
     pub(crate) fn establish(&self) -> io::Result<()> {
         // SAFETY: `self.id` exists until `self` is dropped.
-        done(unsafe { rdma_establish(self.id.as_ptr()) })
+        check_result(unsafe { rdma_establish(self.id.as_ptr()) })
     }
 
     pub(crate) fn accept(&self, params: &ConnParams, private_data: &[u8]) -> io::Result<()> {
         let mut param = params.with(private_data);
         // SAFETY: `self.id` exists until `self` is dropped. `param` and the private data outlive the call.
-        done(unsafe { rdma_accept(self.id.as_ptr(), &mut param) })
+        check_result(unsafe { rdma_accept(self.id.as_ptr(), &mut param) })
     }
 
     /// Rejects the request as the consumer's decision.
     pub(crate) fn reject(&self, private_data: &[u8]) -> io::Result<()> {
         let length = u8::try_from(private_data.len()).unwrap_or(u8::MAX);
         // SAFETY: `self.id` exists until `self` is dropped, and `private_data` outlives the call.
-        done(unsafe { rdma_reject(self.id.as_ptr(), private_data.as_ptr().cast(), length) })
+        check_result(unsafe { rdma_reject(self.id.as_ptr(), private_data.as_ptr().cast(), length) })
     }
 
     /// Rejects the request with a reason that the peer does not report as the consumer's decision.
     pub(crate) fn reject_unserved(&self) -> io::Result<()> {
         // SAFETY: `self.id` exists until `self` is dropped.
-        done(unsafe { rdma_reject_ece(self.id.as_ptr(), ptr::null(), 0) })
+        check_result(unsafe { rdma_reject_ece(self.id.as_ptr(), ptr::null(), 0) })
     }
 
     pub(crate) fn disconnect(&self) -> io::Result<()> {
         // SAFETY: `self.id` exists until `self` is dropped.
-        done(unsafe { rdma_disconnect(self.id.as_ptr()) })
+        check_result(unsafe { rdma_disconnect(self.id.as_ptr()) })
     }
 
     /// Notifies rdma_cm that the queue pair has received data before the connection was confirmed.
     pub(crate) fn notify(&self) -> io::Result<()> {
         // SAFETY: `self.id` exists until `self` is dropped.
-        done(unsafe { rdma_notify(self.id.as_ptr(), IBV_EVENT_COMM_EST) })
+        check_result(unsafe { rdma_notify(self.id.as_ptr(), IBV_EVENT_COMM_EST) })
     }
 
     /// Returns the attributes that change the queue pair of this connection to a state.
@@ -249,7 +251,7 @@ impl Id {
         let mut attributes = ibv_qp_attr { qp_state: state, ..Default::default() };
         let mut mask = 0;
         // SAFETY: `self.id` exists until `self` is dropped, and both pointers are valid for writes.
-        done(unsafe { rdma_init_qp_attr(self.id.as_ptr(), &mut attributes, &mut mask) })?;
+        check_result(unsafe { rdma_init_qp_attr(self.id.as_ptr(), &mut attributes, &mut mask) })?;
         Ok(StateChange { attributes, mask })
     }
 

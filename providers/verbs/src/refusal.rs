@@ -158,7 +158,7 @@ impl OpenFailure {
 
 /// Logs why an IA cannot be opened, and returns the error for the caller.
 pub(crate) fn refusal(name: &str, object: &str, failure: &OpenFailure) -> Error {
-    static REPORTED: Mutex<Reported> = Mutex::new(Reported { lines: BTreeSet::new() });
+    static REPORTED: Mutex<LoggedErrors> = Mutex::new(LoggedErrors { lines: BTreeSet::new() });
     let line = format!("{name}: cannot open \"{object}\": {}; {}", failure.description(), failure.remedy());
     let level = REPORTED.lock().level_of(&line);
     match level {
@@ -175,7 +175,7 @@ pub(crate) fn refusal(name: &str, object: &str, failure: &OpenFailure) -> Error 
 const MAX_ERRORS: usize = 4;
 
 /// The messages logged as errors.
-struct Reported {
+struct LoggedErrors {
     lines: BTreeSet<String>,
 }
 
@@ -186,7 +186,7 @@ enum LogLevelChoice {
     Hide,
 }
 
-impl Reported {
+impl LoggedErrors {
     fn level_of(&mut self, line: &str) -> LogLevelChoice {
         if self.lines.len() >= MAX_ERRORS || !self.lines.insert(line.to_string()) {
             return LogLevelChoice::Hide;
@@ -201,7 +201,7 @@ impl Reported {
 /// memory may be locked. `Exhausted(MemoryRegion)`: the device has no more regions. `PermissionDenied`, `Internal`.
 pub(crate) fn registration(device: &str, region: Region, error: &io::Error) -> Error {
     let number = error.raw_os_error().unwrap_or_default();
-    let (code, line) = classify(number, region, &Locked::now());
+    let (code, line) = classify(number, region, &LockedMemory::read());
     let Region { address, length } = region;
     match line {
         // Memory that is not mapped is a mistake of the program, which gets the error.
@@ -213,7 +213,7 @@ pub(crate) fn registration(device: &str, region: Region, error: &io::Error) -> E
 
 /// Locked memory of this process, and its limit, in bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-struct Locked {
+struct LockedMemory {
     /// Memory that is pinned for RDMA (`VmPin`).
     pinned: u64,
     /// Limit of pinned memory (`RLIMIT_MEMLOCK`); `None`: no limit.
@@ -221,11 +221,11 @@ struct Locked {
     page: u64,
 }
 
-impl Locked {
-    fn now() -> Self {
+impl LockedMemory {
+    fn read() -> Self {
         let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
         let limit = getrlimit(Bound::Memlock).current;
-        Locked::from(&status, limit, rustix::param::page_size() as u64)
+        LockedMemory::from(&status, limit, rustix::param::page_size() as u64)
     }
 
     fn from(status: &str, limit: Option<u64>, page: u64) -> Self {
@@ -237,11 +237,11 @@ impl Locked {
         /// The bit of `CAP_IPC_LOCK`. The limit does not apply to processes with this capability.
         const IPC_LOCK: u64 = 1 << 14;
         let capabilities = field("CapEff").and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0);
-        Locked { pinned, allowed: limit.filter(|_| capabilities & IPC_LOCK == 0), page }
+        LockedMemory { pinned, allowed: limit.filter(|_| capabilities & IPC_LOCK == 0), page }
     }
 
     /// If this region would exceed the limit: returns the number of bytes that would be locked, and the limit.
-    fn excess(&self, region: Region) -> Option<(u64, u64)> {
+    fn excess_of(&self, region: Region) -> Option<(u64, u64)> {
         let mask = self.page - 1;
         let end = region.address.saturating_add(region.length).saturating_add(mask) & !mask;
         let needed = self.pinned.saturating_add(end - (region.address & !mask));
@@ -250,9 +250,9 @@ impl Locked {
 }
 
 /// Returns the error for the caller, and the text that is logged after the kernel's message; `None` if nothing is logged.
-fn classify(errno: i32, region: Region, locked: &Locked) -> (Error, Option<String>) {
+fn classify(errno: i32, region: Region, locked: &LockedMemory) -> (Error, Option<String>) {
     let plain = |text: &str| Some(text.to_string());
-    match (errno, locked.excess(region)) {
+    match (errno, locked.excess_of(region)) {
         // The kernel reports EPERM if no memory may be locked at all.
         (libc::ENOMEM | libc::EPERM, Some((needed, allowed))) => (
             Error::Exhausted(Resource::Memory),
@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn open_failures_are_logged_once_and_at_most_four() {
-        let mut reported = Reported { lines: BTreeSet::new() };
+        let mut reported = LoggedErrors { lines: BTreeSet::new() };
         assert_eq!(
             [reported.level_of("a"), reported.level_of("a"), reported.level_of("b")],
             [LogLevelChoice::Show, LogLevelChoice::Hide, LogLevelChoice::Show]
@@ -333,21 +333,21 @@ mod tests {
     #[test]
     fn locked_memory_limit_is_read_from_proc() {
         let status = "Name:\tx\nVmLck:\t      64 kB\nVmPin:\t      40 kB\nCapEff:\t0000000000000400\n";
-        let locked = Locked::from(status, Some(64 * 1024), PAGE);
-        assert_eq!(locked, Locked { pinned: 40 * 1024, allowed: Some(64 * 1024), page: PAGE });
+        let locked = LockedMemory::from(status, Some(64 * 1024), PAGE);
+        assert_eq!(locked, LockedMemory { pinned: 40 * 1024, allowed: Some(64 * 1024), page: PAGE });
         // 24 KiB are left: six pages, also when the region is not aligned.
-        assert_eq!(locked.excess(Region { address: 2 * PAGE, length: 6 * PAGE }), None);
-        assert_eq!(locked.excess(Region { address: 2 * PAGE + 1, length: 6 * PAGE }), Some((68 * 1024, 64 * 1024)));
-        let privileged = Locked::from(&status.replace("0400", "4400"), Some(0), PAGE);
-        assert_eq!(privileged.excess(Region { address: 0, length: 1 << 40 }), None);
-        assert_eq!(Locked::from("", None, PAGE).excess(Region { address: 0, length: 1 << 40 }), None);
+        assert_eq!(locked.excess_of(Region { address: 2 * PAGE, length: 6 * PAGE }), None);
+        assert_eq!(locked.excess_of(Region { address: 2 * PAGE + 1, length: 6 * PAGE }), Some((68 * 1024, 64 * 1024)));
+        let privileged = LockedMemory::from(&status.replace("0400", "4400"), Some(0), PAGE);
+        assert_eq!(privileged.excess_of(Region { address: 0, length: 1 << 40 }), None);
+        assert_eq!(LockedMemory::from("", None, PAGE).excess_of(Region { address: 0, length: 1 << 40 }), None);
     }
 
     #[test]
     fn registration_errors_map_to_dat_errors() {
         let region = Region { address: PAGE, length: PAGE };
-        let free = Locked { pinned: 0, allowed: None, page: PAGE };
-        let full = Locked { pinned: 0, allowed: Some(0), page: PAGE };
+        let free = LockedMemory { pinned: 0, allowed: None, page: PAGE };
+        let full = LockedMemory { pinned: 0, allowed: Some(0), page: PAGE };
         let (error, line) = classify(libc::ENOMEM, region, &full);
         assert_eq!(error, Error::Exhausted(Resource::Memory));
         let line = line.unwrap();

@@ -12,9 +12,12 @@ use ibverbs_sys::{
     ibv_send_flags as sends, ibv_sge, ibv_wc,
 };
 
-use crate::ibv::{AsyncEvent, Channel, Context, Cq, GidKind, Op, Qp, QpAttributes, Srq, SrqEvent, Template, Wr};
-use crate::memory::{Keys, Mr, Mw, Pd};
-use crate::settings::Settings;
+use crate::ibv::{
+    AsyncEvent, CompletionChannel, Context, Cq, DeviceSendWr, GidKind, Op, Qp, QpAttributes, SendWrTemplate, Srq,
+    SrqEvent,
+};
+use crate::memory::{LocalKeys, Mr, Mw, Pd};
+use crate::settings::VerbsSettings;
 use crate::{cq::status, find, limits, qp::state};
 
 const ADDRESS: &str = "192.0.2.1";
@@ -39,8 +42,8 @@ fn device() -> Option<Arc<Context>> {
 struct Pair {
     context: Arc<Context>,
     pd: Pd,
-    keys: Arc<Keys>,
-    channel: Arc<Channel>,
+    keys: Arc<LocalKeys>,
+    channel: Arc<CompletionChannel>,
     cq: Arc<Cq>,
     ends: [Qp; 2],
     bytes: Box<[u8; 4096]>,
@@ -49,7 +52,7 @@ struct Pair {
 impl Pair {
     fn new(context: Arc<Context>, srq: bool) -> (Self, Option<Arc<Srq>>) {
         let pd = Pd::new(&context).unwrap();
-        let channel = Channel::new(&context).unwrap();
+        let channel = CompletionChannel::new(&context).unwrap();
         let cq = Cq::new(&context, &channel, 64, 77).unwrap();
         let srq = srq.then(|| Srq::new(&pd.0, 16, 2, 88).unwrap());
         let attributes = QpAttributes {
@@ -152,7 +155,10 @@ impl Pair {
 
     fn request(&self, end: usize, id: u64, op: Op, segments: &[ibv_sge]) {
         self.ends[end]
-            .post_send(&mut Template::new(), &Wr { id, op, segments, flags: sends::IBV_SEND_SIGNALED.0 })
+            .post_send(
+                &mut SendWrTemplate::new(),
+                &DeviceSendWr { id, op, segments, flags: sends::IBV_SEND_SIGNALED.0 },
+            )
             .unwrap();
     }
 
@@ -195,7 +201,7 @@ fn eventually<T>(mut poll: impl FnMut() -> Option<T>) -> T {
 #[test]
 fn rxe_reports_its_attributes() {
     let Some(context) = device() else { return };
-    let limits = limits::of(&context, 1, &Settings::read("rxe0 1", "")).unwrap();
+    let limits = limits::of(&context, 1, &VerbsSettings::read("rxe0 1", "")).unwrap();
     eprintln!("{limits:?}");
     assert!(limits.max_eps > 0 && limits.max_dtos >= 1000 && limits.max_evd_qlen >= 6000 && limits.max_iov >= 4);
     assert!(limits.max_rmrs > 0 && limits.max_srqs > 0 && limits.max_reads_in > 0 && limits.max_reads_out > 0);
@@ -215,18 +221,21 @@ fn rxe_is_found_by_device_network_device_and_address() {
     let netdev = context.gids(1).unwrap().into_iter().find_map(|gid| gid.netdev).unwrap();
     for params in ["rxe0 1".to_string(), format!("{netdev} 0"), format!("{ADDRESS} 0"), "rxe0 1 cm=socket".to_string()]
     {
-        let found = find::open("ia", &Settings::read(&params, "")).unwrap();
+        let found = find::open("ia", &VerbsSettings::read(&params, "")).unwrap();
         assert_eq!((found.context.name(), found.port, found.is_ethernet), ("rxe0", 1, true), "{params}");
         assert_eq!(found.address, Some(ADDRESS.parse::<IpAddr>().unwrap()), "{params}");
         assert_eq!(found.gid.raw, crate::gid::raw(ADDRESS.parse().unwrap()), "{params}");
     }
     assert_eq!(
-        find::open("ia", &Settings::read("", "")).unwrap().context.name(),
+        find::open("ia", &VerbsSettings::read("", "")).unwrap().context.name(),
         "rxe0",
         "empty params select the first device with an address"
     );
     for params in ["rxe0 2", "lo 0", "127.0.0.1", "rxe9 1"] {
-        assert!(matches!(find::open("ia", &Settings::read(params, "")), Err(Error::InvalidAddress(_))), "{params}");
+        assert!(
+            matches!(find::open("ia", &VerbsSettings::read(params, "")), Err(Error::InvalidAddress(_))),
+            "{params}"
+        );
     }
 }
 
@@ -255,7 +264,10 @@ fn rxe_carries_messages_writes_and_reads() {
     let inline = sends::IBV_SEND_SIGNALED | sends::IBV_SEND_INLINE;
     let segments = [pair.sge(&mr, 0, pair.ends[0].max_inline().min(40))];
     pair.ends[0]
-        .post_send(&mut Template::new(), &Wr { id: 4, op: Op::Send, segments: &segments, flags: inline.0 })
+        .post_send(
+            &mut SendWrTemplate::new(),
+            &DeviceSendWr { id: 4, op: Op::Send, segments: &segments, flags: inline.0 },
+        )
         .unwrap();
     assert_eq!([pair.next().1, pair.next().1], [Status::Success; 2]);
 

@@ -23,7 +23,7 @@ use crate::manager_kind::ManagerKind;
 
 /// The settings of one IA.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Settings {
+pub(crate) struct VerbsSettings {
     /// First token of `ia_params`: a device, a network device, an address or a host name. Empty: the first device with an
     /// address.
     pub(crate) object: String,
@@ -40,7 +40,7 @@ pub(crate) struct Settings {
     /// `DAPL_MAX_INLINE`: maximum length of data that are sent inline, 0 to 4,096 bytes. Default: 200, or 64 over iWARP.
     pub(crate) max_inline: Option<u32>,
     /// Timeouts of rdma_cm's address and route resolution.
-    pub(crate) resolving: Resolving,
+    pub(crate) resolving: ResolutionTimeouts,
     /// Path parameters for the managers `socket` and `none`.
     pub(crate) path: PathSettings,
     /// The peer assumed by the manager `none`.
@@ -49,7 +49,7 @@ pub(crate) struct Settings {
 
 /// Timeouts of rdma_cm's address and route resolution.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Resolving {
+pub(crate) struct ResolutionTimeouts {
     /// `DAPL_CM_ARP_TIMEOUT_MS`: limit of one attempt to resolve an address, 1 to 3,600,000 ms. Default: 4,000.
     pub(crate) address_timeout: Duration,
     /// `DAPL_CM_ROUTE_TIMEOUT_MS`: limit of one attempt to resolve a route, 1 to 3,600,000 ms. Default: 4,000.
@@ -107,7 +107,7 @@ const INLINE: u32 = 200;
 /// Default maximum length of inline data in bytes, for iWARP.
 const INLINE_IWARP: u32 = 64;
 
-impl Settings {
+impl VerbsSettings {
     /// Reads the settings. `library`: the library's file name in the dat.conf line.
     pub(crate) fn read(params: &str, library: &str) -> Self {
         Self::from(params, library, &|name| Some(std::env::var_os(name)?.to_string_lossy().into_owned()))
@@ -134,24 +134,27 @@ impl Settings {
         let listener_wait = || env.number_or("DAPL_LISTENER_WAIT_MS", 0..=LONGEST_LISTENER_WAIT_MS, LISTENER_WAIT_MS);
         let manager =
             || env.parsed("DAPL_VERBS_CM", ManagerKind::NAMES, format!("\"{}\"", default.name()), ManagerKind::parse);
-        Settings {
+        VerbsSettings {
             object: line.object,
             port: line.port,
             manager: line.manager.or_else(manager).unwrap_or(default),
             listener_wait: Duration::from_millis(line.listener_wait.unwrap_or_else(listener_wait).into()),
             gid_index: env.number("DAPL_VERBS_GID_INDEX", 0..=65_535, "the one of the address"),
             max_inline: env.number("DAPL_MAX_INLINE", 0..=4_096, INLINE),
-            resolving: Resolving::from(&env),
+            resolving: ResolutionTimeouts::from(&env),
             path: PathSettings::from(&env),
             peer: Peer::from(&env),
         }
     }
 }
 
-impl Resolving {
+impl ResolutionTimeouts {
     fn from(env: &Environment<'_>) -> Self {
         let time = |name| Duration::from_millis(env.number_or(name, 1..=3_600_000, 4_000).into());
-        Resolving { address_timeout: time("DAPL_CM_ARP_TIMEOUT_MS"), route_timeout: time("DAPL_CM_ROUTE_TIMEOUT_MS") }
+        ResolutionTimeouts {
+            address_timeout: time("DAPL_CM_ARP_TIMEOUT_MS"),
+            route_timeout: time("DAPL_CM_ROUTE_TIMEOUT_MS"),
+        }
     }
 }
 
@@ -300,9 +303,9 @@ mod tests {
     use super::*;
     use crate::manager_kind::SocketFormat as Format;
 
-    fn with(params: &str, set: &[(&str, &str)]) -> Settings {
+    fn with(params: &str, set: &[(&str, &str)]) -> VerbsSettings {
         let variable = |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, text)| text.to_string());
-        Settings::from(params, "libdaplverbs.so.1", &variable)
+        VerbsSettings::from(params, "libdaplverbs.so.1", &variable)
     }
 
     #[test]
@@ -352,7 +355,7 @@ mod tests {
     fn library_name_selects_the_manager_if_no_setting_does() {
         let manager = |params, library, set: &'static [(&str, &str)]| {
             let variable = |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, text)| text.to_string());
-            Settings::from(params, library, &variable).manager
+            VerbsSettings::from(params, library, &variable).manager
         };
         let (old, new) = (ManagerKind::Socket(Format::Dat12), ManagerKind::Socket(Format::Dat20));
         for (library, kind) in [("libdaplscm.so.1", old), ("libdaplscm.so", old), ("libdaploscm.so.2", new)] {
@@ -373,7 +376,7 @@ mod tests {
     fn defaults_equal_those_of_the_c_implementation() {
         let settings = with("ib0 0", &[]);
         let four = Duration::from_secs(4);
-        let resolving = Resolving { address_timeout: four, route_timeout: four };
+        let resolving = ResolutionTimeouts { address_timeout: four, route_timeout: four };
         let path = PathSettings {
             mtu: 1024,
             ack_timer: 16,
@@ -413,7 +416,7 @@ mod tests {
         ];
         let settings = with("mlx5_0 1", &all);
         assert_eq!((settings.gid_index, settings.inline(false)), (Some(3), 64));
-        let Resolving { address_timeout, route_timeout } = settings.resolving;
+        let ResolutionTimeouts { address_timeout, route_timeout } = settings.resolving;
         assert_eq!((address_timeout.as_millis(), route_timeout.as_millis()), (100, 200));
         let path = PathSettings {
             mtu: 4096,

@@ -37,16 +37,16 @@ pub(crate) trait EventTarget: Send + Sync {
 }
 
 /// Weak references to objects, by id or number.
-struct Objects<K>(Mutex<HashMap<K, Weak<dyn EventTarget>>>);
+struct EventTargets<K>(Mutex<HashMap<K, Weak<dyn EventTarget>>>);
 
 /// An open device, and the objects that its events refer to.
 pub(crate) struct SharedDevice {
     pub(crate) context: Arc<Context>,
     ids: AtomicUsize,
     /// Completion queues and shared receive queues, by their ids.
-    queues: Objects<usize>,
+    queues: EventTargets<usize>,
     /// Queue pairs, by their numbers.
-    qps: Objects<u32>,
+    qps: EventTargets<u32>,
 }
 
 impl SharedDevice {
@@ -62,8 +62,8 @@ impl SharedDevice {
         let opened = Arc::new(SharedDevice {
             context,
             ids: AtomicUsize::new(1),
-            queues: Objects(Mutex::default()),
-            qps: Objects(Mutex::default()),
+            queues: EventTargets(Mutex::default()),
+            qps: EventTargets(Mutex::default()),
         });
         open.push((pid, Arc::downgrade(&opened)));
         opened
@@ -95,12 +95,12 @@ impl SharedDevice {
 
     /// Passes an event to a queue, if it still exists.
     pub(crate) fn queue_event(&self, id: usize, event: ObjectEvent) {
-        self.queues.pass(id, event);
+        self.queues.deliver(id, event);
     }
 
     /// Passes an event to a queue pair, if it still exists.
     pub(crate) fn qp_event(&self, number: u32, event: ObjectEvent) {
-        self.qps.pass(number, event);
+        self.qps.deliver(number, event);
     }
 
     /// Passes the event `Failed` to all queue pairs.
@@ -110,8 +110,8 @@ impl SharedDevice {
     }
 }
 
-impl<K: Eq + Hash> Objects<K> {
-    fn pass(&self, key: K, event: ObjectEvent) {
+impl<K: Eq + Hash> EventTargets<K> {
+    fn deliver(&self, key: K, event: ObjectEvent) {
         // The lock is released before the object handles the event, because the handler may add or remove objects.
         let object = self.0.lock().get(&key).and_then(Weak::upgrade);
         if let Some(object) = object {

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 
 use crate::cq::CqCore;
 use crate::device::Device;
-use crate::engine::Reactor;
+use crate::engine::Engine;
 use crate::ibv;
 use crate::memory::Pd;
 use crate::qp::gather::with_sges;
@@ -36,7 +36,7 @@ pub(crate) struct SrqCore {
     me: Weak<SrqCore>,
     id: usize,
     hw: Arc<ibv::Srq>,
-    reactor: Arc<Reactor>,
+    engine: Arc<Engine>,
     sink: Weak<dyn SrqSink>,
     slots: Mutex<RecvSlots>,
     /// The completion queues on which its receives complete.
@@ -58,12 +58,12 @@ impl Srq {
             );
             Error::Exhausted(Resource::Srq)
         })?;
-        let slots = Mutex::new(RecvSlots::new(spec.max_recvs, device.kept(spec.max_iov)));
+        let slots = Mutex::new(RecvSlots::new(spec.max_recvs, device.saved_segment_count(spec.max_iov)));
         let core = Arc::new_cyclic(|me| SrqCore {
             me: Weak::clone(me),
             id,
             hw,
-            reactor: device.reactor.clone(),
+            engine: device.engine.clone(),
             sink: spec.sink,
             slots,
             cqs: Mutex::default(),
@@ -111,7 +111,7 @@ impl SrqCore {
     }
 
     /// Returns the saved segments of a receive whose slot is not freed; `None` if segments are not saved.
-    pub(crate) fn kept(&self, slot: u64) -> Option<Vec<Segment>> {
+    pub(crate) fn saved_segments(&self, slot: u64) -> Option<Vec<Segment>> {
         let slot = u32::try_from(slot).ok()?;
         self.slots.lock().kept.get(slot).map(<[Segment]>::to_vec)
     }
@@ -130,7 +130,7 @@ impl SrqCore {
 
     fn notify_later(&self) {
         let me = self.me.clone();
-        self.reactor.run_on_engine(move || {
+        self.engine.run_on_engine(move || {
             if let Some(srq) = me.upgrade() {
                 srq.notify();
             }
@@ -234,7 +234,7 @@ struct RecvSlots {
 }
 
 impl RecvSlots {
-    /// Creates a table for `max` receives, with up to `kept` saved segments per receive.
+    /// Creates a table for `max` receives, with up to `saved_segments` saved segments per receive.
     fn new(max: u32, kept: u32) -> Self {
         let capacity = max as usize;
         let (cookies, free_slots) = (Vec::with_capacity(capacity), Vec::with_capacity(capacity));

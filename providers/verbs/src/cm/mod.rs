@@ -24,13 +24,13 @@ use crate::qp::QpCore;
 pub(crate) use start::start;
 
 /// Stops listening when dropped.
-pub(crate) type Listening = Box<dyn Any + Send + Sync>;
+pub(crate) type ListenGuard = Box<dyn Any + Send + Sync>;
 
 /// The connection manager of an IA.
 pub(crate) trait Manager: Send + Sync {
     /// Starts listening on a connection qualifier. Passes requests to [`request::arrived`] with `id`. Errors: `ConnQualTaken`
     /// and others of the manager.
-    fn listen(&self, qual: u64, id: ObjectId) -> Result<Listening>;
+    fn listen(&self, qual: u64, id: ObjectId) -> Result<ListenGuard>;
     /// Starts an attempt to connect. Attaches its `CmConnection` to the queue pair (`QpCore::attach`) before it reports an
     /// event.
     ///

@@ -51,10 +51,10 @@ impl NameService {
     /// Uses the file that `DAPL_IBHOSTS` names, or the default file. Does not read it yet.
     pub(crate) fn new() -> Self {
         let chosen = logger::secure_variable("DAPL_IBHOSTS").filter(|path| !path.is_empty());
-        Self::over(chosen.map_or_else(|| Path::new(SYSCONFDIR).join("dapl/ibhosts"), PathBuf::from))
+        Self::from_file(chosen.map_or_else(|| Path::new(SYSCONFDIR).join("dapl/ibhosts"), PathBuf::from))
     }
 
-    fn over(path: PathBuf) -> Self {
+    fn from_file(path: PathBuf) -> Self {
         NameService { path, table: OnceLock::new() }
     }
 
@@ -288,14 +288,14 @@ mod tests {
     fn file_is_read_once_at_the_first_lookup() {
         let path = std::env::temp_dir().join(format!("dapl-ibhosts-{}", std::process::id()));
         let _ = std::fs::remove_file(&path);
-        let names = NameService::over(path.clone());
+        let names = NameService::from_file(path.clone());
         std::fs::write(&path, "127.0.0.1 0x5 0x6\n").unwrap();
         assert!(!names.is_read());
         assert_eq!(names.gid(ip("127.0.0.1")), gid(5, 6));
         std::fs::remove_file(&path).unwrap();
         assert!(names.is_read());
         assert_eq!([names.gid(ip("127.0.0.1")), names.lookup(ip("127.0.0.2"))], [gid(5, 6), None]);
-        let without = NameService::over(path);
+        let without = NameService::from_file(path);
         assert_eq!((without.gid(ip("127.0.0.1")), without.is_read()), (None, true));
     }
 

@@ -30,9 +30,9 @@ use parking_lot::Mutex;
 
 use super::socket::path::{LocalEnd, RemoteEnd};
 use super::socket::{CmQueuePair, SocketContext};
-use super::{IncomingRequest, Listening, Manager, RejectReason};
+use super::{IncomingRequest, ListenGuard, Manager, RejectReason};
 use crate::device::Device;
-use crate::engine::Source;
+use crate::engine::EventHandler;
 use crate::qp::{CmConnection, QpCore};
 use crate::settings::{Peer, PeerNumber};
 
@@ -54,14 +54,14 @@ impl NoMessages {
              bring up a fabric",
             device.name
         );
-        Self::over(SocketContext::of(device), device.settings.peer)
+        Self::with_context(SocketContext::of(device), device.settings.peer)
     }
 
-    fn over(context: SocketContext, peer: Peer) -> Arc<Self> {
+    fn with_context(context: SocketContext, peer: Peer) -> Arc<Self> {
         Arc::new(NoMessages { context: Arc::new(context), peer, listeners: Mutex::default() })
     }
 
-    fn begin(&self, pair: Arc<dyn CmQueuePair>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
+    fn start_attempt(&self, pair: Arc<dyn CmQueuePair>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
         let PeerAddress::Ip(ip) = spec.address else {
             log::error!(
                 "cannot connect: the address is not an IPv4 or IPv6 address, which this connection manager needs"
@@ -89,12 +89,12 @@ impl NoMessages {
 }
 
 impl Manager for NoMessages {
-    fn listen(&self, _: u64, id: ObjectId) -> Result<Listening> {
+    fn listen(&self, _: u64, id: ObjectId) -> Result<ListenGuard> {
         Ok(Box::new(OpenListener(self.open(id))))
     }
 
     fn connect(&self, qp: &Arc<QpCore>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
-        self.begin(qp.clone(), spec, conn)
+        self.start_attempt(qp.clone(), spec, conn)
     }
 
     fn close(&self) {
@@ -135,7 +135,7 @@ impl SyntheticListener {
     fn deliver_soon(&self) {
         let me = self.me.clone();
         self.context
-            .reactor
+            .engine
             .run_on_engine(move || me.upgrade().into_iter().for_each(|listener| listener.deliver_synthetic()));
     }
 
@@ -146,13 +146,13 @@ impl SyntheticListener {
         (self.context.arrived)(self.id, Box::new(SyntheticRequest(Some(me))), info);
     }
 
-    fn pause(&self) {
-        let me: Weak<dyn Source> = self.me.clone();
-        self.context.reactor.schedule(PAUSE, me, 0);
+    fn schedule_delivery(&self) {
+        let me: Weak<dyn EventHandler> = self.me.clone();
+        self.context.engine.schedule(PAUSE, me, 0);
     }
 }
 
-impl Source for SyntheticListener {
+impl EventHandler for SyntheticListener {
     fn expired(&self, _: u64) {
         self.deliver_synthetic();
     }
@@ -181,7 +181,7 @@ impl IncomingRequest for SyntheticRequest {
 
 impl Drop for SyntheticRequest {
     fn drop(&mut self) {
-        self.0.take().into_iter().for_each(|listener| listener.pause());
+        self.0.take().into_iter().for_each(|listener| listener.schedule_delivery());
     }
 }
 
@@ -217,7 +217,7 @@ impl AssumedConnection {
         });
         pair.attach(conn, connection.clone()).inspect_err(|_| connection.end())?;
         let me = connection.me.clone();
-        context.reactor.run_on_engine(move || me.upgrade().into_iter().for_each(|connection| connection.find_peer()));
+        context.engine.run_on_engine(move || me.upgrade().into_iter().for_each(|connection| connection.find_peer()));
         Ok(())
     }
 
@@ -272,10 +272,10 @@ mod tests {
     use std::any::Any;
 
     use super::*;
-    use crate::cm::socket::fake::{FakeQp, QpReport, Stage, conn};
+    use crate::cm::socket::fake::{FakeQp, QpReport, TestEngine, conn};
 
-    fn alone(stage: &Stage, number: PeerNumber) -> Arc<NoMessages> {
-        NoMessages::over(stage.context(), Peer { address: None, number })
+    fn alone(stage: &TestEngine, number: PeerNumber) -> Arc<NoMessages> {
+        NoMessages::with_context(stage.context(), Peer { address: None, number })
     }
 
     fn spec(address: &PeerAddress) -> ConnectSpec<'_> {
@@ -291,11 +291,11 @@ mod tests {
 
     #[test]
     fn connect_is_established_without_a_peer() {
-        let stage = Stage::new();
+        let stage = TestEngine::new();
         let manager = alone(&stage, PeerNumber::Offset(-1));
         let pair = FakeQp::new(0x12);
         let address = PeerAddress::Ip("192.0.2.9".parse().unwrap());
-        manager.begin(pair.clone(), &spec(&address), conn(1)).unwrap();
+        manager.start_attempt(pair.clone(), &spec(&address), conn(1)).unwrap();
         assert_eq!(
             pair.next(),
             QpReport::BroughtUp {
@@ -306,17 +306,17 @@ mod tests {
         assert_eq!(pair.next(), QpReport::Established(vec![]));
         pair.end();
         let address = PeerAddress::Ip(stage.address());
-        manager.begin(pair.clone(), &spec(&address), conn(2)).unwrap();
+        manager.start_attempt(pair.clone(), &spec(&address), conn(2)).unwrap();
         assert_eq!(pair.next(), QpReport::BroughtUp { number: 0x11, gid: stage.gid() });
         assert_eq!(pair.next(), QpReport::Established(vec![]));
         let path = PeerAddress::Path("/nowhere".into());
-        let refused = manager.begin(FakeQp::new(1), &spec(&path), conn(3));
+        let refused = manager.start_attempt(FakeQp::new(1), &spec(&path), conn(3));
         assert_eq!(refused, Err(Error::InvalidAddress(Address::Malformed)));
     }
 
     #[test]
     fn listener_delivers_the_next_request_when_the_connection_has_ended() {
-        let stage = Stage::new();
+        let stage = TestEngine::new();
         let manager = alone(&stage, PeerNumber::Offset(1));
         let listener = manager.open(conn(7).ep);
         let pair = FakeQp::new(0x20);
@@ -341,11 +341,11 @@ mod tests {
 
     #[test]
     fn attempt_fails_if_the_device_does_not_accept_the_path() {
-        let stage = Stage::new();
+        let stage = TestEngine::new();
         let manager = alone(&stage, PeerNumber::Offset(0));
         let pair = FakeQp::new(1);
         pair.refuse_paths();
-        manager.begin(pair.clone(), &spec(&PeerAddress::Ip(stage.address())), conn(1)).unwrap();
+        manager.start_attempt(pair.clone(), &spec(&PeerAddress::Ip(stage.address())), conn(1)).unwrap();
         assert_eq!(pair.next(), QpReport::Ended("rejected"));
         let listener = manager.open(conn(7).ep);
         SyntheticRequest(Some(listener)).accept_into(pair.clone(), conn(2)).unwrap();

@@ -44,8 +44,8 @@ impl ConnRequest for ConnectionRequest {
             return Err((self, Error::InvalidParameter(2)));
         };
         let ConnectionRequest { device, waiting, info } = self;
-        let reactor = device.reactor.clone();
-        reactor.run_on_engine(move || arrived(&device, listener, waiting, info));
+        let engine = device.engine.clone();
+        engine.run_on_engine(move || arrived(&device, listener, waiting, info));
         Ok(())
     }
 }

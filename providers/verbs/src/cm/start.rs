@@ -20,9 +20,9 @@ pub(crate) fn start(device: &Arc<Device>) -> Result<Arc<dyn Manager>> {
                 );
                 Error::Exhausted(Resource::Device)
             })?;
-            rdma::Rdma::new(device, address)?
+            rdma::RdmaManager::new(device, address)?
         }
-        ManagerKind::Socket(format) => socket::Socket::new(device, format),
+        ManagerKind::Socket(format) => socket::SocketManager::new(device, format),
         ManagerKind::None => none::NoMessages::new(device),
         // Not reached: `find` fails for this manager.
         ManagerKind::Datagram => return Err(Error::Exhausted(Resource::Device)),

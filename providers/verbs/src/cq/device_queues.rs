@@ -16,7 +16,7 @@ const MIN_CAPACITY: u32 = 64;
 /// Parameters for creating a queue of the device.
 pub(super) struct DeviceCqParams {
     pub(super) context: Arc<ibv::Context>,
-    pub(super) channel: Arc<ibv::Channel>,
+    pub(super) channel: Arc<ibv::CompletionChannel>,
     /// Id in the events of the queues.
     pub(super) id: usize,
     /// Maximum capacity of a device queue.
@@ -86,7 +86,7 @@ impl DeviceQueues {
 
     /// Returns the device queue, if there is only one.
     #[inline(always)]
-    pub(super) fn only(&self) -> Option<&ibv::Cq> {
+    pub(super) fn single_queue(&self) -> Option<&ibv::Cq> {
         if let [hw] = &*self.cqs { Some(&*hw.cq) } else { None }
     }
 

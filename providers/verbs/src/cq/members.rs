@@ -11,7 +11,7 @@ use std::sync::Arc;
 use dapl::error::{Error, Resource, Result};
 use ibverbs_sys::ibv_wc;
 
-use super::pending::{Out, PendingCompletions};
+use super::pending::{PendingCompletions, PollBuffer};
 use super::{CqCore, LockedCq, QueueSide};
 use crate::memory::keys::KeyHasher;
 use crate::qp::QpCore;
@@ -20,21 +20,21 @@ use crate::shared_device::{EventTarget, ObjectEvent};
 
 impl LockedCq<'_> {
     /// Adds the send queue or receive queue of a queue pair, and returns its slot.
-    pub(crate) fn enter(&mut self, core: &Arc<QpCore>, side: QueueSide) -> Result<u32> {
-        self.table.enter(core, side)
+    pub(crate) fn add_queue(&mut self, core: &Arc<QpCore>, side: QueueSide) -> Result<u32> {
+        self.table.add_queue(core, side)
     }
 
-    pub(crate) fn leave(&mut self, slot: u32) {
-        self.table.leave(slot);
+    pub(crate) fn remove_queue(&mut self, slot: u32) {
+        self.table.remove_queue(slot);
     }
 
     /// Adds a queue pair with a shared receive queue under its number.
-    pub(crate) fn enter_number(&mut self, number: u32, core: &Arc<QpCore>) {
-        self.table.enter_number(number, core);
+    pub(crate) fn add_number(&mut self, number: u32, core: &Arc<QpCore>) {
+        self.table.add_number(number, core);
     }
 
-    pub(crate) fn leave_number(&mut self, number: u32) {
-        self.table.leave_number(number);
+    pub(crate) fn remove_number(&mut self, number: u32) {
+        self.table.remove_number(number);
     }
 }
 
@@ -69,7 +69,7 @@ pub(super) struct QpTable {
 impl QpTable {
     /// Adds the send queue or receive queue of a queue pair, and returns its slot. Errors: `Exhausted(Evd)` if all slots are in
     /// use.
-    pub(super) fn enter(&mut self, core: &Arc<QpCore>, side: QueueSide) -> Result<u32> {
+    pub(super) fn add_queue(&mut self, core: &Arc<QpCore>, side: QueueSide) -> Result<u32> {
         let entry = Some((core.clone(), side));
         let slot = match self.slots.iter().position(Option::is_none) {
             Some(free) => {
@@ -85,18 +85,18 @@ impl QpTable {
         Ok(slot as u32)
     }
 
-    pub(super) fn leave(&mut self, slot: u32) {
+    pub(super) fn remove_queue(&mut self, slot: u32) {
         if let Some(place) = self.slots.get_mut(slot as usize) {
             *place = None;
         }
     }
 
     /// Adds a queue pair with a shared receive queue under its number.
-    pub(super) fn enter_number(&mut self, number: u32, core: &Arc<QpCore>) {
+    pub(super) fn add_number(&mut self, number: u32, core: &Arc<QpCore>) {
         self.numbers.insert(number, core.clone());
     }
 
-    pub(super) fn leave_number(&mut self, number: u32) {
+    pub(super) fn remove_number(&mut self, number: u32) {
         self.numbers.remove(&number);
     }
 
@@ -120,7 +120,7 @@ impl QpTable {
 
     /// Finds the work of a device completion, and passes the consumer's completion to `out` or the software queue.
     #[inline(always)]
-    pub(super) fn complete(&self, pending: &mut PendingCompletions, wc: &ibv_wc, out: &mut Out<'_>) {
+    pub(super) fn complete(&self, pending: &mut PendingCompletions, wc: &ibv_wc, out: &mut PollBuffer<'_>) {
         match WorkId::parse(wc.wr_id) {
             WorkId::Own { slot, .. } => {
                 let Some(Some((core, side))) = self.slots.get(slot as usize) else { return };

@@ -25,10 +25,10 @@ use parking_lot::{Mutex, MutexGuard};
 
 use self::device_queues::{DeviceCqParams, DeviceQueues};
 use self::members::QpTable;
-pub(crate) use self::pending::Solicited;
-use self::pending::{Out, PendingCompletions};
+pub(crate) use self::pending::AssumedSolicited;
+use self::pending::{PendingCompletions, PollBuffer};
 use crate::device::Device;
-use crate::engine::{Reactor, Source};
+use crate::engine::{Engine, EventHandler};
 use crate::ibv;
 
 /// Maximum number of completions polled from the device at a time.
@@ -50,7 +50,7 @@ pub(crate) enum QueueSide {
 pub(crate) struct CqCore {
     me: Weak<CqCore>,
     params: DeviceCqParams,
-    reactor: Arc<Reactor>,
+    engine: Arc<Engine>,
     /// `None` for the queue of an EP without an EVD: no consumer sees its completions.
     sink: Option<Weak<dyn CqSink>>,
     inner: Mutex<CqState>,
@@ -109,7 +109,7 @@ impl LockedCq<'_> {
     fn notify_soon(&mut self) {
         self.inner.pending.notify_due = false;
         if let Some(cq) = self.cq.me.upgrade() {
-            self.cq.reactor.run_on_engine(move || cq.notify());
+            self.cq.engine.run_on_engine(move || cq.notify());
         }
     }
 
@@ -133,7 +133,7 @@ impl CqCore {
         let cq = Arc::new_cyclic(|me| CqCore {
             me: Weak::clone(me),
             params,
-            reactor: device.reactor.clone(),
+            engine: device.engine.clone(),
             sink,
             inner: Mutex::new(inner),
             polls: AtomicU32::new(0),
@@ -200,8 +200,8 @@ impl CqCore {
     fn schedule_next_check(&self, inner: &mut CqState) {
         if !std::mem::replace(&mut inner.is_check_scheduled, true) {
             inner.polls_seen = self.polls.load(Ordering::Relaxed);
-            let me: Weak<dyn Source> = self.me.clone();
-            self.reactor.schedule(CHECK_INTERVAL, me, 0);
+            let me: Weak<dyn EventHandler> = self.me.clone();
+            self.engine.schedule(CHECK_INTERVAL, me, 0);
         }
     }
 
@@ -226,7 +226,7 @@ impl CqCore {
     }
 
     fn drain(&self, inner: &mut CqState) {
-        while self.fetch_batch(inner, &mut Out { space: &mut [], filled: 0 }, BATCH) {}
+        while self.fetch_batch(inner, &mut PollBuffer { space: &mut [], filled: 0 }, BATCH) {}
     }
 
     /// Fast path of a poll: one device queue, and an empty software queue. Returns the number of completions, or `None`,
@@ -234,11 +234,11 @@ impl CqCore {
     #[inline(always)]
     fn fill_quickly(&self, inner: &mut CqState, out: &mut [Completion]) -> Option<usize> {
         let CqState { pending, table, queues, .. } = inner;
-        let cq = queues.only().filter(|_| pending.allows_fast_poll() && out.len() <= BATCH)?;
+        let cq = queues.single_queue().filter(|_| pending.allows_fast_poll() && out.len() <= BATCH)?;
         self.count_poll();
         let mut batch = [const { MaybeUninit::<ibv_wc>::uninit() }; BATCH];
         let taken = cq.poll_into(&mut batch[..out.len()]).ok()?;
-        let mut out = Out { space: out, filled: 0 };
+        let mut out = PollBuffer { space: out, filled: 0 };
         for wc in taken {
             table.complete(pending, wc, &mut out);
         }
@@ -267,7 +267,7 @@ impl CqCore {
             inner.pending.may_be_solicited();
         }
         self.count_poll();
-        let mut out = Out { space: out, filled: 0 };
+        let mut out = PollBuffer { space: out, filled: 0 };
         if !inner.pending.is_empty() {
             inner.pending.move_to(&mut out);
         }
@@ -285,7 +285,7 @@ impl CqCore {
 
     /// Fetches up to `most` completions of the device. Returns whether the device may have more.
     #[inline]
-    fn fetch_batch(&self, inner: &mut CqState, out: &mut Out<'_>, most: usize) -> bool {
+    fn fetch_batch(&self, inner: &mut CqState, out: &mut PollBuffer<'_>, most: usize) -> bool {
         let CqState { pending, table, queues, next_queue, .. } = inner;
         let mut batch = [const { MaybeUninit::<ibv_wc>::uninit() }; BATCH];
         let most = most.min(BATCH);
@@ -350,7 +350,7 @@ impl CqCore {
     }
 }
 
-impl Source for CqCore {
+impl EventHandler for CqCore {
     /// Checks whether consumer threads still poll. If not, the engine fetches completions, to detect failures.
     fn expired(&self, _: u64) {
         let mut inner = self.lock();

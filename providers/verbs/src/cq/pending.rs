@@ -30,7 +30,7 @@ pub(super) struct PendingCompletions {
 
 /// Whether a completed receive counts as solicited. The device does not report it, so it is assumed if it is possible.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Solicited {
+pub(crate) struct AssumedSolicited {
     /// For a completion that is passed on now.
     pub(crate) now: bool,
     /// For a completion that is held back until ESTABLISHED was reported: by then its event may have arrived.
@@ -38,12 +38,12 @@ pub(crate) struct Solicited {
 }
 
 /// The buffer of the polling thread; empty if completions are only fetched into the software queue.
-pub(super) struct Out<'a> {
+pub(super) struct PollBuffer<'a> {
     pub(super) space: &'a mut [Completion],
     pub(super) filled: usize,
 }
 
-impl Out<'_> {
+impl PollBuffer<'_> {
     pub(super) fn remaining(&self) -> usize {
         self.space.len() - self.filled
     }
@@ -82,7 +82,7 @@ impl PendingCompletions {
     /// Passes a completion to the polling thread's buffer if it has space and the queue is empty. Otherwise adds it to the
     /// queue.
     #[inline(always)]
-    pub(super) fn deliver(&mut self, out: &mut Out<'_>, done: Completion) {
+    pub(super) fn deliver(&mut self, out: &mut PollBuffer<'_>, done: Completion) {
         match out.space.get_mut(out.filled) {
             Some(slot) if self.queue.is_empty() => {
                 *slot = done;
@@ -93,7 +93,7 @@ impl PendingCompletions {
     }
 
     /// Moves queued completions to the buffer of the polling thread, which is empty.
-    pub(super) fn move_to(&mut self, out: &mut Out<'_>) {
+    pub(super) fn move_to(&mut self, out: &mut PollBuffer<'_>) {
         let count = out.remaining().min(self.queue.len());
         for (place, done) in out.space.iter_mut().zip(self.queue.drain(..count)) {
             *place = done;
@@ -112,8 +112,8 @@ impl PendingCompletions {
 
     /// Returns whether a receive that is completed now counts as solicited.
     #[inline(always)]
-    pub(super) fn solicited_state(&self) -> Solicited {
-        Solicited { now: self.solicited, later: self.solicited || self.device_armed && self.solicited_only }
+    pub(super) fn solicited_state(&self) -> AssumedSolicited {
+        AssumedSolicited { now: self.solicited, later: self.solicited || self.device_armed && self.solicited_only }
     }
 }
 
@@ -133,7 +133,7 @@ mod tests {
 
     fn poll(pending: &mut PendingCompletions, count: usize) -> Vec<(u64, bool)> {
         let mut space = vec![Completion::default(); count];
-        let mut out = Out { space: &mut space, filled: 0 };
+        let mut out = PollBuffer { space: &mut space, filled: 0 };
         pending.move_to(&mut out);
         let filled = out.filled;
         space[..filled].iter().map(|done| (done.token.cookie, done.solicited)).collect()
@@ -143,10 +143,10 @@ mod tests {
     fn completions_are_polled_in_order_from_buffer_and_queue() {
         let mut pending = PendingCompletions::default();
         let mut space = [Completion::default(); 2];
-        let mut out = Out { space: &mut space, filled: 0 };
+        let mut out = PollBuffer { space: &mut space, filled: 0 };
         (1..=3).for_each(|cookie| pending.deliver(&mut out, done(cookie, Work::Send)));
         assert_eq!((out.filled, out.remaining()), (2, 0));
-        pending.deliver(&mut Out { space: &mut [Completion::default(); 1], filled: 0 }, done(4, Work::Send));
+        pending.deliver(&mut PollBuffer { space: &mut [Completion::default(); 1], filled: 0 }, done(4, Work::Send));
         assert_eq!(space.map(|done| done.token.cookie), [1, 2]);
         assert_eq!(poll(&mut pending, 1), [(3, false)]);
         assert_eq!(poll(&mut pending, 9), [(4, false)]);

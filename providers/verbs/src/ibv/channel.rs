@@ -9,24 +9,24 @@ use ibverbs_sys::{
     ibv_ack_cq_events, ibv_comp_channel, ibv_create_comp_channel, ibv_destroy_comp_channel, ibv_get_cq_event,
 };
 
-use super::{Context, check_destroy, made, nonblocking};
+use super::{Context, check_destroy, check_object, nonblocking};
 
 #[derive(Debug)]
-pub(crate) struct Channel {
+pub(crate) struct CompletionChannel {
     channel: NonNull<ibv_comp_channel>,
     context: Arc<Context>,
 }
 
 // SAFETY: libibverbs allows any thread to use a channel.
-unsafe impl Send for Channel {}
+unsafe impl Send for CompletionChannel {}
 // SAFETY: libibverbs allows several threads to use a channel concurrently.
-unsafe impl Sync for Channel {}
+unsafe impl Sync for CompletionChannel {}
 
-impl Channel {
+impl CompletionChannel {
     pub(crate) fn new(context: &Arc<Context>) -> io::Result<Arc<Self>> {
         // SAFETY: `context` is open until it is dropped.
-        let channel = made(unsafe { ibv_create_comp_channel(context.as_ptr()) })?;
-        let channel = Channel { channel, context: context.clone() };
+        let channel = check_object(unsafe { ibv_create_comp_channel(context.as_ptr()) })?;
+        let channel = CompletionChannel { channel, context: context.clone() };
         nonblocking(channel.fd())?;
         Ok(Arc::new(channel))
     }
@@ -56,7 +56,7 @@ impl Channel {
     }
 }
 
-impl Drop for Channel {
+impl Drop for CompletionChannel {
     fn drop(&mut self) {
         // SAFETY: no completion queue uses the channel: each holds an `Arc` of it.
         let result = unsafe { ibv_destroy_comp_channel(self.as_ptr()) };

@@ -14,7 +14,7 @@ use ibverbs_sys::{
 };
 
 use super::event::{self, AsyncEvent};
-use super::{check_destroy, done, made, nonblocking};
+use super::{check_destroy, check_object, check_result, nonblocking};
 
 /// An open device. It is closed when the last object that holds a reference to it is dropped.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl Context {
             .find(|&device| DeviceList::name(device) == name)
             .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("libibverbs lists no device {name}")))?;
         // SAFETY: `device` is in `list`, which is freed when this function returns.
-        let context = made(unsafe { ibv_open_device(device) })?;
+        let context = check_object(unsafe { ibv_open_device(device) })?;
         // SAFETY: `device` is in `list`, which is not freed yet.
         let iwarp = unsafe { (*device).transport_type } == IBV_TRANSPORT_IWARP;
         let context = Context { context, name: name.to_string(), iwarp, atomics: OnceLock::new() };
@@ -99,7 +99,7 @@ impl Context {
     pub(crate) fn attributes(&self) -> io::Result<ibv_device_attr> {
         let mut attributes = ibv_device_attr::default();
         // SAFETY: the context is open, and `attributes` is a valid record to write to.
-        done(unsafe { ibv_query_device(self.as_ptr(), &mut attributes) })?;
+        check_result(unsafe { ibv_query_device(self.as_ptr(), &mut attributes) })?;
         Ok(attributes)
     }
 
@@ -108,7 +108,7 @@ impl Context {
         let mut attributes = ibv_port_attr::default();
         // SAFETY: the context is open. The function writes an older, shorter version of the record, which ends with the field
         // `flags`. Later fields of `attributes` stay zero.
-        done(unsafe { ibv_query_port(self.as_ptr(), port, (&raw mut attributes).cast()) })?;
+        check_result(unsafe { ibv_query_port(self.as_ptr(), port, (&raw mut attributes).cast()) })?;
         Ok(attributes)
     }
 
@@ -207,7 +207,7 @@ impl DeviceList {
         ibverbs_sys::load().map_err(|error| io::Error::new(io::ErrorKind::Unsupported, error.clone()))?;
         let mut count: c_int = 0;
         // SAFETY: `count` is a valid pointer to write the number to.
-        let list = made(unsafe { ibv_get_device_list(&mut count) })?;
+        let list = check_object(unsafe { ibv_get_device_list(&mut count) })?;
         Ok(DeviceList { list, count: usize::try_from(count).unwrap_or(0) })
     }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use ibverbs_sys::{ibv_cq, ibv_create_cq, ibv_destroy_cq, ibv_resize_cq, ibv_wc};
 
-use super::{Channel, Context, absent, check_destroy, done, made};
+use super::{CompletionChannel, Context, check_destroy, check_object, check_result, missing_verb};
 
 #[derive(Debug)]
 pub(crate) struct Cq {
@@ -18,7 +18,7 @@ pub(crate) struct Cq {
     capacity: AtomicU32,
     context: Arc<Context>,
     /// Keeps the channel open.
-    _channel: Arc<Channel>,
+    _channel: Arc<CompletionChannel>,
 }
 
 // SAFETY: libibverbs allows any thread to use a completion queue.
@@ -30,14 +30,16 @@ impl Cq {
     /// Creates a queue for at least `capacity` completions. `channel` reports its events with `id`.
     pub(crate) fn new(
         context: &Arc<Context>,
-        channel: &Arc<Channel>,
+        channel: &Arc<CompletionChannel>,
         capacity: u32,
         id: usize,
     ) -> io::Result<Arc<Self>> {
         let attributes = c_int::try_from(capacity).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
         // SAFETY: `context` and `channel` are open, and `channel` belongs to `context`. libibverbs stores `id` and never
         // dereferences it.
-        let cq = made(unsafe { ibv_create_cq(context.as_ptr(), attributes, id as *mut c_void, channel.as_ptr(), 0) })?;
+        let cq = check_object(unsafe {
+            ibv_create_cq(context.as_ptr(), attributes, id as *mut c_void, channel.as_ptr(), 0)
+        })?;
         // SAFETY: `cq` was returned by `ibv_create_cq`.
         let capacity = AtomicU32::new(unsafe { (*cq.as_ptr()).cqe } as u32);
         Ok(Arc::new(Cq { cq, capacity, context: context.clone(), _channel: channel.clone() }))
@@ -47,7 +49,7 @@ impl Cq {
     pub(crate) fn poll_into<'a>(&self, out: &'a mut [MaybeUninit<ibv_wc>]) -> io::Result<&'a [ibv_wc]> {
         // SAFETY: the queue exists and points to its open context, whose function table does not change.
         let ops = unsafe { &(*(*self.as_ptr()).context).ops };
-        let poll = ops.poll_cq.ok_or_else(absent)?;
+        let poll = ops.poll_cq.ok_or_else(missing_verb)?;
         let capacity = c_int::try_from(out.len()).unwrap_or(c_int::MAX);
         // SAFETY: the queue exists, and `out` has space for `capacity` records.
         let taken = unsafe { poll(self.as_ptr(), capacity, out.as_mut_ptr().cast()) };
@@ -59,9 +61,9 @@ impl Cq {
 
     /// Requests one event through the channel for the next completion.
     pub(crate) fn arm(&self, solicited_only: bool) -> io::Result<()> {
-        let arm = self.context.ops().req_notify_cq.ok_or_else(absent)?;
+        let arm = self.context.ops().req_notify_cq.ok_or_else(missing_verb)?;
         // SAFETY: the queue exists until `self` is dropped.
-        done(unsafe { arm(self.as_ptr(), solicited_only.into()) })
+        check_result(unsafe { arm(self.as_ptr(), solicited_only.into()) })
     }
 
     /// Changes the capacity. Queued completions are kept. Errors: the device does not support resizing, or the capacity is too
@@ -69,7 +71,7 @@ impl Cq {
     pub(crate) fn resize(&self, capacity: u32) -> io::Result<()> {
         let attributes = c_int::try_from(capacity).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
         // SAFETY: the queue exists; the driver locks out concurrent polls.
-        done(unsafe { ibv_resize_cq(self.as_ptr(), attributes) })?;
+        check_result(unsafe { ibv_resize_cq(self.as_ptr(), attributes) })?;
         // SAFETY: the queue exists. The driver has set `cqe` before it returned, and callers do not resize concurrently.
         self.capacity.store(unsafe { (*self.as_ptr()).cqe } as u32, Ordering::Relaxed);
         Ok(())

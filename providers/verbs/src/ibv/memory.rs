@@ -9,7 +9,7 @@ use dapl::provider::Region;
 use ibverbs_sys::{IBV_MW_TYPE_1, ibv_alloc_pd, ibv_dealloc_pd, ibv_dereg_mr, ibv_mr, ibv_mw, ibv_pd, ibv_reg_mr};
 use parking_lot::Mutex;
 
-use super::{Context, absent, check_destroy, made};
+use super::{Context, check_destroy, check_object, missing_verb};
 
 #[derive(Debug)]
 pub(crate) struct Pd {
@@ -25,7 +25,7 @@ unsafe impl Sync for Pd {}
 impl Pd {
     pub(crate) fn new(context: &Arc<Context>) -> io::Result<Arc<Self>> {
         // SAFETY: `context` is open until it is dropped.
-        let pd = made(unsafe { ibv_alloc_pd(context.as_ptr()) })?;
+        let pd = check_object(unsafe { ibv_alloc_pd(context.as_ptr()) })?;
         Ok(Arc::new(Pd { pd, context: context.clone() }))
     }
 
@@ -66,7 +66,8 @@ impl Mr {
     pub(crate) fn new(pd: &Arc<Pd>, region: Region, flags: u32) -> io::Result<Self> {
         let length = usize::try_from(region.length).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
         // SAFETY: the protection domain exists. The call does not access the memory; the kernel checks that it is mapped.
-        let mr = made(unsafe { ibv_reg_mr(pd.as_ptr(), region.address as *mut c_void, length, flags as c_int) })?;
+        let mr =
+            check_object(unsafe { ibv_reg_mr(pd.as_ptr(), region.address as *mut c_void, length, flags as c_int) })?;
         // SAFETY: `mr` was returned by `ibv_reg_mr`.
         let (lkey, rkey) = unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) };
         Ok(Mr { mr, lkey, rkey, pd: pd.clone() })
@@ -110,9 +111,9 @@ unsafe impl Sync for Mw {}
 impl Mw {
     /// Creates an unbound window. Errors: `EOPNOTSUPP` if the device has no memory windows.
     pub(crate) fn new(pd: &Arc<Pd>) -> io::Result<Self> {
-        let alloc = pd.context.ops().alloc_mw.ok_or_else(absent)?;
+        let alloc = pd.context.ops().alloc_mw.ok_or_else(missing_verb)?;
         // SAFETY: the protection domain exists until `pd` is dropped.
-        let mw = made(unsafe { alloc(pd.as_ptr(), IBV_MW_TYPE_1) })?;
+        let mw = check_object(unsafe { alloc(pd.as_ptr(), IBV_MW_TYPE_1) })?;
         Ok(Mw { mw: Mutex::new(mw), pd: pd.clone() })
     }
 

@@ -16,17 +16,17 @@ mod srq;
 use std::ffi::c_int;
 use std::io;
 
-pub(crate) use channel::Channel;
+pub(crate) use channel::CompletionChannel;
 pub(crate) use context::{Context, Gid, GidKind};
 pub(crate) use cq::Cq;
 pub(crate) use event::{AsyncEvent, PortEvent, QpEvent, SrqEvent};
 pub(crate) use memory::{Mr, Mw, Pd};
-pub(crate) use qp::{Op, Qp, QpAttributes, Template, Wr};
+pub(crate) use qp::{DeviceSendWr, Op, Qp, QpAttributes, SendWrTemplate};
 pub(crate) use srq::Srq;
 
 /// Converts the result of a verb that returns an error number. Some drivers return it negative, or return -1 and set
 /// `errno`.
-fn done(result: c_int) -> io::Result<()> {
+fn check_result(result: c_int) -> io::Result<()> {
     match result {
         0 => Ok(()),
         -1 => Err(io::Error::last_os_error()),
@@ -35,18 +35,18 @@ fn done(result: c_int) -> io::Result<()> {
 }
 
 /// Converts the result of a verb that returns an object, or null and `errno`.
-fn made<T>(object: *mut T) -> io::Result<std::ptr::NonNull<T>> {
+fn check_object<T>(object: *mut T) -> io::Result<std::ptr::NonNull<T>> {
     std::ptr::NonNull::new(object).ok_or_else(io::Error::last_os_error)
 }
 
 /// Returns the error for a verb that is missing in the device's function table.
-fn absent() -> io::Error {
+fn missing_verb() -> io::Error {
     io::Error::from_raw_os_error(libc::EOPNOTSUPP)
 }
 
 /// Logs the failure to destroy an object. The caller cannot react to it.
 fn check_destroy(object: &str, result: c_int) {
-    if let Err(error) = done(result) {
+    if let Err(error) = check_result(result) {
         log::warn!("cannot destroy {object}: {error}");
     }
 }
@@ -62,14 +62,14 @@ mod tests {
 
     #[test]
     fn all_three_error_conventions_are_converted() {
-        assert!(done(0).is_ok());
-        assert_eq!(done(libc::ENOMEM).unwrap_err().raw_os_error(), Some(libc::ENOMEM));
-        assert_eq!(done(-libc::EINVAL).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+        assert!(check_result(0).is_ok());
+        assert_eq!(check_result(libc::ENOMEM).unwrap_err().raw_os_error(), Some(libc::ENOMEM));
+        assert_eq!(check_result(-libc::EINVAL).unwrap_err().raw_os_error(), Some(libc::EINVAL));
         // SAFETY: `__errno_location` returns a valid pointer to this thread's errno.
         unsafe { *libc::__errno_location() = libc::EFAULT };
-        assert_eq!(done(-1).unwrap_err().raw_os_error(), Some(libc::EFAULT));
+        assert_eq!(check_result(-1).unwrap_err().raw_os_error(), Some(libc::EFAULT));
         // SAFETY: `__errno_location` returns a valid pointer to this thread's errno.
         unsafe { *libc::__errno_location() = libc::EACCES };
-        assert_eq!(made::<u8>(std::ptr::null_mut()).unwrap_err().raw_os_error(), Some(libc::EACCES));
+        assert_eq!(check_object::<u8>(std::ptr::null_mut()).unwrap_err().raw_os_error(), Some(libc::EACCES));
     }
 }

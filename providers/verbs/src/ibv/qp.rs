@@ -11,7 +11,7 @@ use ibverbs_sys::{
 };
 
 use super::srq::recv_wr;
-use super::{Cq, Mr, Mw, Pd, Srq, absent, check_destroy, done, made};
+use super::{Cq, Mr, Mw, Pd, Srq, check_destroy, check_object, check_result, missing_verb};
 
 /// Parameters of a new queue pair.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +29,7 @@ pub(crate) struct QpAttributes<'a> {
 
 /// A send queue request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wr<'a> {
+pub(crate) struct DeviceSendWr<'a> {
     pub(crate) id: u64,
     pub(crate) op: Op,
     pub(crate) segments: &'a [ibv_sge],
@@ -39,18 +39,18 @@ pub(crate) struct Wr<'a> {
 
 /// A request in the format of verbs. It is reused by all posts, because initializing it for each post would cost as much as
 /// the rest of a post.
-pub(crate) struct Template(ibv_send_wr);
+pub(crate) struct SendWrTemplate(ibv_send_wr);
 
 // SAFETY: each post sets the pointers in the record, and they are dereferenced only during that post.
-unsafe impl Send for Template {}
+unsafe impl Send for SendWrTemplate {}
 
-impl Template {
+impl SendWrTemplate {
     pub(crate) fn new() -> Self {
-        Template(ibv_send_wr::default())
+        SendWrTemplate(ibv_send_wr::default())
     }
 }
 
-impl std::fmt::Debug for Template {
+impl std::fmt::Debug for SendWrTemplate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Template")
     }
@@ -103,7 +103,7 @@ impl Qp {
     }
 
     /// Creates a queue pair in RESET with the same attributes as this one, but another number.
-    pub(crate) fn another(&self) -> io::Result<Self> {
+    pub(crate) fn recreate(&self) -> io::Result<Self> {
         Self::make(self.pd.clone(), self.cqs.clone(), self.srq.clone(), self.caps)
     }
 
@@ -118,7 +118,7 @@ impl Qp {
             sq_sig_all: 0,
         };
         // SAFETY: the protection domain and the queues outlive the call, and `attributes` is initialised.
-        let qp = made(unsafe { ibv_create_qp(pd.as_ptr(), &mut attributes) })?;
+        let qp = check_object(unsafe { ibv_create_qp(pd.as_ptr(), &mut attributes) })?;
         Ok(Qp {
             qp,
             // SAFETY: `qp` was returned by `ibv_create_qp`.
@@ -155,24 +155,24 @@ impl Qp {
     /// Changes the attributes that `mask` (`IBV_QP_*`) selects.
     pub(crate) fn modify(&self, attributes: &mut ibv_qp_attr, mask: i32) -> io::Result<()> {
         // SAFETY: the queue pair exists, and `attributes` is initialised.
-        done(unsafe { ibv_modify_qp(self.as_ptr(), attributes, mask) })
+        check_result(unsafe { ibv_modify_qp(self.as_ptr(), attributes, mask) })
     }
 
     /// Posts a receive. Fails if the queue pair uses a shared receive queue.
     #[inline(always)]
     pub(crate) fn post_recv(&self, wr_id: u64, segments: &[ibv_sge]) -> io::Result<()> {
-        let post = self.ops().post_recv.ok_or_else(absent)?;
+        let post = self.ops().post_recv.ok_or_else(missing_verb)?;
         let mut wr = recv_wr(wr_id, segments);
         let mut bad = ptr::null_mut();
         // SAFETY: the queue pair exists, and the request and its segments outlive the call.
-        done(unsafe { post(self.as_ptr(), &mut wr, &mut bad) })
+        check_result(unsafe { post(self.as_ptr(), &mut wr, &mut bad) })
     }
 
     /// Posts a request. With `IBV_SEND_INLINE` this call reads the local memory, and the caller has checked that the memory is
     /// registered. Without this flag, the device reads and checks the memory.
     #[inline(always)]
-    pub(crate) fn post_send(&self, template: &mut Template, wr: &Wr<'_>) -> io::Result<()> {
-        let post = self.ops().post_send.ok_or_else(absent)?;
+    pub(crate) fn post_send(&self, template: &mut SendWrTemplate, wr: &DeviceSendWr<'_>) -> io::Result<()> {
+        let post = self.ops().post_send.ok_or_else(missing_verb)?;
         let request = &mut template.0;
         let (opcode, remote) = match wr.op {
             Op::Send => (ibv_wr_opcode::IBV_WR_SEND, None),
@@ -192,13 +192,13 @@ impl Qp {
         }
         let mut bad = ptr::null_mut();
         // SAFETY: the queue pair exists, and the request and its segments outlive the call.
-        done(unsafe { post(self.as_ptr(), request, &mut bad) })
+        check_result(unsafe { post(self.as_ptr(), request, &mut bad) })
     }
 
     /// Posts a bind of `mw` to a part of a region with `IBV_ACCESS_*` flags, or an unbind for `None`. Returns the new key of
     /// the window. See `Mw::rkey` for a bind that fails later.
     pub(crate) fn bind(&self, mw: &Mw, wr_id: u64, flags: u32, what: Option<(&Mr, Region, u32)>) -> io::Result<u32> {
-        let bind = self.pd.context().ops().bind_mw.ok_or_else(absent)?;
+        let bind = self.pd.context().ops().bind_mw.ok_or_else(missing_verb)?;
         let mut nothing = NoRegion::new(mw.pd());
         let bind_info = match what {
             Some((mr, region, access)) => ibv_mw_bind_info {
@@ -213,7 +213,7 @@ impl Qp {
         mw.with(|mw| {
             // SAFETY: queue pair, window and region exist, and the request outlives the call. `Mw::with` gives exclusive access
             // to the window.
-            done(unsafe { bind(self.as_ptr(), mw, &mut request) })?;
+            check_result(unsafe { bind(self.as_ptr(), mw, &mut request) })?;
             // SAFETY: the window exists, and `Mw::with` gives exclusive access to it.
             Ok(unsafe { (*mw).rkey })
         })

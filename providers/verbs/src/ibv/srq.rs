@@ -10,7 +10,7 @@ use ibverbs_sys::{
     ibv_sge, ibv_srq, ibv_srq_attr, ibv_srq_init_attr,
 };
 
-use super::{Pd, absent, check_destroy, done, made};
+use super::{Pd, check_destroy, check_object, check_result, missing_verb};
 
 #[derive(Debug)]
 pub(crate) struct Srq {
@@ -32,17 +32,17 @@ impl Srq {
         let mut attributes = ibv_srq_init_attr { srq_context: id as *mut c_void, attr };
         // SAFETY: the protection domain exists, and `attributes` is initialised. libibverbs stores `id` and never dereferences
         // it.
-        let srq = made(unsafe { ibv_create_srq(pd.as_ptr(), &mut attributes) })?;
+        let srq = check_object(unsafe { ibv_create_srq(pd.as_ptr(), &mut attributes) })?;
         // The call has replaced the requested values by the granted ones.
         Ok(Arc::new(Srq { srq, capacity: attributes.attr.max_wr, pd: pd.clone() }))
     }
 
     pub(crate) fn post_recv(&self, wr_id: u64, segments: &[ibv_sge]) -> io::Result<()> {
-        let post = self.pd.context().ops().post_srq_recv.ok_or_else(absent)?;
+        let post = self.pd.context().ops().post_srq_recv.ok_or_else(missing_verb)?;
         let mut wr = recv_wr(wr_id, segments);
         let mut bad = ptr::null_mut();
         // SAFETY: the queue exists. `wr` and `segments` outlive the call, which copies them.
-        done(unsafe { post(self.as_ptr(), &mut wr, &mut bad) })
+        check_result(unsafe { post(self.as_ptr(), &mut wr, &mut bad) })
     }
 
     /// Requests one `Limit` event when fewer than `limit` receives are available; 0 requests none.
@@ -59,7 +59,7 @@ impl Srq {
     pub(crate) fn attributes(&self) -> io::Result<ibv_srq_attr> {
         let mut attributes = ibv_srq_attr::default();
         // SAFETY: the queue exists, and `attributes` is initialised.
-        done(unsafe { ibv_query_srq(self.as_ptr(), &mut attributes) })?;
+        check_result(unsafe { ibv_query_srq(self.as_ptr(), &mut attributes) })?;
         Ok(attributes)
     }
 
@@ -70,7 +70,7 @@ impl Srq {
 
     fn modify(&self, mut attributes: ibv_srq_attr, mask: u32) -> io::Result<()> {
         // SAFETY: the queue exists, and `attributes` is initialised.
-        done(unsafe { ibv_modify_srq(self.as_ptr(), &mut attributes, mask as i32) })
+        check_result(unsafe { ibv_modify_srq(self.as_ptr(), &mut attributes, mask as i32) })
     }
 
     /// Returns the name of the device.

@@ -15,7 +15,7 @@ use dapl::provider::KeptObject;
 const KEYS: u32 = 255;
 
 /// The state of one memory window.
-pub(crate) struct Binds<M> {
+pub(crate) struct WindowBinds<M> {
     /// The device window for the next bind; `None` after a bind that failed or was flushed.
     mw: Option<Arc<M>>,
     /// Number of keys that `mw` has used.
@@ -40,9 +40,9 @@ pub(crate) struct BoundObjects<M> {
     _kept: Option<KeptObject>,
 }
 
-impl<M> std::fmt::Debug for Binds<M> {
+impl<M> std::fmt::Debug for WindowBinds<M> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Binds { last_posted, last_completed, is_bound, .. } = self;
+        let WindowBinds { last_posted, last_completed, is_bound, .. } = self;
         f.debug_struct("Binds")
             .field("last_posted", last_posted)
             .field("last_completed", last_completed)
@@ -51,10 +51,10 @@ impl<M> std::fmt::Debug for Binds<M> {
     }
 }
 
-impl<M> Binds<M> {
+impl<M> WindowBinds<M> {
     /// Creates an unbound window with a new device window, which has this key.
     pub(crate) fn new(key: u32, mw: M) -> Self {
-        Binds {
+        WindowBinds {
             mw: Some(Arc::new(mw)),
             keys_used: 0,
             last_key: key,
@@ -153,7 +153,7 @@ mod tests {
 
     /// A memory window with fake device windows, whose references are counted.
     struct Scene {
-        binds: Binds<()>,
+        binds: WindowBinds<()>,
         windows: Vec<Weak<()>>,
         kept: Arc<()>,
         key: u32,
@@ -161,7 +161,7 @@ mod tests {
 
     impl Scene {
         fn new() -> Self {
-            let binds = Binds::new(0x1210, ());
+            let binds = WindowBinds::new(0x1210, ());
             let windows = vec![Arc::downgrade(binds.current().unwrap())];
             Scene { binds, windows, kept: Arc::new(()), key: 0x1210 }
         }

@@ -1,9 +1,9 @@
 //! The table of local keys, for two purposes. The CPU reads inline data, so the provider must check their keys; all other
 //! segments are checked by the device. And after a local failure the table shows whether a segment was invalid.
 //!
-//! Deregistration waits until the CPU reads none of the memory any more. A post calls [`Keys::allow`] and holds the result
+//! Deregistration waits until the CPU reads none of the memory any more. A post calls [`LocalKeys::lock_if_valid`] and holds the result
 //! until the data were read; deregistration waits for it. A post that a hazard slot announces calls
-//! [`Keys::allows_announced`] instead; deregistration waits for such posts in any case.
+//! [`LocalKeys::allows_announced`] instead; deregistration waits for such posts in any case.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ use crate::ibv::Pd;
 
 /// The local keys of an IA.
 #[derive(Debug, Default)]
-pub(crate) struct Keys {
+pub(crate) struct LocalKeys {
     table: RwLock<KeyTable>,
     /// `KeyTable::changes`, readable without the lock.
     changes: AtomicU64,
@@ -34,7 +34,7 @@ struct KeyTable {
 
 /// The key that a send queue has looked up last. The next request usually has the same key.
 #[derive(Debug, Default)]
-pub(crate) struct Hint {
+pub(crate) struct KeyHint {
     /// `KeyTable::changes` at that lookup. 0: the hint is empty, since a table that has keys was changed at least once.
     changes: u64,
     key: u32,
@@ -51,11 +51,11 @@ struct KeyRange {
 }
 
 /// Permission to read the memory of checked segments: while it exists, deregistration waits.
-pub(crate) struct Allowed<'a> {
+pub(crate) struct ReadPermission<'a> {
     _table: RwLockReadGuard<'a, KeyTable>,
 }
 
-impl Keys {
+impl LocalKeys {
     /// Adds a key. `writable`: local segments may also be written.
     pub(crate) fn add(&self, key: u32, pd: &Arc<Pd>, region: Region, writable: bool) {
         self.insert(key, KeyRange { pd: pd_id(pd), region, writable });
@@ -79,33 +79,38 @@ impl Keys {
     }
 
     /// Checks one segment of a post that a hazard slot of this thread announces. Deregistration waits for such posts, so the
-    /// memory may be read until the post returns, without an [`Allowed`].
+    /// memory may be read until the post returns, without an [`ReadPermission`].
     #[inline(always)]
-    pub(crate) fn allows_announced(&self, hint: &mut Hint, pd: &Arc<Pd>, segment: &Segment) -> bool {
+    pub(crate) fn allows_announced(&self, hint: &mut KeyHint, pd: &Arc<Pd>, segment: &Segment) -> bool {
         self.check_announced(hint, pd_id(pd), segment)
     }
 
     #[inline(always)]
-    fn check_announced(&self, hint: &mut Hint, pd: usize, segment: &Segment) -> bool {
+    fn check_announced(&self, hint: &mut KeyHint, pd: usize, segment: &Segment) -> bool {
         let is_known = hint.changes == self.changes.load(Ordering::Acquire) && hint.key == segment.key;
         (is_known || self.find(hint, segment.key)) && hint.known.covers(pd, segment)
     }
 
     #[cold]
-    fn find(&self, hint: &mut Hint, key: u32) -> bool {
+    fn find(&self, hint: &mut KeyHint, key: u32) -> bool {
         self.table.read_recursive().find(hint, key)
     }
 
     /// Checks that each segment is inside the registration of its key, which is of the protection domain. Empty segments are
     /// not checked. On success, the segments may be read while the result exists.
     #[inline(always)]
-    pub(crate) fn allow(&self, hint: &mut Hint, pd: &Arc<Pd>, segments: &[Segment]) -> Option<Allowed<'_>> {
+    pub(crate) fn lock_if_valid(
+        &self,
+        hint: &mut KeyHint,
+        pd: &Arc<Pd>,
+        segments: &[Segment],
+    ) -> Option<ReadPermission<'_>> {
         self.check(hint, pd_id(pd), segments, false)
     }
 
     /// Whether all segments are valid at the moment. `written`: whether the work writes them.
     pub(crate) fn are_valid(&self, pd: &Arc<Pd>, segments: &[Segment], written: bool) -> bool {
-        self.check(&mut Hint::default(), pd_id(pd), segments, written).is_some()
+        self.check(&mut KeyHint::default(), pd_id(pd), segments, written).is_some()
     }
 
     fn insert(&self, key: u32, known: KeyRange) {
@@ -115,8 +120,8 @@ impl Keys {
     }
 
     #[inline(always)]
-    fn check(&self, hint: &mut Hint, pd: usize, segments: &[Segment], written: bool) -> Option<Allowed<'_>> {
-        // Recursive, so that a waiting writer does not block it: this thread may already hold an `Allowed`, and the writer waits
+    fn check(&self, hint: &mut KeyHint, pd: usize, segments: &[Segment], written: bool) -> Option<ReadPermission<'_>> {
+        // Recursive, so that a waiting writer does not block it: this thread may already hold an `ReadPermission`, and the writer waits
         // for that.
         let table = self.table.read_recursive();
         let mut allows = |segment: &Segment| {
@@ -126,16 +131,16 @@ impl Keys {
                 && (hint.known.writable || !written)
         };
         let all = segments.iter().all(|segment| segment.length == 0 || allows(segment));
-        all.then_some(Allowed { _table: table })
+        all.then_some(ReadPermission { _table: table })
     }
 }
 
 impl KeyTable {
     /// Looks a key up, and stores it in `hint`. Returns false if the table does not have the key.
-    fn find(&self, hint: &mut Hint, key: u32) -> bool {
+    fn find(&self, hint: &mut KeyHint, key: u32) -> bool {
         let known = self.keys.get(&key);
         if let Some(known) = known {
-            *hint = Hint { changes: self.changes, key, known: *known };
+            *hint = KeyHint { changes: self.changes, key, known: *known };
         }
         known.is_some()
     }
@@ -193,11 +198,11 @@ mod tests {
 
     #[test]
     fn only_memory_of_a_registered_key_may_be_read() {
-        let keys = Keys::default();
+        let keys = LocalKeys::default();
         keys.insert(0x500, known(1, false));
         keys.insert(0x501, known(2, true));
         keys.insert(0x503, known(1, true));
-        let hint = RefCell::new(Hint::default());
+        let hint = RefCell::new(KeyHint::default());
         let allows = |segments: &[Segment]| keys.check(&mut hint.borrow_mut(), 1, segments, false).is_some();
         assert!(allows(&[segment(0x500, 4096, 100)]) && allows(&[segment(0x500, 4195, 1)]) && allows(&[]));
         assert!(allows(&[segment(0x500, 4096, 1), segment(0x500, 4100, 90)]));
@@ -214,7 +219,7 @@ mod tests {
             assert!(!allows(&[segment(0x500, 4096, 1), wrong]), "{case}, as the second segment");
         }
         assert!(allows(&[segment(7, 1, 0)]), "an empty segment is not checked");
-        let writes = |key| keys.check(&mut Hint::default(), 1, &[segment(key, 4096, 1)], true).is_some();
+        let writes = |key| keys.check(&mut KeyHint::default(), 1, &[segment(key, 4096, 1)], true).is_some();
         assert_eq!([0x500, 0x503].map(writes), [false, true], "only a writable key allows writes");
         keys.remove(0x500);
         assert!(!allows(&[segment(0x500, 4096, 1)]));
@@ -222,7 +227,7 @@ mod tests {
 
     #[test]
     fn announced_posts_find_each_change_of_the_table() {
-        let (keys, hint) = (Keys::default(), RefCell::new(Hint::default()));
+        let (keys, hint) = (LocalKeys::default(), RefCell::new(KeyHint::default()));
         let allows = |key| keys.check_announced(&mut hint.borrow_mut(), 1, &segment(key, 4096, 100));
         assert!(!allows(0), "an empty hint allows nothing");
         keys.insert(0x500, known(1, false));
@@ -239,9 +244,9 @@ mod tests {
 
     #[test]
     fn key_removal_waits_for_readers() {
-        let keys = Keys::default();
+        let keys = LocalKeys::default();
         keys.insert(1, known(1, false));
-        let mut hint = Hint::default();
+        let mut hint = KeyHint::default();
         let permission = keys.check(&mut hint, 1, &[segment(1, 4096, 1)], false).unwrap();
         std::thread::scope(|scope| {
             let removing = scope.spawn(|| keys.remove(1));

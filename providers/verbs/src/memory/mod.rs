@@ -22,8 +22,8 @@ use dapl::provider::{Access, Bind, MemoryRegion, MemoryWindow, Region};
 use ibverbs_sys::ibv_access_flags as flags;
 use parking_lot::Mutex;
 
-use crate::memory::binds::Binds;
-pub(crate) use crate::memory::keys::Keys;
+use crate::memory::binds::WindowBinds;
+pub(crate) use crate::memory::keys::LocalKeys;
 use crate::{ibv, refusal};
 
 #[derive(Clone, Debug)]
@@ -48,14 +48,20 @@ pub struct Mr {
     access: Access,
     /// Whether windows can be bound to `local`.
     is_bindable: bool,
-    keys: Arc<Keys>,
+    keys: Arc<LocalKeys>,
 }
 
 impl Mr {
     /// Registers memory, and adds its local key. `has_windows`: the device supports windows.
     ///
     /// Errors: those of [`refusal::registration`].
-    pub(crate) fn new(pd: &Pd, region: Region, access: Access, has_windows: bool, keys: &Arc<Keys>) -> Result<Self> {
+    pub(crate) fn new(
+        pd: &Pd,
+        region: Region,
+        access: Access,
+        has_windows: bool,
+        keys: &Arc<LocalKeys>,
+    ) -> Result<Self> {
         let DeviceMr { mr: local, is_bindable } = register(pd, region, local_flags(access), has_windows)?;
         let needs_two = (access.remote_write || access.remote_atomic) && !access.local_write;
         let remote = needs_two.then(|| register(pd, region, remote_flags(access), false)).transpose()?;
@@ -136,7 +142,7 @@ impl Mw {
     /// Creates an unbound window. Errors: `ModelNotSupported` if the device has no windows; `Exhausted(MemoryRegion)`.
     pub(crate) fn new(pd: &Pd) -> Result<Self> {
         let mw = new_window(&pd.0)?;
-        let binds = Mutex::new(Binds::new(mw.rkey(), mw));
+        let binds = Mutex::new(WindowBinds::new(mw.rkey(), mw));
         Ok(Mw(Arc::new(SharedMw { pd: pd.0.clone(), binds })))
     }
 }
@@ -169,7 +175,7 @@ impl Drop for Mw {
 #[derive(Debug)]
 pub(crate) struct SharedMw {
     pd: Arc<ibv::Pd>,
-    binds: Mutex<Binds<ibv::Mw>>,
+    binds: Mutex<WindowBinds<ibv::Mw>>,
 }
 
 impl SharedMw {

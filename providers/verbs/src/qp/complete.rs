@@ -11,10 +11,10 @@ use dapl::provider::{Arrival, Completion, Segment, Status, Token, Work};
 use ibverbs_sys::{ibv_wc, ibv_wc_flags, ibv_wc_opcode};
 use parking_lot::MutexGuard;
 
-use super::{QpCore, Recvs, Requests, post};
-use crate::cq::Solicited;
+use super::{QpCore, ReceiveQueue, SendQueue, post};
+use crate::cq::AssumedSolicited;
 use crate::cq::status;
-use crate::qp::work::Entry;
+use crate::qp::work::WorkEntry;
 
 /// Whether a status ends the connection. A flush does not: it is the consequence of another failure, which ends the
 /// connection (spec/endpoints 8.4).
@@ -32,27 +32,27 @@ fn arrival(wc: &ibv_wc) -> (Arrival, u32) {
     (if is_write { Arrival::WriteImmediate } else { Arrival::SendImmediate }, wc.imm_data)
 }
 
-impl Recvs {
+impl ReceiveQueue {
     /// Holds back a completion until ESTABLISHED was reported.
     #[cold]
-    fn keep(&mut self, done: Completion, mark: Solicited) {
+    fn hold_back(&mut self, done: Completion, mark: AssumedSolicited) {
         self.unreported_recvs.push(Completion { solicited: mark.later, ..done });
     }
 }
 
-impl Requests {
+impl SendQueue {
     /// Handles a request that has succeeded.
-    fn succeeded(&mut self, entry: Entry, put: &mut dyn FnMut(Completion)) {
+    fn succeeded(&mut self, entry: WorkEntry, put: &mut dyn FnMut(Completion)) {
         if entry.token.work == Work::Bind {
             self.end_bind(&entry, true);
         }
         if !entry.suppress {
-            put(post::done(entry.token, entry.bytes));
+            put(post::success(entry.token, entry.bytes));
         }
     }
 
     #[cold]
-    fn end_bind(&mut self, entry: &Entry, is_done: bool) {
+    fn end_bind(&mut self, entry: &WorkEntry, is_done: bool) {
         if entry.token.work == Work::Bind
             && let Some(window) = self.work.pop_window()
         {
@@ -64,14 +64,14 @@ impl Requests {
 impl QpCore {
     /// Handles a completion of the queue pair's own receive queue.
     #[inline(always)]
-    pub(crate) fn complete_recv(&self, wc: &ibv_wc, mark: Solicited, mut put: impl FnMut(Completion)) {
+    pub(crate) fn complete_recv(&self, wc: &ibv_wc, mark: AssumedSolicited, mut put: impl FnMut(Completion)) {
         let mut recv = self.recv.lock();
         if recv.is_reported
             && wc.is_valid()
             && wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 == 0
             && let Some(entry) = recv.work.first(wc.wr_id)
         {
-            let done = post::done(entry.token, wc.len() as u64);
+            let done = post::success(entry.token, wc.len() as u64);
             recv.work.drop_first();
             put(Completion { solicited: mark.now, ..done });
         } else {
@@ -84,9 +84,9 @@ impl QpCore {
     #[inline(never)]
     fn complete_recv_cold(
         &self,
-        mut recv: MutexGuard<'_, Recvs>,
+        mut recv: MutexGuard<'_, ReceiveQueue>,
         wc: &ibv_wc,
-        mark: Solicited,
+        mark: AssumedSolicited,
         put: &mut dyn FnMut(Completion),
     ) {
         for _ in 1..recv.work.count_through(wc.wr_id) {
@@ -96,19 +96,19 @@ impl QpCore {
         let (status, bytes) = if wc.is_valid() {
             (Status::Success, wc.len() as u64)
         } else {
-            (self.failure_of_recv(wc, recv.work.kept(wc.wr_id as u32)), 0)
+            (self.failure_of_recv(wc, recv.work.saved_segments(wc.wr_id as u32)), 0)
         };
         let (arrival, value) = arrival(wc);
         let done = Completion { token: entry.token, status, bytes, solicited: mark.now, arrival, value };
-        if recv.is_reported { put(done) } else { recv.keep(done, mark) }
+        if recv.is_reported { put(done) } else { recv.hold_back(done, mark) }
     }
 
     /// Completes a receive with 0 bytes, because the device has completed a later one without reporting this one.
     #[cold]
-    fn complete_skipped_recv(&self, recv: &mut Recvs, mark: Solicited, put: &mut dyn FnMut(Completion)) {
+    fn complete_skipped_recv(&self, recv: &mut ReceiveQueue, mark: AssumedSolicited, put: &mut dyn FnMut(Completion)) {
         if let Some(entry) = recv.work.pop() {
-            let done = post::done(entry.token, 0);
-            if recv.is_reported { put(done) } else { recv.keep(done, mark) }
+            let done = post::success(entry.token, 0);
+            if recv.is_reported { put(done) } else { recv.hold_back(done, mark) }
         }
     }
 
@@ -120,7 +120,7 @@ impl QpCore {
             && !send.draining
             && let Some(entry) = send.work.first(wc.wr_id).filter(|entry| entry.is_plain())
         {
-            let done = post::done(entry.token, entry.bytes);
+            let done = post::success(entry.token, entry.bytes);
             send.work.drop_first();
             put(done);
         } else {
@@ -131,7 +131,7 @@ impl QpCore {
     /// General path of [`QpCore::complete_request`]: failed, suppressed and bind requests, and draining connections.
     #[cold]
     #[inline(never)]
-    fn complete_request_cold(&self, mut send: MutexGuard<'_, Requests>, wc: &ibv_wc, put: &mut dyn FnMut(Completion)) {
+    fn complete_request_cold(&self, mut send: MutexGuard<'_, SendQueue>, wc: &ibv_wc, put: &mut dyn FnMut(Completion)) {
         for _ in 1..send.work.count_through(wc.wr_id) {
             // The device completes requests in order, so all earlier requests are complete too.
             let passed = send.work.pop();
@@ -151,9 +151,19 @@ impl QpCore {
     }
 
     /// Handles a completion of a receive from the shared receive queue. `place`: slot of the receive there.
-    pub(crate) fn complete_shared(&self, place: u64, wc: &ibv_wc, mark: Solicited, mut put: impl FnMut(Completion)) {
+    pub(crate) fn complete_shared(
+        &self,
+        place: u64,
+        wc: &ibv_wc,
+        mark: AssumedSolicited,
+        mut put: impl FnMut(Completion),
+    ) {
         let Some((srq, token)) = &self.shared else { return };
-        let status = if wc.is_valid() { Status::Success } else { self.failure_of_recv(wc, srq.kept(place).as_deref()) };
+        let status = if wc.is_valid() {
+            Status::Success
+        } else {
+            self.failure_of_recv(wc, srq.saved_segments(place).as_deref())
+        };
         let Some(cookie) = srq.complete(place) else { return };
         let bytes = if status == Status::Success { wc.len() as u64 } else { 0 };
         let token = dapl::provider::Token { cookie, ..*token };
@@ -163,7 +173,7 @@ impl QpCore {
         if recv.is_reported {
             put(done)
         } else {
-            recv.keep(done, mark)
+            recv.hold_back(done, mark)
         }
         // The high watermarks count receives that the connection has outstanding. A shared receive is known to be used by this
         // connection only when it completes, so it counts as one outstanding receive here.
@@ -188,10 +198,10 @@ impl QpCore {
 
     /// Records the failure of a request, which ends the connection, and returns its completion.
     #[cold]
-    fn failure_of_request(&self, send: &mut Requests, entry: Entry, number: u32, wc: &ibv_wc) -> Completion {
+    fn failure_of_request(&self, send: &mut SendQueue, entry: WorkEntry, number: u32, wc: &ibv_wc) -> Completion {
         send.end_bind(&entry, false);
         let has_invalid_segment = || {
-            let kept = if entry.is_read { None } else { send.work.kept(number) };
+            let kept = if entry.is_read { None } else { send.work.saved_segments(number) };
             let written = entry.token.work == Work::Read || entry.token.work.is_atomic();
             kept.is_some_and(|segments| !self.device.keys.are_valid(&self.pd.0, segments, written))
         };
@@ -227,7 +237,7 @@ impl QpCore {
     /// Queues a job for the engine thread. The job keeps the queue pair alive.
     pub(super) fn run_on_engine(&self, job: impl FnOnce(Arc<QpCore>) + Send + 'static) {
         if let Some(core) = self.me.upgrade() {
-            self.device.reactor.run_on_engine(move || job(core));
+            self.device.engine.run_on_engine(move || job(core));
         }
     }
 }
@@ -235,7 +245,7 @@ impl QpCore {
 /// Returns the log message for a request that the peer's device refused. The engine logs it, because logging would delay
 /// the polling thread.
 #[cold]
-fn refusal_message(entry: &Entry) -> String {
+fn refusal_message(entry: &WorkEntry) -> String {
     let Token { ep, cookie, work, .. } = entry.token;
     format!(
         "ep {ep:#x}: {} with cookie {cookie:#x}, {} bytes, refused at the peer ({}): no registration or window has the key, or it is \
@@ -254,7 +264,7 @@ mod tests {
     #[test]
     fn refusal_message_names_ep_operation_cookie_and_length() {
         let token = Token { ep: 0x40, cookie: 0xbad, work: Work::Write, ..Token::default() };
-        let entry = Entry { token, bytes: 64, suppress: false, is_read: false, forced_status: None };
+        let entry = WorkEntry { token, bytes: 64, suppress: false, is_read: false, forced_status: None };
         let message = refusal_message(&entry);
         let beginning =
             "ep 0x40: rdma write with cookie 0xbad, 64 bytes, refused at the peer (DAT_DTO_ERR_REMOTE_ACCESS): ";

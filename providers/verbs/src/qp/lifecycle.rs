@@ -13,8 +13,8 @@ use dapl::provider::{ConnId, ConnectionEvent, Status};
 use ibverbs_sys::ibv_qp_attr_mask;
 use parking_lot::MutexGuard;
 
-use super::{Attached, CmConnection, Phase, QpCore, flushed};
-use crate::engine::Source;
+use super::{CmConnection, CurrentConnection, PostPhase, QpCore, flushed};
+use crate::engine::EventHandler;
 use crate::qp::state::{self, PathToRts, StateChange};
 
 /// First and longest interval between the engine's checks whether all requests of a draining connection are complete.
@@ -28,22 +28,22 @@ impl QpCore {
             return Err(Error::Internal);
         }
         self.failed.store(false, Ordering::Release);
-        *place = Some(Attached { conn, link });
+        *place = Some(CurrentConnection { conn, link });
         Ok(())
     }
 
     /// Undoes `attach`, if `link` is still the current attempt.
     pub(crate) fn detach(&self, link: &dyn CmConnection) {
         let mut place = self.link.lock();
-        if place.as_ref().is_some_and(|attached| attached.is(link)) {
+        if place.as_ref().is_some_and(|attached| attached.is_current_link(link)) {
             *place = None;
         }
     }
 
     /// Replaces the link of the current attempt. Returns false if `old` is no longer the current attempt.
-    pub(crate) fn relink(&self, old: &dyn CmConnection, new: Arc<dyn CmConnection>) -> bool {
+    pub(crate) fn replace_link(&self, old: &dyn CmConnection, new: Arc<dyn CmConnection>) -> bool {
         let mut place = self.link.lock();
-        match place.as_mut().filter(|attached| attached.is(old)) {
+        match place.as_mut().filter(|attached| attached.is_current_link(old)) {
             Some(attached) => attached.link = new,
             None => return false,
         }
@@ -52,7 +52,7 @@ impl QpCore {
 
     /// Whether `link` is the current connection or attempt.
     pub(crate) fn is_current(&self, link: &dyn CmConnection) -> bool {
-        self.link.lock().as_ref().is_some_and(|attached| attached.is(link))
+        self.link.lock().as_ref().is_some_and(|attached| attached.is_current_link(link))
     }
 
     /// Brings the queue pair to RTS. Returns `Ok(false)` without a change if `link` is not the current attempt.
@@ -60,7 +60,7 @@ impl QpCore {
     /// Errors: the device does not accept the path. The attempt stays attached.
     pub(crate) fn bring_up(&self, link: &dyn CmConnection, path: &mut PathToRts) -> std::io::Result<bool> {
         let place = self.link.lock();
-        if !place.as_ref().is_some_and(|attached| attached.is(link)) {
+        if !place.as_ref().is_some_and(|attached| attached.is_current_link(link)) {
             return Ok(false);
         }
         for cq in [&self.recv_cq, &self.request_cq] {
@@ -90,7 +90,7 @@ impl QpCore {
     /// go to the device immediately.
     fn open_requests(&self, link: &dyn CmConnection) -> Option<ConnId> {
         let place = self.link.lock();
-        let conn = place.as_ref().filter(|attached| attached.is(link))?.conn;
+        let conn = place.as_ref().filter(|attached| attached.is_current_link(link))?.conn;
         self.recv.lock().is_established = true;
         let mut send = self.send.lock();
         send.is_established = true;
@@ -108,7 +108,7 @@ impl QpCore {
     /// Passes on the receive completions that were held back, unless the connection has ended in between.
     fn open_recvs(&self, link: &dyn CmConnection) {
         let place = self.link.lock();
-        if !place.as_ref().is_some_and(|attached| attached.is(link)) {
+        if !place.as_ref().is_some_and(|attached| attached.is_current_link(link)) {
             return;
         }
         let mut inner = self.recv_cq.lock();
@@ -136,7 +136,7 @@ impl QpCore {
         private_data: &[u8],
     ) {
         let mut place = self.link.lock();
-        if !place.as_ref().is_some_and(|attached| attached.is(link)) {
+        if !place.as_ref().is_some_and(|attached| attached.is_current_link(link)) {
             return;
         }
         if event == ConnectionEvent::Disconnected {
@@ -179,8 +179,8 @@ impl QpCore {
     }
 
     /// Removes the connection from `place`, flushes all work, and notifies the peer. `None` if there is no connection.
-    fn end(&self, place: &mut MutexGuard<'_, Option<Attached>>) -> Option<ConnId> {
-        let Attached { conn, link } = place.take()?;
+    fn end(&self, place: &mut MutexGuard<'_, Option<CurrentConnection>>) -> Option<ConnId> {
+        let CurrentConnection { conn, link } = place.take()?;
         self.flush();
         link.end();
         Some(conn)
@@ -188,7 +188,7 @@ impl QpCore {
 
     pub(super) fn abort(&self) {
         let mut place = self.link.lock();
-        if self.end(&mut place).is_none() && self.recv.lock().phase == Phase::Live {
+        if self.end(&mut place).is_none() && self.recv.lock().phase == PostPhase::Live {
             self.flush();
         }
     }
@@ -213,7 +213,7 @@ impl QpCore {
     /// `link`.
     fn renumber(&self) {
         let (old, Some(me)) = (self.hw(), self.me.upgrade()) else { return };
-        let new = match old.another() {
+        let new = match old.recreate() {
             Ok(new) => Arc::new(new),
             Err(error) => {
                 log::warn!(
@@ -227,8 +227,8 @@ impl QpCore {
         if self.shared.is_some() {
             self.recv_cq.fetch();
             let mut inner = self.recv_cq.lock();
-            inner.leave_number(old.number());
-            inner.enter_number(new.number(), &me);
+            inner.remove_number(old.number());
+            inner.add_number(new.number(), &me);
         }
         self.device.shared_device.remove_qp(old.number(), self.me.as_ptr().cast());
         self.device.shared_device.add_qp(new.number(), self.me.clone());
@@ -250,8 +250,8 @@ impl QpCore {
     fn return_to_init(&self) -> Result<()> {
         state::to_init(&self.hw(), self.device.port)?;
         self.failed.store(false, Ordering::Release);
-        self.recv.lock().phase = Phase::Live;
-        self.send.lock().phase = Phase::Live;
+        self.recv.lock().phase = PostPhase::Live;
+        self.send.lock().phase = PostPhase::Live;
         Ok(())
     }
 
@@ -259,9 +259,9 @@ impl QpCore {
     fn flush(&self) {
         {
             let mut recv = self.recv.lock();
-            recv.phase = Phase::Flushing;
+            recv.phase = PostPhase::Flushing;
             let mut send = self.send.lock();
-            send.phase = Phase::Flushing;
+            send.phase = PostPhase::Flushing;
             send.is_established = false;
             send.draining = false;
         }
@@ -288,7 +288,7 @@ impl QpCore {
             inner.push(flushed(entry.token));
         }
         // Set under the completion queue's lock, so that completions of later posts follow those of this flush.
-        recv.phase = Phase::Broken;
+        recv.phase = PostPhase::Broken;
         drop((recv, inner));
 
         let mut inner = self.request_cq.lock();
@@ -303,7 +303,7 @@ impl QpCore {
         for request in std::mem::take(&mut send.queued_requests) {
             inner.push(flushed(request.token()));
         }
-        send.phase = Phase::Broken;
+        send.phase = PostPhase::Broken;
     }
 
     fn take_completions(&self) {
@@ -331,9 +331,9 @@ impl QpCore {
     }
 
     fn schedule_drain_check(&self, checks: u64) {
-        let me: std::sync::Weak<dyn Source> = self.me.clone();
+        let me: std::sync::Weak<dyn EventHandler> = self.me.clone();
         let [first, last] = DRAIN;
-        self.device.reactor.schedule((first * (1 << checks.min(10)) as u32).min(last), me, checks + 1);
+        self.device.engine.schedule((first * (1 << checks.min(10)) as u32).min(last), me, checks + 1);
     }
 
     /// Ends a draining connection, if all requests are complete. Called by the engine thread only.
@@ -352,7 +352,7 @@ impl QpCore {
     }
 }
 
-impl Source for QpCore {
+impl EventHandler for QpCore {
     /// Fetches completions of a draining connection, because possibly no consumer thread polls.
     fn expired(&self, checks: u64) {
         self.request_cq.fetch();
@@ -365,8 +365,8 @@ impl Source for QpCore {
     }
 }
 
-impl Attached {
-    fn is(&self, link: &dyn CmConnection) -> bool {
+impl CurrentConnection {
+    fn is_current_link(&self, link: &dyn CmConnection) -> bool {
         std::ptr::addr_eq(Arc::as_ptr(&self.link), link)
     }
 }

@@ -32,9 +32,9 @@ use parking_lot::Mutex;
 
 use crate::cq::{CqCore, QueueSide};
 use crate::device::Device;
-use crate::memory::keys::Hint;
+use crate::memory::keys::KeyHint;
 use crate::memory::{Pd, PendingBind};
-use crate::qp::work::Work;
+use crate::qp::work::InFlightWork;
 use crate::shared_device::{EventTarget, ObjectEvent};
 use crate::srq::SrqCore;
 use crate::{Verbs, ibv};
@@ -49,7 +49,7 @@ pub(crate) struct QpCore {
     ep: ObjectId,
     max_recvs: u32,
     max_requests: u32,
-    reads: Reads,
+    reads: ReadLimits,
     shared: Option<(Arc<SrqCore>, Token)>,
     recv_cq: Arc<CqCore>,
     request_cq: Arc<CqCore>,
@@ -57,9 +57,9 @@ pub(crate) struct QpCore {
     _queues: [ReservedCapacity; 2],
     /// Slots of the queue pair in `recv_cq` and `request_cq`.
     slots: OnceLock<[u32; 2]>,
-    link: Mutex<Option<Attached>>,
-    recv: Mutex<Recvs>,
-    send: Mutex<Requests>,
+    link: Mutex<Option<CurrentConnection>>,
+    recv: Mutex<ReceiveQueue>,
+    send: Mutex<SendQueue>,
     /// Whether a high watermark is set on the number of outstanding receives.
     counts_recvs: AtomicBool,
     /// Whether a failure was detected and the engine was notified.
@@ -70,7 +70,7 @@ pub(crate) struct QpCore {
 
 /// Number of outstanding RDMA reads that a connection allows.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Reads {
+pub(crate) struct ReadLimits {
     /// Reads by the peer.
     pub(crate) incoming: u8,
     /// Reads by the local queue pair.
@@ -88,14 +88,14 @@ pub(crate) trait CmConnection: Send + Sync {
 }
 
 /// The current connection or attempt of a queue pair.
-struct Attached {
+struct CurrentConnection {
     conn: ConnId,
     link: Arc<dyn CmConnection>,
 }
 
 /// What happens to work that the consumer posts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Phase {
+enum PostPhase {
     /// Posted work goes to the device, or is queued until the connection is established.
     Live,
     /// A flush is in progress: posted work is queued, and flushed after earlier work.
@@ -105,12 +105,12 @@ enum Phase {
 }
 
 /// State of the receive queue.
-struct Recvs {
-    /// The device's queue pair, the same as in [`Requests`]. `QpCore::renumber` replaces both.
+struct ReceiveQueue {
+    /// The device's queue pair, the same as in [`SendQueue`]. `QpCore::renumber` replaces both.
     hw: Arc<ibv::Qp>,
-    work: Work<PendingBind>,
+    work: InFlightWork<PendingBind>,
     high: HighWatermark,
-    phase: Phase,
+    phase: PostPhase,
     /// Whether the connection is established: ESTABLISHED was reported, or is about to be.
     is_established: bool,
     /// Whether ESTABLISHED was reported, so that receive completions are passed on immediately.
@@ -120,19 +120,19 @@ struct Recvs {
 }
 
 /// State of the send queue.
-struct Requests {
+struct SendQueue {
     hw: Arc<ibv::Qp>,
-    work: Work<PendingBind>,
+    work: InFlightWork<PendingBind>,
     /// Requests that were posted before the connection was established.
     queued_requests: VecDeque<post::DeferredRequest>,
-    phase: Phase,
+    phase: PostPhase,
     /// Whether the connection is established, so that requests go to the device.
     is_established: bool,
-    template: ibv::Template,
+    template: ibv::SendWrTemplate,
     /// The smaller of the maximum message length and the maximum RDMA length, in bytes.
     longest: u64,
     /// The key that was looked up last.
-    hint: Hint,
+    hint: KeyHint,
     /// Number of outstanding RDMA reads that the connection allows the local queue pair.
     reads: u8,
     /// Whether the connection ends when no request is outstanding.
@@ -151,8 +151,8 @@ impl QpCore {
         let of_recvs =
             shared.as_ref().map_or(CapacityUser::Own(spec.max_recvs), |(srq, _)| CapacityUser::Shared(srq.clone()));
         let queues = [
-            ReservedCapacity::take(&recv_cq, of_recvs)?,
-            ReservedCapacity::take(&request_cq, CapacityUser::Own(spec.max_requests))?,
+            ReservedCapacity::reserve(&recv_cq, of_recvs)?,
+            ReservedCapacity::reserve(&request_cq, CapacityUser::Own(spec.max_requests))?,
         ];
         let attributes = ibv::QpAttributes {
             send_cq: &queues[1].hw,
@@ -185,31 +185,37 @@ impl QpCore {
             ep: spec.ep,
             max_recvs: spec.max_recvs,
             max_requests: spec.max_requests,
-            reads: Reads { incoming: narrow(spec.max_reads_in), outgoing: narrow(spec.max_reads_out) },
+            reads: ReadLimits {
+                incoming: saturate_to_u8(spec.max_reads_in),
+                outgoing: saturate_to_u8(spec.max_reads_out),
+            },
             shared,
             recv_cq: recv_cq.clone(),
             request_cq: request_cq.clone(),
             _queues: queues,
             slots: OnceLock::new(),
             link: Mutex::new(None),
-            recv: Mutex::new(Recvs {
+            recv: Mutex::new(ReceiveQueue {
                 hw: hw.clone(),
-                work: Work::with_capacity_for(spec.max_recvs, device.kept(spec.max_recv_iov)),
+                work: InFlightWork::with_capacity_for(spec.max_recvs, device.saved_segment_count(spec.max_recv_iov)),
                 high: HighWatermark::default(),
-                phase: Phase::Live,
+                phase: PostPhase::Live,
                 is_established: false,
                 is_reported: false,
                 unreported_recvs: Vec::new(),
             }),
-            send: Mutex::new(Requests {
+            send: Mutex::new(SendQueue {
                 hw,
-                work: Work::with_capacity_for(spec.max_requests, device.kept(spec.max_request_iov)),
+                work: InFlightWork::with_capacity_for(
+                    spec.max_requests,
+                    device.saved_segment_count(spec.max_request_iov),
+                ),
                 queued_requests: VecDeque::new(),
-                phase: Phase::Live,
+                phase: PostPhase::Live,
                 is_established: false,
-                template: ibv::Template::new(),
+                template: ibv::SendWrTemplate::new(),
                 longest: device.limits.max_message.min(device.limits.max_rdma),
-                hint: Hint::default(),
+                hint: KeyHint::default(),
                 reads: 0,
                 draining: false,
             }),
@@ -222,17 +228,17 @@ impl QpCore {
 
     /// Adds the queue pair to the tables that map events and completions to queue pairs. After an error, the caller drops the
     /// queue pair, which removes it from the tables.
-    fn enter(self: &Arc<Self>) -> Result<()> {
+    fn add_to_tables(self: &Arc<Self>) -> Result<()> {
         let (core, recv_cq, request_cq) = (self, &self.recv_cq, &self.request_cq);
-        let recv_slot = recv_cq.lock().enter(core, QueueSide::Recv)?;
-        let request_slot = request_cq.lock().enter(core, QueueSide::Request).inspect_err(|_| {
-            recv_cq.lock().leave(recv_slot);
+        let recv_slot = recv_cq.lock().add_queue(core, QueueSide::Recv)?;
+        let request_slot = request_cq.lock().add_queue(core, QueueSide::Request).inspect_err(|_| {
+            recv_cq.lock().remove_queue(recv_slot);
         })?;
         let _ = core.slots.set([recv_slot, request_slot]);
         core.recv.lock().work.set_slot(recv_slot);
         core.send.lock().work.set_slot(request_slot);
         if let Some((srq, _)) = &core.shared {
-            recv_cq.lock().enter_number(core.number(), core);
+            recv_cq.lock().add_number(core.number(), core);
             srq.completes_on(recv_cq);
             // The shared queue may have been resized between the reservation of capacity and `completes_on`.
             recv_cq.grow_shared(srq.id(), srq.capacity())?;
@@ -242,17 +248,17 @@ impl QpCore {
     }
 
     /// Ends the queue pair and removes it from the tables.
-    fn leave(&self) {
+    fn remove_from_tables(&self) {
         self.abort();
         self.device.shared_device.remove_qp(self.number(), self.me.as_ptr().cast());
         for side in [QueueSide::Recv, QueueSide::Request] {
             let cq = self.cq(side);
             let mut inner = cq.lock();
             if self.slots.get().is_some() {
-                inner.leave(self.slot(side));
+                inner.remove_queue(self.slot(side));
             }
             if side == QueueSide::Recv && self.shared.is_some() {
-                inner.leave_number(self.number());
+                inner.remove_number(self.number());
             }
         }
     }
@@ -284,7 +290,7 @@ enum CapacityUser {
 }
 
 impl ReservedCapacity {
-    fn take(cq: &Arc<CqCore>, user: CapacityUser) -> Result<Self> {
+    fn reserve(cq: &Arc<CqCore>, user: CapacityUser) -> Result<Self> {
         let hw = match &user {
             CapacityUser::Own(count) => cq.reserve(*count)?,
             CapacityUser::Shared(srq) => cq.reserve_shared(srq.id(), srq.capacity())?,
@@ -303,7 +309,7 @@ impl Drop for ReservedCapacity {
 }
 
 /// Limits a number of RDMA reads to the eight bits that it has in connection messages.
-fn narrow(count: u32) -> u8 {
+fn saturate_to_u8(count: u32) -> u8 {
     u8::try_from(count).unwrap_or(u8::MAX)
 }
 
@@ -318,7 +324,7 @@ impl QpCore {
         self.send.lock().hw.clone()
     }
 
-    pub(crate) fn reads(&self) -> Reads {
+    pub(crate) fn reads(&self) -> ReadLimits {
         self.reads
     }
 

@@ -14,11 +14,11 @@ use dapl::stats::watermark::{Crossed, HighWatermark};
 use ibverbs_sys::{ibv_send_flags, ibv_sge};
 use parking_lot::MutexGuard;
 
-use super::{Phase, QpCore, Requests, flushed};
+use super::{PostPhase, QpCore, SendQueue, flushed};
 use crate::ibv;
 use crate::memory::{Mr, Mw};
 use crate::qp::gather::{INVALID_LIST, with_sges};
-use crate::qp::work::Entry;
+use crate::qp::work::WorkEntry;
 
 /// A request that was posted before the connection was established.
 pub(super) struct DeferredRequest {
@@ -90,12 +90,12 @@ impl QpCore {
             }
         }
         match recv.phase {
-            Phase::Live => {}
-            Phase::Flushing => {
-                recv.work.push(Entry::recv(token));
+            PostPhase::Live => {}
+            PostPhase::Flushing => {
+                recv.work.push(WorkEntry::recv(token));
                 return Ok(());
             }
-            Phase::Broken => {
+            PostPhase::Broken => {
                 drop(recv);
                 self.recv_cq.push(flushed(token));
                 return Ok(());
@@ -106,8 +106,8 @@ impl QpCore {
             recv.hw.post_recv(id, list).map_err(|error| self.device_error("a receive", &error))
         })?;
         // The receive may be complete already. Its completion is processed only under this lock, so it finds the entry.
-        recv.work.keep(segments);
-        recv.work.push(Entry::recv(token));
+        recv.work.save_segments(segments);
+        recv.work.push(WorkEntry::recv(token));
         let count = recv.work.len();
         let crossed = recv.high.check(count);
         drop(recv);
@@ -145,8 +145,8 @@ impl QpCore {
 
     /// Queues a request until the connection is established; flushes it if the connection has ended.
     #[cold]
-    fn queue_or_flush(&self, mut send: MutexGuard<'_, Requests>, wr: &SendWr<'_>) -> Result<()> {
-        if send.phase == Phase::Broken {
+    fn queue_or_flush(&self, mut send: MutexGuard<'_, SendQueue>, wr: &SendWr<'_>) -> Result<()> {
+        if send.phase == PostPhase::Broken {
             drop(send);
             self.request_cq.push(flushed(wr.token));
         } else {
@@ -157,7 +157,7 @@ impl QpCore {
 
     /// Locks the send queue, if it has space for one more request. Errors: `Exhausted(Memory)`.
     #[inline(always)]
-    fn queue_with_space(&self) -> Result<MutexGuard<'_, Requests>> {
+    fn queue_with_space(&self) -> Result<MutexGuard<'_, SendQueue>> {
         let send = self.send.lock();
         if send.outstanding() < self.max_requests { Ok(send) } else { self.poll_for_space(send) }
     }
@@ -165,7 +165,7 @@ impl QpCore {
     /// Fetches completions to get space in a full send queue. A consumer that suppresses completions may never poll, so the
     /// post has to do it.
     #[cold]
-    fn poll_for_space<'a>(&'a self, send: MutexGuard<'a, Requests>) -> Result<MutexGuard<'a, Requests>> {
+    fn poll_for_space<'a>(&'a self, send: MutexGuard<'a, SendQueue>) -> Result<MutexGuard<'a, SendQueue>> {
         drop(send);
         self.request_cq.fetch();
         let send = self.send.lock();
@@ -173,7 +173,7 @@ impl QpCore {
     }
 
     /// Posts the queued requests to the device, in order.
-    pub(super) fn submit_queued(&self, send: &mut Requests) -> Result<()> {
+    pub(super) fn submit_queued(&self, send: &mut SendQueue) -> Result<()> {
         while let Some(request) = send.queued_requests.pop_front() {
             if let Err(error) = self.submit(send, &request.wr()) {
                 send.queued_requests.push_front(request);
@@ -184,7 +184,7 @@ impl QpCore {
     }
 
     #[inline]
-    fn submit(&self, send: &mut Requests, wr: &SendWr<'_>) -> Result<()> {
+    fn submit(&self, send: &mut SendQueue, wr: &SendWr<'_>) -> Result<()> {
         with_sges(wr.segments, |list, bytes| {
             self.post_to_device(send, wr, list, bytes).map_err(|refused| match refused {
                 SubmitError::Device(error) => self.device_error("a request", &error),
@@ -196,7 +196,7 @@ impl QpCore {
     #[inline(always)]
     pub(super) fn post_to_device(
         &self,
-        send: &mut Requests,
+        send: &mut SendQueue,
         wr: &SendWr<'_>,
         list: &[ibv_sge],
         bytes: u64,
@@ -231,9 +231,9 @@ impl QpCore {
         // key is not sent inline: the device checks the key and fails the request. `allowed` is held until the data were
         // copied, because deregistration waits for it.
         let may_inline = is_local && bytes <= u64::from(send.hw.max_inline());
-        let Requests { hw, work, template, hint, .. } = send;
+        let SendQueue { hw, work, template, hint, .. } = send;
         let allowed = if may_inline && forced_status.is_none() {
-            self.device.keys.allow(hint, &self.pd.0, wr.segments)
+            self.device.keys.lock_if_valid(hint, &self.pd.0, wr.segments)
         } else {
             None
         };
@@ -242,13 +242,13 @@ impl QpCore {
             flags |= ibv_send_flags::IBV_SEND_INLINE;
         }
         let id = work.next_id();
-        let request = ibv::Wr { id, op, segments, flags: flags.0 };
+        let request = ibv::DeviceSendWr { id, op, segments, flags: flags.0 };
         hw.post_send(template, &request).map_err(SubmitError::Device)?;
         // The request may be complete already. Its completion is processed only under this lock, so it finds the entry.
         if !is_inline {
-            work.keep(wr.segments);
+            work.save_segments(wr.segments);
         }
-        work.push(Entry { token: wr.token, bytes, suppress: wr.suppress, is_read: is_inline, forced_status });
+        work.push(WorkEntry { token: wr.token, bytes, suppress: wr.suppress, is_read: is_inline, forced_status });
         Ok(())
     }
 
@@ -280,12 +280,12 @@ impl QpCore {
         let _deferral = self.defer();
         let mut send = self.queue_with_space()?;
         match send.phase {
-            Phase::Live => {}
-            Phase::Flushing => {
+            PostPhase::Live => {}
+            PostPhase::Flushing => {
                 send.queued_requests.push_back(DeferredRequest::bind(wr));
                 return Ok(mw.0.flush_unposted(bind.is_some()));
             }
-            Phase::Broken => {
+            PostPhase::Broken => {
                 drop(send);
                 let key = mw.0.flush_unposted(bind.is_some());
                 self.request_cq.push(flushed(wr.token));
@@ -310,14 +310,14 @@ impl QpCore {
         let id = send.work.next_id();
         let (begun, key) = mw.0.begin(bind, |window, what| send.hw.bind(window, id, flags.0, what))?;
         send.work.push_bind(
-            Entry { token: wr.token, bytes: 0, suppress: wr.suppress, is_read: false, forced_status: None },
+            WorkEntry { token: wr.token, bytes: 0, suppress: wr.suppress, is_read: false, forced_status: None },
             begun,
         );
         Ok(key)
     }
 }
 
-impl Requests {
+impl SendQueue {
     pub(super) fn outstanding(&self) -> u32 {
         self.work.len() + self.queued_requests.len() as u32
     }
@@ -334,6 +334,6 @@ fn check_atomic(remote: Remote, bytes: u64) -> Option<Status> {
 }
 
 /// Returns the completion of work that has succeeded.
-pub(super) fn done(token: Token, bytes: u64) -> Completion {
+pub(super) fn success(token: Token, bytes: u64) -> Completion {
     Completion { token, status: Status::Success, bytes, ..Completion::default() }
 }

@@ -24,8 +24,8 @@ impl Qp {
     /// Creates a queue pair. Errors are those of the device, and are logged.
     pub(crate) fn new(device: &Arc<Device>, manager: &Arc<dyn Manager>, pd: &Pd, spec: QpSpec<Verbs>) -> Result<Self> {
         let qp = Qp { core: QpCore::create(device, pd, spec)?, manager: manager.clone() };
-        // If `enter` fails, dropping `qp` removes it from the tables.
-        qp.core.enter()?;
+        // If `add_to_tables` fails, dropping `qp` removes it from the tables.
+        qp.core.add_to_tables()?;
         Ok(qp)
     }
 
@@ -95,6 +95,6 @@ impl Connection for Qp {
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        self.core.leave();
+        self.core.remove_from_tables();
     }
 }

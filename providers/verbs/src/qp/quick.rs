@@ -8,9 +8,9 @@ use dapl::provider::{Op, Segment, Token, Work};
 use ibverbs_sys::ibv_send_flags;
 
 use super::gather::sge;
-use super::{Phase, QpCore, Requests};
+use super::{PostPhase, QpCore, SendQueue};
 use crate::ibv;
-use crate::qp::work::Entry;
+use crate::qp::work::WorkEntry;
 
 impl QpCore {
     /// See [`QueuePair::post_recv_quickly`](dapl::provider::QueuePair::post_recv_quickly).
@@ -19,15 +19,15 @@ impl QpCore {
         let mut recv = self.recv.lock();
         let count = recv.work.len();
         let fits = count < self.max_recvs && !recv.high.is_crossed(count + 1);
-        if recv.phase != Phase::Live || !fits || segment.length == 0 {
+        if recv.phase != PostPhase::Live || !fits || segment.length == 0 {
             return false;
         }
         if recv.hw.post_recv(recv.work.next_id(), &[sge(segment)]).is_err() {
             return false; // the general path tries again, and reports the error
         }
         // The receive may be complete already. Its completion is processed only under this lock, so it finds the entry.
-        recv.work.keep(slice::from_ref(segment));
-        recv.work.push(Entry::recv(Token { cookie, ep: self.ep.handle, work: Work::Recv, ..Token::default() }));
+        recv.work.save_segments(slice::from_ref(segment));
+        recv.work.push(WorkEntry::recv(Token { cookie, ep: self.ep.handle, work: Work::Recv, ..Token::default() }));
         true
     }
 
@@ -39,7 +39,7 @@ impl QpCore {
         if !send.is_established || send.outstanding() >= self.max_requests || segment.length == 0 {
             return false;
         }
-        let Requests { hw, work, template, hint, reads, longest, .. } = &mut *send;
+        let SendQueue { hw, work, template, hint, reads, longest, .. } = &mut *send;
         let (op, work_kind, may_inline) = match op {
             Op::Send { solicited: false } => (ibv::Op::Send, Work::Send, true),
             Op::Write(remote) => (ibv::Op::Write(remote), Work::Write, true),
@@ -56,15 +56,15 @@ impl QpCore {
             && self.device.keys.allows_announced(hint, &self.pd.0, segment);
         let signaled = ibv_send_flags::IBV_SEND_SIGNALED;
         let flags = if is_inline { signaled | ibv_send_flags::IBV_SEND_INLINE } else { signaled };
-        let request = ibv::Wr { id: work.next_id(), op, segments: &[sge(segment)], flags: flags.0 };
+        let request = ibv::DeviceSendWr { id: work.next_id(), op, segments: &[sge(segment)], flags: flags.0 };
         if hw.post_send(template, &request).is_err() {
             return false; // the general path tries again, and reports the error
         }
         if !is_inline {
-            work.keep(slice::from_ref(segment));
+            work.save_segments(slice::from_ref(segment));
         }
         let token = Token { cookie, ep: self.ep.handle, work: work_kind, ..Token::default() };
-        work.push(Entry { token, bytes: segment.length, is_read: is_inline, ..Entry::default() });
+        work.push(WorkEntry { token, bytes: segment.length, is_read: is_inline, ..WorkEntry::default() });
         true
     }
 }

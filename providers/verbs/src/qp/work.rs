@@ -45,7 +45,7 @@ impl WorkId {
 
 /// A posted work request.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Entry {
+pub(crate) struct WorkEntry {
     pub(crate) token: Token,
     /// Number of bytes to report on success. Not used for receives, whose length the device reports.
     pub(crate) bytes: u64,
@@ -57,9 +57,9 @@ pub(crate) struct Entry {
     pub(crate) forced_status: Option<Status>,
 }
 
-impl Entry {
+impl WorkEntry {
     pub(crate) fn recv(token: Token) -> Self {
-        Entry { token, ..Entry::default() }
+        WorkEntry { token, ..WorkEntry::default() }
     }
 
     /// Whether a success only produces a completion: the request is not a bind, and is not suppressed.
@@ -71,10 +71,10 @@ impl Entry {
 
 /// Work in flight in one queue.
 #[derive(Debug)]
-pub(crate) struct Work<W> {
+pub(crate) struct InFlightWork<W> {
     /// The ring. The entry with number `n` has the index `n & mask`. Allocated for all entries at creation; entries are
     /// added until each index was used once.
-    entries: Vec<Entry>,
+    entries: Vec<WorkEntry>,
     mask: u32,
     /// Windows of the binds in flight, in posting order.
     windows: VecDeque<W>,
@@ -89,11 +89,11 @@ pub(crate) struct Work<W> {
     kept: SavedSegments,
 }
 
-impl<W> Work<W> {
-    /// Allocates space for `most` entries, each with up to `kept` saved segments.
+impl<W> InFlightWork<W> {
+    /// Allocates space for `most` entries, each with up to `saved_segments` saved segments.
     pub(crate) fn with_capacity_for(most: u32, kept: u32) -> Self {
         let capacity = most.max(1).next_power_of_two();
-        Work {
+        InFlightWork {
             entries: Vec::with_capacity(capacity as usize),
             mask: capacity - 1,
             windows: VecDeque::new(),
@@ -125,7 +125,7 @@ impl<W> Work<W> {
 
     /// Adds an entry. The caller has checked that the queue has space.
     #[inline(always)]
-    pub(crate) fn push(&mut self, entry: Entry) {
+    pub(crate) fn push(&mut self, entry: WorkEntry) {
         debug_assert!(self.len() <= self.mask);
         match self.entries.get_mut((self.next & self.mask) as usize) {
             Some(place) => *place = entry,
@@ -135,13 +135,13 @@ impl<W> Work<W> {
     }
 
     #[cold]
-    fn push_in_first_lap(&mut self, entry: Entry) {
+    fn push_in_first_lap(&mut self, entry: WorkEntry) {
         debug_assert_eq!(self.entries.len(), self.next as usize);
         self.entries.push(entry);
     }
 
     /// Same as [`Self::push`], for a bind.
-    pub(crate) fn push_bind(&mut self, entry: Entry, window: W) {
+    pub(crate) fn push_bind(&mut self, entry: WorkEntry, window: W) {
         self.push(entry);
         self.windows.push_back(window);
     }
@@ -153,12 +153,12 @@ impl<W> Work<W> {
 
     /// Saves the segments of the next entry.
     #[inline]
-    pub(crate) fn keep(&mut self, segments: &[Segment]) {
+    pub(crate) fn save_segments(&mut self, segments: &[Segment]) {
         self.kept.put(self.next, segments);
     }
 
     /// Returns the saved segments of an entry. They are valid until the entry's index is reused.
-    pub(crate) fn kept(&self, number: u32) -> Option<&[Segment]> {
+    pub(crate) fn saved_segments(&self, number: u32) -> Option<&[Segment]> {
         self.kept.get(number)
     }
 
@@ -171,7 +171,7 @@ impl<W> Work<W> {
 
     /// Returns the oldest entry, if it has this id. [`Self::drop_first`] removes it.
     #[inline(always)]
-    pub(crate) fn first(&self, id: u64) -> Option<&Entry> {
+    pub(crate) fn first(&self, id: u64) -> Option<&WorkEntry> {
         if id == self.base | u64::from(self.first) && self.first != self.next {
             self.entries.get((self.first & self.mask) as usize)
         } else {
@@ -187,7 +187,7 @@ impl<W> Work<W> {
     }
 
     /// Removes and returns the oldest entry.
-    pub(crate) fn pop(&mut self) -> Option<Entry> {
+    pub(crate) fn pop(&mut self) -> Option<WorkEntry> {
         if self.first == self.next {
             return None;
         }
@@ -197,7 +197,7 @@ impl<W> Work<W> {
     }
 
     /// Removes and returns the oldest entry, if it has this id.
-    pub(crate) fn pop_at(&mut self, id: u64) -> Option<Entry> {
+    pub(crate) fn pop_at(&mut self, id: u64) -> Option<WorkEntry> {
         if self.count_through(id) == 1 { self.pop() } else { None }
     }
 
@@ -239,14 +239,14 @@ impl SavedSegments {
     }
 
     /// Returns the row of an entry.
-    fn row(&self, number: u32) -> usize {
+    fn row_of(&self, number: u32) -> usize {
         number as usize & self.lengths.len().wrapping_sub(1)
     }
 
     /// Saves the segments of an entry. Segments beyond the limit of a row are not saved.
     #[inline]
     pub(crate) fn put(&mut self, number: u32, segments: &[Segment]) {
-        let row = self.row(number);
+        let row = self.row_of(number);
         let Some(length) = self.lengths.get_mut(row) else { return };
         let begin = row * self.each;
         let space = &mut self.segments[begin..begin + self.each];
@@ -259,7 +259,7 @@ impl SavedSegments {
 
     /// Returns the saved segments of an entry; `None` if no segments are saved.
     pub(crate) fn get(&self, number: u32) -> Option<&[Segment]> {
-        let row = self.row(number);
+        let row = self.row_of(number);
         let length = usize::from(*self.lengths.get(row)?);
         let begin = row * self.each;
         Some(&self.segments[begin..begin + length])
@@ -288,9 +288,9 @@ mod tests {
         assert_eq!(kept.get(1), None);
     }
 
-    fn work(count: u64) -> Work<()> {
-        let mut work = Work::with_capacity_for(8, 0);
-        (0..count).for_each(|cookie| work.push(Entry::recv(Token { cookie, ..Token::default() })));
+    fn work(count: u64) -> InFlightWork<()> {
+        let mut work = InFlightWork::with_capacity_for(8, 0);
+        (0..count).for_each(|cookie| work.push(WorkEntry::recv(Token { cookie, ..Token::default() })));
         work
     }
 
@@ -311,7 +311,7 @@ mod tests {
         let id = |number| WorkId::pack(3, 0, number);
         for cookie in 0..2 {
             assert_eq!(work.next_id(), id(u32::MAX.wrapping_add(cookie)));
-            work.push(Entry::recv(Token { cookie: cookie.into(), ..Token::default() }));
+            work.push(WorkEntry::recv(Token { cookie: cookie.into(), ..Token::default() }));
         }
         assert_eq!(work.len(), 2);
         assert_eq!(work.count_through(id(u32::MAX)), 1);
@@ -330,7 +330,7 @@ mod tests {
         let mut work = work(0);
         for cookie in 0..100 {
             while work.len() < 8 {
-                work.push(Entry::recv(Token { cookie: u64::from(work.next), ..Token::default() }));
+                work.push(WorkEntry::recv(Token { cookie: u64::from(work.next), ..Token::default() }));
             }
             assert_eq!(work.pop().map(|entry| entry.token.cookie), Some(cookie));
         }

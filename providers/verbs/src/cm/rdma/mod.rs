@@ -10,7 +10,7 @@
 //! events of an unknown number are dropped: their id was released.
 #![forbid(unsafe_code)]
 
-mod link;
+mod connection;
 mod waiting;
 
 use std::collections::HashMap;
@@ -26,13 +26,13 @@ use dapl::runtime::handle::ObjectId;
 use parking_lot::{Condvar, Mutex};
 use rdma_cm_sys::*;
 
-use self::link::{ConnectTarget, RdmaLink};
+use self::connection::{ConnectTarget, RdmaConnection};
 use self::waiting::RdmaRequest;
-use super::{IncomingRequest, Listening, Manager, RejectReason, request};
+use super::{IncomingRequest, ListenGuard, Manager, RejectReason, request};
 use crate::device::Device;
-use crate::engine::{Interest, Source, Watch};
+use crate::engine::{AwaitedEvents, EventHandler, WatchedDescriptor};
 use crate::qp::QpCore;
-use crate::rdma_cm::{CmEvent, EventChannel, Id};
+use crate::rdma_cm::{CmEvent, CmId, EventChannel};
 use dapl_software::listener_retry::Retry;
 
 /// Maximum length of a request's private data that is reported to the consumer. InfiniBand and RoCE always deliver a longer,
@@ -46,19 +46,19 @@ const CLOSE_WAIT: Duration = Duration::from_secs(7);
 const REUSE_WAIT: Duration = Duration::from_millis(500);
 
 /// The connection manager of one IA.
-pub(crate) struct Rdma {
-    me: Weak<Rdma>,
+pub(crate) struct RdmaManager {
+    me: Weak<RdmaManager>,
     device: Weak<Device>,
     address: IpAddr,
     is_iwarp: bool,
     channel: Arc<EventChannel>,
-    watch: OnceLock<Watch>,
+    watch: OnceLock<WatchedDescriptor>,
     numbers: AtomicUsize,
     owners: Mutex<HashMap<usize, EventOwner>>,
     /// Attempts that wait until the peer has confirmed the disconnect of their queue pair's last connection, by queue pair
     /// number. Without the wait, the peer or the local kernel would assign a request or accept with this number to the last
     /// connection. Locked after `owners`.
-    parked: Mutex<HashMap<u32, Arc<RdmaLink>>>,
+    parked: Mutex<HashMap<u32, Arc<RdmaConnection>>>,
     /// Notified when an id is released.
     released: Condvar,
 }
@@ -67,14 +67,14 @@ pub(crate) struct Rdma {
 #[derive(Clone)]
 enum EventOwner {
     Listener(ObjectId),
-    Link(Arc<RdmaLink>),
+    Link(Arc<RdmaConnection>),
     /// A request that waits for the consumer. True if the requester has given up.
     Request(Arc<Mutex<bool>>),
     /// A connection that this process has ended. Its id is kept until the peer has confirmed the disconnect.
-    Ended(Arc<RdmaLink>),
+    Ended(Arc<RdmaConnection>),
 }
 
-impl Rdma {
+impl RdmaManager {
     /// Creates the connection manager. Errors: `Exhausted(Device)` if rdma_cm is not available. Logs the remedy.
     pub(crate) fn new(device: &Arc<Device>, address: IpAddr) -> Result<Arc<Self>> {
         let failed = |what: &str, error: io::Error| {
@@ -85,7 +85,7 @@ impl Rdma {
             Error::Exhausted(Resource::Device)
         };
         let channel = EventChannel::new().map_err(|error| failed("cannot create an rdma_cm event channel", error))?;
-        let manager = Arc::new_cyclic(|me| Rdma {
+        let manager = Arc::new_cyclic(|me| RdmaManager {
             me: Weak::clone(me),
             device: Arc::downgrade(device),
             address,
@@ -97,8 +97,8 @@ impl Rdma {
             parked: Mutex::default(),
             released: Condvar::new(),
         });
-        let source: Weak<dyn Source> = manager.me.clone();
-        let watch = device.reactor.watch(manager.channel.fd(), Interest::Read, source);
+        let source: Weak<dyn EventHandler> = manager.me.clone();
+        let watch = device.engine.watch(manager.channel.fd(), AwaitedEvents::Read, source);
         let _ = manager.watch.set(watch.map_err(|error| failed("cannot wait for rdma_cm events", error))?);
         Ok(manager)
     }
@@ -108,8 +108,8 @@ impl Rdma {
     }
 
     /// Creates an id, and binds it to the IA's address if that is of the address family of `peer`.
-    fn bound_id(&self, number: usize, peer: IpAddr) -> io::Result<Id> {
-        let id = Id::new(&self.channel, number)?;
+    fn bound_id(&self, number: usize, peer: IpAddr) -> io::Result<CmId> {
+        let id = CmId::new(&self.channel, number)?;
         if peer.is_ipv4() == self.address.is_ipv4() {
             id.bind(SocketAddr::new(self.address, 0))?;
         }
@@ -120,7 +120,7 @@ impl Rdma {
         let owner = self.owners.lock().remove(&number);
         self.released.notify_all();
         match &owner {
-            Some(EventOwner::Ended(link)) => self.unpark(link.qp),
+            Some(EventOwner::Ended(link)) => self.resume_attempt(link.qp),
             Some(EventOwner::Link(link)) => {
                 let mut parked = self.parked.lock();
                 if parked.get(&link.qp).is_some_and(|other| Arc::ptr_eq(other, link)) {
@@ -150,23 +150,23 @@ impl Rdma {
     }
 
     /// Makes an attempt wait if the disconnect of its queue pair's last connection is not confirmed. Returns whether it waits.
-    fn park(&self, device: &Device, link: &Arc<RdmaLink>) -> bool {
+    fn defer_attempt(&self, device: &Device, link: &Arc<RdmaConnection>) -> bool {
         let owners = self.owners.lock();
         let is_leaving = owners.values().any(|owner| matches!(owner, EventOwner::Ended(old) if old.qp == link.qp));
         if is_leaving {
             self.parked.lock().insert(link.qp, link.clone());
-            let source: Weak<dyn Source> = self.me.clone();
-            device.reactor.schedule(REUSE_WAIT, source, link.number as u64);
+            let source: Weak<dyn EventHandler> = self.me.clone();
+            device.engine.schedule(REUSE_WAIT, source, link.number as u64);
         }
         is_leaving
     }
 
     /// Continues the attempt that waits for this queue pair, if any.
-    fn unpark(&self, qp: u32) {
+    fn resume_attempt(&self, qp: u32) {
         let parked = self.parked.lock().remove(&qp);
         if let (Some(link), Some(device)) = (parked, self.device.upgrade()) {
-            let reactor = device.reactor.clone();
-            reactor.run_on_engine(move || link.continue_attempt(&device));
+            let engine = device.engine.clone();
+            engine.run_on_engine(move || link.continue_attempt(&device));
         }
     }
 
@@ -220,7 +220,7 @@ fn is_end(kind: rdma_cm_event_type) -> bool {
     )
 }
 
-impl Source for Rdma {
+impl EventHandler for RdmaManager {
     fn ready(&self) {
         let Some(device) = self.device.upgrade() else { return };
         loop {
@@ -244,7 +244,7 @@ impl Source for Rdma {
                 let device = self.device.upgrade();
                 device.into_iter().for_each(|device| link.retry(self, &device));
             }
-            Some(EventOwner::Link(link)) => self.unpark(link.qp),
+            Some(EventOwner::Link(link)) => self.resume_attempt(link.qp),
             _ => {}
         }
     }
@@ -255,8 +255,8 @@ fn port_of(qual: u64) -> u16 {
     u16::try_from(qual).unwrap_or_else(|_| (qual % 32001 + 33534) as u16)
 }
 
-impl Manager for Rdma {
-    fn listen(&self, qual: u64, id: ObjectId) -> Result<Listening> {
+impl Manager for RdmaManager {
+    fn listen(&self, qual: u64, id: ObjectId) -> Result<ListenGuard> {
         let number = self.number();
         let failed = |error: io::Error| match error.raw_os_error() {
             Some(libc::EADDRINUSE | libc::EBUSY | libc::EADDRNOTAVAIL) => Error::ConnQualTaken,
@@ -266,7 +266,7 @@ impl Manager for Rdma {
                 Error::Exhausted(Resource::Device)
             }
         };
-        let listener = Id::new(&self.channel, number).map_err(failed)?;
+        let listener = CmId::new(&self.channel, number).map_err(failed)?;
         listener.bind(SocketAddr::new(self.address, port_of(qual))).map_err(failed)?;
         self.owners.lock().insert(number, EventOwner::Listener(id));
         let listening = RdmaListener { manager: self.me.clone(), number, _id: listener };
@@ -290,7 +290,7 @@ impl Manager for Rdma {
             began: Instant::now(),
             retry: Retry::new(device.settings.listener_wait),
         };
-        let link = Arc::new(RdmaLink::active(self, number, id, qp, target));
+        let link = Arc::new(RdmaConnection::active(self, number, id, qp, target));
         self.owners.lock().insert(number, EventOwner::Link(link.clone()));
         let started = qp.attach(conn, link.clone()).and_then(|()| {
             let resolved = link.id.resolve_address(link.target.peer, resolving.address_timeout);
@@ -331,9 +331,9 @@ fn failure_of_connect(peer: IpAddr, error: &io::Error) -> Error {
 
 /// A listening id. Dropping it stops listening.
 struct RdmaListener {
-    manager: Weak<Rdma>,
+    manager: Weak<RdmaManager>,
     number: usize,
-    _id: Id,
+    _id: CmId,
 }
 
 impl Drop for RdmaListener {

@@ -11,11 +11,11 @@ use dapl::error::{Error, Result};
 use dapl::provider::{ConnId, ConnectionEvent};
 use parking_lot::Mutex;
 
-use super::link::{ConnectTarget, ConnectionPhase, RdmaLink};
-use super::{EventOwner, Rdma};
+use super::connection::{ConnectTarget, ConnectionPhase, RdmaConnection};
+use super::{EventOwner, RdmaManager};
 use crate::cm::{IncomingRequest, RejectReason};
 use crate::qp::QpCore;
-use crate::rdma_cm::{ConnParams, Id};
+use crate::rdma_cm::{CmId, ConnParams};
 use dapl_software::listener_retry::Retry;
 
 /// First bytes of the private data of a consumer's reject: major and minor version of DAT, then of the provider. The
@@ -24,9 +24,9 @@ pub(super) const REJECTION: [u8; 4] = [1, 2, 1, 2];
 
 /// A connection request that waits for the consumer's decision. Dropping it rejects it.
 pub(super) struct RdmaRequest {
-    pub(super) manager: Arc<Rdma>,
+    pub(super) manager: Arc<RdmaManager>,
     pub(super) number: usize,
-    pub(super) id: Option<Arc<Id>>,
+    pub(super) id: Option<Arc<CmId>>,
     pub(super) params: ConnParams,
     pub(super) has_peer_ended: Arc<Mutex<bool>>,
 }
@@ -44,7 +44,7 @@ impl IncomingRequest for RdmaRequest {
             qp_number: qp.number(),
             ..self.params
         };
-        let link = Arc::new(RdmaLink {
+        let link = Arc::new(RdmaConnection {
             manager: Arc::downgrade(&self.manager),
             number: self.number,
             target: ConnectTarget {
@@ -65,14 +65,14 @@ impl IncomingRequest for RdmaRequest {
         self.manager.owners.lock().insert(self.number, EventOwner::Link(link.clone()));
         let accepted = match *self.has_peer_ended.lock() {
             true => Err(io::ErrorKind::NotConnected.into()),
-            false if self.manager.park(&device, &link) => Ok(()),
+            false if self.manager.defer_attempt(&device, &link) => Ok(()),
             false => link.accept(&device, qp),
         };
         if let Err(error) = accepted {
             // The error is reported by an event, not by the return code.
             link.cannot_accept(&error);
             let core = qp.clone();
-            device.reactor.run_on_engine(move || core.report_end(&*link, ConnectionEvent::AcceptFailed));
+            device.engine.run_on_engine(move || core.report_end(&*link, ConnectionEvent::AcceptFailed));
         }
         Ok(())
     }
@@ -91,7 +91,7 @@ impl IncomingRequest for RdmaRequest {
 }
 
 impl RdmaRequest {
-    fn send_reject(&self, id: &Id, reason: RejectReason, private_data: &[u8]) {
+    fn send_reject(&self, id: &CmId, reason: RejectReason, private_data: &[u8]) {
         let rejected = match reason {
             RejectReason::Consumer => id.reject(&[&REJECTION, private_data].concat()),
             RejectReason::NoListener => id.reject_unserved().or_else(|_| id.reject(&REJECTION)),

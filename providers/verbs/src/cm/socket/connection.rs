@@ -20,7 +20,7 @@ use super::protocol::{Protocol, ProtocolEvent};
 use super::tcp;
 use super::wire::{self, ConnectParams, PathLimits};
 use super::{SocketContext, TcpListening};
-use crate::engine::{Interest, Source, Watch};
+use crate::engine::{AwaitedEvents, EventHandler, WatchedDescriptor};
 use crate::qp::{CmConnection, QpCore};
 
 /// The functions of [`QpCore`] that a connection uses. A trait, because the tests of the protocol run without an RDMA device,
@@ -90,8 +90,8 @@ pub(super) struct SocketConnection {
 struct ConnectionState {
     protocol: Protocol,
     stream: Option<TcpStream>,
-    watch: Option<Watch>,
-    interest: Interest,
+    watch: Option<WatchedDescriptor>,
+    interest: AwaitedEvents,
     /// Number of the deadline that was scheduled last.
     turn: Option<u64>,
     /// The peer's parameters.
@@ -118,7 +118,7 @@ impl SocketConnection {
                 protocol,
                 stream: Some(stream),
                 watch: None,
-                interest: Interest::Read,
+                interest: AwaitedEvents::Read,
                 turn: None,
                 params: None,
                 private_data: Vec::new(),
@@ -141,7 +141,9 @@ impl SocketConnection {
     pub(super) fn connect(self: &Arc<Self>, pair: Arc<dyn CmQueuePair>, conn: ConnId) -> Result<()> {
         self.attach(&pair, conn)?;
         let me = self.me.clone();
-        self.context.reactor.run_on_engine(move || me.upgrade().into_iter().for_each(|connection| connection.begin()));
+        self.context
+            .engine
+            .run_on_engine(move || me.upgrade().into_iter().for_each(|connection| connection.register()));
         Ok(())
     }
 
@@ -170,7 +172,7 @@ impl SocketConnection {
         self.attach(&pair, conn).inspect_err(|_| self.end())?;
         let me = self.me.clone();
         self.context
-            .reactor
+            .engine
             .run_on_engine(move || me.upgrade().into_iter().for_each(|connection| connection.find_peer()));
         Ok(())
     }
@@ -190,20 +192,20 @@ impl SocketConnection {
     }
 
     /// Registers the socket for events, and starts to transfer bytes. Called by the engine thread only.
-    pub(super) fn begin(&self) {
-        let me: Weak<dyn Source> = self.me.clone();
+    pub(super) fn register(&self) {
+        let me: Weak<dyn EventHandler> = self.me.clone();
         let failed = {
             let mut inner = self.inner.lock();
             let Some(stream) = &inner.stream else { return };
-            let interest = if inner.protocol.is_dialling() { Interest::ReadWrite } else { Interest::Read };
-            match self.context.reactor.watch(stream.as_fd(), interest, me) {
+            let interest = if inner.protocol.is_connecting() { AwaitedEvents::ReadWrite } else { AwaitedEvents::Read };
+            match self.context.engine.watch(stream.as_fd(), interest, me) {
                 Ok(watch) => {
                     (inner.watch, inner.interest) = (Some(watch), interest);
                     None
                 }
                 Err(error) => {
                     log::error!("connection with {}: cannot wait for events of its socket: {error}", self.peer);
-                    inner.protocol.closed(Some(error.kind()))
+                    inner.protocol.handle_close(Some(error.kind()))
                 }
             }
         };
@@ -216,7 +218,7 @@ impl SocketConnection {
     /// Transfers bytes until there is an event or the socket blocks. Closes the socket before it returns the last event.
     fn step(&self) -> Option<ProtocolEvent> {
         let mut inner = self.inner.lock();
-        let was_asked = inner.protocol.is_asked();
+        let was_asked = inner.protocol.awaits_reply();
         let event = inner.step();
         if was_asked && event == Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)) {
             self.explain_missing_reply();
@@ -226,11 +228,11 @@ impl SocketConnection {
         } else if inner.protocol.is_refused() {
             inner.stop();
         }
-        inner.adjust();
+        inner.update_awaited_events();
         if let Some((time, turn)) = inner.protocol.deadline().filter(|(_, turn)| inner.turn != Some(*turn)) {
             inner.turn = Some(turn);
-            let me: Weak<dyn Source> = self.me.clone();
-            self.context.reactor.schedule(time, me, turn);
+            let me: Weak<dyn EventHandler> = self.me.clone();
+            self.context.engine.schedule(time, me, turn);
         }
         event
     }
@@ -262,37 +264,37 @@ impl SocketConnection {
             ProtocolEvent::Established => {
                 self.with_pair(|pair| pair.established(self, &[]));
             }
-            ProtocolEvent::Dial => self.dial_again(),
+            ProtocolEvent::Dial => self.reconnect(),
             ProtocolEvent::PeerRejected(private_data) => {
                 self.with_pair(|pair| pair.report_end(self, ConnectionEvent::PeerRejected, &private_data));
             }
             ProtocolEvent::Ended(event) => {
                 self.report_end(event);
                 if let Some(listener) = self.listener.as_ref().and_then(Weak::upgrade) {
-                    listener.forget(&me);
+                    listener.remove_unknown(&me);
                 }
             }
         }
     }
 
     /// Connects another socket, because the last one found no listener. Does nothing if the consumer has ended the attempt.
-    fn dial_again(&self) {
+    fn reconnect(&self) {
         let failed = {
             let mut inner = self.inner.lock();
-            if !inner.protocol.is_dialling() {
+            if !inner.protocol.is_connecting() {
                 return;
             }
-            match tcp::dial(self.peer) {
+            match tcp::start_connect(self.peer) {
                 Ok(stream) => {
                     inner.stream = Some(stream);
                     None
                 }
-                Err(_) => inner.protocol.closed(None),
+                Err(_) => inner.protocol.handle_close(None),
             }
         };
         match failed {
             Some(event) => self.report(event),
-            None => self.begin(),
+            None => self.register(),
         }
     }
 
@@ -329,7 +331,7 @@ impl SocketConnection {
     fn local_end(&self, local: &LocalEnd, peer: &Gid) -> Option<LocalEnd> {
         let is_passive = self.listener.is_some();
         let found = if is_passive {
-            self.context.reaching(*local, peer)
+            self.context.local_end_reaching(*local, peer)
         } else {
             Some(*local).filter(|local| local.reaches(peer))
         };
@@ -364,9 +366,9 @@ impl SocketConnection {
     fn send_accept_or_confirmation(&self, local: &LocalEnd, params: &ConnectParams) {
         let Some(parameters) = self.with_pair(|pair| QpParameters::of(pair, local, params.limits)) else { return };
         let mut inner = self.inner.lock();
-        if inner.protocol.confirm() {
+        if inner.protocol.queue_confirmation() {
             let confirmed = inner.flush();
-            inner.adjust();
+            inner.update_awaited_events();
             drop(inner);
             return match confirmed {
                 Ok(()) => {
@@ -377,7 +379,7 @@ impl SocketConnection {
             };
         }
         let private_data = std::mem::take(&mut inner.private_data);
-        let is_answered = inner.protocol.answer(self.context.params(local, parameters, private_data));
+        let is_answered = inner.protocol.queue_accept(self.context.params(local, parameters, private_data));
         drop(inner);
         match is_answered {
             true => self.ready(),
@@ -401,15 +403,15 @@ impl SocketConnection {
 impl ConnectionState {
     fn step(&mut self) -> Option<ProtocolEvent> {
         let Some(stream) = &self.stream else { return None };
-        if self.protocol.is_dialling() {
+        if self.protocol.is_connecting() {
             match tcp::is_connected(stream) {
                 Ok(()) => self.protocol.connected(),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
-                Err(error) => return self.protocol.closed(Some(error.kind())),
+                Err(error) => return self.protocol.handle_close(Some(error.kind())),
             }
         }
         if let Err(error) = self.flush() {
-            return self.protocol.closed(Some(error.kind()));
+            return self.protocol.handle_close(Some(error.kind()));
         }
         let stream = self.stream.as_ref()?;
         let mut buffer = [0; wire::LONGEST];
@@ -420,11 +422,11 @@ impl ConnectionState {
             }
             match tcp::read(stream, &mut buffer[..wanted]) {
                 Ok([]) => return None,
-                Ok(bytes) => match self.protocol.take(bytes) {
+                Ok(bytes) => match self.protocol.receive(bytes) {
                     None => {}
                     event => return event,
                 },
-                Err(error) => return self.protocol.closed(Some(error.kind())),
+                Err(error) => return self.protocol.handle_close(Some(error.kind())),
             }
         }
     }
@@ -442,10 +444,10 @@ impl ConnectionState {
     }
 
     /// Updates the events for which the socket is registered.
-    fn adjust(&mut self) {
+    fn update_awaited_events(&mut self) {
         let (Some(stream), Some(watch)) = (&self.stream, &self.watch) else { return };
-        let busy = self.protocol.is_dialling() || !self.protocol.outbox().is_empty();
-        let interest = if busy { Interest::ReadWrite } else { Interest::Read };
+        let busy = self.protocol.is_connecting() || !self.protocol.outbox().is_empty();
+        let interest = if busy { AwaitedEvents::ReadWrite } else { AwaitedEvents::Read };
         if interest != self.interest && watch.change(stream.as_fd(), interest).is_ok() {
             self.interest = interest;
         }
@@ -470,7 +472,7 @@ impl ConnectionState {
     }
 }
 
-impl Source for SocketConnection {
+impl EventHandler for SocketConnection {
     fn ready(&self) {
         while let Some(event) = self.step() {
             self.report(event);
@@ -480,7 +482,7 @@ impl Source for SocketConnection {
     fn expired(&self, turn: u64) {
         let event = {
             let mut inner = self.inner.lock();
-            let event = inner.protocol.expired(turn);
+            let event = inner.protocol.handle_deadline(turn);
             if inner.protocol.is_ended() && event.is_some() {
                 log::debug!("{}: the peer has sent no message before the deadline", self.peer);
                 inner.stop();

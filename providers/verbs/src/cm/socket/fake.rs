@@ -20,7 +20,7 @@ use super::gid_lookup::GidLookup;
 use super::path::{LocalEnd, RemoteEnd};
 use super::{CmQueuePair, SocketContext};
 use crate::cm::IncomingRequest;
-use crate::engine::Reactor;
+use crate::engine::Engine;
 use crate::qp::CmConnection;
 
 /// Time limit of a wait for a report that must arrive.
@@ -29,20 +29,20 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 const SILENCE: Duration = Duration::from_millis(50);
 
 /// A running engine, and the connection requests that were delivered.
-pub(in crate::cm) struct Stage {
-    pub(in crate::cm) reactor: Arc<Reactor>,
-    requests: (Sender<Requested>, Mutex<Receiver<Requested>>),
+pub(in crate::cm) struct TestEngine {
+    pub(in crate::cm) engine: Arc<Engine>,
+    requests: (Sender<DeliveredRequest>, Mutex<Receiver<DeliveredRequest>>),
 }
 
-type Requested = (ObjectId, Box<dyn IncomingRequest>, RequestInfo);
+type DeliveredRequest = (ObjectId, Box<dyn IncomingRequest>, RequestInfo);
 
-impl Stage {
+impl TestEngine {
     pub(in crate::cm) fn new() -> Self {
-        let reactor = Reactor::new().unwrap();
+        let engine = Engine::new().unwrap();
         let (sender, receiver) = channel();
-        let running = reactor.clone();
+        let running = engine.clone();
         std::thread::spawn(move || running.run());
-        Stage { reactor, requests: (sender, Mutex::new(receiver)) }
+        TestEngine { engine, requests: (sender, Mutex::new(receiver)) }
     }
 
     pub(in crate::cm) fn address(&self) -> IpAddr {
@@ -56,8 +56,8 @@ impl Stage {
     pub(in crate::cm) fn context(&self) -> SocketContext {
         let sender = self.requests.0.clone();
         SocketContext {
-            reactor: self.reactor.clone(),
-            gid_lookup: GidLookup::new(&self.reactor),
+            engine: self.engine.clone(),
+            gid_lookup: GidLookup::new(&self.engine),
             address: Some(self.address()),
             listener_wait: Duration::ZERO,
             local: Box::new(|| Some(local())),
@@ -67,7 +67,7 @@ impl Stage {
     }
 
     /// Waits for the next request.
-    pub(in crate::cm) fn request(&self) -> Requested {
+    pub(in crate::cm) fn request(&self) -> DeliveredRequest {
         self.requests.1.lock().recv_timeout(TIMEOUT).expect("a connection request arrives in time")
     }
 
@@ -77,9 +77,9 @@ impl Stage {
     }
 }
 
-impl Drop for Stage {
+impl Drop for TestEngine {
     fn drop(&mut self) {
-        self.reactor.stop();
+        self.engine.stop();
     }
 }
 

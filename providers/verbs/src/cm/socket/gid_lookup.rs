@@ -10,17 +10,17 @@ use std::sync::Arc;
 use crate::cm::name_service::{Gid, NameService};
 use parking_lot::Mutex;
 
-use crate::engine::Reactor;
+use crate::engine::Engine;
 
 /// Looks up GIDs without blocking the engine thread.
 pub(crate) struct GidLookup {
     names: Arc<NameService>,
-    reactor: Arc<Reactor>,
+    engine: Arc<Engine>,
 }
 
 impl GidLookup {
-    pub(crate) fn new(reactor: &Arc<Reactor>) -> Self {
-        GidLookup { names: Arc::default(), reactor: reactor.clone() }
+    pub(crate) fn new(engine: &Arc<Engine>) -> Self {
+        GidLookup { names: Arc::default(), engine: engine.clone() }
     }
 
     /// Calls `then` with the result on the engine thread, immediately or later. `then` must hold only weak references to objects
@@ -30,12 +30,12 @@ impl GidLookup {
         if names.is_read() {
             return then(gid_of(&names, address, is_ethernet));
         }
-        let reactor = self.reactor.clone();
+        let engine = self.engine.clone();
         let then = Arc::new(Mutex::new(Some(then)));
         let later = then.clone();
         let look_up = move || {
             let gid = gid_of(&names, address, is_ethernet);
-            reactor.run_on_engine(move || {
+            engine.run_on_engine(move || {
                 let then = later.lock().take();
                 then.into_iter().for_each(|then| then(gid));
             });

@@ -37,9 +37,9 @@ use dapl::provider::{ConnId, ConnectSpec, PeerAddress, RequestInfo};
 use dapl::runtime::handle::ObjectId;
 use parking_lot::Mutex;
 
-use super::{IncomingRequest, Listening, Manager, RejectReason, request};
+use super::{IncomingRequest, ListenGuard, Manager, RejectReason, request};
 use crate::device::Device;
-use crate::engine::{Interest, Reactor, Source, Watch};
+use crate::engine::{AwaitedEvents, Engine, EventHandler, WatchedDescriptor};
 use crate::qp::{CmConnection, QpCore};
 pub(super) use connection::CmQueuePair;
 use connection::{QpParameters, SocketConnection};
@@ -55,12 +55,12 @@ const MAX_ACCEPTS: usize = 64;
 /// Pause of a listener if no file descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-type Reaching = dyn Fn(LocalEnd, &Gid) -> Option<LocalEnd> + Send + Sync;
-type Arrived = dyn Fn(ObjectId, Box<dyn IncomingRequest>, RequestInfo) + Send + Sync;
+type ChooseLocalEnd = dyn Fn(LocalEnd, &Gid) -> Option<LocalEnd> + Send + Sync;
+type RequestSink = dyn Fn(ObjectId, Box<dyn IncomingRequest>, RequestInfo) + Send + Sync;
 
 /// State shared by all connections of an IA with the connection manager `socket` or `none`.
 pub(super) struct SocketContext {
-    pub(super) reactor: Arc<Reactor>,
+    pub(super) engine: Arc<Engine>,
     pub(super) gid_lookup: GidLookup,
     /// The IA's address, as sent to peers.
     pub(super) address: Option<IpAddr>,
@@ -69,9 +69,9 @@ pub(super) struct SocketContext {
     /// Returns the local end of a path, with the port's current attributes.
     local: Box<dyn Fn() -> Option<LocalEnd> + Send + Sync>,
     /// Finds a local GID that reaches a peer's GID, if the default GID does not.
-    reaching: Box<Reaching>,
+    reaching: Box<ChooseLocalEnd>,
     /// Delivers a connection request to the listener with this id.
-    pub(super) arrived: Box<Arrived>,
+    pub(super) arrived: Box<RequestSink>,
 }
 
 impl SocketContext {
@@ -79,12 +79,12 @@ impl SocketContext {
     pub(super) fn of(device: &Arc<Device>) -> Self {
         let (at, of, to) = (Arc::downgrade(device), Arc::downgrade(device), Arc::downgrade(device));
         SocketContext {
-            reactor: device.reactor.clone(),
-            gid_lookup: GidLookup::new(&device.reactor),
+            engine: device.engine.clone(),
+            gid_lookup: GidLookup::new(&device.engine),
             address: device.address,
             listener_wait: device.settings.listener_wait,
             local: Box::new(move || at.upgrade().and_then(|device| path::local(&device))),
-            reaching: Box::new(move |local, peer| path::reaching(&*of.upgrade()?, local, peer)),
+            reaching: Box::new(move |local, peer| path::other_end_reaching(&*of.upgrade()?, local, peer)),
             arrived: Box::new(move |listener, waiting, info| {
                 if let Some(device) = to.upgrade() {
                     request::arrived(&device, listener, waiting, info);
@@ -98,7 +98,7 @@ impl SocketContext {
     }
 
     /// Returns `local` if it reaches the peer's GID, else the local end with another GID. `None`: no local GID reaches it.
-    fn reaching(&self, local: LocalEnd, peer: &Gid) -> Option<LocalEnd> {
+    fn local_end_reaching(&self, local: LocalEnd, peer: &Gid) -> Option<LocalEnd> {
         if local.reaches(peer) { Some(local) } else { (self.reaching)(local, peer) }
     }
 
@@ -116,22 +116,22 @@ impl SocketContext {
 }
 
 /// The connection manager of one IA.
-pub(crate) struct Socket {
+pub(crate) struct SocketManager {
     context: Arc<SocketContext>,
     format: Format,
     listeners: Mutex<Vec<Weak<TcpListening>>>,
 }
 
-impl Socket {
+impl SocketManager {
     pub(crate) fn new(device: &Arc<Device>, format: Format) -> Arc<Self> {
-        Self::over(SocketContext::of(device), format)
+        Self::with_context(SocketContext::of(device), format)
     }
 
-    fn over(context: SocketContext, format: Format) -> Arc<Self> {
-        Arc::new(Socket { context: Arc::new(context), format, listeners: Mutex::default() })
+    fn with_context(context: SocketContext, format: Format) -> Arc<Self> {
+        Arc::new(SocketManager { context: Arc::new(context), format, listeners: Mutex::default() })
     }
 
-    fn dial(&self, pair: Arc<dyn CmQueuePair>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
+    fn connect_pair(&self, pair: Arc<dyn CmQueuePair>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
         let PeerAddress::Ip(ip) = spec.address else {
             log::error!(
                 "cannot connect: the address is not an IPv4 or IPv6 address, which this connection manager needs"
@@ -141,7 +141,7 @@ impl Socket {
         let peer = SocketAddr::new(ip.to_canonical(), self.format.port(spec.qual));
         let local = self.context.local().ok_or(Error::Internal)?;
         let params = self.context.params(&local, QpParameters::of(&*pair, &local, None), spec.private_data.to_vec());
-        let stream = tcp::dial(peer)?;
+        let stream = tcp::start_connect(peer)?;
         let protocol = Protocol::active(params, self.format, self.context.listener_wait);
         SocketConnection::new(&self.context, stream, peer, protocol, None).connect(pair, conn)
     }
@@ -166,13 +166,13 @@ impl Socket {
     }
 }
 
-impl Manager for Socket {
-    fn listen(&self, qual: u64, id: ObjectId) -> Result<Listening> {
-        self.open(qual, id).map(|listener| Box::new(OpenListener(listener)) as Listening)
+impl Manager for SocketManager {
+    fn listen(&self, qual: u64, id: ObjectId) -> Result<ListenGuard> {
+        self.open(qual, id).map(|listener| Box::new(OpenListener(listener)) as ListenGuard)
     }
 
     fn connect(&self, qp: &Arc<QpCore>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
-        self.dial(qp.clone(), spec, conn)
+        self.connect_pair(qp.clone(), spec, conn)
     }
 
     fn close(&self) {
@@ -196,7 +196,7 @@ struct ListeningSocket {
     /// `None` after the close.
     listener: Option<TcpListener>,
     /// `None` after the close, and while accepting is paused.
-    watch: Option<Watch>,
+    watch: Option<WatchedDescriptor>,
     /// Whether the lack of file descriptors was logged.
     is_reported: bool,
 }
@@ -212,10 +212,10 @@ impl Drop for OpenListener {
 
 impl TcpListening {
     fn watch(&self) -> io::Result<()> {
-        let me: Weak<dyn Source> = self.me.clone();
+        let me: Weak<dyn EventHandler> = self.me.clone();
         let mut socket = self.socket.lock();
         if let Some(listener) = &socket.listener {
-            socket.watch = Some(self.context.reactor.watch(listener.as_fd(), Interest::Read, me)?);
+            socket.watch = Some(self.context.engine.watch(listener.as_fd(), AwaitedEvents::Read, me)?);
         }
         Ok(())
     }
@@ -255,13 +255,13 @@ impl TcpListening {
             );
             first.end();
         }
-        connection.begin();
+        connection.register();
         Ok(true)
     }
 
     /// Called when a TCP connection has received a complete request. Called by the engine thread only.
     fn request_complete(&self, connection: &Arc<SocketConnection>, params: &ConnectParams) {
-        self.forget(connection);
+        self.remove_unknown(connection);
         let peer = SocketAddr::new(connection.address(params), connection.peer.port());
         let private_data = params.private_data.clone();
         let info = RequestInfo { peer, reported_len: private_data.len(), private_data };
@@ -269,13 +269,13 @@ impl TcpListening {
     }
 
     /// Removes a TCP connection from those without a complete request.
-    fn forget(&self, connection: &Arc<SocketConnection>) {
+    fn remove_unknown(&self, connection: &Arc<SocketConnection>) {
         self.unknown_clients.lock().retain(|known| !Arc::ptr_eq(known, connection));
     }
 
     /// Pauses accepting, because no file descriptor is free. Without a pause, the pending connection would wake the engine
     /// continuously.
-    fn pause(&self, error: &io::Error) {
+    fn pause_accepts(&self, error: &io::Error) {
         let mut socket = self.socket.lock();
         if !std::mem::replace(&mut socket.is_reported, true) {
             log::error!("cannot accept connection requests: {error}; trying again; allow more open files (ulimit -n)");
@@ -284,25 +284,25 @@ impl TcpListening {
         if let (Some(listener), Some(watch)) = (&socket.listener, watch) {
             watch.end(listener.as_fd());
         }
-        let me: Weak<dyn Source> = self.me.clone();
-        self.context.reactor.schedule(ACCEPT_PAUSE, me, 0);
+        let me: Weak<dyn EventHandler> = self.me.clone();
+        self.context.engine.schedule(ACCEPT_PAUSE, me, 0);
     }
 }
 
-impl Source for TcpListening {
+impl EventHandler for TcpListening {
     fn ready(&self) {
         for _ in 0..MAX_ACCEPTS {
             match self.accept_client() {
                 Ok(true) => {}
                 Ok(false) => return,
-                Err(error) => return self.pause(&error),
+                Err(error) => return self.pause_accepts(&error),
             }
         }
     }
 
     fn expired(&self, _: u64) {
         if let Err(error) = self.watch() {
-            self.pause(&error);
+            self.pause_accepts(&error);
         }
     }
 }

@@ -17,7 +17,7 @@ use ibverbs_sys::{
 };
 
 use crate::device::Device;
-use crate::qp::Reads;
+use crate::qp::ReadLimits;
 use crate::qp::state::{PathToRts, StateChange};
 use crate::{gid, settings};
 
@@ -112,7 +112,7 @@ impl LocalEnd {
     }
 
     /// Returns the transitions to RTS.
-    pub(crate) fn path(&self, remote: &RemoteEnd, reads: Reads) -> PathToRts {
+    pub(crate) fn path(&self, remote: &RemoteEnd, reads: ReadLimits) -> PathToRts {
         let settings = &self.settings;
         let to_receive = StateChange {
             attributes: ibv_qp_attr {
@@ -214,14 +214,14 @@ pub(crate) fn local(device: &Device) -> Option<LocalEnd> {
 
 /// Returns the local end with another GID of the port, which reaches the peer's GID. `None`: the port has no such GID, or
 /// `DAPL_VERBS_GID_INDEX` is set, which allows no other GID.
-pub(crate) fn reaching(device: &Device, local: LocalEnd, peer: &Gid) -> Option<LocalEnd> {
+pub(crate) fn other_end_reaching(device: &Device, local: LocalEnd, peer: &Gid) -> Option<LocalEnd> {
     if device.settings.gid_index.is_some() {
         return None;
     }
     let gids = device.context.gids(device.port).inspect_err(|error| {
         log::error!("{}: cannot query the GIDs of port {}: {error}", device.name, device.port);
     });
-    let other = gid::reaching(&gids.ok()?, &device.gid, peer)?;
+    let other = gid::gid_reaching(&gids.ok()?, &device.gid, peer)?;
     Some(LocalEnd { gid_index: u8::try_from(other.index).ok()?, gid: other.raw, ..local })
 }
 
@@ -251,7 +251,7 @@ pub(crate) mod tests {
     use super::*;
 
     const REMOTE: RemoteEnd = RemoteEnd { lid: 5, number: 0x11, gid: [9; 16], limits: None };
-    const READS: Reads = Reads { incoming: 3, outgoing: 7 };
+    const READS: ReadLimits = ReadLimits { incoming: 3, outgoing: 7 };
 
     /// Returns a local end with fixed parameters, independent of device and environment.
     pub(crate) fn port(link_layer: u32) -> LocalEnd {

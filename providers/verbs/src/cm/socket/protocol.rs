@@ -89,7 +89,7 @@ impl Protocol {
     }
 
     /// Whether the socket is being connected.
-    pub(super) fn is_dialling(&self) -> bool {
+    pub(super) fn is_connecting(&self) -> bool {
         matches!(self.state, ProtocolState::Dialling(..))
     }
 
@@ -99,7 +99,7 @@ impl Protocol {
     }
 
     /// Whether the request was sent and the reply has not arrived.
-    pub(super) fn is_asked(&self) -> bool {
+    pub(super) fn awaits_reply(&self) -> bool {
         matches!(self.state, ProtocolState::Requested(_))
     }
 
@@ -110,7 +110,7 @@ impl Protocol {
     /// Returns the maximum number of bytes to read next.
     pub(super) fn wanted(&self) -> usize {
         match &self.state {
-            ProtocolState::Requested(inbox) | ProtocolState::Arriving(inbox) => inbox.wanted(),
+            ProtocolState::Requested(inbox) | ProtocolState::Arriving(inbox) => inbox.wanted_bytes(),
             ProtocolState::Answered(had) => self.format.ready().len() - had,
             ProtocolState::Replied | ProtocolState::Pending | ProtocolState::Established => DISCONNECT.len(),
             ProtocolState::Dialling(..) | ProtocolState::Refused(..) | ProtocolState::Ended => 0,
@@ -127,7 +127,7 @@ impl Protocol {
         self.outbox.drain(..length);
     }
 
-    /// Returns the current time limit, and its number, to be passed to [`Protocol::expired`]. A new time limit begins with
+    /// Returns the current time limit, and its number, to be passed to [`Protocol::handle_deadline`]. A new time limit begins with
     /// each state, and with the first byte of a reply.
     pub(super) fn deadline(&self) -> Option<(Duration, u64)> {
         let time = match &self.state {
@@ -141,13 +141,13 @@ impl Protocol {
         Some((time, self.turn))
     }
 
-    fn enter(&mut self, state: ProtocolState) {
+    fn set_state(&mut self, state: ProtocolState) {
         self.state = state;
         self.turn += 1;
     }
 
     fn finish(&mut self, event: ConnectionEvent) -> Option<ProtocolEvent> {
-        self.enter(ProtocolState::Ended);
+        self.set_state(ProtocolState::Ended);
         Some(ProtocolEvent::Ended(event))
     }
 
@@ -155,20 +155,20 @@ impl Protocol {
     pub(super) fn connected(&mut self) {
         if let ProtocolState::Dialling(params, _) = &self.state {
             self.outbox = Message::Request((**params).clone()).encode(self.format);
-            self.enter(ProtocolState::Requested(MessageReader::new(Role::Reply(self.format))));
+            self.set_state(ProtocolState::Requested(MessageReader::new(Role::Reply(self.format))));
         }
     }
 
     /// Handles received bytes, at least one and at most as many as requested.
-    pub(super) fn take(&mut self, bytes: &[u8]) -> Option<ProtocolEvent> {
+    pub(super) fn receive(&mut self, bytes: &[u8]) -> Option<ProtocolEvent> {
         match &mut self.state {
             ProtocolState::Requested(inbox) => {
                 let begins = inbox.is_empty();
-                let taken = inbox.take(bytes);
+                let taken = inbox.add_bytes(bytes);
                 self.turn += u64::from(begins);
                 match taken {
                     Ok(None) => None,
-                    Ok(Some(message)) => self.answered(message),
+                    Ok(Some(message)) => self.receive_reply(message),
                     Err(wrong) => {
                         log::warn!("invalid reply to a connection request: {wrong}");
                         self.finish(ConnectionEvent::Rejected)
@@ -176,12 +176,12 @@ impl Protocol {
                 }
             }
             ProtocolState::Arriving(inbox) => {
-                let taken = inbox.take(bytes);
+                let taken = inbox.add_bytes(bytes);
                 self.format = inbox.format().unwrap_or(self.format);
                 match taken {
                     Ok(None) => None,
                     Ok(Some(Message::Request(params))) => {
-                        self.enter(ProtocolState::Pending);
+                        self.set_state(ProtocolState::Pending);
                         Some(ProtocolEvent::Request(params))
                     }
                     Ok(Some(_)) => self.finish(ConnectionEvent::AcceptFailed),
@@ -198,26 +198,26 @@ impl Protocol {
                 match (is_right, *had == ready.len()) {
                     (true, false) => None,
                     (true, true) => {
-                        self.enter(ProtocolState::Established);
+                        self.set_state(ProtocolState::Established);
                         Some(ProtocolEvent::Established)
                     }
                     (false, _) => self.finish(ConnectionEvent::AcceptFailed),
                 }
             }
             // In the other states, any bytes end the connection.
-            _ => self.closed(None),
+            _ => self.handle_close(None),
         }
     }
 
     /// Handles the peer's reply to the request.
-    fn answered(&mut self, message: Message) -> Option<ProtocolEvent> {
+    fn receive_reply(&mut self, message: Message) -> Option<ProtocolEvent> {
         match message {
             Message::Accept(params) => {
-                self.enter(ProtocolState::Replied);
+                self.set_state(ProtocolState::Replied);
                 Some(ProtocolEvent::Reply(params))
             }
             Message::Rejection(private_data) => {
-                self.enter(ProtocolState::Ended);
+                self.set_state(ProtocolState::Ended);
                 Some(ProtocolEvent::PeerRejected(private_data))
             }
             Message::NotServed | Message::Request(_) => self.finish(ConnectionEvent::Rejected),
@@ -225,7 +225,7 @@ impl Protocol {
     }
 
     /// Handles a close by the peer, or a failure of the socket.
-    pub(super) fn closed(&mut self, error: Option<ErrorKind>) -> Option<ProtocolEvent> {
+    pub(super) fn handle_close(&mut self, error: Option<ErrorKind>) -> Option<ProtocolEvent> {
         let is_unreachable = matches!(
             error,
             Some(
@@ -239,7 +239,7 @@ impl Protocol {
             ProtocolState::Dialling(params, retry) if error == Some(ErrorKind::ConnectionRefused) => {
                 let (params, mut retry) = (params.clone(), *retry);
                 let Some(wait) = retry.next_delay() else { return self.finish(ConnectionEvent::Rejected) };
-                self.enter(ProtocolState::Refused(params, retry, wait));
+                self.set_state(ProtocolState::Refused(params, retry, wait));
                 None
             }
             ProtocolState::Dialling(..) => self.finish(ConnectionEvent::Unreachable),
@@ -255,14 +255,14 @@ impl Protocol {
     }
 
     /// Handles the expiry of the time limit with this number. An outdated number has no effect.
-    pub(super) fn expired(&mut self, turn: u64) -> Option<ProtocolEvent> {
+    pub(super) fn handle_deadline(&mut self, turn: u64) -> Option<ProtocolEvent> {
         if turn != self.turn || self.deadline().is_none() {
             return None;
         }
         match &self.state {
             ProtocolState::Refused(params, retry, _) => {
                 let dialling = ProtocolState::Dialling(params.clone(), *retry);
-                self.enter(dialling);
+                self.set_state(dialling);
                 Some(ProtocolEvent::Dial)
             }
             ProtocolState::Dialling(..) => self.finish(ConnectionEvent::Unreachable),
@@ -272,22 +272,22 @@ impl Protocol {
     }
 
     /// Queues the accept, after the local queue pair was brought to RTS. Returns false if the requester has given up.
-    pub(super) fn answer(&mut self, params: ConnectParams) -> bool {
+    pub(super) fn queue_accept(&mut self, params: ConnectParams) -> bool {
         let is_asked = matches!(self.state, ProtocolState::Pending);
         if is_asked {
             self.outbox = Message::Accept(params).encode(self.format);
-            self.enter(ProtocolState::Answered(0));
+            self.set_state(ProtocolState::Answered(0));
         }
         is_asked
     }
 
     /// Queues the confirmation, after the local queue pair was brought to RTS. Returns false if the peer has disconnected in
     /// between.
-    pub(super) fn confirm(&mut self) -> bool {
+    pub(super) fn queue_confirmation(&mut self) -> bool {
         let is_replied = matches!(self.state, ProtocolState::Replied);
         if is_replied {
             self.outbox.extend(self.format.ready());
-            self.enter(ProtocolState::Established);
+            self.set_state(ProtocolState::Established);
         }
         is_replied
     }
@@ -297,7 +297,7 @@ impl Protocol {
         if matches!(self.state, ProtocolState::Pending) {
             self.outbox = Message::Rejection(private_data.to_vec()).encode(self.format);
         }
-        self.enter(ProtocolState::Ended);
+        self.set_state(ProtocolState::Ended);
     }
 
     /// Ends the connection locally, and queues the last message. In the format of 2.0 that is a rejection if the peer waits for
@@ -308,7 +308,7 @@ impl Protocol {
             ProtocolState::Answered(_) | ProtocolState::Established => self.outbox.extend(DISCONNECT),
             _ => {}
         }
-        self.enter(ProtocolState::Ended);
+        self.set_state(ProtocolState::Ended);
     }
 }
 

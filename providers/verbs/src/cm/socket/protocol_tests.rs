@@ -37,7 +37,7 @@ fn carry(from: &mut Protocol, to: &mut Protocol) -> Option<ProtocolEvent> {
         let length = from.outbox().len().min(to.wanted()).min(5);
         let piece = from.outbox()[..length].to_vec();
         from.sent(length);
-        event = to.take(&piece);
+        event = to.receive(&piece);
     }
     event
 }
@@ -58,9 +58,9 @@ fn asked_in(format: Format) -> (Protocol, Protocol) {
 fn standing_in(format: Format) -> (Protocol, Protocol) {
     let (mut active, mut passive) = asked_in(format);
     let reply = params_in(format, 2, b"yes");
-    assert!(passive.answer(reply.clone()));
+    assert!(passive.queue_accept(reply.clone()));
     assert_eq!(carry(&mut passive, &mut active), Some(ProtocolEvent::Reply(reply)));
-    assert!(active.confirm());
+    assert!(active.queue_confirmation());
     assert_eq!(carry(&mut active, &mut passive), Some(ProtocolEvent::Established));
     (active, passive)
 }
@@ -73,7 +73,7 @@ fn either_side_disconnects_after_both_have_connected() {
         assert_eq!((active.deadline(), passive.deadline()), (None, None));
         active.end();
         assert_eq!(carry(&mut active, &mut passive), disconnected());
-        assert_eq!((passive.is_ended(), passive.wanted(), passive.closed(None)), (true, 0, None));
+        assert_eq!((passive.is_ended(), passive.wanted(), passive.handle_close(None)), (true, 0, None));
         let (mut active, mut passive) = standing_in(format);
         passive.end();
         assert_eq!(passive.outbox(), DISCONNECT);
@@ -91,26 +91,29 @@ fn only_a_consumers_rejection_is_reported_as_peer_rejected() {
         let (mut active, mut passive) = asked_in(format);
         passive.end();
         assert_eq!(passive.outbox().is_empty(), format == Format::Dat12, "only the format of 2.0 has a message for it");
-        let end = carry(&mut passive, &mut active).or_else(|| active.closed(None));
+        let end = carry(&mut passive, &mut active).or_else(|| active.handle_close(None));
         assert_eq!(end, Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)));
     }
 }
 
 #[test]
 fn socket_errors_are_reported_as_rejected_or_unreachable() {
-    let dial = |error| active(params(1, b"")).closed(Some(error));
+    let dial = |error| active(params(1, b"")).handle_close(Some(error));
     assert_eq!(dial(ErrorKind::ConnectionRefused), Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)));
     for error in [ErrorKind::TimedOut, ErrorKind::HostUnreachable, ErrorKind::NetworkUnreachable, ErrorKind::Other] {
         assert_eq!(dial(error), Some(ProtocolEvent::Ended(ConnectionEvent::Unreachable)), "{error}");
     }
     let (mut active, _) = asked();
     assert_eq!(
-        active.closed(Some(ErrorKind::TimedOut)),
+        active.handle_close(Some(ErrorKind::TimedOut)),
         Some(ProtocolEvent::Ended(ConnectionEvent::Unreachable)),
         "the host of the peer does not reply"
     );
     let (mut active, _) = asked();
-    assert_eq!(active.closed(Some(ErrorKind::ConnectionReset)), Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)));
+    assert_eq!(
+        active.handle_close(Some(ErrorKind::ConnectionReset)),
+        Some(ProtocolEvent::Ended(ConnectionEvent::Rejected))
+    );
 }
 
 #[test]
@@ -119,62 +122,62 @@ fn refused_socket_is_followed_by_another_until_listener_wait_has_passed() {
     let mut active = Protocol::active(params(1, b"may I"), Format::Dat12, listener_wait);
     let mut waited = Duration::ZERO;
     let end = loop {
-        match active.closed(Some(ErrorKind::ConnectionRefused)) {
+        match active.handle_close(Some(ErrorKind::ConnectionRefused)) {
             None => {}
             end => break end,
         }
-        assert!(active.is_refused() && !active.is_dialling());
+        assert!(active.is_refused() && !active.is_connecting());
         let (wait, turn) = active.deadline().unwrap();
         waited += wait;
-        assert_eq!((active.expired(turn - 1), active.expired(turn)), (None, Some(ProtocolEvent::Dial)));
-        assert!(active.is_dialling() && active.outbox().is_empty());
+        assert_eq!((active.handle_deadline(turn - 1), active.handle_deadline(turn)), (None, Some(ProtocolEvent::Dial)));
+        assert!(active.is_connecting() && active.outbox().is_empty());
     };
     assert_eq!((end, waited), (Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)), listener_wait));
 
     let (mut active, mut passive) =
         (Protocol::active(params(1, b"may I"), Format::Dat12, listener_wait), Protocol::passive());
-    active.closed(Some(ErrorKind::ConnectionRefused));
+    active.handle_close(Some(ErrorKind::ConnectionRefused));
     let (_, turn) = active.deadline().unwrap();
-    active.expired(turn);
+    active.handle_deadline(turn);
     active.connected();
     assert_eq!(carry(&mut active, &mut passive), Some(ProtocolEvent::Request(params(1, b"may I"))));
     assert_eq!(
-        active.closed(Some(ErrorKind::ConnectionRefused)),
+        active.handle_close(Some(ErrorKind::ConnectionRefused)),
         Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)),
         "a request that was sent is not repeated"
     );
 
     let mut given_up = Protocol::active(params(1, b""), Format::Dat12, listener_wait);
-    given_up.closed(Some(ErrorKind::ConnectionRefused));
+    given_up.handle_close(Some(ErrorKind::ConnectionRefused));
     let (_, turn) = given_up.deadline().unwrap();
     given_up.end();
-    assert_eq!(given_up.expired(turn), None);
+    assert_eq!(given_up.handle_deadline(turn), None);
 }
 
 #[test]
 fn requester_that_gives_up_fails_the_accept() {
     let (_, mut passive) = asked();
-    assert_eq!(passive.closed(None), Some(ProtocolEvent::Ended(ConnectionEvent::AcceptFailed)));
-    assert!(!passive.answer(params(2, b"")));
+    assert_eq!(passive.handle_close(None), Some(ProtocolEvent::Ended(ConnectionEvent::AcceptFailed)));
+    assert!(!passive.queue_accept(params(2, b"")));
     let (_, mut passive) = asked();
-    assert_eq!(passive.take(&DISCONNECT), Some(ProtocolEvent::Ended(ConnectionEvent::AcceptFailed)));
+    assert_eq!(passive.receive(&DISCONNECT), Some(ProtocolEvent::Ended(ConnectionEvent::AcceptFailed)));
     let (_, mut passive) = asked();
-    passive.answer(params(2, b""));
+    passive.queue_accept(params(2, b""));
     assert_eq!(
-        passive.closed(Some(ErrorKind::ConnectionReset)),
+        passive.handle_close(Some(ErrorKind::ConnectionReset)),
         Some(ProtocolEvent::Ended(ConnectionEvent::AcceptFailed))
     );
     let mut passive = Protocol::passive();
-    assert_eq!(passive.closed(None), Some(ProtocolEvent::Ended(ConnectionEvent::AcceptFailed)));
+    assert_eq!(passive.handle_close(None), Some(ProtocolEvent::Ended(ConnectionEvent::AcceptFailed)));
 }
 
 #[test]
 fn acceptor_that_disconnects_before_the_confirmation_rejects() {
     let (mut active, mut passive) = asked();
-    passive.answer(params(2, b""));
+    passive.queue_accept(params(2, b""));
     assert!(carry(&mut passive, &mut active).is_some());
-    assert_eq!(active.take(&DISCONNECT), Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)));
-    assert!(!active.confirm());
+    assert_eq!(active.receive(&DISCONNECT), Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)));
+    assert!(!active.queue_confirmation());
     assert!(active.outbox().is_empty());
 }
 
@@ -184,9 +187,9 @@ fn invalid_confirmation_fails_the_accept() {
         let other = FORMATS[usize::from(format == Format::Dat12)];
         for wrong in [&[0x0F_u8][..], &[0x0E, 0x0E], &[0, 0], &[0, 9, 0, 4], &DISCONNECT, other.ready()] {
             let (_, mut passive) = asked_in(format);
-            passive.answer(params_in(format, 2, b""));
+            passive.queue_accept(params_in(format, 2, b""));
             let wrong = &wrong[..wrong.len().min(passive.wanted())];
-            let end = passive.take(wrong).or_else(|| passive.closed(None));
+            let end = passive.receive(wrong).or_else(|| passive.handle_close(None));
             assert_eq!(end, Some(ProtocolEvent::Ended(ConnectionEvent::AcceptFailed)), "{format:?} {wrong:?}");
         }
     }
@@ -199,28 +202,28 @@ fn peer_has_a_time_limit_for_each_message_that_it_must_send() {
     assert_eq!(time, DIALLING);
     active.connected();
     assert_eq!(
-        (active.expired(dialling), active.deadline()),
+        (active.handle_deadline(dialling), active.deadline()),
         (None, None),
         "the consumer's decision has no time limit"
     );
-    assert_eq!(active.take(&bytes(&params(2, b""))[..10]), None);
+    assert_eq!(active.receive(&bytes(&params(2, b""))[..10]), None);
     let (time, message) = active.deadline().unwrap();
     assert_eq!(time, MESSAGE);
-    assert_eq!(active.take(&bytes(&params(2, b""))[10..20]), None);
+    assert_eq!(active.receive(&bytes(&params(2, b""))[10..20]), None);
     assert_eq!(active.deadline(), Some((MESSAGE, message)), "further bytes do not extend the time limit");
-    assert_eq!(active.expired(message), Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)));
+    assert_eq!(active.handle_deadline(message), Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)));
 
     let mut passive = Protocol::passive();
     let (_, arriving) = passive.deadline().unwrap();
-    passive.take(&bytes(&params(1, b""))[..63]);
-    assert_eq!(passive.expired(arriving), Some(ProtocolEvent::Ended(ConnectionEvent::AcceptFailed)));
+    passive.receive(&bytes(&params(1, b""))[..63]);
+    assert_eq!(passive.handle_deadline(arriving), Some(ProtocolEvent::Ended(ConnectionEvent::AcceptFailed)));
 
     let (_, mut passive) = asked();
     assert_eq!(passive.deadline(), None);
-    passive.answer(params(2, b""));
+    passive.queue_accept(params(2, b""));
     let (_, answered) = passive.deadline().unwrap();
-    assert_eq!(passive.expired(answered - 1), None);
-    assert_eq!(passive.expired(answered), Some(ProtocolEvent::Ended(ConnectionEvent::AcceptFailed)));
+    assert_eq!(passive.handle_deadline(answered - 1), None);
+    assert_eq!(passive.handle_deadline(answered), Some(ProtocolEvent::Ended(ConnectionEvent::AcceptFailed)));
 }
 
 #[test]
@@ -228,11 +231,11 @@ fn invalid_message_ends_the_connection() {
     let mut passive = Protocol::passive();
     let mut wrong = bytes(&params(1, b""));
     wrong[1] = 1;
-    assert_eq!(passive.take(&wrong), Some(ProtocolEvent::Ended(ConnectionEvent::AcceptFailed)));
+    assert_eq!(passive.receive(&wrong), Some(ProtocolEvent::Ended(ConnectionEvent::AcceptFailed)));
     let (mut active, _) = asked();
-    assert_eq!(active.take(&wrong), Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)));
+    assert_eq!(active.receive(&wrong), Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)));
     let (mut active, _) = asked();
     let mut long = bytes(&params(1, b""));
     long[14] = 1;
-    assert_eq!(active.take(&long), Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)));
+    assert_eq!(active.receive(&long), Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)));
 }

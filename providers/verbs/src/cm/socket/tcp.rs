@@ -25,7 +25,7 @@ const PROBES: u32 = 6;
 
 /// Starts to connect. Errors: `InvalidAddress(Unreachable)`, `Exhausted(Memory)`. A refusal by the peer is not an error of this
 /// call: [`is_connected`] returns it.
-pub(super) fn dial(peer: SocketAddr) -> Result<TcpStream> {
+pub(super) fn start_connect(peer: SocketAddr) -> Result<TcpStream> {
     let failed = |operation: &str, error: Errno| {
         log::error!("cannot {operation} {peer}: {error}");
         match error {
@@ -202,13 +202,13 @@ mod tests {
     #[test]
     fn missing_route_is_an_error_of_the_call() {
         let unreachable = Some(Error::InvalidAddress(Address::Unreachable));
-        assert_eq!(dial("255.255.255.255:5".parse().unwrap()).err(), unreachable);
+        assert_eq!(start_connect("255.255.255.255:5".parse().unwrap()).err(), unreachable);
     }
 
     #[test]
     fn refused_socket_returns_its_error_repeatedly() {
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let stream = dial(free).unwrap();
+        let stream = start_connect(free).unwrap();
         for _ in 0..3 {
             let until = std::time::Instant::now() + Duration::from_secs(10);
             let refused = std::iter::repeat_with(|| is_connected(&stream).unwrap_err().kind())

@@ -10,9 +10,9 @@ use std::time::Duration;
 use dapl::error::Error;
 use dapl::provider::{ConnectSpec, PeerAddress};
 
-use super::fake::{FakeQp, QpReport, Stage, V4_GID, conn};
+use super::fake::{FakeQp, QpReport, TestEngine, V4_GID, conn};
 use super::wire::{DISCONNECT, Format};
-use super::{Socket, SocketContext, SocketRequest, TcpListening};
+use super::{SocketContext, SocketManager, SocketRequest, TcpListening};
 use crate::cm::{IncomingRequest, Manager, RejectReason};
 
 /// The confirmation in the format of 1.2.
@@ -20,8 +20,8 @@ const READY: [u8; 2] = [0x0E, 0x0F];
 
 /// A manager with a listener on an unused port.
 struct TestManager {
-    stage: Stage,
-    manager: Arc<Socket>,
+    stage: TestEngine,
+    manager: Arc<SocketManager>,
     listener: Arc<TcpListening>,
     port: u16,
 }
@@ -37,8 +37,8 @@ impl TestManager {
     }
 
     fn with(format: Format, listener_wait: Duration) -> Self {
-        let stage = Stage::new();
-        let manager = Socket::over(SocketContext { listener_wait, ..stage.context() }, format);
+        let stage = TestEngine::new();
+        let manager = SocketManager::with_context(SocketContext { listener_wait, ..stage.context() }, format);
         let (port, listener) = (0..100)
             .find_map(|_| {
                 let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -55,7 +55,7 @@ impl TestManager {
     fn dial_to(&self, port: u16, pair: &Arc<FakeQp>, private_data: &[u8], attempt: u32) -> dapl::error::Result<()> {
         let address = PeerAddress::Ip(self.stage.address());
         let spec = ConnectSpec { address: &address, qual: qual_of(self.manager.format, port), private_data };
-        self.manager.dial(pair.clone(), &spec, conn(attempt))
+        self.manager.connect_pair(pair.clone(), &spec, conn(attempt))
     }
 
     /// Connects a plain TCP socket to the manager's listener.
@@ -427,7 +427,7 @@ fn connect_to_a_path_address_is_malformed() {
     let manager = TestManager::new();
     let address = PeerAddress::Path("/tmp".into());
     let spec = ConnectSpec { address: &address, qual: 5, private_data: &[] };
-    let refused = manager.manager.dial(FakeQp::new(1), &spec, conn(1));
+    let refused = manager.manager.connect_pair(FakeQp::new(1), &spec, conn(1));
     assert_eq!(refused, Err(Error::InvalidAddress(dapl::error::Address::Malformed)));
 }
 

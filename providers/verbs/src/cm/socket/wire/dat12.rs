@@ -5,7 +5,7 @@
 //! there is no message: the socket is closed.
 #![forbid(unsafe_code)]
 
-use super::{ConnectParams, Content, DecodeError, Message, Role, address, long, word};
+use super::{ConnectParams, DecodeError, DecodedMessage, Message, Role, address, read_u16, read_u32};
 
 /// First 16 bits of a message.
 pub(super) const VERSION: u16 = 2;
@@ -41,12 +41,12 @@ pub(super) fn encode(message: &Message) -> Vec<u8> {
 }
 
 /// Decodes the first [`HEAD`] bytes of a message.
-pub(super) fn decode(bytes: &[u8], role: Role) -> Result<Content, DecodeError> {
-    if word(bytes, 2) != 0 {
+pub(super) fn decode(bytes: &[u8], role: Role) -> Result<DecodedMessage, DecodeError> {
+    if read_u16(bytes, 2) != 0 {
         // A nonzero reason: a reject, whose other fields are not used.
-        return Ok(Content { message: Message::Rejection(Vec::new()), length: 0 });
+        return Ok(DecodedMessage { message: Message::Rejection(Vec::new()), length: 0 });
     }
-    let length = long(bytes, 12);
+    let length = read_u32(bytes, 12);
     let most = match role {
         Role::Request => MOST_IN_REQUEST,
         Role::Reply(_) => MOST_IN_REPLY,
@@ -55,8 +55,8 @@ pub(super) fn decode(bytes: &[u8], role: Role) -> Result<Content, DecodeError> {
     let mut gid = [0; 16];
     gid.copy_from_slice(&bytes[48..64]);
     let params = ConnectParams {
-        lid: word(bytes, 4),
-        port: word(bytes, 6),
+        lid: read_u16(bytes, 4),
+        port: read_u16(bytes, 6),
         number: super::number(bytes, 8)?,
         address: address::decode(&bytes[16..16 + address::LENGTH]),
         gid,
@@ -67,5 +67,5 @@ pub(super) fn decode(bytes: &[u8], role: Role) -> Result<Content, DecodeError> {
         Role::Request => Message::Request(params),
         Role::Reply(_) => Message::Accept(params),
     };
-    Ok(Content { message, length })
+    Ok(DecodedMessage { message, length })
 }

@@ -5,7 +5,7 @@
 //! zero, and ignored when received.
 #![forbid(unsafe_code)]
 
-use super::{ConnectParams, Content, DecodeError, Message, PathLimits, Role, address, word};
+use super::{ConnectParams, DecodeError, DecodedMessage, Message, PathLimits, Role, address, read_u16};
 
 /// First 16 bits of a message.
 pub(super) const VERSION: u16 = 9;
@@ -54,19 +54,19 @@ pub(super) fn encode(message: &Message) -> Vec<u8> {
 }
 
 /// Decodes the first [`HEAD`] bytes of a message.
-pub(super) fn decode(bytes: &[u8], role: Role) -> Result<Content, DecodeError> {
-    let length = usize::from(word(bytes, 16));
+pub(super) fn decode(bytes: &[u8], role: Role) -> Result<DecodedMessage, DecodeError> {
+    let length = usize::from(read_u16(bytes, 16));
     if length > MOST {
         return Err(DecodeError::Length(length as u32));
     }
-    let message = match (role, word(bytes, 2)) {
+    let message = match (role, read_u16(bytes, 2)) {
         (Role::Request, REQUEST) => Message::Request(params(bytes)?),
         (Role::Request, operation) => return Err(DecodeError::Operation(operation)),
         (Role::Reply(_), ACCEPT) => Message::Accept(params(bytes)?),
         (Role::Reply(_), REJECTED) => Message::Rejection(Vec::new()),
         (Role::Reply(_), _) => Message::NotServed,
     };
-    Ok(Content { message, length })
+    Ok(DecodedMessage { message, length })
 }
 
 fn params(bytes: &[u8]) -> Result<ConnectParams, DecodeError> {
@@ -76,7 +76,7 @@ fn params(bytes: &[u8]) -> Result<ConnectParams, DecodeError> {
     let mut gid = [0; 16];
     gid.copy_from_slice(&bytes[44..60]);
     Ok(ConnectParams {
-        lid: word(bytes, 38),
+        lid: read_u16(bytes, 38),
         port: 0,
         number: super::number(bytes, 40)?,
         address: address::decode(&bytes[64..64 + address::LENGTH]),

@@ -35,7 +35,7 @@ impl Format {
     }
 
     /// Returns the length of a message without private data.
-    fn head(self) -> usize {
+    fn header_length(self) -> usize {
         match self {
             Format::Dat12 => dat12::HEAD,
             Format::Dat20 => dat20::HEAD,
@@ -128,7 +128,7 @@ pub(super) enum Role {
 }
 
 /// A decoded message without its private data, and the length of the private data in bytes.
-struct Content {
+struct DecodedMessage {
     message: Message,
     length: usize,
 }
@@ -206,17 +206,17 @@ impl MessageReader {
 
     /// Returns the format of the message; `None` before its version has arrived, or if the version is unknown.
     pub(super) fn format(&self) -> Option<Format> {
-        if self.bytes.len() < 2 { None } else { Format::of(word(&self.bytes, 0)) }
+        if self.bytes.len() < 2 { None } else { Format::of(read_u16(&self.bytes, 0)) }
     }
 
     /// Returns the number of bytes to read next. 0 if the message is complete.
-    pub(super) fn wanted(&self) -> usize {
+    pub(super) fn wanted_bytes(&self) -> usize {
         self.length - self.bytes.len()
     }
 
-    /// Adds received bytes, at most [`wanted`](Self::wanted). `None`: the message is incomplete.
-    pub(super) fn take(&mut self, bytes: &[u8]) -> Result<Option<Message>, DecodeError> {
-        debug_assert!(bytes.len() <= self.wanted());
+    /// Adds received bytes, at most [`wanted_bytes`](Self::wanted). `None`: the message is incomplete.
+    pub(super) fn add_bytes(&mut self, bytes: &[u8]) -> Result<Option<Message>, DecodeError> {
+        debug_assert!(bytes.len() <= self.wanted_bytes());
         self.bytes.extend_from_slice(bytes);
         if self.bytes.len() < 2 {
             return Ok(None);
@@ -226,13 +226,13 @@ impl MessageReader {
             Role::Reply(format) => Some(format),
         };
         let format = self.format().filter(|format| expected.is_none_or(|expected| *format == expected));
-        let format = format.ok_or(DecodeError::Version(word(&self.bytes, 0)))?;
-        let head = format.head();
+        let format = format.ok_or(DecodeError::Version(read_u16(&self.bytes, 0)))?;
+        let head = format.header_length();
         if self.bytes.len() < head {
             self.length = head;
             return Ok(None);
         }
-        let Content { message, length } = match format {
+        let DecodedMessage { message, length } = match format {
             Format::Dat12 => dat12::decode(&self.bytes[..head], self.role)?,
             Format::Dat20 => dat20::decode(&self.bytes[..head], self.role)?,
         };
@@ -245,17 +245,17 @@ impl MessageReader {
 }
 
 /// Reads a 16-bit number in network byte order.
-fn word(bytes: &[u8], at: usize) -> u16 {
+fn read_u16(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
 /// Reads a 32-bit number in network byte order.
-fn long(bytes: &[u8], at: usize) -> u32 {
+fn read_u32(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
 /// Reads a queue pair number.
 fn number(bytes: &[u8], at: usize) -> Result<u32, DecodeError> {
-    let number = long(bytes, at);
+    let number = read_u32(bytes, at);
     if number > MAX_QP_NUMBER { Err(DecodeError::Number(number)) } else { Ok(number) }
 }

@@ -23,8 +23,8 @@ fn params_2_0() -> ConnectParams {
 fn read(bytes: &[u8], role: Role, step: usize) -> (Result<Option<Message>, DecodeError>, usize) {
     let (mut inbox, mut at) = (MessageReader::new(role), 0);
     loop {
-        let length = inbox.wanted().min(step).min(bytes.len() - at);
-        let taken = inbox.take(&bytes[at..at + length]);
+        let length = inbox.wanted_bytes().min(step).min(bytes.len() - at);
+        let taken = inbox.add_bytes(&bytes[at..at + length]);
         at += length;
         if length == 0 || !matches!(taken, Ok(None)) {
             return (taken, bytes.len() - at);

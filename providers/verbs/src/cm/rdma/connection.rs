@@ -16,12 +16,12 @@ use parking_lot::Mutex;
 use rdma_cm_sys::*;
 
 use super::waiting::REJECTION;
-use super::{EventOwner, Rdma, is_end};
+use super::{EventOwner, RdmaManager, is_end};
 use crate::device::Device;
-use crate::engine::Source;
+use crate::engine::EventHandler;
 use crate::qp::state::PathToRts;
 use crate::qp::{CmConnection, QpCore};
-use crate::rdma_cm::{CmEvent, ConnParams, Id};
+use crate::rdma_cm::{CmEvent, CmId, ConnParams};
 use dapl_software::listener_retry::Retry;
 
 /// Maximum length of an accept's private data that is reported to the consumer (spec/endpoints 9.2).
@@ -67,10 +67,10 @@ pub(super) struct ConnectTarget {
 }
 
 /// A connection or attempt, with its rdma_cm id.
-pub(super) struct RdmaLink {
-    pub(super) manager: Weak<Rdma>,
+pub(super) struct RdmaConnection {
+    pub(super) manager: Weak<RdmaManager>,
     pub(super) number: usize,
-    pub(super) id: Arc<Id>,
+    pub(super) id: Arc<CmId>,
     pub(super) core: Weak<QpCore>,
     /// Number of the queue pair.
     pub(super) qp: u32,
@@ -84,9 +84,15 @@ pub(super) struct RdmaLink {
     pub(super) stage: Mutex<ConnectionPhase>,
 }
 
-impl RdmaLink {
-    pub(super) fn active(manager: &Rdma, number: usize, id: Id, core: &Arc<QpCore>, target: ConnectTarget) -> Self {
-        RdmaLink {
+impl RdmaConnection {
+    pub(super) fn active(
+        manager: &RdmaManager,
+        number: usize,
+        id: CmId,
+        core: &Arc<QpCore>,
+        target: ConnectTarget,
+    ) -> Self {
+        RdmaConnection {
             manager: manager.me.clone(),
             number,
             id: Arc::new(id),
@@ -100,7 +106,7 @@ impl RdmaLink {
         }
     }
 
-    pub(super) fn handle(self: &Arc<Self>, manager: &Rdma, event: &CmEvent) {
+    pub(super) fn handle(self: &Arc<Self>, manager: &RdmaManager, event: &CmEvent) {
         if is_end(event.kind) {
             self.has_peer_ended.store(true, Ordering::SeqCst);
         }
@@ -118,7 +124,7 @@ impl RdmaLink {
         }
         let step = match event.kind {
             RDMA_CM_EVENT_ADDR_RESOLVED => self.resolve_route(&device),
-            RDMA_CM_EVENT_ROUTE_RESOLVED if manager.park(&device, self) => Ok(()),
+            RDMA_CM_EVENT_ROUTE_RESOLVED if manager.defer_attempt(&device, self) => Ok(()),
             RDMA_CM_EVENT_ROUTE_RESOLVED => self.request(&device, &core),
             RDMA_CM_EVENT_ADDR_ERROR => self.retry_resolution(&device, event, 0),
             RDMA_CM_EVENT_ROUTE_ERROR => self.retry_resolution(&device, event, 1),
@@ -192,13 +198,13 @@ impl RdmaLink {
     }
 
     /// Schedules another request, because the peer has no listener. Returns false if `listener_wait_ms` has passed.
-    fn retry_later(&self, manager: &Rdma, device: &Device) -> bool {
+    fn retry_later(&self, manager: &RdmaManager, device: &Device) -> bool {
         let mut stage = self.stage.lock();
         let mut retry = self.target.retry;
         let Some(wait) = retry.next_delay().filter(|_| *stage == ConnectionPhase::Requested) else { return false };
         *stage = ConnectionPhase::Refused;
-        let source: Weak<dyn Source> = manager.me.clone();
-        device.reactor.schedule(wait, source, self.number as u64);
+        let source: Weak<dyn EventHandler> = manager.me.clone();
+        device.engine.schedule(wait, source, self.number as u64);
         true
     }
 
@@ -208,7 +214,7 @@ impl RdmaLink {
     }
 
     /// Sends the scheduled request.
-    pub(super) fn retry(&self, manager: &Rdma, device: &Device) {
+    pub(super) fn retry(&self, manager: &RdmaManager, device: &Device) {
         let Some(core) = self.core.upgrade().filter(|core| core.is_current(self)) else { return };
         let mut target = self.target.clone();
         target.retry.next_delay();
@@ -220,24 +226,24 @@ impl RdmaLink {
     /// Replaces this attempt by a new one with another id, because an id can send only one request.
     fn restart(
         &self,
-        manager: &Rdma,
+        manager: &RdmaManager,
         device: &Device,
         core: &Arc<QpCore>,
         target: ConnectTarget,
     ) -> std::result::Result<(), ConnectionEvent> {
         let number = manager.number();
         let id = manager.bound_id(number, self.target.peer.ip());
-        let id = id.map_err(|error| self.broken("cannot repeat the request", &error))?;
-        let link = Arc::new(RdmaLink::active(manager, number, id, core, target));
+        let id = id.map_err(|error| self.setup_failed("cannot repeat the request", &error))?;
+        let link = Arc::new(RdmaConnection::active(manager, number, id, core, target));
         manager.owners.lock().insert(number, EventOwner::Link(link.clone()));
-        if !core.relink(self, link.clone()) {
+        if !core.replace_link(self, link.clone()) {
             manager.release(number);
             return Ok(());
         }
         manager.release(self.number);
         let resolved = link.id.resolve_address(link.target.peer, device.settings.resolving.address_timeout);
         if let Err(error) = resolved {
-            core.report_end(&*link, self.broken("cannot repeat the request", &error));
+            core.report_end(&*link, self.setup_failed("cannot repeat the request", &error));
         }
         Ok(())
     }
@@ -261,7 +267,7 @@ impl RdmaLink {
     fn resolve_route(&self, device: &Device) -> std::result::Result<(), ConnectionEvent> {
         self.id
             .resolve_route(device.settings.resolving.route_timeout)
-            .map_err(|error| self.broken("cannot start to resolve the route", &error))
+            .map_err(|error| self.setup_failed("cannot start to resolve the route", &error))
     }
 
     /// Handles a failed resolution of the address (`which` 0) or route (`which` 1). Repeats it after a timeout, as long as
@@ -288,7 +294,7 @@ impl RdmaLink {
             0 => self.id.resolve_address(self.target.peer, resolving.address_timeout),
             _ => self.id.resolve_route(resolving.route_timeout),
         };
-        started.map_err(|error| self.broken("cannot repeat the resolution", &error))
+        started.map_err(|error| self.setup_failed("cannot repeat the resolution", &error))
     }
 
     fn request(&self, device: &Device, core: &QpCore) -> std::result::Result<(), ConnectionEvent> {
@@ -315,7 +321,7 @@ impl RdmaLink {
         core.set_unanswered(true);
         self.id
             .connect(&params, &self.target.private_data)
-            .map_err(|error| self.broken("cannot send the request", &error))
+            .map_err(|error| self.setup_failed("cannot send the request", &error))
     }
 
     /// Handles the peer's accept: brings the queue pair to RTS, and sends the confirmation.
@@ -345,7 +351,7 @@ impl RdmaLink {
         core.established(self, &private_data[..private_data.len().min(MAX_ACCEPT_DATA)]);
     }
 
-    fn broken(&self, what: &str, error: &io::Error) -> ConnectionEvent {
+    fn setup_failed(&self, what: &str, error: &io::Error) -> ConnectionEvent {
         log::error!("connection to {}: {what}: {error}", self.target.peer);
         ConnectionEvent::Broken
     }
@@ -353,7 +359,7 @@ impl RdmaLink {
 
 /// Returns the transitions from INIT to RTS for the route of an id. `params`: the limits of RDMA reads on the passive side,
 /// whose id gets them only with the accept.
-fn path_of(id: &Id, device: &Device, params: Option<&ConnParams>) -> io::Result<PathToRts> {
+fn path_of(id: &CmId, device: &Device, params: Option<&ConnParams>) -> io::Result<PathToRts> {
     let init = id.change(ibv_qp_state::IBV_QPS_INIT)?;
     let mut to_receive = id.change(ibv_qp_state::IBV_QPS_RTR)?;
     let mut to_send = id.change(ibv_qp_state::IBV_QPS_RTS)?;
@@ -371,7 +377,7 @@ fn path_of(id: &Id, device: &Device, params: Option<&ConnParams>) -> io::Result<
     Ok(PathToRts { init: Some(init), to_receive, to_send })
 }
 
-impl CmConnection for RdmaLink {
+impl CmConnection for RdmaConnection {
     fn end(&self) {
         let stage = std::mem::replace(&mut *self.stage.lock(), ConnectionPhase::Ended);
         let Some(manager) = self.manager.upgrade() else { return };
@@ -390,8 +396,8 @@ impl CmConnection for RdmaLink {
             return manager.release_if_ended(self.number);
         }
         if let Some(device) = manager.device.upgrade() {
-            let source: Weak<dyn Source> = manager.me.clone();
-            device.reactor.schedule(wait, source, self.number as u64);
+            let source: Weak<dyn EventHandler> = manager.me.clone();
+            device.engine.schedule(wait, source, self.number as u64);
         }
     }
 
