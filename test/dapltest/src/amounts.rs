@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use crate::operation::LARGEST;
+use crate::operation::MAX_BYTES;
 
 /// Maximum number of sizes in one test run.
-const MOST_SIZES: usize = 256;
+const MAX_SIZES: usize = 256;
 /// Maximum duration: a longer one is probably a mistake.
-const LONGEST: Duration = Duration::from_secs(24 * 3600);
-const SHORTEST: Duration = Duration::from_millis(1);
+const MAX_TIME: Duration = Duration::from_secs(24 * 3600);
+const MIN_TIME: Duration = Duration::from_millis(1);
 
 /// End of a measurement.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -26,7 +26,7 @@ impl Extent {
         match self {
             Extent::Operations(0) => Err("-i 0: at least 1 iteration is needed".to_owned()),
             Extent::Operations(_) => Ok(()),
-            Extent::Time(time) if (SHORTEST..=LONGEST).contains(&time) => Ok(()),
+            Extent::Time(time) if (MIN_TIME..=MAX_TIME).contains(&time) => Ok(()),
             Extent::Time(time) => Err(format!("a duration of {time:?} is outside of 1ms to 24h")),
         }
     }
@@ -61,8 +61,8 @@ pub(crate) fn sizes(text: &str) -> Result<Vec<u32>, String> {
             }
         }
     }
-    if found.len() > MOST_SIZES {
-        return Err(wrong(format!("{} sizes are more than {MOST_SIZES}", found.len())));
+    if found.len() > MAX_SIZES {
+        return Err(wrong(format!("{} sizes are more than {MAX_SIZES}", found.len())));
     }
     Ok(found)
 }
@@ -85,8 +85,8 @@ fn size(text: &str) -> Result<u32, String> {
         Err(_) => u64::MAX,
     };
     match number.checked_mul(factor).and_then(|bytes| u32::try_from(bytes).ok()) {
-        Some(bytes) if (1..=LARGEST).contains(&bytes) => Ok(bytes),
-        _ => Err(format!("a size is 1 byte to 1G ({LARGEST} bytes), not {text}")),
+        Some(bytes) if (1..=MAX_BYTES).contains(&bytes) => Ok(bytes),
+        _ => Err(format!("a size is 1 byte to 1G ({MAX_BYTES} bytes), not {text}")),
     }
 }
 
@@ -103,7 +103,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     };
     let number: u64 = digits.parse().map_err(|_| wrong())?;
     let time = number.checked_mul(milliseconds).map(Duration::from_millis).ok_or_else(wrong)?;
-    if (SHORTEST..=LONGEST).contains(&time) { Ok(time) } else { Err(wrong()) }
+    if (MIN_TIME..=MAX_TIME).contains(&time) { Ok(time) } else { Err(wrong()) }
 }
 
 /// Splits a text into its leading digits and the rest.
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn extent_is_an_operation_count_or_a_duration() {
         assert!(Extent::Operations(0).check().is_err() && Extent::Time(Duration::ZERO).check().is_err());
-        assert!(Extent::Time(LONGEST + SHORTEST).check().is_err());
+        assert!(Extent::Time(MAX_TIME + MIN_TIME).check().is_err());
         assert_eq!(Extent::Time(Duration::from_secs(10)).to_string(), "for 10s");
     }
 }

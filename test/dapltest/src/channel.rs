@@ -7,10 +7,10 @@ use std::time::Duration;
 use dat_abi::*;
 
 use crate::dat::raw::Post;
-use crate::dat::{Address, Ep, Event, Handle, How, Ia, Memory, Patience, connected, drain, status_word};
+use crate::dat::{Address, Ep, Event, Handle, Ia, Memory, WaitMethod, WaitPolicy, connected, drain, status_word};
 use crate::failure::{Failure, Result};
-use crate::set::{Needs, Set};
-use crate::wire::{LONGEST, Message, VERSION};
+use crate::shared_objects::{Needs, SharedObjects};
+use crate::wire::{MAX_MESSAGE, Message, VERSION};
 
 /// Number of posted receives. More are never needed, because each message gets a reply before the next one.
 const RECEIVES: usize = 4;
@@ -22,9 +22,9 @@ pub(crate) struct Channel {
     ep: Ep,
     /// Receive buffers, followed by the send buffer.
     memory: Memory,
-    set: Set,
+    shared: SharedObjects,
     received: usize,
-    patience: Patience,
+    wait_policy: WaitPolicy,
     is_over: AtomicBool,
     /// A completion that `has_message` has already dequeued.
     pending: Option<Event>,
@@ -34,7 +34,7 @@ impl Channel {
     /// Connects to a server.
     pub(crate) fn connect(ia: &Ia, to: Address, port: u64, qos: DAT_QOS, limit: Duration) -> Result<Self> {
         let channel = Channel::new(ia, limit)?;
-        channel.set.connect(&channel.ep, to, port, qos, channel.patience)?;
+        channel.shared.connect(&channel.ep, to, port, qos, channel.wait_policy)?;
         Ok(channel)
     }
 
@@ -42,19 +42,25 @@ impl Channel {
     pub(crate) fn accept(ia: &Ia, cr: Handle, limit: Duration) -> Result<Self> {
         let channel = Channel::new(ia, limit)?;
         channel.ep.accept(cr)?;
-        connected(&channel.set.conn, channel.ep.handle(), channel.patience)?;
+        connected(&channel.shared.conn, channel.ep.handle(), channel.wait_policy)?;
         Ok(channel)
     }
 
     fn new(ia: &Ia, limit: Duration) -> Result<Self> {
-        let needs =
-            Needs { endpoints: 1, receives: RECEIVES, requests: 2, segments: 1, length: LONGEST, shares_evd: false };
-        let set = Set::new(ia, needs, false)?;
-        let memory = Memory::new(ia, &set.pz, (RECEIVES + 1) * LONGEST)?;
-        let ep = set.ep(ia, needs)?;
-        let patience = Patience { how: How::Sleep, limit };
+        let needs = Needs {
+            endpoints: 1,
+            receives: RECEIVES,
+            requests: 2,
+            segments: 1,
+            length: MAX_MESSAGE,
+            shares_evd: false,
+        };
+        let shared = SharedObjects::new(ia, needs, false)?;
+        let memory = Memory::new(ia, &shared.pz, (RECEIVES + 1) * MAX_MESSAGE)?;
+        let ep = shared.ep(ia, needs)?;
+        let wait_policy = WaitPolicy { how: WaitMethod::Sleep, limit };
         let channel =
-            Channel { ep, memory, set, received: 0, patience, is_over: AtomicBool::new(false), pending: None };
+            Channel { ep, memory, shared, received: 0, wait_policy, is_over: AtomicBool::new(false), pending: None };
         // Posted before the connection is made, since a message needs a posted receive.
         (0..RECEIVES).try_for_each(|number| channel.post_receive(number))?;
         Ok(channel)
@@ -62,7 +68,7 @@ impl Channel {
 
     fn post_receive(&self, number: usize) -> Result {
         let slot = number % RECEIVES;
-        self.ep.post(Post::Recv, &mut self.memory.segments(slot * LONGEST, LONGEST, 1), number as u64)?;
+        self.ep.post(Post::Recv, &mut self.memory.segments(slot * MAX_MESSAGE, MAX_MESSAGE, 1), number as u64)?;
         Ok(())
     }
 
@@ -85,10 +91,10 @@ impl Channel {
     /// Sends a message, and waits for its completion.
     pub(crate) fn send(&mut self, message: &Message) -> Result {
         let bytes = message.encode();
-        let at = RECEIVES * LONGEST;
+        let at = RECEIVES * MAX_MESSAGE;
         self.memory.fill(at, bytes.len(), |i| bytes[i]);
         self.ep.post(Post::Send, &mut self.memory.segments(at, bytes.len(), 1), 0)?;
-        match self.patience.next(&self.set.request, "the end of a send")? {
+        match self.wait_policy.next(&self.shared.request, "the end of a send")? {
             Event::Dto { status: DAT_DTO_SUCCESS, .. } => Ok(()),
             event => self.lost("a message to the peer", event),
         }
@@ -104,38 +110,38 @@ impl Channel {
 
     /// Receives the peer's next message.
     pub(crate) fn receive(&mut self) -> Result<Message> {
-        self.receive_within(self.patience.limit)
+        self.receive_within(self.wait_policy.limit)
     }
 
     /// Receives the peer's next message within `limit`.
     pub(crate) fn receive_within(&mut self, limit: Duration) -> Result<Message> {
-        let patience = Patience { limit, ..self.patience };
+        let wait_policy = WaitPolicy { limit, ..self.wait_policy };
         let event = match self.pending.take() {
             Some(event) => event,
-            None => patience.next(&self.set.recv, "a message of the peer")?,
+            None => wait_policy.next(&self.shared.recv, "a message of the peer")?,
         };
         let length = match event {
             Event::Dto { status: DAT_DTO_SUCCESS, length, .. } => length,
             event => return self.lost("a message of the peer", event),
         };
         let slot = self.received % RECEIVES;
-        let length = usize::try_from(length).unwrap_or(LONGEST).min(LONGEST);
-        let bytes = self.memory.copy(slot * LONGEST, length);
+        let length = usize::try_from(length).unwrap_or(MAX_MESSAGE).min(MAX_MESSAGE);
+        let bytes = self.memory.copy(slot * MAX_MESSAGE, length);
         self.post_receive(self.received + RECEIVES)?;
         self.received += 1;
-        Message::decode(&bytes).map_err(Failure::Said)
+        Message::decode(&bytes).map_err(Failure::Message)
     }
 
     /// Whether the next `receive` returns without waiting: a message or the end of the connection is queued.
     pub(crate) fn has_message(&mut self) -> Result<bool> {
         if self.pending.is_none() {
-            self.pending = Patience { limit: Duration::ZERO, ..self.patience }.look(&self.set.recv)?;
+            self.pending = WaitPolicy { limit: Duration::ZERO, ..self.wait_policy }.look(&self.shared.recv)?;
         }
         Ok(self.pending.is_some())
     }
 
     fn lost<T>(&self, what: &str, event: Event) -> Result<T> {
-        let fate = self.set.connection_failure(Patience { how: How::Sleep, limit: CAUSE_LIMIT });
+        let fate = self.shared.connection_failure(WaitPolicy { how: WaitMethod::Sleep, limit: CAUSE_LIMIT });
         match event {
             Event::Dto { status, .. } => Failure::said(format!("{what}: {}{fate}", status_word(status))),
             event => Failure::said(format!("{what}: {event:?}{fate}")),
@@ -144,7 +150,7 @@ impl Channel {
 
     /// Whether the connection has ended.
     pub(crate) fn is_over(&self) -> bool {
-        if !drain(&self.set.conn).is_empty() {
+        if !drain(&self.shared.conn).is_empty() {
             self.is_over.store(true, Ordering::Relaxed);
         }
         self.is_over.load(Ordering::Relaxed)
@@ -161,7 +167,7 @@ impl Channel {
         if self.is_over() {
             return Ok(());
         }
-        match self.patience.next(&self.set.conn, "the end of the connection")? {
+        match self.wait_policy.next(&self.shared.conn, "the end of the connection")? {
             // The connection is broken if the peer exits right after its last message.
             Event::Connection { number: DAT_CONNECTION_EVENT_DISCONNECTED | DAT_CONNECTION_EVENT_BROKEN, .. } => Ok(()),
             event => Failure::said(format!("{event:?} in place of the end of the connection")),

@@ -15,7 +15,7 @@ use crate::stop;
 use crate::wire::{Figures, Message, Offer};
 
 /// Time between two attempts to connect.
-const PAUSE: Duration = Duration::from_secs(1);
+const CONNECT_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval between checks for a signal that ends the program.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -94,7 +94,7 @@ fn may_come(number: DAT_EVENT_NUMBER) -> bool {
 }
 
 fn pause() -> Result {
-    for _ in 0..PAUSE.as_millis() / CHECK_INTERVAL.as_millis() {
+    for _ in 0..CONNECT_INTERVAL.as_millis() / CHECK_INTERVAL.as_millis() {
         stop::check()?;
         thread::sleep(CHECK_INTERVAL);
     }
@@ -103,7 +103,7 @@ fn pause() -> Result {
 
 /// Resolves a host name. IPv4 addresses are preferred, because every provider supports them.
 fn resolve(host: &str) -> Result<Address> {
-    let found = (host, 0).to_socket_addrs().map_err(|error| Failure::Said(format!("{host}: {error}")))?;
+    let found = (host, 0).to_socket_addrs().map_err(|error| Failure::Message(format!("{host}: {error}")))?;
     let found: Vec<SocketAddr> = found.collect();
     let best = found.iter().find(|address| address.is_ipv4()).or(found.first());
     match best {

@@ -18,7 +18,7 @@ pub(crate) enum Failure {
     NotConnected(DAT_EVENT_NUMBER, &'static str),
     /// Any other error.
     #[error("{0}")]
-    Said(String),
+    Message(String),
     /// A signal ended the program.
     #[error("interrupted")]
     Interrupted,
@@ -27,14 +27,14 @@ pub(crate) enum Failure {
 impl Failure {
     /// Returns an error with this text.
     pub(crate) fn said<T>(words: impl Into<String>) -> Result<T> {
-        Err(Failure::Said(words.into()))
+        Err(Failure::Message(words.into()))
     }
 
     /// Puts the place of the error before its text.
     pub(crate) fn at(self, place: &str) -> Self {
         match self {
             Failure::Interrupted => Failure::Interrupted,
-            failure => Failure::Said(format!("{place}: {failure}")),
+            failure => Failure::Message(format!("{place}: {failure}")),
         }
     }
 }

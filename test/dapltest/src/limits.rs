@@ -17,16 +17,16 @@ use crate::report::Report;
 use crate::stop;
 
 /// Maximum time for creating objects of one kind.
-const LONGEST: Duration = Duration::from_secs(20);
+const CREATION_TIMEOUT: Duration = Duration::from_secs(20);
 /// Default maximum number of objects.
-const MOST: usize = 100_000;
+const MAX_OBJECTS: usize = 100_000;
 /// The largest registration is this fraction of the available memory.
-const SHARE: u64 = 4;
-const LARGEST: u64 = 1 << 30;
+const MEMORY_DIVISOR: u64 = 4;
+const MAX_LENGTH: u64 = 1 << 30;
 /// Size in bytes of the first registration.
-const PIECE: usize = 4096;
+const FIRST_LENGTH: usize = 4096;
 /// First qualifier of service points.
-const QUALS: u64 = 0x0aff_ab1e;
+const FIRST_QUAL: u64 = 0x0aff_ab1e;
 
 /// Kinds of objects that the test creates.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -107,14 +107,14 @@ impl PreexistingObjects {
         let conn = ia.evd(8, DAT_EVD_CONNECTION_FLAG)?;
         let dtos = ia.evd(8, DAT_EVD_DTO_FLAG | DAT_EVD_RMR_BIND_FLAG)?;
         let requests = ia.evd(8, DAT_EVD_CR_FLAG)?;
-        let memory = Memory::new(&ia, &pz, PIECE)?;
+        let memory = Memory::new(&ia, &pz, FIRST_LENGTH)?;
         let ep = ia.ep(&pz, [&dtos, &dtos, &conn], None)?;
         Ok(PreexistingObjects { ep, memory, dtos, requests, _conn: conn, pz, ia })
     }
 }
 
 /// Number of objects created, and the error that ended the loop.
-struct Found {
+struct LimitResult {
     made: usize,
     refusal: Option<Refusal>,
     /// Text after the number in the output.
@@ -153,11 +153,11 @@ pub(crate) fn run(common: &Common, width: usize, maximum: Option<usize>, limits:
     Ok(report)
 }
 
-fn try_one(common: &Common, width: usize, maximum: Option<usize>, limit: Limit) -> Result<Found> {
+fn try_one(common: &Common, width: usize, maximum: Option<usize>, limit: Limit) -> Result<LimitResult> {
     let device = common.device.as_str();
     let all_existing: Vec<PreexistingObjects> =
         (0..width).map(|_| PreexistingObjects::new(device)).collect::<CallResult<_>>()?;
-    let most = maximum.unwrap_or(MOST);
+    let most = maximum.unwrap_or(MAX_OBJECTS);
     let on = |number: usize| &all_existing[number % all_existing.len()];
     let found = match limit {
         Limit::Ia => exhaust(most, |_| Ia::open(device)),
@@ -184,7 +184,7 @@ fn try_one(common: &Common, width: usize, maximum: Option<usize>, limit: Limit) 
 }
 
 /// Creates objects until a call fails, frees all objects, and creates one more.
-fn exhaust<T: Object>(most: usize, make: impl Fn(usize) -> CallResult<T>) -> Result<Found> {
+fn exhaust<T: Object>(most: usize, make: impl Fn(usize) -> CallResult<T>) -> Result<LimitResult> {
     let (mut made, mut refusal) = (Vec::new(), None);
     let began = Instant::now();
     let mut remark = "";
@@ -197,7 +197,7 @@ fn exhaust<T: Object>(most: usize, make: impl Fn(usize) -> CallResult<T>) -> Res
             }
         }
         stop::check()?;
-        if began.elapsed() > LONGEST {
+        if began.elapsed() > CREATION_TIMEOUT {
             remark = "in the time there is, ";
             break;
         }
@@ -208,7 +208,7 @@ fn exhaust<T: Object>(most: usize, make: impl Fn(usize) -> CallResult<T>) -> Res
     }
     made.into_iter().try_for_each(Object::free)?;
     make(count).map_err(|refusal| Failure::from(refusal).at("one more, after all were freed"))?.free()?;
-    Ok(Found { made: count, refusal, remark: remark.to_owned() })
+    Ok(LimitResult { made: count, refusal, remark: remark.to_owned() })
 }
 
 /// Checks that a refusal reports exhausted resources, and that at least one object was created before.
@@ -237,7 +237,7 @@ impl Object for Reserved {
 
 fn reserve(existing: &PreexistingObjects, number: usize) -> CallResult<Reserved> {
     let ep = existing.ia.ep(&existing.pz, [&existing.dtos, &existing.dtos, &existing._conn], None)?;
-    let rsp = existing.ia.rsp(QUALS + number as u64, &ep, &existing.requests)?;
+    let rsp = existing.ia.rsp(FIRST_QUAL + number as u64, &ep, &existing.requests)?;
     Ok(Reserved { rsp, ep })
 }
 
@@ -253,16 +253,16 @@ impl Object for Region {
 fn register(existing: &PreexistingObjects) -> CallResult<Region> {
     let at = existing.memory.pointer();
     let (ia, pz) = (existing.ia.handle(), existing.pz.handle());
-    raw::lmr_create(ia, pz, at, PIECE as u64, DAT_MEM_PRIV_ALL_FLAG).map(Region)
+    raw::lmr_create(ia, pz, at, FIRST_LENGTH as u64, DAT_MEM_PRIV_ALL_FLAG).map(Region)
 }
 
 /// Posts receives until a refusal. Freeing the endpoint drops the receives.
-fn post_receives(existing: &PreexistingObjects, most: usize) -> Result<Found> {
+fn post_receives(existing: &PreexistingObjects, most: usize) -> Result<LimitResult> {
     let mut refusal = None;
     let mut made = 0;
     let began = Instant::now();
-    while made < most && began.elapsed() < LONGEST {
-        match existing.ep.post(Post::Recv, &mut existing.memory.segments(0, PIECE, 1), made as u64) {
+    while made < most && began.elapsed() < CREATION_TIMEOUT {
+        match existing.ep.post(Post::Recv, &mut existing.memory.segments(0, FIRST_LENGTH, 1), made as u64) {
             Ok(()) => made += 1,
             Err(answer) => {
                 check_refusal(answer, made)?;
@@ -273,13 +273,13 @@ fn post_receives(existing: &PreexistingObjects, most: usize) -> Result<Found> {
     }
     // Resetting an unconnected endpoint keeps its posted receives.
     raw::ep_reset(existing.ep.handle())?;
-    Ok(Found { made, refusal, remark: String::new() })
+    Ok(LimitResult { made, refusal, remark: String::new() })
 }
 
 /// Registers memory of doubling size, until a refusal or until the maximum share of the available memory.
-fn sizes(existing: &PreexistingObjects, most: usize) -> Result<Found> {
-    let spare = (spare_memory() / SHARE).min(LARGEST);
-    let (mut size, mut largest, mut refusal) = (PIECE, 0, None);
+fn sizes(existing: &PreexistingObjects, most: usize) -> Result<LimitResult> {
+    let spare = (spare_memory() / MEMORY_DIVISOR).min(MAX_LENGTH);
+    let (mut size, mut largest, mut refusal) = (FIRST_LENGTH, 0, None);
     for _ in 0..most {
         if size as u64 > spare {
             break;
@@ -296,7 +296,7 @@ fn sizes(existing: &PreexistingObjects, most: usize) -> Result<Found> {
         size *= 2;
         stop::check()?;
     }
-    Ok(Found { made: largest, refusal, remark: "bytes in one piece, ".to_owned() })
+    Ok(LimitResult { made: largest, refusal, remark: "bytes in one piece, ".to_owned() })
 }
 
 /// Memory in bytes that the kernel can provide without swapping.
@@ -329,6 +329,6 @@ mod tests {
 
     #[test]
     fn available_memory_of_this_machine_is_read() {
-        assert!(spare_memory() > PIECE as u64);
+        assert!(spare_memory() > FIRST_LENGTH as u64);
     }
 }

@@ -32,7 +32,7 @@ mod progress;
 mod report;
 mod script;
 mod server;
-mod set;
+mod shared_objects;
 mod stop;
 mod transaction;
 mod wire;

@@ -2,13 +2,13 @@
 #![forbid(unsafe_code)]
 
 /// Default size of a segment in bytes.
-const SIZE: u32 = 4096;
+const DEFAULT_SIZE: u32 = 4096;
 /// Maximum bytes of a segment and of an operation.
-pub(crate) const LARGEST: u32 = 1 << 30;
+pub(crate) const MAX_BYTES: u32 = 1 << 30;
 /// Maximum number of segments of an operation.
-const MOST_SEGMENTS: u16 = 256;
+const MAX_SEGMENTS: u16 = 256;
 /// Maximum number of operations of a transaction.
-pub(crate) const MOST_OPERATIONS: usize = 128;
+pub(crate) const MAX_OPERATIONS: usize = 128;
 
 /// The side that starts a transfer: client or server.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -83,11 +83,11 @@ impl Operation {
     /// Refuses parameters that no test supports. Also applied to a peer's values.
     pub(crate) fn check(&self) -> Result<(), String> {
         let words = self.to_string();
-        if self.size == 0 || self.segments == 0 || self.segments > MOST_SEGMENTS {
-            return Err(format!("{words}: at least 1 byte per segment and 1 to {MOST_SEGMENTS} segments are needed"));
+        if self.size == 0 || self.segments == 0 || self.segments > MAX_SEGMENTS {
+            return Err(format!("{words}: at least 1 byte per segment and 1 to {MAX_SEGMENTS} segments are needed"));
         }
-        if self.length() > LARGEST as usize {
-            return Err(format!("{words}: more than {LARGEST} bytes"));
+        if self.length() > MAX_BYTES as usize {
+            return Err(format!("{words}: more than {MAX_BYTES} bytes"));
         }
         if self.is_deferred && self.transfer != Transfer::Send {
             return Err(format!("{words}: -f is for SR alone"));
@@ -137,8 +137,8 @@ pub(crate) fn parse_one(words: &[String]) -> Result<Operation, String> {
 
 /// Checks the total number and length of a transaction's operations.
 pub(crate) fn check(operations: &[Operation]) -> Result<(), String> {
-    if operations.is_empty() || operations.len() > MOST_OPERATIONS {
-        return Err(format!("1 to {MOST_OPERATIONS} operations are needed, such as client SR 1024 1 server SR 1024 1"));
+    if operations.is_empty() || operations.len() > MAX_OPERATIONS {
+        return Err(format!("1 to {MAX_OPERATIONS} operations are needed, such as client SR 1024 1 server SR 1024 1"));
     }
     operations.iter().try_for_each(Operation::check)?;
     let sends: Vec<&Operation> = operations.iter().filter(|operation| operation.transfer == Transfer::Send).collect();
@@ -165,7 +165,8 @@ fn transfer<'a>(by: Side, words: &'a [String], rest: &mut &'a [String]) -> Resul
         "RW" => Transfer::Write,
         _ => return Err(format!("{word}: an operation is SR, RR or RW")),
     };
-    let mut operation = Operation { by, transfer, size: SIZE, segments: 1, is_deferred: false, is_polled: false };
+    let mut operation =
+        Operation { by, transfer, size: DEFAULT_SIZE, segments: 1, is_deferred: false, is_polled: false };
     if let Some(size) = number(&mut after)? {
         operation.size = size;
         if let Some(segments) = number(&mut after)? {
@@ -242,7 +243,7 @@ mod tests {
             let refused = parse(&words(text)).unwrap_err();
             assert!(refused.contains(reason), "{text}: {refused}");
         }
-        assert!(parse(&words(&"client SR ".repeat(MOST_OPERATIONS + 1))).is_err());
+        assert!(parse(&words(&"client SR ".repeat(MAX_OPERATIONS + 1))).is_err());
     }
 
     #[test]

@@ -82,14 +82,14 @@ impl Report {
 }
 
 /// Maximum recorded latency in nanoseconds; longer latencies count as this value.
-const LONGEST: u64 = 3_600_000_000_000;
+const MAX_LATENCY: u64 = 3_600_000_000_000;
 
 /// Latencies of an operation.
 pub(crate) struct Latency(Histogram<u64>);
 
 impl Default for Latency {
     fn default() -> Self {
-        Latency(Histogram::new_with_max(LONGEST, 3).expect("a histogram with 3 significant digits can be created"))
+        Latency(Histogram::new_with_max(MAX_LATENCY, 3).expect("a histogram with 3 significant digits can be created"))
     }
 }
 

@@ -13,13 +13,13 @@ use dat_abi::DAT_EVD_CR_FLAG;
 
 use crate::channel::Channel;
 use crate::common::Common;
-use crate::dat::{Event, Handle, How, Ia, Object, Patience, raw};
+use crate::dat::{Event, Handle, Ia, Object, WaitMethod, WaitPolicy, raw};
 use crate::failure::{Failure, Result};
 use crate::wire::Message;
 use crate::{performance, stop, transaction};
 
 /// Maximum number of concurrent clients. Further clients are rejected and may retry.
-const MOST_CLIENTS: usize = 128;
+const MAX_CLIENTS: usize = 128;
 /// Interval between checks for the end of the program.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -34,7 +34,7 @@ struct ServerState<'a> {
 /// Serves clients until a client or a signal ends the server.
 pub(crate) fn run(common: &Common) -> Result {
     let ia = Ia::open(&common.device)?;
-    let requests = ia.evd(MOST_CLIENTS, DAT_EVD_CR_FLAG)?;
+    let requests = ia.evd(MAX_CLIENTS, DAT_EVD_CR_FLAG)?;
     let psp = ia.psp(common.port, &requests).map_err(|refusal| Failure::from(refusal).at("the server's port"))?;
     println!("dapltest: listening on {}, port {}", common.device, common.port);
     // A parent process may wait for this line.
@@ -42,12 +42,12 @@ pub(crate) fn run(common: &Common) -> Result {
 
     let (is_over, clients) = (AtomicBool::new(false), AtomicUsize::new(0));
     let state = ServerState { ia: &ia, common, is_over, clients };
-    let patience = Patience { how: How::Sleep, limit: CHECK_INTERVAL };
+    let wait_policy = WaitPolicy { how: WaitMethod::Sleep, limit: CHECK_INTERVAL };
     let served = thread::scope(|scope| {
         while !state.is_over.load(Ordering::Relaxed) {
-            match patience.look(&requests) {
+            match wait_policy.look(&requests) {
                 Ok(Some(Event::Request { cr, .. })) => {
-                    if state.clients.load(Ordering::Relaxed) >= MOST_CLIENTS {
+                    if state.clients.load(Ordering::Relaxed) >= MAX_CLIENTS {
                         raw::cr_reject(cr)?;
                         continue;
                     }
@@ -101,7 +101,7 @@ impl ServerState<'_> {
             Message::Transaction(test) => transaction::serve(self.ia, channel, test, self.common),
             Message::Performance(test) => performance::serve(self.ia, channel, &test, self.common),
             Message::Connects => performance::serve_connects(self.ia, channel, self.common),
-            message => channel.refuse(Failure::Said(format!("{message:?} in place of a request"))),
+            message => channel.refuse(Failure::Message(format!("{message:?} in place of a request"))),
         }
     }
 }

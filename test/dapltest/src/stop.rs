@@ -9,11 +9,11 @@ use signal_hook::flag;
 
 use crate::failure::{Failure, Result};
 
-static WANTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+static IS_WANTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
 /// Installs the signal handlers.
 pub(crate) fn listen() -> std::io::Result<()> {
-    let wanted = WANTED.get_or_init(Arc::default);
+    let wanted = IS_WANTED.get_or_init(Arc::default);
     for signal in [SIGINT, SIGTERM] {
         // The order matters: on the first signal this handler finds the flag unset, and the next one sets it.
         flag::register_conditional_default(signal, Arc::clone(wanted))?;
@@ -24,7 +24,7 @@ pub(crate) fn listen() -> std::io::Result<()> {
 
 /// Whether a signal has requested the end of the program.
 pub(crate) fn is_wanted() -> bool {
-    WANTED.get().is_some_and(|wanted| wanted.load(Ordering::Relaxed))
+    IS_WANTED.get().is_some_and(|wanted| wanted.load(Ordering::Relaxed))
 }
 
 /// Returns an error if a signal has requested the end.

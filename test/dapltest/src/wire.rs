@@ -9,25 +9,25 @@ use std::time::Duration;
 use crate::amounts::Extent;
 use crate::cpu::CpuTime;
 use crate::dat::RemoteBuffer;
-use crate::operation::{self, MOST_OPERATIONS, Operation, Side, Transfer};
+use crate::operation::{self, MAX_OPERATIONS, Operation, Side, Transfer};
 
 #[cfg(test)]
 mod tests;
 
 /// Maximum length of a message in bytes.
-pub(crate) const LONGEST: usize = 16 * 1024;
+pub(crate) const MAX_MESSAGE: usize = 16 * 1024;
 /// Version of the protocol. Peers with different major versions refuse each other.
 pub(crate) const VERSION: (u16, u16) = (2, 0);
 
 /// First bytes of each message.
 const MAGIC: [u8; 4] = *b"dplt";
 /// Maximum numbers of threads and endpoints of a transaction.
-const MOST_THREADS: usize = 256;
-const MOST_ENDPOINTS: u32 = 4096;
+const MAX_THREADS: usize = 256;
+const MAX_ENDPOINTS: u32 = 4096;
 /// Maximum length of a text.
-const LONGEST_TEXT: usize = 4096;
+const MAX_TEXT: usize = 4096;
 /// Maximum number of requests in flight.
-const DEEPEST: u32 = 16_384;
+const MAX_PIPELINE: u32 = 16_384;
 
 /// Parameters of a transaction test, sent by the client.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -45,11 +45,11 @@ pub(crate) struct Transaction {
 impl Transaction {
     /// Refuses invalid parameters.
     pub(crate) fn check(&self) -> Result<(), String> {
-        if self.threads == 0 || self.threads as usize > MOST_THREADS {
-            return Err(format!("-t {}: 1 to {MOST_THREADS} threads", self.threads));
+        if self.threads == 0 || self.threads as usize > MAX_THREADS {
+            return Err(format!("-t {}: 1 to {MAX_THREADS} threads", self.threads));
         }
-        if self.endpoints == 0 || self.endpoints > MOST_ENDPOINTS {
-            return Err(format!("-w {}: 1 to {MOST_ENDPOINTS} endpoints", self.endpoints));
+        if self.endpoints == 0 || self.endpoints > MAX_ENDPOINTS {
+            return Err(format!("-w {}: 1 to {MAX_ENDPOINTS} endpoints", self.endpoints));
         }
         if self.iterations == 0 {
             return Err("-i 0: at least one of the iterations".to_owned());
@@ -86,8 +86,8 @@ impl Performance {
     /// Refuses invalid parameters.
     pub(crate) fn check(&self) -> Result<(), String> {
         self.extent.check()?;
-        if self.pipeline > DEEPEST {
-            return Err(format!("-p {}: {DEEPEST} at most", self.pipeline));
+        if self.pipeline > MAX_PIPELINE {
+            return Err(format!("-p {}: {MAX_PIPELINE} at most", self.pipeline));
         }
         if self.operation.by != Side::Client {
             return Err("the client begins the operation".to_owned());
@@ -180,7 +180,7 @@ impl Message {
             3 => Message::Transaction(from.transaction()?),
             4 => Message::Performance(from.performance()?),
             5 => {
-                let count = from.count(MOST_THREADS)?;
+                let count = from.count(MAX_THREADS)?;
                 Message::Ready((0..count).map(|_| from.offer()).collect::<Result<_, _>>()?)
             }
             6 => Message::Refused(from.text()?),
@@ -240,7 +240,7 @@ impl Writer {
 
     /// Writes a text, truncated to the maximum length.
     fn text(&mut self, text: &str) -> &mut Self {
-        let whole = (0..=text.len().min(LONGEST_TEXT)).rev().find(|at| text.is_char_boundary(*at));
+        let whole = (0..=text.len().min(MAX_TEXT)).rev().find(|at| text.is_char_boundary(*at));
         let text = &text[..whole.unwrap_or(0)];
         self.u16(text.len() as u16).put(text.as_bytes())
     }
@@ -313,7 +313,7 @@ impl Reader<'_> {
     }
 
     fn text(&mut self) -> Result<String, String> {
-        let length = self.count(LONGEST_TEXT)?;
+        let length = self.count(MAX_TEXT)?;
         let text = std::str::from_utf8(self.bytes(length)?).map_err(|_| "a text that is none".to_owned())?;
         // The text is printed on a terminal, so control characters are replaced.
         Ok(text.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect())
@@ -334,7 +334,7 @@ impl Reader<'_> {
     fn transaction(&mut self) -> Result<Transaction, String> {
         let (threads, endpoints, iterations) = (self.u32()?, self.u32()?, self.u32()?);
         let (validates, polls, is_notified) = (self.bool()?, self.bool()?, self.bool()?);
-        let count = self.count(MOST_OPERATIONS)?;
+        let count = self.count(MAX_OPERATIONS)?;
         let operations = (0..count).map(|_| self.operation()).collect::<Result<_, _>>()?;
         let test = Transaction { threads, endpoints, iterations, validates, polls, is_notified, operations };
         test.check()?;

@@ -43,10 +43,9 @@ impl Event {
         let (number, data) = (event.event_number, &event.event_data);
         match number {
             DAT_DTO_COMPLETION_EVENT => {
-                // SAFETY: here and below, the event number selects the union member, for which every bit pattern is
-                // valid.
-                let dto = unsafe { data.dto_completion_event_data };
                 // SAFETY: the event number selects this union member.
+                let dto = unsafe { data.dto_completion_event_data };
+                // SAFETY: each bit pattern of the cookie is a valid integer.
                 let cookie = unsafe { dto.user_cookie.as_64 };
                 let (ep, status) = (Handle::of(dto.ep_handle), dto.status);
                 Event::Dto { ep, cookie, status, length: dto.transfered_length }
@@ -54,7 +53,7 @@ impl Event {
             DAT_RMR_BIND_COMPLETION_EVENT => {
                 // SAFETY: the event number selects this union member.
                 let bind = unsafe { data.rmr_completion_event_data };
-                // SAFETY: the event number selects this union member.
+                // SAFETY: each bit pattern of the cookie is a valid integer.
                 let cookie = unsafe { bind.user_cookie.as_64 };
                 Event::Bind { rmr: Handle::of(bind.rmr_handle), cookie, status: bind.status }
             }

@@ -14,4 +14,4 @@ pub(crate) use memory::{Memory, RemoteBuffer};
 pub(crate) use objects::{Cno, Ep, Evd, Ia, Object, Psp, Pz, Rsp};
 pub(crate) use raw::Handle;
 pub(crate) use udapl::Address;
-pub(crate) use wait::{How, Patience, connected, drain};
+pub(crate) use wait::{WaitMethod, WaitPolicy, connected, drain};

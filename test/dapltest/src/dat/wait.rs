@@ -19,7 +19,7 @@ const POLLS_PER_CLOCK: u32 = 1024;
 
 /// Method of waiting.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum How {
+pub(crate) enum WaitMethod {
     /// Blocks in `dat_evd_wait` or `dat_cno_wait`.
     Sleep,
     /// Polls with `dat_evd_dequeue`.
@@ -28,21 +28,21 @@ pub(crate) enum How {
 
 /// How to wait, and the time limit for one event.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
-    pub(crate) how: How,
+pub(crate) struct WaitPolicy {
+    pub(crate) how: WaitMethod,
     pub(crate) limit: Duration,
 }
 
-impl Patience {
+impl WaitPolicy {
     /// Waits for the next event of any kind. `what` names the expected event in the error.
     pub(crate) fn next(self, evd: &Evd, what: &str) -> Result<Event> {
         let deadline = Instant::now() + self.limit;
         let event = match (self.how, evd.cno) {
-            (How::Poll, _) => poll(evd.handle(), deadline)?,
-            (How::Sleep, None) => sleep(evd.handle(), deadline)?,
-            (How::Sleep, Some(cno)) => sleep_on(cno, evd.handle(), deadline)?,
+            (WaitMethod::Poll, _) => poll(evd.handle(), deadline)?,
+            (WaitMethod::Sleep, None) => sleep(evd.handle(), deadline)?,
+            (WaitMethod::Sleep, Some(cno)) => sleep_on(cno, evd.handle(), deadline)?,
         };
-        event.ok_or_else(|| Failure::Said(format!("{what} did not come within {} s", self.limit.as_secs())))
+        event.ok_or_else(|| Failure::Message(format!("{what} did not come within {} s", self.limit.as_secs())))
     }
 
     /// Blocks for the next event. Returns `None` at the time limit.
@@ -114,13 +114,13 @@ fn is_nothing(refusal: raw::Refusal) -> bool {
 }
 
 /// Waits until this endpoint is connected.
-pub(crate) fn connected(evd: &Evd, ep: Handle, patience: Patience) -> Result {
-    match patience.next(evd, "a connection")? {
+pub(crate) fn connected(evd: &Evd, ep: Handle, wait_policy: WaitPolicy) -> Result {
+    match wait_policy.next(evd, "a connection")? {
         Event::Connection { ep: whose, number } if whose == ep => match number {
             DAT_CONNECTION_EVENT_ESTABLISHED => Ok(()),
             number => Err(Failure::NotConnected(number, connection_word(number))),
         },
-        event => Err(Failure::Said(format!("{event:?} in place of a connection"))),
+        event => Err(Failure::Message(format!("{event:?} in place of a connection"))),
     }
 }
 

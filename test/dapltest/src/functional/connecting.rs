@@ -8,7 +8,7 @@ use super::pair::{Pair, next_request, own_address};
 use super::{Case, ensure, refused};
 use crate::common::Common;
 use crate::dat::raw::{self, Post};
-use crate::dat::{Ep, Event, How, Object, Patience, connection_word, drain};
+use crate::dat::{Ep, Event, Object, WaitMethod, WaitPolicy, connection_word, drain};
 use crate::failure::{Failure, Result};
 
 pub(super) const CASES: &[Case] = &[
@@ -39,7 +39,7 @@ fn connects(common: &Common) -> Result {
 fn await_the_end(pair: &Pair) -> Result {
     let mut ended = Vec::new();
     for _ in &pair.ends {
-        match pair.patience.next(&pair.bench.conn, "the end of the connection")? {
+        match pair.wait_policy.next(&pair.bench.conn, "the end of the connection")? {
             Event::Connection { ep, number: DAT_CONNECTION_EVENT_DISCONNECTED } => ended.push(ep),
             event => return Failure::said(format!("{event:?} in place of the end of the connection")),
         }
@@ -94,15 +94,15 @@ fn again(common: &Common) -> Result {
 }
 
 /// Returns the event that a connect leads to.
-fn outcome(bench: &Bench, ep: &Ep, patience: Patience) -> Result<DAT_EVENT_NUMBER> {
-    match patience.next(&bench.conn, "an answer")? {
+fn outcome(bench: &Bench, ep: &Ep, wait_policy: WaitPolicy) -> Result<DAT_EVENT_NUMBER> {
+    match wait_policy.next(&bench.conn, "an answer")? {
         Event::Connection { ep: whose, number } if whose == ep.handle() => Ok(number),
         event => Failure::said(format!("{event:?} in place of an answer")),
     }
 }
 
-fn asleep(common: &Common) -> Patience {
-    Patience { how: How::Sleep, limit: common.limit }
+fn asleep(common: &Common) -> WaitPolicy {
+    WaitPolicy { how: WaitMethod::Sleep, limit: common.limit }
 }
 
 fn microseconds(common: &Common) -> u32 {
@@ -184,9 +184,9 @@ fn no_connection(common: &Common) -> Result {
 }
 
 fn freed(common: &Common) -> Result {
-    let Pair { ends: [near, far], memory, bench, patience } = Pair::new(common)?;
+    let Pair { ends: [near, far], memory, bench, wait_policy } = Pair::new(common)?;
     near.free()?;
-    match patience.next(&bench.conn, "the end of the connection")? {
+    match wait_policy.next(&bench.conn, "the end of the connection")? {
         Event::Connection { ep, number } if ep == far.handle() && number != DAT_CONNECTION_EVENT_ESTABLISHED => {}
         event => return Failure::said(format!("{event:?} in place of the end of the connection")),
     }

@@ -7,7 +7,9 @@ use super::objects::Bench;
 use super::{Case, ensure};
 use crate::common::Common;
 use crate::dat::raw::{self, Post};
-use crate::dat::{Address, Ep, Event, Handle, How, Ia, Memory, Object, Patience, RemoteBuffer, drain, status_word};
+use crate::dat::{
+    Address, Ep, Event, Handle, Ia, Memory, Object, RemoteBuffer, WaitMethod, WaitPolicy, drain, status_word,
+};
 use crate::failure::{Failure, Result};
 
 pub(super) const CASES: &[Case] = &[
@@ -33,21 +35,21 @@ pub(super) struct Pair {
     pub(super) ends: [Ep; 2],
     pub(super) memory: [Memory; 2],
     pub(super) bench: Bench,
-    pub(super) patience: Patience,
+    pub(super) wait_policy: WaitPolicy,
 }
 
 pub(super) fn own_address(ia: &Ia) -> Result<Address> {
     let attr = raw::ia_query(ia.handle())?;
-    raw::own_address(&attr).ok_or_else(|| Failure::Said("the adapter's address is of no known family".to_owned()))
+    raw::own_address(&attr).ok_or_else(|| Failure::Message("the adapter's address is of no known family".to_owned()))
 }
 
 impl Pair {
     pub(super) fn new(common: &Common) -> Result<Self> {
         let bench = Bench::new(common)?;
-        let patience = Patience { how: How::Sleep, limit: common.limit };
+        let wait_policy = WaitPolicy { how: WaitMethod::Sleep, limit: common.limit };
         let memory = [bench.memory(AREA)?, bench.memory(AREA)?];
         let ends = [bench.ep()?, bench.ep()?];
-        let pair = Pair { ends, memory, bench, patience };
+        let pair = Pair { ends, memory, bench, wait_policy };
         pair.connect()?;
         Ok(pair)
     }
@@ -56,13 +58,13 @@ impl Pair {
     pub(super) fn connect(&self) -> Result {
         let (psp, qual) = self.bench.ia.psp_any(&self.bench.requests)?;
         let to = own_address(&self.bench.ia)?;
-        let microseconds = u32::try_from(self.patience.limit.as_micros()).unwrap_or(DAT_TIMEOUT_INFINITE - 1);
+        let microseconds = u32::try_from(self.wait_policy.limit.as_micros()).unwrap_or(DAT_TIMEOUT_INFINITE - 1);
         self.ends[0].connect(to, qual, microseconds, DAT_QOS_BEST_EFFORT)?;
-        self.ends[1].accept(next_request(&self.bench, self.patience)?)?;
+        self.ends[1].accept(next_request(&self.bench, self.wait_policy)?)?;
         // The two events may arrive in either order.
         let mut wanted = vec![self.ends[0].handle(), self.ends[1].handle()];
         while !wanted.is_empty() {
-            match self.patience.next(&self.bench.conn, "a connection")? {
+            match self.wait_policy.next(&self.bench.conn, "a connection")? {
                 Event::Connection { ep, number: DAT_CONNECTION_EVENT_ESTABLISHED } if wanted.contains(&ep) => {
                     wanted.retain(|one| *one != ep);
                 }
@@ -82,7 +84,7 @@ impl Pair {
     pub(super) fn completions(&self, count: usize) -> Result<Vec<Done>> {
         let mut found = Vec::new();
         while found.len() < count {
-            match self.patience.next(&self.bench.dtos, "a completion")? {
+            match self.wait_policy.next(&self.bench.dtos, "a completion")? {
                 Event::Dto { ep, cookie, status, length } => found.push(Done { ep, cookie, status, length }),
                 event => return Failure::said(format!("{event:?} in place of a completion")),
             }
@@ -118,7 +120,7 @@ impl Pair {
     fn close(self) -> Result {
         self.ends[0].disconnect(DAT_CLOSE_GRACEFUL_FLAG)?;
         for _ in &self.ends {
-            match self.patience.next(&self.bench.conn, "the end of the connection")? {
+            match self.wait_policy.next(&self.bench.conn, "the end of the connection")? {
                 Event::Connection { number: DAT_CONNECTION_EVENT_DISCONNECTED, .. } => {}
                 event => return Failure::said(format!("{event:?} in place of the end of the connection")),
             }
@@ -143,8 +145,8 @@ pub(super) struct Done {
 }
 
 /// Dequeues the next connection request.
-pub(super) fn next_request(bench: &Bench, patience: Patience) -> Result<Handle> {
-    match patience.next(&bench.requests, "a request")? {
+pub(super) fn next_request(bench: &Bench, wait_policy: WaitPolicy) -> Result<Handle> {
+    match wait_policy.next(&bench.requests, "a request")? {
         Event::Request { cr, .. } => Ok(cr),
         event => Failure::said(format!("{event:?} in place of a request")),
     }
@@ -246,7 +248,7 @@ fn through_rmr(common: &Common) -> Result {
     let segment = pair.memory[1].segments(4096, 4096, 1)[0];
     let privileges = DAT_MEM_PRIV_REMOTE_WRITE_FLAG | DAT_MEM_PRIV_REMOTE_READ_FLAG;
     let context = raw::rmr_bind(rmr.handle(), &segment, privileges, pair.ends[1].handle(), 9)?;
-    match pair.patience.next(&pair.bench.dtos, "the end of a bind")? {
+    match pair.wait_policy.next(&pair.bench.dtos, "the end of a bind")? {
         Event::Bind { cookie: 9, status: DAT_RMR_BIND_SUCCESS, rmr: bound } if bound == rmr.handle() => {}
         event => return Failure::said(format!("{event:?} in place of the end of a bind")),
     }
@@ -274,7 +276,7 @@ fn fails(common: &Common, to: impl Fn(RemoteBuffer) -> DAT_RMR_TRIPLET) -> Resul
     let done = &pair.completions(1)?[0];
     ensure(done.ep == pair.ends[0].handle() && done.status != DAT_DTO_SUCCESS, "it has succeeded")?;
     ensure(done.status != DAT_DTO_ERR_FLUSHED, "it is flushed without a cause")?;
-    match pair.patience.next(&pair.bench.conn, "the end of the connection")? {
+    match pair.wait_policy.next(&pair.bench.conn, "the end of the connection")? {
         Event::Connection { number: DAT_CONNECTION_EVENT_BROKEN | DAT_CONNECTION_EVENT_DISCONNECTED, .. } => {}
         event => return Failure::said(format!("{event:?} in place of the end of the connection")),
     }

@@ -13,10 +13,10 @@ use crate::amounts::Extent;
 use crate::channel::Channel;
 use crate::client::Server;
 use crate::common::Common;
-use crate::dat::{Ep, Event, How, Ia, Patience, connection_word, raw};
+use crate::dat::{Ep, Event, Ia, WaitMethod, WaitPolicy, connection_word, raw};
 use crate::failure::{Failure, Result};
 use crate::progress::Progress;
-use crate::set::{Listener, Needs, Set};
+use crate::shared_objects::{Listener, Needs, SharedObjects};
 use crate::stop;
 use crate::wire::{Message, Offer};
 
@@ -30,24 +30,25 @@ pub(crate) struct Connects {
 
 /// Runs the client.
 pub(super) fn run(ia: &Ia, common: &Common, host: &str, test: &Connects) -> Result<Row> {
-    let (set, ep) = objects(ia)?;
+    let (shared, ep) = objects(ia)?;
     let mut server = Server::find(ia, host, common)?;
     let offer = server.ask(&Message::Connects, 1)?[0];
-    let patience = Patience { how: if test.polls { How::Poll } else { How::Sleep }, limit: common.limit };
+    let wait_policy =
+        WaitPolicy { how: if test.polls { WaitMethod::Poll } else { WaitMethod::Sleep }, limit: common.limit };
     let progress = progress(test.extent, test.warm_up);
     let connect = || {
         let began = Instant::now();
-        set.connect(&ep, server.address, offer.qual, common.qos, patience)?;
+        shared.connect(&ep, server.address, offer.qual, common.qos, wait_policy)?;
         let latency = began.elapsed();
         ep.disconnect(DAT_CLOSE_GRACEFUL_FLAG)?;
-        disconnected(&set, &ep, patience).map(|()| latency)
+        disconnected(&shared, &ep, wait_policy).map(|()| latency)
     };
     let ran = repeat(test, &progress, connect);
     drop(progress);
     let theirs = server.compare(&ran.as_ref().map(drop).map_err(Failure::clone), common.limit + RESULT_LIMIT);
     let client = ran?;
     let server_figures = theirs?.unwrap_or_default();
-    drop((ep, set));
+    drop((ep, shared));
     server.channel.end()?;
     Ok(Row { bytes: None, client, server: server_figures })
 }
@@ -70,17 +71,17 @@ fn repeat(test: &Connects, progress: &Progress, connect: impl Fn() -> Result<Dur
 /// Runs the server: accepts each connect until the client sends `Over`.
 pub(crate) fn serve(ia: &Ia, mut channel: Channel, common: &Common) -> Result {
     let made = objects(ia).and_then(|made| Ok((made, Listener::any(ia, 1)?)));
-    let ((set, ep), listener) = match made {
+    let ((shared, ep), listener) = match made {
         Ok(made) => made,
         Err(failure) => return channel.refuse(failure),
     };
     channel.send(&Message::Ready(vec![Offer { qual: listener.qual, ..Offer::default() }]))?;
-    let patience = Patience { how: How::Sleep, limit: common.limit };
+    let wait_policy = WaitPolicy { how: WaitMethod::Sleep, limit: common.limit };
     let mut window = Window::started();
     let mut accepted = 0;
     let mut accept = || {
-        while listener.accept_unless(&ep, &set, patience, || channel.has_message())? {
-            disconnected(&set, &ep, patience)?;
+        while listener.accept_unless(&ep, &shared, wait_policy, || channel.has_message())? {
+            disconnected(&shared, &ep, wait_policy)?;
             accepted += 1;
             stop::check()?;
         }
@@ -96,16 +97,16 @@ pub(crate) fn serve(ia: &Ia, mut channel: Channel, common: &Common) -> Result {
 }
 
 /// Creates an endpoint for connections without data.
-fn objects(ia: &Ia) -> Result<(Set, Ep)> {
+fn objects(ia: &Ia) -> Result<(SharedObjects, Ep)> {
     let needs = Needs { endpoints: 1, receives: 1, requests: 1, segments: 1, length: 1, shares_evd: false };
-    let set = Set::new(ia, needs, false)?;
-    let ep = set.ep(ia, needs)?;
-    Ok((set, ep))
+    let shared = SharedObjects::new(ia, needs, false)?;
+    let ep = shared.ep(ia, needs)?;
+    Ok((shared, ep))
 }
 
 /// Waits for the disconnect event of an endpoint, and resets the endpoint for the next connection.
-fn disconnected(set: &Set, ep: &Ep, patience: Patience) -> Result {
-    match patience.next(&set.conn, "the disconnect")? {
+fn disconnected(shared: &SharedObjects, ep: &Ep, wait_policy: WaitPolicy) -> Result {
+    match wait_policy.next(&shared.conn, "the disconnect")? {
         Event::Connection { ep: whose, number: DAT_CONNECTION_EVENT_DISCONNECTED } if whose == ep.handle() => {
             Ok(raw::ep_reset(ep.handle())?)
         }

@@ -28,7 +28,7 @@ use crate::failure::{Failure, Result};
 use crate::header::Header;
 use crate::progress::Progress;
 use crate::report::Report;
-use crate::set::Listener;
+use crate::shared_objects::Listener;
 use crate::transaction;
 use crate::wire::{Message, Offer, Performance};
 use rows::{Row, Table};
@@ -92,7 +92,7 @@ fn measure(ia: &Ia, common: &Common, host: &str, test: &Performance) -> Result<R
     }
     server.channel.send(&Message::Ready(vec![Offer { qual: 0, place: runner.target() }]))?;
     let progress = progress(test.extent, test.warm_up);
-    let connected = runner.set.connect(&runner.ep, server.address, offer.qual, common.qos, runner.sleeping());
+    let connected = runner.shared.connect(&runner.ep, server.address, offer.qual, common.qos, runner.sleeping());
     let ran = connected.and_then(|()| runner.run(offer.place, &progress));
     drop(progress);
     // With `--bidirectional` the server may still be measuring.
@@ -100,7 +100,7 @@ fn measure(ia: &Ia, common: &Common, host: &str, test: &Performance) -> Result<R
     let theirs = server.compare(&ran.as_ref().map(drop).map_err(Failure::clone), limit);
     let client = ran?;
     let server_figures = theirs?.unwrap_or_default();
-    runner.set.is_quiet()?;
+    runner.shared.is_quiet()?;
     drop(runner);
     server.channel.end()?;
     Ok(Row { bytes: Some(test.operation.length() as u64), client, server: server_figures })
@@ -131,7 +131,7 @@ pub(crate) fn serve(ia: &Ia, mut channel: Channel, test: &Performance, common: &
     if test.is_bidirectional && client.length < test.operation.length() as u64 {
         return Failure::said("the client offers less memory than the test needs");
     }
-    let accepted = listener.accept(&runner.ep, &runner.set, runner.sleeping(), || channel.is_over());
+    let accepted = listener.accept(&runner.ep, &runner.shared, runner.sleeping(), || channel.is_over());
     let mut clock = window::Window::started();
     let ran = accepted.and_then(|()| runner.run(client, &Progress::hidden()));
     let over = await_over(&mut channel, common);

@@ -13,30 +13,30 @@ use super::window::{Counter, Measured};
 use crate::amounts::Extent;
 use crate::common::Common;
 use crate::dat::raw::{self, Post};
-use crate::dat::{Ep, Evd, Event, How, Ia, Memory, Patience, RemoteBuffer, status_word};
+use crate::dat::{Ep, Evd, Event, Ia, Memory, RemoteBuffer, WaitMethod, WaitPolicy, status_word};
 use crate::failure::{Failure, Result};
 use crate::operation::Transfer;
 use crate::progress::Progress;
-use crate::set::{Needs, Set};
+use crate::shared_objects::{Needs, SharedObjects};
 use crate::stop;
 use crate::wire::Performance;
 
 /// Default number of operations in flight.
-const PIPELINE: u32 = 64;
+const DEFAULT_PIPELINE: u32 = 64;
 /// Time to wait for the connection event that explains a failed transfer.
 const CAUSE_LIMIT: Duration = Duration::from_millis(500);
 /// Bit that marks the cookie of a receive.
-const RECEIVE: u64 = 1 << 63;
+const RECEIVE_FLAG: u64 = 1 << 63;
 
 /// One side of a test.
 pub(super) struct Runner {
     pub(super) ep: Ep,
     memory: Memory,
-    pub(super) set: Set,
+    pub(super) shared: SharedObjects,
     test: Performance,
     /// Maximum number of operations in flight.
     pipeline: usize,
-    patience: Patience,
+    wait_policy: WaitPolicy,
     /// Whether this side starts operations.
     starts: bool,
     /// Whether this side receives messages.
@@ -61,11 +61,12 @@ impl Runner {
             length: area,
             shares_evd: test.is_bidirectional,
         };
-        let set = Set::new(ia, needs, false)?;
-        let memory = Memory::new(ia, &set.pz, if test.is_bidirectional { 2 * area } else { area })?;
-        let ep = set.ep(ia, needs)?;
-        let patience = Patience { how: if test.polls { How::Poll } else { How::Sleep }, limit: common.limit };
-        let runner = Runner { ep, memory, set, test: test.clone(), pipeline, patience, starts, receives };
+        let shared = SharedObjects::new(ia, needs, false)?;
+        let memory = Memory::new(ia, &shared.pz, if test.is_bidirectional { 2 * area } else { area })?;
+        let ep = shared.ep(ia, needs)?;
+        let wait_policy =
+            WaitPolicy { how: if test.polls { WaitMethod::Poll } else { WaitMethod::Sleep }, limit: common.limit };
+        let runner = Runner { ep, memory, shared, test: test.clone(), pipeline, wait_policy, starts, receives };
         if receives {
             let mut receiver = Receiver::new(&runner);
             (0..2 * pipeline).try_for_each(|_| receiver.post(&runner))?;
@@ -85,8 +86,8 @@ impl Runner {
         if self.test.is_bidirectional { area(&self.test) } else { 0 }
     }
 
-    pub(super) fn sleeping(&self) -> Patience {
-        Patience { how: How::Sleep, ..self.patience }
+    pub(super) fn sleeping(&self) -> WaitPolicy {
+        WaitPolicy { how: WaitMethod::Sleep, ..self.wait_policy }
     }
 
     /// Whether this side neither starts operations nor receives messages.
@@ -107,9 +108,9 @@ impl Runner {
                 break;
             }
             stop::check()?;
-            let event = self.patience.next(self.evd(), "the end of an operation")?;
+            let event = self.wait_policy.next(self.evd(), "the end of an operation")?;
             match (event, &mut sender, &mut receiver) {
-                (Event::Dto { cookie, .. }, _, Some(receiver)) if cookie & RECEIVE != 0 => {
+                (Event::Dto { cookie, .. }, _, Some(receiver)) if cookie & RECEIVE_FLAG != 0 => {
                     receiver.take(self, event)?
                 }
                 (event, Some(sender), _) => {
@@ -125,7 +126,7 @@ impl Runner {
 
     /// EVD of all completions that this side waits for.
     fn evd(&self) -> &Evd {
-        if self.starts && !self.test.is_bidirectional { &self.set.request } else { &self.set.recv }
+        if self.starts && !self.test.is_bidirectional { &self.shared.request } else { &self.shared.recv }
     }
 
     /// Checks a completion, and returns its length.
@@ -134,14 +135,14 @@ impl Runner {
             Event::Dto { cookie, status: DAT_DTO_SUCCESS, length, .. } if cookie == expected => Ok(length),
             Event::Dto { cookie, status: DAT_DTO_SUCCESS, .. } => Failure::said(format!(
                 "completion of operation {} in place of {}",
-                cookie & !RECEIVE,
-                expected & !RECEIVE
+                cookie & !RECEIVE_FLAG,
+                expected & !RECEIVE_FLAG
             )),
             Event::Dto { status, .. } => {
-                let fate = self.set.connection_failure(Patience { how: How::Sleep, limit: CAUSE_LIMIT });
-                Failure::said(format!("operation {}: {}{fate}", expected & !RECEIVE, status_word(status)))
+                let fate = self.shared.connection_failure(WaitPolicy { how: WaitMethod::Sleep, limit: CAUSE_LIMIT });
+                Failure::said(format!("operation {}: {}{fate}", expected & !RECEIVE_FLAG, status_word(status)))
             }
-            event => Failure::said(format!("{event:?} in place of the end of operation {}", expected & !RECEIVE)),
+            event => Failure::said(format!("{event:?} in place of the end of operation {}", expected & !RECEIVE_FLAG)),
         }
     }
 
@@ -159,7 +160,7 @@ impl Runner {
 /// Number of operations in flight, limited by the adapter and by the number of operations.
 pub(super) fn pipeline(test: &Performance, adapter: &DAT_IA_ATTR) -> u32 {
     let most = u32::try_from(adapter.max_dto_per_ep / 2).unwrap_or(1).max(1);
-    let wanted = if test.pipeline == 0 { PIPELINE } else { test.pipeline };
+    let wanted = if test.pipeline == 0 { DEFAULT_PIPELINE } else { test.pipeline };
     let all = match test.extent {
         Extent::Operations(count) => count.saturating_add(test.warm_up),
         Extent::Time(_) => u32::MAX,
@@ -278,13 +279,13 @@ impl Receiver {
     }
 
     fn post(&mut self, runner: &Runner) -> Result {
-        runner.ep.post(Post::Recv, &mut self.segments, RECEIVE | self.posted)?;
+        runner.ep.post(Post::Recv, &mut self.segments, RECEIVE_FLAG | self.posted)?;
         self.posted += 1;
         Ok(())
     }
 
     fn take(&mut self, runner: &Runner, event: Event) -> Result {
-        let length = runner.check(event, RECEIVE | self.completed)?;
+        let length = runner.check(event, RECEIVE_FLAG | self.completed)?;
         if length == last_length(&runner.test) as u64 {
             self.counter.end();
             self.is_done = true;

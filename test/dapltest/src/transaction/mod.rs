@@ -19,7 +19,7 @@ use serde_json::json;
 use crate::channel::Channel;
 use crate::client::Server;
 use crate::common::Common;
-use crate::dat::{How, Ia, Patience, raw};
+use crate::dat::{Ia, WaitMethod, WaitPolicy, raw};
 use crate::failure::{Failure, Result};
 use crate::header::Header;
 use crate::operation::Side;
@@ -40,8 +40,8 @@ pub(crate) fn run(common: &Common, host: &str, test: &Transaction) -> Result<Rep
         plan.operations().iter().for_each(|operation| eprintln!("dapltest: {operation}"));
     }
     let mut server = Server::find(&ia, host, common)?;
-    let patience = patience(test, common);
-    let parties = parties(&ia, &plan, Side::Client, patience)?;
+    let wait_policy = wait_policy(test, common);
+    let parties = parties(&ia, &plan, Side::Client, wait_policy)?;
     let offers = server.ask(&Message::Transaction(test.clone()), parties.len())?;
     server.channel.send(&Message::Ready(parties.iter().map(Party::offer).collect()))?;
 
@@ -73,12 +73,12 @@ pub(crate) fn run(common: &Common, host: &str, test: &Transaction) -> Result<Rep
 
 /// Runs the server of `-T T`.
 pub(crate) fn serve(ia: &Ia, mut channel: Channel, test: Transaction, common: &Common) -> Result {
-    let patience = patience(&test, common);
+    let wait_policy = wait_policy(&test, common);
     let plan = match Plan::new(test, &raw::ia_query(ia.handle())?) {
         Ok(plan) => plan,
         Err(failure) => return channel.refuse(failure),
     };
-    let parties = match parties(ia, &plan, Side::Server, patience) {
+    let parties = match parties(ia, &plan, Side::Server, wait_policy) {
         Ok(parties) => parties,
         Err(failure) => return channel.refuse(failure),
     };
@@ -111,12 +111,12 @@ pub(crate) fn serve(ia: &Ia, mut channel: Channel, test: Transaction, common: &C
     ran.map(drop)
 }
 
-fn patience(test: &Transaction, common: &Common) -> Patience {
-    Patience { how: if test.polls { How::Poll } else { How::Sleep }, limit: common.limit }
+fn wait_policy(test: &Transaction, common: &Common) -> WaitPolicy {
+    WaitPolicy { how: if test.polls { WaitMethod::Poll } else { WaitMethod::Sleep }, limit: common.limit }
 }
 
-fn parties<'a>(ia: &Ia, plan: &'a Plan, side: Side, patience: Patience) -> Result<Vec<Party<'a>>> {
-    (0..plan.threads()).map(|number| Party::new(ia, plan, side, number, patience)).collect()
+fn parties<'a>(ia: &Ia, plan: &'a Plan, side: Side, wait_policy: WaitPolicy) -> Result<Vec<Party<'a>>> {
+    (0..plan.threads()).map(|number| Party::new(ia, plan, side, number, wait_policy)).collect()
 }
 
 /// Runs each party in a thread. After all threads have ended, returns the first failure.

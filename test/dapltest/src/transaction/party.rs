@@ -9,11 +9,11 @@ use dat_abi::*;
 use super::plan::Plan;
 use crate::channel::Channel;
 use crate::dat::raw::Post;
-use crate::dat::{Address, Ep, Event, Handle, How, Ia, Memory, Patience, status_word};
+use crate::dat::{Address, Ep, Event, Handle, Ia, Memory, WaitMethod, WaitPolicy, status_word};
 use crate::failure::{Failure, Result};
 use crate::operation::{Side, Transfer};
 use crate::report::Latency;
-use crate::set::{Listener, Set};
+use crate::shared_objects::{Listener, SharedObjects};
 use crate::wire::Offer;
 
 /// Time to wait for the connection event that explains a failed transfer.
@@ -24,7 +24,7 @@ pub(super) struct Party<'a> {
     pub(super) eps: Vec<Ep>,
     pub(super) memory: Memory,
     listener: Option<Listener>,
-    set: Set,
+    shared: SharedObjects,
     pub(super) plan: &'a Plan,
     pub(super) side: Side,
     pub(super) number: usize,
@@ -34,27 +34,39 @@ pub(super) struct Party<'a> {
     arrived: Vec<VecDeque<(usize, u64)>>,
     /// Per endpoint: operations of the requests in flight.
     under_way: Vec<VecDeque<usize>>,
-    patience: Patience,
+    wait_policy: WaitPolicy,
     /// Latencies of the iterations.
     pub(super) latency: Latency,
 }
 
 impl<'a> Party<'a> {
     /// Creates the objects of a thread, with all receives posted before the connection.
-    pub(super) fn new(ia: &Ia, plan: &'a Plan, side: Side, number: usize, patience: Patience) -> Result<Self> {
+    pub(super) fn new(ia: &Ia, plan: &'a Plan, side: Side, number: usize, wait_policy: WaitPolicy) -> Result<Self> {
         let needs = plan.needs(side);
-        let set = Set::new(ia, needs, plan.test().is_notified)?;
+        let shared = SharedObjects::new(ia, needs, plan.test().is_notified)?;
         let listener = match side {
             Side::Server => Some(Listener::any(ia, needs.endpoints)?),
             Side::Client => None,
         };
-        let memory = Memory::new(ia, &set.pz, plan.length())?;
-        let eps: Vec<Ep> = (0..needs.endpoints).map(|_| set.ep(ia, needs)).collect::<std::result::Result<_, _>>()?;
+        let memory = Memory::new(ia, &shared.pz, plan.length())?;
+        let eps: Vec<Ep> = (0..needs.endpoints).map(|_| shared.ep(ia, needs)).collect::<std::result::Result<_, _>>()?;
         let names = eps.iter().enumerate().map(|(at, ep)| (ep.handle(), at)).collect();
         let (arrived, under_way) = (vec![VecDeque::new(); eps.len()], vec![VecDeque::new(); eps.len()]);
         let latency = Latency::default();
-        let party =
-            Party { eps, memory, listener, set, plan, side, number, names, arrived, under_way, patience, latency };
+        let party = Party {
+            eps,
+            memory,
+            listener,
+            shared,
+            plan,
+            side,
+            number,
+            names,
+            arrived,
+            under_way,
+            wait_policy,
+            latency,
+        };
         // The data is filled in before a peer can access it.
         if plan.test().validates {
             party.prepare(0);
@@ -77,27 +89,27 @@ impl<'a> Party<'a> {
         if offer.place.length < self.plan.length() as u64 {
             return Failure::said("the server offers less memory than the test needs");
         }
-        self.eps.iter().try_for_each(|ep| self.set.connect(ep, to, offer.qual, qos, self.sleeping()))
+        self.eps.iter().try_for_each(|ep| self.shared.connect(ep, to, offer.qual, qos, self.sleeping()))
     }
 
     /// Accepts the partner's endpoints, in order.
     pub(super) fn accept(&self, client: &Channel) -> Result {
         let listener = self.listener.as_ref().expect("a party with the server role has a listener");
-        self.eps.iter().try_for_each(|ep| listener.accept(ep, &self.set, self.sleeping(), || client.is_over()))
+        self.eps.iter().try_for_each(|ep| listener.accept(ep, &self.shared, self.sleeping(), || client.is_over()))
     }
 
-    fn sleeping(&self) -> Patience {
-        Patience { how: How::Sleep, ..self.patience }
+    fn sleeping(&self) -> WaitPolicy {
+        WaitPolicy { how: WaitMethod::Sleep, ..self.wait_policy }
     }
 
     /// Disconnects all endpoints, which must still be connected.
     pub(super) fn disconnect(&mut self) -> Result {
-        self.set.is_quiet()?;
+        self.shared.is_quiet()?;
         for ep in &self.eps {
             ep.disconnect(DAT_CLOSE_GRACEFUL_FLAG)?;
         }
         for _ in &self.eps {
-            match self.sleeping().next(&self.set.conn, "the end of a connection")? {
+            match self.sleeping().next(&self.shared.conn, "the end of a connection")? {
                 Event::Connection { number: DAT_CONNECTION_EVENT_DISCONNECTED, .. } => {}
                 event => return Failure::said(format!("{event:?} in place of the end of a connection")),
             }
@@ -127,7 +139,7 @@ impl<'a> Party<'a> {
             if let Some(first) = self.arrived[endpoint].pop_front() {
                 break first;
             }
-            let event = self.patience.next(&self.set.recv, "a message of the peer")?;
+            let event = self.wait_policy.next(&self.shared.recv, "a message of the peer")?;
             let (whose, number, length) = self.completion(event, "a receive")?;
             self.arrived[whose].push_back((number, length));
         };
@@ -141,9 +153,9 @@ impl<'a> Party<'a> {
 
     /// Waits until no request of this endpoint is in flight.
     pub(super) fn settle(&mut self, endpoint: usize, is_polled: bool) -> Result {
-        let how = if is_polled { How::Poll } else { self.patience.how };
+        let how = if is_polled { WaitMethod::Poll } else { self.wait_policy.how };
         while !self.under_way[endpoint].is_empty() {
-            let event = Patience { how, ..self.patience }.next(&self.set.request, "the end of an operation")?;
+            let event = WaitPolicy { how, ..self.wait_policy }.next(&self.shared.request, "the end of an operation")?;
             let (whose, number, length) = self.completion(event, "an operation")?;
             let expected = self.under_way[whose].pop_front();
             let wanted = self.plan.operations().get(number).map(|operation| operation.length() as u64);
@@ -164,7 +176,7 @@ impl<'a> Party<'a> {
             return Failure::said(format!("the end of {what} of an endpoint that is not ours"));
         };
         if status != DAT_DTO_SUCCESS {
-            let fate = self.set.connection_failure(Patience { how: How::Sleep, limit: CAUSE_LIMIT });
+            let fate = self.shared.connection_failure(WaitPolicy { how: WaitMethod::Sleep, limit: CAUSE_LIMIT });
             return Failure::said(format!("endpoint {endpoint}: {what}: {}{fate}", status_word(status)));
         }
         Ok((endpoint, cookie as usize, length))

@@ -4,7 +4,7 @@
 use crate::operation::Side;
 
 /// Fill byte for memory that a transfer will overwrite.
-pub(super) const NOTHING: u8 = 0xee;
+pub(super) const UNWRITTEN: u8 = 0xee;
 
 /// Identifies a transfer.
 #[derive(Clone, Copy, Debug)]

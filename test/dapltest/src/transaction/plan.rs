@@ -6,13 +6,13 @@ use dat_abi::DAT_IA_ATTR;
 
 use crate::failure::{Failure, Result};
 use crate::operation::{Operation, Side, Transfer};
-use crate::set::Needs;
+use crate::shared_objects::Needs;
 use crate::wire::Transaction;
 
 /// Alignment of each operation's data.
 const ALIGNMENT: usize = 64;
 /// Maximum memory of one side, over all threads.
-const MOST_MEMORY: usize = 1 << 30;
+const MAX_MEMORY: usize = 1 << 30;
 
 /// Senders of the three messages that end an iteration with data checks. 1: the client has finished. 2: the server
 /// has finished, checked its data and prepared the next iteration. 3: the client has done the same.
@@ -49,8 +49,8 @@ impl Plan {
 
     fn fits(&self, adapter: &DAT_IA_ATTR) -> Result {
         let all = self.length().saturating_mul(self.threads());
-        if all > MOST_MEMORY {
-            return Failure::said(format!("the test needs {all} bytes at each side, more than {MOST_MEMORY}"));
+        if all > MAX_MEMORY {
+            return Failure::said(format!("the test needs {all} bytes at each side, more than {MAX_MEMORY}"));
         }
         self.operations.iter().try_for_each(|operation| fits(operation, adapter))
     }

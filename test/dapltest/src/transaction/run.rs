@@ -7,7 +7,7 @@
 use std::time::Instant;
 
 use super::party::Party;
-use super::pattern::{NOTHING, Origin};
+use super::pattern::{Origin, UNWRITTEN};
 use crate::dat::RemoteBuffer;
 use crate::dat::raw::Post;
 use crate::failure::{Failure, Result};
@@ -107,7 +107,7 @@ impl Party<'_> {
                     (Transfer::Send | Transfer::Write, true) | (Transfer::Read, false) => {
                         self.memory.fill(at, length, self.origin(self.side, endpoint, number, iteration).pattern());
                     }
-                    (Transfer::Read, true) | (Transfer::Write, false) => self.memory.fill(at, length, |_| NOTHING),
+                    (Transfer::Read, true) | (Transfer::Write, false) => self.memory.fill(at, length, |_| UNWRITTEN),
                     // A receive is posted for this memory, so it must not be touched.
                     (Transfer::Send, false) => {}
                 }

@@ -36,7 +36,7 @@ fn all() -> Vec<Message> {
         Message::Measured(Figures { operations: u64::MAX, time: Duration::from_nanos(7), cpu: CpuTime::default() }),
         Message::Connects,
         Message::Ready(Vec::new()),
-        Message::Ready(vec![Offer { qual: u64::MAX, place }; MOST_THREADS]),
+        Message::Ready(vec![Offer { qual: u64::MAX, place }; MAX_THREADS]),
         Message::Refused("no".to_owned()),
         Message::Over(Ok(())),
         Message::Over(Err("sad \u{e4}".to_owned())),
@@ -47,7 +47,7 @@ fn all() -> Vec<Message> {
 fn encoded_messages_decode_to_the_same_values() {
     for message in all() {
         let bytes = message.encode();
-        assert!(bytes.len() <= LONGEST, "{message:?}");
+        assert!(bytes.len() <= MAX_MESSAGE, "{message:?}");
         assert_eq!(Message::decode(&bytes), Ok(message));
     }
 }
@@ -55,11 +55,11 @@ fn encoded_messages_decode_to_the_same_values() {
 #[test]
 fn longest_messages_fit_into_the_wire_buffer() {
     let mut test = transaction();
-    test.operations = vec![Operation::signal(Side::Client); MOST_OPERATIONS];
-    assert!(Message::Transaction(test).encode().len() <= LONGEST);
-    let cut = Message::Refused("\u{20ac}".repeat(LONGEST)).encode();
-    assert!(cut.len() <= LONGEST);
-    assert!(matches!(Message::decode(&cut), Ok(Message::Refused(text)) if text.len() > LONGEST_TEXT - 4));
+    test.operations = vec![Operation::signal(Side::Client); MAX_OPERATIONS];
+    assert!(Message::Transaction(test).encode().len() <= MAX_MESSAGE);
+    let cut = Message::Refused("\u{20ac}".repeat(MAX_MESSAGE)).encode();
+    assert!(cut.len() <= MAX_MESSAGE);
+    assert!(matches!(Message::decode(&cut), Ok(Message::Refused(text)) if text.len() > MAX_TEXT - 4));
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn no_single_changed_byte_yields_an_invalid_test() {
                 match Message::decode(&spoilt) {
                     Ok(Message::Transaction(test)) => assert_eq!(test.check(), Ok(())),
                     Ok(Message::Performance(test)) => assert_eq!(test.check(), Ok(())),
-                    Ok(Message::Ready(offers)) => assert!(offers.len() <= MOST_THREADS),
+                    Ok(Message::Ready(offers)) => assert!(offers.len() <= MAX_THREADS),
                     Ok(_) | Err(_) => {}
                 }
             }

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use dat_abi::*;
 
 use crate::dat::raw::{self, CallResult};
-use crate::dat::{Address, Cno, Ep, Evd, Event, Ia, Patience, Psp, Pz, connected, connection_word, drain};
+use crate::dat::{Address, Cno, Ep, Evd, Event, Ia, Psp, Pz, WaitPolicy, connected, connection_word, drain};
 use crate::failure::{Failure, Result};
 
 /// Interval between checks whether the client is still connected.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// PZ, EVDs and CNO that the connections of a test share.
-pub(crate) struct Set {
+pub(crate) struct SharedObjects {
     pub(crate) recv: Evd,
     pub(crate) request: Evd,
     pub(crate) conn: Evd,
@@ -36,7 +36,7 @@ pub(crate) struct Needs {
     pub(crate) shares_evd: bool,
 }
 
-impl Set {
+impl SharedObjects {
     /// Creates the objects for endpoints with these needs.
     pub(crate) fn new(ia: &Ia, needs: Needs, is_notified: bool) -> CallResult<Self> {
         let pz = ia.pz()?;
@@ -46,7 +46,7 @@ impl Set {
         let recv = ia.evd_on(needs.endpoints * received + 1, dtos, cno.as_ref())?;
         let request = ia.evd_on(needs.endpoints * needs.requests + 1, dtos, cno.as_ref())?;
         let conn = ia.evd(2 * needs.endpoints + 2, DAT_EVD_CONNECTION_FLAG)?;
-        Ok(Set { recv, request, conn, _cno: cno, pz })
+        Ok(SharedObjects { recv, request, conn, _cno: cno, pz })
     }
 
     /// Creates an endpoint on these objects.
@@ -80,16 +80,16 @@ impl Set {
     }
 
     /// Connects an endpoint, and waits until it is connected.
-    pub(crate) fn connect(&self, ep: &Ep, to: Address, qual: u64, qos: DAT_QOS, patience: Patience) -> Result {
-        let microseconds = u32::try_from(patience.limit.as_micros()).unwrap_or(DAT_TIMEOUT_INFINITE - 1);
+    pub(crate) fn connect(&self, ep: &Ep, to: Address, qual: u64, qos: DAT_QOS, wait_policy: WaitPolicy) -> Result {
+        let microseconds = u32::try_from(wait_policy.limit.as_micros()).unwrap_or(DAT_TIMEOUT_INFINITE - 1);
         ep.connect(to, qual, microseconds, qos)?;
-        connected(&self.conn, ep.handle(), patience)
+        connected(&self.conn, ep.handle(), wait_policy)
     }
 
     /// Describes the connection event that explains a failure, if one is queued. The event may arrive shortly after
     /// the completions.
-    pub(crate) fn connection_failure(&self, patience: Patience) -> String {
-        match patience.look(&self.conn) {
+    pub(crate) fn connection_failure(&self, wait_policy: WaitPolicy) -> String {
+        match wait_policy.look(&self.conn) {
             Ok(Some(Event::Connection { number, .. })) => format!("; the connection: {}", connection_word(number)),
             _ => String::new(),
         }
@@ -121,8 +121,14 @@ impl Listener {
 
     /// Accepts the next request, and waits until the endpoint is connected. Fails once `is_gone` returns true, which
     /// means that the client has disconnected.
-    pub(crate) fn accept(&self, ep: &Ep, set: &Set, patience: Patience, is_gone: impl Fn() -> bool) -> Result {
-        match self.accept_unless(ep, set, patience, || Ok(is_gone()))? {
+    pub(crate) fn accept(
+        &self,
+        ep: &Ep,
+        shared: &SharedObjects,
+        wait_policy: WaitPolicy,
+        is_gone: impl Fn() -> bool,
+    ) -> Result {
+        match self.accept_unless(ep, shared, wait_policy, || Ok(is_gone()))? {
             true => Ok(()),
             false => Failure::said("the client is gone before it has connected"),
         }
@@ -132,20 +138,20 @@ impl Listener {
     pub(crate) fn accept_unless(
         &self,
         ep: &Ep,
-        set: &Set,
-        patience: Patience,
+        shared: &SharedObjects,
+        wait_policy: WaitPolicy,
         mut is_over: impl FnMut() -> Result<bool>,
     ) -> Result<bool> {
-        let deadline = Instant::now() + patience.limit;
+        let deadline = Instant::now() + wait_policy.limit;
         let event = loop {
-            if let Some(event) = (Patience { limit: CHECK_INTERVAL, ..patience }).look(&self.requests)? {
+            if let Some(event) = (WaitPolicy { limit: CHECK_INTERVAL, ..wait_policy }).look(&self.requests)? {
                 break event;
             }
             if is_over()? {
                 return Ok(false);
             }
             if Instant::now() > deadline {
-                let seconds = patience.limit.as_secs();
+                let seconds = wait_policy.limit.as_secs();
                 return Failure::said(format!("the client's connection did not come within {seconds} s"));
             }
         };
@@ -153,6 +159,6 @@ impl Listener {
             Event::Request { cr, qual } if qual == self.qual => ep.accept(cr)?,
             event => return Failure::said(format!("{event:?} in place of a request")),
         }
-        connected(&set.conn, ep.handle(), patience).map(|()| true)
+        connected(&shared.conn, ep.handle(), wait_policy).map(|()| true)
     }
 }
