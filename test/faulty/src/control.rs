@@ -6,7 +6,7 @@
 use std::ffi::{CStr, c_char};
 
 use crate::plan::{self, Op};
-use crate::{heap, held};
+use crate::{counted, heap};
 
 /// Counts of live objects of this library. `walk.c` declares the same structure.
 #[repr(C)]
@@ -19,7 +19,7 @@ pub struct Usage {
     /// Allocated bytes.
     pub bytes: i64,
     /// Objects of the wrapped provider: IAs, PDs, MRs, MWs, SRQ memberships, CQs, SRQs, QPs, listeners, requests.
-    pub objects: [i64; held::KINDS],
+    pub objects: [i64; counted::KINDS],
 }
 
 /// Writes the counts of live objects.
@@ -31,7 +31,7 @@ pub struct Usage {
 pub unsafe extern "C" fn dapl_faulty_usage(out: *mut Usage) {
     settle();
     let (blocks, bytes) = heap::usage();
-    let usage = Usage { handles: dapl::runtime::handle::alive() as u64, blocks, bytes, objects: held::alive() };
+    let usage = Usage { handles: dapl::runtime::handle::alive() as u64, blocks, bytes, objects: counted::alive() };
     // SAFETY: the caller guarantees that `out` is writable (# Safety).
     unsafe { out.write(usage) };
 }

@@ -1,13 +1,13 @@
 //! `libdaplfaulty.so.1`: wraps a provider (here sm) so that its calls fail, are delayed, or get invalid memory as
 //! planned.
 //!
-//! With it the suites reach every error path of the object layer. This file wraps the provider and its events, `held`
+//! With it the suites reach every error path of the object layer. This file wraps the provider and its events, `counted`
 //! the objects; `plan` decides which call fails, `control` is the interface for tests, `heap` counts memory. Without
 //! a plan nothing changes. A call fails only as the provider interface permits: a failed call has no effect.
 
 pub mod control;
+pub mod counted;
 mod heap;
-pub mod held;
 pub mod plan;
 
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use dapl::error::Result;
 use dapl::provider::*;
 use dapl::runtime::handle::ObjectId;
 
-use held::{Held, Kind};
+use counted::{CountedObject, Kind};
 use plan::Op;
 
 // The unit test program already links the wrapped provider's export, so this one is left out.
@@ -25,17 +25,17 @@ use plan::Op;
 dapl::export_provider!(Faulty<daplsm::Sm>);
 
 /// A provider that behaves like `P` unless the plan demands a failure.
-pub struct Faulty<P: Provider>(Held<P>);
+pub struct Faulty<P: Provider>(CountedObject<P>);
 
 impl<P: Provider> Provider for Faulty<P> {
-    type Listener = Held<P::Listener>;
-    type Request = Held<P::Request>;
+    type Listener = CountedObject<P::Listener>;
+    type Request = CountedObject<P::Request>;
 
     const NAME: &'static str = "faulty";
 
     fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Self>>) -> Result<Self> {
         plan::ask(Op::Open)?;
-        Ok(Faulty(Held::new(Kind::Ia, P::open(spec, Arc::new(Upwards(sink)))?)))
+        Ok(Faulty(CountedObject::new(Kind::Ia, P::open(spec, Arc::new(Upwards(sink)))?)))
     }
 
     fn limits(&self) -> &Limits {
@@ -52,7 +52,7 @@ impl<P: Provider> Provider for Faulty<P> {
 
     fn listen(&self, qual: u64, id: ObjectId) -> Result<Self::Listener> {
         plan::ask(Op::Listen)?;
-        Ok(Held::new(Kind::Listener, self.0.inner.listen(qual, id)?))
+        Ok(CountedObject::new(Kind::Listener, self.0.inner.listen(qual, id)?))
     }
 
     fn close(&self) {
@@ -62,50 +62,50 @@ impl<P: Provider> Provider for Faulty<P> {
 }
 
 impl<P: Provider> MemoryProvider for Faulty<P> {
-    type Pd = Held<P::Pd>;
-    type Mr = Held<P::Mr>;
-    type Mw = Held<P::Mw>;
-    type Membership = Held<P::Membership>;
+    type Pd = CountedObject<P::Pd>;
+    type Mr = CountedObject<P::Mr>;
+    type Mw = CountedObject<P::Mw>;
+    type Membership = CountedObject<P::Membership>;
 
     fn alloc_pd(&self) -> Result<Self::Pd> {
         plan::ask(Op::AllocPd)?;
-        Ok(Held::new(Kind::Pd, self.0.inner.alloc_pd()?))
+        Ok(CountedObject::new(Kind::Pd, self.0.inner.alloc_pd()?))
     }
 
     fn register(&self, pd: &Self::Pd, region: Region, access: Access) -> Result<Self::Mr> {
         plan::ask(Op::Register)?;
-        Ok(Held::new(Kind::Mr, self.0.inner.register(&pd.inner, region, access)?))
+        Ok(CountedObject::new(Kind::Mr, self.0.inner.register(&pd.inner, region, access)?))
     }
 
     fn register_shared(&self, pd: &Self::Pd, region: Region, access: Access) -> Result<Self::Mr> {
         plan::ask(Op::Register)?;
-        Ok(Held::new(Kind::Mr, self.0.inner.register_shared(&pd.inner, region, access)?))
+        Ok(CountedObject::new(Kind::Mr, self.0.inner.register_shared(&pd.inner, region, access)?))
     }
 
     fn join(&self, cookie: &SharedCookie, length: u64) -> Result<Self::Membership> {
         plan::ask(Op::Join)?;
-        Ok(Held::new(Kind::Membership, self.0.inner.join(cookie, length)?))
+        Ok(CountedObject::new(Kind::Membership, self.0.inner.join(cookie, length)?))
     }
 
     fn alloc_mw(&self, pd: &Self::Pd) -> Result<Self::Mw> {
         plan::ask(Op::AllocMw)?;
-        Ok(Held::new(Kind::Mw, self.0.inner.alloc_mw(&pd.inner)?))
+        Ok(CountedObject::new(Kind::Mw, self.0.inner.alloc_mw(&pd.inner)?))
     }
 }
 
 impl<P: Provider> QueueProvider for Faulty<P> {
-    type Cq = Held<Arc<P::Cq>>;
-    type Srq = Held<Arc<P::Srq>>;
-    type Qp = Held<P::Qp>;
+    type Cq = CountedObject<Arc<P::Cq>>;
+    type Srq = CountedObject<Arc<P::Srq>>;
+    type Qp = CountedObject<P::Qp>;
 
     fn create_srq(&self, pd: &Self::Pd, spec: SrqSpec) -> Result<Self::Srq> {
         plan::ask(Op::CreateSrq)?;
-        Ok(Held::new(Kind::Srq, Arc::new(self.0.inner.create_srq(&pd.inner, spec)?)))
+        Ok(CountedObject::new(Kind::Srq, Arc::new(self.0.inner.create_srq(&pd.inner, spec)?)))
     }
 
     fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<Self::Cq> {
         plan::ask(Op::CreateCq)?;
-        Ok(Held::new(Kind::Cq, Arc::new(self.0.inner.create_cq(sink)?)))
+        Ok(CountedObject::new(Kind::Cq, Arc::new(self.0.inner.create_cq(sink)?)))
     }
 
     fn create_qp(&self, pd: &Self::Pd, spec: QpSpec<Self>) -> Result<Self::Qp> {
@@ -124,7 +124,7 @@ impl<P: Provider> QueueProvider for Faulty<P> {
             max_reads_in: spec.max_reads_in,
             max_reads_out: spec.max_reads_out,
         };
-        Ok(Held::new(Kind::Qp, self.0.inner.create_qp(&pd.inner, spec)?))
+        Ok(CountedObject::new(Kind::Qp, self.0.inner.create_qp(&pd.inner, spec)?))
     }
 
     fn sleeps(&self) {
@@ -143,7 +143,7 @@ impl<P: Provider> CmSink<P> for Upwards<P> {
         info: RequestInfo,
     ) -> std::result::Result<(), P::Request> {
         plan::wait(Op::Request);
-        self.0.request(listener, Held::new(Kind::Request, request), info).map_err(|held| held.inner)
+        self.0.request(listener, CountedObject::new(Kind::Request, request), info).map_err(|held| held.inner)
     }
 
     fn event(&self, conn: ConnId, event: ConnectionEvent, private_data: &[u8]) {

@@ -94,7 +94,7 @@ impl Op {
 }
 
 /// Counters and planned failure of one operation.
-struct Line {
+struct OperationPlan {
     calls: AtomicU64,
     /// The call with this number fails; 0: none.
     fails_at: AtomicU64,
@@ -102,36 +102,41 @@ struct Line {
     delay: AtomicU64,
 }
 
-static LINES: [Line; OPS] = [const {
-    Line { calls: AtomicU64::new(0), fails_at: AtomicU64::new(0), refused: AtomicU32::new(0), delay: AtomicU64::new(0) }
+static OPERATION_PLANS: [OperationPlan; OPS] = [const {
+    OperationPlan {
+        calls: AtomicU64::new(0),
+        fails_at: AtomicU64::new(0),
+        refused: AtomicU32::new(0),
+        delay: AtomicU64::new(0),
+    }
 }; OPS];
 
 static CALLS: AtomicU64 = AtomicU64::new(0);
 static FAILS_AT: AtomicU64 = AtomicU64::new(0);
 static REQUESTS: AtomicU64 = AtomicU64::new(0);
-static SPOILT_AT: AtomicU64 = AtomicU64::new(0);
-static COUNTS: AtomicU32 = AtomicU32::new(0);
+static CORRUPTED_AT: AtomicU64 = AtomicU64::new(0);
+static LOGS_COUNT: AtomicU32 = AtomicU32::new(0);
 /// Number of the operation that failed last, plus 1; 0 if none has failed since the last [`fail`].
-static FIRED: AtomicU64 = AtomicU64::new(0);
+static LAST_FAILED: AtomicU64 = AtomicU64::new(0);
 
 /// Called before an operation that can fail: counts the call, delays it, and fails it as planned.
 pub fn ask(op: Op) -> Result<()> {
     read_variable();
-    let line = &LINES[op as usize];
-    let (all, own) = (CALLS.fetch_add(1, SeqCst) + 1, line.calls.fetch_add(1, SeqCst) + 1);
+    let plan = &OPERATION_PLANS[op as usize];
+    let (all, own) = (CALLS.fetch_add(1, SeqCst) + 1, plan.calls.fetch_add(1, SeqCst) + 1);
     wait(op);
-    let fails = all == FAILS_AT.load(SeqCst) || own == line.fails_at.load(SeqCst) || line.refused.load(SeqCst) != 0;
+    let fails = all == FAILS_AT.load(SeqCst) || own == plan.fails_at.load(SeqCst) || plan.refused.load(SeqCst) != 0;
     if !fails {
         return Ok(());
     }
-    FIRED.store(op as u64 + 1, SeqCst);
+    LAST_FAILED.store(op as u64 + 1, SeqCst);
     log::debug!("faulty: call {all}, {} number {own}, fails", op.name().trim_end_matches('\0'));
     Err(op.error())
 }
 
 /// Delays an event of the provider as planned.
 pub fn wait(op: Op) {
-    let delay = LINES[op as usize].delay.load(SeqCst);
+    let delay = OPERATION_PLANS[op as usize].delay.load(SeqCst);
     if delay > 0 {
         std::thread::sleep(Duration::from_millis(delay));
     }
@@ -139,16 +144,16 @@ pub fn wait(op: Op) {
 
 /// Counts a request. Returns whether it must name unregistered memory.
 pub fn spoils() -> bool {
-    REQUESTS.fetch_add(1, SeqCst) + 1 == SPOILT_AT.load(SeqCst)
+    REQUESTS.fetch_add(1, SeqCst) + 1 == CORRUPTED_AT.load(SeqCst)
 }
 
 /// Makes the `n`-th following call fail, of one operation or of any; 0: none. Forgets earlier failures.
 pub fn fail(op: Option<Op>, n: u64) {
     FAILS_AT.store(0, SeqCst);
-    LINES.iter().for_each(|line| line.fails_at.store(0, SeqCst));
-    FIRED.store(0, SeqCst);
+    OPERATION_PLANS.iter().for_each(|plan| plan.fails_at.store(0, SeqCst));
+    LAST_FAILED.store(0, SeqCst);
     let (calls, at) = match op {
-        Some(op) => (&LINES[op as usize].calls, &LINES[op as usize].fails_at),
+        Some(op) => (&OPERATION_PLANS[op as usize].calls, &OPERATION_PLANS[op as usize].fails_at),
         None => (&CALLS, &FAILS_AT),
     };
     at.store(if n == 0 { 0 } else { calls.load(SeqCst) + n }, SeqCst);
@@ -156,7 +161,7 @@ pub fn fail(op: Option<Op>, n: u64) {
 
 /// Makes the `n`-th following request fail after its post, because it names unregistered memory. 0: none.
 pub fn spoil(n: u64) {
-    SPOILT_AT.store(if n == 0 { 0 } else { REQUESTS.load(SeqCst) + n }, SeqCst);
+    CORRUPTED_AT.store(if n == 0 { 0 } else { REQUESTS.load(SeqCst) + n }, SeqCst);
 }
 
 /// Number of calls since the plan was set.
@@ -166,13 +171,13 @@ pub fn count() -> u64 {
 
 /// Returns the operation that failed since the last [`fail`].
 pub fn fired() -> Option<Op> {
-    let number = FIRED.load(SeqCst).checked_sub(1)?;
+    let number = LAST_FAILED.load(SeqCst).checked_sub(1)?;
     Op::ALL.get(number as usize).map(|(op, ..)| *op)
 }
 
 /// Logs the number of calls if the plan contains `count`.
 pub fn report() {
-    if COUNTS.load(SeqCst) != 0 {
+    if LOGS_COUNT.load(SeqCst) != 0 {
         log::warn!("faulty: {} calls", count());
     }
 }
@@ -191,16 +196,16 @@ fn read_variable() {
 
 fn apply(word: &str) -> Option<()> {
     if word == "count" {
-        COUNTS.store(1, SeqCst);
+        LOGS_COUNT.store(1, SeqCst);
         return Some(());
     }
     let (what, value) = word.split_once('=')?;
     match (what, value.split_once(':')) {
         ("fail", None) => FAILS_AT.store(value.parse().ok()?, SeqCst),
-        ("fail", Some((op, n))) => LINES[Op::named(op)? as usize].fails_at.store(n.parse().ok()?, SeqCst),
-        ("spoil", None) => SPOILT_AT.store(value.parse().ok()?, SeqCst),
-        ("refuse", None) => LINES[Op::named(value)? as usize].refused.store(1, SeqCst),
-        ("delay", Some((op, ms))) => LINES[Op::named(op)? as usize].delay.store(ms.parse().ok()?, SeqCst),
+        ("fail", Some((op, n))) => OPERATION_PLANS[Op::named(op)? as usize].fails_at.store(n.parse().ok()?, SeqCst),
+        ("spoil", None) => CORRUPTED_AT.store(value.parse().ok()?, SeqCst),
+        ("refuse", None) => OPERATION_PLANS[Op::named(value)? as usize].refused.store(1, SeqCst),
+        ("delay", Some((op, ms))) => OPERATION_PLANS[Op::named(op)? as usize].delay.store(ms.parse().ok()?, SeqCst),
         _ => return None,
     }
     Some(())

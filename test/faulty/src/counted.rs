@@ -38,7 +38,7 @@ pub fn alive() -> [i64; KINDS] {
 }
 
 /// A counted object.
-pub struct Held<T> {
+pub struct CountedObject<T> {
     pub(crate) inner: T,
     _count: Count,
 }
@@ -51,14 +51,14 @@ impl Drop for Count {
     }
 }
 
-impl<T> Held<T> {
+impl<T> CountedObject<T> {
     pub(crate) fn new(kind: Kind, inner: T) -> Self {
         ALIVE[kind as usize].fetch_add(1, SeqCst);
-        Held { inner, _count: Count(kind) }
+        CountedObject { inner, _count: Count(kind) }
     }
 }
 
-impl<T: MemoryRegion> MemoryRegion for Held<T> {
+impl<T: MemoryRegion> MemoryRegion for CountedObject<T> {
     fn local_key(&self) -> u32 {
         self.inner.local_key()
     }
@@ -68,13 +68,13 @@ impl<T: MemoryRegion> MemoryRegion for Held<T> {
     }
 }
 
-impl<T: MemoryWindow> MemoryWindow for Held<T> {
+impl<T: MemoryWindow> MemoryWindow for CountedObject<T> {
     fn is_bound(&self) -> bool {
         self.inner.is_bound()
     }
 }
 
-impl<T: CompletionQueue> CompletionQueue for Held<Arc<T>> {
+impl<T: CompletionQueue> CompletionQueue for CountedObject<Arc<T>> {
     fn poll(&self, out: &mut [Completion]) -> usize {
         self.inner.poll(out)
     }
@@ -93,7 +93,7 @@ impl<T: CompletionQueue> CompletionQueue for Held<Arc<T>> {
     }
 }
 
-impl<T: SharedReceiveQueue> SharedReceiveQueue for Held<Arc<T>> {
+impl<T: SharedReceiveQueue> SharedReceiveQueue for CountedObject<Arc<T>> {
     fn post_recv(&self, segments: &[Segment], cookie: u64) -> Result<()> {
         plan::ask(Op::SrqPostRecv)?;
         self.inner.post_recv(segments, cookie)
@@ -114,9 +114,9 @@ impl<T: SharedReceiveQueue> SharedReceiveQueue for Held<Arc<T>> {
     }
 }
 
-impl<T: QueuePair> QueuePair for Held<T> {
-    type Mr = Held<T::Mr>;
-    type Mw = Held<T::Mw>;
+impl<T: QueuePair> QueuePair for CountedObject<T> {
+    type Mr = CountedObject<T::Mr>;
+    type Mw = CountedObject<T::Mw>;
 
     fn post_recv(&self, segments: &[Segment], token: Token) -> Result<()> {
         plan::ask(Op::PostRecv)?;
@@ -151,7 +151,7 @@ impl<T: QueuePair> QueuePair for Held<T> {
     }
 }
 
-impl<T: Connection> Connection for Held<T> {
+impl<T: Connection> Connection for CountedObject<T> {
     fn connect(&self, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
         plan::ask(Op::Connect)?;
         self.inner.connect(spec, conn)
@@ -174,8 +174,8 @@ impl<T: Connection> Connection for Held<T> {
 /// Unregistered memory: 0 is never a valid key.
 const NOWHERE: Segment = Segment { key: 0, pad: 0, address: 8, length: 8 };
 
-impl<T: ConnRequest> ConnRequest for Held<T> {
-    type Qp = Held<T::Qp>;
+impl<T: ConnRequest> ConnRequest for CountedObject<T> {
+    type Qp = CountedObject<T::Qp>;
 
     fn accept(self, qp: &Self::Qp, private_data: &[u8], conn: ConnId) -> Result<()> {
         // A planned failure consumes the request too: its drop rejects the peer.
@@ -191,7 +191,7 @@ impl<T: ConnRequest> ConnRequest for Held<T> {
         if let Err(error) = plan::ask(Op::HandOff) {
             return Err((self, error));
         }
-        let Held { inner, _count } = self;
-        inner.hand_off(qual).map_err(|(inner, error)| (Held { inner, _count }, error))
+        let CountedObject { inner, _count } = self;
+        inner.hand_off(qual).map_err(|(inner, error)| (CountedObject { inner, _count }, error))
     }
 }
