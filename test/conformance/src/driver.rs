@@ -24,13 +24,13 @@ use crate::{cases, expected, names, os, report};
 
 const USAGE: &str = "\
 usage: dapl-conformance [run] [--provider NAME] [--api 1.2|2.0] [--libdat PATH] [--mode one|two|both] [--jobs N] [--report DIR]
-                        [--complete] [--open] [--verbose] [--patience N] [--except FILE] [FILTER...]
+                        [--complete] [--open] [--verbose] [--time-factor N] [--except FILE] [FILTER...]
        dapl-conformance list [FILTER...]
        dapl-conformance coverage [--report DIR]
 ";
 
 /// Number of steps and of calls in a failure report.
-const SHOWN: usize = 10;
+const REPORT_LINES: usize = 10;
 
 struct Options {
     command: String,
@@ -42,7 +42,7 @@ struct Options {
     complete: bool,
     open: bool,
     verbose: bool,
-    patience: u32,
+    time_factor: u32,
     except: Option<PathBuf>,
     filters: Vec<String>,
 }
@@ -59,7 +59,7 @@ impl Options {
             complete: false,
             open: false,
             verbose: false,
-            patience: 1,
+            time_factor: 1,
             except: None,
             filters: Vec::new(),
         };
@@ -84,7 +84,7 @@ impl Options {
                 "--complete" => options.complete = true,
                 "--open" => options.open = true,
                 "--verbose" => options.verbose = true,
-                "--patience" => options.patience = words.next()?.parse().ok().filter(|times| *times > 0)?,
+                "--time-factor" => options.time_factor = words.next()?.parse().ok().filter(|times| *times > 0)?,
                 "--mode" => {
                     options.modes = match words.next()?.as_str() {
                         "one" => vec![Mode::One],
@@ -191,7 +191,7 @@ fn run(options: &Options) -> io::Result<bool> {
                     let index = next.fetch_add(1, Ordering::Relaxed);
                     let Some((case, mode)) = runs.get(index) else { return };
                     let outcome = run_one(options, &place, index, case, *mode);
-                    say(options, &outcome);
+                    print_outcome(options, &outcome);
                     outcomes.lock().expect("no runner thread panics").push(outcome);
                 }
             });
@@ -199,7 +199,7 @@ fn run(options: &Options) -> io::Result<bool> {
     });
     let outcomes = outcomes.into_inner().expect("no runner thread panics");
     let is_whole = options.filters.is_empty() && options.modes.len() == 2;
-    conclude(options, wanted.len(), &outcomes, began.elapsed(), is_whole)
+    print_summary(options, wanted.len(), &outcomes, began.elapsed(), is_whole)
 }
 
 /// Reads the exceptions file: lines of `name: reason` for cases that the adapter cannot pass, and comment lines.
@@ -231,7 +231,7 @@ fn check_names(all: &[Case]) -> io::Result<()> {
 }
 
 /// Prints the result of one case.
-fn say(options: &Options, outcome: &Outcome) {
+fn print_outcome(options: &Options, outcome: &Outcome) {
     let (name, mode) = (&outcome.name, outcome.mode.word());
     match &outcome.ending {
         Ending::Failed(why) => println!("FAILED {name} ({mode}): {why}"),
@@ -242,7 +242,7 @@ fn say(options: &Options, outcome: &Outcome) {
     }
 }
 
-fn conclude(options: &Options, cases: usize, all: &[Outcome], took: Duration, is_whole: bool) -> io::Result<bool> {
+fn print_summary(options: &Options, cases: usize, all: &[Outcome], took: Duration, is_whole: bool) -> io::Result<bool> {
     let count = |is: fn(&Ending) -> bool| all.iter().filter(|outcome| is(&outcome.ending)).count();
     let failed = count(|ending| matches!(ending, Ending::Failed(_)));
     let absent = count(|ending| matches!(ending, Ending::Unsupported(_)));
@@ -312,14 +312,14 @@ fn run_one(options: &Options, place: &RunDirectory, index: usize, case: &Case, m
     let (ending, seen) = match ending {
         Err(ending) => (ending, Vec::new()),
         Ok(mut processes) => {
-            let hang = watch(&mut processes, case.limit, options.patience);
+            let hang = watch(&mut processes, case.limit, options.time_factor);
             let ending = combine(&processes, hang);
             (ending, processes.iter().flat_map(|process| Record::read(&process.task.record).seen()).collect())
         }
     };
     for role in roles {
         let record = record_of(place, index, *role);
-        for kind in ["flight", "steps", "ending", "said"] {
+        for kind in ["flight", "steps", "ending", "output"] {
             let _ = fs::remove_file(record.with_extension(kind));
         }
     }
@@ -349,16 +349,16 @@ fn start(
             provider: options.provider.clone(),
             libdat: options.libdat.clone(),
             first_qual: first_qual(index),
-            patience: options.patience,
+            time_factor: options.time_factor,
             record: record_of(place, index, *role),
         };
-        let said = File::create(task.record.with_extension("said"))?;
+        let output = File::create(task.record.with_extension("output"))?;
         let mut command = Command::new(std::env::current_exe()?);
         // Cases connect thousands of times to a qualifier without a listener. Without this setting the listener's
         // host waits before it rejects.
         command.env("DAPL_LISTENER_WAIT_MS", "0");
         command.args(task.to_words()).stdin(Stdio::from(OwnedFd::from(channel)));
-        command.stdout(said.try_clone()?).stderr(said).process_group(0);
+        command.stdout(output.try_clone()?).stderr(output).process_group(0);
         match command.spawn() {
             Ok(child) => processes.push(Process { child, task, status: None }),
             Err(error) => {
@@ -377,10 +377,10 @@ fn first_qual(index: usize) -> u64 {
 }
 
 /// Waits for the processes of a case. After one process has failed, the other gets a short time to end. A case hangs
-/// if it neither ends nor reports a step for `seconds`; then its processes are described and killed. `patience`
+/// if it neither ends nor reports a step for `seconds`; then its processes are described and killed. `time_factor`
 /// multiplies `seconds` for a slow machine.
-fn watch(processes: &mut [Process], seconds: u64, patience: u32) -> Option<String> {
-    let limit = Duration::from_secs(seconds) * patience;
+fn watch(processes: &mut [Process], seconds: u64, time_factor: u32) -> Option<String> {
+    let limit = Duration::from_secs(seconds) * time_factor;
     let mut deadline = Instant::now() + limit;
     let mut has_failed = false;
     let mut steps = 0;
@@ -391,7 +391,7 @@ fn watch(processes: &mut [Process], seconds: u64, patience: u32) -> Option<Strin
         }
         if !has_failed && processes.iter().any(|one| one.status.is_some_and(|status| !status.success())) {
             has_failed = true;
-            deadline = deadline.min(Instant::now() + GRACE * patience);
+            deadline = deadline.min(Instant::now() + GRACE * time_factor);
         }
         if Instant::now() > deadline {
             let reported = processes.iter().map(|process| flight::length_of_steps(&process.task.record)).sum();
@@ -400,7 +400,7 @@ fn watch(processes: &mut [Process], seconds: u64, patience: u32) -> Option<Strin
                 continue;
             }
             let running = processes.iter().filter(|process| process.status.is_none() || !has_failed);
-            let hang = running.map(describe).collect::<Vec<_>>().join("\n");
+            let hang = running.map(describe_hang).collect::<Vec<_>>().join("\n");
             end(processes);
             return Some(hang);
         }
@@ -441,35 +441,37 @@ fn ending_of(process: &Process) -> Ending {
         (Some(ending @ Ending::Failed(_)), _) => ending,
         // The driver killed this process because the partner had failed.
         (_, Some(libc::SIGKILL)) => Ending::Followed,
-        (Some(_), Some(signal)) => Ending::Failed(format!("{role}: signal {signal} at its end{}", last(process))),
-        (None, Some(signal)) => Ending::Failed(format!("{role}: signal {signal}{}", last(process))),
+        (Some(_), Some(signal)) => {
+            Ending::Failed(format!("{role}: signal {signal} at its end{}", describe_last_call(process)))
+        }
+        (None, Some(signal)) => Ending::Failed(format!("{role}: signal {signal}{}", describe_last_call(process))),
         (Some(ending), None) if status.success() || ending == Ending::Followed => ending,
-        (_, None) => Ending::Failed(format!("{role}: {status}{}", last(process))),
+        (_, None) => Ending::Failed(format!("{role}: {status}{}", describe_last_call(process))),
     };
     match ending {
-        Ending::Failed(why) => Ending::Failed(why + &asleep(process) + &said(process)),
+        Ending::Failed(why) => Ending::Failed(why + &describe_threads(process) + &process_output(process)),
         ending => ending,
     }
 }
 
 /// Describes the other threads of the process at the time of its failure.
-fn asleep(process: &Process) -> String {
+fn describe_threads(process: &Process) -> String {
     let inside = Record::read(&process.task.record).inside();
     inside.iter().map(|(thread, function, _)| format!("\n    thread {thread} was in {function}")).collect()
 }
 
 /// Output of the process, including the library's log.
-fn said(process: &Process) -> String {
-    let text = fs::read_to_string(process.task.record.with_extension("said")).unwrap_or_default();
+fn process_output(process: &Process) -> String {
+    let text = fs::read_to_string(process.task.record.with_extension("output")).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(SHOWN)..]
+    lines[lines.len().saturating_sub(REPORT_LINES)..]
         .iter()
         .map(|line| format!("\n    {}| {line}", process.task.role.word()))
         .collect()
 }
 
 /// Last DAT call of a process that a signal ended.
-fn last(process: &Process) -> String {
+fn describe_last_call(process: &Process) -> String {
     let record = Record::read(&process.task.record);
     let call = record
         .calls(1)
@@ -480,7 +482,7 @@ fn last(process: &Process) -> String {
 }
 
 /// Describes the current DAT calls of a hanging process.
-fn describe(process: &Process) -> String {
+fn describe_hang(process: &Process) -> String {
     use std::fmt::Write;
     let (id, record) = (process.child.id(), Record::read(&process.task.record));
     let state = match process.status {
@@ -491,10 +493,10 @@ fn describe(process: &Process) -> String {
     for (thread, function, time) in record.inside() {
         let _ = write!(text, "\n      thread {thread} in {function} for {:.3} s", time.as_secs_f64());
     }
-    for step in record.steps(SHOWN) {
+    for step in record.steps(REPORT_LINES) {
         let _ = write!(text, "\n      step {step}");
     }
-    for (thread, function, code, ago) in record.calls(SHOWN) {
+    for (thread, function, code, ago) in record.calls(REPORT_LINES) {
         let code = names::of_code(code);
         let _ = write!(text, "\n      {:8.3} s ago, thread {thread}: {function} = {code}", ago.as_secs_f64());
     }
@@ -503,5 +505,5 @@ fn describe(process: &Process) -> String {
         let number = thread.file_name().to_string_lossy().into_owned();
         let _ = write!(text, "\n      {number} {}: {} syscall {}", read("comm"), read("wchan"), read("syscall"));
     }
-    text + &said(process)
+    text + &process_output(process)
 }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! dapl-conformance [run] [--provider NAME] [--api 1.2|2.0] [--libdat PATH] [--mode one|two|both] [--jobs N] [--report DIR]
-//!                  [--complete] [--open] [--verbose] [--patience N] [--except FILE] [FILTER...]
+//!                  [--complete] [--open] [--verbose] [--time-factor N] [--except FILE] [FILTER...]
 //! dapl-conformance list [FILTER...]
 //! dapl-conformance coverage
 //! ```
@@ -12,7 +12,7 @@
 //! full run pass although a required item of [`expected`] was not observed. A FILTER is a part of a case's name or of
 //! its section. `--complete` fails cases that the provider does not support. A full run fails if an item of
 //! [`expected`] was not observed. `--except` names a file of cases to leave out, each line with a reason.
-//! `--patience` multiplies the time limit of a case, for a slow machine.
+//! `--time-factor` multiplies the time limit of a case, for a slow machine.
 //!
 //! # Writing a case
 //!

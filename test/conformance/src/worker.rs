@@ -35,7 +35,7 @@ pub(crate) struct Task {
     pub(crate) libdat: String,
     pub(crate) first_qual: u64,
     /// Factor for time limits.
-    pub(crate) patience: u32,
+    pub(crate) time_factor: u32,
     /// Path of the flight record; the result is written beside it.
     pub(crate) record: PathBuf,
 }
@@ -45,7 +45,7 @@ impl Task {
     pub(crate) fn to_words(&self) -> Vec<String> {
         let record = self.record.to_string_lossy().into_owned();
         let words = [self.mode.word(), self.role.word(), &self.provider, &self.libdat, &record];
-        let numbers = [self.area as u64, self.first_qual, u64::from(self.patience)];
+        let numbers = [self.area as u64, self.first_qual, u64::from(self.time_factor)];
         let mut all = vec!["worker".to_owned(), self.case.clone()];
         all.extend(numbers.map(|number| number.to_string()));
         all.extend(words.map(str::to_owned));
@@ -54,7 +54,7 @@ impl Task {
 
     /// Decodes the task from program arguments.
     pub(crate) fn from_words(words: &[String]) -> Option<Self> {
-        let [case, area, first_qual, patience, mode, role, provider, libdat, record] = words else { return None };
+        let [case, area, first_qual, time_factor, mode, role, provider, libdat, record] = words else { return None };
         Some(Task {
             case: case.clone(),
             area: area.parse().ok()?,
@@ -63,7 +63,7 @@ impl Task {
             provider: provider.clone(),
             libdat: libdat.clone(),
             first_qual: first_qual.parse().ok()?,
-            patience: patience.parse().ok()?,
+            time_factor: time_factor.parse().ok()?,
             record: record.into(),
         })
     }
@@ -126,7 +126,7 @@ pub(crate) fn main(task: &Task) -> ! {
     os::die_with_parent();
     watch_panics();
     let _ = crate::kit::PROVIDER.set(task.provider.clone());
-    crate::kit::TIMEOUT_FACTOR.store(task.patience, std::sync::atomic::Ordering::Relaxed);
+    crate::kit::TIMEOUT_FACTOR.store(task.time_factor, std::sync::atomic::Ordering::Relaxed);
     let ending = match prepare(task) {
         Ok(case) => play(task, case),
         Err(why) => Ending::Failed(why),
@@ -193,7 +193,7 @@ fn threads(task: &Task, case: Case) -> Ending {
     let first = receive.recv().expect("a role thread sends its result before it ends");
     let second = match first {
         Ending::Passed => receive.recv().expect("a role thread sends its result before it ends"),
-        _ => match receive.recv_timeout(GRACE * task.patience) {
+        _ => match receive.recv_timeout(GRACE * task.time_factor) {
             Ok(second) => second,
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Ending::Followed,
         },
@@ -211,7 +211,7 @@ fn ctx(task: &Task, case: &Case, role: Role, channel: Option<UnixStream>) -> Ctx
         shares_ia: case.shares_ia && task.mode == Mode::One,
         ending: task.ending(),
         first_qual: task.first_qual + if is_twin { 16 } else { 0 },
-        deadline: Instant::now() + Duration::from_secs(case.limit) * task.patience - MARGIN,
+        deadline: Instant::now() + Duration::from_secs(case.limit) * task.time_factor - MARGIN,
         channel,
     }
 }
@@ -252,13 +252,13 @@ fn watch_panics() {
     let main = std::thread::current().id();
     std::panic::set_hook(Box::new(move |panic| {
         let place = panic.location().map(|place| format!("{}:{}", place.file(), place.line())).unwrap_or_default();
-        let said = format!("{place}: {}", text(panic.payload()));
+        let message = format!("{place}: {}", text(panic.payload()));
         let thread = std::thread::current();
         let is_role = thread.id() == main || matches!(thread.name(), Some("client" | "server"));
         if !is_role {
-            _ = OTHERS.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(said);
+            _ = OTHERS.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(message);
         } else {
-            OWN.with_borrow_mut(|own| _ = own.get_or_insert(said));
+            OWN.with_borrow_mut(|own| _ = own.get_or_insert(message));
         }
     }));
 }

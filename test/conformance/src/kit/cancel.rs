@@ -129,9 +129,7 @@ unsafe extern "C-unwind" fn on_evd(arg: *mut c_void) -> *mut c_void {
 }
 
 /// # Safety
-
 ///
-
 /// `arg` points to a `Frame` that outlives the call.
 unsafe extern "C-unwind" fn on_cno(arg: *mut c_void) -> *mut c_void {
     // SAFETY: `arg` is a valid `Frame`, by this function's contract.

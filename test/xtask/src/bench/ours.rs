@@ -104,7 +104,7 @@ impl Perf {
         let server = network.server(sandbox.command(&self.program, &server));
         let client = network.client(sandbox.command(&self.program, &client));
         let server_end = if ask.mode == "death" { ServerEnd::Suicide } else { ServerEnd::Itself };
-        pair(&server, |server| server.has_said(READY), (&client, ask.clients), ask.cores, server_end)
+        pair(&server, |server| server.has_printed(READY), (&client, ask.clients), ask.cores, server_end)
     }
 
     /// Runs server and client, and returns the line of JSON that the client prints.

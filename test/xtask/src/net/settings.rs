@@ -59,7 +59,7 @@ fn without_key(setting: &Setting, wire: &Wire, set: [Environment<'_>; 2], cause:
     let client = pair.client.finish(LIMIT);
     let has_event = client.status.code() == Some(1) && client.stderr.contains("the connection: event");
     let log = pair.server.so_far();
-    match has_event && log.contains(cause) && !pair.server.has_ended() && !pair.server.has_said("flowing") {
+    match has_event && log.contains(cause) && !pair.server.has_ended() && !pair.server.has_printed("flowing") {
         true => Ok(()),
         false => Err(format!("{}\n{}{}\nits server: {log}", client.status, client.stdout, client.stderr)),
     }

@@ -78,7 +78,7 @@ fn another_user(setting: &Setting, wire: &Wire, set: Environment<'_>) -> Result 
     hosts.client(0, &["2"]).map_err(|why| format!("from the same host: {why}"))?;
     // This client does not share the listener's base directory, but its request still reaches the port.
     hosts.client(0, &["-u", ANOTHER_USER, "2"]).map_err(|why| format!("from another user's process: {why}"))?;
-    match attacker.has_said("got a request") || attacker.has_ended() {
+    match attacker.has_printed("got a request") || attacker.has_ended() {
         false => Ok(()),
         true => Err(format!("the other user: {}", attacker.so_far())),
     }

@@ -44,7 +44,7 @@ fn run_cases(name: &str, setting: &Setting, report: &mut Report, keeper: &mut Ke
     };
     let place = share.join(name);
     let place = place.to_string_lossy();
-    let mut words = vec!["run", "--provider", "rxe0", "--jobs", JOBS, "--patience", TIMEOUT_FACTOR];
+    let mut words = vec!["run", "--provider", "rxe0", "--jobs", JOBS, "--time-factor", TIMEOUT_FACTOR];
     let filters = report.inside(name);
     if name == NAME {
         words.push("--complete");
