@@ -226,7 +226,7 @@ impl Run {
     }
 
     /// Whether standard output already contains `text`.
-    pub fn has_said(&self, text: &str) -> bool {
+    pub fn has_printed(&self, text: &str) -> bool {
         let said = self.stdout.0.lock().unwrap_or_else(PoisonError::into_inner);
         String::from_utf8_lossy(&said.text).contains(text)
     }

@@ -8,7 +8,7 @@ use dapl_test::run::{self, SM0, Sandbox, USNIC0};
 use dapl_test::stage::{Profile, stage};
 
 /// Watchdog, longer than any correct run on a busy machine.
-const LIMIT: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Adapter, registry and provider library.
 const PROVIDERS: [(&str, &str, &str); 2] = [("sm0", SM0, "libdaplsm.so.1"), ("usnic0", USNIC0, "libdaplusnic.so.1")];
@@ -21,7 +21,7 @@ fn cancel(how: &str, rounds: &str, log: &str, with_library: bool) {
         let library: &[&str] = if with_library { &[library] } else { &[] };
         let mut command = sandbox.command(&program, &[&[adapter, how, rounds], library].concat());
         command.env("DAPL_DBG_TYPE", log);
-        let finished = run::Run::start(command).finish(LIMIT);
+        let finished = run::Run::start(command).finish(TIMEOUT);
         finished.expect_success("cancel: OK, ");
         println!("{adapter}: {}", finished.stdout);
     }

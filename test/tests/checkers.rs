@@ -10,7 +10,7 @@ use dapl_test::run::{self, Finished, Run, SM0, Sandbox, USNIC0};
 use dapl_test::stage::{Profile, Stage, stage, workspace};
 
 /// Watchdog, longer than any correct run on a busy machine.
-const LIMIT: Duration = Duration::from_secs(600);
+const TIMEOUT: Duration = Duration::from_secs(600);
 const ADAPTERS: [(&str, &str); 2] = [("sm0", SM0), ("usnic0", USNIC0)];
 
 /// Runs a program under valgrind, which also reports definite and possible leaks.
@@ -22,7 +22,7 @@ fn under_valgrind(suppressions: Option<&str>, registry: &str, source: &str, argu
         command.arg(format!("--suppressions={}", workspace().join("dat/debug").join(file).display()));
     }
     command.arg(run::program(&stage, source)).args(arguments);
-    Run::start(command).finish(LIMIT)
+    Run::start(command).finish(TIMEOUT)
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn thread_sanitizer_reports_races_of_the_program_only() {
         let sandbox = Sandbox::new(&stage, Some(registry));
         let mut command = sandbox.command(program, arguments);
         command.env("TSAN_OPTIONS", format!("suppressions={}", suppressions.display()));
-        Run::start(command).finish(LIMIT)
+        Run::start(command).finish(TIMEOUT)
     };
     let [checkers, epoll, selfconnect] =
         ["test/c/checkers.c", "test/c/epoll.c", "test/c/selfconnect.c"].map(|source| sanitized(&stage, source));

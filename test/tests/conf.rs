@@ -11,7 +11,7 @@ use dat::conf::{Conf, Cost, Key, parse};
 #[path = "../fuzz/properties.rs"]
 mod properties;
 
-const REST: &str = "threadsafe default lib.so.1 dapl.1.2 \"\" \"\"";
+const OTHER_FIELDS: &str = "threadsafe default lib.so.1 dapl.1.2 \"\" \"\"";
 
 fn read(text: impl AsRef<[u8]>) -> Conf {
     parse(&Arc::from("dat.conf"), text.as_ref())
@@ -67,35 +67,35 @@ fn every_missing_field_is_named_at_the_end_of_the_line() {
         "dat.conf:1:43: platform_params: missing; \"\" belongs at the end of the line"
     );
     assert_eq!(
-        dropped(&format!("a u1.2 {REST} x")),
+        dropped(&format!("a u1.2 {OTHER_FIELDS} x")),
         "dat.conf:1:51: end of record: \"x\"; only a comment may follow the eighth field; this record is dropped"
     );
 }
 
 #[test]
 fn names_have_at_most_255_bytes_and_may_be_empty() {
-    assert_eq!(accepted(&format!("\"\" u1.2 {REST}")).key.name, b"");
-    assert_eq!(accepted(&format!("{} u1.2 {REST}", "n".repeat(255))).key.name.len(), 255);
-    let said = dropped(&format!("  {} u1.2 {REST}", "n".repeat(256)));
+    assert_eq!(accepted(&format!("\"\" u1.2 {OTHER_FIELDS}")).key.name, b"");
+    assert_eq!(accepted(&format!("{} u1.2 {OTHER_FIELDS}", "n".repeat(255))).key.name.len(), 255);
+    let said = dropped(&format!("  {} u1.2 {OTHER_FIELDS}", "n".repeat(256)));
     assert_eq!(said, "dat.conf:1:3: ia_name: 256 bytes long; at most 255 bytes are allowed; this record is dropped");
 }
 
 #[test]
 fn versions_have_digits_on_both_sides_of_one_dot() {
     for (text, version) in [("u1.2", (1, 2)), ("u2.0", (2, 0)), ("u0.65535", (0, 65535)), ("u01.02", (1, 2))] {
-        let key = accepted(&format!("a {text} {REST}")).key;
+        let key = accepted(&format!("a {text} {OTHER_FIELDS}")).key;
         assert_eq!((key.major, key.minor), version);
     }
     for text in ["U1.2", "u1", "u1.", "u.5", "u.", "u", "1.2", "u1.2.3", "u1.2x", "u-1.2", "u+1.2", "x1.2", "u65536.0"]
     {
-        let said = dropped(&format!("a {text} {REST}"));
+        let said = dropped(&format!("a {text} {OTHER_FIELDS}"));
         assert!(said.starts_with(&format!("dat.conf:1:3: api_version: \"{text}\"; allowed is u or k")), "{said}");
     }
 }
 
 #[test]
 fn kernel_and_nondefault_lines_are_skipped_but_recorded_as_absent() {
-    let conf = read(format!("k k1.2 {REST}\nn u1.2 threadsafe nondefault l dapl.1.2 \"\" \"\"\n"));
+    let conf = read(format!("k k1.2 {OTHER_FIELDS}\nn u1.2 threadsafe nondefault l dapl.1.2 \"\" \"\"\n"));
     assert!(conf.records.is_empty());
     let absent: Vec<_> = conf.absent.iter().map(|absent| (&absent.name[..], absent.place.line)).collect();
     assert_eq!(absent, [(&b"k"[..], 1), (&b"n"[..], 2)]);
@@ -138,7 +138,9 @@ fn comment_starts_only_at_the_start_of_a_field() {
     for line in ["# a", "   # a", "\t#", "#"] {
         assert_eq!(read(line), Conf::default(), "{line}");
     }
-    let text = format!("a u1.2 {REST} # tail\nb u1.2 {REST}#tail\nc#c u1.2 threadsafe default l#1 d.1.2 \"#\" \"\"\n");
+    let text = format!(
+        "a u1.2 {OTHER_FIELDS} # tail\nb u1.2 {OTHER_FIELDS}#tail\nc#c u1.2 threadsafe default l#1 d.1.2 \"#\" \"\"\n"
+    );
     let conf = read(text);
     assert_eq!(conf.complaints, []);
     let names: Vec<_> = conf.records.iter().map(|record| &record.key.name[..]).collect();
@@ -169,17 +171,17 @@ fn unterminated_quote_drops_only_its_line() {
             "{said}"
         );
     }
-    let conf = read(format!("\"a\nb\" u1.2 {REST}\nc u1.2 {REST}"));
+    let conf = read(format!("\"a\nb\" u1.2 {OTHER_FIELDS}\nc u1.2 {OTHER_FIELDS}"));
     assert_eq!((conf.records.len(), conf.complaints.len()), (2, 1), "a record continues on the next line");
     assert_eq!((&conf.records[0].key.name[..], conf.records[0].place.line), (&b"b\""[..], 2));
 }
 
 #[test]
 fn bom_and_crlf_are_accepted_and_nul_drops_the_line() {
-    let conf = read(format!("\u{feff}a u1.2 {REST}\r\n\r\n# c\r\nb u1.2 {REST}\r"));
+    let conf = read(format!("\u{feff}a u1.2 {OTHER_FIELDS}\r\n\r\n# c\r\nb u1.2 {OTHER_FIELDS}\r"));
     assert_eq!((conf.records.len(), &conf.complaints[..]), (2, &[][..]));
     assert_eq!(conf.records[0].key.name, b"a");
-    let said = dropped(&format!("a\0b u1.2 {REST}"));
+    let said = dropped(&format!("a\0b u1.2 {OTHER_FIELDS}"));
     assert_eq!(said, "dat.conf:1:1: ia_name: a NUL byte; text must not contain it; this record is dropped");
     let said = dropped("a\u{b}b u1.2");
     assert!(said.contains("thread_safety"), "a vertical tab separates tokens: {said}");
@@ -187,7 +189,9 @@ fn bom_and_crlf_are_accepted_and_nul_drops_the_line() {
 
 #[test]
 fn equal_keys_are_both_kept_in_order() {
-    let conf = read(format!("a u1.2 {REST}\na u1.2 threadsafe default other d.1.2 \"\" \"\"\na u2.0 {REST}\n"));
+    let conf = read(format!(
+        "a u1.2 {OTHER_FIELDS}\na u1.2 threadsafe default other d.1.2 \"\" \"\"\na u2.0 {OTHER_FIELDS}\n"
+    ));
     let lines: Vec<_> = conf.records.iter().map(|record| record.place.line).collect();
     assert_eq!(lines, [1, 2, 3]);
 }
@@ -245,7 +249,7 @@ fn the_corpus_does_not_crash() {
 
 #[test]
 fn no_truncated_or_changed_record_crashes() {
-    let text = format!("\"a b\" u1.2 {REST} # c\nb\\\" u1.2 {REST}");
+    let text = format!("\"a b\" u1.2 {OTHER_FIELDS} # c\nb\\\" u1.2 {OTHER_FIELDS}");
     for at in 0..text.len() {
         properties::conf(&text.as_bytes()[..at]);
         properties::conf(&text.as_bytes()[at..]);

@@ -13,17 +13,17 @@ use dapl_test::run::{Run, SM0, Sandbox, USNIC0, changed_by_2_0, of_2_0};
 use dapl_test::stage::{Profile, built, stage, target_directory};
 
 /// Watchdog of a run that takes a minute or two. Each case has its own watchdog.
-const LIMIT: Duration = Duration::from_secs(900);
+const TIMEOUT: Duration = Duration::from_secs(900);
 
 /// Held during a run: the watchdogs of the cases assume a machine without other load.
-static TURN: Mutex<()> = Mutex::new(());
+static RUN_LOCK: Mutex<()> = Mutex::new(());
 
 fn check_all_cases(provider: &str, registry: &str, more: &[&str]) {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = RUN_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let sandbox = Sandbox::new(&stage(Profile::Dev), Some(registry));
     let driver = built("dapl-conformance", Profile::Dev);
     let arguments = [&["run", "--provider", provider, "--complete"], more].concat();
-    let finished = Run::start(sandbox.command(driver, &arguments)).finish(LIMIT);
+    let finished = Run::start(sandbox.command(driver, &arguments)).finish(TIMEOUT);
     print!("{}", finished.stdout);
     assert!(finished.status.success(), "{}\n{}{}", finished.status, finished.stdout, finished.stderr);
 }

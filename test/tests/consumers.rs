@@ -9,7 +9,7 @@ use dapl_test::run::{self, Finished, Run, SM0, Sandbox};
 use dapl_test::stage::{Profile, stage};
 
 /// Watchdog, longer than any correct run on a busy machine.
-const LIMIT: Duration = Duration::from_secs(400);
+const TIMEOUT: Duration = Duration::from_secs(400);
 
 fn consume(source: &str, arguments: &[&str]) -> Finished {
     let finished = run_alone(source, arguments);
@@ -28,7 +28,7 @@ fn consume_with_refusals(source: &str, arguments: &[&str]) -> Finished {
 fn run_alone(source: &str, arguments: &[&str]) -> Finished {
     let stage = stage(Profile::Dev);
     let program = run::program(&stage, source);
-    Sandbox::new(&stage, Some(SM0)).start(program, arguments).finish(LIMIT)
+    Sandbox::new(&stage, Some(SM0)).start(program, arguments).finish(TIMEOUT)
 }
 
 fn under_valgrind(source: &str, arguments: &[&str]) -> Option<Finished> {
@@ -48,7 +48,7 @@ fn under_valgrind(source: &str, arguments: &[&str]) -> Option<Finished> {
     let sandbox = Sandbox::new(&stage, Some(SM0));
     let mut command = sandbox.command("valgrind", &options);
     command.arg(program).args(arguments);
-    Some(Run::start(command).finish(3 * LIMIT))
+    Some(Run::start(command).finish(3 * TIMEOUT))
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn windows_grant_access_to_their_range_only_with_shared_buffers() {
     let sandbox = Sandbox::new(&stage, Some(SM0));
     let mut command = sandbox.command(run::program(&stage, "test/c/window.c"), &[]);
     command.env("DAPL_SM_RMA", "mmap");
-    Run::start(command).finish(LIMIT).expect_success("window: OK, 20 rounds");
+    Run::start(command).finish(TIMEOUT).expect_success("window: OK, 20 rounds");
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn shared_memory_is_not_mapped_if_shared_buffers_are_configured() {
     let sandbox = Sandbox::new(&stage, Some(SM0));
     let mut command = sandbox.command(run::program(&stage, "test/c/exported.c"), &["sm0", "file", "not"]);
     command.env("DAPL_SM_RMA", "mmap");
-    Run::start(command).finish(LIMIT).expect_success("exported: OK, file not");
+    Run::start(command).finish(TIMEOUT).expect_success("exported: OK, file not");
 }
 
 #[test]
@@ -154,22 +154,22 @@ fn net(options: &[&str]) -> (Sandbox, Run, Run) {
     let sandbox = Sandbox::new(&stage, Some(SM0));
     let common = [&["-P", "sm0"], options].concat();
     let server = sandbox.start(&program, &[&["-s"], &common[..]].concat());
-    server.wait_for("listening", LIMIT);
+    server.wait_for("listening", TIMEOUT);
     let client = sandbox.start(&program, &[&["-h", "localhost"], &common[..]].concat());
-    [&client, &server].into_iter().for_each(|run| run.wait_for("flowing", LIMIT));
+    [&client, &server].into_iter().for_each(|run| run.wait_for("flowing", TIMEOUT));
     (sandbox, server, client)
 }
 
 #[test]
 fn bidirectional_streams_end_with_a_disconnect() {
     let (_room, server, client) = net(&["-2", "-t", "1"]);
-    client.finish(LIMIT).expect_success("net: OK (disconnected;");
-    server.finish(LIMIT).expect_success("net: OK (disconnected;");
+    client.finish(TIMEOUT).expect_success("net: OK (disconnected;");
+    server.finish(TIMEOUT).expect_success("net: OK (disconnected;");
 }
 
 #[test]
 fn stream_ends_when_the_peer_is_killed() {
     let (_room, mut server, client) = net(&["-2", "-e", "-t", "600"]);
     server.kill();
-    client.finish(LIMIT).expect_success("net: OK (");
+    client.finish(TIMEOUT).expect_success("net: OK (");
 }

@@ -8,14 +8,14 @@ use dapl_test::run::{self, Run, SM0, Sandbox, USNIC0};
 use dapl_test::stage::{Profile, stage};
 
 /// Watchdog, longer than any correct run on a busy machine.
-const LIMIT: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 fn crossed(adapter: &str, registry: &str, how: &[&str]) {
     let stage = stage(Profile::Dev);
     let sandbox = Sandbox::new(&stage, Some(registry));
     let program = run::program(&stage, "test/c/crossed.c");
     let command = sandbox.command(&program, &[&[adapter, "1000", "127.0.0.1"], how].concat());
-    let finished = Run::start(command).finish(LIMIT);
+    let finished = Run::start(command).finish(TIMEOUT);
     finished.expect_success("crossed: OK, 1000 rounds");
     println!("{adapter}: {}", finished.stdout);
 }

@@ -14,9 +14,9 @@ use dapl_test::stage::{Profile, Stage, built, stage, workspace};
 use serde_json::Value;
 
 /// Watchdog, longer than any correct run on a busy machine.
-const LIMIT: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 /// A long timeout for clients whose server responds, because a busy machine may stall for some seconds.
-const PATIENT: [&str; 2] = ["--timeout", "120"];
+const LONG_TIMEOUT: [&str; 2] = ["--timeout", "120"];
 /// Operations of all kinds, in both directions, with one and with several segments.
 const OPERATIONS: &str = "client RW 4096 1 server RW 2048 4 client SR 1024 4 server SR 4096 2 client SR 1024 3 -f \
                           server SR 2048 1 -f client RR 100 2 server RR 5000 1 -p client SR 70000 server SR 1";
@@ -39,7 +39,7 @@ impl Environment {
     /// A dapltest command with the usual options and these arguments.
     fn command(&self, words: &str) -> Command {
         let mut command = self.sandbox.command(&self.program, &["-D", self.adapter]);
-        command.args(PATIENT).args(words.split_whitespace());
+        command.args(LONG_TIMEOUT).args(words.split_whitespace());
         command
     }
 
@@ -49,7 +49,7 @@ impl Environment {
 
     /// Runs a client, or a test without a server.
     fn run(&self, words: &str) -> Finished {
-        self.start(words).finish(LIMIT)
+        self.start(words).finish(TIMEOUT)
     }
 
     /// JSON output of a test that passed.
@@ -61,7 +61,7 @@ impl Environment {
 
     fn serve(&self, words: &str) -> Run {
         let server = self.start(&format!("-T S {words}"));
-        server.wait_for("listening", LIMIT);
+        server.wait_for("listening", TIMEOUT);
         server
     }
 
@@ -69,7 +69,7 @@ impl Environment {
     fn quit(&self, server: Run) -> Finished {
         let quit = self.run("-T Q -s localhost");
         assert!(quit.status.success(), "{quit:#?}");
-        let finished = server.finish(LIMIT);
+        let finished = server.finish(TIMEOUT);
         finished.expect_success("dapltest: quit");
         finished
     }
@@ -198,7 +198,7 @@ fn a_result_names_adapter_machine_and_changed_settings() {
     let server = environment.serve("");
     let mut command = environment.command("-T P -s localhost -i 10 --sizes 8,64 SR");
     command.env("DAPL_SPIN_US", "7");
-    let table = Run::start(command).finish(LIMIT);
+    let table = Run::start(command).finish(TIMEOUT);
     table.expect_success("dapltest: OK");
     let lines: Vec<&str> = table.stdout.lines().collect();
     assert!(lines[0].starts_with("dapltest 0.") && lines[0].contains(", provider sm0 0."), "{table:#?}");
@@ -225,9 +225,9 @@ fn dapltest_prints_the_rows_measured_before_a_failure() {
     let environment = Environment::of("sm0");
     let mut server = environment.serve("");
     let client = environment.start("-T P -s localhost --sizes 8,16 --duration 20m SR");
-    client.wait_for("server CPU", LIMIT);
+    client.wait_for("server CPU", TIMEOUT);
     server.kill();
-    let finished = client.finish(LIMIT);
+    let finished = client.finish(TIMEOUT);
     finished.expect_failure("dapltest: ");
     assert!(
         finished.stdout.contains("performance test on sm0") && !finished.stdout.contains("dapltest: OK"),
@@ -283,7 +283,7 @@ fn dapltest_server_handles_concurrent_clients() {
             "-T P -s localhost -i 2000 RR 100 3",
         ];
         let clients: Vec<Run> = words.into_iter().map(|words| environment.start(words)).collect();
-        clients.into_iter().for_each(|client| client.finish(LIMIT).expect_success("dapltest: OK"));
+        clients.into_iter().for_each(|client| client.finish(TIMEOUT).expect_success("dapltest: OK"));
         assert_eq!(environment.quit(server).stderr, "", "the server printed an error");
     }
 }
@@ -294,14 +294,14 @@ fn clients_that_violate_the_protocol_are_dropped_without_effect_on_others() {
         let environment = Environment::of(adapter);
         let server = environment.serve("--greeting 3");
         let idle = environment.bad_client("nothing");
-        idle.wait_for("connected", LIMIT);
+        idle.wait_for("connected", TIMEOUT);
         for (way, wanted) in [("garbage", 1), ("version", 6), ("request", 1)] {
-            let finished = environment.bad_client(way).finish(LIMIT);
+            let finished = environment.bad_client(way).finish(TIMEOUT);
             finished.expect_success("the server has ended it");
             assert!(finished.stdout.contains(&format!("the server says {wanted}\n")), "{way}: {finished:#?}");
         }
         environment.run("-T T -s localhost -V -i 10 client SR 10 server SR 10").expect_success("dapltest: OK");
-        idle.finish(LIMIT).expect_success("the server has ended it");
+        idle.finish(TIMEOUT).expect_success("the server has ended it");
         let said = environment.quit(server).stderr;
         for reason in [
             "a client is dropped: a message of the peer did not come within 3 s",
@@ -323,7 +323,7 @@ fn a_killed_client_is_detected_and_the_server_continues() {
         {
             let mut client = environment.start(words);
             let kind = if words.contains("-T T") { "Transaction(" } else { "Performance(" };
-            server.wait_for(kind, LIMIT);
+            server.wait_for(kind, TIMEOUT);
             client.kill();
             drop(client);
         }
@@ -340,11 +340,11 @@ fn a_killed_server_is_detected() {
         let mut server = environment.serve("-d");
         let transaction = environment.start("-T T -s localhost -i 100000000 client SR server SR");
         let performance = environment.start("-T P -s localhost --json -i 100000000 -p 4 RW 10");
-        server.wait_for("Transaction(", LIMIT);
-        server.wait_for("Performance(", LIMIT);
+        server.wait_for("Transaction(", TIMEOUT);
+        server.wait_for("Performance(", TIMEOUT);
         server.kill();
-        transaction.finish(LIMIT).expect_failure("dapltest: ");
-        let performance = performance.finish(LIMIT);
+        transaction.finish(TIMEOUT).expect_failure("dapltest: ");
+        let performance = performance.finish(TIMEOUT);
         performance.expect_failure("dapltest: ");
         let said: Value = serde_json::from_str(&performance.stdout).expect("a failed run prints JSON too");
         assert_eq!(said["ok"], Value::Bool(false), "{said}");
@@ -357,11 +357,11 @@ fn dapltest_server_and_clients_print_their_messages_on_a_signal() {
         let environment = Environment::of(adapter);
         let server = environment.serve("-d");
         let client = environment.start("-T T -s localhost -i 100000000 client SR server SR");
-        server.wait_for("Transaction(", LIMIT);
+        server.wait_for("Transaction(", TIMEOUT);
         let killed = Command::new("kill").args([&format!("-{signal}"), &server.id().to_string()]).status();
         assert!(killed.is_ok_and(|status| status.success()));
-        client.finish(LIMIT).expect_failure("dapltest: ");
-        server.finish(LIMIT).expect_success("dapltest: stopped");
+        client.finish(TIMEOUT).expect_failure("dapltest: ");
+        server.finish(TIMEOUT).expect_success("dapltest: stopped");
     }
 }
 
@@ -418,7 +418,7 @@ fn dapltest_runs_a_script() {
     std::fs::remove_file(&script).unwrap();
     finished.expect_success("dapltest: OK");
     environment.run("-T Q -s localhost -n 50000").expect_success("");
-    server.finish(LIMIT).expect_success("dapltest: quit");
+    server.finish(TIMEOUT).expect_success("dapltest: quit");
 }
 
 #[test]
@@ -433,23 +433,23 @@ fn endpoint_is_freed_only_after_its_completions_are_dequeued() {
             Run::start(command)
         };
         let server = start("-T S -d");
-        server.wait_for("listening", LIMIT);
+        server.wait_for("listening", TIMEOUT);
         let operations =
             ["client SR 100 server SR 10", "client RW 100 2 client SR 10 1 -f server SR 10 1 -f server RR 50"];
         for words in operations.map(|operations| format!("-T T -s localhost -V -t 2 -w 2 -i 20 {operations}")) {
-            start(&words).finish(LIMIT).expect_success("dapltest: OK");
+            start(&words).finish(TIMEOUT).expect_success("dapltest: OK");
         }
         for words in ["-T P -s localhost -i 100 SR 64", "-T P -s localhost -i 100 RW 64", "-T L -m 4", "-T F"] {
-            start(words).finish(LIMIT).expect_success("dapltest: OK");
+            start(words).finish(TIMEOUT).expect_success("dapltest: OK");
         }
         // The client is killed, so the server's receives are flushed.
         let mut client = start("-T T -s localhost -i 100000000 client SR server SR");
-        server.wait_for("iterations: 100000000", LIMIT);
+        server.wait_for("iterations: 100000000", TIMEOUT);
         client.kill();
         drop(client);
-        start("-T T -s localhost -i 10 client SR server SR").finish(LIMIT).expect_success("dapltest: OK");
-        start("-T Q -s localhost").finish(LIMIT).expect_success("");
-        server.finish(LIMIT).expect_success("dapltest: quit");
+        start("-T T -s localhost -i 10 client SR server SR").finish(TIMEOUT).expect_success("dapltest: OK");
+        start("-T Q -s localhost").finish(TIMEOUT).expect_success("");
+        server.finish(TIMEOUT).expect_success("dapltest: quit");
     }
 }
 

@@ -9,10 +9,10 @@ use dapl_test::run::{self, Run, Sandbox};
 use dapl_test::stage::{Profile, Stage, stage, workspace};
 
 /// Watchdog, longer than any correct run on a busy machine.
-const LIMIT: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The adapters for both versions. Each libdat reads the same file.
-const BOTH: &str = "\
+const BOTH_VERSIONS: &str = "\
 sm0 u1.2 nonthreadsafe default libdaplsm.so.1 dapl.1.2 \"\" \"\"
 sm0 u2.0 nonthreadsafe default libdaplsm.so.1 dapl.2.0 \"\" \"\"
 usnic0 u1.2 nonthreadsafe default libdaplusnic.so.1 dapl.1.2 \"127.0.0.1\" \"\"
@@ -22,9 +22,9 @@ usnic0 u2.0 nonthreadsafe default libdaplusnic.so.1 dapl.2.0 \"127.0.0.1\" \"\"
 #[test]
 fn an_adapter_is_opened_by_its_line_of_2_0() {
     let stage = stage(Profile::Dev);
-    let (sandbox, program) = (Sandbox::new(&stage, Some(BOTH)), run::program_2(&stage, "test/c/first.c"));
+    let (sandbox, program) = (Sandbox::new(&stage, Some(BOTH_VERSIONS)), run::program_2(&stage, "test/c/first.c"));
     for adapter in ["sm0", "usnic0"] {
-        sandbox.start(&program, &[adapter]).finish(LIMIT).expect_success("messages of up to ");
+        sandbox.start(&program, &[adapter]).finish(TIMEOUT).expect_success("messages of up to ");
     }
 }
 
@@ -32,7 +32,7 @@ fn an_adapter_is_opened_by_its_line_of_2_0() {
 fn built_in_registry_opens_adapters_of_2_0() {
     let stage = stage(Profile::Dev);
     let program = run::program_2(&stage, "test/c/first.c");
-    Sandbox::new(&stage, None).start(&program, &["sm0"]).finish(LIMIT).expect_success("messages of up to ");
+    Sandbox::new(&stage, None).start(&program, &["sm0"]).finish(TIMEOUT).expect_success("messages of up to ");
 }
 
 #[test]
@@ -44,8 +44,8 @@ fn sources_of_1_2_compile_and_run_against_2_0() {
         ("test/c/crossed.c", &["sm0", "100", "127.0.0.1"]),
         ("test/c/crossed.c", &["usnic0", "100", "127.0.0.1"]),
     ] {
-        let (sandbox, program) = (Sandbox::new(&stage, Some(BOTH)), run::program_2(&stage, source));
-        sandbox.start(&program, arguments).finish(LIMIT).expect_success("OK");
+        let (sandbox, program) = (Sandbox::new(&stage, Some(BOTH_VERSIONS)), run::program_2(&stage, source));
+        sandbox.start(&program, arguments).finish(TIMEOUT).expect_success("OK");
     }
 }
 
@@ -57,9 +57,9 @@ fn descriptors_of_cnos_lose_no_wake_up_under_epoll() {
     for adapter in ["sm0", "usnic0"] {
         for owner in ["own", "shared"] {
             for trigger in [&[][..], &["edge"]] {
-                let sandbox = Sandbox::new(&stage, Some(BOTH));
+                let sandbox = Sandbox::new(&stage, Some(BOTH_VERSIONS));
                 let arguments = [&[adapter, "3", "10000", owner], trigger].concat();
-                sandbox.start(&program, &arguments).finish(LIMIT).expect_success("cno_fd: OK, 10000 messages");
+                sandbox.start(&program, &arguments).finish(TIMEOUT).expect_success("cno_fd: OK, 10000 messages");
             }
         }
     }
@@ -81,10 +81,10 @@ fn valgrind_finds_nothing_in_a_program_of_2_0() {
         "--error-exitcode=99",
     ];
     for adapter in ["sm0", "usnic0"] {
-        let sandbox = Sandbox::new(&stage, Some(BOTH));
+        let sandbox = Sandbox::new(&stage, Some(BOTH_VERSIONS));
         let mut command = sandbox.command("valgrind", &options);
         command.arg(&program).args([adapter, "3"]);
-        Run::start(command).finish(LIMIT).expect_success("OK, 3 rounds");
+        Run::start(command).finish(TIMEOUT).expect_success("OK, 3 rounds");
     }
 }
 
@@ -108,9 +108,9 @@ fn halves(stage: &Stage) -> &'static [PathBuf; 2] {
 fn meet(adapter: &str) {
     let stage = stage(Profile::Dev);
     let [first, second] = halves(&stage);
-    let (sandbox, program) = (Sandbox::new(&stage, Some(BOTH)), run::program(&stage, "test/c/both.c"));
+    let (sandbox, program) = (Sandbox::new(&stage, Some(BOTH_VERSIONS)), run::program(&stage, "test/c/both.c"));
     let parts = [adapter, first.to_str().unwrap(), second.to_str().unwrap()];
-    Run::start(sandbox.command(&program, &parts)).finish(LIMIT).expect_success("both: OK");
+    Run::start(sandbox.command(&program, &parts)).finish(TIMEOUT).expect_success("both: OK");
 }
 
 #[test]

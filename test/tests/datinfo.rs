@@ -18,10 +18,10 @@ use serde_json::Value;
 mod case;
 
 /// Watchdog, longer than any correct run on a busy machine.
-const LIMIT: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Six registry lines: one adapter that opens, and five that fail for different reasons.
-const SIX: &str = "fine u1.2 nonthreadsafe default {}/libfine.so.1 dapl.1.2 \"eth0 0\" \"\"\n\
+const SIX_LINES: &str = "fine u1.2 nonthreadsafe default {}/libfine.so.1 dapl.1.2 \"eth0 0\" \"\"\n\
                    gone u1.2 threadsafe default {}/libgone.so.1 dapl.1.2 \"\" \"\"\n\
                    later u2.0 threadsafe default {}/libfine.so.1 dapl.2.0 \"\" \"\"\n\
                    older u1.1 threadsafe default {}/libfine.so.1 dapl.1.1 \"\" \"\"\n\
@@ -46,7 +46,7 @@ fn command(case: &Case, words: &str) -> Command {
 }
 
 fn datinfo(case: &Case, words: &str) -> Finished {
-    let finished = Run::start(command(case, words)).finish(LIMIT);
+    let finished = Run::start(command(case, words)).finish(TIMEOUT);
     let place = case.directory.to_str().unwrap();
     let text = |text: &str| text.replace(place, "{}");
     Finished { stdout: text(&finished.stdout), stderr: text(&finished.stderr), status: finished.status }
@@ -59,7 +59,7 @@ fn json(finished: &Finished) -> Value {
 
 /// The case with the six lines, in its own directory, since tests run in parallel.
 fn six(test: &str) -> Case {
-    let case = Case::new(&format!("datinfo-six-{test}"), SIX).provider("libfine.so.1", &[]);
+    let case = Case::new(&format!("datinfo-six-{test}"), SIX_LINES).provider("libfine.so.1", &[]);
     case.provider("libclosed.so.1", &["OPEN_CODE=0x80030003"]).provider("libdead.so.1", &["OPEN_DIES"])
 }
 
@@ -93,7 +93,7 @@ fn lines_of_other_versions_are_summarized_in_one_line() {
         })
         .collect();
     let line = "lines for DAT 2.0, not for libdat.so.1: 62 (ofa-v2-mlx4_0, ofa-v2-mlx4_1, ofa-v2-mlx4_2, ...)";
-    let fine = SIX.lines().next().unwrap();
+    let fine = SIX_LINES.lines().next().unwrap();
     let case = Case::new("datinfo-others", &format!("{others}{fine}\n")).provider("libfine.so.1", &[]);
     let listing = datinfo(&case, "");
     assert_eq!(listing.status.code(), Some(0), "{listing:#?}");
@@ -451,7 +451,7 @@ fn two_datinfo_doctors_probe_the_path_between_two_hosts() {
     let mut command = command(&case, &format!("doctor --serve --port {port}"));
     command.stderr(Stdio::inherit());
     let server = Run::start(command);
-    server.wait_for("listening on UDP port", LIMIT);
+    server.wait_for("listening on UDP port", TIMEOUT);
     // An invalid datagram does not end the doctor.
     let other = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     for noise in [&b""[..], b"x", &[0xff; 9000], b"DATINFO2", &[0; 65_507]] {

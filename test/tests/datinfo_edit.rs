@@ -16,9 +16,9 @@ use serde_json::Value;
 #[allow(dead_code, reason = "the registry's suite uses the rest")]
 mod case;
 
-const LIMIT: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
-const FILE: &str = "# adapters of this host\n\
+const CONF_FILE: &str = "# adapters of this host\n\
                     sm0 u1.2 nonthreadsafe default libdaplsm.so.1 dapl.1.2 \"\" \"\"  # shared memory\n\
                     \n  a line that is no entry\n\
                     ib0 u1.2 nonthreadsafe default libdaplcma.so.1 dapl.1.2 \"ib0 0\" \"\"\n\
@@ -33,7 +33,7 @@ fn run(case: &Case, words: &[&str]) -> Finished {
         }
     }
     command.env("LD_LIBRARY_PATH", &case::stage().lib).envs(case.environment.iter().cloned()).args(words);
-    Run::start(command).finish(LIMIT)
+    Run::start(command).finish(TIMEOUT)
 }
 
 fn conf(case: &Case) -> std::path::PathBuf {
@@ -59,35 +59,35 @@ fn refused(case: &Case, words: &[&str], error: &str) {
 
 #[test]
 fn edit_changes_the_active_dat_conf_and_keeps_other_lines() {
-    let case = Case::new("edit-default", FILE);
+    let case = Case::new("edit-default", CONF_FILE);
     fs::set_permissions(conf(&case), PermissionsExt::from_mode(0o640)).unwrap();
     let line = "eth u1.2 threadsafe default libdaplusnic.so.1 dapl.1.2 \"eth0 mtu=1400\" \"\"\n";
     let add = ["add", "--thread-safe", "eth", "libdaplusnic.so.1", "eth0 mtu=1400"];
-    let dry = expect(&case, &[&add[..], &["--dry-run"]].concat(), FILE);
+    let dry = expect(&case, &[&add[..], &["--dry-run"]].concat(), CONF_FILE);
     assert!(dry.stdout.contains(&format!("dat.conf:8: added: {line}")), "{dry:#?}");
     assert!(dry.stdout.ends_with("dry run, not written\n"), "{dry:#?}");
-    expect(&case, &add, &format!("{FILE}{line}"));
+    expect(&case, &add, &format!("{CONF_FILE}{line}"));
     assert_eq!(run(&case, &["list"]).stdout, "sm0\nib0\neth\n");
     refused(&case, &add, "\"eth\" exists already: line 8 (libdaplusnic.so.1, default); give --replace");
-    expect(&case, &[&add[..], &["--replace"]].concat(), &format!("{FILE}{line}"));
-    expect(&case, &["remove", "eth"], FILE);
+    expect(&case, &[&add[..], &["--replace"]].concat(), &format!("{CONF_FILE}{line}"));
+    expect(&case, &["remove", "eth"], CONF_FILE);
     assert_eq!(fs::metadata(conf(&case)).unwrap().permissions().mode() & 0o7777, 0o640);
     refused(&case, &["remove", "sm1"], "has no entry \"sm1\"; similar: sm0");
     refused(&case, &["remove", "ofa-v2-ib0"], "exists only for DAT 2.0; give --api 2.0");
-    let lines: Vec<&str> = FILE.lines().collect();
+    let lines: Vec<&str> = CONF_FILE.lines().collect();
     expect(&case, &["remove", "--api", "2.0", "ofa-v2-ib0"], &(lines[..6].join("\n") + "\n"));
 }
 
 #[test]
 fn set_default_selects_one_of_several_entries() {
-    let case = Case::new("edit-set-default", FILE);
+    let case = Case::new("edit-set-default", CONF_FILE);
     refused(
         &case,
         &["set-default", "ib0"],
         "\"ib0\" has several entries: line 5 (libdaplcma.so.1, default), line 6 (libdaplverbs.so.1, nondefault); choose one",
     );
     refused(&case, &["set-default", "ib0", "--line", "2"], "line 2 is no entry of \"ib0\"");
-    let swapped = FILE.replace("default libdaplcma", "nondefault libdaplcma");
+    let swapped = CONF_FILE.replace("default libdaplcma", "nondefault libdaplcma");
     let swapped = swapped.replace("nondefault libdaplverbs", "default libdaplverbs");
     let finished = expect(&case, &["set-default", "ib0", "--line", "6", "--json"], &swapped);
     let document: Value = serde_json::from_str(&finished.stdout).unwrap();
@@ -100,14 +100,14 @@ fn set_default_selects_one_of_several_entries() {
 
 #[test]
 fn files_of_entries_are_added_and_removed_as_datadm_does() {
-    let case = Case::new("edit-datadm", FILE);
+    let case = Case::new("edit-datadm", CONF_FILE);
     let others = case.directory.join("service_provider.conf");
     let line = "ibd0 u1.2 nonthreadsafe default udapl_tavor.so.1 SUNW.1.0 \" \" \"\"";
     fs::write(&others, format!("# of a package\n{line}\n")).unwrap();
     let others = others.to_str().unwrap();
-    expect(&case, &["-a", others], &format!("{FILE}{line}\n"));
+    expect(&case, &["-a", others], &format!("{CONF_FILE}{line}\n"));
     refused(&case, &["add", "--from", others], "\"ibd0\" exists already");
-    expect(&case, &["-r", others], FILE);
+    expect(&case, &["-r", others], CONF_FILE);
     refused(&case, &["remove", "--from", others], "none of these entries exists");
     fs::write(others, "ibd0 u1.2 nonthreadsafe\n").unwrap();
     refused(&case, &["-a", others], "cannot add \"ibd0 u1.2 nonthreadsafe\": it has 3 fields");
@@ -123,7 +123,7 @@ fn files_of_entries_are_added_and_removed_as_datadm_does() {
 
 #[test]
 fn links_and_names_without_a_file_are_refused() {
-    let case = Case::new("edit-refused", FILE);
+    let case = Case::new("edit-refused", CONF_FILE);
     let (link, new) = (case.directory.join("link.conf"), case.directory.join("new.conf"));
     symlink(conf(&case), &link).unwrap();
     let link = link.to_str().unwrap();
@@ -141,8 +141,8 @@ fn links_and_names_without_a_file_are_refused() {
 #[test]
 fn concurrent_edits_lose_no_entry() {
     const EDITORS: usize = 12;
-    let case = Case::new("edit-race", FILE);
-    for (file, begin) in [(conf(&case), FILE), (case.directory.join("created.conf"), "")] {
+    let case = Case::new("edit-race", CONF_FILE);
+    for (file, begin) in [(conf(&case), CONF_FILE), (case.directory.join("created.conf"), "")] {
         let start = |number: usize| {
             let mut command = Command::new(built("datinfo", Profile::Dev));
             command.args(["add", "--timeout", "300", &format!("x{number}"), "lib.so", "--file"]).arg(&file);
@@ -150,7 +150,7 @@ fn concurrent_edits_lose_no_entry() {
         };
         let running: Vec<Run> = (0..EDITORS).map(start).collect();
         for run in running {
-            let finished = run.finish(LIMIT);
+            let finished = run.finish(TIMEOUT);
             assert_eq!(finished.status.code(), Some(0), "{finished:#?}");
         }
         let text = fs::read_to_string(&file).unwrap();
@@ -162,7 +162,7 @@ fn concurrent_edits_lose_no_entry() {
 
 #[test]
 fn unaccepted_parameters_are_added_with_a_doubt() {
-    let case = Case::new("edit-doubt", FILE);
+    let case = Case::new("edit-doubt", CONF_FILE);
     let added = run(&case, &["add", "sm7", "libdaplsm.so.1", "spin_us=none foo=1"]);
     let doubts = [
         ": ia_params: \"foo=1\" is not understood; datinfo -c shows",
@@ -175,7 +175,7 @@ fn unaccepted_parameters_are_added_with_a_doubt() {
 
 #[test]
 fn a_locked_file_is_reported_and_not_changed() {
-    let case = Case::new("edit-locked", FILE);
+    let case = Case::new("edit-locked", CONF_FILE);
     let file = fs::File::open(conf(&case)).unwrap();
     file.lock().unwrap();
     refused(&case, &["remove", "sm0", "--timeout", "1"], "another program has locked it for 1 s; try again");

@@ -13,7 +13,7 @@ use dapl_test::stage::{Profile, built, stage};
 use serde_json::Value;
 
 /// Watchdog, longer than any correct run on a busy machine.
-const LIMIT: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A finding of the report: its grade, its text, and the remedy.
 fn finding(finished: &Finished, about: &str) -> [String; 3] {
@@ -29,9 +29,9 @@ fn finding(finished: &Finished, about: &str) -> [String; 3] {
 fn datinfo_probe_is_answered_by_a_listening_usnic_program() {
     let sandbox = Sandbox::new(&stage(Profile::Dev), Some(USNIC0));
     let server = sandbox.start(built("dapltest", Profile::Dev), &["-D", "usnic0", "-T", "S"]);
-    server.wait_for("listening", LIMIT);
+    server.wait_for("listening", TIMEOUT);
     let datinfo = built("datinfo", Profile::Dev);
-    let visit = || sandbox.start(&datinfo, &["doctor", "127.0.0.1", "--json"]).finish(LIMIT);
+    let visit = || sandbox.start(&datinfo, &["doctor", "127.0.0.1", "--json"]).finish(TIMEOUT);
     let well = visit();
     assert_eq!(well.status.code(), Some(0), "{well:#?}");
     assert_eq!(finding(&well, "path")[0], "ok");
@@ -70,7 +70,7 @@ fn behind(rules: &str, mtu: u32) -> Option<Finished> {
          \"$1\" doctor 127.0.0.1 --port 4000 --json; status=$?
          kill $server; rm \"$said\"; exit $status"
     );
-    Some(Run::start(shell(&script)).finish(LIMIT))
+    Some(Run::start(shell(&script)).finish(TIMEOUT))
 }
 
 #[test]

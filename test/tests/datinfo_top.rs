@@ -21,7 +21,7 @@ use serde_json::Value;
 mod grammar;
 
 /// Watchdog, longer than any correct run on a busy machine.
-const LIMIT: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A program, built once.
 fn program(name: &'static str) -> PathBuf {
@@ -40,7 +40,7 @@ fn command(words: &str) -> Command {
 }
 
 fn top(words: &str) -> Finished {
-    Run::start(command(words)).finish(LIMIT)
+    Run::start(command(words)).finish(TIMEOUT)
 }
 
 /// The rows for a process, one per library.
@@ -83,8 +83,8 @@ impl Served {
     fn over(adapter: &'static str) -> Self {
         let sandbox = Sandbox::new(&stage(Profile::Dev), Some(if adapter == "sm0" { SM0 } else { USNIC0 }));
         let mut served = Served { server: start(&sandbox, adapter, "-T S"), sandbox, adapter };
-        served.server.wait_for("listening", LIMIT);
-        served.client("-T T -s localhost -i 10 client SR 1024 1 server SR 1024 1").finish(LIMIT).expect_success("");
+        served.server.wait_for("listening", TIMEOUT);
+        served.client("-T T -s localhost -i 10 client SR 1024 1 server SR 1024 1").finish(TIMEOUT).expect_success("");
         served
     }
 
@@ -207,8 +207,8 @@ fn datinfo_top_prints_rates_until_the_pipe_is_closed() {
 #[test]
 fn datinfo_top_clears_a_terminal_but_not_a_pipe() {
     let pipe = Run::start(command("--interval 0.1"));
-    pipe.wait_for("\n\n", LIMIT);
-    assert!(!pipe.has_said("\x1b"), "{}", pipe.so_far());
+    pipe.wait_for("\n\n", TIMEOUT);
+    assert!(!pipe.has_printed("\x1b"), "{}", pipe.so_far());
     if Command::new("script").arg("--version").output().is_err() {
         println!("skipped: script is missing, of Debian's bsdutils");
         return;
@@ -217,8 +217,8 @@ fn datinfo_top_clears_a_terminal_but_not_a_pipe() {
     let program = program("datinfo");
     command.args(["-qec", &format!("exec {} top --interval 0.1", program.display()), "/dev/null"]);
     let terminal = Run::start(command);
-    terminal.wait_for("\x1b[J\x1b[H", LIMIT);
-    assert!(terminal.has_said("\x1b[H\x1b[2J") && terminal.has_said("processes, "), "{}", terminal.so_far());
+    terminal.wait_for("\x1b[J\x1b[H", TIMEOUT);
+    assert!(terminal.has_printed("\x1b[H\x1b[2J") && terminal.has_printed("processes, "), "{}", terminal.so_far());
 }
 
 #[test]
@@ -330,7 +330,7 @@ fn datinfo_top_exits_1_without_replies_and_2_for_invalid_arguments() {
     ] {
         let mut command = Command::new("unshare");
         command.arg("-rn").arg(&program).arg("top").args(words.split_whitespace());
-        let finished = Run::start(command).finish(LIMIT);
+        let finished = Run::start(command).finish(TIMEOUT);
         assert_eq!(finished.status.code(), Some(1), "{finished:#?}");
         assert!(finished.stdout.contains(said), "{finished:#?}");
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use dapl_test::run::{self, Run, SM0, Sandbox};
 use dapl_test::stage::{Profile, stage, workspace};
 
-const LIMIT: Duration = Duration::from_secs(400);
+const TIMEOUT: Duration = Duration::from_secs(400);
 
 #[test]
 fn gdb_shows_the_state_and_counters_of_an_endpoint() {
@@ -34,7 +34,7 @@ fn gdb_shows_the_state_and_counters_of_an_endpoint() {
     let mut arguments = vec!["--batch", "-nx", "-iex", "set debuginfod enabled off"];
     commands.iter().for_each(|command| arguments.extend(["-ex", command]));
     arguments.extend(["--args", &program]);
-    let finished = Run::start(sandbox.command(PathBuf::from("gdb"), &arguments)).finish(LIMIT);
+    let finished = Run::start(sandbox.command(PathBuf::from("gdb"), &arguments)).finish(TIMEOUT);
     for text in [
         ": DAT_EP_STATE_CONNECTED\n",
         "  max_recv_dtos        ",

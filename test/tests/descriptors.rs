@@ -7,13 +7,13 @@ use dapl_test::run::{self, SM0, Sandbox, USNIC0};
 use dapl_test::stage::{Profile, stage};
 
 /// Watchdog, longer than any correct run on a busy machine.
-const LIMIT: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 fn messages_by_epoll(adapter: &str, registry: &str, object: &[&str]) {
     let stage = stage(Profile::Dev);
     let sandbox = Sandbox::new(&stage, Some(registry));
     let program = run::program(&stage, "test/c/epoll.c");
-    let finished = sandbox.start(program, &[&[adapter, "127.0.0.1"], object].concat()).finish(LIMIT);
+    let finished = sandbox.start(program, &[&[adapter, "127.0.0.1"], object].concat()).finish(TIMEOUT);
     finished.expect_success("epoll: OK, 2000 messages, by epoll");
 }
 

@@ -12,9 +12,9 @@ use dapl_test::run::{self, Run, SM0, Sandbox};
 use dapl_test::stage::{Profile, Stage, stage, workspace};
 
 /// Watchdog, longer than any correct run on a busy machine.
-const LIMIT: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 /// Watchdog of a run under valgrind.
-const SLOW: Duration = Duration::from_secs(1200);
+const VALGRIND_TIMEOUT: Duration = Duration::from_secs(1200);
 
 fn setting() -> (Stage, PathBuf) {
     let stage = stage(Profile::Dev);
@@ -29,10 +29,10 @@ fn client_arguments<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
 /// Runs a server and a client with the same arguments; both must succeed.
 fn pair(sandbox: &Sandbox, dtest: &PathBuf, arguments: &[&str]) {
     let server = sandbox.start(dtest, arguments);
-    server.wait_for("listening", LIMIT);
+    server.wait_for("listening", TIMEOUT);
     let client = sandbox.start(dtest, &client_arguments(arguments));
-    let client = client.finish(LIMIT);
-    let server = server.finish(LIMIT);
+    let client = client.finish(TIMEOUT);
+    let server = server.finish(TIMEOUT);
     assert!(client.status.success() && server.status.success(), "client: {client:#?}\nserver: {server:#?}");
     client.expect_success("dtest: OK (checked ");
     server.expect_success("dtest: OK (checked ");
@@ -77,9 +77,9 @@ fn dtest_succeeds_under_the_rules_of_other_implementations() {
             Run::start(command)
         };
         let server = start(mode);
-        server.wait_for("listening", LIMIT);
-        start(&client_arguments(mode)).finish(LIMIT).expect_success("dtest: OK (checked ");
-        server.finish(LIMIT).expect_success("dtest: OK (checked ");
+        server.wait_for("listening", TIMEOUT);
+        start(&client_arguments(mode)).finish(TIMEOUT).expect_success("dtest: OK (checked ");
+        server.finish(TIMEOUT).expect_success("dtest: OK (checked ");
     }
 }
 
@@ -116,10 +116,10 @@ fn dtest_server_and_client_can_wait_in_different_modes() {
     for (server, client) in [("-c", "-p"), ("-p", "-c"), ("-v", "-p"), ("-c", "-v")] {
         let sandbox = Sandbox::new(&stage, Some(SM0));
         let server = sandbox.start(&dtest, &[server]);
-        server.wait_for("listening", LIMIT);
+        server.wait_for("listening", TIMEOUT);
         let client = sandbox.start(&dtest, &client_arguments(&[client]));
-        client.finish(LIMIT).expect_success("dtest: OK");
-        server.finish(LIMIT).expect_success("dtest: OK");
+        client.finish(TIMEOUT).expect_success("dtest: OK");
+        server.finish(TIMEOUT).expect_success("dtest: OK");
     }
 }
 
@@ -128,10 +128,10 @@ fn dtest_client_retries_until_the_server_listens() {
     let (stage, dtest) = setting();
     let sandbox = Sandbox::new(&stage, Some(SM0));
     let client = sandbox.start(&dtest, &client_arguments(&[]));
-    client.wait_for("trying again", LIMIT);
+    client.wait_for("trying again", TIMEOUT);
     let server = sandbox.start(&dtest, &["-s"]);
-    client.finish(LIMIT).expect_success("dtest: OK");
-    server.finish(LIMIT).expect_success("dtest: OK");
+    client.finish(TIMEOUT).expect_success("dtest: OK");
+    server.finish(TIMEOUT).expect_success("dtest: OK");
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn dtest_client_reports_a_missing_listener() {
     let (stage, dtest) = setting();
     let sandbox = Sandbox::new(&stage, Some(SM0));
     let client = sandbox.start(&dtest, &client_arguments(&[]));
-    client.finish(LIMIT).expect_failure("no connection to localhost");
+    client.finish(TIMEOUT).expect_failure("no connection to localhost");
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn dtest_server_times_out_without_a_client() {
     let (stage, dtest) = setting();
     let sandbox = Sandbox::new(&stage, Some(SM0));
     let server = sandbox.start(&dtest, &["-t", "1"]);
-    server.finish(LIMIT).expect_failure("did not come within 1 s");
+    server.finish(TIMEOUT).expect_failure("did not come within 1 s");
 }
 
 #[test]
@@ -155,10 +155,10 @@ fn dtest_reports_different_message_sizes() {
     let (stage, dtest) = setting();
     let sandbox = Sandbox::new(&stage, Some(SM0));
     let server = sandbox.start(&dtest, &["-b", "8"]);
-    server.wait_for("listening", LIMIT);
+    server.wait_for("listening", TIMEOUT);
     let client = sandbox.start(&dtest, &client_arguments(&["-b", "9"]));
-    server.finish(LIMIT).expect_failure("runs with -b 9");
-    client.finish(LIMIT).expect_failure("no connection to localhost");
+    server.finish(TIMEOUT).expect_failure("runs with -b 9");
+    client.finish(TIMEOUT).expect_failure("no connection to localhost");
 }
 
 fn killed_in_the_middle(mode: &[&str], victim_is_server: bool) {
@@ -166,13 +166,13 @@ fn killed_in_the_middle(mode: &[&str], victim_is_server: bool) {
     let sandbox = Sandbox::new(&stage, Some(SM0));
     let arguments = [mode, &["-B", "100000000", "-b", "4096"]].concat();
     let server = sandbox.start(&dtest, &arguments);
-    server.wait_for("listening", LIMIT);
+    server.wait_for("listening", TIMEOUT);
     let client = sandbox.start(&dtest, &client_arguments(&arguments));
-    server.wait_for("connected", LIMIT);
-    client.wait_for("connected", LIMIT);
+    server.wait_for("connected", TIMEOUT);
+    client.wait_for("connected", TIMEOUT);
     let (mut victim, survivor): (Run, Run) = if victim_is_server { (server, client) } else { (client, server) };
     victim.kill();
-    survivor.finish(LIMIT).expect_failure("the connection: ");
+    survivor.finish(TIMEOUT).expect_failure("the connection: ");
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn dtest_reports_an_unknown_adapter_by_its_return_code() {
     let sandbox = Sandbox::new(&stage, Some(SM0));
     sandbox
         .start(&dtest, &["-P", "nothing"])
-        .finish(LIMIT)
+        .finish(TIMEOUT)
         .expect_failure("DAT_PROVIDER_NOT_FOUND DAT_NAME_NOT_REGISTERED");
 }
 
@@ -231,8 +231,8 @@ fn dtest_connects_to_qualifiers_above_32_bits() {
 #[test]
 fn dtest_leaks_no_memory() {
     /// Held during a run, so that at most one pair of valgrinds runs.
-    static ONE: Mutex<()> = Mutex::new(());
-    let _one = ONE.lock();
+    static VALGRIND_LOCK: Mutex<()> = Mutex::new(());
+    let _one = VALGRIND_LOCK.lock();
     if !run::has_tool("valgrind") {
         println!("skipped: no valgrind");
         return;
@@ -254,9 +254,9 @@ fn dtest_leaks_no_memory() {
             command
         };
         let server = Run::start(checked(&[]));
-        server.wait_for("listening", SLOW);
+        server.wait_for("listening", VALGRIND_TIMEOUT);
         let client = Run::start(checked(&["-h", "localhost"]));
-        let (client, server) = (client.finish(SLOW), server.finish(SLOW));
+        let (client, server) = (client.finish(VALGRIND_TIMEOUT), server.finish(VALGRIND_TIMEOUT));
         assert!(client.status.success() && server.status.success(), "client: {client:#?}\nserver: {server:#?}");
         client.expect_success("dtest: OK");
         server.expect_success("dtest: OK");
@@ -267,8 +267,8 @@ fn dtest_leaks_no_memory() {
 fn dtest_prints_help_and_rejects_malformed_options() {
     let (stage, dtest) = setting();
     let sandbox = Sandbox::new(&stage, Some(SM0));
-    let help = sandbox.start(&dtest, &["--help"]).finish(LIMIT);
+    let help = sandbox.start(&dtest, &["--help"]).finish(TIMEOUT);
     assert!(help.status.success() && help.stdout.starts_with("usage: dtest"), "{help:#?}");
-    sandbox.start(&dtest, &["-b", "1x"]).finish(LIMIT).expect_failure("malformed");
-    sandbox.start(&dtest, &["-s", "-h", "localhost"]).finish(LIMIT).expect_failure("exclude each other");
+    sandbox.start(&dtest, &["-b", "1x"]).finish(TIMEOUT).expect_failure("malformed");
+    sandbox.start(&dtest, &["-s", "-h", "localhost"]).finish(TIMEOUT).expect_failure("exclude each other");
 }

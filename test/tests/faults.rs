@@ -13,7 +13,7 @@ use dapl_test::run::{self, Finished, SM0, Sandbox};
 use dapl_test::stage::{Profile, Stage, stage};
 
 /// Watchdog, longer than any correct run on a busy machine.
-const LIMIT: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 fn setting() -> (Stage, Sandbox) {
     let stage = stage(Profile::Dev);
@@ -30,7 +30,7 @@ fn survives(arguments: &[&str], rma: &str) {
     let survivor = run::program(&stage, "test/c/survivor.c");
     let mut command = sandbox.command(survivor, &[&["sm0"], arguments].concat());
     command.env("DAPL_SM_RMA", rma);
-    run::Run::start(command).finish(LIMIT).expect_success("survivor: OK");
+    run::Run::start(command).finish(TIMEOUT).expect_success("survivor: OK");
     assert_eq!(left_behind(&sandbox.sm()), Vec::<String>::new());
 }
 
@@ -60,13 +60,13 @@ fn connection_to_an_unresponsive_peer_times_out() {
     let survivor = run::program(&stage, "test/c/survivor.c");
     let mut command = sandbox.command(survivor, &["sm0", "stop"]);
     command.env("DAPL_KEEPALIVE_MS", "100").env("DAPL_GIVE_UP_MS", "1000");
-    run::Run::start(command).finish(LIMIT).expect_success("survivor: OK");
+    run::Run::start(command).finish(TIMEOUT).expect_success("survivor: OK");
 }
 
 #[test]
 fn shared_memory_of_a_killed_process_is_released() {
     let (stage, sandbox) = setting();
-    sandbox.start(run::program(&stage, "test/c/shared.c"), &[]).finish(LIMIT).expect_success("shared: OK");
+    sandbox.start(run::program(&stage, "test/c/shared.c"), &[]).finish(TIMEOUT).expect_success("shared: OK");
     assert_eq!(left_behind(&sandbox.sm()), Vec::<String>::new());
 }
 
@@ -75,7 +75,7 @@ fn refused(stage: &Stage, sandbox: &Sandbox, base: &Path) -> Finished {
     let first = run::program(stage, "test/c/first.c");
     let mut command = sandbox.command(first, &[]);
     command.env("DAPL_DIR", base);
-    let finished = run::Run::start(command).finish(LIMIT);
+    let finished = run::Run::start(command).finish(TIMEOUT);
     assert!(!finished.status.success(), "{finished:#?}");
     finished
 }
@@ -128,7 +128,7 @@ fn files_of_exited_processes_are_removed_by_the_next_process() {
         fs::write(file, "").unwrap();
     }
     let first = run::program(&stage, "test/c/first.c");
-    let finished = sandbox.start(first, &[]).finish(LIMIT);
+    let finished = sandbox.start(first, &[]).finish(TIMEOUT);
     assert!(finished.status.success(), "{finished:#?}");
     assert_eq!(left_behind(&sandbox.sm()), Vec::<String>::new());
 }

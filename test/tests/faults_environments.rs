@@ -13,9 +13,9 @@ use dapl_test::run::{self, Finished, Run, SM0, Sandbox};
 use dapl_test::stage::{Profile, Stage, stage};
 
 /// Watchdog, longer than any correct run on a busy machine.
-const LIMIT: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 /// Exit status of `confined` when the system does not permit a step.
-const NOT_ALLOWED: i32 = 77;
+const STATUS_NOT_PERMITTED: i32 = 77;
 
 fn setting() -> (Stage, Sandbox) {
     let stage = stage(Profile::Dev);
@@ -32,7 +32,7 @@ fn confined(stage: &Stage, sandbox: &Sandbox, steps: &[&str], program: &Path, ar
 
 /// Whether the environment was not permitted; then prints a message.
 fn is_skipped(finished: &Finished) -> bool {
-    let is_skipped = finished.status.code() == Some(NOT_ALLOWED);
+    let is_skipped = finished.status.code() == Some(STATUS_NOT_PERMITTED);
     if is_skipped {
         eprintln!("skipped: {}", finished.stderr);
     }
@@ -42,7 +42,7 @@ fn is_skipped(finished: &Finished) -> bool {
 /// Runs a program with both endpoints in this environment. Returns `None` if the environment is not permitted.
 fn run(stage: &Stage, sandbox: &Sandbox, steps: &[&str], source: &str) -> Option<Finished> {
     let program = run::program(stage, source);
-    let finished = Run::start(confined(stage, sandbox, steps, &program, &[])).finish(LIMIT);
+    let finished = Run::start(confined(stage, sandbox, steps, &program, &[])).finish(TIMEOUT);
     (!is_skipped(&finished)).then_some(finished)
 }
 
@@ -52,15 +52,15 @@ fn pair(server_steps: &[&str], client_steps: &[&str]) {
     let dtest = run::program(&stage, "dtest/dtest.c");
     // Check first that both environments are permitted.
     for steps in [server_steps, client_steps] {
-        let tried = Run::start(confined(&stage, &sandbox, steps, Path::new("/bin/true"), &[])).finish(LIMIT);
+        let tried = Run::start(confined(&stage, &sandbox, steps, Path::new("/bin/true"), &[])).finish(TIMEOUT);
         if is_skipped(&tried) {
             return;
         }
     }
     let server = Run::start(confined(&stage, &sandbox, server_steps, &dtest, &[]));
-    server.wait_for("listening", LIMIT);
-    let client = Run::start(confined(&stage, &sandbox, client_steps, &dtest, &["-h", "localhost"])).finish(LIMIT);
-    let server = server.finish(LIMIT);
+    server.wait_for("listening", TIMEOUT);
+    let client = Run::start(confined(&stage, &sandbox, client_steps, &dtest, &["-h", "localhost"])).finish(TIMEOUT);
+    let server = server.finish(TIMEOUT);
     assert!(client.status.success() && server.status.success(), "client: {client:#?}\nserver: {server:#?}");
     client.expect_success("dtest: OK (checked ");
     server.expect_success("dtest: OK (checked ");
@@ -112,10 +112,10 @@ fn descriptor_limit_is_sufficient_or_named_in_the_error() {
     let mut worked = Vec::new();
     for files in [4, 11, 14, 17, 20, 40] {
         let server = sandbox.start(&dtest, &["-t", "2"]);
-        server.wait_for("listening", LIMIT);
+        server.wait_for("listening", TIMEOUT);
         let steps = format!("files={files}");
-        let client = Run::start(confined(&stage, &sandbox, &[&steps], &dtest, &["-h", "127.0.0.1"])).finish(LIMIT);
-        let server = server.finish(LIMIT);
+        let client = Run::start(confined(&stage, &sandbox, &[&steps], &dtest, &["-h", "127.0.0.1"])).finish(TIMEOUT);
+        let server = server.finish(TIMEOUT);
         if client.status.success() {
             server.expect_success("dtest: OK (checked ");
             worked.push(files);
@@ -134,7 +134,7 @@ fn descriptor_limit_is_sufficient_or_named_in_the_error() {
 fn calls_without_a_descriptor_report_missing_resources() {
     let (stage, sandbox) = setting();
     let program = run::program(&stage, "test/c/descriptors.c");
-    let finished = Run::start(confined(&stage, &sandbox, &["files=200"], &program, &[])).finish(LIMIT);
+    let finished = Run::start(confined(&stage, &sandbox, &["files=200"], &program, &[])).finish(TIMEOUT);
     if !is_skipped(&finished) {
         finished.expect_success("descriptors: OK");
         assert!(finished.stderr.contains("ulimit -n"), "{finished:#?}");
@@ -145,7 +145,7 @@ fn calls_without_a_descriptor_report_missing_resources() {
 fn hundreds_of_processes_open_an_adapter_at_once() {
     let (stage, sandbox) = setting();
     let program = run::program(&stage, "test/c/openers.c");
-    let finished = sandbox.start(&program, &["sm0", "300"]).finish(LIMIT);
+    let finished = sandbox.start(&program, &["sm0", "300"]).finish(TIMEOUT);
     finished.expect_success("openers: OK");
     println!("{}", finished.stdout);
     assert_eq!(std::fs::read_dir(sandbox.sm()).unwrap().count(), 0, "a run directory entry is left");
@@ -204,7 +204,7 @@ fn without_dev_shm_dapl_dir_is_requested_and_used() {
         let mut command = confined(&stage, &sandbox, &["hidden=/dev"], &program, &[]);
         command.env("DAT_OVERRIDE", &registry).env_remove("DAPL_DIR");
         base.inspect(|base| _ = command.env("DAPL_DIR", base));
-        Run::start(command).finish(LIMIT)
+        Run::start(command).finish(TIMEOUT)
     };
     let finished = without(None);
     if is_skipped(&finished) {

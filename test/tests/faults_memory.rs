@@ -7,14 +7,14 @@ use dapl_test::run::{self, Run, SM0, Sandbox, USNIC0};
 use dapl_test::stage::{Profile, stage};
 
 /// Watchdog, longer than any correct run on a busy machine.
-const LIMIT: Duration = Duration::from_secs(400);
+const TIMEOUT: Duration = Duration::from_secs(400);
 
 fn all_cases(adapter: &str, registry: &str, rma: &str) {
     let stage = stage(Profile::Dev);
     let sandbox = Sandbox::new(&stage, Some(registry));
     let mut command = sandbox.command(run::program(&stage, "test/c/vanish.c"), &[adapter]);
     command.env("DAPL_SM_RMA", rma);
-    Run::start(command).finish(LIMIT).expect_success("vanish: OK, 90 cases");
+    Run::start(command).finish(TIMEOUT).expect_success("vanish: OK, 90 cases");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use dapl_test::run::{self, Finished, Run, SM0, Sandbox};
 use dapl_test::stage::{Profile, Stage, stage};
 
 /// Watchdog, longer than any correct run on a busy machine.
-const LIMIT: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A user id that no process of this host has.
 struct User {
@@ -72,9 +72,9 @@ fn processes_connect_beside_a_directory_of_another_user() {
     let Some(user) = User::new(0) else { return };
     fs::create_dir(user.default()).unwrap();
     let server = user.start(&[]);
-    server.wait_for("listening", LIMIT);
-    let client = user.start(&["-h", "localhost"]).finish(LIMIT);
-    let server = server.finish(LIMIT);
+    server.wait_for("listening", TIMEOUT);
+    let client = user.start(&["-h", "localhost"]).finish(TIMEOUT);
+    let server = server.finish(TIMEOUT);
     fs::remove_dir(user.default()).unwrap();
     succeeded(&server, &client);
     let expected = format!(
@@ -92,10 +92,10 @@ fn processes_connect_if_started_before_and_after_the_exit_of_another_user() {
     let Some(user) = User::new(1) else { return };
     fs::create_dir(user.default()).unwrap();
     let server = user.start(&[]);
-    server.wait_for("listening", LIMIT);
+    server.wait_for("listening", TIMEOUT);
     fs::remove_dir(user.default()).unwrap();
-    let client = user.start(&["-h", "localhost"]).finish(LIMIT);
-    succeeded(&server.finish(LIMIT), &client);
+    let client = user.start(&["-h", "localhost"]).finish(TIMEOUT);
+    succeeded(&server.finish(TIMEOUT), &client);
     assert_eq!(user.directories(), Vec::<PathBuf>::new(), "a run directory entry is left");
 }
 
@@ -103,11 +103,11 @@ fn processes_connect_if_started_before_and_after_the_exit_of_another_user() {
 fn another_user_cannot_replace_the_directory_of_a_running_process() {
     let Some(user) = User::new(2) else { return };
     let server = user.start(&[]);
-    server.wait_for("listening", LIMIT);
+    server.wait_for("listening", TIMEOUT);
     assert_eq!(user.directories(), [user.default()]);
     let error = fs::create_dir(user.default()).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists);
-    let client = user.start(&["-h", "localhost"]).finish(LIMIT);
-    succeeded(&server.finish(LIMIT), &client);
+    let client = user.start(&["-h", "localhost"]).finish(TIMEOUT);
+    succeeded(&server.finish(TIMEOUT), &client);
     assert_eq!(user.directories(), Vec::<PathBuf>::new(), "a run directory entry is left");
 }

@@ -9,9 +9,9 @@ use dapl_test::run::{self, Finished, Run, SM0, Sandbox, USNIC0};
 use dapl_test::stage::{Profile, stage};
 
 /// Watchdog, longer than any correct run on a busy machine.
-const LIMIT: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 /// Added to the watchdog for each million waits.
-const A_MILLION: Duration = Duration::from_secs(300);
+const MILLION_WAITS_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Number of waits: `DAPL_TEST_WAITS`, or `usual`.
 fn count(usual: u32) -> u32 {
@@ -33,24 +33,24 @@ fn waits(arguments: &[&str], limit: Duration) -> Finished {
 #[test]
 fn wakes_every_sleeping_waiter() {
     let count = count(400_000);
-    let limit = LIMIT + A_MILLION * count.div_ceil(1_000_000);
+    let limit = TIMEOUT + MILLION_WAITS_TIMEOUT * count.div_ceil(1_000_000);
     waits(&[&count.to_string(), "8", "apart"], limit).expect_success(&format!("waits: OK, {} waits", count / 16 * 16));
 }
 
 #[test]
 fn idle_process_uses_no_cpu() {
-    waits(&["idle", "3"], LIMIT);
+    waits(&["idle", "3"], TIMEOUT);
 }
 
 #[test]
 fn two_processes_pinned_to_one_processor_wake_each_other() {
-    waits(&["20000", "1", "together"], LIMIT);
-    waits(&["20000", "4", "together"], LIMIT);
+    waits(&["20000", "1", "together"], TIMEOUT);
+    waits(&["20000", "4", "together"], TIMEOUT);
 }
 
 #[test]
 fn two_polling_processes_pinned_to_one_processor_make_progress() {
-    waits(&["200", "1", "together", "polling"], LIMIT);
+    waits(&["200", "1", "together", "polling"], TIMEOUT);
 }
 
 #[test]
@@ -59,6 +59,6 @@ fn an_adapter_without_endpoints_has_no_thread() {
         let stage = stage(Profile::Dev);
         let sandbox = Sandbox::new(&stage, Some(registry));
         let program = run::program(&stage, "test/c/threads.c");
-        Run::start(sandbox.command(&program, &[name])).finish(LIMIT).expect_success("threads: OK");
+        Run::start(sandbox.command(&program, &[name])).finish(TIMEOUT).expect_success("threads: OK");
     }
 }

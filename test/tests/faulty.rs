@@ -9,7 +9,7 @@ use dapl_test::run::{self, Finished, Sandbox};
 use dapl_test::stage::{Profile, Stage, stage_with};
 
 /// Watchdog, longer than any correct run on a busy machine.
-const LIMIT: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 const REGISTRY: &str = "faulty0 u1.2 threadsafe default libdaplfaulty.so.1 dapl.1.2 \"\" \"\"\n";
 
@@ -32,7 +32,7 @@ fn walk(mode: &str, plan: &str, least: usize) {
     command.env("DAPL_FAULTY", plan);
     // Without cached stacks, every new thread needs address space, so that thread creation can fail.
     command.env("GLIBC_TUNABLES", "glibc.pthread.stack_cache_size=0");
-    let finished = run::Run::start(command).finish(LIMIT);
+    let finished = run::Run::start(command).finish(TIMEOUT);
     finished.expect_success("walk: OK");
     assert!(steps(&finished) > least, "only {} steps were run: {finished:#?}", steps(&finished));
 }
@@ -79,7 +79,7 @@ fn fault_plan_is_read_from_dapl_faulty() {
     let run = |plan: &str| {
         let mut command = sandbox.command(&first, &["faulty0"]);
         command.env("DAPL_FAULTY", plan);
-        run::Run::start(command).finish(LIMIT)
+        run::Run::start(command).finish(TIMEOUT)
     };
     run("refuse=open").expect_failure("INSUFFICIENT_RESOURCES");
     run("fail=1").expect_failure("INSUFFICIENT_RESOURCES");
@@ -100,5 +100,5 @@ fn valgrind_finds_no_leak_after_failed_calls() {
     let walk = walk.to_str().expect("the path of the target directory is UTF-8");
     let leaks = "--errors-for-leak-kinds=definite,indirect";
     let arguments = ["--quiet", "--error-exitcode=99", "--leak-check=full", leaks, walk, "faulty0", "stop"];
-    sandbox.start("valgrind", &arguments).finish(LIMIT).expect_success("walk: OK");
+    sandbox.start("valgrind", &arguments).finish(TIMEOUT).expect_success("walk: OK");
 }

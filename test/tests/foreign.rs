@@ -14,7 +14,7 @@ use dapl_test::stage::{Profile, stage};
 use debian::debian;
 
 /// Watchdog, longer than any correct run on a busy machine.
-const LIMIT: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Debian's library directory.
 fn libraries(debian: &Path) -> PathBuf {
@@ -44,7 +44,7 @@ fn libdat2_of_this_project_loads_debian_providers() {
     let lines: String = [("ofa", "ib0 0"), ("oscm", "mlx4_0 1"), ("oucm", "mlx4_0 1")].map(line).concat();
     let (sandbox, program) = (Sandbox::new(&stage, Some(&lines)), run::program_2(&stage, "test/c/first.c"));
     for name in ["ofa", "oscm", "oucm"] {
-        let finished = sandbox.start(&program, &[&format!("v2-{name}")]).finish(LIMIT);
+        let finished = sandbox.start(&program, &[&format!("v2-{name}")]).finish(TIMEOUT);
         // The message shows that the provider was loaded and registered: it reports a missing device itself, or opens
         // the device.
         let refusal = format!("cannot open \"v2-{name}\": ");
@@ -67,7 +67,7 @@ fn libdat2_of_debian_loads_the_providers_of_this_project() {
             let sandbox = Sandbox::new(&stage, Some(lines));
             let mut command = sandbox.command(&program, &[adapter]);
             command.env("LD_LIBRARY_PATH", format!("{}:{}", place.display(), stage.lib.display()));
-            run::Run::start(command).finish(LIMIT).expect_success(said);
+            run::Run::start(command).finish(TIMEOUT).expect_success(said);
         }
     }
 }

@@ -17,7 +17,7 @@ use dapl_test::stage::{Profile, stage, workspace};
 use debian::debian;
 
 /// Watchdog, longer than any correct run on a busy machine.
-const LIMIT: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 const ADAPTERS: &str = "\
 sm0 u2.0 nonthreadsafe default libdaplsm.so.1 dapl.2.0 \"\" \"\"
@@ -25,7 +25,7 @@ usnic0 u2.0 nonthreadsafe default libdaplusnic.so.1 dapl.2.0 \"127.0.0.1\" \"\"
 ";
 
 /// Held during a run: dtest and dtestcm listen on a fixed TCP port.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+static RUN_LOCK: Mutex<()> = Mutex::new(());
 
 /// A program that runs as server and as client.
 struct Program {
@@ -44,7 +44,7 @@ const DTESTCM: Program =
 const DTESTSRQ: Program = Program { name: "dtestsrq", ready: "server ready", success: "SRQ Test Complete." };
 
 /// Options of `stdbuf` for line-buffered output, also to a pipe.
-const BY_LINES: &[&str] = &["-oL"];
+const LINE_BUFFERED: &[&str] = &["-oL"];
 
 /// A program's command in an environment, started by `stdbuf` with these options.
 fn command(sandbox: &Sandbox, debian: &Path, start: &[&str], name: &str, arguments: &[&str]) -> Command {
@@ -63,31 +63,31 @@ fn check(program: &Program, finished: &Finished) {
 }
 
 fn run(program: &Program, adapter: &str, arguments: &[&str]) -> Option<Finished> {
-    run_by(BY_LINES, program, adapter, arguments)
+    run_by(LINE_BUFFERED, program, adapter, arguments)
 }
 
 /// Runs both sides, each started by `stdbuf` with the arguments `start`. Returns the client's output.
 fn run_by(start: &[&str], program: &Program, adapter: &str, arguments: &[&str]) -> Option<Finished> {
     let debian = debian()?;
     let stage = stage(Profile::Dev);
-    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one = RUN_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let sandbox = Sandbox::new(&stage, Some(ADAPTERS));
     let side = |role: &[&str]| {
         let words = [&["-P", adapter], arguments, role].concat();
         Run::start(command(&sandbox, debian, start, program.name, &words))
     };
     let server = side(&["-s"]);
-    server.wait_for(program.ready, LIMIT);
+    server.wait_for(program.ready, TIMEOUT);
     // The server prints the ready line just before it listens for the client's TCP connection.
     let client = loop {
-        let client = side(&["-h", "127.0.0.1"]).finish(LIMIT);
+        let client = side(&["-h", "127.0.0.1"]).finish(TIMEOUT);
         if !client.stderr.contains("Couldn't connect to") {
             break client;
         }
         assert!(!server.has_ended(), "{client:#?}{}", server.so_far());
     };
     check(program, &client);
-    check(program, &server.finish(LIMIT));
+    check(program, &server.finish(TIMEOUT));
     Some(client)
 }
 
@@ -99,12 +99,12 @@ fn dapltest(adapter: &str) {
         "P -i 200 -m b RW 4096 2",
         "P -i 200 -m p -p 5 RR 4096 2",
     ];
-    dapltest_by(BY_LINES, adapter, &tests);
+    dapltest_by(LINE_BUFFERED, adapter, &tests);
     let Some(debian) = debian() else { return };
     let stage = stage(Profile::Dev);
     let sandbox = Sandbox::new(&stage, Some(ADAPTERS));
     let words = ["-T", "L", "-D", adapter, "-m", "12", "-w", "2"];
-    let limits = Run::start(command(&sandbox, debian, BY_LINES, "dapltest", &words)).finish(LIMIT);
+    let limits = Run::start(command(&sandbox, debian, LINE_BUFFERED, "dapltest", &words)).finish(TIMEOUT);
     assert!(limits.status.success() && limits.stdout.contains("OK"), "{limits:#?}");
 }
 
@@ -116,16 +116,16 @@ fn dapltest_by(start: &[&str], adapter: &str, tests: &[&str]) {
     let sandbox = Sandbox::new(&stage, Some(ADAPTERS));
     let start = |words: &[&str]| Run::start(command(&sandbox, debian, start, "dapltest", words));
     let server = start(&["-T", "S", "-D", adapter]);
-    server.wait_for("Service Point Ready", LIMIT);
+    server.wait_for("Service Point Ready", TIMEOUT);
     for test in tests.iter().chain(&["Q"]) {
         let (kind, rest) = test.split_at(1);
         let words: Vec<&str> =
             ["-T", kind, "-D", adapter, "-s", "127.0.0.1"].into_iter().chain(rest.split_whitespace()).collect();
-        let finished = start(&words).finish(LIMIT);
+        let finished = start(&words).finish(TIMEOUT);
         let is_good = finished.status.success() && finished.stdout.contains("End of Work");
         assert!(is_good && !finished.stdout.contains("error"), "{test}: {finished:#?}");
     }
-    let server = server.finish(LIMIT);
+    let server = server.finish(TIMEOUT);
     assert!(server.status.success(), "{server:#?}");
 }
 
@@ -165,8 +165,8 @@ fn dtestx_queries_an_adapter_by_name() {
     let stage = stage(Profile::Dev);
     let sandbox = Sandbox::new(&stage, Some(ADAPTERS));
     for adapter in ["sm0", "usnic0"] {
-        let query = command(&sandbox, debian, BY_LINES, "dtestx", &["-P", adapter, "-q", "-s"]);
-        let finished = Run::start(query).finish(LIMIT);
+        let query = command(&sandbox, debian, LINE_BUFFERED, "dtestx", &["-P", adapter, "-q", "-s"]);
+        let finished = Run::start(query).finish(TIMEOUT);
         let has = |text: &str| finished.stdout.contains(text);
         assert!(
             finished.status.success() && has("DAT_IB_FETCH_AND_ADD=TRUE") && has("DAT_IB_IMMED_DATA=TRUE"),
@@ -186,7 +186,7 @@ fn valgrind_finds_nothing_in_libdat2_and_the_providers() {
     }
     let [common, own] = ["dat/debug/dapl-valgrind.supp", "test/tests/foreign/debian.supp"]
         .map(|file| format!("--suppressions={}", workspace().join(file).display()));
-    let start = [BY_LINES, &["valgrind", "--quiet", "--error-exitcode=99", &common, &own]].concat();
+    let start = [LINE_BUFFERED, &["valgrind", "--quiet", "--error-exitcode=99", &common, &own]].concat();
     for (adapter, undefined) in [("sm0", "yes"), ("usnic0", "no")] {
         let option = format!("--undef-value-errors={undefined}");
         let start = [&start[..], &[&option]].concat();

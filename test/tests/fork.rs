@@ -9,13 +9,13 @@ use dapl_test::run::{self, SM0, Sandbox};
 use dapl_test::stage::{Profile, stage};
 
 /// Watchdog, longer than any correct run on a busy machine.
-const LIMIT: Duration = Duration::from_secs(400);
+const TIMEOUT: Duration = Duration::from_secs(400);
 
 fn fork(arguments: &[&str]) {
     let stage = stage(Profile::Dev);
     let program = run::program(&stage, "test/c/fork.c");
     let sandbox = Sandbox::new(&stage, Some(SM0));
-    let finished = sandbox.start(program, arguments).finish(LIMIT);
+    let finished = sandbox.start(program, arguments).finish(TIMEOUT);
     finished.expect_success("fork: OK");
 }
 

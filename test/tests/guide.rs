@@ -12,7 +12,7 @@ use dapl_test::program::is_program;
 use dapl_test::run::{SM0, Sandbox, USNIC0};
 use dapl_test::stage::{Profile, Stage, stage, workspace};
 
-const LIMIT: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// All pages of these directories.
 fn pages(directories: &[&str]) -> Vec<(PathBuf, String)> {
@@ -116,10 +116,10 @@ fn programs_of_the_guide_compile_and_the_first_prints_hello() {
         for _ in 0..100 {
             let sandbox = Sandbox::new(&stage, Some(registry));
             let server = sandbox.start(hello, &[adapter]);
-            server.wait_for("listening", LIMIT);
-            let client = sandbox.start(hello, &[adapter, "127.0.0.1"]).finish(LIMIT);
+            server.wait_for("listening", TIMEOUT);
+            let client = sandbox.start(hello, &[adapter, "127.0.0.1"]).finish(TIMEOUT);
             assert!(client.status.success(), "{adapter}: {client:#?}");
-            server.finish(LIMIT).expect_success("status 0: hello");
+            server.finish(TIMEOUT).expect_success("status 0: hello");
         }
     }
 }

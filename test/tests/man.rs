@@ -15,7 +15,7 @@ use dapl_test::stage::{Profile, built, workspace};
 const PROGRAMS: [(&str, &str); 1] = [("dtest1", "dtest/dtest.c")];
 
 /// Name prefixes of this project's pages; references to other pages are not checked.
-const OURS: [&str; 5] = ["dat", "dapl", "dtest", "udapl", "libdat"];
+const PROJECT_PREFIXES: [&str; 5] = ["dat", "dapl", "dtest", "udapl", "libdat"];
 
 /// Generates all pages. Returns the directory, and the text by path below it.
 fn pages(of: &str) -> (PathBuf, BTreeMap<String, String>) {
@@ -164,7 +164,7 @@ fn see_also_references_name_existing_pages() {
         for (name, rest) in text.split("\\fB").filter_map(|part| part.split_once("\\fP(")) {
             let name = name.replace('\\', "");
             let Some(section) = rest.chars().next().filter(|_| rest[1..].starts_with(')')) else { continue };
-            let is_ours = OURS.iter().any(|start| name.starts_with(start));
+            let is_ours = PROJECT_PREFIXES.iter().any(|start| name.starts_with(start));
             if is_ours && !pages.contains_key(&format!("man{section}/{name}.{section}")) {
                 missing.insert(format!("{path}: {name}({section})"));
             }

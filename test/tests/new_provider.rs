@@ -10,7 +10,7 @@ use std::time::Duration;
 use dapl_test::run::{Run, Sandbox};
 use dapl_test::stage::{Profile, built, stage_with, target_directory, workspace};
 
-const LIMIT: Duration = Duration::from_secs(600);
+const TIMEOUT: Duration = Duration::from_secs(600);
 
 fn new_provider(name: &str, path: &Path) -> Output {
     let xtask = built("xtask", Profile::Dev);
@@ -40,7 +40,7 @@ fn written_provider_passes_the_conformance_suite() {
     let exceptions = directory.join("wire.except");
     let exceptions = exceptions.to_str().expect("a UTF-8 path");
     let words = ["run", "--provider", "wire0", "--mode", "one", "--open", "--except", exceptions];
-    let finished = Run::start(sandbox.command(driver, &words)).finish(LIMIT);
+    let finished = Run::start(sandbox.command(driver, &words)).finish(TIMEOUT);
     print!("{}", finished.stdout);
     assert!(finished.status.success(), "{}\n{}{}", finished.status, finished.stdout, finished.stderr);
 }

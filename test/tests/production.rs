@@ -8,7 +8,7 @@ use dapl_test::run::{self, SM0, Sandbox, USNIC0};
 use dapl_test::stage::{Profile, stage};
 
 /// Watchdog, longer than any correct run on a busy machine.
-const LIMIT: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 fn survives_its_server(adapter: &str, registry: &str) {
     let stage = stage(Profile::Dev);
@@ -16,22 +16,22 @@ fn survives_its_server(adapter: &str, registry: &str) {
     let program = run::program(&stage, "test/c/production.c");
     let start_server = || {
         let server = sandbox.start(&program, &[adapter, "server", "4711"]);
-        server.wait_for("server: ready", LIMIT);
+        server.wait_for("server: ready", TIMEOUT);
         server
     };
     let mut server = start_server();
     let client = sandbox.start(&program, &[adapter, "client", "4711", "127.0.0.1", "20000"]);
-    client.wait_for("1000 answered", LIMIT);
+    client.wait_for("1000 answered", TIMEOUT);
     server.kill();
-    server.finish(LIMIT);
+    server.finish(TIMEOUT);
     let server = start_server();
-    let client = client.finish(LIMIT);
+    let client = client.finish(TIMEOUT);
     client.expect_success("client: OK, 20000 answers");
     assert!(
         !client.stdout.contains(" 0 reconnects"),
         "the client did not reconnect after the kill of the server: {client:#?}"
     );
-    server.finish(LIMIT).expect_success("server: OK");
+    server.finish(TIMEOUT).expect_success("server: OK");
 }
 
 #[test]

@@ -23,11 +23,11 @@ mod version_2;
 #[path = "registry/work.rs"]
 mod work;
 
-const FINE: &str = "fine u1.2 nonthreadsafe default {}/libfine.so.1 dapl.1.2 \"eth0 0\" \"\"\n";
+const FINE_LINE: &str = "fine u1.2 nonthreadsafe default {}/libfine.so.1 dapl.1.2 \"eth0 0\" \"\"\n";
 
 #[test]
 fn a_provider_is_initialised_once_and_finished_after_the_last_close() {
-    let case = Case::new("life", FINE).provider("libfine.so.1", &[]);
+    let case = Case::new("life", FINE_LINE).provider("libfine.so.1", &[]);
     let answer = case.run("open fine 1 2 0 open fine 1 2 0 close 0 0 close-pointer 1 1 close 1 0 open fine 1 2 0");
     answer.quiet().says(&[
         "provider: init fine 1.2 nonthreadsafe (eth0 0)",
@@ -52,7 +52,7 @@ fn a_provider_is_initialised_once_and_finished_after_the_last_close() {
 
 #[test]
 fn refused_close_leaves_the_ia_open() {
-    let case = Case::new("refused-close", FINE).provider("libfine.so.1", &["REFUSES_GRACEFUL"]);
+    let case = Case::new("refused-close", FINE_LINE).provider("libfine.so.1", &["REFUSES_GRACEFUL"]);
     let answer = case.run("open fine 1 2 0 close 0 1 close 0 7 close 0 0 remove fine 1 2 0");
     let tail: Vec<_> = answer.out.lines().skip(4).filter(|line| !line.starts_with("provider: close")).collect();
     assert_eq!(
@@ -69,7 +69,7 @@ fn refused_close_leaves_the_ia_open() {
 
 #[test]
 fn a_provider_without_an_ia_or_a_fini_does_not_crash() {
-    let case = Case::new("open-null", FINE).provider("libfine.so.1", &["OPEN_NULL", "NO_FINI"]);
+    let case = Case::new("open-null", FINE_LINE).provider("libfine.so.1", &["OPEN_NULL", "NO_FINI"]);
     let answer = case.run("open fine 1 2 0 open fine 1 2 0");
     assert_eq!(answer.out.matches("open: 0x80040000 DAT_INTERNAL_ERROR \n").count(), 2, "{}", answer.out);
     assert_eq!(answer.out.matches("provider: init").count(), 2);
@@ -167,7 +167,7 @@ fn two_provider_inits_that_open_each_other_do_not_deadlock() {
 
 #[test]
 fn libdat_never_prints_to_stdout() {
-    let case = Case::new("stdout", FINE).provider("libfine.so.1", &[]);
+    let case = Case::new("stdout", FINE_LINE).provider("libfine.so.1", &[]);
     let case = case.with("DAT_DBG_TYPE", "0xff").with("DAT_DBG_DEST", "1");
     let answer = case.run("open fine 1 2 0 close 0 0 open x 1 2 0");
     assert!(!answer.out.contains("libdat"), "{}", answer.out);
@@ -180,7 +180,7 @@ fn libdat_never_prints_to_stdout() {
 
 #[test]
 fn dat_conf_and_environment_are_read_at_the_first_lookup() {
-    let case = Case::new("late", FINE);
+    let case = Case::new("late", FINE_LINE);
     let late = case.environment[0].1.clone();
     let case = case.bare().with("DAT_OVERRIDE", "/nonexistent/dat.conf");
     let answer = case.run(&format!("self self 1 2 0 set DAT_OVERRIDE {late} list 4 set DAT_OVERRIDE /dev/null list 4"));
@@ -267,7 +267,7 @@ fn invalid_arguments_return_their_numbers_and_write_nothing() {
 
 #[test]
 fn no_value_passed_as_a_handle_crashes() {
-    let case = Case::new("handles", FINE).provider_linked("libfine.so.1", &["HOOKED"], &["-ldat"]);
+    let case = Case::new("handles", FINE_LINE).provider_linked("libfine.so.1", &["HOOKED"], &["-ldat"]);
     case.run("bad-handles").says(&["survived"]);
     let answer = case.run("open fine 1 2 0 bad-handles objects 0 close 0 0 bad-handles");
     assert!(answer.out.contains("provider: add_arena 0"), "{}", answer.out);
@@ -277,7 +277,7 @@ fn no_value_passed_as_a_handle_crashes() {
 
 #[test]
 fn the_hook_reports_numbers_and_the_last_refusal() {
-    let conf = format!("{FINE}x u1.2 threadsafe nondefault l d.1.2 \"\" \"\"\n");
+    let conf = format!("{FINE_LINE}x u1.2 threadsafe nondefault l d.1.2 \"\" \"\"\n");
     let case = Case::new("hook", &conf).provider("libfine.so.1", &[]);
     let answer = case.run("open fine 1 2 0 open x 1 2 0 hook 0");
     let length = format!("cannot open \"x\": {}/dat.conf:2: the line ", case.directory.display()).len()
@@ -297,7 +297,7 @@ fn the_hook_reports_numbers_and_the_last_refusal() {
 
 #[test]
 fn calls_reach_the_object_under_a_foreign_provider() {
-    let case = Case::new("objects", FINE).provider("libfine.so.1", &[]);
+    let case = Case::new("objects", FINE_LINE).provider("libfine.so.1", &[]);
     let answer = case.run("open fine 1 2 0 objects 0");
     assert!(
         answer.out.ends_with(
@@ -323,14 +323,14 @@ fn calls_reach_the_object_under_a_foreign_provider() {
 
 #[test]
 fn a_thread_that_waits_can_be_cancelled() {
-    let case = Case::new("cancel", FINE).provider("libfine.so.1", &[]);
+    let case = Case::new("cancel", FINE_LINE).provider("libfine.so.1", &[]);
     let answer = case.run("open fine 1 2 0 cancel 0 close 0 0");
     assert!(answer.out.contains("cancelled 1"), "{}", answer.out);
 }
 
 #[test]
 fn provider_not_linked_to_libdat_finds_a_libdat_opened_with_rtld_local() {
-    let case = Case::new("local", FINE).provider("libfine.so.1", &[]);
+    let case = Case::new("local", FINE_LINE).provider("libfine.so.1", &[]);
     let answer = case.run_program(&probe("local_probe"), "fine");
     assert!(answer.quiet().out.ends_with("open: 0x00000000\nleft\n"), "{}", answer.out);
 }
@@ -349,7 +349,7 @@ fn library_name_without_slash_is_also_searched_beside_libdat() {
 
 #[test]
 fn opens_from_many_threads_are_counted_exactly() {
-    let conf = format!("{FINE}slow u1.2 threadsafe default {{}}/libslow.so.1 d.1.2 \"\" \"\"\n");
+    let conf = format!("{FINE_LINE}slow u1.2 threadsafe default {{}}/libslow.so.1 d.1.2 \"\" \"\"\n");
     let case = Case::new("threads", &conf).provider("libfine.so.1", &[]).provider("libslow.so.1", &["INIT_SLEEPS=1"]);
     let answer = case.run("threads 200 fine slow");
     assert_eq!(answer.err, "failures 0\n");
@@ -361,7 +361,7 @@ fn opens_from_many_threads_are_counted_exactly() {
 
 #[test]
 fn concurrent_runs_of_the_registry_suite_use_separate_directories() {
-    let (one, other) = (Case::new("same", FINE), Case::new("same", FINE));
+    let (one, other) = (Case::new("same", FINE_LINE), Case::new("same", FINE_LINE));
     assert_ne!(one.directory, other.directory);
     let (place, name) = (other.directory.clone(), std::process::id().to_string());
     assert!(place.file_name().is_some_and(|place| place.to_string_lossy().contains(&name)), "{}", place.display());
@@ -373,14 +373,14 @@ fn concurrent_runs_of_the_registry_suite_use_separate_directories() {
 
 #[test]
 fn forked_child_can_open_a_provider() {
-    let case = Case::new("fork", FINE).provider("libfine.so.1", &["INIT_SLEEPS=1"]);
+    let case = Case::new("fork", FINE_LINE).provider("libfine.so.1", &["INIT_SLEEPS=1"]);
     let answer = case.run("fork-open fine");
     assert_eq!(answer.err, "good children 40 failures 0\n");
 }
 
 #[test]
 fn set_uid_program_ignores_dat_override() {
-    let case = Case::new("set-uid", FINE);
+    let case = Case::new("set-uid", FINE_LINE);
     let program = case.directory.join("probe");
     fs::copy(probe("registry_probe"), &program).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();

@@ -8,7 +8,7 @@ use dapl_test::run::{self, Finished, Run, Sandbox};
 use dapl_test::stage::{Profile, stage};
 
 /// Watchdog, longer than any correct run on a busy machine.
-const LIMIT: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Runs `first` over an adapter with these `ia_params` and with the variables that `set` adds.
 fn first(params: &str, set: impl FnOnce(&mut Command)) -> Finished {
@@ -17,7 +17,7 @@ fn first(params: &str, set: impl FnOnce(&mut Command)) -> Finished {
     let sandbox = Sandbox::new(&stage, Some(&line));
     let mut command = sandbox.command(run::program(&stage, "test/c/first.c"), &[]);
     set(&mut command);
-    Run::start(command).finish(LIMIT)
+    Run::start(command).finish(TIMEOUT)
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use dapl_test::run::{self, Finished, Run, SM0, Sandbox, USNIC0};
 use dapl_test::stage::{Profile, stage};
 
-const LIMIT: Duration = Duration::from_secs(400);
+const TIMEOUT: Duration = Duration::from_secs(400);
 
 /// Runs `traced` with these variables and this registry. With `patient` the program waits for stall reports and
 /// touches the file.
@@ -20,7 +20,7 @@ fn traced(registry: &str, variables: &[(&str, &str)], patient: bool) -> Finished
     if patient {
         command.arg(&file);
     }
-    let finished = Run::start(command).finish(LIMIT);
+    let finished = Run::start(command).finish(TIMEOUT);
     finished.expect_success("traced: OK");
     finished
 }
@@ -68,7 +68,7 @@ fn bit_8_shows_the_counters_of_a_connection_at_its_end_and_bit_20_does_not() {
     let lines = |bits: &str| {
         let mut command = sandbox.command(&program, &["usnic0"]);
         command.env("DAPL_DBG_TYPE", bits);
-        let finished = Run::start(command).finish(LIMIT);
+        let finished = Run::start(command).finish(TIMEOUT);
         finished.expect_success("selfconnect: OK");
         let lines = finished.stderr.lines();
         lines.filter(|line| line.contains("connection of ep 0x") && line.contains(" has ended: sent ")).count()
@@ -102,7 +102,7 @@ fn a_refused_rdma_write_is_logged_with_the_check_that_failed() {
             ("key", "no registration or window has this key"),
             ("right", "the key does not grant the right"),
         ] {
-            let finished = Run::start(sandbox.command(&program, &["refused", adapter, check])).finish(LIMIT);
+            let finished = Run::start(sandbox.command(&program, &["refused", adapter, check])).finish(TIMEOUT);
             finished.expect_success("traced: OK");
             let lines: Vec<&str> = finished.stderr.lines().collect();
             let tag = format!(" {adapter}]: ep 0x");

@@ -20,7 +20,7 @@ use udapl::{
 mod objects;
 
 /// Watchdog, longer than any correct run.
-const LIMIT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Variable with the adapter's name for the process that runs a case.
 const ADAPTER: &str = "UDAPL_TEST_ADAPTER";
 
@@ -35,7 +35,7 @@ fn over_each(case: &str, body: fn(&str)) {
         let itself = env::current_exe().expect("the path of this test program is known");
         let mut command = sandbox.command(itself, &["--exact", case, "--nocapture"]);
         command.env(ADAPTER, adapter);
-        let done = dapl_test::run::Run::start(command).finish(LIMIT);
+        let done = dapl_test::run::Run::start(command).finish(TIMEOUT);
         assert!(done.status.success() && done.stdout.contains("1 passed"), "the test failed over {adapter}: {done:#?}");
     }
 }
@@ -74,7 +74,7 @@ impl Pair {
     fn ask(&self) -> Request {
         let listener = self.ia.listen_any(&self.events).unwrap();
         let to = self.ia.address().unwrap_or(Ipv4Addr::LOCALHOST.into());
-        self.client.connect(to, listener.qualifier(), LIMIT, b"hello").unwrap();
+        self.client.connect(to, listener.qualifier(), TIMEOUT, b"hello").unwrap();
         match self.next() {
             Event::Request(request) => request,
             other => panic!("wanted a connection request, got {other:?}"),
@@ -82,7 +82,7 @@ impl Pair {
     }
 
     fn next(&self) -> Event {
-        self.events.wait(LIMIT).unwrap().expect("an event arrives before the time limit")
+        self.events.wait(TIMEOUT).unwrap().expect("an event arrives before the time limit")
     }
 
     fn completion(&self) -> Completion {
@@ -126,7 +126,7 @@ fn the_example_runs_a_hundred_times_over_each_provider() {
             // The client may start first: it retries until the server listens.
             let client = sandbox.start(&ping, &[adapter, "4711", "127.0.0.1"]);
             let server = sandbox.start(&ping, &[adapter, "4711"]);
-            let (client, server) = (client.finish(LIMIT), server.finish(LIMIT));
+            let (client, server) = (client.finish(TIMEOUT), server.finish(TIMEOUT));
             assert!(
                 client.status.success() && server.status.success(),
                 "{adapter}, run {run}: client: {client:#?}\nserver: {server:#?}"
@@ -150,7 +150,7 @@ fn examples_in_one_process_run_over_each_provider() {
     for example in &examples {
         let program = built_example(example, "udapl/async", Profile::Dev);
         for (adapter, registry) in [("sm0", SM0), ("usnic0", USNIC0)] {
-            let done = Sandbox::new(&stage, Some(registry)).start(&program, &[adapter]).finish(LIMIT);
+            let done = Sandbox::new(&stage, Some(registry)).start(&program, &[adapter]).finish(TIMEOUT);
             assert!(done.status.success(), "{example} {adapter}: {done:#?}");
             // One example deliberately uses a stale key.
             let is_expected = |line: &str| line.contains("DAT_DTO_ERR_REMOTE_ACCESS");
@@ -180,10 +180,10 @@ fn crates_can_be_packaged() {
 fn the_example_reports_errors() {
     let stage = stage(Profile::Dev);
     let sandbox = Sandbox::new(&stage, Some(SM0));
-    sandbox.start(ping(), &[]).finish(LIMIT).expect_failure("usage: udapl-ping");
+    sandbox.start(ping(), &[]).finish(TIMEOUT).expect_failure("usage: udapl-ping");
     sandbox
         .start(ping(), &["nowhere0", "1"])
-        .finish(LIMIT)
+        .finish(TIMEOUT)
         .expect_failure("udapl-ping: dat_ia_openv: DAT_PROVIDER_NOT_FOUND (DAT_NAME_NOT_REGISTERED)");
 }
 
@@ -344,7 +344,7 @@ fn endpoints_are_freed_with_posted_work_and_report_no_event_afterwards() {
         }
         let server_is = server.id();
         drop(server);
-        let Event::Ended { ep, .. } = events.wait(LIMIT).unwrap().unwrap() else {
+        let Event::Ended { ep, .. } = events.wait(TIMEOUT).unwrap().unwrap() else {
             panic!("the client got another event")
         };
         assert_eq!(ep, client.id());
@@ -372,7 +372,7 @@ fn wait_times_out_and_a_second_waiter_is_refused() {
             // Either thread may be the one that waits; the other is refused.
             let waiter = scope.spawn(|| {
                 loop {
-                    match pair.events.wait(LIMIT) {
+                    match pair.events.wait(TIMEOUT) {
                         Ok(event) => break event.expect("an event arrives before the time limit"),
                         Err(_) => std::thread::yield_now(),
                     }
@@ -388,7 +388,7 @@ fn wait_times_out_and_a_second_waiter_is_refused() {
             assert!(refused.to_string().starts_with("dat_evd_wait: DAT_INVALID_STATE"), "{refused}");
             let listener = pair.ia.listen_any(&pair.events).unwrap();
             let to = pair.ia.address().unwrap_or(Ipv4Addr::LOCALHOST.into());
-            pair.client.connect(to, listener.qualifier(), LIMIT, b"").unwrap();
+            pair.client.connect(to, listener.qualifier(), TIMEOUT, b"").unwrap();
             assert!(matches!(waiter.join().unwrap(), Event::Request(_)));
         });
     });

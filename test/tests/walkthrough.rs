@@ -8,7 +8,7 @@ use dapl_test::run::{self, Run};
 use dapl_test::stage::{target_directory, workspace};
 
 /// Watchdog: the script compiles a Rust program and a provider.
-const LIMIT: Duration = Duration::from_secs(900);
+const TIMEOUT: Duration = Duration::from_secs(900);
 
 #[test]
 fn walkthrough_succeeds_for_each_user() {
@@ -19,5 +19,5 @@ fn walkthrough_succeeds_for_each_user() {
     let _ = std::fs::remove_dir_all(&directory);
     let mut command = Command::new("bash");
     command.arg(workspace().join("test/walkthrough.sh")).arg(&directory);
-    Run::start(command).finish(LIMIT).expect_success("walkthrough: OK");
+    Run::start(command).finish(TIMEOUT).expect_success("walkthrough: OK");
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use dapl_test::stage::workspace;
 
-use crate::FINE;
+use crate::FINE_LINE;
 use crate::case::{Case, probe, stage};
 
 const THREAD_SAFETY: &str = "DAT_PROVIDER_NOT_FOUND DAT_THREAD_SAFETY_NOT_FOUND";
@@ -15,7 +15,7 @@ const THREAD_SAFETY: &str = "DAT_PROVIDER_NOT_FOUND DAT_THREAD_SAFETY_NOT_FOUND"
 #[test]
 fn debug_log_names_each_file_and_line_searched() {
     let conf = format!(
-        "# comment\n{FINE}gone u2.0 threadsafe default libgone.so.2 dapl.2.0 \"a b\" \"\"\n\
+        "# comment\n{FINE_LINE}gone u2.0 threadsafe default libgone.so.2 dapl.2.0 \"a b\" \"\"\n\
          off u1.2 nonthreadsafe nondefault l dapl.1.2 \"\" \"\"\nbad u1.2\n"
     );
     let case = Case::new("shown", &conf).provider("libfine.so.1", &[]).with("DAT_DBG_TYPE", "0x4");
@@ -119,7 +119,7 @@ fn first(case: &Case, name: &str, arguments: &[&str]) -> PathBuf {
 
 #[test]
 fn a_program_may_be_compiled_to_ask_for_thread_safety() {
-    let case = Case::new("compiled", FINE).provider("libfine.so.1", &[]);
+    let case = Case::new("compiled", FINE_LINE).provider("libfine.so.1", &[]);
     let usual = case.run_program(&first(&case, "usual", &[]), "fine");
     assert!(usual.out.ends_with("open: DAT_SUCCESS \n"), "{}", usual.out);
     let safe = case.run_program(&first(&case, "safe", &["-DDAT_THREADSAFE=DAT_TRUE"]), "fine");

@@ -6,11 +6,11 @@ use std::fmt::Write as _;
 
 use crate::case::{Case, stage};
 
-const FINE: &str = "fine u2.0 nonthreadsafe default {}/libfine.so.2 dapl.2.0 \"eth0 0\" \"\"\n";
+const FINE_LINE: &str = "fine u2.0 nonthreadsafe default {}/libfine.so.2 dapl.2.0 \"eth0 0\" \"\"\n";
 
 #[test]
 fn a_provider_of_2_0_is_initialised_once_and_finished_after_the_last_close() {
-    let case = Case::new("life2", FINE).version_2().provider("libfine.so.2", &[]);
+    let case = Case::new("life2", FINE_LINE).version_2().provider("libfine.so.2", &[]);
     let answer = case.run("open fine 2 0 0 open fine 2 0 0 close 0 0 close 1 0");
     assert_eq!(answer.out.matches("provider: init fine 2.0 nonthreadsafe").count(), 1, "{}", answer.out);
     assert_eq!(answer.out.matches("provider: fini fine 2.0").count(), 1, "{}", answer.out);
@@ -98,7 +98,7 @@ fn a_provider_that_registers_the_other_version_is_refused_with_what_it_registere
 #[test]
 fn a_second_registration_and_a_second_removal_are_refused() {
     let defines = ["TWICE", "LEAVES_AT_EXIT=\"fine\""];
-    let case = Case::new("twice2", FINE).version_2().provider("libfine.so.2", &defines);
+    let case = Case::new("twice2", FINE_LINE).version_2().provider("libfine.so.2", &defines);
     let answer = case.run("open fine 2 0 0 close 0 0 open fine 2 0 0");
     let expected = [
         "provider: init fine 2.0 nonthreadsafe (eth0 0)",
@@ -159,13 +159,13 @@ fn a_library_of_2_0_under_another_name_is_refused_by_1_2() {
 fn provider_registers_with_the_libdat_that_loaded_it_of_two() {
     let stage = stage();
     let first = |library: &str| stage.lib.join(library).to_str().unwrap().to_owned();
-    let case = Case::new("both2", FINE).version_2().provider("libfine.so.2", &[]);
+    let case = Case::new("both2", FINE_LINE).version_2().provider("libfine.so.2", &[]);
     let case = case.with("LD_PRELOAD", &first("libdat.so.1"));
     let answer = case.run("open fine 2 0 0 objects 0 close 0 0");
     assert!(answer.out.contains("open: 0x00000000 DAT_SUCCESS"), "{}{}", answer.out, answer.err);
     assert!(answer.out.contains("provider: fini fine 2.0"), "{}", answer.out);
     answer.quiet();
-    let old = FINE.replace("u2.0", "u1.2").replace("libfine.so.2 dapl.2.0", "libfine.so.1 dapl.1.2");
+    let old = FINE_LINE.replace("u2.0", "u1.2").replace("libfine.so.2 dapl.2.0", "libfine.so.1 dapl.1.2");
     let case = Case::new("both1", &old).provider("libfine.so.1", &[]).with("LD_PRELOAD", &first("libdat2.so.2"));
     let answer = case.run("open fine 1 2 0 objects 0 close 0 0");
     assert!(answer.out.contains("open: 0x00000000 DAT_SUCCESS"), "{}{}", answer.out, answer.err);
@@ -174,7 +174,7 @@ fn provider_registers_with_the_libdat_that_loaded_it_of_two() {
 
 #[test]
 fn no_value_of_a_handle_crashes_a_call_of_2_0() {
-    let case = Case::new("handles2", FINE).version_2().provider("libfine.so.2", &["HOOKED"]);
+    let case = Case::new("handles2", FINE_LINE).version_2().provider("libfine.so.2", &["HOOKED"]);
     case.run("bad-handles").says(&["survived"]);
     let answer = case.run("open fine 2 0 0 bad-handles close 0 0 bad-handles");
     assert_eq!(answer.out.matches("survived").count(), 2, "{}", answer.out);
@@ -183,7 +183,7 @@ fn no_value_of_a_handle_crashes_a_call_of_2_0() {
 
 #[test]
 fn provider_ia_handle_maps_back_to_the_libdat_ia_number() {
-    let case = Case::new("back2", FINE).version_2().provider("libfine.so.2", &[]);
+    let case = Case::new("back2", FINE_LINE).version_2().provider("libfine.so.2", &[]);
     let answer = case.run("open fine 2 0 0 objects 0");
     assert!(answer.out.contains("translate again: 0x00000000 DAT_SUCCESS"), "{}", answer.out);
     assert!(answer.out.contains("same 1 number 1"), "{}", answer.out);
@@ -198,7 +198,7 @@ fn lines_of_2_0_are_skipped_without_log_lines_and_the_rest_is_searched() {
         let params = format!("mlx4_{} {}", number / 2, number % 2 + 1);
         writeln!(conf, "ofa-v2-{number} u2.0 nonthreadsafe default {{}}/{library} dapl.2.0 \"{params}\" \"\"").unwrap();
     }
-    let conf = conf + FINE;
+    let conf = conf + FINE_LINE;
     let case = Case::new("sixty2", &conf).version_2().provider("libfine.so.2", &[]);
     let answer = case.run("open fine 2 0 0 close 0 0");
     assert!(answer.out.contains("open: 0x00000000 DAT_SUCCESS"), "{}", answer.out);

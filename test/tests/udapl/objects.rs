@@ -62,7 +62,7 @@ fn connect_to(pair: &Pair, srq: &Srq) -> (Ep, Ep) {
     let server = pair.pz.ep_with(&EpSpec { srq: Some(srq), ..EpSpec::new(&pair.events) }).unwrap();
     let listener = pair.ia.listen_any(&pair.events).unwrap();
     let to = pair.ia.address().unwrap_or(Ipv4Addr::LOCALHOST.into());
-    client.connect(to, listener.qualifier(), LIMIT, b"").unwrap();
+    client.connect(to, listener.qualifier(), TIMEOUT, b"").unwrap();
     let Event::Request(request) = pair.next() else { panic!("wanted a connection request") };
     request.accept(&server, b"").unwrap();
     for _ in 0..2 {
@@ -110,11 +110,11 @@ fn group_names_the_queue_that_has_an_event() {
         let pz = ia.pz().unwrap();
         let (client, server) = (pz.ep(&events).unwrap(), pz.ep(&events).unwrap());
         let to = ia.address().unwrap_or(Ipv4Addr::LOCALHOST.into());
-        client.connect(to, listener.qualifier(), LIMIT, b"").unwrap();
-        assert_eq!(cno.wait(LIMIT).unwrap(), Some(requests.id()));
+        client.connect(to, listener.qualifier(), TIMEOUT, b"").unwrap();
+        assert_eq!(cno.wait(TIMEOUT).unwrap(), Some(requests.id()));
         let Some(Event::Request(request)) = requests.poll().unwrap() else { panic!("wanted a connection request") };
         request.accept(&server, b"").unwrap();
-        assert_eq!(cno.wait(LIMIT).unwrap(), Some(events.id()));
+        assert_eq!(cno.wait(TIMEOUT).unwrap(), Some(events.id()));
         assert!(matches!(events.poll().unwrap(), Some(Event::Established { .. })));
         drop((cno, ia));
     });
