@@ -16,6 +16,7 @@ mod man;
 mod net;
 mod new_provider;
 mod packages;
+mod programs;
 mod proofs;
 mod quiet;
 mod reference;

@@ -6,7 +6,16 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Instant;
 
+use dapl_test::stage::workspace;
+
 use crate::Result;
+
+/// The cargo that runs this program, in the workspace.
+pub(crate) fn cargo() -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(workspace());
+    cargo
+}
 
 /// Runs a command, which must succeed.
 pub(crate) fn run_quietly(command: &mut Command) -> Result<Output> {

@@ -3,8 +3,7 @@
 //! (network namespaces), `rxe` (`guest`: fetches a kernel).
 //!
 //! `cargo xtask test` runs the suites that need no guest, no root and no package build; `--rest` the other suites;
-//! `--all` all suites. cargo runs them, so each output ends with `test result:` lines. The last lines list the time
-//! of each step.
+//! `--all` all suites. Each output ends with `test result:` lines. The last lines list the time of each step.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -19,15 +18,25 @@ use dapl_test::stage::{target_directory, workspace};
 
 use crate::cli::Test;
 use crate::guest::rxe;
-use crate::quiet::{capture, step};
+use crate::programs::{self, Program};
+use crate::quiet::{capture, cargo, step};
 use crate::{Result, bench, conformance, coverage, net, proofs, setup};
 
 /// Files of `test/tests` that `cargo xtask test` leaves out.
 const LEFT_OUT: [&str; 4] = ["walkthrough", "deb", "foreign", "rpm"];
 /// System tools that the suites need.
 const NEEDED: [setup::Tool; 3] = [setup::CC, setup::CXX, setup::VALGRIND];
-/// The slowest suites of `quick`, which are started first.
-const LONGEST: [&str; 6] = ["conformance", "unit", "datinfo", "faulty", "faults", "cancel"];
+/// The slowest jobs of `quick`, which are started first.
+const LONGEST: [&str; 8] = [
+    "suite conformance",
+    "unit tests of daplsm",
+    "unit tests of daplusnic",
+    "suite datinfo",
+    "suite new_provider",
+    "suite datinfo_path",
+    "suite faults_waits",
+    "unit tests of dapl",
+];
 /// Tools without which some checks are skipped.
 const RECOMMENDED: [setup::Tool; 3] = [setup::RDMA_HEADERS, setup::MANDOC, setup::PKG_CONFIG];
 
@@ -44,8 +53,8 @@ pub(crate) fn run(test: &Test) -> Result {
             Ok(())
         }
         None if test.rest => rest(&known, test.required),
-        None if test.all => both(&[quick(&known), rest(&known, test.required)]),
-        None => quick(&known),
+        None if test.all => both(&[quick(), rest(&known, test.required)]),
+        None => quick(),
         Some(suite) => selected(suite, &args, &known, test),
     }
 }
@@ -80,40 +89,47 @@ fn several<'a>(first: Option<&'a str>, args: &[&'a str], known: &[String]) -> Op
 }
 
 /// Runs the suites that work without a guest, root or a package build. A failure does not stop the other suites.
-fn quick(known: &[String]) -> Result {
+fn quick() -> Result {
     setup::require(&NEEDED)?;
     setup::recommend(&RECOMMENDED);
-    step("compile all tests", || cargo_test("compile", &["--workspace", "--tests", "--no-run"]))?;
-    let suites: BTreeSet<&str> = known.iter().map(|name| suite_of(name)).collect();
-    let mut queue: Vec<(String, Vec<String>)> = ["unit"]
-        .into_iter()
-        .chain(suites.into_iter().filter(|suite| !LEFT_OUT.contains(suite)))
-        .map(|suite| Ok((format!("suite {suite}"), arguments(suite, known, &[])?)))
-        .collect::<Result<_>>()?;
-    let listed = |name: &str, words: &[&str]| (name.to_owned(), words.iter().map(|word| (*word).to_owned()).collect());
-    // Only daplsm has a `tests` folder.
-    queue.push(listed("suites of daplsm", &["--workspace", "--test", "threads", "--test", "vanished"]));
-    queue.push(listed("documentation tests", &["-p", "udapl", "--doc"]));
-    side_by_side(queue)
+    step("build the libraries and programs", programs::build_staged)?;
+    let programs = step("build the tests", programs::build_tests)?;
+    let mut jobs: Vec<Job> = programs.iter().filter_map(Job::of_program).collect();
+    jobs.push(Job { name: "documentation tests".to_owned(), command: cargo_command(&["-p", "udapl", "--doc"]) });
+    side_by_side(jobs)
 }
 
-/// Runs three suites at a time, since many of them mostly wait for timeouts. Prints a suite's output when the suite
-/// ends, and a list of all times at the end.
-fn side_by_side(mut queue: Vec<(String, Vec<String>)>) -> Result {
-    const AT_ONCE: usize = 3;
-    // Starts the slowest suites first, so that the run does not end with a single slow suite.
-    queue.sort_by_key(|(name, _)| LONGEST.iter().position(|long| name.ends_with(long)).unwrap_or(LONGEST.len()));
+/// A program that `quick` runs beside others.
+struct Job {
+    name: String,
+    command: Command,
+}
+
+impl Job {
+    /// The job of a test program; `None` if `quick` leaves it out.
+    fn of_program(program: &Program) -> Option<Self> {
+        let target = &program.target;
+        let name = if program.is_unit { format!("unit tests of {target}") } else { format!("suite {target}") };
+        (program.is_unit || !LEFT_OUT.contains(&suite_of(target))).then(|| Job { name, command: program.command() })
+    }
+}
+
+/// Runs several jobs at a time, since many of them mostly wait for timeouts: two for each processor. Prints a job's
+/// output when the job ends, and a list of all times at the end.
+fn side_by_side(mut queue: Vec<Job>) -> Result {
+    let at_once = 2 * thread::available_parallelism().map_or(2, usize::from);
+    // Starts the slowest jobs first, so that the run does not end with a single slow job.
+    queue.sort_by_key(|job| LONGEST.iter().position(|long| job.name == *long).unwrap_or(LONGEST.len()));
     queue.reverse();
     let logs = target_directory().join("test-logs");
     let (queue, results) = (Mutex::new(queue), Mutex::new(Vec::new()));
     let next = || queue.lock().ok()?.pop();
     let run_next = || {
-        while let Some((name, arguments)) = next() {
-            let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        while let Some(Job { name, mut command }) = next() {
             let began = Instant::now();
             let result = step(&name, || {
-                let (output, is_good) = capture(&mut cargo_command(&arguments), &logs.join(format!("{name}.log")))?;
-                // Written in one call, so that the lines of two suites do not mix.
+                let (output, is_good) = capture(&mut command, &logs.join(format!("{name}.log")))?;
+                // Written in one call, so that the lines of two jobs do not mix.
                 let _ = std::io::stdout().lock().write_all(&output);
                 if is_good { Ok(()) } else { Err(format!("{name} failed")) }
             });
@@ -122,7 +138,7 @@ fn side_by_side(mut queue: Vec<(String, Vec<String>)>) -> Result {
             }
         }
     };
-    thread::scope(|scope| (0..AT_ONCE).for_each(|_| _ = scope.spawn(run_next)));
+    thread::scope(|scope| (0..at_once).for_each(|_| _ = scope.spawn(run_next)));
     let mut results = results.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
     results.sort_by_key(|(_, time, _)| std::cmp::Reverse(*time));
     results.iter().for_each(|(name, time, result)| eprintln!("xtask: {}", summary(name, *time, result.is_ok())));
@@ -263,8 +279,8 @@ fn run_cargo(name: &str, mut cargo: Command) -> Result {
 }
 
 fn cargo_command(arguments: &[&str]) -> Command {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(workspace()).arg("test").args(arguments);
+    let mut cargo = cargo();
+    cargo.arg("test").args(arguments);
     cargo
 }
 
