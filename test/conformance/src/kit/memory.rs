@@ -12,7 +12,7 @@ use crate::ctx::Ctx;
 
 use super::codes::ok;
 use super::object::{Ia, Lmr, Pz};
-use super::{SOON, scaled_timeout};
+use super::{SOON, raw, scaled_timeout};
 
 /// Buffers are aligned to a page.
 const PAGE: usize = 4096;
@@ -27,7 +27,7 @@ pub(crate) struct Buffer {
 impl Buffer {
     /// Allocates zeroed bytes.
     pub(crate) fn new(length: usize) -> Self {
-        let bytes: Vec<AtomicU8> = (0..length + PAGE).map(|_| AtomicU8::new(0)).collect();
+        let bytes = raw::zeroed_bytes(length + PAGE);
         let start = bytes.as_ptr().align_offset(PAGE);
         Buffer { bytes, start, length }
     }

@@ -4,7 +4,8 @@
 //! memory is kept.
 
 use std::ffi::c_void;
-use std::mem::{MaybeUninit, size_of};
+use std::mem::{ManuallyDrop, MaybeUninit, size_of};
+use std::sync::atomic::AtomicU8;
 
 use dat_abi::*;
 
@@ -51,6 +52,14 @@ records!(
     u64,
     i32,
 );
+
+/// Returns zeroed bytes. The allocator zeroes them, which takes less time than a loop in this unoptimised program.
+pub(crate) fn zeroed_bytes(length: usize) -> Vec<AtomicU8> {
+    let mut bytes = ManuallyDrop::new(vec![0_u8; length]);
+    let (pointer, length, capacity) = (bytes.as_mut_ptr(), bytes.len(), bytes.capacity());
+    // SAFETY: the parts are those of a vector that is not used again; `AtomicU8` has the layout of `u8`.
+    unsafe { Vec::from_raw_parts(pointer.cast(), length, capacity) }
+}
 
 /// Returns a zeroed record.
 pub(crate) fn zeroed<T: CRecord>() -> T {
