@@ -50,7 +50,7 @@ pub(crate) enum ConnectOutcome {
 pub(crate) struct Connector {
     setup: Arc<Setup>,
     server: SocketAddr,
-    /// The address to try next if `server` does not reply or has no listener.
+    /// The address to try next if `server` has no listener.
     alternative: Option<SocketAddr>,
     /// Destination of retransmissions: the well-known address, or the source of the Pending reply.
     at: SocketAddr,
