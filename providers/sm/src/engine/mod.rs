@@ -1,7 +1,6 @@
 //! The engine of an IA: its thread, its jobs, and the wake-ups that peers send to it.
 
 pub(crate) mod jobs;
-mod stalls;
 mod thread;
 pub(crate) mod wake;
 pub(crate) mod wake_flags;

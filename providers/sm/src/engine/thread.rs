@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use dapl::provider::{ConnectionEvent, RequestInfo};
-use dapl_software::overdue::OverdueSend;
+use dapl_software::overdue::{OverdueSend, Stalls, WaitCause};
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 
@@ -23,7 +23,7 @@ use crate::cm::socket::SetupDatagram;
 use crate::cm::table::ConnectionHandler;
 use crate::device::Device;
 use crate::engine::jobs::{EngineQueueClient, Job};
-use crate::engine::stalls::Stalls;
+
 use crate::engine::wake::WakeResult;
 use crate::memory::exchange;
 use crate::proto::handshake::{ConnectParams, Datagram, DecodeError, ReplyResult};
@@ -51,7 +51,7 @@ pub(crate) struct Engine {
     watched: Vec<(Arc<dyn EngineQueueClient>, u32)>,
     next_tick: Option<Instant>,
     next_alive: Option<Instant>,
-    stalls: Stalls,
+    stalls: Stalls<u32>,
     stop: bool,
 }
 
@@ -213,7 +213,7 @@ impl Engine {
             conns.iter().filter_map(|(id, conn)| Some((*id, conn.waiting_send()?))).collect();
         for (id, age) in self.stalls.find_overdue(&waiting, now) {
             let Some((_, conn)) = conns.iter().find(|(known, _)| *known == id) else { continue };
-            OverdueSend { ep: conn.ep(), age }.log();
+            OverdueSend { ep: conn.ep(), age, cause: WaitCause::NoReceive }.log();
         }
     }
 

@@ -15,7 +15,7 @@ use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::{self, LocalMemory, Segments};
 use dapl_software::memory::user_copy::{self, TimeSlot};
 use dapl_software::memory::window::{BindRequest, QpDomain};
-use dapl_software::overdue::OverdueSend;
+use dapl_software::overdue::{OverdueSend, WaitCause};
 
 use crate::cq::CqCore;
 use crate::engine::jobs::{Job, Jobs};
@@ -348,7 +348,11 @@ impl ConnCallbacks<QpContext> for &QpContext {
 
     #[cold]
     fn send_overdue(&mut self, age: Nanos) {
-        self.jobs.push(Job::Overdue(OverdueSend { ep: self.ep.handle, age: Duration::from_nanos(age) }));
+        self.jobs.push(Job::Overdue(OverdueSend {
+            ep: self.ep.handle,
+            age: Duration::from_nanos(age),
+            cause: WaitCause::NoReceive,
+        }));
     }
 
     fn recv_done(&mut self, recv: &mut RecvRequest, status: Status, bytes: u64, solicited: bool) {

@@ -108,6 +108,12 @@ impl QpTable {
         self.slots.iter().flatten().map(|(core, _)| core.clone()).collect()
     }
 
+    /// Returns the queue pairs whose requests complete on the queue.
+    pub(super) fn requesters(&self) -> Vec<Arc<QpCore>> {
+        let requesters = self.slots.iter().flatten().filter(|(_, side)| *side == QueueSide::Request);
+        requesters.map(|(core, _)| core.clone()).collect()
+    }
+
     /// Whether the provider needs events of failures only: all work is receives, and no watermark counts them. Not for
     /// requests, because not every device can report events of failed requests only.
     pub(super) fn wants_failures_only(&self) -> bool {

@@ -9,6 +9,7 @@
 
 mod device_queues;
 mod members;
+mod overdue;
 mod pending;
 pub(crate) mod status;
 
@@ -20,6 +21,7 @@ use std::time::Duration;
 
 use dapl::error::{Error, Result};
 use dapl::provider::{Completion, CompletionQueue, CqSink};
+use dapl_software::overdue::Stalls;
 use ibverbs_sys::ibv_wc;
 use parking_lot::{Mutex, MutexGuard};
 
@@ -73,6 +75,19 @@ pub(crate) struct CqState {
     is_check_scheduled: bool,
     /// Value of `polls` when the check was scheduled.
     polls_seen: u32,
+    /// The oldest outstanding send of each queue pair, by number of the queue pair.
+    stalls: Stalls<u32>,
+    /// Whether a check for overdue sends is scheduled.
+    is_overdue_check_scheduled: bool,
+}
+
+/// A check that the engine makes at intervals: the tag of the scheduled call.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Check {
+    /// Whether consumer threads still poll.
+    Polls,
+    /// Whether sends are overdue.
+    OverdueSends,
 }
 
 /// A locked completion queue. If a notification becomes due while the lock is held, the unlock queues it for the engine.
@@ -201,13 +216,14 @@ impl CqCore {
         if !std::mem::replace(&mut inner.is_check_scheduled, true) {
             inner.polls_seen = self.polls.load(Ordering::Relaxed);
             let me: Weak<dyn EventHandler> = self.me.clone();
-            self.engine.schedule(CHECK_INTERVAL, me, 0);
+            self.engine.schedule(CHECK_INTERVAL, me, Check::Polls as u64);
         }
     }
 
     /// Called when a queue pair is about to be connected.
     pub(crate) fn arm_for_connection(&self) -> Result<()> {
         let mut inner = self.lock();
+        self.schedule_overdue_check(&mut inner);
         if !std::mem::replace(&mut inner.is_connected, true) && inner.pending.notify_requested {
             let solicited = inner.pending.solicited_only;
             self.arm_device(&mut inner, solicited)?;
@@ -351,8 +367,14 @@ impl CqCore {
 }
 
 impl EventHandler for CqCore {
+    fn expired(&self, tag: u64) {
+        if tag == Check::OverdueSends as u64 { self.check_overdue_sends() } else { self.check_polls() }
+    }
+}
+
+impl CqCore {
     /// Checks whether consumer threads still poll. If not, the engine fetches completions, to detect failures.
-    fn expired(&self, _: u64) {
+    fn check_polls(&self) {
         let mut inner = self.lock();
         inner.is_check_scheduled = false;
         if !inner.table.is_used() || !inner.is_connected {

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use dapl::error::{Error, Resource, Result};
-use dapl::provider::{Completion, ConnId, Outstanding, QpSpec, SharedRecvs, Status, Token};
+use dapl::provider::{Completion, ConnId, Outstanding, QpSpec, SharedRecvs, Status, Token, Work as WorkKind};
 use dapl::runtime::handle::ObjectId;
 use dapl::stats::watermark::HighWatermark;
 use parking_lot::Mutex;
@@ -340,6 +340,14 @@ impl QpCore {
     /// Whether the queue pair uses the shared receive queue with this id.
     pub(crate) fn takes_from(&self, srq: usize) -> bool {
         self.shared.as_ref().is_some_and(|(own, _)| own.id() == srq)
+    }
+
+    /// Returns the id of the oldest outstanding request, and the handle of its EP. `None` if it needs no receive
+    /// of the peer.
+    pub(crate) fn oldest_send(&self) -> Option<(u64, usize)> {
+        let send = self.send.lock();
+        let (id, entry) = send.work.oldest().filter(|_| send.phase == PostPhase::Live)?;
+        matches!(entry.token.work, WorkKind::Send | WorkKind::WriteImmediate).then_some((id, entry.token.ep))
     }
 
     /// Fetches all completions of the device, and returns the number of receives and requests still outstanding.

@@ -283,3 +283,30 @@ fn rxe_invalid_atomic_operations_fail_and_change_nothing() {
         assert_eq!(words.values(), [0, 1, 2, 3, 4, 5, 6, 7]);
     }
 }
+
+#[test]
+fn rxe_send_without_receive_is_overdue_once_but_not_an_unpolled_one() {
+    let Some(side) = Side::open() else { return };
+    let words = Words::new(side, ATOMIC);
+    let begin = Instant::now();
+    let ages_after = |seconds| {
+        let overdue = words.side.cq.0.overdue_sends(begin + Duration::from_secs(seconds));
+        overdue.iter().map(|send| send.age.as_secs()).collect::<Vec<_>>()
+    };
+    let send = Op::Send { solicited: false };
+    words.post(send, &[]).unwrap();
+    assert_eq!([0, 9, 10, 30].map(ages_after), [vec![], vec![], vec![10], vec![]]);
+    words.peer.post_recv(&[], token(5)).unwrap();
+    assert_eq!(words.both().map(|done| done.status), [Status::Success; 2]);
+    words.peer.post_recv(&[], token(5)).unwrap();
+    words.post(send, &[]).unwrap();
+    ages_after(40);
+    // The device needs some time to complete the send. Its completion is not polled.
+    while words.local.core().oldest_send().is_some() {
+        assert!(begin.elapsed() < TIMEOUT, "the send does not complete");
+        words.side.cq.0.fetch();
+    }
+    assert_eq!(ages_after(60), [0; 0]);
+    words.post(Op::Write(words.remote(5)), &[words.segment(2, 8)]).unwrap();
+    assert_eq!([80, 100].map(ages_after), [vec![], vec![]], "an RDMA write needs no receive");
+}

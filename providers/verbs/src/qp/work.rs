@@ -179,6 +179,12 @@ impl<W> InFlightWork<W> {
         }
     }
 
+    /// Returns the oldest entry and its id.
+    pub(crate) fn oldest(&self) -> Option<(u64, &WorkEntry)> {
+        let id = self.base | u64::from(self.first);
+        Some((id, self.first(id)?))
+    }
+
     /// Removes the oldest entry. The caller has checked that there is one.
     #[inline(always)]
     pub(crate) fn drop_first(&mut self) {

@@ -1,0 +1,62 @@
+//! Detects sends that do not complete for a long time. Each is logged once.
+//!
+//! The device repeats a send for which the peer has no receive, and reports nothing meanwhile. So the engine compares the
+//! oldest outstanding request of each queue pair at intervals. It first fetches the completions of the device: a send that
+//! the consumer has only not polled yet is not overdue.
+#![forbid(unsafe_code)]
+
+use std::sync::Weak;
+use std::time::{Duration, Instant};
+
+use dapl_software::overdue::{OverdueSend, WaitCause};
+
+use super::{Check, CqCore, CqState};
+use crate::engine::EventHandler;
+
+/// Interval between checks. A send is reported at most this time after it is overdue.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+
+impl CqCore {
+    /// Schedules the next check for overdue sends, unless one is scheduled.
+    pub(super) fn schedule_overdue_check(&self, inner: &mut CqState) {
+        if !std::mem::replace(&mut inner.is_overdue_check_scheduled, true) {
+            let me: Weak<dyn EventHandler> = self.me.clone();
+            self.engine.schedule(CHECK_INTERVAL, me, Check::OverdueSends as u64);
+        }
+    }
+
+    /// Logs the sends that are overdue. Schedules the next check if the queue is still in use.
+    pub(super) fn check_overdue_sends(&self) {
+        for send in self.overdue_sends(Instant::now()) {
+            send.log();
+        }
+        let mut inner = self.lock();
+        inner.is_overdue_check_scheduled = false;
+        if inner.table.is_used() {
+            self.schedule_overdue_check(&mut inner);
+        }
+    }
+
+    /// Returns the sends that are overdue at the time `now` and were not returned before.
+    pub(crate) fn overdue_sends(&self, now: Instant) -> Vec<OverdueSend> {
+        let qps = self.lock().table.requesters();
+        if qps.iter().any(|qp| qp.oldest_send().is_some()) {
+            self.fetch();
+        }
+        // Number of the queue pair, id of its oldest send, and handle of its EP.
+        let waiting: Vec<(u32, u64, usize)> = qps
+            .iter()
+            .filter_map(|qp| {
+                let (send, ep) = qp.oldest_send()?;
+                Some((qp.number(), send, ep))
+            })
+            .collect();
+        let ids: Vec<(u32, u64)> = waiting.iter().map(|(qp, send, _)| (*qp, *send)).collect();
+        let overdue = self.lock().stalls.find_overdue(&ids, now);
+        let report = |(qp, age)| {
+            let (.., ep) = waiting.iter().find(|(number, ..)| *number == qp)?;
+            Some(OverdueSend { ep: *ep, age, cause: WaitCause::Unknown })
+        };
+        overdue.into_iter().filter_map(report).collect()
+    }
+}
