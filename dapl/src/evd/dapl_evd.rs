@@ -13,7 +13,7 @@ use crate::error::{Error, Handle};
 use crate::ffi::{guard, guard_hot, require};
 use crate::ia::{AsyncError, AsyncKind, Ia};
 use crate::provider::{Completion, ConnectionEvent, Provider, Status, Work};
-use crate::runtime::handle::{EvdStub, EvdUse, from_handle, from_handle_hot, from_optional};
+use crate::runtime::handle::{EvdHandle, EvdUse, from_handle, from_handle_hot, from_optional};
 use crate::runtime::sync::MutexGuard;
 
 /// `dat_evd_create`.
@@ -169,15 +169,15 @@ pub unsafe extern "C" fn dapl_evd_dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out:
         // SAFETY: the caller also satisfies the contract of `dequeue`.
         return unsafe { dequeue::<P>(evd, out) };
     }
-    let Some(stub) = EvdStub::of(evd) else {
+    let Some(entry) = EvdHandle::of(evd) else {
         // SAFETY: the caller also satisfies the contract of `dequeue`.
         return unsafe { dequeue::<P>(evd, out) };
     };
-    if stub.has_no_event() {
+    if entry.has_no_event() {
         return DAT_QUEUE_EMPTY;
     }
     // SAFETY: `out` is not null, and the caller guarantees that it is writable.
-    unsafe { dequeue_quickly::<P>(stub, out) }
+    unsafe { dequeue_quickly::<P>(entry, out) }
 }
 
 /// `dat_evd_dequeue` of an EVD that may have an event. Returns an event of the buffer. For all other cases it jumps to
@@ -186,27 +186,27 @@ pub unsafe extern "C" fn dapl_evd_dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out:
 /// # Safety
 /// `out` is writable and not null.
 #[inline(never)]
-unsafe extern "C" fn dequeue_quickly<P: Provider>(stub: EvdStub, out: *mut DAT_EVENT) -> DAT_RETURN {
-    let Some(evd_use) = stub.protect() else {
+unsafe extern "C" fn dequeue_quickly<P: Provider>(entry: EvdHandle, out: *mut DAT_EVENT) -> DAT_RETURN {
+    let Some(evd_use) = entry.protect() else {
         // SAFETY: the caller also satisfies the contract of `dequeue`.
-        return unsafe { dequeue::<P>(stub.handle(), out) };
+        return unsafe { dequeue::<P>(entry.handle(), out) };
     };
     let object = evd_use.object::<Evd<P>>();
     // SAFETY: valid until the use ends; nothing below refers to the object after that.
     let Some(evd) = object.map(|object| unsafe { object.as_ref() }) else {
         // SAFETY: the caller also satisfies the contract of `dequeue_counted`.
-        return unsafe { dequeue_counted::<P>(stub, out, evd_use) };
+        return unsafe { dequeue_counted::<P>(entry, out, evd_use) };
     };
     let Some(mut inner) = evd.try_lock_quickly() else {
         // SAFETY: the caller satisfies the contract, and `evd` is the object.
-        return unsafe { dequeue_contended::<P>(stub, out, evd_use) };
+        return unsafe { dequeue_contended::<P>(entry, out, evd_use) };
     };
     let Some((done, is_last)) = inner.next_plain() else {
         // SAFETY: the caller satisfies the contract, and `inner` is the lock of `evd`, the object.
-        return unsafe { dequeue_by_poll::<P>(stub, out, evd_use, inner) };
+        return unsafe { dequeue_by_poll::<P>(entry, out, evd_use, inner) };
     };
     // SAFETY: the caller guarantees that `out` is writable.
-    unsafe { write_plain(out, stub.handle(), done) };
+    unsafe { write_plain(out, entry.handle(), done) };
     if is_last {
         evd.allow_empty_check(&inner);
     }
@@ -221,10 +221,14 @@ unsafe extern "C" fn dequeue_quickly<P: Provider>(stub: EvdStub, out: *mut DAT_E
 /// Same as [`dequeue_quickly`].
 #[cold]
 #[inline(never)]
-unsafe extern "C" fn dequeue_counted<P: Provider>(stub: EvdStub, out: *mut DAT_EVENT, evd_use: EvdUse) -> DAT_RETURN {
+unsafe extern "C" fn dequeue_counted<P: Provider>(
+    entry: EvdHandle,
+    out: *mut DAT_EVENT,
+    evd_use: EvdUse,
+) -> DAT_RETURN {
     evd_use.end();
     // SAFETY: the caller also satisfies the contract of `dequeue`.
-    unsafe { dequeue::<P>(stub.handle(), out) }
+    unsafe { dequeue::<P>(entry.handle(), out) }
 }
 
 /// `dat_evd_dequeue` that has to wait for the lock.
@@ -233,12 +237,16 @@ unsafe extern "C" fn dequeue_counted<P: Provider>(stub: EvdStub, out: *mut DAT_E
 /// Same as [`dequeue_quickly`]; `evd_use` has an object of this type.
 #[cold]
 #[inline(never)]
-unsafe extern "C" fn dequeue_contended<P: Provider>(stub: EvdStub, out: *mut DAT_EVENT, evd_use: EvdUse) -> DAT_RETURN {
+unsafe extern "C" fn dequeue_contended<P: Provider>(
+    entry: EvdHandle,
+    out: *mut DAT_EVENT,
+    evd_use: EvdUse,
+) -> DAT_RETURN {
     guard_hot(|| {
         // SAFETY: the caller guarantees that the object has this type.
         let object = unsafe { evd_use.into_ref::<Evd<P>>() };
         // SAFETY: the caller guarantees that `out` is writable.
-        object.dequeue_quickly(|given| unsafe { write_taken(out, stub.handle(), given) })
+        object.dequeue_quickly(|given| unsafe { write_taken(out, entry.handle(), given) })
     })
 }
 
@@ -249,7 +257,7 @@ unsafe extern "C" fn dequeue_contended<P: Provider>(stub: EvdStub, out: *mut DAT
 #[inline(never)]
 #[expect(improper_ctypes_definitions, reason = "not called from C; a function of this ABI does not unwind")]
 unsafe extern "C" fn dequeue_by_poll<P: Provider>(
-    stub: EvdStub,
+    entry: EvdHandle,
     out: *mut DAT_EVENT,
     evd_use: EvdUse,
     inner: MutexGuard<'_, EvdState<P>>,
@@ -258,7 +266,7 @@ unsafe extern "C" fn dequeue_by_poll<P: Provider>(
         // SAFETY: the caller guarantees that the object has this type.
         let object = unsafe { evd_use.into_ref::<Evd<P>>() };
         // SAFETY: the caller guarantees that `out` is writable.
-        object.poll_quickly(inner, |given| unsafe { write_taken(out, stub.handle(), given) })
+        object.poll_quickly(inner, |given| unsafe { write_taken(out, entry.handle(), given) })
     })
 }
 

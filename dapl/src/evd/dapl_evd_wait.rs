@@ -10,7 +10,7 @@ use super::{Evd, Event, dapli_wait::clear};
 use crate::error::{Error, Handle, Result};
 use crate::ffi;
 use crate::provider::{Completion, Provider};
-use crate::runtime::handle::{EvdStub, from_handle};
+use crate::runtime::handle::{EvdHandle, from_handle};
 use crate::runtime::wait::{self, Cause, Mark, WaitStep};
 
 /// Writes an event of this EVD in the layout of one version of DAT. The pointer is writable.
@@ -124,11 +124,11 @@ unsafe fn step<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>, cause: Cause) ->
 #[inline(always)]
 unsafe fn take_quickly<P: Provider, E: Copy>(call: &EvdWaitCall<E>) -> bool {
     let EvdWaitCall { evd, threshold, event, write_plain, more, .. } = *call;
-    let Some(stub) = EvdStub::of(evd) else { return false };
-    if threshold != 1 || event.is_null() || more.is_null() || stub.has_no_event() {
+    let Some(entry) = EvdHandle::of(evd) else { return false };
+    if threshold != 1 || event.is_null() || more.is_null() || entry.has_no_event() {
         return false;
     }
-    let Some(object) = stub.object::<Evd<P>>() else { return false };
+    let Some(object) = entry.object::<Evd<P>>() else { return false };
     // SAFETY: `event` is not null, and the caller guarantees that it is writable.
     let left = object.wait_quickly(|done| unsafe { write_plain(event, evd, done) });
     // SAFETY: `event` is not null, and the caller guarantees that it is writable.

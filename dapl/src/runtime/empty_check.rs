@@ -9,8 +9,9 @@
 //! word of its destination before the word of its origin (Release), and a dequeue reads the words in the order in which
 //! completions move (Acquire). So the dequeue finds every completion that arrived before the call.
 //!
-//! The memory of checks and watches is never freed ([`Pooled`]), and a handle's stub names the check, so that a dequeue
-//! needs no reference to the EVD. If the EVD is freed meanwhile, either result of the dequeue is right.
+//! The memory of checks and watches is never freed ([`Pooled`]), and the handle table entry of an EVD points to its
+//! check, so that a dequeue needs no reference to the EVD. If the EVD is freed meanwhile, either result of the dequeue
+//! is right.
 
 use std::ptr;
 use std::sync::OnceLock;
@@ -211,12 +212,13 @@ impl RingWatch {
     }
 }
 
-/// The part of an empty check that the EVD sets.
+/// Lets an EVD replace the check in its handle table entry while events are queued.
 #[derive(Debug)]
 pub struct QueueCheck {
     check: &'static EmptyCheck,
+    /// A check that never reports an empty queue.
     never: &'static EmptyCheck,
-    /// The word in the stub of the EVD's handle in which dequeues find the check.
+    /// Pointer in the handle table entry of the EVD that `dat_evd_dequeue` reads to find the check.
     place: &'static AtomicPtr<EmptyCheck>,
 }
 

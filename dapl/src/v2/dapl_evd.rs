@@ -12,7 +12,7 @@ use crate::evd::{Evd, Event, Stream, Streams, TakenEvent, dapls_evd, wait_as};
 use crate::ffi::{guard, guard_hot, require};
 use crate::ia::{AsyncError, Ia};
 use crate::provider::{Arrival, Completion, Provider, Status, Work};
-use crate::runtime::handle::{EvdStub, from_handle, from_handle_hot, from_optional};
+use crate::runtime::handle::{EvdHandle, from_handle, from_handle_hot, from_optional};
 
 /// `dat_evd_create`. In addition to 1.2, an EVD can have the stream of completions of extended operations.
 ///
@@ -103,7 +103,7 @@ const _: () = {
 /// # Safety
 /// `evd` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
 pub unsafe extern "C" fn dapl2_evd_dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVENT) -> DAT_RETURN {
-    if EvdStub::of(evd).is_some_and(|stub| !out.is_null() && stub.has_no_event()) {
+    if EvdHandle::of(evd).is_some_and(|entry| !out.is_null() && entry.has_no_event()) {
         return convert::code(dat_abi::DAT_QUEUE_EMPTY);
     }
     // SAFETY: the caller also satisfies the contract of `dequeue_locked`.

@@ -1,4 +1,5 @@
-//! The arena of stubs: address space that is reserved once, assigned stub by stub, and never unmapped.
+//! The arena: the memory of the handle table. Its address space is reserved once, assigned entry by entry, and never
+//! unmapped.
 //!
 //! The arena's lock is held for a few instructions, or for one `mmap`. [`arena`] returns the address range for libdat.
 
@@ -7,14 +8,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dat_abi::hook::HandleArena;
 
-use super::{STRIDE, Stub};
+use super::{HandleEntry, STRIDE};
 use crate::error::{Error, Resource, Result};
 use crate::runtime::sync::StaticMutex;
 
 /// Maximum number of live handles of one library. The arena reserves 64 MiB of address space; a page takes memory only
-/// after a stub in it was used.
+/// after an entry in it was used.
 const CAPACITY: usize = 1 << 20;
-/// Number of freed stubs that are quarantined before the oldest is reused, so that a stale handle stays invalid for a
+/// Number of freed entries that are quarantined before the oldest is reused, so that a stale handle stays invalid for a
 /// long time.
 const QUARANTINE: usize = 4096;
 const ARENA_LEN: usize = CAPACITY * STRIDE;
@@ -25,26 +26,27 @@ pub fn arena() -> Result<HandleArena> {
     Ok(HandleArena { base, len: ARENA_LEN, stride: STRIDE })
 }
 
-/// Number of stubs in use.
+/// Number of table entries in use.
 pub fn alive() -> usize {
     let arena = ARENA.lock();
     arena.used.saturating_sub(1 + arena.quarantined.len())
 }
 
-/// The stub at this address; `None` if no stub starts there.
+/// Returns the table entry at this address; `None` if no entry starts at the address.
 #[inline(always)]
-pub(super) fn at(handle: usize) -> Option<&'static Stub> {
+pub(super) fn at(handle: usize) -> Option<&'static HandleEntry> {
     let base = ARENA_BASE.load(Ordering::Acquire);
     let offset = handle.wrapping_sub(base);
     if base == 0 || offset >= ARENA_LEN || !offset.is_multiple_of(STRIDE) {
         return None;
     }
-    // SAFETY: the address is in the arena and at the start of a stub. The arena is never unmapped and all its bytes are
+    // SAFETY: the address is in the arena and at the start of an entry. The arena is never unmapped and all its bytes are
     // readable. Every field is an atomic, so zeros and concurrent changes are valid.
-    Some(unsafe { &*(handle as *const Stub) })
+    Some(unsafe { &*(handle as *const HandleEntry) })
 }
 
-/// Returns a stub for a new handle: an unused one, or the one that was quarantined longest ago.
+/// Assigns a table entry to a new handle and returns its address. The entry is unused, or the one that was quarantined
+/// longest ago.
 pub(super) fn take() -> Result<usize> {
     ARENA.lock().take()
 }
@@ -54,7 +56,7 @@ pub(crate) fn lock_for_fork() -> impl Sized {
     ARENA.lock()
 }
 
-/// Quarantines a freed stub.
+/// Quarantines the freed table entry at this address.
 pub(super) fn quarantine(handle: usize) {
     ARENA.lock().quarantined.push_back(handle);
 }
@@ -64,8 +66,8 @@ static ARENA_BASE: AtomicUsize = AtomicUsize::new(0);
 static ARENA: StaticMutex<Arena> = StaticMutex::new(Arena { used: 0, quarantined: VecDeque::new() });
 
 struct Arena {
-    /// Number of stubs that were used at least once. Stub 0 never becomes a handle; its table word shows whether the
-    /// process has forked since the arena was marked.
+    /// Number of table entries that were used at least once. Entry 0 never becomes a handle; its futex word shows
+    /// whether the process has forked since the arena was marked.
     used: usize,
     quarantined: VecDeque<usize>,
 }
@@ -106,18 +108,18 @@ impl Arena {
         Ok(base as usize)
     }
 
-    /// Marks the arena as belonging to this process. A forked child assigns stubs behind those of the parent, so that a
+    /// Marks the arena as belonging to this process. A forked child assigns entries behind those of the parent, so that a
     /// handle of the parent is never a handle of the child.
     fn mark(&mut self) {
         self.quarantined.clear();
-        if let Some(stub) = at(ARENA_BASE.load(Ordering::Acquire)) {
-            stub.futex.store(1, Ordering::Relaxed);
+        if let Some(entry) = at(ARENA_BASE.load(Ordering::Acquire)) {
+            entry.futex.store(1, Ordering::Relaxed);
         }
     }
 
     fn take(&mut self) -> Result<usize> {
         let base = self.base()?;
-        if at(base).is_some_and(|stub| stub.futex.load(Ordering::Relaxed) == 0) {
+        if at(base).is_some_and(|entry| entry.futex.load(Ordering::Relaxed) == 0) {
             self.mark(); // in a forked child the kernel has cleared the arena
         }
         if self.quarantined.len() > QUARANTINE || self.used == CAPACITY {

@@ -1,4 +1,4 @@
-//! Loom models of one stub that is reused without quarantine. Loom reports an access to an object that is being
+//! Loom models of one entry that is reused without quarantine. Loom reports an access to an object that is being
 //! dropped.
 
 use loom::thread;
@@ -126,7 +126,7 @@ fn one_of_two_concurrent_frees_succeeds() {
 }
 
 #[test]
-fn reused_stub_is_not_found_by_its_old_generation() {
+fn reused_entry_is_not_found_by_its_old_generation() {
     loom::model(|| {
         let old = a();
         let late = thread::spawn(move || {
@@ -137,7 +137,7 @@ fn reused_stub_is_not_found_by_its_old_generation() {
         });
         assert!(destroy(old));
         let new = a();
-        // While the late thread still references the old object, the stub is not reused.
+        // While the late thread still references the old object, the entry is not reused.
         assert!(new.handle != old.handle || new.generation != old.generation);
         let user = from_id::<TypeA>(new).unwrap();
         user.0.read();

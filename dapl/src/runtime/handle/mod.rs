@@ -1,15 +1,15 @@
-//! Handles: stubs that outlive their objects, and [`from_handle`], which validates a C value and returns its object.
+//! The handle table, and [`from_handle`], which validates a C value and returns its object.
 //!
-//! A handle is the address of a 64-byte stub in an arena of address space that is reserved once and never unmapped. So
-//! any value that a C caller passes can be checked without access to foreign memory: it must be inside the arena, at
-//! the start of a stub, of the expected kind, and live. The first word of a stub points to the provider table that
-//! libdat uses; a free does not clear it. A freed stub is quarantined in a queue, and later reused with another
-//! generation.
+//! A handle is the address of a 64-byte table entry in an arena of address space that is reserved once and never
+//! unmapped. The entry outlives its object. So any value that a C caller passes can be checked without access to
+//! foreign memory: the value must be an address inside the arena, at the start of an entry that has the expected kind
+//! and is live. The first word of an entry points to the provider table that libdat uses; a free does not clear this
+//! word. A freed entry is quarantined in a queue, and later reused with another generation.
 //!
-//! No call blocks: a free marks the stub as not live, and the last call that uses the object drops it. Most calls count
-//! themselves in the stub ([`Ref`]); posts and dequeues announce the stub in a slot of their thread instead
-//! ([`HotRef`]). In a forked child the arena reads as zeros (`MADV_WIPEONFORK`), so inherited handles are refused
-//! there, and new handles come from fresh memory.
+//! No call blocks: a free marks the entry as not live, and the last call that uses the object drops it. Most calls count
+//! a reference in the entry ([`Ref`]); posts and dequeues store the entry's address in a hazard slot of their thread
+//! instead ([`HotRef`]). In a forked child the arena reads as zeros (`MADV_WIPEONFORK`), so the child refuses inherited
+//! handles, and its new handles use entries that the parent has not assigned.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
@@ -66,15 +66,14 @@ pub trait Object: Send + Sync + 'static {
     const KIND: Kind;
 }
 
-/// A handle's slot in the arena. The first word is part of the ABI: libdat reads the address of the provider table
-/// there.
+/// Handle table entry. The first word is part of the ABI: libdat reads the address of the provider table from it.
 #[repr(C, align(64))]
-pub struct Stub {
+pub struct HandleEntry {
     table: AtomicPtr<DAT_PROVIDER>,
     /// Live bit, kind and generation in the low half; reference count above (see [`StateWord`]).
     word: AtomicU64,
     object: AtomicPtr<c_void>,
-    /// Drops the reference that the stub holds on its object; a `fn(*const c_void)`.
+    /// Drops the reference that the entry holds on its object; a `fn(*const c_void)`.
     release: AtomicPtr<c_void>,
     /// The consumer context of the object.
     context: AtomicU64,
@@ -86,22 +85,23 @@ pub struct Stub {
     _rest: AtomicU64,
 }
 
-const _: () = assert!(std::mem::offset_of!(Stub, table) == 0 && (size_of::<Stub>() == STRIDE || cfg!(loom)));
+const _: () =
+    assert!(std::mem::offset_of!(HandleEntry, table) == 0 && (size_of::<HandleEntry>() == STRIDE || cfg!(loom)));
 
 const STRIDE: usize = 64;
 
-/// Weak reference to an object. An id whose generation is no longer that of the stub refers to no object, so a late
-/// event is dropped.
+/// Weak reference to an object. If the generation differs from that of the table entry, the object was freed, and a late
+/// event for it is dropped.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct ObjectId {
     /// The handle as a number; 0 is no handle.
     pub handle: usize,
-    /// Generation of the stub when the id was made.
+    /// Generation of the table entry when the id was created.
     pub generation: u32,
 }
 
-impl Stub {
-    /// Clears the slot. If the object was freed in the meantime, this thread may have to drop it.
+impl HandleEntry {
+    /// Clears the hazard slot. If the object was freed in the meantime, the calling thread may have to drop it.
     #[inline(always)]
     fn end_protection(&self, protection: Protection) {
         protection.end();
@@ -110,8 +110,8 @@ impl Stub {
         }
     }
 
-    /// Acquires a counted reference if the object is live, and gives the hazard slot up. Used while another thread
-    /// excludes posts ([`exclude`]), or if this thread has no free slot.
+    /// Clears the hazard slot, and acquires a counted reference if the object is live. Used while another thread excludes
+    /// posts ([`exclude`]), or if the calling thread has no free slot.
     #[cold]
     #[inline(never)]
     fn acquire_instead(&self, protection: Option<Protection>, kind: Kind) -> bool {
@@ -131,10 +131,11 @@ impl Stub {
         }
     }
 
-    /// Takes a counted reference if the stub is live, has this kind and, if `generation` is given, that generation.
+    /// Acquires a counted reference if the entry is live, of this kind and, unless `generation` is `None`, of that
+    /// generation. Returns whether it was acquired.
     #[inline(always)]
     fn acquire(&self, kind: Kind, generation: Option<u32>) -> bool {
-        // Checked before the write, so that invalid handles do not modify stubs of other kinds or in quarantine.
+        // Checked before the write, so that invalid handles do not modify entries of other kinds or in quarantine.
         if !StateWord::is(self.word.load(Ordering::Relaxed), kind) {
             return false;
         }
@@ -157,7 +158,7 @@ impl Stub {
         }
     }
 
-    /// Drops the object of a freed stub without users, and quarantines the stub. A word without a kind has no object.
+    /// Drops the object of a freed entry without users, and quarantines the entry. A word without a kind has no object.
     ///
     /// Several threads can call this concurrently: a failed `acquire` also counts a reference for a moment, and a
     /// thread whose [`HotRef`] ends checks too. The thread that changes the word drops the object; the others find
@@ -171,7 +172,7 @@ impl Stub {
         }
         let _deferral = cancel::defer(); // dropping an object closes descriptors
         let object = self.object.swap(std::ptr::null_mut(), Ordering::Relaxed);
-        // SAFETY: `publish` stored a `fn(*const c_void)` there before the stub went live.
+        // SAFETY: `publish` has stored a `fn(*const c_void)` in `release` before it made the entry live.
         let release =
             unsafe { std::mem::transmute::<*mut c_void, fn(*const c_void)>(self.release.load(Ordering::Relaxed)) };
         release(object);
@@ -200,58 +201,58 @@ pub fn from_handle<T: Object>(handle: *mut c_void, wanted: Handle) -> Result<Ref
 /// counted or the handle is invalid; the caller then uses [`from_handle_hot`], which distinguishes the two cases.
 #[inline(always)]
 pub fn from_handle_quick<T: Object>(handle: *mut c_void) -> Option<QuickRef<T>> {
-    let stub = arena::at(handle as usize)?;
-    quick_ref(stub, hazard::protect_again(stub.address())?)
+    let entry = arena::at(handle as usize)?;
+    quick_ref(entry, hazard::protect_again(entry.address())?)
 }
 
 #[inline(always)]
-fn quick_ref<T: Object>(stub: &'static Stub, protection: Protection) -> Option<QuickRef<T>> {
+fn quick_ref<T: Object>(entry: &'static HandleEntry, protection: Protection) -> Option<QuickRef<T>> {
     // Acquire pairs with the Release in `publish`, and with the end of an exclusion.
-    if !StateWord::is_shared(stub.word.load(Ordering::Acquire), T::KIND) {
-        stub.end_protection(protection);
+    if !StateWord::is_shared(entry.word.load(Ordering::Acquire), T::KIND) {
+        entry.end_protection(protection);
         return None;
     }
-    let object = stub.object.load(Ordering::Relaxed).cast::<T>();
+    let object = entry.object.load(Ordering::Relaxed).cast::<T>();
     // SAFETY: `publish` has stored the object before it set the live bit.
     let object = unsafe { NonNull::new_unchecked(object) };
-    Some(QuickRef { stub, object, protection: ManuallyDrop::new(protection) })
+    Some(QuickRef { entry, object, protection: ManuallyDrop::new(protection) })
 }
 
 /// Like [`from_handle`], for posts and dequeues. Returns `None` if the handle is not a live handle of this type.
 #[inline(always)]
 pub fn from_handle_hot<T: Object>(handle: *mut c_void) -> Option<HotRef<T>> {
     debug_assert!(is_hot((T::KIND as u64) << StateWord::KIND_SHIFT), "{:?}", T::KIND);
-    let stub = arena::at(handle as usize)?;
+    let entry = arena::at(handle as usize)?;
     // Acquire pairs with the Release in `publish`, and with the end of an exclusion.
-    let is_shared = || StateWord::is_shared(stub.word.load(Ordering::Acquire), T::KIND);
-    let protection = match hazard::protect(stub.address()) {
+    let is_shared = || StateWord::is_shared(entry.word.load(Ordering::Acquire), T::KIND);
+    let protection = match hazard::protect(entry.address()) {
         Some(protection) if is_shared() => Some(protection),
         refused => {
-            if !stub.acquire_instead(refused, T::KIND) {
+            if !entry.acquire_instead(refused, T::KIND) {
                 return None;
             }
             None
         }
     };
     // Never null while the object is live.
-    let object = NonNull::new(stub.object.load(Ordering::Relaxed).cast::<T>())?;
-    Some(HotRef { stub, object, protection })
+    let object = NonNull::new(entry.object.load(Ordering::Relaxed).cast::<T>())?;
+    Some(HotRef { entry, object, protection })
 }
 
-/// The stub of a handle that was a live EVD when `of` checked it.
+/// A handle that referred to a live EVD when `of` checked it. Holds the handle table entry.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub struct EvdStub(&'static Stub);
+pub struct EvdHandle(&'static HandleEntry);
 
-impl EvdStub {
-    /// Returns the stub of an EVD's handle; `None` if the handle is not a live EVD.
+impl EvdHandle {
+    /// `None` if the handle does not refer to a live EVD.
     #[inline(always)]
-    pub fn of(handle: *mut c_void) -> Option<EvdStub> {
-        let stub = arena::at(handle as usize)?;
-        if !StateWord::is(stub.word.load(Ordering::Acquire), Kind::Evd) {
+    pub fn of(handle: *mut c_void) -> Option<EvdHandle> {
+        let entry = arena::at(handle as usize)?;
+        if !StateWord::is(entry.word.load(Ordering::Acquire), Kind::Evd) {
             return None;
         }
-        Some(EvdStub(stub))
+        Some(EvdHandle(entry))
     }
 
     /// Whether the EVD's empty check indicates that there is no event. Acquires no reference.
@@ -284,8 +285,8 @@ impl EvdStub {
     }
 }
 
-/// A use of an EVD in the first slot of this thread, like a [`QuickRef`]. It is one word and has no destructor, so that a
-/// short path saves few registers and can end in a jump.
+/// Protects an EVD by the first hazard slot of this thread, like a [`QuickRef`]. It is one word and has no destructor, so
+/// that the fast path spills few registers and can end in a tail call.
 #[must_use = "without `end`, the EVD is never dropped"]
 #[repr(transparent)]
 pub struct EvdUse(ManuallyDrop<Protection>);
@@ -294,13 +295,13 @@ impl EvdUse {
     /// The object, which is valid during the use. `None`: the reference must be counted, or the handle is not valid.
     #[inline(always)]
     pub fn object<T: Object>(&self) -> Option<NonNull<T>> {
-        let stub = self.stub();
+        let entry = self.entry();
         // Acquire as in `from_handle_hot`.
-        if !StateWord::is_shared(stub.word.load(Ordering::Acquire), T::KIND) {
+        if !StateWord::is_shared(entry.word.load(Ordering::Acquire), T::KIND) {
             return None;
         }
-        // SAFETY: `publish` has stored it before the word that says live.
-        Some(unsafe { NonNull::new_unchecked(stub.object.load(Ordering::Relaxed).cast::<T>()) })
+        // SAFETY: `publish` has stored the object before it set the live bit.
+        Some(unsafe { NonNull::new_unchecked(entry.object.load(Ordering::Relaxed).cast::<T>()) })
     }
 
     /// Converts the use into a reference.
@@ -309,23 +310,23 @@ impl EvdUse {
     /// [`Self::object`] has returned an object of this type.
     #[inline(always)]
     pub unsafe fn into_ref<T: Object>(self) -> QuickRef<T> {
-        let stub = self.stub();
-        // SAFETY: it is the object that `object` has returned.
-        let object = unsafe { NonNull::new_unchecked(stub.object.load(Ordering::Relaxed).cast::<T>()) };
-        QuickRef { stub, object, protection: self.0 }
+        let entry = self.entry();
+        // SAFETY: the caller guarantees that `object` has returned this pointer, which is not null.
+        let object = unsafe { NonNull::new_unchecked(entry.object.load(Ordering::Relaxed).cast::<T>()) };
+        QuickRef { entry, object, protection: self.0 }
     }
 
     /// Ends the use.
     #[inline(always)]
     pub fn end(self) {
-        let stub = self.stub();
-        stub.end_protection(ManuallyDrop::into_inner(self.0));
+        let entry = self.entry();
+        entry.end_protection(ManuallyDrop::into_inner(self.0));
     }
 
     #[inline(always)]
-    fn stub(&self) -> &'static Stub {
-        // SAFETY: `EvdStub::protect` has stored the address of a stub in the slot, and stubs are never unmapped.
-        unsafe { &*(self.0.address() as *const Stub) }
+    fn entry(&self) -> &'static HandleEntry {
+        // SAFETY: `EvdHandle::protect` has stored the address of an entry in the slot, and entries are never unmapped.
+        unsafe { &*(self.0.address() as *const HandleEntry) }
     }
 }
 
@@ -351,7 +352,7 @@ pub fn exclude(id: ObjectId) -> Exclusion {
 /// Waits for the posts in progress. Must not be called during a post.
 pub fn await_posts() {
     let is_post = |address| {
-        arena::at(address).is_some_and(|stub| StateWord::kind(stub.word.load(Ordering::Relaxed)) == Kind::Ep as u8)
+        arena::at(address).is_some_and(|entry| StateWord::kind(entry.word.load(Ordering::Relaxed)) == Kind::Ep as u8)
     };
     hazard::await_uses(is_post);
 }
@@ -361,17 +362,17 @@ pub fn await_posts() {
 pub struct Exclusion(ObjectId);
 
 impl Exclusion {
-    /// Sets or clears the exclusion. Returns false if the stub has another generation, or no object yet.
+    /// Sets or clears the exclusion. Returns false if the table entry has another generation, or no object yet.
     fn set(&self, exclusive: bool) -> bool {
-        let Some(stub) = arena::at(self.0.handle) else { return false };
-        let mut word = stub.word.load(Ordering::Relaxed);
+        let Some(entry) = arena::at(self.0.handle) else { return false };
+        let mut word = entry.word.load(Ordering::Relaxed);
         loop {
             if StateWord::generation(word) != self.0.generation || StateWord::kind(word) == 0 {
                 return false;
             }
             let next = if exclusive { word | StateWord::EXCLUSIVE } else { word & !StateWord::EXCLUSIVE };
             // Release: changes made during the exclusion are visible to the calls after it.
-            match stub.word.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Relaxed) {
+            match entry.word.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(now) => word = now,
             }
@@ -382,10 +383,10 @@ impl Exclusion {
 impl Drop for Exclusion {
     fn drop(&mut self) {
         if self.set(false)
-            && let Some(stub) = arena::at(self.0.handle)
+            && let Some(entry) = arena::at(self.0.handle)
         {
             // If the last user of a freed object has finished during the exclusion, it could not drop the object.
-            stub.retire_unused();
+            entry.retire_unused();
         }
     }
 }
@@ -402,18 +403,18 @@ pub fn from_id<T: Object>(id: ObjectId) -> Option<Ref<T>> {
 
 #[inline(always)]
 fn acquire<T: Object>(handle: usize, generation: Option<u32>) -> Option<Ref<T>> {
-    let stub = arena::at(handle)?;
-    if !stub.acquire(T::KIND, generation) {
+    let entry = arena::at(handle)?;
+    if !entry.acquire(T::KIND, generation) {
         return None;
     }
-    let object = NonNull::new(stub.object.load(Ordering::Relaxed).cast::<T>())?;
-    Some(Ref { stub, object, _owns: PhantomData })
+    let object = NonNull::new(entry.object.load(Ordering::Relaxed).cast::<T>())?;
+    Some(Ref { entry, object, _owns: PhantomData })
 }
 
 /// Whether `id` refers to a live object.
 pub fn is_live(id: ObjectId) -> bool {
-    arena::at(id.handle).is_some_and(|stub| {
-        let word = stub.word.load(Ordering::Acquire);
+    arena::at(id.handle).is_some_and(|entry| {
+        let word = entry.word.load(Ordering::Acquire);
         word & StateWord::LIVE != 0 && StateWord::generation(word) == id.generation
     })
 }
@@ -454,8 +455,8 @@ pub fn futex(id: ObjectId) -> Option<&'static AtomicU32> {
 /// Errors: `Exhausted(Memory)` if a million handles are live; those of `build`.
 pub fn create<T: Object>(table: *const DAT_PROVIDER, build: impl FnOnce(ObjectId) -> Result<T>) -> Result<Created<T>> {
     let handle = arena::take()?;
-    let stub = arena::at(handle).ok_or(Error::Internal)?;
-    let generation = StateWord::generation(stub.word.load(Ordering::Acquire));
+    let entry = arena::at(handle).ok_or(Error::Internal)?;
+    let generation = StateWord::generation(entry.word.load(Ordering::Acquire));
     let id = ObjectId { handle, generation };
     let object = match build(id) {
         Ok(object) => Arc::new(object),
@@ -464,14 +465,14 @@ pub fn create<T: Object>(table: *const DAT_PROVIDER, build: impl FnOnce(ObjectId
             return Err(error);
         }
     };
-    stub.table.store(table.cast_mut(), Ordering::Relaxed);
-    stub.context.store(0, Ordering::Relaxed);
-    Ok(Created { stub, id, object: Some(object) })
+    entry.table.store(table.cast_mut(), Ordering::Relaxed);
+    entry.context.store(0, Ordering::Relaxed);
+    Ok(Created { entry, id, object: Some(object) })
 }
 
 /// An object whose handle is not live yet. [`Created::publish`] makes it live; dropping this frees the object.
 pub struct Created<T: Object> {
-    stub: &'static Stub,
+    entry: &'static HandleEntry,
     id: ObjectId,
     /// The object; removed by `publish`.
     object: Option<Arc<T>>,
@@ -494,11 +495,11 @@ impl<T: Object> Created<T> {
             // SAFETY: `object` is the `Arc::into_raw` below, released once by `retire`.
             drop(unsafe { Arc::from_raw(object.cast::<T>()) });
         };
-        self.stub.release.store(release as *mut c_void, Ordering::Relaxed);
-        self.stub.object.store(Arc::into_raw(object).cast_mut().cast(), Ordering::Relaxed);
+        self.entry.release.store(release as *mut c_void, Ordering::Relaxed);
+        self.entry.object.store(Arc::into_raw(object).cast_mut().cast(), Ordering::Relaxed);
         // Release pairs with the Acquire in `acquire`: the object is complete before the live bit is visible. The bits
         // are added, not stored, because a late reference of the previous generation may be counted in the word.
-        self.stub.word.fetch_add((T::KIND as u64) << StateWord::KIND_SHIFT | StateWord::LIVE, Ordering::Release);
+        self.entry.word.fetch_add((T::KIND as u64) << StateWord::KIND_SHIFT | StateWord::LIVE, Ordering::Release);
         self.id.handle as *mut c_void
     }
 }
@@ -515,20 +516,20 @@ impl<T: Object> Drop for Created<T> {
 ///
 /// Returns false if the handle was not live, because another thread freed the object first.
 pub fn destroy(id: ObjectId) -> bool {
-    let Some(stub) = arena::at(id.handle) else { return false };
-    let mut word = stub.word.load(Ordering::Relaxed);
+    let Some(entry) = arena::at(id.handle) else { return false };
+    let mut word = entry.word.load(Ordering::Relaxed);
     loop {
         if word & StateWord::LIVE == 0 || StateWord::generation(word) != id.generation {
             return false;
         }
         // The added reference delays `retire` until the release below.
         let dead = (word & !StateWord::LIVE) + StateWord::REFERENCE;
-        match stub.word.compare_exchange_weak(word, dead, Ordering::AcqRel, Ordering::Relaxed) {
+        match entry.word.compare_exchange_weak(word, dead, Ordering::AcqRel, Ordering::Relaxed) {
             Ok(_) => break,
             Err(now) => word = now,
         }
     }
-    stub.unpin();
+    entry.unpin();
     true
 }
 

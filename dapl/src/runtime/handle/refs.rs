@@ -7,12 +7,12 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::{Object, Stub};
+use super::{HandleEntry, Object};
 use crate::runtime::hazard::Protection;
 
 /// A counted reference for the duration of a call.
 pub struct Ref<T: Object> {
-    pub(super) stub: &'static Stub,
+    pub(super) entry: &'static HandleEntry,
     pub(super) object: NonNull<T>,
     pub(super) _owns: PhantomData<Arc<T>>,
 }
@@ -38,7 +38,7 @@ impl<T: Object> Deref for Ref<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: the reference count of the stub keeps the object alive.
+        // SAFETY: the reference count of the entry keeps the object alive.
         unsafe { self.object.as_ref() }
     }
 }
@@ -46,13 +46,13 @@ impl<T: Object> Deref for Ref<T> {
 impl<T: Object> Drop for Ref<T> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.stub.unpin();
+        self.entry.unpin();
     }
 }
 
 /// A reference for the duration of a post or dequeue. It costs no atomic read-modify-write unless it had to be counted.
 pub struct HotRef<T: Object> {
-    pub(super) stub: &'static Stub,
+    pub(super) entry: &'static HandleEntry,
     pub(super) object: NonNull<T>,
     /// The hazard slot, cleared by `drop`. `None`: the reference is counted.
     pub(super) protection: Option<Protection>,
@@ -81,8 +81,8 @@ impl<T: Object> HotRef<T> {
     #[inline(always)]
     fn end(&mut self) {
         match self.protection.take() {
-            Some(protection) => self.stub.end_protection(protection),
-            None => self.stub.unpin(),
+            Some(protection) => self.entry.end_protection(protection),
+            None => self.entry.unpin(),
         }
     }
 }
@@ -105,7 +105,7 @@ impl<T: Object> Drop for HotRef<T> {
 
 /// Like [`HotRef`], but always in a hazard slot and never counted.
 pub struct QuickRef<T: Object> {
-    pub(super) stub: &'static Stub,
+    pub(super) entry: &'static HandleEntry,
     pub(super) object: NonNull<T>,
     /// The hazard slot, cleared by `drop`.
     pub(super) protection: ManuallyDrop<Protection>,
@@ -142,6 +142,6 @@ impl<T: Object> Drop for QuickRef<T> {
     #[inline(always)]
     fn drop(&mut self) {
         // SAFETY: the value is moved out once, only here.
-        self.stub.end_protection(unsafe { ManuallyDrop::take(&mut self.protection) });
+        self.entry.end_protection(unsafe { ManuallyDrop::take(&mut self.protection) });
     }
 }

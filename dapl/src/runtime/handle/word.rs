@@ -1,10 +1,9 @@
-//! The state word of a stub: its live bit, kind, generation and reference count. This module only computes values;
-//! `Stub` does the atomic accesses.
+//! The state word of a handle table entry: its live bit, kind, generation and reference count. This module only computes
+//! values; `HandleEntry` does the atomic accesses.
 #![forbid(unsafe_code)]
 
 use super::Kind;
 
-/// The state word of a stub.
 pub(super) struct StateWord;
 
 impl StateWord {

@@ -1,4 +1,4 @@
-//! The arena of loom models: a few stubs that exist for one run of a model and are reused without quarantine.
+//! The arena of loom models: a few table entries that exist for one run of a model and are reused without quarantine.
 #![forbid(unsafe_code)]
 
 use std::array;
@@ -6,20 +6,20 @@ use std::array;
 use dat_abi::hook::HandleArena;
 use loom::lazy_static;
 
-use super::Stub;
+use super::HandleEntry;
 use crate::error::{Error, Resource, Result};
 use crate::runtime::sync::{AtomicPtr, AtomicU32, AtomicU64, Mutex};
 
-/// Number of stubs: an IA, its async EVD, and the object that a model tests.
-const STUBS: usize = 3;
+/// Number of table entries: an IA, its async EVD, and the object that a model tests.
+const ENTRIES: usize = 3;
 
 lazy_static! {
-    static ref ARENA: [Stub; STUBS] = array::from_fn(|_| fresh());
-    static ref QUARANTINED: Mutex<Vec<usize>> = Mutex::new((0..STUBS).collect());
+    static ref ARENA: [HandleEntry; ENTRIES] = array::from_fn(|_| fresh());
+    static ref QUARANTINED: Mutex<Vec<usize>> = Mutex::new((0..ENTRIES).collect());
 }
 
-fn fresh() -> Stub {
-    Stub {
+fn fresh() -> HandleEntry {
+    HandleEntry {
         table: AtomicPtr::default(),
         word: AtomicU64::new(0),
         object: AtomicPtr::default(),
@@ -37,19 +37,19 @@ pub fn arena() -> Result<HandleArena> {
     Err(Error::Exhausted(Resource::Memory))
 }
 
-/// Number of stubs in use.
+/// Number of table entries in use.
 #[allow(dead_code, reason = "has the functions of the real arena")]
 pub fn alive() -> usize {
-    STUBS - QUARANTINED.lock().len()
+    ENTRIES - QUARANTINED.lock().len()
 }
 
 pub(crate) fn lock_for_fork() -> impl Sized {}
 
 fn number(handle: usize) -> Option<usize> {
-    ARENA.iter().position(|stub| std::ptr::from_ref(stub) as usize == handle)
+    ARENA.iter().position(|entry| std::ptr::from_ref(entry) as usize == handle)
 }
 
-pub(super) fn at(handle: usize) -> Option<&'static Stub> {
+pub(super) fn at(handle: usize) -> Option<&'static HandleEntry> {
     Some(&ARENA[number(handle)?])
 }
 
