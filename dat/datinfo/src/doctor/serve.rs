@@ -26,15 +26,19 @@ pub(super) fn serve(port: u16) -> crate::Result {
         let _ = system::forbid_fragments(&socket, is_v4, Fragments::Ignored);
     }
     say(&format!("listening on UDP port {}; on the other host: datinfo doctor HOST --port {0}\n", own.port()));
+    Err(format!("UDP port {port}: {}", answer_all(&socket)))
+}
+
+/// Answers the datagrams of a socket until receiving fails. Returns the error.
+fn answer_all(socket: &UdpSocket) -> std::io::Error {
     let facts = facts();
     let mut budget = Budget::new(Instant::now());
     let mut buffer = vec![0; 1 << 16];
     loop {
         let (length, from) = match socket.recv_from(&mut buffer) {
             Ok(received) => received,
-            // An ICMP report about an earlier answer does not affect later ones.
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted || error.raw_os_error().is_some() => continue,
-            Err(error) => return Err(format!("UDP port {port}: {error}")),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(error) => return error,
         };
         let Some(answer) = answer(&buffer[..length], &facts) else { continue };
         if budget.take(Instant::now()) {
@@ -96,6 +100,13 @@ mod tests {
         assert_eq!(answered(&mut budget, now), MOST);
         assert_eq!(answered(&mut budget, now + Duration::from_millis(999)), 0);
         assert_eq!(answered(&mut budget, now + Duration::from_millis(1000)), MOST);
+    }
+
+    #[test]
+    fn ends_with_the_error_of_a_failed_receive() {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let not_a_socket = UdpSocket::from(std::os::fd::OwnedFd::from(file));
+        assert_eq!(answer_all(&not_a_socket).raw_os_error(), Some(libc::ENOTSOCK));
     }
 
     #[test]
