@@ -77,7 +77,7 @@ pub enum Cost {
 
 /// An error in a line of dat.conf.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Complaint {
+pub struct Diagnostic {
     /// The line that contains the error.
     pub place: LineNumber,
     /// Byte of the line, counted from 1.
@@ -92,7 +92,7 @@ pub struct Complaint {
     pub cost: Cost,
 }
 
-impl fmt::Display for Complaint {
+impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cost = if self.cost == Cost::Record { "; this record is dropped" } else { "" };
         let Self { place, column, field, found, allowed, .. } = self;
@@ -108,7 +108,7 @@ pub struct Conf {
     /// Lines that are not used.
     pub absent: Vec<Absent>,
     /// All errors, in file order.
-    pub complaints: Vec<Complaint>,
+    pub diagnostics: Vec<Diagnostic>,
 }
 
 /// Reads the bytes of one file.
@@ -135,7 +135,7 @@ impl Conf {
             return;
         }
         let end = tokens.last().map_or(1, |token| token.end);
-        let mut reader = LineReader { place, end, tokens, complaints: Vec::new() };
+        let mut reader = LineReader { place, end, tokens, diagnostics: Vec::new() };
         let outcome = match broken {
             Some(trouble) => Err(trouble),
             None => reader.record(),
@@ -148,13 +148,13 @@ impl Conf {
             Err(LineError { column, field, found, allowed }) => {
                 cause = Some((format!("was dropped: {field}: {found}"), allowed));
                 let place = reader.place.clone();
-                reader.complaints.push(Complaint { place, column, field, found, allowed, cost: Cost::Record });
+                reader.diagnostics.push(Diagnostic { place, column, field, found, allowed, cost: Cost::Record });
             }
         }
         if let (Some(name), Some((cause, remedy))) = (name, cause) {
             self.absent.push(Absent { name, place: reader.place, cause, remedy });
         }
-        self.complaints.append(&mut reader.complaints);
+        self.diagnostics.append(&mut reader.diagnostics);
     }
 }
 
@@ -178,7 +178,7 @@ struct LineReader {
     /// The column after the last token, where errors about missing fields are reported.
     end: usize,
     tokens: Vec<Token>,
-    complaints: Vec<Complaint>,
+    diagnostics: Vec<Diagnostic>,
 }
 
 impl LineReader {
@@ -246,7 +246,7 @@ impl LineReader {
 
     fn remark(&mut self, column: usize, field: &'static str, found: String, allowed: &'static str) {
         let place = self.place.clone();
-        self.complaints.push(Complaint { place, column, field, found, allowed, cost: Cost::Nothing });
+        self.diagnostics.push(Diagnostic { place, column, field, found, allowed, cost: Cost::Nothing });
     }
 }
 
@@ -450,7 +450,7 @@ mod tests {
             assert_eq!(split(line), Err(column), "{line}");
         }
         let conf = parse(&"f".into(), b"\"\nx u1.2 threadsafe default l d.1.2 \"\" \"\"");
-        assert_eq!((conf.records.len(), conf.complaints.len()), (1, 1));
+        assert_eq!((conf.records.len(), conf.diagnostics.len()), (1, 1));
     }
 
     #[test]

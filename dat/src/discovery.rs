@@ -84,7 +84,7 @@ mod tests {
 
     fn parsed(text: &str) -> Vec<(String, String)> {
         let conf = conf::parse(&Arc::from("discovered"), text.as_bytes());
-        assert!(conf.complaints.is_empty() && conf.absent.is_empty(), "{conf:?}");
+        assert!(conf.diagnostics.is_empty() && conf.absent.is_empty(), "{conf:?}");
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         conf.records.into_iter().map(|record| (text(record.key.name), text(record.params))).collect()
     }
@@ -113,7 +113,7 @@ mod tests {
     fn lines_have_the_version_of_the_library() {
         let text = lines_for(&V2, vec![b"eth0".to_vec()], vec![("mlx5_0".into(), 1)]);
         let conf = conf::parse(&Arc::from("discovered"), text.as_bytes());
-        assert!(conf.complaints.is_empty(), "{conf:?}");
+        assert!(conf.diagnostics.is_empty(), "{conf:?}");
         let versions: Vec<_> = conf.records.iter().map(|record| (record.key.major, record.key.minor)).collect();
         assert_eq!(versions, [(2, 0); 4]);
     }

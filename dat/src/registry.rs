@@ -50,7 +50,7 @@ pub(crate) struct Registry {
     files: Option<Gathered>,
     /// The records of the files, in order. They are never moved: providers keep pointers into them.
     entries: Vec<&'static Entry>,
-    /// Finds records, and lines that are not used, by name.
+    /// Positions of the records by name, and the names in dat.conf files that are not in use (for error messages).
     index: Index,
     /// State of each record.
     states: Vec<EntryState>,
@@ -277,12 +277,12 @@ impl Registry {
         }
         let gathered = sources::gather(host::environment("DAT_OVERRIDE").map(PathBuf::from));
         for trouble in &gathered.unreadable {
-            report::complaint(trouble);
+            report::file_error(trouble);
         }
-        for complaint in &gathered.conf.complaints {
-            match complaint.cost {
-                Cost::Record => report::complaint(complaint),
-                Cost::Nothing => report::debug(Topic::StaticRegistry, || format!("{complaint} (accepted)")),
+        for diagnostic in &gathered.conf.diagnostics {
+            match diagnostic.cost {
+                Cost::Record => report::file_error(diagnostic),
+                Cost::Nothing => report::debug(Topic::StaticRegistry, || format!("{diagnostic} (accepted)")),
             }
         }
         show(&gathered);

@@ -17,8 +17,8 @@ use crate::refused::Refused;
 
 /// Number of refusals that are reported. One more line then states that further refusals are not shown.
 const MOST_REFUSALS: usize = 4;
-/// Number of file errors that are reported in full.
-const MOST_COMPLAINTS: usize = 16;
+/// Number of errors in dat.conf files that are reported in full.
+const MOST_FILE_ERRORS: usize = 16;
 /// Maximum number of refusals stored to report each only once. Refusals beyond it may be reported again.
 const MOST_REMEMBERED: usize = 1024;
 
@@ -66,10 +66,10 @@ impl Topic {
 pub(crate) struct Reporter {
     reported: BTreeSet<(Vec<u8>, String)>,
     refusals: usize,
-    complaints: usize,
+    file_errors: usize,
 }
 
-static REPORTER: Mutex<Reporter> = Mutex::new(Reporter { reported: BTreeSet::new(), refusals: 0, complaints: 0 });
+static REPORTER: Mutex<Reporter> = Mutex::new(Reporter { reported: BTreeSet::new(), refusals: 0, file_errors: 0 });
 
 /// Set when the environment has been read.
 static READY: AtomicBool = AtomicBool::new(false);
@@ -120,11 +120,11 @@ pub(crate) fn take_explanation() -> String {
 }
 
 /// Reports an error in a dat.conf, up to a limit on the number of errors.
-pub(crate) fn complaint(text: &dyn Display) {
+pub(crate) fn file_error(text: &dyn Display) {
     let mut reporter = prepared();
     if lines::has_errors() {
-        reporter.complaints += 1;
-        tell_limited(&text.to_string(), reporter.complaints, MOST_COMPLAINTS, "complaints");
+        reporter.file_errors += 1;
+        tell_limited(&text.to_string(), reporter.file_errors, MOST_FILE_ERRORS, "errors in dat.conf");
     }
 }
 

@@ -2,7 +2,7 @@
 //! adapters of this machine.
 //!
 //! `registry` calls it once per process, at the first call that needs a name. Reads files and never writes. An error in
-//! a file becomes a complaint or a note, never a failure.
+//! a file becomes a diagnostic or a note, never a failure.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -246,7 +246,7 @@ mod tests {
     fn without_any_file_the_built_in_registry_serves() {
         let gathered = usual(&directory("none", &[]), &["a/dat.conf"]);
         assert_eq!(names(&gathered)[..2], ["sm0", "usnic0"]);
-        assert!(gathered.conf.complaints.is_empty(), "{:?}", gathered.conf.complaints);
+        assert!(gathered.conf.diagnostics.is_empty(), "{:?}", gathered.conf.diagnostics);
     }
 
     #[test]

@@ -21,13 +21,13 @@ pub(crate) fn conf(text: &[u8]) {
             assert!(!field.contains(&0) && !field.contains(&b'\n'));
         }
     }
-    for complaint in &whole.complaints {
-        let line = lines[complaint.place.line - 1];
-        assert!((1..=line.len() + 1).contains(&complaint.column));
-        let said = complaint.to_string();
+    for diagnostic in &whole.diagnostics {
+        let line = lines[diagnostic.place.line - 1];
+        assert!((1..=line.len() + 1).contains(&diagnostic.column));
+        let said = diagnostic.to_string();
         assert!(!said.contains(char::is_control), "{said:?}");
     }
-    let dropped = whole.complaints.iter().filter(|complaint| complaint.cost == Cost::Record).count();
+    let dropped = whole.diagnostics.iter().filter(|diagnostic| diagnostic.cost == Cost::Record).count();
     assert!(whole.records.len() + dropped <= lines.len() && whole.absent.len() <= lines.len());
     let mut alone = 0;
     for (at, line) in lines.iter().enumerate() {

@@ -21,7 +21,7 @@ fn read(text: impl AsRef<[u8]>) -> Conf {
 #[track_caller]
 fn accepted(text: &str) -> dat::conf::Record {
     let mut conf = read(text);
-    assert_eq!((conf.records.len(), &conf.complaints[..], &conf.absent[..]), (1, &[][..], &[][..]), "{text}");
+    assert_eq!((conf.records.len(), &conf.diagnostics[..], &conf.absent[..]), (1, &[][..], &[][..]), "{text}");
     conf.records.remove(0)
 }
 
@@ -29,18 +29,18 @@ fn accepted(text: &str) -> dat::conf::Record {
 #[track_caller]
 fn dropped(text: &str) -> String {
     let conf = read(text);
-    assert_eq!((conf.records.len(), conf.complaints.len()), (0, 1), "{text}");
-    assert_eq!(conf.complaints[0].cost, Cost::Record, "{text}");
-    conf.complaints[0].to_string()
+    assert_eq!((conf.records.len(), conf.diagnostics.len()), (0, 1), "{text}");
+    assert_eq!(conf.diagnostics[0].cost, Cost::Record, "{text}");
+    conf.diagnostics[0].to_string()
 }
 
 /// Messages about a text whose record is kept.
 #[track_caller]
 fn accepted_with(text: &str) -> String {
     let conf = read(text);
-    assert_eq!((conf.records.len(), conf.complaints.len()), (1, 1), "{text}");
-    assert_eq!(conf.complaints[0].cost, Cost::Nothing, "{text}");
-    conf.complaints[0].to_string()
+    assert_eq!((conf.records.len(), conf.diagnostics.len()), (1, 1), "{text}");
+    assert_eq!(conf.diagnostics[0].cost, Cost::Nothing, "{text}");
+    conf.diagnostics[0].to_string()
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn kernel_and_nondefault_lines_are_skipped_but_recorded_as_absent() {
     assert!(conf.records.is_empty());
     let absent: Vec<_> = conf.absent.iter().map(|absent| (&absent.name[..], absent.place.line)).collect();
     assert_eq!(absent, [(&b"k"[..], 1), (&b"n"[..], 2)]);
-    assert!(conf.complaints.iter().all(|complaint| complaint.cost == Cost::Nothing));
+    assert!(conf.diagnostics.iter().all(|diagnostic| diagnostic.cost == Cost::Nothing));
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn comment_starts_only_at_the_start_of_a_field() {
         "a u1.2 {OTHER_FIELDS} # tail\nb u1.2 {OTHER_FIELDS}#tail\nc#c u1.2 threadsafe default l#1 d.1.2 \"#\" \"\"\n"
     );
     let conf = read(text);
-    assert_eq!(conf.complaints, []);
+    assert_eq!(conf.diagnostics, []);
     let names: Vec<_> = conf.records.iter().map(|record| &record.key.name[..]).collect();
     assert_eq!(names, [&b"a"[..], b"b", b"c#c"], "a comment at the end of a line hides the next line");
     assert_eq!((&conf.records[2].library[..], &conf.records[2].params[..]), (&b"l#1"[..], &b"#"[..]));
@@ -172,14 +172,14 @@ fn unterminated_quote_drops_only_its_line() {
         );
     }
     let conf = read(format!("\"a\nb\" u1.2 {OTHER_FIELDS}\nc u1.2 {OTHER_FIELDS}"));
-    assert_eq!((conf.records.len(), conf.complaints.len()), (2, 1), "a record continues on the next line");
+    assert_eq!((conf.records.len(), conf.diagnostics.len()), (2, 1), "a record continues on the next line");
     assert_eq!((&conf.records[0].key.name[..], conf.records[0].place.line), (&b"b\""[..], 2));
 }
 
 #[test]
 fn bom_and_crlf_are_accepted_and_nul_drops_the_line() {
     let conf = read(format!("\u{feff}a u1.2 {OTHER_FIELDS}\r\n\r\n# c\r\nb u1.2 {OTHER_FIELDS}\r"));
-    assert_eq!((conf.records.len(), &conf.complaints[..]), (2, &[][..]));
+    assert_eq!((conf.records.len(), &conf.diagnostics[..]), (2, &[][..]));
     assert_eq!(conf.records[0].key.name, b"a");
     let said = dropped(&format!("a\0b u1.2 {OTHER_FIELDS}"));
     assert_eq!(said, "dat.conf:1:1: ia_name: a NUL byte; text must not contain it; this record is dropped");
@@ -201,7 +201,7 @@ fn the_sample_file_matches_the_built_in_registry() {
     let sample = read(fs::read(workspace().join("dat.conf")).unwrap());
     for api in [&dat::api::V1, &dat::api::V2] {
         let built_in = dat::sources::built_in(api);
-        assert_eq!((&sample.complaints[..], &built_in.complaints[..]), (&[][..], &[][..]));
+        assert_eq!((&sample.diagnostics[..], &built_in.diagnostics[..]), (&[][..], &[][..]));
         let facts = |conf: &Conf| {
             let records = conf.records.iter().filter(|record| record.key.major == api.major);
             records

@@ -133,27 +133,27 @@ fn datinfo_check_reports_bad_names_libraries_and_parameters() {
                 c u1.2 nonthreadsafe default libgone.so.1 dapl.1.2 \"\" \"\"\n\
                 d u1.2 nonthreadsafe default libdaplusnic.so.1 dapl.1.2 \"eth0 mtu=x colour=red\" \"\"\n\
                 e u2.0 nonthreadsafe default libgone.so.2 dapl.2.0 \"\" \"\"\n";
-    let case = Case::new("datinfo-doubts", conf).provider("libfine.so.1", &[]);
+    let case = Case::new("datinfo-warnings", conf).provider("libfine.so.1", &[]);
     let _ = stage_with(Profile::Dev, &["daplusnic"]);
     let finished = datinfo(&case, "check");
     assert_eq!(finished.status.code(), Some(1), "{finished:#?}");
-    let doubts: Vec<_> = finished.stdout.lines().filter(|line| !line.contains(" is for DAT ")).collect();
+    let warnings: Vec<_> = finished.stdout.lines().filter(|line| !line.contains(" is for DAT ")).collect();
     assert_eq!(
-        doubts,
+        warnings,
         [
             "read: {}/dat.conf (DAT_OVERRIDE)",
             "{}/dat.conf:2: ia_name: \"a\" 1.2 nonthreadsafe is the entry of {}/dat.conf:1 again; \
-             it is used only if no library of that entry loads",
+             this entry is used only if no library of that entry loads",
             "{}/dat.conf:4: lib_path: {}/libgone.so.1 does not exist; install that library, or correct lib_path",
             "{}/dat.conf:5: lib_path: libgone.so.1 does not exist: neither in libdat's directory nor in the loader's search path; \
              install that library, or correct lib_path",
             "{}/dat.conf:6: ia_params: mtu: \"x\" is not a number from 1200 to 65507; the default is used",
             "{}/dat.conf:6: ia_params: \"colour=red\" is not understood; datinfo -c shows the settings of usnic",
-            "7 adapters, 5 complaints, 0 lines dropped",
+            "7 adapters, 5 errors and warnings, 0 lines ignored",
         ]
     );
     let document = json(&datinfo(&case, "check --json"));
-    let wrong: Vec<_> = document["complaints"].as_array().unwrap().iter().map(|one| one["wrong"] == true).collect();
+    let wrong: Vec<_> = document["diagnostics"].as_array().unwrap().iter().map(|one| one["wrong"] == true).collect();
     assert_eq!(wrong, [false, true, true, true, true], "a duplicate entry is only a warning");
     let twice = Case::new("datinfo-twice", &conf.lines().take(2).map(|line| format!("{line}\n")).collect::<String>());
     let twice = twice.provider("libfine.so.1", &[]);
@@ -291,7 +291,7 @@ fn the_doctor_reports_a_variable_without_effect_and_its_replacement() {
 }
 
 #[test]
-fn settings_in_effect_are_those_of_the_line_before_those_of_the_environment() {
+fn ia_params_take_precedence_over_the_environment() {
     let conf = "u u1.2 threadsafe default libdaplusnic.so.1 dapl.1.2 \"eth7 mtu=1400 congestion=maybe x=y\" \"\"\n";
     let case = Case::new("datinfo-conf", conf).with("DAPL_USNIC_MTU", "9000").with("DAPL_USNIC_PORT", "99");
     let finished = datinfo(&case, "-c");
@@ -314,7 +314,7 @@ fn settings_in_effect_are_those_of_the_line_before_those_of_the_environment() {
 }
 
 #[test]
-fn datinfo_explains_each_line_and_complaint_of_a_file() {
+fn datinfo_explains_each_line_and_error_of_a_file() {
     let conf = "a u1.2 threadsafe default l dapl.1.2 \"p q\" \"\"\nb u1.2 ThreadSafe default l dapl.1.2 \"\" \"\"\n\
                 c u1.2 threadsafe nondefault l dapl.1.2 \"\" \"\"\n\"\n";
     let case = Case::new("datinfo-check", conf);
@@ -353,7 +353,7 @@ fn datinfo_reports_an_unusable_registry_and_continues() {
     let finished = datinfo(&missing, "discover");
     assert_eq!(finished.status.code(), Some(0), "{finished:#?}");
     let conf = dat::conf::parse(&"discovered".into(), finished.stdout.as_bytes());
-    assert!(conf.complaints.is_empty() && conf.records.len() >= 2, "{conf:?}");
+    assert!(conf.diagnostics.is_empty() && conf.records.len() >= 2, "{conf:?}");
     assert_eq!(conf.records[0].key.name, b"sm0");
     assert!(
         conf.records.iter().all(|record| !record.key.thread_safe),

@@ -161,14 +161,14 @@ fn concurrent_edits_lose_no_entry() {
 }
 
 #[test]
-fn unaccepted_parameters_are_added_with_a_doubt() {
-    let case = Case::new("edit-doubt", CONF_FILE);
+fn unaccepted_parameters_are_added_with_a_warning() {
+    let case = Case::new("edit-warning", CONF_FILE);
     let added = run(&case, &["add", "sm7", "libdaplsm.so.1", "spin_us=none foo=1"]);
-    let doubts = [
+    let warnings = [
         ": ia_params: \"foo=1\" is not understood; datinfo -c shows",
         ": ia_params: spin_us: \"none\" is not a number",
     ];
-    assert!(doubts.iter().all(|doubt| added.stdout.contains(doubt)), "{added:#?}");
+    assert!(warnings.iter().all(|warning| added.stdout.contains(warning)), "{added:#?}");
     let fine = run(&case, &["add", "sm8", "libdaplsm.so.1", "spin_us=7"]);
     assert!(!fine.stdout.contains("ia_params"), "{fine:#?}");
 }

@@ -23,7 +23,7 @@ fn sample_lines_of_the_verbs_provider_are_valid() {
     assert!(lines.len() >= 3, "fewer than three sample lines: {sample}");
     let text: String = lines.iter().map(|line| format!("verbs{line}\n")).collect();
     let conf = dat::conf::parse(&Arc::from("dat.conf"), text.as_bytes());
-    assert!(conf.complaints.is_empty(), "{:?}", conf.complaints);
+    assert!(conf.diagnostics.is_empty(), "{:?}", conf.diagnostics);
     assert_eq!(conf.records.len(), lines.len());
     assert!(conf.records.iter().all(|record| record.library == VERBS.as_bytes()), "{:?}", conf.records);
 }

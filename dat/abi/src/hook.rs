@@ -63,7 +63,7 @@ pub const TELL_ENTRY: u32 = 0;
 /// Lines that are not used (disabled, for kernel programs, or with an error): name, file:line, reason, remedy.
 pub const TELL_ABSENT: u32 = 1;
 /// Errors in lines: file:line, column, field, text found, permitted values, `dropped` or `kept`.
-pub const TELL_COMPLAINT: u32 = 2;
+pub const TELL_DIAGNOSTIC: u32 = 2;
 /// Files that cannot be read: one sentence for each file.
 pub const TELL_UNREADABLE: u32 = 3;
 /// Origin of the records, as a sentence.

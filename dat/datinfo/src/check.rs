@@ -9,7 +9,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::options::Options;
-use crate::registry::{Complaint, Registry, ReportedEntry};
+use crate::registry::{Diagnostic, Registry, ReportedEntry};
 use crate::settings::{is_ours, param_troubles};
 use crate::{say, say_json};
 
@@ -23,10 +23,10 @@ pub(crate) fn check(options: &Options, file: Option<&Path>) -> crate::Result {
     if !registry.is_ours {
         return Err("this libdat.so.1 is of another project and does not explain the files that it reads".to_owned());
     }
-    let mut complaints = registry.complaints.clone();
-    complaints.extend(warnings(&registry.entries));
-    let dropped = complaints.iter().filter(|complaint| complaint.is_dropped).count();
-    let is_wrong = complaints.iter().any(|complaint| complaint.is_wrong);
+    let mut diagnostics = registry.diagnostics.clone();
+    diagnostics.extend(warnings(&registry.entries));
+    let dropped = diagnostics.iter().filter(|diagnostic| diagnostic.is_dropped).count();
+    let is_wrong = diagnostics.iter().any(|diagnostic| diagnostic.is_wrong);
     let is_well = !is_wrong && registry.unreadable.is_empty() && !registry.entries.is_empty();
     if options.json {
         say_json(&json!({
@@ -34,7 +34,7 @@ pub(crate) fn check(options: &Options, file: Option<&Path>) -> crate::Result {
             "well": is_well,
             "entries": registry.entries.iter().map(explained).collect::<Vec<Value>>(),
             "out_of_use": registry.absent,
-            "complaints": complaints,
+            "diagnostics": diagnostics,
             "unreadable": registry.unreadable,
         }));
         return Ok(is_well);
@@ -47,11 +47,11 @@ pub(crate) fn check(options: &Options, file: Option<&Path>) -> crate::Result {
     for absent in &registry.absent {
         let _ = writeln!(text, "{}: \"{}\" {}; {}", absent.id, absent.name, absent.why, absent.remedy);
     }
-    for complaint in &complaints {
-        text += &line(complaint);
+    for diagnostic in &diagnostics {
+        text += &line(diagnostic);
     }
-    let (count, complaints) = (registry.entries.len(), complaints.len());
-    let _ = writeln!(text, "{count} adapters, {complaints} complaints, {dropped} lines dropped");
+    let (count, problems) = (registry.entries.len(), diagnostics.len());
+    let _ = writeln!(text, "{count} adapters, {problems} errors and warnings, {dropped} lines ignored");
     say(&text);
     Ok(is_well)
 }
@@ -75,20 +75,20 @@ fn meaning(entry: &ReportedEntry) -> String {
 }
 
 /// Errors and warnings about lines whose syntax is valid: duplicate names, missing libraries, invalid parameters.
-fn warnings(entries: &[ReportedEntry]) -> Vec<Complaint> {
+fn warnings(entries: &[ReportedEntry]) -> Vec<Diagnostic> {
     let mut first: BTreeMap<(&str, &str, &str), &str> = BTreeMap::new();
     let mut warnings = Vec::new();
     for entry in entries.iter().filter(|entry| entry.is_version_1()) {
         let ReportedEntry { name, version, safety, library, id, .. } = entry;
-        let mut doubt = |field: &str, found: String, allowed: String, is_wrong| {
+        let mut warn = |field: &str, found: String, allowed: String, is_wrong| {
             let (id, column, field) = (id.clone(), None, field.to_owned());
-            warnings.push(Complaint { id, column, field, found, allowed, is_dropped: false, is_wrong });
+            warnings.push(Diagnostic { id, column, field, found, allowed, is_dropped: false, is_wrong });
         };
         match first.entry((name, version, safety)) {
             Slot::Vacant(slot) => drop(slot.insert(id)),
             Slot::Occupied(slot) => {
                 let found = format!("\"{name}\" {version} {safety} is the entry of {} again", slot.get());
-                doubt("ia_name", found, "it is used only if no library of that entry loads".to_owned(), false);
+                warn("ia_name", found, "this entry is used only if no library of that entry loads".to_owned(), false);
             }
         }
         if entry.file.as_ref().is_some_and(String::is_empty) {
@@ -98,17 +98,17 @@ fn warnings(entries: &[ReportedEntry]) -> Vec<Complaint> {
                 ": neither in libdat's directory nor in the loader's search path"
             };
             let allowed = "install that library, or correct lib_path".to_owned();
-            doubt("lib_path", format!("{library} does not exist{where_to}"), allowed, true);
+            warn("lib_path", format!("{library} does not exist{where_to}"), allowed, true);
         }
         for (found, allowed) in param_troubles(entry) {
-            doubt("ia_params", found, allowed, true);
+            warn("ia_params", found, allowed, true);
         }
     }
     warnings
 }
 
-fn line(complaint: &Complaint) -> String {
-    let Complaint { id, column, field, found, allowed, is_dropped, .. } = complaint;
+fn line(diagnostic: &Diagnostic) -> String {
+    let Diagnostic { id, column, field, found, allowed, is_dropped, .. } = diagnostic;
     let cost = if *is_dropped { "; this record is dropped" } else { "" };
     let column = column.map_or(String::new(), |column| format!(":{column}"));
     format!("{id}{column}: {field}: {found}; {allowed}{cost}\n")

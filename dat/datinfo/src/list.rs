@@ -46,7 +46,7 @@ pub(crate) fn list(options: &Options) -> crate::Result {
         let line = format!("{}  {}: not used: the line {}; {}", absent.name, absent.id, absent.why, absent.remedy);
         remarks += &wrapped(&line, 0);
     }
-    let dropped = registry.complaints.iter().filter(|complaint| complaint.is_dropped).count();
+    let dropped = registry.diagnostics.iter().filter(|diagnostic| diagnostic.is_dropped).count();
     if dropped > 0 {
         let _ = writeln!(remarks, "invalid lines: {dropped}; datinfo check explains them");
     }
@@ -93,7 +93,7 @@ fn document(registry: &Registry, entries: &[ReportedEntry], opened: &[Opened], w
         "libdat": {"version": registry.version, "files": registry.files},
         "adapters": adapters,
         "out_of_use": registry.absent,
-        "complaints": registry.complaints,
+        "diagnostics": registry.diagnostics,
         "unreadable": registry.unreadable,
     })
 }

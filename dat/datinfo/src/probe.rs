@@ -59,7 +59,7 @@ fn registry(libdat: &Libdat) -> Value {
         "target": one(TELL_TARGET),
         "entries": entries,
         "absent": lines(TELL_ABSENT),
-        "complaints": lines(TELL_COMPLAINT),
+        "diagnostics": lines(TELL_DIAGNOSTIC),
         "unreadable": lines(TELL_UNREADABLE),
         "discovered": lines(TELL_DISCOVERED).into_iter().map(|fields| fields.join("\t")).collect::<Vec<_>>(),
         "files": files(),

@@ -31,7 +31,7 @@ pub(crate) struct ReportedEntry {
 
 /// An error in a line.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Complaint {
+pub(crate) struct Diagnostic {
     pub(crate) id: String,
     /// The byte of the line at which the text begins; `None` if the whole field is wrong.
     pub(crate) column: Option<u64>,
@@ -64,7 +64,7 @@ pub(crate) struct Registry {
     pub(crate) target: Option<String>,
     pub(crate) entries: Vec<ReportedEntry>,
     pub(crate) absent: Vec<Absent>,
-    pub(crate) complaints: Vec<Complaint>,
+    pub(crate) diagnostics: Vec<Diagnostic>,
     pub(crate) unreadable: Vec<String>,
     pub(crate) discovered: Vec<String>,
     pub(crate) files: Vec<String>,
@@ -103,7 +103,7 @@ impl Registry {
             id: words(&fields, 5),
             file: fields.get(6).map(|file| readable(file)),
         };
-        let complaint = |fields: Vec<String>| Complaint {
+        let diagnostic = |fields: Vec<String>| Diagnostic {
             id: words(&fields, 0),
             column: field(&fields, 1).parse().ok(),
             field: words(&fields, 2),
@@ -125,7 +125,7 @@ impl Registry {
             target: text(&answer["target"]).map(|target| readable(&target)),
             entries: lines("entries").into_iter().map(entry).collect(),
             absent: lines("absent").into_iter().map(absent).collect(),
-            complaints: lines("complaints").into_iter().map(complaint).collect(),
+            diagnostics: lines("diagnostics").into_iter().map(diagnostic).collect(),
             unreadable: lines("unreadable").into_iter().map(|fields| words(&fields, 0)).collect(),
             discovered: texts(&answer["discovered"]),
             files: texts(&answer["files"]),

@@ -45,11 +45,11 @@ fn known(topic: u32, index: usize) -> Option<String> {
             let name = absent.name.escape_ascii().to_string();
             format!("{name}\t{}", joined(&[absent.place.to_string(), absent.cause.clone(), absent.remedy.to_owned()]))
         }),
-        TELL_COMPLAINT => files.conf.complaints.get(index).map(|complaint| {
-            let cost = if complaint.cost == Cost::Record { "dropped" } else { "kept" };
-            let (place, column) = (complaint.place.to_string(), complaint.column.to_string());
-            let (field, found) = (complaint.field.to_owned(), complaint.found.clone());
-            joined(&[place, column, field, found, complaint.allowed.to_owned(), cost.to_owned()])
+        TELL_DIAGNOSTIC => files.conf.diagnostics.get(index).map(|diagnostic| {
+            let cost = if diagnostic.cost == Cost::Record { "dropped" } else { "kept" };
+            let (place, column) = (diagnostic.place.to_string(), diagnostic.column.to_string());
+            let (field, found) = (diagnostic.field.to_owned(), diagnostic.found.clone());
+            joined(&[place, column, field, found, diagnostic.allowed.to_owned(), cost.to_owned()])
         }),
         _ => None,
     }

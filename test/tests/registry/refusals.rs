@@ -98,13 +98,13 @@ fn open_of_a_name_on_a_dropped_line_names_that_line() {
         why("d"),
         "3: the line was dropped: thread_safety: \"ThreadSafe\"; allowed is threadsafe or nonthreadsafe"
     );
-    let complaint = case.run("open d 1 2 0").err;
+    let diagnostic = case.run("open d 1 2 0").err;
     assert!(
-        complaint.starts_with(
+        diagnostic.starts_with(
             "libdat: {}/dat.conf:3:8: thread_safety: \"ThreadSafe\"; allowed is threadsafe or nonthreadsafe; \
              this record is dropped\n"
         ),
-        "{complaint}"
+        "{diagnostic}"
     );
 }
 
@@ -250,11 +250,13 @@ fn invalid_number_in_a_variable_is_logged_with_the_default_used() {
 }
 
 #[test]
-fn complaints_about_a_file_are_limited_to_sixteen_lines() {
+fn errors_of_a_file_are_limited_to_sixteen_lines() {
     let case = Case::new("flood", &"x u1.2\n".repeat(100));
     let err = case.run("list 4 list 4").err;
     assert_eq!(err.lines().count(), 17, "{err}");
-    assert!(err.ends_with("libdat: further complaints are not shown; run with DAT_DBG_TYPE=0x3 to see them all\n"));
+    assert!(
+        err.ends_with("libdat: further errors in dat.conf are not shown; run with DAT_DBG_TYPE=0x3 to see them all\n")
+    );
     let case = case.with("DAT_DBG_TYPE", "3");
     assert_eq!(case.run("list 4").err.lines().count(), 100);
 }

@@ -63,7 +63,7 @@ fn registry(options: &Options, findings: &mut Vec<Finding>) {
             "permit this user to read it, or correct its name",
         ));
     }
-    if registry.complaints.iter().any(|complaint| complaint.is_dropped) {
+    if registry.diagnostics.iter().any(|diagnostic| diagnostic.is_dropped) {
         let remedy = "datinfo check explains them";
         findings.push(Finding::new(Grade::Warning, "registry", "invalid lines", remedy));
     }

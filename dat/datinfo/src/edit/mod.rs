@@ -46,8 +46,8 @@ pub(crate) fn add(options: &Options, wanted: &Add) -> crate::Result {
         _ if wanted.discovered => missing_adapters(options, &wanted.conf)?,
         _ => lines_of(wanted.from.as_deref().ok_or("nothing to add: give a name and a library, or --from")?)?,
     };
-    let doubts = wanted.library.as_deref().map_or(Vec::new(), |library| param_doubts(library, &wanted.params));
-    edit(options, &wanted.conf, true, &doubts, &|text| {
+    let warnings = wanted.library.as_deref().map_or(Vec::new(), |library| param_warnings(library, &wanted.params));
+    edit(options, &wanted.conf, true, &warnings, &|text| {
         let mut changes = Vec::new();
         for line in &lines {
             changes.push(add_line(text, line, wanted.replace)?);
@@ -114,15 +114,21 @@ pub(crate) fn set_default(options: &Options, wanted: &SetDefault) -> crate::Resu
     })
 }
 
-/// Doubts about the parameters of a new entry: it is written nevertheless, since its library may be a newer one.
-fn param_doubts(library: &str, params: &str) -> Vec<String> {
+/// Warnings about the parameters of a new entry. The entry is written nevertheless, since its library may be a newer one.
+fn param_warnings(library: &str, params: &str) -> Vec<String> {
     let entry = ReportedEntry { library: library.to_owned(), params: params.to_owned(), ..ReportedEntry::default() };
-    let doubts = param_troubles(&entry).into_iter();
-    doubts.map(|(found, allowed)| format!("ia_params: {found}; {allowed}")).collect()
+    let warnings = param_troubles(&entry).into_iter();
+    warnings.map(|(found, allowed)| format!("ia_params: {found}; {allowed}")).collect()
 }
 
-/// Reads the file, edits its text, prints the changes and the doubts, and writes the file except in a dry run.
-fn edit(options: &Options, conf: &EditedConf, may_create: bool, doubts: &[String], change: &Edit<'_>) -> crate::Result {
+/// Reads the file, edits its text, prints the changes and the warnings, and writes the file except in a dry run.
+fn edit(
+    options: &Options,
+    conf: &EditedConf,
+    may_create: bool,
+    warnings: &[String],
+    change: &Edit<'_>,
+) -> crate::Result {
     let path = target(options, conf)?;
     let file = EditedFile::open(&path, may_create, Duration::from_secs(options.timeout))?;
     let mut text = ConfText::new(&file.text);
@@ -134,12 +140,12 @@ fn edit(options: &Options, conf: &EditedConf, may_create: bool, doubts: &[String
     match options.json {
         true => {
             let mut document = document(&path, &changes, conf.dry_run, is_new);
-            document["doubts"] = json!(doubts);
+            document["warnings"] = json!(warnings);
             say_json(&document);
         }
         false => {
-            let doubts = doubts.iter().map(|doubt| format!("{}: {doubt}\n", path.display()));
-            say(&(lines(&path, &changes, conf.dry_run, is_new) + &doubts.collect::<String>()));
+            let warnings = warnings.iter().map(|warning| format!("{}: {warning}\n", path.display()));
+            say(&(lines(&path, &changes, conf.dry_run, is_new) + &warnings.collect::<String>()));
         }
     }
     Ok(true)
