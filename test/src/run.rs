@@ -65,7 +65,7 @@ fn built(stage: &Stage, source: &str, suffix: &str, libraries: &[&str]) -> PathB
         return program.clone();
     }
     let directory = stage.root.join("programs");
-    fs::create_dir_all(&directory).expect("the stage is writable");
+    fs::create_dir_all(&directory).expect("the staging directory is writable");
     let name = source.file_stem().expect("a source path has a file name").to_string_lossy().into_owned() + suffix;
     // Another test program may be executing the old file.
     let (fresh, program) = (directory.join(format!("{name}.{}", std::process::id())), directory.join(name));
@@ -82,7 +82,7 @@ fn built(stage: &Stage, source: &str, suffix: &str, libraries: &[&str]) -> PathB
     let output = compiler.arg("-Wl,--as-needed").args(libraries).arg("-pthread").output();
     let output = output.expect("cc starts: a C compiler is installed");
     assert!(output.status.success(), "{}: {}", source.display(), String::from_utf8_lossy(&output.stderr));
-    fs::rename(&fresh, &program).expect("the stage is writable");
+    fs::rename(&fresh, &program).expect("the staging directory is writable");
     built.insert(key, program.clone());
     program
 }

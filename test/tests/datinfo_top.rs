@@ -286,9 +286,9 @@ fn process_with_invalid_data_is_named_and_affects_no_other() {
     assert!(table.status.code() == Some(0) && !table.stdout.contains('\x1b'), "{table:#?}");
     for text in [
         "in version \"7\"",
-        "it closed the connection early",
+        "the process closed the connection early",
         "sends invalid data",
-        "its answer exceeds the 64 MiB that one sample may read",
+        "the answer exceeds the 64 MiB that one sample may read",
     ] {
         assert!(table.stdout.contains(text), "{text}: {}", table.stdout);
     }

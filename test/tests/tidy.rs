@@ -128,7 +128,7 @@ fn unsafe_code_stays_in_its_files() {
 }
 
 #[test]
-fn rules_forbid_unsafe_code() {
+fn listed_modules_forbid_unsafe_code() {
     let open = |path: &&&str| {
         let text = fs::read_to_string(workspace().join(path)).unwrap_or_default();
         !text.contains("#![forbid(unsafe_code)]")

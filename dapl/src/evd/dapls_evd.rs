@@ -116,7 +116,8 @@ pub fn post<P: Provider>(evd: &Evd<P>, event: Event) -> Result<()> {
     if has_room { Ok(()) } else { overflow(evd, event) }
 }
 
-/// Notifications of a call that was made under a lock of the caller, to be delivered after that lock is released.
+/// Notifications of a call whose caller holds a lock. The caller delivers them after it has released the lock, because
+/// an agent that a notification calls may acquire the lock.
 #[must_use = "without deliver() the waiter is not woken"]
 pub(crate) struct PendingNotification<P: Provider> {
     evd: Arc<Evd<P>>,
@@ -139,7 +140,8 @@ impl<P: Provider> PendingNotification<P> {
     }
 }
 
-/// Like [`post`], for a caller that holds a lock.
+/// Queues an event like [`post`], but notifies no waiter, CNO or agent. The caller holds a lock. After it has released the
+/// lock, it must call [`PendingNotification::deliver`] on the result, which also reports an overflow.
 pub(crate) fn enqueue<P: Provider>(evd: &Arc<Evd<P>>, event: Event) -> PendingNotification<P> {
     let (notification, has_room) = evd.append(event);
     PendingNotification { evd: evd.clone(), notification, lost: if has_room { None } else { Some(event) } }

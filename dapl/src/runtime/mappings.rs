@@ -49,7 +49,7 @@ pub struct BackingFile {
     pub inode: u64,
     /// Offset of the region in the file.
     pub offset: u64,
-    /// Path in the kernel's list, up to the first space.
+    /// Path in /proc/self/maps, up to the first space.
     pub name: String,
 }
 

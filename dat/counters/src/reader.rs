@@ -84,28 +84,33 @@ impl fmt::Display for ReadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ReadError::Timeout => {
-                write!(f, "no answer within {} s: it is stopped, stuck, or short of CPU", ANSWER_LIMIT.as_secs())
+                write!(
+                    f,
+                    "no answer within {} s: the process is stopped, stuck, or short of CPU",
+                    ANSWER_LIMIT.as_secs()
+                )
             }
-            ReadError::Busy => f.write_str("too many queries wait for its answer: it is stopped or stuck"),
+            ReadError::Busy => f.write_str("too many queries wait for an answer: the process is stopped or stuck"),
             ReadError::Version(version) => {
                 write!(
                     f,
-                    "it publishes its counters in version \"{version}\", which this program does not support: use the tools of its version"
+                    "the process publishes its counters in version \"{version}\", which this program does not support: use the tools \
+                     of that version"
                 )
             }
             ReadError::Incomplete => {
-                f.write_str("it closed the connection early: it has ended, or closed its adapters")
+                f.write_str("the process closed the connection early: it has ended, or closed its adapters")
             }
             ReadError::Invalid => {
-                f.write_str("it sends invalid data: it is not a process of these libraries, or its memory is damaged")
+                f.write_str("the process sends invalid data: it does not use these libraries, or its memory is damaged")
             }
-            ReadError::TooMuch => write!(f, "its answer exceeds the {} MiB that one sample may read", CAPACITY >> 20),
+            ReadError::TooMuch => write!(f, "the answer exceeds the {} MiB that one sample may read", CAPACITY >> 20),
             ReadError::Skipped => write!(
                 f,
                 "not queried: the queries of other processes took {} s, the limit of a sample",
                 RUN_LIMIT.as_secs()
             ),
-            ReadError::System(error) => write!(f, "it cannot be queried: {error}"),
+            ReadError::System(error) => write!(f, "the process cannot be queried: {error}"),
         }
     }
 }
@@ -178,7 +183,7 @@ fn connect(name: Name) -> Result<(OwnedFd, Peer), ReadError> {
 /// A query to a process.
 struct Query {
     name: Name,
-    /// Its process id here, if it is known.
+    /// Process id of the queried process in this PID namespace, if it is known.
     pid: Option<u32>,
     /// The connection, until the answer is complete.
     socket: Option<OwnedFd>,

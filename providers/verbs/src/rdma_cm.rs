@@ -270,7 +270,7 @@ impl CmId {
     }
 }
 
-/// A socket address as C record.
+/// A socket address as a C `sockaddr`.
 union RawAddress {
     v4: libc::sockaddr_in,
     v6: libc::sockaddr_in6,

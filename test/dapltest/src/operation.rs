@@ -82,15 +82,17 @@ impl Operation {
 
     /// Refuses parameters that no test supports. Also applied to a peer's values.
     pub(crate) fn check(&self) -> Result<(), String> {
-        let words = self.to_string();
+        let operation = self.to_string();
         if self.size == 0 || self.segments == 0 || self.segments > MAX_SEGMENTS {
-            return Err(format!("{words}: at least 1 byte per segment and 1 to {MAX_SEGMENTS} segments are needed"));
+            return Err(format!(
+                "{operation}: at least 1 byte per segment and 1 to {MAX_SEGMENTS} segments are needed"
+            ));
         }
         if self.length() > MAX_BYTES as usize {
-            return Err(format!("{words}: more than {MAX_BYTES} bytes"));
+            return Err(format!("{operation}: {} bytes in all; the limit is {MAX_BYTES}", self.length()));
         }
         if self.is_deferred && self.transfer != Transfer::Send {
-            return Err(format!("{words}: -f is for SR alone"));
+            return Err(format!("{operation}: -f is for SR alone"));
         }
         Ok(())
     }

@@ -304,7 +304,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_suites_only_are_several_suites() {
+    fn arguments_that_are_all_suite_names_select_those_suites() {
         let known = ["abi", "abi_rust", "conformance", "registry"].map(str::to_owned);
         assert_eq!(several(Some("abi"), &["conformance"], &known), Some(vec!["abi", "conformance"]));
         assert_eq!(several(Some("abi"), &["exports_of"], &known), None);

@@ -226,7 +226,7 @@ pub(super) mod tests {
         let lines = table(&look, None, true);
         assert_eq!((lines.len(), lines[0].as_str()), (2, "0 processes, 0 adapters, 0 endpoints\n"));
         assert!(
-            lines[1].starts_with("        1  stuck            it publishes its counters in version \"2\""),
+            lines[1].starts_with("        1  stuck            the process publishes its counters in version \"2\""),
             "{lines:?}"
         );
         look.found.clear();

@@ -22,8 +22,8 @@ struct ReuseportFilter {
 }
 const _: () = assert!(size_of::<ReuseportFilter>() == size_of::<libc::sock_fprog>());
 
-/// Installs the filter for all sockets that share the port of this socket. `length`: length in bytes of a first
-/// transmission. Needs Linux 4.5, but no privilege.
+/// Installs the length filter (see the module) on the reuseport group of this socket. `length`: bytes of a connection
+/// request that is not a retransmission. Needs Linux 4.5, but no privilege.
 pub(crate) fn choose_by_length(socket: &Socket, length: usize) -> io::Result<()> {
     let step = |code, k| libc::sock_filter { code, jt: 0, jf: 0, k };
     // The program returns `length` - 1 - the datagram's length: the index of the selected socket. For other lengths the

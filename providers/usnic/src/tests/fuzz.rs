@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn corpus_reaches_deep_states() {
+    fn corpus_scripts_complete_requests_and_receives() {
         let lives = corpus("usnic_peer");
         let of = |name: &str| {
             let (_, script) =

@@ -221,7 +221,13 @@ impl QpCore {
     fn record_failure(&self, wc: &ibv_wc) -> Status {
         let status = status::of(wc);
         if is_failure(status) {
-            log::debug!("queue pair {}: work failed: {wc:?}", self.number());
+            let (code, vendor_error) = wc.error().unwrap_or_default();
+            log::debug!(
+                "queue pair {}: request {:#x} failed: {} (ibv_wc_status {code}, vendor error {vendor_error:#x})",
+                self.number(),
+                wc.wr_id,
+                status.dat_name()
+            );
             self.fail();
         }
         status

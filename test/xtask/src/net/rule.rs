@@ -39,7 +39,7 @@ pub(super) enum Text {
 impl Rule {
     /// Formats the rule; `name` is the table's.
     pub(super) fn text(self, name: &str) -> Text {
-        // A queue would hold the burst of a fast sender; a policer admits only a small burst.
+        // Burst that `Rule::Policer` admits. Small, because a policer drops excess packets where a queue would delay them.
         const BURST_KIB: u32 = 256;
         match self {
             Rule::Loss { per_mille } => {

@@ -328,11 +328,11 @@ pub(super) fn decode_reply<'a>(
     if head.kind == Kind::Reject as u8 {
         let (refused, private) = RejectPacket::read_from_prefix(guard.open(packet, 0, buffer)?).ok()?;
         let reason = RejectReason::of(refused.reason, refused.qual.get())?;
-        // Of another version, only the reject with the reason `Version` is understood.
-        let is_plain = head.version == VERSION || reason == RejectReason::Version;
+        // From a peer with another protocol version, only a reject with reason `Version` is decoded.
+        let is_decodable = head.version == VERSION || reason == RejectReason::Version;
         let has_data = reason == RejectReason::Refused && !private.is_empty();
         let answer = if has_data { SetupReply::Refused(private) } else { SetupReply::Reject(reason) };
-        return is_plain.then_some((Some(refused.hop.get()), answer));
+        return is_decodable.then_some((Some(refused.hop.get()), answer));
     }
     match head.kind()? {
         Kind::Cookie => {

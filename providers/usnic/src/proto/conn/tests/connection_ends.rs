@@ -262,7 +262,10 @@ fn connection_to_a_silent_peer_times_out() {
 fn idle_connection_detects_a_lost_peer() {
     let mut pair = ConnPair::new(&PairConfig::default());
     pair.pass(100 * SECONDS);
-    assert!(pair.a.events.is_empty() && pair.b.events.is_empty(), "a peer that does not answer is not given up");
+    assert!(
+        pair.a.events.is_empty() && pair.b.events.is_empty(),
+        "an idle connection stays open while the peer answers keepalives"
+    );
     pair.b.drops_all = true;
     pair.until("it is noticed", |pair| !pair.a.events.is_empty());
     assert_eq!(pair.a.events[0], ConnectionEvent::Disconnected);
