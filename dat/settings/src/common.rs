@@ -64,7 +64,8 @@ pub static DAPL: SettingsTable = SettingsTable {
             name: "",
             variable: "DAPL_COUNTERS",
             values: Values::OneOf(&["on", "off"]),
-            meaning: "whether a process with an endpoint or a listener publishes its counters to tools of the same user",
+            meaning: "whether a process with an endpoint, a shared receive queue or a listener publishes its counters to tools of the \
+                      same user",
         },
         Setting {
             name: "io_trc",
@@ -84,12 +85,13 @@ pub static DAPL: SettingsTable = SettingsTable {
 // Settings that several providers have in common: one name, and one variable for all providers.
 
 /// Base directory that processes share; each provider has its own default.
-pub(crate) const fn dir(meaning: &'static str) -> Setting {
+pub(crate) const fn dir() -> Setting {
     Setting {
         name: "dir",
         variable: "DAPL_DIR",
         values: Values::Text("a directory of this user in /dev/shm, one for each provider"),
-        meaning,
+        meaning: "base directory in which processes of a user find each other (sm), listeners (usnic) and names of shared \
+                  memory (all)",
     }
 }
 

@@ -4,7 +4,7 @@
 use crate::{ALL, BUILD_TIME, Setting, SettingsTable, Values};
 
 /// Additional sentences for a variable's row.
-const NOTES: [(&str, &str); 12] = [
+const NOTES: [(&str, &str); 13] = [
     ("DAPL_COUNTERS", "See [counters](guide/src/counters-and-traces.md)"),
     ("DAPL_DBG_IO_TRC", "See [traces](guide/src/counters-and-traces.md#traces)"),
     ("DAPL_DBG_IO_TRC_FILE", "Checked once a second"),
@@ -16,13 +16,18 @@ const NOTES: [(&str, &str); 12] = [
     ),
     (
         "DAPL_SM_RMA",
-        "`auto` uses the fastest method that works, and maps memory registered as shared where that is safe. In an order, the \
-         first method that works is used; shared buffers always work",
+        "`auto` uses the fastest method that works. Only `auto` maps memory registered as shared, where that is safe. In an order, \
+         the first method that works is used; shared buffers always work",
+    ),
+    (
+        "DAPL_USNIC_KEY",
+        "A regular file of 16 to 4,096 bytes that belongs to this user or the superuser, without permissions for others \
+         (mode 0600)",
     ),
     ("DAPL_SM_CMA", "Cross-memory copy needs `open` where Yama restricts ptrace"),
     ("DAPL_GIVE_UP_MS", "Over usnic it also limits a connect to a host that does not answer"),
     ("DAPL_KEEPALIVE_MS", "Over sm at most a quarter of `give_up_ms`"),
-    ("DAPL_LISTENER_WAIT_MS", "Over verbs with `rdma` and `socket`"),
+    ("DAPL_LISTENER_WAIT_MS", "Over verbs with `rdma`, `socket` and `socket2`"),
     ("DAPL_CM_ARP_TIMEOUT_MS", "For each of 15 attempts"),
     ("DAPL_CM_ROUTE_TIMEOUT_MS", "For each of 15 attempts"),
     ("DAPL_VERBS_PEER", "`same` uses the local queue pair number, which is the default"),
@@ -71,8 +76,14 @@ fn row(variable: &str) -> String {
     } else {
         each(&whole)
     };
-    let words: Vec<&str> = read.iter().map(|(_, setting)| setting.name).filter(|name| !name.is_empty()).collect();
-    let word = words.first().map_or(String::new(), |name| format!(". In `ia_params`: `{name}=`"));
+    let named: Vec<_> = read.iter().filter(|(_, setting)| !setting.name.is_empty()).collect();
+    let of = if named.len() == read.len() {
+        String::new()
+    } else {
+        let providers: Vec<&str> = named.iter().map(|(table, _)| table.provider).collect();
+        format!(" of {}", providers.join(" and "))
+    };
+    let word = named.first().map_or(String::new(), |(_, setting)| format!(". In `ia_params`{of}: `{}=`", setting.name));
     let note = NOTES.iter().find(|(name, _)| *name == variable).map_or(String::new(), |(_, note)| format!(". {note}"));
     format!("| `{variable}` | {owners}{described}{word}{note} |\n")
 }

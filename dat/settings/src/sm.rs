@@ -16,12 +16,13 @@ pub static SM: SettingsTable = SettingsTable {
 };
 
 const SETTINGS: &[Setting] = &[
-    dir("base directory in which processes find each other"),
+    dir(),
     Setting {
         name: "rma",
         variable: "DAPL_SM_RMA",
         values: Values::Order(&["knem", "cma", "mmap"]),
-        meaning: "method of RDMA: KNEM's device, cross-memory copy by the kernel, or a mapping of shared memory",
+        meaning: "method of RDMA: KNEM's device (knem), cross-memory copy by the kernel (cma), or copies through shared buffers \
+                  (mmap)",
     },
     Setting {
         name: "cma",

@@ -24,7 +24,7 @@ const SETTINGS: &[Setting] = &[
         meaning: "interface, or one of its addresses, that the IA is bound to; for a link-local \
                   address, followed by `%` and the interface",
     },
-    dir("base directory in which processes find each other's listeners and names of shared memory"),
+    dir(),
     Setting {
         name: "port",
         variable: "DAPL_USNIC_PORT",
@@ -59,7 +59,7 @@ const SETTINGS: &[Setting] = &[
         name: "key",
         variable: "DAPL_USNIC_KEY",
         values: Values::Text("none: packets are neither authenticated nor encrypted"),
-        meaning: "file (mode 0600) with the key that all peers share, to authenticate and encrypt packets",
+        meaning: "file with the key that all peers share, to authenticate and encrypt packets",
     },
     spin(),
     keepalive(15_000),

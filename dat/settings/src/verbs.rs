@@ -106,7 +106,7 @@ const SETTINGS: &[Setting] = &[
         values: optional(0, 65_535, "the first of the port's", ""),
         meaning: "`socket`, `socket2` and `none`: partition key; 0 is as unset",
     },
-    Setting { name: "", ..dir("base directory in which processes find each other's names of shared memory") },
+    Setting { name: "", ..dir() },
     Setting {
         name: "",
         variable: "DAPL_VERBS_PEER",
