@@ -19,7 +19,7 @@ pub(super) struct Line {
 
 /// Quantity on the horizontal axis.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Across {
+pub(super) enum HorizontalAxis {
     Bytes,
     /// Lost packets per thousand.
     Loss,
@@ -33,58 +33,64 @@ pub(super) enum Across {
     Senders,
 }
 
-impl Across {
-    const ALL: [Across; 6] =
-        [Across::Bytes, Across::Loss, Across::Connections, Across::AtOnce, Across::Endpoints, Across::Senders];
+impl HorizontalAxis {
+    const ALL: [HorizontalAxis; 6] = [
+        HorizontalAxis::Bytes,
+        HorizontalAxis::Loss,
+        HorizontalAxis::Connections,
+        HorizontalAxis::AtOnce,
+        HorizontalAxis::Endpoints,
+        HorizontalAxis::Senders,
+    ];
 
     /// Returns the quantity with this name in JSON files.
     pub(super) fn called(name: &str) -> Option<Self> {
-        Across::ALL.into_iter().find(|across| across.name() == name)
+        HorizontalAxis::ALL.into_iter().find(|across| across.name() == name)
     }
 
     /// Name in JSON files.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Across::Bytes => "bytes",
-            Across::Loss => "loss",
-            Across::Connections => "connections",
-            Across::AtOnce => "at once",
-            Across::Endpoints => "endpoints",
-            Across::Senders => "senders",
+            HorizontalAxis::Bytes => "bytes",
+            HorizontalAxis::Loss => "loss",
+            HorizontalAxis::Connections => "connections",
+            HorizontalAxis::AtOnce => "at once",
+            HorizontalAxis::Endpoints => "endpoints",
+            HorizontalAxis::Senders => "senders",
         }
     }
 
     /// Formats a value with its unit, for messages.
     pub(super) fn at(self, value: u32) -> String {
         match self {
-            Across::Loss => self.tick(f64::from(value)),
+            HorizontalAxis::Loss => self.tick(f64::from(value)),
             _ => format!("{value} {}", self.name()),
         }
     }
 
     pub(super) fn unit(self) -> &'static str {
         match self {
-            Across::Loss => "lost 1/1000",
+            HorizontalAxis::Loss => "lost 1/1000",
             _ => self.name(),
         }
     }
 
     fn title(self) -> &'static str {
         match self {
-            Across::Bytes => "bytes in one message or write",
-            Across::Loss => "packets lost",
-            Across::Connections => "connections on one EVD",
-            Across::AtOnce => "connections begun at once",
-            Across::Endpoints => "endpoints of one process",
-            Across::Senders => "processes that send to one",
+            HorizontalAxis::Bytes => "bytes in one message or write",
+            HorizontalAxis::Loss => "packets lost",
+            HorizontalAxis::Connections => "connections on one EVD",
+            HorizontalAxis::AtOnce => "connections begun at once",
+            HorizontalAxis::Endpoints => "endpoints of one process",
+            HorizontalAxis::Senders => "processes that send to one",
         }
     }
 
     /// Factor between two ticks.
     fn step(self) -> f64 {
         match self {
-            Across::Bytes => 16.0,
-            Across::Senders => 2.0,
+            HorizontalAxis::Bytes => 16.0,
+            HorizontalAxis::Senders => 2.0,
             _ => 10.0,
         }
     }
@@ -92,8 +98,8 @@ impl Across {
     /// The axis begins and ends at powers of this base.
     fn base(self) -> f64 {
         match self {
-            Across::Bytes => 4.0,
-            Across::Senders => 2.0,
+            HorizontalAxis::Bytes => 4.0,
+            HorizontalAxis::Senders => 2.0,
             _ => 10.0,
         }
     }
@@ -101,8 +107,8 @@ impl Across {
     /// Formats a value of the horizontal axis as the label of its tick.
     pub(super) fn tick(self, value: f64) -> String {
         match self {
-            Across::Bytes => bytes(value),
-            Across::Loss => format!("{} %", number(value / 10.0)),
+            HorizontalAxis::Bytes => bytes(value),
+            HorizontalAxis::Loss => format!("{} %", number(value / 10.0)),
             _ => number(value),
         }
     }
@@ -111,7 +117,7 @@ impl Across {
 /// A chart: two axes with lines.
 pub(super) struct Panel {
     pub(super) title: String,
-    pub(super) across: Across,
+    pub(super) across: HorizontalAxis,
     pub(super) up: String,
     pub(super) lines: Vec<Line>,
 }

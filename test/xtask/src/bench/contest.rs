@@ -101,11 +101,11 @@ impl Measured {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::ours::Ask;
+    use crate::bench::ours::PerfArguments;
     use crate::bench::peers::Ucx;
 
     fn contest(shown: FigureUnit, peers: usize) -> Contest {
-        let (ours, peer) = (Side::Ours(Ask::new("lat", 8, 1)), Side::Ucx(Ucx::new("tag_lat", 8, 1)));
+        let (ours, peer) = (Side::Ours(PerfArguments::new("lat", 8, 1)), Side::Ucx(Ucx::new("tag_lat", 8, 1)));
         let (must, stretch, network_kind) = (Some(1.0), None, NetworkKind::Loopback);
         Contest { id: "X1", title: "a figure", shown, must, stretch, ours, peers: vec![peer; peers], network_kind }
     }

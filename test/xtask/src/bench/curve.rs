@@ -1,15 +1,15 @@
 //! Figures over a variable, which is called size here. At each size all sides run in alternation.
 #![forbid(unsafe_code)]
 
-use super::chart::{Across, Line, Panel};
+use super::chart::{HorizontalAxis, Line, Panel};
 use super::median;
 use super::network::{BenchNetwork, NetworkKind};
 use super::ours::Perf;
-use super::side::{Effort, Ends, FigureUnit, Side};
+use super::side::{CommandLines, Effort, FigureUnit, Side};
 use crate::Result;
 
 /// A line of a chart: its side, with arguments that depend on the size.
-pub(super) struct Who {
+pub(super) struct CurveSide {
     pub(super) name: &'static str,
     pub(super) side: Box<dyn Fn(u32) -> Side>,
     /// Whether the program may refuse a size.
@@ -17,8 +17,8 @@ pub(super) struct Who {
 }
 
 /// Creates a line that supports all sizes.
-pub(super) fn who(name: &'static str, side: impl Fn(u32) -> Side + 'static) -> Who {
-    Who { name, side: Box::new(side), may_fail: false }
+pub(super) fn curve_side(name: &'static str, side: impl Fn(u32) -> Side + 'static) -> CurveSide {
+    CurveSide { name, side: Box::new(side), may_fail: false }
 }
 
 /// A family of lines, not yet measured.
@@ -28,11 +28,11 @@ pub(super) struct Plan {
     pub(super) up: &'static str,
     pub(super) shown: FigureUnit,
     /// Quantity that the size stands for.
-    pub(super) across: Across,
+    pub(super) across: HorizontalAxis,
     pub(super) sizes: Vec<u32>,
     /// Network between the two sides, depending on the size.
     pub(super) network_kind: fn(u32) -> NetworkKind,
-    pub(super) all: Vec<Who>,
+    pub(super) all: Vec<CurveSide>,
 }
 
 /// A measured family of lines.
@@ -41,7 +41,7 @@ pub(super) struct Family {
     pub(super) title: &'static str,
     pub(super) unit: &'static str,
     pub(super) up: &'static str,
-    pub(super) across: Across,
+    pub(super) across: HorizontalAxis,
     pub(super) curves: Vec<Curve>,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Curve {
 /// The figure of a line at one size.
 pub(super) struct Point {
     pub(super) size: u32,
-    pub(super) ends: Ends,
+    pub(super) ends: CommandLines,
     pub(super) samples: Vec<f64>,
 }
 
@@ -66,7 +66,8 @@ pub(super) fn powers_of_four(last: u32) -> Vec<u32> {
 impl Plan {
     /// Measures all lines in alternating runs, size by size.
     pub(super) fn measure(self, perf: &Perf, effort: Effort) -> Result<Family> {
-        let mut curves: Vec<Curve> = self.all.iter().map(|who| Curve { name: who.name, points: Vec::new() }).collect();
+        let mut curves: Vec<Curve> =
+            self.all.iter().map(|curve_side| Curve { name: curve_side.name, points: Vec::new() }).collect();
         let mut refused = vec![false; self.all.len()];
         for size in self.sizes {
             let network_kind = (self.network_kind)(size);
@@ -74,28 +75,28 @@ impl Plan {
             let at = self.across.at(size);
             let mut samples = vec![Vec::new(); self.all.len()];
             for _ in 0..effort.few {
-                for (n, (who, samples)) in self.all.iter().zip(&mut samples).enumerate() {
+                for (n, (curve_side, samples)) in self.all.iter().zip(&mut samples).enumerate() {
                     if refused[n] {
                         continue;
                     }
-                    match (who.side)(size).measure(perf, &network, self.shown) {
+                    match (curve_side.side)(size).measure(perf, &network, self.shown) {
                         Ok(sample) => samples.push(sample),
-                        Err(reason) if who.may_fail => {
+                        Err(reason) if curve_side.may_fail => {
                             // A program that refuses this size also refuses larger sizes.
-                            eprintln!("{at}, {}: {}", who.name, reason.lines().next().unwrap_or_default());
+                            eprintln!("{at}, {}: {}", curve_side.name, reason.lines().next().unwrap_or_default());
                             refused[n] = true;
                         }
-                        Err(reason) => return Err(format!("{}, {at}, {}: {reason}", self.section, who.name)),
+                        Err(reason) => return Err(format!("{}, {at}, {}: {reason}", self.section, curve_side.name)),
                     }
                 }
             }
             let mut line = format!("{}, {at}:", self.section);
-            for ((who, samples), curve) in self.all.iter().zip(samples).zip(&mut curves) {
+            for ((curve_side, samples), curve) in self.all.iter().zip(samples).zip(&mut curves) {
                 if !samples.is_empty() {
-                    line += &format!(" {} {:.3}", who.name, median(&samples));
+                    line += &format!(" {} {:.3}", curve_side.name, median(&samples));
                     curve.points.push(Point {
                         size,
-                        ends: (who.side)(size).ends(perf.adapter(), network_kind),
+                        ends: (curve_side.side)(size).ends(perf.adapter(), network_kind),
                         samples,
                     });
                 }
@@ -135,9 +136,10 @@ mod tests {
 
     #[test]
     fn a_panel_shows_medians() {
-        let point = Point { size: 4, ends: Ends::default(), samples: vec![3.0, 1.0, 2.0] };
+        let point = Point { size: 4, ends: CommandLines::default(), samples: vec![3.0, 1.0, 2.0] };
         let curves = vec![Curve { name: "one", points: vec![point] }];
-        let family = Family { section: "latency", title: "t", unit: "us", up: "u", across: Across::Bytes, curves };
+        let family =
+            Family { section: "latency", title: "t", unit: "us", up: "u", across: HorizontalAxis::Bytes, curves };
         assert_eq!(family.panel().lines[0].points, [(4.0, 2.0)]);
     }
 }

@@ -9,7 +9,7 @@ use super::curve::{self, Family, Point};
 use super::ours::{Adapter, Perf};
 use super::report::{load, machine, pretty, save, warn};
 use super::scale::{self, Row};
-use super::side::{Effort, Ends, Side};
+use super::side::{CommandLines, Effort, Side};
 use super::{chart, median};
 use crate::Result;
 use crate::cli::Selection;
@@ -32,7 +32,7 @@ pub(super) struct Lists {
 
 /// Selected measurements.
 #[derive(Debug, Eq, PartialEq)]
-pub(super) struct Wanted<'a> {
+pub(super) struct SelectedMeasurements<'a> {
     pub(super) is_quick: bool,
     /// Empty: all measurements.
     pub(super) names: &'a [String],
@@ -40,7 +40,7 @@ pub(super) struct Wanted<'a> {
 
 /// All results of a run.
 #[derive(Default)]
-struct Found {
+struct BenchResults {
     /// Load of the machine before the run.
     load: f64,
     is_quick: bool,
@@ -58,12 +58,12 @@ impl Lists {
     }
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> SelectedMeasurements<'a> {
     /// Parses the selection. Fails if a name is in no list.
     pub(super) fn new(bench: &str, selection: &'a Selection, lists: &Lists) -> Result<Self> {
         match selection.names.iter().find(|name| !lists.has(name)) {
             Some(other) => Err(format!("bench {bench}: there is no {other}; see cargo xtask help bench {bench}")),
-            None => Ok(Wanted { is_quick: selection.quick, names: &selection.names }),
+            None => Ok(SelectedMeasurements { is_quick: selection.quick, names: &selection.names }),
         }
     }
 
@@ -77,9 +77,15 @@ impl<'a> Wanted<'a> {
 }
 
 /// Measures the selection, prints and writes the results.
-pub(super) fn run(bench: &Bench, perf: &Perf, stage: &Stage, wanted: &Wanted<'_>, lists: Lists) -> Result {
+pub(super) fn run(
+    bench: &Bench,
+    perf: &Perf,
+    stage: &Stage,
+    wanted: &SelectedMeasurements<'_>,
+    lists: Lists,
+) -> Result {
     let effort = wanted.effort();
-    let mut found = Found { load: load(), is_quick: wanted.is_quick, ..Found::default() };
+    let mut found = BenchResults { load: load(), is_quick: wanted.is_quick, ..BenchResults::default() };
     let contests = lists.contests.into_iter().filter(|contest| wanted.has(contest.id));
     found.contests = contests.filter_map(|contest| found.failures.keep(contest.measure(perf, effort))).collect();
     found.contests.sort_by_key(|measured| order(measured.contest.id));
@@ -117,7 +123,7 @@ impl Failures {
     }
 }
 
-impl Found {
+impl BenchResults {
     /// Prints the tables.
     fn print(&self) {
         if !self.contests.is_empty() {
@@ -236,10 +242,10 @@ fn contest_json(measured: &Measured, adapter: &str) -> Value {
     let met = |bound: Option<f64>| bound.map(|bound| measured.meets(bound));
     let words = |bound: Option<f64>| bound.map(|bound| contest.bound(bound));
     let peer = |(peer, samples): (&Side, &Vec<f64>)| {
-        let Ends { server, client } = peer.ends(adapter, contest.network_kind);
+        let CommandLines { server, client } = peer.ends(adapter, contest.network_kind);
         json!({"program": peer.program(), "server": server, "client": client, "samples": samples})
     };
-    let Ends { server, client } = contest.ours.ends(adapter, contest.network_kind);
+    let CommandLines { server, client } = contest.ours.ends(adapter, contest.network_kind);
     json!({
         "id": contest.id,
         "title": contest.title,
@@ -285,7 +291,7 @@ fn row_json(row: &Row) -> impl Iterator<Item = Value> {
 /// The lines of a family as JSON objects.
 pub(super) fn family_json(family: &Family) -> impl Iterator<Item = Value> {
     let point = |point: &Point| {
-        let (Ends { server, client }, median) = (&point.ends, median(&point.samples));
+        let (CommandLines { server, client }, median) = (&point.ends, median(&point.samples));
         json!({"at": point.size, "median": median, "server": server, "client": client, "samples": point.samples})
     };
     family.curves.iter().map(move |curve| {
@@ -331,9 +337,9 @@ mod tests {
         let select =
             |quick, names: &[&str]| Selection { quick, names: names.iter().map(|name| (*name).into()).collect() };
         let (some, all) = (select(true, &["S5", "latency"]), select(false, &[]));
-        let parse = |selection| Wanted::new("sm", selection, &lists(Effort::FULL));
+        let parse = |selection| SelectedMeasurements::new("sm", selection, &lists(Effort::FULL));
         let wanted = parse(&some).unwrap();
-        assert_eq!(wanted, Wanted { is_quick: true, names: &some.names });
+        assert_eq!(wanted, SelectedMeasurements { is_quick: true, names: &some.names });
         assert!(wanted.has("S5") && !wanted.has("S6") && !wanted.has("memory"));
         assert!(parse(&all).unwrap().has("S9"));
         assert!(parse(&select(false, &["S0"])).is_err());
@@ -367,7 +373,10 @@ mod tests {
 
     #[test]
     fn the_json_has_all_samples() {
-        let found = Found { contests: vec![measured("S5", 3.5, 7.25), measured("S9", 0.5, 0.0)], ..Found::default() };
+        let found = BenchResults {
+            contests: vec![measured("S5", 3.5, 7.25), measured("S9", 0.5, 0.0)],
+            ..BenchResults::default()
+        };
         let text = found.json(&BENCH);
         let file: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(file["contests"][0]["samples"], json!([3.5]), "{text}");

@@ -44,7 +44,7 @@ const BEGIN: &str = "<!-- instructions: written by `cargo xtask bench instructio
 const END: &str = "<!-- end of instructions -->\n";
 
 /// Minimum number of parts of a run in parts.
-const FEWEST_PARTS: usize = 10;
+const MIN_PARTS: usize = 10;
 
 /// How a row is computed from the parts of a run. The program ends a part by calling `counted_part`; callgrind then
 /// writes its counts.
@@ -283,8 +283,8 @@ impl Bench {
         };
         let mut parts = run(count)?;
         parts.retain(|part| part.total() > 0.0);
-        if parts.len() < FEWEST_PARTS {
-            return Err(format!("{}: {} parts were counted, expected {FEWEST_PARTS} or more", row.name, parts.len()));
+        if parts.len() < MIN_PARTS {
+            return Err(format!("{}: {} parts were counted, expected {MIN_PARTS} or more", row.name, parts.len()));
         }
         parts.sort_by(|a, b| a.total().total_cmp(&b.total()));
         let chosen = if matches!(row.parts, Parts::Least(_)) { parts.first() } else { parts.last() };

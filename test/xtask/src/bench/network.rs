@@ -8,7 +8,7 @@ use std::process::Command;
 
 use crate::Result;
 use crate::net::Rule;
-use crate::net::wire::{ADDRESSES, Applied, DEVICE, Wire};
+use crate::net::wire::{ADDRESSES, AppliedRule, DEVICE, Wire};
 
 /// The network that a bench needs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -21,7 +21,7 @@ pub(super) enum NetworkKind {
 
 /// A network that is set up; removed when dropped.
 pub(super) struct BenchNetwork {
-    wire: Option<(Wire, [Applied; 2], NetworkKind)>,
+    wire: Option<(Wire, [AppliedRule; 2], NetworkKind)>,
 }
 
 impl NetworkKind {

@@ -39,7 +39,7 @@ pub(super) struct Perf {
 
 /// Arguments of the program; they are explained at the start of perf.c.
 #[derive(Clone, Debug)]
-pub(super) struct Ask {
+pub(super) struct PerfArguments {
     pub(super) mode: &'static str,
     pub(super) size: u32,
     pub(super) count: u32,
@@ -49,10 +49,10 @@ pub(super) struct Ask {
     pub(super) cores: Cores,
 }
 
-impl Ask {
+impl PerfArguments {
     /// Arguments for a mode and its two numbers.
     pub(super) fn new(mode: &'static str, size: u32, count: u32) -> Self {
-        Ask { mode, size, count, options: Vec::new(), clients: 1, cores: Cores::Apart }
+        PerfArguments { mode, size, count, options: Vec::new(), clients: 1, cores: Cores::Apart }
     }
 
     /// Adds options.
@@ -92,7 +92,7 @@ impl Perf {
     }
 
     /// Runs both sides and returns their output.
-    pub(super) fn both(&self, ask: &Ask, network: &BenchNetwork) -> Result<PairOutput> {
+    pub(super) fn both(&self, ask: &PerfArguments, network: &BenchNetwork) -> Result<PairOutput> {
         let sandbox = Sandbox::new(&self.stage, Some(&self.adapter.line.replace("DEVICE", network.device())));
         let qual = self.next.fetch_add(1, Ordering::Relaxed).to_string();
         let words = ask.words();
@@ -108,15 +108,15 @@ impl Perf {
     }
 
     /// Runs server and client, and returns the line of JSON that the client prints.
-    pub(super) fn run(&self, ask: &Ask, network: &BenchNetwork) -> Result<String> {
-        let said = self.both(ask, network)?;
-        Ok(if ask.clients > 1 { said.server } else { said.client })
+    pub(super) fn run(&self, ask: &PerfArguments, network: &BenchNetwork) -> Result<String> {
+        let output = self.both(ask, network)?;
+        Ok(if ask.clients > 1 { output.server } else { output.client })
     }
 
     /// Runs both sides and returns a number of that line.
-    pub(super) fn figure(&self, ask: &Ask, network: &BenchNetwork, name: &str) -> Result<f64> {
-        let said = self.run(ask, network)?;
-        field(&said, name).ok_or_else(|| format!("the output of {} has no {name}: {said}", ask.line()))
+    pub(super) fn figure(&self, ask: &PerfArguments, network: &BenchNetwork, name: &str) -> Result<f64> {
+        let output = self.run(ask, network)?;
+        field(&output, name).ok_or_else(|| format!("the output of {} has no {name}: {output}", ask.line()))
     }
 }
 
@@ -126,12 +126,12 @@ mod tests {
 
     #[test]
     fn dapltest_options_precede_the_test_mode() {
-        let ask = Ask::new("write", 1_048_576, 500).with(&["-m", "-d", "16"]);
+        let ask = PerfArguments::new("write", 1_048_576, 500).with(&["-m", "-d", "16"]);
         assert_eq!(ask.line(), "perf -m -d 16 write 1048576 500");
         let ends = ask.ends("sm0", "localhost");
         assert_eq!(ends[0], "perf -s -P sm0 -m -d 16 write 1048576 500");
         assert_eq!(ends[1], "perf -h localhost -P sm0 -m -d 16 write 1048576 500");
-        let [server, client] = Ask { clients: 2, ..Ask::new("rate", 8, 9) }.ends("sm0", "h");
+        let [server, client] = PerfArguments { clients: 2, ..PerfArguments::new("rate", 8, 9) }.ends("sm0", "h");
         assert_eq!((&*server, &*client), ("perf -s -p 2 -P sm0 rate 8 9", "perf -h h -P sm0 rate 8 9 (2 at once)"));
     }
 }

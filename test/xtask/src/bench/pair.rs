@@ -84,14 +84,14 @@ pub(super) fn pair(
         std::thread::sleep(Duration::from_millis(5));
     }
     let running: Vec<Run> = (0..clients).map(|_| Run::start(pin(cores.client(), &limited(client)))).collect();
-    let mut said = String::new();
+    let mut output = String::new();
     for run in running {
         let finished = run.finish(LIMIT);
         if !finished.status.success() {
             let (status, text) = (finished.status, finished.stdout + &finished.stderr);
             return Err(format!("{client:?}: {status}\n{text}\nits server: {}", server.so_far()));
         }
-        said += &finished.stdout;
+        output += &finished.stdout;
     }
     if server_end == ServerEnd::Killed {
         server.kill();
@@ -104,7 +104,7 @@ pub(super) fn pair(
     if !ended_as_it_should {
         return Err(format!("its server: {}\n{}{}", server.status, server.stdout, server.stderr));
     }
-    Ok(PairOutput { server: server.stdout, client: said })
+    Ok(PairOutput { server: server.stdout, client: output })
 }
 
 /// Limits a client's time, so that a hang fails only this measurement. SIGKILL is used because some peers ignore
@@ -145,8 +145,8 @@ mod tests {
         let run = |server: &str, client: &str, server_end| {
             pair(&shell(server), |_| true, (&shell(client), 2), Cores::Together, server_end)
         };
-        let said = run("echo served", "echo asked", ServerEnd::Itself).unwrap();
-        assert_eq!((&*said.server, &*said.client), ("served\n", "asked\nasked\n"));
+        let output = run("echo served", "echo asked", ServerEnd::Itself).unwrap();
+        assert_eq!((&*output.server, &*output.client), ("served\n", "asked\nasked\n"));
         assert!(run("exit 1", "true", ServerEnd::Itself).is_err_and(|reason| reason.starts_with("its server")));
         assert!(run("true", "echo why >&2; exit 1", ServerEnd::Itself).is_err_and(|reason| reason.contains("why")));
         assert!(
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn exited_server_is_not_waited_for() {
         let (server, client) = (shell("echo alas"), shell("true"));
-        let said = pair(&server, |_| false, (&client, 1), Cores::Together, ServerEnd::Itself);
-        assert!(said.is_err_and(|reason| reason.contains("alas")));
+        let output = pair(&server, |_| false, (&client, 1), Cores::Together, ServerEnd::Itself);
+        assert!(output.is_err_and(|reason| reason.contains("alas")));
     }
 }

@@ -4,7 +4,7 @@
 
 use super::contest::Contest;
 use super::network::NetworkKind;
-use super::ours::Ask;
+use super::ours::PerfArguments;
 use super::side::{Effort, FigureUnit, Side};
 
 /// Name of these contests on the command line.
@@ -40,7 +40,7 @@ const PATTERNS: [Pattern; 4] = [
 ];
 
 fn pingpong(effort: Effort, mode: &'static str, size: u32, options: &[&str]) -> Side {
-    let ask = Ask::new(mode, size, effort.count(1_000)).with(options);
+    let ask = PerfArguments::new(mode, size, effort.count(1_000)).with(options);
     Side::Timed { ask, seconds: effort.seconds(0.5) }
 }
 

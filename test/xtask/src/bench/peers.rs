@@ -21,7 +21,7 @@ pub(super) const SHARED_MEMORY: &str = "posix,cma,self";
 
 /// Result line of `ucx_perftest`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct UcxSaid {
+pub(super) struct UcxOutput {
     /// Overall average latency in microseconds; one-way for ping-pong tests.
     pub(super) latency: f64,
     /// Overall average bandwidth in millions of bytes per second.
@@ -70,7 +70,7 @@ impl Ucx {
     }
 
     /// Runs the test.
-    pub(super) fn run(&self) -> Result<UcxSaid> {
+    pub(super) fn run(&self) -> Result<UcxOutput> {
         let port = free_port()?;
         let command = || {
             let mut command = Command::new("ucx_perftest");
@@ -83,21 +83,21 @@ impl Ucx {
         };
         let mut client = command();
         client.arg("localhost").args(self.words());
-        let said =
+        let output =
             pair(&command(), |server| has_port(server, "tcp", port), (&client, 1), self.cores, ServerEnd::Itself)?
                 .client;
-        parse_ucx(&said).ok_or_else(|| format!("the output of {} has no figure: {said}", self.line()))
+        parse_ucx(&output).ok_or_else(|| format!("the output of {} has no figure: {output}", self.line()))
     }
 }
 
 /// The last line: `Final:`, iterations, then latency (a percentile, average, overall), bandwidth and message rate (both
 /// average and overall).
-fn parse_ucx(said: &str) -> Option<UcxSaid> {
-    let line = said.lines().find_map(|line| line.trim_start().strip_prefix("Final:"))?;
+fn parse_ucx(output: &str) -> Option<UcxOutput> {
+    let line = output.lines().find_map(|line| line.trim_start().strip_prefix("Final:"))?;
     let columns: Vec<f64> = line.split_whitespace().map(str::parse).collect::<std::result::Result<_, _>>().ok()?;
     match columns[..] {
         [_iterations, _percentile, _average, latency, _, bandwidth, _, rate] => {
-            Some(UcxSaid { latency, bandwidth: bandwidth * UCX_MEGABYTE / 1e6, rate: rate / 1e6 })
+            Some(UcxOutput { latency, bandwidth: bandwidth * UCX_MEGABYTE / 1e6, rate: rate / 1e6 })
         }
         _ => None,
     }
@@ -130,7 +130,7 @@ impl Fabric {
     }
 
     /// Runs the test.
-    pub(super) fn run(&self) -> Result<FabricSaid> {
+    pub(super) fn run(&self) -> Result<FabricOutput> {
         let port = free_port()?;
         let command = |port_option: &str, host: &[&str]| {
             let mut command = Command::new("fi_pingpong");
@@ -139,14 +139,14 @@ impl Fabric {
         };
         let client = command("-P", &["localhost"]);
         let is_ready = |server: &Run| has_port(server, "tcp", port);
-        let said = pair(&command("-B", &[]), is_ready, (&client, 1), Cores::Apart, ServerEnd::Itself)?.client;
-        parse_fabric(&said).ok_or_else(|| format!("the output of {} has no figure: {said}", self.line()))
+        let output = pair(&command("-B", &[]), is_ready, (&client, 1), Cores::Apart, ServerEnd::Itself)?.client;
+        parse_fabric(&output).ok_or_else(|| format!("the output of {} has no figure: {output}", self.line()))
     }
 }
 
 /// Output of `fi_pingpong`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct FabricSaid {
+pub(super) struct FabricOutput {
     /// Half a round trip, in microseconds.
     pub(super) latency: f64,
     /// Millions of bytes per second, summed over both alternating directions.
@@ -155,14 +155,14 @@ pub(super) struct FabricSaid {
 
 /// Parses a table with one row. `usec/xfer` is "average time for transferring a message outbound (ping or pong)",
 /// which is half a round trip.
-fn parse_fabric(said: &str) -> Option<FabricSaid> {
-    let mut lines = said.lines().skip_while(|line| !line.contains("usec/xfer"));
+fn parse_fabric(output: &str) -> Option<FabricOutput> {
+    let mut lines = output.lines().skip_while(|line| !line.contains("usec/xfer"));
     let (heads, row) = (lines.next()?, lines.next()?);
     let column = |name| -> Option<f64> {
         let at = heads.split_whitespace().position(|word| word == name)?;
         row.split_whitespace().nth(at)?.parse().ok()
     };
-    Some(FabricSaid { latency: column("usec/xfer")?, bandwidth: column("MB/sec")? })
+    Some(FabricOutput { latency: column("usec/xfer")?, bandwidth: column("MB/sec")? })
 }
 
 /// Address of the sockperf server.
@@ -214,14 +214,14 @@ impl Sockperf {
         let mut client = Command::new("sockperf");
         client.args(self.words()).args(&place);
         let is_ready = |server: &Run| has_port(server, if self.tcp { "tcp" } else { "udp" }, port);
-        let said = pair(&server, is_ready, (&client, 1), Cores::Apart, ServerEnd::Killed)?.client;
-        parse_sockperf(&said).ok_or_else(|| format!("the output of {} has no figure: {said}", self.line()))
+        let output = pair(&server, is_ready, (&client, 1), Cores::Apart, ServerEnd::Killed)?.client;
+        parse_sockperf(&output).ok_or_else(|| format!("the output of {} has no figure: {output}", self.line()))
     }
 }
 
 /// Parses `Summary: Latency is 2.753 usec` or `Summary: Message Rate is 368464 [msg/sec]`.
-fn parse_sockperf(said: &str) -> Option<f64> {
-    let figure = said.lines().find_map(|line| {
+fn parse_sockperf(output: &str) -> Option<f64> {
+    let figure = output.lines().find_map(|line| {
         let summary = line.strip_prefix("sockperf: Summary: ")?;
         summary.strip_prefix("Latency is ").or_else(|| summary.strip_prefix("Message Rate is "))
     });
@@ -246,14 +246,14 @@ fn free_port() -> Result<u16> {
 /// would take it for its client.
 fn has_port(server: &Run, protocol: &str, port: u16) -> bool {
     /// States in /proc/net: TCP_LISTEN, and an open UDP socket.
-    const WAITING: [&str; 2] = ["0A", "07"];
+    const LISTEN_STATES: [&str; 2] = ["0A", "07"];
     let port = format!(":{port:04X}");
     ["", "6"].iter().any(|version| {
         let table = std::fs::read_to_string(format!("/proc/{}/net/{protocol}{version}", server.id()));
         table.unwrap_or_default().lines().any(|line| {
             let mut words = line.split_whitespace().skip(1);
             words.next().is_some_and(|local| local.ends_with(&port))
-                && words.nth(1).is_some_and(|state| WAITING.contains(&state))
+                && words.nth(1).is_some_and(|state| LISTEN_STATES.contains(&state))
         })
     })
 }
@@ -264,25 +264,25 @@ mod tests {
 
     #[test]
     fn ucx_perftest_reports_latency_bandwidth_and_rate() {
-        let said = "[thread 0]  1  2  3  4  5  6  7  8\nFinal:   200000   0.415   0.438   0.465   17.40  16.00  2281306  2150000\n";
-        let expected = UcxSaid { latency: 0.465, bandwidth: 16.777_216, rate: 2.15 };
-        assert_eq!(parse_ucx(said), Some(expected));
+        let output = "[thread 0]  1  2  3  4  5  6  7  8\nFinal:   200000   0.415   0.438   0.465   17.40  16.00  2281306  2150000\n";
+        let expected = UcxOutput { latency: 0.465, bandwidth: 16.777_216, rate: 2.15 };
+        assert_eq!(parse_ucx(output), Some(expected));
         assert_eq!(parse_ucx("Final: 200000 0.4 0.5 0.6\n"), None);
         assert_eq!(parse_ucx("Final: 1 2 3 4 5 fast 7 8\n"), None);
     }
 
     #[test]
     fn fi_pingpong_reports_half_a_round_trip() {
-        let said = "bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec\n\
+        let output = "bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec\n\
                     64      100k    =100k    12m         0.16s     77.10       0.83       1.20\n";
-        assert_eq!(parse_fabric(said), Some(FabricSaid { latency: 0.83, bandwidth: 77.1 }));
+        assert_eq!(parse_fabric(output), Some(FabricOutput { latency: 0.83, bandwidth: 77.1 }));
         assert_eq!(parse_fabric("fi_getinfo: -61\n"), None);
     }
 
     #[test]
     fn sockperf_reports_latency_or_rate() {
-        let said = "sockperf: ---> <MAX> observation = 2500.143\nsockperf: Summary: Latency is 3.386 usec\n";
-        assert_eq!(parse_sockperf(said), Some(3.386));
+        let output = "sockperf: ---> <MAX> observation = 2500.143\nsockperf: Summary: Latency is 3.386 usec\n";
+        assert_eq!(parse_sockperf(output), Some(3.386));
         assert_eq!(parse_sockperf("sockperf: Summary: Message Rate is 368464 [msg/sec]\n"), Some(368_464.0));
         assert_eq!(parse_sockperf("sockperf: ERROR: the server is down\n"), None);
     }

@@ -58,8 +58,8 @@ pub(super) fn machine(load: f64, packages: &[&str]) -> Map<String, Value> {
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
     let processors = cpuinfo.lines().filter(|line| line.starts_with("processor")).count();
     let facts = [
-        ("date", said("date", &["-u", "+%F %H:%M UTC"]).into()),
-        ("commit", said("git", &["describe", "--always", "--dirty", "--abbrev=10"]).into()),
+        ("date", output_of("date", &["-u", "+%F %H:%M UTC"]).into()),
+        ("commit", output_of("git", &["describe", "--always", "--dirty", "--abbrev=10"]).into()),
         ("cpu", model.trim_start_matches([' ', '\t', ':']).into()),
         ("processors", processors.into()),
         ("kernel", read("/proc/sys/kernel/osrelease").trim().into()),
@@ -79,11 +79,11 @@ pub(super) fn load() -> f64 {
 }
 
 fn version(package: &str) -> String {
-    said("dpkg-query", &["-W", "-f", "${Version}", package])
+    output_of("dpkg-query", &["-W", "-f", "${Version}", package])
 }
 
 /// Output of a system program, run in the repository; empty if the program is missing.
-fn said(program: &str, arguments: &[&str]) -> String {
+fn output_of(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).current_dir(workspace()).output();
     output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
 }

@@ -2,16 +2,16 @@
 //! percentiles.
 #![forbid(unsafe_code)]
 
-use super::chart::Across;
+use super::chart::HorizontalAxis;
 use super::network::{BenchNetwork, NetworkKind};
-use super::ours::{Ask, Perf};
-use super::side::{Effort, Ends};
+use super::ours::{Perf, PerfArguments};
+use super::side::{CommandLines, Effort};
 use crate::Result;
 use crate::json::field;
 
 /// A run of `perf`: its arguments for one count.
-pub(super) struct Question {
-    pub(super) ask: Ask,
+pub(super) struct PerfRun {
+    pub(super) ask: PerfArguments,
     pub(super) count: u32,
     pub(super) answers: Vec<OutputField>,
 }
@@ -33,44 +33,48 @@ pub(super) struct Section {
     pub(super) name: &'static str,
     pub(super) title: &'static str,
     pub(super) up: &'static str,
-    pub(super) across: Across,
+    pub(super) across: HorizontalAxis,
 }
 
 const CONNECTIONS: Section = Section {
     name: "connections",
     title: "8 B ping-pong over one of many connections, and over all in turn",
     up: "microseconds",
-    across: Across::Connections,
+    across: HorizontalAxis::Connections,
 };
-const CONNECTS: Section =
-    Section { name: "connects", title: "Connections made", up: "connections per second", across: Across::AtOnce };
+const CONNECTS: Section = Section {
+    name: "connects",
+    title: "Connections made",
+    up: "connections per second",
+    across: HorizontalAxis::AtOnce,
+};
 const MEMORY: Section =
-    Section { name: "memory", title: "Memory of an idle endpoint", up: "KiB", across: Across::Endpoints };
+    Section { name: "memory", title: "Memory of an idle endpoint", up: "KiB", across: HorizontalAxis::Endpoints };
 const PERCENTILES: Section = Section {
     name: "percentiles",
     title: "Latency percentiles: half a round trip, both sides polling",
     up: "microseconds",
-    across: Across::Bytes,
+    across: HorizontalAxis::Bytes,
 };
 const WAIT_PERCENTILES: Section = Section {
     name: "wait-percentiles",
     title: "Latency percentiles: half a round trip, both sides waiting in dat_evd_wait",
     up: "microseconds",
-    across: Across::Bytes,
+    across: HorizontalAxis::Bytes,
 };
 /// Two processes send to a third process.
 pub(super) const SENDERS: Section = Section {
     name: "senders",
     title: "8 B messages into one process",
     up: "millions of messages per second",
-    across: Across::Senders,
+    across: HorizontalAxis::Senders,
 };
 
 /// A table row, not yet measured.
 pub(super) struct Plan {
     pub(super) section: &'static Section,
     pub(super) title: String,
-    pub(super) questions: Vec<Question>,
+    pub(super) questions: Vec<PerfRun>,
 }
 
 /// A measured table row.
@@ -84,14 +88,14 @@ pub(super) struct Row {
 pub(super) struct Figure {
     pub(super) answer: OutputField,
     pub(super) count: u32,
-    pub(super) ends: Ends,
+    pub(super) ends: CommandLines,
     pub(super) samples: Vec<f64>,
 }
 
 /// 8-byte ping-pong over one of `count` connections, and over all of them in turn.
 pub(super) fn connections(effort: Effort, count: u32) -> Plan {
-    let question = |mode, name| Question {
-        ask: Ask::new(mode, 8, effort.count(50_000)).with(&["-c", &count.to_string()]),
+    let question = |mode, name| PerfRun {
+        ask: PerfArguments::new(mode, 8, effort.count(50_000)).with(&["-c", &count.to_string()]),
         count,
         answers: vec![OutputField { field: "usec", name, line: name, unit: "us" }],
     };
@@ -101,8 +105,8 @@ pub(super) fn connections(effort: Effort, count: u32) -> Plan {
 
 /// Connections per second.
 pub(super) fn connects(effort: Effort) -> Plan {
-    let at_once = |width, count, name| Question {
-        ask: Ask::new("connect", width, effort.count(count)),
+    let at_once = |width, count, name| PerfRun {
+        ask: PerfArguments::new("connect", width, effort.count(count)),
         count: width,
         answers: vec![OutputField { field: "per_second", name, line: "dapl-rs", unit: "/s" }],
     };
@@ -115,12 +119,12 @@ pub(super) fn connects(effort: Effort) -> Plan {
 pub(super) fn percentiles(effort: Effort) -> Vec<Plan> {
     let answer = |field, name| OutputField { field, name, line: name, unit: "us" };
     let plan = |section, title: &str, size: u32, options: &[&str]| {
-        let ask = Ask::new("lat", size, effort.count(50_000)).with(options);
+        let ask = PerfArguments::new("lat", size, effort.count(50_000)).with(options);
         let answers = vec![answer("p50_usec", "p50"), answer("p99_usec", "p99"), answer("p99_9_usec", "p99.9")];
         Plan {
             section,
             title: format!("{size} B ping-pong, {title}"),
-            questions: vec![Question { ask, count: size, answers }],
+            questions: vec![PerfRun { ask, count: size, answers }],
         }
     };
     let polling = [8, 64, 4096, 65_536].map(|size| plan(&PERCENTILES, "polling", size, &["-r"]));
@@ -133,7 +137,7 @@ pub(super) fn memory(count: u32) -> Plan {
     let answer = |field, name| OutputField { field, name, line: name, unit: "KiB" };
     let answers =
         vec![answer("resident_kib", "resident"), answer("private_kib", "private"), answer("shared_kib", "shared")];
-    let questions = vec![Question { ask: Ask::new("memory", count.min(64), count), count, answers }];
+    let questions = vec![PerfRun { ask: PerfArguments::new("memory", count.min(64), count), count, answers }];
     Plan { section: &MEMORY, title: format!("an idle endpoint of {count}"), questions }
 }
 
@@ -141,8 +145,8 @@ impl Plan {
     /// Measures all questions in alternation.
     pub(super) fn measure(self, perf: &Perf, effort: Effort) -> Result<Row> {
         let mut figures = Vec::new();
-        for Question { ask, count, answers } in &self.questions {
-            let ends = Ends::of(ask, perf.adapter(), NetworkKind::Loopback);
+        for PerfRun { ask, count, answers } in &self.questions {
+            let ends = CommandLines::of(ask, perf.adapter(), NetworkKind::Loopback);
             figures.extend(answers.iter().map(|answer| Figure {
                 answer: *answer,
                 count: *count,
@@ -152,19 +156,19 @@ impl Plan {
         }
         for round in 1..=effort.few {
             let mut next = figures.iter_mut();
-            for Question { ask, answers, .. } in &self.questions {
-                let said =
+            for PerfRun { ask, answers, .. } in &self.questions {
+                let output =
                     perf.run(ask, &BenchNetwork::loopback()).map_err(|reason| format!("{}: {reason}", self.title))?;
                 for (OutputField { field: name, .. }, figure) in answers.iter().zip(&mut next) {
-                    let sample = field(&said, name)
-                        .ok_or_else(|| format!("the output of {} has no {name}: {said}", ask.line()))?;
+                    let sample = field(&output, name)
+                        .ok_or_else(|| format!("the output of {} has no {name}: {output}", ask.line()))?;
                     figure.samples.push(sample);
                 }
             }
-            let said = figures.iter().map(|figure| {
+            let values = figures.iter().map(|figure| {
                 format!(" {} {:.3} {}", figure.answer.name, figure.samples[round - 1], figure.answer.unit)
             });
-            eprintln!("{} round {round}:{}", self.title, said.collect::<Vec<_>>().join(","));
+            eprintln!("{} round {round}:{}", self.title, values.collect::<Vec<_>>().join(","));
         }
         Ok(Row { section: self.section, title: self.title, figures })
     }

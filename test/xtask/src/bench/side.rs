@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::network::{BenchNetwork, NetworkKind};
-use super::ours::{Ask, Perf};
+use super::ours::{Perf, PerfArguments};
 use super::pair::Cores;
 use super::peers::{Fabric, Sockperf, Ucx, run_iperf};
 use crate::Result;
@@ -56,10 +56,10 @@ impl FigureUnit {
 /// One side of a comparison: a program with its arguments.
 #[derive(Clone, Debug)]
 pub(super) enum Side {
-    Ours(Ask),
+    Ours(PerfArguments),
     /// A side that runs for about this time; a short first run determines the count.
     Timed {
-        ask: Ask,
+        ask: PerfArguments,
         seconds: f64,
     },
     Ucx(Ucx),
@@ -76,20 +76,20 @@ pub(super) enum Side {
 
 /// Command lines of server and client.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(super) struct Ends {
+pub(super) struct CommandLines {
     pub(super) server: String,
     pub(super) client: String,
 }
 
-impl Ends {
+impl CommandLines {
     /// Command lines of `perf` over this adapter.
-    pub(super) fn of(ask: &Ask, adapter: &str, network_kind: NetworkKind) -> Self {
-        Ends::on(ask.cores, ask.ends(adapter, network_kind.host()))
+    pub(super) fn of(ask: &PerfArguments, adapter: &str, network_kind: NetworkKind) -> Self {
+        CommandLines::on(ask.cores, ask.ends(adapter, network_kind.host()))
     }
 
     fn on(cores: Cores, [server, client]: [String; 2]) -> Self {
         let pinned = |processor, line| format!("taskset -c {processor} {line}");
-        Ends { server: pinned(cores.server(), server), client: pinned(cores.client(), client) }
+        CommandLines { server: pinned(cores.server(), server), client: pinned(cores.client(), client) }
     }
 }
 
@@ -106,24 +106,27 @@ impl Side {
     }
 
     /// Command lines of server and client; those of `perf` are for this adapter.
-    pub(super) fn ends(&self, adapter: &str, network_kind: NetworkKind) -> Ends {
+    pub(super) fn ends(&self, adapter: &str, network_kind: NetworkKind) -> CommandLines {
         match self {
-            Side::Ours(ask) => Ends::of(ask, adapter, network_kind),
+            Side::Ours(ask) => CommandLines::of(ask, adapter, network_kind),
             Side::Timed { ask, seconds } => {
-                let ends = Ends::of(ask, adapter, network_kind);
+                let ends = CommandLines::of(ask, adapter, network_kind);
                 let note = format!("(then as often as takes {seconds} s)");
-                Ends { server: format!("{} {note}", ends.server), client: format!("{} {note}", ends.client) }
+                CommandLines { server: format!("{} {note}", ends.server), client: format!("{} {note}", ends.client) }
             }
-            Side::Ucx(ucx) => Ends::on(ucx.cores, ucx.ends()),
-            Side::Fabric(fabric) => Ends::on(Cores::Apart, fabric.ends()),
-            Side::Sockperf(sockperf) => Ends::on(Cores::Apart, sockperf.ends()),
+            Side::Ucx(ucx) => CommandLines::on(ucx.cores, ucx.ends()),
+            Side::Fabric(fabric) => CommandLines::on(Cores::Apart, fabric.ends()),
+            Side::Sockperf(sockperf) => CommandLines::on(Cores::Apart, sockperf.ends()),
             Side::Iperf { flow, seconds } => {
                 let client = format!("{} -c {}", iperf::line(*flow, *seconds), network_kind.host());
-                Ends::on(Cores::Apart, ["iperf3 -s -1".to_owned(), client])
+                CommandLines::on(Cores::Apart, ["iperf3 -s -1".to_owned(), client])
             }
             Side::TwoPairs(one) => {
                 let ends = one.ends(adapter, network_kind);
-                Ends { server: format!("{} (2 at once)", ends.server), client: format!("{} (2 at once)", ends.client) }
+                CommandLines {
+                    server: format!("{} (2 at once)", ends.server),
+                    client: format!("{} (2 at once)", ends.client),
+                }
             }
         }
     }
@@ -147,7 +150,7 @@ impl Side {
             Side::Timed { ask, seconds } => {
                 let once = ours(perf, network, ask, shown)?;
                 let count = count_for(*seconds, ask.size, shown, once);
-                Some(ours(perf, network, &Ask { count, ..ask.clone() }, shown)?)
+                Some(ours(perf, network, &PerfArguments { count, ..ask.clone() }, shown)?)
             }
             Side::Ucx(ucx) => match shown {
                 FigureUnit::Microseconds => Some(ucx.run()?.latency),
@@ -171,8 +174,8 @@ impl Side {
             Side::Iperf { flow, seconds } => match shown {
                 FigureUnit::Bandwidth => Some(run_iperf(*flow, *seconds, network)?.megabytes),
                 FigureUnit::PerKib => {
-                    let said = run_iperf(*flow, *seconds, network)?;
-                    Some(said.processor / 100.0 * 1e9 / (said.megabytes * 1e6) * 1024.0)
+                    let output = run_iperf(*flow, *seconds, network)?;
+                    Some(output.processor / 100.0 * 1e9 / (output.megabytes * 1e6) * 1024.0)
                 }
                 _ => None,
             },
@@ -199,13 +202,13 @@ impl Side {
     }
 }
 
-fn ours(perf: &Perf, network: &BenchNetwork, ask: &Ask, shown: FigureUnit) -> Result<f64> {
+fn ours(perf: &Perf, network: &BenchNetwork, ask: &PerfArguments, shown: FigureUnit) -> Result<f64> {
     match shown {
         FigureUnit::Bandwidth => Ok(perf.figure(ask, network, shown.field())? * f64::from(ask.size)),
         FigureUnit::PerKib => {
-            let said = perf.both(ask, network)?;
-            let (server, client) = (field(&said.server, shown.field()), field(&said.client, shown.field()));
-            let kib = field(&said.client, "count").map(|count| count * f64::from(ask.size) / 1024.0);
+            let output = perf.both(ask, network)?;
+            let (server, client) = (field(&output.server, shown.field()), field(&output.client, shown.field()));
+            let kib = field(&output.client, "count").map(|count| count * f64::from(ask.size) / 1024.0);
             let figure = server.zip(client).zip(kib).map(|((server, client), kib)| (server + client) * 1e9 / kib);
             figure.ok_or_else(|| format!("{} does not say it", ask.line()))
         }
@@ -295,7 +298,7 @@ mod tests {
         let iperf = Side::Iperf { flow: Flow::Tcp, seconds: 3 }.ends("usnic0", wire);
         assert_eq!(iperf.server, "taskset -c 0 iperf3 -s -1");
         assert_eq!(iperf.client, "taskset -c 1 iperf3 -t 3 -c 192.0.2.1");
-        let ask = Ask { cores: Cores::Together, ..Ask::new("lat", 8, 100) };
+        let ask = PerfArguments { cores: Cores::Together, ..PerfArguments::new("lat", 8, 100) };
         let ours = Side::Timed { ask, seconds: 0.5 }.ends("sm0", NetworkKind::Loopback);
         let client = "taskset -c 0 perf -h localhost -P sm0 lat 8 100 (then as often as takes 0.5 s)";
         assert_eq!(ours.client, client);

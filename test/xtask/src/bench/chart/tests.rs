@@ -3,7 +3,7 @@
 use super::*;
 
 fn panel(lines: Vec<Line>) -> Panel {
-    Panel { title: "a & b".to_owned(), across: Across::Bytes, up: "time <us>".to_owned(), lines }
+    Panel { title: "a & b".to_owned(), across: HorizontalAxis::Bytes, up: "time <us>".to_owned(), lines }
 }
 
 fn line(name: &str, points: &[(f64, f64)]) -> Line {

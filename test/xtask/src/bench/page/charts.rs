@@ -1,15 +1,15 @@
 //! Draws a provider's figures as SVG charts for the HTML report.
 #![forbid(unsafe_code)]
 
-use super::results::{Bound, Chart, Contest, Findings, Line, Measure};
-use crate::bench::chart::{Across, DotRow, Dots, Line as Drawn, Panel, Permitted, inline};
+use super::results::{Bound, Chart, Contest, Line, Measure, ResultFile};
+use crate::bench::chart::{DotRow, Dots, HorizontalAxis, Line as Drawn, Panel, Permitted, inline};
 
 /// All line charts. A bandwidth chart is followed by a chart of the same data in messages per second.
-pub(super) fn curves(findings: &Findings) -> Vec<Chart> {
+pub(super) fn curves(findings: &ResultFile) -> Vec<Chart> {
     let mut charts = Vec::new();
     for chart in &findings.charts {
         charts.push(chart.clone());
-        if chart.section == "bandwidth" && chart.across == Across::Bytes {
+        if chart.section == "bandwidth" && chart.across == HorizontalAxis::Bytes {
             charts.push(rate(chart));
         }
     }

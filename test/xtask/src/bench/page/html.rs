@@ -4,11 +4,11 @@
 #![forbid(unsafe_code)]
 
 use super::charts::{curve, curves, ratios};
-use super::results::{Bound, Chart, Contest, Findings, Measure, Section};
+use super::results::{Bound, Chart, Contest, Measure, ResultFile, Section};
 use crate::bench::chart::{STYLE, escaped as e};
 use crate::bench::found::rounded;
 use crate::bench::report::is_busy;
-use crate::bench::side::Ends;
+use crate::bench::side::CommandLines;
 use crate::bench::verbs::INSTRUCTIONS;
 
 const LOOKS: &str = include_str!("page.css");
@@ -135,7 +135,7 @@ fn e_lines(text: &str) -> String {
     text.lines().map(e).collect::<Vec<_>>().join("\n")
 }
 
-fn body(findings: &Findings, provider: &str) -> String {
+fn body(findings: &ResultFile, provider: &str) -> String {
     let mut text = facts(findings);
     text += &busy(&findings.facts).map_or(String::new(), |busy| trouble(&busy));
     if findings.is_quick {
@@ -187,7 +187,7 @@ fn heads(names: &[&str]) -> String {
     names.iter().map(|name| format!("<th scope=\"col\">{}</th>", e(name))).collect()
 }
 
-fn facts(findings: &Findings) -> String {
+fn facts(findings: &ResultFile) -> String {
     let fact = |(name, value): &(String, String)| format!("<dt>{}</dt><dd>{}</dd>\n", e(name), e(value));
     format!("<dl class=\"facts\">\n{}</dl>\n", findings.facts.iter().map(fact).collect::<String>())
 }
@@ -254,7 +254,7 @@ fn with_spread(measure: &Measure) -> String {
 }
 
 fn commands(name: &str, measure: &Measure) -> String {
-    let Ends { server, client } = &measure.ends;
+    let CommandLines { server, client } = &measure.ends;
     format!("<p>{0}, server: <code>{1}</code></p><p>{0}, client: <code>{2}</code></p>", e(name), e(server), e(client))
 }
 

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::html::{POLICY, page};
-use super::results::{Failed, Findings, PROVIDERS, Section, of_files, parse};
+use super::results::{Failed, PROVIDERS, ResultFile, Section, of_files, parse};
 use crate::bench::side::Effort;
 use crate::bench::{found, sm, usnic, verbs};
 
@@ -21,7 +21,7 @@ fn files() -> [String; 3] {
     [sm, usnic, verbs::example::results()]
 }
 
-fn findings(text: &str) -> Findings {
+fn findings(text: &str) -> ResultFile {
     parse(text).unwrap_or_else(|reason| panic!("{reason}\n{text}"))
 }
 
@@ -56,7 +56,7 @@ impl Drop for Scratch {
 fn every_provider_has_its_charts() {
     let sections = sections();
     let charts = |n: usize| {
-        let findings: &Findings = sections[n].findings.as_ref().unwrap();
+        let findings: &ResultFile = sections[n].findings.as_ref().unwrap();
         super::charts::curves(findings).into_iter().map(|chart| chart.section).collect::<Vec<_>>()
     };
     assert_eq!(

@@ -4,7 +4,7 @@
 use crate::bench::contest::Contest;
 use crate::bench::mpi;
 use crate::bench::network::NetworkKind;
-use crate::bench::ours::Ask;
+use crate::bench::ours::PerfArguments;
 use crate::bench::pair::Cores;
 use crate::bench::patterns;
 use crate::bench::peers::{Fabric, Ucx};
@@ -28,7 +28,7 @@ fn like_mpi(effort: Effort) -> Vec<Contest> {
     let put = |size| vec![Side::Ucx(Ucx::new("ucp_put_lat", size, short))];
     let tags = Ucx::new("tag_bw", MIB, long);
     let alone = Ucx { transports: Some(KERNEL_ONLY), ..tags.clone() };
-    let sends = Ask::new("rate", MIB, long).with(&["-d", &depth(MIB).to_string()]);
+    let sends = PerfArguments::new("rate", MIB, long).with(&["-d", &depth(MIB).to_string()]);
     vec![
         mpi::eager("8 B eager, beside UCX put", 8, short, Some(2.0), put(8)),
         mpi::eager("8 B eager", 8, short, Some(1.0), Vec::new()),
@@ -58,7 +58,7 @@ fn pingpongs(effort: Effort) -> Vec<Contest> {
         shown: FigureUnit::Microseconds,
         must: Some(must),
         stretch: Some(stretch),
-        ours: Side::Ours(Ask::new("lat", size, count)),
+        ours: Side::Ours(PerfArguments::new("lat", size, count)),
         peers: vec![peer],
         network_kind: NetworkKind::Loopback,
     };
@@ -71,10 +71,10 @@ fn pingpongs(effort: Effort) -> Vec<Contest> {
     let page = pingpong("S4", "4 KiB ping-pong, polling", 4096, long, Side::Ucx(ucx(4096, long)), (1.0, 0.8));
     let mut one = pingpong("S7", "8 B ping-pong, one processor", 8, shared, Side::Ucx(together), (0.01, 0.001));
     // The peers' figures differ too much for a common comparison.
-    let shared = Ask { cores: Cores::Together, ..Ask::new("lat", 8, 100) };
+    let shared = PerfArguments { cores: Cores::Together, ..PerfArguments::new("lat", 8, 100) };
     one.ours = Side::Timed { ask: shared, seconds: effort.seconds(0.5) };
     let mut wait = pingpong("S8", "8 B ping-pong, asleep between", 8, asleep, Side::Ucx(sleeping), (1.5, 1.0));
-    wait.ours = Side::Ours(Ask::new("lat", 8, asleep).with(&["-w"]));
+    wait.ours = Side::Ours(PerfArguments::new("lat", 8, asleep).with(&["-w"]));
     vec![eight, sixty_four, page, one, wait]
 }
 
@@ -85,7 +85,9 @@ fn streams(effort: Effort) -> Vec<Contest> {
     };
     let many = effort.count(5_000_000);
     let bytes = |id, title, mode, size: u32, options: &[&str], peers, targets| {
-        let ask = Ask::new(mode, size, bytes_count(effort, size)).with(&["-d", &depth(size).to_string()]).with(options);
+        let ask = PerfArguments::new(mode, size, bytes_count(effort, size))
+            .with(&["-d", &depth(size).to_string()])
+            .with(options);
         stream(id, title, FigureUnit::Bandwidth, ask, peers, targets)
     };
     // UCX over shared memory only, and with its default transports.
@@ -97,7 +99,7 @@ fn streams(effort: Effort) -> Vec<Contest> {
     let put = Side::Ucx(Ucx::new("ucp_put_bw", MIB, bytes_count(effort, MIB)));
     let eight = vec![Side::Ucx(Ucx::new("tag_bw", 8, many))];
     vec![
-        stream("S3", "8 B message rate", FigureUnit::Rate, Ask::new("rate", 8, many), eight, (1.2, 2.0)),
+        stream("S3", "8 B message rate", FigureUnit::Rate, PerfArguments::new("rate", 8, many), eight, (1.2, 2.0)),
         bytes("S5", "64 KiB messages, heap", "rate", 65_536, &[], both(65_536), (1.2, 1.8)),
         bytes("S5", "1 MiB messages, heap", "rate", MIB, &[], both(MIB), (1.2, 1.8)),
         bytes("S6", "1 MiB RDMA writes, shared", "write", MIB, &["-m"], vec![put], (1.0, 1.2)),
@@ -122,7 +124,19 @@ fn absolutes(effort: Effort) -> Vec<Contest> {
     };
     let seconds = if effort.rounds > 1 { 5 } else { 1 };
     vec![
-        absolute("processor time of an idle waiter", FigureUnit::Percent, 1.0, None, Ask::new("idle", 8, seconds)),
-        absolute("SIGKILL to disconnect event", FigureUnit::Milliseconds, 100.0, Some(10.0), Ask::new("death", 8, 300)),
+        absolute(
+            "processor time of an idle waiter",
+            FigureUnit::Percent,
+            1.0,
+            None,
+            PerfArguments::new("idle", 8, seconds),
+        ),
+        absolute(
+            "SIGKILL to disconnect event",
+            FigureUnit::Milliseconds,
+            100.0,
+            Some(10.0),
+            PerfArguments::new("death", 8, 300),
+        ),
     ]
 }

@@ -10,7 +10,7 @@ mod scale;
 
 use dapl_test::stage::Profile;
 
-use super::found::{self, Bench, Lists, Wanted};
+use super::found::{self, Bench, Lists, SelectedMeasurements};
 use super::ours::{Perf, SM};
 use super::report::PEERS;
 use super::side::Effort;
@@ -31,7 +31,7 @@ pub(super) fn lists(effort: Effort) -> Lists {
 
 /// Runs all measurements, or those named; `--quick`: fewer.
 pub(crate) fn sm(selection: &Selection) -> Result {
-    let wanted = Wanted::new(BENCH.name, selection, &lists(Effort::FULL))?;
+    let wanted = SelectedMeasurements::new(BENCH.name, selection, &lists(Effort::FULL))?;
     setup::require(&[setup::TASKSET, setup::UCX, setup::FABRIC])?;
     let tree = tree::build(Profile::Dist)?;
     let perf = Perf::new(&tree.stage, BENCH.adapter);

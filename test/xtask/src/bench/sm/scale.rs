@@ -1,14 +1,14 @@
 //! Measurements of sm with large numbers: the common ones of all benches, and two senders.
 #![forbid(unsafe_code)]
 
-use crate::bench::ours::Ask;
-use crate::bench::scale::{OutputField, Plan, Question, SENDERS, connections, connects, memory, percentiles};
+use crate::bench::ours::PerfArguments;
+use crate::bench::scale::{OutputField, PerfRun, Plan, SENDERS, connections, connects, memory, percentiles};
 use crate::bench::side::Effort;
 
 /// All questions about scale.
 pub(super) fn plans(effort: Effort) -> Vec<Plan> {
-    let rate = |clients, name| Question {
-        ask: Ask { clients, ..Ask::new("rate", 8, effort.count(2_000_000)) },
+    let rate = |clients, name| PerfRun {
+        ask: PerfArguments { clients, ..PerfArguments::new("rate", 8, effort.count(2_000_000)) },
         count: clients,
         answers: vec![OutputField { field: "mps", name, line: "dapl-rs", unit: "M/s" }],
     };

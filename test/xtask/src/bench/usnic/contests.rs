@@ -3,7 +3,7 @@
 
 use crate::bench::contest::Contest;
 use crate::bench::network::NetworkKind;
-use crate::bench::ours::Ask;
+use crate::bench::ours::PerfArguments;
 use crate::bench::peers::{Fabric, Sockperf};
 use crate::bench::side::{Effort, FigureUnit, Side, depth};
 use crate::bench::{mpi, patterns};
@@ -44,7 +44,12 @@ fn contest(
 
 /// RDMA writes of 1 MiB for `seconds`. With loss, a short run cannot predict the count.
 pub(super) fn writes(seconds: f64) -> Side {
-    Side::Ours(Ask::new("write", MIB, 1_000_000).with(&["-d", &depth(MIB).to_string(), "-e", &seconds.to_string()]))
+    Side::Ours(PerfArguments::new("write", MIB, 1_000_000).with(&[
+        "-d",
+        &depth(MIB).to_string(),
+        "-e",
+        &seconds.to_string(),
+    ]))
 }
 
 fn sockperf(effort: Effort, test: &'static str, polls: bool) -> Side {
@@ -54,7 +59,7 @@ fn sockperf(effort: Effort, test: &'static str, polls: bool) -> Side {
 fn pingpongs(effort: Effort) -> Vec<Contest> {
     let us = FigureUnit::Microseconds;
     let ours = |options: &[&str]| {
-        let ask = Ask::new("lat", 64, effort.count(2_000)).with(options);
+        let ask = PerfArguments::new("lat", 64, effort.count(2_000)).with(options);
         Side::Timed { ask, seconds: effort.seconds(2.0) }
     };
     let fabric = |provider| Side::Fabric(Fabric { provider, size: 64, count: effort.count(50_000) });
@@ -89,10 +94,10 @@ fn streams(effort: Effort) -> Vec<Contest> {
     let ours = || writes(effort.seconds(3.0));
     let iperf = |flow| Side::Iperf { flow, seconds: effort.whole_seconds(3) };
     let fabric = |provider| Side::Fabric(Fabric { provider, size: MIB, count: effort.count(400) });
-    let rate = Side::Timed { ask: Ask::new("rate", 64, effort.count(100_000)), seconds: effort.seconds(3.0) };
+    let rate = Side::Timed { ask: PerfArguments::new("rate", 64, effort.count(100_000)), seconds: effort.seconds(3.0) };
     let messages = sockperf(effort, "throughput", true);
     // Blocks instead of polling, so that processor time is used only for the data.
-    let ask = Ask::new("write", MIB, effort.count(8_192)).with(&["-w", "-d", &depth(MIB).to_string()]);
+    let ask = PerfArguments::new("write", MIB, effort.count(8_192)).with(&["-w", "-d", &depth(MIB).to_string()]);
     let used = || Side::Ours(ask.clone());
     let cpu = FigureUnit::PerKib;
     vec![
@@ -126,10 +131,10 @@ fn losses(effort: Effort) -> Vec<Contest> {
 fn busy(effort: Effort) -> Vec<Contest> {
     let pairs = |side| Side::TwoPairs(Box::new(side));
     let seconds = effort.whole_seconds(3);
-    let latency = Side::Ours(Ask::new("lat", 4096, effort.count(20_000)));
+    let latency = Side::Ours(PerfArguments::new("lat", 4096, effort.count(20_000)));
     let tcp = Side::Sockperf(Sockperf { test: "ping-pong", size: 4096, seconds, polls: true, tcp: true });
     let time = effort.seconds(3.0).to_string();
-    let write = Ask::new("write", 65_536, 10_000_000).with(&["-d", &depth(65_536).to_string(), "-e", &time]);
+    let write = PerfArguments::new("write", 65_536, 10_000_000).with(&["-d", &depth(65_536).to_string(), "-e", &time]);
     let iperf = Side::Iperf { flow: Flow::Tcp, seconds };
     let (us, bytes) = (FigureUnit::Microseconds, FigureUnit::Bandwidth);
     vec![

@@ -11,7 +11,7 @@ mod curves;
 
 use dapl_test::stage::Profile;
 
-use super::found::{self, Bench, Lists, Wanted};
+use super::found::{self, Bench, Lists, SelectedMeasurements};
 use super::ours::{Perf, USNIC};
 use super::scale::{connections, connects, memory, percentiles};
 use super::side::Effort;
@@ -43,7 +43,7 @@ pub(super) fn lists(effort: Effort) -> Lists {
 
 /// Runs all measurements, or those named; `--quick`: fewer.
 pub(crate) fn usnic(selection: &Selection) -> Result {
-    let wanted = Wanted::new(BENCH.name, selection, &lists(Effort::FULL))?;
+    let wanted = SelectedMeasurements::new(BENCH.name, selection, &lists(Effort::FULL))?;
     setup::require(&[setup::TASKSET, setup::SOCKPERF, setup::IPERF, setup::FABRIC])?;
     if contests::LOSSY.iter().chain(&curves::LOSSY).any(|name| wanted.has(name)) {
         wire::prepare().map_err(|reason| format!("bench usnic: {reason}"))?;

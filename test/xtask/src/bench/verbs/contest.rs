@@ -5,12 +5,12 @@
 use super::sides::{Sample, Side, Sides};
 use crate::Result;
 use crate::bench::median;
-use crate::bench::side::Ends;
+use crate::bench::side::CommandLines;
 use crate::guest::Guest;
 
 /// When a polling program yields its processor to the peer.
 #[derive(Clone, Copy, Eq, PartialEq)]
-pub(super) enum Turns {
+pub(super) enum YieldPolicy {
     /// Never yields: it has a separate processor.
     Never,
     /// Yields when a poll finds no completion.
@@ -63,7 +63,7 @@ pub(super) struct Operation {
     pub(super) perftest: &'static [&'static str],
     /// Name of the operation in dapltest's performance test. Empty if dapltest lacks the operation.
     pub(super) dapltest: &'static str,
-    pub(super) turns: Turns,
+    pub(super) turns: YieldPolicy,
 }
 
 /// Signal every request (-Q 1), report the average instead of the peak (-N), and use as many outstanding reads as
@@ -75,12 +75,12 @@ const READ: &[&str] = &["ib_read_bw", "-Q", "1", "-N", "-o", "16"];
 pub(super) const OPERATIONS: &[Operation] = &[
     Operation {
         perftest: &["ib_send_lat"],
-        turns: Turns::Empty,
+        turns: YieldPolicy::Empty,
         ..pingpong("V1", "64 B messages, there and back", "send")
     },
     Operation {
         perftest: &["ib_write_lat"],
-        turns: Turns::After,
+        turns: YieldPolicy::After,
         ..pingpong("V2", "64 B writes, there and back", "memory")
     },
     Operation { perftest: &["ib_send_lat", "-e"], ..pingpong("V3", "64 B messages, asleep between", "wait") },
@@ -90,10 +90,10 @@ pub(super) const OPERATIONS: &[Operation] = &[
     Operation { count: 300, perftest: READ, dapltest: "RR", ..stream("V7", "64 KiB reads", "read", 65_536) },
     Operation { count: 100, ..connects("V8", "connects, 1 at a time", 1) },
     Operation { count: 256, ..connects("V9", "connects, 64 at a time", 64) },
-    Operation { turns: Turns::Empty, ..pattern("V10", "64 B messages, 1 EVD polled", "one") },
+    Operation { turns: YieldPolicy::Empty, ..pattern("V10", "64 B messages, 1 EVD polled", "one") },
     pattern("V11", "64 B messages, 1 EVD, asleep", "one-wait"),
     pattern("V12", "64 B messages, CNO over 2 EVDs", "cno"),
-    Operation { turns: Turns::Empty, ..pattern("V13", "64 B messages, 4 EPs on 1 EVD", "robin") },
+    Operation { turns: YieldPolicy::Empty, ..pattern("V13", "64 B messages, 4 EPs on 1 EVD", "robin") },
     pattern("V14", "64 B messages, 2 EPs, 2 threads", "threads"),
 ];
 
@@ -107,7 +107,7 @@ pub(super) const fn pattern(id: &'static str, title: &'static str, what: &'stati
 }
 
 pub(super) const fn stream(id: &'static str, title: &'static str, what: &'static str, size: u32) -> Operation {
-    let (shown, turns) = (FigureUnit::Bandwidth, Turns::Never);
+    let (shown, turns) = (FigureUnit::Bandwidth, YieldPolicy::Never);
     Operation { id, title, shown, what, size, depth: 64, count: 5_000, perftest: WRITE, dapltest: "RW", turns }
 }
 
@@ -120,7 +120,7 @@ pub(super) struct Figures {
     /// Microseconds per operation by the guest's clock, one sample per run.
     pub(super) samples: Vec<f64>,
     /// Command lines of server and client.
-    pub(super) ends: Ends,
+    pub(super) ends: CommandLines,
     /// Processor time per operation in microseconds: server and client.
     pub(super) processor: Option<(f64, f64)>,
 }
@@ -160,7 +160,7 @@ impl Measured {
             let processor = match samples[0].processor {
                 // A program that polls memory occupies the only processor for its whole time slice, so its processor
                 // time is meaningless.
-                _ if operation.turns == Turns::After => None,
+                _ if operation.turns == YieldPolicy::After => None,
                 None => None,
                 Some(_) => {
                     let short = sides.run(side, operation, few, guest).map_err(|reason| failed(side, reason))?;

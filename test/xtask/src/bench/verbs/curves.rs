@@ -5,9 +5,9 @@
 use super::contest::{OPERATIONS, Operation};
 use super::sides::{Side, Sides};
 use crate::Result;
-use crate::bench::chart::Across;
+use crate::bench::chart::HorizontalAxis;
 use crate::bench::curve::{Curve, Family, Point};
-use crate::bench::side::Ends;
+use crate::bench::side::CommandLines;
 use crate::guest::Guest;
 
 /// Approximate number of bytes that a run transfers.
@@ -18,7 +18,7 @@ pub(super) struct Plan {
     pub(super) section: &'static str,
     title: &'static str,
     up: &'static str,
-    across: Across,
+    across: HorizontalAxis,
     id: &'static str,
     places: &'static [u32],
 }
@@ -29,7 +29,7 @@ pub(super) const PLANS: [Plan; 3] = [
         section: "latency",
         title: "Latency of messages: half a round trip, both sides polling",
         up: "microseconds of the guest",
-        across: Across::Bytes,
+        across: HorizontalAxis::Bytes,
         id: "V1",
         places: &[4, 64, 1_024, 4_096, 16_384],
     },
@@ -37,7 +37,7 @@ pub(super) const PLANS: [Plan; 3] = [
         section: "bandwidth",
         title: "Bandwidth of RDMA writes, 64 at a time",
         up: "MB per second of the guest",
-        across: Across::Bytes,
+        across: HorizontalAxis::Bytes,
         id: "V6",
         places: &[64, 1_024, 4_096, 16_384, 65_536],
     },
@@ -45,7 +45,7 @@ pub(super) const PLANS: [Plan; 3] = [
         section: "connects",
         title: "Connections made",
         up: "connections per second of the guest",
-        across: Across::AtOnce,
+        across: HorizontalAxis::AtOnce,
         id: "V9",
         places: &[1, 4, 16, 64],
     },
@@ -56,7 +56,7 @@ impl Plan {
         let base =
             OPERATIONS.iter().find(|operation| operation.id == self.id).expect("OPERATIONS has an entry for each plan");
         match self.across {
-            Across::Bytes => {
+            HorizontalAxis::Bytes => {
                 let count = (BYTES / place).clamp(100, 1_000);
                 Operation { size: place, count, ..*base }
             }
@@ -77,7 +77,7 @@ impl Plan {
     }
 
     /// Measures the family, using `figure` for each point.
-    pub(super) fn family(&self, mut figure: impl FnMut(Side, u32) -> Result<(f64, Ends)>) -> Result<Family> {
+    pub(super) fn family(&self, mut figure: impl FnMut(Side, u32) -> Result<(f64, CommandLines)>) -> Result<Family> {
         let first = self.operation(self.places[0]);
         let able = |side: &Side| *side != Side::Dapltest && side.can(&first);
         let able: Vec<Side> = Side::ALL.into_iter().filter(able).collect();

@@ -5,12 +5,15 @@ use super::contest::{Figures, Measured, OPERATIONS};
 use super::curves::PLANS;
 use super::report::{Facts, text};
 use super::sides::Side;
-use crate::bench::side::Ends;
+use crate::bench::side::CommandLines;
 use crate::guest::Clock;
 
 /// Example results as JSON.
 pub(in crate::bench) fn results() -> String {
-    let ends = |side: Side| Ends { server: format!("{} -s", side.name()), client: format!("{} -h there", side.name()) };
+    let ends = |side: Side| CommandLines {
+        server: format!("{} -s", side.name()),
+        client: format!("{} -h there", side.name()),
+    };
     let place_of = |side| Side::ALL.iter().position(|one| *one == side).map_or(0.0, |n| (n + 1) as f64);
     let figures = |side: Side, n: usize| {
         let usec = 16.0 + n as f64;

@@ -47,19 +47,19 @@ fn caption(clock: Clock) -> &'static str {
 }
 
 /// Selected measurements: those whose names are given, or all if no name is given.
-struct Wanted<'a> {
+struct SelectedMeasurements<'a> {
     clock: Clock,
     rounds: usize,
     names: &'a [String],
 }
 
-impl Wanted<'_> {
+impl SelectedMeasurements<'_> {
     fn has(&self, name: &str) -> bool {
         self.names.is_empty() || self.names.iter().any(|wanted| wanted == name)
     }
 }
 
-fn parse(clock: bool, selection: &Selection) -> Result<Wanted<'_>> {
+fn parse(clock: bool, selection: &Selection) -> Result<SelectedMeasurements<'_>> {
     let is_known = |name: &str| {
         OPERATIONS.iter().any(|operation| operation.id == name) || PLANS.iter().any(|plan| plan.section == name)
     };
@@ -67,7 +67,7 @@ fn parse(clock: bool, selection: &Selection) -> Result<Wanted<'_>> {
         return Err(format!("bench verbs: there is no {other}; see cargo xtask help bench verbs"));
     }
     let clock = if clock { Clock::Time } else { Clock::Instructions };
-    Ok(Wanted { clock, rounds: if selection.quick { 1 } else { ROUNDS }, names: &selection.names })
+    Ok(SelectedMeasurements { clock, rounds: if selection.quick { 1 } else { ROUNDS }, names: &selection.names })
 }
 
 /// Runs the bench. `clock`: measure real time; `--quick`: one run each.
@@ -85,7 +85,7 @@ pub(crate) fn verbs(clock: bool, selection: &Selection) -> Result {
     for operation in OPERATIONS.iter().filter(|one| wanted.has(one.id)) {
         measured.push(Measured::take(operation, &sides, &mut guest, wanted.rounds)?);
     }
-    let kernel = sides::said(&mut guest, "uname -r")?;
+    let kernel = sides::output_of(&mut guest, "uname -r")?;
     // From here on, a failing guest affects only the following measurements.
     let (mut families, mut failures) = (Vec::new(), Vec::new());
     for plan in PLANS.iter().filter(|plan| wanted.has(plan.section)) {

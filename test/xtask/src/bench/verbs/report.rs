@@ -8,7 +8,7 @@ use super::sides::Side;
 use crate::bench::curve::Family;
 use crate::bench::found::family_json;
 use crate::bench::report::{machine, pretty};
-use crate::bench::side::Ends;
+use crate::bench::side::CommandLines;
 use crate::guest::Clock;
 
 /// Targets: maximum ratio of this project's time to the time of perftest and of the reference.
@@ -122,7 +122,7 @@ fn contest(one: &Measured) -> Value {
         }
     }
     for (side, figures) in &one.figures {
-        let Ends { server, client } = &figures.ends;
+        let CommandLines { server, client } = &figures.ends;
         let (median, samples) = (figures.usec(), &figures.samples);
         let mut measure = json!({"server": server, "client": client, "median": median, "samples": samples});
         if let Some((server, client)) = figures.processor {

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use dapl_test::stage::{Stage, workspace};
 
-use super::contest::{Operation, Turns};
+use super::contest::{Operation, YieldPolicy};
 use crate::Result;
-use crate::bench::side::Ends;
+use crate::bench::side::CommandLines;
 use crate::guest::{Clock, Guest, Link};
 use crate::json::field;
 use crate::reference::{ADAPTER, Reference};
@@ -23,7 +23,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// Port of perftest's server.
 const PERFTEST_PORT: &str = "tcp:18515";
 /// This project's adapter on the guest's device.
-const OURS: &str = "verbs0";
+const VERBS_ADAPTER: &str = "verbs0";
 
 /// The measured implementations.
 #[derive(Clone, Copy, Eq, PartialEq)]
@@ -92,7 +92,7 @@ impl<'a> Sides<'a> {
         stage.compile(&sides.program("duet"), &[&source("duet.c")], &["-O2"]);
         stage.compile(&sides.program("turns.so"), &[&source("turns.c")], &["-O2", "-shared", "-fPIC", "-ldl"]);
         reference.compile(&sides.program("verbs_bench20"), &source("verbs_bench.c"))?;
-        let line = format!("{OURS} u1.2 threadsafe default libdaplverbs.so.1 dapl.1.2 \"d0 0\" \"\"\n");
+        let line = format!("{VERBS_ADAPTER} u1.2 threadsafe default libdaplverbs.so.1 dapl.1.2 \"d0 0\" \"\"\n");
         fs::write(&sides.conf, line).map_err(|error| format!("{}: {error}", sides.conf.display()))?;
         Ok(sides)
     }
@@ -100,7 +100,7 @@ impl<'a> Sides<'a> {
     /// Prepares a guest after its boot.
     pub(super) fn prepare(&self, guest: &mut Guest) -> Result {
         // A program that polls memory uses its whole time slice, so short time slices are set.
-        said(guest, "echo 4 >/proc/sys/kernel/sched_rr_timeslice_ms").map(drop)
+        output_of(guest, "echo 4 >/proc/sys/kernel/sched_rr_timeslice_ms").map(drop)
     }
 
     /// Makes one run.
@@ -122,7 +122,7 @@ impl<'a> Sides<'a> {
     }
 
     /// Command lines of server and client, in the guest.
-    pub(super) fn ends(&self, side: Side, operation: &Operation) -> Ends {
+    pub(super) fn ends(&self, side: Side, operation: &Operation) -> CommandLines {
         ends(&self.command(side, operation, operation.count))
     }
 
@@ -135,7 +135,7 @@ impl<'a> Sides<'a> {
         match side {
             Side::Ours => {
                 let program = self.program("verbs_bench");
-                let mut command = self.duet(operation, "text:ready", &bench(&program, OURS, operation, count));
+                let mut command = self.duet(operation, "text:ready", &bench(&program, VERBS_ADAPTER, operation, count));
                 command.env("LD_LIBRARY_PATH", &self.stage.lib).env("DAT_OVERRIDE", &self.conf);
                 command
             }
@@ -180,7 +180,7 @@ impl<'a> Sides<'a> {
     /// processor.
     fn duet(&self, operation: &Operation, ready: &str, [server, client]: &[Vec<OsString>; 2]) -> Command {
         let mut command = match self.clock {
-            Clock::Instructions if operation.turns != Turns::Never => {
+            Clock::Instructions if operation.turns != YieldPolicy::Never => {
                 let mut command = Command::new("chrt");
                 command.args(["-r", "1"]).arg(self.program("duet"));
                 command.env("LD_PRELOAD", self.program("turns.so"));
@@ -188,7 +188,7 @@ impl<'a> Sides<'a> {
             }
             _ => Command::new(self.program("duet")),
         };
-        if operation.turns == Turns::After {
+        if operation.turns == YieldPolicy::After {
             command.env("TURNS", "after");
         }
         command.arg(ready);
@@ -198,7 +198,7 @@ impl<'a> Sides<'a> {
 }
 
 /// Splits the command of a `duet` into the two command lines.
-fn ends(command: &Command) -> Ends {
+fn ends(command: &Command) -> CommandLines {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let words: Vec<String> = words.map(|word| plain(&word.to_string_lossy())).collect();
     let duet = words.iter().position(|word| word == "duet").expect("the arguments contain `duet`");
@@ -210,7 +210,7 @@ fn ends(command: &Command) -> Ends {
         let side = sides.next().unwrap_or_default();
         preloaded.iter().chain(&words[..duet]).chain(side).cloned().collect::<Vec<_>>().join(" ")
     };
-    Ends { server: end(), client: end() }
+    CommandLines { server: end(), client: end() }
 }
 
 /// An argument quoted for a shell, without directory names.
@@ -239,17 +239,17 @@ fn bench(program: &Path, adapter: &str, operation: &Operation, count: u32) -> [V
 }
 
 /// Output of a shell command in the guest.
-pub(super) fn said(guest: &mut Guest, text: &str) -> Result<String> {
-    let mut said = String::new();
+pub(super) fn output_of(guest: &mut Guest, text: &str) -> Result<String> {
+    let mut output = String::new();
     let mut command = Command::new("sh");
-    let status = guest.run(command.args(["-c", text]), LIMIT, |line| said += line)?;
-    if status == 0 { Ok(said) } else { Err(format!("{text}: status {status}: {said}")) }
+    let status = guest.run(command.args(["-c", text]), LIMIT, |line| output += line)?;
+    if status == 0 { Ok(output) } else { Err(format!("{text}: status {status}: {output}")) }
 }
 
 /// Parses a table with one row. Returns the median of half a round trip, or the time computed from millions of
 /// operations per second.
-fn perftest_usec(said: &str) -> Option<f64> {
-    let mut lines = said.lines().skip_while(|line| !line.trim_start().starts_with("#bytes"));
+fn perftest_usec(output: &str) -> Option<f64> {
+    let mut lines = output.lines().skip_while(|line| !line.trim_start().starts_with("#bytes"));
     let names: Vec<&str> = lines.next()?.split_whitespace().collect();
     let row: Vec<&str> = lines.next()?.split_whitespace().collect();
     if let Some(column) = names.iter().position(|name| *name == "t_typical[usec]") {
@@ -261,8 +261,8 @@ fn perftest_usec(said: &str) -> Option<f64> {
 }
 
 /// Parses `    Operation Throughput : 28515.21 ops/sec`.
-fn dapltest_usec(said: &str) -> Option<f64> {
-    let rest = said.lines().find_map(|line| line.trim_start().strip_prefix("Operation Throughput"))?;
+fn dapltest_usec(output: &str) -> Option<f64> {
+    let rest = output.lines().find_map(|line| line.trim_start().strip_prefix("Operation Throughput"))?;
     let rate: f64 = rest.trim_start_matches([' ', ':']).strip_suffix("ops/sec")?.trim_end().parse().ok()?;
     (rate > 0.0).then(|| 1e6 / rate)
 }
@@ -273,12 +273,12 @@ mod tests {
 
     #[test]
     fn perftest_reports_latency_or_rate() {
-        let said = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    99% percentile[usec]\n \
+        let output = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    99% percentile[usec]\n \
                     64      1000          13.94          2785.03      15.10    \t       16.43       \t9.49\n";
-        assert_eq!(perftest_usec(said), Some(15.10));
-        let said = " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n \
+        assert_eq!(perftest_usec(output), Some(15.10));
+        let output = " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n \
                     64         5000             2.54               2.18   \t\t   0.04\n";
-        assert_eq!(perftest_usec(said), Some(25.0));
+        assert_eq!(perftest_usec(output), Some(25.0));
         assert_eq!(perftest_usec("Couldn't connect to 192.0.2.1:18515\n"), None);
         assert_eq!(perftest_usec(" #bytes  another[unit]\n 64  12\n"), None);
     }

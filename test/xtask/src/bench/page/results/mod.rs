@@ -12,10 +12,10 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::Result;
-use crate::bench::chart::Across;
+use crate::bench::chart::HorizontalAxis;
 use crate::bench::found::order;
 use crate::bench::median;
-use crate::bench::side::Ends;
+use crate::bench::side::CommandLines;
 
 /// The providers, in the order of the page.
 pub(super) const PROVIDERS: [&str; 3] = ["sm", "usnic", "verbs"];
@@ -25,12 +25,12 @@ pub(super) struct Section {
     pub(super) provider: &'static str,
     /// Reason for missing figures.
     pub(super) trouble: Option<String>,
-    pub(super) findings: Option<Findings>,
+    pub(super) findings: Option<ResultFile>,
 }
 
 /// Content of a result file.
 #[derive(Debug)]
-pub(super) struct Findings {
+pub(super) struct ResultFile {
     /// Facts about the machine: name and value.
     pub(super) facts: Vec<(String, String)>,
     pub(super) is_quick: bool,
@@ -70,7 +70,7 @@ pub(super) struct Bound {
 #[derive(Clone, Debug)]
 pub(super) struct Measure {
     pub(super) samples: Vec<f64>,
-    pub(super) ends: Ends,
+    pub(super) ends: CommandLines,
 }
 
 /// A chart with lines over a variable.
@@ -80,7 +80,7 @@ pub(super) struct Chart {
     pub(super) title: String,
     pub(super) up: String,
     pub(super) unit: String,
-    pub(super) across: Across,
+    pub(super) across: HorizontalAxis,
     pub(super) lines: Vec<Line>,
 }
 
@@ -155,7 +155,7 @@ fn section(directory: &Path, provider: &'static str, failed: &[Failed]) -> Secti
 }
 
 /// Reads one provider's file.
-pub(super) fn parse(text: &str) -> Result<Findings> {
+pub(super) fn parse(text: &str) -> Result<ResultFile> {
     let file: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let contests: Vec<Value> = field(&file, "contests")?;
     // The verbs file has several peers per operation, and compares times.
@@ -174,7 +174,7 @@ pub(super) fn parse(text: &str) -> Result<Findings> {
         add(&mut charts, &row, vec![point])?;
     }
     let (facts, is_quick, not_measured) = (facts(&file)?, field(&file, "quick")?, field(&file, "not_measured")?);
-    Ok(Findings { facts, is_quick, contests, charts, not_measured })
+    Ok(ResultFile { facts, is_quick, contests, charts, not_measured })
 }
 
 /// Returns the facts about the machine, the most relevant first.
@@ -223,7 +223,7 @@ fn add(charts: &mut Vec<Chart>, value: &Value, points: Vec<(u32, Measure)>) -> R
                 title: field(value, "title")?,
                 up: field(value, "up")?,
                 unit: field(value, "unit")?,
-                across: Across::called(&across).ok_or_else(|| format!("no chart is across \"{across}\""))?,
+                across: HorizontalAxis::called(&across).ok_or_else(|| format!("no chart is across \"{across}\""))?,
                 lines: Vec::new(),
                 section,
             });
@@ -247,7 +247,7 @@ fn measure(value: &Value) -> Result<Measure> {
     if samples.is_empty() {
         return Err("a figure without samples".to_owned());
     }
-    Ok(Measure { samples, ends: Ends { server: field(value, "server")?, client: field(value, "client")? } })
+    Ok(Measure { samples, ends: CommandLines { server: field(value, "server")?, client: field(value, "client")? } })
 }
 
 /// Parses a field. An absent field counts as null.

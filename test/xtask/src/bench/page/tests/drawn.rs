@@ -29,11 +29,11 @@ const PROBE: &str = "<script>addEventListener('load', () => {
       box: rectangle(mark.getBoundingClientRect()), colour: getComputedStyle(mark).fill })),
     names: list(svg, 'text').map(name => rectangle(name.getBoundingClientRect())),
   }));
-  const said = document.createElement('pre');
-  said.id = 'said';
+  const layout = document.createElement('pre');
+  layout.id = 'layout';
   const root = document.documentElement;
-  said.textContent = JSON.stringify({ charts, inside: root.clientWidth, wide: root.scrollWidth, high: root.scrollHeight });
-  document.body.append(said);
+  layout.textContent = JSON.stringify({ charts, inside: root.clientWidth, wide: root.scrollWidth, high: root.scrollHeight });
+  document.body.append(layout);
 });</script>";
 
 /// Writes a page with the script, of one provider or of all.
@@ -49,8 +49,8 @@ fn probed(scratch: &Scratch, provider: Option<&str>) -> PathBuf {
 }
 
 /// Parses the output of the script.
-fn said(dom: &str) -> Value {
-    let text = dom.split_once("<pre id=\"said\">").and_then(|(_, rest)| rest.split_once("</pre>"));
+fn layout_of(dom: &str) -> Value {
+    let text = dom.split_once("<pre id=\"layout\">").and_then(|(_, rest)| rest.split_once("</pre>"));
     let (text, _) = text.unwrap_or_else(|| panic!("the script has not run:\n{dom}"));
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
@@ -134,7 +134,7 @@ fn all_charts_are_drawn_in_light_and_in_dark() {
     for (provider, charts, is_dark) in [("sm", 10, false), ("usnic", 10, true), ("verbs", 5, false), ("sm", 10, true)] {
         let path = probed(&scratch, Some(provider));
         let mut window = Window { width: 1_000, height: 1_000, is_dark };
-        let layout = said(&dump(&path, window));
+        let layout = layout_of(&dump(&path, window));
         assert_eq!(items(&layout, "charts").len(), charts, "{provider}");
         items(&layout, "charts").iter().for_each(check_layout);
         window.height = layout["high"].as_u64().unwrap() as u32;
@@ -155,7 +155,7 @@ fn missing_drawings_are_detected() {
     let scratch = Scratch::new("noticed");
     let path = probed(&scratch, Some("verbs"));
     let window = Window { width: 1_000, height: 1_000, is_dark: false };
-    let layout = said(&dump(&path, window));
+    let layout = layout_of(&dump(&path, window));
     let chart = &items(&layout, "charts")[0];
     let hidden =
         fs::read_to_string(&path).unwrap().replace("</head>", "<style>.mark { visibility: hidden }</style></head>");
@@ -172,7 +172,7 @@ fn a_narrow_window_needs_no_horizontal_scrolling() {
     }
     let scratch = Scratch::new("phone");
     let path = probed(&scratch, None);
-    let layout = said(&dump(&path, Window { width: 390, height: 800, is_dark: false }));
+    let layout = layout_of(&dump(&path, Window { width: 390, height: 800, is_dark: false }));
     assert_eq!(items(&layout, "charts").len(), 25);
     let [inside, wide] = ["inside", "wide"].map(|name| layout[name].as_u64().unwrap());
     assert!(inside <= 500, "the window is {inside} pixels wide, at most 500 wanted");
