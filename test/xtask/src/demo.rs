@@ -11,7 +11,7 @@ use crate::{Result, tree};
 /// Time limit. A run takes less than a second, and longer on a loaded machine; the limit ends a hang.
 const LIMIT: Duration = Duration::from_secs(120);
 /// Last line of dtest if every byte was correct.
-const VERDICT: &str = "dtest: OK (checked ";
+const LAST_LINE: &str = "dtest: OK (checked ";
 
 /// Runs the demonstration, and prints the output of both programs.
 pub(crate) fn run() -> Result {
@@ -54,5 +54,5 @@ fn report(who: &str, end: &Finished) {
 }
 
 fn is_good(end: &Finished) -> bool {
-    end.status.success() && end.stdout.lines().last().is_some_and(|line| line.starts_with(VERDICT))
+    end.status.success() && end.stdout.lines().last().is_some_and(|line| line.starts_with(LAST_LINE))
 }

@@ -15,7 +15,7 @@ use std::process::Command;
 
 use dapl_test::stage::{self, Profile};
 
-use crate::layout::{self, InstallDirs, Item, What};
+use crate::layout::{self, InstallDirs, Item, ItemContent};
 use crate::quiet::run_quietly;
 use crate::{Result, cli, setup, tree};
 
@@ -28,7 +28,7 @@ const SAMPLE: &str = "share/dapl-rs/dat.conf";
 
 /// Destination of an install.
 #[derive(Debug, Eq, PartialEq)]
-struct Goal {
+struct InstallTarget {
     places: InstallDirs,
     destdir: Option<PathBuf>,
     profile: Profile,
@@ -36,7 +36,7 @@ struct Goal {
     is_package: bool,
 }
 
-impl Goal {
+impl InstallTarget {
     fn new(arguments: &cli::Install) -> Result<Self> {
         let prefix = arguments.prefix.clone();
         let libdir = arguments.libdir.clone().unwrap_or_else(|| prefix.join("lib"));
@@ -46,7 +46,7 @@ impl Goal {
         }
         let places = InstallDirs { prefix, libdir, sysconfdir };
         let (destdir, profile) = (arguments.destdir.clone(), cli::profile(arguments.debug));
-        Ok(Goal { places, destdir, profile, is_package: arguments.package })
+        Ok(InstallTarget { places, destdir, profile, is_package: arguments.package })
     }
 
     /// Path at which to write a file that will be used at `path`.
@@ -64,7 +64,7 @@ impl Goal {
 
 /// Installs the project. With `--debug`, installs the existing test build, whose libdat reads /etc.
 pub(crate) fn install(arguments: &cli::Install) -> Result {
-    let goal = Goal::new(arguments)?;
+    let goal = InstallTarget::new(arguments)?;
     let is_set = std::env::var_os(SYSCONFDIR).is_some_and(|set| set == goal.places.sysconfdir.as_os_str());
     if goal.profile == Profile::Dist && !is_set {
         return again(&goal.places.sysconfdir);
@@ -100,7 +100,7 @@ fn again(sysconfdir: &Path) -> Result {
 
 /// Installs all items, removes files of an earlier install that are not part of this one, and writes the list.
 /// A package manager keeps the list of files, so a package has none.
-fn put_all(goal: &Goal, items: &[Item]) -> io::Result<()> {
+fn put_all(goal: &InstallTarget, items: &[Item]) -> io::Result<()> {
     let old = lines(&goal.list())?;
     let mut made: Vec<String> = old.iter().filter(|line| line.starts_with("dir ")).cloned().collect();
     for item in items {
@@ -127,20 +127,20 @@ fn put_all(goal: &Goal, items: &[Item]) -> io::Result<()> {
 }
 
 /// Installs one item. Returns its line for the list, or `None` if the destination was left unchanged.
-fn put(goal: &Goal, item: &Item) -> io::Result<Option<String>> {
+fn put(goal: &InstallTarget, item: &Item) -> io::Result<Option<String>> {
     let (to, path) = (goal.at(&item.path), item.path.display());
     let make = |make: &dyn Fn(&Path) -> io::Result<()>| {
         println!("{}", to.display());
         stage::replace(&to, make).map_err(|error| at(&to, error))
     };
-    if matches!(item.what, What::Yielding(_))
+    if matches!(item.what, ItemContent::Yielding(_))
         && let Some(other) = loaded_as(goal, &item.path)
     {
         println!("not made: {}, since programs load {other} by this name", to.display());
         return Ok(None);
     }
     Ok(match &item.what {
-        What::File(from, is_program) => {
+        ItemContent::File(from, is_program) => {
             let mode = if *is_program { 0o755 } else { 0o644 };
             make(&|fresh| {
                 fs::copy(from, fresh)?;
@@ -151,23 +151,23 @@ fn put(goal: &Goal, item: &Item) -> io::Result<Option<String>> {
             })?;
             Some(format!("file {path}"))
         }
-        What::Text(text) => {
+        ItemContent::Text(text) => {
             make(&|fresh| fs::write(fresh, text))?;
             Some(format!("file {path}"))
         }
-        What::Yielding(target) if is_foreign(&to, target) => {
+        ItemContent::Yielding(target) if is_foreign(&to, target) => {
             println!("kept {}, which is not ours: {target} is not called so", to.display());
             None
         }
-        What::Link(target) | What::Yielding(target) => {
+        ItemContent::Link(target) | ItemContent::Yielding(target) => {
             make(&|fresh| symlink(target, fresh))?;
             Some(format!("link {path} {target}"))
         }
-        What::Conf(_) if to.exists() => {
+        ItemContent::Conf(_) if to.exists() => {
             println!("kept {}", to.display());
             None
         }
-        What::Conf(text) => {
+        ItemContent::Conf(text) => {
             make(&|fresh| fs::write(fresh, text))?;
             Some(format!("conf {path}"))
         }
@@ -185,7 +185,7 @@ fn is_binary(file: &Path) -> io::Result<bool> {
 }
 
 /// Returns the library of another origin that this machine's dynamic loader finds under this name.
-fn loaded_as(goal: &Goal, path: &Path) -> Option<String> {
+fn loaded_as(goal: &InstallTarget, path: &Path) -> Option<String> {
     if goal.destdir.is_some() {
         return None;
     }
@@ -212,7 +212,7 @@ fn is_foreign(at: &Path, target: &str) -> bool {
 }
 
 /// Creates a directory and its parents, and records those that did not exist.
-fn make_directories(goal: &Goal, path: &Path, made: &mut Vec<String>) -> io::Result<()> {
+fn make_directories(goal: &InstallTarget, path: &Path, made: &mut Vec<String>) -> io::Result<()> {
     let missing: Vec<&Path> = path.ancestors().take_while(|above| !goal.at(above).exists()).collect();
     for directory in missing.into_iter().rev() {
         let to = goal.at(directory);
@@ -237,7 +237,7 @@ fn lines(list: &Path) -> io::Result<Vec<String>> {
 
 /// Removes the files that an install below this prefix has created.
 pub(crate) fn uninstall(arguments: &cli::Install) -> Result {
-    let goal = Goal::new(arguments)?;
+    let goal = InstallTarget::new(arguments)?;
     let list = goal.list();
     let take = || -> io::Result<bool> {
         let mut old = lines(&list)?;
@@ -261,7 +261,7 @@ pub(crate) fn uninstall(arguments: &cli::Install) -> Result {
 }
 
 /// Removes the file in this line of the list if the file is unchanged.
-fn remove(goal: &Goal, line: &str) -> io::Result<()> {
+fn remove(goal: &InstallTarget, line: &str) -> io::Result<()> {
     let Some((kind, rest)) = line.split_once(' ') else { return Ok(()) };
     let (path, target) = match kind {
         "link" => rest.rsplit_once(' ').unwrap_or((rest, "")),

@@ -62,29 +62,29 @@ fn words(flow: Flow, seconds: u32) -> Vec<String> {
 }
 
 /// Reads a client's JSON.
-pub(crate) fn parse(said: &str) -> Result<IperfResult> {
-    let end = serde_json::from_str::<Value>(said).map(|mut said| said["end"].take()).unwrap_or_default();
+pub(crate) fn parse(output: &str) -> Result<IperfResult> {
+    let end = serde_json::from_str::<Value>(output).map(|mut output| output["end"].take()).unwrap_or_default();
     let numbers = || {
         let processor = |name| end["cpu_utilization_percent"][name].as_f64();
         let bits = end["sum_received"]["bits_per_second"].as_f64()?;
         Some(IperfResult { megabytes: bits / 8e6, processor: processor("host_total")? + processor("remote_total")? })
     };
-    numbers().ok_or_else(|| format!("the output of iperf3 has no figure: {said}"))
+    numbers().ok_or_else(|| format!("the output of iperf3 has no figure: {output}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const SAID: &str = "{\"intervals\":\t[{\"sum\":\t{\"bits_per_second\":\t1}}],\n\"end\":\t{\n\
+    const OUTPUT: &str = "{\"intervals\":\t[{\"sum\":\t{\"bits_per_second\":\t1}}],\n\"end\":\t{\n\
         \"sum_sent\":\t{\n\"bits_per_second\":\t9e9,\n\"sender\":\ttrue\n},\n\
         \"sum_received\":\t{\n\"bytes\":\t3,\n\"bits_per_second\":\t8000000.5,\n\"sender\":\tfalse\n},\n\
         \"cpu_utilization_percent\":\t{\n\"host_total\":\t97.5,\n\"remote_total\":\t40.5,\n\"remote_user\":\t1\n}}}";
 
     #[test]
     fn iperf_throughput_is_computed_from_received_bytes() {
-        let said = parse(SAID).unwrap();
-        assert!((said.megabytes - 1.0).abs() < 1e-6 && said.processor == 138.0, "{said:?}");
+        let output = parse(OUTPUT).unwrap();
+        assert!((output.megabytes - 1.0).abs() < 1e-6 && output.processor == 138.0, "{output:?}");
         assert!(parse("{\"error\":\t\"unable to connect\"}").is_err());
     }
 

@@ -34,12 +34,12 @@ pub(crate) struct InstallDirs {
 pub(crate) struct Item {
     /// Path in the installed system.
     pub(crate) path: PathBuf,
-    pub(crate) what: What,
+    pub(crate) what: ItemContent,
 }
 
 /// Content of an item.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum What {
+pub(crate) enum ItemContent {
     /// A copy of this file, executable if true.
     File(PathBuf, bool),
     /// A file with this text.
@@ -55,7 +55,7 @@ pub(crate) enum What {
 /// All files and links of an installation.
 pub(crate) fn items(tree: &Tree, places: &InstallDirs) -> Result<Vec<Item>> {
     let mut items = Vec::new();
-    let mut put = |path: PathBuf, what: What| items.push(Item { path, what });
+    let mut put = |path: PathBuf, what: ItemContent| items.push(Item { path, what });
     let named = |error: io::Error| format!("{}: {error}", tree.stage.root.display());
     for file in sorted(&tree.stage.lib).map_err(named)?.iter().filter(|file| is_shipped(file)) {
         for (name, what) in library(file) {
@@ -65,28 +65,31 @@ pub(crate) fn items(tree: &Tree, places: &InstallDirs) -> Result<Vec<Item>> {
     for (library, version, api) in VERSIONS {
         for file in sorted(&tree.stage.include.join(library)).map_err(named)? {
             let name = file.file_name().expect("a path from read_dir has a file name").to_owned();
-            put(places.prefix.join("include").join(library).join(name), What::File(file, false));
+            put(places.prefix.join("include").join(library).join(name), ItemContent::File(file, false));
         }
         let text = pkg_config(places, library, version, api);
-        put(places.libdir.join(format!("pkgconfig/{library}.pc")), What::Text(text));
+        put(places.libdir.join(format!("pkgconfig/{library}.pc")), ItemContent::Text(text));
     }
     for (program, other) in PROGRAMS {
-        put(places.prefix.join("bin").join(program), What::File(tree.stage.root.join("bin").join(program), true));
+        put(
+            places.prefix.join("bin").join(program),
+            ItemContent::File(tree.stage.root.join("bin").join(program), true),
+        );
         if let Some(other) = other {
-            put(places.prefix.join("bin").join(other), What::Yielding(program.to_owned()));
+            put(places.prefix.join("bin").join(other), ItemContent::Yielding(program.to_owned()));
         }
     }
-    put(places.prefix.join("bin/datinfo"), What::File(tree.datinfo.clone(), true));
+    put(places.prefix.join("bin/datinfo"), ItemContent::File(tree.datinfo.clone(), true));
     for page in man::pages()? {
-        put(places.prefix.join("share/man").join(page.path), What::Text(page.text));
+        put(places.prefix.join("share/man").join(page.path), ItemContent::Text(page.text));
     }
     let debug = dapl_test::stage::workspace().join("dat/debug");
     for file in DEBUG_FILES {
-        put(places.prefix.join("share/dapl-rs").join(file), What::File(debug.join(file), false));
+        put(places.prefix.join("share/dapl-rs").join(file), ItemContent::File(debug.join(file), false));
     }
     let sample = registry(&places.libdir).map_err(named)?;
-    put(places.prefix.join("share/dapl-rs/dat.conf"), What::Text(sample.clone()));
-    put(places.sysconfdir.join("dat.conf"), What::Conf(sample));
+    put(places.prefix.join("share/dapl-rs/dat.conf"), ItemContent::Text(sample.clone()));
+    put(places.sysconfdir.join("dat.conf"), ItemContent::Conf(sample));
     Ok(items)
 }
 
@@ -103,19 +106,19 @@ pub(crate) fn is_of_version_2(name: &str) -> bool {
 }
 
 /// The entries for a staged library or link: its own name, and the name that link editors search.
-fn library(file: &Path) -> Vec<(String, What)> {
+fn library(file: &Path) -> Vec<(String, ItemContent)> {
     let name = file.file_name().expect("a path from read_dir has a file name").to_string_lossy().into_owned();
     let Ok(target) = std::fs::read_link(file) else {
         // Link editors and old dat.conf files use libdaplsm.so for libdaplsm.so.1.
         let short = name.strip_suffix(".1").filter(|short| short.starts_with("libdapl")).map(str::to_owned);
-        let short = short.map(|short| (short, What::Link(name.clone())));
-        return [(name, What::File(file.to_path_buf(), false))].into_iter().chain(short).collect();
+        let short = short.map(|short| (short, ItemContent::Link(name.clone())));
+        return [(name, ItemContent::File(file.to_path_buf(), false))].into_iter().chain(short).collect();
     };
     let target = target.to_string_lossy().into_owned();
     let what = if OLD_NAMES.iter().chain(&OLD_NAMES_2).any(|old| *old == name) {
-        What::Yielding(target)
+        ItemContent::Yielding(target)
     } else {
-        What::Link(target)
+        ItemContent::Link(target)
     };
     vec![(name, what)]
 }
@@ -154,8 +157,8 @@ mod tests {
         let plain = library(&place.join("libdaplsm.so.1"));
         let old = library(&place.join(OLD_NAMES[0]));
         std::fs::remove_dir_all(&place).unwrap();
-        assert_eq!(plain[1], ("libdaplsm.so".to_owned(), What::Link("libdaplsm.so.1".to_owned())));
-        assert_eq!(old, [(OLD_NAMES[0].to_owned(), What::Yielding("libdaplverbs.so.1".to_owned()))]);
+        assert_eq!(plain[1], ("libdaplsm.so".to_owned(), ItemContent::Link("libdaplsm.so.1".to_owned())));
+        assert_eq!(old, [(OLD_NAMES[0].to_owned(), ItemContent::Yielding("libdaplverbs.so.1".to_owned()))]);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::Result;
 const TEMPLATE: &str = "test/loopback";
 
 /// Maximum length of a name: the thread name `dapl-NAME` has at most 15 bytes.
-const LONGEST: usize = 10;
+const MAX_NAME: usize = 10;
 
 /// Writes the provider and prints what to do next.
 pub(crate) fn run(name: &str, path: Option<&Path>) -> Result {
@@ -65,9 +65,9 @@ fn announce(name: &str, directory: &Path, is_member: bool) {
 fn check(name: &str) -> Result {
     let is_word = name.starts_with(|c: char| c.is_ascii_lowercase())
         && name.bytes().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
-    if !is_word || name.len() > LONGEST {
+    if !is_word || name.len() > MAX_NAME {
         return Err(format!(
-            "the name \"{name}\" has to be 1 to {LONGEST} lower-case letters and digits, beginning with a letter"
+            "the name \"{name}\" has to be 1 to {MAX_NAME} lower-case letters and digits, beginning with a letter"
         ));
     }
     Ok(())

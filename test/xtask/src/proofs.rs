@@ -53,9 +53,9 @@ pub(crate) fn threads(rest: &[&str]) -> Result {
     };
     let race = sanitizer.cargo(&["--ignored", "a_deliberate_race_is_reported"]).output();
     let race = race.map_err(|error| format!("cargo: {error}"))?;
-    let said = String::from_utf8_lossy(&race.stdout) + String::from_utf8_lossy(&race.stderr);
-    if race.status.success() || !said.contains("WARNING: ThreadSanitizer: data race") {
-        return Err(format!("ThreadSanitizer does not report the deliberate race:\n{said}"));
+    let output = String::from_utf8_lossy(&race.stdout) + String::from_utf8_lossy(&race.stderr);
+    if race.status.success() || !output.contains("WARNING: ThreadSanitizer: data race") {
+        return Err(format!("ThreadSanitizer does not report the deliberate race:\n{output}"));
     }
     println!("ThreadSanitizer sees a deliberate race; now the suite");
     run(&mut sanitizer.cargo(rest), "threads under ThreadSanitizer")

@@ -27,7 +27,7 @@ const LEFT_OUT: [&str; 4] = ["walkthrough", "deb", "foreign", "rpm"];
 /// System tools that the suites need.
 const NEEDED: [setup::Tool; 3] = [setup::CC, setup::CXX, setup::VALGRIND];
 /// The slowest jobs of `quick`, which are started first.
-const LONGEST: [&str; 8] = [
+const SLOWEST: [&str; 8] = [
     "suite conformance",
     "unit tests of daplsm",
     "unit tests of daplusnic",
@@ -119,7 +119,7 @@ impl Job {
 fn side_by_side(mut queue: Vec<Job>) -> Result {
     let at_once = 2 * thread::available_parallelism().map_or(2, usize::from);
     // Starts the slowest jobs first, so that the run does not end with a single slow job.
-    queue.sort_by_key(|job| LONGEST.iter().position(|long| job.name == *long).unwrap_or(LONGEST.len()));
+    queue.sort_by_key(|job| SLOWEST.iter().position(|long| job.name == *long).unwrap_or(SLOWEST.len()));
     queue.reverse();
     let logs = target_directory().join("test-logs");
     let (queue, results) = (Mutex::new(queue), Mutex::new(Vec::new()));

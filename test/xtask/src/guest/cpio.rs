@@ -4,8 +4,8 @@
 //! Does no I/O. Supports regular files and folders only, which is all that the guests' initramfs needs.
 #![forbid(unsafe_code)]
 
-const FOLDER: u32 = 0o040_755;
-const PROGRAM: u32 = 0o100_755;
+const DIRECTORY_MODE: u32 = 0o040_755;
+const PROGRAM_MODE: u32 = 0o100_755;
 
 /// An archive being written.
 pub(super) struct Archive {
@@ -20,12 +20,12 @@ impl Archive {
 
     /// Adds a folder. Its parents must have been added before.
     pub(super) fn folder(&mut self, name: &str) {
-        self.entry(name, FOLDER, &[]);
+        self.entry(name, DIRECTORY_MODE, &[]);
     }
 
     /// Adds an executable file.
     pub(super) fn file(&mut self, name: &str, content: &[u8]) {
-        self.entry(name, PROGRAM, content);
+        self.entry(name, PROGRAM_MODE, content);
     }
 
     /// Returns the complete archive.

@@ -15,14 +15,14 @@ use crate::quiet::{run_quietly, text_of};
 use crate::{Result, setup};
 
 /// Metapackage that depends on the current kernel.
-const META: &str = "linux-image-amd64";
+const METAPACKAGE: &str = "linux-image-amd64";
 /// Package of busybox, the only program in the initial file system.
 const BUSYBOX: &str = "busybox-static";
 /// Name prefixes of a kernel's packages. Its other dependencies are for booting from disk.
 const PACKAGES: [&str; 2] = ["linux-image-", "linux-modules-"];
 
 /// Modules that a guest requires. Some kernels have some of them built in.
-const NEEDED: [&str; 17] = [
+const REQUIRED_MODULES: [&str; 17] = [
     "virtio_pci",
     "virtio_console",
     "9pnet_virtio",
@@ -43,7 +43,7 @@ const NEEDED: [&str; 17] = [
 ];
 /// Optional modules. rxe requests a checksum algorithm by name, and fails with "failed to add" without it. Newer
 /// kernels have it built in.
-const WANTED: [&str; 3] = ["crc32_generic", "crc32_pclmul", "ip6_udp_tunnel"];
+const OPTIONAL_MODULES: [&str; 3] = ["crc32_generic", "crc32_pclmul", "ip6_udp_tunnel"];
 
 /// Files that a guest boots from.
 pub(super) struct Kernel {
@@ -89,13 +89,13 @@ impl Kernel {
 
 /// Describes what a cached kernel was built for.
 fn purpose() -> String {
-    format!("{} {}\n", NEEDED.join(" "), WANTED.join(" "))
+    format!("{} {}\n", REQUIRED_MODULES.join(" "), OPTIONAL_MODULES.join(" "))
 }
 
 fn make(fresh: &Path) -> Result {
     let root = fresh.join("root");
     fs::create_dir_all(&root).map_err(|error| format!("{}: {error}", root.display()))?;
-    eprintln!("xtask: fetching {META} and {BUSYBOX} for the guest");
+    eprintln!("xtask: fetching {METAPACKAGE} and {BUSYBOX} for the guest");
     let mut packages = match kernel_packages() {
         Ok(packages) => packages,
         Err(_) => setup::update().and_then(|()| kernel_packages())?,
@@ -131,7 +131,7 @@ fn settle(fresh: &Path, place: &Path) -> Result {
 
 /// Returns the packages of the current kernel, on which the metapackage depends.
 fn kernel_packages() -> Result<Vec<String>> {
-    let mut found = vec![META.to_owned()];
+    let mut found = vec![METAPACKAGE.to_owned()];
     let mut at = 0;
     while let Some(package) = found.get(at) {
         let text = text_of(Command::new("apt-cache").args(["depends", package]).env("LC_ALL", "C"))?;
@@ -143,7 +143,7 @@ fn kernel_packages() -> Result<Vec<String>> {
         at += 1;
     }
     match found.len() {
-        1 => Err(format!("apt-cache names no kernel behind {META}")),
+        1 => Err(format!("apt-cache names no kernel behind {METAPACKAGE}")),
         _ => Ok(found.split_off(1)),
     }
 }
@@ -194,10 +194,10 @@ fn load_order<'a>(dependencies: &'a str, builtin: &str) -> Result<Vec<&'a str>> 
     let inside: Vec<String> = builtin.lines().map(name_of).collect();
     let mut order = Vec::new();
     // The checksum modules come first, because other modules need them.
-    for name in WANTED.iter().chain(&NEEDED) {
+    for name in OPTIONAL_MODULES.iter().chain(&REQUIRED_MODULES) {
         if rules.contains_key(*name) {
             load(name, &rules, &mut order);
-        } else if NEEDED.contains(name) && !inside.iter().any(|module| module == name) {
+        } else if REQUIRED_MODULES.contains(name) && !inside.iter().any(|module| module == name) {
             return Err(format!("the kernel has no module {name}"));
         }
     }
@@ -244,7 +244,7 @@ mod tests {
     fn modules_load_after_their_dependencies() {
         let mut rules = String::from("kernel/a/rdma_rxe.ko: kernel/b/ib-core.ko kernel/c/crc32-pclmul.ko.xz\n");
         rules += "kernel/b/ib-core.ko: kernel/c/deep.ko\nkernel/c/deep.ko:\nkernel/c/crc32-pclmul.ko.xz:\n";
-        let others = NEEDED.iter().filter(|name| !matches!(**name, "rdma_rxe" | "ib_core"));
+        let others = REQUIRED_MODULES.iter().filter(|name| !matches!(**name, "rdma_rxe" | "ib_core"));
         let inside: String = others.map(|name| format!("kernel/{}.ko\n", name.replace('_', "-"))).collect();
         let order = load_order(&rules, &inside).unwrap();
         let expected = ["c/crc32-pclmul.ko.xz", "c/deep.ko", "b/ib-core.ko", "a/rdma_rxe.ko"];

@@ -27,11 +27,11 @@ use kernel::Kernel;
 
 const INIT: &str = include_str!("init.sh");
 /// Time limit of a boot, which takes ten seconds on two loaded processors.
-const BOOT: Duration = Duration::from_secs(120);
+const BOOT_LIMIT: Duration = Duration::from_secs(120);
 /// Time limit for a guest to power off.
 const POWER_OFF_LIMIT: Duration = Duration::from_secs(30);
 /// Number of console lines printed for a failed guest.
-const LAST_WORDS: usize = 60;
+const CONSOLE_LINES: usize = 60;
 /// Name of the socket that connects two guests, in the folder of the first guest.
 const WIRE: &str = "wire";
 /// Kernel command line. The clock is the processor's, since others are emulated devices. Address randomisation is off:
@@ -89,7 +89,7 @@ pub(crate) enum Clock {
 pub(crate) struct Guest {
     qemu: Child,
     stdin: ChildStdin,
-    said: Receiver<Vec<u8>>,
+    lines: Receiver<Vec<u8>>,
     token: String,
     share: PathBuf,
     jobs: u32,
@@ -132,7 +132,7 @@ impl Guest {
 
     /// Same as `boot`, with this clock.
     pub(crate) fn boot_with(link: Link<'_>, clock: Clock) -> Result<Self> {
-        Guest::launch(link, clock)?.come_up()
+        Guest::launch(link, clock)?.await_boot()
     }
 
     /// Starts a guest without waiting for it. The guest at the other end of its wire must have been launched before.
@@ -152,20 +152,20 @@ impl Guest {
         written.map_err(|error| format!("{}: {error}", share.display()))?;
 
         if let Link::Second(first) = link {
-            first.hold_out_wire()?;
+            first.await_network()?;
         }
         Guest::over(qemu(&kernel, link, clock), share, token)
     }
 
     /// Waits until the guest's device exists.
-    pub(crate) fn come_up(mut self) -> Result<Self> {
-        self.listen(BOOT, |_| false).map_err(|reason| format!("the guest did not come up: {reason}"))?;
+    pub(crate) fn await_boot(mut self) -> Result<Self> {
+        self.listen(BOOT_LIMIT, |_| false).map_err(|reason| format!("the guest did not come up: {reason}"))?;
         Ok(self)
     }
 
     /// Waits until a second guest can connect to this guest's wire.
-    fn hold_out_wire(&self) -> Result {
-        let deadline = Instant::now() + BOOT;
+    fn await_network(&self) -> Result {
+        let deadline = Instant::now() + BOOT_LIMIT;
         while !self.share.join(WIRE).exists() {
             if Instant::now() > deadline {
                 return Err(format!("{} is not made", self.share.join(WIRE).display()));
@@ -181,8 +181,8 @@ impl Guest {
         command.current_dir(&share).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
         let mut qemu = command.spawn().map_err(|error| format!("{command:?}: {error}"))?;
         let stdin = qemu.stdin.take().expect("the child was started with this stream piped");
-        let said = lines(qemu.stdout.take().expect("the child was started with this stream piped"));
-        Ok(Guest { qemu, stdin, said, token, share, jobs: 0, ended: None, failed: false })
+        let lines = lines(qemu.stdout.take().expect("the child was started with this stream piped"));
+        Ok(Guest { qemu, stdin, lines, token, share, jobs: 0, ended: None, failed: false })
     }
 
     /// Folder that the guest can write to, at the same path on the host and in the guest. Removed with the guest,
@@ -204,7 +204,7 @@ impl Guest {
         let job = format!("job-{}.sh", self.jobs);
         let path = self.share.join(&job);
         fs::write(&path, script(command)).map_err(|error| format!("{}: {error}", path.display()))?;
-        writeln!(self.stdin, "{job}").map_err(|error| self.wreck(&format!("the guest is gone: {error}")))
+        writeln!(self.stdin, "{job}").map_err(|error| self.end_and_describe(&format!("the guest is gone: {error}")))
     }
 
     /// Waits for the end of the started command.
@@ -216,7 +216,7 @@ impl Guest {
                 false
             })?,
         };
-        word.parse().map_err(|_| self.wreck(&format!("the guest gave {word:?} for an exit status")))
+        word.parse().map_err(|_| self.end_and_describe(&format!("the guest gave {word:?} for an exit status")))
     }
 
     /// Waits until the started command prints a line with this text. Returns also when the command has ended;
@@ -240,10 +240,10 @@ impl Guest {
         loop {
             match self.qemu.try_wait() {
                 Ok(Some(status)) if status.success() => return Ok(()),
-                Ok(Some(status)) => return Err(self.wreck(&format!("qemu ended with {status}"))),
+                Ok(Some(status)) => return Err(self.end_and_describe(&format!("qemu ended with {status}"))),
                 Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(20)),
-                Ok(None) => return Err(self.wreck("the guest does not switch itself off")),
-                Err(error) => return Err(self.wreck(&error.to_string())),
+                Ok(None) => return Err(self.end_and_describe("the guest does not switch itself off")),
+                Err(error) => return Err(self.end_and_describe(&error.to_string())),
             }
         }
     }
@@ -252,10 +252,10 @@ impl Guest {
     fn listen(&mut self, limit: Duration, mut see: impl FnMut(&str) -> bool) -> Result<String> {
         let deadline = Instant::now() + limit;
         loop {
-            let line = match self.said.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            let line = match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(line) => String::from_utf8_lossy(&line).into_owned(),
-                Err(RecvTimeoutError::Timeout) => return Err(self.wreck(&format!("no end after {limit:?}"))),
-                Err(RecvTimeoutError::Disconnected) => return Err(self.wreck("qemu has ended")),
+                Err(RecvTimeoutError::Timeout) => return Err(self.end_and_describe(&format!("no end after {limit:?}"))),
+                Err(RecvTimeoutError::Disconnected) => return Err(self.end_and_describe("qemu has ended")),
             };
             let line = line.trim_end_matches(['\n', '\r']);
             // If the output ends without a newline, the token follows on the same line.
@@ -273,7 +273,7 @@ impl Guest {
     }
 
     /// Ends the guest. Returns the cause of its failure if it is known.
-    fn wreck(&mut self, reason: &str) -> String {
+    fn end_and_describe(&mut self, reason: &str) -> String {
         self.failed = true;
         let _ = self.qemu.kill();
         let _ = self.qemu.wait();
@@ -286,7 +286,7 @@ impl Guest {
         let text = fs::read(self.share.join(file)).unwrap_or_default();
         let text = String::from_utf8_lossy(&text).replace('\r', "");
         let lines: Vec<&str> = text.lines().collect();
-        lines[lines.len().saturating_sub(LAST_WORDS)..].iter().map(|line| (*line).to_owned()).collect()
+        lines[lines.len().saturating_sub(CONSOLE_LINES)..].iter().map(|line| (*line).to_owned()).collect()
     }
 }
 
@@ -376,7 +376,7 @@ fn quoted(text: &str) -> String {
 mod tests {
     use super::*;
 
-    const SOON: Duration = Duration::from_secs(60);
+    const TEST_LIMIT: Duration = Duration::from_secs(60);
 
     /// The guest's init: a loop run by a shell of this machine's file system.
     const AGENT: &str = "while read -r job; do [ $job = off ] && exit; sh ./$job </dev/null 2>&1; echo \"T $?\"; done";
@@ -397,11 +397,11 @@ mod tests {
     #[test]
     fn guest_command_returns_status_and_output() {
         let mut guest = double("status", AGENT);
-        let mut said = Vec::new();
+        let mut lines = Vec::new();
         let mut command = shell("echo $A; printf last; exit 7");
-        let status = guest.run(command.env("A", "first"), SOON, |line| said.push(line.to_owned()));
-        assert_eq!((status, said), (Ok(7), vec!["first".to_owned(), "last".to_owned()]));
-        assert_eq!(guest.run(&shell("true"), SOON, |_| panic!("the command printed a line, wanted none")), Ok(0));
+        let status = guest.run(command.env("A", "first"), TEST_LIMIT, |line| lines.push(line.to_owned()));
+        assert_eq!((status, lines), (Ok(7), vec!["first".to_owned(), "last".to_owned()]));
+        assert_eq!(guest.run(&shell("true"), TEST_LIMIT, |_| panic!("the command printed a line, wanted none")), Ok(0));
         let share = guest.share().to_path_buf();
         guest.off().unwrap();
         assert!(!share.exists());

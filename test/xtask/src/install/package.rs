@@ -9,7 +9,7 @@ use std::path::Path;
 use dapl_test::stage::{self, Profile, workspace};
 
 use crate::Result;
-use crate::layout::{self, InstallDirs, Item, What};
+use crate::layout::{self, InstallDirs, Item, ItemContent};
 use crate::tree::Tree;
 
 /// Files in dat.conf.d, and the start of their lines in the sample dat.conf.
@@ -22,11 +22,11 @@ const SAMPLE: &str = "share/dapl-rs/dat.conf";
 /// Changes the items of an install into the items of a package.
 pub(super) fn adapt(tree: &Tree, profile: Profile, places: &InstallDirs, items: &mut Vec<Item>) -> Result {
     let sample = places.prefix.join(SAMPLE);
-    items.retain(|item| !matches!(item.what, What::Conf(_)) && item.path != sample);
+    items.retain(|item| !matches!(item.what, ItemContent::Conf(_)) && item.path != sample);
     for (name, start) in DROP_INS {
         let path = places.sysconfdir.join(format!("dat.conf.d/{name}.conf"));
         let text = drop_in(start).map_err(|error| format!("{}: {error}", path.display()))?;
-        items.push(Item { path, what: What::Text(text) });
+        items.push(Item { path, what: ItemContent::Text(text) });
     }
     move_version_2(places, items);
     let bin = tree.stage.root.join("bin");
@@ -38,7 +38,7 @@ pub(super) fn adapt(tree: &Tree, profile: Profile, places: &InstallDirs, items: 
     stage::replace(&dapltest, |fresh| fs::copy(&built, fresh).map(drop)).map_err(|error| error.to_string())?;
     let anew: [(&Path, _); 2] = [(&tree.dtest, dtest), (&tree.dapltest, dapltest)];
     for item in items {
-        if let What::File(from, _) = &mut item.what
+        if let ItemContent::File(from, _) = &mut item.what
             && let Some((_, program)) = anew.iter().find(|(staged, _)| from == staged)
         {
             from.clone_from(program);
@@ -55,12 +55,12 @@ fn move_version_2(places: &InstallDirs, items: &mut Vec<Item>) {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if path.parent() == Some(&places.libdir) && layout::is_of_version_2(&name) {
             *path = private.join(&name);
-            if let What::Yielding(target) = what {
-                *what = What::Link(format!("../{target}"));
+            if let ItemContent::Yielding(target) = what {
+                *what = ItemContent::Link(format!("../{target}"));
             }
         } else if let Ok(header) = path.strip_prefix(include.join("dat2")) {
             *path = include.join(PRIVATE).join("dat2").join(header);
-        } else if let (What::Text(text), "dat2.pc") = (what, name.as_str()) {
+        } else if let (ItemContent::Text(text), "dat2.pc") = (what, name.as_str()) {
             *text = text.replace("-L${libdir}", &format!("-L${{libdir}}/{PRIVATE}"));
             *text = text.replace("-I${includedir}", &format!("-I${{includedir}}/{PRIVATE}"));
         }
@@ -68,7 +68,7 @@ fn move_version_2(places: &InstallDirs, items: &mut Vec<Item>) {
     // Each architecture has a file with another name. The standard library directories precede this one.
     let last = places.libdir.file_name().unwrap_or_default().to_string_lossy();
     let path = places.sysconfdir.join(format!("ld.so.conf.d/zz-{PRIVATE}-{last}.conf"));
-    items.push(Item { path, what: What::Text(format!("{}\n", private.display())) });
+    items.push(Item { path, what: ItemContent::Text(format!("{}\n", private.display())) });
 }
 
 /// Compiler flags for C programs. Debug information contains no path of this machine.
@@ -93,25 +93,25 @@ mod tests {
     #[test]
     fn files_of_dat_2_are_installed_in_separate_directories() {
         let places = InstallDirs { prefix: "/usr".into(), libdir: "/usr/lib/x".into(), sysconfdir: "/etc".into() };
-        let item = |path: &str, what: What| Item { path: path.into(), what };
+        let item = |path: &str, what: ItemContent| Item { path: path.into(), what };
         let mut items = vec![
-            item("/usr/lib/x/libdat.so.1", What::Link("libdat.so.1.2.0".into())),
-            item("/usr/lib/x/libdat2.so.2", What::Link("libdat2.so.2.0.0".into())),
-            item("/usr/lib/x/libdaplofa.so.2", What::Yielding("libdaplverbs.so.1".into())),
-            item("/usr/include/dat2/udat.h", What::Text(String::new())),
-            item("/usr/lib/x/pkgconfig/dat2.pc", What::Text("-L${libdir} -ldat2 -I${includedir}".into())),
+            item("/usr/lib/x/libdat.so.1", ItemContent::Link("libdat.so.1.2.0".into())),
+            item("/usr/lib/x/libdat2.so.2", ItemContent::Link("libdat2.so.2.0.0".into())),
+            item("/usr/lib/x/libdaplofa.so.2", ItemContent::Yielding("libdaplverbs.so.1".into())),
+            item("/usr/include/dat2/udat.h", ItemContent::Text(String::new())),
+            item("/usr/lib/x/pkgconfig/dat2.pc", ItemContent::Text("-L${libdir} -ldat2 -I${includedir}".into())),
         ];
         move_version_2(&places, &mut items);
         let expected = [
-            item("/usr/lib/x/libdat.so.1", What::Link("libdat.so.1.2.0".into())),
-            item("/usr/lib/x/dapl-rs/libdat2.so.2", What::Link("libdat2.so.2.0.0".into())),
-            item("/usr/lib/x/dapl-rs/libdaplofa.so.2", What::Link("../libdaplverbs.so.1".into())),
-            item("/usr/include/dapl-rs/dat2/udat.h", What::Text(String::new())),
+            item("/usr/lib/x/libdat.so.1", ItemContent::Link("libdat.so.1.2.0".into())),
+            item("/usr/lib/x/dapl-rs/libdat2.so.2", ItemContent::Link("libdat2.so.2.0.0".into())),
+            item("/usr/lib/x/dapl-rs/libdaplofa.so.2", ItemContent::Link("../libdaplverbs.so.1".into())),
+            item("/usr/include/dapl-rs/dat2/udat.h", ItemContent::Text(String::new())),
             item(
                 "/usr/lib/x/pkgconfig/dat2.pc",
-                What::Text("-L${libdir}/dapl-rs -ldat2 -I${includedir}/dapl-rs".into()),
+                ItemContent::Text("-L${libdir}/dapl-rs -ldat2 -I${includedir}/dapl-rs".into()),
             ),
-            item("/etc/ld.so.conf.d/zz-dapl-rs-x.conf", What::Text("/usr/lib/x/dapl-rs\n".into())),
+            item("/etc/ld.so.conf.d/zz-dapl-rs-x.conf", ItemContent::Text("/usr/lib/x/dapl-rs\n".into())),
         ];
         assert_eq!(items, expected);
     }

@@ -4,7 +4,7 @@ use clap::Parser as _;
 
 use super::*;
 
-fn goal(name: &str) -> (PathBuf, Goal) {
+fn goal(name: &str) -> (PathBuf, InstallTarget) {
     let root = std::env::temp_dir().join(format!("dapl-install-{name}-{}", std::process::id()));
     let _ = fs::remove_dir_all(&root);
     fs::create_dir_all(root.join("p/lib")).unwrap();
@@ -19,21 +19,21 @@ fn arguments(words: &[&str]) -> Option<cli::Install> {
     }
 }
 
-fn parse(words: &[&str]) -> Option<Goal> {
-    Goal::new(&arguments(words)?).ok()
+fn parse(words: &[&str]) -> Option<InstallTarget> {
+    InstallTarget::new(&arguments(words)?).ok()
 }
 
-fn item(path: &str, what: What) -> Item {
+fn item(path: &str, what: ItemContent) -> Item {
     Item { path: path.into(), what }
 }
 
 fn some() -> Vec<Item> {
     vec![
-        item("/p/lib/a.so.1", What::Text("library".into())),
-        item("/p/lib/a.so", What::Link("a.so.1".into())),
-        item("/p/lib/old.so", What::Yielding("a.so.1".into())),
-        item("/p/share/dapl-rs/dat.conf", What::Text("sample".into())),
-        item("/p/etc/dat.conf", What::Conf("sample".into())),
+        item("/p/lib/a.so.1", ItemContent::Text("library".into())),
+        item("/p/lib/a.so", ItemContent::Link("a.so.1".into())),
+        item("/p/lib/old.so", ItemContent::Yielding("a.so.1".into())),
+        item("/p/share/dapl-rs/dat.conf", ItemContent::Text("sample".into())),
+        item("/p/etc/dat.conf", ItemContent::Conf("sample".into())),
     ]
 }
 
@@ -115,7 +115,7 @@ fn uninstall_keeps_a_changed_dat_conf() {
 fn install_removes_files_that_the_new_release_lacks() {
     let (root, goal) = goal("newer");
     let mut items = some();
-    items.push(item("/p/lib/gone.so", What::Text("old".into())));
+    items.push(item("/p/lib/gone.so", ItemContent::Text("old".into())));
     put_all(&goal, &items).unwrap();
     put_all(&goal, &some()).unwrap();
     assert!(!root.join("p/lib/gone.so").exists() && root.join("p/lib/a.so.1").exists());

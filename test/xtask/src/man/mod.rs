@@ -19,7 +19,7 @@ use dapl_test::stage::{target_directory, workspace};
 
 use crate::{Result, release};
 use header::Prototype;
-use roff::Foot;
+use roff::Footer;
 use source::{Block, Page};
 use versions::Versions;
 
@@ -78,7 +78,7 @@ pub(crate) fn pages() -> Result<Vec<ManPage>> {
     let variables = settings::rows(&read("docs/settings.md")?);
     let release = release::current()?;
     let (date, release) = (release.date.as_str(), format!("dapl-rs {}", release.version));
-    let foot = Foot { date, release: &release };
+    let foot = Footer { date, release: &release };
     let mut made = Vec::new();
     for path in sources()? {
         let wrong = |what: String| format!("{path}: {what}");

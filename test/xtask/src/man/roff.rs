@@ -7,7 +7,7 @@ use super::source::{Block, Page};
 const WIDTH: usize = 78;
 
 /// Footer of all pages.
-pub(crate) struct Foot<'a> {
+pub(crate) struct Footer<'a> {
     /// Date of the release.
     pub(crate) date: &'a str,
     /// Name and version of the project.
@@ -16,9 +16,9 @@ pub(crate) struct Foot<'a> {
 
 /// Returns the text of a page. `synopsis` is inserted unchanged before the description; if it is empty, the section
 /// is omitted.
-pub(crate) fn render(page: &Page, synopsis: &[String], foot: &Foot<'_>) -> String {
+pub(crate) fn render(page: &Page, synopsis: &[String], foot: &Footer<'_>) -> String {
     let head = page.name.to_uppercase();
-    let Foot { date, release } = foot;
+    let Footer { date, release } = foot;
     let mut out = format!(".TH {head} {} \"{date}\" \"{release}\" \"uDAPL 1.2\"\n", page.section);
     out += &format!(".SH NAME\n{} \\- {}\n", plain(&page.name), plain(&page.brief));
     if !synopsis.is_empty() {
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn writes_macros_and_escapes_text() {
         let page = parse("# x(7) - y\n\n.hidden and `a-b\\c`. See `p(3)`.\n\n- `t`: u\n- v\n").unwrap();
-        let text = render(&page, &["-f".into()], &Foot { date: "2026-01-02", release: "r 1" });
+        let text = render(&page, &["-f".into()], &Footer { date: "2026-01-02", release: "r 1" });
         let wanted = ".TH X 7 \"2026-01-02\" \"r 1\" \"uDAPL 1.2\"\n.SH NAME\nx \\- y\n.SH SYNOPSIS\n.nf\n\\-f\n.fi\n.SH \
                       DESCRIPTION\n\\&.hidden and \\fBa\\-b\\ec\\fP.\nSee \\fBp\\fP(3).\n.TP\n\\fBt\\fP\nu\n.IP \\(bu 3\nv\n";
         assert_eq!(text, wanted);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use dapl_test::run::Run;
 
 use super::Check;
-use super::flows::GOOD;
+use super::flows::SUCCESS_LINE;
 use super::rule::Rule;
 use super::setting::{Environment, Family, LIMIT, Setting, check_output};
 use super::wire::{DEVICE, Wire};
@@ -18,13 +18,13 @@ use crate::Result;
 use crate::quiet::run_quietly;
 
 /// Time limit for detecting the end: longer than all retries with default settings.
-const BOUND: Duration = Duration::from_secs(60);
+const END_TIMEOUT: Duration = Duration::from_secs(60);
 /// Seconds for a client whose stream must not end before the check ends it.
-const FOR_EVER: &str = "600";
+const ENDLESS_SECONDS: &str = "600";
 /// Last output line after a connection has ended.
-const GONE: &str = "OK (disconnected;";
+const DISCONNECTED: &str = "OK (disconnected;";
 /// Number of ICMP host-unreachable messages that a connection must survive; each probe causes several.
-const HINTS: u64 = 12;
+const ICMP_MESSAGES: u64 = 12;
 
 /// All checks of this module.
 pub(super) fn checks() -> Vec<Check> {
@@ -33,17 +33,19 @@ pub(super) fn checks() -> Vec<Check> {
         Check::new("ends::server_is_killed", |s, wire| killed(s, wire, 0)),
         Check::new("ends::server_is_stopped", stopped),
         Check::new("ends::link_goes_down", |s, wire| {
-            both_see(s, wire, GONE, || wire.ip(0, &["link", "set", DEVICE, "down"]))
+            both_see(s, wire, DISCONNECTED, || wire.ip(0, &["link", "set", DEVICE, "down"]))
         }),
         Check::new("ends::host_is_unreachable", |s, wire| {
-            both_see(s, wire, GONE, || {
+            both_see(s, wire, DISCONNECTED, || {
                 wire.ip(0, &["addr", "flush", "dev", DEVICE])?;
                 // After this call, ARP requests get no reply.
                 wire.ip(1, &["neigh", "flush", "dev", DEVICE])
             })
         }),
-        Check::new("ends::firewall", |s, wire| both_see(s, wire, GONE, || wire.apply_to_both(Rule::Silence))),
-        Check::new("ends::firewall_one_way", |s, wire| both_see(s, wire, GONE, || wire.apply(0, Rule::Silence))),
+        Check::new("ends::firewall", |s, wire| both_see(s, wire, DISCONNECTED, || wire.apply_to_both(Rule::Silence))),
+        Check::new("ends::firewall_one_way", |s, wire| {
+            both_see(s, wire, DISCONNECTED, || wire.apply(0, Rule::Silence))
+        }),
         Check::new("ends::idle_behind_a_firewall", idle),
         Check::new("ends::host_unreachable_is_a_hint", hinted),
     ]
@@ -51,7 +53,7 @@ pub(super) fn checks() -> Vec<Check> {
 
 /// Kills server or client by SIGKILL. The survivor must detect the end of the connection.
 fn killed(setting: &Setting, wire: &Wire, whom: usize) -> Result {
-    let pair = setting.flow(wire, Family::V4, &["-2", "-e", "-t", FOR_EVER]);
+    let pair = setting.flow(wire, Family::V4, &["-2", "-e", "-t", ENDLESS_SECONDS]);
     let (mut server, mut client) = (pair.server, pair.client);
     let since = Instant::now();
     let (left, who) = if whom == 0 {
@@ -61,20 +63,20 @@ fn killed(setting: &Setting, wire: &Wire, whom: usize) -> Result {
         client.kill();
         (server, "server")
     };
-    sees(who, left, GONE, since)
+    sees(who, left, DISCONNECTED, since)
 }
 
 /// Stops the server by SIGSTOP: its host still receives packets, but the server does not respond.
 fn stopped(setting: &Setting, wire: &Wire) -> Result {
     let hasty: Environment<'_> = &[("DAPL_GIVE_UP_MS", "1000")];
-    let pair = setting.flow_with(wire, Family::V4, &["-2", "-e", "-t", FOR_EVER], [hasty; 2]);
+    let pair = setting.flow_with(wire, Family::V4, &["-2", "-e", "-t", ENDLESS_SECONDS], [hasty; 2]);
     run_quietly(Command::new("kill").args(["-STOP", &pair.server.id().to_string()]))?;
-    sees("client", pair.client, GONE, Instant::now())
+    sees("client", pair.client, DISCONNECTED, Instant::now())
 }
 
 /// Makes a change after which neither side reaches its peer. Both must detect the end.
 fn both_see<T>(setting: &Setting, wire: &Wire, last: &str, happens: impl FnOnce() -> Result<T>) -> Result {
-    let pair = setting.flow(wire, Family::V4, &["-2", "-e", "-t", FOR_EVER]);
+    let pair = setting.flow(wire, Family::V4, &["-2", "-e", "-t", ENDLESS_SECONDS]);
     let since = Instant::now();
     let _kept = happens()?;
     sees("client", pair.client, last, since).and(sees("server", pair.server, last, since))
@@ -82,7 +84,7 @@ fn both_see<T>(setting: &Setting, wire: &Wire, last: &str, happens: impl FnOnce(
 
 /// The program's last line names the event, which must have arrived before the program ended.
 fn sees(who: &str, run: Run, last: &str, since: Instant) -> Result {
-    let finished = run.finish(BOUND.saturating_sub(since.elapsed()));
+    let finished = run.finish(END_TIMEOUT.saturating_sub(since.elapsed()));
     check_output(who, &finished, last)
 }
 
@@ -94,7 +96,7 @@ fn hinted(setting: &Setting, wire: &Wire) -> Result {
     let rules = wire.apply_to_both(Rule::HostUnreachable)?;
     let since = Instant::now();
     // After an initial burst, the kernel sends one such message per second to each host.
-    while wire.unreachables(1)? < HINTS {
+    while wire.unreachables(1)? < ICMP_MESSAGES {
         if pair.client.has_ended() || pair.server.has_ended() {
             break;
         }
@@ -103,7 +105,7 @@ fn hinted(setting: &Setting, wire: &Wire) -> Result {
         }
     }
     drop(rules);
-    pair.end_well(GOOD)
+    pair.end_well(SUCCESS_LINE)
 }
 
 /// No data is sent, so only keepalives can detect the loss.
@@ -111,5 +113,5 @@ fn idle(setting: &Setting, wire: &Wire) -> Result {
     let pair = setting.flow(wire, Family::V4, &["-2", "-e", "-i", "-t", "1"]);
     let _silence = wire.apply_to_both(Rule::Silence)?;
     let since = Instant::now();
-    sees("client", pair.client, GONE, since).and(sees("server", pair.server, GONE, since))
+    sees("client", pair.client, DISCONNECTED, since).and(sees("server", pair.server, DISCONNECTED, since))
 }

@@ -15,11 +15,11 @@ use crate::Result;
 use crate::iperf::{self, Flow};
 
 /// Last output line of a successful `net`.
-pub(super) const GOOD: &str = "OK (disconnected;";
+pub(super) const SUCCESS_LINE: &str = "OK (disconnected;";
 /// Rate of a shared link: low enough that no processor is the bottleneck.
 const SHARED_MEGABITS: u32 = 200;
 /// Time between the start of a transfer and a change of the network.
-const MEANWHILE: Duration = Duration::from_secs(1);
+const CHANGE_DELAY: Duration = Duration::from_secs(1);
 
 /// All checks of this module.
 pub(super) fn checks() -> Vec<Check> {
@@ -30,8 +30,8 @@ pub(super) fn checks() -> Vec<Check> {
             let _loss = wire.apply_to_both(Rule::Loss { per_mille: 50 })?;
             s.dtest(wire, Family::V4, &["-b", "16777216", "-B", "2"])
         }),
-        Check::new("flow::v4", |s, wire| s.flow(wire, Family::V4, &["-2"]).end_well(GOOD)),
-        Check::new("flow::v6", |s, wire| s.flow(wire, Family::V6, &["-2"]).end_well(GOOD)),
+        Check::new("flow::v4", |s, wire| s.flow(wire, Family::V4, &["-2"]).end_well(SUCCESS_LINE)),
+        Check::new("flow::v6", |s, wire| s.flow(wire, Family::V6, &["-2"]).end_well(SUCCESS_LINE)),
     ];
     checks.extend(losses());
     checks.extend(mtus());
@@ -42,11 +42,11 @@ pub(super) fn checks() -> Vec<Check> {
     }));
     checks.push(Check::new("outage::two_seconds", |s, wire| {
         let pair = s.flow(wire, Family::V4, &["-2", "-t", "6"]);
-        sleep(MEANWHILE);
+        sleep(CHANGE_DELAY);
         let silence = wire.apply_to_both(Rule::Silence)?;
-        sleep(2 * MEANWHILE);
+        sleep(2 * CHANGE_DELAY);
         drop(silence);
-        pair.end_well(GOOD)
+        pair.end_well(SUCCESS_LINE)
     }));
     checks
 }
@@ -55,12 +55,12 @@ fn losses() -> Vec<Check> {
     let mut checks = Vec::new();
     for (per_mille, name) in [(1, "0_1"), (10, "1"), (50, "5"), (200, "20")] {
         // Without and with GSO batches.
-        for trains in [false, true] {
-            let kind = if trains { "trains" } else { "packets" };
+        for is_batched in [false, true] {
+            let kind = if is_batched { "batches" } else { "packets" };
             checks.push(Check::new(format!("loss::{name}_percent_of_{kind}"), move |s, wire| {
-                wire.trains(trains)?;
+                wire.set_gso(is_batched)?;
                 let _loss = wire.apply_to_both(Rule::Loss { per_mille })?;
-                s.flow(wire, Family::V4, &["-2"]).end_well(GOOD)
+                s.flow(wire, Family::V4, &["-2"]).end_well(SUCCESS_LINE)
             }));
         }
     }
@@ -73,13 +73,13 @@ fn mtus() -> Vec<Check> {
         .map(|bytes| {
             Check::new(format!("mtu::{bytes}"), move |s, wire| {
                 wire.mtu(bytes)?;
-                s.flow(wire, Family::V4, &["-2"]).end_well(GOOD)
+                s.flow(wire, Family::V4, &["-2"]).end_well(SUCCESS_LINE)
             })
         })
         .collect();
     checks.push(Check::new("mtu::1280_v6", |s, wire| {
         wire.mtu(1280)?;
-        s.flow(wire, Family::V6, &["-2"]).end_well(GOOD)
+        s.flow(wire, Family::V6, &["-2"]).end_well(SUCCESS_LINE)
     }));
     checks.push(Check::new("mtu::shrinks", |s, wire| {
         wire.mtu(9000)?;
@@ -89,7 +89,7 @@ fn mtus() -> Vec<Check> {
     checks.push(Check::new("mtu::black_hole", |s, wire| {
         wire.mtu(9000)?;
         let _hole = wire.apply_to_both(Rule::BlackHole { longest: 1400 })?;
-        s.flow(wire, Family::V4, &["-2"]).end_well(GOOD)
+        s.flow(wire, Family::V4, &["-2"]).end_well(SUCCESS_LINE)
     }));
     checks.push(Check::new("mtu::black_hole_that_opens_later", |s, wire| {
         wire.mtu(9000)?;
@@ -98,7 +98,7 @@ fn mtus() -> Vec<Check> {
     checks.push(Check::new("mtu::black_hole_and_loss", |s, wire| {
         let _loss = wire.apply_to_both(Rule::Loss { per_mille: 50 })?;
         let _hole = wire.apply_to_both(Rule::BlackHole { longest: 1400 })?;
-        s.flow(wire, Family::V4, &["-2"]).end_well(GOOD)
+        s.flow(wire, Family::V4, &["-2"]).end_well(SUCCESS_LINE)
     }));
     checks
 }
@@ -108,11 +108,11 @@ fn mtus() -> Vec<Check> {
 fn within(setting: &Setting, wire: &Wire) -> Result {
     const OTHER: &str = "192.0.2.50";
     /// Output of the program if the path MTU is the maximum UDP payload over IPv4.
-    const LARGEST: &str = "path mtu 65507 bytes";
+    const MAX_PATH_MTU: &str = "path mtu 65507 bytes";
     wire.ip(0, &["addr", "add", &format!("{OTHER}/24"), "dev", wire::DEVICE])?;
     for side in setting.flow_within(wire, OTHER)? {
-        if !side.stderr.contains(LARGEST) {
-            return Err(format!("without {LARGEST:?}: {}", side.stderr));
+        if !side.stderr.contains(MAX_PATH_MTU) {
+            return Err(format!("without {MAX_PATH_MTU:?}: {}", side.stderr));
         }
     }
     Ok(())
@@ -121,9 +121,9 @@ fn within(setting: &Setting, wire: &Wire) -> Result {
 /// Makes a change during a transfer, which must not fail.
 fn meanwhile<T>(setting: &Setting, wire: &Wire, happens: impl FnOnce() -> Result<T>) -> Result {
     let pair = setting.flow(wire, Family::V4, &["-2", "-t", "4"]);
-    sleep(MEANWHILE);
+    sleep(CHANGE_DELAY);
     let _kept = happens()?;
-    pair.end_well(GOOD)
+    pair.end_well(SUCCESS_LINE)
 }
 
 fn fairness() -> Vec<Check> {
@@ -135,7 +135,7 @@ fn fairness() -> Vec<Check> {
         // If the local queue is full, the kernel reports the dropped packet to the sender.
         checks.push(Check::new("flow::over_a_queue_that_is_full", move |s, wire| {
             let _queues = wire.apply_to_both(queue(5))?;
-            s.flow(wire, Family::V4, &["-2", "-b", "1048576"]).end_well(GOOD)
+            s.flow(wire, Family::V4, &["-2", "-b", "1048576"]).end_well(SUCCESS_LINE)
         }));
     } else {
         println!("left out: fair::*_queue: this kernel has no token bucket filter (sch_tbf)");
@@ -182,16 +182,16 @@ fn share(setting: &Setting, wire: &Wire, (end, rule): (usize, Rule), algorithm: 
     let pair: Pair = setting.flow_with(wire, Family::V4, &options, [environment; 2]);
     let (_server, client) = tcp(PORT + 2);
     let theirs = goodput(client)?;
-    let ours = pair.finish(GOOD)?;
-    let figure = |said: &str| said.rsplit_once(", ")?.1.split(' ').next()?.parse::<f64>().ok();
+    let ours = pair.finish(SUCCESS_LINE)?;
+    let figure = |output: &str| output.rsplit_once(", ")?.1.split(' ').next()?.parse::<f64>().ok();
     let ours = ours.stdout.lines().last().and_then(figure).ok_or_else(|| ours.stdout.clone())?;
-    let said = format!(
+    let output = format!(
         "ours {ours:.2} MB/s beside TCP {algorithm} {theirs:.2}; TCP {algorithm} beside itself {fair:.2} each: {:.2}x",
         ours / fair
     );
-    println!("{said}");
+    println!("{output}");
     match (least..=2.0).contains(&(ours / fair)) {
         true => Ok(()),
-        false => Err(format!("of a link of {SHARED_MEGABITS} Mbit/s: {said}")),
+        false => Err(format!("of a link of {SHARED_MEGABITS} Mbit/s: {output}")),
     }
 }

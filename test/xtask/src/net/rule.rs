@@ -29,7 +29,7 @@ pub(crate) enum Rule {
 
 /// The program that applies a rule.
 #[derive(Debug, Eq, PartialEq)]
-pub(super) enum Text {
+pub(super) enum RuleCommand {
     /// An nft table: its text, and its family and name.
     Nft { text: String, table: String },
     /// Arguments of `tc qdisc add dev DEVICE root`.
@@ -38,7 +38,7 @@ pub(super) enum Text {
 
 impl Rule {
     /// Formats the rule; `name` is the table's.
-    pub(super) fn text(self, name: &str) -> Text {
+    pub(super) fn text(self, name: &str) -> RuleCommand {
         // Burst that `Rule::Policer` admits. Small, because a policer drops excess packets where a queue would delay them.
         const BURST_KIB: u32 = 256;
         match self {
@@ -47,7 +47,7 @@ impl Rule {
             }
             Rule::BlackHole { longest } => ingress(name, &format!("meta length > {longest} drop")),
             Rule::Silence => ingress(name, "drop"),
-            Rule::HostUnreachable => Text::Nft {
+            Rule::HostUnreachable => RuleCommand::Nft {
                 text: format!(
                     "table inet {name} {{\nchain in {{\ntype filter hook input priority 0\n\
                      meta l4proto udp reject with icmpx type host-unreachable\n}}\n}}\n"
@@ -61,9 +61,9 @@ impl Rule {
                 ingress(name, &format!("meta l4proto {{ tcp, udp }} {limit} drop"))
             }
             Rule::Queue { megabits, milliseconds } => {
-                Text::Tc(format!("tbf rate {megabits}mbit burst 64kb latency {milliseconds}ms"))
+                RuleCommand::Tc(format!("tbf rate {megabits}mbit burst 64kb latency {milliseconds}ms"))
             }
-            Rule::Moved { from, to } => Text::Nft {
+            Rule::Moved { from, to } => RuleCommand::Nft {
                 text: format!(
                     "table ip {name} {{\n\
                      chain in {{\ntype filter hook prerouting priority raw\nip saddr {from} meta l4proto udp ip saddr set {to}\n}}\n\
@@ -76,10 +76,10 @@ impl Rule {
 }
 
 /// An nft table for incoming packets, with priority over all other tables.
-fn ingress(name: &str, statement: &str) -> Text {
+fn ingress(name: &str, statement: &str) -> RuleCommand {
     let hook = format!("type filter hook ingress device \"{DEVICE}\" priority 0");
     let text = format!("table netdev {name} {{\nchain in {{\n{hook}\n{statement}\n}}\n}}\n");
-    Text::Nft { text, table: format!("netdev {name}") }
+    RuleCommand::Nft { text, table: format!("netdev {name}") }
 }
 
 #[cfg(test)]
@@ -88,8 +88,8 @@ mod tests {
 
     fn nft(rule: Rule) -> String {
         match rule.text("t") {
-            Text::Nft { text, .. } => text,
-            Text::Tc(text) => panic!("{text}"),
+            RuleCommand::Nft { text, .. } => text,
+            RuleCommand::Tc(text) => panic!("{text}"),
         }
     }
 
@@ -111,6 +111,6 @@ mod tests {
     #[test]
     fn a_queue_rule_becomes_a_tc_command() {
         let text = Rule::Queue { megabits: 200, milliseconds: 10 }.text("t");
-        assert_eq!(text, Text::Tc("tbf rate 200mbit burst 64kb latency 10ms".to_owned()));
+        assert_eq!(text, RuleCommand::Tc("tbf rate 200mbit burst 64kb latency 10ms".to_owned()));
     }
 }

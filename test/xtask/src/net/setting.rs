@@ -8,7 +8,7 @@ use std::time::Duration;
 use dapl_test::run::{self, Finished, Run, Sandbox};
 use dapl_test::stage::{Profile, Stage};
 
-use super::flows::GOOD;
+use super::flows::SUCCESS_LINE;
 use super::wire::{ADDRESSES, DEVICE, V6, Wire};
 use crate::{Result, tree};
 
@@ -144,8 +144,8 @@ impl Setting {
         server.wait_for("listening", LIMIT);
         let client = start(1, &["-h", places[0], "-2"]).finish(LIMIT);
         let server = server.finish(LIMIT);
-        check_output("server", &server, GOOD)?;
-        check_output("client", &client, GOOD)?;
+        check_output("server", &server, SUCCESS_LINE)?;
+        check_output("client", &client, SUCCESS_LINE)?;
         Ok([server, client])
     }
 }
@@ -176,8 +176,8 @@ impl Pair {
 
 /// Checks that a program succeeded and that its last line contains `last`.
 pub(super) fn check_output(who: &str, finished: &Finished, last: &str) -> Result {
-    let said = finished.stdout.lines().last().unwrap_or_default();
-    match finished.status.success() && said.contains(last) {
+    let output = finished.stdout.lines().last().unwrap_or_default();
+    match finished.status.success() && output.contains(last) {
         true => Ok(()),
         false => Err(format!("{who}: {} without {last:?}\n{}{}", finished.status, finished.stdout, finished.stderr)),
     }

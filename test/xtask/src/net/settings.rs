@@ -8,7 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 use super::Check;
-use super::flows::GOOD;
+use super::flows::SUCCESS_LINE;
 use super::rule::Rule;
 use super::setting::{Environment, Family, LIMIT, Setting};
 use super::wire::Wire;
@@ -49,7 +49,7 @@ pub(super) fn checks() -> Vec<Check> {
 /// Transfers over a lossy link, with the same settings on both sides.
 fn lossy(setting: &Setting, wire: &Wire, set: Environment<'_>) -> Result {
     let _loss = wire.apply_to_both(Rule::Loss { per_mille: 10 })?;
-    setting.flow_with(wire, Family::V4, &["-2"], [set, set]).end_well(GOOD)
+    setting.flow_with(wire, Family::V4, &["-2"], [set, set]).end_well(SUCCESS_LINE)
 }
 
 /// The connect fails with an event. The server's consumer gets no request, and the server's

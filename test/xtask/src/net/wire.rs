@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::rule::{Rule, Text};
+use super::rule::{Rule, RuleCommand};
 use crate::quiet::{run_quietly, text_of};
 use crate::{Result, setup};
 
@@ -46,7 +46,7 @@ pub(crate) struct Wire {
 
 /// A rule in force. Dropping this value removes the rule.
 #[must_use]
-pub(crate) struct Applied {
+pub(crate) struct AppliedRule {
     undo: Command,
 }
 
@@ -93,7 +93,7 @@ fn owner(name: &str) -> Option<&str> {
 }
 
 impl Wire {
-    /// Creates a wire. Both ends have IPv4 and IPv6 addresses, and GSO batches are split (see `trains`).
+    /// Creates a wire. Both ends have IPv4 and IPv6 addresses, and GSO batches are split (see `set_gso`).
     pub(crate) fn lay() -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("{PREFIX}{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -117,7 +117,7 @@ impl Wire {
             wire.ip(end, &["link", "set", DEVICE, "up"])?;
         }
         wire.mtu(MTU)?;
-        wire.trains(false)?;
+        wire.set_gso(false)?;
         Ok(wire)
     }
 
@@ -163,8 +163,8 @@ impl Wire {
     }
 
     /// Sets whether GSO batches cross the wire as one packet, so that one loss drops a whole batch.
-    pub(crate) fn trains(&self, they_do: bool) -> Result {
-        let switch = if they_do { "on" } else { "off" };
+    pub(crate) fn set_gso(&self, is_on: bool) -> Result {
+        let switch = if is_on { "on" } else { "off" };
         for end in 0..2 {
             let mut ethtool = Command::new("ethtool");
             ethtool.args(["-K", DEVICE, "tso", switch, "tx-udp-segmentation", switch, "gro", switch]);
@@ -174,30 +174,30 @@ impl Wire {
     }
 
     /// Impairs incoming packets of one namespace.
-    pub(crate) fn apply(&self, end: usize, rule: Rule) -> Result<Applied> {
+    pub(crate) fn apply(&self, end: usize, rule: Rule) -> Result<AppliedRule> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("rule{}", COUNT.fetch_add(1, Ordering::Relaxed));
         match rule.text(&name) {
-            Text::Nft { text, table } => {
+            RuleCommand::Nft { text, table } => {
                 let mut nft = Command::new("nft");
                 feed(&mut self.command(end, nft.args(["-f", "-"])), &text)?;
                 let mut nft = Command::new("nft");
                 nft.args(["delete", "table"]).args(table.split(' '));
-                Ok(Applied { undo: self.command(end, &nft) })
+                Ok(AppliedRule { undo: self.command(end, &nft) })
             }
-            Text::Tc(words) => {
+            RuleCommand::Tc(words) => {
                 let mut tc = Command::new("tc");
                 tc.args(["qdisc", "add", "dev", DEVICE, "root"]).args(words.split(' '));
                 run_quietly(&mut self.command(end, &tc))?;
                 let mut undo = Command::new("tc");
                 undo.args(["qdisc", "del", "dev", DEVICE, "root"]);
-                Ok(Applied { undo: self.command(end, &undo) })
+                Ok(AppliedRule { undo: self.command(end, &undo) })
             }
         }
     }
 
     /// Impairs incoming packets of both namespaces.
-    pub(crate) fn apply_to_both(&self, rule: Rule) -> Result<[Applied; 2]> {
+    pub(crate) fn apply_to_both(&self, rule: Rule) -> Result<[AppliedRule; 2]> {
         Ok([self.apply(0, rule)?, self.apply(1, rule)?])
     }
 }
@@ -210,7 +210,7 @@ impl Drop for Wire {
     }
 }
 
-impl Drop for Applied {
+impl Drop for AppliedRule {
     fn drop(&mut self) {
         // The command fails harmlessly if the wire no longer exists.
         let _ = self.undo.output();

@@ -19,7 +19,7 @@ use crate::report::Report;
 /// Time limit for a hang. The slowest program takes some seconds, and more on a loaded machine.
 const LIMIT: Duration = Duration::from_secs(180);
 /// Time limit for long programs.
-const LONG: Duration = Duration::from_secs(600);
+const LONG_LIMIT: Duration = Duration::from_secs(600);
 
 /// Runs perftest as server and client: $1 is the server's address, the rest a program and its arguments. 4853 is port
 /// 18515 in hexadecimal.
@@ -45,7 +45,7 @@ const PING: &str = r#"
 const DTEST: &str = include_str!("dtest.sh");
 
 /// Runs four pairs concurrently: $1 is the script for one pair, the rest its arguments.
-const FOUR: &str = r#"
+const FOUR_PAIRS: &str = r#"
 pair=$1; shift; pids=
 for qual in 45248 45249 45250 45251; do sh -c "$pair" sh "$@" -q $qual & pids="$pids $!"; done
 for pid in $pids; do wait $pid || status=1; done
@@ -118,11 +118,16 @@ pub(super) fn run(setting: &Setting, report: &mut Report) {
     let stream = setting.program("test/c/verbs_stream.c");
     for manager in MANAGERS {
         let job = setting.shell(STREAM, &[&stream]).with("DAPL_VERBS_CM", manager);
-        report.check(guest, &format!("killed::{manager}"), LONG, &job);
+        report.check(guest, &format!("killed::{manager}"), LONG_LIMIT, &job);
     }
     // Each of the five hundred connections has two endpoints.
     let many = setting.program("test/c/many_endpoints.c");
-    report.check(guest, "many::five_hundred_connections", LONG, &setting.shell(OBJECTS, &[&many, "1000", "rxe0"]));
+    report.check(
+        guest,
+        "many::five_hundred_connections",
+        LONG_LIMIT,
+        &setting.shell(OBJECTS, &[&many, "1000", "rxe0"]),
+    );
     conformance::run(setting, report, guest);
     report.check(guest, "guest::nothing_is_left", LIMIT, &setting.shell(OBJECTS, &["true"]));
     if let Some(result) = keeper.off() {
@@ -158,8 +163,8 @@ fn units(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
         Err(reason) => return report.line(&name, Err(reason)),
     };
     for program in programs {
-        let answer = keeper.run(&setting.exec(&program, &["--nocapture", "--test-threads", "2"]), LONG);
-        let skipped = answer.said.iter().find(|line| line.contains("skipped: ")).cloned();
+        let answer = keeper.run(&setting.exec(&program, &["--nocapture", "--test-threads", "2"]), LONG_LIMIT);
+        let skipped = answer.lines.iter().find(|line| line.contains("skipped: ")).cloned();
         match skipped {
             Some(line) => report.line(&name, Err(answer.with(&line))),
             None => report.answer(&name, answer),
@@ -191,7 +196,7 @@ fn crossed(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
         for (kind, options) in [("polling", &[][..]), ("threads", &["threads"])] {
             let words = [&["rxe0", ROUNDS, Link::Alone.address(), "meet"], options].concat();
             let job = setting.exec(program.as_ref(), &words).with("DAPL_VERBS_CM", manager);
-            report.check(keeper, &format!("crossed::{manager}_{kind}"), LONG, &job);
+            report.check(keeper, &format!("crossed::{manager}_{kind}"), LONG_LIMIT, &job);
         }
     }
 }
@@ -207,7 +212,7 @@ fn udapl(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
                 let mut words = vec!["--nocapture", "--test-threads", "1"];
                 words.extend(skipped.iter().flat_map(|name| ["--skip", name]));
                 let job = setting.exec(program, &words);
-                report.check(keeper, "udapl::cases", LONG, &job.with("UDAPL_TEST_ADAPTER", "rxe0"));
+                report.check(keeper, "udapl::cases", LONG_LIMIT, &job.with("UDAPL_TEST_ADAPTER", "rxe0"));
             }),
         }
     }
@@ -239,21 +244,21 @@ fn dtests(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     }
     // Not over the manager `none`, whose queue pairs are configured with the peer's number.
     for manager in &MANAGERS[..2] {
-        let job = dtest(setting, manager, FOUR, &[DTEST], &["-B", "2"]);
-        report.check(keeper, &format!("dtest::{manager}_four_pairs_at_once"), LONG, &job);
+        let job = dtest(setting, manager, FOUR_PAIRS, &[DTEST], &["-B", "2"]);
+        report.check(keeper, &format!("dtest::{manager}_four_pairs_at_once"), LONG_LIMIT, &job);
     }
 }
 
 /// Tests registry lines and GIDs that only one of the two sides selects.
 fn choices(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
-    const NOTHING: &str = "LC_ALL=C";
+    const NO_VARIABLE: &str = "LC_ALL=C";
     for (library, manager) in [("cma", "rdma"), ("scm", "socket")] {
         let (adapter, server) = (format!("rxe-{library}"), format!("DAPL_VERBS_CM={manager}"));
-        let words = [setting.dtest.as_str(), &server, NOTHING, "-P", &adapter, "-B", "1"];
+        let words = [setting.dtest.as_str(), &server, NO_VARIABLE, "-P", &adapter, "-B", "1"];
         let name = format!("manager::a_line_with_libdapl{library}_gets_{manager}");
         report.check(keeper, &name, LIMIT, &setting.shell(DTEST, &words));
     }
-    let words = [setting.dtest.as_str(), NOTHING, "DAPL_VERBS_GID_INDEX=0", "-B", "1"];
+    let words = [setting.dtest.as_str(), NO_VARIABLE, "DAPL_VERBS_GID_INDEX=0", "-B", "1"];
     let job = setting.shell(DTEST, &words).with("DAPL_VERBS_CM", "socket");
     report.check(keeper, "gid::an_acceptor_uses_a_gid_of_the_requesters_family", LIMIT, &job);
     let job = setting.shell(UNREACHABLE, &[&setting.dtest]).with("DAPL_VERBS_CM", "socket");

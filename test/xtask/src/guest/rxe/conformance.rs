@@ -75,7 +75,7 @@ fn run_cases(name: &str, setting: &Setting, report: &mut Report, keeper: &mut Ke
     });
     let mut failures: Vec<(String, String)> = Vec::new();
     let mut rest = Vec::new();
-    for line in answer.said.drain(..) {
+    for line in answer.lines.drain(..) {
         if let Some((name, why)) = failure(&line) {
             failures.push((name, why));
         } else if let (true, Some((_, why))) = (line.starts_with("    "), failures.last_mut()) {
@@ -88,7 +88,7 @@ fn run_cases(name: &str, setting: &Setting, report: &mut Report, keeper: &mut Ke
         report.line(&format!("{name}::{case}"), Err(why.clone()));
     }
     let count = rest.iter().find(|line| line.starts_with("rxe0: ")).cloned().unwrap_or_default();
-    answer.said = rest;
+    answer.lines = rest;
     println!("{count}");
     report.answer(name, answer);
     keep(name, &place);

@@ -266,7 +266,7 @@ pub(super) fn run(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
 }
 
 fn check_output(report: &mut Report, name: &str, answer: GuestOutput, expected: &[String]) {
-    let missing: Vec<&str> = expected.iter().filter(|line| !answer.said.contains(line)).map(String::as_str).collect();
+    let missing: Vec<&str> = expected.iter().filter(|line| !answer.lines.contains(line)).map(String::as_str).collect();
     match answer.result {
         Ok(0) if !missing.is_empty() => {
             report.line(name, Err(answer.with(&format!("missing in the output:\n{}", missing.join("\n")))))

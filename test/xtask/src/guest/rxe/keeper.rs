@@ -13,23 +13,23 @@ use crate::report::Report;
 /// Script that ends a job at its time limit and reports where the job hangs. The guest continues to run.
 const WATCH: &str = include_str!("watch.sh");
 /// Time limit for that report. After it, the guest is ended.
-const MARGIN: Duration = Duration::from_secs(60);
+const REPORT_LIMIT: Duration = Duration::from_secs(60);
 
 /// Exit status and output of a command.
 pub(super) struct GuestOutput {
     pub(super) result: Result<i32>,
-    pub(super) said: Vec<String>,
+    pub(super) lines: Vec<String>,
 }
 
 impl GuestOutput {
     /// Describes the result, with `reason` as the last line.
     pub(super) fn with(&self, reason: &str) -> String {
-        let said: String = self.said.iter().map(|line| format!("guest | {line}\n")).collect();
-        format!("{said}{reason}")
+        let lines: String = self.lines.iter().map(|line| format!("guest | {line}\n")).collect();
+        format!("{lines}{reason}")
     }
 
     fn failed(reason: String) -> Self {
-        GuestOutput { result: Err(reason), said: Vec::new() }
+        GuestOutput { result: Err(reason), lines: Vec::new() }
     }
 }
 
@@ -83,16 +83,16 @@ impl Keeper {
             Ok(guest) => guest,
             Err(reason) => return GuestOutput::failed(reason),
         };
-        let mut said = Vec::new();
-        let mut result = guest.run(&job.watched(WATCH, limit), limit + MARGIN, |line| {
+        let mut lines = Vec::new();
+        let mut result = guest.run(&job.watched(WATCH, limit), limit + REPORT_LIMIT, |line| {
             see(line);
-            said.push(line.to_owned());
+            lines.push(line.to_owned());
         });
         if let Err(ref mut reason) = result {
             *reason += "\nthe guest is given up; the next check gets another";
             self.guest = None;
         }
-        GuestOutput { result, said }
+        GuestOutput { result, lines }
     }
 
     /// Powers the guest off if it runs.
@@ -108,7 +108,7 @@ pub(super) struct Wire {
 }
 
 /// Commands for the two guests.
-pub(super) struct TwoEnds<'a> {
+pub(super) struct TwoGuestJobs<'a> {
     /// Guest in which the server runs: 0 or 1.
     pub(super) host: usize,
     pub(super) serve: &'a Job,
@@ -124,46 +124,46 @@ impl Wire {
         if self.ends.is_none() {
             let first = Guest::launch(Link::First, Clock::Time)?;
             let second = Guest::launch(Link::Second(&first), Clock::Time)?;
-            self.ends = Some([first.come_up()?, second.come_up()?]);
+            self.ends = Some([first.await_boot()?, second.await_boot()?]);
         }
         Ok(self.ends.as_mut().expect("both guests are set: they were booted above"))
     }
 
     /// Runs a job in one guest.
     pub(super) fn run(&mut self, end: usize, job: &Job, limit: Duration) -> GuestOutput {
-        let mut said = Vec::new();
+        let mut lines = Vec::new();
         let result = self.ends().and_then(|ends| {
-            ends[end].run(&job.watched(WATCH, limit), limit + MARGIN, |line| said.push(line.to_owned()))
+            ends[end].run(&job.watched(WATCH, limit), limit + REPORT_LIMIT, |line| lines.push(line.to_owned()))
         });
-        self.check_output(result, said)
+        self.check_output(result, lines)
     }
 
     /// Runs a job in each guest. Both must succeed; otherwise the worse result is returned.
-    pub(super) fn meet(&mut self, ends_of: &TwoEnds<'_>) -> GuestOutput {
-        let (mut said, mut others) = (Vec::new(), Vec::new());
+    pub(super) fn meet(&mut self, ends_of: &TwoGuestJobs<'_>) -> GuestOutput {
+        let (mut lines, mut others) = (Vec::new(), Vec::new());
         let result = self.ends().and_then(|ends| {
             let (host, guest) = (ends_of.host, 1 - ends_of.host);
-            let limit = ends_of.limit + MARGIN;
+            let limit = ends_of.limit + REPORT_LIMIT;
             ends[host].start(&ends_of.serve.watched(WATCH, ends_of.limit))?;
             let mut called = Ok(1);
             // If the server ends without printing that line, its exit status is reported.
-            if ends[host].await_line(ends_of.ready, limit, |line| said.push(line.to_owned()))? {
+            if ends[host].await_line(ends_of.ready, limit, |line| lines.push(line.to_owned()))? {
                 let call = ends_of.call.watched(WATCH, ends_of.limit);
                 called = ends[guest].run(&call, limit, |line| others.push(format!("   caller: {line}")));
             }
-            let served = ends[host].finish(limit, |line| said.push(line.to_owned()))?;
+            let served = ends[host].finish(limit, |line| lines.push(line.to_owned()))?;
             Ok(served.max(called?))
         });
-        said.append(&mut others);
-        self.check_output(result, said)
+        lines.append(&mut others);
+        self.check_output(result, lines)
     }
 
-    fn check_output(&mut self, mut result: Result<i32>, said: Vec<String>) -> GuestOutput {
+    fn check_output(&mut self, mut result: Result<i32>, lines: Vec<String>) -> GuestOutput {
         if let Err(ref mut reason) = result {
             *reason += "\nthe guests are given up; the next check gets others";
             self.ends = None;
         }
-        GuestOutput { result, said }
+        GuestOutput { result, lines }
     }
 
     /// Powers both guests off if they run.

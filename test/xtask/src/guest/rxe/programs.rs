@@ -131,11 +131,11 @@ pub(super) fn run(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
 
 /// The exit status alone is not enough: after some failures it is 0.
 fn check(report: &mut Report, name: &str, answer: GuestOutput, program: &Program) {
-    let said = |is_server: bool, text: &str| {
-        answer.said.iter().any(|line| line.starts_with("server | ") == is_server && line.contains(text))
+    let has_line = |is_server: bool, text: &str| {
+        answer.lines.iter().any(|line| line.starts_with("server | ") == is_server && line.contains(text))
     };
-    let is_good = said(false, program.success[0]) && said(true, program.success[1]);
-    let has_error = [true, false].iter().any(|side| said(*side, "Error") || said(*side, "FAILED"));
+    let is_good = has_line(false, program.success[0]) && has_line(true, program.success[1]);
+    let has_error = [true, false].iter().any(|side| has_line(*side, "Error") || has_line(*side, "FAILED"));
     match answer.result {
         Ok(0) if !is_good || has_error => report.line(name, Err(answer.with("no success"))),
         _ => report.answer(name, answer),

@@ -5,18 +5,18 @@
 use std::time::Duration;
 
 use super::MANAGERS;
-use super::keeper::{TwoEnds, Wire};
+use super::keeper::{TwoGuestJobs, Wire};
 use super::setting::{Job, Setting, patient};
 use crate::report::Report;
 
 /// Time limit for a hang.
 const LIMIT: Duration = Duration::from_secs(180);
 /// Time limit with heavy loss, or if a retry time must pass.
-const LONG: Duration = Duration::from_secs(400);
+const LONG_LIMIT: Duration = Duration::from_secs(400);
 
 const ADDRESSES: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
-/// The two directions, as part of check names.
-const WAYS: [&str; 2] = ["there", "back"];
+/// Guest of the server, as part of check names.
+const SERVER_GUESTS: [&str; 2] = ["to_first", "to_second"];
 
 /// Runs perftest's client against a server on another machine: $1 is the server's address, the rest a program and its
 /// arguments.
@@ -29,15 +29,15 @@ for try in 1 2 3 4 5 6 7 8 9 10; do "$@" "$address" && exit 0; sleep 1; done; ex
 /// restored and the device is created again: soft-RoCE sends no more rdma_cm messages after one of them met a link
 /// that is down.
 const WHEN_IT_FLOWS: &str = r#"
-happens=$1; shift; said=$(mktemp)
-"$@" >"$said" 2>&1 & job=$!
-until grep -q listening "$said"; do kill -0 $job || { cat "$said"; exit 1; }; sleep 0.1; done
+happens=$1; shift; output=$(mktemp)
+"$@" >"$output" 2>&1 & job=$!
+until grep -q listening "$output"; do kill -0 $job || { cat "$output"; exit 1; }; sleep 0.1; done
 echo listening
-until grep -q flowing "$said"; do kill -0 $job || { cat "$said"; exit 1; }; sleep 0.1; done
+until grep -q flowing "$output"; do kill -0 $job || { cat "$output"; exit 1; }; sleep 0.1; done
 eval "$happens"
 wait $job; status=$?
 if [ "$EXPECTED" = 0 ]; then ip link set eth0 up; rdma link delete rxe0; rdma link add rxe0 type rxe netdev eth0; fi
-cat "$said"; echo "it ended with $status"; [ $status = $EXPECTED ]"#;
+cat "$output"; echo "it ended with $status"; [ $status = $EXPECTED ]"#;
 
 /// Runs a program while incoming disconnect requests are dropped, until one has been dropped. The packet is RoCE v2
 /// (UDP port 4791), a UD send (opcode 0x64) to QP 1, with a MAD of attribute 0x15 (DREQ).
@@ -79,8 +79,10 @@ fn smoke(setting: &Setting, report: &mut Report, wire: &mut Wire) {
         let program = ["ib_send_lat", "-d", "rxe0", "-n", "200", "-F"];
         let serve = setting.shell("echo starting; exec \"$@\"", &program);
         let call = setting.shell(CLIENT, &[&[ADDRESSES[0]], &program[..]].concat());
-        report
-            .answer(name, wire.meet(&TwoEnds { host: 0, serve: &serve, ready: "starting", call: &call, limit: LIMIT }));
+        report.answer(
+            name,
+            wire.meet(&TwoGuestJobs { host: 0, serve: &serve, ready: "starting", call: &call, limit: LIMIT }),
+        );
     }
 }
 
@@ -88,7 +90,7 @@ fn smoke(setting: &Setting, report: &mut Report, wire: &mut Wire) {
 fn dtests(setting: &Setting, report: &mut Report, wire: &mut Wire, manager: &str) {
     let kinds: [(&str, &[&str]); 2] =
         [("waiting", &["-B", "3"]), ("polling_a_mebibyte", &["-p", "-b", "1048576", "-B", "1"])];
-    for (host, way) in WAYS.into_iter().enumerate() {
+    for (host, way) in SERVER_GUESTS.into_iter().enumerate() {
         for (kind, options) in kinds {
             let name = format!("wired::dtest_{manager}_{kind}_{way}");
             if report.wants(&name) {
@@ -111,7 +113,7 @@ fn dtest(
     let serve = over(patient(setting.shell(text, &common), manager), manager, ADDRESSES[1 - host]);
     let call = setting.shell(text, &[&common[..], &["-h", ADDRESSES[host]]].concat());
     let call = over(patient(call, manager), manager, ADDRESSES[host]);
-    wire.meet(&TwoEnds { host, serve: &serve, ready: "listening", call: &call, limit })
+    wire.meet(&TwoGuestJobs { host, serve: &serve, ready: "listening", call: &call, limit })
 }
 
 /// Adds the peer's address for the manager `none`, the only one that needs it.
@@ -136,7 +138,7 @@ fn ends(setting: &Setting, report: &mut Report, wire: &mut Wire, manager: &str) 
         let (serve, call) = (over(serve, manager, ADDRESSES[1]), over(call, manager, ADDRESSES[0]));
         report.answer(
             &name,
-            wire.meet(&TwoEnds { host: 0, serve: &serve, ready: "listening", call: &call, limit: LONG }),
+            wire.meet(&TwoGuestJobs { host: 0, serve: &serve, ready: "listening", call: &call, limit: LONG_LIMIT }),
         );
     }
 }
@@ -151,7 +153,10 @@ fn lost_disconnect(setting: &Setting, report: &mut Report, wire: &mut Wire) {
     let serve = setting.shell("exec \"$@\"", &program);
     let call = setting.shell(DISCONNECT_IS_DROPPED, &[&program[..], &["-h", ADDRESSES[0]]].concat());
     let (serve, call) = (over(serve, "rdma", ADDRESSES[1]), over(call, "rdma", ADDRESSES[0]));
-    report.answer(name, wire.meet(&TwoEnds { host: 0, serve: &serve, ready: "listening", call: &call, limit: LIMIT }));
+    report.answer(
+        name,
+        wire.meet(&TwoGuestJobs { host: 0, serve: &serve, ready: "listening", call: &call, limit: LIMIT }),
+    );
 }
 
 /// Runs dtest, which checks every byte, with 1 % loss and a delay of 20 ms.
@@ -169,7 +174,7 @@ fn bad_network(setting: &Setting, report: &mut Report, wire: &mut Wire) {
     }
     for (at, manager) in MANAGERS[..2].iter().enumerate().filter(|(at, _)| wanted[*at]) {
         let options = ["-B", "1", "-b", "65536"];
-        report.answer(&names[at], dtest(setting, wire, manager, at, &options, LONG));
+        report.answer(&names[at], dtest(setting, wire, manager, at, &options, LONG_LIMIT));
     }
     for end in 0..2 {
         let answer = wire.run(end, &setting.shell("tc qdisc del dev eth0 root; tc -s qdisc show dev eth0", &[]), LIMIT);
