@@ -18,7 +18,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/consumers 7": consumers_7_address_is_valid_until_close,
         "spec/consumers 7": consumers_7_address_is_copied_by_connect,
         "spec/consumers 7": consumers_7_connects_to_addresses_of_the_resolver,
-        "spec/consumers 7": consumers_7_connects_to_addresses_of_local_interfaces,
+        "spec/consumers 7": consumers_7_connects_to_the_address_of_the_outgoing_interface,
         "spec/consumers 8": consumers_8_connect_to_itself_succeeds,
         "spec/consumers 8": consumers_8_four_concurrent_connects_to_itself_succeed,
     ]
@@ -222,7 +222,7 @@ fn consumers_7_connects_to_addresses_of_the_resolver(ctx: &Ctx) {
 
 /// Connects to the address of the interface for outgoing packets. The UDP socket looks up the route and sends
 /// nothing.
-fn consumers_7_connects_to_addresses_of_local_interfaces(ctx: &Ctx) {
+fn consumers_7_connects_to_the_address_of_the_outgoing_interface(ctx: &Ctx) {
     let socket = UdpSocket::bind("0.0.0.0:0").expect("a UDP socket can be created");
     let own = socket.connect("192.0.2.1:9").and_then(|()| socket.local_addr());
     let own = own.ok().and_then(|address| match address.ip() {
