@@ -17,12 +17,12 @@ use crate::runtime::handle::{ObjectId, from_id};
 
 /// The sink that providers report connection events to. One sink serves any number of IAs.
 pub fn sink<P: Provider>() -> Arc<dyn CmSink<P>> {
-    Arc::new(Reports(PhantomData))
+    Arc::new(EventDispatcher(PhantomData))
 }
 
-struct Reports<P>(PhantomData<fn() -> P>);
+struct EventDispatcher<P>(PhantomData<fn() -> P>);
 
-impl<P: Provider> CmSink<P> for Reports<P> {
+impl<P: Provider> CmSink<P> for EventDispatcher<P> {
     fn request(&self, listener: ObjectId, request: P::Request, info: RequestInfo) -> Result<(), P::Request> {
         if let Some(psp) = from_id::<Psp<P>>(listener) {
             dapls_psp::arrive(&psp, request, &info)

@@ -53,10 +53,10 @@ pub enum Error {
     ModelNotSupported,
     /// The memory was registered without the required rights.
     #[error("privileges violation")]
-    Privileges(Access),
+    Privileges(AccessKind),
     /// The memory belongs to another protection zone.
     #[error("protection violation")]
-    Protection(Access),
+    Protection(AccessKind),
     /// The operating system denied permission.
     #[error("permission denied")]
     PermissionDenied,
@@ -70,7 +70,7 @@ pub enum Error {
     TimedOut,
     /// The address is invalid or unreachable.
     #[error("invalid address ({0:?})")]
-    InvalidAddress(Address),
+    InvalidAddress(AddressProblem),
     /// A signal interrupted the wait.
     #[error("interrupted by a signal")]
     Interrupted,
@@ -151,7 +151,7 @@ pub enum State {
 
 /// Subtypes of `PRIVILEGES_VIOLATION` and `PROTECTION_VIOLATION`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Access {
+pub enum AccessKind {
     Read,
     Write,
     RdmaRead,
@@ -160,7 +160,7 @@ pub enum Access {
 
 /// Subtypes of `INVALID_ADDRESS`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Address {
+pub enum AddressProblem {
     Unsupported,
     Unreachable,
     Malformed,
@@ -276,32 +276,32 @@ impl State {
     }
 }
 
-impl Access {
+impl AccessKind {
     fn privileges(self) -> DAT_RETURN_SUBTYPE {
         match self {
-            Access::Read => DAT_PRIVILEGES_READ,
-            Access::Write => DAT_PRIVILEGES_WRITE,
-            Access::RdmaRead => DAT_PRIVILEGES_RDMA_READ,
-            Access::RdmaWrite => DAT_PRIVILEGES_RDMA_WRITE,
+            AccessKind::Read => DAT_PRIVILEGES_READ,
+            AccessKind::Write => DAT_PRIVILEGES_WRITE,
+            AccessKind::RdmaRead => DAT_PRIVILEGES_RDMA_READ,
+            AccessKind::RdmaWrite => DAT_PRIVILEGES_RDMA_WRITE,
         }
     }
 
     fn protection(self) -> DAT_RETURN_SUBTYPE {
         match self {
-            Access::Read => DAT_PROTECTION_READ,
-            Access::Write => DAT_PROTECTION_WRITE,
-            Access::RdmaRead => DAT_PROTECTION_RDMA_READ,
-            Access::RdmaWrite => DAT_PROTECTION_RDMA_WRITE,
+            AccessKind::Read => DAT_PROTECTION_READ,
+            AccessKind::Write => DAT_PROTECTION_WRITE,
+            AccessKind::RdmaRead => DAT_PROTECTION_RDMA_READ,
+            AccessKind::RdmaWrite => DAT_PROTECTION_RDMA_WRITE,
         }
     }
 }
 
-impl Address {
+impl AddressProblem {
     fn subtype(self) -> DAT_RETURN_SUBTYPE {
         match self {
-            Address::Unsupported => DAT_INVALID_ADDRESS_UNSUPPORTED,
-            Address::Unreachable => DAT_INVALID_ADDRESS_UNREACHABLE,
-            Address::Malformed => DAT_INVALID_ADDRESS_MALFORMED,
+            AddressProblem::Unsupported => DAT_INVALID_ADDRESS_UNSUPPORTED,
+            AddressProblem::Unreachable => DAT_INVALID_ADDRESS_UNREACHABLE,
+            AddressProblem::Malformed => DAT_INVALID_ADDRESS_MALFORMED,
         }
     }
 }

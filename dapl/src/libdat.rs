@@ -62,21 +62,21 @@ impl Libdat {
 }
 
 /// Functions and private hook of the libdat of one version.
-struct Known {
+struct LibdatFunctions {
     functions: StaticMutex<Option<Libdat>>,
     hook: AtomicPtr<LibdatHook>,
 }
 
-impl Known {
+impl LibdatFunctions {
     const fn new() -> Self {
         Self { functions: StaticMutex::new(None), hook: AtomicPtr::new(std::ptr::null_mut()) }
     }
 }
 
-static VERSION_1: Known = Known::new();
-static VERSION_2: Known = Known::new();
+static VERSION_1: LibdatFunctions = LibdatFunctions::new();
+static VERSION_2: LibdatFunctions = LibdatFunctions::new();
 
-fn known(version: Version) -> &'static Known {
+fn known(version: Version) -> &'static LibdatFunctions {
     match version {
         Version::V1 => &VERSION_1,
         Version::V2 => &VERSION_2,

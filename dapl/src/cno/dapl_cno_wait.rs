@@ -6,12 +6,12 @@
 use dat_abi::*;
 
 use super::Cno;
-use super::dapli_cno::{self, Next, Wait, clear};
+use super::dapli_cno::{self, CnoWait, CnoWaitResult, clear};
 use crate::error::{Error, Handle, Result};
 use crate::ffi;
 use crate::provider::Provider;
 use crate::runtime::handle::from_handle;
-use crate::runtime::wait::{self, Cause, Mark, WaitStep};
+use crate::runtime::wait::{self, Mark, WaitStep, WakeCause};
 
 #[derive(Clone, Copy)]
 struct CnoWaitCall {
@@ -19,7 +19,7 @@ struct CnoWaitCall {
     timeout: DAT_TIMEOUT,
     evd: *mut DAT_EVD_HANDLE,
     /// Set when the thread has begun to wait.
-    wait: Option<Wait>,
+    wait: Option<CnoWait>,
     /// Whether the thread has registered its wait, so that fork and cancellation can end it.
     marked: bool,
 }
@@ -43,18 +43,18 @@ pub unsafe extern "C-unwind" fn dapl_cno_wait<P: Provider>(
 /// # Safety
 /// The arguments in `call` satisfy the contract of [`dapl_cno_wait`].
 #[inline(never)]
-unsafe fn step<P: Provider>(call: &mut CnoWaitCall, cause: Cause) -> WaitStep {
+unsafe fn step<P: Provider>(call: &mut CnoWaitCall, cause: WakeCause) -> WaitStep {
     let mut next = None;
     let code = ffi::guard_hot(|| {
         next = Some(run_step::<P>(call, cause)?);
         Ok(())
     });
     let (code, evd) = match next {
-        Some(Next::Sleep(expected)) => return sleep::<P>(call, expected),
-        Some(Next::Evd(evd)) => (DAT_SUCCESS, Some(evd)),
+        Some(CnoWaitResult::Sleep(expected)) => return sleep::<P>(call, expected),
+        Some(CnoWaitResult::Evd(evd)) => (DAT_SUCCESS, Some(evd)),
         // A timeout also sets the handle to null (spec/events 3.5).
-        Some(Next::Fail(Error::QueueEmpty)) => (DAT_QUEUE_EMPTY, Some(0)),
-        Some(Next::Fail(error)) => (error.code(), None),
+        Some(CnoWaitResult::Fail(Error::QueueEmpty)) => (DAT_QUEUE_EMPTY, Some(0)),
+        Some(CnoWaitResult::Fail(error)) => (error.code(), None),
         None => (code, None),
     };
     if let (true, Some(wait)) = (call.marked, call.wait) {
@@ -67,7 +67,7 @@ unsafe fn step<P: Provider>(call: &mut CnoWaitCall, cause: Cause) -> WaitStep {
     WaitStep::Done(code)
 }
 
-fn run_step<P: Provider>(call: &mut CnoWaitCall, cause: Cause) -> Result<Next> {
+fn run_step<P: Provider>(call: &mut CnoWaitCall, cause: WakeCause) -> Result<CnoWaitResult> {
     if let Some(wait) = &call.wait {
         return Ok(dapli_cno::resume::<P>(wait, cause));
     }
@@ -80,7 +80,7 @@ fn run_step<P: Provider>(call: &mut CnoWaitCall, cause: Cause) -> Result<Next> {
 
 fn sleep<P: Provider>(call: &mut CnoWaitCall, expected: u32) -> WaitStep {
     let Some(wait) = call.wait else { return WaitStep::Done(Error::Internal.code()) };
-    let Some((word, _)) = wait::word(wait.id) else { return WaitStep::Done(Error::Internal.code()) };
+    let Some((word, _)) = wait::futex_word(wait.id) else { return WaitStep::Done(Error::Internal.code()) };
     if !call.marked {
         call.marked = true;
         Mark { id: wait.id, token: wait.token, clear: clear::<P> }.store();

@@ -10,7 +10,7 @@ use dat_abi::DAT_TIMEOUT;
 
 use parking_lot::MutexGuard;
 
-use super::triggers::Triggers;
+use super::triggers::TriggerQueue;
 use super::{Cno, EvdSource, PollPass};
 use crate::error::{Error, Handle};
 use crate::ffi::Agent;
@@ -18,12 +18,12 @@ use crate::provider::Provider;
 use crate::runtime::descriptor::Descriptor;
 use crate::runtime::handle::{self, ObjectId};
 use crate::runtime::thread::ThreadId;
-use crate::runtime::wait::{self, Cause, Deadline};
+use crate::runtime::wait::{self, Deadline, WakeCause};
 
 /// State behind the CNO's lock.
 #[derive(Default)]
 pub(super) struct CnoState {
-    pub(super) triggers: Triggers,
+    pub(super) triggers: TriggerQueue,
     /// The attached EVDs, each with the maximum time in nanoseconds that a waiter polls it before it sleeps.
     pub(super) sources: Arc<[(Arc<dyn EvdSource>, u32)]>,
     /// Tokens of all threads in `dat_cno_wait`, and of those among them that sleep.
@@ -65,7 +65,7 @@ impl CnoState {
 
 /// Identifies a wait before and after the sleeps of its thread.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wait {
+pub(super) struct CnoWait {
     pub(super) id: ObjectId,
     pub(super) token: u64,
     pub(super) deadline: Deadline,
@@ -73,7 +73,7 @@ pub(super) struct Wait {
 
 /// Result of a step.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Next {
+pub(super) enum CnoWaitResult {
     /// Handle of the EVD that triggered; 0 when the last EVD was freed.
     Evd(usize),
     Fail(Error),
@@ -82,24 +82,24 @@ pub(super) enum Next {
 }
 
 /// Begins a wait.
-pub(super) fn begin<P: Provider>(cno: &Cno<P>, timeout: DAT_TIMEOUT) -> (Wait, Next) {
-    let mut wait = Wait { id: cno.id, token: wait::token(), deadline: Deadline::NEVER };
+pub(super) fn begin<P: Provider>(cno: &Cno<P>, timeout: DAT_TIMEOUT) -> (CnoWait, CnoWaitResult) {
+    let mut wait = CnoWait { id: cno.id, token: wait::token(), deadline: Deadline::NEVER };
     let polling = loop {
         let mut inner = cno.inner.lock();
         // A trigger that is already queued needs neither a waiter nor a poll. Over a network each poll is a system call.
         if let Some(source) = inner.pop() {
             drop(inner);
             if source.pending(cno.id) {
-                return (wait, Next::Evd(source.id().handle));
+                return (wait, CnoWaitResult::Evd(source.id().handle));
             }
             continue;
         }
         if inner.is_freed {
             // The CNO was freed after the handle was checked; nothing would wake a new waiter.
-            return (wait, Next::Fail(Error::InvalidHandle(Handle::Cno)));
+            return (wait, CnoWaitResult::Fail(Error::InvalidHandle(Handle::Cno)));
         }
         if std::mem::take(&mut inner.orphaned) {
-            return (wait, Next::Evd(0));
+            return (wait, CnoWaitResult::Evd(0));
         }
         inner.waiters.push(wait.token);
         if inner.asleep.is_empty() && inner.may_be_polled() {
@@ -111,15 +111,15 @@ pub(super) fn begin<P: Provider>(cno: &Cno<P>, timeout: DAT_TIMEOUT) -> (Wait, N
         return (wait, next);
     }
     if timeout == 0 {
-        return (wait, cno.next_trigger(wait.token, Cause::TimedOut));
+        return (wait, cno.next_trigger(wait.token, WakeCause::TimedOut));
     }
     wait.deadline = Deadline::after(timeout);
     let found = cno.spin(&wait, polling);
-    (wait, found.unwrap_or_else(|| cno.poll_and_arm(wait.token, Cause::Woken)))
+    (wait, found.unwrap_or_else(|| cno.poll_and_arm(wait.token, WakeCause::Woken)))
 }
 
 /// The EVDs that a waiting thread polls, until `Cno::changes` has another value.
-pub(super) struct Polling {
+pub(super) struct PolledEvds {
     sources: Arc<[(Arc<dyn EvdSource>, u32)]>,
     /// Value of `Cno::changes` when the EVDs were copied. While `Cno::changes` has this value, no EVD has triggered.
     changes: u32,
@@ -127,7 +127,7 @@ pub(super) struct Polling {
 
 /// Polls the EVDs. If `takes` is set, the first EVD with new events does not trigger the CNO: returns that EVD, and the
 /// value of `Cno::changes` at that moment. Other EVDs with new events trigger the CNO.
-fn poll_all(cno: ObjectId, polling: &Polling, takes: bool) -> Option<(&Arc<dyn EvdSource>, u32)> {
+fn poll_all(cno: ObjectId, polling: &PolledEvds, takes: bool) -> Option<(&Arc<dyn EvdSource>, u32)> {
     let mut pass = PollPass { cno, polls_device: true, takes, taken_at: None };
     let mut found = None;
     for (source, _) in &*polling.sources {
@@ -139,10 +139,10 @@ fn poll_all(cno: ObjectId, polling: &Polling, takes: bool) -> Option<(&Arc<dyn E
 
 /// Continues a wait after a sleep. If the CNO does not exist, its IA was closed, because `dat_cno_free` fails while
 /// threads wait.
-pub(super) fn resume<P: Provider>(wait: &Wait, cause: Cause) -> Next {
+pub(super) fn resume<P: Provider>(wait: &CnoWait, cause: WakeCause) -> CnoWaitResult {
     match handle::from_id::<Cno<P>>(wait.id) {
         Some(cno) => cno.poll_and_arm(wait.token, cause),
-        None => Next::Evd(0),
+        None => CnoWaitResult::Evd(0),
     }
 }
 
@@ -170,37 +170,37 @@ impl<P: Provider> Cno<P> {
         poll_all(self.id, &polling, false);
     }
 
-    fn polling(&self, inner: &CnoState) -> Polling {
-        Polling { sources: inner.sources.clone(), changes: self.changes.load(Ordering::Relaxed) }
+    fn polling(&self, inner: &CnoState) -> PolledEvds {
+        PolledEvds { sources: inner.sources.clone(), changes: self.changes.load(Ordering::Relaxed) }
     }
 
     /// Records a change for threads that poll without the lock.
-    pub(super) fn changed(&self, _: &CnoState) {
+    pub(super) fn record_change(&self, _: &CnoState) {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
     /// Polls the EVDs once, and ends the wait if one of them has new events. If another EVD has triggered before, the EVD
     /// that was found is queued behind it.
-    fn poll_and_take(&self, polling: &Polling, token: u64) -> Option<Next> {
+    fn poll_and_take(&self, polling: &PolledEvds, token: u64) -> Option<CnoWaitResult> {
         let (source, changes) = poll_all(self.id, polling, true)?;
         if changes == polling.changes {
             self.remove_waiter(token);
-            return Some(Next::Evd(source.id().handle));
+            return Some(CnoWaitResult::Evd(source.id().handle));
         }
         let mut inner = self.inner.lock();
         inner.triggers.insert(source.clone());
-        self.changed(&inner);
+        self.record_change(&inner);
         drop(inner);
         self.try_trigger(token)
     }
 
     /// Like [`Self::next_trigger`] for a thread that polls: `None` if the wait goes on.
-    fn try_trigger(&self, token: u64) -> Option<Next> {
-        Some(self.next_trigger(token, Cause::Woken)).filter(|next| !matches!(next, Next::Sleep(_)))
+    fn try_trigger(&self, token: u64) -> Option<CnoWaitResult> {
+        Some(self.next_trigger(token, WakeCause::Woken)).filter(|next| !matches!(next, CnoWaitResult::Sleep(_)))
     }
 
     /// Polls without sleeping for an adaptive time, as a wait on an EVD does.
-    fn spin(&self, wait: &Wait, mut polling: Polling) -> Option<Next> {
+    fn spin(&self, wait: &CnoWait, mut polling: PolledEvds) -> Option<CnoWaitResult> {
         let most = polling.sources.iter().map(|(_, longest)| *longest).max().unwrap_or(0);
         if most == 0 || cfg!(loom) {
             return None; // loom models have no clock
@@ -219,7 +219,7 @@ impl<P: Provider> Cno<P> {
                 return next;
             }
             let now = wait::now();
-            if now >= end || wait.deadline.is_over(now) {
+            if now >= end || wait.deadline.has_passed(now) {
                 self.spin.failed(budget, most);
                 return None;
             }
@@ -227,11 +227,11 @@ impl<P: Provider> Cno<P> {
     }
 
     /// Polls, and arms the CQs before the caller sleeps. The poll after arming finds an event that arrived in between.
-    fn poll_and_arm(&self, token: u64, cause: Cause) -> Next {
+    fn poll_and_arm(&self, token: u64, cause: WakeCause) -> CnoWaitResult {
         self.inner.lock().asleep.retain(|sleeper| *sleeper != token);
         loop {
             let next = self.next_trigger(token, cause);
-            if !matches!(next, Next::Sleep(_)) {
+            if !matches!(next, CnoWaitResult::Sleep(_)) {
                 return next;
             }
             let mut inner = self.inner.lock();
@@ -258,28 +258,28 @@ impl<P: Provider> Cno<P> {
     }
 
     /// Returns the first triggered EVD that still has events, or ends the wait for another reason.
-    fn next_trigger(&self, token: u64, cause: Cause) -> Next {
+    fn next_trigger(&self, token: u64, cause: WakeCause) -> CnoWaitResult {
         let next = loop {
             let mut inner = self.inner.lock();
             if let Some(at) = inner.released.iter().position(|released| *released == token) {
                 inner.released.swap_remove(at);
-                break Next::Evd(0);
+                break CnoWaitResult::Evd(0);
             }
-            if cause == Cause::Interrupted {
-                break Next::Fail(Error::Interrupted);
+            if cause == WakeCause::Interrupted {
+                break CnoWaitResult::Fail(Error::Interrupted);
             }
             let Some(source) = inner.pop() else {
                 if std::mem::take(&mut inner.orphaned) {
-                    break Next::Evd(0);
+                    break CnoWaitResult::Evd(0);
                 }
-                if cause == Cause::TimedOut {
-                    break Next::Fail(Error::QueueEmpty);
+                if cause == WakeCause::TimedOut {
+                    break CnoWaitResult::Fail(Error::QueueEmpty);
                 }
-                return Next::Sleep(wait::word(self.id).map_or(0, |(_, value)| value));
+                return CnoWaitResult::Sleep(wait::futex_word(self.id).map_or(0, |(_, value)| value));
             };
             drop(inner);
             if source.pending(self.id) {
-                break Next::Evd(source.id().handle);
+                break CnoWaitResult::Evd(source.id().handle);
             }
         };
         self.remove_waiter(token);
@@ -296,7 +296,7 @@ impl<P: Provider> Cno<P> {
         if inner.triggers.is_empty() || inner.asleep.is_empty() {
             return;
         }
-        wait::bump(self.id);
+        wait::increment_word(self.id);
         drop(inner);
         wait::wake(self.id, 1);
     }

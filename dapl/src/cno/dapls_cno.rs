@@ -1,6 +1,6 @@
 //! CNO operations for other modules: create, attach, trigger, free.
 //!
-//! A trigger is only recorded under the EVD's lock. [`Fire::fire`] wakes the waiter and calls the agent after that lock
+//! A trigger is only recorded under the EVD's lock. [`CnoNotification::deliver`] wakes the waiter and calls the agent after that lock
 //! is released.
 #![forbid(unsafe_code)]
 
@@ -14,27 +14,27 @@ use super::dapli_cno::CnoState;
 use super::{Cno, EvdSource};
 use crate::error::{Error, Handle, Result, State};
 use crate::ffi::Agent;
-use crate::ia::{Child, Ia, Rank};
+use crate::ia::{Child, CloseRank, Ia};
 use crate::provider::Provider;
 use crate::runtime::descriptor::Descriptor;
-use crate::runtime::handle::{self, ObjectId, Usable, Use, UseCount};
+use crate::runtime::handle::{self, ObjectId, UseCount, UseCounted, UseGuard};
 use crate::runtime::spin::SpinBudget;
 use crate::runtime::{thread, wait};
 
 /// Creates a CNO with a live handle in its IA.
 pub fn create<P: Provider>(ia: &Arc<Ia<P>>, agent: Option<Agent>) -> Result<DAT_CNO_HANDLE> {
-    adopt(ia, CnoState { agent, ..CnoState::default() })
+    publish(ia, CnoState { agent, ..CnoState::default() })
 }
 
 /// As [`create`], with a descriptor; also returns the descriptor's number.
 pub fn create_with_descriptor<P: Provider>(ia: &Arc<Ia<P>>) -> Result<(DAT_CNO_HANDLE, i32)> {
     let descriptor = Descriptor::new()?;
     let number = descriptor.number();
-    let cno = adopt(ia, CnoState { descriptor: Some(descriptor), ..CnoState::default() })?;
+    let cno = publish(ia, CnoState { descriptor: Some(descriptor), ..CnoState::default() })?;
     Ok((cno, number))
 }
 
-fn adopt<P: Provider>(ia: &Arc<Ia<P>>, state: CnoState) -> Result<DAT_CNO_HANDLE> {
+fn publish<P: Provider>(ia: &Arc<Ia<P>>, state: CnoState) -> Result<DAT_CNO_HANDLE> {
     let cno = handle::create(ia.table(), |id| {
         Ok(Cno {
             id,
@@ -49,7 +49,7 @@ fn adopt<P: Provider>(ia: &Arc<Ia<P>>, state: CnoState) -> Result<DAT_CNO_HANDLE
     })?;
     let child: Arc<dyn Child> = cno.object().clone();
     let handle = cno.publish();
-    ia.adopt(Arc::downgrade(&child), Rank::Cno);
+    ia.add_child(Arc::downgrade(&child), CloseRank::Cno);
     Ok(handle)
 }
 
@@ -95,7 +95,7 @@ pub fn arm_descriptor<P: Provider>(cno: &Cno<P>) {
         if source.pending(cno.id) {
             let mut inner = cno.inner.lock();
             inner.triggers.insert(source);
-            cno.changed(&inner);
+            cno.record_change(&inner);
             return inner.update_descriptor();
         }
     }
@@ -115,7 +115,7 @@ pub fn take_trigger<P: Provider>(cno: &Cno<P>) -> Result<usize> {
 
 /// A recorded trigger: the waiter to wake and the agent to call.
 #[must_use = "without fire() the waiter is not woken"]
-pub struct Fire<P: Provider> {
+pub struct CnoNotification<P: Provider> {
     cno: Arc<Cno<P>>,
     wake: bool,
     agent: Option<Agent>,
@@ -123,9 +123,9 @@ pub struct Fire<P: Provider> {
     evd: usize,
 }
 
-impl<P: Provider> Fire<P> {
+impl<P: Provider> CnoNotification<P> {
     /// Wakes a waiter and calls the agent. Called by the thread that triggered, without locks.
-    pub fn fire(self) {
+    pub fn deliver(self) {
         if self.wake {
             wait::wake(self.cno.id, 1);
         }
@@ -141,9 +141,9 @@ impl<P: Provider> Fire<P> {
 
 impl<P: Provider> Cno<P> {
     /// Counts a reference of an attached EVD.
-    pub fn attach(cno: Arc<Self>) -> Use<Self> {
+    pub fn attach(cno: Arc<Self>) -> UseGuard<Self> {
         cno.inner.lock().orphaned = false;
-        Use::of(cno)
+        UseGuard::of(cno)
     }
 
     /// Adds an attached EVD to the polled EVDs. A wait polls at most `longest` nanoseconds before it sleeps.
@@ -151,14 +151,14 @@ impl<P: Provider> Cno<P> {
         let mut inner = self.inner.lock();
         let known = inner.sources.iter().filter(|(known, _)| known.id() != source.id()).cloned();
         inner.sources = known.chain([(source.clone(), longest)]).collect();
-        self.changed(&inner);
+        self.record_change(&inner);
     }
 
     /// Removes a detached EVD from the polled EVDs.
     pub fn unwatch(&self, evd: ObjectId) {
         let mut inner = self.inner.lock();
         inner.sources = inner.sources.iter().filter(|(known, _)| known.id() != evd).cloned().collect();
-        self.changed(&inner);
+        self.record_change(&inner);
     }
 
     /// Whether waiters poll the EVDs themselves, so that no CQ has to be armed.
@@ -167,13 +167,13 @@ impl<P: Provider> Cno<P> {
     }
 
     /// Records that an EVD has events. Called under the EVD's lock. With `arrival` the agent is called too, once.
-    pub fn trigger(self: &Arc<Self>, source: Arc<dyn EvdSource>, arrival: bool) -> Fire<P> {
+    pub fn trigger(self: &Arc<Self>, source: Arc<dyn EvdSource>, arrival: bool) -> CnoNotification<P> {
         let evd = source.id().handle;
         let mut inner = self.inner.lock();
         let mut agent = None;
         if !inner.is_freed {
             inner.triggers.insert(source);
-            self.changed(&inner);
+            self.record_change(&inner);
             agent = if arrival { inner.agent.take() } else { None };
         }
         if agent.is_some() {
@@ -181,13 +181,13 @@ impl<P: Provider> Cno<P> {
         }
         let wake = !inner.asleep.is_empty();
         if wake {
-            wait::bump(self.id);
+            wait::increment_word(self.id);
         }
         if inner.asleep.len() == 1 && inner.may_be_polled() {
             // No other waiter sleeps: the woken thread polls, and arms the CQs before it sleeps again.
             self.polled.store(true, Ordering::Relaxed);
         }
-        Fire { cno: self.clone(), wake, agent, has_descriptor: inner.descriptor.is_some(), evd }
+        CnoNotification { cno: self.clone(), wake, agent, has_descriptor: inner.descriptor.is_some(), evd }
     }
 
     /// Called after an EVD was detached. If it was the last EVD, all waiters return and the agent is called without an
@@ -202,12 +202,12 @@ impl<P: Provider> Cno<P> {
         let mut inner = self.inner.lock();
         inner.orphaned = inner.waiters.is_empty() && !inner.is_freed;
         inner.released = inner.waiters.clone();
-        self.changed(&inner);
+        self.record_change(&inner);
         let agent = inner.agent.take();
         if agent.is_some() {
             inner.calling.push(thread::current());
         }
-        wait::bump(self.id);
+        wait::increment_word(self.id);
         drop(inner);
         wait::wake(self.id, i32::MAX);
         if let Some(agent) = agent {
@@ -252,7 +252,7 @@ pub fn free<P: Provider>(cno: &Cno<P>) -> Result<()> {
     inner.descriptor = None;
     drop(inner);
     cno.await_agents();
-    cno.ia.forget(cno);
+    cno.ia.remove_child(cno);
     Ok(())
 }
 
@@ -268,5 +268,5 @@ pub fn close<P: Provider>(cno: &Cno<P>) {
     drop(inner);
     cno.release();
     cno.await_agents();
-    cno.ia.forget(cno);
+    cno.ia.remove_child(cno);
 }

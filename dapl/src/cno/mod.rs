@@ -13,7 +13,7 @@ use crate::ffi::Agent;
 use crate::ia::{Child, Ia};
 use crate::provider::Provider;
 use crate::runtime::descriptor::Descriptor;
-use crate::runtime::handle::{Kind, Object, ObjectId, Usable, UseCount};
+use crate::runtime::handle::{Kind, Object, ObjectId, UseCount, UseCounted};
 use crate::runtime::spin::SpinBudget;
 
 pub mod dapl_cno;
@@ -25,7 +25,7 @@ mod tests;
 mod triggers;
 
 pub use dapl_cno_wait::dapl_cno_wait;
-pub use dapls_cno::Fire;
+pub use dapls_cno::CnoNotification;
 
 use dapli_cno::CnoState;
 
@@ -104,7 +104,7 @@ impl<P: Provider> Object for Cno<P> {
 }
 
 /// Counts the attached EVDs: a CNO with EVDs cannot be freed.
-impl<P: Provider> Usable for Cno<P> {
+impl<P: Provider> UseCounted for Cno<P> {
     fn uses(&self) -> &UseCount {
         &self.uses
     }

@@ -307,7 +307,7 @@ fn wait_on_a_cno_freed_after_the_handle_check_is_refused() {
     let held = from_handle::<Cno<FakeProvider>>(cno.raw(), Handle::Cno).unwrap();
     assert_eq!(free(cno), DAT_SUCCESS);
     let (_, next) = dapli_cno::begin(&held, DAT_TIMEOUT_INFINITE);
-    assert!(matches!(next, dapli_cno::Next::Fail(Error::InvalidHandle(Handle::Cno))), "{next:?}");
+    assert!(matches!(next, dapli_cno::CnoWaitResult::Fail(Error::InvalidHandle(Handle::Cno))), "{next:?}");
 }
 
 fn cq(evd: Hand) -> Arc<fake::FakeCq> {

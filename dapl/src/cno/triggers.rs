@@ -12,12 +12,12 @@ use crate::runtime::handle::{HandleHasher, ObjectId};
 
 /// Queue of triggers.
 #[derive(Default)]
-pub(super) struct Triggers {
+pub(super) struct TriggerQueue {
     queue: VecDeque<Arc<dyn EvdSource>>,
     members: HashSet<ObjectId, BuildHasherDefault<HandleHasher>>,
 }
 
-impl Triggers {
+impl TriggerQueue {
     /// Appends an EVD, unless it is queued already.
     pub(super) fn insert(&mut self, source: Arc<dyn EvdSource>) {
         if self.members.insert(source.id()) {
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn each_evd_is_queued_once_in_the_order_of_its_first_trigger() {
-        let mut triggers = Triggers::default();
+        let mut triggers = TriggerQueue::default();
         for name in [3, 1, 3, 2, 1] {
             triggers.insert(Arc::new(Named(name)));
         }

@@ -3,7 +3,7 @@
 
 use super::Cr;
 use crate::ep::Ep;
-use crate::ep::dapls_ep::{self, Acceptance};
+use crate::ep::dapls_ep::{self, AcceptedRequest};
 use crate::error::{Error, Handle, Result};
 use crate::provider::Provider;
 use crate::runtime::handle::{Ref, from_id};
@@ -23,7 +23,7 @@ pub(super) fn target<P: Provider>(cr: &Cr<P>, given: Option<Ref<Ep<P>>>) -> Resu
 /// (spec/endpoints 7.3).
 pub(super) fn accept<P: Provider>(cr: &Ref<Cr<P>>, ep: &Ep<P>, private_data: &[u8]) -> Result<()> {
     let acceptance =
-        Acceptance { is_provided: cr.provided.is_some(), peer: cr.peer, private_data, kept_cr: cr.to_arc() };
+        AcceptedRequest { is_provided: cr.provided.is_some(), peer: cr.peer, private_data, kept_cr: cr.to_arc() };
     let mut is_taken = false;
     let accepted = dapls_ep::accept(ep, acceptance, || {
         let request = cr.take()?;

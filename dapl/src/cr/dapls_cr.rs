@@ -7,9 +7,9 @@ use parking_lot::Mutex;
 
 use super::{Cr, ProvidedEp};
 use crate::evd::{Evd, Event, dapls_evd};
-use crate::ia::{Child, Ia, Rank};
+use crate::ia::{Child, CloseRank, Ia};
 use crate::provider::{Provider, RequestInfo};
-use crate::runtime::consumer_memory::{self, Address, PrivateData};
+use crate::runtime::consumer_memory::{self, PrivateData, SocketAddress};
 use crate::runtime::handle::{self, ObjectId};
 
 /// The service point at which a request arrived.
@@ -24,7 +24,7 @@ pub(crate) struct ServicePoint<'a, P: Provider> {
 
 /// Creates a CR in its IA and queues its event. If the CR cannot be created or the event queue is full, `Err` returns
 /// the request and the consumer gets no event.
-pub(crate) fn announce<P: Provider>(
+pub(crate) fn create_and_report<P: Provider>(
     arrival: &ServicePoint<'_, P>,
     request: P::Request,
     info: &RequestInfo,
@@ -35,7 +35,7 @@ pub(crate) fn announce<P: Provider>(
             id,
             ia: Arc::clone(ia),
             peer: info.peer,
-            address: Address::new(&consumer_memory::socket_address(info.peer)),
+            address: SocketAddress::new(&consumer_memory::socket_address(info.peer)),
             private_data: PrivateData::new(&info.private_data),
             private_data_size: info.reported_len.min(PrivateData::SIZE).min(ia.private_data_connect()),
             provided: *provided,
@@ -56,7 +56,7 @@ pub(crate) fn announce<P: Provider>(
     *cr.request.lock() = Some(request);
     made.publish();
     let child: Arc<dyn Child> = cr.clone();
-    ia.adopt(Arc::downgrade(&child), Rank::Cr);
+    ia.add_child(Arc::downgrade(&child), CloseRank::Cr);
 
     let address = ia.address_ptr() as usize;
     let event = Event::Request { sp: sp.handle, address, qual: *qual, cr: cr.id.handle };

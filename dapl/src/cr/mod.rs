@@ -13,7 +13,7 @@ use crate::ep::{Ep, dapls_ep};
 use crate::error::{Error, Handle, Result};
 use crate::ia::{Child, Ia};
 use crate::provider::{ConnRequest, Provider};
-use crate::runtime::consumer_memory::{Address, PrivateData};
+use crate::runtime::consumer_memory::{PrivateData, SocketAddress};
 use crate::runtime::handle::{self, Kind, Object, ObjectId};
 
 pub mod dapl_cr;
@@ -24,7 +24,7 @@ pub struct Cr<P: Provider> {
     id: ObjectId,
     ia: Arc<Ia<P>>,
     peer: SocketAddr,
-    address: Address,
+    address: SocketAddress,
     private_data: PrivateData,
     private_data_size: usize,
     provided: Option<ProvidedEp>,
@@ -51,7 +51,7 @@ impl<P: Provider> Cr<P> {
     fn take(&self) -> Result<P::Request> {
         let request = self.request.lock().take().ok_or(Error::InvalidHandle(Handle::Cr))?;
         handle::destroy(self.id);
-        self.ia.forget(self);
+        self.ia.remove_child(self);
         Ok(request)
     }
 
@@ -63,7 +63,7 @@ impl<P: Provider> Cr<P> {
             return Err(error);
         }
         handle::destroy(self.id);
-        self.ia.forget(self);
+        self.ia.remove_child(self);
         self.release_ep();
         Ok(())
     }
@@ -84,7 +84,7 @@ impl<P: Provider> Cr<P> {
         if provided.created_for_request {
             dapls_ep::close(&*ep);
         } else {
-            dapls_ep::decline(&*ep);
+            dapls_ep::handle_reject(&*ep);
         }
     }
 }

@@ -14,10 +14,10 @@ use crate::cr::dapls_cr::{self, ServicePoint};
 use crate::ep::Communicator;
 use crate::error::{Error, Handle, Result};
 use crate::evd::Evd;
-use crate::ia::{Child, Ia, Rank};
+use crate::ia::{Child, CloseRank, Ia};
 use crate::provider::{Provider, RequestInfo};
-use crate::runtime::consumer_memory::{Address, ConsumerVisible};
-use crate::runtime::handle::{self, Kind, Object, ObjectId, Use};
+use crate::runtime::consumer_memory::{ConsumerVisible, SocketAddress};
+use crate::runtime::handle::{self, Kind, Object, ObjectId, UseGuard};
 
 pub struct Csp<P: Provider> {
     id: ObjectId,
@@ -25,7 +25,7 @@ pub struct Csp<P: Provider> {
     port: u16,
     /// The communicator as the consumer passed it, for queries.
     communicator: ConsumerVisible<2>,
-    address: Address,
+    address: SocketAddress,
     state: Mutex<ListenerState<P>>,
 }
 
@@ -33,11 +33,11 @@ pub struct Csp<P: Provider> {
 struct ListenerState<P: Provider> {
     listener: Option<P::Listener>,
     /// EVD for connection requests; `None` after the free.
-    evd: Option<Use<Evd<P>>>,
+    evd: Option<UseGuard<Evd<P>>>,
 }
 
 /// Parameters of a new CSP: the address to listen at, parsed and as passed.
-pub(crate) struct Place<'a> {
+pub(crate) struct CspAddress<'a> {
     pub(crate) communicator: Communicator,
     pub(crate) ip: IpAddr,
     pub(crate) port: u16,
@@ -50,7 +50,7 @@ impl<P: Provider> Csp<P> {
     ///
     /// Errors: `InvalidParameter(3)` for an address of another host; `PortInUse` if another service point of any kind
     /// listens there.
-    pub(crate) fn open(ia: &Arc<Ia<P>>, place: &Place<'_>, evd: Use<Evd<P>>) -> Result<Arc<Self>> {
+    pub(crate) fn open(ia: &Arc<Ia<P>>, place: &CspAddress<'_>, evd: UseGuard<Evd<P>>) -> Result<Arc<Self>> {
         if !is_local(place.ip) {
             return Err(Error::InvalidParameter(3));
         }
@@ -62,7 +62,7 @@ impl<P: Provider> Csp<P> {
                 ia: ia.clone(),
                 port: place.port,
                 communicator: ConsumerVisible::new(words.as_flattened()),
-                address: Address::new(place.bytes),
+                address: SocketAddress::new(place.bytes),
                 state: Mutex::new(ListenerState { listener: None, evd: Some(evd) }),
             })
         })?;
@@ -73,7 +73,7 @@ impl<P: Provider> Csp<P> {
             return Err(if error == Error::ConnQualTaken { Error::PortInUse } else { error });
         }
         let child: Arc<dyn Child> = csp.clone();
-        ia.adopt(Arc::downgrade(&child), Rank::Psp);
+        ia.add_child(Arc::downgrade(&child), CloseRank::Psp);
         Ok(csp)
     }
 
@@ -93,7 +93,7 @@ impl<P: Provider> Csp<P> {
     pub(crate) fn arrive(&self, request: P::Request, info: &RequestInfo) -> std::result::Result<(), P::Request> {
         let Some(evd) = self.state.lock().evd.as_ref().map(|evd| evd.arc().clone()) else { return Err(request) };
         let arrival = ServicePoint { ia: &self.ia, evd: &evd, sp: self.id, qual: self.port.into(), provided: None };
-        dapls_cr::announce(&arrival, request, info)
+        dapls_cr::create_and_report(&arrival, request, info)
     }
 
     /// Stops listening. Errors: `InvalidHandle` if the CSP has stopped listening before.
@@ -101,7 +101,7 @@ impl<P: Provider> Csp<P> {
         if !handle::destroy(self.id) {
             return Err(Error::InvalidHandle(Handle::Csp));
         }
-        self.ia.forget(self);
+        self.ia.remove_child(self);
         let mut state = self.state.lock();
         let (listener, evd) = (state.listener.take(), state.evd.take());
         drop(state);
@@ -120,7 +120,7 @@ impl<P: Provider> Csp<P> {
 
     /// Returns the communicator in the consumer's layout, and the address. Both pointers stay valid as long as the CSP
     /// exists.
-    pub(crate) fn communicator_and_address(&self) -> (&ConsumerVisible<2>, &Address) {
+    pub(crate) fn communicator_and_address(&self) -> (&ConsumerVisible<2>, &SocketAddress) {
         (&self.communicator, &self.address)
     }
 

@@ -1,6 +1,6 @@
 //! Attributes of an EP: defaults, the checks at creation and modification, and the size of the queue pair.
 //!
-//! The entries translate `DAT_EP_ATTR` into [`Attributes`] and back. [`Refused`] carries no parameter number, because
+//! The entries translate `DAT_EP_ATTR` into [`Attributes`] and back. [`InvalidAttributes`] carries no parameter number, because
 //! creation and modification report a violation as different parameters.
 #![forbid(unsafe_code)]
 
@@ -28,9 +28,9 @@ pub struct Attributes {
     /// Completion flags of requests. They select the completions that notify.
     pub request_flags: u32,
     /// Limits of the receive queue.
-    pub recv: Direction,
+    pub recv: QueueAttributes,
     /// Limits of the request queue.
-    pub request: Direction,
+    pub request: QueueAttributes,
     /// Maximum number of outstanding RDMA reads of the peer.
     pub max_reads_in: i32,
     /// Maximum number of outstanding RDMA reads of this EP; with 0 no read can be posted.
@@ -45,7 +45,7 @@ pub struct Attributes {
 
 /// The work queue of one direction.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Direction {
+pub struct QueueAttributes {
     /// Maximum number of outstanding DTOs.
     pub max_dtos: i32,
     /// Maximum number of segments per DTO.
@@ -54,7 +54,7 @@ pub struct Direction {
 
 /// Which directions have an EVD, and whether the EP uses receives of an SRQ.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Wired {
+pub struct AttachedQueues {
     pub recv: bool,
     pub request: bool,
     pub shared: bool,
@@ -70,11 +70,11 @@ pub struct HighWatermarks {
 
 /// Error: the attributes violate a rule of spec/endpoints 5.1 or 5.3.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Refused;
+pub struct InvalidAttributes;
 
 /// Size of a queue pair.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Shape {
+pub struct QpSize {
     pub max_recvs: u32,
     pub max_requests: u32,
     pub max_recv_iov: u32,
@@ -132,10 +132,10 @@ impl PostLimits {
 
 impl HighWatermarks {
     /// Parses a watermark: `DAT_HW_DEFAULT` (infinite) means none; other negative values are refused.
-    pub fn parse(mark: i32) -> Result<Option<u32>, Refused> {
+    pub fn parse(mark: i32) -> Result<Option<u32>, InvalidAttributes> {
         match mark {
             DAT_WATERMARK_INFINITE => Ok(None),
-            mark => u32::try_from(mark).map(Some).map_err(|_| Refused),
+            mark => u32::try_from(mark).map(Some).map_err(|_| InvalidAttributes),
         }
     }
 
@@ -157,8 +157,8 @@ impl PostLimits {
 
 impl Attributes {
     /// Defaults for NULL attributes (spec/endpoints 5.1), within the IA's limits.
-    pub fn default_for(wired: Wired, limits: &Limits) -> Self {
-        let direction = |wired: bool| Direction {
+    pub fn default_for(wired: AttachedQueues, limits: &Limits) -> Self {
+        let direction = |wired: bool| QueueAttributes {
             max_dtos: if wired { clamp(DEFAULT.max_dtos, limits.max_dtos) } else { 0 },
             max_iov: clamp(DEFAULT.max_iov, limits.max_iov),
         };
@@ -181,7 +181,7 @@ impl Attributes {
 
     /// Checks the attributes of a new EP. Numbers of DTOs above the IA's limit are reduced to it, because programs
     /// request more than they use and treat an error as fatal.
-    pub fn check_for_create(mut self, wired: Wired, limits: &Limits) -> Result<Self, Refused> {
+    pub fn check_for_create(mut self, wired: AttachedQueues, limits: &Limits) -> Result<Self, InvalidAttributes> {
         if !wired.shared {
             self.recv.max_dtos = self.recv.max_dtos.min(count(limits.max_dtos));
         }
@@ -192,9 +192,9 @@ impl Attributes {
 
     /// Checks that hold in every state. A direction has both an EVD and DTOs, or neither; segment limits of an unused
     /// direction are ignored. With an SRQ, receives need an EVD and have watermarks instead of a maximum number.
-    pub fn check(&self, wired: Wired, limits: &Limits) -> Result<(), Refused> {
+    pub fn check(&self, wired: AttachedQueues, limits: &Limits) -> Result<(), InvalidAttributes> {
         let within = |value: i32, limit: u32| (0..=count(limit)).contains(&value);
-        let direction = |Direction { max_dtos, max_iov }: Direction, wired: bool| {
+        let direction = |QueueAttributes { max_dtos, max_iov }: QueueAttributes, wired: bool| {
             let some = |value: i32, limit: u32| value > 0 && value <= count(limit);
             if wired { some(max_dtos, limits.max_dtos) && some(max_iov, limits.max_iov) } else { max_dtos == 0 }
         };
@@ -214,27 +214,27 @@ impl Attributes {
             && within(self.max_reads_out, limits.max_reads_out)
             && self.max_read_iov >= 0
             && self.max_write_iov >= 0;
-        if good { Ok(()) } else { Err(Refused) }
+        if good { Ok(()) } else { Err(InvalidAttributes) }
     }
 
     /// Watermarks of a new EP. A soft watermark of zero counts as not set, because programs fill the record with zeros;
     /// `dat_ep_set_watermark` can set zero later.
-    pub fn marks(&self, wired: Wired) -> HighWatermarks {
+    pub fn marks(&self, wired: AttachedQueues) -> HighWatermarks {
         let mark = |mark: i32| if wired.shared { HighWatermarks::parse(mark).unwrap_or(None) } else { None };
         HighWatermarks { soft: mark(self.srq_soft_hw).filter(|soft| *soft > 0), hard: mark(self.recv.max_dtos) }
     }
 
     /// Copies these watermarks of an EP with an SRQ into its attributes, where queries read them.
-    pub fn follow(&mut self, marks: HighWatermarks) {
+    pub fn set_watermarks(&mut self, marks: HighWatermarks) {
         (self.srq_soft_hw, self.recv.max_dtos) =
             (HighWatermarks::to_dat(marks.soft), HighWatermarks::to_dat(marks.hard));
     }
 
     /// Size of the queue pair for these attributes. A direction without an EVD gets the default size: it accepts work,
     /// but reports no completions (spec/events 4.8).
-    pub fn shape(&self, wired: Wired, limits: &Limits) -> Shape {
-        let direction = |direction: Direction, wired: bool| {
-            let Direction { max_dtos, max_iov } = if wired { direction } else { DEFAULT };
+    pub fn shape(&self, wired: AttachedQueues, limits: &Limits) -> QpSize {
+        let direction = |direction: QueueAttributes, wired: bool| {
+            let QueueAttributes { max_dtos, max_iov } = if wired { direction } else { DEFAULT };
             (clamp(max_dtos, limits.max_dtos) as u32, clamp(max_iov, limits.max_iov) as u32)
         };
         let (max_recvs, max_recv_iov) = if wired.shared { (0, 0) } else { direction(self.recv, wired.recv) };
@@ -244,7 +244,7 @@ impl Attributes {
             max_request_iov
                 .max(clamp(self.max_read_iov, limits.max_iov) as u32)
                 .max(clamp(self.max_write_iov, limits.max_iov) as u32);
-        Shape {
+        QpSize {
             max_recvs,
             max_requests,
             max_recv_iov,
@@ -255,9 +255,9 @@ impl Attributes {
     }
 
     /// Limits that a post is checked against.
-    pub fn post_limits(&self, wired: Wired, limits: &Limits) -> PostLimits {
+    pub fn post_limits(&self, wired: AttachedQueues, limits: &Limits) -> PostLimits {
         let iov = |asked: i32| clamp(asked, limits.max_iov) as usize;
-        let or_default = |direction: Direction, wired: bool| iov(if wired { direction } else { DEFAULT }.max_iov);
+        let or_default = |direction: QueueAttributes, wired: bool| iov(if wired { direction } else { DEFAULT }.max_iov);
         let request_iov = or_default(self.request, wired.request);
         let or_request = |asked: i32| if asked == 0 { request_iov } else { iov(asked) };
         let recv_iov = or_default(self.recv, wired.recv);
@@ -285,8 +285,8 @@ impl Attributes {
 
     /// Adapts the attributes when `dat_ep_modify` changes EVDs: a direction that loses its EVD has no DTOs; a direction
     /// that gets its first EVD has the default number of DTOs, unless the caller passes a number.
-    pub fn rewired(mut self, before: Wired, after: Wired, limits: &Limits) -> Self {
-        let direction = |direction: &mut Direction, before: bool, after: bool| {
+    pub fn rewired(mut self, before: AttachedQueues, after: AttachedQueues, limits: &Limits) -> Self {
+        let direction = |direction: &mut QueueAttributes, before: bool, after: bool| {
             if !after {
                 direction.max_dtos = 0;
             } else if !before {
@@ -305,7 +305,7 @@ impl Attributes {
 }
 
 /// Default limits of a direction (spec/endpoints 5.1).
-const DEFAULT: Direction = Direction { max_dtos: 16, max_iov: 4 };
+const DEFAULT: QueueAttributes = QueueAttributes { max_dtos: 16, max_iov: 4 };
 /// Default number of RDMA reads, incoming and outgoing.
 const DEFAULT_READS: i32 = 8;
 /// Default maximum of message and RDMA sizes, in bytes.
@@ -323,9 +323,9 @@ fn clamp(value: i32, limit: u32) -> i32 {
 mod tests {
     use super::*;
 
-    const BOTH: Wired = Wired { recv: true, request: true, shared: false };
-    const NONE: Wired = Wired { recv: false, request: false, shared: false };
-    const SHARED: Wired = Wired { shared: true, ..BOTH };
+    const BOTH: AttachedQueues = AttachedQueues { recv: true, request: true, shared: false };
+    const NONE: AttachedQueues = AttachedQueues { recv: false, request: false, shared: false };
+    const SHARED: AttachedQueues = AttachedQueues { shared: true, ..BOTH };
 
     fn limits() -> Limits {
         Limits {
@@ -360,7 +360,7 @@ mod tests {
 
     #[test]
     fn defaults_fit_the_limits_and_make_an_ep_again() {
-        for wired in [BOTH, NONE, Wired { recv: true, ..NONE }] {
+        for wired in [BOTH, NONE, AttachedQueues { recv: true, ..NONE }] {
             let defaults = Attributes::default_for(wired, &limits());
             assert_eq!(defaults.check_for_create(wired, &limits()), Ok(defaults));
         }
@@ -372,14 +372,14 @@ mod tests {
     fn an_evd_and_its_dtos_come_together() {
         let mut bare = plain();
         bare.recv.max_dtos = 0;
-        assert_eq!(bare.check_for_create(BOTH, &limits()), Err(Refused));
-        assert!(bare.check_for_create(Wired { request: true, ..NONE }, &limits()).is_ok());
-        assert_eq!(plain().check_for_create(NONE, &limits()), Err(Refused));
+        assert_eq!(bare.check_for_create(BOTH, &limits()), Err(InvalidAttributes));
+        assert!(bare.check_for_create(AttachedQueues { request: true, ..NONE }, &limits()).is_ok());
+        assert_eq!(plain().check_for_create(NONE, &limits()), Err(InvalidAttributes));
         let mut flat = plain();
         flat.recv.max_iov = 0;
-        assert_eq!(flat.check_for_create(BOTH, &limits()), Err(Refused));
+        assert_eq!(flat.check_for_create(BOTH, &limits()), Err(InvalidAttributes));
         flat.recv.max_dtos = 0;
-        assert!(flat.check_for_create(Wired { request: true, ..NONE }, &limits()).is_ok());
+        assert!(flat.check_for_create(AttachedQueues { request: true, ..NONE }, &limits()).is_ok());
     }
 
     #[test]
@@ -388,7 +388,7 @@ mod tests {
         large.request.max_dtos = 50_000;
         assert_eq!(large.check_for_create(BOTH, &limits()).unwrap().request.max_dtos, 1000);
         large.request.max_dtos = -1;
-        assert_eq!(large.check_for_create(BOTH, &limits()), Err(Refused));
+        assert_eq!(large.check_for_create(BOTH, &limits()), Err(InvalidAttributes));
     }
 
     #[test]
@@ -407,7 +407,7 @@ mod tests {
         for (n, spoil) in break_one.into_iter().enumerate() {
             let mut bad = plain();
             spoil(&mut bad);
-            assert_eq!(bad.check_for_create(BOTH, &limits()), Err(Refused), "{n}");
+            assert_eq!(bad.check_for_create(BOTH, &limits()), Err(InvalidAttributes), "{n}");
         }
     }
 
@@ -433,13 +433,13 @@ mod tests {
     #[test]
     fn with_an_srq_receives_have_watermarks_instead_of_a_number() {
         let mut plain = plain();
-        (plain.recv, plain.srq_soft_hw) = (Direction { max_dtos: -1, max_iov: 0 }, -1);
-        assert_eq!(plain.check_for_create(BOTH, &limits()), Err(Refused));
+        (plain.recv, plain.srq_soft_hw) = (QueueAttributes { max_dtos: -1, max_iov: 0 }, -1);
+        assert_eq!(plain.check_for_create(BOTH, &limits()), Err(InvalidAttributes));
         assert_eq!(plain.check_for_create(SHARED, &limits()), Ok(plain));
         assert_eq!(plain.marks(SHARED), HighWatermarks::default());
         assert_eq!(
-            plain.check(Wired { recv: false, ..SHARED }, &limits()),
-            Err(Refused),
+            plain.check(AttachedQueues { recv: false, ..SHARED }, &limits()),
+            Err(InvalidAttributes),
             "no EVD could take the completions"
         );
         (plain.recv.max_dtos, plain.srq_soft_hw) = (100_000, 0);
@@ -455,9 +455,9 @@ mod tests {
         for spoil in [|a: &mut Attributes| a.recv.max_dtos = -2, |a: &mut Attributes| a.srq_soft_hw = -2] {
             let mut bad = plain;
             spoil(&mut bad);
-            assert_eq!(bad.check_for_create(SHARED, &limits()), Err(Refused));
+            assert_eq!(bad.check_for_create(SHARED, &limits()), Err(InvalidAttributes));
         }
-        plain.follow(HighWatermarks { soft: None, hard: Some(3) });
+        plain.set_watermarks(HighWatermarks { soft: None, hard: Some(3) });
         assert_eq!((plain.srq_soft_hw, plain.recv.max_dtos), (-1, 3));
         assert_eq!((plain.shape(SHARED, &limits()).max_recvs, plain.post_limits(SHARED, &limits()).shared), (0, true));
     }

@@ -30,7 +30,7 @@ impl Communicator {
     ///
     /// Errors: `CommNotSupported` for a communicator that is not supported, or an address of another family;
     /// `InvalidParameter(n)` for port 0.
-    pub fn place(self, address: &[u8], n: u8) -> Result<(IpAddr, u16)> {
+    pub fn parse_address(self, address: &[u8], n: u8) -> Result<(IpAddr, u16)> {
         self.check()?;
         let family = address.first_chunk::<2>().map_or(0, |family| i32::from(u16::from_ne_bytes(*family)));
         let ip = match family {
@@ -57,12 +57,12 @@ mod tests {
     fn communicator_parses_address_and_port() {
         let v4 = socket_address("192.0.2.1:7000".parse().unwrap());
         let v6 = socket_address("[2001:db8::1]:7".parse().unwrap());
-        assert_eq!(TCP.place(&v4[..16], 3), Ok(("192.0.2.1".parse().unwrap(), 7000)));
-        assert_eq!(Communicator::default().place(&v6, 3), Ok(("2001:db8::1".parse().unwrap(), 7)));
-        assert_eq!(TCP.place(&v6, 3), Err(Error::CommNotSupported));
+        assert_eq!(TCP.parse_address(&v4[..16], 3), Ok(("192.0.2.1".parse().unwrap(), 7000)));
+        assert_eq!(Communicator::default().parse_address(&v6, 3), Ok(("2001:db8::1".parse().unwrap(), 7)));
+        assert_eq!(TCP.parse_address(&v6, 3), Err(Error::CommNotSupported));
         let no_port = socket_address("192.0.2.1:0".parse().unwrap());
-        assert_eq!(TCP.place(&no_port, 3), Err(Error::InvalidParameter(3)));
-        assert_eq!(TCP.place(&[1, 0, 47], 3), Err(Error::CommNotSupported), "AF_UNIX");
+        assert_eq!(TCP.parse_address(&no_port, 3), Err(Error::InvalidParameter(3)));
+        assert_eq!(TCP.parse_address(&[1, 0, 47], 3), Err(Error::CommNotSupported), "AF_UNIX");
     }
 
     #[test]

@@ -9,19 +9,19 @@ use dat_abi::*;
 use super::attributes::{Attributes, HighWatermarks};
 pub use super::dapl_post::{dapl_ep_post_rdma_read, dapl_ep_post_rdma_write, dapl_ep_post_recv, dapl_ep_post_send};
 
-use super::dapli_connect::{self, Call};
-use super::dapli_modify::{self, Change};
+use super::dapli_connect::{self, ConnectArguments};
+use super::dapli_modify::{self, EpChange};
 use super::dapli_watch;
 use super::state::{EpState, EpStep};
-use super::{Ep, Wiring, record};
-use crate::error::{Address, Error, Handle, Result};
-use crate::evd::{Evd, Stream};
+use super::{Ep, EpObjects, record};
+use crate::error::{AddressProblem, Error, Handle, Result};
+use crate::evd::{Evd, EventSource};
 use crate::ffi;
 use crate::ia::Ia;
 use crate::provider::{PeerAddress, Provider};
 use crate::pz::Pz;
 use crate::runtime::consumer_memory;
-use crate::runtime::handle::{Use, from_handle, from_optional};
+use crate::runtime::handle::{UseGuard, from_handle, from_optional};
 use crate::srq::Srq;
 
 /// `dat_ep_create`.
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn dapl_ep_create_with_srq<P: Provider>(
         if srq.ia().id() != ia.id() {
             return Err(Error::InvalidHandle(Handle::Srq));
         }
-        wiring.srq = Some(Use::of_open(srq, Handle::Srq)?);
+        wiring.srq = Some(UseGuard::of_open(srq, Handle::Srq)?);
         ffi::require(ep_attributes, 7)?;
         ffi::require(ep_handle, 8)?;
         if !ep_attributes.is_aligned() {
@@ -145,9 +145,9 @@ pub unsafe extern "C" fn dapl_ep_modify<P: Provider>(
         // SAFETY: `ep_param` is not null, and the caller guarantees that it is readable.
         let param = unsafe { ep_param.read_unaligned() };
         let named = |field: DAT_EP_PARAM_MASK| ep_param_mask & field != 0;
-        let dto = |handle: DAT_EVD_HANDLE| evd::<P>(handle, Stream::Dto, Handle::EvdRecv);
-        let connection = |handle: DAT_EVD_HANDLE| evd::<P>(handle, Stream::Connection, Handle::EvdConn);
-        let change = Change {
+        let dto = |handle: DAT_EVD_HANDLE| evd::<P>(handle, EventSource::Dto, Handle::EvdRecv);
+        let connection = |handle: DAT_EVD_HANDLE| evd::<P>(handle, EventSource::Connection, Handle::EvdConn);
+        let change = EpChange {
             mask: ep_param_mask & DAT_EP_FIELD_ALL,
             pz: named(DAT_EP_FIELD_PZ_HANDLE).then(|| pz(param.pz_handle)),
             recv: named(DAT_EP_FIELD_RECV_EVD_HANDLE).then(|| dto(param.recv_evd_handle)),
@@ -178,7 +178,7 @@ pub unsafe extern "C" fn dapl_ep_connect<P: Provider>(
         let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
         ffi::require(remote_ia_address, 2)?;
         let limit = ep.ia.private_data_connect();
-        let call = Call {
+        let call = ConnectArguments {
             // SAFETY: `remote_ia_address` is not null, so the caller guarantees that it points at a socket address.
             address: unsafe { address(remote_ia_address) },
             qual: remote_conn_qual,
@@ -209,7 +209,7 @@ pub unsafe extern "C" fn dapl_ep_dup_connect<P: Provider>(
         let (address, qual) = dapli_connect::peer_of(&dup)?;
         let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
         let limit = ep.ia.private_data_connect();
-        let call = Call {
+        let call = ConnectArguments {
             address: Ok(address),
             qual,
             timeout: Ok(timeout),
@@ -323,23 +323,23 @@ fn wiring<P: Provider>(
     recv: DAT_EVD_HANDLE,
     request: DAT_EVD_HANDLE,
     connect: DAT_EVD_HANDLE,
-) -> Result<Wiring<P>> {
+) -> Result<EpObjects<P>> {
     let pz = pz(pz_handle)?;
-    let connect = evd(connect, Stream::Connection, Handle::EvdConn)?;
-    let recv = evd(recv, Stream::Dto, Handle::EvdRecv)?;
-    let request = evd(request, Stream::Dto, Handle::EvdRequest)?;
-    Ok(Wiring { pz, recv, request, connect, srq: None })
+    let connect = evd(connect, EventSource::Connection, Handle::EvdConn)?;
+    let recv = evd(recv, EventSource::Dto, Handle::EvdRecv)?;
+    let request = evd(request, EventSource::Dto, Handle::EvdRequest)?;
+    Ok(EpObjects { pz, recv, request, connect, srq: None })
 }
 
-fn pz<P: Provider>(handle: DAT_PZ_HANDLE) -> Result<Option<Use<Pz<P>>>> {
-    from_optional::<Pz<P>>(handle, Handle::Pz)?.map(|pz| Use::of_open(pz.to_arc(), Handle::Pz)).transpose()
+fn pz<P: Provider>(handle: DAT_PZ_HANDLE) -> Result<Option<UseGuard<Pz<P>>>> {
+    from_optional::<Pz<P>>(handle, Handle::Pz)?.map(|pz| UseGuard::of_open(pz.to_arc(), Handle::Pz)).transpose()
 }
 
 /// Opens an EVD that serves `stream`; a null handle means none. The EVD may belong to another IA.
-fn evd<P: Provider>(handle: DAT_EVD_HANDLE, stream: Stream, wanted: Handle) -> Result<Option<Use<Evd<P>>>> {
+fn evd<P: Provider>(handle: DAT_EVD_HANDLE, stream: EventSource, wanted: Handle) -> Result<Option<UseGuard<Evd<P>>>> {
     match from_optional::<Evd<P>>(handle, wanted)? {
         Some(evd) if !evd.serves(stream) => Err(Error::InvalidHandle(wanted)),
-        evd => evd.map(|evd| Use::of_open(evd.to_arc(), wanted)).transpose(),
+        evd => evd.map(|evd| UseGuard::of_open(evd.to_arc(), wanted)).transpose(),
     }
 }
 
@@ -382,10 +382,10 @@ unsafe fn address(address: DAT_IA_ADDRESS_PTR) -> Result<PeerAddress> {
         libc::AF_INET => 8, // family, port and IPv4 address
         _ => {
             log::debug!("dat_ep_connect: address family {family} is neither AF_INET, AF_INET6 nor AF_UNIX");
-            return Err(Error::InvalidAddress(Address::Malformed));
+            return Err(Error::InvalidAddress(AddressProblem::Malformed));
         }
     };
     // SAFETY: the caller guarantees that the address has the length of its family.
     let bytes = unsafe { ffi::copy(address.cast(), length) };
-    consumer_memory::parse_address(&bytes).ok_or(Error::InvalidAddress(Address::Malformed))
+    consumer_memory::parse_address(&bytes).ok_or(Error::InvalidAddress(AddressProblem::Malformed))
 }

@@ -17,7 +17,7 @@ use crate::runtime::timer::{self, OnExpiry};
 
 /// Arguments of `dat_ep_connect`. An invalid parameter is stored as an error, and returned when its turn in the order
 /// of checks comes (spec/endpoints 5.4).
-pub(super) struct Call {
+pub(super) struct ConnectArguments {
     pub(super) address: Result<PeerAddress>,
     pub(super) qual: u64,
     /// Connect timeout; `None` is infinite.
@@ -28,7 +28,7 @@ pub(super) struct Call {
 }
 
 /// `dat_ep_connect`.
-pub(super) fn connect<P: Provider>(ep: &Ref<Ep<P>>, call: Call) -> Result<()> {
+pub(super) fn connect<P: Provider>(ep: &Ref<Ep<P>>, call: ConnectArguments) -> Result<()> {
     let mut core = ep.open()?;
     if !core.wiring.has_live_connect_evd() {
         return Err(Error::InvalidHandle(Handle::EvdConn));

@@ -7,10 +7,10 @@ use dat_abi::DAT_NAMED_ATTR;
 use dat_counters::text::Text;
 
 use super::state::EpState;
-use super::{ControlState, Ep, PostState, Wiring};
+use super::{ControlState, Ep, EpObjects, PostState};
 use crate::evd::{Evd, dapls_evd};
-use crate::provider::{Connection, Count, Provider, QueuePair, Work};
-use crate::runtime::handle::{ObjectId, Use};
+use crate::provider::{Connection, NamedCount, Provider, QueuePair, Work};
+use crate::runtime::handle::{ObjectId, UseGuard};
 use crate::stats::counters::{EpCounts, Listing};
 use crate::stats::trace::{EpSummary, Report, TracedEp};
 
@@ -33,7 +33,7 @@ impl<P: Provider> Ep<P> {
         let mut counts = core.counts;
         self.post_state().posts.add_to(&mut counts);
         for evd in core.wiring.completing() {
-            dapls_evd::account(evd, self.id.handle).add_to(&mut counts);
+            dapls_evd::completed_by_ep(evd, self.id.handle).add_to(&mut counts);
         }
         counts
     }
@@ -43,11 +43,11 @@ impl<P: Provider> Ep<P> {
     pub(super) fn show_counts(&self, core: &ControlState<P>) -> (i32, *mut DAT_NAMED_ATTR) {
         let listing = self.listing.get_or_init(|| Listing::new([], EpCounts::LEN + PROVIDERS));
         let providers = self.provider_counts().into_iter().map(|count| (count.name, count.value));
-        listing.show(self.counts(core).list().into_iter().chain(providers))
+        listing.write_counters(self.counts(core).list().into_iter().chain(providers))
     }
 
     /// Counters of the queue pair.
-    fn provider_counts(&self) -> Vec<Count> {
+    fn provider_counts(&self) -> Vec<NamedCount> {
         self.post_state().binding.qp().map(|qp| qp.counts()).unwrap_or_default()
     }
 
@@ -62,7 +62,7 @@ impl<P: Provider> Ep<P> {
     }
 
     /// Adds the completion counts of EVDs that are not in `next` to the EP's own counters.
-    pub(super) fn close_accounts(&self, core: &mut ControlState<P>, next: &Wiring<P>) {
+    pub(super) fn close_accounts(&self, core: &mut ControlState<P>, next: &EpObjects<P>) {
         let kept: Vec<ObjectId> = next.completing().map(|evd| evd.id()).collect();
         let left: Vec<_> = core.wiring.completing().filter(|evd| !kept.contains(&evd.id())).cloned().collect();
         for evd in left {
@@ -76,7 +76,7 @@ impl<P: Provider> Ep<P> {
     #[cold]
     pub(super) fn settle_trace(&self, post: u32, work: Work, taken: bool) {
         if let Some(trace) = &self.trace {
-            trace.settle(post, work, taken);
+            trace.record_result(post, work, taken);
         }
     }
 
@@ -107,9 +107,9 @@ impl<P: Provider> TracedEp for Ep<P> {
     }
 }
 
-impl<P: Provider> Wiring<P> {
+impl<P: Provider> EpObjects<P> {
     /// EVDs that receive completions of this EP, without duplicates.
-    fn completing(&self) -> impl Iterator<Item = &Use<Evd<P>>> {
+    fn completing(&self) -> impl Iterator<Item = &UseGuard<Evd<P>>> {
         let request = self.request.as_ref();
         let recv = self.recv.as_ref().filter(|recv| request.is_none_or(|request| request.id() != recv.id()));
         recv.into_iter().chain(request)

@@ -7,24 +7,24 @@ use dat_abi::*;
 
 use super::attributes::Attributes;
 use super::dapli_qp::{build, configure};
-use super::{Binding, ControlState, Ep, Wiring, record};
+use super::{ControlState, Ep, EpObjects, QpAttachment, record};
 use crate::error::{Error, Result};
 use crate::evd::{Evd, dapls_evd};
 use crate::provider::{Limits, Provider, QueuePair};
 use crate::pz::Pz;
-use crate::runtime::handle::{Usable, Use};
+use crate::runtime::handle::{UseCounted, UseGuard};
 
 /// A handle parameter. `None` leaves the EP's object unchanged. An invalid handle is an error that is returned at its
 /// place in the order of checks.
-pub(super) type New<T> = Option<Result<Option<Use<T>>>>;
+pub(super) type NewObject<T> = Option<Result<Option<UseGuard<T>>>>;
 
 /// The changes that a call of `dat_ep_modify` requests.
-pub(super) struct Change<P: Provider> {
+pub(super) struct EpChange<P: Provider> {
     pub(super) mask: DAT_EP_PARAM_MASK,
-    pub(super) pz: New<Pz<P>>,
-    pub(super) recv: New<Evd<P>>,
-    pub(super) request: New<Evd<P>>,
-    pub(super) connect: New<Evd<P>>,
+    pub(super) pz: NewObject<Pz<P>>,
+    pub(super) recv: NewObject<Evd<P>>,
+    pub(super) request: NewObject<Evd<P>>,
+    pub(super) connect: NewObject<Evd<P>>,
     /// Attributes; only the fields that the mask selects are used.
     pub(super) attributes: Attributes,
 }
@@ -33,7 +33,7 @@ pub(super) struct Change<P: Provider> {
 const BAD_PARAM: Error = Error::InvalidParameter(3);
 
 /// `dat_ep_modify` after its arguments are parsed.
-pub(super) fn modify<P: Provider>(ep: &Ep<P>, change: Change<P>) -> Result<()> {
+pub(super) fn modify<P: Provider>(ep: &Ep<P>, change: EpChange<P>) -> Result<()> {
     let mut core = ep.open()?;
     if core.wiring.srq.is_some() && change.mask & DAT_EP_FIELD_EP_ATTR_SRQ_SOFT_HW != 0 {
         return Err(Error::InvalidParameter(2)); // changed by `dat_ep_set_watermark` only
@@ -46,7 +46,7 @@ pub(super) fn modify<P: Provider>(ep: &Ep<P>, change: Change<P>) -> Result<()> {
     }
     let mask = change.mask;
     let asked = change.attributes;
-    let wiring = Wiring {
+    let wiring = EpObjects {
         pz: resolve(change.pz, &core.wiring.pz)?,
         recv: resolve(change.recv, &core.wiring.recv)?,
         request: resolve(change.request, &core.wiring.request)?,
@@ -59,13 +59,13 @@ pub(super) fn modify<P: Provider>(ep: &Ep<P>, change: Change<P>) -> Result<()> {
     drop(core);
     drop(retired);
     if let Some(evd) = recv {
-        dapls_evd::arm_anew(&evd);
+        dapls_evd::rearm_for_solicited(&evd);
     }
     ep.deliver();
     Ok(())
 }
 
-fn resolve<T: Usable>(new: New<T>, old: &Option<Use<T>>) -> Result<Option<Use<T>>> {
+fn resolve<T: UseCounted>(new: NewObject<T>, old: &Option<UseGuard<T>>) -> Result<Option<UseGuard<T>>> {
     match new {
         None => Ok(old.clone()),
         Some(named) => named.map_err(|_| BAD_PARAM),
@@ -75,7 +75,7 @@ fn resolve<T: Usable>(new: New<T>, old: &Option<Use<T>>) -> Result<Option<Use<T>
 /// The attributes after the change, checked against the EVDs that the EP will have.
 fn merged<P: Provider>(
     core: &ControlState<P>,
-    wiring: &Wiring<P>,
+    wiring: &EpObjects<P>,
     asked: &Attributes,
     mask: DAT_EP_PARAM_MASK,
     limits: &Limits,
@@ -97,17 +97,17 @@ fn merged<P: Provider>(
 }
 
 /// Objects that a change replaced, in the order in which they must be dropped.
-struct Retired<P: Provider> {
-    _binding: Option<Binding<P>>,
-    _wiring: Wiring<P>,
+struct ReplacedObjects<P: Provider> {
+    _binding: Option<QpAttachment<P>>,
+    _wiring: EpObjects<P>,
 }
 
 fn install<P: Provider>(
     ep: &Ep<P>,
     core: &mut ControlState<P>,
-    wiring: Wiring<P>,
+    wiring: EpObjects<P>,
     attributes: Attributes,
-) -> Result<Retired<P>> {
+) -> Result<ReplacedObjects<P>> {
     let limits = ep.ia.limits();
     let posts = attributes.post_limits(wiring.wired(), limits);
     let before = core.attributes.post_limits(core.wiring.wired(), limits);
@@ -121,7 +121,7 @@ fn install<P: Provider>(
     let mut post_state = ep.post_state.write();
     post_state.limits = posts.traced(ep.trace.is_some());
     let old = new.map(|new| {
-        if let Binding::Attached(qp) = &post_state.binding {
+        if let QpAttachment::Attached(qp) = &post_state.binding {
             qp.flush_recvs();
         }
         std::mem::replace(&mut post_state.binding, new)
@@ -129,10 +129,10 @@ fn install<P: Provider>(
     drop(post_state);
     ep.close_accounts(core, &wiring);
     core.attributes = attributes;
-    Ok(Retired { _binding: old, _wiring: std::mem::replace(&mut core.wiring, wiring) })
+    Ok(ReplacedObjects { _binding: old, _wiring: std::mem::replace(&mut core.wiring, wiring) })
 }
 
-impl<P: Provider> Wiring<P> {
+impl<P: Provider> EpObjects<P> {
     fn makes_the_same_qp(&self, other: &Self) -> bool {
         let pz = |wiring: &Self| wiring.pz.as_ref().map(|pz| pz.id());
         let recv = |wiring: &Self| wiring.recv.as_ref().map(|evd| evd.id());

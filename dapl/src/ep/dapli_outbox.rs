@@ -13,7 +13,7 @@ use crate::ia::{AsyncError, AsyncKind, dapls_ia};
 use crate::provider::{Connection, ConnectionEvent, Provider};
 
 /// Queued events whose notifications are not delivered yet.
-pub(super) struct Outbox<P: Provider> {
+pub(super) struct PendingEvents<P: Provider> {
     pending: Vec<PendingNotification<P>>,
     ep_broken: EpBrokenReport,
 }
@@ -29,9 +29,9 @@ enum EpBrokenReport {
     Due,
 }
 
-impl<P: Provider> Outbox<P> {
+impl<P: Provider> PendingEvents<P> {
     pub(super) fn new() -> Self {
-        Outbox { pending: Vec::new(), ep_broken: EpBrokenReport::None }
+        PendingEvents { pending: Vec::new(), ep_broken: EpBrokenReport::None }
     }
 
     /// The connection of an EP with an SRQ is established.
@@ -62,7 +62,7 @@ impl<P: Provider> Ep<P> {
     ///
     /// Before an event that ends the connection, the completions in the CQ are queued, so that the CNO reports their
     /// EVDs first.
-    pub(super) fn announce(&self, core: &mut ControlState<P>, notice: Option<ConnectionEvent>, data: Option<&[u8]>) {
+    pub(super) fn queue_event(&self, core: &mut ControlState<P>, notice: Option<ConnectionEvent>, data: Option<&[u8]>) {
         let (Some(kind), Some(evd)) = (notice, &core.wiring.connect) else { return };
         let (data_size, data) = match data {
             None => (0, 0),
@@ -76,7 +76,7 @@ impl<P: Provider> Ep<P> {
         };
         if kind != ConnectionEvent::Established {
             let evds = [&core.wiring.recv, &core.wiring.request].into_iter().flatten();
-            core.outbox.pending.extend(evds.filter_map(|evd| dapls_evd::catch_up(evd.arc())));
+            core.outbox.pending.extend(evds.filter_map(|evd| dapls_evd::queue_all_completions(evd.arc())));
         }
         let pending = dapls_evd::enqueue(evd.arc(), Event::Connection { kind, ep: self.id.handle, data_size, data });
         let is_lost = pending.is_lost();
@@ -103,9 +103,9 @@ impl<P: Provider> Ep<P> {
     }
 
     /// Marks the EP's failures in the EVDs as reported, since the connection has ended.
-    pub(super) fn settle(&self, core: &mut ControlState<P>) {
+    pub(super) fn mark_failures_reported(&self, core: &mut ControlState<P>) {
         for evd in [&core.wiring.recv, &core.wiring.request].into_iter().flatten() {
-            core.outbox.pending.push(dapls_evd::settle(evd.arc(), self.id.handle));
+            core.outbox.pending.push(dapls_evd::queue_and_mark_reported(evd.arc(), self.id.handle));
         }
     }
 

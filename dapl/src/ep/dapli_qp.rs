@@ -9,19 +9,19 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
-use super::attributes::{Attributes, HighWatermarks, PostLimits, Shape};
-use super::dapli_outbox::Outbox;
-use super::dapls_ep::Transfers;
+use super::attributes::{Attributes, HighWatermarks, PostLimits, QpSize};
+use super::dapli_outbox::PendingEvents;
+use super::dapls_ep::EpTransferSink;
 use super::post_lock::PostLock;
 use super::state::{EpState, EpStep};
-use super::{Binding, Communicator, ControlState, Ep, PostState, Wiring};
+use super::{Communicator, ControlState, Ep, EpObjects, PostState, QpAttachment};
 use crate::error::{Error, Handle, Resource, Result, State};
-use crate::evd::{Config, dapls_evd};
-use crate::ia::{Child, Ia, Rank};
+use crate::evd::{NotifyMode, dapls_evd};
+use crate::ia::{Child, CloseRank, Ia};
 use crate::provider::{Connection, ConnectionEvent, Provider, QpSpec, QueuePair, SharedRecvs, Token, Work};
-use crate::runtime::consumer_memory::{Address, PrivateData};
+use crate::runtime::consumer_memory::{PrivateData, SocketAddress};
 use crate::runtime::handle::{self, ObjectId};
-use crate::stats::counters::{EpCounts, Posts, Sums};
+use crate::stats::counters::{EpCounts, IaSums, Posts};
 use crate::stats::trace::TracedEp;
 
 impl<P: Provider> Ep<P> {
@@ -30,7 +30,7 @@ impl<P: Provider> Ep<P> {
     pub(super) fn create(
         ia: &Arc<Ia<P>>,
         state: EpState,
-        wiring: Wiring<P>,
+        wiring: EpObjects<P>,
         attributes: Attributes,
     ) -> Result<Arc<Self>> {
         let made = handle::create(ia.table(), |id| {
@@ -39,7 +39,7 @@ impl<P: Provider> Ep<P> {
         })?;
         let recv = made.object().core.lock().wiring.recv.clone();
         if let Some(evd) = recv {
-            dapls_evd::arm_anew(&evd);
+            dapls_evd::rearm_for_solicited(&evd);
         }
         let ep = made.object().clone();
         if let Some(trace) = &ep.trace {
@@ -48,7 +48,7 @@ impl<P: Provider> Ep<P> {
         }
         made.publish();
         let child: Arc<dyn Child> = ep.clone();
-        ia.adopt(Arc::downgrade(&child), Rank::Ep);
+        ia.add_child(Arc::downgrade(&child), CloseRank::Ep);
         Ok(ep)
     }
 
@@ -56,8 +56,8 @@ impl<P: Provider> Ep<P> {
         id: ObjectId,
         ia: Arc<Ia<P>>,
         state: EpState,
-        binding: Binding<P>,
-        wiring: Wiring<P>,
+        binding: QpAttachment<P>,
+        wiring: EpObjects<P>,
         attributes: Attributes,
     ) -> Self {
         let limits = attributes.post_limits(wiring.wired(), ia.limits());
@@ -80,12 +80,12 @@ impl<P: Provider> Ep<P> {
                 communicator: Communicator::default(),
                 timeout: None,
                 kept_cr: None,
-                outbox: Outbox::new(),
+                outbox: PendingEvents::new(),
                 counts: EpCounts::default(),
                 freed: false,
             }),
             event_data: PrivateData::default(),
-            remote_address: Address::default(),
+            remote_address: SocketAddress::default(),
             listing: OnceLock::new(),
         }
     }
@@ -109,13 +109,13 @@ impl<P: Provider> Ep<P> {
         // The write lock excludes posts: a post sees either the old queue in state DIS or the new queue in state UNC.
         let post_state = self.post_state.write();
         let report = self.report_unfinished("is reset", &post_state);
-        if let Binding::Attached(qp) = &post_state.binding {
+        if let QpAttachment::Attached(qp) = &post_state.binding {
             qp.reset()?;
         }
         self.step(&mut core, EpStep::Reset)?;
         drop(post_state);
         core.counts.resets += 1;
-        self.settle(&mut core);
+        self.mark_failures_reported(&mut core);
         core.outbox.connection_ended();
         core.remote = None;
         self.remote_address.write(&[]);
@@ -132,11 +132,11 @@ impl<P: Provider> Ep<P> {
     pub(super) fn flush_unconnected(&self, core: &mut ControlState<P>) -> Result<()> {
         let post_state = self.post_state();
         match &post_state.binding {
-            Binding::Attached(qp) if qp.outstanding().recvs > 0 => qp.flush_recvs(),
+            QpAttachment::Attached(qp) if qp.outstanding().recvs > 0 => qp.flush_recvs(),
             _ => return Err(Error::InvalidState(State::EpUnconnected)),
         }
         drop(post_state);
-        self.announce(core, Some(ConnectionEvent::Disconnected), None);
+        self.queue_event(core, Some(ConnectionEvent::Disconnected), None);
         Ok(())
     }
 
@@ -150,23 +150,23 @@ impl<P: Provider> Ep<P> {
         }
         let report = self.report_unfinished("is freed", &self.post_state());
         self.end(&mut core, step)?;
-        self.settle(&mut core);
+        self.mark_failures_reported(&mut core);
         core.outbox.ep_ended();
-        self.close_accounts(&mut core, &Wiring::none());
-        self.ia.add_final_counts(&Sums { eps: self.counts(&core), ..Sums::default() });
+        self.close_accounts(&mut core, &EpObjects::none());
+        self.ia.add_final_counts(&IaSums { eps: self.counts(&core), ..IaSums::default() });
         core.freed = true;
         if let Some(trace) = &self.trace {
             trace.end();
         }
         let kept_cr = core.kept_cr.take();
-        let wiring = std::mem::replace(&mut core.wiring, Wiring::none());
-        let binding = std::mem::replace(&mut self.post_state.write().binding, Binding::Unattached);
+        let wiring = std::mem::replace(&mut core.wiring, EpObjects::none());
+        let binding = std::mem::replace(&mut self.post_state.write().binding, QpAttachment::Unattached);
         drop(core);
         drop(binding);
         drop(wiring);
         drop(kept_cr);
         report.log();
-        self.ia.forget(self);
+        self.ia.remove_child(self);
         self.deliver();
         Ok(())
     }
@@ -176,11 +176,11 @@ impl<P: Provider> Ep<P> {
 pub(super) fn build<P: Provider>(
     ia: &Ia<P>,
     id: ObjectId,
-    wiring: &Wiring<P>,
+    wiring: &EpObjects<P>,
     attributes: &Attributes,
     marks: HighWatermarks,
-) -> Result<Binding<P>> {
-    let Some(pz) = &wiring.pz else { return Ok(Binding::Unattached) };
+) -> Result<QpAttachment<P>> {
+    let Some(pz) = &wiring.pz else { return Ok(QpAttachment::Unattached) };
     let shared = wiring.srq.as_ref().map(|srq| SharedRecvs {
         srq: srq.queue().clone(),
         token: Token {
@@ -194,7 +194,7 @@ pub(super) fn build<P: Provider>(
             ..Token::default()
         },
     });
-    let Shape { max_recvs, max_requests, max_recv_iov, max_request_iov, max_reads_in, max_reads_out } =
+    let QpSize { max_recvs, max_requests, max_recv_iov, max_request_iov, max_reads_in, max_reads_out } =
         attributes.shape(wiring.wired(), ia.limits());
     let spec = QpSpec {
         ep: id,
@@ -213,7 +213,7 @@ pub(super) fn build<P: Provider>(
             if marks != HighWatermarks::default() {
                 qp.watch_recvs(marks.soft, marks.hard)?;
             }
-            Ok(Binding::Attached(qp))
+            Ok(QpAttachment::Attached(qp))
         }
         Err(error @ Error::Exhausted(_)) => Err(error),
         Err(error) => {
@@ -225,18 +225,18 @@ pub(super) fn build<P: Provider>(
 
 /// Registers this EP for failures reported by its EVDs, and restricts their notification if not all completions of the
 /// EP notify.
-pub(super) fn configure<P: Provider>(ep: ObjectId, wiring: &Wiring<P>, limits: &PostLimits) {
+pub(super) fn configure<P: Provider>(ep: ObjectId, wiring: &EpObjects<P>, limits: &PostLimits) {
     let (recv, request) = (&wiring.recv, &wiring.request);
     for evd in [recv, request].into_iter().flatten() {
-        evd.report_transfers_to(Transfers::<P>::SINK);
+        evd.report_transfers_to(EpTransferSink::<P>::SINK);
         dapls_evd::start_counting(evd, ep.handle);
     }
     if let (Some(evd), true) = (recv, limits.recv_solicited) {
-        evd.configure(Config::Solicited);
+        evd.configure(NotifyMode::Solicited);
     } else if let (Some(evd), true) = (recv, limits.recv_unsignalled) {
-        evd.configure(Config::Notify);
+        evd.configure(NotifyMode::Notify);
     }
     if let (Some(evd), true) = (request, limits.request_unsignalled) {
-        evd.configure(Config::Notify);
+        evd.configure(NotifyMode::Notify);
     }
 }

@@ -23,7 +23,7 @@ pub(super) fn watch<P: Provider>(ep: &Ep<P>, marks: HighWatermarks) -> Result<()
     }
     core.marks = marks; // a report of the provider waits for this lock
     if core.wiring.srq.is_some() {
-        core.attributes.follow(marks);
+        core.attributes.set_watermarks(marks);
     }
     Ok(())
 }

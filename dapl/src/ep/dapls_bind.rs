@@ -7,7 +7,7 @@
 use super::Ep;
 use crate::error::{Error, Result};
 use crate::provider::{BindWr, Provider, QueuePair, Token, Work};
-use crate::rmr::{Bound, Rmr, dapls_rmr};
+use crate::rmr::{Rmr, RmrBinding, dapls_rmr};
 
 /// Flags and cookie of a posted bind.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +22,7 @@ pub(crate) struct Post {
 ///
 /// Errors: `InvalidParameter(6)` for UNSIGNALLED on an EP that does not allow it; those of `dapls_rmr::check`;
 /// `InvalidState` for the EP's state; `Exhausted` when its queue is full.
-pub(crate) fn bind<P: Provider>(ep: &Ep<P>, rmr: &Rmr<P>, wanted: Option<Bound>, post: Post) -> Result<u32> {
+pub(crate) fn bind<P: Provider>(ep: &Ep<P>, rmr: &Rmr<P>, wanted: Option<RmrBinding>, post: Post) -> Result<u32> {
     let pz = ep.open()?.wiring.pz.as_ref().map(|pz| pz.id());
     let post_state = ep.post_state();
     if post.unsignalled && !post_state.limits.request_unsignalled {

@@ -9,9 +9,9 @@ use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::attributes::{Attributes, Wired};
+use super::attributes::{AttachedQueues, Attributes};
 use super::state::{EpState, EpStep};
-use super::{Communicator, Ep, Peer, Wiring};
+use super::{Communicator, Ep, EpObjects, Peer};
 use crate::error::{Error, Handle, Result};
 use crate::evd::{Evd, TransferSink, dapls_evd};
 use crate::ia::{AsyncError, AsyncKind, Ia, dapls_ia};
@@ -42,7 +42,7 @@ pub(crate) fn connection_event<P: Provider>(ep: &Ep<P>, attempt: u32, event: Con
             ConnectionEvent::PeerRejected => is_active && !private_data.is_empty(),
             _ => false,
         };
-        ep.announce(&mut core, notice, has_data.then_some(private_data));
+        ep.queue_event(&mut core, notice, has_data.then_some(private_data));
     }
     drop(core);
     report.log();
@@ -59,13 +59,13 @@ pub(crate) fn many_recvs<P: Provider>(ep: &Ep<P>) {
 }
 
 /// Receives reports about completions from EVDs.
-pub(super) struct Transfers<P>(PhantomData<fn() -> P>);
+pub(super) struct EpTransferSink<P>(PhantomData<fn() -> P>);
 
-impl<P: Provider> Transfers<P> {
-    pub(super) const SINK: &'static dyn TransferSink<P> = &Transfers(PhantomData);
+impl<P: Provider> EpTransferSink<P> {
+    pub(super) const SINK: &'static dyn TransferSink<P> = &EpTransferSink(PhantomData);
 }
 
-impl<P: Provider> TransferSink<P> for Transfers<P> {
+impl<P: Provider> TransferSink<P> for EpTransferSink<P> {
     fn reaped(&self, srq: usize) {
         if let Ok(srq) = from_handle::<Srq<P>>(srq as *mut _, Handle::Srq) {
             dapls_srq::reaped(&srq);
@@ -92,7 +92,7 @@ fn fail<P: Provider>(ep: &Ep<P>, evd: &Evd<P>) {
         && let Ok(notice) = ep.step(&mut core, EpStep::Event(ConnectionEvent::Broken))
     {
         log::debug!("ep {:#x} is {} after a failed transfer", ep.id.handle, core.state.dat_name());
-        ep.announce(&mut core, notice, None);
+        ep.queue_event(&mut core, notice, None);
     }
     drop(core);
     report.log();
@@ -100,7 +100,7 @@ fn fail<P: Provider>(ep: &Ep<P>, evd: &Evd<P>) {
 }
 
 /// Data of a connection request for the EP that accepts it.
-pub(crate) struct Acceptance<'a> {
+pub(crate) struct AcceptedRequest<'a> {
     /// Whether the service point provided the EP with the request; otherwise the consumer chose the EP.
     pub(crate) is_provided: bool,
     pub(crate) peer: SocketAddr,
@@ -113,7 +113,7 @@ pub(crate) struct Acceptance<'a> {
 /// have passed. The request stays consumed even if the accept then fails.
 pub(crate) fn accept<P: Provider>(
     ep: &Ep<P>,
-    acceptance: Acceptance<'_>,
+    acceptance: AcceptedRequest<'_>,
     take: impl FnOnce() -> Result<P::Request>,
 ) -> Result<()> {
     let step = if acceptance.is_provided { EpStep::AcceptOwn } else { EpStep::Accept };
@@ -128,7 +128,7 @@ pub(crate) fn accept<P: Provider>(
     let conn = ep.next_attempt(&mut core);
     ep.step(&mut core, step)?;
     ep.remote_address.write(&consumer_memory::socket_address(acceptance.peer));
-    let Acceptance { peer, private_data, kept_cr, .. } = acceptance;
+    let AcceptedRequest { peer, private_data, kept_cr, .. } = acceptance;
     let accepted = ep.post_state().binding.qp().and_then(|qp| request.accept(qp, private_data, conn));
     if let Err(error) = accepted {
         ep.step(&mut core, EpStep::AcceptRefused)?;
@@ -188,7 +188,7 @@ pub(crate) fn request_lost<P: Provider>(ep: &Ep<P>) {
 }
 
 /// Handles the reject of the request for which the EP was provided.
-pub(crate) fn decline<P: Provider>(ep: &Ep<P>) {
+pub(crate) fn handle_reject<P: Provider>(ep: &Ep<P>) {
     if advance(ep, EpStep::Decline).is_ok() {
         ep.remote_address.write(&[]);
     }
@@ -197,8 +197,8 @@ pub(crate) fn decline<P: Provider>(ep: &Ep<P>) {
 /// Creates an EP for a request at a PSP with `DAT_PSP_PROVIDER_FLAG`: default attributes, no PZ or EVD, tentative state
 /// (TCP).
 pub(crate) fn create_tentative<P: Provider>(ia: &Arc<Ia<P>>, peer: SocketAddr) -> Result<Arc<Ep<P>>> {
-    let attributes = Attributes::default_for(Wired::default(), ia.limits());
-    let ep = Ep::create(ia, EpState::TentativePending, Wiring::none(), attributes)?;
+    let attributes = Attributes::default_for(AttachedQueues::default(), ia.limits());
+    let ep = Ep::create(ia, EpState::TentativePending, EpObjects::none(), attributes)?;
     ep.remote_address.write(&consumer_memory::socket_address(peer));
     Ok(ep)
 }

@@ -20,12 +20,12 @@ pub struct ExtensionPost<'a> {
     pub cookie: u64,
     /// Completion flags. `SOLICITED_WAIT` has no effect here: the operation states whether the message is solicited.
     pub flags: DAT_COMPLETION_FLAGS,
-    pub positions: Positions,
+    pub positions: ParameterNumbers,
 }
 
 /// Numbers of the parameters, for `InvalidParameter`.
 #[derive(Clone, Copy, Debug)]
-pub struct Positions {
+pub struct ParameterNumbers {
     /// The number of segments; for an atomic operation, the local memory.
     pub local: u8,
     /// The remote memory; not used by sends.
@@ -56,7 +56,7 @@ pub fn post_extension<P: Provider>(ep_handle: *mut c_void, post: &ExtensionPost<
 }
 
 /// Checks the number of local segments against `iov`, and the operand of an atomic operation.
-fn check_memory(op: Op, segments: &[Segment], iov: usize, positions: Positions) -> Result<()> {
+fn check_memory(op: Op, segments: &[Segment], iov: usize, positions: ParameterNumbers) -> Result<()> {
     if segments.len() > iov {
         return Err(Error::InvalidParameter(positions.local));
     }

@@ -25,11 +25,11 @@ use crate::evd::Evd;
 use crate::ia::{Child, Ia};
 use crate::provider::{ConnId, Connection, ConnectionEvent, PeerAddress, Provider};
 use crate::pz::Pz;
-use crate::runtime::consumer_memory::{Address, PrivateData};
-use crate::runtime::handle::{self, Kind, Object, ObjectId, Use};
-use crate::runtime::timer::{self, OnExpiry, Ticket};
+use crate::runtime::consumer_memory::{PrivateData, SocketAddress};
+use crate::runtime::handle::{self, Kind, Object, ObjectId, UseGuard};
+use crate::runtime::timer::{self, DeadlineId, OnExpiry};
 use crate::srq::Srq;
-use crate::stats::counters::{EpCounts, Listing, Posts, Sums};
+use crate::stats::counters::{EpCounts, IaSums, Listing, Posts};
 use crate::stats::trace::Trace;
 
 pub mod attributes;
@@ -51,8 +51,8 @@ pub mod state;
 
 pub use communicator::Communicator;
 
-use attributes::{Attributes, HighWatermarks, PostLimits, Wired};
-use dapli_outbox::Outbox;
+use attributes::{AttachedQueues, Attributes, HighWatermarks, PostLimits};
+use dapli_outbox::PendingEvents;
 use post_lock::PostLock;
 use state::{EpState, EpStep};
 
@@ -68,21 +68,21 @@ pub struct Ep<P: Provider> {
     core: Mutex<ControlState<P>>,
     /// Private data of the last event that carried data.
     event_data: PrivateData,
-    remote_address: Address,
+    remote_address: SocketAddress,
     /// The counters in the form that a consumer reads; created by the first query.
     listing: OnceLock<Listing>,
 }
 
 /// State of the post path; see the module documentation.
 struct PostState<P: Provider> {
-    binding: Binding<P>,
+    binding: QpAttachment<P>,
     limits: PostLimits,
     /// Counters of posts. Stored beside the QP, because a post has loaded that cache line already.
     posts: Posts,
 }
 
 /// Whether the EP has a QP. It has one whenever it has a PZ.
-enum Binding<P: Provider> {
+enum QpAttachment<P: Provider> {
     Unattached,
     Attached(P::Qp),
 }
@@ -92,7 +92,7 @@ struct ControlState<P: Provider> {
     state: EpState,
     /// Number of the current attempt to connect or accept. Events of earlier attempts are dropped.
     attempt: u32,
-    wiring: Wiring<P>,
+    wiring: EpObjects<P>,
     attributes: Attributes,
     /// The armed watermarks, which a replacement QP gets too.
     marks: HighWatermarks,
@@ -100,10 +100,10 @@ struct ControlState<P: Provider> {
     /// The communicator for connects to common service points.
     communicator: Communicator,
     /// The running connect timeout; present only in ACP.
-    timeout: Option<Ticket>,
+    timeout: Option<DeadlineId>,
     /// The CR whose private data the consumer may still read; dropped at reset, free or the next connection.
     kept_cr: Option<Arc<dyn Any + Send + Sync>>,
-    outbox: Outbox<P>,
+    outbox: PendingEvents<P>,
     /// Counts of connections, and of completions in EVDs that the EP no longer uses.
     counts: EpCounts,
     /// The EP was freed: calls in progress return `InvalidHandle`.
@@ -111,13 +111,13 @@ struct ControlState<P: Provider> {
 }
 
 /// The objects that an EP uses.
-pub(crate) struct Wiring<P: Provider> {
-    pub(crate) pz: Option<Use<Pz<P>>>,
-    pub(crate) recv: Option<Use<Evd<P>>>,
-    pub(crate) request: Option<Use<Evd<P>>>,
-    pub(crate) connect: Option<Use<Evd<P>>>,
+pub(crate) struct EpObjects<P: Provider> {
+    pub(crate) pz: Option<UseGuard<Pz<P>>>,
+    pub(crate) recv: Option<UseGuard<Evd<P>>>,
+    pub(crate) request: Option<UseGuard<Evd<P>>>,
+    pub(crate) connect: Option<UseGuard<Evd<P>>>,
     /// The SRQ whose receives the EP uses; set at creation.
-    pub(crate) srq: Option<Use<Srq<P>>>,
+    pub(crate) srq: Option<UseGuard<Srq<P>>>,
 }
 
 /// The peer, known from the connect call or the arrival of the request.
@@ -128,18 +128,18 @@ struct Peer {
     qual: u64,
 }
 
-impl<P: Provider> Wiring<P> {
+impl<P: Provider> EpObjects<P> {
     pub(crate) fn none() -> Self {
-        Wiring { pz: None, recv: None, request: None, connect: None, srq: None }
+        EpObjects { pz: None, recv: None, request: None, connect: None, srq: None }
     }
 
-    fn wired(&self) -> Wired {
-        Wired { recv: self.recv.is_some(), request: self.request.is_some(), shared: self.srq.is_some() }
+    fn wired(&self) -> AttachedQueues {
+        AttachedQueues { recv: self.recv.is_some(), request: self.request.is_some(), shared: self.srq.is_some() }
     }
 
     /// Whether all objects are still open. An abrupt close of the IA of one of these objects closes that object.
     fn is_alive(&self) -> bool {
-        let alive = |evd: &Option<Use<Evd<P>>>| evd.as_ref().is_none_or(|evd| is_live(evd));
+        let alive = |evd: &Option<UseGuard<Evd<P>>>| evd.as_ref().is_none_or(|evd| is_live(evd));
         let pz = self.pz.as_ref().is_none_or(|pz| handle::from_id::<Pz<P>>(pz.id()).is_some());
         pz && alive(&self.recv) && alive(&self.request) && alive(&self.connect)
     }
@@ -149,16 +149,16 @@ impl<P: Provider> Wiring<P> {
     }
 }
 
-fn is_live<P: Provider>(evd: &Use<Evd<P>>) -> bool {
+fn is_live<P: Provider>(evd: &UseGuard<Evd<P>>) -> bool {
     handle::from_id::<Evd<P>>(evd.id()).is_some()
 }
 
-impl<P: Provider> Binding<P> {
+impl<P: Provider> QpAttachment<P> {
     /// Returns the QP. Errors: `EpNotReady` if there is none.
     fn qp(&self) -> Result<&P::Qp> {
         match self {
-            Binding::Attached(qp) => Ok(qp),
-            Binding::Unattached => Err(Error::InvalidState(State::EpNotReady)),
+            QpAttachment::Attached(qp) => Ok(qp),
+            QpAttachment::Unattached => Err(Error::InvalidState(State::EpNotReady)),
         }
     }
 }
@@ -200,7 +200,7 @@ impl<P: Provider> Ep<P> {
     /// Makes a state transition and returns the event for the connect EVD. A transition out of ACP cancels the connect
     /// timeout.
     fn step(&self, core: &mut ControlState<P>, step: EpStep) -> Result<Option<ConnectionEvent>> {
-        let (notice, before) = (core.state.notice(step), core.state);
+        let (notice, before) = (core.state.connection_event(step), core.state);
         core.state = before.after(step)?;
         core.counts.add(&dapli_counts::of_step(before, core.state));
         // Pairs with the Acquire in `state`.
@@ -224,7 +224,7 @@ impl<P: Provider> Ep<P> {
         if let (true, Ok(qp)) = (was_live, self.post_state().binding.qp()) {
             qp.abort();
         }
-        self.announce(core, notice, None);
+        self.queue_event(core, notice, None);
         if was_live {
             core.outbox.connection_ended();
         }
@@ -251,7 +251,7 @@ impl<P: Provider> Child for Ep<P> {
         true
     }
 
-    fn add_counts(&self, sums: &mut Sums) {
+    fn add_counts(&self, sums: &mut IaSums) {
         let core = self.core.lock();
         // The free has added these counts to those of the IA.
         if !core.freed {

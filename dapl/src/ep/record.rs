@@ -6,9 +6,9 @@ use std::ptr::null_mut;
 
 use dat_abi::*;
 
-use super::attributes::{Attributes, Direction};
+use super::attributes::{Attributes, QueueAttributes};
 use super::state::EpState;
-use super::{Ep, Peer, Wiring};
+use super::{Ep, EpObjects, Peer};
 use crate::error::Result;
 use crate::provider::Provider;
 
@@ -30,8 +30,8 @@ pub(super) fn attributes(attr: &DAT_EP_ATTR) -> Attributes {
         qos: attr.qos,
         recv_flags: attr.recv_completion_flags,
         request_flags: attr.request_completion_flags,
-        recv: Direction { max_dtos: attr.max_recv_dtos, max_iov: attr.max_recv_iov },
-        request: Direction { max_dtos: attr.max_request_dtos, max_iov: attr.max_request_iov },
+        recv: QueueAttributes { max_dtos: attr.max_recv_dtos, max_iov: attr.max_recv_iov },
+        request: QueueAttributes { max_dtos: attr.max_request_dtos, max_iov: attr.max_request_iov },
         max_reads_in: attr.max_rdma_read_in,
         max_reads_out: attr.max_rdma_read_out,
         srq_soft_hw: attr.srq_soft_hw,
@@ -116,7 +116,7 @@ impl<P: Provider> Ep<P> {
     /// A consistent snapshot for `dat_ep_query`.
     pub(super) fn param(&self) -> Result<DAT_EP_PARAM> {
         let core = self.open()?;
-        let Wiring { pz, recv, request, connect, srq } = &core.wiring;
+        let EpObjects { pz, recv, request, connect, srq } = &core.wiring;
         let handle = |id: Option<usize>| id.unwrap_or(0) as DAT_HANDLE;
         Ok(DAT_EP_PARAM {
             ia_handle: self.ia.consumer_handle(),

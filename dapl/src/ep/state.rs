@@ -148,7 +148,7 @@ impl EpState {
     /// The connection event of an allowed step (spec/endpoints 4.2). Each attempt has one terminal event: every
     /// transition to `Disconnected` has one, except those of `dat_ep_free`, of an abrupt close of the IA, and of an
     /// ESTABLISHED event that could not be queued.
-    pub fn notice(self, step: EpStep) -> Option<ConnectionEvent> {
+    pub fn connection_event(self, step: EpStep) -> Option<ConnectionEvent> {
         use EpState::*;
         match (self, step) {
             (_, EpStep::Event(E::Established)) => Some(E::Established),
@@ -301,7 +301,7 @@ mod tests {
             text = text.trim_end().to_string() + &format!("\n{:<16}", name(step));
             for (state, _) in SHOWN {
                 let cell = match state.after(step) {
-                    Ok(next) => format!("{}{}", short(next), event(state.notice(step))),
+                    Ok(next) => format!("{}{}", short(next), event(state.connection_event(step))),
                     Err(Error::InvalidParameter(n)) => format!("IP({n})"),
                     Err(_) => "-".into(),
                 };
@@ -340,12 +340,12 @@ mod tests {
         for state in [ActivePending, CompletionPending, Connected, DisconnectPending] {
             for step in STEPS.into_iter().filter(|s| !silent.contains(s)) {
                 if state.after(step) == Ok(Disconnected) {
-                    assert!(state.notice(step).is_some(), "{state:?} {step:?}");
+                    assert!(state.connection_event(step).is_some(), "{state:?} {step:?}");
                 }
             }
         }
         let established = EpStep::Event(ConnectionEvent::Established);
-        assert!(STEPS.into_iter().all(|step| step == established || Disconnected.notice(step).is_none()));
+        assert!(STEPS.into_iter().all(|step| step == established || Disconnected.connection_event(step).is_none()));
     }
 
     const GOLDEN: &str = "

@@ -6,8 +6,8 @@ use dat_abi::*;
 
 use super::dapli_evd::{EvdState, TakenEvent};
 use super::dapls_evd;
-use super::event::{Event, Stream, Streams};
-use super::{Config, Evd};
+use super::event::{Event, EventSource, EventSources};
+use super::{Evd, NotifyMode};
 use crate::cno::Cno;
 use crate::error::{Error, Handle};
 use crate::ffi::{guard, guard_hot, require};
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn dapl_evd_resize<P: Provider>(evd: DAT_EVD_HANDLE, lengt
 pub unsafe extern "C" fn dapl_evd_post_se<P: Provider>(evd: DAT_EVD_HANDLE, event: *const DAT_EVENT) -> DAT_RETURN {
     guard(|| {
         let evd = from_handle::<Evd<P>>(evd, Handle::Plain)?;
-        if !evd.serves(Stream::Software) {
+        if !evd.serves(EventSource::Software) {
             return Err(Error::InvalidParameter(1));
         }
         require(event, 2)?;
@@ -295,35 +295,35 @@ pub unsafe extern "C" fn dapl_evd_free<P: Provider>(evd: DAT_EVD_HANDLE) -> DAT_
 }
 
 /// Parses EVD flags. Returns `None` for no flag or an unknown flag. An EVD may have all streams (spec/events 1.2).
-pub(crate) fn streams(flags: DAT_EVD_FLAGS) -> Option<Streams> {
+pub(crate) fn streams(flags: DAT_EVD_FLAGS) -> Option<EventSources> {
     let known = STREAMS.iter().fold(0, |all, (flag, _)| all | flag);
     if flags == 0 || flags & !known != 0 {
         return None;
     }
     let chosen = STREAMS.iter().filter(|(flag, _)| flags & flag != 0);
-    Some(chosen.fold(Streams::default(), |set, (_, stream)| set.with(*stream)))
+    Some(chosen.fold(EventSources::default(), |set, (_, stream)| set.with(*stream)))
 }
 
-fn flags(streams: Streams) -> DAT_EVD_FLAGS {
+fn flags(streams: EventSources) -> DAT_EVD_FLAGS {
     STREAMS.iter().filter(|(_, stream)| streams.has(*stream)).fold(0, |all, (flag, _)| all | flag)
 }
 
-const STREAMS: [(DAT_EVD_FLAGS, Stream); 6] = [
-    (DAT_EVD_SOFTWARE_FLAG, Stream::Software),
-    (DAT_EVD_CR_FLAG, Stream::Request),
-    (DAT_EVD_DTO_FLAG, Stream::Dto),
-    (DAT_EVD_CONNECTION_FLAG, Stream::Connection),
-    (DAT_EVD_RMR_BIND_FLAG, Stream::RmrBind),
-    (DAT_EVD_ASYNC_FLAG, Stream::Async),
+const STREAMS: [(DAT_EVD_FLAGS, EventSource); 6] = [
+    (DAT_EVD_SOFTWARE_FLAG, EventSource::Software),
+    (DAT_EVD_CR_FLAG, EventSource::Request),
+    (DAT_EVD_DTO_FLAG, EventSource::Dto),
+    (DAT_EVD_CONNECTION_FLAG, EventSource::Connection),
+    (DAT_EVD_RMR_BIND_FLAG, EventSource::RmrBind),
+    (DAT_EVD_ASYNC_FLAG, EventSource::Async),
 ];
 
 fn state_bits(facts: &dapls_evd::EvdFacts) -> DAT_EVD_STATE {
     let enabled = if facts.enabled { DAT_EVD_STATE_ENABLED } else { DAT_EVD_STATE_DISABLED };
     let waitable = if facts.waitable { DAT_EVD_STATE_WAITABLE } else { DAT_EVD_STATE_UNWAITABLE };
     let config = match facts.config {
-        Config::Threshold => DAT_EVD_STATE_CONFIG_THRESHOLD,
-        Config::Notify => DAT_EVD_STATE_CONFIG_NOTIFY,
-        Config::Solicited => DAT_EVD_STATE_CONFIG_SOLICITED,
+        NotifyMode::Threshold => DAT_EVD_STATE_CONFIG_THRESHOLD,
+        NotifyMode::Notify => DAT_EVD_STATE_CONFIG_NOTIFY,
+        NotifyMode::Solicited => DAT_EVD_STATE_CONFIG_SOLICITED,
     };
     enabled | waitable | config
 }

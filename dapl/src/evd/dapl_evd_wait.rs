@@ -5,13 +5,13 @@
 use dat_abi::*;
 
 use super::dapl_evd::{write_event, write_plain};
-use super::dapli_wait::{self, Next, Wait};
+use super::dapli_wait::{self, EvdWait, EvdWaitResult};
 use super::{Evd, Event, dapli_wait::clear};
 use crate::error::{Error, Handle, Result};
 use crate::ffi;
 use crate::provider::{Completion, Provider};
 use crate::runtime::handle::{EvdHandle, from_handle};
-use crate::runtime::wait::{self, Cause, Mark, WaitStep};
+use crate::runtime::wait::{self, Mark, WaitStep, WakeCause};
 
 /// Writes an event of this EVD in the layout of one version of DAT. The pointer is writable.
 pub(crate) type WriteEvent<E> = unsafe fn(out: *mut E, evd: DAT_EVD_HANDLE, event: &Event);
@@ -30,7 +30,7 @@ struct EvdWaitCall<E> {
     write: WriteEvent<E>,
     more: *mut DAT_COUNT,
     /// Set when the thread has begun to wait.
-    wait: Option<Wait>,
+    wait: Option<EvdWait>,
     /// Whether the thread has registered its wait, so that fork and cancellation can end it.
     marked: bool,
 }
@@ -77,11 +77,11 @@ pub(crate) unsafe fn wait_as<P: Provider, E: Copy>(
 /// # Safety
 /// The arguments in `call` satisfy the contract of [`dapl_evd_wait`].
 #[inline(never)]
-unsafe fn step<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>, cause: Cause) -> WaitStep {
+unsafe fn step<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>, cause: WakeCause) -> WaitStep {
     let (mut next, mut is_taken) = (None, false);
     let code = ffi::guard_hot(|| {
         // SAFETY: the caller also satisfies the contract of `take_quickly`.
-        is_taken = cause == Cause::Start && unsafe { take_quickly::<P, E>(call) };
+        is_taken = cause == WakeCause::Start && unsafe { take_quickly::<P, E>(call) };
         if !is_taken {
             next = Some(run_step::<P, E>(call, cause)?);
         }
@@ -91,8 +91,8 @@ unsafe fn step<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>, cause: Cause) ->
         return WaitStep::Done(code);
     }
     match next {
-        Some(Next::Sleep(expected)) => sleep::<P, E>(call, expected),
-        Some(Next::Event(event, more)) => {
+        Some(EvdWaitResult::Sleep(expected)) => sleep::<P, E>(call, expected),
+        Some(EvdWaitResult::Event(event, more)) => {
             forget(call);
             // SAFETY: `run_step` has checked that both pointers are not null, and the caller guarantees that they are
             // writable.
@@ -102,7 +102,7 @@ unsafe fn step<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>, cause: Cause) ->
             unsafe { ffi::put(call.more, count(more)) };
             WaitStep::Done(DAT_SUCCESS)
         }
-        Some(Next::Fail(error, more)) => {
+        Some(EvdWaitResult::Fail(error, more)) => {
             forget(call);
             // SAFETY: `run_step` has checked that both pointers are not null, and the caller guarantees that they are
             // writable.
@@ -138,7 +138,7 @@ unsafe fn take_quickly<P: Provider, E: Copy>(call: &EvdWaitCall<E>) -> bool {
     })
 }
 
-fn run_step<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>, cause: Cause) -> Result<Next> {
+fn run_step<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>, cause: WakeCause) -> Result<EvdWaitResult> {
     if let Some(wait) = &call.wait {
         return Ok(dapli_wait::resume::<P>(wait, cause));
     }
@@ -152,7 +152,7 @@ fn run_step<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>, cause: Cause) -> Re
 
 fn sleep<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>, expected: u32) -> WaitStep {
     let Some(wait) = call.wait else { return WaitStep::Done(Error::Internal.code()) };
-    let Some((word, _)) = wait::word(wait.id) else { return WaitStep::Done(Error::Internal.code()) };
+    let Some((word, _)) = wait::futex_word(wait.id) else { return WaitStep::Done(Error::Internal.code()) };
     if !call.marked {
         call.marked = true;
         Mark { id: wait.id, token: wait.token, clear: clear::<P> }.store();

@@ -1,7 +1,7 @@
 //! Private steps of an EVD: moves completions from the CQ into the event queue, and decides which waiter or CNO an
 //! event notifies.
 //!
-//! A step returns a [`Notification`]; the caller releases the EVD's lock and then calls [`Notification::deliver`].
+//! A step returns a [`EvdNotification`]; the caller releases the EVD's lock and then calls [`EvdNotification::deliver`].
 #![forbid(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -11,14 +11,14 @@ use std::sync::{Arc, OnceLock};
 use super::Evd;
 use super::dapls_descriptor::ArmedDescriptor;
 use super::event::{Event, is_failure};
-use super::queue::{Config, Queue, Signal};
-use crate::cno::{Cno, EvdSource, Fire, PollPass};
+use super::queue::{EventQueue, EventSignal, NotifyMode};
+use crate::cno::{Cno, CnoNotification, EvdSource, PollPass};
 use crate::error::{Error, Result};
 use crate::ia::dapls_ia;
 use crate::ia::{AsyncError, AsyncKind, Ia};
 use crate::provider::{Completion, CompletionQueue, CqSink, Provider, Work};
 use crate::runtime::empty_check::EmptyCheck;
-use crate::runtime::handle::{self, ObjectId, Use};
+use crate::runtime::handle::{self, ObjectId, UseGuard};
 use crate::runtime::sync::MutexGuard;
 use crate::runtime::wait::SharedCpuBackoff;
 use crate::runtime::{cancel, wait};
@@ -32,8 +32,8 @@ const BATCHES: usize = 16;
 
 /// State behind the EVD's lock.
 pub(super) struct EvdState<P: Provider> {
-    pub(super) queue: Queue,
-    pub(super) cno: Option<Use<Cno<P>>>,
+    pub(super) queue: EventQueue,
+    pub(super) cno: Option<UseGuard<Cno<P>>>,
     /// The descriptor for consumers that wait in `poll` or `epoll`, if it was requested.
     pub(super) descriptor: Option<ArmedDescriptor>,
     /// The EVD has neither a CNO nor a descriptor, so events need no notification beyond a waiter's.
@@ -51,7 +51,7 @@ pub(super) struct EvdState<P: Provider> {
 }
 
 impl<P: Provider> EvdState<P> {
-    pub(super) fn new(queue: Queue, cno: Option<Use<Cno<P>>>) -> Self {
+    pub(super) fn new(queue: EventQueue, cno: Option<UseGuard<Cno<P>>>) -> Self {
         EvdState {
             queue,
             is_unobserved: cno.is_none(),
@@ -73,10 +73,10 @@ impl<P: Provider> EvdState<P> {
 
     /// Fills the buffer from the front. All completions are fetched here or by [`Self::refill`], which count and trace them.
     #[inline(never)]
-    fn poll(&mut self, cq: &P::Cq, how: Fetch) -> usize {
+    fn poll(&mut self, cq: &P::Cq, how: FetchMode) -> usize {
         let n = match how {
-            Fetch::Poll => cq.poll(&mut self.buffer),
-            Fetch::Ready => cq.ready(&mut self.buffer),
+            FetchMode::Poll => cq.poll(&mut self.buffer),
+            FetchMode::Ready => cq.ready(&mut self.buffer),
         };
         self.buffer[..n].iter().for_each(|done| record(&mut self.completions, done));
         n
@@ -146,14 +146,14 @@ impl<P: Provider> EvdSource for EvdRef<P> {
 
 /// Wake-ups and calls that an event causes. They are delivered without locks.
 #[must_use = "without deliver() the waiter is not woken"]
-pub(super) struct Notification<P: Provider> {
+pub(super) struct EvdNotification<P: Provider> {
     waiter: Option<ObjectId>,
-    cno: Option<Fire<P>>,
+    cno: Option<CnoNotification<P>>,
     /// The IA and the handle of an EVD whose CQ cannot be armed, so it no longer triggers its CNO.
     arm_failed: Option<(Arc<Ia<P>>, usize)>,
 }
 
-impl<P: Provider> Notification<P> {
+impl<P: Provider> EvdNotification<P> {
     /// Wakes the waiter of the EVD or of the CNO, and runs the agent. Called without locks.
     #[inline]
     pub(super) fn deliver(self) {
@@ -162,7 +162,7 @@ impl<P: Provider> Notification<P> {
             wait::wake(id, i32::MAX);
         }
         if let Some(fire) = self.cno {
-            fire.fire();
+            fire.deliver();
         }
         if let Some((ia, handle)) = self.arm_failed {
             dapls_ia::report(&ia, AsyncError { kind: AsyncKind::ProviderInternal, handle, reason: 0 });
@@ -187,7 +187,7 @@ fn from_shared(done: &Completion) -> Option<usize> {
 }
 
 #[derive(Clone, Copy)]
-pub(super) enum Fetch {
+pub(super) enum FetchMode {
     /// Polls the CQ: the provider makes progress on the calling thread.
     Poll,
     /// Removes only completions that are already in the CQ.
@@ -196,8 +196,8 @@ pub(super) enum Fetch {
 
 impl<P: Provider> Evd<P> {
     /// Moves completions from the CQ into the queue, up to a limit per call.
-    pub(super) fn fetch(&self, inner: &mut EvdState<P>, how: Fetch) -> Signal {
-        let mut signal = Signal::None;
+    pub(super) fn fetch(&self, inner: &mut EvdState<P>, how: FetchMode) -> EventSignal {
+        let mut signal = EventSignal::None;
         let Some(cq) = &self.cq else { return signal };
         for _ in 0..BATCHES {
             let n = inner.poll(cq, how);
@@ -226,7 +226,7 @@ impl<P: Provider> Evd<P> {
         give: impl FnOnce(TakenEvent<'_>),
     ) -> Result<()> {
         inner.queue.require_no_waiter()?;
-        let mut signal = Signal::None;
+        let mut signal = EventSignal::None;
         let held = &mut *inner;
         let shared = match held.queue.front() {
             Some(Event::Failed(_)) => return self.dequeue_failure(inner, signal, give),
@@ -247,7 +247,7 @@ impl<P: Provider> Evd<P> {
                 // A consumer with a CNO dequeues until the EVD is empty, and `dat_cno_wait` polls again, as does arming
                 // a descriptor. Over a network each poll is a system call, so the first dequeue after an event makes
                 // none.
-                let how = if std::mem::take(&mut held.has_taken) { Fetch::Ready } else { Fetch::Poll };
+                let how = if std::mem::take(&mut held.has_taken) { FetchMode::Ready } else { FetchMode::Poll };
                 let n = held.poll(cq, how);
                 let Some((first, rest)) = held.buffer[..n].split_first() else {
                     return Err(self.found_nothing(inner));
@@ -306,16 +306,16 @@ impl<P: Provider> Evd<P> {
     fn dequeue_failure(
         &self,
         mut inner: MutexGuard<'_, EvdState<P>>,
-        signal: Signal,
+        signal: EventSignal,
         give: impl FnOnce(TakenEvent<'_>),
     ) -> Result<()> {
         let _deferral = cancel::defer();
-        let signal = signal.max(self.fetch(&mut inner, Fetch::Poll));
+        let signal = signal.max(self.fetch(&mut inner, FetchMode::Poll));
         self.unlock(inner, signal);
         let mut inner = self.report_failures(self.lock());
         inner.queue.require_no_waiter()?;
         let event = inner.queue.pop().ok_or(Error::QueueEmpty)?;
-        let notification = self.taken(&mut inner, Signal::None);
+        let notification = self.taken(&mut inner, EventSignal::None);
         drop(inner);
         give(TakenEvent::Other(&event));
         notification.deliver();
@@ -339,11 +339,11 @@ impl<P: Provider> Evd<P> {
     }
 
     /// Fetches all completions, beyond the limit of one step. Their number is bounded by the posted work.
-    pub(super) fn fetch_all(&self, inner: &mut EvdState<P>) -> Signal {
-        let mut signal = Signal::None;
+    pub(super) fn fetch_all(&self, inner: &mut EvdState<P>) -> EventSignal {
+        let mut signal = EventSignal::None;
         let Some(cq) = &self.cq else { return signal };
         loop {
-            let n = inner.poll(cq, Fetch::Ready);
+            let n = inner.poll(cq, FetchMode::Ready);
             for done in &inner.buffer[..n] {
                 signal = signal.max(inner.queue.complete(done));
             }
@@ -355,39 +355,39 @@ impl<P: Provider> Evd<P> {
 
     /// Called after a consumer has dequeued an event. If more events are queued, triggers the CNO again, because a
     /// consumer may dequeue one event per `dat_cno_wait` (spec/events 3.6).
-    pub(super) fn taken(&self, inner: &mut EvdState<P>, signal: Signal) -> Notification<P> {
-        if signal == Signal::Cno {
+    pub(super) fn taken(&self, inner: &mut EvdState<P>, signal: EventSignal) -> EvdNotification<P> {
+        if signal == EventSignal::Cno {
             return self.signal(inner, signal);
         }
         let arm_failed = self.arm_failed(inner);
         match &inner.cno {
             Some(cno) if inner.queue.enabled && inner.queue.has_notifying() => {
                 inner.queue.counts.cno_triggers += 1;
-                Notification { waiter: None, cno: Some(cno.arc().trigger(self.source(), false)), arm_failed }
+                EvdNotification { waiter: None, cno: Some(cno.arc().trigger(self.source(), false)), arm_failed }
             }
-            _ => Notification { waiter: None, cno: None, arm_failed },
+            _ => EvdNotification { waiter: None, cno: None, arm_failed },
         }
     }
 
     /// Turns a signal of the queue into a notification. The futex words of waiters change here, under the lock.
-    pub(super) fn signal(&self, inner: &mut EvdState<P>, signal: Signal) -> Notification<P> {
+    pub(super) fn signal(&self, inner: &mut EvdState<P>, signal: EventSignal) -> EvdNotification<P> {
         let arm_failed = self.arm_failed(inner);
-        if signal == Signal::Cno
+        if signal == EventSignal::Cno
             && let Some(descriptor) = &mut inner.descriptor
         {
             descriptor.trigger();
         }
         match (signal, &inner.cno) {
-            (Signal::Waiter, _) => {
+            (EventSignal::Waiter, _) => {
                 inner.queue.counts.wakeups += 1;
-                wait::bump(self.id);
-                Notification { waiter: Some(self.id), cno: None, arm_failed }
+                wait::increment_word(self.id);
+                EvdNotification { waiter: Some(self.id), cno: None, arm_failed }
             }
-            (Signal::Cno, Some(cno)) => {
+            (EventSignal::Cno, Some(cno)) => {
                 inner.queue.counts.cno_triggers += 1;
-                Notification { waiter: None, cno: Some(cno.arc().trigger(self.source(), true)), arm_failed }
+                EvdNotification { waiter: None, cno: Some(cno.arc().trigger(self.source(), true)), arm_failed }
             }
-            _ => Notification { waiter: None, cno: None, arm_failed },
+            _ => EvdNotification { waiter: None, cno: None, arm_failed },
         }
     }
 
@@ -398,28 +398,28 @@ impl<P: Provider> Evd<P> {
     /// Arms the CQ if a sleeping waiter, an enabled CNO or an armed descriptor depends on its notification. If arming
     /// fails, the waiter is woken and its wait returns the error; for a CNO the error is reported on the IA's async
     /// EVD.
-    pub(super) fn rearm(&self, inner: &mut EvdState<P>) -> Signal {
-        let mut signal = Signal::None;
+    pub(super) fn rearm(&self, inner: &mut EvdState<P>) -> EventSignal {
+        let mut signal = EventSignal::None;
         let Some(cq) = &self.cq else { return signal };
         // A waiter that still polls needs no notification, because it arms the CQ before it sleeps. Exception: some CQs
         // recognise solicited messages only while they are armed for them.
-        let needs_notification = !P::Cq::REPORTS_SOLICITED && inner.queue.config() == Config::Solicited;
+        let needs_notification = !P::Cq::REPORTS_SOLICITED && inner.queue.config() == NotifyMode::Solicited;
         let waits = inner.queue.has_sleeping_waiter() || needs_notification && inner.queue.has_waiter();
         // If a waiter of the CNO polls, it arms the CQ before it sleeps.
         let triggers = inner.cno.as_ref().is_some_and(|cno| needs_notification || !cno.is_polled());
         let is_armed = inner.descriptor.as_ref().is_some_and(ArmedDescriptor::is_armed);
         let wanted = waits || (triggers || is_armed) && inner.queue.enabled;
-        while wanted && signal != Signal::Waiter {
-            match cq.arm(inner.queue.config() == Config::Solicited) {
+        while wanted && signal != EventSignal::Waiter {
+            match cq.arm(inner.queue.config() == NotifyMode::Solicited) {
                 Ok(true) => break,
-                Ok(false) => signal = signal.max(self.fetch(inner, Fetch::Ready)),
+                Ok(false) => signal = signal.max(self.fetch(inner, FetchMode::Ready)),
                 Err(error) => {
                     log::error!(
                         "evd {:#x}: cannot arm the completion queue, so waits and CNO notifications fail: {error}",
                         self.id.handle
                     );
                     if inner.queue.has_waiter() {
-                        return Signal::Waiter;
+                        return EventSignal::Waiter;
                     }
                     inner.arm_failed = true;
                     break;
@@ -432,7 +432,7 @@ impl<P: Provider> Evd<P> {
     /// Called by the provider's thread when a completion has arrived since the CQ was armed.
     fn notified(&self) {
         let mut inner = self.lock();
-        let signal = self.fetch(&mut inner, Fetch::Ready);
+        let signal = self.fetch(&mut inner, FetchMode::Ready);
         // Trigger first: if this wakes the only sleeping waiter of the CNO, the CQ need not be armed.
         let notification = self.signal(&mut inner, signal);
         let signal = self.rearm(&mut inner);
@@ -452,19 +452,19 @@ impl<P: Provider> Evd<P> {
     fn poll_for_cno(&self, pass: &mut PollPass) {
         let mut inner = self.lock();
         let Some(cq) = &self.cq else { return };
-        let needs_notification = !P::Cq::REPORTS_SOLICITED && inner.queue.config() == Config::Solicited;
+        let needs_notification = !P::Cq::REPORTS_SOLICITED && inner.queue.config() == NotifyMode::Solicited;
         let is_skipped = needs_notification || inner.queue.has_waiter() || !inner.queue.enabled;
         let Some(cno) = inner.cno.as_ref().filter(|_| !is_skipped) else { return };
         // Under the lock: a waiter that goes to sleep arms the CQ after this step.
         if cno.is_polled() && !inner.descriptor.as_ref().is_some_and(ArmedDescriptor::is_armed) {
             cq.disarm();
         }
-        let signal = self.fetch(&mut inner, if pass.polls_device { Fetch::Poll } else { Fetch::Ready });
+        let signal = self.fetch(&mut inner, if pass.polls_device { FetchMode::Poll } else { FetchMode::Ready });
         pass.polls_device &= !P::Cq::SHARES_PROGRESS;
         let may_take = pass.takes && pass.taken_at.is_none() && inner.descriptor.is_none() && !inner.arm_failed;
         match &inner.cno {
             // A CNO that is still polled has neither an agent nor a descriptor that depends on a trigger.
-            Some(cno) if may_take && signal == Signal::Cno && cno.is_polled() && cno.id() == pass.cno => {
+            Some(cno) if may_take && signal == EventSignal::Cno && cno.is_polled() && cno.id() == pass.cno => {
                 pass.taken_at = Some(cno.changes());
                 inner.queue.counts.cno_triggers += 1;
             }
@@ -473,7 +473,7 @@ impl<P: Provider> Evd<P> {
     }
 
     /// Releases the lock after a step that may have queued events, and then delivers the notification.
-    pub(super) fn unlock(&self, mut inner: MutexGuard<'_, EvdState<P>>, signal: Signal) {
+    pub(super) fn unlock(&self, mut inner: MutexGuard<'_, EvdState<P>>, signal: EventSignal) {
         let notification = self.signal(&mut inner, signal);
         drop(inner);
         notification.deliver();
@@ -485,9 +485,9 @@ impl<P: Provider> Evd<P> {
 
     /// Queues an event that does not come from the CQ, after all completions that arrived before it. Returns false if
     /// the queue is far beyond its length and the event was dropped (spec/events 1.4).
-    pub(super) fn append(&self, event: Event) -> (Notification<P>, bool) {
+    pub(super) fn append(&self, event: Event) -> (EvdNotification<P>, bool) {
         let mut inner = self.lock();
-        let mut signal = self.fetch(&mut inner, Fetch::Ready);
+        let mut signal = self.fetch(&mut inner, FetchMode::Ready);
         let overflown = inner.queue.is_overflown();
         if overflown {
             inner.queue.counts.overflows += 1;

@@ -11,7 +11,7 @@ use super::Evd;
 use super::dapli_evd::{BATCH, EvdState, TakenEvent, record};
 use super::event::Event;
 use crate::error::{Error, Result};
-use crate::provider::{Arrival, Completion, CompletionQueue, Provider, Status, Work};
+use crate::provider::{Completion, CompletionQueue, Provider, ReceivedOp, Status, Work};
 use crate::runtime::empty_check::QueueCheck;
 use crate::runtime::sync::{MutexGuard, yield_now};
 
@@ -37,7 +37,7 @@ impl Event {
 fn is_plain(done: &Completion) -> bool {
     let is_transfer = matches!(done.token.work, Work::Send | Work::Recv | Work::Read | Work::Write);
     let outcome = [done.status as u8, done.arrival as u8]; // compared at once
-    is_transfer && outcome == [Status::Success as u8, Arrival::Send as u8] && done.token.post == 0
+    is_transfer && outcome == [Status::Success as u8, ReceivedOp::Send as u8] && done.token.post == 0
 }
 
 impl<P: Provider> EvdState<P> {

@@ -7,18 +7,18 @@
 use dat_abi::DAT_TIMEOUT;
 
 use super::Evd;
-use super::dapli_evd::{EvdState, Fetch};
+use super::dapli_evd::{EvdState, FetchMode};
 use super::event::Event;
-use super::queue::{Config, WaitStatus};
+use super::queue::{NotifyMode, WaitStatus};
 use crate::error::{Error, Result, State};
 use crate::provider::{CompletionQueue, Provider};
 use crate::runtime::handle::{self, ObjectId};
 use crate::runtime::sync::MutexGuard;
-use crate::runtime::wait::{self, Cause, Deadline};
+use crate::runtime::wait::{self, Deadline, WakeCause};
 
 /// Identifies a wait before and after the sleeps of its thread.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wait {
+pub(super) struct EvdWait {
     pub(super) id: ObjectId,
     pub(super) token: u64,
     pub(super) deadline: Deadline,
@@ -26,7 +26,7 @@ pub(super) struct Wait {
 
 /// Result of a step.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Next {
+pub(super) enum EvdWaitResult {
     /// The event, and the number of events left in the queue.
     Event(Event, usize),
     /// The error, and the number of queued events.
@@ -38,36 +38,40 @@ pub(super) enum Next {
 /// Begins a wait.
 ///
 /// Errors: invalid arguments, or a state that refuses a wait.
-pub(super) fn begin<P: Provider>(evd: &Evd<P>, timeout: DAT_TIMEOUT, threshold: i32) -> Result<(Wait, Next)> {
+pub(super) fn begin<P: Provider>(
+    evd: &Evd<P>,
+    timeout: DAT_TIMEOUT,
+    threshold: i32,
+) -> Result<(EvdWait, EvdWaitResult)> {
     let token = wait::token();
     let mut inner = evd.lock();
     inner.queue.begin_wait(token, threshold)?;
     // If enough events are queued, the wait does not poll, so that the events of one poll are dequeued before the
     // next poll. The clock is read after this check, and only if the thread may have to wait.
     if !inner.queue.has_enough(threshold) {
-        evd.fetch(&mut inner, Fetch::Poll);
+        evd.fetch(&mut inner, FetchMode::Poll);
     }
-    let mut wait = Wait { id: evd.id, token, deadline: Deadline::NEVER };
+    let mut wait = EvdWait { id: evd.id, token, deadline: Deadline::NEVER };
     if timeout == 0 || inner.queue.check_wait(token, false) == WaitStatus::Enough {
-        return Ok((wait, evd.conclude(inner, token, Some(Error::TimedOut))));
+        return Ok((wait, evd.finish_wait(inner, token, Some(Error::TimedOut))));
     }
     wait.deadline = Deadline::after(timeout);
     inner.queue.end_first_check();
-    if !P::Cq::REPORTS_SOLICITED && inner.queue.config() == Config::Solicited {
+    if !P::Cq::REPORTS_SOLICITED && inner.queue.config() == NotifyMode::Solicited {
         // The CQ is armed before the first poll: only an armed CQ recognises a solicited message, so a poll before the
         // arming could dequeue one without noticing.
-        let next = evd.arm_and_poll(inner, &wait, Cause::Start);
+        let next = evd.arm_and_poll(inner, &wait, WakeCause::Start);
         return Ok((wait, next));
     }
     drop(inner);
-    Ok((wait, evd.spin(&wait).unwrap_or_else(|| evd.poll_and_arm(&wait, Cause::Woken))))
+    Ok((wait, evd.spin(&wait).unwrap_or_else(|| evd.poll_and_arm(&wait, WakeCause::Woken))))
 }
 
 /// Continues after a sleep.
-pub(super) fn resume<P: Provider>(wait: &Wait, cause: Cause) -> Next {
+pub(super) fn resume<P: Provider>(wait: &EvdWait, cause: WakeCause) -> EvdWaitResult {
     match handle::from_id::<Evd<P>>(wait.id) {
         Some(evd) => evd.poll_and_arm(wait, cause),
-        None => Next::Fail(Error::Aborted, 0),
+        None => EvdWaitResult::Fail(Error::Aborted, 0),
     }
 }
 
@@ -83,7 +87,7 @@ pub(super) fn clear<P: Provider>(id: ObjectId, token: u64) {
 
 impl<P: Provider> Evd<P> {
     /// Polls without sleeping for an adaptive time, which grows when polling was successful.
-    fn spin(&self, wait: &Wait) -> Option<Next> {
+    fn spin(&self, wait: &EvdWait) -> Option<EvdWaitResult> {
         let most = self.cq.as_ref().map_or(0, |cq| cq.max_spin());
         if most == 0 || cfg!(loom) {
             return None; // loom models have no clock
@@ -93,14 +97,14 @@ impl<P: Provider> Evd<P> {
         loop {
             wait::relax();
             let mut inner = self.lock();
-            self.fetch(&mut inner, Fetch::Poll);
+            self.fetch(&mut inner, FetchMode::Poll);
             if inner.queue.check_wait(wait.token, false) != WaitStatus::TooFew {
                 self.spin.succeeded(budget, most);
-                return Some(self.conclude(inner, wait.token, None));
+                return Some(self.finish_wait(inner, wait.token, None));
             }
             drop(inner);
             let now = wait::now();
-            if now >= end || wait.deadline.is_over(now) {
+            if now >= end || wait.deadline.has_passed(now) {
                 self.spin.failed(budget, most);
                 return None;
             }
@@ -108,39 +112,44 @@ impl<P: Provider> Evd<P> {
     }
 
     /// Polls, and arms the CQ before the caller sleeps. The poll after arming finds an event that arrived in between.
-    fn poll_and_arm(&self, wait: &Wait, cause: Cause) -> Next {
+    fn poll_and_arm(&self, wait: &EvdWait, cause: WakeCause) -> EvdWaitResult {
         let mut inner = self.lock();
-        self.fetch(&mut inner, Fetch::Poll);
+        self.fetch(&mut inner, FetchMode::Poll);
         self.arm_and_poll(inner, wait, cause)
     }
 
     /// Like [`Self::poll_and_arm`], without the first poll.
-    fn arm_and_poll(&self, mut inner: MutexGuard<'_, EvdState<P>>, wait: &Wait, cause: Cause) -> Next {
+    fn arm_and_poll(&self, mut inner: MutexGuard<'_, EvdState<P>>, wait: &EvdWait, cause: WakeCause) -> EvdWaitResult {
         loop {
-            let found = inner.queue.check_wait(wait.token, cause == Cause::TimedOut);
+            let found = inner.queue.check_wait(wait.token, cause == WakeCause::TimedOut);
             let over = match cause {
-                Cause::TimedOut => Some(Error::TimedOut),
-                Cause::Interrupted => Some(Error::Interrupted),
-                Cause::Start | Cause::Woken => None,
+                WakeCause::TimedOut => Some(Error::TimedOut),
+                WakeCause::Interrupted => Some(Error::Interrupted),
+                WakeCause::Start | WakeCause::Woken => None,
             };
             if found != WaitStatus::TooFew || over.is_some() {
-                return self.conclude(inner, wait.token, over);
+                return self.finish_wait(inner, wait.token, over);
             }
-            let solicited = inner.queue.config() == Config::Solicited;
+            let solicited = inner.queue.config() == NotifyMode::Solicited;
             match self.cq.as_ref().map_or(Ok(true), |cq| cq.arm(solicited)) {
                 Ok(true) => break,
-                Ok(false) => _ = self.fetch(&mut inner, Fetch::Poll),
-                Err(error) => return self.conclude(inner, wait.token, Some(error)),
+                Ok(false) => _ = self.fetch(&mut inner, FetchMode::Poll),
+                Err(error) => return self.finish_wait(inner, wait.token, Some(error)),
             }
         }
         inner.queue.set_sleeping();
         self.ia.provider().sleeps();
-        let expected = wait::word(self.id).map_or(0, |(_, value)| value);
-        Next::Sleep(expected)
+        let expected = wait::futex_word(self.id).map_or(0, |(_, value)| value);
+        EvdWaitResult::Sleep(expected)
     }
 
     /// Ends a wait: returns an event if enough events are queued, otherwise the error `over`.
-    fn conclude<'a>(&'a self, mut inner: MutexGuard<'a, EvdState<P>>, token: u64, over: Option<Error>) -> Next {
+    fn finish_wait<'a>(
+        &'a self,
+        mut inner: MutexGuard<'a, EvdState<P>>,
+        token: u64,
+        over: Option<Error>,
+    ) -> EvdWaitResult {
         if inner.queue.unreported_failure().is_some() {
             // This thread is registered as the waiter, so no other thread can dequeue an event meanwhile.
             inner = self.report_failures(inner);
@@ -154,13 +163,13 @@ impl<P: Provider> Evd<P> {
             WaitStatus::Enough if over != Some(Error::Interrupted) => match inner.queue.pop() {
                 Some(event) => {
                     self.reaped(&event);
-                    Next::Event(event, inner.queue.len())
+                    EvdWaitResult::Event(event, inner.queue.len())
                 }
-                None => Next::Fail(Error::Internal, 0),
+                None => EvdWaitResult::Fail(Error::Internal, 0),
             },
-            WaitStatus::Cancelled if inner.queue.closed => Next::Fail(Error::Aborted, 0),
-            WaitStatus::Cancelled => Next::Fail(Error::InvalidState(State::EvdUnwaitable), inner.queue.len()),
-            _ => Next::Fail(over.unwrap_or(Error::Internal), inner.queue.len()),
+            WaitStatus::Cancelled if inner.queue.closed => EvdWaitResult::Fail(Error::Aborted, 0),
+            WaitStatus::Cancelled => EvdWaitResult::Fail(Error::InvalidState(State::EvdUnwaitable), inner.queue.len()),
+            _ => EvdWaitResult::Fail(over.unwrap_or(Error::Internal), inner.queue.len()),
         };
         if inner.cno.is_none() {
             return next;

@@ -7,7 +7,7 @@
 #![forbid(unsafe_code)]
 
 use super::Evd;
-use super::dapli_evd::Fetch;
+use super::dapli_evd::FetchMode;
 use crate::error::{Error, Handle, Result};
 use crate::provider::Provider;
 use crate::runtime::descriptor::Descriptor;
@@ -64,7 +64,7 @@ pub fn descriptor<P: Provider>(evd: &Evd<P>) -> Result<i32> {
 pub fn arm<P: Provider>(evd: &Evd<P>) -> Result<()> {
     let mut inner = evd.lock();
     inner.descriptor.as_mut().ok_or(Error::InvalidHandle(Handle::Plain))?.arm();
-    let signal = evd.fetch(&mut inner, Fetch::Poll);
+    let signal = evd.fetch(&mut inner, FetchMode::Poll);
     if !inner.queue.is_empty()
         && let Some(descriptor) = &mut inner.descriptor
     {

@@ -7,20 +7,20 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use dat_abi::DAT_EVD_HANDLE;
 
-use super::dapli_evd::{EvdRef, EvdState, Fetch, Notification};
-use super::event::{Event, Stream, Streams};
-use super::queue::{Queue, Signal};
-use super::{Config, Evd};
+use super::dapli_evd::{EvdNotification, EvdRef, EvdState, FetchMode};
+use super::event::{Event, EventSource, EventSources};
+use super::queue::{EventQueue, EventSignal};
+use super::{Evd, NotifyMode};
 use crate::cno::Cno;
 use crate::error::{Error, Handle, Resource, Result, State};
 use crate::ia::dapls_ia::{self, AsyncEvdChoice};
-use crate::ia::{AsyncError, AsyncErrorSink, AsyncKind, Ia, Rank};
+use crate::ia::{AsyncError, AsyncErrorSink, AsyncKind, CloseRank, Ia};
 use crate::provider::{CompletionQueue, CqSink, Provider};
 use crate::runtime::empty_check::{EmptyCheck, QueueCheck};
-use crate::runtime::handle::{self, Created, Usable, Use, UseCount};
+use crate::runtime::handle::{self, UnpublishedObject, UseCount, UseCounted, UseGuard};
 use crate::runtime::spin::SpinBudget;
 use crate::runtime::sync::Mutex;
-use crate::stats::counters::{Completed, Sums};
+use crate::stats::counters::{Completed, IaSums};
 
 /// Creates an EVD: enabled, waitable, empty; its handle is not live yet.
 ///
@@ -29,12 +29,12 @@ pub fn build<P: Provider>(
     ia: &Arc<Ia<P>>,
     length: i32,
     cno: Option<Arc<Cno<P>>>,
-    streams: Streams,
-) -> Result<Created<Evd<P>>> {
+    streams: EventSources,
+) -> Result<UnpublishedObject<Evd<P>>> {
     let length = checked_length(ia, length, Error::Exhausted(Resource::Evd))?;
     handle::create(ia.table(), |id| {
         let evd_ref = Arc::new(EvdRef::<P>::new(id));
-        let completes = [Stream::Dto, Stream::RmrBind, Stream::Extension];
+        let completes = [EventSource::Dto, EventSource::RmrBind, EventSource::Extension];
         let cq = if completes.into_iter().any(|stream| streams.has(stream)) {
             let sink: Arc<dyn CqSink> = evd_ref.clone();
             Some(Arc::new(ia.provider().create_cq(Arc::downgrade(&sink))?))
@@ -57,7 +57,7 @@ pub fn build<P: Provider>(
             uses: UseCount::default(),
             spin: SpinBudget::default(),
             empty_check,
-            inner: Mutex::new(EvdState::new(Queue::new(length), cno.map(Cno::attach))),
+            inner: Mutex::new(EvdState::new(EventQueue::new(length), cno.map(Cno::attach))),
         })
     })
 }
@@ -67,7 +67,7 @@ pub fn create<P: Provider>(
     ia: &Arc<Ia<P>>,
     length: i32,
     cno: Option<Arc<Cno<P>>>,
-    streams: Streams,
+    streams: EventSources,
 ) -> Result<DAT_EVD_HANDLE> {
     let evd = build(ia, length, cno, streams)?;
     let object = evd.object().clone();
@@ -76,17 +76,17 @@ pub fn create<P: Provider>(
     object.join(&inner);
     let signal = object.rearm(&mut inner);
     object.unlock(inner, signal);
-    ia.adopt(downgrade(&object), Rank::Evd);
+    ia.add_child(downgrade(&object), CloseRank::Evd);
     Ok(handle)
 }
 
 /// Returns the choice that makes `ia::open` create an async EVD of this length.
 pub fn with_ia<P: Provider>(length: i32) -> AsyncEvdChoice<P> {
     AsyncEvdChoice::Make(Box::new(move |ia| {
-        let evd = build(ia, length, None, Streams::default().with(Stream::Async))?;
+        let evd = build(ia, length, None, EventSources::default().with(EventSource::Async))?;
         let object = evd.object().clone();
         evd.publish();
-        ia.adopt(downgrade(&object), Rank::AsyncEvd);
+        ia.add_child(downgrade(&object), CloseRank::AsyncEvd);
         Ok(object as Arc<dyn AsyncErrorSink>)
     }))
 }
@@ -113,7 +113,7 @@ fn checked_length<P: Provider>(ia: &Ia<P>, length: i32, too_long: Error) -> Resu
 pub fn post<P: Provider>(evd: &Evd<P>, event: Event) -> Result<()> {
     let (notification, has_room) = evd.append(event);
     notification.deliver();
-    if has_room { Ok(()) } else { overflow(evd, event) }
+    if has_room { Ok(()) } else { report_overflow(evd, event) }
 }
 
 /// Notifications of a call whose caller holds a lock. The caller delivers them after it has released the lock, because
@@ -121,7 +121,7 @@ pub fn post<P: Provider>(evd: &Evd<P>, event: Event) -> Result<()> {
 #[must_use = "without deliver() the waiter is not woken"]
 pub(crate) struct PendingNotification<P: Provider> {
     evd: Arc<Evd<P>>,
-    notification: Notification<P>,
+    notification: EvdNotification<P>,
     lost: Option<Event>,
 }
 
@@ -135,7 +135,7 @@ impl<P: Provider> PendingNotification<P> {
     pub(crate) fn deliver(self) {
         self.notification.deliver();
         if let Some(event) = self.lost {
-            let _ = overflow(&self.evd, event); // the caller finds the loss by `is_lost`
+            let _ = report_overflow(&self.evd, event); // the caller finds the loss by `is_lost`
         }
     }
 }
@@ -155,7 +155,7 @@ pub(crate) fn take_failure<P: Provider>(evd: &Evd<P>, ep: usize) -> bool {
 
 /// Queues all completions of an EVD with a CNO, so that the CNO reports this EVD before an EVD that gets an event
 /// later. Without a CNO the order is not visible to the consumer, and the function returns `None`.
-pub(crate) fn catch_up<P: Provider>(evd: &Arc<Evd<P>>) -> Option<PendingNotification<P>> {
+pub(crate) fn queue_all_completions<P: Provider>(evd: &Arc<Evd<P>>) -> Option<PendingNotification<P>> {
     let mut inner = evd.lock();
     inner.cno.as_ref()?;
     let signal = evd.fetch_all(&mut inner);
@@ -165,7 +165,7 @@ pub(crate) fn catch_up<P: Provider>(evd: &Arc<Evd<P>>) -> Option<PendingNotifica
 
 /// Called when the EP's connection has ended and all its work has completed. Queues all completions and marks the EP's
 /// failures as reported. The caller holds the EP's lock.
-pub(crate) fn settle<P: Provider>(evd: &Arc<Evd<P>>, ep: usize) -> PendingNotification<P> {
+pub(crate) fn queue_and_mark_reported<P: Provider>(evd: &Arc<Evd<P>>, ep: usize) -> PendingNotification<P> {
     let mut inner = evd.lock();
     let signal = evd.fetch_all(&mut inner);
     inner.queue.mark_reported(ep);
@@ -179,7 +179,7 @@ pub(crate) fn start_counting<P: Provider>(evd: &Evd<P>, ep: usize) {
 }
 
 /// Number of the EP's completions in this EVD so far.
-pub(crate) fn account<P: Provider>(evd: &Evd<P>, ep: usize) -> Completed {
+pub(crate) fn completed_by_ep<P: Provider>(evd: &Evd<P>, ep: usize) -> Completed {
     evd.lock().completions.counts_of(ep)
 }
 
@@ -196,11 +196,11 @@ pub(crate) fn stop_counting<P: Provider>(evd: &Arc<Evd<P>>, ep: usize) -> (Compl
 ///
 /// Errors: `InvalidParameter(1)` without the SOFTWARE stream; `QueueFull`, which causes no asynchronous error.
 pub fn post_software<P: Provider>(evd: &Evd<P>, pointer: usize) -> Result<()> {
-    if !evd.serves(Stream::Software) {
+    if !evd.serves(EventSource::Software) {
         return Err(Error::InvalidParameter(1));
     }
     let mut inner = evd.lock();
-    let mut signal = evd.fetch(&mut inner, Fetch::Ready);
+    let mut signal = evd.fetch(&mut inner, FetchMode::Ready);
     let full = inner.queue.is_full();
     if !full {
         signal = signal.max(inner.queue.push(Event::Software { pointer }));
@@ -212,7 +212,7 @@ pub fn post_software<P: Provider>(evd: &Evd<P>, pointer: usize) -> Result<()> {
 /// Reports a dropped event on the IA's async EVD. The loss of an asynchronous error is only logged, since a full async
 /// EVD cannot report its own overflow.
 #[cold]
-pub(super) fn overflow<P: Provider>(evd: &Evd<P>, lost: Event) -> Result<()> {
+pub(super) fn report_overflow<P: Provider>(evd: &Evd<P>, lost: Event) -> Result<()> {
     log::error!(
         "evd {:#x} is full, an event is lost; create the EVD with a larger length, or dequeue more often",
         evd.id.handle
@@ -241,9 +241,9 @@ pub fn modify_cno<P: Provider>(evd: &Evd<P>, cno: Option<Arc<Cno<P>>>) {
 
 /// Called when an EP requests notification of solicited completions only. If a thread waits, arms the CQ again, for
 /// solicited completions.
-pub fn arm_anew<P: Provider>(evd: &Evd<P>) {
+pub fn rearm_for_solicited<P: Provider>(evd: &Evd<P>) {
     let mut inner = evd.lock();
-    if inner.queue.config() == Config::Solicited {
+    if inner.queue.config() == NotifyMode::Solicited {
         let signal = evd.rearm(&mut inner);
         evd.unlock(inner, signal);
     }
@@ -261,13 +261,13 @@ pub fn set_enabled<P: Provider>(evd: &Evd<P>, enabled: bool) {
 pub fn set_waitable<P: Provider>(evd: &Evd<P>, waitable: bool) {
     let mut inner = evd.lock();
     inner.queue.waitable = waitable;
-    let signal = if waitable { Signal::None } else { cancel_wait(&mut inner) };
+    let signal = if waitable { EventSignal::None } else { cancel_wait(&mut inner) };
     evd.unlock(inner, signal);
 }
 
 /// Cancels the wait in progress. The waiting thread returns an error when it wakes.
-fn cancel_wait<P: Provider>(inner: &mut EvdState<P>) -> Signal {
-    if inner.queue.cancel_wait() { Signal::Waiter } else { Signal::None }
+fn cancel_wait<P: Provider>(inner: &mut EvdState<P>) -> EventSignal {
+    if inner.queue.cancel_wait() { EventSignal::Waiter } else { EventSignal::None }
 }
 
 /// Changes the length of the queue (spec/events 2.8).
@@ -290,7 +290,7 @@ pub struct EvdFacts {
     /// Whether threads may wait on the EVD.
     pub waitable: bool,
     /// Which completions notify.
-    pub config: Config,
+    pub config: NotifyMode,
     /// Handle of the EVD's CNO, or 0.
     pub cno: usize,
 }
@@ -328,20 +328,20 @@ fn end<P: Provider>(evd: &Evd<P>) -> bool {
     if !handle::destroy(evd.id) {
         return false;
     }
-    evd.ia.forget(evd);
+    evd.ia.remove_child(evd);
     let mut inner = evd.lock();
     let signal = cancel_wait(&mut inner);
     // Completions that the consumer cannot dequeue any more count as dequeued, so that their SRQ releases the receives.
     let _ = evd.fetch_all(&mut inner);
     inner.queue.close().iter().for_each(|event| evd.reaped(event));
-    evd.ia.add_final_counts(&Sums { evds: inner.queue.counts, ..Sums::default() });
+    evd.ia.add_final_counts(&IaSums { evds: inner.queue.counts, ..IaSums::default() });
     let cno = inner.cno.take();
     inner.descriptor = None;
     evd.unlock(inner, signal);
     let Some(attached) = cno else { return true };
     let cno = attached.arc().clone();
     cno.unwatch(evd.id);
-    drop::<Use<_>>(attached);
+    drop::<UseGuard<_>>(attached);
     cno.detached();
     true
 }

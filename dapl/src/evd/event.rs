@@ -47,7 +47,7 @@ pub enum Event {
 /// Sources of events that an EVD can serve.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
-pub enum Stream {
+pub enum EventSource {
     Software,
     /// Connection requests.
     Request,
@@ -61,16 +61,16 @@ pub enum Stream {
 
 /// The set of streams that an EVD serves.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Streams(u8);
+pub struct EventSources(u8);
 
-impl Streams {
+impl EventSources {
     /// Returns the set with this stream added.
-    pub fn with(self, stream: Stream) -> Self {
-        Streams(self.0 | 1 << stream as u8)
+    pub fn with(self, stream: EventSource) -> Self {
+        EventSources(self.0 | 1 << stream as u8)
     }
 
     /// Whether the set contains this stream.
-    pub fn has(self, stream: Stream) -> bool {
+    pub fn has(self, stream: EventSource) -> bool {
         self.0 & 1 << stream as u8 != 0
     }
 }

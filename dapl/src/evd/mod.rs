@@ -8,10 +8,10 @@ use std::sync::{Arc, OnceLock};
 use crate::ia::{AsyncError, AsyncErrorSink, Child, Ia};
 use crate::provider::Provider;
 use crate::runtime::empty_check::QueueCheck;
-use crate::runtime::handle::{Kind, Object, ObjectId, Usable, UseCount};
+use crate::runtime::handle::{Kind, Object, ObjectId, UseCount, UseCounted};
 use crate::runtime::spin::SpinBudget;
 use crate::runtime::sync::Mutex;
-use crate::stats::counters::Sums;
+use crate::stats::counters::IaSums;
 
 pub mod dapl_evd;
 mod dapl_evd_wait;
@@ -28,8 +28,8 @@ mod tests;
 pub use dapl_evd_wait::dapl_evd_wait;
 pub(crate) use dapl_evd_wait::wait_as;
 pub(crate) use dapli_evd::TakenEvent;
-pub use event::{Event, Stream, Streams};
-pub use queue::Config;
+pub use event::{Event, EventSource, EventSources};
+pub use queue::NotifyMode;
 
 use dapli_evd::{EvdRef, EvdState};
 
@@ -37,7 +37,7 @@ use dapli_evd::{EvdRef, EvdState};
 pub struct Evd<P: Provider> {
     id: ObjectId,
     ia: Arc<Ia<P>>,
-    streams: Streams,
+    streams: EventSources,
     /// CQ of the provider, if the EVD has the DTO or RMR-bind stream.
     cq: Option<Arc<P::Cq>>,
     /// Identifies this EVD to the CQ and the CNO.
@@ -73,12 +73,12 @@ impl<P: Provider> Evd<P> {
     }
 
     /// Whether the EVD serves this stream.
-    pub fn serves(&self, stream: Stream) -> bool {
+    pub fn serves(&self, stream: EventSource) -> bool {
         self.streams.has(stream)
     }
 
     /// All streams that the EVD serves.
-    pub fn streams(&self) -> Streams {
+    pub fn streams(&self) -> EventSources {
         self.streams
     }
 
@@ -98,7 +98,7 @@ impl<P: Provider> Evd<P> {
     }
 
     /// Restricts notification to the completions that the EPs of this EVD want to be notified of (spec/events 1.3).
-    pub fn configure(&self, config: Config) {
+    pub fn configure(&self, config: NotifyMode) {
         self.lock().queue.configure(config);
     }
 }
@@ -108,7 +108,7 @@ impl<P: Provider> Object for Evd<P> {
 }
 
 /// Counts the EPs, service points and IAs that post events to the EVD: it cannot be freed while they exist.
-impl<P: Provider> Usable for Evd<P> {
+impl<P: Provider> UseCounted for Evd<P> {
     fn uses(&self) -> &UseCount {
         &self.uses
     }
@@ -134,7 +134,7 @@ impl<P: Provider> Child for Evd<P> {
         !self.ia.owns_async_evd(self.id)
     }
 
-    fn add_counts(&self, sums: &mut Sums) {
+    fn add_counts(&self, sums: &mut IaSums) {
         let counts = self.lock().queue.counts;
         sums.evds.add(&counts);
         sums.each.push((self.id.handle, counts));

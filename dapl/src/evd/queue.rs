@@ -11,7 +11,7 @@ use crate::stats::counters::EvdCounts;
 
 /// Which completions notify: the most permissive choice of the EPs that use the EVD.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
-pub enum Config {
+pub enum NotifyMode {
     /// All completions.
     #[default]
     Threshold,
@@ -23,7 +23,7 @@ pub enum Config {
 
 /// The notification that a new event causes.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) enum Signal {
+pub(super) enum EventSignal {
     #[default]
     None,
     /// The waiter sleeps and its wait can end now.
@@ -55,7 +55,7 @@ pub(super) enum WaitStatus {
 
 /// The queue and its state bits.
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(super) struct EventQueue {
     events: SlotQueue<Event>,
     /// Number of `events` that do not notify; usually zero.
     silent: usize,
@@ -67,18 +67,18 @@ pub(super) struct Queue {
     pub(super) waitable: bool,
     /// The EVD was closed: events are dropped.
     pub(super) closed: bool,
-    config: Config,
+    config: NotifyMode,
     pub(super) counts: EvdCounts,
 }
 
-impl Queue {
+impl EventQueue {
     /// Number of events accepted beyond the length before one is dropped (spec/events 1.4: the queue grows on demand).
     const MARGIN: usize = 1 << 16;
     /// Number of events for which memory is allocated at creation.
     const CAPACITY: usize = 64;
 
     pub(super) fn new(length: usize) -> Self {
-        Queue {
+        EventQueue {
             events: SlotQueue::with_slots(length.min(Self::CAPACITY)),
             silent: 0,
             failures: 0,
@@ -87,7 +87,7 @@ impl Queue {
             enabled: true,
             waitable: true,
             closed: false,
-            config: Config::default(),
+            config: NotifyMode::default(),
             counts: EvdCounts::default(),
         }
     }
@@ -139,17 +139,17 @@ impl Queue {
         self.events.len() > self.silent
     }
 
-    pub(super) fn config(&self) -> Config {
+    pub(super) fn config(&self) -> NotifyMode {
         self.config
     }
 
-    pub(super) fn configure(&mut self, config: Config) {
+    pub(super) fn configure(&mut self, config: NotifyMode) {
         self.config = self.config.max(config);
     }
 
     /// Queues a completion and returns the notification it causes.
     #[inline(always)]
-    pub(super) fn complete(&mut self, done: &Completion) -> Signal {
+    pub(super) fn complete(&mut self, done: &Completion) -> EventSignal {
         if is_failure(done) || done.token.unsignalled || self.waiter.is_some() || self.closed {
             return self.complete_rarely(done);
         }
@@ -160,12 +160,12 @@ impl Queue {
             other => *other = Event::Dto(*done),
         }
         self.count(true);
-        if self.enabled { Signal::Cno } else { Signal::None }
+        if self.enabled { EventSignal::Cno } else { EventSignal::None }
     }
 
     /// Like `complete`, for a failure, for a completion that may be non-notifying, or while a thread waits.
     #[inline(never)]
-    fn complete_rarely(&mut self, done: &Completion) -> Signal {
+    fn complete_rarely(&mut self, done: &Completion) -> EventSignal {
         if is_failure(done) { self.fail(*done) } else { self.push(Event::Dto(*done)) }
     }
 
@@ -180,7 +180,7 @@ impl Queue {
     }
 
     #[cold]
-    fn fail(&mut self, done: Completion) -> Signal {
+    fn fail(&mut self, done: Completion) -> EventSignal {
         self.failures += usize::from(!self.closed);
         self.push(Event::Failed(done))
     }
@@ -214,9 +214,9 @@ impl Queue {
     }
 
     /// Queues an event and returns the notification it causes (spec/events 1.3, 3.6).
-    pub(super) fn push(&mut self, event: Event) -> Signal {
+    pub(super) fn push(&mut self, event: Event) -> EventSignal {
         if self.closed {
-            return Signal::None;
+            return EventSignal::None;
         }
         let notifying = event.notifies();
         *self.events.push() = event;
@@ -226,12 +226,12 @@ impl Queue {
                 waiter.notified |= notifying;
                 if waiter.asleep && waiter.notified && self.events.len() >= waiter.threshold {
                     waiter.asleep = false;
-                    return Signal::Waiter;
+                    return EventSignal::Waiter;
                 }
-                Signal::None
+                EventSignal::None
             }
-            None if notifying && self.enabled => Signal::Cno,
-            None => Signal::None,
+            None if notifying && self.enabled => EventSignal::Cno,
+            None => EventSignal::None,
         }
     }
 
@@ -274,8 +274,9 @@ impl Queue {
         if threshold == 0 || threshold > self.length {
             return Err(Error::InvalidParameter(3));
         }
-        if threshold > 1 && self.config != Config::Threshold {
-            let state = if self.config == Config::Notify { State::EvdConfigNotify } else { State::EvdConfigSolicited };
+        if threshold > 1 && self.config != NotifyMode::Threshold {
+            let state =
+                if self.config == NotifyMode::Notify { State::EvdConfigNotify } else { State::EvdConfigSolicited };
             return Err(Error::InvalidState(state));
         }
         if self.waiter.is_some() {
@@ -368,8 +369,8 @@ mod tests {
     }
 
     /// A queue with a sleeping waiter for `threshold` events.
-    fn slept_on(threshold: i32) -> Queue {
-        let mut queue = Queue::new(8);
+    fn slept_on(threshold: i32) -> EventQueue {
+        let mut queue = EventQueue::new(8);
         queue.begin_wait(1, threshold).unwrap();
         assert_eq!(queue.check_wait(1, false), WaitStatus::TooFew);
         queue.end_first_check();
@@ -380,19 +381,19 @@ mod tests {
     #[test]
     fn waiter_is_notified_at_exactly_its_threshold() {
         let mut queue = slept_on(3);
-        assert_eq!((queue.push(notifying()), queue.push(notifying())), (Signal::None, Signal::None));
-        assert_eq!(queue.push(notifying()), Signal::Waiter);
-        assert_eq!(queue.push(notifying()), Signal::None, "notification once");
+        assert_eq!((queue.push(notifying()), queue.push(notifying())), (EventSignal::None, EventSignal::None));
+        assert_eq!(queue.push(notifying()), EventSignal::Waiter);
+        assert_eq!(queue.push(notifying()), EventSignal::None, "notification once");
         assert_eq!(queue.check_wait(1, false), WaitStatus::Enough);
     }
 
     #[test]
     fn non_notifying_event_wakes_no_thread_and_is_counted() {
         let mut queue = slept_on(1);
-        assert_eq!(queue.push(silent()), Signal::None);
+        assert_eq!(queue.push(silent()), EventSignal::None);
         assert_eq!(queue.check_wait(1, false), WaitStatus::TooFew, "still asleep for the consumer");
         queue.set_sleeping();
-        assert_eq!(queue.push(notifying()), Signal::Waiter);
+        assert_eq!(queue.push(notifying()), EventSignal::Waiter);
         assert_eq!(queue.check_wait(1, false), WaitStatus::Enough);
         assert!(matches!(queue.pop(), Some(Event::Dto(_))), "the oldest event, notifying or not");
         assert!(queue.has_notifying());
@@ -407,7 +408,7 @@ mod tests {
 
     #[test]
     fn queued_non_notifying_events_end_a_wait_at_once() {
-        let mut queue = Queue::new(8);
+        let mut queue = EventQueue::new(8);
         queue.push(silent());
         queue.begin_wait(1, 1).unwrap();
         assert_eq!(queue.check_wait(1, false), WaitStatus::Enough);
@@ -438,7 +439,7 @@ mod tests {
 
     #[test]
     fn wait_on_a_closed_queue_is_refused() {
-        let mut queue = Queue::new(8);
+        let mut queue = EventQueue::new(8);
         queue.close();
         assert_eq!(queue.begin_wait(1, 1), Err(Error::InvalidHandle(Handle::Plain)));
         assert!(!queue.has_waiter());
@@ -453,23 +454,23 @@ mod tests {
         assert_eq!(queue.begin_wait(2, 9), Err(Error::InvalidParameter(3)));
         assert_eq!(queue.begin_wait(2, 8), Err(Error::InvalidState(State::EvdWaiter)));
         queue.end_wait(1);
-        queue.configure(Config::Notify);
+        queue.configure(NotifyMode::Notify);
         assert_eq!(queue.begin_wait(2, 2), Err(Error::InvalidState(State::EvdConfigNotify)));
     }
 
     #[test]
     fn only_notifying_events_of_enabled_queues_trigger_the_cno() {
-        let mut queue = Queue::new(8);
-        assert_eq!(queue.push(silent()), Signal::None);
-        assert_eq!(queue.push(notifying()), Signal::Cno);
+        let mut queue = EventQueue::new(8);
+        assert_eq!(queue.push(silent()), EventSignal::None);
+        assert_eq!(queue.push(notifying()), EventSignal::Cno);
         queue.enabled = false;
-        assert_eq!(queue.push(notifying()), Signal::None);
+        assert_eq!(queue.push(notifying()), EventSignal::None);
         assert_eq!(queue.len(), 3, "all are queued");
     }
 
     #[test]
     fn resize_below_the_number_of_events_is_refused() {
-        let mut queue = Queue::new(8);
+        let mut queue = EventQueue::new(8);
         for _ in 0..5 {
             queue.push(notifying());
         }
@@ -481,7 +482,7 @@ mod tests {
     #[test]
     fn failure_is_held_until_its_ep_is_informed() {
         let of = |ep, status| Completion { token: Token { ep, ..Token::default() }, status, ..Completion::default() };
-        let mut queue = Queue::new(8);
+        let mut queue = EventQueue::new(8);
         for done in [of(1, Status::Success), of(2, Status::Transport), of(3, Status::Transport), of(2, Status::Flushed)]
         {
             queue.complete(&done);

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 
-use super::net::Net;
+use super::net::FakeNetwork;
 use crate::error::{Error, Result};
 use crate::provider::{Access, KeptObject, MemoryRegion, MemoryWindow, SharedCookie};
 
@@ -18,7 +18,7 @@ pub(crate) struct FakeMr {
 }
 
 impl FakeMr {
-    pub(super) fn new(net: &Net, access: Access) -> Self {
+    pub(super) fn new(net: &FakeNetwork, access: Access) -> Self {
         let key = net.keys.fetch_add(1, Ordering::SeqCst) + 1;
         FakeMr { key, remote: access.is_remote() }
     }
@@ -36,12 +36,12 @@ impl MemoryRegion for FakeMr {
 
 /// Membership of a process in the registrations under one shared-memory cookie.
 pub(crate) struct FakeMember {
-    net: Arc<Net>,
+    net: Arc<FakeNetwork>,
     cookie: SharedCookie,
 }
 
 impl FakeMember {
-    pub(super) fn join(net: &Arc<Net>, cookie: &SharedCookie, length: u64) -> Result<Self> {
+    pub(super) fn join(net: &Arc<FakeNetwork>, cookie: &SharedCookie, length: u64) -> Result<Self> {
         let mut members = net.members.lock();
         let (known, count) = members.entry(*cookie).or_insert((length, 0));
         if *known != length {

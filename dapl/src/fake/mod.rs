@@ -28,11 +28,11 @@ pub(crate) use qp::FakeQp;
 pub(crate) use request::{FakeListener, FakeRequest};
 pub(crate) use srq::FakeSrq;
 
-use net::Net;
+use net::FakeNetwork;
 
 pub(crate) struct FakeProvider {
     limits: Limits,
-    net: Arc<Net>,
+    net: Arc<FakeNetwork>,
     sink: Arc<dyn CmSink<FakeProvider>>,
     /// Number of calls of `Provider::sleeps`.
     sleeps: AtomicU32,

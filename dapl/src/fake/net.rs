@@ -14,7 +14,7 @@ use crate::runtime::handle::ObjectId;
 pub(super) type Event = Box<dyn FnOnce(&dyn CmSink<FakeProvider>) + Send>;
 
 #[derive(Default)]
-pub(super) struct Net {
+pub(super) struct FakeNetwork {
     pub(super) listeners: Mutex<HashMap<u64, ObjectId>>,
     pub(super) events: Mutex<VecDeque<Event>>,
     pub(super) closed: AtomicBool,
@@ -27,7 +27,7 @@ pub(super) struct Net {
     pub(super) members: Mutex<HashMap<SharedCookie, (u64, usize)>>,
 }
 
-impl Net {
+impl FakeNetwork {
     pub(super) fn report(&self, event: impl FnOnce(&dyn CmSink<FakeProvider>) + Send + 'static) {
         self.events.lock().push_back(Box::new(event));
     }

@@ -10,17 +10,17 @@ use std::sync::{Arc, Weak};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::memory::WindowState;
-use super::net::Net;
+use super::net::FakeNetwork;
 use super::{FakeCq, FakeMr, FakeMw, FakeProvider, FakeRequest};
-use crate::error::{Address, Error, Resource, Result};
+use crate::error::{AddressProblem, Error, Resource, Result};
 use crate::provider::*;
 use crate::stats::watermark::HighWatermark;
 
-pub(crate) struct FakeQp(pub(super) Arc<Core>);
+pub(crate) struct FakeQp(pub(super) Arc<FakeQpCore>);
 
 impl FakeQp {
-    pub(super) fn new(spec: QpSpec<FakeProvider>, net: &Arc<Net>) -> Self {
-        FakeQp(Arc::new(Core { spec, net: net.clone(), inner: Mutex::default() }))
+    pub(super) fn new(spec: QpSpec<FakeProvider>, net: &Arc<FakeNetwork>) -> Self {
+        FakeQp(Arc::new(FakeQpCore { spec, net: net.clone(), inner: Mutex::default() }))
     }
 
     /// Completes the messages in transit.
@@ -33,9 +33,9 @@ impl FakeQp {
     }
 }
 
-pub(super) struct Core {
+pub(super) struct FakeQpCore {
     spec: QpSpec<FakeProvider>,
-    pub(super) net: Arc<Net>,
+    pub(super) net: Arc<FakeNetwork>,
     pub(super) inner: Mutex<QpInner>,
 }
 
@@ -66,7 +66,7 @@ struct PendingRequest {
 struct Message {
     bytes: u64,
     solicited: bool,
-    arrival: Arrival,
+    arrival: ReceivedOp,
     value: u32,
 }
 
@@ -74,10 +74,10 @@ impl Message {
     /// The message of a request with this operation, if it is one.
     fn of(op: Op, bytes: u64) -> Option<Self> {
         let (solicited, arrival, value) = match op {
-            Op::Send { solicited } => (solicited, Arrival::Send, 0),
-            Op::SendImmediate { data, solicited } => (solicited, Arrival::SendImmediate, data),
-            Op::WriteImmediate { data, solicited, .. } => (solicited, Arrival::WriteImmediate, data),
-            Op::SendInvalidate { key, solicited } => (solicited, Arrival::SendInvalidate, key),
+            Op::Send { solicited } => (solicited, ReceivedOp::Send, 0),
+            Op::SendImmediate { data, solicited } => (solicited, ReceivedOp::SendImmediate, data),
+            Op::WriteImmediate { data, solicited, .. } => (solicited, ReceivedOp::WriteImmediate, data),
+            Op::SendInvalidate { key, solicited } => (solicited, ReceivedOp::SendInvalidate, key),
             Op::Write(_) | Op::Read(_) | Op::FetchAdd { .. } | Op::CompareSwap { .. } => return None,
         };
         Some(Message { bytes, solicited, arrival, value })
@@ -89,11 +89,11 @@ pub(super) enum QpState {
     #[default]
     Idle,
     Connecting(ConnId),
-    Connected(ConnId, Weak<Core>),
+    Connected(ConnId, Weak<FakeQpCore>),
     Error,
 }
 
-impl Core {
+impl FakeQpCore {
     fn complete_recv(&self, token: Token, message: Message) {
         let Message { bytes, solicited, arrival, value } = message;
         if let Some(cq) = &self.spec.recv_cq {
@@ -186,7 +186,7 @@ impl Core {
     }
 
     /// Establishes the connection and sends the waiting requests.
-    pub(super) fn establish(self: &Arc<Self>, conn: ConnId, peer: &Arc<Core>) {
+    pub(super) fn establish(self: &Arc<Self>, conn: ConnId, peer: &Arc<FakeQpCore>) {
         let mut inner = self.inner.lock();
         inner.state = QpState::Connected(conn, Arc::downgrade(peer));
         let pending = std::mem::take(&mut inner.pending);
@@ -213,7 +213,7 @@ impl Core {
         }
     }
 
-    fn transfer(&self, peer: &Arc<Core>, token: Token, bytes: u64, message: Option<Message>, suppress: bool) {
+    fn transfer(&self, peer: &Arc<FakeQpCore>, token: Token, bytes: u64, message: Option<Message>, suppress: bool) {
         if let Some(message) = message {
             peer.receive(message);
         }
@@ -271,7 +271,7 @@ impl QueuePair for FakeQp {
             }
             QpState::Error => {
                 mw.0.lock().advance(false);
-                Core::complete(core.spec.request_cq.as_ref(), wr.token, Status::Flushed, 0);
+                FakeQpCore::complete(core.spec.request_cq.as_ref(), wr.token, Status::Flushed, 0);
                 core.ring();
             }
             QpState::Idle | QpState::Connecting(_) => {
@@ -297,7 +297,7 @@ impl QueuePair for FakeQp {
             return Err(Error::Exhausted(Resource::Memory));
         }
         if matches!(inner.state, QpState::Error) {
-            Core::complete(core.spec.recv_cq.as_ref(), token, Status::Flushed, 0);
+            FakeQpCore::complete(core.spec.recv_cq.as_ref(), token, Status::Flushed, 0);
         } else {
             inner.recvs.push_back((token, length(segments)));
             core.take_early(&mut inner);
@@ -321,7 +321,7 @@ impl QueuePair for FakeQp {
                 }
             }
             QpState::Error => {
-                Core::complete(core.spec.request_cq.as_ref(), wr.token, Status::Flushed, 0);
+                FakeQpCore::complete(core.spec.request_cq.as_ref(), wr.token, Status::Flushed, 0);
                 core.ring();
             }
             QpState::Idle | QpState::Connecting(_) => {
@@ -349,7 +349,7 @@ impl QueuePair for FakeQp {
 impl Connection for FakeQp {
     fn connect(&self, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
         if *spec.address != PeerAddress::Ip([127, 0, 0, 1].into()) {
-            return Err(Error::InvalidAddress(Address::Unreachable));
+            return Err(Error::InvalidAddress(AddressProblem::Unreachable));
         }
         let core = &self.0;
         core.inner.lock().state = QpState::Connecting(conn);

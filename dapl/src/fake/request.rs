@@ -3,19 +3,19 @@
 
 use std::sync::Arc;
 
-use super::net::Net;
-use super::qp::{Core, FakeQp, QpState};
+use super::net::FakeNetwork;
+use super::qp::{FakeQp, FakeQpCore, QpState};
 use crate::error::{Error, Result};
 use crate::provider::{ConnId, ConnRequest, ConnectionEvent, RequestInfo};
 use crate::runtime::handle::ObjectId;
 
 pub(crate) struct FakeListener {
-    net: Arc<Net>,
+    net: Arc<FakeNetwork>,
     qual: u64,
 }
 
 impl FakeListener {
-    pub(super) fn new(net: &Arc<Net>, qual: u64, id: ObjectId) -> Result<Self> {
+    pub(super) fn new(net: &Arc<FakeNetwork>, qual: u64, id: ObjectId) -> Result<Self> {
         let mut listeners = net.listeners.lock();
         if listeners.contains_key(&qual) {
             return Err(Error::ConnQualTaken);
@@ -33,7 +33,7 @@ impl Drop for FakeListener {
 
 pub(crate) struct FakeRequest {
     /// The requester; removed by accept or reject.
-    pub(super) from: Option<(Arc<Core>, ConnId)>,
+    pub(super) from: Option<(Arc<FakeQpCore>, ConnId)>,
     pub(super) info: RequestInfo,
 }
 

@@ -1,6 +1,6 @@
 //! The fake provider's shared receive queue: cookies and lengths, and queue pairs that wait for a receive, in order.
 //!
-//! Lock order: queue pair, SRQ. `Net` stores events until the test delivers them.
+//! Lock order: queue pair, SRQ. `FakeNetwork` stores events until the test delivers them.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -9,15 +9,15 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use super::net::Net;
-use super::qp::{Core, length};
+use super::net::FakeNetwork;
+use super::qp::{FakeQpCore, length};
 use crate::error::{Error, Resource, Result};
 use crate::provider::{Segment, SharedReceiveQueue, SrqSink, SrqSpec};
 use crate::stats::watermark::LowWatermark;
 
 pub(crate) struct FakeSrq {
     sink: Weak<dyn SrqSink>,
-    net: Arc<Net>,
+    net: Arc<FakeNetwork>,
     inner: Mutex<FakeSrqState>,
 }
 
@@ -27,12 +27,12 @@ struct FakeSrqState {
     /// Cookies and lengths of the posted receives.
     recvs: VecDeque<(u64, u64)>,
     /// Queue pairs that have a message but no receive, in the order in which they began to wait.
-    waiting: VecDeque<Weak<Core>>,
+    waiting: VecDeque<Weak<FakeQpCore>>,
     low: LowWatermark,
 }
 
 impl FakeSrq {
-    pub(super) fn new(spec: SrqSpec, net: &Arc<Net>, most: u32) -> Result<Self> {
+    pub(super) fn new(spec: SrqSpec, net: &Arc<FakeNetwork>, most: u32) -> Result<Self> {
         let inner = Mutex::new(FakeSrqState { most: spec.max_recvs, ..FakeSrqState::default() });
         let made = FakeSrq { sink: spec.sink, net: net.clone(), inner };
         // This SRQ is counted before the check of the limit. If the creation fails, dropping it decrements the count.
@@ -41,7 +41,7 @@ impl FakeSrq {
     }
 
     /// Takes a receive for `core`. If there is none, registers `core` as waiting.
-    pub(super) fn take(&self, core: &Arc<Core>) -> Option<(u64, u64)> {
+    pub(super) fn take(&self, core: &Arc<FakeQpCore>) -> Option<(u64, u64)> {
         let mut inner = self.inner.lock();
         let taken = inner.recvs.pop_front();
         if taken.is_none() {
@@ -52,7 +52,7 @@ impl FakeSrq {
     }
 
     /// Removes the queue pair that has waited longest.
-    fn next_waiting(&self) -> Option<Arc<Core>> {
+    fn next_waiting(&self) -> Option<Arc<FakeQpCore>> {
         let mut inner = self.inner.lock();
         if inner.recvs.is_empty() {
             return None;

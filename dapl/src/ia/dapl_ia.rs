@@ -11,12 +11,12 @@ use super::dapls_ia::{self, AsyncEvdChoice};
 use super::{Ia, query};
 use crate::dapl_descriptor;
 use crate::error::{Error, Handle, Result};
-use crate::evd::{Evd, Stream, dapls_evd};
+use crate::evd::{Evd, EventSource, dapls_evd};
 use crate::ffi::{self, guard, put_cleared, require};
 use crate::libdat;
 use crate::names::{self, Version};
 use crate::provider::Provider;
-use crate::runtime::handle::{Use, from_handle};
+use crate::runtime::handle::{UseGuard, from_handle};
 use crate::runtime::logger;
 
 /// `dat_ia_open`, behind libdat's `dat_ia_openv`.
@@ -82,10 +82,10 @@ fn choice<P: Provider>(evd: DAT_EVD_HANDLE, length: DAT_COUNT) -> Result<AsyncEv
         return if length > 0 { Ok(dapls_evd::with_ia(length)) } else { Err(Error::InvalidParameter(2)) };
     }
     let evd = from_handle::<Evd<P>>(evd, Handle::EvdAsync)?;
-    if !evd.serves(Stream::Async) {
+    if !evd.serves(EventSource::Async) {
         return Err(Error::InvalidHandle(Handle::EvdAsync));
     }
-    Ok(AsyncEvdChoice::Borrowed(Use::of(evd.to_arc())))
+    Ok(AsyncEvdChoice::Borrowed(UseGuard::of(evd.to_arc())))
 }
 
 /// `dat_ia_query`.

@@ -11,17 +11,17 @@ use dat_abi::DAT_NAMED_ATTR;
 use dat_counters::text::Text;
 use parking_lot::Mutex;
 
-use super::{Child, Ia, Rank};
+use super::{Child, CloseRank, Ia};
 use crate::provider::Provider;
-use crate::stats::counters::{EpCounts, EvdCounts, IaEvents, Listing, Sums};
+use crate::stats::counters::{EpCounts, EvdCounts, IaEvents, IaSums, Listing};
 use crate::stats::publication::CounterSource;
 
 /// Counters that belong to the IA itself.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct IaCounts {
     events: IaEvents,
     /// Counts of freed objects.
-    freed: Mutex<Sums>,
+    freed: Mutex<IaSums>,
     /// Named attributes that `dat_ia_query` returns; allocated by its first call.
     listing: OnceLock<Listing>,
 }
@@ -36,17 +36,17 @@ const PROVIDERS: usize = 64;
 const MAX_LISTED_EPS: usize = 256;
 
 /// Names of the `alive.` counters (existing objects), by kind of object.
-const ALIVE: [(&str, &[Rank]); 10] = [
-    ("alive.ep", &[Rank::Ep]),
-    ("alive.evd", &[Rank::Evd, Rank::AsyncEvd]),
-    ("alive.cno", &[Rank::Cno]),
-    ("alive.pz", &[Rank::Pz]),
-    ("alive.lmr", &[Rank::Lmr]),
-    ("alive.rmr", &[Rank::Rmr]),
-    ("alive.srq", &[Rank::Srq]),
-    ("alive.psp", &[Rank::Psp]),
-    ("alive.rsp", &[Rank::Rsp]),
-    ("alive.cr", &[Rank::Cr]),
+const ALIVE: [(&str, &[CloseRank]); 10] = [
+    ("alive.ep", &[CloseRank::Ep]),
+    ("alive.evd", &[CloseRank::Evd, CloseRank::AsyncEvd]),
+    ("alive.cno", &[CloseRank::Cno]),
+    ("alive.pz", &[CloseRank::Pz]),
+    ("alive.lmr", &[CloseRank::Lmr]),
+    ("alive.rmr", &[CloseRank::Rmr]),
+    ("alive.srq", &[CloseRank::Srq]),
+    ("alive.psp", &[CloseRank::Psp]),
+    ("alive.rsp", &[CloseRank::Rsp]),
+    ("alive.cr", &[CloseRank::Cr]),
 ];
 
 impl<P: Provider> Ia<P> {
@@ -56,7 +56,7 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Adds the final counts of an object that is freed.
-    pub(crate) fn add_final_counts(&self, last: &Sums) {
+    pub(crate) fn add_final_counts(&self, last: &IaSums) {
         let mut freed = self.counts.freed.lock();
         freed.eps.add(&last.eps);
         freed.evds.add(&last.evds);
@@ -73,7 +73,7 @@ impl<P: Provider> Ia<P> {
         let (ranks, children): (Vec<_>, Vec<_>) = self.children.lock().known.values().cloned().unzip();
         let sums = self.sums(&children);
         let own = self.provider.counts().into_iter().take(PROVIDERS).map(|count| (count.name.to_owned(), count.value));
-        listing.show(self.totals(&sums).chain(alive(&ranks)).chain(own).chain(each_evd(&sums)))
+        listing.write_counters(self.totals(&sums).chain(alive(&ranks)).chain(own).chain(each_evd(&sums)))
     }
 
     /// Logs the counters when the IA is closed, if that is enabled.
@@ -86,7 +86,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    fn sums(&self, children: &[Weak<dyn Child>]) -> Sums {
+    fn sums(&self, children: &[Weak<dyn Child>]) -> IaSums {
         let mut sums = self.counts.freed.lock().clone();
         for child in children.iter().filter_map(Weak::upgrade) {
             child.add_counts(&mut sums);
@@ -96,12 +96,12 @@ impl<P: Provider> Ia<P> {
 
     /// Returns the current sums.
     #[cfg(test)]
-    pub(crate) fn totals_now(&self) -> Sums {
+    pub(crate) fn totals_now(&self) -> IaSums {
         let children: Vec<_> = self.children.lock().known.values().map(|(_, child)| child.clone()).collect();
         self.sums(&children)
     }
 
-    fn totals(&self, sums: &Sums) -> impl Iterator<Item = (String, u64)> {
+    fn totals(&self, sums: &IaSums) -> impl Iterator<Item = (String, u64)> {
         let of = |kind: &'static str| move |(name, count): (&str, u64)| (format!("{kind}.{name}"), count);
         let (eps, evds) = (sums.eps.list().map(of("ep")), sums.evds.list().map(of("evd")));
         self.counts.events.list().map(of("ia")).into_iter().chain(eps).chain(evds)
@@ -120,18 +120,18 @@ impl<P: Provider> CounterSource for Ia<P> {
         }
         let own = self.provider.counts();
         own.iter().for_each(|count| text.count(count.name, count.unit, count.is_level, count.value));
-        let eps = || ranks.iter().zip(&children).filter(|(rank, _)| **rank == Rank::Ep).map(|(_, child)| child);
+        let eps = || ranks.iter().zip(&children).filter(|(rank, _)| **rank == CloseRank::Ep).map(|(_, child)| child);
         eps().take(MAX_LISTED_EPS).filter_map(Weak::upgrade).for_each(|ep| ep.describe(text));
         text.left_out(eps().count().saturating_sub(MAX_LISTED_EPS));
     }
 }
 
-fn alive(ranks: &[Rank]) -> impl Iterator<Item = (String, u64)> {
-    let of_kind = |kinds: &[Rank]| ranks.iter().filter(|rank| kinds.contains(rank)).count() as u64;
+fn alive(ranks: &[CloseRank]) -> impl Iterator<Item = (String, u64)> {
+    let of_kind = |kinds: &[CloseRank]| ranks.iter().filter(|rank| kinds.contains(rank)).count() as u64;
     ALIVE.map(|(name, kinds)| (name.to_owned(), of_kind(kinds))).into_iter()
 }
 
-fn each_evd(sums: &Sums) -> impl Iterator<Item = (String, u64)> {
+fn each_evd(sums: &IaSums) -> impl Iterator<Item = (String, u64)> {
     let mut each = sums.each.clone();
     each.sort_unstable_by_key(|(handle, _)| *handle);
     each.into_iter()

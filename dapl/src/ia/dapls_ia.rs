@@ -12,13 +12,13 @@ use std::sync::{Arc, OnceLock, Weak};
 use dat_abi::{DAT_EVD_HANDLE, DAT_EVD_OUT_OF_SCOPE, DAT_IA_HANDLE, v2};
 use parking_lot::Mutex;
 
-use super::dapli_counts::Counts;
+use super::dapli_counts::IaCounts;
 use super::{AsyncError, AsyncErrorSink, AsyncEvd, Child, Children, Ia};
 use crate::error::{Error, Handle, Result};
 use crate::names::Registration;
 use crate::provider::{CmSink, Extensions, IaSpec, Limits, Provider};
-use crate::runtime::consumer_memory::{self, Address};
-use crate::runtime::handle::{self, Created, ObjectId, Use};
+use crate::runtime::consumer_memory::{self, SocketAddress};
+use crate::runtime::handle::{self, ObjectId, UnpublishedObject, UseGuard};
 use crate::runtime::sync::StaticMutex;
 use crate::runtime::timer;
 use crate::stats::publication::{self, CounterSource};
@@ -29,7 +29,7 @@ pub enum AsyncEvdChoice<P: Provider> {
     /// A new async EVD, created with the IA.
     Make(Maker<P>),
     /// An existing EVD that the consumer passed.
-    Borrowed(Use<dyn AsyncErrorSink>),
+    Borrowed(UseGuard<dyn AsyncErrorSink>),
     /// The IA has no async EVD: its errors go to all async EVDs of this library.
     OutOfScope,
 }
@@ -46,7 +46,7 @@ pub fn open<P: Provider>(
     choice: AsyncEvdChoice<P>,
 ) -> Result<(DAT_IA_HANDLE, DAT_EVD_HANDLE)> {
     // Words of `ia_params` that the trace does not use are passed to the provider.
-    let (tracing, params) = trace::Settings::read(&registration.params());
+    let (tracing, params) = trace::TraceSettings::read(&registration.params());
     let spec = IaSpec { name: registration.name(), params: &params, library: &registration.library() };
     let made = handle::create(registration.table(), |id| {
         let provider = P::open(&spec, sink)?;
@@ -60,7 +60,7 @@ pub fn open<P: Provider>(
                 .chain(read_fact(provider.limits()))
                 .collect(),
             extra_facts: OnceLock::new(),
-            counts: Counts::default(),
+            counts: IaCounts::default(),
             tracing,
             provider,
             number: AtomicUsize::new(0),
@@ -85,12 +85,12 @@ pub fn open<P: Provider>(
 }
 
 /// The IA address in the form that consumers receive, with port 0.
-fn shown_address(mut address: SocketAddr) -> Address {
+fn shown_address(mut address: SocketAddr) -> SocketAddress {
     address.set_port(0);
-    Address::new(&consumer_memory::socket_address(address))
+    SocketAddress::new(&consumer_memory::socket_address(address))
 }
 
-fn publish<P: Provider>(ia: Created<Ia<P>>) -> *mut c_void {
+fn publish<P: Provider>(ia: UnpublishedObject<Ia<P>>) -> *mut c_void {
     log::debug!("ia {}: open", ia.object().registration.name());
     ia.publish()
 }

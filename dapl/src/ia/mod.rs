@@ -16,9 +16,9 @@ use crate::error::{Error, Handle, Result, State};
 use crate::libdat;
 use crate::names::{Registration, Version};
 use crate::provider::{Limits, Provider};
-use crate::runtime::consumer_memory::Address;
-use crate::runtime::handle::{Kind, Object, ObjectId, Usable, Use};
-use crate::stats::counters::Sums;
+use crate::runtime::consumer_memory::SocketAddress;
+use crate::runtime::handle::{Kind, Object, ObjectId, UseCounted, UseGuard};
+use crate::stats::counters::IaSums;
 use crate::stats::publication;
 use crate::stats::trace;
 
@@ -29,18 +29,18 @@ mod query;
 #[cfg(test)]
 mod tests;
 
-use dapli_counts::Counts;
+use dapli_counts::IaCounts;
 
 pub struct Ia<P: Provider> {
     id: ObjectId,
     registration: &'static Registration,
     provider: P,
-    address: Box<Address>,
+    address: Box<SocketAddress>,
     facts: Vec<(String, String)>,
     /// The provider attributes of `dapl_descriptor`; created by the first query.
     extra_facts: OnceLock<[(String, String); 2]>,
-    counts: Counts,
-    tracing: trace::Settings,
+    counts: IaCounts,
+    tracing: trace::TraceSettings,
     /// The IA handle that libdat has assigned; 0 before that.
     number: AtomicUsize,
     async_evd: Mutex<AsyncEvd>,
@@ -65,7 +65,7 @@ enum AsyncEvd {
     /// The EVD created with the IA, and freed with it.
     Own(Arc<dyn AsyncErrorSink>),
     /// An EVD of the consumer.
-    Borrowed(Use<dyn AsyncErrorSink>),
+    Borrowed(UseGuard<dyn AsyncErrorSink>),
     /// The consumer passed no async EVD: all async EVDs of this library receive the errors.
     OutOfScope,
     /// Errors are dropped: the IA is being opened or closed.
@@ -74,7 +74,7 @@ enum AsyncEvd {
 
 /// An async EVD as seen by an IA. The trait does not name the provider's type, because one list of async EVDs serves
 /// all IAs of the library.
-pub trait AsyncErrorSink: Usable + Send + Sync {
+pub trait AsyncErrorSink: UseCounted + Send + Sync {
     /// Identifies the EVD.
     fn id(&self) -> ObjectId;
     /// Queues an error. If the EVD is full, it logs the loss.
@@ -108,14 +108,14 @@ pub trait Child: Send + Sync {
     /// Whether a graceful close of the IA is refused while this object exists.
     fn counts_as_open(&self) -> bool;
     /// Adds the counters of this object to the sums.
-    fn add_counts(&self, _sums: &mut Sums) {}
+    fn add_counts(&self, _sums: &mut IaSums) {}
     /// Writes this object's own counters for the counters socket.
     fn describe(&self, _text: &mut Text) {}
 }
 
 /// The order in which an abrupt close ends the children (spec/registry 6.3).
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub enum Rank {
+pub enum CloseRank {
     Ep,
     Rmr,
     Lmr,
@@ -134,7 +134,7 @@ struct Children {
     closing: bool,
     /// Children by their address. While the `Weak` exists, the memory is not reused, so no other child has that
     /// address.
-    known: HashMap<usize, (Rank, Weak<dyn Child>)>,
+    known: HashMap<usize, (CloseRank, Weak<dyn Child>)>,
 }
 
 impl<P: Provider> Ia<P> {
@@ -166,7 +166,7 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Trace settings of the EPs.
-    pub fn tracing(&self) -> &trace::Settings {
+    pub fn tracing(&self) -> &trace::TraceSettings {
         &self.tracing
     }
 
@@ -198,8 +198,8 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Adds a child with a live handle. A child that is added during a close is closed by this call.
-    pub fn adopt(&self, child: Weak<dyn Child>, rank: Rank) {
-        if matches!(rank, Rank::Ep | Rank::Srq | Rank::Rsp | Rank::Psp) {
+    pub fn add_child(&self, child: Weak<dyn Child>, rank: CloseRank) {
+        if matches!(rank, CloseRank::Ep | CloseRank::Srq | CloseRank::Rsp | CloseRank::Psp) {
             publication::start(); // only these objects have counters
         }
         let mut children = self.children.lock();
@@ -215,7 +215,7 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Removes a child that was freed.
-    pub fn forget<C: Child>(&self, child: &C) {
+    pub fn remove_child<C: Child>(&self, child: &C) {
         let address = std::ptr::from_ref(child) as usize;
         let forgotten = self.children.lock().known.remove(&address);
         // Dropped outside the lock: this can be the last reference to the child.

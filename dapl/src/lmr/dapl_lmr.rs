@@ -6,7 +6,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use dat_abi::*;
 
-use super::{Lmr, Origin, Rights, dapls_lmr};
+use super::{Lmr, Origin, Privileges, dapls_lmr};
 use crate::error::{Error, Handle, Result};
 use crate::ffi::{guard, put, require};
 use crate::ia::Ia;
@@ -64,7 +64,7 @@ pub(crate) unsafe fn create<P: Provider>(
     region: DAT_REGION_DESCRIPTION,
     length: DAT_VLEN,
     pz: DAT_PZ_HANDLE,
-    rights: Option<Rights>,
+    rights: Option<Privileges>,
     out: *mut DAT_LMR_HANDLE,
     lmr_context: *mut DAT_LMR_CONTEXT,
     rmr_context: *mut DAT_RMR_CONTEXT,
@@ -130,7 +130,7 @@ unsafe fn described<P: Provider>(
 }
 
 /// Decodes privileges; `None` for unknown bits.
-pub fn rights(privileges: DAT_MEM_PRIV_FLAGS) -> Option<Rights> {
+pub fn rights(privileges: DAT_MEM_PRIV_FLAGS) -> Option<Privileges> {
     let has = |flag| privileges & flag != 0;
     let access = Access {
         local_write: has(DAT_MEM_PRIV_LOCAL_WRITE_FLAG),
@@ -140,13 +140,13 @@ pub fn rights(privileges: DAT_MEM_PRIV_FLAGS) -> Option<Rights> {
         zero_based: false,
     };
     let local_read = has(DAT_MEM_PRIV_LOCAL_READ_FLAG);
-    (privileges & !DAT_MEM_PRIV_ALL_FLAG == 0).then_some(Rights { access, local_read })
+    (privileges & !DAT_MEM_PRIV_ALL_FLAG == 0).then_some(Privileges { access, local_read })
 }
 
 /// Converts requested rights to privileges.
-pub fn privileges(rights: Rights) -> DAT_MEM_PRIV_FLAGS {
+pub fn privileges(rights: Privileges) -> DAT_MEM_PRIV_FLAGS {
     let bit = |granted, flag| if granted { flag } else { 0 };
-    let Rights { access, local_read } = rights;
+    let Privileges { access, local_read } = rights;
     bit(local_read, DAT_MEM_PRIV_LOCAL_READ_FLAG)
         | bit(access.local_write, DAT_MEM_PRIV_LOCAL_WRITE_FLAG)
         | bit(access.remote_read, DAT_MEM_PRIV_REMOTE_READ_FLAG)

@@ -5,12 +5,12 @@
 
 use std::sync::Arc;
 
-use super::{Lmr, Origin, Rights, zero_based};
+use super::{Lmr, Origin, Privileges, zero_based};
 use crate::error::{Error, Handle, Result, State};
-use crate::ia::{Child, Ia, Rank};
+use crate::ia::{Child, CloseRank, Ia};
 use crate::provider::{MemoryRegion, Provider, Region, Segment};
 use crate::pz::Pz;
-use crate::runtime::handle::{self, Created, Ref, Usable, Use, UseCount};
+use crate::runtime::handle::{self, Ref, UnpublishedObject, UseCount, UseCounted, UseGuard};
 use crate::runtime::mappings;
 
 /// Creates a registration; its handle is not live yet.
@@ -23,8 +23,8 @@ pub fn create<P: Provider>(
     pz: Arc<Pz<P>>,
     region: Region,
     origin: Origin,
-    rights: Rights,
-) -> Result<Created<Lmr<P>>> {
+    rights: Privileges,
+) -> Result<UnpublishedObject<Lmr<P>>> {
     if rights.access.zero_based && !P::HAS_ZERO_BASED {
         return Err(Error::ModelNotSupported);
     }
@@ -45,7 +45,7 @@ pub fn create<P: Provider>(
         Ok(Lmr {
             id,
             ia: ia.clone(),
-            pz: Use::of_open(pz, Handle::Pz)?,
+            pz: UseGuard::of_open(pz, Handle::Pz)?,
             mr,
             region,
             rights,
@@ -63,14 +63,14 @@ fn is_private(region: Region) -> bool {
 }
 
 /// Makes the handle of a new LMR live, and registers its contexts in the IA.
-pub fn publish<P: Provider>(lmr: Created<Lmr<P>>) -> *mut std::ffi::c_void {
+pub fn publish<P: Provider>(lmr: UnpublishedObject<Lmr<P>>) -> *mut std::ffi::c_void {
     let object = lmr.object().clone();
     let child: Arc<dyn Child> = object.clone();
     zero_based::count(&object.rights.access);
     object.ia.add_context(object.mr.local_key(), object.id);
     object.ia.add_remote_context(object.mr.remote_key(), object.id);
     let handle = lmr.publish();
-    object.ia.adopt(Arc::downgrade(&child), Rank::Lmr);
+    object.ia.add_child(Arc::downgrade(&child), CloseRank::Lmr);
     handle
 }
 
@@ -107,10 +107,10 @@ pub fn free<P: Provider>(lmr: &Lmr<P>) -> Result<()> {
 pub(super) fn close<P: Provider>(lmr: &Lmr<P>) -> bool {
     let first = handle::destroy(lmr.id);
     if first {
-        zero_based::discount(&lmr.rights.access);
+        zero_based::decrement(&lmr.rights.access);
         lmr.ia.remove_context(lmr.mr.local_key(), lmr.id);
         lmr.ia.remove_remote_context(lmr.mr.remote_key(), lmr.id);
-        lmr.ia.forget(lmr);
+        lmr.ia.remove_child(lmr);
     }
     first
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::ia::{Child, Ia};
 use crate::provider::{Access, Provider, Region, SharedCookie};
 use crate::pz::Pz;
-use crate::runtime::handle::{Kind, Object, ObjectId, Usable, Use, UseCount};
+use crate::runtime::handle::{Kind, Object, ObjectId, UseCount, UseCounted, UseGuard};
 
 pub mod dapl_lmr;
 pub mod dapls_lmr;
@@ -22,10 +22,10 @@ pub mod zero_based;
 pub struct Lmr<P: Provider> {
     id: ObjectId,
     ia: Arc<Ia<P>>,
-    pz: Use<Pz<P>>,
+    pz: UseGuard<Pz<P>>,
     mr: P::Mr,
     region: Region,
-    rights: Rights,
+    rights: Privileges,
     origin: Origin,
     /// Membership in the group of processes that share the memory, for the life of the registration.
     _membership: Option<P::Membership>,
@@ -45,7 +45,7 @@ pub enum Origin {
 
 /// Privileges as requested and granted.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Rights {
+pub struct Privileges {
     /// Rights enforced by the provider.
     pub access: Access,
     /// Requested by the consumer; local reads are allowed without it too.
@@ -83,7 +83,7 @@ impl<P: Provider> Lmr<P> {
         if self.rights.access.zero_based { 0 } else { self.region.address }
     }
 
-    pub fn rights(&self) -> Rights {
+    pub fn rights(&self) -> Privileges {
         self.rights
     }
 
@@ -98,7 +98,7 @@ impl<P: Provider> Object for Lmr<P> {
 }
 
 /// Bound RMRs use an LMR.
-impl<P: Provider> Usable for Lmr<P> {
+impl<P: Provider> UseCounted for Lmr<P> {
     fn uses(&self) -> &UseCount {
         &self.uses
     }

@@ -16,7 +16,7 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether this process has zero-based LMRs.
 #[inline(always)]
-pub fn exist() -> bool {
+pub fn any_exist() -> bool {
     // Relaxed suffices: a consumer that has the context of an LMR has synchronised with the creation of the LMR.
     COUNT.load(Ordering::Relaxed) > 0
 }
@@ -25,7 +25,7 @@ pub(super) fn count(access: &Access) {
     COUNT.fetch_add(access.zero_based.into(), Ordering::Relaxed);
 }
 
-pub(super) fn discount(access: &Access) {
+pub(super) fn decrement(access: &Access) {
     COUNT.fetch_sub(access.zero_based.into(), Ordering::Relaxed);
 }
 

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::{Count, Provider};
+use super::{NamedCount, Provider};
 use crate::error::{Error, Result};
 use crate::runtime::handle::ObjectId;
 
@@ -38,7 +38,7 @@ pub enum PeerAddress {
 /// The connection of a queue pair.
 pub trait Connection: Send + Sync {
     /// Counters and state of the current connection, or of the last one.
-    fn counts(&self) -> Vec<Count> {
+    fn counts(&self) -> Vec<NamedCount> {
         Vec::new()
     }
     /// Starts connecting; the outcome is reported to the sink.

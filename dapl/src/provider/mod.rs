@@ -38,7 +38,9 @@ pub use self::queues::{
     SrqSpec,
 };
 pub use self::unsupported::Unsupported;
-pub use self::work::{ATOMIC_SIZE, Arrival, Completion, Extensions, Op, Remote, Segment, SendWr, Status, Token, Work};
+pub use self::work::{
+    ATOMIC_SIZE, Completion, Extensions, Op, ReceivedOp, Remote, Segment, SendWr, Status, Token, Work,
+};
 use crate::error::Result;
 use crate::runtime::handle::ObjectId;
 
@@ -65,7 +67,7 @@ pub trait Provider: QueueProvider + Sized {
     }
 
     /// The provider's own counters of this IA.
-    fn counts(&self) -> Vec<Count> {
+    fn counts(&self) -> Vec<NamedCount> {
         Vec::new()
     }
 
@@ -87,7 +89,7 @@ pub const TRANSPORT_MTU: &str = "DAT_IB_TRANSPORT_MTU";
 
 /// A counter, or a level that can fall, of a provider.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Count {
+pub struct NamedCount {
     /// Name for users; at most 47 bytes.
     pub name: &'static str,
     /// Unit, such as `bytes`; empty for plain counts.

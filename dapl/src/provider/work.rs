@@ -250,15 +250,15 @@ pub struct Completion {
     /// A receive whose send carried SOLICITED_WAIT.
     pub solicited: bool,
     /// The operation of the peer that completed a receive.
-    pub arrival: Arrival,
-    /// The immediate data, or the invalidated key, of the peer's operation. No meaning for `Arrival::Send`.
+    pub arrival: ReceivedOp,
+    /// The immediate data, or the invalidated key, of the peer's operation. No meaning for `ReceivedOp::Send`.
     pub value: u32,
 }
 
 /// Operations of the peer that complete a receive and lead to different events.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[repr(u8)]
-pub enum Arrival {
+pub enum ReceivedOp {
     /// A plain send. Completions of requests have this value too.
     #[default]
     Send,
@@ -270,12 +270,12 @@ pub enum Arrival {
 impl Completion {
     /// Immediate data that completed a receive.
     pub fn immediate(&self) -> Option<u32> {
-        matches!(self.arrival, Arrival::SendImmediate | Arrival::WriteImmediate).then_some(self.value)
+        matches!(self.arrival, ReceivedOp::SendImmediate | ReceivedOp::WriteImmediate).then_some(self.value)
     }
 
     /// Remote key of the memory window that the peer's send has invalidated.
     pub fn invalidated(&self) -> Option<u32> {
-        (self.arrival == Arrival::SendInvalidate).then_some(self.value)
+        (self.arrival == ReceivedOp::SendInvalidate).then_some(self.value)
     }
 
     /// Whether the completion releases waiters (spec/events 1.3). All completions do, except a success that was posted

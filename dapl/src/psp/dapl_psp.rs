@@ -7,11 +7,11 @@ use dat_abi::*;
 use super::Psp;
 use super::dapli_psp::{self, RequestedQual};
 use crate::error::{Error, Handle, Result};
-use crate::evd::{Evd, Stream};
+use crate::evd::{Evd, EventSource};
 use crate::ffi;
 use crate::ia::Ia;
 use crate::provider::Provider;
-use crate::runtime::handle::{Ref, Use, from_handle};
+use crate::runtime::handle::{Ref, UseGuard, from_handle};
 
 /// `dat_psp_create`.
 ///
@@ -100,9 +100,9 @@ pub unsafe extern "C" fn dapl_psp_free<P: Provider>(psp_handle: DAT_PSP_HANDLE) 
     ffi::guard(|| from_handle::<Psp<P>>(psp_handle, Handle::Psp)?.stop_listening())
 }
 
-fn for_requests<P: Provider>(evd: &Ref<Evd<P>>) -> Result<Use<Evd<P>>> {
-    if evd.serves(Stream::Request) {
-        Use::of_open(evd.to_arc(), Handle::EvdCr)
+fn for_requests<P: Provider>(evd: &Ref<Evd<P>>) -> Result<UseGuard<Evd<P>>> {
+    if evd.serves(EventSource::Request) {
+        UseGuard::of_open(evd.to_arc(), Handle::EvdCr)
     } else {
         Err(Error::InvalidHandle(Handle::EvdCr))
     }

@@ -10,9 +10,9 @@ use parking_lot::Mutex;
 use super::{ListenerState, Psp};
 use crate::error::{Error, Handle, Result};
 use crate::evd::Evd;
-use crate::ia::{Child, Ia, Rank};
+use crate::ia::{Child, CloseRank, Ia};
 use crate::provider::Provider;
-use crate::runtime::handle::{self, Use};
+use crate::runtime::handle::{self, UseGuard};
 use crate::runtime::sync::StaticMutex;
 
 pub(super) enum RequestedQual {
@@ -27,7 +27,7 @@ pub(super) enum RequestedQual {
 pub(super) fn open<P: Provider>(
     ia: &Arc<Ia<P>>,
     at: RequestedQual,
-    evd: Use<Evd<P>>,
+    evd: UseGuard<Evd<P>>,
     makes_eps: bool,
 ) -> Result<Arc<Psp<P>>> {
     let made = handle::create(ia.table(), |id| {
@@ -50,7 +50,7 @@ pub(super) fn open<P: Provider>(
         return Err(error);
     }
     let child: Arc<dyn Child> = psp.clone();
-    ia.adopt(Arc::downgrade(&child), Rank::Psp);
+    ia.add_child(Arc::downgrade(&child), CloseRank::Psp);
     Ok(psp)
 }
 

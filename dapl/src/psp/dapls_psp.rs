@@ -23,7 +23,7 @@ pub(crate) fn arrive<P: Provider>(psp: &Psp<P>, request: P::Request, info: &Requ
         }
     };
     let arrival = ServicePoint { ia: &psp.ia, evd: &evd, sp: psp.id, qual: psp.qual(), provided };
-    dapls_cr::announce(&arrival, request, info).inspect_err(|_| {
+    dapls_cr::create_and_report(&arrival, request, info).inspect_err(|_| {
         if let Some(ep) = provided.and_then(|provided| handle::from_id::<Ep<P>>(provided.ep)) {
             dapls_ep::close(&*ep);
         }

@@ -13,7 +13,7 @@ use crate::error::{Error, Handle, Result};
 use crate::evd::Evd;
 use crate::ia::{Child, Ia};
 use crate::provider::Provider;
-use crate::runtime::handle::{self, Kind, Object, ObjectId, Use};
+use crate::runtime::handle::{self, Kind, Object, ObjectId, UseGuard};
 
 pub mod dapl_psp;
 mod dapli_psp;
@@ -35,7 +35,7 @@ pub struct Psp<P: Provider> {
 struct ListenerState<P: Provider> {
     listener: Option<P::Listener>,
     /// EVD for connection requests; `None` after the free.
-    evd: Option<Use<Evd<P>>>,
+    evd: Option<UseGuard<Evd<P>>>,
 }
 
 impl<P: Provider> Psp<P> {
@@ -48,7 +48,7 @@ impl<P: Provider> Psp<P> {
         if !handle::destroy(self.id) {
             return Err(Error::InvalidHandle(Handle::Psp));
         }
-        self.ia.forget(self);
+        self.ia.remove_child(self);
         dapli_psp::unlist(&self.ia, self.qual());
         let mut state = self.state.lock();
         let (listener, evd) = (state.listener.take(), state.evd.take());

@@ -7,9 +7,9 @@ use dat_abi::DAT_PZ_HANDLE;
 
 use super::Pz;
 use crate::error::{Error, Handle, Result, State};
-use crate::ia::{Child, Ia, Rank};
+use crate::ia::{Child, CloseRank, Ia};
 use crate::provider::Provider;
-use crate::runtime::handle::{self, Usable, UseCount};
+use crate::runtime::handle::{self, UseCount, UseCounted};
 
 /// Creates a PZ with a live handle in its IA.
 pub fn create<P: Provider>(ia: &Arc<Ia<P>>) -> Result<DAT_PZ_HANDLE> {
@@ -18,7 +18,7 @@ pub fn create<P: Provider>(ia: &Arc<Ia<P>>) -> Result<DAT_PZ_HANDLE> {
     })?;
     let child: Arc<dyn Child> = pz.object().clone();
     let handle = pz.publish();
-    ia.adopt(Arc::downgrade(&child), Rank::Pz);
+    ia.add_child(Arc::downgrade(&child), CloseRank::Pz);
     Ok(handle)
 }
 
@@ -34,7 +34,7 @@ pub fn free<P: Provider>(pz: &Pz<P>) -> Result<()> {
 pub(super) fn close<P: Provider>(pz: &Pz<P>) -> bool {
     let first = handle::destroy(pz.id);
     if first {
-        pz.ia.forget(pz);
+        pz.ia.remove_child(pz);
     }
     first
 }

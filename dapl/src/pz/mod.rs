@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::ia::{Child, Ia};
 use crate::provider::Provider;
-use crate::runtime::handle::{Kind, Object, ObjectId, Usable, UseCount};
+use crate::runtime::handle::{Kind, Object, ObjectId, UseCount, UseCounted};
 
 pub mod dapl_pz;
 pub mod dapls_pz;
@@ -39,7 +39,7 @@ impl<P: Provider> Object for Pz<P> {
     const KIND: Kind = Kind::Pz;
 }
 
-impl<P: Provider> Usable for Pz<P> {
+impl<P: Provider> UseCounted for Pz<P> {
     fn uses(&self) -> &UseCount {
         &self.uses
     }

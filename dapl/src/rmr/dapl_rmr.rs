@@ -4,7 +4,7 @@
 
 use dat_abi::*;
 
-use super::{Bound, Rmr, Scope, dapls_rmr};
+use super::{Rmr, RmrBinding, RmrScope, dapls_rmr};
 use crate::ep::Ep;
 use crate::ep::dapls_bind::{self, Post};
 use crate::error::{Error, Handle};
@@ -22,7 +22,7 @@ pub unsafe extern "C" fn dapl_rmr_create<P: Provider>(pz: DAT_PZ_HANDLE, out: *m
     guard(|| {
         let pz = from_handle::<Pz<P>>(pz, Handle::Pz)?.to_arc();
         require(out, 2)?;
-        let rmr = dapls_rmr::create(pz, Scope::Pz)?;
+        let rmr = dapls_rmr::create(pz, RmrScope::Pz)?;
         // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         unsafe { out.write_unaligned(rmr) };
         Ok(())
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn dapl_rmr_query<P: Provider>(
             return Err(Error::InvalidParameter(2));
         }
         require(out, 3)?;
-        let Bound { segment, rights, context } = dapls_rmr::bound(&rmr).unwrap_or_default();
+        let RmrBinding { segment, rights, context } = dapls_rmr::bound(&rmr).unwrap_or_default();
         let param = DAT_RMR_PARAM {
             ia_handle: rmr.ia().consumer_handle(),
             pz_handle: rmr.pz().handle as DAT_PZ_HANDLE,
@@ -109,7 +109,7 @@ pub(crate) unsafe fn bind<P: Provider>(
             require(context, 7)?;
             let mut rights = rights(mem_priv).ok_or(Error::InvalidParameter(3))?;
             rights.access.zero_based = zero_based;
-            Some(Bound { segment, rights, context: 0 })
+            Some(RmrBinding { segment, rights, context: 0 })
         } else {
             None
         };

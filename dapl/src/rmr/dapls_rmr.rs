@@ -9,46 +9,46 @@ use std::sync::Arc;
 use dat_abi::DAT_RMR_HANDLE;
 use parking_lot::Mutex;
 
-use super::{Bound, BoundWindow, Rmr, RmrState, Scope};
-use crate::error::{Access as Way, Error, Handle, Result};
-use crate::ia::{Child, Ia, Rank};
+use super::{BoundWindow, Rmr, RmrBinding, RmrScope, RmrState};
+use crate::error::{AccessKind as Way, Error, Handle, Result};
+use crate::ia::{Child, CloseRank, Ia};
 use crate::lmr::{Lmr, dapls_lmr};
 use crate::provider::{Access, Bind, MemoryRegion, MemoryWindow, Provider, Region, Segment};
 use crate::pz::Pz;
-use crate::runtime::handle::{self, ObjectId, Use};
+use crate::runtime::handle::{self, ObjectId, UseGuard};
 
 /// Creates an unbound RMR with a live handle in the IA of its PZ.
 ///
 /// Errors: `ModelNotSupported` if the provider has no memory windows, or no windows of this scope.
-pub fn create<P: Provider>(pz: Arc<Pz<P>>, scope: Scope) -> Result<DAT_RMR_HANDLE> {
+pub fn create<P: Provider>(pz: Arc<Pz<P>>, scope: RmrScope) -> Result<DAT_RMR_HANDLE> {
     let ia = pz.ia().clone();
     if ia.limits().max_rmrs == 0 {
         return Err(Error::ModelNotSupported);
     }
     let rmr = handle::create(ia.table(), |id| {
         let mw = match scope {
-            Scope::Pz => ia.provider().alloc_mw(pz.pd())?,
-            Scope::Ep => ia.provider().alloc_mw_for_qp(pz.pd())?,
+            RmrScope::Pz => ia.provider().alloc_mw(pz.pd())?,
+            RmrScope::Ep => ia.provider().alloc_mw_for_qp(pz.pd())?,
         };
         let pz_id = pz.id();
-        let window = Some(BoundWindow { mw, _pz: Use::of_open(pz, Handle::Pz)? });
+        let window = Some(BoundWindow { mw, _pz: UseGuard::of_open(pz, Handle::Pz)? });
         Ok(Rmr { id, ia: ia.clone(), pz: pz_id, scope, inner: Mutex::new(RmrState { window, bound: None }) })
     })?;
     let child: Arc<dyn Child> = rmr.object().clone();
     let handle = rmr.publish();
-    ia.adopt(Arc::downgrade(&child), Rank::Rmr);
+    ia.add_child(Arc::downgrade(&child), CloseRank::Rmr);
     Ok(handle)
 }
 
 /// The binding posted last; `None` if the last bind failed, or if the last request was an unbind.
-pub fn bound<P: Provider>(rmr: &Rmr<P>) -> Option<Bound> {
+pub fn bound<P: Provider>(rmr: &Rmr<P>) -> Option<RmrBinding> {
     let inner = rmr.inner.lock();
     inner.bound.filter(|_| inner.window.as_ref().is_some_and(|window| window.mw.is_bound()))
 }
 
 /// A checked bind or unbind, ready to be posted.
 pub(crate) struct CheckedBind<P: Provider> {
-    wanted: Option<(Bound, Use<Lmr<P>>)>,
+    wanted: Option<(RmrBinding, UseGuard<Lmr<P>>)>,
 }
 
 /// Checks a bind, or an unbind for `None`, on an EP of this PZ (spec/events 9.2). An EP without a PZ is refused by the
@@ -59,7 +59,7 @@ pub(crate) struct CheckedBind<P: Provider> {
 pub(crate) fn check<P: Provider>(
     rmr: &Rmr<P>,
     ep_pz: Option<ObjectId>,
-    wanted: Option<Bound>,
+    wanted: Option<RmrBinding>,
 ) -> Result<CheckedBind<P>> {
     let writes = wanted.is_some_and(|wanted| wanted.rights.access.remote_write);
     let way = if writes { Way::Write } else { Way::Read };
@@ -74,7 +74,7 @@ pub(crate) fn check<P: Provider>(
     if writes && !lmr.rights().access.local_write {
         return Err(Error::Privileges(Way::Write));
     }
-    let lmr = Use::of_open(lmr, Handle::Lmr).map_err(|_| Error::InvalidParameter(2))?;
+    let lmr = UseGuard::of_open(lmr, Handle::Lmr).map_err(|_| Error::InvalidParameter(2))?;
     // Another thread has freed the LMR after `find` and before the use was counted.
     if !handle::is_live(lmr.id()) {
         return Err(Error::InvalidParameter(2));
@@ -103,13 +103,13 @@ pub(crate) fn post<P: Provider>(
         kept: Arc::new(lmr),
     };
     let context = post(&window.mw, Some(bind))?;
-    let former = inner.bound.replace(Bound { context, ..wanted });
+    let former = inner.bound.replace(RmrBinding { context, ..wanted });
     rmr.replace_context(former, context);
     Ok(context)
 }
 
 impl<P: Provider> Rmr<P> {
-    fn replace_context(&self, former: Option<Bound>, context: u32) {
+    fn replace_context(&self, former: Option<RmrBinding>, context: u32) {
         if let Some(former) = former {
             self.ia.remove_remote_context(former.context, self.id);
         }
@@ -129,7 +129,7 @@ pub(crate) fn read_target<P: Provider>(ia: &Ia<P>, context: u32, region: Region)
     };
     let id = ia.remote_context(context).ok_or(outside)?;
     let (key, of, access, is_writable) = if let Some(rmr) = handle::from_id::<Rmr<P>>(id) {
-        let Bound { segment, rights, .. } = bound(&rmr).filter(|bound| bound.context == context).ok_or(outside)?;
+        let RmrBinding { segment, rights, .. } = bound(&rmr).filter(|bound| bound.context == context).ok_or(outside)?;
         let of = Region { address: segment.address, length: segment.length };
         (segment.key, of, rights.access, rights.access.remote_write)
     } else {
@@ -159,7 +159,7 @@ pub(super) fn close<P: Provider>(rmr: &Rmr<P>) -> bool {
         rmr.replace_context(inner.bound, 0);
         drop(inner);
         drop(window);
-        rmr.ia.forget(rmr);
+        rmr.ia.remove_child(rmr);
     }
     first
 }

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::ia::{Child, Ia};
-use crate::lmr::Rights;
+use crate::lmr::Privileges;
 use crate::provider::{Provider, Segment};
 use crate::pz::Pz;
-use crate::runtime::handle::{Kind, Object, ObjectId, Use};
+use crate::runtime::handle::{Kind, Object, ObjectId, UseGuard};
 
 pub mod dapl_rmr;
 pub mod dapls_rmr;
@@ -21,14 +21,14 @@ pub struct Rmr<P: Provider> {
     id: ObjectId,
     ia: Arc<Ia<P>>,
     pz: ObjectId,
-    scope: Scope,
+    scope: RmrScope,
     /// Locked during the post of a bind, so that a query returns the bind posted last.
     inner: Mutex<RmrState<P>>,
 }
 
 /// Which connections may reach the memory of a bound RMR.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Scope {
+pub enum RmrScope {
     /// The connections of all EPs in its protection zone.
     Pz,
     /// The connection of the EP to which the bind was posted.
@@ -39,22 +39,22 @@ struct RmrState<P: Provider> {
     /// The provider's window; removed when the RMR is closed.
     window: Option<BoundWindow<P>>,
     /// The bind posted last; `None` for an unbind.
-    bound: Option<Bound>,
+    bound: Option<RmrBinding>,
 }
 
 /// The provider's window; dropped when the RMR is closed, even while calls still use the object.
 struct BoundWindow<P: Provider> {
     mw: P::Mw,
-    _pz: Use<Pz<P>>,
+    _pz: UseGuard<Pz<P>>,
 }
 
 /// A binding that was requested or posted.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Bound {
+pub struct RmrBinding {
     /// The bound part of the LMR.
     pub segment: Segment,
     /// Rights as requested; local rights have no effect and are only returned by queries.
-    pub rights: Rights,
+    pub rights: Privileges,
     /// The remote context (key) for peers.
     pub context: u32,
 }
@@ -71,7 +71,7 @@ impl<P: Provider> Rmr<P> {
     }
 
     /// Scope in which the remote context is valid.
-    pub fn scope(&self) -> Scope {
+    pub fn scope(&self) -> RmrScope {
         self.scope
     }
 

@@ -8,11 +8,11 @@ use super::Rsp;
 use crate::ep::Ep;
 use crate::ep::state::EpStep;
 use crate::error::{Error, Handle};
-use crate::evd::{Evd, Stream};
+use crate::evd::{Evd, EventSource};
 use crate::ffi;
 use crate::ia::Ia;
 use crate::provider::Provider;
-use crate::runtime::handle::{Use, from_handle};
+use crate::runtime::handle::{UseGuard, from_handle};
 
 /// `dat_rsp_create`.
 ///
@@ -31,13 +31,13 @@ pub unsafe extern "C" fn dapl_rsp_create<P: Provider>(
         let evd = from_handle::<Evd<P>>(evd_handle, Handle::EvdCr)?;
         ffi::require(rsp_handle, 5)?;
         ep.state().after(EpStep::Reserve)?;
-        if !evd.serves(Stream::Request) {
+        if !evd.serves(EventSource::Request) {
             return Err(Error::InvalidHandle(Handle::EvdCr));
         }
         if conn_qual == 0 {
             return Err(Error::InvalidParameter(2));
         }
-        let rsp = Rsp::open(&ia, conn_qual, &ep, Use::of_open(evd.to_arc(), Handle::EvdCr)?)?;
+        let rsp = Rsp::open(&ia, conn_qual, &ep, UseGuard::of_open(evd.to_arc(), Handle::EvdCr)?)?;
         // SAFETY: the caller guarantees that `rsp_handle` is null or writable.
         unsafe { ffi::put(rsp_handle, rsp.id.handle as DAT_RSP_HANDLE) };
         Ok(())

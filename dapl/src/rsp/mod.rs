@@ -13,9 +13,9 @@ use crate::cr::dapls_cr::{self, ServicePoint};
 use crate::ep::{Ep, dapls_ep};
 use crate::error::{Error, Handle, Result};
 use crate::evd::Evd;
-use crate::ia::{Child, Ia, Rank};
+use crate::ia::{Child, CloseRank, Ia};
 use crate::provider::{Provider, RequestInfo};
-use crate::runtime::handle::{self, Kind, Object, ObjectId, Use};
+use crate::runtime::handle::{self, Kind, Object, ObjectId, UseGuard};
 
 pub mod dapl_rsp;
 
@@ -31,7 +31,7 @@ pub struct Rsp<P: Provider> {
 struct ListenerState<P: Provider> {
     listener: Option<P::Listener>,
     /// EVD for the connection request; `None` after the free.
-    evd: Option<Use<Evd<P>>>,
+    evd: Option<UseGuard<Evd<P>>>,
     /// Whether the RSP has received its one request.
     is_spent: bool,
 }
@@ -39,7 +39,7 @@ struct ListenerState<P: Provider> {
 impl<P: Provider> Rsp<P> {
     /// Reserves the EP before it listens, so that even the earliest request finds the EP in state RSV (spec/endpoints
     /// 6.5).
-    fn open(ia: &Arc<Ia<P>>, qual: u64, ep: &Ep<P>, evd: Use<Evd<P>>) -> Result<Arc<Self>> {
+    fn open(ia: &Arc<Ia<P>>, qual: u64, ep: &Ep<P>, evd: UseGuard<Evd<P>>) -> Result<Arc<Self>> {
         let made = handle::create(ia.table(), |id| {
             let state = Mutex::new(ListenerState { listener: None, evd: Some(evd), is_spent: false });
             Ok(Rsp { id, ia: ia.clone(), qual, ep: ep.id(), state })
@@ -55,7 +55,7 @@ impl<P: Provider> Rsp<P> {
             }
         }
         let child: Arc<dyn Child> = rsp.clone();
-        ia.adopt(Arc::downgrade(&child), Rank::Rsp);
+        ia.add_child(Arc::downgrade(&child), CloseRank::Rsp);
         Ok(rsp)
     }
 
@@ -72,7 +72,7 @@ impl<P: Provider> Rsp<P> {
         drop(state);
         let provided = Some(ProvidedEp { ep: self.ep, created_for_request: false });
         let arrival = ServicePoint { ia: &self.ia, evd: &evd, sp: self.id, qual: self.qual, provided };
-        dapls_cr::announce(&arrival, request, info).inspect_err(|_| {
+        dapls_cr::create_and_report(&arrival, request, info).inspect_err(|_| {
             let mut state = self.state.lock();
             dapls_ep::request_lost(&*ep);
             state.is_spent = false;
@@ -88,7 +88,7 @@ impl<P: Provider> Rsp<P> {
         if !handle::destroy(self.id) {
             return Err(Error::InvalidHandle(Handle::Rsp));
         }
-        self.ia.forget(self);
+        self.ia.remove_child(self);
         let mut state = self.state.lock();
         let (listener, evd) = (state.listener.take(), state.evd.take());
         if let (false, Some(ep)) = (state.is_spent, handle::from_id::<Ep<P>>(self.ep)) {

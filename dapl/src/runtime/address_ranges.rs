@@ -19,7 +19,7 @@ static FREE: StaticMutex<Vec<Range>> = StaticMutex::new(Vec::new());
 
 /// Takes a free range of this length; the caller maps memory there with `MAP_FIXED`. Returns `None` if no range is
 /// free; the caller then maps at another address.
-pub fn take(len: usize) -> Option<NonNull<u8>> {
+pub fn allocate(len: usize) -> Option<NonNull<u8>> {
     let mut free = FREE.lock();
     let at = free.iter().rposition(|range| range.len == len)?;
     NonNull::new(free.swap_remove(at).base as *mut u8)
@@ -40,8 +40,8 @@ pub unsafe fn end_mapping(base: NonNull<u8>, len: usize) {
     }
 }
 
-/// Returns a range from [`take`] in which nothing was mapped.
-pub fn give_back(base: NonNull<u8>, len: usize) {
+/// Returns a range from [`allocate`] in which nothing was mapped.
+pub fn free(base: NonNull<u8>, len: usize) {
     FREE.lock().push(Range { base: base.as_ptr() as usize, len });
 }
 
@@ -63,7 +63,7 @@ mod tests {
         let fixed = if at.is_some() { libc::MAP_FIXED } else { 0 };
         let wanted = at.map_or(std::ptr::null_mut(), |at| at.as_ptr().cast());
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | fixed;
-        // SAFETY: the call creates a new mapping, or replaces the pages of zeros in a range that `take` returned.
+        // SAFETY: the call creates a new mapping, or replaces the pages of zeros in a range that `allocate` returned.
         let base = unsafe { libc::mmap(wanted, LEN, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
         NonNull::new(base.cast()).unwrap()
     }
@@ -77,10 +77,10 @@ mod tests {
         // SAFETY: the mapping was created above and is not used afterwards.
         unsafe { end_mapping(base, LEN) };
         assert_eq!(word.load(Ordering::Relaxed), 0);
-        assert_eq!(take(LEN + 4096), None, "another length");
-        let taken = take(LEN);
+        assert_eq!(allocate(LEN + 4096), None, "another length");
+        let taken = allocate(LEN);
         assert_eq!(map(taken), base);
         word.store(8, Ordering::Relaxed);
-        assert_eq!(take(LEN), None, "in use");
+        assert_eq!(allocate(LEN), None, "in use");
     }
 }

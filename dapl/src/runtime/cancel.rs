@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 /// nest.
 #[must_use = "cancellation is deferred until this is dropped"]
 #[derive(Debug)]
-pub struct Deferral {
+pub struct CancelDeferral {
     before: c_int,
     /// The cancellation state belongs to the thread that created the value.
     _not_send: PhantomData<*const ()>,
@@ -20,14 +20,14 @@ pub struct Deferral {
 /// Defers cancellation of the calling thread. Creation and drop cost one atomic read-modify-write each, or none if
 /// another deferral is active.
 #[inline]
-pub fn defer() -> Deferral {
+pub fn defer() -> CancelDeferral {
     let mut before = 0;
     // SAFETY: sets the state of this thread and writes the former one; the call is no cancellation point.
     unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut before) };
-    Deferral { before, _not_send: PhantomData }
+    CancelDeferral { before, _not_send: PhantomData }
 }
 
-impl Drop for Deferral {
+impl Drop for CancelDeferral {
     #[inline]
     fn drop(&mut self) {
         // SAFETY: restores the state that `defer` found on this thread. Even with a request pending this call does not

@@ -20,7 +20,7 @@ pub struct ConsumerVisible<const WORDS: usize>([AtomicU64; WORDS]);
 pub type PrivateData = ConsumerVisible<32>;
 
 /// A socket address; the longest family is `AF_UNIX` with 110 bytes.
-pub type Address = ConsumerVisible<14>;
+pub type SocketAddress = ConsumerVisible<14>;
 
 impl<const WORDS: usize> ConsumerVisible<WORDS> {
     /// Capacity in bytes.
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn addresses_survive_conversion_to_c_and_back() {
         let there_and_back = |address: PeerAddress| {
-            let visible = Address::new(&peer_address(&address));
+            let visible = SocketAddress::new(&peer_address(&address));
             assert_eq!(parse_address(&words(&visible)), Some(address));
         };
         there_and_back(PeerAddress::Ip("192.0.2.1".parse().unwrap()));

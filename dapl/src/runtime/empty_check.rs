@@ -78,7 +78,7 @@ const MUST_POLL: u32 = 2;
 /// State for which requests of a connection wait.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u32)]
-pub enum Wait {
+pub enum AwaitedProgress {
     /// No request waits.
     Nothing = IDLE,
     /// Requests wait until the number of requests that the peer has processed grows.
@@ -141,7 +141,7 @@ impl RingWatch {
     ///
     /// # Safety
     /// The word is never unmapped.
-    pub unsafe fn set_taken(&self, word: &AtomicU64) {
+    pub unsafe fn set_consumed_word(&self, word: &AtomicU64) {
         self.taken.store(ptr::from_ref(word).cast_mut(), Ordering::Release);
     }
 
@@ -154,7 +154,7 @@ impl RingWatch {
 
     /// Records what the local requests wait for. Called under the lock of the send direction.
     #[inline(always)]
-    pub fn set_wait(&self, wait: Wait) {
+    pub fn set_wait(&self, wait: AwaitedProgress) {
         self.requests.store(wait as u32, Ordering::Release);
     }
 
@@ -167,19 +167,19 @@ impl RingWatch {
     /// Stores the low half of the number of requests that the peer has processed, as a message carried it. Called under
     /// the lock of the receive direction.
     #[inline(always)]
-    pub fn set_carried(&self, taken: u32) {
+    pub fn set_carried_ack(&self, taken: u32) {
         self.carried.store(taken, Ordering::Release);
     }
 
-    /// Returns the count that [`Self::set_carried`] has stored.
+    /// Returns the count that [`Self::set_carried_ack`] has stored.
     #[inline(always)]
-    pub fn carried(&self) -> u32 {
+    pub fn carried_ack(&self) -> u32 {
         self.carried.load(Ordering::Acquire)
     }
 
     /// Whether the next slot is empty, and no request has progressed.
     #[inline(always)]
-    pub fn is_quiet(&self) -> bool {
+    pub fn has_no_progress(&self) -> bool {
         !self.has_entry() && self.do_requests_wait()
     }
 
@@ -199,12 +199,12 @@ impl RingWatch {
             IDLE => true,
             COUNTS => {
                 let known = self.known.load(Ordering::Acquire);
-                // SAFETY: `set_taken` was given a word that is never unmapped; the initial word is a field of this
+                // SAFETY: `set_consumed_word` was given a word that is never unmapped; the initial word is a field of this
                 // object, whose memory is never freed.
                 let taken = unsafe { &*self.taken.load(Ordering::Acquire) };
                 // The peer publishes its number either in shared memory or in a message, not both, so either value may
                 // be the older one.
-                let (published, carried) = (taken.load(Ordering::Acquire) as u32, self.carried());
+                let (published, carried) = (taken.load(Ordering::Acquire) as u32, self.carried_ack());
                 published.wrapping_sub(known) as i32 <= 0 && carried.wrapping_sub(known) as i32 <= 0
             }
             _ => false,
@@ -272,7 +272,7 @@ impl Poolable for EmptyCheck {
         self.has_queued.store(1, Ordering::Relaxed);
         self.nothing.clear();
         self.stale.clear();
-        self.stale.set_wait(Wait::Other);
+        self.stale.set_wait(AwaitedProgress::Other);
         self.set_watches(std::iter::empty());
         self.set_stale();
     }
@@ -322,7 +322,7 @@ impl EmptyCheck {
         }
         self.count_poll();
         let count = WATCHES.min(2 + self.more.load(Ordering::Relaxed) as usize);
-        (0..count).all(|n| self.watch_at(n).is_quiet()) && self.has_ready.load(Ordering::Acquire) == 0
+        (0..count).all(|n| self.watch_at(n).has_no_progress()) && self.has_ready.load(Ordering::Acquire) == 0
     }
 
     /// Like [`Self::is_empty`], for the connections after the first two.
@@ -330,7 +330,7 @@ impl EmptyCheck {
     fn is_empty_beyond(&self, more: u32) -> bool {
         let mut n = 2;
         while n < WATCHES && n - 2 < more as usize {
-            if !self.watch_at(n).is_quiet() {
+            if !self.watch_at(n).has_no_progress() {
                 return false;
             }
             n += 1;

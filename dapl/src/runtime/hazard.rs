@@ -49,7 +49,7 @@ pub struct Protection {
 /// membarrier(2), the thread is ending, or all its slots are in use; the caller then counts a reference instead.
 #[inline(always)]
 pub fn protect(address: usize) -> Option<Protection> {
-    let slot = records::mine()?.0.iter().find(|slot| slot.load(Ordering::Relaxed) == 0)?;
+    let slot = records::own_slots()?.0.iter().find(|slot| slot.load(Ordering::Relaxed) == 0)?;
     slot.store(address, Ordering::Relaxed);
     records::light_barrier();
     Some(Protection { slot, _is_local: PhantomData })
@@ -59,14 +59,14 @@ pub fn protect(address: usize) -> Option<Protection> {
 /// instructions.
 #[inline(always)]
 pub fn protect_first(address: usize) -> Option<Protection> {
-    protect_in_first(records::mine()?, address)
+    protect_in_first(records::own_slots()?, address)
 }
 
 /// Like [`protect_first`], for a thread that has slots, so that the caller makes no call. Other threads get `None`; the
 /// caller then uses [`protect`].
 #[inline(always)]
 pub fn protect_again(address: usize) -> Option<Protection> {
-    protect_in_first(records::present()?, address)
+    protect_in_first(records::existing_slots()?, address)
 }
 
 #[inline(always)]

@@ -45,14 +45,17 @@ impl Logger {
             let (process, thread) = (std::process::id(), rustix::thread::gettid().as_raw_nonzero().get());
             let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
             let ia = IA.with_borrow(Clone::clone);
-            let lines =
-                log_line::lines(&Origin { library: "dapl", level: word(level), process, thread, ia: &ia }, now, text);
+            let lines = log_line::lines(
+                &Origin { library: "dapl", level: level_name(level), process, thread, ia: &ia },
+                now,
+                text,
+            );
             // One write, so that lines of several threads do not mix. Errors of a closed stderr are ignored.
             let _ = std::io::stderr().write_all(lines.as_bytes());
         }
         if self.to & SYSLOG != 0 {
             // syslog adds the time and the process, so the line has neither.
-            text.lines().for_each(|line| syslog(&format!("dapl: {}: {line}\0", word(level))));
+            text.lines().for_each(|line| syslog(&format!("dapl: {}: {line}\0", level_name(level))));
         }
     }
 
@@ -109,7 +112,7 @@ pub(crate) fn collect_errors<T>(open: impl FnOnce() -> T) -> (T, String) {
 }
 
 /// Stores an error for [`collect_errors`]. Returns false if the calling thread is not inside it.
-fn keep(text: &str) -> bool {
+fn collect(text: &str) -> bool {
     COLLECTED.with_borrow_mut(|collected| {
         let Some(said) = collected else { return false };
         if !said.is_empty() {
@@ -200,7 +203,7 @@ impl log::Log for Logger {
             return;
         }
         let text = log_line::without_numbers(&record.args().to_string());
-        if record.level() == Level::Error && keep(&text) {
+        if record.level() == Level::Error && collect(&text) {
             return;
         }
         let (level, now) = (record.level(), self.now());
@@ -230,7 +233,7 @@ impl log::Log for Logger {
     }
 }
 
-fn word(level: Level) -> &'static str {
+fn level_name(level: Level) -> &'static str {
     match level {
         Level::Error => "error",
         Level::Warn => "warn",

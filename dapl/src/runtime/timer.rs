@@ -23,15 +23,15 @@ pub trait OnExpiry: Send + Sync {
 
 /// Identifies a deadline; cancelling one that has expired has no effect.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub struct Ticket(Instant, u64);
+pub struct DeadlineId(Instant, u64);
 
 /// Calls `target` after `after`, unless the deadline is cancelled or the target was dropped.
 ///
 /// Errors: `Exhausted(Memory)` if the thread cannot be started.
-pub fn arm(after: Duration, target: Weak<dyn OnExpiry>, attempt: u32) -> Result<Ticket> {
+pub fn arm(after: Duration, target: Weak<dyn OnExpiry>, attempt: u32) -> Result<DeadlineId> {
     let mut clock = lock_for_fork();
     clock.ensure_thread()?;
-    let (ticket, is_head) = clock.deadlines.insert(Instant::now() + after, Alarm { target, attempt });
+    let (ticket, is_head) = clock.deadlines.insert(Instant::now() + after, ArmedDeadline { target, attempt });
     if is_head {
         WAKE.notify_one();
     }
@@ -39,7 +39,7 @@ pub fn arm(after: Duration, target: Weak<dyn OnExpiry>, attempt: u32) -> Result<
 }
 
 /// Removes a deadline. The thread is not woken; at its next wake-up it sleeps until the next deadline.
-pub fn cancel(ticket: Ticket) {
+pub fn cancel(ticket: DeadlineId) {
     lock_for_fork().deadlines.remove(ticket);
 }
 
@@ -61,7 +61,7 @@ pub fn end_if_idle() {
 /// Entries sorted by time. Equal times keep the order of insertion. All operations are O(log n).
 #[derive(Debug)]
 pub struct Deadlines<T> {
-    entries: BTreeMap<Ticket, T>,
+    entries: BTreeMap<DeadlineId, T>,
     sequence: u64,
 }
 
@@ -72,15 +72,15 @@ impl<T> Deadlines<T> {
     }
 
     /// Adds an entry; returns true if it is now the earliest.
-    pub fn insert(&mut self, at: Instant, what: T) -> (Ticket, bool) {
+    pub fn insert(&mut self, at: Instant, what: T) -> (DeadlineId, bool) {
         self.sequence += 1;
-        let ticket = Ticket(at, self.sequence);
+        let ticket = DeadlineId(at, self.sequence);
         self.entries.insert(ticket, what);
         (ticket, self.entries.first_key_value().is_some_and(|(first, _)| *first == ticket))
     }
 
     /// Removes an entry, if it has not expired.
-    pub fn remove(&mut self, ticket: Ticket) -> Option<T> {
+    pub fn remove(&mut self, ticket: DeadlineId) -> Option<T> {
         self.entries.remove(&ticket)
     }
 
@@ -106,21 +106,22 @@ impl<T> Default for Deadlines<T> {
 const LINGER: Duration = Duration::from_secs(2);
 
 // A mutex of the standard library, because a forked child can unlock it: it has no list of waiters.
-static CLOCK: Mutex<Clock> = Mutex::new(Clock { deadlines: Deadlines::new(), owner: 0, generation: 0, thread: None });
+static CLOCK: Mutex<TimerState> =
+    Mutex::new(TimerState { deadlines: Deadlines::new(), owner: 0, generation: 0, thread: None });
 static WAKE: Condvar = Condvar::new();
 
 /// Locks the deadlines while the process forks.
-pub(crate) fn lock_for_fork() -> MutexGuard<'static, Clock> {
+pub(crate) fn lock_for_fork() -> MutexGuard<'static, TimerState> {
     CLOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-struct Alarm {
+struct ArmedDeadline {
     target: Weak<dyn OnExpiry>,
     attempt: u32,
 }
 
-pub(crate) struct Clock {
-    deadlines: Deadlines<Alarm>,
+pub(crate) struct TimerState {
+    deadlines: Deadlines<ArmedDeadline>,
     /// Id of the process in which the timer thread runs; 0 without a thread. A forked child inherits no thread.
     owner: u32,
     /// Number of threads that were stopped. A thread ends when this differs from the value at its start.
@@ -128,7 +129,7 @@ pub(crate) struct Clock {
     thread: Option<JoinHandle<()>>,
 }
 
-impl Clock {
+impl TimerState {
     fn ensure_thread(&mut self) -> Result<()> {
         let process = std::process::id();
         if self.owner == process {

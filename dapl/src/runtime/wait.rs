@@ -39,7 +39,7 @@ pub enum WaitStep {
 
 /// The reason why a step is called.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Cause {
+pub enum WakeCause {
     /// The wait begins.
     Start,
     /// The word changed, or the wake-up was spurious.
@@ -68,7 +68,7 @@ impl Deadline {
     }
 
     /// Whether the deadline has passed at `now`.
-    pub fn is_over(self, now: u64) -> bool {
+    pub fn has_passed(self, now: u64) -> bool {
         self.0.is_some_and(|at| at <= now)
     }
 }
@@ -154,22 +154,22 @@ pub fn token() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// The futex word of `id` and its value. Read under the lock under which [`bump`] is called.
-pub fn word(id: ObjectId) -> Option<(&'static AtomicU32, u32)> {
+/// The futex word of `id` and its value. Read under the lock under which [`increment_word`] is called.
+pub fn futex_word(id: ObjectId) -> Option<(&'static AtomicU32, u32)> {
     let word = handle::futex(id)?;
     Some((word, word.load(Ordering::Relaxed)))
 }
 
 /// Changes the futex word, so that no thread goes to sleep on its old value. Called under the object's lock.
-pub fn bump(id: ObjectId) {
+pub fn increment_word(id: ObjectId) {
     if let Some(word) = handle::futex(id) {
-        // Relaxed suffices: the object's lock orders the change with the read in `word`, and the kernel's lock orders
+        // Relaxed suffices: the object's lock orders the change with the read in `futex_word`, and the kernel's lock orders
         // it with the check of a thread that goes to sleep.
         word.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// Wakes up to `count` sleepers. Called without locks, after [`bump`].
+/// Wakes up to `count` sleepers. Called without locks, after [`increment_word`].
 pub fn wake(id: ObjectId, count: i32) {
     if let Some(word) = handle::futex(id) {
         futex::wake(word, count);
@@ -182,7 +182,7 @@ pub fn wake(id: ObjectId, count: i32) {
 /// # Safety
 /// `state` has the type that `step` expects, and stays valid during the call.
 #[inline(never)]
-pub unsafe fn run<S: Copy>(state: &mut S, step: unsafe fn(&mut S, Cause) -> WaitStep) -> DAT_RETURN {
+pub unsafe fn run<S: Copy>(state: &mut S, step: unsafe fn(&mut S, WakeCause) -> WaitStep) -> DAT_RETURN {
     let mut caller_state = 0;
     let mut caller_type = 0;
     // Sets both type and state, the type first, because the handler of a cancellation signal may check the type alone.
@@ -192,7 +192,7 @@ pub unsafe fn run<S: Copy>(state: &mut S, step: unsafe fn(&mut S, Cause) -> Wait
         pthread_setcanceltype(CANCEL_DEFERRED, &raw mut caller_type);
         pthread_setcancelstate(CANCEL_DISABLE, &raw mut caller_state);
     }
-    let mut cause = Cause::Start;
+    let mut cause = WakeCause::Start;
     let code = loop {
         // SAFETY: the caller guarantees that `state` fits `step`. A step never unwinds, because its entry catches panics.
         match unsafe { step(state, cause) } {
@@ -282,15 +282,15 @@ mod tests {
     #[test]
     fn wait_returns_at_once_for_changed_word_or_past_deadline() {
         let word: &'static AtomicU32 = Box::leak(Box::new(AtomicU32::new(7)));
-        assert_eq!(futex::sleep(word, 6, None), Cause::Woken);
-        assert_eq!(futex::sleep(word, 7, Some(now())), Cause::TimedOut);
+        assert_eq!(futex::sleep(word, 6, None), WakeCause::Woken);
+        assert_eq!(futex::sleep(word, 7, Some(now())), WakeCause::TimedOut);
     }
 
     #[test]
     fn infinite_deadline_never_expires() {
-        assert!(!Deadline::after(DAT_TIMEOUT_INFINITE).is_over(u64::MAX));
-        assert!(Deadline::after(0).is_over(now()));
-        assert!(!Deadline::after(DAT_TIMEOUT_INFINITE - 1).is_over(now()));
+        assert!(!Deadline::after(DAT_TIMEOUT_INFINITE).has_passed(u64::MAX));
+        assert!(Deadline::after(0).has_passed(now()));
+        assert!(!Deadline::after(DAT_TIMEOUT_INFINITE - 1).has_passed(now()));
     }
 
     #[test]

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Capacity in the upper half, number of outstanding receives in the lower half.
 #[derive(Debug)]
-pub(super) struct Capacity(AtomicU64);
+pub(super) struct SrqCapacity(AtomicU64);
 
-impl Capacity {
+impl SrqCapacity {
     pub(super) fn new(capacity: u32) -> Self {
-        Capacity(AtomicU64::new(join(capacity, 0)))
+        SrqCapacity(AtomicU64::new(join(capacity, 0)))
     }
 
     pub(super) fn capacity(&self) -> u32 {
@@ -29,7 +29,7 @@ impl Capacity {
 
     /// Counts a reaped receive, or a receive whose post failed. The number never falls below 0: a completion of a freed
     /// SRQ may be reaped after the handle was reused for another SRQ.
-    pub(super) fn give_back(&self) {
+    pub(super) fn release(&self) {
         self.update(|capacity, outstanding| Some((capacity, outstanding.checked_sub(1)?)));
     }
 
@@ -61,15 +61,15 @@ mod tests {
 
     #[test]
     fn capacity_limits_outstanding_receives() {
-        let capacity = Capacity::new(2);
+        let capacity = SrqCapacity::new(2);
         assert_eq!([capacity.take(), capacity.take(), capacity.take()], [true, true, false]);
-        capacity.give_back();
+        capacity.release();
         assert_eq!((capacity.outstanding(), capacity.take(), capacity.outstanding()), (1, true, 2));
     }
 
     #[test]
     fn shrink_is_limited_by_outstanding_receives() {
-        let capacity = Capacity::new(3);
+        let capacity = SrqCapacity::new(3);
         assert!(capacity.take() && capacity.take());
         assert_eq!((capacity.resize(1), capacity.capacity()), (false, 3));
         assert_eq!((capacity.resize(2), capacity.capacity(), capacity.take()), (true, 2, false));
@@ -77,8 +77,8 @@ mod tests {
 
     #[test]
     fn count_does_not_fall_below_zero() {
-        let capacity = Capacity::new(1);
-        capacity.give_back();
+        let capacity = SrqCapacity::new(1);
+        capacity.release();
         assert_eq!((capacity.outstanding(), capacity.capacity(), capacity.take()), (0, 1, true));
     }
 }

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use dat_abi::DAT_SRQ_HANDLE;
 use parking_lot::Mutex;
 
-use super::capacity::Capacity;
+use super::capacity::SrqCapacity;
 use super::{Srq, SrqRef};
 use crate::error::{Error, Handle, Resource, Result, State};
-use crate::ia::{AsyncError, AsyncKind, Child, Ia, Rank, dapls_ia};
+use crate::ia::{AsyncError, AsyncKind, Child, CloseRank, Ia, dapls_ia};
 use crate::provider::{Provider, Segment, SharedReceiveQueue, SrqSink, SrqSpec};
 use crate::pz::Pz;
-use crate::runtime::handle::{self, Usable, Use, UseCount};
+use crate::runtime::handle::{self, UseCount, UseCounted, UseGuard};
 
 /// Attributes of a new SRQ.
 #[derive(Clone, Copy, Debug)]
@@ -51,10 +51,10 @@ pub fn create<P: Provider>(ia: &Arc<Ia<P>>, pz: Arc<Pz<P>>, attributes: SrqAttri
             id,
             ia: ia.clone(),
             queue: Arc::new(ia.provider().create_srq(pz.pd(), spec)?),
-            holds: Mutex::new(Some(Use::of_open(pz.clone(), Handle::Pz)?)),
+            holds: Mutex::new(Some(UseGuard::of_open(pz.clone(), Handle::Pz)?)),
             pz,
             max_iov,
-            outstanding: Capacity::new(max_recvs),
+            outstanding: SrqCapacity::new(max_recvs),
             low: Mutex::new(0),
             uses: UseCount::default(),
             _srq_ref: srq_ref,
@@ -62,7 +62,7 @@ pub fn create<P: Provider>(ia: &Arc<Ia<P>>, pz: Arc<Pz<P>>, attributes: SrqAttri
     })?;
     let child: Arc<dyn Child> = srq.object().clone();
     let handle = srq.publish();
-    ia.adopt(Arc::downgrade(&child), Rank::Srq);
+    ia.add_child(Arc::downgrade(&child), CloseRank::Srq);
     Ok(handle)
 }
 
@@ -78,12 +78,12 @@ pub fn post_recv<P: Provider>(srq: &Srq<P>, segments: &[Segment], cookie: u64) -
     if !srq.outstanding.take() {
         return Err(Error::Exhausted(Resource::Memory));
     }
-    srq.queue.post_recv(segments, cookie).inspect_err(|_| srq.outstanding.give_back())
+    srq.queue.post_recv(segments, cookie).inspect_err(|_| srq.outstanding.release())
 }
 
 /// Called when the completion of a receive is dequeued, or can no longer be dequeued.
 pub(crate) fn reaped<P: Provider>(srq: &Srq<P>) {
-    srq.outstanding.give_back();
+    srq.outstanding.release();
 }
 
 /// Changes the capacity (spec/events 6.5).
@@ -165,7 +165,7 @@ pub fn free<P: Provider>(srq: &Srq<P>) -> Result<()> {
 pub(super) fn close<P: Provider>(srq: &Srq<P>) -> bool {
     let first = handle::destroy(srq.id);
     if first {
-        srq.ia.forget(srq);
+        srq.ia.remove_child(srq);
         drop(srq.holds.lock().take());
     }
     first

@@ -13,13 +13,13 @@ use parking_lot::Mutex;
 use crate::ia::{Child, Ia};
 use crate::provider::{Provider, SrqSink};
 use crate::pz::Pz;
-use crate::runtime::handle::{self, Kind, Object, ObjectId, Usable, Use, UseCount};
+use crate::runtime::handle::{self, Kind, Object, ObjectId, UseCount, UseCounted, UseGuard};
 
 mod capacity;
 pub mod dapl_srq;
 pub mod dapls_srq;
 
-use capacity::Capacity;
+use capacity::SrqCapacity;
 
 pub struct Srq<P: Provider> {
     id: ObjectId,
@@ -27,10 +27,10 @@ pub struct Srq<P: Provider> {
     pz: Arc<Pz<P>>,
     /// Counted use of the PZ; dropped by the free. A report of the low watermark may keep the SRQ in memory for longer,
     /// but must not keep the PZ in use.
-    holds: Mutex<Option<Use<Pz<P>>>>,
+    holds: Mutex<Option<UseGuard<Pz<P>>>>,
     queue: Arc<P::Srq>,
     max_iov: u32,
-    outstanding: Capacity,
+    outstanding: SrqCapacity,
     /// The low watermark. Locked by calls that change it or the capacity.
     low: Mutex<u32>,
     uses: UseCount,
@@ -72,7 +72,7 @@ impl<P: Provider> Object for Srq<P> {
 }
 
 /// Counts the EPs that use the SRQ: it cannot be freed while they exist.
-impl<P: Provider> Usable for Srq<P> {
+impl<P: Provider> UseCounted for Srq<P> {
     fn uses(&self) -> &UseCount {
         &self.uses
     }

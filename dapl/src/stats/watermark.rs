@@ -16,7 +16,7 @@ pub struct HighWatermark {
 
 /// Watermarks that a count has exceeded.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Crossed {
+pub struct CrossedWatermarks {
     /// The count exceeds the soft watermark for the first time since the watermark was set.
     pub soft: bool,
     /// The count exceeds the hard watermark, which ends the connection. Every check reports this while it is so.
@@ -37,7 +37,7 @@ impl HighWatermark {
     }
 
     /// The largest count that needs no check.
-    pub fn quiet(&self) -> u32 {
+    pub fn max_unchecked(&self) -> u32 {
         self.quiet
     }
 
@@ -49,14 +49,14 @@ impl HighWatermark {
 
     /// Checks the current count.
     #[inline]
-    pub fn check(&mut self, count: u32) -> Crossed {
-        if self.is_crossed(count) { self.cross(count) } else { Crossed::default() }
+    pub fn check(&mut self, count: u32) -> CrossedWatermarks {
+        if self.is_crossed(count) { self.mark_crossed(count) } else { CrossedWatermarks::default() }
     }
 
     #[cold]
-    fn cross(&mut self, count: u32) -> Crossed {
+    fn mark_crossed(&mut self, count: u32) -> CrossedWatermarks {
         let is_above = |mark: Option<u32>| mark.is_some_and(|mark| count > mark);
-        let crossed = Crossed { soft: is_above(self.soft), hard: is_above(self.hard) };
+        let crossed = CrossedWatermarks { soft: is_above(self.soft), hard: is_above(self.hard) };
         if crossed.soft {
             *self = HighWatermark::new(None, self.hard);
         }
@@ -90,9 +90,9 @@ impl LowWatermark {
 mod tests {
     use super::*;
 
-    const NOTHING: Crossed = Crossed { soft: false, hard: false };
-    const SOFT: Crossed = Crossed { soft: true, hard: false };
-    const HARD: Crossed = Crossed { soft: false, hard: true };
+    const NOTHING: CrossedWatermarks = CrossedWatermarks { soft: false, hard: false };
+    const SOFT: CrossedWatermarks = CrossedWatermarks { soft: true, hard: false };
+    const HARD: CrossedWatermarks = CrossedWatermarks { soft: false, hard: true };
 
     #[test]
     fn without_a_watermark_none_is_reported() {
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn hard_mark_is_reported_while_exceeded() {
         let mut high = HighWatermark::new(Some(0), Some(2));
-        assert_eq!(high.check(3), Crossed { soft: true, hard: true });
+        assert_eq!(high.check(3), CrossedWatermarks { soft: true, hard: true });
         assert_eq!([3, 2, 3].map(|count| high.check(count)), [HARD, NOTHING, HARD]);
     }
 

@@ -5,14 +5,14 @@
 use dat_abi::v2::*;
 
 use super::convert;
-use crate::csp::{Csp, Place};
+use crate::csp::{Csp, CspAddress};
 use crate::ep::Communicator;
 use crate::error::{Error, Handle, Result};
-use crate::evd::{Evd, Stream};
+use crate::evd::{Evd, EventSource};
 use crate::ffi::{self, require};
 use crate::ia::Ia;
 use crate::provider::Provider;
-use crate::runtime::handle::{Use, from_handle};
+use crate::runtime::handle::{UseGuard, from_handle};
 
 /// `dat_csp_create`: listens at the port of an address of this host.
 ///
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn dapl2_csp_create<P: Provider>(
         require(address, 3)?;
         let evd = from_handle::<Evd<P>>(evd, Handle::EvdCr)?;
         require(out, 5)?;
-        if !evd.serves(Stream::Request) {
+        if !evd.serves(EventSource::Request) {
             return Err(Error::InvalidHandle(Handle::EvdCr));
         }
         // SAFETY: `communicator` is not null, and the caller guarantees that it is readable.
@@ -40,9 +40,9 @@ pub unsafe extern "C" fn dapl2_csp_create<P: Provider>(
         let communicator = Communicator { domain, kind, protocol };
         // SAFETY: `address` is not null, so the caller guarantees that it points at a socket address.
         let bytes = unsafe { socket_address(address) };
-        let (ip, port) = communicator.place(&bytes, 3)?;
-        let place = Place { communicator, ip, port, bytes: &bytes };
-        let csp = Csp::open(&ia, &place, Use::of_open(evd.to_arc(), Handle::EvdCr)?)?;
+        let (ip, port) = communicator.parse_address(&bytes, 3)?;
+        let place = CspAddress { communicator, ip, port, bytes: &bytes };
+        let csp = Csp::open(&ia, &place, UseGuard::of_open(evd.to_arc(), Handle::EvdCr)?)?;
         // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         unsafe { ffi::put(out, csp.id().handle as DAT_CSP_HANDLE) };
         Ok(())
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn dapl2_csp_free<P: Provider>(csp: DAT_CSP_HANDLE) -> DAT
 pub(super) unsafe fn port_of(address: DAT_IA_ADDRESS_PTR, communicator: Communicator, n: u8) -> Result<u16> {
     // SAFETY: the caller guarantees that `address` points at a socket address of the length of its family.
     let bytes = unsafe { socket_address(address) };
-    communicator.place(&bytes, n).map(|(_, port)| port)
+    communicator.parse_address(&bytes, n).map(|(_, port)| port)
 }
 
 /// Copies a socket address of a family with ports. For any other family, copies the family only.

@@ -8,10 +8,10 @@ use super::convert;
 use crate::cno::Cno;
 use crate::error::{Error, Handle};
 use crate::evd::dapl_evd::{self as evd_1_2, async_number, bind_status, connection_number, dto_status};
-use crate::evd::{Evd, Event, Stream, Streams, TakenEvent, dapls_evd, wait_as};
+use crate::evd::{Evd, Event, EventSource, EventSources, TakenEvent, dapls_evd, wait_as};
 use crate::ffi::{guard, guard_hot, require};
 use crate::ia::{AsyncError, Ia};
-use crate::provider::{Arrival, Completion, Provider, Status, Work};
+use crate::provider::{Completion, Provider, ReceivedOp, Status, Work};
 use crate::runtime::handle::{EvdHandle, from_handle, from_handle_hot, from_optional};
 
 /// `dat_evd_create`. In addition to 1.2, an EVD can have the stream of completions of extended operations.
@@ -32,12 +32,12 @@ pub unsafe extern "C" fn dapl2_evd_create<P: Provider>(
         }
         let cno = from_optional::<Cno<P>>(cno, Handle::Cno)?.map(|cno| cno.to_arc());
         let streams = match flags & !DAT_EVD_EXTENSION_BASE {
-            0 if flags != 0 => Some(Streams::default()),
+            0 if flags != 0 => Some(EventSources::default()),
             others => evd_1_2::streams(others),
         };
         let streams = streams.ok_or(Error::InvalidParameter(4))?;
         let is_extended = flags & DAT_EVD_EXTENSION_BASE != 0;
-        let streams = if is_extended { streams.with(Stream::Extension) } else { streams };
+        let streams = if is_extended { streams.with(EventSource::Extension) } else { streams };
         require(out, 5)?;
         let evd = dapls_evd::create(&ia, length, cno, streams)?;
         // SAFETY: `out` is not null, and the caller guarantees that it is writable.
@@ -57,7 +57,8 @@ pub unsafe extern "C" fn dapl2_evd_query<P: Provider>(
 ) -> DAT_RETURN {
     // SAFETY: the caller also satisfies the contract of `evd_1_2::dapl_evd_query`.
     let code = unsafe { evd_1_2::dapl_evd_query::<P>(evd, mask, out) };
-    let is_extended = |evd| from_handle::<Evd<P>>(evd, Handle::Plain).is_ok_and(|evd| evd.serves(Stream::Extension));
+    let is_extended =
+        |evd| from_handle::<Evd<P>>(evd, Handle::Plain).is_ok_and(|evd| evd.serves(EventSource::Extension));
     if code == DAT_SUCCESS && is_extended(evd) {
         // SAFETY: the entry of 1.2 has written the record.
         unsafe {
@@ -211,10 +212,10 @@ fn operation(done: &Completion) -> DAT_DTOS {
         (Work::WriteImmediate, _) => DAT_IB_DTO_RDMA_WRITE_IMMED,
         (Work::FetchAdd, _) => DAT_IB_DTO_FETCH_ADD,
         (Work::CompareSwap, _) => DAT_IB_DTO_CMP_SWAP,
-        (Work::Recv | Work::SharedRecv, Arrival::Send) => DAT_DTO_RECEIVE,
-        (Work::Recv | Work::SharedRecv, Arrival::SendInvalidate) => DAT_DTO_RECEIVE_WITH_INVALIDATE,
-        (Work::Recv | Work::SharedRecv, Arrival::SendImmediate) => DAT_IB_DTO_RECV_MSG_IMMED,
-        (Work::Recv | Work::SharedRecv, Arrival::WriteImmediate) => DAT_IB_DTO_RECV_IMMED,
+        (Work::Recv | Work::SharedRecv, ReceivedOp::Send) => DAT_DTO_RECEIVE,
+        (Work::Recv | Work::SharedRecv, ReceivedOp::SendInvalidate) => DAT_DTO_RECEIVE_WITH_INVALIDATE,
+        (Work::Recv | Work::SharedRecv, ReceivedOp::SendImmediate) => DAT_IB_DTO_RECV_MSG_IMMED,
+        (Work::Recv | Work::SharedRecv, ReceivedOp::WriteImmediate) => DAT_IB_DTO_RECV_IMMED,
     }
 }
 
@@ -226,9 +227,9 @@ fn extension(done: &Completion) -> Option<DAT_IB_EXT_TYPE> {
         (Work::WriteImmediate, _) => Some(DAT_IB_RDMA_WRITE_IMMED),
         (Work::FetchAdd, _) => Some(DAT_IB_FETCH_AND_ADD),
         (Work::CompareSwap, _) => Some(DAT_IB_CMP_AND_SWAP),
-        (_, Arrival::SendImmediate) => Some(DAT_IB_RECV_IMMED_DATA),
-        (_, Arrival::WriteImmediate) => Some(DAT_IB_RDMA_WRITE_IMMED_DATA),
-        (_, Arrival::Send | Arrival::SendInvalidate) => None,
+        (_, ReceivedOp::SendImmediate) => Some(DAT_IB_RECV_IMMED_DATA),
+        (_, ReceivedOp::WriteImmediate) => Some(DAT_IB_RDMA_WRITE_IMMED_DATA),
+        (_, ReceivedOp::Send | ReceivedOp::SendInvalidate) => None,
     }
 }
 

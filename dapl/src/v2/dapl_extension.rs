@@ -8,7 +8,7 @@ use dat_abi::v2::*;
 use super::dapl_post::post_extension;
 use super::{arguments, convert};
 use crate::ep::Ep;
-use crate::ep::dapls_post::Positions;
+use crate::ep::dapls_post::ParameterNumbers;
 use crate::error::{Error, Handle, Result};
 use crate::ffi::{guard, require};
 use crate::provider::{Op, Provider, Remote};
@@ -63,7 +63,7 @@ fn is_known<P: Provider>(handle: DAT_HANDLE, op: DAT_EXTENDED_OP) -> Result<()> 
 unsafe fn fetch_and_add<P: Provider>(ep: DAT_EP_HANDLE, list: va_list) -> DAT_RETURN {
     // SAFETY: the caller guarantees that the `va_list` contains these arguments.
     let [add, local, cookie, remote, flags] = unsafe { arguments::take(list) };
-    let positions = Positions { local: 3, remote: 5, flags: 6 };
+    let positions = ParameterNumbers { local: 3, remote: 5, flags: 6 };
     // SAFETY: the caller also satisfies the contract of `with_remote`.
     unsafe {
         with_remote(remote, positions.remote, |remote| {
@@ -82,7 +82,7 @@ unsafe fn fetch_and_add<P: Provider>(ep: DAT_EP_HANDLE, list: va_list) -> DAT_RE
 unsafe fn compare_and_swap<P: Provider>(ep: DAT_EP_HANDLE, list: va_list) -> DAT_RETURN {
     // SAFETY: the caller guarantees that the `va_list` contains these arguments.
     let [compare, swap, local, cookie, remote, flags] = unsafe { arguments::take(list) };
-    let positions = Positions { local: 4, remote: 6, flags: 7 };
+    let positions = ParameterNumbers { local: 4, remote: 6, flags: 7 };
     // SAFETY: the caller also satisfies the contract of `with_remote`.
     unsafe {
         with_remote(remote, positions.remote, |remote| {
@@ -101,7 +101,7 @@ unsafe fn compare_and_swap<P: Provider>(ep: DAT_EP_HANDLE, list: va_list) -> DAT
 unsafe fn write_with_immediate<P: Provider>(ep: DAT_EP_HANDLE, list: va_list) -> DAT_RETURN {
     // SAFETY: the caller guarantees that the `va_list` contains these arguments.
     let [count, local, cookie, remote, data, flags] = unsafe { arguments::take(list) };
-    let positions = Positions { local: 2, remote: 5, flags: 7 };
+    let positions = ParameterNumbers { local: 2, remote: 5, flags: 7 };
     // SAFETY: the caller also satisfies the contract of `with_remote`.
     unsafe {
         with_remote(remote, positions.remote, |remote| {

@@ -9,7 +9,7 @@ use super::convert;
 use crate::error::{Error, Handle, Result};
 use crate::ffi::{guard, put_cleared};
 use crate::ia::Ia;
-use crate::lmr::{Lmr, Rights, dapl_lmr as lmr_1_2, zero_based};
+use crate::lmr::{Lmr, Privileges, dapl_lmr as lmr_1_2, zero_based};
 use crate::provider::{Access, Provider};
 use crate::runtime::handle::from_handle;
 
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn dapl2_lmr_create<P: Provider>(
 }
 
 /// Decodes privileges and the virtual address type; `None` for unknown bits.
-fn rights(privileges: DAT_MEM_PRIV_FLAGS, va_type: DAT_VA_TYPE) -> Option<Rights> {
+fn rights(privileges: DAT_MEM_PRIV_FLAGS, va_type: DAT_VA_TYPE) -> Option<Privileges> {
     let mut rights = lmr_1_2::rights(privileges & !DAT_IB_MEM_PRIV_REMOTE_ATOMIC)?;
     rights.access.remote_atomic = privileges & DAT_IB_MEM_PRIV_REMOTE_ATOMIC != 0;
     rights.access.zero_based = va_type == DAT_VA_TYPE_ZB;

@@ -7,7 +7,7 @@ use dat_abi::v2::*;
 
 use super::convert;
 use super::segments::with_segments;
-use crate::ep::dapls_post::{self, ExtensionPost, Positions};
+use crate::ep::dapls_post::{self, ExtensionPost, ParameterNumbers};
 use crate::ep::{Ep, dapl_ep as ep_1_2};
 use crate::error::{Error, Handle};
 use crate::ffi::{self, require};
@@ -155,7 +155,7 @@ pub unsafe extern "C" fn dapl2_ep_post_send_with_invalidate<P: Provider>(
         return unsafe { dapl2_ep_post_send::<P>(ep, count, iov, cookie, flags) };
     }
     let op = Op::SendInvalidate { key: context, solicited: flags & DAT_COMPLETION_SOLICITED_WAIT_FLAG != 0 };
-    let positions = Positions { local: 2, remote: 7, flags: 5 };
+    let positions = ParameterNumbers { local: 2, remote: 7, flags: 5 };
     // SAFETY: the caller also satisfies the contract of `post_extension`.
     unsafe { post_extension::<P>(ep, op, (iov, count), cookie, flags, positions) }
 }
@@ -170,7 +170,7 @@ pub(super) unsafe fn post_extension<P: Provider>(
     (iov, count): (*const DAT_LMR_TRIPLET, DAT_COUNT),
     cookie: DAT_DTO_COOKIE,
     flags: DAT_COMPLETION_FLAGS,
-    positions: Positions,
+    positions: ParameterNumbers,
 ) -> DAT_RETURN {
     let call = |iov: *mut v1::DAT_LMR_TRIPLET, count: DAT_COUNT| {
         ffi::guard_hot(|| {

@@ -11,7 +11,7 @@ use crate::ffi::{guard, require};
 use crate::lmr::{Lmr, zero_based};
 use crate::provider::{MemoryRegion, Provider, Segment};
 use crate::pz::Pz;
-use crate::rmr::{Rmr, Scope, dapl_rmr as rmr_1_2, dapls_rmr};
+use crate::rmr::{Rmr, RmrScope, dapl_rmr as rmr_1_2, dapls_rmr};
 use crate::runtime::handle::{self, from_handle};
 
 /// Positions of the parameters in 1.2 and 2.0: in 2.0 an LMR precedes the triplet, and a virtual address type follows
@@ -39,7 +39,7 @@ pub unsafe extern "C" fn dapl2_rmr_query<P: Provider>(
     let (mut rmr_scope, mut va_type) = (DAT_RMR_SCOPE_PZ, DAT_VA_TYPE_VA);
     let known = guard(|| {
         let rmr = from_handle::<Rmr<P>>(rmr, Handle::Rmr)?;
-        if rmr.scope() == Scope::Ep {
+        if rmr.scope() == RmrScope::Ep {
             rmr_scope = DAT_RMR_SCOPE_EP;
         }
         if dapls_rmr::bound(&rmr).is_some_and(|bound| bound.rights.access.zero_based) {
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn dapl2_rmr_create_for_ep<P: Provider>(
     convert::guard(|| {
         let pz = from_handle::<Pz<P>>(pz, Handle::Pz)?.to_arc();
         require(out, 2)?;
-        let rmr = dapls_rmr::create(pz, Scope::Ep)?;
+        let rmr = dapls_rmr::create(pz, RmrScope::Ep)?;
         // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         unsafe { out.write_unaligned(rmr) };
         Ok(())

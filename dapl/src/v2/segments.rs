@@ -51,7 +51,7 @@ pub(super) unsafe fn with_segments<P: Provider>(
         // SAFETY: the caller guarantees that `count` triplets exist; this is one of them, and it is aligned.
         *place = segment(unsafe { list.add(n).read() });
     }
-    if zero_based::exist() {
+    if zero_based::any_exist() {
         translate::<P>(handle, &mut few[..number]);
     }
     convert::code(call(few.as_mut_ptr().cast(), count))

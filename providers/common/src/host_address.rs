@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 
-use dapl::error::{Address, Error, Resource, Result};
+use dapl::error::{AddressProblem, Error, Resource, Result};
 use dapl::provider::PeerAddress;
 
 /// Returns the address that this host reports to consumers: its source address on the default route, else 127.0.0.1.
@@ -49,7 +49,7 @@ pub fn is_local(ip: IpAddr) -> Result<bool> {
 pub fn require_local(address: &PeerAddress) -> Result<()> {
     match address {
         PeerAddress::Ip(ip) if is_local(*ip)? => Ok(()),
-        _ => Err(Error::InvalidAddress(Address::Unreachable)),
+        _ => Err(Error::InvalidAddress(AddressProblem::Unreachable)),
     }
 }
 

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open, openat};
 use rustix::io::Errno;
 
-use crate::base_dir::{self, BaseDir, is_at, lock};
+use crate::base_dir::{self, BaseDir, is_open_at, lock};
 use dapl::error::{Error, Result};
 use dapl::provider::SharedCookie;
 
@@ -108,7 +108,7 @@ impl SharedNames {
             Err(e) => return Err(e.into()),
         };
         if lock(&file) {
-            if !is_at(&file, path) {
+            if !is_open_at(&file, path) {
                 return Ok(JoinOutcome::Again);
             }
             file.set_len(0)?;
@@ -122,7 +122,7 @@ impl SharedNames {
         }
         let member =
             Member { base: self.base.clone(), path: path.to_path_buf(), file: Arc::new(file), pid: std::process::id() };
-        if !is_at(&member.file, path) {
+        if !is_open_at(&member.file, path) {
             return Ok(JoinOutcome::Again);
         }
         Ok(match member.length() {
@@ -143,7 +143,9 @@ impl SharedNames {
     /// Checks at most `max` names, chosen at random, and removes those of dead processes. Does not follow a symbolic link to
     /// another directory.
     pub fn clean(&self, max: usize) {
-        base_dir::sample(base_dir::entries(&self.path()), max).iter().for_each(|name| base_dir::remove_unlocked(name));
+        base_dir::random_sample(base_dir::entries(&self.path()), max)
+            .iter()
+            .for_each(|name| base_dir::remove_unlocked(name));
     }
 
     /// Removes the directory of names if it is empty, and then the base directory if it is empty and at the default path.
@@ -166,9 +168,9 @@ impl Drop for Member {
     fn drop(&mut self) {
         base_dir::cancel_exit_removal_of_lock(&self.file);
         // A forked child shares the lock with its parent, and must not end the parent's membership.
-        if std::process::id() == self.pid && lock(&self.file) && is_at(&self.file, &self.path) {
+        if std::process::id() == self.pid && lock(&self.file) && is_open_at(&self.file, &self.path) {
             let _ = fs::remove_file(&self.path);
-            self.base.prune(&self.path);
+            self.base.remove_empty_dirs(&self.path);
         }
     }
 }

@@ -41,7 +41,7 @@ pub struct SrqCore<W: ?Sized, J> {
 }
 
 /// A connection's use of a shared receive queue.
-pub struct Pool<W: ?Sized, J> {
+pub struct SrqUser<W: ?Sized, J> {
     pub srq: Arc<SrqCore<W, J>>,
     /// Token of the connection's receive completions. The cookie comes from the receive.
     pub token: Token,
@@ -49,7 +49,7 @@ pub struct Pool<W: ?Sized, J> {
     pub waiter: Weak<W>,
 }
 
-impl<W: ?Sized, J> std::fmt::Debug for Pool<W, J> {
+impl<W: ?Sized, J> std::fmt::Debug for SrqUser<W, J> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Pool").field("srq", &self.srq).finish_non_exhaustive()
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use dapl::error::Result;
-use dapl::provider::{Arrival, Completion, CompletionQueue, CqSink, Status, Token};
+use dapl::provider::{Completion, CompletionQueue, CqSink, ReceivedOp, Status, Token};
 use dapl::runtime::cancel;
 use dapl::runtime::empty_check::{EmptyCheck, RingWatch};
 use dapl::runtime::pooled::Pooled;
@@ -135,7 +135,7 @@ impl FreeEntries<'_> {
             Some(entry) => {
                 entry.token = *token;
                 (entry.status, entry.bytes, entry.solicited) = (Status::Success, bytes, solicited);
-                entry.arrival = Arrival::Send;
+                entry.arrival = ReceivedOp::Send;
             }
             None => self.cq.push(Completion { token: *token, bytes, solicited, ..Completion::default() }),
         }
@@ -340,7 +340,7 @@ impl CompletionQueue for Cq {
             let (mut has_ended, mut served) = (false, 0);
             for ActiveConnection { conn, watch } in active.iter() {
                 served += 1;
-                if watch.is_quiet() {
+                if watch.has_no_progress() {
                     continue;
                 }
                 has_ended |= conn.poll(&mut outbox);
@@ -400,7 +400,7 @@ impl CompletionQueue for Cq {
 mod tests {
     use std::sync::atomic::AtomicU32;
 
-    use dapl::runtime::empty_check::{QueueCheck, Wait};
+    use dapl::runtime::empty_check::{AwaitedProgress, QueueCheck};
     use dapl::runtime::sync::AtomicPtr;
 
     use super::*;
@@ -411,7 +411,7 @@ mod tests {
     impl ManyCompletions {
         fn new(cq: &Cq) -> Self {
             let watch = Pooled::<RingWatch>::take();
-            watch.set_wait(Wait::Other);
+            watch.set_wait(AwaitedProgress::Other);
             ManyCompletions(cq.0.clone(), AtomicU32::new(0), watch)
         }
     }
@@ -475,15 +475,15 @@ mod tests {
         assert_eq!((check.is_empty(), poll(&mut out), check.is_empty()), (false, 0, true), "after the first poll");
         let conns: Vec<_> = (0..3).map(|_| Arc::new(ManyCompletions::new(&cq))).collect();
         for conn in &conns {
-            conn.2.set_wait(Wait::Nothing);
+            conn.2.set_wait(AwaitedProgress::Nothing);
             cq.0.add_active(conn.clone());
             assert!(!check.is_empty(), "the new connection is not watched yet");
             assert_eq!((poll(&mut out), check.is_empty()), (0, true));
         }
         for conn in &conns {
-            conn.2.set_wait(Wait::Other);
+            conn.2.set_wait(AwaitedProgress::Other);
             assert_eq!((check.is_empty(), poll(&mut out)), (false, 16));
-            conn.2.set_wait(Wait::Nothing);
+            conn.2.set_wait(AwaitedProgress::Nothing);
             assert!(check.is_empty());
         }
         cq.0.push(Completion::default());

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use dapl::error::{Error, Resource, Result};
-use dapl_software::base_dir::{self, BaseDir, BaseDirKind, entries, is_at, lock, remove_unlocked, sample};
+use dapl_software::base_dir::{self, BaseDir, BaseDirKind, entries, is_open_at, lock, random_sample, remove_unlocked};
 use dapl_software::shared_names::SharedNames;
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -72,7 +72,7 @@ impl EndpointBase {
                 path.display(),
                 SUN_PATH - "/4194304/65535/sock".len()
             );
-            return Err(Error::InvalidAddress(dapl::error::Address::Malformed));
+            return Err(Error::InvalidAddress(dapl::error::AddressProblem::Malformed));
         }
         let dir = self.dir.create()?;
         Ok(if dir.path() == path { self.clone() } else { Self::from_base_dir(dir) })
@@ -141,11 +141,11 @@ impl EndpointBase {
         let numbered = processes.filter_map(|path| Some((path.file_name()?.to_str()?.parse::<i32>().ok()?, path)));
         let (living, dead): (Vec<_>, _) = numbered.partition(|(pid, _)| died != Some(*pid) && is_alive(*pid));
         let mut has_removed = false;
-        for (pid, process) in dead.into_iter().chain(sample(living, MAX_PROBES)) {
+        for (pid, process) in dead.into_iter().chain(random_sample(living, MAX_PROBES)) {
             has_removed |= clean_process(&process, pid);
         }
         let most = if has_removed { usize::MAX } else { MAX_PROBES };
-        sample(entries(&self.qualifiers_path()), most).iter().for_each(|name| remove_unlocked(name));
+        random_sample(entries(&self.qualifiers_path()), most).iter().for_each(|name| remove_unlocked(name));
         self.names.clean(most);
     }
 
@@ -186,7 +186,7 @@ fn clean_endpoint(path: &Path) {
     }
     let lock_file = path.join("lock");
     match OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(&lock_file) {
-        Ok(file) if lock(&file) && is_at(&file, &lock_file) => move_away(path),
+        Ok(file) if lock(&file) && is_open_at(&file, &lock_file) => move_away(path),
         Err(e) if e.kind() == ErrorKind::NotFound => remove_without_lock(path),
         _ => {}
     }
@@ -331,7 +331,7 @@ impl Endpoint {
             // A cleaner in another pid namespace, which cannot see this process, may have removed files before the lock
             // was taken.
             let is_whole =
-                path.join("fifo").exists() && path.join("conns").exists() && is_at(&file, &path.join("lock"));
+                path.join("fifo").exists() && path.join("conns").exists() && is_open_at(&file, &path.join("lock"));
             if is_whole { Ok(file) } else { Err(ErrorKind::NotFound.into()) }
         })();
         if made.is_err() {
@@ -383,7 +383,7 @@ impl Endpoint {
                 std::thread::sleep(CLAIM_PAUSE);
                 continue;
             }
-            if !is_at(&file, &path) {
+            if !is_open_at(&file, &path) {
                 continue;
             }
             let name = ListenerName { path: path.clone(), file, pid: self.pid };
@@ -429,7 +429,7 @@ pub(crate) struct ListenerName {
 impl Drop for ListenerName {
     fn drop(&mut self) {
         base_dir::cancel_exit_removal(&self.path);
-        if std::process::id() == self.pid && is_at(&self.file, &self.path) {
+        if std::process::id() == self.pid && is_open_at(&self.file, &self.path) {
             let _ = fs::remove_file(&self.path);
         }
     }

@@ -45,7 +45,7 @@ use dapl::provider::{
 };
 use dapl::runtime::handle::ObjectId;
 use dapl::runtime::{logger, thread};
-use dapl_software::memory::window::Scope;
+use dapl_software::memory::window::WindowScope;
 use parking_lot::Mutex;
 
 pub use cm::request::ConnectionRequest;
@@ -242,16 +242,16 @@ impl MemoryProvider for Sm {
     }
 
     fn alloc_mw(&self, pd: &Pd) -> Result<Mw> {
-        Ok(self.window(pd, Scope::Pd))
+        Ok(self.window(pd, WindowScope::Pd))
     }
 
     fn alloc_mw_for_qp(&self, pd: &Pd) -> Result<Mw> {
-        Ok(self.window(pd, Scope::Qp))
+        Ok(self.window(pd, WindowScope::Qp))
     }
 }
 
 impl Sm {
-    fn window(&self, pd: &Pd, scope: Scope) -> Mw {
+    fn window(&self, pd: &Pd, scope: WindowScope) -> Mw {
         let Device { regions, connections, windows, .. } = &*self.device;
         Mw(memory::window::window_of(regions.clone(), connections.clone(), windows.clone(), pd.0, scope))
     }

@@ -6,7 +6,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use dapl::provider::Count;
+use dapl::provider::NamedCount;
 use dapl::runtime::handle::ObjectId;
 use parking_lot::Mutex;
 
@@ -59,8 +59,13 @@ fn counts(of: &Counters) -> CounterValues {
 }
 
 /// Adds names and units to counters.
-pub(crate) fn with_names(counts: CounterValues) -> impl Iterator<Item = Count> {
-    COUNTERS.into_iter().zip(counts).map(|((name, _), value)| Count { name, unit: unit(name), value, is_level: false })
+pub(crate) fn with_names(counts: CounterValues) -> impl Iterator<Item = NamedCount> {
+    COUNTERS.into_iter().zip(counts).map(|((name, _), value)| NamedCount {
+        name,
+        unit: unit(name),
+        value,
+        is_level: false,
+    })
 }
 
 fn unit(name: &str) -> &'static str {
@@ -69,7 +74,7 @@ fn unit(name: &str) -> &'static str {
 
 /// Returns the counters of one connection, and its current window, bytes in flight, pacing rate, round-trip time and
 /// path MTU.
-pub(crate) fn connection_counts(of: &Counters) -> Vec<Count> {
+pub(crate) fn connection_counts(of: &Counters) -> Vec<NamedCount> {
     let levels = [
         ("window", "bytes", of.window),
         ("in flight", "bytes", of.in_flight),
@@ -78,7 +83,7 @@ pub(crate) fn connection_counts(of: &Counters) -> Vec<Count> {
         ("path mtu", "bytes", of.mtu as u64),
     ];
     with_names(counts(of))
-        .chain(levels.map(|(name, unit, value)| Count { name, unit, value, is_level: true }))
+        .chain(levels.map(|(name, unit, value)| NamedCount { name, unit, value, is_level: true }))
         .collect()
 }
 
@@ -88,7 +93,7 @@ pub(crate) fn log(ep: ObjectId, of: &Counters) {
     const TARGET: &str = "daplusnic::cm";
     if log::log_enabled!(target: TARGET, log::Level::Debug) {
         let seen = connection_counts(of).into_iter().filter(|count| count.value > 0);
-        let text: Vec<_> = seen.map(|Count { name, unit, value, .. }| format!("{name} {value} {unit}")).collect();
+        let text: Vec<_> = seen.map(|NamedCount { name, unit, value, .. }| format!("{name} {value} {unit}")).collect();
         log::debug!(target: TARGET, "connection of ep {:#x} has ended: {}", ep.handle, text.join(", "));
     }
 }

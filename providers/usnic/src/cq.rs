@@ -176,7 +176,7 @@ mod tests {
     }
 
     fn answer(jobs: &Jobs) {
-        for job in jobs.take_all() {
+        for job in jobs.drain_jobs() {
             if let Job::Notify(queue) = job {
                 queue.notify();
             }

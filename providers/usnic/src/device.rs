@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use dapl::error::{Address, Error, Resource, Result};
+use dapl::error::{AddressProblem, Error, Resource, Result};
 use dapl::provider::IaSpec;
 use parking_lot::Mutex;
 
@@ -242,7 +242,7 @@ fn find_interface(name: &str, settings: &UsnicSettings) -> Result<Interface> {
     })?;
     found.map_err(|why| {
         log::error!("{name}: {why}");
-        Error::InvalidAddress(Address::Unreachable)
+        Error::InvalidAddress(AddressProblem::Unreachable)
     })
 }
 

@@ -37,11 +37,11 @@ use std::sync::{Arc, Weak};
 
 use dapl::error::{Error, Result};
 use dapl::provider::{
-    Access, CmSink, Count, CqSink, IaSpec, Limits, MemoryProvider, MemoryRegion, MemoryWindow, Provider, QpSpec,
+    Access, CmSink, CqSink, IaSpec, Limits, MemoryProvider, MemoryRegion, MemoryWindow, NamedCount, Provider, QpSpec,
     QueueProvider, Region, SharedCookie, SrqSpec,
 };
 use dapl::runtime::handle::ObjectId;
-use dapl_software::memory::window::Scope;
+use dapl_software::memory::window::WindowScope;
 use dapl_software::shared_names::SharedNames;
 
 pub use cm::{ConnectionRequest, Listener};
@@ -145,7 +145,7 @@ impl Provider for Usnic {
         limits::facts(&self.adapter.device)
     }
 
-    fn counts(&self) -> Vec<Count> {
+    fn counts(&self) -> Vec<NamedCount> {
         limits::counts(&self.adapter.device, self.adapter.cm.unreadable(), self.counters.sum(QpCore::counters))
     }
 
@@ -190,16 +190,16 @@ impl MemoryProvider for Usnic {
     }
 
     fn alloc_mw(&self, pd: &Pd) -> Result<Mw> {
-        Ok(self.window(pd, Scope::Pd))
+        Ok(self.window(pd, WindowScope::Pd))
     }
 
     fn alloc_mw_for_qp(&self, pd: &Pd) -> Result<Mw> {
-        Ok(self.window(pd, Scope::Qp))
+        Ok(self.window(pd, WindowScope::Qp))
     }
 }
 
 impl Usnic {
-    fn window(&self, pd: &Pd, scope: Scope) -> Mw {
+    fn window(&self, pd: &Pd, scope: WindowScope) -> Mw {
         Mw(Arc::new(MwCore::new(self.regions.clone(), self.windows.clone(), pd.0, scope)))
     }
 }

@@ -1,7 +1,7 @@
 //! The limits of an IA, the configuration of its connections, and its attributes and counters for `dat_ia_query`.
 #![forbid(unsafe_code)]
 
-use dapl::provider::{Count, Extensions, Limits, QpSpec, TRANSPORT_MTU};
+use dapl::provider::{Extensions, Limits, NamedCount, QpSpec, TRANSPORT_MTU};
 
 use crate::Usnic;
 use crate::counters::{self, CounterValues};
@@ -59,8 +59,8 @@ fn payload(datagram: usize) -> usize {
 }
 
 /// Returns the counters of an IA: those of its socket and engine, and the sums over its connections.
-pub(crate) fn counts(device: &Device, unreadable: u64, sums: CounterValues) -> Vec<Count> {
-    let count = |name, value| Count { name, unit: "", value, is_level: false };
+pub(crate) fn counts(device: &Device, unreadable: u64, sums: CounterValues) -> Vec<NamedCount> {
+    let count = |name, value| NamedCount { name, unit: "", value, is_level: false };
     let lost = [
         count("dropped by the socket", device.drops()),
         count("unmatched packets", device.unmatched()),

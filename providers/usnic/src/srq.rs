@@ -165,7 +165,7 @@ mod tests {
         (0..3).for_each(|cookie| srq.post_recv(&[], cookie).unwrap());
         srq.watch(2).unwrap();
         let notify = || {
-            for job in jobs.take_all() {
+            for job in jobs.drain_jobs() {
                 if let Job::Notify(queue) = job {
                     queue.notify();
                 }

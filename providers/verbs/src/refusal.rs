@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use dapl::error::{Address, Error, Resource};
+use dapl::error::{AddressProblem, Error, Resource};
 use dapl::provider::Region;
 use ibverbs_sys::LoadError;
 use parking_lot::Mutex;
@@ -151,7 +151,7 @@ impl OpenFailure {
         match self {
             OpenFailure::NoRights { .. } => Error::PermissionDenied,
             OpenFailure::Failed { .. } => Error::Internal,
-            _ => Error::InvalidAddress(Address::Unreachable),
+            _ => Error::InvalidAddress(AddressProblem::Unreachable),
         }
     }
 }
@@ -314,7 +314,7 @@ mod tests {
             assert!(seen.insert(failure.description()), "two failures have the same description: {line}");
         }
         assert_eq!(OpenFailure::NoRights { node: text("x") }.error(), Error::PermissionDenied);
-        assert_eq!(OpenFailure::NoRdma.error(), Error::InvalidAddress(Address::Unreachable));
+        assert_eq!(OpenFailure::NoRdma.error(), Error::InvalidAddress(AddressProblem::Unreachable));
     }
 
     #[test]

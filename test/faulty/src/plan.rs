@@ -15,7 +15,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-use dapl::error::{Address, Error, Resource, Result};
+use dapl::error::{AddressProblem, Error, Resource, Result};
 
 /// Operations of the provider interface that can fail. The last two are the provider's events, which can only be
 /// delayed.
@@ -69,7 +69,7 @@ impl Op {
         (Op::PostSend, "post_send\0", Error::Exhausted(Resource::Memory)),
         (Op::PostBind, "post_bind\0", Error::Exhausted(Resource::Memory)),
         (Op::WatchRecvs, "watch_recvs\0", Error::ModelNotSupported),
-        (Op::Connect, "connect\0", Error::InvalidAddress(Address::Unreachable)),
+        (Op::Connect, "connect\0", Error::InvalidAddress(AddressProblem::Unreachable)),
         (Op::Reset, "reset\0", Error::Internal),
         (Op::Accept, "accept\0", Error::Exhausted(Resource::Memory)),
         (Op::HandOff, "hand_off\0", Error::InvalidParameter(2)),

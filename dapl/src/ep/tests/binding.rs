@@ -1,7 +1,7 @@
 //! RMR binds: which binds are allowed in which state and order, and when registrations are released.
 
 use super::*;
-use crate::error::{Access, Resource};
+use crate::error::{AccessKind, Resource};
 use crate::lmr::dapl_lmr::*;
 use crate::rmr::dapl_rmr::*;
 
@@ -167,11 +167,11 @@ fn invalid_binds_are_refused() {
         assert_eq!(bind(rmr, bad, client, 1), Err(wrong(2)));
     }
     let protection = |way| Err(Error::Protection(way).code());
-    assert_eq!(bind(rmr, part(foreign_key, 0, 1), client, 1), protection(Access::Write));
+    assert_eq!(bind(rmr, part(foreign_key, 0, 1), client, 1), protection(AccessKind::Write));
     let elsewhere = world.ep_with(other_pz, world.dto, world.conn);
-    assert_eq!(bind_with(rmr, fine, READ, elsewhere, 1, 0), protection(Access::Read), "before the EP's state");
-    assert_eq!(unbind(rmr, elsewhere, 1), Error::Protection(Access::Read).code());
-    let privileges = Err(Error::Privileges(Access::Write).code());
+    assert_eq!(bind_with(rmr, fine, READ, elsewhere, 1, 0), protection(AccessKind::Read), "before the EP's state");
+    assert_eq!(unbind(rmr, elsewhere, 1), Error::Protection(AccessKind::Read).code());
+    let privileges = Err(Error::Privileges(AccessKind::Write).code());
     assert_eq!(bind_with(rmr, part(read_key, 0, 8), WRITE, client, 1, 0), privileges);
     let idle = world.ep();
     assert_eq!(bind(rmr, fine, idle, 1), Err(in_state(State::EpUnconnected)));

@@ -82,7 +82,7 @@ fn unreachable_address_leaves_the_ep_unchanged() {
     assert_eq!(recv(client, 1), DAT_SUCCESS);
     let mut far = ipv4([192, 0, 2, 1]);
     let code = call!(dapl_ep_connect(client, far.as_mut_ptr().cast(), 5, 1000, 0, null_mut(), 0, 0));
-    assert_eq!(code, Error::InvalidAddress(crate::error::Address::Unreachable).code());
+    assert_eq!(code, Error::InvalidAddress(crate::error::AddressProblem::Unreachable).code());
     assert_eq!((state(client), world.connection_events()), (DAT_EP_STATE_UNCONNECTED, vec![]));
     assert_eq!(world.completions(), [], "receives stay");
     finish(world, &[client], &[]);

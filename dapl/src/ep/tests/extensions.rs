@@ -1,13 +1,13 @@
 //! Extension operations: their checks, and the completions that they cause at both ends.
 
 use super::*;
-use crate::ep::dapls_post::{ExtensionPost, Positions, post_extension};
+use crate::ep::dapls_post::{ExtensionPost, ParameterNumbers, post_extension};
 use crate::error::Result;
 use crate::evd::Evd;
-use crate::provider::{Arrival, Completion, CompletionQueue, Op, Remote, Segment, Work};
+use crate::provider::{Completion, CompletionQueue, Op, ReceivedOp, Remote, Segment, Work};
 use crate::runtime::handle::from_handle;
 
-const POSITIONS: Positions = Positions { local: 3, remote: 5, flags: 7 };
+const POSITIONS: ParameterNumbers = ParameterNumbers { local: 3, remote: 5, flags: 7 };
 const REMOTE: Remote = Remote { key: 9, address: 0x1000 };
 const WORD: Segment = Segment { key: 1, pad: 0, address: 8, length: 8 };
 const ADD: Op = Op::FetchAdd { remote: REMOTE, add: 1 };
@@ -45,9 +45,9 @@ fn receives_get_immediate_data_and_invalidated_keys() {
     assert_eq!(
         facts.collect::<Vec<_>>(),
         [
-            (11, Arrival::SendImmediate, 7, 8, true),
-            (12, Arrival::WriteImmediate, 0xABCD, 8, false),
-            (13, Arrival::SendInvalidate, 0x55, 8, false)
+            (11, ReceivedOp::SendImmediate, 7, 8, true),
+            (12, ReceivedOp::WriteImmediate, 0xABCD, 8, false),
+            (13, ReceivedOp::SendInvalidate, 0x55, 8, false)
         ]
     );
     assert_eq!(received.iter().map(|done| done.immediate()).collect::<Vec<_>>(), [Some(7), Some(0xABCD), None]);

@@ -44,9 +44,9 @@ fn each_word_alone_makes_a_dequeue_take_the_locks() {
             // SAFETY: the ring is never freed.
             unsafe { watch.set_next(&ring[1], 5) };
             assert!(check.is_empty(), "taken");
-            watch.set_wait(Wait::Other);
+            watch.set_wait(AwaitedProgress::Other);
             assert!(!check.is_empty());
-            watch.set_wait(Wait::Nothing);
+            watch.set_wait(AwaitedProgress::Nothing);
         }
         check.set_stale();
         assert!(!check.is_empty() && check.is_stale());
@@ -58,11 +58,11 @@ fn requests_progress_when_either_count_exceeds_the_known_one() {
     let (check, watches) = checked(2);
     let (watch, taken) = (&watches[1].0, ring());
     // SAFETY: the word is never freed.
-    unsafe { watch.set_taken(&taken[0]) };
-    watch.set_wait(Wait::Count);
+    unsafe { watch.set_consumed_word(&taken[0]) };
+    watch.set_wait(AwaitedProgress::Count);
     let set = |published: u64, carried, known| {
         taken[0].store(published, Ordering::Relaxed);
-        watch.set_carried(carried);
+        watch.set_carried_ack(carried);
         watch.set_known(known);
         check.is_empty()
     };
@@ -70,7 +70,7 @@ fn requests_progress_when_either_count_exceeds_the_known_one() {
     assert!(!set(4, 0, 3) && !set(0, 4, 3));
     let wraps = 1 << 32;
     assert!(set(wraps, 0, wraps) && !set(wraps, 1, wraps) && !set(wraps + 1, 0, wraps) && !set(wraps, 0, wraps - 1));
-    watch.set_wait(Wait::Nothing);
+    watch.set_wait(AwaitedProgress::Nothing);
     assert!(set(4, 4, 3), "no request waits");
 }
 
@@ -87,7 +87,7 @@ fn reused_empty_check_object_is_reset() {
     for _ in 0..3 {
         let (check, watches) = checked(3);
         assert!(check.is_empty());
-        watches[0].0.set_wait(Wait::Other);
+        watches[0].0.set_wait(AwaitedProgress::Other);
         check.set_ready(true);
         drop(watches);
         let check = check; // returned to the pool before the next iteration

@@ -47,8 +47,8 @@ pub(super) fn at(handle: usize) -> Option<&'static HandleEntry> {
 
 /// Assigns a table entry to a new handle and returns its address. The entry is unused, or the one that was quarantined
 /// longest ago.
-pub(super) fn take() -> Result<usize> {
-    ARENA.lock().take()
+pub(super) fn allocate_entry() -> Result<usize> {
+    ARENA.lock().allocate_entry()
 }
 
 /// Locks the state while the process forks.
@@ -117,7 +117,7 @@ impl Arena {
         }
     }
 
-    fn take(&mut self) -> Result<usize> {
+    fn allocate_entry(&mut self) -> Result<usize> {
         let base = self.base()?;
         if at(base).is_some_and(|entry| entry.futex.load(Ordering::Relaxed) == 0) {
             self.mark(); // in a forked child the kernel has cleared the arena

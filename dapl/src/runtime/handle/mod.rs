@@ -39,7 +39,7 @@ pub(crate) use arena::lock_for_fork;
 pub use arena::{alive, arena};
 pub use hasher::HandleHasher;
 pub use refs::{HotRef, QuickRef, Ref};
-pub use uses::{Usable, Use, UseCount};
+pub use uses::{UseCount, UseCounted, UseGuard};
 use word::StateWord;
 
 /// Kinds of objects, numbered from 1 so that zeroed memory has no kind.
@@ -127,7 +127,7 @@ impl HandleEntry {
         // Acquire: the writes of earlier users must be visible before the object is dropped.
         let word = self.word.load(Ordering::Acquire);
         if word & (StateWord::LIVE | StateWord::REFERENCES) == 0 {
-            self.retire(word);
+            self.drop_if_unused(word);
         }
     }
 
@@ -154,7 +154,7 @@ impl HandleEntry {
         // object.
         let word = self.word.fetch_sub(StateWord::REFERENCE, Ordering::AcqRel) - StateWord::REFERENCE;
         if word & (StateWord::LIVE | StateWord::REFERENCES) == 0 {
-            self.retire(word);
+            self.drop_if_unused(word);
         }
     }
 
@@ -164,7 +164,7 @@ impl HandleEntry {
     /// thread whose [`HotRef`] ends checks too. The thread that changes the word drops the object; the others find
     /// another generation.
     #[cold]
-    fn retire(&self, word: u64) {
+    fn drop_if_unused(&self, word: u64) {
         let next = StateWord::next_generation(word);
         let is_ours = || self.word.compare_exchange(word, next, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         if StateWord::kind(word) == 0 || is_hot(word) && hazard::is_protected(self.address()) || !is_ours() {
@@ -453,8 +453,11 @@ pub fn futex(id: ObjectId) -> Option<&'static AtomicU32> {
 /// Creates an object with a handle. `build` gets its id; the handle is valid when this returns.
 ///
 /// Errors: `Exhausted(Memory)` if a million handles are live; those of `build`.
-pub fn create<T: Object>(table: *const DAT_PROVIDER, build: impl FnOnce(ObjectId) -> Result<T>) -> Result<Created<T>> {
-    let handle = arena::take()?;
+pub fn create<T: Object>(
+    table: *const DAT_PROVIDER,
+    build: impl FnOnce(ObjectId) -> Result<T>,
+) -> Result<UnpublishedObject<T>> {
+    let handle = arena::allocate_entry()?;
     let entry = arena::at(handle).ok_or(Error::Internal)?;
     let generation = StateWord::generation(entry.word.load(Ordering::Acquire));
     let id = ObjectId { handle, generation };
@@ -467,18 +470,18 @@ pub fn create<T: Object>(table: *const DAT_PROVIDER, build: impl FnOnce(ObjectId
     };
     entry.table.store(table.cast_mut(), Ordering::Relaxed);
     entry.context.store(0, Ordering::Relaxed);
-    Ok(Created { entry, id, object: Some(object) })
+    Ok(UnpublishedObject { entry, id, object: Some(object) })
 }
 
-/// An object whose handle is not live yet. [`Created::publish`] makes it live; dropping this frees the object.
-pub struct Created<T: Object> {
+/// An object whose handle is not live yet. [`UnpublishedObject::publish`] makes it live; dropping this frees the object.
+pub struct UnpublishedObject<T: Object> {
     entry: &'static HandleEntry,
     id: ObjectId,
     /// The object; removed by `publish`.
     object: Option<Arc<T>>,
 }
 
-impl<T: Object> Created<T> {
+impl<T: Object> UnpublishedObject<T> {
     pub fn object(&self) -> &Arc<T> {
         self.object.as_ref().expect("only `publish` takes it, and consumes self")
     }
@@ -492,7 +495,7 @@ impl<T: Object> Created<T> {
     pub fn publish(mut self) -> *mut c_void {
         let object = self.object.take().expect("only `publish` takes it, and consumes self");
         let release: fn(*const c_void) = |object| {
-            // SAFETY: `object` is the `Arc::into_raw` below, released once by `retire`.
+            // SAFETY: `object` is the `Arc::into_raw` below, released once by `drop_if_unused`.
             drop(unsafe { Arc::from_raw(object.cast::<T>()) });
         };
         self.entry.release.store(release as *mut c_void, Ordering::Relaxed);
@@ -504,7 +507,7 @@ impl<T: Object> Created<T> {
     }
 }
 
-impl<T: Object> Drop for Created<T> {
+impl<T: Object> Drop for UnpublishedObject<T> {
     fn drop(&mut self) {
         if self.object.take().is_some() {
             arena::quarantine(self.id.handle);
@@ -522,7 +525,7 @@ pub fn destroy(id: ObjectId) -> bool {
         if word & StateWord::LIVE == 0 || StateWord::generation(word) != id.generation {
             return false;
         }
-        // The added reference delays `retire` until the release below.
+        // The added reference delays `drop_if_unused` until the release below.
         let dead = (word & !StateWord::LIVE) + StateWord::REFERENCE;
         match entry.word.compare_exchange_weak(word, dead, Ordering::AcqRel, Ordering::Relaxed) {
             Ok(_) => break,

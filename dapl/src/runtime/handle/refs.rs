@@ -92,7 +92,7 @@ impl<T: Object> Deref for HotRef<T> {
 
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: the thread's slot, or the count, keeps `retire` from dropping the object.
+        // SAFETY: the thread's slot, or the count, keeps `drop_if_unused` from dropping the object.
         unsafe { self.object.as_ref() }
     }
 }
@@ -133,7 +133,7 @@ impl<T: Object> Deref for QuickRef<T> {
 
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: the thread's slot prevents `retire` from dropping the object.
+        // SAFETY: the thread's slot prevents `drop_if_unused` from dropping the object.
         unsafe { self.object.as_ref() }
     }
 }

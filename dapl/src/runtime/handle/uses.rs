@@ -43,25 +43,25 @@ impl UseCount {
 }
 
 /// An object that other objects can use.
-pub trait Usable {
+pub trait UseCounted {
     /// The number of its users.
     fn uses(&self) -> &UseCount;
 }
 
 /// A counted use of an object. It keeps the object in memory, and prevents its free except in an abrupt close of the
 /// IA.
-pub struct Use<T: Usable + ?Sized>(Arc<T>);
+pub struct UseGuard<T: UseCounted + ?Sized>(Arc<T>);
 
-impl<T: Usable + ?Sized> Use<T> {
+impl<T: UseCounted + ?Sized> UseGuard<T> {
     /// Counts one more user.
     pub fn of(object: Arc<T>) -> Self {
         object.uses().0.fetch_add(1, Ordering::AcqRel);
-        Use(object)
+        UseGuard(object)
     }
 
     /// Like `of`, for an object named by the consumer. Errors: `InvalidHandle(wanted)` if the object is being freed.
     pub fn of_open(object: Arc<T>, wanted: Handle) -> Result<Self> {
-        let user = Use::of(object);
+        let user = UseGuard::of(object);
         if user.0.uses().is_closed() { Err(Error::InvalidHandle(wanted)) } else { Ok(user) }
     }
 
@@ -70,13 +70,13 @@ impl<T: Usable + ?Sized> Use<T> {
     }
 }
 
-impl<T: Usable + ?Sized> Clone for Use<T> {
+impl<T: UseCounted + ?Sized> Clone for UseGuard<T> {
     fn clone(&self) -> Self {
-        Use::of(self.0.clone())
+        UseGuard::of(self.0.clone())
     }
 }
 
-impl<T: Usable + ?Sized> Deref for Use<T> {
+impl<T: UseCounted + ?Sized> Deref for UseGuard<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -84,7 +84,7 @@ impl<T: Usable + ?Sized> Deref for Use<T> {
     }
 }
 
-impl<T: Usable + ?Sized> Drop for Use<T> {
+impl<T: UseCounted + ?Sized> Drop for UseGuard<T> {
     fn drop(&mut self) {
         self.0.uses().0.fetch_sub(1, Ordering::AcqRel);
     }
@@ -97,7 +97,7 @@ mod tests {
     #[derive(Default)]
     struct TypeB(UseCount);
 
-    impl Usable for TypeB {
+    impl UseCounted for TypeB {
         fn uses(&self) -> &UseCount {
             &self.0
         }
@@ -106,11 +106,11 @@ mod tests {
     #[test]
     fn object_is_either_used_or_freed() {
         let b = Arc::new(TypeB::default());
-        let user = Use::of_open(b.clone(), Handle::Pz).unwrap();
+        let user = UseGuard::of_open(b.clone(), Handle::Pz).unwrap();
         assert_eq!(b.0.close(State::PzInUse), Err(Error::InvalidState(State::PzInUse)));
         drop(user);
         assert_eq!(b.0.close(State::PzInUse), Ok(()));
-        assert_eq!(Use::of_open(b.clone(), Handle::Pz).err(), Some(Error::InvalidHandle(Handle::Pz)));
+        assert_eq!(UseGuard::of_open(b.clone(), Handle::Pz).err(), Some(Error::InvalidHandle(Handle::Pz)));
         assert_eq!((b.0.count(), b.0.require_unused(State::PzInUse)), (0, Ok(())));
         assert_eq!(b.0.close(State::PzInUse), Ok(()), "the invalid handle is reported by its caller");
     }

@@ -21,7 +21,7 @@ loom::thread_local! {
     static MINE: Cell<Option<&'static Slots>> = Cell::new(None);
 }
 
-pub(super) fn mine() -> Option<&'static Slots> {
+pub(super) fn own_slots() -> Option<&'static Slots> {
     MINE.with(|mine| {
         if mine.get().is_none() {
             mine.set(RECORDS.get(USED.fetch_add(1, Ordering::Relaxed)));
@@ -30,7 +30,7 @@ pub(super) fn mine() -> Option<&'static Slots> {
     })
 }
 
-pub(super) fn present() -> Option<&'static Slots> {
+pub(super) fn existing_slots() -> Option<&'static Slots> {
     MINE.with(Cell::get)
 }
 

@@ -52,13 +52,13 @@ thread_local! {
 
 /// The slots of this thread, if it has any.
 #[inline(always)]
-pub(super) fn present() -> Option<&'static Slots> {
+pub(super) fn existing_slots() -> Option<&'static Slots> {
     local::get()
 }
 
 /// The slots of this thread. The first call claims a record.
 #[inline(always)]
-pub(super) fn mine() -> Option<&'static Slots> {
+pub(super) fn own_slots() -> Option<&'static Slots> {
     match local::get() {
         Some(slots) => Some(slots),
         None => join(),

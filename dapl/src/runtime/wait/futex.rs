@@ -4,7 +4,7 @@
 
 use std::ffi::c_long;
 
-use super::Cause;
+use super::WakeCause;
 use crate::runtime::sync::AtomicU32;
 
 /// Wakes up to `count` sleepers.
@@ -17,7 +17,7 @@ pub(super) fn wake(word: &'static AtomicU32, count: i32) {
 /// Sleeps while the word equals `expected`. Returns after a wake-up, possibly a spurious one, a signal, or at the time
 /// `until`, in nanoseconds on the monotonic clock.
 #[inline(never)]
-pub(super) fn sleep(word: &'static AtomicU32, expected: u32, until: Option<u64>) -> Cause {
+pub(super) fn sleep(word: &'static AtomicU32, expected: u32, until: Option<u64>) -> WakeCause {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let mut limit: *const libc::timespec = std::ptr::null();
     if let Some(at) = until {
@@ -31,13 +31,13 @@ pub(super) fn sleep(word: &'static AtomicU32, expected: u32, until: Option<u64>)
     // SAFETY: the word is never unmapped; the timeout is null or in this frame.
     let result = unsafe { syscall(libc::SYS_futex, word.as_ptr(), op, expected, limit, std::ptr::null::<u32>(), any) };
     if result == 0 {
-        return Cause::Woken;
+        return WakeCause::Woken;
     }
     // SAFETY: `__errno_location` returns the calling thread's errno.
     match unsafe { *libc::__errno_location() } {
-        libc::ETIMEDOUT => Cause::TimedOut,
-        libc::EINTR => Cause::Interrupted,
-        _ => Cause::Woken,
+        libc::ETIMEDOUT => WakeCause::TimedOut,
+        libc::EINTR => WakeCause::Interrupted,
+        _ => WakeCause::Woken,
     }
 }
 

@@ -47,7 +47,10 @@ impl Listing {
     }
 
     /// Writes the counters, up to the capacity of the list. Returns the length of the list and its address.
-    pub fn show<N: AsRef<str>>(&self, numbers: impl IntoIterator<Item = (N, u64)>) -> (i32, *mut DAT_NAMED_ATTR) {
+    pub fn write_counters<N: AsRef<str>>(
+        &self,
+        numbers: impl IntoIterator<Item = (N, u64)>,
+    ) -> (i32, *mut DAT_NAMED_ATTR) {
         let _writing = self.writing.lock();
         let mut count = self.facts;
         for ((name, value), (shown, number)) in self.lines.iter().zip(numbers) {
@@ -71,21 +74,21 @@ mod tests {
     fn facts_come_first_and_numbers_are_written_in_place() {
         let facts = [("transport", "double"), ("bad\0", "left out")].map(|(n, v)| (n.to_owned(), v.to_owned()));
         let listing = Listing::new(facts, 2);
-        assert_eq!(listing.show([("a", u64::MAX), ("b", 7), ("no space", 8)]).0, 3);
+        assert_eq!(listing.write_counters([("a", u64::MAX), ("b", 7), ("no space", 8)]).0, 3);
         let text = |n: usize| (listing.lines[n].0.text(), listing.lines[n].1.text());
         assert_eq!(text(0), ("a".to_owned(), "18446744073709551615".to_owned()));
         assert_eq!(text(1), ("b".to_owned(), "7".to_owned()));
         assert_eq!(listing.list[1], [listing.lines[0].0.as_ptr() as usize, listing.lines[0].1.as_ptr() as usize]);
 
         let long = "x".repeat(60);
-        let (count, list) = listing.show([(long.as_str(), 12)]);
+        let (count, list) = listing.write_counters([(long.as_str(), 12)]);
         assert_eq!((count, list.cast_const().cast()), (2, listing.list.as_ptr()));
         assert_eq!(text(0), ("x".repeat(47), "12".to_owned()), "at the same address, with a terminating zero");
     }
 
     #[test]
     fn empty_listing_is_a_null_list() {
-        let (count, list) = Listing::new([], 0).show([("a", 1)]);
+        let (count, list) = Listing::new([], 0).write_counters([("a", 1)]);
         assert_eq!((count, list.is_null()), (0, true));
     }
 }

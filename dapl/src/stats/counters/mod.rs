@@ -215,7 +215,7 @@ impl IaEvents {
 
 /// Sums of an IA over its live and freed objects, and the counters of each live EVD.
 #[derive(Clone, Debug, Default)]
-pub struct Sums {
+pub struct IaSums {
     /// Sum over the EPs.
     pub eps: EpCounts,
     /// Sum over the EVDs; `highest_queue` is their maximum.

@@ -30,7 +30,7 @@ pub trait CounterSource: Send + Sync {
 }
 
 /// The sources of counters, and the thread that serves them.
-pub(crate) struct Published {
+pub(crate) struct PublishedCounters {
     /// The process that this state belongs to: a forked child inherits the list, but not the thread.
     pid: u32,
     sources: Vec<Weak<dyn CounterSource>>,
@@ -45,10 +45,11 @@ struct Server {
 }
 
 /// Locked while the counters of IAs are read, so that an IA cannot be closed meanwhile.
-static PUBLISHED: StaticMutex<Published> = StaticMutex::new(Published { pid: 0, sources: Vec::new(), server: None });
+static PUBLISHED: StaticMutex<PublishedCounters> =
+    StaticMutex::new(PublishedCounters { pid: 0, sources: Vec::new(), server: None });
 
 /// Locks the list of IAs while the process forks.
-pub(crate) fn lock_for_fork() -> StaticMutexGuard<Published> {
+pub(crate) fn lock_for_fork() -> StaticMutexGuard<PublishedCounters> {
     PUBLISHED.lock()
 }
 
@@ -104,7 +105,7 @@ fn program() -> String {
     std::fs::read_to_string("/proc/self/comm").map(|name| name.trim_end().to_owned()).unwrap_or_default()
 }
 
-impl Published {
+impl PublishedCounters {
     /// In a forked child, drops the state inherited from the parent, because the server thread does not exist in the
     /// child.
     fn be_of_this_process(&mut self) {

@@ -1,7 +1,7 @@
 //! Traces of transfers: the last posts of an EP and their completions, to find out why a transfer does not complete.
 //!
-//! Off unless `DAPL_DBG_IO_TRC` or the `ia_params` of the IA's line give a number of posts ([`Settings`]). Then every
-//! EP of that IA has a `Ring` of that size. The module `ep` records posts, and `evd` completions; the number in the
+//! Off unless `DAPL_DBG_IO_TRC` or the `ia_params` of the IA's line give a number of posts ([`TraceSettings`]). Then every
+//! EP of that IA has a `TraceRing` of that size. The module `ep` records posts, and `evd` completions; the number in the
 //! token links a completion to its post. The trace is logged in one piece of bounded size:
 //! - when a request has been in flight for too long (`watch`), once per stall;
 //! - when a connection breaks, and when an EP is reset or freed with requests in flight;
@@ -26,14 +26,14 @@ mod tests;
 mod text;
 mod watch;
 
-use ring::Ring;
-pub use settings::Settings;
+use ring::TraceRing;
+pub use settings::TraceSettings;
 
 /// The trace of one EP.
 pub struct Trace {
     /// Handle of the EP.
     ep: usize,
-    ring: Ring,
+    ring: TraceRing,
     traced_ep: OnceLock<Weak<dyn TracedEp>>,
     me: Weak<Trace>,
     /// Whether a check for overdue requests is scheduled.
@@ -61,7 +61,7 @@ pub struct EpSummary {
 
 /// The part of a post that a trace records.
 #[derive(Clone, Copy, Debug)]
-struct Posted<'a> {
+struct TracedPost<'a> {
     work: Work,
     cookie: u64,
     segments: &'a [Segment],
@@ -90,13 +90,13 @@ impl Report {
 /// All traces, by the handle of the EP, so that a completion finds its trace without a reference to the EP.
 static TRACED: RwLock<Option<HashMap<usize, Arc<Trace>>>> = RwLock::new(None);
 
-impl Settings {
+impl TraceSettings {
     /// Creates a trace for the EP with this handle, if tracing is on. Completions find it until [`Trace::end`].
     pub fn trace(&self, ep: usize) -> Option<Arc<Trace>> {
         let length = self.length()?;
         let trace = Arc::new_cyclic(|me: &Weak<Trace>| Trace {
             ep,
-            ring: Ring::new(length),
+            ring: TraceRing::new(length),
             traced_ep: OnceLock::new(),
             me: me.clone(),
             is_watched: AtomicBool::new(false),
@@ -118,23 +118,23 @@ impl Trace {
     /// Records a post before the provider is called. Returns the number of the post, which is not 0.
     #[cold]
     pub fn posted(&self, work: Work, cookie: u64, segments: &[Segment]) -> u32 {
-        self.ring.post(&Posted { work, cookie, segments, remote: None, suppress: false }, wait::now())
+        self.ring.post(&TracedPost { work, cookie, segments, remote: None, suppress: false }, wait::now())
     }
 
     /// Records a posted request.
     #[cold]
     pub fn requested(&self, op: Op, cookie: u64, segments: &[Segment], suppress: bool) -> u32 {
-        let post = Posted { work: op.work(), cookie, segments, remote: op.remote(), suppress };
+        let post = TracedPost { work: op.work(), cookie, segments, remote: op.remote(), suppress };
         self.ring.post(&post, wait::now())
     }
 
     /// Records a posted bind.
     pub fn bound(&self, cookie: u64, suppress: bool) -> u32 {
-        self.ring.post(&Posted { work: Work::Bind, cookie, segments: &[], remote: None, suppress }, wait::now())
+        self.ring.post(&TracedPost { work: Work::Bind, cookie, segments: &[], remote: None, suppress }, wait::now())
     }
 
     /// Records whether the provider accepted the post.
-    pub fn settle(&self, post: u32, work: Work, taken: bool) {
+    pub fn record_result(&self, post: u32, work: Work, taken: bool) {
         if !taken {
             self.ring.refuse(post, wait::now());
         } else if work != Work::Recv {
@@ -185,4 +185,4 @@ fn report_all(why: &str) {
 }
 
 /// The watched file; one per process.
-static FILE: Mutex<Option<Arc<watch::File>>> = Mutex::new(None);
+static FILE: Mutex<Option<Arc<watch::WatchedFile>>> = Mutex::new(None);

@@ -6,12 +6,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use super::Posted;
+use super::TracedPost;
 use crate::provider::{Completion, Status, Token, Work};
 
 /// A ring of the last posts.
 #[derive(Debug)]
-pub(super) struct Ring {
+pub(super) struct TraceRing {
     /// Records; their number is a power of two.
     records: Box<[TraceRecord]>,
     /// Number of posts.
@@ -38,7 +38,7 @@ struct TraceRecord {
 
 /// Copy of a record, for a reader.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Entry {
+pub(super) struct TraceEntry {
     pub(super) number: u64,
     /// Time of the post in nanoseconds.
     pub(super) begun: u64,
@@ -64,15 +64,15 @@ pub(super) struct PostEnd {
 const SUPPRESS: u64 = 1 << 8;
 const REFUSED: u64 = 0xFF;
 
-impl Ring {
+impl TraceRing {
     /// A ring with `length` records, a power of two.
     pub(super) fn new(length: usize) -> Self {
         let records = (0..length.next_power_of_two()).map(|_| TraceRecord::default()).collect();
-        Ring { records, posts: AtomicU64::new(0) }
+        TraceRing { records, posts: AtomicU64::new(0) }
     }
 
     /// Records a post, and returns the low half of its number, which is not 0.
-    pub(super) fn post(&self, post: &Posted<'_>, now: u64) -> u32 {
+    pub(super) fn post(&self, post: &TracedPost<'_>, now: u64) -> u32 {
         let mut number = self.posts.fetch_add(1, Ordering::Relaxed) + 1;
         if number as u32 == 0 {
             number = self.posts.fetch_add(1, Ordering::Relaxed) + 1;
@@ -107,7 +107,9 @@ impl Ring {
     pub(super) fn complete(&self, done: &Completion, now: u64) {
         let Token { work, cookie, post, .. } = done.token;
         let post = match work {
-            Work::SharedRecv => self.post(&Posted { work, cookie, segments: &[], remote: None, suppress: false }, now),
+            Work::SharedRecv => {
+                self.post(&TracedPost { work, cookie, segments: &[], remote: None, suppress: false }, now)
+            }
             _ => post,
         };
         self.finish(post, done.status as u64 | done.bytes << 8, now);
@@ -123,7 +125,7 @@ impl Ring {
     }
 
     /// All valid records, oldest first.
-    pub(super) fn read(&self) -> Vec<Entry> {
+    pub(super) fn read(&self) -> Vec<TraceEntry> {
         let last = self.posts.load(Ordering::Relaxed);
         let first = last.saturating_sub(self.records.len() as u64);
         (first + 1..=last).filter_map(|number| self.at(number).read(number)).collect()
@@ -144,14 +146,14 @@ impl Ring {
 
 impl TraceRecord {
     /// Post number `number`, unless it is being written or overwritten.
-    fn read(&self, number: u64) -> Option<Entry> {
+    fn read(&self, number: u64) -> Option<TraceEntry> {
         // Pairs with the Release in `post`.
         if self.number.load(Ordering::Acquire) != number {
             return None;
         }
         let get = |word: &AtomicU64| word.load(Ordering::Relaxed);
         let what = get(&self.what);
-        let entry = Entry {
+        let entry = TraceEntry {
             number,
             begun: get(&self.begun),
             cookie: get(&self.cookie),
@@ -176,7 +178,7 @@ impl TraceRecord {
     }
 }
 
-impl Entry {
+impl TraceEntry {
     pub(super) fn is_request(&self) -> bool {
         !matches!(self.work, Work::Recv | Work::SharedRecv)
     }

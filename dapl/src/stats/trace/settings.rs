@@ -10,15 +10,15 @@ use crate::runtime::logger;
 
 /// The settings of one IA.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Settings {
+pub struct TraceSettings {
     /// `io_trc=` or `DAPL_DBG_IO_TRC`: number of posts recorded per EP, at most 65,536, rounded up to a power of two; 0
-    /// disables tracing. Default: 0. The value 1 stands for [`Settings::PLAIN`] posts.
+    /// disables tracing. Default: 0. The value 1 stands for [`TraceSettings::PLAIN`] posts.
     posts: usize,
     /// `DAPL_DBG_IO_TRC_FILE`: every trace is logged when the file is touched. Ignored in a set-uid program.
     file: Option<PathBuf>,
 }
 
-impl Settings {
+impl TraceSettings {
     const PLAIN: usize = 32;
     const MAX: u64 = 65_536;
 
@@ -39,7 +39,7 @@ impl Settings {
             posts => posts.unwrap_or(0) as usize,
         };
         let file = variable("DAPL_DBG_IO_TRC_FILE").filter(|path| !path.is_empty()).map(PathBuf::from);
-        (Settings { posts, file }, rest)
+        (TraceSettings { posts, file }, rest)
     }
 
     /// Length of the ring of each EP; `None` without tracing.
@@ -70,9 +70,9 @@ fn bounded(name: &str, text: &str, max: u64) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn from(params: &str, variables: &[(&str, &str)]) -> (Settings, String) {
+    fn from(params: &str, variables: &[(&str, &str)]) -> (TraceSettings, String) {
         let known = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, text)| text.to_string());
-        Settings::from(params, known)
+        TraceSettings::from(params, known)
     }
 
     #[test]

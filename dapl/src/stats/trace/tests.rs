@@ -9,10 +9,10 @@ use crate::provider::{Status, Token};
 
 const SECOND: u64 = 1_000_000_000;
 
-fn post(ring: &Ring, work: Work, cookie: u64, now: u64) -> u32 {
+fn post(ring: &TraceRing, work: Work, cookie: u64, now: u64) -> u32 {
     let remote = matches!(work, Work::Read | Work::Write).then_some(Remote { key: 0x12, address: 0x7000 });
     let segments = [Segment { length: 40, ..Segment::default() }, Segment { length: 2, ..Segment::default() }];
-    ring.post(&Posted { work, cookie, segments: &segments, remote, suppress: false }, now)
+    ring.post(&TracedPost { work, cookie, segments: &segments, remote, suppress: false }, now)
 }
 
 fn done(work: Work, post: u32, status: Status, bytes: u64) -> Completion {
@@ -21,7 +21,7 @@ fn done(work: Work, post: u32, status: Status, bytes: u64) -> Completion {
 
 #[test]
 fn ring_keeps_newest_posts_and_ignores_late_completions() {
-    let ring = Ring::new(4);
+    let ring = TraceRing::new(4);
     let posts: Vec<u32> = (0..6).map(|n| post(&ring, Work::Send, n, n)).collect();
     ring.complete(&done(Work::Send, posts[1], Status::Flushed, 0), 9);
     ring.complete(&done(Work::Send, posts[4], Status::Success, 42), 9);
@@ -32,7 +32,7 @@ fn ring_keeps_newest_posts_and_ignores_late_completions() {
 
 #[test]
 fn oldest_request_in_flight_is_counted_from_the_end() {
-    let ring = Ring::new(8);
+    let ring = TraceRing::new(8);
     for (n, work) in [Work::Send, Work::Recv, Work::Write, Work::Recv, Work::Read, Work::Send].into_iter().enumerate() {
         post(&ring, work, 0, 10 * (n as u64 + 1));
     }
@@ -42,13 +42,13 @@ fn oldest_request_in_flight_is_counted_from_the_end() {
 
 #[test]
 fn dump_has_the_documented_text() {
-    let ring = Ring::new(8);
+    let ring = TraceRing::new(8);
     post(&ring, Work::Recv, 1, SECOND);
     let send = post(&ring, Work::Send, 0xAB, 2 * SECOND);
     post(&ring, Work::Write, 3, 2 * SECOND + 500);
     let read = post(&ring, Work::Read, 4, 3 * SECOND);
     let refused = post(&ring, Work::Send, 5, 4 * SECOND);
-    ring.post(&Posted { work: Work::Send, cookie: 6, segments: &[], remote: None, suppress: true }, 4 * SECOND);
+    ring.post(&TracedPost { work: Work::Send, cookie: 6, segments: &[], remote: None, suppress: true }, 4 * SECOND);
     ring.complete(&done(Work::Send, send, Status::Success, 42), 2 * SECOND + 3_000);
     ring.complete(&done(Work::Read, read, Status::RemoteAccess, 0), 3 * SECOND + 1_500_000);
     ring.refuse(refused, 4 * SECOND);
@@ -74,7 +74,7 @@ fn dump_has_the_documented_text() {
 
 #[test]
 fn dump_of_a_long_ring_is_bounded_and_shows_oldest_in_flight() {
-    let ring = Ring::new(1024);
+    let ring = TraceRing::new(1024);
     for n in 0..1000 {
         let number = post(&ring, Work::Send, n, n);
         if n != 500 {
@@ -105,7 +105,7 @@ impl TracedEp for Stuck {
 
 #[test]
 fn stall_is_reported_once_and_receives_are_never_overdue() {
-    let (settings, _) = Settings::read("io_trc=4");
+    let (settings, _) = TraceSettings::read("io_trc=4");
     let trace = settings.trace(0xF000).expect("tracing is on");
     let stuck = Arc::new(Stuck(Mutex::new(0)));
     let traced_ep: Arc<dyn TracedEp> = stuck.clone();

@@ -7,7 +7,7 @@
 use std::fmt::Write;
 
 use super::EpSummary;
-use super::ring::{Entry, PostEnd};
+use super::ring::{PostEnd, TraceEntry};
 use crate::provider::Work;
 
 /// Maximum number of posts in one text: the oldest ones in flight (`IN_FLIGHT`), and the newest ones (`NEW`).
@@ -15,7 +15,7 @@ const IN_FLIGHT: usize = 16;
 const NEW: usize = 48;
 
 /// Composes the text for the trace of an EP at `now`.
-pub(super) fn dump(ep: usize, why: &str, summary: &EpSummary, entries: &[Entry], now: u64) -> String {
+pub(super) fn dump(ep: usize, why: &str, summary: &EpSummary, entries: &[TraceEntry], now: u64) -> String {
     let EpSummary { state, outstanding, .. } = summary;
     let mut text = format!(
         "ep {ep:#x} {why}; {state}, {} requests and {} receives outstanding",
@@ -36,13 +36,13 @@ pub(super) fn dump(ep: usize, why: &str, summary: &EpSummary, entries: &[Entry],
     text
 }
 
-fn shown(entries: &[Entry]) -> impl Iterator<Item = &Entry> {
+fn shown(entries: &[TraceEntry]) -> impl Iterator<Item = &TraceEntry> {
     let (old, new) = entries.split_at(entries.len().saturating_sub(NEW));
     old.iter().filter(|entry| entry.is_request() && entry.end.is_none() && !entry.suppress).take(IN_FLIGHT).chain(new)
 }
 
-fn line(text: &mut String, entry: &Entry, now: u64) {
-    let Entry { number, begun, cookie, work, segments, bytes, .. } = *entry;
+fn line(text: &mut String, entry: &TraceEntry, now: u64) {
+    let TraceEntry { number, begun, cookie, work, segments, bytes, .. } = *entry;
     let age = Seconds(now.saturating_sub(begun));
     // Writing to a string cannot fail.
     let _ = write!(text, "\n  #{number} {age} ago: {} cookie {cookie:#x}, {bytes} bytes in {segments}", work.name());

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 
-use super::{FILE, Settings, TRACED, Trace, report_all};
+use super::{FILE, TRACED, Trace, TraceSettings, report_all};
 use crate::runtime::timer::{self, OnExpiry};
 use crate::runtime::wait;
 
@@ -77,7 +77,7 @@ impl OnExpiry for Trace {
 }
 
 #[derive(Debug)]
-pub(super) struct File {
+pub(super) struct WatchedFile {
     path: PathBuf,
     /// Id of the watching process. A forked child does not watch the file.
     process: u32,
@@ -85,19 +85,19 @@ pub(super) struct File {
 }
 
 /// Starts watching the file of `settings`, if there is one that is not watched yet.
-pub(super) fn file(settings: &Settings) {
+pub(super) fn file(settings: &TraceSettings) {
     let (Some(path), process) = (settings.file(), std::process::id()) else { return };
     let mut watched = FILE.lock();
     if watched.as_ref().is_some_and(|file| file.process == process) {
         return;
     }
-    let file = Arc::new(File { path: path.clone(), process, seen: Mutex::new(touched(path)) });
+    let file = Arc::new(WatchedFile { path: path.clone(), process, seen: Mutex::new(touched(path)) });
     if look_again(&file) {
         *watched = Some(file);
     }
 }
 
-fn look_again(file: &Arc<File>) -> bool {
+fn look_again(file: &Arc<WatchedFile>) -> bool {
     let target: Arc<dyn OnExpiry> = file.clone();
     timer::arm(FILE_CHECK_INTERVAL, Arc::downgrade(&target), 0).is_ok()
 }
@@ -106,7 +106,7 @@ fn touched(path: &PathBuf) -> Option<SystemTime> {
     fs::metadata(path).and_then(|facts| facts.modified()).ok()
 }
 
-impl OnExpiry for File {
+impl OnExpiry for WatchedFile {
     fn expired(&self, _: u32) {
         let now = touched(&self.path);
         let before = std::mem::replace(&mut *self.seen.lock(), now);

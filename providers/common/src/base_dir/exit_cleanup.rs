@@ -68,6 +68,6 @@ extern "C" fn remove_all() {
             continue;
         }
         let _ = std::fs::remove_dir_all(path).or_else(|_| std::fs::remove_file(path));
-        base.prune(path);
+        base.remove_empty_dirs(path);
     }
 }

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 
-use dapl::error::{Address, Error, Resource, Result};
+use dapl::error::{AddressProblem, Error, Resource, Result};
 
 pub use exit_cleanup::{cancel_exit_removal, cancel_exit_removal_of_lock};
 
@@ -111,7 +111,7 @@ impl BaseDir {
         if !self.path.is_absolute() {
             let path = self.path.display();
             log::error!("{provider} base directory \"{path}\" is not an absolute path; correct {variable}");
-            return Err(Error::InvalidAddress(Address::Malformed));
+            return Err(Error::InvalidAddress(AddressProblem::Malformed));
         }
         let Some(default) = &self.default else {
             return create_private(&self.path, true)
@@ -193,7 +193,7 @@ impl BaseDir {
     }
 
     /// Removes the empty directories above `path`, up to the base directory.
-    pub(crate) fn prune(&self, path: &Path) {
+    pub(crate) fn remove_empty_dirs(&self, path: &Path) {
         let inside = path.ancestors().skip(1).take_while(|above| above.starts_with(&self.path) && *above != self.path);
         if inside.map(fs::remove_dir).all(|removed| removed.is_ok()) {
             self.remove_if_empty();
@@ -274,7 +274,7 @@ pub fn remove_unlocked(path: &Path) {
     let options = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).clone();
     if let Ok(file) = options.open(path)
         && lock(&file)
-        && is_at(&file, path)
+        && is_open_at(&file, path)
     {
         let _ = fs::remove_file(path);
     }
@@ -289,7 +289,7 @@ pub fn entries(path: &Path) -> Vec<PathBuf> {
 
 /// Returns at most `max` elements, chosen at random. Each process examines only such a sample, and all processes together
 /// examine all elements over time.
-pub fn sample<T>(mut all: Vec<T>, max: usize) -> Vec<T> {
+pub fn random_sample<T>(mut all: Vec<T>, max: usize) -> Vec<T> {
     for index in 0..max.min(all.len()) {
         let other = index + random() as usize % (all.len() - index);
         all.swap(index, other);
@@ -306,7 +306,7 @@ fn random() -> u64 {
 }
 
 /// Whether `path` still refers to this open file. Another process may have removed the file between open and lock.
-pub fn is_at(file: &File, path: &Path) -> bool {
+pub fn is_open_at(file: &File, path: &Path) -> bool {
     match (file.metadata(), fs::symlink_metadata(path)) {
         (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
         _ => false,
@@ -345,12 +345,12 @@ mod tests {
         let (named, default) = (BaseDir::new(&KIND, path.to_str()), BaseDir::as_default(&KIND, path.clone()));
         fs::create_dir_all(path.join("a/b")).unwrap();
         fs::write(path.join("a/file"), "").unwrap();
-        default.prune(&path.join("a/b/gone"));
+        default.remove_empty_dirs(&path.join("a/b/gone"));
         assert!(!path.join("a/b").exists() && path.join("a").exists(), "only empty directories are removed");
         fs::remove_file(path.join("a/file")).unwrap();
-        named.prune(&path.join("a/gone"));
+        named.remove_empty_dirs(&path.join("a/gone"));
         assert!(!path.join("a").exists() && path.exists());
-        default.prune(&path.join("gone"));
+        default.remove_empty_dirs(&path.join("gone"));
         assert!(!path.exists());
     }
 
@@ -377,7 +377,7 @@ mod tests {
         assert_eq!(base.create().err(), Some(Error::PermissionDenied), "a link is not a directory");
         fs::remove_file(&path).unwrap();
         let relative = BaseDir::new(&KIND, Some("relative")).create();
-        assert_eq!(relative.err(), Some(Error::InvalidAddress(Address::Malformed)));
+        assert_eq!(relative.err(), Some(Error::InvalidAddress(AddressProblem::Malformed)));
     }
 
     #[test]
@@ -399,7 +399,7 @@ mod tests {
     #[test]
     fn sample_has_each_element_at_most_once() {
         for max in [0, 1, 5, 10, usize::MAX] {
-            let mut chosen = sample((0..10).collect::<Vec<_>>(), max);
+            let mut chosen = random_sample((0..10).collect::<Vec<_>>(), max);
             assert_eq!(chosen.len(), max.min(10));
             chosen.sort_unstable();
             chosen.dedup();

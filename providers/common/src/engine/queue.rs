@@ -62,7 +62,7 @@ impl<J> EngineQueue<J> {
     }
 
     /// Removes and returns all jobs, and resets the eventfd.
-    pub fn take_all(&self) -> VecDeque<J> {
+    pub fn drain_jobs(&self) -> VecDeque<J> {
         let mut state = self.state.lock();
         let Some(state) = state.as_mut() else { return VecDeque::new() };
         if std::mem::take(&mut state.is_signalled) {
@@ -118,13 +118,13 @@ mod tests {
         let (jobs, object) = (EngineQueue::new().unwrap(), Arc::new(()));
         (1..=3).for_each(|id| jobs.push((id, None)));
         assert!(is_signalled(&jobs));
-        assert_eq!(jobs.take_all(), [(1, None), (2, None), (3, None)]);
+        assert_eq!(jobs.drain_jobs(), [(1, None), (2, None), (3, None)]);
         assert!(!is_signalled(&jobs));
         jobs.push((4, Some(object.clone())));
         jobs.close();
         assert_eq!(Arc::strong_count(&object), 1, "queued jobs are dropped");
         jobs.push((5, Some(object.clone())));
-        assert_eq!((Arc::strong_count(&object), jobs.take_all().len()), (1, 0), "later jobs are dropped");
+        assert_eq!((Arc::strong_count(&object), jobs.drain_jobs().len()), (1, 0), "later jobs are dropped");
     }
 
     #[test]
@@ -133,15 +133,15 @@ mod tests {
         jobs.push(1);
         jobs.set_awake();
         assert!(is_signalled(&jobs), "the engine was asleep at that push");
-        assert_eq!((jobs.take_all().len(), is_signalled(&jobs)), (1, false));
+        assert_eq!((jobs.drain_jobs().len(), is_signalled(&jobs)), (1, false));
         jobs.push(2);
         assert!(!is_signalled(&jobs) && !jobs.prepare_sleep(), "an awake engine finds the job without a signal");
         jobs.set_awake();
-        assert_eq!(jobs.take_all(), [2]);
+        assert_eq!(jobs.drain_jobs(), [2]);
         assert!(jobs.prepare_sleep());
         jobs.push(3);
         jobs.push(4);
         assert!(is_signalled(&jobs));
-        assert_eq!((jobs.take_all().len(), is_signalled(&jobs)), (2, false));
+        assert_eq!((jobs.drain_jobs().len(), is_signalled(&jobs)), (2, false));
     }
 }

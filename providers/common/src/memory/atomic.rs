@@ -93,9 +93,9 @@ mod tests {
     use dapl::provider::Region;
 
     use super::*;
-    use crate::memory::user_copy::Checker;
+    use crate::memory::user_copy::MappingChecker;
 
-    fn run(atomic: Atomic, word: &AtomicU64, checker: &Checker) -> Option<u64> {
+    fn run(atomic: Atomic, word: &AtomicU64, checker: &MappingChecker) -> Option<u64> {
         let region = Region { address: word.as_ptr() as u64, length: 8 };
         // SAFETY: all accesses to `word` are atomic.
         unsafe { atomic.apply_registered(region.address, || Registration { region, checker }) }
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn operations_return_the_former_value_and_addition_wraps() {
-        let (word, checker) = (AtomicU64::new(u64::MAX), Checker::default());
+        let (word, checker) = (AtomicU64::new(u64::MAX), MappingChecker::default());
         assert_eq!(run(Atomic::FetchAdd(2), &word, &checker), Some(u64::MAX));
         assert_eq!(word.load(Ordering::Relaxed), 1);
         let swap = Atomic::CompareSwap { compare: 1, swap: 7 };
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn concurrent_local_and_remote_additions_are_not_lost() {
-        let (word, checker) = (AtomicU64::new(0), Checker::default());
+        let (word, checker) = (AtomicU64::new(0), MappingChecker::default());
         std::thread::scope(|scope| {
             scope.spawn(|| (0..10_000).fold(0, |_, _| word.fetch_add(1, Ordering::Relaxed)));
             for _ in 0..2 {
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn memory_that_is_not_writable_or_not_aligned_is_refused() {
-        let checker = Checker::default();
+        let checker = MappingChecker::default();
         static CONSTANT: [u64; 2] = [5, 6];
         for address in [8, CONSTANT.as_ptr() as u64, CONSTANT.as_ptr() as u64 + 4] {
             let registration = || Registration { region: Region { address, length: 8 }, checker: &checker };

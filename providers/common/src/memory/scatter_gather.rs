@@ -7,7 +7,7 @@ use crate::memory::user_copy::{self, Registration, TimeSlot};
 use dapl::provider::{Region, Segment, Status};
 
 /// Maximum number of segments that are stored without an allocation.
-const FEW: usize = 4;
+const INLINE_SEGMENTS: usize = 4;
 
 /// Access to the registrations of this process.
 pub trait LocalMemory {
@@ -33,9 +33,9 @@ pub trait LocalMemory {
 /// The segments of one work request.
 #[derive(Debug, Default)]
 pub struct Segments {
-    few: [Segment; FEW],
+    few: [Segment; INLINE_SEGMENTS],
     count: usize,
-    /// The list, if it has more than `FEW`.
+    /// The list, if it has more than `INLINE_SEGMENTS`.
     more: Option<Box<[Segment]>>,
     total: u64,
 }
@@ -54,7 +54,7 @@ impl Segments {
     #[inline]
     pub fn new(list: &[Segment]) -> Self {
         let total = total(list);
-        let mut few = [Segment::default(); FEW];
+        let mut few = [Segment::default(); INLINE_SEGMENTS];
         let more = if let Some(head) = few.get_mut(..list.len()) {
             head.copy_from_slice(list);
             None
@@ -75,7 +75,7 @@ impl Segments {
     /// Like [`Segments::set`], with a list of one segment.
     #[inline(always)]
     pub fn set_one(&mut self, one: &Segment) {
-        // `more` keeps a longer list of before: `list` ignores it while `count` is at most `FEW`.
+        // `more` keeps a longer list of before: `list` ignores it while `count` is at most `INLINE_SEGMENTS`.
         (self.few[0], self.count, self.total) = (*one, 1, one.length);
     }
 
@@ -94,7 +94,7 @@ impl Segments {
     #[inline]
     fn list(&self) -> &[Segment] {
         match &self.more {
-            Some(more) if self.count > FEW => more,
+            Some(more) if self.count > INLINE_SEGMENTS => more,
             _ => &self.few[..self.count],
         }
     }
@@ -172,7 +172,7 @@ pub unsafe fn gather_announced(memory: &impl LocalMemory, pd: u32, segment: &Seg
 
 /// Short copies to memory of one protection domain that follow each other within microseconds. They share one reference
 /// on a registration and one reading of the time.
-pub struct Batch<'a, M: LocalMemory> {
+pub struct ScatterBatch<'a, M: LocalMemory> {
     memory: &'a M,
     pd: u32,
     /// The registration of the last copy.
@@ -198,9 +198,9 @@ impl<G> GuardedRegion<G> {
     }
 }
 
-impl<'a, M: LocalMemory> Batch<'a, M> {
+impl<'a, M: LocalMemory> ScatterBatch<'a, M> {
     pub fn new(memory: &'a M, pd: u32) -> Self {
-        Batch { memory, pd, guarded: None, time: None }
+        ScatterBatch { memory, pd, guarded: None, time: None }
     }
 
     /// Makes the next copy read the time again. Called after work that may take longer than a time slot.
@@ -221,7 +221,7 @@ impl<'a, M: LocalMemory> Batch<'a, M> {
         unsafe { user_copy::write_recent(from, segment.address, length as usize, time) }
     }
 
-    /// Same as [`Batch::scatter_recent`], but checks memory that was not used recently.
+    /// Same as [`ScatterBatch::scatter_recent`], but checks memory that was not used recently.
     ///
     /// # Safety
     /// Same as [`scatter`].
@@ -286,7 +286,7 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
-    use crate::memory::user_copy::Checker;
+    use crate::memory::user_copy::MappingChecker;
 
     fn segment(address: u64, length: u64) -> Segment {
         Segment { key: 1, pad: 0, address, length }
@@ -294,8 +294,11 @@ mod tests {
 
     #[test]
     fn list_of_one_segment_replaces_a_longer_list() {
-        let mut segments = Segments::new(&[segment(100, 1); FEW + 2]);
-        assert_eq!((segments.pieces(0, 99).count(), segments.total()), (FEW + 2, FEW as u64 + 2));
+        let mut segments = Segments::new(&[segment(100, 1); INLINE_SEGMENTS + 2]);
+        assert_eq!(
+            (segments.pieces(0, 99).count(), segments.total()),
+            (INLINE_SEGMENTS + 2, INLINE_SEGMENTS as u64 + 2)
+        );
         segments.set_one(&segment(7, 3));
         assert_eq!(segments.pieces(0, 99).map(|s| (s.address, s.length)).collect::<Vec<_>>(), [(7, 3)]);
         assert_eq!(segments.total(), 3);
@@ -327,12 +330,12 @@ mod tests {
         is_writable: bool,
         region: Region,
         references: Cell<u32>,
-        checker: Checker,
+        checker: MappingChecker,
     }
 
     impl FakeMemory {
         fn new(key: u32) -> Self {
-            let (references, checker) = (Cell::new(0), Checker::default());
+            let (references, checker) = (Cell::new(0), MappingChecker::default());
             FakeMemory { key, is_writable: false, region: Region { address: 0, length: 0 }, references, checker }
         }
     }
@@ -369,7 +372,7 @@ mod tests {
         let base = sink.as_mut_ptr() as u64;
         let mut memory = FakeMemory::new(9);
         (memory.is_writable, memory.region) = (true, Region { address: base, length: 48 });
-        let mut batch = Batch::new(&memory, 1);
+        let mut batch = ScatterBatch::new(&memory, 1);
         let list = |key, at: u64, length| Segments::new(&[Segment { key, pad: 0, address: base + at, length }]);
         // SAFETY: local arrays of at least that length, here and below.
         let mut copies = |list: Segments, length| unsafe { batch.scatter(&list, source.as_ptr(), length) };

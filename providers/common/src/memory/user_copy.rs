@@ -22,7 +22,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
 
 use crate::memory::mapping_check::{self, is_accessible};
-use crate::memory::vma_query::Maps;
+use crate::memory::vma_query::ProcessMaps;
 use dapl::provider::Region;
 use dapl::runtime::mappings::{MappingLookup, PageRights};
 
@@ -35,7 +35,7 @@ const PAGE_BITS: u32 = 12;
 const TABLE_BITS: u32 = 12;
 const TABLE_LEN: usize = 1 << TABLE_BITS;
 /// Pieces longer than this are checked at each copy: the check is cheap compared with the copy.
-const LONG: usize = 64 << 10;
+const MAX_CACHED_CHECK_BYTES: usize = 64 << 10;
 /// Pieces longer than this are not copied by the kernel: a check and a direct copy are faster.
 const KERNEL_MAX: usize = 16 << 10;
 /// Maximum number of copies of unrecorded pages per slot that the kernel makes.
@@ -62,23 +62,23 @@ const WRITABLE: u64 = 1;
 #[derive(Debug)]
 pub struct Registration<'a> {
     pub region: Region,
-    pub checker: &'a Checker,
+    pub checker: &'a MappingChecker,
 }
 
 /// Checks mappings of the process that created it. One per IA.
 #[derive(Debug)]
-pub struct Checker {
+pub struct MappingChecker {
     pid: libc::pid_t,
-    maps: Maps,
+    maps: ProcessMaps,
 }
 
-impl Default for Checker {
+impl Default for MappingChecker {
     fn default() -> Self {
-        Checker { pid: std::process::id() as libc::pid_t, maps: Maps::default() }
+        MappingChecker { pid: std::process::id() as libc::pid_t, maps: ProcessMaps::default() }
     }
 }
 
-impl Checker {
+impl MappingChecker {
     /// Whether a region may be registered: it must be readable, and writable if `write`. Anonymous memory is checked by one
     /// query and not populated, since transfers check it again. For other memory see [`mapping_check::is_usable`].
     pub fn may_register(&self, region: Region, write: bool) -> bool {
@@ -229,7 +229,7 @@ fn is_writable(address: u64, length: usize, now: TimeSlot, registration: &Regist
     let piece = Region { address, length: length as u64 };
     let is_writable = is_usable(piece, Direction::Write, &registration.checker.maps);
     if is_writable {
-        remember(piece, now.0, Direction::Write);
+        cache_pages(piece, now.0, Direction::Write);
     } else {
         warn_unusable(piece, Direction::Write);
     }
@@ -302,10 +302,11 @@ fn is_recent(address: u64, length: usize, now: TimeSlot, direction: Direction) -
     (address ^ last) >> PAGE_BITS == 0 && is_recorded(address, now.0, direction)
 }
 
-/// Whether all pages of a piece were found usable in the time slot `now`. False for pieces longer than `LONG`.
+/// Whether all pages of a piece were found usable in the time slot `now`. False for pieces longer than `MAX_CACHED_CHECK_BYTES`.
 #[inline(never)]
 fn is_recent_piece(address: u64, length: usize, now: TimeSlot, direction: Direction) -> bool {
-    length <= LONG && pages(Region { address, length: length as u64 }).all(|page| is_recorded(page, now.0, direction))
+    length <= MAX_CACHED_CHECK_BYTES
+        && pages(Region { address, length: length as u64 }).all(|page| is_recorded(page, now.0, direction))
 }
 
 /// Returns the address of each page of a region.
@@ -316,7 +317,7 @@ fn pages(region: Region) -> impl Iterator<Item = u64> {
 }
 
 /// Records that a region was usable in a slot.
-fn remember(region: Region, slot: u64, direction: Direction) {
+fn cache_pages(region: Region, slot: u64, direction: Direction) {
     for page in pages(region) {
         // A read does not clear the record that a page may be written.
         if direction == Direction::Write || !is_recorded(page, slot, Direction::Write) {
@@ -347,17 +348,17 @@ unsafe fn copy_checked(
 ) -> bool {
     let piece = Region { address, length: length as u64 };
     let slot = slot();
-    let is_short = length <= LONG;
+    let is_short = length <= MAX_CACHED_CHECK_BYTES;
     if is_short && count_miss(slot) {
         // SAFETY: the caller guarantees the same conditions (# Safety).
         if length <= KERNEL_MAX && unsafe { copy_by_kernel(direction, piece, buffer, registration.checker.pid) } {
-            remember(piece, slot, direction);
+            cache_pages(piece, slot, direction);
             return true;
         }
     } else if is_short {
         let block = around(piece, registration.region);
         if is_usable(block, direction, &registration.checker.maps) {
-            remember(block, slot, direction);
+            cache_pages(block, slot, direction);
             // SAFETY: `is_usable` has just checked the consumer's memory; the caller guarantees the rest (# Safety).
             unsafe { copy_directly(direction, address, buffer, length) };
             return true;
@@ -368,7 +369,7 @@ unsafe fn copy_checked(
         return false;
     }
     if is_short {
-        remember(piece, slot, direction);
+        cache_pages(piece, slot, direction);
     }
     // SAFETY: `is_usable` has just checked the consumer's memory; the caller guarantees the rest (# Safety).
     unsafe { copy_directly(direction, address, buffer, length) };
@@ -400,7 +401,7 @@ fn around(piece: Region, registration: Region) -> Region {
 }
 
 /// Checks whether all of a region may be read, or written.
-fn is_usable(region: Region, direction: Direction, maps: &Maps) -> bool {
+fn is_usable(region: Region, direction: Direction, maps: &ProcessMaps) -> bool {
     let write = direction == Direction::Write;
     if region.length <= SMALL_REGION {
         return is_accessible(region, write);

@@ -1,7 +1,7 @@
 //! Asks the kernel how a range of this process's memory is mapped, with one system call per mapping of any size.
 //!
 //! Uses `PROCMAP_QUERY` of Linux 6.11. Where this call is missing or forbidden, the result is [`MappingLookup::Unknown`], and
-//! callers check page by page. A [`Maps`] describes the process that made its first query. A forked child must not use the
+//! callers check page by page. A [`ProcessMaps`] describes the process that made its first query. A forked child must not use the
 //! parent's.
 
 use std::fs::File;
@@ -18,7 +18,7 @@ const MAX_MAPPINGS: usize = 16;
 /// `struct procmap_query` of `linux/fs.h`.
 #[repr(C)]
 #[derive(Default)]
-struct Query {
+struct VmaQuery {
     size: u64,
     query_flags: u64,
     query_addr: u64,
@@ -36,18 +36,18 @@ struct Query {
     build_id_addr: u64,
 }
 
-const PROCMAP_QUERY: libc::Ioctl = libc::_IOWR::<Query>(b'f' as u32, 17);
+const PROCMAP_QUERY: libc::Ioctl = libc::_IOWR::<VmaQuery>(b'f' as u32, 17);
 const READABLE: u64 = 1;
 const WRITABLE: u64 = 2;
 
 /// The file `/proc/self/maps`, opened by the first query.
 #[derive(Debug, Default)]
-pub struct Maps {
+pub struct ProcessMaps {
     file: OnceLock<Option<File>>,
     is_unsupported: AtomicBool,
 }
 
-impl Maps {
+impl ProcessMaps {
     /// Checks whether all of a region is mapped with these rights (`shared` is ignored).
     ///
     /// Calls `last_page` with the last byte of each part that maps a file. It returns whether that byte can be accessed: if
@@ -78,12 +78,12 @@ impl Maps {
     }
 
     /// Returns the mapping at an address. Errors: the kernel does not support or allow the query.
-    fn query(&self, address: u64) -> Result<Option<Query>, ()> {
+    fn query(&self, address: u64) -> Result<Option<VmaQuery>, ()> {
         if self.is_unsupported.load(Ordering::Relaxed) {
             return Err(());
         }
         let file = self.file.get_or_init(|| File::open("/proc/self/maps").ok()).as_ref().ok_or(())?;
-        let mut query = Query { size: size_of::<Query>() as u64, query_addr: address, ..Query::default() };
+        let mut query = VmaQuery { size: size_of::<VmaQuery>() as u64, query_addr: address, ..VmaQuery::default() };
         // SAFETY: the kernel reads and writes only `query`, whose size is in its first field.
         let done = unsafe { libc::ioctl(file.as_raw_fd(), PROCMAP_QUERY, &raw mut query) };
         match std::io::Error::last_os_error().raw_os_error() {
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn lookup_detects_unmapped_pages_missing_rights_and_truncated_files() {
-        let (maps, at) = (Maps::default(), map(8, false));
+        let (maps, at) = (ProcessMaps::default(), map(8, false));
         let files = Cell::new(0);
         let lookup = |from: usize, pages: usize, write| {
             let region = Region { address: at + (from * PAGE) as u64 + 1, length: (pages * PAGE) as u64 - 1 };

@@ -43,7 +43,7 @@ pub trait WindowKeys: Send + Sync {
     fn covers(&self, source: u32, pd: u32, region: Region, write: bool) -> bool;
 }
 
-/// The number that identifies a queue pair in keys of windows that only its peer may use ([`Scope::Qp`]). It is assigned when
+/// The number that identifies a queue pair in keys of windows that only its peer may use ([`WindowScope::Qp`]). It is assigned when
 /// the first such window is bound.
 #[derive(Debug, Default)]
 pub struct QpDomain(AtomicU32);
@@ -59,7 +59,7 @@ impl QpDomain {
     fn assign(&self) -> u32 {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         if self.number() == 0 {
-            // A number is reused after 2^32 queue pairs on which windows of `Scope::Qp` were bound.
+            // A number is reused after 2^32 queue pairs on which windows of `WindowScope::Qp` were bound.
             let new = NEXT.fetch_add(1, Ordering::Relaxed).max(1);
             let _ = self.0.compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed);
         }
@@ -69,7 +69,7 @@ impl QpDomain {
 
 /// Which peers may access the memory of a window.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Scope {
+pub enum WindowScope {
     /// The peers of all queue pairs of its protection domain.
     Pd,
     /// Only the peer of the queue pair on which it was bound.
@@ -120,7 +120,7 @@ pub struct WindowCore<K> {
     keys: Arc<K>,
     directory: Arc<WindowDirectory<K>>,
     pd: u32,
-    scope: Scope,
+    scope: WindowScope,
     state: Mutex<WindowState>,
 }
 
@@ -173,7 +173,7 @@ impl<K> std::fmt::Debug for WindowCore<K> {
 
 impl<K: WindowKeys> WindowCore<K> {
     /// Creates an unbound window.
-    pub fn new(keys: Arc<K>, directory: Arc<WindowDirectory<K>>, pd: u32, scope: Scope) -> Self {
+    pub fn new(keys: Arc<K>, directory: Arc<WindowDirectory<K>>, pd: u32, scope: WindowScope) -> Self {
         WindowCore { keys, directory, pd, scope, state: Mutex::default() }
     }
 
@@ -225,8 +225,8 @@ impl<K: WindowKeys> WindowCore<K> {
             }
             Some(grant) => {
                 let domain = match self.scope {
-                    Scope::Pd => Domain::Pd(self.pd),
-                    Scope::Qp => Domain::Qp(qp.assign()),
+                    WindowScope::Pd => Domain::Pd(self.pd),
+                    WindowScope::Qp => Domain::Qp(qp.assign()),
                 };
                 self.keys.activate(grant.key, grant.region, grant.access, domain);
                 self.directory.0.lock().insert(grant.key, Arc::downgrade(self));

@@ -9,7 +9,7 @@ use super::registrations::{Inaccessible, Registrations, copy};
 use super::reporter::ReportedCq;
 use super::work_queues::{QueuedRequest, WorkQueues, total};
 use crate::limits::MAX_MESSAGE;
-use crate::memory::user_copy::Checker;
+use crate::memory::user_copy::MappingChecker;
 
 /// Executes a request from the protection domain `pd`. Returns its length, or `None` if it is a send and the peer has no receive.
 ///
@@ -41,7 +41,7 @@ pub fn execute<P: Provider<Cq = ReportedCq<P>>>(
 /// Copies a message into a receive of the peer, and completes the receive.
 fn send<P: Provider<Cq = ReportedCq<P>>>(
     registrations: &Registrations,
-    (source, bytes, checker): (&[Region], u64, &Checker),
+    (source, bytes, checker): (&[Region], u64, &MappingChecker),
     solicited: bool,
     peer: &WorkQueues<P>,
     (token, segments): (Token, Vec<Segment>),
@@ -64,7 +64,7 @@ fn send<P: Provider<Cq = ReportedCq<P>>>(
 /// Executes an RDMA write or read. Returns its length in bytes.
 fn rdma<P: Provider<Cq = ReportedCq<P>>>(
     registrations: &Registrations,
-    (local, bytes, checker): (&[Region], u64, &Checker),
+    (local, bytes, checker): (&[Region], u64, &MappingChecker),
     remote: Remote,
     is_read: bool,
     peer: &WorkQueues<P>,

@@ -10,7 +10,7 @@ use dapl::provider::{Access, MemoryRegion, Region, SharedCookie};
 use super::per_process::PerProcess;
 use super::registrations::Registrations;
 use crate::base_dir::{BaseDir, BaseDirKind};
-use crate::memory::user_copy::Checker;
+use crate::memory::user_copy::MappingChecker;
 use crate::shared_names::{Membership, SharedNames};
 
 /// The registrations of all adapters of this process. They share one table, because a transfer uses registrations of both
@@ -19,7 +19,7 @@ pub(super) static REGISTRATIONS: PerProcess<Registrations> = PerProcess::new();
 
 /// Creates the memory objects of an adapter.
 pub struct Memory {
-    checker: Arc<Checker>,
+    checker: Arc<MappingChecker>,
     names: SharedNames,
 }
 
@@ -27,7 +27,7 @@ pub struct Memory {
 pub struct Pd {
     pub(super) number: u32,
     /// Checks that registered memory is still mapped.
-    pub(super) checker: Arc<Checker>,
+    pub(super) checker: Arc<MappingChecker>,
 }
 
 /// Registered memory. Dropping it waits for copies in progress, and ends the registration.

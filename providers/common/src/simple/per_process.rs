@@ -9,10 +9,10 @@ use parking_lot::{Mutex, MutexGuard};
 /// inherits neither the value of its parent, nor a lock that another thread held during the fork.
 pub struct PerProcess<T> {
     /// Null, or an instance that is never freed.
-    current: AtomicPtr<Instance<T>>,
+    current: AtomicPtr<ProcessInstance<T>>,
 }
 
-struct Instance<T> {
+struct ProcessInstance<T> {
     pid: u32,
     value: Mutex<T>,
 }
@@ -36,8 +36,8 @@ impl<T: Default + Send> PerProcess<T> {
 
     /// Replaces `found`, which is null or of another process, unless another thread of this process has done so.
     #[cold]
-    fn create(&self, found: *mut Instance<T>, pid: u32) -> &Instance<T> {
-        let new = Box::into_raw(Box::new(Instance { pid, value: Mutex::new(T::default()) }));
+    fn create(&self, found: *mut ProcessInstance<T>, pid: u32) -> &ProcessInstance<T> {
+        let new = Box::into_raw(Box::new(ProcessInstance { pid, value: Mutex::new(T::default()) }));
         match self.current.compare_exchange(found, new, Ordering::AcqRel, Ordering::Acquire) {
             // SAFETY: comes from `into_raw`; once published, it is never freed.
             Ok(_) => unsafe { &*new },
@@ -67,7 +67,7 @@ mod tests {
     #[test]
     fn value_of_another_process_is_replaced_although_it_is_locked() {
         static COUNT: PerProcess<u32> = PerProcess::new();
-        let inherited = Box::leak(Box::new(Instance { pid: 0, value: Mutex::new(7) }));
+        let inherited = Box::leak(Box::new(ProcessInstance { pid: 0, value: Mutex::new(7) }));
         let _guard = std::mem::ManuallyDrop::new(inherited.value.try_lock());
         COUNT.current.store(&raw mut *inherited, Ordering::Release);
         assert_eq!(*COUNT.lock(), 0);

@@ -14,11 +14,11 @@ use super::work_queues::WorkQueues;
 pub struct QpState<P: Provider<Cq = ReportedCq<P>>, Peer> {
     pub reporter: Arc<Reporter<P>>,
     pub queues: WorkQueues<P>,
-    stage: Stage<Peer>,
+    stage: QpStage<Peer>,
     is_draining: bool,
 }
 
-enum Stage<Peer> {
+enum QpStage<Peer> {
     Unconnected,
     Connecting(ConnId),
     /// Transfers start after `Established` was reported.
@@ -33,7 +33,7 @@ enum Stage<Peer> {
 
 impl<P: Provider<Cq = ReportedCq<P>>, Peer: Copy> QpState<P, Peer> {
     pub fn new(reporter: Arc<Reporter<P>>, spec: QpSpec<P>, pd: &Pd) -> Self {
-        QpState { reporter, queues: WorkQueues::new(spec, pd), stage: Stage::Unconnected, is_draining: false }
+        QpState { reporter, queues: WorkQueues::new(spec, pd), stage: QpStage::Unconnected, is_draining: false }
     }
 
     /// Queues a receive, or flushes it in the error state.
@@ -51,19 +51,19 @@ impl<P: Provider<Cq = ReportedCq<P>>, Peer: Copy> QpState<P, Peer> {
     }
 
     fn flush_if_failed(&mut self) {
-        if matches!(self.stage, Stage::Error) {
+        if matches!(self.stage, QpStage::Error) {
             self.queues.flush();
         }
     }
 
     /// Starts an attempt to connect.
     pub fn begin(&mut self, conn: ConnId) {
-        self.stage = Stage::Connecting(conn);
+        self.stage = QpStage::Connecting(conn);
     }
 
     /// Whether the attempt `conn` is in progress.
     pub fn is_connecting(&self, conn: ConnId) -> bool {
-        matches!(self.stage, Stage::Connecting(current) if current == conn)
+        matches!(self.stage, QpStage::Connecting(current) if current == conn)
     }
 
     /// Fails the attempt to connect: flushes the queues, and reports `event`.
@@ -74,7 +74,7 @@ impl<P: Provider<Cq = ReportedCq<P>>, Peer: Copy> QpState<P, Peer> {
 
     /// Connects to `peer` and reports `Established`. The reporter runs `then` after this report; `then` calls `start`.
     pub fn establish(&mut self, conn: ConnId, peer: Peer, private_data: &[u8], then: impl FnOnce() + Send + 'static) {
-        self.stage = Stage::Connected { conn, peer, is_reported: false };
+        self.stage = QpStage::Connected { conn, peer, is_reported: false };
         self.reporter.report(Report::Event(conn, ConnectionEvent::Established, private_data.to_vec()));
         self.reporter.report(Report::Then(Box::new(then)));
     }
@@ -82,7 +82,7 @@ impl<P: Provider<Cq = ReportedCq<P>>, Peer: Copy> QpState<P, Peer> {
     /// Allows transfers on the connection `reported`. Returns the peer; `None` if this connection has ended.
     pub fn start(&mut self, reported: ConnId) -> Option<Peer> {
         match &mut self.stage {
-            Stage::Connected { conn, peer, is_reported } if *conn == reported => {
+            QpStage::Connected { conn, peer, is_reported } if *conn == reported => {
                 *is_reported = true;
                 Some(*peer)
             }
@@ -93,7 +93,7 @@ impl<P: Provider<Cq = ReportedCq<P>>, Peer: Copy> QpState<P, Peer> {
     /// Returns the connected peer, if `start` has allowed transfers.
     pub fn peer(&self) -> Option<Peer> {
         match self.stage {
-            Stage::Connected { peer, is_reported: true, .. } => Some(peer),
+            QpStage::Connected { peer, is_reported: true, .. } => Some(peer),
             _ => None,
         }
     }
@@ -113,7 +113,9 @@ impl<P: Provider<Cq = ReportedCq<P>>, Peer: Copy> QpState<P, Peer> {
     pub fn end(&mut self, event: Option<ConnectionEvent>) -> Option<Peer> {
         self.is_draining = false;
         self.queues.flush();
-        let Stage::Connected { conn, peer, .. } = std::mem::replace(&mut self.stage, Stage::Error) else { return None };
+        let QpStage::Connected { conn, peer, .. } = std::mem::replace(&mut self.stage, QpStage::Error) else {
+            return None;
+        };
         if let Some(event) = event {
             self.reporter.report(Report::Event(conn, event, Vec::new()));
         }
@@ -122,7 +124,7 @@ impl<P: Provider<Cq = ReportedCq<P>>, Peer: Copy> QpState<P, Peer> {
 
     /// Makes the queue pair usable for a new connection, after the former one has ended.
     pub fn reset(&mut self) {
-        self.stage = Stage::Unconnected;
+        self.stage = QpStage::Unconnected;
     }
 
     /// Checks the watermarks after the number of posted receives has changed. Returns true if it is above the hard
@@ -132,6 +134,6 @@ impl<P: Provider<Cq = ReportedCq<P>>, Peer: Copy> QpState<P, Peer> {
         if crossed.soft {
             self.reporter.report(Report::ManyRecvs(self.queues.spec.ep));
         }
-        crossed.hard && matches!(self.stage, Stage::Connected { .. })
+        crossed.hard && matches!(self.stage, QpStage::Connected { .. })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::memory::user_copy::{self, Checker, Registration};
+use crate::memory::user_copy::{self, MappingChecker, Registration};
 use dapl::provider::{Access, Region, Remote, Segment, Status};
 
 /// Maximum number of bytes copied at once, through a buffer of this size.
@@ -72,7 +72,7 @@ impl Registrations {
 }
 
 /// Copies `length` bytes between checked lists, which have at least that length.
-pub(super) fn copy(from: &[Region], to: &[Region], length: u64, checker: &Checker) -> Result<(), Inaccessible> {
+pub(super) fn copy(from: &[Region], to: &[Region], length: u64, checker: &MappingChecker) -> Result<(), Inaccessible> {
     let mut buffer = vec![0; CHUNK.min(length as usize)];
     let mut done = 0;
     while done < length {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{Completion, Extensions, Op, Outstanding, Provider, QpSpec, Segment, SendWr, Status, Token};
-use dapl::stats::watermark::{Crossed, HighWatermark};
+use dapl::stats::watermark::{CrossedWatermarks, HighWatermark};
 
 use super::memory::Pd;
 use super::reporter::ReportedCq;
@@ -75,7 +75,7 @@ impl<P: Provider<Cq = ReportedCq<P>>> WorkQueues<P> {
     }
 
     /// Returns the watermarks that the number of posted receives has crossed since the last call.
-    pub fn check_watermarks(&mut self) -> Crossed {
+    pub fn check_watermarks(&mut self) -> CrossedWatermarks {
         self.watermarks.check(self.recvs.len() as u32)
     }
 

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use dapl::error::{Address, Error, Resource, Result};
+use dapl::error::{AddressProblem, Error, Resource, Result};
 use dapl::provider::{ConnId, ConnectSpec, PeerAddress};
 use dapl::runtime::handle::ObjectId;
 use dapl_software::host_address;
@@ -66,10 +66,10 @@ fn resolve(device: &Device, address: &PeerAddress, qual: u64) -> Result<Option<P
         PeerAddress::Path(path) => {
             let folder = if path.ends_with("sock") { path.parent() } else { Some(path.as_path()) };
             let folder = folder.and_then(Path::to_str).and_then(endpoint_path);
-            folder.map(Some).ok_or(Error::InvalidAddress(Address::Malformed))
+            folder.map(Some).ok_or(Error::InvalidAddress(AddressProblem::Malformed))
         }
         PeerAddress::Ip(ip) if host_address::is_local(*ip)? => device.endpoint.base().find_listener(qual),
-        PeerAddress::Ip(_) => Err(Error::InvalidAddress(Address::Unreachable)),
+        PeerAddress::Ip(_) => Err(Error::InvalidAddress(AddressProblem::Unreachable)),
     }
 }
 

@@ -115,7 +115,7 @@ impl Engine {
     }
 
     fn run_jobs(&mut self) {
-        for job in self.device.jobs.take_all() {
+        for job in self.device.jobs.drain_jobs() {
             match job {
                 Job::Notify(queue) => queue.notify(),
                 Job::ManyRecvs(ep) => self.device.sink.many_recvs(ep),

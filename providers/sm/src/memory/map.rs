@@ -82,14 +82,14 @@ impl Map {
         if !is_fixed(fd, len) {
             return None;
         }
-        let range = address_ranges::take(len);
+        let range = address_ranges::allocate(len);
         let mapped = match range {
-            // SAFETY: `address_ranges::take` has reserved this range for the caller, so no other code uses it.
+            // SAFETY: `address_ranges::allocate` has reserved this range for the caller, so no other code uses it.
             Some(range) => unsafe { Map::at(range.as_ptr().cast(), MapFlags::FIXED, fd.as_fd(), len, false) },
             None => Map::of(fd.as_fd(), len, false),
         };
         if let (Err(_), Some(range)) = (&mapped, range) {
-            address_ranges::give_back(range, len);
+            address_ranges::free(range, len);
         }
         let mut map = mapped.ok()?;
         map.stays_readable = true;
@@ -164,7 +164,7 @@ impl Map {
     pub(crate) fn watch_consumed(&self, offset: usize, watch: &RingWatch) {
         if self.stays_readable {
             // SAFETY: `stays_readable`: the word can be read while this process runs, even after the area is dropped.
-            unsafe { watch.set_taken(self.word(offset)) };
+            unsafe { watch.set_consumed_word(self.word(offset)) };
         }
     }
 }

@@ -18,7 +18,7 @@ use dapl::runtime::sync::{AtomicU32, AtomicU64, Mutex, Ordering, fence, fence_be
 use dapl_software::memory::keys::KeyTable;
 use dapl_software::memory::rights::{self, AccessRight, Domain, EXPORTED, KeyEntry, LOCAL, RegistrationGuard};
 use dapl_software::memory::scatter_gather::LocalMemory;
-use dapl_software::memory::user_copy::{Checker, Registration};
+use dapl_software::memory::user_copy::{MappingChecker, Registration};
 
 use crate::memory::knem::{ExportedRegion, Knem};
 use crate::memory::map::{EngineTicks, Map, Slots};
@@ -81,7 +81,7 @@ pub(crate) struct Regions {
     knem: Option<Knem>,
     /// Counter of engine ticks, for checks that are made once per tick.
     pub(crate) ticker: EngineTicks,
-    checker: Checker,
+    checker: MappingChecker,
 }
 
 impl Regions {
@@ -100,7 +100,7 @@ impl Regions {
             keys,
             knem: None,
             ticker: EngineTicks::default(),
-            checker: Checker::default(),
+            checker: MappingChecker::default(),
         })
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use dapl::error::Result;
 use dapl::provider::{Access, Region};
 use dapl_software::memory::rights::{AccessRight, Domain};
-use dapl_software::memory::window::{Scope, WindowKeys};
+use dapl_software::memory::window::{WindowKeys, WindowScope};
 
 use crate::cm::table::ConnectionTable;
 use crate::memory::regions::Regions;
@@ -32,7 +32,7 @@ pub(crate) fn window_of(
     connections: Arc<ConnectionTable>,
     windows: Arc<Windows>,
     pd: u32,
-    scope: Scope,
+    scope: WindowScope,
 ) -> Arc<MwCore> {
     Arc::new(MwCore::new(Arc::new(RegionTable { regions, connections }), windows, pd, scope))
 }
@@ -92,7 +92,7 @@ mod tests {
     fn window() -> (Arc<MwCore>, Arc<Regions>, u32) {
         let regions = Arc::new(Regions::new(1).unwrap());
         let source = regions.add(whole(), Access::default(), PD).unwrap();
-        (window_of(regions.clone(), Arc::default(), Arc::default(), PD, Scope::Pd), regions, source)
+        (window_of(regions.clone(), Arc::default(), Arc::default(), PD, WindowScope::Pd), regions, source)
     }
 
     fn wanted(source: u32, kept: &Arc<()>) -> Option<BindRequest> {
@@ -200,7 +200,7 @@ mod tests {
         let regions = Arc::new(Regions::new(1).unwrap());
         let windows: Arc<Windows> = Arc::default();
         let source = regions.add(whole(), Access::default(), PD).unwrap();
-        let window = window_of(regions.clone(), Arc::default(), windows.clone(), PD, Scope::Qp);
+        let window = window_of(regions.clone(), Arc::default(), windows.clone(), PD, WindowScope::Qp);
         let (one, other, kept) = (QpDomain::default(), QpDomain::default(), Arc::new(()));
         let reads = |key, qp: &QpDomain| {
             let ids = (PD, qp.number());

@@ -46,7 +46,7 @@ pub(crate) const NAK_RESPONDER: u32 = 7;
 pub(crate) const NAK_SOURCE: u32 = 8;
 
 /// A shared receive queue, with what a queue pair needs to use it: the token of its receives, and its waiter.
-pub(crate) type Pool = dapl_software::srq::Pool<dyn SrqWaiter, Job>;
+pub(crate) type Pool = dapl_software::srq::SrqUser<dyn SrqWaiter, Job>;
 
 /// State that the send and the receive direction of a queue pair share.
 #[derive(Debug)]

@@ -13,10 +13,10 @@ use std::sync::{Arc, Weak};
 
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{
-    Bind, BindWr, Completion, ConnId, ConnectSpec, Connection, ConnectionEvent, Count, MemoryRegion, Op, Outstanding,
-    QpSpec, QueuePair, Segment, SendWr, SharedRecvs, Status, Token,
+    Bind, BindWr, Completion, ConnId, ConnectSpec, Connection, ConnectionEvent, MemoryRegion, NamedCount, Op,
+    Outstanding, QpSpec, QueuePair, Segment, SendWr, SharedRecvs, Status, Token,
 };
-use dapl::runtime::empty_check::Wait;
+use dapl::runtime::empty_check::AwaitedProgress;
 use dapl::runtime::pooled::Pooled;
 use dapl::stats::watermark::HighWatermark;
 use dapl_software::memory::window::QpDomain;
@@ -296,7 +296,7 @@ impl QpCore {
             self.context.complete_request(&mut CompletionWriter::default(), completion);
         }
         self.context.watch.detach();
-        self.context.watch.set_wait(Wait::Other); // The next poll visits the connection, and removes it from the list.
+        self.context.watch.set_wait(AwaitedProgress::Other); // The next poll visits the connection, and removes it from the list.
         self.flush_receives(rx);
     }
 
@@ -511,9 +511,9 @@ impl QueuePair for Qp {
 }
 
 impl Connection for Qp {
-    fn counts(&self) -> Vec<Count> {
+    fn counts(&self) -> Vec<NamedCount> {
         let value = self.0.context.not_ready.load(Ordering::Relaxed);
-        vec![Count { name: "receiver not ready", unit: "", value, is_level: false }]
+        vec![NamedCount { name: "receiver not ready", unit: "", value, is_level: false }]
     }
 
     fn connect(&self, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {

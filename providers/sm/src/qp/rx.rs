@@ -17,7 +17,7 @@ use dapl::runtime::empty_check::RingWatch;
 use dapl::runtime::slot_queue::SlotQueue;
 use dapl::stats::watermark::HighWatermark;
 use dapl_software::memory::rights::AccessRight;
-use dapl_software::memory::scatter_gather::{Batch, Segments, scatter};
+use dapl_software::memory::scatter_gather::{ScatterBatch, Segments, scatter};
 use dapl_software::memory::user_copy;
 
 use crate::cq::CompletionWriter;
@@ -187,7 +187,7 @@ impl Rx {
         let Some(rings) = self.rings.as_mut() else { return Ok(false) };
         let begin = rings.requests.consumed();
         let (mut answered, mut result, mut budget) = (false, Ok(()), MAX_PASS_BYTES);
-        let mut batch = Batch::new(&*context.regions, context.recv_pd);
+        let mut batch = ScatterBatch::new(&*context.regions, context.recv_pd);
         while rings.requests.consumed() - begin < MAX_PASS_SLOTS as u64 && !out.is_full() {
             rings.deliver_inline(context, &mut batch, &mut self.queue, out, begin + MAX_PASS_SLOTS as u64);
             if out.is_full() {
@@ -267,7 +267,7 @@ impl Rx {
 
     /// Sets the limit of `post_quickly`: at most `max` receives, and few enough that no watermark is crossed.
     pub(crate) fn renew_quick_limit(&mut self, max: u32) {
-        let most = (max.min(self.marks.quiet()) as usize).min(self.queue.slots());
+        let most = (max.min(self.marks.max_unchecked()) as usize).min(self.queue.slots());
         self.quick_limit = if self.broken { 0 } else { most };
     }
 
@@ -376,7 +376,7 @@ impl RxRings {
     fn deliver_inline(
         &mut self,
         context: &QpContext,
-        batch: &mut Batch<'_, Regions>,
+        batch: &mut ScatterBatch<'_, Regions>,
         queue: &mut SlotQueue<RecvRequest>,
         out: &mut CompletionWriter<'_>,
         end: u64,
@@ -418,7 +418,7 @@ impl RxRings {
         let used = entries.used();
         out.add_filled(used);
         if let Some(ack) = ack {
-            context.watch.set_carried(ack);
+            context.watch.set_carried_ack(ack);
             self.waits_for_receive = false;
         }
     }
@@ -428,7 +428,7 @@ impl RxRings {
     fn deliver_piece(
         &mut self,
         context: &QpContext,
-        batch: &mut Batch<'_, Regions>,
+        batch: &mut ScatterBatch<'_, Regions>,
         queue: &mut SlotQueue<RecvRequest>,
         header: Header,
         out: &mut CompletionWriter<'_>,
@@ -445,7 +445,7 @@ impl RxRings {
             return false;
         }
         fail_point!(PieceTaken);
-        context.watch.set_carried(fields.ack);
+        context.watch.set_carried_ack(fields.ack);
         self.message.advance(&header, part);
         let mut entries = out.free_entries(cq);
         entries.put(&receive.token, part.size, header.solicited);
@@ -466,7 +466,7 @@ impl RxRings {
         out: &mut CompletionWriter<'_>,
     ) -> Result<bool, ConnectionFault> {
         let fields = self.requests.fields();
-        context.watch.set_carried(fields.ack);
+        context.watch.set_carried_ack(fields.ack);
         let part = self
             .message
             .check_piece(&header, || self.requests.payload_words())
@@ -606,7 +606,7 @@ impl RxRings {
     /// response.
     fn process_fragment(&mut self, context: &QpContext, header: Header) -> Result<bool, ConnectionFault> {
         let fields = self.requests.fields();
-        context.watch.set_carried(fields.ack);
+        context.watch.set_carried_ack(fields.ack);
         let peer_side = self.link.peer_side().ok_or(ConnectionFault::InvalidData("no peer"))?;
         let line = fields.aux as usize * LINE;
         if line + 2 * LINE > peer_side.rma.len() {

@@ -48,7 +48,7 @@ fn sends_of_every_length_deliver_immediate_data() {
             (got.status, got.bytes, got.immediate(), got.solicited),
             (Status::Success, length as u64, Some(n), solicited(n))
         );
-        assert_eq!(got.arrival, Arrival::SendImmediate);
+        assert_eq!(got.arrival, ReceivedOp::SendImmediate);
         assert!(into[..length] == out[..], "{length} bytes");
         assert_eq!(a.completion().status, Status::Success);
     }
@@ -79,7 +79,7 @@ fn write_with_immediate_data_completes_a_receive_behind_its_data() {
             let got = b.completion();
             assert!(target[..length] == out[..], "{length} bytes");
             assert_eq!((got.status, got.bytes, got.immediate()), (Status::Success, length as u64, Some(n as u32)));
-            assert_eq!((got.arrival, got.solicited), (Arrival::WriteImmediate, n == 1));
+            assert_eq!((got.arrival, got.solicited), (ReceivedOp::WriteImmediate, n == 1));
             let sent = a.completion();
             assert_eq!((sent.status, sent.bytes), (Status::Success, length as u64));
         }
@@ -101,7 +101,7 @@ fn write_with_immediate_data_waits_for_a_receive_and_keeps_its_order() {
         let write = Op::WriteImmediate { remote, data: 5, solicited: false };
         active.post_send(&wr(write, &[segment(&out_mr, &out)], 1)).unwrap();
         active.post_send(&wr(immediate(6), &[segment(&out_mr, &out)], 2)).unwrap();
-        for (cookie, arrival) in [(1, Arrival::WriteImmediate), (2, Arrival::SendImmediate)] {
+        for (cookie, arrival) in [(1, ReceivedOp::WriteImmediate), (2, ReceivedOp::SendImmediate)] {
             passive.post_recv(&[segment(&into_mr, &into)], token(cookie)).unwrap();
             let got = b.completion();
             assert_eq!((got.token.cookie, got.arrival, got.value), (cookie, arrival, 4 + cookie as u32));

@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use dapl::error::{Address, Error, Result};
+use dapl::error::{AddressProblem, Error, Result};
 use dapl::provider::{ConnId, ConnectionEvent};
 
 use super::action::{CmAction, EstablishedConnection, send};
@@ -51,7 +51,7 @@ pub(super) fn servers(device: &Device, dir: &ListenerDir, ip: IpAddr, qual: u64)
         return Ok(local_servers(device, dir, server, qual));
     }
     if !address::is_reachable(&own, ip) || !address::has_route(own, server) {
-        return Err(Error::InvalidAddress(Address::Unreachable));
+        return Err(Error::InvalidAddress(AddressProblem::Unreachable));
     }
     Ok(vec![server])
 }

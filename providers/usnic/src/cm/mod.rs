@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use dapl::error::{Address, Error, Resource, Result};
+use dapl::error::{AddressProblem, Error, Resource, Result};
 use dapl::provider::{CmSink, ConnId, ConnectSpec, ConnectionEvent, PeerAddress};
 use parking_lot::Mutex;
 use rustix::event::epoll;
@@ -121,7 +121,7 @@ impl Cm {
         caps: QpCaps,
     ) -> Result<u32> {
         let device = &self.device;
-        let PeerAddress::Ip(ip) = spec.address else { return Err(Error::InvalidAddress(Address::Malformed)) };
+        let PeerAddress::Ip(ip) = spec.address else { return Err(Error::InvalidAddress(AddressProblem::Malformed)) };
         let servers = connect::servers(device, &self.listener_dir, ip.to_canonical(), spec.qual)?;
         let now = device::now();
         let number = device.table.reserve(now).ok_or(Error::Exhausted(Resource::Memory))?;

@@ -206,7 +206,7 @@ impl Engine {
     }
 
     fn do_jobs(&mut self) {
-        for job in self.device.jobs.take_all() {
+        for job in self.device.jobs.drain_jobs() {
             match job {
                 Job::Notify(queue) => queue.notify(),
                 Job::ManyRecvs(ep) => self.cm.sink.many_recvs(ep),

@@ -17,7 +17,7 @@ use dapl::runtime::handle;
 use dapl_software::memory::keys::KeyTable;
 use dapl_software::memory::rights::{self, AccessRight, Domain, KeyEntry, LOCAL, RegistrationGuard};
 use dapl_software::memory::scatter_gather::LocalMemory;
-use dapl_software::memory::user_copy::{Checker, Registration};
+use dapl_software::memory::user_copy::{MappingChecker, Registration};
 use dapl_software::memory::window::WindowKeys;
 use parking_lot::Mutex;
 
@@ -86,7 +86,7 @@ pub(crate) struct Regions {
     /// The chunks of the table. The sizes are constants, so that the compiler can omit index checks.
     chunks: Box<[OnceLock<Box<[RegionEntry; CHUNK]>>; SLOTS / CHUNK]>,
     keys: Mutex<KeyTable>,
-    checker: Checker,
+    checker: MappingChecker,
 }
 
 impl std::fmt::Debug for Regions {
@@ -99,7 +99,7 @@ impl Regions {
     /// Creates an empty table. `seed` must come from the system's random source.
     pub(crate) fn new(seed: u64) -> Self {
         let chunks = Box::new([const { OnceLock::new() }; SLOTS / CHUNK]);
-        Regions { chunks, keys: Mutex::new(KeyTable::new(SLOTS, seed | 1)), checker: Checker::default() }
+        Regions { chunks, keys: Mutex::new(KeyTable::new(SLOTS, seed | 1)), checker: MappingChecker::default() }
     }
 
     /// Returns the entry at the index of a key, whether the key is valid or not. `None` if its chunk was never

@@ -102,7 +102,7 @@ impl ListenerDir {
         if !base_dir::lock(&dir.file) {
             return Err(ErrorKind::WouldBlock.into());
         }
-        if !base_dir::is_at(&dir.file, &dir.path) {
+        if !base_dir::is_open_at(&dir.file, &dir.path) {
             return Err(ErrorKind::NotFound.into());
         }
         Ok(dir)

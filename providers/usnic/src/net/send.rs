@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
 use dapl::provider::Region;
-use dapl_software::memory::user_copy::{self, Checker, Registration};
+use dapl_software::memory::user_copy::{self, MappingChecker, Registration};
 
 use super::sockaddr::SockAddr;
 use super::socket::Socket;
@@ -305,7 +305,7 @@ impl SendBatch {
     /// the first of them.
     #[cold]
     fn copy_unsent(&mut self) -> Option<usize> {
-        let (mut kept, checker, mut fault) = (SendBatch::default(), Checker::default(), None);
+        let (mut kept, checker, mut fault) = (SendBatch::default(), MappingChecker::default(), None);
         for packet in self.sent..self.packets.len() {
             let mut is_whole = true;
             for part in &self.parts[self.first_part(packet)..self.packets[packet].end] {

@@ -106,7 +106,7 @@ impl RecvRequest {
 }
 
 /// The shared receive queue of a queue pair.
-pub(crate) type Pool = dapl_software::srq::Pool<dyn SrqWaiter, Job>;
+pub(crate) type Pool = dapl_software::srq::SrqUser<dyn SrqWaiter, Job>;
 
 /// The objects and queues that the connection of a queue pair uses.
 #[derive(Debug)]

@@ -16,8 +16,8 @@ use std::sync::{Arc, Weak};
 
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{
-    ATOMIC_SIZE, Arrival, Bind, BindWr, ConnId, ConnectSpec, Connection, ConnectionEvent, Count, MemoryRegion, Op,
-    Outstanding, QpSpec, QueuePair, Remote, Segment, SendWr, SharedRecvs, Status, Token,
+    ATOMIC_SIZE, Bind, BindWr, ConnId, ConnectSpec, Connection, ConnectionEvent, MemoryRegion, NamedCount, Op,
+    Outstanding, QpSpec, QueuePair, ReceivedOp, Remote, Segment, SendWr, SharedRecvs, Status, Token,
 };
 use dapl::runtime::cancel;
 use dapl::stats::watermark::HighWatermark;
@@ -216,7 +216,7 @@ impl QpCore {
     #[cold]
     fn check_watermarks(&self, state: &mut QpState, recvs: u32) -> bool {
         let crossed = state.marks.check(recvs);
-        state.quick_recvs = self.config.max_recvs.min(state.marks.quiet());
+        state.quick_recvs = self.config.max_recvs.min(state.marks.max_unchecked());
         if crossed.soft {
             self.context.jobs.push(Job::ManyRecvs(self.context.ep));
         }
@@ -337,10 +337,10 @@ impl QpCore {
             Op::Write(remote) => Operation::Write(remote),
             Op::Read(remote) => Operation::Read(remote),
             Op::SendImmediate { data, solicited } => {
-                Operation::SendWith(SendValue { arrival: Arrival::SendImmediate, value: data, solicited })
+                Operation::SendWith(SendValue { arrival: ReceivedOp::SendImmediate, value: data, solicited })
             }
             Op::SendInvalidate { key, solicited } => {
-                Operation::SendWith(SendValue { arrival: Arrival::SendInvalidate, value: key, solicited })
+                Operation::SendWith(SendValue { arrival: ReceivedOp::SendInvalidate, value: key, solicited })
             }
             Op::WriteImmediate { remote, data, solicited } => Operation::WriteImmediate { remote, data, solicited },
             Op::FetchAdd { remote, add } => Operation::Atomic(remote, Atomic::FetchAdd(add)),
@@ -482,7 +482,7 @@ impl QueuePair for Qp {
         let core = &self.0;
         let mut state = core.state.lock();
         state.marks = HighWatermark::new(soft, hard);
-        state.quick_recvs = core.config.max_recvs.min(state.marks.quiet());
+        state.quick_recvs = core.config.max_recvs.min(state.marks.max_unchecked());
         if state.transport.is_some() {
             core.schedule(state, device::now());
         } else {
@@ -504,7 +504,7 @@ impl QueuePair for Qp {
 }
 
 impl Connection for Qp {
-    fn counts(&self) -> Vec<Count> {
+    fn counts(&self) -> Vec<NamedCount> {
         let state = self.0.state.lock();
         let past = || state.past.as_deref().copied();
         let counters = state.transport.as_ref().map(|transport| transport.conn.counters()).or_else(past);

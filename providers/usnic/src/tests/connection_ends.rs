@@ -223,7 +223,7 @@ fn counters_are_visible_during_and_after_a_connection() {
     b.completion(&a);
     a.completion(&b);
     let value =
-        |counts: Vec<Count>, name: &str| counts.iter().find(|count| count.name == name).map(|count| count.value);
+        |counts: Vec<NamedCount>, name: &str| counts.iter().find(|count| count.name == name).map(|count| count.value);
     assert_eq!((value(qa.counts(), "sent"), value(a.ia.counts(), "sent")), (Some(1), Some(1)));
     assert!(value(qa.counts(), "round trip") > Some(0) && value(qa.counts(), "path mtu") >= Some(1200));
     assert_eq!(value(a.ia.counts(), "unmatched packets"), Some(0));

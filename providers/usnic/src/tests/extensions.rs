@@ -20,8 +20,10 @@ fn receives_get_immediate_data() {
         let to = b.registered(vec![0; length + 1], ALL);
         let send = Op::SendImmediate { data: 0xDEAD_BEEF, solicited: true };
         let write = Op::WriteImmediate { remote: to.remote(1), data: 7, solicited: false };
-        for (op, arrival, data) in [(send, Arrival::SendImmediate, 0xDEAD_BEEF), (write, Arrival::WriteImmediate, 7)] {
-            let room = if arrival == Arrival::WriteImmediate { vec![] } else { vec![to.segment(0, length)] };
+        for (op, arrival, data) in
+            [(send, ReceivedOp::SendImmediate, 0xDEAD_BEEF), (write, ReceivedOp::WriteImmediate, 7)]
+        {
+            let room = if arrival == ReceivedOp::WriteImmediate { vec![] } else { vec![to.segment(0, length)] };
             qb.post_recv(&room, token(1)).unwrap();
             qa.post_send(&wr(op, &[from.segment(0, length)], 2)).unwrap();
             let got = b.completion(&a);

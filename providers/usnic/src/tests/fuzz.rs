@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use dapl::provider::{Arrival, Remote, Status};
+use dapl::provider::{ReceivedOp, Remote, Status};
 use dapl_software::memory::atomic::Atomic;
 use zerocopy::IntoBytes;
 
@@ -382,7 +382,7 @@ impl Peer<'_> {
         let work = match kind % 5 {
             0 if flags & 4 != 0 => Operation::WriteImmediate { remote, data: 5, solicited },
             1 if flags & 4 != 0 => {
-                Operation::SendWith(SendValue { arrival: Arrival::SendInvalidate, value: 9, solicited })
+                Operation::SendWith(SendValue { arrival: ReceivedOp::SendInvalidate, value: 9, solicited })
             }
             3 if flags & 4 != 0 => Operation::Atomic(remote, Atomic::CompareSwap { compare: 1, swap: 2 }),
             0 | 1 => Operation::Send { solicited },

@@ -23,7 +23,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::cm::name_service::Gid;
-use dapl::error::{Address, Error, Result};
+use dapl::error::{AddressProblem, Error, Result};
 use dapl::provider::{ConnId, ConnectSpec, ConnectionEvent, PeerAddress, RequestInfo};
 use dapl::runtime::handle::ObjectId;
 use parking_lot::Mutex;
@@ -66,7 +66,7 @@ impl NoMessages {
             log::error!(
                 "cannot connect: the address is not an IPv4 or IPv6 address, which this connection manager needs"
             );
-            return Err(Error::InvalidAddress(Address::Malformed));
+            return Err(Error::InvalidAddress(AddressProblem::Malformed));
         };
         AssumedConnection::attach(&self.context, pair, conn, self.peer.number, ip.to_canonical(), None)
     }
@@ -311,7 +311,7 @@ mod tests {
         assert_eq!(pair.next(), QpReport::Established(vec![]));
         let path = PeerAddress::Path("/nowhere".into());
         let refused = manager.start_attempt(FakeQp::new(1), &spec(&path), conn(3));
-        assert_eq!(refused, Err(Error::InvalidAddress(Address::Malformed)));
+        assert_eq!(refused, Err(Error::InvalidAddress(AddressProblem::Malformed)));
     }
 
     #[test]

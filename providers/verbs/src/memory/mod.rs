@@ -17,7 +17,7 @@ pub(crate) mod keys;
 use std::io;
 use std::sync::Arc;
 
-use dapl::error::{Access as MissingRight, Error, Resource, Result};
+use dapl::error::{AccessKind as MissingRight, Error, Resource, Result};
 use dapl::provider::{Access, Bind, MemoryRegion, MemoryWindow, Region};
 use ibverbs_sys::ibv_access_flags as flags;
 use parking_lot::Mutex;

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dapl::provider::{Arrival, Completion, Segment, Status, Token, Work};
+use dapl::provider::{Completion, ReceivedOp, Segment, Status, Token, Work};
 use ibverbs_sys::{ibv_wc, ibv_wc_flags, ibv_wc_opcode};
 use parking_lot::MutexGuard;
 
@@ -23,13 +23,13 @@ fn is_failure(status: Status) -> bool {
 }
 
 /// Returns the peer's operation that completed a receive, and its immediate data.
-fn arrival(wc: &ibv_wc) -> (Arrival, u32) {
+fn arrival(wc: &ibv_wc) -> (ReceivedOp, u32) {
     // The flags are undefined if the receive failed.
     if wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 == 0 || !wc.is_valid() {
-        return (Arrival::Send, 0);
+        return (ReceivedOp::Send, 0);
     }
     let is_write = wc.opcode == ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
-    (if is_write { Arrival::WriteImmediate } else { Arrival::SendImmediate }, wc.imm_data)
+    (if is_write { ReceivedOp::WriteImmediate } else { ReceivedOp::SendImmediate }, wc.imm_data)
 }
 
 impl ReceiveQueue {

@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering;
 
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{ATOMIC_SIZE, Bind, BindWr, Completion, Op, Remote, Segment, SendWr, Status, Token};
-use dapl::runtime::cancel::{self, Deferral};
-use dapl::stats::watermark::{Crossed, HighWatermark};
+use dapl::runtime::cancel::{self, CancelDeferral};
+use dapl::stats::watermark::{CrossedWatermarks, HighWatermark};
 use ibverbs_sys::{ibv_send_flags, ibv_sge};
 use parking_lot::MutexGuard;
 
@@ -74,7 +74,7 @@ impl QpCore {
     /// Defers thread cancellation if the driver's post of a request has a cancellation point. A post of a receive has none:
     /// all drivers write it to a mapped queue.
     #[inline]
-    pub(super) fn defer(&self) -> Option<Deferral> {
+    pub(super) fn defer(&self) -> Option<CancelDeferral> {
         self.device.posts_by_kernel.then(cancel::defer)
     }
 
@@ -128,7 +128,7 @@ impl QpCore {
     }
 
     #[inline]
-    pub(super) fn report_crossed(&self, crossed: Crossed) {
+    pub(super) fn report_crossed(&self, crossed: CrossedWatermarks) {
         if crossed.soft {
             self.run_on_engine(|core| core.device.sink.many_recvs(core.ep));
         }

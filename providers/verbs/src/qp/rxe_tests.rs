@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use dapl::error::Error;
 use dapl::provider::{
-    Access, Arrival, CmSink, Completion, CompletionQueue, ConnId, ConnRequest, ConnectSpec, Connection,
-    ConnectionEvent, CqSink, IaSpec, MemoryProvider, MemoryRegion, Op, PeerAddress, Provider, QpSpec, QueuePair,
-    QueueProvider, Region, Remote, RequestInfo, Segment, SendWr, SharedReceiveQueue, SharedRecvs, SrqSink, SrqSpec,
-    Status, Token, Work,
+    Access, CmSink, Completion, CompletionQueue, ConnId, ConnRequest, ConnectSpec, Connection, ConnectionEvent, CqSink,
+    IaSpec, MemoryProvider, MemoryRegion, Op, PeerAddress, Provider, QpSpec, QueuePair, QueueProvider, ReceivedOp,
+    Region, Remote, RequestInfo, Segment, SendWr, SharedReceiveQueue, SharedRecvs, SrqSink, SrqSpec, Status, Token,
+    Work,
 };
 use dapl::runtime::handle::ObjectId;
 use parking_lot::Mutex;
@@ -231,19 +231,19 @@ fn rxe_receives_get_immediate_data() {
     words.peer.post_recv(&[words.segment(4, 8)], token(5)).unwrap();
     words.post(Op::SendImmediate { data: 0xDEAD_BEEF, solicited: true }, &[words.segment(1, 8)]).unwrap();
     let [recv, send] = words.both();
-    assert_eq!((recv.status, recv.bytes, recv.arrival), (Status::Success, 8, Arrival::SendImmediate));
+    assert_eq!((recv.status, recv.bytes, recv.arrival), (Status::Success, 8, ReceivedOp::SendImmediate));
     assert_eq!((recv.immediate(), send.status), (Some(0xDEAD_BEEF), Status::Success));
     words.peer.post_recv(&[], token(5)).unwrap();
     let write = Op::WriteImmediate { remote: words.remote(5), data: 7, solicited: false };
     words.post(write, &[words.segment(2, 16)]).unwrap();
     let [recv, send] = words.both();
-    assert_eq!((recv.status, recv.bytes, recv.arrival), (Status::Success, 16, Arrival::WriteImmediate));
+    assert_eq!((recv.status, recv.bytes, recv.arrival), (Status::Success, 16, ReceivedOp::WriteImmediate));
     assert_eq!((recv.immediate(), send.token.work), (Some(7), Work::WriteImmediate));
     assert_eq!(words.values(), [0, 1, 2, 3, 1, 2, 3, 7]);
     words.peer.post_recv(&[], token(5)).unwrap();
     words.post(Op::Send { solicited: false }, &[]).unwrap();
     let [recv, _] = words.both();
-    assert_eq!((recv.arrival, recv.immediate()), (Arrival::Send, None), "a send without immediate data follows");
+    assert_eq!((recv.arrival, recv.immediate()), (ReceivedOp::Send, None), "a send without immediate data follows");
     let invalidate = Op::SendInvalidate { key: 1, solicited: false };
     assert_eq!(words.post(invalidate, &[]), Err(Error::ModelNotSupported));
 }

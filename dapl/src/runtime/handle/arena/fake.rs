@@ -53,7 +53,7 @@ pub(super) fn at(handle: usize) -> Option<&'static HandleEntry> {
     Some(&ARENA[number(handle)?])
 }
 
-pub(super) fn take() -> Result<usize> {
+pub(super) fn allocate_entry() -> Result<usize> {
     let number = QUARANTINED.lock().pop().ok_or(Error::Exhausted(Resource::Memory))?;
     Ok(std::ptr::from_ref(&ARENA[number]) as usize)
 }

@@ -6,7 +6,7 @@
 use loom::lazy_static;
 use loom::sync::Condvar;
 
-use super::Cause;
+use super::WakeCause;
 use crate::runtime::sync::{AtomicU32, Mutex, Ordering};
 
 lazy_static! {
@@ -20,12 +20,12 @@ pub(super) fn wake(_: &'static AtomicU32, _: i32) {
     drop(kernel);
 }
 
-pub(super) fn sleep(word: &'static AtomicU32, expected: u32, _: Option<u64>) -> Cause {
+pub(super) fn sleep(word: &'static AtomicU32, expected: u32, _: Option<u64>) -> WakeCause {
     let kernel = KERNEL.lock();
     // The kernel also executes a full barrier before it checks the word.
     crate::runtime::sync::fence(Ordering::SeqCst);
     if word.load(Ordering::SeqCst) == expected {
         drop(WAKE.wait(kernel));
     }
-    Cause::Woken
+    WakeCause::Woken
 }

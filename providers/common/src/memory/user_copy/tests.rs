@@ -19,7 +19,7 @@ static NEXT: AtomicUsize = AtomicUsize::new(64 << 30);
 struct Mapping {
     at: u64,
     file: Option<std::os::fd::OwnedFd>,
-    checker: Checker,
+    checker: MappingChecker,
 }
 
 impl Mapping {
@@ -38,7 +38,7 @@ impl Mapping {
         // SAFETY: `MAP_FIXED_NOREPLACE` replaces no existing mapping.
         let placed = unsafe { libc::mmap(at, PAGES * PAGE, rights, flags | libc::MAP_FIXED_NOREPLACE, fd, 0) };
         assert_eq!(placed, at);
-        Mapping { at: at as u64, file, checker: Checker::default() }
+        Mapping { at: at as u64, file, checker: MappingChecker::default() }
     }
 
     fn registration(&self) -> Registration<'_> {

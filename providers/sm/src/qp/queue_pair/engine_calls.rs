@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dapl::runtime::empty_check::{RingWatch, Wait};
+use dapl::runtime::empty_check::{AwaitedProgress, RingWatch};
 
 use super::{IDLE_TICKS, MAX_PASSES, QpCore};
 use crate::cm::table::ConnectionHandler;
@@ -129,7 +129,7 @@ impl ConnectionHandler for QpCore {
             rx.rings = RxRings::new(link.clone());
             tx.rings = TxRings::new(link.clone(), &self.context, self.max_requests);
             rx.rings.iter().for_each(|rings| rings.watch_next(&self.context.watch));
-            self.context.watch.set_wait(Wait::Other); // The first pass determines the next wait.
+            self.context.watch.set_wait(AwaitedProgress::Other); // The first pass determines the next wait.
             drop(tx);
             let checked = rx.check_watermarks(&self.context);
             drop(rx);

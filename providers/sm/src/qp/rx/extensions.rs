@@ -1,7 +1,7 @@
 //! Notifications of RDMA writes with immediate data, atomic operations that this process executes for the peer, and the
 //! immediate data and window keys of sends.
 
-use dapl::provider::{ATOMIC_SIZE, Arrival, Completion};
+use dapl::provider::{ATOMIC_SIZE, Completion, ReceivedOp};
 use dapl::runtime::slot_queue::SlotQueue;
 use dapl::stats::watermark::HighWatermark;
 use dapl_software::memory::rights::AccessRight;
@@ -13,11 +13,11 @@ use crate::qp::context::{ConnectionFault, NAK_ACCESS, QpContext};
 use crate::qp::ring::SlotFields;
 
 /// Returns how a send of this kind completes its receive.
-pub(super) fn arrival(kind: MessageKind) -> Arrival {
+pub(super) fn arrival(kind: MessageKind) -> ReceivedOp {
     match kind {
-        MessageKind::SendImmediate => Arrival::SendImmediate,
-        MessageKind::SendInvalidate => Arrival::SendInvalidate,
-        _ => Arrival::Send,
+        MessageKind::SendImmediate => ReceivedOp::SendImmediate,
+        MessageKind::SendInvalidate => ReceivedOp::SendInvalidate,
+        _ => ReceivedOp::Send,
     }
 }
 
@@ -41,7 +41,7 @@ impl RxRings {
         out: &mut CompletionWriter<'_>,
     ) -> Result<bool, ConnectionFault> {
         let SlotFields { ack, aux: value, total } = self.requests.fields();
-        context.watch.set_carried(ack);
+        context.watch.set_carried_ack(ack);
         let bytes = total.filter(|total| *total <= context.max_rdma);
         let bytes = bytes.ok_or(ConnectionFault::InvalidData("a write longer than writes are"))?;
         if !self.message.is_between() {
@@ -52,7 +52,7 @@ impl RxRings {
             return Ok(false);
         }
         let receive = queue.front().ok_or(ConnectionFault::InvalidData("a receive went away"))?;
-        let (token, solicited, arrival) = (receive.token, header.solicited, Arrival::WriteImmediate);
+        let (token, solicited, arrival) = (receive.token, header.solicited, ReceivedOp::WriteImmediate);
         queue.drop_front();
         context.complete_recv(out, Completion { token, bytes, solicited, arrival, value, ..Completion::default() });
         Ok(true)
@@ -60,7 +60,7 @@ impl RxRings {
 
     /// Executes an atomic operation on local memory, and sends the response.
     pub(super) fn execute(&mut self, context: &QpContext) -> Result<bool, ConnectionFault> {
-        context.watch.set_carried(self.requests.fields().ack);
+        context.watch.set_carried_ack(self.requests.fields().ack);
         let request = AtomicRequest::decode(self.requests.payload_words());
         let AtomicRequest { key, address, operation } = request
             .ok_or(ConnectionFault::InvalidData("an atomic operation that does not exist, or is not aligned"))?;

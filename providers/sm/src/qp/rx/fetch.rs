@@ -109,7 +109,7 @@ impl RxRings {
         out: &mut CompletionWriter<'_>,
     ) -> Result<bool, ConnectionFault> {
         let payload = self.requests.fields();
-        context.watch.set_carried(payload.ack);
+        context.watch.set_carried_ack(payload.ack);
         if !self.message.is_between() {
             return Err(ConnectionFault::InvalidData("an offer in the middle of a message"));
         }

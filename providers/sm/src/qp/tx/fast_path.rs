@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dapl::provider::{Remote, Segment, Work};
-use dapl::runtime::empty_check::Wait;
+use dapl::runtime::empty_check::AwaitedProgress;
 use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::{gather_announced, gather_recent};
 
@@ -34,7 +34,7 @@ pub(super) struct QuickPostCredit {
     /// a post would need a fence.
     uses_membarrier: bool,
     /// The event for which a poll waits after a quick post.
-    wait: Wait,
+    wait: AwaitedProgress,
 }
 
 impl QuickPostCredit {
@@ -44,7 +44,7 @@ impl QuickPostCredit {
             remaining: 0,
             wanted: Slots::new(peer_area.clone(), WAKE_FLAGS_OFFSET, 1),
             uses_membarrier,
-            wait: Wait::Other,
+            wait: AwaitedProgress::Other,
         }
     }
 
@@ -60,7 +60,8 @@ impl Tx {
     #[inline]
     pub(super) fn renew_credit(&mut self) {
         let is_idle = self.issued == self.queue.len() && !self.stopped;
-        let wait = if self.waits_for() == Wait::Other { Wait::Other } else { Wait::Count };
+        let wait =
+            if self.waits_for() == AwaitedProgress::Other { AwaitedProgress::Other } else { AwaitedProgress::Count };
         let Some(rings) = self.rings.as_mut() else { return };
         let entries = rings.max_requests.min(self.queue.slots()).saturating_sub(self.issued);
         let space = rings.requests.free_slots().min(entries as u64);
@@ -226,10 +227,10 @@ impl Tx {
         }
         rings.quick.remaining -= 1;
         // The operation is complete, so a poll must not wait until the peer has consumed a request.
-        rings.quick.wait = Wait::Other;
+        rings.quick.wait = AwaitedProgress::Other;
         let work = if direction == Direction::Write { Work::Write } else { Work::Read };
         let request = QuickRequest { cookie, bytes: length as u32, work, ..QuickRequest::default() };
-        self.queue_quickly(context, request, Wait::Other);
+        self.queue_quickly(context, request, AwaitedProgress::Other);
         if is_polled {
             self.has_retirable = true;
         } else {
@@ -248,7 +249,7 @@ impl Tx {
 
     /// Queues a notifying request that the post itself has executed.
     #[inline(always)]
-    fn queue_quickly(&mut self, context: &QpContext, request: QuickRequest, wait: Wait) {
+    fn queue_quickly(&mut self, context: &QpContext, request: QuickRequest, wait: AwaitedProgress) {
         match self.queue.push_within() {
             RequestEntry::Quick(old) => *old = request,
             other => *other = RequestEntry::Quick(request),

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dapl::provider::{BindWr, Completion, Op, Remote, SendWr, Status, Token, Work};
-use dapl::runtime::empty_check::Wait;
+use dapl::runtime::empty_check::AwaitedProgress;
 use dapl::runtime::slot_queue::SlotQueue;
 use dapl_software::memory::atomic::Atomic;
 use dapl_software::memory::rights::AccessRight;
@@ -352,7 +352,7 @@ impl TxRings {
     /// Whether a pass would make progress.
     #[inline]
     pub(crate) fn has_work(&self, context: &QpContext) -> bool {
-        let low = context.watch.carried();
+        let low = context.watch.carried_ack();
         self.responses.peek() != Peeked::Empty
             || self.link.consumed_requests() > self.requests.consumed()
             || (low.wrapping_sub(self.requests.consumed() as u32) as i32) > 0
@@ -473,7 +473,7 @@ impl Tx {
     fn read_peer_progress(&mut self, context: &QpContext) -> Result<(), ConnectionFault> {
         let Some(rings) = self.rings.as_mut() else { return Ok(()) };
         let violation = ConnectionFault::InvalidData("requests taken that never were");
-        rings.requests.set_consumed_low(context.watch.carried()).ok_or(violation)?;
+        rings.requests.set_consumed_low(context.watch.carried_ack()).ok_or(violation)?;
         rings.requests.set_consumed(rings.link.consumed_requests()).ok_or(violation)?;
         while let Some((_, mark)) = rings.marks.front().copied().filter(|(slot, _)| *slot < rings.requests.consumed()) {
             rings.messages.release(mark);
@@ -719,7 +719,7 @@ impl Tx {
     pub(crate) fn begin_drain(&mut self, context: &QpContext) {
         self.draining = true;
         self.withdraw_credit();
-        context.watch.set_wait(Wait::Other);
+        context.watch.set_wait(AwaitedProgress::Other);
     }
 
     /// Publishes to dequeues what this direction waits for. Without a connection it has no effect.
@@ -732,13 +732,17 @@ impl Tx {
     }
 
     /// Returns what the next completion or start of a request depends on.
-    fn waits_for(&self) -> Wait {
+    fn waits_for(&self) -> AwaitedProgress {
         if !self.needs_peer_progress() {
-            return Wait::Nothing;
+            return AwaitedProgress::Nothing;
         }
         let counts = self.issued == self.queue.len() && !self.draining && !self.has_retirable && !self.stopped;
         let is_simple = |rings: &TxRings| rings.pending.is_empty() && !rings.unfinished && !rings.has_offers();
-        if counts && self.rings.as_ref().is_some_and(is_simple) { Wait::Count } else { Wait::Other }
+        if counts && self.rings.as_ref().is_some_and(is_simple) {
+            AwaitedProgress::Count
+        } else {
+            AwaitedProgress::Other
+        }
     }
 
     /// Whether progress of the peer would complete notifying requests, or free space for waiting requests.

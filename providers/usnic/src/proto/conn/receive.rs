@@ -3,7 +3,7 @@
 //! All fields of a packet are untrusted until they are checked. Only an accepted packet is acked. An invalid request is
 //! refused after all earlier requests are complete. Duplicates are dropped by their PSN, before memory is accessed.
 
-use dapl::provider::{ATOMIC_SIZE, Arrival as MessageKind, Status};
+use dapl::provider::{ATOMIC_SIZE, ReceivedOp as MessageKind, Status};
 use dapl_software::memory::atomic::Atomic;
 use zerocopy::FromBytes;
 use zerocopy::network_endian::U32;

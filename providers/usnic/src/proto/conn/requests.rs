@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use dapl::provider::{Arrival, Status};
+use dapl::provider::{ReceivedOp, Status};
 use dapl_software::memory::atomic::Atomic;
 
 use super::types::{Operation, Post, SendValue};
@@ -123,7 +123,7 @@ impl Operation {
             Operation::Send { solicited: true } => Op::SendSolicited,
             Operation::Read(_) => Op::ReadRequest,
             Operation::Write(_) | Operation::Bind => Op::Write,
-            Operation::SendWith(SendValue { arrival: Arrival::SendInvalidate, .. }) => Op::SendInvalidate,
+            Operation::SendWith(SendValue { arrival: ReceivedOp::SendInvalidate, .. }) => Op::SendInvalidate,
             Operation::SendWith(_) => Op::SendImmediate,
             Operation::WriteImmediate { .. } => Op::WriteImmediate,
             Operation::Atomic(_, Atomic::FetchAdd(_)) => Op::FetchAdd,

@@ -4,7 +4,7 @@
 
 use std::net::SocketAddr;
 
-use dapl::provider::{Arrival, Remote, Status};
+use dapl::provider::{ReceivedOp, Remote, Status};
 use dapl_software::memory::atomic::Atomic;
 
 use crate::proto::congestion::Algorithm;
@@ -106,7 +106,7 @@ pub(crate) enum Operation {
 /// The immediate data or the window key that accompanies the bytes of a message.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct SendValue {
-    pub(crate) arrival: Arrival,
+    pub(crate) arrival: ReceivedOp,
     pub(crate) value: u32,
     pub(crate) solicited: bool,
 }

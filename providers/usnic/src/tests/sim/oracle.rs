@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::OnceLock;
 
-use dapl::provider::{ATOMIC_SIZE, Arrival, ConnectionEvent, Remote, Status};
+use dapl::provider::{ATOMIC_SIZE, ConnectionEvent, ReceivedOp, Remote, Status};
 use dapl_software::memory::atomic::Atomic;
 
 use super::random::TestRandom;
@@ -168,8 +168,8 @@ impl Oracle {
         let work = match kind {
             OpKind::Send | OpKind::LongSend | OpKind::BadSource => Operation::Send { solicited: item.solicited },
             OpKind::Bind => Operation::Bind,
-            OpKind::SendImmediate => self.with(Arrival::SendImmediate, pattern, item),
-            OpKind::SendInvalidate => self.with(Arrival::SendInvalidate, WINDOW_KEY, item),
+            OpKind::SendImmediate => self.with(ReceivedOp::SendImmediate, pattern, item),
+            OpKind::SendInvalidate => self.with(ReceivedOp::SendInvalidate, WINDOW_KEY, item),
             OpKind::WriteImmediate => {
                 area = self.sides[there].open(length, pattern);
                 let remote = remote(area as u32 + 1, address(area));
@@ -219,7 +219,7 @@ impl Oracle {
         (work, length, RequestIndex { index })
     }
 
-    fn with(&self, arrival: Arrival, value: u32, item: &Item) -> Operation {
+    fn with(&self, arrival: ReceivedOp, value: u32, item: &Item) -> Operation {
         Operation::SendWith(SendValue { arrival, value, solicited: item.solicited })
     }
 
@@ -254,10 +254,10 @@ impl Oracle {
         let entry = &self.sides[other].entries[index];
         assert_eq!((u64::from(entry.length), entry.solicited), (length, value.solicited), "message {number}");
         let wanted = match entry.kind {
-            OpKind::Send => (Arrival::Send, 0),
-            OpKind::SendImmediate => (Arrival::SendImmediate, entry.pattern),
-            OpKind::SendInvalidate => (Arrival::SendInvalidate, WINDOW_KEY),
-            OpKind::WriteImmediate => (Arrival::WriteImmediate, entry.pattern),
+            OpKind::Send => (ReceivedOp::Send, 0),
+            OpKind::SendImmediate => (ReceivedOp::SendImmediate, entry.pattern),
+            OpKind::SendInvalidate => (ReceivedOp::SendInvalidate, WINDOW_KEY),
+            OpKind::WriteImmediate => (ReceivedOp::WriteImmediate, entry.pattern),
             kind => panic!("{kind:?} got through"),
         };
         assert_eq!((value.arrival, value.value), wanted, "message {number}");

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use dapl::error::{Address, Error, Resource, Result};
+use dapl::error::{AddressProblem, Error, Resource, Result};
 use dapl::provider::{ConnId, ConnectSpec, PeerAddress, RequestInfo};
 use dapl::runtime::handle::ObjectId;
 use parking_lot::{Condvar, Mutex};
@@ -275,7 +275,7 @@ impl Manager for RdmaManager {
     }
 
     fn connect(&self, qp: &Arc<QpCore>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
-        let unreachable = Error::InvalidAddress(Address::Unreachable);
+        let unreachable = Error::InvalidAddress(AddressProblem::Unreachable);
         let PeerAddress::Ip(ip) = *spec.address else { return Err(unreachable) };
         // rdma_cm has no device for a loopback address, so the IA's own address is used.
         let ip = if ip.is_loopback() { self.address } else { ip };
@@ -321,10 +321,10 @@ fn failure_of_connect(peer: IpAddr, error: &io::Error) -> Error {
     match error.raw_os_error() {
         Some(libc::ENOMEM | libc::ENOSPC | libc::EAGAIN) => Error::Exhausted(Resource::Memory),
         Some(libc::EACCES) => Error::PermissionDenied,
-        Some(libc::EAFNOSUPPORT) => Error::InvalidAddress(Address::Malformed),
+        Some(libc::EAFNOSUPPORT) => Error::InvalidAddress(AddressProblem::Malformed),
         _ => {
             log::warn!("cannot resolve the address {peer}: {error}; check the routes of this host (ip route)");
-            Error::InvalidAddress(Address::Unreachable)
+            Error::InvalidAddress(AddressProblem::Unreachable)
         }
     }
 }

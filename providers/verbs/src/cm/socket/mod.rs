@@ -32,7 +32,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::cm::name_service::Gid;
-use dapl::error::{Address, Error, Resource, Result};
+use dapl::error::{AddressProblem, Error, Resource, Result};
 use dapl::provider::{ConnId, ConnectSpec, PeerAddress, RequestInfo};
 use dapl::runtime::handle::ObjectId;
 use parking_lot::Mutex;
@@ -136,7 +136,7 @@ impl SocketManager {
             log::error!(
                 "cannot connect: the address is not an IPv4 or IPv6 address, which this connection manager needs"
             );
-            return Err(Error::InvalidAddress(Address::Malformed));
+            return Err(Error::InvalidAddress(AddressProblem::Malformed));
         };
         let peer = SocketAddr::new(ip.to_canonical(), self.format.port(spec.qual));
         let local = self.context.local().ok_or(Error::Internal)?;

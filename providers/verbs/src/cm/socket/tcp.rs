@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use super::wire::Format;
-use dapl::error::{Address, Error, Resource, Result};
+use dapl::error::{AddressProblem, Error, Resource, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
@@ -32,7 +32,7 @@ pub(super) fn start_connect(peer: SocketAddr) -> Result<TcpStream> {
             Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::AGAIN => {
                 Error::Exhausted(Resource::Memory)
             }
-            _ => Error::InvalidAddress(Address::Unreachable),
+            _ => Error::InvalidAddress(AddressProblem::Unreachable),
         }
     };
     let socket = socket(family(peer.ip())).map_err(|error| failed("create a socket to connect to", error))?;
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn missing_route_is_an_error_of_the_call() {
-        let unreachable = Some(Error::InvalidAddress(Address::Unreachable));
+        let unreachable = Some(Error::InvalidAddress(AddressProblem::Unreachable));
         assert_eq!(start_connect("255.255.255.255:5".parse().unwrap()).err(), unreachable);
     }
 

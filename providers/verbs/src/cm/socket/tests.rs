@@ -428,7 +428,7 @@ fn connect_to_a_path_address_is_malformed() {
     let address = PeerAddress::Path("/tmp".into());
     let spec = ConnectSpec { address: &address, qual: 5, private_data: &[] };
     let refused = manager.manager.connect_pair(FakeQp::new(1), &spec, conn(1));
-    assert_eq!(refused, Err(Error::InvalidAddress(dapl::error::Address::Malformed)));
+    assert_eq!(refused, Err(Error::InvalidAddress(dapl::error::AddressProblem::Malformed)));
 }
 
 mod format_2_0;

@@ -1,7 +1,7 @@
 //! Extension operations: sends and writes with immediate data, sends with invalidation, and atomic operations. Each
 //! must be executed exactly once and in order, although the network loses, duplicates and reorders packets.
 
-use dapl::provider::{Arrival, ConnectionEvent, Remote, Status};
+use dapl::provider::{ConnectionEvent, ReceivedOp, Remote, Status};
 use dapl_software::memory::atomic::Atomic;
 
 use super::pair::{BASE, ConnPair, Endpoint, KEY, NetworkConditions, PairConfig, READ_ONLY, WINDOW};
@@ -88,11 +88,11 @@ fn writes_with_immediate_data_keep_their_order_among_sends_under_loss() {
             let (capacity, arrival, work) = match kind {
                 0 => (
                     0,
-                    Arrival::WriteImmediate,
+                    ReceivedOp::WriteImmediate,
                     Operation::WriteImmediate { remote: remote(at), data: value, solicited },
                 ),
-                1 => (length, Arrival::SendImmediate, Operation::Send { solicited }),
-                _ => (length, Arrival::Send, Operation::Send { solicited }),
+                1 => (length, ReceivedOp::SendImmediate, Operation::Send { solicited }),
+                _ => (length, ReceivedOp::Send, Operation::Send { solicited }),
             };
             let value = SendValue { arrival, value: if kind == 2 { 0 } else { value }, solicited };
             let work = if kind == 1 { Operation::SendWith(value) } else { work };
@@ -109,7 +109,7 @@ fn writes_with_immediate_data_keep_their_order_among_sends_under_loss() {
         pair.until("all arrive", |pair| pair.b.host.recvs.len() == count && pair.a.host.requests.len() == count);
         for (done, (length, value, from, to)) in pair.b.host.recvs.iter().zip(&expected) {
             assert_eq!((done.status, done.bytes), (Status::Success, *length as u64), "seed {seed}");
-            let known = if value.arrival == Arrival::Send { SendValue::default() } else { *value };
+            let known = if value.arrival == ReceivedOp::Send { SendValue::default() } else { *value };
             assert_eq!((done.value, done.solicited), (known, value.solicited), "seed {seed}");
             assert!(pair.b.host.memory[*to..][..*length] == pair.a.host.memory[*from..][..*length], "seed {seed}");
         }
@@ -139,7 +139,7 @@ fn send_with_invalidate_unbinds_before_its_receive_completes() {
         let (plan, network) = bad(seed);
         let mut pair = ConnPair::new(&plan);
         pair.network = network;
-        let value = SendValue { arrival: Arrival::SendInvalidate, value: WINDOW, solicited: true };
+        let value = SendValue { arrival: ReceivedOp::SendInvalidate, value: WINDOW, solicited: true };
         for n in 0..3 {
             pair.recv(Endpoint::B, 500_000, 5000);
             pair.post(Endpoint::A, Operation::SendWith(value), n, 5000, false);
@@ -153,7 +153,7 @@ fn send_with_invalidate_unbinds_before_its_receive_completes() {
 #[test]
 fn refused_operations_end_the_connection_and_change_nothing() {
     let swap = |key, address| Operation::Atomic(Remote { key, address }, Atomic::CompareSwap { compare: 0, swap: 1 });
-    let invalidate = SendValue { arrival: Arrival::SendInvalidate, value: WINDOW + 1, solicited: false };
+    let invalidate = SendValue { arrival: ReceivedOp::SendInvalidate, value: WINDOW + 1, solicited: false };
     let cases = [
         ("no right", swap(READ_ONLY, BASE), Status::RemoteAccess, Status::Flushed),
         ("outside", swap(KEY, BASE + (1 << 20)), Status::RemoteAccess, Status::Flushed),
