@@ -25,8 +25,9 @@
 #include "check.h"
 
 enum { FIRST_QUAL = 6411, QUALS = 16384, DEPTH = 64, BATCH = 32, BURST = 4, AREA = 256 << 10, WARM_UP = 8, RDMA_WARM_UP = 2000 };
-/* Sends per part (the first of its two bursts is not counted), and empty dequeues per part. */
-enum { PART = 2 * BURST, EMPTY_PART = 1000 };
+/* Sends per part (the first of its two bursts is not counted), empty dequeues per part, and messages with waits per part
+ * (the first is not counted). */
+enum { PART = 2 * BURST, EMPTY_PART = 1000, WAIT_PART = 9 };
 
 static unsigned char *memory;
 
@@ -61,7 +62,7 @@ COUNTED(counted_wait, dat_evd_wait(evd, DAT_TIMEOUT_INFINITE, 1, event, more),
         (DAT_EVD_HANDLE evd, DAT_EVENT *event, DAT_COUNT *more))
 
 /* Waits for an EVD with events and dequeues all of them. Returns their number. */
-__attribute__((noinline)) static long counted_cno(DAT_CNO_HANDLE cno, DAT_EVENT events[2])
+static inline long wait_by_cno(DAT_CNO_HANDLE cno, DAT_EVENT events[2])
 {
     DAT_EVD_HANDLE evd;
     DAT_RETURN code;
@@ -75,6 +76,13 @@ __attribute__((noinline)) static long counted_cno(DAT_CNO_HANDLE cno, DAT_EVENT 
         OK(code);
         found++;
     }
+}
+
+__attribute__((noinline)) static long counted_cno(DAT_CNO_HANDLE cno, DAT_EVENT events[2])
+{
+    long found = wait_by_cno(cno, events);
+    __asm__ volatile("" ::: "memory");
+    return found;
 }
 
 /* Ends a part of the measured calls: callgrind writes their counts when it enters this function. */
@@ -158,11 +166,11 @@ static void take_alone(DAT_VLEN bytes, int wait, int is_counted)
 }
 
 /* Dequeues the two completions of one message by dat_cno_wait. */
-static void take_by_cno(DAT_CNO_HANDLE cno, DAT_VLEN bytes)
+static void take_by_cno(DAT_CNO_HANDLE cno, DAT_VLEN bytes, int is_counted)
 {
     DAT_EVENT events[2];
     for (long taken = 0, found; taken < 2; taken += found) {
-        found = counted_cno(cno, events);
+        found = is_counted ? counted_cno(cno, events) : wait_by_cno(cno, events);
         for (long n = 0; n < found; n++)
             check(&events[n], bytes);
     }
@@ -198,7 +206,7 @@ int main(int argc, char **argv)
     /* Over verbs the qualifier is a TCP port, and another process may run the same program. */
     DAT_CONN_QUAL qual = FIRST_QUAL + (DAT_CONN_QUAL)(getpid() % QUALS);
     long bytes, count, batch, warm_up, empty = 0, sent = 0;
-    int is_send, is_wait, is_burst, is_shared, is_register, is_rdma, is_alone, is_cno;
+    int is_send, is_wait, is_burst, is_shared, is_register, is_rdma, is_alone, is_cno, has_parts;
 
     if (argc != 5 || (bytes = atol(argv[3])) < 8 || bytes > AREA || (count = atol(argv[4])) < 0)
         fail("usage: instructions IA OPERATION BYTES COUNT; 8 to %d bytes", AREA);
@@ -211,6 +219,7 @@ int main(int argc, char **argv)
     is_alone = !strncmp(operation, "alone", 5);
     is_wait = !strcmp(operation, "wait") || !strcmp(operation, "alone-wait");
     is_cno = !strcmp(operation, "alone-cno");
+    has_parts = is_alone && (is_wait || is_cno);
     is_burst = !strcmp(operation, "burst");
     is_send = !strcmp(operation, "send") || is_alone || is_wait || is_burst;
     EXPECT(is_send || is_register || is_rdma || !strcmp(operation, "empty"));
@@ -255,7 +264,8 @@ int main(int argc, char **argv)
     if (is_burst)
         post_receives(to, 0, batch, bytes);
     for (long done = -warm_up; done < count && !is_register; done += batch) {
-        int is_counted = done >= 0;
+        /* Not the first message of a part: callgrind has just written the counts of the previous part. */
+        int is_counted = done >= 0 && !(has_parts && done % WAIT_PART == 0);
         for (long i = 0; i < batch; i++) {
             DAT_LMR_TRIPLET source = { .lmr_context = key, .virtual_address = (DAT_VADDR)(uintptr_t)(memory + i * bytes),
                                        .segment_length = bytes };
@@ -289,11 +299,13 @@ int main(int argc, char **argv)
             }
         }
         if (is_cno)
-            take_by_cno(cno, bytes);
+            take_by_cno(cno, bytes, is_counted);
         else if (is_alone)
             take_alone(bytes, is_wait, is_counted);
         else if (!is_burst)
             take(is_send ? 2 * batch : batch, bytes, is_wait, is_counted);
+        if (has_parts && is_counted && (done + 1) % WAIT_PART == 0)
+            counted_part();
         if (is_rdma)
             EXPECT(DAT_GET_TYPE(dat_evd_dequeue(data, &event)) == DAT_QUEUE_EMPTY); /* as a program that waits for more */
         if (is_rdma && !is_counted)
