@@ -7,9 +7,9 @@
 //! `qp/context`) use slot rings (`qp/ring`); shared memory contains neither locks nor pointers. RDMA is a single copy
 //! (`qp/single_copy`) if possible: into shared memory that the peer exports (`memory/backing`, `exchange`, `imports`,
 //! `mapped`), or by the kernel (`memory/kernel_copy`: `knem`, `cma`; `calibration` measures their speed). Otherwise
-//! RDMA uses a bounce buffer. Long sends use the same methods; sender and receiver may each copy a part (`delegation`). dapl
-//! uses queue pairs (`qp`), completion queues (`cq`), shared receive queues (`srq`), requests (`cm/request`),
-//! registered memory (`memory/regions`) and memory windows (`memory/window`).
+//! RDMA uses a bounce buffer. Long sends use the methods of the kernel; sender and receiver may each copy a part
+//! (`delegation`). dapl uses queue pairs (`qp`), completion queues (`cq`), shared receive queues (`srq`), requests
+//! (`cm/request`), registered memory (`memory/regions`) and memory windows (`memory/window`).
 
 /// A point at which tests kill or stop this process. Expands to nothing in builds without tests.
 macro_rules! fail_point {
