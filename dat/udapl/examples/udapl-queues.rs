@@ -1,5 +1,5 @@
 //! A server of several clients with few buffers, in one process. It uses a shared receive queue, a group of event
-//! queues with one wait, messages of several pieces, writes without completions, and a write that waits for a read (fence).
+//! queues with one wait, messages of several segments, writes without completions, and a write that waits for a read (fence).
 //!
 //! ```text
 //! udapl-queues sm0
@@ -11,7 +11,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use udapl::{
-    Access, Buffer, Ep, EpSpec, Evd, Event, Ia, Library, Op, Piece, PostFlags, Pz, Remote, Srq, Streams, Window,
+    Access, Buffer, Ep, EpSpec, Evd, Event, Ia, Library, Op, PostFlags, Pz, Remote, Segment, Srq, Streams, Window,
 };
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -103,10 +103,10 @@ fn say_hello(client: &Ep, pz: &Pz, number: usize, remote: &Remote) -> Outcome {
     mark[0] = number_byte;
     client.read(Buffer::new(pz, 1)?, .., remote, number as u64)?;
     let flags = PostFlags::SUPPRESS | PostFlags::FENCE;
-    client.write_with(Piece::new(mark, ..)?, Vec::new(), remote, number as u64, flags)?;
+    client.write_with(Segment::new(mark, ..)?, Vec::new(), remote, number as u64, flags)?;
     let (mut header, mut text) = (Buffer::new(pz, HEADER)?, Buffer::new(pz, 5)?);
     header[0] = number_byte;
     text.copy_from_slice(b"hello");
-    client.send_with(Piece::new(header, ..)?, vec![Piece::new(text, ..)?], PostFlags::empty())?;
+    client.send_with(Segment::new(header, ..)?, vec![Segment::new(text, ..)?], PostFlags::empty())?;
     Ok(())
 }

@@ -36,7 +36,7 @@ pub struct EpSpec<'e> {
     pub max_reads_answered: Option<u32>,
     /// Maximum number of buffers per transfer, for [`Ep::send_with`] and similar calls; limited to the adapter's
     /// maximum.
-    pub max_pieces: u32,
+    pub max_segments: u32,
     /// Shared receive queue of the endpoint. [`Ep::recv`] is refused on an endpoint with a shared receive queue.
     pub srq: Option<&'e Srq>,
 }
@@ -52,7 +52,7 @@ impl<'e> EpSpec<'e> {
             max_requests: 16,
             max_reads: None,
             max_reads_answered: None,
-            max_pieces: 4,
+            max_segments: 4,
             srq: None,
         }
     }
@@ -87,7 +87,7 @@ pub struct EpInfo {
     /// Maximum number of posted sends, reads and writes.
     pub max_requests: u32,
     /// Maximum number of buffers per transfer.
-    pub max_pieces: u32,
+    pub max_segments: u32,
 }
 
 /// One end of a connection. Dropping it disconnects abruptly, and drops the buffers of its transfers.
@@ -194,7 +194,7 @@ impl Ep {
             remote,
             max_recvs: count(param.ep_attr.max_recv_dtos),
             max_requests: count(param.ep_attr.max_request_dtos),
-            max_pieces: count(param.ep_attr.max_request_iov),
+            max_segments: count(param.ep_attr.max_request_iov),
         })
     }
 
@@ -307,7 +307,7 @@ fn attributes(pz: &PzInner, spec: &EpSpec<'_>) -> Result<DAT_EP_ATTR> {
     let count = |what: &str, count: u32| {
         DAT_COUNT::try_from(count).map_err(|_| Error::Argument(format!("{count} {what} are more than DAT can count")))
     };
-    let pieces = count("pieces", spec.max_pieces.clamp(1, limits.max_pieces.max(1)))?;
+    let segments = count("segments", spec.max_segments.clamp(1, limits.max_segments.max(1)))?;
     Ok(DAT_EP_ATTR {
         service_type: DAT_SERVICE_TYPE_RC,
         max_message_size: limits.max_message,
@@ -317,13 +317,13 @@ fn attributes(pz: &PzInner, spec: &EpSpec<'_>) -> Result<DAT_EP_ATTR> {
         request_completion_flags: DAT_COMPLETION_DEFAULT_FLAG,
         max_recv_dtos: count("receives", spec.max_recvs)?,
         max_request_dtos: count("requests", spec.max_requests)?,
-        max_recv_iov: pieces,
-        max_request_iov: pieces,
+        max_recv_iov: segments,
+        max_request_iov: segments,
         max_rdma_read_in: count("reads", spec.max_reads_answered.unwrap_or(limits.max_reads_answered))?,
         max_rdma_read_out: count("reads", spec.max_reads.unwrap_or(limits.max_reads))?,
         srq_soft_hw: 0,
-        max_rdma_read_iov: pieces,
-        max_rdma_write_iov: pieces,
+        max_rdma_read_iov: segments,
+        max_rdma_write_iov: segments,
         ep_transport_specific_count: 0,
         ep_transport_specific: ptr::null_mut(),
         ep_provider_specific_count: 0,

@@ -31,7 +31,7 @@ pub enum Op {
 #[derive(Debug)]
 pub(crate) struct Buffers {
     pub(crate) first: Buffer,
-    /// Buffers of further pieces.
+    /// Buffers of further segments.
     pub(crate) more: Vec<Buffer>,
 }
 

@@ -73,10 +73,10 @@ mod limits;
 mod listener;
 mod memory;
 mod owned;
-mod piece;
 mod post;
 mod readiness;
 mod rmr;
+mod segment;
 mod shared;
 mod srq;
 #[cfg(feature = "async")]
@@ -94,9 +94,9 @@ pub use limits::Limits;
 pub use listener::{Listener, Request};
 pub use memory::{Access, Buffer, Remote, Ticket, Window};
 pub use owned::{BindId, EpId, EvdId, Pz};
-pub use piece::{Piece, PostError};
 pub use post::PostFlags;
 pub use rmr::Rmr;
+pub use segment::{PostError, Segment};
 pub use shared::SharedMemory;
 pub use srq::Srq;
 #[cfg(feature = "async")]

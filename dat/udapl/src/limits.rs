@@ -19,7 +19,7 @@ pub struct Limits {
     /// Maximum number of events in a queue.
     pub max_events: u32,
     /// Maximum number of buffers per transfer.
-    pub max_pieces: u32,
+    pub max_segments: u32,
     /// Maximum number of shared receive queues; 0: not supported.
     pub max_srqs: u32,
     /// Maximum number of memory windows; 0: not supported.
@@ -36,7 +36,7 @@ impl Limits {
         max_reads: 0,
         max_reads_answered: 0,
         max_events: 0,
-        max_pieces: 0,
+        max_segments: 0,
         max_srqs: 0,
         max_rmrs: 0,
         max_private_data: 0,
@@ -51,7 +51,7 @@ impl Limits {
             max_reads: count(ia.max_rdma_read_per_ep_out),
             max_reads_answered: count(ia.max_rdma_read_per_ep_in),
             max_events: count(ia.max_evd_qlen),
-            max_pieces: count(ia.max_iov_segments_per_dto),
+            max_segments: count(ia.max_iov_segments_per_dto),
             max_srqs: if provider.srq_supported == DAT_FALSE { 0 } else { count(ia.max_srqs) },
             max_rmrs: count(ia.max_rmrs),
             max_private_data: count(provider.max_private_data_size) as usize,

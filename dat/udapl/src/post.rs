@@ -8,7 +8,7 @@ use crate::ep::Ep;
 use crate::error::Result;
 use crate::flight::{Buffers, Op, OpId};
 use crate::memory::{Buffer, Remote};
-use crate::piece::{Piece, PostError, take_apart};
+use crate::segment::{PostError, Segment, take_apart};
 
 bitflags::bitflags! {
     /// Options of a request.
@@ -37,14 +37,14 @@ impl Ep {
     /// # Errors
     /// Those of `dat_ep_post_send`; [`Error::Argument`](crate::Error::Argument) for a range outside the buffer.
     pub fn send(&self, buffer: Buffer, range: impl RangeBounds<usize>) -> Result<OpId, PostError> {
-        self.send_with(Piece::new(buffer, range)?, Vec::new(), PostFlags::empty())
+        self.send_with(Segment::new(buffer, range)?, Vec::new(), PostFlags::empty())
     }
 
-    /// Sends one message of several pieces, with options.
+    /// Sends one message of several segments, with options.
     ///
     /// # Errors
-    /// Those of `dat_ep_post_send`, for example for more pieces than [`EpSpec::max_pieces`](crate::EpSpec::max_pieces).
-    pub fn send_with(&self, first: Piece, more: Vec<Piece>, flags: PostFlags) -> Result<OpId, PostError> {
+    /// Those of `dat_ep_post_send`, for example for more segments than [`EpSpec::max_segments`](crate::EpSpec::max_segments).
+    pub fn send_with(&self, first: Segment, more: Vec<Segment>, flags: PostFlags) -> Result<OpId, PostError> {
         self.post(Op::Send, (first, more), Target::Message, flags)
     }
 
@@ -53,14 +53,14 @@ impl Ep {
     /// # Errors
     /// Those of `dat_ep_post_recv`; [`Error::Argument`](crate::Error::Argument) for a range outside the buffer.
     pub fn recv(&self, buffer: Buffer, range: impl RangeBounds<usize>) -> Result<OpId, PostError> {
-        self.recv_with(Piece::new(buffer, range)?, Vec::new())
+        self.recv_with(Segment::new(buffer, range)?, Vec::new())
     }
 
-    /// Posts several pieces to receive one message, which fills them in order.
+    /// Posts several segments to receive one message, which fills them in order.
     ///
     /// # Errors
     /// As for [`Self::recv`].
-    pub fn recv_with(&self, first: Piece, more: Vec<Piece>) -> Result<OpId, PostError> {
+    pub fn recv_with(&self, first: Segment, more: Vec<Segment>) -> Result<OpId, PostError> {
         self.post(Op::Recv, (first, more), Target::Message, PostFlags::empty())
     }
 
@@ -75,17 +75,17 @@ impl Ep {
         to: &Remote,
         offset: u64,
     ) -> Result<OpId, PostError> {
-        self.write_with(Piece::new(buffer, range)?, Vec::new(), to, offset, PostFlags::empty())
+        self.write_with(Segment::new(buffer, range)?, Vec::new(), to, offset, PostFlags::empty())
     }
 
-    /// Writes several pieces into the peer's window, one after the other, with options.
+    /// Writes several segments into the peer's window, one after the other, with options.
     ///
     /// # Errors
     /// As for [`Self::write`].
     pub fn write_with(
         &self,
-        first: Piece,
-        more: Vec<Piece>,
+        first: Segment,
+        more: Vec<Segment>,
         to: &Remote,
         offset: u64,
         flags: PostFlags,
@@ -104,17 +104,17 @@ impl Ep {
         from: &Remote,
         offset: u64,
     ) -> Result<OpId, PostError> {
-        self.read_with(Piece::new(buffer, range)?, Vec::new(), from, offset, PostFlags::empty())
+        self.read_with(Segment::new(buffer, range)?, Vec::new(), from, offset, PostFlags::empty())
     }
 
-    /// Reads from the peer's window into several pieces, filling them in order, with options.
+    /// Reads from the peer's window into several segments, filling them in order, with options.
     ///
     /// # Errors
     /// As for [`Self::read`].
     pub fn read_with(
         &self,
-        first: Piece,
-        more: Vec<Piece>,
+        first: Segment,
+        more: Vec<Segment>,
         from: &Remote,
         offset: u64,
         flags: PostFlags,
@@ -125,7 +125,7 @@ impl Ep {
     fn post(
         &self,
         op: Op,
-        (first, more): (Piece, Vec<Piece>),
+        (first, more): (Segment, Vec<Segment>),
         target: Target<'_>,
         flags: PostFlags,
     ) -> Result<OpId, PostError> {

@@ -10,7 +10,7 @@ use crate::ep::Ep;
 use crate::error::{Error, Result};
 use crate::memory::{Access, Registered, Remote, Window};
 use crate::owned::{BindId, Handle, Pz, PzInner};
-use crate::piece::part;
+use crate::segment::part;
 
 /// A memory window: a key by which one peer may access a part of a registered [`Window`], until the window is unbound.
 /// The endpoint's event queue for requests needs [`Streams::BIND`](crate::Streams::BIND).

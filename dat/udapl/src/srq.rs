@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use crate::error::{Error, Result};
 use crate::flight::{Buffers, Flight, Op, OpId};
 use crate::owned::{Handle, Pz, SrqInner};
-use crate::piece::{Piece, PostError, take_apart};
+use crate::segment::{PostError, Segment, take_apart};
 
 /// A queue of receives that the endpoints created with it share ([`EpSpec::srq`](crate::EpSpec::srq)). A completion
 /// names the endpoint that received the message. If an endpoint has received into a buffer and is dropped before the
@@ -20,11 +20,11 @@ pub struct Srq {
 }
 
 impl Pz {
-    /// Creates a shared receive queue for at most `max_recvs` receives of at most `max_pieces` buffers.
+    /// Creates a shared receive queue for at most `max_recvs` receives of at most `max_segments` buffers.
     ///
     /// # Errors
     /// Those of `dat_srq_create`, for example if the adapter does not support shared receive queues.
-    pub fn srq(&self, max_recvs: u32, max_pieces: u32) -> Result<Srq> {
+    pub fn srq(&self, max_recvs: u32, max_segments: u32) -> Result<Srq> {
         let pz = Arc::clone(&self.inner);
         let count = |what: &str, count: u32| {
             DAT_COUNT::try_from(count)
@@ -32,7 +32,7 @@ impl Pz {
         };
         let mut attributes = DAT_SRQ_ATTR {
             max_recv_dtos: count("receives", max_recvs)?,
-            max_recv_iov: count("pieces", max_pieces)?,
+            max_recv_iov: count("segments", max_segments)?,
             low_watermark: DAT_SRQ_LW_DEFAULT,
         };
         let mut handle = ptr::null_mut();
@@ -52,14 +52,14 @@ impl Srq {
     /// # Errors
     /// Those of `dat_srq_post_recv`; [`Error::Argument`] for a range outside the buffer.
     pub fn recv(&self, buffer: crate::Buffer, range: impl RangeBounds<usize>) -> Result<OpId, PostError> {
-        self.recv_with(Piece::new(buffer, range)?, Vec::new())
+        self.recv_with(Segment::new(buffer, range)?, Vec::new())
     }
 
-    /// Posts several pieces to receive one message, which fills them in order.
+    /// Posts several segments to receive one message, which fills them in order.
     ///
     /// # Errors
     /// As for [`Self::recv`].
-    pub fn recv_with(&self, first: Piece, more: Vec<Piece>) -> Result<OpId, PostError> {
+    pub fn recv_with(&self, first: Segment, more: Vec<Segment>) -> Result<OpId, PostError> {
         let call = &self.inner.pz.ia.functions;
         let (buffers, mut segments) = take_apart(first, more);
         let mut flight = self.inner.flight.lock();

@@ -2,12 +2,12 @@
 
 use std::os::fd::AsFd;
 
-use udapl::{Cno, Piece, PostFlags, SharedMemory, Srq};
+use udapl::{Cno, PostFlags, Segment, SharedMemory, Srq};
 
 use super::*;
 
-fn piece(buffer: Buffer, range: std::ops::Range<usize>) -> Piece {
-    Piece::new(buffer, range).unwrap()
+fn segment(buffer: Buffer, range: std::ops::Range<usize>) -> Segment {
+    Segment::new(buffer, range).unwrap()
 }
 
 #[test]
@@ -15,9 +15,9 @@ fn message_is_gathered_and_scattered() {
     over_each("objects::message_is_gathered_and_scattered", |adapter| {
         let pair = Pair::connected(adapter);
         let empty = || Buffer::new(&pair.pz, 8).unwrap();
-        pair.server.recv_with(piece(empty(), 0..3), vec![piece(empty(), 2..8)]).unwrap();
-        let pieces = vec![piece(pair.buffer(b"xcdefx"), 1..5), piece(pair.buffer(b"gh"), 0..1)];
-        pair.client.send_with(piece(pair.buffer(b"ab"), 0..2), pieces, PostFlags::empty()).unwrap();
+        pair.server.recv_with(segment(empty(), 0..3), vec![segment(empty(), 2..8)]).unwrap();
+        let segments = vec![segment(pair.buffer(b"xcdefx"), 1..5), segment(pair.buffer(b"gh"), 0..1)];
+        pair.client.send_with(segment(pair.buffer(b"ab"), 0..2), segments, PostFlags::empty()).unwrap();
         for _ in 0..2 {
             let done = pair.completion();
             assert_eq!(done.result, Ok(7));
@@ -27,8 +27,8 @@ fn message_is_gathered_and_scattered() {
                 assert_eq!(done.more.len(), 2, "a flushed buffer was not returned");
             }
         }
-        let five = (0..4).map(|_| piece(pair.buffer(b"x"), 0..1)).collect();
-        let refused = pair.client.send_with(piece(pair.buffer(b"x"), 0..1), five, PostFlags::empty()).unwrap_err();
+        let five = (0..4).map(|_| segment(pair.buffer(b"x"), 0..1)).collect();
+        let refused = pair.client.send_with(segment(pair.buffer(b"x"), 0..1), five, PostFlags::empty()).unwrap_err();
         assert_eq!(refused.more.len(), 4, "{refused}");
     });
 }
@@ -40,12 +40,12 @@ fn buffers_of_suppressed_requests_return_with_a_later_completion() {
         let window = Window::new(&pair.pz, 100, Access::READ | Access::WRITE).unwrap();
         let remote = Remote::from_bytes(&window.ticket().to_bytes());
         let write = |text: &[u8], offset, flags| {
-            let whole = piece(pair.buffer(text), 0..text.len());
+            let whole = segment(pair.buffer(text), 0..text.len());
             pair.client.write_with(whole, Vec::new(), &remote, offset, flags).unwrap()
         };
         let first = write(b"ab", 0, PostFlags::SUPPRESS);
         let second = write(b"cd", 2, PostFlags::SUPPRESS);
-        let whole = Piece::new(Buffer::new(&pair.pz, 4).unwrap(), ..).unwrap();
+        let whole = Segment::new(Buffer::new(&pair.pz, 4).unwrap(), ..).unwrap();
         let read = pair.client.read_with(whole, Vec::new(), &remote, 0, PostFlags::FENCE).unwrap();
         let done = pair.completion();
         assert_eq!((done.id, done.result, &done.buffer[..]), (read, Ok(4), &b"abcd"[..]));
@@ -176,7 +176,7 @@ fn facts_and_counters_can_be_queried() {
     over_each("objects::facts_and_counters_can_be_queried", |adapter| {
         let pair = Pair::connected(adapter);
         let info = pair.client.info().unwrap();
-        assert!(info.remote.is_some() && info.max_recvs >= 16 && info.max_pieces >= 4, "{info:?}");
+        assert!(info.remote.is_some() && info.max_recvs >= 16 && info.max_segments >= 4, "{info:?}");
         pair.server.recv(Buffer::new(&pair.pz, 8).unwrap(), ..).unwrap();
         pair.client.send(pair.buffer(b"counted"), ..).unwrap();
         drop((pair.completion(), pair.completion()));
@@ -188,6 +188,6 @@ fn facts_and_counters_can_be_queried() {
         let alive = pair.ia.attributes().unwrap();
         let eps = alive.iter().find(|attribute| attribute.name == "alive.ep");
         assert_eq!(eps.map(|eps| eps.value.as_str()), Some("2"), "{alive:?}");
-        assert!(pair.ia.limits().max_srqs > 0 && pair.ia.limits().max_rmrs > 0 && pair.ia.limits().max_pieces > 1);
+        assert!(pair.ia.limits().max_srqs > 0 && pair.ia.limits().max_rmrs > 0 && pair.ia.limits().max_segments > 1);
     });
 }

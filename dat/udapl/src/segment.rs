@@ -10,22 +10,22 @@ use crate::error::{Error, Result};
 use crate::flight::Buffers;
 use crate::memory::Buffer;
 
-/// A part of a buffer, for a transfer of several pieces.
+/// A part of a buffer: one segment of a transfer.
 #[derive(Debug)]
-pub struct Piece {
+pub struct Segment {
     buffer: Buffer,
     start: usize,
     length: usize,
 }
 
-impl Piece {
-    /// Creates a piece of this range of the buffer.
+impl Segment {
+    /// Creates a segment of this range of the buffer.
     ///
     /// # Errors
     /// [`Error::Argument`] if the range is not inside the buffer.
     pub fn new(buffer: Buffer, range: impl RangeBounds<usize>) -> Result<Self, PostError> {
         match part(range, buffer.len()) {
-            Ok((start, length)) => Ok(Piece { buffer, start, length }),
+            Ok((start, length)) => Ok(Segment { buffer, start, length }),
             Err(error) => Err(PostError { error, buffer, more: Vec::new() }),
         }
     }
@@ -59,11 +59,11 @@ impl std::error::Error for PostError {
     }
 }
 
-/// Splits pieces into buffers and segments; empty pieces have no segment.
-pub(crate) fn take_apart(first: Piece, more: Vec<Piece>) -> (Buffers, Vec<DAT_LMR_TRIPLET>) {
-    let pieces = std::iter::once(&first).chain(&more).filter(|piece| piece.length > 0);
-    let segments = pieces.map(|piece| piece.buffer.0.segment(piece.start, piece.length)).collect();
-    let more = more.into_iter().map(|piece| piece.buffer).collect();
+/// Returns the buffers of the segments, and the segments of the DAT call, which omit empty ones.
+pub(crate) fn take_apart(first: Segment, more: Vec<Segment>) -> (Buffers, Vec<DAT_LMR_TRIPLET>) {
+    let parts = std::iter::once(&first).chain(&more).filter(|part| part.length > 0);
+    let segments = parts.map(|part| part.buffer.0.segment(part.start, part.length)).collect();
+    let more = more.into_iter().map(|part| part.buffer).collect();
     (Buffers { first: first.buffer, more }, segments)
 }
 
