@@ -21,7 +21,7 @@ const CASE: &str = "VANISHED_CASE";
 const SIDES: [&str; 2] = ["local", "remote"];
 /// How the memory vanishes. `again`: it is unmapped after a first transfer has succeeded.
 const WAYS: [&str; 4] = ["unmapped", "protected", "cut", "again"];
-/// Lengths of transfers in bytes: sends of these lengths use a slot, one piece, and many pieces.
+/// Lengths of transfers in bytes: sends of these lengths use a slot, one fragment, and many fragments.
 const LENGTHS: [usize; 3] = [48, 9_000, 200_000];
 const CAPACITY: usize = 1 << 18;
 

@@ -16,15 +16,15 @@ pub trait LocalMemory {
     where
         Self: 'a;
 
-    /// Takes a reference on the registration of `piece` for a copy from it, or into it if `write`. Does not check whether the
+    /// Takes a reference on the registration of `segment` for a copy from it, or into it if `write`. Does not check whether the
     /// memory is mapped.
     ///
-    /// Errors: the status of the work request if `piece` is not registered in `pd` with that right.
-    fn acquire_piece(&self, pd: u32, piece: &Segment, write: bool) -> Result<Self::Guard<'_>, Status>;
+    /// Errors: the status of the work request if `segment` is not registered in `pd` with that right.
+    fn acquire_segment(&self, pd: u32, segment: &Segment, write: bool) -> Result<Self::Guard<'_>, Status>;
 
-    /// Whether `acquire_piece` would succeed. The caller either holds a guard of this key, or runs in a post that
+    /// Whether `acquire_segment` would succeed. The caller either holds a guard of this key, or runs in a post that
     /// deregistration waits for (`SendWr::announced`).
-    fn allows_piece(&self, pd: u32, piece: &Segment, write: bool) -> bool;
+    fn allows_segment(&self, pd: u32, segment: &Segment, write: bool) -> bool;
 
     /// Returns the whole registration of a key. The caller holds a reference, or deregistration waits for it.
     fn registration(&self, key: u32) -> Registration<'_>;
@@ -101,7 +101,7 @@ impl Segments {
 
     /// Returns the parts of segments that cover `length` bytes from `offset` on. Empty segments are skipped.
     #[inline]
-    pub fn pieces(&self, offset: u64, length: u64) -> impl Iterator<Item = Segment> + '_ {
+    pub fn slice(&self, offset: u64, length: u64) -> impl Iterator<Item = Segment> + '_ {
         let (mut skip, mut remaining) = (offset, length);
         self.list().iter().filter_map(move |segment| {
             let skipped = skip.min(segment.length);
@@ -129,16 +129,17 @@ pub unsafe fn gather(
     length: usize,
 ) -> Result<(), Status> {
     let mut done = 0;
-    for piece in segments.pieces(offset, length as u64) {
-        let _guard = memory.acquire_piece(pd, &piece, false)?;
-        let registration = || memory.registration(piece.key);
-        // SAFETY: the source is registered memory with a reference held during the copy. The pieces add up to at most
+    for segment in segments.slice(offset, length as u64) {
+        let _guard = memory.acquire_segment(pd, &segment, false)?;
+        let registration = || memory.registration(segment.key);
+        // SAFETY: the source is registered memory with a reference held during the copy. The segments add up to at most
         // `length`, so the destination is within the caller's guarantee.
-        let is_copied = unsafe { user_copy::read(piece.address, to.add(done), piece.length as usize, registration) };
+        let is_copied =
+            unsafe { user_copy::read(segment.address, to.add(done), segment.length as usize, registration) };
         if !is_copied {
             return Err(Status::LocalProtection);
         }
-        done += piece.length as usize;
+        done += segment.length as usize;
     }
     Ok(())
 }
@@ -151,7 +152,7 @@ pub unsafe fn gather(
 /// (`SendWr::announced`).
 #[inline(always)]
 pub unsafe fn gather_recent(memory: &impl LocalMemory, pd: u32, segment: &Segment, to: *mut u8) -> bool {
-    if !memory.allows_piece(pd, segment, false) {
+    if !memory.allows_segment(pd, segment, false) {
         return false;
     }
     // SAFETY: deregistration waits for this post, so the memory stays registered during the copy.
@@ -166,7 +167,7 @@ pub unsafe fn gather_recent(memory: &impl LocalMemory, pd: u32, segment: &Segmen
 pub unsafe fn gather_announced(memory: &impl LocalMemory, pd: u32, segment: &Segment, to: *mut u8) -> bool {
     let registration = || memory.registration(segment.key);
     // SAFETY: deregistration waits for this post, so the memory stays registered during the copy. The caller guarantees `to`.
-    memory.allows_piece(pd, segment, false)
+    memory.allows_segment(pd, segment, false)
         && unsafe { user_copy::read(segment.address, to, segment.length as usize, registration) }
 }
 
@@ -243,10 +244,10 @@ impl<'a, M: LocalMemory> ScatterBatch<'a, M> {
 
     #[inline(never)]
     fn guard_region(&mut self, segment: &Segment, length: u64) -> bool {
-        let piece = Segment { length, ..*segment };
-        self.guarded = self.memory.acquire_piece(self.pd, &piece, true).ok().map(|guard| {
-            let Registration { region, .. } = self.memory.registration(piece.key);
-            GuardedRegion { key: piece.key, region, _guard: guard }
+        let clipped = Segment { length, ..*segment };
+        self.guarded = self.memory.acquire_segment(self.pd, &clipped, true).ok().map(|guard| {
+            let Registration { region, .. } = self.memory.registration(clipped.key);
+            GuardedRegion { key: clipped.key, region, _guard: guard }
         });
         self.guarded.is_some()
     }
@@ -267,16 +268,17 @@ pub unsafe fn scatter(
     length: usize,
 ) -> Result<(), Status> {
     let mut done = 0;
-    for piece in segments.pieces(offset, length as u64) {
-        let _guard = memory.acquire_piece(pd, &piece, true)?;
-        let registration = || memory.registration(piece.key);
-        // SAFETY: the guard holds a reference on the registration during the copy. The pieces have at most `length` bytes, which
+    for segment in segments.slice(offset, length as u64) {
+        let _guard = memory.acquire_segment(pd, &segment, true)?;
+        let registration = || memory.registration(segment.key);
+        // SAFETY: the guard holds a reference on the registration during the copy. The segments have at most `length` bytes, which
         // the caller guarantees at `from`.
-        let is_copied = unsafe { user_copy::write(from.add(done), piece.address, piece.length as usize, registration) };
+        let is_copied =
+            unsafe { user_copy::write(from.add(done), segment.address, segment.length as usize, registration) };
         if !is_copied {
             return Err(Status::LocalProtection);
         }
-        done += piece.length as usize;
+        done += segment.length as usize;
     }
     Ok(())
 }
@@ -296,16 +298,16 @@ mod tests {
     fn list_of_one_segment_replaces_a_longer_list() {
         let mut segments = Segments::new(&[segment(100, 1); INLINE_SEGMENTS + 2]);
         assert_eq!(
-            (segments.pieces(0, 99).count(), segments.total()),
+            (segments.slice(0, 99).count(), segments.total()),
             (INLINE_SEGMENTS + 2, INLINE_SEGMENTS as u64 + 2)
         );
         segments.set_one(&segment(7, 3));
-        assert_eq!(segments.pieces(0, 99).map(|s| (s.address, s.length)).collect::<Vec<_>>(), [(7, 3)]);
+        assert_eq!(segments.slice(0, 99).map(|s| (s.address, s.length)).collect::<Vec<_>>(), [(7, 3)]);
         assert_eq!(segments.total(), 3);
     }
 
     #[test]
-    fn pieces_cover_the_range_and_skip_empty_segments() {
+    fn slice_covers_the_range_and_skips_empty_segments() {
         let list = [
             segment(100, 10),
             segment(u64::MAX, 0),
@@ -316,10 +318,10 @@ mod tests {
         ];
         let segments = Segments::new(&list);
         assert_eq!(segments.total(), 30);
-        let found: Vec<_> = segments.pieces(8, 10).map(|s| (s.address, s.length)).collect();
+        let found: Vec<_> = segments.slice(8, 10).map(|s| (s.address, s.length)).collect();
         assert_eq!(found, [(108, 2), (200, 5), (300, 3)]);
-        assert_eq!(segments.pieces(0, 0).count(), 0);
-        assert_eq!(segments.pieces(29, 100).map(|s| s.length).sum::<u64>(), 1);
+        assert_eq!(segments.slice(0, 0).count(), 0);
+        assert_eq!(segments.slice(29, 100).map(|s| s.length).sum::<u64>(), 1);
         assert_eq!(Segments::new(&[segment(0, u64::MAX), segment(0, 2)]).total(), u64::MAX);
     }
 
@@ -351,14 +353,14 @@ mod tests {
     impl LocalMemory for FakeMemory {
         type Guard<'a> = FakeGuard<'a>;
 
-        fn acquire_piece(&self, pd: u32, piece: &Segment, write: bool) -> Result<FakeGuard<'_>, Status> {
+        fn acquire_segment(&self, pd: u32, segment: &Segment, write: bool) -> Result<FakeGuard<'_>, Status> {
             self.references.set(self.references.get() + 1);
             let guard = FakeGuard(&self.references);
-            if self.allows_piece(pd, piece, write) { Ok(guard) } else { Err(Status::LocalProtection) }
+            if self.allows_segment(pd, segment, write) { Ok(guard) } else { Err(Status::LocalProtection) }
         }
 
-        fn allows_piece(&self, pd: u32, piece: &Segment, write: bool) -> bool {
-            pd == 1 && piece.key == self.key && (self.is_writable || !write)
+        fn allows_segment(&self, pd: u32, segment: &Segment, write: bool) -> bool {
+            pd == 1 && segment.key == self.key && (self.is_writable || !write)
         }
 
         fn registration(&self, _: u32) -> Registration<'_> {
@@ -403,8 +405,8 @@ mod tests {
         let (source, mut sink) = ([3u8; 64], [0u8; 64]);
         let base = source.as_ptr() as u64;
         let list = |key| {
-            let piece = |at, length| Segment { key, pad: 0, address: base + at, length };
-            Segments::new(&[piece(0, 20), piece(20, 44)])
+            let segment = |at, length| Segment { key, pad: 0, address: base + at, length };
+            Segments::new(&[segment(0, 20), segment(20, 44)])
         };
         // SAFETY: local arrays of 64 bytes, here and below.
         assert_eq!(unsafe { gather(&memory, 1, &list(9), 0, sink.as_mut_ptr(), 64) }, Ok(()));

@@ -3,17 +3,17 @@
 //!
 //! A SIGSEGV handler is not used, because it would interfere with the program's own signal handling. Copies by the
 //! kernel report such memory as an error, but cost a system call. So memory that was checked a moment ago is copied
-//! directly, and all other memory is checked first. A "piece" is the memory of one copy:
+//! directly, and all other memory is checked first. A "range" is the memory of one copy:
 //!
 //! - A page that was found usable counts as usable until the current time slot ends (2^19 ticks of the time stamp counter
 //!   on x86-64, 0.5 ms elsewhere; see `slot`). A table has one word per page; a copy of recently used memory reads only
 //!   that word.
 //! - The first copies in a slot that use unrecorded pages are made by the kernel, if they have at most 16 KiB
-//!   (`process_vm_readv` on this process). The memory cannot change between check and use, and only the pages of the piece
+//!   (`process_vm_readv` on this process). The memory cannot change between check and use, and only the pages of the range
 //!   are recorded.
 //! - A program that uses many pages in a slot would pay a system call for each copy. So after these first copies, the 256 KiB
-//!   blocks around the piece are checked in one step, as far as they are in its registration.
-//! - Pieces longer than 64 KiB are checked each time, and nothing is recorded.
+//!   blocks around the range are checked in one step, as far as they are in its registration.
+//! - Ranges longer than 64 KiB are checked each time, and nothing is recorded.
 //!
 //! Limits of the method: an access still faults if the memory is unmapped within the slot of its last check, or between
 //! check and copy. No lock is taken.
@@ -34,9 +34,9 @@ const PAGE_BITS: u32 = 12;
 /// The table has 2^`TABLE_BITS` entries, indexed by the low bits of page numbers. It covers 16 MiB of memory at a time.
 const TABLE_BITS: u32 = 12;
 const TABLE_LEN: usize = 1 << TABLE_BITS;
-/// Pieces longer than this are checked at each copy: the check is cheap compared with the copy.
+/// Ranges longer than this are checked at each copy: the check is cheap compared with the copy.
 const MAX_CACHED_CHECK_BYTES: usize = 64 << 10;
-/// Pieces longer than this are not copied by the kernel: a check and a direct copy are faster.
+/// Ranges longer than this are not copied by the kernel: a check and a direct copy are faster.
 const KERNEL_MAX: usize = 16 << 10;
 /// Maximum number of copies of unrecorded pages per slot that the kernel makes.
 const MAX_KERNEL_COPIES: u64 = 2;
@@ -58,7 +58,7 @@ const ALWAYS: u64 = 1 << 30;
 const SLOT_MASK: u64 = ALWAYS - 1 - WRITABLE;
 const WRITABLE: u64 = 1;
 
-/// The registration of a piece, and the checker of its IA. Needed only when a piece has to be checked.
+/// The registration of a range, and the checker of its IA. Needed only when a range has to be checked.
 #[derive(Debug)]
 pub struct Registration<'a> {
     pub region: Region,
@@ -155,7 +155,7 @@ pub unsafe fn read_in_order<'a>(
 #[inline(always)]
 fn was_readable(address: u64, length: usize) -> bool {
     let now = TimeSlot::now();
-    is_recent(address, length, now, Direction::Read) || is_recent_piece(address, length, now, Direction::Read)
+    is_recent(address, length, now, Direction::Read) || is_recent_range(address, length, now, Direction::Read)
 }
 
 /// Copies like [`read`] if the bytes are in one page that was found usable in the time slot `now`. Otherwise returns false and
@@ -189,7 +189,7 @@ pub unsafe fn write<'a>(
 ) -> bool {
     let now = TimeSlot::now();
     let is_recent =
-        is_recent(address, length, now, Direction::Write) || is_recent_piece(address, length, now, Direction::Write);
+        is_recent(address, length, now, Direction::Write) || is_recent_range(address, length, now, Direction::Write);
     if is_recent {
         // SAFETY: the table shows that the consumer's memory was usable in this time slot; the caller guarantees the rest
         // (# Safety).
@@ -226,12 +226,12 @@ pub fn may_write<'a>(address: u64, length: usize, registration: impl FnOnce() ->
 /// Checks memory whose pages were not used recently.
 #[cold]
 fn is_writable(address: u64, length: usize, now: TimeSlot, registration: &Registration<'_>) -> bool {
-    let piece = Region { address, length: length as u64 };
-    let is_writable = is_usable(piece, Direction::Write, &registration.checker.maps);
+    let range = Region { address, length: length as u64 };
+    let is_writable = is_usable(range, Direction::Write, &registration.checker.maps);
     if is_writable {
-        cache_pages(piece, now.0, Direction::Write);
+        cache_pages(range, now.0, Direction::Write);
     } else {
-        warn_unusable(piece, Direction::Write);
+        warn_unusable(range, Direction::Write);
     }
     is_writable
 }
@@ -302,9 +302,9 @@ fn is_recent(address: u64, length: usize, now: TimeSlot, direction: Direction) -
     (address ^ last) >> PAGE_BITS == 0 && is_recorded(address, now.0, direction)
 }
 
-/// Whether all pages of a piece were found usable in the time slot `now`. False for pieces longer than `MAX_CACHED_CHECK_BYTES`.
+/// Whether all pages of a range were found usable in the time slot `now`. False for ranges longer than `MAX_CACHED_CHECK_BYTES`.
 #[inline(never)]
-fn is_recent_piece(address: u64, length: usize, now: TimeSlot, direction: Direction) -> bool {
+fn is_recent_range(address: u64, length: usize, now: TimeSlot, direction: Direction) -> bool {
     length <= MAX_CACHED_CHECK_BYTES
         && pages(Region { address, length: length as u64 }).all(|page| is_recorded(page, now.0, direction))
 }
@@ -334,7 +334,7 @@ fn count_miss(slot: u64) -> bool {
     count < MAX_KERNEL_COPIES
 }
 
-/// Copies a piece that was not used recently. Logs a warning and returns false if the consumer's memory is not usable.
+/// Copies a range that was not used recently. Logs a warning and returns false if the consumer's memory is not usable.
 ///
 /// # Safety
 /// Same as [`read`] or [`write`].
@@ -346,17 +346,17 @@ unsafe fn copy_checked(
     length: usize,
     registration: &Registration<'_>,
 ) -> bool {
-    let piece = Region { address, length: length as u64 };
+    let range = Region { address, length: length as u64 };
     let slot = slot();
     let is_short = length <= MAX_CACHED_CHECK_BYTES;
     if is_short && count_miss(slot) {
         // SAFETY: the caller guarantees the same conditions (# Safety).
-        if length <= KERNEL_MAX && unsafe { copy_by_kernel(direction, piece, buffer, registration.checker.pid) } {
-            cache_pages(piece, slot, direction);
+        if length <= KERNEL_MAX && unsafe { copy_by_kernel(direction, range, buffer, registration.checker.pid) } {
+            cache_pages(range, slot, direction);
             return true;
         }
     } else if is_short {
-        let block = around(piece, registration.region);
+        let block = around(range, registration.region);
         if is_usable(block, direction, &registration.checker.maps) {
             cache_pages(block, slot, direction);
             // SAFETY: `is_usable` has just checked the consumer's memory; the caller guarantees the rest (# Safety).
@@ -364,19 +364,19 @@ unsafe fn copy_checked(
             return true;
         }
     }
-    if !is_usable(piece, direction, &registration.checker.maps) {
-        warn_unusable(piece, direction);
+    if !is_usable(range, direction, &registration.checker.maps) {
+        warn_unusable(range, direction);
         return false;
     }
     if is_short {
-        cache_pages(piece, slot, direction);
+        cache_pages(range, slot, direction);
     }
     // SAFETY: `is_usable` has just checked the consumer's memory; the caller guarantees the rest (# Safety).
     unsafe { copy_directly(direction, address, buffer, length) };
     true
 }
 
-/// Copies a piece by CPU instructions.
+/// Copies a range by CPU instructions.
 ///
 /// # Safety
 /// Same as [`read`] or [`write`]. In addition, the consumer's memory is mapped with the right that the copy needs.
@@ -390,13 +390,13 @@ unsafe fn copy_directly(direction: Direction, address: u64, buffer: *mut u8, len
     }
 }
 
-/// Returns the blocks that contain a piece, limited to its registration.
-fn around(piece: Region, registration: Region) -> Region {
-    let (last, end) = (piece.address + piece.length, registration.address.saturating_add(registration.length));
-    if piece.address < registration.address || last > end {
-        return piece; // deregistered in between: the registration is empty, or another one
+/// Returns the blocks that contain a range, limited to its registration.
+fn around(range: Region, registration: Region) -> Region {
+    let (last, end) = (range.address + range.length, registration.address.saturating_add(registration.length));
+    if range.address < registration.address || last > end {
+        return range; // deregistered in between: the registration is empty, or another one
     }
-    let from = (piece.address & !(BLOCK - 1)).max(registration.address);
+    let from = (range.address & !(BLOCK - 1)).max(registration.address);
     Region { address: from, length: last.next_multiple_of(BLOCK).min(end) - from }
 }
 
@@ -413,14 +413,14 @@ fn is_usable(region: Region, direction: Direction, maps: &ProcessMaps) -> bool {
     }
 }
 
-/// Copies a piece by a system call, the last byte last. Returns false if the system call fails for any reason.
+/// Copies a range by a system call, the last byte last. Returns false if the system call fails for any reason.
 ///
 /// # Safety
 /// Same as [`read`] or [`write`].
-unsafe fn copy_by_kernel(direction: Direction, piece: Region, buffer: *mut u8, pid: libc::pid_t) -> bool {
+unsafe fn copy_by_kernel(direction: Direction, range: Region, buffer: *mut u8, pid: libc::pid_t) -> bool {
     /// Set if a sandbox forbids the system call. Without one, a process may always access its own memory.
     static IS_FORBIDDEN: AtomicBool = AtomicBool::new(false);
-    let Some(body) = (piece.length as usize).checked_sub(1) else { return true };
+    let Some(body) = (range.length as usize).checked_sub(1) else { return true };
     if IS_FORBIDDEN.load(Ordering::Relaxed) {
         return false;
     }
@@ -430,7 +430,7 @@ unsafe fn copy_by_kernel(direction: Direction, piece: Region, buffer: *mut u8, p
             libc::iovec { iov_base: base.wrapping_add(body).cast(), iov_len: 1 },
         ]
     };
-    let (buffer, consumer) = (vector(buffer), vector(piece.address as *mut u8));
+    let (buffer, consumer) = (vector(buffer), vector(range.address as *mut u8));
     let (from, to) = match direction {
         Direction::Read => (&consumer, &buffer),
         Direction::Write => (&buffer, &consumer),
@@ -443,7 +443,7 @@ unsafe fn copy_by_kernel(direction: Direction, piece: Region, buffer: *mut u8, p
     if copied < 0 && matches!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) {
         IS_FORBIDDEN.store(true, Ordering::Relaxed);
     }
-    copied == piece.length as isize
+    copied == range.length as isize
 }
 
 /// Copies in ascending order, the last byte last, because programs poll the last byte of received data.

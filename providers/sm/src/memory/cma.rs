@@ -63,19 +63,19 @@ pub(crate) unsafe fn copy(
     let mut done = 0;
     while done < len {
         let left = len - done;
-        // The last byte is a separate local piece, because the kernel copies the local pieces in order. The remote
-        // memory is one piece, because the kernel walks the peer's page tables for each remote piece. This walk takes a
-        // third of the time of a short copy.
-        let piece = |at: u64, iov_len| libc::iovec { iov_base: at as *mut c_void, iov_len };
-        let local_pieces = [piece(local + done as u64, left - 1), piece(local + (len - 1) as u64, 1)];
-        let remote_piece = [piece(remote + done as u64, left)];
+        // The last byte has an iovec of its own on the local side, because the kernel copies the local iovecs in order. The
+        // remote side has one iovec, because the kernel walks the peer's page tables for each one. This walk takes a third
+        // of the time of a short copy.
+        let iovec = |at: u64, iov_len| libc::iovec { iov_base: at as *mut c_void, iov_len };
+        let local_iovecs = [iovec(local + done as u64, left - 1), iovec(local + (len - 1) as u64, 1)];
+        let remote_iovec = [iovec(remote + done as u64, left)];
         fail_point!(KernelAsked);
         // SAFETY: both vectors outlive the call. The kernel checks the memory to which they refer, and the caller
         // guarantees that the local memory may be accessed (# Safety).
         let moved = unsafe {
             match direction {
-                Direction::Write => libc::process_vm_writev(pid, local_pieces.as_ptr(), 2, remote_piece.as_ptr(), 1, 0),
-                Direction::Read => libc::process_vm_readv(pid, local_pieces.as_ptr(), 2, remote_piece.as_ptr(), 1, 0),
+                Direction::Write => libc::process_vm_writev(pid, local_iovecs.as_ptr(), 2, remote_iovec.as_ptr(), 1, 0),
+                Direction::Read => libc::process_vm_readv(pid, local_iovecs.as_ptr(), 2, remote_iovec.as_ptr(), 1, 0),
             }
         };
         fail_point!(KernelAnswered);

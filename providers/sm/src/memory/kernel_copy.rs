@@ -21,21 +21,21 @@ pub(crate) fn reaches(peer: &Peer, key: u32) -> bool {
 ///
 /// # Safety
 ///
-/// The bytes of `piece` must be memory that this process may read, and for `Read` write, or unmapped memory.
+/// The bytes of `segment` must be memory that this process may read, and for `Read` write, or unmapped memory.
 #[inline]
 pub(crate) unsafe fn copy(
     regions: &Regions,
     peer: &Peer,
     direction: Direction,
-    piece: &Segment,
+    segment: &Segment,
     target: &AccessTarget,
 ) -> Result<(), CopyError> {
     if peer.knem.load(Ordering::Relaxed)
         && let Some(knem) = regions.knem()
         && let Some((exported, offset)) = peer.regions.exported(target.key).zip(peer.regions.offset(target))
     {
-        // SAFETY: the caller guarantees that the bytes of `piece` may be accessed (# Safety).
-        match unsafe { knem.copy(direction, piece.address, exported, offset, piece.length as usize) } {
+        // SAFETY: the caller guarantees that the bytes of `segment` may be accessed (# Safety).
+        match unsafe { knem.copy(direction, segment.address, exported, offset, segment.length as usize) } {
             Err(CopyError::Denied) if peer.regions.allows(target) => {
                 log::info!("/dev/knem denies a copy with process {}; using other copy methods", peer.pid);
                 peer.knem.store(false, Ordering::Relaxed);
@@ -48,6 +48,6 @@ pub(crate) unsafe fn copy(
     if !peer.cma.load(Ordering::Relaxed) {
         return Err(CopyError::Denied);
     }
-    // SAFETY: the caller guarantees that the bytes of `piece` may be accessed (# Safety).
-    unsafe { cma::copy(direction, peer.pid, piece.address, target.address, piece.length as usize) }
+    // SAFETY: the caller guarantees that the bytes of `segment` may be accessed (# Safety).
+    unsafe { cma::copy(direction, peer.pid, segment.address, target.address, segment.length as usize) }
 }

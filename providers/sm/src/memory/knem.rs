@@ -46,7 +46,7 @@ pub(crate) struct KnemSegment {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CreateRegion {
-    pub(crate) pieces: u64,
+    pub(crate) segments: u64,
     pub(crate) count: u32,
     flags: u32,
     /// Access of other processes: `PROT_READ` and `PROT_WRITE` of `mmap`.
@@ -55,11 +55,11 @@ pub(crate) struct CreateRegion {
     pub(crate) cookie: u64,
 }
 
-/// Argument of [`INLINE_COPY`], a copy between pieces of this process and a region; the driver writes `status`.
+/// Argument of [`INLINE_COPY`], a copy between segments of this process and a region; the driver writes `status`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct InlineCopy {
-    pub(crate) pieces: u64,
+    pub(crate) segments: u64,
     pub(crate) count: u32,
     /// 1: copy into the region; 0: copy out of it.
     pub(crate) write: u32,
@@ -170,10 +170,10 @@ impl Knem {
         if region.length == 0 || !(read || write) {
             return 0;
         }
-        let piece = KnemSegment { address: region.address, length: region.length };
+        let segment = KnemSegment { address: region.address, length: region.length };
         let bit = |granted, bit: i32| if granted { bit as u32 } else { 0 };
         let mut create = CreateRegion {
-            pieces: (&raw const piece) as u64,
+            segments: (&raw const segment) as u64,
             count: 1,
             protection: bit(read, libc::PROT_READ) | bit(write, libc::PROT_WRITE),
             ..CreateRegion::default()
@@ -214,11 +214,11 @@ impl Knem {
     ) -> Result<(), CopyError> {
         let (begin, last) = (len as u64 - 1, local + len as u64 - 1);
         let both = [KnemSegment { address: local, length: begin }, KnemSegment { address: last, length: 1 }];
-        // The device rejects an empty piece.
-        let pieces = if begin == 0 { &both[1..] } else { &both[..] };
+        // The device rejects an empty segment.
+        let segments = if begin == 0 { &both[1..] } else { &both[..] };
         let mut copy = InlineCopy {
-            pieces: pieces.as_ptr() as u64,
-            count: pieces.len() as u32,
+            segments: segments.as_ptr() as u64,
+            count: segments.len() as u32,
             write: u32::from(direction == Direction::Write),
             cookie: exported.0,
             offset,
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(size_of::<CreateRegion>(), 32);
         assert_eq!(
             [
-                offset_of!(CreateRegion, pieces),
+                offset_of!(CreateRegion, segments),
                 offset_of!(CreateRegion, count),
                 offset_of!(CreateRegion, flags),
                 offset_of!(CreateRegion, protection),
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(size_of::<InlineCopy>(), 48);
         assert_eq!(
             [
-                offset_of!(InlineCopy, pieces),
+                offset_of!(InlineCopy, segments),
                 offset_of!(InlineCopy, count),
                 offset_of!(InlineCopy, write),
                 offset_of!(InlineCopy, cookie),

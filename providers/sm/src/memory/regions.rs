@@ -280,19 +280,19 @@ impl LocalMemory for Regions {
     type Guard<'a> = RegistrationGuard<'a>;
 
     #[inline(always)]
-    fn acquire_piece(
+    fn acquire_segment(
         &self,
         pd: u32,
-        piece: &Segment,
+        segment: &Segment,
         write: bool,
     ) -> std::result::Result<RegistrationGuard<'_>, Status> {
-        self.acquire(piece.key, pd, piece.address, piece.length, AccessRight::local(write))
+        self.acquire(segment.key, pd, segment.address, segment.length, AccessRight::local(write))
     }
 
     #[inline(always)]
-    fn allows_piece(&self, pd: u32, piece: &Segment, write: bool) -> bool {
-        let region = Region { address: piece.address, length: piece.length };
-        let entry = self.live_entry(piece.key);
+    fn allows_segment(&self, pd: u32, segment: &Segment, write: bool) -> bool {
+        let region = Region { address: segment.address, length: segment.length };
+        let entry = self.live_entry(segment.key);
         entry.is_some_and(|entry| entry.allows(pd, region, AccessRight::local(write)))
     }
 

@@ -17,7 +17,7 @@ pub(crate) const LINE: usize = 64;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub(crate) enum MessageKind {
-    /// A piece of a send. Its bytes are in the slot or in the message buffer.
+    /// A fragment of a send. Its bytes are in the slot or in the message buffer.
     Send = 1,
     /// The sender's RMA buffer contains a fragment. The target must copy the fragment to its memory.
     RmaWrite = 2,
@@ -33,9 +33,9 @@ pub(crate) enum MessageKind {
     /// Response to a rendezvous offer that the receiver cannot copy. The sender must copy the bytes, starting at byte
     /// `aux`, to its staging buffer. The length field is the low part of the offer's slot number.
     RequestStaging = 7,
-    /// A piece of a send with immediate data.
+    /// A fragment of a send with immediate data.
     SendImmediate = 8,
-    /// A piece of a send with the key of a window, which the receiver unbinds.
+    /// A fragment of a send with the key of a window, which the receiver unbinds.
     SendInvalidate = 9,
     /// An RDMA write with immediate data is complete. `aux` is the immediate data. The first word of the body is the
     /// length of the write.
@@ -50,7 +50,7 @@ pub(crate) enum MessageKind {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Header {
     pub(crate) kind: MessageKind,
-    /// Whether this is the first piece of a message. The first eight bytes of its slot contain the total length, unless
+    /// Whether this is the first fragment of a message. The first eight bytes of its slot contain the total length, unless
     /// `inline` is set.
     pub(crate) first: bool,
     pub(crate) last: bool,
@@ -58,7 +58,7 @@ pub(crate) struct Header {
     pub(crate) inline: bool,
     /// Whether the send has the flag SOLICITED_WAIT.
     pub(crate) solicited: bool,
-    /// Number of bytes of this piece, or a status; less than 2^24.
+    /// Number of bytes of this fragment, or a status; less than 2^24.
     pub(crate) length: u32,
 }
 
@@ -122,13 +122,13 @@ impl Header {
     }
 }
 
-/// The data header of a piece of a send (CM-2), which follows the word of its slot. A message that fits in its slot has
+/// The data header of a fragment of a send (CM-2), which follows the word of its slot. A message that fits in its slot has
 /// no data header, because the ring belongs to one connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Data {
     /// Generation of the sender, which differs for each connection attempt.
     pub(crate) generation: u16,
-    /// Number of the message; equal in all pieces of a message.
+    /// Number of the message; equal in all fragments of a message.
     pub(crate) message: u16,
     /// Id of the connection at the sender.
     pub(crate) source: u32,

@@ -1,13 +1,13 @@
-//! Pieces of long sends, numbered by the sender and reassembled by the receiver (CM-2, CM-3, CM-7).
+//! Fragments of long sends, numbered by the sender and reassembled by the receiver (CM-2, CM-3, CM-7).
 //!
-//! The data header of a piece contains the message number, the connection ids and the generation. An invalid header ends
-//! the connection. A ring preserves order, so one message is in progress at a time, and each piece continues the
-//! previous piece. This module does not access the bytes.
+//! The data header of a fragment contains the message number, the connection ids and the generation. An invalid header ends
+//! the connection. A ring preserves order, so one message is in progress at a time, and each fragment continues the
+//! previous fragment. This module does not access the bytes.
 #![forbid(unsafe_code)]
 
 use super::message::{Data, Header};
 
-/// Sender, receiver and generation of a connection, which each piece contains.
+/// Sender, receiver and generation of a connection, which each fragment contains.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Route {
     /// The sender's generation, from its handshake.
@@ -18,7 +18,7 @@ pub(crate) struct Route {
     pub(crate) destination: u32,
 }
 
-/// Numbers messages that are sent in pieces.
+/// Numbers messages that are sent in fragments.
 #[derive(Debug)]
 pub(crate) struct Numbering {
     route: Route,
@@ -31,7 +31,7 @@ impl Numbering {
         Numbering { route, message: 0 }
     }
 
-    /// Returns the header of the next piece. `first`: the piece begins a message of `size` bytes.
+    /// Returns the header of the next fragment. `first`: the fragment begins a message of `size` bytes.
     pub(crate) fn next(&mut self, first: bool, size: u64) -> Data {
         self.message = self.message.wrapping_add(u16::from(first));
         let Route { generation, source, destination } = self.route;
@@ -39,10 +39,10 @@ impl Numbering {
     }
 }
 
-/// Position of a piece in its message.
+/// Position of a fragment in its message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct FragmentPosition {
-    /// Offset of the piece in the message.
+    /// Offset of the fragment in the message.
     pub(crate) offset: u64,
     /// Length of the whole message.
     pub(crate) size: u64,
@@ -52,9 +52,9 @@ pub(crate) struct FragmentPosition {
 #[derive(Debug)]
 pub(crate) struct Reassembly {
     route: Route,
-    /// Number of the last message that began in pieces.
+    /// Number of the last message that began in fragments.
     message: u16,
-    /// Position of the next piece of the message in progress; `None` between messages.
+    /// Position of the next fragment of the message in progress; `None` between messages.
     under_way: Option<FragmentPosition>,
 }
 
@@ -63,11 +63,11 @@ impl Reassembly {
         Reassembly { route, message: 0, under_way: None }
     }
 
-    /// Checks the headers of a piece, or of a message that fits in its slot, and returns its position. `words` returns
-    /// the data header; it is not called for a message that fits in its slot. May be called again while the piece waits
+    /// Checks the headers of a fragment, or of a message that fits in its slot, and returns its position. `words` returns
+    /// the data header; it is not called for a message that fits in its slot. May be called again while the fragment waits
     /// for a receive. Errors: a description of the invalid data.
     #[inline]
-    pub(crate) fn check_piece(
+    pub(crate) fn check_fragment(
         &self,
         header: &Header,
         words: impl FnOnce() -> [u64; Data::WORDS],
@@ -76,31 +76,31 @@ impl Reassembly {
             let whole = header.first && header.last && self.under_way.is_none();
             return whole
                 .then_some(FragmentPosition { offset: 0, size: u64::from(header.length) })
-                .ok_or("pieces of a message out of order");
+                .ok_or("fragments of a message out of order");
         }
-        self.look_at_piece(header, &Data::decode(words()).ok_or("a data header with reserved bits set")?)
+        self.check_continuation(header, &Data::decode(words()).ok_or("a data header with reserved bits set")?)
     }
 
-    fn look_at_piece(&self, header: &Header, data: &Data) -> Result<FragmentPosition, &'static str> {
+    fn check_continuation(&self, header: &Header, data: &Data) -> Result<FragmentPosition, &'static str> {
         let Route { generation, source, destination } = self.route;
         if data.generation != generation {
-            return Err("a piece with another generation of the connection");
+            return Err("a fragment with another generation of the connection");
         }
         if (data.source, data.destination) != (source, destination) {
-            return Err("a piece of another connection");
+            return Err("a fragment of another connection");
         }
         let part = match (self.under_way, header.first) {
             (None, true) => FragmentPosition { offset: 0, size: data.size },
             (Some(part), false) => part,
-            _ => return Err("pieces of a message out of order"),
+            _ => return Err("fragments of a message out of order"),
         };
         if data.message != self.message.wrapping_add(u16::from(header.first)) || data.size != part.size {
-            return Err("a piece of another message");
+            return Err("a fragment of another message");
         }
         let (length, left) = (u64::from(header.length), part.size - part.offset);
-        // The last piece must be marked as the last, and no piece may be empty. Otherwise a message would never end.
+        // The last fragment must be marked as the last, and no fragment may be empty. Otherwise a message would never end.
         if length == 0 || length > left || header.last != (length == left) {
-            return Err("pieces that do not add up to the message");
+            return Err("fragments that do not add up to the message");
         }
         Ok(part)
     }
@@ -110,7 +110,7 @@ impl Reassembly {
         self.under_way.is_none()
     }
 
-    /// Records that the bytes of a checked piece were copied to its receive.
+    /// Records that the bytes of a checked fragment were copied to its receive.
     #[inline]
     pub(crate) fn advance(&mut self, header: &Header, part: FragmentPosition) {
         if header.inline {
@@ -140,16 +140,16 @@ mod tests {
         *state
     }
 
-    /// Processes a piece as the receive direction does.
+    /// Processes a fragment as the receive direction does.
     fn feed(reassembly: &mut Reassembly, header: Header, data: Data) -> Result<FragmentPosition, &'static str> {
-        let part = reassembly.check_piece(&header, || data.encode())?;
-        assert_eq!(reassembly.check_piece(&header, || data.encode()), Ok(part), "a check does not change the state");
+        let part = reassembly.check_fragment(&header, || data.encode())?;
+        assert_eq!(reassembly.check_fragment(&header, || data.encode()), Ok(part), "a check does not change the state");
         reassembly.advance(&header, part);
         Ok(part)
     }
 
     #[test]
-    fn messages_are_reassembled_from_any_pieces() {
+    fn messages_are_reassembled_from_any_fragments() {
         let mut state = 0x9E37_79B9_7F4A_7C15;
         let (mut numbering, mut reassembly) = (Numbering::new(ROUTE), Reassembly::new(ROUTE));
         // The number of messages exceeds the range of message numbers.
@@ -162,36 +162,36 @@ mod tests {
                 );
             }
             let size = 1 + random(&mut state) % 100_000;
-            let (mut sent, mut pieces) = (0, 0);
+            let (mut sent, mut fragments) = (0, 0);
             while sent < size {
                 let length = (1 + random(&mut state) % 40_000).min(size - sent);
-                let piece = header(sent == 0, sent + length == size, length as u32);
+                let fragment = header(sent == 0, sent + length == size, length as u32);
                 let data = numbering.next(sent == 0, size);
                 assert_eq!(
-                    feed(&mut reassembly, piece, data),
+                    feed(&mut reassembly, fragment, data),
                     Ok(FragmentPosition { offset: sent, size }),
                     "message {message}"
                 );
-                (sent, pieces) = (sent + length, pieces + 1);
+                (sent, fragments) = (sent + length, fragments + 1);
             }
-            assert!(pieces > 0 && reassembly.under_way.is_none());
+            assert!(fragments > 0 && reassembly.under_way.is_none());
         }
     }
 
     #[test]
-    fn invalid_piece_header_is_an_error_without_effect() {
+    fn invalid_fragment_header_is_an_error_without_effect() {
         type Violation = fn(&mut Header, &mut Data);
         let lies: [(&str, Violation); 10] = [
-            ("a piece with another generation of the connection", |_, data| data.generation = 6),
-            ("a piece of another connection", |_, data| data.source += 1),
-            ("a piece of another connection", |_, data| data.destination = 0),
-            ("a piece of another message", |_, data| data.message = data.message.wrapping_add(1)),
-            ("a piece of another message", |_, data| data.message = data.message.wrapping_sub(1)),
-            ("pieces of a message out of order", |header, _| header.first = !header.first),
-            ("pieces that do not add up to the message", |header, _| header.last = !header.last),
-            ("pieces that do not add up to the message", |header, _| header.length = 0),
-            ("pieces that do not add up to the message", |header, _| header.length = 101),
-            ("pieces of a message out of order", |header, data| {
+            ("a fragment with another generation of the connection", |_, data| data.generation = 6),
+            ("a fragment of another connection", |_, data| data.source += 1),
+            ("a fragment of another connection", |_, data| data.destination = 0),
+            ("a fragment of another message", |_, data| data.message = data.message.wrapping_add(1)),
+            ("a fragment of another message", |_, data| data.message = data.message.wrapping_sub(1)),
+            ("fragments of a message out of order", |header, _| header.first = !header.first),
+            ("fragments that do not add up to the message", |header, _| header.last = !header.last),
+            ("fragments that do not add up to the message", |header, _| header.length = 0),
+            ("fragments that do not add up to the message", |header, _| header.length = 101),
+            ("fragments of a message out of order", |header, data| {
                 (header.first, header.inline) = (data.message == 0, true);
             }),
         ];
@@ -201,19 +201,19 @@ mod tests {
                 let valid = (header(n == 0, n == 1, if n == 0 { 40 } else { 60 }), numbering.next(n == 0, 100));
                 let mut invalid = valid;
                 violation(&mut invalid.0, &mut invalid.1);
-                assert_eq!(reassembly.check_piece(&invalid.0, || invalid.1.encode()), Err(why), "piece {n}");
+                assert_eq!(reassembly.check_fragment(&invalid.0, || invalid.1.encode()), Err(why), "fragment {n}");
                 assert_eq!(feed(&mut reassembly, valid.0, valid.1), Ok(FragmentPosition { offset, size: 100 }));
             }
         }
     }
 
     #[test]
-    fn size_is_taken_from_the_first_piece() {
+    fn size_is_taken_from_the_first_fragment() {
         let (mut numbering, mut reassembly) = (Numbering::new(ROUTE), Reassembly::new(ROUTE));
         feed(&mut reassembly, header(true, false, 40), numbering.next(true, 100)).unwrap();
         let changed = numbering.next(false, 1 << 40);
-        let piece = header(false, false, 60);
-        assert_eq!(reassembly.check_piece(&piece, || changed.encode()), Err("a piece of another message"));
+        let fragment = header(false, false, 60);
+        assert_eq!(reassembly.check_fragment(&fragment, || changed.encode()), Err("a fragment of another message"));
     }
 
     #[test]
@@ -223,7 +223,7 @@ mod tests {
         let mut taken = 0;
         for _ in 0..200_000 {
             let bits = random(&mut state);
-            let piece = header(bits & 1 != 0, bits & 2 != 0, (bits >> 8) as u32 % 50);
+            let fragment = header(bits & 1 != 0, bits & 2 != 0, (bits >> 8) as u32 % 50);
             let Route { generation, source, destination } = ROUTE;
             let message = reassembly.message.wrapping_add((bits >> 2) as u16 & 1);
             let size = match reassembly.under_way {
@@ -231,10 +231,10 @@ mod tests {
                 _ => (bits >> 40) % 100,
             };
             let data = Data { generation, message, source, destination, size };
-            let Ok(part) = reassembly.check_piece(&piece, || data.encode()) else { continue };
-            assert!(part.offset + u64::from(piece.length) <= part.size);
-            assert_eq!(piece.last, part.offset + u64::from(piece.length) == part.size);
-            reassembly.advance(&piece, part);
+            let Ok(part) = reassembly.check_fragment(&fragment, || data.encode()) else { continue };
+            assert!(part.offset + u64::from(fragment.length) <= part.size);
+            assert_eq!(fragment.last, part.offset + u64::from(fragment.length) == part.size);
+            reassembly.advance(&fragment, part);
             taken += 1;
         }
         assert!(taken > 1000, "{taken}");

@@ -203,7 +203,9 @@ impl Rx {
             };
             rings.requests.prefetch_rest(header);
             let step = match header.kind {
-                MessageKind::Send if rings.deliver_piece(context, &mut batch, &mut self.queue, header, out) => Ok(true),
+                MessageKind::Send if rings.deliver_fragment(context, &mut batch, &mut self.queue, header, out) => {
+                    Ok(true)
+                }
                 MessageKind::Send | MessageKind::SendImmediate | MessageKind::SendInvalidate => {
                     rings.deliver(context, &mut self.queue, &mut self.marks, header, out)
                 }
@@ -397,7 +399,7 @@ impl RxRings {
                     batch.forget_time(); // The general path takes longer, so the stored time would be stale.
                     break;
                 }
-                fail_point!(PieceTaken);
+                fail_point!(FragmentCopied);
                 entries.put(&receive.token, length, is_solicited);
                 consumed += 1;
                 if consumed > 1 {
@@ -423,9 +425,9 @@ impl RxRings {
         }
     }
 
-    /// Delivers a message that is one piece in the message buffer, to a receive of one segment. This is the common case
+    /// Delivers a message that is one fragment in the message buffer, to a receive of one segment. This is the common case
     /// of `deliver`, with fewer steps. Returns false and changes nothing if `deliver` must handle the message.
-    fn deliver_piece(
+    fn deliver_fragment(
         &mut self,
         context: &QpContext,
         batch: &mut ScatterBatch<'_, Regions>,
@@ -437,14 +439,14 @@ impl RxRings {
         if header.inline || !header.first || !header.last {
             return false;
         }
-        let Ok(part) = self.message.check_piece(&header, || self.requests.payload_words()) else { return false };
+        let Ok(part) = self.message.check_fragment(&header, || self.requests.payload_words()) else { return false };
         let fields = self.requests.fields();
-        let Ok(from) = self.piece(header, &fields) else { return false };
-        // SAFETY: `piece` has checked that this number of bytes is in the peer's mapped area.
+        let Ok(from) = self.fragment_address(header, &fields) else { return false };
+        // SAFETY: `fragment_address` has checked that this number of bytes is in the peer's mapped area.
         if !unsafe { batch.scatter(&receive.segments, from, part.size) } {
             return false;
         }
-        fail_point!(PieceTaken);
+        fail_point!(FragmentCopied);
         context.watch.set_carried_ack(fields.ack);
         self.message.advance(&header, part);
         let mut entries = out.free_entries(cq);
@@ -456,7 +458,7 @@ impl RxRings {
         true
     }
 
-    /// Delivers a piece of a send. Returns false if the message waits for a receive.
+    /// Delivers a fragment of a send. Returns false if the message waits for a receive.
     fn deliver(
         &mut self,
         context: &QpContext,
@@ -469,7 +471,7 @@ impl RxRings {
         context.watch.set_carried_ack(fields.ack);
         let part = self
             .message
-            .check_piece(&header, || self.requests.payload_words())
+            .check_fragment(&header, || self.requests.payload_words())
             .map_err(ConnectionFault::InvalidData)?;
         if header.first && !self.find_receive(context, queue, marks, part.size, out)? {
             return Ok(false);
@@ -482,7 +484,7 @@ impl RxRings {
             }
         }
         let placed = self.copy_to_receive(context, queue, header, &fields, part.offset);
-        fail_point!(PieceTaken);
+        fail_point!(FragmentCopied);
         if let Err(status) = placed? {
             return Err(self.fail_receive(context, queue, status, out));
         }
@@ -530,7 +532,7 @@ impl RxRings {
         Ok(true)
     }
 
-    /// Copies one piece to its receive. The outer error is a fault of the peer, the inner error a fault of local memory.
+    /// Copies one fragment to its receive. The outer error is a fault of the peer, the inner error a fault of local memory.
     fn copy_to_receive(
         &self,
         context: &QpContext,
@@ -547,15 +549,15 @@ impl RxRings {
             }
             self.requests.payload()
         } else {
-            self.piece(header, fields)?
+            self.fragment_address(header, fields)?
         };
         // SAFETY: the `length` bytes are in the slot or in the message buffer of the peer's mapped area, as was checked
         // above.
         Ok(unsafe { scatter(&*context.regions, context.recv_pd, &receive.segments, offset, from, length) })
     }
 
-    /// Returns the address of a piece in the peer's message buffer.
-    fn piece(&self, header: Header, fields: &SlotFields) -> Result<*const u8, ConnectionFault> {
+    /// Returns the address of a fragment in the peer's message buffer.
+    fn fragment_address(&self, header: Header, fields: &SlotFields) -> Result<*const u8, ConnectionFault> {
         let peer_side = self.link.peer_side().ok_or(ConnectionFault::InvalidData("no peer"))?;
         let (start, size) = (peer_side.geometry.messages_at(), peer_side.geometry.messages as usize);
         let (at, length) = (fields.aux as usize * LINE, header.length as usize);

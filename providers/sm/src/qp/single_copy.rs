@@ -60,7 +60,7 @@ pub(crate) unsafe fn copy_announced(
     target: &AccessTarget,
     method: CopyMethod<'_>,
 ) -> Result<(), CopyError> {
-    if !regions.allows_piece(pd, &local, direction == Direction::Read) {
+    if !regions.allows_segment(pd, &local, direction == Direction::Read) {
         return Err(CopyError::LocalMemory);
     }
     // SAFETY: the caller's post is announced, so a deregistration waits for this copy (# Safety).
@@ -97,7 +97,7 @@ unsafe fn copy_acquired(
             CopyMethod::Kernel => kernel_copy::copy(regions, peer, direction, local, target),
         }
     };
-    fail_point!(PieceCopied);
+    fail_point!(SegmentCopied);
     drop(announced);
     match copied {
         Ok(()) if !peer.regions.is_live(target.key) => Err(CopyError::RemoteMemory),
@@ -123,7 +123,7 @@ pub(crate) fn apply(
     let word = word.ok_or(Status::RemoteAccess)?;
     // SAFETY: the `ATOMIC_SIZE` bytes are aligned, and in a writable mapping that never shrinks.
     let found = unsafe { operation.apply(word) };
-    fail_point!(PieceCopied);
+    fail_point!(SegmentCopied);
     drop(announced);
     if peer.regions.is_live(target.key) { Ok(found) } else { Err(Status::RemoteAccess) }
 }
@@ -149,13 +149,13 @@ unsafe fn copy_through_mapping(
     regions: &Regions,
     direction: Direction,
     mapped: &PeerMapping,
-    piece: &Segment,
+    segment: &Segment,
     address: u64,
 ) -> Result<(), CopyError> {
     let there =
-        mapped.local_address(address, piece.length, direction == Direction::Write).ok_or(CopyError::RemoteMemory)?;
-    let (here, length) = (piece.address, piece.length as usize);
-    let registration = || regions.registration(piece.key);
+        mapped.local_address(address, segment.length, direction == Direction::Write).ok_or(CopyError::RemoteMemory)?;
+    let (here, length) = (segment.address, segment.length as usize);
+    let registration = || regions.registration(segment.key);
     // SAFETY: the peer's bytes are in a mapping that never shrinks, and that is writable for `Write`. The caller
     // guarantees that the local bytes stay registered (# Safety).
     let is_copied = unsafe {

@@ -36,7 +36,7 @@ pub(crate) enum Point {
     LinesFilled,
     BeforePublish,
     AfterPublish,
-    PieceTaken,
+    FragmentCopied,
     BeforeTelling,
     Completed,
     // Points of a long message.
@@ -52,7 +52,7 @@ pub(crate) enum Point {
     KeyAnnounced,
     KernelAsked,
     KernelAnswered,
-    PieceCopied,
+    SegmentCopied,
     FragmentReserved,
     FragmentFilled,
     TargetHeld,

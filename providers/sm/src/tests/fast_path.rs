@@ -181,8 +181,8 @@ fn executed_request_does_not_succeed_after_a_failure() {
 }
 
 #[test]
-fn messages_of_one_piece_arrive_whole_and_in_order() {
-    let pair = ConnectedPair::new("quick-piece", false);
+fn messages_of_one_fragment_arrive_whole_and_in_order() {
+    let pair = ConnectedPair::new("quick-fragment", false);
     pair.poll_until_polled();
     let op = Op::Send { solicited: false };
     let (mut quick, mut posted) = (0, 0);

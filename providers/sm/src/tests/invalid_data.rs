@@ -29,11 +29,11 @@ pub(super) fn exchange_messages(a: &Side, b: &Side, pair: &(Qp, Qp)) {
 /// Writes a word and a body to the next slot of the malicious peer's request ring, as the first message of a
 /// connection.
 fn forge(malicious: &Qp, header: u32, aux: u32, body: u64) {
-    forge_piece(malicious, header, aux, |data| data[0] = body);
+    forge_fragment(malicious, header, aux, |data| data[0] = body);
 }
 
 /// Does the same as `forge`, with a valid data header that `violation` changes.
-pub(super) fn forge_piece(malicious: &Qp, header: u32, aux: u32, violation: impl FnOnce(&mut [u64; Data::WORDS])) {
+pub(super) fn forge_fragment(malicious: &Qp, header: u32, aux: u32, violation: impl FnOnce(&mut [u64; Data::WORDS])) {
     let link = malicious.0.link().unwrap();
     let slot = link.geometry.requests_at();
     link.area.word(slot + 8).store(u64::from(aux) << 32, Ordering::Relaxed);
@@ -46,17 +46,17 @@ pub(super) fn forge_piece(malicious: &Qp, header: u32, aux: u32, violation: impl
 
 #[test]
 fn invalid_ring_entry_ends_only_that_connection() {
-    let piece =
+    let fragment =
         Header { kind: MessageKind::Send, first: true, last: true, inline: false, solicited: false, length: 100 };
     let lies: [(&str, u32, u32, u64); 11] = [
         ("a type that does not exist", 0xF, 0, 0),
         ("type 0", 0, 0, 0),
         ("an answer among requests", Header::plain(MessageKind::RmaAck, 0).encode(), 0, 0),
-        ("a message outside its buffer", piece.encode(), u32::MAX, 100),
-        ("a message at the edge of its buffer", piece.encode(), 80 * 1024 / 64 - 1, 100),
-        ("a total that does not add up", piece.encode(), 0, 50),
-        ("a piece without a beginning", Header { first: false, ..piece }.encode(), 0, 0),
-        ("an inline message longer than a slot", Header { inline: true, length: 113, ..piece }.encode(), 0, 100),
+        ("a message outside its buffer", fragment.encode(), u32::MAX, 100),
+        ("a message at the edge of its buffer", fragment.encode(), 80 * 1024 / 64 - 1, 100),
+        ("a total that does not add up", fragment.encode(), 0, 50),
+        ("a fragment without a beginning", Header { first: false, ..fragment }.encode(), 0, 0),
+        ("an inline message longer than a slot", Header { inline: true, length: 113, ..fragment }.encode(), 0, 100),
         ("a fragment outside its buffer", Header::plain(MessageKind::RmaWrite, 0).encode(), u32::MAX, 0),
         ("a question about an offer among requests", Header::plain(MessageKind::RequestStaging, 1).encode(), 0, 0),
         ("a refusal among requests", Header::plain(MessageKind::SendNak, 0).encode(), 0, 0),
@@ -79,7 +79,7 @@ fn invalid_ring_entry_ends_only_that_connection() {
 }
 
 #[test]
-fn piece_of_another_message_ends_the_connection() {
+fn fragment_of_another_message_ends_the_connection() {
     type Violation = fn(&mut [u64; Data::WORDS]);
     let lies: [(&str, Violation); 6] = [
         ("another generation", |data| data[1] ^= 1),
@@ -90,7 +90,7 @@ fn piece_of_another_message_ends_the_connection() {
         ("something in what is reserved", |data| data[3] = 1),
     ];
     let unchanged: Violation = |_| {};
-    let base = TestBase::new("piece-lies");
+    let base = TestBase::new("invalid-fragments");
     let (a, b) = (base.open(), base.open());
     let good = connected(&a, &b, 7, 2);
     let header =
@@ -101,7 +101,7 @@ fn piece_of_another_message_ends_the_connection() {
         let into = vec![1u8; 100];
         let mr = b.register(&into);
         victim.post_recv(&[segment(&mr, &into)], token(9)).unwrap();
-        forge_piece(&malicious, header.encode(), 0, violation);
+        forge_fragment(&malicious, header.encode(), 0, violation);
         if what == "nothing" {
             // The log shows that the other peers were dropped because of their invalid data.
             assert_eq!((b.completion().status, into), (Status::Success, vec![0; 100]));

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use super::connection_ends::{pattern, without_cma};
-use super::invalid_data::{exchange_messages, forge_piece};
+use super::invalid_data::{exchange_messages, forge_fragment};
 use super::long_sends::send;
 use super::*;
 use crate::proto::message::{Header, MessageKind};
@@ -20,7 +20,7 @@ fn forge_offer(malicious: &Qp, count: u32, total: u64, parts: &[Part]) {
     for (n, word) in words.iter().enumerate() {
         link.area.word(link.geometry.requests_at() + 16 + n * 8).store(*word, Ordering::Relaxed);
     }
-    forge_piece(malicious, Header::plain(MessageKind::Offer, count).encode(), 0, |head| {
+    forge_fragment(malicious, Header::plain(MessageKind::Offer, count).encode(), 0, |head| {
         head.iter_mut().zip(words.iter().chain(std::iter::repeat(&0))).for_each(|(to, word)| *to = *word);
     });
 }

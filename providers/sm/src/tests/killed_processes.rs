@@ -146,7 +146,7 @@ fn kill_during_a_message_gives_one_event() {
         LinesFilled,
         BeforePublish,
         AfterPublish,
-        PieceTaken,
+        FragmentCopied,
         BeforeTelling,
         Completed,
     ];
@@ -166,7 +166,7 @@ fn kill_during_a_long_message_gives_one_event() {
 
 #[test]
 fn kill_during_rdma_by_the_kernel_gives_one_event() {
-    for point in [KeyAnnounced, PieceCopied] {
+    for point in [KeyAnnounced, SegmentCopied] {
         dies_connecting(point, PASSES, &[]);
         dies_listening(point, PASSES, &[]);
     }

@@ -58,7 +58,7 @@ fn registration_declares_memory_and_initiator_copies_by_cookie() {
     let mr = b.register(&target);
     let [DeviceCall::Create { cookie, .. }] = device.take_calls()[..] else { panic!() };
     there_and_back(&a, &active, &target, mr.remote_key());
-    // The copy is split into pieces, so that other connections are served meanwhile. Each piece has its own offset.
+    // The copy is split into parts, so that other connections are served meanwhile. Each part has its own offset.
     let (mut next, mut sum) = ([10, 10], [0, 0]);
     for call in copies(&device) {
         let DeviceCall::Copy { write, cookie: used, offset, length } = call else { continue };

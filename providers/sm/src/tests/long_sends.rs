@@ -46,10 +46,10 @@ fn both(name: &str) -> Both {
     Both { a, b, active, passive, _base: base }
 }
 
-/// Returns a segment list that covers the memory, in pieces of several lengths.
-fn cut(mr: &Mr, memory: &[u8], pieces: usize) -> Vec<Segment> {
+/// Returns a segment list that covers the memory, with segments of several lengths.
+fn cut(mr: &Mr, memory: &[u8], count: usize) -> Vec<Segment> {
     let (mut list, mut rest) = (Vec::new(), memory);
-    for n in (1..=pieces).rev() {
+    for n in (1..=count).rev() {
         let (head, tail) = rest.split_at(if n == 1 { rest.len() } else { rest.len() / n + n });
         list.push(segment(mr, head));
         rest = tail;

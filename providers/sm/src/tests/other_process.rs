@@ -14,9 +14,9 @@ pub(super) const QUAL: u64 = 7;
 
 /// Length of a transfer in bytes: much more than two copies by the kernel.
 const BIG_BYTES: usize = 1_200_000;
-/// Length of a message in bytes. It is sent in several pieces through the message buffer, and has more segments than a
+/// Length of a message in bytes. It is sent in several fragments through the message buffer, and has more segments than a
 /// rendezvous offer can name.
-const PIECES_BYTES: usize = 40_000;
+const FRAGMENTS_BYTES: usize = 40_000;
 const SEGMENTS: usize = 8;
 /// Number of outstanding requests, and of posted receives.
 const RECVS: u64 = 8;
@@ -266,7 +266,7 @@ impl Traffic {
         let send = Op::Send { solicited: false };
         let (op, length, segments) = match number % 5 {
             0 => (send, 64, 1),
-            1 => (send, PIECES_BYTES, SEGMENTS),
+            1 => (send, FRAGMENTS_BYTES, SEGMENTS),
             2 => (Op::Write(remote), BIG_BYTES, 1),
             3 => (Op::Read(remote), BIG_BYTES, 1),
             _ => (send, BIG_BYTES, 1),

@@ -48,7 +48,7 @@ fn stops(role: &str, point: Point, passes: u32, settings: &[(&str, &str)]) {
 
 #[test]
 fn process_stopped_during_a_transfer_gets_one_event_when_it_continues() {
-    for point in [SlotFilled, BeforePublish, KeyAnnounced, PieceCopied, HelpAsked, HelpClaimed] {
+    for point in [SlotFilled, BeforePublish, KeyAnnounced, SegmentCopied, HelpAsked, HelpClaimed] {
         stops("listens", point, PASSES, &[]);
     }
     for point in [KernelAsked, KernelAnswered] {

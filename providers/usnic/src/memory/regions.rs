@@ -251,19 +251,24 @@ impl LocalMemory for Regions {
     type Guard<'a> = RegistrationGuard<'a>;
 
     #[inline]
-    fn acquire_piece(
+    fn acquire_segment(
         &self,
         pd: u32,
-        piece: &Segment,
+        segment: &Segment,
         write: bool,
     ) -> std::result::Result<RegistrationGuard<'_>, Status> {
-        self.acquire(piece.key, pd, Region { address: piece.address, length: piece.length }, AccessRight::local(write))
+        self.acquire(
+            segment.key,
+            pd,
+            Region { address: segment.address, length: segment.length },
+            AccessRight::local(write),
+        )
     }
 
     #[inline(always)]
-    fn allows_piece(&self, pd: u32, piece: &Segment, write: bool) -> bool {
-        let region = Region { address: piece.address, length: piece.length };
-        self.allows(piece.key, pd, region, AccessRight::local(write))
+    fn allows_segment(&self, pd: u32, segment: &Segment, write: bool) -> bool {
+        let region = Region { address: segment.address, length: segment.length };
+        self.allows(segment.key, pd, region, AccessRight::local(write))
     }
 
     fn registration(&self, key: u32) -> Registration<'_> {
@@ -284,16 +289,16 @@ impl RegistrationGuards {
         &mut self,
         regions: &Regions,
         pd: u32,
-        piece: &Segment,
+        segment: &Segment,
         right: AccessRight,
     ) -> std::result::Result<(), Status> {
-        let region = Region { address: piece.address, length: piece.length };
-        if self.keys.last() == Some(&piece.key) {
+        let region = Region { address: segment.address, length: segment.length };
+        if self.keys.last() == Some(&segment.key) {
             // This object already has a reference on the registration, for which deregistration waits.
-            return if regions.allows(piece.key, pd, region, right) { Ok(()) } else { Err(right.refusal()) };
+            return if regions.allows(segment.key, pd, region, right) { Ok(()) } else { Err(right.refusal()) };
         }
-        regions.acquire(piece.key, pd, region, right)?.suspend();
-        self.keys.push(piece.key);
+        regions.acquire(segment.key, pd, region, right)?.suspend();
+        self.keys.push(segment.key);
         Ok(())
     }
 
@@ -302,10 +307,10 @@ impl RegistrationGuards {
         &mut self,
         regions: &Regions,
         ids: PeerIds,
-        piece: &Segment,
+        segment: &Segment,
     ) -> std::result::Result<u64, Status> {
-        let (key, right) = (piece.key, AccessRight::RemoteRead);
-        let range = Region { address: piece.address, length: piece.length };
+        let (key, right) = (segment.key, AccessRight::RemoteRead);
+        let range = Region { address: segment.address, length: segment.length };
         if self.keys.last() == Some(&key) {
             return regions.address_for_peer(key, ids, range, right).ok_or(right.refusal());
         }
@@ -376,11 +381,11 @@ mod tests {
         let mut guards = RegistrationGuards::default();
         for by_kernel in [false, true] {
             let key = regions.add(memory(64), ALL, 1).unwrap();
-            let piece = Segment { key, pad: 0, address: base(), length: 8 };
-            let guard = (!by_kernel).then(|| regions.acquire_piece(1, &piece, true).unwrap());
+            let segment = Segment { key, pad: 0, address: base(), length: 8 };
+            let guard = (!by_kernel).then(|| regions.acquire_segment(1, &segment, true).unwrap());
             if by_kernel {
-                guards.acquire(&regions, 1, &piece, AccessRight::LocalRead).unwrap();
-                guards.acquire(&regions, 1, &piece, AccessRight::LocalRead).unwrap();
+                guards.acquire(&regions, 1, &segment, AccessRight::LocalRead).unwrap();
+                guards.acquire(&regions, 1, &segment, AccessRight::LocalRead).unwrap();
             }
             std::thread::scope(|scope| {
                 let remover = scope.spawn(|| regions.remove(key));
@@ -389,7 +394,7 @@ mod tests {
                 }
                 assert!(!remover.is_finished());
                 assert!(
-                    guards.acquire(&regions, 1, &piece, AccessRight::LocalRead).is_err(),
+                    guards.acquire(&regions, 1, &segment, AccessRight::LocalRead).is_err(),
                     "revoked, referenced or not"
                 );
                 drop(guard);

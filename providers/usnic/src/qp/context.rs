@@ -217,7 +217,7 @@ impl QpContext {
     #[inline(always)]
     pub(crate) fn gather_short(&self, segment: &Segment, packet: &mut ShortPacket<FRAGMENT>) -> bool {
         let Segment { key, address, length, .. } = *segment;
-        if length > ShortPacket::<FRAGMENT>::MAX as u64 || !self.regions.allows_piece(self.pd, segment, false) {
+        if length > ShortPacket::<FRAGMENT>::MAX as u64 || !self.regions.allows_segment(self.pd, segment, false) {
             return false;
         }
         let length = length as usize;

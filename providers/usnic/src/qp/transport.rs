@@ -326,25 +326,25 @@ impl Transport {
             return self.append_sealed(scratch.batch.header_buffer(), outgoing, context);
         }
         let SendScratch { batch, guards, .. } = scratch;
-        let mut add = |piece: &Segment, right: AccessRight| {
+        let mut add = |segment: &Segment, right: AccessRight| {
             let address = match right {
-                AccessRight::RemoteRead => guards.acquire_for_peer(&context.regions, context.peer_ids(), piece)?,
+                AccessRight::RemoteRead => guards.acquire_for_peer(&context.regions, context.peer_ids(), segment)?,
                 _ => {
-                    guards.acquire(&context.regions, context.pd, piece, right)?;
-                    piece.address
+                    guards.acquire(&context.regions, context.pd, segment, right)?;
+                    segment.address
                 }
             };
             // SAFETY: the memory is registered, and `guards` holds a reference on its registration until the batch was
             // sent. The kernel returns an error for unmapped memory.
-            unsafe { batch.memory(address as *const u8, piece.length as usize) };
+            unsafe { batch.memory(address as *const u8, segment.length as usize) };
             Ok(())
         };
         match outgoing.payload {
             Payload::None => Ok(()),
             Payload::Request { slot, offset, length } => {
                 let Some(request) = self.conn.request(slot) else { return Err(Status::LocalEp) };
-                let mut pieces = request.segments.pieces(offset.into(), length.into());
-                pieces.try_for_each(|piece| add(&piece, AccessRight::LocalRead))
+                let mut parts = request.segments.slice(offset.into(), length.into());
+                parts.try_for_each(|segment| add(&segment, AccessRight::LocalRead))
             }
             Payload::Remote { key, address, length, .. } => {
                 add(&Segment { key, pad: 0, address, length: length.into() }, AccessRight::RemoteRead)

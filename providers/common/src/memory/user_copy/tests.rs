@@ -212,7 +212,7 @@ fn checked_block_is_limited_to_the_registration() {
     assert_eq!(
         around(region(end - 1, 1), Region::default()),
         region(end - 1, 1),
-        "a piece outside its registration is checked alone"
+        "a range outside its registration is checked alone"
     );
 }
 

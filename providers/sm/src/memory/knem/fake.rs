@@ -76,8 +76,8 @@ impl FakeKnem {
     }
 }
 
-fn pieces(address: u64, count: u32) -> Vec<KnemSegment> {
-    // SAFETY: `address` is that of an array of `count` pieces in the caller's frame, as in a call of the real device.
+fn segments(address: u64, count: u32) -> Vec<KnemSegment> {
+    // SAFETY: `address` is that of an array of `count` segments in the caller's frame, as in a call of the real device.
     unsafe { std::slice::from_raw_parts(address as *const KnemSegment, count as usize) }.to_vec()
 }
 
@@ -96,11 +96,11 @@ impl KnemCalls for FakeKnem {
         if let Failure::Regions(code) = state.failure {
             return error(code);
         }
-        let [piece] = pieces(region.pieces, region.count)[..] else { return error(libc::EINVAL) };
+        let [segment] = segments(region.segments, region.count)[..] else { return error(libc::EINVAL) };
         state.next += 1;
         region.cookie = state.next;
-        state.regions.insert(region.cookie, piece);
-        let (KnemSegment { address, length }, CreateRegion { protection, cookie, .. }) = (piece, *region);
+        state.regions.insert(region.cookie, segment);
+        let (KnemSegment { address, length }, CreateRegion { protection, cookie, .. }) = (segment, *region);
         state.calls.push(DeviceCall::Create { address, length, protection, cookie });
         Ok(())
     }
@@ -117,15 +117,15 @@ impl KnemCalls for FakeKnem {
             return error(code);
         }
         let Some(region) = state.regions.get(&copy.cookie).copied() else { return error(libc::EINVAL) };
-        let pieces = pieces(copy.pieces, copy.count);
-        let (cookie, length) = (copy.cookie, pieces.iter().map(|piece| piece.length).sum());
+        let segments = segments(copy.segments, copy.count);
+        let (cookie, length) = (copy.cookie, segments.iter().map(|segment| segment.length).sum());
         state.calls.push(DeviceCall::Copy { write: copy.write != 0, cookie, offset: copy.offset, length });
         if copy.offset + length > region.length {
             copy.status = FAILED;
             return Ok(());
         }
         let mut there = region.address + copy.offset;
-        for KnemSegment { address: here, length } in pieces {
+        for KnemSegment { address: here, length } in segments {
             let (from, to) = if copy.write != 0 { (here, there) } else { (there, here) };
             // SAFETY: `here` is memory of the caller, which exists during the call. `there` is inside the region, as
             // was checked above, and the tests keep a region's memory until they destroy the region.

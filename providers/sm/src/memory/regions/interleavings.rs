@@ -55,8 +55,8 @@ fn no_announced_post_accesses_memory_after_its_deregistration() {
             let (regions, memory) = (regions.clone(), memory.clone());
             thread::spawn(move || {
                 let announced = handle::from_handle_hot::<Announceable>(ep as *mut _).unwrap();
-                let piece = Segment { key, pad: 0, address: 64, length: 64 };
-                if regions.allows_piece(1, &piece, false) {
+                let segment = Segment { key, pad: 0, address: 64, length: 64 };
+                if regions.allows_segment(1, &segment, false) {
                     memory.read();
                 }
                 announced.release();

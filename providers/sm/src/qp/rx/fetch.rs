@@ -286,7 +286,7 @@ impl RxRings {
 
 /// Returns the copy job for a part of a message; shorter than `length` if the receive's segment ends before.
 fn copy_job(context: &QpContext, receive: &RecvRequest, slot: u64, offset: u64, length: u64) -> Option<CopyJob> {
-    let Segment { key, address, length, .. } = receive.segments.pieces(offset, length).next()?;
+    let Segment { key, address, length, .. } = receive.segments.slice(offset, length).next()?;
     Some(CopyJob { slot, offset, length: u32::try_from(length).ok()?, key, pd: context.recv_pd, address })
 }
 
@@ -301,8 +301,8 @@ fn copy_range(
     let peer_side = link.peer_side().ok_or(CopyError::PeerExited)?;
     let end = offset + length;
     while offset < end {
-        let from = source.pieces(offset, end - offset).next().ok_or(CopyError::RemoteMemory)?;
-        let to = receive.segments.pieces(offset, from.length).next().ok_or(CopyError::LocalMemory)?;
+        let from = source.slice(offset, end - offset).next().ok_or(CopyError::RemoteMemory)?;
+        let to = receive.segments.slice(offset, from.length).next().ok_or(CopyError::LocalMemory)?;
         let Segment { key, address, .. } = from;
         let target = AccessTarget { key, pd: peer_side.pd, address, length: to.length, right: AccessRight::LocalRead };
         let announcement = link.fetch_announcement();

@@ -103,9 +103,9 @@ impl TxRings {
         if !Atomic::is_aligned(remote.address) || self.most_reads(context) == 0 {
             return Err(Status::RemoteResponder);
         }
-        let is_allowed = request.segments.pieces(0, ATOMIC_SIZE).all(|piece| {
-            let region = dapl::provider::Region { address: piece.address, length: piece.length };
-            context.regions.allows(piece.key, context.pd, region, AccessRight::LocalWrite)
+        let is_allowed = request.segments.slice(0, ATOMIC_SIZE).all(|segment| {
+            let region = dapl::provider::Region { address: segment.address, length: segment.length };
+            context.regions.allows(segment.key, context.pd, region, AccessRight::LocalWrite)
         });
         if is_allowed { Ok(()) } else { Err(Status::LocalProtection) }
     }

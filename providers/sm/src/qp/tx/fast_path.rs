@@ -146,7 +146,7 @@ impl Tx {
             return false;
         }
         if segment.length > rings.short_max {
-            return self.post_piece(context, segment, cookie);
+            return self.post_fragment(context, segment, cookie);
         }
         fail_point!(SlotReserved);
         let (next, to) = (rings.requests.next_slot(), rings.requests.payload());
@@ -168,11 +168,13 @@ impl Tx {
         true
     }
 
-    /// Posts a send that is written to the message buffer as one piece. Returns false and changes nothing if the send
+    /// Posts a send that is written to the message buffer as one fragment. Returns false and changes nothing if the send
     /// must be posted by the general path.
     #[inline(never)]
-    fn post_piece(&mut self, context: &QpContext, segment: &Segment, cookie: u64) -> bool {
-        let Some(rings) = self.rings.as_mut().filter(|rings| segment.length <= rings.piece_max) else { return false };
+    fn post_fragment(&mut self, context: &QpContext, segment: &Segment, cookie: u64) -> bool {
+        let Some(rings) = self.rings.as_mut().filter(|rings| segment.length <= rings.fragment_max) else {
+            return false;
+        };
         let length = segment.length as usize;
         let Some((line, mark)) = rings.messages.find_space(length.div_ceil(LINE)) else { return false };
         let at = rings.link.geometry.messages_at() + line as usize * LINE;

@@ -278,7 +278,7 @@ pub(crate) struct TxRings {
     responses: Reader,
     messages: LineAllocator,
     numbering: Numbering,
-    /// Slot index of each piece in the message buffer, and the mark of its lines. The lines up to the mark are released
+    /// Slot index of each fragment in the message buffer, and the mark of its lines. The lines up to the mark are released
     /// when the peer has consumed the slot.
     marks: VecDeque<(u64, u64)>,
     rma: LineAllocator,
@@ -286,8 +286,8 @@ pub(crate) struct TxRings {
     offer_from: u64,
     /// Maximum length in bytes of a send that a quick post writes to a slot.
     short_max: u64,
-    /// Maximum length in bytes of a send that a quick post writes to the message buffer as one piece.
-    piece_max: u64,
+    /// Maximum length in bytes of a send that a quick post writes to the message buffer as one fragment.
+    fragment_max: u64,
     /// Capacity of the request queue.
     max_requests: usize,
     /// Number of quick posts that are permitted before the next pass (see `fast_path`).
@@ -329,7 +329,7 @@ impl TxRings {
             rma,
             offer_from: peer_side.peer.offer_from,
             short_max: unoffered.min(INLINE as u64),
-            piece_max: unoffered.min(send::MAX_PIECE_BYTES as u64),
+            fragment_max: unoffered.min(send::MAX_FRAGMENT_BYTES as u64),
             max_requests: max_requests as usize,
             quick: fast_path::QuickPostCredit::new(&peer_side.area, peer_side.membarrier),
             offered: 0,

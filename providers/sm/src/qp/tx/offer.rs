@@ -38,13 +38,13 @@ impl TxRings {
     fn offer_long(&mut self, context: &QpContext, request: &mut WorkRequest, solicited: bool) -> Option<IssueResult> {
         let total = request.segments.total();
         let mut count = 0;
-        for piece in request.segments.pieces(0, total) {
+        for segment in request.segments.slice(0, total) {
             if count == MAX_SEGMENTS {
                 return None;
             }
             count += 1;
-            let region = Region { address: piece.address, length: piece.length };
-            if !context.regions.allows(piece.key, context.pd, region, AccessRight::LocalRead) {
+            let region = Region { address: segment.address, length: segment.length };
+            if !context.regions.allows(segment.key, context.pd, region, AccessRight::LocalRead) {
                 return Some(IssueResult::Failed(Status::LocalProtection));
             }
         }
@@ -52,8 +52,8 @@ impl TxRings {
             return Some(IssueResult::Partial { published: false });
         }
         fail_point!(OfferReserved);
-        for (n, piece) in request.segments.pieces(0, total).enumerate() {
-            let part = Part { key: piece.key, length: u32::try_from(piece.length).ok()?, address: piece.address };
+        for (n, segment) in request.segments.slice(0, total).enumerate() {
+            let part = Part { key: segment.key, length: u32::try_from(segment.length).ok()?, address: segment.address };
             let [low, high] = part.encode();
             self.requests.store_word(2 * n, low);
             self.requests.store_word(2 * n + 1, high);
@@ -145,15 +145,15 @@ impl TxRings {
             return false;
         }
         let mut address = job.address;
-        for piece in request.segments.pieces(job.offset, length) {
+        for segment in request.segments.slice(job.offset, length) {
             let target = AccessTarget {
                 key: job.key,
                 pd: job.pd,
                 address,
-                length: piece.length,
+                length: segment.length,
                 right: AccessRight::LocalWrite,
             };
-            let (local, announcement) = ((piece, context.pd), self.link.announcement());
+            let (local, announcement) = ((segment, context.pd), self.link.announcement());
             if let Err(error) = single_copy::copy(
                 &context.regions,
                 &peer_side.peer,
@@ -168,7 +168,7 @@ impl TxRings {
                 }
                 return false;
             }
-            address += piece.length;
+            address += segment.length;
         }
         true
     }

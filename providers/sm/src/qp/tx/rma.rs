@@ -144,12 +144,12 @@ impl TxRings {
                 return Ok(false);
             }
             let chunk = (cma::CHUNK as u64).min(*budget);
-            let Some(piece) = request.segments.pieces(request.issued, chunk).next() else { break };
+            let Some(segment) = request.segments.slice(request.issued, chunk).next() else { break };
             let target = AccessTarget {
                 key: remote.key,
                 pd,
                 address: remote.address + request.issued,
-                length: piece.length,
+                length: segment.length,
                 right,
             };
             single_copy::copy(
@@ -157,15 +157,15 @@ impl TxRings {
                 peer,
                 self.link.announcement(),
                 direction,
-                (piece, context.pd),
+                (segment, context.pd),
                 &target,
                 method,
             )
             .map_err(CopyError::status)?;
-            request.issued += piece.length;
+            request.issued += segment.length;
             request.answered = request.issued;
             request.phase = RequestPhase::Running;
-            *budget -= piece.length;
+            *budget -= segment.length;
         }
         self.unfinished = false;
         request.phase = RequestPhase::Done;

@@ -1,4 +1,4 @@
-//! Sends whose bytes fit in a slot, and sends in pieces through the message buffer (SM-12, spec/transports B1).
+//! Sends whose bytes fit in a slot, and sends in fragments through the message buffer (SM-12, spec/transports B1).
 
 use dapl::provider::{Op, Segment, Status};
 use dapl_software::memory::scatter_gather::{gather, gather_recent};
@@ -8,8 +8,8 @@ use crate::proto::message::{Header, INLINE, LINE, MessageKind};
 use crate::qp::context::QpContext;
 use crate::qp::ring::SlotFields;
 
-/// Maximum length in bytes of a piece: the part of a send that one slot announces in the message buffer.
-pub(super) const MAX_PIECE_BYTES: usize = 16 << 10;
+/// Maximum length in bytes of a fragment: the part of a send that one slot announces in the message buffer.
+pub(super) const MAX_FRAGMENT_BYTES: usize = 16 << 10;
 
 /// Properties of a send besides its bytes.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +60,7 @@ impl TxRings {
             let outcome = if total <= INLINE as u64 {
                 self.send_inline(context, request, message)
             } else {
-                self.send_piece(context, request, message, left.min(MAX_PIECE_BYTES as u64) as usize, first)
+                self.send_fragment(context, request, message, left.min(MAX_FRAGMENT_BYTES as u64) as usize, first)
             };
             match outcome {
                 Ok(true) => published = true,
@@ -112,7 +112,7 @@ impl TxRings {
         is_gathered
     }
 
-    fn send_piece(
+    fn send_fragment(
         &mut self,
         context: &QpContext,
         request: &mut WorkRequest,
@@ -124,7 +124,7 @@ impl TxRings {
         let at = self.link.geometry.messages_at() + line as usize * LINE;
         let to = self.link.area.bytes(at, length).ok_or(Status::LocalEp)?;
         fail_point!(LinesReserved);
-        // SAFETY: the `length` bytes are lines of the local area that were reserved for this piece above.
+        // SAFETY: the `length` bytes are lines of the local area that were reserved for this fragment above.
         let gathered = unsafe { gather(&*context.regions, context.pd, &request.segments, request.issued, to, length) };
         fail_point!(LinesFilled);
         self.marks.push_back((self.requests.next(), mark));

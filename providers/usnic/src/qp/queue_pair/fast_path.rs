@@ -80,7 +80,7 @@ impl QpCore {
         let post = Post { work, length, fence: false };
         !wraps
             && outstanding < self.config.max_requests
-            && self.context.regions.allows_piece(self.context.pd, segment, is_written)
+            && self.context.regions.allows_segment(self.context.pd, segment, is_written)
             && transport.conn.post_behind(post, |request| request.set_plain(segment, token))
     }
 
