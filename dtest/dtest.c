@@ -245,7 +245,7 @@ static void no_event(DAT_EVD_HANDLE evd, const char *evd_name)
     DAT_EVENT event;
     DAT_RETURN ret = dat_evd_dequeue(evd, &event);
     if (ret == DAT_SUCCESS)
-        fail("an event too many on the %s EVD: number 0x%x", evd_name, (unsigned)event.event_number);
+        fail("unexpected event 0x%x on the %s EVD", (unsigned)event.event_number, evd_name);
     if (DAT_GET_TYPE(ret) != DAT_QUEUE_EMPTY)
         ok("dat_evd_dequeue", ret);
 }
@@ -257,13 +257,13 @@ static size_t completion(DAT_EVD_HANDLE evd, uint64_t cookie, DAT_DTO_COMPLETION
     next_event(evd, what, &event);
     const DAT_DTO_COMPLETION_EVENT_DATA *dto = &event.event_data.dto_completion_event_data;
     if (event.event_number != DAT_DTO_COMPLETION_EVENT)
-        fail("%s: event 0x%x in place of a completion", what, (unsigned)event.event_number);
+        fail("%s: event 0x%x, expected a completion", what, (unsigned)event.event_number);
     if (dto->ep_handle != ep)
         fail("%s: the completion names another EP", what);
     if (dto->user_cookie.as_64 != cookie)
-        fail("%s: cookie %" PRIu64 " in place of %" PRIu64, what, (uint64_t)dto->user_cookie.as_64, cookie);
+        fail("%s: cookie %" PRIu64 ", expected %" PRIu64, what, (uint64_t)dto->user_cookie.as_64, cookie);
     if (dto->status != status)
-        fail("%s: %s in place of %s", what, status_word(dto->status), status_word(status));
+        fail("%s: %s, expected %s", what, status_word(dto->status), status_word(status));
     return dto->transfered_length;
 }
 
@@ -289,7 +289,7 @@ static void verify(const unsigned char *at, size_t length, unsigned seed, const 
 {
     for (size_t i = 0; i < length; i++)
         if (at[i] != pattern(seed, i))
-            fail("%s, round %u: byte %zu of %zu is 0x%02x in place of 0x%02x", what, round, i, length, at[i],
+            fail("%s, round %u: byte %zu of %zu is 0x%02x, expected 0x%02x", what, round, i, length, at[i],
                  pattern(seed, i));
     checked += length;
 }
@@ -346,7 +346,7 @@ static void send_slot_away(size_t length, const char *what)
     ok("dat_ep_post_send", dat_ep_post_send(ep, 1, &segment, cookie, DAT_COMPLETION_DEFAULT_FLAG));
     size_t sent = completion(request_evd, cookie.as_64, DAT_DTO_SUCCESS, what);
     if (sent != length)
-        fail("%s: %zu bytes sent in place of %zu", what, sent, length);
+        fail("%s: %zu bytes sent, expected %zu", what, sent, length);
 }
 
 static void send_word(enum word word, unsigned burst)
@@ -367,11 +367,11 @@ static struct message receive_word(enum word word, unsigned burst)
     size_t length;
     const unsigned char *slot = receive(&length, "a message of the peer");
     if (length != sizeof message)
-        fail("a message of %zu bytes in place of %zu", length, sizeof message);
+        fail("a message of %zu bytes, expected %zu", length, sizeof message);
     memcpy(&message, slot, sizeof message);
     give_back();
     if (ntohl(message.word) != word || ntohl(message.burst) != burst)
-        fail("the peer says %u of burst %u in place of %u of burst %u", ntohl(message.word), ntohl(message.burst),
+        fail("the peer says %u of burst %u, expected %u of burst %u", ntohl(message.word), ntohl(message.burst),
              word, burst);
     checked += sizeof message;
     return message;
@@ -526,7 +526,7 @@ static void check_hello(const void *data, DAT_COUNT size, bool client)
     if (unmanaged())
         return;
     if (size < (DAT_COUNT)sizeof got || !data)
-        fail("private data of %d bytes in place of %zu", size, sizeof got);
+        fail("private data of %d bytes, expected %zu", size, sizeof got);
     memcpy(&got, data, sizeof got);
     if (memcmp(got.greeting, wanted.greeting, sizeof got.greeting) || memcmp(got.role, wanted.role, sizeof got.role))
         fail("private data are not those of a dtest %s", wanted.role);
@@ -548,7 +548,7 @@ static uint64_t accept_client(void)
     uint64_t start = now_ns();
     const DAT_CR_ARRIVAL_EVENT_DATA *arrival = &event.event_data.cr_arrival_event_data;
     if (event.event_number != DAT_CONNECTION_REQUEST_EVENT)
-        fail("event 0x%x in place of a connection request", (unsigned)event.event_number);
+        fail("event 0x%x, expected a connection request", (unsigned)event.event_number);
     if (arrival->sp_handle.psp_handle != psp || arrival->conn_qual != opt.qual)
         fail("a connection request for another service point");
 
@@ -645,7 +645,7 @@ static void exchange_memory(void)
     peer_memory.target_address = be64toh(message.address);
     peer_memory.segment_length = be64toh(message.length);
     if (peer_memory.segment_length != opt.bytes)
-        fail("the peer offers %" PRIu64 " bytes in place of %zu", (uint64_t)peer_memory.segment_length, opt.bytes);
+        fail("the peer offers %" PRIu64 " bytes, expected %zu", (uint64_t)peer_memory.segment_length, opt.bytes);
 }
 
 /* Does one RDMA operation between the local half and the peer's exported memory. Returns the nanoseconds. */
@@ -664,7 +664,7 @@ static uint64_t one_rdma(bool write)
     size_t length = completion(request_evd, cookie.as_64, DAT_DTO_SUCCESS, what);
     uint64_t ns = now_ns() - start;
     if (length != opt.bytes)
-        fail("%s: %zu bytes in place of %zu", what, length, opt.bytes);
+        fail("%s: %zu bytes, expected %zu", what, length, opt.bytes);
     return ns;
 }
 
@@ -725,7 +725,7 @@ static void ping_pong(const char *what, unsigned kind, uint64_t rounds, size_t l
             send_slot_away(n, "a message to the peer");
 
         if (got != n)
-            fail("message %u has %zu bytes in place of %zu", round, got, n);
+            fail("message %u has %zu bytes, expected %zu", round, got, n);
         verify(slot, n, seed(!client, kind, round), "a message of the peer", round);
         give_back();
     }

@@ -79,7 +79,7 @@ static DAT_EVENT take(struct objects *o, DAT_EVD_HANDLE evd, DAT_EVENT_NUMBER nu
     steps++;
     if (event.event_number != number) {
         pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
-        fail("event 0x%x in place of 0x%x", (unsigned)event.event_number, (unsigned)number);
+        fail("event 0x%x, expected 0x%x", (unsigned)event.event_number, (unsigned)number);
     }
     return event;
 }

@@ -52,7 +52,7 @@ static inline void check_ok(const char *call, DAT_RETURN ret)
 #define EXPECT(condition)                                                        \
     do {                                                                         \
         if (!(condition))                                                        \
-            fail("%s:%d: this does not hold: %s", __FILE__, __LINE__, #condition); \
+            fail("%s:%d: condition is false: %s", __FILE__, __LINE__, #condition); \
     } while (0)
 
 /* Waits for the next event of evd, which must have this number. */
@@ -64,7 +64,7 @@ static inline DAT_EVENT next(DAT_EVD_HANDLE evd, DAT_EVENT_NUMBER number, const 
     if (ret != DAT_SUCCESS)
         fail("%s: %s", what, words(ret));
     if (event.event_number != number)
-        fail("%s: event 0x%x in place of 0x%x", what, (unsigned)event.event_number, (unsigned)number);
+        fail("%s: event 0x%x, expected 0x%x", what, (unsigned)event.event_number, (unsigned)number);
     EXPECT(event.evd_handle == evd);
     return event;
 }
@@ -77,10 +77,10 @@ static inline void completed(DAT_EVD_HANDLE evd, DAT_EP_HANDLE ep, uint64_t cook
     DAT_EVENT event = next(evd, DAT_DTO_COMPLETION_EVENT, what);
     const DAT_DTO_COMPLETION_EVENT_DATA *dto = &event.event_data.dto_completion_event_data;
     if (dto->ep_handle != ep || dto->user_cookie.as_64 != cookie || dto->status != status)
-        fail("%s: cookie %llx and status %d in place of %llx and %d", what, (unsigned long long)dto->user_cookie.as_64,
+        fail("%s: cookie %llx and status %d, expected %llx and %d", what, (unsigned long long)dto->user_cookie.as_64,
              (int)dto->status, (unsigned long long)cookie, (int)status);
     if (status == DAT_DTO_SUCCESS && dto->transfered_length != length)
-        fail("%s: %llu bytes in place of %zu", what, (unsigned long long)dto->transfered_length, length);
+        fail("%s: %llu bytes, expected %zu", what, (unsigned long long)dto->transfered_length, length);
 }
 
 /* Checks that no event is queued on evd. */
@@ -89,9 +89,9 @@ static inline void expect_no_event(DAT_EVD_HANDLE evd, const char *what)
     DAT_EVENT event;
     DAT_RETURN ret = dat_evd_dequeue(evd, &event);
     if (ret == DAT_SUCCESS)
-        fail("%s: an event too many, 0x%x", what, (unsigned)event.event_number);
+        fail("%s: unexpected event 0x%x", what, (unsigned)event.event_number);
     if (ret != DAT_QUEUE_EMPTY)
-        fail("%s: %s in place of a bare DAT_QUEUE_EMPTY", what, words(ret));
+        fail("%s: %s, expected DAT_QUEUE_EMPTY without a subtype", what, words(ret));
 }
 
 #endif

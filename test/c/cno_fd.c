@@ -28,12 +28,12 @@
 extern DAT_RETURN dats_get_ia_handle(DAT_IA_HANDLE ia, DAT_IA_HANDLE *handle);
 
 /* A sender has at most IN_FLIGHT messages that are not handled, fewer than the receives that are posted. */
-enum { MOST = 16, RECEIVES = 16, IN_FLIGHT = 12, LENGTH = 8, QUAL = 7100, EVENT_TIMEOUT_MS = 60000, TICK_MS = 100 };
+enum { MAX_ENDPOINTS = 16, RECEIVES = 16, IN_FLIGHT = 12, LENGTH = 8, QUAL = 7100, EVENT_TIMEOUT_MS = 60000, TICK_MS = 100 };
 
 /* Memory of both processes. */
 static struct shared {
-    atomic_int listening[MOST];
-    atomic_long handled[MOST];
+    atomic_int listening[MAX_ENDPOINTS];
+    atomic_long handled[MAX_ENDPOINTS];
 } *shared;
 
 static struct end {
@@ -45,7 +45,7 @@ static struct end {
     DAT_EP_HANDLE ep;
     DAT_LMR_CONTEXT key;
     char memory[RECEIVES * LENGTH];
-} ends[MOST];
+} ends[MAX_ENDPOINTS];
 
 static int threads, is_shared, is_edge;
 static long messages;
@@ -122,13 +122,13 @@ static void await(DAT_EVD_HANDLE evd, DAT_EVENT_NUMBER number, DAT_EVENT *event)
 }
 
 /* Only one thread at a time gets the events of an EVD, so that messages are checked and receives posted in order. */
-static pthread_mutex_t of_end[MOST];
+static pthread_mutex_t end_locks[MAX_ENDPOINTS];
 
 static void handle_events_of(struct end *end)
 {
     DAT_EVENT event;
 
-    pthread_mutex_lock(&of_end[end->number]);
+    pthread_mutex_lock(&end_locks[end->number]);
     while (dat_evd_dequeue(end->receives, &event) == DAT_SUCCESS) {
         const DAT_DTO_COMPLETION_EVENT_DATA *done = &event.event_data.dto_completion_event_data;
         long number = shared->handled[end->number], content;
@@ -143,7 +143,7 @@ static void handle_events_of(struct end *end)
         shared->handled[end->number] = number + 1;
         all_handled++;
     }
-    pthread_mutex_unlock(&of_end[end->number]);
+    pthread_mutex_unlock(&end_locks[end->number]);
 }
 
 static void handle_triggers(const struct end *waiter)
@@ -242,12 +242,12 @@ static void *send_all(void *argument)
 
 int main(int argc, char **argv)
 {
-    pthread_t running[MOST];
+    pthread_t running[MAX_ENDPOINTS];
     pid_t child;
     int status = 0;
 
     threads = argc < 5 ? 0 : atoi(argv[2]);
-    if (threads < 1 || threads > MOST) {
+    if (threads < 1 || threads > MAX_ENDPOINTS) {
         fprintf(stderr, "usage: cno_fd ADAPTER THREADS MESSAGES own|shared [edge]\n");
         return 2;
     }
@@ -260,7 +260,7 @@ int main(int argc, char **argv)
         return 1;
     }
     for (int i = 0; i < threads; i++) {
-        pthread_mutex_init(&of_end[i], NULL);
+        pthread_mutex_init(&end_locks[i], NULL);
         make_objects(&ends[i], argv[1], child != 0);
     }
     for (int i = 0; i < threads; i++)

@@ -53,7 +53,7 @@ static long rejected, at_once;
 static DAT_IA_HANDLE ia;
 static DAT_PZ_HANDLE pz;
 static DAT_EVD_HANDLE requests, connections, transfers;
-static struct sockaddr_in where;
+static struct sockaddr_in address;
 static pthread_barrier_t *barrier;
 
 /* Ends connections gracefully as soon as all messages have arrived, without waiting for completions of sends. */
@@ -140,8 +140,8 @@ static void ask(int n)
         return;
     peers[n].stage = ASKED;
     pthread_mutex_unlock(&lock);
-    DAT_RETURN ret = dat_ep_connect(peers[n].ep, (DAT_IA_ADDRESS_PTR)&where, QUAL + (DAT_CONN_QUAL)n, DAT_TIMEOUT_INFINITE, sizeof own,
-                                    &own, DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG);
+    DAT_RETURN ret = dat_ep_connect(peers[n].ep, (DAT_IA_ADDRESS_PTR)&address, QUAL + (DAT_CONN_QUAL)n, DAT_TIMEOUT_INFINITE,
+                                    sizeof own, &own, DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG);
     pthread_mutex_lock(&lock);
     /* The answering thread may have accepted the request already. */
     if (!is_threaded || DAT_GET_TYPE(ret) != DAT_INVALID_STATE)
@@ -395,8 +395,8 @@ int main(int argc, char **argv)
         fail("usage: crossed IA ROUNDS ADDRESS [threads] [meet]");
     for (int n = 4; n < argc; n++)
         *(strcmp(argv[n], "meet") == 0 ? &has_to_meet : &is_threaded) = 1;
-    where.sin_family = AF_INET;
-    EXPECT(inet_pton(AF_INET, argv[3], &where.sin_addr) == 1);
+    address.sin_family = AF_INET;
+    EXPECT(inet_pton(AF_INET, argv[3], &address.sin_addr) == 1);
     barrier = mmap(NULL, sizeof *barrier, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     EXPECT(barrier != MAP_FAILED && pthread_barrierattr_init(&shared) == 0);
     EXPECT(pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED) == 0);

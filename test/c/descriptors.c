@@ -7,17 +7,17 @@
 
 #include "check.h"
 
-enum { MOST = 1024, QUAL = 0x0afffab2 };
+enum { MAX_DESCRIPTORS = 1024, QUAL = 0x0afffab2 };
 
-static int taken[MOST], count;
+static int taken[MAX_DESCRIPTORS], count;
 
 /* Opens descriptors until only `left` more can be opened. */
 static void leave(int left)
 {
     int fd;
-    while (count < MOST && (fd = dup(2)) >= 0)
+    while (count < MAX_DESCRIPTORS && (fd = dup(2)) >= 0)
         taken[count++] = fd;
-    EXPECT(count < MOST); /* MOST is larger than a usual "ulimit -n" */
+    EXPECT(count < MAX_DESCRIPTORS); /* MAX_DESCRIPTORS is larger than a usual "ulimit -n" */
     while (left-- > 0)
         close(taken[--count]);
 }
@@ -31,7 +31,7 @@ static void release(void)
 static void scarce(DAT_RETURN ret, const char *call)
 {
     if (DAT_GET_TYPE(ret) != DAT_INSUFFICIENT_RESOURCES)
-        fail("%s: %s in place of DAT_INSUFFICIENT_RESOURCES", call, words(ret));
+        fail("%s: %s, expected DAT_INSUFFICIENT_RESOURCES", call, words(ret));
 }
 
 int main(int argc, char **argv)

@@ -17,12 +17,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static char said[1 << 16];
+static char output[1 << 16];
 static size_t length;
 
 static void fail(const char *reason)
 {
-    fprintf(stderr, "duet: %s; the server said:\n%s\n", reason, said);
+    fprintf(stderr, "duet: %s; output of the server:\n%s\n", reason, output);
     exit(1);
 }
 
@@ -48,11 +48,11 @@ static pid_t start(char **words, int output)
 static int listen_on(int input)
 {
     char rest[4096];
-    int is_full = length + 1 >= sizeof said;
-    ssize_t count = is_full ? read(input, rest, sizeof rest) : read(input, said + length, sizeof said - length - 1);
+    int is_full = length + 1 >= sizeof output;
+    ssize_t count = is_full ? read(input, rest, sizeof rest) : read(input, output + length, sizeof output - length - 1);
     if (count > 0 && !is_full)
         length += (size_t)count;
-    said[length] = 0;
+    output[length] = 0;
     return count > 0;
 }
 
@@ -78,7 +78,7 @@ static void await_port(unsigned port, pid_t server, int input)
         if (waitpid(server, NULL, WNOHANG) != 0) {
             while (listen_on(input))
                 ;
-            fail("it ended before it listened");
+            fail("the server ended before it listened");
         }
         usleep(5000);
     }
@@ -86,15 +86,15 @@ static void await_port(unsigned port, pid_t server, int input)
 
 static void await_text(const char *text, int input)
 {
-    while (strstr(said, text) == NULL)
+    while (strstr(output, text) == NULL)
         if (!listen_on(input))
-            fail("it ended before it was ready");
+            fail("the server ended before it was ready");
 }
 
 static void print_said(void)
 {
     char *line, *rest = NULL;
-    for (line = strtok_r(said, "\n", &rest); line != NULL; line = strtok_r(NULL, "\n", &rest))
+    for (line = strtok_r(output, "\n", &rest); line != NULL; line = strtok_r(NULL, "\n", &rest))
         printf("server | %s\n", line);
 }
 

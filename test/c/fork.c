@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MESSAGE = 64, QUAL = 0x0afffab2, MANY = 64, FORKS = 24, CHILD_SECONDS = 120 };
+enum { MESSAGE = 64, QUAL = 0x0afffab2, EXTRA_EVDS = 64, FORKS = 24, CHILD_SECONDS = 120 };
 
 static const char *name = "sm0";
 static DAT_IA_HANDLE ia;
@@ -114,10 +114,10 @@ static void refused(void)
 static void child(void)
 {
     DAT_IA_HANDLE own;
-    DAT_EVD_HANDLE own_errors = DAT_HANDLE_NULL, more[MANY];
+    DAT_EVD_HANDLE own_errors = DAT_HANDLE_NULL, more[EXTRA_EVDS];
     refused();
     OK(dat_ia_open((char *)name, 8, &own_errors, &own));
-    for (int n = 0; n < MANY; n++)
+    for (int n = 0; n < EXTRA_EVDS; n++)
         OK(dat_evd_create(own, 8, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &more[n]));
     refused();
     OK(dat_ia_close(own, DAT_CLOSE_ABRUPT_FLAG));

@@ -75,7 +75,7 @@ static void call(const char *host, DAT_CONN_QUAL qual, DAT_EVENT_NUMBER expected
     DAT_EP_HANDLE ep;
     DAT_IA_HANDLE ia = open_ia(&pz, &all);
     if (getaddrinfo(host, NULL, NULL, &found) != 0)
-        fail("listeners: host %s is not known", host);
+        fail("listeners: unknown host %s", host);
     OK(dat_ep_create(ia, pz, all, all, all, NULL, &ep));
     if (user != 0 && seteuid(user) != 0)
         fail("listeners: cannot become uid %u: %s", (unsigned)user, strerror(errno));

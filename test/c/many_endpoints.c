@@ -16,7 +16,7 @@
 
 #include "check.h"
 
-enum { QUAL = 4711, SIZE = 8, ROUNDS = 20000, LOOKS = 200000, AT_ONCE = 64 };
+enum { QUAL = 4711, SIZE = 8, ROUNDS = 20000, POLLS = 200000, MAX_PENDING = 64 };
 
 static DAT_IA_HANDLE ia;
 static DAT_PZ_HANDLE pz;
@@ -93,11 +93,11 @@ static void connect_all(void)
 {
     DAT_IA_ATTR adapter;
     DAT_EVENT event;
-    int asked = 0, accepted = 0, stand = 0;
+    int asked = 0, accepted = 0, established = 0;
     OK(dat_ia_query(ia, NULL, DAT_IA_FIELD_IA_ADDRESS_PTR, &adapter, 0, NULL));
     /* Even endpoints connect and send their number as private data; odd endpoints accept. */
-    while (stand < count) {
-        while (asked < count && asked / 2 - accepted < AT_ONCE) {
+    while (established < count) {
+        while (asked < count && asked / 2 - accepted < MAX_PENDING) {
             OK(dat_ep_connect(eps[asked], adapter.ia_address_ptr, QUAL, DAT_TIMEOUT_INFINITE, sizeof asked, &asked,
                               DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG));
             asked += 2;
@@ -116,7 +116,7 @@ static void connect_all(void)
             accepted++;
         } else {
             EXPECT(event.event_number == DAT_CONNECTION_EVENT_ESTABLISHED);
-            stand++;
+            established++;
         }
     }
 }
@@ -147,9 +147,9 @@ static double empty_look(void)
 {
     DAT_EVENT event;
     double begin = now();
-    for (int n = 0; n < LOOKS; n++)
+    for (int n = 0; n < POLLS; n++)
         EXPECT(dat_evd_dequeue(completions, &event) == DAT_QUEUE_EMPTY);
-    return (now() - begin) / LOOKS;
+    return (now() - begin) / POLLS;
 }
 
 int main(int argc, char **argv)
@@ -169,7 +169,7 @@ int main(int argc, char **argv)
     async_evd = DAT_HANDLE_NULL;
     OK(dat_ia_open(argc > 2 ? argv[2] : "sm0", 8, &async_evd, &ia));
     OK(dat_pz_create(ia, &pz));
-    OK(dat_evd_create(ia, 2 * AT_ONCE, DAT_HANDLE_NULL, DAT_EVD_CONNECTION_FLAG | DAT_EVD_CR_FLAG, &events));
+    OK(dat_evd_create(ia, 2 * MAX_PENDING, DAT_HANDLE_NULL, DAT_EVD_CONNECTION_FLAG | DAT_EVD_CR_FLAG, &events));
     requests = events;
     OK(dat_evd_create(ia, 1024, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &completions));
     OK(dat_psp_create(ia, QUAL, requests, DAT_PSP_CONSUMER_FLAG, &psp));

@@ -27,12 +27,12 @@
 
 #include "check.h"
 
-enum { SLOTS = 4, RECEIVES = 2 * SLOTS + 2, NOTES = 3 * SLOTS + 2, ENOUGH = 8, READ_EACH = 8, TICK = SECOND / 10 };
+enum { SLOTS = 4, RECEIVES = 2 * SLOTS + 2, MESSAGES = 3 * SLOTS + 2, FLOWING_BLOCKS = 8, READ_EACH = 8, TICK = SECOND / 10 };
 enum word { WRITTEN = 1, DONE, BYE };
 /* Kind of work, in the upper half of a cookie. The lower half is a number. */
-enum kind { RECEIVE = 1, NOTE, WRITE, READ };
+enum kind { RECEIVE = 1, MESSAGE, WRITE, READ };
 
-struct note {
+struct message {
     uint64_t word, number;
 };
 
@@ -56,8 +56,8 @@ static struct place there;
 
 /* Memory layout: target of the peer's writes, source of local writes, target of local reads, then the messages. */
 static char *memory, *incoming, *outgoing, *back;
-static struct note *received_notes, *sent_notes;
-static int is_note_used[NOTES];
+static struct message *received_messages, *sent_messages;
+static int is_message_used[MESSAGES];
 static struct slot slots[SLOTS];
 
 static char *name = "usnic0";
@@ -157,15 +157,15 @@ static int posted(DAT_RETURN ret, const char *what)
 
 static void receive(uint64_t which)
 {
-    DAT_LMR_TRIPLET at = part(&received_notes[which], sizeof *received_notes);
+    DAT_LMR_TRIPLET at = part(&received_messages[which], sizeof *received_messages);
     receiving += posted(dat_ep_post_recv(ep, 1, &at, cookie(RECEIVE, which), DAT_COMPLETION_DEFAULT_FLAG), "a receive");
 }
 
 static int free_note(void)
 {
     int n;
-    for (n = 0; n < NOTES; n++)
-        if (!is_note_used[n])
+    for (n = 0; n < MESSAGES; n++)
+        if (!is_message_used[n])
             return n;
     return -1;
 }
@@ -174,12 +174,12 @@ static int free_note(void)
 static void send_note(enum word word, uint64_t number)
 {
     int which = free_note();
-    DAT_LMR_TRIPLET at = part(&sent_notes[which], sizeof *sent_notes);
+    DAT_LMR_TRIPLET at = part(&sent_messages[which], sizeof *sent_messages);
     DAT_RETURN ret;
-    sent_notes[which] = (struct note){.word = word, .number = number};
-    ret = dat_ep_post_send(ep, 1, &at, cookie(NOTE, (uint64_t)which), DAT_COMPLETION_DEFAULT_FLAG);
-    is_note_used[which] = posted(ret, "a send");
-    requesting += is_note_used[which];
+    sent_messages[which] = (struct message){.word = word, .number = number};
+    ret = dat_ep_post_send(ep, 1, &at, cookie(MESSAGE, (uint64_t)which), DAT_COMPLETION_DEFAULT_FLAG);
+    is_message_used[which] = posted(ret, "a send");
+    requesting += is_message_used[which];
 }
 
 static DAT_RMR_TRIPLET remote(uint64_t which)
@@ -213,18 +213,18 @@ static void read_back(uint64_t which)
 
 /* ---- Events ---- */
 
-static void handle_note(const struct note *note)
+static void handle_message(const struct message *message)
 {
     struct slot *slot;
-    switch (note->word) {
+    switch (message->word) {
     case WRITTEN:
-        if (note->number != taken)
-            fail("net: block %llu in place of %llu", (unsigned long long)note->number, (unsigned long long)taken);
+        if (message->number != taken)
+            fail("net: received block %llu, expected %llu", (unsigned long long)message->number, (unsigned long long)taken);
         check_block(incoming + taken % SLOTS * block, taken, "block");
         owed[owing++] = taken++;
         break;
     case DONE:
-        EXPECT(note->number == answered && answered < given);
+        EXPECT(message->number == answered && answered < given);
         slot = &slots[answered % SLOTS];
         slot->answered = 1;
         if (answered++ % READ_EACH == 0)
@@ -234,7 +234,7 @@ static void handle_note(const struct note *note)
         received_bye = 1;
         break;
     default:
-        fail("net: a note with word %llu", (unsigned long long)note->word);
+        fail("net: message with unknown word %llu", (unsigned long long)message->word);
     }
 }
 
@@ -248,8 +248,8 @@ static void completed_one(const DAT_DTO_COMPLETION_EVENT_DATA *dto)
     else
         requesting--;
     EXPECT(receiving >= 0 && requesting >= 0);
-    if (kind == NOTE)
-        is_note_used[which] = 0;
+    if (kind == MESSAGE)
+        is_message_used[which] = 0;
     if (dto->status != DAT_DTO_SUCCESS) {
         /* The disconnect event may be queued before or after this completion. */
         if (first_error == DAT_DTO_SUCCESS || first_error == DAT_DTO_ERR_FLUSHED)
@@ -263,12 +263,12 @@ static void completed_one(const DAT_DTO_COMPLETION_EVENT_DATA *dto)
         slots[which].reading = 0;
     }
     if (kind == RECEIVE) {
-        struct note note = received_notes[which];
-        EXPECT(dto->transfered_length == sizeof note);
+        struct message message = received_messages[which];
+        EXPECT(dto->transfered_length == sizeof message);
         last_message = now();
         if (!end)
             receive(which);
-        handle_note(&note);
+        handle_message(&message);
     }
 }
 
@@ -299,15 +299,15 @@ static void open_all(void)
     DAT_REGION_DESCRIPTION region;
     DAT_EP_PARAM param;
     DAT_LMR_HANDLE lmr;
-    size_t space = 3 * SLOTS * block + (RECEIVES + NOTES) * sizeof(struct note);
+    size_t space = 3 * SLOTS * block + (RECEIVES + MESSAGES) * sizeof(struct message);
     memory = aligned_alloc(4096, (space + 4095) / 4096 * 4096);
     EXPECT(memory != NULL);
     memset(memory, 0, space);
     incoming = memory;
     outgoing = incoming + SLOTS * block;
     back = outgoing + SLOTS * block;
-    received_notes = (struct note *)(back + SLOTS * block);
-    sent_notes = received_notes + RECEIVES;
+    received_messages = (struct message *)(back + SLOTS * block);
+    sent_messages = received_messages + RECEIVES;
     region.for_va = memory;
     OK(dat_ia_open(name, 8, &async_evd, &ia));
     OK(dat_pz_create(ia, &pz));
@@ -317,7 +317,7 @@ static void open_all(void)
     OK(dat_ep_query(ep, DAT_EP_FIELD_ALL, &param));
     OK(dat_ep_free(ep));
     param.ep_attr.max_recv_dtos = RECEIVES;
-    param.ep_attr.max_request_dtos = NOTES + 2 * SLOTS;
+    param.ep_attr.max_request_dtos = MESSAGES + 2 * SLOTS;
     OK(dat_ep_create(ia, pz, all, all, all, &param.ep_attr, &ep));
     for (int n = 0; n < RECEIVES; n++)
         receive((uint64_t)n);
@@ -328,7 +328,7 @@ static void call(void)
     struct place here = {.address = (uint64_t)(uintptr_t)incoming, .key = remote_key};
     struct addrinfo *found;
     if (getaddrinfo(host, NULL, NULL, &found) != 0)
-        fail("net: host %s is not known", host);
+        fail("net: unknown host %s", host);
     OK(dat_ep_connect(ep, found->ai_addr, qual, 60 * SECOND, sizeof here, &here, DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG));
     freeaddrinfo(found);
     DAT_EVENT event = next(all, DAT_CONNECTION_EVENT_ESTABLISHED, "the connection");
@@ -389,14 +389,14 @@ static void stream(void)
         if (took(TICK))
             while (!end && took(0))
                 ;
-        if (!says && taken + answered >= ENOUGH) {
+        if (!says && taken + answered >= FLOWING_BLOCKS) {
             say("flowing after %.3f s", now() - began);
             says = 1;
         }
         if (host != NULL && said_bye && received_bye && requesting == 0)
             break;
         if (now() > limit)
-            fail("net: no end in sight: %d requests and %d receives under way", requesting, receiving);
+            fail("net: no end of the connection; outstanding: %d requests, %d receives", requesting, receiving);
     }
 }
 
@@ -406,7 +406,7 @@ static void part_in_peace(void)
         OK(dat_ep_disconnect(ep, DAT_CLOSE_GRACEFUL_FLAG));
     while (!end)
         if (!took(EVENT_TIMEOUT))
-            fail("net: no event says that the connection has ended");
+            fail("net: no disconnect event");
     if (!said_bye || !received_bye || end != DAT_CONNECTION_EVENT_DISCONNECTED)
         fail("net: %s in the middle, %.3f s after the last message; first error %d: %llu blocks given, %llu answered, %llu taken",
              event_word(end), now() - last_message, (int)first_error, (unsigned long long)given, (unsigned long long)answered,
@@ -420,8 +420,8 @@ static void rest(void)
     double gone = now();
     while (requesting > 0 || receiving > 0)
         if (!took(EVENT_TIMEOUT))
-            fail("net: not flushed: %d requests and %d receives", requesting, receiving);
-    say("all came back %.3f s after the end", now() - gone);
+            fail("net: outstanding after the disconnect: %d requests, %d receives", requesting, receiving);
+    say("all requests completed %.3f s after the end", now() - gone);
     usleep(200000);
     OK(dat_ep_get_status(ep, &state, NULL, NULL));
     EXPECT(state == DAT_EP_STATE_DISCONNECTED);
@@ -456,12 +456,12 @@ int main(int argc, char **argv)
     double lasted = now() - began;
     while (first_error != DAT_DTO_SUCCESS && !end)
         if (!took(EVENT_TIMEOUT))
-            fail("net: status %d, and no event says that the connection has ended", (int)first_error);
+            fail("net: status %d, and no disconnect event", (int)first_error);
     if (is_to_end) {
         if (!end)
             fail("net: the connection did not end");
         if (end != DAT_CONNECTION_EVENT_DISCONNECTED && end != DAT_CONNECTION_EVENT_BROKEN)
-            fail("net: event 0x%x is no end of a connection", (unsigned)end);
+            fail("net: event 0x%x does not end a connection", (unsigned)end);
     } else {
         part_in_peace();
     }

@@ -54,7 +54,7 @@
 
 /* SENT marks the cookie of a request; the cookie also holds the number of requests that complete with it. The cookie
  * of a receive is its endpoint's number. */
-enum { WARM_UP = 2000, LONG_ENOUGH = 5, LAST = 2 };
+enum { WARM_UP = 2000, MAX_SECONDS = 5, LAST_MESSAGE = 2 };
 #define SENT ((DAT_UINT64)1 << 32)
 
 /* Counts of posted and completed requests; endpoint of the last message; requests since the last one with an event. */
@@ -151,9 +151,9 @@ static void report_half(const char *what, long count, double usec)
  * reports the end in the first byte of the message. */
 static int is_last(long n, long count, double begin)
 {
-    if (n + 1 < count && (n % 16 != 0 || seconds() - begin < LONG_ENOUGH))
+    if (n + 1 < count && (n % 16 != 0 || seconds() - begin < MAX_SECONDS))
         return 0;
-    outgoing[0] = LAST;
+    outgoing[0] = LAST_MESSAGE;
     return 1;
 }
 
@@ -182,7 +182,7 @@ static void ping(const char *what, long count, long warm_up, int is_robin)
     long n, turn = 0;
     double begin = seconds(), before = 0, now;
     for (n = -warm_up; n < count; n++) {
-        if (is_robin && n < 0 && seconds() - begin > LONG_ENOUGH)
+        if (is_robin && n < 0 && seconds() - begin > MAX_SECONDS)
             n = 0;
         if (n == 0)
             before = begin = seconds();
@@ -207,7 +207,7 @@ static void ping(const char *what, long count, long warm_up, int is_robin)
 static void pong(long count, int is_robin)
 {
     long n;
-    for (n = 0; is_robin ? incoming[0] != LAST : n < count; n++) {
+    for (n = 0; is_robin ? incoming[0] != LAST_MESSAGE : n < count; n++) {
         await_received(n + 1);
         send_one(last);
         post_receive(last); /* while the reply is in flight */

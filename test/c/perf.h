@@ -191,7 +191,7 @@ static DAT_EVENT next_of_two(DAT_EVENT_NUMBER one, DAT_EVENT_NUMBER other)
     DAT_COUNT more;
     OK(dat_evd_wait(events, EVENT_TIMEOUT, 1, &event, &more));
     if (event.event_number != one && event.event_number != other)
-        fail("perf: event %x in place of %x", (unsigned)event.event_number, (unsigned)one);
+        fail("perf: event %x, expected %x", (unsigned)event.event_number, (unsigned)one);
     return event;
 }
 
@@ -218,7 +218,7 @@ static void accept_all(long count)
             break;
         case DAT_CONNECTION_REQUEST_EVENT:
             if (accepted == count)
-                fail("perf: a client too many");
+                fail("perf: more clients than expected");
             OK(dat_cr_accept(event.event_data.cr_arrival_event_data.cr_handle, eps[accepted++], sizeof here, &here));
             break;
         default:
@@ -233,7 +233,7 @@ static void connect_all(long count, long width)
     struct addrinfo hints = {.ai_family = AF_INET}, *found;
     long asked = 0, stand = 0;
     if (getaddrinfo(host, NULL, &hints, &found) != 0)
-        fail("perf: host %s is not known", host);
+        fail("perf: unknown host %s", host);
     while (stand < count) {
         if (asked < count && asked - stand < width) {
             OK(dat_ep_connect(eps[asked++], found->ai_addr, qual, 10 * SECOND, 0, NULL, DAT_QOS_BEST_EFFORT,

@@ -134,7 +134,7 @@ static struct mpi_control *mpi_await(enum mpi_kind kind)
     while ((control = mpi_progress()) == NULL)
         ;
     if (control->kind != kind)
-        fail("perf: message %u in place of %u", (unsigned)control->kind, (unsigned)kind);
+        fail("perf: message %u, expected %u", (unsigned)control->kind, (unsigned)kind);
     return control;
 }
 
@@ -210,7 +210,7 @@ static void mpi_eager_receive(long n, long length)
     const volatile char *slot = mpi_in.bytes + (size_t)(n % RING) * mpi_slot(length);
     while (slot[length - 1] != mpi_flag(n))
         if (mpi_progress() != NULL)
-            fail("perf: a message in place of a write");
+            fail("perf: a message, expected a write");
     if (slot[0] != mpi_flag(n))
         fail("perf: write %ld: the last byte came before the first", n);
 }

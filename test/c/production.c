@@ -17,7 +17,7 @@
 
 #include <dat/udat.h>
 
-enum { DEPTH = 16, CONNECT_US = 1000000, ANSWER_US = 10000000, PAUSE_MS = 20, LAST = -1 };
+enum { DEPTH = 16, CONNECT_US = 1000000, ANSWER_US = 10000000, PAUSE_MS = 20, LAST_MESSAGE = -1 };
 
 struct message {
     int number;
@@ -180,7 +180,7 @@ static int client(const char *address, DAT_CONN_QUAL qualifier, int count)
         }
         if (answered == count) {
             /* The last message is delivered before a graceful disconnect. */
-            buffers[DEPTH].number = LAST;
+            buffers[DEPTH].number = LAST_MESSAGE;
             post(DEPTH);
             dat_ep_disconnect(ep, DAT_CLOSE_GRACEFUL_FLAG);
         } else {
@@ -219,7 +219,7 @@ static int server(DAT_CONN_QUAL qualifier)
             is_up = event.event_number == DAT_DTO_COMPLETION_EVENT && done->status == DAT_DTO_SUCCESS;
             if (is_up && done->user_cookie.as_64 < DEPTH) {
                 int buffer = (int)done->user_cookie.as_64;
-                is_last = buffers[buffer].number == LAST;
+                is_last = buffers[buffer].number == LAST_MESSAGE;
                 buffers[DEPTH + buffer] = buffers[buffer];
                 /* Post the receive before the reply, because the reply lets the client send again. */
                 is_up = !is_last && post(buffer) == DAT_SUCCESS && post(DEPTH + buffer) == DAT_SUCCESS;

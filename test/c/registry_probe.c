@@ -122,11 +122,11 @@ static void do_open_other(void)
 
 static void do_list(void)
 {
-    enum { MOST = 600 };
-    static DAT_PROVIDER_INFO infos[MOST];
-    static DAT_PROVIDER_INFO *list[MOST];
+    enum { MAX_PROVIDERS = 600 };
+    static DAT_PROVIDER_INFO infos[MAX_PROVIDERS];
+    static DAT_PROVIDER_INFO *list[MAX_PROVIDERS];
     DAT_COUNT space = number(), count = -7;
-    for (int i = 0; i < MOST; i++)
+    for (int i = 0; i < MAX_PROVIDERS; i++)
         list[i] = &infos[i];
     show("list", dat_registry_list_providers(space, &count, list));
     printf("count %d\n", (int)count);

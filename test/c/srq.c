@@ -15,7 +15,7 @@
 
 #include "check.h"
 
-enum { QUAL = 6262, SENDERS = 4, MESSAGES = 500, BUFFERS = 3, SIZE = 20000, LONG = 16 << 20 };
+enum { QUAL = 6262, SENDERS = 4, MESSAGES = 500, BUFFERS = 3, SIZE = 20000, LONG_LENGTH = 16 << 20 };
 
 static DAT_IA_HANDLE ia;
 static DAT_PZ_HANDLE pz;
@@ -29,7 +29,7 @@ static struct message {
     uint32_t sender, number;
     unsigned char bytes[SIZE];
 } buffers[BUFFERS];
-static unsigned char much[LONG];
+static unsigned char long_buffer[LONG_LENGTH];
 
 static size_t length_of(uint32_t number)
 {
@@ -85,7 +85,7 @@ static void send_all(char *name, uint32_t sender, int go)
 
     EXPECT(read(go, &byte, 1) == 1); /* wait until the parent listens */
     if (sender == SENDERS)
-        open_adapter(name, much, sizeof much);
+        open_adapter(name, long_buffer, sizeof long_buffer);
     else
         open_adapter(name, &message, sizeof message);
     OK(dat_ep_create(ia, pz, transfers, transfers, events, NULL, ep));
@@ -94,10 +94,10 @@ static void send_all(char *name, uint32_t sender, int go)
                       DAT_CONNECT_DEFAULT_FLAG));
     next(events, DAT_CONNECTION_EVENT_ESTABLISHED, "a sender's connection");
     if (sender == SENDERS) {
-        segment = piece(much, 8); /* after this message, posted work is sent immediately */
+        segment = piece(long_buffer, 8); /* after this message, posted work is sent immediately */
         OK(dat_ep_post_send(ep[0], 1, &segment, cookie, DAT_COMPLETION_DEFAULT_FLAG));
         completed(transfers, ep[0], sender, DAT_DTO_SUCCESS, 8, "a short send");
-        segment = piece(much, sizeof much);
+        segment = piece(long_buffer, sizeof long_buffer);
         OK(dat_ep_post_send(ep[0], 1, &segment, cookie, DAT_COMPLETION_DEFAULT_FLAG));
         raise(SIGKILL);
     }
@@ -119,7 +119,7 @@ static void counts(DAT_COUNT available, DAT_COUNT outstanding)
     DAT_SRQ_PARAM param;
     OK(dat_srq_query(srq, DAT_SRQ_FIELD_ALL, &param));
     if (param.available_dto_count != available || param.outstanding_dto_count != outstanding)
-        fail("available %d, outstanding %d in place of %d and %d", param.available_dto_count,
+        fail("available %d, outstanding %d, expected %d and %d", param.available_dto_count,
              param.outstanding_dto_count, available, outstanding);
 }
 
@@ -213,11 +213,11 @@ static void receive_half(void)
     DAT_SRQ_ATTR attributes = { .max_recv_dtos = 3, .max_recv_iov = 1, .low_watermark = DAT_SRQ_LW_DEFAULT };
     OK(dat_srq_create(ia, pz, &attributes, &srq));
     OK(dat_lmr_free(lmr));
-    DAT_REGION_DESCRIPTION region = { .for_va = much };
-    OK(dat_lmr_create(ia, DAT_MEM_TYPE_VIRTUAL, region, sizeof much, pz, DAT_MEM_PRIV_LOCAL_WRITE_FLAG, &lmr, &context,
+    DAT_REGION_DESCRIPTION region = { .for_va = long_buffer };
+    OK(dat_lmr_create(ia, DAT_MEM_TYPE_VIRTUAL, region, sizeof long_buffer, pz, DAT_MEM_PRIV_LOCAL_WRITE_FLAG, &lmr, &context,
                       NULL, NULL, NULL));
     for (uint64_t buffer = 7; buffer < 10; buffer++)
-        post(much, sizeof much, buffer);
+        post(long_buffer, sizeof long_buffer, buffer);
     accept_one();
     completed(transfers, ep[SENDERS], 7, DAT_DTO_SUCCESS, 8, "a short message");
     completed(transfers, ep[SENDERS], 8, DAT_DTO_ERR_FLUSHED, 0, "what the dead one's message had taken");

@@ -229,7 +229,7 @@ int main(int argc, char **argv)
         fail("verbs_bench: SIZE from 1, COUNT from 2, DEPTH from 1 to %d", REQUESTS);
     if (host != NULL) {
         if (getaddrinfo(host, NULL, &hints, &found) != 0)
-            fail("host %s is not known", host);
+            fail("unknown host %s", host);
         server = found->ai_addr;
     }
     open_all(name);

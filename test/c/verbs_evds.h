@@ -12,7 +12,7 @@
 
 #include "verbs_bench.h"
 
-enum { MOST_EPS = 4, MOST_THREADS = 2 };
+enum { MAX_EPS = 4, MAX_THREADS = 2 };
 
 struct pattern {
     const char *what;
@@ -26,13 +26,13 @@ static const struct pattern patterns[] = {
     {.what = "one", .eps = 1, .threads = 1},
     {.what = "one-wait", .waits = 1, .eps = 1, .threads = 1},
     {.what = "cno", .waits = 1, .has_cno = 1, .eps = 1, .threads = 1},
-    {.what = "robin", .eps = MOST_EPS, .threads = 1},
-    {.what = "threads", .waits = 1, .eps = 1, .threads = MOST_THREADS},
+    {.what = "robin", .eps = MAX_EPS, .threads = 1},
+    {.what = "threads", .waits = 1, .eps = 1, .threads = MAX_THREADS},
 };
 
 static DAT_CNO_HANDLE cno;
 /* Endpoints of all threads, grouped by thread. */
-static DAT_EP_HANDLE all_eps[MOST_EPS];
+static DAT_EP_HANDLE all_eps[MAX_EPS];
 
 /* One thread of a side: its endpoints, and the EVDs on which their work completes. */
 struct player {
@@ -172,7 +172,7 @@ static void greet(struct player *player)
 
 static void run_pattern(int is_client, const struct pattern *pattern, long count)
 {
-    static struct player players[MOST_THREADS];
+    static struct player players[MAX_THREADS];
     long each = count / pattern->threads, eps = pattern->threads * pattern->eps;
     double lasted = 0;
     int n;

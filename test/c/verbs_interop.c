@@ -246,7 +246,7 @@ static void ask(const char *scene, const char *host, int request, int reply, int
     const DAT_CONNECTION_EVENT_DATA *data = &event.event_data.connect_event_data;
 
     if (getaddrinfo(host, NULL, &hints, &found) != 0)
-        fail("host %s is not known", host);
+        fail("unknown host %s", host);
     fill(question, sizeof question, 1);
     OK(dat_ep_connect(ep, (DAT_IA_ADDRESS_PTR)found->ai_addr, qual, DAT_TIMEOUT_INFINITE, request,
                       request > 0 ? question : NULL, DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG));

@@ -17,7 +17,7 @@
 
 #include "check.h"
 
-enum { MESSAGE = 16384, DEPTH = 4, QUAL = 5151, ENOUGH = 8 };
+enum { MESSAGE = 16384, DEPTH = 4, QUAL = 5151, FLOWING_MESSAGES = 8 };
 
 static DAT_IA_HANDLE ia;
 static DAT_PZ_HANDLE pz;
@@ -158,13 +158,13 @@ static DAT_EVENT_NUMBER stream(void)
             return event.event_number;
         EXPECT(ret == DAT_QUEUE_EMPTY);
         turn(1);
-        if (!says && taken >= ENOUGH && given >= ENOUGH) {
+        if (!says && taken >= FLOWING_MESSAGES && given >= FLOWING_MESSAGES) {
             printf("stream: flowing after %.1f s\n", now() - begin);
             fflush(stdout);
             says = 1;
         }
         if (now() - begin > EVENT_TIMEOUT / SECOND)
-            fail("no end in sight: %d sends and %d receives under way", sending, receiving);
+            fail("no end of the connection; outstanding: %d sends, %d receives", sending, receiving);
     }
 }
 
@@ -179,12 +179,12 @@ int main(int argc, char **argv)
     stand(calls ? argv[3] : NULL);
     end = stream();
     if (end != DAT_CONNECTION_EVENT_DISCONNECTED && end != DAT_CONNECTION_EVENT_BROKEN)
-        fail("event 0x%x is no end of a connection", (unsigned)end);
+        fail("event 0x%x does not end a connection", (unsigned)end);
     double gone = now();
     while (sending || receiving) {
         turn(0);
         if (now() - gone > EVENT_TIMEOUT / SECOND)
-            fail("not flushed: %d sends and %d receives", sending, receiving);
+            fail("outstanding after the disconnect: %d sends, %d receives", sending, receiving);
     }
     double flushed = now();
     sleep(1);

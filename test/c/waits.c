@@ -20,13 +20,13 @@
 
 #include "check.h"
 
-enum { MOST = 32, DEPTH = 4, QUAL = 5252 };
+enum { MAX_CHANNELS = 32, DEPTH = 4, QUAL = 5252 };
 
 /* Maximum processor time per round trip in one process. A process that spins on the only processor uses a time slice,
  * about 4 ms. */
-#define MOST_CPU_US 1000.0
+#define MAX_CPU_US 1000.0
 
-struct lane {
+struct channel {
     DAT_EVD_HANDLE receives, connection;
     DAT_EP_HANDLE ep;
     pthread_t thread;
@@ -34,23 +34,23 @@ struct lane {
     long rounds, asleep;
 };
 
-static struct lane lanes[MOST];
+static struct channel channels[MAX_CHANNELS];
 static DAT_IA_HANDLE ia;
 static DAT_EVD_HANDLE async, requests;
 
-static void post_receive(struct lane *l)
+static void post_receive(struct channel *l)
 {
     DAT_DTO_COOKIE cookie = {.as_64 = 1};
     OK(dat_ep_post_recv(l->ep, 0, NULL, cookie, DAT_COMPLETION_DEFAULT_FLAG));
 }
 
-static void send_one(struct lane *l)
+static void send_one(struct channel *l)
 {
     DAT_DTO_COOKIE cookie = {.as_64 = 2};
     OK(dat_ep_post_send(l->ep, 0, NULL, cookie, DAT_COMPLETION_SUPPRESS_FLAG));
 }
 
-static void await_one(struct lane *l)
+static void await_one(struct channel *l)
 {
     DAT_EVENT event;
     if (l->polls) {
@@ -64,7 +64,7 @@ static void await_one(struct lane *l)
 
 static void *play(void *argument)
 {
-    struct lane *l = argument;
+    struct channel *l = argument;
     struct rusage before, after;
     getrusage(RUSAGE_THREAD, &before);
     for (long n = 0; n < l->rounds; n++) {
@@ -85,9 +85,9 @@ static void open_side(char *name, int count)
     DAT_PZ_HANDLE pz;
     OK(dat_ia_open(name, 8, &async, &ia));
     OK(dat_pz_create(ia, &pz));
-    OK(dat_evd_create(ia, MOST, DAT_HANDLE_NULL, DAT_EVD_CR_FLAG, &requests));
+    OK(dat_evd_create(ia, MAX_CHANNELS, DAT_HANDLE_NULL, DAT_EVD_CR_FLAG, &requests));
     for (int n = 0; n < count; n++) {
-        struct lane *l = &lanes[n];
+        struct channel *l = &channels[n];
         OK(dat_evd_create(ia, 4, DAT_HANDLE_NULL, DAT_EVD_CONNECTION_FLAG, &l->connection));
         OK(dat_evd_create(ia, 4 * DEPTH, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &l->receives));
         OK(dat_ep_create(ia, pz, l->receives, DAT_HANDLE_NULL, l->connection, NULL, &l->ep));
@@ -103,8 +103,8 @@ static void serve(int count, int ready)
     EXPECT(write(ready, "r", 1) == 1);
     for (int n = 0; n < count; n++) {
         DAT_EVENT event = next(requests, DAT_CONNECTION_REQUEST_EVENT, "a request");
-        OK(dat_cr_accept(event.event_data.cr_arrival_event_data.cr_handle, lanes[n].ep, 0, NULL));
-        next(lanes[n].connection, DAT_CONNECTION_EVENT_ESTABLISHED, "a connection");
+        OK(dat_cr_accept(event.event_data.cr_arrival_event_data.cr_handle, channels[n].ep, 0, NULL));
+        next(channels[n].connection, DAT_CONNECTION_EVENT_ESTABLISHED, "a connection");
     }
     OK(dat_psp_free(psp));
 }
@@ -115,9 +115,9 @@ static void reach(int count, int ready)
     char go;
     EXPECT(read(ready, &go, 1) == 1);
     for (int n = 0; n < count; n++) {
-        OK(dat_ep_connect(lanes[n].ep, (DAT_IA_ADDRESS_PTR)&here, QUAL, DAT_TIMEOUT_INFINITE, 0, NULL, DAT_QOS_BEST_EFFORT,
+        OK(dat_ep_connect(channels[n].ep, (DAT_IA_ADDRESS_PTR)&here, QUAL, DAT_TIMEOUT_INFINITE, 0, NULL, DAT_QOS_BEST_EFFORT,
                           DAT_CONNECT_DEFAULT_FLAG));
-        next(lanes[n].connection, DAT_CONNECTION_EVENT_ESTABLISHED, "a connection");
+        next(channels[n].connection, DAT_CONNECTION_EVENT_ESTABLISHED, "a connection");
     }
 }
 
@@ -149,21 +149,21 @@ static void match(const char *who, int count, long rounds, int begins, int polls
     long asleep = 0;
     double used = cpu_us();
     for (int n = 0; n < count; n++) {
-        lanes[n].rounds = rounds;
-        lanes[n].begins = begins;
-        lanes[n].polls = polls;
-        EXPECT(pthread_create(&lanes[n].thread, NULL, play, &lanes[n]) == 0);
+        channels[n].rounds = rounds;
+        channels[n].begins = begins;
+        channels[n].polls = polls;
+        EXPECT(pthread_create(&channels[n].thread, NULL, play, &channels[n]) == 0);
     }
     for (int n = 0; n < count; n++) {
-        EXPECT(pthread_join(lanes[n].thread, NULL) == 0);
-        asleep += lanes[n].asleep;
+        EXPECT(pthread_join(channels[n].thread, NULL) == 0);
+        asleep += channels[n].asleep;
     }
     used = (cpu_us() - used) / (double)(rounds * count);
     printf("%s: %ld waits, %ld asleep, %.1f us of processor time each\n", who, rounds * count, asleep, used);
     fflush(stdout);
     if (!polls) {
         EXPECT(asleep >= rounds * count / 10);
-        EXPECT(used < MOST_CPU_US);
+        EXPECT(used < MAX_CPU_US);
     }
 }
 
@@ -182,10 +182,10 @@ static void idle(const char *who, unsigned seconds)
     DAT_COUNT more;
     double used = cpu_us();
     /* Measured without a warm-up wait: the very first wait must not spin either. */
-    EXPECT(DAT_GET_TYPE(dat_evd_wait(lanes[0].receives, seconds * SECOND, 1, &event, &more)) == DAT_TIMEOUT_EXPIRED);
+    EXPECT(DAT_GET_TYPE(dat_evd_wait(channels[0].receives, seconds * SECOND, 1, &event, &more)) == DAT_TIMEOUT_EXPIRED);
     rest(who, "waiting", seconds, used);
     for (int n = 0; n < 100000; n++)
-        EXPECT(DAT_GET_TYPE(dat_evd_dequeue(lanes[0].receives, &event)) == DAT_QUEUE_EMPTY);
+        EXPECT(DAT_GET_TYPE(dat_evd_dequeue(channels[0].receives, &event)) == DAT_QUEUE_EMPTY);
     used = cpu_us();
     sleep(seconds);
     rest(who, "in code of its own after polling", seconds, used);
@@ -198,7 +198,7 @@ int main(int argc, char **argv)
         fail("usage: waits IA WAITS THREADS apart|together [polling] | waits IA idle SECONDS");
     int count = is_idle ? 4 : atoi(argv[3]), polls = argc > 5, status, ready[2];
     unsigned seconds = is_idle ? (unsigned)atoi(argv[3]) : 0;
-    EXPECT(count > 0 && count <= MOST && pipe(ready) == 0);
+    EXPECT(count > 0 && count <= MAX_CHANNELS && pipe(ready) == 0);
     long rounds = is_idle ? 0 : atol(argv[2]) / 2 / count;
     pid_t child = fork();
     EXPECT(child >= 0);
@@ -216,7 +216,7 @@ int main(int argc, char **argv)
         match(who, count, rounds, child != 0, polls);
     if (child == 0) {
         /* The server waits until the client has received everything and disconnects. */
-        next(lanes[0].connection, DAT_CONNECTION_EVENT_DISCONNECTED, "the end");
+        next(channels[0].connection, DAT_CONNECTION_EVENT_DISCONNECTED, "the end");
         OK(dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG));
         return 0;
     }

@@ -93,9 +93,9 @@ static void refused(const char *call, DAT_RETURN ret)
             && type != DAT_PROVIDER_NOT_FOUND)
             fail("%u: %s: %s", n, call, words(ret));
     } else if (!op) {
-        fail("%u: %s: %s, and nothing was to fail", n, call, words(ret));
+        fail("%u: %s: %s, expected success", n, call, words(ret));
     } else if (ret != code) {
-        fail("%u: %s: %s in place of 0x%08x, how %s fails", n, call, words(ret), code, op);
+        fail("%u: %s: %s, expected 0x%08x, the code of a failed %s", n, call, words(ret), code, op);
     }
     snprintf(met, sizeof met, "%.90s: %s", call, op ? op : "the system");
     refusals++;
@@ -155,7 +155,7 @@ static int event(DAT_EVD_HANDLE evd, DAT_EVENT_NUMBER number, DAT_EVENT *out, co
     if (mode == AGAIN || mode == STOP) {
         if (ret != DAT_SUCCESS)
             fail("%u: %s: %s (%s)", n, what, words(ret), met);
-        fail("%u: %s: event 0x%x in place of 0x%x (%s)", n, what, (unsigned)out->event_number, (unsigned)number, met);
+        fail("%u: %s: event 0x%x, expected 0x%x (%s)", n, what, (unsigned)out->event_number, (unsigned)number, met);
     }
     snprintf(met, sizeof met, "%s: %s", what, ret == DAT_SUCCESS ? "another event" : words(ret));
     return 0;
@@ -683,7 +683,7 @@ static void expect_no_more(const struct state *before)
         return;
     show("before", before);
     show("after", &now);
-    fail("%u: something is left of a walk that ended at %s", n, *met ? met : "its end");
+    fail("%u: objects remain after a walk that ended at %s", n, *met ? met : "its end");
 }
 
 /* ---- All walks ----------------------------------------------------------------------------------------------------
@@ -815,7 +815,7 @@ int main(int argc, char **argv)
     }
     long grown = (long)mallinfo2().uordblks - (long)heap;
     if (grown > 256 << 10)
-        fail("%ld bytes more are allocated after %u walks", grown, n);
+        fail("heap grew by %ld bytes in %u walks", grown, n);
     printf("walk: OK, %u walks, %u refusals\n", n, refusals);
     return 0;
 }
