@@ -82,9 +82,9 @@ impl Channel {
                 let reason = format!("version {major}.{minor} does not understand version {ours}.{our_minor}");
                 // The peer may have disconnected already, so a failed send is ignored.
                 let _ = self.send(&Message::Refused(reason.clone()));
-                Failure::said(format!("the peer's {reason}"))
+                Failure::with_message(format!("the peer's {reason}"))
             }
-            message => Failure::said(format!("{message:?} in place of a greeting")),
+            message => Failure::with_message(format!("{message:?}, expected a greeting")),
         }
     }
 
@@ -143,8 +143,8 @@ impl Channel {
     fn lost<T>(&self, what: &str, event: Event) -> Result<T> {
         let fate = self.shared.connection_failure(WaitPolicy { how: WaitMethod::Sleep, limit: CAUSE_LIMIT });
         match event {
-            Event::Dto { status, .. } => Failure::said(format!("{what}: {}{fate}", status_word(status))),
-            event => Failure::said(format!("{what}: {event:?}{fate}")),
+            Event::Dto { status, .. } => Failure::with_message(format!("{what}: {}{fate}", status_word(status))),
+            event => Failure::with_message(format!("{what}: {event:?}{fate}")),
         }
     }
 
@@ -170,7 +170,7 @@ impl Channel {
         match self.wait_policy.next(&self.shared.conn, "the end of the connection")? {
             // The connection is broken if the peer exits right after its last message.
             Event::Connection { number: DAT_CONNECTION_EVENT_DISCONNECTED | DAT_CONNECTION_EVENT_BROKEN, .. } => Ok(()),
-            event => Failure::said(format!("{event:?} in place of the end of the connection")),
+            event => Failure::with_message(format!("{event:?}, expected the end of the connection")),
         }
     }
 }

@@ -52,8 +52,8 @@ impl Server {
         self.channel.send(request)?;
         match self.channel.receive()? {
             Message::Ready(offers) if offers.len() == threads => Ok(offers),
-            Message::Refused(reason) => Failure::said(format!("the server refuses: {reason}")),
-            message => Failure::said(format!("{message:?} in place of an answer")),
+            Message::Refused(reason) => Failure::with_message(format!("the server refuses: {reason}")),
+            message => Failure::with_message(format!("{message:?}, expected an answer")),
         }
     }
 
@@ -64,8 +64,8 @@ impl Server {
         match self.channel.receive_within(limit)? {
             Message::Over(Ok(())) => Ok(None),
             Message::Measured(figures) => Ok(Some(figures)),
-            Message::Over(Err(reason)) => Failure::said(format!("the server: {reason}")),
-            message => Failure::said(format!("{message:?} in place of the end of the test")),
+            Message::Over(Err(reason)) => Failure::with_message(format!("the server: {reason}")),
+            message => Failure::with_message(format!("{message:?}, expected the end of the test")),
         }
     }
 }
@@ -77,7 +77,7 @@ pub(crate) fn quit(common: &Common, host: &str) -> Result {
     server.channel.send(&Message::Quit)?;
     match server.channel.receive()? {
         Message::Over(Ok(())) => server.channel.end()?,
-        message => return Failure::said(format!("{message:?} in place of the closing message")),
+        message => return Failure::with_message(format!("{message:?}, expected the closing message")),
     }
     Ok(ia.close()?)
 }
@@ -108,6 +108,6 @@ fn resolve(host: &str) -> Result<Address> {
     let best = found.iter().find(|address| address.is_ipv4()).or(found.first());
     match best {
         Some(best) => Ok((*best).into()),
-        None => Failure::said(format!("{host}: no address")),
+        None => Failure::with_message(format!("{host}: no address")),
     }
 }

@@ -26,7 +26,7 @@ pub(crate) enum Failure {
 
 impl Failure {
     /// Returns an error with this text.
-    pub(crate) fn said<T>(words: impl Into<String>) -> Result<T> {
+    pub(crate) fn with_message<T>(words: impl Into<String>) -> Result<T> {
         Err(Failure::Message(words.into()))
     }
 

@@ -55,7 +55,7 @@ pub(crate) fn run(common: &Common) -> Result {
                     let state = &state;
                     scope.spawn(move || state.session(cr));
                 }
-                Ok(Some(event)) => eprintln!("dapltest: {event:?} in place of a client"),
+                Ok(Some(event)) => eprintln!("dapltest: {event:?}, expected a client"),
                 Ok(None) => {}
                 Err(Failure::Interrupted) => break,
                 Err(failure) => {
@@ -101,7 +101,7 @@ impl ServerState<'_> {
             Message::Transaction(test) => transaction::serve(self.ia, channel, test, self.common),
             Message::Performance(test) => performance::serve(self.ia, channel, &test, self.common),
             Message::Connects => performance::serve_connects(self.ia, channel, self.common),
-            message => channel.refuse(Failure::Message(format!("{message:?} in place of a request"))),
+            message => channel.refuse(Failure::Message(format!("{message:?}, expected a request"))),
         }
     }
 }

@@ -99,7 +99,7 @@ impl SharedObjects {
     pub(crate) fn is_quiet(&self) -> Result {
         match drain(&self.conn).first() {
             None => Ok(()),
-            Some(event) => Failure::said(format!("{event:?}, which is not expected")),
+            Some(event) => Failure::with_message(format!("{event:?}, which is not expected")),
         }
     }
 }
@@ -130,7 +130,7 @@ impl Listener {
     ) -> Result {
         match self.accept_unless(ep, shared, wait_policy, || Ok(is_gone()))? {
             true => Ok(()),
-            false => Failure::said("the client is gone before it has connected"),
+            false => Failure::with_message("the client is gone before it has connected"),
         }
     }
 
@@ -152,12 +152,12 @@ impl Listener {
             }
             if Instant::now() > deadline {
                 let seconds = wait_policy.limit.as_secs();
-                return Failure::said(format!("the client's connection did not come within {seconds} s"));
+                return Failure::with_message(format!("the client's connection did not come within {seconds} s"));
             }
         };
         match event {
             Event::Request { cr, qual } if qual == self.qual => ep.accept(cr)?,
-            event => return Failure::said(format!("{event:?} in place of a request")),
+            event => return Failure::with_message(format!("{event:?}, expected a request")),
         }
         connected(&shared.conn, ep.handle(), wait_policy).map(|()| true)
     }

@@ -120,7 +120,7 @@ pub(crate) fn connected(evd: &Evd, ep: Handle, wait_policy: WaitPolicy) -> Resul
             DAT_CONNECTION_EVENT_ESTABLISHED => Ok(()),
             number => Err(Failure::NotConnected(number, connection_word(number))),
         },
-        event => Err(Failure::Message(format!("{event:?} in place of a connection"))),
+        event => Err(Failure::Message(format!("{event:?}, expected a connection"))),
     }
 }
 

@@ -41,7 +41,7 @@ fn await_the_end(pair: &Pair) -> Result {
     for _ in &pair.ends {
         match pair.wait_policy.next(&pair.bench.conn, "the end of the connection")? {
             Event::Connection { ep, number: DAT_CONNECTION_EVENT_DISCONNECTED } => ended.push(ep),
-            event => return Failure::said(format!("{event:?} in place of the end of the connection")),
+            event => return Failure::with_message(format!("{event:?}, expected the end of the connection")),
         }
     }
     ended.sort();
@@ -97,7 +97,7 @@ fn again(common: &Common) -> Result {
 fn outcome(bench: &Bench, ep: &Ep, wait_policy: WaitPolicy) -> Result<DAT_EVENT_NUMBER> {
     match wait_policy.next(&bench.conn, "an answer")? {
         Event::Connection { ep: whose, number } if whose == ep.handle() => Ok(number),
-        event => Failure::said(format!("{event:?} in place of an answer")),
+        event => Failure::with_message(format!("{event:?}, expected an answer")),
     }
 }
 
@@ -117,7 +117,7 @@ fn rejects(common: &Common) -> Result {
     raw::cr_reject(next_request(&bench, asleep(common))?)?;
     let number = outcome(&bench, &ep, asleep(common))?;
     let is_so = number == DAT_CONNECTION_EVENT_PEER_REJECTED;
-    ensure(is_so, &format!("{} in place of DAT_CONNECTION_EVENT_PEER_REJECTED", connection_word(number)))?;
+    ensure(is_so, &format!("{}, expected DAT_CONNECTION_EVENT_PEER_REJECTED", connection_word(number)))?;
     ep.free()?;
     psp.free()?;
     bench.close()
@@ -131,7 +131,7 @@ fn no_listener(common: &Common) -> Result {
     ep.connect(own_address(&bench.ia)?, qual, microseconds(common), DAT_QOS_BEST_EFFORT)?;
     let number = outcome(&bench, &ep, asleep(common))?;
     let is_so = number == DAT_CONNECTION_EVENT_NON_PEER_REJECTED;
-    ensure(is_so, &format!("{} in place of DAT_CONNECTION_EVENT_NON_PEER_REJECTED", connection_word(number)))?;
+    ensure(is_so, &format!("{}, expected DAT_CONNECTION_EVENT_NON_PEER_REJECTED", connection_word(number)))?;
     ep.free()?;
     bench.close()
 }
@@ -157,7 +157,7 @@ fn reserved(common: &Common) -> Result {
     for _ in 0..2 {
         match asleep(common).next(&bench.conn, "a connection")? {
             Event::Connection { number: DAT_CONNECTION_EVENT_ESTABLISHED, .. } => {}
-            event => return Failure::said(format!("{event:?} in place of a connection")),
+            event => return Failure::with_message(format!("{event:?}, expected a connection")),
         }
     }
     rsp.free()?;
@@ -188,7 +188,7 @@ fn freed(common: &Common) -> Result {
     near.free()?;
     match wait_policy.next(&bench.conn, "the end of the connection")? {
         Event::Connection { ep, number } if ep == far.handle() && number != DAT_CONNECTION_EVENT_ESTABLISHED => {}
-        event => return Failure::said(format!("{event:?} in place of the end of the connection")),
+        event => return Failure::with_message(format!("{event:?}, expected the end of the connection")),
     }
     far.free()?;
     drop(memory);

@@ -111,15 +111,17 @@ fn refused<T: std::fmt::Debug>(answer: CallResult<T>, kind: DAT_RETURN_TYPE, sub
         Err(refusal) if refusal.kind() == kind && [refusal.subtype(), DAT_NO_SUBTYPE].contains(&subtype) => Ok(()),
         Err(Refusal { call, code }) => {
             let (found, wanted) = (crate::dat::raw::words(code), crate::dat::raw::words(wanted));
-            Failure::said(format!("{call} answers {found} in place of {wanted}"))
+            Failure::with_message(format!("{call} returned {found}, expected {wanted}"))
         }
-        Ok(value) => Failure::said(format!("a call gives {value:?} in place of {}", crate::dat::raw::words(wanted))),
+        Ok(value) => {
+            Failure::with_message(format!("a call gives {value:?}, expected {}", crate::dat::raw::words(wanted)))
+        }
     }
 }
 
 /// Fails with the reason `otherwise` unless the condition holds.
 fn ensure(is_so: bool, otherwise: &str) -> Result {
-    if is_so { Ok(()) } else { Failure::said(otherwise) }
+    if is_so { Ok(()) } else { Failure::with_message(otherwise) }
 }
 
 #[cfg(test)]

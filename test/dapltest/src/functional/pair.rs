@@ -68,7 +68,7 @@ impl Pair {
                 Event::Connection { ep, number: DAT_CONNECTION_EVENT_ESTABLISHED } if wanted.contains(&ep) => {
                     wanted.retain(|one| *one != ep);
                 }
-                event => return Failure::said(format!("{event:?} in place of a connection")),
+                event => return Failure::with_message(format!("{event:?}, expected a connection")),
             }
         }
         psp.free()?;
@@ -86,7 +86,7 @@ impl Pair {
         while found.len() < count {
             match self.wait_policy.next(&self.bench.dtos, "a completion")? {
                 Event::Dto { ep, cookie, status, length } => found.push(Done { ep, cookie, status, length }),
-                event => return Failure::said(format!("{event:?} in place of a completion")),
+                event => return Failure::with_message(format!("{event:?}, expected a completion")),
             }
         }
         found.sort_by_key(|done| done.cookie);
@@ -99,7 +99,7 @@ impl Pair {
             if done.status != DAT_DTO_SUCCESS || done.cookie != *cookie || done.length != *length as u64 {
                 let (word, came) = (status_word(done.status), done.cookie);
                 let ours = format!("{came}: {word}, {} bytes", done.length);
-                return Failure::said(format!("{ours} in place of {cookie}: success, {length} bytes"));
+                return Failure::with_message(format!("{ours}, expected {cookie}: success, {length} bytes"));
             }
         }
         Ok(())
@@ -112,7 +112,7 @@ impl Pair {
     fn check(&self, end: usize, at: usize, length: usize, seed: usize) -> Result {
         match self.memory[end].differs(at, length, byte(seed)) {
             None => Ok(()),
-            Some((at, found)) => Failure::said(format!("byte {at} of {length} is 0x{found:02x}")),
+            Some((at, found)) => Failure::with_message(format!("byte {at} of {length} is 0x{found:02x}")),
         }
     }
 
@@ -122,7 +122,7 @@ impl Pair {
         for _ in &self.ends {
             match self.wait_policy.next(&self.bench.conn, "the end of the connection")? {
                 Event::Connection { number: DAT_CONNECTION_EVENT_DISCONNECTED, .. } => {}
-                event => return Failure::said(format!("{event:?} in place of the end of the connection")),
+                event => return Failure::with_message(format!("{event:?}, expected the end of the connection")),
             }
         }
         self.free()
@@ -148,7 +148,7 @@ pub(super) struct Done {
 pub(super) fn next_request(bench: &Bench, wait_policy: WaitPolicy) -> Result<Handle> {
     match wait_policy.next(&bench.requests, "a request")? {
         Event::Request { cr, .. } => Ok(cr),
-        event => Failure::said(format!("{event:?} in place of a request")),
+        event => Failure::with_message(format!("{event:?}, expected a request")),
     }
 }
 
@@ -250,7 +250,7 @@ fn through_rmr(common: &Common) -> Result {
     let context = raw::rmr_bind(rmr.handle(), &segment, privileges, pair.ends[1].handle(), 9)?;
     match pair.wait_policy.next(&pair.bench.dtos, "the end of a bind")? {
         Event::Bind { cookie: 9, status: DAT_RMR_BIND_SUCCESS, rmr: bound } if bound == rmr.handle() => {}
-        event => return Failure::said(format!("{event:?} in place of the end of a bind")),
+        event => return Failure::with_message(format!("{event:?}, expected the end of a bind")),
     }
     pair.fill(0, 0, 100, 3);
     let to = RemoteBuffer { context, ..pair.memory[1].place() }.part(4096, 100);
@@ -278,7 +278,7 @@ fn fails(common: &Common, to: impl Fn(RemoteBuffer) -> DAT_RMR_TRIPLET) -> Resul
     ensure(done.status != DAT_DTO_ERR_FLUSHED, "it is flushed without a cause")?;
     match pair.wait_policy.next(&pair.bench.conn, "the end of the connection")? {
         Event::Connection { number: DAT_CONNECTION_EVENT_BROKEN | DAT_CONNECTION_EVENT_DISCONNECTED, .. } => {}
-        event => return Failure::said(format!("{event:?} in place of the end of the connection")),
+        event => return Failure::with_message(format!("{event:?}, expected the end of the connection")),
     }
     pair.free()
 }

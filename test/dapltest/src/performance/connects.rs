@@ -110,10 +110,10 @@ fn disconnected(shared: &SharedObjects, ep: &Ep, wait_policy: WaitPolicy) -> Res
         Event::Connection { ep: whose, number: DAT_CONNECTION_EVENT_DISCONNECTED } if whose == ep.handle() => {
             Ok(raw::ep_reset(ep.handle())?)
         }
-        Event::Connection { number, .. } => Failure::said(format!(
-            "the connection is {} in place of DAT_CONNECTION_EVENT_DISCONNECTED",
+        Event::Connection { number, .. } => Failure::with_message(format!(
+            "the connection is {}, expected DAT_CONNECTION_EVENT_DISCONNECTED",
             connection_word(number)
         )),
-        event => Failure::said(format!("{event:?} in place of a disconnect")),
+        event => Failure::with_message(format!("{event:?}, expected a disconnect")),
     }
 }

@@ -88,7 +88,7 @@ fn measure(ia: &Ia, common: &Common, host: &str, test: &Performance) -> Result<R
     let mut server = Server::find(ia, host, common)?;
     let offer = server.ask(&Message::Performance(test.clone()), 1)?[0];
     if offer.place.length < test.operation.length() as u64 {
-        return Failure::said("the server offers less memory than the test needs");
+        return Failure::with_message("the server offers less memory than the test needs");
     }
     server.channel.send(&Message::Ready(vec![Offer { qual: 0, place: runner.target() }]))?;
     let progress = progress(test.extent, test.warm_up);
@@ -126,10 +126,10 @@ pub(crate) fn serve(ia: &Ia, mut channel: Channel, test: &Performance, common: &
     channel.send(&Message::Ready(vec![Offer { qual: listener.qual, place: runner.target() }]))?;
     let client = match channel.receive()? {
         Message::Ready(offers) if offers.len() == 1 => offers[0].place,
-        message => return Failure::said(format!("{message:?} in place of the client's memory")),
+        message => return Failure::with_message(format!("{message:?}, expected the client's memory")),
     };
     if test.is_bidirectional && client.length < test.operation.length() as u64 {
-        return Failure::said("the client offers less memory than the test needs");
+        return Failure::with_message("the client offers less memory than the test needs");
     }
     let accepted = listener.accept(&runner.ep, &runner.shared, runner.sleeping(), || channel.is_over());
     let mut clock = window::Window::started();
@@ -156,6 +156,6 @@ fn await_over(channel: &mut Channel, common: &Common) -> Result {
             }
             Ok(())
         }
-        message => Failure::said(format!("{message:?} in place of the end of the test")),
+        message => Failure::with_message(format!("{message:?}, expected the end of the test")),
     }
 }

@@ -117,7 +117,7 @@ impl Runner {
                     sender.take(self, event)?;
                     progress.step();
                 }
-                (event, ..) => return Failure::said(format!("{event:?} in place of a message")),
+                (event, ..) => return Failure::with_message(format!("{event:?}, expected a message")),
             }
         }
         let counter = sender.map(|sender| sender.counter).or(receiver.map(|receiver| receiver.counter));
@@ -133,24 +133,26 @@ impl Runner {
     fn check(&self, event: Event, expected: u64) -> Result<u64> {
         match event {
             Event::Dto { cookie, status: DAT_DTO_SUCCESS, length, .. } if cookie == expected => Ok(length),
-            Event::Dto { cookie, status: DAT_DTO_SUCCESS, .. } => Failure::said(format!(
-                "completion of operation {} in place of {}",
+            Event::Dto { cookie, status: DAT_DTO_SUCCESS, .. } => Failure::with_message(format!(
+                "completion of operation {}, expected {}",
                 cookie & !RECEIVE_FLAG,
                 expected & !RECEIVE_FLAG
             )),
             Event::Dto { status, .. } => {
                 let fate = self.shared.connection_failure(WaitPolicy { how: WaitMethod::Sleep, limit: CAUSE_LIMIT });
-                Failure::said(format!("operation {}: {}{fate}", expected & !RECEIVE_FLAG, status_word(status)))
+                Failure::with_message(format!("operation {}: {}{fate}", expected & !RECEIVE_FLAG, status_word(status)))
             }
-            event => Failure::said(format!("{event:?} in place of the end of operation {}", expected & !RECEIVE_FLAG)),
+            event => {
+                Failure::with_message(format!("{event:?}, expected the end of operation {}", expected & !RECEIVE_FLAG))
+            }
         }
     }
 
     fn check_length(&self, length: u64, number: u64) -> Result {
         match length == self.test.operation.length() as u64 {
             true => Ok(()),
-            false => Failure::said(format!(
-                "operation {number} transferred {length} bytes in place of {}",
+            false => Failure::with_message(format!(
+                "operation {number} transferred {length} bytes, expected {}",
                 self.test.operation.length()
             )),
         }

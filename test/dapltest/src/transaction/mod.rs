@@ -85,11 +85,11 @@ pub(crate) fn serve(ia: &Ia, mut channel: Channel, test: Transaction, common: &C
     channel.send(&Message::Ready(parties.iter().map(Party::offer).collect()))?;
     let theirs = match channel.receive()? {
         Message::Ready(offers) if offers.len() == parties.len() => offers,
-        message => return Failure::said(format!("{message:?} in place of the client's memory")),
+        message => return Failure::with_message(format!("{message:?}, expected the client's memory")),
     };
     let length = plan.length() as u64;
     if theirs.iter().any(|offer| offer.place.length < length) {
-        return Failure::said("the client offers less memory than the test needs");
+        return Failure::with_message("the client offers less memory than the test needs");
     }
     let progress = Progress::hidden();
     let ran = in_threads(parties, |party, number| {
@@ -103,7 +103,7 @@ pub(crate) fn serve(ia: &Ia, mut channel: Channel, test: Transaction, common: &C
                 println!("dapltest: the client: {reason}");
             }
         }
-        message => return Failure::said(format!("{message:?} in place of the end of the test")),
+        message => return Failure::with_message(format!("{message:?}, expected the end of the test")),
     }
     channel.send(&Message::Over(ours))?;
     // Wait until the client disconnects: then nothing is in flight.

@@ -87,7 +87,7 @@ impl<'a> Party<'a> {
     /// Connects all endpoints, in order.
     pub(super) fn connect(&self, to: Address, offer: &Offer, qos: DAT_QOS) -> Result {
         if offer.place.length < self.plan.length() as u64 {
-            return Failure::said("the server offers less memory than the test needs");
+            return Failure::with_message("the server offers less memory than the test needs");
         }
         self.eps.iter().try_for_each(|ep| self.shared.connect(ep, to, offer.qual, qos, self.sleeping()))
     }
@@ -111,7 +111,7 @@ impl<'a> Party<'a> {
         for _ in &self.eps {
             match self.sleeping().next(&self.shared.conn, "the end of a connection")? {
                 Event::Connection { number: DAT_CONNECTION_EVENT_DISCONNECTED, .. } => {}
-                event => return Failure::said(format!("{event:?} in place of the end of a connection")),
+                event => return Failure::with_message(format!("{event:?}, expected the end of a connection")),
             }
         }
         Ok(())
@@ -146,7 +146,7 @@ impl<'a> Party<'a> {
         let wanted = self.plan.operations()[operation].length() as u64;
         if (came, length) != (operation, wanted) {
             let what = format!("endpoint {endpoint}: a receive of operation {came} with {length} bytes");
-            return Failure::said(format!("{what} in place of operation {operation} with {wanted}"));
+            return Failure::with_message(format!("{what}, expected operation {operation} with {wanted}"));
         }
         Ok(())
     }
@@ -161,7 +161,7 @@ impl<'a> Party<'a> {
             let wanted = self.plan.operations().get(number).map(|operation| operation.length() as u64);
             if expected != Some(number) || wanted != Some(length) {
                 let what = format!("endpoint {whose}: operation {number} is complete with {length} bytes");
-                return Failure::said(format!("{what}; next is {expected:?}, and it has {wanted:?}"));
+                return Failure::with_message(format!("{what}; next is {expected:?}, and it has {wanted:?}"));
             }
         }
         Ok(())
@@ -170,14 +170,14 @@ impl<'a> Party<'a> {
     /// Returns endpoint, operation and length of a successful completion.
     fn completion(&self, event: Event, what: &str) -> Result<(usize, usize, u64)> {
         let Event::Dto { ep, cookie, status, length } = event else {
-            return Failure::said(format!("{event:?} in place of the end of {what}"));
+            return Failure::with_message(format!("{event:?}, expected the end of {what}"));
         };
         let Some(endpoint) = self.names.get(&ep).copied() else {
-            return Failure::said(format!("the end of {what} of an endpoint that is not ours"));
+            return Failure::with_message(format!("the end of {what} of an endpoint that is not ours"));
         };
         if status != DAT_DTO_SUCCESS {
             let fate = self.shared.connection_failure(WaitPolicy { how: WaitMethod::Sleep, limit: CAUSE_LIMIT });
-            return Failure::said(format!("endpoint {endpoint}: {what}: {}{fate}", status_word(status)));
+            return Failure::with_message(format!("endpoint {endpoint}: {what}: {}{fate}", status_word(status)));
         }
         Ok((endpoint, cookie as usize, length))
     }

@@ -50,7 +50,7 @@ impl Plan {
     fn fits(&self, adapter: &DAT_IA_ATTR) -> Result {
         let all = self.length().saturating_mul(self.threads());
         if all > MAX_MEMORY {
-            return Failure::said(format!("the test needs {all} bytes at each side, more than {MAX_MEMORY}"));
+            return Failure::with_message(format!("the test needs {all} bytes at each side, more than {MAX_MEMORY}"));
         }
         self.operations.iter().try_for_each(|operation| fits(operation, adapter))
     }
@@ -114,10 +114,10 @@ pub(crate) fn fits(operation: &Operation, adapter: &DAT_IA_ATTR) -> Result {
         Transfer::Write => (adapter.max_iov_segments_per_rdma_write, adapter.max_rdma_size),
     };
     if i32::from(operation.segments) > segments {
-        return Failure::said(format!("{operation}: the adapter takes {segments} segments at most"));
+        return Failure::with_message(format!("{operation}: the adapter takes {segments} segments at most"));
     }
     if operation.length() as u64 > longest {
-        return Failure::said(format!("{operation}: the adapter takes {longest} bytes at most"));
+        return Failure::with_message(format!("{operation}: the adapter takes {longest} bytes at most"));
     }
     Ok(())
 }

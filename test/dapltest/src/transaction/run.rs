@@ -136,7 +136,7 @@ impl Party<'_> {
             Some((at, found)) => {
                 let wanted = pattern(at);
                 let place = format!("endpoint {endpoint}, operation {number} ({operation}): byte {at}");
-                Failure::said(format!("{place} is 0x{found:02x} in place of 0x{wanted:02x}"))
+                Failure::with_message(format!("{place} is 0x{found:02x}, expected 0x{wanted:02x}"))
             }
         }
     }
