@@ -12,7 +12,7 @@ use dat_abi::hook::HandleArena;
 
 /// Maximum number of arenas: several times the number of provider libraries of a process. `add` fails if there are
 /// more.
-const MOST: usize = 32;
+const MAX_ARENAS: usize = 32;
 
 /// Minimum stride in bytes. A handle is the address of a pointer, so handles are at least this far apart.
 const ALIGN: usize = align_of::<usize>();
@@ -40,19 +40,19 @@ impl Arena {
 }
 
 /// Copy of the first arena, if its length is a power of two. One comparison then checks base, length and stride.
-struct First {
+struct FirstArena {
     base: AtomicPtr<AtomicUsize>,
     /// Mask of the bits that are 0 in the offset of every handle. Written after `base`.
     refused: AtomicUsize,
 }
 
-/// Base address in `First` while there is no arena. Its content, a null pointer, reads as a handle without a table.
+/// Base address in `FirstArena` while there is no arena. Its content, a null pointer, reads as a handle without a table.
 static NO_HANDLE: AtomicUsize = AtomicUsize::new(0);
 
 /// A set of arenas; libdat has one.
 pub(crate) struct Arenas {
-    first: First,
-    list: [Arena; MOST],
+    first: FirstArena,
+    list: [Arena; MAX_ARENAS],
     /// Set when a provider without the hook is registered, whose handles may be outside all arenas.
     foreign: AtomicBool,
     writing: Mutex<()>,
@@ -76,8 +76,13 @@ pub(crate) static ARENAS: Arenas = Arenas::new();
 impl Arenas {
     const fn new() -> Self {
         let base = AtomicPtr::new((&raw const NO_HANDLE).cast_mut());
-        let first = First { base, refused: AtomicUsize::new(usize::MAX) };
-        Self { first, list: [const { Arena::empty() }; MOST], foreign: AtomicBool::new(false), writing: Mutex::new(()) }
+        let first = FirstArena { base, refused: AtomicUsize::new(usize::MAX) };
+        Self {
+            first,
+            list: [const { Arena::empty() }; MAX_ARENAS],
+            foreign: AtomicBool::new(false),
+            writing: Mutex::new(()),
+        }
     }
 
     /// Whether a value is in the first arena, so that its first word may be read even if it is not a handle. Most
@@ -212,7 +217,7 @@ mod tests {
         assert!(!arenas.add(HandleArena { base: usize::MAX - 0xff, ..ARENA }));
         assert!(arenas.add(ARENA));
         assert!(!arenas.add(HandleArena { base: ARENA.base + 64, ..ARENA }), "overlap");
-        for more in 1..MOST {
+        for more in 1..MAX_ARENAS {
             assert!(arenas.add(HandleArena { base: ARENA.base + more * 0x1_0000, ..ARENA }));
         }
         assert!(!arenas.add(HandleArena { base: 0x4000_0000, ..ARENA }), "one too many");

@@ -55,7 +55,7 @@ pub struct Record {
 /// A line that is not used: it is disabled (`nondefault`), is for kernel programs, or has an error. If a program opens
 /// its name, the message about the refused open can name the line.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Absent {
+pub struct UnusedLine {
     /// Field 1 of the line.
     pub name: Vec<u8>,
     /// Position in the file.
@@ -68,7 +68,7 @@ pub struct Absent {
 
 /// Consequence of an error in a file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Cost {
+pub enum ErrorConsequence {
     /// The record is dropped.
     Record,
     /// The record is kept; the line should be corrected.
@@ -89,12 +89,12 @@ pub struct Diagnostic {
     /// Permitted values.
     pub allowed: &'static str,
     /// Whether the record was dropped.
-    pub cost: Cost,
+    pub cost: ErrorConsequence,
 }
 
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let cost = if self.cost == Cost::Record { "; this record is dropped" } else { "" };
+        let cost = if self.cost == ErrorConsequence::Record { "; this record is dropped" } else { "" };
         let Self { place, column, field, found, allowed, .. } = self;
         write!(f, "{place}:{column}: {field}: {found}; {allowed}{cost}")
     }
@@ -106,7 +106,7 @@ pub struct Conf {
     /// Accepted records in file order.
     pub records: Vec<Record>,
     /// Lines that are not used.
-    pub absent: Vec<Absent>,
+    pub absent: Vec<UnusedLine>,
     /// All errors, in file order.
     pub diagnostics: Vec<Diagnostic>,
 }
@@ -148,11 +148,18 @@ impl Conf {
             Err(LineError { column, field, found, allowed }) => {
                 cause = Some((format!("was dropped: {field}: {found}"), allowed));
                 let place = reader.place.clone();
-                reader.diagnostics.push(Diagnostic { place, column, field, found, allowed, cost: Cost::Record });
+                reader.diagnostics.push(Diagnostic {
+                    place,
+                    column,
+                    field,
+                    found,
+                    allowed,
+                    cost: ErrorConsequence::Record,
+                });
             }
         }
         if let (Some(name), Some((cause, remedy))) = (name, cause) {
-            self.absent.push(Absent { name, place: reader.place, cause, remedy });
+            self.absent.push(UnusedLine { name, place: reader.place, cause, remedy });
         }
         self.diagnostics.append(&mut reader.diagnostics);
     }
@@ -246,7 +253,7 @@ impl LineReader {
 
     fn remark(&mut self, column: usize, field: &'static str, found: String, allowed: &'static str) {
         let place = self.place.clone();
-        self.diagnostics.push(Diagnostic { place, column, field, found, allowed, cost: Cost::Nothing });
+        self.diagnostics.push(Diagnostic { place, column, field, found, allowed, cost: ErrorConsequence::Nothing });
     }
 }
 

@@ -13,7 +13,7 @@ use crate::api::Api;
 use crate::loader::host;
 
 /// Maximum number of interfaces, and of ports, that get a line.
-const MOST: usize = 64;
+const MAX_DISCOVERED: usize = 64;
 /// Maximum length of a device's name: the kernel's limit.
 const LONGEST: usize = 64;
 
@@ -39,10 +39,10 @@ fn lines_for(api: &Api, interfaces: Vec<Vec<u8>>, ports: Vec<(String, u32)>) -> 
     names.sort();
     names.dedup();
     let mut text = always(api);
-    for name in names.iter().take(MOST) {
+    for name in names.iter().take(MAX_DISCOVERED) {
         text += &line(api, &format!("usnic-{name}"), "libdaplusnic.so.1", name);
     }
-    for (device, port) in ports.iter().take(MOST) {
+    for (device, port) in ports.iter().take(MAX_DISCOVERED) {
         text += &line(api, &format!("verbs-{device}-{port}"), "libdaplverbs.so.1", &format!("{device} {port}"));
     }
     text
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(parsed(&lines_for(&V1, hostile.iter().map(|name| name.to_vec()).collect(), vec![])).len(), 2);
         assert_eq!((plain(&[b'x'; 64]).is_some(), plain(&[b'x'; 65])), (true, None));
         let many = (0..10_000).map(|number| format!("eth{number}").into_bytes()).collect();
-        assert_eq!(parsed(&lines_for(&V1, many, vec![("x".into(), 1); 10_000])).len(), 2 + 2 * MOST);
+        assert_eq!(parsed(&lines_for(&V1, many, vec![("x".into(), 1); 10_000])).len(), 2 + 2 * MAX_DISCOVERED);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::loader::host;
 use crate::{handles, registry, report};
 
 /// The locks held across `fork`, in lock order.
-struct All {
+struct ForkLocks {
     _registry: MutexGuard<'static, registry::Registry>,
     _handles: MutexGuard<'static, handles::IaTable>,
     _arenas: MutexGuard<'static, ()>,
@@ -21,7 +21,7 @@ struct All {
 }
 
 thread_local! {
-    static HELD: RefCell<Option<All>> = const { RefCell::new(None) };
+    static HELD: RefCell<Option<ForkLocks>> = const { RefCell::new(None) };
 }
 
 /// Registers the two handlers below with `pthread_atfork`, once per process.
@@ -33,7 +33,7 @@ pub(crate) fn prepare() {
 }
 
 extern "C" fn before() {
-    let all = || All {
+    let all = || ForkLocks {
         _registry: registry::lock(),
         _handles: handles::lock(),
         _arenas: ARENAS.lock(),

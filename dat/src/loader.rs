@@ -11,7 +11,7 @@ use std::ptr;
 use dat_abi::{DAT_PROVIDER_FINI_FUNC, DAT_PROVIDER_INFO, DAT_PROVIDER_INIT_FUNC};
 
 use crate::conf::{is_for_libdat1, is_for_libdat2};
-use crate::refused::Cause;
+use crate::refused::CauseAndRemedy;
 
 pub(crate) mod found;
 pub(crate) mod host;
@@ -33,23 +33,23 @@ pub(crate) struct Library {
 /// Maps the library of a record. The error contains the cause and the remedy.
 ///
 /// `major` is the major API version of the record.
-pub(crate) fn load(path: &[u8], major: u32) -> Result<Library, Cause> {
+pub(crate) fn load(path: &[u8], major: u32) -> Result<Library, CauseAndRemedy> {
     let shown = path.escape_ascii();
-    if let Some((cause, remedy)) = objection(path, major, host::is_privileged()) {
-        return Err(Cause::new(format!("{shown} {cause}"), remedy));
+    if let Some((cause, remedy)) = check_path(path, major, host::is_privileged()) {
+        return Err(CauseAndRemedy::new(format!("{shown} {cause}"), remedy));
     }
-    let name = CString::new(path).map_err(|_| Cause::new(format!("{shown} contains a NUL byte"), ""))?;
-    let image =
-        open_or_beside(&name).map_err(|reason| Cause { remedy: remedy(path, &reason).to_owned(), cause: reason })?;
+    let name = CString::new(path).map_err(|_| CauseAndRemedy::new(format!("{shown} contains a NUL byte"), ""))?;
+    let image = open_or_beside(&name)
+        .map_err(|reason| CauseAndRemedy { remedy: remedy(path, &reason).to_owned(), cause: reason })?;
     let needs = |name: &[u8]| image.names(DT_NEEDED).any(|needed| needed.to_bytes().starts_with(name));
     if major == 1 && needs(b"libdat2.so") {
         let cause = format!("{shown} needs libdat2.so.2: it implements DAT 2.0 only");
-        return Err(Cause::new(cause, "name a library for 1.2"));
+        return Err(CauseAndRemedy::new(cause, "name a library for 1.2"));
     }
     // A library for libdat2 would register a table in the layout of 2.0.
     if let Some(soname) = image.names(DT_SONAME).find(|soname| major == 1 && is_for_libdat2(soname.to_bytes())) {
         let cause = format!("{shown} is {}: it implements DAT 2.0 only", soname.to_string_lossy());
-        return Err(Cause::new(cause, "name a library for 1.2"));
+        return Err(CauseAndRemedy::new(cause, "name a library for 1.2"));
     }
     let needs_libdat1 = needs(b"libdat.so");
     let soname = image.names(DT_SONAME).next().map_or(&b""[..], CStr::to_bytes);
@@ -57,7 +57,7 @@ pub(crate) fn load(path: &[u8], major: u32) -> Result<Library, Cause> {
     let is_named_for_libdat1 = is_named(is_for_libdat1) && !is_named(is_for_libdat2);
     let Some(init) = image.symbol(c"dat_provider_init") else {
         let cause = format!("{shown} has no dat_provider_init: it is not a DAT provider");
-        return Err(Cause::new(cause, "name a provider's library as lib_path"));
+        return Err(CauseAndRemedy::new(cause, "name a provider's library as lib_path"));
     };
     let fini = image.symbol(c"dat_provider_fini");
     // SAFETY: a symbol of this name is the init function that the ABI defines; `symbol` found it, so it is not null.
@@ -68,7 +68,7 @@ pub(crate) fn load(path: &[u8], major: u32) -> Result<Library, Cause> {
 }
 
 /// Checks a path before anything is mapped. Returns the reason to refuse it and the remedy.
-fn objection(path: &[u8], major: u32, privileged: bool) -> Option<(&'static str, &'static str)> {
+fn check_path(path: &[u8], major: u32, privileged: bool) -> Option<(&'static str, &'static str)> {
     if major == 1 && is_for_libdat2(path) {
         return Some(("is a library for libdat2 (.so.2), but the line says u1", "name the .so.1 library"));
     }
@@ -111,25 +111,27 @@ impl Library {
 }
 
 /// A library mapped by the dynamic loader, never unmapped.
-struct Image(*mut c_void);
+struct LoadedLibrary(*mut c_void);
 
 /// Opens the library by the given name. If that fails and the name has no slash, tries libdat's own directory, so that an
 /// installation below any prefix works without further set-up.
-fn open_or_beside(name: &CStr) -> Result<Image, String> {
+fn open_or_beside(name: &CStr) -> Result<LoadedLibrary, String> {
     let first = open_with_retry(name);
     let Err(reason) = first else { return first };
     let bare = !name.to_bytes().contains(&b'/');
-    let Some(beside) = host::library().filter(|_| bare).and_then(|own| beside(&own, name)) else { return Err(reason) };
-    open_with_retry(&beside)
+    let Some(in_own_directory) = host::library().filter(|_| bare).and_then(|own| in_own_directory(&own, name)) else {
+        return Err(reason);
+    };
+    open_with_retry(&in_own_directory)
 }
 
 /// Opens a provider, and retries once after two kinds of failure. If symbols of libdat are undefined, because the provider
 /// does not list libdat as needed, the symbols of this libdat are made global. If the provider needs `libdat.so.1` and the
 /// dynamic loader does not find it, the one in this libdat's directory is mapped, so that its SONAME is known.
-fn open_with_retry(name: &CStr) -> Result<Image, String> {
-    match Image::open(name) {
-        Err(reason) if reason.contains("undefined symbol") && make_symbols_global() => Image::open(name),
-        Err(reason) if reason.starts_with("libdat.so.1: ") && map_libdat1_beside() => Image::open(name),
+fn open_with_retry(name: &CStr) -> Result<LoadedLibrary, String> {
+    match LoadedLibrary::open(name) {
+        Err(reason) if reason.contains("undefined symbol") && make_symbols_global() => LoadedLibrary::open(name),
+        Err(reason) if reason.starts_with("libdat.so.1: ") && map_libdat1_beside() => LoadedLibrary::open(name),
         other => other,
     }
 }
@@ -137,12 +139,12 @@ fn open_with_retry(name: &CStr) -> Result<Image, String> {
 /// Maps the `libdat.so.1` beside this libdat, if there is one. This project's providers list it as needed in both
 /// versions.
 fn map_libdat1_beside() -> bool {
-    let file = host::library().and_then(|own| beside(&own, c"libdat.so.1"));
-    file.is_some_and(|file| Image::open(&file).is_ok())
+    let file = host::library().and_then(|own| in_own_directory(&own, c"libdat.so.1"));
+    file.is_some_and(|file| LoadedLibrary::open(&file).is_ok())
 }
 
 /// Path of a file in libdat's own directory, if the file exists.
-fn beside(own: &CStr, name: &CStr) -> Option<CString> {
+fn in_own_directory(own: &CStr, name: &CStr) -> Option<CString> {
     let path = Path::new(OsStr::from_bytes(own.to_bytes())).with_file_name(OsStr::from_bytes(name.to_bytes()));
     path.exists().then(|| CString::new(path.as_os_str().as_bytes()).ok()).flatten()
 }
@@ -156,7 +158,7 @@ fn make_symbols_global() -> bool {
     !image.is_null()
 }
 
-impl Image {
+impl LoadedLibrary {
     fn open(name: &CStr) -> Result<Self, String> {
         // SAFETY: the string is NUL-terminated. The library's constructors run: its owner named it in dat.conf for that.
         let image = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
@@ -238,12 +240,12 @@ mod tests {
 
     #[test]
     fn refuses_bad_paths_before_mapping_them() {
-        assert_eq!(objection(b"libx.so.1", 1, true), None);
-        assert_eq!(objection(b"/opt/libx.so.1", 1, true), None);
-        assert_eq!(objection(b"./libx.so.1", 1, false), None);
-        assert!(objection(b"./libx.so.1", 1, true).is_some_and(|(cause, _)| cause.contains("set-uid")));
-        assert!(objection(b"libx.so.2", 1, false).is_some_and(|(cause, _)| cause.contains("libdat2")));
-        assert_eq!(objection(b"libx.so.2", 2, false), None);
+        assert_eq!(check_path(b"libx.so.1", 1, true), None);
+        assert_eq!(check_path(b"/opt/libx.so.1", 1, true), None);
+        assert_eq!(check_path(b"./libx.so.1", 1, false), None);
+        assert!(check_path(b"./libx.so.1", 1, true).is_some_and(|(cause, _)| cause.contains("set-uid")));
+        assert!(check_path(b"libx.so.2", 1, false).is_some_and(|(cause, _)| cause.contains("libdat2")));
+        assert_eq!(check_path(b"libx.so.2", 2, false), None);
     }
 
     #[test]
@@ -263,7 +265,7 @@ mod tests {
 
     #[test]
     fn needed_libraries_are_read_from_the_dynamic_section() {
-        let image = Image::open(c"libgcc_s.so.1").unwrap();
+        let image = LoadedLibrary::open(c"libgcc_s.so.1").unwrap();
         assert!(image.names(DT_NEEDED).any(|name| name == c"libc.so.6"));
         assert!(image.names(DT_SONAME).eq([c"libgcc_s.so.1"]));
         assert!(image.symbol(c"dat_provider_init").is_none());

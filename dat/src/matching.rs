@@ -14,7 +14,7 @@ const UPWARDS_FROM: (u32, u32) = (1, 2);
 /// Reason why no record serves an open: the first filter that left no candidate. `present` describes the candidates
 /// before that filter.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum Refusal {
+pub enum NoMatch {
     /// No line has this name.
     #[error("no interface adapter of this name")]
     Name,
@@ -42,7 +42,7 @@ pub enum Refusal {
     ThreadSafety,
 }
 
-impl Refusal {
+impl NoMatch {
     /// Remedy for the user. For an unknown name it depends on the files, so `registry/index` provides it.
     pub fn remedy(&self) -> String {
         match self {
@@ -66,22 +66,22 @@ fn library_of(majors: impl Iterator<Item = u32>) -> &'static str {
 ///
 /// Candidates keep their order, but those with the requested thread safety on their line come first. A line with
 /// `nonthreadsafe` is also a candidate for a thread-safe open, because only loading the library shows whether it is
-/// thread-safe. If it is not, `registry` refuses with [`Refusal::ThreadSafety`].
-pub fn choose<'a, T>(wanted: &Key, candidates: &'a [(Key, T)]) -> Result<Vec<&'a (Key, T)>, Refusal> {
+/// thread-safe. If it is not, `registry` refuses with [`NoMatch::ThreadSafety`].
+pub fn choose<'a, T>(wanted: &Key, candidates: &'a [(Key, T)]) -> Result<Vec<&'a (Key, T)>, NoMatch> {
     let mut left: Vec<_> = candidates.iter().filter(|(key, _)| key.name == wanted.name).collect();
     if left.is_empty() {
-        return Err(Refusal::Name);
+        return Err(NoMatch::Name);
     }
     let (asked, present) = (format!("{}.{}", wanted.major, wanted.minor), versions(&left));
     let library = library_of(left.iter().map(|(key, _)| key.major));
     left.retain(|(key, _)| key.major == wanted.major);
     if left.is_empty() {
-        return Err(Refusal::Major { wanted: asked, present, library });
+        return Err(NoMatch::Major { wanted: asked, present, library });
     }
     let present = versions(&left);
     match best_minor(wanted, left.iter().map(|(key, _)| key.minor)) {
         Some(minor) => left.retain(|(key, _)| key.minor == minor),
-        None => return Err(Refusal::Minor { wanted: asked, present }),
+        None => return Err(NoMatch::Minor { wanted: asked, present }),
     }
     left.sort_by_key(|(key, _)| key.thread_safe != wanted.thread_safe); // stable: file order within each kind
     Ok(left)
@@ -113,7 +113,7 @@ mod tests {
     }
 
     /// Returns the positions of the selected candidates, or the refusal.
-    fn chosen(wanted: &str, candidates: &[&str]) -> Result<Vec<usize>, Refusal> {
+    fn chosen(wanted: &str, candidates: &[&str]) -> Result<Vec<usize>, NoMatch> {
         let candidates: Vec<_> = candidates.iter().enumerate().map(|(at, text)| (key(text), at)).collect();
         choose(&key(wanted), &candidates).map(|order| order.iter().map(|(_, at)| *at).collect())
     }
@@ -121,8 +121,8 @@ mod tests {
     #[test]
     fn each_filter_that_leaves_no_candidate_has_its_own_refusal() {
         let text = |candidates: &[&str], wanted| chosen(wanted, candidates).unwrap_err().to_string();
-        assert_eq!(chosen("x 1.2", &[]), Err(Refusal::Name));
-        assert_eq!(chosen("x 1.2", &["X 1.2", "xx 1.2"]), Err(Refusal::Name));
+        assert_eq!(chosen("x 1.2", &[]), Err(NoMatch::Name));
+        assert_eq!(chosen("x 1.2", &["X 1.2", "xx 1.2"]), Err(NoMatch::Name));
         assert_eq!(
             text(&["x 2.0", "x 2.1"], "x 1.2"),
             "wanted version 1.2, but this name has only 2.0, 2.1 (for libdat2)"
@@ -133,8 +133,8 @@ mod tests {
 
     #[test]
     fn first_filter_that_leaves_no_candidate_decides_the_refusal() {
-        assert!(matches!(chosen("x 1.2 s", &["x 2.0 s", "y 1.2 s"]), Err(Refusal::Major { .. })));
-        assert!(matches!(chosen("x 1.2 s", &["x 2.2 s", "x 1.0 s"]), Err(Refusal::Minor { .. })));
+        assert!(matches!(chosen("x 1.2 s", &["x 2.0 s", "y 1.2 s"]), Err(NoMatch::Major { .. })));
+        assert!(matches!(chosen("x 1.2 s", &["x 2.2 s", "x 1.0 s"]), Err(NoMatch::Minor { .. })));
     }
 
     #[test]
@@ -146,8 +146,8 @@ mod tests {
 
     #[test]
     fn callers_older_than_1_2_get_no_newer_minor() {
-        assert!(matches!(chosen("x 1.1", &["x 1.2"]), Err(Refusal::Minor { .. })));
-        assert!(matches!(chosen("x 0.9", &["x 0.10"]), Err(Refusal::Minor { .. })));
+        assert!(matches!(chosen("x 1.1", &["x 1.2"]), Err(NoMatch::Minor { .. })));
+        assert!(matches!(chosen("x 0.9", &["x 0.10"]), Err(NoMatch::Minor { .. })));
         assert_eq!(chosen("x 1.1", &["x 1.2", "x 1.1"]), Ok(vec![1]));
     }
 

@@ -7,19 +7,19 @@ use std::fmt;
 
 /// A cause and its remedy.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Cause {
+pub(crate) struct CauseAndRemedy {
     pub(crate) cause: String,
     /// Remedy; empty if the cause implies the remedy, or if none is known.
     pub(crate) remedy: String,
 }
 
-impl Cause {
+impl CauseAndRemedy {
     pub(crate) fn new(cause: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { cause: cause.into(), remedy: remedy.into() }
     }
 
     /// Combines several causes: all causes in order, each remedy once.
-    pub(crate) fn all(several: Vec<Cause>) -> Self {
+    pub(crate) fn all(several: Vec<CauseAndRemedy>) -> Self {
         let mut remedies: Vec<String> = Vec::new();
         for cause in &several {
             if !cause.remedy.is_empty() && !remedies.contains(&cause.remedy) {
@@ -33,7 +33,7 @@ impl Cause {
 
 /// The kind of refusal; each has its own return code.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Kind {
+pub(crate) enum RefusalKind {
     /// No line has this name.
     Name,
     /// The name exists in other major versions only.
@@ -50,9 +50,9 @@ pub(crate) enum Kind {
     Busy,
 }
 
-impl Kind {
+impl RefusalKind {
     /// The kind as a word for tools.
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn tool_name(self) -> &'static str {
         match self {
             Self::Name => "name",
             Self::Major => "major-version",
@@ -67,24 +67,24 @@ impl Kind {
 
 /// A refused open: the requested name, and why it was refused.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Refused {
-    pub(crate) kind: Kind,
+pub(crate) struct RefusedOpen {
+    pub(crate) kind: RefusalKind,
     pub(crate) name: Vec<u8>,
     /// The line of the file that caused the refusal; empty if there is none.
     pub(crate) place: String,
-    pub(crate) cause: Cause,
+    pub(crate) cause: CauseAndRemedy,
 }
 
-impl Refused {
+impl RefusedOpen {
     /// Kind, name, place, cause, remedy.
     pub(crate) fn fields(&self) -> [String; 5] {
         let Self { kind, name, place, cause } = self;
         let name = name.escape_ascii().to_string();
-        [kind.word().to_owned(), name, place.clone(), cause.cause.clone(), cause.remedy.clone()]
+        [kind.tool_name().to_owned(), name, place.clone(), cause.cause.clone(), cause.remedy.clone()]
     }
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for RefusedOpen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cannot open \"{}\": ", self.name.escape_ascii())?;
         if !self.place.is_empty() {
@@ -102,8 +102,9 @@ mod tests {
     #[test]
     fn message_omits_unknown_parts() {
         let line = |place: &str, remedy: &str| {
-            let cause = Cause::new("it is not there", remedy);
-            Refused { kind: Kind::Library, name: b"a\tb".to_vec(), place: place.to_owned(), cause }.to_string()
+            let cause = CauseAndRemedy::new("it is not there", remedy);
+            RefusedOpen { kind: RefusalKind::Library, name: b"a\tb".to_vec(), place: place.to_owned(), cause }
+                .to_string()
         };
         assert_eq!(line("", ""), r#"cannot open "a\tb": it is not there"#);
         assert_eq!(line("f:3", "bring it"), r#"cannot open "a\tb": f:3: it is not there; bring it"#);
@@ -111,8 +112,12 @@ mod tests {
 
     #[test]
     fn several_causes_have_each_remedy_once() {
-        let cause =
-            Cause::all(vec![Cause::new("a", "x"), Cause::new("b", ""), Cause::new("c", "x"), Cause::new("d", "y")]);
-        assert_eq!(cause, Cause::new("a; also b; also c; also d", "x; y"));
+        let cause = CauseAndRemedy::all(vec![
+            CauseAndRemedy::new("a", "x"),
+            CauseAndRemedy::new("b", ""),
+            CauseAndRemedy::new("c", "x"),
+            CauseAndRemedy::new("d", "y"),
+        ]);
+        assert_eq!(cause, CauseAndRemedy::new("a; also b; also c; also d", "x; y"));
     }
 }

@@ -13,20 +13,20 @@ use dat_abi::*;
 
 use crate::api;
 use crate::arena::ARENAS;
-use crate::conf::{Cost, Key};
+use crate::conf::{ErrorConsequence, Key};
 use crate::loader::host;
-use crate::matching::{self, Refusal};
-use crate::refused::{Cause, Kind, Refused};
+use crate::matching::{self, NoMatch};
+use crate::refused::{CauseAndRemedy, RefusalKind, RefusedOpen};
 use crate::report::{self, Topic};
-use crate::sources::{self, Gathered};
+use crate::sources::{self, CollectedConf};
 
 mod entry;
 mod index;
 pub(crate) mod query;
 mod registrations;
 
-use entry::{Blocked, Entry, EntryState};
-use index::Index;
+use entry::{EntryRefusal, EntryState, ProviderEntry};
+use index::NameIndex;
 use registrations::Registrations;
 
 /// The registration and record that an open IA uses; returned when the IA is closed.
@@ -47,11 +47,11 @@ pub(crate) struct OpenProvider {
 /// All state, under one lock that is never held across a call into a library.
 pub(crate) struct Registry {
     /// Read at first use.
-    files: Option<Gathered>,
+    files: Option<CollectedConf>,
     /// The records of the files, in order. They are never moved: providers keep pointers into them.
-    entries: Vec<&'static Entry>,
+    entries: Vec<&'static ProviderEntry>,
     /// Positions of the records by name, and the names in dat.conf files that are not in use (for error messages).
-    index: Index,
+    index: NameIndex,
     /// State of each record.
     states: Vec<EntryState>,
     /// Threads that wait for a record, as pairs of thread and record.
@@ -65,13 +65,13 @@ pub(crate) struct Registry {
 #[derive(Clone, Copy)]
 struct Source {
     index: usize,
-    entry: &'static Entry,
+    entry: &'static ProviderEntry,
 }
 
 static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
     files: None,
     entries: Vec::new(),
-    index: Index::new(),
+    index: NameIndex::new(),
     states: Vec::new(),
     waiting: Vec::new(),
     registrations: Registrations::new(),
@@ -95,36 +95,40 @@ pub(crate) fn acquire(wanted: &Key) -> Result<OpenProvider, DAT_RETURN> {
         let place = source.map_or(String::new(), |source| source.entry.record.place.to_string());
         match try_source(&key, source.map(|source| source.index), wanted.thread_safe) {
             Ok(provider) => return Ok(provider),
-            Err(Blocked::Reentrant) => {
-                let cause = Cause::new("it is being opened from inside its own provider's initialisation", "");
-                let refused = Refused { kind: Kind::Busy, name: key.name, place, cause };
+            Err(EntryRefusal::Reentrant) => {
+                let cause = CauseAndRemedy::new("it is being opened from inside its own provider's initialisation", "");
+                let refused = RefusedOpen { kind: RefusalKind::Busy, name: key.name, place, cause };
                 return Err(refuse(error(DAT_INVALID_STATE, DAT_NO_SUBTYPE), refused));
             }
-            Err(Blocked::NotThreadSafe) => {
-                causes.push((place, Cause::new(Refusal::ThreadSafety.to_string(), Refusal::ThreadSafety.remedy())));
+            Err(EntryRefusal::NotThreadSafe) => {
+                causes.push((
+                    place,
+                    CauseAndRemedy::new(NoMatch::ThreadSafety.to_string(), NoMatch::ThreadSafety.remedy()),
+                ));
             }
-            Err(Blocked::Unusable(cause)) => {
+            Err(EntryRefusal::Unusable(cause)) => {
                 is_only_unsafe = false;
                 causes.push((place, cause));
             }
         }
     }
     if is_only_unsafe {
-        let (code, refused) = lock().explain(wanted, &Refusal::ThreadSafety);
+        let (code, refused) = lock().explain(wanted, &NoMatch::ThreadSafety);
         return Err(refuse(code, refused));
     }
     Err(refuse(error(DAT_PROVIDER_NOT_FOUND, DAT_NO_SUBTYPE), unusable(wanted, causes)))
 }
 
 /// Builds the refusal if no library of the candidates provides the name.
-fn unusable(wanted: &Key, mut causes: Vec<(String, Cause)>) -> Refused {
-    let (kind, name) = (Kind::Library, wanted.name.clone());
+fn unusable(wanted: &Key, mut causes: Vec<(String, CauseAndRemedy)>) -> RefusedOpen {
+    let (kind, name) = (RefusalKind::Library, wanted.name.clone());
     if causes.len() == 1 {
         let (place, cause) = causes.remove(0);
-        return Refused { kind, name, place, cause };
+        return RefusedOpen { kind, name, place, cause };
     }
-    let causes = causes.into_iter().map(|(place, cause)| Cause::new(format!("{place}: {}", cause.cause), cause.remedy));
-    Refused { kind, name, place: String::new(), cause: Cause::all(causes.collect()) }
+    let causes =
+        causes.into_iter().map(|(place, cause)| CauseAndRemedy::new(format!("{place}: {}", cause.cause), cause.remedy));
+    RefusedOpen { kind, name, place: String::new(), cause: CauseAndRemedy::all(causes.collect()) }
 }
 
 /// Reports that a provider refused an open: its own explanation, or the name of the code it returned.
@@ -136,13 +140,15 @@ pub(crate) fn refused_by_provider(wanted: &Key, provider_use: ProviderUse, code:
     };
     let said = report::take_explanation();
     let cause = match said.is_empty() {
-        false => Cause::new(said, ""),
-        true => Cause::new(format!("{library} answered {words}"), "set DAPL_DBG_TYPE=0xffff for more messages"),
+        false => CauseAndRemedy::new(said, ""),
+        true => {
+            CauseAndRemedy::new(format!("{library} answered {words}"), "set DAPL_DBG_TYPE=0xffff for more messages")
+        }
     };
-    let refused = Refused { kind: Kind::Device, name: wanted.name.clone(), place, cause };
+    let refused = RefusedOpen { kind: RefusalKind::Device, name: wanted.name.clone(), place, cause };
     // An invalid argument is not reported, because the program gets the return code.
     match code & DAT_TYPE_MASK {
-        DAT_INVALID_PARAMETER | DAT_INVALID_HANDLE => report::note(refused),
+        DAT_INVALID_PARAMETER | DAT_INVALID_HANDLE => report::store(refused),
         _ => report::refusal(refused),
     }
 }
@@ -155,7 +161,7 @@ pub(crate) fn release(provider_use: ProviderUse) {
     }
     drop(registry);
     if let Some(index) = provider_use.entry {
-        entry::leave(index);
+        entry::release_provider(index);
     }
 }
 
@@ -232,16 +238,16 @@ pub(crate) fn error(kind: DAT_RETURN_TYPE, subtype: DAT_RETURN_SUBTYPE) -> DAT_R
 
 /// Loads and initialises the library of one candidate, and counts the use. If the library does not register the name, a
 /// registration that the program itself made under the same key is used.
-fn try_source(key: &Key, source: Option<usize>, thread_safe: bool) -> Result<OpenProvider, Blocked> {
+fn try_source(key: &Key, source: Option<usize>, thread_safe: bool) -> Result<OpenProvider, EntryRefusal> {
     let entry = match lock().registrations.get(key) {
         Some(registration) => registration.owner,
         None => source,
     };
     if let Some(index) = entry {
-        entry::enter(index)?;
+        entry::acquire_provider(index)?;
     }
     let acquired = match lock().registrations.get_mut(key) {
-        Some(registration) if thread_safe && !registration.is_thread_safe => Err(Blocked::NotThreadSafe),
+        Some(registration) if thread_safe && !registration.is_thread_safe => Err(EntryRefusal::NotThreadSafe),
         Some(registration) => {
             registration.uses += 1;
             Ok(OpenProvider {
@@ -249,16 +255,18 @@ fn try_source(key: &Key, source: Option<usize>, thread_safe: bool) -> Result<Ope
                 provider_use: ProviderUse { registration: registration.id, entry },
             })
         }
-        None => Err(Blocked::Unusable(Cause::new("its provider took the registration back", "try again"))),
+        None => {
+            Err(EntryRefusal::Unusable(CauseAndRemedy::new("its provider took the registration back", "try again")))
+        }
     };
     acquired.inspect_err(|_| {
         if let Some(index) = entry {
-            entry::leave(index);
+            entry::release_provider(index);
         }
     })
 }
 
-fn refuse(code: DAT_RETURN, refused: Refused) -> DAT_RETURN {
+fn refuse(code: DAT_RETURN, refused: RefusedOpen) -> DAT_RETURN {
     report::refusal(refused);
     code
 }
@@ -281,12 +289,14 @@ impl Registry {
         }
         for diagnostic in &gathered.conf.diagnostics {
             match diagnostic.cost {
-                Cost::Record => report::file_error(diagnostic),
-                Cost::Nothing => report::debug(Topic::StaticRegistry, || format!("{diagnostic} (accepted)")),
+                ErrorConsequence::Record => report::file_error(diagnostic),
+                ErrorConsequence::Nothing => {
+                    report::debug(Topic::StaticRegistry, || format!("{diagnostic} (accepted)"))
+                }
             }
         }
-        show(&gathered);
-        self.entries = gathered.conf.records.iter().map(Entry::settle).collect();
+        log_sources(&gathered);
+        self.entries = gathered.conf.records.iter().map(ProviderEntry::create).collect();
         self.states = gathered.conf.records.iter().map(|_| EntryState::default()).collect();
         self.index.fill(&gathered.conf);
         self.files = Some(gathered);
@@ -305,7 +315,7 @@ impl Registry {
 }
 
 /// Writes debug lines: one for each file that was searched for, and one for each line that was read.
-fn show(gathered: &Gathered) {
+fn log_sources(gathered: &CollectedConf) {
     let topic = Topic::StaticRegistry;
     for file in &gathered.missing {
         report::debug(topic, || format!("{}: does not exist", file.display()));

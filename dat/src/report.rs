@@ -13,7 +13,7 @@ use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::refused::Refused;
+use crate::refused::RefusedOpen;
 
 /// Number of refusals that are reported. One more line then states that further refusals are not shown.
 const MOST_REFUSALS: usize = 4;
@@ -76,18 +76,18 @@ static READY: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     /// The refusal of this thread's last `dat_ia_openv`, for the hook.
-    static LAST: RefCell<Option<Refused>> = const { RefCell::new(None) };
+    static LAST: RefCell<Option<RefusedOpen>> = const { RefCell::new(None) };
     /// The provider's explanation of the open in progress in this thread.
     static EXPLANATION: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
 /// Reports a refused name, unless it was reported before or the limit is reached.
-pub(crate) fn refusal(refused: Refused) {
+pub(crate) fn refusal(refused: RefusedOpen) {
     let line = refused.to_string();
     let mut reporter = prepared();
     let reason = line.clone();
     let is_new = reporter.reported.len() >= MOST_REMEMBERED || reporter.reported.insert((refused.name.clone(), reason));
-    note(refused);
+    store(refused);
     if is_new && lines::has_errors() {
         reporter.refusals += 1;
         tell_limited(&line, reporter.refusals, MOST_REFUSALS, "refusals");
@@ -95,12 +95,12 @@ pub(crate) fn refusal(refused: Refused) {
 }
 
 /// Stores a refusal for the hook without reporting it, because an argument of the call was invalid.
-pub(crate) fn note(refused: Refused) {
+pub(crate) fn store(refused: RefusedOpen) {
     LAST.set(Some(refused));
 }
 
 /// The last refusal of this thread.
-pub(crate) fn last_refusal() -> Option<Refused> {
+pub(crate) fn last_refusal() -> Option<RefusedOpen> {
     LAST.with_borrow(Clone::clone)
 }
 

@@ -27,7 +27,7 @@ const USUAL: [&str; 3] = ["/etc/dat.conf", "/etc/rdma/compat-dapl/dat.conf", "/e
 
 /// All records, with the files that they come from.
 #[derive(Debug, Default)]
-pub(crate) struct Gathered {
+pub(crate) struct CollectedConf {
     /// Parsed content of the files.
     pub(crate) conf: Conf,
     /// Files that could not be read, each as a sentence.
@@ -43,7 +43,7 @@ pub(crate) struct Gathered {
 }
 
 /// Reads the files. If the environment names a file (`chosen`), only that file is read.
-pub(crate) fn gather(chosen: Option<PathBuf>) -> Gathered {
+pub(crate) fn gather(chosen: Option<PathBuf>) -> CollectedConf {
     match chosen {
         Some(file) => gather_chosen(&file),
         None => {
@@ -53,17 +53,17 @@ pub(crate) fn gather(chosen: Option<PathBuf>) -> Gathered {
     }
 }
 
-fn gather_chosen(file: &Path) -> Gathered {
+fn gather_chosen(file: &Path) -> CollectedConf {
     let origin = format!("{} (DAT_OVERRIDE)", file.display());
-    let mut gathered = Gathered { origin, target: file.to_path_buf(), ..Gathered::default() };
+    let mut gathered = CollectedConf { origin, target: file.to_path_buf(), ..CollectedConf::default() };
     if let Err(error) = gathered.append(file) {
         gathered.unreadable.push(format!("cannot read {} (DAT_OVERRIDE): {error}; no name is known", file.display()));
     }
     gathered
 }
 
-fn gather_usual(files: &[&Path]) -> Gathered {
-    let mut gathered = Gathered::default();
+fn gather_usual(files: &[&Path]) -> CollectedConf {
+    let mut gathered = CollectedConf::default();
     let found = files.iter().find(|file| match gathered.append(file) {
         Ok(()) => true,
         Err(error) if is_absent(&error) => {
@@ -96,10 +96,10 @@ fn gather_usual(files: &[&Path]) -> Gathered {
     gathered
 }
 
-impl Gathered {
+impl CollectedConf {
     /// The first record of each name in the usual files that were not read, and in their drop-in files.
-    pub(crate) fn elsewhere(&self) -> BTreeMap<Vec<u8>, LineNumber> {
-        let mut others = Gathered::default();
+    pub(crate) fn names_in_unread_files(&self) -> BTreeMap<Vec<u8>, LineNumber> {
+        let mut others = CollectedConf::default();
         let mut seen = BTreeSet::from([self.target.clone()]);
         for file in &self.unread {
             let own = [file.clone()].into_iter();
@@ -180,12 +180,12 @@ mod tests {
         root
     }
 
-    fn names(gathered: &Gathered) -> Vec<String> {
+    fn names(gathered: &CollectedConf) -> Vec<String> {
         let names = gathered.conf.records.iter().map(|record| record.key.name.clone());
         names.map(|name| String::from_utf8(name).unwrap()).collect()
     }
 
-    fn usual(root: &Path, files: &[&str]) -> Gathered {
+    fn read_usual_files(root: &Path, files: &[&str]) -> CollectedConf {
         let files: Vec<_> = files.iter().map(|file| root.join(file)).collect();
         let gathered = gather_usual(&files.iter().map(PathBuf::as_path).collect::<Vec<_>>());
         let _ = fs::remove_dir_all(root);
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn only_the_first_existing_file_is_read() {
         let root = directory("first", &[("b/dat.conf", "two"), ("c/dat.conf", "three")]);
-        let gathered = usual(&root, &["a/dat.conf", "b/dat.conf", "c/dat.conf"]);
+        let gathered = read_usual_files(&root, &["a/dat.conf", "b/dat.conf", "c/dat.conf"]);
         assert_eq!((names(&gathered), &gathered.unreadable[..]), (vec!["two".to_owned()], &[][..]));
     }
 
@@ -209,14 +209,15 @@ mod tests {
             ("a/dat.conf.d/old.conf.bak", "backup"),
             ("b/dat.conf.d/1.conf", "elsewhere"),
         ];
-        let gathered = usual(&directory("drop-ins", &files), &["a/dat.conf", "b/dat.conf"]);
+        let gathered = read_usual_files(&directory("drop-ins", &files), &["a/dat.conf", "b/dat.conf"]);
         assert_eq!(names(&gathered), ["main", "early", "late"]);
         assert_eq!(gathered.conf.records[1].place.line, 1);
     }
 
     #[test]
     fn drop_ins_are_read_without_a_main_file() {
-        let gathered = usual(&directory("alone", &[("a/dat.conf.d/x.conf", "x")]), &["a/dat.conf", "b/dat.conf"]);
+        let gathered =
+            read_usual_files(&directory("alone", &[("a/dat.conf.d/x.conf", "x")]), &["a/dat.conf", "b/dat.conf"]);
         assert_eq!(names(&gathered), ["x"]);
     }
 
@@ -232,7 +233,7 @@ mod tests {
         let root = directory("elsewhere", &files);
         let paths = ["a/dat.conf", "b/dat.conf", "b/dat.conf", "c/dat.conf"].map(|file| root.join(file));
         let gathered = gather_usual(&paths.each_ref().map(PathBuf::as_path));
-        let elsewhere = gathered.elsewhere();
+        let elsewhere = gathered.names_in_unread_files();
         let _ = fs::remove_dir_all(&root);
         assert_eq!(names(&gathered), ["one", "drop-in"]);
         let place = |name: &str| elsewhere.get(name.as_bytes()).map(ToString::to_string);
@@ -244,7 +245,7 @@ mod tests {
 
     #[test]
     fn without_any_file_the_built_in_registry_serves() {
-        let gathered = usual(&directory("none", &[]), &["a/dat.conf"]);
+        let gathered = read_usual_files(&directory("none", &[]), &["a/dat.conf"]);
         assert_eq!(names(&gathered)[..2], ["sm0", "usnic0"]);
         assert!(gathered.conf.diagnostics.is_empty(), "{:?}", gathered.conf.diagnostics);
     }
@@ -252,7 +253,7 @@ mod tests {
     #[test]
     fn unreadable_file_is_not_replaced_by_the_next_one() {
         let files = [("a/dat.conf/not-a-file", "x"), ("b/dat.conf", "two")];
-        let gathered = usual(&directory("unreadable", &files), &["a/dat.conf", "b/dat.conf"]);
+        let gathered = read_usual_files(&directory("unreadable", &files), &["a/dat.conf", "b/dat.conf"]);
         assert_eq!((names(&gathered).len(), gathered.unreadable.len()), (0, 1), "{:?}", gathered.unreadable);
         assert!(gathered.unreadable[0].ends_with("not a regular file"), "{:?}", gathered.unreadable);
     }

@@ -21,7 +21,7 @@ pub struct CodeNames {
 }
 
 /// Looks a return code up. Class bits are ignored. Type and subtype are looked up independently.
-pub fn words(api: &Api, value: DAT_RETURN) -> CodeNames {
+pub fn look_up(api: &Api, value: DAT_RETURN) -> CodeNames {
     let major = match value & DAT_TYPE_MASK {
         // This code includes the class bits in its own number.
         kind if kind == api.not_implemented & DAT_TYPE_MASK => Some(&c"DAT_NOT_IMPLEMENTED"),
@@ -48,7 +48,7 @@ mod tests {
     }
 
     fn pair_of(api: &Api, value: DAT_RETURN) -> (&'static str, &'static str, bool) {
-        let CodeNames { major, minor, known } = words(api, value);
+        let CodeNames { major, minor, known } = look_up(api, value);
         (major.to_str().unwrap(), minor.to_str().unwrap(), known)
     }
 

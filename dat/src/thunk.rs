@@ -63,7 +63,7 @@ pub fn in_first_arena<T: Table>(handle: DAT_HANDLE) -> Option<&'static T> {
 
 /// Finds no table: calls whose handle may be an IA number always resolve the handle by the slower functions.
 #[inline(always)]
-pub fn nothing<T: Table>(_: DAT_HANDLE) -> Option<&'static T> {
+pub fn no_table<T: Table>(_: DAT_HANDLE) -> Option<&'static T> {
     None
 }
 

@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use dat::conf::{self, Cost, Key};
-use dat::matching::{self, Refusal};
+use dat::conf::{self, ErrorConsequence, Key};
+use dat::matching::{self, NoMatch};
 
 /// Parsing a file does not panic, a line does not affect other lines, and every message is one printable line with a
 /// position.
@@ -27,7 +27,7 @@ pub(crate) fn conf(text: &[u8]) {
         let said = diagnostic.to_string();
         assert!(!said.contains(char::is_control), "{said:?}");
     }
-    let dropped = whole.diagnostics.iter().filter(|diagnostic| diagnostic.cost == Cost::Record).count();
+    let dropped = whole.diagnostics.iter().filter(|diagnostic| diagnostic.cost == ErrorConsequence::Record).count();
     assert!(whole.records.len() + dropped <= lines.len() && whole.absent.len() <= lines.len());
     let mut alone = 0;
     for (at, line) in lines.iter().enumerate() {
@@ -69,9 +69,9 @@ pub(crate) fn matcher(data: &[u8]) {
             let rank = |(key, at): &(Key, i32)| (key.thread_safe != wanted.thread_safe, *at);
             assert!(order.windows(2).all(|pair| rank(pair[0]) < rank(pair[1])));
         }
-        Err(Refusal::Name) => assert!(!some(0)),
-        Err(Refusal::Major { .. }) => assert!(some(0) && !some(1)),
-        Err(Refusal::Minor { .. }) => assert!(some(1) && !some(2)),
-        Err(Refusal::ThreadSafety) => panic!("only the library refuses this"),
+        Err(NoMatch::Name) => assert!(!some(0)),
+        Err(NoMatch::Major { .. }) => assert!(some(0) && !some(1)),
+        Err(NoMatch::Minor { .. }) => assert!(some(1) && !some(2)),
+        Err(NoMatch::ThreadSafety) => panic!("only the library refuses this"),
     }
 }

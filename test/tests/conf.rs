@@ -6,7 +6,7 @@ use std::fs;
 use std::sync::Arc;
 
 use dapl_test::stage::workspace;
-use dat::conf::{Conf, Cost, Key, parse};
+use dat::conf::{Conf, ErrorConsequence, Key, parse};
 
 #[path = "../fuzz/properties.rs"]
 mod properties;
@@ -30,7 +30,7 @@ fn accepted(text: &str) -> dat::conf::Record {
 fn dropped(text: &str) -> String {
     let conf = read(text);
     assert_eq!((conf.records.len(), conf.diagnostics.len()), (0, 1), "{text}");
-    assert_eq!(conf.diagnostics[0].cost, Cost::Record, "{text}");
+    assert_eq!(conf.diagnostics[0].cost, ErrorConsequence::Record, "{text}");
     conf.diagnostics[0].to_string()
 }
 
@@ -39,7 +39,7 @@ fn dropped(text: &str) -> String {
 fn accepted_with(text: &str) -> String {
     let conf = read(text);
     assert_eq!((conf.records.len(), conf.diagnostics.len()), (1, 1), "{text}");
-    assert_eq!(conf.diagnostics[0].cost, Cost::Nothing, "{text}");
+    assert_eq!(conf.diagnostics[0].cost, ErrorConsequence::Nothing, "{text}");
     conf.diagnostics[0].to_string()
 }
 
@@ -99,7 +99,7 @@ fn kernel_and_nondefault_lines_are_skipped_but_recorded_as_absent() {
     assert!(conf.records.is_empty());
     let absent: Vec<_> = conf.absent.iter().map(|absent| (&absent.name[..], absent.place.line)).collect();
     assert_eq!(absent, [(&b"k"[..], 1), (&b"n"[..], 2)]);
-    assert!(conf.diagnostics.iter().all(|diagnostic| diagnostic.cost == Cost::Nothing));
+    assert!(conf.diagnostics.iter().all(|diagnostic| diagnostic.cost == ErrorConsequence::Nothing));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use dapl_test::run::{self, Finished, SM0, Sandbox};
 use dapl_test::stage::{Profile, stage, workspace};
-use dat_settings::{BUILD_TIME, Known, look_up};
+use dat_settings::{BUILD_TIME, VariableClass, look_up};
 
 fn readme() -> String {
     fs::read_to_string(workspace().join("README.md")).expect("README.md is in the repository")
@@ -73,7 +73,7 @@ fn readme_names_only_variables_of_the_settings_tables() {
             for literal in parts.windows(2).filter(|pair| !pair[0].ends_with("prefix: ")).map(|pair| pair[1]) {
                 let is_variable = ["DAPL_", "DAT_OVERRIDE", "DAT_DBG_"].iter().any(|start| literal.starts_with(start));
                 // Variables without effect are known only to be reported.
-                let is_variable = is_variable && !matches!(look_up(literal), Known::NoEffect(_));
+                let is_variable = is_variable && !matches!(look_up(literal), VariableClass::NoEffect(_));
                 if is_variable && literal.chars().all(|c| c.is_ascii_uppercase() || c == '_') {
                     read.insert(literal.to_owned());
                 }
@@ -87,7 +87,7 @@ fn readme_names_only_variables_of_the_settings_tables() {
     let table: BTreeSet<String> = table.iter().flat_map(|names| names.split(", ")).map(str::to_owned).collect();
     assert_eq!(table, read);
     // `datinfo` prints the variables in the settings tables; libdat reports all others as unknown.
-    let is_known = |name: &&String| matches!(look_up(name), Known::Read(..)) || **name == BUILD_TIME;
+    let is_known = |name: &&String| matches!(look_up(name), VariableClass::Read(..)) || **name == BUILD_TIME;
     let unknown: Vec<_> = table.iter().filter(|name| !is_known(name)).collect();
     assert!(unknown.is_empty(), "variables that dat/settings does not list: {unknown:?}");
 }

@@ -14,8 +14,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
-use crate::socket::{self, Name, Peer};
-use crate::text::{self, Fault, MOST, Process};
+use crate::socket::{self, Peer, SocketName};
+use crate::text::{self, MOST, ParseError, Process};
 
 /// Time limit for the answer of one process. A process that serves a slow tool is busy for at most a second.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
@@ -31,7 +31,7 @@ const CAPACITY: usize = 64 << 20;
 
 /// A process that publishes counters.
 #[derive(Debug)]
-pub struct Answer {
+pub struct PublishedProcess {
     /// Process id, in its own pid namespace.
     pub pid: u32,
     /// Number of the socket in its process: each provider library has its own, so a process with two libraries is
@@ -66,7 +66,7 @@ pub enum ReadError {
 
 impl ReadError {
     /// Short identifier of the error, such as `busy`, for programs.
-    pub fn word(&self) -> &'static str {
+    pub fn identifier(&self) -> &'static str {
         match self {
             ReadError::Timeout => "silent",
             ReadError::Busy => "busy",
@@ -115,12 +115,12 @@ impl fmt::Display for ReadError {
     }
 }
 
-impl From<Fault> for ReadError {
-    fn from(fault: Fault) -> Self {
+impl From<ParseError> for ReadError {
+    fn from(fault: ParseError) -> Self {
         match fault {
-            Fault::Version(version) => ReadError::Version(version),
-            Fault::Incomplete => ReadError::Incomplete,
-            Fault::Invalid => ReadError::Invalid,
+            ParseError::Version(version) => ReadError::Version(version),
+            ParseError::Incomplete => ReadError::Incomplete,
+            ParseError::Invalid => ReadError::Invalid,
         }
     }
 }
@@ -129,7 +129,7 @@ impl From<Fault> for ReadError {
 /// within 12 seconds (`RUN_LIMIT` and `ANSWER_LIMIT`), and in milliseconds if every process answers.
 ///
 /// Errors: the list of local sockets cannot be read.
-pub fn processes() -> io::Result<Vec<Answer>> {
+pub fn processes() -> io::Result<Vec<PublishedProcess>> {
     let me = rustix::process::geteuid().as_raw();
     let list = std::fs::read("/proc/net/unix")?;
     let names = names(&String::from_utf8_lossy(&list), me);
@@ -139,8 +139,9 @@ pub fn processes() -> io::Result<Vec<Answer>> {
 
 /// Finds the sockets of this user in the kernel's list, where abstract names begin with `@`. Without duplicates, since a
 /// listener and its connections have the same name.
-fn names(list: &str, uid: u32) -> Vec<Name> {
-    let own = list.lines().filter_map(|line| Name::read(line.rsplit_once(" @")?.1)).filter(|name| name.uid == uid);
+fn names(list: &str, uid: u32) -> Vec<SocketName> {
+    let own =
+        list.lines().filter_map(|line| SocketName::read(line.rsplit_once(" @")?.1)).filter(|name| name.uid == uid);
     let mut names: Vec<_> = own.collect();
     names.sort_unstable();
     names.dedup();
@@ -148,27 +149,27 @@ fn names(list: &str, uid: u32) -> Vec<Name> {
 }
 
 /// Queries these processes concurrently. The result omits processes that have ended or publish no counters.
-fn ask(names: &[Name], end: Instant, capacity: &mut usize) -> Vec<Answer> {
+fn ask(names: &[SocketName], end: Instant, capacity: &mut usize) -> Vec<PublishedProcess> {
     let began = Instant::now();
     let is_late = began >= end;
-    let start = |name: &Name| match connect(*name) {
-        _ if is_late => Some(Query::failed(*name, ReadError::Skipped)),
+    let start = |name: &SocketName| match connect(*name) {
+        _ if is_late => Some(ProcessQuery::failed(*name, ReadError::Skipped)),
         Ok((socket, peer)) => {
-            Some(Query { name: *name, pid: peer.pid, socket: Some(socket), bytes: Vec::new(), error: None })
+            Some(ProcessQuery { name: *name, pid: peer.pid, socket: Some(socket), bytes: Vec::new(), error: None })
         }
         Err(ReadError::System(error)) if is_gone(&error) => None,
-        Err(error) => Some(Query::failed(*name, error)),
+        Err(error) => Some(ProcessQuery::failed(*name, error)),
     };
-    let mut queries: Vec<Query> = names.iter().filter_map(start).collect();
+    let mut queries: Vec<ProcessQuery> = names.iter().filter_map(start).collect();
     listen(&mut queries, began + ANSWER_LIMIT, capacity);
-    queries.into_iter().map(Query::found).collect()
+    queries.into_iter().map(ProcessQuery::found).collect()
 }
 
 fn is_gone(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::PermissionDenied)
 }
 
-fn connect(name: Name) -> Result<(OwnedFd, Peer), ReadError> {
+fn connect(name: SocketName) -> Result<(OwnedFd, Peer), ReadError> {
     let socket = socket::connect(name).map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock => ReadError::Busy,
         _ => ReadError::System(error),
@@ -181,8 +182,8 @@ fn connect(name: Name) -> Result<(OwnedFd, Peer), ReadError> {
 }
 
 /// A query to a process.
-struct Query {
-    name: Name,
+struct ProcessQuery {
+    name: SocketName,
     /// Process id of the queried process in this PID namespace, if it is known.
     pid: Option<u32>,
     /// The connection, until the answer is complete.
@@ -191,9 +192,9 @@ struct Query {
     error: Option<ReadError>,
 }
 
-impl Query {
-    fn failed(name: Name, error: ReadError) -> Self {
-        Query { name, pid: None, socket: None, bytes: Vec::new(), error: Some(error) }
+impl ProcessQuery {
+    fn failed(name: SocketName, error: ReadError) -> Self {
+        ProcessQuery { name, pid: None, socket: None, bytes: Vec::new(), error: Some(error) }
     }
 
     /// Reads available bytes, and closes the connection when the answer is complete or too long.
@@ -217,19 +218,19 @@ impl Query {
         (self.socket, self.bytes, self.error) = (None, Vec::new(), Some(error));
     }
 
-    fn found(self) -> Answer {
+    fn found(self) -> PublishedProcess {
         let result = match self.error {
             Some(error) => Err(error),
             None => text::read(&self.bytes).map_err(ReadError::from),
         };
         let program = self.pid.and_then(|pid| std::fs::read(format!("/proc/{pid}/comm")).ok());
         let program = program.map(|name| text::shown(String::from_utf8_lossy(&name).trim_end()));
-        Answer { pid: self.name.pid, number: self.name.number, program, result }
+        PublishedProcess { pid: self.name.pid, number: self.name.number, program, result }
     }
 }
 
 /// Reads all answers until every process has closed its connection or the deadline has passed.
-fn listen(queries: &mut [Query], deadline: Instant, capacity: &mut usize) {
+fn listen(queries: &mut [ProcessQuery], deadline: Instant, capacity: &mut usize) {
     let mut piece = vec![0; 1 << 16];
     loop {
         let speaking: Vec<usize> = (0..queries.len()).filter(|at| queries[*at].socket.is_some()).collect();

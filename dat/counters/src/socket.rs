@@ -12,7 +12,7 @@ const PREFIX: &str = "dapl-counters/";
 
 /// User, process and library of a socket, parsed from its name: `dapl-counters/1000/4711/0`.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub struct Name {
+pub struct SocketName {
     /// The user's id.
     pub uid: u32,
     /// The process id, in its own pid namespace.
@@ -21,16 +21,16 @@ pub struct Name {
     pub number: u32,
 }
 
-impl Name {
+impl SocketName {
     /// Parses a name; `None` if it has another form.
     pub fn read(text: &str) -> Option<Self> {
         let mut numbers = text.strip_prefix(PREFIX)?.split('/').map(|word| word.parse().ok());
-        let name = Name { uid: numbers.next()??, pid: numbers.next()??, number: numbers.next()?? };
+        let name = SocketName { uid: numbers.next()??, pid: numbers.next()??, number: numbers.next()?? };
         numbers.next().is_none().then_some(name)
     }
 
     fn address(self) -> io::Result<SocketAddrUnix> {
-        let Name { uid, pid, number } = self;
+        let SocketName { uid, pid, number } = self;
         Ok(SocketAddrUnix::new_abstract_name(format!("{PREFIX}{uid}/{pid}/{number}").as_bytes())?)
     }
 }
@@ -43,7 +43,7 @@ fn socket() -> io::Result<OwnedFd> {
 /// Creates a listening socket with this name.
 ///
 /// Errors: `AddrInUse` if another socket has that name; other errors of the operating system.
-pub fn listen(name: Name) -> io::Result<OwnedFd> {
+pub fn listen(name: SocketName) -> io::Result<OwnedFd> {
     let fd = socket()?;
     rustix::net::bind(&fd, &name.address()?)?;
     rustix::net::listen(&fd, 16)?;
@@ -54,7 +54,7 @@ pub fn listen(name: Name) -> io::Result<OwnedFd> {
 ///
 /// Errors: `ConnectionRefused` without a listener, `WouldBlock` if the accept queue is full, and others of the operating
 /// system.
-pub fn connect(name: Name) -> io::Result<OwnedFd> {
+pub fn connect(name: SocketName) -> io::Result<OwnedFd> {
     let fd = socket()?;
     rustix::net::connect(&fd, &name.address()?)?;
     Ok(fd)
@@ -92,12 +92,12 @@ mod tests {
 
     #[test]
     fn socket_names_contain_three_numbers() {
-        assert_eq!(Name::read("dapl-counters/1000/4711/2"), Some(Name { uid: 1000, pid: 4711, number: 2 }));
+        assert_eq!(SocketName::read("dapl-counters/1000/4711/2"), Some(SocketName { uid: 1000, pid: 4711, number: 2 }));
         for other in
             ["dapl-counters/1/2", "dapl-counters/1/2/3/4", "dapl-counters/x/1/2", "dapl-counters/-1/1/2", "a/1/2/3"]
         {
-            assert_eq!(Name::read(other), None, "{other}");
+            assert_eq!(SocketName::read(other), None, "{other}");
         }
-        assert_eq!(Name::read("dapl-counters/1000/99999999999/1"), None);
+        assert_eq!(SocketName::read("dapl-counters/1000/99999999999/1"), None);
     }
 }

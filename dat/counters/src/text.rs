@@ -142,7 +142,7 @@ pub struct Count {
 
 /// The reason why bytes cannot be parsed.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Fault {
+pub enum ParseError {
     /// The format has this other version.
     Version(String),
     /// The text is incomplete.
@@ -154,27 +154,27 @@ pub enum Fault {
 /// Reads a text.
 ///
 /// Errors: the bytes are not a text of this format, or the text is incomplete.
-pub fn read(bytes: &[u8]) -> Result<Process, Fault> {
-    let text = std::str::from_utf8(bytes).ok().filter(|text| text.len() <= MOST).ok_or(Fault::Invalid)?;
+pub fn read(bytes: &[u8]) -> Result<Process, ParseError> {
+    let text = std::str::from_utf8(bytes).ok().filter(|text| text.len() <= MOST).ok_or(ParseError::Invalid)?;
     let (form, rest) = text.split_once('\n').ok_or_else(|| beginning(text))?;
     match form.strip_prefix(FORM) {
         Some(VERSION) => {}
-        Some(other) => return Err(Fault::Version(shown(&other.chars().take(20).collect::<String>()))),
-        None => return Err(Fault::Invalid),
+        Some(other) => return Err(ParseError::Version(shown(&other.chars().take(20).collect::<String>()))),
+        None => return Err(ParseError::Invalid),
     }
     let lines = rest
         .strip_suffix("end\n")
         .filter(|lines| lines.is_empty() || lines.ends_with('\n'))
-        .ok_or(Fault::Incomplete)?;
+        .ok_or(ParseError::Incomplete)?;
     let mut process = Process::default();
-    lines.lines().try_for_each(|line| take(&mut process, line)).ok_or(Fault::Invalid)?;
+    lines.lines().try_for_each(|line| take(&mut process, line)).ok_or(ParseError::Invalid)?;
     Ok(process)
 }
 
 /// The fault of a text without a newline: incomplete if it is the beginning of the first line, else malformed.
-fn beginning(text: &str) -> Fault {
+fn beginning(text: &str) -> ParseError {
     let first = format!("{FORM}{VERSION}");
-    if first.starts_with(text) { Fault::Incomplete } else { Fault::Invalid }
+    if first.starts_with(text) { ParseError::Incomplete } else { ParseError::Invalid }
 }
 
 /// Adds the content of a line. `None` if the line is invalid at this position.
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn truncated_text_is_refused_at_any_length() {
         let text = sample();
-        (0..text.len()).for_each(|end| assert_eq!(read(&text.as_bytes()[..end]), Err(Fault::Incomplete), "{end}"));
+        (0..text.len()).for_each(|end| assert_eq!(read(&text.as_bytes()[..end]), Err(ParseError::Incomplete), "{end}"));
     }
 
     #[test]
@@ -256,15 +256,15 @@ mod tests {
             "adapter\ta\tb\ncount\ta\t\t99999999999999999999",
             "adapter\ta\tb\nlevel\ta\tb",
         ] {
-            assert_eq!(with(line), Err(Fault::Invalid), "{line:?}");
+            assert_eq!(with(line), Err(ParseError::Invalid), "{line:?}");
         }
         assert_eq!(with("future\t1\t2\n\n\t\t"), Ok(Process::default()));
         assert_eq!(read(b"dapl-counters 1\nend\n"), Ok(Process::default()));
-        assert_eq!(read(b"dapl-counters 1\nfriend\n"), Err(Fault::Incomplete));
-        assert_eq!(read(b"dapl-counters 2\nend\n"), Err(Fault::Version("2".into())));
-        assert_eq!(read(b"dapl-counters 1\x1b[2J\nend\n"), Err(Fault::Version("1?[2J".into())));
+        assert_eq!(read(b"dapl-counters 1\nfriend\n"), Err(ParseError::Incomplete));
+        assert_eq!(read(b"dapl-counters 2\nend\n"), Err(ParseError::Version("2".into())));
+        assert_eq!(read(b"dapl-counters 1\x1b[2J\nend\n"), Err(ParseError::Version("1?[2J".into())));
         for other in [&[0xFF; 100][..], b"HTTP/1.1 400 Bad Request\r\n", b"HTTP", &vec![b'a'; MOST + 1]] {
-            assert_eq!(read(other), Err(Fault::Invalid));
+            assert_eq!(read(other), Err(ParseError::Invalid));
         }
     }
 

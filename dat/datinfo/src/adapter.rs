@@ -4,7 +4,7 @@
 use dat_settings::log_line::text_of;
 use serde_json::{Value, json};
 
-use crate::child::{self, End, Outcome};
+use crate::child::{self, ChildExit, ChildResult};
 use crate::options::{Api, Options};
 use crate::registry::ReportedEntry;
 
@@ -13,15 +13,15 @@ const AT_ONCE: usize = 4;
 
 /// Result of opening an adapter.
 #[derive(Clone, Debug)]
-pub(crate) enum Opened {
+pub(crate) enum OpenResult {
     /// The adapter opens: its attributes, and the error of its close, if any.
     Yes(Value, Option<String>),
-    No(Reason),
+    No(OpenError),
 }
 
 /// Reason why an adapter cannot be opened.
 #[derive(Clone, Debug)]
-pub(crate) struct Reason {
+pub(crate) struct OpenError {
     /// The kind reported by libdat (`name`, `library`, `device`, ...), or `crash`, `hang`, `error`.
     pub(crate) kind: String,
     /// The return code in words and as a number; empty if there was none.
@@ -32,7 +32,7 @@ pub(crate) struct Reason {
 }
 
 /// Opens each adapter, a few at a time; returns the results in the order of the entries.
-pub(crate) fn open_all(options: &Options, entries: &[ReportedEntry]) -> Vec<Opened> {
+pub(crate) fn open_all(options: &Options, entries: &[ReportedEntry]) -> Vec<OpenResult> {
     let mut all = Vec::new();
     for some in entries.chunks(AT_ONCE) {
         std::thread::scope(|scope| {
@@ -44,47 +44,49 @@ pub(crate) fn open_all(options: &Options, entries: &[ReportedEntry]) -> Vec<Open
             };
             let threads: Vec<_> = some.iter().map(open).collect();
             all.extend(
-                threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Opened::No(broken("it panicked")))),
+                threads
+                    .into_iter()
+                    .map(|thread| thread.join().unwrap_or_else(|_| OpenResult::No(broken("it panicked")))),
             );
         });
     }
     all
 }
 
-fn open(options: &Options, name: &str, api: Api) -> Opened {
+fn open(options: &Options, name: &str, api: Api) -> OpenResult {
     match child::probe(options, Some(name), api, None) {
         Ok(outcome) => read(outcome),
-        Err(error) => Opened::No(broken(&error)),
+        Err(error) => OpenResult::No(broken(&error)),
     }
 }
 
 /// Result for a probe that returned no valid answer.
-fn broken(cause: &str) -> Reason {
+fn broken(cause: &str) -> OpenError {
     let (kind, cause) = ("error".to_owned(), cause.to_owned());
-    Reason { kind, code: String::new(), number: String::new(), cause, remedy: String::new() }
+    OpenError { kind, code: String::new(), number: String::new(), cause, remedy: String::new() }
 }
 
-fn read(outcome: Outcome) -> Opened {
-    let Outcome { mut answers, stderr, end } = outcome;
+fn read(outcome: ChildResult) -> OpenResult {
+    let ChildResult { mut answers, stderr, end } = outcome;
     let said = |cause: String| match stderr.trim().lines().last() {
         Some(line) => format!("{cause}; its last message: {}", text_of(line)),
         None => cause,
     };
-    let unanswered = |end: End, doing: &str| match end {
-        End::Well => ("error", said(format!("the probe ended without an answer {doing}"))),
-        End::Badly(how) => ("crash", said(format!("{how} {doing}"))),
-        End::Hung(seconds) => ("hang", said(format!("no answer within {seconds} s {doing}"))),
+    let unanswered = |end: ChildExit, doing: &str| match end {
+        ChildExit::Well => ("error", said(format!("the probe ended without an answer {doing}"))),
+        ChildExit::Badly(how) => ("crash", said(format!("{how} {doing}"))),
+        ChildExit::Hung(seconds) => ("hang", said(format!("no answer within {seconds} s {doing}"))),
     };
     if answers.is_empty() {
         let (kind, cause) = unanswered(end, "in the open");
         let remedy =
             "disable its line in dat.conf (nondefault), and report this to the author of the provider".to_owned();
-        return Opened::No(Reason { kind: kind.to_owned(), remedy, ..broken(&cause) });
+        return OpenResult::No(OpenError { kind: kind.to_owned(), remedy, ..broken(&cause) });
     }
     let first = answers.remove(0);
     let text = |name: &str| first[name].as_str().unwrap_or_default().to_owned();
     if let Some(error) = first["error"].as_str() {
-        return Opened::No(broken(error));
+        return OpenResult::No(broken(error));
     }
     if first["opened"].as_bool() == Some(true) {
         let closed = match answers.first() {
@@ -92,31 +94,31 @@ fn read(outcome: Outcome) -> Opened {
             Some(answer) => Some(format!("its close answered {}", answer["code"].as_str().unwrap_or("an error"))),
             None => Some(unanswered(end, "in the close").1),
         };
-        return Opened::Yes(first, closed);
+        return OpenResult::Yes(first, closed);
     }
     let code = format!("{} {}", text("type"), text("subtype")).trim_end().to_owned();
     let cause = match text("cause") {
         cause if cause.is_empty() => said(format!("libdat answered {code}")),
         cause => cause,
     };
-    Opened::No(Reason { kind: text("kind"), code, number: text("code"), cause, remedy: text("remedy") })
+    OpenResult::No(OpenError { kind: text("kind"), code, number: text("code"), cause, remedy: text("remedy") })
 }
 
-impl Opened {
+impl OpenResult {
     pub(crate) fn is_open(&self) -> bool {
-        matches!(self, Opened::Yes(..))
+        matches!(self, OpenResult::Yes(..))
     }
 
     pub(crate) fn json(&self, with_attributes: bool) -> Value {
         match self {
-            Opened::Yes(attributes, closed) => {
+            OpenResult::Yes(attributes, closed) => {
                 let mut value = json!({"opens": true, "close": closed, "address": attributes["address"]});
                 if with_attributes {
                     value["attributes"] = attributes.clone();
                 }
                 value
             }
-            Opened::No(reason) => json!({
+            OpenResult::No(reason) => json!({
                 "opens": false,
                 "reason": {
                     "kind": reason.kind,
@@ -134,39 +136,39 @@ impl Opened {
 mod tests {
     use super::*;
 
-    fn outcome(answers: &[Value], end: End) -> Opened {
-        read(Outcome { answers: answers.to_vec(), stderr: "a\nb\n".to_owned(), end })
+    fn outcome(answers: &[Value], end: ChildExit) -> OpenResult {
+        read(ChildResult { answers: answers.to_vec(), stderr: "a\nb\n".to_owned(), end })
     }
 
-    fn reason(opened: Opened) -> Reason {
+    fn reason(opened: OpenResult) -> OpenError {
         match opened {
-            Opened::No(reason) => reason,
-            Opened::Yes(..) => panic!("{opened:?}"),
+            OpenResult::No(reason) => reason,
+            OpenResult::Yes(..) => panic!("{opened:?}"),
         }
     }
 
     #[test]
     fn reports_a_missing_answer_with_the_end_of_the_child() {
-        let hung = reason(outcome(&[], End::Hung(3)));
+        let hung = reason(outcome(&[], ChildExit::Hung(3)));
         assert_eq!(
             (hung.kind.as_str(), hung.cause.as_str()),
             ("hang", "no answer within 3 s in the open; its last message: b")
         );
-        let died = reason(outcome(&[], End::Badly("it died".to_owned())));
+        let died = reason(outcome(&[], ChildExit::Badly("it died".to_owned())));
         assert_eq!((died.kind.as_str(), died.cause.starts_with("it died in the open")), ("crash", true));
-        assert_eq!(reason(outcome(&[], End::Well)).kind, "error");
+        assert_eq!(reason(outcome(&[], ChildExit::Well)).kind, "error");
     }
 
     #[test]
     fn reports_the_messages_of_libdat() {
         let answer = json!({"opened": false, "code": "0x800a0000", "type": "T", "subtype": "S", "kind": "library",
                             "cause": "it is not there", "remedy": "bring it"});
-        let text = reason(outcome(&[answer], End::Well));
+        let text = reason(outcome(&[answer], ChildExit::Well));
         assert_eq!(
             (text.kind.as_str(), text.code.as_str(), text.cause.as_str(), text.remedy.as_str()),
             ("library", "T S", "it is not there", "bring it")
         );
-        let foreign = reason(outcome(&[json!({"opened": false, "type": "T", "subtype": ""})], End::Well));
+        let foreign = reason(outcome(&[json!({"opened": false, "type": "T", "subtype": ""})], ChildExit::Well));
         assert_eq!(foreign.cause, "libdat answered T; its last message: b");
     }
 
@@ -174,13 +176,16 @@ mod tests {
     fn adapter_whose_close_fails_counts_as_usable() {
         let opened = json!({"opened": true});
         let closed = |answers: &[Value], end| match outcome(answers, end) {
-            Opened::Yes(_, closed) => closed,
-            Opened::No(reason) => panic!("{reason:?}"),
+            OpenResult::Yes(_, closed) => closed,
+            OpenResult::No(reason) => panic!("{reason:?}"),
         };
-        assert_eq!(closed(&[opened.clone(), json!({"closed": true})], End::Well), None);
-        assert!(closed(std::slice::from_ref(&opened), End::Hung(1)).is_some_and(|why| why.contains("in the close")));
+        assert_eq!(closed(&[opened.clone(), json!({"closed": true})], ChildExit::Well), None);
         assert!(
-            closed(&[opened, json!({"closed": false, "code": "X"})], End::Well).is_some_and(|why| why.contains('X'))
+            closed(std::slice::from_ref(&opened), ChildExit::Hung(1)).is_some_and(|why| why.contains("in the close"))
+        );
+        assert!(
+            closed(&[opened, json!({"closed": false, "code": "X"})], ChildExit::Well)
+                .is_some_and(|why| why.contains('X'))
         );
     }
 }

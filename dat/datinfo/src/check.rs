@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::options::Options;
 use crate::registry::{Diagnostic, Registry, ReportedEntry};
 use crate::settings::{is_ours, param_troubles};
-use crate::{say, say_json};
+use crate::{print_json, print_output};
 
 /// Explains each line of `file`, or of the files that programs read. Returns true if there is no error.
 pub(crate) fn check(options: &Options, file: Option<&Path>) -> crate::Result {
@@ -29,7 +29,7 @@ pub(crate) fn check(options: &Options, file: Option<&Path>) -> crate::Result {
     let is_wrong = diagnostics.iter().any(|diagnostic| diagnostic.is_wrong);
     let is_well = !is_wrong && registry.unreadable.is_empty() && !registry.entries.is_empty();
     if options.json {
-        say_json(&json!({
+        print_json(&json!({
             "origin": registry.origin,
             "well": is_well,
             "entries": registry.entries.iter().map(explained).collect::<Vec<Value>>(),
@@ -52,7 +52,7 @@ pub(crate) fn check(options: &Options, file: Option<&Path>) -> crate::Result {
     }
     let (count, problems) = (registry.entries.len(), diagnostics.len());
     let _ = writeln!(text, "{count} adapters, {problems} errors and warnings, {dropped} lines ignored");
-    say(&text);
+    print_output(&text);
     Ok(is_well)
 }
 

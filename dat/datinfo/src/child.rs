@@ -20,17 +20,17 @@ const MOST: u64 = 4 << 20;
 
 /// Output and exit of a child.
 #[derive(Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct ChildResult {
     /// JSON values that the child has printed, one per line, in order.
     pub(crate) answers: Vec<Value>,
     /// Output of the child and its libraries on stderr.
     pub(crate) stderr: String,
-    pub(crate) end: End,
+    pub(crate) end: ChildExit,
 }
 
 /// How the child ended.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum End {
+pub(crate) enum ChildExit {
     Well,
     /// Exited with a status that means failure, or ended by a signal; as text.
     Badly(String),
@@ -39,7 +39,12 @@ pub(crate) enum End {
 }
 
 /// Runs a probe of the registry, or of the adapter with this escaped name.
-pub(crate) fn probe(options: &Options, name: Option<&str>, api: Api, conf: Option<&Path>) -> Result<Outcome, String> {
+pub(crate) fn probe(
+    options: &Options,
+    name: Option<&str>,
+    api: Api,
+    conf: Option<&Path>,
+) -> Result<ChildResult, String> {
     let program = std::env::current_exe().map_err(|error| format!("cannot find the file of this program: {error}"))?;
     let mut command = Command::new(program);
     if let Some(libdat) = &options.libdat {
@@ -59,7 +64,7 @@ pub(crate) fn probe(options: &Options, name: Option<&str>, api: Api, conf: Optio
     run(command, Duration::from_secs(options.timeout))
 }
 
-fn run(mut command: Command, limit: Duration) -> Result<Outcome, String> {
+fn run(mut command: Command, limit: Duration) -> Result<ChildResult, String> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| format!("cannot start a probe: {error}"))?;
     let stdout = drain(child.stdout.take().expect("`spawn` has created a pipe for the child's output"));
@@ -70,12 +75,12 @@ fn run(mut command: Command, limit: Duration) -> Result<Outcome, String> {
             // Both calls fail only if the child has already ended.
             let _ = child.kill();
             let _ = child.wait();
-            End::Hung(limit.as_secs())
+            ChildExit::Hung(limit.as_secs())
         }
     };
     let text = |reader: JoinHandle<Vec<u8>>| String::from_utf8_lossy(&reader.join().unwrap_or_default()).into_owned();
     let answers = text(stdout).lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-    Ok(Outcome { answers, stderr: text(stderr), end })
+    Ok(ChildResult { answers, stderr: text(stderr), end })
 }
 
 /// Waits until the child ends or the time limit has passed.
@@ -90,13 +95,13 @@ fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     }
 }
 
-fn end_of(status: ExitStatus) -> End {
+fn end_of(status: ExitStatus) -> ChildExit {
     match (status.code(), status.signal()) {
-        (Some(0), _) => End::Well,
-        (Some(code), _) => End::Badly(format!("it exited with status {code}")),
+        (Some(0), _) => ChildExit::Well,
+        (Some(code), _) => ChildExit::Badly(format!("it exited with status {code}")),
         (None, signal) => {
             let signal = signal.unwrap_or(0);
-            End::Badly(format!("it was killed by signal {signal}{}", name_of(signal)))
+            ChildExit::Badly(format!("it was killed by signal {signal}{}", name_of(signal)))
         }
     }
 }
@@ -130,7 +135,7 @@ fn drain(from: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
 mod tests {
     use super::*;
 
-    fn shell(script: &str, limit: u64) -> Outcome {
+    fn shell(script: &str, limit: u64) -> ChildResult {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
         run(command, Duration::from_secs(limit)).unwrap()
@@ -138,10 +143,10 @@ mod tests {
 
     #[test]
     fn distinguishes_ends_of_a_child() {
-        assert_eq!(shell("exit 0", 60).end, End::Well);
-        assert_eq!(shell("exit 3", 60).end, End::Badly("it exited with status 3".to_owned()));
-        assert_eq!(shell("kill -SEGV $$", 60).end, End::Badly("it was killed by signal 11 (SIGSEGV)".to_owned()));
-        assert_eq!(shell("exec sleep 600", 1).end, End::Hung(1));
+        assert_eq!(shell("exit 0", 60).end, ChildExit::Well);
+        assert_eq!(shell("exit 3", 60).end, ChildExit::Badly("it exited with status 3".to_owned()));
+        assert_eq!(shell("kill -SEGV $$", 60).end, ChildExit::Badly("it was killed by signal 11 (SIGSEGV)".to_owned()));
+        assert_eq!(shell("exec sleep 600", 1).end, ChildExit::Hung(1));
     }
 
     #[test]
@@ -149,6 +154,6 @@ mod tests {
         let outcome = shell("echo noise; echo '{\"a\":1}'; echo '{'; echo x >&2", 60);
         assert_eq!((outcome.answers.len(), outcome.stderr.as_str()), (1, "x\n"));
         let outcome = shell("head -c 20000000 /dev/zero; echo y >&2", 60);
-        assert_eq!((outcome.answers.len(), outcome.end, outcome.stderr.as_str()), (0, End::Well, "y\n"));
+        assert_eq!((outcome.answers.len(), outcome.end, outcome.stderr.as_str()), (0, ChildExit::Well, "y\n"));
     }
 }

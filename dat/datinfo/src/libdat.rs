@@ -47,10 +47,10 @@ impl Libdat {
         let library = match named {
             Some(path) => Library::load_from(path),
             None if api.major == 2 => {
-                let own = |error| Library::load_from(beside("libdat2.so.2").ok_or(error)?);
+                let own = |error| Library::load_from(in_program_lib("libdat2.so.2").ok_or(error)?);
                 Library::load_from(Path::new("libdat2.so.2")).or_else(own)
             }
-            None => Library::load().or_else(|error| Library::load_from(beside("libdat.so.1").ok_or(error)?)),
+            None => Library::load().or_else(|error| Library::load_from(in_program_lib("libdat.so.1").ok_or(error)?)),
         };
         let library = library.map_err(|error| match error {
             Error::Library(text) => text,
@@ -192,7 +192,7 @@ fn hook(functions: &Functions) -> Option<&'static LibdatHook> {
 }
 
 /// Path of a library in `../lib` of this program, if the file exists.
-fn beside(name: &str) -> Option<PathBuf> {
+fn in_program_lib(name: &str) -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;
     Some(program.parent()?.parent()?.join("lib").join(name)).filter(|path| path.exists())
 }

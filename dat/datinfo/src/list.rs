@@ -5,11 +5,11 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use crate::adapter::{self, Opened};
+use crate::adapter::{self, OpenResult};
 use crate::options::Options;
 use crate::registry::{Registry, ReportedEntry};
 use crate::words::wrapped;
-use crate::{say, say_json};
+use crate::{print_json, print_output};
 
 /// Column at which the values of attributes begin.
 const VALUE_COLUMN: usize = 41;
@@ -20,9 +20,9 @@ pub(crate) fn list(options: &Options) -> crate::Result {
     // JSON output contains all entries, each with its result.
     let (entries, others) = if options.json { (registry.wanted(options), None) } else { registry.openable(options) };
     let opened = adapter::open_all(options, &entries);
-    let usable = opened.iter().any(Opened::is_open);
+    let usable = opened.iter().any(OpenResult::is_open);
     if options.json {
-        say_json(&document(&registry, &entries, &opened, options.verbose));
+        print_json(&document(&registry, &entries, &opened, options.verbose));
         return Ok(usable);
     }
     let mut text = String::new();
@@ -53,7 +53,7 @@ pub(crate) fn list(options: &Options) -> crate::Result {
     if !text.is_empty() && !remarks.is_empty() {
         text.push('\n');
     }
-    say(&(text + &remarks));
+    print_output(&(text + &remarks));
     Ok(usable)
 }
 
@@ -67,13 +67,13 @@ pub(crate) fn names(options: &Options, is_all: bool) -> crate::Result {
         }
     }
     match options.json {
-        true => say_json(&json!({ "names": names })),
-        false => say(&names.iter().map(|name| format!("{name}\n")).collect::<String>()),
+        true => print_json(&json!({ "names": names })),
+        false => print_output(&names.iter().map(|name| format!("{name}\n")).collect::<String>()),
     }
     Ok(!names.is_empty())
 }
 
-fn document(registry: &Registry, entries: &[ReportedEntry], opened: &[Opened], with_attributes: bool) -> Value {
+fn document(registry: &Registry, entries: &[ReportedEntry], opened: &[OpenResult], with_attributes: bool) -> Value {
     let adapters: Vec<Value> = entries
         .iter()
         .zip(opened)
@@ -99,18 +99,18 @@ fn document(registry: &Registry, entries: &[ReportedEntry], opened: &[Opened], w
 }
 
 /// Text for an adapter: whether it opens, its entry, the reason if it does not open, and with `-v` all attributes.
-fn lines(entry: &ReportedEntry, opened: &Opened, verbose: bool) -> String {
+fn lines(entry: &ReportedEntry, opened: &OpenResult, verbose: bool) -> String {
     let ReportedEntry { name, version, safety, library, params, id, .. } = entry;
     let mut text = match opened {
-        Opened::Yes(attributes, _) => {
+        OpenResult::Yes(attributes, _) => {
             let address = attributes["address"].as_str();
             wrapped(
                 &format!("{name}  opens{}", address.map_or(String::new(), |address| format!(", address {address}"))),
                 0,
             )
         }
-        Opened::No(reason) if reason.code.is_empty() => wrapped(&format!("{name}  does not open"), 0),
-        Opened::No(reason) => wrapped(&format!("{name}  does not open ({})", reason.code), 0),
+        OpenResult::No(reason) if reason.code.is_empty() => wrapped(&format!("{name}  does not open"), 0),
+        OpenResult::No(reason) => wrapped(&format!("{name}  does not open ({})", reason.code), 0),
     };
     if !library.is_empty() {
         let params = if params.is_empty() { String::new() } else { format!(" \"{params}\"") };
@@ -122,13 +122,13 @@ fn lines(entry: &ReportedEntry, opened: &Opened, verbose: bool) -> String {
         text += &wrapped(id, 2);
     }
     match opened {
-        Opened::Yes(attributes, closed) => {
+        OpenResult::Yes(attributes, closed) => {
             text += &closed.as_ref().map_or(String::new(), |closed| wrapped(&format!("but {closed}"), 2));
             if verbose {
                 text += &attribute_lines(attributes);
             }
         }
-        Opened::No(reason) => {
+        OpenResult::No(reason) => {
             text += &wrapped(&reason.cause, 2);
             if !reason.remedy.is_empty() {
                 text += &wrapped(&format!("-> {}", reason.remedy), 2);
@@ -180,8 +180,8 @@ pub(crate) fn discover(options: &Options) -> crate::Result {
         return Err("this libdat.so.1 is of another project and cannot list the devices of this machine".to_owned());
     }
     match options.json {
-        true => say_json(&json!({ "lines": registry.discovered })),
-        false => say(&registry.discovered.iter().map(|line| format!("{line}\n")).collect::<String>()),
+        true => print_json(&json!({ "lines": registry.discovered })),
+        false => print_output(&registry.discovered.iter().map(|line| format!("{line}\n")).collect::<String>()),
     }
     Ok(!registry.discovered.is_empty())
 }
@@ -202,7 +202,7 @@ pub(crate) fn versions(options: &Options) -> crate::Result {
         add(file, &libdat);
     }
     for (entry, opened) in entries.iter().zip(&opened) {
-        let Opened::Yes(attributes, _) = opened else { continue };
+        let OpenResult::Yes(attributes, _) = opened else { continue };
         // Prints the provider-specific attributes, whose versions are more precise than the two version numbers of the
         // ABI.
         let facts = attributes["provider_specific"].as_array().into_iter().flatten();
@@ -215,8 +215,8 @@ pub(crate) fn versions(options: &Options) -> crate::Result {
         }
     }
     match options.json {
-        true => say_json(&json!({ "files": files })),
-        false => say(&files.iter().map(line_of).collect::<String>()),
+        true => print_json(&json!({ "files": files })),
+        false => print_output(&files.iter().map(line_of).collect::<String>()),
     }
     Ok(true)
 }

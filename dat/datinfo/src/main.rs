@@ -97,14 +97,14 @@ fn first_paragraph(error: &str) -> String {
 /// Reports an error: with `--json` as a document on stdout, otherwise as text on stderr.
 fn failed(is_json: bool, error: &str) -> ExitCode {
     match is_json {
-        true => say_json(&serde_json::json!({ "error": log_line::without_numbers(error) })),
+        true => print_json(&serde_json::json!({ "error": log_line::without_numbers(error) })),
         false => eprintln!("datinfo: {}", log_line::without_numbers(error)),
     }
     ExitCode::from(2)
 }
 
 /// Prints text. A closed stdout is not an error.
-fn say(text: &str) {
+fn print_output(text: &str) {
     print_text(&log_line::without_numbers(text));
 }
 
@@ -116,6 +116,6 @@ fn print_text(text: &str) -> bool {
 }
 
 /// Prints JSON, one document.
-fn say_json(value: &serde_json::Value) {
-    say(&format!("{value:#}\n"));
+fn print_json(value: &serde_json::Value) {
+    print_output(&format!("{value:#}\n"));
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::child::{self, End};
+use crate::child::{self, ChildExit};
 use crate::options::{Api, Options};
 use crate::probe::readable;
 
@@ -47,7 +47,7 @@ pub(crate) struct Diagnostic {
 
 /// A name that cannot be opened, although a line of the files has it.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Absent {
+pub(crate) struct UnusableName {
     pub(crate) name: String,
     pub(crate) id: String,
     pub(crate) why: String,
@@ -63,7 +63,7 @@ pub(crate) struct Registry {
     /// The dat.conf to which entries are added; `None` if libdat does not report it.
     pub(crate) target: Option<String>,
     pub(crate) entries: Vec<ReportedEntry>,
-    pub(crate) absent: Vec<Absent>,
+    pub(crate) absent: Vec<UnusableName>,
     pub(crate) diagnostics: Vec<Diagnostic>,
     pub(crate) unreadable: Vec<String>,
     pub(crate) discovered: Vec<String>,
@@ -77,9 +77,9 @@ impl Registry {
         let answer = outcome.answers.into_iter().next();
         match (answer, outcome.end) {
             (Some(answer), _) => Self::from(&answer),
-            (None, End::Hung(seconds)) => Err(format!("libdat did not read the registry within {seconds} s")),
-            (None, End::Badly(how)) => Err(format!("libdat could not be queried: {how}\n{}", outcome.stderr)),
-            (None, End::Well) => Err(format!("libdat could not be queried\n{}", outcome.stderr)),
+            (None, ChildExit::Hung(seconds)) => Err(format!("libdat did not read the registry within {seconds} s")),
+            (None, ChildExit::Badly(how)) => Err(format!("libdat could not be queried: {how}\n{}", outcome.stderr)),
+            (None, ChildExit::Well) => Err(format!("libdat could not be queried\n{}", outcome.stderr)),
         }
     }
 
@@ -112,7 +112,7 @@ impl Registry {
             is_dropped: field(&fields, 5) == "dropped",
             is_wrong: field(&fields, 5) == "dropped",
         };
-        let absent = |fields: Vec<String>| Absent {
+        let absent = |fields: Vec<String>| UnusableName {
             name: field(&fields, 0),
             id: words(&fields, 1),
             why: words(&fields, 2),

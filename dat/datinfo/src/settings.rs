@@ -5,13 +5,13 @@
 
 use std::fmt::Write;
 
-use dat_settings::{ALL, DAPL, Known, SM, Setting, SettingsTable, USNIC, VERBS, look_up, nearest};
+use dat_settings::{ALL, DAPL, SM, Setting, SettingsTable, USNIC, VERBS, VariableClass, look_up, nearest};
 use serde_json::{Value, json};
 
 use crate::options::Options;
 use crate::registry::{Registry, ReportedEntry};
 use crate::words::wrapped;
-use crate::{say, say_json};
+use crate::{print_json, print_output};
 
 /// A setting with its value in effect and its source.
 struct SettingReport {
@@ -96,9 +96,9 @@ impl IneffectiveVariable {
         let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
         let idle = names.filter_map(|name| {
             let (nearest, instead) = match look_up(&name) {
-                Known::NoEffect(instead) => (None, Some(instead)),
-                Known::Unknown | Known::ProviderPrefix(_) => (nearest(&name), None),
-                Known::Read(..) | Known::NotForLibraries => return None,
+                VariableClass::NoEffect(instead) => (None, Some(instead)),
+                VariableClass::Unknown | VariableClass::ProviderPrefix(_) => (nearest(&name), None),
+                VariableClass::Read(..) | VariableClass::NotForLibraries => return None,
             };
             Some(IneffectiveVariable { name: name.escape_debug().to_string(), nearest, instead })
         });
@@ -125,7 +125,7 @@ pub(crate) fn environment(options: &Options) -> crate::Result {
         let json = |idle: &IneffectiveVariable| json!({"variable": idle.name, "nearest": idle.nearest, "instead": idle.instead});
         let unknown: Vec<Value> = unknown.iter().map(json).collect();
         let settings: Vec<Value> = settings.iter().map(SettingReport::json).collect();
-        say_json(&json!({"variables": settings, "unknown": unknown}));
+        print_json(&json!({"variables": settings, "unknown": unknown}));
         return Ok(true);
     }
     let mut text = String::new();
@@ -138,7 +138,7 @@ pub(crate) fn environment(options: &Options) -> crate::Result {
     for idle in unknown {
         let _ = writeln!(text, "{}: is set and has no effect; {}", idle.name, idle.remedy());
     }
-    say(&text);
+    print_output(&text);
     Ok(true)
 }
 
@@ -231,7 +231,7 @@ pub(crate) fn configuration(options: &Options) -> crate::Result {
                 value
             })
             .collect();
-        say_json(&json!({
+        print_json(&json!({
             "origin": registry.origin,
             "libdat": {"version": registry.version, "files": registry.files},
             "unreadable": registry.unreadable,
@@ -257,7 +257,7 @@ pub(crate) fn configuration(options: &Options) -> crate::Result {
         }
     }
     others.iter().for_each(|others| text += &format!("{others}\n"));
-    say(&text);
+    print_output(&text);
     Ok(!entries.is_empty())
 }
 

@@ -1,7 +1,7 @@
 //! Settings of libdat, and those of all providers.
 #![forbid(unsafe_code)]
 
-use crate::{Notation, Setting, SettingsTable, Values, number};
+use crate::{NumberNotation, Setting, SettingsTable, Values, number};
 
 const MASK: u64 = u32::MAX as u64;
 
@@ -10,7 +10,7 @@ pub static LIBDAT: SettingsTable = SettingsTable {
     provider: "libdat",
     prefix: "DAT",
     plain: &[],
-    notation: Notation::C,
+    notation: NumberNotation::C,
     settings: &[
         Setting {
             name: "",
@@ -45,7 +45,7 @@ pub static DAPL: SettingsTable = SettingsTable {
     provider: "dapl",
     prefix: "DAPL",
     plain: &[],
-    notation: Notation::C,
+    notation: NumberNotation::C,
     settings: &[
         Setting {
             name: "",

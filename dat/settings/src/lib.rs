@@ -82,7 +82,7 @@ pub enum Values {
 
 /// Notation of numbers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Notation {
+pub enum NumberNotation {
     /// Decimal digits.
     Decimal,
     /// As in C: 0x10, 020, 16; surrounding blanks are ignored, and an empty text is invalid.
@@ -99,14 +99,14 @@ pub struct SettingsTable {
     /// The names of the settings that positional words of `ia_params` set, in order.
     pub plain: &'static [&'static str],
     /// Notation of numbers in its settings.
-    pub notation: Notation,
+    pub notation: NumberNotation,
     /// The settings.
     pub settings: &'static [Setting],
 }
 
 /// Classification of a variable's name.
 #[derive(Clone, Copy, Debug)]
-pub enum Known {
+pub enum VariableClass {
     /// A library reads this variable.
     Read(&'static SettingsTable, &'static Setting),
     /// Only other programs, or builds of the libraries, read this variable. It has no effect on this process, and no
@@ -120,33 +120,33 @@ pub enum Known {
     Unknown,
 }
 
-/// Looks a variable up by its name. Names of other programs are [`Known::NotForLibraries`].
-pub fn look_up(name: &str) -> Known {
+/// Looks a variable up by its name. Names of other programs are [`VariableClass::NotForLibraries`].
+pub fn look_up(name: &str) -> VariableClass {
     let is_ours = matches!(name.split_once('_'), Some(("DAT" | "DAPL", _)));
     let of_suites = SUITES.split(' ').any(|start| name.starts_with(start));
     if !is_ours || of_suites || name == BUILD_TIME || ELSEWHERE.split(' ').any(|known| known == name) {
-        return Known::NotForLibraries;
+        return VariableClass::NotForLibraries;
     }
     for table in ALL {
         if let Some(setting) = table.settings.iter().find(|setting| setting.variable == name) {
-            return Known::Read(table, setting);
+            return VariableClass::Read(table, setting);
         }
     }
     if let Some((_, instead)) = NO_EFFECT.iter().find(|(known, _)| *known == name) {
-        return Known::NoEffect(instead);
+        return VariableClass::NoEffect(instead);
     }
-    match [&SM, &USNIC].into_iter().find(|table| table.claims(name)) {
-        Some(table) => Known::ProviderPrefix(table),
-        None => Known::Unknown,
+    match [&SM, &USNIC].into_iter().find(|table| table.covers(name)) {
+        Some(table) => VariableClass::ProviderPrefix(table),
+        None => VariableClass::Unknown,
     }
 }
 
 impl SettingsTable {
     /// Variables with this table's prefix that are not in the table.
     pub fn unknown(&self, names: impl Iterator<Item = String>) -> impl Iterator<Item = String> {
-        let is_unread = |name: &str| !matches!(look_up(name), Known::NoEffect(_));
+        let is_unread = |name: &str| !matches!(look_up(name), VariableClass::NoEffect(_));
         names.filter(move |name| {
-            self.claims(name) && is_unread(name) && self.settings.iter().all(|setting| setting.variable != *name)
+            self.covers(name) && is_unread(name) && self.settings.iter().all(|setting| setting.variable != *name)
         })
     }
 
@@ -179,8 +179,8 @@ impl SettingsTable {
 
     /// Parses a text into the value in effect. The error names the permitted values.
     pub fn value(&self, setting: &Setting, text: &str) -> Result<String, String> {
-        let text = if self.notation == Notation::C { text.trim() } else { text };
-        if self.notation == Notation::C && text.is_empty() {
+        let text = if self.notation == NumberNotation::C { text.trim() } else { text };
+        if self.notation == NumberNotation::C && text.is_empty() {
             return Ok(setting.values.default());
         }
         match &setting.values {
@@ -196,12 +196,12 @@ impl SettingsTable {
 
     fn number(&self, text: &str) -> Option<u64> {
         match self.notation {
-            Notation::Decimal => text.parse().ok(),
-            Notation::C => c_number(text),
+            NumberNotation::Decimal => text.parse().ok(),
+            NumberNotation::C => c_number(text),
         }
     }
 
-    fn claims(&self, name: &str) -> bool {
+    fn covers(&self, name: &str) -> bool {
         let rest = name.strip_prefix(self.prefix);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
     }
@@ -308,7 +308,7 @@ mod tests {
         provider: "x",
         prefix: "DAPL_X",
         plain: &[],
-        notation: Notation::Decimal,
+        notation: NumberNotation::Decimal,
         settings: &[
             Setting { name: "dir", variable: "DAPL_X_DIR", values: Values::Text("home"), meaning: "a place" },
             Setting {
@@ -373,8 +373,7 @@ mod tests {
             let mut own = BTreeSet::new();
             for setting in table.settings.iter().filter(|setting| !setting.variable.is_empty()) {
                 assert!(own.insert(setting.variable), "{} twice", setting.variable);
-                let is_found =
-                    matches!(look_up(setting.variable), Known::Read(_, found) if found.variable == setting.variable);
+                let is_found = matches!(look_up(setting.variable), VariableClass::Read(_, found) if found.variable == setting.variable);
                 assert!(is_found, "{}", setting.variable);
             }
             if table.provider != "libdat" {
@@ -383,18 +382,18 @@ mod tests {
         }
         assert!(names.len() <= 35, "more settings than an administrator looks through: {}", names.len());
         assert!(
-            matches!(look_up("DAPL_UCM_RETRY"), Known::NotForLibraries)
-                && matches!(look_up("PATH"), Known::NotForLibraries)
+            matches!(look_up("DAPL_UCM_RETRY"), VariableClass::NotForLibraries)
+                && matches!(look_up("PATH"), VariableClass::NotForLibraries)
         );
-        assert!(matches!(look_up("DAPL_SM_DIRECTORY"), Known::ProviderPrefix(table) if table.provider == "sm"));
+        assert!(matches!(look_up("DAPL_SM_DIRECTORY"), VariableClass::ProviderPrefix(table) if table.provider == "sm"));
         for (name, word) in
             [("DAPL_WR_MAX", "max_recv_dtos"), ("DAPL_SM_DIR", "DAPL_DIR"), ("DAPL_CM_TOS", "DAPL_TCLASS")]
         {
-            assert!(matches!(look_up(name), Known::NoEffect(instead) if instead.contains(word)), "{name}");
+            assert!(matches!(look_up(name), VariableClass::NoEffect(instead) if instead.contains(word)), "{name}");
         }
         assert_eq!(SM.unknown(["DAPL_SM_DIR".to_owned()].into_iter()).count(), 0, "reported with what to use instead");
         for unknown in ["DAT_OVERIDE", "DAPL_", "DAPL_SMALL", "DAT_DBG_TYPES", "DAPL_ACK_RETRIES"] {
-            assert!(matches!(look_up(unknown), Known::Unknown), "{unknown}");
+            assert!(matches!(look_up(unknown), VariableClass::Unknown), "{unknown}");
         }
     }
 }

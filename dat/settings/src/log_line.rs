@@ -91,7 +91,7 @@ pub struct Folding {
 
 /// The lines to write for a message.
 #[derive(Debug, Eq, PartialEq)]
-pub struct Folded {
+pub struct FoldedLines {
     /// A line that reports earlier repetitions; written before the message.
     pub repeated: Option<String>,
     /// Whether the message itself is written.
@@ -107,7 +107,7 @@ impl Folding {
     }
 
     /// Handles the next message. `now` is a time on a monotonic clock.
-    pub fn take(&mut self, text: &str, now: Duration) -> Folded {
+    pub fn take(&mut self, text: &str, now: Duration) -> FoldedLines {
         let mut hasher = DefaultHasher::new();
         hasher.write(text.as_bytes());
         let digest = Some((text.len(), hasher.finish()));
@@ -115,7 +115,7 @@ impl Folding {
             let repeated = self.flush();
             self.last = digest;
             self.written = now;
-            return Folded { repeated, is_new: true };
+            return FoldedLines { repeated, is_new: true };
         }
         self.count += 1;
         let is_due = now.saturating_sub(self.written) >= Self::REPORT;
@@ -123,7 +123,7 @@ impl Folding {
         if is_due {
             self.written = now;
         }
-        Folded { repeated, is_new: false }
+        FoldedLines { repeated, is_new: false }
     }
 
     /// Returns a line about repetitions that were not reported yet.
@@ -193,10 +193,10 @@ mod tests {
     fn repeated_messages_are_counted() {
         let mut folding = Folding::new();
         let second = Duration::from_secs;
-        let new = |repeated: Option<&str>| Folded { repeated: repeated.map(str::to_owned), is_new: true };
+        let new = |repeated: Option<&str>| FoldedLines { repeated: repeated.map(str::to_owned), is_new: true };
         assert_eq!(folding.take("a", second(0)), new(None));
-        assert_eq!(folding.take("a", second(1)), Folded { repeated: None, is_new: false });
-        assert_eq!(folding.take("a", second(2)), Folded { repeated: None, is_new: false });
+        assert_eq!(folding.take("a", second(1)), FoldedLines { repeated: None, is_new: false });
+        assert_eq!(folding.take("a", second(2)), FoldedLines { repeated: None, is_new: false });
         assert_eq!(folding.take("b", second(3)), new(Some("the last message was repeated 2 times")));
         assert_eq!(folding.take("b", second(13)).repeated.as_deref(), Some("the last message was repeated 1 times"));
         assert_eq!(

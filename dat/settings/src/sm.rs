@@ -4,14 +4,14 @@
 #![forbid(unsafe_code)]
 
 use crate::common::{dir, give_up, keepalive, listener_wait, spin};
-use crate::{Notation, Setting, SettingsTable, Values};
+use crate::{NumberNotation, Setting, SettingsTable, Values};
 
 /// The settings of `libdaplsm.so.1`.
 pub static SM: SettingsTable = SettingsTable {
     provider: "sm",
     prefix: "DAPL_SM",
     plain: &["dir"],
-    notation: Notation::Decimal,
+    notation: NumberNotation::Decimal,
     settings: SETTINGS,
 };
 

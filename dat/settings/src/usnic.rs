@@ -5,14 +5,14 @@
 #![forbid(unsafe_code)]
 
 use crate::common::{dir, give_up, keepalive, listener_wait, rnr_retry, spin};
-use crate::{Notation, Setting, SettingsTable, Values, number};
+use crate::{NumberNotation, Setting, SettingsTable, Values, number};
 
 /// The settings of `libdaplusnic.so.1`.
 pub static USNIC: SettingsTable = SettingsTable {
     provider: "usnic",
     prefix: "DAPL_USNIC",
     plain: &["address"],
-    notation: Notation::Decimal,
+    notation: NumberNotation::Decimal,
     settings: SETTINGS,
 };
 

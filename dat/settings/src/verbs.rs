@@ -5,11 +5,16 @@
 #![forbid(unsafe_code)]
 
 use crate::common::{dir, listener_wait, rnr_retry};
-use crate::{Notation, Setting, SettingsTable, Values, number};
+use crate::{NumberNotation, Setting, SettingsTable, Values, number};
 
 /// The settings of `libdaplverbs.so.1`.
-pub static VERBS: SettingsTable =
-    SettingsTable { provider: "verbs", prefix: "DAPL_VERBS", plain: &[], notation: Notation::C, settings: SETTINGS };
+pub static VERBS: SettingsTable = SettingsTable {
+    provider: "verbs",
+    prefix: "DAPL_VERBS",
+    plain: &[],
+    notation: NumberNotation::C,
+    settings: SETTINGS,
+};
 
 const fn optional(low: u64, high: u64, unset: &'static str, unit: &'static str) -> Values {
     Values::Optional { low, high, unset, unit }

@@ -42,7 +42,7 @@ pub(crate) unsafe fn register(
     // SAFETY: the ABI defines the type of the function with this name.
     let function = unsafe { std::mem::transmute::<*mut c_void, RegistryFunction>(function) };
     // SAFETY: the caller guarantees that both pointers are valid arguments.
-    pass_on(|| unsafe { function(provider, info) })
+    call_other(|| unsafe { function(provider, info) })
 }
 
 /// Returns the other libdat's result of `dats_get_ia_handle`.
@@ -52,11 +52,11 @@ pub(crate) fn translated(api: &Api, handle: DAT_IA_HANDLE) -> Option<DAT_IA_HAND
     let function = unsafe { std::mem::transmute::<*mut c_void, NumberFunction>(function) };
     let mut answer: DAT_IA_HANDLE = std::ptr::null_mut();
     // SAFETY: it accepts any handle, and the out parameter is writable.
-    let code = pass_on(|| unsafe { function(handle, &raw mut answer) })?;
+    let code = call_other(|| unsafe { function(handle, &raw mut answer) })?;
     (code == DAT_SUCCESS).then_some(answer)
 }
 
-fn pass_on(call: impl FnOnce() -> DAT_RETURN) -> Option<DAT_RETURN> {
+fn call_other(call: impl FnOnce() -> DAT_RETURN) -> Option<DAT_RETURN> {
     if IS_PASSING.replace(true) {
         return None;
     }

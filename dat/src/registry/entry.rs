@@ -14,11 +14,11 @@ use dat_abi::{DAT_NAME_MAX_LENGTH, DAT_PROVIDER_INFO};
 use super::{Registry, describe, lock};
 use crate::conf::{Key, Record};
 use crate::loader::{self, Library};
-use crate::refused::Cause;
+use crate::refused::CauseAndRemedy;
 use crate::report::{self, Topic};
 
 /// A record and the strings passed to its provider. Providers may keep the pointers, so an entry is never freed.
-pub(super) struct Entry {
+pub(super) struct ProviderEntry {
     pub(super) record: Record,
     info: DAT_PROVIDER_INFO,
     params: CString,
@@ -39,13 +39,13 @@ pub(super) enum EntryState {
 }
 
 /// Reason why a record cannot be entered.
-pub(super) enum Blocked {
+pub(super) enum EntryRefusal {
     /// This thread is initialising the record, or waiting for it would deadlock.
     Reentrant,
     /// A thread-safe provider was requested, but neither the line nor the library declares thread safety.
     NotThreadSafe,
     /// The library cannot be loaded, is not a provider, or does not register the name.
-    Unusable(Cause),
+    Unusable(CauseAndRemedy),
 }
 
 /// Signalled whenever a state transition ends.
@@ -85,7 +85,7 @@ pub(super) fn hook_was_requested() -> bool {
 }
 
 /// Counts a use; the first use loads the library and calls its init.
-pub(super) fn enter(index: usize) -> Result<(), Blocked> {
+pub(super) fn acquire_provider(index: usize) -> Result<(), EntryRefusal> {
     let mut registry = lock();
     loop {
         match registry.states[index] {
@@ -95,7 +95,7 @@ pub(super) fn enter(index: usize) -> Result<(), Blocked> {
             }
             EntryState::Busy { thread, process } if process == std::process::id() => {
                 if MAPPING.get() > 0 || registry.waits_for_caller(thread) {
-                    return Err(Blocked::Reentrant);
+                    return Err(EntryRefusal::Reentrant);
                 }
                 let me = (this_thread(), index);
                 registry.waiting.push(me);
@@ -108,13 +108,13 @@ pub(super) fn enter(index: usize) -> Result<(), Blocked> {
     let mut transition = Transition::take(&mut registry, index);
     let entry = registry.entries[index];
     drop(registry);
-    start(index, entry).map_err(Blocked::Unusable)?;
+    start(index, entry).map_err(EntryRefusal::Unusable)?;
     transition.then = EntryState::Ready { uses: 1 };
     Ok(())
 }
 
 /// Ends a use; at the end of the last use the library's fini is called.
-pub(super) fn leave(index: usize) {
+pub(super) fn release_provider(index: usize) {
     let mut registry = lock();
     match registry.states[index] {
         EntryState::Ready { uses } if uses > 1 => registry.states[index] = EntryState::Ready { uses: uses - 1 },
@@ -151,7 +151,7 @@ impl Drop for Transition {
 }
 
 /// Loads and initialises the provider. Its init returns no result, so success is detected by its registration.
-fn start(index: usize, entry: &'static Entry) -> Result<(), Cause> {
+fn start(index: usize, entry: &'static ProviderEntry) -> Result<(), CauseAndRemedy> {
     let found = match entry.library.get() {
         Some(library) => *library,
         None => {
@@ -186,23 +186,23 @@ fn start(index: usize, entry: &'static Entry) -> Result<(), Cause> {
     let (library, wanted) = (entry.record.library.escape_ascii(), describe(&entry.record.key));
     let params = entry.record.params.escape_ascii();
     if is_registered {
-        return Err(Cause::new(
+        return Err(CauseAndRemedy::new(
             format!("{library} is a library for libdat.so.1 (.so.1), but the line says u2"),
             "name the .so.2 library",
         ));
     }
     if entry.record.key.major > 1 && found.needs_libdat1 {
-        return Err(Cause::new(
+        return Err(CauseAndRemedy::new(
             format!("{library} needs libdat.so.1 and did not register {wanted}: it implements DAT 1.2 only"),
             "name a library for 2.0",
         ));
     }
     Err(match instead {
-        Some(instead) => Cause::new(
+        Some(instead) => CauseAndRemedy::new(
             format!("{library} was loaded, but registered {instead} instead of {wanted}"),
             "correct the line, or name another library",
         ),
-        None => Cause::new(
+        None => CauseAndRemedy::new(
             format!("{library} was loaded, but did not register {wanted}"),
             format!("see its own message, and check ia_params (\"{params}\")"),
         ),
@@ -210,7 +210,7 @@ fn start(index: usize, entry: &'static Entry) -> Result<(), Cause> {
 }
 
 /// Calls fini, and removes the registrations that the provider has not removed itself.
-fn finish(index: usize, entry: &'static Entry) {
+fn finish(index: usize, entry: &'static ProviderEntry) {
     report::debug(Topic::ProviderCalls, || format!("dat_provider_fini for {}", describe(&entry.record.key)));
     if let Some(library) = entry.library.get() {
         library.fini(&entry.info);
@@ -247,8 +247,8 @@ fn this_thread() -> usize {
     HERE.with(|here| std::ptr::from_ref(here) as usize)
 }
 
-impl Entry {
-    pub(super) fn settle(record: &Record) -> &'static Self {
+impl ProviderEntry {
+    pub(super) fn create(record: &Record) -> &'static Self {
         let params = CString::new(record.params.clone()).expect("conf drops records with NUL bytes");
         let entry = Self { record: record.clone(), info: info(&record.key), params, library: OnceLock::new() };
         Box::leak(Box::new(entry))

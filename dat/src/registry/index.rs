@@ -10,16 +10,16 @@ use dat_abi::*;
 use super::{Registry, error};
 use crate::conf::{Conf, Key, LineNumber};
 use crate::loader::found;
-use crate::matching::{self, Refusal};
-use crate::refused::{Cause, Kind, Refused};
+use crate::matching::{self, NoMatch};
+use crate::refused::{CauseAndRemedy, RefusalKind, RefusedOpen};
 
 /// Maximum number of names, and of lines of one name, in an error message.
-const MOST: usize = 8;
+const MAX_LISTED: usize = 8;
 /// Maximum number of registrations without a line that are searched for names to propose.
 const MOST_REGISTRATIONS: usize = 64;
 
 /// Positions of lines, by name.
-pub(super) struct Index {
+pub(super) struct NameIndex {
     records: BTreeMap<Vec<u8>, Vec<usize>>,
     absent: BTreeMap<Vec<u8>, usize>,
     /// Names in the files that are not in use, with their lines; read when a name is not found.
@@ -28,7 +28,7 @@ pub(super) struct Index {
     proposals: Option<((u32, u32, bool), Vec<String>)>,
 }
 
-impl Index {
+impl NameIndex {
     pub(super) const fn new() -> Self {
         Self { records: BTreeMap::new(), absent: BTreeMap::new(), elsewhere: None, proposals: None }
     }
@@ -50,14 +50,14 @@ impl Index {
 
 impl Registry {
     /// The return code of the refusal, and the reason with information from the files.
-    pub(super) fn explain(&mut self, wanted: &Key, refusal: &Refusal) -> (DAT_RETURN, Refused) {
+    pub(super) fn explain(&mut self, wanted: &Key, refusal: &NoMatch) -> (DAT_RETURN, RefusedOpen) {
         let (kind, subtype) = match refusal {
-            Refusal::Name => (Kind::Name, DAT_NAME_NOT_REGISTERED),
-            Refusal::Major { .. } => (Kind::Major, DAT_MAJOR_NOT_FOUND),
-            Refusal::Minor { .. } => (Kind::Minor, DAT_MINOR_NOT_FOUND),
-            Refusal::ThreadSafety => (Kind::ThreadSafety, DAT_THREAD_SAFETY_NOT_FOUND),
+            NoMatch::Name => (RefusalKind::Name, DAT_NAME_NOT_REGISTERED),
+            NoMatch::Major { .. } => (RefusalKind::Major, DAT_MAJOR_NOT_FOUND),
+            NoMatch::Minor { .. } => (RefusalKind::Minor, DAT_MINOR_NOT_FOUND),
+            NoMatch::ThreadSafety => (RefusalKind::ThreadSafety, DAT_THREAD_SAFETY_NOT_FOUND),
         };
-        let (mut cause, mut place) = (Cause::new(refusal.to_string(), refusal.remedy()), String::new());
+        let (mut cause, mut place) = (CauseAndRemedy::new(refusal.to_string(), refusal.remedy()), String::new());
         let lines = self.index.lines(&wanted.name);
         let absent = self.index.absent.get(&wanted.name).copied();
         match (absent, lines) {
@@ -66,39 +66,39 @@ impl Registry {
                 let absent = self.files.as_ref().map(|files| &files.conf.absent[at]);
                 if let Some(absent) = absent {
                     place = absent.place.to_string();
-                    cause = Cause::new(format!("the line {}", absent.cause), absent.remedy);
+                    cause = CauseAndRemedy::new(format!("the line {}", absent.cause), absent.remedy);
                 }
             }
-            (None, []) if *refusal == Refusal::Name => cause = self.unknown(wanted, &cause.cause),
+            (None, []) if *refusal == NoMatch::Name => cause = self.unknown(wanted, &cause.cause),
             (None, []) => {}
         }
-        (error(DAT_PROVIDER_NOT_FOUND, subtype), Refused { kind, name: wanted.name.clone(), place, cause })
+        (error(DAT_PROVIDER_NOT_FOUND, subtype), RefusedOpen { kind, name: wanted.name.clone(), place, cause })
     }
 
     fn places(&self, lines: &[usize]) -> String {
-        let shown = lines.iter().take(MOST).map(|at| self.entries[*at].record.place.to_string());
-        let more = (lines.len() > MOST).then(|| "...".to_owned());
+        let shown = lines.iter().take(MAX_LISTED).map(|at| self.entries[*at].record.place.to_string());
+        let more = (lines.len() > MAX_LISTED).then(|| "...".to_owned());
         shown.chain(more).collect::<Vec<_>>().join(", ")
     }
 
     /// Builds the refusal of an unknown name. The remedy names the file that has the name, or the names that can be
     /// opened.
-    fn unknown(&mut self, wanted: &Key, cause: &str) -> Cause {
-        let Some(files) = &self.files else { return Cause::new(cause, "") };
+    fn unknown(&mut self, wanted: &Key, cause: &str) -> CauseAndRemedy {
+        let Some(files) = &self.files else { return CauseAndRemedy::new(cause, "") };
         let cause = format!("{cause} in {}", files.origin);
-        match self.index.elsewhere.get_or_insert_with(|| files.elsewhere()).get(&wanted.name) {
+        match self.index.elsewhere.get_or_insert_with(|| files.names_in_unread_files()).get(&wanted.name) {
             Some(place) => {
                 let target = files.target.display();
                 let cause =
                     format!("{cause}; {place} has it, but was not read: only the first dat.conf that exists counts");
-                Cause::new(cause, format!("copy that line to {target}, or set DAT_OVERRIDE={}", place.file))
+                CauseAndRemedy::new(cause, format!("copy that line to {target}, or set DAT_OVERRIDE={}", place.file))
             }
-            None => Cause::new(cause, self.proposal(wanted)),
+            None => CauseAndRemedy::new(cause, self.usable_names_text(wanted)),
         }
     }
 
     /// Remedy for an unknown name: the names that can be opened, shortened to one line.
-    fn proposal(&mut self, wanted: &Key) -> String {
+    fn usable_names_text(&mut self, wanted: &Key) -> String {
         let asked = (wanted.major, wanted.minor, wanted.thread_safe);
         if self.index.proposals.as_ref().is_none_or(|(of, _)| *of != asked) {
             self.index.proposals = Some((asked, self.openable(wanted)));
@@ -106,14 +106,14 @@ impl Registry {
         let mut names = self.index.proposals.as_ref().map_or(Vec::new(), |(_, names)| names.clone());
         let is_new = |name: &Vec<u8>| !self.index.records.contains_key(name);
         let own = self.registrations.keys().take(MOST_REGISTRATIONS).map(|key| &key.name);
-        for name in own.filter(|name| is_new(name)).filter(|name| self.fits(name, wanted)) {
+        for name in own.filter(|name| is_new(name)).filter(|name| self.has_usable(name, wanted)) {
             let name = name.escape_ascii().to_string();
             if !names.contains(&name) {
                 names.push(name);
             }
         }
-        let more = if names.len() > MOST { ", ..." } else { "" };
-        names.truncate(MOST);
+        let more = if names.len() > MAX_LISTED { ", ..." } else { "" };
+        names.truncate(MAX_LISTED);
         match (names.is_empty(), self.entries.is_empty()) {
             (true, true) => "no name is known: add a line for it".to_owned(),
             (true, false) => "no other name can be opened either: add a line for it".to_owned(),
@@ -129,7 +129,7 @@ impl Registry {
         let mut is_there =
             |library: &'static [u8]| *libraries.entry(library).or_insert_with(|| found::library(library).is_some());
         for name in self.entries.iter().map(|entry| &entry.record.key.name) {
-            if names.len() > MOST {
+            if names.len() > MAX_LISTED {
                 break;
             }
             if !seen.insert(name) {
@@ -146,7 +146,7 @@ impl Registry {
     }
 
     /// Whether a name has a line or a registration for this version and thread safety.
-    fn fits(&self, name: &[u8], wanted: &Key) -> bool {
+    fn has_usable(&self, name: &[u8], wanted: &Key) -> bool {
         let wanted = Key { name: name.to_vec(), ..wanted.clone() };
         matching::choose(&wanted, &self.candidates(name)).is_ok()
     }

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{LazyLock, Mutex};
 use std::time::{Instant, SystemTime};
 
-use dat_settings::log_line::{self, Folded, Folding, Origin};
-use dat_settings::{Known, LIBDAT, look_up, nearest};
+use dat_settings::log_line::{self, FoldedLines, Folding, Origin};
+use dat_settings::{LIBDAT, VariableClass, look_up, nearest};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
 use super::Topic;
@@ -78,7 +78,7 @@ impl Log for Logger {
             let text = log_line::without_numbers(&record.args().to_string());
             // If another thread holds the lock, the line is written without a check for repetitions.
             let folded = FOLDING.try_lock().map(|mut folding| folding.take(&text, BEGAN.elapsed()));
-            let Folded { repeated, is_new } = folded.unwrap_or(Folded { repeated: None, is_new: true });
+            let FoldedLines { repeated, is_new } = folded.unwrap_or(FoldedLines { repeated: None, is_new: true });
             let level = record.level().as_str().to_ascii_lowercase();
             repeated.iter().chain(is_new.then_some(&text)).for_each(|text| write(&level, text));
         }
@@ -125,8 +125,8 @@ fn unknown(names: impl Iterator<Item = String>) -> impl Iterator<Item = String> 
     let lines = names.filter_map(|name| match look_up(&name) {
         // A set-uid program reads no variables, so none is reported as misspelt.
         _ if host::is_privileged() => None,
-        Known::NoEffect(instead) => Some(format!("{name} is set and has no effect here; use {instead}")),
-        Known::Unknown => {
+        VariableClass::NoEffect(instead) => Some(format!("{name} is set and has no effect here; use {instead}")),
+        VariableClass::Unknown => {
             let shown: String = name.chars().take(LONGEST_NAME).collect();
             let meant = nearest(&name).map_or(String::new(), |meant| format!("; the nearest name is {meant}"));
             Some(format!("{} is not a variable of DAT{meant}", shown.escape_debug()))

@@ -237,7 +237,7 @@ pub unsafe fn strerror(
     if major.is_null() && minor.is_null() {
         return bad_parameter(2);
     }
-    let words = strerror::words(api, value);
+    let words = strerror::look_up(api, value);
     for (place, word) in [(major, words.major), (minor, words.minor)] {
         if !place.is_null() {
             // SAFETY: `place` is not null, and the caller guarantees that it is writable. The text is static.
@@ -373,7 +373,7 @@ fn succeed(code: DAT_RETURN) -> Result<(), DAT_RETURN> {
 }
 
 fn words(code: DAT_RETURN) -> String {
-    let words = strerror::words(api::current(), code);
+    let words = strerror::look_up(api::current(), code);
     let text = format!("{} {}", words.major.to_string_lossy(), words.minor.to_string_lossy());
     text.trim_end().to_owned()
 }

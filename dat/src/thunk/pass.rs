@@ -43,7 +43,7 @@ macro_rules! through_table {
 macro_rules! common_calls {
     () => {
         // Calls on an interface adapter. Its number is replaced by the provider's pointer.
-        $crate::through_table! { "C", nothing or ia, DAT_INVALID_HANDLE_IA;
+        $crate::through_table! { "C", no_table or ia, DAT_INVALID_HANDLE_IA;
             dat_ia_query => ia_query_func(
                 async_evd_handle: *mut DAT_EVD_HANDLE, ia_attr_mask: DAT_IA_ATTR_MASK, ia_attr: *mut DAT_IA_ATTR,
                 provider_attr_mask: DAT_PROVIDER_ATTR_MASK, provider_attr: *mut DAT_PROVIDER_ATTR
@@ -86,7 +86,7 @@ macro_rules! common_calls {
         }
 
         // Calls on a handle of any kind.
-        $crate::through_table! { "C", nothing or any, DAT_INVALID_HANDLE1;
+        $crate::through_table! { "C", no_table or any, DAT_INVALID_HANDLE1;
             dat_set_consumer_context => set_consumer_context_func(context: DAT_CONTEXT);
             dat_get_consumer_context => get_consumer_context_func(context: *mut DAT_CONTEXT);
             dat_get_handle_type => get_handle_type_func(dat_handle_type: *mut DAT_HANDLE_TYPE);

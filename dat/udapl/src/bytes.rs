@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 const PAGE: usize = 4096;
 
 /// A block of memory: an allocation, or a mapping of a file.
-pub(crate) struct Block {
+pub(crate) struct MemoryBlock {
     base: NonNull<u8>,
     length: usize,
     /// Layout of the allocation; `None` for a mapping.
@@ -22,18 +22,18 @@ pub(crate) struct Block {
 
 // SAFETY: the value owns the block, and accesses it by atomic loads and stores only; callers that create references
 // guarantee exclusive use.
-unsafe impl Send for Block {}
+unsafe impl Send for MemoryBlock {}
 // SAFETY: all accesses through a shared reference are atomic loads and stores; callers that create references
 // guarantee exclusive use.
-unsafe impl Sync for Block {}
+unsafe impl Sync for MemoryBlock {}
 
-impl Block {
+impl MemoryBlock {
     /// Allocates `length` zeroed bytes, at least one. `None` if memory is exhausted.
     pub(crate) fn new(length: usize) -> Option<Self> {
         let layout = Layout::from_size_align(length, PAGE).ok().filter(|layout| layout.size() > 0)?;
         // SAFETY: the size is not zero.
         let base = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        Some(Block { base, length, layout: Some(layout) })
+        Some(MemoryBlock { base, length, layout: Some(layout) })
     }
 
     /// Maps the first `length` bytes of a file, shared. The file must not become shorter, because an access beyond its
@@ -46,7 +46,7 @@ impl Block {
             return Err(io::Error::last_os_error());
         }
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::Other)?;
-        Ok(Block { base, length, layout: None })
+        Ok(MemoryBlock { base, length, layout: None })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -121,7 +121,7 @@ impl Block {
     }
 }
 
-impl Drop for Block {
+impl Drop for MemoryBlock {
     fn drop(&mut self) {
         // SAFETY: allocated with this layout, or mapped with this length; the last owner is being dropped.
         unsafe {
@@ -142,7 +142,7 @@ mod tests {
         let bytes: Vec<u8> = (1..=40).collect();
         for offset in 0..17 {
             for length in 0..24 {
-                let block = Block::new(64).unwrap();
+                let block = MemoryBlock::new(64).unwrap();
                 block.write(offset, &bytes[..length]);
                 let mut all = [0; 64];
                 block.read(0, &mut all);
@@ -158,26 +158,26 @@ mod tests {
 
     #[test]
     fn load_reads_eight_bytes_at_once() {
-        let block = Block::new(24).unwrap();
+        let block = MemoryBlock::new(24).unwrap();
         block.write(8, &0x0123_4567_89ab_cdef_u64.to_ne_bytes());
         assert_eq!((block.load(0), block.load(8)), (0, 0x0123_4567_89ab_cdef));
     }
 
     #[test]
     fn empty_reads_and_writes_are_allowed() {
-        assert!(Block::new(0).is_none());
-        assert!(Block::new(usize::MAX).is_none());
+        assert!(MemoryBlock::new(0).is_none());
+        assert!(MemoryBlock::new(usize::MAX).is_none());
     }
 
     #[test]
     #[should_panic(expected = "8 bytes at 60 are not inside 64 bytes")]
     fn read_outside_the_block_is_refused() {
-        Block::new(64).unwrap().read(60, &mut [0; 8]);
+        MemoryBlock::new(64).unwrap().read(60, &mut [0; 8]);
     }
 
     #[test]
     #[should_panic(expected = "not inside")]
     fn offset_overflow_is_refused() {
-        Block::new(64).unwrap().write(usize::MAX, &[1, 2]);
+        MemoryBlock::new(64).unwrap().write(usize::MAX, &[1, 2]);
     }
 }

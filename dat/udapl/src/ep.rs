@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use crate::address::Address;
 use crate::error::{Error, Result};
 use crate::evd::{Evd, micros};
-use crate::flight::Flight;
+use crate::flight::OutstandingTransfers;
 use crate::ia::{Attribute, named};
 use crate::owned::{EpId, EpInner, Handle, Pz, PzInner};
 use crate::srq::Srq;
@@ -146,7 +146,7 @@ impl Ep {
         };
         ia.functions.check(call, code)?;
         let id = EpId(NEXT.fetch_add(1, Ordering::Relaxed));
-        let flight = Mutex::new(Flight::new());
+        let flight = Mutex::new(OutstandingTransfers::new());
         let inner =
             Arc::new(EpInner { id, handle: Handle(handle), pz: Arc::clone(pz), _queues: queues.clone(), srq, flight });
         ia.enter(&inner);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use dat_abi::*;
 
 use crate::error::{Error, Result, kind};
-use crate::flight::{Buffers, Done, Op, OpId};
+use crate::flight::{Buffers, CompletedTransfer, Op, OpId};
 use crate::ia::Ia;
 use crate::listener::Request;
 use crate::memory::Buffer;
@@ -293,7 +293,7 @@ impl Evd {
             Some(srq) if id.0 & OpId::SHARED != 0 => &srq.flight,
             _ => &ep.flight,
         };
-        let Done { op, buffers: Buffers { first, more }, earlier } = flight.lock().complete(id)?;
+        let CompletedTransfer { op, buffers: Buffers { first, more }, earlier } = flight.lock().complete(id)?;
         let earlier = earlier.into_iter();
         let earlier =
             earlier.map(|(id, op, buffers)| Finished { id, op, buffer: buffers.first, more: buffers.more }).collect();

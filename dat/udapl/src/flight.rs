@@ -36,7 +36,7 @@ pub(crate) struct Buffers {
 }
 
 /// The outstanding transfers of one endpoint or shared queue.
-pub(crate) struct Flight<B = Buffers> {
+pub(crate) struct OutstandingTransfers<B = Buffers> {
     slots: Vec<Slot<B>>,
     free: Vec<u32>,
     /// Bit that all cookies have: [`OpId::SHARED`] for a shared receive queue, 0 for an endpoint.
@@ -57,7 +57,7 @@ struct Slot<B> {
 
 /// A completed transfer.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Done<B = Buffers> {
+pub(crate) struct CompletedTransfer<B = Buffers> {
     pub(crate) op: Op,
     pub(crate) buffers: B,
     /// Suppressed requests that were posted before this one. They are complete too, because requests complete in order.
@@ -66,15 +66,15 @@ pub(crate) struct Done<B = Buffers> {
 
 const GENERATIONS: u32 = u32::MAX >> 1;
 
-impl<B> Flight<B> {
+impl<B> OutstandingTransfers<B> {
     /// Creates an empty set for an endpoint.
     pub(crate) fn new() -> Self {
-        Flight { slots: Vec::new(), free: Vec::new(), mark: 0, requests: 0, suppressed: VecDeque::new() }
+        OutstandingTransfers { slots: Vec::new(), free: Vec::new(), mark: 0, requests: 0, suppressed: VecDeque::new() }
     }
 
     /// Creates an empty set for a shared receive queue.
     pub(crate) fn shared() -> Self {
-        Flight { mark: OpId::SHARED, ..Self::new() }
+        OutstandingTransfers { mark: OpId::SHARED, ..Self::new() }
     }
 
     /// Stores buffers until their transfer completes. The caller holds the lock of the set until the request is
@@ -105,14 +105,14 @@ impl<B> Flight<B> {
     }
 
     /// Removes a completed transfer. Returns `None` for an unknown cookie.
-    pub(crate) fn complete(&mut self, id: OpId) -> Option<Done<B>> {
+    pub(crate) fn complete(&mut self, id: OpId) -> Option<CompletedTransfer<B>> {
         let (op, buffers, request) = self.leave(id)?;
         let mut earlier = Vec::new();
         while let Some((_, other)) = self.suppressed.front().filter(|(number, _)| *number <= request).copied() {
             self.suppressed.pop_front();
             earlier.extend(self.leave(other).map(|(op, buffers, _)| (other, op, buffers)));
         }
-        Some(Done { op, buffers, earlier })
+        Some(CompletedTransfer { op, buffers, earlier })
     }
 
     fn leave(&mut self, OpId(name): OpId) -> Option<(Op, B, u64)> {
@@ -135,13 +135,13 @@ impl<B> Flight<B> {
 mod tests {
     use super::*;
 
-    fn done(op: Op, buffers: char) -> Option<Done<char>> {
-        Some(Done { op, buffers, earlier: Vec::new() })
+    fn done(op: Op, buffers: char) -> Option<CompletedTransfer<char>> {
+        Some(CompletedTransfer { op, buffers, earlier: Vec::new() })
     }
 
     #[test]
     fn removed_operation_is_not_found_in_its_reused_slot() {
-        let mut flight = Flight::new();
+        let mut flight = OutstandingTransfers::new();
         let first = flight.enter(Op::Send, 'a', false);
         let second = flight.enter(Op::Recv, 'b', false);
         assert_eq!((flight.complete(first), flight.complete(first)), (done(Op::Send, 'a'), None));
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn unknown_cookies_are_refused() {
-        let mut flight = Flight::new();
+        let mut flight = OutstandingTransfers::new();
         flight.enter(Op::Write, (), false);
         for name in [1, 1 << 32, u64::MAX, u64::from(u32::MAX), OpId::SHARED] {
             assert!(flight.complete(OpId(name)).is_none());
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn slot_generation_wraps_without_colliding() {
-        let mut flight = Flight::new();
+        let mut flight = OutstandingTransfers::new();
         flight.enter(Op::Send, '0', false);
         flight.slots[0].generation = GENERATIONS;
         let last = OpId(u64::from(GENERATIONS) << 32);
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn suppressed_requests_come_back_with_the_next_completion() {
-        let mut flight = Flight::new();
+        let mut flight = OutstandingTransfers::new();
         let first = flight.enter(Op::Write, 'a', true);
         let receive = flight.enter(Op::Recv, 'r', false);
         let second = flight.enter(Op::Write, 'b', true);
@@ -183,14 +183,14 @@ mod tests {
         let fourth = flight.enter(Op::Write, 'd', true);
         assert_eq!(flight.complete(receive), done(Op::Recv, 'r'), "a receive says nothing about requests");
         let earlier = vec![(first, Op::Write, 'a'), (second, Op::Write, 'b')];
-        assert_eq!(flight.complete(third), Some(Done { op: Op::Send, buffers: 'c', earlier }));
+        assert_eq!(flight.complete(third), Some(CompletedTransfer { op: Op::Send, buffers: 'c', earlier }));
         assert_eq!(flight.complete(fourth), done(Op::Write, 'd'), "a suppressed request that failed has an event");
         assert_eq!(flight.len(), 0);
     }
 
     #[test]
     fn withdrawn_request_does_not_complete_others() {
-        let mut flight = Flight::new();
+        let mut flight = OutstandingTransfers::new();
         let first = flight.enter(Op::Write, 'a', true);
         let second = flight.enter(Op::Write, 'b', true);
         assert_eq!((flight.withdraw(second), flight.len()), (Some('b'), 1));
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn cookies_of_shared_queues_and_endpoints_differ() {
-        let (mut own, mut shared) = (Flight::new(), Flight::shared());
+        let (mut own, mut shared) = (OutstandingTransfers::new(), OutstandingTransfers::shared());
         let (one, other) = (own.enter(Op::Recv, 'a', false), shared.enter(Op::Recv, 'b', false));
         assert_eq!((own.complete(other), shared.complete(one)), (None, None));
         assert_eq!((own.complete(one), shared.complete(other)), (done(Op::Recv, 'a'), done(Op::Recv, 'b')));

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use dat_abi::*;
 
-use crate::bytes::Block;
+use crate::bytes::MemoryBlock;
 use crate::error::{Error, Result, is_success};
 use crate::owned::{Handle, Pz, PzInner};
 use crate::shared::SharedMemory;
@@ -33,12 +33,12 @@ pub(crate) struct Registered {
     remote: DAT_RMR_CONTEXT,
     pz: Arc<PzInner>,
     /// The block, which is freed only after the deregistration has succeeded.
-    block: ManuallyDrop<Block>,
+    block: ManuallyDrop<MemoryBlock>,
 }
 
 impl Registered {
     fn new(pz: &Pz, length: usize, privileges: DAT_MEM_PRIV_FLAGS) -> Result<Self> {
-        let block = Block::new(length).ok_or_else(|| {
+        let block = MemoryBlock::new(length).ok_or_else(|| {
             Error::Argument(format!("{length} bytes: memory needs at least one byte and enough address space"))
         })?;
         let region = DAT_REGION_DESCRIPTION { for_va: block.base().as_ptr().cast() };
@@ -48,7 +48,7 @@ impl Registered {
     /// Registers a block, which `region` describes.
     fn register(
         pz: &Pz,
-        block: Block,
+        block: MemoryBlock,
         memory_type: DAT_MEM_TYPE,
         region: DAT_REGION_DESCRIPTION,
         privileges: DAT_MEM_PRIV_FLAGS,
@@ -161,7 +161,7 @@ impl Window {
     /// [`Error::Argument`] for a length of 0 and for no access right.
     pub fn shared(pz: &Pz, memory: &SharedMemory, name: &[u8; 40], access: Access) -> Result<Self> {
         let privileges = Self::privileges(access)?;
-        let block = Block::map(memory, memory.len())
+        let block = MemoryBlock::map(memory, memory.len())
             .map_err(|error| Error::Argument(format!("{} bytes of shared memory: {error}", memory.len())))?;
         let mut id = *name;
         let region = DAT_REGION_DESCRIPTION {

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use crate::address::Address;
 use crate::descriptor::DescriptorCalls;
 use crate::error::is_success;
-use crate::flight::Flight;
+use crate::flight::OutstandingTransfers;
 use crate::library::Functions;
 use crate::limits::Limits;
 
@@ -107,7 +107,7 @@ impl Drop for EvdInner {
 pub(crate) struct SrqInner {
     pub(crate) handle: Handle,
     pub(crate) pz: Arc<PzInner>,
-    pub(crate) flight: Mutex<Flight>,
+    pub(crate) flight: Mutex<OutstandingTransfers>,
 }
 
 impl Drop for SrqInner {
@@ -116,7 +116,7 @@ impl Drop for SrqInner {
         let code = unsafe { (self.pz.ia.functions.dat_srq_free)(self.handle.0) };
         if !is_success(code) {
             // The queue may still write to the buffers, so they are leaked.
-            mem::forget(mem::replace(self.flight.get_mut(), Flight::shared()));
+            mem::forget(mem::replace(self.flight.get_mut(), OutstandingTransfers::shared()));
         }
     }
 }
@@ -141,7 +141,7 @@ pub(crate) struct EpInner {
     pub(crate) _queues: [Arc<EvdInner>; 3],
     /// The shared receive queue of the endpoint, which outlives it.
     pub(crate) srq: Option<Arc<SrqInner>>,
-    pub(crate) flight: Mutex<Flight>,
+    pub(crate) flight: Mutex<OutstandingTransfers>,
 }
 
 impl Drop for EpInner {
@@ -151,7 +151,7 @@ impl Drop for EpInner {
         let code = unsafe { (self.pz.ia.functions.dat_ep_free)(self.handle.0) };
         if !is_success(code) {
             // The endpoint may still access the buffers, so they are leaked.
-            mem::forget(mem::replace(self.flight.get_mut(), Flight::new()));
+            mem::forget(mem::replace(self.flight.get_mut(), OutstandingTransfers::new()));
         }
     }
 }

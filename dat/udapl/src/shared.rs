@@ -74,14 +74,14 @@ impl AsFd for SharedMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bytes::Block;
+    use crate::bytes::MemoryBlock;
 
     #[test]
     fn second_mapping_shows_the_same_bytes() {
         let memory = SharedMemory::create(4096).unwrap();
         let other = SharedMemory::from_fd(memory.as_fd().try_clone_to_owned().unwrap()).unwrap();
         assert_eq!((memory.len(), other.len()), (4096, 4096));
-        let (one, two) = (Block::map(&memory, 4096).unwrap(), Block::map(&other, 4096).unwrap());
+        let (one, two) = (MemoryBlock::map(&memory, 4096).unwrap(), MemoryBlock::map(&other, 4096).unwrap());
         one.write(100, b"shared");
         let mut seen = [0; 6];
         two.read(100, &mut seen);

@@ -8,7 +8,7 @@ use dat_abi::*;
 use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
-use crate::flight::{Buffers, Flight, Op, OpId};
+use crate::flight::{Buffers, Op, OpId, OutstandingTransfers};
 use crate::owned::{Handle, Pz, SrqInner};
 use crate::segment::{PostError, Segment, take_apart};
 
@@ -42,7 +42,13 @@ impl Pz {
             create(pz.ia.handle.0, pz.handle.0, &raw mut attributes, &raw mut handle)
         };
         pz.ia.functions.check("dat_srq_create", code)?;
-        Ok(Srq { inner: Arc::new(SrqInner { handle: Handle(handle), pz, flight: Mutex::new(Flight::shared()) }) })
+        Ok(Srq {
+            inner: Arc::new(SrqInner {
+                handle: Handle(handle),
+                pz,
+                flight: Mutex::new(OutstandingTransfers::shared()),
+            }),
+        })
     }
 }
 

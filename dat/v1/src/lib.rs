@@ -8,7 +8,7 @@ dat::own_calls!(&dat::api::V1);
 dat::common_calls!();
 
 // Calls whose arguments differ from those of 2.0; `common_calls` has the others.
-dat::through_table! { "C", nothing or ia, DAT_INVALID_HANDLE_IA;
+dat::through_table! { "C", no_table or ia, DAT_INVALID_HANDLE_IA;
     dat_lmr_create => lmr_create_func(
         mem_type: DAT_MEM_TYPE, region_description: DAT_REGION_DESCRIPTION, length: DAT_VLEN,
         pz_handle: DAT_PZ_HANDLE, privileges: DAT_MEM_PRIV_FLAGS, lmr_handle: *mut DAT_LMR_HANDLE,

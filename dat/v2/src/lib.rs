@@ -9,7 +9,7 @@ dat::own_calls!(&dat::api::V2);
 dat::common_calls!();
 
 // Calls whose arguments differ from those of 1.2; `common_calls` has the others.
-dat::through_table! { "C", nothing or ia, DAT_INVALID_HANDLE_IA;
+dat::through_table! { "C", no_table or ia, DAT_INVALID_HANDLE_IA;
     dat_lmr_create => lmr_create_func(
         mem_type: DAT_MEM_TYPE, region_description: DAT_REGION_DESCRIPTION, length: DAT_VLEN,
         pz_handle: DAT_PZ_HANDLE, privileges: DAT_MEM_PRIV_FLAGS, va_type: DAT_VA_TYPE, lmr_handle: *mut DAT_LMR_HANDLE,
@@ -28,6 +28,6 @@ dat::through_table! { "C", in_first_arena or object, DAT_INVALID_HANDLE_RMR;
     );
 }
 // `dat_extension_op` in `extension.c` calls this with its variable arguments. Not exported.
-dat::through_table! { "C", nothing or any, DAT_INVALID_HANDLE1;
+dat::through_table! { "C", no_table or any, DAT_INVALID_HANDLE1;
     dat2_extension_op => handle_extendedop_func(extended_op: DAT_EXTENDED_OP, argument_list: va_list);
 }

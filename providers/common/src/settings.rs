@@ -146,7 +146,7 @@ impl SettingValues<'_> {
 
 #[cfg(test)]
 mod tests {
-    use dat_settings::Notation;
+    use dat_settings::NumberNotation;
 
     use super::*;
 
@@ -154,7 +154,7 @@ mod tests {
         provider: "x",
         prefix: "DAPL_X",
         plain: &["dir", "count"],
-        notation: Notation::Decimal,
+        notation: NumberNotation::Decimal,
         settings: &[
             Setting { name: "dir", variable: "DAPL_X_DIR", values: Values::Text(""), meaning: "a directory" },
             Setting {

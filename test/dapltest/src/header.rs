@@ -4,7 +4,7 @@
 use std::ffi::c_char;
 
 use dat_abi::*;
-use dat_settings::{Known, look_up};
+use dat_settings::{VariableClass, look_up};
 use serde_json::{Value, json};
 
 use crate::dat::{Ia, raw};
@@ -92,7 +92,7 @@ fn cpu_model(cpuinfo: &str) -> String {
 fn changed_settings(variables: impl Iterator<Item = (String, String)>) -> Vec<String> {
     let mut changed: Vec<String> = variables
         .filter(|(name, value)| match look_up(name) {
-            Known::Read(table, setting) => {
+            VariableClass::Read(table, setting) => {
                 table.value(setting, value).map_or(true, |value| value != setting.values.default())
             }
             _ => false,
@@ -119,7 +119,7 @@ mod tests {
         let pairs = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
         assert_eq!(changed_settings(pairs.into_iter()), ["DAPL_DIR=/run/x y", "DAPL_SPIN_US=0"]);
         let (table, setting) = match look_up("DAPL_SPIN_US") {
-            Known::Read(table, setting) => (table, setting),
+            VariableClass::Read(table, setting) => (table, setting),
             other => panic!("{other:?}"),
         };
         let default = setting.values.default();

@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use dat_counters::socket::{self, Name};
+use dat_counters::socket::{self, SocketName};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendFlags, SocketFlags};
 use rustix::pipe::PipeFlags;
@@ -34,7 +34,7 @@ fn listen() -> io::Result<OwnedFd> {
     let (uid, pid) = (rustix::process::geteuid().as_raw(), std::process::id());
     let mut last = io::ErrorKind::AddrInUse.into();
     for number in 0..TRIES {
-        match socket::listen(Name { uid, pid, number }) {
+        match socket::listen(SocketName { uid, pid, number }) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => last = error,
             done => return done,
         }

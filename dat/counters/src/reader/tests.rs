@@ -13,13 +13,13 @@ fn unused_pid(number: u32) -> u32 {
 
 /// A fake process that listens under a name that no library uses.
 struct FakeProcess {
-    name: Name,
+    name: SocketName,
     listener: OwnedFd,
 }
 
 impl FakeProcess {
     fn new(number: u32) -> Self {
-        let name = Name { uid: rustix::process::geteuid().as_raw(), pid: unused_pid(number), number: 0 };
+        let name = SocketName { uid: rustix::process::geteuid().as_raw(), pid: unused_pid(number), number: 0 };
         FakeProcess { name, listener: socket::listen(name).unwrap() }
     }
 
@@ -54,7 +54,7 @@ impl FakeProcess {
 
     fn word(&self, what: impl Into<Vec<u8>>) -> &'static str {
         let _talker = self.says(what.into());
-        self.result().map_or_else(|error| error.word(), |_| "ok")
+        self.result().map_or_else(|error| error.identifier(), |_| "ok")
     }
 }
 
@@ -83,7 +83,7 @@ Num       RefCount Protocol Flags    Type St Inode Path
 0000000000000000: 00000002 00000000 00000000 0001 01 12349 @dapl-counters/1000/99999999999/1
 0000000000000000: 00000002 00000000 00000000 0001 01 12350
 ";
-    assert_eq!(names(list, 1000), [0, 1].map(|number| Name { uid: 1000, pid: 4711, number }));
+    assert_eq!(names(list, 1000), [0, 1].map(|number| SocketName { uid: 1000, pid: 4711, number }));
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn reports_incomplete_if_the_process_dies_before_its_answer() {
     let (socket, peer) = connect(name).unwrap();
     assert_eq!(peer.pid, Some(std::process::id()));
     drop(listener);
-    let mut queries = [Query { name, pid: None, socket: Some(socket), bytes: Vec::new(), error: None }];
+    let mut queries = [ProcessQuery { name, pid: None, socket: Some(socket), bytes: Vec::new(), error: None }];
     listen(&mut queries, Instant::now() + ANSWER_LIMIT, &mut CAPACITY.clone());
     let [queries] = queries;
     assert!(matches!(queries.found().result, Err(ReadError::Incomplete)));
@@ -136,7 +136,7 @@ fn ended_process_is_omitted_and_a_query_after_the_limit_is_skipped() {
 #[test]
 fn socket_of_another_user_is_refused() {
     let uid = rustix::process::geteuid().as_raw() + 1;
-    let name = Name { uid, pid: unused_pid(5), number: 0 };
+    let name = SocketName { uid, pid: unused_pid(5), number: 0 };
     let listener = socket::listen(name).unwrap();
     assert!(ask(&[name], Instant::now() + RUN_LIMIT, &mut CAPACITY.clone()).is_empty());
     drop(listener);

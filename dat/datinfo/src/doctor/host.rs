@@ -26,7 +26,7 @@ const FILES: u64 = 1024;
 /// Bit number of the capability to lock memory without a limit (`linux/capability.h`).
 const CAP_IPC_LOCK: u32 = 14;
 
-pub(super) fn look(options: &Options, need: u64, port: u16, findings: &mut Vec<Finding>) {
+pub(super) fn check_host(options: &Options, need: u64, port: u16, findings: &mut Vec<Finding>) {
     versions(findings);
     registry(options, findings);
     variables(findings);
@@ -75,17 +75,17 @@ fn registry(options: &Options, findings: &mut Vec<Finding>) {
     let opened = adapter::open_all(options, &entries);
     for (entry, opened) in entries.iter().zip(&opened) {
         findings.push(match opened {
-            adapter::Opened::Yes(_, None) => Finding::good("adapter", format!("{} opens", entry.name)),
-            adapter::Opened::Yes(_, Some(why)) => {
+            adapter::OpenResult::Yes(_, None) => Finding::good("adapter", format!("{} opens", entry.name)),
+            adapter::OpenResult::Yes(_, Some(why)) => {
                 Finding::new(Grade::Warning, "adapter", format!("{} opens, but {why}", entry.name), "")
             }
-            adapter::Opened::No(reason) => {
+            adapter::OpenResult::No(reason) => {
                 let found = format!("{} does not open: {}", entry.name, reason.cause);
                 Finding::new(Grade::Warning, "adapter", found, &reason.remedy)
             }
         });
     }
-    if !opened.iter().any(adapter::Opened::is_open) {
+    if !opened.iter().any(adapter::OpenResult::is_open) {
         let remedy = "datinfo discover prints lines for the devices of this machine";
         findings.push(Finding::new(Grade::Bad, "registry", "no adapter opens", remedy));
     }

@@ -17,7 +17,7 @@ use dat_settings::{SettingsTable, USNIC};
 use serde_json::{Value, json};
 
 use crate::options::{self, Options};
-use crate::{say, say_json};
+use crate::{print_json, print_output};
 
 /// Severity of a finding.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -59,7 +59,7 @@ impl Finding {
 }
 
 impl Grade {
-    fn word(self) -> &'static str {
+    fn grade_name(self) -> &'static str {
         match self {
             Grade::Good => "ok",
             Grade::Note => "note",
@@ -80,13 +80,13 @@ pub(crate) fn doctor(options: &Options, wanted: &options::Doctor) -> crate::Resu
     }
     let mut findings = Vec::new();
     match &wanted.host {
-        None => host::look(options, wanted.need, port, &mut findings),
-        Some(host) => pair::look(host, port, &mut findings)?,
+        None => host::check_host(options, wanted.need, port, &mut findings),
+        Some(host) => pair::check_pair(host, port, &mut findings)?,
     }
     let is_well = findings.iter().all(|finding| finding.grade != Grade::Bad);
     match options.json {
-        true => say_json(&document(&findings, is_well)),
-        false => say(&lines(&findings)),
+        true => print_json(&document(&findings, is_well)),
+        false => print_output(&lines(&findings)),
     }
     Ok(is_well)
 }
@@ -95,7 +95,7 @@ fn document(findings: &[Finding], is_well: bool) -> Value {
     let rows: Vec<Value> = findings
         .iter()
         .map(|Finding { grade, about, found, remedy }| {
-            json!({"grade": grade.word(), "about": about, "found": found, "remedy": remedy})
+            json!({"grade": grade.grade_name(), "about": about, "found": found, "remedy": remedy})
         })
         .collect();
     json!({"well": is_well, "findings": rows})
@@ -104,7 +104,7 @@ fn document(findings: &[Finding], is_well: bool) -> Value {
 fn lines(findings: &[Finding]) -> String {
     let mut text = String::new();
     for Finding { grade, about, found, remedy } in findings {
-        let _ = writeln!(text, "{:<8} {about}: {found}", grade.word());
+        let _ = writeln!(text, "{:<8} {about}: {found}", grade.grade_name());
         if !remedy.is_empty() {
             let _ = writeln!(text, "         -> {remedy}");
         }

@@ -9,7 +9,7 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::time::{Duration, Instant};
 
-use super::path::{self, LEAST, Outcome, Report};
+use super::path::{self, LEAST, PortState, Report};
 use super::{Finding, Grade, serve, wire};
 
 /// Time to wait for an answer.
@@ -18,11 +18,11 @@ const TRIES: u64 = 3;
 /// Number of small datagrams sent one after another to measure loss.
 const ROW: usize = 50;
 
-pub(super) fn look(host: &str, port: u16, findings: &mut Vec<Finding>) -> Result<(), String> {
+pub(super) fn check_pair(host: &str, port: u16, findings: &mut Vec<Finding>) -> Result<(), String> {
     let to = resolve(host, port)?;
     let failed = |error: io::Error| format!("{to}: {error}");
     let report = path::check(to, PATIENCE).map_err(failed)?;
-    let Outcome::Answers(trip) = report.outcome else {
+    let PortState::Answers(trip) = report.outcome else {
         findings.push(silence(&report));
         return Ok(());
     };
@@ -156,10 +156,10 @@ mod tests {
     #[test]
     fn grades_sizes_by_what_fits_and_by_icmp_reports() {
         let grade = |forward, back, is_reported| {
-            let (to, outcome) = (([192, 0, 2, 1], 7).into(), Outcome::Answers(Duration::ZERO));
+            let (to, outcome) = (([192, 0, 2, 1], 7).into(), PortState::Answers(Duration::ZERO));
             let finding = sizes(&Report { to, outcome, reach: Size { local: 8972, forward, back, is_reported } });
             assert_eq!(finding.remedy.is_empty(), finding.grade == Grade::Good);
-            finding.grade.word()
+            finding.grade.grade_name()
         };
         assert_eq!([grade(8972, 8972, false), grade(1472, 1472, true)], ["ok", "note"]);
         assert_eq!([grade(1472, 1472, false), grade(8972, 1472, false), grade(1472, 1400, true)], ["warning"; 3]);
@@ -169,10 +169,10 @@ mod tests {
     #[test]
     fn reports_a_missing_answer_with_cause_and_remedy() {
         for (outcome, found, remedy) in [
-            (Outcome::Refused, "no program listens", "start the server on that host"),
-            (Outcome::Silent, "a firewall drops UDP", "permit UDP to port 7 in its firewall"),
-            (Outcome::Unreachable, "cannot be reached", "ip route get 192.0.2.1"),
-            (Outcome::Forbidden, "the firewall of this host", "permit outgoing UDP to port 7"),
+            (PortState::Refused, "no program listens", "start the server on that host"),
+            (PortState::Silent, "a firewall drops UDP", "permit UDP to port 7 in its firewall"),
+            (PortState::Unreachable, "cannot be reached", "ip route get 192.0.2.1"),
+            (PortState::Forbidden, "the firewall of this host", "permit outgoing UDP to port 7"),
         ] {
             let finding = silence(&Report { to: ([192, 0, 2, 1], 7).into(), outcome, reach: Size::default() });
             assert!(finding.grade == Grade::Bad && finding.found.contains(found), "{finding:?}");
@@ -200,12 +200,12 @@ mod tests {
             }
         });
         let mut findings = Vec::new();
-        look("127.0.0.1", port, &mut findings).unwrap();
+        check_pair("127.0.0.1", port, &mut findings).unwrap();
         findings
     }
 
     fn grades(findings: &[Finding]) -> Vec<&'static str> {
-        findings.iter().map(|finding| finding.grade.word()).collect()
+        findings.iter().map(|finding| finding.grade.grade_name()).collect()
     }
 
     #[test]

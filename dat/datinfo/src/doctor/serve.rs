@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use super::{path, wire};
-use crate::say;
+use crate::print_output;
 use crate::system::{self, Fragments};
 
 /// Maximum number of answers per second. One check needs about a hundred.
@@ -25,14 +25,14 @@ pub(super) fn serve(port: u16) -> crate::Result {
         // Fails for the address family that the socket does not have.
         let _ = system::forbid_fragments(&socket, is_v4, Fragments::Ignored);
     }
-    say(&format!("listening on UDP port {}; on the other host: datinfo doctor HOST --port {0}\n", own.port()));
+    print_output(&format!("listening on UDP port {}; on the other host: datinfo doctor HOST --port {0}\n", own.port()));
     Err(format!("UDP port {port}: {}", answer_all(&socket)))
 }
 
 /// Answers the datagrams of a socket until receiving fails. Returns the error.
 fn answer_all(socket: &UdpSocket) -> std::io::Error {
     let facts = facts();
-    let mut budget = Budget::new(Instant::now());
+    let mut budget = ReplyBudget::new(Instant::now());
     let mut buffer = vec![0; 1 << 16];
     loop {
         let (length, from) = match socket.recv_from(&mut buffer) {
@@ -68,12 +68,12 @@ pub(super) fn facts() -> String {
 }
 
 /// Number of answers left in this second.
-struct Budget {
+struct ReplyBudget {
     since: Instant,
     left: u32,
 }
 
-impl Budget {
+impl ReplyBudget {
     fn new(now: Instant) -> Self {
         Self { since: now, left: MOST }
     }
@@ -95,8 +95,8 @@ mod tests {
     #[test]
     fn limits_answers_per_second() {
         let now = Instant::now();
-        let mut budget = Budget::new(now);
-        let answered = |budget: &mut Budget, now| (0..10 * MOST).filter(|_| budget.take(now)).count() as u32;
+        let mut budget = ReplyBudget::new(now);
+        let answered = |budget: &mut ReplyBudget, now| (0..10 * MOST).filter(|_| budget.take(now)).count() as u32;
         assert_eq!(answered(&mut budget, now), MOST);
         assert_eq!(answered(&mut budget, now + Duration::from_millis(999)), 0);
         assert_eq!(answered(&mut budget, now + Duration::from_millis(1000)), MOST);

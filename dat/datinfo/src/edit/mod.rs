@@ -16,28 +16,28 @@ use serde_json::{Value, json};
 use crate::options::{Add, Api, EditedConf, Options, Remove, SetDefault};
 use crate::registry::{Registry, ReportedEntry};
 use crate::settings::param_troubles;
-use crate::{nearest, say, say_json};
+use crate::{nearest, print_json, print_output};
 use file::EditedFile;
 use text::{ConfText, FileEntry, checked};
 
 /// A changed line: the kind of change, its number before or after the change, and its text.
 #[derive(Debug)]
-struct Change {
+struct ChangedLine {
     verb: &'static str,
     line: usize,
     text: String,
 }
 
-impl Change {
+impl ChangedLine {
     fn new(verb: &'static str, index: usize, line: &[u8]) -> Self {
         let text = String::from_utf8_lossy(line);
         let text = text.chars().filter(|c| *c != '\u{feff}').map(|c| if c.is_control() && c != '\t' { '?' } else { c });
-        Change { verb, line: index + 1, text: text.collect() }
+        ChangedLine { verb, line: index + 1, text: text.collect() }
     }
 }
 
 /// A function that edits a text and returns the changed lines, or an error.
-type Edit<'a> = dyn Fn(&mut ConfText) -> Result<Vec<Change>, String> + 'a;
+type Edit<'a> = dyn Fn(&mut ConfText) -> Result<Vec<ChangedLine>, String> + 'a;
 
 /// Adds entries.
 pub(crate) fn add(options: &Options, wanted: &Add) -> crate::Result {
@@ -74,7 +74,7 @@ pub(crate) fn remove(options: &Options, wanted: &Remove) -> crate::Result {
         if gone.is_empty() {
             return Err("none of these entries exists".to_owned());
         }
-        let changes = gone.iter().map(|index| Change::new("removed", *index, text.line(*index))).collect();
+        let changes = gone.iter().map(|index| ChangedLine::new("removed", *index, text.line(*index))).collect();
         text.remove(&gone);
         Ok(changes)
     })
@@ -107,7 +107,7 @@ pub(crate) fn set_default(options: &Options, wanted: &SetDefault) -> crate::Resu
             let is_chosen = chosen.iter().any(|chosen| chosen.index == entry.index);
             let is_duplicate = !wanted.off && chosen.iter().any(|chosen| chosen.has_key_of(entry));
             if (is_chosen || is_duplicate) && text.set_default(entry.index, is_chosen && !wanted.off) {
-                changes.push(Change::new("now", entry.index, text.line(entry.index)));
+                changes.push(ChangedLine::new("now", entry.index, text.line(entry.index)));
             }
         }
         Ok(changes)
@@ -141,26 +141,26 @@ fn edit(
         true => {
             let mut document = document(&path, &changes, conf.dry_run, is_new);
             document["warnings"] = json!(warnings);
-            say_json(&document);
+            print_json(&document);
         }
         false => {
             let warnings = warnings.iter().map(|warning| format!("{}: {warning}\n", path.display()));
-            say(&(lines(&path, &changes, conf.dry_run, is_new) + &warnings.collect::<String>()));
+            print_output(&(lines(&path, &changes, conf.dry_run, is_new) + &warnings.collect::<String>()));
         }
     }
     Ok(true)
 }
 
-fn document(path: &Path, changes: &[Change], is_dry: bool, is_new: bool) -> Value {
+fn document(path: &Path, changes: &[ChangedLine], is_dry: bool, is_new: bool) -> Value {
     let rows: Vec<Value> =
         changes.iter().map(|change| json!({"change": change.verb, "line": change.line, "text": change.text})).collect();
     json!({"file": path.display().to_string(), "changes": rows, "written": !is_dry && !rows.is_empty(), "new": is_new})
 }
 
-fn lines(path: &Path, changes: &[Change], is_dry: bool, is_new: bool) -> String {
+fn lines(path: &Path, changes: &[ChangedLine], is_dry: bool, is_new: bool) -> String {
     let mut text = String::new();
     let file = path.display();
-    for Change { verb, line, text: changed } in changes {
+    for ChangedLine { verb, line, text: changed } in changes {
         let _ = writeln!(text, "{file}:{line}: {verb}: {changed}");
     }
     if changes.is_empty() {
@@ -233,14 +233,14 @@ fn missing_adapters(options: &Options, conf: &EditedConf) -> Result<Vec<Vec<u8>>
     Ok(lines.filter(is_new).collect())
 }
 
-fn add_line(text: &mut ConfText, line: &[u8], may_replace: bool) -> Result<Change, String> {
+fn add_line(text: &mut ConfText, line: &[u8], may_replace: bool) -> Result<ChangedLine, String> {
     let shown = || String::from_utf8_lossy(line).into_owned();
     let entry = checked(line).map_err(|error| format!("cannot add \"{}\": {error}", shown().escape_debug()))?;
     let known = text.entries().into_iter().find(|known| known.has_key_of(&entry));
     match known {
         Some(known) if may_replace => {
             text.replace(known.index, line);
-            Ok(Change::new("now", known.index, line))
+            Ok(ChangedLine::new("now", known.index, line))
         }
         Some(known) => {
             let name = known.name.escape_ascii();
@@ -249,7 +249,7 @@ fn add_line(text: &mut ConfText, line: &[u8], may_replace: bool) -> Result<Chang
         None => {
             text.push(line);
             let index = text.entries().last().map_or(0, |entry| entry.index);
-            Ok(Change::new("added", index, line))
+            Ok(ChangedLine::new("added", index, line))
         }
     }
 }

@@ -10,13 +10,13 @@ pub(crate) mod table;
 
 use std::fmt::Write;
 
-use dat_settings::{Known, Setting, look_up};
+use dat_settings::{Setting, VariableClass, look_up};
 use serde_json::{Value as Json, json};
 
 use crate::options::Options;
 use crate::words::wrapped;
-use crate::{nearest, say, say_json};
-use table::{Name, Value};
+use crate::{nearest, print_json, print_output};
+use table::{ApiName, Value};
 
 /// Pages with a line for each name of an enumeration.
 const PAGES: [&str; 3] = [
@@ -32,7 +32,7 @@ const SHORTEST: usize = 4;
 
 /// One meaning of a number or a name.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-struct Reading {
+struct Meaning {
     /// `return code`, `DAT_EVENT_NUMBER`, `errno`, ...
     kind: String,
     name: String,
@@ -48,14 +48,14 @@ struct Reading {
 
 /// Explains each word. An unknown word is an error, which is returned after the other words were explained.
 pub(crate) fn explain(options: &Options, words: &[String]) -> crate::Result {
-    let results: Vec<(&String, Result<Vec<Reading>, String>)> =
+    let results: Vec<(&String, Result<Vec<Meaning>, String>)> =
         words.iter().map(|word| (word, readings(trimmed(word)))).collect();
     if options.json {
-        say_json(&results.iter().map(|(word, result)| document(word, result)).collect::<Json>());
+        print_json(&results.iter().map(|(word, result)| document(word, result)).collect::<Json>());
         return Ok(results.iter().all(|(_, result)| result.is_ok()));
     }
     let texts = results.iter().filter_map(|(word, result)| Some(text(word, result.as_ref().ok()?)));
-    say(&texts.collect::<Vec<_>>().join("\n"));
+    print_output(&texts.collect::<Vec<_>>().join("\n"));
     let errors: Vec<String> = results.into_iter().filter_map(|(_, result)| result.err()).collect();
     if errors.is_empty() { Ok(true) } else { Err(errors.join("\ndatinfo: ")) }
 }
@@ -65,7 +65,7 @@ fn trimmed(word: &str) -> &str {
     word.trim().trim_start_matches(['(', '[', '"']).trim_end_matches([',', ';', ':', '.', ')', ']', '"'])
 }
 
-fn readings(word: &str) -> Result<Vec<Reading>, String> {
+fn readings(word: &str) -> Result<Vec<Meaning>, String> {
     if let Some(number) = number::parse(word) {
         let readings = number::readings(number);
         let none = || format!("{word} ({number:#x}) is no number of DAT 1.2 or 2.0, and no error of the system");
@@ -76,16 +76,16 @@ fn readings(word: &str) -> Result<Vec<Reading>, String> {
 }
 
 /// The meanings of a name, in any case, with or without `DAT_`.
-fn named(word: &str) -> Vec<Reading> {
+fn named(word: &str) -> Vec<Meaning> {
     let is_it = |name: &str| {
         let short = name.strip_prefix("DAT_").unwrap_or(name);
         name.eq_ignore_ascii_case(word) || short.eq_ignore_ascii_case(word)
     };
-    let mut readings: Vec<Reading> = table::all().iter().filter(|name| is_it(name.name)).flat_map(of_name).collect();
+    let mut readings: Vec<Meaning> = table::all().iter().filter(|name| is_it(name.name)).flat_map(of_name).collect();
     if let Some((name, number)) = system::by_name(word) {
         readings.push(system::reading(name, number));
     }
-    if let Known::Read(table, setting) = look_up(&word.to_ascii_uppercase()) {
+    if let VariableClass::Read(table, setting) = look_up(&word.to_ascii_uppercase()) {
         readings.push(of_setting(setting, format!("variable of {}", table.provider), setting.variable));
     }
     for table in dat_settings::ALL {
@@ -96,19 +96,19 @@ fn named(word: &str) -> Vec<Reading> {
     readings
 }
 
-fn of_setting(setting: &Setting, kind: String, name: &str) -> Reading {
+fn of_setting(setting: &Setting, kind: String, name: &str) -> Meaning {
     let (allowed, default) = (setting.values.allowed(), setting.values.default());
-    Reading {
+    Meaning {
         kind,
         name: name.to_owned(),
         meaning: format!("{}; {allowed}; default: {default}", setting.meaning),
-        ..Reading::default()
+        ..Meaning::default()
     }
 }
 
 /// One meaning if both versions have the same number, otherwise one meaning per version.
-fn of_name(name: &Name) -> Vec<Reading> {
-    let mut readings: Vec<Reading> = Vec::new();
+fn of_name(name: &ApiName) -> Vec<Meaning> {
+    let mut readings: Vec<Meaning> = Vec::new();
     for (value, version) in name.values.into_iter().zip(["1.2", "2.0"]) {
         let number = match value {
             Value::Absent => continue,
@@ -117,7 +117,7 @@ fn of_name(name: &Name) -> Vec<Reading> {
         };
         match readings.iter_mut().find(|reading| reading.number == number) {
             Some(same) => same.versions.push(version),
-            None => readings.push(Reading {
+            None => readings.push(Meaning {
                 kind: name.group.to_owned(),
                 name: name.name.to_owned(),
                 number,
@@ -131,7 +131,7 @@ fn of_name(name: &Name) -> Vec<Reading> {
 }
 
 /// The explanation of a name, from the manual or by its group.
-fn meaning(name: &Name) -> String {
+fn meaning(name: &ApiName) -> String {
     match name.group {
         "function" => format!("see {}(3)", name.name),
         "DAT_RETURN_TYPE" => match name.number(0).or(name.number(1)) {
@@ -179,10 +179,10 @@ fn unknown(word: &str) -> String {
     format!("\"{}{dots}\" is not a name of DAT{hint}{}", shown.escape_debug(), nearest::suffix(&similar))
 }
 
-fn text(word: &str, readings: &[Reading]) -> String {
+fn text(word: &str, readings: &[Meaning]) -> String {
     let (minor, major): (Vec<_>, Vec<_>) = readings.iter().partition(|reading| reading.is_minor);
     let mut text = format!("{word}\n");
-    for Reading { kind, name, number, versions, meaning, .. } in major {
+    for Meaning { kind, name, number, versions, meaning, .. } in major {
         let mut line = name.clone();
         if !number.is_empty() {
             let _ = write!(line, " = {number}");
@@ -194,7 +194,7 @@ fn text(word: &str, readings: &[Reading]) -> String {
         }
     }
     if !minor.is_empty() {
-        let name = |reading: &&Reading| match reading.versions.as_slice() {
+        let name = |reading: &&Meaning| match reading.versions.as_slice() {
             [one] => format!("{} (only {one})", reading.name),
             _ => reading.name.clone(),
         };
@@ -207,12 +207,12 @@ fn of_versions(versions: &[&str]) -> String {
     format!(", DAT {}{}", versions.join(" and "), if versions.len() == 1 { " only" } else { "" })
 }
 
-fn document(word: &str, result: &Result<Vec<Reading>, String>) -> Json {
+fn document(word: &str, result: &Result<Vec<Meaning>, String>) -> Json {
     match result {
         Err(error) => json!({"asked": word, "error": error}),
         Ok(readings) => {
-            let row = |reading: &Reading| {
-                let Reading { kind, name, number, versions, meaning, .. } = reading;
+            let row = |reading: &Meaning| {
+                let Meaning { kind, name, number, versions, meaning, .. } = reading;
                 json!({"kind": kind, "name": name, "number": number, "versions": versions, "meaning": meaning})
             };
             json!({"asked": word, "readings": readings.iter().map(row).collect::<Vec<_>>()})

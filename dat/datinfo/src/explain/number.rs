@@ -2,8 +2,8 @@
 //! system.
 #![forbid(unsafe_code)]
 
-use super::table::{self, Name};
-use super::{Reading, described, meaning, of_name, system};
+use super::table::{self, ApiName};
+use super::{Meaning, described, meaning, of_name, system};
 
 /// Bits of a `DAT_RETURN` (`dat_error.h`).
 pub(super) const CLASS_ERROR: u64 = 0x8000_0000;
@@ -30,7 +30,7 @@ pub(super) fn parse(word: &str) -> Option<u64> {
     }
 }
 
-pub(super) fn readings(number: u64) -> Vec<Reading> {
+pub(super) fn readings(number: u64) -> Vec<Meaning> {
     let mut readings = return_codes(number);
     let names = || table::all().iter().filter(|name| is_value(name, number));
     readings.extend(
@@ -49,7 +49,7 @@ pub(super) fn readings(number: u64) -> Vec<Reading> {
     }
     readings.extend(combined(number));
     let others = names().filter(|name| !FIRST.contains(&name.group));
-    readings.extend(others.map(|name| Reading {
+    readings.extend(others.map(|name| Meaning {
         kind: name.group.to_owned(),
         name: name.name.to_owned(),
         number: format!("{number:#x}"),
@@ -61,7 +61,7 @@ pub(super) fn readings(number: u64) -> Vec<Reading> {
 }
 
 /// Whether a name has this value. Types of return codes are excluded, since `return_codes` explains them.
-fn is_value(name: &Name, number: u64) -> bool {
+fn is_value(name: &ApiName, number: u64) -> bool {
     name.group != "DAT_RETURN_TYPE" && (0..2).any(|version| name.number(version) == Some(number))
 }
 
@@ -70,13 +70,13 @@ fn versions(has: impl Fn(usize) -> bool) -> Vec<&'static str> {
 }
 
 /// The meanings as a return code: one meaning if both versions agree.
-fn return_codes(number: u64) -> Vec<Reading> {
-    let mut readings: Vec<Reading> = Vec::new();
+fn return_codes(number: u64) -> Vec<Meaning> {
+    let mut readings: Vec<Meaning> = Vec::new();
     for (version, name) in ["1.2", "2.0"].into_iter().enumerate() {
         let Some((words, meaning)) = return_code(number, version) else { continue };
         match readings.iter_mut().find(|reading| reading.name == words) {
             Some(same) => same.versions.push(name),
-            None => readings.push(Reading {
+            None => readings.push(Meaning {
                 kind: "return code".to_owned(),
                 name: words,
                 number: format!("{number:#x}"),
@@ -119,7 +119,7 @@ fn return_code(number: u64, version: usize) -> Option<(String, String)> {
 }
 
 /// The meanings as a combination of flags.
-fn combined(number: u64) -> Vec<Reading> {
+fn combined(number: u64) -> Vec<Meaning> {
     let mut readings = Vec::new();
     if number.count_ones() < 2 {
         return readings;
@@ -130,7 +130,7 @@ fn combined(number: u64) -> Vec<Reading> {
     for group in groups.into_iter().filter(is_flags) {
         let names = [0, 1].map(|version| table::names_in(group, number, version));
         let Some(name) = names[0].clone().or_else(|| names[1].clone()) else { continue };
-        readings.push(Reading {
+        readings.push(Meaning {
             kind: group.to_owned(),
             versions: versions(|version| names[version].as_ref() == Some(&name)),
             number: format!("{number:#x}"),

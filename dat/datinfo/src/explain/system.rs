@@ -3,7 +3,7 @@
 
 use dat_settings::log_line::without_numbers;
 
-use super::Reading;
+use super::Meaning;
 
 macro_rules! errors {
     ($($name:ident)*) => {
@@ -30,7 +30,7 @@ pub(super) fn by_number(number: u32) -> Option<&'static str> {
     ERRORS.iter().find(|(_, known)| *known == number).map(|(name, _)| *name)
 }
 
-pub(super) fn reading(name: &str, number: u32) -> Reading {
+pub(super) fn reading(name: &str, number: u32) -> Meaning {
     let text = std::io::Error::from_raw_os_error(number.cast_signed()).to_string();
     let related = match name {
         "ETIMEDOUT" => "; for a connect DAT has DAT_CONNECTION_EVENT_TIMED_OUT or DAT_CONNECTION_EVENT_UNREACHABLE",
@@ -40,11 +40,11 @@ pub(super) fn reading(name: &str, number: u32) -> Reading {
         "ENOMEM" => "; for a registration the limit of locked memory is a frequent cause (datinfo doctor)",
         _ => "",
     };
-    Reading {
+    Meaning {
         kind: "errno".to_owned(),
         name: name.to_owned(),
         number: number.to_string(),
         meaning: without_numbers(&text) + related,
-        ..Reading::default()
+        ..Meaning::default()
     }
 }

@@ -20,14 +20,14 @@ pub(crate) enum Value {
 
 /// A name of the API, its group, and its definition in each version.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Name {
+pub(crate) struct ApiName {
     pub(crate) group: &'static str,
     pub(crate) name: &'static str,
     /// The values in DAT 1.2 and in DAT 2.0.
     pub(crate) values: [Value; 2],
 }
 
-impl Name {
+impl ApiName {
     /// The number of the name in this version, if it has one.
     pub(crate) fn number(&self, version: usize) -> Option<u64> {
         match self.values[version] {
@@ -38,15 +38,15 @@ impl Name {
 }
 
 /// All names, in the order of the file.
-pub(crate) fn all() -> &'static [Name] {
-    static ALL: OnceLock<Vec<Name>> = OnceLock::new();
+pub(crate) fn all() -> &'static [ApiName] {
+    static ALL: OnceLock<Vec<ApiName>> = OnceLock::new();
     ALL.get_or_init(|| TEXT.lines().filter_map(name).collect())
 }
 
-fn name(line: &'static str) -> Option<Name> {
+fn name(line: &'static str) -> Option<ApiName> {
     let mut words = line.split(' ');
     let (group, name) = (words.next()?, words.next()?);
-    Some(Name { group, name, values: [value(words.next()?)?, value(words.next()?)?] })
+    Some(ApiName { group, name, values: [value(words.next()?)?, value(words.next()?)?] })
 }
 
 fn value(text: &str) -> Option<Value> {

@@ -21,7 +21,7 @@ pub(super) fn document(look: &Sample, rates: &Rates) -> Value {
             }
             Err(trouble) => json!({
                 "pid": found.pid, "library": found.number, "program": found.program,
-                "trouble": {"kind": trouble.word(), "cause": trouble.to_string()},
+                "trouble": {"kind": trouble.identifier(), "cause": trouble.to_string()},
             }),
         })
         .collect();

@@ -14,11 +14,11 @@ mod table;
 
 use std::time::{Duration, Instant, SystemTime};
 
-use dat_counters::reader::{self, Answer};
+use dat_counters::reader::{self, PublishedProcess};
 use dat_counters::text::{Adapter, Process};
 
 use crate::options::{self, Options};
-use crate::{print_text, say};
+use crate::{print_output, print_text};
 use rates::Rates;
 
 /// Answers of all processes at one time.
@@ -27,7 +27,7 @@ struct Sample {
     at: SystemTime,
     /// Monotonic time, for intervals.
     when: Instant,
-    found: Vec<Answer>,
+    found: Vec<PublishedProcess>,
 }
 
 impl Sample {
@@ -42,7 +42,7 @@ impl Sample {
     }
 
     /// Processes whose counters could be read.
-    fn readable(&self) -> impl Iterator<Item = (&Answer, &Process)> {
+    fn readable(&self) -> impl Iterator<Item = (&PublishedProcess, &Process)> {
         self.found.iter().filter_map(|found| Some((found, found.result.as_ref().ok()?)))
     }
 
@@ -61,7 +61,7 @@ impl Sample {
 pub(crate) fn top(options: &Options, wanted: &options::Top) -> crate::Result {
     if wanted.once || wanted.openmetrics {
         let look = Sample::take(!wanted.no_endpoints)?;
-        say(&match (options.json, wanted.openmetrics) {
+        print_output(&match (options.json, wanted.openmetrics) {
             (true, _) => format!("{:#}\n", document::document(&look, &Rates::default())),
             (_, true) => openmetrics::exposition(&look, wanted.endpoints),
             _ => table::table(&look, None, wanted.verbose).join(""),

@@ -134,7 +134,7 @@ mod grammar_tests;
 
 #[cfg(test)]
 mod tests {
-    use dat_counters::reader::{Answer, ReadError};
+    use dat_counters::reader::{PublishedProcess, ReadError};
 
     use super::super::table::tests::{count, look};
     use super::*;
@@ -195,7 +195,7 @@ mod tests {
         let text = other.found[0].result.as_mut().unwrap();
         text.program = "\"}\\\n# EOF".into();
         look.found.append(&mut other.found);
-        look.found.push(Answer { pid: 9, number: 1, program: None, result: Err(ReadError::Incomplete) });
+        look.found.push(PublishedProcess { pid: 9, number: 1, program: None, result: Err(ReadError::Incomplete) });
         let text = exposition(&look, true);
         assert!(text.contains("program=\"\\\"}\\\\\\n# EOF\""), "{text}");
         assert!(text.contains("dapl_ia_a_b_total{") && text.matches("dapl_ia_a_b_total{").count() == 1, "{text}");

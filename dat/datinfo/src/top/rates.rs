@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use dat_counters::reader::Answer;
+use dat_counters::reader::PublishedProcess;
 use dat_counters::text::{Adapter, Count, Endpoint};
 
 use super::Sample;
@@ -20,7 +20,7 @@ pub(super) struct CounterId<'a> {
 }
 
 impl<'a> CounterId<'a> {
-    pub(super) fn of_adapter(found: &Answer, adapter: &'a Adapter) -> Self {
+    pub(super) fn of_adapter(found: &PublishedProcess, adapter: &'a Adapter) -> Self {
         CounterId { process: (found.pid, found.number), adapter: &adapter.handle, ep: "" }
     }
 

@@ -6,7 +6,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use dat_counters::reader::Answer;
+use dat_counters::reader::PublishedProcess;
 use dat_counters::text::{Adapter, Count, Process};
 
 use super::Sample;
@@ -64,7 +64,7 @@ fn head(by_second: bool) -> String {
     line + "  FAILED"
 }
 
-fn row(found: &Answer, process: &Process, adapter: &Adapter, rates: Option<&Rates>) -> String {
+fn row(found: &PublishedProcess, process: &Process, adapter: &Adapter, rates: Option<&Rates>) -> String {
     let id = CounterId::of_adapter(found, adapter);
     let of = |name: &str| adapter.counts.iter().find(|count| count.name == name);
     let number = |name: &str| of(name).map_or("-".to_owned(), |count| short(count.value as f64));
@@ -166,7 +166,7 @@ pub(super) mod tests {
         Sample {
             at: SystemTime::UNIX_EPOCH,
             when,
-            found: vec![Answer { pid, number: 0, program: Some("stuck".into()), result: Ok(process) }],
+            found: vec![PublishedProcess { pid, number: 0, program: Some("stuck".into()), result: Ok(process) }],
         }
     }
 

@@ -3,7 +3,7 @@
 use super::*;
 
 fn grade(finding: &Finding) -> &'static str {
-    finding.grade.word()
+    finding.grade.grade_name()
 }
 
 #[test]

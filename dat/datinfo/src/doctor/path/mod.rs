@@ -20,8 +20,8 @@ pub(super) use probe::answer;
 use probe::{LONGEST, SHORTEST};
 #[cfg(test)]
 pub(super) use report::Size;
-pub(super) use report::{LEAST, Outcome, Report};
-use search::{Answer, Prober, SMALL};
+pub(super) use report::{LEAST, PortState, Report};
+use search::{ProbeResult, Prober, SMALL};
 
 use crate::system::{self, Fragments};
 
@@ -34,7 +34,7 @@ const TRIES: u32 = 3;
 pub(super) fn check(to: SocketAddr, patience: Duration) -> io::Result<Report> {
     match SocketProber::of(to, patience) {
         Ok(mut asking) => search::run(to, &mut asking),
-        Err(error) => match Answer::of(&error).and_then(search::outcome) {
+        Err(error) => match ProbeResult::of(&error).and_then(search::outcome) {
             Some(outcome) => Ok(Report { to, outcome, reach: report::Size::default() }),
             None => Err(error),
         },
@@ -49,8 +49,8 @@ pub(super) fn row(to: SocketAddr, patience: Duration, count: usize) -> io::Resul
     let mut asking = SocketProber::of(to, patience)?;
     let mut times = Vec::with_capacity(count);
     for sent in 0..count {
-        match asking.once(SMALL, false)? {
-            Answer::Came(time) => times.push(time),
+        match asking.probe_once(SMALL, false)? {
+            ProbeResult::Came(time) => times.push(time),
             _ if times.is_empty() && sent >= TRIES as usize => break,
             _ => {}
         }
@@ -85,15 +85,15 @@ impl SocketProber {
     }
 
     /// Sends one probe, and waits for its answer.
-    fn once(&mut self, size: usize, as_long: bool) -> io::Result<Answer> {
+    fn probe_once(&mut self, size: usize, as_long: bool) -> io::Result<ProbeResult> {
         self.number = self.number.wrapping_add(2);
         let sent = Instant::now();
         let came = self.socket.send(&probe::probe(self.number, size, as_long));
         match came.and_then(|_| self.listen(sent + self.patience, size, as_long)) {
-            Ok(true) => Ok(Answer::Came(sent.elapsed())),
-            Ok(false) => Ok(Answer::Nothing),
+            Ok(true) => Ok(ProbeResult::Came(sent.elapsed())),
+            Ok(false) => Ok(ProbeResult::Nothing),
             // The error may belong to an earlier datagram; the kernel reports each error once.
-            Err(error) => Answer::of(&error).ok_or(error),
+            Err(error) => ProbeResult::of(&error).ok_or(error),
         }
     }
 
@@ -124,13 +124,13 @@ impl Prober for SocketProber {
         mtu.saturating_sub(self.headers).clamp(SHORTEST, LONGEST)
     }
 
-    fn probe(&mut self, size: usize, as_long: bool) -> io::Result<Answer> {
-        let mut last = Answer::Nothing;
+    fn probe(&mut self, size: usize, as_long: bool) -> io::Result<ProbeResult> {
+        let mut last = ProbeResult::Nothing;
         for _ in 0..TRIES {
-            match self.once(size, as_long)? {
-                answer @ (Answer::Came(_) | Answer::TooLarge) => return Ok(answer),
+            match self.probe_once(size, as_long)? {
+                answer @ (ProbeResult::Came(_) | ProbeResult::TooLarge) => return Ok(answer),
                 // An ICMP report takes precedence over a missing answer.
-                Answer::Nothing => {}
+                ProbeResult::Nothing => {}
                 answer => last = answer,
             }
         }
@@ -138,14 +138,14 @@ impl Prober for SocketProber {
     }
 }
 
-impl Answer {
+impl ProbeResult {
     /// Maps a socket error to the result of a probe. `None` for errors that are not about the path.
-    fn of(error: &io::Error) -> Option<Answer> {
+    fn of(error: &io::Error) -> Option<ProbeResult> {
         match error.raw_os_error()? {
-            libc::EMSGSIZE => Some(Answer::TooLarge),
-            libc::ECONNREFUSED => Some(Answer::Refused),
-            libc::EHOSTUNREACH | libc::ENETUNREACH => Some(Answer::Unreachable),
-            libc::EPERM | libc::EACCES => Some(Answer::Forbidden),
+            libc::EMSGSIZE => Some(ProbeResult::TooLarge),
+            libc::ECONNREFUSED => Some(ProbeResult::Refused),
+            libc::EHOSTUNREACH | libc::ENETUNREACH => Some(ProbeResult::Unreachable),
+            libc::EPERM | libc::EACCES => Some(ProbeResult::Forbidden),
             _ => None,
         }
     }
@@ -212,11 +212,11 @@ mod tests {
 
     #[test]
     fn distinguishes_socket_errors() {
-        let of = |number| Answer::of(&io::Error::from_raw_os_error(number));
-        assert_eq!([libc::ENETUNREACH, libc::EHOSTUNREACH].map(of), [Some(Answer::Unreachable); 2]);
-        assert_eq!((of(libc::EPERM), of(libc::ENOBUFS)), (Some(Answer::Forbidden), None));
+        let of = |number| ProbeResult::of(&io::Error::from_raw_os_error(number));
+        assert_eq!([libc::ENETUNREACH, libc::EHOSTUNREACH].map(of), [Some(ProbeResult::Unreachable); 2]);
+        assert_eq!((of(libc::EPERM), of(libc::ENOBUFS)), (Some(ProbeResult::Forbidden), None));
         // Broadcasts are refused without the socket option.
         let report = check((Ipv4Addr::BROADCAST, 9).into(), Duration::from_millis(30)).unwrap();
-        assert_eq!(report.outcome, Outcome::Forbidden);
+        assert_eq!(report.outcome, PortState::Forbidden);
     }
 }

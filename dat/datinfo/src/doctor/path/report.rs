@@ -11,7 +11,7 @@ pub(in crate::doctor) struct Report {
     /// Address of the checked host.
     pub(in crate::doctor) to: SocketAddr,
     /// Whether a small datagram was answered.
-    pub(in crate::doctor) outcome: Outcome,
+    pub(in crate::doctor) outcome: PortState,
     /// Results for larger datagrams. If the small datagram was not answered, only `local` is set.
     pub(in crate::doctor) reach: Size,
 }
@@ -21,7 +21,7 @@ pub(in crate::doctor) const LEAST: usize = 1200;
 
 /// Whether and how the port answers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(in crate::doctor) enum Outcome {
+pub(in crate::doctor) enum PortState {
     /// The port answers; the round trip of the first probe.
     Answers(Duration),
     /// ICMP: port unreachable.
@@ -50,7 +50,7 @@ pub(in crate::doctor) struct Size {
 impl Report {
     /// Whether the port answers.
     pub(in crate::doctor) fn answers(&self) -> bool {
-        matches!(self.outcome, Outcome::Answers(_))
+        matches!(self.outcome, PortState::Answers(_))
     }
 
     /// Whether the largest datagram that this host sends arrives, and its answer of the same size too.
@@ -68,30 +68,30 @@ impl Report {
         let Size { local, forward, back, is_reported } = self.reach;
         let way_back = ReturnPath(forward, back);
         match self.outcome {
-            Outcome::Refused => "the host answers, but no program listens on this port".to_owned(),
-            Outcome::Silent => {
+            PortState::Refused => "the host answers, but no program listens on this port".to_owned(),
+            PortState::Silent => {
                 "no answer from this port: the host is down, a firewall drops UDP, no program listens, or the \
                                  listener has a `key` and answers only programs with the same key"
                     .to_owned()
             }
-            Outcome::Unreachable => {
+            PortState::Unreachable => {
                 "the network reports that the host cannot be reached: it is down, there is no route, or \
                                      a firewall rejects UDP"
                     .to_owned()
             }
-            Outcome::Forbidden => "the firewall of this host does not permit UDP to that host".to_owned(),
-            Outcome::Answers(trip) if self.carries_full_size() => {
+            PortState::Forbidden => "the firewall of this host does not permit UDP to that host".to_owned(),
+            PortState::Answers(trip) if self.carries_full_size() => {
                 format!("datagrams of up to {back} bytes arrive and come back; round trip {} us", trip.as_micros())
             }
-            Outcome::Answers(_) if self.is_mtu_black_hole() => format!(
+            PortState::Answers(_) if self.is_mtu_black_hole() => format!(
                 "small datagrams arrive, {local} bytes do not: the path carries {forward}, and a device on the path drops \
                  larger ones without an ICMP report{way_back}"
             ),
-            Outcome::Answers(_) if is_reported && forward < local => format!(
+            PortState::Answers(_) if is_reported && forward < local => format!(
                 "the path carries {forward} bytes, of the {local} that this host would send, as a router reports \
                  by ICMP{way_back}"
             ),
-            Outcome::Answers(_) => format!("datagrams of {forward} bytes arrive{way_back}"),
+            PortState::Answers(_) => format!("datagrams of {forward} bytes arrive{way_back}"),
         }
     }
 
@@ -99,37 +99,37 @@ impl Report {
     pub(in crate::doctor) fn remedy(&self) -> String {
         let (to, Size { forward, back, .. }) = (self.to, self.reach);
         match self.outcome {
-            Outcome::Refused => "start the server on that host first, and compare `port` on both hosts".to_owned(),
-            Outcome::Silent => format!(
+            PortState::Refused => "start the server on that host first, and compare `port` on both hosts".to_owned(),
+            PortState::Silent => format!(
                 "ping the host, start the server there, compare `port` and `key` on both hosts, and permit UDP to port {} \
                  in its firewall",
                 to.port()
             ),
-            Outcome::Unreachable => {
+            PortState::Unreachable => {
                 format!("check the output of `ip route get {}`, and whether the host is up", to.ip())
             }
-            Outcome::Forbidden => {
+            PortState::Forbidden => {
                 format!(
                     "permit outgoing UDP to port {}: `nft list ruleset` and `iptables -L OUTPUT` show the rules",
                     to.port()
                 )
             }
-            Outcome::Answers(_) if self.carries_full_size() => String::new(),
-            Outcome::Answers(_) if forward.min(back) < LEAST => {
+            PortState::Answers(_) if self.carries_full_size() => String::new(),
+            PortState::Answers(_) if forward.min(back) < LEAST => {
                 format!("usnic needs datagrams of {LEAST} bytes: raise the MTU of tunnels and VPNs on the path")
             }
-            Outcome::Answers(_) if self.is_mtu_black_hole() => {
+            PortState::Answers(_) if self.is_mtu_black_hole() => {
                 format!(
                     "give all interfaces and switches the same MTU, let ICMP through, or set `mtu={}`",
                     forward.min(back)
                 )
             }
-            Outcome::Answers(_) if back < forward => {
+            PortState::Answers(_) if back < forward => {
                 "the MTU of the other host, or of the return path, is smaller: set the same MTU on the \
                                                     interfaces of both hosts (ip link set ... mtu)"
                     .to_owned()
             }
-            Outcome::Answers(_) => "nothing to do: usnic detects the limit and sends smaller datagrams".to_owned(),
+            PortState::Answers(_) => "nothing to do: usnic detects the limit and sends smaller datagrams".to_owned(),
         }
     }
 }
@@ -148,7 +148,7 @@ impl fmt::Display for ReturnPath {
 mod tests {
     use super::*;
 
-    fn said(outcome: Outcome, local: usize, forward: usize, back: usize, is_reported: bool) -> String {
+    fn said(outcome: PortState, local: usize, forward: usize, back: usize, is_reported: bool) -> String {
         let to = ([192, 0, 2, 1], 17_471).into();
         let report = Report { to, outcome, reach: Size { local, forward, back, is_reported } };
         [report.found(), report.remedy()].join("; ")
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn each_outcome_has_a_text_with_its_cause() {
-        let answers = Outcome::Answers(Duration::from_micros(120));
+        let answers = PortState::Answers(Duration::from_micros(120));
         assert_eq!(
             said(answers, 8972, 8972, 8972, false),
             "datagrams of up to 8972 bytes arrive and come back; round trip 120 us; "
@@ -174,10 +174,10 @@ mod tests {
         );
         let back = said(answers, 8972, 8972, 1472, false);
         assert!(back.contains("datagrams of 8972 bytes arrive; in the other direction only 1472"), "{back}");
-        assert!(said(Outcome::Refused, 1472, 0, 0, false).contains("no program listens"));
-        assert!(said(Outcome::Silent, 1472, 0, 0, false).contains("firewall"));
-        assert!(said(Outcome::Unreachable, 0, 0, 0, false).contains("ip route get 192.0.2.1"));
-        assert!(said(Outcome::Forbidden, 0, 0, 0, false).contains("permit outgoing UDP to port 17471"));
+        assert!(said(PortState::Refused, 1472, 0, 0, false).contains("no program listens"));
+        assert!(said(PortState::Silent, 1472, 0, 0, false).contains("firewall"));
+        assert!(said(PortState::Unreachable, 0, 0, 0, false).contains("ip route get 192.0.2.1"));
+        assert!(said(PortState::Forbidden, 0, 0, 0, false).contains("permit outgoing UDP to port 17471"));
         let narrow = said(answers, 1472, 1000, 1000, false);
         assert!(narrow.contains("usnic needs datagrams of 1200 bytes") && !narrow.contains("mtu="), "{narrow}");
     }

@@ -6,14 +6,14 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::probe::SHORTEST;
-use super::report::{Outcome, Report, Size};
+use super::report::{PortState, Report, Size};
 
 /// A size that every path carries.
 pub(super) const SMALL: usize = 64;
 
 /// Result of a probe.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Answer {
+pub(super) enum ProbeResult {
     /// An answer arrived after this round trip.
     Came(Duration),
     /// No answer arrived, also after repetitions.
@@ -33,17 +33,17 @@ pub(super) trait Prober {
     /// Largest payload that the kernel would send now.
     fn most(&self) -> usize;
     /// Sends a probe of `size` bytes. With `as_long` the answer must have the same size.
-    fn probe(&mut self, size: usize, as_long: bool) -> io::Result<Answer>;
+    fn probe(&mut self, size: usize, as_long: bool) -> io::Result<ProbeResult>;
 }
 
 pub(super) fn run(to: SocketAddr, by: &mut impl Prober) -> io::Result<Report> {
     let local = by.most();
     let mut reach = Size { local, ..Size::default() };
     let outcome = match by.probe(SMALL.min(local), false)? {
-        Answer::Came(trip) => Outcome::Answers(trip),
-        other => outcome(other).unwrap_or(Outcome::Silent),
+        ProbeResult::Came(trip) => PortState::Answers(trip),
+        other => outcome(other).unwrap_or(PortState::Silent),
     };
-    if let Outcome::Answers(_) = outcome {
+    if let PortState::Answers(_) = outcome {
         (reach.forward, reach.is_reported) = largest(by, local, false)?;
         (reach.back, _) = largest(by, reach.forward, true)?;
     }
@@ -51,12 +51,12 @@ pub(super) fn run(to: SocketAddr, by: &mut impl Prober) -> io::Result<Report> {
 }
 
 /// Result of the check if an ICMP report answered the first probe.
-pub(super) fn outcome(answer: Answer) -> Option<Outcome> {
+pub(super) fn outcome(answer: ProbeResult) -> Option<PortState> {
     match answer {
-        Answer::Refused => Some(Outcome::Refused),
-        Answer::Unreachable => Some(Outcome::Unreachable),
-        Answer::Forbidden => Some(Outcome::Forbidden),
-        Answer::Came(_) | Answer::Nothing | Answer::TooLarge => None,
+        ProbeResult::Refused => Some(PortState::Refused),
+        ProbeResult::Unreachable => Some(PortState::Unreachable),
+        ProbeResult::Forbidden => Some(PortState::Forbidden),
+        ProbeResult::Came(_) | ProbeResult::Nothing | ProbeResult::TooLarge => None,
     }
 }
 
@@ -67,9 +67,11 @@ fn largest(by: &mut impl Prober, most: usize, as_long: bool) -> io::Result<(usiz
     let mut next = most;
     while good + 1 < bad {
         match by.probe(next, as_long)? {
-            Answer::Came(_) => good = next,
-            Answer::Nothing | Answer::Refused | Answer::Unreachable | Answer::Forbidden => bad = next,
-            Answer::TooLarge => {
+            ProbeResult::Came(_) => good = next,
+            ProbeResult::Nothing | ProbeResult::Refused | ProbeResult::Unreachable | ProbeResult::Forbidden => {
+                bad = next
+            }
+            ProbeResult::TooLarge => {
                 is_reported |= !as_long;
                 bad = next.min(by.most().saturating_add(1)).max(good + 1);
                 if bad < next {
@@ -102,21 +104,21 @@ mod tests {
             self.local.min(self.learnt)
         }
 
-        fn probe(&mut self, size: usize, as_long: bool) -> io::Result<Answer> {
+        fn probe(&mut self, size: usize, as_long: bool) -> io::Result<ProbeResult> {
             self.asked += 1;
             assert!((SHORTEST..=self.local).contains(&size));
             if size > self.most() {
-                return Ok(Answer::TooLarge);
+                return Ok(ProbeResult::TooLarge);
             }
             if size > self.forward {
                 if self.reports {
                     self.learnt = self.forward;
-                    return Ok(Answer::TooLarge);
+                    return Ok(ProbeResult::TooLarge);
                 }
-                return Ok(Answer::Nothing);
+                return Ok(ProbeResult::Nothing);
             }
             let answer = if as_long { size } else { SHORTEST };
-            Ok(if answer <= self.back { Answer::Came(Duration::from_micros(100)) } else { Answer::Nothing })
+            Ok(if answer <= self.back { ProbeResult::Came(Duration::from_micros(100)) } else { ProbeResult::Nothing })
         }
     }
 
@@ -149,21 +151,21 @@ mod tests {
 
     #[test]
     fn host_that_does_not_answer_is_probed_once() {
-        struct NoHost(Answer, u32);
+        struct NoHost(ProbeResult, u32);
         impl Prober for NoHost {
             fn most(&self) -> usize {
                 1472
             }
-            fn probe(&mut self, _: usize, _: bool) -> io::Result<Answer> {
+            fn probe(&mut self, _: usize, _: bool) -> io::Result<ProbeResult> {
                 self.1 += 1;
                 Ok(self.0)
             }
         }
         for (answer, outcome) in [
-            (Answer::Nothing, Outcome::Silent),
-            (Answer::Refused, Outcome::Refused),
-            (Answer::Unreachable, Outcome::Unreachable),
-            (Answer::Forbidden, Outcome::Forbidden),
+            (ProbeResult::Nothing, PortState::Silent),
+            (ProbeResult::Refused, PortState::Refused),
+            (ProbeResult::Unreachable, PortState::Unreachable),
+            (ProbeResult::Forbidden, PortState::Forbidden),
         ] {
             let mut no_host = NoHost(answer, 0);
             let report = run(to(), &mut no_host).unwrap();
