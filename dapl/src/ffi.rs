@@ -50,7 +50,7 @@ pub fn guard_quick(quick: impl FnOnce() -> Option<Result<()>>, body: impl FnOnce
 ///
 /// # Safety
 ///
-/// As [`segments`].
+/// `list` is null or points at `count` triplets that do not change during the call.
 #[inline(always)]
 pub unsafe fn single_segment<'a>(list: *const DAT_LMR_TRIPLET, count: DAT_COUNT) -> Option<&'a Segment> {
     if count != 1 || list.is_null() || !list.is_aligned() {

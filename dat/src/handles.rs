@@ -72,7 +72,7 @@ pub(crate) fn remove(number: usize) -> Option<ProviderUse> {
     Some(provider_use)
 }
 
-/// Locks the table; also taken while the process forks.
+/// Locks the table; also locked while the process forks.
 pub(crate) fn lock() -> MutexGuard<'static, IaTable> {
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
 }

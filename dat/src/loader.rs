@@ -188,8 +188,8 @@ impl LoadedLibrary {
         let map = if result == 0 { unsafe { map.as_ref() } } else { None };
         let entries = map.map(dynamic).unwrap_or_default();
         let strings = entries.iter().find(|entry| entry.tag == DT_STRTAB).map_or(0, |entry| entry.value);
-        // On most architectures the C library has added the load address to this entry. If the value is below the load
-        // address, it has not, and the load address is added here.
+        // On most architectures the C library has added the load address to this entry. On the others the
+        // value is an offset below the load address, and this function adds the load address.
         let base = map.map_or(0, |map| map.address);
         let strings = if strings < base { strings + base } else { strings };
         let named = entries.iter().filter(move |entry| entry.tag == tag && strings != 0);

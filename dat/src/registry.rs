@@ -226,7 +226,7 @@ pub(crate) fn list() -> Vec<DAT_PROVIDER_INFO> {
     keys.into_iter().map(entry::info).collect()
 }
 
-/// Locks the registry; also taken while the process forks.
+/// Locks the registry; also locked while the process forks.
 pub(crate) fn lock() -> MutexGuard<'static, Registry> {
     REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
 }

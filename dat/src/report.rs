@@ -138,7 +138,7 @@ pub(crate) fn debug(topic: Topic, text: impl FnOnce() -> String) {
     }
 }
 
-/// Locks the state; also taken while the process forks.
+/// Locks the state; also locked while the process forks.
 pub(crate) fn lock() -> MutexGuard<'static, Reporter> {
     REPORTER.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,7 +2,7 @@
 //! calls an agent.
 //!
 //! EVDs trigger a CNO under their own lock. A CNO calls no EVD with its own lock held, and no agent with any lock held.
-//! It sees an EVD only as an [`EvdSource`].
+//! The CNO module accesses an EVD only as an [`EvdSource`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -49,7 +49,7 @@ impl<P: Provider> Csp<P> {
     /// Creates a CSP that listens. Requests may arrive before this returns.
     ///
     /// Errors: `InvalidParameter(3)` for an address of another host; `PortInUse` if another service point of any kind
-    /// listens there.
+    /// listens on this port.
     pub(crate) fn open(ia: &Arc<Ia<P>>, place: &CspAddress<'_>, evd: UseGuard<Evd<P>>) -> Result<Arc<Self>> {
         if !is_local(place.ip) {
             return Err(Error::InvalidParameter(3));

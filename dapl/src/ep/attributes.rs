@@ -103,10 +103,10 @@ pub struct PostLimits {
     pub extensions: Extensions,
     /// For each operation: whether a post with one segment and no flags can take the fast path, because it passes all
     /// further checks, its completion notifies, and it is not traced.
-    pub plain_recvs: bool,
-    pub plain_sends: bool,
-    pub plain_writes: bool,
-    pub plain_reads: bool,
+    pub fast_recvs: bool,
+    pub fast_sends: bool,
+    pub fast_writes: bool,
+    pub fast_reads: bool,
 }
 
 /// Completion flags that a post must not have: unknown bits, and UNSIGNALLED unless the completion flags of the EP
@@ -119,12 +119,12 @@ fn refused_flags(of_ep: DAT_COMPLETION_FLAGS) -> DAT_COMPLETION_FLAGS {
 impl PostLimits {
     /// Returns these limits for an EP whose posts are traced or not traced.
     pub fn traced(self, is_traced: bool) -> Self {
-        let plain = |is_plain| is_plain && !is_traced;
+        let unless_traced = |is_fast| is_fast && !is_traced;
         PostLimits {
-            plain_recvs: plain(self.plain_recvs),
-            plain_sends: plain(self.plain_sends),
-            plain_writes: plain(self.plain_writes),
-            plain_reads: plain(self.plain_reads),
+            fast_recvs: unless_traced(self.fast_recvs),
+            fast_sends: unless_traced(self.fast_sends),
+            fast_writes: unless_traced(self.fast_writes),
+            fast_reads: unless_traced(self.fast_reads),
             ..self
         }
     }
@@ -276,10 +276,10 @@ impl Attributes {
             reads: self.max_reads_out > 0,
             shared: wired.shared,
             extensions: limits.extensions,
-            plain_recvs: recv_iov > 0 && !recv_solicited && !wired.shared,
-            plain_sends: request_iov > 0,
-            plain_writes: write_iov > 0,
-            plain_reads: read_iov > 0 && self.max_reads_out > 0,
+            fast_recvs: recv_iov > 0 && !recv_solicited && !wired.shared,
+            fast_sends: request_iov > 0,
+            fast_writes: write_iov > 0,
+            fast_reads: read_iov > 0 && self.max_reads_out > 0,
         }
     }
 

@@ -183,7 +183,7 @@ pub unsafe extern "C" fn dapl_ep_connect<P: Provider>(
             address: unsafe { address(remote_ia_address) },
             qual: remote_conn_qual,
             timeout: time(timeout, 4),
-            is_plain: quality_of_service == DAT_QOS_BEST_EFFORT && connect_flags == DAT_CONNECT_DEFAULT_FLAG,
+            is_best_effort: quality_of_service == DAT_QOS_BEST_EFFORT && connect_flags == DAT_CONNECT_DEFAULT_FLAG,
             // SAFETY: the caller guarantees that `private_data` is null or points at `private_data_size` bytes.
             private_data: unsafe { bytes(private_data, private_data_size, limit, 5) },
         };
@@ -213,7 +213,7 @@ pub unsafe extern "C" fn dapl_ep_dup_connect<P: Provider>(
             address: Ok(address),
             qual,
             timeout: Ok(timeout),
-            is_plain: quality_of_service == DAT_QOS_BEST_EFFORT,
+            is_best_effort: quality_of_service == DAT_QOS_BEST_EFFORT,
             // SAFETY: the caller guarantees that `private_data` is null or points at `private_data_size` bytes.
             private_data: unsafe { bytes(private_data, private_data_size, limit, 4) },
         };

@@ -23,17 +23,17 @@ pub unsafe extern "C" fn dapl_ep_post_send<P: Provider>(
     user_cookie: DAT_DTO_COOKIE,
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
-    // SAFETY: the caller also satisfies the contract of `plain`.
-    let Some(segment) = (unsafe { plain::<P>(local_iov, num_segments, completion_flags) }) else {
+    // SAFETY: the caller also satisfies the contract of `fast_segment`.
+    let Some(segment) = (unsafe { fast_segment::<P>(local_iov, num_segments, completion_flags) }) else {
         // SAFETY: the caller also satisfies the contract of `post_send`.
         return unsafe { post_send::<P>(ep_handle, num_segments, local_iov, user_cookie, completion_flags) };
     };
     let quick = || {
         let op = Op::Send { solicited: false };
-        request_quickly::<P>(ep_handle, |limits| limits.plain_sends, op, segment, cookie(&user_cookie))
+        request_quickly::<P>(ep_handle, |limits| limits.fast_sends, op, segment, cookie(&user_cookie))
     };
-    // SAFETY: the caller also satisfies the contract of `post_send`. The values that every plain post has are passed as
-    // constants, so that no register has to keep them until here.
+    // SAFETY: the caller also satisfies the contract of `post_send`. The segment count and the flags are
+    // the same for each post on the fast path, so constants save registers.
     let in_full = || unsafe { post_send::<P>(ep_handle, 1, local_iov, user_cookie, DAT_COMPLETION_DEFAULT_FLAG) };
     ffi::guard_quick(quick, in_full)
 }
@@ -73,15 +73,15 @@ pub unsafe extern "C" fn dapl_ep_post_recv<P: Provider>(
     user_cookie: DAT_DTO_COOKIE,
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
-    // SAFETY: the caller also satisfies the contract of `plain`.
-    let Some(segment) = (unsafe { plain::<P>(local_iov, num_segments, completion_flags) }) else {
+    // SAFETY: the caller also satisfies the contract of `fast_segment`.
+    let Some(segment) = (unsafe { fast_segment::<P>(local_iov, num_segments, completion_flags) }) else {
         // SAFETY: the caller also satisfies the contract of `post_recv`.
         return unsafe { post_recv::<P>(ep_handle, num_segments, local_iov, user_cookie, completion_flags) };
     };
     let quick = || {
         post_lock::post_quickly(ep_handle, |_: &Ep<P>, post_state, thread| {
             let Ok(qp) = post_state.binding.qp() else { return false };
-            let is_posted = post_state.limits.plain_recvs && qp.post_recv_quickly(segment, cookie(&user_cookie));
+            let is_posted = post_state.limits.fast_recvs && qp.post_recv_quickly(segment, cookie(&user_cookie));
             if is_posted {
                 post_state.posts.count_plain(Work::Recv, thread);
             }
@@ -89,8 +89,8 @@ pub unsafe extern "C" fn dapl_ep_post_recv<P: Provider>(
         })
         .then_some(Ok(()))
     };
-    // SAFETY: the caller also satisfies the contract of `post_recv`. The values that every plain post has are passed as
-    // constants, so that no register has to keep them until here.
+    // SAFETY: the caller also satisfies the contract of `post_recv`. The segment count and the flags are
+    // the same for each post on the fast path, so constants save registers.
     let in_full = || unsafe { post_recv::<P>(ep_handle, 1, local_iov, user_cookie, DAT_COMPLETION_DEFAULT_FLAG) };
     ffi::guard_quick(quick, in_full)
 }
@@ -145,8 +145,8 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_read<P: Provider>(
     remote_iov: *const DAT_RMR_TRIPLET,
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
-    // SAFETY: the caller also satisfies the contract of `plain_rdma`.
-    let Some((segment, remote)) = (unsafe { plain_rdma::<P>(local_iov, num_segments, remote_iov, completion_flags) })
+    // SAFETY: the caller also satisfies the contract of `fast_rdma`.
+    let Some((segment, remote)) = (unsafe { fast_rdma::<P>(local_iov, num_segments, remote_iov, completion_flags) })
     else {
         // SAFETY: the caller also satisfies the contract of `post_rdma_read`.
         return unsafe {
@@ -155,7 +155,7 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_read<P: Provider>(
     };
     let quick = || {
         let op = Op::Read(remote);
-        request_quickly::<P>(ep_handle, |limits| limits.plain_reads, op, segment, cookie(&user_cookie))
+        request_quickly::<P>(ep_handle, |limits| limits.fast_reads, op, segment, cookie(&user_cookie))
     };
     // SAFETY: the caller also satisfies the contract of `post_rdma_read`.
     let in_full = || unsafe {
@@ -206,8 +206,8 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_write<P: Provider>(
     remote_iov: *const DAT_RMR_TRIPLET,
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
-    // SAFETY: the caller also satisfies the contract of `plain_rdma`.
-    let Some((segment, remote)) = (unsafe { plain_rdma::<P>(local_iov, num_segments, remote_iov, completion_flags) })
+    // SAFETY: the caller also satisfies the contract of `fast_rdma`.
+    let Some((segment, remote)) = (unsafe { fast_rdma::<P>(local_iov, num_segments, remote_iov, completion_flags) })
     else {
         // SAFETY: the caller also satisfies the contract of `post_rdma_write`.
         return unsafe {
@@ -216,7 +216,7 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_write<P: Provider>(
     };
     let quick = || {
         let op = Op::Write(remote);
-        request_quickly::<P>(ep_handle, |limits| limits.plain_writes, op, segment, cookie(&user_cookie))
+        request_quickly::<P>(ep_handle, |limits| limits.fast_writes, op, segment, cookie(&user_cookie))
     };
     // SAFETY: the caller also satisfies the contract of `post_rdma_write`.
     let in_full = || unsafe {
@@ -279,12 +279,12 @@ pub(super) fn request<P: Provider>(
     Ok(())
 }
 
-/// Posts a request without flags on the fast path. `is_plain` reads the field of the limits that states whether this is
+/// Posts a request without flags on the fast path. `is_fast` reads the field of the limits that states whether this is
 /// allowed. Returns `None` if the caller must post on the full path.
 #[inline(always)]
 fn request_quickly<P: Provider>(
     ep_handle: DAT_EP_HANDLE,
-    is_plain: impl FnOnce(&PostLimits) -> bool,
+    is_fast: impl FnOnce(&PostLimits) -> bool,
     op: Op,
     segment: &Segment,
     cookie: u64,
@@ -292,7 +292,7 @@ fn request_quickly<P: Provider>(
     let post = |ep: &Ep<P>, post_state: &PostState<P>, thread| {
         let Ok(qp) = post_state.binding.qp() else { return false };
         let is_posted =
-            ep.is_connected() && is_plain(&post_state.limits) && qp.post_request_quickly(op, segment, cookie);
+            ep.is_connected() && is_fast(&post_state.limits) && qp.post_request_quickly(op, segment, cookie);
         if is_posted {
             post_state.posts.count_plain(op.work(), thread);
         }
@@ -304,31 +304,31 @@ fn request_quickly<P: Provider>(
 /// Returns the segment of a post with exactly one segment and no flags, if the provider has a fast path for such posts.
 ///
 /// # Safety
-/// Same as [`ffi::segments`].
+/// `list` is null or points at `count` triplets that do not change during the call.
 #[inline(always)]
-unsafe fn plain<'a, P: Provider>(
+unsafe fn fast_segment<'a, P: Provider>(
     list: *const DAT_LMR_TRIPLET,
     count: DAT_COUNT,
     flags: DAT_COMPLETION_FLAGS,
 ) -> Option<&'a Segment> {
-    let is_plain = P::Qp::POSTS_QUICKLY && flags == DAT_COMPLETION_DEFAULT_FLAG;
+    let is_fast = P::Qp::POSTS_QUICKLY && flags == DAT_COMPLETION_DEFAULT_FLAG;
     // SAFETY: the caller also satisfies the contract of `single_segment`.
-    if is_plain { unsafe { ffi::single_segment(list, count) } } else { None }
+    if is_fast { unsafe { ffi::single_segment(list, count) } } else { None }
 }
 
-/// Like [`plain`], with the remote address of an RDMA operation.
+/// Like [`fast_segment`], with the remote address of an RDMA operation.
 ///
 /// # Safety
-/// Same as [`plain`] and [`remote`].
+/// `list` is null or points at `count` triplets; `remote_iov` is null or points at a triplet.
 #[inline(always)]
-unsafe fn plain_rdma<'a, P: Provider>(
+unsafe fn fast_rdma<'a, P: Provider>(
     list: *const DAT_LMR_TRIPLET,
     count: DAT_COUNT,
     remote_iov: *const DAT_RMR_TRIPLET,
     flags: DAT_COMPLETION_FLAGS,
 ) -> Option<(&'a Segment, Remote)> {
-    // SAFETY: the caller also satisfies the contract of `plain`.
-    let segment = unsafe { plain::<P>(list, count, flags) }?;
+    // SAFETY: the caller also satisfies the contract of `fast_segment`.
+    let segment = unsafe { fast_segment::<P>(list, count, flags) }?;
     // SAFETY: the caller guarantees that `remote_iov` is null or points at a triplet.
     Some((segment, unsafe { remote(remote_iov) }.ok()?))
 }

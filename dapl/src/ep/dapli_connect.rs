@@ -23,7 +23,7 @@ pub(super) struct ConnectArguments {
     /// Connect timeout; `None` is infinite.
     pub(super) timeout: Result<Option<Duration>>,
     /// Quality of service is best effort, and no connect flags are set. Providers support nothing else.
-    pub(super) is_plain: bool,
+    pub(super) is_best_effort: bool,
     pub(super) private_data: Result<Vec<u8>>,
 }
 
@@ -38,7 +38,7 @@ pub(super) fn connect<P: Provider>(ep: &Ref<Ep<P>>, call: ConnectArguments) -> R
         return Err(Error::InvalidState(State::EpNotReady));
     }
     core.state.after(EpStep::Connect)?;
-    if !call.is_plain {
+    if !call.is_best_effort {
         return Err(Error::ModelNotSupported);
     }
     let private_data = call.private_data?;

@@ -3,7 +3,7 @@
 //! C calls come through `dapl_ep` and `dapl_post`; `cr`, `psp`, `rsp` and `cm` use `dapls_ep`. An EP does not reference
 //! CRs: a CR accepts into an EP.
 //!
-//! An EP has two locks, taken in this order:
+//! An EP has two locks, acquired in this order:
 //!
 //! - `ControlState` (mutex) holds the DAT state and everything else that control calls change. The provider may be
 //!   called while it is held, C code may not.

@@ -255,8 +255,8 @@ unsafe fn sync<P: Provider>(ia: DAT_IA_HANDLE, segments: *const DAT_LMR_TRIPLET,
             return Err(Error::InvalidParameter(2));
         }
     }
-    // Orders memory accesses before the consumer's message to its peer; other architectures need cache maintenance
-    // here.
+    // Orders memory accesses before the consumer's message to its peer; other architectures would also need
+    // cache maintenance.
     fence(Ordering::SeqCst);
     Ok(())
 }

@@ -51,8 +51,8 @@ pub(crate) struct CheckedBind<P: Provider> {
     wanted: Option<(RmrBinding, UseGuard<Lmr<P>>)>,
 }
 
-/// Checks a bind, or an unbind for `None`, on an EP of this PZ (spec/events 9.2). An EP without a PZ is refused by the
-/// caller, not here.
+/// Checks a bind, or an unbind for `None`, on an EP of this PZ (spec/events 9.2). The caller has
+/// refused an EP without a PZ.
 ///
 /// Errors: `InvalidParameter(2)` for memory that is not registered in the IA of the RMR, `Protection` if EP, RMR and
 /// LMR have different PZs, `Privileges` if the peer would get a right to write that the LMR lacks.

@@ -60,7 +60,7 @@ pub struct RingWatch {
     requests: AtomicU32,
     /// The number of requests that the peer has processed, in memory that is never unmapped.
     taken: AtomicPtr<AtomicU64>,
-    /// Low half of the peer's number at which requests were last completed here.
+    /// Low half of the peer's number up to which local requests have been completed.
     known: AtomicU32,
     /// Low half of the peer's number as carried by the latest message.
     carried: AtomicU32,

@@ -167,7 +167,7 @@ pub fn ep_param_2(param: &v1::DAT_EP_PARAM, comm: v2::DAT_COMM) -> v2::DAT_EP_PA
     }
 }
 
-/// Converts IA attributes to 2.0. Attributes that 1.2 lacks are taken from the limits.
+/// Converts IA attributes to 2.0. Attributes that 1.2 lacks are copied from the limits.
 pub fn ia_attr(attr: &v1::DAT_IA_ATTR, limits: &Limits, has_zero_based: bool) -> v2::DAT_IA_ATTR {
     let extensions = extensions(limits);
     v2::DAT_IA_ATTR {

@@ -63,9 +63,9 @@ pub fn connect(name: SocketName) -> io::Result<OwnedFd> {
 /// The peer process of a connection, as the kernel reports it.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
-    /// Its user's id.
+    /// User id of the peer.
     pub uid: u32,
-    /// Its process id in the pid namespace of the caller; `None` if it has none there.
+    /// Process id of the peer in the PID namespace of the caller; `None` if that namespace does not contain the peer.
     pub pid: Option<u32>,
 }
 

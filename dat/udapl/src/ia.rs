@@ -21,9 +21,8 @@ const ERRORS: DAT_COUNT = 16;
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Attribute {
-    /// Its name.
     pub name: String,
-    /// Its value as text.
+    /// The value as text.
     pub value: String,
 }
 

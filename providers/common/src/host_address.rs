@@ -8,7 +8,7 @@ use dapl::provider::PeerAddress;
 
 /// Returns the address that this host reports to consumers: its source address on the default route, else 127.0.0.1.
 ///
-/// Programs exchange these addresses between hosts, and 127.0.0.1 would mean another host there.
+/// Programs exchange these addresses between hosts, and on the peer's host 127.0.0.1 would mean that host.
 pub fn advertised_address() -> IpAddr {
     // Connecting a datagram socket only consults the routing table and sends no packet. (192.0.2.0/24 is reserved for
     // documentation.)

@@ -115,7 +115,7 @@ impl SharedNames {
             file.rewind()?;
             file.write_all(length.to_string().as_bytes())?;
         }
-        // The change from an exclusive to a shared lock is not atomic: another process may have taken the exclusive lock in
+        // The change from an exclusive to a shared lock is not atomic: another process may have acquired the exclusive lock in
         // between, and have removed the file or set another length. So both are checked again.
         if flock(&file, FlockOperation::NonBlockingLockShared).is_err() {
             return Ok(JoinOutcome::Again);

@@ -20,7 +20,7 @@ const OUTCOME_OFFSET: usize = CLAIM_OFFSET + 8;
 /// A part of a message that the sender copies to the receiver's memory.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct CopyJob {
-    /// Slot number of the message: the number of requests that the receiver has taken, including this one.
+    /// Slot number of the message: the number of requests that the receiver has processed, including this one.
     pub(crate) slot: u64,
     /// Offset and length in bytes of the part in the message.
     pub(crate) offset: u64,

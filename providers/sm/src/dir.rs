@@ -328,8 +328,8 @@ impl Endpoint {
             clean_endpoint(&path); // The path may exist if a dead process with the same process id did not remove it.
             fs::rename(&new, &path)?;
             fail_point!(FolderNamed);
-            // A cleaner in another pid namespace, which cannot see this process, may have removed files before the lock
-            // was taken.
+            // A cleaner in another pid namespace, which cannot see this process, may have removed files before this
+            // process acquired the lock.
             let is_whole =
                 path.join("fifo").exists() && path.join("conns").exists() && is_open_at(&file, &path.join("lock"));
             if is_whole { Ok(file) } else { Err(ErrorKind::NotFound.into()) }

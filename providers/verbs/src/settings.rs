@@ -1,6 +1,6 @@
 //! The settings of verbs: per IA (`ia_params`), and environment variables.
 //!
-//! They are read once, when the IA is opened. For an invalid value, a warning gives its name, text and range, and the default
+//! Settings are read once, when the IA is opened. For an invalid value, a warning gives its name, text and range, and the default
 //! is used. Variables without `VERBS` in their name are those of the C implementation's providers, with the same defaults.
 //! Numbers are in C notation (16, 0x10, 020).
 //!

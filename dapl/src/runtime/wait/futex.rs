@@ -1,6 +1,6 @@
 //! Futex calls: wait on a word while it holds a value, wake waiters.
 //!
-//! Its frames own no resources, since a thread may be cancelled in the sleep.
+//! The stack frames of these functions own no resources, since a thread may be cancelled while it sleeps.
 
 use std::ffi::c_long;
 

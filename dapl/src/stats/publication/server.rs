@@ -1,7 +1,8 @@
 //! The thread that serves counters: it accepts a connection, writes the text, and closes the connection.
 //!
-//! It closes the connection of a client of another user without an answer, and that of a slow client after a timeout.
-//! It reads nothing from clients, and ends when the stop pipe is closed.
+//! The thread closes the connection of a client of another user without an answer, and that of a slow client after a
+//! timeout.
+//! The thread reads nothing from clients, and ends when the stop pipe is closed.
 #![forbid(unsafe_code)]
 
 use std::io;

@@ -78,7 +78,7 @@ fn sizes(report: &Report) -> Finding {
 }
 
 /// Requests the version, kernel release and buffer limits of the other host from its `datinfo doctor --serve`. Returns
-/// `None` if that does not run there.
+/// `None` if the other host does not run it.
 fn facts(to: SocketAddr) -> io::Result<Option<Vec<u8>>> {
     let any: SocketAddr =
         if to.is_ipv4() { (Ipv4Addr::UNSPECIFIED, 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() };

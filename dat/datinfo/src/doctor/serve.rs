@@ -1,6 +1,6 @@
 //! `datinfo doctor --serve`: answers the checks of other hosts until it is killed.
 //!
-//! It has one socket, no state per peer, and a limit on answers per second.
+//! The server has one socket, no state per peer, and a limit on answers per second.
 #![forbid(unsafe_code)]
 
 use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};

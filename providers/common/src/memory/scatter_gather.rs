@@ -408,19 +408,19 @@ mod tests {
             let segment = |at, length| Segment { key, pad: 0, address: base + at, length };
             Segments::new(&[segment(0, 20), segment(20, 44)])
         };
-        // SAFETY: local arrays of 64 bytes, here and below.
+        // SAFETY: `sink` is a local array of 64 bytes.
         assert_eq!(unsafe { gather(&memory, 1, &list(9), 0, sink.as_mut_ptr(), 64) }, Ok(()));
         assert_eq!((sink, memory.references.get()), (source, 0));
-        // SAFETY: as above.
+        // SAFETY: `sink` is a local array of 64 bytes.
         let refused = unsafe { scatter(&memory, 1, &list(9), 0, sink.as_ptr(), 64) };
         assert_eq!(refused, Err(Status::LocalProtection), "no right to write");
         for (pd, key) in [(2, 9), (1, 8)] {
-            // SAFETY: as above.
+            // SAFETY: `sink` is a local array of 64 bytes.
             let refused = unsafe { gather(&memory, pd, &list(key), 0, sink.as_mut_ptr(), 64) };
             assert_eq!((refused, memory.references.get()), (Err(Status::LocalProtection), 0));
         }
         let unmapped = Segments::new(&[Segment { key: 9, pad: 0, address: 4096, length: 64 }]);
-        // SAFETY: as above.
+        // SAFETY: `sink` is a local array of 64 bytes.
         let refused = unsafe { gather(&memory, 1, &unmapped, 0, sink.as_mut_ptr(), 64) };
         assert_eq!((refused, memory.references.get()), (Err(Status::LocalProtection), 0), "not mapped");
     }

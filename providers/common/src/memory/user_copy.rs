@@ -16,7 +16,7 @@
 //! - Ranges longer than 64 KiB are checked each time, and nothing is recorded.
 //!
 //! Limits of the method: an access still faults if the memory is unmapped within the slot of its last check, or between
-//! check and copy. No lock is taken.
+//! check and copy. No lock is acquired.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};

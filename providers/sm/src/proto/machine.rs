@@ -1,6 +1,6 @@
 //! The state machine of a connection, from the lookup of the listener to the end of the connection (CM-3, CM-4).
 //!
-//! It takes an input and the time, and returns actions that the caller carries out in order. The table of CM-4 has
+//! The machine takes an input and the time, and returns actions that the caller carries out in order. The table of CM-4 has
 //! three states. DISCONNECTED corresponds to `LookingUp`, `Offered` and the states after the end, CONNECTING to
 //! `Requested` and `Replied`, and CONNECTED to `Open`. In the three-way handshake of SM-5, a request is retransmitted
 //! until it is answered, a reply until it is acknowledged. A process ends an `Open` connection by a mark on its control

@@ -21,7 +21,7 @@ pub(crate) enum MessageKind {
     Send = 1,
     /// The sender's RMA buffer contains a fragment. The target must copy the fragment to its memory.
     RmaWrite = 2,
-    /// The sender's RMA buffer has space for a fragment. The target must copy its memory there.
+    /// The sender's RMA buffer has space for a fragment. The target must copy its memory into that space.
     RmaRead = 3,
     /// Response to an RMA fragment. `aux` is the line number of the fragment, the length field a status.
     RmaAck = 4,

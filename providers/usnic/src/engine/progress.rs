@@ -1,7 +1,7 @@
 //! Progress of a device, in passes. A pass receives packets for the connections, calls `transmit` of the connections
 //! that have something to send, and handles expired deadlines (US-3, US-4).
 //!
-//! A polling consumer or the engine thread runs a pass, under the pass lock. The pass calls connection handlers with no
+//! A polling consumer or the engine thread runs a pass, under the lock `pass`. The pass calls connection handlers with no
 //! other lock; each handler acquires its own lock. Packets of the handshake are queued for the engine thread.
 #![forbid(unsafe_code)]
 

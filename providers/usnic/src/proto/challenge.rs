@@ -1,7 +1,7 @@
 //! Path validation and keepalive, by challenges to which the peer must respond.
 //!
 //! A packet from a new address may come from a peer whose address has changed, or be a copy that another host has sent.
-//! So only a challenge is sent to the new address; it becomes the peer's address when a response arrives from there.
+//! So only a challenge is sent to the new address; it becomes the peer's address when a response arrives from it.
 //! Challenges to the current address are the keepalive of an idle connection. The caller has authenticated all packets.
 
 use siphasher::sip128::SipHasher24;

@@ -199,7 +199,7 @@ impl QpCore {
     }
 
     /// Returns the number of receives to compare with the watermarks: posted receives, or the maximum number of
-    /// receives that were taken from a shared queue since the last check.
+    /// receives that were removed from a shared queue since the last check.
     #[inline]
     fn recvs(&self, transport: &Transport) -> u32 {
         match self.context.pool {

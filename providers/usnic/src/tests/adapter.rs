@@ -221,7 +221,7 @@ fn withdrawn_accept_is_a_rejection() {
     let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
     client.connect(&server, 7, conn(1));
     let request = server.request();
-    // While this thread holds the pass lock, the engine cannot run and send the accept.
+    // While this thread holds the lock of passes, the engine cannot run and send the accept.
     let number = {
         let progress = server.progress.pass.lock();
         let number = request.accept_into(Arc::new(FakeQp::default()), b"", conn(2), CAPS).unwrap();

@@ -106,7 +106,7 @@ fn set_up(packet: &[u8]) {
 /// The memory of the peer under test, and the recorded events.
 struct Memory {
     bytes: Vec<u8>,
-    /// Number of receives in the shared queue, and number of receives taken from it.
+    /// Number of receives in the shared queue, and number of receives removed from it.
     shared: u32,
     taken: u32,
     requests_done: u32,

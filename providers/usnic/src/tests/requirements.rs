@@ -17,7 +17,7 @@ fn small_post_to_an_idle_connection_is_sent_by_the_posting_thread() {
     let (a, qa, b, _qb) = two();
     let from = a.registered(pattern(64, 1), Access::default());
     let to = b.registered(vec![0; 64], ALL);
-    // While this thread holds the pass lock, no other thread runs a pass.
+    // While this thread holds the lock of passes, no other thread runs a pass.
     let passes = a.ia.adapter.progress.pass.lock();
     qa.post_send(&wr(Op::Write(to.remote(0)), &[from.segment(0, 8)], 0)).unwrap();
     assert_eq!(sent(&qa), 1);

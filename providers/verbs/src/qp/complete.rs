@@ -118,7 +118,7 @@ impl QpCore {
         let mut send = self.send.lock();
         if wc.is_valid()
             && !send.draining
-            && let Some(entry) = send.work.first(wc.wr_id).filter(|entry| entry.is_plain())
+            && let Some(entry) = send.work.first(wc.wr_id).filter(|entry| entry.only_completes())
         {
             let done = post::success(entry.token, entry.bytes);
             send.work.drop_first();
@@ -150,7 +150,7 @@ impl QpCore {
         }
     }
 
-    /// Handles a completion of a receive from the shared receive queue. `place`: slot of the receive there.
+    /// Handles a completion of a receive from the shared receive queue. `place`: slot of the receive in that queue.
     pub(crate) fn complete_shared(
         &self,
         place: u64,

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use dapl::provider::{Segment, Status, Token, Work as WorkKind};
 
-/// Top bit of an id: the work is a receive from a shared receive queue, and the other bits are its slot there.
+/// Top bit of an id: the work is a receive from a shared receive queue, and the other bits are its slot in that queue.
 const SHARED: u64 = 1 << 63;
 const SLOT_BITS: u32 = 19;
 const EPOCH_BITS: u32 = 12;
@@ -64,7 +64,7 @@ impl WorkEntry {
 
     /// Whether a success only produces a completion: the request is not a bind, and is not suppressed.
     #[inline(always)]
-    pub(crate) fn is_plain(&self) -> bool {
+    pub(crate) fn only_completes(&self) -> bool {
         self.token.work != WorkKind::Bind && !self.suppress
     }
 }

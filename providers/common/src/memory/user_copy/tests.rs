@@ -112,12 +112,12 @@ fn recently_used_memory_is_written_at_any_length_and_alignment() {
         // The time slot of the first write may end before the second write.
         let is_written = || {
             assert!(memory.copies(Direction::Write, 0, LENGTH));
-            // SAFETY: the test's own memory, and a vector of at least that length.
+            // SAFETY: `memory` belongs to this test, and `source` has at least `length` bytes.
             unsafe { write_recent(source.as_ptr(), memory.at + 8 + offset, length, TimeSlot::now()) }
         };
         while !is_written() {}
         let mut found = [0; LENGTH];
-        // SAFETY: as above.
+        // SAFETY: `found` has `LENGTH` bytes.
         assert!(unsafe { read(memory.at, found.as_mut_ptr(), LENGTH, || memory.registration()) });
         let mut expected = [7; LENGTH];
         expected[8 + offset as usize..][..length].copy_from_slice(&source[..length]);

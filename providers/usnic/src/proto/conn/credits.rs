@@ -19,7 +19,7 @@ const OVERDUE: Nanos = dapl_software::overdue::OVERDUE.as_nanos() as Nanos;
 pub(super) struct SendCredits {
     /// Credit limit: the peer has a receive for each send whose number is below this.
     pub(super) limit: u32,
-    /// Serial number of the ack from which the limit was taken.
+    /// Serial number of the ack that contained the limit.
     serial: u16,
     probing: Option<RnrProbing>,
 }

@@ -1,7 +1,7 @@
 //! Posted receives. Receive n is for message n of the peer (UR-2), in whichever order the packets arrive.
 //!
-//! Assigns receives to messages, and completes them in message order. With a shared receive queue, a receive is taken
-//! from that queue when a message needs one, in message order.
+//! Assigns receives to messages, and completes them in message order. With a shared receive queue, a receive is
+//! removed from that queue when a message needs one, in message order.
 
 use super::types::{ConnCallbacks, PostedData, SendValue};
 use crate::proto::WINDOW;

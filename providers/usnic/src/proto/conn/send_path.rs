@@ -1,5 +1,5 @@
 //! The send path: combines the congestion window, the peer's receive window, the pacer and the search for the path MTU.
-//! It decides when a packet may be sent, and how large it may be. Sizes are bytes of datagrams.
+//! The send path decides when a packet may be sent, and its maximum size. Sizes are bytes of datagrams.
 
 use super::types::ConnConfig;
 use crate::proto::Nanos;

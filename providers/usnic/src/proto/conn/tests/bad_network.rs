@@ -126,7 +126,7 @@ impl Run {
         }
     }
 
-    /// Removes the receives of the shared queues for some time, as if other connections had taken them.
+    /// Removes the receives of the shared queues for some time, as if other connections had used them.
     fn empty_for_a_while(&mut self) {
         let [a, b] = [Endpoint::A, Endpoint::B].map(|side| std::mem::take(&mut self.pair.end(side).host.shared));
         for _ in 0..self.pair.dice.below(30) {

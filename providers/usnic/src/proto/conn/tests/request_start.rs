@@ -118,7 +118,7 @@ fn send_waits_for_a_credit_and_sends_rnr_probes() {
     assert_eq!(pair.b.host.recvs.len(), 1);
 }
 
-/// Another connection has taken the receive for which A had a credit. A further receive is posted before, or after, A
+/// Another connection has used the receive for which A had a credit. A further receive is posted before, or after, A
 /// learns that its send was not accepted.
 #[test]
 fn send_without_shared_receive_is_withdrawn_without_timeout() {
