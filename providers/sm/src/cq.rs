@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 use dapl::error::Result;
 use dapl::provider::{Completion, CompletionQueue, CqSink, ReceivedOp, Status, Token};
 use dapl::runtime::cancel;
-use dapl::runtime::empty_check::{EmptyCheck, RingWatch};
+use dapl::runtime::empty_check::{EmptyCheck, RingWatch, WATCHES};
 use dapl::runtime::pooled::Pooled;
 use dapl_software::cq::CompletionList;
 use dapl_software::engine::queue::Notify;
@@ -22,6 +22,12 @@ use crate::engine::jobs::{EngineQueueClient, Job, Jobs};
 
 /// If more connections than this are in the list of a completion queue, idle connections are removed from it.
 const MAX_IDLE_POLLED: usize = 16;
+/// A poll of more than [`WATCHES`] connections returns once it has a completion and as many connections in sequence have
+/// nothing. Small, because a connection without anything costs a poll about 15 instructions.
+const QUIET_IN_SEQUENCE: usize = 4;
+/// In a poll of more than [`WATCHES`] connections that has found nothing yet, number of connections between two looks at
+/// the one with which the poll has begun.
+const LOOKS_APART: usize = 32;
 
 /// A connection, as a thread that polls one of its completion queues uses it. It is a trait because the calls go both
 /// ways: queue pairs push completions, and completion queues poll connections. Tests of this module implement it without
@@ -151,6 +157,74 @@ struct ActiveConnection {
     watch: &'static RingWatch,
 }
 
+/// The connections that polls of a completion queue make progress on.
+#[derive(Default)]
+struct ActiveList {
+    conns: Vec<ActiveConnection>,
+    /// Index of the connection with which the next poll begins, if there are more than [`WATCHES`] connections. May be
+    /// beyond the end.
+    next: usize,
+}
+
+impl ActiveList {
+    /// Polls every connection that has something. Returns whether one has ended.
+    #[inline(always)]
+    fn poll(&mut self, out: &mut CompletionWriter<'_>) -> bool {
+        if self.conns.len() > WATCHES {
+            return self.poll_in_turn(out);
+        }
+        let (mut has_ended, mut served) = (false, 0);
+        for ActiveConnection { conn, watch } in &self.conns {
+            served += 1;
+            if watch.has_no_progress() {
+                continue;
+            }
+            has_ended |= conn.poll(out);
+            if out.is_full() {
+                break;
+            }
+        }
+        if served < self.conns.len() {
+            self.conns.rotate_left(served); // The next poll starts with the connections that were not polled.
+        }
+        has_ended
+    }
+
+    /// Polls connections in turn, beginning after the last one that had a completion, until all were polled, or the poll
+    /// has completions and the next connections have nothing. So a program that uses its connections in turn finds each
+    /// message without a walk over all of them.
+    #[inline(never)]
+    fn poll_in_turn(&mut self, out: &mut CompletionWriter<'_>) -> bool {
+        let count = self.conns.len();
+        let first = if self.next < count { self.next } else { 0 };
+        let (mut has_ended, mut quiet) = (false, 0);
+        for n in first..first + count {
+            let at = if n < count { n } else { n - count };
+            let mut found = at;
+            if self.conns[at].watch.has_no_progress() {
+                quiet += 1;
+                if out.filled > 0 && quiet >= QUIET_IN_SEQUENCE {
+                    break;
+                }
+                // The program may wait for the next connection in turn, and the walk takes longer than a message.
+                if out.filled > 0 || quiet % LOOKS_APART != 0 || self.conns[first].watch.has_no_progress() {
+                    continue;
+                }
+                found = first;
+            }
+            let before = out.filled;
+            has_ended |= self.conns[found].conn.poll(out);
+            if out.filled > before {
+                (quiet, self.next) = (0, found + 1);
+            }
+            if out.is_full() {
+                break;
+            }
+        }
+        has_ended
+    }
+}
+
 /// The state of a completion queue, shared with its connections and the engine.
 pub(crate) struct CqCore {
     ready: CompletionList,
@@ -158,7 +232,7 @@ pub(crate) struct CqCore {
     /// Lets a dequeue of an empty queue return without a poll. Also counts polls, and engine passes in progress that may
     /// complete receives of this queue.
     empty_check: Pooled<EmptyCheck>,
-    active: Mutex<Vec<ActiveConnection>>,
+    active: Mutex<ActiveList>,
     /// Whether a consumer polls the queue, so that its connections need no wake-ups.
     polled: AtomicBool,
     /// Whether the engine calls `tick` for this queue every tick.
@@ -230,10 +304,10 @@ impl CqCore {
     /// Adds a connection with traffic to the list, so that polls of this queue make progress on it.
     pub(crate) fn add_active(&self, conn: Arc<dyn PolledConnection>) {
         let mut active = self.active.lock();
-        let known = active.iter().any(|known| Arc::ptr_eq(&known.conn, &conn));
+        let known = active.conns.iter().any(|known| Arc::ptr_eq(&known.conn, &conn));
         if !known && !self.closed.load(Ordering::Acquire) && !conn.has_ended() {
             self.empty_check.set_stale();
-            active.push(ActiveConnection { watch: conn.watch(), conn });
+            active.conns.push(ActiveConnection { watch: conn.watch(), conn });
         }
     }
 
@@ -242,7 +316,7 @@ impl CqCore {
     pub(crate) fn remove_connection(&self, conn: &dyn PolledConnection) {
         if let Some(mut active) = self.active.try_lock() {
             self.empty_check.set_stale();
-            active.retain(|known| !std::ptr::addr_eq(Arc::as_ptr(&known.conn), conn));
+            active.conns.retain(|known| !std::ptr::addr_eq(Arc::as_ptr(&known.conn), conn));
         }
     }
 
@@ -253,7 +327,7 @@ impl CqCore {
         let polled: Vec<Arc<dyn PolledConnection>> = {
             let active = self.active.lock();
             self.empty_check.set_stale(); // The next dequeue must poll.
-            active.iter().map(|active| &active.conn).filter(|conn| conn.is_polled()).cloned().collect()
+            active.conns.iter().map(|active| &active.conn).filter(|conn| conn.is_polled()).cloned().collect()
         };
         polled.iter().for_each(|conn| conn.serve());
     }
@@ -300,9 +374,9 @@ impl EngineQueueClient for CqCore {
         // At least one dequeue per tick makes a full poll, which detects whether the thread shares its CPU, and removes
         // connections that have ended.
         self.empty_check.set_stale();
-        if active.len() > MAX_IDLE_POLLED {
-            let (idle, busy): (Vec<_>, Vec<_>) = active.drain(..).partition(|active| active.conn.was_idle());
-            *active = busy;
+        if active.conns.len() > MAX_IDLE_POLLED {
+            let (idle, busy): (Vec<_>, Vec<_>) = active.conns.drain(..).partition(|active| active.conn.was_idle());
+            active.conns = busy;
             drop(active);
             idle.iter().for_each(|idle| idle.conn.stop_polling());
         }
@@ -315,7 +389,7 @@ impl Drop for Cq {
         // The connections in the list have references to this queue. Clearing the list breaks the reference cycle.
         let mut active = self.0.active.lock();
         self.0.closed.store(true, Ordering::Release);
-        let dropped = std::mem::take(&mut *active);
+        let dropped = std::mem::take(&mut active.conns);
         drop(active);
         drop(dropped);
     }
@@ -331,34 +405,21 @@ impl CompletionQueue for Cq {
         cq.empty_check.count_poll();
         let mut filled = 0;
         if let Some(mut active) = cq.active.try_lock() {
-            let mut outbox = CompletionWriter { poller: Some((cq, out)), filled: 0 };
+            let mut writer = CompletionWriter { poller: Some((cq, out)), filled: 0 };
             // The consumer of an armed queue sleeps or will sleep, so the peers of its connections must still wake the
             // engine.
             if !cq.polled.load(Ordering::Relaxed) && !cq.is_armed() {
-                cq.begin_polling(&active);
+                cq.begin_polling(&active.conns);
             }
-            let (mut has_ended, mut served) = (false, 0);
-            for ActiveConnection { conn, watch } in active.iter() {
-                served += 1;
-                if watch.has_no_progress() {
-                    continue;
-                }
-                has_ended |= conn.poll(&mut outbox);
-                if outbox.is_full() {
-                    break;
-                }
-            }
-            filled = outbox.filled;
-            if served < active.len() {
-                active.rotate_left(served); // The next poll starts with the connections that were not polled.
-            }
+            let has_ended = active.poll(&mut writer);
+            filled = writer.filled;
             if has_ended {
                 // Dropping the last reference to a connection closes descriptors, which is a cancellation point.
                 let _deferral = cancel::defer();
-                active.retain(|active| !active.conn.has_ended());
+                active.conns.retain(|active| !active.conn.has_ended());
             }
             if (has_ended || cq.empty_check.is_stale()) && cq.is_polled() {
-                cq.empty_check.watch(active.iter().map(|active| active.watch));
+                cq.empty_check.watch(active.conns.iter().map(|active| active.watch));
             }
             // An unfair unlock would let a thread that polls without pause acquire the lock again before the engine,
             // which must add connections to the list.
@@ -462,6 +523,86 @@ mod tests {
         }
         assert!(cq.0.ready.is_empty(), "no completion was queued");
         assert_eq!(floods.iter().map(|flood| flood.1.load(Ordering::Relaxed)).collect::<Vec<_>>(), [32; 3]);
+    }
+
+    /// A fake connection with one completion, until it was polled.
+    struct OneCompletion(ManyCompletions);
+
+    impl OneCompletion {
+        fn new(cq: &Cq) -> Arc<Self> {
+            let conn = Arc::new(OneCompletion(ManyCompletions::new(cq)));
+            conn.0.2.set_wait(AwaitedProgress::Nothing);
+            cq.0.add_active(conn.clone());
+            conn
+        }
+
+        fn fill(&self) {
+            self.0.2.set_wait(AwaitedProgress::Other);
+        }
+    }
+
+    impl PolledConnection for OneCompletion {
+        fn poll(&self, out: &mut CompletionWriter<'_>) -> bool {
+            out.put(&self.0.0, Completion::default());
+            self.0.2.set_wait(AwaitedProgress::Nothing);
+            false
+        }
+        fn watch(&self) -> &'static RingWatch {
+            self.0.2.get()
+        }
+        fn has_ended(&self) -> bool {
+            false
+        }
+        fn is_polled(&self) -> bool {
+            true
+        }
+        fn was_idle(&self) -> bool {
+            false
+        }
+        fn has_unread(&self) -> bool {
+            false
+        }
+        fn clear_wake_flags(&self) {}
+        fn serve(&self) {}
+        fn stop_polling(&self) {}
+    }
+
+    #[test]
+    fn polls_of_many_connections_find_every_completion_in_turn() {
+        let cq = Cq::new(Weak::<NoWaiter>::new(), Arc::new(Jobs::new().unwrap()), 0);
+        let conns: Vec<_> = (0..100).map(|_| OneCompletion::new(&cq)).collect();
+        let mut out = [Completion::default(); 16];
+        let mut poll = || cq.poll(&mut out);
+        for n in (0..100).chain([70, 69, 3, 99, 98, 0]) {
+            assert_eq!(poll(), 0);
+            conns[n].fill();
+            assert_eq!(poll(), 1, "connection {n}");
+        }
+        // A poll returns with what is near. Each later one begins after the connection of the last completion.
+        for round in 0..3 {
+            [10, 11, 14, 50, 90].iter().for_each(|n| conns[*n].fill());
+            let found: Vec<usize> = (0..4).map(|_| poll()).collect();
+            assert_eq!(found.iter().sum::<usize>(), 5, "round {round}: {found:?}");
+            assert_eq!(found.last(), Some(&0), "round {round}: {found:?}");
+        }
+        conns.iter().for_each(|conn| conn.fill());
+        assert_eq!((0..8).map(|_| poll()).collect::<Vec<_>>(), [16, 16, 16, 16, 16, 16, 4, 0]);
+    }
+
+    #[test]
+    fn busy_connection_delays_no_other_of_many() {
+        let cq = Cq::new(Weak::<NoWaiter>::new(), Arc::new(Jobs::new().unwrap()), 0);
+        let conns: Vec<_> = (0..40).map(|_| OneCompletion::new(&cq)).collect();
+        let mut out = [Completion::default(); 16];
+        assert_eq!(cq.poll(&mut out), 0);
+        conns[20].fill();
+        let mut taken = 0;
+        for _ in 0..3 {
+            conns[0].fill();
+            taken += cq.poll(&mut out);
+        }
+        assert!(conns[20].0.2.has_no_progress(), "the poll after that of connection 0 begins with connection 1");
+        assert_eq!(taken, 3, "one completion in each poll");
     }
 
     #[test]
