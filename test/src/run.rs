@@ -345,6 +345,14 @@ fn read(mut from: impl Read + Send + 'static, to: &Shared) -> JoinHandle<()> {
     })
 }
 
+/// Variable that makes suites run their full number of rounds.
+pub const SOAK: &str = "DAPL_TEST_SOAK";
+
+/// Number of rounds of a test that repeats itself: `long` in a soak (`cargo xtask test --rest`), otherwise `short`.
+pub fn rounds(short: usize, long: usize) -> usize {
+    if std::env::var_os(SOAK).is_some() { long } else { short }
+}
+
 /// Log lines without time, level, process and thread: `libdat: text` instead of `2026-... error libdat[1/2]: text`.
 pub fn without_origin(log: &str) -> String {
     let plain = |line: &str| {

@@ -9,7 +9,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use dapl_test::run::{SM0, Sandbox, USNIC0};
+use dapl_test::run::{SM0, Sandbox, USNIC0, rounds};
 use dapl_test::stage::{Profile, built_example, stage, workspace};
 use udapl::{
     Access, Buffer, Completion, End, Ep, EpSpec, Error, Evd, Event, Ia, Library, Op, Pz, Remote, Request, State,
@@ -116,12 +116,12 @@ fn ping() -> PathBuf {
 }
 
 #[test]
-fn the_example_runs_a_hundred_times_over_each_provider() {
+fn the_example_runs_many_times_over_each_provider() {
     let stage = stage(Profile::Dev);
     let ping = ping();
     for (adapter, registry) in [("sm0", SM0), ("usnic0", USNIC0)] {
-        // Enough runs to see each possible order of completions and messages.
-        for run in 0..100 {
+        // A soak has enough runs to see each possible order of completions and messages.
+        for run in 0..rounds(10, 100) {
             let sandbox = Sandbox::new(&stage, Some(registry));
             // The client may start first: it retries until the server listens.
             let client = sandbox.start(&ping, &[adapter, "4711", "127.0.0.1"]);

@@ -66,8 +66,8 @@ pub(crate) struct Test {
     /// Run all suites, including those of --rest
     #[arg(long, conflicts_with = "rest")]
     pub(crate) all: bool,
-    /// Run only the suites that the command without arguments leaves out: walkthrough, deb, foreign, rpm, report,
-    /// instructions, loom, threads, net, rxe
+    /// Run only the suites that the command without arguments leaves out: walkthrough, deb, foreign, rpm,
+    /// conformance_crossed, soak, report, instructions, loom, threads, net, rxe
     #[arg(long)]
     pub(crate) rest: bool,
     /// Fail instead of skipping checks where network namespaces, guests or packages are missing (--all, --rest, net, rxe)

@@ -14,6 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dapl_test::program;
+use dapl_test::run::SOAK;
 use dapl_test::stage::{target_directory, workspace};
 
 use crate::cli::Test;
@@ -22,8 +23,10 @@ use crate::programs::{self, Program};
 use crate::quiet::{capture, cargo, step};
 use crate::{Result, bench, conformance, coverage, net, proofs, setup};
 
-/// Files of `test/tests` that `cargo xtask test` leaves out.
-const LEFT_OUT: [&str; 4] = ["walkthrough", "deb", "foreign", "rpm"];
+/// Suites and single test programs of `test/tests` that `cargo xtask test` leaves out.
+const LEFT_OUT: [&str; 5] = ["walkthrough", "deb", "foreign", "rpm", "conformance_crossed"];
+/// Test programs whose tests repeat themselves more often in `--rest`.
+const SOAKS: [&str; 2] = ["crossed", "udapl"];
 /// System tools that the suites need.
 const NEEDED: [setup::Tool; 3] = [setup::CC, setup::CXX, setup::VALGRIND];
 /// The slowest jobs of `quick`, which are started first.
@@ -110,7 +113,8 @@ impl Job {
     fn of_program(program: &Program) -> Option<Self> {
         let target = &program.target;
         let name = if program.is_unit { format!("unit tests of {target}") } else { format!("suite {target}") };
-        (program.is_unit || !LEFT_OUT.contains(&suite_of(target))).then(|| Job { name, command: program.command() })
+        let is_left_out = LEFT_OUT.contains(&suite_of(target)) || LEFT_OUT.contains(&target.as_str());
+        (program.is_unit || !is_left_out).then(|| Job { name, command: program.command() })
     }
 }
 
@@ -184,6 +188,12 @@ fn rest(known: &[String], is_required: bool) -> Result {
         // `quick` skips this suite if a header is missing.
         results.push(step("suite rdma", || tests("rdma", known, &[])));
     }
+    results.push(step("soak", || {
+        let tests = SOAKS.map(|program| ["--test", program]).concat();
+        let mut cargo = cargo_command(&[&["--workspace", "--no-fail-fast"], &tests[..]].concat());
+        cargo.env(SOAK, "1");
+        run_cargo("soak", cargo)
+    }));
     results.push(step("suite report", || report(&[])));
     results.push(step("suite instructions", bench::check));
     results.push(step("loom", || proofs::loom(&[])));
