@@ -53,7 +53,7 @@ records!(
     i32,
 );
 
-/// Returns zeroed bytes. The allocator zeroes them, which takes less time than a loop in this unoptimised program.
+/// Returns zeroed bytes from the allocator, which takes less time than a loop.
 pub(crate) fn zeroed_bytes(length: usize) -> Vec<AtomicU8> {
     let mut bytes = ManuallyDrop::new(vec![0_u8; length]);
     let (pointer, length, capacity) = (bytes.as_mut_ptr(), bytes.len(), bytes.capacity());
