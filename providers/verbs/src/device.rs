@@ -72,7 +72,10 @@ impl Device {
         let settings = VerbsSettings::read(spec.params, spec.library);
         let OpenedDevice { context, port, address, gid, is_ethernet } = find::open(spec.name, &settings)?;
         let failed = |operation: &str, error: io::Error| {
-            log::error!("{}: cannot {operation}: {error}; allow more open files (ulimit -n)", spec.name);
+            log::error!(
+                "{}: cannot {operation}: {error}; the IA cannot be opened; check the limit of open files (ulimit -n)",
+                spec.name
+            );
             Error::Exhausted(Resource::Device)
         };
         let shared_device = SharedDevice::find_or_add(context);
@@ -174,14 +177,20 @@ impl Device {
             },
             AsyncEvent::Cq { id } => {
                 log::error!(
-                    "{}: a completion queue has overrun or failed; ending the connections that use it",
-                    self.name
+                    "{}: a completion queue of device {} has overrun or failed; the connections that use it end with BROKEN",
+                    self.name,
+                    self.context.name()
                 );
                 self.shared_device.queue_event(id, ObjectEvent::Failed);
             }
             AsyncEvent::Srq { id, kind: SrqEvent::Limit } => self.shared_device.queue_event(id, ObjectEvent::Low),
             AsyncEvent::Srq { id, kind: SrqEvent::Error } => {
-                log::error!("{}: a shared receive queue has failed; ending the connections that use it", self.name);
+                log::error!(
+                    "{}: a shared receive queue of device {} has failed; the connections that use it end with BROKEN; free the \
+                     SRQ and create another one",
+                    self.name,
+                    self.context.name()
+                );
                 self.shared_device.queue_event(id, ObjectEvent::Failed);
             }
             AsyncEvent::Port { port, kind } if port == self.port => self.port_changed(kind),
@@ -191,17 +200,24 @@ impl Device {
     }
 
     fn port_changed(&self, kind: PortEvent) {
+        let (name, port, device) = (&self.name, self.port, self.context.name());
         match kind {
-            PortEvent::Down => log::warn!("{}: port {} is down", self.name, self.port),
-            PortEvent::Active => log::info!("{}: port {} is active", self.name, self.port),
-            _ => log::info!("{}: the configuration of port {} has changed", self.name, self.port),
+            PortEvent::Down => log::warn!(
+                "{name}: port {port} of {device} is down; connections break unless it is active again soon (check the cable and \
+                 the link)"
+            ),
+            PortEvent::Active => log::info!("{name}: port {port} of {device} is active"),
+            kind => log::info!(
+                "{name}: the configuration of port {port} of {device} has changed ({kind:?}); if connects fail, open the IA again"
+            ),
         }
     }
 
     /// Ends all connections, because the device has failed or was removed.
     fn fail_all_connections(&self) {
         log::error!(
-            "{}: device {} has failed or is being removed; ending all its connections",
+            "{}: device {} has failed or is being removed; its connections end with BROKEN; close the IA and open it again when \
+             the device is back",
             self.name,
             self.context.name()
         );
@@ -220,7 +236,12 @@ impl EventHandler for CompletionEventHandler {
                 Ok(Some(id)) => device.shared_device.queue_event(id, ObjectEvent::Completion),
                 Ok(None) => return,
                 Err(error) => {
-                    log::error!("{}: cannot read completion events: {error}", device.name);
+                    log::error!(
+                        "{}: cannot read completion events of device {}: {error}; waits for completions may not return until the \
+                         IA is opened again",
+                        device.name,
+                        device.context.name()
+                    );
                     return;
                 }
             }
@@ -239,7 +260,12 @@ impl EventHandler for AsyncEventHandler {
                 Ok(Some(event)) => device.handle_event(event),
                 Ok(None) => return,
                 Err(error) => {
-                    log::error!("{}: cannot read asynchronous events of the device: {error}", device.name);
+                    log::error!(
+                        "{}: cannot read asynchronous events of device {}: {error}; its failures may not be reported until the \
+                         IA is opened again",
+                        device.name,
+                        device.context.name()
+                    );
                     return;
                 }
             }

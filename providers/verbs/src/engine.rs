@@ -231,7 +231,10 @@ impl Engine {
             Ok((ready, _)) => ready,
             Err(rustix::io::Errno::INTR) => return,
             Err(error) => {
-                log::error!("the engine thread cannot wait for events (epoll_wait): {error}; trying again");
+                log::error!(
+                    "the engine thread cannot wait for events (epoll_wait): {error}; it tries again in 10 ms, and until then \
+                     connections do not progress"
+                );
                 // Without a pause, a permanent error would keep the CPU busy.
                 std::thread::sleep(Duration::from_millis(10));
                 return;

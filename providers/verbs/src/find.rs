@@ -183,8 +183,8 @@ fn open_place(host: &HostInterfaces, place: &DevicePort, settings: &VerbsSetting
     let gid =
         gid.ok_or_else(|| OpenFailure::NoGid { device: device.clone(), port: *port, index: settings.gid_index })?;
     log::info!(
-        "{device}: port {port}, {}; {}",
-        address.map_or("no address".to_string(), |address| address.to_string()),
+        "using device {device}, port {port}, {}, {}",
+        address.map_or("no IP address".to_string(), |address| format!("IP address {address}")),
         gid::describe(&gid)
     );
     Ok(OpenedDevice { context, port: *port, address: *address, gid, is_ethernet })

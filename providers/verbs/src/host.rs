@@ -25,7 +25,8 @@ impl HostInterfaces {
     pub(crate) fn local() -> Self {
         let addresses = crate::addresses::of_this_host().unwrap_or_else(|error| {
             log::warn!(
-                "cannot read the addresses of this host (getifaddrs): {error}; no device is found by its address"
+                "cannot read the addresses of this host (getifaddrs): {error}; no device is found by its address; write a device \
+                 name in dat.conf (ibv_devices lists them)"
             );
             Vec::new()
         });

@@ -21,7 +21,10 @@ use crate::settings::VerbsSettings;
 pub(crate) fn of(context: &Context, port: u8, settings: &VerbsSettings) -> Result<Limits> {
     let attributes = context.attributes().and_then(|device| Ok((device, context.port(port)?)));
     let (device, port) = attributes.map_err(|error| {
-        log::error!("cannot query the attributes of device {}: {error}", context.name());
+        log::error!(
+            "cannot query the attributes of device {0}: {error}; the IA cannot be opened; check the device (ibv_devinfo -d {0})",
+            context.name()
+        );
         Error::Internal
     })?;
     let mut limits = limits(&device, &port, settings);

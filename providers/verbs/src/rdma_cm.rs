@@ -157,7 +157,10 @@ impl Drop for CmId {
     fn drop(&mut self) {
         // SAFETY: `self` is the only owner, and is dropped here. All events that were read are acknowledged.
         if unsafe { rdma_destroy_id(self.id.as_ptr()) } != 0 {
-            log::warn!("cannot destroy an rdma_cm id: {}", io::Error::last_os_error());
+            log::warn!(
+                "cannot destroy an rdma_cm id: {}; its resources stay allocated until the process ends",
+                io::Error::last_os_error()
+            );
         }
     }
 }

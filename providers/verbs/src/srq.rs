@@ -51,7 +51,8 @@ impl Srq {
         let id = device.shared_device.next_id();
         let hw = ibv::Srq::new(&pd.0, spec.max_recvs, spec.max_iov, id).map_err(|error| {
             log::error!(
-                "{}: cannot create a shared receive queue of {} receives with {} segments: {error}",
+                "{0}: cannot create a shared receive queue of {1} receives with {2} segments: {error}; free other SRQs, or create \
+                 it with fewer receives or segments (ibv_devinfo -v -d {0} shows the limits)",
                 device.context.name(),
                 spec.max_recvs,
                 spec.max_iov
@@ -167,8 +168,10 @@ impl SharedReceiveQueue for Srq {
                     Some(libc::ENOMEM | libc::EAGAIN) => Error::Exhausted(Resource::Memory),
                     _ => {
                         log::error!(
-                            "{}: cannot post a receive to a shared receive queue: {error}",
-                            self.0.hw.device_name()
+                            "{}: cannot post a receive of {} segments to a shared receive queue: {error}; the post fails with \
+                             DAT_INTERNAL_ERROR",
+                            self.0.hw.device_name(),
+                            segments.len()
                         );
                         Error::Internal
                     }

@@ -92,16 +92,23 @@ impl NameService {
             Err(error) => {
                 // The file is optional. A failed lookup logs its path.
                 if error.kind() != ErrorKind::NotFound {
-                    log::error!("cannot read {}: {error}; no address has a GID", self.path.display());
+                    log::error!(
+                        "cannot read {}: {error}; no address has a GID, so connects fail; correct the file or set DAPL_IBHOSTS to \
+                         another one",
+                        self.path.display()
+                    );
                 }
                 return GidTable::default();
             }
         };
         let (table, errors) = GidTable::parse(&text, resolve);
         let file = self.path.display();
-        errors.iter().take(MAX_REPORTED).for_each(|error| log::error!("{file}:{error}; skipping this line"));
+        errors
+            .iter()
+            .take(MAX_REPORTED)
+            .for_each(|error| log::error!("{file}:{error}; the line is skipped, correct it"));
         if let Some(more) = errors.len().checked_sub(MAX_REPORTED).filter(|more| *more > 0) {
-            log::error!("{file}: skipping {more} more invalid lines");
+            log::error!("{file}: {more} more invalid lines are skipped; correct the lines above to see them");
         }
         log::debug!("{file}: {} addresses", table.gids.len());
         table

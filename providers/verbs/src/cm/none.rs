@@ -64,7 +64,8 @@ impl NoMessages {
     fn start_attempt(&self, pair: Arc<dyn CmQueuePair>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
         let PeerAddress::Ip(ip) = spec.address else {
             log::error!(
-                "cannot connect: the address is not an IPv4 or IPv6 address, which this connection manager needs"
+                "cannot connect to {:?}: the connection manager \"none\" needs an AF_INET or AF_INET6 address",
+                spec.address
             );
             return Err(Error::InvalidAddress(AddressProblem::Malformed));
         };
@@ -248,7 +249,11 @@ impl AssumedConnection {
             Ok(true) => pair.established(self, &[]),
             Ok(false) => {}
             Err(error) => {
-                log::error!("queue pair {:#x}: cannot set the path from {local} to {remote}: {error}", pair.number());
+                log::error!(
+                    "queue pair {:#x}: cannot set the path from {local} to {remote}: {error}; the connect ends with \
+                     NON_PEER_REJECTED",
+                    pair.number()
+                );
                 self.report_end(ConnectionEvent::Rejected);
             }
         }

@@ -50,7 +50,11 @@ impl DeviceCqParams {
     fn make(&self, capacity: u32) -> Result<DeviceCq> {
         let made = ibv::Cq::new(&self.context, &self.channel, capacity, self.id);
         let cq = made.map_err(|error| {
-            log::error!("{}: cannot create a completion queue of {capacity} entries: {error}", self.context.name());
+            log::error!(
+                "{0}: cannot create a completion queue of {capacity} entries: {error}; free EVDs, or use EPs and SRQs with fewer \
+                 outstanding DTOs (ibv_devinfo -v -d {0} shows the limits)",
+                self.context.name()
+            );
             Error::Exhausted(Resource::Evd)
         })?;
         Ok(DeviceCq { cq, reserved: 0 })
@@ -133,8 +137,10 @@ impl DeviceQueues {
         let wanted = hw.reserved.saturating_add(count - queue.count);
         if wanted > hw.cq.capacity() && !params.grow(&hw.cq, wanted) {
             log::warn!(
-                "{}: cannot grow a completion queue to {wanted} entries; use fewer receives per shared receive queue",
-                params.context.name()
+                "{}: cannot grow a completion queue to {wanted} entries (the device allows {}); use fewer receives per shared \
+                 receive queue",
+                params.context.name(),
+                params.max_capacity
             );
             return Err(Error::Exhausted(Resource::Srq));
         }

@@ -310,7 +310,10 @@ impl CqCore {
             let taken = match cq.poll_into(&mut batch[..most]) {
                 Ok(taken) => taken,
                 Err(error) => {
-                    log::error!("{}: cannot poll a completion queue: {error}", self.params.context.name());
+                    log::error!(
+                        "{}: cannot poll a completion queue: {error}; its EVD gets no completions until a poll succeeds",
+                        self.params.context.name()
+                    );
                     &[]
                 }
             };
@@ -361,7 +364,10 @@ impl CqCore {
     }
 
     fn cannot_arm(&self, error: &std::io::Error) -> Error {
-        log::error!("{}: cannot arm a completion queue: {error}", self.params.context.name());
+        log::error!(
+            "{}: cannot arm a completion queue: {error}; waits on its EVD fail with DAT_INTERNAL_ERROR",
+            self.params.context.name()
+        );
         Error::Internal
     }
 }

@@ -169,7 +169,7 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         // SAFETY: no object uses the context: each holds an `Arc` of it.
-        check_destroy(&self.name, unsafe { ibv_close_device(self.as_ptr()) });
+        check_destroy(&format!("context of {}", self.name), unsafe { ibv_close_device(self.as_ptr()) });
     }
 }
 

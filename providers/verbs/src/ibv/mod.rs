@@ -47,7 +47,7 @@ fn missing_verb() -> io::Error {
 /// Logs the failure to destroy an object. The caller cannot react to it.
 fn check_destroy(object: &str, result: c_int) {
     if let Err(error) = check_result(result) {
-        log::warn!("cannot destroy {object}: {error}");
+        log::warn!("cannot destroy {object}: {error}; it stays allocated until the process ends");
     }
 }
 

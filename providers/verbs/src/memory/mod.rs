@@ -32,7 +32,10 @@ pub struct Pd(pub(crate) Arc<ibv::Pd>);
 impl Pd {
     pub(crate) fn new(context: &Arc<ibv::Context>) -> Result<Self> {
         ibv::Pd::new(context).map(Pd).map_err(|error| {
-            log::error!("{}: cannot create a protection domain: {error}", context.name());
+            log::error!(
+                "{0}: cannot create a protection domain: {error}; free other PZs (ibv_devinfo -v -d {0} shows the limit max_pd)",
+                context.name()
+            );
             Error::Exhausted(Resource::ProtectionDomain)
         })
     }
@@ -152,7 +155,10 @@ fn new_window(pd: &Arc<ibv::Pd>) -> Result<ibv::Mw> {
         if error.raw_os_error() == Some(libc::EOPNOTSUPP) {
             return Error::ModelNotSupported;
         }
-        log::error!("{}: cannot create a memory window: {error}", pd.context().name());
+        log::error!(
+            "{0}: cannot create a memory window: {error}; free other RMRs (ibv_devinfo -v -d {0} shows the limit max_mw)",
+            pd.context().name()
+        );
         Error::Exhausted(Resource::MemoryRegion)
     })
 }
@@ -201,7 +207,10 @@ impl SharedMw {
         let key = post(&mw, what).map_err(|error| match error.raw_os_error() {
             Some(libc::ENOMEM | libc::EAGAIN) => Error::Exhausted(Resource::Memory),
             _ => {
-                log::error!("{}: cannot post a bind: {error}", self.pd.context().name());
+                log::error!(
+                    "{}: cannot post a bind: {error}; dat_rmr_bind fails with DAT_INTERNAL_ERROR",
+                    self.pd.context().name()
+                );
                 Error::Internal
             }
         })?;

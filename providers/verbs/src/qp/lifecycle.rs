@@ -96,7 +96,8 @@ impl QpCore {
         send.is_established = true;
         if let Err(error) = self.submit_queued(&mut send) {
             log::error!(
-                "{}: queue pair {:#x}: cannot post the requests that waited for the connection: {error}; ending the connection",
+                "{}: queue pair {:#x}: cannot post the requests that waited for the connection: {error}; the connection ends with \
+                 BROKEN",
                 self.device.name,
                 self.number()
             );
@@ -217,7 +218,8 @@ impl QpCore {
             Ok(new) => Arc::new(new),
             Err(error) => {
                 log::warn!(
-                    "{}: queue pair {:#x} cannot be replaced: {error}; a peer may reject the next connection as stale",
+                    "{}: queue pair {:#x} cannot be replaced by a new one: {error}; a peer may reject the next connection as stale; \
+                     if it does, create another EP",
                     self.device.name,
                     old.number()
                 );

@@ -166,7 +166,8 @@ impl QpCore {
         };
         let hw = ibv::Qp::new(&pd.0, &attributes).map_err(|error| {
             log::error!(
-                "{}: cannot create a queue pair for {} requests of {} segments and {} receives of {}: {error}",
+                "{0}: cannot create a queue pair for {1} requests of {2} segments and {3} receives of {4} segments: {error}; free EPs, or \
+                 create the EP with smaller attributes (ibv_devinfo -v -d {0} shows the limits)",
                 device.context.name(),
                 attributes.max_send_wr,
                 attributes.max_send_sge,

@@ -65,7 +65,11 @@ impl QpCore {
         match error.raw_os_error() {
             Some(libc::ENOMEM | libc::EAGAIN) => Error::Exhausted(Resource::Memory),
             _ => {
-                log::error!("{}: queue pair {:#x}: cannot post {work}: {error}", self.device.name, self.number());
+                log::error!(
+                    "{}: queue pair {:#x}: cannot post {work}: {error}; the post fails with DAT_INTERNAL_ERROR",
+                    self.device.name,
+                    self.number()
+                );
                 Error::Internal
             }
         }

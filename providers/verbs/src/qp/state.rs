@@ -34,27 +34,32 @@ pub(crate) fn to_init(qp: &Qp, port: u8) -> Result<()> {
         | ibv_qp_attr_mask::IBV_QP_PORT
         | ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS;
     qp.modify(&mut attributes, mask.0 as i32).map_err(|error| {
-        log::error!("{}: cannot change queue pair {:#x} (port {port}) to INIT: {error}", qp.device_name(), qp.number());
+        log::error!(
+            "{0}: cannot change queue pair {1:#x} (port {port}) to INIT: {error}; it cannot be connected; check the device \
+             (ibv_devinfo -d {0})",
+            qp.device_name(),
+            qp.number()
+        );
         Error::Internal
     })
 }
 
 /// Changes to ERR. When it returns, no outstanding work can succeed any more.
 pub(crate) fn to_error(qp: &Qp) {
-    move_to(qp, ibv_qp_state::IBV_QPS_ERR);
+    move_to(qp, ibv_qp_state::IBV_QPS_ERR, "ERR");
 }
 
 /// Changes to RESET. When it returns, the device accesses no memory of the queue pair's work.
 pub(crate) fn to_reset(qp: &Qp) {
-    move_to(qp, ibv_qp_state::IBV_QPS_RESET);
+    move_to(qp, ibv_qp_state::IBV_QPS_RESET, "RESET");
 }
 
-fn move_to(qp: &Qp, state: ibv_qp_state::Type) {
+fn move_to(qp: &Qp, state: ibv_qp_state::Type, name: &str) {
     let mut attributes = ibv_qp_attr { qp_state: state, ..Default::default() };
     if let Err(error) = qp.modify(&mut attributes, ibv_qp_attr_mask::IBV_QP_STATE.0 as i32) {
         // Ignored: the change fails only if the device was removed, which also ends its queue pairs.
         log::warn!(
-            "{}: cannot change queue pair {:#x} to state {state} (enum ibv_qp_state): {error}",
+            "{}: cannot change queue pair {:#x} to {name}: {error}; the device was probably removed (ibv_devices lists devices)",
             qp.device_name(),
             qp.number()
         );

@@ -188,7 +188,11 @@ impl RdmaConnection {
 
     /// Logs why the accept failed, and returns its event. In most cases the requester has given up.
     pub(super) fn cannot_accept(&self, error: &io::Error) -> ConnectionEvent {
-        log::info!("cannot accept the connection request of {}: {error}", self.target.peer);
+        log::info!(
+            "cannot accept the connection request of {}: {error}; the accept ends with ACCEPT_COMPLETION_ERROR; the requester has \
+             probably given up",
+            self.target.peer
+        );
         ConnectionEvent::AcceptFailed
     }
 
@@ -283,9 +287,11 @@ impl RdmaConnection {
         if event.status != -libc::ETIMEDOUT || remaining == 0 {
             let what = ["address", "route"][which];
             log::info!(
-                "cannot resolve the {what} of {}: {}",
+                "cannot resolve the {what} of {0}: {1}; the connect ends with UNREACHABLE; check that the peer is up and the route \
+                 to it (ip route get {2})",
                 self.target.peer,
-                io::Error::from_raw_os_error(event.status.saturating_abs())
+                io::Error::from_raw_os_error(event.status.saturating_abs()),
+                self.target.peer.ip()
             );
             return Err(ConnectionEvent::Unreachable);
         }
@@ -333,7 +339,10 @@ impl RdmaConnection {
                 Ok(())
             }
             Err(error) => {
-                log::error!("{} has accepted, but the queue pair cannot change to RTS: {error}", self.target.peer);
+                log::error!(
+                    "{} has accepted, but the queue pair cannot change to RTS: {error}; the connect ends with UNREACHABLE",
+                    self.target.peer
+                );
                 Err(ConnectionEvent::Unreachable)
             }
         }
@@ -352,7 +361,7 @@ impl RdmaConnection {
     }
 
     fn setup_failed(&self, what: &str, error: &io::Error) -> ConnectionEvent {
-        log::error!("connection to {}: {what}: {error}", self.target.peer);
+        log::error!("connection to {}: {what}: {error}; the connection ends with BROKEN", self.target.peer);
         ConnectionEvent::Broken
     }
 }

@@ -181,7 +181,11 @@ impl RdmaManager {
             // The peer has accepted an abandoned attempt. Destroying the id rejects the accept.
             (RDMA_CM_EVENT_CONNECT_RESPONSE, Some(EventOwner::Ended(_))) => self.release_if_ended(event.number),
             (RDMA_CM_EVENT_DEVICE_REMOVAL, _) => {
-                log::error!("{}: the device is being removed; its connections end", device.name)
+                log::error!(
+                    "{}: device {} is being removed; its connections end; close the IA",
+                    device.name,
+                    device.context.name()
+                )
             }
             _ => {}
         }
@@ -228,7 +232,10 @@ impl EventHandler for RdmaManager {
                 Ok(Some(event)) => self.handle(&device, event),
                 Ok(None) => return,
                 Err(error) => {
-                    log::error!("{}: cannot read rdma_cm events: {error}", device.name);
+                    log::error!(
+                        "{}: cannot read rdma_cm events: {error}; connection events may not be reported until the IA is opened again",
+                        device.name
+                    );
                     return;
                 }
             }
@@ -262,7 +269,11 @@ impl Manager for RdmaManager {
             Some(libc::EADDRINUSE | libc::EBUSY | libc::EADDRNOTAVAIL) => Error::ConnQualTaken,
             Some(libc::EACCES | libc::EPERM) => Error::PermissionDenied,
             _ => {
-                log::error!("cannot listen on {}, port {} (qualifier {qual}): {error}", self.address, port_of(qual));
+                log::error!(
+                    "cannot listen on {}, port {} (qualifier {qual}): {error}; the call fails with DAT_INSUFFICIENT_RESOURCES",
+                    self.address,
+                    port_of(qual)
+                );
                 Error::Exhausted(Resource::Device)
             }
         };

@@ -162,7 +162,8 @@ impl SocketConnection {
         };
         if private_data.len() > most {
             log::error!(
-                "cannot accept the request of {}: {} bytes of private data exceed the {most} bytes of the requester's wire format",
+                "cannot accept the request of {}: {} bytes of private data exceed the {most} bytes of the requester's wire format; \
+                 pass fewer bytes to dat_cr_accept",
                 self.peer,
                 private_data.len()
             );
@@ -204,7 +205,11 @@ impl SocketConnection {
                     None
                 }
                 Err(error) => {
-                    log::error!("connection with {}: cannot wait for events of its socket: {error}", self.peer);
+                    log::error!(
+                        "connection with {}: cannot wait for events of its socket: {error}; the connection attempt fails; raise \
+                         the limits of open files (ulimit -n) and epoll watches (sysctl fs.epoll.max_user_watches)",
+                        self.peer
+                    );
                     inner.protocol.handle_close(Some(error.kind()))
                 }
             }
@@ -220,7 +225,10 @@ impl SocketConnection {
         let mut inner = self.inner.lock();
         let was_asked = inner.protocol.awaits_reply();
         let event = inner.step();
-        if was_asked && event == Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)) {
+        if let Some(fault) = inner.protocol.take_fault() {
+            let level = if was_asked { log::Level::Warn } else { log::Level::Info };
+            log::log!(level, "connection with {}: {fault}; check that the peer uses uDAPL on this port", self.peer);
+        } else if was_asked && event == Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)) {
             self.explain_missing_reply();
         }
         if inner.protocol.is_ended() {
@@ -241,7 +249,7 @@ impl SocketConnection {
     fn explain_missing_reply(&self) {
         if let Some(local) = self.context.local().filter(LocalEnd::is_global) {
             log::warn!(
-                "{}: the peer closed the connection without a reply; if it reports no path to the local {local}, set \
+                "connection with {}: the peer closed the connection without a reply; if it reports no path to the local {local}, set \
                  DAPL_VERBS_GID_INDEX on this host to the index that the peer uses (by default 0 in the C implementation)",
                 self.peer
             );
@@ -337,10 +345,12 @@ impl SocketConnection {
         };
         let peer_gid = Ipv6Addr::from(*peer);
         match &found {
-            Some(used) if used.gid != local.gid => log::info!("{}: using {used} to reach GID {peer_gid}", self.peer),
+            Some(used) if used.gid != local.gid => {
+                log::info!("connection with {}: using local {used} to reach GID {peer_gid}", self.peer)
+            }
             Some(_) => {}
             None => log::error!(
-                "{}: no path from {local} to GID {peer_gid}: only one of them is an IPv4 address; set \
+                "connection with {}: no path from {local} to GID {peer_gid}: only one of them is an IPv4 address; set \
                  DAPL_VERBS_GID_INDEX on one host so that both are of the same kind (ibv_devinfo -v lists GIDs)",
                 self.peer
             ),
@@ -357,7 +367,11 @@ impl SocketConnection {
             None | Some(Ok(false)) => {}
             Some(Ok(true)) => self.send_accept_or_confirmation(local, params),
             Some(Err(error)) => {
-                log::error!("{}: no path from {local} to {remote}: {error}", self.peer);
+                log::error!(
+                    "connection with {}: cannot connect the queue pair with {local} to {remote}: {error}; the connection \
+                     attempt fails; check that both ports are active and reach each other (ibv_devinfo -v)",
+                    self.peer
+                );
                 self.fail();
             }
         }

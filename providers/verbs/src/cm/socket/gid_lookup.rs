@@ -42,7 +42,7 @@ impl GidLookup {
         };
         if let Err(error) = dapl::runtime::thread::spawn("dapl-names", look_up) {
             log::error!(
-                "cannot start a thread to look up the GID of {address}: {error}; allow more processes (ulimit -u)"
+                "cannot start a thread to look up the GID of {address}: {error}; the connect fails; allow more processes (ulimit -u)"
             );
             let then = then.lock().take();
             then.into_iter().for_each(|then| then(None));

@@ -134,7 +134,8 @@ impl SocketManager {
     fn connect_pair(&self, pair: Arc<dyn CmQueuePair>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
         let PeerAddress::Ip(ip) = spec.address else {
             log::error!(
-                "cannot connect: the address is not an IPv4 or IPv6 address, which this connection manager needs"
+                "cannot connect to {:?}: the connection manager needs an AF_INET or AF_INET6 address",
+                spec.address
             );
             return Err(Error::InvalidAddress(AddressProblem::Malformed));
         };
@@ -156,7 +157,10 @@ impl SocketManager {
             unknown_clients: Mutex::default(),
         });
         listener.watch().map_err(|error| {
-            log::error!("cannot listen on qualifier {qual}: {error}; allow more epoll watches or open files");
+            log::error!(
+                "cannot listen on qualifier {qual}: {error}; raise the limits of open files (ulimit -n) and epoll watches (sysctl \
+                 fs.epoll.max_user_watches)"
+            );
             Error::Exhausted(Resource::Memory)
         })?;
         let mut listeners = self.listeners.lock();
@@ -250,7 +254,8 @@ impl TcpListening {
         };
         if let Some(first) = first {
             log::info!(
-                "connection from {} closed: it has sent no complete request, and {MAX_UNKNOWN_CLIENTS} later connections are open",
+                "connection from {} closed: its request is not complete, and {MAX_UNKNOWN_CLIENTS} later connections (the limit) \
+                 also wait for their requests; the client can connect again",
                 first.peer
             );
             first.end();
@@ -278,7 +283,10 @@ impl TcpListening {
     fn pause_accepts(&self, error: &io::Error) {
         let mut socket = self.socket.lock();
         if !std::mem::replace(&mut socket.is_reported, true) {
-            log::error!("cannot accept connection requests: {error}; trying again; allow more open files (ulimit -n)");
+            log::error!(
+                "cannot accept connection requests: {error}; they wait in the backlog of the socket; allow more open files \
+                 (ulimit -n)"
+            );
         }
         let watch = socket.watch.take();
         if let (Some(listener), Some(watch)) = (&socket.listener, watch) {

@@ -193,7 +193,10 @@ impl LocalEnd {
 pub(crate) fn local(device: &Device) -> Option<LocalEnd> {
     let (name, port) = (device.context.name(), device.port);
     let attributes = device.context.port(port).inspect_err(|error| {
-        log::error!("{}: cannot query port {port} of {name}: {error}", device.name);
+        log::error!(
+            "{}: cannot query port {port} of {name}: {error}; the connection attempt fails; check the device (ibv_devinfo -d {name})",
+            device.name
+        );
     });
     let settings = device.settings.path;
     let mut local = LocalEnd::new(port, &attributes.ok()?, device.gid.index, device.gid.raw, settings);
@@ -203,7 +206,8 @@ pub(crate) fn local(device: &Device) -> Option<LocalEnd> {
         };
         pkey_index(key, (0..u16::MAX).map_while(entry)).unwrap_or_else(|| {
             log::error!(
-                "{}: port {port} of {name} has no partition key {key:#06x} (DAPL_IB_PKEY); using the first of its table",
+                "{}: port {port} of {name} has no partition key {key:#06x} (DAPL_IB_PKEY); using the first of its table; set \
+                 DAPL_IB_PKEY to a key in /sys/class/infiniband/{name}/ports/{port}/pkeys",
                 device.name
             );
             0
@@ -219,7 +223,12 @@ pub(crate) fn other_end_reaching(device: &Device, local: LocalEnd, peer: &Gid) -
         return None;
     }
     let gids = device.context.gids(device.port).inspect_err(|error| {
-        log::error!("{}: cannot query the GIDs of port {}: {error}", device.name, device.port);
+        log::error!(
+            "{}: cannot query the GIDs of port {}: {error}; the connection attempt fails; set DAPL_VERBS_GID_INDEX to the GID that \
+             reaches the peer",
+            device.name,
+            device.port
+        );
     });
     let other = gid::gid_reaching(&gids.ok()?, &device.gid, peer)?;
     Some(LocalEnd { gid_index: u8::try_from(other.index).ok()?, gid: other.raw, ..local })

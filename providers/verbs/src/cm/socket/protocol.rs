@@ -34,6 +34,8 @@ pub(super) struct Protocol {
     /// Number of the current deadline. It changes with each new deadline, so that an outdated one is recognised.
     turn: u64,
     outbox: Vec<u8>,
+    /// Description of the invalid message that has ended the protocol.
+    fault: Option<String>,
 }
 
 #[derive(Debug)]
@@ -74,13 +76,14 @@ impl Protocol {
     /// Creates the active side. If the peer has no listener, the request is repeated for `listener_wait`.
     pub(super) fn active(request: ConnectParams, format: Format, listener_wait: Duration) -> Self {
         let state = ProtocolState::Dialling(Box::new(request), Retry::new(listener_wait));
-        Protocol { state, format, turn: 0, outbox: Vec::new() }
+        Protocol { state, format, turn: 0, outbox: Vec::new(), fault: None }
     }
 
     /// Creates the passive side. It replies in the format of the request.
     pub(super) fn passive() -> Self {
         let inbox = MessageReader::new(Role::Request);
-        Protocol { state: ProtocolState::Arriving(inbox), format: Format::Dat12, turn: 0, outbox: Vec::new() }
+        let state = ProtocolState::Arriving(inbox);
+        Protocol { state, format: Format::Dat12, turn: 0, outbox: Vec::new(), fault: None }
     }
 
     /// Returns the format of the messages. On the passive side, it is known when the request has arrived.
@@ -96,6 +99,11 @@ impl Protocol {
     /// Whether the last socket found no listener and must be closed. Another one is connected after [`Protocol::deadline`].
     pub(super) fn is_refused(&self) -> bool {
         matches!(self.state, ProtocolState::Refused(..))
+    }
+
+    /// Takes the description of an invalid message, for the log. The protocol does not know the peer's address.
+    pub(super) fn take_fault(&mut self) -> Option<String> {
+        self.fault.take()
     }
 
     /// Whether the request was sent and the reply has not arrived.
@@ -170,7 +178,7 @@ impl Protocol {
                     Ok(None) => None,
                     Ok(Some(message)) => self.receive_reply(message),
                     Err(wrong) => {
-                        log::warn!("invalid reply to a connection request: {wrong}");
+                        self.fault = Some(format!("invalid reply to the connection request: {wrong}"));
                         self.finish(ConnectionEvent::Rejected)
                     }
                 }
@@ -186,7 +194,7 @@ impl Protocol {
                     }
                     Ok(Some(_)) => self.finish(ConnectionEvent::AcceptFailed),
                     Err(wrong) => {
-                        log::info!("invalid connection request: {wrong}");
+                        self.fault = Some(format!("invalid connection request: {wrong}"));
                         self.finish(ConnectionEvent::AcceptFailed)
                     }
                 }

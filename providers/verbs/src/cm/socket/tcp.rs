@@ -27,7 +27,11 @@ const PROBES: u32 = 6;
 /// call: [`is_connected`] returns it.
 pub(super) fn start_connect(peer: SocketAddr) -> Result<TcpStream> {
     let failed = |operation: &str, error: Errno| {
-        log::error!("cannot {operation} {peer}: {error}");
+        log::error!(
+            "cannot {operation} {peer}: {error}; dat_ep_connect fails; check the route to the peer (ip route get {}) and the \
+             limit of open files (ulimit -n)",
+            peer.ip()
+        );
         match error {
             Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::AGAIN => {
                 Error::Exhausted(Resource::Memory)
@@ -73,7 +77,7 @@ fn has_hung_up(stream: &TcpStream) -> bool {
 pub(super) fn listen(qual: u64, format: Format) -> Result<TcpListener> {
     let port = format.port(qual);
     if port == 0 {
-        log::error!("cannot listen on qualifier {qual}: its TCP port would be 0");
+        log::error!("cannot listen on qualifier {qual}: its TCP port would be 0; choose another qualifier");
         return Err(Error::ConnQualUnavailable);
     }
     let both = listen_on(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port));
@@ -84,7 +88,10 @@ pub(super) fn listen(qual: u64, format: Format) -> Result<TcpListener> {
     listening.map_err(|error| match error {
         Errno::ADDRINUSE => Error::ConnQualTaken,
         error => {
-            log::error!("cannot listen on TCP port {port} (qualifier {qual}): {error}");
+            log::error!(
+                "cannot listen on TCP port {port} (qualifier {qual}): {error}; ports below 1024 need the capability \
+                 CAP_NET_BIND_SERVICE; otherwise check the limit of open files (ulimit -n)"
+            );
             match error {
                 Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM => Error::Exhausted(Resource::Memory),
                 _ => Error::ConnQualUnavailable,
