@@ -391,6 +391,8 @@ fn unknown_arguments_exit_with_status_2() {
     }
     let help = environment.run("-h");
     assert!(help.status.success() && help.stdout.contains("-T <TEST>"), "{help:#?}");
+    let longest = help.stdout.lines().max_by_key(|line| line.chars().count()).unwrap_or_default();
+    assert!(longest.chars().count() <= 80, "the help has a line of over 80 columns: {longest}");
     let unknown = environment.run("-T F -D nothing pz:1");
     unknown.expect_failure("DAT_NAME_NOT_REGISTERED");
     assert_eq!(unknown.status.code(), Some(1));

@@ -494,6 +494,19 @@ fn every_option_and_command_is_on_the_manual_page() {
 }
 
 #[test]
+fn help_lines_have_at_most_80_columns() {
+    let case = Case::new("datinfo-help-width", "");
+    for command in ["", "list", "add", "remove", "set-default", "check", "discover", "explain", "doctor", "top"] {
+        for option in ["-h", "--help"] {
+            let help = datinfo(&case, &format!("{command} {option}")).stdout;
+            let longest = help.lines().max_by_key(|line| line.chars().count()).unwrap_or_default();
+            assert!(help.contains("Usage: datinfo"), "{command} {option} prints a help text, not {help}");
+            assert!(longest.chars().count() <= 80, "{command} {option} has a line of over 80 columns: {longest}");
+        }
+    }
+}
+
+#[test]
 fn datinfo_exits_quietly_if_stdout_is_closed() {
     let mut command = command(&six("fifth"), "-e");
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

@@ -6,34 +6,35 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
-/// Lists the DAT registry of this machine, whether each adapter opens, and if not why.
+/// Lists the adapters in the DAT registry of this machine. Tries to open each one, and shows why an open fails.
 ///
-/// Exit status: 0, 1 if no adapter is usable (check, doctor: a problem was found; top: nothing to show), 2 for errors.
+/// Exit status: 0 for success; 1 if no adapter is usable, if check or doctor found a problem, or if top has nothing to
+/// show; 2 if the command failed.
 #[derive(Debug, Parser)]
-#[command(name = "datinfo", disable_version_flag = true, max_term_width = 100)]
+#[command(name = "datinfo", disable_version_flag = true, max_term_width = 80)]
 pub(crate) struct Options {
     /// Show all attributes of each adapter and its provider, with units
     #[arg(short, long)]
     pub(crate) verbose: bool,
-    /// Show every environment variable and setting: type, default, value in effect and its source
+    /// Show every environment variable and setting with its type, its default, and the value in effect with its source
     #[arg(short, long, conflicts_with_all = ["verbose", "configuration", "version"])]
     pub(crate) environment: bool,
     /// Show the effective configuration: the files read, and the settings of each adapter
     #[arg(short, long, conflicts_with_all = ["verbose", "version"])]
     pub(crate) configuration: bool,
-    /// Print one JSON document
+    /// Print the result as one JSON document
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// Show the versions of this program, of libdat, and of every library that an open loads
+    /// Show the versions of datinfo, of libdat, and of every library that libdat loads to open the adapters
     #[arg(short = 'V', long)]
     pub(crate) version: bool,
-    /// List the names only, one per line; no adapter is opened
+    /// Show only the names of the adapters, one per line, without opening them
     #[arg(short, long, conflicts_with_all = ["verbose", "environment", "configuration", "version"])]
     pub(crate) list: bool,
-    /// Show the entries for every version of DAT
+    /// Show the entries of every version of DAT
     #[arg(long)]
     pub(crate) all: bool,
-    /// The version of DAT: 1.2, 2.0, or a major version alone; default: 1
+    /// Show or edit the entries of this version of DAT: 1, 1.2, 2 or 2.0; default: 1
     #[arg(long, value_name = "VERSION", default_value = "1", value_parser = Api::parse, global = true, hide_default_value = true)]
     pub(crate) api: Api,
     /// Add the entries of a file to dat.conf, as `datinfo add --from FILE` does
@@ -42,17 +43,17 @@ pub(crate) struct Options {
     /// Remove the entries of a file from dat.conf, as `datinfo remove --from FILE` does
     #[arg(short, value_name = "FILE", conflicts_with_all = ["verbose", "environment", "configuration", "version", "list", "add_from"])]
     pub(crate) remove_from: Option<PathBuf>,
-    /// Show only this adapter, whether or not dat.conf lists it; may be given several times
+    /// Show only this adapter, even if dat.conf does not list it; may be repeated
     #[arg(long = "ia", value_name = "NAME")]
     pub(crate) names: Vec<String>,
-    /// Open adapters as a program that requests thread safety; for add: write threadsafe
+    /// Open adapters as a program that requires thread safety does; with add: mark the entry as threadsafe
     #[arg(long, global = true)]
     pub(crate) thread_safe: bool,
-    /// Time after which an open counts as failed; also the time that an edit waits for another edit of the file
+    /// Time limit for opening an adapter; also for waiting until another program has finished to edit the file
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600),
           global = true)]
     pub(crate) timeout: u64,
-    /// The libdat to use; default: the libdat.so.1 that programs find, otherwise the one installed next to this program
+    /// Use this libdat; default: the libdat.so.1 that programs find, or else the one installed next to datinfo
     #[arg(long, value_name = "FILE", global = true)]
     pub(crate) libdat: Option<PathBuf>,
     #[command(subcommand)]
@@ -98,9 +99,9 @@ impl std::fmt::Display for Api {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Lists the names of the adapters, one per line; no adapter is opened
+    /// Lists the names of the adapters, one per line, without opening them
     List {
-        /// List the names for every version of DAT
+        /// List the names of every version of DAT
         #[arg(long)]
         all: bool,
     },
@@ -110,12 +111,12 @@ pub(crate) enum Command {
     Remove(Remove),
     /// Enables an entry of dat.conf, and disables others of the same name
     SetDefault(SetDefault),
-    /// Explains each line of a dat.conf, and each error with the permitted values
+    /// Explains each line of a dat.conf, and for each error the permitted values
     Check {
         /// The file; default: the files that programs read
         file: Option<PathBuf>,
     },
-    /// Prints lines of dat.conf for the devices of this machine
+    /// Prints dat.conf lines for the network devices of this machine
     Discover,
     /// Explains numbers and names of DAT 1.2 and 2.0: return codes, events, statuses, flags
     Explain {
@@ -157,7 +158,7 @@ pub(crate) struct Add {
     /// The provider's parameters
     #[arg(default_value = "")]
     pub(crate) params: String,
-    /// Add the entries of this file unchanged; - is standard input
+    /// Add the entries of this file unchanged; - means standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "nondefault", "provider_version"])]
     pub(crate) from: Option<PathBuf>,
     /// Add an entry for each adapter of this machine whose name is not in the file
@@ -183,7 +184,7 @@ pub(crate) struct Remove {
     /// Remove only the entry at this line
     #[arg(long, value_name = "NUMBER")]
     pub(crate) line: Option<usize>,
-    /// Remove the entries whose name, version, thread safety and library are those of an entry in this file; - is
+    /// Remove the entries that have the name, version, thread safety and library of an entry in this file; - means
     /// standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["names", "line"])]
     pub(crate) from: Option<PathBuf>,
@@ -207,16 +208,18 @@ pub(crate) struct SetDefault {
 
 #[derive(Args, Debug)]
 pub(crate) struct Doctor {
-    /// The other host, on which a program listens over usnic, or `datinfo doctor --serve` runs: HOST, HOST:PORT or `[ADDRESS]:PORT`
+    /// The other host, as HOST, HOST:PORT or `[ADDRESS]:PORT`. A program must listen there over usnic, or `datinfo doctor
+    /// --serve` must run
     #[arg(conflicts_with = "serve")]
     pub(crate) host: Option<String>,
-    /// Answer `datinfo doctor` of other hosts until killed
+    /// Reply to `datinfo doctor` of other hosts, until this command is interrupted
     #[arg(long)]
     pub(crate) serve: bool,
     /// UDP port of both hosts; default: the port on which usnic sets up connections
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) port: Option<u16>,
-    /// Bytes that programs of this host register over verbs; doctor checks that the limit on locked memory allows them
+    /// Number of bytes that programs of this host register over verbs; doctor checks that the limit of locked memory
+    /// allows them
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
     pub(crate) need: u64,
 }

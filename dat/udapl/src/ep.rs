@@ -298,14 +298,17 @@ impl Ep {
 /// Returns length and pointer of private data for C.
 pub(crate) fn private(data: &[u8]) -> Result<(DAT_COUNT, *const u8)> {
     let size = DAT_COUNT::try_from(data.len());
-    let size = size.map_err(|_| Error::Argument(format!("{} bytes of private data are too many", data.len())))?;
+    let size = size.map_err(|_| {
+        Error::Argument(format!("private data of {} bytes exceeds the maximum of DAT_COUNT", data.len()))
+    })?;
     Ok((size, if data.is_empty() { ptr::null() } else { data.as_ptr() }))
 }
 
 fn attributes(pz: &PzInner, spec: &EpSpec<'_>) -> Result<DAT_EP_ATTR> {
     let limits = &pz.ia.limits;
     let count = |what: &str, count: u32| {
-        DAT_COUNT::try_from(count).map_err(|_| Error::Argument(format!("{count} {what} are more than DAT can count")))
+        DAT_COUNT::try_from(count)
+            .map_err(|_| Error::Argument(format!("the number of {what}, {count}, exceeds the maximum of DAT_COUNT")))
     };
     let segments = count("segments", spec.max_segments.clamp(1, limits.max_segments.max(1)))?;
     Ok(DAT_EP_ATTR {

@@ -9,7 +9,7 @@ use dat_abi::{DAT_NOT_IMPLEMENTED, DAT_RETURN, DAT_SUCCESS, DAT_TYPE_MASK};
 #[non_exhaustive]
 pub enum Error {
     /// libdat.so.1 or a symbol in it was not found. The text is the loader's.
-    #[error("libdat: {0}")]
+    #[error("cannot load libdat: {0}")]
     Library(String),
     /// A libdat function returned an error.
     #[error("{call}: {words}")]

@@ -123,28 +123,28 @@ pub enum TransferError {
     #[error("flushed: the connection ended before the transfer completed")]
     Flushed,
     /// The message is longer than the receive buffers, or than the connection allows.
-    #[error("the message is longer than the buffer, or than the connection permits")]
+    #[error("the message is longer than the receive buffers, or than the maximum of the connection")]
     Length,
     /// The endpoint failed.
-    #[error("the endpoint failed")]
+    #[error("the endpoint failed; its connection has ended")]
     Endpoint,
     /// The local memory is not registered, lacks the access right, or is in another protection zone.
-    #[error("local memory is not registered for this access in the endpoint's protection zone")]
+    #[error("the local memory is not registered, or not for this access in the endpoint's protection zone")]
     Protection,
     /// The peer's response is invalid.
-    #[error("the peer sent an invalid answer")]
+    #[error("the peer sent an invalid response")]
     BadResponse,
     /// The peer's window does not exist, or lacks the access right.
-    #[error("the memory of the peer is not registered for this access")]
+    #[error("the memory of the peer is not registered for this access (see the log of the peer)")]
     RemoteAccess,
     /// The peer's provider failed to execute the request.
-    #[error("the peer failed")]
+    #[error("the peer failed to execute the request (see the log of the peer)")]
     RemoteResponder,
     /// The peer cannot be reached.
-    #[error("the peer does not answer: it has ended, or the path to it is interrupted")]
+    #[error("the peer does not respond: it has ended, or the path to it is interrupted")]
     Transport,
     /// The peer has posted no receive.
-    #[error("the peer has posted no receive")]
+    #[error("the peer has posted no receive for this message")]
     ReceiverNotReady,
     /// A part of a message is lost.
     #[error("a part of the message is lost")]
@@ -193,7 +193,7 @@ impl Evd {
     pub(crate) fn new(ia: &Arc<IaInner>, events: u32, streams: Streams, cno: Option<&Arc<CnoInner>>) -> Result<Self> {
         let ia = Arc::clone(ia);
         let length = DAT_COUNT::try_from(events)
-            .map_err(|_| Error::Argument(format!("{events} events are more than DAT can count")))?;
+            .map_err(|_| Error::Argument(format!("the number of events {events} exceeds the maximum of DAT_COUNT")))?;
         let mut handle = ptr::null_mut();
         let group = cno.map_or(ptr::null_mut(), |cno| cno.handle.0);
         // SAFETY: the result is written to a local variable; the group is null or alive.

@@ -55,7 +55,7 @@ impl Library {
     /// NUL, [`Error::ThreadSafety`] if the provider is not thread-safe.
     pub fn open(&self, name: &str) -> Result<Ia> {
         let c_name = CString::new(name)
-            .map_err(|_| Error::Argument(format!("{name:?}: an adapter's name contains no NUL byte")))?;
+            .map_err(|_| Error::Argument(format!("the adapter name {name:?} contains a NUL byte")))?;
         Ia::open(Arc::clone(&self.functions), name, &c_name)
     }
 }
@@ -155,7 +155,7 @@ impl IaInner {
         }
         if provider.lmr_sync_req != DAT_FALSE {
             return Err(Error::Argument(format!(
-                "{name}: its provider wants dat_lmr_sync_*, which udapl does not call"
+                "{name}: its provider needs calls of dat_lmr_sync_rdma_read and _write, which udapl does not make; use another adapter"
             )));
         }
         self.limits = Limits::new(&ia, &provider);

@@ -296,7 +296,10 @@ impl Remote {
         let end = offset.checked_add(length as u64).filter(|end| *end <= self.length);
         let address = end.and_then(|_| self.address.checked_add(offset));
         let target_address = address.ok_or_else(|| {
-            Error::Argument(format!("{length} bytes at {offset} are not inside the peer's {} bytes", self.length))
+            Error::Argument(format!(
+                "{length} bytes at offset {offset} are not inside the peer's memory of {} bytes",
+                self.length
+            ))
         })?;
         Ok(DAT_RMR_TRIPLET { rmr_context: self.context, pad: 0, target_address, segment_length: length as DAT_VLEN })
     }

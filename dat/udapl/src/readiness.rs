@@ -33,7 +33,11 @@ impl Evd {
     }
 
     fn descriptor_calls(&self) -> Result<DescriptorCalls> {
-        let none = || Error::Argument("the provider has no descriptors to wait on".into());
+        let none = || {
+            Error::Argument(
+                "the provider of this adapter has no file descriptors to wait on; use the blocking calls".into(),
+            )
+        };
         self.inner.ia.descriptors.ok_or_else(none)
     }
 }

@@ -54,7 +54,7 @@ impl Rmr {
     ) -> Result<(BindId, Remote)> {
         let (start, length) = part(range, window.len())?;
         if length == 0 {
-            return Err(Error::Argument("a window over no byte: unbind it instead".into()));
+            return Err(Error::Argument("a window of 0 bytes cannot be bound; call unbind instead".into()));
         }
         let segment = window.0.segment(start, length);
         let (id, context) = self.post(ep, &segment, access.bits())?;

@@ -82,7 +82,7 @@ pub(crate) fn part(range: impl RangeBounds<usize>, all: usize) -> Result<(usize,
     let part = start.zip(end).filter(|(start, end)| start <= end && *end <= all);
     let (start, end) = part.ok_or_else(|| {
         let (start, end) = (range.start_bound(), range.end_bound());
-        Error::Argument(format!("{start:?} to {end:?} is not inside a buffer of {all} bytes"))
+        Error::Argument(format!("the range {start:?} to {end:?} is not inside the buffer of {all} bytes"))
     })?;
     Ok((start, end - start))
 }

@@ -27,8 +27,9 @@ impl SharedMemory {
                 fd => OwnedFd::from_raw_fd(fd),
             }
         };
-        let size = libc::off_t::try_from(length)
-            .map_err(|_| Error::Argument(format!("{length} bytes of shared memory are too many")))?;
+        let size = libc::off_t::try_from(length).map_err(|_| {
+            Error::Argument(format!("shared memory of {length} bytes exceeds the maximum length of a file"))
+        })?;
         // SAFETY: the calls take an open descriptor and no pointers.
         let is_made = unsafe {
             libc::ftruncate(file.as_raw_fd(), size) == 0
@@ -46,7 +47,9 @@ impl SharedMemory {
         // SAFETY: a call that takes an open descriptor and no pointers.
         let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
         if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
-            return Err(Error::Argument("shared memory has to be a memfd with the seal F_SEAL_SHRINK".into()));
+            return Err(Error::Argument(
+                "the descriptor of shared memory is not a memfd with the seal F_SEAL_SHRINK".into(),
+            ));
         }
         let file = std::fs::File::from(file);
         let size = file.metadata().map_err(|error| Error::Argument(format!("shared memory: {error}")))?.len();

@@ -27,8 +27,9 @@ impl Pz {
     pub fn srq(&self, max_recvs: u32, max_segments: u32) -> Result<Srq> {
         let pz = Arc::clone(&self.inner);
         let count = |what: &str, count: u32| {
-            DAT_COUNT::try_from(count)
-                .map_err(|_| Error::Argument(format!("{count} {what} are more than DAT can count")))
+            DAT_COUNT::try_from(count).map_err(|_| {
+                Error::Argument(format!("the number of {what}, {count}, exceeds the maximum of DAT_COUNT"))
+            })
         };
         let mut attributes = DAT_SRQ_ATTR {
             max_recv_dtos: count("receives", max_recvs)?,

@@ -68,5 +68,5 @@ impl Stream for EventStream<'_> {
 }
 
 fn system(error: std::io::Error) -> Error {
-    Error::Argument(format!("the descriptor of the queue: {error}"))
+    Error::Argument(format!("cannot wait on the file descriptor of the event queue: {error}"))
 }

@@ -86,7 +86,7 @@ fn size(text: &str) -> Result<u32, String> {
     };
     match number.checked_mul(factor).and_then(|bytes| u32::try_from(bytes).ok()) {
         Some(bytes) if (1..=MAX_BYTES).contains(&bytes) => Ok(bytes),
-        _ => Err(format!("a size is 1 byte to 1G ({MAX_BYTES} bytes), not {text}")),
+        _ => Err(format!("the size {text} is outside of 1 to {MAX_BYTES} bytes (1G)")),
     }
 }
 
@@ -133,11 +133,11 @@ mod tests {
     #[test]
     fn invalid_sizes_are_refused_with_the_reason() {
         for (text, reason) in [
-            ("0", "1 byte to 1G"),
-            ("0..8", "1 byte to 1G"),
-            ("2G", "1 byte to 1G (1073741824 bytes), not 2G"),
-            ("1..4294967296", "1 byte to 1G"),
-            ("99999999999999999999999", "1 byte to 1G"),
+            ("0", "is outside of 1 to"),
+            ("0..8", "is outside of 1 to"),
+            ("2G", "the size 2G is outside of 1 to 1073741824 bytes (1G)"),
+            ("1..4294967296", "is outside of 1 to"),
+            ("99999999999999999999999", "is outside of 1 to"),
             ("1M..1", "the range is reversed, 1048576 bytes are more than 1"),
             ("", "\"\" is not a size"),
             ("8,,16", "\"\" is not a size"),

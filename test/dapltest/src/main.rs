@@ -58,7 +58,7 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     if let Err(error) = stop::listen() {
-        eprintln!("dapltest: signals: {error}");
+        eprintln!("dapltest: cannot handle signals: {error}");
         return ExitCode::FAILURE;
     }
     match run(&common, plan) {

@@ -82,17 +82,17 @@ impl Operation {
 
     /// Refuses parameters that no test supports. Also applied to a peer's values.
     pub(crate) fn check(&self) -> Result<(), String> {
-        let operation = self.to_string();
+        let words = self.to_string();
         if self.size == 0 || self.segments == 0 || self.segments > MAX_SEGMENTS {
             return Err(format!(
-                "{operation}: at least 1 byte per segment and 1 to {MAX_SEGMENTS} segments are needed"
+                "{words}: the number of segments must be from 1 to {MAX_SEGMENTS}, with at least 1 byte each"
             ));
         }
         if self.length() > MAX_BYTES as usize {
-            return Err(format!("{operation}: {} bytes in all; the limit is {MAX_BYTES}", self.length()));
+            return Err(format!("{words}: {} bytes in all; the limit is {MAX_BYTES}", self.length()));
         }
         if self.is_deferred && self.transfer != Transfer::Send {
-            return Err(format!("{operation}: -f is for SR alone"));
+            return Err(format!("{words}: -f is allowed only for SR"));
         }
         Ok(())
     }
@@ -114,7 +114,7 @@ pub(crate) fn parse(words: &[String]) -> Result<Vec<Operation>, String> {
         let by = match word.to_ascii_lowercase().as_str() {
             "client" => Side::Client,
             "server" => Side::Server,
-            _ => return Err(format!("{word}: an operation begins with client or server")),
+            _ => return Err(format!("\"{word}\": an operation must begin with client or server")),
         };
         operations.push(transfer(by, after, &mut rest)?);
     }
@@ -127,7 +127,7 @@ pub(crate) fn parse_one(words: &[String]) -> Result<Operation, String> {
     let mut rest = words;
     let operation = transfer(Side::Client, words, &mut rest)?;
     if let Some(word) = rest.first() {
-        return Err(format!("{word}: only one operation is permitted; options stand before it"));
+        return Err(format!("\"{word}\": only one operation is allowed, and options must precede it"));
     }
     if operation.is_deferred || operation.is_polled {
         return Err(
@@ -150,7 +150,7 @@ pub(crate) fn check(operations: &[Operation]) -> Result<(), String> {
             Side::Server => at.checked_sub(1).and_then(|before| sends.get(before)),
         };
         if !partner.is_some_and(|partner| partner.by != operation.by && partner.is_deferred) {
-            return Err(format!("{operation}: with -f, a client SR and then a server SR come in pairs, both with -f"));
+            return Err(format!("{operation}: -f must be on a client SR and on the server SR that follows it"));
         }
     }
     Ok(())
@@ -159,13 +159,13 @@ pub(crate) fn check(operations: &[Operation]) -> Result<(), String> {
 /// Parses an operation after the token `client` or `server`. `rest` is set to the remaining tokens.
 fn transfer<'a>(by: Side, words: &'a [String], rest: &mut &'a [String]) -> Result<Operation, String> {
     let Some((word, mut after)) = words.split_first() else {
-        return Err("an operation is SR, RR or RW, and bytes and segments".to_owned());
+        return Err("client or server must be followed by SR, RR or RW, and optionally bytes and segments".to_owned());
     };
     let transfer = match word.to_ascii_uppercase().as_str() {
         "SR" => Transfer::Send,
         "RR" => Transfer::Read,
         "RW" => Transfer::Write,
-        _ => return Err(format!("{word}: an operation is SR, RR or RW")),
+        _ => return Err(format!("\"{word}\" is not an operation; the operations are SR, RR and RW")),
     };
     let mut operation =
         Operation { by, transfer, size: DEFAULT_SIZE, segments: 1, is_deferred: false, is_polled: false };
@@ -228,17 +228,17 @@ mod tests {
             ("", "1 to 128 operations"),
             ("SR 1024", "client or server"),
             ("client", "SR, RR or RW"),
-            ("client XX", "SR, RR or RW"),
+            ("client XX", "SR, RR and RW"),
             ("client SR 0", "at least 1 byte"),
             ("client SR 8 0", "at least 1 byte"),
             ("client SR 8 257", "1 to 256"),
             ("client SR 8 99999999", "1 to 256"),
             ("client SR 4294967296", "not a number"),
             ("client SR 12x", "not a number"),
-            ("client SR 1073741824 2", "more than"),
-            ("client RR 8 1 -f", "for SR alone"),
-            ("client SR 8 1 -f server SR 8 1", "in pairs"),
-            ("server SR 8 1 -f client SR 8 1 -f", "in pairs"),
+            ("client SR 1073741824 2", "exceeds"),
+            ("client RR 8 1 -f", "only for SR"),
+            ("client SR 8 1 -f server SR 8 1", "must be on a client SR"),
+            ("server SR 8 1 -f client SR 8 1 -f", "must be on a client SR"),
             ("client SR 8 1 -q", "client or server"),
             ("client SR 1 2 3", "client or server"),
         ] {

@@ -30,16 +30,16 @@ enum Test {
     /// quit: ends a server after its running tests
     #[value(name = "Q")]
     Quit,
-    /// transaction: transfers between client and server, as OPERATIONS say
+    /// transaction: transfers data between client and server as OPERATIONS specify
     #[value(name = "T")]
     Transaction,
-    /// performance: times one operation
+    /// performance: measures the time of one operation
     #[value(name = "P")]
     Performance,
     /// limits: creates objects until a call fails; needs no server
     #[value(name = "L")]
     Limits,
-    /// functional: checks results of calls; needs no server
+    /// functional: checks the results of calls; needs no server
     #[value(name = "F")]
     Functional,
 }
@@ -64,53 +64,60 @@ enum Service {
 }
 
 const AFTER: &str = "\
-OPERATIONS of -T T, all of which every thread does over each of its endpoints, -i times:
+OPERATIONS of -T T:
   client|server SR|RR|RW [BYTES [SEGMENTS]] [-f] [-p] ...
-  SR send and receive, RR RDMA read, RW RDMA write (4096 bytes in 1 segment);
-  -f, of a client SR and the server SR after it: the send is reaped with the next receive; -p: poll for the completion.
-  Without -V there is at least one SR each way.
-OPERATION of -T P: SR|RR|RW [BYTES [SEGMENTS]], or connect, which connects and disconnects one endpoint at a time
-LIMITS of -T L (all): limit_ia limit_pz limit_cno limit_evd limit_ep limit_rsp limit_psp limit_lmr limit_rmr limit_rpost
-  limit_size_lmr
-CASES of -T F (all): a group, or one case of it, as pz or pz:2; --list names them
+  Each thread does all of them on each of its endpoints, and repeats this -i
+  times. SR: send and receive, RR: RDMA read, RW: RDMA write. Default: 4096
+  bytes in 1 segment. -p: poll for the completion. -f, on a client SR and on
+  the server SR after it: fetch the completion of the send together with that
+  of the next receive. Without -V, each side must do at least one SR.
+OPERATION of -T P:
+  SR|RR|RW [BYTES [SEGMENTS]], or connect, which connects and disconnects one
+  endpoint at a time.
+LIMITS of -T L; default: all of
+  limit_ia limit_pz limit_cno limit_evd limit_ep limit_rsp limit_psp
+  limit_lmr limit_rmr limit_rpost limit_size_lmr
+CASES of -T F; default: all
+  A group, such as pz, or one case of a group, such as pz:2. --list prints all.
 
-Exit status: 0 success, 1 a test failed or an error occurred, 2 the command line is invalid.";
+Exit status: 0 for success; 1 if a test failed or an error occurred; 2 if the
+command line is invalid.";
 
 #[derive(Debug, Parser)]
 #[command(name = "dapltest", bin_name = "dapltest1", about = "Tests an interface adapter through uDAPL", after_help = AFTER, version)]
-#[command(disable_version_flag = true, args_override_self = true, max_term_width = 120)]
+#[command(disable_version_flag = true, args_override_self = true, max_term_width = 80)]
 struct Arguments {
     /// Test to run
     #[arg(short = 'T', value_enum, ignore_case = true, default_value = "S")]
     test: Test,
-    /// Interface adapter, a name of dat.conf
+    /// Name of the interface adapter in dat.conf
     #[arg(short = 'D', value_name = "DEVICE", default_value = "sm0")]
     device: String,
     /// Port (connection qualifier) of the server
     #[arg(short = 'n', value_name = "PORT", default_value_t = PORT)]
     port: u64,
-    /// Print progress; twice: each operation too
+    /// Print progress; -dd also prints each operation
     #[arg(short = 'd', action = ArgAction::Count)]
     debug: u8,
     /// Service level of connections
     #[arg(short = 'R', value_enum, ignore_case = true, default_value = "BE")]
     service: Service,
-    /// File with further arguments, appended to those of the command line
+    /// File with more arguments, which are appended to those of the command line
     #[arg(short = 'f', value_name = "SCRIPT")]
     script: Option<OsString>,
-    /// T, P, Q: the server's host name or address
+    /// T, P, Q: host name or address of the server
     #[arg(short = 's', value_name = "SERVER")]
     server: Option<String>,
     /// T, P: number of iterations [default: 1000]
     #[arg(short = 'i', value_name = "ITERATIONS")]
     iterations: Option<u32>,
-    /// T: threads [default: 1]
+    /// T: number of threads [default: 1]
     #[arg(short = 't', value_name = "THREADS")]
     threads: Option<u32>,
-    /// T: endpoints per thread; L: number of sets of objects that are created first [default: 1]
+    /// T: number of endpoints per thread; L: number of sets of objects to create before the test [default: 1]
     #[arg(short = 'w', value_name = "WIDTH")]
     width: Option<u32>,
-    /// T: wait for completions by a notification object (CNO)
+    /// T: wait for completions on a consumer notification object (CNO)
     #[arg(short = 'Q')]
     notified: bool,
     /// T: check all received data
@@ -119,22 +126,23 @@ struct Arguments {
     /// T: poll for completions
     #[arg(short = 'P')]
     poll: bool,
-    /// P: b to block for completions, p to poll [default: b]; L: maximum number of objects to create
+    /// P: b waits for completions, p polls for them [default: b]; L: maximum number of objects to create
     #[arg(short = 'm', value_name = "MODE|MAXIMUM")]
     maximum: Option<String>,
-    /// P: sizes in bytes, each measured separately: a list such as 64,4K,1M, or a range that doubles, such as 1..1M
+    /// P: measure each of these sizes in bytes: a list such as 64,4K,1M, or a range such as 1..1M, in which each size is
+    /// twice the previous one
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     sizes: Option<String>,
-    /// P: measure each size for this time instead of -i operations: 500ms, 10s, 2m
+    /// P: measure each size for this time, such as 500ms, 10s or 2m, instead of for -i operations
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     duration: Option<String>,
-    /// P: number of operations before the measured ones [default: 0]
+    /// P: number of operations before the measurement begins [default: 0]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     warm_up: Option<u32>,
     /// P: both sides start operations at the same time
     #[arg(long)]
     bidirectional: bool,
-    /// P: operations in flight [default: the adapter's maximum, 64 at most]
+    /// P: maximum number of operations in flight [default: the maximum of the adapter, but at most 64]
     #[arg(short = 'p', value_name = "PIPELINE")]
     pipeline: Option<u32>,
     /// F: print the name of each passed case
@@ -183,7 +191,7 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<(Common, Plan), clap::Er
         let words = script::words(&text).map_err(wrong)?;
         read = Arguments::try_parse_from(arguments.iter().cloned().chain(words.into_iter().map(OsString::from)))?;
         if read.script.as_ref() != Some(&file) {
-            return Err(wrong("a script does not name another".to_owned()));
+            return Err(wrong("a script cannot contain -f".to_owned()));
         }
     }
     let plan = read.plan().map_err(|reason| error(&reason))?;
@@ -260,7 +268,9 @@ impl Arguments {
             ("an operand", !self.words.is_empty(), &[Test::Transaction, Test::Performance, Limits, Functional]),
         ];
         match given.iter().find(|(_, is_given, tests)| *is_given && !tests.contains(&self.test)) {
-            Some((option, ..)) => Err(format!("{option} has no meaning for this test; see dapltest -h")),
+            Some((option, ..)) => {
+                Err(format!("{option} cannot be used with this test; dapltest -h lists the options of each test"))
+            }
             None => Ok(()),
         }
     }
@@ -287,10 +297,10 @@ impl Arguments {
         let polls = match self.maximum.as_deref() {
             None | Some("b") => false,
             Some("p") => true,
-            Some(mode) => return Err(format!("-m {mode}: b or p")),
+            Some(mode) => return Err(format!("-m {mode}: the mode must be b (wait) or p (poll)")),
         };
         let extent = match (&self.duration, self.iterations) {
-            (Some(_), Some(_)) => return Err("-i and --duration exclude each other".to_owned()),
+            (Some(_), Some(_)) => return Err("-i and --duration cannot be used together".to_owned()),
             (Some(text), None) => Extent::Time(amounts::duration(text)?),
             (None, count) => Extent::Operations(count.unwrap_or(1000)),
         };
@@ -316,7 +326,7 @@ impl Arguments {
         let operation = operation::parse_one(&self.words)?;
         let Some(sizes) = &self.sizes else { return Ok(vec![operation]) };
         if self.words.len() > 1 {
-            return Err(format!("--sizes {sizes} and the bytes of {} exclude each other", self.words.join(" ")));
+            return Err(format!("--sizes {sizes} cannot be used with the size in \"{}\"", self.words.join(" ")));
         }
         Ok(amounts::sizes(sizes)?.into_iter().map(|size| Operation { size, ..operation }).collect())
     }
@@ -328,17 +338,17 @@ impl Arguments {
             ("-p", self.pipeline.is_some()),
         ];
         if let Some(word) = rest.first() {
-            return Err(format!("{word}: nothing follows connect; options stand before it"));
+            return Err(format!("\"{word}\": connect takes no parameters, and options must precede it"));
         }
         match given.iter().find(|(_, is_given)| *is_given) {
-            Some((option, _)) => Err(format!("{option} has no meaning for connect")),
+            Some((option, _)) => Err(format!("{option} cannot be used with connect")),
             None => Ok(()),
         }
     }
 
     fn most(&self) -> Result<Option<usize>, String> {
         let most = |text: &String| match text.parse() {
-            Ok(0) | Err(_) => Err(format!("-m {text}: a number of objects, 1 or more")),
+            Ok(0) | Err(_) => Err(format!("-m {text}: the maximum number of objects must be 1 or more")),
             Ok(most) => Ok(most),
         };
         self.maximum.as_ref().map(most).transpose()

@@ -55,7 +55,9 @@ pub(crate) fn run(common: &Common) -> Result {
                     let state = &state;
                     scope.spawn(move || state.session(cr));
                 }
-                Ok(Some(event)) => eprintln!("dapltest: {event:?}, expected a client"),
+                Ok(Some(event)) => {
+                    eprintln!("dapltest: ignored the event {event:?}; a connection request was expected")
+                }
                 Ok(None) => {}
                 Err(Failure::Interrupted) => break,
                 Err(failure) => {

@@ -46,23 +46,27 @@ impl Transaction {
     /// Refuses invalid parameters.
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.threads == 0 || self.threads as usize > MAX_THREADS {
-            return Err(format!("-t {}: 1 to {MAX_THREADS} threads", self.threads));
+            return Err(format!("-t {}: the number of threads must be from 1 to {MAX_THREADS}", self.threads));
         }
         if self.endpoints == 0 || self.endpoints > MAX_ENDPOINTS {
-            return Err(format!("-w {}: 1 to {MAX_ENDPOINTS} endpoints", self.endpoints));
+            return Err(format!("-w {}: the number of endpoints must be from 1 to {MAX_ENDPOINTS}", self.endpoints));
         }
         if self.iterations == 0 {
-            return Err("-i 0: at least one of the iterations".to_owned());
+            return Err("-i 0: the number of iterations must be 1 or more".to_owned());
         }
         if self.polls && self.is_notified {
-            return Err("-P and -Q exclude each other".to_owned());
+            return Err("-P and -Q cannot be used together".to_owned());
         }
         operation::check(&self.operations)?;
         let sends =
             |side| self.operations.iter().any(|operation| operation.transfer == Transfer::Send && operation.by == side);
         let both_send = sends(Side::Client) && sends(Side::Server);
         if !self.validates && !both_send {
-            return Err("without -V there is at least one SR each way, so that no side runs ahead".to_owned());
+            return Err(
+                "without -V, client and server must each do at least one SR, so that neither runs ahead; add an \
+                 SR or -V"
+                    .to_owned(),
+            );
         }
         Ok(())
     }
@@ -87,10 +91,10 @@ impl Performance {
     pub(crate) fn check(&self) -> Result<(), String> {
         self.extent.check()?;
         if self.pipeline > MAX_PIPELINE {
-            return Err(format!("-p {}: {MAX_PIPELINE} at most", self.pipeline));
+            return Err(format!("-p {}: at most {MAX_PIPELINE} operations can be in flight", self.pipeline));
         }
         if self.operation.by != Side::Client {
-            return Err("the client begins the operation".to_owned());
+            return Err("a performance test has an operation of the client, not of the server".to_owned());
         }
         self.operation.check()
     }
@@ -192,9 +196,13 @@ impl Message {
                 Message::Measured(Figures { operations, time, cpu })
             }
             10 => Message::Connects,
-            kind => return Err(format!("a message of kind {kind}, which is none")),
+            kind => return Err(format!("the peer sent a message of unknown kind {kind}")),
         };
-        if from.0.is_empty() { Ok(message) } else { Err(format!("{} bytes too many in a message", from.0.len())) }
+        if from.0.is_empty() {
+            Ok(message)
+        } else {
+            Err(format!("the peer sent a message with extra bytes at its end: {}", from.0.len()))
+        }
     }
 }
 
@@ -289,7 +297,7 @@ impl Reader<'_> {
         match self.u8()? {
             0 => Ok(false),
             1 => Ok(true),
-            other => Err(format!("{other} is neither yes nor no")),
+            other => Err(format!("the peer sent the value {other} for a flag, which is 0 or 1")),
         }
     }
 
@@ -302,19 +310,22 @@ impl Reader<'_> {
             return self.time().map(Extent::Time);
         }
         let count = self.u64()?;
-        u32::try_from(count).map(Extent::Operations).map_err(|_| format!("{count} operations are too many"))
+        u32::try_from(count)
+            .map(Extent::Operations)
+            .map_err(|_| format!("the peer sent a count of {count} operations; the maximum is {}", u32::MAX))
     }
 
     fn count(&mut self, most: usize) -> Result<usize, String> {
         match usize::from(self.u16()?) {
-            count if count > most => Err(format!("{count} of something of which there are {most} at most")),
+            count if count > most => Err(format!("the peer sent a count of {count}, where at most {most} are allowed")),
             count => Ok(count),
         }
     }
 
     fn text(&mut self) -> Result<String, String> {
         let length = self.count(MAX_TEXT)?;
-        let text = std::str::from_utf8(self.bytes(length)?).map_err(|_| "a text that is none".to_owned())?;
+        let text = std::str::from_utf8(self.bytes(length)?)
+            .map_err(|_| "the peer sent a text that is not UTF-8".to_owned())?;
         // The text is printed on a terminal, so control characters are replaced.
         Ok(text.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect())
     }
@@ -325,7 +336,7 @@ impl Reader<'_> {
             1 => Transfer::Send,
             2 => Transfer::Read,
             3 => Transfer::Write,
-            other => return Err(format!("{other} is no operation")),
+            other => return Err(format!("the peer sent the unknown operation {other}")),
         };
         let (size, segments) = (self.u32()?, self.u16()?);
         Ok(Operation { by, transfer, size, segments, is_deferred: self.bool()?, is_polled: self.bool()? })

@@ -199,7 +199,9 @@ impl Ep {
             }
             if Instant::now() > deadline {
                 let limit = FLUSH_LIMIT.as_secs();
-                return eprintln!("dapltest: an endpoint still has work requests {limit} s after its disconnect");
+                return eprintln!(
+                    "dapltest: an endpoint still has work requests {limit} s after its disconnect; it is freed with them"
+                );
             }
             thread::yield_now();
         }

@@ -70,7 +70,11 @@ fn truncated_and_too_long_messages_fail_to_decode() {
             assert!(Message::decode(&bytes[..length]).is_err(), "{message:?} truncated to {length} bytes was decoded");
         }
         let more = [&bytes[..], &[0]].concat();
-        assert_eq!(Message::decode(&more), Err("1 bytes too many in a message".to_owned()), "{message:?}");
+        assert_eq!(
+            Message::decode(&more),
+            Err("the peer sent a message with extra bytes at its end: 1".to_owned()),
+            "{message:?}"
+        );
     }
 }
 
