@@ -34,7 +34,7 @@ pub unsafe extern "C-unwind" fn dapl_cno_wait<P: Provider>(
     evd: *mut DAT_EVD_HANDLE,
 ) -> DAT_RETURN {
     let mut call = CnoWaitCall { cno, timeout, evd, wait: None, marked: false };
-    // SAFETY: `step` expects a `CnoWaitCall` whose pointers satisfy this function's contract.
+    // SAFETY: `step` requires the same of the pointers in `call` as this function requires of its caller.
     unsafe { wait::run(&mut call, step::<P>) }
 }
 
@@ -61,7 +61,7 @@ unsafe fn step<P: Provider>(call: &mut CnoWaitCall, cause: WakeCause) -> WaitSte
         Mark::remove(wait.token);
     }
     if let Some(evd) = evd {
-        // SAFETY: writable by the contract.
+        // SAFETY: the caller guarantees that `call.evd` is null or writable.
         unsafe { ffi::put(call.evd, evd as DAT_EVD_HANDLE) };
     }
     WaitStep::Done(code)

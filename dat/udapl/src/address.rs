@@ -48,7 +48,7 @@ impl Address {
         if at.is_null() {
             return None;
         }
-        // SAFETY: by the caller's contract it is a socket address. It may be unaligned.
+        // SAFETY: `at` is not null, so the caller guarantees that it is a socket address. It may be unaligned.
         let family = i32::from(unsafe { at.read_unaligned() }.sa_family);
         match family {
             libc::AF_INET => {

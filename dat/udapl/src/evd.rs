@@ -326,7 +326,8 @@ impl Evd {
         Some(Some(match end {
             Some(why) => Event::Ended { ep: ep.id, why },
             None => {
-                // SAFETY: the caller's contract, and a reference on the endpoint is held.
+                // SAFETY: the caller guarantees that `data` is that of a connection event, and the reference `ep` keeps its
+                // private data alive.
                 let private_data = unsafe { copied(data.private_data_size, data.private_data) };
                 Event::Established { ep: ep.id, private_data }
             }

@@ -37,7 +37,7 @@ pub(crate) unsafe fn named(count: DAT_COUNT, list: *const DAT_NAMED_ATTR) -> Vec
         // SAFETY: the caller guarantees that the pointer is a C string.
         false => unsafe { CStr::from_ptr(at) }.to_string_lossy().into_owned(),
     };
-    // SAFETY: the list has `count` records, by this function's contract.
+    // SAFETY: the caller guarantees that a list that is not null has `count` records. For null, `count` is 0.
     let records = (0..count).map(|at| unsafe { list.add(at).read() });
     records.map(|record| Attribute { name: text(record.name), value: text(record.value) }).collect()
 }

@@ -25,7 +25,6 @@ pub struct Usage {
 /// Writes the counts of live objects.
 ///
 /// # Safety
-///
 /// `out` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dapl_faulty_usage(out: *mut Usage) {
@@ -52,15 +51,14 @@ fn settle() {
 /// plan. Returns 0 if the name is unknown.
 ///
 /// # Safety
-///
-/// `op` is null or a string.
+/// `op` is null or a NUL-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dapl_faulty_fail(op: *const c_char, n: u64) -> i32 {
     if op.is_null() {
         plan::fail(None, n);
         return 1;
     }
-    // SAFETY: `op` is a string, by this function's contract.
+    // SAFETY: `op` is not null, so the caller guarantees that it is a NUL-terminated string.
     let Some(op) = unsafe { CStr::from_ptr(op) }.to_str().ok().and_then(Op::named) else { return 0 };
     plan::fail(Some(op), n);
     1
@@ -82,13 +80,12 @@ pub extern "C" fn dapl_faulty_count() -> u64 {
 /// failed.
 ///
 /// # Safety
-///
 /// `code` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dapl_faulty_fired(code: *mut u32) -> *const c_char {
     let Some(op) = plan::fired() else { return std::ptr::null() };
     if !code.is_null() {
-        // SAFETY: `code` is not null, and then writable by this function's contract.
+        // SAFETY: `code` is not null, so the caller guarantees that it is writable.
         unsafe { code.write(op.error().code()) };
     }
     op.name().as_ptr().cast()

@@ -209,7 +209,7 @@ unsafe fn triplets(list: *const DAT_LMR_TRIPLET, count: DAT_COUNT) -> (Vec<v2::D
     if list.is_null() || !list.is_aligned() || count > 4096 {
         return (Vec::new(), false);
     }
-    // SAFETY: this function's own contract.
+    // SAFETY: `list` is not null and is aligned, so the caller guarantees that it points at `count` triplets.
     ((0..count).map(|n| triplet(unsafe { list.add(n).read() })).collect(), true)
 }
 
@@ -222,9 +222,9 @@ fn triplet(of: DAT_LMR_TRIPLET) -> v2::DAT_LMR_TRIPLET {
 }
 
 /// # Safety
-/// `remote` is null or a triplet.
+/// `remote` is null or points at a triplet.
 unsafe fn remote_triplet(remote: *const DAT_RMR_TRIPLET) -> Option<v2::DAT_RMR_TRIPLET> {
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller guarantees that `remote` is null or points at a triplet.
     let DAT_RMR_TRIPLET { rmr_context, target_address, segment_length, .. } = unsafe { remote.as_ref() }?;
     let segment_length = u32::try_from(*segment_length).unwrap_or(u32::MAX);
     Some(v2::DAT_RMR_TRIPLET { virtual_address: *target_address, segment_length, rmr_context: *rmr_context })

@@ -116,7 +116,7 @@ impl Cancellable {
 /// # Safety
 /// `arg` points to a `Frame` that outlives the call.
 unsafe extern "C-unwind" fn on_evd(arg: *mut c_void) -> *mut c_void {
-    // SAFETY: `arg` is a valid `Frame`, by this function's contract.
+    // SAFETY: the caller guarantees that `arg` points to a `Frame` that outlives the call.
     let frame = unsafe { &*arg.cast::<Frame>() };
     let (mut event, mut more): (DAT_EVENT, DAT_COUNT) = (zeroed(), 0);
     frame.begin();
@@ -132,7 +132,7 @@ unsafe extern "C-unwind" fn on_evd(arg: *mut c_void) -> *mut c_void {
 ///
 /// `arg` points to a `Frame` that outlives the call.
 unsafe extern "C-unwind" fn on_cno(arg: *mut c_void) -> *mut c_void {
-    // SAFETY: `arg` is a valid `Frame`, by this function's contract.
+    // SAFETY: the caller guarantees that `arg` points to a `Frame` that outlives the call.
     let frame = unsafe { &*arg.cast::<Frame>() };
     let mut evd = DAT_HANDLE_NULL;
     frame.begin();

@@ -51,23 +51,23 @@ impl Event {
                 Event::Dto { ep, cookie, status, length: dto.transfered_length }
             }
             DAT_RMR_BIND_COMPLETION_EVENT => {
-                // SAFETY: the event number selects this union member.
+                // SAFETY: the event number selects this union member, and every bit pattern is valid for it.
                 let bind = unsafe { data.rmr_completion_event_data };
                 // SAFETY: each bit pattern of the cookie is a valid integer.
                 let cookie = unsafe { bind.user_cookie.as_64 };
                 Event::Bind { rmr: Handle::of(bind.rmr_handle), cookie, status: bind.status }
             }
             DAT_CONNECTION_REQUEST_EVENT => {
-                // SAFETY: the event number selects this union member.
+                // SAFETY: the event number selects this union member, and every bit pattern is valid for it.
                 let arrival = unsafe { data.cr_arrival_event_data };
                 Event::Request { cr: Handle::of(arrival.cr_handle), qual: arrival.conn_qual }
             }
             DAT_CONNECTION_EVENT_ESTABLISHED..=DAT_CONNECTION_EVENT_UNREACHABLE => {
-                // SAFETY: the event number selects this union member.
+                // SAFETY: the event number selects this union member, and every bit pattern is valid for it.
                 let connection = unsafe { data.connect_event_data };
                 Event::Connection { ep: Handle::of(connection.ep_handle), number }
             }
-            // SAFETY: the event number selects this union member.
+            // SAFETY: the event number selects this union member, and every bit pattern is valid for it.
             DAT_SOFTWARE_EVENT => Event::Software { value: unsafe { data.software_event_data }.pointer.addr() },
             _ => Event::Other { number },
         }
