@@ -63,7 +63,9 @@ pub unsafe fn single_segment<'a>(list: *const DAT_LMR_TRIPLET, count: DAT_COUNT)
 
 #[cold]
 fn panicked() -> DAT_RETURN {
-    log::error!("panic caught at the C boundary, the call returns DAT_INTERNAL_ERROR; please report the panic message");
+    log::error!(
+        "panic caught in a call of this library, which returns DAT_INTERNAL_ERROR; please report the panic message above"
+    );
     DAT_CLASS_ERROR | DAT_INTERNAL_ERROR
 }
 

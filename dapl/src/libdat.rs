@@ -116,7 +116,8 @@ pub(crate) unsafe fn init(version: Version, libdat: Libdat) -> bool {
     // SAFETY: the record is never freed, and it is long enough for this field, because its size was checked.
     if unsafe { (&raw const (*hook).add_arena).read()(arena) } != 0 {
         log::error!(
-            "libdat has no space for the handles of another provider library and will refuse them; load fewer providers in one process"
+            "libdat has no space for the handles of another provider library, so calls with them return DAT_INVALID_HANDLE; use \
+             fewer provider libraries in one process"
         );
     }
     true

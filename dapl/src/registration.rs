@@ -24,7 +24,10 @@ pub unsafe fn init<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO, 
     logger::install();
     fork::prepare();
     if info.is_null() {
-        return log::error!("{}: dat_provider_init failed: libdat passed no DAT_PROVIDER_INFO", P::NAME);
+        return log::error!(
+            "{}: dat_provider_init failed: libdat passed no DAT_PROVIDER_INFO; check which libdat.so.1 is loaded (ldd)",
+            P::NAME
+        );
     }
     // SAFETY: `info` is not null, and the caller guarantees that it is readable.
     let info = unsafe { info.read_unaligned() };
@@ -42,11 +45,16 @@ pub unsafe fn init<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO, 
         );
     };
     let Some(libdat) = functions(version, libdat) else {
-        return log::error!("{}: {name:?} needs DAT 2.0, but libdat2.so.2 is not loaded in this process", P::NAME);
+        return log::error!(
+            "{}: {name:?} needs DAT 2.0, but libdat2.so.2 is not loaded in this process; write u1.2 in its line of dat.conf, or \
+             link the program to libdat2",
+            P::NAME
+        );
     };
     // SAFETY: `params` is not null, so the caller guarantees that it is a C string.
     let params = if params.is_null() { c"" } else { unsafe { CStr::from_ptr(params) } };
-    // SAFETY: the functions are libdat's, by this function's contract.
+    // SAFETY: the caller guarantees that the functions are those of `libdat.so.1`; otherwise they are those that
+    // `functions` has found in libdat2.
     let is_own_libdat = unsafe { libdat::init(version, libdat) };
     let served = Served {
         major: info.dapl_version_major,
@@ -57,7 +65,11 @@ pub unsafe fn init<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO, 
     // SAFETY: the function is libdat's, the table is never freed, and `info` outlives the call.
     let code = unsafe { (libdat.add)(made.table(), &raw const info) };
     if code != DAT_SUCCESS {
-        log::error!("{}: libdat refused to register {name:?} ({code:#x})", P::NAME);
+        log::error!(
+            "{}: libdat refused to register {name:?} ({code:#x}); the name cannot be opened; check that its line of dat.conf is \
+             unique",
+            P::NAME
+        );
     }
 }
 
@@ -76,7 +88,8 @@ pub unsafe fn fini<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO) 
     let Some(version) = Version::of_major(info.dapl_version_major) else { return };
     let Some(known) = name_of(&info).and_then(|name| names::find(version, name)) else { return };
     let libdat = libdat::functions(version).unwrap_or(libdat);
-    // SAFETY: the functions are libdat's, by this function's contract; the info outlives the call.
+    // SAFETY: the functions are those of a libdat, as the caller guarantees or `libdat::functions` has found; `info`
+    // outlives the call.
     let code = unsafe { (libdat.remove)(known.table(), &raw const info) };
     log::debug!("{}: {} unregistered ({code:#x})", P::NAME, known.name());
 }

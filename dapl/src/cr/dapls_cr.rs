@@ -46,7 +46,7 @@ pub(crate) fn create_and_report<P: Provider>(
         Ok(made) => made,
         Err(error) => {
             log::error!(
-                "connection request of {} at qualifier {qual} rejected: cannot create a CR: {error}",
+                "connection request of {} at qualifier {qual} rejected: cannot create a CR: {error}; free objects that are not in use",
                 info.peer
             );
             return Err(request);

@@ -112,7 +112,10 @@ impl<P: Provider> Ep<P> {
     /// Handles an ESTABLISHED event that could not be queued: the consumer would not learn of the connection, so it is
     /// ended without another event (spec/endpoints 8.5).
     fn end_unreported_connection(&self, core: &mut ControlState<P>) {
-        log::warn!("ep {:#x}: cannot queue the ESTABLISHED event, the connection is ended", self.id.handle);
+        log::warn!(
+            "ep {:#x}: cannot queue the ESTABLISHED event, so the connection is ended; create the connect EVD with a larger length",
+            self.id.handle
+        );
         if self.step(core, EpStep::EstablishedLost).is_err() {
             return;
         }

@@ -217,7 +217,10 @@ pub(super) fn build<P: Provider>(
         }
         Err(error @ Error::Exhausted(_)) => Err(error),
         Err(error) => {
-            log::error!("cannot create a queue pair for {max_recvs} receives and {max_requests} requests: {error}");
+            log::error!(
+                "cannot create a queue pair for {max_recvs} receives and {max_requests} requests: {error}; create the EP with \
+                 smaller attributes (dat_ia_query returns the limits)"
+            );
             Err(Error::Exhausted(Resource::Ep))
         }
     }

@@ -133,7 +133,10 @@ pub(crate) fn accept<P: Provider>(
     if let Err(error) = accepted {
         ep.step(&mut core, EpStep::AcceptRefused)?;
         ep.remote_address.write(&[]);
-        log::warn!("ep {:#x}: cannot accept the connection request of {peer}: {error}", ep.id.handle);
+        log::warn!(
+            "ep {:#x}: cannot accept the connection request of {peer}: {error}; dat_cr_accept returns an error",
+            ep.id.handle
+        );
         return Err(error);
     }
     core.remote = Some(Peer { address: PeerAddress::Ip(peer.ip()), qual: u64::from(peer.port()) });

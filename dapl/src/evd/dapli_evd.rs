@@ -415,7 +415,8 @@ impl<P: Provider> Evd<P> {
                 Ok(false) => signal = signal.max(self.fetch(inner, FetchMode::Ready)),
                 Err(error) => {
                     log::error!(
-                        "evd {:#x}: cannot arm the completion queue, so waits and CNO notifications fail: {error}",
+                        "evd {:#x}: cannot arm its completion queue: {error}; waits and CNO notifications of this EVD fail; poll it \
+                         with dat_evd_dequeue",
                         self.id.handle
                     );
                     if inner.queue.has_waiter() {

@@ -214,8 +214,15 @@ pub fn post_software<P: Provider>(evd: &Evd<P>, pointer: usize) -> Result<()> {
 #[cold]
 pub(super) fn report_overflow<P: Provider>(evd: &Evd<P>, lost: Event) -> Result<()> {
     log::error!(
-        "evd {:#x} is full, an event is lost; create the EVD with a larger length, or dequeue more often",
-        evd.id.handle
+        "evd {:#x} is full, and {} event is lost; create the EVD with a larger length, or dequeue more often",
+        evd.id.handle,
+        match lost {
+            Event::Dto(_) | Event::Failed(_) => "a completion",
+            Event::Request { .. } => "a connection request",
+            Event::Connection { .. } => "a connection",
+            Event::Async(_) => "an asynchronous error",
+            Event::Software { .. } => "a software",
+        }
     );
     if !matches!(lost, Event::Async(_)) {
         let kind = AsyncKind::EvdOverflow;

@@ -15,7 +15,8 @@ pub(crate) fn arrive<P: Provider>(psp: &Psp<P>, request: P::Request, info: &Requ
         Ok(ep) => ep.map(|ep| ProvidedEp { ep: ep.id(), created_for_request: true }),
         Err(error) => {
             log::error!(
-                "psp {:#x}: cannot create an EP for the connection request of {}, which is rejected: {error}",
+                "psp {:#x}: cannot create an EP for the connection request of {}, which is rejected: {error}; free EPs that are not \
+                 in use",
                 psp.id.handle,
                 info.peer
             );

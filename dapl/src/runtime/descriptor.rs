@@ -19,7 +19,9 @@ impl Descriptor {
     /// Creates a descriptor that is not readable, and is closed on exec.
     pub fn new() -> Result<Self> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| {
-            log::error!("cannot create a file descriptor for an EVD or CNO: eventfd: {error}");
+            log::error!(
+                "cannot create a file descriptor for an EVD or CNO: eventfd: {error}; allow more open files (ulimit -n)"
+            );
             Error::Exhausted(Resource::Memory)
         })?;
         Ok(Descriptor { fd, is_readable: false })

@@ -138,7 +138,9 @@ impl TimerState {
         self.deadlines = Deadlines::new(); // a forked child drops its parent's deadlines
         let generation = self.generation;
         let thread = thread::spawn("dapl-timer", move || run(generation)).map_err(|error| {
-            log::error!("cannot start the thread for connect timeouts: {error}");
+            log::error!(
+                "cannot start the thread for connect timeouts: {error}; dat_ep_connect fails; allow more processes (ulimit -u)"
+            );
             Error::Exhausted(Resource::Memory)
         })?;
         // In a forked child the old handle refers to the parent's thread, which the child can neither join nor detach.

@@ -31,7 +31,7 @@ pub fn read(table: &'static SettingsTable, params: &str) -> SettingValues<'stati
     let values = parse(table, params, &|name| secure_variable(name));
     let changed = values.changed();
     if !changed.is_empty() {
-        log::info!("settings other than the defaults: {}", changed.join(", "));
+        log::info!("{}: settings other than the defaults: {}", table.provider, changed.join(", "));
     }
     values
 }
@@ -47,9 +47,9 @@ pub fn parse<'a>(
         match word.split_once('=') {
             Some((name, _)) if !name.contains('/') => {
                 let known = list(table, |setting| setting.name);
-                log::warn!("ia_params: unknown setting \"{name}\"; known settings: {known}");
+                log::warn!("ia_params: unknown setting \"{name}\" has no effect; known settings: {known}");
             }
-            _ => log::warn!("ia_params: unexpected token \"{word}\"; a setting has the form name=value"),
+            _ => log::warn!("ia_params: unexpected token \"{word}\" has no effect; a setting has the form name=value"),
         }
     }
     SettingValues { table, words, variable }

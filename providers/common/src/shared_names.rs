@@ -89,7 +89,7 @@ impl SharedNames {
                 JoinOutcome::Again if Instant::now() > until => {
                     log::error!(
                         "cannot register shared memory in {}: another process has kept the file locked for {} s (lslocks shows it); \
-                         continue or end that process",
+                         end that process, or continue it if it is stopped",
                         path.display(),
                         LOCK_TIMEOUT.as_secs()
                     );

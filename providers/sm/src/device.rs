@@ -65,7 +65,12 @@ impl Device {
         let endpoint = Endpoint::create(base)?;
         endpoint.base().remove_at_exit(endpoint.path());
         let failed = |what: &str, error: rustix::io::Errno| {
-            log::error!("{}: cannot {what} in {}: {error}", spec.name, endpoint.path().display());
+            log::error!(
+                "{}: cannot {what} in {}: {error}; the IA cannot be opened; check the limit of open files (ulimit -n) and the space \
+                 on that file system",
+                spec.name,
+                endpoint.path().display()
+            );
             Error::Exhausted(Resource::Device)
         };
         let socket = SetupSocket::bind(endpoint.path()).map_err(|e| failed("bind the set-up socket", e))?;
@@ -109,7 +114,9 @@ impl std::fmt::Debug for Device {
 pub(crate) fn random() -> Result<u64> {
     let mut bytes = [0u8; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(|e| {
-        log::error!("cannot read random numbers (getrandom): {e}");
+        log::error!(
+            "cannot read random numbers of the system (getrandom): {e}; the call fails with DAT_INTERNAL_ERROR"
+        );
         Error::Internal
     })?;
     Ok(u64::from_ne_bytes(bytes))

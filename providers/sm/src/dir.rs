@@ -304,7 +304,10 @@ impl Endpoint {
                 Err(e) => return Err(base.dir.report_failure("create an end point in", base.dir.path(), &e)),
             }
         }
-        log::error!("cannot create an end point in {}: another process keeps removing it", base.dir.path().display());
+        log::error!(
+            "cannot create an endpoint in {}: another process removed it at each attempt; set DAPL_DIR to another directory",
+            base.dir.path().display()
+        );
         Err(Error::Exhausted(Resource::Device))
     }
 

@@ -137,8 +137,7 @@ impl Sm {
         }
         let failed = |error: std::io::Error| {
             log::error!(
-                "{}: cannot start the engine thread: {error}; check the limits of threads (ulimit -u) and open files \
-                 (ulimit -n)",
+                "{}: cannot start the engine thread: {error}; allow more processes (ulimit -u) and open files (ulimit -n)",
                 self.device.endpoint.path().display()
             );
             Error::Exhausted(Resource::Device)
@@ -226,7 +225,7 @@ impl MemoryProvider for Sm {
             remote && settings.rma == settings::RmaMethod::Auto && regions.may_register(region, access.writes());
         let Some(backing) = usable.then(|| backings.find(region, access.remote_write)).flatten() else {
             log::info!(
-                "peers cannot map the shared memory at {:#x} of {} bytes; they use other copy methods",
+                "peers cannot map the shared memory at {:#x} of {} bytes, so their RDMA copies its data (man 7 dapl_sm)",
                 region.address,
                 region.length
             );

@@ -94,7 +94,7 @@ impl Arena {
         };
         if base == libc::MAP_FAILED {
             log::error!(
-                "cannot reserve {ARENA_LEN} bytes of address space for handles: {}; raise the limit (ulimit -v)",
+                "cannot reserve {ARENA_LEN} bytes of address space for handles: {}; raise the limit of address space (ulimit -v)",
                 std::io::Error::last_os_error()
             );
             return Err(Error::Exhausted(Resource::Memory));

@@ -70,7 +70,7 @@ pub(crate) fn start() {
     {
         match server::start() {
             Ok(server) => published.server = Some(server),
-            Err(error) => log::info!("counters are not published: {error}; datinfo top will not show this process"),
+            Err(error) => log::info!("cannot publish counters: {error}; datinfo top does not show this process"),
         }
     }
 }

@@ -61,7 +61,7 @@ impl TraceSettings {
 fn bounded(name: &str, text: &str, max: u64) -> Option<u64> {
     let value = logger::number(text).map(u64::from).filter(|value| *value <= max);
     if value.is_none() {
-        log::warn!("{name}: \"{text}\" is not a number from 0 to {max}, using the default");
+        log::warn!("{name}: \"{text}\" is not a number from 0 to {max}; using 0 (no trace), the default");
     }
     value
 }

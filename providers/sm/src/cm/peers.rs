@@ -35,8 +35,9 @@ pub(crate) fn attach_peer(
 ) -> Option<PeerSide> {
     if fds.len() != MAX_FDS {
         let is_full = matches!(rustix::io::dup(device.regions.fd()), Err(Errno::MFILE | Errno::NFILE));
-        let why = if is_full { ": the limit of open files is reached; raise it (ulimit -n)" } else { "" };
-        log::warn!("set-up with {}: received {} descriptors instead of {MAX_FDS}{why}", path.display(), fds.len());
+        let remedy =
+            if is_full { "the limit of open files is reached, raise it (ulimit -n)" } else { "the connect fails" };
+        log::warn!("set-up with {}: received {} descriptors instead of {MAX_FDS}; {remedy}", path.display(), fds.len());
         return None;
     }
     let table = fds.pop()?;
@@ -45,7 +46,7 @@ pub(crate) fn attach_peer(
     let (Some(rma), Some(area)) = (rma, area) else {
         log::warn!(
             "set-up with {}: cannot map the shared-memory segments of the peer: not sealed, wrong size, or no address \
-             space (ulimit -v)",
+             space (ulimit -v); the connect fails",
             path.display()
         );
         return None;
@@ -85,11 +86,14 @@ fn find_or_open_peer(
     drop(connections);
     let uid = rustix::process::geteuid().as_raw();
     let fifo = socket::open_peer_fifo(path, uid)
-        .inspect_err(|e| log::warn!("set-up with {}: cannot open the peer's FIFO: {e}", path.display()))
+        .inspect_err(|e| {
+            log::warn!("set-up with {}: cannot open the peer's FIFO: {e}; the connect fails", path.display())
+        })
         .ok()?;
     let Some(regions) = PeerRegions::map(table, params.table_slots) else {
         log::warn!(
-            "set-up with {}: cannot map the peer's table of {} keys: not sealed, wrong size, or no address space (ulimit -v)",
+            "set-up with {}: cannot map the peer's table of {} keys: not sealed, wrong size, or no address space (ulimit -v); the \
+             connect fails",
             path.display(),
             params.table_slots
         );

@@ -102,7 +102,11 @@ pub(crate) fn open_own_fifo(endpoint: &Path) -> rustix::io::Result<OwnedFd> {
 pub(crate) fn check_directory(endpoint: &Path, uid: u32) -> rustix::io::Result<()> {
     let folder = std::fs::symlink_metadata(endpoint).map_err(|_| Errno::NOENT)?;
     if !folder.is_dir() || folder.uid() != uid || folder.mode() & 0o077 != 0 {
-        log::warn!("{} is not a directory of uid {uid} with mode 0700; no datagram is sent to it", endpoint.display());
+        log::warn!(
+            "{} is not a directory of uid {uid} with mode 0700, so the process there is not contacted; use one user and one \
+             DAPL_DIR in both processes",
+            endpoint.display()
+        );
         return Err(Errno::PERM);
     }
     Ok(())

@@ -170,13 +170,13 @@ impl Engine {
                 if is_silent {
                     let limit = self.device.settings.silence.as_millis();
                     log::warn!(
-                        "ep {ep:#x}: connection to process {pid} ended: no activity of the peer for {limit} ms (setting \
-                         give_up_ms)"
+                        "ep {ep:#x}: connection to process {pid} ended with BROKEN: no activity of the peer for {limit} ms; if \
+                         the process was only stopped, raise the setting give_up_ms"
                     );
                 } else {
                     log::warn!(
-                        "ep {ep:#x}: connection to process {pid} ended: the peer has closed its FIFO; it has probably \
-                         exited"
+                        "ep {ep:#x}: connection to process {pid} ended with BROKEN: the peer has closed its FIFO; it has \
+                         probably exited"
                     );
                 }
                 dead.push(*id);
@@ -259,7 +259,8 @@ impl Engine {
             let uid = rustix::process::geteuid().as_raw();
             if received.uid != uid {
                 log::warn!(
-                    "set-up datagram from {} dropped: the sender has uid {}, this process has uid {uid}",
+                    "set-up datagram from {} dropped: the sender has uid {}, this process has uid {uid}; connect only processes of \
+                     one user",
                     received.from.display(),
                     received.uid
                 );
@@ -273,7 +274,7 @@ impl Engine {
     }
 
     fn reject_undecodable(&self, bad: DecodeError, received: &SetupDatagram) {
-        log::warn!("invalid set-up datagram of {} dropped: {bad}", received.from.display());
+        log::warn!("set-up datagram from {} dropped as invalid: {bad}", received.from.display());
         // The first eight bytes of a request have the same layout in every version, so a client of another version gets
         // a rejection.
         if let [1, _, _, _, a, b, c, d, ..] = received.bytes[..] {
@@ -326,7 +327,7 @@ impl Engine {
         let info = RequestInfo { peer: setup::address_of(&params), reported_len: private_data.len(), private_data };
         if let Err(request) = device.sink.request(listener, request, info) {
             log::info!(
-                "request of {} for qualifier {} rejected: no listener, or its accept queue is full",
+                "connection request of {} for qualifier {} rejected: the listener was freed, or its EVD is full",
                 from.display(),
                 params.qual
             );

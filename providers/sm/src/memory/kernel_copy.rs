@@ -37,7 +37,10 @@ pub(crate) unsafe fn copy(
         // SAFETY: the caller guarantees that the bytes of `segment` may be accessed (# Safety).
         match unsafe { knem.copy(direction, segment.address, exported, offset, segment.length as usize) } {
             Err(CopyError::Denied) if peer.regions.allows(target) => {
-                log::info!("/dev/knem denies a copy with process {}; using other copy methods", peer.pid);
+                log::info!(
+                    "/dev/knem denies a copy with process {}; RDMA uses other copy methods (man 7 dapl_sm)",
+                    peer.pid
+                );
                 peer.knem.store(false, Ordering::Relaxed);
             }
             // The peer has revoked the registration meanwhile, so the region does not exist any more.

@@ -139,7 +139,9 @@ impl Knem {
             Ok(device) => Knem::with_device(Box::new(KnemDevice(device))),
             Err(error) => {
                 if error.kind() != io::ErrorKind::NotFound {
-                    log::info!("cannot open /dev/knem: {error}; RDMA uses other copy methods");
+                    log::info!(
+                        "cannot open /dev/knem: {error}; RDMA uses other copy methods; allow the user to open it, or remove knem from the setting rma"
+                    );
                 }
                 None
             }
@@ -152,7 +154,7 @@ impl Knem {
             Ok(()) if info.version >= MIN_VERSION => Some(Knem(calls)),
             Ok(()) => {
                 log::info!(
-                    "/dev/knem has version {}, {MIN_VERSION} or later is needed; RDMA uses other copy methods",
+                    "/dev/knem has version {}, but {MIN_VERSION} or later is needed; RDMA uses other copy methods; update the module",
                     info.version
                 );
                 None

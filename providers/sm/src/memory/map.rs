@@ -48,10 +48,10 @@ impl Map {
     pub(crate) fn create(name: &str, len: usize, peer_read_only: bool) -> Result<(Map, OwnedFd)> {
         let failed = |step: &str, error: Errno| {
             let remedy = match error {
-                Errno::MFILE | Errno::NFILE => "; raise the limit of open files (ulimit -n)",
-                _ => "",
+                Errno::MFILE | Errno::NFILE => "raise the limit of open files (ulimit -n)",
+                _ => "check the free memory and the limit of address space (ulimit -v)",
             };
-            log::error!("shared area {name} of {len} bytes: {step}: {error}{remedy}");
+            log::error!("cannot create shared memory {name} of {len} bytes: {step}: {error}; {remedy}");
             Error::Exhausted(Resource::Memory)
         };
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -225,7 +225,8 @@ impl<const WORDS: usize> Slots<WORDS> {
     #[inline(always)]
     pub(crate) fn run(&self, index: u64) -> &[[AtomicU64; WORDS]] {
         let (from, count) = (index & self.mask, self.count());
-        // SAFETY: as in `words`, for all slots from this one on.
+        // SAFETY: `new` has checked that all slots of the ring are inside the mapping, and aligned. The slice begins at a
+        // slot of the ring and ends with the ring.
         unsafe { std::slice::from_raw_parts(self.first.add(from as usize).as_ptr(), (count - from) as usize) }
     }
 

@@ -244,11 +244,14 @@ impl QpCore {
             let (ep, pid) = (self.context.ep.handle, link.peer_pid());
             match fault {
                 ConnectionFault::InvalidData(what) => {
-                    log::warn!("ep {ep:#x}: connection to process {pid} dropped: the peer sent {what}");
+                    log::warn!(
+                        "ep {ep:#x}: connection to process {pid} dropped: the peer sent {what}; use the same library version in \
+                         both processes"
+                    );
                 }
                 ConnectionFault::Watermark => log::info!(
-                    "ep {ep:#x}: connection to process {pid} dropped: the outstanding receives exceed the EP's hard high \
-                     watermark"
+                    "ep {ep:#x}: connection to process {pid} ended with BROKEN: the outstanding receives exceed the EP's hard \
+                     high watermark; raise it with dat_ep_set_watermark"
                 ),
                 ConnectionFault::Receive | ConnectionFault::Access | ConnectionFault::Request => {}
             }

@@ -137,9 +137,9 @@ impl RxRings {
         if self.responses.is_full() {
             self.responses
                 .set_consumed(self.link.consumed_responses())
-                .ok_or(ConnectionFault::InvalidData("responses taken that never were"))?;
+                .ok_or(ConnectionFault::InvalidData("a count of consumed responses beyond those in the ring"))?;
             if self.responses.is_full() {
-                return Err(ConnectionFault::InvalidData("more fragments in flight than agreed"));
+                return Err(ConnectionFault::InvalidData("more fragments than the agreed number in flight"));
             }
         }
         self.responses.push(header, fields);
@@ -196,7 +196,7 @@ impl Rx {
             let header = match rings.requests.peek() {
                 Peeked::Empty => break,
                 Peeked::Invalid => {
-                    result = Err(ConnectionFault::InvalidData("an unknown word in the ring"));
+                    result = Err(ConnectionFault::InvalidData("an unknown message type in the request ring"));
                     break;
                 }
                 Peeked::Entry(header) => header,
@@ -216,7 +216,7 @@ impl Rx {
                 MessageKind::WriteImmediate => rings.notify(context, &mut self.queue, &mut self.marks, header, out),
                 MessageKind::Atomic => rings.execute(context).inspect(|_| answered = true),
                 MessageKind::RmaAck | MessageKind::SendNak | MessageKind::RequestStaging | MessageKind::AtomicAck => {
-                    Err(ConnectionFault::InvalidData("an answer in the ring of requests"))
+                    Err(ConnectionFault::InvalidData("a response in the request ring"))
                 }
             };
             match step {
@@ -490,7 +490,8 @@ impl RxRings {
         }
         self.message.advance(&header, part);
         if header.last {
-            let token = queue.front().ok_or(ConnectionFault::InvalidData("a receive disappeared"))?.token;
+            let token =
+                queue.front().ok_or(ConnectionFault::InvalidData("a fragment for which no receive is posted"))?.token;
             queue.drop_front();
             let (arrival, value) = (extensions::arrival(header.kind), self.value(header, &fields));
             let (status, solicited, bytes) = (Status::Success, header.solicited, part.size);
@@ -542,7 +543,9 @@ impl RxRings {
         offset: u64,
     ) -> Result<Result<(), Status>, ConnectionFault> {
         let length = header.length as usize;
-        let Some(receive) = queue.front() else { return Err(ConnectionFault::InvalidData("a receive went away")) };
+        let Some(receive) = queue.front() else {
+            return Err(ConnectionFault::InvalidData("a message for which no receive is posted"));
+        };
         let from = if header.inline {
             if length > INLINE {
                 return Err(ConnectionFault::InvalidData("an inline message longer than a slot"));
@@ -558,17 +561,18 @@ impl RxRings {
 
     /// Returns the address of a fragment in the peer's message buffer.
     fn fragment_address(&self, header: Header, fields: &SlotFields) -> Result<*const u8, ConnectionFault> {
-        let peer_side = self.link.peer_side().ok_or(ConnectionFault::InvalidData("no peer"))?;
+        let peer_side =
+            self.link.peer_side().ok_or(ConnectionFault::InvalidData("data before the set-up was complete"))?;
         let (start, size) = (peer_side.geometry.messages_at(), peer_side.geometry.messages as usize);
         let (at, length) = (fields.aux as usize * LINE, header.length as usize);
         if at > size || length > size - at {
-            return Err(ConnectionFault::InvalidData("a message outside its buffer"));
+            return Err(ConnectionFault::InvalidData("a message outside its message buffer"));
         }
         peer_side
             .area
             .bytes(start + at, length)
             .map(<*mut u8>::cast_const)
-            .ok_or(ConnectionFault::InvalidData("a message outside its area"))
+            .ok_or(ConnectionFault::InvalidData("a message outside the shared area"))
     }
 
     /// Fails the current receive with `status`, because the message is too long or the receive's memory is not mapped.
@@ -609,10 +613,11 @@ impl RxRings {
     fn process_fragment(&mut self, context: &QpContext, header: Header) -> Result<bool, ConnectionFault> {
         let fields = self.requests.fields();
         context.watch.set_carried_ack(fields.ack);
-        let peer_side = self.link.peer_side().ok_or(ConnectionFault::InvalidData("no peer"))?;
+        let peer_side =
+            self.link.peer_side().ok_or(ConnectionFault::InvalidData("data before the set-up was complete"))?;
         let line = fields.aux as usize * LINE;
         if line + 2 * LINE > peer_side.rma.len() {
-            return Err(ConnectionFault::InvalidData("a fragment outside its buffer"));
+            return Err(ConnectionFault::InvalidData("a fragment outside its RMA buffer"));
         }
         // The peer may change the header at any time, so each word is read once, and only the copy is used.
         let fragment =
@@ -621,7 +626,7 @@ impl RxRings {
         let payload = peer_side
             .rma
             .bytes(line + LINE, length)
-            .ok_or(ConnectionFault::InvalidData("a fragment outside its buffer"))?;
+            .ok_or(ConnectionFault::InvalidData("a fragment outside its RMA buffer"))?;
         let right = AccessRight::remote(header.kind == MessageKind::RmaWrite);
         let Fragment { key, address, .. } = fragment;
         let ids = (context.pd, context.domain.number());

@@ -131,7 +131,8 @@ pub(crate) fn apply(
 #[cold]
 fn denied(peer: &Peer) -> CopyError {
     log::info!(
-        "the kernel denies cross-memory attach to process {}; using shared buffers (check kernel.yama.ptrace_scope)",
+        "the kernel denies cross-memory attach to process {}, so data is copied twice through shared buffers; set \
+         kernel.yama.ptrace_scope to 0, or cma=open in that process",
         peer.pid
     );
     peer.cma.store(false, Ordering::Relaxed);

@@ -43,15 +43,17 @@ impl RxRings {
         let SlotFields { ack, aux: value, total } = self.requests.fields();
         context.watch.set_carried_ack(ack);
         let bytes = total.filter(|total| *total <= context.max_rdma);
-        let bytes = bytes.ok_or(ConnectionFault::InvalidData("a write longer than writes are"))?;
+        let bytes = bytes.ok_or(ConnectionFault::InvalidData("an RDMA write longer than the maximum"))?;
         if !self.message.is_between() {
-            return Err(ConnectionFault::InvalidData("a write in the middle of a message"));
+            return Err(ConnectionFault::InvalidData(
+                "an RDMA write with immediate data between the fragments of a message",
+            ));
         }
         // The write copies no bytes to the receive's memory, so a receive of any length matches.
         if !self.find_receive(context, queue, marks, 0, out)? {
             return Ok(false);
         }
-        let receive = queue.front().ok_or(ConnectionFault::InvalidData("a receive went away"))?;
+        let receive = queue.front().ok_or(ConnectionFault::InvalidData("a message for which no receive is posted"))?;
         let (token, solicited, arrival) = (receive.token, header.solicited, ReceivedOp::WriteImmediate);
         queue.drop_front();
         context.complete_recv(out, Completion { token, bytes, solicited, arrival, value, ..Completion::default() });
@@ -63,7 +65,7 @@ impl RxRings {
         context.watch.set_carried_ack(self.requests.fields().ack);
         let request = AtomicRequest::decode(self.requests.payload_words());
         let AtomicRequest { key, address, operation } = request
-            .ok_or(ConnectionFault::InvalidData("an atomic operation that does not exist, or is not aligned"))?;
+            .ok_or(ConnectionFault::InvalidData("an atomic operation of unknown type or at an unaligned address"))?;
         let ids = (context.pd, context.domain.number());
         let held = context.regions.acquire_for_peer(key, ids, address, ATOMIC_SIZE, AccessRight::RemoteAtomic);
         let found = held.ok().and_then(|(_hold, address)| {

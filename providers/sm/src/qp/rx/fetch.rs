@@ -111,7 +111,7 @@ impl RxRings {
         let payload = self.requests.fields();
         context.watch.set_carried_ack(payload.ack);
         if !self.message.is_between() {
-            return Err(ConnectionFault::InvalidData("an offer in the middle of a message"));
+            return Err(ConnectionFault::InvalidData("an offer between the fragments of a message"));
         }
         let total = payload.total.unwrap_or(0);
         let parts = parts(header.length, total, self.requests.stored_words());
@@ -196,7 +196,7 @@ impl RxRings {
         let Some(fetch) = &mut self.fetch else { return Ok(()) };
         fetch.step = FetchStep::Staged { count: self.staged };
         let offset =
-            u32::try_from(fetch.done).map_err(|_| ConnectionFault::InvalidData("an offer longer than messages are"))?;
+            u32::try_from(fetch.done).map_err(|_| ConnectionFault::InvalidData("an offer of 4 GiB or more"))?;
         self.send_response(Header::plain(MessageKind::RequestStaging, slot), offset)?;
         self.link.wake_if_flagged(WAKE_ON_PROGRESS);
         Ok(())
@@ -213,15 +213,15 @@ impl RxRings {
     ) -> Result<Result<(), Status>, ConnectionFault> {
         let (Some(fetch), Some(receive), Some(peer_side)) = (&mut self.fetch, queue.front(), self.link.peer_side())
         else {
-            return Err(ConnectionFault::InvalidData("a receive disappeared"));
+            return Err(ConnectionFault::InvalidData("a fragment for which no receive is posted"));
         };
         let left = fetch.source.total() - fetch.done;
         let length = left.min(STAGING_BYTES as u64) as usize;
         if self.link.staged() != encode_staged(count & 0xFFFF_FFFF, length) {
-            return Err(ConnectionFault::InvalidData("a stage with other bytes than requested"));
+            return Err(ConnectionFault::InvalidData("a staging buffer with other bytes than requested"));
         }
         let staging = peer_side.rma.bytes(peer_side.geometry.staging_at(), length);
-        let from = staging.ok_or(ConnectionFault::InvalidData("a stage outside its buffer"))?.cast_const();
+        let from = staging.ok_or(ConnectionFault::InvalidData("staged data outside the staging buffer"))?.cast_const();
         // SAFETY: the `length` bytes are in the peer's mapped RMA segment, as was checked above.
         let placed =
             unsafe { scatter(&*context.regions, context.recv_pd, &receive.segments, fetch.done, from, length) };
@@ -248,7 +248,8 @@ impl RxRings {
         }
         let (bytes, solicited) = (fetch.source.total(), fetch.solicited);
         self.fetch = None;
-        let receive = queue.pop_front().ok_or(ConnectionFault::InvalidData("a receive disappeared"))?;
+        let receive =
+            queue.pop_front().ok_or(ConnectionFault::InvalidData("a fragment for which no receive is posted"))?;
         context.complete_recv(out, Completion { token: receive.token, bytes, solicited, ..Completion::default() });
         Ok(true)
     }

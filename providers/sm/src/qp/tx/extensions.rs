@@ -161,7 +161,7 @@ impl Tx {
     ) -> Result<(), ConnectionFault> {
         let Some(rings) = self.rings.as_mut() else { return Ok(()) };
         let Some(pending) = rings.pending.pop_front().filter(|pending| pending.kind == AwaitedKind::Atomic) else {
-            return Err(ConnectionFault::InvalidData("an answer to no atomic operation"));
+            return Err(ConnectionFault::InvalidData("a response that matches no atomic operation in flight"));
         };
         rings.reads = rings.reads.saturating_sub(1);
         let request = self.pending_request(&pending)?;

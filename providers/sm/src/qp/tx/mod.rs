@@ -472,7 +472,7 @@ impl Tx {
 
     fn read_peer_progress(&mut self, context: &QpContext) -> Result<(), ConnectionFault> {
         let Some(rings) = self.rings.as_mut() else { return Ok(()) };
-        let violation = ConnectionFault::InvalidData("requests taken that never were");
+        let violation = ConnectionFault::InvalidData("a count of consumed requests beyond those in the ring");
         rings.requests.set_consumed_low(context.watch.carried_ack()).ok_or(violation)?;
         rings.requests.set_consumed(rings.link.consumed_requests()).ok_or(violation)?;
         while let Some((_, mark)) = rings.marks.front().copied().filter(|(slot, _)| *slot < rings.requests.consumed()) {
@@ -519,7 +519,7 @@ impl Tx {
                 rings.responses.advance();
                 Ok(Some(PeerResponse { kind, aux, status, value: total.unwrap_or(0) }))
             }
-            _ => Err(ConnectionFault::InvalidData("an unknown word in the ring of answers")),
+            _ => Err(ConnectionFault::InvalidData("an unknown message type in the response ring")),
         }
     }
 
@@ -528,16 +528,18 @@ impl Tx {
         let Some(rings) = self.rings.as_mut() else { return Ok(()) };
         let Some(pending) = rings.pending.pop_front().filter(|p| p.line == line && p.kind != AwaitedKind::Atomic)
         else {
-            return Err(ConnectionFault::InvalidData("an answer to no fragment"));
+            return Err(ConnectionFault::InvalidData("a response that matches no fragment in flight"));
         };
         let index = usize::try_from(pending.request - rings.first).unwrap_or(usize::MAX);
         let request = self.queue.get_mut(index).and_then(RequestEntry::request_mut);
-        let Some(request) = request else { return Err(ConnectionFault::InvalidData("an answer to no request")) };
+        let Some(request) = request else {
+            return Err(ConnectionFault::InvalidData("a response that matches no outstanding request"));
+        };
         let mut outcome = if status == 0 { Ok(()) } else { Err(Status::RemoteAccess) };
         let is_read = pending.kind == AwaitedKind::Read;
         if is_read && outcome.is_ok() {
             let from = rings.link.rma.bytes(line as usize * LINE + LINE, pending.length as usize);
-            let from = from.ok_or(ConnectionFault::InvalidData("a fragment outside its buffer"))?;
+            let from = from.ok_or(ConnectionFault::InvalidData("a fragment outside its RMA buffer"))?;
             let (regions, length) = (&*context.regions, pending.length as usize);
             // SAFETY: the `length` bytes are in the local RMA buffer, and reserved for this fragment.
             outcome = unsafe { scatter(regions, context.pd, &request.segments, pending.offset, from, length) };
@@ -565,7 +567,9 @@ impl Tx {
         let first = self.rings.as_ref().map_or(0, |rings| rings.first);
         let index = pending.request.checked_sub(first).and_then(|index| usize::try_from(index).ok());
         let entry = index.and_then(|index| self.queue.get_mut(index));
-        entry.and_then(RequestEntry::request_mut).ok_or(ConnectionFault::InvalidData("an answer to no request"))
+        entry
+            .and_then(RequestEntry::request_mut)
+            .ok_or(ConnectionFault::InvalidData("a response that matches no outstanding request"))
     }
 
     /// Handles a negative response to a send: the oldest incomplete send fails.
@@ -576,14 +580,18 @@ impl Tx {
         rings
             .requests
             .set_consumed(rings.link.consumed_requests())
-            .ok_or(ConnectionFault::InvalidData("requests taken that never were"))?;
+            .ok_or(ConnectionFault::InvalidData("a count of consumed requests beyond those in the ring"))?;
         let consumed = rings.requests.consumed();
         let open = |r: &&mut RequestEntry| match r.phase() {
             RequestPhase::Sent(slot) | RequestPhase::Offered(slot) => slot > consumed && r.is_send(),
             RequestPhase::Running => r.is_send(),
             _ => false,
         };
-        let request = self.queue.iter_mut().find(open).ok_or(ConnectionFault::InvalidData("a refusal of no send"))?;
+        let request = self
+            .queue
+            .iter_mut()
+            .find(open)
+            .ok_or(ConnectionFault::InvalidData("a rejection that matches no outstanding send"))?;
         request.fail(match status {
             NAK_SOURCE => Status::LocalProtection,
             NAK_ACCESS => Status::RemoteAccess,

@@ -114,11 +114,13 @@ impl Tx {
         let Some(rings) = self.rings.as_mut() else { return Ok(()) };
         let is_meant = |request: &&mut WorkRequest| matches!(request.phase, RequestPhase::Offered(of) if truncated_slot(of) == slot);
         let mut requests = self.queue.iter_mut().filter_map(RequestEntry::request_mut);
-        let request = requests.find(is_meant).ok_or(ConnectionFault::InvalidData("a question about no offer"))?;
+        let request = requests
+            .find(is_meant)
+            .ok_or(ConnectionFault::InvalidData("a staging request for a slot without an offer"))?;
         let length = request.segments.total().saturating_sub(offset).min(STAGING_BYTES as u64) as usize;
         let staging = rings.link.rma.bytes(rings.link.geometry.staging_at(), length);
         let (true, Some(to)) = (length > 0, staging) else {
-            return Err(ConnectionFault::InvalidData("a question beyond an offer"));
+            return Err(ConnectionFault::InvalidData("a staging request beyond the length of the offer"));
         };
         // SAFETY: the `length` bytes are in the staging buffer, which is part of the local RMA segment. The receiver
         // has requested these bytes, so it does not read the staging buffer until they are published.
