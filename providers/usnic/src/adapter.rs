@@ -43,7 +43,7 @@ impl Adapter {
         let run = Engine::new(self.device.clone(), self.progress.clone(), self.cm.clone());
         let started = thread::spawn("dapl-usnic", move || logger::with_ia(&name, || run.run())).map_err(|error| {
             log::error!(
-                "{}: cannot start the engine thread: {error}; check the limit of threads (ulimit -u)",
+                "{}: cannot start the engine thread: {error}; allow more processes (ulimit -u)",
                 self.device.name
             );
             Error::Exhausted(Resource::Device)

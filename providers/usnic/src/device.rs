@@ -237,7 +237,10 @@ impl std::fmt::Debug for Device {
 /// Finds the interface that the settings name. Errors are logged here.
 fn find_interface(name: &str, settings: &UsnicSettings) -> Result<Interface> {
     let found = address::find(settings.address.as_deref()).map_err(|error| {
-        log::error!("{name}: cannot list the interfaces of this host: {error}");
+        log::error!(
+            "{name}: cannot list the interfaces of this host: {error}; the IA cannot be opened; check the limit of open files \
+             (ulimit -n)"
+        );
         Error::Exhausted(Resource::Device)
     })?;
     found.map_err(|why| {
@@ -260,7 +263,12 @@ fn data_socket_config(settings: &UsnicSettings, interface: &Interface) -> Socket
 
 fn open_socket(name: &str, config: &SocketConfig, interface: &Interface) -> Result<Socket> {
     let socket = Socket::open(config).map_err(|error| {
-        log::error!("{name}: cannot open a UDP socket on {} ({}): {error}", interface.address.ip(), interface.name);
+        log::error!(
+            "{name}: cannot open a UDP socket on {} ({}): {error}; check the setting data_ports and the limit of open files \
+             (ulimit -n)",
+            interface.address.ip(),
+            interface.name
+        );
         Error::Exhausted(Resource::Device)
     })?;
     for buffer in socket.reduced_buffers(config) {

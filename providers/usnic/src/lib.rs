@@ -240,7 +240,7 @@ impl Drop for Usnic {
 fn random(name: &str) -> Result<u64> {
     let mut bytes = [0u8; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(|e| {
-        log::error!("{name}: cannot read random numbers of the system: {e}");
+        log::error!("{name}: cannot read random numbers of the system (getrandom): {e}; the IA cannot be opened");
         Error::Internal
     })?;
     Ok(u64::from_ne_bytes(bytes))

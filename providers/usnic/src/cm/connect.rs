@@ -161,7 +161,7 @@ impl ActiveSide {
                     let has_key = device.settings.key_file.is_some();
                     let key = if has_key { " (hosts with another key, or without a key, do not reply)" } else { "" };
                     log::info!(
-                        "{}: connect to {server}: no reply{key}; check the address, the port and firewalls",
+                        "{}: connect to {server} ended with UNREACHABLE: no reply{key}; check the address, the port and firewalls",
                         device.name
                     );
                 } else if let Some(reason) = reason {

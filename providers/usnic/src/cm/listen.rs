@@ -92,7 +92,7 @@ impl Cm {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(Error::ConnQualTaken),
             Err(error) => {
                 log::warn!(
-                    "{}: no local socket for the listener on qualifier {qual} ({error}): other processes of this user on UDP \
+                    "{}: cannot create a local socket for the listener on qualifier {qual} ({error}): other processes of this user on UDP \
                      port {} cannot forward its requests; set DAPL_DIR to a directory of this user",
                     self.device.name,
                     own.port()
@@ -121,7 +121,8 @@ impl Cm {
         })?;
         if let Err(error) = reuseport::choose_by_length(&socket, packets::REQUEST) {
             log::info!(
-                "{}: no socket filter on UDP port {}: {error}; a stopped process can delay requests to others on that port",
+                "{}: cannot attach a socket filter to UDP port {}: {error}; a stopped process can delay connects to other processes \
+                 on that port",
                 device.name,
                 device.settings.port
             );
@@ -179,7 +180,11 @@ impl Cm {
 }
 
 fn cannot_listen(device: &Device, what: &str, error: &io::Error) -> Error {
-    log::error!("{}: {}: cannot {what}: {error}", device.name, device.interface.address.ip());
+    log::error!(
+        "{}: {}: cannot {what}: {error}; the call fails with DAT_INSUFFICIENT_RESOURCES",
+        device.name,
+        device.interface.address.ip()
+    );
     Error::Exhausted(Resource::Device)
 }
 

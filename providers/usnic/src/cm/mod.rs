@@ -81,9 +81,7 @@ impl Cm {
             SetupConfig { give_up: settings.give_up, listener_wait: settings.listener_wait, ..SetupConfig::default() };
         let setup = Arc::new(Setup::new(config, psk));
         let request_sockets = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| {
-            log::error!(
-                "{name}: cannot create an epoll descriptor: {error}; check the limit of open files (ulimit -n)"
-            );
+            log::error!("{name}: cannot create an epoll descriptor: {error}; allow more open files (ulimit -n)");
             Error::Exhausted(Resource::Device)
         })?;
         let listener_dir = ListenerDir::new(settings.base_dir());
@@ -243,7 +241,7 @@ impl Cm {
                 let peer = info.peer;
                 if let Err(mut request) = self.sink.request(listener, ConnectionRequest::new(self.clone(), id), info) {
                     log::info!(
-                        "{}: rejected the request of {peer}: no listener, or its accept queue is full",
+                        "{}: rejected the connection request of {peer}: the listener was freed, or its EVD is full",
                         self.device.name
                     );
                     request.send_result(RejectReason::NoListener);

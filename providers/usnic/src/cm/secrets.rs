@@ -36,7 +36,7 @@ impl Random for OsRandom {
 pub(super) fn check_random(name: &str) -> Result<()> {
     let mut some = [0u8; 8];
     rustix::rand::getrandom(&mut some, GetRandomFlags::empty()).map(drop).map_err(|error| {
-        log::error!("{name}: cannot read random numbers of the system: {error}");
+        log::error!("{name}: cannot read random numbers of the system (getrandom): {error}; the IA cannot be opened");
         Error::Internal
     })
 }
@@ -65,10 +65,10 @@ fn read(path: &str) -> std::result::Result<Psk, String> {
     let own = rustix::process::geteuid().as_raw();
     if !facts.is_file() {
         let kind = if facts.file_type().is_fifo() { " (it is a FIFO)" } else { "" };
-        return Err(format!("not a regular file{kind}"));
+        return Err(format!("not a regular file{kind}; set `key` to the path of a regular file"));
     }
     if facts.uid() != own && facts.uid() != 0 {
-        return Err(format!("owned by uid {}, not by uid {own} or 0", facts.uid()));
+        return Err(format!("owned by uid {}, not by uid {own} or 0; chown {own} {path}", facts.uid()));
     }
     if facts.mode() & 0o077 != 0 {
         return Err(format!("accessible to other users (mode {:o}); chmod 600 {path}", facts.mode() & 0o777));
@@ -76,7 +76,9 @@ fn read(path: &str) -> std::result::Result<Psk, String> {
     let mut secret = Vec::new();
     file.take(MAX_KEY_FILE + 1).read_to_end(&mut secret).map_err(|error| error.to_string())?;
     if secret.len() as u64 > MAX_KEY_FILE {
-        return Err(format!("it has more than {MAX_KEY_FILE} bytes"));
+        return Err(format!(
+            "it has more than {MAX_KEY_FILE} bytes; head -c 32 /dev/urandom | base64 makes a good one"
+        ));
     }
     let key = Psk::new(self::secret(&secret));
     secret.fill(0);
@@ -105,7 +107,7 @@ mod tests {
         assert_ne!(first, second);
         let mut many = [0; 1000];
         OsRandom.fill(&mut many);
-        assert!(many[992..] != [0; 8], "filled to the end");
+        assert!(many[992..] != [0; 8], "the last 8 of 1000 bytes must be random, not zero");
     }
 
     #[test]
@@ -133,7 +135,7 @@ mod tests {
         rustix::fs::mknodat(rustix::fs::CWD, &path, fifo, mode, 0).unwrap();
         let why = read(text).unwrap_err();
         std::fs::remove_file(&path).unwrap();
-        assert!(why.contains("not a regular file") && why.contains("FIFO"), "{why}");
+        assert!(why.contains("not a regular file") && why.contains("FIFO"), "the error must name the FIFO: {why}");
     }
 
     #[test]

@@ -70,7 +70,7 @@ impl HandoverSocket {
             if uid != Some(self.uid) {
                 let sender = uid.map_or_else(|| "an unknown user".to_owned(), |uid| format!("uid {uid}"));
                 log::warn!(
-                    "{}: dropped a forwarded request of {sender}: this listener accepts only requests of uid {}",
+                    "{}: dropped a connection request that {sender} forwarded: this listener accepts only requests of processes of uid {}",
                     self.path.display(),
                     self.uid
                 );
