@@ -111,11 +111,11 @@ mod tests {
         credits.wait(0, 1, 7);
         assert_eq!(probe(&mut credits, 9, 7), None);
         assert_eq!(probe(&mut credits, 12, 7), Some(12 * SECONDS));
-        assert_eq!(probe(&mut credits, 30, 7), None, "reported already");
-        assert_eq!(probe(&mut credits, 31, 8), None, "the next send waits now");
+        assert_eq!(probe(&mut credits, 30, 7), None, "an overdue send is reported only once");
+        assert_eq!(probe(&mut credits, 31, 8), None, "the next send is not overdue yet");
         assert_eq!(probe(&mut credits, 41, 8), Some(10 * SECONDS));
         credits.stop();
         credits.wait(50 * SECONDS, 1, 8);
-        assert_eq!(probe(&mut credits, 55, 8), None, "it had a receive meanwhile");
+        assert_eq!(probe(&mut credits, 55, 8), None, "the send got a receive in between, so its wait starts again");
     }
 }

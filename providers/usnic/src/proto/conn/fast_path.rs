@@ -161,7 +161,11 @@ impl<D: PostedData> Conn<D> {
     /// request, which the caller must write; `None` if the queue is full.
     #[inline(always)]
     pub(crate) fn send_short(&mut self, now: Nanos, length: u32) -> Option<(ShortSend, &mut D::Request)> {
-        debug_assert!(self.short_permit.is_first || self.may_send_short(now, length), "{:?}", self.short_permit);
+        debug_assert!(
+            self.short_permit.is_first || self.may_send_short(now, length),
+            "a short send needs a permit, not {:?}",
+            self.short_permit
+        );
         let psn = self.flight.next_psn();
         let (slot, id, driver_data) = self.requests.push_sent(length, psn)?;
         self.now = now;

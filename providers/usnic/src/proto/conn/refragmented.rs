@@ -124,7 +124,11 @@ mod tests {
         for offset in [160, 100, 100] {
             assert_eq!(pieces.mark_delivered(Psn(7), &piece(1, offset, extent, &bytes)), None);
         }
-        assert_eq!(pieces.mark_delivered(Psn(8), &piece(1, 200, Some((200, 240)), &bytes)), Some(40), "the only piece");
+        assert_eq!(
+            pieces.mark_delivered(Psn(8), &piece(1, 200, Some((200, 240)), &bytes)),
+            Some(40),
+            "a packet with one piece is complete"
+        );
         assert_eq!(pieces.mark_delivered(Psn(7), &piece(1, 139, extent, &bytes)), Some(100));
         assert!(pieces.0.is_empty());
     }
@@ -143,10 +147,18 @@ mod tests {
         pieces.mark_delivered(Psn(7), &piece(1, 0, Some((0, 100)), &bytes));
         let meets = |it: Data<'_>| pieces.check(Psn(7), &it);
         assert_eq!(meets(piece(1, 50, Some((0, 100)), &bytes)), PieceCheck::Fits);
-        assert_eq!(meets(piece(2, 50, Some((0, 100)), &bytes)), PieceCheck::Contradiction, "of another message");
-        assert_eq!(meets(piece(1, 50, Some((0, 101)), &bytes)), PieceCheck::Contradiction, "of a longer packet");
+        assert_eq!(
+            meets(piece(2, 50, Some((0, 100)), &bytes)),
+            PieceCheck::Contradiction,
+            "a piece of another message contradicts"
+        );
+        assert_eq!(
+            meets(piece(1, 50, Some((0, 101)), &bytes)),
+            PieceCheck::Contradiction,
+            "a piece of a longer packet contradicts"
+        );
         assert_eq!(meets(Data { op: Op::Write, ..piece(1, 50, Some((0, 100)), &bytes) }), PieceCheck::Contradiction);
-        assert_eq!(meets(piece(2, 50, None, &bytes)), PieceCheck::Fits, "the whole is for others to check");
+        assert_eq!(meets(piece(2, 50, None, &bytes)), PieceCheck::Fits, "a complete packet is checked elsewhere");
     }
 
     #[test]
@@ -186,7 +198,7 @@ mod tests {
                     break;
                 }
             }
-            assert_eq!((at, seen), (9000, count), "of at most {most}");
+            assert_eq!((at, seen), (9000, count), "pieces of at most {most} bytes");
         }
         let nothing = SentPayload { length: 0, ..sent };
         assert_eq!(

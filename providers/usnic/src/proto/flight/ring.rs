@@ -112,7 +112,7 @@ impl<T: Copy> PacketRing<T> {
     #[cold]
     #[inline(never)]
     fn grow(&mut self, psn: Psn, used: u32, what: T) {
-        assert!(used < WINDOW, "the sender checks the window first");
+        assert!(used < WINDOW, "the window has space for the packet");
         let length = (self.slots.len() * 2).clamp(INITIAL_SLOTS, WINDOW as usize);
         let filler = UnackedPacket {
             what,
@@ -191,8 +191,8 @@ impl<T: Copy> PacketRing<T> {
         while let Some(psn) = at {
             let slot = self.slot(psn);
             let before = seen.last().copied().unwrap_or(psn);
-            assert_eq!(slot.before, before, "links lead both ways");
-            assert!(psn == before || self.slot(before).order < slot.order, "in transmission order");
+            assert_eq!(slot.before, before, "the backward link names the previous packet");
+            assert!(psn == before || self.slot(before).order < slot.order, "the list is in transmission order");
             seen.push(psn);
             bytes += u64::from(slot.bytes);
             at = (slot.after != psn).then_some(slot.after);

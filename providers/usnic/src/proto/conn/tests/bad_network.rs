@@ -155,7 +155,7 @@ impl Run {
         let side = Run::side(place);
         let done: Vec<_> = self.pair.end(side).host.requests.iter().map(|done| (done.id, done.status)).collect();
         let posted: Vec<_> = self.loads[place].jobs.iter().map(|job| (job.id, Status::Success)).collect();
-        assert_eq!(done, posted, "exactly once, and in order");
+        assert_eq!(done, posted, "each request completes exactly once, in the order of the posts");
         let recvs: Vec<_> = self.pair.end(side).host.recvs.iter().map(|done| (done.id, done.bytes as usize)).collect();
         assert_eq!(recvs, self.loads[place].recvs);
         self.pair.end(side).host.check_untouched();
@@ -170,7 +170,7 @@ impl Run {
                 }
                 Kind::Write | Kind::Read => job.there,
             };
-            assert!(ours[job.at..][..job.length] == theirs[there..][..job.length], "{job:?}");
+            assert!(ours[job.at..][..job.length] == theirs[there..][..job.length], "the bytes of {job:?} differ");
         }
     }
 }
@@ -205,7 +205,10 @@ fn work_completes_with_loss_duplicates_and_reordering() {
     for seed in 0..60 {
         let run = run(plan(seed), storm([1, 10, 50, 200][seed as usize % 4]), 40);
         let counters = run.pair.a.conn.counters();
-        assert!(seed % 4 == 0 || counters.resent_gap + counters.resent_probe > 0, "few packets were lost");
+        assert!(
+            seed % 4 == 0 || counters.resent_gap + counters.resent_probe > 0,
+            "a network with loss causes retransmissions"
+        );
     }
 }
 
@@ -240,7 +243,7 @@ fn work_completes_with_shared_receives() {
         let run = run(PairConfig { config, ..plan(seed) }, storm([0, 20][seed as usize % 2]), 40);
         withdrawn_sends += run.pair.a.conn.counters().withdrawn_sends;
     }
-    assert!(withdrawn_sends > 0, "the shared queue was never empty");
+    assert!(withdrawn_sends > 0, "no send was withdrawn, so the shared receive queue was never empty");
 }
 
 #[test]

@@ -16,7 +16,7 @@ fn pair(memory: usize) -> ConnPair {
     let mut pair = ConnPair::new(&PairConfig { config, mtu: LARGE, memory, ..PairConfig::default() });
     pair.network.mtu = LARGE;
     pair.pass(SECONDS);
-    assert_eq!(pair.a.conn.send_path.path.mtu(), LARGE, "the search has found the MTU");
+    assert_eq!(pair.a.conn.send_path.path.mtu(), LARGE, "the search must find the MTU of the path");
     pair
 }
 
@@ -40,9 +40,9 @@ fn black_hole_delays_data_by_a_few_timeouts_only() {
     pair.until("a packet arrives", |pair| pair.b.conn.counters().received > before + 10);
     // The black hole is detected after a probe timeout and a second one of twice the length.
     let waited = pair.now - start;
-    assert!(waited < 5 * timeout, "{waited} for timeouts of {timeout}");
+    assert!(waited < 5 * timeout, "data was delayed by {waited} ns, more than 5 timeouts of {timeout} ns");
     pair.until("all is done", |pair| is_done(pair, 2));
-    assert!(pair.now - start < SECONDS, "{} in all", pair.now - start);
+    assert!(pair.now - start < SECONDS, "the transfer took {} ns, longer than a second", pair.now - start);
     assert!(pair.a.conn.counters().refragmented > 0);
     let (ours, theirs) = (&pair.a.host.memory[..BYTES], &pair.b.host.memory[BYTES..]);
     assert!(ours == theirs && pair.a.host.requests.iter().all(|done| done.status == Status::Success));
@@ -59,7 +59,7 @@ fn packets_are_sized_for_a_black_hole_once_it_is_detected() {
     }
     assert_eq!(pair.a.conn.send_path.path.black_holes(), 1);
     let mtu = pair.a.conn.send_path.path.mtu();
-    assert!((LEFT - 100..=LEFT).contains(&mtu), "{mtu}");
+    assert!((LEFT - 100..=LEFT).contains(&mtu), "the MTU is {mtu} bytes, instead of {LEFT} or up to 100 less");
     let refragmented = pair.a.conn.counters().refragmented;
     pair.write(Endpoint::A, 0, 100_000, 100_000);
     pair.until("another one is done", |pair| is_done(pair, 41));
@@ -89,7 +89,7 @@ fn packet_above_the_local_mtu_is_refragmented_immediately() {
     assert_eq!(pair.a.conn.send_path.path.size(), LEFT);
     pair.until("the write is done", |pair| is_done(pair, 1));
     assert_eq!(pair.a.conn.send_path.path.black_holes(), 0);
-    assert!(pair.a.conn.counters().refragmented > 0, "{:?}", pair.a.conn.counters());
+    assert!(pair.a.conn.counters().refragmented > 0, "no packet was re-fragmented: {:?}", pair.a.conn.counters());
 }
 
 #[test]
@@ -127,7 +127,10 @@ fn all_bytes_arrive_over_changing_black_holes() {
         }
         pair.until("all is done", |pair| is_done(pair, count) && pair.b.host.recvs.len() == recvs);
         pair.pass(SECONDS);
-        assert!(pair.a.host.requests.iter().all(|done| done.status == Status::Success), "seed {seed}");
+        assert!(
+            pair.a.host.requests.iter().all(|done| done.status == Status::Success),
+            "seed {seed}: a request has failed"
+        );
         let (a, b) = (&pair.a.host.memory, &pair.b.host.memory);
         for (kind, at, length) in jobs {
             let (from, to) = match kind {
@@ -135,7 +138,7 @@ fn all_bytes_arrive_over_changing_black_holes() {
                 1 => (&b[at..], &a[2 * PART + at..]),
                 _ => (&a[at..], &b[2 * PART + at..]),
             };
-            assert!(from[..length] == to[..length], "seed {seed}: {length} bytes at {at}");
+            assert!(from[..length] == to[..length], "seed {seed}: {length} bytes at {at} differ");
         }
         pair.a.host.check_untouched();
         pair.b.host.check_untouched();

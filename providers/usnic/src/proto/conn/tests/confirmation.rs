@@ -31,7 +31,10 @@ fn any_packet_confirms_the_connection() {
     run(&mut pair, 5000 * MILLIS);
     for side in [Endpoint::A, Endpoint::B] {
         let said = sent_kinds(&pair, side);
-        assert!(said.contains(&Kind::AckFields) && !said.contains(&Kind::Confirm), "{said:?}");
+        assert!(
+            said.contains(&Kind::AckFields) && !said.contains(&Kind::Confirm),
+            "acks must confirm the connection without Confirm: {said:?}"
+        );
     }
 }
 
@@ -41,14 +44,14 @@ fn client_repeats_the_confirmation_until_a_packet_arrives() {
     pair.b.drops_all = true;
     run(&mut pair, 2000 * MILLIS);
     let confirms = sent_kinds(&pair, Endpoint::A).iter().filter(|kind| **kind == Kind::Confirm).count();
-    assert!(confirms >= 4, "{confirms} times");
+    assert!(confirms >= 4, "Confirm was sent {confirms} times, instead of at least 4");
     assert!(!sent_kinds(&pair, Endpoint::B).contains(&Kind::Confirm), "the accepting side sends no confirmation");
     pair.b.drops_all = false;
     let before = sent_kinds(&pair, Endpoint::B).len();
     pair.until("the confirmation is answered", |pair| sent_kinds(pair, Endpoint::B).len() > before);
     run(&mut pair, 10_000 * MILLIS);
     let after = sent_kinds(&pair, Endpoint::A).iter().filter(|kind| **kind == Kind::Confirm).count();
-    assert!(after <= confirms + 1, "{after} after {confirms}");
+    assert!(after <= confirms + 1, "Confirm was sent {after} times, instead of at most once more than {confirms}");
 }
 
 #[test]
@@ -85,7 +88,11 @@ fn repeated_accept_causes_an_ack_and_does_not_stop_the_confirmation() {
         let before = sent_kinds(&pair, Endpoint::A);
         pair.deliver(&Datagram { to: Endpoint::A, bytes: accept.clone() });
         pair.pump(Endpoint::A, 10);
-        assert_eq!(sent_kinds(&pair, Endpoint::A)[before.len()..], [Kind::AckFields], "anything confirms");
+        assert_eq!(
+            sent_kinds(&pair, Endpoint::A)[before.len()..],
+            [Kind::AckFields],
+            "a repeated accept is answered by one ack"
+        );
     }
     run(&mut pair, 1000 * MILLIS);
     assert!(sent_kinds(&pair, Endpoint::A).contains(&Kind::Confirm));

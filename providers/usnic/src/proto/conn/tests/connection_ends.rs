@@ -18,7 +18,7 @@ fn statuses(done: &[super::pair::TestCompletion]) -> Vec<Status> {
 fn ended(pair: &mut ConnPair) -> [ConnectionEvent; 2] {
     pair.until("both have ended", |pair| pair.a.conn.is_closed() && pair.b.conn.is_closed());
     pair.until("it can be freed", |pair| pair.a.conn.can_be_freed() && pair.b.conn.can_be_freed());
-    assert_eq!((pair.a.events.len(), pair.b.events.len()), (1, 1), "once");
+    assert_eq!((pair.a.events.len(), pair.b.events.len()), (1, 1), "each endpoint gets one event");
     assert_eq!((pair.a.conn.outstanding(), pair.b.conn.outstanding()), ((0, 0), (0, 0)));
     [pair.a.events[0], pair.b.events[0]]
 }
@@ -69,7 +69,11 @@ fn unmapped_memory_breaks_the_connection() {
             pair.send(Endpoint::A, 0, length);
             pair.a.host.gone = vec![bad];
             assert_eq!(ended(&mut pair), [ConnectionEvent::Broken, ConnectionEvent::Disconnected]);
-            assert_eq!(statuses(&pair.a.host.requests)[..2], [Success, Status::LocalProtection], "{work:?}");
+            assert_eq!(
+                statuses(&pair.a.host.requests)[..2],
+                [Success, Status::LocalProtection],
+                "statuses or events after {work:?}"
+            );
             // A read fails only when its data arrives, so a send after it may already have been received.
             assert!(matches!(work, Operation::Read(_)) || statuses(&pair.b.host.recvs) == [Flushed, Flushed]);
         }
@@ -100,12 +104,20 @@ fn invalid_access_is_refused() {
             pair.send(Endpoint::A, 0, 1),
         ];
         pair.recv(Endpoint::B, 50_000, 100);
-        assert_eq!(ended(&mut pair), [ConnectionEvent::Broken, ConnectionEvent::Disconnected], "{work:?}");
+        assert_eq!(
+            ended(&mut pair),
+            [ConnectionEvent::Broken, ConnectionEvent::Disconnected],
+            "statuses or events after {work:?}"
+        );
         let ends: Vec<_> = pair.a.host.requests.iter().map(|done| (done.id, done.status)).collect();
-        assert_eq!(ends, [(ids[0], Success), (ids[1], Status::RemoteAccess), (ids[2], Flushed)], "{work:?}");
+        assert_eq!(
+            ends,
+            [(ids[0], Success), (ids[1], Status::RemoteAccess), (ids[2], Flushed)],
+            "statuses or events after {work:?}"
+        );
         assert_eq!(statuses(&pair.b.host.recvs), [Flushed]);
-        assert!(pair.b.host.memory[..50_000] == before[..50_000], "no byte was written");
-        assert!(pair.b.host.memory[50_100..] == before[50_100..], "no byte of it was written");
+        assert!(pair.b.host.memory[..50_000] == before[..50_000], "no byte before the receive buffer is written");
+        assert!(pair.b.host.memory[50_100..] == before[50_100..], "no byte after the receive buffer is written");
     }
 }
 
@@ -304,7 +316,7 @@ fn exited_peer_is_detected_after_three_challenges() {
         assert!(pair.a.host.requests.iter().all(|done| done.status == Flushed));
         assert_eq!(statuses(&pair.a.host.recvs), [Flushed]);
         let keepalive = if under_traffic { 0 } else { ConnConfig::default().keepalive };
-        assert!(took < keepalive + 2 * SECONDS, "after {took} ns");
+        assert!(took < keepalive + 2 * SECONDS, "the exit of the peer was detected only after {took} ns");
     }
 }
 
@@ -348,7 +360,7 @@ fn icmp_quote_of_an_acked_packet_is_ignored() {
     assert!(pair.a.conn.is_quoted(&quote, false));
     let mut later = quote.clone();
     later[19] += 1;
-    assert!(!pair.a.conn.is_quoted(&later, false), "it was not sent yet");
+    assert!(!pair.a.conn.is_quoted(&later, false), "a quote of a packet that was not sent is ignored");
     pair.until("it is acked", |pair| pair.a.conn.outstanding() == (0, 0));
     assert!(!pair.a.conn.is_quoted(&quote, false));
 }
@@ -388,6 +400,6 @@ fn reply_while_closing_goes_to_the_new_peer_address() {
         pair.until("both sides are closed", |pair| pair.a.conn.is_closed() && pair.b.conn.is_closed());
         pair.pass(5 * SECONDS);
         let words = pair.log.take().unwrap_or_default().into_iter().filter(|(side, ..)| *side == Endpoint::B).count();
-        assert_eq!(words, 1, "the first packet was answered");
+        assert_eq!(words, 1, "only one reply is sent");
     }
 }

@@ -44,9 +44,17 @@ fn atomic_operations_are_executed_once_under_loss_and_duplication() {
         }
         pair.until("all are done", |pair| pair.a.host.requests.len() == count);
         assert!(pair.a.host.requests.iter().all(|done| (done.status, done.bytes) == (Status::Success, 8)));
-        assert_eq!((word(&pair.b.host.memory, WORD), pair.b.host.executed), (count as u64, count as u32), "{seed}");
+        assert_eq!(
+            (word(&pair.b.host.memory, WORD), pair.b.host.executed),
+            (count as u64, count as u32),
+            "seed {seed}: each atomic operation is executed once"
+        );
         for n in 0..count {
-            assert_eq!(word(&pair.a.host.memory, BACK + 8 * n), n as u64, "seed {seed}: in the order of the posts");
+            assert_eq!(
+                word(&pair.a.host.memory, BACK + 8 * n),
+                n as u64,
+                "seed {seed}: operations are executed in the order of the posts"
+            );
         }
     }
 }
@@ -66,7 +74,11 @@ fn atomic_operation_sees_earlier_writes_and_compare_and_swap_returns_the_old_val
             let done = 3 * (n as usize + 1);
             pair.until("the round is done", |pair| pair.a.host.requests.len() == done);
             let found = [BACK, BACK + 8].map(|at| word(&pair.a.host.memory, at));
-            assert_eq!((found, word(&pair.b.host.memory, WORD)), ([n, 7777], 7777), "seed {seed}");
+            assert_eq!(
+                (found, word(&pair.b.host.memory, WORD)),
+                ([n, 7777], 7777),
+                "seed {seed}: the swap returns the old value and stores the new one"
+            );
         }
     }
 }
@@ -172,9 +184,16 @@ fn refused_operations_end_the_connection_and_change_nothing() {
         pair.recv(Endpoint::B, 500_000, 8);
         pair.post(Endpoint::A, work, 0, 8, false);
         pair.until(what, |pair| pair.a.host.requests.len() == 1 && pair.b.host.recvs.len() == 1);
-        assert_eq!(pair.a.host.requests[0].status, status, "{what}");
-        assert_eq!((pair.b.host.recvs[0].status, pair.b.host.executed), (receive, 0), "{what}");
-        assert!(pair.b.host.memory == before && pair.b.host.invalidated.is_empty(), "{what}");
+        assert_eq!(pair.a.host.requests[0].status, status, "{what}: status of the request");
+        assert_eq!(
+            (pair.b.host.recvs[0].status, pair.b.host.executed),
+            (receive, 0),
+            "{what}: the receive fails, and no operation is executed"
+        );
+        assert!(
+            pair.b.host.memory == before && pair.b.host.invalidated.is_empty(),
+            "{what}: nothing changes at the peer"
+        );
         pair.until(what, |pair| pair.a.events == [ConnectionEvent::Broken] && pair.b.events.len() == 1);
     }
 }
@@ -202,7 +221,11 @@ fn atomic_results_are_stored_until_acked() {
     pair.pump(Endpoint::A, 10);
     pair.b.drops_all = true;
     pair.pass(5 * MILLIS);
-    assert_eq!((pair.b.host.executed, pair.a.host.requests.len()), (1, 0), "executed, and its answer is lost");
+    assert_eq!(
+        (pair.b.host.executed, pair.a.host.requests.len()),
+        (1, 0),
+        "the operation is executed, and its response is lost"
+    );
     // The word changes after the execution; the retransmitted response must contain the result of the execution.
     pair.b.host.memory[WORD..][..8].fill(0xFF);
     pair.b.drops_all = false;

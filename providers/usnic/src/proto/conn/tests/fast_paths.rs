@@ -70,7 +70,10 @@ fn exchange(seed: u64, network: NetworkConditions) -> [u32; 3] {
         let lengths = theirs.sent.iter().map(|(_, _, length)| *length);
         assert_eq!(got, ours.recvs.iter().copied().zip(lengths).collect::<Vec<_>>());
         for (n, (_, at, length)) in theirs.sent.iter().enumerate() {
-            assert!(host.memory[RECEIVES + n * SPACE..][..*length] == peer[*at..][..*length], "message {n}");
+            assert!(
+                host.memory[RECEIVES + n * SPACE..][..*length] == peer[*at..][..*length],
+                "the bytes of message {n} differ"
+            );
         }
     }
     pair.quick
@@ -85,7 +88,10 @@ fn quick_sends_arrive_in_order_over_good_and_bad_networks() {
         let network = NetworkConditions { drop, double, late, lateness: 500 * MICROS, ..NetworkConditions::default() };
         quick.iter_mut().zip(exchange(seed, network)).for_each(|(sum, count)| *sum += count);
     }
-    assert!(quick.iter().all(|count| *count > 200), "sent at once, waiting, receives: {quick:?}");
+    assert!(
+        quick.iter().all(|count| *count > 200),
+        "each fast path must be used over 200 times: sends, waiting sends, receives: {quick:?}"
+    );
 }
 
 #[test]
@@ -93,9 +99,9 @@ fn fast_path_sends_nothing_without_credit() {
     let mut pair = ConnPair::new(&PairConfig::default());
     pair.until("the connection is confirmed", |pair| pair.now > 1000 * MICROS);
     pair.send_quickly(Endpoint::A, 0, 8);
-    assert_eq!(pair.quick, [0, 0, 0], "the peer has no receive");
+    assert_eq!(pair.quick, [0, 0, 0], "the fast path does not send without a credit");
     pair.send_quickly(Endpoint::A, 0, 8);
-    assert_eq!(pair.quick, [0, 1, 0], "it waits behind the first");
+    assert_eq!(pair.quick, [0, 1, 0], "the second send waits in the queue behind the first");
     (0..3).for_each(|n| _ = pair.recv_quickly(Endpoint::B, RECEIVES + n * SPACE, SPACE));
     pair.until("both arrive", |pair| pair.b.host.recvs.len() == 2 && pair.a.host.requests.len() == 2);
     pair.send_quickly(Endpoint::A, 0, 8);

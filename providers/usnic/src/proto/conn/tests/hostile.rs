@@ -92,9 +92,9 @@ fn pair() -> ConnPair {
 
 /// Checks that A has refused a packet as invalid: the connection has ended, and the memory is unchanged.
 fn is_refused(what: &str, mut pair: ConnPair, before: &[u8]) {
-    assert_eq!(pair.a.events, [ConnectionEvent::Broken], "{what}");
-    assert_eq!(pair.a.conn.counters().refusals_sent, 1, "{what}");
-    assert!(pair.a.host.memory == before, "{what}");
+    assert_eq!(pair.a.events, [ConnectionEvent::Broken], "{what}: the connection must break");
+    assert_eq!(pair.a.conn.counters().refusals_sent, 1, "{what}: one refusal is sent");
+    assert!(pair.a.host.memory == before, "{what}: no memory is written");
     assert!(pair.a.host.recvs.iter().all(|done| done.status == Status::Flushed));
     pair.until("it is freed", |pair| pair.a.conn.can_be_freed());
 }
@@ -113,7 +113,7 @@ fn packet_that_contradicts_its_message_ends_the_connection() {
             ..InvalidPacket::new(pair)
         };
         InvalidPacket { payload: 0, ..chunk(&pair, 0) }.deliver(&mut pair);
-        assert_eq!(pair.a.conn.counters().malformed, 1, "a part of an empty message");
+        assert_eq!(pair.a.conn.counters().malformed, 1, "a chunk of an empty message is malformed");
         InvalidPacket { payload: 1000, ..chunk(&pair, 0) }.deliver(&mut pair);
         let half = pair.a.host.memory.clone();
         assert!(half != before);
@@ -151,7 +151,11 @@ fn incomplete_packet_is_not_acked() {
     let next = pair.a.conn.received.next();
     for offset in [500, 600, 700, 700, 800, 1400, 1300, 1200, 1100, 1000] {
         piece(&pair, offset).deliver(&mut pair);
-        assert_eq!(pair.a.conn.received.next(), next, "900 to 1000 are missing");
+        assert_eq!(
+            pair.a.conn.received.next(),
+            next,
+            "the packet is not accepted while its bytes 900 to 1000 are missing"
+        );
     }
     piece(&pair, 900).deliver(&mut pair);
     assert_eq!(pair.a.conn.received.next(), next.next());
@@ -244,7 +248,7 @@ fn more_reads_than_agreed_are_refused() {
     }
     assert!(pair.a.events.is_empty());
     read(&pair, 4).deliver(&mut pair);
-    assert!(pair.a.events.is_empty(), "earlier reads are answered first");
+    assert!(pair.a.events.is_empty(), "the earlier reads are answered before the excess read ends the connection");
     let before = pair.a.host.memory.clone();
     pair.pump(Endpoint::A, 100);
     read(&pair, 9).deliver(&mut pair);
@@ -290,7 +294,7 @@ fn sends_beyond_the_window_are_dropped() {
             "only an old number is accepted"
         );
         assert!(pair.a.host.memory == before && pair.a.host.recvs.is_empty());
-        assert!(!shared || pair.a.host.shared.len() == 100, "no receive was taken for it");
+        assert!(!shared || pair.a.host.shared.len() == 100, "a dropped send takes no receive from the shared queue");
     }
 }
 
@@ -357,7 +361,7 @@ fn refusal_of_an_unknown_request_ends_only_the_connection() {
     }
     let mut pair = pair();
     ack(&mut pair, 7, &[], 200, 0);
-    assert!(pair.a.events.is_empty(), "an unknown refusal code");
+    assert!(pair.a.events.is_empty(), "an unknown refusal code is ignored");
 }
 
 #[test]
@@ -428,7 +432,7 @@ fn random_packets_cause_no_panic_and_no_write() {
         let now = pair.now;
         let end = &mut pair.a;
         end.conn.abort(now, &mut end.host);
-        assert_eq!((end.host.requests.len(), end.host.recvs.len()), (2, 4), "each completes once");
+        assert_eq!((end.host.requests.len(), end.host.recvs.len()), (2, 4), "each request and receive completes once");
     }
 }
 
@@ -453,18 +457,21 @@ fn malformed_extension_packets_end_the_connection_and_change_nothing() {
         let mut packet = InvalidPacket { op: Op::FetchAdd, length: 8, payload: 0, ..InvalidPacket::new(&pair) };
         change(&mut packet);
         packet.deliver(&mut pair);
-        assert_eq!((pair.a.host.executed, pair.a.host.invalidated.len()), (0, 0), "{what}");
-        assert!(pair.a.host.memory == before, "{what}");
-        assert!(pair.a.host.recvs.iter().all(|done| done.status != Status::Success), "{what}");
+        assert_eq!((pair.a.host.executed, pair.a.host.invalidated.len()), (0, 0), "{what}: no operation is executed");
+        assert!(pair.a.host.memory == before, "{what}: no memory is written");
+        assert!(pair.a.host.recvs.iter().all(|done| done.status != Status::Success), "{what}: no receive succeeds");
         if pair.a.events.is_empty() {
             // A response without a request is dropped like a late one. An operation with a higher number waits for the
             // earlier ones.
-            assert!(packet.op == Op::AtomicResponse || packet.id == 3, "{what}");
+            assert!(packet.op == Op::AtomicResponse || packet.id == 3, "{what}: the packet must end the connection");
             continue;
         }
         // The event is `Disconnected` after an invalid access of the peer, and `Broken` after a violation of the
         // protocol.
-        assert!(matches!(pair.a.events[..], [ConnectionEvent::Broken | ConnectionEvent::Disconnected]), "{what}");
+        assert!(
+            matches!(pair.a.events[..], [ConnectionEvent::Broken | ConnectionEvent::Disconnected]),
+            "{what}: wrong event"
+        );
         pair.until("it is freed", |pair| pair.a.conn.can_be_freed());
     }
 }

@@ -28,7 +28,12 @@ fn sends_of_all_lengths_complete_their_receives() {
     assert!(statuses(&pair.b.host.recvs).iter().chain(&statuses(&pair.a.host.requests)).all(|s| *s == Status::Success));
     assert!(pair.b.host.memory[500_000..][..at] == pair.a.host.memory[..at]);
     let a = pair.a.conn.counters();
-    assert_eq!((a.resent_gap, a.resent_probe, a.spurious), (0, 0, 0), "{}", pair.state());
+    assert_eq!(
+        (a.resent_gap, a.resent_probe, a.spurious),
+        (0, 0, 0),
+        "a perfect network needs no retransmission: {}",
+        pair.state()
+    );
 }
 
 #[test]
@@ -56,5 +61,9 @@ impl PostedData for LargeWork {
 
 #[test]
 fn idle_connection_uses_little_memory() {
-    assert!(size_of::<Conn<LargeWork>>() < 6 << 10, "{}", size_of::<Conn<LargeWork>>());
+    assert!(
+        size_of::<Conn<LargeWork>>() < 6 << 10,
+        "a connection has {} bytes, instead of less than 6144",
+        size_of::<Conn<LargeWork>>()
+    );
 }

@@ -81,7 +81,7 @@ impl TestHost {
             return Err(Status::LocalProtection);
         }
         let start = offset as usize;
-        assert!(start + bytes.len() <= buffer.length, "{buffer:?}: {start} + {}", bytes.len());
+        assert!(start + bytes.len() <= buffer.length, "{buffer:?} cannot hold {start} + {} bytes", bytes.len());
         self.memory[buffer.at + start..][..bytes.len()].copy_from_slice(bytes);
         Ok(())
     }
@@ -89,7 +89,10 @@ impl TestHost {
     /// Checks that no buffer was written after its completion.
     pub(crate) fn check_untouched(&self) {
         for (buffer, bytes) in &self.completed_buffers {
-            assert!(self.memory[buffer.at..][..bytes.len()] == bytes[..], "{buffer:?} was written to");
+            assert!(
+                self.memory[buffer.at..][..bytes.len()] == bytes[..],
+                "{buffer:?} was written after its completion"
+            );
         }
     }
 }
@@ -405,8 +408,14 @@ impl ConnPair {
         };
         // If work was deferred, the next pass checks all deadlines, so no deadline must be compared.
         if planned > 0 && !was_deferring {
-            assert!(!after.needs_service() || before.needs_service(), "{rest:?}: {after:?} after {before:?}");
-            assert!(planned <= latest(after.deadline).max(now + 1), "{rest:?}: {after:?} after {before:?}");
+            assert!(
+                !after.needs_service() || before.needs_service(),
+                "the short send reported {rest:?}, but the pending work changed from {before:?} to {after:?}"
+            );
+            assert!(
+                planned <= latest(after.deadline).max(now + 1),
+                "the short send reported {rest:?}, but the pending work changed from {before:?} to {after:?}"
+            );
         }
         let is_lost = end.drops_all || end.conn.peer() != there;
         self.next_id += 1;
@@ -442,7 +451,10 @@ impl ConnPair {
         let Some(is_due) = end.conn.post_recv_quickly(length as u64, u32::MAX, fill) else {
             return self.recv(side, at, length);
         };
-        assert!(end.conn.pending_work(now).needs_service() <= (before || is_due), "an ack is due");
+        assert!(
+            end.conn.pending_work(now).needs_service() <= (before || is_due),
+            "posting a receive needs service only if an ack is due"
+        );
         self.next_id += 1;
         self.quick[2] += 1;
         id
@@ -467,10 +479,10 @@ impl ConnPair {
             let mut bytes = Vec::new();
             let said_so = end.conn.pending_work(now).needs_service() || end.conn.is_deferring();
             let Some(out) = end.conn.transmit(now, &mut bytes, &mut end.host) else {
-                assert!(!end.conn.pending_work(now).needs_service(), "a turn without work");
+                assert!(!end.conn.pending_work(now).needs_service(), "the connection requested a turn without work");
                 return count;
             };
-            assert!(said_so, "it did not request a turn: {out:?}");
+            assert!(said_so, "the connection sent without having requested a turn: {out:?}");
             assert_eq!(out.header, bytes.len());
             if !gather(end, &out, &mut bytes) {
                 continue;
@@ -548,9 +560,9 @@ impl ConnPair {
             if is_so(self) {
                 return;
             }
-            assert!(self.step() && self.now < limit, "{what}: {}", self.state());
+            assert!(self.step() && self.now < limit, "waiting until {what}: {}", self.state());
         }
-        panic!("{what} never happens: {}", self.state());
+        panic!("after 2000000 steps, not yet: {what}: {}", self.state());
     }
 
     /// Advances the time by `time`, and handles the events.
@@ -572,7 +584,7 @@ impl ConnPair {
                 }
             }
         }
-        panic!("too many events: {}", self.state());
+        panic!("too many events at one time: {}", self.state());
     }
 
     pub(crate) fn state(&self) -> String {

@@ -38,12 +38,12 @@ fn fenced_request_waits_for_earlier_reads() {
     });
     pair.read(Endpoint::A, 1000, 5000, 0);
     pair.post(Endpoint::A, Operation::Send { solicited: true }, 0, 10, true);
-    assert_eq!(leaving(&mut pair).len(), 1, "the read alone");
+    assert_eq!(leaving(&mut pair).len(), 1, "only the read is sent, because the fenced send waits for it");
     pair.until("all", |pair| pair.a.host.requests.len() == 2 && pair.b.host.recvs.len() == 1);
     assert!(pair.b.host.recvs[0].solicited);
     pair.read(Endpoint::A, 1000, 5000, 0);
     pair.write(Endpoint::A, 0, 10, 0);
-    assert_eq!(leaving(&mut pair).len(), 2, "without a fence both");
+    assert_eq!(leaving(&mut pair).len(), 2, "without a fence, both requests are sent");
 }
 
 #[test]
@@ -104,10 +104,13 @@ fn send_waits_for_a_credit_and_sends_rnr_probes() {
     pair.pass(MILLIS);
     pair.send(Endpoint::A, 0, 10);
     pair.write(Endpoint::A, 0, 10, 0);
-    assert!(leaving(&mut pair).is_empty(), "later requests wait too");
+    assert!(leaving(&mut pair).is_empty(), "a request after a waiting send is not sent");
     pair.pass(1000 * MILLIS);
     let asked = pair.a.conn.counters().credit_probes;
-    assert!((10..30).contains(&asked), "with growing intervals: {asked}");
+    assert!(
+        (10..30).contains(&asked),
+        "{asked} RNR probes were sent in a second, instead of 10 to 29 with growing intervals"
+    );
     assert!(pair.a.host.requests.is_empty() && pair.a.events.is_empty());
     // The ack that advertises the receive is lost; A learns of it by the next RNR probe.
     pair.b.drops_all = true;
@@ -190,7 +193,11 @@ fn send_without_a_receive_is_reported_after_ten_seconds_once() {
     assert_eq!(pair.a.host.overdue, []);
     pair.pass(20_000 * MILLIS);
     assert_eq!(pair.a.host.overdue.len(), 1);
-    assert!((10_000 * MILLIS..11_000 * MILLIS).contains(&pair.a.host.overdue[0]), "{:?}", pair.a.host.overdue);
+    assert!(
+        (10_000 * MILLIS..11_000 * MILLIS).contains(&pair.a.host.overdue[0]),
+        "the send must be overdue after 10 to 11 s: {:?}",
+        pair.a.host.overdue
+    );
     pair.recv(Endpoint::B, 0, 10);
     pair.until("the send is complete", |pair| pair.a.host.requests.len() == 1);
     assert_eq!(pair.b.host.overdue, []);
@@ -236,7 +243,7 @@ fn small_requests_use_the_command_channel_before_responses() {
     use PacketChannel::{Command, Data};
     let all = [(768, Command), (769, Data), (0, Command), (1, Command), (2, Data), (3, Data)];
     let expected: Vec<_> = all.iter().map(|(length, channel)| (Kind::Fragment, *channel, *length)).collect();
-    assert_eq!(leaving(&mut pair), expected, "requests beyond its depth use the data channel");
+    assert_eq!(leaving(&mut pair), expected, "requests beyond the depth of the command channel use the data channel");
     pair.pass(MILLIS);
     // While the peer reads large data, small requests are sent first, and large requests alternate with read responses.
     pair.post(Endpoint::B, read(0), 0, 200_000, false);
@@ -255,16 +262,19 @@ fn large_message_is_segmented_and_numbered_when_sent() {
     pair.write(Endpoint::A, 0, 10, 0);
     assert_eq!(pair.a.conn.requests.numbers.writes, 0);
     let first = leaving(&mut pair);
-    assert!(first.iter().all(|(kind, ..)| *kind == Kind::Chunk) && !first.is_empty(), "{first:?}");
+    assert!(
+        first.iter().all(|(kind, ..)| *kind == Kind::Chunk) && !first.is_empty(),
+        "a large message is sent in chunks: {first:?}"
+    );
     assert!(first.iter().map(|(.., length)| *length as usize).sum::<usize>() < large);
-    assert_eq!(pair.a.conn.requests.numbers.writes, 1, "the other one has no number yet");
+    assert_eq!(pair.a.conn.requests.numbers.writes, 1, "a write that was not sent has no number");
     let mut longest = 0;
     pair.until("all", |pair| {
         let length = leaving(pair).iter().map(|(.., length)| *length).max();
         longest = longest.max(length.unwrap_or(0));
         pair.a.host.requests.len() == 2
     });
-    assert!(longest > first[0].2, "later packets use the MTU that was found: {longest}");
+    assert!(longest > first[0].2, "later packets must use the larger MTU, but the longest has {longest} bytes");
     assert_eq!(pair.a.conn.requests.numbers.writes, 2);
 }
 
@@ -333,7 +343,7 @@ fn path_mtu_is_found_and_not_exceeded() {
     pair.until("it is done", |pair| pair.a.host.requests.len() == 1);
     pair.pass(5 * SECONDS);
     let mtu = pair.a.conn.counters().mtu;
-    assert!((1472..=1500).contains(&mtu), "{mtu}");
+    assert!((1472..=1500).contains(&mtu), "the MTU is {mtu} bytes, instead of 1472 to 1500");
     let before = pair.a.conn.counters();
     pair.write(Endpoint::A, 0, 300_000, 0);
     pair.until("it is done", |pair| pair.a.host.requests.len() == 2);
@@ -374,7 +384,10 @@ fn read_returns_earlier_writes() {
             pair.read(Endpoint::A, 50_000 + usize::from(turn), 1, 40_000 + usize::from(turn));
         }
         pair.until("all", |pair| pair.a.host.requests.len() == 60);
-        assert!(pair.a.host.memory[50_000..50_030] == pair.a.host.memory[..30], "seed {seed}");
+        assert!(
+            pair.a.host.memory[50_000..50_030] == pair.a.host.memory[..30],
+            "seed {seed}: each read must return the write before it"
+        );
     }
 }
 
@@ -399,7 +412,15 @@ fn response_is_sent_before_the_ack_of_its_request_is_processed() {
     let data = wire::data(Kind::Fragment, body)
         .filter(|_| head.kind() == Some(Kind::Fragment))
         .expect("the logged packet is a fragment");
-    assert_eq!(data.carried.ack.next.get(), pair.a.conn.received.next().0, "but the received packet is acked");
-    assert_eq!((pair.pump(Endpoint::A, 1), pair.a.host.requests.len()), (0, 1), "and is processed afterwards");
+    assert_eq!(
+        data.carried.ack.next.get(),
+        pair.a.conn.received.next().0,
+        "the data packet carries the ack of the received packet"
+    );
+    assert_eq!(
+        (pair.pump(Endpoint::A, 1), pair.a.host.requests.len()),
+        (0, 1),
+        "the ack is processed in the next pass"
+    );
     pair.until("all", |pair| pair.a.host.requests.len() == 2);
 }

@@ -118,7 +118,7 @@ fn retransmission_data_can_change_until_acked() {
     sender.ack(1, &[]).unwrap();
     sender.flight.replace_data(Psn(u32::MAX), 80);
     sender.ack(3, &[]).unwrap();
-    assert_eq!(sender.done, [75, 70, 71], "and no other is touched");
+    assert_eq!(sender.done, [75, 70, 71], "only the data of the named packets changes");
 }
 
 #[test]
@@ -126,10 +126,10 @@ fn three_later_packets_make_a_loss_and_two_do_not() {
     let mut sender = Sender::with(0, 6);
     sender.now += TRIP;
     assert_eq!(sender.lost(0, &[(1, 3)]), 0);
-    assert_eq!(sender.lost(1, &[(2, 3), (4, 5)]), 0, "3 has one that is later");
+    assert_eq!(sender.lost(1, &[(2, 3), (4, 5)]), 0, "packet 3 is not lost, because only one later packet was acked");
     let mut sender = Sender::with(0, 6);
     sender.now += TRIP;
-    assert_eq!(sender.lost(0, &[(2, 5)]), 2, "0 and 1");
+    assert_eq!(sender.lost(0, &[(2, 5)]), 2, "packets 0 and 1 are lost");
     assert_eq!(sender.resend(), [0, 1]);
 }
 
@@ -141,9 +141,11 @@ fn overtaken_packet_is_lost_after_nine_eighths_of_an_rtt() {
     let sent = sender.now - TRIP;
     assert_eq!(sender.flight.deadline(), Some(sent + TRIP * 9 / 8));
     assert_eq!(sender.flight.on_time(sent + TRIP * 9 / 8 - 1), ExpiredTimer::Nothing);
-    let ExpiredTimer::LostPackets(lost) = sender.flight.on_time(sent + TRIP * 9 / 8) else { panic!("it is late") };
+    let ExpiredTimer::LostPackets(lost) = sender.flight.on_time(sent + TRIP * 9 / 8) else {
+        panic!("packet 0 must be declared lost after 9/8 of the RTT")
+    };
     assert_eq!((lost.packets, lost.bytes, lost.ranges, lost.first_sent, lost.last_sent), (1, 100, 1, sent, sent));
-    assert_eq!(sender.flight.deadline(), None, "it waits for its sender");
+    assert_eq!(sender.flight.deadline(), None, "a lost packet has no deadline until it is retransmitted");
 
     let mut near = Sender::new(0);
     near.send(1);
@@ -152,7 +154,7 @@ fn overtaken_packet_is_lost_after_nine_eighths_of_an_rtt() {
     near.send(2);
     near.now += 20 * MICROS;
     near.ack(1, &[(2, 3)]).unwrap();
-    assert_eq!(near.flight.deadline(), Some(near.now + 50 * MICROS), "an eighth of a zero RTT would be too short");
+    assert_eq!(near.flight.deadline(), Some(near.now + 50 * MICROS), "the reordering time has a minimum");
 }
 
 #[test]
@@ -163,9 +165,9 @@ fn packets_are_ordered_by_transmission() {
     sender.resend();
     sender.send(3);
     sender.now += TRIP / 2;
-    assert_eq!(sender.lost(0, &[(1, 4)]), 0, "these left before the resend");
+    assert_eq!(sender.lost(0, &[(1, 4)]), 0, "packets that were sent before the retransmission do not count");
     sender.now += TRIP / 2;
-    assert_eq!(sender.lost(0, &[(1, 7)]), 1, "and these after it: the resend is lost too");
+    assert_eq!(sender.lost(0, &[(1, 7)]), 1, "three packets sent after the retransmission show that it is lost");
     assert_eq!((sender.resend(), sender.flight.counters().losses), (vec![0], 2));
 }
 
@@ -174,11 +176,11 @@ fn spurious_transmission_is_not_a_later_packet() {
     let mut sender = Sender::with(0, 10);
     (0..3).for_each(|_| sender.flight.record_retransmission(sender.now, Psn(5)));
     sender.now += TRIP;
-    assert_eq!(sender.lost(0, &[(1, 2)]), 0, "one packet is later, and three were sent that are not in the set");
+    assert_eq!(sender.lost(0, &[(1, 2)]), 0, "spurious retransmissions do not count as later packets");
     sender.ack(10, &[]).unwrap();
     sender.send(10);
     sender.now += TRIP;
-    assert_eq!(sender.lost(10, &[(11, 14)]), 1, "they are forgotten");
+    assert_eq!(sender.lost(10, &[(11, 14)]), 1, "spurious retransmissions are forgotten after a cumulative ack");
 }
 
 #[test]
@@ -187,14 +189,14 @@ fn duplicate_ack_with_a_gap_retransmits_once() {
     sender.now += TRIP;
     assert_eq!(sender.lost(0, &[(1, 2)]), 0);
     assert_eq!(sender.lost(0, &[(1, 3)]), 1);
-    assert_eq!(sender.lost(0, &[(1, 3)]), 0, "it is to be resent already");
+    assert_eq!(sender.lost(0, &[(1, 3)]), 0, "a packet that is queued for retransmission is not lost again");
     assert_eq!(sender.resend(), [0]);
     for _ in 0..1000 {
         sender.now += TRIP / 1000;
-        assert_eq!(sender.lost(0, &[(1, 3)]), 0, "the resend is on its way");
+        assert_eq!(sender.lost(0, &[(1, 3)]), 0, "the retransmission is in flight");
     }
     sender.now += TRIP;
-    assert_eq!(sender.lost(0, &[(1, 3)]), 1, "now it should have come");
+    assert_eq!(sender.lost(0, &[(1, 3)]), 1, "the retransmission is lost after its RTT");
     let counters = *sender.flight.counters();
     assert_eq!((counters.losses, counters.repeated, counters.spurious_losses), (2, 1003, 0));
 }
@@ -217,18 +219,20 @@ fn old_and_invalid_acks_are_ignored() {
         assert!(sender.ack(3, &[]).unwrap().old && sender.ack(-4092, &[(5, 7)]).unwrap().old);
         assert_eq!(sender.flight.counters().old, 2);
         let foreign = [11, 4096, -4093, 1 << 30, i32::MAX, i32::MIN, -(1 << 30)];
-        foreign.iter().for_each(|&next| assert_eq!(sender.ack(next, &[]), Err(OutOfWindow), "{next}"));
+        foreign.iter().for_each(|&next| {
+            assert_eq!(sender.ack(next, &[]), Err(OutOfWindow), "an ack of {next} is outside of the window")
+        });
         let (low, high) = (i32::MIN, i32::MAX);
         let hostile =
             [(7, 7), (7, 6), (6, 11), (3, 6), (low, high), (high, low), (5, low), (-1, 6), (11, 12), (10, 11)];
         for range in hostile {
-            assert_eq!(sender.ack(5, &[(6, 7), range]), Err(OutOfWindow), "{range:?}");
+            assert_eq!(sender.ack(5, &[(6, 7), range]), Err(OutOfWindow), "range {range:?} is outside of the window");
         }
         assert_eq!(sender.flight.counters().beyond_sent, (foreign.len() + hostile.len()) as u64);
         assert_eq!(
             (sender.flight.packets(), sender.flight.cumulative()),
             (6, Psn(start).plus(4)),
-            "nothing of it counts"
+            "a rejected ack has no effect"
         );
         assert_eq!(sender.done, [0, 1, 2, 3]);
     }
@@ -240,7 +244,11 @@ fn ranges_in_any_order_and_overlapping_count_once() {
     sender.ack(0, &[(6, 8), (2, 4), (3, 7), (2, 4)]).unwrap();
     assert_eq!(sender.done, [6, 7, 2, 3, 4, 5]);
     sender.ack(2, &[]).unwrap();
-    assert_eq!((sender.flight.is_empty(), sender.done.len()), (true, 8), "a contradiction leaves no hole");
+    assert_eq!(
+        (sender.flight.is_empty(), sender.done.len()),
+        (true, 8),
+        "an ack that contradicts an earlier one leaves no packet in flight"
+    );
 }
 
 #[test]
@@ -248,22 +256,30 @@ fn timeouts_double_and_probe_with_one_or_two() {
     let mut sender = Sender::new(0);
     sender.send(50);
     let start = sender.now;
-    assert_eq!(sender.flight.deadline(), Some(start + 100 * MILLIS), "before anything was measured");
+    assert_eq!(
+        sender.flight.deadline(),
+        Some(start + 100 * MILLIS),
+        "the first timeout is 100 ms without an RTT sample"
+    );
     assert_eq!(sender.flight.on_time(start + 100 * MILLIS - 1), ExpiredTimer::Nothing);
     assert_eq!((sender.wait(), sender.flight.probes()), (ExpiredTimer::Probe(1), 1));
     assert_eq!(sender.flight.retransmit_cause(Psn(0)), Some(RetransmitCause::Pto));
     assert_eq!(sender.resend(), [0]);
     assert_eq!((sender.flight.probes(), sender.flight.pto_count()), (0, 1));
     assert_eq!((sender.wait(), sender.now), (ExpiredTimer::Probe(2), start + 300 * MILLIS));
-    assert_eq!(sender.resend(), [1, 2], "those that left first");
+    assert_eq!(sender.resend(), [1, 2], "the probes are the packets that were sent first");
     assert_eq!((sender.wait(), sender.now), (ExpiredTimer::Probe(2), start + 700 * MILLIS));
     sender.resend();
     assert_eq!(sender.flight.counters().probes, 5);
     sender.ack(49, &[]).unwrap();
-    assert_eq!((sender.flight.pto_count(), sender.flight.probes()), (0, 0), "it is there again");
-    assert_eq!(sender.resend(), [49], "the probes overtook it");
+    assert_eq!((sender.flight.pto_count(), sender.flight.probes()), (0, 0), "an ack resets the backoff and the probes");
+    assert_eq!(sender.resend(), [49], "packet 49 is lost, because later probes were acked");
     for _ in 0..3 {
-        assert_eq!((sender.wait(), sender.flight.probes()), (ExpiredTimer::Probe(1), 1), "there is no second one");
+        assert_eq!(
+            (sender.wait(), sender.flight.probes()),
+            (ExpiredTimer::Probe(1), 1),
+            "only one packet is in flight, so there is one probe"
+        );
         sender.resend();
     }
 }
@@ -276,11 +292,11 @@ fn measured_path_has_a_shorter_timeout() {
     let start = sender.now;
     sender.now += MILLIS;
     sender.send(1);
-    assert_eq!(sender.flight.deadline(), Some(start + 2450 * MICROS), "the oldest one's");
+    assert_eq!(sender.flight.deadline(), Some(start + 2450 * MICROS), "the deadline is that of the oldest packet");
     sender.now += MILLIS;
     sender.ack(1, &[]).unwrap();
     let deadline = sender.now + sender.flight.rtt().pto(0);
-    assert_eq!(sender.flight.deadline(), Some(deadline), "and every progress puts it off");
+    assert_eq!(sender.flight.deadline(), Some(deadline), "every progress restarts the timeout");
     assert!(deadline > start + 2450 * MICROS);
 }
 
@@ -295,7 +311,11 @@ fn only_a_peer_without_progress_is_given_up() {
         }
     };
     assert_eq!((end, sender.now), (ExpiredTimer::GiveUp, start + 20 * SECONDS));
-    assert_eq!(sender.flight.on_time(sender.now), ExpiredTimer::GiveUp, "and stays so");
+    assert_eq!(
+        sender.flight.on_time(sender.now),
+        ExpiredTimer::GiveUp,
+        "a connection that was given up stays given up"
+    );
 
     let mut sender = Sender::with(0, 0);
     sender.now += 3600 * SECONDS;
@@ -304,7 +324,7 @@ fn only_a_peer_without_progress_is_given_up() {
     while sender.wait() != ExpiredTimer::GiveUp {
         sender.resend();
     }
-    assert_eq!(sender.now, start + 20 * SECONDS, "an hour of rest does not count");
+    assert_eq!(sender.now, start + 20 * SECONDS, "idle time does not count");
 
     let mut sender = Sender::with(0, 3);
     let start = sender.now;
@@ -356,11 +376,11 @@ fn spurious_retransmission_raises_the_thresholds() {
     assert_eq!(
         (acked.spurious, acked.lost.packets),
         (3, 0),
-        "no resend came that fast, and it proves nothing of the others"
+        "acks faster than an RTT show spurious retransmissions, which prove no other loss"
     );
     assert_eq!(sender.flight.counters().spurious_losses, 3);
-    assert_eq!(sender.lost(6, &[(7, 12)]), 0, "five later ones are now too few");
-    assert_eq!(sender.lost(6, &[(7, 16)]), 1, "three unanswered ones do not count as later ones, nine are enough");
+    assert_eq!(sender.lost(6, &[(7, 12)]), 0, "five later packets are fewer than the raised threshold");
+    assert_eq!(sender.lost(6, &[(7, 16)]), 1, "nine later packets reach the raised threshold");
 }
 
 #[test]
@@ -375,7 +395,11 @@ fn early_acks_of_retransmissions_do_not_lengthen_the_rtt() {
         sender.now += TRIP * 6 / 10;
         sender.ack(packet, &[]).unwrap();
     }
-    assert!(sender.flight.rtt().srtt().unwrap() <= TRIP, "{:?}", sender.flight.rtt());
+    assert!(
+        sender.flight.rtt().srtt().unwrap() <= TRIP,
+        "early acks must not lengthen the RTT: {:?}",
+        sender.flight.rtt()
+    );
 }
 
 #[test]
@@ -386,8 +410,8 @@ fn thresholds_are_bounded_and_shrink_again() {
         sender.send(100);
         sender.now += TRIP;
         let lost = sender.lost(base, &[(base + 1, base + 100)]);
-        assert_eq!(lost, 1, "a train overtook it, round {round}");
-        assert_eq!(sender.ack(base + 100, &[]).unwrap().spurious, 1, "it came before it was sent again");
+        assert_eq!(lost, 1, "round {round}: the overtaken packet must be declared lost");
+        assert_eq!(sender.ack(base + 100, &[]).unwrap().spurious, 1, "the late ack shows that the loss was spurious");
         base += 100;
     }
     // Causes enough real losses that the thresholds shrink.
@@ -402,7 +426,7 @@ fn thresholds_are_bounded_and_shrink_again() {
     }
     sender.send(4);
     sender.now += TRIP;
-    assert_eq!(sender.lost(base, &[(base + 1, base + 4)]), 1, "three are enough again");
+    assert_eq!(sender.lost(base, &[(base + 1, base + 4)]), 1, "the threshold has shrunk to three later packets");
 }
 
 #[test]
@@ -414,14 +438,14 @@ fn flight_memory_follows_load_and_is_freed_when_idle() {
     sender.send(sender.flight.free_slots());
     assert_eq!((sender.flight.ring.capacity(), sender.flight.free_slots()), (4096, 0));
     sender.flight.free_memory();
-    assert_eq!(sender.flight.ring.capacity(), 4096, "not while something flies");
+    assert_eq!(sender.flight.ring.capacity(), 4096, "the ring is not freed while packets are in flight");
     for next in 1..=4096 {
         sender.ack(next, &[]).unwrap();
     }
-    assert!(sender.done.iter().copied().eq(0..4096), "each found its place as the ring grew");
+    assert!(sender.done.iter().copied().eq(0..4096), "growth of the ring keeps all packets in order");
     sender.flight.free_memory();
     assert_eq!(sender.flight.ring.capacity(), 0);
     sender.send(3);
     assert_eq!((sender.flight.ring.capacity(), sender.state(4098)), (16, PsnState::InFlight));
-    assert!(size_of::<UnackedPackets<[u64; 4]>>() < 2048, "an idle connection is small");
+    assert!(size_of::<UnackedPackets<[u64; 4]>>() < 2048, "the flight of an idle connection uses less than 2048 bytes");
 }

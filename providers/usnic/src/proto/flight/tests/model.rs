@@ -96,7 +96,7 @@ fn agree(sender: &Sender, model: &Model) -> Result<(), TestCaseError> {
     prop_assert_eq!(
         sender.flight.deadline().is_some(),
         !in_flight_count.is_empty(),
-        "what flies has a deadline, nothing else"
+        "there is a deadline exactly while packets are in flight"
     );
     Ok(())
 }
@@ -142,7 +142,7 @@ fn run(start: u32, steps: Vec<Step>) -> Result<(), TestCaseError> {
                         break;
                     }
                     calls += 1;
-                    prop_assert!(calls < 10, "a deadline that has passed is gone");
+                    prop_assert!(calls < 10, "a deadline that has expired must not expire again");
                 }
             }
         }

@@ -113,7 +113,7 @@ impl SimTransfer {
 
     fn packet(&mut self, psn: Psn) {
         let arrival = self.received.classify(psn);
-        assert_ne!(arrival, Arrival::Outside, "a fair sender stays within the window");
+        assert_ne!(arrival, Arrival::Outside, "a valid sender stays within the window");
         self.wasted += u64::from(arrival == Arrival::Duplicate);
         let moved = self.received.accept(psn);
         self.accepted += moved;
@@ -146,7 +146,11 @@ impl SimTransfer {
             let due = [arrives, self.flight.deadline(), self.clock.deadline()].into_iter().flatten().min();
             let due = due.expect("a transfer that is not complete has a deadline");
             self.now = self.now.max(due);
-            prop_assert!(self.now < 600 * SECONDS, "it comes to an end: {:?}", self.flight.counters());
+            prop_assert!(
+                self.now < 600 * SECONDS,
+                "the transfer does not complete within 600 s: {:?}",
+                self.flight.counters()
+            );
             if self.clock.is_due(self.now) {
                 self.ack();
             }
@@ -167,9 +171,9 @@ impl SimTransfer {
         prop_assert_eq!(
             (self.accepted, self.done.len() as u32),
             (count, count),
-            "all came, and all is known to have come"
+            "all packets must arrive and be acked"
         );
-        prop_assert!(self.done.values().all(|times| *times == 1), "each once");
+        prop_assert!(self.done.values().all(|times| *times == 1), "each packet is reported as acked once");
         Ok(self)
     }
 }
@@ -198,16 +202,19 @@ fn clean_path_has_no_retransmission() {
     let counters = world.flight.counters();
     assert_eq!((counters.losses, counters.probes, world.wasted), (0, 0, 0));
     let trip = world.flight.rtt().srtt().unwrap();
-    assert!((2 * ONE_WAY..2 * ONE_WAY + CWND as u64 * SEND_INTERVAL).contains(&trip), "{trip}");
+    assert!((2 * ONE_WAY..2 * ONE_WAY + CWND as u64 * SEND_INTERVAL).contains(&trip), "the smoothed RTT is {trip} ns");
 }
 
 #[test]
 fn lossy_path_has_few_spurious_retransmissions() {
     let world = through(NetworkConditions { loses: 50, loses_acks: 50, ..NetworkConditions::default() });
     let counters = world.flight.counters();
-    assert!(counters.losses + counters.probes < 20_000 * 6 / 100, "a little over one in twenty: {counters:?}");
-    assert!(world.wasted < 20, "{} came twice", world.wasted);
-    assert!(counters.probes < 100, "hardly any timeout: {counters:?}");
+    assert!(
+        counters.losses + counters.probes < 20_000 * 6 / 100,
+        "more than 6 % of the packets were retransmitted: {counters:?}"
+    );
+    assert!(world.wasted < 20, "{} packets were received twice, instead of fewer than 20", world.wasted);
+    assert!(counters.probes < 100, "100 or more probes were sent: {counters:?}");
 }
 
 #[test]
@@ -215,7 +222,11 @@ fn thresholds_adapt_to_reordering() {
     let conditions = NetworkConditions { reorders: 100, late: 60 * MICROS, ..NetworkConditions::default() };
     let world = through(conditions);
     let counters = world.flight.counters();
-    assert!(counters.spurious_losses > 0 && world.wasted < 400, "2 % of 10 %: {} {counters:?}", world.wasted);
+    assert!(
+        counters.spurious_losses > 0 && world.wasted < 400,
+        "thresholds did not adapt: {} duplicates, {counters:?}",
+        world.wasted
+    );
 }
 
 #[test]
@@ -227,7 +238,16 @@ fn rtt_follows_a_large_increase_of_delay() {
             NetworkConditions { slower: Some((10 * MILLIS, by)), loses: 2, ..NetworkConditions::default() };
         let world = SimTransfer::new(7, seed, conditions).run(40_000).unwrap();
         let trip = world.flight.rtt().srtt().unwrap();
-        assert!((2 * by..3 * by).contains(&trip), "{trip} is not {}", 2 * (by + ONE_WAY));
-        assert!(world.wasted < 4_000, "{by}: {} of 40,000 came twice: {:?}", world.wasted, world.flight.counters());
+        assert!(
+            (2 * by..3 * by).contains(&trip),
+            "the smoothed RTT is {trip} ns instead of about {} ns",
+            2 * (by + ONE_WAY)
+        );
+        assert!(
+            world.wasted < 4_000,
+            "delay of {by} ns: {} of 40,000 packets were received twice: {:?}",
+            world.wasted,
+            world.flight.counters()
+        );
     }
 }
