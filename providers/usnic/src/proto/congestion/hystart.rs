@@ -83,7 +83,11 @@ mod tests {
     fn slow_start_ends_after_five_rounds_of_longer_round_trips() {
         let mut hystart = HyStart::default();
         assert_eq!(round(&mut hystart, 20 * MILLIS), (1000, false));
-        assert_eq!(round(&mut hystart, 23 * MILLIS), (1000, false), "below the threshold of 4 ms");
+        assert_eq!(
+            round(&mut hystart, 23 * MILLIS),
+            (1000, false),
+            "an increase of 3 ms is below the threshold of 4 ms"
+        );
         for _ in 0..4 {
             assert_eq!(round(&mut hystart, 28 * MILLIS), (250, false));
         }

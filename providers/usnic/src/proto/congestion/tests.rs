@@ -40,7 +40,10 @@ fn flow_fills_the_link() {
         for (link, rtt, packets) in roads {
             let path = SimPath { rtt: rtt * MICROS, link, queue: packets * PACKET, ..SimPath::default() };
             let rate = alone(path, 7, sender(algorithm, 1));
-            assert!(rate >= 0.85 * link as f64, "{algorithm:?}: {link} at {rtt} us, {packets} packets: {rate:.0}");
+            assert!(
+                rate >= 0.85 * link as f64,
+                "{algorithm:?}: {rate:.0} of {link} bytes/s at an RTT of {rtt} us with a queue of {packets} packets"
+            );
         }
     }
 }
@@ -57,8 +60,14 @@ fn bbr_keeps_a_deep_queue_short_and_cubic_does_not() {
             model.flows[0].mean_delay()
         };
         let (bbr, cubic) = (delay(Algorithm::Bbr), delay(Algorithm::Cubic));
-        assert!(bbr < rtt * MICROS / 2, "{link} at {rtt} us: a queue of {bbr} ns");
-        assert!(cubic > 2 * bbr, "{link} at {rtt} us: {cubic} ns with CUBIC, {bbr} ns with BBR");
+        assert!(
+            bbr < rtt * MICROS / 2,
+            "{link} bytes/s at an RTT of {rtt} us: BBR causes a queueing delay of {bbr} ns"
+        );
+        assert!(
+            cubic > 2 * bbr,
+            "{link} bytes/s at an RTT of {rtt} us: the queueing delay is {cubic} ns with CUBIC and {bbr} ns with BBR"
+        );
     }
 }
 
@@ -68,8 +77,11 @@ fn bbr_tolerates_one_percent_of_random_loss() {
         let path = SimPath { rtt: rtt * MICROS, link: 25_000_000, queue: 1_000_000, loss: 0.01, ..SimPath::default() };
         let (bbr, cubic) =
             (alone(path, seed, sender(Algorithm::Bbr, 1)), alone(path, seed, sender(Algorithm::Cubic, 1)));
-        assert!(bbr >= 0.8 * path.link as f64, "{rtt} us: {bbr:.0}");
-        assert!(rtt < 20_000 || bbr > 2.0 * cubic, "{rtt} us: {bbr:.0}, CUBIC {cubic:.0}");
+        assert!(bbr >= 0.8 * path.link as f64, "RTT of {rtt} us: BBR reaches only {bbr:.0} bytes/s");
+        assert!(
+            rtt < 20_000 || bbr > 2.0 * cubic,
+            "RTT of {rtt} us: BBR reaches {bbr:.0} bytes/s, not twice the {cubic:.0} bytes/s of CUBIC"
+        );
     }
 }
 
@@ -78,7 +90,7 @@ fn fifty_percent_loss_reduces_the_rate_without_stopping_the_flow() {
     for algorithm in PATH_ALGORITHMS {
         let path = SimPath { rtt: MILLIS, loss: 0.5, link: 125_000_000, ..SimPath::default() };
         let rate = alone(path, 5, sender(algorithm, 1));
-        assert!(rate > 0.0 && rate < 0.1 * path.link as f64, "{algorithm:?}: {rate:.0}");
+        assert!(rate > 0.0 && rate < 0.1 * path.link as f64, "{algorithm:?}: {rate:.0} bytes/s with 50 % loss");
     }
 }
 
@@ -90,8 +102,11 @@ fn flows_of_one_algorithm_share_a_link() {
             let late = |flow| Sender { starts: flow * 300 * MILLIS, ..sender(algorithm, flow) };
             let (share, all) = shares(path, 13, vec![late(1), late(2)], 20 * SECONDS);
             let name = format!("{algorithm:?}: {link} at {rtt} us, {packets} packets");
-            assert!(share.iter().all(|share| *share >= 0.25), "{name}: {share:.2?}");
-            assert!(all >= 0.85 * link as f64, "{name}: only {all:.0} pass");
+            assert!(
+                share.iter().all(|share| *share >= 0.25),
+                "{name}: each flow must get a quarter of the link, but the shares are {share:.2?}"
+            );
+            assert!(all >= 0.85 * link as f64, "{name}: both flows together reach only {all:.0} bytes/s");
         }
     }
 }
@@ -107,7 +122,10 @@ fn bbr_conforms_to_a_token_bucket_policer() {
         let before = model.flows[0].lost;
         let passes = model.run(4 * SECONDS)[0];
         let lost = (model.flows[0].lost - before) as f64 / 4.0 / passes;
-        assert!(passes >= 0.6 * rate as f64 && lost < 0.2, "{rate} at {rtt} us: {passes:.0} pass, {lost:.3} lost");
+        assert!(
+            passes >= 0.6 * rate as f64 && lost < 0.2,
+            "policer of {rate} bytes/s, RTT of {rtt} us: {passes:.0} bytes/s pass, and the fraction {lost:.3} is lost"
+        );
     }
 }
 
@@ -122,7 +140,7 @@ fn stalling_hosts_do_not_collapse_the_throughput() {
             let rate = alone(path, 11, control(4_000_000));
             // Each host pauses half of the time, with a mean of 5 ms between pauses.
             let least = if mean == 20 { 0.5 } else { 0.2 };
-            assert!(rate >= least * path.link as f64, "{algorithm:?}, every {mean} ms: {rate:.0}");
+            assert!(rate >= least * path.link as f64, "{algorithm:?}, pauses every {mean} ms: {rate:.0} bytes/s");
         }
     }
 }
@@ -137,13 +155,16 @@ fn bbr_follows_a_link_that_becomes_faster_or_slower() {
     model.path.link = 12_500_000;
     model.run(10 * SECONDS);
     let fast = model.run(4 * SECONDS)[0];
-    assert!(fast >= 0.85 * 12_500_000.0, "{fast:.0}");
+    assert!(fast >= 0.85 * 12_500_000.0, "the flow reaches only {fast:.0} bytes/s on the faster link");
     model.path.link = 1_250_000;
     model.run(10 * SECONDS);
     let lost = model.flows[0].lost;
     let slow = model.run(4 * SECONDS)[0];
     let lost = (model.flows[0].lost - lost) as f64 / 4.0 / slow;
-    assert!(slow >= 0.85 * 1_250_000.0 && lost < 0.1, "{slow:.0}, {lost:.3} lost");
+    assert!(
+        slow >= 0.85 * 1_250_000.0 && lost < 0.1,
+        "on the slower link, the flow reaches {slow:.0} bytes/s and loses the fraction {lost:.3}"
+    );
 }
 
 #[test]
@@ -154,7 +175,10 @@ fn app_limited_flow_keeps_its_window() {
         model.offer(0, 5_000_000);
         model.run(4 * SECONDS);
         let after = model.flows[0].cwnd();
-        assert!((8 * PACKET..=300_000).contains(&after), "{algorithm:?}: {after}");
+        assert!(
+            (8 * PACKET..=300_000).contains(&after),
+            "{algorithm:?}: the window is {after} bytes after the app-limited phase"
+        );
         assert!(model.run(SECONDS)[0] >= 4_900_000.0);
     }
 }
@@ -201,9 +225,12 @@ fn losses_in_one_round_trip_decrease_the_window_once() {
         for at in 1..10 {
             control.lost(&loss(MILLIS + at, at, 1));
         }
-        assert_eq!(control.cwnd(), part * 1000, "{algorithm:?}");
+        assert_eq!(control.cwnd(), part * 1000, "{algorithm:?}: wrong window after the loss");
         control.lost(&loss(4 * MILLIS, 3 * MILLIS, 1));
-        assert!(control.cwnd() < part * 1000, "{algorithm:?}: a packet that left after the decrease");
+        assert!(
+            control.cwnd() < part * 1000,
+            "{algorithm:?}: the loss of a packet that was sent after the decrease must decrease the window again"
+        );
     }
 }
 
@@ -215,9 +242,12 @@ fn full_local_queue_decreases_the_window_once_per_round_trip() {
         let before = control.cwnd();
         (1..10).for_each(|at| control.overflowed(2 * MILLIS + at));
         let after = control.cwnd();
-        assert!(after >= before / 2 && after < before, "{after} of {before}");
+        assert!(
+            after >= before / 2 && after < before,
+            "the window must shrink once, but at most by half: {after} of {before} bytes"
+        );
         control.overflowed(4 * MILLIS);
-        assert!(control.cwnd() < after, "the queue is still full a round trip later");
+        assert!(control.cwnd() < after, "a queue that is full one RTT later decreases the window again");
     }
 }
 
@@ -226,12 +256,12 @@ fn persistent_congestion_reduces_the_window_to_the_minimum() {
     for (algorithm, least) in [(Algorithm::Bbr, 1000), (Algorithm::Cubic, 2000), (Algorithm::Local, 2000)] {
         let mut control = Congestion::new(algorithm, 1000, 10_000, 1);
         control.lost(&LossEvent { is_persistent: true, ..loss(SECONDS, 1, 2) });
-        assert_eq!(control.cwnd(), least, "{algorithm:?}");
+        assert_eq!(control.cwnd(), least, "{algorithm:?}: wrong window after the loss");
         for round in 1..20 {
             let now = SECONDS + round * 10 * MILLIS;
             control.acked(&ack(now, 2000, now - MILLIS, round * 2000));
         }
-        assert!(control.cwnd() >= 4000, "{algorithm:?}: {}", control.cwnd());
+        assert!(control.cwnd() >= 4000, "{algorithm:?}: after 20 rounds, the window is only {} bytes", control.cwnd());
     }
 }
 
@@ -242,9 +272,13 @@ fn cubic_undoes_a_decrease_by_spurious_loss() {
     cubic.lost(&loss(10 * MILLIS, MILLIS, 3));
     assert_eq!(cubic.cwnd(), 7000);
     cubic.acked(&AckEvent { spurious: 2, ..ack(11 * MILLIS, 1000, 2 * MILLIS, 1000) });
-    assert_eq!(cubic.cwnd(), 7000, "one of three was lost");
+    assert_eq!(cubic.cwnd(), 7000, "one of three losses was real, so the window stays decreased");
     cubic.acked(&AckEvent { spurious: 1, is_cwnd_limited: false, ..ack(12 * MILLIS, 1000, 2 * MILLIS, 2000) });
-    assert!(cubic.cwnd() >= 10_000, "{}", cubic.cwnd());
+    assert!(
+        cubic.cwnd() >= 10_000,
+        "the window must be restored when all losses were spurious, but is {} bytes",
+        cubic.cwnd()
+    );
 }
 
 #[test]
@@ -271,7 +305,10 @@ fn cubic_returns_to_its_peak_in_time_not_in_round_trips() {
             now += rtt;
         }
         let seconds = (now - began) as f64 / SECONDS as f64;
-        assert!((4.0..12.0).contains(&seconds), "{seconds:.1} s at a round trip of {rtt} ns");
+        assert!(
+            (4.0..12.0).contains(&seconds),
+            "the window returned to its peak after {seconds:.1} s at an RTT of {rtt} ns, instead of 4 to 12 s"
+        );
     }
 }
 
@@ -286,5 +323,5 @@ fn local_window_is_the_peers_buffer_until_it_overflows() {
         delivered += local.cwnd();
         local.acked(&ack(round * 20 * MILLIS, local.cwnd(), round * 20 * MILLIS - MILLIS, delivered));
     }
-    assert!(local.cwnd() > 8 << 20, "{}: it grows by a datagram in each round trip", local.cwnd());
+    assert!(local.cwnd() > 8 << 20, "the window must grow with each round trip, but is {} bytes", local.cwnd());
 }

@@ -86,9 +86,12 @@ mod tests {
     fn each_counter_is_accepted_once_and_old_ones_are_rejected() {
         let mut window = ReplayWindow::new();
         assert!(try_take(&mut window, 0) && !try_take(&mut window, 0));
-        assert!(try_take(&mut window, WIDTH), "nothing between has come");
-        assert!(!window.is_new(0), "too old, by one");
-        assert!(try_take(&mut window, 1) && !try_take(&mut window, 1), "the oldest that the window holds");
+        assert!(try_take(&mut window, WIDTH), "a counter at the end of the window is new");
+        assert!(!window.is_new(0), "a counter before the window is too old");
+        assert!(
+            try_take(&mut window, 1) && !try_take(&mut window, 1),
+            "the oldest counter in the window is accepted once"
+        );
         assert!(try_take(&mut window, 10 * WIDTH));
         assert!(!window.is_new(WIDTH) && !window.is_new(9 * WIDTH) && window.is_new(9 * WIDTH + 1));
     }

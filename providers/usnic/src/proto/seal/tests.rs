@@ -59,7 +59,7 @@ fn only_the_last_packet_of_a_buffer_is_sealed() {
     assert!(client.seal(&mut out, 6));
     assert_eq!(&out[..6], b"before");
     assert!(server.open(&mut out[6..]).is_some());
-    assert!(!client.seal(&mut out.clone(), out.len() - 15), "there is no head");
+    assert!(!client.seal(&mut out.clone(), out.len() - 15), "a packet without a complete head is not sealed");
     assert!(!client.seal(&mut out.clone(), out.len() + 1));
 }
 
@@ -69,10 +69,10 @@ fn replays_and_old_counters_are_rejected() {
     let all: Vec<Vec<u8>> = (0..replay::WIDTH + 2).map(|_| sealed(&mut client, b"x")).collect();
     let mut open = |packet: &Vec<u8>| server.open(&mut packet.clone()).is_some();
     assert!(open(&all[5]) && !open(&all[5]));
-    assert!(open(&all[4]), "order does not matter");
+    assert!(open(&all[4]), "packets open in any order");
     let last = all.len() - 1;
     assert!(open(&all[last]));
-    assert!(!open(&all[0]) && !open(&all[1]), "never seen, but too old");
+    assert!(!open(&all[0]) && !open(&all[1]), "counters before the window are rejected, even if they are new");
     assert!(open(&all[2]));
     assert!(!open(&all[last]) && !open(&all[4]));
 }
@@ -83,7 +83,7 @@ fn authenticated_packet_opens_once() {
     let packet = sealed(&mut client, b"x");
     assert!(server.authenticates(&packet) && server.authenticates(&packet));
     assert!(server.open(&mut packet.clone()).is_some());
-    assert!(!server.authenticates(&packet), "it was here");
+    assert!(!server.authenticates(&packet), "a packet that was opened is not vouched for");
     let own = sealed(&mut server, b"x");
     assert!(!server.authenticates(&packet[1..]) && !server.authenticates(&own));
 }
@@ -105,10 +105,10 @@ fn flipped_bits_and_truncations_are_rejected() {
     for bit in 0..good.len() * 8 {
         let mut bad = good.clone();
         bad[bit / 8] ^= 1 << (bit % 8);
-        assert!(server.open(&mut bad).is_none(), "bit {bit}");
+        assert!(server.open(&mut bad).is_none(), "a packet with bit {bit} flipped must be rejected");
     }
     for end in 0..good.len() {
-        assert!(server.open(&mut good[..end].to_vec()).is_none(), "cut at {end}");
+        assert!(server.open(&mut good[..end].to_vec()).is_none(), "a packet cut to {end} bytes must be rejected");
     }
     assert!(server.open(&mut good.clone()).is_some(), "the genuine packet still opens");
 }
@@ -153,14 +153,22 @@ fn only_the_clear_part_of_a_guarded_packet_is_readable() {
         assert_eq!(&out[HEAD..HEAD + 5], b"clear");
         assert_eq!(&out[HEAD + 5..HEAD + 13] == b"the rest", !guard.is_sealed());
         assert_eq!(guard.open(&out, 5, &mut Vec::new()), Some(&b"the rest"[..]));
-        assert_eq!(guard.open(&out, out.len(), &mut Vec::new()), None, "no such clear part");
+        assert_eq!(
+            guard.open(&out, out.len(), &mut Vec::new()),
+            None,
+            "a clear part as long as the packet is rejected"
+        );
         for bit in 0..out.len() * 8 {
             let mut bad = out.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(guard.open(&bad, 5, &mut Vec::new()), None, "bit {bit}");
+            assert_eq!(guard.open(&bad, 5, &mut Vec::new()), None, "a packet with bit {bit} flipped must be rejected");
         }
         for end in 0..out.len() {
-            assert_eq!(guard.open(&out[..end], 5, &mut Vec::new()), None, "cut at {end}");
+            assert_eq!(
+                guard.open(&out[..end], 5, &mut Vec::new()),
+                None,
+                "a packet cut to {end} bytes must be rejected"
+            );
         }
     }
 }
@@ -176,7 +184,11 @@ fn hosts_with_different_keys_do_not_connect() {
         let mut out = Vec::new();
         sender.seal(PacketHeader::new(Kind::Accept, 0, 1, 2), b"", b"rest", &mut TestRandom::new(3), &mut out);
         for (to, receiver) in guards.iter().enumerate() {
-            assert_eq!(receiver.open(&out, 0, &mut Vec::new()).is_some(), from == to, "{from} to {to}");
+            assert_eq!(
+                receiver.open(&out, 0, &mut Vec::new()).is_some(),
+                from == to,
+                "host {from} connects to host {to} only with the same key"
+            );
         }
     }
 }
@@ -208,7 +220,11 @@ fn ciphers_match_the_test_vectors() {
 
 #[test]
 fn crc32c_matches_the_standard() {
-    assert_eq!(checksum(b"123456789"), 0xE306_9283u32.to_be_bytes(), "the check value of CRC-32C");
+    assert_eq!(
+        checksum(b"123456789"),
+        0xE306_9283u32.to_be_bytes(),
+        "the CRC-32C of 123456789 is the published check value"
+    );
 }
 
 #[test]
@@ -222,10 +238,10 @@ fn checksum_detects_flipped_bits_and_truncations() {
         for bit in 0..good.len() * 8 {
             let mut bad = good.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(opens(&bad), None, "bit {bit}");
+            assert_eq!(opens(&bad), None, "a packet with bit {bit} flipped must be rejected");
         }
         for end in 0..good.len() {
-            assert_eq!(opens(&good[..end]), None, "cut at {end}");
+            assert_eq!(opens(&good[..end]), None, "a packet cut to {end} bytes must be rejected");
         }
     }
 }

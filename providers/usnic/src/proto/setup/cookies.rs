@@ -124,7 +124,10 @@ mod tests {
             let mut cookies = Cookies::new(0, &mut dice);
             let key = issued(&mut cookies, start, &mut dice);
             for now in [start, start + KEY_LIFETIME, 2 * KEY_LIFETIME - 1] {
-                assert!(cookies.is_valid(now, FROM, &key, &mut dice), "given at {start}, shown at {now}");
+                assert!(
+                    cookies.is_valid(now, FROM, &key, &mut dice),
+                    "a cookie issued at {start} ns must be valid at {now} ns"
+                );
             }
             assert!(!cookies.is_valid(2 * KEY_LIFETIME, FROM, &key, &mut dice));
             assert!(!cookies.is_valid(1000 * KEY_LIFETIME, FROM, &key, &mut dice));
@@ -140,7 +143,7 @@ mod tests {
         for from in ["10.0.0.2:700", "10.0.0.1:701", "[::1]:700"] {
             assert!(
                 !cookies.is_valid(0, from.parse().expect("the literal is a valid address"), &good, &mut dice),
-                "{from}"
+                "the cookie must be invalid from {from}"
             );
         }
         let head = good.head;
@@ -154,13 +157,19 @@ mod tests {
             CookieKey { head: RequestHead { epoch: (head.epoch.get() - 1).into(), ..head }, ..good },
         ];
         for (which, other) in others.iter().enumerate() {
-            assert!(!cookies.is_valid(0, FROM, other, &mut dice), "{which}");
+            assert!(
+                !cookies.is_valid(0, FROM, other, &mut dice),
+                "the cookie must be invalid for changed request {which}"
+            );
         }
         for bit in 0..128 {
             let mut cookie = head.cookie;
             cookie[bit / 8] ^= 1 << (bit % 8);
             let forged = CookieKey { head: RequestHead { cookie, ..head }, ..good };
-            assert!(!cookies.is_valid(0, FROM, &forged, &mut dice), "bit {bit}");
+            assert!(
+                !cookies.is_valid(0, FROM, &forged, &mut dice),
+                "the cookie with bit {bit} flipped must be invalid"
+            );
         }
     }
 

@@ -96,7 +96,11 @@ mod tests {
         let six = at("[2001:db8::2]:2");
         assert_eq!((half_open.of_prefix(six).all, half_open.of_prefix(six).unverified), (2, 1));
         assert_eq!(half_open.of_prefix(at("[2001:db8:0:1::1]:1")).all, 0);
-        assert_eq!(half_open.of_prefix(at("[a00::]:1")).all, 0, "an IPv6 prefix of the same bytes is another");
+        assert_eq!(
+            half_open.of_prefix(at("[a00::]:1")).all,
+            0,
+            "an IPv6 prefix with the bytes of an IPv4 prefix is counted separately"
+        );
     }
 
     #[test]

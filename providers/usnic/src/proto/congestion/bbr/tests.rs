@@ -30,7 +30,7 @@ impl Path {
     fn bbr(&mut self) -> &mut Bbr {
         match &mut self.0.flows[0].sender.control {
             Congestion::Bbr(bbr) => bbr,
-            other => panic!("{other:?}"),
+            other => panic!("the flow must use BBR, not {other:?}"),
         }
     }
 
@@ -39,7 +39,7 @@ impl Path {
         let began = self.0.now;
         while self.bbr().state != state {
             self.0.run(MILLIS / 4);
-            assert!(self.0.now - began < 20 * SECONDS, "not in {state:?}: {:?}", self.bbr());
+            assert!(self.0.now - began < 20 * SECONDS, "BBR did not enter {state:?} within 20 s: {:?}", self.bbr());
         }
         self.0.now - began
     }
@@ -50,9 +50,16 @@ fn startup_ends_when_bandwidth_stays_the_same() {
     // Test cases A.1 and A.3.
     let mut path = Path::new();
     path.until(BbrState::Drain);
-    assert!(path.bbr().full_pipe.is_reached && path.bbr().round.count < 15, "{:?}", path.bbr());
+    assert!(
+        path.bbr().full_pipe.is_reached && path.bbr().round.count < 15,
+        "startup must end by a full pipe within 15 rounds: {:?}",
+        path.bbr()
+    );
     let max_bw = path.bbr().max_bw.get();
-    assert!((LINK * 98 / 100..=LINK * 102 / 100).contains(&max_bw), "{max_bw}");
+    assert!(
+        (LINK * 98 / 100..=LINK * 102 / 100).contains(&max_bw),
+        "the bandwidth estimate {max_bw} differs from that of the link by more than 2 %"
+    );
     assert!(path.until(BbrState::ProbeBwCruise) < 6 * RTT);
 }
 
@@ -66,7 +73,7 @@ fn startup_continues_while_app_limited_and_ends_by_loss() {
     path.0.path.loss = 0.4;
     path.0.run(20 * RTT);
     let bbr = path.bbr();
-    assert!(bbr.state != BbrState::Startup && bbr.full_pipe.is_reached, "{bbr:?}");
+    assert!(bbr.state != BbrState::Startup && bbr.full_pipe.is_reached, "unexpected state of BBR: {bbr:?}");
 }
 
 #[test]
@@ -75,9 +82,9 @@ fn bandwidth_is_probed_in_phases() {
     let mut path = Path::new();
     path.until(BbrState::ProbeBwCruise);
     let wait = path.until(BbrState::ProbeBwRefill);
-    assert!(wait <= 64 * (RTT + RTT / 8), "63 rounds at most: {wait}");
+    assert!(wait <= 64 * (RTT + RTT / 8), "bandwidth is probed after at most 63 rounds, not after {wait} ns");
     path.until(BbrState::ProbeBwUp);
-    assert!(path.until(BbrState::ProbeBwDown) >= 2 * RTT, "three rounds without growth");
+    assert!(path.until(BbrState::ProbeBwDown) >= 2 * RTT, "ProbeBwUp must last at least two RTTs");
     path.until(BbrState::ProbeBwCruise);
 }
 
@@ -92,9 +99,12 @@ fn loss_while_probing_bounds_inflight() {
     path.0.run(3 * RTT);
     path.0.path.loss = 0.0;
     let bbr = path.bbr();
-    assert!(bbr.state != BbrState::ProbeBwUp && bbr.cycle.prev_probe_too_high, "{bbr:?}");
+    assert!(bbr.state != BbrState::ProbeBwUp && bbr.cycle.prev_probe_too_high, "unexpected state of BBR: {bbr:?}");
     let bound = bbr.inflight_longterm;
-    assert!(bound <= before && bound as f64 >= BETA * BDP as f64 * 0.9, "{bound} of {before}");
+    assert!(
+        bound <= before && bound as f64 >= BETA * BDP as f64 * 0.9,
+        "loss must bound the data in flight: bound {bound} bytes, before {before} bytes"
+    );
     path.until(BbrState::ProbeBwCruise);
     path.0.run(RTT);
     assert!(path.bbr().cwnd() <= path.bbr().inflight_with_headroom());
@@ -108,7 +118,7 @@ fn loss_while_cruising_lowers_the_short_term_bounds_until_the_next_probe() {
     path.0.run(5 * RTT);
     path.0.path.loss = 0.0;
     let bbr = path.bbr();
-    assert!(bbr.short_term.bw < INFINITY && bbr.bw < bbr.max_bw.get(), "{bbr:?}");
+    assert!(bbr.short_term.bw < INFINITY && bbr.bw < bbr.max_bw.get(), "unexpected state of BBR: {bbr:?}");
     path.until(BbrState::ProbeBwRefill);
     assert_eq!((path.bbr().short_term.bw, path.bbr().short_term.inflight), (INFINITY, INFINITY));
 }
@@ -122,9 +132,9 @@ fn round_trip_is_probed_after_five_seconds() {
     path.0.run(5 * RTT);
     assert!(path.bbr().cwnd() <= path.bbr().probe_rtt_cwnd());
     let lasts = path.until(BbrState::ProbeBwCruise);
-    assert!((140 * MILLIS..300 * MILLIS).contains(&lasts), "{lasts}");
+    assert!((140 * MILLIS..300 * MILLIS).contains(&lasts), "ProbeRtt must last 140 to 300 ms, not {lasts} ns");
     let max_bw = path.bbr().max_bw.get();
-    assert!(max_bw >= LINK * 95 / 100, "low rates of ProbeRTT are ignored: {max_bw}");
+    assert!(max_bw >= LINK * 95 / 100, "the low rates of ProbeRtt must not reduce the bandwidth estimate to {max_bw}");
 }
 
 #[test]
@@ -135,7 +145,7 @@ fn the_round_trip_is_not_probed_after_idle_time() {
     let now = path.0.now + 6 * SECONDS;
     path.bbr().sent(&SentPacket { now, bytes: PACKET, in_flight: PACKET, is_app_limited: true });
     let bbr = path.bbr();
-    assert!(bbr.idle_restart && bbr.pacing_rate <= bbr.bw, "{bbr:?}");
+    assert!(bbr.idle_restart && bbr.pacing_rate <= bbr.bw, "unexpected state of BBR: {bbr:?}");
     let rate = RateSample { delivered: PACKET, total_delivered: bbr.delivered + PACKET, ..RateSample::default() };
     let rtt = Some(2 * RTT);
     let ack = AckEvent {
@@ -158,7 +168,7 @@ fn window_has_at_least_four_packets() {
     let mut path = Path::over(SimPath { rtt: MILLIS, link: 100_000, queue: 20_000, ..SimPath::default() });
     path.until(BbrState::ProbeBwCruise);
     let bbr = path.bbr();
-    assert!(bbr.bdp() < 2 * PACKET && bbr.cwnd() >= 4 * PACKET, "{bbr:?}");
+    assert!(bbr.bdp() < 2 * PACKET && bbr.cwnd() >= 4 * PACKET, "unexpected state of BBR: {bbr:?}");
     assert!(path.0.run(5 * SECONDS)[0] >= 90_000.0);
 }
 

@@ -87,7 +87,7 @@ fn source(net: u32, host: u32) -> SocketAddr {
 fn requested(result: PacketResult) -> RequestId {
     match result {
         PacketResult::Requested(id) => id,
-        other => panic!("{other:?}"),
+        other => panic!("expected a reported request or a reply, not {other:?}"),
     }
 }
 
@@ -97,11 +97,7 @@ fn request_is_reported_once_and_gets_pending_replies() {
     let (_, packet) = server.request(1);
     let from = source(0, 1);
     let id = requested(server.receives(0, &packet, from));
-    assert_eq!(
-        server.reply(),
-        Some(SetupReply::Pending),
-        "at once, so that the requester learns the state of its request"
-    );
+    assert_eq!(server.reply(), Some(SetupReply::Pending), "the requester gets a pending reply immediately");
     let request = server.acceptor.request(id).expect("the attempt is pending");
     assert_eq!((request.from, request.qual, request.private_data), (from, 77, &[5; MAX_PRIVATE][..]));
     for _ in 0..3 {
@@ -109,17 +105,17 @@ fn request_is_reported_once_and_gets_pending_replies() {
         assert_eq!(server.reply(), Some(SetupReply::Pending));
     }
     let token = server.accept(2, id, 8).terms.our_token;
-    assert_eq!(server.acceptor.request(id), None, "it is answered");
+    assert_eq!(server.acceptor.request(id), None, "a request is removed when it is accepted");
     assert_eq!(server.receives(3, &packet, from), PacketResult::Reply);
     assert!(matches!(server.reply(), Some(SetupReply::Accept(offer, _)) if offer.conn == 8));
     for (conn, token) in [(9, token), (8, 0), (8, token ^ 1)] {
-        assert_eq!(server.acceptor.confirmed(4, conn, token), None, "a guess");
+        assert_eq!(server.acceptor.confirmed(4, conn, token), None, "a wrong number or token does not confirm");
     }
     assert_eq!(server.acceptor.confirmed(4, 8, token), Some(id));
-    assert_eq!(server.acceptor.confirmed(4, 8, token), None, "once");
+    assert_eq!(server.acceptor.confirmed(4, 8, token), None, "a confirmation is accepted only once");
     assert_eq!((server.receives(5, &packet, from), server.out.len()), (PacketResult::Nothing, 0));
     assert_eq!(server.time(60 * SECONDS), (0, vec![]));
-    assert!(server.is_empty(), "no entry is left");
+    assert!(server.is_empty(), "the acceptor keeps no entry of the request");
 }
 
 #[test]
@@ -147,7 +143,11 @@ fn decisions_after_the_end_have_no_effect() {
     let id = requested(server.receives(0, &packet, source(0, 1)));
     let mut leaves = Vec::new();
     connector.withdraw(&mut TestRandom::new(2), &mut leaves);
-    assert_eq!(server.receives(0, &leaves, source(0, 2)), PacketResult::Nothing, "from elsewhere");
+    assert_eq!(
+        server.receives(0, &leaves, source(0, 2)),
+        PacketResult::Nothing,
+        "a withdrawal from another address is ignored"
+    );
     assert_eq!(server.receives(0, &leaves, source(0, 1)), PacketResult::Withdrawn(id));
     assert_eq!(server.receives(0, &leaves, source(0, 1)), PacketResult::Nothing);
     let offer = Offer::new(8, &mut server.dice);
@@ -180,7 +180,7 @@ fn unverified_source_gets_at_most_three_times_its_bytes() {
                 assert!(server.out.len() <= 3 * packet.len() && went <= 3 * came);
             }
             went += server.time(3000 * SECONDS).0;
-            assert!(went <= 3 * came, "{went} for {came}");
+            assert!(went <= 3 * came, "{went} bytes were sent to an unverified source for {came} received bytes");
             assert!(went > 0 || server.acceptor.by_conn.is_empty());
         }
     }
@@ -243,24 +243,32 @@ fn accept_to_a_closed_port_ends_after_two_reports() {
         let mut result = quotes.iter().map(|quote| server.acceptor.port_closed(now, at, quote));
         result.find(|result| *result != PacketResult::Nothing).unwrap_or(PacketResult::Nothing)
     };
-    assert_eq!(port_closed(&mut server, 0, from), PacketResult::Nothing, "no request is accepted yet");
+    assert_eq!(port_closed(&mut server, 0, from), PacketResult::Nothing, "a report before the accept has no effect");
     server.accept(0, ids[0], 7);
     server.accept(0, ids[1], 8);
-    assert_eq!(port_closed(&mut server, 0, from), PacketResult::Nothing, "no packet was sent yet");
+    assert_eq!(
+        port_closed(&mut server, 0, from),
+        PacketResult::Nothing,
+        "a report before the first packet has no effect"
+    );
     assert!(server.time(0).0 > 0);
     assert!(
         (0..9).all(|_| port_closed(&mut server, 1, from) == PacketResult::Nothing),
-        "it may be said once per accept"
+        "one report per accept is counted"
     );
     server.time(SetupConfig::default().first_repeat);
-    assert_eq!(port_closed(&mut server, SECONDS, source(0, 2)), PacketResult::Nothing, "another one");
+    assert_eq!(
+        port_closed(&mut server, SECONDS, source(0, 2)),
+        PacketResult::Nothing,
+        "a report from another address has no effect"
+    );
     let ended = [port_closed(&mut server, SECONDS, from), port_closed(&mut server, SECONDS, from)];
     assert!(
         ended.contains(&PacketResult::Withdrawn(ids[0])) && ended.contains(&PacketResult::Withdrawn(ids[1])),
-        "{ended:?}"
+        "the second report must end both accepts: {ended:?}"
     );
     assert_eq!(port_closed(&mut server, SECONDS, from), PacketResult::Nothing);
-    assert!(server.acceptor.request(ids[2]).is_some(), "its consumer has yet to decide");
+    assert!(server.acceptor.request(ids[2]).is_some(), "a pending request is not ended by the reports");
     assert_eq!(server.time(60 * SECONDS).1, [ids[2]]);
     assert!(server.is_empty());
 }
@@ -279,11 +287,15 @@ fn no_state_is_kept_for_unverified_sources_under_load() {
                     assert!(matches!(server.reply(), Some(SetupReply::Again(_))));
                     cookies += 1;
                 }
-                other => panic!("{other:?}"),
+                other => panic!("expected a reported request or a reply, not {other:?}"),
             }
         }
     }
-    assert_eq!((kept, cookies), ([5, 5, 5, 5, 0, 0, 0, 0], 60), "of each network, and of all");
+    assert_eq!(
+        (kept, cookies),
+        ([5, 5, 5, 5, 0, 0, 0, 0], 60),
+        "the number of attempts is limited per network and in total"
+    );
     assert_eq!((server.acceptor.attempts.len(), server.acceptor.counts().cookies), (20, 60));
     // A request with a cookie gets an entry even under load.
     let (mut connector, packet) = server.request(9999);
@@ -336,7 +348,7 @@ fn forged_or_expired_cookie_gets_a_new_cookie() {
     connector.receive(0, &answer, source(0, 0), &mut TestRandom::new(2));
     let mut with = Vec::new();
     connector.transmit(0, &mut TestRandom::new(9), &mut with);
-    assert_eq!(server.receives(100 * SECONDS, &with, from), PacketResult::Reply, "stale");
+    assert_eq!(server.receives(100 * SECONDS, &with, from), PacketResult::Reply, "an expired cookie gets a new cookie");
     assert!(matches!(server.reply(), Some(SetupReply::Again(_))));
     assert!(server.is_empty());
     for guess in 0..1000 {
@@ -361,7 +373,10 @@ fn half_open_state_is_bounded() {
             let (_, packet) = server.request(net * 100 + host + 1);
             match server.receives(0, &packet, source(net, host)) {
                 PacketResult::Requested(id) => ids.push(id),
-                _ => assert!(matches!(server.reply(), Some(SetupReply::Again(_))), "it is to come again"),
+                _ => assert!(
+                    matches!(server.reply(), Some(SetupReply::Again(_))),
+                    "the requester must repeat its request with a cookie"
+                ),
             }
         }
         assert!(server.acceptor.half_open.of_prefix(source(net, 0)).all <= prefix);
@@ -373,7 +388,7 @@ fn half_open_state_is_bounded() {
     assert_eq!(
         (server.acceptor.half_open.total().all, server.acceptor.attempts.len()),
         (0, 15),
-        "the oldest are forgotten"
+        "the oldest rejected attempts are removed"
     );
     let (_, packet) = server.request(5);
     requested(server.receives(0, &packet, source(0, 1)));

@@ -93,8 +93,11 @@ fn request_is_retransmitted_at_doubled_intervals_until_the_timeout() {
     assert_eq!(times[..6], [0, 100, 300, 700, 1500, 2500]);
     assert_eq!(gone, SetupConfig::default().give_up);
     assert_eq!((connector.deadline(), sends(&mut connector, gone + SECONDS)), (None, None));
-    assert!(connector.on_time(u64::MAX).is_none(), "reported once");
-    assert!(receives(&mut connector, gone, &accept(to(0)), ANSWERS_FROM).is_none(), "it is over");
+    assert!(connector.on_time(u64::MAX).is_none(), "the timeout is reported only once");
+    assert!(
+        receives(&mut connector, gone, &accept(to(0)), ANSWERS_FROM).is_none(),
+        "a reply after the timeout has no effect"
+    );
 }
 
 #[test]
@@ -113,7 +116,10 @@ fn closed_port_reports_before_the_last_reply_do_not_count() {
         assert!(sends(&mut connector, now).is_some());
     }
     receives(&mut connector, 3 * SECONDS, &cookie(to(0), None), ANSWERS_FROM);
-    assert!(connector.on_time(3600 * SECONDS).is_none(), "it has not sent a request since");
+    assert!(
+        connector.on_time(3600 * SECONDS).is_none(),
+        "the connector first sends another request after a long pause"
+    );
     for now in [3600 * SECONDS, 3601 * SECONDS, 3602 * SECONDS] {
         assert!(connector.on_time(now).is_none() && sends(&mut connector, now).is_some());
     }
@@ -130,7 +136,7 @@ fn reply_is_valid_only_from_the_server_with_number_and_token() {
     ];
     let mut connector = connector();
     for from in others {
-        assert!(receives(&mut connector, 0, &accept(to(0)), from).is_none(), "{from}");
+        assert!(receives(&mut connector, 0, &accept(to(0)), from).is_none(), "a reply from {from} must be ignored");
     }
     for to in wrong {
         assert!(receives(&mut connector, 0, &accept(to), ANSWERS_FROM).is_none());
@@ -141,10 +147,13 @@ fn reply_is_valid_only_from_the_server_with_number_and_token() {
     let Some(ConnectOutcome::Established { agreed, private_data }) =
         receives(&mut connector, 0, &accept(to(0)), mapped)
     else {
-        panic!("it is the host");
+        panic!("an accept from the mapped IPv4 address of the server must be accepted");
     };
     assert_eq!((agreed.terms.peer, private_data), (at(mapped), b"yes".to_vec()));
-    assert!(receives(&mut connector, 0, &accept(to(0)), ANSWERS_FROM).is_none(), "a duplicate is for the connection");
+    assert!(
+        receives(&mut connector, 0, &accept(to(0)), ANSWERS_FROM).is_none(),
+        "a duplicate accept is handled by the connection"
+    );
 }
 
 #[test]
@@ -175,7 +184,11 @@ fn first_cookie_is_used_immediately_and_later_ones_keep_the_interval() {
     assert_eq!(sent, 1);
     let due = connector.deadline().expect("the attempt has not ended");
     let packet = sends(&mut connector, due).expect("a packet is due");
-    assert_eq!(packets::request_head(&packet).map(|request_head| request_head.epoch.get()), Some(999), "the newest");
+    assert_eq!(
+        packets::request_head(&packet).map(|request_head| request_head.epoch.get()),
+        Some(999),
+        "the request carries the newest cookie"
+    );
 }
 
 #[test]
@@ -201,7 +214,11 @@ fn pending_request_is_repeated_to_its_process() {
     receives(&mut connector, 1, &cookie(to(0), None), "10.0.0.2:5000");
     receives(&mut connector, 1, &cookie(to(1), None), ANSWERS_FROM);
     let due = connector.deadline().expect("the attempt has not ended");
-    assert_eq!(sends_to(&mut connector, due).map(|(to, _)| to), Some(at(SERVER)), "neither was for it");
+    assert_eq!(
+        sends_to(&mut connector, due).map(|(to, _)| to),
+        Some(at(SERVER)),
+        "invalid cookies must not change the destination"
+    );
     receives(&mut connector, due, &cookie(to(0), None), ANSWERS_FROM);
     let mut asked = Vec::new();
     for now in (1..=8).map(|second| second * SECONDS) {
@@ -211,7 +228,7 @@ fn pending_request_is_repeated_to_its_process() {
     assert_eq!(
         asked,
         [here, here, here, there, here, there, here, there],
-        "a peer that does not answer may have moved"
+        "without a reply, requests alternate between both addresses"
     );
     let mut out = Vec::new();
     assert_eq!(connector.withdraw(&mut TestRandom::new(4), &mut out), at(ANSWERS_FROM));
@@ -237,8 +254,11 @@ fn exit_of_the_server_with_a_pending_request_is_a_reject() {
     let mut now = connector.deadline().expect("the attempt has not ended");
     let quote = sends(&mut connector, now).expect("the request is due again");
     let closed = |connector: &mut Connector, now, to| connector.port_closed(now, at(to), &quote[..64]);
-    assert!((0..10).all(|_| closed(&mut connector, now, SERVER).is_none()), "no program listens there");
-    assert!(closed(&mut connector, now, ANSWERS_FROM).is_none(), "once is a hint");
+    assert!(
+        (0..10).all(|_| closed(&mut connector, now, SERVER).is_none()),
+        "reports for the first address have no effect"
+    );
+    assert!(closed(&mut connector, now, ANSWERS_FROM).is_none(), "one report of a closed port is only a hint");
     now = connector.deadline().expect("the attempt has not ended");
     sends(&mut connector, now);
     assert!(matches!(
@@ -275,7 +295,7 @@ fn every_reason_has_its_outcome() {
         let outcome = receives(&mut connector(), 0, &reject(to(0), reason), ANSWERS_FROM);
         assert!(
             matches!(outcome, Some(ConnectOutcome::Ended(ConnectionEvent::Rejected, Some(why))) if why == reason),
-            "{outcome:?}"
+            "the outcome must have the reason of the reject: {outcome:?}"
         );
     }
     let outcome = receives(&mut connector(), 0, &reject(to(0), Refused), ANSWERS_FROM);
@@ -318,13 +338,13 @@ fn request_without_a_listener_is_rejected_after_the_listener_wait() {
         }
     };
     assert!(matches!(outcome, Some(ConnectOutcome::Ended(ConnectionEvent::Rejected, Some(RejectReason::NoListener)))));
-    assert_eq!((now, sent), (50 * MILLIS, 10), "after 0, 1, 3, 7, 15, 23, 31, 39, 47 and 50 ms");
+    assert_eq!((now, sent), (50 * MILLIS, 10), "requests are sent after 0, 1, 3, 7, 15, 23, 31, 39, 47 and 50 ms");
     let mut connector = patient();
     sends(&mut connector, 0);
     let refused = receives(&mut connector, 0, &reject(to(0), RejectReason::NoSpace), ANSWERS_FROM);
     assert!(
         matches!(refused, Some(ConnectOutcome::Ended(ConnectionEvent::Rejected, Some(RejectReason::NoSpace)))),
-        "only the lack of a listener may end soon"
+        "only a missing listener is waited for"
     );
 }
 
@@ -367,7 +387,7 @@ fn closed_port_counts_only_with_a_quote_of_the_request() {
         for quote in [&b""[..], &packet[..8], &packet[..63], &guess] {
             assert!(connector.port_closed(now, at(SERVER), quote).is_none());
         }
-        assert!(connector.closed_counts, "it is not even a hint");
+        assert!(connector.closed_counts, "a report with a wrong quote is not a hint");
     }
 }
 
@@ -388,12 +408,12 @@ fn alternative_address_is_tried_after_a_closed_port() {
         assert_eq!(sends_to(&mut connector, now), Some((at("10.0.0.9:17471"), first)));
         assert!(
             receives(&mut connector, now, &accept(to(0)), ANSWERS_FROM).is_none(),
-            "the first is not accepted any more"
+            "a reply from the first address is ignored"
         );
         let outcome = receives(&mut connector, now, &reject(to(0), RejectReason::NoListener), "10.0.0.9:17471");
         assert!(
             matches!(outcome, Some(ConnectOutcome::Ended(ConnectionEvent::Rejected, Some(RejectReason::NoListener)))),
-            "there is no third"
+            "the second address is the last one"
         );
     }
 }
@@ -410,7 +430,10 @@ fn missing_reply_selects_the_next_process_of_the_port() {
         }
     }
     assert_eq!(lengths[..9], [0, 1, 2, 3, 3, 3, 3, 4, 5]);
-    assert!((0..=SHORTER).all(|shorter| lengths[6..].contains(&shorter)), "every one in turn: {lengths:?}");
+    assert!(
+        (0..=SHORTER).all(|shorter| lengths[6..].contains(&shorter)),
+        "each process of the port must be tried in turn: {lengths:?}"
+    );
 }
 
 #[test]
@@ -425,9 +448,12 @@ fn unsealed_replies_are_ignored_with_a_key() {
     assert!(packets::request(&peer_offer.guard, &request, &mut Vec::new()).is_none());
     for from in [SERVER, ANSWERS_FROM] {
         let answers = [accept(to(0)), reject(to(0), RejectReason::NoListener), cookie(to(0), None)];
-        assert!(answers.iter().all(|answer| receives(&mut connector, 0, answer, from).is_none()), "{from}");
+        assert!(
+            answers.iter().all(|answer| receives(&mut connector, 0, answer, from).is_none()),
+            "a reply from {from} must be ignored"
+        );
     }
-    assert!(connector.deadline().is_some(), "the attempt continues, and the valid answer is accepted");
+    assert!(connector.deadline().is_some(), "the attempt continues after unsealed replies");
     let mut out = Vec::new();
     packets::put_accept(
         &own_offer.guard,

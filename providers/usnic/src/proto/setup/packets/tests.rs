@@ -103,12 +103,20 @@ fn replies_round_trip_and_damaged_ones_are_rejected() {
         for (packet, hop, expected) in answers(&guard) {
             assert_eq!(decode_reply(&guard, &packet, &mut Vec::new()), Some((hop, expected)));
             for end in 0..packet.len() {
-                assert_eq!(decode_reply(&guard, &packet[..end], &mut Vec::new()), None, "{expected:?} cut at {end}");
+                assert_eq!(
+                    decode_reply(&guard, &packet[..end], &mut Vec::new()),
+                    None,
+                    "{expected:?} cut to {end} bytes must be rejected"
+                );
             }
             for bit in 0..packet.len() * 8 {
                 let mut bad = packet.clone();
                 bad[bit / 8] ^= 1 << (bit % 8);
-                assert_eq!(decode_reply(&guard, &bad, &mut Vec::new()), None, "{expected:?}, bit {bit}");
+                assert_eq!(
+                    decode_reply(&guard, &bad, &mut Vec::new()),
+                    None,
+                    "{expected:?} with bit {bit} flipped must be rejected"
+                );
             }
             let longer = [&packet[..], &[0]].concat();
             assert_eq!(decode_reply(&guard, &longer, &mut Vec::new()), None);
@@ -134,7 +142,7 @@ fn damaged_requests_and_withdrawals_are_rejected() {
             for bit in 0..packet.len() * 8 {
                 let mut bad = packet.clone();
                 bad[bit / 8] ^= 1 << (bit % 8);
-                assert!(!is_good(&bad), "bit {bit}");
+                assert!(!is_good(&bad), "a packet with bit {bit} flipped must be rejected");
             }
         }
     }
@@ -151,7 +159,7 @@ fn unknown_connection_is_reset_with_number_and_token() {
         for bit in 0..packet.len() * 8 {
             let mut bad = packet.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert!(!is_unknown(&guard, &bad), "bit {bit}");
+            assert!(!is_unknown(&guard, &bad), "a packet with bit {bit} flipped must be rejected");
         }
         // A host that ends a connection sends the same packet without the flag, sealed or not.
         let mut ends = Vec::new();
@@ -182,11 +190,14 @@ fn invalid_offers_are_rejected() {
         (|it| it.private = u16::MAX.into(), 1000),
     ];
     for (which, (change, private)) in bad.into_iter().enumerate() {
-        assert_eq!(offer(&bytes(change, private)), None, "{which}");
+        assert_eq!(offer(&bytes(change, private)), None, "invalid offer {which} must be rejected");
     }
     assert_eq!(requester(&bytes(|it| it.conn = 0.into(), 0)), None);
     assert_eq!(requester(&bytes(|it| it.token = 0.into(), 0)), None);
-    assert!(requester(&bytes(|it| it.mtu = 0.into(), 0)).is_some(), "the reject can be addressed");
+    assert!(
+        requester(&bytes(|it| it.mtu = 0.into(), 0)).is_some(),
+        "the requester is known, so that a reject can be sent to it"
+    );
 }
 
 #[test]
@@ -210,7 +221,7 @@ fn version_reject_of_another_version_is_decoded() {
     };
     let version = SetupReply::Reject(RejectReason::Version);
     assert_eq!(decode_reply(guard, &other(4), &mut Vec::new()), Some((Some(5), version)));
-    assert_eq!(decode_reply(guard, &other(1), &mut Vec::new()), None, "whatever that means there");
+    assert_eq!(decode_reply(guard, &other(1), &mut Vec::new()), None, "other replies of another version are ignored");
 }
 
 proptest! {

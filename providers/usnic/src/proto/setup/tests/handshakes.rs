@@ -65,8 +65,12 @@ fn lost_request_accept_or_confirm_is_retransmitted() {
             };
             let client = sim.client();
             sim.run(60 * SECONDS);
-            assert!(stands(&sim, client), "{kind:?}");
-            assert_eq!((sim.asked.len(), sim.left.len()), (1, 0), "{kind:?}");
+            assert!(stands(&sim, client), "with a lost {kind:?}, the request connects and is reported once");
+            assert_eq!(
+                (sim.asked.len(), sim.left.len()),
+                (1, 0),
+                "with a lost {kind:?}, the request connects and is reported once"
+            );
         }
     }
 }
@@ -104,8 +108,8 @@ fn consumer_can_accept_after_minutes() {
         sim.faults.loss = 20;
         let client = sim.client();
         sim.run(170 * SECONDS);
-        assert_eq!(sim.clients[client].outcome, None, "it waits");
-        assert!(count(&sim, Kind::Request) < 200, "and is repeated rarely");
+        assert_eq!(sim.clients[client].outcome, None, "the connect is still pending");
+        assert!(count(&sim, Kind::Request) < 200, "the request is repeated fewer than 200 times");
         sim.run(240 * SECONDS);
         assert!(stands(&sim, client));
         assert_eq!(sim.asked.len(), 1);
@@ -158,7 +162,7 @@ fn reject_and_hand_off_reach_the_client() {
     assert_eq!(
         (for_ever.split('(').next(), asked),
         (Some("Rejected"), 9),
-        "two listeners that hand it off to each other"
+        "a request that two listeners hand off to each other is rejected"
     );
 }
 
@@ -191,7 +195,7 @@ fn withdrawal_ends_the_request_at_the_server() {
         sim.run(now + SECONDS);
         assert_eq!(sim.left, sim.asked);
         sim.run(60 * SECONDS);
-        assert_eq!(sim.left, sim.asked, "reported once");
+        assert_eq!(sim.left, sim.asked, "the end of the request is reported once");
     }
 }
 
@@ -207,7 +211,7 @@ fn exited_client_is_detected_while_its_request_is_pending() {
     sim.run(99 * SECONDS);
     assert_eq!(sim.left, sim.asked);
     sim.run(200 * SECONDS);
-    assert!(sim.conns.is_empty(), "a later accept has no effect");
+    assert!(sim.conns.is_empty(), "an accept after the client has exited has no effect");
 }
 
 #[test]
@@ -221,7 +225,7 @@ fn restarted_client_resets_unknown_accepts() {
         sim.client();
         sim.run(30 * SECONDS);
         assert_eq!(sim.left, sim.asked[..1], "the new process refuses the accept of the old request");
-        assert!(stands(&sim, 0), "and its own request is served");
+        assert!(stands(&sim, 0), "the new process connects");
         assert_eq!(sim.conns.values().filter(|conn| conn.established).count(), 1);
     }
 }
@@ -277,11 +281,14 @@ fn replayed_request_does_not_connect() {
         sim.run(5 * 3600 * SECONDS);
         let kinds: Vec<u8> = sim.log[before..].iter().map(|(.., packet)| packet[1]).collect();
         if is_sealed {
-            assert_eq!(sim.asked.len(), 1, "its cookie is stale");
-            assert!(kinds.iter().all(|kind| [Kind::Request as u8, Kind::Cookie as u8].contains(kind)), "{kinds:?}");
+            assert_eq!(sim.asked.len(), 1, "a replayed request has an expired cookie, so it is not reported");
+            assert!(
+                kinds.iter().all(|kind| [Kind::Request as u8, Kind::Cookie as u8].contains(kind)),
+                "replayed requests get only cookies as replies: {kinds:?}"
+            );
         } else {
-            assert_eq!(sim.asked.len(), 2, "without a key it looks like a new one");
-            assert_eq!(sim.left, sim.asked[1..], "but its client refuses the accept");
+            assert_eq!(sim.asked.len(), 2, "without a key, a replayed request is reported as a new one");
+            assert_eq!(sim.left, sim.asked[1..], "the client rejects the accept of a replayed request");
         }
         assert_eq!(sim.conns.values().filter(|conn| conn.established).count(), 1);
         assert!(stands(&sim, client));
@@ -326,7 +333,7 @@ fn request_with_wrong_key_gets_no_reply() {
         for client in [client, other] {
             assert_eq!(sim.clients[client].outcome.as_deref(), Some("Unreachable"));
         }
-        assert!(sim.log.iter().all(|(from, ..)| from.ip() != server_at(0).ip()), "not a word");
+        assert!(sim.log.iter().all(|(from, ..)| from.ip() != server_at(0).ip()), "the server must not reply");
         assert!(sim.asked.is_empty() && sim.acceptor.counts().unreadable > 6);
     }
 }
@@ -343,7 +350,10 @@ fn many_simultaneous_set_ups_succeed() {
         assert!((0..400).all(|client| stands(&sim, client)));
         assert_eq!(sim.asked.len(), 400);
         let HalfOpenCounts { cookies, limit_reached, .. } = sim.acceptor.counts();
-        assert!(cookies > 200 && limit_reached == 0, "{cookies} cookies");
+        assert!(
+            cookies > 200 && limit_reached == 0,
+            "{cookies} cookies were sent, instead of more than 200 without reaching the limit"
+        );
     }
 }
 
@@ -394,15 +404,21 @@ fn both_sides_agree_on_any_network() {
         sim.run(120 * SECONDS);
         sim.check();
         for (index, client) in sim.clients.iter().enumerate() {
-            let outcome = client.outcome.as_deref().unwrap_or_else(|| panic!("seed {seed}: no outcome"));
+            let outcome = client.outcome.as_deref().unwrap_or_else(|| panic!("seed {seed}: a client has no outcome"));
             match outcome.split(' ').next() {
-                Some("Established") => assert!(stands(&sim, index), "seed {seed}: only one side of {index}"),
+                Some("Established") => {
+                    assert!(stands(&sim, index), "seed {seed}: only one side of client {index} is connected")
+                }
                 Some("PeerRejected") => assert!(client.agreed.is_none()),
-                other => panic!("seed {seed}: {other:?}"),
+                other => panic!("seed {seed}: unexpected outcome {other:?}"),
             }
         }
-        assert!(sim.left.is_empty(), "seed {seed}");
+        assert!(sim.left.is_empty(), "seed {seed}: no request may end at the server alone");
         let hops = sim.asked.len() / clients;
-        assert!([1, 3].contains(&hops) && sim.asked.len() == hops * clients, "seed {seed}: {} asked", sim.asked.len());
+        assert!(
+            [1, 3].contains(&hops) && sim.asked.len() == hops * clients,
+            "seed {seed}: {} requests were reported, instead of 1 or 3 per client",
+            sim.asked.len()
+        );
     }
 }

@@ -173,7 +173,10 @@ impl SetupSim {
         } else if from.ip() == server_at(0).ip() && leaves {
             let (received, sent, is_verified) = self.bytes.entry(to).or_default();
             *sent += length;
-            assert!(*is_verified || *sent <= 3 * *received, "{sent} bytes for {received} to {to}");
+            assert!(
+                *is_verified || *sent <= 3 * *received,
+                "{sent} bytes were sent to {to}, which is unverified and sent {received} bytes"
+            );
         }
     }
 
@@ -326,7 +329,10 @@ impl SetupSim {
         self.asked.push(id);
         let request = self.acceptor.request(id).expect("the request has just arrived");
         let client = self.clients.iter().find(|client| client.at == request.from);
-        assert!(client.is_none_or(|client| client.private == request.private_data), "the private data is the client's");
+        assert!(
+            client.is_none_or(|client| client.private == request.private_data),
+            "the request has the private data of its client"
+        );
         let reply = (self.reply)(request.qual);
         let at = match reply {
             ConsumerReply::Accept(after) | ConsumerReply::Reject(after) => self.now + after,
@@ -358,7 +364,7 @@ impl SetupSim {
             Some(agreed) => {
                 self.conns.insert(offer.conn, Accepted { agreed, id, established: false });
             }
-            None => assert!(self.left.contains(&id), "the client can only have left"),
+            None => assert!(self.left.contains(&id), "an accept fails only if the client has withdrawn its request"),
         }
     }
 
