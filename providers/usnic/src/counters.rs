@@ -188,10 +188,10 @@ mod tests {
         let seen: Vec<_> =
             shown.iter().filter(|count| count.value > 0).map(|it| (it.name, it.unit, it.value)).collect();
         let counted = [("sent", "", 5), ("received bytes", "bytes", 6)];
-        assert_eq!(shown.iter().filter(|count| count.is_level).count(), 5, "levels");
+        assert_eq!(shown.iter().filter(|count| count.is_level).count(), 5, "the connection has five levels");
         let levels = [("window", "bytes", 8), ("round trip", "ns", 7), ("path mtu", "bytes", 1472)];
         assert_eq!(seen, [counted.as_slice(), &levels].concat());
-        assert!(shown.len() <= 48, "the limit of the list of an EP");
+        assert!(shown.len() <= 48, "an EP lists at most 48 counters");
     }
 
     #[test]

@@ -191,7 +191,11 @@ mod tests {
         *pair.into.lock() = Some(cq.0.clone());
         assert_eq!((cq.poll(&mut out), pair.passes.load(Ordering::Relaxed)), (1, 2));
         cq.0.push(Completion::default());
-        assert_eq!((cq.poll(&mut out), pair.passes.load(Ordering::Relaxed)), (1, 2), "it was queued");
+        assert_eq!(
+            (cq.poll(&mut out), pair.passes.load(Ordering::Relaxed)),
+            (1, 2),
+            "the poll returns a queued completion without a progress pass"
+        );
         assert_eq!((cq.ready(&mut out), pair.passes.load(Ordering::Relaxed)), (0, 2));
     }
 
@@ -203,7 +207,7 @@ mod tests {
         cq.0.push(Completion::default());
         answer(&device.jobs);
         assert_eq!(sink.0.load(Ordering::Relaxed), 1);
-        assert!(!cq.arm(false).unwrap(), "two completions wait");
+        assert!(!cq.arm(false).unwrap(), "arming fails while two completions are queued");
         cq.0.push(Completion::default());
         answer(&device.jobs);
         assert_eq!(sink.0.load(Ordering::Relaxed), 1);
@@ -222,7 +226,11 @@ mod tests {
         cq.0.push(Completion::default());
         answer(&device.jobs);
         assert_eq!((cq.poll(&mut out), counts()), (1, false));
-        assert_eq!((cq.poll(&mut out), counts()), (0, true), "disarmed by the completion");
+        assert_eq!(
+            (cq.poll(&mut out), counts()),
+            (0, true),
+            "the completion has disarmed the queue, so the poll makes a progress pass"
+        );
         assert_eq!(pair.passes.load(Ordering::Relaxed), 3);
     }
 }

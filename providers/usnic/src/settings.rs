@@ -133,7 +133,7 @@ mod tests {
         let ports = |text: &str| with(&format!("data_ports={text}")).data_ports;
         assert_eq!((ports("7000-7099"), ports("7000")), (Some(7000..=7099), Some(7000..=7000)));
         for bad in ["", "-", "0", "0-9", "9-8", "7000-", "-7000", "65536", "1-2-3", "a"] {
-            assert_eq!(ports(bad), None, "{bad}");
+            assert_eq!(ports(bad), None, "data_ports={bad} is invalid and must be ignored");
         }
     }
 
@@ -151,8 +151,8 @@ mod tests {
         for setting in USNIC.settings.iter().filter(|setting| !setting.variable.is_empty()) {
             let begin = format!("| `{}` | ", setting.variable);
             let row = page.lines().find(|line| line.starts_with(&begin));
-            let row = row.unwrap_or_else(|| panic!("no row begins {begin:?}"));
-            assert!(row.contains("usnic"), "{row:?}");
+            let row = row.unwrap_or_else(|| panic!("docs/settings.md has no row that begins with {begin:?}"));
+            assert!(row.contains("usnic"), "the row does not name the provider usnic: {row:?}");
             setting.facts().iter().for_each(|fact| {
                 assert!(row.contains(fact.as_str()), "{fact:?} is not in {row:?}");
             });

@@ -123,7 +123,11 @@ mod tests {
         }
         assert_eq!(srq.0.waiter_count(), 3);
         srq.post_recv(&[], 5).unwrap();
-        assert_eq!((woken(&all), srq.available()), (vec![1, 0, 0], 1), "the first is woken, the receive stays");
+        assert_eq!(
+            (woken(&all), srq.available()),
+            (vec![1, 0, 0], 1),
+            "the first waiter is woken, and the receive stays in the SRQ"
+        );
         srq.0.cancel_wait(&waiter(&all[1]));
         srq.post_recv(&[], 6).unwrap();
         assert_eq!((woken(&all), srq.0.waiter_count()), (vec![1, 0, 1], 0));
@@ -131,7 +135,7 @@ mod tests {
         assert_eq!(
             (srq.0.take(&waiter(&all[0])).unwrap().cookie, srq.0.waiter_count()),
             (5, 1),
-            "a connection that has taken one waits no longer"
+            "a connection that has taken a receive is no longer a waiter"
         );
     }
 
@@ -145,7 +149,11 @@ mod tests {
         assert_eq!((woken(&all), srq.0.waiter_count()), (vec![1, 1, 0], 1));
         all[2].is_served.store(true, Ordering::Relaxed);
         srq.post_recv(&[], 2).unwrap();
-        assert_eq!((woken(&all), srq.0.waiter_count(), srq.available()), (vec![1, 1, 1], 0, 2), "no waiter needs it");
+        assert_eq!(
+            (woken(&all), srq.0.waiter_count(), srq.available()),
+            (vec![1, 1, 1], 0, 2),
+            "after all waiters are served, both receives stay in the SRQ"
+        );
     }
 
     #[test]
@@ -175,9 +183,9 @@ mod tests {
         let take = || srq.0.take(&waiter(&fake)).map(|buffer| buffer.cookie);
         assert_eq!((notify(), take(), notify()), (0, Some(0), 0));
         assert_eq!((take(), notify()), (Some(1), 1));
-        assert_eq!((take(), notify()), (Some(2), 1), "once");
+        assert_eq!((take(), notify()), (Some(2), 1), "the low watermark is reported only once");
         srq.watch(1).unwrap();
-        assert_eq!(notify(), 2, "reported at once if it is low already");
+        assert_eq!(notify(), 2, "a watermark above the number of receives is reported immediately");
     }
 
     #[test]

@@ -357,12 +357,15 @@ mod tests {
             let ok = |address, length| regions.acquire(key, 7, Region { address, length }, right).is_ok();
             assert!(ok(at, 100) && ok(at + 99, 1) && ok(at + 100, 0));
             assert!(!ok(at - 1, 1) && !ok(at, 101) && !ok(at + 101, 0) && !ok(u64::MAX, 2) && !ok(at + 50, u64::MAX));
-            assert!(regions.acquire(key, 8, memory(1), right).is_err(), "another domain");
+            assert!(
+                regions.acquire(key, 8, memory(1), right).is_err(),
+                "a key is invalid in another protection domain"
+            );
             for garbage in [0, 1, key ^ 1, key ^ 1 << 16, u32::MAX, 0xFFFF_0000] {
-                assert!(regions.acquire(garbage, 7, memory(1), right).is_err(), "{garbage:#x}");
+                assert!(regions.acquire(garbage, 7, memory(1), right).is_err(), "the key {garbage:#x} is invalid");
             }
         }
-        assert!(!regions.is_in_use(key), "a refusal takes no reference");
+        assert!(!regions.is_in_use(key), "a rejected access leaves no reference");
     }
 
     #[test]
@@ -409,7 +412,7 @@ mod tests {
         let regions = Regions::new(1);
         let key = regions.reserve().unwrap();
         let access = |right| regions.acquire(key, 1, memory(8), right).is_ok();
-        assert!(!access(AccessRight::RemoteRead), "only reserved");
+        assert!(!access(AccessRight::RemoteRead), "a reserved key grants no access");
         regions.activate(key, memory(8), Access { remote_read: true, ..Access::default() }, Domain::Pd(1));
         assert!(access(AccessRight::RemoteRead) && !access(AccessRight::RemoteWrite));
         assert!(!access(AccessRight::LocalRead) && !access(AccessRight::LocalWrite));
@@ -424,7 +427,7 @@ mod tests {
         for _ in 0..SLOTS - 1 {
             old.push(regions.add(memory(8), ALL, 1).unwrap());
         }
-        assert!(regions.add(memory(8), ALL, 1).is_err(), "all are in use");
+        assert!(regions.add(memory(8), ALL, 1).is_err(), "a registration fails while all keys are in use");
         old.iter().for_each(|key| regions.remove(*key));
         let new: Vec<_> = (0..100).map(|_| regions.add(memory(8), ALL, 1).unwrap()).collect();
         assert!(old.iter().all(|key| !regions.allows(*key, 1, memory(8), AccessRight::RemoteRead)));

@@ -324,8 +324,12 @@ mod tests {
             ("[fe80::1%3]:0".into(), "[fe80::1%2]:0".into())
         );
         assert_eq!(find("127.1.2.3").unwrap(), "127.1.2.3:0");
-        assert_eq!(choose(None, &all).unwrap().address.to_string(), "192.0.2.1:0", "not the loopback one");
-        assert_eq!(choose(None, &all[..2]).unwrap().name, "lo", "unless there is no other");
+        assert_eq!(
+            choose(None, &all).unwrap().address.to_string(),
+            "192.0.2.1:0",
+            "the default is the first interface that is not loopback"
+        );
+        assert_eq!(choose(None, &all[..2]).unwrap().name, "lo", "loopback is the default if no other interface is up");
     }
 
     #[test]
@@ -338,7 +342,7 @@ mod tests {
             let text = error(absent);
             assert!(
                 text.starts_with(absent) && text.contains("192.0.2.1 (a), fe80::1%b (b), 192.0.2.9 (c, down)"),
-                "{text}"
+                "the error must list the interfaces of this host: {text}"
             );
         }
         assert!(choose(None, &[]).is_err());
@@ -347,7 +351,10 @@ mod tests {
     #[test]
     fn this_host_has_a_loopback_interface() {
         let found = find(Some("127.0.0.1")).unwrap().unwrap();
-        assert!(found.is_loopback && found.mtu >= 16_384 && found.largest_payload() <= 65_507, "{found:?}");
+        assert!(
+            found.is_loopback && found.mtu >= 16_384 && found.largest_payload() <= 65_507,
+            "the loopback interface has an MTU of 16384 or more: {found:?}"
+        );
         assert_eq!(mtu_by_ioctl(&found.name), Some(found.mtu));
         assert_eq!(mtu_by_ioctl("an-interface-with-a-long-name"), None);
         assert_eq!(interface("e", "[::1]:0", true).largest_payload(), 1452);
@@ -364,7 +371,10 @@ mod tests {
         for interface in list().unwrap().into_iter().filter(|interface| interface.is_up) {
             let peer = SocketAddr::new(interface.address.ip(), 7);
             let peer = if interface.is_link_local() { with_port(&interface.address, peer.ip(), 7) } else { peer };
-            assert!(local_mtu(interface.address, peer).is_some_and(|mtu| mtu >= loopback), "{interface:?}");
+            assert!(
+                local_mtu(interface.address, peer).is_some_and(|mtu| mtu >= loopback),
+                "an address of this host has the loopback MTU: {interface:?}"
+            );
         }
     }
 
@@ -372,7 +382,10 @@ mod tests {
     fn loopback_has_no_route_to_other_hosts() {
         let from = |own: &str, to: &str| has_route(own.parse().unwrap(), to.parse().unwrap());
         assert!(from("127.0.0.1:0", "127.0.0.9:5") && !from("127.0.0.1:0", "203.0.113.77:5"));
-        assert!(from("192.0.2.1:0", "203.0.113.77:5"), "an address that is not ours cannot be asked from");
+        assert!(
+            from("192.0.2.1:0", "203.0.113.77:5"),
+            "routes from an address of another host cannot be checked, so a route is assumed"
+        );
     }
 
     #[test]
@@ -381,10 +394,10 @@ mod tests {
         let all = list().unwrap().into_iter().filter(|interface| interface.is_up && !interface.is_link_local());
         let listed = all.map(|interface| interface.address.ip().to_string());
         for here in listed.chain(["127.0.0.1", "127.0.1.1", "127.255.255.254", "::1"].map(str::to_owned)) {
-            assert!(is_local_address(&own, here.parse().unwrap()), "{here}");
+            assert!(is_local_address(&own, here.parse().unwrap()), "{here} is an address of this host");
         }
         for elsewhere in ["0.0.0.0", "::", "224.0.0.1", "255.255.255.255", "203.0.113.77", "2001:db8::77", "fe80::77"] {
-            assert!(!is_local_address(&own, elsewhere.parse().unwrap()), "{elsewhere}");
+            assert!(!is_local_address(&own, elsewhere.parse().unwrap()), "{elsewhere} is not an address of this host");
         }
     }
 
@@ -397,7 +410,10 @@ mod tests {
             assert!(!is_port_closed(own, taken));
             drop(socket);
             // The kernel may deliver the datagram later, in another context, so some attempts report an open port.
-            assert!((0..1000).any(|_| is_port_closed(own, taken)), "{own}");
+            assert!(
+                (0..1000).any(|_| is_port_closed(own, taken)),
+                "the closed port was not detected from {own} in 1000 attempts"
+            );
         }
     }
 
@@ -408,7 +424,7 @@ mod tests {
         assert!(may(&v4, "192.0.2.2") && may(&v6, "fe80::2") && may(&v6, "2001:db8::1"));
         for (own, bad) in [(&v4, "::1"), (&v6, "1.2.3.4"), (&v4, "0.0.0.0"), (&v4, "255.255.255.255"), (&v6, "ff02::1")]
         {
-            assert!(!may(own, bad), "{bad}");
+            assert!(!may(own, bad), "{bad} must be unreachable from this address");
         }
         assert_eq!(with_port(&v6, "fe80::2".parse().unwrap(), 5).to_string(), "[fe80::2%7]:5");
         assert_eq!(with_port(&v6, "2001:db8::2".parse().unwrap(), 5).to_string(), "[2001:db8::2]:5");

@@ -175,12 +175,16 @@ mod tests {
         assert_eq!(
             classify(&port, "192.0.2.9:0".parse().ok(), to),
             DeliveryErrorKind::Unreachable,
-            "a firewall on the way"
+            "a port-unreachable error from another host does not mean that the port is closed"
         );
         assert_eq!(classify(&port, None, to), DeliveryErrorKind::Unreachable);
         for code in [0, 1, 2, 9, 10, 13] {
             let other = error(libc::EHOSTUNREACH, libc::SO_EE_ORIGIN_ICMP, 3, code);
-            assert_eq!(classify(&other, Some(to), to), DeliveryErrorKind::Unreachable, "code {code}");
+            assert_eq!(
+                classify(&other, Some(to), to),
+                DeliveryErrorKind::Unreachable,
+                "ICMP code {code} means unreachable"
+            );
         }
         let long = error(libc::EMSGSIZE, libc::SO_EE_ORIGIN_ICMP, 3, 4);
         assert_eq!(classify(&long, None, to), DeliveryErrorKind::TooLarge(1400));
@@ -204,7 +208,7 @@ mod tests {
         };
         send(closed);
         assert_eq!(send(peer.local()), Default::default());
-        assert!(socket.has_errors(), "and it is noted that there was one");
+        assert!(socket.has_errors(), "the socket records the error of the earlier packet");
         let mut batch = crate::net::receive::ReceiveBatch::new();
         assert_eq!(batch.receive(&peer).unwrap(), 1);
     }

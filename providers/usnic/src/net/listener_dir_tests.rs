@@ -68,12 +68,15 @@ fn qualifier_has_one_listener_and_is_free_after_its_close() {
     let longest = at("[2001:db8:1111:2222:3333:4444:5555:6666]:65535");
     let others = [(here(), 3), (at("192.0.2.1:17472"), 2), (at("192.0.2.2:17471"), 2), (longest, u64::MAX)];
     for (address, qual) in others {
-        assert!(dir.open(address, qual).is_ok(), "{address} {qual}");
+        assert!(dir.open(address, qual).is_ok(), "the listener on {address}, qualifier {qual}, must open");
     }
     drop(socket);
-    assert!(!dir.forward(here(), 2, &forwarded("1.2.3.4:5", b"hello")), "no listener");
+    assert!(
+        !dir.forward(here(), 2, &forwarded("1.2.3.4:5", b"hello")),
+        "a request for a qualifier without a listener is not forwarded"
+    );
     assert!(dir.open(here(), 2).is_ok());
-    assert!(!dir.path().exists(), "the last one removes the directory");
+    assert!(!dir.path().exists(), "the last listener removes the directory when it is dropped");
 }
 
 #[test]
@@ -82,7 +85,10 @@ fn listener_with_a_full_queue_is_found() {
     let socket = scratch.1.open(here(), 4).unwrap();
     (0..10_000).for_each(|_| assert!(scratch.1.forward(here(), 4, &forwarded("1.2.3.4:5", b"again"))));
     let received = std::iter::from_fn(|| socket.receive()).count();
-    assert!((1..10_000).contains(&received), "{received}");
+    assert!(
+        (1..10_000).contains(&received),
+        "{received} of 10000 requests were received, but the full queue must drop some"
+    );
 }
 
 #[test]
@@ -114,7 +120,7 @@ fn names_of_exited_processes_are_replaced_and_removed() {
     assert!(scratch.1.has_listener(here(), 2));
     let newcomer = ListenerDir::new(scratch.1.base.clone());
     let third = newcomer.open(here(), 4).unwrap();
-    assert_eq!(scratch.names(), 3, "only names of dead processes are removed");
+    assert_eq!(scratch.names(), 3, "only names of exited processes are removed");
     drop((first, second, third));
     assert!(!scratch.1.owns_port(here()));
 }
@@ -143,7 +149,7 @@ fn directory_accessible_by_other_users_is_rejected() {
     let _theirs = elsewhere.1.open(here(), 3).unwrap();
     fs::rename(scratch.1.path(), scratch.0.join("aside")).unwrap();
     std::os::unix::fs::symlink(elsewhere.1.path(), scratch.1.path()).unwrap();
-    assert!(!scratch.1.has_listener(here(), 3), "links are not followed");
+    assert!(!scratch.1.has_listener(here(), 3), "a symbolic link to a directory must not be followed");
 }
 
 #[test]
@@ -168,5 +174,5 @@ fn concurrent_open_and_close_do_not_interfere() {
             });
         }
     });
-    assert_eq!(taken.into_inner(), 1, "one of them gets the name");
+    assert_eq!(taken.into_inner(), 1, "exactly one of the concurrent opens gets the name");
 }

@@ -65,12 +65,20 @@ mod tests {
             let mut receive = |socket| batch.receive(socket).unwrap();
             for (less, socket) in (1..).zip(&group) {
                 sender.send_to(&vec![0; 100 - less], &again).unwrap();
-                assert_eq!(receive(socket), 1, "{address}, {less} bytes less");
+                assert_eq!(
+                    receive(socket),
+                    1,
+                    "{address}: a datagram that is {less} bytes shorter must reach the socket with that number"
+                );
             }
             // For these lengths the hash decides, and no datagram is lost.
             for length in [1, 96, 100, 101, 1000] {
                 sender.send_to(&vec![0; length], &again).unwrap();
-                assert_eq!(group.iter().map(&mut receive).sum::<usize>(), 1, "{address}, {length} bytes");
+                assert_eq!(
+                    group.iter().map(&mut receive).sum::<usize>(),
+                    1,
+                    "{address}: one datagram of {length} bytes must arrive"
+                );
             }
         }
     }

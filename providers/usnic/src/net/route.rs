@@ -68,10 +68,10 @@ mod tests {
     #[test]
     fn loopback_is_local_and_addresses_for_documentation_are_not() {
         for here in ["127.0.0.1:9", "127.255.0.7:9", "[::1]:9"] {
-            assert!(is_local(here.parse().unwrap()).unwrap(), "{here}");
+            assert!(is_local(here.parse().unwrap()).unwrap(), "the route to {here} is local");
         }
         for elsewhere in ["203.0.113.77:9", "224.0.0.1:9", "255.255.255.255:9", "[2001:db8::77]:9", "[fe80::77%1]:9"] {
-            assert!(!is_local(elsewhere.parse().unwrap()).unwrap(), "{elsewhere}");
+            assert!(!is_local(elsewhere.parse().unwrap()).unwrap(), "the route to {elsewhere} is not local");
         }
     }
 }

@@ -100,9 +100,13 @@ fn batches_arrive_complete_and_in_order() {
                 );
                 assert_eq!(batch.send(&socket, &to), SendOutcome::default());
                 assert!(batch.is_empty() && batch.unsent() == 0);
-                assert_eq!(take(&peer).0, whole(&memory), "{address} {gso} {gro} {lengths:?}");
+                assert_eq!(
+                    take(&peer).0,
+                    whole(&memory),
+                    "datagrams differ: {address}, GSO {gso}, GRO {gro}, lengths {lengths:?}"
+                );
             }
-            assert_eq!(socket.has_gso(), gso, "GSO stays enabled");
+            assert_eq!(socket.has_gso(), gso, "a successful send does not change whether GSO is enabled");
         }
     }
 }
@@ -134,8 +138,8 @@ fn without_gso_packets_are_sent_one_by_one() {
     fail_gso_with(Some(libc::EIO));
     assert_eq!(batch.send(&socket, &SockAddr::of(peer.local())), SendOutcome::default());
     fail_gso_with(None);
-    assert!(!socket.has_gso(), "GSO stays disabled");
-    assert_eq!(take(&peer).0, whole(&memory), "no packet is lost");
+    assert!(!socket.has_gso(), "a failed GSO send disables GSO");
+    assert_eq!(take(&peer).0, whole(&memory), "all packets arrive without GSO");
 }
 
 #[test]
@@ -189,11 +193,11 @@ fn unsent_packets_are_copied_when_the_socket_is_full() {
     let left = batch.unsent();
     assert!(left > 0 && left < MIXED.len() && !batch.is_empty());
     drop(memory);
-    assert!(batch.send(&socket, &to).is_blocked, "still");
+    assert!(batch.send(&socket, &to).is_blocked, "the send is still blocked");
     assert_eq!(batch.unsent(), left);
     stop_after(None);
     assert_eq!(batch.send(&socket, &to), SendOutcome::default());
-    assert_eq!((take(&peer).0, batch.is_empty()), (all, true), "none is lost, none comes twice");
+    assert_eq!((take(&peer).0, batch.is_empty()), (all, true), "each packet arrives exactly once");
 }
 
 #[test]
@@ -253,7 +257,11 @@ fn drops_are_counted() {
     batch.send(&socket, &to);
     assert_eq!(take(&peer).0.len(), 1);
     // Depending on its version, the kernel counts a dropped GSO batch as one drop, or counts its packets.
-    assert!(first < 1200 && (1..=1200 - first as u64).contains(&peer.drops()), "{first} {}", peer.drops());
+    assert!(
+        first < 1200 && (1..=1200 - first as u64).contains(&peer.drops()),
+        "1200 packets were sent and {first} received, but {} drops were counted",
+        peer.drops()
+    );
 }
 
 #[test]

@@ -281,7 +281,7 @@ mod tests {
         let drops = || socket.drops.load(Ordering::Relaxed);
         socket.record_drops(7);
         socket.record_drops(5);
-        assert_eq!(drops(), 7, "an older value is ignored");
+        assert_eq!(drops(), 7, "a smaller drop count is older, and is ignored");
         socket.drops.store(u64::from(u32::MAX), Ordering::Relaxed);
         socket.record_drops(2);
         assert_eq!(drops(), (1 << 32) + 2);

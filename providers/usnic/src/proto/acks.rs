@@ -164,7 +164,7 @@ mod tests {
         clock.take_piggybacked(START);
         assert_eq!(clock.deadline(), None);
         clock.record_arrival(START, Arrival::Next, false, false);
-        assert_eq!(clock.deadline(), Some(START + DELAY), "the next batch is a new one");
+        assert_eq!(clock.deadline(), Some(START + DELAY), "the delay of the next batch starts with its first packet");
     }
 
     #[test]
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(clock.take_piggybacked(START + 30 * MICROS), 10, "the delay field counts from the newest packet");
         assert!(!clock.is_pending() && clock.deadline().is_none() && !clock.is_due(Nanos::MAX));
         clock.record_arrival(START + 90 * MICROS, Arrival::Next, false, false);
-        assert_eq!(clock.deadline(), Some(START + 140 * MICROS), "the next delay starts anew");
+        assert_eq!(clock.deadline(), Some(START + 140 * MICROS), "the packet after an ack starts a new delay");
     }
 
     #[test]
@@ -186,7 +186,10 @@ mod tests {
         assert!(
             after(Arrival::Ahead, false, false).is_due(START) && after(Arrival::Duplicate, false, false).is_due(START)
         );
-        assert!(!after(Arrival::Outside, true, true).is_pending(), "not even if it asks for an ack");
+        assert!(
+            !after(Arrival::Outside, true, true).is_pending(),
+            "a packet outside of the window is not acked, even if it requests an ack"
+        );
         let mut clock = clock();
         clock.request_ack();
         assert!(clock.is_pending() && clock.is_due(0));
@@ -195,7 +198,7 @@ mod tests {
                 _ = clock.take_piggybacked(START);
                 clock.is_pending()
             },
-            "any packet carries it"
+            "any packet carries the pending ack"
         );
     }
 
@@ -217,7 +220,7 @@ mod tests {
         for arrival in [Arrival::Ahead, Arrival::Duplicate] {
             let mut clock = after(arrival, false, false);
             clock.take_piggybacked(START);
-            assert!(clock.is_due(START), "the short form has no space for it");
+            assert!(clock.is_due(START), "the ack in a data packet has no space for the gap, so an ack packet is due");
             clock.ack_packet_sent(START);
             assert!(!clock.is_pending());
         }
@@ -236,7 +239,7 @@ mod tests {
             (clock.ack_packet_sent(START + 65_536 * MICROS), clock.ack_packet_sent(Nanos::MAX)),
             (u16::MAX, u16::MAX)
         );
-        assert_eq!(clock.ack_packet_sent(0), 0, "a clock that goes back");
+        assert_eq!(clock.ack_packet_sent(0), 0, "the delay is 0 if the clock goes back");
         let mut clock = AckClock::new(Nanos::MAX, u32::MAX);
         clock.record_arrival(START, Arrival::Next, false, false);
         assert_eq!(clock.deadline(), Some(Nanos::MAX));

@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn lost_reply_is_repeated_while_closing() {
         let mut closing = Closing::reply(&terms(), 0, TIMING);
-        assert!(closing.is_done() && !closing.can_be_freed(TIMING.linger), "an answer is owed");
+        assert!(closing.is_done() && !closing.can_be_freed(TIMING.linger), "the FIN must still be answered");
         assert_eq!(sent(&mut closing, 0), [Kind::FinAck]);
         for kind in [Kind::Fin, Kind::Reset] {
             closing.receive(5, kind);
@@ -225,7 +225,7 @@ mod tests {
         }
         for kind in [Kind::FinAck, Kind::AckFields, Kind::Fragment, Kind::Confirm] {
             closing.receive(5, kind);
-            assert_eq!(sent(&mut closing, 5), [], "{kind:?} needs no answer");
+            assert_eq!(sent(&mut closing, 5), [], "{kind:?} gets no answer");
         }
         assert!(closing.can_be_freed(TIMING.linger));
     }
@@ -239,7 +239,7 @@ mod tests {
         assert!(one.is_done() && other.is_done());
         assert_eq!((sent(&mut one, 1), sent(&mut other, 1)), (vec![Kind::FinAck], vec![Kind::FinAck]));
         one.receive(2, Kind::FinAck);
-        assert_eq!(sent(&mut one, 2), [], "it ends here");
+        assert_eq!(sent(&mut one, 2), [], "a FinAck gets no answer");
     }
 
     #[test]
@@ -248,7 +248,7 @@ mod tests {
         let mut reset = Closing::reset(&terms(), 0, TIMING);
         assert_eq!((sent(&mut fin, 0), sent(&mut reset, 0)), (vec![Kind::Fin], vec![Kind::Reset]));
         reset.receive(1, Kind::Fin);
-        assert!(!reset.is_done(), "the peer does not know of it");
+        assert!(!reset.is_done(), "a FIN from the peer does not confirm the Reset");
         assert_eq!(sent(&mut reset, 20 * MILLIS), [Kind::Reset]);
         fin.receive(1, Kind::Reset);
         assert!(fin.is_done());
@@ -267,11 +267,14 @@ mod tests {
             while !closing.is_done() {
                 assert!(sent(&mut closing, now).iter().all(|kind| *kind == word));
                 times += 1;
-                assert!(closing.deadline() > now, "time goes on");
+                assert!(closing.deadline() > now, "the next deadline is in the future");
                 now = closing.deadline();
                 closing.on_time(now);
             }
-            assert!(now <= at_most && times > 4, "{word:?}: {times} times until {now}");
+            assert!(
+                now <= at_most && times > 4,
+                "{word:?} was sent {times} times until {now} ns, instead of more than 4 times until {at_most} ns"
+            );
             assert!(closing.can_be_freed(now + TIMING.linger) && !closing.can_be_freed(now));
         }
     }
@@ -298,13 +301,16 @@ mod tests {
                     match [&mut one, &mut other][to] {
                         Some(end) => end.receive(now, kind),
                         None if kind == Kind::Fin => other = Some(Closing::reply(&terms(), now, TIMING)),
-                        None => panic!("seed {seed}: unexpected {kind:?}"),
+                        None => panic!("seed {seed}: a side without a connection received {kind:?} instead of Fin"),
                     }
                 }
                 now += MILLIS;
             }
-            assert!(one.is_some_and(|end| end.is_done()) && other.is_some(), "seed {seed}");
-            assert!(now < TIMING.give_up, "seed {seed}: only given up");
+            assert!(
+                one.is_some_and(|end| end.is_done()) && other.is_some(),
+                "seed {seed}: both sides must complete the close"
+            );
+            assert!(now < TIMING.give_up, "seed {seed}: the close ended only by its timeout");
         }
     }
 }

@@ -45,7 +45,7 @@ mod tests {
                 let (mut out, mut again) = (vec![7], Vec::new());
                 assert!(reply(&probe(5, size, flags), &mut out));
                 assert_eq!((out.len(), &out[17..21]), (1 + length, &(size as u32).to_be_bytes()[..]));
-                assert!(!reply(&out[1..], &mut again) && again.is_empty(), "an answer is no probe");
+                assert!(!reply(&out[1..], &mut again) && again.is_empty(), "an echo reply gets no reply");
             }
         }
     }
@@ -54,14 +54,16 @@ mod tests {
     fn packets_that_are_no_probes_get_no_reply() {
         let mut out = Vec::new();
         let good = probe(5, 100, 0);
-        (0..SHORTEST).for_each(|length| assert!(!reply(&good[..length], &mut out), "{length}"));
-        assert!(!reply(&probe(0, 100, 0), &mut out), "no number");
+        (0..SHORTEST).for_each(|length| {
+            assert!(!reply(&good[..length], &mut out), "a probe cut to {length} bytes gets no reply")
+        });
+        assert!(!reply(&probe(0, 100, 0), &mut out), "a probe without a number gets no reply");
         // Only the flags and the sender's number may have any value; other bytes of the header are fixed.
         for at in [0, 1, 4, 5, 6, 7] {
             for bit in 0..8 {
                 let mut bad = good.clone();
                 bad[at] ^= 1 << bit;
-                assert!(!reply(&bad, &mut out), "byte {at}, bit {bit}");
+                assert!(!reply(&bad, &mut out), "a probe with bit {bit} of byte {at} flipped gets no reply");
             }
         }
         assert!(!reply(&[2; 100], &mut out) && out.is_empty());

@@ -81,13 +81,13 @@ mod tests {
         let first = ids.take(0).expect("a connection number is free");
         ids.free(first, 10);
         let second = ids.take(50).expect("a connection number is free");
-        assert_ne!(index(second), index(first), "it rests");
+        assert_ne!(index(second), index(first), "a freed number is not reused during its quarantine");
         let third = ids.take(110).expect("a connection number is free");
-        assert_eq!(index(third), index(first), "it has rested");
+        assert_eq!(index(third), index(first), "a freed number is reused after its quarantine");
         assert_ne!(third, first);
         assert!(ids.is_live(third) && !ids.is_live(first));
         ids.free(first, 110);
-        assert!(ids.is_live(third), "a stale number frees nothing");
+        assert!(ids.is_live(third), "freeing a number of an earlier generation has no effect");
     }
 
     #[test]
@@ -109,10 +109,13 @@ mod tests {
         let mut seen = HashSet::new();
         for _ in 0..(1 << (32 - INDEX_BITS)) - 1 {
             let conn = ids.take(0).expect("a connection number is free");
-            assert!(conn != 0 && seen.insert(conn), "all generations are used");
+            assert!(conn != 0 && seen.insert(conn), "each number is nonzero and new");
             ids.free(conn, 0);
         }
-        assert!(!seen.insert(ids.take(0).expect("a connection number is free")), "and then they start again");
+        assert!(
+            !seen.insert(ids.take(0).expect("a connection number is free")),
+            "after all generations, the first number is used again"
+        );
     }
 
     #[test]

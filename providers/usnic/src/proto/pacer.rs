@@ -80,7 +80,7 @@ mod tests {
         while now < SECONDS {
             match pacer.may_send(now, bytes) {
                 Err(at) => {
-                    assert!(at > now, "a wait that ends");
+                    assert!(at > now, "the pacer must name a time in the future");
                     now = at;
                     pauses += 1;
                 }
@@ -101,8 +101,14 @@ mod tests {
         for (bytes, rate) in [(1472, 10_000_000), (1472, 1_000_000_000), (65_000, 1_000_000_000), (1172, 40_000)] {
             let (sent, most, _) = second(bytes, rate);
             let slack = send_quantum(rate, bytes).max(rate / 5_000) + 2 * bytes;
-            assert!(sent >= rate - bytes && sent <= rate + slack, "{bytes} at {rate}: {sent}");
-            assert!(most <= rate / 1000 + slack, "{bytes} at {rate}: burst of {most}");
+            assert!(
+                sent >= rate - bytes && sent <= rate + slack,
+                "packets of {bytes} bytes at {rate} bytes/s: {sent} bytes sent in a second"
+            );
+            assert!(
+                most <= rate / 1000 + slack,
+                "packets of {bytes} bytes at {rate} bytes/s: {most} bytes sent within a millisecond"
+            );
         }
     }
 
@@ -111,7 +117,10 @@ mod tests {
         for rate in [25_000_000, 1_000_000_000] {
             let (sent, _, pauses) = second(1472, rate);
             let quantum = send_quantum(rate, 1472);
-            assert!(pauses <= sent / (quantum - 2 * 1472), "{pauses} pauses for {sent} bytes at {rate}");
+            assert!(
+                pauses <= sent / (quantum - 2 * 1472),
+                "{pauses} pauses for {sent} bytes at {rate} bytes/s are more than one per quantum"
+            );
         }
     }
 
@@ -137,7 +146,11 @@ mod tests {
         pacer.record_sent(5, LARGEST_QUANTUM, Some(1), 1000);
         assert!(pacer.may_send(5, 1).is_err());
         pacer.record_sent(6, 1, None, 1000);
-        assert_eq!(pacer.may_send(6, LARGEST_QUANTUM), Ok(()), "an old debt is forgotten with the rate");
+        assert_eq!(
+            pacer.may_send(6, LARGEST_QUANTUM),
+            Ok(()),
+            "a sender without a rate does not wait for an earlier debt"
+        );
     }
 
     #[test]

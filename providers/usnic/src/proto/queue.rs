@@ -335,9 +335,9 @@ mod tests {
         let middle = slots[30];
         assert_eq!(queue.remove(middle).copied(), Some(30));
         assert_eq!(queue.get(middle), None);
-        assert_eq!(queue.remove(middle), None, "once");
+        assert_eq!(queue.remove(middle), None, "an entry can be removed only once");
         assert_eq!(queue.first(), Some(slots[0]));
-        assert_eq!(queue.remove(slots[99]), None, "it only waits");
+        assert_eq!(queue.remove(slots[99]), None, "a waiting entry is not active, so it cannot be removed");
         let rest: Vec<u64> = std::iter::from_fn(|| queue.pop().copied()).collect();
         assert_eq!(rest, (0..100).filter(|i| *i != 30).collect::<Vec<u64>>());
         assert!(queue.is_empty() && queue.first().is_none() && queue.next().is_none());
@@ -363,7 +363,7 @@ mod tests {
         let slots: Vec<u32> = queue.active().collect();
         for n in [7, 0, 8, 39, 3] {
             assert_eq!(queue.remove(slots[n]).copied(), Some(n as u64));
-            assert_eq!(queue.remove(slots[n]), None, "once");
+            assert_eq!(queue.remove(slots[n]), None, "an entry can be removed only once");
         }
         assert_eq!(queue.find(11), Some(slots[11]));
         let rest: Vec<u64> = std::iter::from_fn(|| queue.pop().copied()).collect();
@@ -389,7 +389,10 @@ mod tests {
                 queue.start(u64::from(base.wrapping_add(number)) | 1 << 32);
             }
             let longest = queue.table.split(|slot| *slot == NONE).map(<[u32]>::len).max();
-            assert!(longest.is_some_and(|longest| longest <= 16), "{longest:?} of 512, from {base:#x}");
+            assert!(
+                longest.is_some_and(|longest| longest <= 16),
+                "the longest probe sequence has {longest:?} of 512 slots, instead of at most 16, for numbers from {base:#x}"
+            );
         }
     }
 

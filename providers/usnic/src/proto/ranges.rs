@@ -114,7 +114,7 @@ mod tests {
         let noted = (0..2 * MAX_RANGES as u32).filter(|i| ranges.add(i * 20 + 10, i * 20 + 20)).count();
         assert_eq!(noted, MAX_RANGES + 1);
         assert!(!ranges.is_whole(10));
-        assert!(ranges.add(0, u32::MAX), "what merges needs no space");
+        assert!(ranges.add(0, u32::MAX), "a range that merges with others needs no space");
         assert!(ranges.is_whole(u32::MAX) && ranges.more.is_empty());
     }
 
@@ -123,7 +123,7 @@ mod tests {
         let mut ranges = Ranges::default();
         (0..=MAX_RANGES as u32).for_each(|i| assert!(ranges.add(i * 20 + 10, i * 20 + 20)));
         assert!(!ranges.add(0, 5));
-        assert_eq!(ranges.first, Span { start: 10, end: 20 }, "a range that did not fit replaced no other");
+        assert_eq!(ranges.first, Span { start: 10, end: 20 }, "a rejected range replaces no other");
     }
 
     proptest! {
@@ -136,7 +136,7 @@ mod tests {
                 let all: Vec<Span> = std::iter::once(ranges.first).chain(ranges.more.iter().copied()).collect();
                 let is_in = |at: usize| all.iter().any(|s| (s.start..s.end).contains(&(at as u32)));
                 prop_assert!((0..80).all(|at| is_in(at) == bytes[at]));
-                prop_assert!(all.windows(2).all(|pair| pair[0].end < pair[1].start), "touching ones are one");
+                prop_assert!(all.windows(2).all(|pair| pair[0].end < pair[1].start), "adjacent ranges must be merged");
                 let whole = bytes.iter().take_while(|there| **there).count();
                 let rest = bytes[whole..].iter().any(|there| *there);
                 prop_assert_eq!(ranges.is_whole(whole as u32), whole > 0 && !rest);

@@ -179,7 +179,7 @@ mod tests {
             assert_eq!(received.classify(at(4095)), Arrival::Duplicate);
             let advance: u32 = (0..4095).map(|distance| received.accept(at(distance))).sum();
             assert_eq!((advance, received.next(), received.is_gapless()), (4096, at(4096), true));
-            assert_eq!(received.classify(at(4096 + 4095)), Arrival::Ahead, "no bit is left over");
+            assert_eq!(received.classify(at(4096 + 4095)), Arrival::Ahead, "no bit of the previous window remains set");
         }
     }
 
@@ -192,14 +192,14 @@ mod tests {
             for _ in 0..2048 / (RANGES / 2) {
                 let ranges = reported(&mut received, RANGES);
                 assert!(ranges.len() > RANGES / 2);
-                assert!(ranges.contains(&(start.plus(4094).0, start.plus(4095).0)), "the newest");
+                assert!(ranges.contains(&(start.plus(4094).0, start.plus(4095).0)), "each report has the newest range");
                 all.extend(ranges);
             }
-            assert_eq!(all.len(), 2047, "all are in the reports");
+            assert_eq!(all.len(), 2047, "the reports together have all ranges");
             received.accept(start);
             received.accept(start.plus(1));
-            assert_eq!(reported(&mut received, 1).len(), 1, "space for one");
-            assert_eq!(reported(&mut received, 0).len(), 0, "and for none");
+            assert_eq!(reported(&mut received, 1).len(), 1, "a report with space for one range has one");
+            assert_eq!(reported(&mut received, 0).len(), 0, "a report without space has no range");
         }
     }
 
@@ -248,7 +248,7 @@ mod tests {
                 let covered: i64 = ranges.iter().map(|&(from, end)| here(end) - here(from)).sum();
                 let all = model.iter().filter(|&at| !model.contains(&(at - 1))).count();
                 if all <= space {
-                    prop_assert!(covered == model.len() as i64 && ranges.len() == all, "whole ranges, and all of them");
+                    prop_assert!(covered == model.len() as i64 && ranges.len() == all, "a report with enough space must have all ranges, complete");
                 } else {
                     prop_assert!(ranges.len() >= space / 2 && ranges.len() <= space);
                 }

@@ -150,11 +150,15 @@ mod tests {
     #[test]
     fn peer_ack_delay_is_subtracted_within_bounds() {
         assert_eq!(rtt(&[(MILLIS, 0), (3 * MILLIS, MILLIS)]).latest_rtt(), Some(2 * MILLIS));
-        assert_eq!(rtt(&[(MILLIS, 0), (3 * MILLIS, Nanos::MAX)]).latest_rtt(), Some(MILLIS), "never below the minimum");
+        assert_eq!(
+            rtt(&[(MILLIS, 0), (3 * MILLIS, Nanos::MAX)]).latest_rtt(),
+            Some(MILLIS),
+            "subtracting the ack delay does not go below the minimum RTT"
+        );
         assert_eq!(
             rtt(&[(MILLIS, 0), (SECONDS, SECONDS)]).latest_rtt(),
             Some(975 * MILLIS),
-            "nor by more than the maximum"
+            "at most the maximum ack delay is subtracted"
         );
     }
 
@@ -164,7 +168,11 @@ mod tests {
         assert_eq!((near.pto(0), near.pto(1), near.pto(3)), (MILLIS, 2 * MILLIS, 8 * MILLIS));
         assert_eq!((near.pto(40), near.pto(u32::MAX)), (2 * SECONDS, 2 * SECONDS));
         let odd = Rtt::new(Timing { first: 0, floor: 0, ceiling: 0, ..Timing::default() });
-        assert_eq!(odd.pto(u32::MAX), 1, "never at once, or a timer would spin");
+        assert_eq!(
+            odd.pto(u32::MAX),
+            1,
+            "the timeout is at least 1 ns, so that a timer does not expire repeatedly at the same time"
+        );
     }
 
     #[test]

@@ -261,7 +261,7 @@ mod tests {
         let turns = pass(&mut schedule);
         assert_eq!(turns.len(), MAX_RETRANSMITTING as usize + 1);
         assert_eq!(turns.last(), Some(&(0, ServiceReason::Ack)));
-        assert_eq!(pass(&mut schedule).len(), 5, "the rest has its turn next");
+        assert_eq!(pass(&mut schedule).len(), 5, "the next pass serves the remaining connections");
     }
 
     #[test]
@@ -270,15 +270,15 @@ mod tests {
         for (number, time) in [(3, 30), (1, 10), (2, 20)] {
             assert!(deadlines.set_deadline(number, time));
         }
-        assert!(deadlines.set_deadline(3, 5), "earlier than before");
+        assert!(deadlines.set_deadline(3, 5), "an earlier deadline must be planned");
         assert!(!deadlines.set_deadline(3, 50), "a later deadline applies when the entry expires");
         assert_eq!(deadlines.next(), Some(5));
         let due =
             |deadlines: &mut Deadlines, now| std::iter::from_fn(|| deadlines.next_expired(now)).collect::<Vec<_>>();
         assert_eq!(due(&mut deadlines, 4), []);
         assert_eq!(due(&mut deadlines, 20), [3, 1, 2]);
-        assert_eq!((due(&mut deadlines, 100), deadlines.next()), (vec![], None), "nothing is left over");
-        assert!(deadlines.set_deadline(3, 200), "and it can be set again");
+        assert_eq!((due(&mut deadlines, 100), deadlines.next()), (vec![], None), "a replaced deadline does not expire");
+        assert!(deadlines.set_deadline(3, 200), "a deadline can be planned again after it has expired");
         assert_eq!(deadlines.next_expired(200), Some(3));
     }
 

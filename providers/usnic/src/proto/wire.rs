@@ -370,7 +370,7 @@ mod tests {
         assert!(is_data(Kind::Fragment, &packet(6, 4, None, 0)) && !is_data(Kind::Fragment, &packet(6, 4, None, 6)));
         assert!(is_data(Kind::Chunk, &packet(10, 1, Some(5), 5)));
         assert!(!is_data(Kind::Chunk, &packet(10, 1, Some(6), 5)) && !is_data(Kind::Chunk, &packet(10, 1, Some(5), 0)));
-        assert!(!is_data(Kind::Chunk, &packet(u32::MAX, 1, Some(u32::MAX), 5)), "no wrap");
+        assert!(!is_data(Kind::Chunk, &packet(u32::MAX, 1, Some(u32::MAX), 5)), "offset plus length must not wrap");
         assert!(!is_data(Kind::Fragment, &packet(5, 0, None, 5)) && !is_data(Kind::Fragment, &packet(5, 12, None, 5)));
         assert!(!is_data(Kind::AckFields, &packet(5, 1, None, 5)) && !is_data(Kind::Fragment, &[0; 39]));
     }
@@ -381,9 +381,9 @@ mod tests {
             let extension = Op::of(op).unwrap().extension();
             let bytes = packet(length, op, None, extension + payload);
             let data = data(Kind::Fragment, &bytes).unwrap();
-            assert_eq!((data.extension.len(), data.payload.len()), (extension, payload), "{op}");
+            assert_eq!((data.extension.len(), data.payload.len()), (extension, payload), "operation {op}");
             for wrong in [extension - 1, extension + payload + 1] {
-                assert!(super::data(Kind::Fragment, &packet(length, op, None, wrong)).is_none(), "{op}");
+                assert!(super::data(Kind::Fragment, &packet(length, op, None, wrong)).is_none(), "operation {op}");
             }
         }
         assert!(data(Kind::Fragment, &packet(3, 6, None, 3)).is_some_and(|data| data.extension.is_empty()));
@@ -399,20 +399,23 @@ mod tests {
             found.is_some_and(|data| data.extent.is_some_and(|it| it.length() == extent.1 - extent.0))
         };
         assert!(is_piece(100, 20, (10, 90), 70) && is_piece(100, 0, (0, 100), 1) && is_piece(100, 99, (0, 100), 1));
-        assert!(!is_piece(100, 20, (10, 90), 71), "beyond its packet");
-        assert!(!is_piece(100, 9, (10, 90), 5), "before it");
-        assert!(!is_piece(100, 20, (10, 101), 5), "a packet beyond its message");
-        assert!(!is_piece(100, 20, (10, 90), 0), "an empty piece");
-        assert!(!is_piece(100, 20, (90, 10), 5) && !is_piece(u32::MAX, u32::MAX, (0, u32::MAX), 5), "no wrap");
+        assert!(!is_piece(100, 20, (10, 90), 71), "a piece must end within its packet");
+        assert!(!is_piece(100, 9, (10, 90), 5), "a piece must begin within its packet");
+        assert!(!is_piece(100, 20, (10, 101), 5), "the packet must end within the message");
+        assert!(!is_piece(100, 20, (10, 90), 0), "a piece has at least one byte");
+        assert!(
+            !is_piece(100, 20, (90, 10), 5) && !is_piece(u32::MAX, u32::MAX, (0, u32::MAX), 5),
+            "offset plus length must not wrap"
+        );
         assert!(
             is_piece(1 << 20, 5, (5, 65_540), 5) && !is_piece(1 << 20, 5, (4, 65_540), 5),
-            "longer than a datagram"
+            "a packet is not longer than a datagram"
         );
-        assert!(data(Kind::Piece, &packet(10, 1, Some(5), 5)).is_none(), "no space for the extent");
+        assert!(data(Kind::Piece, &packet(10, 1, Some(5), 5)).is_none(), "a piece needs the extent field");
         let mut asks = packet(5, 4, Some(u32::MAX), 0);
         asks.extend(Extent { start: 0.into(), end: u32::MAX.into() }.as_bytes());
         asks.extend([7; 5]);
-        assert!(data(Kind::Piece, &asks).is_none(), "a request has no pieces, and nothing wraps");
+        assert!(data(Kind::Piece, &asks).is_none(), "a request is not split into pieces");
     }
 
     #[test]

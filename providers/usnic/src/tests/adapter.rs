@@ -114,7 +114,7 @@ fn reject_and_missing_listener_give_different_events() {
     assert_eq!(client.event(), (conn(3), "peer rejected"));
     client.connect(&server, 7, conn(4));
     drop(server.request());
-    assert_eq!(client.event(), (conn(4), "peer rejected"), "a dropped request is rejected too");
+    assert_eq!(client.event(), (conn(4), "peer rejected"), "a request that is dropped without a reply is rejected");
     assert_eq!(server.cm.listen(7, ObjectId::default()).err(), Some(Error::ConnQualTaken));
 }
 
@@ -164,10 +164,14 @@ fn local_addresses_reach_the_listener_of_this_ia_unless_bound_by_another() {
     for (ip, attempt) in [("127.0.1.1", 1), (&there, 3), ("::1", 5)] {
         let ours = client.try_connect(ip.parse().unwrap(), 7, conn(attempt)).unwrap();
         let theirs = server.accept(conn(attempt + 1));
-        assert_eq!(client.object_layer.events.wait(established).0, (conn(attempt), b"you may".to_vec()), "{ip}");
+        assert_eq!(
+            client.object_layer.events.wait(established).0,
+            (conn(attempt), b"you may".to_vec()),
+            "wrong result for the address {ip}"
+        );
         ours.is_open();
         ours.post(&client.device, b"by that address");
-        assert_eq!(theirs.events.wait(packet).0, b"by that address", "{ip}");
+        assert_eq!(theirs.events.wait(packet).0, b"by that address", "wrong result for the address {ip}");
     }
     let other = Ia::open(&there, "");
     let _there = other.cm.listen(7, ObjectId::default()).unwrap();
@@ -235,7 +239,7 @@ fn withdrawn_accept_is_a_rejection() {
         Recorded::Established(..) => Some("established"),
         _ => None,
     });
-    assert!(["peer rejected", "established"].contains(&event), "whichever message came first");
+    assert!(["peer rejected", "established"].contains(&event), "the client gets the message that arrived first");
 }
 
 #[test]
@@ -298,7 +302,7 @@ fn poller_makes_progress_and_engine_takes_over() {
         if by_me == 10 {
             break;
         }
-        assert!(round < 100_000, "the engine does not leave the socket to the poller");
+        assert!(round < 100_000, "the polling thread received too few packets in 100000 rounds");
     }
     // This thread stops polling without calling `stop_polling`.
     theirs.post(&server.device, b"engine");
@@ -328,7 +332,7 @@ fn poll_during_placement_finds_complete_data() {
         });
         begun.wait();
         ia.progress.poll(true);
-        assert!(is_complete.load(Ordering::SeqCst), "the bytes precede their completion");
+        assert!(is_complete.load(Ordering::SeqCst), "the bytes must be complete before their completion is visible");
     });
 }
 
@@ -456,8 +460,8 @@ fn only_hosts_with_the_same_key_connect() {
         client.connect(&server, 7, conn(attempt));
         assert_eq!(client.event(), (conn(attempt), "unreachable"));
     }
-    assert!(server.cm.unreadable() >= 2, "each is counted");
-    assert_eq!(asked(&here, &server, 0, 100), None, "nor does it get the path MTU");
+    assert!(server.cm.unreadable() >= 2, "each unreadable request is counted");
+    assert_eq!(asked(&here, &server, 0, 100), None, "a host with another key gets no reply to an MTU probe");
     let client = Ia::open(&here, &right);
     let ours = client.connect(&server, 7, conn(3));
     server.accept(conn(4));
@@ -477,7 +481,7 @@ fn asked(from: &str, to: &Ia, flags: u16, length: usize) -> Option<Vec<u8>> {
     socket.set_read_timeout(Some(patience)).unwrap();
     let mut answer = vec![0; 1 << 16];
     let (length, by) = socket.recv_from(&mut answer).ok()?;
-    assert_eq!(by, to.device.address(), "from the requested port");
+    assert_eq!(by, to.device.address(), "the echo reply must come from the port of the request");
     answer.truncate(length);
     Some(answer)
 }

@@ -24,5 +24,5 @@ fn requests_beyond_the_half_open_limit_wait_and_all_connect() {
         // The client's first packet confirms the connection, which frees the entry of its request.
         established.post(&client.device, b"first");
     }
-    assert_eq!(client.object_layer.events.has(event), None, "none was rejected");
+    assert_eq!(client.object_layer.events.has(event), None, "no connect may be rejected");
 }

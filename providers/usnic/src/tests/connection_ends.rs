@@ -7,7 +7,7 @@ fn flushed(side: &TestIa, other: &TestIa, count: u64) {
         let completion = side.completion(other);
         assert_eq!((completion.token.cookie, completion.status), (n, Status::Flushed));
     }
-    assert!(side.has_no_completion(), "each once");
+    assert!(side.has_no_completion(), "each request and receive is flushed only once");
 }
 
 #[test]
@@ -20,13 +20,13 @@ fn abort_flushes_both_sides() {
     }
     qa.abort();
     let mut out = [Completion::default(); 8];
-    assert_eq!(a.cq.ready(&mut out), 3, "before it returns");
+    assert_eq!(a.cq.ready(&mut out), 3, "abort must queue the flushed completions before it returns");
     assert!(out[..3].iter().all(|completion| completion.status == Status::Flushed));
     assert_eq!(b.sink.next(conn(2)), "disconnected");
     flushed(&b, &a, 3);
     qa.post_recv(&[memory.segment(0, 64)], token(0)).unwrap();
     flushed(&a, &b, 1);
-    assert!(a.sink.has_no_event(), "no event for the side that ended it");
+    assert!(a.sink.has_no_event(), "the side that ended the connection gets no event");
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn disconnect_during_the_handshake_informs_the_peer() {
     assert!(qa.0.open(device::now(), opened).is_none());
     assert_eq!(b.sink.next(conn(2)), "disconnected");
     flushed(&b, &a, 1);
-    assert!(a.sink.has_no_event(), "no event for the side that ended it");
+    assert!(a.sink.has_no_event(), "the side that ended the connection gets no event");
 }
 
 #[test]
@@ -100,9 +100,21 @@ fn rdma_outside_granted_memory_breaks_the_connection() {
         qa.post_send(&wr(Op::Write(remote), &[mine.segment(0, 64)], 1)).unwrap();
         qa.post_send(&wr(SEND, &[], 2)).unwrap();
         let (first, second) = (a.completion(&b), a.completion(&b));
-        assert_eq!((first.token.cookie, first.status), (1, Status::RemoteAccess), "case {case}");
-        assert_eq!((second.token.cookie, second.status), (2, Status::Flushed), "case {case}");
-        assert_eq!((a.sink.next(conn(1)), b.sink.next(conn(2))), ("broken", "disconnected"), "case {case}");
+        assert_eq!(
+            (first.token.cookie, first.status),
+            (1, Status::RemoteAccess),
+            "case {case}: wrong completion or event"
+        );
+        assert_eq!(
+            (second.token.cookie, second.status),
+            (2, Status::Flushed),
+            "case {case}: wrong completion or event"
+        );
+        assert_eq!(
+            (a.sink.next(conn(1)), b.sink.next(conn(2))),
+            ("broken", "disconnected"),
+            "case {case}: wrong completion or event"
+        );
         assert_eq!((b.completion(&a).status, theirs.now()), (Status::Flushed, vec![0; 64]));
     }
 }
@@ -191,7 +203,7 @@ fn dropped_queue_pair_leaves_no_state() {
     // A running pass may still hold a reference to the queue pair.
     let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while held.strong_count() > 0 {
-        assert!(std::time::Instant::now() < until, "it is not referenced");
+        assert!(std::time::Instant::now() < until, "the queue pair must be freed within 20 s");
         std::thread::yield_now();
     }
     drop(qb);

@@ -63,7 +63,7 @@ impl EventLog {
             }
             let (next, over) = self.more.wait_timeout(recorded, LONG).unwrap();
             recorded = next;
-            assert!(!over.timed_out(), "recorded only {recorded:?}");
+            assert!(!over.timed_out(), "the expected event did not arrive; recorded: {recorded:?}");
         }
     }
 
@@ -263,7 +263,11 @@ impl Ia {
             if let Some(found) = done() {
                 return found;
             }
-            assert!(now() < deadline, "recorded only {:?}", self.object_layer.events.recorded.lock().unwrap());
+            assert!(
+                now() < deadline,
+                "the expected event did not arrive; recorded: {:?}",
+                self.object_layer.events.recorded.lock().unwrap()
+            );
             std::thread::yield_now();
         }
     }

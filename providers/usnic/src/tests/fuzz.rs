@@ -84,7 +84,10 @@ fn set_up(packet: &[u8]) {
         acceptor.receive(now, packet, from, true, &mut dice, &mut out);
         acceptor.reset(now, packet);
     }
-    assert!(out.len() <= 9 * packet.len(), "three packets, and three times as much");
+    assert!(
+        out.len() <= 9 * packet.len(),
+        "a packet causes replies of at most 9 times its length (3 calls, 3 times each)"
+    );
     let ours = Offer::new(OURS.0, &mut dice);
     let mut connector = Connector::new(setup.clone(), address(9), 5, ours, b"private", 0);
     let mut to_us = packet.to_vec();
@@ -126,7 +129,7 @@ impl Memory {
 }
 
 fn put(buffer: &Buffer, offset: u32, bytes: &[u8]) -> Result<(), Status> {
-    assert!(offset as usize + bytes.len() <= buffer.0, "outside");
+    assert!(offset as usize + bytes.len() <= buffer.0, "data must be within its receive buffer");
     Ok(())
 }
 
@@ -181,7 +184,7 @@ impl ConnCallbacks<Memory> for Memory {
     }
 
     fn invalidate(&mut self, key: u32) {
-        assert!(self.may_invalidate(key), "not ours");
+        assert!(self.may_invalidate(key), "the key and range must belong to a granted window or registration");
     }
 
     fn may_execute(&mut self, key: u32, address: u64) -> bool {
@@ -189,7 +192,10 @@ impl ConnCallbacks<Memory> for Memory {
     }
 
     fn execute(&mut self, key: u32, address: u64, _: Atomic) -> Option<u64> {
-        assert!(self.may_execute(key, address) && Atomic::is_aligned(address), "not ours");
+        assert!(
+            self.may_execute(key, address) && Atomic::is_aligned(address),
+            "the key and range must belong to a granted window or registration"
+        );
         (!address.is_multiple_of(64)).then_some(address)
     }
 }
@@ -244,7 +250,11 @@ fn live(script: &[u8]) -> (u32, u32) {
     let Peer { now, mut conn, mut memory, posted, .. } = peer;
     let done = (memory.requests_done, memory.recvs_done);
     conn.abort(now, &mut memory);
-    assert_eq!((memory.requests_done, memory.recvs_done), (posted.0, posted.1 + memory.taken), "completes once");
+    assert_eq!(
+        (memory.requests_done, memory.recvs_done),
+        (posted.0, posted.1 + memory.taken),
+        "each request and receive completes once"
+    );
     assert_eq!(conn.outstanding(), (0, 0));
     done
 }
@@ -407,17 +417,23 @@ impl Peer<'_> {
     /// Calls `transmit` until it returns no packet, and checks that the number of packets is bounded.
     fn transmit(&mut self) {
         for count in 0.. {
-            assert!(count <= 2 * WINDOW, "a pass without end");
+            assert!(count <= 2 * WINDOW, "a transmit pass must end within 2 * WINDOW packets");
             self.packet.clear();
             let Some(out) = self.conn.transmit(self.now, &mut self.packet, &mut self.memory) else { break };
             assert_eq!(out.header, self.packet.len());
             match out.payload {
                 Payload::Request { slot, offset, length } => {
                     let buffer = self.conn.request(slot).expect("the slot belongs to an active request").0;
-                    assert!(offset as usize + length as usize <= buffer, "more than there is");
+                    assert!(
+                        offset as usize + length as usize <= buffer,
+                        "a packet must not read beyond the request's memory"
+                    );
                 }
                 Payload::Remote { key, address, length, .. } => {
-                    assert!(KEYS.contains(&key) && self.memory.range(address, length as usize).is_some(), "not ours");
+                    assert!(
+                        KEYS.contains(&key) && self.memory.range(address, length as usize).is_some(),
+                        "the key and range must belong to a granted window or registration"
+                    );
                 }
                 Payload::None | Payload::Padding(_) => {}
             }
@@ -452,7 +468,7 @@ mod tests {
             })
             .collect();
         all.sort();
-        assert!(all.len() >= 8, "{folder:?} has {} files", all.len());
+        assert!(all.len() >= 8, "the corpus {folder:?} must have at least 8 files, not {}", all.len());
         all
     }
 
@@ -484,7 +500,10 @@ mod tests {
             for round in 0..more.unwrap_or(MUTATIONS) {
                 let mut dice = TestRandom((place as u64) << 32 | round);
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(|| property(&bytes))) {
-                    panic!("{of}: {name}, round {round}: {:?}\n{bytes:?}", panic.downcast_ref::<String>());
+                    panic!(
+                        "{of}: input {name}, mutation {round} panicked: {:?}\n{bytes:?}",
+                        panic.downcast_ref::<String>()
+                    );
                 }
                 if round % 16 == 0 {
                     bytes.clone_from(&first);

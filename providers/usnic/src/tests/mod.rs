@@ -64,7 +64,7 @@ impl Recorder {
             if let Some(place) = events.iter().position(|(of, _)| *of == conn) {
                 return events.remove(place).unwrap().1;
             }
-            assert!(!self.changed.wait_until(&mut events, until).timed_out(), "no event for {conn:?}");
+            assert!(!self.changed.wait_until(&mut events, until).timed_out(), "no event arrived for {conn:?} in time");
         }
     }
 
@@ -124,7 +124,7 @@ impl TestIa {
         let until = Instant::now() + PATIENCE;
         let mut out = [Completion::default()];
         while self.cq.poll(&mut out) == 0 {
-            assert!(Instant::now() < until, "no completion");
+            assert!(Instant::now() < until, "no completion arrived in time");
             other.ia.adapter.progress.run_pass_if_free();
         }
         out[0]
@@ -198,7 +198,7 @@ fn connect(a: (&TestIa, &Qp), b: (&TestIa, &Qp)) {
 }
 
 fn open(side: (&TestIa, &Qp), other: (&TestIa, &Qp), ours: u32, theirs: u32, attempt: u32) {
-    assert!(open_after(side, other, ours, theirs, attempt, |_| {}), "it is connecting");
+    assert!(open_after(side, other, ours, theirs, attempt, |_| {}), "the queue pairs must be able to connect");
 }
 
 /// Opens the connection of one queue pair. `before`: action of the consumer between the handshake and `open`. Returns

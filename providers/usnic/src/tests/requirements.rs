@@ -23,11 +23,11 @@ fn small_post_to_an_idle_connection_is_sent_by_the_posting_thread() {
     assert_eq!(sent(&qa), 1);
     let pieces = [from.segment(8, 4), from.segment(12, 4)];
     qa.post_send(&wr(Op::Write(to.remote(8)), &pieces, 1)).unwrap();
-    assert_eq!(sent(&qa), 1, "in two pieces it waits for the next pass");
+    assert_eq!(sent(&qa), 1, "a request with two segments waits for the next pass");
     for n in 2..8 {
         qa.post_send(&wr(Op::Write(to.remote(n * 8)), &[from.segment(n * 8, 8)], n as u64)).unwrap();
     }
-    assert!(sent(&qa) < 8, "in a connection that is busy they wait, and make up a train");
+    assert!(sent(&qa) < 8, "posts to a busy connection wait, and are sent in one batch");
     drop(passes);
     for n in 0..8 {
         assert_eq!(a.completion(&b).token.cookie, n);
@@ -51,14 +51,17 @@ fn no_thread_runs_before_open_or_after_close() {
         let alone = std::env::current_exe().unwrap();
         let output = Command::new(alone).args(["--exact", name, "--test-threads=1"]).env(ALONE, "1").output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && said.contains("1 passed"), "{said}");
+        assert!(
+            output.status.success() && said.contains("1 passed"),
+            "the test must pass in a process of its own: {said}"
+        );
         return;
     }
     assert_eq!(engines(), 0);
     let side = TestIa::open();
     let until = Instant::now() + PATIENCE;
     while engines() == 0 {
-        assert!(Instant::now() < until, "no engine"); // A new thread sets its name after it has started.
+        assert!(Instant::now() < until, "the engine thread must start"); // A new thread sets its name after it has started.
         std::thread::yield_now();
     }
     assert_eq!(engines(), 1);

@@ -14,7 +14,7 @@ fn sends_of_every_size_arrive_whole_and_in_order() {
         qa.post_send(&wr(SEND, &segments, 100 + n as u64)).unwrap();
         let came = b.completion(&a);
         assert_eq!((came.token.cookie, came.status, came.bytes), (n as u64, Status::Success, length as u64));
-        assert!(to.now()[..length] == from.bytes[..], "{length} bytes differ");
+        assert!(to.now()[..length] == from.bytes[..], "a send of {length} bytes arrived with other bytes");
         let sent = a.completion(&b);
         assert_eq!((sent.token.cookie, sent.status, sent.bytes), (100 + n as u64, Status::Success, length as u64));
     }
@@ -53,14 +53,14 @@ fn writes_and_reads_of_any_length_succeed_in_both_directions() {
         qa.post_send(&wr(Op::Write(theirs.remote(0)), &[mine.segment(0, length)], 1)).unwrap();
         let done = a.completion(&b);
         assert_eq!((done.status, done.bytes), (Status::Success, length as u64));
-        assert!(theirs.now() == mine.bytes, "written: {length} bytes differ");
+        assert!(theirs.now() == mine.bytes, "a write of {length} bytes stored other bytes");
         let back = a.registered(vec![0; length], ALL);
         qa.post_send(&wr(Op::Read(theirs.remote(0)), &[back.segment(0, length)], 2)).unwrap();
         let done = a.completion(&b);
         assert_eq!((done.status, done.bytes), (Status::Success, length as u64));
-        assert!(back.now() == mine.bytes, "read: {length} bytes differ");
+        assert!(back.now() == mine.bytes, "a read of {length} bytes returned other bytes");
     }
-    assert!(b.has_no_completion(), "one-sided");
+    assert!(b.has_no_completion(), "RDMA must cause no completion at the peer");
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn many_sends_form_gso_batches_and_stay_in_order() {
     let until = Instant::now() + PATIENCE;
     (0..64).for_each(|n| qb.post_recv(&[to.segment(0, 64)], token(n)).unwrap());
     while done < 10_000 {
-        assert!(Instant::now() < until, "{sent} sent, {came} came, {done} done");
+        assert!(Instant::now() < until, "timeout: {sent} posted, {came} received, {done} completed");
         if sent < 10_000 && sent - done < 60 {
             qa.post_send(&wr(SEND, &[from.segment(0, 64)], sent)).unwrap();
             sent += 1;

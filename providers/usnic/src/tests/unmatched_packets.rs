@@ -96,7 +96,7 @@ fn request_without_a_listener_is_rejected() {
         let outcome = connector.receive(1, &answer[..length], from, &mut dice);
         assert!(
             matches!(outcome, Some(ConnectOutcome::Ended(ConnectionEvent::Rejected, Some(RejectReason::NoListener)))),
-            "{outcome:?}"
+            "expected a reject because no listener exists, not {outcome:?}"
         );
     }
 }

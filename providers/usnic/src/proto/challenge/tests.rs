@@ -56,12 +56,15 @@ fn new_address_is_used_only_after_its_response() {
     assert_eq!(peer.current_address(), old);
     let (to, nonce) = asks(&mut peer, 1).expect("a challenge is due");
     assert_eq!(to, new);
-    assert!(!peer.responded(new, nonce ^ 1), "a guess");
-    assert!(!peer.responded(old, nonce) && !peer.responded(place(2), nonce), "the answer comes from there");
+    assert!(!peer.responded(new, nonce ^ 1), "a wrong nonce is not accepted");
+    assert!(
+        !peer.responded(old, nonce) && !peer.responded(place(2), nonce),
+        "a response from another address is not accepted"
+    );
     assert_eq!(peer.current_address(), old);
     assert!(peer.responded(new, nonce));
     assert_eq!(peer.current_address(), new);
-    assert!(!peer.responded(new, nonce), "once");
+    assert!(!peer.responded(new, nonce), "a response is accepted only once");
     peer.record_packet(2, new);
     assert_eq!((asks(&mut peer, SECONDS), peer.deadline()), (None, Some(2 + INTERVAL)));
 }
@@ -72,7 +75,7 @@ fn unsolicited_response_does_not_change_the_peer_address() {
     let old = peer.current_address();
     peer.record_packet(0, place(1));
     let foreseen = peer.candidate.expect("a packet from a new address makes it a candidate").nonce;
-    assert!(!peer.responded(place(1), foreseen), "no challenge was sent yet");
+    assert!(!peer.responded(place(1), foreseen), "a response before the challenge is not accepted");
     assert_eq!(peer.current_address(), old);
 }
 
@@ -85,7 +88,7 @@ fn challenges_are_limited_for_any_number_of_addresses() {
         peer.record_packet(now, place(packet as u16));
         challenges += u32::from(asks(&mut peer, now).is_some());
     }
-    assert!((2..=10).contains(&challenges), "{challenges} challenges in a second");
+    assert!((2..=10).contains(&challenges), "{challenges} challenges were sent in a second, instead of 2 to 10");
 }
 
 #[test]
@@ -107,7 +110,7 @@ fn address_change_during_a_challenge_is_followed() {
     peer.record_packet(0, place(1));
     assert!(asks(&mut peer, 0).is_some_and(|(to, _)| to == place(1)));
     peer.record_packet(50 * MILLIS, place(2));
-    assert_eq!(asks(&mut peer, 50 * MILLIS), None, "not so fast");
+    assert_eq!(asks(&mut peer, 50 * MILLIS), None, "the next challenge waits for its interval");
     peer.record_packet(100 * MILLIS, place(2));
     let (to, nonce) = asks(&mut peer, 100 * MILLIS).expect("a challenge is due");
     assert!(to == place(2) && peer.responded(to, nonce));
@@ -149,13 +152,13 @@ fn until_gone_over(rtt: &Rtt, peer: &mut Peer, says: impl Fn(&mut Peer, Nanos, u
             says(peer, now, challenges);
         }
     }
-    panic!("never gone");
+    panic!("the peer never timed out");
 }
 
 #[test]
 fn peer_without_response_is_challenged_then_times_out() {
     let (now, challenges) = until_gone(&mut peer(), false);
-    assert!((INTERVAL + GIVE_UP..INTERVAL + GIVE_UP + 2 * SECONDS).contains(&now), "at {now}");
+    assert!((INTERVAL + GIVE_UP..INTERVAL + GIVE_UP + 2 * SECONDS).contains(&now), "the peer timed out at {now} ns");
     assert!(challenges >= 10);
 }
 
@@ -168,7 +171,7 @@ fn responding_peer_is_challenged_once_per_interval() {
         let (to, nonce) = asks(&mut peer, now).expect("a challenge is due");
         assert_eq!(asks(&mut peer, now), None);
         peer.record_packet(now, to);
-        assert!(!peer.responded(to, nonce), "the peer has not moved");
+        assert!(!peer.responded(to, nonce), "a response from the current address does not change it");
         assert_eq!(asks(&mut peer, now), None);
     }
 }
@@ -179,7 +182,7 @@ fn stopped_process_reads_responses_before_the_peer_times_out() {
     let late = 3600 * SECONDS;
     assert_eq!(peer.on_time(late), PeerTimeout::Nothing);
     assert!(asks(&mut peer, late).is_some());
-    assert_eq!(peer.on_time(2 * late), PeerTimeout::Nothing, "only one challenge");
+    assert_eq!(peer.on_time(2 * late), PeerTimeout::Nothing, "only one challenge is outstanding");
     let (gone, challenges) = until_gone(&mut peer, false);
     assert!(challenges >= MIN_PROBES - 1 && gone > late);
 }
@@ -200,7 +203,10 @@ fn port_unreachable_shortens_the_timeout_to_three_challenges() {
         peer.port_closed(5, &rtt(MILLIS));
         assert_eq!((peer.on_time(5), peer.deadline()), (PeerTimeout::Nothing, Some(5)), "the peer is challenged first");
         let (gone, challenges) = until_gone(&mut peer, true);
-        assert!(challenges == MIN_PROBES && gone < SECONDS, "{challenges} times, at {gone}");
+        assert!(
+            challenges == MIN_PROBES && gone < SECONDS,
+            "{challenges} challenges were sent until the timeout at {gone} ns"
+        );
     }
 }
 
@@ -221,10 +227,13 @@ fn icmp_hints_do_not_shorten_the_timeout() {
     for interval in [INTERVAL, 0] {
         let mut peer = Peer::new(&terms(), 0, interval, GIVE_UP);
         peer.challenge_soon(5);
-        assert_eq!(peer.deadline(), Some(5), "the peer is challenged at once");
+        assert_eq!(peer.deadline(), Some(5), "the peer is challenged immediately");
         let (gone, challenges) =
             until_gone_over(&rtt(MILLIS), &mut peer, |peer, now, _| (0..5).for_each(|_| peer.challenge_soon(now)));
-        assert!(gone >= 5 + GIVE_UP && challenges >= MIN_PROBES, "{challenges} times, at {gone}");
+        assert!(
+            gone >= 5 + GIVE_UP && challenges >= MIN_PROBES,
+            "{challenges} challenges were sent until the timeout at {gone} ns"
+        );
     }
 }
 
@@ -236,7 +245,10 @@ fn challenges_to_a_closed_port_are_a_probe_timeout_apart() {
     let mut peer = peer();
     peer.port_closed(5, &far);
     let (gone, challenges) = until_gone_over(&far, &mut peer, |peer, now, _| peer.port_closed(now, &far));
-    assert!(challenges == MIN_PROBES && gone >= 5 + u64::from(MIN_PROBES) * timeout, "{challenges} times, at {gone}");
+    assert!(
+        challenges == MIN_PROBES && gone >= 5 + u64::from(MIN_PROBES) * timeout,
+        "{challenges} challenges were sent until the timeout at {gone} ns"
+    );
 }
 
 #[test]
@@ -249,7 +261,10 @@ fn challenge_interval_doubles_while_the_port_is_closed() {
             peer.port_closed(now, &near);
         }
     });
-    assert!(challenges == 5 * MIN_PROBES && gone < 100 * GIVE_UP, "{challenges} times, at {gone}");
+    assert!(
+        challenges == 5 * MIN_PROBES && gone < 100 * GIVE_UP,
+        "{challenges} challenges were sent until the timeout at {gone} ns"
+    );
 }
 
 #[test]

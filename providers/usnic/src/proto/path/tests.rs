@@ -57,7 +57,7 @@ fn payload_and_headers_fill_the_mtu() {
     assert_eq!((payload(1500, HEADERS_V4), payload(1500, HEADERS_V6)), (1472, 1452));
     assert_eq!((payload(1200, HEADERS_V4), payload(1200, HEADERS_V6)), (1172, 1152));
     assert_eq!(payload(65_535, HEADERS_V4), 65_507, "the largest datagram of IPv4");
-    assert_eq!(payload(65_536, HEADERS_V4), 65_507, "loopback's MTU is one more than the length field holds");
+    assert_eq!(payload(65_536, HEADERS_V4), 65_507, "the loopback MTU of 65536 exceeds the length field by one");
     assert_eq!((payload(28, V4), payload(27, V4), payload(0, V4)), (0, 0, 0));
     assert_eq!(payload(usize::MAX, HEADERS_V6), 65_487);
 }
@@ -76,11 +76,23 @@ fn path_mtu_is_found_within_a_few_bytes() {
     for carries in [1172, 1173, 1252, 1392, 1422, 1464, 1471, 1472, 1473, 2000, 4324, 8871, 8971] {
         let (mut path, mut net) = (path(9000), Net::new(carries));
         let sent = net.until(&mut path, 60 * SECONDS);
-        assert!(path.mtu() <= carries && path.mtu() + SEARCH_PRECISION >= carries, "{carries}: {}", path.mtu());
-        assert!(sent.len() <= 3 * 16, "{carries}: {} probes", sent.len());
+        assert!(
+            path.mtu() <= carries && path.mtu() + SEARCH_PRECISION >= carries,
+            "the path carries {carries} bytes, but the MTU is {}",
+            path.mtu()
+        );
+        assert!(
+            sent.len() <= 3 * 16,
+            "the path carries {carries} bytes, and the search sent {} probes, more than 48",
+            sent.len()
+        );
         for size in &sent {
             let tries = sent.iter().filter(|other| *other == size).count();
-            assert_eq!(tries, if *size <= carries { 1 } else { MAX_PROBES as usize }, "{size} on {carries}");
+            assert_eq!(
+                tries,
+                if *size <= carries { 1 } else { MAX_PROBES as usize },
+                "wrong number of probes of {size} bytes on a path of {carries} bytes"
+            );
         }
     }
     let (mut path, mut net) = (path(9000), Net::new(1472));
@@ -92,7 +104,7 @@ fn path_mtu_is_found_within_a_few_bytes() {
 fn one_lost_probe_does_not_rule_out_a_size() {
     let mut path = path(1500);
     assert_eq!(path.next_probe(0), Some(1472));
-    assert_eq!(path.next_probe(0), None, "one at a time");
+    assert_eq!(path.next_probe(0), None, "only one probe is outstanding");
     path.on_time(PROBE_TIMEOUT);
     assert_eq!(path.next_probe(PROBE_TIMEOUT), Some(1472));
     path.acked(PROBE_TIMEOUT + 1, 1472);
@@ -129,14 +141,14 @@ fn size_rejected_by_the_host_is_the_limit() {
     let (mut path, mut net) = (path(9000), Net::new(usize::MAX));
     let size = path.next_probe(0).unwrap();
     path.limit(0, size - 1);
-    assert_eq!(path.next_probe(0), Some(size - 1), "the search goes on below at once");
+    assert_eq!(path.next_probe(0), Some(size - 1), "the search continues immediately below the rejected size");
     path.limit(0, 1472);
     net.until(&mut path, SECONDS);
     assert_eq!(path.mtu(), 1472);
     path.limit(SECONDS, 1400);
-    assert_eq!(path.mtu(), 1400, "and lowers the confirmed size");
+    assert_eq!(path.mtu(), 1400, "a limit below the confirmed size lowers it");
     path.limit(SECONDS, 0);
-    assert_eq!(path.mtu(), payload(MIN_IP_PACKET, V4), "an absurd limit does not make the path useless");
+    assert_eq!(path.mtu(), payload(MIN_IP_PACKET, V4), "the MTU never goes below the minimum packet of IP");
     net.until(&mut path, 700 * SECONDS);
     assert_eq!(path.mtu(), payload(9000, V4));
 }
@@ -156,7 +168,11 @@ fn black_hole_is_detected_and_search_restarts() {
         assert_eq!(path.black_holes(), 1);
         assert!(path.mtu() <= carries);
         net.until(&mut path, found + 30 * SECONDS);
-        assert!(path.mtu() <= carries && path.mtu() + SEARCH_PRECISION >= carries, "{carries}: {}", path.mtu());
+        assert!(
+            path.mtu() <= carries && path.mtu() + SEARCH_PRECISION >= carries,
+            "the path carries {carries} bytes, but the MTU is {}",
+            path.mtu()
+        );
     }
 }
 
@@ -177,7 +193,7 @@ fn packets_are_small_while_a_black_hole_is_suspected() {
     silent.timed_out(net.now, 1472);
     assert_eq!((silent.mtu(), silent.size()), (1472, 1172));
     silent.acked(net.now, 1472);
-    assert_eq!((silent.size(), silent.deadline()), (1472, None), "a large one came back");
+    assert_eq!((silent.size(), silent.deadline()), (1472, None), "an acked large packet ends the suspicion");
     silent.timed_out(net.now, 1472);
     assert_eq!(silent.size(), 1472, "the timeouts were not consecutive");
     // Losses of large packets alone do not prove a black hole; lost large probes with acked small probes do.
@@ -198,8 +214,8 @@ fn outage_is_no_black_hole_and_gets_few_probes() {
     (0..1000).for_each(|_| path.lost(net.now, 1472));
     let sent = net.until(&mut path, 61 * SECONDS);
     assert_eq!((path.black_holes(), path.mtu()), (0, 1472));
-    assert_eq!(path.size(), 1472, "if no packet is acknowledged, smaller ones do not help");
-    assert!(sent.len() < 200, "{} probes", sent.len());
+    assert_eq!(path.size(), 1472, "the size stays large if small packets are not acked either");
+    assert!(sent.len() < 200, "{} probes were sent, more than 200", sent.len());
     net.carries = usize::MAX;
     net.until(&mut path, 70 * SECONDS);
     assert_eq!((path.black_holes(), path.mtu(), path.deadline()), (0, 1472, None));
@@ -225,8 +241,12 @@ fn random_loss_is_no_black_hole() {
             let next = net.now + 100_000;
             net.until(&mut path, next);
         }
-        assert!(suspected > 0, "{loss}: loss enough to test something");
-        assert_eq!((path.black_holes(), path.mtu()), (0, 1472), "{loss} in trains of {train}");
+        assert!(suspected > 0, "loss of {loss} never raised a suspicion, so the test shows nothing");
+        assert_eq!(
+            (path.black_holes(), path.mtu()),
+            (0, 1472),
+            "loss of {loss} in trains of {train} packets is no black hole"
+        );
     }
 }
 

@@ -179,7 +179,7 @@ impl SimConnection {
             return None;
         };
         bytes.extend_from_slice(payload);
-        assert!(bytes.len() <= self.terms.mtu_ceiling, "larger than agreed");
+        assert!(bytes.len() <= self.terms.mtu_ceiling, "a packet must not be larger than the agreed MTU");
         Some(bytes)
     }
 
@@ -197,7 +197,11 @@ impl SimConnection {
             Some(Kind::Fragment | Kind::Chunk | Kind::Piece) => {
                 let psn = u32::from_be_bytes(body[..4].try_into().expect("the slice has four bytes"));
                 let at = psn.wrapping_sub(ours.0);
-                assert!(at < self.acked.saturating_add(WINDOW), "{at} is beyond the window at {}", self.acked);
+                assert!(
+                    at < self.acked.saturating_add(WINDOW),
+                    "packet {at} is beyond the window, which begins at {}",
+                    self.acked
+                );
                 u32::from_be_bytes(body[4..8].try_into().expect("the slice has four bytes"))
             }
             Some(Kind::AckFields) => {
@@ -206,7 +210,10 @@ impl SimConnection {
                     let mut at = Psn(range.first.get());
                     while at != Psn(range.end.get()) {
                         let place = at.0.wrapping_sub(first.0);
-                        assert!(place < self.all_before || self.more.contains(&place), "{place} has not arrived");
+                        assert!(
+                            place < self.all_before || self.more.contains(&place),
+                            "packet {place} is acked, but has not arrived"
+                        );
                         at = at.plus(1);
                     }
                 }
@@ -215,7 +222,11 @@ impl SimConnection {
             _ => return,
         };
         let next = next.wrapping_sub(first.0);
-        assert!(next <= self.all_before, "{next} is acked, but {} was received", self.all_before);
+        assert!(
+            next <= self.all_before,
+            "the ack covers packets before {next}, but only those before {} were received",
+            self.all_before
+        );
     }
 
     /// Returns the time of the connection's next action.

@@ -83,7 +83,7 @@ impl Link {
     }
 
     pub(super) fn fails(&mut self, side: usize, why: &'static str) {
-        assert_eq!(self.state[side], EndState::Trying, "{why}: reported twice");
+        assert_eq!(self.state[side], EndState::Trying, "a second outcome was reported for this side: {why}");
         self.state[side] = EndState::Failed(why);
     }
 

@@ -29,7 +29,9 @@ const FOUND: [u64; 10] = [12, 383, 2458, 6866, 22_237, 54_507, 61_142, 62_595, 8
 const RUNS: u64 = 2_000;
 
 fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+    std::env::var(name)
+        .ok()
+        .map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text}: the value must be a number")))
 }
 
 #[test]

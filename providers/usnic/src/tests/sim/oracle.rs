@@ -226,8 +226,8 @@ impl Oracle {
     /// Returns payload of a request; `None`: its memory is unreadable.
     pub(super) fn source(&self, side: usize, request: &RequestIndex, offset: u32, length: u32) -> Option<&[u8]> {
         let entry = &self.sides[side].entries[request.index];
-        assert!(entry.status.is_none(), "a request that is complete is sent");
-        assert!(offset + length <= entry.length, "more than there is");
+        assert!(entry.status.is_none(), "a request must not be sent after its completion");
+        assert!(offset + length <= entry.length, "a packet must not read beyond the request's memory");
         (entry.kind != OpKind::BadSource).then(|| bytes(entry.pattern, offset as usize, length as usize))
     }
 
@@ -252,7 +252,11 @@ impl Oracle {
         }
         let index = *self.sides[other].sends.get(number).expect("each received message was posted by the peer");
         let entry = &self.sides[other].entries[index];
-        assert_eq!((u64::from(entry.length), entry.solicited), (length, value.solicited), "message {number}");
+        assert_eq!(
+            (u64::from(entry.length), entry.solicited),
+            (length, value.solicited),
+            "message {number} arrived with a wrong length, flag, type or value"
+        );
         let wanted = match entry.kind {
             OpKind::Send => (ReceivedOp::Send, 0),
             OpKind::SendImmediate => (ReceivedOp::SendImmediate, entry.pattern),
@@ -260,27 +264,43 @@ impl Oracle {
             OpKind::WriteImmediate => (ReceivedOp::WriteImmediate, entry.pattern),
             kind => panic!("{kind:?} got through"),
         };
-        assert_eq!((value.arrival, value.value), wanted, "message {number}");
+        assert_eq!(
+            (value.arrival, value.value),
+            wanted,
+            "message {number} arrived with a wrong length, flag, type or value"
+        );
         if entry.kind == OpKind::WriteImmediate {
-            assert!(self.sides[side].areas[entry.area].is_whole(), "notified before the data are in place");
+            assert!(
+                self.sides[side].areas[entry.area].is_whole(),
+                "an RDMA write with immediate data completed before its data was in place"
+            );
         } else {
-            assert!(buffer[..length as usize] == *bytes(entry.pattern, 0, length as usize), "message {number} differs");
+            assert!(
+                buffer[..length as usize] == *bytes(entry.pattern, 0, length as usize),
+                "the bytes of message {number} differ"
+            );
         }
         let kinds = self.sides[other].sends[..=number].iter().map(|index| self.sides[other].entries[*index].kind);
         let invalidations = kinds.filter(|kind| *kind == OpKind::SendInvalidate).count();
-        assert_eq!(self.sides[side].invalidated, invalidations, "once per message, before its completion");
+        assert_eq!(
+            self.sides[side].invalidated, invalidations,
+            "each send with invalidate must unbind its window once, before its completion"
+        );
         // As for a read, only fenced requests wait for an earlier atomic operation.
         let next = self.sides[side].atomics.get(self.sides[side].found.len());
         let is_behind = next.is_none_or(|(next, _)| *next > index);
-        assert!(is_behind || !entry.fence, "a fenced message before an atomic operation");
+        assert!(is_behind || !entry.fence, "a fenced message overtook an atomic operation");
         let entry = &self.sides[other].entries[index];
         for earlier in &self.sides[other].entries[self.sides[side].verified..index] {
             match earlier.kind {
                 OpKind::Write | OpKind::WriteImmediate => {
-                    assert!(self.sides[side].areas[earlier.area].is_whole(), "a message before a write");
+                    assert!(self.sides[side].areas[earlier.area].is_whole(), "a message overtook an earlier write");
                 }
                 OpKind::Read | OpKind::ReadBack if entry.fence => {
-                    assert!(self.sides[other].areas[earlier.area].is_whole(), "a fenced message before a read");
+                    assert!(
+                        self.sides[other].areas[earlier.area].is_whole(),
+                        "a fenced message overtook an earlier read"
+                    );
                 }
                 _ => {}
             }
@@ -295,11 +315,11 @@ impl Oracle {
 
     fn check_success(&mut self, side: usize, index: usize, done: u64) {
         let OracleRequest { kind, length, area, .. } = self.sides[side].entries[index];
-        assert_eq!(done, u64::from(length), "bytes of request {index}");
+        assert_eq!(done, u64::from(length), "wrong number of bytes in the completion of request {index}");
         if self.loose {
             return;
         }
-        assert!(!kind.is_bad(), "{kind:?} has succeeded");
+        assert!(!kind.is_bad(), "an invalid {kind:?} request must fail");
         let memory = match kind {
             OpKind::Write | OpKind::WriteImmediate => &mut self.sides[1 - side].areas[area],
             OpKind::Atomic => {
@@ -307,14 +327,17 @@ impl Oracle {
                 let found = ordinal.and_then(|ordinal| self.sides[1 - side].found.get(ordinal).copied());
                 let memory = &mut self.sides[side].areas[area];
                 let came = memory.bytes.first_chunk().copied().map(u64::from_ne_bytes);
-                assert!(found.is_some() && came == found, "operation {index} got {came:?}, and found {found:?}");
+                assert!(
+                    found.is_some() && came == found,
+                    "atomic operation {index} returned {came:?}, but the memory contained {found:?}"
+                );
                 memory.done = true;
                 return;
             }
             OpKind::Read | OpKind::ReadBack => &mut self.sides[side].areas[area],
             _ => return,
         };
-        assert!(memory.is_whole(), "{kind:?} {index} is complete, and its memory is not");
+        assert!(memory.is_whole(), "{kind:?} request {index} completed before all its data was in place");
         memory.done = true;
     }
 }
@@ -348,8 +371,11 @@ impl WrittenBuffer {
 
     fn put(&mut self, start: usize, piece: &[u8], loose: bool) {
         if !loose {
-            assert!(!self.done, "memory was written to after the end");
-            assert!(*piece == *bytes(self.pattern, start, piece.len()), "other bytes than were sent");
+            assert!(!self.done, "memory must not be written after the request has completed");
+            assert!(
+                *piece == *bytes(self.pattern, start, piece.len()),
+                "the written bytes differ from those that were sent"
+            );
         }
         self.bytes[start..][..piece.len()].copy_from_slice(piece);
     }
@@ -404,8 +430,8 @@ impl ConnCallbacks<OracleHost> for OracleHost {
         let loose = oracle.loose;
         let side = &mut oracle.sides[self.side];
         let entry = &side.entries[request.index];
-        assert!(entry.status.is_none(), "data for a read that is complete");
-        assert!(offset as usize + bytes.len() <= entry.length as usize, "beyond the read");
+        assert!(entry.status.is_none(), "data must not arrive for a completed read");
+        assert!(offset as usize + bytes.len() <= entry.length as usize, "data must be within the length of the read");
         let area = entry.area;
         let loose = loose || entry.kind == OpKind::Atomic;
         side.areas[area].put(offset as usize, bytes, loose);
@@ -433,7 +459,7 @@ impl ConnCallbacks<OracleHost> for OracleHost {
         let mut oracle = self.oracle.borrow_mut();
         let loose = oracle.loose;
         let side = &mut oracle.sides[self.side];
-        assert_eq!(request.index, side.done, "requests complete in order");
+        assert_eq!(request.index, side.done, "requests must complete in order");
         side.done += 1;
         let entry = &mut side.entries[request.index];
         assert!(entry.status.is_none());
@@ -441,7 +467,10 @@ impl ConnCallbacks<OracleHost> for OracleHost {
         // A withdrawn request may be flushed before the request that the peer has refused.
         let is_first = matches!(status, Status::Success) && !side.has_failed;
         let fits = is_first || status == Status::Flushed || !std::mem::replace(&mut side.has_failed_request, true);
-        assert!((fits && (status != Status::Success || is_first)) || loose, "{status:?} after one that failed");
+        assert!(
+            (fits && (status != Status::Success || is_first)) || loose,
+            "a request completed with {status:?} after a failed request"
+        );
         side.has_failed |= status != Status::Success;
         if status == Status::Success {
             oracle.check_success(self.side, request.index, bytes);
@@ -452,10 +481,10 @@ impl ConnCallbacks<OracleHost> for OracleHost {
         let mut oracle = self.oracle.borrow_mut();
         let side = &mut oracle.sides[self.side];
         side.done_recvs += 1;
-        assert_eq!(recv.id, side.done_recvs, "receives complete in order");
+        assert_eq!(recv.id, side.done_recvs, "receives must complete in order");
         let buffer = recv.buffer.borrow();
         if status == Status::Success {
-            assert!(side.failed_recvs.is_empty(), "a message after one that failed");
+            assert!(side.failed_recvs.is_empty(), "a receive succeeded after a failed receive");
             assert!(bytes <= buffer.len() as u64);
             let value = SendValue { solicited, ..SendValue::default() };
             return oracle.check_message(self.side, bytes, value, &buffer);
@@ -470,8 +499,8 @@ impl ConnCallbacks<OracleHost> for OracleHost {
         let mut oracle = self.oracle.borrow_mut();
         let side = &mut oracle.sides[self.side];
         side.done_recvs += 1;
-        assert_eq!(recv.id, side.done_recvs, "receives complete in order");
-        assert!(side.failed_recvs.is_empty(), "a message after one that failed");
+        assert_eq!(recv.id, side.done_recvs, "receives must complete in order");
+        assert!(side.failed_recvs.is_empty(), "a receive succeeded after a failed receive");
         oracle.check_message(self.side, bytes, value, &recv.buffer.borrow());
     }
 
@@ -495,7 +524,7 @@ impl ConnCallbacks<OracleHost> for OracleHost {
         let posted = side.atomics.get(side.found.len()).map(|(_, posted)| *posted);
         assert!(
             posted == Some(operation) || loose,
-            "{operation:?} is executed, and {posted:?} is next: each once, in order"
+            "{operation:?} was executed, but the next operation in posting order is {posted:?}"
         );
         side.found.push(side.word);
         side.word = match operation {

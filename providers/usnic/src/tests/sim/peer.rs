@@ -186,7 +186,7 @@ impl Peer {
                 SetupEvent::Failed(link, "rejected by the consumer")
             }
             Some(ConnectOutcome::Ended(ConnectionEvent::Unreachable, _)) => SetupEvent::Failed(link, "unreachable"),
-            Some(other) => panic!("no side does this: {other:?}"),
+            Some(other) => panic!("the simulated peers cause no outcome such as {other:?}"),
         };
         self.connectors.remove(&number);
         if matches!(event, SetupEvent::Failed(..)) {

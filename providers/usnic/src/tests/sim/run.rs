@@ -39,8 +39,12 @@ pub(super) fn run(scenario: &Scenario, traced: bool) {
         run.step();
         steps += 1;
         at_once = if run.now == before { at_once + 1 } else { 0 };
-        assert!(run.now < limit, "no progress: {}", run.state());
-        assert!(steps < MAX_STEPS && at_once < MAX_STEPS_AT_ONE_TIME, "events without progress: {}", run.state());
+        assert!(run.now < limit, "the run did not end within its time limit: {}", run.state());
+        assert!(
+            steps < MAX_STEPS && at_once < MAX_STEPS_AT_ONE_TIME,
+            "too many events without progress: {}",
+            run.state()
+        );
     }
     super::verdict::check(&run);
 }
@@ -141,7 +145,7 @@ impl<'a> Run<'a> {
     fn establish(&mut self, at: usize, number: u32, agreed: HandshakeResult, early: Option<Datagram>) {
         let side = usize::from(!agreed.terms.active);
         let link = &mut self.links[at];
-        assert_eq!(link.state[side], EndState::Trying, "established twice");
+        assert_eq!(link.state[side], EndState::Trying, "a side was established twice");
         link.state[side] = EndState::Established(number);
         let plan = &self.scenario.links[at];
         let peer = &mut self.peers[plan.ends[side]];
@@ -335,13 +339,15 @@ impl<'a> Run<'a> {
     fn check_counters(&self, at: usize) {
         let plan = &self.scenario.links[at];
         let counters = [0, 1].map(|side| {
-            let EndState::Established(number) = self.links[at].state[side] else { panic!("it stands") };
+            let EndState::Established(number) = self.links[at].state[side] else {
+                panic!("both sides are established when counters are checked")
+            };
             self.peers[plan.ends[side]].lines[&number].conn.counters()
         });
         let oracle = self.links[at].oracle.borrow();
         for (ours, theirs) in [(0, 1), (1, 0)] {
             let (a, b) = (&counters[ours], &counters[theirs]);
-            assert!(b.received <= a.sent, "{} taken of {}", b.received, a.sent);
+            assert!(b.received <= a.sent, "{} packets were received, but only {} were sent", b.received, a.sent);
             assert_eq!((a.refusals_sent, a.refusals_received, a.acks_of_unsent), (0, 0, 0));
             let bytes = |side: usize, kind: fn(OpKind) -> bool| -> u64 {
                 let entries = &oracle.sides[side].entries;
@@ -350,7 +356,7 @@ impl<'a> Run<'a> {
             let sent = bytes(ours, |kind| matches!(kind, OpKind::Send | OpKind::Write) || kind.has_value());
             let read = bytes(theirs, |kind| matches!(kind, OpKind::Read | OpKind::ReadBack));
             let fits = b.received_bytes == sent + read || (a.withdrawn_sends > 0 && b.received_bytes > sent + read);
-            assert!(fits, "{} bytes of payload taken of {}", b.received_bytes, sent + read);
+            assert!(fits, "{} bytes of payload were received, but {} were sent", b.received_bytes, sent + read);
         }
     }
 

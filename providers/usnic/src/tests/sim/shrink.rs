@@ -34,7 +34,7 @@ pub(super) fn count(seeds: std::ops::Range<u64>) {
     let failures: Vec<String> = seeds
         .filter_map(|seed| Some(format!("{seed}: {}", attempt(&Scenario::of(seed)).err()?.lines().next()?)))
         .collect();
-    assert!(failures.is_empty(), "{} failed\n{}", failures.len(), failures.join("\n"));
+    assert!(failures.is_empty(), "{} seeds failed\n{}", failures.len(), failures.join("\n"));
 }
 
 fn attempt(scenario: &Scenario) -> Result<(), String> {

@@ -25,10 +25,12 @@ pub(super) fn check(run: &Run<'_>) {
 fn check_events(link: &Link, side: usize, at: usize) {
     let events = link.events(side);
     match link.state[side] {
-        EndState::Ended if link.aborted[side] => assert_eq!(events, [], "link {at} side {side}: it aborted"),
-        EndState::Ended => assert_eq!(events.len(), 1, "link {at} side {side}: {events:?}"),
+        EndState::Ended if link.aborted[side] => {
+            assert_eq!(events, [], "link {at} side {side}: a side that aborts gets no event")
+        }
+        EndState::Ended => assert_eq!(events.len(), 1, "link {at} side {side}: expected one event, not {events:?}"),
         EndState::ProcessExited => {}
-        fate => assert_eq!(events, [], "link {at} side {side}: {fate:?}"),
+        fate => assert_eq!(events, [], "link {at} side {side}: expected no event in state {fate:?}"),
     }
 }
 
@@ -36,24 +38,31 @@ fn check_completions(link: &Link, side: usize, at: usize) {
     if link.state[side] != EndState::ProcessExited {
         let oracle = link.oracle.borrow();
         let it = &oracle.sides[side];
-        assert_eq!(it.done, it.entries.len(), "link {at} side {side}: requests");
-        assert_eq!(it.done_recvs, it.posted_recvs, "link {at} side {side}: receives");
+        assert_eq!(it.done, it.entries.len(), "link {at} side {side}: not all requests have completed");
+        assert_eq!(it.done_recvs, it.posted_recvs, "link {at} side {side}: not all receives have completed");
     }
 }
 
 /// Checks that a connection that must not fail has completed all its work.
 fn check_undisturbed(link: &Link, at: usize) {
-    assert_eq!(link.state, [EndState::Ended; 2], "link {at}");
-    assert!(link.complete, "link {at} ended too early");
+    assert_eq!(link.state, [EndState::Ended; 2], "link {at}: both sides must have ended");
+    assert!(link.complete, "link {at} ended before its work was complete");
     let oracle = link.oracle.borrow();
     for side in 0..2 {
         let it = &oracle.sides[side];
-        assert!(it.entries.iter().all(|entry| entry.status == Some(Status::Success)), "link {at} side {side}");
-        assert_eq!(it.received, oracle.sides[1 - side].sends.len(), "link {at} side {side}: messages");
+        assert!(
+            it.entries.iter().all(|entry| entry.status == Some(Status::Success)),
+            "link {at} side {side}: a request has failed"
+        );
+        assert_eq!(
+            it.received,
+            oracle.sides[1 - side].sends.len(),
+            "link {at} side {side}: not all messages of the peer arrived"
+        );
         assert!(it.failed_recvs.iter().all(|status| *status == Status::Flushed));
         assert!(
             it.events.iter().all(|event| *event == ConnectionEvent::Disconnected),
-            "link {at} side {side}: {:?}",
+            "link {at} side {side}: expected only disconnects, not {:?}",
             it.events
         );
     }
@@ -80,14 +89,14 @@ fn check_failures(scenario: &Scenario, link: &Link, at: usize) {
             }
             _ => false,
         };
-        assert!(fits, "link {at} side {side}: request {index}, {kind:?}: {status:?}");
+        assert!(fits, "link {at} side {side}: request {index}, {kind:?}, must not complete with {status:?}");
     }
     let oracle = link.oracle.borrow();
     for side in 0..2 {
         for status in &oracle.sides[side].failed_recvs {
             let is_long = oracle.sides[1 - side].entries.iter().any(|entry| entry.kind == OpKind::LongSend);
             let fits = *status == Status::Flushed || (*status == Status::LocalLength && is_long);
-            assert!(fits, "link {at} side {side}: a receive: {status:?}");
+            assert!(fits, "link {at} side {side}: a receive must not complete with {status:?}");
         }
     }
 }
@@ -107,7 +116,11 @@ fn check_drained(scenario: &Scenario, link: &Link, at: usize) {
     for side in 0..2 {
         let (one, other) = (&oracle.sides[side], &oracle.sides[1 - side]);
         let sent = one.sends.iter().filter(|index| one.entries[**index].status == Some(Status::Success)).count();
-        assert!(other.received >= sent, "link {at} side {side}: {sent} sent, {} arrived", other.received);
+        assert!(
+            other.received >= sent,
+            "link {at} side {side}: {sent} messages completed, but only {} arrived",
+            other.received
+        );
     }
 }
 
