@@ -235,7 +235,7 @@ mod tests {
             ("client SR 8 99999999", "1 to 256"),
             ("client SR 4294967296", "not a number"),
             ("client SR 12x", "not a number"),
-            ("client SR 1073741824 2", "exceeds"),
+            ("client SR 1073741824 2", "in all; the limit"),
             ("client RR 8 1 -f", "only for SR"),
             ("client SR 8 1 -f server SR 8 1", "must be on a client SR"),
             ("server SR 8 1 -f client SR 8 1 -f", "must be on a client SR"),

@@ -123,7 +123,11 @@ fn an_absent_interface_is_an_invalid_address() {
     for absent in ["no-such-interface", "203.0.113.77", "2001:db8::77"] {
         let spec = IaSpec { name: "test", params: absent, library: "" };
         let opened = Adapter::open(&spec, Arc::new(FakeObjectLayer::default()));
-        assert_eq!(opened.err(), Some(Error::InvalidAddress(AddressProblem::Unreachable)), "{absent}");
+        assert_eq!(
+            opened.err(),
+            Some(Error::InvalidAddress(AddressProblem::Unreachable)),
+            "an open on {absent} must fail"
+        );
     }
 }
 
@@ -152,7 +156,11 @@ fn unusable_peer_address_fails_immediately() {
     let client = Ia::open(&here, "");
     for ip in ["2001:db8::77", "0.0.0.0", "224.0.0.1", "203.0.113.77"] {
         let refused = client.try_connect(ip.parse().unwrap(), 7, conn(1)).err();
-        assert_eq!(refused, Some(Error::InvalidAddress(AddressProblem::Unreachable)), "{ip}");
+        assert_eq!(
+            refused,
+            Some(Error::InvalidAddress(AddressProblem::Unreachable)),
+            "a connect to {ip} must fail immediately"
+        );
     }
 }
 

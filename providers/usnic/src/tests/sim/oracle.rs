@@ -262,7 +262,7 @@ impl Oracle {
             OpKind::SendImmediate => (ReceivedOp::SendImmediate, entry.pattern),
             OpKind::SendInvalidate => (ReceivedOp::SendInvalidate, WINDOW_KEY),
             OpKind::WriteImmediate => (ReceivedOp::WriteImmediate, entry.pattern),
-            kind => panic!("{kind:?} got through"),
+            kind => panic!("a {kind:?} request must not be delivered as a message"),
         };
         assert_eq!(
             (value.arrival, value.value),
