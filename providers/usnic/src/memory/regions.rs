@@ -398,7 +398,7 @@ mod tests {
                 assert!(!remover.is_finished());
                 assert!(
                     guards.acquire(&regions, 1, &segment, AccessRight::LocalRead).is_err(),
-                    "revoked, referenced or not"
+                    "a revoked key is rejected, even while its memory is referenced"
                 );
                 drop(guard);
                 guards.release(&regions);
