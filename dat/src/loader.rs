@@ -17,7 +17,7 @@ pub(crate) mod found;
 pub(crate) mod host;
 pub(crate) mod other;
 
-/// A provider library that is mapped and has an init.
+/// A mapped provider library that exports `dat_provider_init`.
 #[derive(Clone, Copy)]
 pub(crate) struct Library {
     init: DAT_PROVIDER_INIT_FUNC,

@@ -76,7 +76,10 @@ fn each_entry_is_listed_with_its_line_and_why_it_does_not_open() {
          cannot open shared object file: No such file or directory -> install that library, or correct lib_path"
     );
     assert!(flat(paragraphs[4]).contains("dead does not open"), "{finished:#?}");
-    assert!(flat(paragraphs[4]).contains("it was killed by signal 6 (SIGABRT) in the open"), "{finished:#?}");
+    assert!(
+        flat(paragraphs[4]).contains("the probe process was killed by signal 6 (SIGABRT) in the open"),
+        "{finished:#?}"
+    );
     assert_eq!(paragraphs[5], "lines for DAT 2.0, not for libdat.so.1: 1 (later); --all shows them\n");
     assert_eq!(paragraphs.len(), 6);
     let is_long = |line: &&str| line.chars().count() > 80 && line.trim().contains(' ');

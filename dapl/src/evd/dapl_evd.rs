@@ -192,7 +192,7 @@ unsafe extern "C" fn dequeue_quickly<P: Provider>(entry: EvdHandle, out: *mut DA
         return unsafe { dequeue::<P>(entry.handle(), out) };
     };
     let object = evd_use.object::<Evd<P>>();
-    // SAFETY: valid until the use ends; nothing below refers to the object after that.
+    // SAFETY: the object is valid until the use ends, and is not accessed after that.
     let Some(evd) = object.map(|object| unsafe { object.as_ref() }) else {
         // SAFETY: the caller also satisfies the contract of `dequeue_counted`.
         return unsafe { dequeue_counted::<P>(entry, out, evd_use) };

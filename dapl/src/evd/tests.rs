@@ -314,7 +314,7 @@ fn overflow_is_reported_and_the_evd_remains_usable() {
     // SAFETY: the event number selects the union member.
     let data = unsafe { event.event_data.asynch_error_event_data };
     assert_eq!((data.dat_handle, data.reason), (evd.handle(), 0));
-    assert_eq!(evd.dequeue().0, DAT_SUCCESS, "it lives on");
+    assert_eq!(evd.dequeue().0, DAT_SUCCESS, "the EVD still delivers events after the overflow");
 }
 
 #[test]
@@ -448,7 +448,7 @@ fn polling_waiter_needs_no_notification() {
     }
     // Simulates a late notification for an event that was already dequeued.
     object.evd_ref.notify();
-    assert!(!cq.is_armed() || !object.has_waiter(), "it polls, and is armed for any notification");
+    assert!(!cq.is_armed() || !object.has_waiter(), "the waiter polls, but the CQ is armed for any notification");
     cq.put(done(1));
     assert_eq!(looker.join().unwrap(), 1);
     assert!(!cq.is_armed());

@@ -183,7 +183,7 @@ fn concurrent_closes_end_children_once() {
     assert_eq!(close(ia, DAT_CLOSE_ABRUPT_FLAG), BAD | DAT_INVALID_HANDLE_IA);
     finish_close(&first, children).unwrap();
     // SAFETY: the call accepts any handle value.
-    assert_eq!(unsafe { dapl_pz_free::<FakeProvider>(pz) } & BAD, BAD, "it was freed with the IA");
+    assert_eq!(unsafe { dapl_pz_free::<FakeProvider>(pz) } & BAD, BAD, "the PZ was freed with the IA");
 }
 
 /// Creates a PZ, and registers 64 bytes in it. Returns both handles.

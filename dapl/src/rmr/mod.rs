@@ -29,7 +29,7 @@ pub struct Rmr<P: Provider> {
 /// Which connections may reach the memory of a bound RMR.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum RmrScope {
-    /// The connections of all EPs in its protection zone.
+    /// The connections of all EPs in the protection zone of the RMR.
     Pz,
     /// The connection of the EP to which the bind was posted.
     Ep,

@@ -11,7 +11,7 @@ macro_rules! named {
     ($names:ident by $step:literal: $(pub const $name:ident: $type:ty = $value:literal;)*) => {
         $(pub const $name: $type = $value;)*
 
-        /// Names of these numbers, in their order.
+        /// Names of the constants above, in the order of their values.
         pub const $names: &[&CStr] = &[$(c_name(concat!(stringify!($name), "\0"))),*];
 
         const _: () = {

@@ -43,11 +43,9 @@ pub(crate) fn open_all(options: &Options, entries: &[ReportedEntry]) -> Vec<Open
                 scope.spawn(move || open(options, &name, own.unwrap_or(options.api)))
             };
             let threads: Vec<_> = some.iter().map(open).collect();
-            all.extend(
-                threads
-                    .into_iter()
-                    .map(|thread| thread.join().unwrap_or_else(|_| OpenResult::No(broken("it panicked")))),
-            );
+            all.extend(threads.into_iter().map(|thread| {
+                thread.join().unwrap_or_else(|_| OpenResult::No(broken("the thread of the probe panicked")))
+            }));
         });
     }
     all

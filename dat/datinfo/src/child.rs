@@ -98,10 +98,10 @@ fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
 fn end_of(status: ExitStatus) -> ChildExit {
     match (status.code(), status.signal()) {
         (Some(0), _) => ChildExit::Well,
-        (Some(code), _) => ChildExit::Badly(format!("it exited with status {code}")),
+        (Some(code), _) => ChildExit::Badly(format!("the probe process exited with status {code}")),
         (None, signal) => {
             let signal = signal.unwrap_or(0);
-            ChildExit::Badly(format!("it was killed by signal {signal}{}", name_of(signal)))
+            ChildExit::Badly(format!("the probe process was killed by signal {signal}{}", name_of(signal)))
         }
     }
 }
@@ -144,8 +144,11 @@ mod tests {
     #[test]
     fn distinguishes_ends_of_a_child() {
         assert_eq!(shell("exit 0", 60).end, ChildExit::Well);
-        assert_eq!(shell("exit 3", 60).end, ChildExit::Badly("it exited with status 3".to_owned()));
-        assert_eq!(shell("kill -SEGV $$", 60).end, ChildExit::Badly("it was killed by signal 11 (SIGSEGV)".to_owned()));
+        assert_eq!(shell("exit 3", 60).end, ChildExit::Badly("the probe process exited with status 3".to_owned()));
+        assert_eq!(
+            shell("kill -SEGV $$", 60).end,
+            ChildExit::Badly("the probe process was killed by signal 11 (SIGSEGV)".to_owned())
+        );
         assert_eq!(shell("exec sleep 600", 1).end, ChildExit::Hung(1));
     }
 

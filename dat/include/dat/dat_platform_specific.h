@@ -11,7 +11,7 @@
 #include <sys/types.h>
 #include <sys/socket.h>
 
-/* The direction of a parameter; without an effect. */
+/* The direction of a parameter, for the reader; the macros are empty. */
 #define IN
 #define OUT
 #define INOUT

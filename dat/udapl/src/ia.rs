@@ -21,7 +21,7 @@ const ERRORS: DAT_COUNT = 16;
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Attribute {
-    /// The name that the provider gives it.
+    /// Name of the attribute or counter.
     pub name: String,
     /// The value as text.
     pub value: String,

@@ -173,7 +173,11 @@ fn request_survives_a_failed_accept() {
     assert_eq!(call!(dapl_cr_accept(cr, null_mut(), 0, null_mut())), bad(Handle::Ep));
     assert_eq!(call!(dapl_cr_accept(cr, server, 4, null_mut())), wrong(4));
     assert_eq!(world.accept(cr, server, &[0; 197]), wrong(3));
-    assert_eq!(world.accept(cr, client, &[]), in_state(State::EpActivePending), "it connects itself");
+    assert_eq!(
+        world.accept(cr, client, &[]),
+        in_state(State::EpActivePending),
+        "an EP that is connecting cannot accept a request"
+    );
     let bare = world.ep_with(null_mut(), world.dto, world.conn);
     assert_eq!(world.accept(cr, bare, &[]), bad(Handle::Ep));
     assert_eq!(world.accept(cr, server, &[]), DAT_SUCCESS);

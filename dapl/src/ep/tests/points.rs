@@ -76,7 +76,7 @@ fn psp_with_provider_flag_creates_one_ep_per_request() {
     let made = asked(cr).param.local_ep_handle;
     assert_eq!(state(made), DAT_EP_STATE_TENTATIVE_CONNECTION_PENDING);
     assert_eq!(call!(dapl_ep_free(made)), in_state(State::EpTentativePending));
-    assert_eq!(world.accept(cr, client, &[]), bad(Handle::Ep), "it has one");
+    assert_eq!(world.accept(cr, client, &[]), bad(Handle::Ep), "the provider has created an EP for this request");
     assert_eq!(world.accept(cr, null_mut(), &[]), bad(Handle::Ep), "not configured yet");
 
     let mut param = query(made);
@@ -124,7 +124,11 @@ fn rsp_accepts_one_request() {
     world.connect(client, 5, &[]);
     assert_eq!(state(server), DAT_EP_STATE_PASSIVE_CONNECTION_PENDING);
     world.connect(late, 5, &[]);
-    assert_eq!(world.connection_events(), [(late, DAT_CONNECTION_EVENT_NON_PEER_REJECTED)], "it is spent");
+    assert_eq!(
+        world.connection_events(),
+        [(late, DAT_CONNECTION_EVENT_NON_PEER_REJECTED)],
+        "an RSP accepts one request only"
+    );
     let cr = world.request();
     assert_eq!(asked(cr).param.local_ep_handle, server);
     assert_eq!(free_rsp(rsp), DAT_SUCCESS);
@@ -159,10 +163,10 @@ fn handoff_passes_a_request_to_another_service_point() {
     world.connect(client, 5, b"keep");
     let cr = world.request();
     assert_eq!(call!(dapl_cr_handoff(cr, 0)), wrong(2));
-    assert_eq!(call!(dapl_cr_handoff(cr, 77)), wrong(2), "no program listens there");
+    assert_eq!(call!(dapl_cr_handoff(cr, 77)), wrong(2), "no program listens on qualifier 77");
     assert_eq!(asked(cr).private_data, b"keep", "the request stays pending");
     assert_eq!(call!(dapl_cr_handoff(cr, 6)), DAT_SUCCESS);
-    assert_eq!(call!(dapl_cr_handoff(cr, 6)), bad(Handle::Cr), "it is decided");
+    assert_eq!(call!(dapl_cr_handoff(cr, 6)), bad(Handle::Cr), "the request was handed off already");
     world.deliver();
     let handed = world.request();
     assert_eq!(asked(handed).private_data, b"keep");

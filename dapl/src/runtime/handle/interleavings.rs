@@ -58,7 +58,7 @@ fn object_is_dropped_after_its_last_post() {
         assert!(destroy(id));
         posts.into_iter().for_each(|post| post.join().unwrap());
         assert!(from_id::<HotType>(id).is_none());
-        assert_eq!(arena::alive(), 0, "it has gone");
+        assert_eq!(arena::alive(), 0, "the object was not dropped");
     });
 }
 
@@ -84,7 +84,7 @@ fn object_freed_during_an_exclusion_is_dropped() {
         let other = thread::spawn(move || assert!(destroy(id)));
         drop(exclude(id));
         other.join().unwrap();
-        assert_eq!(arena::alive(), 0, "it has gone");
+        assert_eq!(arena::alive(), 0, "the object was not dropped");
     });
 }
 

@@ -39,10 +39,10 @@ impl<T: Default + Send> PerProcess<T> {
     fn create(&self, found: *mut ProcessInstance<T>, pid: u32) -> &ProcessInstance<T> {
         let new = Box::into_raw(Box::new(ProcessInstance { pid, value: Mutex::new(T::default()) }));
         match self.current.compare_exchange(found, new, Ordering::AcqRel, Ordering::Acquire) {
-            // SAFETY: comes from `into_raw`; once published, it is never freed.
+            // SAFETY: `new` comes from `into_raw`, and a published instance is never freed.
             Ok(_) => unsafe { &*new },
             Err(other) => {
-                // SAFETY: comes from `into_raw`; it was not published, so no other thread has it.
+                // SAFETY: `new` comes from `into_raw`, and was not published, so no other thread has the pointer.
                 drop(unsafe { Box::from_raw(new) });
                 // SAFETY: `current` never becomes null again, and instances are never freed.
                 unsafe { &*other }

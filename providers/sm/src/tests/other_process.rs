@@ -77,7 +77,7 @@ impl Other {
         }
     }
 
-    /// Kills the first process of the namespace, and waits until it is gone.
+    /// Kills the first process of the namespace, and waits until it has ended.
     pub(super) fn kill_inner(&mut self) {
         let children = format!("/proc/{0}/task/{0}/children", self.0.id());
         let inner = std::fs::read_to_string(children).unwrap().trim().to_owned();
