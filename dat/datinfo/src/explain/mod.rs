@@ -235,8 +235,7 @@ mod tests {
             event.starts_with("0x4005 DAT_CONNECTION_EVENT_DISCONNECTED = 0x4005 (DAT_EVENT_NUMBER, DAT 1.2 and 2.0) ")
         );
         let status = explained("dto_err_transport");
-        let expected =
-            "DAT_DTO_ERR_TRANSPORT = 0x8 (DAT_DTO_COMPLETION_STATUS, DAT 1.2 and 2.0) the peer does not answer";
+        let expected = "DAT_DTO_ERR_TRANSPORT = 0x8 (DAT_DTO_COMPLETION_STATUS, DAT 1.2 and 2.0) over verbs: the peer";
         assert!(status.contains(expected), "{status}");
         let code = explained("0x800a0063");
         assert!(code.contains("an error: no usable line of dat.conf has this name"), "{code}");
