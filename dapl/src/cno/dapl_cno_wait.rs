@@ -34,8 +34,28 @@ pub unsafe extern "C-unwind" fn dapl_cno_wait<P: Provider>(
     evd: *mut DAT_EVD_HANDLE,
 ) -> DAT_RETURN {
     let mut call = CnoWaitCall { cno, timeout, evd, wait: None, marked: false };
-    // SAFETY: `step` requires the same of the pointers in `call` as this function requires of its caller.
-    unsafe { wait::run(&mut call, step::<P>) }
+    // SAFETY: `quick` and `step` require the same of the pointers in `call` as this function requires of its caller.
+    unsafe { wait::run(&mut call, quick::<P>, step::<P>) }
+}
+
+/// Completes the wait if an EVD has triggered.
+///
+/// # Safety
+/// The arguments in `call` satisfy the contract of [`dapl_cno_wait`].
+#[inline(always)]
+unsafe fn quick<P: Provider>(call: &mut CnoWaitCall) -> Option<DAT_RETURN> {
+    let mut triggered = None;
+    let code = ffi::guard_hot(|| {
+        if !call.evd.is_null() {
+            triggered = from_handle::<Cno<P>>(call.cno, Handle::Cno)?.take_pending();
+        }
+        Ok(())
+    });
+    if let Some(evd) = triggered {
+        // SAFETY: writable by the contract.
+        unsafe { ffi::put(call.evd, evd as DAT_EVD_HANDLE) };
+    }
+    (triggered.is_some() || code != DAT_SUCCESS).then_some(code)
 }
 
 /// One step of the wait. A panic is caught here, as in every entry.

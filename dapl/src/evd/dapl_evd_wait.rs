@@ -68,8 +68,23 @@ pub(crate) unsafe fn wait_as<P: Provider, E: Copy>(
     write: WriteEvent<E>,
 ) -> DAT_RETURN {
     let mut call = EvdWaitCall { evd, timeout, threshold, event, write_plain, write, more, wait: None, marked: false };
-    // SAFETY: `step` expects an `EvdWaitCall` whose pointers satisfy this function's contract.
-    unsafe { wait::run(&mut call, step::<P, E>) }
+    // SAFETY: `quick` and `step` expect an `EvdWaitCall` whose pointers satisfy this function's contract.
+    unsafe { wait::run(&mut call, quick::<P, E>, step::<P, E>) }
+}
+
+/// Completes the wait if an event is queued or just polled; see [`take_quickly`].
+///
+/// # Safety
+/// The arguments in `call` satisfy the contract of [`dapl_evd_wait`].
+#[inline(always)]
+unsafe fn quick<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>) -> Option<DAT_RETURN> {
+    let mut is_taken = false;
+    let code = ffi::guard_hot(|| {
+        // SAFETY: the caller also satisfies the contract of `take_quickly`.
+        is_taken = unsafe { take_quickly::<P, E>(call) };
+        Ok(())
+    });
+    (is_taken || code != DAT_SUCCESS).then_some(code)
 }
 
 /// One step of the wait. A panic is caught here, as in every entry.
@@ -78,18 +93,11 @@ pub(crate) unsafe fn wait_as<P: Provider, E: Copy>(
 /// The arguments in `call` satisfy the contract of [`dapl_evd_wait`].
 #[inline(never)]
 unsafe fn step<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>, cause: WakeCause) -> WaitStep {
-    let (mut next, mut is_taken) = (None, false);
+    let mut next = None;
     let code = ffi::guard_hot(|| {
-        // SAFETY: the caller also satisfies the contract of `take_quickly`.
-        is_taken = cause == WakeCause::Start && unsafe { take_quickly::<P, E>(call) };
-        if !is_taken {
-            next = Some(run_step::<P, E>(call, cause)?);
-        }
+        next = Some(run_step::<P, E>(call, cause)?);
         Ok(())
     });
-    if is_taken {
-        return WaitStep::Done(code);
-    }
     match next {
         Some(EvdWaitResult::Sleep(expected)) => sleep::<P, E>(call, expected),
         Some(EvdWaitResult::Event(event, more)) => {

@@ -1,9 +1,10 @@
 //! Sleeps on behalf of a C caller. A signal may interrupt the sleep, and `pthread_cancel` may end the thread in it.
 //!
-//! The entries of `dat_evd_wait` and `dat_cno_wait` call [`run`]. It alternates between a step, which holds locks and
-//! references with cancellation deferred, and a sleep on a futex word in frames that own nothing: glibc's forced
-//! unwinding passes only through these frames. A cancelled thread leaves a [`Mark`] in its thread-local storage, whose
-//! destructor removes the waiter. The futex words are in the arena of handles, so they outlive the objects.
+//! The entries of `dat_evd_wait` and `dat_cno_wait` call [`run`]. It first calls a function that returns an event found
+//! without sleeping. Otherwise it alternates between a step, which holds locks and references with cancellation
+//! deferred, and a sleep on a futex word in frames that own nothing: glibc's forced unwinding passes only through these
+//! frames. A cancelled thread leaves a [`Mark`] in its thread-local storage, whose destructor removes the waiter. The
+//! futex words are in the arena of handles, so they outlive the objects.
 
 use std::cell::RefCell;
 use std::ffi::c_int;
@@ -176,22 +177,49 @@ pub fn wake(id: ObjectId, count: i32) {
     }
 }
 
-/// Runs a wait to its end. `state` is kept between the steps. It must own no resources, because it is not dropped if
-/// the thread is cancelled.
+/// Runs a wait to its end. `quick` is called first. If it finds an event, it returns the code of the wait; it reaches
+/// no cancellation point, so the deferred type suffices for it. `state` is kept between the steps. It must own no
+/// resources, because it is not dropped if the thread is cancelled.
 ///
 /// # Safety
-/// `state` has the type that `step` expects, and stays valid during the call.
-#[inline(never)]
-pub unsafe fn run<S: Copy>(state: &mut S, step: unsafe fn(&mut S, WakeCause) -> WaitStep) -> DAT_RETURN {
-    let mut caller_state = 0;
+/// `state` has the type that `quick` and `step` expect, and stays valid during the call.
+#[inline(always)]
+pub unsafe fn run<S: Copy>(
+    state: &mut S,
+    quick: unsafe fn(&mut S) -> Option<DAT_RETURN>,
+    step: unsafe fn(&mut S, WakeCause) -> WaitStep,
+) -> DAT_RETURN {
     let mut caller_type = 0;
-    // Sets both type and state, the type first, because the handler of a cancellation signal may check the type alone.
-    //
-    // SAFETY: the calls affect the calling thread only, and the out parameters are writable.
-    unsafe {
-        pthread_setcanceltype(CANCEL_DEFERRED, &raw mut caller_type);
-        pthread_setcancelstate(CANCEL_DISABLE, &raw mut caller_state);
+    // SAFETY: the call affects the calling thread only, and the out parameter is writable.
+    unsafe { pthread_setcanceltype(CANCEL_DEFERRED, &raw mut caller_type) };
+    // SAFETY: the caller guarantees that `state` fits `quick`.
+    if let Some(code) = unsafe { quick(state) } {
+        if caller_type != CANCEL_DEFERRED {
+            // SAFETY: the call affects the calling thread only.
+            unsafe { pthread_setcanceltype(caller_type, std::ptr::null_mut()) };
+        }
+        return code;
     }
+    // SAFETY: the caller guarantees that `state` fits `step`.
+    unsafe { run_steps(state, step, caller_type) }
+}
+
+/// The part of [`run`] that may sleep. `caller_type` is the cancellation type of the caller; it is deferred now.
+///
+/// # Safety
+/// As [`run`].
+#[inline(never)]
+unsafe fn run_steps<S: Copy>(
+    state: &mut S,
+    step: unsafe fn(&mut S, WakeCause) -> WaitStep,
+    caller_type: c_int,
+) -> DAT_RETURN {
+    let mut caller_state = 0;
+    // The type is deferred before the state is changed, because the handler of a cancellation signal may check the type
+    // alone.
+    //
+    // SAFETY: the call affects the calling thread only, and the out parameter is writable.
+    unsafe { pthread_setcancelstate(CANCEL_DISABLE, &raw mut caller_state) };
     let mut cause = WakeCause::Start;
     let code = loop {
         // SAFETY: the caller guarantees that `state` fits `step`. A step never unwinds, because its entry catches panics.
