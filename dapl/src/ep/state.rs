@@ -8,7 +8,7 @@ use crate::error::{Error, Result, State};
 use crate::provider::{ConnectionEvent, ConnectionEvent as E};
 
 /// The thirteen states of the specification. The four "unconfigured" states are never entered: an EP without a PZ or
-/// EVD has the plain state, and a call that needs the missing object returns an error.
+/// EVD has the same state as a configured EP, and a call that needs the missing object returns an error.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum EpState {
     Unconnected,

@@ -142,7 +142,7 @@ impl<P: Provider> Evd<P> {
         Error::QueueEmpty
     }
 
-    /// Completes a wait for one event if the oldest event is a plain completion, without registering a waiter. Returns
+    /// Completes a wait for one event if the oldest event passes `is_plain`, without registering a waiter. Returns
     /// the number of events left. Returns `None` if the wait needs the full path; no event is then dequeued.
     #[inline(always)]
     pub(super) fn wait_quickly(&self, give: impl FnOnce(&Completion)) -> Option<usize> {

@@ -92,7 +92,7 @@ pub const TRANSPORT_MTU: &str = "DAT_IB_TRANSPORT_MTU";
 pub struct NamedCount {
     /// Name for users; at most 47 bytes.
     pub name: &'static str,
-    /// Unit, such as `bytes`; empty for plain counts.
+    /// Unit, such as `bytes`; empty for counts.
     pub unit: &'static str,
     pub value: u64,
     /// True for a level, such as the congestion window, which can rise and fall. The value of a counter only grows.

@@ -259,7 +259,7 @@ pub struct Completion {
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[repr(u8)]
 pub enum ReceivedOp {
-    /// A plain send. Completions of requests have this value too.
+    /// A send without immediate data or invalidation. Completions of requests have this value too.
     #[default]
     Send,
     SendImmediate,

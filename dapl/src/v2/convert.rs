@@ -36,7 +36,7 @@ pub fn error(error: Error) -> DAT_RETURN {
     }
 }
 
-/// Like [`crate::ffi::guard`], for an entry that exists in 2.0 only.
+/// Like [`crate::ffi::guard`], but returns the 2.0 number of an error. For an entry that exists in 2.0 only.
 pub fn guard(body: impl FnOnce() -> Result<()>) -> DAT_RETURN {
     let mut failed = None;
     let guarded = ffi::guard(|| body().inspect_err(|error| failed = Some(*error)));

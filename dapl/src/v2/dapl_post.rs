@@ -137,7 +137,7 @@ pub unsafe extern "C" fn dapl2_ep_post_rdma_read_to_rmr<P: Provider>(
 }
 
 /// `dat_ep_post_send_with_invalidate`: a send that unbinds the peer's RMR with this context before its receive
-/// completes. If `invalidate` is false, it is a plain send.
+/// completes. If `invalidate` is false, the call is `dat_ep_post_send`.
 ///
 /// # Safety
 /// `ep` is null or a handle of this library, live or freed, of any kind; `iov` is null or points at `count` triplets.

@@ -60,7 +60,7 @@ impl Text {
         self.line(&["ep", &format!("{handle:#x}"), state]);
     }
 
-    /// Adds a value. The unit is empty for plain counts. With `is_level` the value rises and falls; otherwise it only
+    /// Adds a value. The unit is empty for counts. With `is_level` the value rises and falls; otherwise it only
     /// grows.
     pub fn count(&mut self, name: &str, unit: &str, is_level: bool, value: impl Display) {
         let mut number = String::new();
@@ -133,7 +133,7 @@ pub struct Endpoint {
 pub struct Count {
     /// Name, such as `posts.send`.
     pub name: String,
-    /// Unit, such as `bytes`; empty for plain counts.
+    /// Unit, such as `bytes`; empty for counts.
     pub unit: String,
     pub value: u64,
     /// True for a level, which rises and falls; a counter only grows.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::explain::table::{name_of, names_of};
 use crate::libdat::text;
 
-/// Name, value, unit (empty for plain counts and words).
+/// Name, value, unit (empty for counts and texts).
 type Row = (&'static str, Value, &'static str);
 
 /// Rows of a record: each field with its unit.

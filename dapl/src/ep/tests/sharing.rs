@@ -109,7 +109,7 @@ pub(super) fn completed(evd: H) -> Vec<(H, u64, DAT_DTO_COMPLETION_STATUS)> {
         .collect()
 }
 
-/// Connects a plain EP to `server`.
+/// Connects an EP without an SRQ to `server`.
 pub(super) fn connect(world: &World, server: H, qual: u64) -> H {
     let (client, psp) = (world.ep(), world.psp(qual));
     world.connect(client, qual, &[]);

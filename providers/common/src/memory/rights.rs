@@ -20,7 +20,7 @@ const REMOTE: u64 = REMOTE_READ | REMOTE_WRITE | REMOTE_ATOMIC;
 
 /// Shift of the remote rights of zero-based memory (addresses start at 0).
 ///
-/// Zero-based memory, and windows of one queue pair, have their rights in other bits than plain memory. So the check that
+/// Zero-based memory, and windows of one queue pair, have their rights in other bits than other memory. So the check that
 /// every copy makes ([`KeyEntry::allows`]) refuses them, and only then [`KeyEntry::resolve`] checks these bits.
 const ZERO_BASED: u32 = 8;
 /// Shift of the remote rights of a window that serves one queue pair. The upper half of its word is the number of that queue
@@ -141,7 +141,8 @@ impl KeyEntry {
         self.word & (REMOTE << OF_QP | REMOTE << (OF_QP + ZERO_BASED)) != 0
     }
 
-    /// Returns the entry with the addresses that peers use: for zero-based memory, its range from 0 and plain rights.
+    /// Returns the entry with the addresses that peers use. For zero-based memory, the range begins at 0, and the rights
+    /// are moved to the usual bits.
     pub(crate) fn with_peer_addresses(self) -> Self {
         match self.word >> ZERO_BASED & REMOTE {
             0 => self,

@@ -198,7 +198,7 @@ impl Transport {
         sent
     }
 
-    /// Posts a plain send, and sends it as a short packet. Returns `None`, without effect, if it is not the next packet
+    /// Posts a send without flags, and sends it as a short packet. Returns `None`, without effect, if it is not the next packet
     /// to send. `most`: maximum number of outstanding requests.
     #[inline(always)]
     pub(crate) fn send_short(

@@ -140,7 +140,7 @@ impl<W> InFlightWork<W> {
         self.entries.push(entry);
     }
 
-    /// Same as [`Self::push`], for a bind.
+    /// Same as [`Self::push`], and keeps the window of the bind for [`Self::pop_window`].
     pub(crate) fn push_bind(&mut self, entry: WorkEntry, window: W) {
         self.push(entry);
         self.windows.push_back(window);

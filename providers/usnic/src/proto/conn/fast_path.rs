@@ -82,7 +82,7 @@ impl<D: PostedData> Conn<D> {
             && self.peer_reads.is_empty()
     }
 
-    /// Whether a plain send of `length` bytes would now be the next packet: one packet of the command channel.
+    /// Whether a send of `length` bytes without flags would now be the next packet: one packet of the command channel.
     #[inline(always)]
     fn may_send_short(&self, now: Nanos, length: u32) -> bool {
         let bytes = self.short_size(length);
@@ -113,7 +113,7 @@ impl<D: PostedData> Conn<D> {
         self.short_permit.left > 0
     }
 
-    /// Grants a permit for plain sends of up to `length` bytes. `most`: maximum number of outstanding requests. Returns
+    /// Grants a permit for sends without flags of up to `length` bytes. `most`: maximum number of outstanding requests. Returns
     /// false, without effect, if such a send would not be the next packet.
     #[inline(always)]
     pub(crate) fn permit_short(&mut self, now: Nanos, length: u32, most: u32) -> bool {
@@ -157,7 +157,7 @@ impl<D: PostedData> Conn<D> {
         self.short_permit.left > 0 && length <= u64::from(self.short_permit.max_length)
     }
 
-    /// Posts a plain send for which there is a permit, and records its packet as sent. Returns the driver's data of the
+    /// Posts a send without flags for which there is a permit, and records its packet as sent. Returns the driver's data of the
     /// request, which the caller must write; `None` if the queue is full.
     #[inline(always)]
     pub(crate) fn send_short(&mut self, now: Nanos, length: u32) -> Option<(ShortSend, &mut D::Request)> {

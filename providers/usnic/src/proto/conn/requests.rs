@@ -189,7 +189,7 @@ impl<Q: Default> SendQueue<Q> {
         self.all_sent() && !self.stopped && is_below(self.numbers.sends, credits)
     }
 
-    /// Adds a plain send whose only packet has this PSN and is about to be sent. No other request may be waiting.
+    /// Adds a send without flags whose only packet has this PSN and is about to be sent. No other request may be waiting.
     /// Returns its slot, its number, and the driver's data in it, which the caller must write; `None` if the queue is
     /// full.
     #[inline(always)]
@@ -385,7 +385,7 @@ mod tests {
 
     const SPACE: u32 = 100;
 
-    /// Returns three plain sends, each sent as one packet.
+    /// Returns three sends without flags, each sent as one packet.
     fn sent(requests: &mut SendQueue<()>) -> Vec<SentPayload> {
         let send = |number| {
             requests

@@ -95,14 +95,14 @@ impl<D: PostedData> Conn<D> {
 
     /// Returns the length in bytes of the extension of a packet.
     pub(super) fn extension_length(&self, sent: &SentPayload) -> usize {
-        let is_plain = match sent.what {
+        let has_no_extension = match sent.what {
             PayloadOwner::Nothing => true,
             PayloadOwner::Request => {
                 self.requests.queue.get(sent.slot).is_none_or(|request| !request.work.is_extension())
             }
             PayloadOwner::Response => self.peer_reads.request(sent.slot).is_none_or(|read| !read.is_atomic()),
         };
-        if is_plain { 0 } else { self.extension(sent).1 }
+        if has_no_extension { 0 } else { self.extension(sent).1 }
     }
 
     /// Whether the packet contains the whole message.
