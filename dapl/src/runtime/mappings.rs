@@ -16,7 +16,7 @@ pub struct PageRights {
     pub shared: bool,
 }
 
-/// Result of a lookup.
+/// Whether a region is mapped with the requested rights.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum MappingLookup {
     /// Every page is mapped and has the rights.

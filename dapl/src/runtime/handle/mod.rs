@@ -278,7 +278,6 @@ impl EvdHandle {
         hazard::protect_again(self.0.address()).map(|protection| EvdUse(ManuallyDrop::new(protection)))
     }
 
-    /// The handle.
     #[inline(always)]
     pub fn handle(self) -> *mut c_void {
         self.0.address() as *mut c_void

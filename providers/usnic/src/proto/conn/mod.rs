@@ -271,7 +271,7 @@ impl<D: PostedData> Conn<D> {
     }
 
     /// Number of outstanding requests, and of outstanding receives. With an SRQ, the latter are the receives that the
-    /// connection has taken from it.
+    /// connection has used.
     pub(crate) fn outstanding(&self) -> (u32, u32) {
         (self.requests.queue.len(), self.receives.len())
     }
