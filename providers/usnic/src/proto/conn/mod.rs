@@ -271,7 +271,7 @@ impl<D: PostedData> Conn<D> {
     }
 
     /// Number of outstanding requests, and of outstanding receives. With an SRQ, the latter are the receives that the
-    /// connection has used.
+    /// connection has removed from the SRQ.
     pub(crate) fn outstanding(&self) -> (u32, u32) {
         (self.requests.queue.len(), self.receives.len())
     }
