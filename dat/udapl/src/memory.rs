@@ -39,7 +39,9 @@ pub(crate) struct Registered {
 impl Registered {
     fn new(pz: &Pz, length: usize, privileges: DAT_MEM_PRIV_FLAGS) -> Result<Self> {
         let block = MemoryBlock::new(length).ok_or_else(|| {
-            Error::Argument(format!("{length} bytes: memory needs at least one byte and enough address space"))
+            Error::Argument(format!(
+                "cannot allocate {length} bytes: the length must be at least 1 and fit in the address space"
+            ))
         })?;
         let region = DAT_REGION_DESCRIPTION { for_va: block.base().as_ptr().cast() };
         Self::register(pz, block, DAT_MEM_TYPE_VIRTUAL, region, privileges)
@@ -162,7 +164,7 @@ impl Window {
     pub fn shared(pz: &Pz, memory: &SharedMemory, name: &[u8; 40], access: Access) -> Result<Self> {
         let privileges = Self::privileges(access)?;
         let block = MemoryBlock::map(memory, memory.len())
-            .map_err(|error| Error::Argument(format!("{} bytes of shared memory: {error}", memory.len())))?;
+            .map_err(|error| Error::Argument(format!("cannot map {} bytes of shared memory: {error}", memory.len())))?;
         let mut id = *name;
         let region = DAT_REGION_DESCRIPTION {
             for_shared_memory: DAT_SHARED_MEMORY {

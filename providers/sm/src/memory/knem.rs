@@ -160,7 +160,9 @@ impl Knem {
                 None
             }
             Err(error) => {
-                log::info!("cannot read the version of /dev/knem: {error}; RDMA uses other copy methods");
+                log::info!(
+                    "cannot read the version of /dev/knem: {error}; RDMA uses other copy methods (man 7 dapl_sm)"
+                );
                 None
             }
         }

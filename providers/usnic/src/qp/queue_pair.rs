@@ -187,7 +187,8 @@ impl QpCore {
             None if !self.check_watermarks(state, recvs) => return,
             None => {
                 log::info!(
-                    "connection of ep {:#x} ended: {recvs} outstanding receives exceed its hard high watermark",
+                    "connection of ep {:#x} ended: {recvs} outstanding receives exceed its hard high watermark; raise it with \
+                     dat_ep_set_watermark",
                     self.context.ep.handle
                 );
                 ConnectionEvent::Broken
