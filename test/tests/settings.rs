@@ -46,7 +46,7 @@ fn reports_invalid_settings_with_name_value_and_range() {
     finished.expect_success("messages of up to 2147483648 bytes");
     for words in [
         "ia_params, rma: \"fast\" is not \"auto\" or an order of \"knem\", \"cma\", \"mmap\"",
-        "ia_params: unknown setting \"colour\"; known settings: dir, rma, cma, spin_us",
+        "ia_params: unknown setting \"colour\" has no effect; known settings: dir, rma, cma, spin_us",
         "DAPL_KEEPALIVE_MS: \"5\" is not a number from 100 to 3600000",
         "using 5000 ms, the default",
         "ia_params, give_up_ms: \"5\" is not a number from 1000 to 3600000",
