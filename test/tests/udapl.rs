@@ -255,7 +255,7 @@ fn buffer_of_a_refused_post_is_returned() {
         let window = Window::new(&pair.pz, 8, Access::READ).unwrap();
         let refused =
             ep.write(refused.buffer, .., &window.ticket(), 5).expect_err("a write beyond the end of the window fails");
-        assert_eq!(refused.to_string(), "4 bytes at 5 are not inside the peer's 8 bytes");
+        assert_eq!(refused.to_string(), "4 bytes at offset 5 are not inside the peer's memory of 8 bytes");
     });
 }
 
