@@ -58,7 +58,7 @@ impl VersionedTable {
 }
 
 /// A name that this library provides, and the table that its handles point to.
-pub struct Registration {
+pub struct RegisteredName {
     name: CString,
     text: String,
     table: VersionedTable,
@@ -69,10 +69,10 @@ pub struct Registration {
 
 // SAFETY: the raw pointers are the table's `device_name`, which points into `name` in this struct, and null pointers.
 // Only the content of the mutexes changes after construction.
-unsafe impl Send for Registration {}
+unsafe impl Send for RegisteredName {}
 // SAFETY: the raw pointers are the table's `device_name`, which points into `name` in this struct, and null pointers.
 // Only the content of the mutexes changes after construction.
-unsafe impl Sync for Registration {}
+unsafe impl Sync for RegisteredName {}
 
 /// Parameters of the last registration under this name.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -85,7 +85,7 @@ pub struct Served {
     pub thread_safe: bool,
 }
 
-impl Registration {
+impl RegisteredName {
     /// The IA name, as text.
     pub fn name(&self) -> &str {
         &self.text
@@ -120,21 +120,21 @@ impl Registration {
     }
 }
 
-static NAMES: StaticMutex<Vec<&'static Registration>> = StaticMutex::new(Vec::new());
+static NAMES: StaticMutex<Vec<&'static RegisteredName>> = StaticMutex::new(Vec::new());
 
 /// Locks the state while the process forks.
 pub(crate) fn lock_for_fork() -> impl Sized {
     NAMES.lock()
 }
 
-impl Registration {
+impl RegisteredName {
     fn is(&self, version: Version, name: &CStr) -> bool {
         self.name.as_c_str() == name && self.version() == version
     }
 }
 
 /// Finds the registration of a name under a version.
-pub fn find(version: Version, name: &CStr) -> Option<&'static Registration> {
+pub fn find(version: Version, name: &CStr) -> Option<&'static RegisteredName> {
     NAMES.lock().iter().copied().find(|known| known.is(version, name))
 }
 
@@ -145,7 +145,7 @@ pub(crate) fn remember(
     library: String,
     served: Served,
     table: VersionedTable,
-) -> &'static Registration {
+) -> &'static RegisteredName {
     let params = params.to_string_lossy().into_owned();
     let mut names = NAMES.lock();
     if let Some(known) = names.iter().copied().find(|known| known.is(table.version(), name)) {
@@ -159,7 +159,8 @@ pub(crate) fn remember(
     // Moving a `CString` does not move its text, so the table can point to the text before both are stored.
     let table = table.named(name.as_ptr());
     let (served, params, library) = (Mutex::new(served), Mutex::new(params), Mutex::new(library));
-    let made: &'static Registration = Box::leak(Box::new(Registration { name, text, table, served, params, library }));
+    let made: &'static RegisteredName =
+        Box::leak(Box::new(RegisteredName { name, text, table, served, params, library }));
     names.push(made);
     made
 }

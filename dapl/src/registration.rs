@@ -118,13 +118,13 @@ fn name_of(info: &DAT_PROVIDER_INFO) -> Option<&CStr> {
 
 /// A registration for tests, under a unique name.
 #[cfg(test)]
-pub(crate) fn for_test<P: Provider>(name: &CStr) -> &'static names::Registration {
+pub(crate) fn for_test<P: Provider>(name: &CStr) -> &'static names::RegisteredName {
     for_test_with::<P>(name, c"")
 }
 
 /// Like [`for_test`], with these `ia_params`.
 #[cfg(test)]
-pub(crate) fn for_test_with<P: Provider>(name: &CStr, params: &CStr) -> &'static names::Registration {
+pub(crate) fn for_test_with<P: Provider>(name: &CStr, params: &CStr) -> &'static names::RegisteredName {
     let served = Served { major: 1, minor: 2, thread_safe: true };
     names::remember(name, params, String::new(), served, VersionedTable::V1(table::table::<P>()))
 }

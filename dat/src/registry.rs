@@ -63,7 +63,7 @@ pub(crate) struct Registry {
 
 /// A record of the files that may serve an open.
 #[derive(Clone, Copy)]
-struct Source {
+struct CandidateRecord {
     index: usize,
     entry: &'static ProviderEntry,
 }
@@ -303,8 +303,8 @@ impl Registry {
     }
 
     /// Records of a name in file order, then registrations by that name without a record.
-    fn candidates(&self, name: &[u8]) -> Vec<(Key, Option<Source>)> {
-        let source = |index: &usize| Source { index: *index, entry: self.entries[*index] };
+    fn candidates(&self, name: &[u8]) -> Vec<(Key, Option<CandidateRecord>)> {
+        let source = |index: &usize| CandidateRecord { index: *index, entry: self.entries[*index] };
         let records = self.index.lines(name).iter().map(source);
         let mut candidates: Vec<_> = records.map(|source| (source.entry.record.key.clone(), Some(source))).collect();
         let keys: BTreeSet<Key> = candidates.iter().map(|(key, _)| key.clone()).collect();

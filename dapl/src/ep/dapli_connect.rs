@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::state::{EpState, EpStep};
-use super::{Ep, Peer};
+use super::{Ep, EpPeer};
 use crate::error::{Error, Handle, Result, State};
 use crate::provider::{ConnectSpec, Connection, PeerAddress, Provider};
 use crate::runtime::consumer_memory;
@@ -65,7 +65,7 @@ pub(super) fn connect<P: Provider>(ep: &Ref<Ep<P>>, call: ConnectArguments) -> R
         log::debug!("ep {:#x} cannot connect to {address:?}: {error}", ep.id.handle);
         return Err(error);
     }
-    core.remote = Some(Peer { address, qual: call.qual });
+    core.remote = Some(EpPeer { address, qual: call.qual });
     Ok(())
 }
 

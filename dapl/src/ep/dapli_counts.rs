@@ -12,7 +12,7 @@ use crate::evd::{Evd, dapls_evd};
 use crate::provider::{Connection, NamedCount, Provider, QueuePair, Work};
 use crate::runtime::handle::{ObjectId, UseGuard};
 use crate::stats::counters::{EpCounts, Listing};
-use crate::stats::trace::{EpSummary, Report, TracedEp};
+use crate::stats::trace::{EpSummary, TraceReport, TracedEp};
 
 /// Maximum number of counters of the queue pair in the list.
 const PROVIDERS: usize = 48;
@@ -81,17 +81,17 @@ impl<P: Provider> Ep<P> {
     }
 
     /// Returns a trace report with the unfinished requests, before they are flushed.
-    pub(super) fn report_unfinished(&self, why: &str, post_state: &PostState<P>) -> Report {
-        let Some(trace) = &self.trace else { return Report::default() };
+    pub(super) fn report_unfinished(&self, why: &str, post_state: &PostState<P>) -> TraceReport {
+        let Some(trace) = &self.trace else { return TraceReport::default() };
         let summary = self.summary_at(post_state);
-        if summary.outstanding.requests > 0 { trace.report(why, &summary) } else { Report::default() }
+        if summary.outstanding.requests > 0 { trace.report(why, &summary) } else { TraceReport::default() }
     }
 
     /// The trace report of a connection that failed. Empty if the failure was reported before.
-    pub(super) fn report_broken(&self, core: &ControlState<P>) -> Report {
+    pub(super) fn report_broken(&self, core: &ControlState<P>) -> TraceReport {
         match &self.trace {
             Some(trace) if core.state.is_live() => trace.report("is broken", &self.summary()),
-            _ => Report::default(),
+            _ => TraceReport::default(),
         }
     }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::attributes::{AttachedQueues, Attributes};
 use super::state::{EpState, EpStep};
-use super::{Communicator, Ep, EpObjects, Peer};
+use super::{Communicator, Ep, EpObjects, EpPeer};
 use crate::error::{Error, Handle, Result};
 use crate::evd::{Evd, TransferSink, dapls_evd};
 use crate::ia::{AsyncError, AsyncKind, Ia, dapls_ia};
@@ -19,7 +19,7 @@ use crate::provider::{ConnRequest, ConnectionEvent, PeerAddress, Provider};
 use crate::runtime::consumer_memory;
 use crate::runtime::handle::from_handle;
 use crate::srq::{Srq, dapls_srq};
-use crate::stats::trace::Report;
+use crate::stats::trace::TraceReport;
 
 /// Handles a connection event of attempt number `attempt`.
 pub(crate) fn connection_event<P: Provider>(ep: &Ep<P>, attempt: u32, event: ConnectionEvent, private_data: &[u8]) {
@@ -28,7 +28,7 @@ pub(crate) fn connection_event<P: Provider>(ep: &Ep<P>, attempt: u32, event: Con
     if core.freed || core.attempt != attempt {
         return;
     }
-    let report = if event == ConnectionEvent::Broken { ep.report_broken(&core) } else { Report::default() };
+    let report = if event == ConnectionEvent::Broken { ep.report_broken(&core) } else { TraceReport::default() };
     let stepped = ep.step(&mut core, EpStep::Event(event));
     if event != ConnectionEvent::Established {
         core.outbox.connection_ended(); // also if a failed completion ended it earlier
@@ -84,7 +84,7 @@ fn fail<P: Provider>(ep: &Ep<P>, evd: &Evd<P>) {
     let mut core = ep.core.lock();
     // The EP's lock is held, and a reset holds it too, so an unreported failure belongs to the current attempt.
     let is_unreported = dapls_evd::take_failure(evd, ep.id.handle);
-    let report = if is_unreported { ep.report_broken(&core) } else { Report::default() };
+    let report = if is_unreported { ep.report_broken(&core) } else { TraceReport::default() };
     // During a graceful disconnect, the end of the connection is reported as the consumer's own disconnect
     // (spec/endpoints 4.2).
     if is_unreported
@@ -139,7 +139,7 @@ pub(crate) fn accept<P: Provider>(
         );
         return Err(error);
     }
-    core.remote = Some(Peer { address: PeerAddress::Ip(peer.ip()), qual: u64::from(peer.port()) });
+    core.remote = Some(EpPeer { address: PeerAddress::Ip(peer.ip()), qual: u64::from(peer.port()) });
     core.kept_cr = Some(kept_cr);
     Ok(())
 }

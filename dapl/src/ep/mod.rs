@@ -96,7 +96,7 @@ struct ControlState<P: Provider> {
     attributes: Attributes,
     /// The armed watermarks, which a replacement QP gets too.
     marks: HighWatermarks,
-    remote: Option<Peer>,
+    remote: Option<EpPeer>,
     /// The communicator for connects to common service points.
     communicator: Communicator,
     /// The running connect timeout; present only in ACP.
@@ -122,7 +122,7 @@ pub(crate) struct EpObjects<P: Provider> {
 
 /// The peer, known from the connect call or the arrival of the request.
 #[derive(Clone)]
-struct Peer {
+struct EpPeer {
     address: PeerAddress,
     /// The qualifier that the EP connects to, or the requester's port.
     qual: u64,

@@ -8,7 +8,7 @@ use dat_abi::*;
 
 use super::attributes::{Attributes, QueueAttributes};
 use super::state::EpState;
-use super::{Ep, EpObjects, Peer};
+use super::{Ep, EpObjects, EpPeer};
 use crate::error::Result;
 use crate::provider::Provider;
 
@@ -124,7 +124,7 @@ impl<P: Provider> Ep<P> {
             local_ia_address_ptr: self.ia.address_ptr(),
             local_port_qual: u64::from(self.ia.provider().address().port()),
             remote_ia_address_ptr: self.remote_address.as_ptr().cast(),
-            remote_port_qual: core.remote.as_ref().map_or(0, |Peer { qual, .. }| *qual),
+            remote_port_qual: core.remote.as_ref().map_or(0, |EpPeer { qual, .. }| *qual),
             pz_handle: handle(pz.as_ref().map(|pz| pz.id().handle)),
             recv_evd_handle: handle(recv.as_ref().map(|evd| evd.id().handle)),
             request_evd_handle: handle(request.as_ref().map(|evd| evd.id().handle)),

@@ -11,12 +11,12 @@ use super::FakeProvider;
 use crate::provider::{CmSink, ConnId, ConnectionEvent, SharedCookie};
 use crate::runtime::handle::ObjectId;
 
-pub(super) type Event = Box<dyn FnOnce(&dyn CmSink<FakeProvider>) + Send>;
+pub(super) type CmCallback = Box<dyn FnOnce(&dyn CmSink<FakeProvider>) + Send>;
 
 #[derive(Default)]
 pub(super) struct FakeNetwork {
     pub(super) listeners: Mutex<HashMap<u64, ObjectId>>,
-    pub(super) events: Mutex<VecDeque<Event>>,
+    pub(super) events: Mutex<VecDeque<CmCallback>>,
     pub(super) closed: AtomicBool,
     pub(super) keys: AtomicU32,
     pub(super) srqs: AtomicU32,

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use super::dapli_counts::IaCounts;
 use super::{AsyncError, AsyncErrorSink, AsyncEvd, Child, Children, Ia};
 use crate::error::{Error, Handle, Result};
-use crate::names::Registration;
+use crate::names::RegisteredName;
 use crate::provider::{CmSink, Extensions, IaSpec, Limits, Provider};
 use crate::runtime::consumer_memory::{self, SocketAddress};
 use crate::runtime::handle::{self, ObjectId, UnpublishedObject, UseGuard};
@@ -41,7 +41,7 @@ type Maker<P> = Box<dyn FnOnce(&Arc<Ia<P>>) -> Result<Arc<dyn AsyncErrorSink>>>;
 ///
 /// Errors: errors of the provider; for the length of a new async EVD, errors of `dat_evd_create`.
 pub fn open<P: Provider>(
-    registration: &'static Registration,
+    registration: &'static RegisteredName,
     sink: Arc<dyn CmSink<P>>,
     choice: AsyncEvdChoice<P>,
 ) -> Result<(DAT_IA_HANDLE, DAT_EVD_HANDLE)> {

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use crate::error::{Error, Handle, Result, State};
 use crate::libdat;
-use crate::names::{Registration, Version};
+use crate::names::{RegisteredName, Version};
 use crate::provider::{Limits, Provider};
 use crate::runtime::consumer_memory::SocketAddress;
 use crate::runtime::handle::{Kind, Object, ObjectId, UseCounted, UseGuard};
@@ -33,7 +33,7 @@ use dapli_counts::IaCounts;
 
 pub struct Ia<P: Provider> {
     id: ObjectId,
-    registration: &'static Registration,
+    registration: &'static RegisteredName,
     provider: P,
     address: Box<SocketAddress>,
     facts: Vec<(String, String)>,

@@ -34,7 +34,7 @@ const SLEEP: Duration = Duration::from_micros(50);
 /// The slots of one thread: addresses of objects in use; 0 is a free slot.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Slots([AtomicUsize; SLOTS]);
+struct HazardSlots([AtomicUsize; SLOTS]);
 
 /// Protects an object by its address in a slot of this thread, until dropped.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ pub fn protect_again(address: usize) -> Option<Protection> {
 }
 
 #[inline(always)]
-fn protect_in_first(slots: &'static Slots, address: usize) -> Option<Protection> {
+fn protect_in_first(slots: &'static HazardSlots, address: usize) -> Option<Protection> {
     let slot = &slots.0[0];
     if slot.load(Ordering::Relaxed) != 0 {
         return None;
@@ -91,7 +91,7 @@ impl Protection {
     /// A number that identifies this thread among the living threads.
     #[inline(always)]
     pub fn thread(&self) -> usize {
-        std::ptr::from_ref(self.slot) as usize & !(align_of::<Slots>() - 1)
+        std::ptr::from_ref(self.slot) as usize & !(align_of::<HazardSlots>() - 1)
     }
 
     /// The address that is protected.

@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
-use crate::socket::{self, Peer, SocketName};
+use crate::socket::{self, PeerCredentials, SocketName};
 use crate::text::{self, MOST, ParseError, Process};
 
 /// Time limit for the answer of one process. A process that serves a slow tool is busy for at most a second.
@@ -169,7 +169,7 @@ fn is_gone(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::PermissionDenied)
 }
 
-fn connect(name: SocketName) -> Result<(OwnedFd, Peer), ReadError> {
+fn connect(name: SocketName) -> Result<(OwnedFd, PeerCredentials), ReadError> {
     let socket = socket::connect(name).map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock => ReadError::Busy,
         _ => ReadError::System(error),

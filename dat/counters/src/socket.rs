@@ -62,7 +62,7 @@ pub fn connect(name: SocketName) -> io::Result<OwnedFd> {
 
 /// The peer process of a connection, as the kernel reports it.
 #[derive(Clone, Copy, Debug)]
-pub struct Peer {
+pub struct PeerCredentials {
     /// User id of the peer.
     pub uid: u32,
     /// Process id of the peer in the PID namespace of the caller; `None` if that namespace does not contain the peer.
@@ -73,7 +73,7 @@ pub struct Peer {
 /// kernel reports process id 0, which the wrapper of `rustix` cannot represent.
 ///
 /// Errors: the socket is not a connected local socket.
-pub fn peer(socket: &OwnedFd) -> io::Result<Peer> {
+pub fn peer(socket: &OwnedFd) -> io::Result<PeerCredentials> {
     let mut who = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
     let fd = socket.as_fd().as_raw_fd();
@@ -83,7 +83,7 @@ pub fn peer(socket: &OwnedFd) -> io::Result<Peer> {
     if done != 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(Peer { uid: who.uid, pid: u32::try_from(who.pid).ok().filter(|pid| *pid != 0) })
+    Ok(PeerCredentials { uid: who.uid, pid: u32::try_from(who.pid).ok().filter(|pid| *pid != 0) })
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 
 use dapl::runtime::sync::{Ordering, fence};
 
-use crate::memory::map::Map;
+use crate::memory::map::SharedMapping;
 
 /// Offsets of the words that the receiver of the message writes: the ticket (0: no job), and the job.
 const TICKET_OFFSET: usize = 768;
@@ -48,8 +48,8 @@ impl CopyJob {
 /// Access to the words of copy jobs, on the control lines of both processes.
 #[derive(Debug)]
 pub(crate) struct CopyDelegation<'a> {
-    pub(crate) local: &'a Map,
-    pub(crate) peer: &'a Map,
+    pub(crate) local: &'a SharedMapping,
+    pub(crate) peer: &'a SharedMapping,
 }
 
 impl CopyDelegation<'_> {
@@ -109,8 +109,8 @@ impl CopyDelegation<'_> {
 mod tests {
     use super::*;
 
-    fn control_lines() -> (Map, Map) {
-        let area = || Map::create("delegation", 4096, true).unwrap().0;
+    fn control_lines() -> (SharedMapping, SharedMapping) {
+        let area = || SharedMapping::create("delegation", 4096, true).unwrap().0;
         (area(), area())
     }
 
@@ -149,7 +149,7 @@ mod interleavings {
     #[test]
     fn each_part_is_written_once_before_the_receiver_reads_it() {
         loom::model(|| {
-            let (receiver, sender) = (Map::fake(1024), Map::fake(1024));
+            let (receiver, sender) = (SharedMapping::fake(1024), SharedMapping::fake(1024));
             let parts = Arc::<[AccessCheck; 2]>::default();
             let sending = {
                 let (receiver, sender, parts) = (receiver.clone(), sender.clone(), parts.clone());

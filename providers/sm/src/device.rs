@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use crate::Sm;
 use crate::cm::socket::{self, SetupSocket};
 use crate::cm::table::ConnectionTable;
-use crate::dir::{Endpoint, EndpointBase};
+use crate::dir::{EndpointBase, EndpointDir};
 use crate::engine::jobs::Jobs;
 use crate::memory::backing::ExportedRegions;
 use crate::memory::cma::Probe;
@@ -35,7 +35,7 @@ pub(crate) struct Device {
     pub(crate) ip: IpAddr,
     /// Number that distinguishes this end point from earlier end points with the same path.
     pub(crate) epoch: u64,
-    pub(crate) endpoint: Endpoint,
+    pub(crate) endpoint: EndpointDir,
     pub(crate) socket: SetupSocket,
     pub(crate) fifo: OwnedFd,
     pub(crate) regions: Arc<Regions>,
@@ -62,7 +62,7 @@ impl Device {
             crate::memory::cma::open_to_the_user();
         }
         let base = EndpointBase::open(settings.base.as_deref())?;
-        let endpoint = Endpoint::create(base)?;
+        let endpoint = EndpointDir::create(base)?;
         endpoint.base().remove_at_exit(endpoint.path());
         let failed = |what: &str, error: rustix::io::Errno| {
             log::error!(

@@ -276,7 +276,7 @@ fn is_cleaner_conflict(error: &std::io::Error) -> bool {
 
 /// The directory of an open IA. Dropping it removes the directory.
 #[derive(Debug)]
-pub(crate) struct Endpoint {
+pub(crate) struct EndpointDir {
     base: EndpointBase,
     path: PathBuf,
     /// Lock file, which is locked while the end point exists.
@@ -284,7 +284,7 @@ pub(crate) struct Endpoint {
     pid: u32,
 }
 
-impl Endpoint {
+impl EndpointDir {
     /// Creates the directory.
     pub(crate) fn create(base: EndpointBase) -> Result<Self> {
         Self::create_as(base, std::process::id())
@@ -299,7 +299,7 @@ impl Endpoint {
         for _ in 0..100 {
             let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
             match Self::create_directory(&base, named, id) {
-                Ok((path, lock)) => return Ok(Endpoint { base, path, _lock: lock, pid }),
+                Ok((path, lock)) => return Ok(EndpointDir { base, path, _lock: lock, pid }),
                 Err(e) if is_cleaner_conflict(&e) => base = base.create_if_missing()?,
                 Err(e) => return Err(base.dir.report_failure("create an end point in", base.dir.path(), &e)),
             }
@@ -406,7 +406,7 @@ impl Endpoint {
     }
 }
 
-impl Drop for Endpoint {
+impl Drop for EndpointDir {
     fn drop(&mut self) {
         if std::process::id() != self.pid {
             return; // A forked child must not remove files of its parent.

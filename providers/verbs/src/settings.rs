@@ -44,7 +44,7 @@ pub(crate) struct VerbsSettings {
     /// Path parameters for the managers `socket` and `none`.
     pub(crate) path: PathSettings,
     /// The peer assumed by the manager `none`.
-    pub(crate) peer: Peer,
+    pub(crate) peer: AssumedPeer,
 }
 
 /// Timeouts of rdma_cm's address and route resolution.
@@ -83,7 +83,7 @@ pub(crate) struct PathSettings {
 
 /// The peer assumed by the manager `none`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Peer {
+pub(crate) struct AssumedPeer {
     /// `DAPL_VERBS_PEER`: the peer's address. Default: the local address.
     pub(crate) address: Option<IpAddr>,
     /// `DAPL_VERBS_PEER`: the number of the peer's queue pair. Default: `same`.
@@ -143,7 +143,7 @@ impl VerbsSettings {
             max_inline: env.number("DAPL_MAX_INLINE", 0..=4_096, INLINE),
             resolving: ResolutionTimeouts::from(&env),
             path: PathSettings::from(&env),
-            peer: Peer::from(&env),
+            peer: AssumedPeer::from(&env),
         }
     }
 }
@@ -177,23 +177,23 @@ impl PathSettings {
     }
 }
 
-impl Peer {
+impl AssumedPeer {
     fn from(env: &Environment<'_>) -> Self {
-        let default = Peer { address: None, number: PeerNumber::Offset(0) };
+        let default = AssumedPeer { address: None, number: PeerNumber::Offset(0) };
         let allowed =
             "an address, \"same\", \"+1\", \"-1\" or a number from 1 to 16777215, or an address and one of these";
-        env.parsed("DAPL_VERBS_PEER", allowed, "the local address and \"same\"", Peer::parse).unwrap_or(default)
+        env.parsed("DAPL_VERBS_PEER", allowed, "the local address and \"same\"", AssumedPeer::parse).unwrap_or(default)
     }
 
     /// Parses an address, a queue pair number, or both with a comma in between.
     fn parse(text: &str) -> Option<Self> {
         let same = PeerNumber::Offset(0);
         if let Some((address, number)) = text.split_once(',') {
-            return Some(Peer { address: Some(address.parse().ok()?), number: PeerNumber::parse(number)? });
+            return Some(AssumedPeer { address: Some(address.parse().ok()?), number: PeerNumber::parse(number)? });
         }
         match text.parse() {
-            Ok(address) => Some(Peer { address: Some(address), number: same }),
-            Err(_) => Some(Peer { address: None, number: PeerNumber::parse(text)? }),
+            Ok(address) => Some(AssumedPeer { address: Some(address), number: same }),
+            Err(_) => Some(AssumedPeer { address: None, number: PeerNumber::parse(text)? }),
         }
     }
 }
@@ -390,7 +390,7 @@ mod tests {
             pkey: None,
         };
         assert_eq!((settings.resolving, settings.path), (resolving, path));
-        assert_eq!(settings.peer, Peer { address: None, number: PeerNumber::Offset(0) });
+        assert_eq!(settings.peer, AssumedPeer { address: None, number: PeerNumber::Offset(0) });
         assert_eq!(settings.gid_index, None);
         assert_eq!((settings.inline(false), settings.inline(true)), (200, 64));
     }
@@ -431,12 +431,12 @@ mod tests {
             pkey: Some(0x8001),
         };
         assert_eq!(settings.path, path);
-        let peer = Peer { address: Some("192.0.2.9".parse().unwrap()), number: PeerNumber::Offset(-1) };
+        let peer = AssumedPeer { address: Some("192.0.2.9".parse().unwrap()), number: PeerNumber::Offset(-1) };
         assert_eq!(settings.peer, peer);
         let peer = |text| with("", &[("DAPL_VERBS_PEER", text)]).peer;
-        assert_eq!(peer("0x11"), Peer { address: None, number: PeerNumber::Fixed(17) });
+        assert_eq!(peer("0x11"), AssumedPeer { address: None, number: PeerNumber::Fixed(17) });
         assert_eq!([peer("+1").number, peer("same").number], [PeerNumber::Offset(1), PeerNumber::Offset(0)]);
-        assert_eq!(peer("fe80::1"), Peer { address: "fe80::1".parse().ok(), number: PeerNumber::Offset(0) });
+        assert_eq!(peer("fe80::1"), AssumedPeer { address: "fe80::1".parse().ok(), number: PeerNumber::Offset(0) });
         for wrong in ["192.0.2.9,", ",+1", "+1,192.0.2.9", "192.0.2.9,x"] {
             assert_eq!(peer(wrong), with("", &[]).peer, "{wrong}");
         }

@@ -7,21 +7,21 @@ use std::cell::Cell;
 
 use loom::lazy_static;
 
-use super::Slots;
+use super::HazardSlots;
 use crate::runtime::sync::{AtomicUsize, Ordering, fence};
 
 const THREADS: usize = 4;
 
 lazy_static! {
-    static ref RECORDS: [Slots; THREADS] = array::from_fn(|_| Slots::default());
+    static ref RECORDS: [HazardSlots; THREADS] = array::from_fn(|_| HazardSlots::default());
     static ref USED: AtomicUsize = AtomicUsize::new(0);
 }
 
 loom::thread_local! {
-    static MINE: Cell<Option<&'static Slots>> = Cell::new(None);
+    static MINE: Cell<Option<&'static HazardSlots>> = Cell::new(None);
 }
 
-pub(super) fn own_slots() -> Option<&'static Slots> {
+pub(super) fn own_slots() -> Option<&'static HazardSlots> {
     MINE.with(|mine| {
         if mine.get().is_none() {
             mine.set(RECORDS.get(USED.fetch_add(1, Ordering::Relaxed)));
@@ -30,11 +30,11 @@ pub(super) fn own_slots() -> Option<&'static Slots> {
     })
 }
 
-pub(super) fn existing_slots() -> Option<&'static Slots> {
+pub(super) fn existing_slots() -> Option<&'static HazardSlots> {
     MINE.with(Cell::get)
 }
 
-pub(super) fn all() -> impl Iterator<Item = &'static Slots> {
+pub(super) fn all() -> impl Iterator<Item = &'static HazardSlots> {
     RECORDS.iter()
 }
 

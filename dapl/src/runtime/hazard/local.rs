@@ -5,13 +5,13 @@
 //! access. glibc reserves static space for libraries that are loaded at run time (glibc.rtld.optional_static_tls); each
 //! provider uses eight bytes of it.
 
-use super::Slots;
+use super::HazardSlots;
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu", not(tsan), not(miri)))]
 mod kind {
     use std::arch::{asm, global_asm};
 
-    use super::Slots;
+    use super::HazardSlots;
 
     global_asm!(
         ".pushsection .tbss.dapl_hazard_slots, \"awT\", @nobits",
@@ -26,8 +26,8 @@ mod kind {
 
     /// The slots of this thread, if it has any.
     #[inline(always)]
-    pub(in super::super) fn get() -> Option<&'static Slots> {
-        let slots: *const Slots;
+    pub(in super::super) fn get() -> Option<&'static HazardSlots> {
+        let slots: *const HazardSlots;
         // SAFETY: reads this thread's copy of the word declared above.
         unsafe {
             asm!(
@@ -41,7 +41,7 @@ mod kind {
         unsafe { slots.as_ref() }
     }
 
-    pub(in super::super) fn set(slots: Option<&'static Slots>) {
+    pub(in super::super) fn set(slots: Option<&'static HazardSlots>) {
         let word = slots.map_or(std::ptr::null(), std::ptr::from_ref);
         // SAFETY: writes this thread's copy of the word declared above; no reference to it exists.
         unsafe {
@@ -60,20 +60,20 @@ mod kind {
 mod kind {
     use std::cell::Cell;
 
-    use super::Slots;
+    use super::HazardSlots;
 
     thread_local! {
         /// Without a destructor, so that a read needs no check.
-        static MINE: Cell<Option<&'static Slots>> = const { Cell::new(None) };
+        static MINE: Cell<Option<&'static HazardSlots>> = const { Cell::new(None) };
     }
 
     /// The slots of this thread, if it has any.
     #[inline(always)]
-    pub(in super::super) fn get() -> Option<&'static Slots> {
+    pub(in super::super) fn get() -> Option<&'static HazardSlots> {
         MINE.get()
     }
 
-    pub(in super::super) fn set(slots: Option<&'static Slots>) {
+    pub(in super::super) fn set(slots: Option<&'static HazardSlots>) {
         MINE.set(slots);
     }
 }

@@ -7,19 +7,19 @@ use std::time::Duration;
 
 use rustix::thread::{MembarrierCommand, membarrier};
 
-use super::{SLOTS, Slots, local};
+use super::{HazardSlots, SLOTS, local};
 
 /// Maximum number of living threads with slots. A record occupies memory only after its first use.
 const THREADS: usize = 1024;
 
 struct HazardRecord {
-    slots: Slots,
+    slots: HazardSlots,
     is_used: AtomicBool,
 }
 
-static RECORDS: [HazardRecord; THREADS] =
-    [const { HazardRecord { slots: Slots([const { AtomicUsize::new(0) }; SLOTS]), is_used: AtomicBool::new(false) } };
-        THREADS];
+static RECORDS: [HazardRecord; THREADS] = [const {
+    HazardRecord { slots: HazardSlots([const { AtomicUsize::new(0) }; SLOTS]), is_used: AtomicBool::new(false) }
+}; THREADS];
 /// Number of records used so far; they precede the unused ones.
 static USED: AtomicUsize = AtomicUsize::new(0);
 /// Id of the process that owns the records. A forked child has none of the parent's other threads.
@@ -52,13 +52,13 @@ thread_local! {
 
 /// The slots of this thread, if it has any.
 #[inline(always)]
-pub(super) fn existing_slots() -> Option<&'static Slots> {
+pub(super) fn existing_slots() -> Option<&'static HazardSlots> {
     local::get()
 }
 
 /// The slots of this thread. The first call claims a record.
 #[inline(always)]
-pub(super) fn own_slots() -> Option<&'static Slots> {
+pub(super) fn own_slots() -> Option<&'static HazardSlots> {
     match local::get() {
         Some(slots) => Some(slots),
         None => join(),
@@ -68,7 +68,7 @@ pub(super) fn own_slots() -> Option<&'static Slots> {
 /// Claims a record for this thread. `None`: the kernel lacks membarrier(2), the thread is ending, or all records are in
 /// use.
 #[cold]
-fn join() -> Option<&'static Slots> {
+fn join() -> Option<&'static HazardSlots> {
     if !is_supported() {
         return None;
     }
@@ -98,7 +98,7 @@ fn is_supported() -> bool {
 }
 
 /// The slots of all threads.
-pub(super) fn all() -> impl Iterator<Item = &'static Slots> {
+pub(super) fn all() -> impl Iterator<Item = &'static HazardSlots> {
     RECORDS[..USED.load(Ordering::Acquire)].iter().map(|record| &record.slots)
 }
 
@@ -112,7 +112,7 @@ pub(super) fn light_barrier() {
 pub(super) fn heavy_barrier() {
     fence(Ordering::SeqCst);
     let mine = local::get();
-    let is_mine = |slots: &Slots| mine.is_some_and(|mine| std::ptr::eq(mine, slots));
+    let is_mine = |slots: &HazardSlots| mine.is_some_and(|mine| std::ptr::eq(mine, slots));
     let mut used =
         RECORDS[..USED.load(Ordering::Relaxed)].iter().filter(|record| record.is_used.load(Ordering::Acquire));
     if used.all(|record| is_mine(&record.slots)) {

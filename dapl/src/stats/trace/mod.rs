@@ -74,12 +74,12 @@ struct TracedPost<'a> {
 /// Text for the log. It is composed under a lock, and logged after the lock is released.
 #[derive(Debug, Default)]
 #[must_use = "the report has to be logged"]
-pub struct Report {
+pub struct TraceReport {
     text: Option<String>,
     ia: String,
 }
 
-impl Report {
+impl TraceReport {
     pub fn log(self) {
         if let Some(text) = self.text {
             logger::with_ia(&self.ia, || log::warn!("{text}"));
@@ -143,9 +143,9 @@ impl Trace {
     }
 
     /// Composes the text of the trace. `why` follows "ep 0x.." in the text.
-    pub fn report(&self, why: &str, summary: &EpSummary) -> Report {
+    pub fn report(&self, why: &str, summary: &EpSummary) -> TraceReport {
         let text = text::dump(self.ep, why, summary, &self.ring.read(), wait::now());
-        Report { text: Some(text), ia: summary.ia.clone() }
+        TraceReport { text: Some(text), ia: summary.ia.clone() }
     }
 
     /// Cookies of the recorded posts, and whether each has completed.

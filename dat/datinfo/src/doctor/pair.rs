@@ -9,7 +9,7 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::time::{Duration, Instant};
 
-use super::path::{self, LEAST, PortState, Report};
+use super::path::{self, LEAST, PathReport, PortState};
 use super::{Finding, Grade, serve, wire};
 
 /// Time to wait for an answer.
@@ -40,7 +40,7 @@ pub(super) fn check_pair(host: &str, port: u16, findings: &mut Vec<Finding>) -> 
 }
 
 /// Finding for a host that does not answer.
-fn silence(report: &Report) -> Finding {
+fn silence(report: &PathReport) -> Finding {
     let port = report.to.port();
     let without =
         format!("{}. Without a server: run datinfo doctor --serve --port {port} on that host", report.remedy());
@@ -65,7 +65,7 @@ fn row(times: &[Duration]) -> Finding {
 }
 
 /// Finding about the MTU in both directions, from large datagrams.
-fn sizes(report: &Report) -> Finding {
+fn sizes(report: &PathReport) -> Finding {
     let about = "large datagrams";
     let (forward, back) = (report.reach.forward, report.reach.back);
     let grade = match report {
@@ -157,7 +157,7 @@ mod tests {
     fn grades_sizes_by_what_fits_and_by_icmp_reports() {
         let grade = |forward, back, is_reported| {
             let (to, outcome) = (([192, 0, 2, 1], 7).into(), PortState::Answers(Duration::ZERO));
-            let finding = sizes(&Report { to, outcome, reach: Size { local: 8972, forward, back, is_reported } });
+            let finding = sizes(&PathReport { to, outcome, reach: Size { local: 8972, forward, back, is_reported } });
             assert_eq!(finding.remedy.is_empty(), finding.grade == Grade::Good);
             finding.grade.grade_name()
         };
@@ -174,7 +174,7 @@ mod tests {
             (PortState::Unreachable, "cannot be reached", "ip route get 192.0.2.1"),
             (PortState::Forbidden, "the firewall of this host", "permit outgoing UDP to port 7"),
         ] {
-            let finding = silence(&Report { to: ([192, 0, 2, 1], 7).into(), outcome, reach: Size::default() });
+            let finding = silence(&PathReport { to: ([192, 0, 2, 1], 7).into(), outcome, reach: Size::default() });
             assert!(finding.grade == Grade::Bad && finding.found.contains(found), "{finding:?}");
             assert!(finding.remedy.contains(remedy), "{finding:?}");
         }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use dapl::provider::{ATOMIC_SIZE, Op, Remote};
 
-use super::user_copy::{self, Registration};
+use super::user_copy::{self, RegisteredRange};
 
 /// An atomic operation with its operands.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -76,7 +76,7 @@ impl Atomic {
     pub unsafe fn apply_registered<'a>(
         self,
         address: u64,
-        registration: impl FnOnce() -> Registration<'a>,
+        registration: impl FnOnce() -> RegisteredRange<'a>,
     ) -> Option<u64> {
         if !Self::is_aligned(address) || !user_copy::may_write(address, ATOMIC_SIZE as usize, registration) {
             return None;
@@ -98,7 +98,7 @@ mod tests {
     fn run(atomic: Atomic, word: &AtomicU64, checker: &MappingChecker) -> Option<u64> {
         let region = Region { address: word.as_ptr() as u64, length: 8 };
         // SAFETY: all accesses to `word` are atomic.
-        unsafe { atomic.apply_registered(region.address, || Registration { region, checker }) }
+        unsafe { atomic.apply_registered(region.address, || RegisteredRange { region, checker }) }
     }
 
     #[test]
@@ -128,7 +128,7 @@ mod tests {
         let checker = MappingChecker::default();
         static CONSTANT: [u64; 2] = [5, 6];
         for address in [8, CONSTANT.as_ptr() as u64, CONSTANT.as_ptr() as u64 + 4] {
-            let registration = || Registration { region: Region { address, length: 8 }, checker: &checker };
+            let registration = || RegisteredRange { region: Region { address, length: 8 }, checker: &checker };
             // SAFETY: the memory is not mapped, or not writable.
             let found = unsafe { Atomic::FetchAdd(1).apply_registered(address, registration) };
             assert_eq!(found, None, "{address:#x}");

@@ -3,7 +3,7 @@
 //! A segment is checked when it is used, not when it is posted, because its registration may end in between. A copy holds a
 //! reference on the registration. No Rust reference to consumer memory is ever created.
 
-use crate::memory::user_copy::{self, Registration, TimeSlot};
+use crate::memory::user_copy::{self, RegisteredRange, TimeSlot};
 use dapl::provider::{Region, Segment, Status};
 
 /// Maximum number of segments that are stored without an allocation.
@@ -27,7 +27,7 @@ pub trait LocalMemory {
     fn allows_segment(&self, pd: u32, segment: &Segment, write: bool) -> bool;
 
     /// Returns the whole registration of a key. The caller holds a reference, or deregistration waits for it.
-    fn registration(&self, key: u32) -> Registration<'_>;
+    fn registration(&self, key: u32) -> RegisteredRange<'_>;
 }
 
 /// The segments of one work request.
@@ -246,7 +246,7 @@ impl<'a, M: LocalMemory> ScatterBatch<'a, M> {
     fn guard_region(&mut self, segment: &Segment, length: u64) -> bool {
         let clipped = Segment { length, ..*segment };
         self.guarded = self.memory.acquire_segment(self.pd, &clipped, true).ok().map(|guard| {
-            let Registration { region, .. } = self.memory.registration(clipped.key);
+            let RegisteredRange { region, .. } = self.memory.registration(clipped.key);
             GuardedRegion { key: clipped.key, region, _guard: guard }
         });
         self.guarded.is_some()
@@ -363,8 +363,8 @@ mod tests {
             pd == 1 && segment.key == self.key && (self.is_writable || !write)
         }
 
-        fn registration(&self, _: u32) -> Registration<'_> {
-            Registration { region: self.region, checker: &self.checker }
+        fn registration(&self, _: u32) -> RegisteredRange<'_> {
+            RegisteredRange { region: self.region, checker: &self.checker }
         }
     }
 

@@ -60,7 +60,7 @@ const WRITABLE: u64 = 1;
 
 /// The registration of a range, and the checker of its IA. Needed only when a range has to be checked.
 #[derive(Debug)]
-pub struct Registration<'a> {
+pub struct RegisteredRange<'a> {
     pub region: Region,
     pub checker: &'a MappingChecker,
 }
@@ -118,7 +118,7 @@ pub unsafe fn read<'a>(
     address: u64,
     to: *mut u8,
     length: usize,
-    registration: impl FnOnce() -> Registration<'a>,
+    registration: impl FnOnce() -> RegisteredRange<'a>,
 ) -> bool {
     if was_readable(address, length) {
         // SAFETY: the table shows that the consumer's memory was usable in this time slot; the caller guarantees the rest
@@ -139,7 +139,7 @@ pub unsafe fn read_in_order<'a>(
     address: u64,
     to: *mut u8,
     length: usize,
-    registration: impl FnOnce() -> Registration<'a>,
+    registration: impl FnOnce() -> RegisteredRange<'a>,
 ) -> bool {
     if was_readable(address, length) {
         // SAFETY: the table shows that the consumer's memory was usable in this time slot; the caller guarantees the rest
@@ -185,7 +185,7 @@ pub unsafe fn write<'a>(
     from: *const u8,
     address: u64,
     length: usize,
-    registration: impl FnOnce() -> Registration<'a>,
+    registration: impl FnOnce() -> RegisteredRange<'a>,
 ) -> bool {
     let now = TimeSlot::now();
     let is_recent =
@@ -218,14 +218,14 @@ pub unsafe fn write_recent(from: *const u8, address: u64, length: usize, now: Ti
 
 /// Whether consumer memory may be written. Memory that was found writable in this slot is not checked again. Logs a warning
 /// if the memory may not be written.
-pub fn may_write<'a>(address: u64, length: usize, registration: impl FnOnce() -> Registration<'a>) -> bool {
+pub fn may_write<'a>(address: u64, length: usize, registration: impl FnOnce() -> RegisteredRange<'a>) -> bool {
     let now = TimeSlot::now();
     is_recent(address, length, now, Direction::Write) || is_writable(address, length, now, &registration())
 }
 
 /// Checks memory whose pages were not used recently.
 #[cold]
-fn is_writable(address: u64, length: usize, now: TimeSlot, registration: &Registration<'_>) -> bool {
+fn is_writable(address: u64, length: usize, now: TimeSlot, registration: &RegisteredRange<'_>) -> bool {
     let range = Region { address, length: length as u64 };
     let is_writable = is_usable(range, Direction::Write, &registration.checker.maps);
     if is_writable {
@@ -344,7 +344,7 @@ unsafe fn copy_checked(
     address: u64,
     buffer: *mut u8,
     length: usize,
-    registration: &Registration<'_>,
+    registration: &RegisteredRange<'_>,
 ) -> bool {
     let range = Region { address, length: length as u64 };
     let slot = slot();

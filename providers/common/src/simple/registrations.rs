@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::memory::user_copy::{self, MappingChecker, Registration};
+use crate::memory::user_copy::{self, MappingChecker, RegisteredRange};
 use dapl::provider::{Access, Region, Remote, Segment, Status};
 
 /// Maximum number of bytes copied at once, through a buffer of this size.
@@ -78,7 +78,7 @@ pub(super) fn copy(from: &[Region], to: &[Region], length: u64, checker: &Mappin
     while done < length {
         let (source, target) = (region_at(from, done), region_at(to, done));
         let bytes = source.length.min(target.length).min(length - done).min(CHUNK as u64) as usize;
-        let registration = |region| move || Registration { region, checker };
+        let registration = |region| move || RegisteredRange { region, checker };
         // SAFETY: registered memory, whose registration cannot end during the copy, since the caller holds the lock of the
         // registrations. The buffer has `bytes` bytes and is not registered.
         if !unsafe { user_copy::read(source.address, buffer.as_mut_ptr(), bytes, registration(source)) } {

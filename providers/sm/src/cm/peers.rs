@@ -17,10 +17,10 @@ use crate::device::Device;
 use crate::memory::calibration;
 use crate::memory::cma;
 use crate::memory::imports::Imports;
-use crate::memory::map::{LastCheck, Map};
+use crate::memory::map::{LastCheck, SharedMapping};
 use crate::memory::regions::PeerRegions;
 use crate::proto::handshake::ConnectParams;
-use crate::qp::link::{Peer, PeerSide};
+use crate::qp::link::{PeerEndpoint, PeerSide};
 use crate::settings::{ByKernel, RmaMethod};
 
 /// Maps the peer's shared-memory segments for a connection, and closes the descriptors. `None`: a descriptor or
@@ -41,8 +41,8 @@ pub(crate) fn attach_peer(
         return None;
     }
     let table = fds.pop()?;
-    let rma = Map::of_peer(&fds.pop()?, params.geometry.rma_len(), true);
-    let area = Map::of_peer_rings(&fds.pop()?, params.geometry.area_len());
+    let rma = SharedMapping::of_peer(&fds.pop()?, params.geometry.rma_len(), true);
+    let area = SharedMapping::of_peer_rings(&fds.pop()?, params.geometry.area_len());
     let (Some(rma), Some(area)) = (rma, area) else {
         log::warn!(
             "set-up with {}: cannot map the shared-memory segments of the peer: not sealed, wrong size, or no address \
@@ -73,11 +73,11 @@ fn find_or_open_peer(
     pid: i32,
     params: &ConnectParams,
     table: &OwnedFd,
-) -> Option<Arc<Peer>> {
+) -> Option<Arc<PeerEndpoint>> {
     let key = (path.to_path_buf(), params.endpoint);
     let mut connections = device.connections.lock();
     let watch = connections.watch(pid);
-    let is_same = |known: &Arc<Peer>| {
+    let is_same = |known: &Arc<PeerEndpoint>| {
         known.pid == pid && known.watch.as_ref().map(Arc::as_ptr) == watch.as_ref().map(Arc::as_ptr)
     };
     if let Some(peer) = connections.peers.get(&key).and_then(Weak::upgrade).filter(is_same) {
@@ -109,7 +109,7 @@ fn find_or_open_peer(
     let is_timed = device.settings.calibrate && cma.load(Ordering::Relaxed);
     let offer_from = if is_timed { calibration::crossover() } else { calibration::DEFAULT_CROSSOVER_BYTES };
     let imports = (*rma == RmaMethod::Auto).then(Imports::default);
-    let peer = Arc::new(Peer {
+    let peer = Arc::new(PeerEndpoint {
         path: path.to_path_buf(),
         pid,
         fifo,

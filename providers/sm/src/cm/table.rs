@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use crate::cq::PolledConnection;
 use crate::proto::machine::ConnectionMachine;
-use crate::qp::link::{ConnectionMemory, CopyingPeer, Peer, PeerSide, PidWatch};
+use crate::qp::link::{ConnectionMemory, CopyingPeer, PeerEndpoint, PeerSide, PidWatch};
 
 /// The functions of a queue pair that connection attempts and the engine call. It is a trait because the calls go both
 /// ways: queue pairs start and end attempts, and attempts call queue pairs.
@@ -142,7 +142,7 @@ pub(crate) struct Attempts {
     pub(crate) by_id: HashMap<u32, Attempt>,
     pub(crate) by_peer: HashMap<(PathBuf, u64), u32>,
     pub(crate) deadlines: BTreeSet<(Instant, u32)>,
-    pub(crate) peers: HashMap<(PathBuf, u64), Weak<Peer>>,
+    pub(crate) peers: HashMap<(PathBuf, u64), Weak<PeerEndpoint>>,
     watches: HashMap<i32, Weak<PidWatch>>,
     /// Processes that the engine must add to its epoll set.
     pub(crate) new_watches: Vec<(i32, Arc<PidWatch>)>,

@@ -20,7 +20,7 @@ fn addresses_are_absolute_and_short() {
 fn dropped_end_point_leaves_no_files() {
     let dir = scratch("leave");
     let base = EndpointBase::open(Some(&dir)).unwrap();
-    let endpoint = Endpoint::create(base).unwrap();
+    let endpoint = EndpointDir::create(base).unwrap();
     for name in ["fifo", "lock", "conns"] {
         assert!(endpoint.path().join(name).exists(), "{name}");
     }
@@ -36,7 +36,7 @@ fn dropped_end_point_leaves_no_files() {
 fn equal_pids_of_several_namespaces_do_not_conflict() {
     let dir = scratch("pid");
     let base = EndpointBase::open(Some(&dir)).unwrap();
-    let open = || Endpoint::create_as(base.clone(), 4_194_304).unwrap();
+    let open = || EndpointDir::create_as(base.clone(), 4_194_304).unwrap();
     let (one, two) = (open(), open());
     assert_eq!(one.path().parent(), Some(PathBuf::from(&dir).join("4194304").as_path()));
     assert_ne!(one.path(), two.path());
@@ -52,7 +52,7 @@ fn equal_pids_of_several_namespaces_do_not_conflict() {
 #[test]
 fn qualifier_has_one_live_listener() {
     let dir = scratch("qual");
-    let endpoint = Endpoint::create(EndpointBase::open(Some(&dir)).unwrap()).unwrap();
+    let endpoint = EndpointDir::create(EndpointBase::open(Some(&dir)).unwrap()).unwrap();
     let first = endpoint.create_name(u64::MAX).unwrap();
     assert_eq!(endpoint.create_name(u64::MAX).err(), Some(Error::ConnQualTaken));
     drop(first);
@@ -74,7 +74,7 @@ fn cleaner_removes_no_end_point_that_is_being_created() {
             }
         });
         let whole = (0..3000).all(|_| {
-            let endpoint = Endpoint::create(base.clone()).unwrap();
+            let endpoint = EndpointDir::create(base.clone()).unwrap();
             ["lock", "fifo", "conns"].iter().all(|name| endpoint.path().join(name).exists())
         });
         done.store(true, Ordering::Relaxed);
@@ -87,7 +87,7 @@ fn cleaner_removes_no_end_point_that_is_being_created() {
 fn cleaner_does_not_block_listeners() {
     let dir = scratch("way");
     let base = EndpointBase::open(Some(&dir)).unwrap();
-    let endpoint = Endpoint::create(base.clone()).unwrap();
+    let endpoint = EndpointDir::create(base.clone()).unwrap();
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -107,7 +107,7 @@ fn cleaner_does_not_block_listeners() {
 fn cleaner_removes_dead_and_keeps_live_end_points() {
     let dir = scratch("clean");
     let base = EndpointBase::open(Some(&dir)).unwrap();
-    let living = Endpoint::create(base.clone()).unwrap();
+    let living = EndpointDir::create(base.clone()).unwrap();
     let dead = PathBuf::from(&dir).join("1/1");
     fs::create_dir_all(dead.join("conns/5")).unwrap();
     fs::write(dead.join("lock"), "").unwrap();
@@ -123,7 +123,7 @@ fn concurrent_open_and_close_of_the_default_base_succeed() {
     let path = PathBuf::from(scratch("default"));
     let base = EndpointBase::from_base_dir(BaseDir::as_default(&KIND, path.clone()));
     let open_and_close =
-        || (0..200).try_for_each(|_| base.create_if_missing().and_then(|base| Endpoint::create(base).map(drop)));
+        || (0..200).try_for_each(|_| base.create_if_missing().and_then(|base| EndpointDir::create(base).map(drop)));
     std::thread::scope(|scope| {
         let threads = [scope.spawn(open_and_close), scope.spawn(open_and_close), scope.spawn(open_and_close)];
         threads.into_iter().for_each(|thread| assert_eq!(thread.join().unwrap(), Ok(())));
@@ -150,7 +150,7 @@ fn squatted(name: &str) -> (PathBuf, EndpointBase) {
 #[test]
 fn processes_share_an_alternative_to_a_squatted_default_path() {
     let (path, base) = squatted("squatted");
-    let open = || Endpoint::create(base.create_if_missing().unwrap()).unwrap();
+    let open = || EndpointDir::create(base.create_if_missing().unwrap()).unwrap();
     let (one, two) = (open(), open());
     let _name = one.create_name(7).unwrap();
     assert_eq!(two.base().find_listener(7).unwrap().as_deref(), Some(one.path()));
@@ -175,9 +175,9 @@ fn processes_share_an_alternative_to_a_squatted_default_path() {
 fn default_base_directory_is_kept_while_an_end_point_is_open() {
     let path = PathBuf::from(scratch("held"));
     let base = EndpointBase::from_base_dir(BaseDir::as_default(&KIND, path.clone())).create_if_missing().unwrap();
-    let endpoint = Endpoint::create(base.clone()).unwrap();
+    let endpoint = EndpointDir::create(base.clone()).unwrap();
     drop(endpoint.create_name(5).unwrap());
-    drop(Endpoint::create(base.clone()).unwrap());
+    drop(EndpointDir::create(base.clone()).unwrap());
     base.clean(None);
     base.remove_empty_dirs();
     assert!(path.exists() && endpoint.path().exists());

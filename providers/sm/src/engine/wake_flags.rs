@@ -168,7 +168,7 @@ mod interleavings {
     use loom::thread;
 
     use super::*;
-    use crate::memory::map::Map;
+    use crate::memory::map::SharedMapping;
     use crate::proto::message::{Header, MessageKind};
     use crate::qp::ring::{Peeked, Reader, RingLayout, SlotFields, Writer};
     use dapl::runtime::sync::Mutex;
@@ -235,7 +235,7 @@ mod interleavings {
     }
 
     fn no_wake_up_is_lost(membarrier: bool, is_preset: bool) {
-        let (area, line) = (Arc::new(Map::fake(256)), Map::fake(8));
+        let (area, line) = (Arc::new(SharedMapping::fake(256)), SharedMapping::fake(8));
         let (mut writer, mut reader) = (Writer::new(area.clone(), LAYOUT), Reader::new(area, LAYOUT));
         let (fifo, wake_flags) = (Arc::new(Fifo::default()), WakeFlags::default());
         if is_preset {

@@ -20,7 +20,7 @@ use crate::device::Device;
 use crate::memory::backing::{BackingStore, RegionBacking};
 use crate::memory::mapped::{PeerMapping, segment_space};
 use crate::proto::handshake::{Datagram, ExportDescription, ExportedObject};
-use crate::qp::link::{Peer, PeerSide};
+use crate::qp::link::{PeerEndpoint, PeerSide};
 
 /// Requests a mapping of the peer's memory with this key, for the connection with this id. Called by the initiator's
 /// engine.
@@ -93,7 +93,7 @@ pub(crate) fn on_mapping_reply(device: &Device, reply: &Datagram, received: &Set
 
 /// Maps the region that a peer exports, if the reply matches the peer's table of registrations.
 fn map(
-    peer: &Arc<Peer>,
+    peer: &Arc<PeerEndpoint>,
     pd: u32,
     key: u32,
     export: &ExportDescription,
@@ -143,7 +143,8 @@ fn with<T>(
 /// Unmaps regions whose registration the peer has ended, and permits lost requests to be repeated. Called by the engine
 /// once per heartbeat interval.
 pub(crate) fn sweep(device: &Device) {
-    let peers: Vec<Arc<Peer>> = device.connections.lock().peers.values().filter_map(std::sync::Weak::upgrade).collect();
+    let peers: Vec<Arc<PeerEndpoint>> =
+        device.connections.lock().peers.values().filter_map(std::sync::Weak::upgrade).collect();
     for peer in peers {
         if let Some(imports) = &peer.imports {
             imports.forget_revoked(|key| peer.regions.entry(key).is_some());

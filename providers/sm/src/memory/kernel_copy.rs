@@ -9,11 +9,11 @@ use dapl::provider::Segment;
 
 use crate::memory::cma::{self, CopyError, Direction};
 use crate::memory::regions::{AccessTarget, Regions};
-use crate::qp::link::Peer;
+use crate::qp::link::PeerEndpoint;
 
 /// Whether a kernel method can access the peer's memory with this key.
 #[inline]
-pub(crate) fn reaches(peer: &Peer, key: u32) -> bool {
+pub(crate) fn reaches(peer: &PeerEndpoint, key: u32) -> bool {
     peer.cma.load(Ordering::Relaxed) || peer.knem.load(Ordering::Relaxed) && peer.regions.exported(key).is_some()
 }
 
@@ -25,7 +25,7 @@ pub(crate) fn reaches(peer: &Peer, key: u32) -> bool {
 #[inline]
 pub(crate) unsafe fn copy(
     regions: &Regions,
-    peer: &Peer,
+    peer: &PeerEndpoint,
     direction: Direction,
     segment: &Segment,
     target: &AccessTarget,

@@ -29,23 +29,23 @@ const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlag
 
 /// A mapped area.
 #[derive(Debug)]
-pub(crate) struct Map {
+pub(crate) struct SharedMapping {
     base: NonNull<u8>,
     len: usize,
     writable: bool,
-    /// Whether the addresses remain readable after this object is dropped (see [`Map::of_peer_rings`]).
+    /// Whether the addresses remain readable after this object is dropped (see [`SharedMapping::of_peer_rings`]).
     stays_readable: bool,
 }
 
 // SAFETY: a mapping belongs to no thread, and its memory is accessed only by atomics and raw copies.
-unsafe impl Send for Map {}
+unsafe impl Send for SharedMapping {}
 // SAFETY: concurrent accesses are possible for the same reason as in `Send`.
-unsafe impl Sync for Map {}
+unsafe impl Sync for SharedMapping {}
 
-impl Map {
+impl SharedMapping {
     /// Creates a zeroed area of `len` bytes, mapped for writing. Returns the area and a descriptor for the peer. With
     /// `peer_read_only`, the peer cannot map the descriptor for writing.
-    pub(crate) fn create(name: &str, len: usize, peer_read_only: bool) -> Result<(Map, OwnedFd)> {
+    pub(crate) fn create(name: &str, len: usize, peer_read_only: bool) -> Result<(SharedMapping, OwnedFd)> {
         let failed = |step: &str, error: Errno| {
             let remedy = match error {
                 Errno::MFILE | Errno::NFILE => "raise the limit of open files (ulimit -n)",
@@ -57,7 +57,7 @@ impl Map {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = rustix::fs::memfd_create(name, flags).map_err(|e| failed("memfd_create", e))?;
         rustix::fs::ftruncate(&fd, len as u64).map_err(|e| failed("ftruncate", e))?;
-        let map = Map::of(fd.as_fd(), len, true).map_err(|e| failed("mmap", e))?;
+        let map = SharedMapping::of(fd.as_fd(), len, true).map_err(|e| failed("mmap", e))?;
         // Kernels before 5.1 do not support FUTURE_WRITE, so the peer can write to the area. The checks of data do not
         // rely on this seal.
         if !peer_read_only || rustix::fs::fcntl_add_seals(&fd, FIXED | SealFlags::FUTURE_WRITE).is_err() {
@@ -68,25 +68,25 @@ impl Map {
 
     /// Maps a peer's area. Returns `None` unless it is a file of ordinary memory with exactly `len` bytes and a sealed
     /// size.
-    pub(crate) fn of_peer(fd: &OwnedFd, len: usize, writable: bool) -> Option<Map> {
+    pub(crate) fn of_peer(fd: &OwnedFd, len: usize, writable: bool) -> Option<SharedMapping> {
         if !is_fixed(fd, len) {
             return None;
         }
-        Map::of(fd.as_fd(), len, writable).ok()
+        SharedMapping::of(fd.as_fd(), len, writable).ok()
     }
 
-    /// Maps a peer's area read-only, with the checks of [`Map::of_peer`]. The addresses stay readable forever, because
+    /// Maps a peer's area read-only, with the checks of [`SharedMapping::of_peer`]. The addresses stay readable forever, because
     /// a dequeue reads the rings without a reference to the connection
     /// ([`RingWatch`](dapl::runtime::empty_check::RingWatch)).
-    pub(crate) fn of_peer_rings(fd: &OwnedFd, len: usize) -> Option<Map> {
+    pub(crate) fn of_peer_rings(fd: &OwnedFd, len: usize) -> Option<SharedMapping> {
         if !is_fixed(fd, len) {
             return None;
         }
         let range = address_ranges::allocate(len);
         let mapped = match range {
             // SAFETY: `address_ranges::allocate` has reserved this range for the caller, so no other code uses it.
-            Some(range) => unsafe { Map::at(range.as_ptr().cast(), MapFlags::FIXED, fd.as_fd(), len, false) },
-            None => Map::of(fd.as_fd(), len, false),
+            Some(range) => unsafe { SharedMapping::at(range.as_ptr().cast(), MapFlags::FIXED, fd.as_fd(), len, false) },
+            None => SharedMapping::of(fd.as_fd(), len, false),
         };
         if let (Err(_), Some(range)) = (&mapped, range) {
             address_ranges::free(range, len);
@@ -96,9 +96,9 @@ impl Map {
         Some(map)
     }
 
-    fn of(fd: BorrowedFd<'_>, len: usize, writable: bool) -> rustix::io::Result<Map> {
+    fn of(fd: BorrowedFd<'_>, len: usize, writable: bool) -> rustix::io::Result<SharedMapping> {
         // SAFETY: without `MapFlags::FIXED`, the kernel chooses an unused address.
-        unsafe { Map::at(std::ptr::null_mut(), MapFlags::empty(), fd, len, writable) }
+        unsafe { SharedMapping::at(std::ptr::null_mut(), MapFlags::empty(), fd, len, writable) }
     }
 
     /// Maps `len` bytes of a file.
@@ -112,7 +112,7 @@ impl Map {
         fd: BorrowedFd<'_>,
         len: usize,
         writable: bool,
-    ) -> rustix::io::Result<Map> {
+    ) -> rustix::io::Result<SharedMapping> {
         let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         // SAFETY: with `MapFlags::FIXED`, the caller guarantees that the range belongs to it (# Safety); otherwise the
         // kernel chooses an unused address.
@@ -121,7 +121,7 @@ impl Map {
         // children, whose handles are invalid in any case.
         let _ = unsafe { rustix::mm::madvise(base, len, rustix::mm::Advice::LinuxDontFork) };
         let base = NonNull::new(base.cast()).ok_or(Errno::INVAL)?;
-        Ok(Map { base, len, writable, stays_readable: false })
+        Ok(SharedMapping { base, len, writable, stays_readable: false })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -172,31 +172,31 @@ impl Map {
 /// The slots of a ring in an area, each of `WORDS` words. The number of slots is a power of two, so that every masked
 /// index is valid.
 #[derive(Debug)]
-pub(crate) struct Slots<const WORDS: usize> {
+pub(crate) struct RingSlots<const WORDS: usize> {
     first: NonNull<[AtomicU64; WORDS]>,
     mask: u64,
     stays_readable: bool,
     /// Reference to the mapping that contains `first`.
-    _area: Arc<Map>,
+    _area: Arc<SharedMapping>,
 }
 
 // SAFETY: a mapping belongs to no thread, and the slots are accessed only by atomics and raw copies.
-unsafe impl<const WORDS: usize> Send for Slots<WORDS> {}
+unsafe impl<const WORDS: usize> Send for RingSlots<WORDS> {}
 // SAFETY: concurrent accesses are possible for the same reason as in `Send`.
-unsafe impl<const WORDS: usize> Sync for Slots<WORDS> {}
+unsafe impl<const WORDS: usize> Sync for RingSlots<WORDS> {}
 
-impl<const WORDS: usize> Slots<WORDS> {
+impl<const WORDS: usize> RingSlots<WORDS> {
     /// Returns `count` slots that begin at `offset` of an area.
     ///
     /// # Panics
     ///
     /// Panics if the slots do not fit into the area, or if `count` is not a power of two.
-    pub(crate) fn new(area: Arc<Map>, offset: usize, count: u32) -> Self {
+    pub(crate) fn new(area: Arc<SharedMapping>, offset: usize, count: u32) -> Self {
         let end = offset + count as usize * WORDS * 8;
         assert!(count.is_power_of_two() && offset.is_multiple_of(8) && end <= area.len, "{count} slots at {offset}");
         // SAFETY: `offset` is inside the mapping, as was checked above.
         let first = unsafe { area.base.add(offset).cast() };
-        Slots { first, mask: u64::from(count) - 1, stays_readable: area.stays_readable, _area: area }
+        RingSlots { first, mask: u64::from(count) - 1, stays_readable: area.stays_readable, _area: area }
     }
 
     /// Makes dequeues watch slot `index`. `lap` is the upper half of the slot's first word when the slot is filled.
@@ -288,14 +288,14 @@ pub(crate) fn is_ordinary(fd: impl AsFd) -> bool {
     rustix::fs::fstatfs(fd).is_ok_and(|system| system.f_type == ORDINARY)
 }
 
-impl Drop for Map {
+impl Drop for SharedMapping {
     fn drop(&mut self) {
         if self.stays_readable {
             // SAFETY: `at` has created this read-only mapping. All code with a pointer into it has an `Arc` of this
-            // `Map`, except dequeues, which only read words that remain readable.
+            // `SharedMapping`, except dequeues, which only read words that remain readable.
             return unsafe { address_ranges::end_mapping(self.base, self.len) };
         }
-        // SAFETY: `at` has created this mapping. All code with a pointer into it has an `Arc` of this `Map`.
+        // SAFETY: `at` has created this mapping. All code with a pointer into it has an `Arc` of this `SharedMapping`.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
@@ -308,21 +308,21 @@ mod tests {
 
     #[test]
     fn peer_mapping_is_read_only_and_current() {
-        let (local, fd) = Map::create("test", 8192, true).unwrap();
-        let peer_map = Map::of_peer(&fd, 8192, false).unwrap();
+        let (local, fd) = SharedMapping::create("test", 8192, true).unwrap();
+        let peer_map = SharedMapping::of_peer(&fd, 8192, false).unwrap();
         local.word(4096).store(42, Ordering::Release);
         assert_eq!(peer_map.word(4096).load(Ordering::Acquire), 42);
-        assert!(Map::of_peer(&fd, 8192, true).is_none(), "sealed against writing");
+        assert!(SharedMapping::of_peer(&fd, 8192, true).is_none(), "sealed against writing");
         assert!(rustix::fs::ftruncate(&fd, 1).is_err());
     }
 
     #[test]
     fn area_of_wrong_size_or_without_seals_is_not_mapped() {
-        let (_mine, fd) = Map::create("test", 8192, false).unwrap();
-        assert!(Map::of_peer(&fd, 4096, false).is_none());
+        let (_mine, fd) = SharedMapping::create("test", 8192, false).unwrap();
+        assert!(SharedMapping::of_peer(&fd, 4096, false).is_none());
         let loose = rustix::fs::memfd_create("loose", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&loose, 8192).unwrap();
-        assert!(Map::of_peer(&loose, 8192, false).is_none());
+        assert!(SharedMapping::of_peer(&loose, 8192, false).is_none());
     }
 
     #[test]
@@ -335,15 +335,15 @@ mod tests {
         rustix::fs::ftruncate(&huge, 4 << 20).unwrap();
         rustix::fs::fcntl_add_seals(&huge, FIXED).unwrap();
         // The file has no reserved huge pages, so it is only checked and not mapped.
-        assert!(!is_ordinary(&huge) && Map::of_peer(&huge, 4 << 20, false).is_none());
+        assert!(!is_ordinary(&huge) && SharedMapping::of_peer(&huge, 4 << 20, false).is_none());
     }
 
     #[test]
     fn hole_punched_by_the_owner_reads_as_zeros_without_a_signal() {
         use rustix::fs::FallocateFlags;
         for read_only in [false, true] {
-            let (local, fd) = Map::create("test", 8192, read_only).unwrap();
-            let peer_map = Map::of_peer(&fd, 8192, !read_only).unwrap();
+            let (local, fd) = SharedMapping::create("test", 8192, read_only).unwrap();
+            let peer_map = SharedMapping::of_peer(&fd, 8192, !read_only).unwrap();
             local.word(4096).store(42, Ordering::Relaxed);
             let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             let punched = rustix::fs::fallocate(&fd, hole, 0, 8192).is_ok();
@@ -360,22 +360,22 @@ mod tests {
     fn ring_addresses_stay_readable_and_are_reused_by_the_next_mapping() {
         // Length of the area, which no other test uses.
         const LEN: usize = 5 << 12;
-        let (local, fd) = Map::create("test", LEN, true).unwrap();
+        let (local, fd) = SharedMapping::create("test", LEN, true).unwrap();
         local.word(4096).store(42, Ordering::Relaxed);
-        let peer_map = Map::of_peer_rings(&fd, LEN).unwrap();
+        let peer_map = SharedMapping::of_peer_rings(&fd, LEN).unwrap();
         let address: *const AtomicU64 = peer_map.word(4096);
         drop(peer_map);
         // SAFETY: the addresses of a ring mapping remain readable after it is dropped. If not, this test ends with a
         // signal.
         let word = unsafe { &*address };
         assert_eq!(word.load(Ordering::Relaxed), 0);
-        let again = Map::of_peer_rings(&fd, LEN).unwrap();
+        let again = SharedMapping::of_peer_rings(&fd, LEN).unwrap();
         assert_eq!((again.word(4096).load(Ordering::Relaxed), std::ptr::from_ref(again.word(4096))), (42, address));
     }
 
     #[test]
     fn bytes_outside_of_the_area_are_none() {
-        let (local, _fd) = Map::create("test", 4096, false).unwrap();
+        let (local, _fd) = SharedMapping::create("test", 4096, false).unwrap();
         assert!(local.bytes(4000, 96).is_some());
         assert!(local.bytes(4000, 97).is_none());
         assert!(local.bytes(usize::MAX, 2).is_none());

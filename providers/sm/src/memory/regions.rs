@@ -18,10 +18,10 @@ use dapl::runtime::sync::{AtomicU32, AtomicU64, Mutex, Ordering, fence, fence_be
 use dapl_software::memory::keys::KeyTable;
 use dapl_software::memory::rights::{self, AccessRight, Domain, EXPORTED, KeyEntry, LOCAL, RegistrationGuard};
 use dapl_software::memory::scatter_gather::LocalMemory;
-use dapl_software::memory::user_copy::{MappingChecker, Registration};
+use dapl_software::memory::user_copy::{MappingChecker, RegisteredRange};
 
 use crate::memory::knem::{ExportedRegion, Knem};
-use crate::memory::map::{EngineTicks, Map, Slots};
+use crate::memory::map::{EngineTicks, RingSlots, SharedMapping};
 
 /// Number of entries of the table. Index 0 is never used, so no key is 0, and one registration fewer is possible. Loom
 /// models use a small table.
@@ -38,7 +38,7 @@ const COOKIE: usize = 32;
 /// Reads the entry of a key in the table of this process or of a peer; `None` if the key is invalid. A peer may change
 /// its table at any time, so each field is read once.
 #[inline]
-fn entry(table: &Map, slots: u32, key: u32) -> Option<KeyEntry> {
+fn entry(table: &SharedMapping, slots: u32, key: u32) -> Option<KeyEntry> {
     let entry = live_entry(table, slots, key)?;
     // The fields belong to this key only if the entry still has the key after they were read.
     fence(Ordering::Acquire);
@@ -49,7 +49,7 @@ fn entry(table: &Map, slots: u32, key: u32) -> Option<KeyEntry> {
 /// Reads the entry of a key without the second check of [`entry`]. The caller must ensure that a valid key is not
 /// released while its entry is read.
 #[inline(always)]
-fn live_entry(table: &Map, slots: u32, key: u32) -> Option<KeyEntry> {
+fn live_entry(table: &SharedMapping, slots: u32, key: u32) -> Option<KeyEntry> {
     let index = key >> 16;
     if index == 0 || index >= slots {
         return None;
@@ -71,9 +71,9 @@ fn read_entry<const N: usize>(fields: &[AtomicU64; N], key: u32) -> Option<KeyEn
 /// The registrations of this process.
 #[derive(Debug)]
 pub(crate) struct Regions {
-    table: Arc<Map>,
+    table: Arc<SharedMapping>,
     /// The entries of `table` as words.
-    entries: Slots<{ ENTRY / 8 }>,
+    entries: RingSlots<{ ENTRY / 8 }>,
     fd: OwnedFd,
     /// For each entry: number of copies by this process that are in progress.
     users: Box<[AtomicU32; SLOTS]>,
@@ -86,9 +86,9 @@ pub(crate) struct Regions {
 
 impl Regions {
     pub(crate) fn new(seed: u64) -> Result<Self> {
-        let (table, fd) = Map::create("dapl-sm-regions", SLOTS * ENTRY, true)?;
+        let (table, fd) = SharedMapping::create("dapl-sm-regions", SLOTS * ENTRY, true)?;
         let table = Arc::new(table);
-        let entries = Slots::new(table.clone(), 0, SLOTS as u32);
+        let entries = RingSlots::new(table.clone(), 0, SLOTS as u32);
         let users: Box<[AtomicU32]> = (0..SLOTS).map(|_| AtomicU32::new(0)).collect();
         let users = users.try_into().map_err(|_| Error::Internal)?;
         let keys = Mutex::new(KeyTable::new(SLOTS, seed));
@@ -122,7 +122,7 @@ impl Regions {
     /// Returns the table and the offsets of an entry's fields (key, base, length, rights), for tests that act as a
     /// malicious peer.
     #[cfg(test)]
-    pub(crate) fn entry_fields(&self, key: u32) -> (&Map, [usize; 4]) {
+    pub(crate) fn entry_fields(&self, key: u32) -> (&SharedMapping, [usize; 4]) {
         (&self.table, [KEY, BASE, LEN, RIGHTS].map(|field| (key >> 16) as usize * ENTRY + field))
     }
 
@@ -225,10 +225,10 @@ impl Regions {
     }
 
     /// Returns the registration of a key. A copy with the key must be in progress, so that the key stays valid.
-    pub(crate) fn registration(&self, key: u32) -> Registration<'_> {
+    pub(crate) fn registration(&self, key: u32) -> RegisteredRange<'_> {
         let entry = (key >> 16) as usize * ENTRY;
         let field = |offset| self.table.word(entry + offset).load(Ordering::Relaxed);
-        Registration { region: Region { address: field(BASE), length: field(LEN) }, checker: &self.checker }
+        RegisteredRange { region: Region { address: field(BASE), length: field(LEN) }, checker: &self.checker }
     }
 
     /// Checks the access to a range, and marks the registration in use until the guard is dropped. Does not check that
@@ -296,7 +296,7 @@ impl LocalMemory for Regions {
         entry.is_some_and(|entry| entry.allows(pd, region, AccessRight::local(write)))
     }
 
-    fn registration(&self, key: u32) -> Registration<'_> {
+    fn registration(&self, key: u32) -> RegisteredRange<'_> {
         Regions::registration(self, key)
     }
 }
@@ -321,14 +321,14 @@ pub(crate) fn wait_while(announcement: impl Fn() -> bool) {
 /// The table of registrations of a peer.
 #[derive(Debug)]
 pub(crate) struct PeerRegions {
-    table: Map,
+    table: SharedMapping,
     slots: u32,
 }
 
 impl PeerRegions {
     /// Maps the table of a peer, which has `slots` entries. `None`: the file is not sealed, or has another size.
     pub(crate) fn map(fd: &OwnedFd, slots: u32) -> Option<Arc<Self>> {
-        let table = Map::of_peer(fd, slots as usize * ENTRY, false)?;
+        let table = SharedMapping::of_peer(fd, slots as usize * ENTRY, false)?;
         Some(Arc::new(PeerRegions { table, slots }))
     }
 

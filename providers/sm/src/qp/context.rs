@@ -46,7 +46,7 @@ pub(crate) const NAK_RESPONDER: u32 = 7;
 pub(crate) const NAK_SOURCE: u32 = 8;
 
 /// A shared receive queue, with what a queue pair needs to use it: the token of its receives, and its waiter.
-pub(crate) type Pool = dapl_software::srq::SrqUser<dyn SrqWaiter, Job>;
+pub(crate) type QpSrq = dapl_software::srq::SrqUser<dyn SrqWaiter, Job>;
 
 /// State that the send and the receive direction of a queue pair share.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ pub(crate) struct QpContext {
     pub(crate) domain: QpDomain,
     /// Protection domain of the receives: that of the shared receive queue, if there is one.
     pub(crate) recv_pd: u32,
-    pub(crate) pool: Option<Pool>,
+    pub(crate) pool: Option<QpSrq>,
     pub(crate) recv_cq: Option<Arc<CqCore>>,
     pub(crate) request_cq: Option<Arc<CqCore>>,
     /// Maximum length of a send in bytes.

@@ -22,7 +22,7 @@ use crate::delegation::CopyDelegation;
 use crate::engine::wake::{WakeResult, write_word};
 use crate::engine::wake_flags::WakeFlags;
 use crate::memory::imports::Imports;
-use crate::memory::map::{EngineTicks, LastCheck, Map};
+use crate::memory::map::{EngineTicks, LastCheck, SharedMapping};
 use crate::memory::regions::{AccessTarget, PeerRegions};
 use crate::proto::handshake::Geometry;
 use crate::proto::message::FifoWord;
@@ -58,7 +58,7 @@ const REFUSED_RIGHTS: [AccessRight; 3] = [AccessRight::RemoteWrite, AccessRight:
 
 /// The peer's end point. All connections to it share this state.
 #[derive(Debug)]
-pub(crate) struct Peer {
+pub(crate) struct PeerEndpoint {
     pub(crate) path: PathBuf,
     /// Process id reported by the kernel; 0 if the process is not visible in this pid namespace.
     pub(crate) pid: i32,
@@ -82,7 +82,7 @@ pub(crate) struct Peer {
     pub(crate) allowed: std::sync::atomic::AtomicU32,
 }
 
-impl Peer {
+impl PeerEndpoint {
     /// Whether the process id still belongs to this peer. The engine may notice an exit late, and another process may
     /// get the id meanwhile. So the first copy in each engine tick checks the watch. The kernel does not reuse an id
     /// within a tick.
@@ -121,7 +121,7 @@ impl PidWatch {
 /// A peer that may copy with local keys. It may do so until it has noticed the end of the connection.
 #[derive(Clone, Debug)]
 pub(crate) struct CopyingPeer {
-    area: Arc<Map>,
+    area: Arc<SharedMapping>,
     watch: Arc<PidWatch>,
 }
 
@@ -147,8 +147,8 @@ impl CopyingPeer {
 /// The peer's segments and parameters of a connection.
 #[derive(Debug)]
 pub(crate) struct PeerSide {
-    pub(crate) area: Arc<Map>,
-    pub(crate) rma: Arc<Map>,
+    pub(crate) area: Arc<SharedMapping>,
+    pub(crate) rma: Arc<SharedMapping>,
     pub(crate) geometry: Geometry,
     /// The connection's id at the peer. FIFO words to the peer contain it.
     pub(crate) id: u32,
@@ -159,7 +159,7 @@ pub(crate) struct PeerSide {
     pub(crate) reads: u32,
     /// Whether both processes execute `membarrier` when they set wake-up flags, so that publishing needs no fence.
     pub(crate) membarrier: bool,
-    pub(crate) peer: Arc<Peer>,
+    pub(crate) peer: Arc<PeerEndpoint>,
 }
 
 /// The shared memory of one connection.
@@ -168,8 +168,8 @@ pub(crate) struct ConnectionMemory {
     /// The connection's id at this process.
     pub(crate) id: u32,
     pub(crate) conn: ConnId,
-    pub(crate) area: Arc<Map>,
-    pub(crate) rma: Arc<Map>,
+    pub(crate) area: Arc<SharedMapping>,
+    pub(crate) rma: Arc<SharedMapping>,
     pub(crate) geometry: Geometry,
     /// Generation that messages from this process contain.
     generation: OnceLock<u16>,
@@ -184,8 +184,8 @@ pub(crate) struct ConnectionMemory {
 impl ConnectionMemory {
     /// Creates the local segments. Also returns their descriptors, for the peer.
     pub(crate) fn create(id: u32, conn: ConnId, geometry: Geometry) -> Result<(ConnectionMemory, [OwnedFd; 2])> {
-        let (area, area_fd) = Map::create("dapl-sm-rings", geometry.area_len(), true)?;
-        let (rma, rma_fd) = Map::create("dapl-sm-rma", geometry.rma_len(), false)?;
+        let (area, area_fd) = SharedMapping::create("dapl-sm-rings", geometry.area_len(), true)?;
+        let (rma, rma_fd) = SharedMapping::create("dapl-sm-rma", geometry.rma_len(), false)?;
         area.word(CAPABILITIES).store(EXTENSIONS, Ordering::Relaxed);
         let link = ConnectionMemory {
             id,

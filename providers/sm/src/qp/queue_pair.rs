@@ -30,7 +30,7 @@ use crate::device::Device;
 use crate::engine::jobs::Job;
 use crate::memory::cma::Direction;
 use crate::memory::window::BindRequest;
-use crate::qp::context::{ConnectionFault, Pool, QpContext};
+use crate::qp::context::{ConnectionFault, QpContext, QpSrq};
 use crate::qp::link::{ConnectionMemory, WAKE_ON_PROGRESS, WAKE_ON_REQUESTS};
 use crate::qp::rx::Rx;
 use crate::qp::tx::{Tx, WorkRequest};
@@ -100,7 +100,7 @@ impl Qp {
         Qp(Arc::new_cyclic(|me: &Weak<QpCore>| {
             if let Some(SharedRecvs { srq, token }) = spec.shared {
                 context.recv_pd = srq.0.pd;
-                context.pool = Some(Pool { srq: srq.0.clone(), token, waiter: me.clone() });
+                context.pool = Some(QpSrq { srq: srq.0.clone(), token, waiter: me.clone() });
             }
             QpCore {
                 me: me.clone(),

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use dapl::runtime::empty_check::RingWatch;
 use dapl::runtime::sync::AtomicU64;
 
-use crate::memory::map::{Map, Slots};
+use crate::memory::map::{RingSlots, SharedMapping};
 use crate::proto::message::{Header, INLINE, LINE, SLOT};
 
 /// Number of bytes before the body: the header word, and a word with `ack` in its low half and `aux` in its high half.
@@ -49,7 +49,7 @@ pub(crate) struct RingLayout {
 /// The writer of a ring in this process's area.
 #[derive(Debug)]
 pub(crate) struct Writer {
-    slots: Slots<{ SLOT / 8 }>,
+    slots: RingSlots<{ SLOT / 8 }>,
     /// Binary logarithm of the number of slots.
     shift: u32,
     next: u64,
@@ -70,9 +70,9 @@ pub(crate) struct SlotFields {
 }
 
 impl Writer {
-    pub(crate) fn new(area: Arc<Map>, layout: RingLayout) -> Self {
+    pub(crate) fn new(area: Arc<SharedMapping>, layout: RingLayout) -> Self {
         assert!(area.is_writable());
-        let slots = Slots::new(area, layout.offset, layout.slots);
+        let slots = RingSlots::new(area, layout.offset, layout.slots);
         Writer { slots, shift: layout.slots.trailing_zeros(), next: 0, consumed: 0 }
     }
 
@@ -218,7 +218,7 @@ impl Writer {
 /// The reader of a ring in the peer's area.
 #[derive(Debug)]
 pub(crate) struct Reader {
-    slots: Slots<{ SLOT / 8 }>,
+    slots: RingSlots<{ SLOT / 8 }>,
     /// Binary logarithm of the number of slots.
     shift: u32,
     next: u64,
@@ -255,7 +255,7 @@ impl<'a> SlotRun<'a> {
         let word = slot[0].load(Ordering::Acquire).wrapping_sub(self.lap);
         let (length, is_solicited) = Header::decode_inline_send(word)?;
         if length as usize > LINE - BODY {
-            Slots::prefetch_line::<LINE>(slot);
+            RingSlots::prefetch_line::<LINE>(slot);
         }
         Some((std::ptr::from_ref(slot).cast::<u8>().wrapping_add(BODY), length, is_solicited))
     }
@@ -263,13 +263,13 @@ impl<'a> SlotRun<'a> {
     /// Prefetches a slot behind `slot`, which the writer has probably filled too.
     #[inline(always)]
     pub(crate) fn prefetch_ahead(slot: &Slot) {
-        Slots::prefetch_ahead(slot, PREFETCH_DISTANCE as usize);
+        RingSlots::prefetch_ahead(slot, PREFETCH_DISTANCE as usize);
     }
 }
 
 impl Reader {
-    pub(crate) fn new(area: Arc<Map>, layout: RingLayout) -> Self {
-        let slots = Slots::new(area, layout.offset, layout.slots);
+    pub(crate) fn new(area: Arc<SharedMapping>, layout: RingLayout) -> Self {
+        let slots = RingSlots::new(area, layout.offset, layout.slots);
         Reader { slots, shift: layout.slots.trailing_zeros(), next: 0 }
     }
 
@@ -422,8 +422,8 @@ mod tests {
     use crate::proto::message::MessageKind;
 
     fn pair(slots: u32) -> (Writer, Reader) {
-        let (local, fd) = Map::create("ring", 8192, true).unwrap();
-        let of_peer = Map::of_peer(&fd, 8192, false).unwrap();
+        let (local, fd) = SharedMapping::create("ring", 8192, true).unwrap();
+        let of_peer = SharedMapping::of_peer(&fd, 8192, false).unwrap();
         let layout = RingLayout { offset: 4096, slots };
         (Writer::new(Arc::new(local), layout), Reader::new(Arc::new(of_peer), layout))
     }
@@ -546,7 +546,7 @@ mod interleavings {
     #[test]
     fn every_slot_is_read_once_in_order_and_never_while_it_is_written() {
         loom::model(|| {
-            let (area, line) = (Arc::new(Map::fake(256)), Map::fake(8));
+            let (area, line) = (Arc::new(SharedMapping::fake(256)), SharedMapping::fake(8));
             let bodies = Arc::<[AccessCheck; 2]>::default();
             let (mut writer, mut reader) = (Writer::new(area.clone(), LAYOUT), Reader::new(area, LAYOUT));
             let writing = {

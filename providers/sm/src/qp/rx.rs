@@ -25,7 +25,7 @@ use crate::engine::jobs::Job;
 use crate::memory::regions::{AccessTarget, Regions};
 use crate::proto::message::{Fragment, Header, INLINE, LINE, MessageKind};
 use crate::proto::reassembly::Reassembly;
-use crate::qp::context::{ConnectionFault, NAK_ACCESS, NAK_RESPONDER, Pool, QpContext};
+use crate::qp::context::{ConnectionFault, NAK_ACCESS, NAK_RESPONDER, QpContext, QpSrq};
 use crate::qp::link::{ConnectionMemory, WAKE_ON_PROGRESS};
 use crate::qp::ring::{Peeked, Reader, SlotFields, SlotRun, Writer};
 use crate::srq::SrqRecv;
@@ -44,7 +44,7 @@ pub(crate) struct RecvRequest {
 }
 
 impl RecvRequest {
-    fn from_srq(pool: &Pool, buffer: SrqRecv) -> Self {
+    fn from_srq(pool: &QpSrq, buffer: SrqRecv) -> Self {
         let SrqRecv { segments, cookie } = buffer;
         RecvRequest { segments, token: Token { cookie, ..pool.token } }
     }

@@ -17,7 +17,7 @@ use crate::memory::cma::{self, CopyError, Direction};
 use crate::memory::kernel_copy;
 use crate::memory::mapped::PeerMapping;
 use crate::memory::regions::{AccessTarget, Regions};
-use crate::qp::link::Peer;
+use crate::qp::link::PeerEndpoint;
 
 /// The method of a copy.
 #[derive(Clone, Copy)]
@@ -31,7 +31,7 @@ pub(crate) enum CopyMethod<'a> {
 /// `announcement`: the word on the local control line that announces the copy to the peer.
 pub(crate) fn copy(
     regions: &Regions,
-    peer: &Peer,
+    peer: &PeerEndpoint,
     announcement: &AtomicU64,
     direction: Direction,
     (local, pd): (Segment, u32),
@@ -53,7 +53,7 @@ pub(crate) fn copy(
 #[inline(always)]
 pub(crate) unsafe fn copy_announced(
     regions: &Regions,
-    peer: &Peer,
+    peer: &PeerEndpoint,
     announcement: &AtomicU64,
     direction: Direction,
     (local, pd): (Segment, u32),
@@ -73,7 +73,7 @@ pub(crate) unsafe fn copy_announced(
 #[inline(always)]
 unsafe fn copy_acquired(
     regions: &Regions,
-    peer: &Peer,
+    peer: &PeerEndpoint,
     announcement: &AtomicU64,
     direction: Direction,
     local: &Segment,
@@ -109,7 +109,7 @@ unsafe fn copy_acquired(
 /// Executes an atomic operation on memory of the peer that is mapped in this process. Returns the previous value.
 /// `announcement`: see [`copy`].
 pub(crate) fn apply(
-    peer: &Peer,
+    peer: &PeerEndpoint,
     announcement: &AtomicU64,
     mapped: &PeerMapping,
     target: &AccessTarget,
@@ -129,7 +129,7 @@ pub(crate) fn apply(
 }
 
 #[cold]
-fn denied(peer: &Peer) -> CopyError {
+fn denied(peer: &PeerEndpoint) -> CopyError {
     log::info!(
         "the kernel denies cross-memory attach to process {}, so data is copied twice through shared buffers; set \
          kernel.yama.ptrace_scope to 0, or cma=open in that process",

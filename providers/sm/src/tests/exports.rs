@@ -10,10 +10,10 @@ use rustix::mm::{MapFlags, ProtFlags};
 use super::connection_ends::{pattern, without_cma};
 use super::invalid_data::{TestClient, params};
 use super::*;
-use crate::memory::map::Map;
+use crate::memory::map::SharedMapping;
 use crate::memory::mapped::segment_space;
 use crate::proto::handshake::{Datagram, ExportDescription, ExportedObject, Geometry, ReplyResult};
-use crate::qp::link::Peer;
+use crate::qp::link::PeerEndpoint;
 
 const PAGE: usize = 4096;
 pub(super) const LENGTH: usize = 16 * PAGE;
@@ -65,7 +65,7 @@ impl Side {
     }
 }
 
-fn peer(qp: &Qp) -> Arc<Peer> {
+fn peer(qp: &Qp) -> Arc<PeerEndpoint> {
     qp.0.link().unwrap().peer_side().unwrap().peer.clone()
 }
 
@@ -299,7 +299,7 @@ fn mapping_is_requested_again_from_a_restarted_peer() {
     let target = mapping(Some(&file), LENGTH, MapFlags::SHARED);
     let local = [3u8; 64];
     let local_mr = a.register(&local);
-    let mut last = std::sync::Weak::<Peer>::new();
+    let mut last = std::sync::Weak::<PeerEndpoint>::new();
     for round in 0..3 {
         let b = base.open();
         let (active, passive) = connected(&a, &b, 7, 10 + 2 * round);
@@ -320,7 +320,7 @@ fn mapping_is_requested_again_from_a_restarted_peer() {
 /// A malicious peer with its own table of registrations, connected to the process under test.
 struct Owner {
     client: TestClient,
-    table: Map,
+    table: SharedMapping,
     /// Id of the connection at the malicious peer, and at the process under test.
     ids: (u32, u32),
     token: u64,
@@ -333,8 +333,8 @@ impl Owner {
         qp.connect(&ConnectSpec { address: &address, qual: 7, private_data: &[] }, conn(1)).unwrap();
         let Datagram::Request { id, params: asked, .. } = client.answer() else { panic!() };
         let geometry = Geometry::LOCAL;
-        let (table, table_fd) = Map::create("table", 16 * 64, false).unwrap();
-        let area = |len| Map::create("area", len, false).unwrap().1;
+        let (table, table_fd) = SharedMapping::create("table", 16 * 64, false).unwrap();
+        let area = |len| SharedMapping::create("area", len, false).unwrap().1;
         let fds = [area(geometry.area_len()), area(geometry.rma_len()), table_fd];
         let accepted = Some((params(asked.token, geometry), vec![]));
         let reply =
@@ -459,7 +459,7 @@ fn region_is_not_exported_without_rights() {
     let path = b.ia.device.endpoint.path().to_path_buf();
     let client = TestClient::new(&base);
     let geometry = Geometry::LOCAL;
-    let area = |len| Map::create("area", len, false).unwrap().1;
+    let area = |len| SharedMapping::create("area", len, false).unwrap().1;
     let fds = [area(geometry.area_len()), area(geometry.rma_len()), area(16 * 64)];
     let request = Datagram::Request { id: 5, params: params(99, geometry), private_data: vec![] };
     client.socket.send(&path, &request.encode(), &fds.each_ref().map(|fd| fd.as_fd())).unwrap();

@@ -9,7 +9,7 @@ use super::exports::{mapping, sealed};
 use super::*;
 use crate::cq::PolledConnection;
 use crate::memory::cma::CHUNK;
-use crate::memory::map::Map;
+use crate::memory::map::SharedMapping;
 use crate::proto::message::INLINE;
 
 const LENGTH: usize = 16 << 12;
@@ -219,7 +219,7 @@ fn last_byte_of_a_write_through_a_mapping_is_written_last() {
     let base = TestBase::new("quick-last");
     let sides = [base.open(), base.open()];
     let qps = connected(&sides[0], &sides[1], 7, 1);
-    let (map, _file) = Map::create("polled", LENGTH, false).unwrap();
+    let (map, _file) = SharedMapping::create("polled", LENGTH, false).unwrap();
     let region = Region { address: map.bytes(0, LENGTH).unwrap() as u64, length: LENGTH as u64 };
     let all = Access { local_write: true, remote_read: true, remote_write: true, ..Access::default() };
     let there = sides[1].ia.register_shared(&sides[1].pd, region, all).unwrap();

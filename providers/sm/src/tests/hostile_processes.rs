@@ -10,7 +10,7 @@ use rustix::process::Uid;
 use super::invalid_data::{exchange_messages, params};
 use super::other_process::{Other, QUAL, Traffic, on, was_killed};
 use super::*;
-use crate::memory::map::Map;
+use crate::memory::map::SharedMapping;
 use crate::proto::handshake::{Datagram, Geometry};
 use crate::qp::link::{ConnectionMemory, WAKE_ON_PROGRESS, WAKE_ON_REQUESTS};
 
@@ -79,7 +79,7 @@ fn write_invalid_data(side: &Side, traffic: &Traffic, card: &[u8], round: u64, r
 }
 
 /// Writes random words to the whole area.
-fn rewrite(area: &Map, random: &mut Random) {
+fn rewrite(area: &SharedMapping, random: &mut Random) {
     for at in (0..area.len()).step_by(8) {
         area.word(at).store(random.word(), Ordering::Release);
     }

@@ -10,7 +10,7 @@ use rustix::fs::Mode;
 
 use super::*;
 use crate::cm::socket::{SetupDatagram, SetupSocket};
-use crate::memory::map::Map;
+use crate::memory::map::SharedMapping;
 use crate::proto::handshake::{ConnectParams, Datagram, Geometry, ReplyResult};
 use crate::proto::message::{Data, Header, MessageKind};
 use crate::proto::reassembly::Numbering;
@@ -258,7 +258,7 @@ fn areas_with_another_geometry_are_not_mapped() {
     let _listener = b.ia.listen(7, ObjectId { handle: 4096, generation: 1 }).unwrap();
     let victim = b.ia.device.endpoint.path().to_path_buf();
     let client = TestClient::new(&base);
-    let sealed = |len| Map::create("violation", len, false).unwrap().1;
+    let sealed = |len| SharedMapping::create("violation", len, false).unwrap().1;
     let loose = || rustix::fs::memfd_create("violation", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     let geometry = Geometry::LOCAL;
     let (area, rma) = (geometry.area_len(), geometry.rma_len());
@@ -313,7 +313,7 @@ fn reply_for_an_earlier_end_point_is_ignored() {
     qp.connect(&ConnectSpec { address: &address, qual: 7, private_data: &[] }, conn(1)).unwrap();
     let Datagram::Request { id, params: asked, .. } = client.answer() else { panic!() };
     let geometry = Geometry::LOCAL;
-    let sealed = |len| Map::create("area", len, false).unwrap().1;
+    let sealed = |len| SharedMapping::create("area", len, false).unwrap().1;
     let fds = [sealed(geometry.area_len()), sealed(geometry.rma_len()), sealed(16 * 64)];
     let fds = fds.each_ref().map(|fd| fd.as_fd());
     let reply = |token, result| {

@@ -8,7 +8,7 @@ use super::connection_ends::{pattern, without_cma};
 use super::fail_points::{Point, yield_at};
 use super::*;
 use crate::delegation::{CopyDelegation, CopyJob};
-use crate::qp::link::{ConnectionMemory, Peer, WAKE_ON_PROGRESS, WAKE_ON_REQUESTS};
+use crate::qp::link::{ConnectionMemory, PeerEndpoint, WAKE_ON_PROGRESS, WAKE_ON_REQUESTS};
 
 const MIB: usize = 1 << 20;
 /// Number of allowed copies that no test reaches.
@@ -366,7 +366,7 @@ fn polling_sender_writes_exactly_the_requested_part() {
 /// Creates a pair whose sender ignores copy jobs. The test acts as the sender (`helper`).
 fn both_lazy(name: &str) -> Both {
     let pair = both(name);
-    allow(&pair.active, Peer::LAZY);
+    allow(&pair.active, PeerEndpoint::LAZY);
     pair
 }
 

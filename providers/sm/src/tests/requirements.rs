@@ -12,7 +12,7 @@ use super::invalid_data::{TestClient, params};
 use super::*;
 use crate::cm::socket::open_peer_fifo;
 use crate::engine::wake::write_word;
-use crate::memory::map::Map;
+use crate::memory::map::SharedMapping;
 use crate::proto::handshake::{Datagram, Geometry, ReplyResult};
 use crate::proto::message::{FifoWord, Fragment, Header, LINE, MessageKind, SLOT};
 use crate::qp::link::ConnectionMemory;
@@ -48,7 +48,7 @@ fn link(qp: &Qp) -> Arc<ConnectionMemory> {
 }
 
 /// Returns the word in a slot of the ring at this offset; 0 if the slot was never used.
-fn slot(area: &Map, ring: usize, n: usize) -> u64 {
+fn slot(area: &SharedMapping, ring: usize, n: usize) -> u64 {
     area.word(ring + n * SLOT).load(Ordering::Acquire)
 }
 
@@ -142,7 +142,7 @@ fn kernel_copies_send_no_message_to_the_target() {
 /// A queue pair whose peer is a test client with areas of this geometry. FIFO words for the client contain `id`.
 struct ClientQp {
     qp: Qp,
-    area: Map,
+    area: SharedMapping,
     id: u32,
 }
 
@@ -152,7 +152,7 @@ impl ClientQp {
         let address = PeerAddress::Path(client.path.clone());
         qp.connect(&ConnectSpec { address: &address, qual: 7, private_data: &[] }, conn(1)).unwrap();
         let Datagram::Request { id, params: asked, .. } = client.answer() else { panic!() };
-        let sealed = |len| Map::create("area", len, false).unwrap();
+        let sealed = |len| SharedMapping::create("area", len, false).unwrap();
         let ((area, area_fd), (_, rma_fd), (_, table_fd)) =
             (sealed(geometry.area_len()), sealed(geometry.rma_len()), sealed(16 * 64));
         let accepted = Some((params(asked.token, geometry), vec![]));

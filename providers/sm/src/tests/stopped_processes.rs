@@ -11,7 +11,7 @@ use super::other_process::{Other, QUAL, Traffic};
 use super::*;
 use crate::device::Device;
 use crate::engine::Engine;
-use crate::memory::map::Map;
+use crate::memory::map::SharedMapping;
 use crate::proto::handshake::{Datagram, Geometry, ReplyResult};
 
 /// Number of times that the process passes the point of a transfer before it is stopped.
@@ -197,7 +197,7 @@ fn reply_of_an_exited_process_establishes_the_connection() {
     };
     reply(ReplyResult::Pending, None, &[]);
     engine.read_datagrams();
-    let sealed = |len| Map::create("area", len, false).unwrap().1;
+    let sealed = |len| SharedMapping::create("area", len, false).unwrap().1;
     let fds = [sealed(geometry.area_len()), sealed(geometry.rma_len()), sealed(16 * 64)];
     reply(ReplyResult::Accepted, Some((params(asked.token, geometry), vec![])), &fds.each_ref().map(|fd| fd.as_fd()));
     // Simulates the exit of the peer process.

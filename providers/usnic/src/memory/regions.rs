@@ -17,7 +17,7 @@ use dapl::runtime::handle;
 use dapl_software::memory::keys::KeyTable;
 use dapl_software::memory::rights::{self, AccessRight, Domain, KeyEntry, LOCAL, RegistrationGuard};
 use dapl_software::memory::scatter_gather::LocalMemory;
-use dapl_software::memory::user_copy::{MappingChecker, Registration};
+use dapl_software::memory::user_copy::{MappingChecker, RegisteredRange};
 use dapl_software::memory::window::WindowKeys;
 use parking_lot::Mutex;
 
@@ -154,10 +154,10 @@ impl Regions {
     }
 
     /// Returns the range and rights of a key in use.
-    pub(crate) fn registration(&self, key: u32) -> Registration<'_> {
+    pub(crate) fn registration(&self, key: u32) -> RegisteredRange<'_> {
         let field = |field: &AtomicU64| field.load(Ordering::Relaxed);
         let region = self.entry(key).map(|entry| Region { address: field(&entry.base), length: field(&entry.length) });
-        Registration { region: region.unwrap_or_default(), checker: &self.checker }
+        RegisteredRange { region: region.unwrap_or_default(), checker: &self.checker }
     }
 
     /// Checks an access, and takes a reference on the registration for a copy.
@@ -271,7 +271,7 @@ impl LocalMemory for Regions {
         self.allows(segment.key, pd, region, AccessRight::local(write))
     }
 
-    fn registration(&self, key: u32) -> Registration<'_> {
+    fn registration(&self, key: u32) -> RegisteredRange<'_> {
         Regions::registration(self, key)
     }
 }

@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
 use dapl::provider::Region;
-use dapl_software::memory::user_copy::{self, MappingChecker, Registration};
+use dapl_software::memory::user_copy::{self, MappingChecker, RegisteredRange};
 
 use super::sockaddr::SockAddr;
 use super::socket::Socket;
@@ -316,7 +316,7 @@ impl SendBatch {
                         kept.own.resize(end + length, 0);
                         let (address, to) = (address as u64, kept.own[end..].as_mut_ptr());
                         let region = Region { address, length: length as u64 };
-                        let registration = || Registration { region, checker: &checker };
+                        let registration = || RegisteredRange { region, checker: &checker };
                         // SAFETY: by the contract of `memory`, the memory is readable until `send` returns, and `send`
                         // calls this function.
                         is_whole &= unsafe { user_copy::read(address, to, length, registration) };

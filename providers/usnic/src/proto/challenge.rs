@@ -84,7 +84,7 @@ impl ChallengeState {
 
 /// The peer's address, and the challenges to it and to a new address.
 #[derive(Clone, Debug)]
-pub(crate) struct Peer {
+pub(crate) struct PeerPath {
     at: SourceAddress,
     candidate: Option<Candidate>,
     /// Earliest time of a challenge to a new address.
@@ -102,9 +102,9 @@ pub(crate) struct Peer {
     no_hint_before: Nanos,
 }
 
-impl Peer {
-    pub(crate) fn new(terms: &ConnectionTerms, now: Nanos, interval: Nanos, give_up: Nanos) -> Peer {
-        Peer {
+impl PeerPath {
+    pub(crate) fn new(terms: &ConnectionTerms, now: Nanos, interval: Nanos, give_up: Nanos) -> PeerPath {
+        PeerPath {
             at: terms.peer,
             candidate: None,
             not_before: 0,

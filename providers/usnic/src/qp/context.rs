@@ -106,7 +106,7 @@ impl RecvRequest {
 }
 
 /// The shared receive queue of a queue pair.
-pub(crate) type Pool = dapl_software::srq::SrqUser<dyn SrqWaiter, Job>;
+pub(crate) type QpSrq = dapl_software::srq::SrqUser<dyn SrqWaiter, Job>;
 
 /// The objects and queues that the connection of a queue pair uses.
 #[derive(Debug)]
@@ -120,7 +120,7 @@ pub(crate) struct QpContext {
     pub(crate) domain: Arc<QpDomain>,
     /// Number of the protection domain of receives.
     pub(crate) recv_pd: u32,
-    pub(crate) pool: Option<Pool>,
+    pub(crate) pool: Option<QpSrq>,
     /// Number of incomplete receives taken from the shared queue: the current one, and the maximum since the watermarks
     /// were last checked.
     pub(crate) shared_in_use: AtomicU32,

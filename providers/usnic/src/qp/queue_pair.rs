@@ -37,7 +37,7 @@ use crate::proto::conn::{ConnConfig, Operation, Post, SendValue};
 use crate::proto::counters::Counters;
 use crate::proto::schedule::PendingWork;
 use crate::qp::closing::ClosingConnection;
-use crate::qp::context::{Pool, QpContext, RecvRequest, WorkRequest};
+use crate::qp::context::{QpContext, QpSrq, RecvRequest, WorkRequest};
 use crate::qp::transport::Transport;
 use crate::{Mr, Mw, Usnic};
 
@@ -117,7 +117,7 @@ impl Qp {
         let qp = Qp(Arc::new_cyclic(|me: &Weak<QpCore>| {
             if let Some(SharedRecvs { srq, token }) = spec.shared {
                 context.recv_pd = srq.0.pd;
-                context.pool = Some(Pool { srq: srq.0.clone(), token, waiter: me.clone() });
+                context.pool = Some(QpSrq { srq: srq.0.clone(), token, waiter: me.clone() });
             }
             let state = QpState {
                 phase: QpPhase::Unconnected,

@@ -34,7 +34,7 @@ use super::{IncomingRequest, ListenGuard, Manager, RejectReason};
 use crate::device::Device;
 use crate::engine::EventHandler;
 use crate::qp::{CmConnection, QpCore};
-use crate::settings::{Peer, PeerNumber};
+use crate::settings::{AssumedPeer, PeerNumber};
 
 /// Delay between a rejected request and the next one. Without it, a consumer that rejects all requests would cause a busy
 /// loop.
@@ -43,7 +43,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The manager of one IA.
 pub(crate) struct NoMessages {
     context: Arc<SocketContext>,
-    peer: Peer,
+    peer: AssumedPeer,
     listeners: Mutex<Vec<Weak<SyntheticListener>>>,
 }
 
@@ -57,7 +57,7 @@ impl NoMessages {
         Self::with_context(SocketContext::of(device), device.settings.peer)
     }
 
-    fn with_context(context: SocketContext, peer: Peer) -> Arc<Self> {
+    fn with_context(context: SocketContext, peer: AssumedPeer) -> Arc<Self> {
         Arc::new(NoMessages { context: Arc::new(context), peer, listeners: Mutex::default() })
     }
 
@@ -280,7 +280,7 @@ mod tests {
     use crate::cm::socket::fake::{FakeQp, QpReport, TestEngine, conn};
 
     fn alone(stage: &TestEngine, number: PeerNumber) -> Arc<NoMessages> {
-        NoMessages::with_context(stage.context(), Peer { address: None, number })
+        NoMessages::with_context(stage.context(), AssumedPeer { address: None, number })
     }
 
     fn spec(address: &PeerAddress) -> ConnectSpec<'_> {

@@ -20,7 +20,7 @@ pub(super) use probe::answer;
 use probe::{LONGEST, SHORTEST};
 #[cfg(test)]
 pub(super) use report::Size;
-pub(super) use report::{LEAST, PortState, Report};
+pub(super) use report::{LEAST, PathReport, PortState};
 use search::{ProbeResult, Prober, SMALL};
 
 use crate::system::{self, Fragments};
@@ -31,11 +31,11 @@ const TRIES: u32 = 3;
 /// Checks the path to a host. `patience` is the time to wait for an answer; twice the round trip is enough.
 ///
 /// Errors: those of the socket. A missing answer is not an error but a result.
-pub(super) fn check(to: SocketAddr, patience: Duration) -> io::Result<Report> {
+pub(super) fn check(to: SocketAddr, patience: Duration) -> io::Result<PathReport> {
     match SocketProber::of(to, patience) {
         Ok(mut asking) => search::run(to, &mut asking),
         Err(error) => match ProbeResult::of(&error).and_then(search::outcome) {
-            Some(outcome) => Ok(Report { to, outcome, reach: report::Size::default() }),
+            Some(outcome) => Ok(PathReport { to, outcome, reach: report::Size::default() }),
             None => Err(error),
         },
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// Result of a path check.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(in crate::doctor) struct Report {
+pub(in crate::doctor) struct PathReport {
     /// Address of the checked host.
     pub(in crate::doctor) to: SocketAddr,
     /// Whether a small datagram was answered.
@@ -47,7 +47,7 @@ pub(in crate::doctor) struct Size {
     pub(in crate::doctor) is_reported: bool,
 }
 
-impl Report {
+impl PathReport {
     /// Whether the port answers.
     pub(in crate::doctor) fn answers(&self) -> bool {
         matches!(self.outcome, PortState::Answers(_))
@@ -150,7 +150,7 @@ mod tests {
 
     fn said(outcome: PortState, local: usize, forward: usize, back: usize, is_reported: bool) -> String {
         let to = ([192, 0, 2, 1], 17_471).into();
-        let report = Report { to, outcome, reach: Size { local, forward, back, is_reported } };
+        let report = PathReport { to, outcome, reach: Size { local, forward, back, is_reported } };
         [report.found(), report.remedy()].join("; ")
     }
 

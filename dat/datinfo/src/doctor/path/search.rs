@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::probe::SHORTEST;
-use super::report::{PortState, Report, Size};
+use super::report::{PathReport, PortState, Size};
 
 /// A size that every path carries.
 pub(super) const SMALL: usize = 64;
@@ -36,7 +36,7 @@ pub(super) trait Prober {
     fn probe(&mut self, size: usize, as_long: bool) -> io::Result<ProbeResult>;
 }
 
-pub(super) fn run(to: SocketAddr, by: &mut impl Prober) -> io::Result<Report> {
+pub(super) fn run(to: SocketAddr, by: &mut impl Prober) -> io::Result<PathReport> {
     let local = by.most();
     let mut reach = Size { local, ..Size::default() };
     let outcome = match by.probe(SMALL.min(local), false)? {
@@ -47,7 +47,7 @@ pub(super) fn run(to: SocketAddr, by: &mut impl Prober) -> io::Result<Report> {
         (reach.forward, reach.is_reported) = largest(by, local, false)?;
         (reach.back, _) = largest(by, reach.forward, true)?;
     }
-    Ok(Report { to, outcome, reach })
+    Ok(PathReport { to, outcome, reach })
 }
 
 /// Result of the check if an ICMP report answered the first probe.

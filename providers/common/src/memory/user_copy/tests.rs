@@ -41,8 +41,8 @@ impl Mapping {
         Mapping { at: at as u64, file, checker: MappingChecker::default() }
     }
 
-    fn registration(&self) -> Registration<'_> {
-        Registration { region: Region { address: self.at, length: (PAGES * PAGE) as u64 }, checker: &self.checker }
+    fn registration(&self) -> RegisteredRange<'_> {
+        RegisteredRange { region: Region { address: self.at, length: (PAGES * PAGE) as u64 }, checker: &self.checker }
     }
 
     /// Copies from or to the mapping, beginning at `offset`. Returns whether the copy succeeded.

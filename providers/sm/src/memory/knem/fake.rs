@@ -27,7 +27,7 @@ pub(crate) enum DeviceCall {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct FakeDeviceState {
     version: u32,
     failure: Failure,
     regions: HashMap<u64, KnemSegment>,
@@ -37,7 +37,7 @@ struct State {
 
 /// A fake device. Clones refer to the same device.
 #[derive(Clone, Debug)]
-pub(crate) struct FakeKnem(Arc<Mutex<State>>);
+pub(crate) struct FakeKnem(Arc<Mutex<FakeDeviceState>>);
 
 thread_local! {
     static INSTALLED: RefCell<Option<FakeKnem>> = const { RefCell::new(None) };
@@ -50,7 +50,7 @@ pub(super) fn installed() -> Option<FakeKnem> {
 
 impl FakeKnem {
     pub(crate) fn new(version: u32) -> Self {
-        FakeKnem(Arc::new(Mutex::new(State { version, next: 0x100, ..State::default() })))
+        FakeKnem(Arc::new(Mutex::new(FakeDeviceState { version, next: 0x100, ..FakeDeviceState::default() })))
     }
 
     /// Calls `run` with this device installed on this thread.

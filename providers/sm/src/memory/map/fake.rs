@@ -14,7 +14,7 @@ use dapl::runtime::sync::AtomicU64;
 
 /// A mapping of an area.
 #[derive(Clone, Debug)]
-pub(crate) struct Map(Arc<Area>);
+pub(crate) struct SharedMapping(Arc<Area>);
 
 #[derive(Debug)]
 struct Area {
@@ -22,23 +22,23 @@ struct Area {
     words: Box<[AtomicU64]>,
 }
 
-impl Map {
+impl SharedMapping {
     /// Creates an area. Clones of it refer to the same area.
-    pub(crate) fn fake(len: usize) -> Map {
-        Map(Arc::new(Area { len, words: (0..len / 8).map(|_| AtomicU64::new(0)).collect() }))
+    pub(crate) fn fake(len: usize) -> SharedMapping {
+        SharedMapping(Arc::new(Area { len, words: (0..len / 8).map(|_| AtomicU64::new(0)).collect() }))
     }
 
     /// Creates an area with a dummy descriptor.
-    pub(crate) fn create(_: &str, len: usize, _: bool) -> Result<(Map, OwnedFd)> {
+    pub(crate) fn create(_: &str, len: usize, _: bool) -> Result<(SharedMapping, OwnedFd)> {
         let nowhere = std::fs::File::open("/dev/null").map_err(|_| Error::Internal)?;
-        Ok((Map::fake(len), nowhere.into()))
+        Ok((SharedMapping::fake(len), nowhere.into()))
     }
 
-    pub(crate) fn of_peer(_: &OwnedFd, _: usize, _: bool) -> Option<Map> {
+    pub(crate) fn of_peer(_: &OwnedFd, _: usize, _: bool) -> Option<SharedMapping> {
         None
     }
 
-    pub(crate) fn of_peer_rings(_: &OwnedFd, _: usize) -> Option<Map> {
+    pub(crate) fn of_peer_rings(_: &OwnedFd, _: usize) -> Option<SharedMapping> {
         None
     }
 
@@ -69,16 +69,16 @@ impl Map {
 
 /// The slots of a ring in an area.
 #[derive(Debug)]
-pub(crate) struct Slots<const WORDS: usize> {
-    area: Arc<Map>,
+pub(crate) struct RingSlots<const WORDS: usize> {
+    area: Arc<SharedMapping>,
     offset: usize,
     mask: u64,
 }
 
-impl<const WORDS: usize> Slots<WORDS> {
-    pub(crate) fn new(area: Arc<Map>, offset: usize, count: u32) -> Self {
+impl<const WORDS: usize> RingSlots<WORDS> {
+    pub(crate) fn new(area: Arc<SharedMapping>, offset: usize, count: u32) -> Self {
         assert!(count.is_power_of_two());
-        Slots { area, offset, mask: u64::from(count) - 1 }
+        RingSlots { area, offset, mask: u64::from(count) - 1 }
     }
 
     pub(crate) fn count(&self) -> u64 {

@@ -16,7 +16,7 @@ use super::{MAX_UNREAD_REQUESTS, QuickRequest, RequestEntry, Tx, TxRings};
 use crate::cq::CompletionWriter;
 use crate::memory::cma::{self, Direction};
 use crate::memory::kernel_copy;
-use crate::memory::map::{Map, Slots};
+use crate::memory::map::{RingSlots, SharedMapping};
 use crate::memory::regions::AccessTarget;
 use crate::proto::message::{Header, LINE, MessageKind};
 use crate::qp::context::QpContext;
@@ -29,7 +29,7 @@ use crate::qp::single_copy::{self, CopyMethod};
 pub(super) struct QuickPostCredit {
     remaining: u32,
     /// The peer's wake-up flags (see [`ConnectionMemory::wake_if_flagged`](crate::qp::link::ConnectionMemory::wake_if_flagged)).
-    wanted: Slots<1>,
+    wanted: RingSlots<1>,
     /// Whether both processes execute `membarrier` when they set wake-up flags. Otherwise no credit is granted, because
     /// a post would need a fence.
     uses_membarrier: bool,
@@ -39,10 +39,10 @@ pub(super) struct QuickPostCredit {
 
 impl QuickPostCredit {
     /// Creates the state without credits.
-    pub(super) fn new(peer_area: &Arc<Map>, uses_membarrier: bool) -> Self {
+    pub(super) fn new(peer_area: &Arc<SharedMapping>, uses_membarrier: bool) -> Self {
         QuickPostCredit {
             remaining: 0,
-            wanted: Slots::new(peer_area.clone(), WAKE_FLAGS_OFFSET, 1),
+            wanted: RingSlots::new(peer_area.clone(), WAKE_FLAGS_OFFSET, 1),
             uses_membarrier,
             wait: AwaitedProgress::Other,
         }

@@ -83,7 +83,7 @@ impl Tx {
     fn claim_copy_job(&mut self, context: &QpContext) -> Option<()> {
         let rings = self.rings.as_mut()?;
         #[cfg(test)]
-        if rings.link.peer_side()?.peer.allowed.load(Ordering::Relaxed) == crate::qp::link::Peer::LAZY {
+        if rings.link.peer_side()?.peer.allowed.load(Ordering::Relaxed) == crate::qp::link::PeerEndpoint::LAZY {
             return None;
         }
         let help = rings.link.copy_delegation()?;

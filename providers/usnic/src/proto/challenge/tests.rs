@@ -8,8 +8,8 @@ use crate::proto::wire;
 const INTERVAL: Nanos = 15 * SECONDS;
 const GIVE_UP: Nanos = 10 * SECONDS;
 
-fn peer() -> Peer {
-    Peer::new(&terms(), 0, INTERVAL, GIVE_UP)
+fn peer() -> PeerPath {
+    PeerPath::new(&terms(), 0, INTERVAL, GIVE_UP)
 }
 
 fn place(port: u16) -> SourceAddress {
@@ -24,11 +24,11 @@ fn rtt(time: Nanos) -> Rtt {
 }
 
 /// Returns the destination and the nonce of the next challenge.
-fn asks(peer: &mut Peer, now: Nanos) -> Option<(SourceAddress, u64)> {
+fn asks(peer: &mut PeerPath, now: Nanos) -> Option<(SourceAddress, u64)> {
     asks_over(&rtt(MILLIS), peer, now)
 }
 
-fn asks_over(rtt: &Rtt, peer: &mut Peer, now: Nanos) -> Option<(SourceAddress, u64)> {
+fn asks_over(rtt: &Rtt, peer: &mut PeerPath, now: Nanos) -> Option<(SourceAddress, u64)> {
     let mut out = Vec::new();
     let to = peer.transmit(now, rtt, &terms(), &mut out)?;
     let (head, body) = wire::head(&out).expect("the packet has a complete header");
@@ -118,7 +118,7 @@ fn address_change_during_a_challenge_is_followed() {
 
 #[test]
 fn nonces_differ_from_each_other_and_from_those_of_other_connections() {
-    let mut others = Peer { seed: [1; 16], ..peer() };
+    let mut others = PeerPath { seed: [1; 16], ..peer() };
     let mut peer = peer();
     let nonces: std::collections::HashSet<u64> =
         (0..1000).flat_map(|_| [peer.new_challenge(), others.new_challenge()]).collect();
@@ -127,7 +127,7 @@ fn nonces_differ_from_each_other_and_from_those_of_other_connections() {
 
 /// Advances from deadline to deadline until the peer has timed out. Returns the elapsed time and the number of
 /// challenges.
-fn until_gone(peer: &mut Peer, refuses: bool) -> (Nanos, u32) {
+fn until_gone(peer: &mut PeerPath, refuses: bool) -> (Nanos, u32) {
     let near = rtt(MILLIS);
     until_gone_over(&near, peer, |peer, now, _| {
         if refuses {
@@ -138,7 +138,7 @@ fn until_gone(peer: &mut Peer, refuses: bool) -> (Nanos, u32) {
 
 /// Advances until the peer has timed out, with this round-trip time. `says`: reports an ICMP message for each
 /// challenge.
-fn until_gone_over(rtt: &Rtt, peer: &mut Peer, says: impl Fn(&mut Peer, Nanos, u32)) -> (Nanos, u32) {
+fn until_gone_over(rtt: &Rtt, peer: &mut PeerPath, says: impl Fn(&mut PeerPath, Nanos, u32)) -> (Nanos, u32) {
     let mut challenges = 0;
     for _ in 0..100 {
         let now = peer.deadline().expect("a challenge is pending");
@@ -189,7 +189,7 @@ fn stopped_process_reads_responses_before_the_peer_times_out() {
 
 #[test]
 fn interval_zero_disables_keepalive() {
-    let mut peer = Peer::new(&terms(), 0, 0, GIVE_UP);
+    let mut peer = PeerPath::new(&terms(), 0, 0, GIVE_UP);
     assert_eq!(
         (peer.deadline(), peer.on_time(u64::MAX), asks(&mut peer, u64::MAX)),
         (None, PeerTimeout::Nothing, None)
@@ -199,7 +199,7 @@ fn interval_zero_disables_keepalive() {
 #[test]
 fn port_unreachable_shortens_the_timeout_to_three_challenges() {
     for interval in [INTERVAL, 0] {
-        let mut peer = Peer::new(&terms(), 0, interval, GIVE_UP);
+        let mut peer = PeerPath::new(&terms(), 0, interval, GIVE_UP);
         peer.port_closed(5, &rtt(MILLIS));
         assert_eq!((peer.on_time(5), peer.deadline()), (PeerTimeout::Nothing, Some(5)), "the peer is challenged first");
         let (gone, challenges) = until_gone(&mut peer, true);
@@ -225,7 +225,7 @@ fn packet_of_the_peer_cancels_port_unreachable_reports() {
 #[test]
 fn icmp_hints_do_not_shorten_the_timeout() {
     for interval in [INTERVAL, 0] {
-        let mut peer = Peer::new(&terms(), 0, interval, GIVE_UP);
+        let mut peer = PeerPath::new(&terms(), 0, interval, GIVE_UP);
         peer.challenge_soon(5);
         assert_eq!(peer.deadline(), Some(5), "the peer is challenged immediately");
         let (gone, challenges) =
@@ -254,7 +254,7 @@ fn challenges_to_a_closed_port_are_a_probe_timeout_apart() {
 #[test]
 fn challenge_interval_doubles_while_the_port_is_closed() {
     let near = rtt(MILLIS);
-    let mut peer = Peer::new(&terms(), 0, INTERVAL, 100 * GIVE_UP);
+    let mut peer = PeerPath::new(&terms(), 0, INTERVAL, 100 * GIVE_UP);
     peer.port_closed(5, &near);
     let (gone, challenges) = until_gone_over(&near, &mut peer, |peer, now, challenges| {
         if challenges % 5 == 0 {

@@ -103,7 +103,7 @@ impl Flow {
 }
 
 #[derive(Eq, Ord, PartialEq, PartialOrd)]
-enum Event {
+enum ModelEvent {
     Ack { flow: usize, number: u64 },
     Wake { flow: usize },
 }
@@ -112,7 +112,7 @@ pub(super) struct Model {
     pub(super) path: SimPath,
     pub(super) flows: Vec<Flow>,
     pub(super) now: Nanos,
-    events: BinaryHeap<Reverse<(Nanos, u64, Event)>>,
+    events: BinaryHeap<Reverse<(Nanos, u64, ModelEvent)>>,
     order: u64,
     random: PseudoRandom,
     free_at: Nanos,
@@ -145,7 +145,7 @@ impl Model {
     pub(super) fn add(&mut self, sender: Sender) -> usize {
         let flow = self.flows.len();
         let wake_at = sender.starts;
-        self.post(wake_at, Event::Wake { flow });
+        self.post(wake_at, ModelEvent::Wake { flow });
         self.flows.push(Flow {
             sender,
             pacer: Pacer::default(),
@@ -178,8 +178,8 @@ impl Model {
             let Some(Reverse((at, _, event))) = self.events.pop() else { break };
             self.now = at;
             match event {
-                Event::Ack { flow, number } => self.acked(flow, number),
-                Event::Wake { flow } => self.woken(flow),
+                ModelEvent::Ack { flow, number } => self.acked(flow, number),
+                ModelEvent::Wake { flow } => self.woken(flow),
             }
         }
         self.now = end;
@@ -194,7 +194,7 @@ impl Model {
         flow.offered = Some((rate, now, flow.sent));
     }
 
-    fn post(&mut self, at: Nanos, event: Event) {
+    fn post(&mut self, at: Nanos, event: ModelEvent) {
         self.order += 1;
         self.events.push(Reverse((at, self.order, event)));
     }
@@ -287,7 +287,7 @@ impl Model {
         }
         if next < flow.wake_at {
             flow.wake_at = next;
-            self.post(next, Event::Wake { flow: index });
+            self.post(next, ModelEvent::Wake { flow: index });
         }
     }
 
@@ -311,7 +311,7 @@ impl Model {
         if let Some((at, waited)) = self.travels(bytes) {
             self.flows[index].delays.0 += u128::from(waited);
             self.flows[index].delays.1 += 1;
-            self.post(at, Event::Ack { flow: index, number });
+            self.post(at, ModelEvent::Ack { flow: index, number });
         }
     }
 

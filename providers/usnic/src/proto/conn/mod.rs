@@ -35,7 +35,7 @@ use dapl::provider::Status;
 use zerocopy::FromBytes;
 
 use crate::proto::acks::AckClock;
-use crate::proto::challenge::Peer;
+use crate::proto::challenge::PeerPath;
 use crate::proto::counters::Counters;
 use crate::proto::flight::{PsnState, UnackedPackets};
 use crate::proto::psn::Psn;
@@ -99,7 +99,7 @@ pub(crate) struct Conn<D: PostedData> {
     acks: AckClock,
     deferred: Option<DeferredMessage>,
     /// The peer's address, and whether the peer responds.
-    peer_state: Peer,
+    peer_state: PeerPath,
     /// Retransmission of the handshake's confirmation, until a packet of the peer arrives.
     confirming: Option<Confirming>,
     ending: Ending,
@@ -144,7 +144,7 @@ impl<D: PostedData> Conn<D> {
             pieces: Refragmented::default(),
             acks,
             deferred: None,
-            peer_state: Peer::new(&terms, now, config.keepalive, config.give_up),
+            peer_state: PeerPath::new(&terms, now, config.keepalive, config.give_up),
             confirming: terms.active.then(|| first_confirmation(config, now)),
             ending: Ending::default(),
             config: config.clone(),
