@@ -12,8 +12,8 @@ use std::time::Duration;
 use dapl_test::run::{SM0, Sandbox, USNIC0, rounds};
 use dapl_test::stage::{Profile, built_example, stage, workspace};
 use udapl::{
-    Access, Buffer, Completion, End, Ep, EpSpec, Error, Evd, Event, Ia, Library, Op, Pz, Remote, Request, State,
-    Streams, TransferError, Window,
+    Access, Buffer, Completion, ConnectionRequest, End, Ep, EpSpec, Error, Evd, Event, Ia, Library, Op, Pz, Remote,
+    State, Streams, TransferError, Window,
 };
 
 #[path = "udapl/objects.rs"]
@@ -71,7 +71,7 @@ impl Pair {
     }
 
     /// Makes the client connect and returns its connection request.
-    fn ask(&self) -> Request {
+    fn ask(&self) -> ConnectionRequest {
         let listener = self.ia.listen_any(&self.events).unwrap();
         let to = self.ia.address().unwrap_or(Ipv4Addr::LOCALHOST.into());
         self.client.connect(to, listener.qualifier(), TIMEOUT, b"hello").unwrap();

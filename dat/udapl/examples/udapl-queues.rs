@@ -89,7 +89,7 @@ fn connect(ia: &Ia, pz: &Pz, events: &Evd, qualifier: u64) -> Outcome<Ep> {
     Ok(ep)
 }
 
-fn accept(request: udapl::Request, pz: &Pz, events: &Evd, srq: &Srq) -> Outcome<Ep> {
+fn accept(request: udapl::ConnectionRequest, pz: &Pz, events: &Evd, srq: &Srq) -> Outcome<Ep> {
     let ep = pz.ep_with(&EpSpec { srq: Some(srq), ..EpSpec::new(events) })?;
     request.accept(&ep, b"")?;
     Ok(ep)

@@ -10,7 +10,7 @@ use dat_abi::*;
 use crate::error::{Error, Result, kind};
 use crate::flight::{Buffers, CompletedTransfer, Op, OpId};
 use crate::ia::Ia;
-use crate::listener::Request;
+use crate::listener::ConnectionRequest;
 use crate::memory::Buffer;
 use crate::owned::{BindId, CnoInner, EpId, EvdId, EvdInner, Handle, IaInner};
 
@@ -50,7 +50,7 @@ pub enum Event {
         why: End,
     },
     /// A connection request of a peer, to be accepted or rejected.
-    Request(Request),
+    Request(ConnectionRequest),
     /// A bind of a memory window is complete, or has failed.
     Bound {
         /// Id of the bind; binds of different windows may have equal ids.
@@ -265,10 +265,10 @@ impl Evd {
                 self.completion(data).map(Event::Completed)
             }
             DAT_CONNECTION_REQUEST_EVENT => {
-                // SAFETY: the event number selects this member. Each event is dequeued once, so the new `Request` is
+                // SAFETY: the event number selects this member. Each event is dequeued once, so the new `ConnectionRequest` is
                 // the only owner of the handle.
                 let cr = unsafe { data.cr_arrival_event_data.cr_handle };
-                Some(Event::Request(Request::new(&self.inner.ia, cr)))
+                Some(Event::Request(ConnectionRequest::new(&self.inner.ia, cr)))
             }
             DAT_RMR_BIND_COMPLETION_EVENT => {
                 // SAFETY: the event number selects this member.

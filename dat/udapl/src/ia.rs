@@ -179,7 +179,7 @@ impl IaInner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Buffer, Ep, Evd, Listener, Request, Window};
+    use crate::{Buffer, ConnectionRequest, Ep, Evd, Listener, Window};
 
     #[test]
     fn all_public_types_are_send_and_sync() {
@@ -189,7 +189,7 @@ mod tests {
         shared::<Evd>();
         shared::<Ep>();
         shared::<Listener>();
-        shared::<Request>();
+        shared::<ConnectionRequest>();
         shared::<Buffer>();
         shared::<Window>();
     }

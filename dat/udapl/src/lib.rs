@@ -3,7 +3,7 @@
 //! The library is opened at run time, as [`Library`], so programs build on hosts without it. [`Ia`] is an open
 //! adapter, and all other objects are created on it. [`Pz`] groups objects that may be used together. [`Buffer`] and
 //! [`Window`] are registered memory. [`Evd`] queues events, and [`Cno`] groups event queues for one wait. [`Ep`] is
-//! one end of a connection, and [`Listener`] receives connection [`Request`]s. [`Srq`] holds receives for several
+//! one end of a connection, and [`Listener`] receives connection [`ConnectionRequest`]s. [`Srq`] holds receives for several
 //! endpoints. [`Rmr`] gives a part of a window its own key, and [`SharedMemory`] is registered by several processes.
 //!
 //! # Guarantees
@@ -91,7 +91,7 @@ pub use flight::{Op, OpId};
 pub use ia::{Attribute, Ia};
 pub use library::{Functions, Library};
 pub use limits::Limits;
-pub use listener::{Listener, Request};
+pub use listener::{ConnectionRequest, Listener};
 pub use memory::{Access, Buffer, Remote, Ticket, Window};
 pub use owned::{BindId, EpId, EvdId, Pz};
 pub use post::PostFlags;

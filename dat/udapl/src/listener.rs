@@ -83,15 +83,15 @@ impl Drop for Listener {
 }
 
 /// A connection request. It is rejected when dropped.
-pub struct Request {
+pub struct ConnectionRequest {
     handle: Handle,
     is_answered: bool,
     ia: Arc<IaInner>,
 }
 
-impl Request {
+impl ConnectionRequest {
     pub(crate) fn new(ia: &Arc<IaInner>, handle: DAT_CR_HANDLE) -> Self {
-        Request { handle: Handle(handle), is_answered: false, ia: Arc::clone(ia) }
+        ConnectionRequest { handle: Handle(handle), is_answered: false, ia: Arc::clone(ia) }
     }
 
     /// Returns the address of the peer, if it is an IP address.
@@ -149,7 +149,7 @@ impl Request {
     }
 }
 
-impl Drop for Request {
+impl Drop for ConnectionRequest {
     fn drop(&mut self) {
         if !self.is_answered {
             // SAFETY: the call has no pointer arguments, and `self` keeps the object alive.
@@ -158,8 +158,8 @@ impl Drop for Request {
     }
 }
 
-impl fmt::Debug for Request {
+impl fmt::Debug for ConnectionRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Request")
+        f.write_str("ConnectionRequest")
     }
 }

@@ -33,11 +33,11 @@ macro_rules! functions {
         #[allow(non_camel_case_types, reason = "the names are the specification's")]
         enum Function { $($name),* }
 
-        struct Table { $($name: Option<$shape>),* }
+        struct FunctionTable { $($name: Option<$shape>),* }
 
-        impl Table {
+        impl FunctionTable {
             fn load(library: *mut c_void) -> Self {
-                Table {
+                FunctionTable {
                     $($name: libdat2::replacement(stringify!($name)).or_else(|| symbol(library, stringify!($name))).map(|address| {
                         // SAFETY: libdat exports this name with this shape; that is the ABI under test.
                         unsafe { transmute::<*mut c_void, $shape>(address) }
@@ -145,7 +145,7 @@ pub(crate) fn name(number: usize) -> &'static str {
     NAMES.get(number).or_else(only_2_0).copied().unwrap_or("?")
 }
 
-static TABLE: OnceLock<Table> = OnceLock::new();
+static TABLE: OnceLock<FunctionTable> = OnceLock::new();
 
 /// Opens the library, once per process.
 pub(crate) fn load(path: &str) -> Result<(), String> {
@@ -160,7 +160,7 @@ pub(crate) fn load(path: &str) -> Result<(), String> {
         return Err(format!("{path}: {}", text_at(text)));
     }
     libdat2::load(|name| symbol(library, name))?;
-    TABLE.get_or_init(|| Table::load(library));
+    TABLE.get_or_init(|| FunctionTable::load(library));
     Ok(())
 }
 
@@ -174,7 +174,7 @@ pub(crate) fn text_at(text: *const c_char) -> String {
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-fn table() -> &'static Table {
+fn table() -> &'static FunctionTable {
     TABLE.get().expect("the library is loaded before the first case")
 }
 

@@ -39,7 +39,7 @@ pub struct Loopback {
 
 impl Provider for Loopback {
     type Listener = Listener<Loopback>;
-    type Request = Request;
+    type Request = ConnectionRequest;
 
     const NAME: &'static str = "loopback";
 
@@ -154,7 +154,7 @@ impl Connection for Qp {
         WORLD.lock().qp(self.0).begin(conn);
         let private_data = spec.private_data.to_vec();
         let info = RequestInfo { peer: ADDRESS, reported_len: private_data.len(), private_data };
-        let request = Request { from: Some((self.0, conn)), info: info.clone() };
+        let request = ConnectionRequest { from: Some((self.0, conn)), info: info.clone() };
         // Without a listener the request is returned, and its drop rejects it.
         drop(LISTENERS.request(spec.qual, request, info));
         Ok(())
@@ -186,13 +186,13 @@ impl Drop for Qp {
     }
 }
 
-pub struct Request {
+pub struct ConnectionRequest {
     /// The requester; `None` after the accept or reject.
     from: Option<(u64, ConnId)>,
     info: RequestInfo,
 }
 
-impl Request {
+impl ConnectionRequest {
     /// Ends the connection attempt, unless the requester has disconnected.
     fn refuse(&mut self, event: ConnectionEvent, private_data: &[u8]) {
         let Some((number, conn)) = self.from.take() else { return };
@@ -202,7 +202,7 @@ impl Request {
     }
 }
 
-impl ConnRequest for Request {
+impl ConnRequest for ConnectionRequest {
     type Qp = Qp;
 
     fn accept(mut self, qp: &Qp, private_data: &[u8], conn: ConnId) -> Result<()> {
@@ -221,7 +221,7 @@ impl ConnRequest for Request {
     }
 }
 
-impl Drop for Request {
+impl Drop for ConnectionRequest {
     fn drop(&mut self) {
         self.refuse(ConnectionEvent::Rejected, &[]);
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use dat_abi::*;
 
 use super::rows::Row;
-use super::window::{Counter, Measured, Window};
+use super::window::{Counter, Measured, MeasuredInterval};
 use super::{RESULT_LIMIT, progress};
 use crate::amounts::Extent;
 use crate::channel::Channel;
@@ -77,7 +77,7 @@ pub(crate) fn serve(ia: &Ia, mut channel: Channel, common: &Common) -> Result {
     };
     channel.send(&Message::Ready(vec![Offer { qual: listener.qual, ..Offer::default() }]))?;
     let wait_policy = WaitPolicy { how: WaitMethod::Sleep, limit: common.limit };
-    let mut window = Window::started();
+    let mut window = MeasuredInterval::started();
     let mut accepted = 0;
     let mut accept = || {
         while listener.accept_unless(&ep, &shared, wait_policy, || channel.has_message())? {

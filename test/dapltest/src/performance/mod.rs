@@ -31,7 +31,7 @@ use crate::report::Report;
 use crate::shared_objects::Listener;
 use crate::transaction;
 use crate::wire::{Message, Offer, Performance};
-use rows::{Row, Table};
+use rows::{ResultTable, Row};
 use runner::Runner;
 
 pub(crate) use connects::{Connects, serve as serve_connects};
@@ -61,7 +61,7 @@ pub(crate) fn run(common: &Common, host: &str, plan: &Plan) -> Result<Report> {
     let (table, measured) = match plan {
         Plan::Transfers(tests) => {
             let pipeline = runner::pipeline(&tests[0], &adapter);
-            let mut table = Table::of_transfers(&mut report, &tests[0], pipeline, common);
+            let mut table = ResultTable::of_transfers(&mut report, &tests[0], pipeline, common);
             let measured = tests.iter().try_for_each(|test| {
                 table.add(&mut report, measure(&ia, common, host, test)?);
                 Ok(())
@@ -69,7 +69,7 @@ pub(crate) fn run(common: &Common, host: &str, plan: &Plan) -> Result<Report> {
             (table, measured)
         }
         Plan::Connects(test) => {
-            let mut table = Table::of_connects(&mut report, test, common);
+            let mut table = ResultTable::of_connects(&mut report, test, common);
             let measured = connects::run(&ia, common, host, test).map(|row| table.add(&mut report, row));
             (table, measured)
         }
@@ -132,7 +132,7 @@ pub(crate) fn serve(ia: &Ia, mut channel: Channel, test: &Performance, common: &
         return Failure::with_message("the client offers less memory than the test needs");
     }
     let accepted = listener.accept(&runner.ep, &runner.shared, runner.sleeping(), || channel.is_over());
-    let mut clock = window::Window::started();
+    let mut clock = window::MeasuredInterval::started();
     let ran = accepted.and_then(|()| runner.run(client, &Progress::hidden()));
     let over = await_over(&mut channel, common);
     clock.end();

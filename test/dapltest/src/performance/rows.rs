@@ -21,13 +21,13 @@ pub(super) struct Row {
 }
 
 /// The rows of a run.
-pub(super) struct Table {
+pub(super) struct ResultTable {
     rows: Vec<Value>,
     /// Whether the rates of both sides are added.
     is_bidirectional: bool,
 }
 
-impl Table {
+impl ResultTable {
     /// Creates the table for transfers. `first` is the test of the first size, `pipeline` the number of operations in
     /// flight.
     pub(super) fn of_transfers(report: &mut Report, first: &Performance, pipeline: u32, common: &Common) -> Self {
@@ -47,7 +47,7 @@ impl Table {
         report.put("segments", json!(operation.segments));
         report.put("pipeline", json!(pipeline));
         report.put("bidirectional", json!(first.is_bidirectional));
-        Table::new(report, (first.extent, first.warm_up, first.polls), "operations/s", first.is_bidirectional)
+        ResultTable::new(report, (first.extent, first.warm_up, first.polls), "operations/s", first.is_bidirectional)
     }
 
     /// Creates the table for connects.
@@ -60,7 +60,7 @@ impl Table {
             warm_up(test.warm_up)
         ));
         report.put("operation", json!("connect"));
-        Table::new(report, (test.extent, test.warm_up, test.polls), "connects/s", false)
+        ResultTable::new(report, (test.extent, test.warm_up, test.polls), "connects/s", false)
     }
 
     fn new(
@@ -80,7 +80,7 @@ impl Table {
             "{:>10} {rate:>12} {:>10} {:>9} {:>9} {:>9} {:>9} {:>9}  {:>11}  {:>11}",
             "bytes", "MB/s", "mean", "p50", "p99", "p99.9", "max", "client CPU", "server CPU"
         ));
-        Table { rows: Vec::new(), is_bidirectional }
+        ResultTable { rows: Vec::new(), is_bidirectional }
     }
 
     /// Prints a row immediately, and stores it for the JSON output.
@@ -174,7 +174,7 @@ mod tests {
     fn the_rates_of_both_directions_are_added() {
         let common = crate::common::Common::of_test(true);
         for (is_bidirectional, expected) in [(false, 100.0), (true, 150.0)] {
-            let mut table = Table { rows: Vec::new(), is_bidirectional };
+            let mut table = ResultTable { rows: Vec::new(), is_bidirectional };
             let client = Measured { figures: figures(200, 2, 1), latency: crate::report::Latency::default() };
             let row = Row { bytes: Some(1_000_000), client, server: figures(100, 2, 1) };
             table.add(&mut Report::new("performance", &common), row);

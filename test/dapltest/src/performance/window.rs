@@ -30,16 +30,16 @@ impl Mark {
 
 /// Start and end of the measured part.
 #[derive(Clone, Copy)]
-pub(super) struct Window {
+pub(super) struct MeasuredInterval {
     begin: Mark,
     end: Mark,
 }
 
-impl Window {
+impl MeasuredInterval {
     /// Starts the measurement at the current time.
     pub(super) fn started() -> Self {
         let now = Mark::now();
-        Window { begin: now, end: now }
+        MeasuredInterval { begin: now, end: now }
     }
 
     /// Ends the measurement.
@@ -58,7 +58,7 @@ pub(super) struct Counter {
     extent: Extent,
     warm_up: u64,
     done: u64,
-    window: Window,
+    window: MeasuredInterval,
     latency: Latency,
     is_time_over: bool,
 }
@@ -66,7 +66,7 @@ pub(super) struct Counter {
 impl Counter {
     /// Starts the test at the current time. Without a warm-up, the measured part starts too.
     pub(super) fn new(extent: Extent, warm_up: u32) -> Self {
-        let (window, latency) = (Window::started(), Latency::default());
+        let (window, latency) = (MeasuredInterval::started(), Latency::default());
         Counter { extent, warm_up: warm_up.into(), done: 0, window, latency, is_time_over: false }
     }
 
@@ -82,7 +82,7 @@ impl Counter {
     pub(super) fn complete(&mut self, latency: Option<Duration>) {
         self.done += 1;
         if self.done == self.warm_up {
-            self.window = Window::started();
+            self.window = MeasuredInterval::started();
         }
         if self.done <= self.warm_up {
             return;

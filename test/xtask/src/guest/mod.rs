@@ -45,7 +45,7 @@ const PROCESSOR: &str = "max,-erms";
 
 /// The guest's network link.
 #[derive(Clone, Copy)]
-pub(crate) enum Link<'a> {
+pub(crate) enum GuestNetwork<'a> {
     /// A user-mode network in which only the guest exists.
     Alone,
     /// One side of a link to a second guest, which is started later.
@@ -54,24 +54,24 @@ pub(crate) enum Link<'a> {
     Second(&'a Guest),
 }
 
-impl Link<'_> {
+impl GuestNetwork<'_> {
     /// The guest's IPv4 address, from the documentation range.
     pub(crate) fn address(self) -> &'static str {
         match self {
-            Link::Alone | Link::First => "192.0.2.1",
-            Link::Second(_) => "192.0.2.2",
+            GuestNetwork::Alone | GuestNetwork::First => "192.0.2.1",
+            GuestNetwork::Second(_) => "192.0.2.2",
         }
     }
 
     /// Name of the network device in the guest.
     pub(crate) fn device(self) -> &'static str {
-        if matches!(self, Link::Alone) { "d0" } else { "eth0" }
+        if matches!(self, GuestNetwork::Alone) { "d0" } else { "eth0" }
     }
 
     /// Number of emulated processors. Two guests get one each: on a small machine, waiting for a second emulated
     /// processor that is not scheduled costs more than it gains.
     fn processors(self) -> &'static str {
-        if matches!(self, Link::Alone) { "2" } else { "1" }
+        if matches!(self, GuestNetwork::Alone) { "2" } else { "1" }
     }
 }
 
@@ -126,17 +126,17 @@ fn home() -> PathBuf {
 
 impl Guest {
     /// Starts a guest, and waits until its device exists. `prepare` was called before.
-    pub(crate) fn boot(link: Link<'_>) -> Result<Self> {
+    pub(crate) fn boot(link: GuestNetwork<'_>) -> Result<Self> {
         Guest::boot_with(link, Clock::Time)
     }
 
     /// Same as `boot`, with this clock.
-    pub(crate) fn boot_with(link: Link<'_>, clock: Clock) -> Result<Self> {
+    pub(crate) fn boot_with(link: GuestNetwork<'_>, clock: Clock) -> Result<Self> {
         Guest::launch(link, clock)?.await_boot()
     }
 
     /// Starts a guest without waiting for it. The guest at the other end of its wire must have been launched before.
-    pub(crate) fn launch(link: Link<'_>, clock: Clock) -> Result<Self> {
+    pub(crate) fn launch(link: GuestNetwork<'_>, clock: Clock) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("run-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let kernel = Kernel::find(&home().join("kernel"))?;
@@ -151,7 +151,7 @@ impl Guest {
         let written = fs::write(share.join("initramfs"), kernel.initramfs(INIT, &conf)?);
         written.map_err(|error| format!("{}: {error}", share.display()))?;
 
-        if let Link::Second(first) = link {
+        if let GuestNetwork::Second(first) = link {
             first.await_network()?;
         }
         Guest::over(qemu(&kernel, link, clock), share, token)
@@ -302,7 +302,7 @@ impl Drop for Guest {
 }
 
 /// The qemu command. Standard input and output are a port of the guest, and its folder is shared.
-fn qemu(kernel: &Kernel, link: Link<'_>, clock: Clock) -> Command {
+fn qemu(kernel: &Kernel, link: GuestNetwork<'_>, clock: Clock) -> Command {
     // setpriv makes the guest die with this process.
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "qemu-system-x86_64", "-nodefaults", "-no-user-config"]);
@@ -318,10 +318,10 @@ fn qemu(kernel: &Kernel, link: Link<'_>, clock: Clock) -> Command {
     let host = "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap";
     command.args(["-virtfs", host, "-virtfs", "local,path=.,mount_tag=share,security_model=none"]);
     let (wire, last) = match link {
-        Link::Alone => return command,
-        Link::First => (format!("server=on,addr.path={WIRE}"), 1),
+        GuestNetwork::Alone => return command,
+        GuestNetwork::First => (format!("server=on,addr.path={WIRE}"), 1),
         // The path is relative, because the length of a socket's path is limited.
-        Link::Second(first) => {
+        GuestNetwork::Second(first) => {
             let folder = first.share.file_name().unwrap_or_default().to_string_lossy().into_owned();
             (format!("server=off,addr.path=../{folder}/{WIRE}"), 2)
         }

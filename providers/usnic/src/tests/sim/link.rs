@@ -34,7 +34,7 @@ impl EndState {
     }
 }
 
-pub(super) struct Link {
+pub(super) struct SimLink {
     pub(super) oracle: Rc<RefCell<Oracle>>,
     pub(super) state: [EndState; 2],
     /// By side: number of posted requests, and planned receives (time, length).
@@ -51,8 +51,8 @@ pub(super) struct Link {
     pub(super) complete: bool,
 }
 
-impl Link {
-    pub(super) fn new(scenario: &Scenario, at: usize) -> Link {
+impl SimLink {
+    pub(super) fn new(scenario: &Scenario, at: usize) -> SimLink {
         let plan = &scenario.links[at];
         let recvs = [0, 1].map(|side: usize| {
             let sends: Vec<_> = plan.sides[1 - side].items.iter().filter(|item| item.kind.is_send()).collect();
@@ -67,7 +67,7 @@ impl Link {
             let last = times.last().copied().unwrap_or(0);
             times.into_iter().zip(lengths).chain(spare.map(|(_, length)| (last, length))).collect()
         });
-        Link {
+        SimLink {
             oracle: Oracle::new(scenario.seed ^ at as u64, scenario.is_loose(at)),
             state: [EndState::Before; 2],
             posted: [0; 2],

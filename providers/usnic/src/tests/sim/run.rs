@@ -1,7 +1,7 @@
 //! One run of a scenario in virtual time, from the first request until no state is left.
 
 use super::established::{self, SimConnection};
-use super::link::{EndState, Link};
+use super::link::{EndState, SimLink};
 use super::network::{Datagram, Network, peer_of};
 use super::oracle::OracleHost;
 use super::peer::{Peer, SetupEvent, address};
@@ -21,7 +21,7 @@ pub(super) struct Run<'a> {
     pub(super) now: Nanos,
     network: Network,
     pub(super) peers: Vec<Peer>,
-    pub(super) links: Vec<Link>,
+    pub(super) links: Vec<SimLink>,
     actions_done: usize,
     restarts: u64,
     /// Time of the next step, if consumers or connections may have new work.
@@ -53,7 +53,7 @@ impl<'a> Run<'a> {
     fn new(scenario: &'a Scenario) -> Run<'a> {
         let peers = scenario.peers.iter().enumerate();
         let peers = peers.map(|(at, plan)| Peer::new(at, 0, plan, scenario.sealed, scenario.seed, 0)).collect();
-        let links = (0..scenario.links.len()).map(|at| Link::new(scenario, at)).collect();
+        let links = (0..scenario.links.len()).map(|at| SimLink::new(scenario, at)).collect();
         Run {
             scenario,
             now: 0,
@@ -96,7 +96,7 @@ impl<'a> Run<'a> {
     /// Number of completions.
     fn done(&self) -> u64 {
         let sides =
-            |link: &Link| link.oracle.borrow().sides.iter().map(|it| it.done as u64 + it.done_recvs).sum::<u64>();
+            |link: &SimLink| link.oracle.borrow().sides.iter().map(|it| it.done as u64 + it.done_recvs).sum::<u64>();
         self.links.iter().map(sides).sum()
     }
 
@@ -307,7 +307,7 @@ impl<'a> Run<'a> {
 
     fn end_when_done(&mut self, at: usize) {
         let plan = &self.scenario.links[at];
-        let both = |link: &Link| link.state.iter().all(|fate| matches!(fate, EndState::Established(_)));
+        let both = |link: &SimLink| link.state.iter().all(|fate| matches!(fate, EndState::Established(_)));
         if self.links[at].finished || !both(&self.links[at]) {
             return;
         }
@@ -370,7 +370,7 @@ impl<'a> Run<'a> {
     }
 
     pub(super) fn state(&self) -> String {
-        let link = |link: &Link| {
+        let link = |link: &SimLink| {
             let oracle = link.oracle.borrow();
             let side = |side: usize| {
                 let it = &oracle.sides[side];

@@ -2,7 +2,7 @@
 
 use dapl::provider::{ConnectionEvent, Status};
 
-use super::link::{EndState, Link};
+use super::link::{EndState, SimLink};
 use super::run::Run;
 use super::scenario::{OpKind, Scenario, ScriptedAction};
 
@@ -22,7 +22,7 @@ pub(super) fn check(run: &Run<'_>) {
 }
 
 /// Checks that each connected side has got one event of the end, and none if it has aborted the connection.
-fn check_events(link: &Link, side: usize, at: usize) {
+fn check_events(link: &SimLink, side: usize, at: usize) {
     let events = link.events(side);
     match link.state[side] {
         EndState::Ended if link.aborted[side] => {
@@ -34,7 +34,7 @@ fn check_events(link: &Link, side: usize, at: usize) {
     }
 }
 
-fn check_completions(link: &Link, side: usize, at: usize) {
+fn check_completions(link: &SimLink, side: usize, at: usize) {
     if link.state[side] != EndState::ProcessExited {
         let oracle = link.oracle.borrow();
         let it = &oracle.sides[side];
@@ -44,7 +44,7 @@ fn check_completions(link: &Link, side: usize, at: usize) {
 }
 
 /// Checks that a connection that must not fail has completed all its work.
-fn check_undisturbed(link: &Link, at: usize) {
+fn check_undisturbed(link: &SimLink, at: usize) {
     assert_eq!(link.state, [EndState::Ended; 2], "link {at}: both sides must have ended");
     assert!(link.complete, "link {at} ended before its work was complete");
     let oracle = link.oracle.borrow();
@@ -70,7 +70,7 @@ fn check_undisturbed(link: &Link, at: usize) {
 
 /// Checks that each request that has failed other than by a flush had a cause: it was invalid, the network was down, or
 /// the peer has exited.
-fn check_failures(scenario: &Scenario, link: &Link, at: usize) {
+fn check_failures(scenario: &Scenario, link: &SimLink, at: usize) {
     for side in 0..2 {
         let Some((index, status)) = link.failure(side) else { continue };
         let oracle = link.oracle.borrow();
@@ -102,7 +102,7 @@ fn check_failures(scenario: &Scenario, link: &Link, at: usize) {
 }
 
 /// Checks a graceful disconnect of one side: all sends that have succeeded before it have arrived.
-fn check_drained(scenario: &Scenario, link: &Link, at: usize) {
+fn check_drained(scenario: &Scenario, link: &SimLink, at: usize) {
     let aborts = scenario
         .actions
         .iter()

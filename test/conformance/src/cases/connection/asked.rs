@@ -1,14 +1,14 @@
 //! Helpers for pending connection requests and their requesters.
 #![forbid(unsafe_code)]
 
-use crate::cases::ep::scene::{Request, silent_listener};
+use crate::cases::ep::scene::{ConnectionRequest, silent_listener};
 use crate::kit::*;
 
 use super::call::Call;
 
 /// A pending connection request and its requester.
 pub(super) struct PendingRequest {
-    pub(super) request: Request,
+    pub(super) request: ConnectionRequest,
     pub(super) client: Conn,
     pub(super) server: Conn,
     pub(super) psp: Psp,
@@ -22,17 +22,17 @@ pub(super) fn asked(ctx: &Ctx, data: &[u8]) -> PendingRequest {
     let (client, server) = (Conn::on(&ia), Conn::on(&ia));
     let (requests, psp) = silent_listener(ctx, &ia, 0);
     ok(Call::to(&ia, ctx.qual(0)).carrying(data).make(client.ep.h()));
-    PendingRequest { request: Request::arrives(&requests), client, server, psp, requests, ia }
+    PendingRequest { request: ConnectionRequest::arrives(&requests), client, server, psp, requests, ia }
 }
 
 #[track_caller]
-pub(super) fn accepted(request: Request, client: &Conn, server: &Conn) {
+pub(super) fn accepted(request: ConnectionRequest, client: &Conn, server: &Conn) {
     request.accept(&server.ep);
     established(client, server);
 }
 
 #[track_caller]
-pub(super) fn data_of(request: &Request) -> Vec<u8> {
+pub(super) fn data_of(request: &ConnectionRequest) -> Vec<u8> {
     let param = request.param();
     bytes_at(param.private_data, param.private_data_size as usize)
 }

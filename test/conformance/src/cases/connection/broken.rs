@@ -4,7 +4,7 @@
 use std::ptr::null_mut;
 
 use crate::cases::ep::scene::State::*;
-use crate::cases::ep::scene::{Request, Scene, full_evd, silent_listener};
+use crate::cases::ep::scene::{ConnectionRequest, Scene, full_evd, silent_listener};
 use crate::kit::*;
 
 use super::call::Call;
@@ -166,7 +166,7 @@ fn lost(ctx: &Ctx, is_active: bool) {
     let full = full(&ia);
     let connects = |client: &Ep, server: &Ep| {
         ok(Call::to(&ia, ctx.qual(0)).make(client.h()));
-        Request::arrives(&requests).accept(server);
+        ConnectionRequest::arrives(&requests).accept(server);
     };
     ends_connection(ctx, &ia, &full, connects, is_active);
 }

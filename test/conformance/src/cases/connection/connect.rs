@@ -3,7 +3,7 @@
 
 use std::ptr::null_mut;
 
-use crate::cases::ep::scene::{Request, Scene, State, in_state, silent_listener};
+use crate::cases::ep::scene::{ConnectionRequest, Scene, State, in_state, silent_listener};
 use crate::kit::*;
 
 use super::call::{Call, expect_unconnected, without_connect_evd, without_pz};
@@ -317,7 +317,7 @@ fn connect_to_itself_returns_before_the_accept(ctx: &Ctx) {
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
     conn.connect(&conn.ia.address(), ctx.qual(0));
     conn.ep.expect_state(DAT_EP_STATE_ACTIVE_CONNECTION_PENDING);
-    let _request = Request::arrives(&requests);
+    let _request = ConnectionRequest::arrives(&requests);
     conn.ep.expect_state(DAT_EP_STATE_ACTIVE_CONNECTION_PENDING);
     expect_nothing(conn.events.h());
 }

@@ -4,7 +4,7 @@
 use std::ptr::null_mut;
 
 use crate::cases::ep::scene::State::*;
-use crate::cases::ep::scene::{Request, Scene, silent_listener};
+use crate::cases::ep::scene::{ConnectionRequest, Scene, silent_listener};
 use crate::kit::*;
 
 use super::asked::{PendingRequest, accepted, asked, data_of, pattern};
@@ -109,7 +109,7 @@ fn server_rejects(ctx: &Ctx) {
     let ia = ctx.ia();
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
     ctx.send_address(&ia);
-    Request::arrives(&requests).reject();
+    ConnectionRequest::arrives(&requests).reject();
     ctx.meet();
 }
 
@@ -129,13 +129,13 @@ fn cr_reject_permits_reset_and_another_connect(ctx: &Ctx) {
     for _ in 0..8 {
         (1..=2).for_each(|id| post_empty_recv(&client, id));
         client.connect(&ia.address(), ctx.qual(0));
-        Request::arrives(&requests).reject();
+        ConnectionRequest::arrives(&requests).reject();
         client.expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
         ok(dat_ep_reset(client.ep.h()));
         assert_eq!(drain(client.recv.h()).len(), 2, "the receives were not flushed completely");
     }
     client.connect(&ia.address(), ctx.qual(0));
-    accepted(Request::arrives(&requests), &client, &server);
+    accepted(ConnectionRequest::arrives(&requests), &client, &server);
 }
 
 fn cr_accept_failures_leave_the_request_usable(ctx: &Ctx) {
@@ -204,7 +204,7 @@ fn cr_accept_succeeds_after_the_disconnected_ep_is_reset(ctx: &Ctx) {
     let (requests, _psp) = silent_listener(ctx, ia, 1);
     let client = Conn::on(ia);
     client.connect(&ia.address(), ctx.qual(1));
-    let request = Request::arrives(&requests);
+    let request = ConnectionRequest::arrives(&requests);
     let code = dat_cr_accept(request.h(), scene.ep(), 0, null_mut());
     refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_DISCONNECTED);
     ok(dat_ep_reset(scene.ep()));
@@ -217,7 +217,7 @@ fn client_wins(ctx: &Ctx) {
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
     ctx.send_address(&conn.ia);
     conn.connect(&ctx.receive_address(), ctx.qual(1));
-    let request = Request::arrives(&requests);
+    let request = ConnectionRequest::arrives(&requests);
     ctx.meet();
     ctx.meet(); // the partner has tried to accept
     request.reject();
@@ -230,7 +230,7 @@ fn server_loses(ctx: &Ctx) {
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 1);
     ctx.send_address(&conn.ia);
     conn.connect(&ctx.receive_address(), ctx.qual(0));
-    let request = Request::arrives(&requests);
+    let request = ConnectionRequest::arrives(&requests);
     ctx.meet();
     let code = dat_cr_accept(request.h(), conn.ep.h(), 0, null_mut());
     refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_ACTCONNPENDING);
@@ -252,7 +252,7 @@ fn cr_requests_can_be_accepted_in_any_order(ctx: &Ctx) {
             conn
         })
         .collect();
-    let mut came: Vec<Request> = (0..6).map(|_| Request::arrives(&requests)).collect();
+    let mut came: Vec<ConnectionRequest> = (0..6).map(|_| ConnectionRequest::arrives(&requests)).collect();
     came.sort_by_key(|request| [3, 0, 5, 1, 4, 2][usize::from(data_of(request)[0])]);
     for request in came {
         let from = usize::from(data_of(&request)[0]);

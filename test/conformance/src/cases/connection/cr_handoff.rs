@@ -4,7 +4,7 @@
 use std::ptr::null_mut;
 
 use crate::cases::ep::scene::State::*;
-use crate::cases::ep::scene::{Request, Scene, silent_listener};
+use crate::cases::ep::scene::{ConnectionRequest, Scene, silent_listener};
 use crate::kit::*;
 
 use super::asked::{PendingRequest, accepted, asked, data_of, pattern};
@@ -33,7 +33,7 @@ fn cr_handoff_to_another_psp_succeeds(ctx: &Ctx) {
     is_dead(cr, server.ep.h());
     let event = expect_event(others.h(), SOON);
     assert_eq!((event.service_point(), event.arrival().conn_qual), (other.h(), ctx.qual(1)));
-    let request = Request::own(event.arrival().cr_handle);
+    let request = ConnectionRequest::own(event.arrival().cr_handle);
     expect_data(&data_of(&request), &pattern(33, 6));
     expect_nothing(client.events.h());
     accepted(request, &client, &server);
@@ -44,7 +44,7 @@ fn cr_handoff_to_an_rsp_succeeds(ctx: &Ctx) {
     let others = ia.evd(8, DAT_EVD_CR_FLAG);
     let _rsp = ia.rsp(ctx.qual(1), &server.ep, &others);
     ok(dat_cr_handoff(request.leak(), ctx.qual(1)));
-    let request = Request::arrives(&others);
+    let request = ConnectionRequest::arrives(&others);
     assert_eq!(request.param().local_ep_handle, server.ep.h());
     ok(dat_cr_accept(request.leak(), DAT_HANDLE_NULL, 0, null_mut()));
     established(&client, &server);
@@ -57,7 +57,7 @@ fn client_receives_its_own_request(ctx: &Ctx) {
     let (requests, _psp) = silent_listener(ctx, &ia, 1);
     ok(Call { address: Some(ctx.receive_address()), ..Call::to(&ia, ctx.qual(0)).carrying(b"home") }
         .make(client.ep.h()));
-    let request = Request::arrives(&requests);
+    let request = ConnectionRequest::arrives(&requests);
     expect_data(&data_of(&request), b"home");
     accepted(request, &client, &server);
     ctx.meet();
@@ -69,7 +69,7 @@ fn server_hands_the_request_back(ctx: &Ctx) {
     let ia = ctx.ia();
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
     ctx.send_address(&ia);
-    ok(dat_cr_handoff(Request::arrives(&requests).leak(), ctx.qual(1)));
+    ok(dat_cr_handoff(ConnectionRequest::arrives(&requests).leak(), ctx.qual(1)));
     ctx.meet();
 }
 
@@ -100,7 +100,7 @@ fn cr_handoff_returns_the_rsp_ep_to_unconnected(ctx: &Ctx) {
     let (requests, _psp) = silent_listener(ctx, &scene.own.ia, 1);
     ok(dat_cr_handoff(scene.request.take().expect("the request is pending").leak(), ctx.qual(1)));
     scene.is_still(Unconnected);
-    let request = Request::arrives(&requests);
+    let request = ConnectionRequest::arrives(&requests);
     // The handed-off request can be accepted immediately.
     accepted(request, scene.other(), &scene.own);
 }
@@ -110,8 +110,8 @@ fn cr_handoff_twice_succeeds(ctx: &Ctx) {
     let (first, _one) = silent_listener(ctx, &ia, 1);
     let (second, _two) = silent_listener(ctx, &ia, 2);
     ok(dat_cr_handoff(request.leak(), ctx.qual(1)));
-    ok(dat_cr_handoff(Request::arrives(&first).leak(), ctx.qual(2)));
-    let request = Request::arrives(&second);
+    ok(dat_cr_handoff(ConnectionRequest::arrives(&first).leak(), ctx.qual(2)));
+    let request = ConnectionRequest::arrives(&second);
     expect_data(&data_of(&request), &pattern(3, 3));
     accepted(request, &client, &server);
 }

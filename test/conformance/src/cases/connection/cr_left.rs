@@ -5,7 +5,7 @@
 use std::ptr::null_mut;
 
 use crate::cases::ep::scene::State::*;
-use crate::cases::ep::scene::{Request, Scene, silent_listener};
+use crate::cases::ep::scene::{ConnectionRequest, Scene, silent_listener};
 use crate::kit::*;
 
 use super::asked::{PendingRequest, accepted, asked, data_of, pattern};
@@ -86,7 +86,7 @@ fn cr_accept_after_the_requester_timed_out_reports_accept_completion_error(ctx: 
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
     // The timeout leaves time for a retransmission: a datagram in the socket queue of an exiting process is lost.
     ok(Call { timeout: 1_000_000, ..Call::to(&ia, ctx.qual(0)) }.make(client.ep.h()));
-    let request = Request::arrives(&requests);
+    let request = ConnectionRequest::arrives(&requests);
     client.expect(DAT_CONNECTION_EVENT_TIMED_OUT);
     request.accept(&server.ep);
     server.expect(DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR);
@@ -101,5 +101,5 @@ fn cr_accept_completion_error_permits_reset_and_another_connect(ctx: &Ctx) {
     ok(dat_ep_reset(server.ep.h()));
     ok(dat_ep_reset(client.ep.h()));
     client.connect(&ia.address(), ctx.qual(0));
-    accepted(Request::arrives(&requests), &client, &server);
+    accepted(ConnectionRequest::arrives(&requests), &client, &server);
 }

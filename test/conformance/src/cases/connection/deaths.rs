@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::cases::ep::scene::{Request, silent_listener};
+use crate::cases::ep::scene::{ConnectionRequest, silent_listener};
 use crate::kit::*;
 
 use super::disconnect::{is_accepted_too_late, is_over};
@@ -32,10 +32,10 @@ fn client_asks_and_dies(ctx: &Ctx) {
 }
 
 /// Returns the pending request of a process that has ended.
-fn of_the_dead(ctx: &Ctx, conn: &Conn) -> Request {
+fn of_the_dead(ctx: &Ctx, conn: &Conn) -> ConnectionRequest {
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
     ctx.send_address(&conn.ia);
-    let request = Request::arrives(&requests);
+    let request = ConnectionRequest::arrives(&requests);
     ctx.meet();
     is_gone(ctx);
     expect_nothing(conn.events.h());
@@ -77,7 +77,7 @@ fn server_dies_undecided(ctx: &Ctx) {
     let ia = ctx.ia();
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
     ctx.send_address(&ia);
-    let _request = Request::arrives(&requests);
+    let _request = ConnectionRequest::arrives(&requests);
     ctx.die();
 }
 
@@ -158,7 +158,7 @@ fn server_closes_undecided(ctx: &Ctx) {
     let ia = ctx.ia();
     let (requests, psp) = silent_listener(ctx, &ia, 0);
     ctx.send_address(&ia);
-    let request = Request::arrives(&requests);
+    let request = ConnectionRequest::arrives(&requests);
     ok(dat_ia_close(ia.h(), DAT_CLOSE_ABRUPT_FLAG));
     // The close has invalidated the handle.
     request.leak();

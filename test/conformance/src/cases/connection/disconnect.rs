@@ -4,7 +4,7 @@
 use std::ptr::null_mut;
 
 use crate::cases::ep::scene::State::{self, *};
-use crate::cases::ep::scene::{Request, Scene, Stopped, WAITING_SEND, completing, in_state, silent_listener};
+use crate::cases::ep::scene::{ConnectionRequest, Scene, Stopped, WAITING_SEND, completing, in_state, silent_listener};
 use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -134,7 +134,7 @@ fn at_once_often_server(ctx: &Ctx) {
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
     ctx.send_address(&conn.ia);
     for round in 0..ROUNDS {
-        Request::arrives(&requests).accept(&conn.ep);
+        ConnectionRequest::arrives(&requests).accept(&conn.ep);
         at_once_again(ctx, &conn, round);
     }
 }
@@ -376,7 +376,7 @@ fn client_gives_up(ctx: &Ctx) {
 
 /// Accepts a request whose requester has ended. Checks the ACCEPT_COMPLETION_ERROR event and the flushed receive.
 #[track_caller]
-pub(super) fn is_accepted_too_late(conn: &Conn, request: Request) {
+pub(super) fn is_accepted_too_late(conn: &Conn, request: ConnectionRequest) {
     post_empty_recv(conn, 1);
     request.accept(&conn.ep);
     conn.expect(DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR);
@@ -389,7 +389,7 @@ fn server_accepts_too_late(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
     ctx.send_address(&conn.ia);
-    let request = Request::arrives(&requests);
+    let request = ConnectionRequest::arrives(&requests);
     ctx.meet();
     ctx.meet(); // the requester has disconnected
     expect_nothing(conn.events.h());

@@ -3,7 +3,7 @@
 
 use std::ptr::{from_ref, null_mut};
 
-use crate::cases::ep::scene::Request;
+use crate::cases::ep::scene::ConnectionRequest;
 use crate::kit::*;
 
 use super::call::{expect_unconnected, without_connect_evd, without_pz};
@@ -99,12 +99,12 @@ fn second_like_it(ctx: &Ctx, qual: DAT_CONN_QUAL, data: &[u8]) -> Vec<u8> {
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
     let _psp = ia.psp(qual, &requests);
     client.connect(&ia.address(), qual);
-    Request::arrives(&requests).accept(&server.ep);
+    ConnectionRequest::arrives(&requests).accept(&server.ep);
     established(&client, &server);
     let (size, pointer) = (data.len() as DAT_COUNT, data.as_ptr().cast_mut().cast());
     let (ep, like, time) = (second.ep.h(), client.ep.h(), DAT_TIMEOUT_INFINITE);
     ok(dat_ep_dup_connect(ep, like, time, size, pointer, DAT_QOS_BEST_EFFORT));
-    let request = Request::arrives(&requests);
+    let request = ConnectionRequest::arrives(&requests);
     let param = request.param();
     let came = bytes_at(param.private_data, param.private_data_size as usize);
     request.accept(&other.ep);

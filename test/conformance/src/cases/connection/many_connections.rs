@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::cases::ep::scene::Request;
+use crate::cases::ep::scene::ConnectionRequest;
 use crate::kit::*;
 
 use super::call::Call;
@@ -66,7 +66,7 @@ fn many_server(ctx: &Ctx) {
     let mut eps = BTreeMap::new();
     for _ in 0..COUNT {
         let ep = ia.ep(&pz, &dto, &dto, &events);
-        Request::arrives(&requests).accept(&ep);
+        ConnectionRequest::arrives(&requests).accept(&ep);
         eps.insert(ep.h(), ep);
     }
     let mut established = 0;
@@ -116,12 +116,12 @@ fn threads_server(ctx: &Ctx) {
     ctx.send_address(&ia);
     std::thread::scope(|scope| {
         for _ in 0..THREADS * CONNECTIONS_PER_THREAD {
-            let request = Handle::of(Request::arrives(&requests).leak());
+            let request = Handle::of(ConnectionRequest::arrives(&requests).leak());
             scope.spawn({
                 let ia = ia.clone();
                 move || {
                     let conn = Conn::on(&ia);
-                    Request::own(request.h()).accept(&conn.ep);
+                    ConnectionRequest::own(request.h()).accept(&conn.ep);
                     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
                     is_over(&conn);
                 }

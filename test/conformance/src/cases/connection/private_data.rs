@@ -1,7 +1,7 @@
 //! Private data in both directions: sizes, alignment, lifetime, and requests without private data.
 #![forbid(unsafe_code)]
 
-use crate::cases::ep::scene::{Request, silent_listener};
+use crate::cases::ep::scene::{ConnectionRequest, silent_listener};
 use crate::kit::*;
 
 use super::asked::{PendingRequest, accepted, asked, data_of, pattern};
@@ -55,7 +55,7 @@ fn answers(ctx: &Ctx, size: usize) {
     let conn = Conn::alone(ctx);
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
     ctx.send_address(&conn.ia);
-    let request = Request::arrives(&requests);
+    let request = ConnectionRequest::arrives(&requests);
     expect_data(&data_of(&request), &pattern(size, 1));
     let mut data = pattern(size, 2);
     ok(dat_cr_accept(request.leak(), conn.ep.h(), size as DAT_COUNT, data.as_mut_ptr().cast()));
@@ -73,7 +73,7 @@ fn server_takes_48(ctx: &Ctx) {
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
     ctx.send_address(&conn.ia);
     let mut data = pattern(48, 2);
-    let cr = Request::arrives(&requests).leak();
+    let cr = ConnectionRequest::arrives(&requests).leak();
     ok(dat_cr_accept(cr, conn.ep.h(), 48, data.as_mut_ptr().cast()));
     let event = expect_conn(conn.events.h(), conn.ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED).connection();
     assert_eq!(event.private_data_size, 0);
@@ -98,7 +98,7 @@ fn private_data_is_copied_before_the_call_returns(ctx: &Ctx) {
     let mut data = pattern(40, 8);
     ok(Call::to(&ia, ctx.qual(0)).carrying(&data).make(client.ep.h()));
     data.fill(0xff);
-    let request = Request::arrives(&requests);
+    let request = ConnectionRequest::arrives(&requests);
     expect_data(&data_of(&request), &pattern(40, 8));
     accepted(request, &client, &server);
 }
@@ -127,7 +127,7 @@ fn private_data_contains_no_bytes_of_an_earlier_connection(ctx: &Ctx) {
     for size in [60, 3] {
         client.connect(&ia.address(), ctx.qual(0));
         let mut data = pattern(size, 5);
-        let cr = Request::arrives(&requests).leak();
+        let cr = ConnectionRequest::arrives(&requests).leak();
         ok(dat_cr_accept(cr, server.ep.h(), size as DAT_COUNT, data.as_mut_ptr().cast()));
         let event = expect_conn(client.events.h(), client.ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
         expect_data(&event.private_data(), &data);

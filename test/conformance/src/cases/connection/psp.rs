@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::ptr::null_mut;
 
 use crate::cases::ep::scene::State::*;
-use crate::cases::ep::scene::{Request, Scene, silent_listener};
+use crate::cases::ep::scene::{ConnectionRequest, Scene, silent_listener};
 use crate::kit::*;
 
 use super::points::{BARE_IN_USE, cr_evd, requester};
@@ -232,7 +232,7 @@ fn psp_create_any_can_be_connected_to(ctx: &Ctx) {
     let (client, server) = (requester(&ia, qual), Conn::on(&ia));
     let event = expect_event(evd.h(), SOON);
     assert_eq!((event.arrival().conn_qual, event.service_point()), (qual, psp.h()));
-    Request::own(event.arrival().cr_handle).accept(&server.ep);
+    ConnectionRequest::own(event.arrival().cr_handle).accept(&server.ep);
     established(&client, &server);
 }
 

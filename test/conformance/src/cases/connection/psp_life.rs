@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use crate::cases::ep::scene::State::*;
-use crate::cases::ep::scene::{Request, Scene, full_evd, silent_listener};
+use crate::cases::ep::scene::{ConnectionRequest, Scene, full_evd, silent_listener};
 use crate::kit::*;
 
 use super::disconnect::is_over;
@@ -48,7 +48,7 @@ fn makes_eps(ctx: &Ctx) {
     let evd = cr_evd(&ia);
     let _psp = makes(ctx, &ia, &evd);
     let _client = [(); 3].map(|()| requester(&ia, ctx.qual(0)));
-    let requests = [(); 3].map(|()| Request::arrives(&evd));
+    let requests = [(); 3].map(|()| ConnectionRequest::arrives(&evd));
     let eps = requests.each_ref().map(|request| request.param().local_ep_handle);
     assert_eq!(eps.iter().collect::<BTreeSet<_>>().len(), 3);
     for ep in eps {
@@ -71,7 +71,7 @@ fn psp_request_events_carry_its_handle_and_qualifier(ctx: &Ctx) {
     let (evd, psp) = silent_listener(ctx, &ia, 3);
     let _client = requester(&ia, ctx.qual(3));
     let event = expect_event(evd.h(), SOON);
-    let _request = Request::own(event.arrival().cr_handle);
+    let _request = ConnectionRequest::own(event.arrival().cr_handle);
     assert_eq!((event.service_point(), event.evd()), (psp.h(), evd.h()));
     assert_eq!(event.arrival().conn_qual, ctx.qual(3));
     assert_eq!(event.arrival().local_ia_address_ptr.addr(), ia.attr().ia_address_ptr.addr());
@@ -90,7 +90,7 @@ fn psp_free_releases_the_evd_immediately(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, psp) = silent_listener(ctx, &ia, 0);
     let (client, server) = (requester(&ia, ctx.qual(0)), Conn::on(&ia));
-    Request::arrives(&evd).accept(&server.ep);
+    ConnectionRequest::arrives(&evd).accept(&server.ep);
     psp.free();
     evd.free();
     established(&client, &server);
@@ -100,7 +100,7 @@ fn psp_free_releases_the_evd_immediately(ctx: &Ctx) {
 #[track_caller]
 fn connected(ctx: &Ctx, ia: &Ia, requests: &Evd) -> (Conn, Conn) {
     let (client, server) = (requester(ia, ctx.qual(0)), Conn::on(ia));
-    Request::arrives(requests).accept(&server.ep);
+    ConnectionRequest::arrives(requests).accept(&server.ep);
     established(&client, &server);
     (client, server)
 }
@@ -118,7 +118,7 @@ fn psp_free_leaves_requests_acceptable(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, psp) = silent_listener(ctx, &ia, 0);
     let (client, server) = (requester(&ia, ctx.qual(0)), Conn::on(&ia));
-    let request = Request::arrives(&evd);
+    let request = ConnectionRequest::arrives(&evd);
     psp.free();
     evd.free();
     assert!(request.param().local_ep_handle.is_null());
@@ -131,7 +131,7 @@ fn psp_free_leaves_requests_rejectable(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, psp) = silent_listener(ctx, &ia, 0);
     let client = requester(&ia, ctx.qual(0));
-    let request = Request::arrives(&evd);
+    let request = ConnectionRequest::arrives(&evd);
     psp.free();
     request.reject();
     client.expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
@@ -152,7 +152,7 @@ fn psp_free_before_established_keeps_the_connection(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, psp) = silent_listener(ctx, &ia, 0);
     let (client, server) = (requester(&ia, ctx.qual(0)), Conn::on(&ia));
-    let request = Request::arrives(&evd);
+    let request = ConnectionRequest::arrives(&evd);
     request.accept(&server.ep);
     psp.free();
     established(&client, &server);
@@ -179,9 +179,10 @@ fn psp_free_with_requests_in_transit_ends_each_connect_once(ctx: &Ctx) {
         let (evd, psp) = silent_listener(ctx, &ia, 0);
         let client = [(); 4].map(|()| requester(&ia, ctx.qual(0)));
         psp.free();
-        let came: Vec<Request> = drain(evd.h()).iter().map(|event| Request::own(event.arrival().cr_handle)).collect();
+        let came: Vec<ConnectionRequest> =
+            drain(evd.h()).iter().map(|event| ConnectionRequest::own(event.arrival().cr_handle)).collect();
         evd.free();
-        came.into_iter().for_each(Request::reject);
+        came.into_iter().for_each(ConnectionRequest::reject);
         for conn in &client {
             ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
             let number = expect_event(conn.events.h(), SOON).number();

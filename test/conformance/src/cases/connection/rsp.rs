@@ -5,7 +5,7 @@
 use std::ptr::null_mut;
 
 use crate::cases::ep::scene::State::*;
-use crate::cases::ep::scene::{Request, Scene, full_evd, silent_listener};
+use crate::cases::ep::scene::{ConnectionRequest, Scene, full_evd, silent_listener};
 use crate::kit::*;
 
 use super::points::{BARE_IN_USE, carries, cr_evd, expect_no_listener, requester};
@@ -126,7 +126,7 @@ fn rsp_request_names_the_rsp_and_its_ep(ctx: &Ctx) {
     let scene = Scene::new(ctx, Reserved);
     let _client = requester(&scene.own.ia, ctx.qual(0));
     let event = expect_event(scene.requests.h(), SOON);
-    let request = Request::own(event.arrival().cr_handle);
+    let request = ConnectionRequest::own(event.arrival().cr_handle);
     assert_eq!(event.service_point(), scene.rsp.as_ref().expect("a reserved scene has an RSP").h());
     assert_eq!(event.arrival().conn_qual, ctx.qual(0));
     assert_eq!(request.param().local_ep_handle, scene.ep());
@@ -159,7 +159,7 @@ fn rsp_create_reuses_the_ep_after_a_rejection(ctx: &Ctx) {
     scene.rsp = Some(scene.own.ia.rsp(ctx.qual(0), &scene.own.ep, &scene.requests));
     scene.is_still(Reserved);
     let client = requester(&scene.own.ia, ctx.qual(0));
-    ok(dat_cr_accept(Request::arrives(&scene.requests).leak(), DAT_HANDLE_NULL, 0, null_mut()));
+    ok(dat_cr_accept(ConnectionRequest::arrives(&scene.requests).leak(), DAT_HANDLE_NULL, 0, null_mut()));
     established(&client, &scene.own);
 }
 
@@ -216,7 +216,7 @@ fn rsp_ep_without_pz_can_be_completed_after_a_rejection(ctx: &Ctx) {
     let ep = crate::cases::ep::parts::without_pz(&parts);
     let rsp = ia.rsp(ctx.qual(0), &ep, &evd);
     let client = requester(&ia, ctx.qual(0));
-    let request = Request::arrives(&evd);
+    let request = ConnectionRequest::arrives(&evd);
     bad_handle(dat_cr_accept(request.h(), DAT_HANDLE_NULL, 0, null_mut()), DAT_INVALID_HANDLE_EP);
     ep.expect_state(DAT_EP_STATE_PASSIVE_CONNECTION_PENDING);
     // An EP in PASSIVE_CONNECTION_PENDING cannot get a PZ (5.3). So the request is rejected, and the EP accepts the
@@ -228,7 +228,7 @@ fn rsp_ep_without_pz_can_be_completed_after_a_rejection(ctx: &Ctx) {
     ok(dat_ep_modify(ep.h(), DAT_EP_FIELD_PZ_HANDLE, &param));
     let rsp = ia.rsp(ctx.qual(0), &ep, &evd);
     let client = requester(&ia, ctx.qual(0));
-    ok(dat_cr_accept(Request::arrives(&evd).leak(), DAT_HANDLE_NULL, 0, null_mut()));
+    ok(dat_cr_accept(ConnectionRequest::arrives(&evd).leak(), DAT_HANDLE_NULL, 0, null_mut()));
     client.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     expect_conn(parts.connect.h(), ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
     rsp.free();
@@ -243,7 +243,7 @@ fn full_evd_rearms(ctx: &Ctx) {
     conn.ep.expect_state(DAT_EP_STATE_RESERVED);
     drain(evd.h());
     let client = requester(&ia, ctx.qual(0));
-    ok(dat_cr_accept(Request::arrives(&evd).leak(), DAT_HANDLE_NULL, 0, null_mut()));
+    ok(dat_cr_accept(ConnectionRequest::arrives(&evd).leak(), DAT_HANDLE_NULL, 0, null_mut()));
     established(&client, &conn);
 }
 

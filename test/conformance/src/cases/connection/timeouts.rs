@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::cases::ep::scene::{Request, silent_listener};
+use crate::cases::ep::scene::{ConnectionRequest, silent_listener};
 use crate::kit::*;
 
 use super::call::Call;
@@ -67,7 +67,7 @@ fn timeout_permits_reset_and_another_connect(ctx: &Ctx) {
     ok(Call::to(&ia, ctx.qual(0)).carrying(b"again").make(client.ep.h()));
     // The request of the abandoned attempt may still be in transit, or arrive at the second listener.
     loop {
-        let request = Request::arrives(&requests);
+        let request = ConnectionRequest::arrives(&requests);
         let param = request.param();
         if bytes_at(param.private_data, param.private_data_size as usize).starts_with(b"again") {
             request.accept(&server.ep);
@@ -94,7 +94,7 @@ fn timeout_of_the_longest_finite_value_permits_the_connection(ctx: &Ctx) {
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
     let (client, server) = (Conn::on(&ia), Conn::on(&ia));
     limited(ctx, &client, DAT_TIMEOUT_INFINITE - 1);
-    Request::arrives(&requests).accept(&server.ep);
+    ConnectionRequest::arrives(&requests).accept(&server.ep);
     established(&client, &server);
 }
 
@@ -201,7 +201,7 @@ fn races_server(ctx: &Ctx) {
     let mut eps = Vec::new();
     let mut is_last = false;
     while !is_last {
-        let request = Request::arrives(&requests);
+        let request = ConnectionRequest::arrives(&requests);
         let param = request.param();
         is_last = bytes_at(param.private_data, 4) == b"last";
         let ep = ia.ep(&pz, &dto, &dto, &events);

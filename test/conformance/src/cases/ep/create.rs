@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use crate::kit::*;
 
 use super::parts::{Parts, numbers, without_pz};
-use super::scene::{Request, silent_listener};
+use super::scene::{ConnectionRequest, silent_listener};
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
@@ -243,7 +243,7 @@ fn takes_evds_of_another_ia(ctx: &Ctx) {
     let (address, time) = (ia.address(), DAT_TIMEOUT_INFINITE);
     ok(dat_ep_post_recv(ep.h(), 0, null_mut(), cookie(5), DAT_COMPLETION_DEFAULT_FLAG));
     ok(dat_ep_connect(ep.h(), address.pointer(), ctx.qual(0), time, 0, null_mut(), DAT_QOS_BEST_EFFORT, 0));
-    Request::arrives(&requests).accept(&server.ep);
+    ConnectionRequest::arrives(&requests).accept(&server.ep);
     expect_conn(foreign.connect.h(), ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
     server.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     post_empty_send(&server, 6);

@@ -7,7 +7,7 @@ use crate::cases::connection::disconnect::{cookies, disconnect, idle, is_over, u
 use crate::kit::*;
 
 use super::scene::State::*;
-use super::scene::{Request, in_state, silent_listener};
+use super::scene::{ConnectionRequest, in_state, silent_listener};
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
@@ -70,7 +70,7 @@ fn reset_returns_the_slots_of_flushed_receives(ctx: &Ctx) {
     for _ in 0..8 {
         (1..=depth).for_each(|id| post_empty_recv(&client, id));
         client.connect(&ia.address(), ctx.qual(0));
-        Request::arrives(&requests).accept(&server.ep);
+        ConnectionRequest::arrives(&requests).accept(&server.ep);
         established(&client, &server);
         client.disconnect();
         is_over(&server);
@@ -124,7 +124,7 @@ fn cycle_server(ctx: &Ctx) {
     (1..=2).for_each(|id| post_empty_recv(&conn, id));
     ctx.send_address(&conn.ia);
     for _ in 0..100 {
-        Request::arrives(&requests).accept(&conn.ep);
+        ConnectionRequest::arrives(&requests).accept(&conn.ep);
         conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
         post_empty_send(&conn, 3);
         expect_dto(conn.request.h(), 3, DAT_DTO_SUCCESS, 0);
@@ -156,7 +156,7 @@ fn thousand_server(ctx: &Ctx) {
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
     ctx.send_address(&conn.ia);
     for _ in 0..CONNECTS {
-        Request::arrives(&requests).accept(&conn.ep);
+        ConnectionRequest::arrives(&requests).accept(&conn.ep);
         conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
         is_over(&conn);
         ok(dat_ep_reset(conn.ep.h()));
@@ -210,7 +210,7 @@ fn free_of_a_connecting_ep_queues_one_disconnected(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
     conn.connect(&conn.ia.address(), ctx.qual(0));
-    let _request = Request::arrives(&requests);
+    let _request = ConnectionRequest::arrives(&requests);
     let dead = conn.ep.free();
     expect_conn(conn.events.h(), dead, DAT_CONNECTION_EVENT_DISCONNECTED);
     expect_nothing(conn.events.h());

@@ -8,7 +8,7 @@ use crate::kit::*;
 use super::modify::{Spare, modify};
 use super::parts::{Parts, without_pz};
 use super::scene::State::*;
-use super::scene::{Request, Scene, silent_listener};
+use super::scene::{ConnectionRequest, Scene, silent_listener};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
@@ -193,7 +193,7 @@ fn ep_modify_of_reads_out_to_zero_makes_reads_fail(ctx: &Ctx) {
     modify(&client.ep, DAT_EP_FIELD_EP_ATTR_MAX_RDMA_READ_OUT, |param| param.ep_attr.max_rdma_read_out = 0);
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
     client.connect(&ia.address(), ctx.qual(0));
-    Request::arrives(&requests).accept(&server.ep);
+    ConnectionRequest::arrives(&requests).accept(&server.ep);
     established(&client, &server);
     let (into, from) = (client.memory(8), server.memory(8));
     let (mut segment, target) = (into.segment(0, 8), from.target(0, 8));

@@ -89,17 +89,17 @@ pub(crate) fn in_state(at: State, body: impl Fn(&Ctx, Scene) + Send + Sync + 'st
 }
 
 /// A pending connection request. The drop rejects the request if it was neither accepted nor rejected.
-pub(crate) struct Request(Option<Handle>);
+pub(crate) struct ConnectionRequest(Option<Handle>);
 
-impl Request {
+impl ConnectionRequest {
     /// Waits for the next connection request.
     #[track_caller]
     pub(crate) fn arrives(evd: &Evd) -> Self {
-        Request::own(expect_cr(evd.h()).cr_handle)
+        ConnectionRequest::own(expect_cr(evd.h()).cr_handle)
     }
 
     pub(crate) fn own(cr: DAT_CR_HANDLE) -> Self {
-        Request(Some(Handle::of(cr)))
+        ConnectionRequest(Some(Handle::of(cr)))
     }
 
     pub(crate) fn h(&self) -> DAT_CR_HANDLE {
@@ -128,7 +128,7 @@ impl Request {
     }
 }
 
-impl Drop for Request {
+impl Drop for ConnectionRequest {
     fn drop(&mut self) {
         if let Some(cr) = self.0.take() {
             let _ = dat_cr_reject(cr.h());
@@ -141,7 +141,7 @@ impl Drop for Request {
 pub(crate) struct Scene {
     /// The pending request. In PASSIVE_ and TENTATIVE_CONNECTION_PENDING the request owns the EP. In
     /// ACTIVE_CONNECTION_PENDING the EP sent it.
-    pub(crate) request: Option<Request>,
+    pub(crate) request: Option<ConnectionRequest>,
     pub(crate) rsp: Option<Rsp>,
     pub(crate) psp: Option<Psp>,
     /// EVD for requests of the service point.
@@ -196,7 +196,7 @@ impl Scene {
         let other = Conn::on(&self.own.ia);
         other.connect(&self.own.ia.address(), qual);
         self.other = Some(other);
-        self.request = Some(Request::arrives(&self.requests));
+        self.request = Some(ConnectionRequest::arrives(&self.requests));
         self
     }
 
@@ -211,7 +211,7 @@ impl Scene {
     fn active(mut self, qual: DAT_CONN_QUAL) -> Self {
         self.psp = Some(self.own.ia.psp(qual, &self.requests));
         self.own.connect(&self.own.ia.address(), qual);
-        self.request = Some(Request::arrives(&self.requests));
+        self.request = Some(ConnectionRequest::arrives(&self.requests));
         self
     }
 
@@ -328,7 +328,7 @@ pub(crate) fn completing(ctx: &Ctx) -> (Scene, Stopped) {
     let scene = Scene::unconnected(&ctx.ia());
     let psp = scene.own.ia.psp(ctx.qual(0), &scene.requests);
     ctx.send_address(&scene.own.ia);
-    let request = Request::arrives(&scene.requests);
+    let request = ConnectionRequest::arrives(&scene.requests);
     let stopped = Stopped::process(ctx.receive_number());
     let answered = Some(Handle::of(request.h()));
     request.accept(&scene.own.ep);

@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use crate::kit::*;
 
 use super::scene::State::{self, *};
-use super::scene::{Request, Scene, WAITING_SEND, in_state, silent_listener};
+use super::scene::{ConnectionRequest, Scene, WAITING_SEND, in_state, silent_listener};
 
 /// A column of the table: the end of the case name, and the check to run in each state.
 type Column = (&'static str, fn(&Ctx, State, Scene));
@@ -145,7 +145,7 @@ fn attempt_begins(code: DAT_RETURN, at: State, scene: &Scene, requests: &Evd) {
     match at {
         Unconnected => {
             ok(code);
-            let _request = Request::arrives(requests);
+            let _request = ConnectionRequest::arrives(requests);
             scene.is_still(Active);
         }
         // The order of checks in 5.4 decides: the EP has no connect EVD yet.
@@ -165,7 +165,7 @@ fn accept_free(ctx: &Ctx, at: State, scene: Scene) {
     let (requests, _psp) = silent_listener(ctx, ia, 1);
     let requester = Conn::on(ia);
     requester.connect(&ia.address(), ctx.qual(1));
-    let request = Request::arrives(&requests);
+    let request = ConnectionRequest::arrives(&requests);
     let code = dat_cr_accept(request.h(), scene.ep(), 0, null_mut());
     match at {
         Unconnected => {
@@ -389,7 +389,7 @@ fn is_a_dup(ctx: &Ctx, at: State, scene: Scene) {
     let code = dat_ep_dup_connect(spare.ep.h(), dup, time, 0, null_mut(), DAT_QOS_BEST_EFFORT);
     if at == Connected {
         ok(code);
-        let _request = Request::arrives(&requests);
+        let _request = ConnectionRequest::arrives(&requests);
         spare.ep.expect_state(DAT_EP_STATE_ACTIVE_CONNECTION_PENDING);
     } else {
         refused(code, DAT_INVALID_STATE, at.subtype());

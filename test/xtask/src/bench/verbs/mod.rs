@@ -34,7 +34,7 @@ use super::found::print_family;
 use super::report::{load, save};
 use super::{ROUNDS, chart};
 use crate::cli::Selection;
-use crate::guest::{Clock, Guest, Link, prepare};
+use crate::guest::{Clock, Guest, GuestNetwork, prepare};
 use crate::reference::Reference;
 use crate::{Result, setup, tree};
 
@@ -79,7 +79,7 @@ pub(crate) fn verbs(clock: bool, selection: &Selection) -> Result {
     let reference = Reference::find()?;
     let tree = tree::build(Profile::Dist)?;
     let sides = Sides::new(&tree.stage, &reference, wanted.clock)?;
-    let mut guest = Guest::boot_with(Link::Alone, wanted.clock)?;
+    let mut guest = Guest::boot_with(GuestNetwork::Alone, wanted.clock)?;
     sides.prepare(&mut guest)?;
     let mut measured = Vec::new();
     for operation in OPERATIONS.iter().filter(|one| wanted.has(one.id)) {

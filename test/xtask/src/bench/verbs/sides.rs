@@ -14,7 +14,7 @@ use dapl_test::stage::{Stage, workspace};
 use super::contest::{Operation, YieldPolicy};
 use crate::Result;
 use crate::bench::side::CommandLines;
-use crate::guest::{Clock, Guest, Link};
+use crate::guest::{Clock, Guest, GuestNetwork};
 use crate::json::field;
 use crate::reference::{ADAPTER, Reference};
 
@@ -131,7 +131,7 @@ impl<'a> Sides<'a> {
     }
 
     fn command(&self, side: Side, operation: &Operation, count: u32) -> Command {
-        let address = Link::Alone.address();
+        let address = GuestNetwork::Alone.address();
         match side {
             Side::Ours => {
                 let program = self.program("verbs_bench");
@@ -235,7 +235,7 @@ fn bench(program: &Path, adapter: &str, operation: &Operation, count: u32) -> [V
         words.extend(numbers.iter().filter(|number| *number != "0").map(OsString::from));
         words
     };
-    [end(&["-s"]), end(&["-h", Link::Alone.address()])]
+    [end(&["-s"]), end(&["-h", GuestNetwork::Alone.address()])]
 }
 
 /// Output of a shell command in the guest.

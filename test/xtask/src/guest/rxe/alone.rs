@@ -12,7 +12,7 @@ use super::keeper::Keeper;
 use super::setting::{Job, Setting, patient};
 use super::{MANAGERS, conformance, interop, programs};
 use crate::Result;
-use crate::guest::Link;
+use crate::guest::GuestNetwork;
 use crate::quiet::text_of;
 use crate::report::Report;
 
@@ -95,7 +95,8 @@ pub(super) fn run(setting: &Setting, report: &mut Report) {
     let guest = &mut keeper;
     report.check(guest, "guest::comes_up", LIMIT, &setting.shell("ibv_devinfo -d rxe0 && rdma link && uname -r", &[]));
     for program in ["ib_send_lat", "ib_write_bw"] {
-        let job = setting.shell(WITH_ITSELF, &[Link::Alone.address(), program, "-d", "rxe0", "-n", "200", "-F"]);
+        let job =
+            setting.shell(WITH_ITSELF, &[GuestNetwork::Alone.address(), program, "-d", "rxe0", "-n", "200", "-F"]);
         report.check(guest, &format!("guest::{program}"), LIMIT, &job);
     }
     report.check(guest, "guest::dtest_over_sm", LIMIT, &setting.shell(OVER_SM, &[&setting.dtest]));
@@ -110,7 +111,7 @@ pub(super) fn run(setting: &Setting, report: &mut Report) {
     let interop = setting.program("test/c/verbs_interop.c");
     // The manager `none` sends no requests.
     for manager in &MANAGERS[..2] {
-        let job = setting.shell(LATE_LISTENER, &[&interop, Link::Alone.address()]);
+        let job = setting.shell(LATE_LISTENER, &[&interop, GuestNetwork::Alone.address()]);
         let job = job.with("DAPL_VERBS_CM", manager).with("DAPL_LISTENER_WAIT_MS", "60000");
         report.check(guest, &format!("listener::{manager}_retries_a_request_that_comes_first"), LIMIT, &job);
     }
@@ -194,7 +195,7 @@ fn crossed(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     // The manager `none` sends no requests.
     for manager in &MANAGERS[..2] {
         for (kind, options) in [("polling", &[][..]), ("threads", &["threads"])] {
-            let words = [&["rxe0", ROUNDS, Link::Alone.address(), "meet"], options].concat();
+            let words = [&["rxe0", ROUNDS, GuestNetwork::Alone.address(), "meet"], options].concat();
             let job = setting.exec(program.as_ref(), &words).with("DAPL_VERBS_CM", manager);
             report.check(keeper, &format!("crossed::{manager}_{kind}"), LONG_LIMIT, &job);
         }
@@ -218,7 +219,7 @@ fn udapl(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     }
     if report.wants("udapl::example") {
         let ping = stage::built_example("udapl-ping", "udapl/async", Profile::Dev).display().to_string();
-        let job = setting.shell(PING, &[&ping, Link::Alone.address()]);
+        let job = setting.shell(PING, &[&ping, GuestNetwork::Alone.address()]);
         report.check(keeper, "udapl::example", LIMIT, &job);
     }
 }

@@ -15,7 +15,7 @@ use dapl_test::stage::workspace;
 use super::keeper::{GuestOutput, Keeper};
 use super::setting::{Job, Setting};
 use crate::Result;
-use crate::guest::Link;
+use crate::guest::GuestNetwork;
 use crate::reference::{ADAPTER, Reference, SOCKET_ADAPTER};
 use crate::report::Report;
 
@@ -150,7 +150,7 @@ impl Case {
         let (request, reported) = (self.request, self.manager.request(self.server, self.request));
         let mut lines = vec![
             format!("server | request: size {reported}, {request} of {request} as sent, zeros behind"),
-            format!("server | from: {}", Link::Alone.address()),
+            format!("server | from: {}", GuestNetwork::Alone.address()),
         ];
         match self.fate {
             Decision::Reject(reason) => {
@@ -228,7 +228,7 @@ impl Programs<'_> {
             Decision::Accept(reply, end) => vec!["accept".to_owned(), request, reply.to_string(), end.to_owned()],
             Decision::Reject(reason) => vec!["reject".to_owned(), request, reason.to_string()],
         };
-        let client = ["-h", Link::Alone.address()];
+        let client = ["-h", GuestNetwork::Alone.address()];
         let [server, client] = [(case.server, &["-s"][..]), (case.client, &client)]
             .map(|(side, role)| [self.end(case.manager, side, role, case.qual), scene.clone()].concat());
         let words = [vec!["text:ready".to_owned()], server, vec!["--".to_owned()], client].concat();
@@ -237,7 +237,7 @@ impl Programs<'_> {
 
     /// Runs a client without a server.
     fn no_listener(&self) -> Job {
-        let words = self.end(Manager::Rdma, Side::Ours, &["-h", Link::Alone.address()], 45_252);
+        let words = self.end(Manager::Rdma, Side::Ours, &["-h", GuestNetwork::Alone.address()], 45_252);
         let words: Vec<&str> = words[1..].iter().map(String::as_str).chain(["no-listener"]).collect();
         self.setting.exec(self.ours.as_ref(), &words)
     }

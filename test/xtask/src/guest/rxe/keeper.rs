@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::setting::Job;
 use crate::Result;
-use crate::guest::{Clock, Guest, Link};
+use crate::guest::{Clock, Guest, GuestNetwork};
 use crate::report::Report;
 
 /// Script that ends a job at its time limit and reports where the job hangs. The guest continues to run.
@@ -62,7 +62,7 @@ impl Keeper {
     /// Returns the guest, and boots it if none is running.
     pub(super) fn guest(&mut self) -> Result<&mut Guest> {
         if self.guest.is_none() {
-            self.guest = Some(Guest::boot(Link::Alone)?);
+            self.guest = Some(Guest::boot(GuestNetwork::Alone)?);
         }
         Ok(self.guest.as_mut().expect("the guest is set: it was booted above"))
     }
@@ -122,8 +122,8 @@ pub(super) struct TwoGuestJobs<'a> {
 impl Wire {
     fn ends(&mut self) -> Result<&mut [Guest; 2]> {
         if self.ends.is_none() {
-            let first = Guest::launch(Link::First, Clock::Time)?;
-            let second = Guest::launch(Link::Second(&first), Clock::Time)?;
+            let first = Guest::launch(GuestNetwork::First, Clock::Time)?;
+            let second = Guest::launch(GuestNetwork::Second(&first), Clock::Time)?;
             self.ends = Some([first.await_boot()?, second.await_boot()?]);
         }
         Ok(self.ends.as_mut().expect("both guests are set: they were booted above"))

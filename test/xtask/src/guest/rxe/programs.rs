@@ -12,7 +12,7 @@ use super::interop::{FIRST_GID, Side};
 use super::keeper::{GuestOutput, Keeper};
 use super::setting::{Job, Setting};
 use crate::Result;
-use crate::guest::Link;
+use crate::guest::GuestNetwork;
 use crate::reference::{ADAPTER, Reference, SOCKET_ADAPTER};
 use crate::report::Report;
 
@@ -173,7 +173,7 @@ impl Programs<'_> {
     /// adapter.
     fn job(&self, case: &Case) -> Job {
         let Case { program, server, client, adapter } = *case;
-        let address = Link::Alone.address().to_owned();
+        let address = GuestNetwork::Alone.address().to_owned();
         let is_mixed = adapter == SOCKET_ADAPTER && server != client;
         let mut first = self.words(server, program.name, None);
         let mut second = self.words(client, program.name, Some(FIRST_GID).filter(|_| is_mixed));

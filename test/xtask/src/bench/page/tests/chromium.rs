@@ -18,7 +18,7 @@ const LIMIT_SECONDS: &str = "170";
 
 /// Size of a browser window in pixels, and its colour scheme.
 #[derive(Clone, Copy)]
-pub(super) struct Window {
+pub(super) struct BrowserWindow {
     pub(super) width: u32,
     pub(super) height: u32,
     pub(super) is_dark: bool,
@@ -34,11 +34,11 @@ pub(super) fn is_there() -> bool {
 }
 
 /// Returns the page's elements after its scripts have run.
-pub(super) fn dump(page: &Path, window: Window) -> String {
+pub(super) fn dump(page: &Path, window: BrowserWindow) -> String {
     run(page, window, &["--dump-dom"])
 }
 
-pub(super) fn picture(page: &Path, window: Window) -> Picture {
+pub(super) fn picture(page: &Path, window: BrowserWindow) -> Picture {
     let file = page.with_extension("png");
     run(page, window, &[&format!("--screenshot={}", file.display())]);
     let mut decoder = png::Decoder::new(std::io::BufReader::new(
@@ -73,7 +73,7 @@ impl Picture {
     }
 }
 
-fn run(page: &Path, window: Window, what: &[&str]) -> String {
+fn run(page: &Path, window: BrowserWindow, what: &[&str]) -> String {
     let profile = Scratch::new("profile");
     let mut chromium = Command::new("timeout");
     chromium.args(["-s", "KILL", LIMIT_SECONDS, "chromium", "--headless"]);

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use super::chromium::{Picture, Window, dump, is_there, picture};
+use super::chromium::{BrowserWindow, Picture, dump, is_there, picture};
 use super::{POLICY, Scratch, page, sections};
 
 /// Script that adds an element with the positions and elements of all charts.
@@ -133,7 +133,7 @@ fn all_charts_are_drawn_in_light_and_in_dark() {
     let scratch = Scratch::new("drawn");
     for (provider, charts, is_dark) in [("sm", 10, false), ("usnic", 10, true), ("verbs", 5, false), ("sm", 10, true)] {
         let path = probed(&scratch, Some(provider));
-        let mut window = Window { width: 1_000, height: 1_000, is_dark };
+        let mut window = BrowserWindow { width: 1_000, height: 1_000, is_dark };
         let layout = layout_of(&dump(&path, window));
         assert_eq!(items(&layout, "charts").len(), charts, "{provider}");
         items(&layout, "charts").iter().for_each(check_layout);
@@ -154,7 +154,7 @@ fn missing_drawings_are_detected() {
     }
     let scratch = Scratch::new("noticed");
     let path = probed(&scratch, Some("verbs"));
-    let window = Window { width: 1_000, height: 1_000, is_dark: false };
+    let window = BrowserWindow { width: 1_000, height: 1_000, is_dark: false };
     let layout = layout_of(&dump(&path, window));
     let chart = &items(&layout, "charts")[0];
     let hidden =
@@ -172,7 +172,7 @@ fn a_narrow_window_needs_no_horizontal_scrolling() {
     }
     let scratch = Scratch::new("phone");
     let path = probed(&scratch, None);
-    let layout = layout_of(&dump(&path, Window { width: 390, height: 800, is_dark: false }));
+    let layout = layout_of(&dump(&path, BrowserWindow { width: 390, height: 800, is_dark: false }));
     assert_eq!(items(&layout, "charts").len(), 25);
     let [inside, wide] = ["inside", "wide"].map(|name| layout[name].as_u64().unwrap());
     assert!(inside <= 500, "the window is {inside} pixels wide, at most 500 wanted");
