@@ -47,8 +47,9 @@ done
 must within ip link set lo up
 must within ip address add "$ADDRESS/24" dev "$LINK"
 must within ip link set "$LINK" up
-# Ephemeral ports of the connection manager are above those on which the conformance suite listens.
-must within sh -c 'echo 62100 65500 >/proc/sys/net/ipv4/ip_local_port_range'
+# Ephemeral ports of the connection manager are above those on which programs listen: the qualifiers of the conformance
+# suite and of dapltest, to which the connection manager socket2 adds 1000.
+must within sh -c 'echo 63100 65500 >/proc/sys/net/ipv4/ip_local_port_range'
 must within rdma link add rxe0 type rxe netdev "$LINK"
 # Resources of the device before its first use.
 within rdma resource show >/new/tmp/resources
