@@ -466,27 +466,49 @@ mod tests {
 
     use super::*;
 
-    /// A fake connection whose every poll fills the poller's array.
-    struct ManyCompletions(Arc<CqCore>, AtomicU32, Pooled<RingWatch>);
+    /// A fake connection.
+    struct FakeConnection {
+        cq: Arc<CqCore>,
+        /// Number of completions that were polled.
+        polled: AtomicU32,
+        /// Whether each poll fills the poller's array. Otherwise a connection has one completion after [`Self::fill`].
+        is_endless: bool,
+        watch: Pooled<RingWatch>,
+    }
 
-    impl ManyCompletions {
-        fn new(cq: &Cq) -> Self {
+    impl FakeConnection {
+        fn new(cq: &Cq, is_endless: bool) -> Arc<Self> {
             let watch = Pooled::<RingWatch>::take();
-            watch.set_wait(AwaitedProgress::Other);
-            ManyCompletions(cq.0.clone(), AtomicU32::new(0), watch)
+            watch.set_wait(if is_endless { AwaitedProgress::Other } else { AwaitedProgress::Nothing });
+            Arc::new(FakeConnection { cq: cq.0.clone(), polled: AtomicU32::new(0), is_endless, watch })
+        }
+
+        /// Creates an active connection without a completion.
+        fn idle(cq: &Cq) -> Arc<Self> {
+            let conn = Self::new(cq, false);
+            cq.0.add_active(conn.clone());
+            conn
+        }
+
+        fn fill(&self) {
+            self.watch.set_wait(AwaitedProgress::Other);
         }
     }
 
-    impl PolledConnection for ManyCompletions {
+    impl PolledConnection for FakeConnection {
         fn poll(&self, out: &mut CompletionWriter<'_>) -> bool {
             while !out.is_full() {
-                out.put(&self.0, Completion::default());
-                self.1.fetch_add(1, Ordering::Relaxed);
+                out.put(&self.cq, Completion::default());
+                self.polled.fetch_add(1, Ordering::Relaxed);
+                if !self.is_endless {
+                    self.watch.set_wait(AwaitedProgress::Nothing);
+                    break;
+                }
             }
             false
         }
         fn watch(&self) -> &'static RingWatch {
-            self.2.get()
+            self.watch.get()
         }
         fn has_ended(&self) -> bool {
             false
@@ -515,62 +537,20 @@ mod tests {
     fn polls_share_completions_among_connections_and_queue_none() {
         let sink: Weak<dyn CqSink> = Weak::<NoWaiter>::new();
         let cq = Cq::new(sink, Arc::new(Jobs::new().unwrap()), 0);
-        let floods: Vec<_> = (0..3).map(|_| Arc::new(ManyCompletions::new(&cq))).collect();
+        let floods: Vec<_> = (0..3).map(|_| FakeConnection::new(&cq, true)).collect();
         floods.iter().for_each(|flood| cq.0.add_active(flood.clone()));
         let mut out = [Completion::default(); 16];
         for _ in 0..6 {
             assert_eq!(cq.poll(&mut out), 16);
         }
         assert!(cq.0.ready.is_empty(), "no completion was queued");
-        assert_eq!(floods.iter().map(|flood| flood.1.load(Ordering::Relaxed)).collect::<Vec<_>>(), [32; 3]);
-    }
-
-    /// A fake connection with one completion, until it was polled.
-    struct OneCompletion(ManyCompletions);
-
-    impl OneCompletion {
-        fn new(cq: &Cq) -> Arc<Self> {
-            let conn = Arc::new(OneCompletion(ManyCompletions::new(cq)));
-            conn.0.2.set_wait(AwaitedProgress::Nothing);
-            cq.0.add_active(conn.clone());
-            conn
-        }
-
-        fn fill(&self) {
-            self.0.2.set_wait(AwaitedProgress::Other);
-        }
-    }
-
-    impl PolledConnection for OneCompletion {
-        fn poll(&self, out: &mut CompletionWriter<'_>) -> bool {
-            out.put(&self.0.0, Completion::default());
-            self.0.2.set_wait(AwaitedProgress::Nothing);
-            false
-        }
-        fn watch(&self) -> &'static RingWatch {
-            self.0.2.get()
-        }
-        fn has_ended(&self) -> bool {
-            false
-        }
-        fn is_polled(&self) -> bool {
-            true
-        }
-        fn was_idle(&self) -> bool {
-            false
-        }
-        fn has_unread(&self) -> bool {
-            false
-        }
-        fn clear_wake_flags(&self) {}
-        fn serve(&self) {}
-        fn stop_polling(&self) {}
+        assert_eq!(floods.iter().map(|flood| flood.polled.load(Ordering::Relaxed)).collect::<Vec<_>>(), [32; 3]);
     }
 
     #[test]
     fn polls_of_many_connections_find_every_completion_in_turn() {
         let cq = Cq::new(Weak::<NoWaiter>::new(), Arc::new(Jobs::new().unwrap()), 0);
-        let conns: Vec<_> = (0..100).map(|_| OneCompletion::new(&cq)).collect();
+        let conns: Vec<_> = (0..100).map(|_| FakeConnection::idle(&cq)).collect();
         let mut out = [Completion::default(); 16];
         let mut poll = || cq.poll(&mut out);
         for n in (0..100).chain([70, 69, 3, 99, 98, 0]) {
@@ -592,7 +572,7 @@ mod tests {
     #[test]
     fn busy_connection_delays_no_other_of_many() {
         let cq = Cq::new(Weak::<NoWaiter>::new(), Arc::new(Jobs::new().unwrap()), 0);
-        let conns: Vec<_> = (0..40).map(|_| OneCompletion::new(&cq)).collect();
+        let conns: Vec<_> = (0..40).map(|_| FakeConnection::idle(&cq)).collect();
         let mut out = [Completion::default(); 16];
         assert_eq!(cq.poll(&mut out), 0);
         conns[20].fill();
@@ -601,7 +581,7 @@ mod tests {
             conns[0].fill();
             taken += cq.poll(&mut out);
         }
-        assert!(conns[20].0.2.has_no_progress(), "the poll after that of connection 0 begins with connection 1");
+        assert!(conns[20].watch.has_no_progress(), "the poll after that of connection 0 begins with connection 1");
         assert_eq!(taken, 3, "one completion in each poll");
     }
 
@@ -614,17 +594,17 @@ mod tests {
         let mut out = [Completion::default(); 16];
         let poll = |out: &mut [Completion]| cq.poll(out);
         assert_eq!((check.is_empty(), poll(&mut out), check.is_empty()), (false, 0, true), "after the first poll");
-        let conns: Vec<_> = (0..3).map(|_| Arc::new(ManyCompletions::new(&cq))).collect();
+        let conns: Vec<_> = (0..3).map(|_| FakeConnection::new(&cq, true)).collect();
         for conn in &conns {
-            conn.2.set_wait(AwaitedProgress::Nothing);
+            conn.watch.set_wait(AwaitedProgress::Nothing);
             cq.0.add_active(conn.clone());
             assert!(!check.is_empty(), "the new connection is not watched yet");
             assert_eq!((poll(&mut out), check.is_empty()), (0, true));
         }
         for conn in &conns {
-            conn.2.set_wait(AwaitedProgress::Other);
+            conn.watch.set_wait(AwaitedProgress::Other);
             assert_eq!((check.is_empty(), poll(&mut out)), (false, 16));
-            conn.2.set_wait(AwaitedProgress::Nothing);
+            conn.watch.set_wait(AwaitedProgress::Nothing);
             assert!(check.is_empty());
         }
         cq.0.push(Completion::default());

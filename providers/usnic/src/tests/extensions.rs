@@ -23,8 +23,8 @@ fn receives_get_immediate_data() {
         for (op, arrival, data) in
             [(send, ReceivedOp::SendImmediate, 0xDEAD_BEEF), (write, ReceivedOp::WriteImmediate, 7)]
         {
-            let room = if arrival == ReceivedOp::WriteImmediate { vec![] } else { vec![to.segment(0, length)] };
-            qb.post_recv(&room, token(1)).unwrap();
+            let segments = if arrival == ReceivedOp::WriteImmediate { vec![] } else { vec![to.segment(0, length)] };
+            qb.post_recv(&segments, token(1)).unwrap();
             qa.post_send(&wr(op, &[from.segment(0, length)], 2)).unwrap();
             let got = b.completion(&a);
             assert_eq!((got.status, got.bytes, got.arrival), (Status::Success, length as u64, arrival));
