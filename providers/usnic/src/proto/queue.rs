@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[derive(Clone, Debug)]
-    enum Step {
+    enum QueueCall {
         Push,
         Start,
         Take(usize),
@@ -407,33 +407,33 @@ mod tests {
     proptest! {
         #[test]
         fn queue_equals_a_list_and_a_map(base: u32, steps in prop::collection::vec(
-            prop_oneof![Just(Step::Push), Just(Step::Start), (0..40usize).prop_map(Step::Take), Just(Step::Pop)], 0..400
+            prop_oneof![Just(QueueCall::Push), Just(QueueCall::Start), (0..40usize).prop_map(QueueCall::Take), Just(QueueCall::Pop)], 0..400
         )) {
             let mut queue = OrderedQueue::new(32);
             let (mut waiting, mut active) = (VecDeque::new(), Vec::<(u64, u32)>::new());
             let (mut items, mut keys) = (0u32, 0u32);
             for step in steps {
                 match step {
-                    Step::Push => {
+                    QueueCall::Push => {
                         let fits = waiting.len() + active.len() < 32;
                         prop_assert_eq!(push(&mut queue, items).is_some(), fits);
                         if fits { waiting.push_back(items); }
                         items += 1;
                     }
-                    Step::Start => {
+                    QueueCall::Start => {
                         let key = u64::from(base.wrapping_add(keys / 2)) | u64::from(keys % 2) << 32;
                         keys += 1;
                         prop_assert_eq!(queue.start(key).is_some(), !waiting.is_empty());
                         active.extend(waiting.pop_front().map(|item| (key, item)));
                     }
-                    Step::Take(n) if n < active.len() => {
+                    QueueCall::Take(n) if n < active.len() => {
                         let (key, item) = active.remove(n);
                         let slot = queue.find(key).expect("the entry with this number is active");
                         prop_assert_eq!(queue.remove(slot).copied(), Some(item));
                         prop_assert_eq!(queue.find(key), None);
                     }
-                    Step::Take(_) => {}
-                    Step::Pop => {
+                    QueueCall::Take(_) => {}
+                    QueueCall::Pop => {
                         let expected = if active.is_empty() { waiting.pop_front() } else { Some(active.remove(0).1) };
                         prop_assert_eq!(queue.pop().copied(), expected);
                     }

@@ -12,7 +12,7 @@ use std::fmt::Write;
 pub(super) use dots::{DotRow, Dots, Permitted};
 
 /// A line of a chart. Points are sorted by x; values that are not positive have no logarithm and are left out.
-pub(super) struct Line {
+pub(super) struct ChartLine {
     pub(super) name: String,
     pub(super) points: Vec<(f64, f64)>,
 }
@@ -119,7 +119,7 @@ pub(super) struct Panel {
     pub(super) title: String,
     pub(super) across: HorizontalAxis,
     pub(super) up: String,
-    pub(super) lines: Vec<Line>,
+    pub(super) lines: Vec<ChartLine>,
 }
 
 const WIDTH: f64 = 860.0;
@@ -253,7 +253,7 @@ fn draw(text: &mut String, panel: &Panel) {
     }
 }
 
-fn positive(line: &Line) -> Vec<(f64, f64)> {
+fn positive(line: &ChartLine) -> Vec<(f64, f64)> {
     let can_be_shown = |value: f64| value.is_finite() && value > 0.0;
     line.points.iter().copied().filter(|(x, y)| can_be_shown(*x) && can_be_shown(*y)).collect()
 }

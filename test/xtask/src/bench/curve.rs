@@ -1,7 +1,7 @@
 //! Figures over a variable, which is called size here. At each size all sides run in alternation.
 #![forbid(unsafe_code)]
 
-use super::chart::{HorizontalAxis, Line, Panel};
+use super::chart::{ChartLine, HorizontalAxis, Panel};
 use super::median;
 use super::network::{BenchNetwork, NetworkKind};
 use super::ours::Perf;
@@ -113,7 +113,7 @@ impl Family {
     pub(super) fn panel(&self) -> Panel {
         let place = |point: &Point| (f64::from(point.size), median(&point.samples));
         let line =
-            |curve: &Curve| Line { name: curve.name.to_owned(), points: curve.points.iter().map(place).collect() };
+            |curve: &Curve| ChartLine { name: curve.name.to_owned(), points: curve.points.iter().map(place).collect() };
         Panel {
             title: self.title.to_owned(),
             across: self.across,

@@ -2,12 +2,12 @@
 
 use super::*;
 
-fn panel(lines: Vec<Line>) -> Panel {
+fn panel(lines: Vec<ChartLine>) -> Panel {
     Panel { title: "a & b".to_owned(), across: HorizontalAxis::Bytes, up: "time <us>".to_owned(), lines }
 }
 
-fn line(name: &str, points: &[(f64, f64)]) -> Line {
-    Line { name: name.to_owned(), points: points.to_vec() }
+fn line(name: &str, points: &[(f64, f64)]) -> ChartLine {
+    ChartLine { name: name.to_owned(), points: points.to_vec() }
 }
 
 /// Values of an attribute, in all elements whose text starts with `element`.

@@ -1,8 +1,8 @@
 //! Draws a provider's figures as SVG charts for the HTML report.
 #![forbid(unsafe_code)]
 
-use super::results::{Bound, Chart, Contest, Line, Measure, ResultFile};
-use crate::bench::chart::{DotRow, Dots, HorizontalAxis, Line as Drawn, Panel, Permitted, inline};
+use super::results::{Bound, Chart, Contest, Measure, MeasuredLine, ResultFile};
+use crate::bench::chart::{ChartLine, DotRow, Dots, HorizontalAxis, Panel, Permitted, inline};
 
 /// All line charts. A bandwidth chart is followed by a chart of the same data in messages per second.
 pub(super) fn curves(findings: &ResultFile) -> Vec<Chart> {
@@ -23,7 +23,8 @@ fn rate(bandwidth: &Chart) -> Chart {
         let samples = measure.samples.iter().map(|sample| sample / f64::from((*size).max(1))).collect();
         (*size, Measure { samples, ends: measure.ends.clone() })
     };
-    let line = |line: &Line| Line { name: line.name.clone(), points: line.points.iter().map(point).collect() };
+    let line =
+        |line: &MeasuredLine| MeasuredLine { name: line.name.clone(), points: line.points.iter().map(point).collect() };
     Chart {
         section: "rate".to_owned(),
         title: "Message rate: the runs of the chart above, in messages".to_owned(),
@@ -37,7 +38,8 @@ fn rate(bandwidth: &Chart) -> Chart {
 /// SVG of a chart.
 pub(super) fn curve(chart: &Chart, id: &str) -> String {
     let place = |(at, measure): &(u32, Measure)| (f64::from(*at), measure.median());
-    let line = |line: &Line| Drawn { name: line.name.clone(), points: line.points.iter().map(place).collect() };
+    let line =
+        |line: &MeasuredLine| ChartLine { name: line.name.clone(), points: line.points.iter().map(place).collect() };
     let lines = chart.lines.iter().map(line).collect();
     let (title, up) = (chart.title.clone(), chart.up.clone());
     inline(Panel { title, across: chart.across, up, lines }, id)

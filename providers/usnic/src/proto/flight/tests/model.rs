@@ -6,7 +6,7 @@ use std::collections::HashSet;
 
 /// A step of the model.
 #[derive(Clone, Debug)]
-enum Step {
+enum ModelStep {
     Send(u32),
     Ack(i32, Vec<(i32, i32)>),
     /// Retransmits this number of packets that are queued for retransmission.
@@ -29,15 +29,15 @@ fn range() -> impl Strategy<Value = (i32, i32)> {
     ]
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = ModelStep> {
     prop_oneof![
-        4 => (1..60u32).prop_map(Step::Send),
-        1 => Just(Step::Send(u32::MAX)),
-        6 => (distance(), prop::collection::vec(range(), 0..5)).prop_map(|(next, ranges)| Step::Ack(next, ranges)),
-        3 => Just(Step::Ack(0, vec![(1, 9)])),
-        3 => (1..50u32).prop_map(Step::Resend),
-        1 => distance().prop_map(Step::Again),
-        3 => prop_oneof![0..300 * MICROS, 0..10 * MILLIS, 0..5 * SECONDS].prop_map(Step::Wait),
+        4 => (1..60u32).prop_map(ModelStep::Send),
+        1 => Just(ModelStep::Send(u32::MAX)),
+        6 => (distance(), prop::collection::vec(range(), 0..5)).prop_map(|(next, ranges)| ModelStep::Ack(next, ranges)),
+        3 => Just(ModelStep::Ack(0, vec![(1, 9)])),
+        3 => (1..50u32).prop_map(ModelStep::Resend),
+        1 => distance().prop_map(ModelStep::Again),
+        3 => prop_oneof![0..300 * MICROS, 0..10 * MILLIS, 0..5 * SECONDS].prop_map(ModelStep::Wait),
     ]
 }
 
@@ -101,17 +101,17 @@ fn agree(sender: &Sender, model: &Model) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-fn run(start: u32, steps: Vec<Step>) -> Result<(), TestCaseError> {
+fn run(start: u32, steps: Vec<ModelStep>) -> Result<(), TestCaseError> {
     let (mut sender, mut model) = (Sender::new(start), Model::default());
     for step in steps {
         let base = model.first() as i64;
         match step {
-            Step::Send(count) => {
+            ModelStep::Send(count) => {
                 let count = count.min(sender.flight.free_slots());
                 sender.send(count);
                 model.waits.resize(model.waits.len() + count as usize, true);
             }
-            Step::Ack(next, ranges) => {
+            ModelStep::Ack(next, ranges) => {
                 let far = |distance: i32| base as i32 + distance.clamp(-(1 << 30), 1 << 30);
                 let wide = |&(from, end): &(i32, i32)| (i64::from(far(from)), i64::from(far(end)));
                 let expected = model.ack(i64::from(far(next)), &ranges.iter().map(wide).collect::<Vec<_>>());
@@ -122,19 +122,19 @@ fn run(start: u32, steps: Vec<Step>) -> Result<(), TestCaseError> {
                 prop_assert_eq!(&sender.done, &expected.unwrap_or_default());
                 prop_assert!(result.is_err() || result.is_ok_and(|acked| acked.packets as usize == sender.done.len()));
             }
-            Step::Resend(count) => {
+            ModelStep::Resend(count) => {
                 for _ in 0..count {
                     let Some((psn, _)) = sender.flight.lost() else { break };
                     sender.flight.record_retransmission(sender.now, psn);
                     prop_assert_eq!(sender.flight.state(psn), PsnState::InFlight);
                 }
             }
-            Step::Again(distance) => {
+            ModelStep::Again(distance) => {
                 let at = (base as u32).wrapping_add_signed(distance);
                 sender.flight.record_retransmission(sender.now, sender.first.plus(at));
                 sender.flight.replace_data(sender.first.plus(at), at);
             }
-            Step::Wait(time) => {
+            ModelStep::Wait(time) => {
                 sender.now += time;
                 let mut calls = 0;
                 while sender.flight.deadline().is_some_and(|deadline| deadline <= sender.now) {

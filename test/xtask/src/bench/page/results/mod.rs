@@ -81,12 +81,12 @@ pub(super) struct Chart {
     pub(super) up: String,
     pub(super) unit: String,
     pub(super) across: HorizontalAxis,
-    pub(super) lines: Vec<Line>,
+    pub(super) lines: Vec<MeasuredLine>,
 }
 
 /// A line of a chart.
 #[derive(Clone, Debug)]
-pub(super) struct Line {
+pub(super) struct MeasuredLine {
     pub(super) name: String,
     pub(super) points: Vec<(u32, Measure)>,
 }
@@ -233,7 +233,7 @@ fn add(charts: &mut Vec<Chart>, value: &Value, points: Vec<(u32, Measure)>) -> R
     let (name, lines): (String, _) = (field(value, "name")?, &mut charts[at].lines);
     match lines.iter_mut().find(|line| line.name == name) {
         Some(line) => line.points.extend(points),
-        None => lines.push(Line { name, points }),
+        None => lines.push(MeasuredLine { name, points }),
     }
     Ok(())
 }
