@@ -128,6 +128,11 @@ impl QpCore {
         self.tx.lock().forget_extensions()
     }
 
+    #[cfg(test)]
+    pub(crate) fn staging_requests(&self) -> u64 {
+        self.rx.lock().staging_requests()
+    }
+
     /// Makes one pass over both directions, for a thread that does not poll. Returns whether the pass made progress.
     fn progress(&self) -> bool {
         let mut out = CompletionWriter::default();

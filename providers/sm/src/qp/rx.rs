@@ -153,6 +153,12 @@ impl Rx {
         self.rings.as_ref().is_some_and(|rings| rings.has_work(self.queue.len()))
     }
 
+    /// Number of staging copies that were requested on this connection.
+    #[cfg(test)]
+    pub(crate) fn staging_requests(&self) -> u64 {
+        self.rings.as_ref().map_or(0, |rings| rings.staged)
+    }
+
     /// Whether the peer has not published any request on this connection.
     pub(crate) fn is_new(&self) -> bool {
         self.rings

@@ -1,7 +1,7 @@
 //! Points at which a test kills or stops a process. The environment variable `PLAN` selects a point. `fail_point!`
 //! marks the points; without the variable the points have no effect.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -74,6 +74,8 @@ struct Plan {
 thread_local! {
     /// The point at which this thread yields the processor.
     static YIELDS_AT: Cell<Option<Point>> = const { Cell::new(None) };
+    /// The point at which this thread calls a function, and that function.
+    static CALLS_AT: RefCell<Option<(Point, Box<dyn FnMut()>)>> = const { RefCell::new(None) };
 }
 
 /// Makes this thread yield the processor several times when it reaches the point.
@@ -81,11 +83,20 @@ pub(crate) fn yield_at(point: Point) {
     YIELDS_AT.set(Some(point));
 }
 
+/// Makes this thread call `function` each time when it reaches the point.
+pub(crate) fn call_at(point: Point, function: impl FnMut() + 'static) {
+    CALLS_AT.set(Some((point, Box::new(function))));
+}
+
 /// Called when a thread reaches a point.
 pub(crate) fn at(point: Point) {
     if YIELDS_AT.get() == Some(point) {
         (0..100).for_each(|_| std::thread::yield_now());
     }
+    CALLS_AT.with_borrow_mut(|call| match call {
+        Some((at, function)) if *at == point => function(),
+        _ => {}
+    });
     static PLANNED: OnceLock<Option<Plan>> = OnceLock::new();
     let Some(plan) = PLANNED.get_or_init(read) else { return };
     if plan.point == format!("{point:?}") && plan.passes.fetch_sub(1, Ordering::SeqCst) == 0 {

@@ -5,9 +5,10 @@
 use std::sync::atomic::Ordering::{self, Relaxed};
 
 use super::connection_ends::{pattern, without_cma};
-use super::fail_points::{Point, yield_at};
+use super::fail_points::{Point, call_at};
 use super::*;
 use crate::delegation::{CopyDelegation, CopyJob};
+use crate::proto::offer::STAGING_BYTES;
 use crate::qp::link::{ConnectionMemory, PeerEndpoint, WAKE_ON_PROGRESS, WAKE_ON_REQUESTS};
 
 const MIB: usize = 1 << 20;
@@ -268,7 +269,8 @@ fn copy_denied_by_the_kernel_is_staged_in_order() {
     }
 }
 
-/// The receiver requests each further part before the sender continues its pass, so the requests fill the response ring.
+/// The sender continues its pass only after the receiver has requested the next part, so the requests fill the response
+/// ring.
 #[test]
 fn a_message_of_more_parts_than_the_response_ring_has_slots_is_staged() {
     let Both { a, b, active, passive, _base } = both("long-many-parts");
@@ -276,9 +278,18 @@ fn a_message_of_more_parts_than_the_response_ring_has_slots_is_staged() {
     let (out_mr, space_mr) = (a.register(&out), b.register(&space));
     without_cma(&passive);
     passive.post_recv(&[segment(&space_mr, &space)], token(1)).unwrap();
+    let (receiver, link) = (passive.0.clone(), passive.0.link().unwrap());
+    let wait_for_next_request = move || {
+        let staged = link.staged() >> 32;
+        let until = Instant::now() + PATIENCE;
+        while staged < (MIB / STAGING_BYTES) as u64 && receiver.staging_requests() == staged {
+            assert!(Instant::now() < until, "no staging request after {staged} parts");
+            std::thread::yield_now();
+        }
+    };
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            yield_at(Point::PartStaged);
+            call_at(Point::PartStaged, wait_for_next_request);
             send(&active, &[segment(&out_mr, &out)], 2);
             assert_eq!(a.completion().status, Status::Success);
         });
