@@ -71,11 +71,13 @@ struct Plan {
     signal: i32,
 }
 
+type PointFunction = Box<dyn FnMut()>;
+
 thread_local! {
     /// The point at which this thread yields the processor.
     static YIELDS_AT: Cell<Option<Point>> = const { Cell::new(None) };
     /// The point at which this thread calls a function, and that function.
-    static CALLS_AT: RefCell<Option<(Point, Box<dyn FnMut()>)>> = const { RefCell::new(None) };
+    static CALLS_AT: RefCell<Option<(Point, PointFunction)>> = const { RefCell::new(None) };
 }
 
 /// Makes this thread yield the processor several times when it reaches the point.
