@@ -272,7 +272,7 @@ impl SocketConnection {
             ProtocolEvent::Established => {
                 self.with_pair(|pair| pair.established(self, &[]));
             }
-            ProtocolEvent::Dial => self.reconnect(),
+            ProtocolEvent::Reconnect => self.reconnect(),
             ProtocolEvent::PeerRejected(private_data) => {
                 self.with_pair(|pair| pair.report_end(self, ConnectionEvent::PeerRejected, &private_data));
             }
@@ -397,8 +397,8 @@ impl SocketConnection {
         drop(inner);
         match is_answered {
             true => self.ready(),
-            // The requester has given up before the accept. (Or the acceptor has disconnected before the confirmation: then
-            // the event was reported, and this call has no effect.)
+            // The requester has given up before the accept. Or the acceptor has disconnected before the confirmation;
+            // this call then has no effect, because the end is already reported.
             false => self.report_end(ConnectionEvent::AcceptFailed),
         }
     }
@@ -470,7 +470,7 @@ impl ConnectionState {
     /// Sends the remaining bytes if the socket does not block, and closes the socket.
     fn close(&mut self) {
         if let Some(stream) = &self.stream {
-            // If they cannot be sent, the peer detects the end by the closed socket.
+            // If the last message cannot be sent, the peer detects the end by the closed socket.
             let _ = tcp::write(stream, self.protocol.outbox());
         }
         self.stop();

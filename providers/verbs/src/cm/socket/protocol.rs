@@ -2,8 +2,8 @@
 //! to send and events.
 //!
 //! ```text
-//! active    Dialling -> Requested -> Replied -> Established        passive   Arriving -> Pending -> Answered -> Established
-//!           Dialling <-> Refused
+//! active    Connecting -> Requested -> Replied -> Established    passive   Arriving -> Pending -> Answered -> Established
+//!           Connecting <-> Refused
 //! ```
 //!
 //! Every state can change to `Ended`, which is final. A peer has a time limit for messages that it must send; there is none
@@ -19,8 +19,8 @@ use super::wire::{ConnectParams, DISCONNECT, Format, Message, MessageReader, Rol
 use dapl_software::listener_retry::Retry;
 
 /// Time limit of a TCP connect, for a host that does not reply. rdma_cm gives up after the same time.
-const DIALLING: Duration = Duration::from_secs(100);
-/// Time limit for a request, and for the rest of a reply that has begun.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(100);
+/// Time limit for receiving a request, and for receiving a reply after its first byte.
 const MESSAGE: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 10 });
 /// Time limit for the active side to confirm that its queue pair is in RTS.
 const CONFIRMATION: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 30 });
@@ -40,8 +40,8 @@ pub(super) struct Protocol {
 
 #[derive(Debug)]
 enum ProtocolState {
-    /// Active: the socket is being connected. Then this request is sent.
-    Dialling(Box<ConnectParams>, Retry),
+    /// Active: the socket is being connected. This request is sent when it is connected.
+    Connecting(Box<ConnectParams>, Retry),
     /// Active: the peer's port has no listener. Another socket will be connected after this time.
     Refused(Box<ConnectParams>, Retry, Duration),
     /// Active: the request was sent, and the reply has not arrived completely.
@@ -66,7 +66,7 @@ pub(super) enum ProtocolEvent {
     /// The active side has confirmed the connection.
     Established,
     /// The last socket found no listener, and another socket must be connected.
-    Dial,
+    Reconnect,
     /// The peer's consumer has rejected the request, with private data.
     PeerRejected(Vec<u8>),
     Ended(ConnectionEvent),
@@ -75,7 +75,7 @@ pub(super) enum ProtocolEvent {
 impl Protocol {
     /// Creates the active side. If the peer has no listener, the request is repeated for `listener_wait`.
     pub(super) fn active(request: ConnectParams, format: Format, listener_wait: Duration) -> Self {
-        let state = ProtocolState::Dialling(Box::new(request), Retry::new(listener_wait));
+        let state = ProtocolState::Connecting(Box::new(request), Retry::new(listener_wait));
         Protocol { state, format, turn: 0, outbox: Vec::new(), fault: None }
     }
 
@@ -93,7 +93,7 @@ impl Protocol {
 
     /// Whether the socket is being connected.
     pub(super) fn is_connecting(&self) -> bool {
-        matches!(self.state, ProtocolState::Dialling(..))
+        matches!(self.state, ProtocolState::Connecting(..))
     }
 
     /// Whether the last socket found no listener and must be closed. Another one is connected after [`Protocol::deadline`].
@@ -101,7 +101,8 @@ impl Protocol {
         matches!(self.state, ProtocolState::Refused(..))
     }
 
-    /// Takes the description of an invalid message, for the log. The protocol does not know the peer's address.
+    /// Removes and returns the description of an invalid message. The caller logs it with the peer's address, which the
+    /// protocol does not know.
     pub(super) fn take_fault(&mut self) -> Option<String> {
         self.fault.take()
     }
@@ -121,7 +122,7 @@ impl Protocol {
             ProtocolState::Requested(inbox) | ProtocolState::Arriving(inbox) => inbox.wanted_bytes(),
             ProtocolState::Answered(had) => self.format.ready().len() - had,
             ProtocolState::Replied | ProtocolState::Pending | ProtocolState::Established => DISCONNECT.len(),
-            ProtocolState::Dialling(..) | ProtocolState::Refused(..) | ProtocolState::Ended => 0,
+            ProtocolState::Connecting(..) | ProtocolState::Refused(..) | ProtocolState::Ended => 0,
         }
     }
 
@@ -139,7 +140,7 @@ impl Protocol {
     /// each state, and with the first byte of a reply.
     pub(super) fn deadline(&self) -> Option<(Duration, u64)> {
         let time = match &self.state {
-            ProtocolState::Dialling(..) => DIALLING,
+            ProtocolState::Connecting(..) => CONNECT_TIMEOUT,
             ProtocolState::Refused(_, _, wait) => *wait,
             ProtocolState::Arriving(_) => MESSAGE,
             ProtocolState::Requested(inbox) if !inbox.is_empty() => MESSAGE,
@@ -161,7 +162,7 @@ impl Protocol {
 
     /// Called when the socket is connected. Queues the request.
     pub(super) fn connected(&mut self) {
-        if let ProtocolState::Dialling(params, _) = &self.state {
+        if let ProtocolState::Connecting(params, _) = &self.state {
             self.outbox = Message::Request((**params).clone()).encode(self.format);
             self.set_state(ProtocolState::Requested(MessageReader::new(Role::Reply(self.format))));
         }
@@ -244,13 +245,13 @@ impl Protocol {
             )
         );
         match &self.state {
-            ProtocolState::Dialling(params, retry) if error == Some(ErrorKind::ConnectionRefused) => {
+            ProtocolState::Connecting(params, retry) if error == Some(ErrorKind::ConnectionRefused) => {
                 let (params, mut retry) = (params.clone(), *retry);
                 let Some(wait) = retry.next_delay() else { return self.finish(ConnectionEvent::Rejected) };
                 self.set_state(ProtocolState::Refused(params, retry, wait));
                 None
             }
-            ProtocolState::Dialling(..) => self.finish(ConnectionEvent::Unreachable),
+            ProtocolState::Connecting(..) => self.finish(ConnectionEvent::Unreachable),
             ProtocolState::Refused(..) => None,
             ProtocolState::Requested(_) if is_unreachable => self.finish(ConnectionEvent::Unreachable),
             ProtocolState::Requested(_) | ProtocolState::Replied => self.finish(ConnectionEvent::Rejected),
@@ -269,11 +270,11 @@ impl Protocol {
         }
         match &self.state {
             ProtocolState::Refused(params, retry, _) => {
-                let dialling = ProtocolState::Dialling(params.clone(), *retry);
-                self.set_state(dialling);
-                Some(ProtocolEvent::Dial)
+                let connecting = ProtocolState::Connecting(params.clone(), *retry);
+                self.set_state(connecting);
+                Some(ProtocolEvent::Reconnect)
             }
-            ProtocolState::Dialling(..) => self.finish(ConnectionEvent::Unreachable),
+            ProtocolState::Connecting(..) => self.finish(ConnectionEvent::Unreachable),
             ProtocolState::Requested(_) => self.finish(ConnectionEvent::Rejected),
             _ => self.finish(ConnectionEvent::AcceptFailed),
         }
@@ -289,8 +290,8 @@ impl Protocol {
         is_asked
     }
 
-    /// Queues the confirmation, after the local queue pair was brought to RTS. Returns false if the peer has disconnected in
-    /// between.
+    /// Queues the confirmation, after the local queue pair was brought to RTS. Returns false if the peer has
+    /// disconnected before.
     pub(super) fn queue_confirmation(&mut self) -> bool {
         let is_replied = matches!(self.state, ProtocolState::Replied);
         if is_replied {

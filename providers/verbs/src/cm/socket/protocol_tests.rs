@@ -98,10 +98,10 @@ fn only_a_consumers_rejection_is_reported_as_peer_rejected() {
 
 #[test]
 fn socket_errors_are_reported_as_rejected_or_unreachable() {
-    let dial = |error| active(params(1, b"")).handle_close(Some(error));
-    assert_eq!(dial(ErrorKind::ConnectionRefused), Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)));
+    let fail_connect = |error| active(params(1, b"")).handle_close(Some(error));
+    assert_eq!(fail_connect(ErrorKind::ConnectionRefused), Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)));
     for error in [ErrorKind::TimedOut, ErrorKind::HostUnreachable, ErrorKind::NetworkUnreachable, ErrorKind::Other] {
-        assert_eq!(dial(error), Some(ProtocolEvent::Ended(ConnectionEvent::Unreachable)), "{error}");
+        assert_eq!(fail_connect(error), Some(ProtocolEvent::Ended(ConnectionEvent::Unreachable)), "{error}");
     }
     let (mut active, _) = asked();
     assert_eq!(
@@ -129,7 +129,10 @@ fn refused_socket_is_followed_by_another_until_listener_wait_has_passed() {
         assert!(active.is_refused() && !active.is_connecting());
         let (wait, turn) = active.deadline().unwrap();
         waited += wait;
-        assert_eq!((active.handle_deadline(turn - 1), active.handle_deadline(turn)), (None, Some(ProtocolEvent::Dial)));
+        assert_eq!(
+            (active.handle_deadline(turn - 1), active.handle_deadline(turn)),
+            (None, Some(ProtocolEvent::Reconnect))
+        );
         assert!(active.is_connecting() && active.outbox().is_empty());
     };
     assert_eq!((end, waited), (Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)), listener_wait));
@@ -198,11 +201,11 @@ fn invalid_confirmation_fails_the_accept() {
 #[test]
 fn peer_has_a_time_limit_for_each_message_that_it_must_send() {
     let mut active = active(params(1, b""));
-    let (time, dialling) = active.deadline().unwrap();
-    assert_eq!(time, DIALLING);
+    let (time, connecting) = active.deadline().unwrap();
+    assert_eq!(time, CONNECT_TIMEOUT);
     active.connected();
     assert_eq!(
-        (active.handle_deadline(dialling), active.deadline()),
+        (active.handle_deadline(connecting), active.deadline()),
         (None, None),
         "the consumer's decision has no time limit"
     );

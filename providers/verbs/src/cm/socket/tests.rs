@@ -48,11 +48,11 @@ impl TestManager {
         TestManager { stage, manager, listener, port }
     }
 
-    fn dial(&self, pair: &Arc<FakeQp>, private_data: &[u8], attempt: u32) {
-        self.dial_to(self.port, pair, private_data, attempt).unwrap();
+    fn connect(&self, pair: &Arc<FakeQp>, private_data: &[u8], attempt: u32) {
+        self.connect_to(self.port, pair, private_data, attempt).unwrap();
     }
 
-    fn dial_to(&self, port: u16, pair: &Arc<FakeQp>, private_data: &[u8], attempt: u32) -> dapl::error::Result<()> {
+    fn connect_to(&self, port: u16, pair: &Arc<FakeQp>, private_data: &[u8], attempt: u32) -> dapl::error::Result<()> {
         let address = PeerAddress::Ip(self.stage.address());
         let spec = ConnectSpec { address: &address, qual: qual_of(self.manager.format, port), private_data };
         self.manager.connect_pair(pair.clone(), &spec, conn(attempt))
@@ -76,7 +76,7 @@ impl TestManager {
     /// Returns two connected queue pairs.
     fn connected(&self) -> (Arc<FakeQp>, Arc<FakeQp>) {
         let (active, passive) = (FakeQp::new(0x10), FakeQp::new(0x20));
-        self.dial(&active, b"", 1);
+        self.connect(&active, b"", 1);
         self.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
         assert_eq!(passive.next(), QpReport::BroughtUp { number: 0x10, gid: self.stage.gid() });
         assert_eq!(active.next(), QpReport::BroughtUp { number: 0x20, gid: self.stage.gid() });
@@ -106,7 +106,7 @@ fn request(number: u8, gid: u8, private_data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Reads until the peer closes the socket.
+/// Reads until the peer closes the socket, and returns the bytes.
 fn rest(stream: &mut TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     let _ = stream.read_to_end(&mut bytes);
@@ -118,7 +118,7 @@ fn queue_pairs_connect_and_exchange_private_data() {
     let manager = TestManager::new();
     let (active, passive) = (FakeQp::new(0x10), FakeQp::new(0x20));
     let long: Vec<u8> = (0..196).collect();
-    manager.dial(&active, &long[..92], 1);
+    manager.connect(&active, &long[..92], 1);
     let (caller, private_data, peer) = manager.request();
     assert_eq!((&private_data[..], peer), (&long[..92], manager.stage.address()));
     assert!(active.is_silent(), "the request is not accepted before the consumer decides");
@@ -149,17 +149,17 @@ fn either_peer_can_disconnect() {
 fn only_a_reject_is_reported_as_peer_rejected() {
     let manager = TestManager::new();
     let active = FakeQp::new(1);
-    manager.dial(&active, b"", 1);
+    manager.connect(&active, b"", 1);
     manager.request().0.refuse(RejectReason::Consumer);
     assert_eq!(active.next(), QpReport::Ended("peer rejected"));
-    manager.dial(&active, b"", 2);
+    manager.connect(&active, b"", 2);
     drop(manager.request());
     assert_eq!(active.next(), QpReport::Ended("rejected"));
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    manager.dial_to(free, &active, b"", 3).unwrap();
+    manager.connect_to(free, &active, b"", 3).unwrap();
     assert_eq!(active.next(), QpReport::Ended("rejected"), "the port has no listener");
     manager.manager.close();
-    manager.dial(&active, b"", 4);
+    manager.connect(&active, b"", 4);
     assert_eq!(active.next(), QpReport::Ended("rejected"), "the listener was closed");
 }
 
@@ -176,7 +176,7 @@ fn request_reaches_a_listener_that_is_created_later() {
     let manager = TestManager::with_listener_wait(LISTENER_WAIT);
     let (active, passive) = (FakeQp::new(0x10), FakeQp::new(0x20));
     let port = free_port();
-    manager.dial_to(port, &active, b"early", 1).unwrap();
+    manager.connect_to(port, &active, b"early", 1).unwrap();
     assert!(active.is_silent(), "the attempt is neither connected nor rejected");
     let _door = manager.manager.open(port.into(), conn(1).ep).unwrap();
     let (caller, private_data, _) = manager.request();
@@ -193,7 +193,7 @@ fn request_is_rejected_after_listener_wait_without_a_listener() {
     for milliseconds in [0, 1, 50] {
         let manager = TestManager::with_listener_wait(Duration::from_millis(milliseconds));
         let active = FakeQp::new(1);
-        manager.dial_to(free_port(), &active, b"", 1).unwrap();
+        manager.connect_to(free_port(), &active, b"", 1).unwrap();
         assert_eq!(active.next(), QpReport::Ended("rejected"), "{milliseconds} ms");
     }
 }
@@ -202,7 +202,7 @@ fn request_is_rejected_after_listener_wait_without_a_listener() {
 fn abandoned_attempt_is_not_repeated() {
     let manager = TestManager::with_listener_wait(LISTENER_WAIT);
     let (active, port) = (FakeQp::new(1), free_port());
-    manager.dial_to(port, &active, b"", 1).unwrap();
+    manager.connect_to(port, &active, b"", 1).unwrap();
     assert!(active.is_silent());
     active.end();
     let _door = manager.manager.open(port.into(), conn(1).ep).unwrap();
@@ -213,7 +213,7 @@ fn abandoned_attempt_is_not_repeated() {
 fn accept_of_an_abandoned_attempt_fails() {
     let manager = TestManager::new();
     let (active, passive) = (FakeQp::new(1), FakeQp::new(2));
-    manager.dial(&active, b"", 1);
+    manager.connect(&active, b"", 1);
     let (caller, ..) = manager.request();
     active.end();
     caller.accept_into(passive.clone(), b"", conn(2)).unwrap();
@@ -226,17 +226,17 @@ fn accept_of_an_abandoned_attempt_fails() {
 fn accept_fails_and_rejects_the_peer_if_the_qp_is_unusable() {
     let manager = TestManager::new();
     let (active, passive) = (FakeQp::new(1), FakeQp::new(2));
-    manager.dial(&active, b"", 1);
+    manager.connect(&active, b"", 1);
     passive.refuse_paths();
     manager.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
     assert_eq!([passive.next(), active.next()], [QpReport::Ended("accept failed"), QpReport::Ended("rejected")]);
     let (busy, other) = manager.connected();
-    manager.dial(&active, b"", 3);
+    manager.connect(&active, b"", 3);
     assert_eq!(manager.request().0.accept_into(busy.clone(), b"", conn(4)), Err(Error::Internal));
     assert_eq!(active.next(), QpReport::Ended("rejected"));
     assert!(busy.is_silent() && other.is_silent(), "the existing connection is not affected");
     active.refuse_paths();
-    manager.dial(&active, b"", 5);
+    manager.connect(&active, b"", 5);
     let passive = FakeQp::new(2);
     manager.request().0.accept_into(passive.clone(), b"", conn(6)).unwrap();
     assert!(matches!(passive.next(), QpReport::BroughtUp { .. }));
@@ -304,7 +304,7 @@ fn request_fails_if_no_path_connects_both_gids() {
     let manager = TestManager::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let active = FakeQp::new(0x10);
-    manager.dial_to(listener.local_addr().unwrap().port(), &active, b"", 1).unwrap();
+    manager.connect_to(listener.local_addr().unwrap().port(), &active, b"", 1).unwrap();
     let (mut peer, _) = listener.accept().unwrap();
     peer.read_exact(&mut [0; 64]).unwrap();
     peer.write_all(&with_gid(0x11, V4_GID)).unwrap();
@@ -339,7 +339,7 @@ fn clients_that_send_nothing_do_not_block_a_request() {
     let manager = TestManager::new();
     let mut clients: Vec<_> = (0..super::MAX_UNKNOWN_CLIENTS * 2).map(|_| manager.client()).collect();
     let (active, passive) = (FakeQp::new(0x10), FakeQp::new(0x20));
-    manager.dial(&active, b"", 1);
+    manager.connect(&active, b"", 1);
     manager.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
     assert!(matches!(active.next(), QpReport::BroughtUp { .. }));
     assert!(rest(&mut clients[0]).is_empty(), "the connection of the oldest client is closed");
@@ -358,7 +358,7 @@ fn invalid_replies_reject_the_attempt() {
         [(version, false), (length, false), (Vec::new(), true), (request(1, 1, b"")[..63].to_vec(), true)]
     {
         let active = FakeQp::new(1);
-        manager.dial_to(port, &active, b"hi", 1).unwrap();
+        manager.connect_to(port, &active, b"hi", 1).unwrap();
         let (mut peer, _) = listener.accept().unwrap();
         let mut request = [0; 66];
         peer.read_exact(&mut request).unwrap();
@@ -370,7 +370,7 @@ fn invalid_replies_reject_the_attempt() {
         assert!(rest(&mut peer).is_empty());
     }
     let active = FakeQp::new(1);
-    manager.dial_to(port, &active, b"", 1).unwrap();
+    manager.connect_to(port, &active, b"", 1).unwrap();
     let (mut peer, _) = listener.accept().unwrap();
     peer.write_all(&request(1, 1, b"")[..5]).unwrap();
     assert_eq!(active.next(), QpReport::Ended("rejected"), "an incomplete reply is rejected after its time limit");
@@ -411,7 +411,7 @@ fn close_takes_effect_despite_inherited_sockets() {
     let manager = TestManager::new();
     let listener = manager.listener.socket.lock().listener.as_ref().unwrap().try_clone().unwrap();
     let active = FakeQp::new(1);
-    manager.dial(&active, b"", 1);
+    manager.connect(&active, b"", 1);
     let (caller, ..) = manager.request();
     let socket = caller.0.as_ref().unwrap().socket();
     drop(caller);

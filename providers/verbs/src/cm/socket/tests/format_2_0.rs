@@ -32,7 +32,7 @@ fn queue_pairs_connect_and_exchange_private_data() {
     let manager = manager();
     let (active, passive) = (FakeQp::new(0x10), FakeQp::new(0x20));
     let long: Vec<u8> = (0..68).collect();
-    manager.dial(&active, &long, 1);
+    manager.connect(&active, &long, 1);
     let (caller, private_data, peer) = manager.request();
     assert_eq!((private_data, peer), (long.clone(), manager.stage.address()));
     caller.accept_into(passive.clone(), &long, conn(2)).unwrap();
@@ -45,7 +45,7 @@ fn queue_pairs_connect_and_exchange_private_data() {
 
 #[test]
 fn request_of_the_c_implementation_is_accepted_byte_by_byte() {
-    // By listeners of both formats.
+    // Listeners of both formats accept the request.
     for manager in [manager(), TestManager::new()] {
         let (mut peer, passive) = (manager.client(), FakeQp::new(0x20));
         for byte in request_2_0(0x11, b"abc") {
@@ -102,13 +102,13 @@ fn accept_with_private_data_beyond_the_requesters_format_fails() {
 fn reject_carries_private_data() {
     let manager = manager();
     let active = FakeQp::new(1);
-    manager.dial(&active, b"", 1);
+    manager.connect(&active, b"", 1);
     manager.request().0.reject(b"too busy");
     assert_eq!(active.next(), QpReport::Rejected(b"too busy".to_vec()));
-    manager.dial(&active, b"", 2);
+    manager.connect(&active, b"", 2);
     manager.request().0.refuse(RejectReason::Consumer);
     assert_eq!(active.next(), QpReport::Ended("peer rejected"));
-    manager.dial(&active, b"", 3);
+    manager.connect(&active, b"", 3);
     drop(manager.request());
     assert_eq!(active.next(), QpReport::Ended("rejected"));
 }
@@ -140,7 +140,7 @@ fn reply_in_the_other_format_rejects_the_attempt() {
     let manager = manager();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let active = FakeQp::new(0x10);
-    manager.dial_to(listener.local_addr().unwrap().port(), &active, b"", 1).unwrap();
+    manager.connect_to(listener.local_addr().unwrap().port(), &active, b"", 1).unwrap();
     let (mut peer, _) = listener.accept().unwrap();
     peer.read_exact(&mut [0; 148]).unwrap();
     peer.write_all(&request(0x11, 9, b"")).unwrap();
