@@ -36,7 +36,7 @@ pub(crate) struct Device {
     pub(crate) address: Option<IpAddr>,
     /// The GID that paths use by default.
     pub(crate) gid: Gid,
-    is_ethernet: bool,
+    is_roce: bool,
     max_cqe: u32,
     is_software: bool,
     /// Whether the driver posts requests by `write` to the kernel, which is a thread cancellation point.
@@ -70,7 +70,7 @@ impl Device {
     /// Opens the device that `spec` names. Errors are logged.
     pub(crate) fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Verbs>>) -> Result<Arc<Self>> {
         let settings = VerbsSettings::read(spec.params, spec.library);
-        let OpenedDevice { context, port, address, gid, is_ethernet } = find::open(spec.name, &settings)?;
+        let OpenedDevice { context, port, address, gid, is_roce } = find::open(spec.name, &settings)?;
         let failed = |operation: &str, error: io::Error| {
             log::error!(
                 "{}: cannot {operation}: {error}; the IA cannot be opened; check the limit of open files (ulimit -n)",
@@ -97,7 +97,7 @@ impl Device {
             port,
             address,
             gid,
-            is_ethernet,
+            is_roce,
             max_cqe,
             is_software,
             posts_by_kernel: POST_BY_KERNEL.contains(&vendor),
@@ -155,8 +155,8 @@ impl Device {
         facts.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
     }
 
-    pub(crate) fn is_ethernet(&self) -> bool {
-        self.is_ethernet
+    pub(crate) fn is_roce(&self) -> bool {
+        self.is_roce
     }
 
     /// Returns the maximum capacity of a completion queue of the device.

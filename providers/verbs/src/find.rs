@@ -27,8 +27,8 @@ pub(crate) struct OpenedDevice {
     pub(crate) address: Option<IpAddr>,
     /// The chosen GID of the port (see [`gid::choose`]).
     pub(crate) gid: Gid,
-    /// Whether the port is RoCE: Ethernet, and not iWARP.
-    pub(crate) is_ethernet: bool,
+    /// Whether the port is RoCE: its link layer is Ethernet, and the device is not iWARP.
+    pub(crate) is_roce: bool,
 }
 
 /// Opens the device of the IA `name`. Errors are logged with their remedy.
@@ -175,10 +175,10 @@ fn open_place(host: &HostInterfaces, place: &DevicePort, settings: &VerbsSetting
     if attributes.state != ibv_port_state::IBV_PORT_ACTIVE {
         log::warn!("{device}: port {port} is not active; connections fail until it is (check the cable and the link)");
     }
-    let is_ethernet = u32::from(attributes.link_layer) == IBV_LINK_LAYER_ETHERNET && !context.is_iwarp();
+    let is_roce = u32::from(attributes.link_layer) == IBV_LINK_LAYER_ETHERNET && !context.is_iwarp();
     let gids = context.gids(*port).map_err(failed("GIDs"))?;
     let wanted =
-        gid::GidRequirements { is_ethernet, address: *address, netdev: netdev.as_deref(), index: settings.gid_index };
+        gid::GidRequirements { is_roce, address: *address, netdev: netdev.as_deref(), index: settings.gid_index };
     let gid = gid::choose(&gids, &wanted);
     let gid =
         gid.ok_or_else(|| OpenFailure::NoGid { device: device.clone(), port: *port, index: settings.gid_index })?;
@@ -187,7 +187,7 @@ fn open_place(host: &HostInterfaces, place: &DevicePort, settings: &VerbsSetting
         address.map_or("no IP address".to_string(), |address| format!("IP address {address}")),
         gid::describe(&gid)
     );
-    Ok(OpenedDevice { context, port: *port, address: *address, gid, is_ethernet })
+    Ok(OpenedDevice { context, port: *port, address: *address, gid, is_roce })
 }
 
 #[cfg(test)]

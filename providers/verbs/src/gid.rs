@@ -7,11 +7,11 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use crate::ibv::{Gid, GidKind};
 
-/// What [`choose`] must know about the IA.
+/// Properties of an IA that determine its GID.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GidRequirements<'a> {
-    /// Whether the port is RoCE. Then peers address this host by the GID of its IP address.
-    pub(crate) is_ethernet: bool,
+    /// Whether the port is RoCE. On RoCE, peers address this host by the GID of its IP address.
+    pub(crate) is_roce: bool,
     pub(crate) address: Option<IpAddr>,
     /// The network device that has the address.
     pub(crate) netdev: Option<&'a str>,
@@ -26,8 +26,8 @@ pub(crate) fn choose(gids: &[Gid], wanted: &GidRequirements<'_>) -> Option<Gid> 
     if let Some(index) = wanted.index {
         return gids.iter().find(|gid| gid.index == index).cloned();
     }
-    if !wanted.is_ethernet {
-        // An InfiniBand port always has a GID. iWARP does not use GIDs.
+    if !wanted.is_roce {
+        // Only an iWARP port may have no GID, and iWARP does not use GIDs.
         let zero = Gid { index: 0, raw: [0; 16], kind: GidKind::Ib, netdev: None };
         return Some(gids.iter().min_by_key(|gid| gid.index).cloned().unwrap_or(zero));
     }
@@ -48,9 +48,9 @@ pub(crate) fn is_same_family(one: &[u8; 16], other: &[u8; 16]) -> bool {
     is_v4(one) == is_v4(other)
 }
 
-/// Finds a GID of the port that reaches `peer`, a GID of another address family than `chosen`. Prefers GIDs of the network
-/// device of `chosen`, then GIDs with the scope of `peer` (link-local or not), then the lowest index. The C implementation
-/// uses the first GID by default, so such a peer is reached.
+/// Finds a GID of the port that reaches `peer`, if `chosen` does not because its address family is another one. Prefers
+/// GIDs of the network device of `chosen`, then GIDs with the scope of `peer` (link-local or not), then the lowest
+/// index. Needed for peers with the C implementation, which uses the first GID by default.
 pub(crate) fn gid_reaching(gids: &[Gid], chosen: &Gid, peer: &[u8; 16]) -> Option<Gid> {
     let is_link_local = |gid: &[u8; 16]| Ipv6Addr::from(*gid).is_unicast_link_local();
     let rank = |gid: &&Gid| {
@@ -100,7 +100,7 @@ mod tests {
     }
 
     fn roce<'a>(address: &str, netdev: &'a str) -> GidRequirements<'a> {
-        GidRequirements { is_ethernet: true, address: address.parse().ok(), netdev: Some(netdev), index: None }
+        GidRequirements { is_roce: true, address: address.parse().ok(), netdev: Some(netdev), index: None }
     }
 
     fn index(gids: &[Gid], wanted: &GidRequirements<'_>) -> Option<u32> {
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn first_gid_is_chosen_on_infiniband() {
-        let ib = GidRequirements { is_ethernet: false, address: None, netdev: None, index: None };
+        let ib = GidRequirements { is_roce: false, address: None, netdev: None, index: None };
         let gids = [gid(1, "fe80::2", GidKind::Ib, ""), gid(0, "fe80::1", GidKind::Ib, "")];
         assert_eq!(index(&gids, &ib), Some(0));
         assert_eq!(choose(&[], &ib).map(|gid| gid.raw), Some([0; 16]));

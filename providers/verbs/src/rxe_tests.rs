@@ -222,7 +222,7 @@ fn rxe_is_found_by_device_network_device_and_address() {
     for params in ["rxe0 1".to_string(), format!("{netdev} 0"), format!("{ADDRESS} 0"), "rxe0 1 cm=socket".to_string()]
     {
         let found = find::open("ia", &VerbsSettings::read(&params, "")).unwrap();
-        assert_eq!((found.context.name(), found.port, found.is_ethernet), ("rxe0", 1, true), "{params}");
+        assert_eq!((found.context.name(), found.port, found.is_roce), ("rxe0", 1, true), "{params}");
         assert_eq!(found.address, Some(ADDRESS.parse::<IpAddr>().unwrap()), "{params}");
         assert_eq!(found.gid.raw, crate::gid::raw(ADDRESS.parse().unwrap()), "{params}");
     }

@@ -26,15 +26,15 @@ use dapl_software::listener_retry::Retry;
 
 /// Maximum length of an accept's private data that is reported to the consumer (spec/endpoints 9.2).
 const MAX_ACCEPT_DATA: usize = 196;
-/// Time for which a request is repeated if the peer rejects it as a stale connection, because it has not yet detected that
-/// the last connection of the queue pair has ended.
+/// Time for which a request is repeated while the peer rejects it as a stale connection: the peer has not yet detected
+/// that the last connection of this queue pair has ended.
 const STALE_RETRY_TIME: Duration = Duration::from_secs(10);
 /// Limit of the wait for the peer's confirmation of a disconnect.
 const DISCONNECT_WAIT: Duration = Duration::from_secs(30);
-/// Time for which the id of an abandoned attempt is kept. Destroying the id makes the kernel send a REJ. The peer's kernel
-/// handles messages on several processors, so it may handle the REJ before the REQ. It then ignores the REJ, and its
-/// REP stays unanswered for a minute. The time is longer than a work item waits in a loaded kernel, and shorter than
-/// the wait when an IA closes (`CLOSE_WAIT`).
+/// Time for which the id of an abandoned attempt is kept, because destroying the id makes the kernel send a REJ. The
+/// peer's kernel handles messages on several processors. If it handled the REJ before the REQ, it would ignore the REJ,
+/// and its REP would stay unanswered for a minute. The time is longer than a work item waits in a loaded kernel, and
+/// shorter than the wait when an IA closes (`CLOSE_WAIT`).
 const WITHDRAWAL: Duration = Duration::from_millis(200);
 
 /// Maximum number of attempts to resolve an address, and to resolve a route. These are the C implementation's defaults
@@ -112,8 +112,8 @@ impl RdmaConnection {
         }
         let (Some(core), Some(device)) = (self.core.upgrade(), manager.device.upgrade()) else { return };
         if !core.is_current(&**self) {
-            // The connection was ended locally. `end` may run concurrently. Either `end` sees `has_peer_ended`, or this function
-            // finds the owner `Ended`; that one releases the id.
+            // This process has ended the connection. If `end` has not yet set the owner to `Ended`, it later sees
+            // `has_peer_ended` and releases the id itself.
             if is_end(event.kind) {
                 manager.release_if_ended(self.number);
             }
@@ -143,8 +143,8 @@ impl RdmaConnection {
             }
             kind if is_end(kind) => {
                 if kind == RDMA_CM_EVENT_DISCONNECTED && *self.stage.lock() == ConnectionPhase::Accepted {
-                    // The disconnect was received before the confirmation. It shows that the peer was connected, so the
-                    // connection is reported first.
+                    // The disconnect was received before the confirmation. It proves that the peer was connected, so
+                    // ESTABLISHED is reported first.
                     self.establish(&core, &[]);
                 }
                 Err(self.connection_event(event))
@@ -152,7 +152,8 @@ impl RdmaConnection {
             _ => Ok(()),
         };
         match step {
-            // The consumer's data follow the four version bytes. On InfiniBand and RoCE the length is always 148 bytes.
+            // Four version bytes precede the consumer's data. On InfiniBand and RoCE, the received private data always
+            // have 148 bytes.
             Err(ConnectionEvent::PeerRejected) => {
                 let data = event.private_data.get(REJECTION.len()..).unwrap_or_default();
                 core.report_end_with_data(&**self, ConnectionEvent::PeerRejected, data);
@@ -380,7 +381,7 @@ fn path_of(id: &CmId, device: &Device, params: Option<&ConnParams>) -> io::Resul
         to_send.attributes.max_rd_atomic = params.initiator_depth;
     }
     // rdma_cm's ACK timeout for Ethernet is several seconds, so the retransmission of a lost packet would be late.
-    if device.is_ethernet() {
+    if device.is_roce() {
         to_send.attributes.timeout = to_send.attributes.timeout.min(settings.ack_timer);
     }
     Ok(PathToRts { init: Some(init), to_receive, to_send })
