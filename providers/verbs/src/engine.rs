@@ -58,7 +58,7 @@ pub(crate) struct Engine {
     jobs: Mutex<VecDeque<Job>>,
     sources: Mutex<HashMap<u64, Weak<dyn EventHandler>>>,
     keys: AtomicU64,
-    alarms: Mutex<BinaryHeap<Reverse<ScheduledDeadline>>>,
+    deadlines: Mutex<BinaryHeap<Reverse<ScheduledDeadline>>>,
     thread: Mutex<Option<ThreadId>>,
 }
 
@@ -130,7 +130,7 @@ impl Engine {
             jobs: Mutex::default(),
             sources: Mutex::default(),
             keys: AtomicU64::new(WAKE_UP + 1),
-            alarms: Mutex::default(),
+            deadlines: Mutex::default(),
             thread: Mutex::new(None),
         }))
     }
@@ -153,11 +153,11 @@ impl Engine {
     /// recognise an outdated call.
     pub(crate) fn schedule(&self, delay: Duration, source: Weak<dyn EventHandler>, tag: u64) {
         let number = self.keys.fetch_add(1, Ordering::Relaxed);
-        let alarm = ScheduledDeadline { at: Instant::now() + delay, number, source, tag };
+        let deadline = ScheduledDeadline { at: Instant::now() + delay, number, source, tag };
         let is_first = {
-            let mut alarms = self.alarms.lock();
-            alarms.push(Reverse(alarm));
-            alarms.peek().is_some_and(|Reverse(first)| first.number == number)
+            let mut deadlines = self.deadlines.lock();
+            deadlines.push(Reverse(deadline));
+            deadlines.peek().is_some_and(|Reverse(first)| first.number == number)
         };
         if is_first && !self.is_engine_thread() {
             self.wake();
@@ -194,31 +194,31 @@ impl Engine {
     pub(crate) fn run(&self) {
         *self.thread.lock() = Some(thread::current());
         while !self.stopping.load(Ordering::Acquire) {
-            self.run_jobs_and_alarms();
+            self.run_jobs_and_deadlines();
             self.wait();
         }
         let dropped = std::mem::take(&mut *self.jobs.lock());
         drop(dropped);
-        self.alarms.lock().clear();
+        self.deadlines.lock().clear();
     }
 
-    /// Runs the queued jobs, then the expired alarms. Jobs that are queued meanwhile run in the next round, after events of
-    /// descriptors were handled.
-    fn run_jobs_and_alarms(&self) {
+    /// Runs the queued jobs, then the handlers of expired deadlines. Jobs that these queue run in the next round, after
+    /// events of descriptors were handled.
+    fn run_jobs_and_deadlines(&self) {
         let jobs = std::mem::take(&mut *self.jobs.lock());
         jobs.into_iter().for_each(|job| job());
         let now = Instant::now();
-        while let Some(alarm) = self.due(now) {
-            if let Some(source) = alarm.source.upgrade() {
-                source.expired(alarm.tag);
+        while let Some(deadline) = self.due(now) {
+            if let Some(source) = deadline.source.upgrade() {
+                source.expired(deadline.tag);
             }
         }
     }
 
     fn due(&self, now: Instant) -> Option<ScheduledDeadline> {
-        let mut alarms = self.alarms.lock();
-        let is_due = alarms.peek().is_some_and(|Reverse(first)| first.at <= now);
-        if is_due { alarms.pop().map(|Reverse(alarm)| alarm) } else { None }
+        let mut deadlines = self.deadlines.lock();
+        let is_due = deadlines.peek().is_some_and(|Reverse(first)| first.at <= now);
+        if is_due { deadlines.pop().map(|Reverse(deadline)| deadline) } else { None }
     }
 
     fn wait(&self) {
@@ -264,8 +264,8 @@ impl Engine {
         if self.stopping.load(Ordering::Acquire) || !self.jobs.lock().is_empty() {
             return Some(Duration::ZERO);
         }
-        let alarms = self.alarms.lock();
-        alarms.peek().map(|Reverse(first)| first.at.saturating_duration_since(Instant::now()))
+        let deadlines = self.deadlines.lock();
+        deadlines.peek().map(|Reverse(first)| first.at.saturating_duration_since(Instant::now()))
     }
 }
 
