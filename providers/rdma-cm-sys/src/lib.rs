@@ -39,9 +39,9 @@ pub const RDMA_CM_EVENT_ESTABLISHED: rdma_cm_event_type = 9;
 pub const RDMA_CM_EVENT_DISCONNECTED: rdma_cm_event_type = 10;
 /// The device is being removed.
 pub const RDMA_CM_EVENT_DEVICE_REMOVAL: rdma_cm_event_type = 11;
-/// For multicast groups, which are not used.
+/// For multicast groups, which the provider does not use.
 pub const RDMA_CM_EVENT_MULTICAST_JOIN: rdma_cm_event_type = 12;
-/// For multicast groups, which are not used.
+/// For multicast groups, which the provider does not use.
 pub const RDMA_CM_EVENT_MULTICAST_ERROR: rdma_cm_event_type = 13;
 /// The hardware address of the id's network device has changed.
 pub const RDMA_CM_EVENT_ADDR_CHANGE: rdma_cm_event_type = 14;
@@ -64,7 +64,7 @@ pub const RDMA_MAX_RESP_RES: u8 = 0xFF;
 /// In `rdma_conn_param`: requests the device's maximum number of local RDMA reads.
 pub const RDMA_MAX_INIT_DEPTH: u8 = 0xFF;
 
-/// Level of options of an id.
+/// Level of the options that `rdma_set_option` sets for an id.
 pub const RDMA_OPTION_ID: c_int = 0;
 /// Type of service. The value is a `u8`.
 pub const RDMA_OPTION_ID_TOS: c_int = 0;
@@ -148,7 +148,7 @@ pub struct rdma_cm_id {
     pub channel: *mut rdma_event_channel,
     /// The value that was passed to `rdma_create_id`.
     pub context: *mut c_void,
-    /// The queue pair of `rdma_create_qp`, which the provider does not use.
+    /// Set by `rdma_create_qp`, which the provider does not use.
     pub qp: *mut ibv_qp,
     /// Addresses and path.
     pub route: rdma_route,
@@ -156,19 +156,19 @@ pub struct rdma_cm_id {
     pub ps: rdma_port_space,
     /// Port number of the device, from 1. 0 until the id is bound to a device.
     pub port_num: u8,
-    /// Used by the library.
+    /// The last event of an id without a channel. The provider uses channels.
     pub event: *mut rdma_cm_event,
-    /// Used by the library.
+    /// Set by `rdma_create_qp`, which the provider does not use.
     pub send_cq_channel: *mut ibv_comp_channel,
-    /// Used by the library.
+    /// Set by `rdma_create_qp`.
     pub send_cq: *mut ibv_cq,
-    /// Used by the library.
+    /// Set by `rdma_create_qp`.
     pub recv_cq_channel: *mut ibv_comp_channel,
-    /// Used by the library.
+    /// Set by `rdma_create_qp`.
     pub recv_cq: *mut ibv_cq,
-    /// Used by the library.
+    /// Set by `rdma_create_srq`, which the provider does not use.
     pub srq: *mut ibv_srq,
-    /// Used by the library.
+    /// Protection domain of the queue pair. Set by librdmacm.
     pub pd: *mut ibv_pd,
     /// Type of the queue pair, determined by the port space.
     pub qp_type: ibv_qp_type::Type,
@@ -187,7 +187,7 @@ pub struct rdma_conn_param {
     pub responder_resources: u8,
     /// Maximum number of outstanding local RDMA reads.
     pub initiator_depth: u8,
-    /// Whether the hardware may control the flow.
+    /// Whether hardware flow control is available.
     pub flow_control: u8,
     /// Number of retransmissions of a packet; 3 bits.
     pub retry_count: u8,

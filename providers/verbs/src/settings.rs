@@ -93,9 +93,9 @@ pub(crate) struct AssumedPeer {
 /// How the number of the peer's queue pair is derived.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum PeerNumber {
-    /// `same`, `+1` or `-1`: the difference from the local number.
+    /// `same`, `+1` or `-1`: the difference between the peer's number and the local one.
     Offset(i32),
-    /// A number, 1 to 16,777,215.
+    /// The number itself, 1 to 16,777,215.
     Fixed(u32),
 }
 
@@ -214,7 +214,7 @@ struct IaParams {
     object: String,
     port: Option<u8>,
     manager: Option<ManagerKind>,
-    /// Milliseconds.
+    /// `listener_wait_ms=`, in milliseconds.
     listener_wait: Option<u32>,
 }
 

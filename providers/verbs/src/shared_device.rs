@@ -85,7 +85,7 @@ impl SharedDevice {
         self.qps.0.lock().insert(number, qp);
     }
 
-    /// Removes a queue pair. Does nothing if the device has assigned the number to another queue pair in between.
+    /// Removes a queue pair, unless the device has meanwhile assigned the number to another queue pair.
     pub(crate) fn remove_qp(&self, number: u32, qp: *const ()) {
         let mut qps = self.qps.0.lock();
         if qps.get(&number).is_some_and(|known| std::ptr::addr_eq(known.as_ptr(), qp)) {

@@ -120,7 +120,8 @@ impl SrqCore {
     /// Handles the device's event for the low watermark. Called by an engine thread only.
     fn handle_limit_event(&self) {
         let changing = self.changing.lock();
-        // The device clears the limit with its event. If a limit is set, the event is of an earlier limit, and is ignored.
+        // The device clears the limit when it reports the event. If a limit is set now, the event belongs to an earlier
+        // limit and is ignored.
         let is_old = self.hw.attributes().is_ok_and(|attributes| attributes.srq_limit != 0);
         let is_wanted = !is_old && self.slots.lock().clear_watermark();
         drop(changing);
@@ -210,7 +211,7 @@ impl SharedReceiveQueue for Srq {
     fn watch(&self, limit: u32) -> Result<()> {
         let _changing = self.0.changing.lock();
         if let Err(error) = self.0.hw.limit(limit) {
-            // The watermark is then checked only when completions are polled.
+            // Without the device's event, the watermark is checked only when completions are polled.
             log::debug!(
                 "{}: cannot set the limit of a shared receive queue to {limit}: {error}",
                 self.0.hw.device_name()
@@ -237,8 +238,8 @@ struct RecvSlots {
 }
 
 impl RecvSlots {
-    /// Creates a table for `max` receives, with up to `saved_segments` saved segments per receive.
-    fn new(max: u32, kept: u32) -> Self {
+    /// Creates a table for `max` receives, with up to `saved` saved segments per receive.
+    fn new(max: u32, saved: u32) -> Self {
         let capacity = max as usize;
         let (cookies, free_slots) = (Vec::with_capacity(capacity), Vec::with_capacity(capacity));
         RecvSlots {
@@ -247,7 +248,7 @@ impl RecvSlots {
             in_use: 0,
             max,
             low: LowWatermark::default(),
-            kept: SavedSegments::with_capacity_for(max, kept),
+            kept: SavedSegments::with_capacity_for(max, saved),
         }
     }
 

@@ -1,9 +1,10 @@
-//! Connection managers: each connects two queue pairs by another protocol.
+//! Connection managers: each connects two queue pairs by its own protocol.
 //!
-//! A connection manager handles addresses and messages; a queue pair handles its states. A queue pair with a connection or
-//! attempt refers to a [`CmConnection`]. The manager calls the queue pair on the engine thread only: [`QpCore::bring_up`] when
-//! the peer's parameters are known, [`QpCore::established`], and [`QpCore::report_end`]. The consumer may end the connection at
-//! any time; later calls of the manager for this connection have no effect. No manager blocks.
+//! A connection manager handles addresses and messages; a queue pair handles its states. A queue pair with a connection
+//! or attempt refers to a [`CmConnection`]. The manager calls the queue pair on the engine thread only:
+//! [`QpCore::bring_up`] when the peer's parameters are known, [`QpCore::established`], and [`QpCore::report_end`]. The
+//! consumer may end the connection at any time; later calls of the manager for this connection have no effect. No
+//! manager blocks.
 #![forbid(unsafe_code)]
 
 pub(crate) mod name_service;
@@ -44,10 +45,10 @@ pub(crate) trait Manager: Send + Sync {
 /// A connection request that the consumer has neither accepted nor rejected. Dropping it rejects it as
 /// [`RejectReason::NoListener`].
 pub(crate) trait IncomingRequest: Any + Send + Sync {
-    /// Accepts the request: attaches a connection to the queue pair, and reports the result later, also if the requester has
-    /// given up.
+    /// Accepts the request: attaches a connection to the queue pair. Reports the result later, even if the requester
+    /// has given up.
     ///
-    /// Errors: the queue pair cannot be used. Then the request is rejected.
+    /// Errors: the queue pair cannot be used; the request is then rejected.
     fn accept(self: Box<Self>, qp: &Arc<QpCore>, private_data: &[u8], conn: ConnId) -> Result<()>;
     /// Rejects the request.
     fn refuse(self: Box<Self>, reason: RejectReason);

@@ -24,7 +24,7 @@ pub(crate) fn start(device: &Arc<Device>) -> Result<Arc<dyn Manager>> {
         }
         ManagerKind::Socket(format) => socket::SocketManager::new(device, format),
         ManagerKind::None => none::NoMessages::new(device),
-        // Not reached: `find` fails for this manager.
+        // `find` has already failed for this manager.
         ManagerKind::Datagram => return Err(Error::Exhausted(Resource::Device)),
     })
 }

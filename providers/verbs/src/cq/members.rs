@@ -62,7 +62,7 @@ impl EventTarget for CqCore {
 #[derive(Default)]
 pub(super) struct QpTable {
     slots: Vec<Option<(Arc<QpCore>, QueueSide)>>,
-    /// Queue pairs with a shared receive queue, by number.
+    /// Queue pairs with a shared receive queue, by queue pair number.
     numbers: HashMap<u32, Arc<QpCore>, BuildHasherDefault<KeyHasher>>,
 }
 
@@ -114,8 +114,8 @@ impl QpTable {
         requesters.map(|(core, _)| core.clone()).collect()
     }
 
-    /// Whether the provider needs events of failures only: all work is receives, and no watermark counts them. Not for
-    /// requests, because not every device can report events of failed requests only.
+    /// Whether events of failures suffice: all work is receives, and no watermark counts them. Requests need all
+    /// events, because not every device can report events of failed requests only.
     pub(super) fn wants_failures_only(&self) -> bool {
         self.slots.iter().flatten().all(|(core, side)| *side == QueueSide::Recv && !core.counts_recvs())
     }

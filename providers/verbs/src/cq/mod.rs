@@ -68,8 +68,8 @@ pub(crate) struct CqState {
     queues: DeviceQueues,
     /// The device queue that is polled first.
     next_queue: usize,
-    /// Whether a queue pair of the queue was connected, or is being connected. Before, the device's queues are not armed:
-    /// they cannot be re-armed for fewer events, and the consumer may still restrict notification.
+    /// Whether a queue pair of the queue was connected, or is being connected. Until then, the device's queues are not
+    /// armed: the consumer may still restrict notification, and a device queue cannot be re-armed for fewer events.
     is_connected: bool,
     /// Whether a check by the engine is scheduled.
     is_check_scheduled: bool,
@@ -81,7 +81,7 @@ pub(crate) struct CqState {
     is_overdue_check_scheduled: bool,
 }
 
-/// A check that the engine makes at intervals: the tag of the scheduled call.
+/// A periodic check by the engine. The value is the tag of the scheduled call.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Check {
     /// Whether consumer threads still poll.
@@ -187,7 +187,7 @@ impl CqCore {
         self.lock().queues.grow_shared(&self.params, srq, count)
     }
 
-    /// Releases reserved capacity.
+    /// Releases capacity for `count` completions in this device queue.
     pub(crate) fn release(&self, cq: &Arc<ibv::Cq>, count: u32) {
         self.lock().queues.release(cq, count);
     }
@@ -197,7 +197,7 @@ impl CqCore {
         self.lock().queues.release_shared(srq);
     }
 
-    /// Schedules the engine's checks whether consumer threads poll.
+    /// Schedules the engine's next check whether consumer threads poll, unless one is scheduled.
     pub(crate) fn schedule_check(&self) {
         self.schedule_next_check(&mut self.lock());
     }
@@ -220,7 +220,8 @@ impl CqCore {
         }
     }
 
-    /// Called when a queue pair is about to be connected.
+    /// Called before a queue pair is connected. Arms the device if the consumer has requested a notification, and
+    /// schedules the check for overdue sends.
     pub(crate) fn arm_for_connection(&self) -> Result<()> {
         let mut inner = self.lock();
         self.schedule_overdue_check(&mut inner);
@@ -275,7 +276,7 @@ impl CqCore {
     }
 
     /// Fills the buffer of a polling thread, first from the software queue, then from the device. Returns the number of
-    /// completions. `expects`: the device may have been armed for a solicited message, and this poll may precede its event.
+    /// completions. `expects`: the device may be armed for a solicited message, whose event may arrive after this poll.
     #[inline(never)]
     fn fill(&self, inner: &mut CqState, out: &mut [Completion], expects: bool) -> usize {
         let before = inner.pending.solicited;
@@ -389,8 +390,8 @@ impl CqCore {
         if self.polls.load(Ordering::Relaxed) != inner.polls_seen {
             return self.schedule_next_check(&mut inner);
         }
-        // The consumer wants events of solicited messages only, but a receive watermark needs all of them. So the engine polls
-        // instead of arming the device.
+        // The consumer wants events of solicited messages only, but a receive watermark needs events of all receives.
+        // So the engine polls instead of arming the device.
         let must_poll = inner.pending.solicited_only && inner.table.counts_recvs();
         if must_poll {
             self.drain(&mut inner);
@@ -440,6 +441,7 @@ impl CompletionQueue for Cq {
         }
         cq.arm_device(&mut inner, solicited)?;
         // Completions that arrived before the arming cause no event, so it is not known whether they are solicited.
+        // They count as solicited if the consumer waits for solicited messages.
         let before = std::mem::replace(&mut inner.pending.solicited, solicited);
         cq.drain(&mut inner);
         inner.pending.solicited = before;

@@ -28,12 +28,13 @@ pub(super) struct PendingCompletions {
     pub(super) solicited: bool,
 }
 
-/// Whether a completed receive counts as solicited. The device does not report it, so it is assumed if it is possible.
+/// Whether a completed receive counts as solicited. The device does not report this, so a receive counts as solicited
+/// if it may be.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AssumedSolicited {
-    /// For a completion that is passed on now.
+    /// The value for a completion that is passed on now.
     pub(crate) now: bool,
-    /// For a completion that is held back until ESTABLISHED was reported: by then its event may have arrived.
+    /// The value for a completion that is held back until ESTABLISHED was reported: by then its event may have arrived.
     pub(crate) later: bool,
 }
 

@@ -118,7 +118,8 @@ impl Mw {
     }
 
     /// Returns the window's key after all posted binds. Drivers increment the low eight bits even for a bind that fails
-    /// later. Some drivers compare this key with the device's, so a window whose bind failed cannot be used again.
+    /// later. Some drivers compare this key with the device's key. So a window whose bind has failed cannot be used
+    /// again.
     pub(crate) fn rkey(&self) -> u32 {
         // SAFETY: the window exists, and the lock excludes binds.
         self.with(|mw| unsafe { (*mw).rkey })

@@ -1,9 +1,9 @@
-//! The table of local keys, for two purposes. The CPU reads inline data, so the provider must check their keys; all other
-//! segments are checked by the device. And after a local failure the table shows whether a segment was invalid.
+//! The table of local keys. It has two uses. The provider checks the keys of inline data, because the CPU reads these
+//! data; the device checks all other keys. After a local failure, the table shows whether a segment was invalid.
 //!
-//! Deregistration waits until the CPU reads none of the memory any more. A post calls [`LocalKeys::lock_if_valid`] and holds the result
-//! until the data were read; deregistration waits for it. A post that a hazard slot announces calls
-//! [`LocalKeys::allows_announced`] instead; deregistration waits for such posts in any case.
+//! Deregistration waits until no post reads the memory any more. A post calls [`LocalKeys::lock_if_valid`] and holds
+//! the result until the data were read. A post that a hazard slot announces calls [`LocalKeys::allows_announced`]
+//! instead; deregistration waits for all announced posts.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -41,7 +41,7 @@ pub(crate) struct KeyHint {
     known: KeyRange,
 }
 
-/// What a key grants.
+/// The memory and the rights of a key.
 #[derive(Clone, Copy, Debug, Default)]
 struct KeyRange {
     /// Address of the protection domain, which lives as long as the registration.
@@ -50,7 +50,7 @@ struct KeyRange {
     writable: bool,
 }
 
-/// Permission to read the memory of checked segments: while it exists, deregistration waits.
+/// Permission to read the memory of checked segments. Deregistration waits while it exists.
 pub(crate) struct ReadPermission<'a> {
     _table: RwLockReadGuard<'a, KeyTable>,
 }
@@ -67,8 +67,8 @@ impl LocalKeys {
         table.keys.remove(&key);
         self.increment_changes(&mut table);
         drop(table);
-        // An announced post has either read `changes` before this removal, then `await_posts` waits for it; or it finds the new
-        // value and looks the key up again.
+        // An announced post that read `changes` before this removal may still use the key, so `await_posts` waits for
+        // it. A later post reads the new value, and looks the key up again.
         handle::await_posts();
     }
 
@@ -78,8 +78,8 @@ impl LocalKeys {
         self.changes.store(table.changes, Ordering::Release);
     }
 
-    /// Checks one segment of a post that a hazard slot of this thread announces. Deregistration waits for such posts, so the
-    /// memory may be read until the post returns, without an [`ReadPermission`].
+    /// Checks one segment of a post that a hazard slot of this thread announces. Deregistration waits for such posts,
+    /// so the memory may be read without a [`ReadPermission`] until the post returns.
     #[inline(always)]
     pub(crate) fn allows_announced(&self, hint: &mut KeyHint, pd: &Arc<Pd>, segment: &Segment) -> bool {
         self.check_announced(hint, pd_id(pd), segment)
@@ -108,7 +108,7 @@ impl LocalKeys {
         self.check(hint, pd_id(pd), segments, false)
     }
 
-    /// Whether all segments are valid at the moment. `written`: whether the work writes them.
+    /// Whether all segments are valid at the moment. `written`: the work writes to the segments.
     pub(crate) fn are_valid(&self, pd: &Arc<Pd>, segments: &[Segment], written: bool) -> bool {
         self.check(&mut KeyHint::default(), pd_id(pd), segments, written).is_some()
     }
@@ -121,8 +121,8 @@ impl LocalKeys {
 
     #[inline(always)]
     fn check(&self, hint: &mut KeyHint, pd: usize, segments: &[Segment], written: bool) -> Option<ReadPermission<'_>> {
-        // Recursive, so that a waiting writer does not block it: this thread may already hold an `ReadPermission`, and the writer waits
-        // for that.
+        // Recursive, because this thread may already hold a `ReadPermission`. A waiting writer would block a
+        // non-recursive lock, while the writer itself waits for that permission.
         let table = self.table.read_recursive();
         let mut allows = |segment: &Segment| {
             let is_known = hint.changes == table.changes && hint.key == segment.key;
@@ -250,7 +250,7 @@ mod tests {
         let permission = keys.check(&mut hint, 1, &[segment(1, 4096, 1)], false).unwrap();
         std::thread::scope(|scope| {
             let removing = scope.spawn(|| keys.remove(1));
-            // Until the removing thread waits for the lock, other readers can take it.
+            // Other readers can take the lock until the removing thread waits for it.
             while keys.table.try_read().is_some() && !removing.is_finished() {
                 std::thread::yield_now();
             }

@@ -182,8 +182,8 @@ impl QpCore {
         self.report_crossed(crossed);
     }
 
-    /// Records the failure of a receive, which ends the connection, and returns its status. Some devices report only a local
-    /// failure. If the segments are valid then, the message was too long.
+    /// Records the failure of a receive, which ends the connection, and returns its status. Some devices report only
+    /// that the failure is local. If all segments are valid in this case, the message was too long.
     #[cold]
     fn failure_of_recv(&self, wc: &ibv_wc, kept: Option<&[Segment]>) -> Status {
         let status = self.record_failure(wc);

@@ -106,7 +106,7 @@ impl QpCore {
         Some(conn)
     }
 
-    /// Passes on the receive completions that were held back, unless the connection has ended in between.
+    /// Passes on the receive completions that were held back, unless the connection has ended meanwhile.
     fn open_recvs(&self, link: &dyn CmConnection) {
         let place = self.link.lock();
         if !place.as_ref().is_some_and(|attached| attached.is_current_link(link)) {
@@ -318,7 +318,7 @@ impl QpCore {
         self.request_cq.fetch();
         let place = self.link.lock();
         if place.is_none() {
-            // The connection has ended in between. `draining` must not be set, because it would end the next connection.
+            // The connection has ended meanwhile. `draining` must not be set, because it would end the next connection.
             return;
         }
         let mut send = self.send.lock();

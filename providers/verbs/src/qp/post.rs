@@ -85,7 +85,7 @@ impl QpCore {
     pub(super) fn post_recv(&self, segments: &[Segment], token: Token) -> Result<()> {
         let mut recv = self.recv.lock();
         if recv.work.len() >= self.max_recvs {
-            // Some receives may have completed without having been polled.
+            // A complete receive occupies space until its completion is fetched.
             drop(recv);
             self.recv_cq.fetch();
             recv = self.recv.lock();
@@ -297,8 +297,8 @@ impl QpCore {
             }
         }
         if !send.queued_requests.is_empty() {
-            // A bind returns its key, which the device assigns when the bind is posted to it. That is not possible before the
-            // queued requests are posted.
+            // A bind returns its key, which the device assigns when the bind is posted to it. So a bind cannot be
+            // queued behind these requests, which wait for the connection.
             log::warn!(
                 "{}: queue pair {:#x}: cannot post a bind while earlier requests wait for the connection; bind after the \
                  ESTABLISHED event",

@@ -72,8 +72,8 @@ impl WorkEntry {
 /// Work in flight in one queue.
 #[derive(Debug)]
 pub(crate) struct InFlightWork<W> {
-    /// The ring. The entry with number `n` has the index `n & mask`. Allocated for all entries at creation; entries are
-    /// added until each index was used once.
+    /// The ring. The entry with number `n` has the index `n & mask`. The memory for all entries is allocated at
+    /// creation; the vector grows with each push until every index was used once.
     entries: Vec<WorkEntry>,
     mask: u32,
     /// Windows of the binds in flight, in posting order.
@@ -90,8 +90,8 @@ pub(crate) struct InFlightWork<W> {
 }
 
 impl<W> InFlightWork<W> {
-    /// Allocates space for `most` entries, each with up to `saved_segments` saved segments.
-    pub(crate) fn with_capacity_for(most: u32, kept: u32) -> Self {
+    /// Allocates space for `most` work requests, each with up to `saved` saved segments.
+    pub(crate) fn with_capacity_for(most: u32, saved: u32) -> Self {
         let capacity = most.max(1).next_power_of_two();
         InFlightWork {
             entries: Vec::with_capacity(capacity as usize),
@@ -102,7 +102,7 @@ impl<W> InFlightWork<W> {
             slot: 0,
             epoch: 0,
             base: 0,
-            kept: SavedSegments::with_capacity_for(most, kept),
+            kept: SavedSegments::with_capacity_for(most, saved),
         }
     }
 
@@ -117,7 +117,7 @@ impl<W> InFlightWork<W> {
         self.next.wrapping_sub(self.first)
     }
 
-    /// Returns the id for the next entry.
+    /// Returns the id of the work request that is pushed next.
     #[inline(always)]
     pub(crate) fn next_id(&self) -> u64 {
         self.base | u64::from(self.next)
@@ -215,8 +215,8 @@ impl<W> InFlightWork<W> {
     }
 }
 
-/// Saved segments of work in flight, by entry number. For devices that do not report whether a segment was invalid: then
-/// the segments are checked after a failure.
+/// Saved segments of work in flight, by entry number. They are saved for devices that do not report whether a segment
+/// was invalid: after a failure, the provider checks them.
 #[derive(Debug)]
 pub(crate) struct SavedSegments {
     /// Rows of `each` segments. Empty if no segments are saved.

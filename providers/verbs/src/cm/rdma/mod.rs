@@ -55,9 +55,9 @@ pub(crate) struct RdmaManager {
     watch: OnceLock<WatchedDescriptor>,
     numbers: AtomicUsize,
     owners: Mutex<HashMap<usize, EventOwner>>,
-    /// Attempts that wait until the peer has confirmed the disconnect of their queue pair's last connection, by queue pair
-    /// number. Without the wait, the peer or the local kernel would assign a request or accept with this number to the last
-    /// connection. Locked after `owners`.
+    /// Attempts that wait until the peer has confirmed the disconnect of their queue pair's last connection, by queue
+    /// pair number. Without the wait, the peer or the local kernel would match a request or accept with this number to
+    /// the last connection. Locked after `owners`.
     parked: Mutex<HashMap<u32, Arc<RdmaConnection>>>,
     /// Notified when an id is released.
     released: Condvar,
@@ -132,7 +132,8 @@ impl RdmaManager {
         drop(owner);
     }
 
-    /// Releases an id if its connection has ended: the peer has confirmed the disconnect.
+    /// Called when the peer has confirmed a disconnect, or has accepted an abandoned attempt. Releases the id if this
+    /// process has ended the connection.
     fn release_if_ended(&self, number: usize) {
         let is_ended = matches!(self.owners.lock().get(&number), Some(EventOwner::Ended(_)));
         if is_ended {
@@ -205,7 +206,7 @@ impl RdmaManager {
                 let info = RequestInfo { peer, private_data: event.private_data, reported_len };
                 request::arrived(device, listener, Box::new(request), info);
             }
-            // The listener's id was released in between.
+            // The listener was freed before this event was handled.
             _ => Box::new(request).refuse(RejectReason::NoListener),
         }
     }

@@ -59,7 +59,7 @@ pub(super) fn is_connected(stream: &TcpStream) -> io::Result<()> {
         Ok(peer) if stream.local_addr()? == peer => Err(ErrorKind::ConnectionRefused.into()),
         Ok(_) => Ok(()),
         Err(error) if error.kind() == ErrorKind::NotConnected => Err(match has_hung_up(stream) {
-            // `connect` has already returned the error, so the socket has none.
+            // `connect` has already returned the error, so `SO_ERROR` is not set.
             true => ErrorKind::ConnectionRefused.into(),
             false => ErrorKind::WouldBlock.into(),
         }),

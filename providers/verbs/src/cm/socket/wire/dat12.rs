@@ -43,7 +43,7 @@ pub(super) fn encode(message: &Message) -> Vec<u8> {
 /// Decodes the first [`HEAD`] bytes of a message.
 pub(super) fn decode(bytes: &[u8], role: Role) -> Result<DecodedMessage, DecodeError> {
     if read_u16(bytes, 2) != 0 {
-        // A nonzero reason: a reject, whose other fields are not used.
+        // A nonzero reason marks a reject; its other fields are not used.
         return Ok(DecodedMessage { message: Message::Rejection(Vec::new()), length: 0 });
     }
     let length = read_u32(bytes, 12);

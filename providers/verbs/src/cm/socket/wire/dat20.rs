@@ -19,7 +19,8 @@ pub(super) const READY: [u8; 4] = [0, 9, 0, 5];
 const REQUEST: u16 = 1;
 const ACCEPT: u16 = 2;
 const REJECTED: u16 = 3;
-/// Rejection for another reason than the consumer's decision. The C implementation treats any other number in a reply like this.
+/// Rejection for another reason than the consumer's decision. A reply with an unknown operation is treated like this
+/// one, as in the C implementation.
 const NOT_SERVED: u16 = 4;
 
 /// Type of queue pair: reliable connection.

@@ -87,14 +87,14 @@ impl Format {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct ConnectParams {
     pub(crate) lid: u16,
-    /// Port of the device. Only in the format of 1.2; not used by the receiver.
+    /// Port number of the device. Sent only in the format of 1.2, and ignored by the receiver.
     pub(crate) port: u16,
     /// Queue pair number.
     pub(crate) number: u32,
-    /// IA address. `None`: of an unknown family.
+    /// IA address; `None` if its family is neither IPv4 nor IPv6.
     pub(crate) address: Option<IpAddr>,
     pub(crate) gid: [u8; 16],
-    /// Only in the format of 2.0.
+    /// The sender's limits; `None` in the format of 1.2.
     pub(crate) limits: Option<PathLimits>,
     pub(crate) private_data: Vec<u8>,
 }
@@ -137,7 +137,7 @@ struct DecodedMessage {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum DecodeError {
     Version(u16),
-    /// The message has another operation than a request.
+    /// The operation of the message is not that of a request.
     Operation(u16),
     /// The peer's queue pair is of the type UD.
     Datagram,
@@ -214,7 +214,7 @@ impl MessageReader {
         self.length - self.bytes.len()
     }
 
-    /// Adds received bytes, at most [`wanted_bytes`](Self::wanted). `None`: the message is incomplete.
+    /// Adds received bytes, at most [`Self::wanted_bytes`]. Returns the message when it is complete.
     pub(super) fn add_bytes(&mut self, bytes: &[u8]) -> Result<Option<Message>, DecodeError> {
         debug_assert!(bytes.len() <= self.wanted_bytes());
         self.bytes.extend_from_slice(bytes);
