@@ -19,7 +19,7 @@ const CASE: &str = "VANISHED_CASE";
 
 /// The owner of the memory that vanishes: the process that posts, or its peer.
 const SIDES: [&str; 2] = ["local", "remote"];
-/// How the memory vanishes. `again`: it is unmapped after a first transfer has succeeded.
+/// How the memory vanishes. `cut`: its file is truncated. `again`: it is unmapped after a first transfer has succeeded.
 const WAYS: [&str; 4] = ["unmapped", "protected", "cut", "again"];
 /// Lengths of transfers in bytes: sends of these lengths use a slot, one fragment, and many fragments.
 const LENGTHS: [usize; 3] = [48, 9_000, 200_000];
@@ -88,7 +88,7 @@ impl Memory {
     }
 }
 
-/// Posts the transfer at `from`. For a send, also posts a receive of `into` at the peer.
+/// Posts the transfer at `from`. For a send, also posts a receive into `remote_memory` at the peer.
 fn post(transfer: &str, from: End, to: End, local_memory: &Memory, remote_memory: &Memory, length: usize) {
     let (mut local, remote) = (local_memory.first(length), remote_memory.target(length));
     let code = match transfer {

@@ -18,7 +18,7 @@ pub(crate) struct Route {
     pub(crate) destination: u32,
 }
 
-/// Numbers messages that are sent in fragments.
+/// Numbers the messages that are sent in fragments, and creates the fragments' headers.
 #[derive(Debug)]
 pub(crate) struct Numbering {
     route: Route,
@@ -52,7 +52,7 @@ pub(crate) struct FragmentPosition {
 #[derive(Debug)]
 pub(crate) struct Reassembly {
     route: Route,
-    /// Number of the last message that began in fragments.
+    /// Number of the last message that arrived in fragments.
     message: u16,
     /// Position of the next fragment of the message in progress; `None` between messages.
     under_way: Option<FragmentPosition>,
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn invalid_fragment_header_is_an_error_without_effect() {
         type Violation = fn(&mut Header, &mut Data);
-        let lies: [(&str, Violation); 10] = [
+        let violations: [(&str, Violation); 10] = [
             ("a fragment with another generation of the connection", |_, data| data.generation = 6),
             ("a fragment of another connection", |_, data| data.source += 1),
             ("a fragment of another connection", |_, data| data.destination = 0),
@@ -195,7 +195,7 @@ mod tests {
                 (header.first, header.inline) = (data.message == 0, true);
             }),
         ];
-        for (why, violation) in lies {
+        for (why, violation) in violations {
             let (mut numbering, mut reassembly) = (Numbering::new(ROUTE), Reassembly::new(ROUTE));
             for (n, offset) in [0, 40].into_iter().enumerate() {
                 let valid = (header(n == 0, n == 1, if n == 0 { 40 } else { 60 }), numbering.next(n == 0, 100));

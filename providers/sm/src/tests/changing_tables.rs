@@ -12,10 +12,11 @@ use super::*;
 /// Number of requests that are sent to one malicious peer. If a connection ends, a new connection is used.
 const REQUESTS: u64 = 3_000;
 
-/// Rewrites the entry of a key until `stop` is set. With `wild`, the base and length are changed too.
+/// Rewrites the entry of a key until `stop` is set: the key and the rights and, if `wild` is set, also the base and the
+/// length.
 fn violation(malicious: &Side, key: u32, memory: &[u8], wild: bool, stop: &AtomicBool) {
     let (table, [key_at, base, len, rights]) = malicious.ia.device.regions.entry_fields(key);
-    let truth =
+    let original =
         [u64::from(key), memory.as_ptr() as u64, memory.len() as u64, table.word(rights).load(Ordering::Relaxed)];
     let mut random = 0x9E37_79B9_7F4A_7C15u64;
     let mut next = move || {
@@ -25,20 +26,20 @@ fn violation(malicious: &Side, key: u32, memory: &[u8], wild: bool, stop: &Atomi
         random
     };
     while !stop.load(Ordering::Relaxed) {
-        let lies = [0, 1, u64::MAX, u64::MAX - 63, 1 << 63, truth[1] + 64, next()];
+        let invalid = [0, 1, u64::MAX, u64::MAX - 63, 1 << 63, original[1] + 64, next()];
         let (field, at) = match next() % 4 {
             1 if wild => (1, base),
             2 if wild => (2, len),
             3 => (3, rights),
             _ => (0, key_at),
         };
-        table.word(at).store(lies[next() as usize % lies.len()], Ordering::Release);
+        table.word(at).store(invalid[next() as usize % invalid.len()], Ordering::Release);
         (0..next() % 64).for_each(|_| std::hint::spin_loop());
-        table.word(at).store(truth[field], Ordering::Release);
+        table.word(at).store(original[field], Ordering::Release);
     }
     [key_at, base, len, rights]
         .into_iter()
-        .zip(truth)
+        .zip(original)
         .for_each(|(at, word)| table.word(at).store(word, Ordering::Release));
 }
 

@@ -132,7 +132,8 @@ fn only_memory_that_cannot_fault_is_exported() {
     let reads = Access { remote_write: false, ..ALL };
     let mr = a.ia.register_shared(&a.pd, region(written), reads).unwrap();
     assert!(a.ia.device.regions.entry(mr.local_key()).unwrap().is_exported());
-    // Memory is not exported if its registration has local access only, or if the settings request the bounce buffer.
+    // Memory is not exported if its registration has local access only, or if the setting `rma` selects the bounce
+    // buffer.
     let memory = mapping(Some(&file), LENGTH, MapFlags::SHARED);
     let mr = a.ia.register_shared(&a.pd, region(memory), Access { local_write: true, ..Access::default() }).unwrap();
     assert!(!a.ia.device.regions.entry(mr.local_key()).unwrap().is_exported());
@@ -362,7 +363,7 @@ impl Owner {
 
 #[test]
 fn invalid_mapping_replies_are_not_mapped() {
-    let base = TestBase::new("export-lies");
+    let base = TestBase::new("export-invalid");
     let a = base.open();
     let victim = a.qp();
     let owner = Owner::connect(&base, &a, &victim);
@@ -379,7 +380,7 @@ fn invalid_mapping_replies_are_not_mapped() {
     let segment_id = |length| u32::try_from(segment_of(length).0).unwrap();
     let numbered = |id, space| ExportedObject::Segment { id, space };
     let loose = || memory(SealFlags::GROW, MemfdFlags::empty()).unwrap();
-    let lies: Vec<(&str, Option<ExportDescription>, Vec<OwnedFd>)> = vec![
+    let invalid: Vec<(&str, Option<ExportDescription>, Vec<OwnedFd>)> = vec![
         ("no", None, vec![sealed()]),
         ("another address", Some(ExportDescription { address: granted.address + 4096, ..good }), vec![sealed()]),
         ("a shorter region", Some(ExportDescription { length: 4096, ..good }), vec![sealed()]),
@@ -416,11 +417,11 @@ fn invalid_mapping_replies_are_not_mapped() {
         victim.post_send(&wr(Op::Write(remote), &[segment(&mr, &local)], 1)).unwrap();
         assert_eq!(owner.client.answer(), Datagram::MappingRequest { from: to, to: from, token, key });
     };
-    for (n, (what, export, fds)) in lies.iter().enumerate() {
+    for (n, (what, export, fds)) in invalid.iter().enumerate() {
         let key = (n as u32 + 1) << 16 | 5;
         is_asked_for(key);
-        // Answers from an unknown sender, without a question, or for another connection are ignored. The real answer is
-        // still accepted.
+        // Replies from an unknown sender, for a key that was not requested, or for another connection are ignored. The
+        // reply to the request is still accepted.
         for (from, to, token, key) in
             [(from, to, token ^ 1, key), (from + 1, to, token, key), (from, to + 1, token, key)]
         {
@@ -437,7 +438,8 @@ fn invalid_mapping_replies_are_not_mapped() {
         until(what, || !imports.is_requested(key));
         assert_eq!(imports.mapped(), 0, "{what}");
     }
-    // A valid answer is accepted, so the other answers were refused because of their defects. It is counted once.
+    // A valid reply is accepted, so the other replies were refused because of their defects. A repeated reply is
+    // counted once.
     let key = 15 << 16 | 5;
     is_asked_for(key);
     for _ in 0..2 {
@@ -487,7 +489,7 @@ fn region_is_not_exported_without_rights() {
         let received = client.received();
         assert_eq!((Datagram::decode(&received.bytes), received.fds.len()), (Ok(no(mr)), 0), "{mr:#x}");
     }
-    // A question for an unknown connection gets no answer. The next answer belongs to the question that follows.
+    // A request for an unknown connection gets no reply. The next reply belongs to the request that follows.
     let key = exported.local_key();
     ask(5, server, 98, key);
     ask(6, server, 99, key);

@@ -48,7 +48,7 @@ pub(super) fn forge_fragment(malicious: &Qp, header: u32, aux: u32, violation: i
 fn invalid_ring_entry_ends_only_that_connection() {
     let fragment =
         Header { kind: MessageKind::Send, first: true, last: true, inline: false, solicited: false, length: 100 };
-    let lies: [(&str, u32, u32, u64); 11] = [
+    let invalid: [(&str, u32, u32, u64); 11] = [
         ("a type that does not exist", 0xF, 0, 0),
         ("type 0", 0, 0, 0),
         ("an answer among requests", Header::plain(MessageKind::RmaAck, 0).encode(), 0, 0),
@@ -61,10 +61,10 @@ fn invalid_ring_entry_ends_only_that_connection() {
         ("a question about an offer among requests", Header::plain(MessageKind::RequestStaging, 1).encode(), 0, 0),
         ("a refusal among requests", Header::plain(MessageKind::SendNak, 0).encode(), 0, 0),
     ];
-    let base = TestBase::new("ring-lies");
+    let base = TestBase::new("ring-invalid");
     let (a, b) = (base.open(), base.open());
     let good = connected(&a, &b, 7, 2);
-    for (n, (what, header, aux, body)) in lies.into_iter().enumerate() {
+    for (n, (what, header, aux, body)) in invalid.into_iter().enumerate() {
         let id = 100 + 2 * n;
         let (malicious, victim) = connected(&a, &b, 7, id);
         let into = vec![0u8; 4096];
@@ -81,7 +81,7 @@ fn invalid_ring_entry_ends_only_that_connection() {
 #[test]
 fn fragment_of_another_message_ends_the_connection() {
     type Violation = fn(&mut [u64; Data::WORDS]);
-    let lies: [(&str, Violation); 6] = [
+    let invalid: [(&str, Violation); 6] = [
         ("another generation", |data| data[1] ^= 1),
         ("another message", |data| data[1] += 1 << 16),
         ("another sender", |data| data[1] ^= 1 << 32),
@@ -95,7 +95,7 @@ fn fragment_of_another_message_ends_the_connection() {
     let good = connected(&a, &b, 7, 2);
     let header =
         Header { kind: MessageKind::Send, first: true, last: true, inline: false, solicited: false, length: 100 };
-    for (n, (what, violation)) in lies.into_iter().chain([("nothing", unchanged)]).enumerate() {
+    for (n, (what, violation)) in invalid.into_iter().chain([("nothing", unchanged)]).enumerate() {
         let id = 100 + 2 * n;
         let (malicious, victim) = connected(&a, &b, 7, id);
         let into = vec![1u8; 100];
@@ -117,7 +117,7 @@ fn fragment_of_another_message_ends_the_connection() {
 
 #[test]
 fn consumed_count_beyond_the_published_requests_ends_the_connection() {
-    let base = TestBase::new("count-lies");
+    let base = TestBase::new("count-invalid");
     let (a, b) = (base.open(), base.open());
     let (malicious, victim) = connected(&a, &b, 7, 2);
     malicious.0.link().unwrap().publish_consumed(1 << 40);
@@ -219,7 +219,7 @@ pub(super) fn params(token: u64, geometry: Geometry) -> ConnectParams {
 
 #[test]
 fn invalid_handshake_datagrams_are_rejected_or_ignored() {
-    let base = TestBase::new("hand-lies");
+    let base = TestBase::new("hand-invalid");
     let (a, b) = (base.open(), base.open());
     let good = connected(&a, &b, 7, 2);
     let victim = b.ia.device.endpoint.path().to_path_buf();
@@ -253,7 +253,7 @@ fn invalid_handshake_datagrams_are_rejected_or_ignored() {
 
 #[test]
 fn areas_with_another_geometry_are_not_mapped() {
-    let base = TestBase::new("area-lies");
+    let base = TestBase::new("area-invalid");
     let b = base.open();
     let _listener = b.ia.listen(7, ObjectId { handle: 4096, generation: 1 }).unwrap();
     let victim = b.ia.device.endpoint.path().to_path_buf();

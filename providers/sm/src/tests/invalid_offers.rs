@@ -38,7 +38,7 @@ fn is_answered(victim: &Qp) {
 
 #[test]
 fn invalid_offer_ends_the_connection() {
-    let base = TestBase::new("offer-lies");
+    let base = TestBase::new("offer-invalid");
     let (a, b) = (base.open(), base.open());
     let good = connected(&a, &b, 7, 2);
     let (memory, other_pd) = (pattern(LENGTH as usize, 1), a.ia.alloc_pd().unwrap());
@@ -48,7 +48,7 @@ fn invalid_offer_ends_the_connection() {
     let half = Part { length: LENGTH / 2, ..fine };
     let (broken, left) = (SinkEvent::Other("broken"), SinkEvent::Other("disconnected"));
     let total = u64::from(LENGTH);
-    let lies = [
+    let invalid = [
         ("no segments", 0, 0, vec![], &broken),
         ("too many segments", MAX_SEGMENTS as u32 + 1, total, vec![half; 6], &broken),
         ("a total that is too small", 1, total - 1, vec![fine], &broken),
@@ -60,7 +60,7 @@ fn invalid_offer_ends_the_connection() {
         ("a range that wraps", 1, total, vec![Part { address: u64::MAX - 7, ..fine }], &left),
         ("a range below it", 1, total, vec![Part { address: 8, ..fine }], &left),
     ];
-    for (n, (what, count, total, parts, end)) in lies.into_iter().enumerate() {
+    for (n, (what, count, total, parts, end)) in invalid.into_iter().enumerate() {
         let id = 100 + 2 * n;
         let (malicious, victim) = connected(&a, &b, 7, id);
         let space = vec![0u8; LENGTH as usize + 10];
@@ -85,7 +85,7 @@ fn invalid_offer_ends_the_connection() {
 #[test]
 fn staging_of_other_bytes_ends_the_connection() {
     for (n, length) in [0, 17, 16_385, u32::MAX as usize].into_iter().enumerate() {
-        let base = TestBase::new(&format!("stage-lies-{n}"));
+        let base = TestBase::new(&format!("stage-invalid-{n}"));
         let (a, b) = (base.open(), base.open());
         let (malicious, victim) = connected(&a, &b, 7, 10);
         let (out, space) = (pattern(LENGTH as usize, 1), vec![0u8; LENGTH as usize]);
@@ -105,7 +105,7 @@ fn staging_of_other_bytes_ends_the_connection() {
 #[test]
 fn staging_request_without_an_offer_ends_the_connection() {
     for (n, (slot, offset)) in [(0, 0), (2, 0), (0xFF_FFFF, 0), (1, LENGTH), (1, u32::MAX)].into_iter().enumerate() {
-        let base = TestBase::new(&format!("question-lies-{n}"));
+        let base = TestBase::new(&format!("question-invalid-{n}"));
         let (a, b) = (base.open(), base.open());
         let (victim, malicious) = connected(&a, &b, 7, 10);
         let out = pattern(LENGTH as usize, 1);

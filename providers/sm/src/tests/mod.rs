@@ -1,8 +1,9 @@
 //! Tests of the provider through its interface to dapl: two IAs in one process, with a sink that records events.
 //!
-//! In most files both peers are correct; the tests of invalid data use malicious peers. In `killed_processes`, `stopped_processes` and
-//! `copies_of_killed_peers` one of two processes (`other_process`) ends or stops, mostly at one of the `fail_points`. `sleeping_receivers` sleeps and wakes many
-//! times; `knem` uses a fake device. All tests run without libdat and without dapl's objects.
+//! In most files both peers are correct; the tests of invalid data use malicious peers. In `killed_processes`,
+//! `stopped_processes` and `copies_of_killed_peers`, one of two processes (`other_process`) ends or stops, mostly at
+//! one of the `fail_points`. `sleeping_receivers` sleeps and wakes many times; `knem` uses a fake device. All tests run
+//! without libdat and without dapl's objects.
 
 mod base_directory;
 mod changing_tables;
@@ -243,7 +244,7 @@ impl TestBase {
 
 impl Drop for TestBase {
     fn drop(&mut self) {
-        // The tests of `ends` have checked the directory's content before.
+        // A test that checks the content of the directory has done so before.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -28,7 +28,7 @@ const RECV: u64 = 1 << 32;
 pub(super) struct Other(Child);
 
 impl Other {
-    /// Starts the process. `plan`: kill or stop plan in the format of `points`, or empty.
+    /// Starts the process. `plan`: where it is killed or stopped, in the format of [`PLAN`], or empty.
     pub(super) fn start(role: &str, base: &TestBase, plan: &str, settings: &[(&str, &str)]) -> Self {
         Self::run(Command::new(std::env::current_exe().unwrap()), role, base, plan, settings)
     }

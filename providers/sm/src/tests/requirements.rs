@@ -85,7 +85,7 @@ fn a_request_is_repeated_until_it_is_answered() {
     let Datagram::Request { id, params, .. } = &first else { panic!("{first:?}") };
     assert_eq!((client.answer(), client.answer()), (first.clone(), first.clone()));
     let reply = |result| Datagram::Reply { client: *id, server: 3, token: params.token, result, accepted: None };
-    // A duplicate answer is ignored.
+    // The second of two equal replies is ignored.
     for _ in 0..2 {
         let bytes = reply(ReplyResult::Rejected).encode();
         client.socket.send(a.ia.device.endpoint.path(), &bytes, &[]).unwrap();
@@ -164,7 +164,7 @@ impl ClientQp {
         ClientQp { qp, area, id }
     }
 
-    /// Number of RDMA fragments in the ring. The test client takes none.
+    /// Number of RDMA fragments in the ring. The test client consumes none.
     fn fragments(&self) -> usize {
         let link = link(&self.qp);
         let kind = |n| Header::decode(slot(&link.area, link.geometry.requests_at(), n) as u32).map(|h| h.kind);

@@ -15,7 +15,7 @@ const WRITE: Access =
 const LOCAL: Access =
     Access { local_write: true, remote_read: false, remote_write: false, remote_atomic: false, zero_based: false };
 
-/// Registered memory without remote rights, and a reference count.
+/// Registered memory without remote rights, and the reference that each bind holds.
 struct WindowMemory {
     bytes: Vec<u8>,
     mr: Mr,
@@ -167,7 +167,8 @@ fn a_connection_of_another_domain_has_no_access() {
         let pd = pair.b.ia.alloc_pd().unwrap();
         let window = pair.b.ia.alloc_mw(&pd).unwrap();
         let target = WindowMemory::of(&pair.b, &pd);
-        // A queue pair of this domain makes the bind. The other connection's queue pair is in another domain.
+        // The bind is posted to a queue pair of this domain. The queue pair of the other connection is in another
+        // domain.
         let binder = std::mem::replace(&mut pair.b.pd, pd);
         let (_active, passive) = connected(&pair.a, &pair.b, 8, 20);
         pair.b.pd = binder;

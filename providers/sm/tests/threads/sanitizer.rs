@@ -1,6 +1,6 @@
 //! Makes `Arc` visible to ThreadSanitizer. `Arc` drops a reference by a release operation and, if it was the last one,
-//! an acquire fence. The sanitizer does not understand fences, and would report every object that is dropped on another
-//! thread than it was used on.
+//! an acquire fence. The sanitizer does not understand fences. It would report each object that one thread uses and
+//! another thread drops.
 //!
 //! The linker redirects atomic subtractions to this module (`--wrap`), which adds an acquire to each. All other 64-bit
 //! subtractions in dapl and sm acquire anyway.
