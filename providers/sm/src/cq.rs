@@ -22,18 +22,17 @@ use crate::engine::jobs::{EngineQueueClient, Job, Jobs};
 
 /// If more connections than this are in the list of a completion queue, idle connections are removed from it.
 const MAX_IDLE_POLLED: usize = 16;
-/// A poll of more than [`WATCHES`] connections returns once it has a completion and as many connections in sequence have
-/// nothing. Small, because a connection without anything costs a poll about 15 instructions.
+/// A poll of more than [`WATCHES`] connections ends once it has a completion and this many consecutive connections had
+/// no work. The limit is small, because the check of an idle connection costs about 15 instructions.
 const QUIET_IN_SEQUENCE: usize = 4;
-/// In a poll of more than [`WATCHES`] connections that has found nothing yet, number of connections between two looks at
-/// the one with which the poll has begun.
-const LOOKS_APART: usize = 32;
+/// A poll of more than [`WATCHES`] connections that has no completion yet checks its first connection again after this
+/// number of connections.
+const RECHECK_INTERVAL: usize = 32;
 
-/// A connection, as a thread that polls one of its completion queues uses it. It is a trait because the calls go both
-/// ways: queue pairs push completions, and completion queues poll connections. Tests of this module implement it without
-/// a ring.
+/// The functions of a connection that completion queues call. A trait, because queue pairs also call completion queues,
+/// and because the tests of this module use a fake connection without a ring.
 pub(crate) trait PolledConnection: Send + Sync {
-    /// Makes a pass over the connection for a poller. Returns whether the connection has ended.
+    /// Makes a pass over the connection for a polling thread. Returns whether the connection has ended.
     fn poll(&self, out: &mut CompletionWriter<'_>) -> bool;
     /// Returns the words from which a dequeue finds out, without a lock, whether `poll` would find work.
     fn watch(&self) -> &'static RingWatch;
@@ -114,14 +113,14 @@ pub(crate) struct FreeEntries<'a> {
     cq: &'a Arc<CqCore>,
     /// Free entries of the poller's array; none if the completions are for the queue.
     direct: std::slice::IterMut<'a, Completion>,
-    /// Initial number of these entries.
+    /// Number of entries that `direct` had at first.
     free: usize,
-    /// Number of completions that may be added.
+    /// Maximum number of completions that may be added; unlimited if they are for the queue.
     most: usize,
 }
 
 impl FreeEntries<'_> {
-    /// Number of completions that may be added at first. The queue takes any number.
+    /// Returns the maximum number of completions that may be added in total.
     #[inline(always)]
     pub(crate) fn max_completions(&self) -> usize {
         self.most
@@ -157,17 +156,17 @@ struct ActiveConnection {
     watch: &'static RingWatch,
 }
 
-/// The connections that polls of a completion queue make progress on.
+/// The connections that a poll of a completion queue makes progress on.
 #[derive(Default)]
 struct ActiveList {
     conns: Vec<ActiveConnection>,
-    /// Index of the connection with which the next poll begins, if there are more than [`WATCHES`] connections. May be
-    /// beyond the end.
+    /// Index of the connection with which the next poll starts, if there are more than [`WATCHES`] connections. May
+    /// exceed the length of `conns`.
     next: usize,
 }
 
 impl ActiveList {
-    /// Polls every connection that has something. Returns whether one has ended.
+    /// Polls the connections that have work, until `out` is full. Returns whether one of them has ended.
     #[inline(always)]
     fn poll(&mut self, out: &mut CompletionWriter<'_>) -> bool {
         if self.conns.len() > WATCHES {
@@ -190,9 +189,9 @@ impl ActiveList {
         has_ended
     }
 
-    /// Polls connections in turn, beginning after the last one that had a completion, until all were polled, or the poll
-    /// has completions and the next connections have nothing. So a program that uses its connections in turn finds each
-    /// message without a walk over all of them.
+    /// Polls the connections in turn, starting after the last one that had a completion. Ends early if `out` has a
+    /// completion and the next [`QUIET_IN_SEQUENCE`] connections have no work. So a program that uses its connections
+    /// in turn finds each message without a check of all connections.
     #[inline(never)]
     fn poll_in_turn(&mut self, out: &mut CompletionWriter<'_>) -> bool {
         let count = self.conns.len();
@@ -206,8 +205,9 @@ impl ActiveList {
                 if out.filled > 0 && quiet >= QUIET_IN_SEQUENCE {
                     break;
                 }
-                // The program may wait for the next connection in turn, and the walk takes longer than a message.
-                if out.filled > 0 || quiet % LOOKS_APART != 0 || self.conns[first].watch.has_no_progress() {
+                // A program that uses its connections in turn now waits for a message on the first connection. The
+                // message may arrive during this loop.
+                if out.filled > 0 || quiet % RECHECK_INTERVAL != 0 || self.conns[first].watch.has_no_progress() {
                     continue;
                 }
                 found = first;
@@ -276,7 +276,7 @@ impl CqCore {
         }
     }
 
-    /// Records the begin of an engine pass that may complete receives of this queue. Dropping the returned object
+    /// Records the start of an engine pass that may complete receives of this queue. Dropping the returned object
     /// records the end.
     pub(crate) fn begin_engine_pass(&self) -> EnginePass<'_> {
         self.empty_check.begin_pass();
@@ -311,8 +311,8 @@ impl CqCore {
         }
     }
 
-    /// Removes a connection that has ended, or whose QP is dropped. Has no effect while a poller uses the list; that
-    /// poller removes ended connections itself.
+    /// Removes a connection that has ended, or whose QP is dropped. Has no effect while a thread polls with the list;
+    /// that thread removes ended connections itself.
     pub(crate) fn remove_connection(&self, conn: &dyn PolledConnection) {
         if let Some(mut active) = self.active.try_lock() {
             self.empty_check.set_stale();
@@ -320,9 +320,9 @@ impl CqCore {
         }
     }
 
-    /// Makes progress on every connection in the list, and sets its wake-up flags. The caller has cleared `polled`
-    /// before. `serve` adds a connection to the list before it reads `polled`. So either this function finds the
-    /// connection, or `serve` sets the flags.
+    /// Makes progress on every polled connection in the list, and sets its wake-up flags. The caller has cleared
+    /// `polled` before. `serve` adds a connection to the list before it reads `polled`. So either this function finds
+    /// the connection, or `serve` sets the flags.
     fn serve_active(&self) {
         let polled: Vec<Arc<dyn PolledConnection>> = {
             let active = self.active.lock();
@@ -558,7 +558,8 @@ mod tests {
             conns[n].fill();
             assert_eq!(poll(), 1, "connection {n}");
         }
-        // A poll returns with what is near. Each later one begins after the connection of the last completion.
+        // Each poll returns the completions of neighbouring connections, and starts after the connection of the last
+        // completion.
         for round in 0..3 {
             [10, 11, 14, 50, 90].iter().for_each(|n| conns[*n].fill());
             let found: Vec<usize> = (0..4).map(|_| poll()).collect();

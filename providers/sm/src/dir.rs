@@ -23,16 +23,17 @@ use rustix::io::Errno;
 /// Maximum length of a Unix socket's path, without the NUL.
 const SUN_PATH: usize = 107;
 
-// Attempts to create a listener's name, and the pause between them, while another process is about to release the name.
+// Number of attempts to create the name of a listener while another process has locked the name but does not listen,
+// and the pause between them.
 const CLAIM_ATTEMPTS: u32 = 100;
 const CLAIM_PAUSE: Duration = Duration::from_millis(1);
 
-/// Maximum number of live processes, and of names, that one cleaning probes, selected at random. A probe takes ten
-/// system calls, and each process cleans when it opens an IA. If each of n processes probed all others, n * n probes
-/// would be made.
+/// Maximum number of live processes, and of names, that one cleanup probes; they are selected at random. A probe takes
+/// ten system calls, and each process cleans up when it opens an IA. If each of n processes probed all others, n * n
+/// probes would be made.
 const MAX_PROBES: usize = 16;
 
-/// Number of end points that this process has opened.
+/// Id of this process's next end point: the last component of the directory's path.
 static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 
 const KIND: BaseDirKind = BaseDirKind { provider: "sm", variable: "DAPL_DIR", default: "/dev/shm/dapl" };
@@ -132,10 +133,11 @@ impl EndpointBase {
     }
 
     /// Removes files of exited processes: end points, names of listeners, and names of shared memory. `died`: id of a
-    /// process that has exited, even if another process has got this id.
+    /// process that has exited, even if a new process has this id.
     ///
-    /// Removes the files of every process id that does not exist. Of the existing process ids, [`MAX_PROBES`] are probed,
-    /// because an id may have been reused. [`MAX_PROBES`] names are probed, or all names if another file was removed.
+    /// Removes the files of every process id that does not exist. Of the existing process ids, [`MAX_PROBES`] are
+    /// probed, because an id may have been reused. [`MAX_PROBES`] names are probed, or all names if an end point was
+    /// removed.
     pub(crate) fn clean(&self, died: Option<i32>) {
         let processes = entries(self.dir.path()).into_iter();
         let numbered = processes.filter_map(|path| Some((path.file_name()?.to_str()?.parse::<i32>().ok()?, path)));
@@ -150,7 +152,7 @@ impl EndpointBase {
     }
 
     /// Removes the files of an end point that has no socket, if its process has exited. Has no effect on paths outside
-    /// of this base directory.
+    /// this base directory.
     pub(crate) fn clean_up(&self, path: &Path) {
         if path.parent().and_then(Path::parent) == Some(self.dir.path()) {
             clean_endpoint(path);
@@ -192,13 +194,13 @@ fn clean_endpoint(path: &Path) {
     }
 }
 
-/// Whether the process that created this directory has exited before it locked the directory. A live process locks it
-/// within a short time, during which no other process may change it.
+/// Whether the process that created this directory exited before it locked the directory. A live process locks it
+/// within `CREATION_TIME`; until then, no other process may change the directory.
 fn is_abandoned(new: &Path, pid: i32) -> bool {
     const CREATION_TIME: Duration = Duration::from_secs(10);
     let Ok(found) = fs::symlink_metadata(new) else { return false };
     let is_old = || found.modified().ok().and_then(|begun| begun.elapsed().ok()).is_some_and(|age| age > CREATION_TIME);
-    // Another process may have the process id now.
+    // The process id may have been reused.
     if is_alive(pid) && !is_old() {
         return false;
     }
@@ -208,8 +210,8 @@ fn is_abandoned(new: &Path, pid: i32) -> bool {
     }
 }
 
-/// Removes a directory without a lock file. The lock file is removed last, so a process has exited while it removed the
-/// directory. Files are removed through the open directory, because a live end point may have created the path again.
+/// Removes a directory without a lock file: the process exited during the removal, which removes the lock file last.
+/// Files are removed through the open directory, because a live end point may have created the path again.
 fn remove_without_lock(path: &Path) {
     let Ok(folder) = open_directory(path) else { return };
     let inside = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
@@ -267,8 +269,8 @@ fn is_alive(pid: i32) -> bool {
     pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(Errno::SRCH))
 }
 
-/// Whether creation has failed because another process has removed or locked the directory, or because the name exists.
-/// The caller then tries the next number.
+/// Whether creation failed because another process has removed or locked the directory, or because the path exists. The
+/// caller then tries the next id.
 fn is_cleaner_conflict(error: &std::io::Error) -> bool {
     use ErrorKind::*;
     matches!(error.kind(), NotFound | AlreadyExists | DirectoryNotEmpty | WouldBlock)
@@ -285,7 +287,6 @@ pub(crate) struct EndpointDir {
 }
 
 impl EndpointDir {
-    /// Creates the directory.
     pub(crate) fn create(base: EndpointBase) -> Result<Self> {
         Self::create_as(base, std::process::id())
     }
@@ -294,8 +295,8 @@ impl EndpointDir {
     fn create_as(mut base: EndpointBase, named: u32) -> Result<Self> {
         base.clean(None);
         let pid = std::process::id();
-        // Another process may remove an empty base or process directory between two of these steps. In this case all
-        // steps are repeated.
+        // Another process may remove an empty base or process directory between two of these steps. All steps are then
+        // repeated with another id.
         for _ in 0..100 {
             let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
             match Self::create_directory(&base, named, id) {

@@ -80,7 +80,7 @@ pub(crate) struct SetupActions {
     pub(crate) conn: Option<Arc<dyn ConnectionHandler>>,
     pub(crate) link: Option<Arc<ConnectionMemory>>,
     pub(crate) peer: PathBuf,
-    /// The attempt, if it has ended. It is dropped with this object, when the lock is not held.
+    /// The attempt that this step has ended. It is dropped with this object, after the lock is released.
     _ended: Option<Attempt>,
 }
 

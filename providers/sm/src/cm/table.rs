@@ -16,8 +16,8 @@ use crate::cq::PolledConnection;
 use crate::proto::machine::ConnectionMachine;
 use crate::qp::link::{ConnectionMemory, CopyingPeer, PeerEndpoint, PeerSide, PidWatch};
 
-/// The functions of a queue pair that connection attempts and the engine call. It is a trait because the calls go both
-/// ways: queue pairs start and end attempts, and attempts call queue pairs.
+/// The functions of a queue pair that connection attempts and the engine call. A trait, because queue pairs also call
+/// connection attempts.
 pub(crate) trait ConnectionHandler: PolledConnection {
     /// Protection domain of the queue pair.
     fn pd(&self) -> u32;
@@ -96,14 +96,14 @@ impl RequestHistory {
 /// memory, so a deregistration also waits for the copies of these peers.
 #[derive(Default)]
 pub(crate) struct EndedPeers {
-    /// Each peer, with the time since which it has marked the end and announces no copy; `None` before.
+    /// Each peer, and since when it is idle ([`CopyingPeer::is_idle`]); `None` while it may still copy.
     peers: VecDeque<(CopyingPeer, Option<Instant>)>,
 }
 
 impl EndedPeers {
     /// Maximum number of peers; the oldest is dropped. A peer notices the end within milliseconds.
     const MAX_PEERS: usize = 4096;
-    /// Time without an announced copy, after the peer's mark of the end, after which no thread of the peer copies.
+    /// Time for which a peer must stay idle before it counts as stopped: it has marked the end, and announces no copy.
     const STOP_TIME: Duration = Duration::from_millis(100);
 
     fn push(&mut self, peer: CopyingPeer, now: Instant) {
@@ -120,7 +120,7 @@ impl EndedPeers {
         idle.is_some_and(|since| now.saturating_duration_since(since) >= Self::STOP_TIME)
     }
 
-    /// Removes the peers that have stopped copying or have exited.
+    /// Removes the peers that have stopped copying, and those whose process has exited.
     pub(crate) fn sweep(&mut self, now: Instant) {
         self.peers.retain_mut(|entry| !Self::has_stopped_copying(entry, now) && !entry.0.is_dead());
     }
@@ -238,8 +238,7 @@ impl ConnectionTable {
         self.lock().deadlines.first().map(|(due, _)| *due)
     }
 
-    /// Returns a predicate: whether a peer is copying with a key. At its first call the predicate stores the list of
-    /// peers.
+    /// Returns a function that tells whether a peer is copying with a key. Its first call stores the list of peers.
     pub(crate) fn announces_copy(&self) -> impl Fn(u32) -> bool + '_ {
         let copiers = std::cell::OnceCell::new();
         move |key| copiers.get_or_init(|| self.copiers()).iter().any(|peer| peer.copies_with(key))

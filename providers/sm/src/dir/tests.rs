@@ -140,7 +140,7 @@ fn base_directory_with_wrong_mode_is_an_error() {
     assert_eq!(EndpointBase::open(Some("relative")).map(|_| ()).err().map(Error::code), Some(0x8012_0061));
 }
 
-/// Creates a default base directory whose path is a link that another user has made.
+/// Creates a default base directory whose path is a symbolic link that belongs to another user.
 fn squatted(name: &str) -> (PathBuf, EndpointBase) {
     let path = PathBuf::from(scratch(name));
     std::os::unix::fs::symlink("/nowhere", &path).unwrap();

@@ -217,7 +217,7 @@ impl Engine {
         }
     }
 
-    // --- the FIFO ---
+    // --- FIFO words ---
 
     fn read_fifo(&mut self) {
         let mut bytes = vec![0u8; FIFO_CAPACITY * 4];
@@ -252,7 +252,7 @@ impl Engine {
         }
     }
 
-    // --- set-up ---
+    // --- set-up datagrams ---
 
     pub(crate) fn read_datagrams(&mut self) {
         while let Some(received) = self.device.socket.receive() {
@@ -292,8 +292,8 @@ impl Engine {
                 if self.is_reply_expected(client, token, result, &received.from) {
                     self.handle_reply(client, server, result, accepted, received);
                 } else if let ReplyResult::Accepted = result {
-                    // This process has ended the attempt, or an earlier process with the same path made it. The reset
-                    // ends the attempt at the acceptor.
+                    // This process has ended the attempt, or the attempt belongs to an earlier process with the same
+                    // path. The reset ends the attempt at the acceptor.
                     let reset = Datagram::Reset { from: client, to: server, token };
                     let _ = self.device.socket.send(&received.from, &reset.encode(), &[]);
                 }
@@ -412,7 +412,7 @@ impl Engine {
         qp.open(link);
     }
 
-    // --- the end ---
+    // --- ends of connections ---
 
     /// Ends a connection after a graceful disconnect, when all of its requests are complete. Does nothing if the QP has
     /// begun another connection, which has another id.

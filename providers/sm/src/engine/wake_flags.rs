@@ -49,14 +49,14 @@ impl WakeFlags {
         }
     }
 
-    /// Sets both flags before the peer can see them. The first sleep then needs no barrier.
+    /// Sets both flags in a new area that the peer cannot see yet. The first sleep then needs no barrier.
     pub(crate) fn preset(&self, flags: &AtomicU64) {
         self.epoch.store(1, Ordering::Relaxed);
         flags.store(PRESET, Ordering::Relaxed);
     }
 
-    /// Whether the flags are unchanged since `preset`. In this case, and while neither process has published anything,
-    /// the caller may sleep without setting a flag: the peer sends a FIFO word when it first publishes.
+    /// Whether the flags are unchanged since `preset`. If so, and if neither process has published anything, the caller
+    /// may sleep at once: the peer sends a FIFO word when it first publishes.
     pub(crate) fn is_preset(flags: &AtomicU64) -> bool {
         flags.load(Ordering::Relaxed) == PRESET
     }

@@ -52,7 +52,8 @@ pub(crate) enum Direction {
 ///
 /// # Safety
 ///
-/// The `len` bytes at `local` must be memory that this process may read, and for `Read` write, or unmapped memory.
+/// This process may read the `len` bytes at `local`, and may also write them if `direction` is `Read`. They may be
+/// unmapped; the copy then fails.
 pub(crate) unsafe fn copy(
     direction: Direction,
     pid: i32,

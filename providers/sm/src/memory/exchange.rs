@@ -100,9 +100,9 @@ fn map(
     received: &SetupDatagram,
 ) -> Result<PeerMapping, &'static str> {
     let region = Region { address: export.address, length: export.length };
-    let says =
+    let published_entry =
         || peer.regions.entry(key).filter(|entry| entry.is_exported() && entry.pd() == pd && entry.region == region);
-    let entry = says().ok_or("the region differs from that of the key")?;
+    let entry = published_entry().ok_or("the region differs from that of the key")?;
     let writable = entry.grants(AccessRight::RemoteWrite);
     let mapped = match (export.object, &received.fds[..]) {
         (ExportedObject::Descriptor, [file]) => PeerMapping::of_file(file, export.offset, region, writable),
@@ -115,12 +115,13 @@ fn map(
             PeerMapping::of_segment(id, export.offset, region, writable)
         }
     }?;
-    // If the peer has revoked the key meanwhile, the file may contain memory that this connection must not access.
-    says().filter(|now| *now == entry).map(|_| mapped).ok_or("the key has ended")
+    // If the peer has revoked the key since the first check, the file may contain memory that this connection must not
+    // access.
+    published_entry().filter(|now| *now == entry).map(|_| mapped).ok_or("the key has ended")
 }
 
-/// Calls `look` with the connection that a datagram identifies by both ids and the token. Returns `None` if there is no
-/// such connection.
+/// Calls `look` with the connection that a datagram identifies by both ids, the token and the sender. Returns `None` if
+/// there is no such connection.
 fn with<T>(
     device: &Device,
     sender: &Path,

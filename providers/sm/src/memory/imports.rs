@@ -17,13 +17,13 @@ const MAX_KEYS: usize = 256;
 /// Maximum number of outstanding requests. The limit leaves space for connection set-up in the peer's socket queue,
 /// which is short.
 const MAX_REQUESTS: usize = 4;
-/// Number of heartbeat intervals after which a request or its reply counts as lost.
+/// Number of heartbeat intervals after which a request without a reply counts as lost.
 const REQUEST_TICKS: u8 = 2;
-/// Number of heartbeat intervals after which a failed key is requested again. The owner may have had no free file
-/// descriptor.
+/// Number of heartbeat intervals after which a mapping that was refused is requested again. The owner may have had no
+/// free file descriptor.
 const REFUSAL_TICKS: u8 = 6;
 
-/// State of a key.
+/// State of the mapping of a key.
 #[derive(Debug)]
 enum ImportState {
     /// A mapping was requested. Number of heartbeat intervals since then.
@@ -64,7 +64,7 @@ impl Imports {
         ImportLookup::MustRequest
     }
 
-    /// Forgets a request that could not be sent, so that the next lookup requests the mapping again.
+    /// Forgets a request that could not be sent. The next lookup then requests the mapping again.
     pub(crate) fn cancel_request(&self, key: u32) {
         let mut imports = self.0.lock();
         if let Some(ImportState::Requested(_)) = imports.get(&key) {

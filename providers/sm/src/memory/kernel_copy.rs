@@ -21,7 +21,8 @@ pub(crate) fn reaches(peer: &PeerEndpoint, key: u32) -> bool {
 ///
 /// # Safety
 ///
-/// The bytes of `segment` must be memory that this process may read, and for `Read` write, or unmapped memory.
+/// This process may read the bytes of `segment`, and may also write them if `direction` is `Read`. They may be
+/// unmapped; the copy then fails.
 #[inline]
 pub(crate) unsafe fn copy(
     regions: &Regions,
@@ -43,7 +44,7 @@ pub(crate) unsafe fn copy(
                 );
                 peer.knem.store(false, Ordering::Relaxed);
             }
-            // The peer has revoked the registration meanwhile, so the region does not exist any more.
+            // The peer has revoked the registration during the copy, so the region does not exist any more.
             Err(CopyError::Denied) => return Err(CopyError::RemoteMemory),
             done => return done,
         }

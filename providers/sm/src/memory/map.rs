@@ -33,7 +33,7 @@ pub(crate) struct SharedMapping {
     base: NonNull<u8>,
     len: usize,
     writable: bool,
-    /// Whether the addresses remain readable after this object is dropped (see [`SharedMapping::of_peer_rings`]).
+    /// Whether the addresses stay readable after this object is dropped (see [`SharedMapping::of_peer_rings`]).
     stays_readable: bool,
 }
 

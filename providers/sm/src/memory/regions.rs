@@ -145,7 +145,7 @@ impl Regions {
         Ok(key)
     }
 
-    /// Returns the entry of a valid key.
+    /// Returns the entry of a key; `None` if the key is invalid.
     pub(crate) fn entry(&self, key: u32) -> Option<KeyEntry> {
         entry(&self.table, SLOTS as u32, key)
     }

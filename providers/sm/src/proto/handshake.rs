@@ -153,8 +153,8 @@ pub(crate) struct ConnectParams {
     pub(crate) reads: u32,
     /// Number of entries of the sender's table of registrations.
     pub(crate) table_slots: u32,
-    /// Address of a word in the sender's memory. The peer tests cross-memory attach by reading `probe_value` there and
-    /// writing it back. 0: cross-memory attach is disabled.
+    /// Address of two words in the sender's memory. The peer tests cross-memory attach: it reads `probe_value` from the
+    /// first word, and writes this value to the second word. 0: cross-memory attach is disabled.
     pub(crate) probe_address: u64,
     pub(crate) probe_value: u64,
     /// Whether the sender executes `membarrier` when it sets wake-up flags, so that the receiver needs no fence.
@@ -440,7 +440,7 @@ impl Datagram {
     }
 }
 
-/// Encodes the eight-byte header that all datagrams except requests have: the type, an id, a status, and the other id.
+/// Encodes the eight-byte header of all datagrams except requests: the type, an id, a status, and the other id.
 fn encode_header(out: &mut Vec<u8>, kind: u8, first: u32, status: u8, second: u32) {
     let (first, second) = (first.to_le_bytes(), second.to_le_bytes());
     out.extend([kind, first[0], first[1], first[2], status, second[0], second[1], second[2]]);

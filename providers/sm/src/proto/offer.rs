@@ -14,9 +14,9 @@ pub(crate) const WORDS: usize = INLINE / 8 - 1;
 pub(crate) const MAX_SEGMENTS: usize = WORDS / 2;
 /// Maximum length in bytes of the part that one process copies in one step.
 pub(crate) const MAX_PART_BYTES: u64 = 256 << 10;
-/// Minimum number of remaining bytes of a message from which a part is delegated to the sender.
+/// A part is delegated to the sender only if at least this number of bytes of the message remains.
 const MIN_DELEGATED_BYTES: u64 = 48 << 10;
-/// Alignment in bytes of the begin of a delegated part, relative to the first of the remaining bytes.
+/// Alignment in bytes of the start of a delegated part, relative to the first of the remaining bytes.
 const PAGE: u64 = 4096;
 /// Size in bytes of the staging buffer that follows a sender's RMA buffer. It is used for offers that the receiver cannot
 /// copy itself.
@@ -49,8 +49,9 @@ pub(crate) fn parts(count: u32, total: u64, words: [u64; WORDS]) -> Option<impl 
     (sum == total && parts().all(|part| part.length > 0)).then(parts)
 }
 
-/// Returns the lengths of the next two parts of the `left` remaining bytes: the part that the receiver copies, and the
-/// part that is delegated to the sender; 0 if `has_helper` is false or few bytes remain.
+/// Splits the `left` remaining bytes: returns the length of the part that the receiver copies next, and of the
+/// following part, which is delegated to the sender. The second length is 0 if `has_helper` is false or few bytes
+/// remain.
 pub(crate) fn split(left: u64, has_helper: bool) -> (u64, u64) {
     if !has_helper || left < MIN_DELEGATED_BYTES {
         return (left.min(MAX_PART_BYTES), 0);

@@ -45,7 +45,7 @@ pub(crate) const NAK_RESPONDER: u32 = 7;
 /// The memory of a send is not mapped or not registered.
 pub(crate) const NAK_SOURCE: u32 = 8;
 
-/// A shared receive queue, with what a queue pair needs to use it: the token of its receives, and its waiter.
+/// The use of a shared receive queue by a queue pair: the queue, the token of its receives, and the waiter.
 pub(crate) type QpSrq = dapl_software::srq::SrqUser<dyn SrqWaiter, Job>;
 
 /// State that the send and the receive direction of a queue pair share.
@@ -70,7 +70,7 @@ pub(crate) struct QpContext {
     pub(crate) max_reads_out: u32,
     /// Number of the peer's requests that the receive direction has consumed.
     pub(crate) rx_consumed: AtomicU64,
-    /// Last value of `rx_consumed` that the send direction has sent with a request.
+    /// Value of `rx_consumed` in the last request that the send direction has published.
     pub(crate) reported_consumed: AtomicU64,
     /// Number of messages that had to wait for a receive, for the counter "receiver not ready".
     pub(crate) not_ready: AtomicU64,

@@ -46,14 +46,14 @@ const STAGED: usize = 1024;
 /// Offset of the word with the bits of the features that this process supports. It is written once. Versions of this
 /// library without extension operations leave it 0.
 const CAPABILITIES: usize = 1152;
-/// Offset of the description of a local operation for which the peer's table of registrations grants no access: key and
-/// kind, address, length. It is written before a connection ends for this reason. Only the initiator checks the access,
-/// so without this description the peer could not log the reason.
+/// Offset of the description of a local operation that the peer's table of registrations does not permit: key and kind,
+/// address, length. It is written before the connection ends for this reason. Only the initiator checks the access, so
+/// without this description the peer could not log the reason.
 const REFUSED: usize = 1160;
 /// Feature bit of [`CAPABILITIES`]: ring words for immediate data, invalidation and atomic operations.
 const EXTENSIONS: u64 = 1;
 
-/// Access rights by the kind of operation in [`REFUSED`]. The first entry has kind 1.
+/// Access rights that the kinds of operation in [`REFUSED`] need. The first right belongs to kind 1.
 const REFUSED_RIGHTS: [AccessRight; 3] = [AccessRight::RemoteWrite, AccessRight::RemoteRead, AccessRight::RemoteAtomic];
 
 /// The peer's end point. All connections to it share this state.

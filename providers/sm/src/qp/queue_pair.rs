@@ -265,8 +265,8 @@ impl QpCore {
         }
     }
 
-    /// Ends the connection, as `ConnectionHandler::end_locally` does. The flag is true if a pass had found a fault that was not yet
-    /// handled.
+    /// Ends the connection, as [`ConnectionHandler::end_locally`] does. The returned flag tells whether a pass had
+    /// found a fault that was not yet handled.
     fn end_connection(&self, which: Option<&Arc<ConnectionMemory>>) -> Option<(Arc<ConnectionMemory>, bool)> {
         let mut rx = self.rx.lock();
         let mut tx = self.tx.lock();
@@ -353,7 +353,7 @@ impl QpCore {
         Ok(())
     }
 
-    /// Makes a pass before a post. Returns the lock of the send direction again.
+    /// Makes a pass before a post. If it finds a fault, ends the connection, for which it releases the lock meanwhile.
     #[cold]
     #[inline(never)]
     fn make_pass<'a>(&'a self, mut tx: MutexGuard<'a, Tx>) -> MutexGuard<'a, Tx> {

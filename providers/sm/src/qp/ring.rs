@@ -233,7 +233,7 @@ pub(crate) enum Peeked {
     Invalid,
 }
 
-/// Consecutive slots. Those that the writer has filled come first.
+/// Consecutive slots up to the end of the ring. The filled slots come first.
 pub(crate) struct SlotRun<'a> {
     slots: &'a [Slot],
     /// Upper half of the header word of filled slots.
@@ -241,7 +241,7 @@ pub(crate) struct SlotRun<'a> {
 }
 
 impl<'a> SlotRun<'a> {
-    /// The slots, of which those that were filled come first.
+    /// Returns all slots of the run, filled or not.
     #[inline(always)]
     pub(crate) fn slots(&self) -> &'a [Slot] {
         self.slots
@@ -260,7 +260,7 @@ impl<'a> SlotRun<'a> {
         Some((std::ptr::from_ref(slot).cast::<u8>().wrapping_add(BODY), length, is_solicited))
     }
 
-    /// Prefetches a slot behind `slot`, which the writer has probably filled too.
+    /// Prefetches the slot at the prefetch distance behind `slot`, which the writer has probably filled too.
     #[inline(always)]
     pub(crate) fn prefetch_ahead(slot: &Slot) {
         RingSlots::prefetch_ahead(slot, PREFETCH_DISTANCE as usize);
@@ -296,14 +296,14 @@ impl Reader {
         Header::decode(word as u32).map_or(Peeked::Invalid, Peeked::Entry)
     }
 
-    /// The next slots, as far as they are consecutive in memory and in one lap.
+    /// Returns the slots from the next one up to the end of the ring.
     #[inline(always)]
     pub(crate) fn filled_run(&self) -> SlotRun<'_> {
         SlotRun { slots: self.slots.run(self.next), lap: lap(self.next, self.shift) }
     }
 
-    /// Advances by `count` slots of a run, which is not 0. Returns field `ack` of the last of them: low half of the number of
-    /// local slots that the peer has consumed.
+    /// Advances by `count` slots of a run; `count` is not 0. Returns the `ack` field of the last slot: the low half of
+    /// the number of local slots that the peer has consumed.
     #[inline(always)]
     pub(crate) fn advance_run(&mut self, count: usize) -> u32 {
         self.next += count as u64;
@@ -389,7 +389,8 @@ impl LineAllocator {
         Some(found)
     }
 
-    /// Returns what [`LineAllocator::reserve`] would return, without reserving. [`LineAllocator::reserve_found`] then reserves the lines.
+    /// Finds space as [`LineAllocator::reserve`] does, but does not reserve it. [`LineAllocator::reserve_found`] then
+    /// reserves the lines.
     #[inline]
     pub(crate) fn find_space(&self, wanted: usize) -> Option<(u32, u64)> {
         let wanted = wanted as u64;

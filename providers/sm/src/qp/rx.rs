@@ -55,7 +55,7 @@ impl RecvRequest {
 pub(crate) struct Rx {
     /// Receives of the queue pair. With a shared receive queue: at most one receive, for the message in progress.
     pub(crate) queue: SlotQueue<RecvRequest>,
-    /// Watermarks of the receives in `queue`.
+    /// Watermarks for the number of receives in `queue`.
     pub(crate) marks: HighWatermark,
     pub(crate) rings: Option<RxRings>,
     /// Whether new receives are flushed when they are posted.
@@ -118,7 +118,8 @@ impl RxRings {
         self.waits_for_receive
     }
 
-    /// Withdraws the copy job, because the receives complete now, and publishes the final number of consumed requests.
+    /// Called when the connection ends: withdraws the copy job, and publishes the final number of consumed requests.
+    /// The caller then flushes the receives.
     pub(crate) fn publish_last(&self) {
         self.withdraw_copy_job();
         self.link.publish_consumed(self.requests.consumed());
@@ -166,7 +167,7 @@ impl Rx {
             .is_some_and(|rings| rings.requests.consumed() == 0 && rings.requests.peek() == Peeked::Empty)
     }
 
-    /// Whether the ring contains a request. Without one, a pass has no work.
+    /// Whether the peer's ring contains a request that was not consumed.
     #[inline(always)]
     pub(crate) fn has_unread(&self) -> bool {
         self.rings.as_ref().is_some_and(|rings| rings.requests.peek() != Peeked::Empty)
@@ -314,7 +315,7 @@ impl Rx {
         None
     }
 
-    /// Makes a pass, which delivers the message that waits for a receive. Returns whether there is more work.
+    /// Delivers the message that waits for a receive, and processes later requests. Returns whether there is more work.
     pub(crate) fn resume(&mut self, context: &QpContext) -> Result<bool, ConnectionFault> {
         self.pass(context, &mut CompletionWriter::default())?;
         Ok(self.rings.as_ref().is_some_and(|rings| rings.has_work(self.queue.len())))
@@ -362,8 +363,8 @@ fn move_srq_receive(context: &QpContext, queue: &mut SlotQueue<RecvRequest>) -> 
 }
 
 impl RxRings {
-    /// Ends a pass: publishes the number of consumed requests, because it completes the peer's sends, and wakes the peer
-    /// if it waits for progress.
+    /// Ends a pass: publishes the number of consumed requests, which completes the peer's sends. Wakes the peer if it
+    /// waits for progress.
     fn publish_progress(&mut self, context: &QpContext, consumed: u64, answered: bool) {
         // Local requests contain the number too, so the peer may already know it.
         self.reported = self.reported.max(context.reported_consumed.load(Ordering::Relaxed));
@@ -418,7 +419,7 @@ impl RxRings {
             ack = Some(self.requests.advance_run(consumed));
             queue.drop_run(consumed);
             left -= consumed;
-            // Only at the end of the ring or of the queue's memory may more messages follow.
+            // If all receives or slots of the run were used, the next run may contain more.
             if consumed < most {
                 break;
             }

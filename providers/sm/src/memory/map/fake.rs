@@ -129,7 +129,7 @@ impl EngineTicks {
     pub(crate) fn tick(&self, _: bool) {}
 }
 
-/// Returns false: in a model, no file is mapped.
+/// Returns false, because a model maps no file.
 pub(crate) fn is_ordinary(_: impl std::os::fd::AsFd) -> bool {
     false
 }

@@ -24,16 +24,17 @@ use crate::qp::link::{WAKE_FLAGS_OFFSET, WAKE_ON_REQUESTS};
 use crate::qp::ring::SlotFields;
 use crate::qp::single_copy::{self, CopyMethod};
 
-/// Number of quick posts that are permitted before the next pass, and what a quick post needs besides the ring.
+/// Credits for quick posts, and data that a quick post reads.
 #[derive(Debug)]
 pub(super) struct QuickPostCredit {
+    /// Number of quick posts that are permitted before the next pass.
     remaining: u32,
     /// The peer's wake-up flags (see [`ConnectionMemory::wake_if_flagged`](crate::qp::link::ConnectionMemory::wake_if_flagged)).
     wanted: RingSlots<1>,
     /// Whether both processes execute `membarrier` when they set wake-up flags. Otherwise no credit is granted, because
     /// a post would need a fence.
     uses_membarrier: bool,
-    /// The event for which a poll waits after a quick post.
+    /// What a poll waits for after a quick post.
     wait: AwaitedProgress,
 }
 
@@ -48,7 +49,7 @@ impl QuickPostCredit {
         }
     }
 
-    /// Uses a credit for a short send that was posted by the general path.
+    /// Uses a credit for a send that was posted by the general path or as a fragment.
     #[inline(always)]
     pub(super) fn spend(&mut self) {
         self.remaining = self.remaining.saturating_sub(1);

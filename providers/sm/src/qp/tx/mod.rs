@@ -730,7 +730,8 @@ impl Tx {
         context.watch.set_wait(AwaitedProgress::Other);
     }
 
-    /// Publishes to dequeues what this direction waits for. Without a connection it has no effect.
+    /// Publishes what this direction waits for, so that a dequeue can skip the poll. Has no effect without a
+    /// connection.
     #[inline]
     pub(crate) fn renew_wait(&self, context: &QpContext) {
         if let Some(rings) = &self.rings {
