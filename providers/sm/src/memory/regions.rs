@@ -219,11 +219,6 @@ impl Regions {
         self.entry(key).is_some_and(|entry| entry.allows(pd, region, right))
     }
 
-    /// Returns the entry of a valid key, for log messages.
-    pub(crate) fn key_entry(&self, key: u32) -> Option<KeyEntry> {
-        self.entry(key)
-    }
-
     /// Returns the registration of a key. A copy with the key must be in progress, so that the key stays valid.
     pub(crate) fn registration(&self, key: u32) -> RegisteredRange<'_> {
         let entry = (key >> 16) as usize * ENTRY;

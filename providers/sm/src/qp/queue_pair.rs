@@ -286,7 +286,7 @@ impl QpCore {
         self.context.cqs().for_each(|cq| cq.remove_connection(self));
         let link = link?;
         if let Some(target) = link.access_refused_to_peer(self.context.pd) {
-            self.context.report_refused(None, self.context.regions.key_entry(target.key), target);
+            self.context.report_refused(None, self.context.regions.entry(target.key), target);
         }
         Some((link, faulty))
     }

@@ -659,7 +659,7 @@ impl RxRings {
         }
         context.report_refused(
             None,
-            context.regions.key_entry(key),
+            context.regions.entry(key),
             AccessTarget { key, pd: context.pd, address, length: length as u64, right },
         );
         Err(ConnectionFault::Access)
