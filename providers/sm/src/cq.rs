@@ -76,8 +76,9 @@ impl CompletionWriter<'_> {
         }
     }
 
-    /// Returns the free entries of the poller's array, if `cq` is the polled queue and is empty. The caller then passes
-    /// [`FreeEntries::add_filled`] to [`CompletionWriter::add_filled`].
+    /// Returns the destination of the next completions of `cq`: the poller's array if `cq` is the polled queue and
+    /// contains no completions, otherwise `cq`. The caller then passes [`FreeEntries::used`] to
+    /// [`CompletionWriter::add_filled`].
     #[inline]
     pub(crate) fn free_entries<'a>(&'a mut self, cq: &'a Arc<CqCore>) -> FreeEntries<'a> {
         match &mut self.poller {
@@ -108,7 +109,8 @@ impl CompletionWriter<'_> {
     }
 }
 
-/// Destination of a sequence of successful completions: the poller's array, or their queue. See [`CompletionWriter::free_entries`].
+/// Destination of a sequence of successful completions: the poller's array, or their queue. See
+/// [`CompletionWriter::free_entries`].
 pub(crate) struct FreeEntries<'a> {
     cq: &'a Arc<CqCore>,
     /// Free entries of the poller's array; none if the completions are for the queue.

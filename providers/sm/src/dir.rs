@@ -136,8 +136,8 @@ impl EndpointBase {
     /// process that has exited, even if a new process has this id.
     ///
     /// Removes the files of every process id that does not exist. Of the existing process ids, [`MAX_PROBES`] are
-    /// probed, because an id may have been reused. [`MAX_PROBES`] names are probed, or all names if an end point was
-    /// removed.
+    /// probed, because an id may have been reused. [`MAX_PROBES`] names are probed, or all names if a process's
+    /// directory was removed.
     pub(crate) fn clean(&self, died: Option<i32>) {
         let processes = entries(self.dir.path()).into_iter();
         let numbered = processes.filter_map(|path| Some((path.file_name()?.to_str()?.parse::<i32>().ok()?, path)));
@@ -166,8 +166,8 @@ impl EndpointBase {
     }
 }
 
-/// Removes the end points of an exited process, and the process's directory if it is then empty. Returns whether the
-/// directory was removed.
+/// Removes the end points in a process's directory that no live process holds, then the directory if it is empty.
+/// Returns whether the directory was removed.
 fn clean_process(process: &Path, pid: i32) -> bool {
     for endpoint in entries(process) {
         let name = endpoint.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();

@@ -23,8 +23,8 @@ use crate::proto::handshake::ConnectParams;
 use crate::qp::link::{PeerEndpoint, PeerSide};
 use crate::settings::{ByKernel, RmaMethod};
 
-/// Maps the peer's shared-memory segments for a connection, and closes the descriptors. `None`: a descriptor or
-/// parameter is invalid, which is logged here.
+/// Maps the peer's shared-memory segments for a connection, and closes the descriptors. `None`: this has failed, which
+/// is logged here.
 pub(crate) fn attach_peer(
     device: &Device,
     path: &Path,

@@ -26,9 +26,9 @@ const REFUSAL_TICKS: u8 = 6;
 /// State of the mapping of a key.
 #[derive(Debug)]
 enum ImportState {
-    /// A mapping was requested. Number of heartbeat intervals since then.
+    /// A mapping was requested, this number of heartbeat intervals ago.
     Requested(u8),
-    /// The owner did not grant the mapping, or the reply was invalid. Number of heartbeat intervals since then.
+    /// The owner did not grant the mapping, or the reply was invalid, this number of heartbeat intervals ago.
     Refused(u8),
     Mapped(Arc<PeerMapping>),
 }

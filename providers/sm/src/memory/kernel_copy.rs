@@ -17,7 +17,7 @@ pub(crate) fn reaches(peer: &PeerEndpoint, key: u32) -> bool {
     peer.cma.load(Ordering::Relaxed) || peer.knem.load(Ordering::Relaxed) && peer.regions.exported(key).is_some()
 }
 
-/// Copies a segment completely.
+/// Copies a whole segment from or to the target.
 ///
 /// # Safety
 ///

@@ -221,7 +221,7 @@ impl<const WORDS: usize> RingSlots<WORDS> {
         unsafe { self.first.add((index & self.mask) as usize).as_ref() }
     }
 
-    /// Slot `index` and those after it, up to the end of the ring.
+    /// Returns slot `index` and those after it, up to the end of the ring.
     #[inline(always)]
     pub(crate) fn run(&self, index: u64) -> &[[AtomicU64; WORDS]] {
         let (from, count) = (index & self.mask, self.count());
@@ -250,7 +250,8 @@ impl<const WORDS: usize> RingSlots<WORDS> {
         self.first.as_ptr().wrapping_add((index & self.mask) as usize).cast::<u8>().wrapping_add(OFFSET)
     }
 
-    /// Prefetches the cache line of a slot that contains byte `OFFSET`, for writing or reading.
+    /// Prefetches the cache line of a slot that contains byte `OFFSET`, for writing if `to_write` is set, otherwise for
+    /// reading.
     #[inline(always)]
     pub(crate) fn prefetch_slot<const OFFSET: usize>(&self, index: u64, to_write: bool) {
         prefetch(self.bytes::<OFFSET>(index), to_write);

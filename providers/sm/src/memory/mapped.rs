@@ -2,8 +2,8 @@
 //!
 //! The peer, which may be malicious, sends the region as a descriptor or as the id of a System V segment. Accesses must
 //! never raise SIGBUS. So this module maps only files that can never shrink, and no files with huge pages, because an
-//! access fails if no huge page is free. `local_address` returns only addresses inside the region, and for writing only
-//! with the right to write. The callers check with the peer's table of registrations whether the key is still valid.
+//! access fails if no huge page is free. `local_address` returns only addresses inside the region, and none for writes
+//! to a read-only mapping. The callers check with the peer's table of registrations whether the key is still valid.
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
@@ -17,7 +17,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::memory::map::is_ordinary;
 
-/// Maximum length in bytes of a mapped region, so that a malicious peer cannot exhaust the address space.
+/// Maximum length in bytes of one mapped region, and of all mapped regions of a peer, so that a malicious peer cannot
+/// exhaust the address space.
 pub(crate) const MAX_MAPPED_BYTES: u64 = 1 << 40;
 
 /// A registered region of a peer, mapped in this process. Dropping it unmaps the region.
@@ -82,8 +83,8 @@ impl PeerMapping {
         let base = base.ok_or("the segment cannot be attached")?;
         let mapped = PeerMapping { base, span, is_segment: true, skip: offset as usize, region, writable };
         mapped.exclude_from_fork();
-        // The id may belong to another segment since `segment_size`, or the segment may have huge pages, whose access
-        // fails if no huge page is free.
+        // After `segment_size`, the id may have been reused for another segment. Or the segment may have huge pages,
+        // whose access fails if no huge page is free.
         let behind = mappings::backing_file(Region { address: base.as_ptr().addr() as u64, length: whole });
         match behind {
             Some(found) if found.inode == id as u64 && Some(found.device) == memory_device() => Ok(mapped),
@@ -128,7 +129,7 @@ impl Drop for PeerMapping {
     }
 }
 
-/// Returns the length in bytes of the mapping for a region at offset `skip`.
+/// Returns the length in bytes of a mapping in which the region begins at offset `skip`.
 fn mapping_length(skip: u64, region: Region) -> std::result::Result<usize, &'static str> {
     let span = region.length.checked_add(skip).filter(|span| (1..=MAX_MAPPED_BYTES).contains(span));
     span.and_then(|span| usize::try_from(span).ok()).ok_or("the region is empty or too long")

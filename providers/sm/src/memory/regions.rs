@@ -296,8 +296,8 @@ impl LocalMemory for Regions {
     }
 }
 
-/// Waits while `busy` returns true, because a peer is copying. A copy takes a short time, unless the peer's thread is
-/// preempted. The wait ends after a second, because the peer may be stopped or malicious.
+/// Waits while `announcement` returns true, because a peer is copying. A copy takes a short time, unless the peer's
+/// thread is preempted. The wait ends after a second, because the peer may be stopped or malicious.
 pub(crate) fn wait_while(announcement: impl Fn() -> bool) {
     const MIN_ROUNDS: u32 = 1000;
     let (mut rounds, mut since) = (0, None);
@@ -365,8 +365,8 @@ impl PeerRegions {
         entry(&self.table, self.slots, key)
     }
 
-    /// Whether the peer's key is still valid. Called after a copy that [`PeerRegions::allows`] has permitted, because
-    /// the access rights of a valid key do not change.
+    /// Whether the peer's key is still valid. This check suffices after a copy that [`PeerRegions::allows`] has
+    /// permitted, because the access rights of a valid key do not change.
     #[inline(always)]
     pub(crate) fn is_live(&self, key: u32) -> bool {
         // The copy must come before this check.

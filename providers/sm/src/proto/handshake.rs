@@ -135,7 +135,7 @@ impl Geometry {
     }
 }
 
-/// Parameters that each process sends before the rings exist.
+/// Parameters that each process sends in the handshake, before the rings can be used.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct ConnectParams {
     /// Generation of the connection attempt.
@@ -440,10 +440,11 @@ impl Datagram {
     }
 }
 
-/// Encodes the eight-byte header of all datagrams except requests: the type, an id, a status, and the other id.
-fn encode_header(out: &mut Vec<u8>, kind: u8, first: u32, status: u8, second: u32) {
+/// Encodes the eight-byte header of all datagrams except requests: the type, an id, the result (in replies) or the
+/// version, and the other id.
+fn encode_header(out: &mut Vec<u8>, kind: u8, first: u32, result_or_version: u8, second: u32) {
     let (first, second) = (first.to_le_bytes(), second.to_le_bytes());
-    out.extend([kind, first[0], first[1], first[2], status, second[0], second[1], second[2]]);
+    out.extend([kind, first[0], first[1], first[2], result_or_version, second[0], second[1], second[2]]);
 }
 
 struct FieldReader<'a>(&'a [u8]);

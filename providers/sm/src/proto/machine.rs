@@ -32,7 +32,7 @@ const REJECT_LINGER: Duration = Duration::from_secs(10);
 /// The state of a connection attempt or connection.
 #[derive(Debug)]
 enum MachineState {
-    /// Active side: no listener was found, and the lookup is repeated.
+    /// Active side: the listener is being looked up. If none is found, the lookup is repeated.
     LookingUp(ActiveAttempt),
     /// Active side: the request was sent.
     Requested(ActiveAttempt),
@@ -174,8 +174,8 @@ pub(crate) struct ConnectionMachine {
 }
 
 impl ConnectionMachine {
-    /// Creates an active attempt whose listener was not looked up yet. A peer that is inactive for longer than
-    /// `silence` is given up.
+    /// Creates an active attempt, which waits for the result of the first lookup. A peer that is inactive for longer
+    /// than `silence` is given up.
     pub(crate) fn active(id: u32, request: Datagram, lookup_until: Instant, silence: Duration, now: Instant) -> Self {
         let request = RetransmittedDatagram::new(request);
         let lookup_until = Some(lookup_until);
@@ -224,7 +224,7 @@ impl ConnectionMachine {
         matches!(self.state, MachineState::Offered)
     }
 
-    /// Whether the peer's segments are mapped.
+    /// Whether the peer's segments are attached to the connection.
     pub(crate) fn is_joined(&self) -> bool {
         matches!(self.state, MachineState::Replied(_) | MachineState::Open)
     }

@@ -50,8 +50,7 @@ pub(crate) enum MessageKind {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Header {
     pub(crate) kind: MessageKind,
-    /// Whether this is the first fragment of a message. The first eight bytes of its slot contain the total length, unless
-    /// `inline` is set.
+    /// Whether this is the first fragment of a message.
     pub(crate) first: bool,
     pub(crate) last: bool,
     /// Whether the bytes are in the slot.
@@ -122,8 +121,8 @@ impl Header {
     }
 }
 
-/// The data header of a fragment of a send (CM-2), which follows the word of its slot. A message that fits in its slot has
-/// no data header, because the ring belongs to one connection.
+/// The data header of a fragment of a send (CM-2), at the start of its slot's payload. A message that fits in its slot
+/// has no data header, because the ring belongs to one connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Data {
     /// Generation of the sender, which differs for each connection attempt.
@@ -141,7 +140,7 @@ pub(crate) struct Data {
 impl Data {
     pub(crate) const WORDS: usize = 4;
 
-    /// Encodes the header as the eight-byte words of the slot. The last word and half of the third word are reserved.
+    /// Encodes the header as eight-byte words of the payload. The last word and half of the third word are reserved.
     pub(crate) fn encode(&self) -> [u64; Self::WORDS] {
         let ids = u64::from(self.generation) | u64::from(self.message) << 16 | u64::from(self.source) << 32;
         [self.size, ids, u64::from(self.destination), 0]

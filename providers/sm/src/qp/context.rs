@@ -106,7 +106,7 @@ impl QpContext {
         self.recv_cq.iter().chain(&self.request_cq)
     }
 
-    /// Called when all requests are complete after the begin of a graceful disconnect.
+    /// Called during a graceful disconnect when all requests are complete.
     pub(crate) fn drained(&self, link: &ConnectionMemory) {
         self.jobs.push(Job::Drained(link.id));
     }

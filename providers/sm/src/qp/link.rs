@@ -73,9 +73,9 @@ pub(crate) struct PeerEndpoint {
     pub(crate) imports: Option<Imports>,
     /// Minimum message length in bytes at which one copy by the kernel is faster than two copies through a buffer.
     pub(crate) offer_from: u64,
-    /// A descriptor that becomes readable when the process exits. Without it, cross-memory attach is not used.
+    /// A descriptor that becomes readable when the process exits. Without it, the kernel copy methods are not used.
     pub(crate) watch: Option<Arc<PidWatch>>,
-    /// Time of the last liveness check.
+    /// The last check whether the process is alive (see [`Self::is_alive`]).
     pub(crate) last_check: LastCheck,
     /// For tests: number of further copies by the kernel that succeed; `u32::MAX`: no limit.
     #[cfg(test)]

@@ -55,8 +55,8 @@ pub(crate) struct QpCore {
     max_reads_in: u32,
     rx: parking_lot::Mutex<Rx>,
     tx: parking_lot::Mutex<Tx>,
-    /// The memory of the connection or attempt; `rx` and `tx` have their own references to it. Setting and clearing the
-    /// wake-up flags holds this lock, so that `polled` is consistent with the flags.
+    /// The memory of the connection or attempt; `rx` and `tx` have their own references to it. The lock is held while
+    /// wake-up flags are set or cleared, so that `polled` is consistent with the flags.
     link: parking_lot::Mutex<Option<Arc<ConnectionMemory>>>,
     /// Whether a thread polls one of the completion queues, so that the wake-up flags are clear.
     polled: AtomicBool,

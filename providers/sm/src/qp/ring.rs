@@ -1,4 +1,4 @@
-//! Slot rings: one writer, one reader, no lock and no index in shared memory (transports.md B1).
+//! Slot rings: one writer, one reader, no lock and no index in shared memory (spec/transports B1).
 //!
 //! A slot is two cache lines, which CPUs prefetch together. Its first word contains the header in the low half and the
 //! lap number in the high half. The writer stores this word last, so the reader polls only the first word of the next
@@ -145,15 +145,15 @@ impl Writer {
         self.publish(header, payload);
     }
 
-    /// Address of the `INLINE` payload bytes of the next slot. The caller writes them, and then calls `push` without a
-    /// total.
+    /// Returns the address of the `INLINE` payload bytes of the next slot. The caller writes them, and then publishes
+    /// the slot.
     #[inline(always)]
     pub(crate) fn payload(&self) -> *mut u8 {
         self.slots.bytes::<BODY>(self.next)
     }
 
-    /// Returns the words and the index of the next slot. The caller reads them once, before its stores to shared
-    /// memory, because the compiler reads them again after such a store.
+    /// Returns the words and the index of the next slot. The caller must call this before its stores to shared memory,
+    /// because afterwards the compiler has to load the fields of the writer again.
     #[inline(always)]
     pub(crate) fn next_slot(&self) -> (&[AtomicU64; SLOT / 8], u64) {
         (self.slots.words(self.next), self.next)
@@ -173,8 +173,8 @@ impl Writer {
         fail_point!(AfterPublish);
     }
 
-    /// Advances to the slot after `index`, which [`Writer::publish_send`] has published. `free_slots`: at most the number of
-    /// slots that were free before.
+    /// Advances to the slot after `index`, which [`Writer::publish_send`] has published. `length`: length of that send.
+    /// `free`: at most the number of slots that were free before.
     #[inline(always)]
     pub(crate) fn advance(&mut self, index: u64, length: u8, free: u32) {
         debug_assert!(free > 0 && u64::from(free) <= self.free_slots() && index == self.next);
@@ -251,7 +251,7 @@ impl<'a> SlotRun<'a> {
     /// length, and whether it is solicited. `None` for all other messages.
     #[inline(always)]
     pub(crate) fn inline_send(&self, slot: &'a Slot) -> Option<(*const u8, u64, bool)> {
-        // Acquire, for the Release in `push`. A word of another lap exceeds 32 bits after the subtraction.
+        // Acquire, for the Release in `publish`. A word of another lap exceeds 32 bits after the subtraction.
         let word = slot[0].load(Ordering::Acquire).wrapping_sub(self.lap);
         let (length, is_solicited) = Header::decode_inline_send(word)?;
         if length as usize > LINE - BODY {
@@ -260,7 +260,7 @@ impl<'a> SlotRun<'a> {
         Some((std::ptr::from_ref(slot).cast::<u8>().wrapping_add(BODY), length, is_solicited))
     }
 
-    /// Prefetches the slot at the prefetch distance behind `slot`, which the writer has probably filled too.
+    /// Prefetches the slot that is [`PREFETCH_DISTANCE`] slots after `slot`, which the writer has probably filled too.
     #[inline(always)]
     pub(crate) fn prefetch_ahead(slot: &Slot) {
         RingSlots::prefetch_ahead(slot, PREFETCH_DISTANCE as usize);
@@ -298,7 +298,7 @@ impl Reader {
 
     /// Returns the slots from the next one up to the end of the ring.
     #[inline(always)]
-    pub(crate) fn filled_run(&self) -> SlotRun<'_> {
+    pub(crate) fn next_run(&self) -> SlotRun<'_> {
         SlotRun { slots: self.slots.run(self.next), lap: lap(self.next, self.shift) }
     }
 
@@ -463,7 +463,7 @@ mod tests {
             }
             let mut number = 0;
             for count in expected {
-                let run = reader.filled_run();
+                let run = reader.next_run();
                 let found = run.slots().iter().map_while(|slot| run.inline_send(slot));
                 let lengths: Vec<_> = found.map(|(_, length, is_solicited)| (length, is_solicited)).collect();
                 assert!(lengths.iter().copied().eq((number..number + count).map(|length| (length, false))));

@@ -113,7 +113,7 @@ impl RxRings {
         self.requests.peek() != Peeked::Empty && !(self.waits_for_receive && receives == 0) && self.can_continue_fetch()
     }
 
-    /// Whether the next message waits for a receive from the shared receive queue.
+    /// Whether the next message waits for a receive.
     pub(crate) fn waits_for_receive(&self) -> bool {
         self.waits_for_receive
     }
@@ -353,8 +353,8 @@ fn exceeds_hard_watermark(marks: &mut HighWatermark, context: &QpContext, receiv
     crossed.hard
 }
 
-/// Moves a receive from the shared receive queue to `queue`. Returns false if that queue is empty, and adds the
-/// connection to its list of waiters, or if there is no shared receive queue.
+/// Moves a receive from the shared receive queue to `queue`. Returns false if there is no shared receive queue, or if
+/// it is empty; in the latter case the connection is added to its list of waiters.
 fn move_srq_receive(context: &QpContext, queue: &mut SlotQueue<RecvRequest>) -> bool {
     let Some(pool) = &context.pool else { return false };
     let Some(buffer) = pool.srq.take_or_wait(&pool.waiter) else { return false };
@@ -395,7 +395,7 @@ impl RxRings {
         let mut left = entries.max_completions().min((end - self.requests.consumed()) as usize);
         let mut ack = None;
         loop {
-            let (run, receives) = (self.requests.filled_run(), queue.front_run());
+            let (run, receives) = (self.requests.next_run(), queue.front_run());
             let most = run.slots().len().min(receives.len());
             let mut consumed = 0;
             for (slot, receive) in run.slots().iter().zip(receives).take(left) {

@@ -67,6 +67,8 @@ pub(crate) unsafe fn copy_announced(
     unsafe { copy_acquired(regions, peer, announcement, direction, &local, target, method) }
 }
 
+/// Copies as [`copy`] does, without a check of the local segment.
+///
 /// # Safety
 ///
 /// The local segment must be registered for this access until the copy has ended.

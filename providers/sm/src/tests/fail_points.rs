@@ -29,7 +29,7 @@ pub(crate) enum Point {
     AfterAck,
     Confirmed,
     Reported,
-    // Points of a message.
+    // Points of a message that is sent through the slot or the message buffer.
     SlotReserved,
     SlotFilled,
     LinesReserved,

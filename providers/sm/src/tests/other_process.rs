@@ -12,7 +12,7 @@ const ROLE: &str = "DAPL_SM_TEST_ROLE";
 /// Qualifier of the listening process.
 pub(super) const QUAL: u64 = 7;
 
-/// Length of a transfer in bytes: much more than two copies by the kernel.
+/// Length of a transfer in bytes. The kernel copies it in more than two calls.
 const BIG_BYTES: usize = 1_200_000;
 /// Length of a message in bytes. It is sent in several fragments through the message buffer, and has more segments than a
 /// rendezvous offer can name.

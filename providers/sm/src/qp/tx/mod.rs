@@ -290,7 +290,7 @@ pub(crate) struct TxRings {
     fragment_max: u64,
     /// Capacity of the request queue.
     max_requests: usize,
-    /// Number of quick posts that are permitted before the next pass (see `fast_path`).
+    /// Credits for quick posts (see `fast_path`).
     quick: fast_path::QuickPostCredit,
     /// The last rendezvous offer is complete when the peer has consumed this number of slots.
     offered: u64,
