@@ -41,6 +41,8 @@ fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
+/// Returns the IP address of a socket address; `None` for null and for other families.
+///
 /// # Safety
 /// `address` is null, or points to a socket address of the length that its family requires.
 unsafe fn ip(address: *const libc::sockaddr) -> Option<IpAddr> {

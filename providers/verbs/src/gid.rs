@@ -19,9 +19,9 @@ pub(crate) struct GidRequirements<'a> {
     pub(crate) index: Option<u32>,
 }
 
-/// Chooses the GID with the required index, if an index is set. Otherwise the best GID on Ethernet, by these criteria in
-/// order: RoCE v2, GID of the address, GID of its network device, link-local GID, lowest index. On other links, the first
-/// GID. `None`: there is no such GID.
+/// Chooses the GID with the required index, if an index is set. Otherwise, on RoCE, the best GID by these criteria in
+/// order: RoCE v2, GID of the address, GID of its network device, link-local GID, lowest index. On other ports, the GID
+/// with the lowest index. `None`: there is no such GID.
 pub(crate) fn choose(gids: &[Gid], wanted: &GidRequirements<'_>) -> Option<Gid> {
     if let Some(index) = wanted.index {
         return gids.iter().find(|gid| gid.index == index).cloned();

@@ -64,6 +64,8 @@ pub(super) fn next(context: &Context) -> io::Result<Option<AsyncEvent>> {
     Ok(Some(translated))
 }
 
+/// Reads the kind of an event, and the object that it is about.
+///
 /// # Safety
 /// `event` has not been acknowledged.
 unsafe fn translate(event: &ibv_async_event) -> AsyncEvent {

@@ -1,5 +1,5 @@
-//! Fast path of posts with one segment and no flags, for a connected queue pair with space in its queues. Returns false, with
-//! nothing changed, if a condition is not met. The caller then uses the general path.
+//! Fast path of posts with one segment and no flags, for a connected queue pair with space in its queues. Each function
+//! returns false, with nothing changed, if a condition is not met. The caller then uses the general path.
 #![forbid(unsafe_code)]
 
 use std::slice;

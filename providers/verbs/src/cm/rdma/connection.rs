@@ -75,7 +75,7 @@ pub(super) struct RdmaConnection {
     /// Number of the queue pair.
     pub(super) qp: u32,
     pub(super) target: ConnectTarget,
-    /// Whether the last event of the id was received: the peer has disconnected or rejected.
+    /// Whether an event was received that ends the connection or attempt (see `is_end`).
     pub(super) has_peer_ended: AtomicBool,
     /// Parameters and private data of the accept, until it is sent.
     pub(super) answer: Mutex<Option<(ConnParams, Vec<u8>)>>,

@@ -212,7 +212,7 @@ impl RdmaManager {
     }
 }
 
-/// Whether an event of this kind is the last one of its id.
+/// Whether an event of this kind ends the connection or attempt.
 fn is_end(kind: rdma_cm_event_type) -> bool {
     matches!(
         kind,

@@ -1,9 +1,9 @@
-//! Computes the transitions of a queue pair from INIT to RTS without path resolution: from the local port, the settings, and
-//! the peer's parameters.
+//! Computes the transitions of a queue pair from INIT to RTS without path resolution: from the local port, the
+//! settings, and the peer's parameters.
 //!
 //! For the connection managers `socket` and `none`, which do not query the subnet manager. On Ethernet each packet has a
 //! global route header with both GIDs; on InfiniBand only if `DAPL_GLOBAL_ROUTING` is set. The limits of RDMA reads are those
-//! of the EP.
+//! of the EP, reduced to the peer's limits if it has sent them.
 #![forbid(unsafe_code)]
 
 use std::fmt::{self, Display, Formatter};
@@ -75,7 +75,7 @@ impl LocalEnd {
             lid: attributes.lid,
             is_ethernet: u32::from(attributes.link_layer) == IBV_LINK_LAYER_ETHERNET,
             active_mtu: attributes.active_mtu,
-            // Address handles have eight bits for the index, so GID tables have at most 256 entries.
+            // Address handles have eight bits for the GID index.
             gid_index: u8::try_from(gid_index).unwrap_or(u8::MAX),
             gid,
             partition: None,

@@ -1,9 +1,10 @@
-//! The protocol of a socket connection as a state machine. Inputs are received bytes and expired deadlines, outputs are bytes
-//! to send and events.
+//! The protocol of a socket connection as a state machine. Inputs are received bytes and expired deadlines, outputs are
+//! bytes to send and events.
 //!
 //! ```text
-//! active    Connecting -> Requested -> Replied -> Established    passive   Arriving -> Pending -> Answered -> Established
-//!           Connecting <-> Refused
+//! active   Connecting -> Requested -> Replied -> Established
+//!          Connecting <-> Refused
+//! passive  Arriving -> Pending -> Answered -> Established
 //! ```
 //!
 //! Every state can change to `Ended`, which is final. A peer has a time limit for messages that it must send; there is none
