@@ -101,8 +101,8 @@ struct PrivateDataLimits {
 impl PrivateDataLimits {
     fn of(manager: ManagerKind) -> Self {
         match manager {
-            // A request of the InfiniBand CM has 92 bytes of private data, of which rdma_cm uses 36. A reject has 148, of which
-            // the versions before the consumer's data use 4 (spec/endpoints 10.4).
+            // A request of the InfiniBand CM has 92 bytes of private data, of which rdma_cm uses 36. A reject has 148
+            // bytes. The version numbers that precede the consumer's data use 4 of them (spec/endpoints 10.4).
             ManagerKind::Rdma => PrivateDataLimits { connect: 56, connect_1_2: 48, accept: 196, reject: 144 },
             ManagerKind::Socket(format) => PrivateDataLimits {
                 connect: format.most_in_request(),

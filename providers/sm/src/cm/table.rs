@@ -101,7 +101,8 @@ pub(crate) struct EndedPeers {
 }
 
 impl EndedPeers {
-    /// Maximum number of peers; the oldest is dropped. A peer notices the end within milliseconds.
+    /// Maximum number of peers in the queue; another one replaces the oldest. A peer notices the end of its connection
+    /// within milliseconds.
     const MAX_PEERS: usize = 4096;
     /// Time for which a peer must stay idle before it counts as stopped: it has marked the end, and announces no copy.
     const STOP_TIME: Duration = Duration::from_millis(100);
@@ -251,7 +252,7 @@ impl ConnectionTable {
         links.chain(table.ended.peers.iter().map(|(peer, _)| peer.clone())).collect()
     }
 
-    /// Returns the memory of all connections, and of all attempts that have one.
+    /// Returns the memory of all connections, and of the attempts for which it is already created.
     pub(crate) fn links(&self) -> Vec<Arc<ConnectionMemory>> {
         self.lock().by_id.values().filter_map(|a| a.link.clone()).collect()
     }

@@ -212,7 +212,7 @@ fn messages_of_one_fragment_arrive_whole_and_in_order() {
     pair.expect(2, Status::RemoteResponder, 0);
 }
 
-/// Programs poll the last byte of a write. One thread polls it while another thread writes.
+/// Programs poll the last byte of a write to detect its end. Here one thread polls this byte while another thread writes.
 #[test]
 fn last_byte_of_a_write_through_a_mapping_is_written_last() {
     const LENGTH: usize = 4096;

@@ -75,7 +75,7 @@ fn dies_as(role: &str, point: Point, passes: u32, settings: &[(&str, &str)]) {
     assert!(is_empty(&base), "{point:?}");
 }
 
-/// This process connects to the other process, and retries until it listens. The other process dies at the point.
+/// This process repeats its connect until the other process listens. The other process is killed at `point`.
 fn dies_listening(point: Point, passes: u32, settings: &[(&str, &str)]) {
     let base = TestBase::new(&format!("kill-l-{point:?}-{passes}-{}", settings.len()));
     let side = base.open();

@@ -72,7 +72,7 @@ impl WindowPair {
         WindowPair { active, passive, window, target, a, b, bounce, _base: base }
     }
 
-    /// Posts a bind, and waits for its completion.
+    /// Posts a bind, or an unbind for `None`, and waits for its completion. Returns the window's key.
     fn bind(&self, bind: Option<Bind<'_, Mr>>) -> u32 {
         let key = self.passive.post_bind(&self.window, bind, &bind_wr(77)).unwrap();
         let done = self.b.completion();

@@ -25,8 +25,8 @@ const SYSCONFDIR: &str = match option_env!("DAPL_SYSCONFDIR") {
     None => "/etc",
 };
 
-/// Maximum size of the file in bytes: about 50,000 lines. A longer file is not a list of hosts.
-const LONGEST: u64 = 4 << 20;
+/// Maximum size of the file in bytes: about 50,000 lines. A larger file is not read.
+const MAX_FILE_BYTES: u64 = 4 << 20;
 
 /// Maximum number of invalid lines that are logged. Of further lines, only the number is logged.
 const MAX_REPORTED: usize = 20;
@@ -122,9 +122,9 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
         return Err(io::Error::other("not a regular file"));
     }
     let mut text = Vec::new();
-    file.take(LONGEST + 1).read_to_end(&mut text)?;
-    if text.len() as u64 > LONGEST {
-        return Err(io::Error::other(format!("longer than {LONGEST} bytes")));
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut text)?;
+    if text.len() as u64 > MAX_FILE_BYTES {
+        return Err(io::Error::other(format!("longer than {MAX_FILE_BYTES} bytes")));
     }
     Ok(text)
 }
@@ -310,9 +310,9 @@ mod tests {
     fn invalid_hosts_file_is_not_read() {
         let path = std::env::temp_dir().join(format!("dapl-ibhosts-long-{}", std::process::id()));
         let file = std::fs::File::create(&path).unwrap();
-        file.set_len(LONGEST).unwrap();
-        assert_eq!(read(&path).unwrap().len() as u64, LONGEST);
-        file.set_len(LONGEST + 1).unwrap();
+        file.set_len(MAX_FILE_BYTES).unwrap();
+        assert_eq!(read(&path).unwrap().len() as u64, MAX_FILE_BYTES);
+        file.set_len(MAX_FILE_BYTES + 1).unwrap();
         assert!(read(&path).unwrap_err().to_string().contains("longer"));
         std::fs::remove_file(&path).unwrap();
         assert!(read(Path::new("/dev/zero")).unwrap_err().to_string().contains("regular"));

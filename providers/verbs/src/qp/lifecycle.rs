@@ -156,7 +156,7 @@ impl QpCore {
     /// Ends the connection after a failure. Called by the engine thread only.
     pub(super) fn break_connection(&self) {
         let mut place = self.link.lock();
-        // `attach` clears `failed`: a late call for an earlier connection must not end a new one.
+        // `attach` has cleared `failed` if the failure was of an earlier connection, which must not end the new one.
         if !self.failed.load(Ordering::Acquire) {
             return;
         }

@@ -39,7 +39,7 @@ fn no_local_copy_accesses_memory_after_its_deregistration() {
     });
 }
 
-/// Object whose handle reference announces a post.
+/// Object of a handle. A post announces itself by a reference to the object.
 struct Announceable;
 
 impl Object for Announceable {
