@@ -90,7 +90,8 @@ impl Ord for ScheduledDeadline {
     }
 }
 
-/// A registered descriptor. [`WatchedDescriptor::end`] must be called, or the `WatchedDescriptor` be dropped, before the descriptor is closed.
+/// A registered descriptor. [`WatchedDescriptor::end`] must be called, or this object be dropped, before the descriptor
+/// is closed.
 pub(crate) struct WatchedDescriptor {
     engine: Arc<Engine>,
     key: u64,

@@ -23,7 +23,7 @@ use crate::proto::handshake::ConnectParams;
 use crate::qp::link::{PeerEndpoint, PeerSide};
 use crate::settings::{ByKernel, RmaMethod};
 
-/// Maps the peer's shared-memory segments for a connection, and closes the descriptors. `None`: this has failed, which
+/// Maps the peer's shared-memory segments for a connection, and closes the descriptors. `None` after an error, which
 /// is logged here.
 pub(crate) fn attach_peer(
     device: &Device,

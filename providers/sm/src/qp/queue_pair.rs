@@ -353,7 +353,7 @@ impl QpCore {
         Ok(())
     }
 
-    /// Makes a pass before a post. If it finds a fault, ends the connection, for which it releases the lock meanwhile.
+    /// Makes a pass before a post. If the pass finds a fault, releases the lock, ends the connection, and locks again.
     #[cold]
     #[inline(never)]
     fn make_pass<'a>(&'a self, mut tx: MutexGuard<'a, Tx>) -> MutexGuard<'a, Tx> {

@@ -88,7 +88,7 @@ pub(crate) struct RxRings {
 }
 
 impl RxRings {
-    /// Creates the rings of this direction. `None` before the peer has joined.
+    /// Creates the rings of this direction. `None` before the peer's segments are attached.
     pub(crate) fn new(link: Arc<ConnectionMemory>) -> Option<Self> {
         let peer_side = link.peer_side()?;
         let requests = Reader::new(peer_side.area.clone(), ConnectionMemory::requests(&peer_side.geometry));

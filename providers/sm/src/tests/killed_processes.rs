@@ -40,7 +40,7 @@ fn serves_others(side: &Side, base: &TestBase) {
     }
 }
 
-/// The other process connects to this process, and dies at the point.
+/// The other process connects to this process, and is killed at `point`.
 fn dies_connecting(point: Point, passes: u32, settings: &[(&str, &str)]) {
     dies_as("connects", point, passes, settings);
 }

@@ -32,7 +32,7 @@ fn await_stop(other: &Other, point: Point) {
     }
 }
 
-/// Stops the other process in this role at the point, for longer than the give-up time of its peer. Then continues it.
+/// Stops the other process in this role at `point`, for longer than the give-up time of its peer. Then continues it.
 fn stops(role: &str, point: Point, passes: u32, settings: &[(&str, &str)]) {
     let base = TestBase::new(&format!("stop-{role}-{point:?}"));
     let impatient = [&IMPATIENT, settings].concat();

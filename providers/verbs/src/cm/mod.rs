@@ -42,7 +42,7 @@ pub(crate) trait Manager: Send + Sync {
     fn close(&self);
 }
 
-/// A connection request that the consumer has neither accepted nor rejected. Dropping it rejects it as
+/// A connection request that the consumer has neither accepted nor rejected. Dropping it rejects it with
 /// [`RejectReason::NoListener`].
 pub(crate) trait IncomingRequest: Any + Send + Sync {
     /// Accepts the request: attaches a connection to the queue pair. Reports the result later, even if the requester

@@ -312,7 +312,7 @@ pub(crate) struct TxRings {
 }
 
 impl TxRings {
-    /// Creates the rings of this direction. `None` before the peer has joined.
+    /// Creates the rings of this direction. `None` before the peer's segments are attached.
     pub(crate) fn new(link: Arc<ConnectionMemory>, context: &QpContext, max_requests: u32) -> Option<Self> {
         let peer_side = link.peer_side()?;
         let responses = Reader::new(peer_side.area.clone(), ConnectionMemory::responses(&peer_side.geometry));
