@@ -1,5 +1,5 @@
-//! Constants of `<infiniband/verbs.h>`. Some enumerations are modules that contain the constants and a `Type`. Each set of
-//! flags has a separate type.
+//! Constants of `<infiniband/verbs.h>`. Some enumerations are modules that contain the constants and a `Type`. Each set
+//! of flags has a separate type.
 
 use std::ops::{BitOr, BitOrAssign};
 use std::os::raw::{c_int, c_uint};
@@ -111,8 +111,8 @@ enumeration! {
     ibv_wc_opcode: IBV_WC_RECV_RDMA_WITH_IMM = 129
 }
 enumeration! {
-    /// Support of atomic operations by a device: none, atomic with respect to its own operations, or also with respect to
-    /// CPU instructions.
+    /// Support of atomic operations by a device: none, atomic with respect to its own operations, or also with respect
+    /// to CPU instructions.
     ibv_atomic_cap: IBV_ATOMIC_NONE = 0, IBV_ATOMIC_HCA = 1, IBV_ATOMIC_GLOB = 2
 }
 enumeration! {

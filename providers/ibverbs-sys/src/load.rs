@@ -1,4 +1,5 @@
-//! Loads a shared library of rdma-core at run time and looks up the functions that [`library!`](crate::library) declares.
+//! Loads a shared library of rdma-core at run time and looks up the functions that [`library!`](crate::library)
+//! declares.
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
@@ -71,8 +72,8 @@ impl Loaded {
     }
 }
 
-/// Declares the functions of a shared library as `unsafe fn`s with the same names. Also declares `load`, which must succeed
-/// before one of them is called.
+/// Declares the functions of a shared library as `unsafe fn`s with the same names. Also declares `load`, which must
+/// succeed before one of them is called.
 #[macro_export]
 macro_rules! library {
     (

@@ -21,8 +21,8 @@ macro_rules! structures {
 
             impl Default for $name {
                 fn default() -> Self {
-                    // SAFETY: all fields are integers, nullable pointers, optional functions, or structures of these, so
-                    // all-zero bytes are a valid value.
+                    // SAFETY: all fields are integers, nullable pointers, optional functions, or structures of these,
+                    // so all-zero bytes are a valid value.
                     unsafe { std::mem::zeroed() }
                 }
             }
@@ -95,8 +95,8 @@ pub struct ibv_async_event {
     pub event_type: ibv_event_type,
 }
 
-/// Operands of a request. The operation determines which member is used. The header's member for datagrams is omitted; it is
-/// not larger than these.
+/// Operands of a request. The operation determines which member is used. The header's member for datagrams is omitted;
+/// it is not larger than these.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union ibv_send_wr_operands {

@@ -75,8 +75,8 @@ pub const RDMA_OPTION_ID_AFONLY: c_int = 2;
 /// ACK timeout of the queue pair: 4.096 us * 2^n. The value `n` is a `u8`.
 pub const RDMA_OPTION_ID_ACK_TIMEOUT: c_int = 3;
 
-// Values of `status` in RDMA_CM_EVENT_REJECTED on InfiniBand and RoCE (InfiniBand specification, volume 1, 12.6.7.2). The
-// header has no names for them.
+// Values of `status` in RDMA_CM_EVENT_REJECTED on InfiniBand and RoCE (InfiniBand specification, volume 1, 12.6.7.2).
+// The header has no names for them.
 /// No process listens on the service id.
 pub const IB_CM_REJ_INVALID_SERVICE_ID: c_int = 8;
 /// The peer has not yet detected the end of an earlier connection of this queue pair.
@@ -199,7 +199,8 @@ pub struct rdma_conn_param {
     pub qp_num: u32,
 }
 
-/// Parameters of datagrams. Not used; declared because the union with [`rdma_conn_param`] must have the size of the header's.
+/// Parameters of datagrams. Not used; declared because the union with [`rdma_conn_param`] must have the size of the
+/// header's.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct rdma_ud_param {
@@ -278,13 +279,15 @@ ibverbs_sys::library! {
     pub fn rdma_accept(id: *mut rdma_cm_id, conn_param: *mut rdma_conn_param) -> c_int;
     /// `private_data` may be null.
     pub fn rdma_reject(id: *mut rdma_cm_id, private_data: *const c_void, private_data_len: u8) -> c_int;
-    /// Rejects with reason 35 (vendor option not supported). `rdma_reject` has the reason IB_CM_REJ_CONSUMER_DEFINED instead.
+    /// Rejects with reason 35 (vendor option not supported). `rdma_reject` has the reason IB_CM_REJ_CONSUMER_DEFINED
+    /// instead.
     pub fn rdma_reject_ece(id: *mut rdma_cm_id, private_data: *const c_void, private_data_len: u8) -> c_int;
     /// Both peers get an event.
     pub fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int;
     /// Notifies rdma_cm of an event of the queue pair: data has arrived before the connection was established.
     pub fn rdma_notify(id: *mut rdma_cm_id, event: ibv_event_type) -> c_int;
-    /// Stores the attributes for the change to the state `qp_attr.qp_state` in `*qp_attr`, and their mask in `*qp_attr_mask`.
+    /// Stores the attributes for the change to the state `qp_attr.qp_state` in `*qp_attr`, and their mask in
+    /// `*qp_attr_mask`.
     pub fn rdma_init_qp_attr(id: *mut rdma_cm_id, qp_attr: *mut ibv_qp_attr, qp_attr_mask: *mut c_int) -> c_int;
     /// Stores a pointer to the event in `*event`.
     pub fn rdma_get_cm_event(channel: *mut rdma_event_channel, event: *mut *mut rdma_cm_event) -> c_int;

@@ -28,8 +28,8 @@ pub(crate) enum RmaMethod {
 }
 
 impl RmaMethod {
-    /// Converts the names of the setting `rma`. Methods after the bounce buffer (`mmap`) are dropped, because the bounce
-    /// buffer always works.
+    /// Converts the names of the setting `rma`. Methods after the bounce buffer (`mmap`) are dropped, because the
+    /// bounce buffer always works.
     fn of(words: &[&str]) -> Self {
         let kernels = words.iter().take_while(|word| **word != "mmap");
         let mut order = kernels.map(|word| if *word == "knem" { ByKernel::Knem } else { ByKernel::Cma });

@@ -1,7 +1,7 @@
-//! Shared receive queues. If the queue is empty when a message arrives, the message stays in its ring, and its connection
-//! waits for a receive. The next posted receive goes to the connection that has waited longest, and the post delivers
-//! the message. While a connection waits, the queue is empty. The queue's lock is acquired after the locks of the
-//! receive and send directions.
+//! Shared receive queues. If the queue is empty when a message arrives, the message stays in its ring, and its
+//! connection waits for a receive. The next posted receive goes to the connection that has waited longest, and the post
+//! delivers the message. While a connection waits, the queue is empty. The queue's lock is acquired after the locks of
+//! the receive and send directions.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use crate::engine::jobs::{Job, Jobs};
 /// The state of a shared receive queue.
 pub(crate) type SrqCore = dapl_software::srq::SrqCore<dyn SrqWaiter, Job>;
 
-/// A connection that can wait for a receive. It is a trait because the calls go both ways: connections dequeue receives,
-/// and the queue offers receives to waiting connections.
+/// A connection that can wait for a receive. It is a trait because the calls go both ways: connections dequeue
+/// receives, and the queue offers receives to waiting connections.
 pub(crate) trait SrqWaiter: Send + Sync {
     /// Offers a receive to a waiting connection. Returns the receive if the connection does not wait any more.
     fn offer_receive(&self, buffer: SrqRecv) -> Option<SrqRecv>;

@@ -75,8 +75,8 @@ impl Memory {
 
     /// Unmaps, protects or truncates the memory, so that neither a write nor a read of it succeeds.
     fn vanish(&self, way: &str) {
-        // SAFETY: the range is the mapping of `new`, which this test does not access afterwards. The library must detect
-        // that the memory has vanished.
+        // SAFETY: the range is the mapping of `new`, which this test does not access afterwards. The library must
+        // detect that the memory has vanished.
         let done = unsafe {
             match way {
                 "cut" => libc::ftruncate(self.file, 0),
@@ -117,8 +117,8 @@ fn run(case: &str) {
     connect(ia, from, to);
     let is_send = transfer == "send";
     if way == "again" {
-        // The first transfer fills the caches of mappings and checked pages. They must not hide that the memory vanishes
-        // afterwards.
+        // The first transfer fills the caches of mappings and checked pages. They must not hide that the memory
+        // vanishes afterwards.
         post(transfer, from, to, &local_memory, &remote_memory, length);
         assert_eq!(completion(&next(from.sent())), (1, DAT_DTO_SUCCESS));
         if is_send {

@@ -55,8 +55,8 @@ impl ReceivedDatagram {
     ///
     /// # Safety
     ///
-    /// `recvmsg` must have filled `message`, whose control buffer must still exist. No other object may own the received
-    /// descriptors.
+    /// `recvmsg` must have filled `message`, whose control buffer must still exist. No other object may own the
+    /// received descriptors.
     #[allow(clippy::unnecessary_cast, reason = "the length has another type with musl")]
     unsafe fn read_control(&mut self, message: &libc::msghdr) {
         // SAFETY: the caller guarantees that `recvmsg` has filled the control buffer (# Safety), so all headers and

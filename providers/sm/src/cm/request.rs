@@ -1,5 +1,5 @@
-//! Connection requests for the provider interface. Each request is accepted, rejected or handed off once. A request that
-//! is dropped undecided is rejected.
+//! Connection requests for the provider interface. Each request is accepted, rejected or handed off once. A request
+//! that is dropped undecided is rejected.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

@@ -261,7 +261,8 @@ mod interleavings {
         };
         while reader.consumed() < MESSAGES {
             if reader.peek() == Peeked::Empty {
-                // Same condition as in `QpCore::set_wake_flags`: preset flags suffice until the reader has consumed an entry.
+                // Same condition as in `QpCore::set_wake_flags`: preset flags suffice until the reader has consumed an
+                // entry.
                 if reader.consumed() > 0 || !WakeFlags::is_preset(line.word(0)) {
                     wake_flags.set(line.word(0), WAKE_ON_REQUESTS, membarrier);
                 }

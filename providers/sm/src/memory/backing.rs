@@ -3,8 +3,8 @@
 //!
 //! The search is done once, when the memory is registered. Only memory that peers can access without SIGBUS is
 //! exported: a memfd that is sealed against shrinking and still open in this process, or a System V segment. Memory
-//! with huge pages is not exported. Peers are processes of the same user, which could open the file through /proc, so an
-//! export grants no new access.
+//! with huge pages is not exported. Peers are processes of the same user, which could open the file through /proc, so
+//! an export grants no new access.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;

@@ -64,9 +64,9 @@ pub(crate) unsafe fn copy(
     let mut done = 0;
     while done < len {
         let left = len - done;
-        // The last byte has an iovec of its own on the local side, because the kernel copies the local iovecs in order. The
-        // remote side has one iovec, because the kernel walks the peer's page tables for each one. This walk takes a third
-        // of the time of a short copy.
+        // The last byte has an iovec of its own on the local side, because the kernel copies the local iovecs in order.
+        // The remote side has one iovec, because the kernel walks the peer's page tables for each one. This walk takes
+        // a third of the time of a short copy.
         let iovec = |at: u64, iov_len| libc::iovec { iov_base: at as *mut c_void, iov_len };
         let local_iovecs = [iovec(local + done as u64, left - 1), iovec(local + (len - 1) as u64, 1)];
         let remote_iovec = [iovec(remote + done as u64, left)];
@@ -114,8 +114,8 @@ pub(crate) fn open_to_the_user() {
     }
 }
 
-/// Memory with which a peer tests cross-memory attach: the peer reads the value of the first word, and writes this value
-/// to the second word.
+/// Memory with which a peer tests cross-memory attach: the peer reads the value of the first word, and writes this
+/// value to the second word.
 #[derive(Debug)]
 pub(crate) struct Probe(Box<[std::sync::atomic::AtomicU64; 2]>);
 

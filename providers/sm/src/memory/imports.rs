@@ -98,8 +98,8 @@ impl Imports {
         drop(revoked); // Unmaps without the lock, because unmapping takes long.
     }
 
-    /// Called once per heartbeat interval. Removes requests and refusals that are old enough, so that the next lookup of
-    /// the key requests a mapping again.
+    /// Called once per heartbeat interval. Removes requests and refusals that are old enough, so that the next lookup
+    /// of the key requests a mapping again.
     pub(crate) fn tick(&self) {
         self.0.lock().retain(|_, export| {
             let (rounds, most) = match export {

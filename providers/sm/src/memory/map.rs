@@ -1,9 +1,9 @@
 //! Shared areas: sealed memfds and their mappings.
 //!
-//! An area is a shared-memory segment that is created here, or received from a peer as a descriptor. Its size is sealed,
-//! so accesses cannot raise SIGBUS. The descriptor is closed after both processes have mapped the area. The other
-//! process may change its content at any time, so this module provides atomics and addresses for raw copies, but no
-//! slices.
+//! An area is a shared-memory segment that is created here, or received from a peer as a descriptor. Its size is
+//! sealed, so accesses cannot raise SIGBUS. The descriptor is closed after both processes have mapped the area. The
+//! other process may change its content at any time, so this module provides atomics and addresses for raw copies, but
+//! no slices.
 
 use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -75,8 +75,8 @@ impl SharedMapping {
         SharedMapping::of(fd.as_fd(), len, writable).ok()
     }
 
-    /// Maps a peer's area read-only, with the checks of [`SharedMapping::of_peer`]. The addresses stay readable forever, because
-    /// a dequeue reads the rings without a reference to the connection
+    /// Maps a peer's area read-only, with the checks of [`SharedMapping::of_peer`]. The addresses stay readable
+    /// forever, because a dequeue reads the rings without a reference to the connection
     /// ([`RingWatch`](dapl::runtime::empty_check::RingWatch)).
     pub(crate) fn of_peer_rings(fd: &OwnedFd, len: usize) -> Option<SharedMapping> {
         if !is_fixed(fd, len) {
@@ -128,8 +128,8 @@ impl SharedMapping {
         self.len
     }
 
-    /// Returns the word at `offset`, which must be aligned and inside the area. The callers compute offsets from checked
-    /// geometries, so another offset is a bug of this library, and panics.
+    /// Returns the word at `offset`, which must be aligned and inside the area. The callers compute offsets from
+    /// checked geometries, so another offset is a bug of this library, and panics.
     #[inline(always)]
     pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8) && offset + 8 <= self.len, "word at {offset} of {}", self.len);
@@ -142,8 +142,8 @@ impl SharedMapping {
     #[inline(always)]
     pub(crate) fn words<const N: usize>(&self, offset: usize) -> &[AtomicU64; N] {
         assert!(offset.is_multiple_of(8) && offset + 8 * N <= self.len, "{N} words at {offset} of {}", self.len);
-        // SAFETY: the words are in bounds and aligned, as was checked above, and valid as long as the mapping. An atomic
-        // has the size and alignment of a word, and callers store only to writable maps.
+        // SAFETY: the words are in bounds and aligned, as was checked above, and valid as long as the mapping. An
+        // atomic has the size and alignment of a word, and callers store only to writable maps.
         unsafe { &*self.base.as_ptr().add(offset).cast() }
     }
 
@@ -225,8 +225,8 @@ impl<const WORDS: usize> RingSlots<WORDS> {
     #[inline(always)]
     pub(crate) fn run(&self, index: u64) -> &[[AtomicU64; WORDS]] {
         let (from, count) = (index & self.mask, self.count());
-        // SAFETY: `new` has checked that all slots of the ring are inside the mapping, and aligned. The slice begins at a
-        // slot of the ring and ends with the ring.
+        // SAFETY: `new` has checked that all slots of the ring are inside the mapping, and aligned. The slice begins at
+        // a slot of the ring and ends with the ring.
         unsafe { std::slice::from_raw_parts(self.first.add(from as usize).as_ptr(), (count - from) as usize) }
     }
 

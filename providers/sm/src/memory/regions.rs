@@ -241,7 +241,8 @@ impl Regions {
         // Pairs with the fence in `revoke`: either the revoking thread sees this user, or `live_entry` sees that the
         // key is revoked.
         fence_behind_rmw();
-        // If the key is valid here, its entry does not change until the guard is dropped, because `remove` waits for that.
+        // If the key is valid here, its entry does not change until the guard is dropped, because `remove` waits for
+        // that.
         let entry = self.live_entry(key);
         let is_allowed = entry.is_some_and(|entry| entry.allows(pd, Region { address, length }, right));
         if is_allowed { Ok(hold) } else { Err(right.refusal()) }
@@ -249,9 +250,9 @@ impl Regions {
 }
 
 impl Regions {
-    /// Checks and marks an access, as [`Regions::acquire`] does, for the peer of the queue pair with this protection domain
-    /// and number ([`dapl_software::memory::window::QpDomain`]). Also returns the address in this process, which differs
-    /// from `address` for zero-based memory.
+    /// Checks and marks an access, as [`Regions::acquire`] does, for the peer of the queue pair with this protection
+    /// domain and number ([`dapl_software::memory::window::QpDomain`]). Also returns the address in this process, which
+    /// differs from `address` for zero-based memory.
     pub(crate) fn acquire_for_peer(
         &self,
         key: u32,

@@ -75,8 +75,8 @@ impl ReplyResult {
     }
 }
 
-/// Sizes of the rings and buffers of one process. Both processes compute offsets from them, so a peer's sizes are checked
-/// before its segments are mapped.
+/// Sizes of the rings and buffers of one process. Both processes compute offsets from them, so a peer's sizes are
+/// checked before its segments are mapped.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Geometry {
     /// Number of slots of the request ring; a power of two.

@@ -1,7 +1,7 @@
 //! The state machine of a connection, from the lookup of the listener to the end of the connection (CM-3, CM-4).
 //!
-//! The machine takes an input and the time, and returns actions that the caller carries out in order. The table of CM-4 has
-//! three states. DISCONNECTED corresponds to `LookingUp`, `Offered` and the states after the end, CONNECTING to
+//! The machine takes an input and the time, and returns actions that the caller carries out in order. The table of CM-4
+//! has three states. DISCONNECTED corresponds to `LookingUp`, `Offered` and the states after the end, CONNECTING to
 //! `Requested` and `Replied`, and CONNECTED to `Open`. In the three-way handshake of SM-5, a request is retransmitted
 //! until it is answered, a reply until it is acknowledged. A process ends an `Open` connection by a mark on its control
 //! line.
@@ -93,7 +93,8 @@ pub(crate) enum MachineInput {
     NotFound,
     /// Result of the action `Transmit`.
     Sent(DatagramDelivery),
-    /// A reply to the request arrived. `server` is the connection's id at the peer, or 0 if no listener has the request.
+    /// A reply to the request arrived. `server` is the connection's id at the peer, or 0 if no listener has the
+    /// request.
     Reply { server: u32, result: ReplyResult },
     /// The peer's segments are mapped. The bytes are the private data of the reply.
     Joined(Vec<u8>),
@@ -347,8 +348,8 @@ impl ConnectionMachine {
                 self.due = None;
                 (MachineState::LookingUp(attempt), vec![MachineAction::LookupQual(qual)])
             }
-            // Server id 0: there is no listener, so the lookup is repeated. Otherwise the accept queue was full, and the
-            // attempt ends.
+            // Server id 0: there is no listener, so the lookup is repeated. Otherwise the accept queue was full, and
+            // the attempt ends.
             ReplyResult::NoListener if server == 0 => self.retry_lookup(attempt, now),
             ReplyResult::Rejected => (MachineState::Closed, vec![MachineAction::Ended(ConnectionEvent::PeerRejected)]),
             ReplyResult::RejectedWith(data) => (MachineState::Closed, vec![MachineAction::Rejected(data)]),

@@ -18,8 +18,8 @@ pub(crate) const MAX_PART_BYTES: u64 = 256 << 10;
 const MIN_DELEGATED_BYTES: u64 = 48 << 10;
 /// Alignment in bytes of the start of a delegated part, relative to the first of the remaining bytes.
 const PAGE: u64 = 4096;
-/// Size in bytes of the staging buffer that follows a sender's RMA buffer. It is used for offers that the receiver cannot
-/// copy itself.
+/// Size in bytes of the staging buffer that follows a sender's RMA buffer. It is used for offers that the receiver
+/// cannot copy itself.
 pub(crate) const STAGING_BYTES: usize = 4 << 10;
 
 /// A segment of the sender's memory.

@@ -1,8 +1,8 @@
 //! Fragments of long sends, numbered by the sender and reassembled by the receiver (CM-2, CM-3, CM-7).
 //!
-//! The data header of a fragment contains the message number, the connection ids and the generation. An invalid header ends
-//! the connection. A ring preserves order, so one message is in progress at a time, and each fragment continues the
-//! previous fragment. This module does not access the bytes.
+//! The data header of a fragment contains the message number, the connection ids and the generation. An invalid header
+//! ends the connection. A ring preserves order, so one message is in progress at a time, and each fragment continues
+//! the previous fragment. This module does not access the bytes.
 #![forbid(unsafe_code)]
 
 use super::message::{Data, Header};
@@ -63,9 +63,9 @@ impl Reassembly {
         Reassembly { route, message: 0, under_way: None }
     }
 
-    /// Checks the headers of a fragment, or of a message that fits in its slot, and returns its position. `words` returns
-    /// the data header; it is not called for a message that fits in its slot. May be called again while the fragment waits
-    /// for a receive. Errors: a description of the invalid data.
+    /// Checks the headers of a fragment, or of a message that fits in its slot, and returns its position. `words`
+    /// returns the data header; it is not called for a message that fits in its slot. May be called again while the
+    /// fragment waits for a receive. Errors: a description of the invalid data.
     #[inline]
     pub(crate) fn check_fragment(
         &self,
@@ -98,7 +98,8 @@ impl Reassembly {
             return Err("a fragment of another message");
         }
         let (length, left) = (u64::from(header.length), part.size - part.offset);
-        // The last fragment must be marked as the last, and no fragment may be empty. Otherwise a message would never end.
+        // The last fragment must be marked as the last, and no fragment may be empty. Otherwise a message would never
+        // end.
         if length == 0 || length > left || header.last != (length == left) {
             return Err("fragments that do not add up to the message");
         }

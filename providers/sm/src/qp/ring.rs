@@ -106,8 +106,8 @@ impl Writer {
         Some(())
     }
 
-    /// Updates `consumed` from the low half of the peer's number, which messages contain. `None`: the number exceeds the
-    /// number of published slots.
+    /// Updates `consumed` from the low half of the peer's number, which messages contain. `None`: the number exceeds
+    /// the number of published slots.
     pub(crate) fn set_consumed_low(&mut self, low: u32) -> Option<()> {
         // The number grows by at most the size of the ring, so the low half determines it. An older number is ignored.
         let ahead = u64::from(low.wrapping_sub(self.consumed as u32));
@@ -247,8 +247,8 @@ impl<'a> SlotRun<'a> {
         self.slots
     }
 
-    /// Same as [`Reader::peek`], for a slot of the run with a send that fits in it: returns the address of its payload, its
-    /// length, and whether it is solicited. `None` for all other messages.
+    /// Same as [`Reader::peek`], for a slot of the run with a send that fits in it: returns the address of its payload,
+    /// its length, and whether it is solicited. `None` for all other messages.
     #[inline(always)]
     pub(crate) fn inline_send(&self, slot: &'a Slot) -> Option<(*const u8, u64, bool)> {
         // Acquire, for the Release in `publish`. A word of another lap exceeds 32 bits after the subtraction.
@@ -351,8 +351,8 @@ impl Reader {
         self.slots.bytes::<BODY>(self.next)
     }
 
-    /// Prefetches the slot at the prefetch distance. Called when messages arrive in sequence, so the writer has probably
-    /// filled that slot too.
+    /// Prefetches the slot at the prefetch distance. Called when messages arrive in sequence, so the writer has
+    /// probably filled that slot too.
     #[inline]
     pub(crate) fn prefetch_ahead(&self) {
         self.slots.prefetch_slot::<0>(self.next + PREFETCH_DISTANCE, false);
@@ -380,8 +380,8 @@ impl LineAllocator {
         LineAllocator { lines: u64::from(bytes) / LINE as u64, head: 0, tail: 0 }
     }
 
-    /// Reserves `wanted` consecutive lines. Returns the index of the first line, and the mark for [`LineAllocator::release`].
-    /// `None`: the buffer has no space.
+    /// Reserves `wanted` consecutive lines. Returns the index of the first line, and the mark for
+    /// [`LineAllocator::release`]. `None`: the buffer has no space.
     #[inline]
     pub(crate) fn reserve(&mut self, wanted: usize) -> Option<(u32, u64)> {
         let found = self.find_space(wanted)?;

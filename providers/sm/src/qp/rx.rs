@@ -173,8 +173,8 @@ impl Rx {
         self.rings.as_ref().is_some_and(|rings| rings.requests.peek() != Peeked::Empty)
     }
 
-    /// Processes requests in the ring, up to a limit. Returns whether the pass made progress. After a fault it processes
-    /// no request and returns false.
+    /// Processes requests in the ring, up to a limit. Returns whether the pass made progress. After a fault it
+    /// processes no request and returns false.
     pub(crate) fn pass(
         &mut self,
         context: &QpContext,
@@ -280,7 +280,8 @@ impl Rx {
         self.quick_limit = if self.broken { 0 } else { most };
     }
 
-    /// Queues a receive. The caller has checked the capacity. Returns whether the caller must call [`Self::after_post`].
+    /// Queues a receive. The caller has checked the capacity. Returns whether the caller must call
+    /// [`Self::after_post`].
     #[inline(always)]
     pub(crate) fn post(&mut self, list: &[Segment], token: Token) -> bool {
         let receive = self.queue.push();
@@ -432,8 +433,8 @@ impl RxRings {
         }
     }
 
-    /// Delivers a message that is one fragment in the message buffer, to a receive of one segment. This is the common case
-    /// of `deliver`, with fewer steps. Returns false and changes nothing if `deliver` must handle the message.
+    /// Delivers a message that is one fragment in the message buffer, to a receive of one segment. This is the common
+    /// case of `deliver`, with fewer steps. Returns false and changes nothing if `deliver` must handle the message.
     fn deliver_fragment(
         &mut self,
         context: &QpContext,
@@ -540,7 +541,8 @@ impl RxRings {
         Ok(true)
     }
 
-    /// Copies one fragment to its receive. The outer error is a fault of the peer, the inner error a fault of local memory.
+    /// Copies one fragment to its receive. The outer error is a fault of the peer, the inner error a fault of local
+    /// memory.
     fn copy_to_receive(
         &self,
         context: &QpContext,

@@ -1,5 +1,5 @@
-//! RDMA operations that the post call executes (fast path): copied bytes, completions, and operations that use the general
-//! path.
+//! RDMA operations that the post call executes (fast path): copied bytes, completions, and operations that use the
+//! general path.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -51,7 +51,8 @@ impl ConnectedPair {
         assert!(self.sides.iter().all(is_empty), "unexpected completion");
     }
 
-    /// Sends messages and polls until the connection counts as polled. The engine then leaves completions to this thread.
+    /// Sends messages and polls until the connection counts as polled. The engine then leaves completions to this
+    /// thread.
     fn poll_until_polled(&self) {
         let until = Instant::now() + PATIENCE;
         while !self.qps.0.0.is_polled() {
@@ -212,7 +213,8 @@ fn messages_of_one_fragment_arrive_whole_and_in_order() {
     pair.expect(2, Status::RemoteResponder, 0);
 }
 
-/// Programs poll the last byte of a write to detect its end. Here one thread polls this byte while another thread writes.
+/// Programs poll the last byte of a write to detect its end. Here one thread polls this byte while another thread
+/// writes.
 #[test]
 fn last_byte_of_a_write_through_a_mapping_is_written_last() {
     const LENGTH: usize = 4096;

@@ -14,8 +14,8 @@ pub(super) const QUAL: u64 = 7;
 
 /// Length of a transfer in bytes. The kernel copies it in more than two calls.
 const BIG_BYTES: usize = 1_200_000;
-/// Length of a message in bytes. It is sent in several fragments through the message buffer, and has more segments than a
-/// rendezvous offer can name.
+/// Length of a message in bytes. It is sent in several fragments through the message buffer, and has more segments than
+/// a rendezvous offer can name.
 const FRAGMENTS_BYTES: usize = 40_000;
 const SEGMENTS: usize = 8;
 /// Number of outstanding requests, and of posted receives.

@@ -121,8 +121,8 @@ impl RandomCaller<'_> {
         self.slot(kind).load(Ordering::Relaxed)
     }
 
-    /// Publishes a new handle to the other threads, in place of an older one. Half of the replaced objects are freed; the
-    /// others exist until the IA is closed.
+    /// Publishes a new handle to the other threads, in place of an older one. Half of the replaced objects are freed;
+    /// the others exist until the IA is closed.
     fn publish(&mut self, kind: Kind, (code, handle): (DAT_RETURN, Handle)) {
         if code == DAT_SUCCESS {
             let old = self.slot(kind).swap(handle, Ordering::Relaxed);

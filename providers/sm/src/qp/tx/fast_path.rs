@@ -29,7 +29,8 @@ use crate::qp::single_copy::{self, CopyMethod};
 pub(super) struct QuickPostCredit {
     /// Number of quick posts that are permitted before the next pass.
     remaining: u32,
-    /// The peer's wake-up flags (see [`ConnectionMemory::wake_if_flagged`](crate::qp::link::ConnectionMemory::wake_if_flagged)).
+    /// The peer's wake-up flags (see
+    /// [`ConnectionMemory::wake_if_flagged`](crate::qp::link::ConnectionMemory::wake_if_flagged)).
     wanted: RingSlots<1>,
     /// Whether both processes execute `membarrier` when they set wake-up flags. Otherwise no credit is granted, because
     /// a post would need a fence.
@@ -132,8 +133,8 @@ impl Tx {
     fn check_and_post(&mut self, context: &QpContext, segment: &Segment, cookie: u64) -> bool {
         let Some(rings) = self.rings.as_mut() else { return false };
         // SAFETY: a deregistration waits for this post, by the contract of `QueuePair::post_request_quickly`. The slot
-        // has space for the segment: `post_recent` compared its length with `short_max`. It is not published, so no other
-        // process reads it; the post overwrites this copy.
+        // has space for the segment: `post_recent` compared its length with `short_max`. It is not published, so no
+        // other process reads it; the post overwrites this copy.
         let is_mapped = unsafe { gather_announced(&*context.regions, context.pd, segment, rings.requests.payload()) };
         is_mapped && self.post_recent::<true>(context, segment, cookie)
     }
@@ -169,8 +170,8 @@ impl Tx {
         true
     }
 
-    /// Posts a send that is written to the message buffer as one fragment. Returns false and changes nothing if the send
-    /// must be posted by the general path.
+    /// Posts a send that is written to the message buffer as one fragment. Returns false and changes nothing if the
+    /// send must be posted by the general path.
     #[inline(never)]
     fn post_fragment(&mut self, context: &QpContext, segment: &Segment, cookie: u64) -> bool {
         let Some(rings) = self.rings.as_mut().filter(|rings| segment.length <= rings.fragment_max) else {
@@ -264,11 +265,12 @@ impl Tx {
 }
 
 impl TxRings {
-    /// Wakes the peer if it sleeps, as `wake_if_flagged` does. No fence is needed, because the peer executes `membarrier` when it
-    /// sets its flags.
+    /// Wakes the peer if it sleeps, as `wake_if_flagged` does. No fence is needed, because the peer executes
+    /// `membarrier` when it sets its flags.
     #[inline(always)]
     fn wake_if_wanted(&self) {
-        // The compiler must not move the load of the flags before the publication. `wake_if_flagged` reads the flags again.
+        // The compiler must not move the load of the flags before the publication. `wake_if_flagged` reads the flags
+        // again.
         std::sync::atomic::compiler_fence(Ordering::SeqCst);
         let [word] = self.quick.wanted.words(0);
         if word.load(Ordering::Relaxed) & WAKE_ON_REQUESTS != 0 {

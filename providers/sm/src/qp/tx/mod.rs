@@ -51,8 +51,8 @@ enum RequestPhase {
     Waiting,
     /// Some bytes were sent or copied.
     Running,
-    /// All bytes are in the ring or in buffers. The request is complete when the peer has consumed this number of slots;
-    /// `u64::MAX`: when the target has responded.
+    /// All bytes are in the ring or in buffers. The request is complete when the peer has consumed this number of
+    /// slots; `u64::MAX`: when the target has responded.
     Sent(u64),
     /// A rendezvous offer is in the ring. Its bytes stay in the consumer's memory until the receiver has copied them.
     /// The request is complete when the peer has consumed this number of slots.
@@ -278,8 +278,8 @@ pub(crate) struct TxRings {
     responses: Reader,
     messages: LineAllocator,
     numbering: Numbering,
-    /// Slot index of each fragment in the message buffer, and the mark of its lines. The lines up to the mark are released
-    /// when the peer has consumed the slot.
+    /// Slot index of each fragment in the message buffer, and the mark of its lines. The lines up to the mark are
+    /// released when the peer has consumed the slot.
     marks: VecDeque<(u64, u64)>,
     rma: LineAllocator,
     /// Minimum length in bytes of a send that is sent as a rendezvous offer.

@@ -124,8 +124,8 @@ impl TxRings {
         entry.is_some_and(|entry| entry.is_indirect())
     }
 
-    /// Copies the data directly, until the request is complete or the budget of the pass is used up. Returns whether the
-    /// request is complete. `Err(None)`: the kernel has denied the copy, and the caller should use another method.
+    /// Copies the data directly, until the request is complete or the budget of the pass is used up. Returns whether
+    /// the request is complete. `Err(None)`: the kernel has denied the copy, and the caller should use another method.
     fn copy_directly(
         &mut self,
         context: &QpContext,
