@@ -29,16 +29,16 @@ pub(crate) type ListenGuard = Box<dyn Any + Send + Sync>;
 
 /// The connection manager of an IA.
 pub(crate) trait Manager: Send + Sync {
-    /// Starts listening on a connection qualifier. Passes requests to [`request::arrived`] with `id`. Errors: `ConnQualTaken`
-    /// and others of the manager.
+    /// Starts listening on a connection qualifier. Passes requests to [`request::arrived`] with `id`. Errors:
+    /// `ConnQualTaken` and others of the manager.
     fn listen(&self, qual: u64, id: ObjectId) -> Result<ListenGuard>;
-    /// Starts an attempt to connect. Attaches its `CmConnection` to the queue pair (`QpCore::attach`) before it reports an
-    /// event.
+    /// Starts an attempt to connect. Attaches its `CmConnection` to the queue pair (`QpCore::attach`) before it reports
+    /// an event.
     ///
     /// Errors: `InvalidAddress(Unreachable)` if the call itself finds that the peer is unreachable.
     fn connect(&self, qp: &Arc<QpCore>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()>;
-    /// Called when the IA closes, after all connections have ended, while the engine still runs. Waits a limited time until
-    /// peers have confirmed the disconnects, and releases all resources.
+    /// Called when the IA closes, after all connections have ended, while the engine still runs. Waits a limited time
+    /// until peers have confirmed the disconnects, and releases all resources.
     fn close(&self);
 }
 

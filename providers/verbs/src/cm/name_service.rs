@@ -1,12 +1,14 @@
-//! The file `ibhosts`: maps IP addresses to GIDs, for connection managers without address resolution (spec/endpoints 12.1).
+//! The file `ibhosts`: maps IP addresses to GIDs, for connection managers without address resolution (spec/endpoints
+//! 12.1).
 //!
-//! Each line has the form `<host name> 0x<GID prefix> 0x<GUID>`. `#` begins a comment, and blank lines are ignored. A line is
-//! for all IPv4 and IPv6 addresses of its host; the first line for an address counts. Invalid lines and unknown hosts
-//! are logged and skipped. The file is `dapl/ibhosts` in the configuration directory, or the file that `DAPL_IBHOSTS`
-//! names (ignored in a set-uid program). It is read once, at the first lookup. Without the file, no address has a GID.
+//! Each line has the form `<host name> 0x<GID prefix> 0x<GUID>`. `#` begins a comment, and blank lines are ignored. A
+//! line is for all IPv4 and IPv6 addresses of its host; the first line for an address counts. Invalid lines and unknown
+//! hosts are logged and skipped. The file is `dapl/ibhosts` in the configuration directory, or the file that
+//! `DAPL_IBHOSTS` names (ignored in a set-uid program). It is read once, at the first lookup. Without the file, no
+//! address has a GID.
 //!
-//! The first lookup may block in the resolver, so it must not run on the engine thread. [`NameService::is_read`] returns
-//! whether the file was read.
+//! The first lookup may block in the resolver, so it must not run on the engine thread. [`NameService::is_read`]
+//! returns whether the file was read.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -58,8 +60,8 @@ impl NameService {
         NameService { path, table: OnceLock::new() }
     }
 
-    /// Returns the GID of the host with this address; logs an error if there is none. The first call reads the file and calls
-    /// the resolver, which may block for seconds.
+    /// Returns the GID of the host with this address; logs an error if there is none. The first call reads the file and
+    /// calls the resolver, which may block for seconds.
     pub(crate) fn gid(&self, address: IpAddr) -> Option<Gid> {
         let found = self.lookup(address);
         if found.is_none() {

@@ -9,14 +9,14 @@
 //! derived from the address.
 //!
 //! Limits:
-//! - A connection is established as soon as the local queue pair is in RTS, even without a peer. Data that are sent before the
-//!   peer is ready are retransmitted. If they are not acknowledged in time (`DAPL_ACK_TIMER`, `DAPL_ACK_RETRY`), the
-//!   connection breaks.
+//! - A connection is established as soon as the local queue pair is in RTS, even without a peer. Data that are sent
+//!   before the peer is ready are retransmitted. If they are not acknowledged in time (`DAPL_ACK_TIMER`,
+//!   `DAPL_ACK_RETRY`), the connection breaks.
 //! - The requests at a listener are synthetic. The first is delivered when the listener is created; the next when the
-//!   connection has ended, or a second after a rejection. Qualifiers are ignored. Rejections and disconnects are not sent. An
-//!   exit of the peer is detected only by a transfer that is not acknowledged.
-//! - There is no private data. Both programs must create and connect their queue pairs in the same order, or the assumed
-//!   numbers are wrong. There is only one peer.
+//!   connection has ended, or a second after a rejection. Qualifiers are ignored. Rejections and disconnects are not
+//!   sent. An exit of the peer is detected only by a transfer that is not acknowledged.
+//! - There is no private data. Both programs must create and connect their queue pairs in the same order, or the
+//!   assumed numbers are wrong. There is only one peer.
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -37,8 +37,8 @@ use crate::engine::EventHandler;
 use crate::qp::{CmConnection, QpCore};
 use crate::settings::{AssumedPeer, PeerNumber};
 
-/// Delay between a rejected request and the next one. Without it, a consumer that rejects all requests would cause a busy
-/// loop.
+/// Delay between a rejected request and the next one. Without it, a consumer that rejects all requests would cause a
+/// busy loop.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The manager of one IA.

@@ -1,4 +1,5 @@
-//! Connection requests that the object layer holds: the manager's request, and the data for a hand-off to another listener.
+//! Connection requests that the object layer holds: the manager's request, and the data for a hand-off to another
+//! listener.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -18,8 +19,8 @@ pub struct ConnectionRequest {
     info: RequestInfo,
 }
 
-/// Passes a request to the listener of the object layer. Rejects it if the listener was freed. Called by the engine thread
-/// only.
+/// Passes a request to the listener of the object layer. Rejects it if the listener was freed. Called by the engine
+/// thread only.
 pub(super) fn arrived(device: &Arc<Device>, listener: ObjectId, waiting: Box<dyn IncomingRequest>, info: RequestInfo) {
     let request = ConnectionRequest { device: device.clone(), waiting, info: info.clone() };
     if let Err(request) = device.sink.request(listener, request, info) {

@@ -1,7 +1,7 @@
 //! A connection or attempt of the connection manager `rdma`: handles the events of its rdma_cm id.
 //!
-//! An active attempt resolves address and route, sends the request, and confirms the accept. A passive attempt sends the
-//! accept, and waits for the confirmation.
+//! An active attempt resolves address and route, sends the request, and confirms the accept. A passive attempt sends
+//! the accept, and waits for the confirmation.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -163,8 +163,8 @@ impl RdmaConnection {
         }
     }
 
-    /// Continues an attempt that waited for the disconnect of its queue pair's last connection: the peer has confirmed it, or
-    /// the wait has timed out.
+    /// Continues an attempt that waited for the disconnect of its queue pair's last connection: the peer has confirmed
+    /// it, or the wait has timed out.
     pub(super) fn continue_attempt(&self, device: &Device) {
         let Some(core) = self.core.upgrade().filter(|core| core.is_current(self)) else { return };
         let stage = *self.stage.lock();
@@ -275,8 +275,8 @@ impl RdmaConnection {
             .map_err(|error| self.setup_failed("cannot start to resolve the route", &error))
     }
 
-    /// Handles a failed resolution of the address (`which` 0) or route (`which` 1). Repeats it after a timeout, as long as
-    /// attempts remain.
+    /// Handles a failed resolution of the address (`which` 0) or route (`which` 1). Repeats it after a timeout, as long
+    /// as attempts remain.
     fn retry_resolution(
         &self,
         device: &Device,
@@ -367,8 +367,8 @@ impl RdmaConnection {
     }
 }
 
-/// Returns the transitions from INIT to RTS for the route of an id. `params`: the limits of RDMA reads on the passive side,
-/// whose id gets them only with the accept.
+/// Returns the transitions from INIT to RTS for the route of an id. `params`: the limits of RDMA reads on the passive
+/// side, whose id gets them only with the accept.
 fn path_of(id: &CmId, device: &Device, params: Option<&ConnParams>) -> io::Result<PathToRts> {
     let init = id.change(ibv_qp_state::IBV_QPS_INIT)?;
     let mut to_receive = id.change(ibv_qp_state::IBV_QPS_RTR)?;

@@ -2,12 +2,12 @@
 //! implementation (spec/endpoints 8, 9, 10).
 //!
 //! The active side resolves address and route, and sends a request. On the accept, it brings its queue pair to RTS and
-//! sends a confirmation. On the passive side, a request waits for the consumer. The passive side brings its queue pair to RTS
-//! before it sends the accept.
+//! sends a confirmation. On the passive side, a request waits for the consumer. The passive side brings its queue pair
+//! to RTS before it sends the accept.
 //!
-//! The rdma_cm id of an ended connection is kept until the peer has confirmed the disconnect, or for a limited time. As long
-//! as the id exists, the kernel repeats a DREQ that was lost. The engine thread reads all events. Each id has a number, and
-//! events of an unknown number are dropped: their id was released.
+//! The rdma_cm id of an ended connection is kept until the peer has confirmed the disconnect, or for a limited time. As
+//! long as the id exists, the kernel repeats a DREQ that was lost. The engine thread reads all events. Each id has a
+//! number, and events of an unknown number are dropped: their id was released.
 #![forbid(unsafe_code)]
 
 mod connection;
@@ -35,11 +35,11 @@ use crate::qp::QpCore;
 use crate::rdma_cm::{CmEvent, CmId, EventChannel};
 use dapl_software::listener_retry::Retry;
 
-/// Maximum length of a request's private data that is reported to the consumer. InfiniBand and RoCE always deliver a longer,
-/// padded field (spec/endpoints 9.2).
+/// Maximum length of a request's private data that is reported to the consumer. InfiniBand and RoCE always deliver a
+/// longer, padded field (spec/endpoints 9.2).
 const MAX_REQUEST_DATA: usize = 56;
-/// Limit of the wait for confirmed disconnects when the IA closes. If an id is destroyed, its DREQ is not repeated, and a
-/// peer that sends nothing never detects the disconnect. The kernel repeats the DREQ after 4.1 s (rdma_cm's
+/// Limit of the wait for confirmed disconnects when the IA closes. If an id is destroyed, its DREQ is not repeated, and
+/// a peer that sends nothing never detects the disconnect. The kernel repeats the DREQ after 4.1 s (rdma_cm's
 /// `CMA_CM_RESPONSE_TIMEOUT`) plus the path's timeout, at most 2 s over Ethernet.
 const CLOSE_WAIT: Duration = Duration::from_secs(7);
 /// Limit of the wait for a confirmed disconnect before the queue pair is used for a new attempt.
@@ -150,7 +150,8 @@ impl RdmaManager {
         }
     }
 
-    /// Makes an attempt wait if the disconnect of its queue pair's last connection is not confirmed. Returns whether it waits.
+    /// Makes an attempt wait if the disconnect of its queue pair's last connection is not confirmed. Returns whether it
+    /// waits.
     fn defer_attempt(&self, device: &Device, link: &Arc<RdmaConnection>) -> bool {
         let owners = self.owners.lock();
         let is_leaving = owners.values().any(|owner| matches!(owner, EventOwner::Ended(old) if old.qp == link.qp));
@@ -243,7 +244,8 @@ impl EventHandler for RdmaManager {
         }
     }
 
-    /// Called when the wait of an ended connection for its confirmation, or of an attempt for its next step, has timed out.
+    /// Called when the wait of an ended connection for its confirmation, or of an attempt for its next step, has timed
+    /// out.
     fn expired(&self, number: u64) {
         let owner = self.owners.lock().get(&(number as usize)).cloned();
         match owner {

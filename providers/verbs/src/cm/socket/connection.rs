@@ -1,8 +1,8 @@
 //! A connection of the connection manager `socket`: its TCP socket, its protocol state, and its queue pair.
 //!
-//! The engine thread transfers the bytes. Only a rejection or disconnect, the last message of a connection, is written by the
-//! thread that ends the connection. The queue pair holds a reference to the connection as its link; the connection refers to
-//! the queue pair weakly. No lock is held during calls of a queue pair or a listener.
+//! The engine thread transfers the bytes. Only a rejection or disconnect, the last message of a connection, is written
+//! by the thread that ends the connection. The queue pair holds a reference to the connection as its link; the
+//! connection refers to the queue pair weakly. No lock is held during calls of a queue pair or a listener.
 #![forbid(unsafe_code)]
 
 use std::io::{self, ErrorKind};
@@ -23,8 +23,8 @@ use super::{SocketContext, TcpListening};
 use crate::engine::{AwaitedEvents, EventHandler, WatchedDescriptor};
 use crate::qp::{CmConnection, QpCore};
 
-/// The functions of [`QpCore`] that a connection uses. A trait, because the tests of the protocol run without an RDMA device,
-/// and a queue pair cannot be created without one.
+/// The functions of [`QpCore`] that a connection uses. A trait, because the tests of the protocol run without an RDMA
+/// device, and a queue pair cannot be created without one.
 pub(in crate::cm) trait CmQueuePair: Send + Sync {
     fn number(&self) -> u32;
     /// Number of outstanding reads that the queue pair accepts from its peer.
@@ -32,7 +32,8 @@ pub(in crate::cm) trait CmQueuePair: Send + Sync {
     fn attach(&self, conn: ConnId, link: Arc<dyn CmConnection>) -> Result<()>;
     fn bring_up(&self, link: &dyn CmConnection, local: &LocalEnd, remote: &RemoteEnd) -> io::Result<bool>;
     fn established(&self, link: &dyn CmConnection, private_data: &[u8]);
-    /// Ends the attempt or connection, and reports `event`. `private_data`: the data of a peer that has rejected the request.
+    /// Ends the attempt or connection, and reports `event`. `private_data`: the data of a peer that has rejected the
+    /// request.
     fn report_end(&self, link: &dyn CmConnection, event: ConnectionEvent, private_data: &[u8]);
 }
 
@@ -147,8 +148,8 @@ impl SocketConnection {
         Ok(())
     }
 
-    /// Attaches a request that the consumer accepts to a queue pair; the engine thread sends the accept. On an error, the
-    /// request is rejected.
+    /// Attaches a request that the consumer accepts to a queue pair; the engine thread sends the accept. On an error,
+    /// the request is rejected.
     pub(super) fn accept(
         self: &Arc<Self>,
         pair: Arc<dyn CmQueuePair>,
@@ -220,7 +221,8 @@ impl SocketConnection {
         }
     }
 
-    /// Transfers bytes until there is an event or the socket blocks. Closes the socket before it returns the last event.
+    /// Transfers bytes until there is an event or the socket blocks. Closes the socket before it returns the last
+    /// event.
     fn step(&self) -> Option<ProtocolEvent> {
         let mut inner = self.inner.lock();
         let was_asked = inner.protocol.awaits_reply();
@@ -285,7 +287,8 @@ impl SocketConnection {
         }
     }
 
-    /// Connects another socket, because the last one found no listener. Does nothing if the consumer has ended the attempt.
+    /// Connects another socket, because the last one found no listener. Does nothing if the consumer has ended the
+    /// attempt.
     fn reconnect(&self) {
         let failed = {
             let mut inner = self.inner.lock();
@@ -334,8 +337,8 @@ impl SocketConnection {
         });
     }
 
-    /// Returns the local end of the path to the peer's GID. Only the acceptor may choose another local GID: the requester has
-    /// already sent the default one.
+    /// Returns the local end of the path to the peer's GID. Only the acceptor may choose another local GID: the
+    /// requester has already sent the default one.
     fn local_end(&self, local: &LocalEnd, peer: &Gid) -> Option<LocalEnd> {
         let is_passive = self.listener.is_some();
         let found = if is_passive {

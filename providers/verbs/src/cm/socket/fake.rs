@@ -1,5 +1,5 @@
-//! Fakes for tests of the connection managers `socket` and `none`: a queue pair that records what is reported to it, and a
-//! running engine.
+//! Fakes for tests of the connection managers `socket` and `none`: a queue pair that records what is reported to it,
+//! and a running engine.
 #![forbid(unsafe_code)]
 
 use std::io;

@@ -1,7 +1,8 @@
 //! Looks up the GID of a peer that has not sent it, by the peer's IP address.
 //!
 //! The GID comes from `ibhosts`. On Ethernet, the GID of an address that is not listed is derived from the address. The
-//! first lookup may block in the resolver, so it runs on a separate thread, which passes the result to the engine thread.
+//! first lookup may block in the resolver, so it runs on a separate thread, which passes the result to the engine
+//! thread.
 #![forbid(unsafe_code)]
 
 use std::net::IpAddr;
@@ -23,8 +24,8 @@ impl GidLookup {
         GidLookup { names: Arc::default(), engine: engine.clone() }
     }
 
-    /// Calls `then` with the result on the engine thread, immediately or later. `then` must hold only weak references to objects
-    /// of the IA, so that a lookup in progress does not keep them alive. Called by the engine thread only.
+    /// Calls `then` with the result on the engine thread, immediately or later. `then` must hold only weak references
+    /// to objects of the IA, so that a lookup in progress does not keep them alive. Called by the engine thread only.
     pub(crate) fn find(&self, address: IpAddr, is_ethernet: bool, then: impl FnOnce(Option<Gid>) + Send + 'static) {
         let names = self.names.clone();
         if names.is_read() {

@@ -1,16 +1,17 @@
-//! The connection manager `socket`: exchanges queue pair parameters over TCP, with the wire formats of the C implementation's
-//! socket providers (spec/endpoints 10.7, 10.8). It is for fabrics without rdma_cm, and for peers that have only a socket
-//! provider.
+//! The connection manager `socket`: exchanges queue pair parameters over TCP, with the wire formats of the C
+//! implementation's socket providers (spec/endpoints 10.7, 10.8). It is for fabrics without rdma_cm, and for peers that
+//! have only a socket provider.
 //!
-//! An IA has one wire format, which determines the TCP port of a qualifier and the format of requests. A request in the other
-//! format gets a reply in that format. A listener is a TCP port (`tcp`). An attempt or a request is a TCP connection
-//! (`connection`) with a protocol state machine (`protocol`) and messages (`wire`). The exchanged parameters give the path
-//! with which the queue pair is brought up (`path`). `gid_lookup` looks up a GID that a message lacks. The TCP connection stays
-//! open as long as the connection of the queue pairs; if it is closed, that connection ends. A request to a port without a
-//! listener is repeated for `listener_wait_ms`, with a new socket each time.
+//! An IA has one wire format, which determines the TCP port of a qualifier and the format of requests. A request in the
+//! other format gets a reply in that format. A listener is a TCP port (`tcp`). An attempt or a request is a TCP
+//! connection (`connection`) with a protocol state machine (`protocol`) and messages (`wire`). The exchanged parameters
+//! give the path with which the queue pair is brought up (`path`). `gid_lookup` looks up a GID that a message lacks.
+//! The TCP connection stays open as long as the connection of the queue pairs; if it is closed, that connection ends. A
+//! request to a port without a listener is repeated for `listener_wait_ms`, with a new socket each time.
 //!
-//! All sockets are non-blocking, and the engine thread serves them. A peer that must send a message has a time limit. The
-//! number of TCP connections at a listener without a complete request is limited; if there are more, the oldest is closed.
+//! All sockets are non-blocking, and the engine thread serves them. A peer that must send a message has a time limit.
+//! The number of TCP connections at a listener without a complete request is limited; if there are more, the oldest is
+//! closed.
 #![forbid(unsafe_code)]
 
 mod connection;
@@ -97,7 +98,8 @@ impl SocketContext {
         (self.local)()
     }
 
-    /// Returns `local` if it reaches the peer's GID, else the local end with another GID. `None`: no local GID reaches it.
+    /// Returns `local` if it reaches the peer's GID, else the local end with another GID. `None`: no local GID reaches
+    /// it.
     fn local_end_reaching(&self, local: LocalEnd, peer: &Gid) -> Option<LocalEnd> {
         if local.reaches(peer) { Some(local) } else { (self.reaching)(local, peer) }
     }
@@ -278,8 +280,8 @@ impl TcpListening {
         self.unknown_clients.lock().retain(|known| !Arc::ptr_eq(known, connection));
     }
 
-    /// Pauses accepting, because no file descriptor is free. Without a pause, the pending connection would wake the engine
-    /// continuously.
+    /// Pauses accepting, because no file descriptor is free. Without a pause, the pending connection would wake the
+    /// engine continuously.
     fn pause_accepts(&self, error: &io::Error) {
         let mut socket = self.socket.lock();
         if !std::mem::replace(&mut socket.is_reported, true) {

@@ -1,9 +1,9 @@
 //! Computes the transitions of a queue pair from INIT to RTS without path resolution: from the local port, the
 //! settings, and the peer's parameters.
 //!
-//! For the connection managers `socket` and `none`, which do not query the subnet manager. On Ethernet each packet has a
-//! global route header with both GIDs; on InfiniBand only if `DAPL_GLOBAL_ROUTING` is set. The limits of RDMA reads are those
-//! of the EP, reduced to the peer's limits if it has sent them.
+//! For the connection managers `socket` and `none`, which do not query the subnet manager. On Ethernet each packet has
+//! a global route header with both GIDs; on InfiniBand only if `DAPL_GLOBAL_ROUTING` is set. The limits of RDMA reads
+//! are those of the EP, reduced to the peer's limits if it has sent them.
 #![forbid(unsafe_code)]
 
 use std::fmt::{self, Display, Formatter};
@@ -62,7 +62,8 @@ impl Display for RemoteEnd {
 }
 
 impl LocalEnd {
-    /// Creates the local end. `attributes`: current attributes of the port, which the subnet manager may change at any time.
+    /// Creates the local end. `attributes`: current attributes of the port, which the subnet manager may change at any
+    /// time.
     pub(crate) fn new(
         port: u8,
         attributes: &ibv_port_attr,
@@ -105,8 +106,8 @@ impl LocalEnd {
         remote.map_or(self.local_mtu(), |code| code.min(self.local_mtu()))
     }
 
-    /// Returns the limits to send to the peer. `remote`: the peer's limits, if known. `reads`: number of RDMA reads by the peer
-    /// that the queue pair accepts.
+    /// Returns the limits to send to the peer. `remote`: the peer's limits, if known. `reads`: number of RDMA reads by
+    /// the peer that the queue pair accepts.
     pub(crate) fn limits(&self, remote: Option<PathLimits>, reads: u8) -> PathLimits {
         PathLimits { mtu: self.path_mtu(remote) as u8, reads }
     }
@@ -216,8 +217,8 @@ pub(crate) fn local(device: &Device) -> Option<LocalEnd> {
     Some(local)
 }
 
-/// Returns the local end with another GID of the port, which reaches the peer's GID. `None`: the port has no such GID, or
-/// `DAPL_VERBS_GID_INDEX` is set, which allows no other GID.
+/// Returns the local end with another GID of the port, which reaches the peer's GID. `None`: the port has no such GID,
+/// or `DAPL_VERBS_GID_INDEX` is set, which allows no other GID.
 pub(crate) fn other_end_reaching(device: &Device, local: LocalEnd, peer: &Gid) -> Option<LocalEnd> {
     if device.settings.gid_index.is_some() {
         return None;
@@ -234,8 +235,8 @@ pub(crate) fn other_end_reaching(device: &Device, local: LocalEnd, peer: &Gid) -
     Some(LocalEnd { gid_index: u8::try_from(other.index).ok()?, gid: other.raw, ..local })
 }
 
-/// Returns the index of a partition key in a port's table, whose entries have the form of sysfs (`0xffff`). The top bit, which
-/// distinguishes full and limited members of a partition, is ignored.
+/// Returns the index of a partition key in a port's table, whose entries have the form of sysfs (`0xffff`). The top
+/// bit, which distinguishes full and limited members of a partition, is ignored.
 pub(crate) fn pkey_index(key: u16, table: impl IntoIterator<Item = String>) -> Option<u16> {
     let is_of_partition = |text: String| {
         let entry = text.trim().strip_prefix("0x").and_then(|digits| u16::from_str_radix(digits, 16).ok());

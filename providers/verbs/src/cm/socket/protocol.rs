@@ -7,8 +7,8 @@
 //! passive  Arriving -> Pending -> Answered -> Established
 //! ```
 //!
-//! Every state can change to `Ended`, which is final. A peer has a time limit for messages that it must send; there is none
-//! while its consumer decides on a request. `super::connection` has the socket, the clock and the queue pair.
+//! Every state can change to `Ended`, which is final. A peer has a time limit for messages that it must send; there is
+//! none while its consumer decides on a request. `super::connection` has the socket, the clock and the queue pair.
 #![forbid(unsafe_code)]
 
 use std::io::ErrorKind;
@@ -97,7 +97,8 @@ impl Protocol {
         matches!(self.state, ProtocolState::Connecting(..))
     }
 
-    /// Whether the last socket found no listener and must be closed. Another one is connected after [`Protocol::deadline`].
+    /// Whether the last socket found no listener and must be closed. Another one is connected after
+    /// [`Protocol::deadline`].
     pub(super) fn is_refused(&self) -> bool {
         matches!(self.state, ProtocolState::Refused(..))
     }
@@ -137,8 +138,8 @@ impl Protocol {
         self.outbox.drain(..length);
     }
 
-    /// Returns the current time limit, and its number, to be passed to [`Protocol::handle_deadline`]. A new time limit begins with
-    /// each state, and with the first byte of a reply.
+    /// Returns the current time limit, and its number, to be passed to [`Protocol::handle_deadline`]. A new time limit
+    /// begins with each state, and with the first byte of a reply.
     pub(super) fn deadline(&self) -> Option<(Duration, u64)> {
         let time = match &self.state {
             ProtocolState::Connecting(..) => CONNECT_TIMEOUT,
@@ -310,8 +311,9 @@ impl Protocol {
         self.set_state(ProtocolState::Ended);
     }
 
-    /// Ends the connection locally, and queues the last message. In the format of 2.0 that is a rejection if the peer waits for
-    /// a reply, because the C implementation would repeat its request if the socket were closed without a reply.
+    /// Ends the connection locally, and queues the last message. In the format of 2.0 that is a rejection if the peer
+    /// waits for a reply, because the C implementation would repeat its request if the socket were closed without a
+    /// reply.
     pub(super) fn end(&mut self) {
         match self.state {
             ProtocolState::Pending => self.outbox = Message::NotServed.encode(self.format),

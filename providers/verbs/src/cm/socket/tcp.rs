@@ -19,12 +19,12 @@ const BACKLOG: i32 = 128;
 const IDLE: Duration = Duration::from_secs(30);
 /// Interval of keepalive probes.
 const PROBE: Duration = Duration::from_secs(10);
-/// Number of keepalive probes without a reply after which the connection ends. The total time also limits how long data may
-/// stay unacknowledged.
+/// Number of keepalive probes without a reply after which the connection ends. The total time also limits how long data
+/// may stay unacknowledged.
 const PROBES: u32 = 6;
 
-/// Starts to connect. Errors: `InvalidAddress(Unreachable)`, `Exhausted(Memory)`. A refusal by the peer is not an error of this
-/// call: [`is_connected`] returns it.
+/// Starts to connect. Errors: `InvalidAddress(Unreachable)`, `Exhausted(Memory)`. A refusal by the peer is not an error
+/// of this call: [`is_connected`] returns it.
 pub(super) fn start_connect(peer: SocketAddr) -> Result<TcpStream> {
     let failed = |operation: &str, error: Errno| {
         log::error!(
@@ -55,7 +55,8 @@ pub(super) fn is_connected(stream: &TcpStream) -> io::Result<()> {
         return Err(error);
     }
     match stream.peer_addr() {
-        // Without a listener, a socket to a port of this host may get this port as its local port, and connect to itself.
+        // Without a listener, a socket to a port of this host may get this port as its local port, and connect to
+        // itself.
         Ok(peer) if stream.local_addr()? == peer => Err(ErrorKind::ConnectionRefused.into()),
         Ok(_) => Ok(()),
         Err(error) if error.kind() == ErrorKind::NotConnected => Err(match has_hung_up(stream) {
@@ -72,8 +73,8 @@ fn has_hung_up(stream: &TcpStream) -> bool {
     poll(&mut socket, Some(&Timespec::default())).is_ok() && socket[0].revents().contains(PollFlags::HUP)
 }
 
-/// Listens on all addresses. Errors: `ConnQualTaken` if the port is in use; `ConnQualUnavailable` if this process may not bind
-/// it; `Exhausted(Memory)`.
+/// Listens on all addresses. Errors: `ConnQualTaken` if the port is in use; `ConnQualUnavailable` if this process may
+/// not bind it; `Exhausted(Memory)`.
 pub(super) fn listen(qual: u64, format: Format) -> Result<TcpListener> {
     let port = format.port(qual);
     if port == 0 {
@@ -130,8 +131,8 @@ pub(super) fn accept(listener: &TcpListener) -> io::Result<Option<(TcpStream, So
     }
 }
 
-/// Reads available bytes, at most the size of `buffer`. Empty: no byte is available. Errors: `UnexpectedEof` if the peer has
-/// closed the connection.
+/// Reads available bytes, at most the size of `buffer`. Empty: no byte is available. Errors: `UnexpectedEof` if the
+/// peer has closed the connection.
 pub(super) fn read<'a>(mut stream: &TcpStream, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
     loop {
         match stream.read(buffer) {

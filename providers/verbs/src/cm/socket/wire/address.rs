@@ -1,5 +1,5 @@
-//! Socket addresses in messages of both formats: a C `sockaddr` record. The family is in the sender's byte order, the address
-//! in network byte order.
+//! Socket addresses in messages of both formats: a C `sockaddr` record. The family is in the sender's byte order, the
+//! address in network byte order.
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

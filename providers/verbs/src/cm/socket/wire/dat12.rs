@@ -1,8 +1,8 @@
-//! The wire format of the C implementation for DAT 1.2: 64 bytes in network byte order, then private data (spec/endpoints
-//! 10.7).
+//! The wire format of the C implementation for DAT 1.2: 64 bytes in network byte order, then private data
+//! (spec/endpoints 10.7).
 //!
-//! Requests and accepts have the same layout. A consumer's reject is a message without private data. For other rejections
-//! there is no message: the socket is closed.
+//! Requests and accepts have the same layout. A consumer's reject is a message without private data. For other
+//! rejections there is no message: the socket is closed.
 #![forbid(unsafe_code)]
 
 use super::{ConnectParams, DecodeError, DecodedMessage, Message, Role, address, read_u16, read_u32};

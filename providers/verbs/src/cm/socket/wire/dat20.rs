@@ -1,8 +1,8 @@
-//! The wire format of the C implementation for DAT 2.0: 148 bytes with integers in network byte order, then private data
-//! (spec/endpoints 10.8).
+//! The wire format of the C implementation for DAT 2.0: 148 bytes with integers in network byte order, then private
+//! data (spec/endpoints 10.8).
 //!
-//! The layout was found by observation of `libdaploscm.so.2` (decision 034). Fields that it always sends as zero are sent as
-//! zero, and ignored when received.
+//! The layout was found by observation of `libdaploscm.so.2` (decision 034). Fields that it always sends as zero are
+//! sent as zero, and ignored when received.
 #![forbid(unsafe_code)]
 
 use super::{ConnectParams, DecodeError, DecodedMessage, Message, PathLimits, Role, address, read_u16};

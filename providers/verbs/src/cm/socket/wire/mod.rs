@@ -1,8 +1,9 @@
-//! Wire formats of the connection manager `socket`: the message that each peer sends once, and the control bytes after it.
+//! Wire formats of the connection manager `socket`: the message that each peer sends once, and the control bytes after
+//! it.
 //!
 //! There are two formats: those of the C implementation's socket providers for DAT 1.2 (`dat12`) and 2.0 (`dat20`). The
-//! first two bytes of a message distinguish the formats. [`MessageReader`] computes how many bytes to read next, so that no
-//! byte after the message is read. Every message is validated.
+//! first two bytes of a message distinguish the formats. [`MessageReader`] computes how many bytes to read next, so
+//! that no byte after the message is read. Every message is validated.
 #![forbid(unsafe_code)]
 
 mod address;

@@ -48,8 +48,8 @@ fn layout_of_1_2_matches_the_c_implementation() {
     assert!(Message::NotServed.encode(Format::Dat12).is_empty());
 }
 
-/// A request that `libdaploscm.so.2` of dapl 2.1.10 has sent on soft-RoCE: five bytes of private data, four reads, an MTU of
-/// 1024. Only the LID was changed, because soft-RoCE has none.
+/// A request that `libdaploscm.so.2` of dapl 2.1.10 has sent on soft-RoCE: five bytes of private data, four reads, an
+/// MTU of 1024. Only the LID was changed, because soft-RoCE has none.
 fn observed() -> Vec<u8> {
     let mut bytes = vec![0; 148];
     let fields: [(usize, &[u8]); 9] = [
