@@ -5,7 +5,8 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr;
 
-/// Returns all addresses of this host except link-local IPv6 addresses, each with its network device, in the system's order.
+/// Returns all addresses of this host except link-local IPv6 addresses, each with its network device, in the system's
+/// order.
 pub(crate) fn of_this_host() -> io::Result<Vec<(String, IpAddr)>> {
     let mut list = ptr::null_mut();
     // SAFETY: `list` is a valid pointer to write the result to.
@@ -17,7 +18,8 @@ pub(crate) fn of_this_host() -> io::Result<Vec<(String, IpAddr)>> {
     while !next.is_null() {
         // SAFETY: `next` is not null and points to an entry of the list, which is freed only after the loop.
         let entry = unsafe { &*next };
-        // SAFETY: `ifa_addr` is null, or points to a socket address of its family that is valid until the list is freed.
+        // SAFETY: `ifa_addr` is null, or points to a socket address of its family that is valid until the list is
+        // freed.
         if let Some(address) = unsafe { ip(entry.ifa_addr) } {
             // SAFETY: `ifa_name` of every entry points to a NUL-terminated string.
             let name = unsafe { CStr::from_ptr(entry.ifa_name) }.to_string_lossy();

@@ -120,15 +120,15 @@ impl Device {
         Ok(device)
     }
 
-    /// Returns the number of segments per request to save while it is in flight. 0, except for soft-RoCE, which does not report
-    /// whether a segment was invalid.
+    /// Returns the number of segments per request to save while it is in flight. 0, except for soft-RoCE, which does
+    /// not report whether a segment was invalid.
     pub(crate) fn saved_segment_count(&self, segments: u32) -> u32 {
         if self.is_software { segments } else { 0 }
     }
 
-    /// Waits until soft-RoCE handles no packet that it began before the change of a queue pair to ERR. Soft-RoCE of Linux 6.1
-    /// checks the state twice per packet, and the kernel dereferences a null pointer if the first check sees ERR and the
-    /// second sees RESET.
+    /// Waits until soft-RoCE handles no packet that it began before the change of a queue pair to ERR. Soft-RoCE of
+    /// Linux 6.1 checks the state twice per packet, and the kernel dereferences a null pointer if the first check sees
+    /// ERR and the second sees RESET.
     pub(crate) fn wait_for_error_state(&self) {
         if self.is_software {
             std::thread::sleep(PAUSE);

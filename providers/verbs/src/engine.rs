@@ -150,8 +150,8 @@ impl Engine {
         Ok(watch)
     }
 
-    /// Schedules a call of `source.expired(tag)` after the delay. The call cannot be cancelled. `tag` allows the handler to
-    /// recognise an outdated call.
+    /// Schedules a call of `source.expired(tag)` after the delay. The call cannot be cancelled. `tag` allows the
+    /// handler to recognise an outdated call.
     pub(crate) fn schedule(&self, delay: Duration, source: Weak<dyn EventHandler>, tag: u64) {
         let number = self.keys.fetch_add(1, Ordering::Relaxed);
         let deadline = ScheduledDeadline { at: Instant::now() + delay, number, source, tag };
@@ -246,8 +246,8 @@ impl Engine {
                 WAKE_UP => {
                     let mut count = [0; 8];
                     let _ = rustix::io::read(&self.wake_up, &mut count);
-                    // Cleared after the read and before the jobs are run: a thread that queues a job after this store writes
-                    // to the eventfd again.
+                    // Cleared after the read and before the jobs are run: a thread that queues a job after this store
+                    // writes to the eventfd again.
                     self.is_signalled.store(false, Ordering::Release);
                 }
                 key => {

@@ -27,7 +27,8 @@ impl Tree {
         tree
     }
 
-    /// Creates a host with rdma_cm, a RoCE adapter (eth2, with a VLAN), an InfiniBand adapter with two ports, and soft-RoCE.
+    /// Creates a host with rdma_cm, a RoCE adapter (eth2, with a VLAN), an InfiniBand adapter with two ports, and
+    /// soft-RoCE.
     fn full() -> Self {
         let mut tree = Tree::bare();
         tree.file("class/misc/rdma_cm/dev", "10:58");
@@ -114,8 +115,8 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// A fake resolver. `node-ib1` has a remote and two local addresses, `abroad` a remote one, and `plain` the address of a
-/// network device without RDMA.
+/// A fake resolver. `node-ib1` has a remote and two local addresses, `abroad` a remote one, and `plain` the address of
+/// a network device without RDMA.
 fn resolve(name: &str) -> Vec<IpAddr> {
     let known: &[&str] = match name {
         "node-ib1" => &["198.51.100.9", "192.0.2.11", "2001:db8::10"],

@@ -1,5 +1,5 @@
-//! Chooses the GID of an IA's port. On Ethernet, the GID determines the RoCE version and the VLAN too. The caller logs the
-//! choice.
+//! Chooses the GID of an IA's port. On Ethernet, the GID determines the RoCE version and the VLAN too. The caller logs
+//! the choice.
 #![forbid(unsafe_code)]
 
 use std::cmp::Reverse;
@@ -42,7 +42,8 @@ pub(crate) fn choose(gids: &[Gid], wanted: &GidRequirements<'_>) -> Option<Gid> 
     gids.iter().max_by_key(rank).cloned()
 }
 
-/// Whether packets can travel between two GIDs of Ethernet ports: either both represent IPv4 addresses, or neither does.
+/// Whether packets can travel between two GIDs of Ethernet ports: either both represent IPv4 addresses, or neither
+/// does.
 pub(crate) fn is_same_family(one: &[u8; 16], other: &[u8; 16]) -> bool {
     let is_v4 = |gid: &[u8; 16]| Ipv6Addr::from(*gid).to_ipv4_mapped().is_some();
     is_v4(one) == is_v4(other)

@@ -1,6 +1,7 @@
 //! RDMA devices of this host, their ports and network devices, and the device files, as sysfs and `/dev` list them.
 //!
-//! The paths of sysfs and `/dev` are parameters, so that tests can use a fake host. `find` uses this module to choose a device.
+//! The paths of sysfs and `/dev` are parameters, so that tests can use a fake host. `find` uses this module to choose a
+//! device.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -47,8 +48,8 @@ impl HostInterfaces {
         ports
     }
 
-    /// Returns the network devices of a port: those of its GIDs first, then network devices of the same adapter, then the
-    /// parent of a software device.
+    /// Returns the network devices of a port: those of its GIDs first, then network devices of the same adapter, then
+    /// the parent of a software device.
     pub(crate) fn netdevs(&self, device: &str, port: u8) -> Vec<String> {
         let directory = self.infiniband().join(device);
         let mut found = self.gid_netdevs(device, port);
@@ -87,8 +88,8 @@ impl HostInterfaces {
         self.addresses.iter().find(|(_, known)| *known == address).map(|(name, _)| name.as_str())
     }
 
-    /// Returns the path of the device file of an RDMA device; `None` if the kernel does not make the device available to
-    /// programs.
+    /// Returns the path of the device file of an RDMA device; `None` if the kernel does not make the device available
+    /// to programs.
     pub(crate) fn verbs_node(&self, device: &str) -> Option<PathBuf> {
         let directory = self.sys.join("class/infiniband_verbs");
         let is_of_device = |name: &String| text(&directory.join(name).join("ibdev")).as_deref() == Some(device);
@@ -96,7 +97,8 @@ impl HostInterfaces {
         Some(self.dev.join("infiniband").join(name))
     }
 
-    /// Returns the path of the device file of rdma_cm; `None` if the kernel does not make rdma_cm available to programs.
+    /// Returns the path of the device file of rdma_cm; `None` if the kernel does not make rdma_cm available to
+    /// programs.
     pub(crate) fn manager_node(&self) -> Option<PathBuf> {
         let node = self.dev.join("infiniband/rdma_cm");
         (node.exists() || self.sys.join("class/misc/rdma_cm").exists()).then_some(node)
@@ -126,7 +128,8 @@ impl HostInterfaces {
                     found.push(name.trim().to_string());
                     free = 0;
                 }
-                // An empty entry. The kernel fills the first empty entry, so no GID follows a long run of empty entries.
+                // An empty entry. The kernel fills the first empty entry, so no GID follows a long run of empty
+                // entries.
                 Err(_) if free == MAX_EMPTY_GIDS => break,
                 Err(_) => free += 1,
             }

@@ -2,9 +2,9 @@
 //!
 //! An open IA is a `device` (found by `find`, described by `limits`, configured by `settings` and `gid`) with one
 //! thread, the `engine`. The object layer uses queue pairs (`qp`), completion queues (`cq`), shared receive queues
-//! (`srq`), memory regions and windows (`memory`). Each of them is built on its counterpart in `ibv`, the only module that
-//! calls libibverbs. A connection manager (`cm`) connects two queue pairs: by rdma_cm, by messages over TCP, or without
-//! messages.
+//! (`srq`), memory regions and windows (`memory`). Each of them is built on its counterpart in `ibv`, the only module
+//! that calls libibverbs. A connection manager (`cm`) connects two queue pairs: by rdma_cm, by messages over TCP, or
+//! without messages.
 
 mod addresses;
 mod cm;

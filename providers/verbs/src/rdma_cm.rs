@@ -1,7 +1,7 @@
 //! Safe wrappers of librdmacm: the event channel, its ids, and copies of events.
 //!
-//! This is the only module that calls librdmacm. It retries nothing. An event is copied and acknowledged before it is handled:
-//! destroying an id waits until all its events are acknowledged.
+//! This is the only module that calls librdmacm. It retries nothing. An event is copied and acknowledged before it is
+//! handled: destroying an id waits until all its events are acknowledged.
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -98,7 +98,8 @@ impl EventChannel {
         unsafe { BorrowedFd::borrow_raw((*self.0.as_ptr()).fd) }
     }
 
-    /// Reads, copies and acknowledges the next event; `None` if none is pending. `fresh` returns the number for a new id.
+    /// Reads, copies and acknowledges the next event; `None` if none is pending. `fresh` returns the number for a new
+    /// id.
     pub(crate) fn next(self: &Arc<Self>, fresh: impl FnOnce() -> usize) -> io::Result<Option<CmEvent>> {
         let mut event = ptr::null_mut();
         // SAFETY: the channel is open, and `event` is a valid pointer to write to.
@@ -260,8 +261,8 @@ impl CmId {
 
     /// Returns the peer's address; `None` before it is known.
     pub(crate) fn peer(&self) -> Option<SocketAddr> {
-        // SAFETY: `self.id` exists until `self` is dropped. librdmacm sets the address before it reports an event of the id,
-        // and does not change it later.
+        // SAFETY: `self.id` exists until `self` is dropped. librdmacm sets the address before it reports an event of
+        // the id, and does not change it later.
         let storage = unsafe { &(*self.id.as_ptr()).route.addr.dst_storage };
         address_of(storage)
     }

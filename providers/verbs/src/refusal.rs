@@ -1,7 +1,7 @@
 //! Failures to open an IA or to register memory: the log message with cause and remedy, and the error for the caller.
 //!
-//! The message of a failed open has object, cause and remedy. A program that tries all names of dat.conf would flood the log.
-//! So a process logs each message once as an error, and at most four of them; the others have level info.
+//! The message of a failed open has object, cause and remedy. A program that tries all names of dat.conf would flood
+//! the log. So a process logs each message once as an error, and at most four of them; the others have level info.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -197,8 +197,9 @@ impl LoggedErrors {
 
 /// Logs why memory cannot be registered, and returns the error for the caller.
 ///
-/// `InvalidParameter(3)`: the memory is not mapped or not writable, or cannot be registered. `Exhausted(Memory)`: no more
-/// memory may be locked. `Exhausted(MemoryRegion)`: the device has no more regions. `PermissionDenied`, `Internal`.
+/// `InvalidParameter(3)`: the memory is not mapped or not writable, or cannot be registered. `Exhausted(Memory)`: no
+/// more memory may be locked. `Exhausted(MemoryRegion)`: the device has no more regions. `PermissionDenied`,
+/// `Internal`.
 pub(crate) fn registration(device: &str, region: Region, error: &io::Error) -> Error {
     let number = error.raw_os_error().unwrap_or_default();
     let (code, line) = classify(number, region, &LockedMemory::read());
@@ -249,7 +250,8 @@ impl LockedMemory {
     }
 }
 
-/// Returns the error for the caller, and the text that is logged after the kernel's message; `None` if nothing is logged.
+/// Returns the error for the caller, and the text that is logged after the kernel's message; `None` if nothing is
+/// logged.
 fn classify(errno: i32, region: Region, locked: &LockedMemory) -> (Error, Option<String>) {
     let plain = |text: &str| Some(text.to_string());
     match (errno, locked.excess_of(region)) {

@@ -169,7 +169,8 @@ impl Pair {
         self.next().1
     }
 
-    /// Binds a window on the second queue pair, or unbinds it for `None`. Waits for the completion, and returns the key.
+    /// Binds a window on the second queue pair, or unbinds it for `None`. Waits for the completion, and returns the
+    /// key.
     fn bind(&self, mw: &Mw, to: Option<(&Mr, Region)>, keep: &Arc<()>) -> u32 {
         let bind = to.map(|(mr, region)| Bind { mr, region, access: WRITE, kept: keep.clone() });
         let flags = sends::IBV_SEND_SIGNALED.0;

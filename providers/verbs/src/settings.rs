@@ -1,17 +1,17 @@
 //! The settings of verbs: per IA (`ia_params`), and environment variables.
 //!
-//! Settings are read once, when the IA is opened. For an invalid value, a warning gives its name, text and range, and the default
-//! is used. Variables without `VERBS` in their name are those of the C implementation's providers, with the same defaults.
-//! Numbers are in C notation (16, 0x10, 020).
+//! Settings are read once, when the IA is opened. For an invalid value, a warning gives its name, text and range, and
+//! the default is used. Variables without `VERBS` in their name are those of the C implementation's providers, with the
+//! same defaults. Numbers are in C notation (16, 0x10, 020).
 //!
-//! `ia_params` begins with one of these: `mlx5_0 1` (a device and a port), `ib0 0` (a network device; the number is ignored),
-//! `192.0.2.1 0` (an address), or `node-ib0 0` (a host name). If it is empty, the first device with an address is used. Then
-//! `cm=rdma`, `cm=socket`, `cm=socket2` or `cm=none`, and `listener_wait_ms=N` may follow. They take precedence over the
-//! environment.
+//! `ia_params` begins with one of these: `mlx5_0 1` (a device and a port), `ib0 0` (a network device; the number is
+//! ignored), `192.0.2.1 0` (an address), or `node-ib0 0` (a host name). If it is empty, the first device with an
+//! address is used. Then `cm=rdma`, `cm=socket`, `cm=socket2` or `cm=none`, and `listener_wait_ms=N` may follow. They
+//! take precedence over the environment.
 //!
 //! If no setting selects the connection manager, the library name in the dat.conf line selects it: `socket` for
-//! `libdaplscm.so.1`, `socket2` for `libdaploscm.so.2`, else `rdma`. For `libdaploucm.so.2` and `libdaplomcm.so.2` the open
-//! fails, because their connection managers are not implemented.
+//! `libdaplscm.so.1`, `socket2` for `libdaploscm.so.2`, else `rdma`. For `libdaploucm.so.2` and `libdaplomcm.so.2` the
+//! open fails, because their connection managers are not implemented.
 #![forbid(unsafe_code)]
 
 use std::fmt::Display;
@@ -24,21 +24,22 @@ use crate::manager_kind::ManagerKind;
 /// The settings of one IA.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct VerbsSettings {
-    /// First token of `ia_params`: a device, a network device, an address or a host name. Empty: the first device with an
-    /// address.
+    /// First token of `ia_params`: a device, a network device, an address or a host name. Empty: the first device with
+    /// an address.
     pub(crate) object: String,
     /// Second token of `ia_params`: the port, if `object` is a device. Default, and for 0: the first port.
     pub(crate) port: Option<u8>,
-    /// `ia_params` `cm=`, or `DAPL_VERBS_CM`: `rdma`, `socket`, `socket2` or `none`. Default: `socket` for a line that names
-    /// `libdaplscm.so.1`, `socket2` for one that names `libdaploscm.so.2`, else `rdma`.
+    /// `ia_params` `cm=`, or `DAPL_VERBS_CM`: `rdma`, `socket`, `socket2` or `none`. Default: `socket` for a line that
+    /// names `libdaplscm.so.1`, `socket2` for one that names `libdaploscm.so.2`, else `rdma`.
     pub(crate) manager: ManagerKind,
     /// `DAPL_VERBS_GID_INDEX`: index of the port's GID to use, 0 to 65,535. Default: the GID that `gid::choose`
     /// selects.
     pub(crate) gid_index: Option<u32>,
-    /// `ia_params` `listener_wait_ms=`, or `DAPL_LISTENER_WAIT_MS`: time for which a connect that finds no listener is retried
-    /// before it is rejected, 0 to 60,000 ms. Default: 50. 0: it is not retried.
+    /// `ia_params` `listener_wait_ms=`, or `DAPL_LISTENER_WAIT_MS`: time for which a connect that finds no listener is
+    /// retried before it is rejected, 0 to 60,000 ms. Default: 50. 0: it is not retried.
     pub(crate) listener_wait: Duration,
-    /// `DAPL_MAX_INLINE`: maximum length of data that are sent inline, 0 to 4,096 bytes. Default: 200, or 64 over iWARP.
+    /// `DAPL_MAX_INLINE`: maximum length of data that are sent inline, 0 to 4,096 bytes. Default: 200, or 64 over
+    /// iWARP.
     pub(crate) max_inline: Option<u32>,
     /// Timeouts of rdma_cm's address and route resolution.
     pub(crate) resolving: ResolutionTimeouts,

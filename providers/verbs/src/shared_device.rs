@@ -1,8 +1,8 @@
 //! An open device, shared by all IAs of this process that use it.
 //!
-//! A queue pair of one IA can complete on completion queues of another IA, because both use the same device context. Each
-//! IA's engine reads device events, and passes an event to its object even if the object belongs to another IA. A forked
-//! child shares no device with its parent.
+//! A queue pair of one IA can complete on completion queues of another IA, because both use the same device context.
+//! Each IA's engine reads device events, and passes an event to its object even if the object belongs to another IA. A
+//! forked child shares no device with its parent.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;

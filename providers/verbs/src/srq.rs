@@ -4,9 +4,9 @@
 //! identifies its receive. A receive counts as available until its completion is polled, although a connection may have
 //! used it already.
 //!
-//! The device reports an event when the number of receives falls below the low watermark. This module checks the watermark
-//! too, when it is set and when completions are polled, because the device does not report a number that is already below.
-//! Only the engine thread calls the sink.
+//! The device reports an event when the number of receives falls below the low watermark. This module checks the
+//! watermark too, when it is set and when completions are polled, because the device does not report a number that is
+//! already below. Only the engine thread calls the sink.
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, Weak};

@@ -37,8 +37,8 @@ impl CompletionChannel {
         unsafe { BorrowedFd::borrow_raw((*self.as_ptr()).fd) }
     }
 
-    /// Reads the next event and returns the id of its completion queue; `None` if there is no event. The event is acknowledged
-    /// here, because `ibv_destroy_cq` waits until all events of the queue are acknowledged.
+    /// Reads the next event and returns the id of its completion queue; `None` if there is no event. The event is
+    /// acknowledged here, because `ibv_destroy_cq` waits until all events of the queue are acknowledged.
     pub(crate) fn next(&self) -> io::Result<Option<usize>> {
         let (mut cq, mut id) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the channel is open, and `cq` and `id` are valid pointers to write to.
@@ -46,7 +46,8 @@ impl CompletionChannel {
             let error = io::Error::last_os_error();
             return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
         }
-        // SAFETY: one event of this queue was read, and is acknowledged once. libibverbs does not free the queue before.
+        // SAFETY: one event of this queue was read, and is acknowledged once. libibverbs does not free the queue
+        // before.
         unsafe { ibv_ack_cq_events(cq, 1) };
         Ok(Some(id as usize))
     }

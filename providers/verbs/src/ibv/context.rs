@@ -106,8 +106,8 @@ impl Context {
     /// Queries the attributes of a port. Ports are numbered from 1.
     pub(crate) fn port(&self, port: u8) -> io::Result<ibv_port_attr> {
         let mut attributes = ibv_port_attr::default();
-        // SAFETY: the context is open. The function writes an older, shorter version of the record, which ends with the field
-        // `flags`. Later fields of `attributes` stay zero.
+        // SAFETY: the context is open. The function writes an older, shorter version of the record, which ends with the
+        // field `flags`. Later fields of `attributes` stay zero.
         check_result(unsafe { ibv_query_port(self.as_ptr(), port, (&raw mut attributes).cast()) })?;
         Ok(attributes)
     }
@@ -224,8 +224,8 @@ impl DeviceList {
 
 impl Drop for DeviceList {
     fn drop(&mut self) {
-        // SAFETY: the list was returned by `ibv_get_device_list`. No device of it is used after this, and open contexts do not
-        // need it.
+        // SAFETY: the list was returned by `ibv_get_device_list`. No device of it is used after this, and open contexts
+        // do not need it.
         unsafe { ibv_free_device_list(self.list.as_ptr()) };
     }
 }

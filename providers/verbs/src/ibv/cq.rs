@@ -35,8 +35,8 @@ impl Cq {
         id: usize,
     ) -> io::Result<Arc<Self>> {
         let attributes = c_int::try_from(capacity).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-        // SAFETY: `context` and `channel` are open, and `channel` belongs to `context`. libibverbs stores `id` and never
-        // dereferences it.
+        // SAFETY: `context` and `channel` are open, and `channel` belongs to `context`. libibverbs stores `id` and
+        // never dereferences it.
         let cq = check_object(unsafe {
             ibv_create_cq(context.as_ptr(), attributes, id as *mut c_void, channel.as_ptr(), 0)
         })?;
@@ -66,13 +66,14 @@ impl Cq {
         check_result(unsafe { arm(self.as_ptr(), solicited_only.into()) })
     }
 
-    /// Changes the capacity. Queued completions are kept. Errors: the device does not support resizing, or the capacity is too
-    /// large.
+    /// Changes the capacity. Queued completions are kept. Errors: the device does not support resizing, or the capacity
+    /// is too large.
     pub(crate) fn resize(&self, capacity: u32) -> io::Result<()> {
         let attributes = c_int::try_from(capacity).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
         // SAFETY: the queue exists; the driver locks out concurrent polls.
         check_result(unsafe { ibv_resize_cq(self.as_ptr(), attributes) })?;
-        // SAFETY: the queue exists. The driver has set `cqe` before it returned, and callers do not resize concurrently.
+        // SAFETY: the queue exists. The driver has set `cqe` before it returned, and callers do not resize
+        // concurrently.
         self.capacity.store(unsafe { (*self.as_ptr()).cqe } as u32, Ordering::Relaxed);
         Ok(())
     }
@@ -89,7 +90,8 @@ impl Cq {
 
 impl Drop for Cq {
     fn drop(&mut self) {
-        // SAFETY: no queue pair uses the queue: each holds an `Arc` of it. All events were acknowledged when they were read.
+        // SAFETY: no queue pair uses the queue: each holds an `Arc` of it. All events were acknowledged when they were
+        // read.
         check_destroy(&format!("completion queue of {}", self.context.name()), unsafe {
             ibv_destroy_cq(self.as_ptr())
         });

@@ -61,11 +61,12 @@ unsafe impl Send for Mr {}
 unsafe impl Sync for Mr {}
 
 impl Mr {
-    /// Registers `region` with `IBV_ACCESS_*` flags. Errors: the kernel's, such as `EFAULT` for memory that is not mapped or
-    /// not writable.
+    /// Registers `region` with `IBV_ACCESS_*` flags. Errors: the kernel's, such as `EFAULT` for memory that is not
+    /// mapped or not writable.
     pub(crate) fn new(pd: &Arc<Pd>, region: Region, flags: u32) -> io::Result<Self> {
         let length = usize::try_from(region.length).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-        // SAFETY: the protection domain exists. The call does not access the memory; the kernel checks that it is mapped.
+        // SAFETY: the protection domain exists. The call does not access the memory; the kernel checks that it is
+        // mapped.
         let mr =
             check_object(unsafe { ibv_reg_mr(pd.as_ptr(), region.address as *mut c_void, length, flags as c_int) })?;
         // SAFETY: `mr` was returned by `ibv_reg_mr`.

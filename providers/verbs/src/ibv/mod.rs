@@ -1,9 +1,9 @@
 //! Safe wrappers of libibverbs: one type per verbs object. Each holds references to the objects that it depends on.
 //!
-//! This is the only module of the crate that calls libibverbs. It retries nothing. It converts the three error conventions
-//! of verbs: a null pointer and `errno`, the error number as the result, or -1 and `errno`. Functions that are inline in
-//! `verbs.h` are called through the function table of the context. Any thread may make any call: libibverbs locks
-//! internally.
+//! This is the only module of the crate that calls libibverbs. It retries nothing. It converts the three error
+//! conventions of verbs: a null pointer and `errno`, the error number as the result, or -1 and `errno`. Functions that
+//! are inline in `verbs.h` are called through the function table of the context. Any thread may make any call:
+//! libibverbs locks internally.
 
 mod channel;
 mod context;

@@ -37,8 +37,8 @@ pub(crate) struct DeviceSendWr<'a> {
     pub(crate) flags: u32,
 }
 
-/// A request in the format of verbs. It is reused by all posts, because initializing it for each post would cost as much as
-/// the rest of a post.
+/// A request in the format of verbs. It is reused by all posts, because initializing it for each post would cost as
+/// much as the rest of a post.
 pub(crate) struct SendWrTemplate(ibv_send_wr);
 
 // SAFETY: each post sets the pointers in the record, and they are dereferenced only during that post.
@@ -168,8 +168,8 @@ impl Qp {
         check_result(unsafe { post(self.as_ptr(), &mut wr, &mut bad) })
     }
 
-    /// Posts a request. With `IBV_SEND_INLINE` this call reads the local memory, and the caller has checked that the memory is
-    /// registered. Without this flag, the device reads and checks the memory.
+    /// Posts a request. With `IBV_SEND_INLINE` this call reads the local memory, and the caller has checked that the
+    /// memory is registered. Without this flag, the device reads and checks the memory.
     #[inline(always)]
     pub(crate) fn post_send(&self, template: &mut SendWrTemplate, wr: &DeviceSendWr<'_>) -> io::Result<()> {
         let post = self.ops().post_send.ok_or_else(missing_verb)?;
@@ -195,8 +195,8 @@ impl Qp {
         check_result(unsafe { post(self.as_ptr(), request, &mut bad) })
     }
 
-    /// Posts a bind of `mw` to a part of a region with `IBV_ACCESS_*` flags, or an unbind for `None`. Returns the new key of
-    /// the window. See `Mw::rkey` for a bind that fails later.
+    /// Posts a bind of `mw` to a part of a region with `IBV_ACCESS_*` flags, or an unbind for `None`. Returns the new
+    /// key of the window. See `Mw::rkey` for a bind that fails later.
     pub(crate) fn bind(&self, mw: &Mw, wr_id: u64, flags: u32, what: Option<(&Mr, Region, u32)>) -> io::Result<u32> {
         let bind = self.pd.context().ops().bind_mw.ok_or_else(missing_verb)?;
         let mut nothing = NoRegion::new(mw.pd());
@@ -211,8 +211,8 @@ impl Qp {
         };
         let mut request = ibv_mw_bind { wr_id, send_flags: flags, bind_info };
         mw.with(|mw| {
-            // SAFETY: queue pair, window and region exist, and the request outlives the call. `Mw::with` gives exclusive access
-            // to the window.
+            // SAFETY: queue pair, window and region exist, and the request outlives the call. `Mw::with` gives
+            // exclusive access to the window.
             check_result(unsafe { bind(self.as_ptr(), mw, &mut request) })?;
             // SAFETY: the window exists, and `Mw::with` gives exclusive access to it.
             Ok(unsafe { (*mw).rkey })

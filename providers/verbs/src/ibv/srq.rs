@@ -30,8 +30,8 @@ impl Srq {
     pub(crate) fn new(pd: &Arc<Pd>, max_wr: u32, max_sge: u32, id: usize) -> io::Result<Arc<Self>> {
         let attr = ibv_srq_attr { max_wr, max_sge, srq_limit: 0 };
         let mut attributes = ibv_srq_init_attr { srq_context: id as *mut c_void, attr };
-        // SAFETY: the protection domain exists, and `attributes` is initialised. libibverbs stores `id` and never dereferences
-        // it.
+        // SAFETY: the protection domain exists, and `attributes` is initialised. libibverbs stores `id` and never
+        // dereferences it.
         let srq = check_object(unsafe { ibv_create_srq(pd.as_ptr(), &mut attributes) })?;
         // The call has replaced the requested values by the granted ones.
         Ok(Arc::new(Srq { srq, capacity: attributes.attr.max_wr, pd: pd.clone() }))
@@ -50,7 +50,8 @@ impl Srq {
         self.modify(ibv_srq_attr { srq_limit: limit, ..Default::default() }, IBV_SRQ_LIMIT)
     }
 
-    /// Changes the capacity. Errors: the device does not support resizing, `max_wr` is too large, or more receives are posted.
+    /// Changes the capacity. Errors: the device does not support resizing, `max_wr` is too large, or more receives are
+    /// posted.
     pub(crate) fn resize(&self, max_wr: u32) -> io::Result<()> {
         self.modify(ibv_srq_attr { max_wr, ..Default::default() }, IBV_SRQ_MAX_WR)
     }
@@ -85,7 +86,8 @@ impl Srq {
 
 impl Drop for Srq {
     fn drop(&mut self) {
-        // SAFETY: no queue pair uses the queue: each holds an `Arc` of it. All events were acknowledged when they were read.
+        // SAFETY: no queue pair uses the queue: each holds an `Arc` of it. All events were acknowledged when they were
+        // read.
         let result = unsafe { ibv_destroy_srq(self.as_ptr()) };
         check_destroy(&format!("shared receive queue of {}", self.pd.context().name()), result);
     }

@@ -1,9 +1,9 @@
 //! The bindings of a memory window: which device windows and registrations must be kept alive.
 //!
-//! A binding is in effect until the next bind is complete. After a bind that fails or is flushed, the window is unbound. The
-//! device would keep the old binding in this case, so the device window is replaced. The old device window is dropped
-//! when no bind in flight uses it. A device window that has used all its keys is replaced too, and dropped when the binding
-//! of its last key ends.
+//! A binding is in effect until the next bind is complete. After a bind that fails or is flushed, the window is
+//! unbound. The device would keep the old binding in this case, so the device window is replaced. The old device window
+//! is dropped when no bind in flight uses it. A device window that has used all its keys is replaced too, and dropped
+//! when the binding of its last key ends.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -29,8 +29,8 @@ pub(crate) struct WindowBinds<M> {
     is_bound: bool,
     /// Binds and unbinds in flight, with their numbers.
     in_flight: VecDeque<(u64, BoundObjects<M>)>,
-    /// The bindings that may be in effect. More than one only if binds on several connections have completed out of order:
-    /// then it is not known which one the device has executed last.
+    /// The bindings that may be in effect. More than one only if binds on several connections have completed out of
+    /// order: then it is not known which one the device has executed last.
     in_effect: Vec<BoundObjects<M>>,
 }
 
@@ -94,8 +94,8 @@ impl<M> WindowBinds<M> {
         self.last_posted
     }
 
-    /// Records that a bind or unbind is complete. `is_done`: it has taken effect. Returns objects to be dropped without the
-    /// window's lock.
+    /// Records that a bind or unbind is complete. `is_done`: it has taken effect. Returns objects to be dropped without
+    /// the window's lock.
     #[must_use]
     pub(crate) fn complete(&mut self, number: u64, is_done: bool) -> Vec<BoundObjects<M>> {
         // `close` has removed all binds in flight of a dropped window.
@@ -118,8 +118,8 @@ impl<M> WindowBinds<M> {
         }
     }
 
-    /// Records a bind that is flushed without being posted to the device. Returns a key that grants no access, and objects
-    /// to be dropped without the window's lock.
+    /// Records a bind that is flushed without being posted to the device. Returns a key that grants no access, and
+    /// objects to be dropped without the window's lock.
     #[must_use]
     pub(crate) fn record_flushed(&mut self) -> (u32, Vec<BoundObjects<M>>) {
         self.last_posted += 1;
@@ -137,8 +137,8 @@ impl<M> WindowBinds<M> {
         std::mem::take(&mut self.in_effect)
     }
 
-    /// Removes and returns the bindings in effect, because the bind `number` has failed. The window is still bound if a later
-    /// bind was posted.
+    /// Removes and returns the bindings in effect, because the bind `number` has failed. The window is still bound if a
+    /// later bind was posted.
     fn clear_bindings(&mut self, number: u64) -> Vec<BoundObjects<M>> {
         self.is_bound &= number != self.last_posted;
         self.mw = None;

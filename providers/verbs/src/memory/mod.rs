@@ -1,15 +1,15 @@
 //! Implements the provider interface of protection domains, registered memory and memory windows.
 //!
-//! A region is registered with the requested rights, and with the right to bind windows to it if the device has windows and
-//! the memory allows it. Verbs do not permit remote write access without local write access. A region with this combination
-//! is registered twice: once for local segments, once for peers.
+//! A region is registered with the requested rights, and with the right to bind windows to it if the device has windows
+//! and the memory allows it. Verbs do not permit remote write access without local write access. A region with this
+//! combination is registered twice: once for local segments, once for peers.
 //!
-//! [`SharedMw::begin`] calls a function that posts a bind, under the window's lock, and returns a [`PendingBind`]. The caller
-//! keeps the `PendingBind` until the bind completes ([`PendingBind::completed`]). If it is dropped instead, the bind counts as
-//! flushed. [`SharedMw::flush_unposted`] flushes a bind that is not posted to the device.
+//! [`SharedMw::begin`] calls a function that posts a bind, under the window's lock, and returns a [`PendingBind`]. The
+//! caller keeps the `PendingBind` until the bind completes ([`PendingBind::completed`]). If it is dropped instead, the
+//! bind counts as flushed. [`SharedMw::flush_unposted`] flushes a bind that is not posted to the device.
 //!
-//! Drivers change only eight bits of a window's key, and keep the old binding when a bind fails. So the device's window is
-//! replaced after 255 binds, and after a failed bind. No call waits.
+//! Drivers change only eight bits of a window's key, and keep the old binding when a bind fails. So the device's window
+//! is replaced after 255 binds, and after a failed bind. No call waits.
 
 pub(crate) mod binds;
 pub(crate) mod keys;
@@ -101,8 +101,8 @@ fn register(pd: &Pd, region: Region, access: flags, wants_binds: bool) -> Result
     if wants_binds {
         match ibv::Mr::new(&pd.0, region, (access | flags::IBV_ACCESS_MW_BIND).0) {
             Ok(mr) => return Ok(DeviceMr { mr, is_bindable: true }),
-            // The kernel requires write access for the right to bind windows, and read-only memory has none. So the memory is
-            // registered without this right.
+            // The kernel requires write access for the right to bind windows, and read-only memory has none. So the
+            // memory is registered without this right.
             Err(error) if error.raw_os_error() == Some(libc::EFAULT) && access.0 & WRITES.0 == 0 => {}
             Err(error) => return Err(refusal::registration(pd.0.context().name(), region, &error)),
         }
@@ -114,7 +114,8 @@ fn register(pd: &Pd, region: Region, access: flags, wants_binds: bool) -> Result
 
 const WRITES: flags = flags(flags::IBV_ACCESS_LOCAL_WRITE.0 | flags::IBV_ACCESS_REMOTE_WRITE.0);
 
-/// Returns the rights of the registration for local segments. They include those remote rights that verbs allow together.
+/// Returns the rights of the registration for local segments. They include those remote rights that verbs allow
+/// together.
 fn local_flags(access: Access) -> flags {
     let mut wanted = flags(0);
     if access.local_write {
@@ -187,8 +188,8 @@ pub(crate) struct SharedMw {
 impl SharedMw {
     /// Posts a bind, or an unbind for `None`, by calling `post`. Returns the new key; 0 for an unbind.
     ///
-    /// Errors: `Privileges` if no window can be bound to the memory; `Exhausted(Memory)` if the queue is full; `Internal`.
-    /// After an error, nothing has changed.
+    /// Errors: `Privileges` if no window can be bound to the memory; `Exhausted(Memory)` if the queue is full;
+    /// `Internal`. After an error, nothing has changed.
     pub(crate) fn begin(
         self: &Arc<Self>,
         bind: Option<Bind<'_, Mr>>,
@@ -219,8 +220,8 @@ impl SharedMw {
         Ok((PendingBind { window: Some(self.clone()), number }, if is_bind { key } else { 0 }))
     }
 
-    /// Flushes a bind or unbind that is not posted to the device, and unbinds the window. Returns a key that never grants
-    /// access; 0 for an unbind.
+    /// Flushes a bind or unbind that is not posted to the device, and unbinds the window. Returns a key that never
+    /// grants access; 0 for an unbind.
     pub(crate) fn flush_unposted(&self, is_bind: bool) -> u32 {
         let (key, old) = self.binds.lock().record_flushed();
         drop(old);

@@ -175,8 +175,8 @@ impl QpCore {
         } else {
             recv.hold_back(done, mark)
         }
-        // The high watermarks count receives that the connection has outstanding. A shared receive is known to be used by this
-        // connection only when it completes, so it counts as one outstanding receive here.
+        // The high watermarks count receives that the connection has outstanding. A shared receive is known to be used
+        // by this connection only when it completes, so it counts as one outstanding receive here.
         let crossed = recv.high.check(1);
         drop(recv);
         self.report_crossed(crossed);
@@ -248,8 +248,8 @@ impl QpCore {
     }
 }
 
-/// Returns the log message for a request that the peer's device refused. The engine logs it, because logging would delay
-/// the polling thread.
+/// Returns the log message for a request that the peer's device refused. The engine logs it, because logging would
+/// delay the polling thread.
 #[cold]
 fn refusal_message(entry: &WorkEntry) -> String {
     let Token { ep, cookie, work, .. } = entry.token;

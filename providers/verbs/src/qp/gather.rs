@@ -10,7 +10,8 @@ use ibverbs_sys::ibv_sge;
 /// Maximum number of segments of a request or receive. The limit reported to consumers is not higher.
 pub(crate) const MAX_SEGMENTS: usize = 32;
 
-/// Replaces a length that does not fit into 32 bits. It is longer than any message, so the device reports a length error.
+/// Replaces a length that does not fit into 32 bits. It is longer than any message, so the device reports a length
+/// error.
 const EXCESSIVE_LENGTH: u32 = 1 << 31;
 
 /// A key that no device assigns.

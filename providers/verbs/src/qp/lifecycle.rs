@@ -1,7 +1,8 @@
 //! The states of a connection, from the attempt to connect to the flush.
 //!
-//! The connection manager reports events on the engine thread. At the same time, a consumer thread may end the connection.
-//! The thread that removes the connection from `link` ends it; what the other thread reports later has no effect.
+//! The connection manager reports events on the engine thread. At the same time, a consumer thread may end the
+//! connection. The thread that removes the connection from `link` ends it; what the other thread reports later has no
+//! effect.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -86,8 +87,8 @@ impl QpCore {
         self.request_cq.schedule_check();
     }
 
-    /// Posts the queued requests to the device. Called before the consumer is notified, so that posts after the notification
-    /// go to the device immediately.
+    /// Posts the queued requests to the device. Called before the consumer is notified, so that posts after the
+    /// notification go to the device immediately.
     fn open_requests(&self, link: &dyn CmConnection) -> Option<ConnId> {
         let place = self.link.lock();
         let conn = place.as_ref().filter(|attached| attached.is_current_link(link))?.conn;
@@ -141,7 +142,8 @@ impl QpCore {
             return;
         }
         if event == ConnectionEvent::Disconnected {
-            // A transfer may have failed, and the peer may have disconnected before this process has polled the failure.
+            // A transfer may have failed, and the peer may have disconnected before this process has polled the
+            // failure.
             self.take_completions();
             if self.failed.load(Ordering::Acquire) {
                 event = ConnectionEvent::Broken;
@@ -203,15 +205,15 @@ impl QpCore {
         self.return_to_init()
     }
 
-    /// Records whether the number of the queue pair was sent to a peer that has not replied. If the peer never replies, the
-    /// next attempt needs another number.
+    /// Records whether the number of the queue pair was sent to a peer that has not replied. If the peer never replies,
+    /// the next attempt needs another number.
     pub(crate) fn set_unanswered(&self, unanswered: bool) {
         self.unanswered.store(unanswered, Ordering::Release);
     }
 
-    /// Replaces the device's queue pair, which has no posted work, by one with another number. A connection manager that still
-    /// uses the old number would reject each request with that number as a stale connection. The caller holds the lock of
-    /// `link`.
+    /// Replaces the device's queue pair, which has no posted work, by one with another number. A connection manager
+    /// that still uses the old number would reject each request with that number as a stale connection. The caller
+    /// holds the lock of `link`.
     fn renumber(&self) {
         let (old, Some(me)) = (self.hw(), self.me.upgrade()) else { return };
         let new = match old.recreate() {
@@ -243,8 +245,8 @@ impl QpCore {
         let place = self.link.lock();
         if place.is_none() {
             self.flush();
-            // The queue pair reached INIT before, so this fails only if the device was removed. The queue pair then stays
-            // broken, and flushes all work.
+            // The queue pair reached INIT before, so this fails only if the device was removed. The queue pair then
+            // stays broken, and flushes all work.
             let _ = self.return_to_init();
         }
     }

@@ -1,12 +1,12 @@
 //! Queue pairs: the queue pair of the device, the work in flight, and the connection.
 //!
 //! A queue pair exists as long as its EP. While unconnected it is in INIT, so that receives can be posted; the
-//! connection manager brings it to RTS. [`QpCore::flush`] ends each connection in four steps: change to ERR, after which no
-//! work succeeds; poll the device's completions; change to RESET, after which the device accesses no memory; flush the
-//! remaining work in software.
+//! connection manager brings it to RTS. [`QpCore::flush`] ends each connection in four steps: change to ERR, after
+//! which no work succeeds; poll the device's completions; change to RESET, after which the device accesses no memory;
+//! flush the remaining work in software.
 //!
-//! Requests posted before the peer is ready are queued. Receive completions are held back until ESTABLISHED was reported.
-//! Lock order: link, completion queue, receive queue, send queue. The engine calls the sink without locks.
+//! Requests posted before the peer is ready are queued. Receive completions are held back until ESTABLISHED was
+//! reported. Lock order: link, completion queue, receive queue, send queue. The engine calls the sink without locks.
 #![forbid(unsafe_code)]
 
 mod complete;
@@ -64,7 +64,8 @@ pub(crate) struct QpCore {
     counts_recvs: AtomicBool,
     /// Whether a failure was detected and the engine was notified.
     failed: AtomicBool,
-    /// Whether the number was sent to a peer that has not replied. That peer's connection manager may still use the number.
+    /// Whether the number was sent to a peer that has not replied. That peer's connection manager may still use the
+    /// number.
     unanswered: AtomicBool,
 }
 
@@ -79,11 +80,11 @@ pub(crate) struct ReadLimits {
 
 /// The connection manager's part of a connection or attempt, to which a queue pair refers.
 pub(crate) trait CmConnection: Send + Sync {
-    /// Ends the connection or attempt in any state, and notifies the peer. Any thread may call it. Does not block, and reports
-    /// no event.
+    /// Ends the connection or attempt in any state, and notifies the peer. Any thread may call it. Does not block, and
+    /// reports no event.
     fn end(&self);
-    /// Called when the device has received a message before the peer has confirmed the connection. The message shows that the
-    /// peer is connected, so a lost confirmation need not be awaited.
+    /// Called when the device has received a message before the peer has confirmed the connection. The message shows
+    /// that the peer is connected, so a lost confirmation need not be awaited.
     fn data_before_confirmation(&self) {}
 }
 
@@ -227,8 +228,8 @@ impl QpCore {
         Ok(core)
     }
 
-    /// Adds the queue pair to the tables that map events and completions to queue pairs. After an error, the caller drops the
-    /// queue pair, which removes it from the tables.
+    /// Adds the queue pair to the tables that map events and completions to queue pairs. After an error, the caller
+    /// drops the queue pair, which removes it from the tables.
     fn add_to_tables(self: &Arc<Self>) -> Result<()> {
         let (core, recv_cq, request_cq) = (self, &self.recv_cq, &self.request_cq);
         let recv_slot = recv_cq.lock().add_queue(core, QueueSide::Recv)?;

@@ -1,8 +1,8 @@
 //! Posts: converts requests of the object layer to the device's format. No post waits.
 //!
-//! Every request is posted to the device as signalled, even one whose completion the consumer suppresses. So the number of
-//! outstanding requests is always known, which draining a connection needs. A request that the device cannot execute, for
-//! example because it is too long, is posted with an invalid key: so it fails in the order of the posts.
+//! Every request is posted to the device as signalled, even one whose completion the consumer suppresses. So the number
+//! of outstanding requests is always known, which draining a connection needs. A request that the device cannot
+//! execute, for example because it is too long, is posted with an invalid key: so it fails in the order of the posts.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::Ordering;
@@ -75,8 +75,8 @@ impl QpCore {
         }
     }
 
-    /// Defers thread cancellation if the driver's post of a request has a cancellation point. A post of a receive has none:
-    /// all drivers write it to a mapped queue.
+    /// Defers thread cancellation if the driver's post of a request has a cancellation point. A post of a receive has
+    /// none: all drivers write it to a mapped queue.
     #[inline]
     pub(super) fn defer(&self) -> Option<CancelDeferral> {
         self.device.posts_by_kernel.then(cancel::defer)
@@ -166,8 +166,8 @@ impl QpCore {
         if send.outstanding() < self.max_requests { Ok(send) } else { self.poll_for_space(send) }
     }
 
-    /// Fetches completions to get space in a full send queue. A consumer that suppresses completions may never poll, so the
-    /// post has to do it.
+    /// Fetches completions to get space in a full send queue. A consumer that suppresses completions may never poll, so
+    /// the post has to do it.
     #[cold]
     fn poll_for_space<'a>(&'a self, send: MutexGuard<'a, SendQueue>) -> Result<MutexGuard<'a, SendQueue>> {
         drop(send);
@@ -231,9 +231,9 @@ impl QpCore {
             _ => None,
         };
         let (op, segments) = if forced_status.is_some() { (ibv::Op::Send, &INVALID_LIST[..]) } else { (op, list) };
-        // With inline data the CPU reads the segments in this call, so their keys are checked here. A request with an invalid
-        // key is not sent inline: the device checks the key and fails the request. `allowed` is held until the data were
-        // copied, because deregistration waits for it.
+        // With inline data the CPU reads the segments in this call, so their keys are checked here. A request with an
+        // invalid key is not sent inline: the device checks the key and fails the request. `allowed` is held until the
+        // data were copied, because deregistration waits for it.
         let may_inline = is_local && bytes <= u64::from(send.hw.max_inline());
         let SendQueue { hw, work, template, hint, .. } = send;
         let allowed = if may_inline && forced_status.is_none() {
@@ -256,8 +256,8 @@ impl QpCore {
         Ok(())
     }
 
-    /// Converts an extension operation. Returns the operation, the maximum length in bytes, and whether it only reads local
-    /// memory.
+    /// Converts an extension operation. Returns the operation, the maximum length in bytes, and whether it only reads
+    /// local memory.
     #[cold]
     fn extension(&self, op: Op, flags: &mut ibv_send_flags) -> Result<(ibv::Op, u64, bool)> {
         let limits = &self.device.limits;
@@ -327,8 +327,8 @@ impl SendQueue {
     }
 }
 
-/// Returns the status of an atomic operation with invalid length or alignment. Drivers handle such operations differently:
-/// some fail the post, others never complete the operation.
+/// Returns the status of an atomic operation with invalid length or alignment. Drivers handle such operations
+/// differently: some fail the post, others never complete the operation.
 #[cold]
 fn check_atomic(remote: Remote, bytes: u64) -> Option<Status> {
     if bytes != ATOMIC_SIZE {

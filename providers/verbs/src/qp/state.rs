@@ -13,8 +13,8 @@ pub(crate) struct StateChange {
     pub(crate) mask: i32,
 }
 
-/// Changes from RESET to INIT, where receives can be posted. All remote access is allowed, because the rights of the key
-/// that a peer uses are checked in addition.
+/// Changes from RESET to INIT, where receives can be posted. All remote access is allowed, because the rights of the
+/// key that a peer uses are checked in addition.
 pub(crate) fn to_init(qp: &Qp, port: u8) -> Result<()> {
     let mut access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
         | ibv_access_flags::IBV_ACCESS_REMOTE_READ

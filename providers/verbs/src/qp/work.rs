@@ -1,8 +1,8 @@
 //! Work in flight: the work posted to the device, in the order of the posts, and the data needed to complete it.
 //!
-//! Each work request has a 64-bit id, which the device returns in the completion. It consists of the queue's slot in its
-//! completion queue, the queue's generation, and the number of the entry. A completion of an earlier generation matches no
-//! entry. Work completes in the order of the posts, so the entries are a ring.
+//! Each work request has a 64-bit id, which the device returns in the completion. It consists of the queue's slot in
+//! its completion queue, the queue's generation, and the number of the entry. A completion of an earlier generation
+//! matches no entry. Work completes in the order of the posts, so the entries are a ring.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -162,7 +162,8 @@ impl<W> InFlightWork<W> {
         self.kept.get(number)
     }
 
-    /// Returns the number of entries in flight up to and including the one with this id. 0 if no entry in flight has the id.
+    /// Returns the number of entries in flight up to and including the one with this id. 0 if no entry in flight has
+    /// the id.
     pub(crate) fn count_through(&self, id: u64) -> u32 {
         let count = (id as u32).wrapping_sub(self.first);
         let is_in_flight = id >> 32 == self.base >> 32 && count < self.len();
@@ -207,8 +208,8 @@ impl<W> InFlightWork<W> {
         if self.count_through(id) == 1 { self.pop() } else { None }
     }
 
-    /// Begins a new generation, so that late completions of earlier work match no entry. The caller then pops the remaining
-    /// entries, which the device will not complete.
+    /// Begins a new generation, so that late completions of earlier work match no entry. The caller then pops the
+    /// remaining entries, which the device will not complete.
     pub(crate) fn next_generation(&mut self) {
         self.epoch = self.epoch.wrapping_add(1);
         self.set_slot(self.slot);
@@ -235,7 +236,8 @@ impl SavedSegments {
         SavedSegments { segments: vec![Segment::default(); rows * each], each, lengths: vec![0; rows] }
     }
 
-    /// Grows to `most` entries; never shrinks. Saved segments keep their rows only if all numbers are below the former size.
+    /// Grows to `most` entries; never shrinks. Saved segments keep their rows only if all numbers are below the former
+    /// size.
     pub(crate) fn grow(&mut self, most: u32) {
         let wanted = (most.max(1) as usize).next_power_of_two();
         if self.each > 0 && wanted > self.lengths.len() {
