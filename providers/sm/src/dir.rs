@@ -159,7 +159,7 @@ impl EndpointBase {
         }
     }
 
-    /// Removes the directories of names, if they are empty.
+    /// Removes the directories for names of listeners and of shared memory, if they are empty.
     fn remove_empty_dirs(&self) {
         let _ = fs::remove_dir(self.qualifiers_path());
         self.names.remove_if_empty();
