@@ -85,9 +85,20 @@ pub(crate) fn yield_at(point: Point) {
     YIELDS_AT.set(Some(point));
 }
 
-/// Makes this thread call `function` each time when it reaches the point.
-pub(crate) fn call_at(point: Point, function: impl FnMut() + 'static) {
+/// The call of a function at a point. Dropping it drops the function.
+pub(crate) struct CallAtPoint;
+
+/// Makes this thread call `function` each time when it reaches the point, until the result is dropped.
+#[must_use]
+pub(crate) fn call_at(point: Point, function: impl FnMut() + 'static) -> CallAtPoint {
     CALLS_AT.set(Some((point, Box::new(function))));
+    CallAtPoint
+}
+
+impl Drop for CallAtPoint {
+    fn drop(&mut self) {
+        CALLS_AT.take();
+    }
 }
 
 /// Called when a thread reaches a point.

@@ -289,7 +289,7 @@ fn a_message_of_more_parts_than_the_response_ring_has_slots_is_staged() {
     };
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            call_at(Point::PartStaged, wait_for_next_request);
+            let _call = call_at(Point::PartStaged, wait_for_next_request);
             send(&active, &[segment(&out_mr, &out)], 2);
             assert_eq!(a.completion().status, Status::Success);
         });
