@@ -6,22 +6,22 @@ use super::{NamedCount, Provider};
 use crate::error::{Error, Result};
 use crate::runtime::handle::ObjectId;
 
-/// Identifies one attempt to connect and the resulting connection. Late reports have an old generation or attempt and
-/// are dropped.
+/// Identifies one attempt to connect and the resulting connection. An event with the generation of a freed EP, or with
+/// the number of an earlier attempt, is dropped.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct ConnId {
     /// Id of the EP.
     pub ep: ObjectId,
-    /// Number of the attempt of this EP.
+    /// Number of the attempt; an EP increments it with each attempt.
     pub attempt: u32,
 }
 
-/// The address to connect to.
+/// Parameters of a connect: the peer's address and the private data.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectSpec<'a> {
     /// Address of the peer's IA.
     pub address: &'a PeerAddress,
-    /// Connection qualifier of its service point.
+    /// Connection qualifier of the peer's service point.
     pub qual: u64,
     /// Private data for the peer's consumer; at most `Limits::private_data_connect` bytes.
     pub private_data: &'a [u8],
@@ -31,46 +31,48 @@ pub struct ConnectSpec<'a> {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum PeerAddress {
     Ip(std::net::IpAddr),
-    /// `AF_UNIX`: a path.
+    /// An `AF_UNIX` address.
     Path(std::path::PathBuf),
 }
 
 /// The connection of a queue pair.
 pub trait Connection: Send + Sync {
-    /// Counters and state of the current connection, or of the last one.
+    /// Counters and levels of the current connection, or of the last one.
     fn counts(&self) -> Vec<NamedCount> {
         Vec::new()
     }
-    /// Starts connecting; the outcome is reported to the sink.
+    /// Starts to connect. The outcome is reported to the sink.
     ///
-    /// Errors: `InvalidAddress(Unreachable)` if that is known without contacting the peer; then no event is reported.
+    /// Errors: `InvalidAddress(Unreachable)` if the provider knows without contacting the peer that it is unreachable.
+    /// No event is reported then.
     fn connect(&self, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()>;
-    /// Waits until posted requests have completed (receives stay posted), then ends the connection and reports
-    /// `Disconnected`.
+    /// Waits until posted requests have completed, then ends the connection and reports `Disconnected`. Receives stay
+    /// posted meanwhile.
     fn drain(&self);
     /// Ends the connection or attempt and informs the peer, without waiting for outstanding requests. All posted work
     /// is flushed before this returns. No further event is reported for the connection.
     fn abort(&self);
-    /// Makes the queue pair unconnected and empty, ready to connect again. Posted work is flushed before this returns.
+    /// Makes the queue pair unconnected and empty, ready to connect again. All posted work is flushed before this
+    /// returns.
     fn reset(&self) -> Result<()>;
 }
 
-/// A connection request, to be accepted, rejected or handed off once.
+/// A connection request. The consumer accepts, rejects or hands it off, once.
 pub trait ConnRequest: Send + Sync + Sized {
-    /// Queue pair type that it can be accepted into.
+    /// Type of the queue pair into which the request is accepted.
     type Qp;
     /// Accepts the request into an unconnected `qp`. `Established` or `AcceptFailed` is reported for `conn`;
     /// `AcceptFailed` also if the requester has cancelled its request or exited.
     ///
-    /// Errors: those of a QP that cannot be used. The request is then consumed, and the peer is rejected.
+    /// Errors: `qp` cannot be used. The request is then consumed and rejected.
     fn accept(self, qp: &Self::Qp, private_data: &[u8], conn: ConnId) -> Result<()>;
-    /// Rejects the request. The peer gets the event PEER_REJECTED with `private_data`, at most
+    /// Rejects the request. The peer's consumer gets the event PEER_REJECTED with `private_data`, at most
     /// `Limits::private_data_reject` bytes.
     fn reject(self, private_data: &[u8]);
-    /// Passes the request to the listener on `qual` on this host, as a request of the same peer with the same private
-    /// data.
+    /// Passes the request to the listener on `qual` on this host. That listener receives it as a request of the same
+    /// peer with the same private data.
     ///
-    /// Errors: `InvalidParameter(2)` without a listener on `qual`; the request is returned unchanged.
+    /// Errors: `InvalidParameter(2)` if no listener uses `qual`. The request is returned unchanged.
     fn hand_off(self, qual: u64) -> std::result::Result<(), (Self, Error)>;
 }
 
@@ -79,14 +81,14 @@ pub trait ConnRequest: Send + Sync + Sized {
 pub struct RequestInfo {
     /// The requester's IA address, with its source port if the transport has one.
     pub peer: SocketAddr,
-    /// The private data; some transports pad it to a fixed length.
+    /// The private data of the request; some transports pad it to a fixed length.
     pub private_data: Vec<u8>,
-    /// Length of the private data that is reported to the consumer. Padding after it can be read too.
+    /// Length of the private data that is reported to the consumer. The consumer can also read padding behind it.
     pub reported_len: usize,
 }
 
-/// Outcome of an attempt, or event of a connection. Providers derive it from the peer's reply; the EP's state machine
-/// may change it; EVDs convert it to an event number.
+/// Outcome of an attempt to connect, or event of a connection. A provider derives it from the peer's reply, the EP's
+/// state machine may change it, and EVDs convert it to an event number.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ConnectionEvent {
     /// The connection is established.
@@ -120,6 +122,6 @@ pub trait CmSink<P: Provider>: Send + Sync {
     /// Reports an event of a connection or attempt. `private_data` is the acceptor's data for `Established` and
     /// `PeerRejected` on the active side, padded by some transports. For all other events it is empty.
     fn event(&self, conn: ConnId, event: ConnectionEvent, private_data: &[u8]);
-    /// An EP has more receives outstanding than its soft watermark.
+    /// Reports that an EP has more outstanding receives than its soft watermark.
     fn many_recvs(&self, ep: ObjectId);
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Token;
 use crate::error::{Error, Result};
 
-/// Memory of this process.
+/// An address range of this process.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Region {
     /// Address of the first byte.
@@ -21,10 +21,10 @@ pub struct Access {
     pub local_write: bool,
     pub remote_read: bool,
     pub remote_write: bool,
-    /// Atomic operations of peers. Memory that peers may both read and write permits them too, unless the device
-    /// decides otherwise.
+    /// Peers may use atomic operations. Peers that may both read and write the memory may use them too (see
+    /// [`Access::allows_atomics`]).
     pub remote_atomic: bool,
-    /// Peers address the memory from 0, not by its address in this process.
+    /// Peers address the memory by its offset from the start of the registration, not by its address in this process.
     pub zero_based: bool,
 }
 
@@ -46,11 +46,11 @@ impl Access {
     }
 }
 
-/// Protection domains, registered and shared memory, and windows of an adapter.
+/// Protection domains, registered memory, shared memory, and memory windows of an adapter.
 pub trait MemoryProvider: Send + Sync + 'static {
-    /// `alloc_mw_for_qp` is implemented.
+    /// Whether `alloc_mw_for_qp` is implemented.
     const HAS_QP_WINDOWS: bool = false;
-    /// Registrations and binds may have [`Access::zero_based`].
+    /// Whether registrations and binds may set [`Access::zero_based`].
     const HAS_ZERO_BASED: bool = false;
 
     /// Protection domain.
@@ -59,18 +59,19 @@ pub trait MemoryProvider: Send + Sync + 'static {
     type Mr: MemoryRegion;
     /// Memory window.
     type Mw: MemoryWindow;
-    /// Membership of a process in shared memory with a cookie. Dropping the last membership removes the entry.
+    /// Membership of this process in the group that shares memory under one cookie. Dropping the last membership
+    /// removes the entry of the group.
     type Membership: Send + Sync;
 
     /// Creates a protection domain.
     fn alloc_pd(&self) -> Result<Self::Pd>;
 
-    /// Registers `region`. Errors: `InvalidParameter(3)` for memory that is not mapped.
+    /// Registers `region`. Errors: `InvalidParameter(3)` if the region is not mapped.
     fn register(&self, pd: &Self::Pd, region: Region, access: Access) -> Result<Self::Mr>;
 
-    /// Like `register`, for memory that is mapped and registered as shared. A provider may export the underlying file
-    /// or segment to its peers. Their transfers then access that object, as hardware does, even if the address is
-    /// mapped to other memory later.
+    /// Like `register`, for a region that consumers register as shared memory. A provider may export the file or
+    /// segment behind the mapping to its peers. Their transfers then access that file or segment, as hardware does,
+    /// even if other memory is mapped at the address later.
     fn register_shared(&self, pd: &Self::Pd, region: Region, access: Access) -> Result<Self::Mr> {
         self.register(pd, region, access)
     }
@@ -90,32 +91,32 @@ pub trait MemoryProvider: Send + Sync + 'static {
 
     /// Creates an unbound window. A bind restricts it to the peer of the QP to which the bind was posted.
     ///
-    /// Errors: `ModelNotSupported`.
+    /// Errors: `ModelNotSupported` by default.
     fn alloc_mw_for_qp(&self, _pd: &Self::Pd) -> Result<Self::Mw> {
         Err(Error::ModelNotSupported)
     }
 }
 
-/// Registered memory.
+/// A registered region.
 pub trait MemoryRegion: Send + Sync {
-    /// Key for local segments; never 0.
+    /// Key in local segments; never 0.
     fn local_key(&self) -> u32;
-    /// Key for peers; 0 without remote rights.
+    /// Key that peers use; 0 if they have no access rights.
     fn remote_key(&self) -> u32;
 }
 
-/// Name of shared memory: 40 bytes, compared bytewise.
+/// The consumer's name of shared memory: 40 bytes, compared bytewise.
 pub type SharedCookie = [u8; 40];
 
-/// A window onto a part of a registered region, with its own remote key. Initially unbound. Dropping it unbinds at
-/// once; after that no transfer of a peer accesses the memory by its key.
+/// A window onto a part of a registered region, with its own remote key. It is unbound at first. Dropping it unbinds it
+/// at once; afterwards no transfer of a peer accesses the memory by the window's key.
 pub trait MemoryWindow: Send + Sync {
-    /// Whether the last accepted bind is in force: the window was not unbound, and the bind has not failed and was not
-    /// flushed.
+    /// Whether the last accepted bind is in force. False if the bind failed or was flushed, or if the window was
+    /// unbound since.
     fn is_bound(&self) -> bool;
 }
 
-/// A reference that the provider drops when it no longer needs the object.
+/// A reference to an object of the object layer. The provider drops it when it no longer needs the object.
 pub type KeptObject = Arc<dyn Any + Send + Sync>;
 
 /// Parameters of a bind. The remote rights may exceed those of the region.
@@ -136,8 +137,8 @@ pub struct Bind<'a, Mr> {
 pub struct BindWr {
     /// Returned with the completion.
     pub token: Token,
-    /// No completion on success.
+    /// Suppresses the completion of a successful bind.
     pub suppress: bool,
-    /// Starts only after all earlier reads of this QP are complete.
+    /// Delays the bind until all earlier reads of this QP are complete.
     pub fence: bool,
 }

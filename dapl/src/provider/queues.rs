@@ -16,8 +16,8 @@ pub trait QueueProvider: MemoryProvider + Sized {
     /// Queue pair.
     type Qp: QueuePair<Mr = Self::Mr, Mw = Self::Mw>;
 
-    /// Creates a shared receive queue. Errors: `Exhausted(Srq)` when the limit of the adapter is reached; `ModelNotSupported`
-    /// by default.
+    /// Creates a shared receive queue. Errors: `Exhausted(Srq)` when the adapter's limit is reached;
+    /// `ModelNotSupported` by default.
     fn create_srq(&self, _pd: &Self::Pd, _spec: SrqSpec) -> Result<Self::Srq> {
         Err(Error::ModelNotSupported)
     }
@@ -28,15 +28,15 @@ pub trait QueueProvider: MemoryProvider + Sized {
     /// Creates an unconnected queue pair, to which receives may be posted.
     fn create_qp(&self, pd: &Self::Pd, spec: QpSpec<Self>) -> Result<Self::Qp>;
 
-    /// Called before a thread sleeps in a wait on any object of this IA: the thread polls no completion queue until it
-    /// wakes. Called under the lock of the object it waits on.
+    /// Called before a thread sleeps in a wait on any object of this IA, under the lock of that object. The thread
+    /// polls no completion queue until it wakes.
     fn sleeps(&self) {}
 }
 
-/// A completion queue. Its capacity follows the work posted to it, so it never overflows.
+/// A completion queue. It grows with the work posted to it, so it never overflows.
 pub trait CompletionQueue: Send + Sync {
-    /// Whether completions report that their message was solicited. If false, only [`Self::arm`] recognises solicited
-    /// messages, and a completion that is polled before arming counts as not solicited.
+    /// Whether completions report that their message was solicited. If false, only an armed queue ([`Self::arm`])
+    /// recognises solicited messages; a completion polled before arming counts as not solicited.
     const REPORTS_SOLICITED: bool = true;
     /// Whether a poll of one queue makes progress for all queues of the IA.
     const SHARES_PROGRESS: bool = false;
@@ -45,16 +45,16 @@ pub trait CompletionQueue: Send + Sync {
     fn poll(&self, out: &mut [Completion]) -> usize;
     /// Like `poll`, but only returns completions that are queued already, without making progress.
     fn ready(&self, out: &mut [Completion]) -> usize;
-    /// Called when notifications are no longer needed, because a consumer polls. A notification may still be delivered
+    /// Called when a consumer polls, so that notifications are no longer needed. A notification may still be delivered
     /// afterwards.
     fn disarm(&self) {}
-    /// State by which a dequeue finds out without a lock that a poll would return nothing, if the transport supports
-    /// it. The queue and its connections keep the state up to date.
+    /// State by which a dequeue detects without a lock that a poll would return no completion. `None` if the transport
+    /// does not support it. The queue and its connections keep the state up to date.
     fn empty_check(&self) -> Option<&'static EmptyCheck> {
         None
     }
-    /// Longest time in nanoseconds that a wait polls before it sleeps; the actual time adapts below this limit. 0: a
-    /// wait does not poll.
+    /// Upper limit, in nanoseconds, of the time that a wait polls before it sleeps. The actual time adapts below the
+    /// limit. 0: a wait does not poll.
     fn max_spin(&self) -> u32 {
         50_000
     }
@@ -70,20 +70,20 @@ pub struct SrqSpec {
     pub max_recvs: u32,
     /// Segments per receive.
     pub max_iov: u32,
-    /// Notified at the low watermark.
+    /// Notified when the queue falls below its low watermark.
     pub sink: Weak<dyn SrqSink>,
 }
 
 /// A shared receive queue. Connected queue pairs consume its receives in the order in which their peers' messages
-/// arrive. When a queue pair ends, it completes the receives that it has consumed. Dropping the SRQ discards its
-/// receives.
+/// arrive. When a queue pair ends, it completes the receives that it has consumed. Dropping the queue discards its
+/// remaining receives.
 pub trait SharedReceiveQueue: Send + Sync {
-    /// Posts a receive. Its completion carries the token of the EP that consumed it, with this cookie. Errors:
-    /// `Exhausted(Memory)` if `max_recvs` are posted.
+    /// Posts a receive. Its completion carries this cookie and the token of the queue pair that consumed it. Errors:
+    /// `Exhausted(Memory)` if `max_recvs` receives are posted.
     fn post_recv(&self, segments: &[Segment], cookie: u64) -> Result<()>;
     /// Number of posted receives that no message has consumed.
     fn available(&self) -> u32;
-    /// Changes `max_recvs` and keeps posted receives. The caller has checked that the posted receives fit.
+    /// Changes `max_recvs`; posted receives stay posted. The caller has checked that they do not exceed the new limit.
     fn resize(&self, max_recvs: u32) -> Result<()>;
     /// Notifies the sink once when fewer than `limit` receives are available; 0 disables the notification.
     fn watch(&self, limit: u32) -> Result<()>;
@@ -103,9 +103,9 @@ pub struct QpSpec<P: QueueProvider> {
     pub ep: ObjectId,
     /// The SRQ whose receives the queue pair consumes. `post_recv` is not called on such a queue pair.
     pub shared: Option<SharedRecvs<P>>,
-    /// CQ of receives; `None`: no completions.
+    /// CQ for receive completions. `None`: receives report no completions.
     pub recv_cq: Option<Arc<P::Cq>>,
-    /// CQ of requests; `None`: no completions.
+    /// CQ for request completions. `None`: requests report no completions.
     pub request_cq: Option<Arc<P::Cq>>,
     /// Maximum number of outstanding receives; 0 with an SRQ.
     pub max_recvs: u32,
@@ -121,23 +121,23 @@ pub struct QpSpec<P: QueueProvider> {
     pub max_reads_out: u32,
 }
 
-/// Posted work that has not completed yet. For a queue pair with an SRQ, `recvs` counts the SRQ receives that it has
-/// consumed.
+/// Numbers of posted work requests that have not completed yet. For a queue pair with an SRQ, `recvs` counts the SRQ
+/// receives that it has consumed.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Outstanding {
     pub recvs: u32,
     pub requests: u32,
 }
 
-/// A queue pair. Its state is unconnected, connecting, connected, or error; in the error state all posted work is
-/// flushed at once.
+/// A queue pair. Its state is unconnected, connecting, connected or error. In the error state, posted work is flushed
+/// at once.
 pub trait QueuePair: Connection {
     /// The provider's registered memory.
     type Mr;
     /// The provider's memory window.
     type Mw;
 
-    /// Posts a receive in any state. Errors: `Exhausted(Memory)` when `max_recvs` are outstanding.
+    /// Posts a receive, in any state. Errors: `Exhausted(Memory)` when `max_recvs` receives are outstanding.
     fn post_recv(&self, segments: &[Segment], token: Token) -> Result<()>;
     /// Posts a request. It waits in the queue until the connection is established.
     ///
@@ -148,30 +148,30 @@ pub trait QueuePair: Connection {
     /// Whether `post_recv_quickly` and `post_request_quickly` are implemented.
     const POSTS_QUICKLY: bool = false;
     /// Posts a receive of one segment that notifies and is not traced, with as few instructions as possible. Returns
-    /// false, without any effect, if the caller has to use [`QueuePair::post_recv`].
+    /// false, without any effect, if the caller must use [`QueuePair::post_recv`] instead.
     #[inline(always)]
     fn post_recv_quickly(&self, _segment: &Segment, _cookie: u64) -> bool {
         false
     }
     /// Like [`QueuePair::post_recv_quickly`], for a send, write or read without flags. A hazard slot of the calling
-    /// thread announces the EP (see [`SendWr::announced`]).
+    /// thread contains the EP's address (see [`SendWr::announced`]).
     #[inline(always)]
     fn post_request_quickly(&self, _op: Op, _segment: &Segment, _cookie: u64) -> bool {
         false
     }
-    /// Posts a bind, or an unbind for `None`. Returns the window's new remote key, 0 for an unbind. The key has not
-    /// been used before. When the bind is complete, the new key is valid and the old key is invalid. A failed or
-    /// flushed bind leaves the window unbound.
+    /// Posts a bind, or an unbind if `bind` is `None`. Returns the window's new remote key, or 0 for an unbind. The key
+    /// has not been used before. When the bind is complete, the new key is valid and the old key is invalid. A failed
+    /// or flushed bind leaves the window unbound.
     ///
-    /// Errors: those of `post_send`; the window is then unchanged. `ModelNotSupported` by default.
+    /// Errors: as for `post_send`, with the window unchanged; `ModelNotSupported` by default.
     fn post_bind(&self, _mw: &Self::Mw, _bind: Option<Bind<'_, Self::Mr>>, _wr: &BindWr) -> Result<u32> {
         Err(Error::ModelNotSupported)
     }
-    /// Sets watermarks of outstanding receives for this and later connections. Above `soft` the sink is notified once;
-    /// above `hard` the connection breaks. `None` disables a watermark. If the number of receives already exceeds a
-    /// watermark, that watermark takes effect at once.
+    /// Sets watermarks of outstanding receives for this and later connections. Above `soft`, the sink is notified once;
+    /// above `hard`, the connection breaks. `None` disables a watermark. A watermark that is already exceeded takes
+    /// effect at once.
     ///
-    /// Errors: `ModelNotSupported`.
+    /// Errors: `ModelNotSupported` if the provider has no such watermarks.
     fn watch_recvs(&self, soft: Option<u32>, hard: Option<u32>) -> Result<()>;
     /// Number of outstanding work requests.
     fn outstanding(&self) -> Outstanding;
@@ -179,14 +179,14 @@ pub trait QueuePair: Connection {
     fn flush_recvs(&self);
 }
 
-/// Notified when an armed completion queue has a completion. Implemented by `dapl::evd`.
+/// Receives a notification when an armed completion queue has a completion. Implemented by `dapl::evd`.
 pub trait CqSink: Send + Sync {
     /// Called when a completion arrived after the queue was armed. The queue is now disarmed.
     fn notify(&self);
 }
 
-/// Notified when a shared receive queue falls below its low watermark. Implemented by `dapl::srq`.
+/// Receives a notification when a shared receive queue falls below its low watermark. Implemented by `dapl::srq`.
 pub trait SrqSink: Send + Sync {
-    /// Fewer receives than the limit are available. The notification is now disabled.
+    /// Called when fewer receives than the limit are available. The notification is now disabled.
     fn low(&self);
 }

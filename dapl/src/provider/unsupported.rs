@@ -1,4 +1,4 @@
-//! The type of objects that a provider does not support.
+//! The placeholder type of objects that a provider does not support.
 #![forbid(unsafe_code)]
 
 use super::{MemoryWindow, Segment, SharedReceiveQueue};

@@ -23,8 +23,8 @@ pub struct Remote {
     pub address: u64,
 }
 
-/// Data that the completion of a work request returns unchanged. It contains everything that an event needs, so
-/// building the event needs no lookup.
+/// Data that the completion of a work request returns unchanged. It contains all data that an event needs, so building
+/// the event needs no lookup.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Token {
     /// The consumer's cookie.
@@ -32,15 +32,15 @@ pub struct Token {
     /// Handle of the EP for the event.
     pub ep: usize,
     pub work: Work,
-    /// Handle of the other object of the event: the SRQ that a receive came from, or the RMR that is bound; else 0.
+    /// Handle of the event's second object: the SRQ that a receive came from, or the RMR that is bound; otherwise 0.
     pub object: usize,
-    /// Posted with UNSIGNALLED: the completion is queued without a notification.
+    /// Whether the work was posted with UNSIGNALLED: its completion is queued without a notification.
     pub unsignalled: bool,
-    /// Number of the post in the EP's trace; 0 if it is not traced.
+    /// Number of the post in the EP's trace; 0 if the post is not traced.
     pub post: u32,
 }
 
-/// Kinds of work, as distinguished by events and counters.
+/// Kind of work, as distinguished by events and counters.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[repr(u8)]
 pub enum Work {
@@ -59,7 +59,7 @@ pub enum Work {
 }
 
 impl Work {
-    /// Number of kinds.
+    /// Number of variants.
     pub const COUNT: usize = 9;
 
     /// Name of the kind of work in log lines.
@@ -88,8 +88,8 @@ impl Work {
     }
 }
 
-/// Operation of a request. The variants after `Read` are extensions. A provider refuses with `ModelNotSupported` the
-/// extensions that its [`Extensions`] or the peer of the connection lack.
+/// Operation of a request. The variants after `Read` are extensions. A provider refuses an extension with
+/// `ModelNotSupported` if its own [`Extensions`] or those of the peer lack the extension.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Op {
     Send {
@@ -102,26 +102,25 @@ pub enum Op {
         data: u32,
         solicited: bool,
     },
-    /// An RDMA write with immediate data. When its data are in place, it completes the next receive of the peer. The
-    /// completion of the receive contains the immediate data and the number of bytes written; the memory of the receive
-    /// stays unchanged.
+    /// An RDMA write with immediate data. When its data are in place, it completes the peer's next receive. The receive
+    /// completion contains the immediate data and the number of bytes written; the receive's memory stays unchanged.
     WriteImmediate {
         remote: Remote,
         data: u32,
         solicited: bool,
     },
-    /// A send that invalidates: before the receive completes, the peer's memory window with this remote key is unbound.
+    /// A send with invalidation: the peer's memory window with this remote key is unbound before the receive completes.
     SendInvalidate {
         key: u32,
         solicited: bool,
     },
-    /// Adds `add` to eight bytes of the peer's memory, modulo 2^64. The former value goes to the local memory.
+    /// Adds `add` to eight bytes of the peer's memory, modulo 2^64. The old value is written to the local memory.
     FetchAdd {
         remote: Remote,
         add: u64,
     },
-    /// Replaces eight bytes of the peer's memory by `swap` if they equal `compare`. The former value goes to the local
-    /// memory.
+    /// Replaces eight bytes of the peer's memory by `swap` if they equal `compare`. The old value is written to the
+    /// local memory.
     CompareSwap {
         remote: Remote,
         compare: u64,
@@ -184,7 +183,7 @@ impl Op {
     }
 }
 
-/// A request: an operation on local memory.
+/// A request: a send, an RDMA operation or an extension.
 #[derive(Clone, Copy, Debug)]
 pub struct SendWr<'a> {
     pub op: Op,
@@ -192,13 +191,13 @@ pub struct SendWr<'a> {
     pub segments: &'a [Segment],
     /// Returned with the completion.
     pub token: Token,
-    /// No completion on success.
+    /// Suppresses the completion of a successful request.
     pub suppress: bool,
-    /// Starts only after all earlier reads and atomic operations of this QP are complete.
+    /// Delays the request until all earlier reads and atomic operations of this QP are complete.
     pub fence: bool,
-    /// Whether a hazard slot of this thread announces the EP ([`crate::runtime::hazard`]). If the provider ends
-    /// registrations after [`crate::runtime::handle::await_posts`], it then needs no reference on registrations that it
-    /// uses only until this post returns.
+    /// Whether a hazard slot of the calling thread contains the EP's address ([`crate::runtime::hazard`]). A provider
+    /// that calls [`crate::runtime::handle::await_posts`] before it ends a registration then needs no reference on
+    /// registrations that it uses only until this post returns.
     pub announced: bool,
 }
 
@@ -242,16 +241,16 @@ impl Status {
 /// Completion of a work request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Completion {
-    /// Token of the post.
+    /// Token of the work request.
     pub token: Token,
     pub status: Status,
-    /// Number of bytes transferred, if successful.
+    /// Number of bytes transferred; valid only for a success.
     pub bytes: u64,
-    /// A receive whose send carried SOLICITED_WAIT.
+    /// Whether this is a receive whose send carried SOLICITED_WAIT.
     pub solicited: bool,
     /// The operation of the peer that completed a receive.
     pub arrival: ReceivedOp,
-    /// The immediate data, or the invalidated key, of the peer's operation. No meaning for `ReceivedOp::Send`.
+    /// The immediate data or the invalidated key of the peer's operation. Meaningless for `ReceivedOp::Send`.
     pub value: u32,
 }
 
@@ -268,7 +267,7 @@ pub enum ReceivedOp {
 }
 
 impl Completion {
-    /// Immediate data that completed a receive.
+    /// Immediate data of the peer's operation that completed a receive.
     pub fn immediate(&self) -> Option<u32> {
         matches!(self.arrival, ReceivedOp::SendImmediate | ReceivedOp::WriteImmediate).then_some(self.value)
     }
@@ -278,8 +277,8 @@ impl Completion {
         (self.arrival == ReceivedOp::SendInvalidate).then_some(self.value)
     }
 
-    /// Whether the completion releases waiters (spec/events 1.3). All completions do, except a success that was posted
-    /// UNSIGNALLED. With solicited notification every receive is posted UNSIGNALLED, and `solicited` overrides that.
+    /// Whether the completion wakes waiters (spec/events 1.3). All completions do, except a success that was posted
+    /// UNSIGNALLED. With solicited notification, every receive is posted UNSIGNALLED, and `solicited` overrides that.
     #[inline(always)]
     pub fn is_notifying(&self) -> bool {
         !self.token.unsignalled || self.solicited || self.status != Status::Success
