@@ -1,5 +1,5 @@
-//! Dispatches the connection events of a provider. A request is passed to its service point, which creates a CR; any
-//! other event is passed to its EP, found by id and attempt number.
+//! Dispatches the connection events of a provider. A connection request is passed to its service point, which creates a
+//! CR. Any other event is passed to its EP, if the EP's current attempt has the number in the event.
 //!
 //! Runs on the provider's threads. An event for an object or attempt that no longer exists is dropped. A request for a
 //! service point that no longer exists is returned to the provider.
@@ -31,7 +31,7 @@ impl<P: Provider> CmSink<P> for EventDispatcher<P> {
         } else if let Some(csp) = from_id::<Csp<P>>(listener) {
             csp.arrive(request, &info)
         } else {
-            log::debug!("request of {} dropped: its service point was freed", info.peer);
+            log::debug!("connection request of {} rejected: its service point was freed", info.peer);
             Err(request)
         }
     }
@@ -45,7 +45,7 @@ impl<P: Provider> CmSink<P> for EventDispatcher<P> {
     fn event(&self, conn: ConnId, event: ConnectionEvent, private_data: &[u8]) {
         match from_id::<Ep<P>>(conn.ep) {
             Some(ep) => dapls_ep::connection_event(&ep, conn.attempt, event, private_data),
-            None => log::trace!("{event:?} for an ep that is gone"),
+            None => log::trace!("{event:?} dropped: its EP was freed"),
         }
     }
 }

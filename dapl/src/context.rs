@@ -1,6 +1,6 @@
 //! `dat_set_consumer_context`, `dat_get_consumer_context`, `dat_get_handle_type`, for any kind of handle.
 //!
-//! The context is stored in the handle table entry that the handle points to. The object itself is not looked up.
+//! The context is stored in the handle table entry, so the object itself is not looked up.
 
 use std::sync::atomic::Ordering;
 

@@ -1,7 +1,9 @@
-//! File descriptors of EVDs and CNOs for consumers of DAT 1.2, whose provider table has no call that returns one.
+//! File descriptors of EVDs and CNOs, for consumers of DAT 1.2, whose provider table has no call that returns a
+//! descriptor.
 //!
-//! The provider attributes `descriptor_func` and `descriptor_arm_func` are the addresses of the two functions; the
-//! header `dat/dapl_descriptor.h` calls these functions. Programs of DAT 2.0 can also use `dat_cno_fd_create`.
+//! The addresses of the two functions below are the values of the provider attributes `descriptor_func` and
+//! `descriptor_arm_func`. The header `dat/dapl_descriptor.h` calls the functions through them. Programs of DAT 2.0 can
+//! also use `dat_cno_fd_create`.
 
 use dat_abi::*;
 
@@ -21,8 +23,8 @@ pub(crate) fn facts<P: Provider>() -> [(String, String); 2] {
     ]
 }
 
-/// Writes the descriptor of an EVD or CNO to `out`. The first call creates it; it is closed with the object. The
-/// consumer must neither read nor close it.
+/// Writes the descriptor of an EVD or CNO to `out`. The first call creates the descriptor; it is closed when the object
+/// is freed. The consumer must neither read nor close it.
 ///
 /// # Safety
 /// `object` may have any value; `out` is null or writable.
@@ -40,8 +42,8 @@ unsafe extern "C" fn dapl_descriptor<P: Provider>(object: DAT_HANDLE, out: *mut 
     })
 }
 
-/// Makes the descriptor readable if there are events; otherwise the next event makes it readable. The consumer calls
-/// this after it has dequeued all events, before it sleeps.
+/// Makes the descriptor readable at once if events are queued, otherwise at the next event. The consumer calls this
+/// after it has dequeued all events, before it sleeps.
 ///
 /// # Safety
 /// `object` may have any value.

@@ -1,66 +1,65 @@
 //! Errors of DAT calls, and their numbers.
 //!
-//! Every module and provider uses `Error`; the entries convert it to a `DAT_RETURN` by [`Error::code`]. Each variant is
-//! a return type of the specification; its payload is the subtype. All codes have the error class bit, except two that
-//! programs compare as whole values: `QUEUE_EMPTY`, and `CONN_QUAL_IN_USE` if the provider reports that the qualifier
-//! is in use (spec/endpoints 6.1).
+//! Every module and provider uses `Error`; the entries convert it to a `DAT_RETURN` by [`Error::code`]. Each variant
+//! stands for one return type of the specification, and its payload for the subtype. All codes have the error class
+//! bit, except two that programs compare as whole values: `QUEUE_EMPTY`, and `CONN_QUAL_IN_USE` if the provider reports
+//! that the qualifier is in use (spec/endpoints 6.1).
 #![forbid(unsafe_code)]
 
 use dat_abi::*;
 
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Error of a DAT call: one variant per return type, with the subtype as payload.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Error {
-    /// A waiter was released because its object was closed.
-    #[error("the object was destroyed during the call")]
+    /// The object that the caller waited on was freed.
+    #[error("the object was freed during the call")]
     Aborted,
     /// Another service point of this IA listens on the qualifier.
     #[error("connection qualifier in use")]
     ConnQualInUse,
-    /// The provider reports that another listener has the qualifier. The return code has no class bit.
+    /// The provider reports that another listener has the qualifier. The return code lacks the class bit.
     #[error("connection qualifier in use by another listener of this host")]
     ConnQualTaken,
-    /// No free qualifier was found.
+    /// The provider found no free qualifier.
     #[error("no connection qualifier is free")]
     ConnQualUnavailable,
-    #[error("out of {0:?}")]
+    #[error("insufficient resources ({0:?}); an earlier log line may name the limit")]
     Exhausted(Resource),
     /// The provider failed. The cause was logged where it was detected.
-    #[error("internal error")]
+    #[error("internal error of the provider; an earlier log line names the cause")]
     Internal,
     /// The handle is stale, or is of another kind.
-    #[error("not a live handle ({0:?})")]
+    #[error("invalid handle, expected a live handle ({0:?})")]
     InvalidHandle(Handle),
     /// Parameter n, counted from 1, is invalid.
-    #[error("parameter {0} is invalid")]
+    #[error("parameter {0} of the call is invalid")]
     InvalidParameter(u8),
     /// The call is not allowed in this state.
-    #[error("not allowed in this state ({0:?})")]
+    #[error("the object's state does not allow the call ({0:?})")]
     InvalidState(State),
-    /// The port of a common service point is in use. DAT 1.2 has no such code.
+    /// The port of a common service point is in use. DAT 1.2 has no code for this.
     #[error("port in use")]
     PortInUse,
-    /// The domain of a communicator is not supported. DAT 1.2 has no such code.
-    #[error("communicator not supported")]
+    /// The address family or type of a communicator is not supported. DAT 1.2 has no code for this.
+    #[error("address family or type of the communicator is not supported")]
     CommNotSupported,
     /// A length is invalid.
-    #[error("a length is invalid or exceeds a limit")]
+    #[error("a length is invalid, or exceeds a limit or a buffer")]
     Length,
-    /// An optional part of DAT that the provider does not support.
-    #[error("model not supported")]
+    /// The provider does not support this optional part of DAT.
+    #[error("the provider does not support this part of DAT")]
     ModelNotSupported,
     /// The memory was registered without the required rights.
-    #[error("privileges violation")]
+    #[error("the memory was registered without the required rights ({0:?})")]
     Privileges(AccessKind),
     /// The memory belongs to another protection zone.
-    #[error("protection violation")]
+    #[error("the memory belongs to another protection zone ({0:?})")]
     Protection(AccessKind),
     /// The operating system denied permission.
     #[error("permission denied")]
     PermissionDenied,
-    /// The queue is empty. Its code has no class bit.
+    /// The queue is empty. The return code lacks the class bit.
     #[error("queue empty")]
     QueueEmpty,
     #[error("queue full")]
@@ -89,10 +88,10 @@ pub enum Resource {
     Srq,
 }
 
-/// Subtypes of `INVALID_HANDLE`: the expected kind, or the position of the parameter.
+/// Subtypes of `INVALID_HANDLE`: the expected kind of object, or the position of the parameter.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Handle {
-    /// Subtype 0: reported by EVD calls.
+    /// Subtype 0, used by EVD calls.
     Plain,
     Ia,
     Ep,
@@ -111,7 +110,7 @@ pub enum Handle {
     Srq,
     /// Common service point (2.0).
     Csp,
-    /// `DAT_INVALID_HANDLE1`, for calls that accept handles of any kind.
+    /// `DAT_INVALID_HANDLE1`, used by calls that accept handles of any kind.
     Any,
 }
 
@@ -194,7 +193,7 @@ impl Error {
     }
 }
 
-/// `DAT_INVALID_ARGn`. Parameter 11 and later ones have no subtype.
+/// Returns `DAT_INVALID_ARGn`, or 0 for parameters after the tenth, which have no subtype.
 fn argument(n: u8) -> DAT_RETURN_SUBTYPE {
     match n {
         1..=10 => DAT_INVALID_ARG1 + u32::from(n) - 1,

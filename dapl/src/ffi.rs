@@ -1,5 +1,5 @@
-//! The C boundary of the entries (`dapl_*.rs`). An error becomes its code, a panic becomes `DAT_INTERNAL_ERROR` and one
-//! log line; panics never unwind into C. Out parameters are written last, and only on success.
+//! The C boundary of the entries (`dapl_*.rs`). An error is converted to its code. A panic is converted to
+//! `DAT_INTERNAL_ERROR` and logged; panics never unwind into C. Out parameters are written last, and only on success.
 
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,18 +13,17 @@ use crate::error::{Error, Result};
 use crate::provider::Segment;
 use crate::runtime::cancel;
 
-/// Runs one entry: an `Err` becomes its DAT code, a panic is caught here, and cancellation is deferred.
+/// Runs one entry: converts an `Err` to its DAT code, catches panics, and defers cancellation.
 #[inline(always)]
 pub fn guard(body: impl FnOnce() -> Result<()>) -> DAT_RETURN {
     let _deferral = cancel::defer();
     guard_hot(body)
 }
 
-/// Like [`guard`], for the hot path (posts, dequeue) and for the steps of a wait, but without deferring cancellation,
-/// which costs two atomic read-modify-writes per call. `body` defers cancellation itself around each cancellation point
-/// that it may reach: the logger does so for each line, `Agent::call` for the consumer's function, `handle` for the
-/// drop of an object, and other cold paths for their own calls. System calls by rustix or `syscall` are not
-/// cancellation points.
+/// Like [`guard`], but does not defer cancellation, which costs two atomic read-modify-writes per call. Used on the hot
+/// path (posts, dequeue) and for the steps of a wait. `body` defers cancellation itself around each cancellation point:
+/// the logger does so for each line, `Agent::call` for the consumer's function, `handle` for the drop of an object, and
+/// other cold paths for their own calls. System calls through rustix or `libc::syscall` are not cancellation points.
 #[inline(always)]
 pub fn guard_hot(body: impl FnOnce() -> Result<()>) -> DAT_RETURN {
     match catch_unwind(AssertUnwindSafe(body)) {
@@ -45,8 +44,8 @@ pub fn guard_quick(quick: impl FnOnce() -> Option<Result<()>>, body: impl FnOnce
     }
 }
 
-/// Returns the local segment of a post that has exactly one. `None` for any other list; [`segments`] then checks
-/// whether that list is valid.
+/// Returns the local segment of a post with exactly one segment. Returns `None` for any other list; [`segments`] then
+/// checks whether that list is valid.
 ///
 /// # Safety
 ///
@@ -86,7 +85,7 @@ pub fn require<T>(pointer: *const T, n: u8) -> Result<()> {
     if pointer.is_null() { Err(Error::InvalidParameter(n)) } else { Ok(()) }
 }
 
-/// Copies `length` bytes, which other threads may be writing; reads nothing for length 0.
+/// Copies `length` bytes, which other threads may be writing at the same time. Reads nothing if `length` is 0.
 ///
 /// # Safety
 /// `length` is 0, or `from` points at that many bytes.
@@ -100,7 +99,7 @@ pub unsafe fn copy(from: *const c_void, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Writes a record field by field over zeros, so that padding is zero, because programs compare records bytewise.
+/// Writes a C record field by field over zeros, so that its padding is zero, because programs compare records bytewise.
 /// Compilation fails if a field is missing.
 macro_rules! put_cleared {
     ($out:expr, $value:expr, $record:ident { $($field:ident),+ $(,)? }) => {{
@@ -113,7 +112,8 @@ pub(crate) use put_cleared;
 
 /// Checks and returns the local segments of a post. A [`Segment`] has the layout of a triplet, so nothing is copied.
 ///
-/// Errors: a negative or too large count is parameter 2, a null list with a count is parameter 3.
+/// Errors: `InvalidParameter(2)` for a negative count or a count above `limit`; `InvalidParameter(3)` for a null or
+/// misaligned list with a count above 0.
 ///
 /// # Safety
 /// `list` is null or points at `count` triplets that do not change during the call.
@@ -151,11 +151,11 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// The agent that a consumer passes; `None` without a function.
+    /// Converts the agent that a consumer passes; `None` if it has no function.
     ///
     /// # Safety
-    /// The function takes its instance data and an EVD handle or null. It may be called from any thread until it is
-    /// replaced, has been called, or its CNO is freed.
+    /// The agent's function accepts `instance_data` and an EVD handle or null. It may be called from any thread until
+    /// the agent is replaced, the agent has been called, or its CNO is freed.
     pub unsafe fn new(agent: DAT_OS_WAIT_PROXY_AGENT) -> Option<Self> {
         let function = agent.proxy_agent_func?;
         Some(Agent { function, data: agent.instance_data as usize })
@@ -165,7 +165,7 @@ impl Agent {
     /// Cancellation of the thread is deferred during the call.
     pub fn call(self, evd: usize) {
         let _deferral = cancel::defer();
-        // SAFETY: the caller of `new` guarantees that the function may be called until then.
+        // SAFETY: the caller of `new` guarantees that the function may be called, because the agent is still in use.
         unsafe { (self.function)(self.data as DAT_PVOID, evd as DAT_EVD_HANDLE) };
     }
 

@@ -1,19 +1,21 @@
 //! The uDAPL object layer: everything between the C calls and a transport, generic over the transport.
 //!
 //! A provider library consists of a [`provider::Provider`] and [`export_provider!`]. libdat calls its
-//! `dat_provider_init`, and [`registration`] registers a table ([`table`]) of entries, one per DAT function. An entry
-//! (`dapl_*`) parses C values, opens handles with [`runtime::handle::from_handle`], and makes one call into the module
-//! of its object; modules call each other through their `dapls_*` functions. A transport reports upwards through sinks:
-//! completion queues notify their EVD, and [`cm`] passes connection events to a service point or an EP.
+//! `dat_provider_init`, and [`registration`] passes libdat a provider table ([`table`]) with one entry per DAT
+//! function. An entry (`dapl_*`) parses C values, opens handles with [`runtime::handle::from_handle`], and makes one
+//! call into the module of its object. Modules call each other through their `dapls_*` functions. A transport reports
+//! events through sinks: completion queues notify their EVD, and [`cm`] passes connection events to a service point or
+//! an EP.
 //!
-//! Layers, from the bottom up. Imports, calls and locks go down this list; only events go up:
+//! Layers, from the bottom up. Each layer imports, calls and locks only layers above it in this list; only events go
+//! the other way:
 //! - [`error`], [`names`], [`ffi`], [`libdat`], [`provider`]: errors, C values, libdat and the provider interface
 //! - [`runtime`]: handles, locks, waiting, deadlines, threads, the logger, memory that consumers access
 //! - [`stats`]: counters, their publication, traces
 //! - [`ia`], [`pz`], [`cno`]; [`evd`], [`lmr`], [`rmr`], [`srq`]; [`ep`]; [`cr`]; [`psp`], [`rsp`], [`csp`]: the
 //!   objects
-//! - [`cm`]: connection events; [`context`], [`v2`], [`table`], [`registration`]: the remaining entries, those of DAT
-//!   2.0, the provider table and its registration
+//! - [`cm`]: connection events; [`context`], [`v2`], [`table`], [`registration`]: the entries for handles of any kind,
+//!   the entries of DAT 2.0, the provider table and its registration
 //!
 //! No lock is held while C code runs, and no panic reaches C.
 
@@ -49,9 +51,10 @@ pub(crate) mod fake;
 #[doc(hidden)]
 pub use dat_abi;
 
-/// Exports `dat_provider_init` and `dat_provider_fini` for a provider: the only two symbols of its library.
+/// Exports `dat_provider_init` and `dat_provider_fini` for a provider. A provider library exports only these two
+/// symbols.
 ///
-/// The functions of libdat are declared in the provider's crate, which links libdat; `dapl` does not.
+/// The provider's crate declares the functions of libdat and links libdat; `dapl` does not link libdat.
 #[macro_export]
 macro_rules! export_provider {
     ($provider:ty) => {
@@ -74,10 +77,11 @@ macro_rules! export_provider {
             /// Registers a name with libdat.
             ///
             /// # Safety
-            /// `info` is null or readable, `params` null or a string.
+            /// `info` is null or readable; `params` is null or a NUL-terminated string.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn dat_provider_init(info: *const DAT_PROVIDER_INFO, params: *const c_char) {
-                // SAFETY: the caller guarantees the pointers; the functions are those of the libdat that this library links.
+                // SAFETY: the caller guarantees that the pointers are valid; this library links the libdat of these
+                // functions.
                 unsafe { $crate::registration::init::<$provider>(LIBDAT, info, params) }
             }
 
@@ -87,7 +91,8 @@ macro_rules! export_provider {
             /// `info` is null or readable.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn dat_provider_fini(info: *const DAT_PROVIDER_INFO) {
-                // SAFETY: the caller guarantees the pointers; the functions are those of the libdat that this library links.
+                // SAFETY: the caller guarantees that the pointer is valid; this library links the libdat of these
+                // functions.
                 unsafe { $crate::registration::fini::<$provider>(LIBDAT, info) }
             }
         };

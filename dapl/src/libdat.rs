@@ -1,8 +1,8 @@
-//! Access to the libdats that have loaded this library, one per version of the API: their functions, and the private
-//! hook of this project's libdat.
+//! Access to each libdat that has loaded this library: its functions, and the private hook of this project's libdat.
+//! There is one libdat per version of the API.
 //!
-//! `registration` calls `init`. An IA asks libdat for the number by which the consumer knows it. This project's libdat
-//! gets the address range of the handles through the hook.
+//! `registration` calls `init`. An IA asks libdat for its IA number, the handle that the consumer uses. This project's
+//! libdat gets the address range of all handles through the hook.
 
 use std::ffi::{CStr, CString, c_void};
 use std::mem::{MaybeUninit, offset_of};
@@ -15,11 +15,11 @@ use crate::names::Version;
 use crate::runtime::handle;
 use crate::runtime::sync::StaticMutex;
 
-/// SONAME of the libdat of version 2.
+/// SONAME of the libdat for API version 2.
 const LIBDAT2: &CStr = c"libdat2.so.2";
 
-/// The functions of libdat that a provider library uses. The provider library imports those of `libdat.so.1`; `dapl`
-/// does not link libdat itself, so that its tests need none. Those of `libdat2.so.2` are looked up at run time.
+/// The functions of libdat that a provider library uses. The provider library imports them from `libdat.so.1`, and
+/// looks up those of `libdat2.so.2` at run time. `dapl` does not link libdat, so that its tests need none.
 #[derive(Clone, Copy)]
 pub struct Libdat {
     /// `dat_registry_add_provider`.
@@ -32,7 +32,7 @@ pub struct Libdat {
 
 impl Libdat {
     /// The functions of the `libdat2.so.2` in this process; `None` if it is not loaded. A provider library does not
-    /// list it as a needed library, so the provider runs without it, and with any implementation of it.
+    /// list `libdat2.so.2` as a needed library, so the provider runs without it, and with any implementation of it.
     pub(crate) fn loaded_2() -> Option<Self> {
         type RegistryFunction = unsafe extern "C" fn(*const DAT_PROVIDER, *const DAT_PROVIDER_INFO) -> DAT_RETURN;
         type NumberFunction = unsafe extern "C" fn(DAT_IA_HANDLE, *mut DAT_IA_HANDLE) -> DAT_RETURN;
@@ -51,7 +51,7 @@ impl Libdat {
         let get_ia_handle = symbol(c"dats_get_ia_handle")?;
         Some(Self {
             // SAFETY: `add` is not null, and libdat2.so.2 exports the function of this name with this type. The table
-            // that is passed later is one of version 2.
+            // that is passed to it later has the layout of version 2.
             add: unsafe { std::mem::transmute::<*mut c_void, RegistryFunction>(add) },
             // SAFETY: `remove` is not null, and libdat2.so.2 exports the function of this name with this type.
             remove: unsafe { std::mem::transmute::<*mut c_void, RegistryFunction>(remove) },
@@ -83,7 +83,7 @@ fn known(version: Version) -> &'static LibdatFunctions {
     }
 }
 
-/// Locks the state while the process forks.
+/// Locks the functions of both libdats while the process forks.
 pub(crate) fn lock_for_fork() -> impl Sized {
     (VERSION_1.functions.lock(), VERSION_2.functions.lock())
 }
@@ -93,15 +93,15 @@ pub(crate) fn functions(version: Version) -> Option<Libdat> {
     *known(version).functions.lock()
 }
 
-/// Stores libdat's functions, checks whether it is this project's libdat, and passes the address range of the handles
-/// to it. Returns whether it is this project's.
+/// Stores libdat's functions, and checks whether this is this project's libdat. If so, passes the address range of the
+/// handles to it and returns true.
 ///
 /// # Safety
 /// The functions are libdat's.
 pub(crate) unsafe fn init(version: Version, libdat: Libdat) -> bool {
     *known(version).functions.lock() = Some(libdat);
     let mut answer: DAT_IA_HANDLE = std::ptr::null_mut();
-    // SAFETY: the caller guarantees that the function is libdat's; the libdat of another project refuses the number.
+    // SAFETY: the caller guarantees that the function is libdat's. The libdat of another project refuses the number.
     let code = unsafe { (libdat.get_ia_handle)(LIBDAT_HOOK_REQUEST as DAT_IA_HANDLE, &raw mut answer) };
     if code != DAT_SUCCESS || answer.is_null() {
         return false;
@@ -123,18 +123,18 @@ pub(crate) unsafe fn init(version: Version, libdat: Libdat) -> bool {
     true
 }
 
-/// The consumer's handle of this IA, opened through that version; `None` while libdat has assigned none.
+/// The number of this IA, which was opened through that version; `None` if libdat has not assigned a number yet.
 pub fn ia_number(version: Version, ia: DAT_IA_HANDLE) -> Option<DAT_IA_HANDLE> {
     let hook = known(version).hook.load(Ordering::Acquire);
     if hook.is_null() {
         return search_number(version, ia);
     }
-    // SAFETY: `init` stored it after checking its size.
+    // SAFETY: `init` stored the hook after checking that its record is long enough for this field.
     let number = unsafe { (&raw const (*hook).ia_number).read()(ia) };
     (!number.is_null()).then_some(number)
 }
 
-/// Passes the reason of a refused open to libdat. Returns `false` if libdat does not support it or `words` is empty.
+/// Passes the reason of a failed open to libdat. Returns `false` if libdat does not support this or `words` is empty.
 pub(crate) fn report_refusal(version: Version, words: &str) -> bool {
     let hook = known(version).hook.load(Ordering::Acquire);
     if words.is_empty() || !has_field(hook, offset_of!(LibdatHook, provider_says)) {
@@ -146,8 +146,8 @@ pub(crate) fn report_refusal(version: Version, words: &str) -> bool {
     true
 }
 
-/// File name of this library in the dat.conf line whose `dat_provider_init` the calling thread is executing. With
-/// another libdat: the name by which the process first loaded this library.
+/// File name of this library in the dat.conf line whose `dat_provider_init` the calling thread is executing. If libdat
+/// does not report it: the file name by which the process first loaded this library.
 pub(crate) fn library_name(version: Version) -> String {
     let path = record_library(version).or_else(image_path).unwrap_or_default();
     path.rsplit('/').next().unwrap_or_default().to_owned()
@@ -159,7 +159,7 @@ fn record_library(version: Version) -> Option<String> {
         return None;
     }
     let mut bytes = vec![0_u8; 4096];
-    // SAFETY: the record has this field, and that many bytes may be written.
+    // SAFETY: the record has this field, and the buffer has the length that is passed.
     let length = unsafe { (&raw const (*hook).record_library).read()(bytes.as_mut_ptr().cast(), bytes.len()) };
     let text = CStr::from_bytes_until_nul(&bytes).ok()?.to_string_lossy().into_owned();
     (length > 0).then_some(text)
@@ -168,7 +168,7 @@ fn record_library(version: Version) -> Option<String> {
 /// Path by which the dynamic loader first opened this library.
 fn image_path() -> Option<String> {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: dladdr compares the address without reading it, and fills the record when it answers non-zero.
+    // SAFETY: dladdr compares the address without reading it, and fills the record if it returns non-zero.
     let info = unsafe {
         if libc::dladdr((&raw const VERSION_1).cast(), info.as_mut_ptr()) == 0 {
             return None;
@@ -178,26 +178,27 @@ fn image_path() -> Option<String> {
     if info.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: the loader's own string, valid while this library is loaded.
+    // SAFETY: the string belongs to the loader and is valid while this library is loaded.
     Some(unsafe { CStr::from_ptr(info.dli_fname) }.to_string_lossy().into_owned())
 }
 
-/// Whether the hook exists and is long enough for the function at this offset.
+/// Whether the hook exists and its record is long enough for the function at this offset.
 fn has_field(hook: *const LibdatHook, offset: usize) -> bool {
-    // SAFETY: `init` stored it; `size` is its first field in every version.
+    // SAFETY: `init` stored the hook; `size` is its first field in every version.
     !hook.is_null() && unsafe { (&raw const (*hook).size).read() } >= offset + size_of::<usize>()
 }
 
-/// Finds the number of an IA. A libdat of 2.0 maps an IA to its number. Some libdats of 1.2 only map a number to its
-/// IA, and assign the lowest free number from 1 (spec/registry 7.2), so the numbers are searched.
+/// Finds the number of an IA. A libdat of version 2 maps an IA to its number. Some libdats of version 1 only map a
+/// number to its IA, and assign the lowest free number from 1 (spec/registry 7.2). Then all numbers up to `LAST` are
+/// tried.
 #[cold]
 fn search_number(version: Version, ia: DAT_IA_HANDLE) -> Option<DAT_IA_HANDLE> {
-    /// Upper bound of the search; no process opens more IAs.
+    /// Largest number that is tried. No process is expected to open more IAs.
     const LAST: usize = 1024;
     let libdat = functions(version)?;
     let mapped = |handle: DAT_IA_HANDLE| {
         let mut found: DAT_IA_HANDLE = std::ptr::null_mut();
-        // SAFETY: the function is libdat's (`init`); it accepts any number and any IA.
+        // SAFETY: `init` was called with libdat's functions; this one accepts any number and any IA.
         let code = unsafe { (libdat.get_ia_handle)(handle, &raw mut found) };
         (code == DAT_SUCCESS).then_some(found)
     };

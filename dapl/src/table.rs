@@ -1,4 +1,4 @@
-//! The provider table: every entry of this library, in the order of the ABI.
+//! The provider table, with all entries of this library in the order of the ABI.
 //!
 //! `registration` creates one table per IA name and sets its `device_name`. libdat calls the entries through the table,
 //! and so do programs that use the macros of `dat_redirection.h`.
@@ -20,7 +20,7 @@ use crate::rmr::dapl_rmr;
 use crate::rsp::dapl_rsp;
 use crate::srq::dapl_srq;
 
-/// Creates the table of a provider; the caller sets the name.
+/// Creates the table of a provider. The caller sets `device_name`.
 pub fn table<P: Provider>() -> DAT_PROVIDER {
     DAT_PROVIDER {
         device_name: std::ptr::null(),
