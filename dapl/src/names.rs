@@ -1,7 +1,7 @@
-//! IA names that this library provides, with the parameters of their registration and the table that their handles
-//! point to.
+//! The IA names that this library provides. Each has the parameters of its registration, and the provider table that
+//! its handles point to.
 //!
-//! `registration` adds names, and an open looks its name up. Entries are never freed, because handles point to the
+//! `registration` adds names, and an open looks up its name. Entries are never freed, because handles point to the
 //! table in an entry.
 
 use std::ffi::{CStr, CString, c_char};
@@ -57,12 +57,12 @@ impl VersionedTable {
     }
 }
 
-/// A name that this library provides, and the table that its handles point to.
+/// An IA name that this library provides, with its provider table.
 pub struct RegisteredName {
     name: CString,
     text: String,
     table: VersionedTable,
-    served: Mutex<Served>,
+    info: Mutex<RegistrationInfo>,
     params: Mutex<String>,
     library: Mutex<String>,
 }
@@ -74,14 +74,14 @@ unsafe impl Send for RegisteredName {}
 // Only the content of the mutexes changes after construction.
 unsafe impl Sync for RegisteredName {}
 
-/// Parameters of the last registration under this name.
+/// Version numbers and thread safety of the last registration under this name.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Served {
+pub struct RegistrationInfo {
     /// Major version of the API.
     pub major: u32,
     /// Minor version of the API.
     pub minor: u32,
-    /// The thread safety to report: the registry's flag, or `true` for this project's libdat.
+    /// The thread safety that `dat_ia_query` reports: the registry's flag, or `true` if libdat is this project's.
     pub thread_safe: bool,
 }
 
@@ -101,7 +101,7 @@ impl RegisteredName {
         self.library.lock().clone()
     }
 
-    /// The table, valid until the process ends. Its length depends on the version.
+    /// The provider table, valid until the process ends. Its length depends on the version.
     pub fn table(&self) -> *const DAT_PROVIDER {
         match &self.table {
             VersionedTable::V1(table) => table,
@@ -109,20 +109,20 @@ impl RegisteredName {
         }
     }
 
-    /// The version of the API that its IAs are opened with.
+    /// The version of the API through which IAs of this name are opened.
     pub fn version(&self) -> Version {
         self.table.version()
     }
 
-    /// Parameters of the last registration.
-    pub fn served(&self) -> Served {
-        *self.served.lock()
+    /// Version numbers and thread safety of the last registration.
+    pub fn info(&self) -> RegistrationInfo {
+        *self.info.lock()
     }
 }
 
 static NAMES: StaticMutex<Vec<&'static RegisteredName>> = StaticMutex::new(Vec::new());
 
-/// Locks the state while the process forks.
+/// Locks the list of names while the process forks.
 pub(crate) fn lock_for_fork() -> impl Sized {
     NAMES.lock()
 }
@@ -133,7 +133,7 @@ impl RegisteredName {
     }
 }
 
-/// Finds the registration of a name under a version.
+/// Finds the registration of a name for a version.
 pub fn find(version: Version, name: &CStr) -> Option<&'static RegisteredName> {
     NAMES.lock().iter().copied().find(|known| known.is(version, name))
 }
@@ -143,13 +143,13 @@ pub(crate) fn remember(
     name: &CStr,
     params: &CStr,
     library: String,
-    served: Served,
+    info: RegistrationInfo,
     table: VersionedTable,
 ) -> &'static RegisteredName {
     let params = params.to_string_lossy().into_owned();
     let mut names = NAMES.lock();
     if let Some(known) = names.iter().copied().find(|known| known.is(table.version(), name)) {
-        *known.served.lock() = served;
+        *known.info.lock() = info;
         *known.params.lock() = params;
         *known.library.lock() = library;
         return known;
@@ -158,9 +158,9 @@ pub(crate) fn remember(
     let text = name.to_string_lossy().into_owned();
     // Moving a `CString` does not move its text, so the table can point to the text before both are stored.
     let table = table.named(name.as_ptr());
-    let (served, params, library) = (Mutex::new(served), Mutex::new(params), Mutex::new(library));
+    let (info, params, library) = (Mutex::new(info), Mutex::new(params), Mutex::new(library));
     let made: &'static RegisteredName =
-        Box::leak(Box::new(RegisteredName { name, text, table, served, params, library }));
+        Box::leak(Box::new(RegisteredName { name, text, table, info, params, library }));
     names.push(made);
     made
 }
@@ -171,17 +171,17 @@ mod tests {
 
     #[test]
     fn a_name_has_a_registration_per_version() {
-        let served = |major| Served { major, minor: 0, thread_safe: false };
+        let info = |major| RegistrationInfo { major, minor: 0, thread_safe: false };
         // SAFETY: both tables consist of nullable pointers, so all-zero bytes are valid.
         let (old, new): (DAT_PROVIDER, v2::DAT_PROVIDER) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
-        let first = remember(c"names-both", c"one", String::new(), served(1), VersionedTable::V1(old));
-        let second = remember(c"names-both", c"two", String::new(), served(2), VersionedTable::V2(new));
+        let first = remember(c"names-both", c"one", String::new(), info(1), VersionedTable::V1(old));
+        let second = remember(c"names-both", c"two", String::new(), info(2), VersionedTable::V2(new));
         assert_eq!((first.version(), second.version()), (Version::V1, Version::V2));
         assert_eq!((first.params().as_str(), second.params().as_str()), ("one", "two"));
         assert_ne!(first.table(), second.table());
         let found = find(Version::V2, c"names-both").unwrap();
         assert!(std::ptr::eq(found, second) && find(Version::V2, c"names-none").is_none());
-        let again = remember(c"names-both", c"three", String::new(), served(2), VersionedTable::V2(new));
+        let again = remember(c"names-both", c"three", String::new(), info(2), VersionedTable::V2(new));
         assert!(std::ptr::eq(again, second) && second.params() == "three" && first.params() == "one");
         assert_eq!((Version::of_major(2), Version::of_major(3)), (Some(Version::V2), None));
     }

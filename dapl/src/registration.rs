@@ -1,6 +1,6 @@
 //! Registers a provider library with libdat: `dat_provider_init` and `dat_provider_fini`.
 //!
-//! `export_provider!` defines the two exported functions, which call this module. Init opens nothing and starts no
+//! `export_provider!` defines the two exported functions, which call this module. `init` opens no IA and starts no
 //! thread: it copies its arguments, stores libdat's functions, and registers exactly the name it was called for
 //! (spec/registry 3.3 P1 to P9).
 
@@ -9,7 +9,7 @@ use std::ffi::{CStr, c_char};
 use dat_abi::*;
 
 use crate::libdat::{self, Libdat};
-use crate::names::{self, Served, Version, VersionedTable};
+use crate::names::{self, RegistrationInfo, Version, VersionedTable};
 use crate::provider::Provider;
 use crate::runtime::{cancel, fork, logger};
 use crate::table;
@@ -18,7 +18,8 @@ use crate::v2::table::table_v2;
 /// `dat_provider_init`: registers the name in `info`.
 ///
 /// # Safety
-/// `info` is null or readable, `params` null or a string, and the functions are those of `libdat.so.1`.
+/// `info` is null or readable, `params` is null or a NUL-terminated string, and the functions are those of
+/// `libdat.so.1`.
 pub unsafe fn init<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO, params: *const c_char) {
     let _deferral = cancel::defer();
     logger::install();
@@ -53,16 +54,16 @@ pub unsafe fn init<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO, 
     };
     // SAFETY: `params` is not null, so the caller guarantees that it is a C string.
     let params = if params.is_null() { c"" } else { unsafe { CStr::from_ptr(params) } };
-    // SAFETY: the caller guarantees that the functions are those of `libdat.so.1`; otherwise they are those that
-    // `functions` has found in libdat2.
+    // SAFETY: the caller guarantees that the functions are those of `libdat.so.1`. For version 2, `functions` has found
+    // them in libdat2.
     let is_own_libdat = unsafe { libdat::init(version, libdat) };
-    let served = Served {
+    let registered = RegistrationInfo {
         major: info.dapl_version_major,
         minor: info.dapl_version_minor,
         thread_safe: is_own_libdat || info.is_thread_safe != DAT_FALSE,
     };
-    let made = names::remember(name, params, libdat::library_name(version), served, table_of::<P>(version));
-    // SAFETY: the function is libdat's, the table is never freed, and `info` outlives the call.
+    let made = names::remember(name, params, libdat::library_name(version), registered, table_of::<P>(version));
+    // SAFETY: the function is libdat's, the table is never freed, and `info` is valid during the call.
     let code = unsafe { (libdat.add)(made.table(), &raw const info) };
     if code != DAT_SUCCESS {
         log::error!(
@@ -73,8 +74,8 @@ pub unsafe fn init<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO, 
     }
 }
 
-/// `dat_provider_fini`: removes the registration. Errors of libdat are ignored. The table is not freed, because handles
-/// may point to it.
+/// `dat_provider_fini`: removes the registration. Errors of libdat are ignored. The table stays allocated, because
+/// handles may point to it.
 ///
 /// # Safety
 /// `info` is null or readable, and the functions are those of `libdat.so.1`.
@@ -88,8 +89,8 @@ pub unsafe fn fini<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO) 
     let Some(version) = Version::of_major(info.dapl_version_major) else { return };
     let Some(known) = name_of(&info).and_then(|name| names::find(version, name)) else { return };
     let libdat = libdat::functions(version).unwrap_or(libdat);
-    // SAFETY: the functions are those of a libdat, as the caller guarantees or `libdat::functions` has found; `info`
-    // outlives the call.
+    // SAFETY: the functions are libdat's: `libdat::functions` stores only such, and the caller guarantees the same for
+    // its own. `info` is valid during the call.
     let code = unsafe { (libdat.remove)(known.table(), &raw const info) };
     log::debug!("{}: {} unregistered ({code:#x})", P::NAME, known.name());
 }
@@ -116,7 +117,7 @@ fn name_of(info: &DAT_PROVIDER_INFO) -> Option<&CStr> {
     CStr::from_bytes_until_nul(bytes).ok()
 }
 
-/// A registration for tests, under a unique name.
+/// Registers a name for tests; the name must be unique.
 #[cfg(test)]
 pub(crate) fn for_test<P: Provider>(name: &CStr) -> &'static names::RegisteredName {
     for_test_with::<P>(name, c"")
@@ -125,6 +126,6 @@ pub(crate) fn for_test<P: Provider>(name: &CStr) -> &'static names::RegisteredNa
 /// Like [`for_test`], with these `ia_params`.
 #[cfg(test)]
 pub(crate) fn for_test_with<P: Provider>(name: &CStr, params: &CStr) -> &'static names::RegisteredName {
-    let served = Served { major: 1, minor: 2, thread_safe: true };
-    names::remember(name, params, String::new(), served, VersionedTable::V1(table::table::<P>()))
+    let registered = RegistrationInfo { major: 1, minor: 2, thread_safe: true };
+    names::remember(name, params, String::new(), registered, VersionedTable::V1(table::table::<P>()))
 }

@@ -1,6 +1,7 @@
-//! Fills the attribute records of an IA (spec/registry 11 and 12) with values that are constant while it is open.
+//! Fills the attribute records of an IA (spec/registry 11 and 12). All values except the counters are constant while the
+//! IA is open.
 //!
-//! Used by `dapl_ia_query` only. Sets every field and makes no system call.
+//! Used by `dapl_ia_query` only. Sets every field.
 #![forbid(unsafe_code)]
 
 use std::ffi::c_char;
@@ -10,7 +11,7 @@ use dat_abi::*;
 use super::Ia;
 use crate::provider::Provider;
 
-/// Maximum address: memory at any address can be registered.
+/// Highest address: memory at any address can be registered.
 const ANY_ADDRESS: DAT_VADDR = DAT_VADDR::MAX;
 
 /// Fills `DAT_IA_ATTR`.
@@ -57,7 +58,7 @@ pub(super) fn ia_attributes<P: Provider>(ia: &Ia<P>) -> DAT_IA_ATTR {
 
 /// Fills `DAT_PROVIDER_ATTR`.
 pub(super) fn provider_attributes<P: Provider>(ia: &Ia<P>) -> DAT_PROVIDER_ATTR {
-    let served = ia.registration.served();
+    let registered = ia.registration.info();
     let (facts, facts_list) = ia.show_counts();
     let has_srqs = ia.limits().max_srqs > 0;
     let with_srqs = |bits: DAT_COUNT| if has_srqs { bits } else { 0 };
@@ -66,10 +67,12 @@ pub(super) fn provider_attributes<P: Provider>(ia: &Ia<P>) -> DAT_PROVIDER_ATTR 
         provider_name: name(ia.registration.name()),
         provider_version_major: version(env!("CARGO_PKG_VERSION_MAJOR")),
         provider_version_minor: version(env!("CARGO_PKG_VERSION_MINOR")),
-        // The version numbers of the registration, because some libdats find the provider of an IA by them at a close.
-        dapl_version_major: served.major,
-        dapl_version_minor: served.minor,
-        // In this field the types are bits. Virtual memory has the value 0 and so no bit; it is always supported.
+        // The version numbers of the registration. Some libdats use them to find the provider of an IA when it is
+        // closed.
+        dapl_version_major: registered.major,
+        dapl_version_minor: registered.minor,
+        // In this field, the memory types are bits. Virtual memory has the value 0 and therefore no bit; it is always
+        // supported.
         lmr_mem_types_supported: DAT_MEM_TYPE_VIRTUAL | DAT_MEM_TYPE_LMR | DAT_MEM_TYPE_SHARED_VIRTUAL,
         iov_ownership_on_return: DAT_IOV_CONSUMER,
         dat_qos_supported: DAT_QOS_BEST_EFFORT,
@@ -77,7 +80,7 @@ pub(super) fn provider_attributes<P: Provider>(ia: &Ia<P>) -> DAT_PROVIDER_ATTR 
             | DAT_COMPLETION_SOLICITED_WAIT_FLAG
             | DAT_COMPLETION_UNSIGNALLED_FLAG
             | DAT_COMPLETION_BARRIER_FENCE_FLAG,
-        is_thread_safe: if served.thread_safe { DAT_TRUE } else { DAT_FALSE },
+        is_thread_safe: if registered.thread_safe { DAT_TRUE } else { DAT_FALSE },
         max_private_data_size: DAT_COUNT::try_from(ia.private_data_connect()).unwrap_or(DAT_COUNT::MAX),
         supports_multipath: DAT_FALSE,
         ep_creator: DAT_PSP_CREATES_EP_IFASKED,
@@ -105,7 +108,7 @@ fn version(text: &str) -> DAT_UINT32 {
     text.parse().unwrap_or(0)
 }
 
-/// Truncates `text` to a NUL-terminated array.
+/// Copies `text` to a NUL-terminated array and truncates it if necessary.
 fn name(text: &str) -> [c_char; DAT_NAME_MAX_LENGTH] {
     let mut name = [0; DAT_NAME_MAX_LENGTH];
     for (to, from) in name[..DAT_NAME_MAX_LENGTH - 1].iter_mut().zip(text.bytes()) {
