@@ -1,7 +1,8 @@
-//! The arena: the memory of the handle table. Its address space is reserved once, assigned entry by entry, and never
-//! unmapped.
+//! The arena: the memory of the handle table. Its address space is reserved once and never unmapped; entries are
+//! assigned one by one.
 //!
-//! The arena's lock is held for a few instructions, or for one `mmap`. [`arena`] returns the address range for libdat.
+//! The arena's lock is held only for a few instructions, or for one `mmap`. [`arena`] returns the address range, for
+//! libdat.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,15 +13,15 @@ use super::{HandleEntry, STRIDE};
 use crate::error::{Error, Resource, Result};
 use crate::runtime::sync::StaticMutex;
 
-/// Maximum number of live handles of one library. The arena reserves 64 MiB of address space; a page takes memory only
-/// after an entry in it was used.
+/// Maximum number of live handles of one library. The arena reserves 64 MiB of address space. A page occupies memory
+/// only after an entry in it was used.
 const CAPACITY: usize = 1 << 20;
-/// Number of freed entries that are quarantined before the oldest is reused, so that a stale handle stays invalid for a
-/// long time.
+/// Number of freed entries that stay quarantined, so that a stale handle stays invalid for a long time. When there are
+/// more, the oldest is reused.
 const QUARANTINE: usize = 4096;
 const ARENA_LEN: usize = CAPACITY * STRIDE;
 
-/// The address range of this library's handles; reserves the arena at the first call.
+/// Returns the address range of this library's handles. The first call reserves it.
 pub fn arena() -> Result<HandleArena> {
     let base = ARENA.lock().base()?;
     Ok(HandleArena { base, len: ARENA_LEN, stride: STRIDE })
@@ -45,13 +46,13 @@ pub(super) fn at(handle: usize) -> Option<&'static HandleEntry> {
     Some(unsafe { &*(handle as *const HandleEntry) })
 }
 
-/// Assigns a table entry to a new handle and returns its address. The entry is unused, or the one that was quarantined
-/// longest ago.
+/// Assigns a table entry to a new handle and returns its address. The entry is an unused one, or the one that has been
+/// quarantined longest.
 pub(super) fn allocate_entry() -> Result<usize> {
     ARENA.lock().allocate_entry()
 }
 
-/// Locks the state while the process forks.
+/// Locks the arena while the process forks.
 pub(crate) fn lock_for_fork() -> impl Sized {
     ARENA.lock()
 }
@@ -66,8 +67,8 @@ static ARENA_BASE: AtomicUsize = AtomicUsize::new(0);
 static ARENA: StaticMutex<Arena> = StaticMutex::new(Arena { used: 0, quarantined: VecDeque::new() });
 
 struct Arena {
-    /// Number of table entries that were used at least once. Entry 0 never becomes a handle; its futex word shows
-    /// whether the process has forked since the arena was marked.
+    /// Number of table entries that were used at least once. Entry 0 never becomes a handle; its futex word is cleared
+    /// in a forked child (see `mark`).
     used: usize,
     quarantined: VecDeque<usize>,
 }
@@ -99,7 +100,7 @@ impl Arena {
             );
             return Err(Error::Exhausted(Resource::Memory));
         }
-        // SAFETY: the range was mapped above. On a kernel without this advice, inherited handles are valid in a child,
+        // SAFETY: the range was mapped above. On a kernel without this advice, inherited handles stay valid in a child,
         // as with other DAT libraries.
         unsafe { libc::madvise(base, ARENA_LEN, libc::MADV_WIPEONFORK) };
         ARENA_BASE.store(base as usize, Ordering::Release);
@@ -108,8 +109,8 @@ impl Arena {
         Ok(base as usize)
     }
 
-    /// Marks the arena as belonging to this process. A forked child assigns entries behind those of the parent, so that a
-    /// handle of the parent is never a handle of the child.
+    /// Marks the arena as belonging to this process. A forked child assigns only entries after those that the parent
+    /// has used, so that a handle of the parent is never a handle of the child.
     fn mark(&mut self) {
         self.quarantined.clear();
         if let Some(entry) = at(ARENA_BASE.load(Ordering::Acquire)) {

@@ -3,7 +3,7 @@
 
 use std::hash::Hasher;
 
-/// A hash for handles, which are multiples of 64 and cannot be chosen by peers: one multiplication.
+/// Hashes handles by one multiplication. Handles are multiples of 64, and peers cannot choose them.
 #[derive(Default)]
 pub struct HandleHasher(u64);
 
@@ -41,7 +41,7 @@ mod tests {
     fn hashes_of_adjacent_handles_differ_in_the_low_bits() {
         let hasher = BuildHasherDefault::<HandleHasher>::default();
         let low: HashSet<_> = (0..1024).map(|n| hasher.hash_one(0x7000_0000_0000_usize + n * 64) & 1023).collect();
-        // A random function would use this share of the buckets: 1 - 1/e.
+        // A random function would use a share of 1 - 1/e of the buckets, which is 647.
         assert!(low.len() > 600, "{} of 1024", low.len());
     }
 

@@ -1,4 +1,4 @@
-//! Loom models of one entry that is reused without quarantine. Loom reports an access to an object that is being
+//! Loom models of one table entry that is reused without quarantine. Loom reports an access to an object that is being
 //! dropped.
 
 use loom::thread;
@@ -6,7 +6,7 @@ use loom::thread;
 use super::*;
 use crate::runtime::sync::access_check::AccessCheck;
 
-/// Reports an access after the drop.
+/// Loom reports an access to this object during or after its drop.
 #[derive(Default)]
 struct TypeA(AccessCheck);
 
@@ -20,7 +20,7 @@ impl Drop for TypeA {
     }
 }
 
-/// Like `TypeA`, of a kind that posts use.
+/// Like `TypeA`, but of a kind that posts reference by `HotRef`.
 #[derive(Default)]
 struct HotType(AccessCheck);
 
@@ -43,7 +43,7 @@ fn hot() -> ObjectId {
 
 fn post(handle: usize) {
     if let Some(user) = from_handle_hot::<HotType>(handle as *mut c_void) {
-        // A counted reference is used only together with a lock, which these models lack.
+        // Objects with a counted reference are used only under a lock, which these models lack.
         if !user.is_counted() {
             user.0.read();
         }

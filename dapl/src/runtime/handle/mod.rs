@@ -1,15 +1,15 @@
 //! The handle table, and [`from_handle`], which validates a C value and returns its object.
 //!
 //! A handle is the address of a 64-byte table entry in an arena of address space that is reserved once and never
-//! unmapped. The entry outlives its object. So any value that a C caller passes can be checked without access to
-//! foreign memory: the value must be an address inside the arena, at the start of an entry that has the expected kind
-//! and is live. The first word of an entry points to the provider table that libdat uses; a free does not clear this
-//! word. A freed entry is quarantined in a queue, and later reused with another generation.
+//! unmapped. The entry outlives its object. So any value that a C caller passes can be checked without reading memory
+//! outside the arena: it must be the address of an entry that has the expected kind and is live. The first word of an
+//! entry points to the provider table that libdat uses; a free does not clear this word. A freed entry is quarantined,
+//! and later reused with another generation.
 //!
-//! No call blocks: a free marks the entry as not live, and the last call that uses the object drops it. Most calls count
-//! a reference in the entry ([`Ref`]); posts and dequeues store the entry's address in a hazard slot of their thread
-//! instead ([`HotRef`]). In a forked child the arena reads as zeros (`MADV_WIPEONFORK`), so the child refuses inherited
-//! handles, and its new handles use entries that the parent has not assigned.
+//! No call blocks: a free marks the entry as not live, and the last call that uses the object drops it. Most calls
+//! count a reference in the entry ([`Ref`]). Posts and dequeues store the entry's address in a hazard slot of their
+//! thread instead ([`HotRef`]). In a forked child the arena reads as zeros (`MADV_WIPEONFORK`), so the child refuses
+//! inherited handles. Its new handles use entries that the parent has not assigned.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
@@ -66,14 +66,14 @@ pub trait Object: Send + Sync + 'static {
     const KIND: Kind;
 }
 
-/// Handle table entry. The first word is part of the ABI: libdat reads the address of the provider table from it.
+/// Handle table entry. The first field is part of the ABI: libdat reads the address of the provider table from it.
 #[repr(C, align(64))]
 pub struct HandleEntry {
     table: AtomicPtr<DAT_PROVIDER>,
-    /// Live bit, kind and generation in the low half; reference count above (see [`StateWord`]).
+    /// Low half: live bit, kind and generation. High half: reference count (see [`StateWord`]).
     word: AtomicU64,
     object: AtomicPtr<c_void>,
-    /// Drops the reference that the entry holds on its object; a `fn(*const c_void)`.
+    /// Function that drops the entry's reference on its object; a `fn(*const c_void)`.
     release: AtomicPtr<c_void>,
     /// The consumer context of the object.
     context: AtomicU64,
@@ -90,8 +90,7 @@ const _: () =
 
 const STRIDE: usize = 64;
 
-/// Weak reference to an object. If the generation differs from that of the table entry, the object was freed, and a late
-/// event for it is dropped.
+/// Weak reference to an object. If its generation differs from that of the table entry, the object was freed.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct ObjectId {
     /// The handle as a number; 0 is no handle.
@@ -101,7 +100,7 @@ pub struct ObjectId {
 }
 
 impl HandleEntry {
-    /// Clears the hazard slot. If the object was freed in the meantime, the calling thread may have to drop it.
+    /// Clears the hazard slot. If the object was freed in the meantime and this was its last user, drops it.
     #[inline(always)]
     fn end_protection(&self, protection: Protection) {
         protection.end();
@@ -110,8 +109,8 @@ impl HandleEntry {
         }
     }
 
-    /// Clears the hazard slot, and acquires a counted reference if the object is live. Used while another thread excludes
-    /// posts ([`exclude`]), or if the calling thread has no free slot.
+    /// Clears the hazard slot, and acquires a counted reference instead if the object is live. Used if the calling
+    /// thread has no free slot, or while another thread excludes posts ([`exclude`]).
     #[cold]
     #[inline(never)]
     fn acquire_instead(&self, protection: Option<Protection>, kind: Kind) -> bool {
@@ -131,8 +130,8 @@ impl HandleEntry {
         }
     }
 
-    /// Acquires a counted reference if the entry is live, of this kind and, unless `generation` is `None`, of that
-    /// generation. Returns whether it was acquired.
+    /// Acquires a counted reference if the entry is live, of this kind, and of this generation (`None`: of any).
+    /// Returns whether it was acquired.
     #[inline(always)]
     fn acquire(&self, kind: Kind, generation: Option<u32>) -> bool {
         // Checked before the write, so that invalid handles do not modify entries of other kinds or in quarantine.
@@ -144,12 +143,12 @@ impl HandleEntry {
         if StateWord::is(word, kind) && generation.is_none_or(|g| g == StateWord::generation(word)) {
             return true;
         }
-        self.unpin();
+        self.release_reference();
         false
     }
 
     #[inline(always)]
-    fn unpin(&self) {
+    fn release_reference(&self) {
         // AcqRel: the thread that drops the last reference must see all writes of the other users before it drops the
         // object.
         let word = self.word.fetch_sub(StateWord::REFERENCE, Ordering::AcqRel) - StateWord::REFERENCE;
@@ -158,11 +157,12 @@ impl HandleEntry {
         }
     }
 
-    /// Drops the object of a freed entry without users, and quarantines the entry. A word without a kind has no object.
+    /// Drops the object of a freed entry without users, and quarantines the entry. A state word without a kind means
+    /// that there is no object.
     ///
-    /// Several threads can call this concurrently: a failed `acquire` also counts a reference for a moment, and a
-    /// thread whose [`HotRef`] ends checks too. The thread that changes the word drops the object; the others find
-    /// another generation.
+    /// Several threads can call this concurrently, because a failed `acquire` also counts a reference for a moment, and
+    /// because a thread whose [`HotRef`] ends checks too. The thread that changes the state word drops the object; the
+    /// others find another generation.
     #[cold]
     fn drop_if_unused(&self, word: u64) {
         let next = StateWord::next_generation(word);
@@ -189,16 +189,16 @@ fn is_hot(word: u64) -> bool {
     [Kind::Ep, Kind::Evd].iter().any(|kind| *kind as u8 == StateWord::kind(word))
 }
 
-/// Returns the live object of a handle, with a reference for the duration of the call.
+/// Returns the live object of a handle, with a counted reference.
 ///
-/// `wanted` is the subtype of the error for an invalid handle. Any value of `handle` is safe.
+/// If the handle is invalid, the error is `InvalidHandle(wanted)`. `handle` may have any value.
 #[inline(always)]
 pub fn from_handle<T: Object>(handle: *mut c_void, wanted: Handle) -> Result<Ref<T>> {
     acquire(handle as usize, None).ok_or(Error::InvalidHandle(wanted))
 }
 
-/// Like [`from_handle_hot`], but only where the reference need not be counted. Returns `None` if the reference must be
-/// counted or the handle is invalid; the caller then uses [`from_handle_hot`], which distinguishes the two cases.
+/// Like [`from_handle_hot`], but never counts a reference. Returns `None` if the reference would have to be counted or
+/// the handle is invalid; the caller then calls [`from_handle_hot`], which distinguishes the two cases.
 #[inline(always)]
 pub fn from_handle_quick<T: Object>(handle: *mut c_void) -> Option<QuickRef<T>> {
     let entry = arena::at(handle as usize)?;
@@ -239,13 +239,13 @@ pub fn from_handle_hot<T: Object>(handle: *mut c_void) -> Option<HotRef<T>> {
     Some(HotRef { entry, object, protection })
 }
 
-/// A handle that referred to a live EVD when `of` checked it. Holds the handle table entry.
+/// A checked EVD handle: it referred to a live EVD when `of` was called. The EVD may have been freed since.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct EvdHandle(&'static HandleEntry);
 
 impl EvdHandle {
-    /// `None` if the handle does not refer to a live EVD.
+    /// Checks the handle. Returns `None` if it does not refer to a live EVD.
     #[inline(always)]
     pub fn of(handle: *mut c_void) -> Option<EvdHandle> {
         let entry = arena::at(handle as usize)?;
@@ -261,18 +261,19 @@ impl EvdHandle {
         if cfg!(loom) {
             return false; // models of EVDs leave the check out; it has a model of its own
         }
-        // SAFETY: an EVD is published after `set_empty_check`, which has stored a reference that is valid for ever.
+        // SAFETY: before the EVD was published, `set_empty_check` stored a reference that is valid for ever.
         unsafe { &*self.0.empty_check.load(Ordering::Acquire) }.is_empty()
     }
 
-    /// Returns the EVD, with an uncounted reference. `None`: see [`from_handle_quick`]. The first call of a thread claims
-    /// its slots.
+    /// Returns the EVD, with an uncounted reference; `None` as for [`from_handle_quick`]. A thread that has no hazard
+    /// slots yet claims some.
     #[inline(always)]
     pub fn object<T: Object>(self) -> Option<QuickRef<T>> {
         quick_ref(self.0, hazard::protect_first(self.0.address())?)
     }
 
-    /// Begins a use of the object. `None`: the reference must be counted.
+    /// Protects the EVD by the first hazard slot of this thread. Returns `None` if the slot is not free; the caller
+    /// must then count a reference.
     #[inline(always)]
     pub fn protect(self) -> Option<EvdUse> {
         hazard::protect_again(self.0.address()).map(|protection| EvdUse(ManuallyDrop::new(protection)))
@@ -284,14 +285,15 @@ impl EvdHandle {
     }
 }
 
-/// Protects an EVD by the first hazard slot of this thread, like a [`QuickRef`]. It is one word and has no destructor, so
-/// that the fast path spills few registers and can end in a tail call.
+/// Protection of an EVD by the first hazard slot of this thread, like a [`QuickRef`]. It is one word and has no
+/// destructor, so that the fast path saves few registers and can end in a tail call.
 #[must_use = "without `end`, the EVD is never dropped"]
 #[repr(transparent)]
 pub struct EvdUse(ManuallyDrop<Protection>);
 
 impl EvdUse {
-    /// The object, which is valid during the use. `None`: the reference must be counted, or the handle is not valid.
+    /// Returns the object, which is valid until `end`. Returns `None` if the reference must be counted, or the handle
+    /// is invalid.
     #[inline(always)]
     pub fn object<T: Object>(&self) -> Option<NonNull<T>> {
         let entry = self.entry();
@@ -303,7 +305,7 @@ impl EvdUse {
         Some(unsafe { NonNull::new_unchecked(entry.object.load(Ordering::Relaxed).cast::<T>()) })
     }
 
-    /// Converts the use into a reference.
+    /// Converts the protection into a reference.
     ///
     /// # Safety
     /// [`Self::object`] has returned an object of this type.
@@ -315,7 +317,7 @@ impl EvdUse {
         QuickRef { entry, object, protection: self.0 }
     }
 
-    /// Ends the use.
+    /// Ends the protection.
     #[inline(always)]
     pub fn end(self) {
         let entry = self.entry();
@@ -329,17 +331,17 @@ impl EvdUse {
     }
 }
 
-/// Sets the empty check of an EVD that is being created, and returns the word that stores it. Must be called for each
-/// EVD.
+/// Sets the empty check of an EVD that is being created, and returns the field that stores it. Must be called for each
+/// EVD before it is published.
 pub fn set_empty_check(id: ObjectId, check: &'static EmptyCheck) -> Option<&'static AtomicPtr<EmptyCheck>> {
     let place = &arena::at(id.handle)?.empty_check;
     place.store(std::ptr::from_ref(check).cast_mut(), Ordering::Relaxed);
     Some(place)
 }
 
-/// Waits for the calls in progress that reference this object by a [`HotRef`] in a slot. Until the result is dropped,
-/// further calls get a counted reference. Only one thread at a time may exclude an object, and not during a post or
-/// dequeue of it.
+/// Excludes posts and dequeues that reference the object through a hazard slot: waits for those in progress, and makes
+/// later ones take a counted reference until the result is dropped. Only one thread at a time may exclude an object. A
+/// thread must not call this during its own post or dequeue on the object.
 pub fn exclude(id: ObjectId) -> Exclusion {
     let exclusion = Exclusion(id);
     if exclusion.set(true) {
@@ -348,7 +350,7 @@ pub fn exclude(id: ObjectId) -> Exclusion {
     exclusion
 }
 
-/// Waits for the posts in progress. Must not be called during a post.
+/// Waits for all posts in progress, on any EP. Must not be called during a post.
 pub fn await_posts() {
     let is_post = |address| {
         arena::at(address).is_some_and(|entry| StateWord::kind(entry.word.load(Ordering::Relaxed)) == Kind::Ep as u8)
@@ -356,12 +358,12 @@ pub fn await_posts() {
     hazard::await_uses(is_post);
 }
 
-/// While it exists, no call gets an uncounted [`HotRef`] of the object.
+/// While this exists, calls get only counted references on the object (see [`exclude`]).
 #[must_use = "the exclusion ends when this is dropped"]
 pub struct Exclusion(ObjectId);
 
 impl Exclusion {
-    /// Sets or clears the exclusion. Returns false if the table entry has another generation, or no object yet.
+    /// Sets or clears the exclusion. Returns false if the table entry has another generation or no object yet.
     fn set(&self, exclusive: bool) -> bool {
         let Some(entry) = arena::at(self.0.handle) else { return false };
         let mut word = entry.word.load(Ordering::Relaxed);
@@ -384,18 +386,18 @@ impl Drop for Exclusion {
         if self.set(false)
             && let Some(entry) = arena::at(self.0.handle)
         {
-            // If the last user of a freed object has finished during the exclusion, it could not drop the object.
+            // If the object was freed during the exclusion, its last user may not have dropped it.
             entry.retire_unused();
         }
     }
 }
 
-/// Like [`from_handle`], but a null handle gives `None`.
+/// Like [`from_handle`], but returns `None` for a null handle.
 pub fn from_optional<T: Object>(handle: *mut c_void, wanted: Handle) -> Result<Option<Ref<T>>> {
     if handle.is_null() { Ok(None) } else { from_handle(handle, wanted).map(Some) }
 }
 
-/// The object with this id, if it is still live.
+/// Returns the object with this id if it is live, with a counted reference.
 pub fn from_id<T: Object>(id: ObjectId) -> Option<Ref<T>> {
     acquire(id.handle, Some(id.generation))
 }
@@ -438,20 +440,20 @@ pub fn kind_of(handle: *mut c_void) -> Option<Kind> {
     KINDS.into_iter().find(|kind| StateWord::is(word, *kind))
 }
 
-/// The consumer context of a live handle of any kind.
+/// The consumer context of a live object of any kind.
 pub fn context(handle: *mut c_void) -> Option<&'static AtomicU64> {
     kind_of(handle)?;
     Some(&arena::at(handle as usize)?.context)
 }
 
-/// The futex word that waiters on this object sleep on. It stays valid after the object was dropped.
+/// The futex word that waiters on this object sleep on. It stays valid after the object is dropped.
 pub fn futex(id: ObjectId) -> Option<&'static AtomicU32> {
     Some(&arena::at(id.handle)?.futex)
 }
 
-/// Creates an object with a handle. `build` gets its id; the handle is valid when this returns.
+/// Creates an object with a handle that is not live yet. `build` gets the object's id.
 ///
-/// Errors: `Exhausted(Memory)` if a million handles are live; those of `build`.
+/// Errors: `Exhausted(Memory)` if 2^20 handles are live; those of `build`.
 pub fn create<T: Object>(
     table: *const DAT_PROVIDER,
     build: impl FnOnce(ObjectId) -> Result<T>,
@@ -472,7 +474,8 @@ pub fn create<T: Object>(
     Ok(UnpublishedObject { entry, id, object: Some(object) })
 }
 
-/// An object whose handle is not live yet. [`UnpublishedObject::publish`] makes it live; dropping this frees the object.
+/// An object whose handle is not live yet. [`UnpublishedObject::publish`] makes the handle live; dropping this frees
+/// the object.
 pub struct UnpublishedObject<T: Object> {
     entry: &'static HandleEntry,
     id: ObjectId,
@@ -485,7 +488,7 @@ impl<T: Object> UnpublishedObject<T> {
         self.object.as_ref().expect("only `publish` takes it, and consumes self")
     }
 
-    /// Id of the object, valid after `publish`.
+    /// Id of the object. Its handle becomes valid with `publish`.
     pub fn id(&self) -> ObjectId {
         self.id
     }
@@ -494,7 +497,7 @@ impl<T: Object> UnpublishedObject<T> {
     pub fn publish(mut self) -> *mut c_void {
         let object = self.object.take().expect("only `publish` takes it, and consumes self");
         let release: fn(*const c_void) = |object| {
-            // SAFETY: `object` is the `Arc::into_raw` below, released once by `drop_if_unused`.
+            // SAFETY: `object` comes from the `Arc::into_raw` below; `drop_if_unused` releases it once.
             drop(unsafe { Arc::from_raw(object.cast::<T>()) });
         };
         self.entry.release.store(release as *mut c_void, Ordering::Relaxed);
@@ -514,9 +517,9 @@ impl<T: Object> Drop for UnpublishedObject<T> {
     }
 }
 
-/// Invalidates a handle: further calls with it fail. The object is dropped when its last user is done.
+/// Invalidates a handle: later calls with it fail. The object is dropped when its last user is done.
 ///
-/// Returns false if the handle was not live, because another thread freed the object first.
+/// Returns false if the handle was not live, for example because another thread has freed the object.
 pub fn destroy(id: ObjectId) -> bool {
     let Some(entry) = arena::at(id.handle) else { return false };
     let mut word = entry.word.load(Ordering::Relaxed);
@@ -531,7 +534,7 @@ pub fn destroy(id: ObjectId) -> bool {
             Err(now) => word = now,
         }
     }
-    entry.unpin();
+    entry.release_reference();
     true
 }
 

@@ -1,5 +1,5 @@
-//! References to the object of a handle for the duration of a call: counted ([`Ref`]), or announced in a hazard slot
-//! ([`HotRef`], [`QuickRef`]).
+//! References to the object of a handle for the duration of a call. [`Ref`] is counted; [`HotRef`] and [`QuickRef`]
+//! store the entry's address in a hazard slot.
 
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
@@ -17,16 +17,16 @@ pub struct Ref<T: Object> {
     pub(super) _owns: PhantomData<Arc<T>>,
 }
 
-// SAFETY: a `Ref` is a shared reference to a `T: Send + Sync` with a count kept in an atomic.
+// SAFETY: a `Ref` is a shared reference to a `T: Send + Sync`, and its count is an atomic.
 unsafe impl<T: Object> Send for Ref<T> {}
-// SAFETY: a `Ref` is a shared reference to a `T: Send + Sync` with a count kept in an atomic.
+// SAFETY: a `Ref` is a shared reference to a `T: Send + Sync`, and its count is an atomic.
 unsafe impl<T: Object> Sync for Ref<T> {}
 
 impl<T: Object> Ref<T> {
     /// Returns a reference that may be kept after the call.
     pub fn to_arc(&self) -> Arc<T> {
-        // SAFETY: the pointer came from `Arc::into_raw` in `create`, and the reference count keeps that `Arc` from
-        // being dropped.
+        // SAFETY: the pointer came from `Arc::into_raw` in `publish`, and the reference count of the entry keeps that
+        // `Arc` alive.
         unsafe {
             Arc::increment_strong_count(self.object.as_ptr());
             Arc::from_raw(self.object.as_ptr())
@@ -46,7 +46,7 @@ impl<T: Object> Deref for Ref<T> {
 impl<T: Object> Drop for Ref<T> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.entry.unpin();
+        self.entry.release_reference();
     }
 }
 
@@ -71,7 +71,7 @@ impl<T: Object> HotRef<T> {
         self.protection.as_ref().map(Protection::thread)
     }
 
-    /// Like `drop`, but never inlined, so that the caller saves fewer registers.
+    /// Like `drop`, but inlined into the caller.
     #[inline(always)]
     pub fn release(self) {
         let mut this = ManuallyDrop::new(self);
@@ -82,7 +82,7 @@ impl<T: Object> HotRef<T> {
     fn end(&mut self) {
         match self.protection.take() {
             Some(protection) => self.entry.end_protection(protection),
-            None => self.entry.unpin(),
+            None => self.entry.release_reference(),
         }
     }
 }
@@ -92,7 +92,7 @@ impl<T: Object> Deref for HotRef<T> {
 
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: the thread's slot, or the count, keeps `drop_if_unused` from dropping the object.
+        // SAFETY: the hazard slot or the reference count keeps `drop_if_unused` from dropping the object.
         unsafe { self.object.as_ref() }
     }
 }
@@ -103,7 +103,7 @@ impl<T: Object> Drop for HotRef<T> {
     }
 }
 
-/// Like [`HotRef`], but always in a hazard slot and never counted.
+/// Like [`HotRef`], but always protected by a hazard slot and never counted.
 pub struct QuickRef<T: Object> {
     pub(super) entry: &'static HandleEntry,
     pub(super) object: NonNull<T>,
@@ -133,7 +133,7 @@ impl<T: Object> Deref for QuickRef<T> {
 
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: the thread's slot prevents `drop_if_unused` from dropping the object.
+        // SAFETY: the hazard slot keeps `drop_if_unused` from dropping the object.
         unsafe { self.object.as_ref() }
     }
 }
@@ -141,7 +141,7 @@ impl<T: Object> Deref for QuickRef<T> {
 impl<T: Object> Drop for QuickRef<T> {
     #[inline(always)]
     fn drop(&mut self) {
-        // SAFETY: the value is moved out once, only here.
+        // SAFETY: the value is moved out only here, and `drop` runs once.
         self.entry.end_protection(unsafe { ManuallyDrop::take(&mut self.protection) });
     }
 }

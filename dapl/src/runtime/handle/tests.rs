@@ -77,7 +77,7 @@ fn one_of_many_concurrent_frees_succeeds() {
     assert_eq!(drops.load(Ordering::SeqCst), 200);
 }
 
-/// An object of a kind that posts use.
+/// An object of a kind that posts reference by `HotRef`.
 struct HotType(Arc<AtomicUsize>);
 
 impl Object for HotType {

@@ -1,4 +1,4 @@
-//! Use counts between objects: an object that others use cannot be freed, and stays in memory while they exist.
+//! Use counts between objects. An object that other objects use cannot be freed, and stays in memory while they exist.
 #![forbid(unsafe_code)]
 
 use std::ops::Deref;
@@ -11,7 +11,7 @@ use crate::error::{Error, Handle, Result, State};
 #[derive(Debug, Default)]
 pub struct UseCount(AtomicUsize);
 
-/// Set in the count of an object that is being freed: later users are refused.
+/// Set in the count of an object that is being freed; the object then refuses new users.
 const CLOSED: usize = 1 << (usize::BITS - 1);
 
 impl UseCount {
@@ -19,7 +19,7 @@ impl UseCount {
     /// is in use.
     pub fn close(&self, state: State) -> Result<()> {
         match self.0.compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Acquire) {
-            // If another thread frees the object at the same time, both close it; one of them then finds that the
+            // If two threads free the object at the same time, both can close it; one of them then finds that the
             // handle is invalid.
             Ok(_) => Ok(()),
             Err(count) if count & !CLOSED == 0 => Ok(()),
@@ -59,7 +59,7 @@ impl<T: UseCounted + ?Sized> UseGuard<T> {
         UseGuard(object)
     }
 
-    /// Like `of`, for an object named by the consumer. Errors: `InvalidHandle(wanted)` if the object is being freed.
+    /// Like `of`, for an object that the consumer passes. Errors: `InvalidHandle(wanted)` if the object is being freed.
     pub fn of_open(object: Arc<T>, wanted: Handle) -> Result<Self> {
         let user = UseGuard::of(object);
         if user.0.uses().is_closed() { Err(Error::InvalidHandle(wanted)) } else { Ok(user) }

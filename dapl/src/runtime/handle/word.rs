@@ -37,7 +37,7 @@ impl StateWord {
         word & (Self::LIVE | Self::KINDS) == Self::LIVE | (kind as u64) << Self::KIND_SHIFT
     }
 
-    /// Like `is`, but false while a thread excludes posts.
+    /// Whether the word is live, of this kind, and no thread excludes posts.
     #[inline(always)]
     pub(super) fn is_shared(word: u64, kind: Kind) -> bool {
         let bits = Self::LIVE | Self::KINDS | Self::EXCLUSIVE;

@@ -1,4 +1,5 @@
-//! The arena of loom models: a few table entries that exist for one run of a model and are reused without quarantine.
+//! The arena for loom models: a few table entries that exist for one run of a model. They are reused without
+//! quarantine.
 #![forbid(unsafe_code)]
 
 use std::array;
