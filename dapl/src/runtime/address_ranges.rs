@@ -1,8 +1,8 @@
-//! Address ranges that are still readable after a mapping has ended, because threads read mappings without holding a
-//! reference.
+//! Address ranges that stay readable after their mapping has ended, because threads read such mappings without holding
+//! a reference.
 //!
-//! The mapping is replaced by pages of zeros, which occupy no memory, and the range is reused for the next mapping of
-//! the same length. So the number of ranges is at most the largest number of mappings that existed at one time.
+//! The mapping is replaced by pages of zeros, which occupy no memory. The range is reused for the next mapping of the
+//! same length, so there are never more ranges than there were simultaneous mappings.
 
 use std::ptr::NonNull;
 
@@ -34,18 +34,18 @@ pub unsafe fn end_mapping(base: NonNull<u8>, len: usize) {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
     // SAFETY: the caller guarantees that the mapping may be replaced.
     let zeros = unsafe { libc::mmap(base.as_ptr().cast(), len, libc::PROT_READ, flags, -1, 0) };
-    // If the kernel cannot map the pages of zeros, the old mapping remains, and its range is never reused.
+    // If the kernel cannot map the pages of zeros, the old mapping stays, and its range is never reused.
     if zeros != libc::MAP_FAILED {
         FREE.lock().push(Range { base: base.as_ptr() as usize, len });
     }
 }
 
-/// Returns a range from [`allocate`] in which nothing was mapped.
+/// Returns a range from [`allocate`], in which the caller has mapped nothing.
 pub fn free(base: NonNull<u8>, len: usize) {
     FREE.lock().push(Range { base: base.as_ptr() as usize, len });
 }
 
-/// Locks the list while the process forks.
+/// Locks the list of free ranges while the process forks.
 pub(crate) fn lock_for_fork() -> impl Sized {
     FREE.lock()
 }

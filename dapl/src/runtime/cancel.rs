@@ -17,12 +17,12 @@ pub struct CancelDeferral {
     _not_send: PhantomData<*const ()>,
 }
 
-/// Defers cancellation of the calling thread. Creation and drop cost one atomic read-modify-write each, or none if
-/// another deferral is active.
+/// Defers cancellation of the calling thread. Creating and dropping the value cost one atomic read-modify-write each,
+/// or none if another deferral is active.
 #[inline]
 pub fn defer() -> CancelDeferral {
     let mut before = 0;
-    // SAFETY: sets the state of this thread and writes the former one; the call is no cancellation point.
+    // SAFETY: the call sets the state of this thread and writes the old state; it is not a cancellation point.
     unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut before) };
     CancelDeferral { before, _not_send: PhantomData }
 }
@@ -30,8 +30,8 @@ pub fn defer() -> CancelDeferral {
 impl Drop for CancelDeferral {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: restores the state that `defer` found on this thread. Even with a request pending this call does not
-        // unwind: the cancellation type is deferred, except in the sleep of a wait.
+        // SAFETY: the call restores the state that `defer` found on this thread. It does not unwind even if a request
+        // is pending, because the cancellation type is deferred, except in the sleep of a wait.
         unsafe { pthread_setcancelstate(self.before, std::ptr::null_mut()) };
     }
 }

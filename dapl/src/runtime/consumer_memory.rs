@@ -1,7 +1,7 @@
-//! Memory of an object that the consumer reads through a plain pointer: addresses and private data of EPs and CRs.
+//! Memory of EPs and CRs that the consumer reads through a plain pointer: socket addresses and private data.
 //!
-//! The memory has a constant address for the life of the object and is aligned to 8 bytes. All bytes behind those that
-//! were written last are zero. The memory consists of atomics, because a consumer may read while a later event writes.
+//! The memory keeps its address for the life of the object and is aligned to 8 bytes. The bytes after the last written
+//! ones are zero. The memory consists of atomics, because a consumer may read while a later event writes.
 #![forbid(unsafe_code)]
 
 use std::ffi::c_void;
@@ -26,7 +26,7 @@ impl<const WORDS: usize> ConsumerVisible<WORDS> {
     /// Capacity in bytes.
     pub const SIZE: usize = 8 * WORDS;
 
-    /// Stores `bytes`, truncated to the size, followed by zeros.
+    /// Stores `bytes`, truncated to `SIZE`, followed by zeros.
     pub fn new(bytes: &[u8]) -> Self {
         let visible = ConsumerVisible([const { AtomicU64::new(0) }; WORDS]);
         visible.write(bytes);

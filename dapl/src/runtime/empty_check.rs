@@ -1,9 +1,9 @@
 //! Detects without a lock that an EVD has no event, so that an unsuccessful dequeue is cheap.
 //!
-//! An EVD whose transport supports it has an [`EmptyCheck`], and each connection that it polls a [`RingWatch`]. Each
-//! word has one writer at a time: the holder of the lock that protects what the word describes. A dequeue reads the
-//! words, and acquires no lock if all of them indicate that nothing has arrived. Otherwise it acquires the locks and
-//! searches for events.
+//! An EVD whose transport supports it has an [`EmptyCheck`], and each connection that it polls a [`RingWatch`]. Both
+//! consist of words. Each word has one writer at a time: the holder of the lock for the data that the word describes. A
+//! dequeue reads the words, and acquires no lock if all of them indicate that nothing has arrived. Otherwise it
+//! acquires the locks and searches for events.
 //!
 //! A completion moves from a ring to the transport's list, and from there to the queue of the EVD. Each step sets the
 //! word of its destination before the word of its origin (Release), and a dequeue reads the words in the order in which
@@ -19,32 +19,32 @@ use std::sync::OnceLock;
 use crate::runtime::pooled::{Pool, Poolable, Pooled};
 use crate::runtime::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, StaticMutex};
 
-/// Maximum number of connections that a check covers; with more, each dequeue takes the locks.
+/// Maximum number of connections that a check covers. An EVD with more connections takes the locks in each dequeue.
 pub const WATCHES: usize = 16;
 
 /// The words that dequeues of an EVD read; see the module documentation.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub struct EmptyCheck {
-    /// Number of threads that make progress without polling this EVD, such as the engine thread. They may complete
-    /// receives, so a dequeue must take the locks meanwhile.
+    /// Number of threads that are making progress without polling this EVD, such as the engine thread. They may
+    /// complete receives, so meanwhile a dequeue must take the locks.
     passes: AtomicU32,
-    /// Set if the list of connections has changed since `watches` was written. The first watch is then `stale`, so that
-    /// a dequeue polls. Protected by the lock of the list of connections.
+    /// Set if the list of connections has changed since `watches` was written. Then the first watch is `stale`, which
+    /// makes a dequeue poll. Protected by the lock of the list of connections.
     is_stale: AtomicU32,
     /// Set if the transport's list holds completions. Protected by the lock of that list.
     has_ready: AtomicU32,
     /// Set if the EVD's queue may contain events, or if an unsuccessful dequeue must do more than return `QUEUE_EMPTY`.
     /// Protected by the lock of the EVD.
     has_queued: AtomicU32,
-    /// Number of polls. If several threads count at the same time, counts may be lost.
+    /// Number of polls. Threads that count at the same time may lose counts.
     polls: AtomicU32,
     /// Number of watches beyond the first two.
     more: AtomicU32,
     watches: [AtomicPtr<RingWatch>; WATCHES],
-    /// Watch in place of a missing connection: no ring, no requests.
+    /// Placeholder for a missing connection: no ring, no requests.
     nothing: RingWatch,
-    /// Watch in place of the first connection while the watches are stale: a dequeue must poll.
+    /// Placeholder for the first connection while the watches are stale: it makes a dequeue poll.
     stale: RingWatch,
 }
 
@@ -52,19 +52,20 @@ pub struct EmptyCheck {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct RingWatch {
-    /// First word of the ring's next slot, in memory that is never unmapped.
+    /// Points to the first word of the ring's next slot, in memory that is never unmapped.
     next: AtomicPtr<AtomicU64>,
-    /// Value of the upper half of `next` after the peer has filled the slot.
+    /// Upper half of the slot's first word after the peer has filled the slot.
     lap: AtomicU32,
     /// State of the local requests that wait for the peer: [`IDLE`], [`COUNTS`] or [`MUST_POLL`].
     requests: AtomicU32,
-    /// The number of requests that the peer has processed, in memory that is never unmapped.
+    /// Points to the peer's count, the number of requests that the peer has processed, in memory that is never
+    /// unmapped.
     taken: AtomicPtr<AtomicU64>,
-    /// Low half of the peer's number up to which local requests have been completed.
+    /// Low half of the peer's count up to which local requests have been completed.
     known: AtomicU32,
-    /// Low half of the peer's number as carried by the latest message.
+    /// Low half of the peer's count in the latest message that carried it.
     carried: AtomicU32,
-    /// A word that never changes, used while there is no slot or no number to watch.
+    /// A word that never changes. `next` and `taken` point to it while there is no slot or no count to watch.
     zero: AtomicU64,
 }
 
@@ -75,7 +76,7 @@ const COUNTS: u32 = 1;
 /// Only a poll can find out whether requests have progressed.
 const MUST_POLL: u32 = 2;
 
-/// State for which requests of a connection wait.
+/// What the outstanding requests of a connection wait for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u32)]
 pub enum AwaitedProgress {
@@ -125,8 +126,8 @@ impl RingWatch {
         self.carried.store(0, Ordering::Relaxed);
     }
 
-    /// Watches a slot: `lap` is the upper half of its first word after the peer has filled it. Called under the lock of
-    /// the receive direction, after the content of earlier slots was delivered.
+    /// Watches a slot. `lap` is the upper half of the slot's first word after the peer has filled the slot. Called
+    /// under the lock of the receive direction, after the content of earlier slots was delivered.
     ///
     /// # Safety
     /// The word is never unmapped.
@@ -136,8 +137,7 @@ impl RingWatch {
         self.next.store(ptr::from_ref(word).cast_mut(), Ordering::Release);
     }
 
-    /// Watches the number of requests that the peer has processed, which must be 0. Called under the lock of the send
-    /// direction.
+    /// Watches the peer's count, which must be 0 now. Called under the lock of the send direction.
     ///
     /// # Safety
     /// The word is never unmapped.
@@ -145,8 +145,8 @@ impl RingWatch {
         self.taken.store(ptr::from_ref(word).cast_mut(), Ordering::Release);
     }
 
-    /// Records the count up to which requests have been completed. Called under the lock of the send direction, after
-    /// the completions are in the list.
+    /// Records the peer's count up to which requests have been completed. Called under the lock of the send direction,
+    /// after the completions were added to the transport's list.
     #[inline(always)]
     pub fn set_known(&self, taken: u64) {
         self.known.store(taken as u32, Ordering::Release);
@@ -158,14 +158,13 @@ impl RingWatch {
         self.requests.store(wait as u32, Ordering::Release);
     }
 
-    /// Whether requests wait for the peer or for a poll.
+    /// Whether requests wait for the peer's count or for a poll.
     #[inline(always)]
     pub fn has_requests(&self) -> bool {
         self.requests.load(Ordering::Acquire) != IDLE
     }
 
-    /// Stores the low half of the number of requests that the peer has processed, as a message carried it. Called under
-    /// the lock of the receive direction.
+    /// Stores the low half of the peer's count from a message. Called under the lock of the receive direction.
     #[inline(always)]
     pub fn set_carried_ack(&self, taken: u32) {
         self.carried.store(taken, Ordering::Release);
@@ -202,7 +201,7 @@ impl RingWatch {
                 // SAFETY: `set_consumed_word` was given a word that is never unmapped; the initial word is a field of this
                 // object, whose memory is never freed.
                 let taken = unsafe { &*self.taken.load(Ordering::Acquire) };
-                // The peer publishes its number either in shared memory or in a message, not both, so either value may
+                // The peer publishes its count either in shared memory or in a message, not both, so either value may
                 // be the older one.
                 let (published, carried) = (taken.load(Ordering::Acquire) as u32, self.carried_ack());
                 published.wrapping_sub(known) as i32 <= 0 && carried.wrapping_sub(known) as i32 <= 0
@@ -212,7 +211,7 @@ impl RingWatch {
     }
 }
 
-/// Lets an EVD replace the check in its handle table entry while events are queued.
+/// Replaces the check in an EVD's handle table entry while events are queued, so that dequeues read fewer words.
 #[derive(Debug)]
 pub struct QueueCheck {
     check: &'static EmptyCheck,
@@ -279,8 +278,8 @@ impl Poolable for EmptyCheck {
 }
 
 impl EmptyCheck {
-    /// The check that never reports an EVD as empty. Used for an EVD whose transport has no check, or whose queue
-    /// contains events. Many threads read this check, and no thread writes it.
+    /// Returns the check that never reports an EVD as empty. Used for an EVD whose transport has no check, or whose
+    /// queue contains events. Many threads read this check, and none writes it.
     pub fn never() -> &'static EmptyCheck {
         static NEVER: OnceLock<&'static EmptyCheck> = OnceLock::new();
         let create = || {
@@ -288,13 +287,13 @@ impl EmptyCheck {
             never.begin_pass();
             never
         };
-        // Loom forbids the use of an object of one model in the next model.
+        // Loom forbids that one model uses an object of another.
         if cfg!(loom) { create() } else { NEVER.get_or_init(create) }
     }
 
     /// Whether a dequeue would certainly find no event.
     ///
-    /// Optimised for two connections without outstanding requests, and for few registers.
+    /// Optimised for at most two connections, no outstanding requests, and few registers.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         if self.passes.load(Ordering::Acquire) != 0 {
@@ -325,7 +324,7 @@ impl EmptyCheck {
         (0..count).all(|n| self.watch_at(n).has_no_progress()) && self.has_ready.load(Ordering::Acquire) == 0
     }
 
-    /// Like [`Self::is_empty`], for the connections after the first two.
+    /// Like [`Self::is_empty`], for all connections after the second.
     #[inline(always)]
     fn is_empty_beyond(&self, more: u32) -> bool {
         let mut n = 2;
@@ -335,14 +334,15 @@ impl EmptyCheck {
             }
             n += 1;
         }
-        // Read a second time, because a completion may have moved from a ring to the list or the queue in the meantime.
+        // The words are read a second time, because a completion may have moved from a ring to the list or the queue in
+        // the meantime.
         self.has_ready.load(Ordering::Acquire) | self.has_queued.load(Ordering::Acquire) == 0
     }
 
     #[inline(always)]
     fn watch_at(&self, n: usize) -> &RingWatch {
-        // SAFETY: `set_watches` has stored a reference to an object whose memory is never freed. `set_watches` has run
-        // before any other thread knows of this object.
+        // SAFETY: `set_watches` has stored a reference to an object whose memory is never freed. It runs before any
+        // other thread can reach this check.
         unsafe { &*self.watches[n].load(Ordering::Acquire) }
     }
 
@@ -364,14 +364,14 @@ impl EmptyCheck {
         self.has_ready.store(u32::from(is_any), Ordering::Release);
     }
 
-    /// Marks the watches as stale, because the list of connections has changed, or because the next dequeue has to poll
+    /// Marks the watches as stale, because the list of connections has changed, or because the next dequeue must poll
     /// for another reason. Called under the lock of the list.
     pub fn set_stale(&self) {
         self.is_stale.store(1, Ordering::Relaxed);
         self.watches[0].store(ptr::from_ref(&self.stale).cast_mut(), Ordering::Release);
     }
 
-    /// Whether the watches are stale, so that the next poll calls [`Self::watch`].
+    /// Whether the watches are stale, so that the next poll must call [`Self::watch`].
     #[inline(always)]
     pub fn is_stale(&self) -> bool {
         self.is_stale.load(Ordering::Relaxed) != 0
@@ -390,7 +390,7 @@ impl EmptyCheck {
         let mut next = || connections.next().map_or(ptr::from_ref(&self.nothing), ptr::from_ref).cast_mut();
         let first = next();
         self.watches[1..].iter().for_each(|place| place.store(next(), Ordering::Release));
-        // Written last, because the previous first watch marks all watches as stale.
+        // Written last, because the old first watch marks all watches as stale.
         self.watches[0].store(first, Ordering::Release);
     }
 

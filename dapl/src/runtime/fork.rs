@@ -1,8 +1,8 @@
-//! Locks across `fork`: the forking thread takes all static locks. Otherwise a lock could be held in the child by a
-//! thread that exists only in the parent.
+//! Holds all static locks of the library across `fork`. Otherwise a lock could be held in the child by a thread that
+//! exists only in the parent.
 //!
-//! `registration` installs the handlers before anything is opened. Locks inside objects are not acquired, because no
-//! object of the parent can be reached in the child. A provider with static locks installs its own handlers by
+//! `registration` installs the handlers before any IA is opened. Locks inside objects are not acquired, because the
+//! child cannot reach any object of the parent. A provider with static locks installs its own handlers by
 //! [`crate::runtime::thread::at_fork`].
 #![forbid(unsafe_code)]
 
@@ -17,7 +17,7 @@ use crate::runtime::{address_ranges, handle, logger, thread, timer};
 use crate::stats::publication;
 use crate::{libdat, names, psp};
 
-/// Registers the two handlers below with `pthread_atfork`, once per process.
+/// Registers `before` and `after` with `pthread_atfork`, once per process.
 pub(crate) fn prepare() {
     static ASKED: Once = Once::new();
     ASKED.call_once(|| thread::at_fork(before, after));
@@ -27,7 +27,7 @@ pub(crate) fn prepare() {
 trait ForkGuard {}
 impl<T> ForkGuard for T {}
 
-/// All static locks, in the order in which they nest.
+/// Acquires all static locks, in the order in which they nest.
 fn all() -> [Box<dyn ForkGuard>; 12] {
     [
         Box::new(publication::lock_for_fork()),
@@ -51,8 +51,8 @@ thread_local! {
 }
 
 extern "C" fn before() {
-    // If the forking thread is exiting, its thread-local storage is gone and cannot store the guards: it forks without
-    // the locks.
+    // A forking thread that is exiting has no thread-local storage any more, so it cannot store the guards, and forks
+    // without the locks.
     let _ = FORK_GUARDS.try_with(|guards| guards.replace(Some(all())));
 }
 

@@ -2,9 +2,9 @@
 //!
 //! A thread that is about to use an object stores the object's address in a slot of its own ([`protect`]), and then
 //! checks whether the object is still valid. A thread that ends an object first invalidates it, and then searches the
-//! slots of all threads ([`is_protected`]). At least one of the two threads sees the other's write: the ending thread
-//! makes every thread of the process execute a memory barrier (membarrier(2)) between its two steps, so the using
-//! thread needs only a compiler barrier.
+//! slots of all threads ([`is_protected`]). Between its two steps, the ending thread makes every thread of the process
+//! execute a memory barrier (membarrier(2)), so the using thread needs only a compiler barrier. At least one of the two
+//! threads then sees the other's write.
 //!
 //! Sources: M. Michael, "Hazard Pointers: Safe Memory Reclamation for Lock-Free Objects" (IEEE TPDS, 2004); asymmetric
 //! fences as in C++ proposal P1202.
@@ -26,26 +26,26 @@ mod records;
 /// during a post.
 const SLOTS: usize = 4;
 
-/// Number of checks that a waiting thread makes with a yield after each, before it sleeps after each check.
+/// A waiting thread yields after each of this many checks. After each further check it sleeps.
 const YIELDS: u32 = 100;
-/// Sleep between checks of a waiting thread. A use takes microseconds unless its thread is preempted.
+/// Length of a sleep between checks. A use takes microseconds unless its thread is preempted.
 const SLEEP: Duration = Duration::from_micros(50);
 
-/// The slots of one thread: addresses of objects in use; 0 is a free slot.
+/// The hazard slots of one thread: each contains the address of an object in use, or 0 if the slot is free.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct HazardSlots([AtomicUsize; SLOTS]);
 
-/// Protects an object by its address in a slot of this thread, until dropped.
+/// A hazard slot of this thread that contains the address of an object in use. Dropping it clears the slot.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct Protection {
     slot: &'static AtomicUsize,
-    /// Only the thread that owns a slot writes it.
+    /// Makes the type neither `Send` nor `Sync`, because only the thread that owns a slot writes it.
     _is_local: PhantomData<*const ()>,
 }
 
-/// Stores `address` in a slot. The caller then checks that the object is valid. `None`: the kernel has no
+/// Stores `address` in a slot. The caller then checks that the object is valid. Returns `None` if the kernel has no
 /// membarrier(2), the thread is ending, or all its slots are in use; the caller then counts a reference instead.
 #[inline(always)]
 pub fn protect(address: usize) -> Option<Protection> {
@@ -55,15 +55,15 @@ pub fn protect(address: usize) -> Option<Protection> {
     Some(Protection { slot, _is_local: PhantomData })
 }
 
-/// Like [`protect`], but tries only the first slot of the thread. The first slot is usually free, and this needs fewer
-/// instructions.
+/// Like [`protect`], but uses only the first slot of the thread. That slot is usually free, and fewer instructions are
+/// needed.
 #[inline(always)]
 pub fn protect_first(address: usize) -> Option<Protection> {
     protect_in_first(records::own_slots()?, address)
 }
 
-/// Like [`protect_first`], for a thread that has slots, so that the caller makes no call. Other threads get `None`; the
-/// caller then uses [`protect`].
+/// Like [`protect_first`], but only for a thread that has slots already, so that it makes no function call. Other
+/// threads get `None`, and the caller then uses [`protect`].
 #[inline(always)]
 pub fn protect_again(address: usize) -> Option<Protection> {
     protect_in_first(records::existing_slots()?, address)
@@ -81,26 +81,27 @@ fn protect_in_first(slots: &'static HazardSlots, address: usize) -> Option<Prote
 }
 
 impl Protection {
-    /// Like [`Self::thread`], for a protection that is in the first slot.
+    /// Like [`Self::thread`], for a protection by the first slot.
     #[inline(always)]
     pub fn thread_of_first(&self) -> usize {
         debug_assert_eq!(self.thread(), std::ptr::from_ref(self.slot) as usize);
         std::ptr::from_ref(self.slot) as usize
     }
 
-    /// A number that identifies this thread among the living threads.
+    /// A number that identifies the calling thread among the running threads.
     #[inline(always)]
     pub fn thread(&self) -> usize {
         std::ptr::from_ref(self.slot) as usize & !(align_of::<HazardSlots>() - 1)
     }
 
-    /// The address that is protected.
+    /// The protected address.
     #[inline(always)]
     pub fn address(&self) -> usize {
         self.slot.load(Ordering::Relaxed)
     }
 
-    /// Clears the slot. Reads after this see everything that a thread wrote before it found the slot cleared.
+    /// Clears the slot. If another thread's search finds the slot cleared, the calling thread's later reads see that
+    /// thread's earlier writes.
     #[inline(always)]
     pub fn end(self) {
         drop(self);
@@ -116,8 +117,8 @@ impl Drop for Protection {
     }
 }
 
-/// Waits until the current uses of all objects whose addresses `of` accepts have ended. Must not be called during such
-/// a use, because it would wait for itself.
+/// Waits until all current uses of the objects whose addresses `of` accepts have ended. Must not be called during such
+/// a use, because the thread would wait for itself.
 #[cold]
 pub fn await_uses(of: impl Fn(usize) -> bool) {
     records::heavy_barrier();

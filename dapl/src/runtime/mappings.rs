@@ -1,8 +1,8 @@
 //! Looks up memory in `/proc/self/maps`: whether it is mapped, with which rights, whether it is shared, and which file
 //! backs it.
 //!
-//! Reading the list takes time proportional to the number of mappings. The memory itself is not touched. If the list
-//! cannot be read, the result is unknown.
+//! Reading `/proc/self/maps` takes time proportional to the number of mappings. The memory itself is not touched. If
+//! the file cannot be read, the result is unknown.
 #![forbid(unsafe_code)]
 
 use crate::provider::Region;
@@ -25,7 +25,7 @@ pub enum MappingLookup {
     Missing,
     /// Every page is mapped, but some pages lack a right.
     Lacking,
-    /// The kernel's list cannot be read.
+    /// `/proc/self/maps` cannot be read.
     Unknown,
 }
 
@@ -53,13 +53,13 @@ pub struct BackingFile {
     pub name: String,
 }
 
-/// Finds the file that backs a region, if the whole region is one contiguous part of one file, mapped as shared. `None`
-/// for an empty region.
+/// Finds the file that backs a region, if the whole region is one contiguous part of one file, mapped as shared.
+/// Returns `None` for an empty region.
 pub fn backing_file(region: Region) -> Option<BackingFile> {
     backing_file_in(&std::fs::read_to_string("/proc/self/maps").ok()?, region)
 }
 
-/// Parses `maps`. A mapping whose parts have different rights or advice appears as several adjacent lines.
+/// Searches the text `maps`. A mapping whose parts have different rights or advice appears as several adjacent lines.
 fn backing_file_in(maps: &str, region: Region) -> Option<BackingFile> {
     let end = region.address.checked_add(region.length)?;
     let mut found: Option<BackingFile> = None;
@@ -69,8 +69,8 @@ fn backing_file_in(maps: &str, region: Region) -> Option<BackingFile> {
         if from > at || at >= end {
             break;
         }
-        // A mapping without a file has inode 0, but so has the first System V segment of an IPC namespace. The device
-        // distinguishes them.
+        // A mapping without a file has inode 0, but so has the first System V segment of an IPC namespace. Only the
+        // former has device 0:0.
         let mut piece = file(line).filter(|piece| rights.shared && piece.device != (0, 0))?;
         piece.offset = piece.offset.checked_add(at - from)?;
         match &found {
@@ -87,7 +87,7 @@ fn backing_file_in(maps: &str, region: Region) -> Option<BackingFile> {
     found.filter(|_| at >= end)
 }
 
-/// Parses device, inode, offset and path of the file in one line of the list.
+/// Parses device, inode, offset and path of the file in one line of `/proc/self/maps`.
 fn file(line: &str) -> Option<BackingFile> {
     let mut words = line.split_ascii_whitespace().skip(2);
     let offset = u64::from_str_radix(words.next()?, 16).ok()?;

@@ -1,6 +1,6 @@
-//! Services for the objects: handles, locks, threads, deadlines, waiting, the logger, fork.
+//! Services for the objects: handles, locks, threads, deadlines, waiting, the logger, and locks across `fork`.
 //!
-//! Only `fork` imports modules of upper layers, because it locks every static lock of the library.
+//! Only `fork` imports modules of upper layers, because it acquires every static lock of the library.
 
 pub mod address_ranges;
 pub mod cancel;

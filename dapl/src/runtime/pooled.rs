@@ -1,7 +1,7 @@
 //! Objects whose memory is never freed, so that a thread may read an object without a reference to it.
 //!
 //! An object returns to a pool when its owner drops it, and the next owner reuses it. A thread that reads the object
-//! meanwhile may read the state of another owner, but never memory of another type. Every field is an atomic.
+//! meanwhile may read values of another owner, but never memory of another type. Every field is an atomic.
 #![forbid(unsafe_code)]
 
 use std::ops::Deref;
@@ -12,12 +12,12 @@ use crate::runtime::sync::StaticMutex;
 pub trait Poolable: Default + Sync + 'static {
     /// The pool of free objects of this type.
     fn pool() -> &'static Pool<Self>;
-    /// Resets the object to the state of `Default`. Called before the owner passes the object to other threads, and
+    /// Resets the object to the value of `Default`. Called before the owner passes the object to other threads, and
     /// before the object returns to the pool.
     fn clear(&self);
 }
 
-/// Free objects.
+/// The free objects of a type.
 pub type Pool<T> = StaticMutex<Vec<&'static T>>;
 
 /// The owner of a pooled object.
@@ -27,7 +27,7 @@ pub struct Pooled<T: Poolable>(&'static T);
 impl<T: Poolable> Pooled<T> {
     /// Takes an object out of the pool, or allocates one.
     pub fn take() -> Self {
-        // Loom forbids that one run of a model uses an object of another run, so models have no pool.
+        // Models have no pool, because loom forbids that one run of a model uses an object of another run.
         let free = if cfg!(loom) { None } else { T::pool().lock().pop() };
         let object: &'static T = free.unwrap_or_else(|| Box::leak(Box::default()));
         object.clear();

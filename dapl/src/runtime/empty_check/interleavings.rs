@@ -1,5 +1,5 @@
 //! A loom model of the path of a completion. A peer fills a slot, and one thread moves the message to the transport's
-//! list and then to the queue of the EVD. Another thread, which knows that the message was sent, concurrently reads the
+//! list and then to the queue of the EVD. Meanwhile another thread, which knows that the message was sent, reads the
 //! check.
 
 use std::sync::Arc;

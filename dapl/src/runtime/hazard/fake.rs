@@ -1,4 +1,4 @@
-//! Hazard slots in loom models: one record for each of at most four threads. Both barriers are full fences, because a
+//! Hazard slots for loom models: one record for each of at most four threads. Both barriers are full fences, because a
 //! model has no membarrier(2).
 #![forbid(unsafe_code)]
 

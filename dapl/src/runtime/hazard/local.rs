@@ -1,9 +1,9 @@
-//! The thread-local word that points to the slots of a thread.
+//! The thread-local word that points to the hazard slots of a thread.
 //!
-//! With glibc on x86-64 the word is in the static part of thread-local storage (model `initial-exec`), where two
-//! instructions read it. With the default model, a library that is loaded at run time calls `__tls_get_addr` for each
-//! access. glibc reserves static space for libraries that are loaded at run time (glibc.rtld.optional_static_tls); each
-//! provider uses eight bytes of it.
+//! With glibc on x86-64, the word is in the static part of thread-local storage (model `initial-exec`), where two
+//! instructions read it. With the default model, a library that was loaded at run time calls `__tls_get_addr` for each
+//! access. glibc reserves static space for such libraries (glibc.rtld.optional_static_tls); each provider uses eight
+//! bytes of it.
 
 use super::HazardSlots;
 
@@ -63,7 +63,7 @@ mod kind {
     use super::HazardSlots;
 
     thread_local! {
-        /// Without a destructor, so that a read needs no check.
+        /// Has no destructor, so that a read needs no check.
         static MINE: Cell<Option<&'static HazardSlots>> = const { Cell::new(None) };
     }
 

@@ -1,4 +1,5 @@
-//! The slots of all threads: a fixed number of records. A record is reused after its thread has ended.
+//! The hazard slots of all threads: a fixed number of records, one per thread. A record is reused after its thread has
+//! ended.
 #![forbid(unsafe_code)]
 
 use std::cell::Cell;
@@ -9,7 +10,7 @@ use rustix::thread::{MembarrierCommand, membarrier};
 
 use super::{HazardSlots, SLOTS, local};
 
-/// Maximum number of living threads with slots. A record occupies memory only after its first use.
+/// Maximum number of running threads with slots. A record occupies memory only after its first use.
 const THREADS: usize = 1024;
 
 struct HazardRecord {
@@ -20,9 +21,9 @@ struct HazardRecord {
 static RECORDS: [HazardRecord; THREADS] = [const {
     HazardRecord { slots: HazardSlots([const { AtomicUsize::new(0) }; SLOTS]), is_used: AtomicBool::new(false) }
 }; THREADS];
-/// Number of records used so far; they precede the unused ones.
+/// Number of records that were used at least once. They precede the unused ones.
 static USED: AtomicUsize = AtomicUsize::new(0);
-/// Id of the process that owns the records. A forked child has none of the parent's other threads.
+/// Id of the process that owns the records. The parent's other threads do not exist in a forked child.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 /// Whether the kernel has membarrier(2): unknown, yes or no.
@@ -38,7 +39,7 @@ impl Drop for Owned {
     fn drop(&mut self) {
         local::set(None);
         if let Some(record) = self.0.take() {
-            // A slot can be in use here only if a signal handler has ended the thread during a call.
+            // A slot is still in use here only if a signal handler has ended the thread during a call.
             record.slots.0.iter().for_each(|slot| slot.store(0, Ordering::Release));
             record.is_used.store(false, Ordering::Release);
         }
@@ -46,7 +47,7 @@ impl Drop for Owned {
 }
 
 thread_local! {
-    /// The record of this thread, if it has one. The word of `local` points into the record.
+    /// The record of this thread, if it has one. The thread-local word of `local` points into the record.
     static OWNED: Owned = const { Owned(Cell::new(None)) };
 }
 
@@ -65,8 +66,8 @@ pub(super) fn own_slots() -> Option<&'static HazardSlots> {
     }
 }
 
-/// Claims a record for this thread. `None`: the kernel lacks membarrier(2), the thread is ending, or all records are in
-/// use.
+/// Claims a record for this thread. Returns `None` if the kernel has no membarrier(2), the thread is ending, or all
+/// records are in use.
 #[cold]
 fn join() -> Option<&'static HazardSlots> {
     if !is_supported() {
@@ -102,7 +103,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static HazardSlots> {
     RECORDS[..USED.load(Ordering::Acquire)].iter().map(|record| &record.slots)
 }
 
-/// The barrier of a thread that uses an object, between its two steps; see the parent module.
+/// The barrier between the two steps of a thread that uses an object; see the parent module.
 #[inline(always)]
 pub(super) fn light_barrier() {
     compiler_fence(Ordering::SeqCst);
@@ -128,8 +129,8 @@ pub(super) fn heavy_barrier() {
         || membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
             && membarrier(MembarrierCommand::PrivateExpedited).is_ok();
     if !is_done {
-        // membarrier(2) worked before, so a system call filter was installed in the meantime. Instead of a barrier,
-        // this waits until all CPUs have drained their store buffers, which takes microseconds.
+        // membarrier(2) has worked before, so a system call filter was installed since. Instead of a barrier, this
+        // waits until all CPUs have drained their store buffers, which takes microseconds.
         std::thread::sleep(Duration::from_millis(1));
     }
 }
