@@ -1,8 +1,8 @@
-//! The log of this library: stderr or syslog, one write per message of one or more lines, never stdout.
+//! The log of this library: stderr or syslog, never stdout. Each message of one or more lines is one write.
 //!
-//! Installed once by `dat_provider_init`, unless the process has a logger. `DAPL_DBG_TYPE` selects messages
+//! `dat_provider_init` installs the logger once, unless the process has a logger. `DAPL_DBG_TYPE` selects messages
 //! (spec/registry 14.1), `DAPL_DBG_DEST` the destination: 1 stderr, 2 syslog, 3 both. Errors and warnings are
-//! rate-limited (`limit`). Errors of an open are collected for libdat's line about the failed open (`collect_errors`).
+//! rate-limited (`limit`). The errors of a failed open are passed to libdat for its own log line (`collect_errors`).
 
 mod limit;
 
@@ -54,7 +54,7 @@ impl Logger {
             let _ = std::io::stderr().write_all(lines.as_bytes());
         }
         if self.to & SYSLOG != 0 {
-            // syslog adds the time and the process, so the line has neither.
+            // syslog adds the time and the process id itself.
             text.lines().for_each(|line| syslog(&format!("dapl: {}: {line}\0", level_name(level))));
         }
     }
@@ -80,8 +80,8 @@ thread_local! {
     static COLLECTED: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Runs `body`. Lines that the calling thread logs in it contain the name of an IA. Used by threads of an IA and where
-/// errors are logged; too slow for a hot path.
+/// Runs `body`. Lines that the calling thread logs meanwhile contain the IA name `name`. Used by threads of an IA and
+/// where errors are logged; too slow for a hot path.
 pub fn with_ia<T>(name: &str, body: impl FnOnce() -> T) -> T {
     /// Restores the name, also when the body panics.
     struct Restore(String);
@@ -94,7 +94,7 @@ pub fn with_ia<T>(name: &str, body: impl FnOnce() -> T) -> T {
     body()
 }
 
-/// Runs an open. Errors that this thread logs during the open are returned, joined in one line, instead of printed.
+/// Runs an open. Errors that this thread logs meanwhile are not printed, but returned, joined in one line.
 pub(crate) fn collect_errors<T>(open: impl FnOnce() -> T) -> (T, String) {
     /// Stops collecting, also when the open panics.
     struct StopCollecting;
@@ -111,7 +111,7 @@ pub(crate) fn collect_errors<T>(open: impl FnOnce() -> T) -> (T, String) {
     (result, said)
 }
 
-/// Stores an error for [`collect_errors`]. Returns false if the calling thread is not inside it.
+/// Stores an error for [`collect_errors`]. Returns false if the calling thread is not executing it.
 fn collect(text: &str) -> bool {
     COLLECTED.with_borrow_mut(|collected| {
         let Some(said) = collected else { return false };
@@ -123,12 +123,12 @@ fn collect(text: &str) -> bool {
     })
 }
 
-/// Locks the state while the process forks.
+/// Locks the rate limit and the folding of repeated messages while the process forks.
 pub(crate) fn lock_for_fork() -> impl Sized {
     STATE.lock()
 }
 
-/// Installs the logger at the first call.
+/// Creates the logger at the first call, and makes it the logger of the process unless there is one.
 pub fn install() {
     let logger = LOGGER.get_or_init(|| Logger {
         levels: variable("DAPL_DBG_TYPE", ERRORS | WARNINGS),
@@ -145,7 +145,7 @@ pub fn install() {
     }
 }
 
-/// Reads an integer variable in C's notations (0x10, 010, 8).
+/// Reads an environment variable as a number in C's notations (0x10, 010, 8).
 fn variable(name: &str, default: u32) -> u32 {
     let Some(text) = std::env::var_os(name) else { return default };
     match text.to_str().and_then(number) {
@@ -158,7 +158,8 @@ fn variable(name: &str, default: u32) -> u32 {
     }
 }
 
-/// Reads a variable that may name a file; ignored in a set-uid program.
+/// Reads an environment variable. Returns `None` in a set-uid program, because an unprivileged user controls the
+/// environment.
 pub fn secure_variable(name: &str) -> Option<String> {
     // SAFETY: reads the auxiliary vector, which the kernel passed at exec.
     let is_secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
@@ -224,7 +225,7 @@ impl log::Log for Logger {
         self.write(level, &text);
     }
 
-    /// Logs the number of repetitions that were suppressed.
+    /// Logs how often the last message was repeated, if repetitions were suppressed.
     fn flush(&self) {
         let repeated = STATE.lock().folding.flush();
         if let Some(repeated) = repeated {

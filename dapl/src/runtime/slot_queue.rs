@@ -1,11 +1,12 @@
 //! A queue whose slots are reused in place.
 //!
 //! Work requests and events are large, and most of their fields stay unused. So an entry is not moved into the queue
-//! but written in its slot: [`SlotQueue::push`] returns the next slot, which still has its previous content. The queue
-//! grows to the largest number of entries that it has had, and then allocates no more memory.
+//! but written in its slot: [`SlotQueue::push`] returns the next slot, which still has its previous content. The number
+//! of slots grows to the largest number of entries that were queued at one time; then the queue allocates no more
+//! memory.
 #![forbid(unsafe_code)]
 
-/// Number of slots allocated at the first entry.
+/// Number of slots that the first entry allocates.
 const FIRST: usize = 8;
 
 /// A first-in first-out queue. The number of slots is a power of two.
@@ -57,16 +58,16 @@ impl<T: Default> SlotQueue<T> {
         &mut self.slots[at]
     }
 
-    /// Number of entries that the queue holds without growing.
+    /// Number of slots: entries that the queue can hold without growing.
     #[inline(always)]
     pub fn slots(&self) -> usize {
         self.slots.len()
     }
 
-    /// Appends an entry without growing, for a caller that has compared `len` with `slots`. Returns its slot.
+    /// Appends an entry without growing, and returns its slot. The caller has checked that `len` is below `slots`.
     ///
     /// # Panics
-    /// If there are no slots. If all slots are in use, the oldest entry is overwritten.
+    /// If there are no slots. If all slots are in use, the oldest entry is overwritten instead.
     #[inline(always)]
     pub fn push_within(&mut self) -> &mut T {
         debug_assert!(self.len < self.slots.len());
@@ -110,7 +111,7 @@ impl<T: Default> SlotQueue<T> {
         }
     }
 
-    /// The oldest entries, as far as their slots are consecutive in memory.
+    /// The longest run of oldest entries whose slots are consecutive in memory.
     #[inline(always)]
     pub fn front_run(&self) -> &[T] {
         let end = self.slots.len().min(self.head + self.len);
@@ -143,7 +144,7 @@ impl<T: Default> SlotQueue<T> {
         first.iter_mut().chain(wrapped).take(self.len)
     }
 
-    /// Removes the entries, the oldest first, as the iterator returns them.
+    /// Removes all entries, the oldest first, while the iterator is advanced.
     pub fn drain(&mut self) -> impl Iterator<Item = T> {
         std::iter::from_fn(|| self.pop_front())
     }
@@ -160,7 +161,7 @@ mod tests {
         let (mut queue, mut model, mut random) = (SlotQueue::<u64>::default(), VecDeque::new(), 1u64);
         for n in 0..20_000 {
             random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            // In the first half pushes are more frequent than pops, in the second half pops are.
+            // In the first half pushes outnumber pops; in the second half pops outnumber pushes.
             if random >> 62 < if n < 10_000 { 3 } else { 1 } {
                 *queue.push() = n;
                 model.push_back(n);

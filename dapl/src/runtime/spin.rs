@@ -1,12 +1,13 @@
-//! Adaptive spin time of a wait: grows when polling was successful, shrinks otherwise. Used by waits on EVDs and CNOs.
+//! Adaptive spin time of a wait: it grows after successful polling and shrinks after unsuccessful polling. Used by
+//! waits on EVDs and CNOs.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Minimum spin time before a sleep, in nanoseconds: about the cost of a sleep and a wake-up. If the provider's maximum
-/// is lower, that applies.
+/// Minimum spin time before a sleep, in nanoseconds: about the cost of a sleep and a wake-up. A lower maximum of the
+/// provider takes precedence.
 const SHORTEST: u32 = 2_000;
-/// After every eighth unsuccessful spin, the next spin has the full length.
+/// After this many unsuccessful spins, the next spin has the maximum length.
 const TRY_ALL: u32 = 8;
 
 /// Adaptive length of the next spin.
@@ -25,7 +26,7 @@ impl Default for SpinBudget {
 }
 
 impl SpinBudget {
-    /// Returns the length in nanoseconds of a spin that begins now, at most `longest`.
+    /// Returns the length of a spin that begins now, in nanoseconds, at most `longest`.
     pub(crate) fn begin(&self, longest: u32) -> u32 {
         self.next.load(Ordering::Relaxed).min(longest)
     }
@@ -37,15 +38,15 @@ impl SpinBudget {
     }
 
     /// Records that a spin was unsuccessful, and halves the length of the next spin. After every eighth unsuccessful
-    /// spin, the next spin has the full length. Otherwise two processes that wait for each other would both go to sleep
-    /// quickly, and never detect that polling is faster.
+    /// spin, the next spin has the length `longest`. Otherwise two processes that wait for each other would both go to
+    /// sleep quickly, and never detect that polling is faster.
     pub(crate) fn failed(&self, budget: u32, longest: u32) {
         let unsuccessful = self.unsuccessful.load(Ordering::Relaxed).wrapping_add(1);
         self.unsuccessful.store(unsuccessful, Ordering::Relaxed);
         self.set(if unsuccessful.is_multiple_of(TRY_ALL) { longest } else { (budget / 2).max(SHORTEST) });
     }
 
-    /// Sets the length of the next spin.
+    /// Sets the length of the next spin, in nanoseconds.
     pub(crate) fn set(&self, nanoseconds: u32) {
         self.next.store(nanoseconds, Ordering::Relaxed);
     }

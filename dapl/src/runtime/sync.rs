@@ -1,4 +1,4 @@
-//! Atomics, fences and locks for modules with loom models: the standard ones, or loom's.
+//! Atomics, fences and locks for modules with loom models: the normal ones, or loom's under `cfg(loom)`.
 //!
 //! A module that imports its atomics from here can run unchanged under loom. Its models are in its submodule
 //! `interleavings`; `cargo xtask test loom` runs them. Loom's types work only inside a model, and cannot be used in a
@@ -41,7 +41,7 @@ mod kind {
         yield_now();
     }
 
-    /// A full fence: loom models a CPU on which the read-modify-write is no fence.
+    /// A full fence, because loom models a CPU on which a read-modify-write is no fence.
     pub fn fence_behind_rmw() {
         fence(Ordering::SeqCst);
     }

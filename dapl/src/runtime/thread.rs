@@ -10,8 +10,7 @@ use std::thread::{Builder, JoinHandle};
 
 use crate::runtime::cancel;
 
-/// Starts a thread with all signals blocked and cancellation disabled. `name` has at most 15 bytes, the limit of the
-/// kernel.
+/// Starts a thread with all signals blocked and cancellation disabled. `name` has at most 15 bytes, the kernel's limit.
 pub fn spawn<T: Send + 'static>(name: &str, body: impl FnOnce() -> T + Send + 'static) -> io::Result<JoinHandle<T>> {
     let before = block_all();
     let thread = Builder::new().name(name.into()).spawn(move || {
@@ -29,17 +28,18 @@ pub fn spawn<T: Send + 'static>(name: &str, body: impl FnOnce() -> T + Send + 's
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ThreadId(libc::pthread_t);
 
-/// The id of the calling thread. Not `std::thread::current`, which allocates a handle for each thread of the consumer.
-/// Leak checkers report that of the main thread as possibly lost.
+/// The id of the calling thread. `std::thread::current` is not used, because it allocates a handle for each thread of
+/// the consumer, and leak checkers report that of the main thread as possibly lost.
 pub fn current() -> ThreadId {
     // SAFETY: pthread_self has no preconditions and cannot fail.
     ThreadId(unsafe { libc::pthread_self() })
 }
 
-/// Waits until a thread has ended, unless it is the calling thread: an agent may close the IA on the engine thread.
+/// Waits until a thread has ended. Does not wait for the calling thread itself: a consumer's agent may close the IA on
+/// the engine thread.
 pub fn join(thread: JoinHandle<()>) {
     if ThreadId(thread.as_pthread_t()) != current() {
-        // An error means that the thread has panicked, which it has reported.
+        // An error means that the thread has panicked; the panic has printed its message.
         let _ = thread.join();
     }
 }
@@ -63,7 +63,7 @@ pub fn request_short_slice() {
         deadline: u64,
         period: u64,
     }
-    // SAFETY: the calls affect the calling thread only; the kernel reads a record whose size the record states.
+    // SAFETY: the calls affect the calling thread only. The kernel reads a record of the length in its field `size`.
     unsafe {
         if libc::sched_getscheduler(0) != libc::SCHED_OTHER {
             return; // the administrator has chosen another scheduling policy
@@ -80,18 +80,18 @@ pub fn request_short_slice() {
     }
 }
 
-/// Registers fork handlers: `before` runs in a thread about to fork, `after` in parent and child. The handlers ensure
-/// that the child inherits no lock held by another thread. The last registration runs first.
+/// Registers fork handlers: `before` runs in a thread that is about to fork, `after` in parent and child. They ensure
+/// that the child inherits no lock held by another thread. `before` handlers run in reverse order of registration.
 pub fn at_fork(before: extern "C" fn(), after: extern "C" fn()) {
     unsafe extern "C" {
         fn pthread_atfork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) -> libc::c_int;
     }
     // SAFETY: the functions belong to a library that is never unmapped. If the registration fails for lack of memory,
-    // fork works as without handlers.
+    // `fork` works as without handlers.
     unsafe { pthread_atfork(before, after, after) };
 }
 
-/// Registers a function that runs when the process exits by `exit`. It must not panic or wait for the exiting thread.
+/// Registers a function that runs when the process calls `exit`. It must not panic or wait for the exiting thread.
 pub fn at_exit(last: extern "C" fn()) {
     // SAFETY: the function belongs to a library that is never unmapped. If the registration fails for lack of memory,
     // nothing runs at exit.
@@ -102,12 +102,12 @@ pub fn at_exit(last: extern "C" fn()) {
 fn block_all() -> Option<libc::sigset_t> {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: both point at writable sets; `sigfillset` completes the first before `pthread_sigmask` reads it.
+    // SAFETY: both pointers are writable sets; `sigfillset` fills the first before `pthread_sigmask` reads it.
     let failed = unsafe {
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr())
     };
-    // SAFETY: on success the call has written the former mask.
+    // SAFETY: on success the call has written the old mask.
     (failed == 0).then(|| unsafe { before.assume_init() })
 }
 

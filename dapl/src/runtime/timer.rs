@@ -1,10 +1,10 @@
-//! Connect timeouts: [`Deadlines`] is a sorted set, served by one lazily started thread.
+//! Connect timeouts. [`Deadlines`] is a sorted set of deadlines; one lazily started thread serves it.
 //!
-//! `ep` arms a deadline per connect with a finite timeout, and cancels the deadline when the attempt ends. The thread
-//! starts with the first [`arm`]. It ends after `LINGER` without deadlines, or when an IA is closed while there are
-//! none. It is woken only when the earliest deadline changes, and calls back without locks. A cancel does not wait for
-//! a callback in progress: the callback has the number of its attempt, finds under the EP's lock that the number is
-//! stale, and does nothing. Deadlines pending at exit are discarded.
+//! `ep` arms a deadline for each connect with a finite timeout, and cancels it when the attempt ends. The first [`arm`]
+//! starts the thread. The thread ends after `LINGER` without deadlines, or when an IA is closed while there are none.
+//! It is woken only when the earliest deadline changes, and runs callbacks without locks. A cancel does not wait for a
+//! callback in progress: the callback passes the number of its attempt, and the EP ignores it under its lock if the
+//! number is stale. Deadlines pending at exit are discarded.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -15,19 +15,19 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, Resource, Result};
 use crate::runtime::thread;
 
-/// Called when a deadline expires.
+/// The target of a deadline.
 pub trait OnExpiry: Send + Sync {
     /// Called on the timer thread without locks. `attempt` is the argument of [`arm`].
     fn expired(&self, attempt: u32);
 }
 
-/// Identifies a deadline; cancelling one that has expired has no effect.
+/// Identifies a deadline.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct DeadlineId(Instant, u64);
 
-/// Calls `target` after `after`, unless the deadline is cancelled or the target was dropped.
+/// Calls `target.expired(attempt)` after the time `after`, unless the deadline is cancelled or the target was dropped.
 ///
-/// Errors: `Exhausted(Memory)` if the thread cannot be started.
+/// Errors: `Exhausted(Memory)` if the timer thread cannot be started.
 pub fn arm(after: Duration, target: Weak<dyn OnExpiry>, attempt: u32) -> Result<DeadlineId> {
     let mut clock = lock_for_fork();
     clock.ensure_thread()?;
@@ -38,13 +38,14 @@ pub fn arm(after: Duration, target: Weak<dyn OnExpiry>, attempt: u32) -> Result<
     Ok(ticket)
 }
 
-/// Removes a deadline. The thread is not woken; at its next wake-up it sleeps until the next deadline.
+/// Removes a deadline; no effect if it has expired. The thread is not woken: it may wake up once at the removed
+/// deadline.
 pub fn cancel(ticket: DeadlineId) {
     lock_for_fork().deadlines.remove(ticket);
 }
 
-/// Ends the thread and waits for it, if there are no deadlines. Called when an IA is closed, so that a program that has
-/// closed all its IAs has no thread of this library.
+/// Ends the timer thread and waits for it, if there are no deadlines. Called when an IA is closed, so that a program
+/// that has closed all its IAs has no thread of this library.
 pub fn end_if_idle() {
     let mut clock = lock_for_fork();
     if clock.owner != std::process::id() || clock.deadlines.next().is_some() {
@@ -58,7 +59,7 @@ pub fn end_if_idle() {
     thread.into_iter().for_each(thread::join);
 }
 
-/// Entries sorted by time. Equal times keep the order of insertion. All operations are O(log n).
+/// A set sorted by time. Entries with equal times keep the order of insertion. All operations are O(log n).
 #[derive(Debug)]
 pub struct Deadlines<T> {
     entries: BTreeMap<DeadlineId, T>,
@@ -105,7 +106,7 @@ impl<T> Default for Deadlines<T> {
 /// connecting should not keep a thread.
 const LINGER: Duration = Duration::from_secs(2);
 
-// A mutex of the standard library, because a forked child can unlock it: it has no list of waiters.
+// A mutex of the standard library has no list of waiters, so a forked child can unlock it.
 static CLOCK: Mutex<TimerState> =
     Mutex::new(TimerState { deadlines: Deadlines::new(), owner: 0, generation: 0, thread: None });
 static WAKE: Condvar = Condvar::new();
@@ -122,9 +123,9 @@ struct ArmedDeadline {
 
 pub(crate) struct TimerState {
     deadlines: Deadlines<ArmedDeadline>,
-    /// Id of the process in which the timer thread runs; 0 without a thread. A forked child inherits no thread.
+    /// Id of the process in which the timer thread runs; 0 if there is none. A forked child inherits no thread.
     owner: u32,
-    /// Number of threads that were stopped. A thread ends when this differs from the value at its start.
+    /// Number of timer threads that were stopped. A thread ends when this differs from the value at its start.
     generation: u64,
     thread: Option<JoinHandle<()>>,
 }

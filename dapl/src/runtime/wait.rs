@@ -1,10 +1,10 @@
-//! Sleeps on behalf of a C caller. A signal may interrupt the sleep, and `pthread_cancel` may end the thread in it.
+//! Sleeps on behalf of a C caller. A signal may interrupt the sleep, and `pthread_cancel` may end the thread during it.
 //!
-//! The entries of `dat_evd_wait` and `dat_cno_wait` call [`run`]. It first calls a function that returns an event found
-//! without sleeping. Otherwise it alternates between a step, which holds locks and references with cancellation
-//! deferred, and a sleep on a futex word in frames that own nothing: glibc's forced unwinding passes only through these
-//! frames. A cancelled thread leaves a [`Mark`] in its thread-local storage, whose destructor removes the waiter. The
-//! futex words are in the arena of handles, so they outlive the objects.
+//! The entries of `dat_evd_wait` and `dat_cno_wait` call [`run`], which first tries to find an event without sleeping.
+//! If there is none, it alternates between steps and sleeps. A step holds locks and references, with cancellation
+//! deferred. A sleep on a futex word runs in stack frames that own nothing, because glibc's forced unwinding passes
+//! through them. A thread that is cancelled leaves a [`Mark`] in its thread-local storage, whose destructor removes the
+//! waiter. The futex words are in the arena of handles, so they outlive the objects.
 
 use std::cell::RefCell;
 use std::ffi::c_int;
@@ -27,7 +27,7 @@ mod futex;
 pub enum WaitStep {
     /// The wait returns this code.
     Done(DAT_RETURN),
-    /// Sleep while the word equals `expected`, at most until the deadline.
+    /// The thread sleeps while the word equals `expected`, at most until the deadline.
     Sleep {
         /// Futex word of the object.
         word: &'static AtomicU32,
@@ -38,7 +38,7 @@ pub enum WaitStep {
     },
 }
 
-/// The reason why a step is called.
+/// The event that caused a step.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum WakeCause {
     /// The wait begins.
@@ -56,11 +56,10 @@ pub enum WakeCause {
 pub struct Deadline(Option<u64>);
 
 impl Deadline {
-    /// No deadline. Also used before the deadline is computed, because the clock is read only if the thread has to
-    /// wait.
+    /// No deadline. Also used before a deadline is computed, because the clock is read only if the thread has to wait.
     pub const NEVER: Deadline = Deadline(None);
 
-    /// `timeout` microseconds from now.
+    /// Returns the time `timeout` microseconds from now.
     pub fn after(timeout: DAT_TIMEOUT) -> Self {
         match timeout {
             DAT_TIMEOUT_INFINITE => Deadline(None),
@@ -74,7 +73,7 @@ impl Deadline {
     }
 }
 
-/// The monotonic clock, in nanoseconds.
+/// Current time of the monotonic clock, in nanoseconds.
 #[inline(always)]
 pub fn now() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -83,7 +82,7 @@ pub fn now() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Pauses between two polls. On a single CPU it yields, since spinning would only delay the peer.
+/// Pauses between two polls. With a single CPU the thread yields, since spinning would only delay the peer.
 pub fn relax() {
     static MAY_SPIN: OnceLock<bool> = OnceLock::new();
     if *MAY_SPIN.get_or_init(|| std::thread::available_parallelism().is_ok_and(|n| n.get() > 1)) {
@@ -99,43 +98,45 @@ pub fn relax() {
 pub struct SharedCpuBackoff {
     /// Number of unsuccessful polls since the last successful one.
     unsuccessful: u32,
-    left: u32,
+    /// Number of polls until the next check of the CPU set.
+    until_check: u32,
     /// Value of the caller's counter of polls at the last call.
     polls: u32,
-    alone: bool,
+    /// Whether the thread was limited to one CPU at the last check.
+    is_on_one_cpu: bool,
 }
 
 impl SharedCpuBackoff {
-    /// Number of unsuccessful polls before a yield. They take a few microseconds, in which a peer on another CPU would
-    /// have responded.
+    /// Number of unsuccessful polls before a yield. They take a few microseconds, enough for a peer on another CPU to
+    /// respond.
     const YIELD_AFTER: u32 = 64;
-    /// Number of polls between checks of the CPU set, which are system calls. The set may change at any time.
+    /// Number of polls between checks of the CPU set. A check is a system call, and the set may change at any time.
     const CHECK_INTERVAL: u32 = 1 << 12;
 
-    /// Counts one unsuccessful poll, or with `polls`, the caller's counter, all polls since the last call. Returns true
-    /// if the caller should yield.
+    /// Counts one unsuccessful poll, or all polls since the last call if the caller passes its own counter of polls.
+    /// Returns true if the caller should yield.
     #[inline]
     pub fn should_yield(&mut self, polls: Option<u32>) -> bool {
         let polls = polls.unwrap_or(self.polls.wrapping_add(1));
         let new = polls.wrapping_sub(self.polls).clamp(1, Self::CHECK_INTERVAL);
         self.polls = polls;
         self.unsuccessful = self.unsuccessful.saturating_add(new);
-        if self.left <= new {
-            self.left = Self::CHECK_INTERVAL;
-            self.alone = is_bound_to_one_cpu();
+        if self.until_check <= new {
+            self.until_check = Self::CHECK_INTERVAL;
+            self.is_on_one_cpu = is_bound_to_one_cpu();
         } else {
-            self.left -= new;
+            self.until_check -= new;
         }
-        self.alone && self.unsuccessful >= Self::YIELD_AFTER
+        self.is_on_one_cpu && self.unsuccessful >= Self::YIELD_AFTER
     }
 
-    /// Whether the last check of the CPU set has found that the thread is limited to one CPU.
+    /// Whether the thread was limited to one CPU at the last check of the CPU set.
     #[inline(always)]
     pub fn shares_cpu(&self) -> bool {
-        self.alone
+        self.is_on_one_cpu
     }
 
-    /// Records a successful poll.
+    /// Records that a poll was successful.
     #[inline]
     pub fn reset(&mut self) {
         self.unsuccessful = 0;
@@ -149,19 +150,19 @@ fn is_bound_to_one_cpu() -> bool {
     cfg!(not(loom)) && rustix::thread::sched_getaffinity(None).is_ok_and(|cpus| cpus.count() == 1)
 }
 
-/// A unique number for a wait, never 0.
+/// Returns a unique number for a wait, never 0.
 pub fn token() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// The futex word of `id` and its value. Read under the lock under which [`increment_word`] is called.
+/// Returns the futex word of `id` and its value. The caller holds the lock under which [`increment_word`] is called.
 pub fn futex_word(id: ObjectId) -> Option<(&'static AtomicU32, u32)> {
     let word = handle::futex(id)?;
     Some((word, word.load(Ordering::Relaxed)))
 }
 
-/// Changes the futex word, so that no thread goes to sleep on its old value. Called under the object's lock.
+/// Increments the futex word, so that no thread goes to sleep on its old value. Called under the object's lock.
 pub fn increment_word(id: ObjectId) {
     if let Some(word) = handle::futex(id) {
         // Relaxed suffices: the object's lock orders the change with the read in `futex_word`, and the kernel's lock orders
@@ -170,16 +171,16 @@ pub fn increment_word(id: ObjectId) {
     }
 }
 
-/// Wakes up to `count` sleepers. Called without locks, after [`increment_word`].
+/// Wakes up to `count` sleeping threads. Called without locks, after [`increment_word`].
 pub fn wake(id: ObjectId, count: i32) {
     if let Some(word) = handle::futex(id) {
         futex::wake(word, count);
     }
 }
 
-/// Runs a wait to its end. `quick` is called first. If it finds an event, it returns the code of the wait; it reaches
-/// no cancellation point, so the deferred type suffices for it. `state` is kept between the steps. It must own no
-/// resources, because it is not dropped if the thread is cancelled.
+/// Runs a wait to its end. Calls `quick` first, which returns the wait's code if it finds an event. `quick` must not
+/// reach a cancellation point, so setting the cancellation type to deferred suffices for it. `state` is kept between
+/// the steps. It must own no resources, because it is not dropped if the thread is cancelled.
 ///
 /// # Safety
 /// `state` has the type that `quick` and `step` expect, and stays valid during the call.
@@ -204,7 +205,7 @@ pub unsafe fn run<S: Copy>(
     unsafe { run_steps(state, step, caller_type) }
 }
 
-/// The part of [`run`] that may sleep. `caller_type` is the cancellation type of the caller; it is deferred now.
+/// The part of [`run`] that may sleep. `caller_type` is the caller's cancellation type; the current type is deferred.
 ///
 /// # Safety
 /// As [`run`].
@@ -226,17 +227,20 @@ unsafe fn run_steps<S: Copy>(
         match unsafe { step(state, cause) } {
             WaitStep::Done(code) => break code,
             WaitStep::Sleep { word, expected, deadline } => {
-                // Until the calls after the sleep, this thread may be cancelled at any instruction. No frame between
-                // here and the consumer's frame owns resources. A request that arrived while cancellation was disabled
-                // is only pending, so it is tested for.
-                // SAFETY: the caller guarantees that `state` fits `step`. A step never unwinds, because its entry catches panics.
+                // From here until the calls after the sleep, this thread may be cancelled at any instruction. No frame
+                // between here and the consumer's frame owns resources. A request that arrived while cancellation was
+                // disabled is only pending, so `pthread_testcancel` acts on it.
+                //
+                // SAFETY: the calls affect the calling thread only. A cancellation here unwinds only frames that own no
+                // resources.
                 unsafe {
                     pthread_setcancelstate(caller_state, std::ptr::null_mut());
                     pthread_testcancel();
                     pthread_setcanceltype(CANCEL_ASYNCHRONOUS, std::ptr::null_mut());
                 }
                 cause = futex::sleep(word, expected, deadline.0);
-                // SAFETY: the caller guarantees that `state` fits `step`. A step never unwinds, because its entry catches panics.
+                // SAFETY: the calls affect the calling thread only. A cancellation here unwinds only frames that own no
+                // resources.
                 unsafe {
                     pthread_setcanceltype(CANCEL_DEFERRED, std::ptr::null_mut());
                     pthread_setcancelstate(CANCEL_DISABLE, std::ptr::null_mut());
@@ -244,7 +248,8 @@ unsafe fn run_steps<S: Copy>(
             }
         }
     };
-    // SAFETY: the caller guarantees that `state` fits `step`. A step never unwinds, because its entry catches panics.
+    // SAFETY: the calls affect the calling thread only. If the second call acts on a pending request, it unwinds only
+    // frames that own no resources.
     unsafe {
         pthread_setcancelstate(caller_state, std::ptr::null_mut());
         pthread_setcanceltype(caller_type, std::ptr::null_mut());
@@ -256,7 +261,7 @@ const CANCEL_DISABLE: c_int = 1;
 const CANCEL_DEFERRED: c_int = 0;
 const CANCEL_ASYNCHRONOUS: c_int = 1;
 
-// Declared here as functions that may unwind, because cancellation unwinds through them.
+// Declared as functions that may unwind, because cancellation unwinds through them.
 unsafe extern "C-unwind" {
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
     fn pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int;
@@ -278,7 +283,7 @@ struct ThreadMarks(RefCell<Vec<Mark>>);
 
 impl Drop for ThreadMarks {
     fn drop(&mut self) {
-        // glibc also runs this destructor in a thread that has returned while a cancellation request is pending.
+        // glibc also runs this destructor in a thread that has returned and has a pending cancellation request.
         let _deferral = cancel::defer();
         for mark in self.0.take() {
             (mark.clear)(mark.id, mark.token);
@@ -293,7 +298,7 @@ thread_local! {
 impl Mark {
     /// Stores the mark before the first sleep of a wait.
     pub fn store(self) {
-        // A thread whose thread-local storage is gone is exiting and cannot be cancelled any more.
+        // A thread without thread-local storage is exiting and cannot be cancelled any more.
         let _ = MARKS.try_with(|marks| marks.0.borrow_mut().push(self));
     }
 

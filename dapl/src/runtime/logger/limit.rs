@@ -1,4 +1,4 @@
-//! Rate limit for errors and warnings: a burst, then a number per second, and a count of suppressed lines.
+//! Rate limit for errors and warnings: a burst, then a number of lines per second, and a count of suppressed lines.
 //!
 //! A program that loses thousands of connections at the same time must not be slowed down by its log. The current time
 //! is a parameter.
@@ -8,13 +8,13 @@ use std::time::Duration;
 
 /// Maximum number of lines in a burst.
 const BURST: u32 = 256;
-/// Interval at which the bucket is refilled by one line.
+/// Interval after which one more line may be logged.
 const REFILL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A token bucket of log lines.
 #[derive(Debug)]
 pub(super) struct Limit {
-    /// Lines logged since the bucket was full, minus those replenished by time.
+    /// Lines logged since the bucket was full, minus those that time has replenished.
     owed: u32,
     /// Time of the last refill.
     since: Duration,
@@ -27,13 +27,14 @@ impl Limit {
         Limit { owed: 0, since: Duration::ZERO, suppressed: 0 }
     }
 
-    /// Returns the number of lines suppressed since the last logged one if a line may be logged at `now` (monotonic);
-    /// `None` if the line must be suppressed.
+    /// Returns the number of lines suppressed since the last logged one if a line may be logged at `now` (monotonic).
+    /// Returns `None` if the line must be suppressed.
     pub(super) fn take(&mut self, now: Duration) -> Option<u64> {
         let passed = now.saturating_sub(self.since);
         let good = u32::try_from(passed.as_nanos() / REFILL_INTERVAL.as_nanos()).unwrap_or(u32::MAX);
         self.owed = self.owed.saturating_sub(good);
-        // The remainder of an interval counts for the next refill. In a full bucket the next interval begins at `now`.
+        // The remainder of an interval counts towards the next refill. If the bucket is full, the next interval begins
+        // at `now`.
         self.since = if self.owed == 0 { now.max(self.since) } else { self.since + REFILL_INTERVAL * good };
         if self.owed < BURST {
             self.owed += 1;

@@ -1,4 +1,5 @@
-//! Represents a memory location in loom models: loom reports concurrent accesses, unless all of them are reads.
+//! A stand-in for a memory location in loom models. Loom reports concurrent accesses to it, unless all of them are
+//! reads.
 //!
 //! Exists under `cfg(loom)` only, and holds no data.
 
@@ -21,7 +22,7 @@ impl AccessCheck {
         self.0.with(|_| ());
     }
 
-    /// A write access, or the deallocation.
+    /// Records a write access or a deallocation.
     pub fn write(&self) {
         self.0.with_mut(|_| ());
     }

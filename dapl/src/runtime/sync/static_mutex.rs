@@ -1,13 +1,13 @@
 //! A mutex for statics that can be unlocked in a forked child.
 //!
 //! A lock with a list of waiters may pass ownership to a waiter that does not exist in the child. This lock is a futex
-//! word without a list.
+//! word without such a list.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::lock_api::{GuardNoSend, Mutex, MutexGuard, RawMutex};
 
-/// A value protected by such a lock.
+/// A value protected by [`RawLock`].
 pub type StaticMutex<T> = Mutex<RawLock, T>;
 pub type StaticMutexGuard<T> = MutexGuard<'static, RawLock, T>;
 

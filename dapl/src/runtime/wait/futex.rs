@@ -1,4 +1,4 @@
-//! Futex calls: wait on a word while it holds a value, wake waiters.
+//! Futex calls: sleep while a word has a value, and wake sleeping threads.
 //!
 //! The stack frames of these functions own no resources, since a thread may be cancelled while it sleeps.
 
@@ -7,7 +7,7 @@ use std::ffi::c_long;
 use super::WakeCause;
 use crate::runtime::sync::AtomicU32;
 
-/// Wakes up to `count` sleepers.
+/// Wakes up to `count` sleeping threads.
 pub(super) fn wake(word: &'static AtomicU32, count: i32) {
     let op = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
     // SAFETY: the word is never unmapped.
@@ -28,7 +28,7 @@ pub(super) fn sleep(word: &'static AtomicU32, expected: u32, until: Option<u64>)
     // Bitset waits take an absolute time on the monotonic clock.
     let op = libc::FUTEX_WAIT_BITSET | libc::FUTEX_PRIVATE_FLAG;
     let any = u32::MAX;
-    // SAFETY: the word is never unmapped; the timeout is null or in this frame.
+    // SAFETY: the word is never unmapped; the timeout is null or a variable in this frame.
     let result = unsafe { syscall(libc::SYS_futex, word.as_ptr(), op, expected, limit, std::ptr::null::<u32>(), any) };
     if result == 0 {
         return WakeCause::Woken;
@@ -41,8 +41,8 @@ pub(super) fn sleep(word: &'static AtomicU32, expected: u32, until: Option<u64>)
     }
 }
 
-// Declared here as a function that may unwind, because cancellation unwinds through it and the declaration in the
-// `libc` crate does not allow that.
+// Declared as a function that may unwind, because cancellation unwinds through it. The declaration in the `libc` crate
+// does not allow that.
 unsafe extern "C-unwind" {
     fn syscall(number: c_long, ...) -> c_long;
 }

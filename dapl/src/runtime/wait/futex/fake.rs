@@ -1,4 +1,4 @@
-//! The futex of loom models: checking the word and going to sleep are one atomic step.
+//! The futex for loom models: checking the word and going to sleep are one atomic step.
 //!
 //! One lock and one condition variable serve all words. There is no clock, so only a wake-up ends a sleep.
 #![forbid(unsafe_code)]
