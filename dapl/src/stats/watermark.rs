@@ -1,25 +1,26 @@
-//! Watermarks: limits of receive counts.
+//! Watermarks: limits for the number of receives.
 //!
-//! Providers keep a [`HighWatermark`] per queue pair and a [`LowWatermark`] per SRQ, under the lock of the count, and
-//! check the count after each change. Without a watermark a check is one comparison. The provider reports the crossings
-//! that a check returns.
+//! Providers keep a [`HighWatermark`] per queue pair and a [`LowWatermark`] per SRQ, under the lock of the number of
+//! receives, and check the number after each change. Without a watermark, a check is one comparison. The provider
+//! reports the crossings that a check returns.
 #![forbid(unsafe_code)]
 
-/// Watermarks of the outstanding receives of a queue pair (spec/events 5.6).
+/// Watermarks for the outstanding receives of a queue pair (spec/events 5.6).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct HighWatermark {
-    /// Largest count that needs no check.
+    /// Largest number of receives that crosses no watermark.
     quiet: u32,
     soft: Option<u32>,
     hard: Option<u32>,
 }
 
-/// Watermarks that a count has exceeded.
+/// The watermarks that a number of receives exceeds.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct CrossedWatermarks {
-    /// The count exceeds the soft watermark for the first time since the watermark was set.
+    /// The number exceeds the soft watermark for the first time since the watermark was set.
     pub soft: bool,
-    /// The count exceeds the hard watermark, which ends the connection. Every check reports this while it is so.
+    /// The number exceeds the hard watermark, which ends the connection. Every check reports this while the number
+    /// exceeds it.
     pub hard: bool,
 }
 
@@ -30,13 +31,13 @@ impl Default for HighWatermark {
 }
 
 impl HighWatermark {
-    /// Sets and arms both watermarks; `None` disables a watermark.
+    /// Sets both watermarks; `None` disables a watermark.
     pub fn new(soft: Option<u32>, hard: Option<u32>) -> Self {
         let quiet = soft.unwrap_or(u32::MAX).min(hard.unwrap_or(u32::MAX));
         HighWatermark { quiet, soft, hard }
     }
 
-    /// The largest count that needs no check.
+    /// The largest number of receives that crosses no watermark.
     pub fn max_unchecked(&self) -> u32 {
         self.quiet
     }
@@ -47,7 +48,7 @@ impl HighWatermark {
         count > self.quiet
     }
 
-    /// Checks the current count.
+    /// Checks the current number of receives.
     #[inline]
     pub fn check(&mut self, count: u32) -> CrossedWatermarks {
         if self.is_crossed(count) { self.mark_crossed(count) } else { CrossedWatermarks::default() }
@@ -64,17 +65,17 @@ impl HighWatermark {
     }
 }
 
-/// Low watermark of the available receives of an SRQ (spec/events 6.6).
+/// Low watermark for the available receives of an SRQ (spec/events 6.6).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct LowWatermark(u32);
 
 impl LowWatermark {
-    /// Sets and arms the watermark; 0 disables it.
+    /// Sets the watermark; 0 disables it.
     pub fn new(limit: u32) -> Self {
         LowWatermark(limit)
     }
 
-    /// Checks the number of available receives; returns true if it is below the watermark for the first time since the
+    /// Checks the number of available receives. Returns true if it is below the watermark for the first time since the
     /// watermark was set.
     #[inline]
     pub fn check(&mut self, available: u32) -> bool {

@@ -1,7 +1,8 @@
-//! Completions of an EVD, counted by EP under the EVD's lock.
+//! Counts the completions of an EVD by EP, under the EVD's lock.
 //!
-//! Consecutive completions usually belong to one or two EPs. The counts of two recent EPs are kept outside
-//! the map, so only another EP costs a lookup. An EP is added when it starts to use the EVD, so counting allocates no memory.
+//! Consecutive completions usually belong to one or two EPs. The counts of two recent EPs are kept outside the map, so
+//! only a completion of another EP costs a lookup. An EP is added when it starts to use the EVD, so counting allocates
+//! no memory.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -11,7 +12,7 @@ use super::EpCounts;
 use crate::provider::{Completion, Status, Work};
 use crate::runtime::handle::HandleHasher;
 
-/// Completions of one EP.
+/// Counts of the completions of one EP.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Completed {
     ok: u64,
@@ -71,13 +72,12 @@ impl Completed {
     }
 }
 
-/// Completions of an EVD by EP.
 #[derive(Debug, Default)]
 pub struct CompletionsByEp {
-    /// Two EPs that have completed work recently. `recent_counts` has their counts that are not in the map yet.
+    /// Two EPs that have completed work recently. Their counts in `recent_counts` are not in `totals` yet.
     recent_eps: [usize; 2],
     recent_counts: [Completed; 2],
-    /// Index in both arrays of the EP that was added last.
+    /// Index in both arrays of the recent EP that was added last.
     last: usize,
     /// Counts by EP, without `recent_counts`.
     totals: HashMap<usize, Completed, BuildHasherDefault<HandleHasher>>,
@@ -87,17 +87,17 @@ impl CompletionsByEp {
     /// Counts a completion.
     #[inline]
     pub fn count(&mut self, done: &Completion) {
-        self.run(done.token.ep).count(done);
+        self.recent(done.token.ep).count(done);
     }
 
     /// Counts a successful completion, with fewer instructions than [`Self::count`].
     #[inline(always)]
     pub fn count_success(&mut self, done: &Completion) {
-        self.run(done.token.ep).count_success(done);
+        self.recent(done.token.ep).count_success(done);
     }
 
     #[inline(always)]
-    fn run(&mut self, ep: usize) -> &mut Completed {
+    fn recent(&mut self, ep: usize) -> &mut Completed {
         if self.recent_eps[0] == ep {
             return &mut self.recent_counts[0];
         }
@@ -107,24 +107,24 @@ impl CompletionsByEp {
         self.add_recent(ep)
     }
 
-    /// Starts counting for an EP; a second call has no effect.
+    /// Starts counting for an EP. A second call has no effect.
     pub fn open(&mut self, ep: usize) {
         self.totals.entry(ep).or_default();
     }
 
-    /// Removes an EP and returns its counts. Completions after that are not counted.
+    /// Removes an EP and returns its counts. Later completions of the EP are not counted.
     pub fn close(&mut self, ep: usize) -> Completed {
         self.flush();
         self.totals.remove(&ep).unwrap_or_default()
     }
 
-    /// Completions of an EP so far.
+    /// Counts of an EP so far.
     pub fn counts_of(&mut self, ep: usize) -> Completed {
         self.flush();
         self.totals.get(&ep).copied().unwrap_or_default()
     }
 
-    /// Replaces the recent EP that was added first.
+    /// Replaces the recent EP that was added first, and returns the counts of the new one.
     #[inline(never)]
     fn add_recent(&mut self, ep: usize) -> &mut Completed {
         self.last = (self.last & 1) ^ 1;
@@ -132,16 +132,16 @@ impl CompletionsByEp {
         &mut self.recent_counts[self.last]
     }
 
-    /// Adds the counts of a recent EP to the map, and replaces it by another EP.
+    /// Adds the counts of a recent EP to `totals`, and replaces the EP by another.
     fn replace(&mut self, at: usize, ep: usize) {
-        let run = std::mem::take(&mut self.recent_counts[at]);
+        let counts = std::mem::take(&mut self.recent_counts[at]);
         let before = std::mem::replace(&mut self.recent_eps[at], ep);
-        if let Some(account) = self.totals.get_mut(&before) {
-            account.add(&run);
+        if let Some(total) = self.totals.get_mut(&before) {
+            total.add(&counts);
         }
     }
 
-    /// Adds all counts to the map.
+    /// Adds the counts of both recent EPs to `totals`.
     fn flush(&mut self) {
         self.replace(0, 0);
         self.replace(1, 0);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn each_ep_has_its_own_counts_and_no_run_is_lost() {
+    fn each_ep_has_its_own_counts_and_none_is_lost() {
         let mut completions = CompletionsByEp::default();
         completions.open(64);
         completions.open(128);

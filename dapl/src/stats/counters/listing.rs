@@ -1,8 +1,8 @@
 //! A list of named values for a consumer, in the layout of `DAT_NAMED_ATTR`, with strings at constant addresses.
 //!
 //! Each IA and each EP has one list, which keeps its address for the life of the object. A later query writes to the
-//! same addresses, so a pointer from an earlier query reads the later values. Names and values are zero-terminated at
-//! any moment.
+//! same addresses, so a pointer from an earlier query reads the later values. Names and values are NUL-terminated at
+//! all times.
 #![forbid(unsafe_code)]
 
 use std::ffi::CString;
@@ -12,27 +12,27 @@ use parking_lot::Mutex;
 
 use crate::runtime::consumer_memory::ConsumerVisible;
 
-/// The strings, and a list of their addresses.
+/// The strings of a list, and the list of their addresses.
 #[derive(Debug)]
 pub struct Listing {
     list: Box<[[usize; 2]]>,
     facts: usize,
     lines: Box<[(Name, Value)]>,
-    /// Locked while values are written, so that the digits of two concurrent queries do not mix.
+    /// Locked while values are written, so that two concurrent queries do not mix digits.
     writing: Mutex<()>,
     _strings: Vec<CString>,
 }
 
 /// Name of a value; long enough for the longest one, `evd.0x7f0123456780.highest_queue`.
 type Name = ConsumerVisible<6>;
-/// Text of a value; long enough for 20 digits.
+/// Decimal text of a value; long enough for 20 digits.
 type Value = ConsumerVisible<3>;
 
 const _: () = assert!(size_of::<DAT_NAMED_ATTR>() == size_of::<[usize; 2]>());
 
 impl Listing {
-    /// Creates a list of constant attributes, with space for `capacity` counters. An attribute that contains a zero
-    /// byte is omitted.
+    /// Creates a list of constant attributes, with space for `capacity` counters. An attribute that contains a NUL byte
+    /// is omitted.
     pub fn new(facts: impl IntoIterator<Item = (String, String)>, capacity: usize) -> Self {
         let (mut list, mut strings) = (Vec::new(), Vec::new());
         for (name, value) in facts {

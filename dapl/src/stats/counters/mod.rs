@@ -1,12 +1,12 @@
 //! Counters per EP, EVD and IA, always on.
 //!
-//! A post adds to [`Posts`], on a cache line that the post has loaded already. A completion adds to the
+//! A post adds to [`Posts`], in a cache line that the post has loaded already. A completion adds to the
 //! [`CompletionsByEp`] of its EVD, under the EVD's lock. So posting and completing threads never write to the same
 //! cache line. Connections are counted under the lock of their EP. Sums are computed when they are read, and written to
 //! a [`Listing`]. Counters are never reset.
 //!
-//! A request posted with SUPPRESS that succeeds has no completion: it is in `posts.*`, and its bytes are counted when it is
-//! posted.
+//! A request that was posted with SUPPRESS and succeeds has no completion: it is counted in `posts.*`, and its bytes
+//! are counted when it is posted.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -19,7 +19,8 @@ mod listing;
 pub use by_ep::{Completed, CompletionsByEp};
 pub use listing::Listing;
 
-/// Declares counters: the displayed name, the field, and how two values are combined.
+/// Declares a record of counters. Each line has the field, the displayed name, and the function that combines two
+/// values.
 macro_rules! counters {
     ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $field:ident = $shown:literal $how:ident;)* }) => {
         $(#[$about])*
@@ -83,7 +84,8 @@ counters! {
         highest = "highest_queue" max;
         waits = "waits" sum;
         sleeps = "sleeps" sum;
-        /// Sleeping waiters that were woken: enough events, or the EVD was made unwaitable or closed.
+        /// Sleeping threads that were woken, because enough events were queued or the EVD was made unwaitable or
+        /// closed.
         wakeups = "wakeups" sum;
         timeouts = "timeouts" sum;
         overflows = "overflows" sum;
@@ -91,12 +93,12 @@ counters! {
     }
 }
 
-/// Posts of an EP that the provider accepted. The first thread that posts requests and the first thread that posts
-/// receives count in `owned`, without atomic read-modify-writes. All other threads count in `shared`.
+/// Counts the posts of an EP that the provider accepted. The first thread that posts requests and the first thread that
+/// posts receives count in `owned`, without atomic read-modify-writes. All other threads count in `shared`.
 #[derive(Debug, Default)]
 pub struct Posts {
-    /// Numbers of the first thread that posted requests and of the first thread that posted receives; 0 if no thread
-    /// has posted yet.
+    /// Thread numbers of the first thread that posted requests and the first thread that posted receives; 0 if no
+    /// thread has posted yet.
     owners: [AtomicUsize; 2],
     owned: PostCounts,
     shared: PostCounts,
@@ -106,14 +108,14 @@ pub struct Posts {
 struct PostCounts {
     /// Number of posts, by [`Work`].
     posts: [AtomicU64; Work::COUNT],
-    /// Bytes of requests posted with SUPPRESS, whose completions are not seen, by [`Work`]: send, receive (always 0),
-    /// read, write, write with immediate data.
+    /// Bytes of requests posted with SUPPRESS, whose completions are not counted, by [`Work`]: send, receive (always
+    /// 0), read, write, write with immediate data.
     unseen: [AtomicU64; 5],
 }
 
 impl Posts {
-    /// Counts a post, and the bytes of a post whose completion is suppressed. `thread` is the number that identifies
-    /// the calling thread, if it has one.
+    /// Counts a post. `unseen` contains the segments of a post whose completion is suppressed, otherwise nothing.
+    /// `thread` is the number of the calling thread, if it has one (see `hazard`).
     #[inline(always)]
     pub fn count(&self, work: Work, unseen: &[Segment], thread: Option<usize>) {
         let is_owner = thread.is_some_and(|thread| self.is_owner(work, thread));
@@ -183,18 +185,17 @@ fn become_owner(owner: &AtomicUsize, thread: usize) -> bool {
     owner.compare_exchange(0, thread, Ordering::Relaxed, Ordering::Relaxed).is_ok()
 }
 
-/// Counters of an IA; not on a hot path.
+/// Counters of an IA itself. They are not on a hot path, so they are plain shared atomics.
 #[derive(Debug, Default)]
 pub struct IaEvents {
-    /// Connection requests delivered to the consumer.
+    /// Connection requests delivered to this process's consumer.
     pub requests: AtomicU64,
-    /// Connection requests that a consumer refused.
+    /// Connection requests that the consumer rejected.
     pub rejects: AtomicU64,
     pub async_errors: AtomicU64,
 }
 
 impl IaEvents {
-    /// Adds one.
     pub fn count(counter: &AtomicU64) {
         counter.fetch_add(1, Ordering::Relaxed);
     }
@@ -202,7 +203,7 @@ impl IaEvents {
     /// Number of counters.
     pub const LEN: usize = 3;
 
-    /// Names and values.
+    /// Returns the name and the value of each counter.
     pub fn list(&self) -> [(&'static str, u64); Self::LEN] {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         [
@@ -213,7 +214,7 @@ impl IaEvents {
     }
 }
 
-/// Sums of an IA over its live and freed objects, and the counters of each live EVD.
+/// Sums of an IA over its live and freed objects, and separately the counters of each live EVD.
 #[derive(Clone, Debug, Default)]
 pub struct IaSums {
     /// Sum over the EPs.

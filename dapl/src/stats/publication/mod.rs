@@ -1,13 +1,13 @@
-//! Publishes the counters of this process to tools of its user, such as `datinfo top`.
+//! Publishes the counters of this process to the user's tools, such as `datinfo top`.
 //!
 //! A process with an endpoint, a listener or a shared receive queue has one thread that sleeps on a local socket. The
-//! thread ends with the last IA. It sends a text with the current counters of all IAs to each client of the same user
-//! or the superuser, and reads nothing from clients. So publication adds no cost to counting, and an idle process is
-//! never woken. The socket's name is abstract: there is no file, it is visible within one network namespace, and the
+//! thread ends with the last IA. It sends the current counters of all IAs as text to each client of the same user or
+//! the superuser, and reads nothing from clients. So publication adds no cost to counting, and an idle process is never
+//! woken. The socket's name is abstract: there is no file, the name is visible within one network namespace, and the
 //! kernel removes it when the process exits.
 //!
-//! The crate `dat_counters`, which tools use too, defines the format of the text. `DAPL_COUNTERS=off` switches
-//! publication off. A forked child publishes nothing until it opens an IA of its own.
+//! The crate `dat_counters`, which tools use too, defines the format of the text. `DAPL_COUNTERS=off` disables
+//! publication. A forked child publishes nothing until it opens an IA of its own.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
@@ -23,15 +23,16 @@ mod server;
 /// Environment variable that disables publication.
 pub const VARIABLE: &str = "DAPL_COUNTERS";
 
-/// An IA that reports counters. A trait without the provider's type, because one socket serves all IAs of the process.
+/// An IA whose counters are published. The trait does not name the provider's type, because one socket serves all IAs
+/// of the process.
 pub trait CounterSource: Send + Sync {
-    /// Writes its counters.
+    /// Writes the IA's counters to `text`.
     fn show(&self, text: &mut Text);
 }
 
 /// The sources of counters, and the thread that serves them.
 pub(crate) struct PublishedCounters {
-    /// The process that this state belongs to: a forked child inherits the list, but not the thread.
+    /// Id of the process that started the thread. A forked child inherits the list, but not the thread.
     pid: u32,
     sources: Vec<Weak<dyn CounterSource>>,
     server: Option<Server>,
@@ -44,7 +45,7 @@ struct Server {
     stop: OwnedFd,
 }
 
-/// Locked while the counters of IAs are read, so that an IA cannot be closed meanwhile.
+/// Locked while the counters of IAs are read, so that no IA can be closed meanwhile.
 static PUBLISHED: StaticMutex<PublishedCounters> =
     StaticMutex::new(PublishedCounters { pid: 0, sources: Vec::new(), server: None });
 
@@ -56,12 +57,12 @@ pub(crate) fn lock_for_fork() -> StaticMutexGuard<PublishedCounters> {
 /// Adds an IA that was opened.
 pub(crate) fn add(sources: Weak<dyn CounterSource>) {
     let mut published = lock_for_fork();
-    published.be_of_this_process();
+    published.reset_after_fork();
     published.sources.push(sources);
 }
 
-/// Starts the thread, unless it runs or `DAPL_COUNTERS` is `off`. A failure is only logged, since the creation of an
-/// object must not fail because of it.
+/// Starts the thread, unless it is running or `DAPL_COUNTERS` is `off`. A failure is only logged, since it must not
+/// make the creation of an object fail.
 pub(crate) fn start() {
     let mut published = lock_for_fork();
     if published.server.is_none()
@@ -75,22 +76,22 @@ pub(crate) fn start() {
     }
 }
 
-/// Removes an IA before it is closed. With the last IA the thread ends.
+/// Removes an IA before it is closed. If it is the last one, ends the thread.
 pub(crate) fn remove<S: CounterSource>(sources: &S) {
     let address = std::ptr::from_ref(sources) as usize;
     let mut published = lock_for_fork();
-    published.be_of_this_process();
+    published.reset_after_fork();
     published.sources.retain(|known| known.as_ptr().cast::<()>() as usize != address && known.strong_count() > 0);
     let server = if published.sources.is_empty() { published.server.take() } else { None };
     drop(published);
     if let Some(Server { thread, stop }) = server {
         drop(stop);
-        // `join` fails only if the thread has panicked, and then it has ended too.
+        // `join` fails only if the thread has panicked; then it has ended too.
         let _ = thread.join();
     }
 }
 
-/// All counters as text.
+/// Returns the counters of all IAs as text.
 fn all() -> String {
     let published = lock_for_fork();
     let mut text = Text::new(std::process::id(), &program());
@@ -108,7 +109,7 @@ fn program() -> String {
 impl PublishedCounters {
     /// In a forked child, drops the state inherited from the parent, because the server thread does not exist in the
     /// child.
-    fn be_of_this_process(&mut self) {
+    fn reset_after_fork(&mut self) {
         let pid = std::process::id();
         if self.pid != pid {
             self.pid = pid;

@@ -1,8 +1,7 @@
 //! The thread that serves counters: it accepts a connection, writes the text, and closes the connection.
 //!
-//! The thread closes the connection of a client of another user without an answer, and that of a slow client after a
-//! timeout.
-//! The thread reads nothing from clients, and ends when the stop pipe is closed.
+//! The thread closes the connection of another user's client without an answer, and the connection of a slow client
+//! after a timeout. It reads nothing from clients, and ends when the stop pipe is closed.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -17,8 +16,7 @@ use rustix::pipe::PipeFlags;
 use super::{Server, all};
 use crate::runtime::thread;
 
-/// Number of socket names to try. Each provider library of a process has its own thread, and each thread its own
-/// socket.
+/// Number of socket names to try. Each provider library of a process has its own thread and its own socket.
 const TRIES: u32 = 64;
 /// Time after which the connection of a client that does not read is closed.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(1);

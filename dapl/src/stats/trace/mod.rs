@@ -1,8 +1,9 @@
-//! Traces of transfers: the last posts of an EP and their completions, to find out why a transfer does not complete.
+//! Traces of transfers: the last posts of an EP and their completions. They show why a transfer does not complete.
 //!
-//! Off unless `DAPL_DBG_IO_TRC` or the `ia_params` of the IA's line give a number of posts ([`TraceSettings`]). Then every
-//! EP of that IA has a `TraceRing` of that size. The module `ep` records posts, and `evd` completions; the number in the
-//! token links a completion to its post. The trace is logged in one piece of bounded size:
+//! Tracing is off unless `DAPL_DBG_IO_TRC` or the `ia_params` of the IA's dat.conf line give a number of posts
+//! ([`TraceSettings`]). Then every EP of that IA has a `TraceRing` of that size. The module `ep` records posts, and
+//! `evd` completions; the post number in the token links a completion to its post. The trace is logged as one message
+//! of bounded size:
 //! - when a request has been in flight for too long (`watch`), once per stall;
 //! - when a connection breaks, and when an EP is reset or freed with requests in flight;
 //! - when the file named by `DAPL_DBG_IO_TRC_FILE` is touched.
@@ -42,20 +43,20 @@ pub struct Trace {
     is_reported: AtomicBool,
 }
 
-/// An EP as seen by its trace. A trait without the provider's type, because one thread writes the traces of all EPs.
+/// The EP of a trace. The trait does not name the provider's type, because one thread logs the traces of all EPs.
 pub trait TracedEp: Send + Sync {
-    /// Called without locks.
+    /// Returns the state of the EP. Called without locks.
     fn summary(&self) -> EpSummary;
 }
 
-/// State of an EP for its trace.
+/// State of an EP for the first line of its trace.
 #[derive(Clone, Debug, Default)]
 pub struct EpSummary {
     /// Name of the EP's IA.
     pub ia: String,
     /// Name of the EP's state in DAT.
     pub state: String,
-    /// Work that the provider has not completed.
+    /// Work that has been posted and has not completed.
     pub outstanding: Outstanding,
 }
 
@@ -67,11 +68,11 @@ struct TracedPost<'a> {
     segments: &'a [Segment],
     /// Remote address and key of an RDMA operation.
     remote: Option<Remote>,
-    /// A success produces no completion.
+    /// Whether a success produces no completion.
     suppress: bool,
 }
 
-/// Text for the log. It is composed under a lock, and logged after the lock is released.
+/// A trace for the log. Its text is composed under a lock, and logged after the lock is released.
 #[derive(Debug, Default)]
 #[must_use = "the report has to be logged"]
 pub struct TraceReport {
@@ -87,11 +88,12 @@ impl TraceReport {
     }
 }
 
-/// All traces, by the handle of the EP, so that a completion finds its trace without a reference to the EP.
+/// All traces by EP handle, so that a completion finds its trace without a reference to the EP.
 static TRACED: RwLock<Option<HashMap<usize, Arc<Trace>>>> = RwLock::new(None);
 
 impl TraceSettings {
-    /// Creates a trace for the EP with this handle, if tracing is on. Completions find it until [`Trace::end`].
+    /// Creates a trace for the EP with this handle, if tracing is on. Completions are recorded in it until
+    /// [`Trace::end`].
     pub fn trace(&self, ep: usize) -> Option<Arc<Trace>> {
         let length = self.length()?;
         let trace = Arc::new_cyclic(|me: &Weak<Trace>| Trace {
@@ -109,26 +111,26 @@ impl TraceSettings {
 }
 
 impl Trace {
-    /// Called when the EP has been created.
+    /// Sets the EP of the trace, when it has been created.
     pub fn begin(&self, traced_ep: Weak<dyn TracedEp>) {
-        // The call cannot fail: each EP has its own trace, and calls this once.
+        // The call cannot fail: each EP has its own trace, and calls `begin` once.
         let _ = self.traced_ep.set(traced_ep);
     }
 
-    /// Records a post before the provider is called. Returns the number of the post, which is not 0.
+    /// Records a receive before the provider is called. Returns the number of the post, which is not 0.
     #[cold]
     pub fn posted(&self, work: Work, cookie: u64, segments: &[Segment]) -> u32 {
         self.ring.post(&TracedPost { work, cookie, segments, remote: None, suppress: false }, wait::now())
     }
 
-    /// Records a posted request.
+    /// Records a request before the provider is called. Returns the number of the post, which is not 0.
     #[cold]
     pub fn requested(&self, op: Op, cookie: u64, segments: &[Segment], suppress: bool) -> u32 {
         let post = TracedPost { work: op.work(), cookie, segments, remote: op.remote(), suppress };
         self.ring.post(&post, wait::now())
     }
 
-    /// Records a posted bind.
+    /// Records a bind before the provider is called. Returns the number of the post, which is not 0.
     pub fn bound(&self, cookie: u64, suppress: bool) -> u32 {
         self.ring.post(&TracedPost { work: Work::Bind, cookie, segments: &[], remote: None, suppress }, wait::now())
     }
@@ -142,19 +144,19 @@ impl Trace {
         }
     }
 
-    /// Composes the text of the trace. `why` follows "ep 0x.." in the text.
+    /// Composes the text of the trace. `why` follows "ep 0x..." in the text.
     pub fn report(&self, why: &str, summary: &EpSummary) -> TraceReport {
         let text = text::dump(self.ep, why, summary, &self.ring.read(), wait::now());
         TraceReport { text: Some(text), ia: summary.ia.clone() }
     }
 
-    /// Cookies of the recorded posts, and whether each has completed.
+    /// Returns the cookie of each recorded post, and whether the post has completed.
     #[cfg(test)]
     pub(crate) fn ends(&self) -> Vec<(u64, bool)> {
         self.ring.read().iter().map(|entry| (entry.cookie, entry.end.is_some())).collect()
     }
 
-    /// Ends the trace, because the EP was freed.
+    /// Ends the trace when the EP is freed.
     pub fn end(&self) {
         let ended = TRACED.write().as_mut().and_then(|traced| traced.remove(&self.ep));
         drop(ended);
@@ -184,5 +186,5 @@ fn report_all(why: &str) {
     }
 }
 
-/// The watched file; one per process.
+/// The watched file; a process watches at most one.
 static FILE: Mutex<Option<Arc<watch::WatchedFile>>> = Mutex::new(None);

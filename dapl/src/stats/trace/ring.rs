@@ -1,7 +1,7 @@
 //! The ring of a trace: the last posts, each with its completion. A new post overwrites the oldest one.
 //!
-//! Threads that post and threads that complete write concurrently, without waiting. All fields are atomics, and a
-//! record is valid while it contains its number. Times are parameters.
+//! Posting threads and completing threads write concurrently, without waiting. All fields are atomics, and a record is
+//! valid while it contains its number. Times are parameters.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -12,31 +12,31 @@ use crate::provider::{Completion, Status, Token, Work};
 /// A ring of the last posts.
 #[derive(Debug)]
 pub(super) struct TraceRing {
-    /// Records; their number is a power of two.
+    /// The records; a power of two.
     records: Box<[TraceRecord]>,
-    /// Number of posts.
+    /// Number of posts so far.
     posts: AtomicU64,
 }
 
-/// The record of one post. It fills a cache line, so that threads that write different records do not share a line.
+/// The record of one post. It fills a cache line, so that threads that write different records do not share one.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct TraceRecord {
-    /// Number of the post, from 1; 0 while it is written.
+    /// Number of the post, from 1; 0 while the record is written.
     number: AtomicU64,
     begun: AtomicU64,
     cookie: AtomicU64,
-    /// Kind in bits 0 to 7, suppressed in bit 8, number of segments from bit 16, remote key from bit 32.
+    /// Kind of work in bits 0 to 7, suppressed in bit 8, number of segments from bit 16, remote key from bit 32.
     what: AtomicU64,
     bytes: AtomicU64,
     address: AtomicU64,
-    /// Completion time; 0 while the work is in flight.
+    /// Completion time in nanoseconds; 0 while the work is in flight.
     ended: AtomicU64,
-    /// Status in bits 0 to 7, transferred bytes from bit 8.
+    /// Status in bits 0 to 7, number of transferred bytes from bit 8.
     end: AtomicU64,
 }
 
-/// Copy of a record, for a reader.
+/// A copy of a record.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct TraceEntry {
     pub(super) number: u64,
@@ -52,7 +52,7 @@ pub(super) struct TraceEntry {
     pub(super) end: Option<PostEnd>,
 }
 
-/// How a post ended: its time, status and length.
+/// How and when a post ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct PostEnd {
     pub(super) at: u64,
@@ -65,13 +65,13 @@ const SUPPRESS: u64 = 1 << 8;
 const REFUSED: u64 = 0xFF;
 
 impl TraceRing {
-    /// A ring with `length` records, a power of two.
+    /// Creates a ring with `length` records, rounded up to a power of two.
     pub(super) fn new(length: usize) -> Self {
         let records = (0..length.next_power_of_two()).map(|_| TraceRecord::default()).collect();
         TraceRing { records, posts: AtomicU64::new(0) }
     }
 
-    /// Records a post, and returns the low half of its number, which is not 0.
+    /// Records a post. Returns the low half of its number, which is not 0.
     pub(super) fn post(&self, post: &TracedPost<'_>, now: u64) -> u32 {
         let mut number = self.posts.fetch_add(1, Ordering::Relaxed) + 1;
         if number as u32 == 0 {
@@ -119,20 +119,20 @@ impl TraceRing {
         let record = self.at(u64::from(post));
         if record.number.load(Ordering::Acquire) as u32 == post {
             record.end.store(end, Ordering::Relaxed);
-            // Pairs with the Acquire in `entry`: the status is written before the time.
+            // Pairs with the Acquire in `TraceRecord::end`: the status is written before the time.
             record.ended.store(now.max(1), Ordering::Release);
         }
     }
 
-    /// All valid records, oldest first.
+    /// Copies of all valid records, oldest first.
     pub(super) fn read(&self) -> Vec<TraceEntry> {
         let last = self.posts.load(Ordering::Relaxed);
         let first = last.saturating_sub(self.records.len() as u64);
         (first + 1..=last).filter_map(|number| self.at(number).read(number)).collect()
     }
 
-    /// Time of the oldest of the last `count` requests. The provider completes requests in order, so these are the
-    /// outstanding ones.
+    /// Time of the oldest of the last `count` requests. If `count` requests are outstanding, they are the last ones,
+    /// because the provider completes requests in order.
     pub(super) fn oldest_request(&self, count: u32) -> Option<u64> {
         let entries = self.read();
         let requests = entries.iter().rev().filter(|entry| entry.is_request() && !entry.is_refused());
@@ -145,7 +145,7 @@ impl TraceRing {
 }
 
 impl TraceRecord {
-    /// Post number `number`, unless it is being written or overwritten.
+    /// Returns the entry of post `number`, unless the record is being written or has been overwritten.
     fn read(&self, number: u64) -> Option<TraceEntry> {
         // Pairs with the Release in `post`.
         if self.number.load(Ordering::Acquire) != number {

@@ -1,20 +1,20 @@
-//! Settings of the trace: environment variables, and the setting `io_trc=` in an IA's `ia_params`.
+//! Settings of the trace: environment variables, and the word `io_trc=` in an IA's `ia_params`.
 //!
-//! `io_trc=` is removed here; the rest of `ia_params` is passed to the provider unchanged. An invalid value is reported
-//! with name, text and range, and the default is used.
+//! `io_trc=` is removed here; the other words of `ia_params` are passed to the provider unchanged. An invalid value is
+//! logged with name, text and range, and the default is used.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
 
 use crate::runtime::logger;
 
-/// The settings of one IA.
+/// The trace settings of one IA.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct TraceSettings {
-    /// `io_trc=` or `DAPL_DBG_IO_TRC`: number of posts recorded per EP, at most 65,536, rounded up to a power of two; 0
-    /// disables tracing. Default: 0. The value 1 stands for [`TraceSettings::PLAIN`] posts.
+    /// `io_trc=` or `DAPL_DBG_IO_TRC`: number of posts recorded per EP, at most 65,536, rounded up to a power of two.
+    /// 0, the default, disables tracing. 1 means [`TraceSettings::PLAIN`] posts.
     posts: usize,
-    /// `DAPL_DBG_IO_TRC_FILE`: every trace is logged when the file is touched. Ignored in a set-uid program.
+    /// `DAPL_DBG_IO_TRC_FILE`: all traces are logged when this file is touched. Ignored in a set-uid program.
     file: Option<PathBuf>,
 }
 
@@ -22,7 +22,7 @@ impl TraceSettings {
     const PLAIN: usize = 32;
     const MAX: u64 = 65_536;
 
-    /// Reads the settings from `ia_params` and the environment; also returns the rest of `ia_params` for the provider.
+    /// Reads the settings from `ia_params` and the environment. Also returns the words of `ia_params` for the provider.
     pub fn read(params: &str) -> (Self, String) {
         Self::from(params, logger::secure_variable)
     }
@@ -42,12 +42,13 @@ impl TraceSettings {
         (TraceSettings { posts, file }, rest)
     }
 
-    /// Length of the ring of each EP; `None` without tracing.
+    /// Number of posts recorded per EP; `None` if tracing is off.
     pub(super) fn length(&self) -> Option<usize> {
         (self.posts > 0).then(|| self.posts.next_power_of_two())
     }
 
-    /// The post number for SRQ receives, which were not posted to the EP.
+    /// Post number in the tokens of SRQ receives, which are not posted to an EP: 1 if tracing is on, so that their
+    /// completions are recorded, otherwise 0.
     pub fn shared_post(&self) -> u32 {
         u32::from(self.posts > 0)
     }

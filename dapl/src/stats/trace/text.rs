@@ -1,7 +1,7 @@
 //! Formats a trace: one line for the EP, then one line per post, oldest first.
 //!
-//! The size is bounded: the oldest requests in flight, then the newest posts. It shows addresses and lengths, but no
-//! data.
+//! The number of posts is bounded: the oldest requests in flight, then the newest posts. The text shows addresses and
+//! lengths, but no data.
 #![forbid(unsafe_code)]
 
 use std::fmt::Write;
@@ -10,7 +10,7 @@ use super::EpSummary;
 use super::ring::{PostEnd, TraceEntry};
 use crate::provider::Work;
 
-/// Maximum number of posts in one text: the oldest ones in flight (`IN_FLIGHT`), and the newest ones (`NEW`).
+/// Maximum numbers of posts in one text: the oldest requests in flight (`IN_FLIGHT`), and the newest posts (`NEW`).
 const IN_FLIGHT: usize = 16;
 const NEW: usize = 48;
 

@@ -1,7 +1,8 @@
-//! Watches traces on the timer thread: overdue requests, and the file whose modification requests a log of all traces.
+//! Checks traces on the timer thread: for overdue requests, and for a modification of the file that requests a log of
+//! all traces.
 //!
-//! An EP without requests in flight is not checked. The file's modification time is read once a second while any EP is
-//! traced; the file is never opened, created or removed.
+//! An EP without requests in flight is not checked. While any EP is traced, the file's modification time is read once a
+//! second; the file is never opened, created or removed.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -19,13 +20,12 @@ use crate::runtime::wait;
 /// Age at which an incomplete request is overdue. It is longer than usnic's default `give_up_ms`, after which a request
 /// to a lost peer fails.
 const OVERDUE: Duration = Duration::from_secs(10);
-/// Interval between checks of the file's modification time.
 const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Minimum interval between checks of an EP for overdue requests.
 const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Trace {
-    /// Schedules a check for overdue requests, unless one is scheduled.
+    /// Schedules a check for overdue requests, unless one is scheduled already.
     pub(super) fn watch(&self) {
         if !self.is_watched.load(Ordering::SeqCst) {
             self.look_after(OVERDUE);
@@ -36,16 +36,17 @@ impl Trace {
         if !self.is_watched.swap(true, Ordering::SeqCst) {
             let target: Weak<dyn OnExpiry> = self.me.clone();
             if timer::arm(time, target, 0).is_err() {
-                // The failure has been logged. The next post tries again to schedule a check.
+                // `arm` has logged the failure. The next post tries again to schedule a check.
                 self.is_watched.store(false, Ordering::SeqCst);
             }
         }
     }
 
-    /// Reports an overdue request, once. Returns the time until the next check; `None` if no request is in flight.
+    /// Reports an overdue request, once per stall. Returns the time until the next check; `None` if no request is in
+    /// flight.
     ///
-    /// The provider returns the number of requests in flight, so suppressed requests and completions that the program
-    /// has not fetched are counted correctly.
+    /// The number of requests in flight comes from the provider: the ring does not show whether a suppressed request, or
+    /// one whose completion the program has not fetched, is still in flight.
     pub(super) fn report_overdue(&self, now: u64) -> Option<Duration> {
         let summary = self.summary()?;
         let begun = self.ring.oldest_request(summary.outstanding.requests);
@@ -84,7 +85,7 @@ pub(super) struct WatchedFile {
     seen: Mutex<Option<SystemTime>>,
 }
 
-/// Starts watching the file of `settings`, if there is one that is not watched yet.
+/// Starts to watch the file of `settings`, unless this process watches a file already.
 pub(super) fn file(settings: &TraceSettings) {
     let (Some(path), process) = (settings.file(), std::process::id()) else { return };
     let mut watched = FILE.lock();
