@@ -1,7 +1,7 @@
 //! C entries `dat_ia_open`, `dat_ia_query`, `dat_ia_close`.
 //!
-//! Called by libdat, which has replaced its IA numbers by handles of this library, or directly through the provider
-//! table.
+//! Called through the provider table: by libdat, which replaces its IA numbers by handles of this library, or directly
+//! by the program.
 
 use std::ffi::CStr;
 
@@ -19,11 +19,11 @@ use crate::provider::Provider;
 use crate::runtime::handle::{UseGuard, from_handle};
 use crate::runtime::logger;
 
-/// `dat_ia_open`, behind libdat's `dat_ia_openv`.
+/// `dat_ia_open`, which libdat calls for `dat_ia_openv`.
 ///
 /// # Safety
-/// `name` is null or a string; `async_evd` and `out` are null or point at a handle, and `*async_evd` may have any
-/// value.
+/// `name` is null or a NUL-terminated string; `async_evd` and `out` are null or point at a writable handle;
+/// `*async_evd` may have any value.
 pub unsafe extern "C" fn dapl_ia_open<P: Provider>(
     name: DAT_NAME_PTR,
     length: DAT_COUNT,
@@ -34,7 +34,7 @@ pub unsafe extern "C" fn dapl_ia_open<P: Provider>(
     unsafe { open::<P>(Version::V1, name, length, async_evd, out) }
 }
 
-/// `dapl_ia_open` for the registration of the name under one version of the API.
+/// Like `dapl_ia_open`, for the name's registration under this version of the API.
 ///
 /// # Safety
 /// As `dapl_ia_open`.
@@ -91,8 +91,7 @@ fn choice<P: Provider>(evd: DAT_EVD_HANDLE, length: DAT_COUNT) -> Result<AsyncEv
 /// `dat_ia_query`.
 ///
 /// # Safety
-/// `ia` is null, or a handle this library gave out: live, freed, or of another kind; the out parameters are null or
-/// writable.
+/// `ia` is null or a handle of this library, live or freed, of any kind; the out parameters are null or writable.
 pub unsafe extern "C" fn dapl_ia_query<P: Provider>(
     ia: DAT_IA_HANDLE,
     async_evd: *mut DAT_EVD_HANDLE,
@@ -220,7 +219,7 @@ unsafe fn put_provider(out: *mut DAT_PROVIDER_ATTR, attributes: DAT_PROVIDER_ATT
 /// `dat_ia_close`.
 ///
 /// # Safety
-/// `ia` is null, or a handle this library gave out: live, freed, or of another kind.
+/// `ia` is null or a handle of this library, live or freed, of any kind.
 pub unsafe extern "C" fn dapl_ia_close<P: Provider>(ia: DAT_IA_HANDLE, flags: DAT_CLOSE_FLAGS) -> DAT_RETURN {
     guard(|| {
         let ia = from_handle::<Ia<P>>(ia, Handle::Ia)?;
@@ -230,8 +229,8 @@ pub unsafe extern "C" fn dapl_ia_close<P: Provider>(ia: DAT_IA_HANDLE, flags: DA
             _ => return Err(Error::InvalidParameter(2)),
         };
         let closed = logger::with_ia(ia.name(), || dapls_ia::close(&ia, graceful));
-        // The logger reports suppressed repetitions of a message only when a different message follows. No more
-        // messages may follow a close, so the report is written here.
+        // The logger reports suppressed repetitions of a message only when a different message follows. After a close
+        // there may be no further message, so the logger is flushed here.
         log::logger().flush();
         closed
     })

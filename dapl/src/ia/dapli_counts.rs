@@ -1,7 +1,7 @@
-//! Counters of an IA: its own, and the sums over its current and freed objects.
+//! Counters of an IA: its own, and the sums over its live and freed objects.
 //!
-//! The sums are computed when they are read. No lock is held while the counts of an object are read. While an object is
-//! being freed, its counts are missing from the sums for a short time.
+//! The sums are computed when they are read. No lock is held while the counters of an object are read. While an object
+//! is being freed, its counters are missing from the sums for a short time.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::AtomicU64;
@@ -16,26 +16,27 @@ use crate::provider::Provider;
 use crate::stats::counters::{EpCounts, EvdCounts, IaEvents, IaSums, Listing};
 use crate::stats::publication::CounterSource;
 
-/// Counters that belong to the IA itself.
+/// Counters of the IA itself, and the sums over its freed objects.
 #[derive(Debug, Default)]
 pub(super) struct IaCounts {
     events: IaEvents,
-    /// Counts of freed objects.
+    /// Sums over the freed objects.
     freed: Mutex<IaSums>,
-    /// Named attributes that `dat_ia_query` returns; allocated by its first call.
+    /// Named attributes that `dat_ia_query` returns; allocated by the first query.
     listing: OnceLock<Listing>,
 }
 
-/// Maximum number of EVDs whose own counters are in the list. EVDs with higher handles are only in the sums.
+/// Maximum number of EVDs whose counters are listed separately: those with the lowest handles. The counters of all EVDs
+/// are in the sums.
 const MAX_LISTED_EVDS: usize = 64;
 
-/// Maximum number of counters of the provider in the list.
-const PROVIDERS: usize = 64;
+/// Maximum number of listed counters of the provider.
+const MAX_PROVIDER_COUNTERS: usize = 64;
 
 /// Maximum number of EPs reported on the counters socket.
 const MAX_LISTED_EPS: usize = 256;
 
-/// Names of the `alive.` counters (existing objects), by kind of object.
+/// Names of the `alive.` counters (numbers of existing objects), by kind of object.
 const ALIVE: [(&str, &[CloseRank]); 10] = [
     ("alive.ep", &[CloseRank::Ep]),
     ("alive.evd", &[CloseRank::Evd, CloseRank::AsyncEvd]),
@@ -50,33 +51,41 @@ const ALIVE: [(&str, &[CloseRank]); 10] = [
 ];
 
 impl<P: Provider> Ia<P> {
-    /// Counts an event of the whole IA.
+    /// Increments one of the IA's own counters.
     pub(crate) fn count(&self, which: impl FnOnce(&IaEvents) -> &AtomicU64) {
         IaEvents::count(which(&self.counts.events));
     }
 
-    /// Adds the final counts of an object that is freed.
+    /// Adds the final counters of an object that is being freed.
     pub(crate) fn add_final_counts(&self, last: &IaSums) {
         let mut freed = self.counts.freed.lock();
         freed.eps.add(&last.eps);
         freed.evds.add(&last.evds);
     }
 
-    /// Provider attributes and counters as a list for the consumer. The list keeps its address for the life of the IA;
-    /// each call updates it.
+    /// Writes the provider attributes and counters to a list for the consumer. The list keeps its address for the life
+    /// of the IA; each call updates it.
     pub(super) fn show_counts(&self) -> (i32, *mut DAT_NAMED_ATTR) {
-        const CAPACITY: usize =
-            IaEvents::LEN + EpCounts::LEN + EvdCounts::LEN * (1 + MAX_LISTED_EVDS) + ALIVE.len() + PROVIDERS;
+        const CAPACITY: usize = IaEvents::LEN
+            + EpCounts::LEN
+            + EvdCounts::LEN * (1 + MAX_LISTED_EVDS)
+            + ALIVE.len()
+            + MAX_PROVIDER_COUNTERS;
         let listing = self.counts.listing.get_or_init(|| {
             Listing::new(self.facts.iter().chain(self.extra_facts.get().into_iter().flatten()).cloned(), CAPACITY)
         });
         let (ranks, children): (Vec<_>, Vec<_>) = self.children.lock().known.values().cloned().unzip();
         let sums = self.sums(&children);
-        let own = self.provider.counts().into_iter().take(PROVIDERS).map(|count| (count.name.to_owned(), count.value));
+        let own = self
+            .provider
+            .counts()
+            .into_iter()
+            .take(MAX_PROVIDER_COUNTERS)
+            .map(|count| (count.name.to_owned(), count.value));
         listing.write_counters(self.totals(&sums).chain(alive(&ranks)).chain(own).chain(each_evd(&sums)))
     }
 
-    /// Logs the counters when the IA is closed, if that is enabled.
+    /// Logs the IA's counters when it is closed, if info messages are enabled.
     pub(super) fn log_counts(&self, children: &[Weak<dyn Child>]) {
         if log::log_enabled!(log::Level::Info) {
             let sums = self.sums(children);
@@ -114,7 +123,7 @@ impl<P: Provider> CounterSource for Ia<P> {
         text.adapter(self.registration.name(), P::NAME, self.id.handle);
         for (name, value) in self.totals(&self.sums(&children)).chain(alive(&ranks)) {
             let unit = if name.contains("bytes") { "bytes" } else { "" };
-            // The other values are sums over the EVDs, which only grow.
+            // All other values are counters.
             let is_level = name.starts_with("alive.") || name.ends_with("highest_queue");
             text.count(&name, unit, is_level, value);
         }

@@ -1,6 +1,6 @@
-//! IA operations for other modules: open, close, report an asynchronous error.
+//! IA operations for other modules: open, close, and reporting an asynchronous error.
 //!
-//! When a close has returned, no thread of the provider is running.
+//! After a close, no thread of the provider is running.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -24,13 +24,13 @@ use crate::runtime::timer;
 use crate::stats::publication::{self, CounterSource};
 use crate::stats::trace;
 
-/// The async EVD of a new IA.
+/// Where the asynchronous errors of a new IA are reported.
 pub enum AsyncEvdChoice<P: Provider> {
-    /// A new async EVD, created with the IA.
+    /// To a new async EVD, created with the IA.
     Make(Maker<P>),
-    /// An existing EVD that the consumer passed.
+    /// To an existing EVD that the consumer passes.
     Borrowed(UseGuard<dyn AsyncErrorSink>),
-    /// The IA has no async EVD: its errors go to all async EVDs of this library.
+    /// The IA has no async EVD: its errors are reported to all async EVDs of this library.
     OutOfScope,
 }
 
@@ -39,13 +39,13 @@ type Maker<P> = Box<dyn FnOnce(&Arc<Ia<P>>) -> Result<Arc<dyn AsyncErrorSink>>>;
 
 /// Opens an IA and returns its async EVD.
 ///
-/// Errors: errors of the provider; for the length of a new async EVD, errors of `dat_evd_create`.
+/// Errors: those of the provider; those of `dat_evd_create`, if a new async EVD cannot be created.
 pub fn open<P: Provider>(
     registration: &'static RegisteredName,
     sink: Arc<dyn CmSink<P>>,
     choice: AsyncEvdChoice<P>,
 ) -> Result<(DAT_IA_HANDLE, DAT_EVD_HANDLE)> {
-    // Words of `ia_params` that the trace does not use are passed to the provider.
+    // The trace settings are removed from `ia_params`; the provider gets the other words.
     let (tracing, params) = trace::TraceSettings::read(&registration.params());
     let spec = IaSpec { name: registration.name(), params: &params, library: &registration.library() };
     let made = handle::create(registration.table(), |id| {
@@ -84,7 +84,7 @@ pub fn open<P: Provider>(
     }
 }
 
-/// The IA address in the form that consumers receive, with port 0.
+/// Converts the IA address to the form that consumers receive, with port 0.
 fn shown_address(mut address: SocketAddr) -> SocketAddress {
     address.set_port(0);
     SocketAddress::new(&consumer_memory::socket_address(address))
@@ -106,7 +106,7 @@ fn own_facts<P: Provider>() -> impl Iterator<Item = (String, String)> {
 }
 
 /// Provider attributes by which programs of DAT 2.0 detect the operations of the InfiniBand extension. The
-/// specification has no attribute for sends that invalidate a context, so this project defines one.
+/// specification has no attribute for sends with invalidation, so this project defines one.
 fn extension_facts(limits: &Limits) -> impl Iterator<Item = (String, String)> + use<> {
     let Extensions { immediate, invalidate, atomics } = limits.extensions;
     let named = [
@@ -119,7 +119,7 @@ fn extension_facts(limits: &Limits) -> impl Iterator<Item = (String, String)> + 
     named.into_iter().filter(|(_, has)| *has).map(move |(name, _)| (text(name), "TRUE".to_owned()))
 }
 
-/// Provider attribute for RDMA reads. The dtest of Debian performs RDMA reads only if it is present.
+/// Provider attribute for RDMA reads. Debian's dtest performs RDMA reads only if it is present.
 fn read_fact(limits: &Limits) -> Option<(String, String)> {
     (limits.max_reads_out > 0).then(|| ("DAT_IB_RDMA_READ".to_owned(), "TRUE".to_owned()))
 }
@@ -141,7 +141,7 @@ fn connect_async_evd<P: Provider>(ia: &Arc<Ia<P>>, choice: AsyncEvdChoice<P>) ->
     Ok(handle)
 }
 
-/// Handle of the async EVD for `dat_ia_query`.
+/// Returns the handle of the async EVD for `dat_ia_query`.
 pub(super) fn async_handle<P: Provider>(ia: &Ia<P>) -> DAT_EVD_HANDLE {
     match &*ia.async_evd.lock() {
         AsyncEvd::Own(evd) => evd.id().handle as DAT_EVD_HANDLE,
@@ -151,16 +151,16 @@ pub(super) fn async_handle<P: Provider>(ia: &Ia<P>) -> DAT_EVD_HANDLE {
     }
 }
 
-/// Async EVDs of this library, which also receive the errors of IAs without an async EVD. An addition removes freed
-/// EVDs.
+/// The async EVDs of this library, which also receive the errors of IAs without an async EVD. Each addition removes
+/// freed EVDs.
 static LISTENERS: StaticMutex<Vec<(ObjectId, Weak<dyn AsyncErrorSink>)>> = StaticMutex::new(Vec::new());
 
-/// Locks the list while the process forks.
+/// Locks the list of async EVDs while the process forks.
 pub(crate) fn lock_for_fork() -> impl Sized {
     LISTENERS.lock()
 }
 
-/// Adds the EVD to those that receive the errors of IAs without an async EVD. Returns the handle of the EVD.
+/// Adds the EVD to the list of async EVDs. Returns its handle.
 fn listen_for_errors(evd: &Arc<dyn AsyncErrorSink>) -> DAT_EVD_HANDLE {
     let new = evd.id();
     let mut listeners = LISTENERS.lock();
@@ -186,10 +186,10 @@ pub fn report<P: Provider>(ia: &Ia<P>, error: AsyncError) {
     }
 }
 
-/// Closes an IA: gracefully if no object is left in it, or abruptly with all its objects.
+/// Closes an IA: gracefully only if no object is left in it, or abruptly with all its objects.
 ///
-/// Errors: `IaInUse` for a graceful close of an IA with objects, which changes nothing; `InvalidHandle` if another
-/// thread is closing it.
+/// Errors: `InvalidState(IaInUse)` for a graceful close of an IA with objects, which changes nothing; `InvalidHandle`
+/// if another thread is closing the IA.
 pub fn close<P: Provider>(ia: &Ia<P>, graceful: bool) -> Result<()> {
     finish_close(ia, ia.begin_close(graceful)?)
 }

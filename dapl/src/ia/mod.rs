@@ -1,7 +1,7 @@
-//! Interface adapters (IAs): the opened provider, and the list of all objects created in the IA.
+//! Interface adapters (IAs): an IA holds the opened provider, and the list of all objects created in the IA.
 //!
-//! Other modules reach the provider, its limits and the consumer's IA handle through the IA. It references its objects
-//! weakly, so that a close can end them.
+//! Other modules reach the provider, its limits and the consumer's IA handle through the IA. The IA references its
+//! objects weakly; a close of the IA closes them.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -37,11 +37,11 @@ pub struct Ia<P: Provider> {
     provider: P,
     address: Box<SocketAddress>,
     facts: Vec<(String, String)>,
-    /// The provider attributes of `dapl_descriptor`; created by the first query.
+    /// The provider attributes of `dapl_descriptor`; set by the first query.
     extra_facts: OnceLock<[(String, String); 2]>,
     counts: IaCounts,
     tracing: trace::TraceSettings,
-    /// The IA handle that libdat has assigned; 0 before that.
+    /// The IA number that libdat has assigned; 0 before that.
     number: AtomicUsize,
     async_evd: Mutex<AsyncEvd>,
     children: Mutex<Children>,
@@ -68,24 +68,24 @@ enum AsyncEvd {
     Borrowed(UseGuard<dyn AsyncErrorSink>),
     /// The consumer passed no async EVD: all async EVDs of this library receive the errors.
     OutOfScope,
-    /// Errors are dropped: the IA is being opened or closed.
+    /// The IA is being opened or closed: errors are dropped.
     Absent,
 }
 
-/// An async EVD as seen by an IA. The trait does not name the provider's type, because one list of async EVDs serves
-/// all IAs of the library.
+/// The async EVD of an IA. The trait does not name the provider's type, because one list of async EVDs serves all IAs
+/// of the library.
 pub trait AsyncErrorSink: UseCounted + Send + Sync {
     /// Identifies the EVD.
     fn id(&self) -> ObjectId;
-    /// Queues an error. If the EVD is full, it logs the loss.
+    /// Queues an error. If the EVD is full, logs that the error was lost.
     fn report(&self, error: AsyncError);
 }
 
-/// An error that belongs to no work request.
+/// An asynchronous error: it belongs to no work request.
 #[derive(Clone, Copy, Debug)]
 pub struct AsyncError {
     pub kind: AsyncKind,
-    /// Handle of the object concerned.
+    /// Handle of the object that has the error.
     pub handle: usize,
     /// The reason code of the specification, numbered per kind of object.
     pub reason: i32,
@@ -103,17 +103,17 @@ pub enum AsyncKind {
 
 /// An object created in an IA.
 pub trait Child: Send + Sync {
-    /// Closes the object abruptly, with its handle. A second call has no effect.
+    /// Closes the object abruptly and invalidates its handle. A second call has no effect.
     fn close(&self);
     /// Whether a graceful close of the IA is refused while this object exists.
     fn counts_as_open(&self) -> bool;
-    /// Adds the counters of this object to the sums.
+    /// Adds the counters of this object to the sums of the IA.
     fn add_counts(&self, _sums: &mut IaSums) {}
-    /// Writes this object's own counters for the counters socket.
+    /// Writes this object's own counters to the text for the counters socket.
     fn describe(&self, _text: &mut Text) {}
 }
 
-/// The order in which an abrupt close ends the children (spec/registry 6.3).
+/// The order in which an abrupt close of the IA closes its objects (spec/registry 6.3).
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum CloseRank {
     Ep,
@@ -132,18 +132,18 @@ pub enum CloseRank {
 #[derive(Default)]
 struct Children {
     closing: bool,
-    /// Children by their address. While the `Weak` exists, the memory is not reused, so no other child has that
+    /// Objects by their address. While the `Weak` exists, the memory is not reused, so no other object has the same
     /// address.
     known: HashMap<usize, (CloseRank, Weak<dyn Child>)>,
 }
 
 impl<P: Provider> Ia<P> {
-    /// Weak reference for other objects; `id().handle` is the internal handle, not the consumer's IA number.
+    /// Weak reference to the IA. Its `handle` is the internal handle, not the IA number that the consumer uses.
     pub fn id(&self) -> ObjectId {
         self.id
     }
 
-    /// The IA's name in the registry.
+    /// The IA name in the registry.
     pub fn name(&self) -> &str {
         self.registration.name()
     }
@@ -165,17 +165,18 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Trace settings of the EPs.
+    /// Trace settings for the EPs of this IA.
     pub fn tracing(&self) -> &trace::TraceSettings {
         &self.tracing
     }
 
-    /// Provider table for the handles of this IA.
+    /// Provider table for the handles of this IA and its objects.
     pub fn table(&self) -> *const DAT_PROVIDER {
         self.registration.table()
     }
 
-    /// The handle that the consumer uses: the number assigned by libdat, or the pointer until a number is assigned.
+    /// The handle that the consumer uses: the IA number assigned by libdat, or the internal handle until a number is
+    /// assigned.
     pub fn consumer_handle(&self) -> DAT_IA_HANDLE {
         let known = self.number.load(Ordering::Relaxed);
         if known != 0 {
@@ -187,7 +188,7 @@ impl<P: Provider> Ia<P> {
         number
     }
 
-    /// The address that peers connect to; valid for the life of the IA.
+    /// The IA address that peers connect to; the pointer is valid for the life of the IA.
     pub fn address_ptr(&self) -> DAT_IA_ADDRESS_PTR {
         self.address.as_ptr().cast()
     }
@@ -197,10 +198,10 @@ impl<P: Provider> Ia<P> {
         matches!(&*self.async_evd.lock(), AsyncEvd::Own(evd) if evd.id() == id)
     }
 
-    /// Adds a child with a live handle. A child that is added during a close is closed by this call.
+    /// Adds an object with a live handle. If the IA is being closed, closes the object.
     pub fn add_child(&self, child: Weak<dyn Child>, rank: CloseRank) {
         if matches!(rank, CloseRank::Ep | CloseRank::Srq | CloseRank::Rsp | CloseRank::Psp) {
-            publication::start(); // only these objects have counters
+            publication::start(); // without any of these objects, a process has no transfers to show
         }
         let mut children = self.children.lock();
         if !children.closing {
@@ -214,15 +215,15 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Removes a child that was freed.
+    /// Removes an object that was freed.
     pub fn remove_child<C: Child>(&self, child: &C) {
         let address = std::ptr::from_ref(child) as usize;
         let forgotten = self.children.lock().known.remove(&address);
-        // Dropped outside the lock: this can be the last reference to the child.
+        // Dropped after the lock is released, because this can be the last reference to the object.
         drop(forgotten);
     }
 
-    /// Registers a local context of this object.
+    /// Records the local context of an LMR.
     pub fn add_context(&self, context: u32, of: ObjectId) {
         self.contexts.lock().insert(context, of);
     }
@@ -244,21 +245,21 @@ impl<P: Provider> Ia<P> {
         remove_if(&mut self.remote_contexts.lock(), context, of);
     }
 
-    /// The LMR or RMR that has this remote context in this IA; it may have been freed since.
+    /// The LMR or RMR with this remote context in this IA. It may have been freed since it was recorded.
     pub fn remote_context(&self, context: u32) -> Option<ObjectId> {
         self.remote_contexts.lock().get(&context).copied()
     }
 
-    /// The LMR that has this local context; it may have been freed since.
+    /// The LMR with this local context. It may have been freed since it was recorded.
     pub fn context(&self, context: u32) -> Option<ObjectId> {
         self.contexts.lock().get(&context).copied()
     }
 
-    /// Begins a close: no child can be added afterwards. Returns the children in the order in which they must be
+    /// Begins a close: no object can be added afterwards. Returns the objects in the order in which they must be
     /// closed.
     ///
-    /// Errors: `InvalidHandle` if another thread has begun to close; `IaInUse` if a graceful close finds a child or a
-    /// user of the async EVD. An error changes nothing.
+    /// Errors: `InvalidHandle` if another thread has begun to close the IA; `InvalidState(IaInUse)` if a graceful close
+    /// finds an object or a user of the async EVD. An error changes nothing.
     fn begin_close(&self, graceful: bool) -> Result<Vec<Weak<dyn Child>>> {
         let mut children = self.children.lock();
         if children.closing {

@@ -102,7 +102,7 @@ fn query_checks_before_it_writes() {
         assert_eq!(query(opened.ia_handle, &mut evd, all.0, &mut ia, all.1, &mut provider), DAT_SUCCESS);
     }
     assert_eq!(evd, opened.async_evd);
-    // SAFETY: the query has NUL-terminated the names, and has set the address (28 bytes) and a list of that many
+    // SAFETY: the query has NUL-terminated the names, and has set the address (28 bytes) and a list of at least three
     // attributes.
     unsafe {
         assert_eq!(CStr::from_ptr(ia.adapter_name.as_ptr()), c"ia-query");
@@ -179,7 +179,7 @@ fn concurrent_closes_end_children_once() {
     let first = from_handle::<Ia<FakeProvider>>(ia, Handle::Ia).unwrap();
     let children = first.begin_close(false).unwrap();
     assert!(!children.is_empty());
-    // `first` has begun its close and not finished it.
+    // `first` has begun its close but not finished it.
     assert_eq!(close(ia, DAT_CLOSE_ABRUPT_FLAG), BAD | DAT_INVALID_HANDLE_IA);
     finish_close(&first, children).unwrap();
     // SAFETY: the call accepts any handle value.
@@ -191,7 +191,7 @@ fn memory(ia: *mut c_void, privileges: u32) -> (*mut c_void, *mut c_void) {
     static BYTES: [u8; 64] = [0; 64];
     let (mut pz, mut lmr) = (NULL, NULL);
     let region = DAT_REGION_DESCRIPTION { for_va: BYTES.as_ptr().cast_mut().cast() };
-    // SAFETY: a live IA; null or writable out parameters. The fake provider never touches the memory.
+    // SAFETY: the IA is live, and the out parameters are null or writable. The fake provider never touches the memory.
     unsafe {
         assert_eq!(dapl_pz_create::<FakeProvider>(ia, &mut pz), DAT_SUCCESS);
         let (lmr, null) = (&raw mut lmr, std::ptr::null_mut());
