@@ -14,8 +14,8 @@ use crate::runtime::handle::from_handle;
 /// `dat_cno_create`.
 ///
 /// # Safety
-/// `ia` is null or a handle of this library, live or freed, of any kind; the agent may be called from any
-/// thread as long as it is armed; `out` is null or writable.
+/// `ia` is null or a handle of this library, live or freed, of any kind; the function in `agent` may be called from any
+/// thread while it is armed; `out` is null or writable.
 pub unsafe extern "C" fn dapl_cno_create<P: Provider>(
     ia: DAT_IA_HANDLE,
     agent: DAT_OS_WAIT_PROXY_AGENT,

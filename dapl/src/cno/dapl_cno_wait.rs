@@ -1,7 +1,8 @@
-//! C entry `dat_cno_wait`. Its stack frame can be abandoned: the thread may be cancelled at any moment of its sleep.
+//! C entry `dat_cno_wait`. Its stack frame may be abandoned, because the thread may be cancelled at any moment of its
+//! sleep.
 //!
 //! Cancellation unwinds or drops the frames of the entry and of [`wait::run`], so they own no resources. [`step`] does
-//! the work; it neither unwinds nor is cancelled.
+//! the work; it does not unwind and is never cancelled.
 
 use dat_abi::*;
 
@@ -18,9 +19,9 @@ struct CnoWaitCall {
     cno: DAT_CNO_HANDLE,
     timeout: DAT_TIMEOUT,
     evd: *mut DAT_EVD_HANDLE,
-    /// Set when the thread has begun to wait.
+    /// The wait; `None` until the thread has begun to wait.
     wait: Option<CnoWait>,
-    /// Whether the thread has registered its wait, so that fork and cancellation can end it.
+    /// Whether the thread has stored a [`Mark`], so that a cancellation removes its waiter.
     marked: bool,
 }
 
@@ -52,13 +53,13 @@ unsafe fn quick<P: Provider>(call: &mut CnoWaitCall) -> Option<DAT_RETURN> {
         Ok(())
     });
     if let Some(evd) = triggered {
-        // SAFETY: writable by the contract.
+        // SAFETY: `take_pending` ran, so `call.evd` is not null, and the caller guarantees that it is writable.
         unsafe { ffi::put(call.evd, evd as DAT_EVD_HANDLE) };
     }
     (triggered.is_some() || code != DAT_SUCCESS).then_some(code)
 }
 
-/// One step of the wait. A panic is caught here, as in every entry.
+/// Runs one step of the wait. Panics are caught here, as in every entry.
 ///
 /// # Safety
 /// The arguments in `call` satisfy the contract of [`dapl_cno_wait`].

@@ -1,6 +1,6 @@
 //! A wait on a CNO as a sequence of steps, like a wait on an EVD: poll, sleep, poll.
 //!
-//! Any number of threads may wait. Each trigger wakes one thread; detaching the last EVD wakes all.
+//! Any number of threads may wait. Each trigger wakes one of them; freeing the last attached EVD wakes all.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -20,35 +20,37 @@ use crate::runtime::handle::{self, ObjectId};
 use crate::runtime::thread::ThreadId;
 use crate::runtime::wait::{self, Deadline, WakeCause};
 
-/// State behind the CNO's lock.
+/// The fields protected by the CNO's lock.
 #[derive(Default)]
 pub(super) struct CnoState {
     pub(super) triggers: TriggerQueue,
-    /// The attached EVDs, each with the maximum time in nanoseconds that a waiter polls it before it sleeps.
+    /// The attached EVDs. The number is the EVD's limit, in nanoseconds, for the time that a waiter polls before it
+    /// sleeps.
     pub(super) sources: Arc<[(Arc<dyn EvdSource>, u32)]>,
-    /// Tokens of all threads in `dat_cno_wait`, and of those among them that sleep.
+    /// Tokens of all threads in `dat_cno_wait`.
     pub(super) waiters: Vec<u64>,
     pub(super) asleep: Vec<u64>,
-    /// Waiters that were released because the last EVD was freed, and that have not returned yet.
+    /// Waiters that were released because the last EVD was freed or the CNO was closed, and that have not returned yet.
     pub(super) released: Vec<u64>,
-    /// The last EVD was freed while no thread waited, so the next wait must return without an EVD.
+    /// The last EVD was freed while no thread waited. The next wait must return without an EVD.
     pub(super) orphaned: bool,
     pub(super) agent: Option<Agent>,
-    /// Readable while EVDs have triggered.
+    /// The file descriptor; readable while EVDs have triggered.
     pub(super) descriptor: Option<Descriptor>,
-    /// Threads with an agent of this CNO to call, or inside one.
+    /// Threads that are about to call an agent of this CNO, or are executing one.
     pub(super) calling: Vec<ThreadId>,
     /// The CNO is being freed: triggers are ignored.
     pub(super) is_freed: bool,
 }
 
 impl CnoState {
-    /// Whether polling by the waiters suffices: no agent and no descriptor depends on notifications of a CQ.
+    /// Whether polling by the waiters suffices. It does not if an agent or a descriptor depends on notifications of a
+    /// CQ.
     pub(super) fn may_be_polled(&self) -> bool {
         self.agent.is_none() && self.descriptor.is_none()
     }
 
-    /// The EVD that triggered first.
+    /// Removes and returns the EVD that triggered first.
     pub(super) fn pop(&mut self) -> Option<Arc<dyn EvdSource>> {
         let source = self.triggers.pop();
         self.update_descriptor();
@@ -74,10 +76,10 @@ pub(super) struct CnoWait {
 /// Result of a step.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum CnoWaitResult {
-    /// Handle of the EVD that triggered; 0 when the last EVD was freed.
+    /// Handle of the EVD that triggered; 0 if the last EVD was freed or the CNO was closed.
     Evd(usize),
     Fail(Error),
-    /// Sleep while the futex word has this value.
+    /// The thread sleeps while the futex word has this value.
     Sleep(u32),
 }
 
@@ -86,7 +88,8 @@ pub(super) fn begin<P: Provider>(cno: &Cno<P>, timeout: DAT_TIMEOUT) -> (CnoWait
     let mut wait = CnoWait { id: cno.id, token: wait::token(), deadline: Deadline::NEVER };
     let polling = loop {
         let mut inner = cno.inner.lock();
-        // A trigger that is already queued needs neither a waiter nor a poll. Over a network each poll is a system call.
+        // A trigger that is queued already needs neither a waiter nor a poll. Over a network each poll is a system
+        // call.
         if let Some(source) = inner.pop() {
             drop(inner);
             if source.pending(cno.id) {
@@ -95,7 +98,7 @@ pub(super) fn begin<P: Provider>(cno: &Cno<P>, timeout: DAT_TIMEOUT) -> (CnoWait
             continue;
         }
         if inner.is_freed {
-            // The CNO was freed after the handle was checked; nothing would wake a new waiter.
+            // The CNO was freed after the handle was checked, so nothing would wake a new waiter.
             return (wait, CnoWaitResult::Fail(Error::InvalidHandle(Handle::Cno)));
         }
         if std::mem::take(&mut inner.orphaned) {
@@ -118,15 +121,16 @@ pub(super) fn begin<P: Provider>(cno: &Cno<P>, timeout: DAT_TIMEOUT) -> (CnoWait
     (wait, found.unwrap_or_else(|| cno.poll_and_arm(wait.token, WakeCause::Woken)))
 }
 
-/// The EVDs that a waiting thread polls, until `Cno::changes` has another value.
+/// The EVDs that a waiting thread polls, copied from the CNO. They are valid while `Cno::changes` has not changed.
 pub(super) struct PolledEvds {
     sources: Arc<[(Arc<dyn EvdSource>, u32)]>,
-    /// Value of `Cno::changes` when the EVDs were copied. While `Cno::changes` has this value, no EVD has triggered.
+    /// Value of `Cno::changes` when the EVDs were copied. While `Cno::changes` has this value, no EVD has triggered
+    /// since.
     changes: u32,
 }
 
-/// Polls the EVDs. If `takes` is set, the first EVD with new events does not trigger the CNO: returns that EVD, and the
-/// value of `Cno::changes` at that moment. Other EVDs with new events trigger the CNO.
+/// Polls the EVDs. If `takes` is set, the first EVD with new events does not trigger the CNO. Instead it is returned,
+/// with the value of `Cno::changes` at that moment. All other EVDs with new events trigger the CNO.
 fn poll_all(cno: ObjectId, polling: &PolledEvds, takes: bool) -> Option<(&Arc<dyn EvdSource>, u32)> {
     let mut pass = PollPass { cno, polls_device: true, takes, taken_at: None };
     let mut found = None;
@@ -146,7 +150,7 @@ pub(super) fn resume<P: Provider>(wait: &CnoWait, cause: WakeCause) -> CnoWaitRe
     }
 }
 
-/// Removes the waiter of a thread that was cancelled in its sleep, and wakes another one if triggers are pending.
+/// Removes the waiter of a thread that was cancelled in its sleep, and wakes another waiter if triggers are pending.
 pub(super) fn clear<P: Provider>(id: ObjectId, token: u64) {
     if let Some(cno) = handle::from_id::<Cno<P>>(id) {
         cno.remove_waiter(token);
@@ -164,7 +168,7 @@ impl<P: Provider> Cno<P> {
         }
     }
 
-    /// Fetches completions of the attached EVDs, which trigger the CNO. Called without locks.
+    /// Fetches completions of the attached EVDs. EVDs with new events trigger the CNO. Called without locks.
     pub(super) fn poll(&self) {
         let polling = self.polling(&self.inner.lock());
         poll_all(self.id, &polling, false);
@@ -174,13 +178,13 @@ impl<P: Provider> Cno<P> {
         PolledEvds { sources: inner.sources.clone(), changes: self.changes.load(Ordering::Relaxed) }
     }
 
-    /// Records a change for threads that poll without the lock.
+    /// Increments `changes`, for threads that poll without the lock. The caller holds the lock.
     pub(super) fn record_change(&self, _: &CnoState) {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// Polls the EVDs once, and ends the wait if one of them has new events. If another EVD has triggered before, the EVD
-    /// that was found is queued behind it.
+    /// Polls the EVDs once, and ends the wait if one of them has new events. If another EVD has triggered before, the
+    /// found EVD is queued after it.
     fn poll_and_take(&self, polling: &PolledEvds, token: u64) -> Option<CnoWaitResult> {
         let (source, changes) = poll_all(self.id, polling, true)?;
         if changes == polling.changes {
@@ -194,7 +198,7 @@ impl<P: Provider> Cno<P> {
         self.try_trigger(token)
     }
 
-    /// Like [`Self::next_trigger`] for a thread that polls: `None` if the wait goes on.
+    /// Like [`Self::next_trigger`], for a thread that polls. Returns `None` if the wait must continue.
     fn try_trigger(&self, token: u64) -> Option<CnoWaitResult> {
         Some(self.next_trigger(token, WakeCause::Woken)).filter(|next| !matches!(next, CnoWaitResult::Sleep(_)))
     }
@@ -247,7 +251,7 @@ impl<P: Provider> Cno<P> {
         }
     }
 
-    /// Releases the lock, and then arms the CQs that are not armed yet, so that they notify.
+    /// Releases the lock, and then arms the CQs if the waiters have polled them, so that they notify.
     pub(super) fn arm(&self, inner: MutexGuard<'_, CnoState>) {
         let sources = inner.sources.clone();
         let was_polled = self.polled.swap(false, Ordering::Relaxed);
@@ -286,7 +290,7 @@ impl<P: Provider> Cno<P> {
         next
     }
 
-    /// Removes a waiter. Passes pending triggers on to the next waiter, since the removed one may have been woken for
+    /// Removes a waiter. If triggers are pending, wakes the next waiter, since the removed one may have been woken for
     /// them.
     fn remove_waiter(&self, token: u64) {
         let mut inner = self.inner.lock();

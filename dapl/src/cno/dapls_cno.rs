@@ -1,7 +1,7 @@
 //! CNO operations for other modules: create, attach, trigger, free.
 //!
-//! A trigger is only recorded under the EVD's lock. [`CnoNotification::deliver`] wakes the waiter and calls the agent after that lock
-//! is released.
+//! [`Cno::trigger`], called under the EVD's lock, only records a trigger. After that lock is released,
+//! [`CnoNotification::deliver`] wakes a waiter and calls the agent.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub fn create<P: Provider>(ia: &Arc<Ia<P>>, agent: Option<Agent>) -> Result<DAT_
     publish(ia, CnoState { agent, ..CnoState::default() })
 }
 
-/// As [`create`], with a descriptor; also returns the descriptor's number.
+/// Like [`create`], but with a descriptor. Also returns the descriptor's number.
 pub fn create_with_descriptor<P: Provider>(ia: &Arc<Ia<P>>) -> Result<(DAT_CNO_HANDLE, i32)> {
     let descriptor = Descriptor::new()?;
     let number = descriptor.number();
@@ -68,8 +68,8 @@ pub fn modify_agent<P: Provider>(cno: &Cno<P>, agent: Option<Agent>) {
     }
 }
 
-/// Returns the descriptor of a CNO, which is readable while EVDs have triggered the CNO. The first call creates it; it
-/// is closed with the CNO.
+/// Returns the descriptor of a CNO, which is readable while EVDs have triggered the CNO. The first call creates it. It
+/// is closed when the CNO is freed.
 ///
 /// Errors: `InvalidHandle` for a CNO that is being freed; errors of the operating system.
 pub fn descriptor<P: Provider>(cno: &Cno<P>) -> Result<i32> {
@@ -101,8 +101,8 @@ pub fn arm_descriptor<P: Provider>(cno: &Cno<P>) {
     }
 }
 
-/// Removes and returns the first triggered EVD that still has events, without waiting. The descriptor stays readable
-/// while other EVDs have triggered.
+/// Removes and returns the first triggered EVD that still has events, without waiting. If other EVDs have triggered,
+/// the descriptor stays readable.
 ///
 /// Errors: `QueueEmpty` if no EVD has events; the descriptor is then not readable.
 pub fn take_trigger<P: Provider>(cno: &Cno<P>) -> Result<usize> {
@@ -114,7 +114,7 @@ pub fn take_trigger<P: Provider>(cno: &Cno<P>) -> Result<usize> {
 }
 
 /// A recorded trigger: the waiter to wake and the agent to call.
-#[must_use = "without fire() the waiter is not woken"]
+#[must_use = "without deliver() the waiter is not woken"]
 pub struct CnoNotification<P: Provider> {
     cno: Arc<Cno<P>>,
     wake: bool,
@@ -124,7 +124,7 @@ pub struct CnoNotification<P: Provider> {
 }
 
 impl<P: Provider> CnoNotification<P> {
-    /// Wakes a waiter and calls the agent. Called by the thread that triggered, without locks.
+    /// Wakes a waiter and calls the agent. Called by the triggering thread, without locks.
     pub fn deliver(self) {
         if self.wake {
             wait::wake(self.cno.id, 1);
@@ -140,13 +140,13 @@ impl<P: Provider> CnoNotification<P> {
 }
 
 impl<P: Provider> Cno<P> {
-    /// Counts a reference of an attached EVD.
+    /// Attaches an EVD: counts it as a user of the CNO.
     pub fn attach(cno: Arc<Self>) -> UseGuard<Self> {
         cno.inner.lock().orphaned = false;
         UseGuard::of(cno)
     }
 
-    /// Adds an attached EVD to the polled EVDs. A wait polls at most `longest` nanoseconds before it sleeps.
+    /// Adds an attached EVD to the polled EVDs. A wait polls it for at most `longest` nanoseconds before it sleeps.
     pub fn watch(&self, source: Arc<dyn EvdSource>, longest: u32) {
         let mut inner = self.inner.lock();
         let known = inner.sources.iter().filter(|(known, _)| known.id() != source.id()).cloned();
@@ -166,7 +166,8 @@ impl<P: Provider> Cno<P> {
         self.polled.load(Ordering::Relaxed)
     }
 
-    /// Records that an EVD has events. Called under the EVD's lock. With `arrival` the agent is called too, once.
+    /// Records that an EVD has events. Called under the EVD's lock. If `arrival` is true, the agent is called too,
+    /// once.
     pub fn trigger(self: &Arc<Self>, source: Arc<dyn EvdSource>, arrival: bool) -> CnoNotification<P> {
         let evd = source.id().handle;
         let mut inner = self.inner.lock();
@@ -184,7 +185,7 @@ impl<P: Provider> Cno<P> {
             wait::increment_word(self.id);
         }
         if inner.asleep.len() == 1 && inner.may_be_polled() {
-            // No other waiter sleeps: the woken thread polls, and arms the CQs before it sleeps again.
+            // No other waiter sleeps. The woken thread polls, and arms the CQs before it sleeps again.
             self.polled.store(true, Ordering::Relaxed);
         }
         CnoNotification { cno: self.clone(), wake, agent, has_descriptor: inner.descriptor.is_some(), evd }
@@ -225,7 +226,7 @@ impl<P: Provider> Cno<P> {
         self.agent_done.notify_all();
     }
 
-    /// Waits until no other thread is inside an agent of this CNO.
+    /// Waits until no other thread is executing an agent of this CNO.
     fn await_agents(&self) {
         let me = thread::current();
         let mut inner = self.inner.lock();
@@ -233,17 +234,17 @@ impl<P: Provider> Cno<P> {
     }
 }
 
-/// Frees the CNO at the consumer's request.
+/// Frees the CNO on behalf of the consumer.
 ///
-/// Errors: `CnoInUse` while an EVD is attached or a thread waits.
+/// Errors: `InvalidState(CnoInUse)` while an EVD is attached or a thread waits.
 pub fn free<P: Provider>(cno: &Cno<P>) -> Result<()> {
     cno.uses().require_unused(State::CnoInUse)?;
     let mut inner = cno.inner.lock();
     if !inner.waiters.is_empty() {
         return Err(Error::InvalidState(State::CnoInUse));
     }
-    // The handle is destroyed under the lock: a thread that begins to wait later finds no CNO, and a thread that began
-    // earlier is in `waiters`.
+    // The handle is destroyed under the lock. So a thread that begins to wait later finds no CNO, and a thread that
+    // began earlier is in `waiters`.
     if !handle::destroy(cno.id) {
         return Err(Error::InvalidHandle(Handle::Cno));
     }
@@ -256,8 +257,8 @@ pub fn free<P: Provider>(cno: &Cno<P>) -> Result<()> {
     Ok(())
 }
 
-/// Closes the CNO: waiters return, and the agent is called without an EVD. On return no other thread is inside an agent
-/// of the CNO; the calling thread is, if its agent called this.
+/// Closes the CNO: waiters return, and the agent is called without an EVD. When this returns, no other thread is
+/// executing an agent of the CNO. The calling thread itself may be.
 pub fn close<P: Provider>(cno: &Cno<P>) {
     if !handle::destroy(cno.id) {
         return;

@@ -1,8 +1,8 @@
-//! Consumer notification objects (CNOs): each groups EVDs and, when one of them has events, wakes a waiting thread or
+//! Consumer notification objects (CNOs). A CNO groups EVDs; when one of them has events, it wakes a waiting thread or
 //! calls an agent.
 //!
-//! EVDs trigger a CNO under their own lock. A CNO calls no EVD with its own lock held, and no agent with any lock held.
-//! The CNO module accesses an EVD only as an [`EvdSource`].
+//! EVDs trigger a CNO under their own lock. A CNO calls no EVD while it holds its own lock, and calls an agent only
+//! without locks. This module accesses an EVD only as an [`EvdSource`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -29,51 +29,53 @@ pub use dapls_cno::CnoNotification;
 
 use dapli_cno::CnoState;
 
-/// An EVD as seen by its CNO. A trait breaks the cycle: an EVD triggers its CNO, and the CNO polls its EVDs. Tests of
-/// the trigger order implement it without an EVD.
+/// An EVD that triggers a CNO. The trait avoids a dependency cycle: an EVD triggers its CNO, and the CNO polls its
+/// EVDs. Tests of the trigger order implement it without an EVD.
 pub trait EvdSource: Send + Sync {
     /// Identifies the EVD.
     fn id(&self) -> ObjectId;
-    /// Whether this EVD is attached to the CNO, is enabled, has events, and has no waiting thread of its own.
+    /// Whether this EVD is attached to the CNO, is enabled, has events, and has no waiter of its own.
     fn pending(&self, cno: ObjectId) -> bool;
-    /// Fetches completions on the calling thread. New events trigger the CNO, unless the pass takes them.
+    /// Fetches completions on the calling thread. New events trigger the CNO, unless the pass takes them (see
+    /// [`PollPass::takes`]).
     fn poll(&self, pass: &mut PollPass);
-    /// Arms the CQ, if the CNO needs its notification.
+    /// Arms the CQ, if the CNO depends on its notification.
     fn arm(&self);
 }
 
-/// One pass of a thread over the EVDs of a CNO.
+/// One pass of a thread over the EVDs of a CNO, to poll each.
 #[derive(Debug)]
 pub struct PollPass {
     pub cno: ObjectId,
-    /// The next EVD also polls the device. An EVD whose poll serves all CQs of the IA clears it.
+    /// Whether the next EVD polls the device. An EVD clears it if its poll serves all CQs of the IA.
     pub polls_device: bool,
-    /// The thread waits on the CNO: the first EVD with new events does not trigger the CNO, because the thread returns
-    /// that EVD.
+    /// Whether the thread waits on the CNO. If so, the first EVD with new events does not trigger the CNO, because the
+    /// thread returns that EVD.
     pub takes: bool,
-    /// Value of [`Cno::changes`] when that EVD was found. It is read under the lock of the EVD: an event that must be
-    /// reported after the EVD's completions triggers the CNO only after its thread had that lock too.
+    /// Value of [`Cno::changes`] when the first EVD with new events was found. It is read under that EVD's lock. An event
+    /// of another EVD that must be reported after this EVD's completions triggers the CNO only after its thread has held
+    /// that lock too.
     pub taken_at: Option<u32>,
 }
 
 pub struct Cno<P: Provider> {
     id: ObjectId,
     ia: Arc<Ia<P>>,
-    /// Counts attached EVDs.
+    /// Number of attached EVDs.
     uses: UseCount,
     inner: Mutex<CnoState>,
-    /// Whether a waiting thread polls the EVDs, so that no CQ has to be armed. Changed under the lock of `inner`.
+    /// Whether a waiting thread polls the EVDs, so that no CQ must be armed. Changed under the lock of `inner`.
     polled: AtomicBool,
-    /// Counts triggers, changes of the list of EVDs, and releases of waiters. A polling thread takes the lock of `inner`
-    /// only if this count has changed. Incremented under that lock.
+    /// Number of triggers, changes of the list of EVDs, and releases of waiters. A polling thread takes the lock of
+    /// `inner` only if this has changed. Incremented under that lock.
     changes: AtomicU32,
     spin: SpinBudget,
-    /// Signalled when an agent returns.
+    /// Notified when an agent returns.
     agent_done: Condvar,
 }
 
 impl<P: Provider> Cno<P> {
-    /// Weak reference to this CNO; `id().handle` is the handle.
+    /// Weak reference to the CNO; its `handle` is the consumer's handle.
     pub fn id(&self) -> ObjectId {
         self.id
     }
@@ -83,12 +85,12 @@ impl<P: Provider> Cno<P> {
         &self.ia
     }
 
-    /// Number of triggers and other changes so far, modulo 2^32.
+    /// Number of changes so far, modulo 2^32: see the field `changes`.
     pub fn changes(&self) -> u32 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// Returns the file descriptor's number, if the CNO has a descriptor.
+    /// Number of the file descriptor, if the CNO has one.
     pub fn descriptor(&self) -> Option<i32> {
         self.inner.lock().descriptor.as_ref().map(Descriptor::number)
     }
@@ -103,7 +105,7 @@ impl<P: Provider> Object for Cno<P> {
     const KIND: Kind = Kind::Cno;
 }
 
-/// Counts the attached EVDs: a CNO with EVDs cannot be freed.
+/// The attached EVDs use the CNO: it cannot be freed while there are any.
 impl<P: Provider> UseCounted for Cno<P> {
     fn uses(&self) -> &UseCount {
         &self.uses

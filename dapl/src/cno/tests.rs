@@ -1,4 +1,4 @@
-//! CNOs through their C entries, with EVDs over the fake provider.
+//! Tests of CNOs through their C entries, with EVDs over the fake provider.
 
 mod descriptor;
 
@@ -88,7 +88,7 @@ fn await_waiters(cno: Hand, count: usize) {
     }
 }
 
-/// EVDs that an agent was called with.
+/// Number of calls of an agent, and the EVD of the last call.
 #[derive(Default)]
 struct Seen {
     calls: AtomicUsize,
@@ -304,9 +304,9 @@ fn a_waiter_on_the_evd_takes_precedence_over_its_cno() {
 fn wait_on_a_cno_freed_after_the_handle_check_is_refused() {
     let opened = fake::open(c"cno-late");
     let cno = cno(&opened, NO_AGENT);
-    let held = from_handle::<Cno<FakeProvider>>(cno.raw(), Handle::Cno).unwrap();
+    let freed = from_handle::<Cno<FakeProvider>>(cno.raw(), Handle::Cno).unwrap();
     assert_eq!(free(cno), DAT_SUCCESS);
-    let (_, next) = dapli_cno::begin(&held, DAT_TIMEOUT_INFINITE);
+    let (_, next) = dapli_cno::begin(&freed, DAT_TIMEOUT_INFINITE);
     assert!(matches!(next, dapli_cno::CnoWaitResult::Fail(Error::InvalidHandle(Handle::Cno))), "{next:?}");
 }
 

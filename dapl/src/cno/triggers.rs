@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::EvdSource;
 use crate::runtime::handle::{HandleHasher, ObjectId};
 
-/// EVDs that have triggered the CNO, in the order of their first triggers. An EVD is listed once.
+/// The EVDs that have triggered the CNO, in the order of their first triggers. An EVD is listed once.
 #[derive(Default)]
 pub(super) struct TriggerQueue {
     queue: VecDeque<Arc<dyn EvdSource>>,

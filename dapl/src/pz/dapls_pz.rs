@@ -1,4 +1,4 @@
-//! PZ operations for other modules: create, free. A PZ in use cannot be freed.
+//! PZ operations for other modules: create and free.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -22,15 +22,15 @@ pub fn create<P: Provider>(ia: &Arc<Ia<P>>) -> Result<DAT_PZ_HANDLE> {
     Ok(handle)
 }
 
-/// Frees the PZ at the consumer's request.
+/// Frees the PZ on behalf of the consumer.
 ///
-/// Errors: `PzInUse` while an EP, LMR, RMR or SRQ belongs to it.
+/// Errors: `InvalidState(PzInUse)` while an EP, LMR, RMR or SRQ belongs to the PZ.
 pub fn free<P: Provider>(pz: &Pz<P>) -> Result<()> {
     pz.uses().close(State::PzInUse)?;
     if close(pz) { Ok(()) } else { Err(Error::InvalidHandle(Handle::Pz)) }
 }
 
-/// Closes the PZ; returns false if it was closed before.
+/// Closes the PZ. Returns false if it was closed before.
 pub(super) fn close<P: Provider>(pz: &Pz<P>) -> bool {
     let first = handle::destroy(pz.id);
     if first {

@@ -1,6 +1,6 @@
 //! Protection zones (PZs): an EP and its peer may access only memory in the EP's zone.
 //!
-//! The entries in `dapl_pz` create and free them. EPs, LMRs, RMRs and SRQs count as users.
+//! The entries in `dapl_pz` create and free PZs. EPs, LMRs, RMRs and SRQs are counted as users of their PZ.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub struct Pz<P: Provider> {
 }
 
 impl<P: Provider> Pz<P> {
-    /// Weak reference for other objects; `id().handle` is the handle.
+    /// Weak reference to the PZ; its `handle` is the consumer's handle.
     pub fn id(&self) -> ObjectId {
         self.id
     }
