@@ -22,9 +22,9 @@ use crate::runtime::spin::SpinBudget;
 use crate::runtime::sync::Mutex;
 use crate::stats::counters::{Completed, IaSums};
 
-/// Creates an EVD: enabled, waitable, empty; its handle is not live yet.
+/// Creates an EVD that is enabled, waitable and empty. Its handle is not live yet.
 ///
-/// Errors: those of spec/events 2.1 for the length; errors of the provider.
+/// Errors: for the length, those of spec/events 2.1; those of the provider.
 pub fn build<P: Provider>(
     ia: &Arc<Ia<P>>,
     length: i32,
@@ -42,8 +42,8 @@ pub fn build<P: Provider>(
             None
         };
         let empty_check = cq.as_ref().and_then(|cq| cq.empty_check());
-        // An empty check is never freed. Loom requires that each run of a model uses the same addresses, so models have
-        // none.
+        // Models have no empty check. Loom requires that each run of a model uses the same addresses, but an empty
+        // check is never freed.
         let place = if cfg!(loom) { None } else { handle::set_empty_check(id, EmptyCheck::never()) };
         let _ = empty_check.map(|check| evd_ref.empty_check.set(check));
         let empty_check = empty_check.zip(place).map(|(check, place)| QueueCheck::new(check, place));
@@ -62,7 +62,7 @@ pub fn build<P: Provider>(
     })
 }
 
-/// Like [`build`], but also publishes the handle in the IA.
+/// Like [`build`], but also makes the handle live and adds the EVD to the IA.
 pub fn create<P: Provider>(
     ia: &Arc<Ia<P>>,
     length: i32,
@@ -80,7 +80,7 @@ pub fn create<P: Provider>(
     Ok(handle)
 }
 
-/// Returns the choice that makes `ia::open` create an async EVD of this length.
+/// Makes `ia::open` create an async EVD of this length.
 pub fn with_ia<P: Provider>(length: i32) -> AsyncEvdChoice<P> {
     AsyncEvdChoice::Make(Box::new(move |ia| {
         let evd = build(ia, length, None, EventSources::default().with(EventSource::Async))?;
@@ -91,13 +91,14 @@ pub fn with_ia<P: Provider>(length: i32) -> AsyncEvdChoice<P> {
     }))
 }
 
-/// The EVD as a child of its IA.
+/// Returns the EVD as a child of its IA.
 fn downgrade<P: Provider>(evd: &Arc<Evd<P>>) -> Weak<dyn crate::ia::Child> {
     let child: Arc<dyn crate::ia::Child> = evd.clone();
     Arc::downgrade(&child)
 }
 
-/// Checks a length against the limit of the IA; zero and negative lengths are an error for parameter 2.
+/// Checks a length against the IA's limit; the error for a length above it is `too_long`. A length of zero or less is
+/// `InvalidParameter(2)`.
 fn checked_length<P: Provider>(ia: &Ia<P>, length: i32, too_long: Error) -> Result<usize> {
     let wanted = u32::try_from(length).map_err(|_| Error::InvalidParameter(2))?;
     match wanted {
@@ -107,17 +108,17 @@ fn checked_length<P: Provider>(ia: &Ia<P>, length: i32, too_long: Error) -> Resu
     }
 }
 
-/// Queues an event behind all earlier ones; a closed EVD drops it.
+/// Queues an event after all earlier ones. A closed EVD drops it.
 ///
-/// Errors: `QueueFull` if the queue is far beyond its length; the async EVD of the IA then gets an overflow event.
+/// Errors: `QueueFull` if the queue is far beyond its length. The IA's async EVD then gets an overflow event.
 pub fn post<P: Provider>(evd: &Evd<P>, event: Event) -> Result<()> {
     let (notification, has_room) = evd.append(event);
     notification.deliver();
     if has_room { Ok(()) } else { report_overflow(evd, event) }
 }
 
-/// Notifications of a call whose caller holds a lock. The caller delivers them after it has released the lock, because
-/// an agent that a notification calls may acquire the lock.
+/// The notification of an event that was queued by a caller that holds a lock. The caller delivers it after it has
+/// released the lock, because an agent that the notification calls may acquire that lock.
 #[must_use = "without deliver() the waiter is not woken"]
 pub(crate) struct PendingNotification<P: Provider> {
     evd: Arc<Evd<P>>,
@@ -131,7 +132,7 @@ impl<P: Provider> PendingNotification<P> {
         self.lost.is_some()
     }
 
-    /// Wakes waiters, calls agents, and reports an overflow.
+    /// Wakes the waiter, calls the agent, and reports an overflow.
     pub(crate) fn deliver(self) {
         self.notification.deliver();
         if let Some(event) = self.lost {
@@ -140,20 +141,20 @@ impl<P: Provider> PendingNotification<P> {
     }
 }
 
-/// Queues an event like [`post`], but notifies no waiter, CNO or agent. The caller holds a lock. After it has released the
-/// lock, it must call [`PendingNotification::deliver`] on the result, which also reports an overflow.
+/// Queues an event like [`post`], but notifies no waiter, CNO or agent. The caller holds a lock. After it has released
+/// the lock, it must call [`PendingNotification::deliver`] on the result, which also reports an overflow.
 pub(crate) fn enqueue<P: Provider>(evd: &Arc<Evd<P>>, event: Event) -> PendingNotification<P> {
     let (notification, has_room) = evd.append(event);
     PendingNotification { evd: evd.clone(), notification, lost: if has_room { None } else { Some(event) } }
 }
 
-/// Marks the EP's failures in this EVD as reported. The caller holds the EP's lock. Returns false if there was no
-/// unreported failure.
+/// Marks the EP's failed completions in this EVD as reported. The caller holds the EP's lock. Returns false if none was
+/// unreported.
 pub(crate) fn take_failure<P: Provider>(evd: &Evd<P>, ep: usize) -> bool {
     evd.lock().queue.mark_reported(ep)
 }
 
-/// Queues all completions of an EVD with a CNO, so that the CNO reports this EVD before an EVD that gets an event
+/// Queues all completions of an EVD that has a CNO, so that the CNO returns this EVD before any EVD that gets an event
 /// later. Without a CNO the order is not visible to the consumer, and the function returns `None`.
 pub(crate) fn queue_all_completions<P: Provider>(evd: &Arc<Evd<P>>) -> Option<PendingNotification<P>> {
     let mut inner = evd.lock();
@@ -163,8 +164,8 @@ pub(crate) fn queue_all_completions<P: Provider>(evd: &Arc<Evd<P>>) -> Option<Pe
     Some(PendingNotification { evd: evd.clone(), notification, lost: None })
 }
 
-/// Called when the EP's connection has ended and all its work has completed. Queues all completions and marks the EP's
-/// failures as reported. The caller holds the EP's lock.
+/// Called when the EP's connection has ended and all its work has completed. Queues all completions, and marks the EP's
+/// failed completions as reported. The caller holds the EP's lock.
 pub(crate) fn queue_and_mark_reported<P: Provider>(evd: &Arc<Evd<P>>, ep: usize) -> PendingNotification<P> {
     let mut inner = evd.lock();
     let signal = evd.fetch_all(&mut inner);
@@ -178,12 +179,12 @@ pub(crate) fn start_counting<P: Provider>(evd: &Evd<P>, ep: usize) {
     evd.lock().completions.open(ep);
 }
 
-/// Number of the EP's completions in this EVD so far.
+/// Counts of the EP's completions in this EVD so far.
 pub(crate) fn completed_by_ep<P: Provider>(evd: &Evd<P>, ep: usize) -> Completed {
     evd.lock().completions.counts_of(ep)
 }
 
-/// Ends counting for the EP and returns its final counts. The caller holds the EP's lock.
+/// Stops counting for the EP and returns its final counts. The caller holds the EP's lock.
 pub(crate) fn stop_counting<P: Provider>(evd: &Arc<Evd<P>>, ep: usize) -> (Completed, PendingNotification<P>) {
     let mut inner = evd.lock();
     let signal = evd.fetch_all(&mut inner);
@@ -194,7 +195,8 @@ pub(crate) fn stop_counting<P: Provider>(evd: &Arc<Evd<P>>, ep: usize) -> (Compl
 
 /// Queues a software event of the consumer.
 ///
-/// Errors: `InvalidParameter(1)` without the SOFTWARE stream; `QueueFull`, which causes no asynchronous error.
+/// Errors: `InvalidParameter(1)` if the EVD does not serve the SOFTWARE stream; `QueueFull` if the queue is full, which
+/// causes no asynchronous error.
 pub fn post_software<P: Provider>(evd: &Evd<P>, pointer: usize) -> Result<()> {
     if !evd.serves(EventSource::Software) {
         return Err(Error::InvalidParameter(1));
@@ -209,8 +211,8 @@ pub fn post_software<P: Provider>(evd: &Evd<P>, pointer: usize) -> Result<()> {
     if full { Err(Error::QueueFull) } else { Ok(()) }
 }
 
-/// Reports a dropped event on the IA's async EVD. The loss of an asynchronous error is only logged, since a full async
-/// EVD cannot report its own overflow.
+/// Logs a dropped event and reports it on the IA's async EVD. The loss of an asynchronous error is only logged, since a
+/// full async EVD cannot report its own overflow.
 #[cold]
 pub(super) fn report_overflow<P: Provider>(evd: &Evd<P>, lost: Event) -> Result<()> {
     log::error!(
@@ -246,8 +248,8 @@ pub fn modify_cno<P: Provider>(evd: &Evd<P>, cno: Option<Arc<Cno<P>>>) {
     drop(old);
 }
 
-/// Called when an EP requests notification of solicited completions only. If a thread waits, arms the CQ again, for
-/// solicited completions.
+/// Called when an EP requests notification of solicited completions only. Arms the CQ again, for solicited completions,
+/// if a waiter, CNO or descriptor needs it.
 pub fn rearm_for_solicited<P: Provider>(evd: &Evd<P>) {
     let mut inner = evd.lock();
     if inner.queue.config() == NotifyMode::Solicited {
@@ -264,7 +266,7 @@ pub fn set_enabled<P: Provider>(evd: &Evd<P>, enabled: bool) {
     evd.unlock(inner, signal);
 }
 
-/// Sets whether threads may wait on the EVD (spec/events 2.9). Forbidding it cancels the wait in progress.
+/// Sets whether threads may wait on the EVD (spec/events 2.9). If not, cancels the wait in progress.
 pub fn set_waitable<P: Provider>(evd: &Evd<P>, waitable: bool) {
     let mut inner = evd.lock();
     inner.queue.waitable = waitable;
@@ -314,10 +316,10 @@ pub fn facts<P: Provider>(evd: &Evd<P>) -> EvdFacts {
     }
 }
 
-/// Frees the EVD at the consumer's request.
+/// Frees the EVD on behalf of the consumer.
 ///
-/// Errors: `EvdAsync` for the async EVD that was created with the IA, `EvdInUse` while an object uses the EVD or it has
-/// a CNO.
+/// Errors: `InvalidState(EvdAsync)` for the async EVD that was created with the IA; `InvalidState(EvdInUse)` while an
+/// object uses the EVD.
 pub fn free<P: Provider>(evd: &Evd<P>) -> Result<()> {
     if evd.ia.owns_async_evd(evd.id) {
         return Err(Error::InvalidState(State::EvdAsync));
@@ -326,7 +328,7 @@ pub fn free<P: Provider>(evd: &Evd<P>) -> Result<()> {
     if end(evd) { Ok(()) } else { Err(Error::InvalidHandle(Handle::Plain)) }
 }
 
-/// Closes the EVD even while objects use it: a waiter returns `Aborted`, later events are dropped.
+/// Closes the EVD even while objects use it. A waiter returns `Aborted`, and later events are dropped.
 pub fn close<P: Provider>(evd: &Evd<P>) {
     end(evd);
 }
@@ -338,7 +340,7 @@ fn end<P: Provider>(evd: &Evd<P>) -> bool {
     evd.ia.remove_child(evd);
     let mut inner = evd.lock();
     let signal = cancel_wait(&mut inner);
-    // Completions that the consumer cannot dequeue any more count as dequeued, so that their SRQ releases the receives.
+    // Completions that the consumer can no longer dequeue count as dequeued, so that their SRQ releases the receives.
     let _ = evd.fetch_all(&mut inner);
     inner.queue.close().iter().for_each(|event| evd.reaped(event));
     evd.ia.add_final_counts(&IaSums { evds: inner.queue.counts, ..IaSums::default() });

@@ -1,24 +1,23 @@
-//! Events as an EVD queues them; the entries convert them to `DAT_EVENT`.
+//! Events in the form in which an EVD queues them. The C entries convert them to `DAT_EVENT`.
 //!
-//! Objects, handles and addresses in an event are plain numbers; only the consumer uses them.
+//! Handles and addresses in an event are plain numbers, because only the consumer uses them.
 #![forbid(unsafe_code)]
 
 use crate::ia::AsyncError;
 use crate::provider::{Completion, ConnectionEvent, Status};
 
-/// One event.
 #[derive(Clone, Copy, Debug)]
 pub enum Event {
     /// A work request has completed, successfully or not.
     Dto(Completion),
-    /// A failed work request whose EP has not been notified. After the EP was notified, the consumer gets the
-    /// completion as `Dto`.
+    /// A failed work request whose EP was not notified yet. After the EP was notified, the consumer gets the completion
+    /// as `Dto`.
     Failed(Completion),
     /// A connection request arrived.
     Request {
         /// Handle of the service point.
         sp: usize,
-        /// Address of the local IA's socket address.
+        /// Pointer to the local IA address.
         address: usize,
         /// The qualifier of the request.
         qual: u64,
@@ -32,19 +31,19 @@ pub enum Event {
         ep: usize,
         /// Number of bytes of private data.
         data_size: u32,
-        /// Address of the private data, valid as long as the EP keeps it.
+        /// Pointer to the private data, valid as long as the EP keeps the data.
         data: usize,
     },
-    /// An error that concerns no work request.
+    /// An asynchronous error, which belongs to no work request.
     Async(AsyncError),
-    /// Posted by the consumer.
+    /// A software event that the consumer posted.
     Software {
-        /// Pointer that the consumer passed.
+        /// The pointer in the posted event.
         pointer: usize,
     },
 }
 
-/// Sources of events that an EVD can serve.
+/// An event stream that an EVD can serve.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum EventSource {
@@ -59,7 +58,7 @@ pub enum EventSource {
     Extension,
 }
 
-/// The set of streams that an EVD serves.
+/// The set of event streams that an EVD serves.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct EventSources(u8);
 
@@ -75,7 +74,7 @@ impl EventSources {
     }
 }
 
-/// Whether the completion is a failure that ends the connection (spec/events 4.6); a flush is not.
+/// Whether the completion is a failure that ends the connection (spec/events 4.6). A flush does not.
 #[inline]
 pub(super) fn is_failure(done: &Completion) -> bool {
     !matches!(done.status, Status::Success | Status::Flushed)
@@ -106,10 +105,10 @@ mod tests {
     #[test]
     fn only_unsignalled_successes_do_not_notify() {
         let token = Token { unsignalled: true, ..Token::default() };
-        let silent = Completion { token, ..Completion::default() };
-        assert!(!Event::Dto(silent).notifies());
-        assert!(Event::Dto(Completion { solicited: true, ..silent }).notifies());
-        assert!(Event::Dto(Completion { status: Status::Flushed, ..silent }).notifies());
+        let unsignalled = Completion { token, ..Completion::default() };
+        assert!(!Event::Dto(unsignalled).notifies());
+        assert!(Event::Dto(Completion { solicited: true, ..unsignalled }).notifies());
+        assert!(Event::Dto(Completion { status: Status::Flushed, ..unsignalled }).notifies());
         assert!(Event::Dto(Completion::default()).notifies());
         assert!(Event::Software { pointer: 0 }.notifies());
     }

@@ -1,7 +1,7 @@
-//! Event dispatchers: a queue of events, at most one waiting thread, and optionally a CNO.
+//! Event dispatchers (EVDs): a queue of events, at most one waiting thread, and optionally a CNO.
 //!
-//! EPs, service points and IAs post into an EVD through `dapls_evd`; completions come from the provider's CQ. An EVD
-//! does not reference EPs. No lock is held while an agent runs or a thread is woken.
+//! EPs, service points and IAs post events to an EVD through `dapls_evd`; completions come from the provider's CQ. An
+//! EVD does not reference EPs. No lock is held while an agent runs or a thread is woken.
 
 use std::sync::{Arc, OnceLock};
 
@@ -33,16 +33,15 @@ pub use queue::NotifyMode;
 
 use dapli_evd::{EvdRef, EvdState};
 
-/// An event dispatcher (EVD).
 pub struct Evd<P: Provider> {
     id: ObjectId,
     ia: Arc<Ia<P>>,
     streams: EventSources,
-    /// CQ of the provider, if the EVD has the DTO or RMR-bind stream.
+    /// The provider's CQ, if the EVD serves the DTO, RMR-bind or extension stream.
     cq: Option<Arc<P::Cq>>,
     /// Identifies this EVD to the CQ and the CNO.
     evd_ref: Arc<EvdRef<P>>,
-    /// Sink for failures and for receives of an SRQ; set by the first EP that uses this EVD.
+    /// Notified of failed work and of dequeued SRQ receives; set by the first EP that uses this EVD.
     transfers: OnceLock<&'static dyn TransferSink<P>>,
     uses: UseCount,
     spin: SpinBudget,
@@ -51,10 +50,12 @@ pub struct Evd<P: Provider> {
     inner: Mutex<EvdState<P>>,
 }
 
-/// Reports completions to the `ep` module. A trait, because EPs import EVDs, and EVDs must report failures to EPs.
+/// Reports completions to the `ep` module. The trait avoids a dependency cycle, because EPs use EVDs, and EVDs report
+/// failures to EPs.
 pub(crate) trait TransferSink<P: Provider>: Send + Sync {
-    /// Informs the EP with handle `ep` of a failure before the consumer gets it. Called without locks; on return the EP
-    /// has called [`dapls_evd::take_failure`] under its own lock. Returns false if there is no such EP.
+    /// Notifies the EP with handle `ep` of failed work before the consumer gets the completion. Called without locks.
+    /// When this returns, the EP has called [`dapls_evd::take_failure`] under its own lock. Returns false if there is
+    /// no such EP.
     fn failed(&self, evd: &Evd<P>, ep: usize) -> bool;
     /// Reports that the consumer has dequeued, or can no longer dequeue, the completion of a receive of the SRQ with
     /// this handle. Called with or without the lock of an EVD.
@@ -62,7 +63,7 @@ pub(crate) trait TransferSink<P: Provider>: Send + Sync {
 }
 
 impl<P: Provider> Evd<P> {
-    /// Weak reference for other objects; `id().handle` is the handle.
+    /// Weak reference to the EVD; its `handle` is the consumer's handle.
     pub fn id(&self) -> ObjectId {
         self.id
     }
@@ -82,7 +83,7 @@ impl<P: Provider> Evd<P> {
         self.streams
     }
 
-    /// CQ of the provider, if the EVD has the DTO or RMR-bind stream.
+    /// The provider's CQ, if the EVD serves the DTO, RMR-bind or extension stream.
     pub fn cq(&self) -> Option<Arc<P::Cq>> {
         self.cq.clone()
     }
@@ -92,12 +93,13 @@ impl<P: Provider> Evd<P> {
         self.lock().queue.has_waiter()
     }
 
-    /// Sets the sink for completions of EPs.
+    /// Sets the sink for completions; later calls have no effect.
     pub(crate) fn report_transfers_to(&self, sink: &'static dyn TransferSink<P>) {
         self.transfers.get_or_init(|| sink);
     }
 
-    /// Restricts notification to the completions that the EPs of this EVD want to be notified of (spec/events 1.3).
+    /// Restricts the waits and the notifications of this EVD to what an EP has requested in its completion flags
+    /// (spec/events 1.3).
     pub fn configure(&self, config: NotifyMode) {
         self.lock().queue.configure(config);
     }
@@ -107,7 +109,7 @@ impl<P: Provider> Object for Evd<P> {
     const KIND: Kind = Kind::Evd;
 }
 
-/// Counts the EPs, service points and IAs that post events to the EVD: it cannot be freed while they exist.
+/// EPs, service points and IAs that post events to the EVD use it: it cannot be freed while they exist.
 impl<P: Provider> UseCounted for Evd<P> {
     fn uses(&self) -> &UseCount {
         &self.uses
@@ -120,7 +122,7 @@ impl<P: Provider> AsyncErrorSink for Evd<P> {
     }
 
     fn report(&self, error: AsyncError) {
-        // `post` has logged the cause of this error.
+        // `post` has logged the overflow.
         let _ = dapls_evd::post(self, Event::Async(error));
     }
 }

@@ -1,6 +1,6 @@
-//! The event queue of an EVD: queued events, which of them notify, and when a wait ends.
+//! The event queue of an EVD. It knows which queued events notify, and when a wait can end.
 //!
-//! Used under the EVD's lock. It uses no clock, thread or provider.
+//! Used under the EVD's lock. Uses no clock, thread or provider.
 #![forbid(unsafe_code)]
 
 use super::event::{Event, is_failure};
@@ -9,7 +9,7 @@ use crate::provider::Completion;
 use crate::runtime::slot_queue::SlotQueue;
 use crate::stats::counters::EvdCounts;
 
-/// Which completions notify: the most permissive choice of the EPs that use the EVD.
+/// Which completions notify: the most restrictive choice of the EPs that use the EVD.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub enum NotifyMode {
     /// All completions.
@@ -17,7 +17,7 @@ pub enum NotifyMode {
     Threshold,
     /// Completions of work posted without UNSIGNALLED.
     Notify,
-    /// Only completions of solicited sends notify.
+    /// Completions of receives whose send carried SOLICITED_WAIT, and failures.
     Solicited,
 }
 
@@ -26,53 +26,54 @@ pub enum NotifyMode {
 pub(super) enum EventSignal {
     #[default]
     None,
-    /// The waiter sleeps and its wait can end now.
+    /// Wake the waiter: it sleeps, and its wait can end now.
     Waiter,
     /// Trigger the CNO, if the EVD has one.
     Cno,
 }
 
-/// The thread in `dat_evd_wait`.
+/// The thread that is in `dat_evd_wait`.
 #[derive(Clone, Copy, Debug)]
 struct Waiter {
     token: u64,
     threshold: usize,
-    /// A notifying event has been queued since the thread began to wait.
+    /// Whether a notifying event was queued since the thread began to wait.
     notified: bool,
     asleep: bool,
 }
 
-/// State of a wait.
+/// Whether a wait can end.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum WaitStatus {
     /// Enough events are queued for the threshold.
     Enough,
     /// Fewer events than the threshold are queued.
     TooFew,
-    /// The wait was cancelled because the EVD became unwaitable.
+    /// The wait was cancelled, because the EVD became unwaitable or was closed.
     Cancelled,
 }
 
-/// The queue and its state bits.
+/// The queue, the waiter, and the settings that decide which events notify.
 #[derive(Debug)]
 pub(super) struct EventQueue {
     events: SlotQueue<Event>,
     /// Number of `events` that do not notify; usually zero.
-    silent: usize,
-    /// Number of `events` that are failures not reported to their EP yet.
+    non_notifying: usize,
+    /// Number of `events` that are failures not yet reported to their EP.
     failures: usize,
     length: usize,
     waiter: Option<Waiter>,
     pub(super) enabled: bool,
     pub(super) waitable: bool,
-    /// The EVD was closed: events are dropped.
+    /// Whether the EVD was closed: then events are dropped.
     pub(super) closed: bool,
     config: NotifyMode,
     pub(super) counts: EvdCounts,
 }
 
 impl EventQueue {
-    /// Number of events accepted beyond the length before one is dropped (spec/events 1.4: the queue grows on demand).
+    /// Number of events that are queued beyond the length before one is dropped (spec/events 1.4: the queue grows on
+    /// demand).
     const MARGIN: usize = 1 << 16;
     /// Number of events for which memory is allocated at creation.
     const CAPACITY: usize = 64;
@@ -80,7 +81,7 @@ impl EventQueue {
     pub(super) fn new(length: usize) -> Self {
         EventQueue {
             events: SlotQueue::with_slots(length.min(Self::CAPACITY)),
-            silent: 0,
+            non_notifying: 0,
             failures: 0,
             length,
             waiter: None,
@@ -101,12 +102,12 @@ impl EventQueue {
         self.events.is_empty()
     }
 
-    /// The length that the consumer gave or queries (`evd_qlen`).
+    /// The length that the consumer has set (`evd_qlen`).
     pub(super) fn length(&self) -> usize {
         self.length
     }
 
-    /// Whether the queue holds enough events for a wait with this threshold.
+    /// Whether enough events are queued for a wait with this threshold.
     pub(super) fn has_enough(&self, threshold: i32) -> bool {
         usize::try_from(threshold).is_ok_and(|threshold| self.events.len() >= threshold)
     }
@@ -136,7 +137,7 @@ impl EventQueue {
 
     /// Whether a notifying event is queued.
     pub(super) fn has_notifying(&self) -> bool {
-        self.events.len() > self.silent
+        self.events.len() > self.non_notifying
     }
 
     pub(super) fn config(&self) -> NotifyMode {
@@ -147,14 +148,14 @@ impl EventQueue {
         self.config = self.config.max(config);
     }
 
-    /// Queues a completion and returns the notification it causes.
+    /// Queues a completion, and returns the notification that it causes.
     #[inline(always)]
     pub(super) fn complete(&mut self, done: &Completion) -> EventSignal {
         if is_failure(done) || done.token.unsignalled || self.waiter.is_some() || self.closed {
             return self.complete_rarely(done);
         }
         match self.events.push() {
-            // If the slot's last event was a completion too, the tag of the variant is already right and is not
+            // If the slot last contained a completion too, the tag of the variant is already right and need not be
             // written.
             Event::Dto(old) => *old = *done,
             other => *other = Event::Dto(*done),
@@ -163,7 +164,7 @@ impl EventQueue {
         if self.enabled { EventSignal::Cno } else { EventSignal::None }
     }
 
-    /// Like `complete`, for a failure, for a completion that may be non-notifying, or while a thread waits.
+    /// Like `complete`, for a failure, a completion posted UNSIGNALLED, a waiting thread, or a closed queue.
     #[inline(never)]
     fn complete_rarely(&mut self, done: &Completion) -> EventSignal {
         if is_failure(done) { self.fail(*done) } else { self.push(Event::Dto(*done)) }
@@ -173,7 +174,7 @@ impl EventQueue {
     #[inline(always)]
     fn count(&mut self, notifying: bool) {
         if !notifying {
-            self.silent += 1;
+            self.non_notifying += 1;
         }
         self.counts.events += 1;
         self.counts.highest = self.counts.highest.max(self.events.len() as u64);
@@ -185,7 +186,8 @@ impl EventQueue {
         self.push(Event::Failed(done))
     }
 
-    /// Handle of the EP that must process its failure before a consumer may dequeue the oldest event.
+    /// Returns the handle of the EP that must be notified of its failure before a consumer may dequeue the oldest
+    /// event.
     #[inline]
     pub(super) fn unreported_failure(&self) -> Option<usize> {
         if self.failures == 0 {
@@ -197,7 +199,7 @@ impl EventQueue {
         }
     }
 
-    /// Marks all queued failures of this EP as reported. Returns whether one of them was unreported.
+    /// Marks all queued failures of this EP as reported. Returns whether any of them was unreported.
     pub(super) fn mark_reported(&mut self, ep: usize) -> bool {
         let before = self.failures;
         if before > 0 {
@@ -213,7 +215,7 @@ impl EventQueue {
         self.failures < before
     }
 
-    /// Queues an event and returns the notification it causes (spec/events 1.3, 3.6).
+    /// Queues an event, and returns the notification that it causes (spec/events 1.3, 3.6).
     pub(super) fn push(&mut self, event: Event) -> EventSignal {
         if self.closed {
             return EventSignal::None;
@@ -239,7 +241,7 @@ impl EventQueue {
     #[inline]
     pub(super) fn pop(&mut self) -> Option<Event> {
         let event = self.events.pop_front()?;
-        self.silent -= usize::from(!event.notifies());
+        self.non_notifying -= usize::from(!event.notifies());
         Some(event)
     }
 
@@ -254,16 +256,16 @@ impl EventQueue {
         self.events.front()
     }
 
-    /// Removes the oldest event without returning it. `notifying` states whether that event notifies.
+    /// Removes the oldest event without returning it. `notifying` says whether that event notifies.
     #[inline(always)]
     pub(super) fn drop_front(&mut self, notifying: bool) {
         if !notifying {
-            self.silent -= 1;
+            self.non_notifying -= 1;
         }
         self.events.drop_front();
     }
 
-    /// Registers a waiter. The order of the checks is that of spec/events 2.5.
+    /// Registers a waiter. The arguments and states are checked in the order of spec/events 2.5.
     pub(super) fn begin_wait(&mut self, token: u64, threshold: i32) -> Result<()> {
         if self.closed {
             // The EVD was freed after the handle was checked. Its waiters have been woken, so nothing would wake a new
@@ -285,14 +287,14 @@ impl EventQueue {
         if !self.waitable {
             return Err(Error::InvalidState(State::EvdUnwaitable));
         }
-        // Events that are queued already end a wait even if they do not notify.
+        // Any events that are queued already can end a wait at its first check, even if they do not notify.
         self.waiter = Some(Waiter { token, threshold, notified: true, asleep: false });
         self.counts.waits += 1;
         Ok(())
     }
 
-    /// Checks whether the wait `token` can end. After its first check, only a notifying event can end a wait; when the
-    /// timeout has expired, any event can.
+    /// Checks whether the wait `token` can end. After its first check, it can end only if a notifying event is queued
+    /// or was queued meanwhile, or if the timeout has expired.
     pub(super) fn check_wait(&mut self, token: u64, time_is_over: bool) -> WaitStatus {
         let queued = self.events.len();
         match &mut self.waiter {
@@ -307,10 +309,10 @@ impl EventQueue {
         }
     }
 
-    /// Ends the first check of a wait: only an event that is queued later can end the wait.
+    /// Ends the first check of a wait: from now on, queued events that do not notify no longer end it.
     pub(super) fn end_first_check(&mut self) {
         if let Some(waiter) = &mut self.waiter {
-            waiter.notified = self.events.len() > self.silent;
+            waiter.notified = self.events.len() > self.non_notifying;
         }
     }
 
@@ -346,10 +348,10 @@ impl EventQueue {
         Ok(())
     }
 
-    /// Closes the queue and returns the events that no consumer will dequeue.
+    /// Closes the queue, and returns the events that no consumer will dequeue.
     pub(super) fn close(&mut self) -> SlotQueue<Event> {
         self.closed = true;
-        self.silent = 0;
+        self.non_notifying = 0;
         self.failures = 0;
         std::mem::take(&mut self.events)
     }
@@ -364,11 +366,11 @@ mod tests {
         Event::Software { pointer: 0 }
     }
 
-    fn silent() -> Event {
+    fn non_notifying() -> Event {
         Event::Dto(Completion { token: Token { unsignalled: true, ..Token::default() }, ..Completion::default() })
     }
 
-    /// A queue with a sleeping waiter for `threshold` events.
+    /// Returns a queue with a waiter that sleeps until `threshold` events are queued.
     fn slept_on(threshold: i32) -> EventQueue {
         let mut queue = EventQueue::new(8);
         queue.begin_wait(1, threshold).unwrap();
@@ -390,7 +392,7 @@ mod tests {
     #[test]
     fn non_notifying_event_wakes_no_thread_and_is_counted() {
         let mut queue = slept_on(1);
-        assert_eq!(queue.push(silent()), EventSignal::None);
+        assert_eq!(queue.push(non_notifying()), EventSignal::None);
         assert_eq!(queue.check_wait(1, false), WaitStatus::TooFew, "still asleep for the consumer");
         queue.set_sleeping();
         assert_eq!(queue.push(notifying()), EventSignal::Waiter);
@@ -402,14 +404,14 @@ mod tests {
     #[test]
     fn non_notifying_events_end_a_wait_at_its_timeout() {
         let mut queue = slept_on(1);
-        queue.push(silent());
+        queue.push(non_notifying());
         assert_eq!(queue.check_wait(1, true), WaitStatus::Enough);
     }
 
     #[test]
     fn queued_non_notifying_events_end_a_wait_at_once() {
         let mut queue = EventQueue::new(8);
-        queue.push(silent());
+        queue.push(non_notifying());
         queue.begin_wait(1, 1).unwrap();
         assert_eq!(queue.check_wait(1, false), WaitStatus::Enough);
     }
@@ -461,7 +463,7 @@ mod tests {
     #[test]
     fn only_notifying_events_of_enabled_queues_trigger_the_cno() {
         let mut queue = EventQueue::new(8);
-        assert_eq!(queue.push(silent()), EventSignal::None);
+        assert_eq!(queue.push(non_notifying()), EventSignal::None);
         assert_eq!(queue.push(notifying()), EventSignal::Cno);
         queue.enabled = false;
         assert_eq!(queue.push(notifying()), EventSignal::None);
@@ -480,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn failure_is_held_until_its_ep_is_informed() {
+    fn failure_is_not_dequeued_before_its_ep_is_notified() {
         let of = |ep, status| Completion { token: Token { ep, ..Token::default() }, status, ..Completion::default() };
         let mut queue = EventQueue::new(8);
         for done in [of(1, Status::Success), of(2, Status::Transport), of(3, Status::Transport), of(2, Status::Flushed)]
@@ -495,9 +497,9 @@ mod tests {
         queue.pop();
         assert_eq!(queue.unreported_failure(), Some(3));
         assert!(matches!(queue.front(), Some(Event::Failed(_))));
-        assert_eq!((queue.mark_reported(3), queue.failures, queue.len() - queue.silent), (true, 0, 2));
+        assert_eq!((queue.mark_reported(3), queue.failures, queue.len() - queue.non_notifying), (true, 0, 2));
         assert!(matches!(queue.front(), Some(Event::Dto(_))));
         queue.drop_front(true);
-        assert_eq!((queue.len(), queue.silent), (1, 0));
+        assert_eq!((queue.len(), queue.non_notifying), (1, 0));
     }
 }

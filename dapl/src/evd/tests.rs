@@ -1,4 +1,4 @@
-//! EVDs through their C entries, over the fake provider.
+//! Tests of EVDs through their C entries, over the fake provider.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::Arc;
@@ -196,7 +196,7 @@ fn timed_out_wait_takes_no_event_and_returns_their_number() {
 }
 
 #[test]
-fn cno_wait_announces_its_sleep_to_the_provider() {
+fn evd_wait_announces_its_sleep_to_the_provider() {
     let opened = fake::open(c"evd-sleeps");
     for flags in [DAT_EVD_DTO_FLAG | DAT_EVD_SOFTWARE_FLAG, DAT_EVD_SOFTWARE_FLAG] {
         let evd = Evh::new(&opened, 8, flags);
@@ -349,10 +349,10 @@ fn the_async_evd_belongs_to_its_ia() {
     assert_eq!(Evh(opened.async_evd as usize).free(), BAD);
 }
 
-// Threads that are cancelled are started by pthread_create, because cancellation must not unwind a Rust thread's
-// frames.
+// The threads that are cancelled are started by pthread_create, because cancellation must not unwind the frames of a
+// thread that Rust has started.
 
-// Declared as functions that may unwind, taking a start routine that may unwind.
+// Declared as functions that may unwind, with a start routine that may unwind.
 unsafe extern "C-unwind" {
     fn pthread_create(
         thread: *mut libc::pthread_t,
@@ -364,8 +364,8 @@ unsafe extern "C-unwind" {
     fn pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int;
 }
 
-/// Sleeps in `dat_evd_wait` until the thread is cancelled. `argument` is an EVD; an odd value means asynchronous
-/// cancellation. Owns no resources.
+/// Sleeps in `dat_evd_wait` until the thread is cancelled. `argument` is the EVD handle; if it is odd, cancellation is
+/// asynchronous. Owns no resources.
 unsafe extern "C-unwind" fn sleep_until_cancelled(argument: *mut c_void) -> *mut c_void {
     let mut event = blank();
     let mut more = 0;
