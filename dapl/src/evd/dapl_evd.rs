@@ -164,7 +164,7 @@ pub unsafe extern "C" fn dapl_evd_post_se<P: Provider>(evd: DAT_EVD_HANDLE, even
 /// # Safety
 /// `evd` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
 pub unsafe extern "C" fn dapl_evd_dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVENT) -> DAT_RETURN {
-    // The functions called here do not unwind, so the compiler can turn the calls into jumps.
+    // The functions called here have an ABI that does not unwind, so the compiler can turn the calls into jumps.
     if out.is_null() {
         // SAFETY: the caller also satisfies the contract of `dequeue`.
         return unsafe { dequeue::<P>(evd, out) };
@@ -180,10 +180,10 @@ pub unsafe extern "C" fn dapl_evd_dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out:
     unsafe { dequeue_quickly::<P>(entry, out) }
 }
 
-/// `dat_evd_dequeue` of an EVD that may have an event. Returns an event of the buffer. For all other cases it jumps to
-/// another function, so that it saves few registers.
+/// `dat_evd_dequeue` for an EVD that may have an event. Returns an event from the buffer. In all other cases it jumps
+/// to another function, so that it saves few registers.
 ///
-/// # Safety
+/// `out` is not null and writable.
 /// `out` is writable and not null.
 #[inline(never)]
 unsafe extern "C" fn dequeue_quickly<P: Provider>(entry: EvdHandle, out: *mut DAT_EVENT) -> DAT_RETURN {
@@ -192,17 +192,18 @@ unsafe extern "C" fn dequeue_quickly<P: Provider>(entry: EvdHandle, out: *mut DA
         return unsafe { dequeue::<P>(entry.handle(), out) };
     };
     let object = evd_use.object::<Evd<P>>();
-    // SAFETY: the object is valid until the use ends, and is not accessed after that.
+    // SAFETY: the object is valid until `evd_use` ends, and is not accessed after that.
     let Some(evd) = object.map(|object| unsafe { object.as_ref() }) else {
         // SAFETY: the caller also satisfies the contract of `dequeue_counted`.
         return unsafe { dequeue_counted::<P>(entry, out, evd_use) };
     };
     let Some(mut inner) = evd.try_lock_quickly() else {
-        // SAFETY: the caller satisfies the contract, and `evd` is the object.
+        // SAFETY: the caller guarantees that `out` is writable, and `evd_use` protects `evd`, which has this type.
         return unsafe { dequeue_contended::<P>(entry, out, evd_use) };
     };
     let Some((done, is_last)) = inner.next_plain() else {
-        // SAFETY: the caller satisfies the contract, and `inner` is the lock of `evd`, the object.
+        // SAFETY: the caller guarantees that `out` is writable, `evd_use` protects `evd`, and `inner` is the guard of
+        // its lock.
         return unsafe { dequeue_by_poll::<P>(entry, out, evd_use, inner) };
     };
     // SAFETY: the caller guarantees that `out` is writable.
@@ -215,7 +216,7 @@ unsafe extern "C" fn dequeue_quickly<P: Provider>(entry: EvdHandle, out: *mut DA
     DAT_SUCCESS
 }
 
-/// `dat_evd_dequeue` with a counted reference: another thread excludes uncounted ones, or frees the EVD.
+/// `dat_evd_dequeue` with a counted reference, because another thread excludes uncounted references or frees the EVD.
 ///
 /// # Safety
 /// Same as [`dequeue_quickly`].
@@ -231,10 +232,10 @@ unsafe extern "C" fn dequeue_counted<P: Provider>(
     unsafe { dequeue::<P>(entry.handle(), out) }
 }
 
-/// `dat_evd_dequeue` that has to wait for the lock.
+/// `dat_evd_dequeue` when another thread holds the EVD's lock: waits for the lock.
 ///
 /// # Safety
-/// Same as [`dequeue_quickly`]; `evd_use` has an object of this type.
+/// Same as [`dequeue_quickly`]; `evd_use` protects an EVD of this provider type.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn dequeue_contended<P: Provider>(
@@ -243,17 +244,17 @@ unsafe extern "C" fn dequeue_contended<P: Provider>(
     evd_use: EvdUse,
 ) -> DAT_RETURN {
     guard_hot(|| {
-        // SAFETY: the caller guarantees that the object has this type.
+        // SAFETY: the caller guarantees that `evd_use` protects an EVD of this type.
         let object = unsafe { evd_use.into_ref::<Evd<P>>() };
         // SAFETY: the caller guarantees that `out` is writable.
         object.dequeue_quickly(|given| unsafe { write_taken(out, entry.handle(), given) })
     })
 }
 
-/// `dat_evd_dequeue` that has to poll.
+/// `dat_evd_dequeue` when the buffer is empty: polls the CQ.
 ///
 /// # Safety
-/// Same as [`dequeue_quickly`]; `evd_use` has an object of this type, and `inner` is the lock of that object.
+/// Same as [`dequeue_quickly`]; `evd_use` protects an EVD of this provider type, and `inner` is the guard of its lock.
 #[inline(never)]
 #[expect(improper_ctypes_definitions, reason = "not called from C; a function of this ABI does not unwind")]
 unsafe extern "C" fn dequeue_by_poll<P: Provider>(
@@ -263,14 +264,14 @@ unsafe extern "C" fn dequeue_by_poll<P: Provider>(
     inner: MutexGuard<'_, EvdState<P>>,
 ) -> DAT_RETURN {
     guard_hot(|| {
-        // SAFETY: the caller guarantees that the object has this type.
+        // SAFETY: the caller guarantees that `evd_use` protects an EVD of this type.
         let object = unsafe { evd_use.into_ref::<Evd<P>>() };
         // SAFETY: the caller guarantees that `out` is writable.
         object.poll_quickly(inner, |given| unsafe { write_taken(out, entry.handle(), given) })
     })
 }
 
-/// `dat_evd_dequeue` on the full path.
+/// `dat_evd_dequeue` for all cases, with all checks.
 ///
 /// # Safety
 /// `evd` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
@@ -294,7 +295,8 @@ pub unsafe extern "C" fn dapl_evd_free<P: Provider>(evd: DAT_EVD_HANDLE) -> DAT_
     guard(|| dapls_evd::free(&*from_handle::<Evd<P>>(evd, Handle::Plain)?))
 }
 
-/// Parses EVD flags. Returns `None` for no flag or an unknown flag. An EVD may have all streams (spec/events 1.2).
+/// Parses EVD flags. Returns `None` for no flag or an unknown flag. An EVD may serve any combination of streams
+/// (spec/events 1.2).
 pub(crate) fn streams(flags: DAT_EVD_FLAGS) -> Option<EventSources> {
     let known = STREAMS.iter().fold(0, |all, (flag, _)| all | flag);
     if flags == 0 || flags & !known != 0 {
@@ -328,17 +330,16 @@ fn state_bits(facts: &dapls_evd::EvdFacts) -> DAT_EVD_STATE {
     enabled | waitable | config
 }
 
-/// A `DAT_EVENT` with the data of a successful transfer. One struct with all fields, so that it is written with few
-/// stores.
+/// A `DAT_EVENT` for a successful transfer. It is one struct with all fields, so that few stores write it.
 #[repr(C)]
 struct PlainEvent {
     number: DAT_EVENT_NUMBER,
-    zero: u32,
+    padding: u32,
     evd: DAT_EVD_HANDLE,
     ep: DAT_EP_HANDLE,
     cookie: u64,
     status: DAT_DTO_COMPLETION_STATUS,
-    zero_too: u32,
+    padding_2: u32,
     bytes: u64,
 }
 
@@ -378,12 +379,12 @@ unsafe fn write_taken(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, taken: TakenEven
 pub(super) unsafe fn write_plain(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, done: &Completion) {
     let event = PlainEvent {
         number: DAT_DTO_COMPLETION_EVENT,
-        zero: 0,
+        padding: 0,
         evd,
         ep: done.token.ep as DAT_EP_HANDLE,
         cookie: done.token.cookie,
         status: DAT_DTO_SUCCESS,
-        zero_too: 0,
+        padding_2: 0,
         bytes: done.bytes,
     };
     // SAFETY: the caller guarantees that `out` is writable; the layouts are equal (asserted above), and the write is
@@ -425,7 +426,7 @@ unsafe fn write_dto(out: *mut DAT_EVENT_DATA, done: &Completion) {
     }
 }
 
-/// Writes all 48 bytes of an event; unused ones are zero.
+/// Writes all 48 bytes of an event. Unused bytes are zero.
 ///
 /// # Safety
 /// `out` is writable.
@@ -452,8 +453,8 @@ pub(super) unsafe fn write_event(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, event
 /// # Safety
 /// `out` is writable and zeroed.
 unsafe fn write_data(out: *mut DAT_EVENT_DATA, event: &Event) {
-    // SAFETY: the caller guarantees that `out` is writable. The fields belong to the union member of the event's
-    // number.
+    // SAFETY: the caller guarantees that `out` is writable. The fields belong to the union member that the event's
+    // number selects.
     unsafe {
         match *event {
             Event::Dto(done) | Event::Failed(done) if done.token.work == Work::Bind => {
@@ -471,7 +472,7 @@ unsafe fn write_data(out: *mut DAT_EVENT_DATA, event: &Event) {
                 (&raw mut (*data).cr_handle).write_unaligned(cr as DAT_CR_HANDLE);
             }
             Event::Connection { kind, ep, data_size, data: private } => {
-                // DAT 1.2 has no private data of a reject.
+                // In DAT 1.2 the event for a reject has no private data.
                 let (data_size, private) =
                     if kind == ConnectionEvent::PeerRejected { (0, 0) } else { (data_size, private) };
                 let data = &raw mut (*out).connect_event_data;
@@ -514,7 +515,7 @@ pub(crate) fn async_number(kind: AsyncKind) -> DAT_EVENT_NUMBER {
     }
 }
 
-/// Converts the status of a bind. A bind has two failure statuses only (spec/events 9.2).
+/// Converts the status of a bind. A failed bind has one of two statuses (spec/events 9.2).
 pub(crate) fn bind_status(status: Status) -> DAT_DTO_COMPLETION_STATUS {
     match status {
         Status::Success => DAT_RMR_BIND_SUCCESS,

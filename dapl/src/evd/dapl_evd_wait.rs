@@ -1,6 +1,8 @@
-//! C entry `dat_evd_wait`. Its stack frame can be abandoned: the thread may be cancelled at any moment of its sleep.
+//! C entry `dat_evd_wait`. Its stack frame may be abandoned, because the thread may be cancelled at any moment of its
+//! sleep.
 //!
-//! The entry and [`wait::run`] own no resources. All work is done in [`step`], which neither unwinds nor is cancelled.
+//! The frames of the entry and of [`wait::run`] own no resources. [`step`] does the work; it does not unwind and is
+//! never cancelled.
 
 use dat_abi::*;
 
@@ -13,13 +15,13 @@ use crate::provider::{Completion, Provider};
 use crate::runtime::handle::{EvdHandle, from_handle};
 use crate::runtime::wait::{self, Mark, WaitStep, WakeCause};
 
-/// Writes an event of this EVD in the layout of one version of DAT. The pointer is writable.
+/// Writes an event of this EVD in the layout of one version of DAT. `out` is writable.
 pub(crate) type WriteEvent<E> = unsafe fn(out: *mut E, evd: DAT_EVD_HANDLE, event: &Event);
 
 /// Like [`WriteEvent`], for a successful transfer.
 pub(crate) type WritePlain<E> = unsafe fn(out: *mut E, evd: DAT_EVD_HANDLE, done: &Completion);
 
-/// The arguments, and the state kept between sleeps. `E` is the `DAT_EVENT` of the caller's version.
+/// The arguments of a wait, and the data kept between its sleeps. `E` is the `DAT_EVENT` of the caller's version.
 #[derive(Clone, Copy)]
 struct EvdWaitCall<E> {
     evd: DAT_EVD_HANDLE,
@@ -29,9 +31,9 @@ struct EvdWaitCall<E> {
     write_plain: WritePlain<E>,
     write: WriteEvent<E>,
     more: *mut DAT_COUNT,
-    /// Set when the thread has begun to wait.
+    /// The wait; `None` until the thread has begun to wait.
     wait: Option<EvdWait>,
-    /// Whether the thread has registered its wait, so that fork and cancellation can end it.
+    /// Whether the thread has stored a [`Mark`], so that a cancellation removes its waiter.
     marked: bool,
 }
 
@@ -51,8 +53,8 @@ pub unsafe extern "C-unwind" fn dapl_evd_wait<P: Provider>(
     unsafe { wait_as::<P, DAT_EVENT>(evd, timeout, threshold, event, more, write_plain, write_event) }
 }
 
-/// `dat_evd_wait` of any version; `write` and `write_plain` write an event, and the event of a successful transfer, in
-/// the layout of that version.
+/// `dat_evd_wait` for any version of DAT. `write` writes an event in the layout of that version; `write_plain` writes
+/// the event of a successful transfer.
 ///
 /// # Safety
 ///
@@ -72,7 +74,7 @@ pub(crate) unsafe fn wait_as<P: Provider, E: Copy>(
     unsafe { wait::run(&mut call, quick::<P, E>, step::<P, E>) }
 }
 
-/// Completes the wait if an event is queued or just polled; see [`take_quickly`].
+/// Completes the wait if an event is queued or a poll finds one; see [`take_quickly`].
 ///
 /// # Safety
 /// The arguments in `call` satisfy the contract of [`dapl_evd_wait`].
@@ -87,7 +89,7 @@ unsafe fn quick<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>) -> Option<DAT_R
     (is_taken || code != DAT_SUCCESS).then_some(code)
 }
 
-/// One step of the wait. A panic is caught here, as in every entry.
+/// Runs one step of the wait. Panics are caught here, as in every entry.
 ///
 /// # Safety
 /// The arguments in `call` satisfy the contract of [`dapl_evd_wait`].
@@ -101,7 +103,7 @@ unsafe fn step<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>, cause: WakeCause
     match next {
         Some(EvdWaitResult::Sleep(expected)) => sleep::<P, E>(call, expected),
         Some(EvdWaitResult::Event(event, more)) => {
-            forget(call);
+            remove_mark(call);
             // SAFETY: `run_step` has checked that both pointers are not null, and the caller guarantees that they are
             // writable.
             unsafe { (call.write)(call.event, call.evd, &event) };
@@ -111,21 +113,21 @@ unsafe fn step<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>, cause: WakeCause
             WaitStep::Done(DAT_SUCCESS)
         }
         Some(EvdWaitResult::Fail(error, more)) => {
-            forget(call);
+            remove_mark(call);
             // SAFETY: `run_step` has checked that both pointers are not null, and the caller guarantees that they are
             // writable.
             unsafe { ffi::put(call.more, count(more)) };
             WaitStep::Done(error.code())
         }
         None => {
-            forget(call);
+            remove_mark(call);
             WaitStep::Done(code)
         }
     }
 }
 
-/// Completes a wait for one event if the oldest event is a successful transfer, queued or just polled. Returns false if
-/// the wait must continue on the full path.
+/// Completes a wait for one event if the oldest event, queued or found by a poll, is a successful transfer. Returns
+/// false if the wait must continue with [`step`].
 ///
 /// # Safety
 /// The arguments in `call` satisfy the contract of [`dapl_evd_wait`].
@@ -139,7 +141,7 @@ unsafe fn take_quickly<P: Provider, E: Copy>(call: &EvdWaitCall<E>) -> bool {
     let Some(object) = entry.object::<Evd<P>>() else { return false };
     // SAFETY: `event` is not null, and the caller guarantees that it is writable.
     let left = object.wait_quickly(|done| unsafe { write_plain(event, evd, done) });
-    // SAFETY: `event` is not null, and the caller guarantees that it is writable.
+    // SAFETY: `more` is not null, and the caller guarantees that it is writable.
     left.is_some_and(|left| unsafe {
         ffi::put(more, count(left));
         true
@@ -168,7 +170,7 @@ fn sleep<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>, expected: u32) -> Wait
     WaitStep::Sleep { word, expected, deadline: wait.deadline }
 }
 
-fn forget<E: Copy>(call: &EvdWaitCall<E>) {
+fn remove_mark<E: Copy>(call: &EvdWaitCall<E>) {
     if let (true, Some(wait)) = (call.marked, call.wait) {
         Mark::remove(wait.token);
     }

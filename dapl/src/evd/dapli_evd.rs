@@ -1,7 +1,8 @@
-//! Private steps of an EVD: moves completions from the CQ into the event queue, and decides which waiter or CNO an
+//! Private steps of an EVD. They move completions from the CQ to the event queue, and decide which waiter or CNO an
 //! event notifies.
 //!
-//! A step returns a [`EvdNotification`]; the caller releases the EVD's lock and then calls [`EvdNotification::deliver`].
+//! A step returns an [`EvdNotification`]. The caller releases the EVD's lock and then calls
+//! [`EvdNotification::deliver`].
 #![forbid(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -25,28 +26,29 @@ use crate::runtime::{cancel, wait};
 use crate::stats::counters::CompletionsByEp;
 use crate::stats::trace;
 
-/// Maximum number of completions fetched by one poll of the CQ.
+/// Maximum number of completions that one poll of the CQ fetches.
 pub(super) const BATCH: usize = 16;
-/// Maximum number of batches fetched while the lock is held, so that many completions do not block other threads.
+/// Maximum number of batches that are fetched under the lock at a time, so that many completions do not block other
+/// threads.
 const BATCHES: usize = 16;
 
-/// State behind the EVD's lock.
+/// The fields protected by the EVD's lock.
 pub(super) struct EvdState<P: Provider> {
     pub(super) queue: EventQueue,
     pub(super) cno: Option<UseGuard<Cno<P>>>,
-    /// The descriptor for consumers that wait in `poll` or `epoll`, if it was requested.
+    /// The file descriptor for consumers that wait in `poll` or `epoll`, if one was requested.
     pub(super) descriptor: Option<ArmedDescriptor>,
-    /// The EVD has neither a CNO nor a descriptor, so events need no notification beyond a waiter's.
+    /// The EVD has neither a CNO nor a descriptor, so an event can notify only a waiter.
     pub(super) is_unobserved: bool,
-    /// Completions counted per EP.
+    /// Counts of completions by EP.
     pub(super) completions: CompletionsByEp,
     /// The consumer has dequeued an event since the last poll. Set only if the EVD has a CNO or a descriptor.
     has_taken: bool,
-    /// The CQ could not be armed for the CNO; the error is not reported yet.
+    /// The CQ could not be armed for the CNO, and the error was not reported yet.
     arm_failed: bool,
     pub(super) backoff: SharedCpuBackoff,
     pub(super) buffer: [Completion; BATCH],
-    /// The range of `buffer` that is not in `queue` yet; see `dapli_quick`. Empty after [`Evd::lock`].
+    /// The range of `buffer` that is not in `queue` yet (see `dapli_quick`). It is empty after [`Evd::lock`].
     pub(super) plain: Range<usize>,
 }
 
@@ -71,7 +73,8 @@ impl<P: Provider> EvdState<P> {
         self.is_unobserved = self.cno.is_none() && self.descriptor.is_none();
     }
 
-    /// Fills the buffer from the front. All completions are fetched here or by [`Self::refill`], which count and trace them.
+    /// Polls the CQ into `buffer`, and returns the number of completions. All completions are fetched here or by
+    /// [`Self::refill`], so that all are counted and traced.
     #[inline(never)]
     fn poll(&mut self, cq: &P::Cq, how: FetchMode) -> usize {
         let n = match how {
@@ -83,7 +86,7 @@ impl<P: Provider> EvdState<P> {
     }
 }
 
-/// Counts and traces a completion that was fetched.
+/// Counts and traces a fetched completion.
 pub(super) fn record(completions: &mut CompletionsByEp, done: &Completion) {
     completions.count(done);
     if done.token.post != 0 {
@@ -91,11 +94,11 @@ pub(super) fn record(completions: &mut CompletionsByEp, done: &Completion) {
     }
 }
 
-/// Represents an EVD for the provider's CQ and the CNO. Holds an id and no reference: after the EVD was freed, the id
-/// has an old generation, so that a late notification is dropped.
+/// Represents an EVD for the provider's CQ and the CNO. It has only an id and no reference. After the EVD was freed,
+/// the generation in the id is stale, so a late notification is dropped.
 pub(super) struct EvdRef<P> {
     id: ObjectId,
-    /// Empty check of the CQ; set after the CQ was created.
+    /// The CQ's empty check; set after the CQ was created.
     pub(super) empty_check: OnceLock<&'static EmptyCheck>,
     _provider: PhantomData<fn() -> P>,
 }
@@ -144,21 +147,22 @@ impl<P: Provider> EvdSource for EvdRef<P> {
     }
 }
 
-/// Wake-ups and calls that an event causes. They are delivered without locks.
+/// The wake-ups and calls that an event causes. They are delivered without locks.
 #[must_use = "without deliver() the waiter is not woken"]
 pub(super) struct EvdNotification<P: Provider> {
     waiter: Option<ObjectId>,
     cno: Option<CnoNotification<P>>,
-    /// The IA and the handle of an EVD whose CQ cannot be armed, so it no longer triggers its CNO.
+    /// The IA and the EVD's handle, if the EVD's CQ cannot be armed and so no longer triggers the CNO.
     arm_failed: Option<(Arc<Ia<P>>, usize)>,
 }
 
 impl<P: Provider> EvdNotification<P> {
-    /// Wakes the waiter of the EVD or of the CNO, and runs the agent. Called without locks.
+    /// Wakes the waiter of the EVD or of the CNO, and calls the agent. Called without locks.
     #[inline]
     pub(super) fn deliver(self) {
         if let Some(id) = self.waiter {
-            // Wakes all sleepers, because a waiter whose wait was cancelled may still sleep on the same word.
+            // All sleeping threads are woken, because a thread whose wait was cancelled may still sleep on the same
+            // word.
             wait::wake(id, i32::MAX);
         }
         if let Some(fire) = self.cno {
@@ -174,13 +178,13 @@ impl<P: Provider> EvdNotification<P> {
 pub(crate) enum TakenEvent<'a> {
     /// A successful transfer that fits the fields of a DAT 1.2 event.
     Plain(&'a Completion),
-    /// A completion. If the work has failed, its EP has been notified.
+    /// Any other completion. If the work has failed, its EP was notified.
     Done(&'a Completion),
     /// Any event.
     Other(&'a Event),
 }
 
-/// Handle of the SRQ whose receive has completed; `None` for other completions.
+/// Handle of the SRQ, if the completion is that of an SRQ receive.
 #[inline]
 fn from_shared(done: &Completion) -> Option<usize> {
     (done.token.work == Work::SharedRecv).then_some(done.token.object)
@@ -195,7 +199,7 @@ pub(super) enum FetchMode {
 }
 
 impl<P: Provider> Evd<P> {
-    /// Moves completions from the CQ into the queue, up to a limit per call.
+    /// Moves completions from the CQ to the queue, at most `BATCHES` batches.
     pub(super) fn fetch(&self, inner: &mut EvdState<P>, how: FetchMode) -> EventSignal {
         let mut signal = EventSignal::None;
         let Some(cq) = &self.cq else { return signal };
@@ -211,14 +215,13 @@ impl<P: Provider> Evd<P> {
         signal
     }
 
-    /// Dequeues the oldest event and passes it to `give` by reference, because events are large and this is the hot
-    /// path.
+    /// Dequeues the oldest event. Passes it to `give` by reference, because events are large and this is the hot path.
     #[inline]
     pub(crate) fn dequeue(&self, give: impl FnOnce(TakenEvent<'_>)) -> Result<()> {
         self.dequeue_locked(self.lock(), give)
     }
 
-    /// Like [`Self::dequeue`], with the lock held and all events in the queue.
+    /// Like [`Self::dequeue`], for a caller that holds the lock and has moved all events to the queue.
     #[inline(never)]
     pub(super) fn dequeue_locked<'a>(
         &'a self,
@@ -227,43 +230,43 @@ impl<P: Provider> Evd<P> {
     ) -> Result<()> {
         inner.queue.require_no_waiter()?;
         let mut signal = EventSignal::None;
-        let held = &mut *inner;
-        let shared = match held.queue.front() {
+        let state = &mut *inner;
+        let shared = match state.queue.front() {
             Some(Event::Failed(_)) => return self.dequeue_failure(inner, signal, give),
             Some(Event::Dto(done)) => {
                 let (shared, notifying) = (from_shared(done), done.is_notifying());
                 give(TakenEvent::Done(done));
-                held.queue.drop_front(notifying);
+                state.queue.drop_front(notifying);
                 shared
             }
             Some(other) => {
                 let notifying = other.notifies();
                 give(TakenEvent::Other(other));
-                held.queue.drop_front(notifying);
+                state.queue.drop_front(notifying);
                 None
             }
             None => {
                 let Some(cq) = &self.cq else { return Err(Error::QueueEmpty) };
-                // A consumer with a CNO dequeues until the EVD is empty, and `dat_cno_wait` polls again, as does arming
-                // a descriptor. Over a network each poll is a system call, so the first dequeue after an event makes
-                // none.
-                let how = if std::mem::take(&mut held.has_taken) { FetchMode::Ready } else { FetchMode::Poll };
-                let n = held.poll(cq, how);
-                let Some((first, rest)) = held.buffer[..n].split_first() else {
+                // A consumer with a CNO dequeues until the EVD is empty; then `dat_cno_wait` polls again, as does
+                // arming a descriptor. Over a network each poll is a system call, so the first dequeue after a
+                // successful one makes none.
+                let how = if std::mem::take(&mut state.has_taken) { FetchMode::Ready } else { FetchMode::Poll };
+                let n = state.poll(cq, how);
+                let Some((first, rest)) = state.buffer[..n].split_first() else {
                     return Err(self.found_nothing(inner));
                 };
-                held.backoff.reset();
+                state.backoff.reset();
                 let failed = is_failure(first);
                 if failed {
-                    signal = held.queue.complete(first);
+                    signal = state.queue.complete(first);
                 }
                 for done in rest {
-                    signal = signal.max(held.queue.complete(done));
+                    signal = signal.max(state.queue.complete(done));
                 }
                 if failed {
                     return self.dequeue_failure(inner, signal, give);
                 }
-                held.queue.counts.events += 1; // this event bypasses the queue
+                state.queue.counts.events += 1; // this event bypasses the queue
                 give(TakenEvent::Done(first));
                 from_shared(first)
             }
@@ -299,8 +302,8 @@ impl<P: Provider> Evd<P> {
         }
     }
 
-    /// Dequeues a failed completion from the front of the queue, after its EP was informed. An agent that ran meanwhile
-    /// may have dequeued it first.
+    /// Dequeues a failed completion from the front of the queue, after its EP was notified. Meanwhile an agent may have
+    /// dequeued it.
     #[cold]
     #[inline(never)]
     fn dequeue_failure(
@@ -323,8 +326,8 @@ impl<P: Provider> Evd<P> {
         Ok(())
     }
 
-    /// Lets an EP process its failure before a consumer gets the completion. The EVD lock is released meanwhile: the
-    /// EP's lock comes before it, and an agent of the consumer may run.
+    /// Notifies EPs of their failures at the front of the queue, before a consumer gets the completions. The EVD's lock
+    /// is released meanwhile, because an EP's lock is acquired before it, and an agent of the consumer may run.
     #[cold]
     pub(super) fn report_failures<'a>(&'a self, mut inner: MutexGuard<'a, EvdState<P>>) -> MutexGuard<'a, EvdState<P>> {
         while let Some(ep) = inner.queue.unreported_failure() {
@@ -338,7 +341,8 @@ impl<P: Provider> Evd<P> {
         inner
     }
 
-    /// Fetches all completions, beyond the limit of one step. Their number is bounded by the posted work.
+    /// Fetches all completions that are in the CQ, without the limit of [`Self::fetch`]. Their number is bounded by the
+    /// posted work.
     pub(super) fn fetch_all(&self, inner: &mut EvdState<P>) -> EventSignal {
         let mut signal = EventSignal::None;
         let Some(cq) = &self.cq else { return signal };
@@ -369,7 +373,7 @@ impl<P: Provider> Evd<P> {
         }
     }
 
-    /// Turns a signal of the queue into a notification. The futex words of waiters change here, under the lock.
+    /// Converts a signal of the queue to a notification. The waiter's futex word is incremented here, under the lock.
     pub(super) fn signal(&self, inner: &mut EvdState<P>, signal: EventSignal) -> EvdNotification<P> {
         let arm_failed = self.arm_failed(inner);
         if signal == EventSignal::Cno
@@ -396,16 +400,16 @@ impl<P: Provider> Evd<P> {
     }
 
     /// Arms the CQ if a sleeping waiter, an enabled CNO or an armed descriptor depends on its notification. If arming
-    /// fails, the waiter is woken and its wait returns the error; for a CNO the error is reported on the IA's async
-    /// EVD.
+    /// fails, the waiter is woken and its wait returns the error. If there is no waiter, the error is reported on the
+    /// IA's async EVD.
     pub(super) fn rearm(&self, inner: &mut EvdState<P>) -> EventSignal {
         let mut signal = EventSignal::None;
         let Some(cq) = &self.cq else { return signal };
-        // A waiter that still polls needs no notification, because it arms the CQ before it sleeps. Exception: some CQs
-        // recognise solicited messages only while they are armed for them.
+        // A waiter that still polls needs no notification, because it arms the CQ before it sleeps. As an exception,
+        // some CQs recognise solicited messages only while they are armed for them.
         let needs_notification = !P::Cq::REPORTS_SOLICITED && inner.queue.config() == NotifyMode::Solicited;
         let waits = inner.queue.has_sleeping_waiter() || needs_notification && inner.queue.has_waiter();
-        // If a waiter of the CNO polls, it arms the CQ before it sleeps.
+        // A waiter of the CNO that polls arms the CQ before it sleeps.
         let triggers = inner.cno.as_ref().is_some_and(|cno| needs_notification || !cno.is_polled());
         let is_armed = inner.descriptor.as_ref().is_some_and(ArmedDescriptor::is_armed);
         let wanted = waits || (triggers || is_armed) && inner.queue.enabled;
@@ -434,7 +438,8 @@ impl<P: Provider> Evd<P> {
     fn notified(&self) {
         let mut inner = self.lock();
         let signal = self.fetch(&mut inner, FetchMode::Ready);
-        // Trigger first: if this wakes the only sleeping waiter of the CNO, the CQ need not be armed.
+        // The CNO is triggered before the CQ is armed. If that wakes the CNO's only sleeping waiter, the CQ need not be
+        // armed.
         let notification = self.signal(&mut inner, signal);
         let signal = self.rearm(&mut inner);
         self.unlock(inner, signal);
@@ -448,7 +453,7 @@ impl<P: Provider> Evd<P> {
         }
     }
 
-    /// Fetches completions for a thread that waits on the CNO; see [`EvdSource::poll`]. Does not poll if only an armed
+    /// Fetches completions for a thread that waits on the CNO (see [`EvdSource::poll`]). Does not poll if only an armed
     /// CQ can recognise solicited messages.
     fn poll_for_cno(&self, pass: &mut PollPass) {
         let mut inner = self.lock();
@@ -456,7 +461,7 @@ impl<P: Provider> Evd<P> {
         let needs_notification = !P::Cq::REPORTS_SOLICITED && inner.queue.config() == NotifyMode::Solicited;
         let is_skipped = needs_notification || inner.queue.has_waiter() || !inner.queue.enabled;
         let Some(cno) = inner.cno.as_ref().filter(|_| !is_skipped) else { return };
-        // Under the lock: a waiter that goes to sleep arms the CQ after this step.
+        // The CQ is disarmed under the lock, because a waiter that goes to sleep arms it after this step.
         if cno.is_polled() && !inner.descriptor.as_ref().is_some_and(ArmedDescriptor::is_armed) {
             cq.disarm();
         }
@@ -464,7 +469,7 @@ impl<P: Provider> Evd<P> {
         pass.polls_device &= !P::Cq::SHARES_PROGRESS;
         let may_take = pass.takes && pass.taken_at.is_none() && inner.descriptor.is_none() && !inner.arm_failed;
         match &inner.cno {
-            // A CNO that is still polled has neither an agent nor a descriptor that depends on a trigger.
+            // A CNO that is polled has no agent or descriptor that depends on a trigger.
             Some(cno) if may_take && signal == EventSignal::Cno && cno.is_polled() && cno.id() == pass.cno => {
                 pass.taken_at = Some(cno.changes());
                 inner.queue.counts.cno_triggers += 1;
@@ -485,7 +490,7 @@ impl<P: Provider> Evd<P> {
     }
 
     /// Queues an event that does not come from the CQ, after all completions that arrived before it. Returns false if
-    /// the queue is far beyond its length and the event was dropped (spec/events 1.4).
+    /// the event was dropped, because the queue is far beyond its length (spec/events 1.4).
     pub(super) fn append(&self, event: Event) -> (EvdNotification<P>, bool) {
         let mut inner = self.lock();
         let mut signal = self.fetch(&mut inner, FetchMode::Ready);

@@ -1,8 +1,9 @@
-//! The fast path of dequeues: one thread polls an EVD without a CNO or descriptor, and all completions are successful.
+//! The fast path of dequeues: one thread polls an EVD that has no CNO or descriptor, and all completions are
+//! successful.
 //!
-//! A poll leaves successful completions in the buffer, and the next dequeues return them from the buffer. All other
-//! code locks by [`Evd::lock`], which first moves the rest of the buffer to the queue, so it finds every event in the
-//! queue.
+//! A poll leaves successful completions in the buffer, and the next dequeues return them from there. All other code
+//! locks by [`Evd::lock`], which first moves the remaining completions from the buffer to the queue. So that code finds
+//! every event in the queue.
 #![forbid(unsafe_code)]
 
 use std::ops::Range;
@@ -17,7 +18,7 @@ use crate::runtime::sync::{MutexGuard, yield_now};
 
 /// Result of a poll.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Found {
+pub(super) enum PollResult {
     Nothing,
     /// All completions may be dequeued directly from the buffer.
     Plain,
@@ -31,8 +32,8 @@ impl Event {
     }
 }
 
-/// Whether a completion is a successful, untraced transfer that no other object must be informed of, and that fits the
-/// fields of a DAT 1.2 event.
+/// Whether a completion is a successful, untraced transfer of which no other object must be notified, and which fits
+/// the fields of a DAT 1.2 event.
 #[inline(always)]
 fn is_plain(done: &Completion) -> bool {
     let is_transfer = matches!(done.token.work, Work::Send | Work::Recv | Work::Read | Work::Write);
@@ -41,7 +42,7 @@ fn is_plain(done: &Completion) -> bool {
 }
 
 impl<P: Provider> EvdState<P> {
-    /// Takes the oldest event, if it is in the buffer. Also returns whether the buffer is then empty.
+    /// Removes the oldest event if it is in the buffer. Also returns whether the buffer is then empty.
     #[inline(always)]
     pub(super) fn next_plain(&mut self) -> Option<(&Completion, bool)> {
         let Range { start: next, end } = self.plain;
@@ -49,11 +50,11 @@ impl<P: Provider> EvdState<P> {
             return None;
         }
         self.plain.start = next + 1;
-        // The remainder changes nothing. It spares a comparison with the length of the buffer.
+        // The remainder does not change `next`; it avoids a bounds check.
         Some((&self.buffer[next % BATCH], next + 1 == end))
     }
 
-    /// Moves the rest of the buffer to the queue.
+    /// Moves the remaining completions from the buffer to the queue.
     #[inline]
     pub(super) fn settle_buffer(&mut self) {
         if !self.plain.is_empty() {
@@ -71,35 +72,34 @@ impl<P: Provider> EvdState<P> {
         }
     }
 
-    /// Whether completions may stay in the buffer: no waiter, CNO or descriptor needs a signal, and only the polling
-    /// thread dequeues.
+    /// Whether completions may stay in the buffer: the queue is empty, and no waiter, CNO or descriptor needs a signal.
     #[inline(always)]
     pub(super) fn is_quick(&self) -> bool {
         self.is_unobserved && self.queue.is_empty() && !self.queue.has_waiter()
     }
 
-    /// Polls the CQ. The completions stay in the buffer if all of them are successes of which no other object must be
-    /// notified; otherwise all are queued. Requires `is_quick`.
+    /// Polls the CQ. The completions stay in the buffer if all of them are plain (`is_plain`); otherwise all are
+    /// queued. Requires `is_quick`.
     #[inline(always)]
-    pub(super) fn refill(&mut self, cq: &P::Cq) -> Found {
+    pub(super) fn refill(&mut self, cq: &P::Cq) -> PollResult {
         let n = cq.poll(&mut self.buffer);
         if n == 0 {
-            return Found::Nothing;
+            return PollResult::Nothing;
         }
-        let mut found = Found::Plain;
+        let mut found = PollResult::Plain;
         for done in &self.buffer[..n] {
             if is_plain(done) {
                 self.completions.count_success(done);
             } else {
                 record(&mut self.completions, done);
-                found = Found::Others;
+                found = PollResult::Others;
             }
         }
         self.backoff.reset();
         self.plain = 0..n;
         self.queue.counts.events += n as u64;
         self.queue.counts.highest = self.queue.counts.highest.max(n as u64 - 1);
-        if found == Found::Others {
+        if found == PollResult::Others {
             self.queue_buffer();
         }
         found
@@ -107,7 +107,8 @@ impl<P: Provider> EvdState<P> {
 }
 
 impl<P: Provider> Evd<P> {
-    /// Locks the state, with all events in the queue. Dequeues lock the state too, until one of them finds nothing.
+    /// Locks the EVD, and moves all events to the queue. From now on dequeues lock the EVD too, until one of them finds
+    /// no event.
     pub(super) fn lock(&self) -> MutexGuard<'_, EvdState<P>> {
         let mut inner = self.inner.lock();
         inner.settle_buffer();
@@ -117,9 +118,9 @@ impl<P: Provider> Evd<P> {
         inner
     }
 
-    /// Allows dequeues to detect without the lock that the EVD is empty. Not if the polling thread shares its CPU,
-    /// because each dequeue must then count unsuccessful polls under the lock. Called when the EVD has no event and no
-    /// observer.
+    /// Allows dequeues to detect without the lock that the EVD is empty. Has no effect if the polling thread shares its
+    /// CPU, because each dequeue must then count unsuccessful polls under the lock. Called when the EVD has no event,
+    /// CNO or descriptor.
     #[inline(always)]
     pub(super) fn allow_empty_check(&self, inner: &EvdState<P>) {
         if let Some(check) = &self.empty_check
@@ -142,8 +143,8 @@ impl<P: Provider> Evd<P> {
         Error::QueueEmpty
     }
 
-    /// Completes a wait for one event if the oldest event passes `is_plain`, without registering a waiter. Returns
-    /// the number of events left. Returns `None` if the wait needs the full path; no event is then dequeued.
+    /// Completes a wait for one event if the oldest event is plain (`is_plain`), without registering a waiter. Returns
+    /// the number of events left. Returns `None`, and dequeues no event, if the wait needs the full path.
     #[inline(always)]
     pub(super) fn wait_quickly(&self, give: impl FnOnce(&Completion)) -> Option<usize> {
         let mut inner = self.inner.lock();
@@ -151,7 +152,7 @@ impl<P: Provider> Evd<P> {
             return None;
         }
         let left = if inner.queue.is_empty() {
-            if inner.plain.is_empty() && inner.refill(self.cq.as_ref()?) != Found::Plain {
+            if inner.plain.is_empty() && inner.refill(self.cq.as_ref()?) != PollResult::Plain {
                 return None;
             }
             inner.next_plain().map(|(done, _)| give(done))?;
@@ -171,7 +172,7 @@ impl<P: Provider> Evd<P> {
         Some(left)
     }
 
-    /// The lock of the state, if no other thread has it. Unlike [`Evd::lock`], it leaves events in the buffer.
+    /// Locks the EVD if no other thread holds the lock. Unlike [`Evd::lock`], leaves events in the buffer.
     #[inline(always)]
     pub(super) fn try_lock_quickly(&self) -> Option<MutexGuard<'_, EvdState<P>>> {
         self.inner.try_lock()
@@ -188,7 +189,7 @@ impl<P: Provider> Evd<P> {
         Ok(())
     }
 
-    /// Polls, and dequeues the oldest event. The buffer is empty.
+    /// Polls the CQ, and dequeues the oldest event. The buffer must be empty.
     #[inline(always)]
     pub(super) fn poll_quickly<'a>(
         &'a self,
@@ -197,7 +198,7 @@ impl<P: Provider> Evd<P> {
     ) -> Result<()> {
         if let (true, Some(cq)) = (inner.is_quick(), &self.cq) {
             match inner.refill(cq) {
-                Found::Plain => {
+                PollResult::Plain => {
                     let Some((done, is_last)) = inner.next_plain() else { return Err(Error::Internal) };
                     give(TakenEvent::Plain(done));
                     if let (false, Some(check)) = (is_last, &self.empty_check) {
@@ -205,8 +206,8 @@ impl<P: Provider> Evd<P> {
                     }
                     return Ok(());
                 }
-                Found::Others => {}
-                Found::Nothing => return Err(self.found_nothing(inner)),
+                PollResult::Others => {}
+                PollResult::Nothing => return Err(self.found_nothing(inner)),
             }
         }
         if let Some(check) = &self.empty_check {

@@ -1,7 +1,7 @@
 //! A wait on an EVD as a sequence of steps: poll, spin, arm and poll again, sleep, poll.
 //!
 //! `dapl_evd_wait` runs the steps and sleeps between them. A sleeping thread holds no lock and no reference. After the
-//! sleep it finds the EVD by its id, and its own entry in the EVD by a token.
+//! sleep it finds the EVD by its id, and its waiter in the EVD by a token.
 #![forbid(unsafe_code)]
 
 use dat_abi::DAT_TIMEOUT;
@@ -31,13 +31,13 @@ pub(super) enum EvdWaitResult {
     Event(Event, usize),
     /// The error, and the number of queued events.
     Fail(Error, usize),
-    /// Sleep while the futex word has this value.
+    /// The thread sleeps while the futex word has this value.
     Sleep(u32),
 }
 
-/// Begins a wait.
+/// Begins a wait and runs its first step.
 ///
-/// Errors: invalid arguments, or a state that refuses a wait.
+/// Errors: an invalid argument, or a state of the EVD that does not allow a wait.
 pub(super) fn begin<P: Provider>(
     evd: &Evd<P>,
     timeout: DAT_TIMEOUT,
@@ -46,8 +46,8 @@ pub(super) fn begin<P: Provider>(
     let token = wait::token();
     let mut inner = evd.lock();
     inner.queue.begin_wait(token, threshold)?;
-    // If enough events are queued, the wait does not poll, so that the events of one poll are dequeued before the
-    // next poll. The clock is read after this check, and only if the thread may have to wait.
+    // If enough events are queued, the wait does not poll. So the events of one poll are dequeued before the next poll.
+    // The clock is read after this check, and only if the thread may have to wait.
     if !inner.queue.has_enough(threshold) {
         evd.fetch(&mut inner, FetchMode::Poll);
     }
@@ -58,8 +58,8 @@ pub(super) fn begin<P: Provider>(
     wait.deadline = Deadline::after(timeout);
     inner.queue.end_first_check();
     if !P::Cq::REPORTS_SOLICITED && inner.queue.config() == NotifyMode::Solicited {
-        // The CQ is armed before the first poll: only an armed CQ recognises a solicited message, so a poll before the
-        // arming could dequeue one without noticing.
+        // The CQ is armed before the first poll, because only an armed CQ recognises a solicited message. Otherwise the
+        // poll could fetch a solicited message without recognising it.
         let next = evd.arm_and_poll(inner, &wait, WakeCause::Start);
         return Ok((wait, next));
     }
@@ -67,7 +67,7 @@ pub(super) fn begin<P: Provider>(
     Ok((wait, evd.spin(&wait).unwrap_or_else(|| evd.poll_and_arm(&wait, WakeCause::Woken))))
 }
 
-/// Continues after a sleep.
+/// Runs the step after a sleep.
 pub(super) fn resume<P: Provider>(wait: &EvdWait, cause: WakeCause) -> EvdWaitResult {
     match handle::from_id::<Evd<P>>(wait.id) {
         Some(evd) => evd.poll_and_arm(wait, cause),

@@ -1,9 +1,9 @@
 //! The file descriptor of an EVD, for consumers that wait in `poll` or `epoll`.
 //!
 //! A consumer dequeues events until the EVD is empty, arms the descriptor, and polls it. If events are queued, arming
-//! makes the descriptor readable immediately; otherwise the next notifying event does. The descriptor is readable until
-//! it is armed again. No event is missed, because arming and queueing hold the EVD's lock, and arming polls the CQ
-//! after it has armed the CQ.
+//! makes the descriptor readable immediately; otherwise the next notifying event does. The descriptor stays readable
+//! until it is armed again. No event is missed, because arming and queueing hold the EVD's lock, and because the CQ is
+//! checked again after it was armed.
 #![forbid(unsafe_code)]
 
 use super::Evd;
@@ -12,7 +12,7 @@ use crate::error::{Error, Handle, Result};
 use crate::provider::Provider;
 use crate::runtime::descriptor::Descriptor;
 
-/// A descriptor that the next notifying event makes readable, if it is armed.
+/// A descriptor that, while armed, the next notifying event makes readable.
 #[derive(Debug)]
 pub(super) struct ArmedDescriptor {
     descriptor: Descriptor,
@@ -24,7 +24,7 @@ impl ArmedDescriptor {
         self.is_armed
     }
 
-    /// Called when a notifying event was queued: makes an armed descriptor readable.
+    /// Called when a notifying event was queued. Makes an armed descriptor readable.
     pub(super) fn trigger(&mut self) {
         if std::mem::take(&mut self.is_armed) {
             self.descriptor.set_readable(true);
@@ -37,7 +37,7 @@ impl ArmedDescriptor {
     }
 }
 
-/// Returns the descriptor of an EVD. The first call creates it, armed; it is closed with the EVD.
+/// Returns the descriptor of an EVD. The first call creates and arms it. It is closed when the EVD is freed.
 ///
 /// Errors: `InvalidHandle` for an EVD that is being freed; errors of the operating system.
 pub fn descriptor<P: Provider>(evd: &Evd<P>) -> Result<i32> {
@@ -70,7 +70,7 @@ pub fn arm<P: Provider>(evd: &Evd<P>) -> Result<()> {
     {
         descriptor.trigger();
     }
-    // Arms the CQ if the poll found nothing, and fetches completions that arrived before the arming.
+    // Arms the CQ if the poll found no event, and fetches completions that arrived before the arming.
     let signal = signal.max(evd.rearm(&mut inner));
     evd.ia.provider().sleeps();
     evd.unlock(inner, signal);
