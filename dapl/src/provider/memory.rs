@@ -24,7 +24,8 @@ pub struct Access {
     /// Peers may use atomic operations. Peers that may both read and write the memory may use them too (see
     /// [`Access::allows_atomics`]).
     pub remote_atomic: bool,
-    /// Peers address the memory by its offset from the start of the registration, not by its address in this process.
+    /// Peers address the memory by the offset from the start of the registration or of the bound part, not by its
+    /// address in this process.
     pub zero_based: bool,
 }
 
