@@ -1,7 +1,7 @@
-//! RMR binds: requests on an EP's queue, with their own checks of protection zones.
+//! RMR binds: requests in an EP's request queue, with their own checks of protection zones.
 //!
-//! Called by `dat_rmr_bind` only. Not on the hot path: a bind acquires the EP's lock, and allocates a reference that
-//! keeps the LMR alive.
+//! Called by `dat_rmr_bind` only, and not on the hot path: a bind acquires the EP's lock, and allocates a reference
+//! that keeps the LMR alive.
 #![forbid(unsafe_code)]
 
 use super::Ep;
@@ -9,20 +9,20 @@ use crate::error::{Error, Result};
 use crate::provider::{BindWr, Provider, QueuePair, Token, Work};
 use crate::rmr::{Rmr, RmrBinding, dapls_rmr};
 
-/// Flags and cookie of a posted bind.
+/// Cookie and flags of a bind.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Post {
+pub(crate) struct BindPost {
     pub(crate) cookie: u64,
     pub(crate) suppress: bool,
     pub(crate) unsignalled: bool,
     pub(crate) fence: bool,
 }
 
-/// Posts a bind, or an unbind for `None`, and returns the new context (spec/events 9.2).
+/// Posts a bind, or an unbind if `wanted` is `None`. Returns the new remote context (spec/events 9.2).
 ///
 /// Errors: `InvalidParameter(6)` for UNSIGNALLED on an EP that does not allow it; those of `dapls_rmr::check`;
-/// `InvalidState` for the EP's state; `Exhausted` when its queue is full.
-pub(crate) fn bind<P: Provider>(ep: &Ep<P>, rmr: &Rmr<P>, wanted: Option<RmrBinding>, post: Post) -> Result<u32> {
+/// `InvalidState` if the EP's state takes no requests; `Exhausted` when the request queue is full.
+pub(crate) fn bind<P: Provider>(ep: &Ep<P>, rmr: &Rmr<P>, wanted: Option<RmrBinding>, post: BindPost) -> Result<u32> {
     let pz = ep.open()?.wiring.pz.as_ref().map(|pz| pz.id());
     let post_state = ep.post_state();
     if post.unsignalled && !post_state.limits.request_unsignalled {

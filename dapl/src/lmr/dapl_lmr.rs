@@ -18,7 +18,7 @@ use crate::runtime::handle::from_handle;
 ///
 /// # Safety
 /// The handles are null or handles of this library, live or freed, of any kind; the out parameters are null or
-/// writable; the cookie of shared memory is null or 40 bytes.
+/// writable; the cookie of shared memory is null or points at 40 bytes.
 #[allow(clippy::too_many_arguments, reason = "the specification's")]
 pub unsafe extern "C" fn dapl_lmr_create<P: Provider>(
     ia: DAT_IA_HANDLE,
@@ -51,12 +51,13 @@ pub unsafe extern "C" fn dapl_lmr_create<P: Provider>(
     }
 }
 
-/// `dat_lmr_create` of any version. `rights` are the decoded privileges; `None` means that parameter 6 is invalid.
+/// `dat_lmr_create` for any version of DAT. `rights` are the decoded privileges; `None` means that parameter 6 is
+/// invalid.
 ///
 /// # Safety
-/// `ia` and `pz` are null or handles of this library, live or freed, of any kind; the member of `region` for the
-/// memory type is initialised; `out`, `lmr_context`, `rmr_context`, `registered_length` and `registered_address` are
-/// null or writable.
+/// `ia` and `pz` are null or handles of this library, live or freed, of any kind; the member of `region` for the memory
+/// type is initialised; the cookie of shared memory is null or points at 40 bytes; `out`, `lmr_context`, `rmr_context`,
+/// `registered_length` and `registered_address` are null or writable.
 #[allow(clippy::too_many_arguments, reason = "the specification's")]
 pub(crate) unsafe fn create<P: Provider>(
     ia: DAT_IA_HANDLE,
@@ -75,8 +76,8 @@ pub(crate) unsafe fn create<P: Provider>(
         let ia = from_handle::<Ia<P>>(ia, Handle::Ia)?.to_arc();
         let pz = from_handle::<Pz<P>>(pz, Handle::Pz)?.to_arc();
         require(out, 7)?;
-        // SAFETY: every member consists of pointers, and any bits are a valid pointer value; a cookie is readable by
-        // this function's contract.
+        // SAFETY: every union member consists of pointers, for which any bits are a valid value; the caller guarantees
+        // that a cookie is readable.
         let (region, origin) = unsafe { described::<P>(kind, region, length) }?;
         let rights = rights.ok_or(Error::InvalidParameter(6))?;
         let lmr = dapls_lmr::create(&ia, pz, region, origin, rights)?;
@@ -94,14 +95,14 @@ pub(crate) unsafe fn create<P: Provider>(
     })
 }
 
-/// Type of strongly ordered memory, which the headers of some other platforms define. Handled like `VIRTUAL`, because
-/// all memory of this platform is strongly ordered.
+/// Type of strongly ordered memory, which the DAT headers of some other platforms define. It is handled like `VIRTUAL`,
+/// because all memory of this platform is strongly ordered.
 const MEM_TYPE_SO_VIRTUAL: DAT_MEM_TYPE = 3;
 
-/// Parses a region description into the region and its origin.
+/// Parses a region description. Returns the region, and the description in the form that queries return.
 ///
 /// # Safety
-/// The union holds initialised bytes; the cookie of shared memory is null or 40 bytes.
+/// The union's bytes are initialised; the cookie of shared memory is null or points at 40 bytes.
 unsafe fn described<P: Provider>(
     kind: DAT_MEM_TYPE,
     region: DAT_REGION_DESCRIPTION,
@@ -121,7 +122,7 @@ unsafe fn described<P: Provider>(
             // SAFETY: every union member consists of pointers, for which any bits are a valid value.
             let shared = unsafe { region.for_shared_memory };
             require(shared.shared_memory_id, 3)?;
-            // SAFETY: the cookie is not null, so the caller guarantees that it has 40 bytes.
+            // SAFETY: the cookie is not null, so the caller guarantees that it points at 40 bytes.
             let cookie = unsafe { shared.shared_memory_id.cast::<SharedCookie>().read_unaligned() };
             Ok((Region { address: shared.virtual_address as u64, length }, Origin::Shared(Box::new(cookie))))
         }
@@ -129,7 +130,7 @@ unsafe fn described<P: Provider>(
     }
 }
 
-/// Decodes privileges; `None` for unknown bits.
+/// Decodes privileges. Returns `None` for unknown bits.
 pub fn rights(privileges: DAT_MEM_PRIV_FLAGS) -> Option<Privileges> {
     let has = |flag| privileges & flag != 0;
     let access = Access {
@@ -153,7 +154,7 @@ pub fn privileges(rights: Privileges) -> DAT_MEM_PRIV_FLAGS {
         | bit(access.remote_write, DAT_MEM_PRIV_REMOTE_WRITE_FLAG)
 }
 
-/// The remote context; 0 without remote rights (spec/events 8.1).
+/// The remote context, or 0 if peers have no rights (spec/events 8.1).
 fn remote_context<P: Provider>(lmr: &Lmr<P>) -> DAT_RMR_CONTEXT {
     let access = lmr.rights().access;
     if access.is_remote() { lmr.mr().remote_key() } else { 0 }
@@ -175,7 +176,7 @@ pub unsafe extern "C" fn dapl_lmr_query<P: Provider>(
         }
         require(out, 3)?;
         let Region { address, length } = lmr.region();
-        // The largest union member is filled, with 0 in the bytes that the other members do not have.
+        // The largest union member is filled. Bytes that smaller members do not have are 0.
         let described = |at: u64, cookie: *const SharedCookie| DAT_REGION_DESCRIPTION {
             for_shared_memory: DAT_SHARED_MEMORY {
                 virtual_address: at as DAT_PVOID,
@@ -213,7 +214,7 @@ pub unsafe extern "C" fn dapl_lmr_free<P: Provider>(lmr: DAT_LMR_HANDLE) -> DAT_
     guard(|| dapls_lmr::free(&*from_handle::<Lmr<P>>(lmr, Handle::Lmr)?))
 }
 
-/// `dat_lmr_sync_rdma_read`: memory is coherent, so only ordering is needed.
+/// `dat_lmr_sync_rdma_read`. Memory is coherent on this platform, so the call only orders memory accesses.
 ///
 /// # Safety
 /// `ia` as in [`dapl_lmr_create`]; `segments` is null or points at `count` triplets.
@@ -249,14 +250,15 @@ unsafe fn sync<P: Provider>(ia: DAT_IA_HANDLE, segments: *const DAT_LMR_TRIPLET,
     }
     let count = usize::try_from(count).map_err(|_| Error::InvalidParameter(3))?;
     for n in 0..count {
-        // SAFETY: one of the `count` triplets of this function's contract; a triplet is laid out as a segment.
+        // SAFETY: the caller guarantees that `segments` points at `count` triplets; a triplet has the layout of a
+        // segment.
         let segment = unsafe { segments.cast::<Segment>().wrapping_add(n).read_unaligned() };
         if segment.length > 0 && dapls_lmr::find(&ia, &segment).is_none() {
             return Err(Error::InvalidParameter(2));
         }
     }
-    // Orders memory accesses before the consumer's message to its peer; other architectures would also need
-    // cache maintenance.
+    // Orders memory accesses before the consumer's message to its peer. Other architectures would also need cache
+    // maintenance.
     fence(Ordering::SeqCst);
     Ok(())
 }

@@ -1,6 +1,6 @@
-//! LMR operations for other modules: create, find by context, free.
+//! LMR operations for other modules: create, find by context, and free.
 //!
-//! The registration ends after the LMR was freed and the last call that uses it has returned.
+//! The registration ends when the LMR was freed and the last call that uses it has returned.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use crate::pz::Pz;
 use crate::runtime::handle::{self, Ref, UnpublishedObject, UseCount, UseCounted, UseGuard};
 use crate::runtime::mappings;
 
-/// Creates a registration; its handle is not live yet.
+/// Registers memory and creates its LMR, whose handle is not live yet.
 ///
-/// Errors: `Length` for zero bytes, `InvalidParameter` for memory that is not mapped, `InvalidState` for a shared
-/// registration of private memory (spec/events 8.1), `ModelNotSupported` for zero-based addresses if the provider lacks
-/// them; errors of the provider.
+/// Errors: `Length` for zero bytes; `InvalidParameter` for memory that is not mapped; `InvalidState` for a shared
+/// registration of private memory (spec/events 8.1); `ModelNotSupported` if the provider has no zero-based addresses;
+/// those of the provider.
 pub fn create<P: Provider>(
     ia: &Arc<Ia<P>>,
     pz: Arc<Pz<P>>,
@@ -31,7 +31,7 @@ pub fn create<P: Provider>(
     check(region, ia.limits().max_lmr_size)?;
     handle::create(ia.table(), |id| {
         let mr = match &origin {
-            // Peers that map the memory would not translate zero-based addresses.
+            // Zero-based memory is not exported, because peers that map it would not translate zero-based addresses.
             Origin::Shared(_) if !rights.access.zero_based => {
                 ia.provider().register_shared(pz.pd(), region, rights.access)?
             }
@@ -56,13 +56,13 @@ pub fn create<P: Provider>(
     })
 }
 
-/// Whether part of the region is a private mapping of this process; `false` if the kernel's list cannot be read.
+/// Whether part of the region is a private mapping of this process; `false` if `/proc/self/maps` cannot be read.
 fn is_private(region: Region) -> bool {
     mappings::lookup(region, mappings::PageRights { shared: true, ..mappings::PageRights::default() })
         == mappings::MappingLookup::Lacking
 }
 
-/// Makes the handle of a new LMR live, and registers its contexts in the IA.
+/// Makes the handle of a new LMR live, and adds its contexts to the IA.
 pub fn publish<P: Provider>(lmr: UnpublishedObject<Lmr<P>>) -> *mut std::ffi::c_void {
     let object = lmr.object().clone();
     let child: Arc<dyn Child> = object.clone();
@@ -74,7 +74,7 @@ pub fn publish<P: Provider>(lmr: UnpublishedObject<Lmr<P>>) -> *mut std::ffi::c_
     handle
 }
 
-/// The live LMR of a segment, if the segment lies inside it.
+/// The live LMR with the context of a segment, if the segment lies inside the LMR.
 pub fn find<P: Provider>(ia: &Ia<P>, segment: &Segment) -> Option<Ref<Lmr<P>>> {
     let lmr = handle::from_id::<Lmr<P>>(ia.context(segment.key)?)?;
     let Region { address, length } = lmr.region;
@@ -97,13 +97,13 @@ fn check(region: Region, longest: u64) -> Result<()> {
 
 /// Frees the LMR, even if posted work uses it.
 ///
-/// Errors: `LmrInUse` while an RMR is bound to it.
+/// Errors: `InvalidState(LmrInUse)` while an RMR is bound to the LMR.
 pub fn free<P: Provider>(lmr: &Lmr<P>) -> Result<()> {
     lmr.uses().close(State::LmrInUse)?;
     if close(lmr) { Ok(()) } else { Err(Error::InvalidHandle(Handle::Lmr)) }
 }
 
-/// Closes the LMR; returns false if it was closed before.
+/// Closes the LMR. Returns false if it was closed before.
 pub(super) fn close<P: Provider>(lmr: &Lmr<P>) -> bool {
     let first = handle::destroy(lmr.id);
     if first {

@@ -1,9 +1,8 @@
-//! Local memory regions (LMRs): registered memory, identified by a local context for segments and a remote context for
+//! Local memory regions (LMRs): registered memory with a local context, used in segments, and a remote context, used by
 //! peers.
 //!
-//! The entries in `dapl_lmr` create and free them; the provider makes the registration. After a free, transfers that
-//! still use the context fail; the free waits for transfers in progress only as far as the provider's deregistration
-//! does.
+//! The entries in `dapl_lmr` create and free LMRs; the provider registers the memory. After a free, new transfers with
+//! the contexts fail. The free waits for transfers in progress only if the provider's deregistration does.
 
 use std::sync::Arc;
 
@@ -18,7 +17,6 @@ pub mod dapls_lmr;
 mod tests;
 pub mod zero_based;
 
-/// A registration of memory.
 pub struct Lmr<P: Provider> {
     id: ObjectId,
     ia: Arc<Ia<P>>,
@@ -35,25 +33,25 @@ pub struct Lmr<P: Provider> {
 /// The region description from which an LMR was created.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Origin {
-    /// An address.
+    /// An address range of this process.
     Memory,
-    /// Another LMR; the value is its handle at that time.
+    /// Another LMR. The value is the handle that it had at the registration.
     Lmr(usize),
-    /// An address, and the cookie that identifies the shared memory.
+    /// An address range, and the cookie that identifies the shared memory.
     Shared(Box<SharedCookie>),
 }
 
-/// Privileges as requested and granted.
+/// Privileges of an LMR or RMR.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Privileges {
     /// Rights enforced by the provider.
     pub access: Access,
-    /// Requested by the consumer; local reads are allowed without it too.
+    /// Whether the consumer requested local reads. They are allowed without it too.
     pub local_read: bool,
 }
 
 impl<P: Provider> Lmr<P> {
-    /// Weak reference for other objects; `id().handle` is the handle.
+    /// Weak reference to the LMR; its `handle` is the consumer's handle.
     pub fn id(&self) -> ObjectId {
         self.id
     }
@@ -63,7 +61,6 @@ impl<P: Provider> Lmr<P> {
         &self.ia
     }
 
-    /// Protection zone.
     pub fn pz(&self) -> &Arc<Pz<P>> {
         self.pz.arc()
     }
@@ -73,12 +70,12 @@ impl<P: Provider> Lmr<P> {
         &self.mr
     }
 
-    /// The memory region as requested.
+    /// The registered address range, as the consumer requested it.
     pub fn region(&self) -> Region {
         self.region
     }
 
-    /// Address of the first byte in triplets of consumers and peers; 0 in a zero-based LMR.
+    /// Address of the first byte in the segments of consumers and peers; 0 for a zero-based LMR.
     pub fn first_address(&self) -> u64 {
         if self.rights.access.zero_based { 0 } else { self.region.address }
     }
@@ -87,7 +84,7 @@ impl<P: Provider> Lmr<P> {
         self.rights
     }
 
-    /// The region description; a cookie keeps its address for the life of the LMR.
+    /// The region description. Its cookie keeps its address for the life of the LMR.
     pub fn origin(&self) -> &Origin {
         &self.origin
     }
@@ -97,7 +94,7 @@ impl<P: Provider> Object for Lmr<P> {
     const KIND: Kind = Kind::Lmr;
 }
 
-/// Bound RMRs use an LMR.
+/// Bound RMRs use the LMR: it cannot be freed while there are any.
 impl<P: Provider> UseCounted for Lmr<P> {
     fn uses(&self) -> &UseCount {
         &self.uses

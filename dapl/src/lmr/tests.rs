@@ -1,4 +1,4 @@
-//! LMRs of every type through their C entries, over the fake provider.
+//! Tests of LMRs of every memory type through their C entries, over the fake provider.
 
 use std::ffi::{CStr, c_void};
 use std::mem::MaybeUninit;
@@ -29,7 +29,8 @@ impl World {
     fn new(name: &CStr) -> Self {
         let opened = fake::open(name);
         let mut pz = null_mut();
-        // SAFETY: a live IA and a writable out parameter; a new mapping at an address of the kernel's choice.
+        // SAFETY: the IA is live, and the out parameter is writable; the mapping is a new one at an address that the
+        // kernel chooses.
         let page = unsafe {
             assert_eq!(dapl_pz_create::<FakeProvider>(opened.ia_handle, &mut pz), DAT_SUCCESS);
             libc::mmap(null_mut(), PAGE, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANON, -1, 0)
@@ -42,7 +43,8 @@ impl World {
         let untouched = (77 as H, 77, 77, 77, 77);
         let (mut lmr, mut local, mut remote, mut size, mut address) = untouched;
         let (ia, pz) = (self.opened.ia_handle, self.pz);
-        // SAFETY: live handles, writable out parameters, and the description that the memory type requires.
+        // SAFETY: the handles are live, the out parameters are writable, and the region description fits the memory
+        // type.
         let code = unsafe {
             dapl_lmr_create::<FakeProvider>(
                 ia,
@@ -77,7 +79,7 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // SAFETY: the mapping of `new`; the fake provider never touches it.
+        // SAFETY: `new` has created the mapping; the fake provider never touches it.
         unsafe { libc::munmap(self.page, PAGE) };
     }
 }
@@ -143,10 +145,10 @@ fn shared_memory_is_identified_by_its_cookie() {
     cookie[39] = 8;
     let param = query(first.0);
     assert_eq!((param.mem_type, param.length), (DAT_MEM_TYPE_SHARED_VIRTUAL, PAGE as u64));
-    // SAFETY: the union member of this memory type; the library keeps the cookie.
+    // SAFETY: the memory type selects this union member; the library keeps the cookie.
     let kept = unsafe { param.region_desc.for_shared_memory };
     assert_eq!(kept.virtual_address, world.page);
-    // SAFETY: the union member of this memory type; the library keeps the cookie.
+    // SAFETY: the cookie of a live LMR is readable.
     assert_eq!(unsafe { kept.shared_memory_id.cast::<[u8; 40]>().read_unaligned() }, [7; 40]);
     assert!(world.shared(world.page, &cookie, 64).is_ok(), "all bytes of the cookie are compared");
     cookie[39] = 7;

@@ -1,7 +1,7 @@
-//! LMRs whose addresses start at 0 (`DAT_VA_TYPE_ZB`), which only consumers of DAT 2.0 have.
+//! LMRs whose addresses start at 0 (`DAT_VA_TYPE_ZB`). Only consumers of DAT 2.0 can create them.
 //!
-//! Providers translate the addresses of peers. Local segments are translated here, before they reach an entry: providers and
-//! objects know addresses of this process only.
+//! Providers translate the addresses that peers use. Local segments are translated here, before the other entries see
+//! them, because providers and objects only handle addresses of this process.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,13 +11,13 @@ use crate::ia::Ia;
 use crate::provider::{Access, Provider, Segment};
 use crate::runtime::handle;
 
-/// Number of zero-based LMRs in this process. While it is 0, posts need no lookup.
+/// Number of zero-based LMRs in this process. While it is 0, segments of posts need no lookup.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether this process has zero-based LMRs.
 #[inline(always)]
 pub fn any_exist() -> bool {
-    // Relaxed suffices: a consumer that has the context of an LMR has synchronised with the creation of the LMR.
+    // Relaxed suffices: a consumer that uses the context of an LMR has synchronised with the creation of the LMR.
     COUNT.load(Ordering::Relaxed) > 0
 }
 
@@ -29,8 +29,8 @@ pub(super) fn decrement(access: &Access) {
     COUNT.fetch_sub(access.zero_based.into(), Ordering::Relaxed);
 }
 
-/// If the context of a segment belongs to a zero-based LMR, converts its offset to an address of this process. An
-/// offset beyond the length of the LMR gives an address outside of the LMR, which later checks refuse.
+/// If the context of a segment belongs to a zero-based LMR, converts the segment's offset to an address of this
+/// process. An offset beyond the end of the LMR becomes an address outside of it, which later checks refuse.
 pub fn translate<P: Provider>(ia: &Ia<P>, segment: &mut Segment) {
     let lmr = ia.context(segment.key).and_then(handle::from_id::<Lmr<P>>);
     if let Some(lmr) = lmr.filter(|lmr| segment.length > 0 && lmr.rights.access.zero_based) {

@@ -6,7 +6,7 @@ use dat_abi::*;
 
 use super::{Rmr, RmrBinding, RmrScope, dapls_rmr};
 use crate::ep::Ep;
-use crate::ep::dapls_bind::{self, Post};
+use crate::ep::dapls_bind::{self, BindPost};
 use crate::error::{Error, Handle};
 use crate::ffi::{guard, guard_hot, require};
 use crate::lmr::dapl_lmr::{privileges, rights};
@@ -66,8 +66,8 @@ pub unsafe extern "C" fn dapl_rmr_query<P: Provider>(
 /// `dat_rmr_bind`. Length 0 unbinds; the other fields of the triplet, the privileges and the context are then ignored.
 ///
 /// # Safety
-/// `rmr` and `ep` are null or handles of this library, live or freed, of any kind; `segment` is null or a triplet,
-/// `context` null or writable.
+/// `rmr` and `ep` are null or handles of this library, live or freed, of any kind; `segment` is null or points at a
+/// triplet; `context` is null or writable.
 pub unsafe extern "C" fn dapl_rmr_bind<P: Provider>(
     rmr: DAT_RMR_HANDLE,
     segment: *const DAT_LMR_TRIPLET,
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn dapl_rmr_bind<P: Provider>(
     unsafe { bind::<P>(rmr, segment, mem_priv, false, ep, cookie, flags, context) }
 }
 
-/// `dat_rmr_bind` of any version. With `zero_based`, peers address the segment from 0.
+/// `dat_rmr_bind` for any version of DAT. If `zero_based` is true, peers address the bound memory from 0.
 ///
 /// # Safety
 /// `rmr` and `ep` are null or handles of this library, live or freed, of any kind; `segment` is null or points at a
@@ -116,8 +116,8 @@ pub(crate) unsafe fn bind<P: Provider>(
         if flags & !KNOWN != 0 {
             return Err(Error::InvalidParameter(6));
         }
-        let post = Post {
-            // SAFETY: all members are eight bytes wide and any bits are a number.
+        let post = BindPost {
+            // SAFETY: all union members are eight bytes wide, and any bits are a valid number.
             cookie: unsafe { cookie.as_64 },
             suppress: flags & DAT_COMPLETION_SUPPRESS_FLAG != 0,
             unsignalled: flags & DAT_COMPLETION_UNSIGNALLED_FLAG != 0,

@@ -1,7 +1,7 @@
-//! RMR operations for other modules: create, check a bind, post it, free.
+//! RMR operations for other modules: create, check a bind, post it, and free.
 //!
-//! An accepted bind counts as a use of the LMR until the provider drops the kept object of the bind: when the window is
-//! bound again or unbound, or when the bind has failed.
+//! An accepted bind counts as a use of the LMR until the provider drops `Bind::kept`: when the window is bound again or
+//! unbound, or when the bind has failed.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use dat_abi::DAT_RMR_HANDLE;
 use parking_lot::Mutex;
 
 use super::{BoundWindow, Rmr, RmrBinding, RmrScope, RmrState};
-use crate::error::{AccessKind as Way, Error, Handle, Result};
+use crate::error::{AccessKind, Error, Handle, Result};
 use crate::ia::{Child, CloseRank, Ia};
 use crate::lmr::{Lmr, dapls_lmr};
 use crate::provider::{Access, Bind, MemoryRegion, MemoryWindow, Provider, Region, Segment};
@@ -19,7 +19,7 @@ use crate::runtime::handle::{self, ObjectId, UseGuard};
 
 /// Creates an unbound RMR with a live handle in the IA of its PZ.
 ///
-/// Errors: `ModelNotSupported` if the provider has no memory windows, or no windows of this scope.
+/// Errors: `ModelNotSupported` if the provider has no memory windows, or none with this scope.
 pub fn create<P: Provider>(pz: Arc<Pz<P>>, scope: RmrScope) -> Result<DAT_RMR_HANDLE> {
     let ia = pz.ia().clone();
     if ia.limits().max_rmrs == 0 {
@@ -40,49 +40,49 @@ pub fn create<P: Provider>(pz: Arc<Pz<P>>, scope: RmrScope) -> Result<DAT_RMR_HA
     Ok(handle)
 }
 
-/// The binding posted last; `None` if the last bind failed, or if the last request was an unbind.
+/// The bind that was posted last; `None` if it failed, or if an unbind was posted last.
 pub fn bound<P: Provider>(rmr: &Rmr<P>) -> Option<RmrBinding> {
     let inner = rmr.inner.lock();
     inner.bound.filter(|_| inner.window.as_ref().is_some_and(|window| window.mw.is_bound()))
 }
 
-/// A checked bind or unbind, ready to be posted.
+/// A bind or unbind that was checked and can be posted.
 pub(crate) struct CheckedBind<P: Provider> {
     wanted: Option<(RmrBinding, UseGuard<Lmr<P>>)>,
 }
 
-/// Checks a bind, or an unbind for `None`, on an EP of this PZ (spec/events 9.2). The caller has
-/// refused an EP without a PZ.
+/// Checks a bind, or an unbind if `wanted` is `None`, for an EP with the protection zone `ep_pz` (spec/events 9.2). The
+/// caller refuses an EP without a PZ.
 ///
-/// Errors: `InvalidParameter(2)` for memory that is not registered in the IA of the RMR, `Protection` if EP, RMR and
-/// LMR have different PZs, `Privileges` if the peer would get a right to write that the LMR lacks.
+/// Errors: `InvalidParameter(2)` for memory that is not registered in the RMR's IA; `Protection` if EP, RMR and LMR
+/// have different PZs; `Privileges` if the peer would get a right to write that the LMR lacks.
 pub(crate) fn check<P: Provider>(
     rmr: &Rmr<P>,
     ep_pz: Option<ObjectId>,
     wanted: Option<RmrBinding>,
 ) -> Result<CheckedBind<P>> {
     let writes = wanted.is_some_and(|wanted| wanted.rights.access.remote_write);
-    let way = if writes { Way::Write } else { Way::Read };
-    let is_ours = |pz: ObjectId| if pz == rmr.pz { Ok(()) } else { Err(Error::Protection(way)) };
+    let access = if writes { AccessKind::Write } else { AccessKind::Read };
+    let check_pz = |pz: ObjectId| if pz == rmr.pz { Ok(()) } else { Err(Error::Protection(access)) };
     let Some(wanted) = wanted else {
-        ep_pz.map_or(Ok(()), is_ours)?;
+        ep_pz.map_or(Ok(()), check_pz)?;
         return Ok(CheckedBind { wanted: None });
     };
     let lmr = dapls_lmr::find(&rmr.ia, &wanted.segment).ok_or(Error::InvalidParameter(2))?.to_arc();
-    is_ours(lmr.pz().id())?;
-    ep_pz.map_or(Ok(()), is_ours)?;
+    check_pz(lmr.pz().id())?;
+    ep_pz.map_or(Ok(()), check_pz)?;
     if writes && !lmr.rights().access.local_write {
-        return Err(Error::Privileges(Way::Write));
+        return Err(Error::Privileges(AccessKind::Write));
     }
     let lmr = UseGuard::of_open(lmr, Handle::Lmr).map_err(|_| Error::InvalidParameter(2))?;
-    // Another thread has freed the LMR after `find` and before the use was counted.
+    // Another thread may have freed the LMR after `find`, before the use was counted.
     if !handle::is_live(lmr.id()) {
         return Err(Error::InvalidParameter(2));
     }
     Ok(CheckedBind { wanted: Some((wanted, lmr)) })
 }
 
-/// Posts the bind and returns the new context; 0 for an unbind.
+/// Posts the bind. Returns the new remote context, or 0 for an unbind.
 pub(crate) fn post<P: Provider>(
     rmr: &Rmr<P>,
     checked: CheckedBind<P>,
@@ -117,12 +117,12 @@ impl<P: Provider> Rmr<P> {
     }
 }
 
-/// The local memory that a remote context of this IA refers to, as the target of an RDMA read: part of a bound RMR or
-/// of an LMR.
+/// Finds the local memory that a remote context of this IA refers to, part of a bound RMR or of an LMR, as the target
+/// of an RDMA read.
 ///
-/// Errors: `Protection` for memory outside of the context, `Privileges` without the right to write.
+/// Errors: `Protection` for memory outside of the context; `Privileges` if the context has no right to write.
 pub(crate) fn read_target<P: Provider>(ia: &Ia<P>, context: u32, region: Region) -> Result<Segment> {
-    let outside = Error::Protection(Way::Write);
+    let outside = Error::Protection(AccessKind::Write);
     let Region { address, length } = region;
     let is_inside = |of: Region, offset: Option<u64>| {
         offset.is_some_and(|offset| offset <= of.length && length <= of.length - offset)
@@ -140,17 +140,17 @@ pub(crate) fn read_target<P: Provider>(ia: &Ia<P>, context: u32, region: Region)
     let offset = if access.zero_based { Some(address) } else { address.checked_sub(of.address) };
     match (is_inside(of, offset), is_writable) {
         (false, _) => Err(outside),
-        (true, false) => Err(Error::Privileges(Way::Write)),
+        (true, false) => Err(Error::Privileges(AccessKind::Write)),
         (true, true) => Ok(Segment { key, pad: 0, address: of.address + offset.unwrap_or(0), length }),
     }
 }
 
-/// Frees the RMR, bound or not: the context is invalid when this returns.
+/// Frees the RMR, even if it is bound. Its remote context is invalid when this returns.
 pub fn free<P: Provider>(rmr: &Rmr<P>) -> Result<()> {
     if close(rmr) { Ok(()) } else { Err(Error::InvalidHandle(Handle::Rmr)) }
 }
 
-/// Closes the RMR; returns false if it was closed before.
+/// Closes the RMR. Returns false if it was closed before.
 pub(super) fn close<P: Provider>(rmr: &Rmr<P>) -> bool {
     let first = handle::destroy(rmr.id);
     if first {

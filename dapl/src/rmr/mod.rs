@@ -1,7 +1,7 @@
-//! Remote memory regions (memory windows): a remote context for a part of an LMR, which can be bound, moved and
-//! unbound.
+//! Remote memory regions (RMRs, memory windows): an RMR gives peers a remote context for a part of an LMR. It can be
+//! bound, bound to another part, and unbound.
 //!
-//! The entries in `dapl_rmr` create, query and free them. A bind is a request of an EP, so `ep` posts the bind; this
+//! The entries in `dapl_rmr` create, query and free RMRs. A bind is a request of an EP, so `ep` posts the bind; this
 //! module checks and stores it. The provider decides when a bind takes effect and when the LMR is released.
 
 use std::sync::Arc;
@@ -22,14 +22,14 @@ pub struct Rmr<P: Provider> {
     ia: Arc<Ia<P>>,
     pz: ObjectId,
     scope: RmrScope,
-    /// Locked during the post of a bind, so that a query returns the bind posted last.
+    /// Locked while a bind is posted, so that a query returns the bind that was posted last.
     inner: Mutex<RmrState<P>>,
 }
 
-/// Which connections may reach the memory of a bound RMR.
+/// Which connections may access the memory of a bound RMR.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum RmrScope {
-    /// The connections of all EPs in the protection zone of the RMR.
+    /// The connections of all EPs in the RMR's protection zone.
     Pz,
     /// The connection of the EP to which the bind was posted.
     Ep,
@@ -38,29 +38,29 @@ pub enum RmrScope {
 struct RmrState<P: Provider> {
     /// The provider's window; removed when the RMR is closed.
     window: Option<BoundWindow<P>>,
-    /// The bind posted last; `None` for an unbind.
+    /// The bind that was posted last; `None` if it was an unbind.
     bound: Option<RmrBinding>,
 }
 
-/// The provider's window; dropped when the RMR is closed, even while calls still use the object.
+/// The provider's window, and its use of the PZ. It is dropped when the RMR is closed, even if calls still use the RMR.
 struct BoundWindow<P: Provider> {
     mw: P::Mw,
     _pz: UseGuard<Pz<P>>,
 }
 
-/// A binding that was requested or posted.
+/// A bind that the consumer has requested or posted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RmrBinding {
     /// The bound part of the LMR.
     pub segment: Segment,
-    /// Rights as requested; local rights have no effect and are only returned by queries.
+    /// Rights as requested. Local rights have no effect and are only returned by queries.
     pub rights: Privileges,
-    /// The remote context (key) for peers.
+    /// The remote context (key) that peers use; 0 before the bind is posted.
     pub context: u32,
 }
 
 impl<P: Provider> Rmr<P> {
-    /// Weak reference for other objects; `id().handle` is the handle.
+    /// Weak reference to the RMR; its `handle` is the consumer's handle.
     pub fn id(&self) -> ObjectId {
         self.id
     }

@@ -1,6 +1,7 @@
 //! Number of outstanding receives of an SRQ, and its limit (spec/events 6).
 //!
-//! Both numbers are in one atomic word, so that posts, reaped receives and resizes change them together without a lock.
+//! Both numbers are in one atomic word, so that posts, dequeued completions and resizes change them together without a
+//! lock.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,18 +23,18 @@ impl SrqCapacity {
         split(self.0.load(Ordering::Acquire)).1
     }
 
-    /// Counts a posted receive; returns false if the capacity is exceeded.
+    /// Counts a posted receive. Returns false if the SRQ is full.
     pub(super) fn take(&self) -> bool {
         self.update(|capacity, outstanding| (outstanding < capacity).then(|| (capacity, outstanding + 1)))
     }
 
-    /// Counts a reaped receive, or a receive whose post failed. The number never falls below 0: a completion of a freed
-    /// SRQ may be reaped after the handle was reused for another SRQ.
+    /// Subtracts a receive whose completion was dequeued, or whose post failed. The number never falls below 0: a
+    /// completion of a freed SRQ may be dequeued after the handle was reused for another SRQ.
     pub(super) fn release(&self) {
         self.update(|capacity, outstanding| Some((capacity, outstanding.checked_sub(1)?)));
     }
 
-    /// Changes the capacity; returns false if more receives are outstanding.
+    /// Changes the capacity. Returns false if more receives are outstanding.
     pub(super) fn resize(&self, capacity: u32) -> bool {
         self.update(|_, outstanding| (outstanding <= capacity).then_some((capacity, outstanding)))
     }

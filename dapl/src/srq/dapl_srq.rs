@@ -1,7 +1,7 @@
 //! C entries `dat_srq_*`.
 //!
-//! Called from C only. Each entry opens its handles, parses its arguments and makes one call. A post is on
-//! the hot path: no allocation, no log, no lock but the provider's own.
+//! Called from C only. Each entry opens its handles, parses its arguments and makes one call. A post is on the hot
+//! path: it allocates no memory, writes no log, and acquires no lock except the provider's.
 
 use dat_abi::*;
 
@@ -17,8 +17,8 @@ use crate::runtime::handle::from_handle;
 /// `dat_srq_create`.
 ///
 /// # Safety
-/// The handles are null or handles of this library, live or freed, of any kind; `attributes` is null or readable,
-/// `out` null or writable.
+/// The handles are null or handles of this library, live or freed, of any kind; `attributes` is null or readable; `out`
+/// is null or writable.
 pub unsafe extern "C" fn dapl_srq_create<P: Provider>(
     ia: DAT_IA_HANDLE,
     pz: DAT_PZ_HANDLE,
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn dapl_srq_resize<P: Provider>(srq: DAT_SRQ_HANDLE, lengt
     guard(|| dapls_srq::resize(&*from_handle::<Srq<P>>(srq, Handle::Srq)?, length))
 }
 
-/// `dat_srq_post_recv`. Keys, addresses and rights are not checked here: the completion reports an error in them.
+/// `dat_srq_post_recv`. Keys, addresses and rights are not checked here; the completion reports an error in them.
 ///
 /// # Safety
 /// `srq` may have any value; `list` is null or points at `count` triplets.
@@ -114,7 +114,7 @@ pub unsafe extern "C" fn dapl_srq_post_recv<P: Provider>(
         let srq = from_handle::<Srq<P>>(srq, Handle::Srq)?;
         // SAFETY: the caller also satisfies the contract of `segments`.
         let segments = unsafe { segments(list, count, srq.max_iov as usize) }?;
-        // SAFETY: all members are eight bytes wide and any bits are a number.
+        // SAFETY: all union members are eight bytes wide, and any bits are a valid number.
         dapls_srq::post_recv(&srq, segments, unsafe { cookie.as_64 })
     })
 }

@@ -1,6 +1,7 @@
-//! SRQ operations for other modules: create, post, modify, free; and reports from EVDs and the provider.
+//! SRQ operations for other modules: create, post, modify and free. Also handles the reports of EVDs and of the
+//! provider.
 //!
-//! No call blocks. The provider is called with the lock of control calls held; C code is called without locks.
+//! No call blocks. The provider may be called with the lock of the low watermark held; C code is called without locks.
 #![forbid(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -17,14 +18,14 @@ use crate::provider::{Provider, Segment, SharedReceiveQueue, SrqSink, SrqSpec};
 use crate::pz::Pz;
 use crate::runtime::handle::{self, UseCount, UseCounted, UseGuard};
 
-/// Attributes of a new SRQ.
+/// Attributes of a new SRQ, as the consumer passes them.
 #[derive(Clone, Copy, Debug)]
 pub struct SrqAttributes {
     /// Maximum number of outstanding receives.
     pub max_recvs: i32,
-    /// Segments per receive.
+    /// Maximum number of segments per receive.
     pub max_iov: i32,
-    /// Low watermark. It must be zero at creation: the SRQ has no receives yet, so any other value would be crossed
+    /// Low watermark. It must be 0 at creation: the SRQ has no receives yet, so any other value would be crossed
     /// immediately.
     pub low_watermark: i32,
 }
@@ -51,7 +52,7 @@ pub fn create<P: Provider>(ia: &Arc<Ia<P>>, pz: Arc<Pz<P>>, attributes: SrqAttri
             id,
             ia: ia.clone(),
             queue: Arc::new(ia.provider().create_srq(pz.pd(), spec)?),
-            holds: Mutex::new(Some(UseGuard::of_open(pz.clone(), Handle::Pz)?)),
+            pz_use: Mutex::new(Some(UseGuard::of_open(pz.clone(), Handle::Pz)?)),
             pz,
             max_iov,
             outstanding: SrqCapacity::new(max_recvs),
@@ -66,12 +67,12 @@ pub fn create<P: Provider>(ia: &Arc<Ia<P>>, pz: Arc<Pz<P>>, attributes: SrqAttri
     Ok(handle)
 }
 
-/// Converts a count that must be between one and `limit`.
+/// Converts a number that must be from 1 to `limit`.
 fn within(count: i32, limit: u32) -> Option<u32> {
     u32::try_from(count).ok().filter(|count| (1..=limit).contains(count))
 }
 
-/// Posts a receive, for the next message of any EP of the SRQ.
+/// Posts a receive, for the next message to any EP of the SRQ.
 ///
 /// Errors: `Exhausted(Memory)` if the maximum number of receives is outstanding.
 pub fn post_recv<P: Provider>(srq: &Srq<P>, segments: &[Segment], cookie: u64) -> Result<()> {
@@ -81,7 +82,7 @@ pub fn post_recv<P: Provider>(srq: &Srq<P>, segments: &[Segment], cookie: u64) -
     srq.queue.post_recv(segments, cookie).inspect_err(|_| srq.outstanding.release())
 }
 
-/// Called when the completion of a receive is dequeued, or can no longer be dequeued.
+/// Called when the consumer dequeues the completion of a receive, or can no longer dequeue it.
 pub(crate) fn reaped<P: Provider>(srq: &Srq<P>) {
     srq.outstanding.release();
 }
@@ -94,7 +95,8 @@ pub fn resize<P: Provider>(srq: &Srq<P>, max_recvs: i32) -> Result<()> {
     if max_recvs < *low {
         return Err(Error::InvalidState(State::Plain));
     }
-    // The provider's capacity must never be smaller than the SRQ's, so it grows first and shrinks last.
+    // The provider's capacity must never be smaller than the SRQ's. So it is increased before the SRQ's, and decreased
+    // after it.
     if max_recvs > before {
         srq.queue.resize(max_recvs)?;
     }
@@ -107,7 +109,7 @@ pub fn resize<P: Provider>(srq: &Srq<P>, max_recvs: i32) -> Result<()> {
     Ok(())
 }
 
-/// Sets and arms the low watermark (spec/events 6.6); 0 disables it.
+/// Sets the low watermark (spec/events 6.6); 0 disables it.
 pub fn set_low<P: Provider>(srq: &Srq<P>, mark: i32) -> Result<()> {
     let mark = u32::try_from(mark).map_err(|_| Error::InvalidParameter(2))?;
     let mut low = srq.low.lock();
@@ -119,8 +121,8 @@ pub fn set_low<P: Provider>(srq: &Srq<P>, mark: i32) -> Result<()> {
     Ok(())
 }
 
-/// Reports that fewer receives are available than the low watermark, as an asynchronous event whose reason code is
-/// specific to SRQs (spec/events 14.1).
+/// Reports an asynchronous error if the number of available receives has fallen below the low watermark. Its reason
+/// code is specific to SRQs (spec/events 14.1).
 pub(super) fn low<P: Provider>(srq: &Srq<P>) {
     const LOW_WATERMARK: i32 = 2;
     let error = AsyncError { kind: AsyncKind::ProviderInternal, handle: srq.id.handle, reason: LOW_WATERMARK };
@@ -153,20 +155,20 @@ pub fn facts<P: Provider>(srq: &Srq<P>) -> SrqFacts {
     }
 }
 
-/// Frees the SRQ at the consumer's request and discards its posted receives.
+/// Frees the SRQ on behalf of the consumer, and discards its posted receives.
 ///
-/// Errors: `SrqInUse` while an EP uses it.
+/// Errors: `InvalidState(SrqInUse)` while an EP uses the SRQ.
 pub fn free<P: Provider>(srq: &Srq<P>) -> Result<()> {
     srq.uses().close(State::SrqInUse)?;
     if close(srq) { Ok(()) } else { Err(Error::InvalidHandle(Handle::Srq)) }
 }
 
-/// Closes the SRQ; returns false if it was closed before.
+/// Closes the SRQ. Returns false if it was closed before.
 pub(super) fn close<P: Provider>(srq: &Srq<P>) -> bool {
     let first = handle::destroy(srq.id);
     if first {
         srq.ia.remove_child(srq);
-        drop(srq.holds.lock().take());
+        drop(srq.pz_use.lock().take());
     }
     first
 }

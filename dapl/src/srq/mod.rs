@@ -1,9 +1,9 @@
-//! Shared receive queues: one pool of receives for many EPs.
+//! Shared receive queues (SRQs): one queue of receives for several EPs.
 //!
-//! The entries in `dapl_srq` create and use SRQs; EPs count as users, and `ep` reports receives that consumers have
-//! reaped. The provider stores the receives and knows how many are available. This module counts outstanding receives:
-//! posted receives whose completion the consumer has not dequeued. A post and a reaped receive change one atomic word;
-//! only control calls take a lock.
+//! The entries in `dapl_srq` create and use SRQs. EPs are counted as users; `ep` reports when a consumer has dequeued
+//! the completion of an SRQ receive. The provider stores the receives and knows how many are available. This module
+//! counts outstanding receives: posted receives whose completion the consumer has not dequeued. Posts and dequeues
+//! change this number in one atomic word; only control calls take a lock.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -25,21 +25,21 @@ pub struct Srq<P: Provider> {
     id: ObjectId,
     ia: Arc<Ia<P>>,
     pz: Arc<Pz<P>>,
-    /// Counted use of the PZ; dropped by the free. A report of the low watermark may keep the SRQ in memory for longer,
-    /// but must not keep the PZ in use.
-    holds: Mutex<Option<UseGuard<Pz<P>>>>,
+    /// Counted use of the PZ; dropped when the SRQ is freed. A report of the low watermark may keep the SRQ in memory
+    /// for longer, but must not keep the PZ in use.
+    pz_use: Mutex<Option<UseGuard<Pz<P>>>>,
     queue: Arc<P::Srq>,
     max_iov: u32,
     outstanding: SrqCapacity,
-    /// The low watermark. Locked by calls that change it or the capacity.
+    /// The low watermark. Calls that change it or the capacity lock it.
     low: Mutex<u32>,
     uses: UseCount,
     /// Identifies this SRQ to the provider.
     _srq_ref: Arc<SrqRef<P>>,
 }
 
-/// Represents an SRQ for the provider. Holds an id and no reference: after the SRQ was freed, the id has an old
-/// generation, so that a late event is dropped.
+/// Represents an SRQ for the provider. It has only an id and no reference. After the SRQ was freed, the generation in
+/// the id is stale, so a late report is dropped.
 struct SrqRef<P>(ObjectId, PhantomData<fn() -> P>);
 
 impl<P: Provider> SrqSink for SrqRef<P> {
@@ -51,7 +51,7 @@ impl<P: Provider> SrqSink for SrqRef<P> {
 }
 
 impl<P: Provider> Srq<P> {
-    /// Weak reference for other objects; `id().handle` is the handle.
+    /// Weak reference to the SRQ; its `handle` is the consumer's handle.
     pub fn id(&self) -> ObjectId {
         self.id
     }
@@ -71,7 +71,7 @@ impl<P: Provider> Object for Srq<P> {
     const KIND: Kind = Kind::Srq;
 }
 
-/// Counts the EPs that use the SRQ: it cannot be freed while they exist.
+/// EPs use the SRQ: it cannot be freed while they exist.
 impl<P: Provider> UseCounted for Srq<P> {
     fn uses(&self) -> &UseCount {
         &self.uses
