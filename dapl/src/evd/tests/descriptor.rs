@@ -1,5 +1,5 @@
-//! Descriptors of EVDs: readable when an event arrives after arming; every event wakes a thread that polls the
-//! descriptor.
+//! Tests of EVD descriptors: a descriptor is readable when an event arrives after arming, and every event wakes a
+//! thread that polls the descriptor.
 
 use super::*;
 use crate::runtime::descriptor::tests::is_readable;

@@ -1,13 +1,13 @@
 //! Loom models of a waiter and the threads that wake it, through the C entries, with the real locks and steps. Loom
 //! reports a lost wake-up as a deadlock.
 //!
-//! The futex is a fake, and threads do not spin, since a model has no clock. The CQ is the fake provider's.
+//! The futex and the CQ are fakes, and threads do not spin, since a model has no clock.
 
 use loom::thread;
 
 use super::*;
 
-/// Runs `model` with an EVD for all streams, then closes its IA.
+/// Runs `model` with an EVD for all streams, then closes the IA.
 fn with_evd(model: fn(Evh)) {
     loom::model(move || {
         let opened = fake::open(c"evd-interleavings");

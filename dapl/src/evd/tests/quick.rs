@@ -1,4 +1,4 @@
-//! Completions that a poll has left in the EVD's buffer.
+//! Tests of completions that a poll has left in the EVD's buffer.
 
 use super::*;
 use crate::provider::{Status, Work};
