@@ -1,6 +1,6 @@
-//! Attributes of an EP: defaults, the checks at creation and modification, and the size of the queue pair.
+//! Attributes of an EP: the defaults, the checks at creation and modification, and the size of the queue pair.
 //!
-//! The entries translate `DAT_EP_ATTR` into [`Attributes`] and back. [`InvalidAttributes`] carries no parameter number, because
+//! The entries convert `DAT_EP_ATTR` to [`Attributes`] and back. [`InvalidAttributes`] has no parameter number, because
 //! creation and modification report a violation as different parameters.
 #![forbid(unsafe_code)]
 
@@ -11,11 +11,11 @@ use dat_abi::{
 
 use crate::provider::{Extensions, Limits, Op, Work};
 
-/// Attributes as the consumer gave them, and as `dat_ep_query` returns them. Not validated until [`Attributes::check`]
-/// has passed.
+/// Attributes as the consumer passes them, and as `dat_ep_query` returns them. They are not validated until
+/// [`Attributes::check`] has passed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Attributes {
-    /// Reliable connection, the only service type that is supported.
+    /// Whether the service type is reliable connection, the only one that is supported.
     pub reliable: bool,
     /// Largest message in bytes; 0 means "not set". Posts are not checked against it (spec/events 4.4).
     pub max_message: u64,
@@ -33,17 +33,18 @@ pub struct Attributes {
     pub request: QueueAttributes,
     /// Maximum number of outstanding RDMA reads of the peer.
     pub max_reads_in: i32,
-    /// Maximum number of outstanding RDMA reads of this EP; with 0 no read can be posted.
+    /// Maximum number of outstanding RDMA reads of this EP; if 0, no read can be posted.
     pub max_reads_out: i32,
-    /// With an SRQ: the soft high watermark (`recv.max_dtos` is the hard one). Without an SRQ: stored for queries only.
+    /// If the EP has an SRQ: the soft high watermark (`recv.max_dtos` is the hard one). Otherwise stored for queries
+    /// only.
     pub srq_soft_hw: i32,
-    /// Segments per RDMA read; 0 means the limit of requests.
+    /// Maximum number of segments per RDMA read; 0 means the maximum of other requests.
     pub max_read_iov: i32,
-    /// Segments per RDMA write; 0 means the limit of requests.
+    /// Maximum number of segments per RDMA write; 0 means the maximum of other requests.
     pub max_write_iov: i32,
 }
 
-/// The work queue of one direction.
+/// Limits of the work queue of one direction, receives or requests.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct QueueAttributes {
     /// Maximum number of outstanding DTOs.
@@ -52,7 +53,7 @@ pub struct QueueAttributes {
     pub max_iov: i32,
 }
 
-/// Which directions have an EVD, and whether the EP uses receives of an SRQ.
+/// Which directions have an EVD, and whether the EP uses the receives of an SRQ.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct AttachedQueues {
     pub recv: bool,
@@ -60,8 +61,8 @@ pub struct AttachedQueues {
     pub shared: bool,
 }
 
-/// High watermarks: limits on outstanding receives. Exceeding the soft one is reported; exceeding the hard one ends the
-/// connection (spec/events 5.6).
+/// High watermarks: limits on the number of outstanding receives. Exceeding the soft one is reported; exceeding the
+/// hard one ends the connection (spec/events 5.6).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct HighWatermarks {
     pub soft: Option<u32>,
@@ -91,33 +92,33 @@ pub struct PostLimits {
     pub read_iov: usize,
     pub write_iov: usize,
     pub recv_unsignalled: bool,
-    /// A receive notifies only if its sender set SOLICITED_WAIT (spec/events 1.3).
+    /// Whether a receive notifies only if its sender set SOLICITED_WAIT (spec/events 1.3).
     pub recv_solicited: bool,
     pub request_unsignalled: bool,
-    /// Completion flags that are refused in a post of a receive, or of a request.
+    /// Completion flags that are refused in a post of a receive.
     pub refused_recv_flags: DAT_COMPLETION_FLAGS,
     pub refused_request_flags: DAT_COMPLETION_FLAGS,
     pub reads: bool,
-    /// Receives are posted to the SRQ only, never to the EP.
+    /// Whether receives must be posted to an SRQ, never to the EP.
     pub shared: bool,
     pub extensions: Extensions,
-    /// For each operation: whether a post with one segment and no flags can take the fast path, because it passes all
-    /// further checks, its completion notifies, and it is not traced.
+    /// Whether a post of a receive with one segment and no flags can take the fast path: it passes all other checks,
+    /// its completion notifies, and it is not traced. The next three fields say the same for requests.
     pub fast_recvs: bool,
     pub fast_sends: bool,
     pub fast_writes: bool,
     pub fast_reads: bool,
 }
 
-/// Completion flags that a post must not have: unknown bits, and UNSIGNALLED unless the completion flags of the EP
-/// (`of_ep`) allow it. Known bits that have no effect on this kind of post are ignored.
+/// Completion flags that a post must not have: unknown bits, and UNSIGNALLED unless the EP's completion flags `of_ep`
+/// allow it. Known bits that have no effect on this kind of post are ignored.
 fn refused_flags(of_ep: DAT_COMPLETION_FLAGS) -> DAT_COMPLETION_FLAGS {
     const KNOWN: DAT_COMPLETION_FLAGS = 0x1F; // spec/events 4.1
     !KNOWN | (!of_ep & DAT_COMPLETION_UNSIGNALLED_FLAG)
 }
 
 impl PostLimits {
-    /// Returns these limits for an EP whose posts are traced or not traced.
+    /// Returns these limits without fast paths if the EP's posts are traced.
     pub fn traced(self, is_traced: bool) -> Self {
         let unless_traced = |is_fast| is_fast && !is_traced;
         PostLimits {
@@ -131,7 +132,7 @@ impl PostLimits {
 }
 
 impl HighWatermarks {
-    /// Parses a watermark: `DAT_HW_DEFAULT` (infinite) means none; other negative values are refused.
+    /// Parses a watermark. `DAT_HW_DEFAULT` (infinite) means none; other negative values are refused.
     pub fn parse(mark: i32) -> Result<Option<u32>, InvalidAttributes> {
         match mark {
             DAT_WATERMARK_INFINITE => Ok(None),
@@ -224,7 +225,7 @@ impl Attributes {
         HighWatermarks { soft: mark(self.srq_soft_hw).filter(|soft| *soft > 0), hard: mark(self.recv.max_dtos) }
     }
 
-    /// Copies these watermarks of an EP with an SRQ into its attributes, where queries read them.
+    /// Stores the watermarks of an EP with an SRQ in its attributes, where queries read them.
     pub fn set_watermarks(&mut self, marks: HighWatermarks) {
         (self.srq_soft_hw, self.recv.max_dtos) =
             (HighWatermarks::to_dat(marks.soft), HighWatermarks::to_dat(marks.hard));
@@ -283,7 +284,7 @@ impl Attributes {
         }
     }
 
-    /// Adapts the attributes when `dat_ep_modify` changes EVDs: a direction that loses its EVD has no DTOs; a direction
+    /// Adapts the attributes when `dat_ep_modify` changes EVDs. A direction that loses its EVD has no DTOs. A direction
     /// that gets its first EVD has the default number of DTOs, unless the caller passes a number.
     pub fn rewired(mut self, before: AttachedQueues, after: AttachedQueues, limits: &Limits) -> Self {
         let direction = |direction: &mut QueueAttributes, before: bool, after: bool| {
@@ -306,7 +307,7 @@ impl Attributes {
 
 /// Default limits of a direction (spec/endpoints 5.1).
 const DEFAULT: QueueAttributes = QueueAttributes { max_dtos: 16, max_iov: 4 };
-/// Default number of RDMA reads, incoming and outgoing.
+/// Default maximum number of outstanding RDMA reads, in each direction.
 const DEFAULT_READS: i32 = 8;
 /// Default maximum of message and RDMA sizes, in bytes.
 const DEFAULT_SIZE: u64 = 0x8000_0000;

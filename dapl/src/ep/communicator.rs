@@ -1,4 +1,4 @@
-//! Communicators (2.0): the address family and socket type of the ports of common service points.
+//! Communicators (DAT 2.0): the address family and socket type for the ports of common service points.
 #![forbid(unsafe_code)]
 
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ pub struct Communicator {
 impl Communicator {
     /// Checks that the communicator is supported.
     ///
-    /// Errors: `CommNotSupported` for families other than IPv4 and IPv6, and for types other than streams.
+    /// Errors: `CommNotSupported` for a family other than IPv4 and IPv6, or a type other than TCP streams.
     pub fn check(self) -> Result<()> {
         let is_known = matches!(self.domain, libc::AF_INET | libc::AF_INET6)
             && matches!(self.kind, 0 | libc::SOCK_STREAM)

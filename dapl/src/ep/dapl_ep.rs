@@ -1,6 +1,6 @@
 //! C entries for endpoints, except posts: each entry opens handles, parses parameters and makes one call.
 //!
-//! Reached only through the provider table. The order of the checks is that of spec/endpoints 5.
+//! Called through the provider table only. The checks are made in the order of spec/endpoints 5.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ use crate::srq::Srq;
 /// `dat_ep_create`.
 ///
 /// # Safety
-/// Handles may have any value; `ep_attributes` and `ep_handle` are null or point at what their types say.
+/// Handles may have any value; `ep_attributes` is null or points at a record; `ep_handle` is null or writable.
 pub unsafe extern "C" fn dapl_ep_create<P: Provider>(
     ia_handle: DAT_IA_HANDLE,
     pz_handle: DAT_PZ_HANDLE,
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn dapl_ep_create<P: Provider>(
 }
 
 /// `dat_ep_create_with_srq` (spec/events 5.7). A receive EVD is required: the SRQ releases a receive when its
-/// completion is dequeued, so without an EVD the SRQ would fill up.
+/// completion is dequeued, so the SRQ of an EP without an EVD would fill up.
 ///
 /// # Safety
 ///
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn dapl_ep_create_with_srq<P: Provider>(
             return Err(Error::InvalidHandle(Handle::EvdRecv));
         }
         let srq = from_handle::<Srq<P>>(srq_handle, Handle::Srq)?.to_arc();
-        // The SRQ must belong to the same IA, since its receives refer to memory of that IA.
+        // The SRQ must belong to the same IA, since its receives refer to memory of its IA.
         if srq.ia().id() != ia.id() {
             return Err(Error::InvalidHandle(Handle::Srq));
         }
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn dapl_ep_query<P: Provider>(
     ffi::guard(|| {
         let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
         ffi::require(ep_param, 3)?;
-        // Any known bit of the mask selects all fields; unknown bits are ignored.
+        // Any known bit in the mask selects all fields; unknown bits are ignored.
         if ep_param_mask & DAT_EP_FIELD_ALL != 0 {
             let param = ep.param()?;
             // SAFETY: the caller guarantees that `ep_param` is null or writable.
@@ -162,8 +162,8 @@ pub unsafe extern "C" fn dapl_ep_modify<P: Provider>(
 /// `dat_ep_connect`.
 ///
 /// # Safety
-/// `ep_handle` may have any value; `remote_ia_address` is null or points at a socket address of its family's length,
-/// and `private_data` at `private_data_size` bytes.
+/// `ep_handle` may have any value; `remote_ia_address` is null or points at a socket address with the length of its
+/// family; `private_data` is null or points at `private_data_size` bytes.
 pub unsafe extern "C" fn dapl_ep_connect<P: Provider>(
     ep_handle: DAT_EP_HANDLE,
     remote_ia_address: DAT_IA_ADDRESS_PTR,
@@ -221,7 +221,8 @@ pub unsafe extern "C" fn dapl_ep_dup_connect<P: Provider>(
     })
 }
 
-/// `dat_ep_disconnect`. Only the exact value of `DAT_CLOSE_ABRUPT_FLAG` is abrupt (spec/endpoints 5.6).
+/// `dat_ep_disconnect`. Any flags other than exactly `DAT_CLOSE_ABRUPT_FLAG` mean a graceful disconnect (spec/endpoints
+/// 5.6).
 ///
 /// # Safety
 /// `ep_handle` may have any value.
@@ -335,7 +336,7 @@ fn pz<P: Provider>(handle: DAT_PZ_HANDLE) -> Result<Option<UseGuard<Pz<P>>>> {
     from_optional::<Pz<P>>(handle, Handle::Pz)?.map(|pz| UseGuard::of_open(pz.to_arc(), Handle::Pz)).transpose()
 }
 
-/// Opens an EVD that serves `stream`; a null handle means none. The EVD may belong to another IA.
+/// Opens the handle of an EVD that serves `stream`; a null handle returns `None`. The EVD may belong to another IA.
 fn evd<P: Provider>(handle: DAT_EVD_HANDLE, stream: EventSource, wanted: Handle) -> Result<Option<UseGuard<Evd<P>>>> {
     match from_optional::<Evd<P>>(handle, wanted)? {
         Some(evd) if !evd.serves(stream) => Err(Error::InvalidHandle(wanted)),
@@ -343,7 +344,7 @@ fn evd<P: Provider>(handle: DAT_EVD_HANDLE, stream: EventSource, wanted: Handle)
     }
 }
 
-/// Parses a timeout in microseconds; an infinite timeout gives `None`. Zero is an error for parameter `n`.
+/// Parses a timeout in microseconds; `None` means infinite. Zero is `InvalidParameter(n)`.
 fn time(timeout: DAT_TIMEOUT, n: u8) -> Result<Option<Duration>> {
     match timeout {
         0 => Err(Error::InvalidParameter(n)),
@@ -352,8 +353,10 @@ fn time(timeout: DAT_TIMEOUT, n: u8) -> Result<Option<Duration>> {
     }
 }
 
-/// Copies private data. A size that is negative or above `limit` is an error for parameter `n`, a null pointer with a
-/// size for parameter `n` + 1.
+/// Copies private data.
+///
+/// Errors: `InvalidParameter(n)` if `size` is negative or above `limit`; `InvalidParameter(n + 1)` if `data` is null
+/// and `size` is not 0.
 ///
 /// # Safety
 /// `data` is null or points at `size` bytes.
@@ -366,18 +369,20 @@ unsafe fn bytes(data: DAT_PVOID, size: DAT_COUNT, limit: usize, n: u8) -> Result
     Ok(unsafe { ffi::copy(data, size) })
 }
 
-/// Parses the peer's address. Reads only the bytes of its address family, because programs pass 16-byte objects.
+/// Parses the peer's address. Reads only the bytes that its address family needs, because some programs pass objects of
+/// 16 bytes.
 ///
 /// Errors: `InvalidAddress(Malformed)` for a family that is neither IPv4, IPv6 nor `AF_UNIX`.
 ///
 /// # Safety
-/// `address` points at a socket address of its family's length; an `AF_UNIX` path may end early with a zero.
+/// `address` points at a socket address with the length of its family; an `AF_UNIX` path may end early with a zero
+/// byte.
 unsafe fn address(address: DAT_IA_ADDRESS_PTR) -> Result<PeerAddress> {
     // SAFETY: every socket address begins with its family, in two bytes.
     let family = i32::from(unsafe { address.cast::<u16>().read_unaligned() });
     let length = match family {
         libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
-        // SAFETY: the caller guarantees that the path ends with a zero byte or with the object.
+        // SAFETY: the caller guarantees that the path ends with a zero byte or has 108 bytes.
         libc::AF_UNIX => 2 + unsafe { libc::strnlen(address.cast::<libc::c_char>().add(2), 108) },
         libc::AF_INET => 8, // family, port and IPv4 address
         _ => {

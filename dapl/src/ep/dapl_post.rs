@@ -1,8 +1,8 @@
 //! Posts of an EP: send, receive, RDMA read, RDMA write.
 //!
-//! The hot path. Each entry looks the EP up, checks its parameters (spec/events 4.8), and passes the work to the QP. It
-//! allocates no memory, writes no log, and acquires no lock except the provider's. An invalid key, address or access
-//! right of a segment is reported by the completion.
+//! This is the hot path. Each entry looks up the EP, checks its parameters (spec/events 4.8), and passes the work to
+//! the QP. It allocates no memory, writes no log, and acquires no lock except the provider's. An invalid key, address
+//! or access right of a segment is reported by the completion.
 
 use dat_abi::*;
 
@@ -115,8 +115,8 @@ unsafe fn post_recv<P: Provider>(
         // SAFETY: the caller guarantees that `local_iov` is null or points at `num_segments` triplets.
         let segments = unsafe { ffi::segments(local_iov, num_segments, post_state.limits.recv_iov) }?;
         check_flags(completion_flags, post_state.limits.refused_recv_flags, 5)?;
-        // With solicited notification, the receive is posted as non-notifying; its completion then states whether the
-        // send was solicited.
+        // If the EP notifies for solicited messages only, the receive is posted UNSIGNALLED. Its completion then states
+        // whether the send was solicited.
         let unsignalled = completion_flags & DAT_COMPLETION_UNSIGNALLED_FLAG != 0 || post_state.limits.recv_solicited;
         let (qp, cookie) = (post_state.binding.qp()?, cookie(&user_cookie));
         let post = ep.trace.as_ref().map_or(0, |trace| trace.posted(Work::Recv, cookie, segments));
@@ -250,9 +250,9 @@ unsafe fn post_rdma_write<P: Provider>(
     ffi::guard_hot(|| post_lock::post(ep_handle, post))
 }
 
-/// Posts a checked request.
+/// Posts a request whose arguments were checked.
 ///
-/// Errors: `InvalidState` for the EP's state; errors of the provider.
+/// Errors: `InvalidState` if the EP's state takes no requests; those of the provider.
 #[inline(always)]
 pub(super) fn request<P: Provider>(
     ep: &Ep<P>,
@@ -279,8 +279,8 @@ pub(super) fn request<P: Provider>(
     Ok(())
 }
 
-/// Posts a request without flags on the fast path. `is_fast` reads the field of the limits that states whether this is
-/// allowed. Returns `None` if the caller must post on the full path.
+/// Posts a request without flags on the fast path. `is_fast` returns the field of the limits that allows the fast path
+/// for this operation. Returns `None` if the caller must post with all checks instead.
 #[inline(always)]
 fn request_quickly<P: Provider>(
     ep_handle: DAT_EP_HANDLE,
@@ -301,7 +301,8 @@ fn request_quickly<P: Provider>(
     post_lock::post_quickly(ep_handle, post).then_some(Ok(()))
 }
 
-/// Returns the segment of a post with exactly one segment and no flags, if the provider has a fast path for such posts.
+/// Returns the segment of a post that has exactly one segment and no flags, if the provider has a fast path for such
+/// posts.
 ///
 /// # Safety
 /// `list` is null or points at `count` triplets that do not change during the call.
@@ -316,7 +317,7 @@ unsafe fn fast_segment<'a, P: Provider>(
     if is_fast { unsafe { ffi::single_segment(list, count) } } else { None }
 }
 
-/// Like [`fast_segment`], with the remote address of an RDMA operation.
+/// Like [`fast_segment`], but also returns the remote address of an RDMA operation.
 ///
 /// # Safety
 /// `list` is null or points at `count` triplets; `remote_iov` is null or points at a triplet.
@@ -340,12 +341,12 @@ pub(super) fn check_flags(flags: DAT_COMPLETION_FLAGS, refused: DAT_COMPLETION_F
 }
 
 fn cookie(cookie: &DAT_DTO_COOKIE) -> u64 {
-    // SAFETY: all members are eight bytes wide and any bits are a number.
+    // SAFETY: all union members are eight bytes wide, and any bits are a valid number.
     unsafe { cookie.as_64 }
 }
 
-/// Parses the remote address and key. Ignores the length of the triplet, because the local segments determine the
-/// length, and because programs pass triplets that are shorter than their transfer (spec/events 12.1).
+/// Parses the remote address and key. The length in the triplet is ignored: the local segments determine the length,
+/// and programs pass triplets that are shorter than their transfer (spec/events 12.1).
 ///
 /// # Safety
 /// `triplet` is null or points to a triplet.

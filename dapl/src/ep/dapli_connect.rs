@@ -1,7 +1,7 @@
-//! Connects and disconnects an EP at the consumer's request.
+//! Connects and disconnects an EP on behalf of the consumer.
 //!
-//! The provider is called with the EP's lock held. A concurrent connection event, or the timeout, waits for that lock
-//! and then finds the new state and attempt number.
+//! The provider is called with the EP's lock held. A connection event or a timeout that occurs meanwhile waits for that
+//! lock, and then finds the new state and attempt number.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -15,19 +15,19 @@ use crate::runtime::consumer_memory;
 use crate::runtime::handle::Ref;
 use crate::runtime::timer::{self, OnExpiry};
 
-/// Arguments of `dat_ep_connect`. An invalid parameter is stored as an error, and returned when its turn in the order
-/// of checks comes (spec/endpoints 5.4).
+/// Arguments of `dat_ep_connect`. An invalid argument is stored as an error, which is returned at its place in the
+/// order of checks (spec/endpoints 5.4).
 pub(super) struct ConnectArguments {
     pub(super) address: Result<PeerAddress>,
     pub(super) qual: u64,
     /// Connect timeout; `None` is infinite.
     pub(super) timeout: Result<Option<Duration>>,
-    /// Quality of service is best effort, and no connect flags are set. Providers support nothing else.
+    /// Whether the quality of service is best effort and no connect flags are set. Providers support nothing else.
     pub(super) is_best_effort: bool,
     pub(super) private_data: Result<Vec<u8>>,
 }
 
-/// `dat_ep_connect`.
+/// `dat_ep_connect`, after its arguments are parsed.
 pub(super) fn connect<P: Provider>(ep: &Ref<Ep<P>>, call: ConnectArguments) -> Result<()> {
     let mut core = ep.open()?;
     if !core.wiring.has_live_connect_evd() {
@@ -46,8 +46,8 @@ pub(super) fn connect<P: Provider>(ep: &Ref<Ep<P>>, call: ConnectArguments) -> R
     ep.attach(&core)?;
 
     let conn = ep.next_attempt(&mut core);
-    // Started before the provider is called, so that a failure to start the timeout has no other effect. If it expires
-    // early, its callback waits for the EP's lock.
+    // The timeout is armed before the provider is called, so that a failure to arm it has no other effect. If it
+    // expires early, its callback waits for the EP's lock.
     let timeout = timeout.map(|after| {
         let target: Arc<dyn OnExpiry> = ep.to_arc();
         timer::arm(after, Arc::downgrade(&target), conn.attempt)
@@ -69,7 +69,7 @@ pub(super) fn connect<P: Provider>(ep: &Ref<Ep<P>>, call: ConnectArguments) -> R
     Ok(())
 }
 
-/// Address and qualifier of the peer of `dup`, which must be connected (`dat_ep_dup_connect`).
+/// Returns the address and qualifier of the peer of `dup`, which must be connected.
 pub(super) fn peer_of<P: Provider>(dup: &Ep<P>) -> Result<(PeerAddress, u64)> {
     let core = dup.open()?;
     match (core.state, &core.remote) {
@@ -78,7 +78,7 @@ pub(super) fn peer_of<P: Provider>(dup: &Ep<P>) -> Result<(PeerAddress, u64)> {
     }
 }
 
-/// `dat_ep_disconnect`. Does not wait for the peer; the DISCONNECTED event reports the end.
+/// `dat_ep_disconnect`. Does not wait for the peer; the event DISCONNECTED reports the end of the connection.
 pub(super) fn disconnect<P: Provider>(ep: &Ep<P>, graceful: bool) -> Result<()> {
     let mut core = ep.open()?;
     match (core.state, graceful) {

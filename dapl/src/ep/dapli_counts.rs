@@ -1,6 +1,6 @@
-//! Sums up the counters of an EP, and formats its summary for the trace.
+//! Sums of the counters of an EP, and the summary of its state for the trace.
 //!
-//! Posts and completions are counted where they happen and added up when they are read.
+//! Posts and completions are counted where they happen, and added up when the counters are read.
 #![forbid(unsafe_code)]
 
 use dat_abi::DAT_NAMED_ATTR;
@@ -17,7 +17,7 @@ use crate::stats::trace::{EpSummary, TraceReport, TracedEp};
 /// Maximum number of counters of the queue pair in the list.
 const PROVIDERS: usize = 48;
 
-/// Changes of the EP's counters that a state transition causes.
+/// Returns the counts that a state transition adds to the EP's counters.
 pub(super) fn of_step(before: EpState, after: EpState) -> EpCounts {
     let is_connected = |state| matches!(state, EpState::Connected | EpState::DisconnectPending);
     EpCounts {
@@ -38,8 +38,8 @@ impl<P: Provider> Ep<P> {
         counts
     }
 
-    /// The counters as a list for the consumer. The list keeps its address for the life of the EP; each call updates
-    /// it.
+    /// Writes the counters to a list for the consumer. The list keeps its address for the life of the EP; each call
+    /// updates it.
     pub(super) fn show_counts(&self, core: &ControlState<P>) -> (i32, *mut DAT_NAMED_ATTR) {
         let listing = self.listing.get_or_init(|| Listing::new([], EpCounts::LEN + PROVIDERS));
         let providers = self.provider_counts().into_iter().map(|count| (count.name, count.value));
@@ -51,7 +51,7 @@ impl<P: Provider> Ep<P> {
         self.post_state().binding.qp().map(|qp| qp.counts()).unwrap_or_default()
     }
 
-    /// Writes the counters as text for the counters socket.
+    /// Writes the counters to the text for the counters socket.
     pub(super) fn describe_counts(&self, core: &ControlState<P>, text: &mut Text) {
         text.ep(self.id.handle, &format!("{:?}", core.state));
         for (name, value) in self.counts(core).list() {
@@ -80,14 +80,15 @@ impl<P: Provider> Ep<P> {
         }
     }
 
-    /// Returns a trace report with the unfinished requests, before they are flushed.
+    /// Returns a report of the trace if requests are unfinished. Called before they are flushed.
     pub(super) fn report_unfinished(&self, why: &str, post_state: &PostState<P>) -> TraceReport {
         let Some(trace) = &self.trace else { return TraceReport::default() };
         let summary = self.summary_at(post_state);
         if summary.outstanding.requests > 0 { trace.report(why, &summary) } else { TraceReport::default() }
     }
 
-    /// The trace report of a connection that failed. Empty if the failure was reported before.
+    /// Returns a report of the trace for a connection that failed. The report is empty if the failure was reported
+    /// before.
     pub(super) fn report_broken(&self, core: &ControlState<P>) -> TraceReport {
         match &self.trace {
             Some(trace) if core.state.is_live() => trace.report("is broken", &self.summary()),
@@ -108,7 +109,7 @@ impl<P: Provider> TracedEp for Ep<P> {
 }
 
 impl<P: Provider> EpObjects<P> {
-    /// EVDs that receive completions of this EP, without duplicates.
+    /// The EVDs that receive completions of this EP, without duplicates.
     fn completing(&self) -> impl Iterator<Item = &UseGuard<Evd<P>>> {
         let request = self.request.as_ref();
         let recv = self.recv.as_ref().filter(|recv| request.is_none_or(|request| request.id() != recv.id()));

@@ -1,6 +1,6 @@
-//! `dat_ep_modify`: makes all requested changes or none, and replaces the QP if the old one does not fit.
+//! `dat_ep_modify`: makes all requested changes or none, and replaces the QP if the old QP does not fit.
 //!
-//! All checks are made and all objects created before the EP changes. Receives posted on a replaced QP are flushed.
+//! All checks are made and all objects are created before the EP changes. Receives posted on a replaced QP are flushed.
 #![forbid(unsafe_code)]
 
 use dat_abi::*;
@@ -14,8 +14,8 @@ use crate::provider::{Limits, Provider, QueuePair};
 use crate::pz::Pz;
 use crate::runtime::handle::{UseCounted, UseGuard};
 
-/// A handle parameter. `None` leaves the EP's object unchanged. An invalid handle is an error that is returned at its
-/// place in the order of checks.
+/// A handle argument. `None` leaves the EP's object unchanged. An invalid handle is stored as an error, which is
+/// returned at its place in the order of checks.
 pub(super) type NewObject<T> = Option<Result<Option<UseGuard<T>>>>;
 
 /// The changes that a call of `dat_ep_modify` requests.
@@ -25,14 +25,14 @@ pub(super) struct EpChange<P: Provider> {
     pub(super) recv: NewObject<Evd<P>>,
     pub(super) request: NewObject<Evd<P>>,
     pub(super) connect: NewObject<Evd<P>>,
-    /// Attributes; only the fields that the mask selects are used.
+    /// The new attributes. Only the fields that `mask` selects are used.
     pub(super) attributes: Attributes,
 }
 
 /// Any error inside the record is reported as parameter 3 (spec/endpoints 5.3).
 const BAD_PARAM: Error = Error::InvalidParameter(3);
 
-/// `dat_ep_modify` after its arguments are parsed.
+/// `dat_ep_modify`, after its arguments are parsed.
 pub(super) fn modify<P: Provider>(ep: &Ep<P>, change: EpChange<P>) -> Result<()> {
     let mut core = ep.open()?;
     if core.wiring.srq.is_some() && change.mask & DAT_EP_FIELD_EP_ATTR_SRQ_SOFT_HW != 0 {
@@ -72,7 +72,7 @@ fn resolve<T: UseCounted>(new: NewObject<T>, old: &Option<UseGuard<T>>) -> Resul
     }
 }
 
-/// The attributes after the change, checked against the EVDs that the EP will have.
+/// Returns the attributes after the change, checked against the EVDs that the EP will have.
 fn merged<P: Provider>(
     core: &ControlState<P>,
     wiring: &EpObjects<P>,
@@ -96,7 +96,7 @@ fn merged<P: Provider>(
     Ok(attributes)
 }
 
-/// Objects that a change replaced, in the order in which they must be dropped.
+/// The objects that a change has replaced, in the order in which they must be dropped.
 struct ReplacedObjects<P: Provider> {
     _binding: Option<QpAttachment<P>>,
     _wiring: EpObjects<P>,
@@ -117,7 +117,7 @@ fn install<P: Provider>(
     let new = if fits { None } else { Some(build(&ep.ia, ep.id, &wiring, &attributes, core.marks)?) };
     configure(ep.id, &wiring, &posts);
 
-    // The write lock excludes posts: no request can be posted between the flush and the replacement of the QP.
+    // The write lock excludes posts, so no request can be posted between the flush and the replacement of the QP.
     let mut post_state = ep.post_state.write();
     post_state.limits = posts.traced(ep.trace.is_some());
     let old = new.map(|new| {

@@ -1,8 +1,9 @@
-//! Delivers connection events of an EP. Events are queued in the connect EVD under the EP's lock, in the order of state
-//! changes, so a thread that sees a new state finds its event. Waiters are woken and agents called without locks.
+//! Delivers the events of an EP. Connection events are queued in the connect EVD under the EP's lock, in the order of
+//! state changes. So a thread that sees a new state also finds its event. Waiters are woken and agents are called
+//! without locks.
 //!
-//! A thread that changed the state calls `deliver` after unlocking. Events of an EP that was freed in between are still
-//! delivered.
+//! A thread that has changed the state calls `deliver` after unlocking. Events of an EP that was freed in between are
+//! still delivered.
 #![forbid(unsafe_code)]
 
 use super::state::EpStep;
@@ -12,19 +13,19 @@ use crate::evd::{Event, dapls_evd};
 use crate::ia::{AsyncError, AsyncKind, dapls_ia};
 use crate::provider::{Connection, ConnectionEvent, Provider};
 
-/// Queued events whose notifications are not delivered yet.
+/// Events that are queued, but whose notifications are not delivered yet.
 pub(super) struct PendingEvents<P: Provider> {
     pending: Vec<PendingNotification<P>>,
     ep_broken: EpBrokenReport,
 }
 
-/// State of the EP_BROKEN event of an EP with an SRQ. The event is reported once, after the connection has ended and
-/// all SRQ receives of the EP have completed, so that the consumer knows which receives remain in the SRQ (spec/events
+/// Whether EP_BROKEN must be reported for an EP with an SRQ. The event is reported once, after the connection has ended
+/// and all SRQ receives of the EP have completed. The consumer then knows which receives remain in the SRQ (spec/events
 /// 10).
 #[derive(Clone, Copy, Eq, PartialEq)]
 enum EpBrokenReport {
     None,
-    /// The connection is established, or completions of its work are outstanding.
+    /// The connection is established, or its work has not completed yet.
     Pending,
     Due,
 }
@@ -34,19 +35,19 @@ impl<P: Provider> PendingEvents<P> {
         PendingEvents { pending: Vec::new(), ep_broken: EpBrokenReport::None }
     }
 
-    /// The connection of an EP with an SRQ is established.
+    /// Called when the connection of an EP with an SRQ is established.
     pub(super) fn connection_began(&mut self) {
         self.ep_broken = EpBrokenReport::Pending;
     }
 
-    /// The connection has ended and all work of the QP has completed.
+    /// Called when the connection has ended and all work of the QP has completed.
     pub(super) fn connection_ended(&mut self) {
         if self.ep_broken == EpBrokenReport::Pending {
             self.ep_broken = EpBrokenReport::Due;
         }
     }
 
-    /// The EP was freed. No event is reported, since its handle would be invalid.
+    /// Called when the EP is freed. EP_BROKEN is then not reported, since the handle would be invalid.
     pub(super) fn ep_ended(&mut self) {
         self.ep_broken = EpBrokenReport::None;
     }
@@ -57,10 +58,10 @@ impl<P: Provider> PendingEvents<P> {
 }
 
 impl<P: Provider> Ep<P> {
-    /// Queues an event in the connect EVD, if the EP has one. `data` is present (possibly empty) only with ESTABLISHED
-    /// on the active side (spec/endpoints 8.3, 13.12).
+    /// Queues an event in the connect EVD, if the EP has one. `data` is the private data for the consumer, or `None` if
+    /// the event carries none (spec/endpoints 8.3, 13.12).
     ///
-    /// Before an event that ends the connection, the completions in the CQ are queued, so that the CNO reports their
+    /// Before an event that ends the connection, all completions in the CQs are queued, so that the CNO returns their
     /// EVDs first.
     pub(super) fn queue_event(&self, core: &mut ControlState<P>, notice: Option<ConnectionEvent>, data: Option<&[u8]>) {
         let (Some(kind), Some(evd)) = (notice, &core.wiring.connect) else { return };
@@ -102,15 +103,16 @@ impl<P: Provider> Ep<P> {
         }
     }
 
-    /// Marks the EP's failures in the EVDs as reported, since the connection has ended.
+    /// Queues all completions of the EP, and marks its failed work as reported. Called when the connection has ended,
+    /// so that old failures do not break the next connection.
     pub(super) fn mark_failures_reported(&self, core: &mut ControlState<P>) {
         for evd in [&core.wiring.recv, &core.wiring.request].into_iter().flatten() {
             core.outbox.pending.push(dapls_evd::queue_and_mark_reported(evd.arc(), self.id.handle));
         }
     }
 
-    /// Handles an ESTABLISHED event that could not be queued: the consumer would not learn of the connection, so it is
-    /// ended without another event (spec/endpoints 8.5).
+    /// Ends a connection whose ESTABLISHED event could not be queued. The consumer would not learn of the connection,
+    /// so no other event is queued either (spec/endpoints 8.5).
     fn end_unreported_connection(&self, core: &mut ControlState<P>) {
         log::warn!(
             "ep {:#x}: cannot queue the ESTABLISHED event, so the connection is ended; create the connect EVD with a larger length",

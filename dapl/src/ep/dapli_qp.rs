@@ -1,7 +1,7 @@
 //! Creates, attaches, resets and destroys the queue pair of an EP.
 //!
-//! Objects are dropped after the locks are released: the QP before the EVDs and the PZ, since its last completions go
-//! to the EVDs.
+//! Objects are dropped after the locks are released. The QP is dropped before the EVDs and the PZ, since its last
+//! completions go to the EVDs.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::AtomicU8;
@@ -99,14 +99,16 @@ impl<P: Provider> Ep<P> {
         Ok(())
     }
 
-    /// `dat_ep_reset`: flushes posted work and puts the EP into its initial state; on failure it stays in DIS.
+    /// `dat_ep_reset`: flushes posted work and returns the EP to the state UNC. If this fails, the EP stays in the
+    /// state DIS.
     pub(super) fn reset(&self) -> Result<()> {
         let mut core = self.open()?;
         core.state.after(EpStep::Reset)?;
         if core.state == EpState::Unconnected {
             return Ok(()); // posted receives stay
         }
-        // The write lock excludes posts: a post sees either the old queue in state DIS or the new queue in state UNC.
+        // The write lock excludes posts. So a post sees either the old queue in the state DIS or the new queue in the
+        // state UNC.
         let post_state = self.post_state.write();
         let report = self.report_unfinished("is reset", &post_state);
         if let QpAttachment::Attached(qp) = &post_state.binding {
@@ -127,8 +129,8 @@ impl<P: Provider> Ep<P> {
         Ok(())
     }
 
-    /// Handles `dat_ep_disconnect` of an unconnected EP: flushes posted receives, because no other call returns them.
-    /// Fails only if no receive is posted (spec/endpoints 5.6, note 5).
+    /// Handles `dat_ep_disconnect` on an unconnected EP: flushes posted receives, because no other call returns them.
+    /// Fails if no receive is posted (spec/endpoints 5.6, note 5).
     pub(super) fn flush_unconnected(&self, core: &mut ControlState<P>) -> Result<()> {
         let post_state = self.post_state();
         match &post_state.binding {
@@ -172,7 +174,7 @@ impl<P: Provider> Ep<P> {
     }
 }
 
-/// Creates the QP for this wiring and these attributes; `None` without a PZ.
+/// Creates the QP for these objects and attributes, if there is a PZ.
 pub(super) fn build<P: Provider>(
     ia: &Ia<P>,
     id: ObjectId,

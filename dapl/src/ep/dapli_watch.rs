@@ -1,7 +1,7 @@
-//! Outstanding work of an EP, and its receive watermarks.
+//! The numbers of outstanding work requests of an EP, and its receive watermarks.
 //!
 //! The provider counts receives and compares them with the watermarks. The EP stores the watermarks too, for a QP that
-//! replaces the current QP.
+//! later replaces the current one.
 #![forbid(unsafe_code)]
 
 use super::Ep;
@@ -9,13 +9,12 @@ use super::attributes::HighWatermarks;
 use crate::error::Result;
 use crate::provider::{Outstanding, Provider, QueuePair};
 
-/// Number of outstanding requests and receives; zero without a QP.
+/// Numbers of outstanding requests and receives; zero if the EP has no QP.
 pub(super) fn outstanding<P: Provider>(ep: &Ep<P>) -> Outstanding {
     ep.post_state().binding.qp().map(|qp| qp.outstanding()).unwrap_or_default()
 }
 
-/// `dat_ep_set_watermark`, in any state. If a watermark is exceeded already, the provider reports that before the call
-/// returns.
+/// `dat_ep_set_watermark`, allowed in any state. If a watermark is already exceeded, the provider reports it at once.
 pub(super) fn watch<P: Provider>(ep: &Ep<P>, marks: HighWatermarks) -> Result<()> {
     let mut core = ep.open()?;
     if let Ok(qp) = ep.post_state().binding.qp() {

@@ -1,7 +1,7 @@
-//! EP operations for other modules: connection events, and the EP's part in service points and requests.
+//! EP operations for other modules: connection events, and the EP's part in service points and connection requests.
 //!
-//! `cm` reports connection events, `rsp` reserves an EP, `cr` accepts a request into an EP, `psp` creates an EP. Any
-//! thread may call. A late call finds another attempt number or state and has no effect.
+//! `cm` reports connection events, `rsp` reserves an EP, `cr` accepts a request into an EP, and `psp` creates an EP.
+//! Any thread may call. A late call finds another attempt number or state and has no effect.
 #![forbid(unsafe_code)]
 
 use std::any::Any;
@@ -21,7 +21,7 @@ use crate::runtime::handle::from_handle;
 use crate::srq::{Srq, dapls_srq};
 use crate::stats::trace::TraceReport;
 
-/// Handles a connection event of attempt number `attempt`.
+/// Handles a connection event of the attempt with number `attempt`.
 pub(crate) fn connection_event<P: Provider>(ep: &Ep<P>, attempt: u32, event: ConnectionEvent, private_data: &[u8]) {
     let mut core = ep.core.lock();
     let is_active = core.state == EpState::ActivePending;
@@ -35,8 +35,8 @@ pub(crate) fn connection_event<P: Provider>(ep: &Ep<P>, attempt: u32, event: Con
     }
     if let Ok(notice) = stepped {
         log::debug!("ep {:#x} is {} after {event:?}", ep.id.handle, core.state.dat_name());
-        // An event of the passive side never carries data, because programs recognise the active side by the data
-        // (spec/endpoints 13.12).
+        // An event of the passive side never carries private data, because programs recognise the active side by the
+        // data (spec/endpoints 13.12).
         let has_data = match event {
             ConnectionEvent::Established => is_active,
             ConnectionEvent::PeerRejected => is_active && !private_data.is_empty(),
@@ -49,7 +49,7 @@ pub(crate) fn connection_event<P: Provider>(ep: &Ep<P>, attempt: u32, event: Con
     ep.deliver();
 }
 
-/// Reports that the soft watermark was exceeded, as an asynchronous event whose reason code is specific to EPs
+/// Reports an asynchronous error because the soft watermark was exceeded. Its reason code is specific to EPs
 /// (spec/events 14.1).
 pub(crate) fn many_recvs<P: Provider>(ep: &Ep<P>) {
     const SOFT_HIGH_WATERMARK: i32 = 2;
@@ -58,7 +58,7 @@ pub(crate) fn many_recvs<P: Provider>(ep: &Ep<P>) {
     dapls_ia::report(&ep.ia, error);
 }
 
-/// Receives reports about completions from EVDs.
+/// Handles the reports of EVDs about failed work and dequeued SRQ receives.
 pub(super) struct EpTransferSink<P>(PhantomData<fn() -> P>);
 
 impl<P: Provider> EpTransferSink<P> {
@@ -78,11 +78,11 @@ impl<P: Provider> TransferSink<P> for EpTransferSink<P> {
     }
 }
 
-/// Handles a failed transfer whose completion a consumer is about to dequeue from `evd`. The provider also ends the
-/// connection and reports that from its own thread; the first report counts (spec/endpoints 8.4).
+/// Handles failed work whose completion a consumer is about to dequeue from `evd`. The provider also ends the
+/// connection and reports that from its own thread. The first of the two reports decides (spec/endpoints 8.4).
 fn fail<P: Provider>(ep: &Ep<P>, evd: &Evd<P>) {
     let mut core = ep.core.lock();
-    // The EP's lock is held, and a reset holds it too, so an unreported failure belongs to the current attempt.
+    // The EP's lock is held, and a reset holds it too. So an unreported failure belongs to the current attempt.
     let is_unreported = dapls_evd::take_failure(evd, ep.id.handle);
     let report = if is_unreported { ep.report_broken(&core) } else { TraceReport::default() };
     // During a graceful disconnect, the end of the connection is reported as the consumer's own disconnect
@@ -99,18 +99,18 @@ fn fail<P: Provider>(ep: &Ep<P>, evd: &Evd<P>) {
     ep.deliver();
 }
 
-/// Data of a connection request for the EP that accepts it.
+/// A connection request, for the EP that accepts it.
 pub(crate) struct AcceptedRequest<'a> {
-    /// Whether the service point provided the EP with the request; otherwise the consumer chose the EP.
+    /// Whether the service point has provided the EP for this request. Otherwise the consumer has chosen the EP.
     pub(crate) is_provided: bool,
     pub(crate) peer: SocketAddr,
     pub(crate) private_data: &'a [u8],
-    /// The CR, kept in memory as long as the consumer may read its private data.
+    /// Keeps the CR in memory as long as the consumer may read its private data.
     pub(crate) kept_cr: Arc<dyn Any + Send + Sync>,
 }
 
-/// `dat_cr_accept`, from its sixth check on (spec/endpoints 7.3). Calls `take` to consume the request after all checks
-/// have passed. The request stays consumed even if the accept then fails.
+/// `dat_cr_accept`, from its sixth check on (spec/endpoints 7.3). After all checks have passed, calls `take`, which
+/// consumes the request. The request stays consumed even if the accept then fails.
 pub(crate) fn accept<P: Provider>(
     ep: &Ep<P>,
     acceptance: AcceptedRequest<'_>,
@@ -144,20 +144,19 @@ pub(crate) fn accept<P: Provider>(
     Ok(())
 }
 
-/// The communicator of an EP.
 pub(crate) fn communicator<P: Provider>(ep: &Ep<P>) -> Communicator {
     ep.core.lock().communicator
 }
 
 /// Checks whether [`set_communicator`] would succeed.
 ///
-/// Errors: those of the EP's state; `CommNotSupported`.
+/// Errors: `InvalidState` if the EP's state does not allow a change; `CommNotSupported`.
 pub(crate) fn check_communicator<P: Provider>(ep: &Ep<P>, communicator: Communicator) -> Result<()> {
     ep.open()?.state.lets_modify()?;
     communicator.check()
 }
 
-/// Changes the communicator, for the next connection.
+/// Sets the communicator for the next connection.
 pub(crate) fn set_communicator<P: Provider>(ep: &Ep<P>, communicator: Communicator) -> Result<()> {
     communicator.check()?;
     let mut core = ep.open()?;
@@ -166,39 +165,39 @@ pub(crate) fn set_communicator<P: Provider>(ep: &Ep<P>, communicator: Communicat
     Ok(())
 }
 
-/// Reserves the EP for an RSP, before the RSP listens.
+/// Reserves the EP for an RSP. Called before the RSP listens.
 pub(crate) fn reserve<P: Provider>(ep: &Ep<P>) -> Result<()> {
     advance(ep, EpStep::Reserve)
 }
 
-/// Releases the EP when its RSP is freed. If a request has arrived, the EP stays with the request.
+/// Releases the EP when its RSP is freed. If a request has arrived, the EP keeps belonging to that request.
 pub(crate) fn release<P: Provider>(ep: &Ep<P>) {
     let _ = advance(ep, EpStep::Release);
 }
 
-/// Records that a request has arrived at the EP's RSP.
+/// Records that a connection request has arrived at the EP's RSP.
 pub(crate) fn request<P: Provider>(ep: &Ep<P>, peer: SocketAddr) -> Result<()> {
     advance(ep, EpStep::Request)?;
     ep.remote_address.write(&consumer_memory::socket_address(peer));
     Ok(())
 }
 
-/// Handles a request whose event could not be queued: the EP waits for the next request.
+/// Handles a connection request whose event could not be queued: the EP waits for the next request.
 pub(crate) fn request_lost<P: Provider>(ep: &Ep<P>) {
     if advance(ep, EpStep::RequestLost).is_ok() {
         ep.remote_address.write(&[]);
     }
 }
 
-/// Handles the reject of the request for which the EP was provided.
+/// Handles the reject of the connection request for which the EP was provided.
 pub(crate) fn handle_reject<P: Provider>(ep: &Ep<P>) {
     if advance(ep, EpStep::Decline).is_ok() {
         ep.remote_address.write(&[]);
     }
 }
 
-/// Creates an EP for a request at a PSP with `DAT_PSP_PROVIDER_FLAG`: default attributes, no PZ or EVD, tentative state
-/// (TCP).
+/// Creates an EP for a connection request at a PSP with `DAT_PSP_PROVIDER_FLAG`. The EP has default attributes, no PZ
+/// and no EVD; its state is TCP (tentative connection pending).
 pub(crate) fn create_tentative<P: Provider>(ia: &Arc<Ia<P>>, peer: SocketAddr) -> Result<Arc<Ep<P>>> {
     let attributes = Attributes::default_for(AttachedQueues::default(), ia.limits());
     let ep = Ep::create(ia, EpState::TentativePending, EpObjects::none(), attributes)?;
@@ -206,7 +205,7 @@ pub(crate) fn create_tentative<P: Provider>(ia: &Arc<Ia<P>>, peer: SocketAddr) -
     Ok(ep)
 }
 
-/// Closes an EP in any state and frees its handle. A second call has no effect.
+/// Closes an EP in any state and invalidates its handle. A second call has no effect.
 pub(crate) fn close<P: Provider>(ep: &Ep<P>) {
     let _ = ep.destroy(EpStep::Close);
 }

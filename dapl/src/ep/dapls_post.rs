@@ -1,5 +1,5 @@
-//! Posts of extension operations: immediate data, invalidation, atomics. The entries of the DAT 2.0 table call this
-//! after they have parsed their arguments.
+//! Posts of extension operations: immediate data, invalidation and atomics. The entries of the DAT 2.0 table call this
+//! module after they have parsed their arguments.
 #![forbid(unsafe_code)]
 
 use std::ffi::c_void;
@@ -11,33 +11,34 @@ use super::{Ep, PostState, post_lock};
 use crate::error::{Error, Result, State};
 use crate::provider::{ATOMIC_SIZE, Op, Provider, Segment};
 
-/// Parameters of a post of an extension operation.
+/// Arguments of a post of an extension operation.
 #[derive(Clone, Copy, Debug)]
 pub struct ExtensionPost<'a> {
     pub op: Op,
-    /// Local memory; one segment of eight bytes for an atomic operation.
+    /// Local memory segments; for an atomic operation, one segment of eight bytes.
     pub segments: &'a [Segment],
     pub cookie: u64,
-    /// Completion flags. `SOLICITED_WAIT` has no effect here: the operation states whether the message is solicited.
+    /// Completion flags. SOLICITED_WAIT has no effect here, because `op` states whether the message is solicited.
     pub flags: DAT_COMPLETION_FLAGS,
     pub positions: ParameterNumbers,
 }
 
-/// Numbers of the parameters, for `InvalidParameter`.
+/// Numbers of the C parameters, for `InvalidParameter`.
 #[derive(Clone, Copy, Debug)]
 pub struct ParameterNumbers {
-    /// The number of segments; for an atomic operation, the local memory.
+    /// Parameter with the number of segments; for an atomic operation, with the local memory.
     pub local: u8,
-    /// The remote memory; not used by sends.
+    /// Parameter with the remote memory; not used by sends.
     pub remote: u8,
     pub flags: u8,
 }
 
-/// Posts a request with any operation of [`Op`] but a plain receive.
+/// Posts a request with any operation of [`Op`].
 ///
-/// Errors: `InvalidHandle(Ep)`; `ModelNotSupported` if provider or peer lack the operation; `InvalidParameter` for too many
-/// segments, the wrong length or alignment of an atomic operation, or a flag that the EP does not allow; `InvalidState` outside
-/// CONNECTED and DISCONNECTED, and for an atomic operation on an EP without outgoing reads; `Exhausted` when the queue is full.
+/// Errors: `InvalidHandle(Ep)`; `ModelNotSupported` if provider or peer lack the operation; `InvalidParameter` for too
+/// many segments, the wrong length or alignment of an atomic operation, or a flag that the EP does not allow;
+/// `InvalidState` if the EP's state takes no requests, or for an atomic operation on an EP without outgoing reads;
+/// `Exhausted` when the request queue is full.
 pub fn post_extension<P: Provider>(ep_handle: *mut c_void, post: &ExtensionPost<'_>) -> Result<()> {
     let ExtensionPost { op, segments, cookie, flags, positions } = *post;
     post_lock::post(ep_handle, |ep: &Ep<P>, post_state: &PostState<P>, thread| {

@@ -1,17 +1,17 @@
-//! Endpoints: one end of a connection, with a request queue and a receive queue.
+//! Endpoints (EPs): an EP is one end of a connection, with a request queue and a receive queue.
 //!
 //! C calls come through `dapl_ep` and `dapl_post`; `cr`, `psp`, `rsp` and `cm` use `dapls_ep`. An EP does not reference
 //! CRs: a CR accepts into an EP.
 //!
 //! An EP has two locks, acquired in this order:
 //!
-//! - `ControlState` (mutex) holds the DAT state and everything else that control calls change. The provider may be
-//!   called while it is held, C code may not.
+//! - `ControlState` (mutex) holds the DAT state and all other fields that control calls change. The provider may be
+//!   called while it is locked, C code may not.
 //! - `PostState` (`post_lock`) holds the QP and limits for posts. Posts share the lock, so threads post concurrently.
 //!   Replacing, resetting or destroying the QP excludes posts, so a post sees either the old or the new QP.
 //!
 //! Posts read the DAT state from an atomic copy. Events are queued in their EVD under the control lock, in the order of
-//! state changes, and notified without it, since an agent of the consumer may call back into this EP.
+//! state changes. They are notified without that lock, since an agent of the consumer may call back into this EP.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -63,7 +63,7 @@ pub struct Ep<P: Provider> {
     mirror: AtomicU8,
     /// Trace of posts and completions, if tracing is on.
     trace: Option<Arc<Trace>>,
-    /// Declared before the control state: the QP is dropped before the EVDs and the PZ it uses.
+    /// Declared before the control state, so that the QP is dropped before the EVDs and the PZ it uses.
     post_state: PostLock<P>,
     core: Mutex<ControlState<P>>,
     /// Private data of the last event that carried data.
@@ -73,40 +73,40 @@ pub struct Ep<P: Provider> {
     listing: OnceLock<Listing>,
 }
 
-/// State of the post path; see the module documentation.
+/// The data that posts use; see the module documentation.
 struct PostState<P: Provider> {
     binding: QpAttachment<P>,
     limits: PostLimits,
-    /// Counters of posts. Stored beside the QP, because a post has loaded that cache line already.
+    /// Counters of posts. They are stored beside the QP, because a post has loaded that cache line already.
     posts: Posts,
 }
 
-/// Whether the EP has a QP. It has one whenever it has a PZ.
+/// The QP, if the EP has one. An EP with a PZ always has a QP.
 enum QpAttachment<P: Provider> {
     Unattached,
     Attached(P::Qp),
 }
 
-/// State of control calls; see the module documentation.
+/// The data that control calls use; see the module documentation.
 struct ControlState<P: Provider> {
     state: EpState,
     /// Number of the current attempt to connect or accept. Events of earlier attempts are dropped.
     attempt: u32,
     wiring: EpObjects<P>,
     attributes: Attributes,
-    /// The armed watermarks, which a replacement QP gets too.
+    /// The armed watermarks. A QP that replaces the current one gets them too.
     marks: HighWatermarks,
     remote: Option<EpPeer>,
     /// The communicator for connects to common service points.
     communicator: Communicator,
     /// The running connect timeout; present only in ACP.
     timeout: Option<DeadlineId>,
-    /// The CR whose private data the consumer may still read; dropped at reset, free or the next connection.
+    /// The CR whose private data the consumer may still read. Dropped by a reset, a free or the next connection.
     kept_cr: Option<Arc<dyn Any + Send + Sync>>,
     outbox: PendingEvents<P>,
     /// Counts of connections, and of completions in EVDs that the EP no longer uses.
     counts: EpCounts,
-    /// The EP was freed: calls in progress return `InvalidHandle`.
+    /// Whether the EP was freed: calls in progress then return `InvalidHandle`.
     freed: bool,
 }
 
@@ -120,7 +120,7 @@ pub(crate) struct EpObjects<P: Provider> {
     pub(crate) srq: Option<UseGuard<Srq<P>>>,
 }
 
-/// The peer, known from the connect call or the arrival of the request.
+/// The peer, known from the connect call or from the accepted request.
 #[derive(Clone)]
 struct EpPeer {
     address: PeerAddress,
@@ -137,7 +137,7 @@ impl<P: Provider> EpObjects<P> {
         AttachedQueues { recv: self.recv.is_some(), request: self.request.is_some(), shared: self.srq.is_some() }
     }
 
-    /// Whether all objects are still open. An abrupt close of the IA of one of these objects closes that object.
+    /// Whether all objects are still open. An abrupt close of an IA closes all objects of that IA.
     fn is_alive(&self) -> bool {
         let alive = |evd: &Option<UseGuard<Evd<P>>>| evd.as_ref().is_none_or(|evd| is_live(evd));
         let pz = self.pz.as_ref().is_none_or(|pz| handle::from_id::<Pz<P>>(pz.id()).is_some());
@@ -154,7 +154,7 @@ fn is_live<P: Provider>(evd: &UseGuard<Evd<P>>) -> bool {
 }
 
 impl<P: Provider> QpAttachment<P> {
-    /// Returns the QP. Errors: `EpNotReady` if there is none.
+    /// Returns the QP. Errors: `InvalidState(EpNotReady)` if there is none.
     fn qp(&self) -> Result<&P::Qp> {
         match self {
             QpAttachment::Attached(qp) => Ok(qp),
@@ -164,7 +164,7 @@ impl<P: Provider> QpAttachment<P> {
 }
 
 impl<P: Provider> Ep<P> {
-    /// Weak reference for other objects; `id().handle` is the handle.
+    /// Weak reference to the EP; its `handle` is the consumer's handle.
     pub fn id(&self) -> ObjectId {
         self.id
     }
@@ -174,7 +174,7 @@ impl<P: Provider> Ep<P> {
         &self.ia
     }
 
-    /// DAT state at this moment.
+    /// Current DAT state.
     #[inline(always)]
     pub fn state(&self) -> EpState {
         // Pairs with the Release in `step`.
@@ -186,7 +186,7 @@ impl<P: Provider> Ep<P> {
         self.mirror.load(Ordering::Acquire) == EpState::Connected as u8
     }
 
-    /// Locks the control state; `InvalidHandle` if the EP was freed.
+    /// Locks the control state. Errors: `InvalidHandle` if the EP was freed.
     fn open(&self) -> Result<MutexGuard<'_, ControlState<P>>> {
         let core = self.core.lock();
         if core.freed { Err(Error::InvalidHandle(Handle::Ep)) } else { Ok(core) }
@@ -197,7 +197,7 @@ impl<P: Provider> Ep<P> {
         self.post_state.read()
     }
 
-    /// Makes a state transition and returns the event for the connect EVD. A transition out of ACP cancels the connect
+    /// Makes a state transition, and returns the event for the connect EVD. A transition out of ACP cancels the connect
     /// timeout.
     fn step(&self, core: &mut ControlState<P>, step: EpStep) -> Result<Option<ConnectionEvent>> {
         let (notice, before) = (core.state.connection_event(step), core.state);
@@ -216,7 +216,7 @@ impl<P: Provider> Ep<P> {
         Ok(notice)
     }
 
-    /// Makes a transition by which the local side ends the connection or attempt: the provider aborts the connection,
+    /// Makes a transition by which the local side ends the connection or attempt. The provider aborts the connection,
     /// all posted work is flushed, and the event of the transition, if any, is queued in the connect EVD.
     fn end(&self, core: &mut ControlState<P>, step: EpStep) -> Result<()> {
         let was_live = core.state.is_live();
@@ -231,7 +231,7 @@ impl<P: Provider> Ep<P> {
         Ok(())
     }
 
-    /// Starts the next attempt to connect or accept.
+    /// Begins a new attempt to connect or accept, with the next number.
     fn next_attempt(&self, core: &mut ControlState<P>) -> ConnId {
         core.attempt = core.attempt.wrapping_add(1);
         ConnId { ep: self.id, attempt: core.attempt }
@@ -253,7 +253,7 @@ impl<P: Provider> Child for Ep<P> {
 
     fn add_counts(&self, sums: &mut IaSums) {
         let core = self.core.lock();
-        // The free has added these counts to those of the IA.
+        // The free has already added these counts to those of the IA.
         if !core.freed {
             sums.eps.add(&self.counts(&core));
         }
@@ -268,7 +268,7 @@ impl<P: Provider> Child for Ep<P> {
 }
 
 /// The connect timeout. The timeout and the provider's report both take the EP's lock. The first one decides the
-/// attempt; the second one finds another state or attempt number and has no effect.
+/// outcome of the attempt; the second one finds another state or attempt number and has no effect.
 impl<P: Provider> OnExpiry for Ep<P> {
     fn expired(&self, attempt: u32) {
         let mut core = self.core.lock();

@@ -1,7 +1,8 @@
-//! The lock of an EP's post state: shared by posts, exclusive for control calls that replace, reset or destroy the QP.
+//! The lock of an EP's post state. Posts share it; control calls that replace, reset or destroy the QP lock it
+//! exclusively.
 //!
-//! A post announces its EP in a slot of its thread (`runtime/hazard`) and takes no lock. A writer takes the write lock,
-//! and then waits until no thread announces the EP. A post that cannot announce the EP, for example because a writer
+//! A post stores its EP in a hazard slot of its thread (`runtime/hazard`) and takes no lock. A writer takes the write
+//! lock, and then waits until no slot contains the EP. A post that cannot use a slot, for example because a writer
 //! waits, acquires the read lock like other readers.
 
 use std::ffi::c_void;
@@ -15,15 +16,16 @@ use crate::error::{Error, Handle, Result};
 use crate::provider::Provider;
 use crate::runtime::handle::{self, Exclusion, ObjectId, from_handle_hot, from_handle_quick};
 
-/// The post state of the EP `id`.
+/// The post state of the EP `id`, with its lock.
 pub(super) struct PostLock<P: Provider> {
     id: ObjectId,
     state: RwLock<PostState<P>>,
 }
 
-/// Exclusive access.
+/// Exclusive access to the post state.
 pub(super) struct PostStateWriter<'a, P: Provider> {
-    /// Declared first, so that it is dropped before another writer can begin an exclusion.
+    /// Declared first, so that it is dropped before the write lock is released and another writer can begin an
+    /// exclusion.
     _exclusion: Exclusion,
     state: RwLockWriteGuard<'a, PostState<P>>,
 }
@@ -44,7 +46,7 @@ impl<P: Provider> PostLock<P> {
         CountedPost(self)
     }
 
-    /// Waits for posts in progress, and excludes new ones. Must not be called during a post of the same EP.
+    /// Waits for posts in progress and excludes new ones. Must not be called during a post on the same EP.
     pub(super) fn write(&self) -> PostStateWriter<'_, P> {
         let state = self.state.write();
         PostStateWriter { _exclusion: handle::exclude(self.id), state }
@@ -65,7 +67,7 @@ impl<P: Provider> DerefMut for PostStateWriter<'_, P> {
     }
 }
 
-/// The read lock of a post that holds a counted reference.
+/// The read lock of a post that has a counted reference to the EP.
 struct CountedPost<'a, P: Provider>(&'a PostLock<P>);
 
 impl<P: Provider> Drop for CountedPost<'_, P> {
@@ -76,15 +78,15 @@ impl<P: Provider> Drop for CountedPost<'_, P> {
 }
 
 /// Runs a post on the EP with this handle, with an uncounted reference. Returns false if `body` returns false, if the
-/// reference would have to be counted, or if the handle is invalid. The caller then uses [`post`], which also reports
-/// the error.
+/// reference would have to be counted, or if the handle is invalid. The caller then calls [`post`], which also reports
+/// errors.
 #[inline(always)]
 pub(super) fn post_quickly<P: Provider>(
     handle: *mut c_void,
     body: impl FnOnce(&Ep<P>, &PostState<P>, usize) -> bool,
 ) -> bool {
     let Some(ep) = from_handle_quick::<Ep<P>>(handle) else { return false };
-    // SAFETY: no writer has access: a writer waits until this reference ends.
+    // SAFETY: no writer has access, because a writer waits until this reference ends.
     let state = unsafe { &*ep.post_state.state.data_ptr() };
     let is_posted = body(&ep, state, ep.thread());
     if !is_posted {
@@ -93,8 +95,8 @@ pub(super) fn post_quickly<P: Provider>(
     is_posted
 }
 
-/// Runs a post on the EP with this handle. `body` gets the number of this thread if one of the thread's hazard slots
-/// announces the EP.
+/// Runs a post on the EP with this handle. `body` gets the number of the calling thread if one of its hazard slots
+/// contains the EP.
 #[inline(always)]
 pub(super) fn post<P: Provider>(
     handle: *mut c_void,

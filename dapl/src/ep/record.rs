@@ -12,7 +12,7 @@ use super::{Ep, EpObjects, EpPeer};
 use crate::error::Result;
 use crate::provider::Provider;
 
-/// Fields that `dat_ep_modify` refuses. The SRQ cannot be changed.
+/// Fields that `dat_ep_modify` refuses to change. The SRQ is one of them.
 pub(super) const READ_ONLY: DAT_EP_PARAM_MASK = DAT_EP_FIELD_IA_HANDLE
     | DAT_EP_FIELD_EP_STATE
     | DAT_EP_FIELD_LOCAL_IA_ADDRESS_PTR
@@ -40,8 +40,8 @@ pub(super) fn attributes(attr: &DAT_EP_ATTR) -> Attributes {
     }
 }
 
-/// Converts attributes to the record that `dat_ep_query` returns, with the counters as named attributes. Named
-/// attributes in a consumer's record are ignored.
+/// Converts attributes to the record that `dat_ep_query` returns. The counters are its named attributes. Named
+/// attributes in a record from the consumer are ignored.
 fn attr(attributes: &Attributes, (named, list): (i32, *mut DAT_NAMED_ATTR)) -> DAT_EP_ATTR {
     DAT_EP_ATTR {
         service_type: DAT_SERVICE_TYPE_RC,
@@ -113,7 +113,7 @@ pub(super) fn state(state: EpState) -> DAT_EP_STATE {
 }
 
 impl<P: Provider> Ep<P> {
-    /// A consistent snapshot for `dat_ep_query`.
+    /// Returns the record for `dat_ep_query`. The fields are read under one lock, so they are consistent.
     pub(super) fn param(&self) -> Result<DAT_EP_PARAM> {
         let core = self.open()?;
         let EpObjects { pz, recv, request, connect, srq } = &core.wiring;

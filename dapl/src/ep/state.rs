@@ -1,7 +1,7 @@
 //! The state machine of endpoints: states, steps, and the event of each transition.
 //!
-//! `dapls_ep` and `dapli_ep` make a transition under the EP's lock, before they call the provider and post the event.
-//! The tables are those of spec/endpoints 4.1 and 4.2; a test prints the whole machine.
+//! The modules `dapls_ep` and `dapli_*` make a transition under the EP's lock, and then queue its event.
+//! The tables are those of spec/endpoints 4.1 and 4.2. A test prints the whole state machine.
 #![forbid(unsafe_code)]
 
 use crate::error::{Error, Result, State};
@@ -47,14 +47,14 @@ impl EpState {
     }
 }
 
-/// Steps: calls, provider events and timeouts.
+/// A step of the state machine: a call, an event from the provider, or a timeout.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum EpStep {
     /// An RSP reserves the EP.
     Reserve,
     /// The RSP is freed, or failed to listen.
     Release,
-    /// A request has arrived at the RSP.
+    /// A connection request has arrived at the RSP.
     Request,
     /// The event of that request could not be queued.
     RequestLost,
@@ -104,8 +104,8 @@ impl EpState {
         EpState::CompletionPending,
     ];
 
-    /// The transition table (spec/endpoints 4.1, 4.2): a step that is not listed for a state is refused. If the refused
-    /// step is a provider event, the caller ignores it.
+    /// The transition table (spec/endpoints 4.1, 4.2). A step that is not listed for a state is refused. A caller
+    /// ignores a refused event of the provider.
     pub fn after(self, step: EpStep) -> Result<Self> {
         use EpState::*;
         Ok(match (self, step) {
@@ -145,7 +145,7 @@ impl EpState {
         })
     }
 
-    /// The connection event of an allowed step (spec/endpoints 4.2). Each attempt has one terminal event: every
+    /// The connection event of an allowed step (spec/endpoints 4.2). Each attempt has one terminal event. So every
     /// transition to `Disconnected` has one, except those of `dat_ep_free`, of an abrupt close of the IA, and of an
     /// ESTABLISHED event that could not be queued.
     pub fn connection_event(self, step: EpStep) -> Option<ConnectionEvent> {
@@ -160,8 +160,8 @@ impl EpState {
                 Some(E::AcceptFailed)
             }
             (Connected, EpStep::Event(E::Unreachable)) => Some(E::Broken),
-            // The consumer requested the disconnect, so its event is DISCONNECTED. If a request fails meanwhile, its
-            // completion reports that.
+            // The consumer requested the disconnect, so its event is DISCONNECTED. A request that fails meanwhile is
+            // reported by its own completion.
             (DisconnectPending, EpStep::Event(E::Unreachable | E::Broken)) => Some(E::Disconnected),
             (ActivePending | CompletionPending | Connected, EpStep::Event(E::Broken)) => Some(E::Broken),
             (
@@ -179,8 +179,9 @@ impl EpState {
         matches!(self, ActivePending | CompletionPending | Connected | DisconnectPending)
     }
 
-    /// Whether requests may be posted: in CON, in DIS (where they are flushed), and in CMP (where they wait for the
-    /// connection), because a server may post its first send right after the accept (spec/endpoints 4.1, note 1).
+    /// Whether requests may be posted in this state: in CON, in DIS (they are flushed), and in CMP (they wait for the
+    /// connection). CMP is allowed because a server may post its first send right after the accept (spec/endpoints 4.1,
+    /// note 1).
     #[inline(always)]
     pub fn takes_requests(self) -> Result<()> {
         const STATES: u32 =
