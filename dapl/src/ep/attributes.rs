@@ -157,10 +157,10 @@ impl PostLimits {
 }
 
 impl Attributes {
-    /// Defaults for NULL attributes (spec/endpoints 5.1), within the IA's limits.
-    pub fn default_for(wired: AttachedQueues, limits: &Limits) -> Self {
-        let direction = |wired: bool| QueueAttributes {
-            max_dtos: if wired { clamp(DEFAULT.max_dtos, limits.max_dtos) } else { 0 },
+    /// Defaults for NULL attributes (spec/endpoints 5.1), reduced to the IA's limits.
+    pub fn default_for(attached: AttachedQueues, limits: &Limits) -> Self {
+        let direction = |attached: bool| QueueAttributes {
+            max_dtos: if attached { clamp(DEFAULT.max_dtos, limits.max_dtos) } else { 0 },
             max_iov: clamp(DEFAULT.max_iov, limits.max_iov),
         };
         Attributes {
@@ -170,8 +170,8 @@ impl Attributes {
             qos: 0,
             recv_flags: DAT_COMPLETION_EVD_THRESHOLD_FLAG,
             request_flags: DAT_COMPLETION_EVD_THRESHOLD_FLAG,
-            recv: direction(wired.recv),
-            request: direction(wired.request),
+            recv: direction(attached.recv),
+            request: direction(attached.request),
             max_reads_in: clamp(DEFAULT_READS, limits.max_reads_in),
             max_reads_out: clamp(DEFAULT_READS, limits.max_reads_out),
             srq_soft_hw: 0,
@@ -182,35 +182,36 @@ impl Attributes {
 
     /// Checks the attributes of a new EP. Numbers of DTOs above the IA's limit are reduced to it, because programs
     /// request more than they use and treat an error as fatal.
-    pub fn check_for_create(mut self, wired: AttachedQueues, limits: &Limits) -> Result<Self, InvalidAttributes> {
-        if !wired.shared {
+    pub fn check_for_create(mut self, attached: AttachedQueues, limits: &Limits) -> Result<Self, InvalidAttributes> {
+        if !attached.shared {
             self.recv.max_dtos = self.recv.max_dtos.min(count(limits.max_dtos));
         }
         self.request.max_dtos = self.request.max_dtos.min(count(limits.max_dtos));
-        self.check(wired, limits)?;
+        self.check(attached, limits)?;
         Ok(self)
     }
 
-    /// Checks that hold in every state. A direction has both an EVD and DTOs, or neither; segment limits of an unused
-    /// direction are ignored. With an SRQ, receives need an EVD and have watermarks instead of a maximum number.
-    pub fn check(&self, wired: AttachedQueues, limits: &Limits) -> Result<(), InvalidAttributes> {
+    /// Checks that hold in every state. A direction has both an EVD and DTOs, or neither. Segment limits of an unused
+    /// direction are ignored. An EP with an SRQ must have a receive EVD, and has watermarks instead of a maximum number
+    /// of receives.
+    pub fn check(&self, attached: AttachedQueues, limits: &Limits) -> Result<(), InvalidAttributes> {
         let within = |value: i32, limit: u32| (0..=count(limit)).contains(&value);
-        let direction = |QueueAttributes { max_dtos, max_iov }: QueueAttributes, wired: bool| {
+        let direction = |QueueAttributes { max_dtos, max_iov }: QueueAttributes, attached: bool| {
             let some = |value: i32, limit: u32| value > 0 && value <= count(limit);
-            if wired { some(max_dtos, limits.max_dtos) && some(max_iov, limits.max_iov) } else { max_dtos == 0 }
+            if attached { some(max_dtos, limits.max_dtos) && some(max_iov, limits.max_iov) } else { max_dtos == 0 }
         };
         let is_mark = |mark: i32| HighWatermarks::parse(mark).is_ok();
-        let receives = if wired.shared {
-            wired.recv && is_mark(self.recv.max_dtos) && is_mark(self.srq_soft_hw)
+        let receives = if attached.shared {
+            attached.recv && is_mark(self.recv.max_dtos) && is_mark(self.srq_soft_hw)
         } else {
-            direction(self.recv, wired.recv)
+            direction(self.recv, attached.recv)
         };
         let good = self.reliable
             && self.recv_flags & DAT_COMPLETION_SUPPRESS_FLAG == 0
             && self.max_message <= limits.max_message
             && self.max_rdma <= limits.max_rdma
             && receives
-            && direction(self.request, wired.request)
+            && direction(self.request, attached.request)
             && within(self.max_reads_in, limits.max_reads_in)
             && within(self.max_reads_out, limits.max_reads_out)
             && self.max_read_iov >= 0
@@ -218,10 +219,10 @@ impl Attributes {
         if good { Ok(()) } else { Err(InvalidAttributes) }
     }
 
-    /// Watermarks of a new EP. A soft watermark of zero counts as not set, because programs fill the record with zeros;
-    /// `dat_ep_set_watermark` can set zero later.
-    pub fn marks(&self, wired: AttachedQueues) -> HighWatermarks {
-        let mark = |mark: i32| if wired.shared { HighWatermarks::parse(mark).unwrap_or(None) } else { None };
+    /// Watermarks of a new EP. A soft watermark of 0 counts as not set, because programs fill the record with zeros;
+    /// `dat_ep_set_watermark` can set 0 later.
+    pub fn marks(&self, attached: AttachedQueues) -> HighWatermarks {
+        let mark = |mark: i32| if attached.shared { HighWatermarks::parse(mark).unwrap_or(None) } else { None };
         HighWatermarks { soft: mark(self.srq_soft_hw).filter(|soft| *soft > 0), hard: mark(self.recv.max_dtos) }
     }
 
@@ -233,14 +234,14 @@ impl Attributes {
 
     /// Size of the queue pair for these attributes. A direction without an EVD gets the default size: it accepts work,
     /// but reports no completions (spec/events 4.8).
-    pub fn shape(&self, wired: AttachedQueues, limits: &Limits) -> QpSize {
-        let direction = |direction: QueueAttributes, wired: bool| {
-            let QueueAttributes { max_dtos, max_iov } = if wired { direction } else { DEFAULT };
+    pub fn shape(&self, attached: AttachedQueues, limits: &Limits) -> QpSize {
+        let direction = |direction: QueueAttributes, attached: bool| {
+            let QueueAttributes { max_dtos, max_iov } = if attached { direction } else { DEFAULT };
             (clamp(max_dtos, limits.max_dtos) as u32, clamp(max_iov, limits.max_iov) as u32)
         };
-        let (max_recvs, max_recv_iov) = if wired.shared { (0, 0) } else { direction(self.recv, wired.recv) };
-        let (max_requests, max_request_iov) = direction(self.request, wired.request);
-        // Reads and writes use the same queue as sends, with segment limits of their own.
+        let (max_recvs, max_recv_iov) = if attached.shared { (0, 0) } else { direction(self.recv, attached.recv) };
+        let (max_requests, max_request_iov) = direction(self.request, attached.request);
+        // Reads and writes use the same queue as sends, but have their own limits of segments.
         let max_request_iov =
             max_request_iov
                 .max(clamp(self.max_read_iov, limits.max_iov) as u32)
@@ -255,13 +256,13 @@ impl Attributes {
         }
     }
 
-    /// Limits that a post is checked against.
-    pub fn post_limits(&self, wired: AttachedQueues, limits: &Limits) -> PostLimits {
+    pub fn post_limits(&self, attached: AttachedQueues, limits: &Limits) -> PostLimits {
         let iov = |asked: i32| clamp(asked, limits.max_iov) as usize;
-        let or_default = |direction: QueueAttributes, wired: bool| iov(if wired { direction } else { DEFAULT }.max_iov);
-        let request_iov = or_default(self.request, wired.request);
+        let or_default =
+            |direction: QueueAttributes, attached: bool| iov(if attached { direction } else { DEFAULT }.max_iov);
+        let request_iov = or_default(self.request, attached.request);
         let or_request = |asked: i32| if asked == 0 { request_iov } else { iov(asked) };
-        let recv_iov = or_default(self.recv, wired.recv);
+        let recv_iov = or_default(self.recv, attached.recv);
         let recv_solicited = self.recv_flags & DAT_COMPLETION_SOLICITED_WAIT_FLAG != 0;
         let (read_iov, write_iov) = (or_request(self.max_read_iov), or_request(self.max_write_iov));
         PostLimits {
@@ -275,9 +276,9 @@ impl Attributes {
             refused_recv_flags: refused_flags(self.recv_flags),
             refused_request_flags: refused_flags(self.request_flags),
             reads: self.max_reads_out > 0,
-            shared: wired.shared,
+            shared: attached.shared,
             extensions: limits.extensions,
-            fast_recvs: recv_iov > 0 && !recv_solicited && !wired.shared,
+            fast_recvs: recv_iov > 0 && !recv_solicited && !attached.shared,
             fast_sends: request_iov > 0,
             fast_writes: write_iov > 0,
             fast_reads: read_iov > 0 && self.max_reads_out > 0,
@@ -286,7 +287,7 @@ impl Attributes {
 
     /// Adapts the attributes when `dat_ep_modify` changes EVDs. A direction that loses its EVD has no DTOs. A direction
     /// that gets its first EVD has the default number of DTOs, unless the caller passes a number.
-    pub fn rewired(mut self, before: AttachedQueues, after: AttachedQueues, limits: &Limits) -> Self {
+    pub fn with_evds_changed(mut self, before: AttachedQueues, after: AttachedQueues, limits: &Limits) -> Self {
         let direction = |direction: &mut QueueAttributes, before: bool, after: bool| {
             if !after {
                 direction.max_dtos = 0;
@@ -361,9 +362,9 @@ mod tests {
 
     #[test]
     fn defaults_fit_the_limits_and_make_an_ep_again() {
-        for wired in [BOTH, NONE, AttachedQueues { recv: true, ..NONE }] {
-            let defaults = Attributes::default_for(wired, &limits());
-            assert_eq!(defaults.check_for_create(wired, &limits()), Ok(defaults));
+        for attached in [BOTH, NONE, AttachedQueues { recv: true, ..NONE }] {
+            let defaults = Attributes::default_for(attached, &limits());
+            assert_eq!(defaults.check_for_create(attached, &limits()), Ok(defaults));
         }
         assert_eq!((plain().recv, plain().max_reads_in, plain().max_reads_out), (DEFAULT, 4, 8));
         assert_eq!((plain().max_message, plain().max_rdma), (0x8000_0000, 1 << 20));
@@ -466,8 +467,8 @@ mod tests {
     #[test]
     fn first_evd_sets_default_dtos_and_its_removal_sets_zero() {
         let initial = Attributes::default_for(NONE, &limits());
-        let wired = initial.rewired(NONE, BOTH, &limits());
-        assert_eq!((wired.recv.max_dtos, wired.request.max_dtos), (16, 16));
-        assert_eq!(wired.rewired(BOTH, NONE, &limits()), initial);
+        let attached = initial.with_evds_changed(NONE, BOTH, &limits());
+        assert_eq!((attached.recv.max_dtos, attached.request.max_dtos), (16, 16));
+        assert_eq!(attached.with_evds_changed(BOTH, NONE, &limits()), initial);
     }
 }

@@ -39,20 +39,20 @@ pub unsafe extern "C" fn dapl_ep_create<P: Provider>(
 ) -> DAT_RETURN {
     ffi::guard(|| {
         let ia = from_handle::<Ia<P>>(ia_handle, Handle::Ia)?.to_arc();
-        let wiring =
-            wiring::<P>(pz_handle, recv_completion_evd_handle, request_completion_evd_handle, connect_evd_handle)?;
+        let objects =
+            objects::<P>(pz_handle, recv_completion_evd_handle, request_completion_evd_handle, connect_evd_handle)?;
         ffi::require(ep_handle, 7)?;
         let attributes = if ep_attributes.is_null() {
-            Attributes::default_for(wiring.wired(), ia.limits())
+            Attributes::default_for(objects.attached(), ia.limits())
         } else if ep_attributes.is_aligned() {
             // SAFETY: `ep_attributes` is neither null nor misaligned, and the caller guarantees that it points at a
             // record.
             let asked = record::attributes(unsafe { &*ep_attributes });
-            asked.check_for_create(wiring.wired(), ia.limits()).map_err(|_| Error::InvalidParameter(6))?
+            asked.check_for_create(objects.attached(), ia.limits()).map_err(|_| Error::InvalidParameter(6))?
         } else {
             return Err(Error::InvalidParameter(6));
         };
-        let ep = Ep::create(&ia, EpState::Unconnected, wiring, attributes)?;
+        let ep = Ep::create(&ia, EpState::Unconnected, objects, attributes)?;
         // SAFETY: the caller guarantees that `ep_handle` is null or writable.
         unsafe { ffi::put(ep_handle, ep.id.handle as DAT_EP_HANDLE) };
         Ok(())
@@ -79,9 +79,9 @@ pub unsafe extern "C" fn dapl_ep_create_with_srq<P: Provider>(
 ) -> DAT_RETURN {
     ffi::guard(|| {
         let ia = from_handle::<Ia<P>>(ia_handle, Handle::Ia)?.to_arc();
-        let mut wiring =
-            wiring::<P>(pz_handle, recv_completion_evd_handle, request_completion_evd_handle, connect_evd_handle)?;
-        if wiring.recv.is_none() {
+        let mut objects =
+            objects::<P>(pz_handle, recv_completion_evd_handle, request_completion_evd_handle, connect_evd_handle)?;
+        if objects.recv.is_none() {
             return Err(Error::InvalidHandle(Handle::EvdRecv));
         }
         let srq = from_handle::<Srq<P>>(srq_handle, Handle::Srq)?.to_arc();
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn dapl_ep_create_with_srq<P: Provider>(
         if srq.ia().id() != ia.id() {
             return Err(Error::InvalidHandle(Handle::Srq));
         }
-        wiring.srq = Some(UseGuard::of_open(srq, Handle::Srq)?);
+        objects.srq = Some(UseGuard::of_open(srq, Handle::Srq)?);
         ffi::require(ep_attributes, 7)?;
         ffi::require(ep_handle, 8)?;
         if !ep_attributes.is_aligned() {
@@ -97,8 +97,9 @@ pub unsafe extern "C" fn dapl_ep_create_with_srq<P: Provider>(
         }
         // SAFETY: `ep_attributes` is neither null nor misaligned, and the caller guarantees that it points at a record.
         let asked = record::attributes(unsafe { &*ep_attributes });
-        let attributes = asked.check_for_create(wiring.wired(), ia.limits()).map_err(|_| Error::InvalidParameter(7))?;
-        let ep = Ep::create(&ia, EpState::Unconnected, wiring, attributes)?;
+        let attributes =
+            asked.check_for_create(objects.attached(), ia.limits()).map_err(|_| Error::InvalidParameter(7))?;
+        let ep = Ep::create(&ia, EpState::Unconnected, objects, attributes)?;
         // SAFETY: the caller guarantees that `ep_handle` is null or writable.
         unsafe { ffi::put(ep_handle, ep.id.handle as DAT_EP_HANDLE) };
         Ok(())
@@ -318,8 +319,8 @@ pub unsafe extern "C" fn dapl_ep_set_watermark<P: Provider>(
     })
 }
 
-/// Opens the objects that a new EP uses, in the order of checks 2 to 5 of spec/endpoints 5.1.
-fn wiring<P: Provider>(
+/// Opens the handles of the objects that a new EP uses, in the order of checks 2 to 5 of spec/endpoints 5.1.
+fn objects<P: Provider>(
     pz_handle: DAT_PZ_HANDLE,
     recv: DAT_EVD_HANDLE,
     request: DAT_EVD_HANDLE,

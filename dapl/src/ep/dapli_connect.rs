@@ -30,11 +30,11 @@ pub(super) struct ConnectArguments {
 /// `dat_ep_connect`, after its arguments are parsed.
 pub(super) fn connect<P: Provider>(ep: &Ref<Ep<P>>, call: ConnectArguments) -> Result<()> {
     let mut core = ep.open()?;
-    if !core.wiring.has_live_connect_evd() {
+    if !core.objects.has_live_connect_evd() {
         return Err(Error::InvalidHandle(Handle::EvdConn));
     }
     let timeout = call.timeout?;
-    if core.wiring.pz.is_none() || !core.wiring.is_alive() {
+    if core.objects.pz.is_none() || !core.objects.is_alive() {
         return Err(Error::InvalidState(State::EpNotReady));
     }
     core.state.after(EpStep::Connect)?;

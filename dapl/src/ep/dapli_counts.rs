@@ -14,8 +14,8 @@ use crate::runtime::handle::{ObjectId, UseGuard};
 use crate::stats::counters::{EpCounts, Listing};
 use crate::stats::trace::{EpSummary, TraceReport, TracedEp};
 
-/// Maximum number of counters of the queue pair in the list.
-const PROVIDERS: usize = 48;
+/// Maximum number of listed counters of the queue pair.
+const MAX_PROVIDER_COUNTERS: usize = 48;
 
 /// Returns the counts that a state transition adds to the EP's counters.
 pub(super) fn of_step(before: EpState, after: EpState) -> EpCounts {
@@ -32,7 +32,7 @@ impl<P: Provider> Ep<P> {
     pub(super) fn counts(&self, core: &ControlState<P>) -> EpCounts {
         let mut counts = core.counts;
         self.post_state().posts.add_to(&mut counts);
-        for evd in core.wiring.completing() {
+        for evd in core.objects.completing() {
             dapls_evd::completed_by_ep(evd, self.id.handle).add_to(&mut counts);
         }
         counts
@@ -41,7 +41,7 @@ impl<P: Provider> Ep<P> {
     /// Writes the counters to a list for the consumer. The list keeps its address for the life of the EP; each call
     /// updates it.
     pub(super) fn show_counts(&self, core: &ControlState<P>) -> (i32, *mut DAT_NAMED_ATTR) {
-        let listing = self.listing.get_or_init(|| Listing::new([], EpCounts::LEN + PROVIDERS));
+        let listing = self.listing.get_or_init(|| Listing::new([], EpCounts::LEN + MAX_PROVIDER_COUNTERS));
         let providers = self.provider_counts().into_iter().map(|count| (count.name, count.value));
         listing.write_counters(self.counts(core).list().into_iter().chain(providers))
     }
@@ -61,10 +61,10 @@ impl<P: Provider> Ep<P> {
         self.provider_counts().iter().for_each(|count| text.count(count.name, count.unit, count.is_level, count.value));
     }
 
-    /// Adds the completion counts of EVDs that are not in `next` to the EP's own counters.
-    pub(super) fn close_accounts(&self, core: &mut ControlState<P>, next: &EpObjects<P>) {
+    /// Adds the completion counts in EVDs that are not in `next` to the EP's own counters, and stops counting there.
+    pub(super) fn save_completion_counts(&self, core: &mut ControlState<P>, next: &EpObjects<P>) {
         let kept: Vec<ObjectId> = next.completing().map(|evd| evd.id()).collect();
-        let left: Vec<_> = core.wiring.completing().filter(|evd| !kept.contains(&evd.id())).cloned().collect();
+        let left: Vec<_> = core.objects.completing().filter(|evd| !kept.contains(&evd.id())).cloned().collect();
         for evd in left {
             let (completed, pending) = dapls_evd::stop_counting(evd.arc(), self.id.handle);
             completed.add_to(&mut core.counts);

@@ -35,7 +35,7 @@ const BAD_PARAM: Error = Error::InvalidParameter(3);
 /// `dat_ep_modify`, after its arguments are parsed.
 pub(super) fn modify<P: Provider>(ep: &Ep<P>, change: EpChange<P>) -> Result<()> {
     let mut core = ep.open()?;
-    if core.wiring.srq.is_some() && change.mask & DAT_EP_FIELD_EP_ATTR_SRQ_SOFT_HW != 0 {
+    if core.objects.srq.is_some() && change.mask & DAT_EP_FIELD_EP_ATTR_SRQ_SOFT_HW != 0 {
         return Err(Error::InvalidParameter(2)); // changed by `dat_ep_set_watermark` only
     }
     if change.pz.is_some() {
@@ -46,16 +46,16 @@ pub(super) fn modify<P: Provider>(ep: &Ep<P>, change: EpChange<P>) -> Result<()>
     }
     let mask = change.mask;
     let asked = change.attributes;
-    let wiring = EpObjects {
-        pz: resolve(change.pz, &core.wiring.pz)?,
-        recv: resolve(change.recv, &core.wiring.recv)?,
-        request: resolve(change.request, &core.wiring.request)?,
-        connect: resolve(change.connect, &core.wiring.connect)?,
-        srq: core.wiring.srq.clone(),
+    let objects = EpObjects {
+        pz: resolve(change.pz, &core.objects.pz)?,
+        recv: resolve(change.recv, &core.objects.recv)?,
+        request: resolve(change.request, &core.objects.request)?,
+        connect: resolve(change.connect, &core.objects.connect)?,
+        srq: core.objects.srq.clone(),
     };
-    let attributes = merged(&core, &wiring, &asked, mask, ep.ia.limits())?;
-    let retired = install(ep, &mut core, wiring, attributes)?;
-    let recv = core.wiring.recv.clone();
+    let attributes = merged(&core, &objects, &asked, mask, ep.ia.limits())?;
+    let retired = install(ep, &mut core, objects, attributes)?;
+    let recv = core.objects.recv.clone();
     drop(core);
     drop(retired);
     if let Some(evd) = recv {
@@ -75,15 +75,15 @@ fn resolve<T: UseCounted>(new: NewObject<T>, old: &Option<UseGuard<T>>) -> Resul
 /// Returns the attributes after the change, checked against the EVDs that the EP will have.
 fn merged<P: Provider>(
     core: &ControlState<P>,
-    wiring: &EpObjects<P>,
+    objects: &EpObjects<P>,
     asked: &Attributes,
     mask: DAT_EP_PARAM_MASK,
     limits: &Limits,
 ) -> Result<Attributes> {
-    let mut attributes = core.attributes.rewired(core.wiring.wired(), wiring.wired(), limits);
+    let mut attributes = core.attributes.with_evds_changed(core.objects.attached(), objects.attached(), limits);
     record::merge(&mut attributes, asked, mask);
     const NOT_ITS_OWN: DAT_EP_PARAM_MASK = DAT_EP_FIELD_EP_ATTR_MAX_RECV_DTOS | DAT_EP_FIELD_EP_ATTR_MAX_RECV_IOV;
-    if wiring.srq.is_some() && mask & NOT_ITS_OWN != 0 {
+    if objects.srq.is_some() && mask & NOT_ITS_OWN != 0 {
         return Err(BAD_PARAM);
     }
     let too_many = |field: DAT_EP_PARAM_MASK, iov: i32| mask & field != 0 && i64::from(iov) > i64::from(limits.max_iov);
@@ -92,30 +92,30 @@ fn merged<P: Provider>(
     {
         return Err(BAD_PARAM);
     }
-    attributes.check(wiring.wired(), limits).map_err(|_| BAD_PARAM)?;
+    attributes.check(objects.attached(), limits).map_err(|_| BAD_PARAM)?;
     Ok(attributes)
 }
 
 /// The objects that a change has replaced, in the order in which they must be dropped.
 struct ReplacedObjects<P: Provider> {
     _binding: Option<QpAttachment<P>>,
-    _wiring: EpObjects<P>,
+    _objects: EpObjects<P>,
 }
 
 fn install<P: Provider>(
     ep: &Ep<P>,
     core: &mut ControlState<P>,
-    wiring: EpObjects<P>,
+    objects: EpObjects<P>,
     attributes: Attributes,
 ) -> Result<ReplacedObjects<P>> {
     let limits = ep.ia.limits();
-    let posts = attributes.post_limits(wiring.wired(), limits);
-    let before = core.attributes.post_limits(core.wiring.wired(), limits);
-    let fits = core.wiring.makes_the_same_qp(&wiring)
+    let posts = attributes.post_limits(objects.attached(), limits);
+    let before = core.attributes.post_limits(core.objects.attached(), limits);
+    let fits = core.objects.makes_the_same_qp(&objects)
         && (!posts.shared || before.recv_solicited == posts.recv_solicited)
-        && core.attributes.shape(core.wiring.wired(), limits) == attributes.shape(wiring.wired(), limits);
-    let new = if fits { None } else { Some(build(&ep.ia, ep.id, &wiring, &attributes, core.marks)?) };
-    configure(ep.id, &wiring, &posts);
+        && core.attributes.shape(core.objects.attached(), limits) == attributes.shape(objects.attached(), limits);
+    let new = if fits { None } else { Some(build(&ep.ia, ep.id, &objects, &attributes, core.marks)?) };
+    configure(ep.id, &objects, &posts);
 
     // The write lock excludes posts, so no request can be posted between the flush and the replacement of the QP.
     let mut post_state = ep.post_state.write();
@@ -127,16 +127,16 @@ fn install<P: Provider>(
         std::mem::replace(&mut post_state.binding, new)
     });
     drop(post_state);
-    ep.close_accounts(core, &wiring);
+    ep.save_completion_counts(core, &objects);
     core.attributes = attributes;
-    Ok(ReplacedObjects { _binding: old, _wiring: std::mem::replace(&mut core.wiring, wiring) })
+    Ok(ReplacedObjects { _binding: old, _objects: std::mem::replace(&mut core.objects, objects) })
 }
 
 impl<P: Provider> EpObjects<P> {
     fn makes_the_same_qp(&self, other: &Self) -> bool {
-        let pz = |wiring: &Self| wiring.pz.as_ref().map(|pz| pz.id());
-        let recv = |wiring: &Self| wiring.recv.as_ref().map(|evd| evd.id());
-        let request = |wiring: &Self| wiring.request.as_ref().map(|evd| evd.id());
+        let pz = |objects: &Self| objects.pz.as_ref().map(|pz| pz.id());
+        let recv = |objects: &Self| objects.recv.as_ref().map(|evd| evd.id());
+        let request = |objects: &Self| objects.request.as_ref().map(|evd| evd.id());
         (pz(self), recv(self), request(self)) == (pz(other), recv(other), request(other))
     }
 }

@@ -64,7 +64,7 @@ impl<P: Provider> Ep<P> {
     /// Before an event that ends the connection, all completions in the CQs are queued, so that the CNO returns their
     /// EVDs first.
     pub(super) fn queue_event(&self, core: &mut ControlState<P>, notice: Option<ConnectionEvent>, data: Option<&[u8]>) {
-        let (Some(kind), Some(evd)) = (notice, &core.wiring.connect) else { return };
+        let (Some(kind), Some(evd)) = (notice, &core.objects.connect) else { return };
         let (data_size, data) = match data {
             None => (0, 0),
             Some(bytes) => {
@@ -76,7 +76,7 @@ impl<P: Provider> Ep<P> {
             }
         };
         if kind != ConnectionEvent::Established {
-            let evds = [&core.wiring.recv, &core.wiring.request].into_iter().flatten();
+            let evds = [&core.objects.recv, &core.objects.request].into_iter().flatten();
             core.outbox.pending.extend(evds.filter_map(|evd| dapls_evd::queue_all_completions(evd.arc())));
         }
         let pending = dapls_evd::enqueue(evd.arc(), Event::Connection { kind, ep: self.id.handle, data_size, data });
@@ -106,7 +106,7 @@ impl<P: Provider> Ep<P> {
     /// Queues all completions of the EP, and marks its failed work as reported. Called when the connection has ended,
     /// so that old failures do not break the next connection.
     pub(super) fn mark_failures_reported(&self, core: &mut ControlState<P>) {
-        for evd in [&core.wiring.recv, &core.wiring.request].into_iter().flatten() {
+        for evd in [&core.objects.recv, &core.objects.request].into_iter().flatten() {
             core.outbox.pending.push(dapls_evd::queue_and_mark_reported(evd.arc(), self.id.handle));
         }
     }

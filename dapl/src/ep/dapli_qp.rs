@@ -30,14 +30,14 @@ impl<P: Provider> Ep<P> {
     pub(super) fn create(
         ia: &Arc<Ia<P>>,
         state: EpState,
-        wiring: EpObjects<P>,
+        objects: EpObjects<P>,
         attributes: Attributes,
     ) -> Result<Arc<Self>> {
         let made = handle::create(ia.table(), |id| {
-            let binding = build(ia, id, &wiring, &attributes, attributes.marks(wiring.wired()))?;
-            Ok(Ep::new(id, ia.clone(), state, binding, wiring, attributes))
+            let binding = build(ia, id, &objects, &attributes, attributes.marks(objects.attached()))?;
+            Ok(Ep::new(id, ia.clone(), state, binding, objects, attributes))
         })?;
-        let recv = made.object().core.lock().wiring.recv.clone();
+        let recv = made.object().core.lock().objects.recv.clone();
         if let Some(evd) = recv {
             dapls_evd::rearm_for_solicited(&evd);
         }
@@ -57,11 +57,11 @@ impl<P: Provider> Ep<P> {
         ia: Arc<Ia<P>>,
         state: EpState,
         binding: QpAttachment<P>,
-        wiring: EpObjects<P>,
+        objects: EpObjects<P>,
         attributes: Attributes,
     ) -> Self {
-        let limits = attributes.post_limits(wiring.wired(), ia.limits());
-        configure(id, &wiring, &limits);
+        let limits = attributes.post_limits(objects.attached(), ia.limits());
+        configure(id, &objects, &limits);
         let trace = ia.tracing().trace(id.handle);
         let limits = limits.traced(trace.is_some());
         Ep {
@@ -73,8 +73,8 @@ impl<P: Provider> Ep<P> {
             core: Mutex::new(ControlState {
                 state,
                 attempt: 0,
-                marks: attributes.marks(wiring.wired()),
-                wiring,
+                marks: attributes.marks(objects.attached()),
+                objects,
                 attributes,
                 remote: None,
                 communicator: Communicator::default(),
@@ -95,7 +95,7 @@ impl<P: Provider> Ep<P> {
         if self.post_state().binding.qp().is_ok() {
             return Ok(());
         }
-        self.post_state.write().binding = build(&self.ia, self.id, &core.wiring, &core.attributes, core.marks)?;
+        self.post_state.write().binding = build(&self.ia, self.id, &core.objects, &core.attributes, core.marks)?;
         Ok(())
     }
 
@@ -154,18 +154,18 @@ impl<P: Provider> Ep<P> {
         self.end(&mut core, step)?;
         self.mark_failures_reported(&mut core);
         core.outbox.ep_ended();
-        self.close_accounts(&mut core, &EpObjects::none());
+        self.save_completion_counts(&mut core, &EpObjects::none());
         self.ia.add_final_counts(&IaSums { eps: self.counts(&core), ..IaSums::default() });
         core.freed = true;
         if let Some(trace) = &self.trace {
             trace.end();
         }
         let kept_cr = core.kept_cr.take();
-        let wiring = std::mem::replace(&mut core.wiring, EpObjects::none());
+        let objects = std::mem::replace(&mut core.objects, EpObjects::none());
         let binding = std::mem::replace(&mut self.post_state.write().binding, QpAttachment::Unattached);
         drop(core);
         drop(binding);
-        drop(wiring);
+        drop(objects);
         drop(kept_cr);
         report.log();
         self.ia.remove_child(self);
@@ -178,31 +178,31 @@ impl<P: Provider> Ep<P> {
 pub(super) fn build<P: Provider>(
     ia: &Ia<P>,
     id: ObjectId,
-    wiring: &EpObjects<P>,
+    objects: &EpObjects<P>,
     attributes: &Attributes,
     marks: HighWatermarks,
 ) -> Result<QpAttachment<P>> {
-    let Some(pz) = &wiring.pz else { return Ok(QpAttachment::Unattached) };
-    let shared = wiring.srq.as_ref().map(|srq| SharedRecvs {
+    let Some(pz) = &objects.pz else { return Ok(QpAttachment::Unattached) };
+    let shared = objects.srq.as_ref().map(|srq| SharedRecvs {
         srq: srq.queue().clone(),
         token: Token {
             ep: id.handle,
             work: Work::SharedRecv,
             object: srq.id().handle,
-            // Receives on an EP with solicited notification are posted as non-notifying; the completion says whether
-            // the send was solicited.
-            unsignalled: attributes.post_limits(wiring.wired(), ia.limits()).recv_solicited,
+            // If the EP notifies for solicited messages only, its receives are posted UNSIGNALLED. The completion
+            // states whether the send was solicited.
+            unsignalled: attributes.post_limits(objects.attached(), ia.limits()).recv_solicited,
             post: ia.tracing().shared_post(),
             ..Token::default()
         },
     });
     let QpSize { max_recvs, max_requests, max_recv_iov, max_request_iov, max_reads_in, max_reads_out } =
-        attributes.shape(wiring.wired(), ia.limits());
+        attributes.shape(objects.attached(), ia.limits());
     let spec = QpSpec {
         ep: id,
         shared,
-        recv_cq: wiring.recv.as_ref().and_then(|evd| evd.cq()),
-        request_cq: wiring.request.as_ref().and_then(|evd| evd.cq()),
+        recv_cq: objects.recv.as_ref().and_then(|evd| evd.cq()),
+        request_cq: objects.request.as_ref().and_then(|evd| evd.cq()),
         max_recvs,
         max_requests,
         max_recv_iov,
@@ -228,10 +228,10 @@ pub(super) fn build<P: Provider>(
     }
 }
 
-/// Registers this EP for failures reported by its EVDs, and restricts their notification if not all completions of the
-/// EP notify.
-pub(super) fn configure<P: Provider>(ep: ObjectId, wiring: &EpObjects<P>, limits: &PostLimits) {
-    let (recv, request) = (&wiring.recv, &wiring.request);
+/// Sets the EP up as a user of its EVDs: they report failed work to EPs, count the completions of this EP, and restrict
+/// notification as this EP requests.
+pub(super) fn configure<P: Provider>(ep: ObjectId, objects: &EpObjects<P>, limits: &PostLimits) {
+    let (recv, request) = (&objects.recv, &objects.request);
     for evd in [recv, request].into_iter().flatten() {
         evd.report_transfers_to(EpTransferSink::<P>::SINK);
         dapls_evd::start_counting(evd, ep.handle);

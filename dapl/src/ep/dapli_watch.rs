@@ -21,7 +21,7 @@ pub(super) fn watch<P: Provider>(ep: &Ep<P>, marks: HighWatermarks) -> Result<()
         qp.watch_recvs(marks.soft, marks.hard)?;
     }
     core.marks = marks; // a report of the provider waits for this lock
-    if core.wiring.srq.is_some() {
+    if core.objects.srq.is_some() {
         core.attributes.set_watermarks(marks);
     }
     Ok(())

@@ -23,7 +23,7 @@ pub(crate) struct BindPost {
 /// Errors: `InvalidParameter(6)` for UNSIGNALLED on an EP that does not allow it; those of `dapls_rmr::check`;
 /// `InvalidState` if the EP's state takes no requests; `Exhausted` when the request queue is full.
 pub(crate) fn bind<P: Provider>(ep: &Ep<P>, rmr: &Rmr<P>, wanted: Option<RmrBinding>, post: BindPost) -> Result<u32> {
-    let pz = ep.open()?.wiring.pz.as_ref().map(|pz| pz.id());
+    let pz = ep.open()?.objects.pz.as_ref().map(|pz| pz.id());
     let post_state = ep.post_state();
     if post.unsignalled && !post_state.limits.request_unsignalled {
         return Err(Error::InvalidParameter(6));

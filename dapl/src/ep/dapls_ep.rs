@@ -119,7 +119,7 @@ pub(crate) fn accept<P: Provider>(
     let step = if acceptance.is_provided { EpStep::AcceptOwn } else { EpStep::Accept };
     let mut core = ep.open()?;
     core.state.after(step)?;
-    if core.wiring.pz.is_none() || !core.wiring.has_live_connect_evd() || !core.wiring.is_alive() {
+    if core.objects.pz.is_none() || !core.objects.has_live_connect_evd() || !core.objects.is_alive() {
         return Err(Error::InvalidHandle(Handle::Ep));
     }
     ep.attach(&core)?;

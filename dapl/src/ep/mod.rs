@@ -92,7 +92,7 @@ struct ControlState<P: Provider> {
     state: EpState,
     /// Number of the current attempt to connect or accept. Events of earlier attempts are dropped.
     attempt: u32,
-    wiring: EpObjects<P>,
+    objects: EpObjects<P>,
     attributes: Attributes,
     /// The armed watermarks. A QP that replaces the current one gets them too.
     marks: HighWatermarks,
@@ -133,7 +133,7 @@ impl<P: Provider> EpObjects<P> {
         EpObjects { pz: None, recv: None, request: None, connect: None, srq: None }
     }
 
-    fn wired(&self) -> AttachedQueues {
+    fn attached(&self) -> AttachedQueues {
         AttachedQueues { recv: self.recv.is_some(), request: self.request.is_some(), shared: self.srq.is_some() }
     }
 
@@ -205,7 +205,7 @@ impl<P: Provider> Ep<P> {
         core.counts.add(&dapli_counts::of_step(before, core.state));
         // Pairs with the Acquire in `state`.
         self.mirror.store(core.state as u8, Ordering::Release);
-        if core.state == EpState::Connected && core.wiring.srq.is_some() {
+        if core.state == EpState::Connected && core.objects.srq.is_some() {
             core.outbox.connection_began();
         }
         if core.state != EpState::ActivePending

@@ -116,7 +116,7 @@ impl<P: Provider> Ep<P> {
     /// Returns the record for `dat_ep_query`. The fields are read under one lock, so they are consistent.
     pub(super) fn param(&self) -> Result<DAT_EP_PARAM> {
         let core = self.open()?;
-        let EpObjects { pz, recv, request, connect, srq } = &core.wiring;
+        let EpObjects { pz, recv, request, connect, srq } = &core.objects;
         let handle = |id: Option<usize>| id.unwrap_or(0) as DAT_HANDLE;
         Ok(DAT_EP_PARAM {
             ia_handle: self.ia.consumer_handle(),

@@ -337,9 +337,9 @@ mod tests {
     #[test]
     fn each_attempt_has_one_terminal_event() {
         use EpState::*;
-        let silent = [EpStep::Free, EpStep::Close, EpStep::EstablishedLost];
+        let without_event = [EpStep::Free, EpStep::Close, EpStep::EstablishedLost];
         for state in [ActivePending, CompletionPending, Connected, DisconnectPending] {
-            for step in STEPS.into_iter().filter(|s| !silent.contains(s)) {
+            for step in STEPS.into_iter().filter(|s| !without_event.contains(s)) {
                 if state.after(step) == Ok(Disconnected) {
                     assert!(state.connection_event(step).is_some(), "{state:?} {step:?}");
                 }
