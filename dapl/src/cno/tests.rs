@@ -392,9 +392,9 @@ fn a_pending_trigger_is_taken_without_polling() {
     let [a, b] = [evd(&opened, cno), evd(&opened, cno)];
     assert_eq!(wait(cno, 0).0, DAT_QUEUE_EMPTY);
     post(b);
-    let looks = || [a, b].map(|evd| cq(evd).looks.load(Ordering::Relaxed));
-    let before = looks();
-    assert_eq!((wait(cno, 1_000), looks()), ((DAT_SUCCESS, b), before));
+    let fetches = || [a, b].map(|evd| cq(evd).fetches.load(Ordering::Relaxed));
+    let before = fetches();
+    assert_eq!((wait(cno, 1_000), fetches()), ((DAT_SUCCESS, b), before));
 }
 
 #[test]

@@ -420,29 +420,29 @@ unsafe extern "C-unwind" fn wait_until_cancelled(evd: *mut c_void) -> *mut c_voi
 
 #[test]
 fn wait_polls_before_it_sleeps_unless_the_provider_forbids_it() {
-    let opened = fake::open(c"evd-looks");
+    let opened = fake::open(c"evd-polls");
     let evd = Evh::new(&opened, 8, ALL);
-    let looks = |longest| {
+    let fetches = |longest| {
         let cq = evd.cq();
         cq.max_spin.store(longest, Ordering::Relaxed);
-        cq.looks.store(0, Ordering::Relaxed);
+        cq.fetches.store(0, Ordering::Relaxed);
         assert_eq!(evd.wait(1000, 1).0, TIMEOUT);
-        cq.looks.load(Ordering::Relaxed)
+        cq.fetches.load(Ordering::Relaxed)
     };
-    let none = looks(0);
-    assert_eq!(looks(0), none, "polls at the beginning, before it sleeps and when it wakes");
-    assert!(looks(50_000) > none);
+    let none = fetches(0);
+    assert_eq!(fetches(0), none, "polls at the beginning, before it sleeps and when it wakes");
+    assert!(fetches(50_000) > none);
     assert_eq!(evd.free(), DAT_SUCCESS);
 }
 
 #[test]
 fn polling_waiter_needs_no_notification() {
-    let opened = fake::open(c"evd-looks-on");
+    let opened = fake::open(c"evd-polls-on");
     let evd = Evh::new(&opened, 8, ALL);
     let (object, cq) = (evd.object(), evd.cq());
     cq.max_spin.store(u32::MAX / 2, Ordering::Relaxed);
     object.spin.set(u32::MAX / 2);
-    let looker = std::thread::spawn(move || evd.wait(DAT_TIMEOUT_INFINITE, 1).1);
+    let waiter = std::thread::spawn(move || evd.wait(DAT_TIMEOUT_INFINITE, 1).1);
     while !object.has_waiter() {
         std::thread::yield_now();
     }
@@ -450,7 +450,7 @@ fn polling_waiter_needs_no_notification() {
     object.evd_ref.notify();
     assert!(!cq.is_armed() || !object.has_waiter(), "the waiter polls, but the CQ is armed for any notification");
     cq.put(done(1));
-    assert_eq!(looker.join().unwrap(), 1);
+    assert_eq!(waiter.join().unwrap(), 1);
     assert!(!cq.is_armed());
     assert_eq!(evd.free(), DAT_SUCCESS);
 }

@@ -1,4 +1,5 @@
-//! The fake provider's completion queue. It notifies when events of a queue pair are delivered or a test feeds it.
+//! The fake provider's completion queue. It notifies when a test delivers the events of a queue pair or feeds the
+//! queue.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -16,7 +17,7 @@ pub(crate) struct FakeCq {
     armed: AtomicBool,
     sink: Weak<dyn CqSink>,
     /// Number of calls of `poll` and `ready`.
-    pub(crate) looks: AtomicU32,
+    pub(crate) fetches: AtomicU32,
     /// Number of calls of `poll`.
     pub(crate) polls: AtomicU32,
     /// Result of [`CompletionQueue::max_spin`].
@@ -29,13 +30,13 @@ impl FakeCq {
             queue: Mutex::default(),
             armed: AtomicBool::new(false),
             sink,
-            looks: AtomicU32::new(0),
+            fetches: AtomicU32::new(0),
             polls: AtomicU32::new(0),
             max_spin: AtomicU32::new(50_000),
         }
     }
 
-    /// Adds a completion without a notification; [`FakeCq::ring`] notifies.
+    /// Adds a completion without a notification. [`FakeCq::ring`] notifies.
     pub(crate) fn put(&self, done: Completion) {
         self.queue.lock().push_back(done);
     }
@@ -66,7 +67,7 @@ impl CompletionQueue for FakeCq {
     }
 
     fn ready(&self, out: &mut [Completion]) -> usize {
-        self.looks.fetch_add(1, Ordering::Relaxed);
+        self.fetches.fetch_add(1, Ordering::Relaxed);
         let mut queue = self.queue.lock();
         let n = queue.len().min(out.len());
         for (place, done) in out.iter_mut().zip(queue.drain(..n)) {

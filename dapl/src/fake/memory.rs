@@ -1,4 +1,4 @@
-//! Memory regions, shared registrations and memory windows of the fake provider. No byte of memory is accessed.
+//! Memory regions, shared registrations and memory windows of the fake provider. It accesses no memory.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -11,7 +11,6 @@ use super::net::FakeNetwork;
 use crate::error::{Error, Result};
 use crate::provider::{Access, KeptObject, MemoryRegion, MemoryWindow, SharedCookie};
 
-/// Registered memory.
 pub(crate) struct FakeMr {
     key: u32,
     remote: bool,
@@ -34,7 +33,7 @@ impl MemoryRegion for FakeMr {
     }
 }
 
-/// Membership of a process in the registrations under one shared-memory cookie.
+/// Membership of a process in the group of registrations with one shared-memory cookie.
 pub(crate) struct FakeMember {
     net: Arc<FakeNetwork>,
     cookie: SharedCookie,
@@ -71,13 +70,14 @@ pub(crate) struct FakeMw(pub(super) Arc<Mutex<WindowState>>);
 #[derive(Default)]
 pub(super) struct WindowState {
     pub(super) bound: bool,
-    /// Kept object of the current binding; `next` has those of the pending binds.
+    /// Kept object of the current bind. `next` has those of the pending binds.
     kept: Option<KeptObject>,
     pub(super) next: VecDeque<Option<KeptObject>>,
 }
 
 impl WindowState {
-    /// Completes the oldest pending bind. With `works` it takes effect; otherwise it fails, and the window is unbound.
+    /// Completes the oldest pending bind. If `works` is true, the bind takes effect; otherwise it fails, and the window
+    /// is unbound.
     pub(super) fn advance(&mut self, works: bool) {
         let next = self.next.pop_front().flatten();
         self.kept = if works { next } else { None };

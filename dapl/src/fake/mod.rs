@@ -1,7 +1,7 @@
-//! A fake provider for tests, in memory: it loops back within one IA, moves no bytes, and reports events only when a
-//! test asks for them.
+//! A fake provider for tests, in memory. Both ends of a connection are in the same IA. It moves no bytes, and reports
+//! events only when a test asks for them.
 //!
-//! Events that a real provider reports from its own thread wait until the test calls [`FakeProvider::deliver`]; a test
+//! Events that a real provider reports from its own thread wait until the test calls [`FakeProvider::deliver`]. A test
 //! can also add completions to a CQ ([`FakeCq::feed`]). So each test decides the order of events.
 #![forbid(unsafe_code)]
 
@@ -39,7 +39,7 @@ pub(crate) struct FakeProvider {
 }
 
 impl FakeProvider {
-    /// Reports all pending events, as a provider's thread does; returns their number.
+    /// Reports all pending events, as a provider's thread does. Returns their number.
     pub(crate) fn deliver(&self) -> usize {
         let mut count = 0;
         loop {
@@ -54,7 +54,7 @@ impl FakeProvider {
         self.net.slow.store(true, Ordering::SeqCst);
     }
 
-    /// Makes later binds fail.
+    /// Makes all later binds fail.
     pub(crate) fn make_binds_fail(&self) {
         self.net.make_binds_fail.store(true, Ordering::SeqCst);
     }
@@ -73,7 +73,7 @@ impl Provider for FakeProvider {
     type Listener = FakeListener;
     type Request = FakeRequest;
 
-    const NAME: &'static str = "double";
+    const NAME: &'static str = "fake";
 
     fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Self>>) -> Result<Self> {
         let limits = Limits {

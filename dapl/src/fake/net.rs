@@ -1,5 +1,5 @@
-//! State shared by the objects of one IA: listeners, pending events, and faults set by tests. Events are reported only
-//! when the test delivers them.
+//! The data shared by the objects of one IA: listeners, pending events, and faults that tests have requested. Events
+//! are reported only when the test delivers them.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, VecDeque};

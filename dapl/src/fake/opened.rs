@@ -1,18 +1,18 @@
-//! Opens an IA over the fake provider, for unit tests.
+//! Opens an IA of the fake provider, for unit tests.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
 
 use super::FakeProvider;
 
-/// An IA opened over the fake provider, with its async EVD.
+/// An open IA of the fake provider, with its async EVD.
 pub(crate) struct Opened {
     pub(crate) ia: Arc<crate::ia::Ia<FakeProvider>>,
     pub(crate) ia_handle: *mut std::ffi::c_void,
     pub(crate) async_evd: *mut std::ffi::c_void,
 }
 
-/// Opens an IA; `name` distinguishes tests.
+/// Opens an IA. `name` must be unique among the tests.
 pub(crate) fn open(name: &std::ffi::CStr) -> Opened {
     open_with(name, c"")
 }

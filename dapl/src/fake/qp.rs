@@ -1,5 +1,5 @@
-//! The fake provider's queue pair. A post completes, waits or is flushed before it returns. Lengths are recorded, but
-//! no bytes are moved.
+//! The fake provider's queue pair. A posted request completes, waits or is flushed before the post returns. Lengths are
+//! recorded, but no bytes are moved.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -23,7 +23,7 @@ impl FakeQp {
         FakeQp(Arc::new(FakeQpCore { spec, net: net.clone(), inner: Mutex::default() }))
     }
 
-    /// Completes the messages in transit.
+    /// Completes the receives of the messages in transit (slow mode).
     pub(crate) fn arrive(&self) {
         let mut inner = self.0.inner.lock();
         for (token, message) in std::mem::take(&mut inner.taken) {
@@ -43,7 +43,7 @@ pub(super) struct FakeQpCore {
 pub(super) struct QpInner {
     pub(super) state: QpState,
     recvs: VecDeque<(Token, u64)>,
-    /// Receives that a message has consumed but not completed, in slow mode.
+    /// Receives that a message has consumed and that have not completed yet, in slow mode.
     taken: VecDeque<(Token, Message)>,
     marks: HighWatermark,
     /// Requests that were posted before the connection was established.
@@ -71,7 +71,7 @@ struct Message {
 }
 
 impl Message {
-    /// The message of a request with this operation, if it is one.
+    /// Returns the message that a request with this operation sends to the peer, if it sends one.
     fn of(op: Op, bytes: u64) -> Option<Self> {
         let (solicited, arrival, value) = match op {
             Op::Send { solicited } => (solicited, ReceivedOp::Send, 0),
@@ -104,8 +104,7 @@ impl FakeQpCore {
     fn complete(cq: Option<&Arc<FakeCq>>, token: Token, status: Status, bytes: u64) {
         if let Some(cq) = cq {
             cq.put(Completion { token, status, bytes, ..Completion::default() });
-            // The CQ does not notify here, because this is a call from the object layer. `ring` reports the
-            // notification later.
+            // The CQ does not notify here, because this is a down-call from the object layer. `ring` notifies later.
         }
     }
 
@@ -116,7 +115,7 @@ impl FakeQpCore {
         }
     }
 
-    /// Flushes the receives, and then, if `requests` is set, the requests.
+    /// Flushes the receives, and also the requests if `requests` is true.
     fn flush(&self, inner: &mut QpInner, requests: bool) {
         let taken = inner.taken.drain(..).map(|(token, ..)| token);
         for token in taken.chain(inner.recvs.drain(..).map(|(token, _)| token)) {
@@ -149,7 +148,7 @@ impl FakeQpCore {
         self.check_watermarks(inner);
     }
 
-    /// Assigns posted receives to waiting messages.
+    /// Assigns receives to the messages that wait for one.
     fn take_early(self: &Arc<Self>, inner: &mut QpInner) {
         while let Some(message) = inner.early.front().copied() {
             let token = match &self.spec.shared {

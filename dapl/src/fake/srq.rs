@@ -1,6 +1,7 @@
-//! The fake provider's shared receive queue: cookies and lengths, and queue pairs that wait for a receive, in order.
+//! The fake provider's shared receive queue. It stores cookies and lengths of receives, and the queue pairs that wait
+//! for a receive, in order.
 //!
-//! Lock order: queue pair, SRQ. `FakeNetwork` stores events until the test delivers them.
+//! Lock order: queue pair, then SRQ. `FakeNetwork` stores events until the test delivers them.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -35,12 +36,12 @@ impl FakeSrq {
     pub(super) fn new(spec: SrqSpec, net: &Arc<FakeNetwork>, most: u32) -> Result<Self> {
         let inner = Mutex::new(FakeSrqState { most: spec.max_recvs, ..FakeSrqState::default() });
         let made = FakeSrq { sink: spec.sink, net: net.clone(), inner };
-        // This SRQ is counted before the check of the limit. If the creation fails, dropping it decrements the count.
+        // The SRQ is counted before the limit is checked. If the creation fails, the drop subtracts it again.
         let before = net.srqs.fetch_add(1, Ordering::SeqCst);
         if before < most { Ok(made) } else { Err(Error::Exhausted(Resource::Srq)) }
     }
 
-    /// Takes a receive for `core`. If there is none, registers `core` as waiting.
+    /// Removes and returns a receive for `core`. If there is none, registers `core` as waiting.
     pub(super) fn take(&self, core: &Arc<FakeQpCore>) -> Option<(u64, u64)> {
         let mut inner = self.inner.lock();
         let taken = inner.recvs.pop_front();
@@ -51,7 +52,7 @@ impl FakeSrq {
         taken
     }
 
-    /// Removes the queue pair that has waited longest.
+    /// If a receive is posted, removes and returns the queue pair that has waited longest.
     fn next_waiting(&self) -> Option<Arc<FakeQpCore>> {
         let mut inner = self.inner.lock();
         if inner.recvs.is_empty() {
@@ -60,7 +61,7 @@ impl FakeSrq {
         std::iter::from_fn(|| inner.waiting.pop_front()).find_map(|core| core.upgrade())
     }
 
-    /// Reports a crossing of the low watermark after a receive was consumed.
+    /// Reports it if the number of receives has fallen below the low watermark.
     fn check_watermarks(&self, inner: &mut FakeSrqState) {
         if inner.low.check(inner.recvs.len() as u32) {
             let sink = self.sink.clone();

@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn facts_come_first_and_numbers_are_written_in_place() {
-        let facts = [("transport", "double"), ("bad\0", "left out")].map(|(n, v)| (n.to_owned(), v.to_owned()));
+        let facts = [("transport", "fake"), ("bad\0", "left out")].map(|(n, v)| (n.to_owned(), v.to_owned()));
         let listing = Listing::new(facts, 2);
         assert_eq!(listing.write_counters([("a", u64::MAX), ("b", 7), ("no space", 8)]).0, 3);
         let text = |n: usize| (listing.lines[n].0.text(), listing.lines[n].1.text());

@@ -129,7 +129,7 @@ mod tests {
 
     impl CounterSource for OneAdapter {
         fn show(&self, text: &mut Text) {
-            text.adapter("one0", "double", 0x40);
+            text.adapter("one0", "fake", 0x40);
             text.count("sent bytes", "bytes", false, 7);
         }
     }
