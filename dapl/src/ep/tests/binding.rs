@@ -1,4 +1,4 @@
-//! RMR binds: which binds are allowed in which state and order, and when registrations are released.
+//! Tests of RMR binds: which binds are allowed in which state and order, and when registrations are released.
 
 use super::*;
 use crate::error::{AccessKind, Resource};
@@ -16,7 +16,7 @@ impl World {
         rmr
     }
 
-    /// Registers all of `BYTES` in `pz`; returns the handle and the local context.
+    /// Registers all of `BYTES` in `pz`. Returns the handle and the local context.
     fn lmr(&self, pz: H, rights: DAT_MEM_PRIV_FLAGS) -> (H, u32) {
         let (mut lmr, mut context) = (null_mut(), 0);
         let region = DAT_REGION_DESCRIPTION { for_va: BYTES.as_ptr().cast_mut().cast() };
@@ -38,7 +38,7 @@ impl World {
         (lmr, context)
     }
 
-    /// Removes the bind completions from the EVD; returns their cookies, RMRs and statuses.
+    /// Dequeues the bind completions. Returns their cookies, RMRs and statuses.
     fn binds(&self) -> Vec<(u64, H, DAT_DTO_COMPLETION_STATUS)> {
         self.deliver();
         std::iter::from_fn(|| next(self.dto))
@@ -59,7 +59,7 @@ fn part(context: u32, offset: u64, length: u64) -> DAT_LMR_TRIPLET {
     DAT_LMR_TRIPLET { lmr_context: context, pad: 0xBAD, virtual_address, segment_length: length }
 }
 
-/// Returns the new context, or the error.
+/// Binds the RMR with these rights and flags. Returns the new context or the error.
 fn bind_with(rmr: H, part: DAT_LMR_TRIPLET, rights: u32, ep: H, cookie: u64, flags: u32) -> Result<u32, DAT_RETURN> {
     let mut context = 0xABCD;
     match call!(dapl_rmr_bind(rmr, &part, rights, ep, DAT_CONTEXT { as_64: cookie }, flags, &mut context)) {

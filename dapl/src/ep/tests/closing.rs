@@ -1,4 +1,4 @@
-//! Disconnect, reset, free, and the completions of posted work.
+//! Tests of disconnect, reset and free, and of the completions of posted work.
 
 use super::*;
 use crate::cno::dapl_cno::{dapl_cno_create, dapl_cno_free, dapl_cno_modify_agent};

@@ -1,4 +1,4 @@
-//! Creating and modifying endpoints, and the limits of posts.
+//! Tests of creating and modifying endpoints, and of the limits of posts.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Connection set-up: connect, accept, reject, timeout.
+//! Tests of connection set-up: connect, accept, reject and timeout.
 
 use super::*;
 
@@ -22,6 +22,7 @@ fn both_sides_get_established_and_only_the_active_side_data() {
     assert_eq!(read(param.remote_ia_address_ptr.cast(), 8), [2, 0, 0, 9, 127, 0, 0, 1]);
 
     // The consumer changes the private data in place, and passes the same memory to the accept.
+    //
     // SAFETY: the consumer may write the CR's 256 bytes.
     unsafe { param.private_data.cast::<u8>().write(b'A') };
     assert_eq!(call!(dapl_cr_accept(cr, server, 3, param.private_data)), DAT_SUCCESS);
@@ -156,7 +157,8 @@ fn reply_before_the_timeout_cancels_it() {
     assert_eq!(world.accept(world.request(), server, &[]), DAT_SUCCESS);
     let ep = crate::runtime::handle::from_handle::<crate::ep::Ep<FakeProvider>>(client, Handle::Ep).unwrap();
     assert!(ep.core.lock().timeout.is_none());
-    // Calls the expiry function, as the timer thread does when another thread has decided the attempt at the same time.
+    // Calls the expiry function, as the timer thread does when another thread has decided the outcome of the attempt at
+    // the same time.
     let attempt = ep.core.lock().attempt;
     crate::runtime::timer::OnExpiry::expired(&*ep, attempt);
     drop(ep);

@@ -1,4 +1,4 @@
-//! Counters and traces of endpoints as their consumer reads them.
+//! Tests of the counters and traces of endpoints, as their consumer reads them.
 
 use std::ffi::CStr;
 
@@ -9,10 +9,10 @@ use crate::runtime::handle::from_handle;
 /// The counters of an EP that are not 0.
 fn counters(ep: H) -> Vec<(String, u64)> {
     let attr = query(ep).ep_attr;
-    // SAFETY: the query has set a list of that many attributes, with NUL-terminated strings.
+    // SAFETY: the query has set a list with this number of attributes, whose strings are NUL-terminated.
     let list =
         unsafe { std::slice::from_raw_parts(attr.ep_provider_specific, attr.ep_provider_specific_count as usize) };
-    // SAFETY: the query has set a list of that many attributes, with NUL-terminated strings.
+    // SAFETY: the strings of the list are NUL-terminated, and the EP keeps them.
     let text = |string| unsafe { CStr::from_ptr(string) }.to_str().unwrap().to_owned();
     let all = list.iter().map(|named| (text(named.name), text(named.value).parse().unwrap()));
     all.filter(|(_, count)| *count > 0).collect()
@@ -49,7 +49,7 @@ fn ep_counts_posts_completions_and_state_changes() {
     ];
     are(&counters(server), &after);
 
-    // After the EP changes to another EVD, the counts of the old EVD are kept.
+    // When the EP changes to another EVD, it keeps the counts of the old one.
     let other = world.evd(DAT_EVD_DTO_FLAG);
     let mut param = query(server);
     param.recv_evd_handle = other;

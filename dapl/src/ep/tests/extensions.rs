@@ -1,4 +1,4 @@
-//! Extension operations: their checks, and the completions that they cause at both ends.
+//! Tests of extension operations: their checks, and the completions that they cause at both ends.
 
 use super::*;
 use crate::ep::dapls_post::{ExtensionPost, ParameterNumbers, post_extension};
@@ -24,7 +24,7 @@ fn post(ep: H, op: Op, cookie: u64) -> Result<()> {
     post_with(ep, op, cookie, &[WORD], 0)
 }
 
-/// Removes all completions from the provider's queue.
+/// Removes and returns all completions of the provider's queue.
 fn completions(evd: H) -> Vec<Completion> {
     let cq = from_handle::<Evd<FakeProvider>>(evd, Handle::Plain).unwrap().cq().unwrap();
     let mut out = [Completion::default(); 16];

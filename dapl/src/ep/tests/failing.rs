@@ -1,4 +1,4 @@
-//! Failed transfers: after a consumer has dequeued the failed completion, the connection is broken, even if the
+//! Tests of failed work: when a consumer has dequeued the failed completion, the connection is broken, even if the
 //! provider has not reported that yet.
 
 use super::*;
@@ -10,7 +10,7 @@ use crate::runtime::handle::from_handle;
 
 const DISCONNECTED: DAT_EVENT_NUMBER = DAT_CONNECTION_EVENT_DISCONNECTED;
 
-/// Makes a transfer of `ep` fail: its completion is in the CQ, and the provider has not reported `Broken` yet.
+/// Makes work of `ep` fail: its completion is in the CQ, and the provider has not reported `Broken` yet.
 fn fail(evd: H, ep: H, cookie: u64) {
     let token = Token { cookie, ep: ep as usize, ..Token::default() };
     let cq = from_handle::<Evd<FakeProvider>>(evd, Handle::Plain).unwrap().cq().unwrap();

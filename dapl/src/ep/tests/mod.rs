@@ -1,4 +1,4 @@
-//! Endpoints, service points and requests through the C entries, over the fake provider.
+//! Tests of endpoints, service points and requests through the C entries, over the fake provider.
 //!
 //! `World` acts as the consumer. Each test except `storm` decides when the provider reports (`World::deliver`).
 
@@ -30,7 +30,7 @@ use crate::psp::dapl_psp::*;
 use crate::pz::dapl_pz::*;
 use crate::rsp::dapl_rsp::*;
 
-/// Calls an entry of the fake provider's table.
+/// Calls a C entry for the fake provider.
 macro_rules! call {
     ($entry:ident($($argument:expr),* $(,)?)) => {{
         // SAFETY: the entries accept any handle value, and the pointers refer to objects of the test case with the
@@ -150,15 +150,13 @@ impl World {
         std::iter::from_fn(|| next(self.conn)).map(|event| (connection(&event).ep_handle, event.event_number)).collect()
     }
 
-    /// Cookies and status of the completions.
+    /// Dequeues all completions. Returns their cookies and statuses.
     fn completions(&self) -> Vec<(u64, DAT_DTO_COMPLETION_STATUS)> {
         std::iter::from_fn(|| next(self.dto))
             .map(|event| {
-                // SAFETY: this EVD receives DTO completions only, so this union member is set; all members of a cookie
-                // are integers.
+                // SAFETY: this EVD receives DTO completions only, so this union member is set.
                 let done = unsafe { event.event_data.dto_completion_event_data };
-                // SAFETY: this EVD receives DTO completions only, so this union member is set; all members of a cookie
-                // are integers.
+                // SAFETY: all members of a cookie are integers of eight bytes.
                 (unsafe { done.user_cookie.as_64 }, done.status)
             })
             .collect()
@@ -240,7 +238,7 @@ fn in_state(state: State) -> DAT_RETURN {
     Error::InvalidState(state).code()
 }
 
-/// Frees everything, then checks that a graceful close succeeds.
+/// Frees the objects, and checks that a graceful close of the IA then succeeds.
 fn finish(world: World, eps: &[H], points: &[(H, Free)]) {
     for ep in eps {
         assert_eq!(call!(dapl_ep_free(*ep)), DAT_SUCCESS);

@@ -1,4 +1,4 @@
-//! Service points: where requests arrive, and which objects outlive a service point.
+//! Tests of service points: where requests arrive, and which objects outlive a service point.
 
 use super::*;
 
@@ -94,7 +94,7 @@ fn psp_with_provider_flag_creates_one_ep_per_request() {
         [(made, DAT_CONNECTION_EVENT_ESTABLISHED), (client, DAT_CONNECTION_EVENT_ESTABLISHED)]
     );
 
-    // A rejected request frees its EP.
+    // The reject of a request frees the EP that was created for it.
     let second = world.ep();
     world.connect(second, 5, &[]);
     let cr = world.request();

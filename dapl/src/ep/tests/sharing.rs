@@ -1,4 +1,4 @@
-//! EPs with an SRQ, and the SRQ itself.
+//! Tests of SRQs, and of EPs that use an SRQ.
 
 use super::*;
 use crate::ep::Ep;
@@ -7,7 +7,7 @@ use crate::srq::dapl_srq::*;
 
 const SRQ_ATTR: DAT_SRQ_ATTR = DAT_SRQ_ATTR { max_recv_dtos: 8, max_recv_iov: 2, low_watermark: DAT_SRQ_LW_DEFAULT };
 
-/// Arguments of `dat_ep_create_with_srq`; valid as created.
+/// Arguments of `dat_ep_create_with_srq`. `new` returns valid ones.
 #[derive(Clone, Copy)]
 pub(super) struct Create {
     pz: H,
@@ -77,13 +77,13 @@ fn query_srq(srq: H) -> DAT_SRQ_PARAM {
     unsafe { param.assume_init() }
 }
 
-/// Available and outstanding receives.
+/// Numbers of available and of outstanding receives.
 pub(super) fn counts(srq: H) -> (i32, i32) {
     let param = query_srq(srq);
     (param.available_dto_count, param.outstanding_dto_count)
 }
 
-/// Number, handle and reason of the events in the async EVD.
+/// Dequeues all events of the async EVD. Returns their numbers, handles and reasons.
 pub(super) fn errors(world: &World) -> Vec<(DAT_EVENT_NUMBER, H, i32)> {
     world.deliver();
     std::iter::from_fn(|| next(world.opened.async_evd))
@@ -95,21 +95,19 @@ pub(super) fn errors(world: &World) -> Vec<(DAT_EVENT_NUMBER, H, i32)> {
         .collect()
 }
 
-/// EP, cookie and status of the completions.
+/// Dequeues all completions. Returns their EPs, cookies and statuses.
 pub(super) fn completed(evd: H) -> Vec<(H, u64, DAT_DTO_COMPLETION_STATUS)> {
     std::iter::from_fn(|| next(evd))
         .map(|event| {
-            // SAFETY: this EVD receives DTO completions only, so this union member is set; all members of a cookie are
-            // integers.
+            // SAFETY: this EVD receives DTO completions only, so this union member is set.
             let done = unsafe { event.event_data.dto_completion_event_data };
-            // SAFETY: this EVD receives DTO completions only, so this union member is set; all members of a cookie are
-            // integers.
+            // SAFETY: all members of a cookie are integers of eight bytes.
             (done.ep_handle, unsafe { done.user_cookie.as_64 }, done.status)
         })
         .collect()
 }
 
-/// Connects an EP without an SRQ to `server`.
+/// Connects a new EP without an SRQ to `server`, and returns the new EP.
 pub(super) fn connect(world: &World, server: H, qual: u64) -> H {
     let (client, psp) = (world.ep(), world.psp(qual));
     world.connect(client, qual, &[]);
@@ -118,13 +116,13 @@ pub(super) fn connect(world: &World, server: H, qual: u64) -> H {
     client
 }
 
-/// Posts a send that completes without an event at the sender.
+/// Posts a send with SUPPRESS, so that the sender gets no event.
 pub(super) fn send_silently(ep: H, cookie: u64) {
     let code = call!(dapl_ep_post_send(ep, 0, null_mut(), DAT_CONTEXT { as_64: cookie }, DAT_COMPLETION_SUPPRESS_FLAG));
     assert_eq!(code, DAT_SUCCESS);
 }
 
-/// Completes the message in transit to this EP, over a fake provider in slow mode.
+/// Completes the messages in transit to this EP, if the fake provider is in slow mode.
 pub(super) fn arrive(ep: H) {
     from_handle::<Ep<FakeProvider>>(ep, Handle::Ep).unwrap().post_state().binding.qp().unwrap().arrive();
 }

@@ -1,4 +1,4 @@
-//! Concurrency test: client, server, provider, timer and an observer, each on its own thread.
+//! Concurrency test: client, server, provider, timer, and a thread that posts and queries, each on its own thread.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

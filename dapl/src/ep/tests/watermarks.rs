@@ -1,4 +1,4 @@
-//! Watermarks of EPs, with an SRQ and without.
+//! Tests of the watermarks of EPs with and without an SRQ.
 
 use super::sharing::*;
 use super::*;
@@ -64,7 +64,8 @@ fn watermarks_count_posted_receives() {
     assert_eq!(errors(&world), [], "no EP_BROKEN without an srq");
     assert_eq!(world.completions().len(), 4);
 
-    // The watermark is set before the connection is established, so the connection breaks as soon as it is established.
+    // This watermark is set before the connection is established, so the connection breaks as soon as it is
+    // established.
     let (early, late) = (world.ep(), world.psp(6));
     assert_eq!(call!(dapl_ep_set_watermark(early, 0, 0)), SUCCESS);
     assert_eq!((recv(early, 1), errors(&world).len(), world.connection_events()), (SUCCESS, 1, vec![]));
