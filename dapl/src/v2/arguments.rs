@@ -1,29 +1,29 @@
-//! Reads the variable arguments of `dat_extension_op`: numbers and pointers, in the layout of the C calling
-//! conventions.
+//! Reads the variable arguments of `dat_extension_op`, which are numbers and pointers, in the layout of the C calling
+//! convention.
 //!
 //! Rust has no stable `va_list`. The layouts are those of the System V ABI for x86-64 (3.5.7) and of the procedure call
-//! standard for AArch64 (appendix B). Other targets have no extended operations ([`IS_SUPPORTED`]).
+//! standard for AArch64 (appendix B). On other targets, extended operations are not supported ([`IS_SUPPORTED`]).
 
 use dat_abi::v2::va_list;
 
 /// Whether arguments can be read on this target.
 pub(super) const IS_SUPPORTED: bool = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
 
-/// State of a list on x86-64; the callee advances it.
+/// The `va_list` structure on x86-64. Reading an argument advances it.
 #[cfg(target_arch = "x86_64")]
 #[repr(C)]
 struct ListState {
-    /// Offset of the next general-purpose register in the save area.
+    /// Offset in `saved` of the next argument that was passed in a general-purpose register.
     general: u32,
     _floating: u32,
-    /// The next argument in memory.
+    /// Address of the next argument that was passed in memory.
     overflow: *const u64,
     saved: *const u8,
 }
 
 #[cfg(target_arch = "x86_64")]
 impl ListState {
-    /// End of the save area of general-purpose registers: six registers of eight bytes.
+    /// End of the saved general-purpose registers in `saved`: six registers of eight bytes.
     const GENERAL_END: u32 = 48;
 
     /// Address of the next argument.
@@ -42,16 +42,17 @@ impl ListState {
     }
 }
 
-/// State of a list on AArch64; the callee advances it.
+/// The `va_list` structure on AArch64. Reading an argument advances it.
 #[cfg(target_arch = "aarch64")]
 #[repr(C)]
 struct ListState {
-    /// The next argument in memory.
+    /// Address of the next argument that was passed in memory.
     stack: *const u64,
-    /// End of the save area of general-purpose registers.
+    /// End of the saved general-purpose registers.
     general_end: *const u8,
     _vector_end: *const u8,
-    /// Offset of the next general-purpose register from that end; 0 or more if none is left.
+    /// Offset from `general_end` of the next argument that was passed in a general-purpose register; 0 or more if none
+    /// is left.
     general: i32,
     _vector: i32,
 }
@@ -74,15 +75,16 @@ impl ListState {
     }
 }
 
-/// Returns the next arguments, as eight bytes each. The upper half of a 32-bit number has no meaning.
+/// Returns the next arguments, as eight bytes each. The upper half of a 32-bit number is undefined. Where
+/// [`IS_SUPPORTED`] is false, reads no argument and returns zeros.
 ///
 /// # Safety
-/// `list` is a live list with that many arguments left, each a number or pointer of at most eight bytes. Where
-/// [`IS_SUPPORTED`] is false, no argument is read.
+/// `list` is a live list with at least `N` arguments left, each a number or pointer of at most eight bytes.
 pub(super) unsafe fn take<const N: usize>(list: va_list) -> [u64; N] {
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     {
-        // SAFETY: a list that is passed as a parameter is a pointer to its state, and no other code uses it meanwhile.
+        // SAFETY: a list that is passed as a parameter is a pointer to this structure, and no other code uses it
+        // meanwhile.
         let state = unsafe { &mut *list.cast::<ListState>() };
         // SAFETY: the caller guarantees that the `va_list` contains these arguments.
         [(); N].map(|()| unsafe { state.next().read() })

@@ -11,7 +11,7 @@ use crate::error::{Error, Handle, Result};
 use crate::ffi;
 use crate::provider::{Extensions, Limits};
 
-/// Converts a return code of 1.2 to 2.0. Version 2.0 inserted two subtypes, so the subtypes after them have other
+/// Converts a return code of 1.2 to 2.0. DAT 2.0 has inserted two subtypes, so the subtypes after them have other
 /// numbers.
 #[inline(always)]
 pub fn code(code: v1::DAT_RETURN) -> DAT_RETURN {
@@ -25,7 +25,7 @@ fn with_subtype(code: v1::DAT_RETURN) -> DAT_RETURN {
     code + inserted
 }
 
-/// The 2.0 return code of an error. Some errors have a code in 2.0 only.
+/// Converts an error to a return code of 2.0. Some errors have a code in 2.0 only.
 pub fn error(error: Error) -> DAT_RETURN {
     let class = v2::DAT_CLASS_ERROR;
     match error {
@@ -36,14 +36,14 @@ pub fn error(error: Error) -> DAT_RETURN {
     }
 }
 
-/// Like [`crate::ffi::guard`], but returns the 2.0 number of an error. For an entry that exists in 2.0 only.
+/// Like [`crate::ffi::guard`], but returns the code of 2.0 for an error. For entries that exist in 2.0 only.
 pub fn guard(body: impl FnOnce() -> Result<()>) -> DAT_RETURN {
     let mut failed = None;
     let guarded = ffi::guard(|| body().inspect_err(|error| failed = Some(*error)));
     failed.map_or_else(|| code(guarded), error)
 }
 
-/// Like [`code`], for an entry whose parameters have other positions in 2.0. Each pair in `places` is the position of a
+/// Like [`code`], for an entry whose parameters have other numbers in 2.0. Each pair in `places` is the number of a
 /// parameter in 1.2 and in 2.0.
 pub fn code_with_arguments(of_1_2: v1::DAT_RETURN, places: &[(u32, u32)]) -> DAT_RETURN {
     let translated = code(of_1_2);
@@ -63,8 +63,9 @@ pub fn ep_mask(mask: v2::DAT_EP_PARAM_MASK) -> v1::DAT_EP_PARAM_MASK {
     mask & BEFORE | (mask & MOVED) >> 1 | mask & v2::DAT_EP_FIELD_EP_ATTR_ALL
 }
 
-/// Converts a mask for an entry of 1.2 that writes the whole record for any field. Known fields become all fields of
-/// 1.2; unknown fields become a mask that the entry refuses.
+/// Converts a mask for an entry of 1.2 that writes the whole record if any field is selected. If known fields are
+/// selected, the result selects all fields of 1.2. If unknown fields are selected, the result contains bits that the
+/// entry refuses.
 pub fn record_mask<T>(mask: T, all: T, all_of_1_2: T) -> T
 where
     T: Copy + Default + PartialEq + BitAnd<Output = T> + BitOr<Output = T> + Not<Output = T>,
@@ -212,13 +213,14 @@ pub fn ia_attr(attr: &v1::DAT_IA_ATTR, limits: &Limits, has_zero_based: bool) ->
     }
 }
 
-/// The extension that a provider reports: InfiniBand if it supports any operation of the InfiniBand extension.
+/// Returns the extension that the IA reports: InfiniBand if the provider supports any operation of the InfiniBand
+/// extension.
 fn extensions(limits: &Limits) -> v2::DAT_EXTENSION {
     let Extensions { immediate, atomics, .. } = limits.extensions;
     if immediate || atomics { v2::DAT_EXTENSION_IB } else { v2::DAT_EXTENSION_NONE }
 }
 
-/// Converts provider attributes to 2.0. Fields that 1.2 lacks are the same for all providers.
+/// Converts provider attributes to 2.0. The fields that 1.2 lacks are the same for all providers, except the RMR scope.
 pub fn provider_attr(attr: &v1::DAT_PROVIDER_ATTR, has_ep_scope: bool) -> v2::DAT_PROVIDER_ATTR {
     v2::DAT_PROVIDER_ATTR {
         provider_name: attr.provider_name,
@@ -255,14 +257,14 @@ pub fn provider_attr(attr: &v1::DAT_PROVIDER_ATTR, has_ep_scope: bool) -> v2::DA
     }
 }
 
-/// Converts completion flags to 1.2. Drops the flag that only 2.0 has: it orders a post after operations that
-/// invalidate an LMR, which this library does not have.
+/// Converts completion flags to 1.2. Drops the one flag that only 2.0 has: it orders a post after operations that
+/// invalidate an LMR, and this library has no such operations.
 #[inline(always)]
 pub fn flags(flags: v2::DAT_COMPLETION_FLAGS) -> v1::DAT_COMPLETION_FLAGS {
     flags & !v2::DAT_COMPLETION_LMR_INVALIDATE_FENCE_FLAG
 }
 
-/// Converts the state of an SRQ to 2.0, where two states are swapped.
+/// Converts the state of an SRQ to 2.0, which swaps the numbers of the two states.
 pub fn srq_state(state: v1::DAT_SRQ_STATE) -> v2::DAT_SRQ_STATE {
     match state {
         v1::DAT_SRQ_STATE_OPERATIONAL => v2::DAT_SRQ_STATE_OPERATIONAL,

@@ -1,6 +1,6 @@
 //! DAT 2.0 entries for CNOs: the query, and CNOs with a descriptor.
 //!
-//! Reached only through the provider table.
+//! Called through the provider table only.
 
 use dat_abi::v2::*;
 
@@ -12,17 +12,16 @@ use crate::ia::Ia;
 use crate::provider::Provider;
 use crate::runtime::handle::from_handle;
 
-/// `dat_cno_query`. The proxy in the record is the descriptor for a CNO with a descriptor, and the agent for any other
-/// CNO.
+/// `dat_cno_query`. The proxy in the record is the CNO's descriptor if it has one, otherwise its agent.
 ///
 /// # Safety
-/// `cno` is any value; `out` is null or writable.
+/// `cno` may have any value; `out` is null or writable.
 pub unsafe extern "C" fn dapl2_cno_query<P: Provider>(
     cno: DAT_CNO_HANDLE,
     mask: DAT_CNO_PARAM_MASK,
     out: *mut DAT_CNO_PARAM,
 ) -> DAT_RETURN {
-    /// All known bits. The constants of this mask are not single bits.
+    /// All known bits. Some constants of this mask have several bits.
     const KNOWN: DAT_CNO_PARAM_MASK = DAT_CNO_FIELD_PROXY | DAT_CNO_FIELD_ALL;
     convert::code(guard(|| {
         let cno = from_handle::<Cno<P>>(cno, Handle::Cno)?;
@@ -50,10 +49,10 @@ pub unsafe extern "C" fn dapl2_cno_query<P: Provider>(
     }))
 }
 
-/// `dat_cno_fd_create`: a CNO with a descriptor, readable while EVDs have triggered it.
+/// `dat_cno_fd_create`: creates a CNO with a descriptor that is readable while EVDs have triggered the CNO.
 ///
 /// # Safety
-/// `ia` is any value; the out parameters are null or writable.
+/// `ia` may have any value; the out parameters are null or writable.
 pub unsafe extern "C" fn dapl2_cno_fd_create<P: Provider>(
     ia: DAT_IA_HANDLE,
     fd: *mut DAT_FD,
@@ -64,7 +63,7 @@ pub unsafe extern "C" fn dapl2_cno_fd_create<P: Provider>(
         require(fd, 2)?;
         require(out, 3)?;
         let (cno, number) = dapls_cno::create_with_descriptor(&ia)?;
-        // SAFETY: `fd` is not null, and the caller guarantees that it is writable.
+        // SAFETY: `fd` and `out` are not null, and the caller guarantees that they are writable.
         unsafe {
             fd.write_unaligned(number);
             out.write_unaligned(cno);
@@ -73,11 +72,11 @@ pub unsafe extern "C" fn dapl2_cno_fd_create<P: Provider>(
     }))
 }
 
-/// `dat_cno_trigger`: returns the EVD that triggered first. If no EVD has triggered, it sets the handle to null and
+/// `dat_cno_trigger`: returns the EVD that triggered first. If no EVD has triggered, sets the handle to null and
 /// returns `DAT_QUEUE_EMPTY`.
 ///
 /// # Safety
-/// `cno` is any value; `out` is null or writable.
+/// `cno` may have any value; `out` is null or writable.
 pub unsafe extern "C" fn dapl2_cno_trigger<P: Provider>(cno: DAT_CNO_HANDLE, out: *mut DAT_EVD_HANDLE) -> DAT_RETURN {
     convert::code(guard(|| {
         let cno = from_handle::<Cno<P>>(cno, Handle::Cno)?;

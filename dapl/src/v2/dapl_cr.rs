@@ -1,6 +1,6 @@
 //! DAT 2.0 entry that rejects a connection request with private data.
 //!
-//! Reached only through the provider table.
+//! Called through the provider table only.
 
 use dat_abi::v2::*;
 
@@ -14,7 +14,7 @@ use crate::runtime::handle::from_handle;
 /// `dat_cr_reject`. The PEER_REJECTED event of the requester contains the private data.
 ///
 /// # Safety
-/// `cr` is any value; `data` is null or points at `size` bytes.
+/// `cr` may have any value; `data` is null or points at `size` bytes.
 pub unsafe extern "C" fn dapl2_cr_reject<P: Provider>(
     cr: DAT_CR_HANDLE,
     size: DAT_COUNT,

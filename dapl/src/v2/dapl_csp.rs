@@ -1,6 +1,6 @@
 //! DAT 2.0 entries for common service points.
 //!
-//! Reached only through the provider table.
+//! Called through the provider table only.
 
 use dat_abi::v2::*;
 
@@ -14,11 +14,11 @@ use crate::ia::Ia;
 use crate::provider::Provider;
 use crate::runtime::handle::{UseGuard, from_handle};
 
-/// `dat_csp_create`: listens at the port of an address of this host.
+/// `dat_csp_create`: listens at the port of `address`, an address of this host.
 ///
 /// # Safety
-/// Handles are any values; `communicator` is null or readable, `address` null or a socket address of its family's length,
-/// `out` null or writable.
+/// Handles may have any value; `communicator` is null or readable; `address` is null or points at a socket address with
+/// the length of its family; `out` is null or writable.
 pub unsafe extern "C" fn dapl2_csp_create<P: Provider>(
     ia: DAT_IA_HANDLE,
     communicator: *mut DAT_COMM,
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn dapl2_csp_create<P: Provider>(
 /// `dat_csp_query`. Any mask selects all fields. The communicator and the address stay valid as long as the CSP exists.
 ///
 /// # Safety
-/// `csp` is any value; `out` is null or writable.
+/// `csp` may have any value; `out` is null or writable.
 pub unsafe extern "C" fn dapl2_csp_query<P: Provider>(
     csp: DAT_CSP_HANDLE,
     mask: DAT_CSP_PARAM_MASK,
@@ -80,25 +80,25 @@ pub unsafe extern "C" fn dapl2_csp_query<P: Provider>(
 /// `dat_csp_free`. Requests that have already arrived are not affected.
 ///
 /// # Safety
-/// `csp` is any value.
+/// `csp` may have any value.
 pub unsafe extern "C" fn dapl2_csp_free<P: Provider>(csp: DAT_CSP_HANDLE) -> DAT_RETURN {
     convert::guard(|| from_handle::<Csp<P>>(csp, Handle::Csp)?.stop_listening())
 }
 
-/// Returns the port of the peer's common service point. `address` was passed as parameter `n`.
+/// Returns the port in the peer's address. `address` is parameter `n` of the calling entry.
 ///
 /// # Safety
-/// `address` points at a socket address of its family's length.
+/// `address` points at a socket address with the length of its family.
 pub(super) unsafe fn port_of(address: DAT_IA_ADDRESS_PTR, communicator: Communicator, n: u8) -> Result<u16> {
     // SAFETY: the caller guarantees that `address` points at a socket address of the length of its family.
     let bytes = unsafe { socket_address(address) };
     communicator.parse_address(&bytes, n).map(|(_, port)| port)
 }
 
-/// Copies a socket address of a family with ports. For any other family, copies the family only.
+/// Copies a socket address if its family has ports; otherwise copies the family only.
 ///
 /// # Safety
-/// `address` points at a socket address of its family's length.
+/// `address` points at a socket address with the length of its family.
 unsafe fn socket_address(address: DAT_IA_ADDRESS_PTR) -> Vec<u8> {
     // SAFETY: every socket address begins with its family, in two bytes.
     let family = i32::from(unsafe { address.cast::<u16>().read_unaligned() });

@@ -1,6 +1,6 @@
 //! DAT 2.0 entries for endpoints, except posts.
 //!
-//! Reached only through the provider table.
+//! Called through the provider table only.
 
 use dat_abi as v1;
 use dat_abi::v2::*;
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn dapl2_ep_create_with_srq<P: Provider>(
     }
 }
 
-/// Calls an entry of 1.2 with converted attributes. Null and misaligned pointers are passed unchanged; the entry
+/// Calls an entry of 1.2 with converted attributes. Null and misaligned pointers are passed unchanged, and the entry
 /// refuses them.
 ///
 /// # Safety
@@ -87,7 +87,7 @@ unsafe fn with_attributes<P: Provider>(
 /// `dat_ep_query`.
 ///
 /// # Safety
-/// `ep` is any value; `out` is null or writable.
+/// `ep` may have any value; `out` is null or writable.
 pub unsafe extern "C" fn dapl2_ep_query<P: Provider>(
     ep: DAT_EP_HANDLE,
     mask: DAT_EP_PARAM_MASK,
@@ -132,10 +132,10 @@ pub unsafe extern "C" fn dapl2_ep_query<P: Provider>(
     }))
 }
 
-/// `dat_ep_modify`. The communicator is changed last, and only if all other changes succeed.
+/// `dat_ep_modify`. The communicator is changed last, and only if all other changes have succeeded.
 ///
 /// # Safety
-/// `ep` is any value; `param` is null or points at a record.
+/// `ep` may have any value; `param` is null or points at a record.
 pub unsafe extern "C" fn dapl2_ep_modify<P: Provider>(
     ep: DAT_EP_HANDLE,
     mask: DAT_EP_PARAM_MASK,
@@ -162,8 +162,8 @@ pub unsafe extern "C" fn dapl2_ep_modify<P: Provider>(
     convert::code(guard(|| dapls_ep::set_communicator(&*from_handle::<Ep<P>>(ep, Handle::Ep)?, communicator)))
 }
 
-/// `dat_ep_connect`. A request for several paths gets one path; the call fails if the flags make several paths
-/// mandatory.
+/// `dat_ep_connect`. If the flags request several paths, one path is used. If they require several paths, the call
+/// fails.
 ///
 /// # Safety
 /// `ep` is null or a handle of this library, live or freed, of any kind; `address` is null or points at a socket
@@ -184,7 +184,7 @@ pub unsafe extern "C" fn dapl2_ep_connect<P: Provider>(
     convert::code(unsafe { ep_1_2::dapl_ep_connect::<P>(ep, address, qual, timeout, size, data, qos, flags) })
 }
 
-/// `dat_ep_common_connect`: connects to the common service point at the port of the address, in the EP's communicator.
+/// `dat_ep_common_connect`: connects to the common service point at the port in `address`, with the EP's communicator.
 ///
 /// # Safety
 /// `ep` is null or a handle of this library, live or freed, of any kind; `address` is null or points at a socket
@@ -224,10 +224,10 @@ pub unsafe extern "C" fn dapl2_ep_common_connect<P: Provider>(
     convert::code_with_arguments(code, PLACES)
 }
 
-/// `dat_ep_free`. Freeing a connected EP queues a disconnect event, which 1.2 does not do (spec/endpoints 5.8).
+/// `dat_ep_free`. For a connected EP, queues a disconnect event, which 1.2 does not do (spec/endpoints 5.8).
 ///
 /// # Safety
-/// `ep` is any value.
+/// `ep` may have any value.
 pub unsafe extern "C" fn dapl2_ep_free<P: Provider>(ep: DAT_EP_HANDLE) -> DAT_RETURN {
     let is_connected =
         from_handle::<Ep<P>>(ep, Handle::Ep).is_ok_and(|ep| ep.state() == crate::ep::state::EpState::Connected);

@@ -1,6 +1,6 @@
 //! DAT 2.0 entries for event dispatchers whose records or events differ from 1.2, and the layout of 2.0 events.
 //!
-//! Reached only through the provider table. Dequeue is on the hot path.
+//! Called through the provider table only. The dequeue is on the hot path.
 
 use dat_abi::v2::*;
 
@@ -14,7 +14,7 @@ use crate::ia::{AsyncError, Ia};
 use crate::provider::{Completion, Provider, ReceivedOp, Status, Work};
 use crate::runtime::handle::{EvdHandle, from_handle, from_handle_hot, from_optional};
 
-/// `dat_evd_create`. In addition to 1.2, an EVD can have the stream of completions of extended operations.
+/// `dat_evd_create`. Unlike in 1.2, an EVD can also serve the stream of completions of extended operations.
 ///
 /// # Safety
 /// `ia` and `cno` are null or handles of this library, live or freed, of any kind; `out` is null or writable.
@@ -89,7 +89,8 @@ pub unsafe extern "C-unwind" fn dapl2_evd_wait<P: Provider>(
 /// # Safety
 /// `evd` is null or a handle of this library, live or freed, of any kind; `event` is null or points at a record.
 pub unsafe extern "C" fn dapl2_evd_post_se<P: Provider>(evd: DAT_EVD_HANDLE, event: *const DAT_EVENT) -> DAT_RETURN {
-    // SAFETY: the caller guarantees that `event` is null or readable; the entry of 1.2 reads only those two fields.
+    // SAFETY: the caller guarantees that `event` is null or readable. The entry of 1.2 reads only the event number and
+    // the pointer.
     convert::code(unsafe { evd_1_2::dapl_evd_post_se::<P>(evd, event.cast()) })
 }
 
@@ -111,7 +112,7 @@ pub unsafe extern "C" fn dapl2_evd_dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out
     unsafe { dequeue_locked::<P>(evd, out) }
 }
 
-/// `dat_evd_dequeue` of an EVD that may have an event.
+/// `dat_evd_dequeue` for an EVD that may have an event.
 ///
 /// # Safety
 /// `evd` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
@@ -132,7 +133,7 @@ unsafe fn dequeue_locked<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVENT) 
     }))
 }
 
-/// Writes all 120 bytes of an event; unused bytes are zero.
+/// Writes all 120 bytes of an event. Unused bytes are zero.
 ///
 /// # Safety
 /// `out` is writable.
@@ -219,8 +220,8 @@ fn operation(done: &Completion) -> DAT_DTOS {
     }
 }
 
-/// The type of the extension data of a completion. `None` for a completion without extension data, which is reported as
-/// a DTO event.
+/// Returns the type of a completion's extension data. `None`: the completion has no extension data and is reported as a
+/// DTO event.
 #[inline(always)]
 fn extension(done: &Completion) -> Option<DAT_IB_EXT_TYPE> {
     match (done.token.work, done.arrival) {
@@ -238,8 +239,8 @@ const _: () = assert!(size_of::<DAT_IB_EXTENSION_EVENT_DATA>() == size_of::<[DAT
 /// # Safety
 /// `out` is writable and zeroed.
 unsafe fn write_data(out: *mut DAT_EVENT_DATA, event: &Event) {
-    // SAFETY: the caller guarantees that `out` is writable. The fields belong to the union member of the event's
-    // number.
+    // SAFETY: the caller guarantees that `out` is writable. The fields belong to the union member that the event's
+    // number selects.
     unsafe {
         match *event {
             Event::Dto(_) | Event::Failed(_) => {}

@@ -1,6 +1,6 @@
 //! `handle_extendedop`, which implements `dat_extension_op`: the operations of the InfiniBand extension.
 //!
-//! Reached only through the provider table. Atomic operations and writes with immediate data are posts of an EP, with
+//! Called through the provider table only. Atomic operations and writes with immediate data are posts of an EP, with
 //! the same checks as other posts. Parameter numbers in errors count from the handle, as in the calls of the extension.
 
 use dat_abi::v2::*;
@@ -16,20 +16,19 @@ use crate::runtime::handle::{self, from_handle};
 
 /// `handle_extendedop`.
 ///
-/// Unreliable datagrams, collective operations and counters are refused with `DAT_MODEL_NOT_SUPPORTED`, undefined
-/// operation numbers with `DAT_INVALID_PARAMETER`.
+/// Operations on unreliable datagrams, collective operations and counters are refused with `DAT_MODEL_NOT_SUPPORTED`,
+/// undefined operation numbers with `DAT_INVALID_PARAMETER`.
 ///
 /// # Safety
-/// `handle` is any value; `list` holds the arguments of the operation, and pointers among them are null or point at what the
-/// operation says.
+/// `handle` may have any value; `list` contains the arguments of the operation, whose pointers are null or valid.
 pub unsafe extern "C" fn dapl2_handle_extendedop<P: Provider>(
     handle: DAT_HANDLE,
     op: DAT_EXTENDED_OP,
     list: va_list,
 ) -> DAT_RETURN {
-    let known = guard(|| is_known::<P>(handle, op));
-    if known != DAT_SUCCESS {
-        return convert::code(known);
+    let checked = guard(|| check_operation::<P>(handle, op));
+    if checked != DAT_SUCCESS {
+        return convert::code(checked);
     }
     // SAFETY: the caller guarantees that the `va_list` contains the arguments of the operation.
     unsafe {
@@ -41,8 +40,11 @@ pub unsafe extern "C" fn dapl2_handle_extendedop<P: Provider>(
     }
 }
 
-/// Checks an operation before its arguments are read.
-fn is_known<P: Provider>(handle: DAT_HANDLE, op: DAT_EXTENDED_OP) -> Result<()> {
+/// Checks the handle and the operation number. Called before the arguments are read.
+///
+/// Errors: `InvalidHandle`; `ModelNotSupported` for operations that this library does not implement;
+/// `InvalidParameter(2)` for undefined numbers.
+fn check_operation<P: Provider>(handle: DAT_HANDLE, op: DAT_EXTENDED_OP) -> Result<()> {
     const LAST: DAT_IB_OP = DAT_IB_UD_AH_FREE_OP;
     handle::kind_of(handle).ok_or(Error::InvalidHandle(Handle::Any))?;
     match DAT_IB_OP::try_from(op) {
@@ -118,7 +120,7 @@ fn cookie_of(bits: u64) -> DAT_DTO_COOKIE {
     DAT_DTO_COOKIE { as_64: bits }
 }
 
-/// Reads the remote memory from a triplet, which is parameter `n`, and calls `post` with it.
+/// Reads the remote memory from `triplet`, which is parameter `n`, and calls `post` with it.
 ///
 /// # Safety
 /// `triplet` is null or the address of a triplet.

@@ -1,6 +1,6 @@
 //! DAT 2.0 entries for interface adapters: open and query.
 //!
-//! Reached only through the provider table.
+//! Called through the provider table only.
 
 use std::ffi::CStr;
 
@@ -15,10 +15,10 @@ use crate::names::Version;
 use crate::provider::Provider;
 use crate::runtime::handle::from_handle;
 
-/// `dat_ia_openv`: like `dapl_ia_open`, for the name's registration under 2.0.
+/// `dat_ia_openv`: like `dapl_ia_open`, for the name's registration for 2.0.
 ///
 /// # Safety
-/// `name` is null or a C string; `async_evd` and `out` are null or writable.
+/// `name` is null or a NUL-terminated string; `async_evd` and `out` are null or point at a writable handle.
 pub unsafe extern "C" fn dapl2_ia_open<P: Provider>(
     name: DAT_NAME_PTR,
     length: DAT_COUNT,
@@ -58,11 +58,13 @@ pub unsafe extern "C" fn dapl2_ia_query<P: Provider>(
     convert::code(guard(|| {
         let ia = from_handle::<Ia<P>>(ia, Handle::Ia)?;
         if wants_ia {
-            // SAFETY: the record is not null, because the entry has succeeded, and the caller guarantees that it is writable.
+            // SAFETY: `ia_attr` is not null, because the entry has succeeded, and the caller guarantees that it is
+            // writable.
             unsafe { put_ia(ia_attr, convert::ia_attr(&of_ia, ia.limits(), P::HAS_ZERO_BASED)) };
         }
         if wants_provider {
-            // SAFETY: the record is not null, because the entry has succeeded, and the caller guarantees that it is writable.
+            // SAFETY: `provider_attr` is not null, because the entry has succeeded, and the caller guarantees that it
+            // is writable.
             unsafe { put_provider(provider_attr, convert::provider_attr(&of_provider, P::HAS_QP_WINDOWS)) };
         }
         Ok(())
@@ -170,7 +172,7 @@ unsafe fn put_provider(out: *mut DAT_PROVIDER_ATTR, attributes: DAT_PROVIDER_ATT
 /// can take over connections of another adapter.
 ///
 /// # Safety
-/// `ia` is any value; `provider` is null or a string, `answer` null or writable.
+/// `ia` may have any value; `provider` is null or a NUL-terminated string; `answer` is null or writable.
 pub unsafe extern "C" fn dapl2_ia_ha_related<P: Provider>(
     ia: DAT_IA_HANDLE,
     provider: DAT_NAME_PTR,

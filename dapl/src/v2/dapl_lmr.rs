@@ -1,6 +1,6 @@
-//! DAT 2.0 entries for registered memory, whose records also have a virtual address type.
+//! DAT 2.0 entries for registered memory. Its records also contain a virtual address type.
 //!
-//! Reached only through the provider table.
+//! Called through the provider table only.
 
 use dat_abi as v1;
 use dat_abi::v2::*;
@@ -13,16 +13,16 @@ use crate::lmr::{Lmr, Privileges, dapl_lmr as lmr_1_2, zero_based};
 use crate::provider::{Access, Provider};
 use crate::runtime::handle::from_handle;
 
-/// Positions in 1.2 and 2.0 of the parameters after the virtual address type.
+/// Numbers in 1.2 and 2.0 of the parameters after the virtual address type.
 const PLACES: &[(u32, u32)] = &[(7, 8), (8, 9), (9, 10)];
 
-/// `dat_lmr_create`. Zero-based addresses are refused with `DAT_MODEL_NOT_SUPPORTED` if the provider lacks them
-/// (attribute `zb_supported`).
+/// `dat_lmr_create`. Zero-based addresses are refused with `DAT_MODEL_NOT_SUPPORTED` if the provider does not support
+/// them (attribute `zb_supported`).
 ///
 /// # Safety
-/// `ia` and `pz` are null or handles of this library, live or freed, of any kind; the member of `region` for the
-/// memory type is initialised; `out`, `lmr_context`, `rmr_context`, `registered_length` and `registered_address` are
-/// null or writable.
+/// `ia` and `pz` are null or handles of this library, live or freed, of any kind; the member of `region` for the memory
+/// type is initialised; the cookie of shared memory is null or points at 40 bytes; `out`, `lmr_context`, `rmr_context`,
+/// `registered_length` and `registered_address` are null or writable.
 #[allow(clippy::too_many_arguments, reason = "the specification's")]
 pub unsafe extern "C" fn dapl2_lmr_create<P: Provider>(
     ia: DAT_IA_HANDLE,
@@ -61,7 +61,7 @@ pub unsafe extern "C" fn dapl2_lmr_create<P: Provider>(
     convert::code_with_arguments(code, PLACES)
 }
 
-/// Decodes privileges and the virtual address type; `None` for unknown bits.
+/// Decodes privileges and the virtual address type. Returns `None` for unknown privileges.
 fn rights(privileges: DAT_MEM_PRIV_FLAGS, va_type: DAT_VA_TYPE) -> Option<Privileges> {
     let mut rights = lmr_1_2::rights(privileges & !DAT_IB_MEM_PRIV_REMOTE_ATOMIC)?;
     rights.access.remote_atomic = privileges & DAT_IB_MEM_PRIV_REMOTE_ATOMIC != 0;
@@ -71,8 +71,8 @@ fn rights(privileges: DAT_MEM_PRIV_FLAGS, va_type: DAT_VA_TYPE) -> Option<Privil
 
 /// Checks the virtual address type.
 ///
-/// Errors: `ModelNotSupported` for zero-based addresses if the provider lacks them; `InvalidParameter(n)` for an
-/// unknown type.
+/// Errors: `ModelNotSupported` for zero-based addresses if the provider does not support them; `InvalidParameter(n)`
+/// for an unknown type.
 fn address_type<P: Provider>(ia: DAT_IA_HANDLE, va_type: DAT_VA_TYPE, n: u8) -> Result<()> {
     from_handle::<Ia<P>>(ia, Handle::Ia)?;
     match va_type {
@@ -86,7 +86,7 @@ fn address_type<P: Provider>(ia: DAT_IA_HANDLE, va_type: DAT_VA_TYPE, n: u8) -> 
 /// `dat_lmr_query`.
 ///
 /// # Safety
-/// `lmr` is any value; `out` is null or writable.
+/// `lmr` may have any value; `out` is null or writable.
 pub unsafe extern "C" fn dapl2_lmr_query<P: Provider>(
     lmr: DAT_LMR_HANDLE,
     mask: DAT_LMR_PARAM_MASK,
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn dapl2_lmr_query<P: Provider>(
 /// `dat_lmr_sync_rdma_read`.
 ///
 /// # Safety
-/// `ia` is any value; `segments` is null or points at `count` triplets.
+/// `ia` may have any value; `segments` is null or points at `count` triplets.
 pub unsafe extern "C" fn dapl2_lmr_sync_rdma_read<P: Provider>(
     ia: DAT_IA_HANDLE,
     segments: *const DAT_LMR_TRIPLET,
@@ -166,7 +166,7 @@ pub unsafe extern "C" fn dapl2_lmr_sync_rdma_write<P: Provider>(
     unsafe { sync::<P>(ia, segments, count, |list, count| lmr_1_2::dapl_lmr_sync_rdma_write::<P>(ia, list, count)) }
 }
 
-/// Converts and syncs the segments one by one, so that no memory is allocated for them.
+/// Converts the segments and calls `one` for each of them, so that no memory is allocated.
 ///
 /// # Safety
 /// `segments` is null or points at `count` triplets.
@@ -180,7 +180,7 @@ unsafe fn sync<P: Provider>(
         return convert::code(one(std::ptr::null(), count));
     }
     for n in 0..count as usize {
-        // SAFETY: the caller guarantees that `count` triplets exist, and this is one of them.
+        // SAFETY: the caller guarantees that `segments` points at `count` triplets, and `n` is below `count`.
         let mut segment = super::segments::segment(unsafe { segments.wrapping_add(n).read_unaligned() });
         if let Ok(ia) = from_handle::<Ia<P>>(ia, Handle::Ia) {
             zero_based::translate(&ia, &mut segment);

@@ -1,6 +1,6 @@
-//! Post entries of DAT 2.0: convert the triplets to those of 1.2, and call the entries of 1.2.
+//! Post entries of DAT 2.0. They convert the triplets to those of 1.2, and call the entries of 1.2.
 //!
-//! This is the hot path, so segments are converted on the stack.
+//! This is the hot path, so up to eight segments are converted on the stack.
 
 use dat_abi as v1;
 use dat_abi::v2::*;
@@ -18,7 +18,7 @@ use crate::runtime::handle::from_handle;
 /// `dat_ep_post_send`.
 ///
 /// # Safety
-/// `ep` is any value; `iov` is null or points at `count` triplets.
+/// `ep` may have any value; `iov` is null or points at `count` triplets.
 pub unsafe extern "C" fn dapl2_ep_post_send<P: Provider>(
     ep: DAT_EP_HANDLE,
     count: DAT_COUNT,
@@ -101,8 +101,8 @@ pub unsafe extern "C" fn dapl2_ep_post_rdma_write<P: Provider>(
     }
 }
 
-/// `dat_ep_post_rdma_read_to_rmr`: an RDMA read whose local memory is named by a remote context of this IA. It is part
-/// of a bound RMR or of an LMR.
+/// `dat_ep_post_rdma_read_to_rmr`: an RDMA read whose local memory is given by a remote context of this IA, that of a
+/// bound RMR or of an LMR.
 ///
 /// # Safety
 /// `ep` is null or a handle of this library, live or freed, of any kind; `local` is null or points at a triplet;
@@ -136,8 +136,8 @@ pub unsafe extern "C" fn dapl2_ep_post_rdma_read_to_rmr<P: Provider>(
     convert::code_with_arguments(code, PLACES)
 }
 
-/// `dat_ep_post_send_with_invalidate`: a send that unbinds the peer's RMR with this context before its receive
-/// completes. If `invalidate` is false, the call is `dat_ep_post_send`.
+/// `dat_ep_post_send_with_invalidate`: a send that unbinds the peer's RMR with this context before the peer's receive
+/// completes. If `invalidate` is false, this is `dat_ep_post_send`.
 ///
 /// # Safety
 /// `ep` is null or a handle of this library, live or freed, of any kind; `iov` is null or points at `count` triplets.
@@ -160,10 +160,10 @@ pub unsafe extern "C" fn dapl2_ep_post_send_with_invalidate<P: Provider>(
     unsafe { post_extension::<P>(ep, op, (iov, count), cookie, flags, positions) }
 }
 
-/// Posts a request of a kind that 1.2 lacks.
+/// Posts a request with an operation that 1.2 lacks.
 ///
 /// # Safety
-/// `ep` is null or a handle of this library, live or freed, of any kind.
+/// `ep` is null or a handle of this library, live or freed, of any kind; `iov` is null or points at `count` triplets.
 pub(super) unsafe fn post_extension<P: Provider>(
     ep: DAT_EP_HANDLE,
     op: Op,
@@ -175,15 +175,15 @@ pub(super) unsafe fn post_extension<P: Provider>(
     let call = |iov: *mut v1::DAT_LMR_TRIPLET, count: DAT_COUNT| {
         ffi::guard_hot(|| {
             let local = positions.local;
-            // An atomic operation always has one segment, so its call has no parameter for the number of segments.
+            // The call of an atomic operation has no parameter for the number of segments, which is always one.
             let list = if op.work().is_atomic() { local } else { local + 1 };
-            // SAFETY: the list is null, or was translated above and has this length.
+            // SAFETY: `with_segments` passes a list that is null, or that it has converted and that has this length.
             let segments = unsafe { ffi::segments(iov, count, usize::MAX) }.map_err(|error| match error {
                 Error::InvalidParameter(2) => Error::InvalidParameter(local),
                 Error::InvalidParameter(3) => Error::InvalidParameter(list),
                 other => other,
             })?;
-            // SAFETY: all members are eight bytes wide and any bits are a number.
+            // SAFETY: all union members are eight bytes wide, and any bits are a valid number.
             let cookie = unsafe { cookie.as_64 };
             let flags = convert::flags(flags);
             dapls_post::post_extension::<P>(ep, &ExtensionPost { op, segments, cookie, flags, positions })

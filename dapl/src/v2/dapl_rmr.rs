@@ -1,6 +1,6 @@
 //! DAT 2.0 entries for remote memory regions.
 //!
-//! Reached only through the provider table.
+//! Called through the provider table only.
 
 use dat_abi as v1;
 use dat_abi::v2::*;
@@ -14,14 +14,14 @@ use crate::pz::Pz;
 use crate::rmr::{Rmr, RmrScope, dapl_rmr as rmr_1_2, dapls_rmr};
 use crate::runtime::handle::{self, from_handle};
 
-/// Positions of the parameters in 1.2 and 2.0: in 2.0 an LMR precedes the triplet, and a virtual address type follows
-/// the privileges.
+/// Numbers of the parameters in 1.2 and 2.0. In 2.0 an LMR precedes the triplet, and a virtual address type follows the
+/// privileges.
 const PLACES: &[(u32, u32)] = &[(2, 3), (3, 4), (4, 6), (5, 7), (6, 8), (7, 9)];
 
 /// `dat_rmr_query`. The fields of an unbound RMR are zero.
 ///
 /// # Safety
-/// `rmr` is any value; `out` is null or writable.
+/// `rmr` may have any value; `out` is null or writable.
 pub unsafe extern "C" fn dapl2_rmr_query<P: Provider>(
     rmr: DAT_RMR_HANDLE,
     mask: DAT_RMR_PARAM_MASK,
@@ -47,7 +47,7 @@ pub unsafe extern "C" fn dapl2_rmr_query<P: Provider>(
         }
         let triplet = &mut param.lmr_triplet;
         if let Some(lmr) = rmr.ia().context(triplet.lmr_context).and_then(handle::from_id::<Lmr<P>>) {
-            // Converts the address back to the one in the triplet that the consumer passed to the bind.
+            // Converts the address back to the one in the triplet that the consumer has passed to the bind.
             triplet.virtual_address -= lmr.region().address - lmr.first_address();
         }
         Ok(())
@@ -70,10 +70,10 @@ pub unsafe extern "C" fn dapl2_rmr_query<P: Provider>(
     DAT_SUCCESS
 }
 
-/// `dat_rmr_create_for_ep`: creates an RMR that only the peer of the EP it is bound on can use.
+/// `dat_rmr_create_for_ep`: creates an RMR that only the peer of one EP can use, the EP to which the bind is posted.
 ///
 /// # Safety
-/// `pz` is any value; `out` is null or writable.
+/// `pz` may have any value; `out` is null or writable.
 pub unsafe extern "C" fn dapl2_rmr_create_for_ep<P: Provider>(
     pz: DAT_PZ_HANDLE,
     out: *mut DAT_RMR_HANDLE,
@@ -88,11 +88,10 @@ pub unsafe extern "C" fn dapl2_rmr_create_for_ep<P: Provider>(
     })
 }
 
-/// `dat_rmr_bind`. The LMR handle must be the one whose context is in the triplet. An unbind ignores the handle and the
-/// context.
+/// `dat_rmr_bind`. `lmr` must be the LMR whose context is in the triplet. An unbind ignores both.
 ///
 /// # Safety
-/// The handles are any values; `segment` is null or a triplet, `context` null or writable.
+/// Handles may have any value; `segment` is null or points at a triplet; `context` is null or writable.
 #[allow(clippy::too_many_arguments, reason = "the specification's")]
 pub unsafe extern "C" fn dapl2_rmr_bind<P: Provider>(
     rmr: DAT_RMR_HANDLE,

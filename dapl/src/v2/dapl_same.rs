@@ -1,6 +1,6 @@
-//! DAT 2.0 entries with the same C types as in 1.2: each calls the entry of 1.2 and converts its return code.
+//! DAT 2.0 entries with the same C types as in 1.2. Each calls the entry of 1.2 and converts its return code.
 //!
-//! Reached only through the provider table.
+//! Called through the provider table only.
 
 use dat_abi::*;
 

@@ -1,6 +1,6 @@
 //! DAT 2.0 entries for shared receive queues, where the records differ from 1.2.
 //!
-//! Reached only through the provider table. A post is on the hot path.
+//! Called through the provider table only. A post is on the hot path.
 
 use dat_abi::v2::*;
 
@@ -12,7 +12,7 @@ use crate::srq::dapl_srq as srq_1_2;
 /// `dat_srq_query`.
 ///
 /// # Safety
-/// `srq` is any value; `out` is null or writable.
+/// `srq` may have any value; `out` is null or writable.
 pub unsafe extern "C" fn dapl2_srq_query<P: Provider>(
     srq: DAT_SRQ_HANDLE,
     mask: DAT_SRQ_PARAM_MASK,
@@ -33,7 +33,7 @@ pub unsafe extern "C" fn dapl2_srq_query<P: Provider>(
 /// `dat_srq_post_recv`.
 ///
 /// # Safety
-/// `srq` is any value; `list` is null or points at `count` triplets.
+/// `srq` may have any value; `list` is null or points at `count` triplets.
 pub unsafe extern "C" fn dapl2_srq_post_recv<P: Provider>(
     srq: DAT_SRQ_HANDLE,
     count: DAT_COUNT,

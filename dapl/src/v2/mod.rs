@@ -1,15 +1,15 @@
-//! The entries of DAT 2.0 (`dapl2_*`), over the same objects as those of 1.2.
+//! The entries of DAT 2.0 (`dapl2_*`), for the same objects as those of 1.2.
 //!
 //! - An entry with the same C types in both versions calls the entry of 1.2 and converts the return code
 //!   ([`dapl_same`]).
-//! - Control calls with other records convert these to 1.2 and back by [`convert`], so both versions check the same
+//! - Control calls with other records convert them to 1.2 and back by [`convert`], so both versions check the same
 //!   parameters in the same order.
 //! - Posts, dequeues, waits and calls that 1.2 lacks are separate entries.
 //!
-//! Decision 027 gives the reasons.
+//! Decision 027 explains why.
 //!
-//! An object does not store the version that created it. Its handle begins with the provider table of its IA's version,
-//! from which libdat chooses the entry. A handle in another parameter may belong to the other version.
+//! An object does not know the version that created it. Its handle begins with the provider table of its IA's version,
+//! from which libdat chooses the entry. Handles in other parameters may belong to the other version.
 
 mod arguments;
 pub mod convert;

@@ -1,4 +1,4 @@
-//! Segments of posts: converts triplets of 2.0 to the layout of 1.2, which providers use.
+//! Converts the segments of posts: from triplets of 2.0 to those of 1.2, which providers use.
 
 use dat_abi as v1;
 use dat_abi::v2::*;
@@ -13,7 +13,7 @@ use crate::srq::Srq;
 
 /// Maximum number of segments that are converted without an allocation.
 const MAX_ON_STACK: usize = 8;
-/// Maximum number of segments that are converted. No provider supports this number in a post.
+/// Maximum number of segments that are converted. No provider supports as many in a post.
 const MAX_SEGMENTS: usize = 4096;
 
 /// Converts a triplet to a segment.
@@ -23,8 +23,8 @@ pub(super) fn segment(triplet: DAT_LMR_TRIPLET) -> Segment {
     Segment { key: lmr_context, pad: 0, address: virtual_address, length: segment_length.into() }
 }
 
-/// Calls an entry of 1.2 with a list of segments, and translates its code. A count or list that no entry accepts is
-/// passed unchanged, so that the entry refuses it. `handle` is the EP or SRQ, as the consumer has passed it.
+/// Calls an entry of 1.2 with a list of segments, and converts its code. A count or list that no entry accepts is
+/// passed unconverted, so that the entry refuses it. `handle` is the EP or SRQ, as the consumer passes it.
 ///
 /// # Safety
 /// `list` is null or points at `count` triplets that do not change during the call.
@@ -48,7 +48,8 @@ pub(super) unsafe fn with_segments<P: Provider>(
     }
     let mut few = [Segment::default(); MAX_ON_STACK];
     for (n, place) in few[..number].iter_mut().enumerate() {
-        // SAFETY: the caller guarantees that `count` triplets exist; this is one of them, and it is aligned.
+        // SAFETY: the caller guarantees that `list` points at `count` triplets; `n` is below `count`, and the list is
+        // aligned.
         *place = segment(unsafe { list.add(n).read() });
     }
     if zero_based::any_exist() {
@@ -66,7 +67,7 @@ unsafe fn with_many<P: Provider>(
     number: usize,
     call: impl FnOnce(*mut v1::DAT_LMR_TRIPLET) -> DAT_RETURN,
 ) -> DAT_RETURN {
-    // SAFETY: the caller guarantees that `list` points at `number` segments.
+    // SAFETY: the caller guarantees that `list` points at `number` triplets.
     let mut many: Vec<_> = (0..number).map(|n| segment(unsafe { list.add(n).read() })).collect();
     translate::<P>(handle, &mut many);
     convert::code(call(many.as_mut_ptr().cast()))

@@ -1,4 +1,4 @@
-//! The provider table of 2.0: every entry of this library, in the order of the ABI.
+//! The provider table of 2.0, with all entries of this library in the order of the ABI.
 //!
 //! `registration` creates one table per IA name and sets its `device_name`.
 #![forbid(unsafe_code)]
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::provider::Provider;
 
-/// Creates the table of a provider; the caller sets the name.
+/// Creates the table of a provider. The caller sets `device_name`.
 pub fn table_v2<P: Provider>() -> DAT_PROVIDER {
     DAT_PROVIDER {
         device_name: std::ptr::null(),

@@ -1,4 +1,4 @@
-//! The entries of 2.0 over the fake provider, through the table, as C calls them.
+//! Tests of the entries of 2.0 over the fake provider. They are called through the table, as C calls them.
 //!
 //! `World` acts as the consumer. Each test decides when the provider reports events (`World::deliver`).
 
@@ -30,7 +30,7 @@ macro_rules! call {
 }
 use call;
 
-/// Calls an entry that writes a record, and returns the record.
+/// Calls an entry that writes a record. Returns the record.
 fn written<T>(write: impl FnOnce(*mut T) -> DAT_RETURN) -> T {
     let mut out = MaybeUninit::zeroed();
     assert_eq!(write(out.as_mut_ptr()), DAT_SUCCESS);
@@ -104,7 +104,7 @@ impl World {
     fn connect(&self, ep: H, qual: u64) {
         let mut address = ipv4(0);
         let to = address.as_mut_ptr().cast();
-        // `MULTIPATH` requests several paths; the connect succeeds with one path.
+        // `MULTIPATH` requests several paths; the connect succeeds with one.
         let flags = DAT_CONNECT_MULTIPATH_FLAG;
         let code =
             call!(ep_connect_func(ep, to, qual, DAT_TIMEOUT_INFINITE, 0, null_mut(), DAT_QOS_BEST_EFFORT, flags));
@@ -112,7 +112,7 @@ impl World {
         self.deliver();
     }
 
-    /// The data of the next connection request.
+    /// Dequeues a connection request and returns its data.
     fn request(&self) -> DAT_CR_ARRIVAL_EVENT_DATA {
         let event = next(self.requests).expect("the EVD has a connection request");
         assert_eq!(event.event_number, DAT_CONNECTION_REQUEST_EVENT);
@@ -120,7 +120,7 @@ impl World {
         unsafe { event.event_data.cr_arrival_event_data }
     }
 
-    /// The next event of a connection.
+    /// Dequeues a connection event and returns its number and data.
     fn connection(&self) -> (DAT_EVENT_NUMBER, DAT_CONNECTION_EVENT_DATA) {
         self.deliver();
         let event = next(self.conn).expect("the EVD has a connection event");
@@ -128,10 +128,10 @@ impl World {
         (event.event_number, unsafe { event.event_data.connect_event_data })
     }
 
-    /// The next completion of a DTO.
+    /// Dequeues a DTO completion and returns the event and its data.
     fn completion(&self) -> (DAT_EVENT, DAT_DTO_COMPLETION_EVENT_DATA) {
         let event = next(self.dto).expect("the EVD has a completion");
-        // SAFETY: the tests dequeue DTO completions only by this function, so this union member is set.
+        // SAFETY: this EVD has only DTO completions when this function is called, so this union member is set.
         (event, unsafe { event.event_data.dto_completion_event_data })
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The constants of both versions by the same name.
+/// Returns the value of each constant in 1.2 and in 2.0.
 macro_rules! pairs {
     ($($name:ident),* $(,)?) => { [$((stringify!($name), v1::$name as u64, v2::$name as u64)),*] };
 }
@@ -74,7 +74,6 @@ fn converted_all_fields_masks_keep_refused_fields() {
     assert_eq!(of(!0), !0);
 }
 
-/// Numbers of other types are equal in both versions.
 #[test]
 fn other_constants_are_equal_in_both_versions() {
     let same = pairs![

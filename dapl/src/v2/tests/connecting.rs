@@ -1,4 +1,4 @@
-//! Common service points, rejects with private data, and disconnect events of freed EPs.
+//! Tests of common service points, of rejects with private data, and of the disconnect events of freed EPs.
 
 use super::*;
 
@@ -26,7 +26,7 @@ fn a_common_service_point_takes_requests_at_its_port() {
     assert_eq!(common_connect(client, ipv4(7001), b"hello"), DAT_SUCCESS);
     world.deliver();
     let asked = world.request();
-    // SAFETY: all members of the union are a handle.
+    // SAFETY: all members of the union are handles.
     assert_eq!((unsafe { asked.sp_handle.csp_handle }, asked.conn_qual), (csp_handle, 7001));
     assert_eq!(asked.truncate_flag, DAT_FALSE);
     let param: DAT_CR_PARAM = written(|out| call!(cr_query_func(asked.cr_handle, DAT_CR_FIELD_ALL, out)));
@@ -109,7 +109,7 @@ fn the_data_of_a_reject_reach_the_requester() {
         assert_eq!(call!(cr_reject_func(cr, size, bytes)), bad_handle(DAT_INVALID_HANDLE_CR));
         let (kind, event) = world.connection();
         assert_eq!((kind, event.private_data_size), (DAT_CONNECTION_EVENT_PEER_REJECTED, size));
-        // SAFETY: the query returned the address of that many bytes.
+        // SAFETY: the event contains the address of `data.len()` bytes, or null for no data.
         assert_eq!(unsafe { crate::ffi::copy(event.private_data, data.len()) }, data);
         assert_eq!(event.private_data.is_null(), data.is_empty());
     }
@@ -126,7 +126,7 @@ fn a_consumer_of_1_2_gets_no_data_of_a_reject() {
     assert_eq!(call!(cr_reject_func(world.request().cr_handle, 2, bytes)), DAT_SUCCESS);
     world.deliver();
     let mut event = MaybeUninit::<dat_abi::DAT_EVENT>::uninit();
-    // SAFETY: a live EVD, and a writable event of 1.2.
+    // SAFETY: the EVD is live, and the event of 1.2 is writable.
     let code = unsafe { crate::evd::dapl_evd::dapl_evd_dequeue::<FakeProvider>(world.conn, event.as_mut_ptr()) };
     assert_eq!(code, DAT_SUCCESS);
     // SAFETY: the call has written the event, and this EVD receives connection events only.

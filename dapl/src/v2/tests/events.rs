@@ -1,4 +1,4 @@
-//! Events in the layout of 2.0, and descriptors of CNOs.
+//! Tests of events in the layout of 2.0, and of the descriptors of CNOs.
 
 use super::*;
 

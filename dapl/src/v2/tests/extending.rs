@@ -1,10 +1,9 @@
-//! Sends with invalidation, and the operations of `dat_extension_op`.
+//! Tests of sends with invalidation, and of the operations of `dat_extension_op`.
 
 use super::*;
 use crate::v2::arguments;
 
-/// Calls `handle_extendedop` with all arguments in memory, like a variadic call that has no register left for
-/// arguments.
+/// Calls `handle_extendedop` with all arguments in memory, like a variadic call that has no register left for them.
 fn extended(handle: H, op: DAT_EXTENDED_OP, words: &[u64]) -> DAT_RETURN {
     const { assert!(arguments::IS_SUPPORTED) };
     #[cfg(target_arch = "x86_64")]
@@ -22,9 +21,10 @@ const WORD: DAT_LMR_TRIPLET = DAT_LMR_TRIPLET { virtual_address: 0x1000, segment
 const REMOTE: DAT_RMR_TRIPLET = DAT_RMR_TRIPLET { virtual_address: 0x2000, segment_length: 8, rmr_context: 4 };
 
 fn extension(event: &DAT_EVENT) -> (DAT_IB_EXT_TYPE, DAT_IB_STATUS, u32) {
-    // SAFETY: the words are this record, whose members are numbers and pointers.
+    // SAFETY: the extension data have the size of this record (asserted in `dapl_evd`), whose members are numbers and
+    // pointers.
     let data = unsafe { (&raw const event.event_extension_data).cast::<DAT_IB_EXTENSION_EVENT_DATA>().read() };
-    // SAFETY: any bits are a number.
+    // SAFETY: any bits are a valid number.
     (data.r#type, data.status, unsafe { data.val.immed }.data)
 }
 
@@ -33,7 +33,7 @@ fn arguments_come_from_registers_and_then_from_memory() {
     #[cfg(target_arch = "x86_64")]
     {
         let (saved, overflow) = ([1_u64, 2, 3, 4, 5, 6], [7_u64, 8]);
-        // The first two registers hold the named parameters of the call.
+        // The first two registers contain the named parameters of the call.
         let mut state = [16_u64 | 176 << 32, overflow.as_ptr() as u64, saved.as_ptr() as u64];
         // SAFETY: the list has six arguments left.
         let taken: [u64; 6] = unsafe { arguments::take(state.as_mut_ptr().cast()) };

@@ -1,4 +1,4 @@
-//! Registrations, remote memory regions, and reads into them.
+//! Tests of registrations, of remote memory regions, and of reads into them.
 
 use super::*;
 

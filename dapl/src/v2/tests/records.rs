@@ -1,4 +1,4 @@
-//! Queries and changes of objects through the records of 2.0.
+//! Tests of queries and changes of objects through the records of 2.0.
 
 use super::*;
 
@@ -113,7 +113,7 @@ fn an_srq_and_its_ep_use_the_numbers_of_2_0() {
 fn handles_of_either_version_are_accepted_by_both() {
     let world = World::new(c"v2 handles");
     let mut old = null_mut();
-    // SAFETY: a live PZ and a writable out parameter.
+    // SAFETY: the PZ is live, and the out parameter is writable.
     let code = unsafe { crate::rmr::dapl_rmr::dapl_rmr_create::<FakeProvider>(world.pz, &mut old) };
     assert_eq!(code, DAT_SUCCESS);
     let param: DAT_RMR_PARAM = written(|out| call!(rmr_query_func(old, DAT_RMR_FIELD_ALL, out)));
