@@ -1,6 +1,6 @@
 //! C entries for connection requests.
 //!
-//! Reached only through the provider table. The order of the checks is that of spec/endpoints 7.
+//! Called through the provider table only. The checks are made in the order of spec/endpoints 7.
 
 use dat_abi::*;
 
@@ -39,8 +39,8 @@ pub unsafe extern "C" fn dapl_cr_query<P: Provider>(
 /// `dat_cr_accept`.
 ///
 /// # Safety
-/// Handles may have any value; `private_data` is null or points at `private_data_size` bytes, which may lie in the CR's
-/// own copy of the request's private data.
+/// Handles may have any value; `private_data` is null or points at `private_data_size` bytes, which may be part of the
+/// CR's own copy of the request's private data.
 pub unsafe extern "C" fn dapl_cr_accept<P: Provider>(
     cr_handle: DAT_CR_HANDLE,
     ep_handle: DAT_EP_HANDLE,
@@ -69,7 +69,8 @@ pub unsafe extern "C" fn dapl_cr_reject<P: Provider>(cr_handle: DAT_CR_HANDLE) -
     ffi::guard(|| from_handle::<Cr<P>>(cr_handle, Handle::Cr)?.reject(&[]))
 }
 
-/// `dat_cr_handoff`: passes the request to the listener on `handoff` on this host. On error the request is unchanged.
+/// `dat_cr_handoff`: passes the request to the listener on the qualifier `handoff` on this host. An error leaves the
+/// request unchanged.
 ///
 /// # Safety
 /// `cr_handle` may have any value.

@@ -8,8 +8,8 @@ use crate::error::{Error, Handle, Result};
 use crate::provider::Provider;
 use crate::runtime::handle::{Ref, from_id};
 
-/// Returns the EP to accept into: the EP that the consumer passed, or the EP that the service point provided with the
-/// request. Exactly one of the two must exist.
+/// Returns the EP that accepts the request: the one that the consumer passes, or the one that the service point has
+/// provided. Exactly one of the two must exist.
 pub(super) fn target<P: Provider>(cr: &Cr<P>, given: Option<Ref<Ep<P>>>) -> Result<Ref<Ep<P>>> {
     let bad = Error::InvalidHandle(Handle::Ep);
     match (given, cr.provided) {
@@ -19,8 +19,8 @@ pub(super) fn target<P: Provider>(cr: &Cr<P>, given: Option<Ref<Ep<P>>>) -> Resu
     }
 }
 
-/// Accepts the request. An error before the request is consumed changes nothing; a later error consumes it
-/// (spec/endpoints 7.3).
+/// Accepts the request. An error before the request is consumed changes nothing. After a later error, the request stays
+/// consumed (spec/endpoints 7.3).
 pub(super) fn accept<P: Provider>(cr: &Ref<Cr<P>>, ep: &Ep<P>, private_data: &[u8]) -> Result<()> {
     let acceptance =
         AcceptedRequest { is_provided: cr.provided.is_some(), peer: cr.peer, private_data, kept_cr: cr.to_arc() };

@@ -1,4 +1,4 @@
-//! CR operations for service points: deliver a request to the consumer.
+//! CR operations for service points: creates a CR for a request, and reports it to the consumer.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -12,18 +12,18 @@ use crate::provider::{Provider, RequestInfo};
 use crate::runtime::consumer_memory::{self, PrivateData, SocketAddress};
 use crate::runtime::handle::{self, ObjectId};
 
-/// The service point at which a request arrived.
+/// The service point at which a request has arrived.
 pub(crate) struct ServicePoint<'a, P: Provider> {
     pub(crate) ia: &'a Arc<Ia<P>>,
     pub(crate) evd: &'a Arc<Evd<P>>,
-    /// Handle of the service point.
+    /// Id of the service point.
     pub(crate) sp: ObjectId,
     pub(crate) qual: u64,
     pub(crate) provided: Option<ProvidedEp>,
 }
 
-/// Creates a CR in its IA and queues its event. If the CR cannot be created or the event queue is full, `Err` returns
-/// the request and the consumer gets no event.
+/// Creates a CR in its IA and queues its event. If the CR cannot be created or the event queue is full, returns the
+/// request in `Err`, and the consumer gets no event.
 pub(crate) fn create_and_report<P: Provider>(
     arrival: &ServicePoint<'_, P>,
     request: P::Request,
@@ -68,6 +68,6 @@ pub(crate) fn create_and_report<P: Provider>(
         "connection request of {} at qualifier {qual} rejected: cannot queue its event: {error}; create the EVD with a larger length",
         info.peer
     );
-    // If the IA was closed meanwhile, its close has rejected and removed the CR.
+    // If the IA was closed meanwhile, its close has rejected the request and removed the CR.
     cr.take().map_or(Ok(()), Err)
 }

@@ -1,8 +1,8 @@
-//! Connection requests (CRs): each is a request of a peer that the consumer has not accepted or rejected yet.
+//! Connection requests (CRs): a CR is a request of a peer that the consumer has not accepted or rejected yet.
 //!
-//! `psp` and `rsp` create a CR per request through `dapls_cr`; the entries in `dapl_cr` accept, reject or hand off.
-//! Each of these calls invalidates the handle. The accepting EP keeps the CR in memory, because the consumer may still
-//! read its private data. A CR may outlive its service point and has no time limit.
+//! Service points create a CR for each request through `dapls_cr`; the entries in `dapl_cr` accept it, reject it or
+//! hand it off. Each of these calls invalidates the handle. The accepting EP keeps the CR in memory, because the
+//! consumer may still read its private data. A CR may outlive its service point and has no time limit.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub struct Cr<P: Provider> {
     request: Mutex<Option<P::Request>>,
 }
 
-/// The EP that the service point provided for the request.
+/// The EP that the service point has provided for the request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProvidedEp {
     pub(crate) ep: ObjectId,
@@ -47,7 +47,8 @@ impl<P: Provider> Cr<P> {
         &self.ia
     }
 
-    /// Removes and returns the request. Succeeds once; afterwards the handle of the CR is invalid.
+    /// Removes and returns the request, and invalidates the CR's handle. Errors: `InvalidHandle` if the request was
+    /// removed before.
     fn take(&self) -> Result<P::Request> {
         let request = self.request.lock().take().ok_or(Error::InvalidHandle(Handle::Cr))?;
         handle::destroy(self.id);
@@ -55,7 +56,7 @@ impl<P: Provider> Cr<P> {
         Ok(request)
     }
 
-    /// Passes the request to another service point. On error the CR keeps the request.
+    /// Passes the request to another service point. After an error, the CR keeps the request.
     fn hand_off(&self, qual: u64) -> Result<()> {
         let request = self.request.lock().take().ok_or(Error::InvalidHandle(Handle::Cr))?;
         if let Err((request, error)) = request.hand_off(qual) {
@@ -76,8 +77,8 @@ impl<P: Provider> Cr<P> {
         Ok(())
     }
 
-    /// Releases the EP that the service point provided for a request that was not accepted: the EP of an RSP becomes
-    /// usable again, and an EP that was created for the request is freed.
+    /// Releases the EP that the service point has provided for a request that was not accepted. The EP of an RSP
+    /// becomes usable again; an EP that was created for the request is freed.
     fn release_ep(&self) {
         let Some(provided) = self.provided else { return };
         let Some(ep) = handle::from_id::<Ep<P>>(provided.ep) else { return };
@@ -98,8 +99,8 @@ impl<P: Provider> Child for Cr<P> {
         let _ = self.reject(&[]);
     }
 
-    /// A graceful close of the IA is refused while service points exist (spec/registry 6.2). Pending requests do not
-    /// prevent the close: it rejects them.
+    /// Returns false: a graceful close of the IA rejects pending requests. It is refused only while service points
+    /// exist (spec/registry 6.2).
     fn counts_as_open(&self) -> bool {
         false
     }

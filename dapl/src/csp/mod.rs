@@ -1,8 +1,8 @@
-//! Common service points (2.0): listeners at a port, for the members of a communicator.
+//! Common service points (CSPs, DAT 2.0): a CSP listens at a port, for the EPs of a communicator.
 //!
-//! A port is the connection qualifier with the same number, so providers need not know about communicators, and all
-//! kinds of service points share one number space. Requests arrive through `cm`, like the requests at a PSP, and have
-//! no EP of their own. No lock is held while the provider starts or stops listening, nor while an event is posted.
+//! A port is the connection qualifier with the same number. So providers need not know about communicators, and all
+//! kinds of service points share one number space. Requests arrive through `cm`, like the requests at a PSP, and no EP
+//! is provided for them. No lock is held while the provider starts or stops listening, or while an event is posted.
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, UdpSocket};
@@ -29,19 +29,19 @@ pub struct Csp<P: Provider> {
     state: Mutex<ListenerState<P>>,
 }
 
-/// State of a live service point.
+/// The listener and the EVD of a service point that was not freed.
 struct ListenerState<P: Provider> {
     listener: Option<P::Listener>,
     /// EVD for connection requests; `None` after the free.
     evd: Option<UseGuard<Evd<P>>>,
 }
 
-/// Parameters of a new CSP: the address to listen at, parsed and as passed.
+/// The communicator and the address at which a new CSP listens.
 pub(crate) struct CspAddress<'a> {
     pub(crate) communicator: Communicator,
     pub(crate) ip: IpAddr,
     pub(crate) port: u16,
-    /// The socket address in the form that the consumer passed.
+    /// The socket address as the consumer passes it.
     pub(crate) bytes: &'a [u8],
 }
 
@@ -89,7 +89,7 @@ impl<P: Provider> Csp<P> {
         Ok(())
     }
 
-    /// Delivers a request. `Err` returns the request if the CSP was freed or its event queue is full.
+    /// Delivers a request. Returns it in `Err` if the CSP was freed or its event queue is full.
     pub(crate) fn arrive(&self, request: P::Request, info: &RequestInfo) -> std::result::Result<(), P::Request> {
         let Some(evd) = self.state.lock().evd.as_ref().map(|evd| evd.arc().clone()) else { return Err(request) };
         let arrival = ServicePoint { ia: &self.ia, evd: &evd, sp: self.id, qual: self.port.into(), provided: None };
@@ -118,22 +118,22 @@ impl<P: Provider> Csp<P> {
         &self.ia
     }
 
-    /// Returns the communicator in the consumer's layout, and the address. Both pointers stay valid as long as the CSP
-    /// exists.
+    /// Returns the communicator and the address in the layout of the consumer. Both keep their addresses as long as the
+    /// CSP exists.
     pub(crate) fn communicator_and_address(&self) -> (&ConsumerVisible<2>, &SocketAddress) {
         (&self.communicator, &self.address)
     }
 
     /// Handle of the EVD that receives the connection requests.
     ///
-    /// Errors: `InvalidHandle` after the free.
+    /// Errors: `InvalidHandle` if the CSP was freed.
     pub(crate) fn evd(&self) -> Result<usize> {
         self.state.lock().evd.as_ref().map(|evd| evd.id().handle).ok_or(Error::InvalidHandle(Handle::Csp))
     }
 }
 
-/// Whether `ip` is a unicast address of this host, or the wildcard address. Linux binds a socket to groups and broadcast
-/// addresses too; it connects no socket to a broadcast address.
+/// Whether `ip` is a unicast address of this host, or the wildcard address. Linux also binds sockets to multicast and
+/// broadcast addresses, but connects no socket to a broadcast address.
 fn is_local(ip: IpAddr) -> bool {
     let connects_to_itself = |socket: UdpSocket| socket.connect(socket.local_addr()?);
     !ip.is_multicast() && UdpSocket::bind((ip, 0)).and_then(connects_to_itself).is_ok()

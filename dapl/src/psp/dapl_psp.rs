@@ -1,6 +1,6 @@
 //! C entries for public service points.
 //!
-//! Reached only through the provider table. The order of the checks is that of spec/endpoints 6.
+//! Called through the provider table only. The checks are made in the order of spec/endpoints 6.
 
 use dat_abi::*;
 
@@ -29,11 +29,11 @@ pub unsafe extern "C" fn dapl_psp_create<P: Provider>(
         let evd = from_handle::<Evd<P>>(evd_handle, Handle::EvdCr)?;
         ffi::require(psp_handle, 5)?;
         let evd = for_requests(&evd)?;
-        let makes_eps = makes_eps(psp_flags)?;
+        let creates_eps = creates_eps(psp_flags)?;
         if conn_qual == 0 {
             return Err(Error::InvalidParameter(2));
         }
-        let psp = dapli_psp::open(&ia, RequestedQual::Qual(conn_qual), evd, makes_eps)?;
+        let psp = dapli_psp::open(&ia, RequestedQual::Qual(conn_qual), evd, creates_eps)?;
         // SAFETY: the caller guarantees that `psp_handle` is null or writable.
         unsafe { ffi::put(psp_handle, psp.id.handle as DAT_PSP_HANDLE) };
         Ok(())
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn dapl_psp_create_any<P: Provider>(
         ffi::require(psp_handle, 5)?;
         ffi::require(conn_qual, 2)?;
         let evd = for_requests(&evd)?;
-        let psp = dapli_psp::open(&ia, RequestedQual::AnyFree, evd, makes_eps(psp_flags)?)?;
+        let psp = dapli_psp::open(&ia, RequestedQual::AnyFree, evd, creates_eps(psp_flags)?)?;
         // SAFETY: the caller guarantees that each out pointer is null or writable.
         unsafe {
             ffi::put(conn_qual, psp.qual());
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn dapl_psp_create_any<P: Provider>(
     })
 }
 
-/// `dat_psp_query`. Writes all fields whatever the mask.
+/// `dat_psp_query`. Writes all fields and ignores the mask.
 ///
 /// # Safety
 /// `psp_handle` may have any value; `psp_param` is null or points at a writable record.
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn dapl_psp_query<P: Provider>(
             ia_handle: psp.ia.consumer_handle(),
             conn_qual: psp.qual(),
             evd_handle: evd.ok_or(Error::InvalidHandle(Handle::Psp))? as DAT_EVD_HANDLE,
-            psp_flags: if psp.makes_eps { DAT_PSP_PROVIDER_FLAG } else { DAT_PSP_CONSUMER_FLAG },
+            psp_flags: if psp.creates_eps { DAT_PSP_PROVIDER_FLAG } else { DAT_PSP_CONSUMER_FLAG },
         };
         // SAFETY: the caller guarantees that `psp_param` is null or writable.
         unsafe { ffi::put(psp_param, param) };
@@ -108,7 +108,7 @@ fn for_requests<P: Provider>(evd: &Ref<Evd<P>>) -> Result<UseGuard<Evd<P>>> {
     }
 }
 
-fn makes_eps(flags: DAT_PSP_FLAGS) -> Result<bool> {
+fn creates_eps(flags: DAT_PSP_FLAGS) -> Result<bool> {
     match flags {
         DAT_PSP_CONSUMER_FLAG => Ok(false),
         DAT_PSP_PROVIDER_FLAG => Ok(true),

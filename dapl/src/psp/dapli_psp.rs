@@ -20,22 +20,22 @@ pub(super) enum RequestedQual {
     AnyFree,
 }
 
-/// Creates a PSP that listens. Requests may arrive, under its final handle, before this returns.
+/// Creates a PSP that listens. Requests for its handle may arrive before this returns.
 ///
-/// Errors: `ConnQualInUse` if a PSP of this IA listens on the qualifier, `ConnQualTaken` for any other conflict
+/// Errors: `ConnQualInUse` if a PSP of this IA listens on the qualifier; `ConnQualTaken` for any other conflict
 /// (spec/endpoints 6.1); `ConnQualUnavailable` if no qualifier is free.
 pub(super) fn open<P: Provider>(
     ia: &Arc<Ia<P>>,
     at: RequestedQual,
     evd: UseGuard<Evd<P>>,
-    makes_eps: bool,
+    creates_eps: bool,
 ) -> Result<Arc<Psp<P>>> {
     let made = handle::create(ia.table(), |id| {
         Ok(Psp {
             id,
             ia: ia.clone(),
             qual: AtomicU64::new(0),
-            makes_eps,
+            creates_eps,
             state: Mutex::new(ListenerState { listener: None, evd: Some(evd) }),
         })
     })?;
@@ -74,13 +74,13 @@ fn listen<P: Provider>(psp: &Psp<P>, qual: u64) -> Result<()> {
     Ok(())
 }
 
-/// First qualifier of the range that is searched for a free one.
+/// First qualifier of the range in which a free one is searched.
 const FIRST: u64 = 1024;
-/// End of the range, exclusive. Programs truncate qualifiers to 16 bits, so larger ones would not be found
-/// (consumers.md 6).
+/// End of the range, exclusive. Programs truncate qualifiers to 16 bits, so a peer would not find a larger one
+/// (spec/consumers 6).
 const END: u64 = 0x1_0000;
 
-/// Start of the next search for a free qualifier.
+/// Offset in the range at which the next search for a free qualifier starts.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 fn listen_anywhere<P: Provider>(psp: &Psp<P>) -> Result<()> {
@@ -95,11 +95,11 @@ fn listen_anywhere<P: Provider>(psp: &Psp<P>) -> Result<()> {
     Err(Error::ConnQualUnavailable)
 }
 
-/// Qualifiers of this library's PSPs: IA handle, generation, qualifier. A conflict with a PSP of the same IA in this
-/// list is reported as `ConnQualInUse`, any other conflict as `ConnQualTaken`.
+/// The qualifiers of this library's PSPs: IA handle, generation, qualifier. A conflict with a PSP of the same IA in
+/// this list is reported as `ConnQualInUse`, any other conflict as `ConnQualTaken`.
 static LISTED: StaticMutex<BTreeSet<(usize, u32, u64)>> = StaticMutex::new(BTreeSet::new());
 
-/// Locks the list while the process forks.
+/// Locks the list of PSPs while the process forks.
 pub(crate) fn lock_for_fork() -> impl Sized {
     LISTED.lock()
 }

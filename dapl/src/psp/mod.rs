@@ -1,6 +1,6 @@
-//! Public service points: a listener on a qualifier, for any number of requests.
+//! Public service points (PSPs): a PSP listens on a qualifier, for any number of requests.
 //!
-//! The entries in `dapl_psp` create and free them; requests arrive through `cm`. A free stops the listener before it
+//! The entries in `dapl_psp` create and free PSPs; requests arrive through `cm`. A free stops the listener before it
 //! returns, and does not affect requests that have arrived or their connections. No lock is held while the provider
 //! starts or stops listening, or while an event is posted.
 
@@ -24,14 +24,14 @@ pub(crate) mod dapls_psp;
 pub struct Psp<P: Provider> {
     id: ObjectId,
     ia: Arc<Ia<P>>,
-    /// Set before each attempt to listen, since requests may arrive before the attempt returns.
+    /// Set before each attempt to listen, since requests may arrive before that attempt returns.
     qual: AtomicU64,
     /// Whether an EP is created for every request (`DAT_PSP_PROVIDER_FLAG`).
-    makes_eps: bool,
+    creates_eps: bool,
     state: Mutex<ListenerState<P>>,
 }
 
-/// State of a live service point.
+/// The listener and the EVD of a service point that was not freed.
 struct ListenerState<P: Provider> {
     listener: Option<P::Listener>,
     /// EVD for connection requests; `None` after the free.

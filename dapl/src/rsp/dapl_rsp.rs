@@ -1,6 +1,6 @@
 //! C entries for reserved service points.
 //!
-//! Reached only through the provider table. The order of the checks is that of spec/endpoints 6.5.
+//! Called through the provider table only. The checks are made in the order of spec/endpoints 6.5.
 
 use dat_abi::*;
 
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn dapl_rsp_create<P: Provider>(
     })
 }
 
-/// `dat_rsp_query`. Writes all fields whatever the mask.
+/// `dat_rsp_query`. Writes all fields and ignores the mask.
 ///
 /// # Safety
 /// `rsp_handle` may have any value; `rsp_param` is null or points at a writable record.

@@ -1,8 +1,9 @@
-//! Reserved service points: a listener for one request, with an EP reserved for it.
+//! Reserved service points (RSPs): an RSP listens for one request, and has an EP reserved for it.
 //!
-//! The entries in `dapl_rsp` create and free them; the request arrives through `cm`. After the first request all others
-//! are refused. The qualifier and the handle stay in use until the RSP is freed. The free does not affect the request
-//! or its connection. No lock is held while the provider starts or stops listening, or while an event is posted.
+//! The entries in `dapl_rsp` create and free RSPs; the request arrives through `cm`. After the first request, all
+//! others are refused. The qualifier and the handle stay in use until the RSP is freed. The free does not affect the
+//! request or its connection. No lock is held while the provider starts or stops listening, or while an event is
+//! posted.
 
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ pub struct Rsp<P: Provider> {
     state: Mutex<ListenerState<P>>,
 }
 
-/// State of a live service point.
+/// The listener and the EVD of a service point that was not freed.
 struct ListenerState<P: Provider> {
     listener: Option<P::Listener>,
     /// EVD for the connection request; `None` after the free.
@@ -37,8 +38,8 @@ struct ListenerState<P: Provider> {
 }
 
 impl<P: Provider> Rsp<P> {
-    /// Reserves the EP before it listens, so that even the earliest request finds the EP in state RSV (spec/endpoints
-    /// 6.5).
+    /// Creates an RSP that listens. The EP is reserved first, so that even the earliest request finds the EP in the
+    /// state RSV (spec/endpoints 6.5).
     fn open(ia: &Arc<Ia<P>>, qual: u64, ep: &Ep<P>, evd: UseGuard<Evd<P>>) -> Result<Arc<Self>> {
         let made = handle::create(ia.table(), |id| {
             let state = Mutex::new(ListenerState { listener: None, evd: Some(evd), is_spent: false });
@@ -59,8 +60,8 @@ impl<P: Provider> Rsp<P> {
         Ok(rsp)
     }
 
-    /// Delivers a request. `Err` returns the request if the RSP was freed, has received a request before, or its event
-    /// queue is full. After a full queue, the RSP accepts the next request.
+    /// Delivers a request. Returns it in `Err` if the RSP was freed, has received a request before, or its event queue
+    /// is full. If the queue is full, the RSP waits for the next request.
     pub(crate) fn arrive(&self, request: P::Request, info: &RequestInfo) -> std::result::Result<(), P::Request> {
         let mut state = self.state.lock();
         let evd = state.evd.as_ref().filter(|_| !state.is_spent).map(|evd| evd.arc().clone());
@@ -82,7 +83,7 @@ impl<P: Provider> Rsp<P> {
         })
     }
 
-    /// Stops listening and releases an EP that no request has reached. Errors: `InvalidHandle` if the RSP has stopped
+    /// Stops listening, and releases the EP if no request has arrived. Errors: `InvalidHandle` if the RSP has stopped
     /// listening before.
     fn stop_listening(&self) -> Result<()> {
         if !handle::destroy(self.id) {
