@@ -14,7 +14,7 @@ use crate::ffi::{guard, require};
 use crate::provider::Provider;
 use crate::runtime::handle::{self, Kind, from_handle};
 
-/// Provider attributes with the addresses of the two functions, in hexadecimal.
+/// Provider attributes with the addresses of `dapl_descriptor` and `dapl_descriptor_arm`, in hexadecimal.
 pub(crate) fn facts<P: Provider>() -> [(String, String); 2] {
     let text = |address: usize| format!("{address:#x}");
     [

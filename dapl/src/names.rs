@@ -11,7 +11,8 @@ use parking_lot::Mutex;
 
 use crate::runtime::sync::StaticMutex;
 
-/// Major version of the API. The libdat of each version has a registry of its own, so one name may be registered for both.
+/// Major version of the API. The libdat of each version has a registry of its own, so one name may be registered for
+/// both.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Version {
     /// 1.x: `libdat.so.1`.

@@ -52,9 +52,9 @@ pub struct PollPass {
     /// Whether the thread waits on the CNO. If so, the first EVD with new events does not trigger the CNO, because the
     /// thread returns that EVD.
     pub takes: bool,
-    /// Value of [`Cno::changes`] when the first EVD with new events was found. It is read under that EVD's lock. An event
-    /// of another EVD that must be reported after this EVD's completions triggers the CNO only after its thread has held
-    /// that lock too.
+    /// Value of [`Cno::changes`] when the first EVD with new events was found. It is read under that EVD's lock. An
+    /// event of another EVD that must be reported after this EVD's completions triggers the CNO only after its thread
+    /// has held that lock too.
     pub taken_at: Option<u32>,
 }
 

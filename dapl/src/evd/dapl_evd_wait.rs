@@ -104,18 +104,15 @@ unsafe fn step<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>, cause: WakeCause
         Some(EvdWaitResult::Sleep(expected)) => sleep::<P, E>(call, expected),
         Some(EvdWaitResult::Event(event, more)) => {
             remove_mark(call);
-            // SAFETY: `run_step` has checked that both pointers are not null, and the caller guarantees that they are
-            // writable.
+            // SAFETY: `run_step` has checked that `event` is not null, and the caller guarantees that it is writable.
             unsafe { (call.write)(call.event, call.evd, &event) };
-            // SAFETY: `run_step` has checked that both pointers are not null, and the caller guarantees that they are
-            // writable.
+            // SAFETY: `run_step` has checked that `more` is not null, and the caller guarantees that it is writable.
             unsafe { ffi::put(call.more, count(more)) };
             WaitStep::Done(DAT_SUCCESS)
         }
         Some(EvdWaitResult::Fail(error, more)) => {
             remove_mark(call);
-            // SAFETY: `run_step` has checked that both pointers are not null, and the caller guarantees that they are
-            // writable.
+            // SAFETY: `run_step` has checked that `more` is not null, and the caller guarantees that it is writable.
             unsafe { ffi::put(call.more, count(more)) };
             WaitStep::Done(error.code())
         }

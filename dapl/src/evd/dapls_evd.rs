@@ -148,8 +148,8 @@ pub(crate) fn enqueue<P: Provider>(evd: &Arc<Evd<P>>, event: Event) -> PendingNo
     PendingNotification { evd: evd.clone(), notification, lost: if has_room { None } else { Some(event) } }
 }
 
-/// Marks the EP's failed completions in this EVD as reported. The caller holds the EP's lock. Returns false if none was
-/// unreported.
+/// Marks the EP's failed completions in this EVD as reported. The caller holds the EP's lock. Returns true if any of
+/// them was not reported before.
 pub(crate) fn take_failure<P: Provider>(evd: &Evd<P>, ep: usize) -> bool {
     evd.lock().queue.mark_reported(ep)
 }

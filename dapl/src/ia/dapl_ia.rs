@@ -177,7 +177,7 @@ unsafe fn put_ia(out: *mut DAT_IA_ATTR, attributes: DAT_IA_ATTR) {
 }
 
 /// # Safety
-/// As [`put_ia`].
+/// `out` is writable.
 unsafe fn put_provider(out: *mut DAT_PROVIDER_ATTR, attributes: DAT_PROVIDER_ATTR) {
     // SAFETY: the caller guarantees that `out` is writable.
     unsafe {

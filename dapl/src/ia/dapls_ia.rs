@@ -194,7 +194,7 @@ pub fn close<P: Provider>(ia: &Ia<P>, graceful: bool) -> Result<()> {
     finish_close(ia, ia.begin_close(graceful)?)
 }
 
-/// Closes the children that `begin_close` returned, and the IA.
+/// Closes the objects that `begin_close` returned, and the IA.
 pub(super) fn finish_close<P: Provider>(ia: &Ia<P>, children: Vec<Weak<dyn Child>>) -> Result<()> {
     if !handle::destroy(ia.id) {
         return Err(Error::InvalidHandle(Handle::Ia));

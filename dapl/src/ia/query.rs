@@ -1,5 +1,5 @@
-//! Fills the attribute records of an IA (spec/registry 11 and 12). All values except the counters are constant while the
-//! IA is open.
+//! Fills the attribute records of an IA (spec/registry 11 and 12). All values except the counters are constant while
+//! the IA is open.
 //!
 //! Used by `dapl_ia_query` only. Sets every field.
 #![forbid(unsafe_code)]

@@ -198,8 +198,8 @@ impl RingWatch {
             IDLE => true,
             COUNTS => {
                 let known = self.known.load(Ordering::Acquire);
-                // SAFETY: `set_consumed_word` was given a word that is never unmapped; the initial word is a field of this
-                // object, whose memory is never freed.
+                // SAFETY: `set_consumed_word` was given a word that is never unmapped; the initial word is a field of
+                // this object, whose memory is never freed.
                 let taken = unsafe { &*self.taken.load(Ordering::Acquire) };
                 // The peer publishes its count either in shared memory or in a message, not both, so either value may
                 // be the older one.

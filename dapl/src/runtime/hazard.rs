@@ -112,7 +112,7 @@ impl Protection {
 impl Drop for Protection {
     #[inline(always)]
     fn drop(&mut self) {
-        // Pairs with the Acquire in `is_protected`: all accesses to the object precede its end.
+        // Pairs with the Acquire in `is_protected`: all accesses to the object come before the slot is cleared.
         self.slot.store(0, Ordering::Release);
     }
 }

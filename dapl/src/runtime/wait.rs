@@ -165,8 +165,8 @@ pub fn futex_word(id: ObjectId) -> Option<(&'static AtomicU32, u32)> {
 /// Increments the futex word, so that no thread goes to sleep on its old value. Called under the object's lock.
 pub fn increment_word(id: ObjectId) {
     if let Some(word) = handle::futex(id) {
-        // Relaxed suffices: the object's lock orders the change with the read in `futex_word`, and the kernel's lock orders
-        // it with the check of a thread that goes to sleep.
+        // Relaxed suffices: the object's lock orders the change with the read in `futex_word`, and the kernel's lock
+        // orders it with the check of a thread that goes to sleep.
         word.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -223,7 +223,8 @@ unsafe fn run_steps<S: Copy>(
     unsafe { pthread_setcancelstate(CANCEL_DISABLE, &raw mut caller_state) };
     let mut cause = WakeCause::Start;
     let code = loop {
-        // SAFETY: the caller guarantees that `state` fits `step`. A step never unwinds, because its entry catches panics.
+        // SAFETY: the caller guarantees that `state` fits `step`. A step never unwinds, because its entry catches
+        // panics.
         match unsafe { step(state, cause) } {
             WaitStep::Done(code) => break code,
             WaitStep::Sleep { word, expected, deadline } => {

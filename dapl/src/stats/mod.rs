@@ -1,4 +1,4 @@
-//! Counters, their publication to other processes, traces, and high-water marks.
+//! Counters, their publication to other processes, traces, and receive watermarks.
 
 pub mod counters;
 pub mod publication;

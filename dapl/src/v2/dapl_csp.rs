@@ -49,7 +49,8 @@ pub unsafe extern "C" fn dapl2_csp_create<P: Provider>(
     })
 }
 
-/// `dat_csp_query`. Any mask selects all fields. The communicator and the address stay valid as long as the CSP exists.
+/// `dat_csp_query`. Fills all fields, even if `mask` is 0. The communicator and the address stay valid as long as the
+/// CSP exists.
 ///
 /// # Safety
 /// `csp` may have any value; `out` is null or writable.

@@ -95,7 +95,7 @@ pub unsafe extern "C" fn dapl2_lmr_query<P: Provider>(
     // SAFETY: all fields are integers, nullable pointers or unions of them, so all-zero bytes are valid.
     let mut param = unsafe { std::mem::zeroed::<v1::DAT_LMR_PARAM>() };
     let into = if out.is_null() { std::ptr::null_mut() } else { &raw mut param };
-    // Any mask selects all fields.
+    // Any known bit selects all fields.
     let mask = convert::record_mask(mask, DAT_LMR_FIELD_ALL, v1::DAT_LMR_FIELD_ALL);
     // SAFETY: the call accepts any handle value, and the record is null or a local variable.
     let code = unsafe { lmr_1_2::dapl_lmr_query::<P>(lmr, mask, into) };

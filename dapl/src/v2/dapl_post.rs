@@ -68,7 +68,8 @@ pub unsafe extern "C" fn dapl2_ep_post_rdma_read<P: Provider>(
     // SAFETY: the caller guarantees that `remote` is null or points at a triplet.
     let translated = unsafe { remote_triplet(remote) };
     let remote = at(&translated);
-    // SAFETY: the caller also satisfies the contract of the entry of 1.2; the remote triplet is null or a local variable.
+    // SAFETY: the caller also satisfies the contract of the entry of 1.2; the remote triplet is null or a local
+    // variable.
     unsafe {
         with_segments::<P>(ep, iov, count, |iov, count| {
             ep_1_2::dapl_ep_post_rdma_read::<P>(ep, count, iov, cookie, remote, flags)
@@ -93,7 +94,8 @@ pub unsafe extern "C" fn dapl2_ep_post_rdma_write<P: Provider>(
     // SAFETY: the caller guarantees that `remote` is null or points at a triplet.
     let translated = unsafe { remote_triplet(remote) };
     let remote = at(&translated);
-    // SAFETY: the caller also satisfies the contract of the entry of 1.2; the remote triplet is null or a local variable.
+    // SAFETY: the caller also satisfies the contract of the entry of 1.2; the remote triplet is null or a local
+    // variable.
     unsafe {
         with_segments::<P>(ep, iov, count, |iov, count| {
             ep_1_2::dapl_ep_post_rdma_write::<P>(ep, count, iov, cookie, remote, flags)

@@ -73,8 +73,8 @@ unsafe fn with_many<P: Provider>(
     convert::code(call(many.as_mut_ptr().cast()))
 }
 
-/// Converts the offsets in segments of zero-based LMRs to addresses of this process. Does nothing if the handle is neither
-/// an EP nor an SRQ; the entry then refuses the handle.
+/// Converts the offsets in segments of zero-based LMRs to addresses of this process. Does nothing if the handle is
+/// neither an EP nor an SRQ; the entry then refuses the handle.
 #[cold]
 fn translate<P: Provider>(handle: DAT_HANDLE, segments: &mut [Segment]) {
     let ia = from_handle::<Ep<P>>(handle, Handle::Ep)

@@ -41,8 +41,8 @@ pub(super) fn at(handle: usize) -> Option<&'static HandleEntry> {
     if base == 0 || offset >= ARENA_LEN || !offset.is_multiple_of(STRIDE) {
         return None;
     }
-    // SAFETY: the address is in the arena and at the start of an entry. The arena is never unmapped and all its bytes are
-    // readable. Every field is an atomic, so zeros and concurrent changes are valid.
+    // SAFETY: the address is in the arena and at the start of an entry. The arena is never unmapped and all its bytes
+    // are readable. Every field is an atomic, so zeros and concurrent changes are valid.
     Some(unsafe { &*(handle as *const HandleEntry) })
 }
 

@@ -297,7 +297,7 @@ impl EvdUse {
     #[inline(always)]
     pub fn object<T: Object>(&self) -> Option<NonNull<T>> {
         let entry = self.entry();
-        // Acquire as in `from_handle_hot`.
+        // Acquire pairs with the Release in `publish`, and with the end of an exclusion.
         if !StateWord::is_shared(entry.word.load(Ordering::Acquire), T::KIND) {
             return None;
         }

@@ -59,7 +59,8 @@ pub struct HotRef<T: Object> {
 }
 
 impl<T: Object> HotRef<T> {
-    /// Whether this reference is counted, like a [`Ref`]; [`exclude`](super::exclude) does not wait for counted references.
+    /// Whether this reference is counted, like a [`Ref`]; [`exclude`](super::exclude) does not wait for counted
+    /// references.
     #[inline(always)]
     pub fn is_counted(&self) -> bool {
         self.protection.is_none()

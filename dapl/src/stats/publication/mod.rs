@@ -55,10 +55,10 @@ pub(crate) fn lock_for_fork() -> StaticMutexGuard<PublishedCounters> {
 }
 
 /// Adds an IA that was opened.
-pub(crate) fn add(sources: Weak<dyn CounterSource>) {
+pub(crate) fn add(source: Weak<dyn CounterSource>) {
     let mut published = lock_for_fork();
     published.reset_after_fork();
-    published.sources.push(sources);
+    published.sources.push(source);
 }
 
 /// Starts the thread, unless it is running or `DAPL_COUNTERS` is `off`. A failure is only logged, since it must not
@@ -77,8 +77,8 @@ pub(crate) fn start() {
 }
 
 /// Removes an IA before it is closed. If it is the last one, ends the thread.
-pub(crate) fn remove<S: CounterSource>(sources: &S) {
-    let address = std::ptr::from_ref(sources) as usize;
+pub(crate) fn remove<S: CounterSource>(source: &S) {
+    let address = std::ptr::from_ref(source) as usize;
     let mut published = lock_for_fork();
     published.reset_after_fork();
     published.sources.retain(|known| known.as_ptr().cast::<()>() as usize != address && known.strong_count() > 0);
@@ -96,7 +96,7 @@ fn all() -> String {
     let published = lock_for_fork();
     let mut text = Text::new(std::process::id(), &program());
     let sources: Vec<Arc<dyn CounterSource>> = published.sources.iter().filter_map(Weak::upgrade).collect();
-    sources.iter().for_each(|sources| sources.show(&mut text));
+    sources.iter().for_each(|source| source.show(&mut text));
     drop(published);
     text.end()
 }

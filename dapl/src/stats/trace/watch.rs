@@ -45,8 +45,8 @@ impl Trace {
     /// Reports an overdue request, once per stall. Returns the time until the next check; `None` if no request is in
     /// flight.
     ///
-    /// The number of requests in flight comes from the provider: the ring does not show whether a suppressed request, or
-    /// one whose completion the program has not fetched, is still in flight.
+    /// The number of requests in flight comes from the provider: the ring does not show whether a suppressed request,
+    /// or one whose completion the program has not fetched, is still in flight.
     pub(super) fn report_overdue(&self, now: u64) -> Option<Duration> {
         let summary = self.summary()?;
         let begun = self.ring.oldest_request(summary.outstanding.requests);
