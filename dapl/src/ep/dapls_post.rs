@@ -26,9 +26,9 @@ pub struct ExtensionPost<'a> {
 /// Numbers of the C parameters, for `InvalidParameter`.
 #[derive(Clone, Copy, Debug)]
 pub struct ParameterNumbers {
-    /// Parameter with the number of segments; for an atomic operation, with the local memory.
+    /// Number of the parameter that gives the number of segments, or the local memory of an atomic operation.
     pub local: u8,
-    /// Parameter with the remote memory; not used by sends.
+    /// Number of the parameter with the remote memory; not used by sends.
     pub remote: u8,
     pub flags: u8,
 }

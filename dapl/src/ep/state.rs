@@ -197,7 +197,7 @@ impl EpState {
         }
     }
 
-    /// Whether `dat_ep_modify` may change the other fields in this state.
+    /// Whether `dat_ep_modify` may change fields other than the PZ in this state.
     pub fn lets_modify(self) -> Result<()> {
         match self {
             EpState::Unconnected | EpState::Reserved | EpState::PassivePending | EpState::TentativePending => Ok(()),

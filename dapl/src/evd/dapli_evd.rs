@@ -248,8 +248,8 @@ impl<P: Provider> Evd<P> {
             None => {
                 let Some(cq) = &self.cq else { return Err(Error::QueueEmpty) };
                 // A consumer with a CNO dequeues until the EVD is empty; then `dat_cno_wait` polls again, as does
-                // arming a descriptor. Over a network each poll is a system call, so the first dequeue after a
-                // successful one makes none.
+                // arming a descriptor. Over a network each poll is a system call. So the first dequeue after a
+                // successful one does not poll, but takes completions that are already in the CQ.
                 let how = if std::mem::take(&mut state.has_taken) { FetchMode::Ready } else { FetchMode::Poll };
                 let n = state.poll(cq, how);
                 let Some((first, rest)) = state.buffer[..n].split_first() else {

@@ -84,7 +84,8 @@ impl<P: Provider> Lmr<P> {
         self.rights
     }
 
-    /// The region description. Its cookie keeps its address for the life of the LMR.
+    /// The region description from which the LMR was created. A cookie in it stays at its address as long as the LMR
+    /// exists.
     pub fn origin(&self) -> &Origin {
         &self.origin
     }

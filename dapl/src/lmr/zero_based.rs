@@ -1,7 +1,7 @@
 //! LMRs whose addresses start at 0 (`DAT_VA_TYPE_ZB`). Only consumers of DAT 2.0 can create them.
 //!
-//! Providers translate the addresses that peers use. Local segments are translated here, before the other entries see
-//! them, because providers and objects only handle addresses of this process.
+//! Providers translate the addresses that peers use. This module translates the addresses of local segments of 2.0
+//! calls, because providers and the other modules only handle addresses of this process.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicUsize, Ordering};

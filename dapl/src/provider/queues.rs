@@ -111,9 +111,9 @@ pub struct QpSpec<P: QueueProvider> {
     pub max_recvs: u32,
     /// Maximum number of outstanding requests.
     pub max_requests: u32,
-    /// Segments per receive.
+    /// Maximum number of segments of a receive.
     pub max_recv_iov: u32,
-    /// Segments per request.
+    /// Maximum number of segments of a request.
     pub max_request_iov: u32,
     /// Maximum number of RDMA reads that the peer may have outstanding.
     pub max_reads_in: u32,
@@ -187,6 +187,7 @@ pub trait CqSink: Send + Sync {
 
 /// Receives a notification when a shared receive queue falls below its low watermark. Implemented by `dapl::srq`.
 pub trait SrqSink: Send + Sync {
-    /// Called when fewer receives than the limit are available. The notification is now disabled.
+    /// Called when fewer receives than the limit are available. The SRQ then notifies no more until
+    /// [`SharedReceiveQueue::watch`] sets a limit again.
     fn low(&self);
 }

@@ -96,7 +96,7 @@ pub fn with_ia<T>(name: &str, body: impl FnOnce() -> T) -> T {
 
 /// Runs an open. Errors that this thread logs meanwhile are not printed, but returned, joined in one line.
 pub(crate) fn collect_errors<T>(open: impl FnOnce() -> T) -> (T, String) {
-    /// Stops collecting, also when the open panics.
+    /// When dropped, ends the collection of errors, also if the open panics.
     struct StopCollecting;
     impl Drop for StopCollecting {
         fn drop(&mut self) {

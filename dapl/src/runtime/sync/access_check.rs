@@ -5,7 +5,7 @@
 
 use loom::cell::UnsafeCell;
 
-/// A memory location without content.
+/// A memory location for loom's checks. It holds no data.
 pub struct AccessCheck(UnsafeCell<()>);
 
 // SAFETY: there is no data; loom checks the accesses.

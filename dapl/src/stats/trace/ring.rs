@@ -12,7 +12,7 @@ use crate::provider::{Completion, Status, Token, Work};
 /// A ring of the last posts.
 #[derive(Debug)]
 pub(super) struct TraceRing {
-    /// The records; a power of two.
+    /// The records. Their number is a power of two.
     records: Box<[TraceRecord]>,
     /// Number of posts so far.
     posts: AtomicU64,
