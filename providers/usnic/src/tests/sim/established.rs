@@ -1,6 +1,6 @@
-//! An established connection of the simulation, with checks of its packets.
+//! One side of an established connection of the simulation. It checks each packet that this side sends.
 //!
-//! Checks that only packets that have arrived are acked, and that the packets in flight are within the window.
+//! The checks: acks cover only packets that have arrived, and data packets are within the peer's receive window.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -24,12 +24,13 @@ pub(super) struct SimConnection {
     pub(super) terms: ConnectionTerms,
     seal: Option<Box<Seal>>,
     pub(super) burst: usize,
-    /// PSNs that have arrived: all before `all_before`, and the PSNs in `more`.
+    /// PSNs that have arrived: all before `all_before`, and the PSNs in `more`. Both are relative to the peer's first
+    /// PSN.
     all_before: u32,
     more: BTreeSet<u32>,
-    /// For each re-fragmented packet, by the distance of its PSN: which of its bytes have arrived.
+    /// For each re-fragmented packet, by its relative PSN: whether each of its bytes has arrived.
     pieces: BTreeMap<u32, Vec<bool>>,
-    /// PSN before which the peer has acked all packets.
+    /// The peer has acked all packets before this PSN, which is relative to this side's first PSN.
     acked: u32,
     loose: bool,
 }
@@ -89,7 +90,7 @@ impl SimConnection {
         }
     }
 
-    /// Handles the packet that has confirmed the connection, which was already unsealed.
+    /// Handles the packet that confirmed the accept. `Peer` has already decrypted it.
     pub(super) fn receive_first(&mut self, now: Nanos, datagram: &Datagram) {
         let Some((head, body)) = wire::head(&datagram.bytes) else { return };
         let seal = if self.seal.is_some() { seal::OVERHEAD } else { 0 };
@@ -126,7 +127,8 @@ impl SimConnection {
         self.acked = self.acked.max(next.wrapping_sub(self.terms.first_psn.0));
     }
 
-    /// Records the bytes of a piece. Returns whether all bytes of its packet have arrived.
+    /// Records the bytes of a data packet with relative PSN `at`. Returns whether the packet is complete: a piece of a
+    /// re-fragmented packet completes it only when all bytes of that packet have arrived.
     fn record_piece(&mut self, at: u32, data: &Data<'_>) -> bool {
         let Some(extent) = data.extent else { return true };
         let have = self.pieces.entry(at).or_insert_with(|| vec![false; extent.length() as usize]);
@@ -135,7 +137,7 @@ impl SimConnection {
         have.iter().all(|here| *here)
     }
 
-    /// Adds the event of the connection, if any, to the oracle.
+    /// Passes a pending event of the connection to the oracle.
     pub(super) fn record_event(&mut self) {
         if let Some(event) = self.conn.take_event() {
             self.host.oracle.borrow_mut().sides[self.host.side].events.push(event);
@@ -183,12 +185,11 @@ impl SimConnection {
         Some(bytes)
     }
 
-    /// Seals a packet.
     fn finish(&mut self, mut bytes: Vec<u8>) -> Option<Vec<u8>> {
         self.seal.as_mut().is_none_or(|seal| seal.seal(&mut bytes, 0)).then_some(bytes)
     }
 
-    /// Checks a packet that is about to be sent.
+    /// Panics if the PSN or the acks of an outgoing packet are wrong (see the module).
     fn check_outgoing(&self, bytes: &[u8]) {
         let Some((head, body)) = wire::head(bytes).filter(|_| !self.loose) else { return };
         assert_eq!((head.conn.get(), head.token.get()), (self.terms.peer_conn, self.terms.peer_token));

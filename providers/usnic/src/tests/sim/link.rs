@@ -1,4 +1,4 @@
-//! One connection of a scenario: the state at its two peers, and their posts.
+//! One connection of a scenario: its state at both peers, and the number of work requests that each has posted.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -17,14 +17,14 @@ use crate::proto::{Nanos, SECONDS};
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum EndState {
     Before,
-    /// The client's request is pending, or the server has accepted.
+    /// The client waits for the reply to its request, or the server for the confirmation of its accept.
     Trying,
+    /// The connection is open. The value is its connection number at this peer.
     Established(u32),
-    /// The connection has ended.
     Ended,
     /// The connection was not established, for this reason.
     Failed(&'static str),
-    /// The process has exited (it is restarted).
+    /// The process has exited. Its successor does not know the connection.
     ProcessExited,
 }
 
@@ -37,17 +37,18 @@ impl EndState {
 pub(super) struct SimLink {
     pub(super) oracle: Rc<RefCell<Oracle>>,
     pub(super) state: [EndState; 2],
-    /// By side: number of posted requests, and planned receives (time, length).
+    /// Number of requests that each side has posted.
     pub(super) posted: [usize; 2],
+    /// Planned receives of each side: time of the post, and length.
     pub(super) recvs: [Vec<(Nanos, u32)>; 2],
     pub(super) recvs_posted: [usize; 2],
     pub(super) aborted: [bool; 2],
     pub(super) drained: [bool; 2],
-    /// Requests on which the server's consumer has not decided, with the time of its decision.
+    /// Connection requests that the server's consumer will answer, each with the time of the answer.
     pub(super) pending: Vec<(Nanos, RequestId)>,
     pub(super) started: bool,
     pub(super) finished: bool,
-    /// Whether all work was done before the end of the connection began.
+    /// Whether all work requests had completed before a side disconnected.
     pub(super) complete: bool,
 }
 
@@ -87,21 +88,21 @@ impl SimLink {
         self.state[side] = EndState::Failed(why);
     }
 
-    /// Number of receives to post now, if `most` may be outstanding.
+    /// Returns the number of planned receives whose time has come, at most `most`.
     pub(super) fn due_recvs(&self, side: usize, most: usize, now: Nanos) -> usize {
         self.recvs[side].iter().take(most).take_while(|(at, _)| *at <= now).count()
     }
 
-    pub(super) fn post_recv(&mut self, side: usize, line: &mut SimConnection) {
+    pub(super) fn post_recv(&mut self, side: usize, connection: &mut SimConnection) {
         let (_, length) = self.recvs[side][self.recvs_posted[side]];
         self.recvs_posted[side] += 1;
-        let recv = line.host.new_recv(length);
-        line.conn.post_recv(u64::from(length), |own| *own = recv, &mut line.host);
+        let recv = connection.host.new_recv(length);
+        connection.conn.post_recv(u64::from(length), |own| *own = recv, &mut connection.host);
     }
 
     pub(super) fn wanted(&self, plan: &ConnectionPlan, side: usize, _now: Nanos) -> Offer {
         let mine = &plan.sides[side];
-        // Number of receives that are posted at the start.
+        // The receives that are posted before the connection is established.
         let credits = if mine.shared { 0 } else { self.due_recvs(side, mine.max_recvs as usize, 0) as u32 };
         Offer {
             extensions: true,
@@ -117,7 +118,7 @@ impl SimLink {
         }
     }
 
-    /// Whether all planned work was posted, is complete, and has arrived.
+    /// Whether all planned requests were posted and have succeeded, and all messages have been received.
     pub(super) fn is_done(&self, plan: &ConnectionPlan) -> bool {
         let oracle = self.oracle.borrow();
         (0..2).all(|side| {
@@ -128,7 +129,7 @@ impl SimLink {
         })
     }
 
-    /// Returns the time of the next action of the consumers of this connection.
+    /// Returns the next time at which a consumer of this connection acts.
     pub(super) fn deadline(&self, scenario: &Scenario, at: usize, now: Nanos) -> Option<Nanos> {
         let plan = &scenario.links[at];
         let mut times = vec![plan.start, scenario.calm(), scenario.calm() + 20 * SECONDS];
@@ -141,7 +142,7 @@ impl SimLink {
         times.into_iter().filter(|at| *at > now).min()
     }
 
-    /// Returns the first request of a side that has failed other than by a flush, and its status.
+    /// Returns the index and status of the first request of a side that failed and was not flushed.
     pub(super) fn failure(&self, side: usize) -> Option<(usize, Status)> {
         let oracle = self.oracle.borrow();
         let mut entries = oracle.sides[side].entries.iter().enumerate();

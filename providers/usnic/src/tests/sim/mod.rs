@@ -1,12 +1,18 @@
 //! Simulates the whole protocol in one thread and in virtual time: processes establish and use connections over an
-//! unreliable network. A seed determines everything.
+//! unreliable network. The same seed always gives the same run.
 //!
-//! A seed determines a scenario (`scenario`). A run executes the scenario (`run`, with `peer`, `established` and `network`).
-//! An oracle checks completions and memory contents (`oracle`), and the final state is checked at the end (`verdict`).
-//! A failing scenario is reduced as long as it still fails (`shrink`). The same seed gives the same run.
+//! | module | task |
+//! |---|---|
+//! | `scenario` | derives connections, work requests and network faults from a seed |
+//! | `run` | executes a scenario |
+//! | `peer`, `link`, `established` | a process, a connection, and one side of an established connection |
+//! | `network` | delays, drops, duplicates and corrupts packets |
+//! | `oracle` | checks completions and memory contents |
+//! | `verdict` | checks the final state of a run |
+//! | `shrink` | removes parts from a failing scenario as long as it still fails |
 //!
 //! `DAPL_SIM_SEED=n` runs one seed; `DAPL_SIM_RUNS=n` runs `n` seeds, starting at `DAPL_SIM_FIRST`; `DAPL_SIM_TRACE=1`
-//! prints packets; `DAPL_SIM_ALL=1` continues after a failure, and prints a summary.
+//! prints the packets of a failing run; `DAPL_SIM_ALL=1` continues after a failure, and prints a summary.
 
 mod established;
 mod link;
@@ -22,10 +28,10 @@ mod verdict;
 
 use scenario::{EXTENDED, Scenario};
 
-/// Seeds whose scenarios have detected defects, as regression tests.
+/// Seeds that have found defects. Each test run repeats them.
 const FOUND: [u64; 10] = [12, 383, 2458, 6866, 22_237, 54_507, 61_142, 62_595, 82_725, 89_231];
 
-/// Number of runs of the test without environment variables.
+/// Number of seeds that the test runs if `DAPL_SIM_RUNS` is not set.
 const RUNS: u64 = 2_000;
 
 fn number(name: &str) -> Option<u64> {

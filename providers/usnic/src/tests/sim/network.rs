@@ -26,11 +26,11 @@ pub(super) struct Network {
     wire: BTreeMap<(Nanos, u64), Datagram>,
     count: u64,
     old: BTreeMap<(usize, usize), VecDeque<Datagram>>,
-    /// Whether to print each packet, and whether it is delivered.
+    /// Whether to print each packet, and whether the network delivers it.
     pub(super) traced: bool,
 }
 
-/// Returns the index of the peer with this address: the last byte of the address less one.
+/// Returns the index of the peer with this address, which is the last byte of the IPv4 address minus one.
 pub(super) fn peer_of(address: SocketAddr) -> usize {
     match address {
         SocketAddr::V4(v4) => usize::from(v4.ip().octets()[3]) - 1,
@@ -51,7 +51,7 @@ impl Network {
         }
     }
 
-    /// Accepts a datagram for delivery.
+    /// Sends a datagram: applies the faults of its path, and delivers it after the latency unless a fault drops it.
     pub(super) fn carry(&mut self, now: Nanos, datagram: Datagram) {
         let way = (peer_of(datagram.from), peer_of(datagram.to));
         let faults: Vec<FaultKind> = self
@@ -71,7 +71,7 @@ impl Network {
         self.pass(now, datagram, &faults);
     }
 
-    /// Delivers an old packet again, with a probability of `often` / 1000, and stores the new one.
+    /// Delivers a stored packet again, with a probability of `often` / 1000, and stores `fresh` for later replays.
     fn bring_back(&mut self, now: Nanos, way: (usize, usize), often: u64, fresh: &Datagram) {
         let old = self.old.entry(way).or_default();
         if self.dice.hits(often) && !old.is_empty() {
@@ -128,12 +128,12 @@ impl Network {
         }
     }
 
-    /// Returns the time of the next arrival.
+    /// Returns the time at which the next datagram arrives.
     pub(super) fn next(&self) -> Option<Nanos> {
         self.wire.keys().next().map(|(at, _)| *at)
     }
 
-    /// Returns the next datagram that has arrived.
+    /// Removes and returns the first datagram that has arrived.
     pub(super) fn arrived(&mut self, now: Nanos) -> Option<Datagram> {
         self.wire.first_entry().filter(|entry| entry.key().0 <= now).map(|entry| entry.remove())
     }

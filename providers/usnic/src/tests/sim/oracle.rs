@@ -1,7 +1,7 @@
 //! Checks the completions and memory contents that the two consumers of a connection observe.
 //!
-//! Implements the hosts of the connections, and compares each call with the guarantees of DAT. Messages are slices of
-//! one table of random bytes, so each expected byte is known.
+//! Implements the callbacks of both connection ends (`ConnCallbacks`), and checks that each call keeps the guarantees
+//! of DAT. The payload of each message is a slice of one table of random bytes, so each expected byte is known.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -17,15 +17,16 @@ use crate::proto::conn::{ConnCallbacks, Operation, PostedData, SendValue};
 use crate::proto::wire::Refusal;
 
 const TABLE: usize = 1 << 20;
-/// Key of the read-only memory, and an unknown key.
+/// Key of the read-only memory.
 const SOURCE_KEY: u32 = 0x5EED;
+/// A key that no memory has.
 const UNKNOWN_KEY: u32 = 0xBAD;
 /// Key and address of the 64-bit word for atomic operations.
 const ATOMIC_KEY: u32 = 0xA70;
 const ATOMIC_ADDRESS: u64 = 0x7000;
-/// Key of the window that all sends with invalidation contain.
+/// Key of the memory window that each send with invalidate names.
 const WINDOW_KEY: u32 = 0x17D0;
-/// Offset of a buffer from the address that its index determines.
+/// Offset of a buffer from the multiple of 4 GiB that its index selects.
 const BEGIN: u64 = 0x40;
 
 fn table() -> &'static [u8] {
@@ -41,7 +42,7 @@ fn bytes(pattern: u32, offset: usize, length: usize) -> &'static [u8] {
     &table()[pattern as usize + offset..][..length]
 }
 
-/// A request that was posted.
+/// A posted request.
 #[derive(Debug)]
 pub(super) struct OracleRequest {
     pub(super) kind: OpKind,
@@ -51,7 +52,7 @@ pub(super) struct OracleRequest {
     pattern: u32,
     /// Index of the destination buffer: local for a read, at the peer for a write.
     area: usize,
-    /// Number of times that the host defers a bind before it is executed.
+    /// Number of times that `execute_bind` defers a bind before it succeeds.
     deferrals: u32,
     pub(super) status: Option<Status>,
 }
@@ -67,20 +68,20 @@ struct WrittenBuffer {
     done: bool,
 }
 
-/// The driver data of a request.
+/// The oracle's data in a request of `Conn`.
 #[derive(Debug, Default)]
 pub(super) struct RequestIndex {
     index: usize,
 }
 
-/// The driver data of a receive.
+/// The oracle's data in a receive of `Conn`.
 #[derive(Debug, Default)]
 pub(super) struct PostedRecv {
     id: u64,
     buffer: RefCell<Vec<u8>>,
 }
 
-/// Shared receive queue of a process: the lengths of its receives.
+/// Shared receive queue of a process. Contains the length of each receive.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
     lengths: VecDeque<u32>,
@@ -99,7 +100,7 @@ impl Pool {
     }
 }
 
-/// The state of a connection that one of its consumers observes.
+/// Requests, receives, memory and events of one side's consumer.
 #[derive(Debug, Default)]
 pub(super) struct ConsumerState {
     pub(super) entries: Vec<OracleRequest>,
@@ -111,18 +112,19 @@ pub(super) struct ConsumerState {
     pub(super) failed_recvs: Vec<Status>,
     /// Number of messages of the peer that have arrived.
     pub(super) received: usize,
-    /// Number of requests of the peer that were checked.
+    /// The first requests of the peer, this many, need no further check: their effects were found in order.
     verified: usize,
     areas: Vec<WrittenBuffer>,
     pub(super) events: Vec<ConnectionEvent>,
     has_failed: bool,
     has_failed_request: bool,
-    /// The word that atomic operations of the peer change, and their results, in order.
+    /// The word that atomic operations of the peer change.
     word: u64,
+    /// Results of the peer's atomic operations, in order: the values before each operation.
     found: Vec<u64>,
     /// Atomic operations that the peer has posted, in order, with the indexes of their requests.
     atomics: Vec<(usize, Atomic)>,
-    /// Number of times that the window was unbound.
+    /// Number of times that a send with invalidate of the peer unbound the window.
     invalidated: usize,
 }
 
@@ -135,7 +137,7 @@ pub(super) struct Oracle {
     dice: TestRandom,
 }
 
-/// The host of one side of a connection; forwards to the oracle.
+/// Callbacks of one side of a connection. Forwards them to the oracle.
 #[derive(Clone, Debug)]
 pub(super) struct OracleHost {
     pub(super) oracle: Rc<RefCell<Oracle>>,
@@ -148,7 +150,8 @@ impl Oracle {
         Rc::new(RefCell::new(Oracle { sides: Default::default(), loose, dice: TestRandom::new(seed) }))
     }
 
-    /// Plans a request that the consumer posts. Returns its arguments for `Conn::post`.
+    /// Records a request that the consumer of `side` posts. Returns its operation, its length, and the data to store in
+    /// it.
     pub(super) fn post(&mut self, side: usize, item: &Item) -> (Operation, u32, RequestIndex) {
         let [here, there] = if side == 0 { [0, 1] } else { [1, 0] };
         let mut length = match item.kind {
@@ -177,8 +180,7 @@ impl Oracle {
             }
             OpKind::Atomic => {
                 area = self.sides[here].close(length, 0);
-                // All operands are different. So if an operation is executed twice or not at all, all later results are
-                // wrong.
+                // All operands differ, so an operation that is executed twice or never makes all later results wrong.
                 let (add, word) = (u64::from(pattern) << 20 | index as u64, self.sides[there].word);
                 let swap = Atomic::CompareSwap { compare: word, swap: add };
                 let operation = if item.solicited { swap } else { Atomic::FetchAdd(add) };
@@ -223,7 +225,7 @@ impl Oracle {
         Operation::SendWith(SendValue { arrival, value, solicited: item.solicited })
     }
 
-    /// Returns payload of a request; `None`: its memory is unreadable.
+    /// Returns a part of a request's payload, or `None` if its memory is unreadable.
     pub(super) fn source(&self, side: usize, request: &RequestIndex, offset: u32, length: u32) -> Option<&[u8]> {
         let entry = &self.sides[side].entries[request.index];
         assert!(entry.status.is_none(), "a request must not be sent after its completion");
@@ -231,7 +233,7 @@ impl Oracle {
         (entry.kind != OpKind::BadSource).then(|| bytes(entry.pattern, offset as usize, length as usize))
     }
 
-    /// Returns memory for a read of the peer.
+    /// Returns the memory that a request of the peer addresses, or `None` if the key or the range is invalid.
     pub(super) fn remote(&self, side: usize, key: u32, address: u64, length: u32) -> Option<&[u8]> {
         if key == SOURCE_KEY {
             let start = address.checked_sub(BEGIN)?;
@@ -242,7 +244,8 @@ impl Oracle {
         Some(&self.sides[side].areas[area].bytes[start..][..length as usize])
     }
 
-    /// Checks a received message, and that all work that was posted before it has arrived.
+    /// Checks a received message, and that the writes that its sender posted before it are in place. A fenced message
+    /// also follows the sender's earlier reads and atomic operations.
     fn check_message(&mut self, side: usize, length: u64, value: SendValue, buffer: &[u8]) {
         let other = 1 - side;
         let number = self.sides[side].received;
@@ -286,7 +289,7 @@ impl Oracle {
             self.sides[side].invalidated, invalidations,
             "each send with invalidate must unbind its window once, before its completion"
         );
-        // As for a read, only fenced requests wait for an earlier atomic operation.
+        // Only a fenced request waits for earlier atomic operations, as for earlier reads.
         let next = self.sides[side].atomics.get(self.sides[side].found.len());
         let is_behind = next.is_none_or(|(next, _)| *next > index);
         assert!(is_behind || !entry.fence, "a fenced message overtook an atomic operation");
@@ -305,7 +308,7 @@ impl Oracle {
                 _ => {}
             }
         }
-        // Requests without a fence do not wait for reads, so unfinished reads are checked again with later messages.
+        // A message without a fence does not wait for reads, so later messages check unfinished reads again.
         let before = &self.sides[other].entries[..index];
         let verified = before
             .iter()
@@ -354,7 +357,7 @@ impl ConsumerState {
         area
     }
 
-    /// Returns the buffer to which the peer's key and address refer, and the offset in it.
+    /// Returns the index of the buffer that the peer's key and address select, and the offset in it.
     fn find(&self, key: u32, at: u64, length: u32) -> Option<(usize, usize)> {
         let index = (key as usize).checked_sub(1)?;
         let area = self.areas.get(index).filter(|area| area.open)?;
@@ -390,7 +393,6 @@ fn address(area: usize) -> u64 {
 }
 
 impl OracleHost {
-    /// Creates a receive.
     pub(super) fn new_recv(&self, length: u32) -> PostedRecv {
         let side = &mut self.oracle.borrow_mut().sides[self.side];
         side.posted_recvs += 1;
@@ -464,7 +466,8 @@ impl ConnCallbacks<OracleHost> for OracleHost {
         let entry = &mut side.entries[request.index];
         assert!(entry.status.is_none());
         entry.status = Some(status);
-        // A withdrawn request may be flushed before the request that the peer has refused.
+        // Only one request fails with another status than `Flushed`: the one that ends the connection. Requests ahead
+        // of it may be flushed.
         let is_first = matches!(status, Status::Success) && !side.has_failed;
         let fits = is_first || status == Status::Flushed || !std::mem::replace(&mut side.has_failed_request, true);
         assert!(

@@ -1,7 +1,7 @@
-//! A process of the simulation: its connection set-ups, its connections by number, and their shared state.
+//! A process of the simulation: its connection attempts, its established connections, and their shared receive queue.
 //!
-//! Drives the state machines of `proto` as `cm` and the queue pairs do, without sockets. `run` decides the actions of
-//! its consumers.
+//! Calls the state machines of `proto` in the same way as `cm` and the queue pairs, but without sockets. `run` decides
+//! the actions of its consumers.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -28,12 +28,13 @@ use crate::proto::{Nanos, SECONDS};
 /// The well-known port of all peers.
 const WELL_KNOWN: u16 = 17471;
 
-/// Event of a connection setup.
+/// An event of connection set-up. The first field is the index of the connection in the scenario.
 #[derive(Debug)]
 pub(super) enum SetupEvent {
-    /// A request has arrived, for the connection with this index in the scenario.
+    /// A request has arrived at the server.
     Requested(usize, RequestId),
-    /// The connection is established at this peer. The datagram is the packet that has confirmed an accept.
+    /// The connection with this number is established at this peer. At the server, the datagram is the packet that
+    /// confirmed the accept.
     Established(usize, u32, Box<HandshakeResult>, Option<Datagram>),
     /// The client's attempt has failed.
     Failed(usize, &'static str),
@@ -50,7 +51,7 @@ pub(super) struct Peer {
     pub(super) ids: Ids,
     pub(super) connectors: BTreeMap<u32, (Connector, usize)>,
     accepted: BTreeMap<u32, (RequestId, usize, HandshakeResult)>,
-    pub(super) lines: BTreeMap<u32, SimConnection>,
+    pub(super) connections: BTreeMap<u32, SimConnection>,
     pub(super) pool: Rc<RefCell<Pool>>,
     pub(super) events: Vec<SetupEvent>,
     /// Datagrams to send.
@@ -77,7 +78,7 @@ impl Peer {
             ids: Ids::new(64, 2 * SECONDS),
             connectors: BTreeMap::new(),
             accepted: BTreeMap::new(),
-            lines: BTreeMap::new(),
+            connections: BTreeMap::new(),
             pool: Rc::default(),
             events: Vec::new(),
             out: Vec::new(),
@@ -101,7 +102,7 @@ impl Peer {
         self.connectors.insert(number, (connector, link));
     }
 
-    /// Withdraws the client's request.
+    /// Withdraws the client's request. Returns whether it was still pending.
     pub(super) fn withdraw(&mut self, now: Nanos, link: usize) -> bool {
         let Some(number) = self.connectors.iter().find(|(_, (_, of))| *of == link).map(|(number, _)| *number) else {
             return false;
@@ -115,7 +116,7 @@ impl Peer {
         true
     }
 
-    /// Accepts or rejects a request, as the consumer has decided.
+    /// Accepts a request with the offer `wanted`, or rejects it if `wanted` is `None`. Returns whether it was accepted.
     pub(super) fn decide(&mut self, now: Nanos, link: usize, id: RequestId, wanted: Option<&Offer>) -> bool {
         let Some(wanted) = wanted else {
             self.acceptor.reject(now, id, RejectReason::Refused, &[], &mut self.dice);
@@ -135,7 +136,7 @@ impl Peer {
         }
     }
 
-    /// Withdraws the unconfirmed accepts of this connection, because another accept was confirmed.
+    /// Withdraws the unconfirmed accepts of a connection after one accept was confirmed.
     fn withdraw_other_accepts(&mut self, now: Nanos, link: usize) {
         let others: Vec<u32> =
             self.accepted.iter().filter(|(_, (_, of, _))| *of == link).map(|(number, _)| *number).collect();
@@ -147,7 +148,6 @@ impl Peer {
         }
     }
 
-    /// Receives a datagram.
     pub(super) fn receive(&mut self, now: Nanos, mut datagram: Datagram) {
         if datagram.to.port() == WELL_KNOWN {
             return self.requested(now, &datagram);
@@ -158,8 +158,8 @@ impl Peer {
         }
         let Some(kind) = head.kind() else { return };
         let number = head.conn.get();
-        if let Some(line) = self.lines.get_mut(&number) {
-            return line.receive(now, &mut datagram);
+        if let Some(connection) = self.connections.get_mut(&number) {
+            return connection.receive(now, &mut datagram);
         }
         if let Some((connector, link)) = self.connectors.get_mut(&number) {
             let link = *link;
@@ -220,7 +220,8 @@ impl Peer {
             && let Some((_, link, _)) = self.accepted.remove(&number)
         {
             self.ids.free(number, now);
-            // The client may have sent requests from two addresses, so another accept may still be pending.
+            // If the client's address changed, it has sent requests from two addresses, and another accept may be
+            // pending.
             if !self.accepted.values().any(|(_, of, _)| *of == link) {
                 self.events.push(SetupEvent::AcceptFailed(link));
             }
@@ -245,7 +246,7 @@ impl Peer {
         }
     }
 
-    /// Does all work that is due.
+    /// Handles expired deadlines of attempts and connections, and sends due handshake packets.
     pub(super) fn on_time(&mut self, now: Nanos) {
         for number in self.connectors.keys().copied().collect::<Vec<_>>() {
             let Some((connector, link)) = self.connectors.get_mut(&number) else { continue };
@@ -264,42 +265,46 @@ impl Peer {
                 ExpiredAttempt::Failed(id) => self.request_failed(now, id),
             }
         }
-        self.serve_lines(now);
+        self.serve_connections(now);
     }
 
-    fn serve_lines(&mut self, now: Nanos) {
-        let is_fresh = std::mem::take(&mut self.pool.borrow_mut().has_new);
-        for line in self.lines.values_mut() {
-            if is_fresh && line.host.pool.is_some() {
-                line.conn.check_credits(&mut line.host);
+    fn serve_connections(&mut self, now: Nanos) {
+        let has_new_recvs = std::mem::take(&mut self.pool.borrow_mut().has_new);
+        for connection in self.connections.values_mut() {
+            if has_new_recvs && connection.host.pool.is_some() {
+                connection.conn.check_credits(&mut connection.host);
             }
-            if line.conn.deadline().is_some_and(|at| at <= now) {
-                line.conn.on_time(now, &mut line.host);
-                line.record_event();
+            if connection.conn.deadline().is_some_and(|at| at <= now) {
+                connection.conn.on_time(now, &mut connection.host);
+                connection.record_event();
             }
         }
     }
 
     /// Removes connections that can be freed.
     pub(super) fn remove_closed(&mut self, now: Nanos) {
-        let over: Vec<u32> =
-            self.lines.iter().filter(|(_, line)| line.conn.can_be_freed()).map(|(number, _)| *number).collect();
+        let over: Vec<u32> = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| connection.conn.can_be_freed())
+            .map(|(number, _)| *number)
+            .collect();
         for number in over {
-            self.lines.remove(&number);
+            self.connections.remove(&number);
             self.ids.free(number, now);
         }
     }
 
-    /// Returns the time of the process's next action.
+    /// Returns the earliest deadline of all attempts and connections.
     pub(super) fn deadline(&self) -> Option<Nanos> {
         let connectors = self.connectors.values().filter_map(|(connector, _)| connector.deadline());
-        let lines = self.lines.values().filter_map(SimConnection::deadline);
-        connectors.chain(lines).chain(self.acceptor.deadline()).min()
+        let connections = self.connections.values().filter_map(SimConnection::deadline);
+        connectors.chain(connections).chain(self.acceptor.deadline()).min()
     }
 
-    /// Whether the process has no connection state left.
+    /// Whether the process has no attempt and no connection.
     pub(super) fn is_empty(&self) -> bool {
-        self.lines.is_empty()
+        self.connections.is_empty()
             && self.connectors.is_empty()
             && self.accepted.is_empty()
             && self.acceptor.deadline().is_none()

@@ -2,7 +2,7 @@
 
 use crate::proto::setup::Random;
 
-/// Pseudo-random numbers (splitmix64).
+/// A splitmix64 generator.
 #[derive(Clone, Debug)]
 pub(crate) struct TestRandom(u64);
 

@@ -1,8 +1,7 @@
-//! Describes packets as text, for a person who reads a trace.
+//! Formats packets for the trace of a run.
 
 use crate::proto::wire::{self, Kind};
 
-/// Describes one packet.
 pub(super) fn packet(bytes: &[u8]) -> String {
     let Some((head, body)) = wire::head(bytes) else { return format!("{} bytes", bytes.len()) };
     let flags = head.flags.get();

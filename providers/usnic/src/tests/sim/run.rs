@@ -1,4 +1,4 @@
-//! One run of a scenario in virtual time, from the first request until no state is left.
+//! One run of a scenario in virtual time, from the first connection request until no peer has a connection.
 
 use super::established::{self, SimConnection};
 use super::link::{EndState, SimLink};
@@ -10,10 +10,11 @@ use crate::proto::conn::Post;
 use crate::proto::setup::HandshakeResult;
 use crate::proto::{MICROS, Nanos, SECONDS};
 
-/// Time limit for all work after the last fault, and for the end of all connections after that.
+/// Time limit for all work after the last fault. The connections must end within the same time after that.
 const TIME_LIMIT: Nanos = 60 * SECONDS;
-/// Maximum number of steps of a run, and of steps without progress of the clock.
+/// Maximum number of steps of a run.
 const MAX_STEPS: u32 = 400_000;
+/// Maximum number of consecutive steps at the same virtual time.
 const MAX_STEPS_AT_ONE_TIME: u32 = 2_000;
 
 pub(super) struct Run<'a> {
@@ -24,7 +25,7 @@ pub(super) struct Run<'a> {
     pub(super) links: Vec<SimLink>,
     actions_done: usize,
     restarts: u64,
-    /// Time of the next step, if consumers or connections may have new work.
+    /// Time of an additional step, in which consumers may post or connections may send again.
     again: Option<Nanos>,
 }
 
@@ -39,10 +40,10 @@ pub(super) fn run(scenario: &Scenario, traced: bool) {
         run.step();
         steps += 1;
         at_once = if run.now == before { at_once + 1 } else { 0 };
-        assert!(run.now < limit, "the run did not end within its time limit: {}", run.state());
+        assert!(run.now < limit, "the run did not end within its limit of {limit} ns: {}", run.state());
         assert!(
             steps < MAX_STEPS && at_once < MAX_STEPS_AT_ONE_TIME,
-            "too many events without progress: {}",
+            "more than {MAX_STEPS} steps, or {MAX_STEPS_AT_ONE_TIME} at one time: {}",
             run.state()
         );
     }
@@ -66,7 +67,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Does all work that is due now, then advances to the next event.
+    /// Does all work that is due now, then advances the clock to the next event.
     fn step(&mut self) {
         while let Some(datagram) = self.network.arrived(self.now) {
             let to = peer_of(datagram.to);
@@ -93,7 +94,7 @@ impl<'a> Run<'a> {
         self.now = next.max(self.now);
     }
 
-    /// Number of completions.
+    /// Returns the number of completions of all connections.
     fn done(&self) -> u64 {
         let sides =
             |link: &SimLink| link.oracle.borrow().sides.iter().map(|it| it.done as u64 + it.done_recvs).sum::<u64>();
@@ -110,16 +111,16 @@ impl<'a> Run<'a> {
     fn send(&mut self, at: usize) {
         let peer = &mut self.peers[at];
         let mut out: Vec<_> = peer.out.drain(..).collect();
-        for line in peer.lines.values_mut() {
-            for count in 0..=line.burst {
-                if count == line.burst {
+        for connection in peer.connections.values_mut() {
+            for count in 0..=connection.burst {
+                if count == connection.burst {
                     self.again = Some(self.now + 5 * MICROS);
                     break;
                 }
-                let Some(packet) = line.transmit(self.now) else { break };
+                let Some(packet) = connection.transmit(self.now) else { break };
                 out.push(packet);
             }
-            line.record_event();
+            connection.record_event();
         }
         let from = peer.address;
         for (to, bytes) in out {
@@ -127,7 +128,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Handles the events of a process.
+    /// Handles the set-up events of a process.
     fn record(&mut self, at: usize) {
         for event in std::mem::take(&mut self.peers[at].events) {
             match event {
@@ -136,7 +137,7 @@ impl<'a> Run<'a> {
                     self.links[link].pending.push((due, id));
                 }
                 SetupEvent::Failed(link, why) => self.links[link].fails(0, why),
-                SetupEvent::AcceptFailed(link) => self.links[link].fails(1, "left"),
+                SetupEvent::AcceptFailed(link) => self.links[link].fails(1, "not confirmed"),
                 SetupEvent::Established(link, number, agreed, early) => self.establish(link, number, *agreed, early),
             }
         }
@@ -153,18 +154,17 @@ impl<'a> Run<'a> {
         let config = established::config(mine, peer.plan.window_kib);
         let pool = mine.shared.then(|| peer.pool.clone());
         let host = OracleHost { oracle: link.oracle.clone(), side, pool };
-        let mut line = SimConnection::new(at, agreed, &config, host, mine.burst, self.now);
-        // Posts the receives that were counted as credits at set-up.
+        let mut connection = SimConnection::new(at, agreed, &config, host, mine.burst, self.now);
+        // The peer has credits for these receives from the handshake.
         while !mine.shared && link.recvs_posted[side] < link.due_recvs(side, mine.max_recvs as usize, 0) {
-            link.post_recv(side, &mut line);
+            link.post_recv(side, &mut connection);
         }
         if let Some(early) = early {
-            line.receive_first(self.now, &early);
+            connection.receive_first(self.now, &early);
         }
-        peer.lines.insert(number, line);
+        peer.connections.insert(number, connection);
     }
 
-    /// Executes the planned actions that are due.
     fn execute_planned_actions(&mut self) {
         while let Some(action) = self.scenario.actions.get(self.actions_done).filter(|action| action.at <= self.now) {
             self.actions_done += 1;
@@ -206,21 +206,22 @@ impl<'a> Run<'a> {
         let plan = &self.scenario.links[at];
         let link = &mut self.links[at];
         let EndState::Established(number) = link.state[side] else { return };
-        let Some(line) = self.peers[plan.ends[side]].lines.get_mut(&number) else { return };
-        if line.conn.is_closed() {
+        let Some(connection) = self.peers[plan.ends[side]].connections.get_mut(&number) else { return };
+        if connection.conn.is_closed() {
             return;
         }
         if abort {
             link.aborted[side] = true;
-            line.conn.abort(self.now, &mut line.host);
+            connection.conn.abort(self.now, &mut connection.host);
         } else {
             link.drained[side] = true;
-            line.conn.drain(self.now);
+            connection.conn.drain(self.now);
         }
-        line.record_event();
+        connection.record_event();
     }
 
-    /// Lets the consumers of a connection connect, withdraw, decide, post and disconnect.
+    /// Makes the calls of both consumers of a connection that are due: connect, withdraw, accept or reject, posts and
+    /// disconnect.
     fn run_consumers(&mut self, at: usize) {
         let plan = &self.scenario.links[at];
         if !self.links[at].started && self.now >= plan.start {
@@ -251,7 +252,8 @@ impl<'a> Run<'a> {
             if server.acceptor.request(id).is_none() {
                 continue;
             }
-            let is_free = matches!(link.state[1], EndState::Before | EndState::Failed("left") | EndState::Trying);
+            let is_free =
+                matches!(link.state[1], EndState::Before | EndState::Failed("not confirmed") | EndState::Trying);
             if !plan.accepts || !is_free {
                 server.decide(self.now, at, id, None);
                 if is_free {
@@ -259,19 +261,19 @@ impl<'a> Run<'a> {
                 }
                 continue;
             }
-            // A client whose address changes sends requests from both addresses, and an old packet may arrive late, so
-            // several accepts may be pending. The confirmation selects one.
+            // Several accepts may be pending: a client whose address changes sends requests from both addresses, and
+            // old packets may arrive late. The connection uses the accept that the client confirms.
             let wanted = link.wanted(plan, 1, self.now);
             let is_there = server.decide(self.now, at, id, Some(&wanted));
             if is_there {
                 link.state[1] = EndState::Trying;
             } else if link.state[1] != EndState::Trying {
-                link.state[1] = EndState::Failed("left");
+                link.state[1] = EndState::Failed("not confirmed");
             }
         }
     }
 
-    /// Posts the work requests that are due.
+    /// Posts the receives and requests that are due, up to the limits of the queues.
     fn post(&mut self, at: usize, side: usize) {
         let plan = &self.scenario.links[at];
         let (link, mine) = (&mut self.links[at], &plan.sides[side]);
@@ -284,30 +286,30 @@ impl<'a> Run<'a> {
             link.recvs_posted[side] += 1;
         }
         let EndState::Established(number) = link.state[side] else { return };
-        let Some(line) = peer.lines.get_mut(&number) else {
+        let Some(connection) = peer.connections.get_mut(&number) else {
             link.state[side] = EndState::Ended;
             return;
         };
-        let closed = line.conn.is_closed();
+        let closed = connection.conn.is_closed();
         while !mine.shared
-            && (closed || line.conn.outstanding().1 < mine.max_recvs)
+            && (closed || connection.conn.outstanding().1 < mine.max_recvs)
             && link.recvs_posted[side] < link.due_recvs(side, usize::MAX, self.now)
         {
-            link.post_recv(side, line);
+            link.post_recv(side, connection);
         }
         while let Some(item) = mine.items.get(link.posted[side]).filter(|item| item.at <= self.now)
-            && (closed || line.conn.outstanding().0 < mine.max_requests)
+            && (closed || connection.conn.outstanding().0 < mine.max_requests)
         {
             link.posted[side] += 1;
             let (work, length, request) = link.oracle.borrow_mut().post(side, item);
             let post = Post { work, length, fence: item.fence };
-            line.conn.post(self.now, post, |own| *own = request, &mut line.host);
+            connection.conn.post(self.now, post, |own| *own = request, &mut connection.host);
         }
     }
 
     fn end_when_done(&mut self, at: usize) {
         let plan = &self.scenario.links[at];
-        let both = |link: &SimLink| link.state.iter().all(|fate| matches!(fate, EndState::Established(_)));
+        let both = |link: &SimLink| link.state.iter().all(|state| matches!(state, EndState::Established(_)));
         if self.links[at].finished || !both(&self.links[at]) {
             return;
         }
@@ -335,14 +337,14 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Checks that each side has received each packet of the other side once. Called when all work is complete.
+    /// Checks the counters of both sides when all work is complete: received packets, refusals and payload bytes.
     fn check_counters(&self, at: usize) {
         let plan = &self.scenario.links[at];
         let counters = [0, 1].map(|side| {
             let EndState::Established(number) = self.links[at].state[side] else {
                 panic!("both sides are established when counters are checked")
             };
-            self.peers[plan.ends[side]].lines[&number].conn.counters()
+            self.peers[plan.ends[side]].connections[&number].conn.counters()
         });
         let oracle = self.links[at].oracle.borrow();
         for (ours, theirs) in [(0, 1), (1, 0)] {
@@ -375,7 +377,7 @@ impl<'a> Run<'a> {
             let side = |side: usize| {
                 let it = &oracle.sides[side];
                 format!(
-                    "{:?}: {}/{} done, {} got, {:?}",
+                    "{:?}: {} of {} requests completed, {} messages received, events {:?}",
                     link.state[side],
                     it.done,
                     it.entries.len(),
@@ -387,28 +389,28 @@ impl<'a> Run<'a> {
         };
         let links: Vec<String> = self.links.iter().map(link).collect();
         let empty: Vec<bool> = self.peers.iter().map(Peer::is_empty).collect();
-        let lines: Vec<String> = self
+        let connections: Vec<String> = self
             .peers
             .iter()
-            .flat_map(|peer| peer.lines.values())
-            .map(|line| {
+            .flat_map(|peer| peer.connections.values())
+            .map(|connection| {
                 format!(
                     "\n  link {} side {}: outstanding {:?} deadline {:?} work {} {:?}",
-                    line.link,
-                    line.host.side,
-                    line.conn.outstanding(),
-                    line.conn.deadline(),
-                    line.conn.pending_work(self.now).needs_service(),
-                    line.conn.counters()
+                    connection.link,
+                    connection.host.side,
+                    connection.conn.outstanding(),
+                    connection.conn.deadline(),
+                    connection.conn.pending_work(self.now).needs_service(),
+                    connection.conn.counters()
                 )
             })
             .collect();
         format!(
-            "at {} (calm {}) links {} empty {empty:?}{}",
+            "at {} ns, calm from {} ns; links {}; peers without connections: {empty:?}{}",
             self.now,
             self.scenario.calm(),
             links.join(" "),
-            lines.concat()
+            connections.concat()
         )
     }
 }

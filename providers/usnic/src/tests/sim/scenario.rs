@@ -6,7 +6,7 @@ use super::random::TestRandom;
 use crate::proto::congestion::Algorithm;
 use crate::proto::{MICROS, MILLIS, Nanos, SECONDS};
 
-/// Size in bytes of the source of reads, which is also the length of the longest message.
+/// Maximum length of a message, and size of the memory that RDMA reads access, in bytes.
 pub(super) const LONGEST: u32 = 300 << 10;
 
 #[derive(Clone, Debug)]
@@ -16,9 +16,9 @@ pub(super) struct Scenario {
     pub(super) links: Vec<ConnectionPlan>,
     pub(super) faults: Vec<Fault>,
     pub(super) actions: Vec<ScheduledAction>,
-    /// Whether all packets are sealed.
+    /// Whether all packets are encrypted.
     pub(super) sealed: bool,
-    /// One-way delay of every packet.
+    /// One-way delay of packets without faults.
     pub(super) latency: Nanos,
 }
 
@@ -29,15 +29,15 @@ pub(super) struct PeerPlan {
     pub(super) cookies: bool,
 }
 
-/// A connection, from set-up to its end. Side 0 is the client.
+/// Plan of one connection, from its request to its end. Side 0 is the client, side 1 the server.
 #[derive(Clone, Debug)]
 pub(super) struct ConnectionPlan {
     pub(super) ends: [usize; 2],
     pub(super) start: Nanos,
-    /// Time until the server's consumer decides on the request, and its decision.
+    /// Time that the server's consumer takes to accept or reject a request.
     pub(super) think: Nanos,
     pub(super) accepts: bool,
-    /// Time after which the client's consumer withdraws its request.
+    /// Time at which the client's consumer withdraws its request, if it is still pending.
     pub(super) withdraw: Option<Nanos>,
     pub(super) sides: [EndpointPlan; 2],
     pub(super) finish: EndPlan,
@@ -56,10 +56,10 @@ pub(super) struct EndpointPlan {
     pub(super) keepalive: Nanos,
     /// First PSN; `None`: a random PSN.
     pub(super) psn: Option<u32>,
-    /// Maximum number of packets sent in one step.
+    /// Maximum number of packets that the side sends in one step.
     pub(super) burst: usize,
     pub(super) items: Vec<Item>,
-    /// Number of receives for which no message is sent.
+    /// Number of posted receives that no message uses.
     pub(super) spare_recvs: u32,
 }
 
@@ -85,15 +85,16 @@ pub(super) enum OpKind {
     Bind,
     /// A fetch-and-add or a compare-and-swap.
     Atomic,
-    /// Sends with immediate data or a key, and a write that completes a receive.
     SendImmediate,
     SendInvalidate,
     WriteImmediate,
-    /// Invalid requests: a write and a read with an unknown key, a send that is longer than its receive, and a send
-    /// from unmapped memory.
+    /// A write with an unknown key.
     BadWrite,
+    /// A read with an unknown key.
     BadRead,
+    /// A send that is longer than its receive.
     LongSend,
+    /// A send from unreadable memory.
     BadSource,
 }
 
@@ -106,13 +107,13 @@ impl OpKind {
         matches!(self, OpKind::Send | OpKind::LongSend | OpKind::BadSource) || self.has_value()
     }
 
-    /// Whether the completed receive gets immediate data or a key.
+    /// Whether the completion of the peer's receive contains immediate data or an invalidated key.
     pub(super) fn has_value(self) -> bool {
         matches!(self, OpKind::SendImmediate | OpKind::SendInvalidate | OpKind::WriteImmediate)
     }
 }
 
-/// The way in which the connection ends when all work is done.
+/// The sides that disconnect when all work is done, gracefully (drain) or abruptly (abort).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum EndPlan {
     Drain(usize),
@@ -122,7 +123,7 @@ pub(super) enum EndPlan {
     DrainAndAbort,
 }
 
-/// A fault of the path from one peer to another, between two times. Rates are per thousand packets.
+/// A fault of the path from one peer to another, between two times. Rates are in packets per thousand.
 #[derive(Clone, Debug)]
 pub(super) struct Fault {
     pub(super) way: (usize, usize),
@@ -134,7 +135,7 @@ pub(super) struct Fault {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum FaultKind {
     Drop(u64),
-    /// Delivers packets twice, at this rate.
+    /// Delivers packets twice at this rate.
     Duplicate(u64),
     /// Delays packets at this rate by up to this time.
     DelaySome(u64, Nanos),
@@ -144,7 +145,7 @@ pub(super) enum FaultKind {
     /// Drops packets that are larger than this size.
     DropLarge(usize),
     Outage,
-    /// Delivers an old packet again, at this rate.
+    /// Delivers old packets again at this rate.
     Replay(u64),
 }
 
@@ -157,19 +158,19 @@ pub(super) struct ScheduledAction {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ScriptedAction {
-    /// The process exits and is restarted.
+    /// The process of this peer exits and starts again.
     Restart(usize),
-    /// The port of the process changes.
+    /// The UDP port of this peer changes.
     Move(usize),
     Drain(usize, usize),
     Abort(usize, usize),
 }
 
-/// Minimum length of an outage that may cause timeouts of connections.
+/// Connections may time out during an outage of at least this time.
 pub(super) const LONG: Nanos = 4 * SECONDS;
 
 impl Scenario {
-    /// Returns the time after which there is no fault and no planned work.
+    /// Returns the time after which no temporary fault, planned action or planned post occurs.
     pub(super) fn calm(&self) -> Nanos {
         let faults =
             self.faults.iter().filter(|fault| !matches!(fault.kind, FaultKind::DropLarge(_))).map(|fault| fault.until);
@@ -182,7 +183,7 @@ impl Scenario {
         faults.chain(actions).chain(links).max().unwrap_or(0)
     }
 
-    /// Whether the payload of this connection may be corrupted.
+    /// Whether the network may corrupt packets of this connection that have no authentication.
     pub(super) fn is_loose(&self, link: usize) -> bool {
         let link = &self.links[link];
         !self.sealed && self.between(link, |kind| matches!(kind, FaultKind::Corrupt(_)))
@@ -193,9 +194,10 @@ impl Scenario {
         self.faults.iter().any(|fault| (fault.way == (a, b) || fault.way == (b, a)) && is_it(&fault.kind))
     }
 
-    /// Whether the path of this connection may fail until the connection times out. With sealing, this
-    /// includes an address change of the server before the client has received a packet of the connection: the keys of
-    /// the handshake do not open such packets.
+    /// Whether a path of this connection may fail for so long that the connection times out.
+    ///
+    /// With encryption, this includes an address change of the server before the client has received a packet of the
+    /// connection, because the client cannot decrypt such packets with the keys of the handshake.
     pub(super) fn is_long_cut(&self, at: usize) -> bool {
         let [a, b] = self.links[at].ends;
         if self.sealed && self.actions.iter().any(|action| action.what == ScriptedAction::Move(b)) {
@@ -207,7 +209,7 @@ impl Scenario {
             cuts(way, |kind| matches!(kind, FaultKind::DropLarge(_)))
                 && cuts(way, |kind| matches!(kind, FaultKind::Drop(_)))
         };
-        // A black hole and random loss together: the detection of the black hole may take longer than the timeout.
+        // With random loss, detecting an MTU black hole may take longer than the timeout.
         if is_hole((a, b)) || is_hole((b, a)) {
             return true;
         }
@@ -218,7 +220,7 @@ impl Scenario {
         })
     }
 
-    /// Whether this connection may end before its work is complete.
+    /// Whether this connection may end, or fail to be established, before its work is complete.
     pub(super) fn is_excused(&self, at: usize) -> bool {
         let link = &self.links[at];
         let [a, b] = link.ends;
@@ -256,8 +258,7 @@ impl Scenario {
         }
     }
 
-    /// Creates the scenario of this seed. If the seed has the bit [`EXTENDED`], the scenario contains extension
-    /// operations.
+    /// Creates the scenario of a seed. A seed with the bit [`EXTENDED`] gives extension operations.
     pub(super) fn of(seed: u64) -> Scenario {
         let mut scenario = Scenario::plain(seed & !EXTENDED);
         scenario.seed = seed;
@@ -292,7 +293,7 @@ impl Scenario {
         scenario.actions = actions(dice, peers, count, span);
         for link in &mut scenario.links {
             for side in 0..2 {
-                // With a shared queue, a shorter message could take the receive that is too short for this one.
+                // Each receive of a shared queue fits the longest message (`Run::post`), so no send is too long for it.
                 let shared = link.sides[1 - side].shared;
                 let items = link.sides[side].items.iter_mut().filter(|item| shared && item.kind == OpKind::LongSend);
                 items.for_each(|item| item.kind = OpKind::BadWrite);
@@ -300,7 +301,7 @@ impl Scenario {
         }
         let moves = scenario.actions.iter().any(|action| matches!(action.what, ScriptedAction::Move(_)));
         if moves {
-            // The other peers learn a new address only from packets of the peer, so idle connections need short
+            // The other peers learn a new address only from packets sent from it, so idle connections need frequent
             // keepalives.
             for side in scenario.links.iter_mut().flat_map(|link| &mut link.sides) {
                 side.keepalive = side.keepalive.min(2 * SECONDS);
@@ -310,10 +311,10 @@ impl Scenario {
     }
 }
 
-/// Bit of a seed whose scenario contains extension operations.
+/// Bit of a seed: its scenario contains extension operations.
 pub(super) const EXTENDED: u64 = 1 << 40;
 
-/// Replaces a request by a similar extension operation, with some probability.
+/// Replaces a request by a similar extension operation at random.
 fn extend(item: &mut Item, dice: &mut TestRandom) {
     item.kind = match item.kind {
         OpKind::Send => dice.pick(&[OpKind::Send, OpKind::SendImmediate, OpKind::SendInvalidate]),
@@ -458,8 +459,7 @@ fn actions(dice: &mut TestRandom, peers: usize, links: usize, span: Nanos) -> Ve
         action(dice, ScriptedAction::Restart(peer));
     }
     if dice.hits(150) {
-        // Only one peer changes its address: two peers that change theirs at the same time cannot reach each other
-        // again.
+        // Only one peer changes its address: two peers that do so at the same time cannot find each other again.
         let peer = dice.below(peers as u64) as usize;
         (0..1 + dice.below(2)).for_each(|_| action(dice, ScriptedAction::Move(peer)));
     }

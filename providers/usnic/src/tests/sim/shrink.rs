@@ -1,4 +1,4 @@
-//! Reduces a failing scenario to the parts that its failure needs, and prints the command that repeats it.
+//! Reduces a failing scenario to the parts that are necessary for its failure, and prints the command that repeats it.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,7 +8,7 @@ use super::run::run;
 use super::scenario::{EndPlan, Scenario};
 use crate::proto::congestion::Algorithm;
 
-/// Maximum number of runs for the reduction of a scenario.
+/// Maximum number of runs to reduce a scenario.
 const TRIES: u32 = 400;
 
 thread_local! {
@@ -24,8 +24,9 @@ pub(super) fn check(seed: u64) {
         quietly(|| drop(catch_unwind(AssertUnwindSafe(|| run(&scenario, true)))));
     }
     panic!(
-        "seed {seed}: {first}\nof less: {last}\n{scenario:?}\nagain: DAPL_SIM_SEED={seed} cargo test -p daplusnic \
-         transfers_complete_on_any_network\npackets: with DAPL_SIM_TRACE=1 and -- --nocapture"
+        "seed {seed} failed: {first}\nthe reduced scenario failed: {last}\n{scenario:?}\nto repeat: \
+         DAPL_SIM_SEED={seed} cargo test -p daplusnic transfers_complete_on_any_network\nto print the packets of the \
+         reduced scenario: set DAPL_SIM_TRACE=1, add -- --nocapture"
     );
 }
 
@@ -64,7 +65,7 @@ fn quietly<T>(body: impl FnOnce() -> T) -> T {
     outcome
 }
 
-/// Reduces a failing scenario. Returns the reduced one and its failure.
+/// Removes parts of a failing scenario while it still fails. Returns the reduced scenario and its failure.
 fn shrink(mut scenario: Scenario, first: &str) -> (Scenario, String) {
     let mut last = first.to_owned();
     let mut tries = 0;
@@ -86,7 +87,7 @@ fn shrink(mut scenario: Scenario, first: &str) -> (Scenario, String) {
     }
 }
 
-/// Whether the texts of two failures begin equally, apart from digits.
+/// Whether the first 24 characters of two failures are equal, not counting digits.
 fn is_alike(one: &str, other: &str) -> bool {
     let words = |text: &str| text.chars().filter(|char| !char.is_ascii_digit()).take(24).collect::<String>();
     words(one) == words(other)

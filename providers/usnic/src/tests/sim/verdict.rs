@@ -21,7 +21,7 @@ pub(super) fn check(run: &Run<'_>) {
     }
 }
 
-/// Checks that each connected side has got one event of the end, and none if it has aborted the connection.
+/// Checks that each side got one event for the end of an established connection, and none if it aborted it.
 fn check_events(link: &SimLink, side: usize, at: usize) {
     let events = link.events(side);
     match link.state[side] {
@@ -30,7 +30,7 @@ fn check_events(link: &SimLink, side: usize, at: usize) {
         }
         EndState::Ended => assert_eq!(events.len(), 1, "link {at} side {side}: expected one event, not {events:?}"),
         EndState::ProcessExited => {}
-        fate => assert_eq!(events, [], "link {at} side {side}: expected no event in state {fate:?}"),
+        state => assert_eq!(events, [], "link {at} side {side}: expected no event in state {state:?}"),
     }
 }
 
@@ -68,8 +68,8 @@ fn check_undisturbed(link: &SimLink, at: usize) {
     }
 }
 
-/// Checks that each request that has failed other than by a flush had a cause: it was invalid, the network was down, or
-/// the peer has exited.
+/// Checks that each failed request that was not flushed had a cause: it was invalid, the network was down, or the peer
+/// ended the connection.
 fn check_failures(scenario: &Scenario, link: &SimLink, at: usize) {
     for side in 0..2 {
         let Some((index, status)) = link.failure(side) else { continue };
@@ -79,8 +79,8 @@ fn check_failures(scenario: &Scenario, link: &SimLink, at: usize) {
             Status::RemoteAccess => matches!(kind, OpKind::BadWrite | OpKind::BadRead),
             Status::RemoteResponder => kind == OpKind::LongSend,
             Status::LocalProtection => kind == OpKind::BadSource,
-            // All closing packets of a peer that has disconnected may be lost, and it no longer challenges new
-            // addresses.
+            // A peer that has disconnected does not challenge new addresses. So after an address change all its
+            // closing packets may be lost.
             Status::Transport => {
                 is_cut(scenario, at)
                     || link.aborted.contains(&true)
@@ -101,7 +101,7 @@ fn check_failures(scenario: &Scenario, link: &SimLink, at: usize) {
     }
 }
 
-/// Checks a graceful disconnect of one side: all sends that have succeeded before it have arrived.
+/// Checks a graceful disconnect of one side: all sends that completed with success have arrived at the peer.
 fn check_drained(scenario: &Scenario, link: &SimLink, at: usize) {
     let aborts = scenario
         .actions
