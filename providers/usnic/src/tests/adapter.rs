@@ -1,5 +1,5 @@
-//! Two IAs of one process over the loopback interface, with fake queue pairs and a fake object layer: connection
-//! set-up, progress, deadlines, and shutdown.
+//! Tests of connection set-up, progress, deadlines and shutdown with two IAs of one process. The IAs use the loopback
+//! interface, fake queue pairs and a fake object layer.
 
 #[path = "backlog.rs"]
 mod backlog;
@@ -62,7 +62,7 @@ fn the_end_of_a_connection_does_not_overtake_the_start_of_another() {
         server.step_until(|| server.object_layer.requests.lock().unwrap().first().map(drop));
         let theirs = server.accept(conn(attempt + 1));
         server.step_until(|| client.object_layer.events.has(established));
-        ours.is_open();
+        ours.wait_until_open();
         if attempt == 1 {
             ours.post(&client.device, b"first");
             server.step_until(|| server.object_layer.events.has(established));
@@ -78,7 +78,7 @@ fn the_end_of_a_connection_does_not_overtake_the_start_of_another() {
     };
     arrived(started, Kind::Confirm);
     arrived(ended, Kind::Fin);
-    // The second connection is not open yet: passes queue its packets for the connection manager, which has not run.
+    // The connection manager has not run, so the second connection is not open: passes queue its packets.
     while !server.progress.run_pass(now()) {}
     while server.progress.run_pass(now()) {}
     assert!(ended_there.events.has(packet).is_none());
@@ -94,7 +94,7 @@ fn connections_work_over_ipv6() {
     let ours = client.connect(&server, 0x1_0000_0000 + u64::from(std::process::id()), conn(1));
     let theirs = server.accept(conn(2));
     client.object_layer.events.wait(established);
-    ours.is_open();
+    ours.wait_until_open();
     ours.post(&client.device, b"first");
     assert_eq!(theirs.events.wait(packet).0, b"first");
 }
@@ -177,7 +177,7 @@ fn local_addresses_reach_the_listener_of_this_ia_unless_bound_by_another() {
             (conn(attempt), b"you may".to_vec()),
             "wrong result for the address {ip}"
         );
-        ours.is_open();
+        ours.wait_until_open();
         ours.post(&client.device, b"by that address");
         assert_eq!(theirs.events.wait(packet).0, b"by that address", "wrong result for the address {ip}");
     }
@@ -192,7 +192,7 @@ fn local_addresses_reach_the_listener_of_this_ia_unless_bound_by_another() {
 }
 
 #[test]
-fn attempt_without_a_reply_times_out() {
+fn cancelled_attempt_reports_no_event() {
     let (here, _) = addresses();
     let client = Ia::open(&here, "");
     let spec = ConnectSpec { address: &PeerAddress::Ip(here.parse().unwrap()), qual: 7, private_data: b"" };
@@ -200,7 +200,7 @@ fn attempt_without_a_reply_times_out() {
         let pair = Arc::new(FakeQp::default());
         let number = client.cm.connect(pair.clone(), &spec, conn(1), CAPS).unwrap();
         client.cm.cancel(number);
-        // Only the attempt to qualifier 7 that was not cancelled reports an event, and only once.
+        // Only the attempt that was not cancelled reports an event.
         client.connect(&client, 7, conn(2));
         while client.event() != (conn(2), "rejected") {}
         assert!(client.device.table.lookup(number).is_none());
@@ -233,7 +233,7 @@ fn withdrawn_accept_is_a_rejection() {
     let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
     client.connect(&server, 7, conn(1));
     let request = server.request();
-    // While this thread holds the lock of passes, the engine cannot run and send the accept.
+    // The engine cannot send the accept while this thread holds the lock of passes.
     let number = {
         let progress = server.progress.pass.lock();
         let number = request.accept_into(Arc::new(FakeQp::default()), b"", conn(2), CAPS).unwrap();
@@ -306,7 +306,7 @@ fn poller_makes_progress_and_engine_takes_over() {
             }
         };
         by_me = if by == me { by_me + 1 } else { 0 };
-        // The engine may receive the first packets, and any packet that arrives while this thread is preempted.
+        // The engine may receive the first packets, and those that arrive while this thread is preempted.
         if by_me == 10 {
             break;
         }
@@ -332,7 +332,7 @@ fn poll_during_placement_finds_complete_data() {
             let progress = ia.progress.pass.lock();
             ia.progress.is_placing.store(true, Ordering::SeqCst);
             begun.wait();
-            // Gives the polling thread time to detect that bytes are being placed, and to wait for the pass.
+            // Gives the polling thread time to find `is_placing` set, and to wait for the lock of the pass.
             (0..1000).for_each(|_| std::thread::yield_now());
             is_complete.store(true, Ordering::SeqCst);
             ia.progress.is_placing.store(false, Ordering::SeqCst);
@@ -469,18 +469,18 @@ fn only_hosts_with_the_same_key_connect() {
         assert_eq!(client.event(), (conn(attempt), "unreachable"));
     }
     assert!(server.cm.unreadable() >= 2, "each unreadable request is counted");
-    assert_eq!(asked(&here, &server, 0, 100), None, "a host with another key gets no reply to an MTU probe");
+    assert_eq!(probe_path(&here, &server, 0, 100), None, "a host with another key gets no reply to an MTU probe");
     let client = Ia::open(&here, &right);
     let ours = client.connect(&server, 7, conn(3));
     server.accept(conn(4));
     client.object_layer.events.wait(established);
-    ours.is_open();
+    ours.wait_until_open();
     assert!(ours.opened.lock().unwrap().as_ref().unwrap().agreed.seal.is_some());
     ["right", "wrong"].iter().for_each(|name| std::fs::remove_file(path(name)).unwrap());
 }
 
 /// Sends a path probe from a plain socket, and returns the reply.
-fn asked(from: &str, to: &Ia, flags: u16, length: usize) -> Option<Vec<u8>> {
+fn probe_path(from: &str, to: &Ia, flags: u16, length: usize) -> Option<Vec<u8>> {
     let socket = std::net::UdpSocket::bind((from, 0)).unwrap();
     let mut packet = PacketHeader::new(Kind::Probe, flags, 0, 0xABCD).as_bytes().to_vec();
     packet.resize(length, 0);
@@ -500,8 +500,8 @@ fn listener_replies_to_path_probes() {
     let server = Ia::open(&there, "");
     let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
     for length in [20, 1472, 65_507] {
-        let answer = asked(&here, &server, 0, length).unwrap();
+        let answer = probe_path(&here, &server, 0, length).unwrap();
         assert_eq!((answer.len(), answer[16..].to_vec()), (20, (length as u32).to_be_bytes().to_vec()));
-        assert_eq!(asked(&here, &server, 1, length).unwrap().len(), length);
+        assert_eq!(probe_path(&here, &server, 1, length).unwrap().len(), length);
     }
 }

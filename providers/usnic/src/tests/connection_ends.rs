@@ -1,4 +1,4 @@
-//! Ends of connections: flushes, events of both hosts, and invalid actions of a peer.
+//! Tests how connections end: flushed work, events on both sides, and errors that end a connection.
 
 use super::*;
 
@@ -61,7 +61,7 @@ fn drain_completes_posted_requests() {
     assert!(to.now() == from.bytes);
 }
 
-/// A consumer may disconnect after the ESTABLISHED event but before the queue pair is open.
+/// A consumer may disconnect between the end of the handshake and the opening of the queue pair.
 #[test]
 fn disconnect_while_opening_ends_both_sides() {
     for is_graceful in [true, false] {
@@ -210,7 +210,7 @@ fn dropped_queue_pair_leaves_no_state() {
     assert!(a.sink.has_no_event());
 }
 
-/// The exit handler acks received data, so the peer's requests succeed. No local work completes.
+/// The exit handler acks received data, so the peer's requests succeed. Local requests and receives do not complete.
 #[test]
 fn exit_acks_delivered_data_and_resets() {
     let (a, qa, b, qb) = two();

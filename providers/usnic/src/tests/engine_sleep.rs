@@ -1,5 +1,6 @@
-//! Standby sleeps of the engine while threads poll: a thread that goes to sleep ends the standby sleep, and packets
-//! that a standby sleep has delayed are counted.
+//! Tests the standby sleep of the engine, which does not receive while other threads poll.
+//!
+//! A thread that announces the end of its polling wakes the engine. Packets that a standby sleep delays are counted.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -34,9 +35,9 @@ fn poll_alone(queues: &[Cq], (_, ours): &(Ia, Arc<FakeQp>), (server, theirs): &(
     }
 }
 
-/// Calls `stop_polling` during a standby sleep of the engine, soon after a poll. Repeats this if the engine has
-/// concluded that this thread had stopped polling, which can occur if it is preempted.
-fn stop_within_a_nap(ia: &Ia) {
+/// Calls `stop_polling` while the engine sleeps in standby, within [`POLL_LIFETIME`] of the last poll. Tries again if
+/// this thread was preempted for so long that the engine no longer counts it as polling.
+fn stop_during_standby_sleep(ia: &Ia) {
     let (device, progress) = (&ia.device, &ia.progress);
     loop {
         let begin = device::now();
@@ -60,9 +61,9 @@ fn packet_after_polling_several_queues_is_not_delayed_by_standby() {
     let queues = [(); 2].map(|()| Cq::new(Weak::<Silent>::new(), progress.clone(), device.jobs.clone(), 0));
     for round in 0..20 {
         poll_alone(&queues, &client, &server);
-        // Arms the queue and stops polling, as a wait on the queue does.
+        // A consumer that waits for a completion makes the same calls: it arms the queue and stops polling.
         assert!(queues[round % 2].arm(false).unwrap());
-        stop_within_a_nap(&client.0);
+        stop_during_standby_sleep(&client.0);
         let before = device.late_after_polling();
         server.1.post(&server.0.device, b"asleep");
         assert_ne!(client.1.events.wait(packet).1, std::thread::current().id());
@@ -101,7 +102,7 @@ fn data_delayed_by_an_engine_sleep_are_counted() {
     let queues = [Cq::new(Weak::<Silent>::new(), progress.clone(), device.jobs.clone(), 0)];
     while device.late_after_polling() == 0 {
         poll_alone(&queues, &client, &server);
-        // This thread stops polling without calling `stop_polling`, as if it computes.
+        // This thread stops polling without calling `stop_polling`, like a consumer that computes.
         server.1.post(&server.0.device, b"computes");
         client.1.events.wait(packet);
     }

@@ -8,7 +8,7 @@ use super::*;
 fn atomic_word(memory: &Memory) -> &AtomicU64 {
     let address = memory.bytes.as_ptr();
     assert!(memory.bytes.len() >= 8 && address.addr().is_multiple_of(8), "the word is within the memory and aligned");
-    // SAFETY: the word is within the memory and aligned, as asserted; it is changed by atomic instructions only.
+    // SAFETY: the assertion checks bounds and alignment, and only atomic instructions change the word.
     unsafe { AtomicU64::from_ptr(address.cast_mut().cast()) }
 }
 

@@ -41,7 +41,7 @@ pub(super) enum Recorded {
     DeliveryError(DeliveryErrorKind),
 }
 
-/// Recorded events, with the thread that has recorded each, and a condition variable that is notified of each.
+/// Recorded events, each with the thread that recorded it. Every new event notifies the condition variable.
 #[derive(Default)]
 pub(super) struct EventLog {
     pub(super) recorded: Mutex<Vec<(Recorded, ThreadId)>>,
@@ -54,7 +54,7 @@ impl EventLog {
         self.more.notify_all();
     }
 
-    /// Waits for the first matching event, and removes it.
+    /// Waits for the first event for which `fits` returns a value. Removes the event, and returns the value.
     pub(super) fn wait<T>(&self, fits: impl Fn(&Recorded) -> Option<T>) -> (T, ThreadId) {
         let mut recorded = self.recorded.lock().unwrap();
         loop {
@@ -132,12 +132,12 @@ impl CmSink<Usnic> for FakeObjectLayer {
     fn many_recvs(&self, _: ObjectId) {}
 }
 
-/// A fake queue pair, which sends the packets that a test queues, and records calls.
+/// A fake queue pair. Sends the packets that a test queues, and records the calls of the provider.
 #[derive(Default)]
 pub(super) struct FakeQp {
     pub(super) events: EventLog,
     pub(super) opened: Mutex<Option<ConnectionParams>>,
-    /// Packets to send at the next call of `transmit`.
+    /// Packets that the next call of `transmit` sends.
     pub(super) queue: Mutex<Vec<Vec<u8>>>,
     pub(super) deadline: Mutex<Option<Nanos>>,
 }
@@ -148,11 +148,11 @@ impl FakeQp {
         PendingWork { ready, deadline: *self.deadline.lock().unwrap(), ..PendingWork::default() }
     }
 
-    pub(super) fn is_open(&self) {
+    pub(super) fn wait_until_open(&self) {
         self.events.wait(|event| (*event == Recorded::Opened).then_some(()));
     }
 
-    /// Queues a packet for the next pass.
+    /// Queues a packet, which the next pass sends.
     pub(super) fn post(&self, device: &Device, body: &[u8]) {
         self.post_kind(Kind::AckFields, device, body);
     }
@@ -243,9 +243,9 @@ impl Ia {
         ia
     }
 
-    /// Opens an IA without an engine. The test makes progress by `step_until`.
+    /// Opens an IA without an engine thread. The test makes progress by calling `step_until`.
     pub(super) fn without_engine(object_layer: FakeObjectLayer, ip: &str, params: &str) -> Ia {
-        // No other test, of this or another process, uses this combination of address and port.
+        // The process id in address and port prevents conflicts with tests that run in other processes.
         let port = 20_000 + std::process::id() % 20_000;
         let params = format!("{ip} port={port} buffer=100000 {params}");
         let object_layer = Arc::new(object_layer);
@@ -254,7 +254,7 @@ impl Ia {
         Ia { adapter, object_layer }
     }
 
-    /// Makes progress in place of the engine, until `done` returns a value.
+    /// Does the work of the engine until `done` returns a value.
     pub(super) fn step_until<T>(&self, mut done: impl FnMut() -> Option<T>) -> T {
         let deadline = now() + u64::try_from(LONG.as_nanos()).unwrap();
         loop {
@@ -326,7 +326,7 @@ pub(super) fn addresses() -> (String, String) {
     (format!("{net}.{}", 2 * next + 1), format!("{net}.{}", 2 * next + 2))
 }
 
-/// Returns two IAs with a connection: the client and the server, each with its queue pair.
+/// Returns a client and a server with a connection between them, each with its IA and queue pair.
 pub(super) fn connected(params: &str) -> ((Ia, Arc<FakeQp>), (Ia, Arc<FakeQp>)) {
     let (here, there) = addresses();
     let (client, server) = (Ia::open(&here, params), Ia::open(&there, params));
@@ -335,11 +335,11 @@ pub(super) fn connected(params: &str) -> ((Ia, Arc<FakeQp>), (Ia, Arc<FakeQp>)) 
     let theirs = server.accept(conn(2));
     let (reported, _) = client.object_layer.events.wait(established);
     assert_eq!(reported, (conn(1), b"you may".to_vec()));
-    ours.is_open();
+    ours.wait_until_open();
     // The client's first packet confirms the connection.
     ours.post(&client.device, b"first");
     assert_eq!(server.object_layer.events.wait(established).0, (conn(2), Vec::new()));
-    theirs.is_open();
+    theirs.wait_until_open();
     assert_eq!(theirs.events.wait(packet).0, b"first");
     drop(listening);
     ((client, ours), (server, theirs))

@@ -1,5 +1,5 @@
-//! Properties that hold for every input from the network. The fuzz targets of `test/fuzz` search for counterexamples;
-//! the tests here replay their corpus, with thousands of mutations of each file.
+//! Properties that hold for every input from the network. The fuzz targets of `test/fuzz` search for counterexamples.
+//! The tests in this file replay the corpus of these targets, with thousands of mutations of each file.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,18 +20,20 @@ use crate::proto::wire::{
 };
 use crate::proto::{MICROS, MILLIS, Nanos, SECONDS, WINDOW};
 
-/// Start address of the memory of the peer under test, and its keys: one for read and write access, one for read
-/// access.
+/// Start address of the registered memory of the peer under test.
 const BASE: u64 = 0x7000_0000;
+/// Keys of the memory: the first allows reads and writes, the second only reads.
 const KEYS: [u32; 2] = [1, 2];
 /// Size of the memory in bytes.
 const MEMORY: usize = 1 << 16;
 /// Maximum number of outstanding requests, and of posted receives.
 const MOST: u32 = 8;
+/// Connection number and token of the peer under test.
 const OURS: (u32, u64) = (0xA0, 0xAAAA);
+/// First PSN of the peer under test, and of the malicious peer.
 const FIRST: [u32; 2] = [u32::MAX - 3, 7];
 
-/// Random numbers that are equal in every run.
+/// A generator whose numbers depend only on its seed.
 struct TestRandom(u64);
 
 impl Random for TestRandom {
@@ -47,8 +49,10 @@ fn address(last: u8) -> SocketAddr {
     ([10, 0, 0, last], 1000).into()
 }
 
-/// Processes arbitrary bytes as a packet, with and without a valid checksum. Checks that there is no panic, that
-/// decoded parts are within the packet, and that a reply is at most three times as long as the packet.
+/// Processes arbitrary bytes as a packet, with and without a valid checksum.
+///
+/// Checks that there is no panic, that decoded parts are within the packet, that an echo reply is not longer than its
+/// packet, and that a handshake reply is at most three times as long.
 pub fn packet(bytes: &[u8]) {
     if let Some((head, body)) = wire::head(bytes) {
         for kind in [Kind::Fragment, Kind::Chunk, Kind::Piece, Kind::AckFields] {
@@ -65,17 +69,17 @@ pub fn packet(bytes: &[u8]) {
     let mut echoed = Vec::new();
     let is_echoed = echo::reply(bytes, &mut echoed);
     assert!(echoed.len() <= bytes.len() && is_echoed != echoed.is_empty());
-    set_up(bytes);
+    handshake(bytes);
     let mut good = bytes.to_vec();
     if let Some(flags) = good.get_mut(3) {
         *flags |= FLAG_CHECKED as u8;
         good.extend_from_slice(&crc32c::crc32c(&good).to_be_bytes());
-        set_up(&good);
+        handshake(&good);
     }
 }
 
 /// Passes a packet to both state machines of the handshake.
-fn set_up(packet: &[u8]) {
+fn handshake(packet: &[u8]) {
     let mut dice = TestRandom(1);
     let setup = Arc::new(Setup::new(setup::SetupConfig::default(), None));
     let mut acceptor = Acceptor::new(setup.clone(), 0, &mut dice);
@@ -109,14 +113,15 @@ fn set_up(packet: &[u8]) {
 /// The memory of the peer under test, and the recorded events.
 struct Memory {
     bytes: Vec<u8>,
-    /// Number of receives in the shared queue, and number of receives removed from it.
+    /// Number of receives in the shared queue.
     shared: u32,
+    /// Number of receives that were removed from the shared queue.
     taken: u32,
     requests_done: u32,
     recvs_done: u32,
 }
 
-/// The buffer of a request or a receive, by its offset in the memory.
+/// The buffer of a request or a receive. Contains its length in bytes.
 #[derive(Default)]
 struct Buffer(usize);
 
@@ -200,7 +205,7 @@ impl ConnCallbacks<Memory> for Memory {
     }
 }
 
-/// The peer under test, and the input bytes that control the test.
+/// The peer under test, and the remaining input bytes, which select the next steps.
 struct Peer<'a> {
     script: &'a [u8],
     now: Nanos,
@@ -210,15 +215,17 @@ struct Peer<'a> {
     packet: Vec<u8>,
 }
 
-/// Interprets bytes as a script: packets of a malicious peer that knows the connection number and the token, posts, and
-/// elapsed time. Checks that there is no panic and no write outside registered memory, that every post completes once,
-/// and that memory use is bounded.
+/// Interprets bytes as a script of posts, elapsed time, and packets of a malicious peer. The malicious peer knows the
+/// connection number and the token.
+///
+/// Checks that there is no panic and no write outside registered memory, that every post completes once, and that
+/// memory use is bounded.
 pub fn peer(script: &[u8]) {
-    live(script);
+    run_script(script);
 }
 
 /// Runs a script. Returns the number of requests and receives that completed before its end.
-fn live(script: &[u8]) -> (u32, u32) {
+fn run_script(script: &[u8]) -> (u32, u32) {
     let Some((flags, script)) = script.split_first() else { return (0, 0) };
     let shared = flags & 1 != 0;
     let config = ConnConfig { max_requests: MOST, max_recvs: MOST, shared, ..ConnConfig::default() };
@@ -274,8 +281,8 @@ impl Peer<'_> {
         match self.byte() % 16 {
             0..6 => self.data(),
             6..8 => self.ack(),
-            8 => self.word(),
-            9 => self.pass(),
+            8 => self.control_packet(),
+            9 => self.advance_time(),
             10 | 11 => self.post(),
             12 => self.post_recv(),
             13 => self.transmit(),
@@ -293,7 +300,7 @@ impl Peer<'_> {
         }
     }
 
-    /// Passes a data packet to the peer, with a PSN near the expected one.
+    /// Passes a data packet whose PSN is near the malicious peer's first PSN.
     fn data(&mut self) {
         let (op, flags) = (self.byte(), self.byte());
         let ahead = i32::from(self.byte() as i8) * if flags & 0x80 != 0 { 60 } else { 1 };
@@ -356,8 +363,8 @@ impl Peer<'_> {
         self.receive(Kind::AckFields, u16::from(flags & 3), &body);
     }
 
-    /// Passes a control or handshake packet with scripted bytes to the peer.
-    fn word(&mut self) {
+    /// Passes a packet of any kind, whose body is taken from the script.
+    fn control_packet(&mut self) {
         use Kind::*;
         let kinds = [
             Fragment, Chunk, AckFields, Probe, ProbeAck, Challenge, Response, Request, Accept, Confirm, Fin, FinAck,
@@ -376,7 +383,7 @@ impl Peer<'_> {
         self.conn.take_event();
     }
 
-    fn pass(&mut self) {
+    fn advance_time(&mut self) {
         self.now += MICROS << (self.byte() % 26);
         self.conn.on_time(self.now, &mut self.memory);
         self.conn.take_event();
@@ -414,7 +421,7 @@ impl Peer<'_> {
         }
     }
 
-    /// Calls `transmit` until it returns no packet, and checks that the number of packets is bounded.
+    /// Calls `Conn::transmit` until it returns no packet, and checks that it does so after a bounded number of packets.
     fn transmit(&mut self) {
         for count in 0.. {
             assert!(count <= 2 * WINDOW, "a transmit pass must end within 2 * WINDOW packets");
@@ -501,7 +508,7 @@ mod tests {
                 let mut dice = TestRandom((place as u64) << 32 | round);
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(|| property(&bytes))) {
                     panic!(
-                        "{of}: input {name}, mutation {round} panicked: {:?}\n{bytes:?}",
+                        "{of}: mutation {round} of corpus file {name} panicked: {:?}\n{bytes:?}",
                         panic.downcast_ref::<String>()
                     );
                 }
@@ -515,11 +522,11 @@ mod tests {
 
     #[test]
     fn corpus_scripts_complete_requests_and_receives() {
-        let lives = corpus("usnic_peer");
+        let scripts = corpus("usnic_peer");
         let of = |name: &str| {
             let (_, script) =
-                lives.iter().find(|(file, _)| file.contains(name)).expect("the corpus has a file of this name");
-            live(script)
+                scripts.iter().find(|(file, _)| file.contains(name)).expect("the corpus has a file of this name");
+            run_script(script)
         };
         assert_eq!((of("receives"), of("behind-a-gap"), of("chunks")), ((0, 3), (0, 3), (0, 2)));
         assert_eq!((of("our-requests"), of("refused")), ((5, 0), (2, 0)));

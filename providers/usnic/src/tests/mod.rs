@@ -1,8 +1,7 @@
-//! Tests of the provider's interface to dapl: IAs in one process over the loopback interface, with a sink that records
-//! events.
+//! Tests of the provider interface, with IAs of one process over the loopback interface.
 //!
-//! The tests run without libdat and without dapl's objects. They establish connections without the handshake, which has
-//! other tests. `sim` tests the protocol alone, over a simulated network.
+//! The tests use neither libdat nor the object layer: a sink records events. They establish connections without the
+//! handshake, which has its own tests. `sim` tests the protocol alone, over a simulated network.
 
 mod connection_ends;
 mod extensions;
@@ -43,7 +42,7 @@ impl CmSink<Usnic> for Recorder {
         let recorded = match event {
             ConnectionEvent::Disconnected => "disconnected",
             ConnectionEvent::Broken => "broken",
-            _ => "of a set-up",
+            _ => "set-up event",
         };
         self.events.lock().push_back((conn, recorded));
         self.changed.notify_all();
@@ -56,7 +55,7 @@ impl CmSink<Usnic> for Recorder {
 }
 
 impl Recorder {
-    /// Waits for the next event of this connection.
+    /// Waits for the next event of a connection, and removes it.
     fn next(&self, conn: ConnId) -> &'static str {
         let until = Instant::now() + PATIENCE;
         let mut events = self.events.lock();
@@ -119,7 +118,7 @@ impl TestIa {
         self.ia.create_qp(&self.pd, self.spec()).unwrap()
     }
 
-    /// Polls for the next completion. Also runs passes of the other IA, which may have to reply.
+    /// Polls until a completion arrives. Also runs passes of the other IA, which may have to send acks.
     fn completion(&self, other: &TestIa) -> Completion {
         let until = Instant::now() + PATIENCE;
         let mut out = [Completion::default()];
@@ -130,7 +129,7 @@ impl TestIa {
         out[0]
     }
 
-    /// Whether no completion arrives after many polls.
+    /// Whether 50 polls find no completion.
     fn has_no_completion(&self) -> bool {
         let mut out = [Completion::default()];
         (0..50).all(|_| self.cq.poll(&mut out) == 0)
@@ -162,7 +161,7 @@ impl Memory {
         Remote { key: self.mr.remote_key(), address: self.bytes.as_ptr() as u64 + offset as u64 }
     }
 
-    /// Returns the current content. The reads are volatile, because other threads write the memory.
+    /// Returns the current content. The reads are volatile because other threads write to the memory.
     fn now(&self) -> Vec<u8> {
         // SAFETY: `byte` is a reference to a byte of `self.bytes`, so the pointer is valid.
         self.bytes.iter().map(|byte| unsafe { std::ptr::read_volatile(byte) }).collect()
@@ -179,17 +178,16 @@ fn wr<'a>(op: Op, segments: &'a [Segment], cookie: u64) -> SendWr<'a> {
 
 const SEND: Op = Op::Send { solicited: false };
 
-/// Returns bytes without two equal neighbours.
+/// Returns bytes of which no two neighbours are equal.
 fn pattern(length: usize, seed: u8) -> Vec<u8> {
     (0..length).map(|at| (at as u8).wrapping_mul(31) ^ (at >> 8) as u8 ^ seed).collect()
 }
 
-/// Returns the id of a connection attempt.
 fn conn(attempt: u32) -> ConnId {
     ConnId { ep: ObjectId::default(), attempt }
 }
 
-/// Connects two queue pairs without the handshake: attempt 1 at `a`, attempt 2 at `b`.
+/// Connects two queue pairs without the handshake. The connection is attempt 1 at `a`, and attempt 2 at `b`.
 fn connect(a: (&TestIa, &Qp), b: (&TestIa, &Qp)) {
     let number = |side: &TestIa| side.ia.adapter.device.table.reserve(device::now()).unwrap();
     let (na, nb) = (number(a.0), number(b.0));
@@ -201,8 +199,8 @@ fn open(side: (&TestIa, &Qp), other: (&TestIa, &Qp), ours: u32, theirs: u32, att
     assert!(open_after(side, other, ours, theirs, attempt, |_| {}), "the queue pairs must be able to connect");
 }
 
-/// Opens the connection of one queue pair. `before`: action of the consumer between the handshake and `open`. Returns
-/// whether `open` has succeeded.
+/// Opens the connection of one queue pair, after calling `before`, which acts as a consumer that uses the queue pair
+/// early. Returns whether the queue pair opened the connection.
 fn open_after(
     side: (&TestIa, &Qp),
     other: (&TestIa, &Qp),
@@ -219,7 +217,7 @@ fn open_after(
     pending_work.inspect(|pending_work| device.schedule(ours, &next_service, pending_work)).is_some()
 }
 
-/// Returns the agreed parameters of a connection.
+/// Returns the parameters on which both sides of a connection agree, as a handshake does.
 fn agreed(
     (side, qp): (&TestIa, &Qp),
     (other, other_qp): (&TestIa, &Qp),
@@ -262,7 +260,7 @@ fn agreed(
     }
 }
 
-/// Returns two IAs with a connected queue pair each.
+/// Returns two IAs and their queue pairs, which are connected to each other.
 fn two() -> (TestIa, Qp, TestIa, Qp) {
     let (a, b) = (TestIa::open(), TestIa::open());
     let (qa, qb) = (a.qp(), b.qp());

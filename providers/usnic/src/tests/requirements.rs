@@ -5,7 +5,7 @@ use std::process::Command;
 
 use super::*;
 
-/// Environment variable of the child process that runs one test only.
+/// Environment variable that is set in the child process of a test.
 const ALONE: &str = "DAPLUSNIC_TEST_ALONE";
 
 fn sent(qp: &Qp) -> u64 {
@@ -17,7 +17,7 @@ fn small_post_to_an_idle_connection_is_sent_by_the_posting_thread() {
     let (a, qa, b, _qb) = two();
     let from = a.registered(pattern(64, 1), Access::default());
     let to = b.registered(vec![0; 64], ALL);
-    // While this thread holds the lock of passes, no other thread runs a pass.
+    // No other thread can run a pass while this thread holds the lock of passes.
     let passes = a.ia.adapter.progress.pass.lock();
     qa.post_send(&wr(Op::Write(to.remote(0)), &[from.segment(0, 8)], 0)).unwrap();
     assert_eq!(sent(&qa), 1);
@@ -45,7 +45,7 @@ fn engines() -> usize {
 #[test]
 fn no_thread_runs_before_open_or_after_close() {
     if std::env::var_os(ALONE).is_none() {
-        // Other tests start engine threads, so this test runs in a process of its own.
+        // The test runs alone in a child process, because other tests start engine threads.
         let name = concat!(module_path!(), "::no_thread_runs_before_open_or_after_close");
         let name = name.split_once("::").expect("the module path contains the crate name").1;
         let alone = std::env::current_exe().unwrap();
@@ -61,7 +61,8 @@ fn no_thread_runs_before_open_or_after_close() {
     let side = TestIa::open();
     let until = Instant::now() + PATIENCE;
     while engines() == 0 {
-        assert!(Instant::now() < until, "the engine thread must start"); // A new thread sets its name after it has started.
+        // A new thread sets its name after it has started.
+        assert!(Instant::now() < until, "the engine thread must start");
         std::thread::yield_now();
     }
     assert_eq!(engines(), 1);

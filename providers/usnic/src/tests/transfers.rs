@@ -1,4 +1,4 @@
-//! Transfers through the provider interface: contents, order and completions.
+//! Tests contents, order and completions of transfers through the provider interface.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! An IA whose peers are plain sockets, which send handshake packets and can be closed at any time.
+//! Tests of set-up and listeners with peers that are missing, stopped or gone. Plain sockets act as some of the peers.
 
 use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::proto::setup::packets::RejectReason;
 use crate::proto::setup::tests::TestRandom;
 use crate::proto::setup::{Offer, Setup, SetupConfig};
 
-/// Sends a request from a plain socket, and closes the socket when the request has arrived.
+/// Sends a request from a plain socket, waits until the server has received it, and closes the socket.
 fn dead_requester(server: &Ia) -> ConnectionRequest {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut dice = TestRandom::new(1);
@@ -83,7 +83,7 @@ fn request_without_a_listener_is_rejected() {
     let _listening = server.cm.listen(8, ObjectId::default()).unwrap();
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(LONG)).unwrap();
-    // The data port handles requests like the well-known port.
+    // The server must handle requests to its data port like those to its well-known port.
     for to in [server.device.address(), server.device.socket.local()] {
         let mut dice = TestRandom::new(1);
         let setup = Arc::new(Setup::new(SetupConfig::default(), None));
@@ -129,7 +129,7 @@ fn listener_works_without_the_users_directory() {
     }
 }
 
-/// A socket on the same port that is not read acts as a stopped process.
+/// Sockets on the server's port that nothing reads act as stopped processes.
 #[test]
 fn stopped_process_on_the_port_delays_no_request() {
     let (here, there) = addresses();
