@@ -1,8 +1,8 @@
-//! Closing connections (like TIME_WAIT): reply to late packets after the connection has ended and its queue pair may
-//! have been destroyed, until the peer has confirmed the close.
+//! Closing connections (like TIME_WAIT) reply to late packets of an ended connection until the peer has confirmed the
+//! close. The queue pair may be destroyed meanwhile.
 //!
-//! All work was flushed before, so a closing connection accesses no consumer memory and reports no completion. Its
-//! connection number is freed at the end.
+//! All work of the connection was flushed before. So a closing connection accesses no consumer memory and reports no
+//! completion. At its end it frees the connection number.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -29,7 +29,8 @@ pub(crate) struct ClosingConnection {
 }
 
 impl ClosingConnection {
-    /// Replaces the queue pair by a closing connection in the connection table, unless late packets need no reply.
+    /// Replaces the queue pair by a closing connection in the connection table. If late packets need no reply, frees
+    /// the connection number instead.
     pub(crate) fn start(device: &Arc<Device>, context: &QpContext, transport: Transport, now: Nanos) {
         let number = transport.number;
         if transport.conn.can_be_freed() {
@@ -44,7 +45,8 @@ impl ClosingConnection {
         device.replace_handler(number, Arc::new(closing), &pending_work);
     }
 
-    /// Calls `work` with the transport, if it still exists and has this connection number. Returns the pending work.
+    /// Calls `work` with the transport if it has this connection number. Returns the pending work. Frees the number if
+    /// the connection needs no further packets.
     fn with(&self, now: Nanos, number: u32, work: impl FnOnce(&mut Transport)) -> PendingWork {
         let mut transport = self.transport.lock();
         if transport.number != number {
@@ -62,7 +64,7 @@ impl ClosingConnection {
     }
 }
 
-/// Sends a Reset for a connection that the consumer has ended after the handshake and before `open`.
+/// Sends a Reset for a connection that the consumer ended between the handshake and `open`.
 #[cold]
 pub(crate) fn reset_new(
     device: &Arc<Device>,

@@ -1,7 +1,7 @@
 //! Maps the connection number in a packet header to the handler of the connection.
 //!
-//! A number is an index and a generation (`proto::ids`), so a packet of an earlier generation matches no entry. No
-//! function of another module is called under the lock of the table.
+//! A number consists of an index and a generation (`proto::ids`), so a packet of an earlier generation matches no
+//! entry. The table calls no handler under its lock.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::proto::Nanos;
 use crate::proto::ids::{self, Ids};
 use crate::qp::handler::{ConnectionHandler, NextService};
 
-/// A connection or a connection attempt in the table.
+/// A connection or a connection attempt.
 #[derive(Clone)]
 pub(crate) struct ConnectionEntry {
     pub(crate) number: u32,
@@ -23,32 +23,30 @@ pub(crate) struct ConnectionEntry {
 }
 
 impl ConnectionEntry {
-    /// Whether the connection is established. The device then passes packets to its handler; before, to the connection
-    /// manager.
+    /// Whether the connection is established. Only then do passes give its packets to the handler; before, they queue
+    /// them for the connection manager.
     pub(crate) fn is_established(&self) -> bool {
         self.is_established.load(Ordering::Acquire)
     }
 
-    /// Marks the connection as established.
     pub(crate) fn set_established(&self) {
         self.is_established.store(true, Ordering::Release);
     }
 }
 
-/// Connections by index, and the free numbers.
+/// Entries by index, and the allocator of connection numbers.
 pub(crate) struct ConnectionTable {
     slots: RwLock<Vec<Option<Arc<ConnectionEntry>>>>,
     ids: Mutex<Ids>,
 }
 
 impl ConnectionTable {
-    /// Creates a table for `max` connections. `rest`: time in nanoseconds after which the index of a freed number may
-    /// be reused.
-    pub(crate) fn new(max: usize, rest: Nanos) -> Self {
-        ConnectionTable { slots: RwLock::default(), ids: Mutex::new(Ids::new(max, rest)) }
+    /// Creates a table for `max` connections. The index of a freed number is not reused for `quarantine` nanoseconds.
+    pub(crate) fn new(max: usize, quarantine: Nanos) -> Self {
+        ConnectionTable { slots: RwLock::default(), ids: Mutex::new(Ids::new(max, quarantine)) }
     }
 
-    /// Reserves a free number; `None` if all numbers are in use.
+    /// Reserves a connection number. Returns `None` if all indexes are in use or in quarantine.
     pub(crate) fn reserve(&self, now: Nanos) -> Option<u32> {
         self.ids.lock().take(now)
     }
@@ -69,7 +67,7 @@ impl ConnectionTable {
         next_service
     }
 
-    /// Replaces the handler of this number, and keeps its `next_service`.
+    /// Replaces the handler of an entry. The other fields of the entry stay the same.
     pub(crate) fn replace(&self, number: u32, handler: Arc<dyn ConnectionHandler>) {
         let mut slots = self.slots.write();
         let entry = slots.get_mut(ids::index(number)).and_then(Option::as_mut).filter(|entry| entry.number == number);

@@ -1,7 +1,9 @@
-//! The host of a connection: accesses memory, takes receives from the shared queue, and reports completions.
+//! The callbacks of a connection (`ConnCallbacks`): access to consumer memory, receives from the shared queue, and
+//! completions.
 //!
-//! Memory is copied by raw pointers, because no Rust reference to consumer memory may exist. Each copy holds a
-//! reference on its registration. A closing connection uses [`NoHost`]. The callers hold the lock of the queue pair.
+//! Copies use raw pointers, because no Rust reference to consumer memory may exist. A guard on the registration
+//! prevents deregistration during a copy. The caller holds the lock of the queue pair. A closing connection uses
+//! [`NoHost`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -43,14 +45,14 @@ pub(crate) struct WorkRequest {
 enum RequestKind {
     #[default]
     Transfer,
-    /// A bind or unbind of a window. The number identifies the bind in the window.
+    /// A bind or unbind of this window, with the number that identifies the operation in the window.
     Bind(Arc<MwCore>, u64),
-    /// A request that fails with this status when its turn comes in posting order.
+    /// An invalid request. It completes with this status, in posting order.
     Fail(Status),
 }
 
 impl WorkRequest {
-    /// Writes a request. `failure`: status with which the request fails when its turn comes.
+    /// Fills this slot with a request. An invalid request has a `failure`, the status with which it completes.
     #[inline(always)]
     pub(crate) fn set(&mut self, wr: &SendWr<'_>, failure: Option<Status>) {
         self.segments.set(wr.segments);
@@ -60,7 +62,7 @@ impl WorkRequest {
         }
     }
 
-    /// Writes a send of one segment without flags.
+    /// Fills this slot with a request of one segment without flags.
     #[inline(always)]
     pub(crate) fn set_plain(&mut self, segment: &Segment, token: Token) {
         self.segments.set_one(segment);
@@ -70,7 +72,7 @@ impl WorkRequest {
         }
     }
 
-    /// Starts a bind or unbind of the window. Returns the request and the new key.
+    /// Creates a bind (`wanted` is `Some`) or unbind request of the window. Returns the request and the new key.
     pub(crate) fn bind(
         window: &Arc<MwCore>,
         wanted: Option<BindRequest>,
@@ -90,14 +92,12 @@ pub(crate) struct RecvRequest {
 }
 
 impl RecvRequest {
-    /// Writes a receive.
     #[inline(always)]
     pub(crate) fn set(&mut self, segments: &[Segment], token: Token) {
         self.segments.set(segments);
         self.token = token;
     }
 
-    /// Writes a receive of one segment.
     #[inline(always)]
     pub(crate) fn set_plain(&mut self, segment: &Segment, token: Token) {
         self.segments.set_one(segment);
@@ -108,7 +108,8 @@ impl RecvRequest {
 /// The shared receive queue of a queue pair.
 pub(crate) type QpSrq = dapl_software::srq::SrqUser<dyn SrqWaiter, Job>;
 
-/// The objects and queues that the connection of a queue pair uses.
+/// The objects that the connection of a queue pair uses: memory tables, completion queues, and the shared receive
+/// queue.
 #[derive(Debug)]
 pub(crate) struct QpContext {
     pub(crate) regions: Arc<Regions>,
@@ -116,14 +117,14 @@ pub(crate) struct QpContext {
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) ep: ObjectId,
     pub(crate) pd: u32,
-    /// Identifies this queue pair for windows that only its peer may access.
+    /// Identifies this queue pair in the checks of windows that only its peer may access.
     pub(crate) domain: Arc<QpDomain>,
-    /// Number of the protection domain of receives.
+    /// Number of the protection domain of receives: that of the shared receive queue, if there is one.
     pub(crate) recv_pd: u32,
     pub(crate) pool: Option<QpSrq>,
-    /// Number of incomplete receives taken from the shared queue: the current one, and the maximum since the watermarks
-    /// were last checked.
+    /// Current number of incomplete receives that were taken from the shared queue.
     pub(crate) shared_in_use: AtomicU32,
+    /// Maximum of `shared_in_use` since the watermarks were last checked.
     pub(crate) max_shared_in_use: AtomicU32,
     pub(crate) recv_cq: Option<Arc<CqCore>>,
     pub(crate) request_cq: Option<Arc<CqCore>>,
@@ -149,13 +150,13 @@ impl QpContext {
         }
     }
 
-    /// Returns the identifiers for checks of the peer's accesses.
+    /// Returns the identifiers that checks of the peer's accesses need.
     #[inline]
     pub(crate) fn peer_ids(&self) -> PeerIds {
         PeerIds { pd: self.pd, qp: self.domain.number() }
     }
 
-    /// Counts a completed receive of the shared queue.
+    /// Decrements the number of receives in use when a receive of the shared queue completes.
     #[inline]
     fn return_shared(&self) {
         if self.pool.is_some() {
@@ -170,14 +171,14 @@ impl QpContext {
         }
     }
 
-    /// Lets the engine log a memory access of the peer that failed a check.
+    /// Makes the engine log a memory access of the peer that failed a check.
     #[cold]
     fn report_refused(&self, key: u32, range: Region, right: AccessRight) {
         let check = FailedCheck::of(self.regions.key_entry(key), self.pd, range, right);
         self.jobs.push(Job::Refused(RefusedAccess { ep: self.ep.handle, cookie: None, key, range, right, check }));
     }
 
-    /// Completes a request. A bind that is flushed is undone in its window, even if it was executed.
+    /// Completes a request. Flushing a bind also undoes it in its window, even if it was executed.
     pub(crate) fn complete_request(&self, request: &mut WorkRequest, status: Status, bytes: u64) {
         if let RequestKind::Bind(window, number) = &request.kind {
             if status == Status::Flushed {
@@ -190,8 +191,10 @@ impl QpContext {
         }
     }
 
-    /// Whether all segments are registered for reading (`write`: for writing). Checked at the post, and again at each
-    /// access. Without the check at the post, an invalid request would fail only when the peer lets it start, or never.
+    /// Whether all segments are registered for local access, and for writing if `write` is true.
+    ///
+    /// Each access is checked again. Without this check at the post, an invalid request would fail only when the peer
+    /// lets it start, or never.
     pub(crate) fn is_registered(&self, segments: &[Segment], write: bool) -> bool {
         let right = AccessRight::local(write);
         let is_open = |part: &Segment| {
@@ -201,7 +204,7 @@ impl QpContext {
         segments.iter().all(is_open)
     }
 
-    /// Appends `length` bytes of a request's memory, starting at `offset`.
+    /// Appends `length` bytes of a request's memory to `out`, starting at `offset`.
     pub(crate) fn gather(&self, list: &Segments, offset: u64, length: usize, out: &mut Vec<u8>) -> Result<(), Status> {
         let end = out.len();
         out.resize(end + length, 0);
@@ -211,9 +214,10 @@ impl QpContext {
         copied.inspect_err(|_| out.truncate(end))
     }
 
-    /// Copies the memory of a segment into the packet. Returns false if the segment is too long or invalid. No
-    /// reference on the registration is needed, because the caller's post is announced ([`SendWr::announced`]), and
-    /// deregistration waits for announced posts.
+    /// Copies the memory of a segment into the packet. Returns false if the segment is too long or invalid.
+    ///
+    /// The copy needs no reference on the registration, because the caller's post is announced
+    /// ([`SendWr::announced`]), and deregistration waits for announced posts.
     #[inline(always)]
     pub(crate) fn gather_short(&self, segment: &Segment, packet: &mut ShortPacket<FRAGMENT>) -> bool {
         let Segment { key, address, length, .. } = *segment;
@@ -235,7 +239,7 @@ impl QpContext {
         is_copied
     }
 
-    /// Appends bytes that the peer reads to `out`.
+    /// Appends the bytes of an RDMA read of the peer to `out`.
     pub(crate) fn append_readable(&self, part: &Segment, out: &mut Vec<u8>) -> Result<(), Status> {
         let region = Region { address: part.address, length: part.length };
         let acquired = self.regions.acquire_for_peer(part.key, self.peer_ids(), region, AccessRight::RemoteRead);
@@ -256,10 +260,10 @@ impl QpContext {
     }
 }
 
-/// Copies received bytes into the memory of a request or receive.
+/// Copies received bytes into the memory of a request or receive, starting at `offset`.
 fn scatter(context: &QpContext, pd: u32, list: &Segments, offset: u32, bytes: &[u8]) -> Result<(), Status> {
-    // SAFETY: the source is a slice. `scatter` checks each segment of the destination, and takes a reference on its
-    // registration.
+    // SAFETY: the source is a slice. `scatter` checks each segment of the destination, and holds a reference on its
+    // registration during the copy.
     unsafe { scatter_gather::scatter(&*context.regions, pd, list, offset.into(), bytes.as_ptr(), bytes.len()) }
 }
 
@@ -396,7 +400,7 @@ impl ConnCallbacks<QpContext> for &QpContext {
     }
 }
 
-/// The host of a closing connection: it accesses no memory and reports no completion.
+/// Callbacks of a closing connection. They access no memory and report no completion.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NoHost;
 

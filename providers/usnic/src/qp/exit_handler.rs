@@ -1,9 +1,10 @@
-//! Exit handler: acknowledges the received packets of open connections, and resets the connections.
+//! Exit handler: acknowledges the received packets of open connections, and sends a Reset on each.
 //!
-//! Without it, a delayed ack would never be sent, and the peer's request would fail although its message was delivered.
-//! The peer would also detect the end only by timeouts. If another thread holds a connection's lock for longer than a
-//! short timeout, nothing is sent on that connection. The handler does not run after a fatal signal or `_exit`, and
-//! does nothing in a forked child.
+//! Without these packets, a delayed ack would be lost, and the peer's request would fail although its message was
+//! delivered. The peer would also detect the exit only by a timeout.
+//!
+//! The handler skips a connection whose lock another thread holds for longer than `EXIT_LOCK_TIMEOUT`. It does not run
+//! after a fatal signal or `_exit`, and does nothing in a forked child.
 #![forbid(unsafe_code)]
 
 use std::cell::RefCell;
@@ -16,7 +17,7 @@ use dapl::runtime::thread;
 use super::QpCore;
 use crate::counters::IaCounters;
 
-/// The open IAs: process id at the open, and counters, which list the queue pairs.
+/// The open IAs. Each has the id of the process that opened it, and its counters, which list its queue pairs.
 type OpenIas = Vec<(u32, Weak<IaCounters<QpCore>>)>;
 
 static OPEN_IAS: StaticMutex<OpenIas> = StaticMutex::new(Vec::new());
@@ -37,8 +38,8 @@ thread_local! {
     static HELD: RefCell<Option<StaticMutexGuard<OpenIas>>> = const { RefCell::new(None) };
 }
 
-/// Called before a fork: acquires the lock. Otherwise the child could inherit a lock that another thread of the parent
-/// holds; it would never be released in the child.
+/// Acquires the lock before a fork. Otherwise the child could inherit a lock that another thread of the parent holds
+/// and that nothing in the child releases.
 extern "C" fn lock() {
     drop(HELD.try_with(|held| held.replace(Some(OPEN_IAS.lock()))));
 }
@@ -56,11 +57,11 @@ extern "C" fn reset_all() {
     if open_ias.is_empty() {
         return;
     }
-    // The thread-local variables of the exiting thread are already destroyed. Building packets needs one, so a new
-    // thread does the work.
-    let all = move || open_ias.iter().flat_map(|counters| counters.try_live()).for_each(|qp| qp.exit());
+    // Building packets needs a thread-local variable, and those of the exiting thread are already destroyed. So a new
+    // thread sends the packets.
+    let all = move || open_ias.iter().flat_map(|counters| counters.try_queue_pairs()).for_each(|qp| qp.exit());
     if let Ok(thread) = thread::spawn("dapl-exit", all) {
-        // The join fails only if the thread has panicked; the process exits anyway.
+        // `join` fails only if the thread has panicked. The process exits in any case.
         let _ = thread.join();
     }
 }

@@ -1,8 +1,7 @@
 //! The interface between the device and the handler of a connection: a queue pair, or a closing connection.
 //!
 //! A pass calls the handler for received packets, for transmissions and for expired deadlines. The handler sends
-//! packets itself, under its own lock, and returns its [`PendingWork`]. It acquires no lock of the device that its
-//! caller may hold (see `device`).
+//! packets itself, under its own lock, and returns its [`PendingWork`]. `device` describes the order of locks.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -18,38 +17,39 @@ use crate::proto::Nanos;
 use crate::proto::schedule::{PendingWork, ServiceReason};
 use crate::proto::setup::HandshakeResult;
 
-/// The handler of a connection. Except for `connecting`, its functions are called only by a polling thread or the
-/// engine, never during a post or another call of dapl.
+/// The handler of a connection. Passes, connection set-up, ICMP errors and the close of the IA cause calls of its
+/// functions, in the engine thread or within a call of dapl. The caller holds neither the lock of a queue pair nor that
+/// of the connection manager.
 pub(crate) trait ConnectionHandler: Send + Sync {
-    /// Called when an attempt with this connection number begins, by `connect` or `accept`. The previous connection of
-    /// the handler has ended.
+    /// Called at the begin of `connect` or `accept`, with the connection number of the new attempt. The previous
+    /// connection of the handler has ended.
     fn connecting(&self, number: u32, conn: ConnId);
 
-    /// Called when the connection is established, before it is reported to dapl. Returns `None` if the consumer has
-    /// already ended it.
+    /// Called when the connection is established, before the event is reported to dapl. Returns `None` if the consumer
+    /// has already ended the connection.
     fn open(&self, now: Nanos, params: ConnectionParams) -> Option<PendingWork>;
 
-    /// Handles consecutive packets of one GRO batch with this connection number. The caller has validated nothing else.
+    /// Handles consecutive packets of one GRO batch. The caller has checked only their connection number.
     fn receive(&self, now: Nanos, number: u32, from: SocketAddr, packets: PacketRun<'_>) -> PendingWork;
 
     /// Sends at most one batch of the connection.
     fn transmit(&self, now: Nanos, number: u32, reason: ServiceReason) -> PendingWork;
 
-    /// Called when the connection's deadline may have expired. The handler checks whether it has.
+    /// Called when a deadline of the connection may have expired. The handler checks its deadlines itself.
     fn on_time(&self, now: Nanos, number: u32) -> PendingWork;
 
     /// Whether the connection sends packets to this address.
     fn sends_to(&self, peer: SocketAddr) -> bool;
 
-    /// Handles a delivery error (ICMP) for a datagram to the peer's address. It may belong to another connection with
-    /// the same address, and may be forged.
+    /// Handles an ICMP error about a datagram to the peer's address. The datagram may belong to another connection to
+    /// that address, and the error may be forged.
     fn on_delivery_error(&self, now: Nanos, number: u32, error: &DeliveryError) -> PendingWork;
 
     /// Called when an attempt has failed: the peer has rejected or withdrawn it, or has not replied. Flushes all work.
-    /// Returns false if the attempt had already ended, so that no event is reported.
+    /// Returns false if the attempt had already ended. The caller then reports no event.
     fn end(&self, number: u32) -> bool;
 
-    /// Called when the IA is closed: ends the connection, and notifies the peer with at most one send call.
+    /// Called when the IA is closed. Ends the connection, and notifies the peer if it was established.
     fn shut_down(&self);
 }
 
@@ -58,17 +58,17 @@ pub(crate) struct ConnectionParams {
     pub(crate) number: u32,
     pub(crate) conn: ConnId,
     pub(crate) agreed: HandshakeResult,
-    /// For [`Device::schedule`](crate::device::Device::schedule).
+    /// Parameter of [`Device::schedule`](crate::device::Device::schedule).
     pub(crate) next_service: Arc<NextService>,
     pub(crate) socket: Arc<Socket>,
-    /// Maximum datagram payload in bytes for the search of the path MTU.
+    /// Upper limit of the path MTU search: datagram payload in bytes.
     pub(crate) ceiling: usize,
     /// Whether the peer is on this host.
     pub(crate) is_loopback: bool,
 }
 
-/// The time at which a pass will next call the handler of a connection. Only earlier work must be reported to the
-/// device. 0: in the next pass.
+/// The time at which a pass will next call the handler of a connection; 0 for the next pass. The handler reports work
+/// to the device only if it is due earlier.
 #[derive(Debug)]
 pub(crate) struct NextService(AtomicU64);
 
@@ -79,13 +79,13 @@ impl NextService {
 
     /// Lowers the time to `deadline`. Returns false if it is already earlier.
     pub(crate) fn move_forward(&self, deadline: Nanos) -> bool {
-        // A relaxed access is sufficient for the first check: an outdated value is later than the present one or equal,
-        // and `fetch_min` decides.
+        // A relaxed load is sufficient. If it misses the `clear` of a pass, that pass has not yet acquired the lock of
+        // the handler, and will find the work that the caller has added under this lock.
         deadline < self.0.load(Ordering::Relaxed) && deadline < self.0.fetch_min(deadline, Ordering::AcqRel)
     }
 
-    /// Whether the next pass will call the handler. The caller has the connection's lock, so the handler will see its
-    /// changes.
+    /// Whether the next pass will call the handler. The caller holds the handler's lock, so that call will find the
+    /// caller's changes.
     pub(crate) fn is_immediate(&self) -> bool {
         self.0.load(Ordering::Acquire) == 0
     }
@@ -96,7 +96,7 @@ impl NextService {
         self.0.load(Ordering::Acquire) <= deadline
     }
 
-    /// Called by a pass before it handles the connection's pending work.
+    /// Removes the planned time. A pass calls this function before it handles the connection's pending work.
     pub(crate) fn clear(&self) {
         self.0.store(Nanos::MAX, Ordering::Release);
     }

@@ -1,10 +1,13 @@
-//! Queue pairs: posted work and its connection. Decides whether the posting thread or a pass sends.
+//! Queue pairs, with their posted work and their connection. One lock guards the state of a queue pair.
 //!
-//! One lock guards the whole state of a queue pair. Before a connection is established, posted work is queued here.
-//! After its end, work is flushed when it is posted, until the queue pair is reset. If few requests are outstanding,
-//! the posting thread sends its request immediately (US-5). Further posts wait for the next pass, which sends them in
-//! one GSO batch. A connection that has ended becomes a [`ClosingConnection`]. Lock order: pass, queue pair, shared
-//! receive queue, completion queue, job queue. Only the engine reports connection events to dapl.
+//! A queue pair queues work that is posted before its connection is established. After the end of the connection it
+//! flushes posted work, until it is reset. An ended connection becomes a [`ClosingConnection`].
+//!
+//! If fewer than [`DIRECT_SEND_BELOW`] requests are outstanding, the posting thread sends its request immediately
+//! (US-5). Other requests wait for the next pass, which sends them in one GSO batch.
+//!
+//! Lock order: pass, queue pair, shared receive queue, completion queue, job queue. Only the engine reports connection
+//! events to dapl.
 #![forbid(unsafe_code)]
 
 mod fast_path;
@@ -44,10 +47,10 @@ use crate::{Mr, Mw, Usnic};
 /// The posting thread sends its request if fewer requests than this are outstanding.
 const DIRECT_SEND_BELOW: u32 = 4;
 
-/// The handle of dapl to a queue pair.
+/// A queue pair, as dapl refers to it.
 pub struct Qp(pub(crate) Arc<QpCore>);
 
-/// A queue pair, referred to by its handle, the connection table and shared receive queues.
+/// A queue pair, shared by its [`Qp`], the connection table and the waiters of a shared receive queue.
 pub(crate) struct QpCore {
     device: Arc<Device>,
     progress: Arc<EngineProgress>,
@@ -65,16 +68,17 @@ pub(crate) struct QpCore {
 struct QpState {
     phase: QpPhase,
     transport: Option<Transport>,
-    /// Receives and requests that wait for the connection.
+    /// Receives that were posted before the connection is established.
     recvs: VecDeque<RecvRequest>,
+    /// Requests that were posted before the connection is established.
     requests: VecDeque<(Post, WorkRequest)>,
     /// Whether the consumer has requested a graceful disconnect between the handshake and `open`.
     drains: bool,
     marks: HighWatermark,
-    /// Number of posted receives from which [`QueuePair::post_recv_quickly`] fails: the queue capacity, or a watermark
-    /// that must be checked.
+    /// [`QueuePair::post_recv_quickly`] fails if this many receives are outstanding: the capacity of the queue, or
+    /// fewer if a watermark must be checked.
     quick_recvs: u32,
-    /// Final counters of the previous connection.
+    /// Final counters of the last ended connection.
     past: Option<Box<Counters>>,
 }
 
@@ -147,7 +151,7 @@ impl Qp {
 }
 
 impl QpState {
-    /// Number of outstanding requests, and of outstanding receives.
+    /// Returns the number of outstanding requests and of outstanding receives.
     fn outstanding(&self) -> (u32, u32) {
         match &self.transport {
             Some(transport) => transport.conn.outstanding(),
@@ -155,21 +159,21 @@ impl QpState {
         }
     }
 
-    /// Returns the transport, if there is one with this connection number.
+    /// Returns the transport if its connection number is `number`.
     fn transport(&mut self, number: u32) -> Option<&mut Transport> {
         self.transport.as_mut().filter(|transport| transport.number == number)
     }
 }
 
 impl QpCore {
-    /// Handles an event of the connection, and returns its pending work.
+    /// Handles a pending event of the connection. Returns the connection's pending work.
     fn update(&self, state: &mut QpState, now: Nanos) -> PendingWork {
         self.take_event(state);
         state.transport.as_ref().map_or(PendingWork::default(), |transport| transport.pending_work(now))
     }
 
-    /// Handles an event of the connection, and checks the watermarks of receives. Removes the transport if the
-    /// connection has ended.
+    /// Handles a pending event of the connection, and checks the high watermarks of receives. Ends the connection if
+    /// there was an event or the hard watermark is exceeded.
     #[inline(always)]
     fn take_event(&self, state: &mut QpState) {
         let Some(transport) = &mut state.transport else { return };
@@ -199,8 +203,8 @@ impl QpCore {
         self.context.jobs.push(Job::Event(id, event));
     }
 
-    /// Returns the number of receives to compare with the watermarks: posted receives, or the maximum number of
-    /// receives that were removed from a shared queue since the last check.
+    /// Returns the number of receives to compare with the watermarks: outstanding receives, or with a shared receive
+    /// queue the maximum number in use since the last check.
     #[inline]
     fn recvs(&self, transport: &Transport) -> u32 {
         match self.context.pool {
@@ -212,8 +216,8 @@ impl QpCore {
         }
     }
 
-    /// Checks the watermarks. If the soft watermark is exceeded, an event is reported. Returns true if the hard
-    /// watermark is exceeded; the caller then ends the connection.
+    /// Reports an event if the soft watermark is exceeded. Returns true if the hard watermark is exceeded and there is
+    /// a connection, which the caller must end.
     #[cold]
     fn check_watermarks(&self, state: &mut QpState, recvs: u32) -> bool {
         let crossed = state.marks.check(recvs);
@@ -227,12 +231,12 @@ impl QpCore {
     /// Ends the connection, if there is one: flushes all work, notifies the peer, and starts a closing connection for
     /// late packets.
     fn end_connection(&self, state: &mut QpState, now: Nanos) {
-        // Posts and polls call this function, and closing a socket is a cancellation point. A thread must not be
-        // cancelled while it holds the lock.
+        // Posts and polls call this function, and closing a socket is a cancellation point. Cancelling the thread would
+        // leave the queue pair locked.
         let _deferral = cancel::defer();
         state.phase = QpPhase::Ended;
         if let Some(mut transport) = state.transport.take() {
-            // The ack is sent before the Reset: requests of the peer whose messages have arrived then succeed.
+            // The ack precedes the Reset, so that requests of the peer succeed if their messages have arrived.
             transport.conn.ack_all(now, &mut &self.context);
             transport.transmit(now, &mut &self.context, &self.context);
             transport.conn.abort(now, &mut &self.context);
@@ -263,10 +267,10 @@ impl QpCore {
         }
     }
 
-    /// Called at the end of a call of dapl. Schedules the remaining work for the next pass.
+    /// Handles a pending event, and schedules the work that the calling thread leaves to the next pass.
     fn schedule(&self, mut state: MutexGuard<'_, QpState>, now: Nanos) {
         if state.transport.as_ref().is_some_and(|transport| transport.next_service.is_immediate()) {
-            // The next pass serves this connection anyway. It will find the new work, because this thread still has the
+            // The next pass will serve this connection. It finds the new work, because this thread still holds the
             // lock.
             return self.take_event(&mut state);
         }
@@ -286,14 +290,14 @@ impl QpCore {
             return Ok(state);
         }
         drop(state);
-        // The queue is full. A pass processes acks that have arrived, which may complete requests.
+        // The queue is full. A pass may receive acks that complete requests.
         self.progress.run_pass_if_free();
         let state = self.state.lock();
         let is_full = state.outstanding().0 >= self.config.max_requests;
         if is_full { Err(Error::Exhausted(Resource::Memory)) } else { Ok(state) }
     }
 
-    /// Posts a request. `may_send_now`: whether the calling thread may send it.
+    /// Posts a request. If `may_send_now` is true and few requests are outstanding, the calling thread sends it.
     #[inline]
     fn submit(
         &self,
@@ -312,7 +316,7 @@ impl QpCore {
                 if may_send_now {
                     transport.send_now(now, &mut &self.context, &self.context);
                 } else if is_behind {
-                    // The request waits behind another request, whose transmission is already scheduled.
+                    // An earlier request is waiting to be sent, so a pass is already scheduled.
                     return self.take_event(&mut state);
                 }
                 self.schedule(state, now);
@@ -328,8 +332,7 @@ impl QpCore {
         }
     }
 
-    /// Builds the request for the connection. If the request is invalid, also returns the status with which it fails
-    /// when its turn comes.
+    /// Builds the request for the connection. For an invalid request, also returns the status with which it completes.
     #[inline(always)]
     fn build_post(&self, wr: &SendWr<'_>) -> (Post, Option<Status>) {
         let total = scatter_gather::total(wr.segments);
@@ -372,7 +375,7 @@ impl QpCore {
         }
     }
 
-    /// Returns the limits for the handshake.
+    /// Returns the limits that the handshake sends to the peer.
     pub(crate) fn caps(&self) -> QpCaps {
         let credits = match &self.context.pool {
             Some(pool) => pool.srq.available(),
@@ -463,7 +466,7 @@ impl QueuePair for Qp {
         {
             return Err(Error::ModelNotSupported);
         }
-        // This thread sends the request if it has one segment, or is so large that it fills a GSO batch alone.
+        // A request of several small segments waits for the next pass, which sends it with others in one GSO batch.
         let may_send_now = wr.segments.len() <= 1 || post.length > self.0.config.tiny;
         self.0.submit(state, post, |request| request.set(wr, failure), may_send_now);
         Ok(())
@@ -494,7 +497,7 @@ impl QueuePair for Qp {
     }
 
     fn outstanding(&self) -> Outstanding {
-        self.0.progress.run_pass_if_free(); // Completes work whose acks have arrived without being processed.
+        self.0.progress.run_pass_if_free(); // Receives acks that have arrived, which may complete work.
         let (requests, recvs) = self.0.state.lock().outstanding();
         Outstanding { recvs, requests }
     }
@@ -527,7 +530,7 @@ impl Connection for Qp {
             transport.transmit(now, &mut &self.0.context, &self.0.context);
             self.0.schedule(state, now);
         } else {
-            // The handshake is complete, but `open` was not called yet.
+            // After the handshake, the consumer may disconnect before `open` is called. `open` then starts the drain.
             state.drains = matches!(state.phase, QpPhase::Connecting(_));
         }
     }

@@ -1,4 +1,4 @@
-//! The provider interface of a connection request.
+//! Implements the provider interface of connection requests.
 #![forbid(unsafe_code)]
 
 use dapl::error::{Error, Result};

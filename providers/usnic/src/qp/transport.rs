@@ -1,9 +1,10 @@
-//! The transport of an established connection: unseals received packets and passes them to the protocol, and sends the
-//! packets of the protocol with their payload.
+//! The transport of an established connection: decrypts received packets and passes them to the protocol, and sends
+//! the packets of the protocol with their payload. The protocol decides which packet is sent, and when.
 //!
 //! The kernel gathers payload from registered memory. The sending thread holds references on the registrations until
-//! the send call has returned. The payload of short and of sealed packets is copied first. The lock of the owner guards
-//! the transport: of the queue pair, or of the closing connection. The protocol decides which packet is sent, and when.
+//! the send call has returned. Short packets and encrypted packets contain a copy of their payload.
+//!
+//! The lock of the transport's owner, a queue pair or a closing connection, guards the transport.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -29,11 +30,11 @@ use crate::proto::{MICROS, Nanos};
 use crate::qp::context::QpContext;
 use crate::qp::handler::{ConnectionParams, NextService};
 
-/// Time in nanoseconds after which a send to a full socket is repeated.
+/// Time in nanoseconds between attempts to send on a full socket.
 const RETRY_FULL: Nanos = 100 * MICROS;
 /// Maximum number of memory ranges of a packet: its header, the segments of a request, and a trailer.
 const MAX_PARTS: usize = 40;
-/// Size in bytes from which no further packet is added to a batch.
+/// A batch of at least this size in bytes gets no further packet.
 const BATCH_TARGET: usize = 60_000;
 
 /// The protocol state of a connection.
@@ -49,22 +50,22 @@ pub(crate) struct Transport {
     seal: Option<Box<Seal>>,
     /// Size in bytes of the IP and UDP headers.
     headers: usize,
-    /// The unsent packets of a batch because the socket was full, their destination, and the time of the next attempt.
+    /// Packets that a full socket did not accept, their destination, and the time of the next attempt.
     blocked: Option<(SendBatch, SocketAddr, Nanos)>,
-    /// Destination of short packets, in both formats. Valid while there is a permit for short sends.
+    /// Destination of short packets, in both formats. Valid while short sends are permitted.
     short_to: (SocketAddr, SockAddr),
-    /// Number of packets with this connection's number and a wrong token or seal.
+    /// Number of received packets with a wrong token, or with failed authentication.
     pub(crate) unmatched: u64,
 }
 
-/// Buffers for building a batch. There is one set per thread, so idle connections have no buffers.
+/// Buffers for building a batch. They belong to a thread, so that idle connections need no buffers.
 #[derive(Default)]
 struct SendScratch {
     batch: SendBatch,
     guards: RegistrationGuards,
-    /// For each packet of the batch: what fails if the packet cannot be sent.
+    /// For each packet of the batch, the data to fail its request if its payload is unreadable.
     carried: Vec<UnsentPacket>,
-    /// Buffer for a sealed packet while it is decrypted.
+    /// Buffer in which a received packet is decrypted.
     opened: Vec<u8>,
 }
 
@@ -82,7 +83,7 @@ impl Transport {
     pub(crate) fn new(config: &ConnConfig, params: ConnectionParams, now: Nanos) -> Self {
         let terms = params.agreed.terms;
         let headers = if terms.peer.is_ipv4() { HEADERS_V4 } else { HEADERS_V6 };
-        // On the loopback interface there is no network path to probe or model.
+        // Packets to this host cross no network, so there is no path to probe or model.
         let (mtu_start, congestion) = match params.is_loopback {
             true => (params.ceiling, Algorithm::Local),
             false => (BASE - headers, config.congestion),
@@ -108,21 +109,20 @@ impl Transport {
         self.conn.peer() == peer
     }
 
-    /// Returns the connection's pending work.
     pub(crate) fn pending_work(&self, now: Nanos) -> PendingWork {
         if let Some((_, _, again)) = self.blocked {
             let ready = again <= now;
             return PendingWork { ready, deadline: (!ready).then_some(again), ..PendingWork::default() };
         }
         let pending_work = self.conn.pending_work(now).most_urgent_only();
-        // If `transmit` will be called, it also handles an expired deadline. Otherwise the deadline is moved to the
-        // next pass, so that it is handled once per pass.
+        // `transmit` also handles expired deadlines. Without a call of `transmit`, the next pass handles them, because
+        // a pass handles the deadline of a connection only once.
         let needs_service = pending_work.needs_service();
         let deadline = pending_work.deadline.filter(|at| *at > now || !needs_service).map(|at| at.max(now + 1));
         PendingWork { deadline, ..pending_work }
     }
 
-    /// Handles packets with this connection's number. Packets with a wrong token are counted and dropped.
+    /// Handles packets with this connection's number. Counts and drops packets with a wrong token.
     pub(crate) fn receive(
         &mut self,
         now: Nanos,
@@ -161,9 +161,10 @@ impl Transport {
         }
     }
 
-    /// Handles an ICMP message about a datagram to the peer. The message is trusted only if it quotes a packet of this
-    /// connection. Any other message may be forged by an attacker off the path, and only causes a challenge to the peer
-    /// (RFC 5927; RFC 8899, 4.6.1).
+    /// Handles an ICMP message about a datagram to the peer.
+    ///
+    /// Only a message that quotes a packet of this connection is trusted. An attacker off the path may have forged any
+    /// other message, so that a message "unreachable" only causes a challenge to the peer (RFC 5927; RFC 8899, 4.6.1).
     pub(crate) fn on_delivery_error(&mut self, now: Nanos, error: &DeliveryError) {
         let is_quoted = || self.conn.is_quoted(&error.quote, self.seal.is_some());
         match error.kind {
@@ -186,7 +187,7 @@ impl Transport {
         self.send_until(now, host, context, |_| false)
     }
 
-    /// Sends posted requests, as far as they may be sent now. Other packets wait for the next pass.
+    /// Sends packets until no request waits, or no further packet may be sent now. Returns false as `transmit` does.
     pub(crate) fn send_now(
         &mut self,
         now: Nanos,
@@ -194,12 +195,12 @@ impl Transport {
         context: &QpContext,
     ) -> bool {
         let sent = self.send_until(now, host, context, |conn| !conn.has_requests());
-        self.conn.process_deferred_receptions(host); // The deferred work is done while the packet is in flight.
+        self.conn.process_deferred_receptions(host); // Deferred until here, so that the packet is sent earlier.
         sent
     }
 
-    /// Posts a send without flags, and sends it as a short packet. Returns `None`, without effect, if it is not the next packet
-    /// to send. `most`: maximum number of outstanding requests.
+    /// Posts a send without flags, and sends it as a short packet. Returns `None`, without effect, if the send must
+    /// wait or needs another packet format. `most` is the maximum number of outstanding requests.
     #[inline(always)]
     pub(crate) fn send_short(
         &mut self,
@@ -226,7 +227,7 @@ impl Transport {
         Some(self.conn.after_short_send(&mut context))
     }
 
-    /// Grants a permit for short sends ([`Conn::permit_short`]), unless packets are sealed or the socket is full.
+    /// Permits short sends ([`Conn::permit_short`]), unless packets are encrypted or the socket is full.
     #[inline(never)]
     fn permit_short(&mut self, now: Nanos, length: u64, most: u32) -> bool {
         let length = u32::try_from(length).unwrap_or(u32::MAX);
@@ -238,7 +239,7 @@ impl Transport {
         may
     }
 
-    /// Sends a short packet as a batch, because the direct send call has failed.
+    /// Sends a short packet as a batch after the direct send call has failed.
     #[cold]
     #[inline(never)]
     fn send_in_batch(&mut self, now: Nanos, packet: &[u8], mut context: &QpContext) {
@@ -265,8 +266,7 @@ impl Transport {
                 self.blocked = Some((batch, to, again));
                 return false;
             }
-            // The payload was copied when the socket was full, so no request can fail here. Lost packets are detected
-            // by missing acks.
+            // The batch contains copies of the payload, so no request can fail here. Missing acks reveal lost packets.
             let SendOutcome { is_blocked, overflows, .. } = batch.send(&self.socket, &SockAddr::of(to));
             if overflows {
                 self.conn.overflowed(now);
@@ -287,7 +287,7 @@ impl Transport {
         })
     }
 
-    /// Fills the batch with packets that may be sent now. Returns its destination.
+    /// Fills the batch with packets that may be sent now. Returns the destination of the batch.
     fn fill(
         &mut self,
         scratch: &mut SendScratch,
@@ -315,7 +315,7 @@ impl Transport {
         batch_to.unwrap_or_else(|| self.conn.peer())
     }
 
-    /// Appends the payload of a packet to its header. Error: the payload's memory is not accessible.
+    /// Appends the payload of a packet to its header. Fails if the memory of the payload is not accessible.
     fn append_payload(
         &mut self,
         scratch: &mut SendScratch,
@@ -334,7 +334,7 @@ impl Transport {
                     segment.address
                 }
             };
-            // SAFETY: the memory is registered, and `guards` holds a reference on its registration until the batch was
+            // SAFETY: the memory is registered, and `guards` holds a reference on its registration until the batch is
             // sent. The kernel returns an error for unmapped memory.
             unsafe { batch.memory(address as *const u8, segment.length as usize) };
             Ok(())
@@ -356,7 +356,7 @@ impl Transport {
         }
     }
 
-    /// Copies the payload, and seals the packet.
+    /// Copies the payload, and encrypts the packet.
     #[cold]
     fn append_sealed(
         &mut self,
@@ -376,9 +376,9 @@ impl Transport {
             }
             Payload::Padding(length) => out.resize(out.len() + length as usize, 0),
         }
-        // Sealing fails only if the 64-bit counter is used up.
-        let is_closed = self.seal.as_mut().is_none_or(|seal| seal.seal(out, start));
-        if is_closed { Ok(()) } else { Err(Status::Transport) }
+        // Encryption fails only if the 64-bit packet counter is used up.
+        let is_sealed = self.seal.as_mut().is_none_or(|seal| seal.seal(out, start));
+        if is_sealed { Ok(()) } else { Err(Status::Transport) }
     }
 
     fn send(

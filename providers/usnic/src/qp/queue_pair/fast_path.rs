@@ -1,6 +1,6 @@
 //! Fast paths for posts of one segment without flags: a short send that is transmitted immediately, a request behind
-//! waiting requests, and a receive. If the conditions of a function are false, it has no effect, and the caller uses
-//! the general function.
+//! waiting requests, and a receive. A function whose conditions are not met has no effect. The caller then uses the
+//! general function.
 #![forbid(unsafe_code)]
 
 use dapl::provider::{Op, Segment, Token, Work};
@@ -50,8 +50,8 @@ impl QpCore {
         false
     }
 
-    /// Posts a request if other requests wait before it, or if it is a send that may be transmitted now as a short
-    /// packet. Else returns false.
+    /// Posts a request if earlier requests wait to be sent, or if it is a send that may be transmitted now as a short
+    /// packet. Otherwise returns false.
     #[inline(always)]
     fn post_under_lock(&self, state: &mut QpState, op: Op, segment: &Segment, cookie: u64) -> bool {
         let Some(transport) = &mut state.transport else { return false };
@@ -110,7 +110,7 @@ impl QpCore {
         );
     }
 
-    /// Handles the connection's events, and schedules its pending work.
+    /// Handles a pending event of the connection, and schedules its pending work.
     #[cold]
     #[inline(never)]
     fn schedule_pending(&self, state: &mut QpState, now: Nanos) {

@@ -1,4 +1,5 @@
-//! The functions of a queue pair for the device, the counters, the exit handler and the shared receive queue.
+//! The functions of a queue pair that passes, the connection manager, the counters, the exit handler and the shared
+//! receive queue call.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -29,7 +30,7 @@ impl ConnectionHandler for QpCore {
         (state.phase, state.drains) = (QpPhase::Connecting(number), false);
     }
 
-    /// Opens the connection, and posts the queued work to it, in order.
+    /// Opens the connection, and posts the queued receives and requests to it in order.
     fn open(&self, now: Nanos, params: ConnectionParams) -> Option<PendingWork> {
         let mut state = self.state.lock();
         if state.phase != QpPhase::Connecting(params.number) {
@@ -96,13 +97,13 @@ impl ConnectionHandler for QpCore {
 }
 
 impl QpCore {
-    /// Returns the counters of the present connection.
+    /// Returns the counters of the current connection.
     pub(crate) fn counters(&self) -> Option<Counters> {
         self.state.lock().transport.as_ref().map(|transport| transport.conn.counters())
     }
 
-    /// Called when the process exits: acknowledges received data and resets the connection, unless the lock is not free
-    /// within [`counters::EXIT_LOCK_TIMEOUT`].
+    /// Acknowledges received data and resets the connection when the process exits. Does nothing if another thread
+    /// holds the lock for longer than [`counters::EXIT_LOCK_TIMEOUT`].
     pub(crate) fn exit(&self) {
         let Some(mut state) = self.state.try_lock_for(counters::EXIT_LOCK_TIMEOUT) else { return };
         if let Some(transport) = &mut state.transport {
