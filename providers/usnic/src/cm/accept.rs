@@ -1,4 +1,4 @@
-//! The passive side of connection set-up: requests of peers, until they are established, rejected or expired.
+//! The passive side of connection set-up: requests of peers, until the connection is established or the request ends.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -29,13 +29,13 @@ struct PendingAccept {
     agreed: HandshakeResult,
 }
 
-/// Requests of peers, and accepted requests by connection number.
+/// Requests of peers, and unconfirmed accepts by connection number.
 pub(super) struct PassiveSide {
     acceptor: Acceptor,
     accepted: HashMap<u32, PendingAccept>,
     number_of: HashMap<RequestId, u32>,
     unreadable: UnreadableRequests,
-    /// Reused by all calls, to avoid allocations.
+    /// Reused by all calls to avoid allocations.
     batch: SendBatch,
 }
 
@@ -50,7 +50,7 @@ impl PassiveSide {
         }
     }
 
-    /// Number of requests that were damaged, or sealed with another key.
+    /// Returns the number of received requests that were damaged, or encrypted with another key.
     pub(super) fn unreadable(&self) -> u64 {
         self.acceptor.counts().unreadable
     }
@@ -67,7 +67,8 @@ impl PassiveSide {
         self.accepted.keys().copied().collect()
     }
 
-    /// Handles a request packet. `listener`: this process's listener on the qualifier of the request.
+    /// Handles a request packet. `listener` is this process's listener on the qualifier of the request, if there is
+    /// one.
     pub(super) fn handle_request(
         &mut self,
         device: &Device,
@@ -97,15 +98,16 @@ impl PassiveSide {
         }
     }
 
-    /// Removes an accept that has failed: the peer has withdrawn its request, or has not confirmed the accept in time.
+    /// Removes a failed accept: the peer has withdrawn its request, or has not confirmed the accept in time. Returns
+    /// `None` if the consumer had not accepted the request.
     fn failed(&mut self, id: RequestId) -> Option<CmAction> {
         let number = self.number_of.remove(&id)?;
         let PendingAccept { conn, handler, .. } = self.accepted.remove(&number)?;
         Some(CmAction::End(number, handler, conn, ConnectionEvent::AcceptFailed, Vec::new()))
     }
 
-    /// Handles an ICMP "port unreachable" message. Returns the action that ends an accept, if the message quotes its
-    /// packet and is the second one.
+    /// Handles an ICMP "port unreachable" message. The second message that quotes a packet of an accept ends the
+    /// accept.
     pub(super) fn port_closed(&mut self, now: Nanos, error: &DeliveryError) -> Option<CmAction> {
         match self.acceptor.port_closed(now, error.to, &error.quote) {
             PacketResult::Withdrawn(id) => self.failed(id),
@@ -124,8 +126,7 @@ impl PassiveSide {
         if seal.as_ref().is_some_and(|seal| !seal.authenticates(&packet)) {
             return None;
         }
-        // The packet may be a Fin or Reset that has overtaken the confirmation. It also proves that the connection is
-        // established at the peer.
+        // A Fin or Reset may overtake the confirmation. It also proves that the connection is established at the peer.
         let id = self.acceptor.confirmed(now, number, head.token.get())?;
         self.number_of.remove(&id);
         let PendingAccept { conn, handler, agreed, .. } = self.accepted.remove(&number)?;
@@ -133,8 +134,8 @@ impl PassiveSide {
         Some(CmAction::Establish(established, vec![(from, packet)]))
     }
 
-    /// Sends the packets that are due. Returns the action for the first accept that has failed, if any; the caller then
-    /// repeats the call.
+    /// Sends the packets that are due. If an accept has failed, stops and returns the action for it. The caller repeats
+    /// the call until it returns `None`.
     pub(super) fn poll(&mut self, device: &Device, now: Nanos) -> Option<CmAction> {
         while let Some(due) = self.acceptor.poll(now, self.batch.header_buffer()) {
             match due {

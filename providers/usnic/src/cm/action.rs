@@ -1,5 +1,5 @@
-//! Calls to queue pairs and dapl that set-up requires and the engine makes without the connection manager's lock. Also
-//! functions that the active and the passive side share.
+//! Actions of connection set-up that the engine executes without the connection manager's lock, because they call queue
+//! pairs or dapl. Also the functions that the active and the passive side share.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -20,24 +20,25 @@ use crate::qp::handler::ConnectionHandler;
 /// Limits of a queue pair, which the handshake sends to the peer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct QpCaps {
-    /// Maximum number of outstanding RDMA reads: of this host (`ord`), and of the peer (`ird`).
+    /// Maximum number of outstanding RDMA reads of this side.
     pub(crate) ord: u32,
+    /// Maximum number of outstanding RDMA reads of the peer.
     pub(crate) ird: u32,
     /// Number of posted receives.
     pub(crate) credits: u32,
 }
 
-/// A call that the engine makes without the connection manager's lock.
+/// An action that the engine executes without the connection manager's lock.
 pub(super) enum CmAction {
     /// Reports a request to its listener.
     Request(ObjectId, RequestId, RequestInfo),
-    /// Opens a connection, then handles the packets that have arrived for it.
+    /// Opens a connection, then handles the packets that arrived for it before.
     Establish(EstablishedConnection, Vec<(SocketAddr, Vec<u8>)>),
-    /// Ends the attempt with this connection number, and reports the event, with the private data of a rejection.
+    /// Ends the attempt with this connection number, and reports an event. The private data are those of a rejection.
     End(u32, Arc<dyn ConnectionHandler>, ConnId, ConnectionEvent, Vec<u8>),
 }
 
-/// A connection whose handshake is complete, before it is reported to the consumer.
+/// A connection whose handshake is complete, but which was not reported to dapl yet.
 pub(super) struct EstablishedConnection {
     pub(super) number: u32,
     pub(super) conn: ConnId,
@@ -59,8 +60,7 @@ pub(super) fn offer(device: &Device, number: u32, caps: QpCaps, peer: SocketAddr
     }
 }
 
-/// Sends the packet in the batch. If the socket is full, the packet is lost; the state machine of the handshake
-/// retransmits it.
+/// Sends the packet in the batch. A full socket drops the packet, which the state machine of the handshake retransmits.
 pub(super) fn send(batch: &mut SendBatch, socket: &Socket, to: SocketAddr) {
     batch.end_packet();
     batch.send(socket, &SockAddr::of(to));

@@ -1,8 +1,8 @@
 //! The active side of connection set-up: attempts to connect to another host or to this host.
 //!
-//! If the peer is this host, its listener may be at the named address or at the adapter's, because resolvers may return
-//! 127.0.1.1 for the host's name. The directory of listeners shows at which address a process of this user listens. A
-//! listener of another user is not in the directory, so the request is then tried at both addresses.
+//! A listener on this host may be bound to the requested address or to the adapter's address, because resolvers may
+//! return 127.0.1.1 for the host's name. The directory of listeners contains the address of each listener of this user.
+//! A listener of another user is not in the directory, so the request is tried at both addresses.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -36,14 +36,14 @@ struct ConnectAttempt {
 pub(super) struct ActiveSide {
     attempts: HashMap<u32, ConnectAttempt>,
     due: BTreeSet<(Nanos, u32)>,
-    /// Attempts that have failed because there is no address to send to; `poll` reports them.
+    /// Attempts that failed at once, because no address has a listener. `poll` reports them.
     refused: VecDeque<(u32, ConnId, Arc<dyn ConnectionHandler>)>,
-    /// Kept between calls to avoid allocations.
+    /// Reused by all calls to avoid allocations.
     batch: SendBatch,
 }
 
 /// Returns the addresses to which a request is sent, in order. The list is empty if the peer is this host, no process
-/// listens on `qual`, and the setting `listener_wait_ms` is 0.
+/// can have a listener on `qual`, and the setting `listener_wait_ms` is 0.
 pub(super) fn servers(device: &Device, dir: &ListenerDir, ip: IpAddr, qual: u64) -> Result<Vec<SocketAddr>> {
     let (own, port) = (device.address(), device.settings.port);
     let server = address::with_port(&own, ip, port);
@@ -67,8 +67,8 @@ fn local_servers(device: &Device, dir: &ListenerDir, server: SocketAddr, qual: u
     if let Some(server) = servers.iter().find(|server| dir.has_listener(**server, qual)) {
         return vec![*server];
     }
-    // No process of this user listens. A process of another user may, if the port is open and this user does not own
-    // it.
+    // No process of this user listens. Another user may listen at an address where the port is open and does not belong
+    // to this user.
     if device.settings.listener_wait == 0 {
         servers.retain(|server| !dir.owns_port(*server) && !address::is_port_closed(own, *server));
     }
@@ -88,7 +88,7 @@ impl ActiveSide {
         self.transmit(device, now, number);
     }
 
-    /// Adds an attempt that has failed because there is no address to send to.
+    /// Adds an attempt that has failed because no address has a listener.
     pub(super) fn refuse(&mut self, end: (u32, ConnId, Arc<dyn ConnectionHandler>)) {
         self.refused.push_back(end);
     }
@@ -126,7 +126,7 @@ impl ActiveSide {
         Some(attempt)
     }
 
-    /// Handles a received packet with the connection number of an attempt.
+    /// Handles a received packet of the attempt with this connection number.
     pub(super) fn receive(
         &mut self,
         device: &Device,
@@ -173,8 +173,8 @@ impl ActiveSide {
         Some(CmAction::End(number, handler, conn, event, Vec::new()))
     }
 
-    /// Sends the packets that are due. Returns the action for the first attempt that has ended, if any; the caller then
-    /// repeats the call.
+    /// Sends the packets that are due. If an attempt has ended, stops and returns the action for it. The caller repeats
+    /// the call until it returns `None`.
     pub(super) fn poll(&mut self, device: &Device, now: Nanos) -> Option<CmAction> {
         if let Some((number, conn, handler)) = self.refused.pop_front() {
             return Some(CmAction::End(number, handler, conn, ConnectionEvent::Rejected, Vec::new()));
@@ -189,7 +189,7 @@ impl ActiveSide {
         None
     }
 
-    /// Handles an ICMP "port unreachable" message. Returns the action for an attempt that ends because of it.
+    /// Handles an ICMP "port unreachable" message. If it ends an attempt, returns the action for that attempt.
     pub(super) fn port_closed(&mut self, device: &Device, now: Nanos, error: &DeliveryError) -> Option<CmAction> {
         let is_of_server = |attempt: &ConnectAttempt| attempt.connector.server().ip() == error.to.ip();
         let numbers: Vec<u32> =

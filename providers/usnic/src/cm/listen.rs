@@ -1,5 +1,5 @@
-//! Listeners. Requests arrive at the adapter's well-known port, which several processes may share. A process that
-//! receives a request for another process's listener forwards it, if both belong to the same user.
+//! Listeners. Requests arrive at the well-known port, which several processes of one user may share. The kernel gives a
+//! request to any of them, and this process forwards it to the one that listens on the qualifier.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -23,20 +23,20 @@ use crate::net::socket::{Socket, SocketConfig};
 use crate::proto::echo;
 use crate::proto::setup::packets;
 
-/// Size in bytes of the receive buffer of the well-known port, for some thousands of requests.
+/// Size in bytes of the receive buffer of the well-known port. It has space for some thousand requests.
 const REQUEST_BUFFER: usize = 4 << 20;
-/// Maximum number of requests that are read in one call. Without the limit, a flood of requests would delay
-/// connections.
+/// Maximum number of requests that one call of `read_requests` reads. Without the limit, a flood of requests would
+/// delay established connections.
 const MAX_REQUESTS: usize = 256;
 
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
-    /// Listeners by qualifier, each with the Unix socket on which other processes forward requests; `None`: the
+    /// Listeners by qualifier. Each has the Unix socket to which other processes forward requests, or `None` if the
     /// directory of listeners is not usable.
     by_qual: HashMap<u64, (ObjectId, Option<HandoverSocket>)>,
-    /// Socket of the well-known port; open while there is a listener.
+    /// Socket of the well-known port. It is open while there is a listener.
     well_known: Option<Arc<Socket>>,
-    /// Kept between calls to avoid allocations.
+    /// Reused by all calls to avoid allocations.
     received: Option<ReceiveBatch>,
     batch: SendBatch,
 }
@@ -47,7 +47,7 @@ impl Listeners {
     }
 }
 
-/// A listener. Dropping it ends listening; requests that were already reported can still be accepted or rejected.
+/// A listener. Dropping it ends listening. Requests that were already reported can still be accepted or rejected.
 #[derive(Debug)]
 pub struct Listener {
     cm: Arc<Cm>,
@@ -66,7 +66,7 @@ impl Drop for Listener {
 }
 
 impl Cm {
-    /// Listens on `qual`. Errors: `ConnQualTaken`, or an error that was logged here.
+    /// Listens on `qual`. Errors: `ConnQualTaken`, or an error that this function logs.
     pub(crate) fn listen(self: &Arc<Self>, qual: u64, id: ObjectId) -> Result<Listener> {
         let handover = self.open_handover(qual)?;
         let mut state = self.state.lock();
@@ -80,8 +80,8 @@ impl Cm {
         Ok(Listener { cm: self.clone(), qual })
     }
 
-    /// Opens the Unix socket of a listener. `None`: it cannot be opened; other processes then cannot forward requests
-    /// to this listener.
+    /// Opens the Unix socket of a listener. Returns `None` if the directory is not usable. Other processes then cannot
+    /// forward requests to this listener.
     fn open_handover(&self, qual: u64) -> Result<Option<HandoverSocket>> {
         let own = self.device.address();
         match self.listener_dir.open(own, qual) {
@@ -141,7 +141,7 @@ impl Cm {
         self.state.lock().listeners.find(qual).is_some() || self.listener_dir.has_listener(self.device.address(), qual)
     }
 
-    /// Reads the requests that have arrived.
+    /// Reads and handles the requests that have arrived.
     pub(super) fn read_requests(self: &Arc<Self>) {
         let mut requests = Vec::new();
         let well_known = {
@@ -159,12 +159,14 @@ impl Cm {
             }
         }
         if let Some(socket) = well_known.filter(|socket| socket.has_errors()) {
-            // Clears the error queue. Replies are sent from the data socket, so these errors have no effect.
+            // Empties the error queue of the socket. The errors need no handling, because replies to requests are sent
+            // from the data socket.
             errors::read(&socket, |_| {});
         }
     }
 
-    /// Forwards a request to the process that listens on its qualifier; handles it here if this process does, or none.
+    /// Forwards a request to another process that listens on its qualifier. Handles it here if this process listens, or
+    /// if no process does.
     fn forward_or_handle(&self, forwarded: ForwardedRequest) -> Option<CmAction> {
         let mut state = self.state.lock();
         if !self.setup.has_key() && state.listeners.reply_to_probe(&forwarded) {
@@ -204,8 +206,8 @@ impl Listeners {
         }
     }
 
-    /// Replies to a path probe. Not called if the adapter has a key, because a host with a key never replies to
-    /// unauthenticated packets.
+    /// Replies to a path probe. Returns whether the packet was one. Not called if the adapter has a key, because it
+    /// then never replies to unauthenticated packets.
     fn reply_to_probe(&mut self, forwarded: &ForwardedRequest) -> bool {
         let Some(socket) = &self.well_known else { return false };
         let is_answered = echo::reply(&forwarded.request, self.batch.header_buffer());

@@ -1,9 +1,9 @@
 //! The connection manager of an IA: listeners, connection attempts (active side), and requests of peers (passive side).
 //!
-//! `proto::setup` contains the state machines; this module adds sockets, connection numbers and queue pairs. One lock
-//! guards the state machines. It is held for one step of a state machine and for sending the packets of this step.
-//! Functions of queue pairs or dapl are never called under this lock: such a call becomes a [`CmAction`], which the
-//! engine executes after it has released the lock.
+//! `proto::setup` contains the state machines. This module adds sockets, connection numbers and queue pairs. One lock
+//! guards the state machines. A thread holds it for one step of a state machine, and while it sends the packets of this
+//! step. No function of a queue pair or of dapl is called under this lock. Instead, the step returns a [`CmAction`],
+//! which the engine executes after it has released the lock.
 #![forbid(unsafe_code)]
 
 mod accept;
@@ -49,12 +49,12 @@ use crate::qp::handler::{ConnectionHandler, ConnectionParams};
 
 pub(crate) struct Cm {
     device: Arc<Device>,
-    /// Reports events to dapl. Only the engine calls it, without a lock.
+    /// Receives events for dapl. Only the engine calls it, and without a lock.
     pub(crate) sink: Arc<dyn CmSink<Usnic>>,
     setup: Arc<Setup>,
-    /// The directory in which processes of this user that share the well-known port find each other's listeners.
+    /// The directory in which processes of this user find the listeners of other processes on the same port.
     listener_dir: ListenerDir,
-    /// Epoll set of all sockets that receive requests. It is readable if one of them is.
+    /// Epoll set of all sockets that receive requests. It is readable if one of these sockets is readable.
     pub(crate) request_sockets: OwnedFd,
     state: Mutex<CmState>,
 }
@@ -72,7 +72,7 @@ impl std::fmt::Debug for Cm {
 }
 
 impl Cm {
-    /// Creates the connection manager. Errors of the key file, random numbers and epoll are logged here.
+    /// Creates the connection manager. Logs errors of the key file, the random source and epoll.
     pub(crate) fn new(device: Arc<Device>, sink: Arc<dyn CmSink<Usnic>>) -> Result<Arc<Self>> {
         let (name, settings) = (&device.name, &device.settings);
         secrets::check_random(name)?;
@@ -91,7 +91,7 @@ impl Cm {
         Ok(Arc::new(Cm { device, sink, setup, listener_dir, request_sockets, state }))
     }
 
-    /// Number of requests that were damaged, or sealed with another key.
+    /// Returns the number of received requests that were damaged, or encrypted with another key.
     pub(crate) fn unreadable(&self) -> u64 {
         self.state.lock().passive.unreadable()
     }
@@ -102,15 +102,15 @@ impl Cm {
         [state.active.deadline(), state.passive.deadline()].into_iter().flatten().min()
     }
 
-    /// Makes the engine call [`Self::process`].
+    /// Wakes the engine, which then calls [`Self::process`].
     fn wake(&self) {
         self.device.jobs.push(Job::Cm);
     }
 
-    /// Starts a connection attempt, and returns its connection number. Calls `connecting` of the handler; the engine
+    /// Starts a connection attempt, and returns its connection number. Calls `connecting` of the handler. The engine
     /// later calls `open` or `end`. The caller must hold no lock that `connecting` acquires.
     ///
-    /// Errors: `InvalidAddress`, `Exhausted(Memory)`; the handler is then not called.
+    /// Errors: `InvalidAddress`, `Exhausted(Memory)`. After an error, the handler is not called.
     pub(crate) fn connect(
         &self,
         handler: Arc<dyn ConnectionHandler>,
@@ -139,9 +139,8 @@ impl Cm {
         Ok(number)
     }
 
-    /// Cancels a connection attempt or an unconfirmed accept, and notifies the peer. No event is reported. Has no
-    /// effect on an established connection. If the engine is about to call `open` of the handler, `open` returns
-    /// `None`.
+    /// Cancels a connection attempt or an unconfirmed accept, and notifies the peer. Reports no event. Has no effect on
+    /// an established connection.
     pub(crate) fn cancel(&self, number: u32) {
         let mut state = self.state.lock();
         let was_there = state.active.withdraw(&self.device, number) | state.passive.withdraw(&self.device, number);
@@ -158,8 +157,8 @@ impl Cm {
         passive.numbers().into_iter().for_each(|number| _ = passive.withdraw(&self.device, number));
     }
 
-    /// Handles packets that have arrived, and does all work that is due. Called by the engine. `has_requests`: whether
-    /// a socket of `request_sockets` may be readable.
+    /// Handles received handshake packets and expired deadlines. Called by the engine. `has_requests` says whether a
+    /// socket of `request_sockets` may be readable.
     pub(crate) fn process(self: &Arc<Self>, has_requests: bool) {
         if has_requests {
             self.read_requests();
@@ -193,7 +192,7 @@ impl Cm {
         }
         let mut state = self.state.lock();
         let action = if let Some(request_head) = packets::request_head(&packet) {
-            // A client repeats its request to the data port, from which the Pending reply was sent.
+            // A client retransmits its request to the data port after it has received the Pending reply from there.
             let listener = state.listeners.find(request_head.qual());
             state.passive.handle_request(device, now, from, &packet, listener)
         } else if state.active.has(number) {
@@ -215,7 +214,7 @@ impl Cm {
         }
     }
 
-    /// Handles an ICMP "port unreachable" message for a request or an accept that was sent. Called by the engine.
+    /// Handles an ICMP "port unreachable" message about a sent request or accept. Called by the engine.
     pub(crate) fn port_closed(self: &Arc<Self>, error: &DeliveryError) {
         let now = device::now();
         self.execute_all(|state| {
@@ -223,8 +222,8 @@ impl Cm {
         });
     }
 
-    /// Executes the actions that `next` returns, until it returns `None`. `next` runs with the lock, the actions
-    /// without it.
+    /// Calls `next` under the lock, and executes the action that it returns without the lock, until `next` returns
+    /// `None`.
     fn execute_all(self: &Arc<Self>, mut next: impl FnMut(&mut CmState) -> Option<CmAction>) {
         loop {
             let action = next(&mut self.state.lock());
@@ -257,7 +256,7 @@ impl Cm {
         }
     }
 
-    /// Opens a connection, reports it, and then handles the packets of the peer that have arrived. In this order, no
+    /// Opens a connection, reports it, and then handles the packets of the peer that arrived before. In this order, no
     /// receive completes before the connection is reported.
     fn open(self: &Arc<Self>, established: EstablishedConnection, early: Vec<(SocketAddr, Vec<u8>)>) {
         let device = &self.device;
@@ -276,12 +275,12 @@ impl Cm {
         };
         let mut pending_work = handler.open(device::now(), params);
         if is_active && pending_work.is_some() {
-            // The confirmation is sent before the event is reported: a consumer that then disconnects must not send a
-            // Fin or Reset before the confirmation.
+            // The confirmation is sent before the event is reported. Otherwise a consumer that disconnects at the event
+            // could send a Fin or Reset before the confirmation.
             pending_work = Some(handler.transmit(device::now(), number, ServiceReason::Ack));
         }
         self.sink.event(conn, ConnectionEvent::Established, &private_data);
-        // After this call, the device passes packets to the handler: the queue pair, or the closing connection if the
+        // After this call, passes give packets to the entry's handler: the queue pair, or the closing connection if the
         // consumer has already disconnected.
         entry.set_established();
         if let Some(pending_work) = pending_work {

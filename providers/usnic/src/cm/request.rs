@@ -1,4 +1,4 @@
-//! The handle of dapl to a connection request of a peer.
+//! A connection request of a peer, as dapl refers to it.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::proto::setup::accept::RequestId;
 use crate::proto::setup::packets::RejectReason;
 use crate::qp::handler::ConnectionHandler;
 
-/// A connection request. It is accepted, rejected or redirected once; dropping it rejects it.
+/// A connection request, which dapl accepts, rejects or redirects once. Dropping the object rejects the request.
 pub struct ConnectionRequest {
     cm: Arc<Cm>,
     id: Option<RequestId>,
@@ -57,7 +57,7 @@ impl ConnectionRequest {
         caps: QpCaps,
     ) -> Result<u32> {
         let (cm, device) = (self.cm.clone(), &self.cm.device);
-        // On this error, `self` is dropped, which rejects the request.
+        // An error here drops `self`, which rejects the request.
         let number = device.table.reserve(device::now()).ok_or(Error::Exhausted(Resource::Memory))?;
         let Some(id) = self.id.take() else { return Err(Error::Internal) };
         handler.connecting(number, conn);

@@ -1,4 +1,4 @@
-//! Random numbers of the operating system, and the pre-shared key.
+//! Random numbers from the kernel, and the pre-shared key.
 #![forbid(unsafe_code)]
 
 use std::fs::File;
@@ -16,7 +16,7 @@ use crate::proto::setup::Random;
 /// Maximum size of a key file in bytes.
 const MAX_KEY_FILE: u64 = 4096;
 
-/// Random numbers from the operating system.
+/// A source of random numbers: getrandom(2).
 pub(super) struct OsRandom;
 
 impl Random for OsRandom {
@@ -25,14 +25,14 @@ impl Random for OsRandom {
             match rustix::rand::getrandom(&mut *out, GetRandomFlags::empty()) {
                 Ok(count) => out = &mut out[count..],
                 Err(Errno::INTR) => {}
-                // `check_random` has tested the source when the IA was opened; on Linux it does not fail later.
+                // `check_random` succeeded when the IA was opened. On Linux, later calls do not fail.
                 Err(error) => panic!("cannot read random numbers of the system: {error}"),
             }
         }
     }
 }
 
-/// Checks that the system supplies random numbers. Error: `Internal`, logged here.
+/// Checks that getrandom(2) works. Error: `Internal`, which this function logs.
 pub(super) fn check_random(name: &str) -> Result<()> {
     let mut some = [0u8; 8];
     rustix::rand::getrandom(&mut some, GetRandomFlags::empty()).map(drop).map_err(|error| {
@@ -41,7 +41,7 @@ pub(super) fn check_random(name: &str) -> Result<()> {
     })
 }
 
-/// Reads a key file. A file that other users can read is an error. Errors are logged here.
+/// Reads a key file. A file that other users can access is an error. Logs its errors.
 pub(super) fn read_key(name: &str, path: &str) -> Result<Psk> {
     read(path).map_err(|why| {
         log::error!("{name}: key file {path}: {why}");
@@ -85,10 +85,12 @@ fn read(path: &str) -> std::result::Result<Psk, String> {
     key.ok_or_else(|| format!("it has less than {MIN_SECRET} bytes; head -c 32 /dev/urandom | base64 makes a good one"))
 }
 
-/// Returns the secret in the bytes of a key file. If the bytes are text (UTF-8 without control characters except white
-/// space), leading and trailing white space is removed, such as the line end that an editor adds. In a binary file all
-/// bytes count. A binary file may happen to be text (16 random bytes: one in 300,000); this is no problem, because all
-/// hosts interpret the same file in the same way.
+/// Returns the secret in the bytes of a key file. In a text file (UTF-8 without control characters except white space),
+/// leading and trailing white space does not count, such as the line end that an editor adds. In a binary file all
+/// bytes count.
+///
+/// A binary file may look like text (16 random bytes: one file in 300,000). This does no harm, because all hosts
+/// interpret the same file in the same way.
 fn secret(bytes: &[u8]) -> &[u8] {
     let is_plain = |character: char| !character.is_control() || character.is_ascii_whitespace();
     let is_text = std::str::from_utf8(bytes).is_ok_and(|text| text.chars().all(is_plain));

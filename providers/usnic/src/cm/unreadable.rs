@@ -1,5 +1,5 @@
-//! Logs requests that cannot be read, mostly because the peer has another key. There is no reply to such a request, so
-//! only this host can report the cause.
+//! Logs requests that cannot be read, mostly because the peer has another key. Such a request gets no reply, so only
+//! this host can report the cause.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use crate::proto::{Nanos, SECONDS};
 /// Minimum time between two log lines, in nanoseconds. Without the limit, any host could fill the log.
 const LOG_INTERVAL: Nanos = 10 * SECONDS;
 
-/// Rate limiter of the log lines.
+/// Rate limiter of log lines about unreadable requests.
 #[derive(Debug, Default)]
 pub(super) struct UnreadableRequests {
     not_before: Nanos,
@@ -31,7 +31,7 @@ impl UnreadableRequests {
         }
     }
 
-    /// If a line may be logged, returns the number of requests that were not logged since the last line.
+    /// If a line may be logged now, returns the number of requests that were not logged since the last line.
     fn is_due(&mut self, now: Nanos) -> Option<u64> {
         if now < self.not_before {
             self.suppressed += 1;
@@ -42,7 +42,7 @@ impl UnreadableRequests {
     }
 }
 
-/// Returns a text with the cause and the remedy.
+/// Returns why a request is unreadable, and what the administrator can do.
 fn cause_and_remedy(key_file: Option<&str>, is_sealed: bool) -> String {
     match (key_file, is_sealed) {
         (Some(path), true) => {
