@@ -1,6 +1,6 @@
 //! The jobs of the engine thread. Any thread may queue a job; the engine thread executes it.
 //!
-//! The length of the queue is bounded, because each completion queue and each connection has at most a few queued jobs.
+//! The queue has no size limit. Completion queues and connections queue only few jobs until the engine executes them.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -17,19 +17,20 @@ pub(crate) type Jobs = EngineQueue<Job>;
 pub(crate) enum Job {
     /// An armed completion queue has a completion, or a shared receive queue is below its low watermark.
     Notify(Arc<dyn Notify>),
-    /// More posted receives of this EP are in use than its soft high watermark allows.
+    /// The EP has more receives in use than its soft high watermark.
     ManyRecvs(ObjectId),
-    /// Report this event of a connection or connection attempt.
+    /// Reports an event of a connection or connection attempt.
     Event(ConnId, ConnectionEvent),
-    /// Log a memory access that failed a check.
+    /// Logs a memory access that failed a check.
     Refused(RefusedAccess),
-    /// Log a send that waits for the peer to post a receive.
+    /// Logs a send that waits for the peer to post a receive.
     Overdue(OverdueSend),
-    /// Wakes the engine because the connection manager has packets to handle, or an earlier deadline.
+    /// Wakes the engine, because the connection manager has packets to handle or an earlier deadline.
     Cm,
-    /// Wakes the engine because a connection has pending work, or an earlier deadline.
+    /// Wakes the engine, because a connection has pending work or an earlier deadline, or because no thread polls any
+    /// more.
     Wake,
-    /// Ends the engine thread: the IA is being closed.
+    /// Ends the engine thread, because the IA is closed.
     Stop,
 }
 

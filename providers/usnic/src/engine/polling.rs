@@ -1,10 +1,11 @@
-//! Records which threads poll. A thread that polls receives and sends for the device, so the engine thread does not.
+//! Records which threads poll. While a consumer's thread polls, it receives and sends for all connections, and the
+//! engine thread is in standby: it sleeps without watching the data socket, and checks after each sleep whether a
+//! thread still polls.
 //!
-//! While a thread polls, the engine is in standby: it sleeps without watching the data socket, and checks after each
-//! sleep whether a thread still polls. A thread that goes to sleep in a wait calls [`Polling::stop`]. The engine then
-//! watches the socket, unless another thread polled within the last [`POLL_LIFETIME`]. Polls are recorded by thread,
-//! not by queue, because a sleeping thread polls none of its queues. A thread that computes, or sleeps outside of DAT,
-//! does not call `stop`. The engine detects this at the end of its standby sleep.
+//! A thread that is about to sleep in a wait calls [`Polling::stop`]. The engine then watches the socket, unless
+//! another thread has polled within the last [`POLL_LIFETIME`]. A thread that computes, or sleeps outside of DAT, does
+//! not call `stop`. The engine detects this at the end of its standby sleep. Polls are recorded by thread, not by
+//! queue, because a sleeping thread polls none of its queues.
 //!
 //! The engine publishes the time until which it sleeps, so that a post wakes it only for work that is due earlier. This
 //! module does no I/O.
@@ -21,39 +22,39 @@ pub(crate) const POLL_LIFETIME: Nanos = 100 * MICROS;
 /// Maximum length of a standby sleep of the engine, in nanoseconds.
 pub(crate) const MAX_STANDBY: Nanos = 2 * MILLIS;
 
-/// Number of slots. With more threads than slots, several threads share a slot. If one of these threads goes to sleep,
-/// it clears the slot, and the other threads count as polling only after their next poll.
+/// Number of slots for poll times. With more threads, several threads share a slot. A thread that goes to sleep clears
+/// its slot, so the other threads of the slot count as polling only after their next poll.
 const SLOTS: usize = 16;
 
 thread_local! {
-    /// Number of the calling thread, starting at 1 and used for every [`Polling`] of the process; 0: not assigned yet.
+    /// Number of the calling thread, which selects its slot. Numbers start at 1; 0 means not assigned yet.
     static NUMBER: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Time of the last poll of a thread; 0 if the thread sleeps, or has never polled. Each slot has its own cache line.
+/// Time of the last poll of a thread, or 0 if the thread has stopped or never polled. Each slot has its own cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct PollSlot(AtomicU64);
 
-/// Poll times of all threads, and the state of the engine's sleep.
+/// Poll times of all threads, and the time until which the engine sleeps.
 #[derive(Debug, Default)]
 pub(crate) struct Polling {
     slots: [PollSlot; SLOTS],
-    /// Time at which the engine's sleep ends if no job is queued; 0: the engine is awake, and will check for work
-    /// before it sleeps.
+    /// Time at which the engine's sleep ends if nothing wakes it; 0 while the engine is awake. An awake engine checks
+    /// for work before it sleeps.
     wakes_at: AtomicU64,
     /// Whether an arriving datagram wakes the engine.
     watches_socket: AtomicBool,
 }
 
-/// Whether threads poll.
+/// Whether consumers poll, from the poll times of all threads.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum PollState {
     /// At least one thread polls.
     Polled,
-    /// No thread polls. Each thread that has polled has called `stop`.
+    /// No thread polls, and each thread that polled before has called `stop`.
     Idle,
-    /// No thread polls. At least one thread stopped polling without calling `stop`.
+    /// No thread polls, and at least one thread stopped polling without calling `stop`.
     Abandoned,
 }
 
@@ -70,11 +71,11 @@ impl Polling {
         &self.slots[if number == 0 { number_thread() } else { number } % SLOTS].0
     }
 
-    /// Called before the calling thread sleeps. Returns true if the thread has polled and no other thread polls; the
+    /// Records that the calling thread stops polling. Returns true if it had polled and no other thread polls. The
     /// engine must then watch the socket.
     pub(crate) fn stop(&self, now: Nanos) -> bool {
-        // Pairs with `set_sleeping`: either the engine sees this store, or this thread sees whether the engine watches
-        // the socket.
+        // Pairs with `set_sleeping`: either the engine's later check of the slots sees this store, or this thread sees
+        // that the engine sleeps.
         self.own_slot().swap(0, Ordering::SeqCst) != 0 && self.state(now) != PollState::Polled
     }
 
@@ -99,14 +100,14 @@ impl Polling {
         for PollSlot(slot) in &self.slots {
             let last = slot.load(Ordering::Relaxed);
             if last != 0 && now > last.saturating_add(POLL_LIFETIME) {
-                // Fails if the thread has polled again; it then counts as polling.
+                // The exchange fails if the thread has polled again, and then the thread counts as polling.
                 let _ = slot.compare_exchange(last, 0, Ordering::SeqCst, Ordering::Relaxed);
             }
         }
     }
 
-    /// Called by the engine before it sleeps until `until`. The engine checks for work once more after this call.
-    /// `watches_socket`: whether an arriving datagram ends the sleep.
+    /// Publishes that the engine sleeps until `until`, and whether an arriving datagram ends the sleep. The engine
+    /// checks for work once more after this call.
     pub(crate) fn set_sleeping(&self, until: Nanos, watches_socket: bool) {
         self.watches_socket.store(watches_socket, Ordering::SeqCst);
         self.wakes_at.store(until, Ordering::SeqCst);
@@ -116,16 +117,17 @@ impl Polling {
         self.wakes_at.store(0, Ordering::SeqCst);
     }
 
-    /// Whether the engine must be woken for work that is due at `deadline`. Returns false if a thread polls and the
-    /// engine wakes within [`MAX_STANDBY`] after the deadline: the polling thread does the work, and if it stops
-    /// polling, the work is late by at most that time.
+    /// Whether the engine must be woken for work that is due at `deadline`, which is before the end of its sleep.
+    ///
+    /// Returns false if a thread polls and the sleep ends within [`MAX_STANDBY`] after the deadline. The polling thread
+    /// does the work then. If it stops polling, the work is late by at most that time.
     pub(crate) fn must_wake_for(&self, deadline: Nanos, now: Nanos) -> bool {
         let wakes_at = self.wakes_at.load(Ordering::SeqCst);
         deadline < wakes_at && (deadline.saturating_add(MAX_STANDBY) < wakes_at || !self.is_polled(now))
     }
 
-    /// Whether the engine must be woken because a thread stops polling: it sleeps, and would miss arriving datagrams or
-    /// `deadline`, the next deadline of a connection.
+    /// Whether the engine must be woken because the last thread stops polling: the engine sleeps, and would miss
+    /// arriving datagrams or `deadline`, the next deadline of a connection.
     pub(crate) fn must_wake_to_take_over(&self, deadline: Option<Nanos>) -> bool {
         let wakes_at = self.wakes_at.load(Ordering::SeqCst);
         wakes_at != 0

@@ -1,8 +1,8 @@
-//! Progress of a device, in passes. A pass receives packets for the connections, calls `transmit` of the connections
-//! that have something to send, and handles expired deadlines (US-3, US-4).
+//! Progress of an IA, in passes. A pass receives packets for the connections, handles expired deadlines, and calls
+//! `transmit` of the connections that have something to send (US-3, US-4).
 //!
-//! A polling consumer or the engine thread runs a pass, under the lock `pass`. The pass calls connection handlers with no
-//! other lock; each handler acquires its own lock. Packets of the handshake are queued for the engine thread.
+//! A polling consumer or the engine thread runs a pass. It holds the lock `pass`, and no other lock when it calls a
+//! connection handler, which acquires its own lock. A pass queues packets of the handshake for the engine thread.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -20,23 +20,23 @@ use crate::proto::schedule::{Deadlines, PendingWork, Schedule};
 use crate::proto::wire::{self, Kind};
 use crate::qp::connection_table::ConnectionEntry;
 
-/// Maximum number of receive system calls in one pass. Without the limit, a fast sender would delay transmissions.
+/// Maximum number of receive system calls in one pass. Without the limit, a fast peer would delay transmissions.
 const CALLS: usize = 8;
 
 pub(crate) struct EngineProgress {
     device: Arc<Device>,
     pub(crate) pass: Mutex<PassState>,
-    /// Set while received bytes are being copied, or while their completions are not queued yet.
+    /// Set while a pass copies received bytes and queues their completions.
     pub(crate) is_placing: AtomicBool,
 }
 
-/// State that is kept between passes.
+/// The state of passes: receive buffers, and the connections that passes must serve.
 pub(crate) struct PassState {
     batch: ReceiveBatch,
     services: ServiceQueue,
-    /// Number of receive calls that have returned packets.
+    /// Number of receive calls that returned packets.
     arrivals: u64,
-    /// Buffer for `Device::take_updates`, kept to avoid allocations.
+    /// Buffer for `Device::take_updates`, reused to avoid allocations.
     updates: Vec<(u32, PendingWork)>,
 }
 
@@ -58,17 +58,18 @@ impl EngineProgress {
         EngineProgress { device, pass: Mutex::new(pass), is_placing: AtomicBool::new(false) }
     }
 
-    /// Runs a pass for a polling consumer, unless another thread runs one. `counts`: records the calling thread as
-    /// polling; the engine does not watch the data socket until this thread sleeps or stops polling. Returns true if
-    /// there was progress.
+    /// Runs a pass for a polling consumer, unless another thread runs one. Returns true if there was progress.
+    ///
+    /// If `counts` is true, records that the calling thread polls. The engine then does not watch the data socket until
+    /// this thread sleeps or stops polling.
     pub(crate) fn poll(&self, counts: bool) -> bool {
         let now = now();
         if counts {
             self.device.polling.record_poll(now);
         }
         let Some(mut pass) = self.pass.try_lock() else {
-            // Another thread runs a pass and may have placed bytes whose completion it has not queued yet. A consumer
-            // that has seen the bytes expects the completion.
+            // Another thread runs a pass, and may have placed bytes whose completion is not queued yet. A consumer that
+            // has seen the bytes in memory expects the completion, so this poll waits for the pass.
             if self.is_placing.load(Ordering::SeqCst) {
                 drop(self.pass.lock());
             }
@@ -90,12 +91,13 @@ impl EngineProgress {
         pass.arrivals != before
     }
 
-    /// Returns the earliest deadline of a connection; 0: a connection can send immediately.
+    /// Returns the earliest deadline of a connection, or 0 if a connection can send now.
     pub(crate) fn next(&self) -> Option<Nanos> {
         self.pass.lock().next(&self.device)
     }
 
-    /// Runs a pass, unless another thread runs one. The caller then finds the completions of packets that have arrived.
+    /// Runs a pass, unless another thread runs one, for a caller that needs the completions of packets that have
+    /// arrived.
     pub(crate) fn run_pass_if_free(&self) {
         let Some(mut pass) = self.pass.try_lock() else { return };
         pass.run(self, now());
@@ -107,10 +109,10 @@ impl EngineProgress {
         }
     }
 
-    /// Called before the calling thread sleeps. If no other thread polls, makes the engine watch the data socket.
+    /// Records that the calling thread stops polling. If no other thread polls, makes the engine watch the data socket.
     pub(crate) fn stop_polling(&self) {
         if self.device.polling.stop(now()) {
-            // If another thread runs a pass, it may leave work undone when it ends, so the engine is woken.
+            // A pass of another thread may leave work, so while one runs, the engine is woken.
             let next = self.pass.try_lock().map_or(Some(0), |mut pass| pass.next(&self.device));
             self.wake_engine_for(next);
         }
@@ -149,7 +151,7 @@ impl PassState {
         }
         for (number, pending_work) in self.updates.drain(..) {
             if let Some(entry) = device.table.lookup(number) {
-                // An update that is added after this line is handled in the next pass.
+                // The next pass handles updates that are added after this line.
                 entry.next_service.clear();
                 self.services.schedule_service(&entry, &pending_work);
             }
@@ -167,8 +169,7 @@ impl PassState {
                     has_progress = true;
                     self.arrivals += 1;
                 }
-                // The error belongs to a packet that was sent earlier. The next call receives the packets that have
-                // arrived.
+                // The error is about a packet that was sent before. The next call receives the arrived packets.
                 Err(_) => continue,
             }
             let PassState { batch, services, .. } = self;
@@ -212,13 +213,13 @@ impl ServiceQueue {
         }
     }
 
-    /// Dispatches a GRO batch. It may contain packets of several connections between the same two sockets.
+    /// Passes the packets of a GRO batch to their connections. A batch may contain packets of several connections
+    /// between the same two sockets.
     fn dispatch(&mut self, device: &Device, now: Nanos, from: SocketAddr, mut batch: PacketRun<'_>) {
         while let Some((target, packets)) = batch.split(target) {
             let entry = match target {
-                // Packets that are queued for the connection manager arrived earlier, and may establish connections.
-                // This Fin or Reset is queued behind them, so that the consumer gets the events in the order of
-                // arrival.
+                // The packets in the connection manager's queue arrived earlier, and may establish connections. This
+                // Fin or Reset is queued behind them, so that the consumer gets the events in the order of arrival.
                 PacketTarget::End(_) if device.has_cm_packets() => {
                     device.queue_for_cm(from, packets);
                     continue;
@@ -235,8 +236,7 @@ impl ServiceQueue {
                     let pending_work = entry.handler.receive(now, entry.number, from, packets);
                     self.schedule_service(&entry, &pending_work);
                 }
-                // The connection is not established. Its first packets may arrive before its set-up is complete, or
-                // confirm the set-up.
+                // The connection is not established. A packet of the peer may confirm it.
                 Some(_) => device.queue_for_cm(from, packets),
                 None => device.count_unmatched(packets.count()),
             }

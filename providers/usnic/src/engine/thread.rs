@@ -1,14 +1,13 @@
 //! The engine: one thread per open IA. It runs connection set-up and timers, and transfers data while no consumer
-//! polls.
+//! polls. The engine never spins.
 //!
 //! Only the engine thread calls dapl, and it holds no lock during such a call. While no deadline is set, it sleeps
-//! without a timeout, so an idle process uses no CPU. For some milliseconds after work, each sleep is at most 1 ms
-//! long, so a post in this time needs no system call to wake the engine.
+//! without a timeout, so an idle process uses no CPU. For some milliseconds after work, each sleep lasts at most 1 ms,
+//! so that a post rarely needs a system call to wake the engine.
 //!
-//! While a consumer polls, the engine is in standby: it sleeps without watching the data socket, and each sleep is
-//! longer than the previous one. The consumer may stop polling without calling `Polling::stop`. If data then waited
-//! until the end of a standby sleep, the engine watches the socket for [`WATCH_AFTER_LATE_DATA`]. The engine never
-//! spins.
+//! While a consumer polls, the engine is in standby: it sleeps without watching the data socket, each time twice as
+//! long, up to a limit. If data waited until the end of a standby sleep, because the consumer stopped polling without
+//! calling `Polling::stop`, the engine watches the socket for [`WATCH_AFTER_LATE_DATA`].
 #![forbid(unsafe_code)]
 
 use std::os::fd::AsFd;
@@ -24,24 +23,23 @@ use crate::engine::progress::EngineProgress;
 use crate::net::errors::{self, DeliveryErrorKind};
 use crate::proto::{MICROS, MILLIS, Nanos, SECONDS};
 
-/// Maximum length of a sleep shortly after work, and the time after work during which this limit holds.
+/// Maximum length of a sleep after work, and the time after work during which this maximum applies.
 const ACTIVE: (Nanos, Nanos) = (MILLIS, 8 * MILLIS);
 /// Length of the first standby sleep. Each further standby sleep is twice as long, up to [`polling::MAX_STANDBY`].
 const FIRST_STANDBY: Nanos = 100 * MICROS;
-/// Time without standby sleeps after a standby sleep that delayed data. For a consumer that computes between its polls,
-/// it limits the delays by first standby sleeps to 0.1 % of the time.
+/// Time without standby sleeps after a standby sleep that delayed data. If a consumer computes between its polls, first
+/// standby sleeps can delay its data for at most 0.1 % of the time.
 const WATCH_AFTER_LATE_DATA: Nanos = 100 * MILLIS;
-/// Sleeps that would be shorter than this are skipped, because the kernel's timers may be 50 us late (default timer
-/// slack).
+/// The engine skips shorter sleeps, because the kernel's timers may be 50 us late (default timer slack).
 const MIN_SLEEP: Nanos = 5 * MICROS;
-/// Maximum number of consecutive passes before the engine processes connection set-up again.
+/// Maximum number of consecutive passes. The engine then processes connection set-up before further passes.
 const MAX_PASSES: usize = 64;
 
 pub(crate) struct Engine {
     device: Arc<Device>,
     progress: Arc<EngineProgress>,
     cm: Arc<Cm>,
-    /// The current or last standby sleep; `None`: the engine watches the data socket.
+    /// The current or last standby sleep; `None` if the engine watches the data socket.
     standby: Option<StandbySleep>,
     /// Time until which the engine watches the data socket even if a consumer polls.
     watches_until: Nanos,
@@ -98,7 +96,7 @@ impl Engine {
         }
     }
 
-    /// Does all work that is due. Returns true if there was work.
+    /// Executes jobs and connection set-up, and runs passes unless consumers poll. Returns true if a pass found work.
     fn work(&mut self) -> bool {
         self.do_jobs();
         self.cm.process(std::mem::take(&mut self.has_requests));
@@ -119,8 +117,8 @@ impl Engine {
         self.standby.is_none() && self.make_progress()
     }
 
-    /// Runs the first pass after a standby sleep during which the consumer has stopped polling without calling `stop`.
-    /// If packets had arrived, counts the delay and prevents standby sleeps for a time.
+    /// Runs the first pass after a standby sleep during which the consumer stopped polling without calling `stop`. If
+    /// packets had arrived, counts the delay and prevents standby sleeps for [`WATCH_AFTER_LATE_DATA`].
     fn check_late_data(&mut self, now: Nanos) {
         if self.progress.run_pass_for_packets(now) {
             self.device.count_late();
@@ -128,7 +126,7 @@ impl Engine {
         }
     }
 
-    /// Runs passes until no work is left. Returns true if there was work.
+    /// Runs passes until one finds no work, at most [`MAX_PASSES`]. Returns true if there was work.
     fn make_progress(&mut self) -> bool {
         let mut worked = false;
         for _ in 0..MAX_PASSES {
@@ -156,8 +154,8 @@ impl Engine {
 
     fn sleep(&mut self, SleepPlan { until, watches_socket }: SleepPlan) {
         let device = &self.device;
-        // The sleep is published before the last check for work: a thread that adds work after this check sees that the
-        // engine sleeps, and queues a job.
+        // The sleep is published before the last check for work. So a thread that adds work after this check sees that
+        // the engine sleeps, and queues a job.
         device.polling.set_sleeping(until, watches_socket);
         let cm = self.cm.deadline().is_some_and(|due| due < until);
         // In standby the polling consumer processes updates. They must not keep the engine awake, because it may share
@@ -213,7 +211,7 @@ impl Engine {
                 Job::Event(conn, event) => self.cm.sink.event(conn, event, &[]),
                 Job::Refused(access) => access.log(),
                 Job::Overdue(send) => send.log(),
-                // After waking, the engine runs the connection manager and a pass in any case.
+                // These jobs only end a sleep. The engine then runs the connection manager and passes.
                 Job::Cm | Job::Wake => {}
                 Job::Stop => self.stop = true,
             }

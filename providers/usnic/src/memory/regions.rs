@@ -1,10 +1,11 @@
 //! The table of registered memory, by key. Accesses of peers and of local requests are checked with this table.
 //!
-//! A key is an index into the table and 16 unpredictable bits that change with each use of the index. A freed index is
-//! quarantined before it is reused. Registrations and bound windows share the table, but local segments cannot use the
-//! key of a window. A copy holds a reference on its entry. Deregistration revokes the key and then waits until there
-//! are no references, so no transfer accesses the memory afterwards. Chunks of the table are allocated on demand. This
-//! module copies no bytes.
+//! A key consists of an index into the table and 16 unpredictable bits that change with each use of the index. A freed
+//! index is quarantined before it is reused. Registrations and bound windows share the table, but local segments cannot
+//! use the key of a window.
+//!
+//! A copy holds a reference on its entry. Deregistration revokes the key, and then waits until there are no references.
+//! So no transfer accesses the memory afterwards.
 #![forbid(unsafe_code)]
 
 use std::sync::OnceLock;
@@ -28,13 +29,13 @@ const CHUNK: usize = 256;
 
 #[derive(Debug, Default)]
 struct RegionEntry {
-    /// The valid key of this entry; 0: none.
+    /// The valid key of this entry, or 0 if it has none.
     key: AtomicU32,
-    /// Number of references: copies and sends that use the memory of this entry.
+    /// Number of copies and sends that use the memory of this entry.
     users: AtomicU32,
     base: AtomicU64,
     length: AtomicU64,
-    /// Access rights in the lower half, the protection domain in the upper half.
+    /// Access rights in the lower 32 bits, protection domain in the upper 32 bits ([`KeyEntry::word`]).
     rights: AtomicU64,
 }
 
@@ -46,8 +47,8 @@ impl RegionEntry {
         KeyEntry { region, word: field(&self.rights) }
     }
 
-    /// Whether the key grants the access. The key is checked again after the other fields were read: if it has changed,
-    /// they may belong to another registration.
+    /// Whether the key grants the access. Checks the key again after reading the other fields, because they belong to
+    /// another registration if the key has changed.
     #[inline(always)]
     fn opens(&self, key: u32, pd: u32, range: Region, right: AccessRight) -> bool {
         if key == 0 || self.key.load(Ordering::Acquire) != key {
@@ -58,8 +59,7 @@ impl RegionEntry {
         entry.allows(pd, range, right) && self.key.load(Ordering::Relaxed) == key
     }
 
-    /// Returns the address in this process, if the key grants the access to a peer. `ids`: identifiers of the queue
-    /// pair.
+    /// Returns the address in this process if the key grants the access to the peer of the queue pair with these `ids`.
     fn address_for_peer(&self, key: u32, ids: PeerIds, range: Region, right: AccessRight) -> Option<u64> {
         if self.opens(key, ids.pd, range, right) {
             return Some(range.address);
@@ -83,7 +83,8 @@ pub(crate) struct PeerIds {
 
 /// The registrations and bound windows of an IA.
 pub(crate) struct Regions {
-    /// The chunks of the table. The sizes are constants, so that the compiler can omit index checks.
+    /// The chunks of the table, which are allocated on demand. The sizes are constants, so that the compiler can omit
+    /// index checks.
     chunks: Box<[OnceLock<Box<[RegionEntry; CHUNK]>>; SLOTS / CHUNK]>,
     keys: Mutex<KeyTable>,
     checker: MappingChecker,
@@ -102,7 +103,7 @@ impl Regions {
         Regions { chunks, keys: Mutex::new(KeyTable::new(SLOTS, seed | 1)), checker: MappingChecker::default() }
     }
 
-    /// Returns the entry at the index of a key, whether the key is valid or not. `None` if its chunk was never
+    /// Returns the entry at the index of a key, even if the key is invalid. Returns `None` if its chunk is not
     /// allocated.
     #[inline(always)]
     fn entry(&self, key: u32) -> Option<&RegionEntry> {
@@ -111,14 +112,16 @@ impl Regions {
     }
 
     /// Ends a registration: revokes the key, then waits for announced posts, which may use local memory without a
-    /// reference, and for references. Must not be called during a post, for which it would wait forever.
+    /// reference, and for all references.
+    ///
+    /// Must not be called during a post of the same thread, because it would wait for that post.
     pub(crate) fn deregister(&self, key: u32) {
         self.revoke(key);
         handle::await_posts();
         self.remove(key);
     }
 
-    /// Whether a region may be registered (`write`: for writing).
+    /// Whether a region may be registered, for writing if `write` is true.
     pub(crate) fn may_register(&self, region: Region, write: bool) -> bool {
         self.checker.may_register(region, write)
     }
@@ -148,19 +151,19 @@ impl Regions {
         self.entry(key).is_some_and(|entry| entry.opens(key, pd, region, right))
     }
 
-    /// Returns the entry of a valid key, for log messages.
+    /// Returns the entry of a key for log messages, or `None` if the key is invalid.
     pub(crate) fn key_entry(&self, key: u32) -> Option<KeyEntry> {
         self.entry(key).filter(|entry| key != 0 && entry.key.load(Ordering::Acquire) == key).map(RegionEntry::values)
     }
 
-    /// Returns the range and rights of a key in use.
+    /// Returns the range of a key on which the caller holds a reference, with the checker of mappings.
     pub(crate) fn registration(&self, key: u32) -> RegisteredRange<'_> {
         let field = |field: &AtomicU64| field.load(Ordering::Relaxed);
         let region = self.entry(key).map(|entry| Region { address: field(&entry.base), length: field(&entry.length) });
         RegisteredRange { region: region.unwrap_or_default(), checker: &self.checker }
     }
 
-    /// Checks an access, and takes a reference on the registration for a copy.
+    /// Checks an access, and takes a reference on the entry for a copy.
     pub(crate) fn acquire(
         &self,
         key: u32,
@@ -177,7 +180,7 @@ impl Regions {
     }
 }
 
-/// Accesses of peers. A window may have its own addresses, which are translated.
+/// Accesses of peers. The addresses of a window may be relative to its start, and are translated then.
 impl Regions {
     /// Checks an access of a peer, and returns the address in this process.
     #[inline]
@@ -201,8 +204,8 @@ impl Regions {
     }
 }
 
-/// Key operations for memory windows. Peers access memory only through this process, so there are no accesses by peers
-/// to wait for after a revocation.
+/// Key operations for memory windows. Only this process accesses its memory, so after a revocation there is no access
+/// of another process to wait for.
 impl WindowKeys for Regions {
     fn reserve(&self) -> Result<u32> {
         self.keys.lock().reserve()
@@ -214,7 +217,7 @@ impl WindowKeys for Regions {
 
     fn revoke(&self, key: u32) {
         if let Some(entry) = self.entry(key) {
-            // A key that is only reserved is not stored in its entry, so the exchange may fail.
+            // The exchange fails for a key that is reserved but not active, because its entry does not contain the key.
             let _ = entry.key.compare_exchange(key, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
         // The barrier pairs with that in `acquire`: either `acquire` sees that the key is revoked, or `is_in_use` sees
@@ -276,7 +279,7 @@ impl LocalMemory for Regions {
     }
 }
 
-/// References on the registrations of a batch of packets, released together. The object is reused to avoid allocations.
+/// References on the registrations of a batch of packets, released together. Reused to avoid allocations.
 #[derive(Debug, Default)]
 pub(crate) struct RegistrationGuards {
     /// Keys with one reference each.
@@ -294,7 +297,7 @@ impl RegistrationGuards {
     ) -> std::result::Result<(), Status> {
         let region = Region { address: segment.address, length: segment.length };
         if self.keys.last() == Some(&segment.key) {
-            // This object already has a reference on the registration, for which deregistration waits.
+            // This object already holds a reference on the registration.
             return if regions.allows(segment.key, pd, region, right) { Ok(()) } else { Err(right.refusal()) };
         }
         regions.acquire(segment.key, pd, region, right)?.suspend();
@@ -302,7 +305,7 @@ impl RegistrationGuards {
         Ok(())
     }
 
-    /// Checks an access to memory that the peer reads, and takes a reference. Returns the address in this process.
+    /// Checks an RDMA read of the peer, and takes a reference. Returns the address in this process.
     pub(crate) fn acquire_for_peer(
         &mut self,
         regions: &Regions,
