@@ -1,4 +1,4 @@
-//! An open interface adapter: its device, its passes, its connection manager and its engine thread.
+//! An open interface adapter: device, passes, connection manager and engine thread.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(crate) struct Adapter {
 }
 
 impl Adapter {
-    /// Opens the adapter. Errors are logged here.
+    /// Opens the device and creates the connection manager. Logs its errors.
     pub(crate) fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Usnic>>) -> Result<Adapter> {
         let device = Arc::new(Device::open(spec)?);
         let progress = Arc::new(EngineProgress::new(device.clone()));
@@ -32,8 +32,8 @@ impl Adapter {
         Ok(Adapter { device, progress, cm, engine: Mutex::default() })
     }
 
-    /// Starts the engine thread if it is not running. Called when an EP, listener or other object that can cause events
-    /// is created, so an adapter without such objects has no thread. Error: `Exhausted(Device)`, logged here.
+    /// Starts the engine thread if it is not running. Called when the first CQ, QP, SRQ or listener is created, so an
+    /// adapter without such objects has no thread. Error: `Exhausted(Device)`, which this function logs.
     pub(crate) fn start_engine(&self) -> Result<()> {
         let mut engine = self.engine.lock();
         if engine.is_some() {

@@ -1,6 +1,6 @@
-//! The counters of the connections of an IA, and the list of its queue pairs, which the exit handler uses too.
+//! Counters of the connections of an IA, and the list of its queue pairs, which the exit handler also uses.
 //!
-//! The counters of a connection are added to a sum when the connection ends, so that they outlive its queue pair.
+//! When a connection ends, its counters are added to a sum of the IA, because its queue pair may be destroyed.
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, Weak};
@@ -15,13 +15,13 @@ use crate::proto::counters::Counters;
 /// Counters of connections, in the order of [`COUNTERS`].
 pub(crate) type CounterValues = [u64; COUNTERS.len()];
 
-/// Maximum time that an exiting process waits for a lock. The thread that holds it may be stopped.
+/// Maximum time that an exiting process waits for a lock, because the owner of the lock may be stopped.
 pub(crate) const EXIT_LOCK_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// The name under which a counter is displayed, and the function that reads the counter.
 type CounterRow = (&'static str, fn(&Counters) -> u64);
 
-/// The counters, in the order in which they are displayed.
+/// All counters, in the order in which they are displayed.
 const COUNTERS: [CounterRow; 28] = [
     ("sent", |of| of.sent),
     ("sent bytes", |of| of.sent_bytes),
@@ -72,8 +72,8 @@ fn unit(name: &str) -> &'static str {
     if name.ends_with("bytes") { "bytes" } else { "" }
 }
 
-/// Returns the counters of one connection, and its current window, bytes in flight, pacing rate, round-trip time and
-/// path MTU.
+/// Returns the counters of one connection, and its current congestion window, bytes in flight, pacing rate, round-trip
+/// time and path MTU.
 pub(crate) fn connection_counts(of: &Counters) -> Vec<NamedCount> {
     let levels = [
         ("window", "bytes", of.window),
@@ -111,7 +111,7 @@ impl<Q> Default for IaCounters<Q> {
 }
 
 impl<Q> IaCounters<Q> {
-    /// Adds a queue pair. Destroyed queue pairs are removed before the list grows.
+    /// Adds a queue pair to the list. Removes destroyed queue pairs if the list is full.
     pub(crate) fn add(&self, pair: Weak<Q>) {
         let mut pairs = self.pairs.lock();
         if pairs.len() == pairs.capacity() {
@@ -125,22 +125,22 @@ impl<Q> IaCounters<Q> {
         add(&mut self.past.lock(), &counts(counters));
     }
 
-    /// Sums the counters of all ended and present connections. `of`: returns the counters of a queue pair's present
+    /// Sums the counters of all connections, ended or not. `of` returns the counters of a queue pair's current
     /// connection.
     pub(crate) fn sum(&self, of: impl Fn(&Q) -> Option<Counters>) -> CounterValues {
         let mut sum = *self.past.lock();
-        let counted = self.open_connections();
+        let counted = self.queue_pairs();
         counted.iter().filter_map(|pair| of(pair)).for_each(|counters| add(&mut sum, &counts(&counters)));
         sum
     }
 
-    pub(crate) fn open_connections(&self) -> Vec<Arc<Q>> {
+    pub(crate) fn queue_pairs(&self) -> Vec<Arc<Q>> {
         self.pairs.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Returns the existing queue pairs, for the exit handler. The list is empty if another thread holds the lock for
     /// longer than [`EXIT_LOCK_TIMEOUT`].
-    pub(crate) fn try_live(&self) -> Vec<Arc<Q>> {
+    pub(crate) fn try_queue_pairs(&self) -> Vec<Arc<Q>> {
         let pairs = self.pairs.try_lock_for(EXIT_LOCK_TIMEOUT);
         pairs.map_or_else(Vec::new, |pairs| pairs.iter().filter_map(Weak::upgrade).collect())
     }

@@ -1,12 +1,10 @@
-//! Completion queues. Polling a queue runs a pass of its device.
-//!
-//! A consumer that polls a queue does the engine's work: it receives and sends for all connections of the device.
+//! Completion queues. A poll of an empty queue runs a pass, which receives and sends for all connections of the IA.
 //! Connections without traffic add no cost to a poll.
 //!
-//! Polls of an armed queue are not recorded in `Polling`: its consumer relies on a notification, and may sleep without
-//! calling `Polling::stop`, as the agent of a CNO does.
+//! Polls of an armed queue do not count as polling in `Polling`. The consumer of an armed queue relies on a
+//! notification, and may sleep without calling `Polling::stop`, as the agent of a CNO does.
 //!
-//! The only lock that is acquired under the lock of this module is that of the job queue.
+//! A thread that holds the lock of a completion queue acquires no other lock than that of the job queue.
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, Weak};
@@ -19,10 +17,10 @@ use dapl_software::engine::queue::Notify;
 use crate::engine::jobs::{Job, Jobs};
 use crate::engine::progress::EngineProgress;
 
-/// The handle of dapl to a completion queue.
+/// A completion queue, as dapl refers to it.
 pub struct Cq(pub(crate) Arc<CqCore>);
 
-/// A completion queue, referred to by its handle, queue pairs and the engine.
+/// A completion queue, shared by its [`Cq`], queue pairs and the engine.
 pub(crate) struct CqCore {
     ready: CompletionList,
     sink: Weak<dyn CqSink>,
@@ -85,7 +83,7 @@ impl CompletionQueue for Cq {
         self.0.spin
     }
 
-    /// The parameter `solicited` is ignored: each completion states whether its message was solicited.
+    /// Ignores the parameter `solicited`, because each completion says whether its message was solicited.
     fn arm(&self, _: bool) -> Result<bool> {
         Ok(self.0.ready.arm(|| ()))
     }
@@ -106,8 +104,8 @@ mod tests {
     use crate::proto::schedule::{PendingWork, ServiceReason};
     use crate::qp::handler::{ConnectionHandler, ConnectionParams, DeliveryError};
 
-    /// A fake connection handler that needs service in each pass, and counts the passes. If it has a completion queue,
-    /// it adds a completion in each pass.
+    /// A fake connection handler that always has something to send, and counts the calls of `transmit`. If `into` is
+    /// set, each call adds a completion to that queue.
     #[derive(Default)]
     struct FakeConnection {
         into: Mutex<Option<Arc<CqCore>>>,
@@ -162,7 +160,7 @@ mod tests {
         }
     }
 
-    /// Returns a queue of a device without an engine thread, and the only connection handler of the device.
+    /// Returns a queue, its device, which has no engine thread, the device's only connection handler, and the sink.
     fn queue() -> (Cq, Arc<Device>, Arc<FakeConnection>, Arc<CountingSink>) {
         let spec = IaSpec { name: "test", params: "127.0.0.1", library: "" };
         let (device, pair) = (Arc::new(Device::open(&spec).unwrap()), Arc::new(FakeConnection::default()));

@@ -1,9 +1,10 @@
-//! The network resources of an open interface adapter: its interface, its data socket, its connection table, and the
-//! work that threads queue for passes and for the engine.
+//! The network resources of an open interface adapter: network interface, data socket, connection table, and the work
+//! that threads queue for passes and for the engine.
 //!
 //! Queue pairs send through the data socket under their own lock. Lock order: pass, queue pair, shared receive queue,
-//! completion queue. No other lock is acquired under the locks of the connection table, of the lists of this module and
-//! of the job queue. Queue pairs are not called under the lock of the connection manager. Only the engine calls dapl.
+//! completion queue. A thread that holds the lock of the connection table, of a list of this module or of the job queue
+//! acquires no other lock. Nothing calls a queue pair under the lock of the connection manager. Only the engine calls
+//! dapl.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -29,8 +30,8 @@ use crate::settings::UsnicSettings;
 pub(crate) const CONNECTIONS: usize = 65_536;
 /// Time in nanoseconds for which a freed connection number is not reused.
 const NUMBER_QUARANTINE: Nanos = 10 * SECONDS;
-/// Maximum number of packets that wait for the connection manager. Further packets are dropped; their senders
-/// retransmit them.
+/// Maximum number of packets in the connection manager's queue. Further packets are dropped, and retransmitted by their
+/// senders.
 const MAX_CM_PACKETS: usize = 1024;
 
 pub(crate) struct Device {
@@ -41,9 +42,9 @@ pub(crate) struct Device {
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) table: ConnectionTable,
     pub(crate) polling: Polling,
-    /// Pending work of connections, by number, that has changed outside a pass. `update_count` is the length of this
-    /// list.
+    /// Connection numbers, with the pending work that a thread has reported outside a pass.
     updates: Mutex<Vec<(u32, PendingWork)>>,
+    /// Length of `updates`, readable without its lock.
     update_count: AtomicUsize,
     /// Packets of the handshake, and of connections that are not established yet.
     cm_packets: Mutex<Vec<(SocketAddr, Vec<u8>)>>,
@@ -58,7 +59,7 @@ pub(crate) struct Device {
 /// Properties of the path to a peer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct PeerPath {
-    /// Maximum datagram payload in bytes for the search of the path MTU.
+    /// Upper limit of the path MTU search: datagram payload in bytes.
     pub(crate) ceiling: usize,
     /// Whether the peer is on this host.
     pub(crate) is_local: bool,
@@ -71,7 +72,7 @@ pub(crate) fn now() -> Nanos {
 }
 
 impl Device {
-    /// Opens the device. Errors are logged here.
+    /// Finds the interface and opens the data socket. Logs its errors.
     pub(crate) fn open(spec: &IaSpec<'_>) -> Result<Device> {
         let settings = UsnicSettings::read(spec.params);
         let interface = find_interface(spec.name, &settings)?;
@@ -120,13 +121,13 @@ impl Device {
         }
     }
 
-    /// Schedules pending work of a connection that has changed outside a pass, for example by a post. Acquires no lock
-    /// of a queue pair.
+    /// Schedules work that a connection has got outside a pass, for example by a post. Acquires no lock of a queue
+    /// pair.
     pub(crate) fn schedule(&self, number: u32, next_service: &NextService, pending_work: &PendingWork) {
         let deadline = if pending_work.needs_service() { Some(0) } else { pending_work.deadline };
         let Some(deadline) = deadline.filter(|deadline| next_service.move_forward(*deadline)) else { return };
         let now = now();
-        // 0 means that the next pass must call `transmit`. If no thread polls, the engine must be woken for it.
+        // A deadline of 0 means that the next pass must call `transmit`, so that pass is due now.
         let deadline = if deadline == 0 { now } else { deadline };
         let mut updates = self.updates.lock();
         updates.push((number, *pending_work));
@@ -144,7 +145,7 @@ impl Device {
         self.update_count.load(Ordering::SeqCst) > 0
     }
 
-    /// Moves the updates to `into`, which must be empty. Returns false if there are none.
+    /// Moves the pending updates to `into`, which must be empty. Returns false if there are no updates.
     pub(crate) fn take_updates(&self, into: &mut Vec<(u32, PendingWork)>) -> bool {
         if !self.has_updates() {
             return false;
@@ -171,15 +172,15 @@ impl Device {
         }
     }
 
-    /// Takes the queued packets. The engine repeats the call until it returns none; an empty result means that all
-    /// packets were handled.
+    /// Takes the queued packets. The engine handles them and calls again, until the result is empty. Until then,
+    /// `has_cm_packets` is true.
     pub(crate) fn take_cm_packets(&self) -> Vec<(SocketAddr, Vec<u8>)> {
         let mut cm_packets = self.cm_packets.lock();
         self.has_cm_packets.store(!cm_packets.is_empty(), Ordering::Release);
         std::mem::take(&mut *cm_packets)
     }
 
-    /// Whether there are packets for the connection manager that the engine has not handled yet.
+    /// Whether the connection manager has queued packets, or the engine is handling them.
     pub(crate) fn has_cm_packets(&self) -> bool {
         self.has_cm_packets.load(Ordering::Acquire)
     }
@@ -189,7 +190,7 @@ impl Device {
         self.unmatched.fetch_add(count as u64, Ordering::Relaxed);
     }
 
-    /// Number of received packets that have matched no connection.
+    /// Returns the number of received packets that matched no connection.
     pub(crate) fn unmatched(&self) -> u64 {
         self.unmatched.load(Ordering::Relaxed)
     }
@@ -200,20 +201,19 @@ impl Device {
         self.late.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Number of standby sleeps of the engine that have delayed received packets, because the consumer had stopped
-    /// polling.
+    /// Returns the number of standby sleeps that delayed received packets, because the consumer had stopped polling.
     pub(crate) fn late_after_polling(&self) -> u64 {
         self.late.load(Ordering::Relaxed)
     }
 
-    /// Number of datagrams that the kernel has dropped because the socket's receive buffer was full.
+    /// Returns the number of datagrams that the kernel dropped because the data socket's receive buffer was full.
     pub(crate) fn drops(&self) -> u64 {
         self.socket.drops()
     }
 
     // --- connections ---
 
-    /// Replaces the handler of a connection that has ended by its closing connection, which handles late packets.
+    /// Replaces the handler of an ended connection. The new handler, a closing connection, replies to late packets.
     pub(crate) fn replace_handler(&self, number: u32, handler: Arc<dyn ConnectionHandler>, pending_work: &PendingWork) {
         self.table.replace(number, handler);
         if let Some(entry) = self.table.lookup(number) {
@@ -222,7 +222,6 @@ impl Device {
         }
     }
 
-    /// Frees the number of a connection.
     pub(crate) fn free_number(&self, number: u32) {
         self.table.free(number, now());
     }
@@ -234,7 +233,7 @@ impl std::fmt::Debug for Device {
     }
 }
 
-/// Finds the interface that the settings name. Errors are logged here.
+/// Finds the interface that the settings name. Logs its errors.
 fn find_interface(name: &str, settings: &UsnicSettings) -> Result<Interface> {
     let found = address::find(settings.address.as_deref()).map_err(|error| {
         log::error!(

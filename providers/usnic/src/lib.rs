@@ -1,16 +1,18 @@
 //! `libdaplusnic.so.1`: the uDAPL provider over UDP, for hosts without RDMA hardware.
 //!
-//! - `proto`: the protocol, without I/O, clock, threads or unsafe code. `net`: the sockets.
-//! - `adapter`: an open IA, with its `device` (data socket, connection table in `qp/connection_table`), its connection
-//!   manager (`cm`) and its engine thread.
-//! - `engine/progress`: a pass receives, sends, and handles timers. A polling consumer or the engine thread runs
-//!   passes, as `engine/polling` decides.
-//! - `qp`: queue pairs. Each sends through its `transport`; `context` gives the protocol access to registered memory
-//!   (`memory/regions`); `closing` replies to late packets after the end.
-//! - `cq`, `srq`: completion queues and shared receive queues. `limits`, `counters`: attributes and statistics.
-//!   `qp/exit_handler`: resets connections at exit.
+//! | module | task |
+//! |---|---|
+//! | `proto` | the protocol, without I/O, clock, threads or unsafe code |
+//! | `net` | sockets, addresses and routes |
+//! | `adapter`, `device` | an open IA, and its data socket and connection table |
+//! | `cm` | connection set-up and listeners |
+//! | `engine` | passes, which receive, send and handle timers; the engine thread, and which thread runs passes |
+//! | `qp` | queue pairs and the transports of their connections, closing connections, the exit handler |
+//! | `cq`, `srq` | completion queues and shared receive queues |
+//! | `memory` | registered memory and memory windows |
+//! | `settings`, `limits`, `counters` | settings, attributes and statistics |
 //!
-//! This crate contains no DAT handles and no DAT events; dapl contains no packet formats.
+//! This crate contains no DAT handles and no DAT events. The crate `dapl` contains no packet formats.
 
 mod adapter;
 mod cm;
@@ -73,7 +75,7 @@ pub struct Usnic {
     srqs: Arc<AtomicU32>,
 }
 
-/// A protection domain: its number. A registration can be used only by queue pairs of the same domain.
+/// Number of a protection domain. Queue pairs can use only registrations of their own domain.
 pub struct Pd(u32);
 
 pub struct Mr {
@@ -160,7 +162,7 @@ impl Provider for Usnic {
 
     fn close(&self) {
         self.adapter.shut_down();
-        self.counters.open_connections().iter().for_each(|qp| qp.abort());
+        self.counters.queue_pairs().iter().for_each(|qp| qp.abort());
     }
 }
 
@@ -236,7 +238,7 @@ impl Drop for Usnic {
     }
 }
 
-/// Returns 64 random bits of the system, so that memory keys are not predictable.
+/// Returns 64 random bits from the kernel, which make memory keys unpredictable.
 fn random(name: &str) -> Result<u64> {
     let mut bytes = [0u8; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(|e| {

@@ -1,4 +1,4 @@
-//! The limits of an IA, the configuration of its connections, and its attributes and counters for `dat_ia_query`.
+//! Limits of an IA, configuration of its connections, and the attributes and counters that `dat_ia_query` reports.
 #![forbid(unsafe_code)]
 
 use dapl::provider::{Extensions, Limits, NamedCount, QpSpec, TRANSPORT_MTU};
@@ -37,7 +37,7 @@ pub(crate) fn config(device: &Device, spec: &QpSpec<Usnic>) -> ConnConfig {
     }
 }
 
-/// Returns the facts about an open IA for `dat_ia_query`: names and values.
+/// Returns the provider-specific attributes of an open IA for `dat_ia_query`, as names and values.
 pub(crate) fn facts(device: &Device) -> Vec<(String, String)> {
     let socket = &device.socket;
     let is_on = |on: bool| if on { "on" } else { "off" }.to_owned();
@@ -53,12 +53,12 @@ pub(crate) fn facts(device: &Device) -> Vec<(String, String)> {
     ]
 }
 
-/// Returns the number of message bytes in a fragment with `datagram` bytes of datagram payload.
+/// Returns the number of message bytes that fit into a fragment with `datagram` bytes of datagram payload.
 fn payload(datagram: usize) -> usize {
     datagram.saturating_sub(size_of::<PacketHeader>() + size_of::<DataFields>() + size_of::<Message>())
 }
 
-/// Returns the counters of an IA: those of its socket and engine, and the sums over its connections.
+/// Returns the counters of an IA: those of its socket and engine, and the totals of its connections.
 pub(crate) fn counts(device: &Device, unreadable: u64, sums: CounterValues) -> Vec<NamedCount> {
     let count = |name, value| NamedCount { name, unit: "", value, is_level: false };
     let lost = [

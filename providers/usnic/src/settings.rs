@@ -1,7 +1,7 @@
-//! The settings of this provider, parsed.
+//! The parsed settings of this provider.
 //!
-//! `dapl_software::settings` reads them from `ia_params` and the environment. It has the table of settings, which
-//! datinfo and the documentation use too.
+//! `dapl_software::settings` reads them from `ia_params` and the environment. The table of settings there is also the
+//! source of datinfo and of the documentation.
 #![forbid(unsafe_code)]
 
 use std::ops::RangeInclusive;
@@ -25,18 +25,18 @@ pub(crate) enum CongestionChoice {
 
 #[derive(Clone, Debug)]
 pub(crate) struct UsnicSettings {
-    /// Name or address of the interface; `None`: the first interface that is up.
+    /// Name or address of the network interface. `None` selects the first interface that is up.
     pub(crate) address: Option<String>,
-    /// Path of the base directory; `None`: a directory of this user under `/dev/shm`.
+    /// Path of the base directory. `None` selects a directory of this user under `/dev/shm`.
     pub(crate) dir: Option<String>,
     pub(crate) port: u16,
-    /// UDP ports of which one is bound for data; `None`: the kernel selects a port.
+    /// Range from which the data socket takes its UDP port. `None` lets the kernel select a port.
     pub(crate) data_ports: Option<RangeInclusive<u16>>,
-    /// Size of the socket's receive buffer in bytes; the send buffer has half this size.
+    /// Size of the data socket's receive buffer in bytes. The send buffer has half this size.
     pub(crate) buffer: usize,
     pub(crate) mtu_ceiling: usize,
     pub(crate) give_up: Nanos,
-    /// Maximum number of RNR retries; `None`: no limit.
+    /// Maximum number of RNR retries. `None` means no limit.
     pub(crate) rnr_limit: Option<u32>,
     pub(crate) congestion: CongestionChoice,
     pub(crate) keepalive: Nanos,
@@ -53,7 +53,7 @@ impl UsnicSettings {
         Self::of(&read(&USNIC, params))
     }
 
-    /// Returns the base directory that `dir` names, or this user's default directory.
+    /// Returns the base directory at the path `dir`, or this user's default directory.
     pub(crate) fn base_dir(&self) -> BaseDir {
         BaseDir::new(&BASE_DIR, self.dir.as_deref())
     }

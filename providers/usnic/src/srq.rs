@@ -1,6 +1,7 @@
-//! Shared receive queues. A message that arrives while the queue is empty is not accepted, and its connection waits for
-//! a receive. The next post notifies the first waiting connection, which advertises the credit to its peer. The queue's
-//! lock is acquired after the locks of queue pairs.
+//! Shared receive queues. If a message arrives while the queue is empty, its connection drops it and waits for a
+//! receive. The next post notifies the first waiting connection, which advertises a credit to its peer.
+//!
+//! A thread may acquire the lock of the queue while it holds that of a queue pair, but not the other way round.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -13,17 +14,17 @@ pub(crate) use dapl_software::srq::SrqRecv;
 
 use crate::engine::jobs::{Job, Jobs};
 
-/// A shared receive queue, referred to by its handle and by queue pairs.
+/// A shared receive queue, shared by its [`Srq`] and queue pairs.
 pub(crate) type SrqCore = dapl_software::srq::SrqCore<dyn SrqWaiter, Job>;
 
-/// A connection that waits for a receive. A trait, so that this module does not depend on queue pairs, which depend on
-/// it; implemented by queue pairs and by a fake of the tests.
+/// A connection that waits for a receive. Queue pairs implement this trait, so that this module does not depend on
+/// them.
 pub(crate) trait SrqWaiter: Send + Sync {
     /// Notifies the connection that a receive was posted. Returns false if it was no longer waiting.
     fn on_receive_posted(&self) -> bool;
 }
 
-/// The handle of dapl to a shared receive queue.
+/// A shared receive queue, as dapl refers to it.
 pub struct Srq(pub(crate) Arc<SrqCore>);
 
 impl Srq {

@@ -219,7 +219,7 @@ fn exit_acks_delivered_data_and_resets() {
     qa.post_recv(&[], token(3)).unwrap();
     qa.post_send(&wr(SEND, &[], 4)).unwrap();
     assert_eq!(b.completion(&a).token.cookie, 1);
-    b.ia.counters.try_live().iter().for_each(|qp| qp.exit());
+    b.ia.counters.try_queue_pairs().iter().for_each(|qp| qp.exit());
     let (sent, recv) = (a.completion(&b), a.completion(&b));
     assert_eq!((sent.token.cookie, sent.status), (4, Status::Success));
     assert_eq!((recv.token.cookie, recv.status), (3, Status::Flushed));
