@@ -1,8 +1,8 @@
 //! Finds the interface and address of an IA by the interface name or address in `ia_params`.
 //!
-//! For an interface name, the first IPv4 address is used, else the first IPv6 address that is not link-local, else a
-//! link-local address. A link-local address must be followed by `%` and the interface name if several interfaces have
-//! it. Error texts list the interfaces of this host.
+//! An interface name selects the interface's first IPv4 address, else its first IPv6 address that is not link-local,
+//! else a link-local address. A link-local address that several interfaces have must be followed by `%` and the
+//! interface name. Error texts list the interfaces of this host.
 
 use std::ffi::CStr;
 use std::io::{self, ErrorKind};
@@ -22,16 +22,16 @@ pub(crate) struct Interface {
     pub(crate) is_up: bool,
 }
 
-/// Bytes of the IP and UDP headers, for IPv4 and IPv6.
+/// Size in bytes of the IP and UDP headers: for IPv4, and for IPv6.
 const HEADERS: [usize; 2] = [20 + 8, 40 + 8];
 
 impl Interface {
-    /// Returns the maximum datagram payload in bytes for the interface's MTU.
+    /// Returns the maximum datagram payload in bytes at the interface's MTU.
     pub(crate) fn largest_payload(&self) -> usize {
         self.payload_of(self.mtu)
     }
 
-    /// Returns the maximum datagram payload in bytes from this address over a path of this MTU.
+    /// Returns the maximum datagram payload in bytes for the IP version of this address, over a path with this MTU.
     pub(crate) fn payload_of(&self, mtu: usize) -> usize {
         let headers = HEADERS[usize::from(self.address.is_ipv6())];
         mtu.saturating_sub(headers).min(super::send::MAX_BYTES)
@@ -42,8 +42,10 @@ impl Interface {
     }
 }
 
-/// Finds the interface address that `requested` names; `None`: that of the first interface that is up and not loopback,
-/// else of loopback. Outer error: the list of interfaces cannot be read. Inner error: text why no interface was found.
+/// Finds the interface address that `requested` names. `None` selects the first interface that is up and not loopback,
+/// or loopback if there is no other.
+///
+/// Outer error: the list of interfaces cannot be read. Inner error: a text that says why no interface was found.
 pub(crate) fn find(requested: Option<&str>) -> io::Result<Result<Interface, String>> {
     Ok(choose(requested, &list()?))
 }
@@ -82,7 +84,7 @@ fn choose(requested: Option<&str>, all: &[Interface]) -> Result<Interface, Strin
     }
 }
 
-/// Returns the rank of an address. Of several addresses of an interface, the one with the lowest rank is used.
+/// Returns the rank of an address. An interface name selects the interface's address with the lowest rank.
 fn preference(interface: &Interface) -> u8 {
     match interface.address {
         SocketAddr::V4(_) => 0,
@@ -102,7 +104,7 @@ fn by_address(ip: IpAddr, scope: Option<&str>, all: &[Interface]) -> Result<Opti
     Ok(first.cloned().or_else(|| by_loopback(ip, all).filter(|_| scope.is_none())))
 }
 
-/// Finds the loopback interface for any address of 127.0.0.0/8; the system's list contains only one of them.
+/// Finds the loopback interface for any address of 127.0.0.0/8. The kernel's list contains only one of them.
 fn by_loopback(ip: IpAddr, all: &[Interface]) -> Option<Interface> {
     let interface = all.iter().find(|interface| interface.is_loopback && interface.address.is_ipv4())?;
     let is_loopback_v4 = ip.is_loopback() && ip.is_ipv4();
@@ -185,14 +187,14 @@ unsafe fn read(address: *const libc::sockaddr) -> Option<SocketAddr> {
     }
 }
 
-/// Returns the MTU of an interface in bytes; 1280, the minimum MTU of IPv6, if the kernel does not report it.
+/// Returns the MTU of an interface in bytes, or 1280, the minimum MTU of IPv6, if the kernel does not report the MTU.
 fn mtu(name: &str) -> usize {
     const SMALLEST: usize = 1280;
     let text = std::fs::read_to_string(format!("/sys/class/net/{name}/mtu")).ok();
     text.and_then(|text| text.trim().parse().ok()).unwrap_or_else(|| mtu_by_ioctl(name).unwrap_or(SMALLEST))
 }
 
-/// Returns the MTU by `SIOCGIFMTU`, for systems without `/sys`.
+/// Returns the MTU from `SIOCGIFMTU`, for systems without `/sys`.
 fn mtu_by_ioctl(name: &str) -> Option<usize> {
     // SAFETY: all fields of `ifreq` are integers, arrays or nullable pointers, so all-zero bytes are valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -213,7 +215,7 @@ pub(crate) fn is_reachable(own: &SocketAddr, peer: IpAddr) -> bool {
     !peer.is_unspecified() && !peer.is_multicast() && own.is_ipv4() == peer.is_ipv4() && peer != Ipv4Addr::BROADCAST
 }
 
-/// Whether the kernel has a route from `own` to `peer`. No packet is sent. Returns true if this cannot be determined.
+/// Whether the kernel has a route from `own` to `peer`. Sends no packet. Returns true if this cannot be determined.
 pub(crate) fn has_route(mut own: SocketAddr, peer: SocketAddr) -> bool {
     own.set_port(0);
     let Ok(socket) = UdpSocket::bind(own) else { return true };
@@ -225,7 +227,7 @@ pub(crate) fn has_route(mut own: SocketAddr, peer: SocketAddr) -> bool {
 }
 
 /// Whether `peer` is an address of this host: an address of 127.0.0.0/8, or an address that the kernel routes locally.
-/// No packet is sent.
+/// Sends no packet.
 pub(crate) fn is_local_address(own: &SocketAddr, peer: IpAddr) -> bool {
     if peer == own.ip() || peer.is_loopback() {
         return true;
@@ -236,11 +238,11 @@ pub(crate) fn is_local_address(own: &SocketAddr, peer: IpAddr) -> bool {
     if let Ok(is_local) = route::is_local(with_port(own, peer, 9)) {
         return is_local;
     }
-    // Without rtnetlink, the source address that the kernel selects for `peer` is compared with `peer`. This does not
-    // detect secondary addresses of this host.
+    // Without rtnetlink: the kernel selects the address of a local peer itself as source address. This does not detect
+    // secondary addresses of this host.
     let any: IpAddr = if peer.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    // For a local peer, the kernel selects the address of the peer as source. Binding a socket to `peer` would prove
-    // nothing, because Linux may allow binding to non-local addresses (`ip_nonlocal_bind`).
+    // Binding a socket to `peer` would prove nothing, because Linux may allow binding to non-local addresses
+    // (`ip_nonlocal_bind`).
     let chosen = UdpSocket::bind((any, 0)).and_then(|socket| {
         socket.connect(with_port(own, peer, 9))?;
         socket.local_addr()
@@ -267,8 +269,8 @@ pub(crate) fn local_mtu(mut own: SocketAddr, peer: SocketAddr) -> Option<usize> 
     usize::try_from(mtu).ok().filter(|mtu| failed == 0 && *mtu > 0)
 }
 
-/// Whether no socket is bound to the UDP port `server` of this host: an empty datagram to it causes an error on the
-/// sending socket. The kernel usually reports the error before the send returns; if it takes longer, returns false.
+/// Whether no socket is bound to the UDP port `server` of this host. Sends an empty datagram to the port, which causes
+/// an error on the sending socket if the port is closed. Returns false if the kernel reports the error only later.
 pub(crate) fn is_port_closed(mut own: SocketAddr, server: SocketAddr) -> bool {
     own.set_port(0);
     let refused = UdpSocket::bind(own).and_then(|socket| {
@@ -409,7 +411,8 @@ mod tests {
             let taken = socket.local_addr().unwrap();
             assert!(!is_port_closed(own, taken));
             drop(socket);
-            // The kernel may deliver the datagram later, in another context, so some attempts report an open port.
+            // The kernel may deliver the datagram only after the send has returned, so some attempts report an open
+            // port.
             assert!(
                 (0..1000).any(|_| is_port_closed(own, taken)),
                 "the closed port was not detected from {own} in 1000 attempts"

@@ -1,8 +1,8 @@
 //! Delivery errors of datagrams: ICMP messages and local errors, from the socket's error queue (`IP_RECVERR`).
 //!
-//! ICMP messages are not authenticated. The kernel only matches the addresses and ports of the quoted datagram with the
-//! socket, and an attacker off the path can guess these (RFC 5927). So the start of the quoted payload is returned too,
-//! and the caller compares it with the packets that it has sent.
+//! ICMP messages are not authenticated. The kernel only compares the addresses and ports of the quoted datagram with
+//! those of the socket, and an attacker off the path can guess these (RFC 5927). So this module also returns the start
+//! of the quoted payload, which the caller compares with the packets that it has sent.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,9 +13,10 @@ use super::socket::Socket;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum DeliveryErrorKind {
-    /// No socket is bound to the destination port. The report comes from the destination address.
+    /// No socket is bound to the destination port. The ICMP message came from the destination address.
     PortClosed,
-    /// The host or network is unreachable, or an address other than the destination has reported a closed port.
+    /// Any other error: for example the host is unreachable, or another address than the destination reports a closed
+    /// port.
     Unreachable,
     /// The path MTU is this number of bytes, including IP headers.
     TooLarge(u32),
@@ -27,20 +28,20 @@ pub(crate) struct DeliveryError {
     /// Destination of the datagram.
     pub(crate) to: SocketAddr,
     pub(crate) kind: DeliveryErrorKind,
-    /// Whether the kernel of this host has detected the error, without an ICMP message.
+    /// Whether the kernel of this host detected the error, without an ICMP message.
     pub(crate) is_local: bool,
     /// The quoted start of the datagram's payload, at most [`QUOTE`] bytes.
     pub(crate) quote: Vec<u8>,
 }
 
-/// Maximum number of bytes that are read of a quoted payload. Linux quotes 500 and more, as RFC 1812, 4.3.2.3 requires
-/// of routers.
+/// Number of bytes of a quoted payload that are read. Linux quotes 500 bytes or more, as RFC 1812, 4.3.2.3 requires of
+/// routers.
 pub(crate) const QUOTE: usize = 128;
 
-/// Maximum number of errors that are read in one call. Without the limit, a flood of errors would delay other work.
+/// Maximum number of errors that one call reads. Without the limit, a flood of errors would delay other work.
 const MAX_ERRORS: usize = 64;
 
-/// Reads the queued errors of the socket.
+/// Reads the queued errors of the socket, and calls `each` for them.
 pub(crate) fn read(socket: &Socket, mut each: impl FnMut(DeliveryError)) {
     socket.set_has_errors(false);
     for _ in 0..MAX_ERRORS {
@@ -87,7 +88,7 @@ fn next(socket: &Socket) -> io::Result<Option<DeliveryError>> {
     }))
 }
 
-/// Classifies an error of a datagram that was sent to `to`. `by`: sender of the ICMP message.
+/// Classifies an error of a datagram to `to`. `by` is the sender of the ICMP message.
 fn classify(error: &libc::sock_extended_err, by: Option<SocketAddr>, to: SocketAddr) -> DeliveryErrorKind {
     // Origin, type and code of "destination unreachable, port unreachable" (RFC 792 and RFC 4443).
     const PORT_UNREACHABLE: [(u8, u8, u8); 2] = [(libc::SO_EE_ORIGIN_ICMP, 3, 3), (libc::SO_EE_ORIGIN_ICMP6, 1, 4)];
@@ -99,7 +100,7 @@ fn classify(error: &libc::sock_extended_err, by: Option<SocketAddr>, to: SocketA
     }
 }
 
-/// Returns the error record, and the sender of the ICMP message, which follows the record.
+/// Returns the error record of a message, and the sender of the ICMP message.
 ///
 /// # Safety
 /// `recvmsg` has filled `message`, and its control data still exists.

@@ -1,10 +1,11 @@
 //! Forwards connection requests between processes of one user that share the well-known port.
 //!
 //! Each listener has a Unix datagram socket in a directory of its user (`listener_dir`). Only processes of that user
-//! can send to it, so a request is never forwarded to another user. The receiver checks the sender's user
-//! (SCM_CREDENTIALS), and drops datagrams of other users, including the superuser. No request is lost by this: the
-//! kernel shares a UDP port only between sockets of one effective user. A datagram consists of the source address of
-//! the request, and the request.
+//! can send to the socket, so a request is never forwarded to another user.
+//!
+//! The receiver also checks the sender's user (SCM_CREDENTIALS), and drops datagrams of other users, including the
+//! superuser. This loses no request, because the kernel shares a UDP port only between sockets of one effective user.
+//! A datagram consists of the source address of the request, and the request.
 
 use std::fs;
 use std::io;
@@ -18,7 +19,7 @@ use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketT
 
 /// Maximum size of a request in bytes.
 pub(crate) const MAX_REQUEST: usize = 2048;
-/// Size in bytes of the source address before the request: IPv6 or mapped IPv4 address, port, scope.
+/// Size in bytes of the source address in a datagram: IPv6 or mapped IPv4 address, port, scope.
 const SOURCE_LEN: usize = 16 + 2 + 4;
 
 /// The Unix socket of a listener. Dropping it removes the socket's name.
@@ -27,10 +28,11 @@ pub(crate) struct HandoverSocket {
     fd: OwnedFd,
     base: BaseDir,
     path: PathBuf,
-    /// Device and inode of the name, to detect that another process has replaced the file.
+    /// Device and inode of the socket's file, to detect that another process has replaced the file.
     id: (u64, u64),
-    /// Process and user that have bound the socket.
+    /// Id of the process that bound the socket.
     pid: u32,
+    /// Effective user of that process.
     uid: u32,
 }
 
@@ -47,7 +49,7 @@ fn socket() -> io::Result<OwnedFd> {
 }
 
 impl HandoverSocket {
-    /// Binds a socket in `base`. `name`: the socket address for `path`, which must not exist.
+    /// Binds a socket in the base directory `base`. The file `path` must not exist, and `name` is its socket address.
     pub(super) fn bind(name: &SocketAddrUnix, base: &BaseDir, path: PathBuf) -> io::Result<HandoverSocket> {
         let fd = socket()?;
         rustix::net::sockopt::set_socket_passcred(&fd, true)?;
@@ -58,7 +60,8 @@ impl HandoverSocket {
         Ok(HandoverSocket { fd, base: base.clone(), path, id: (made.dev(), made.ino()), pid, uid })
     }
 
-    /// Receives the next request of this user, and drops requests of other users. `None`: no request is queued.
+    /// Receives the next request of this user, and drops requests of other users. Returns `None` if no request is
+    /// queued.
     pub(crate) fn receive(&self) -> Option<ForwardedRequest> {
         loop {
             let mut bytes = [0; SOURCE_LEN + MAX_REQUEST];
@@ -82,8 +85,10 @@ impl HandoverSocket {
         }
     }
 
-    /// Returns the length (`None`: the datagram was truncated) and the sender's user. rustix cannot be used: a sender
-    /// in another pid namespace has process id 0, which its credentials type cannot represent.
+    /// Receives a datagram. Returns its length, or `None` if it was truncated, and the sender's user.
+    ///
+    /// Does not use rustix, whose type for credentials cannot represent process id 0. A sender in another pid namespace
+    /// has this id.
     fn receive_raw(&self, bytes: &mut [u8]) -> io::Result<(Option<usize>, Option<u32>)> {
         let mut control: CredentialControl = [0; 8];
         // SAFETY: all fields of `msghdr` are integers or nullable pointers, so all-zero bytes are valid.
@@ -103,11 +108,11 @@ impl HandoverSocket {
     }
 }
 
-/// Buffer for credentials, and for descriptors that a sender may add. Its type gives the alignment of control message
-/// headers.
+/// Buffer for credentials, and for descriptors that a sender may add. The type `u64` gives it the alignment of control
+/// message headers.
 type CredentialControl = [u64; 8];
 
-/// Returns the user that has sent the message, and closes descriptors in the message.
+/// Returns the user who sent the message, and closes descriptors in the message.
 ///
 /// # Safety
 /// `recvmsg` has filled `message`, and its control data still exists.
@@ -143,12 +148,12 @@ impl AsFd for HandoverSocket {
 
 impl Drop for HandoverSocket {
     fn drop(&mut self) {
-        // In a forked child this is a copy: the parent still listens, so the name stays.
+        // In a forked child this object is a copy. The parent still listens, so the name stays.
         if self.pid != std::process::id() {
             return;
         }
-        // Processes of this user replace only names of closed sockets, and this one is still open. An administrator may
-        // have replaced the file, which must then stay.
+        // Processes of this user do not replace the name, because the socket is still open. But an administrator may
+        // have replaced the file, and such a file stays.
         if fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.id) {
             let _ = fs::remove_file(&self.path);
         }
@@ -158,7 +163,7 @@ impl Drop for HandoverSocket {
     }
 }
 
-/// Sends a request to the listener with this name. Error `WouldBlock`: the listener's queue is full.
+/// Sends a request to the listener with this name. The error `WouldBlock` means that the listener's queue is full.
 pub(super) fn send(to: &SocketAddrUnix, forwarded: &ForwardedRequest) -> io::Result<()> {
     rustix::net::sendto(socket()?, &encode(forwarded), SendFlags::DONTWAIT | SendFlags::NOSIGNAL, to)?;
     Ok(())

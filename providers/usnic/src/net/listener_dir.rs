@@ -1,13 +1,15 @@
 //! The directory in which processes of one user find each other's listeners: `<base>/listeners/`, with a Unix socket
 //! for each listener.
 //!
-//! Owner and mode (0700) are checked at every use, and names are resolved through the descriptor that was checked. So
-//! no other user can bind a name in the directory, or send to one. The abstract socket namespace has no such
-//! protection: any user can bind any name. Several network namespaces may share the directory, so a name begins with
-//! the inode of the namespace: `<namespace>-<address and port>-<qualifier>`.
+//! Every use checks owner and mode (0700) of the directory, and resolves names through the checked descriptor. So no
+//! other user can bind a name in the directory, or send to one. In the abstract socket namespace, any user could bind
+//! any name.
 //!
-//! A name whose process has exited refuses connections (ECONNREFUSED), and is replaced. Names are created and replaced
-//! under a lock on the directory, which is held for a few non-blocking system calls.
+//! Several network namespaces may share the directory, so a name begins with the inode of the namespace:
+//! `<namespace>-<address and port>-<qualifier>`.
+//!
+//! The name of an exited process refuses connections (ECONNREFUSED), and is replaced. A process creates and replaces
+//! names under a lock on the directory, which it holds for a few non-blocking system calls.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -35,7 +37,7 @@ pub(crate) struct ListenerDir {
     base: BaseDir,
     /// Inode of the network namespace; 0 without `/proc`.
     namespace: u64,
-    /// Removes the names of exited processes once.
+    /// Ensures that this process removes the names of exited processes only once.
     cleaned: Once,
 }
 
@@ -46,7 +48,7 @@ struct VerifiedDir {
 }
 
 impl ListenerDir {
-    /// `base`: the base directory; it is not accessed. Uses the network namespace of the calling thread.
+    /// Uses the network namespace of the calling thread. Does not access the base directory.
     pub(crate) fn new(base: BaseDir) -> Self {
         let namespace = fs::metadata("/proc/thread-self/ns/net").map_or(0, |found| found.ino());
         ListenerDir { base, namespace, cleaned: Once::new() }
@@ -62,7 +64,7 @@ impl ListenerDir {
 
     /// Opens a socket for the listener on `qual` at this address.
     ///
-    /// Errors: `AddrInUse` if a process of this user listens on `qual` at this address; other errors if the directory
+    /// Error `AddrInUse`: a process of this user already listens on `qual` at this address. Other errors: the directory
     /// is not usable.
     pub(crate) fn open(&self, at: SocketAddr, qual: u64) -> io::Result<HandoverSocket> {
         let name = self.name(at, qual);
@@ -84,7 +86,7 @@ impl ListenerDir {
         }
         dir.remove(name)?;
         let socket = HandoverSocket::bind(&dir.address(name)?, &self.base, dir.path.join(name))?;
-        // The umask may have removed the owner's write permission.
+        // Sets the owner's permissions, because the umask may have removed them.
         rustix::fs::chmodat(&dir.file, name, Mode::RUSR | Mode::WUSR, AtFlags::empty())?;
         Ok(socket)
     }
@@ -114,7 +116,7 @@ impl ListenerDir {
         let name = self.name(at, qual);
         match VerifiedDir::open(self.path()).and_then(|dir| handover::send(&dir.address(&name)?, forwarded)) {
             Ok(()) => true,
-            // If its queue is full, the listener exists; the client repeats its request later.
+            // A full queue belongs to an existing listener. The client retransmits its request.
             Err(error) => error.kind() == ErrorKind::WouldBlock,
         }
     }
@@ -140,7 +142,7 @@ fn is_transient(error: &io::Error) -> bool {
 }
 
 impl VerifiedDir {
-    /// Opens and checks a directory. Error: `PermissionDenied` if another user may access it.
+    /// Opens and checks a directory. Error `PermissionDenied`: another user owns it or may access it.
     fn open(path: PathBuf) -> io::Result<VerifiedDir> {
         let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
         let file = OpenOptions::new().read(true).custom_flags(flags).open(&path)?;
@@ -154,8 +156,8 @@ impl VerifiedDir {
         Ok(VerifiedDir { file, path })
     }
 
-    /// Returns the socket address of a name in the checked directory: a path through the descriptor, even if the
-    /// directory's path was replaced. Without `/proc`, the directory's path is used.
+    /// Returns the socket address of a name in the directory. The path goes through the checked descriptor, so it stays
+    /// correct if the directory's path is replaced. Without `/proc`, uses the directory's path.
     fn address(&self, name: &str) -> io::Result<SocketAddrUnix> {
         let by_descriptor = PathBuf::from(format!("/proc/thread-self/fd/{}", self.file.as_raw_fd()));
         let dir: &Path = if by_descriptor.exists() { &by_descriptor } else { &self.path };

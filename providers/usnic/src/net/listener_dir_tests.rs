@@ -1,4 +1,4 @@
-//! Listeners of one user, and manipulations of their directory by other users.
+//! Tests of the directory of listeners, with several processes of one user and manipulations by other users.
 
 use std::os::unix::net::UnixDatagram;
 
@@ -9,7 +9,7 @@ use crate::net::handover::MAX_REQUEST;
 
 const KIND: BaseDirKind = BaseDirKind { provider: "test", variable: "DAPL_DIR", default: "/tmp/dapl-listeners-test" };
 
-/// A base directory for one test.
+/// The base directory of a test, and its directory of listeners.
 struct Scratch(PathBuf, ListenerDir);
 
 impl Scratch {

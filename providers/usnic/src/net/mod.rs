@@ -1,6 +1,6 @@
 //! Sockets: transmission and reception of datagrams, and their delivery errors.
 //!
-//! These modules know neither connections nor the protocol. They trust no received data, and never block.
+//! These modules do not depend on connections or the protocol. They trust no received data, and never block.
 
 pub(crate) mod address;
 pub(crate) mod errors;

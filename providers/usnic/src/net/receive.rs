@@ -1,8 +1,8 @@
 //! Receives many datagrams in one call, as GRO batches (`UDP_GRO`) if possible, and reads the kernel's count of dropped
 //! datagrams.
 //!
-//! The packets of a GRO batch have one sender and equal length; only the last may be shorter. Truncated datagrams are
-//! dropped. The content of packets is not examined here.
+//! The packets of a GRO batch have one sender and equal length, except that the last may be shorter. This module drops
+//! truncated datagrams, and does not examine the content of packets.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -22,11 +22,11 @@ pub(crate) struct ReceiveBatch {
     buffers: Box<[u8]>,
     names: [RawSockAddr; MAX_MESSAGES],
     control: [ReceiveControl; MAX_MESSAGES],
-    /// For each datagram or GRO batch: its sender, its length, and the length of its packets.
+    /// For each received datagram or GRO batch: its sender, its length, and the length of its packets. `None`: dropped.
     received: [Option<(SocketAddr, usize, usize)>; MAX_MESSAGES],
     count: usize,
-    /// Number of messages to request in the next call: twice as many if the last call has returned all requested ones,
-    /// else as many as it has returned. A call for one message is cheaper.
+    /// Number of messages that the next call requests: twice as many as the last call if that returned all requested
+    /// messages, else as many as it returned. A call for one message is cheaper.
     requested: usize,
 }
 
@@ -34,11 +34,11 @@ pub(crate) struct ReceiveBatch {
 #[repr(C, align(8))]
 struct ReceiveControl([u8; CONTROL]);
 
-/// Size in bytes of the control data: the length of packets, and the count of drops. SAFETY: `CMSG_SPACE` only computes
-/// a length.
+/// Size in bytes of the control data of a message: the length of its packets, and the count of dropped datagrams.
+// SAFETY: `CMSG_SPACE` only computes a length.
 const CONTROL: usize = unsafe { 2 * libc::CMSG_SPACE(size_of::<u64>() as u32) } as usize;
 
-/// Consecutive packets of one sender, in a mutable buffer: they may be decrypted in place.
+/// Consecutive packets of one sender. The buffer is mutable, because packets may be decrypted in place.
 #[derive(Debug)]
 pub(crate) struct PacketRun<'a> {
     bytes: &'a mut [u8],
@@ -95,13 +95,13 @@ impl ReceiveBatch {
         }
     }
 
-    /// Receives queued datagrams. Returns the number of datagrams and GRO batches; 0 if none is queued.
+    /// Receives queued datagrams. Returns the number of datagrams and GRO batches, or 0 if none is queued.
     pub(crate) fn receive(&mut self, socket: &Socket) -> io::Result<usize> {
         self.count = 0;
         let requested = self.requested;
         let count = match if requested == 1 { self.call_for_one(socket) } else { self.call(socket, requested) } {
             Ok(count) => count,
-            // The error belongs to a packet that was sent earlier, and is in the error queue.
+            // The error is about a packet that was sent before. The error queue has its details.
             Err(error) => {
                 socket.set_has_errors(true);
                 return Err(error);
@@ -112,8 +112,8 @@ impl ReceiveBatch {
         Ok(count)
     }
 
-    /// Whether more datagrams may be queued. Returns false after a single datagram, so that its consumer does not wait
-    /// for a further system call.
+    /// Whether more datagrams may be queued. Returns false after a single datagram, so that a further system call does
+    /// not delay the handling of this datagram.
     pub(crate) fn may_have_more(&self) -> bool {
         self.count > 1 && self.requested > self.count || self.count == MAX_MESSAGES
     }
@@ -157,7 +157,7 @@ impl ReceiveBatch {
         Ok(count)
     }
 
-    /// Builds a message header with the buffers at index `at`. `part` must outlive the header.
+    /// Builds a message header with the buffers at index `at`. `part` must outlive the returned header.
     #[inline(always)]
     fn header(&mut self, at: usize, part: &mut MaybeUninit<libc::iovec>) -> libc::msghdr {
         let base = self.buffers[at * MAX_DATAGRAM..].as_mut_ptr().cast();
@@ -182,8 +182,10 @@ impl ReceiveBatch {
     }
 }
 
-/// Calls `recvmmsg`. Returns the number of messages, or -1 with the error in `errno`. The system call is made directly,
-/// because the C library's function is a cancellation point: this thread holds locks, so it must not be cancelled.
+/// Calls `recvmmsg`. Returns the number of messages, or -1 with the error in `errno`.
+///
+/// Makes the system call directly, because the C library's function is a cancellation point. This thread holds locks,
+/// so it must not be cancelled.
 ///
 /// # Safety
 /// `first` points to `requested` initialized records, each of which points to valid buffers with their lengths.
@@ -194,8 +196,8 @@ unsafe fn receive_messages(fd: libc::c_int, first: *mut libc::mmsghdr, requested
     unsafe { libc::syscall(libc::SYS_recvmmsg, fd, first, requested as libc::c_uint, FLAGS, no_time_out) }
 }
 
-/// Returns the result of a failed call: `Ok(0)` if no datagram is queued, else the error. The first case is the most
-/// frequent one of a polling thread, so it constructs no `io::Error`.
+/// Returns the result of a failed call: `Ok(0)` if no datagram is queued, else the error. Constructs no `io::Error` in
+/// the first case, which is the most frequent one in a polling thread.
 #[inline(always)]
 fn nothing_or_error() -> io::Result<usize> {
     // SAFETY: `__errno_location` returns a valid pointer to a variable of the calling thread.
@@ -205,8 +207,8 @@ fn nothing_or_error() -> io::Result<usize> {
     }
 }
 
-/// Returns the sender, the length, and the length of each packet of a received message. `None`: it was truncated, or
-/// has no source address.
+/// Returns the sender, the length, and the length of each packet of a received message. Returns `None` if the message
+/// was truncated, or has no source address.
 ///
 /// # Safety
 /// `recvmmsg` has filled `message`, and its control data still exists.

@@ -1,19 +1,19 @@
 //! A socket filter (SO_ATTACH_REUSEPORT_CBPF) that selects the process that receives a datagram, of those that share a
 //! UDP port.
 //!
-//! By default, the kernel selects by a hash over both addresses, so all retransmissions of a request go to the same
-//! process. If that process is stopped, there is no reply. So clients shorten their retransmissions, and the filter
-//! selects by length: a datagram that is one byte shorter than a first transmission goes to the first socket of the
-//! group, two bytes shorter to the second socket, and so on. For any other length, and if there is no such socket, the
-//! hash decides.
+//! By default, the kernel selects a process by a hash over both addresses, so all retransmissions of a request go to
+//! the same process. If that process is stopped, the client gets no reply. So clients shorten their retransmissions,
+//! and the filter selects by length: a datagram that is one byte shorter than the first transmission goes to the first
+//! socket of the group, two bytes shorter to the second socket, and so on. For other lengths, and if the group has no
+//! such socket, the kernel selects by the hash.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
 use super::socket::Socket;
 
-/// `struct sock_fprog` of `linux/filter.h`, with its padding as a field. The kernel reads the padding too, so memory
-/// checkers would report it as uninitialized.
+/// `struct sock_fprog` of `linux/filter.h`. The padding is a field, because the kernel reads it, and memory checkers
+/// would report it as uninitialized.
 #[repr(C)]
 struct ReuseportFilter {
     length: u16,
@@ -22,12 +22,12 @@ struct ReuseportFilter {
 }
 const _: () = assert!(size_of::<ReuseportFilter>() == size_of::<libc::sock_fprog>());
 
-/// Installs the length filter (see the module) on the reuseport group of this socket. `length`: bytes of a connection
-/// request that is not a retransmission. Needs Linux 4.5, but no privilege.
+/// Installs the length filter (see the module) on the reuseport group of this socket. `length` is the length in bytes
+/// of a first transmission. Needs Linux 4.5, but no privilege.
 pub(crate) fn choose_by_length(socket: &Socket, length: usize) -> io::Result<()> {
     let step = |code, k| libc::sock_filter { code, jt: 0, jf: 0, k };
-    // The program returns `length` - 1 - the datagram's length: the index of the selected socket. For other lengths the
-    // index is out of range.
+    // The program returns the index of the selected socket: `length` - 1 minus the datagram's length. For lengths that
+    // select no socket, the index is out of range.
     let mut program = [
         step((libc::BPF_LD | libc::BPF_W | libc::BPF_LEN) as u16, 0),
         step((libc::BPF_ALU | libc::BPF_NEG) as u16, 0),
@@ -71,7 +71,7 @@ mod tests {
                     "{address}: a datagram that is {less} bytes shorter must reach the socket with that number"
                 );
             }
-            // For these lengths the hash decides, and no datagram is lost.
+            // The kernel selects by the hash for these lengths, and no datagram is lost.
             for length in [1, 96, 100, 101, 1000] {
                 sender.send_to(&vec![0; length], &again).unwrap();
                 assert_eq!(

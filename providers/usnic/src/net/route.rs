@@ -1,4 +1,4 @@
-//! Queries the kernel by rtnetlink(7) whether an address belongs to this host. No packet is sent.
+//! Asks the kernel by rtnetlink(7) whether an address belongs to this host. Sends no packet.
 #![forbid(unsafe_code)]
 
 use std::io::{self, ErrorKind};
@@ -14,12 +14,13 @@ const RTM_GETROUTE: u16 = 26;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
 const RTN_LOCAL: u8 = 2;
-/// Size in bytes of a `nlmsghdr`, and offset of the route type: byte 7 of the `rtmsg` that follows.
+/// Size in bytes of a `nlmsghdr`.
 const HEADER: usize = 16;
+/// Offset of the route type: byte 7 of the `rtmsg` after the header.
 const ROUTE_TYPE: usize = HEADER + 7;
 
 /// Whether the route to `peer` is local: `peer` is an address of an interface, or in a range that is routed locally.
-/// Returns false if there is no route. Error: rtnetlink is not usable.
+/// Returns false if there is no route. Fails if rtnetlink is not usable.
 pub(super) fn is_local(peer: SocketAddr) -> io::Result<bool> {
     // Protocol 0 is NETLINK_ROUTE.
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;

@@ -3,8 +3,10 @@
 //!
 //! All packets of a batch have one destination. Packets of equal length are sent as one GSO batch, which the kernel or
 //! the network card splits (`UDP_SEGMENT`). Runs of fewer than [`MIN_GSO`] packets, and all packets on a kernel without
-//! GSO, are sent by `sendmmsg`. Payload is copied only if the socket is full: the memory may no longer be registered
-//! when the packets are sent later.
+//! GSO, are sent by `sendmmsg`.
+//!
+//! Payload is copied only if the socket is full, because its memory may no longer be registered when the packets are
+//! sent later.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -23,13 +25,13 @@ pub(crate) const MAX_BYTES: usize = 65_507;
 const MAX_PARTS: usize = 1000;
 /// Minimum number of packets for which GSO is cheaper than `sendmmsg`.
 const MIN_GSO: usize = 3;
-/// Maximum number of attempts of a send call. A call may fail with the pending error of an earlier packet, possibly of
-/// another connection (ICMP).
+/// Maximum number of attempts of a send call. A call may fail because of an ICMP error about an earlier packet,
+/// possibly of another connection.
 const MAX_TRIES: usize = 4;
 
 #[derive(Clone, Copy, Debug)]
 enum BatchPart {
-    /// Offset and length in `header_buffer`.
+    /// Offset and length in `SendBatch::own`.
     Own(usize, usize),
     /// Address and length of memory outside the batch.
     Memory(usize, usize),
@@ -42,19 +44,21 @@ impl BatchPart {
     }
 }
 
-/// Index after the packet's last part, and length of the packet in bytes.
+/// A complete packet of a batch.
 #[derive(Clone, Copy, Debug)]
 struct BatchPacket {
+    /// Index after the packet's last part.
     end: usize,
+    /// Length of the packet in bytes.
     length: usize,
 }
 
-/// Outcome of a send, as far as this host knows.
+/// Outcome of a send at this host.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct SendOutcome {
     /// Whether the socket is full. Unsent packets stay in the batch, and must be sent before any other packet.
     pub(crate) is_blocked: bool,
-    /// Whether a queue behind the socket is full, which it shares with other sockets (ENOBUFS).
+    /// Whether a queue of the host that several sockets share is full (ENOBUFS).
     pub(crate) overflows: bool,
     /// Length in bytes of a packet that was dropped because it exceeds the MTU of the interface.
     pub(crate) too_large: Option<usize>,
@@ -70,7 +74,7 @@ pub(crate) struct SendBatch {
     own: Vec<u8>,
     parts: Vec<BatchPart>,
     packets: Vec<BatchPacket>,
-    /// Offset in `header_buffer` at which the part that is being written begins.
+    /// Offset in `own` at which the current part begins.
     began: usize,
     /// Number of bytes in complete packets.
     bytes: usize,
@@ -79,7 +83,7 @@ pub(crate) struct SendBatch {
     records: SendRecords,
 }
 
-/// Arrays for the arguments of system calls, kept to avoid allocations.
+/// Arrays for the arguments of system calls, reused to avoid allocations.
 #[derive(Debug, Default)]
 struct SendRecords {
     parts: Vec<libc::iovec>,
@@ -91,12 +95,12 @@ struct SendRecords {
 unsafe impl Send for SendRecords {}
 
 impl SendBatch {
-    /// Returns the buffer to which the caller appends bytes of the packet: its header, or a trailer.
+    /// Returns the buffer to which the caller appends bytes of the current packet, such as its header.
     pub(crate) fn header_buffer(&mut self) -> &mut Vec<u8> {
         &mut self.own
     }
 
-    /// Appends `length` bytes of memory to the packet.
+    /// Appends `length` bytes of memory to the current packet.
     ///
     /// # Safety
     /// The mapped part of this memory stays readable until [`Self::send`] has returned, or the batch is cleared or
@@ -108,12 +112,12 @@ impl SendBatch {
         }
     }
 
-    /// Appends `length` zeros to the packet.
+    /// Appends `length` zeros to the current packet.
     pub(crate) fn padding(&mut self, length: usize) {
         self.own.resize(self.own.len() + length, 0);
     }
 
-    /// Completes the packet.
+    /// Completes the current packet.
     pub(crate) fn end_packet(&mut self) {
         self.end_part();
         let begin = self.packets.last().map_or(0, |packet| packet.end);
@@ -122,7 +126,7 @@ impl SendBatch {
         self.bytes += length;
     }
 
-    /// Discards the incomplete packet.
+    /// Discards the current packet.
     pub(crate) fn drop_packet(&mut self) {
         let begin = self.packets.last().map_or(0, |packet| packet.end);
         let own = self.parts[begin..].iter().find_map(|part| match *part {
@@ -150,13 +154,13 @@ impl SendBatch {
         self.packets.is_empty()
     }
 
-    /// Number of packets that were not sent yet.
+    /// Returns the number of packets that were not sent yet.
     #[cfg(test)]
     pub(crate) fn unsent(&self) -> usize {
         self.packets.len() - self.sent
     }
 
-    /// Number of bytes of all packets in the batch.
+    /// Returns the number of bytes in complete packets.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -168,7 +172,7 @@ impl SendBatch {
         (self.began, self.bytes, self.sent) = (0, 0, 0);
     }
 
-    /// Sends the packets that were not sent yet. Afterwards the batch is empty, unless the socket is full.
+    /// Sends the remaining packets. Afterwards the batch is empty, unless the socket is full.
     pub(crate) fn send(&mut self, socket: &Socket, to: &SockAddr) -> SendOutcome {
         let mut outcome = SendOutcome::default();
         while self.sent < self.packets.len() {
@@ -189,8 +193,8 @@ impl SendBatch {
         outcome
     }
 
-    /// Returns the number of packets from the next one that can be sent as one GSO batch. They have equal length (the
-    /// last may be shorter), and together at most [`MAX_BYTES`].
+    /// Returns how many of the next packets can be sent as one GSO batch. They have equal length, except that the last
+    /// may be shorter, and together at most [`MAX_BYTES`].
     fn gso_run(&self) -> usize {
         let packets = &self.packets[self.sent..];
         let first = packets[0].length;
@@ -226,8 +230,8 @@ impl SendBatch {
             let own = self.own.as_ptr();
             self.records.gather(own, &self.parts[range.clone()]);
             let message = header(&mut self.records.parts[..], to, Some(&mut control));
-            // SAFETY: the parts of `message` are bytes of `header_buffer`, and memory that is readable by the contract of
-            // `memory`. Address and control data outlive the call.
+            // SAFETY: the parts of `message` are bytes of `header_buffer`, and memory that is readable by the contract
+            // of `memory`. Address and control data outlive the call.
             unsafe { send_one(socket.as_fd().as_raw_fd(), &raw const message) }
         });
         match sent {
@@ -239,7 +243,7 @@ impl SendBatch {
                 outcome.overflows = error.raw_os_error() == Some(libc::ENOBUFS);
                 false
             }
-            // Sends the packets one by one, to find the packet that causes the error.
+            // Sends the packets one by one, to find the one that causes the error.
             Err(error) => {
                 let before = *outcome;
                 let gone = self.send_each(socket, to, run, outcome);
@@ -274,13 +278,13 @@ impl SendBatch {
                 let (fd, messages) = (socket.as_fd().as_raw_fd(), &mut self.records.messages);
                 // `sendmsg` is cheaper for one packet.
                 if let [one] = &messages[..] {
-                    // SAFETY: the parts are bytes of `header_buffer`, and memory that is readable by the contract of `memory`;
-                    // the record and the address outlive the call.
+                    // SAFETY: the parts are bytes of `header_buffer`, and memory that is readable by the contract of
+                    // `memory`; the record and the address outlive the call.
                     let sent = unsafe { send_one(fd, &raw const one.msg_hdr) };
                     return if sent < 0 { sent } else { 1 };
                 }
-                // SAFETY: `first` points to `count` records. The parts are bytes of `header_buffer`, and memory that is readable
-                // by the contract of `memory`; the records and the address outlive the call.
+                // SAFETY: `first` points to `count` records. The parts are bytes of `header_buffer`, and memory that is
+                // readable by the contract of `memory`; the records and the address outlive the call.
                 unsafe {
                     let (first, count) = (messages.as_mut_ptr(), messages.len() as libc::c_uint);
                     libc::syscall(libc::SYS_sendmmsg, fd, first, count, FLAGS) as isize
@@ -301,8 +305,8 @@ impl SendBatch {
         true
     }
 
-    /// Copies the unsent packets into the batch. Packets whose memory is not mapped are removed; returns the index of
-    /// the first of them.
+    /// Copies the unsent packets into the batch, and removes packets whose memory is not mapped. Returns the index of
+    /// the first removed packet.
     #[cold]
     fn copy_unsent(&mut self) -> Option<usize> {
         let (mut kept, checker, mut fault) = (SendBatch::default(), MappingChecker::default(), None);
@@ -338,7 +342,7 @@ impl SendBatch {
 
 const FLAGS: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 
-/// Calls `sendmsg`. Returns the number of bytes that were sent, or -1. The system call is made directly, because the C
+/// Calls `sendmsg`. Returns the number of bytes that were sent, or -1. Makes the system call directly, because the C
 /// library's function is a cancellation point, and this thread holds locks.
 ///
 /// # Safety
@@ -397,7 +401,7 @@ fn header(parts: &mut [libc::iovec], to: &SockAddr, control: Option<&mut Segment
     message
 }
 
-/// Calls `call`, and repeats it after an interruption by a signal or a pending error of an earlier packet.
+/// Calls `call`, and repeats it if a signal has interrupted it, or if it reports the ICMP error of an earlier packet.
 fn retry_interrupted(socket: &Socket, mut call: impl FnMut() -> isize) -> io::Result<usize> {
     let mut tries = 0;
     loop {

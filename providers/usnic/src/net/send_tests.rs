@@ -8,9 +8,9 @@ use crate::net::receive::ReceiveBatch;
 use crate::net::socket::{SocketConfig, test_config};
 
 thread_local! {
-    /// Simulated errors of this thread: the error of GSO sends, and the number of send calls after which its sockets
-    /// are full.
+    /// Simulated error of this thread's GSO sends.
     static GSO_ERROR: Cell<Option<i32>> = const { Cell::new(None) };
+    /// Number of send calls of this thread after which sockets are full.
     static CALLS_LEFT: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
@@ -61,7 +61,7 @@ fn payloads(lengths: &[usize]) -> Vec<Vec<u8>> {
     lengths.iter().enumerate().map(|(number, length)| vec![number as u8; *length]).collect()
 }
 
-/// Receives the packets that are queued, and counts the received batches.
+/// Receives all queued packets. Returns them and the number of received batches.
 fn take(socket: &Socket) -> (Vec<Vec<u8>>, usize) {
     let mut batch = ReceiveBatch::new();
     let (mut packets, mut parts) = (Vec::new(), 0);
@@ -79,8 +79,7 @@ fn whole(memory: &[Vec<u8>]) -> Vec<Vec<u8>> {
     memory.iter().enumerate().map(|(number, payload)| [&header(number, payload)[..], payload].concat()).collect()
 }
 
-/// Packet lengths: GSO batches, one of them with a shorter last packet, larger packets between them, and single
-/// packets.
+/// Packet lengths that form GSO batches, one of them with a shorter last packet, and single packets between them.
 const MIXED: [usize; 22] =
     [0, 9, 9, 9, 1000, 1000, 1000, 1000, 400, 7, 700, 700, 700, 700, 700, 800, 800, 800, 3, 2, 1000, 4];
 

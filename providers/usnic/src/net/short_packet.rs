@@ -1,4 +1,4 @@
-//! A short packet in one buffer, sent by `sendto`, which is cheaper than a batch.
+//! A short packet in one buffer. `sendto` sends it, which is cheaper than a batch.
 
 use std::mem::MaybeUninit;
 
@@ -10,7 +10,7 @@ use super::socket::Socket;
 /// Size of the buffer in bytes. Longer packets are sent by `send`, without copying the payload.
 const SPACE: usize = 320;
 
-/// A packet with a header of `HEADER` bytes. The payload is written first.
+/// A packet with a header of `HEADER` bytes. The caller writes the payload before the header.
 pub(crate) struct ShortPacket<const HEADER: usize> {
     bytes: [MaybeUninit<u8>; SPACE],
     /// Number of payload bytes that were written.
@@ -26,7 +26,7 @@ impl<const HEADER: usize> ShortPacket<HEADER> {
         ShortPacket { bytes: [const { MaybeUninit::uninit() }; SPACE], payload: 0 }
     }
 
-    /// Returns the address for the payload, with space for [`Self::MAX`] bytes.
+    /// Returns the address at which the caller writes the payload. There is space for [`Self::MAX`] bytes.
     #[inline(always)]
     pub(crate) fn payload(&mut self) -> *mut u8 {
         self.bytes[HEADER..].as_mut_ptr().cast()
@@ -55,7 +55,7 @@ impl<const HEADER: usize> ShortPacket<HEADER> {
 }
 
 impl Socket {
-    /// Sends a packet. Returns false if the call has failed; the caller then sends the packet as a batch, which handles
+    /// Sends a packet. Returns false if the call failed. The caller then sends the packet as a batch, which handles
     /// errors.
     #[inline(always)]
     pub(crate) fn send_packet(&self, packet: &[u8], to: &SockAddr) -> bool {

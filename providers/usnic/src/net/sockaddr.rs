@@ -12,7 +12,7 @@ pub(crate) struct SockAddr {
     length: libc::socklen_t,
 }
 
-/// A socket address as bytes. All fields of the address types are integers, so any bytes are valid.
+/// A buffer for a socket address. All fields of the address types are integers, so any bytes are valid.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) union RawSockAddr {
@@ -22,7 +22,7 @@ pub(crate) union RawSockAddr {
 }
 
 impl RawSockAddr {
-    /// Initial value of a buffer that the kernel fills.
+    /// An all-zero buffer.
     pub(crate) const EMPTY: RawSockAddr = RawSockAddr { bytes: [0; size_of::<libc::sockaddr_in6>()] };
 }
 
@@ -51,7 +51,7 @@ impl SockAddr {
         }
     }
 
-    /// Returns a pointer for a system call; it is valid as long as `self`.
+    /// Returns a pointer for a system call, which is valid as long as `self`.
     pub(crate) fn as_ptr(&self) -> *const libc::sockaddr {
         (&raw const self.raw).cast()
     }
@@ -75,7 +75,7 @@ impl std::fmt::Debug for SockAddr {
     }
 }
 
-/// Converts an address that the kernel has written; `None` for another address family or too few bytes.
+/// Converts an address that the kernel has written. Returns `None` for another address family or too few bytes.
 pub(crate) fn read(raw: &RawSockAddr, length: libc::socklen_t) -> Option<SocketAddr> {
     // SAFETY: both address formats begin with the family field, and all bytes of the union are initialized.
     let family = libc::c_int::from(unsafe { raw.v4.sin_family });

@@ -13,8 +13,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 #[derive(Clone, Debug)]
 pub(crate) struct SocketConfig {
-    /// The address to bind. If its port is 0, the first free port of `ports` is used; `ports` is `None`: the kernel
-    /// selects a port.
+    /// The address to bind. If its port is 0, the socket gets the first free port of `ports`, or one that the kernel
+    /// selects if `ports` is `None`.
     pub(crate) address: SocketAddr,
     pub(crate) ports: Option<RangeInclusive<u16>>,
     /// Whether other sockets of this user may bind the same address and port.
@@ -32,7 +32,7 @@ pub(crate) struct SocketConfig {
 pub(crate) struct Socket {
     fd: OwnedFd,
     local: SocketAddr,
-    /// Whether GSO is used. Cleared if a GSO send fails.
+    /// Whether GSO is used. Cleared after a GSO send has failed.
     gso: AtomicBool,
     gro: bool,
     receive_buffer: usize,
@@ -46,7 +46,7 @@ pub(crate) struct Socket {
 /// A socket buffer that is smaller than requested.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct ReducedBuffer {
-    /// The sysctl that limits its size.
+    /// The sysctl that limits the size of the buffer.
     pub(crate) sysctl: &'static str,
     pub(crate) requested: usize,
     pub(crate) granted: usize,
@@ -64,7 +64,8 @@ impl Socket {
         } else {
             set(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
             set(libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)?;
-            // Old kernels do not have this option, and do not need it: IPV6_MTU_DISCOVER above is sufficient.
+            // Old kernels reject this option, and do not need it, because IPV6_MTU_DISCOVER above is sufficient for
+            // them.
             let _ = set(libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 1);
             set(libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1)?;
         }
@@ -72,14 +73,14 @@ impl Socket {
             set(libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
         }
         if kernel_drops(fd.as_fd()).is_none() {
-            // Without SO_MEMINFO the kernel reports drops with each packet, which costs time. With SO_MEMINFO the count
-            // is queried when it is needed.
+            // Without SO_MEMINFO, the kernel must report its count of drops with each packet, which costs time. With
+            // SO_MEMINFO, the count is queried only when it is needed.
             let _ = set(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1);
         }
         let gro = config.gro && set(libc::SOL_UDP, libc::UDP_GRO, 1).is_ok();
         let receive_buffer = SocketBuffer::Receive.set_size(fd.as_fd(), config.receive_buffer)?;
         let send_buffer = SocketBuffer::Send.set_size(fd.as_fd(), config.send_buffer)?;
-        // Detects GSO: a kernel without it rejects the option. Size 0 means no GSO unless a message requests it.
+        // A kernel without GSO rejects this option. Size 0 disables GSO for messages that do not request it.
         let gso = config.gso && set(libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
         let local = bind(fd.as_fd(), config)?;
         Ok(Socket {
@@ -114,7 +115,7 @@ impl Socket {
         self.gro
     }
 
-    /// Size in bytes of the receive buffer that the kernel has granted.
+    /// Returns the size in bytes of the receive buffer that the kernel has granted.
     pub(crate) fn receive_buffer(&self) -> usize {
         self.receive_buffer
     }
@@ -131,8 +132,8 @@ impl Socket {
         .flatten()
     }
 
-    /// Number of datagrams that were dropped because the receive buffer was full. On a kernel without SO_MEMINFO, the
-    /// number is updated only when a later packet arrives.
+    /// Returns the number of datagrams that were dropped because the receive buffer was full. On a kernel without
+    /// SO_MEMINFO, the number grows only when a later packet arrives.
     pub(crate) fn drops(&self) -> u64 {
         if let Some(count) = kernel_drops(self.fd.as_fd()) {
             self.record_drops(count);
@@ -140,17 +141,17 @@ impl Socket {
         self.drops.load(Ordering::Relaxed)
     }
 
-    /// Adds the increase of the kernel's 32-bit counter, which wraps, to the 64-bit count.
+    /// Adds the increase of the kernel's 32-bit counter, which wraps, to the 64-bit counter.
     pub(super) fn record_drops(&self, count: u32) {
         let known = self.drops.load(Ordering::Relaxed);
         let more = count.wrapping_sub(known as u32);
-        // A difference of 2^31 or more means that `count` is older than the known value, which another thread has read.
+        // A difference of 2^31 or more means that another thread has already recorded a newer value.
         if more != 0 && more < 1 << 31 {
             self.drops.store(known + u64::from(more), Ordering::Relaxed);
         }
     }
 
-    /// Whether a call has reported an error, so that the error queue should be read.
+    /// Whether a call has reported an error, so that the error queue must be read.
     pub(crate) fn has_errors(&self) -> bool {
         self.errors.load(Ordering::Relaxed)
     }
@@ -192,8 +193,9 @@ enum SocketBuffer {
 }
 
 impl SocketBuffer {
-    /// Requests a buffer size in bytes; a privileged process may exceed the system's limit. Returns the granted size,
-    /// without the kernel's overhead: the kernel doubles the requested size to make space for the overhead.
+    /// Requests a buffer size in bytes, which may exceed the system's limit in a privileged process. Returns the
+    /// granted size without the kernel's overhead. The kernel doubles the requested size to make space for the
+    /// overhead.
     fn set_size(&self, fd: BorrowedFd<'_>, bytes: usize) -> io::Result<usize> {
         let (force, plain) = match self {
             SocketBuffer::Receive => (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
@@ -218,7 +220,7 @@ fn set(fd: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, value: libc::c
     if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Returns the kernel's count of dropped datagrams by SO_MEMINFO; `None`: the kernel does not support it.
+/// Returns the kernel's count of dropped datagrams from SO_MEMINFO, or `None` if the kernel does not support it.
 fn kernel_drops(fd: BorrowedFd<'_>) -> Option<u32> {
     let mut numbers = [0u32; libc::SK_MEMINFO_DROPS as usize + 1];
     let mut length = size_of_val(&numbers) as libc::socklen_t;
