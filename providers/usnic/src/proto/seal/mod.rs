@@ -1,10 +1,13 @@
 //! Authenticated encryption with a pre-shared key, for network paths that are not trusted.
 //!
+//! "Seal" means encrypt and authenticate, "open" means decrypt and check.
+//!
 //! A [`PacketGuard`] protects handshake packets: XChaCha20-Poly1305 with random nonces and a key derived from the
 //! pre-shared key. A [`Seal`] protects the packets of a connection: ChaCha20-Poly1305 with a counter as nonce and a
 //! replay window. It has one key per direction, derived by HKDF-SHA256 from the pre-shared key and the random numbers
-//! of both hosts. There is no reply to a packet that cannot be authenticated, so a host with another key cannot detect
-//! a listener.
+//! of both hosts.
+//!
+//! A packet that cannot be authenticated gets no reply, so a host with another key cannot detect a listener.
 //!
 //! ```text
 //! set-up   Head  clear part  sealed(rest)  nonce(24)   tag(16)      without a key:  Head  clear part  rest  CRC32C(4)
@@ -33,7 +36,7 @@ const HEAD: usize = size_of::<PacketHeader>();
 const TAG: usize = 16;
 const NONCE: usize = 24;
 const COUNTER: usize = 8;
-/// Length in bytes of the CRC32C at the end of handshake packets if there is no key. It detects damage that a UDP
+/// Length in bytes of the CRC32C at the end of handshake packets if there is no key. It detects errors that the UDP
 /// checksum misses.
 const SUM: usize = 4;
 
@@ -56,8 +59,8 @@ impl fmt::Debug for Psk {
 }
 
 impl Psk {
-    /// Derives the key from a secret of at least [`MIN_SECRET`] bytes. The secret should be random, because a password
-    /// is easily guessed.
+    /// Derives the key from a secret. Returns `None` if the secret has fewer than [`MIN_SECRET`] bytes. The secret
+    /// should be random, because a password is easily guessed.
     pub(crate) fn new(secret: &[u8]) -> Option<Psk> {
         let mut key = Zeroizing::new([0; 32]);
         key.copy_from_slice(&Hkdf::<Sha256>::extract(Some(b"dapl-usnic 1"), secret).0);
@@ -74,8 +77,7 @@ impl Psk {
     }
 }
 
-/// Protects handshake packets. With a pre-shared key, packets are encrypted and authenticated; without, they get a
-/// checksum.
+/// Protects handshake packets. With a pre-shared key, packets are sealed. Without a key, they get a checksum.
 pub(crate) struct PacketGuard(Option<XChaCha20Poly1305>);
 
 impl fmt::Debug for PacketGuard {
@@ -94,7 +96,7 @@ impl PacketGuard {
         self.0.is_some()
     }
 
-    /// Number of bytes that protection adds to a packet.
+    /// Returns the number of bytes that the protection adds to a packet.
     pub(crate) fn overhead(&self) -> usize {
         if self.is_sealed() { GUARD } else { SUM }
     }
@@ -129,8 +131,8 @@ impl PacketGuard {
         out.extend_from_slice(&tag.expect("a packet is far below the cipher's limit"));
     }
 
-    /// Checks a packet, and returns its protected part; `buffer` is used for decryption. `clear`: length of the clear
-    /// part in bytes. `None`: the packet is damaged, or has another key or kind of protection.
+    /// Checks a packet with `clear` bytes of clear part, and returns its protected part. `buffer` is used for
+    /// decryption. Returns `None` if the packet is damaged, or has another key or another kind of protection.
     pub(crate) fn open<'a>(&self, packet: &[u8], clear: usize, buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
         let (head, _) = wire::head(packet)?;
         let (open, rest) = packet.split_at_checked(HEAD + clear)?;
@@ -209,8 +211,8 @@ impl Seal {
         self.decrypt(&mut packet.to_vec()).is_some()
     }
 
-    /// Decrypts a packet in place, and returns its head and body. `None`: the packet has another key, is damaged, or is
-    /// a replay; its bytes may have changed.
+    /// Decrypts a packet in place, and returns its head and body. Returns `None` if the packet has another key, is
+    /// damaged, or is a replay. The bytes of the packet may have changed then.
     pub(crate) fn open<'a>(&mut self, packet: &'a mut [u8]) -> Option<(PacketHeader, &'a [u8])> {
         let (head, body, counter) = self.decrypt(packet)?;
         // The counter is recorded only after authentication. Otherwise a forged counter could make the window reject

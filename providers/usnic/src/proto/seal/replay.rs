@@ -1,7 +1,7 @@
 //! Replay window: accepts each counter once, and rejects counters that are too old.
 
 /// Width of the window in counters: twice the maximum number of data packets in flight, because ack and control packets
-/// use counters too.
+/// also use counters.
 pub(crate) const WIDTH: u64 = 8192;
 
 const _: () = assert!(WIDTH >= 4096 && WIDTH.is_multiple_of(64));
@@ -22,7 +22,7 @@ impl ReplayWindow {
     }
 
     /// Whether the counter is within or ahead of the window, and was not accepted before. `u64::MAX` is never accepted,
-    /// because `end` could not represent it.
+    /// because `end` cannot be one more than it.
     pub(crate) fn is_new(&self, counter: u64) -> bool {
         if counter >= self.end {
             return counter != u64::MAX;

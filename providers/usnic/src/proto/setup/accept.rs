@@ -1,9 +1,10 @@
 //! The passive side of the handshake: the table of all connection attempts of clients at an IA.
 //!
-//! Requests of unverified sources may use a limited number of table entries. Beyond the limit the server replies with a
-//! cookie, and keeps no state. It sends an unverified source at most three times the bytes that it has received from
-//! it. The key of an attempt is the source address, the client's connection number and token, and the hand-off number.
-//! An ended attempt stays in the table for some time, so that the reply to a duplicate request is the same.
+//! Requests of unverified sources may use a limited number of table entries. Beyond the limit, the server replies with
+//! a cookie and keeps no state. An unverified source gets at most three times the bytes that it has sent.
+//!
+//! The key of an attempt is the source address, the client's connection number and token, and the number of hand-offs.
+//! An ended attempt stays in the table for some time, so that a duplicate request gets the same reply.
 //!
 //! ```text
 //! Pending --accept--> Accepted --confirmed--> Ended
@@ -11,7 +12,7 @@
 //!   \--reject, timeout, client withdraws--> Ended
 //! ```
 //!
-//! The caller manages consumers, listeners and connections; it refers to an attempt by its `RequestId`.
+//! The caller manages consumers, listeners and connections. It refers to an attempt by its `RequestId`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -25,14 +26,14 @@ use super::{HandshakeResult, Offer, Random, Setup};
 use crate::proto::Nanos;
 use crate::proto::wire::{self, Kind, VERSION};
 
-/// Amplification limit: bytes sent to an unverified source, as a multiple of the bytes received from it (3 as in RFC
+/// Amplification limit: maximum number of bytes sent to an unverified source per byte received from there (3 as in RFC
 /// 9000, 8.1).
 const AMPLIFICATION_FACTOR: u64 = 3;
-/// Number of ICMP reports that the client's port is closed after which the attempt ends. At most one report counts per
+/// The attempt ends after this number of ICMP reports that the client's port is closed. At most one report counts per
 /// transmission of the accept.
 const MIN_CLOSED: u32 = 2;
 
-/// Identifies a request; ids are never reused.
+/// Identifies a request. Ids are never reused.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub(crate) struct RequestId(u64);
 
@@ -40,12 +41,12 @@ pub(crate) struct RequestId(u64);
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum PacketResult {
     Nothing,
-    /// The request is damaged, or sealed with another key. There is no reply.
+    /// The request is damaged, or encrypted with another key. The server sends no reply.
     Unreadable,
-    /// A reply was appended; the caller sends it to the source of the packet.
+    /// A reply was appended, which the caller sends to the source of the packet.
     Reply,
-    /// A new request for the consumer; [`Acceptor::request`] returns its content. The Pending reply to its source was
-    /// appended.
+    /// A new request for the consumer, whose content [`Acceptor::request`] returns. The Pending reply was appended,
+    /// which the caller sends to the source of the packet.
     Requested(RequestId),
     /// The client has withdrawn this request, or does not know it, so the attempt has ended.
     Withdrawn(RequestId),
@@ -56,7 +57,7 @@ pub(crate) enum PacketResult {
 pub(crate) enum ExpiredAttempt {
     /// A packet for this address was appended.
     Send(SocketAddr),
-    /// The client has stopped repeating its request, or has not confirmed the accept. The attempt has ended.
+    /// The attempt has ended, because the client stopped retransmitting its request or did not confirm the accept.
     Failed(RequestId),
 }
 
@@ -85,13 +86,13 @@ enum AcceptPhase {
         token: u64,
         wait: Nanos,
         until: Nanos,
-        /// Number of reports that the client's port is closed, and whether a further report counts: one per
-        /// transmission.
+        /// Number of reports that the client's port is closed.
         closed: u32,
+        /// Whether the next such report counts. Only one report per transmission counts.
         closed_counts: bool,
     },
-    /// The attempt has ended. `packet` is the reply to duplicate requests (empty: none). The entry is removed at
-    /// `until`.
+    /// The attempt has ended. Duplicate requests get the reply `packet`, or none if it is empty. The entry is removed
+    /// at `until`.
     Ended {
         packet: Vec<u8>,
         was_sent: bool,
@@ -108,10 +109,11 @@ struct PassiveAttempt {
     phase: AcceptPhase,
     /// Whether the source address is verified.
     is_verified: bool,
-    /// Number of bytes received from the source and sent to it, for the amplification limit.
+    /// Number of bytes received from the source, for the amplification limit.
     received: u64,
+    /// Number of bytes sent to the source.
     sent: u64,
-    /// Time in the attempt's entry of `Acceptor::due`.
+    /// Time of the attempt's entry in `Acceptor::due`.
     due: Nanos,
 }
 
@@ -125,7 +127,7 @@ impl PassiveAttempt {
         matches!(self.phase, AcceptPhase::Ended { .. })
     }
 
-    /// Appends the Pending reply: the request waits for the consumer.
+    /// Appends the Pending reply, which tells the client that the request waits for the consumer.
     fn append_pending(&mut self, setup: &Setup, random: &mut dyn Random, out: &mut Vec<u8>) {
         let before = out.len();
         packets::put_cookie(&setup.guard, self.key.to, None, random, out);
@@ -166,9 +168,9 @@ pub(crate) struct Acceptor {
     by_key: BTreeMap<AttemptKey, RequestId>,
     by_conn: BTreeMap<u32, RequestId>,
     due: BTreeSet<(Nanos, RequestId)>,
-    /// Ended attempts in the order in which they ended, to remove the oldest beyond the limit.
+    /// Ended attempts in the order in which they ended. The oldest are removed if there are too many.
     ended: VecDeque<RequestId>,
-    /// Counts of attempts that have not ended.
+    /// Numbers of attempts that have not ended.
     half_open: HalfOpen,
     next: u64,
     counts: HalfOpenCounts,
@@ -194,7 +196,7 @@ impl Acceptor {
         self.counts
     }
 
-    /// Handles a request or a withdrawal that has arrived at the well-known port or at the data port. `listens`:
+    /// Handles a request or a withdrawal that arrived at the well-known port or at the data port. `listens` says
     /// whether the request's qualifier has a listener.
     pub(crate) fn receive(
         &mut self,
@@ -228,7 +230,7 @@ impl Acceptor {
             Some(_) if !listens => Err(RejectReason::NoListener),
             Some(offered) => Ok(offered),
         };
-        // If a limit is reached, the reply is a cookie and no state is kept. The client repeats its request with the
+        // At a limit, the server replies with a cookie and keeps no state. The client repeats its request with the
         // cookie until an entry is free.
         if offered.is_ok() && (!self.has_free_entry(from) || !is_verified && self.needs_cookie(from)) {
             self.counts.cookies += 1;
@@ -267,7 +269,7 @@ impl Acceptor {
     }
 
     /// Creates an entry, and appends the Pending reply. The client then repeats its request to the source of this
-    /// reply, so the attempt continues even if the well-known port is closed.
+    /// reply, so the attempt continues even if the listener closes the well-known port.
     fn begin(
         &mut self,
         mut attempt: PassiveAttempt,
@@ -309,7 +311,7 @@ impl Acceptor {
         }
         if !matches!(attempt.phase, AcceptPhase::Pending) {
             let was_sent = attempt.append_reply(&mut self.counts, out);
-            // Further duplicates may arrive, so the entry is kept for another `linger`.
+            // Further duplicates may arrive, so the entry stays for another `linger`.
             if let AcceptPhase::Ended { until, .. } = &mut attempt.phase {
                 *until = now.saturating_add(self.setup.config.linger);
                 let until = *until;
@@ -322,7 +324,7 @@ impl Acceptor {
         PacketResult::Reply
     }
 
-    /// Handles a withdrawal: ends the client's attempt, whatever its hand-off number.
+    /// Handles a withdrawal: ends the client's attempt, whatever its number of hand-offs.
     fn receive_withdrawal(&mut self, now: Nanos, packet: &[u8], from: SocketAddr) -> PacketResult {
         let Some((conn, token)) = packets::withdrawal(&self.setup.guard, packet) else {
             self.counts.unreadable += 1;
@@ -334,9 +336,10 @@ impl Acceptor {
         self.end(now, found)
     }
 
-    /// Handles a packet with the connection number of an unconfirmed accept. Only a Reset with the "unknown" flag ends
-    /// the attempt: the client does not know it. A Reset without the flag belongs to an established connection; it
-    /// confirms the accept.
+    /// Ends the attempt if the packet is a Reset with the "unknown" flag, which means that the client does not know the
+    /// attempt. The packet has the connection number of an unconfirmed accept.
+    ///
+    /// A Reset without the flag belongs to an established connection, and therefore confirms the accept.
     pub(crate) fn reset(&mut self, now: Nanos, packet: &[u8]) -> PacketResult {
         let Some((head, _)) = wire::head(packet) else { return PacketResult::Nothing };
         let found = self.by_conn.get(&head.conn.get()).copied().filter(|id| self.has_assigned(*id, head.token.get()));
@@ -367,14 +370,15 @@ impl Acceptor {
         PacketResult::Withdrawn(id)
     }
 
-    /// Returns the content of a request; `None`: the attempt has ended, or the consumer has decided.
+    /// Returns the content of a request, or `None` if the attempt has ended or the consumer has accepted.
     pub(crate) fn request(&self, id: RequestId) -> Option<RequestContent<'_>> {
         let attempt = self.attempts.get(&id).filter(|attempt| matches!(attempt.phase, AcceptPhase::Pending))?;
         Some(RequestContent { from: attempt.key.from, qual: attempt.qual, private_data: &attempt.private })
     }
 
-    /// Accepts a request, and returns the agreed parameters. The caller must register the connection number before it
-    /// receives further packets, because the next packet may be the confirmation. `None`: the attempt has ended.
+    /// Accepts a request, and returns the agreed parameters, or `None` if the attempt has ended. The caller must
+    /// register the connection number before it receives further packets, because the next packet may be the
+    /// confirmation.
     pub(crate) fn accept(
         &mut self,
         now: Nanos,
@@ -413,16 +417,16 @@ impl Acceptor {
         self.set_due(id, now);
     }
 
-    /// Handles a packet with the number and token of an accept, and a valid seal if there is a key. Such a packet
-    /// proves that the client has received the accept. On the first such packet, returns the request, whose connection
-    /// is now established.
+    /// Handles a packet with the connection number and token of an accept, which the caller has authenticated if there
+    /// is a key. The packet proves that the client has received the accept. For the first such packet, returns the
+    /// request, whose connection is now established.
     pub(crate) fn confirmed(&mut self, now: Nanos, conn: u32, token: u64) -> Option<RequestId> {
         let id = self.by_conn.get(&conn).copied().filter(|id| self.has_assigned(*id, token))?;
         self.end_attempt(now, id, Vec::new());
         Some(id)
     }
 
-    /// Whether the accept of this request assigned the token `given`, and was not confirmed yet.
+    /// Whether this request has an unconfirmed accept with the token `given`.
     fn has_assigned(&self, id: RequestId, given: u64) -> bool {
         let phase = self.attempts.get(&id).map(|attempt| &attempt.phase);
         matches!(phase, Some(AcceptPhase::Accepted { token, .. }) if *token == given)
@@ -461,7 +465,7 @@ impl Acceptor {
         None
     }
 
-    /// Returns the time of the next `poll`.
+    /// Returns the time at which `poll` must be called.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         self.due.first().map(|(due, _)| *due)
     }
@@ -474,8 +478,8 @@ impl Acceptor {
         }
     }
 
-    /// Ends an attempt. The entry stays in the table for the time `linger`, to reply to duplicates. `packet`: the
-    /// reply; empty: none.
+    /// Ends an attempt. The entry stays in the table for the time `linger`, to answer duplicate requests with `packet`,
+    /// unless it is empty.
     fn end_attempt(&mut self, now: Nanos, id: RequestId, packet: Vec<u8>) {
         let Some(attempt) = self.attempts.get_mut(&id).filter(|attempt| !attempt.has_ended()) else { return };
         let until = now.saturating_add(self.setup.config.linger);

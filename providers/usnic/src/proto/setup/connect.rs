@@ -1,10 +1,10 @@
 //! The active side of a connection attempt: retransmits the request until the server replies, and fails after a time
-//! without replies.
+//! without replies. At the consumer's timeout, the caller calls [`Connector::withdraw`].
 //!
-//! The caller handles the consumer's timeout by [`Connector::withdraw`]. A reply is valid if it has the attempt's
-//! connection number and token and comes from the host to which the request was sent. A late reply of a listener that
-//! has handed the request off is invalid. After a Pending reply, the request is retransmitted to the source of that
-//! reply, so the attempt continues even if the listener closes the well-known port.
+//! A reply is valid if it has the attempt's connection number and token and comes from the host to which the request
+//! was sent. A late reply of a listener that has handed the request off is invalid. After a Pending reply, the request
+//! is retransmitted to the source of that reply, so the attempt continues even if the listener closes the well-known
+//! port.
 //!
 //! Several processes of the server's host may share the well-known port. Each of them can forward the request to the
 //! listener, but may be stopped (SIGSTOP). If there is no reply, the next transmission is one byte shorter, so that the
@@ -26,21 +26,20 @@ use super::{ConnectionTerms, HandshakeResult, Offer, Random, Setup};
 use crate::proto::Nanos;
 use crate::proto::wire::{self, Kind};
 
-/// Maximum number of hand-offs of a request. Without a limit, two listeners could hand a request to each other
-/// indefinitely.
+/// Maximum number of hand-offs of a request. Without a limit, two listeners could hand a request to each other forever.
 const MAX_HOPS: u16 = 8;
-/// Minimum number of transmissions before the attempt fails. Time alone is not sufficient: after a pause of this
-/// process, replies may be queued in the socket.
+/// Minimum number of transmissions before the attempt fails. Time alone is not sufficient, because after a pause of
+/// this process, replies may be queued in the socket.
 const MIN_SENDS: u32 = 3;
-/// Number of ICMP reports of a closed port after which the attempt ends. At most one report counts per transmission.
+/// The attempt ends after this number of ICMP reports of a closed port. At most one report counts per transmission.
 const MIN_CLOSED: u32 = 2;
 
 #[derive(Debug)]
 pub(crate) enum ConnectOutcome {
     /// The server has accepted. `Conn` sends the confirmation by [`Confirming`].
     Established { agreed: HandshakeResult, private_data: Vec<u8> },
-    /// The server has rejected the request without private data, or is unreachable. The reason is present if the server
-    /// has sent one.
+    /// The server has rejected the request without private data, or is unreachable. `Some` contains the reason that the
+    /// server has sent.
     Ended(ConnectionEvent, Option<RejectReason>),
     /// The server's consumer has rejected the request with this private data.
     Refused(Vec<u8>),
@@ -50,7 +49,7 @@ pub(crate) enum ConnectOutcome {
 pub(crate) struct Connector {
     setup: Arc<Setup>,
     server: SocketAddr,
-    /// The address to try next if `server` has no listener.
+    /// The address that is tried next if `server` has no listener.
     alternative: Option<SocketAddr>,
     /// Destination of retransmissions: the well-known address, or the source of the Pending reply.
     at: SocketAddr,
@@ -58,29 +57,32 @@ pub(crate) struct Connector {
     own_offer: Offer,
     private: Vec<u8>,
     hop: u16,
-    /// Hand-off number of the request to which the last cookie was the reply.
+    /// Number of hand-offs of the request to which the last cookie was the reply.
     cookie_of: Option<u16>,
     /// The last cookie that was received.
     ticket: Option<CookiePacket>,
     /// The last transmitted request, for comparison with quotes in ICMP messages.
     packet: Vec<u8>,
-    /// Number of bytes by which the request is shorter than its maximum. The server's kernel selects a process by the
-    /// length.
+    /// Number of bytes by which the next request is shortened, because the server's kernel selects a process by the
+    /// request's length.
     shorter: usize,
-    /// Time of the next transmission; `None`: the attempt has ended.
+    /// Time of the next transmission, or `None` after the end of the attempt.
     due: Option<Nanos>,
     wait: Nanos,
-    /// Time until which the request is repeated if there is no listener, and the next interval of these repetitions.
+    /// Time until which the request is repeated if the server has no listener.
     listener_retry_until: Nanos,
+    /// Next interval between these repetitions.
     listener_retry_wait: Duration,
-    /// Time from a transmission to the retransmission if the next reply is Pending.
+    /// Time from a transmission to the next one after a Pending reply. It doubles with each such reply.
     patience: Nanos,
     sent_at: Nanos,
-    /// Time of the last reply, or of the start of the attempt, and the number of requests sent since then.
+    /// Time of the last reply, or of the start of the attempt.
     last_answer: Nanos,
+    /// Number of requests sent since `last_answer`.
     sends: u32,
-    /// Number of reports of a closed port, and whether a further report counts: one per transmission.
+    /// Number of ICMP reports of a closed port.
     closed: u32,
+    /// Whether the next such report counts. Only one report per transmission counts.
     closed_counts: bool,
 }
 
@@ -124,7 +126,7 @@ impl Connector {
         connector
     }
 
-    /// Adds an alternative address.
+    /// Adds an address that is tried if `server` has no listener.
     pub(crate) fn with_alternative(self, alternative: Option<SocketAddr>) -> Connector {
         Connector { alternative, ..self }
     }
@@ -133,7 +135,7 @@ impl Connector {
         self.server
     }
 
-    /// Restarts the attempt, with this cookie; the request is due immediately.
+    /// Makes the request due immediately, with this cookie and the first retransmission interval.
     fn restart(&mut self, ticket: Option<CookiePacket>, now: Nanos) {
         self.ticket = ticket;
         self.due = Some(now);
@@ -144,8 +146,8 @@ impl Connector {
     /// Appends the request if it is due, and returns its destination.
     pub(crate) fn transmit(&mut self, now: Nanos, random: &mut dyn Random, out: &mut Vec<u8>) -> Option<SocketAddr> {
         self.due.filter(|due| now >= *due)?;
-        // There was no reply to the last transmission, so another process is selected. After a reply the length stays
-        // the same.
+        // There was no reply to the last transmission, so another length selects another process. After a reply the
+        // length stays the same.
         if self.sends > 0 {
             self.shorter = (self.shorter + 1) % (SHORTER + 1);
         }
@@ -159,13 +161,13 @@ impl Connector {
         self.closed_counts = true;
         self.due = Some(now.saturating_add(self.wait));
         self.wait = (self.wait * 2).min(self.setup.config.last_repeat);
-        // Without a reply, the process that has sent Pending may have exited, so every second retransmission goes to
-        // the well-known port.
+        // The process that sent the Pending reply may have exited. So without further replies, every second
+        // retransmission goes to the well-known port.
         let is_lost = self.sends > MIN_SENDS && self.sends.is_multiple_of(2);
         Some(if is_lost { self.server } else { self.at })
     }
 
-    /// Handles a packet with this attempt's connection number.
+    /// Handles a packet with the connection number of this attempt.
     pub(crate) fn receive(
         &mut self,
         now: Nanos,
@@ -175,7 +177,7 @@ impl Connector {
     ) -> Option<ConnectOutcome> {
         let (head, _) = wire::head(packet)?;
         let is_ours = head.conn.get() == self.own_offer.conn && head.token.get() == self.own_offer.token;
-        // Replies from other hosts are ignored. Otherwise a peer could redirect requests to any host.
+        // Replies from other hosts are ignored. Otherwise a host could redirect requests to any other host.
         if self.due.is_none() || !is_ours || from.ip().to_canonical() != self.server.ip().to_canonical() {
             return None;
         }
@@ -219,7 +221,7 @@ impl Connector {
         None
     }
 
-    /// Schedules the next request after a reply that there is no listener. Returns false if the time for such
+    /// Schedules the next request after the reply that there is no listener. Returns false if the time limit for such
     /// repetitions has passed.
     fn retries_no_listener(&mut self, now: Nanos) -> bool {
         let is_time_left = now < self.listener_retry_until;
@@ -259,7 +261,7 @@ impl Connector {
     }
 
     /// Handles an ICMP "port unreachable" message for `to`, if it quotes the last request. The second report counts as
-    /// a reply: there is no listener, or the process that has sent Pending has exited.
+    /// a reply: there is no listener, or the process that sent the Pending reply has exited.
     pub(crate) fn port_closed(&mut self, now: Nanos, to: SocketAddr, quote: &[u8]) -> Option<ConnectOutcome> {
         let is_answer = to == self.at && packets::is_quoted(&self.packet, quote);
         self.due.filter(|_| is_answer && mem::take(&mut self.closed_counts))?;
@@ -288,14 +290,14 @@ impl Connector {
         true
     }
 
-    /// Returns the time of the next `on_time` and `transmit`; `None`: the attempt has ended.
+    /// Returns the time at which `on_time` and `transmit` must be called, or `None` after the end of the attempt.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         let silent = self.last_answer.saturating_add(self.setup.config.give_up);
         self.due.map(|due| if self.sends >= MIN_SENDS { due.min(silent) } else { due })
     }
 
-    /// Ends the attempt because the consumer has cancelled it or its timeout has expired. Appends the withdrawal, and
-    /// returns its destination.
+    /// Ends the attempt after the consumer has cancelled it or the consumer's timeout has expired. Appends the
+    /// withdrawal, and returns its destination.
     pub(crate) fn withdraw(&mut self, random: &mut dyn Random, out: &mut Vec<u8>) -> SocketAddr {
         self.due = None;
         let request_head = RequestHead::new(self.qual, self.hop, None);
@@ -304,11 +306,11 @@ impl Connector {
     }
 }
 
-/// Retransmission of the confirmation, which notifies the server that its accept has arrived. It is repeated until a
-/// packet of the server arrives.
+/// Retransmits the confirmation until a packet of the server arrives. The confirmation notifies the server that its
+/// accept has arrived.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Confirming {
-    /// Time of the next transmission; `None`: no further transmission is needed.
+    /// Time of the next transmission, or `None` if no further transmission is needed.
     due: Option<Nanos>,
     wait: Nanos,
     longest: Nanos,
@@ -316,8 +318,8 @@ pub(crate) struct Confirming {
 }
 
 impl Confirming {
-    /// Creates a confirmation that is sent at `due`, again after `wait`, then at doubled intervals up to `longest`, and
-    /// not after `until`.
+    /// Creates a confirmation that is sent at `due` and again after `wait`, then at doubled intervals up to `longest`,
+    /// but not after `until`.
     pub(crate) fn new(due: Nanos, wait: Nanos, longest: Nanos, until: Nanos) -> Confirming {
         Confirming { due: Some(due), wait, longest, until }
     }
@@ -351,9 +353,10 @@ impl Confirming {
     }
 }
 
-/// Replies with a Reset to an accept with an unknown connection number and token: its request was withdrawn, or was
-/// sent by an earlier process with this address. Returns false if the packet is no valid accept. The Reset is shorter
-/// than the accept, so a forged source address causes no amplification.
+/// Replies with a Reset to an accept that matches no attempt, because its request was withdrawn, or an earlier process
+/// with this address sent the request. Returns false if the packet is no valid accept.
+///
+/// The Reset is shorter than the accept, so a forged source address causes no amplification.
 pub(crate) fn refuse_unmatched(setup: &Setup, packet: &[u8], random: &mut dyn Random, out: &mut Vec<u8>) -> bool {
     let mut buffer = Vec::new();
     let Some((_, SetupReply::Accept(peer_offer, _))) = packets::decode_reply(&setup.guard, packet, &mut buffer) else {

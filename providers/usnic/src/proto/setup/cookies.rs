@@ -1,4 +1,4 @@
-//! Cookies: a client proves its source address by returning a cookie. The server stores no cookie.
+//! Cookies. A client proves its source address by returning a cookie, which the server does not store.
 //!
 //! A cookie is a keyed hash over the source address and the request. The key is replaced every 30 seconds, and the
 //! previous key is still accepted, so a cookie is valid for 30 to 60 seconds.
@@ -16,7 +16,7 @@ pub(crate) const KEY_LIFETIME: Nanos = 30 * SECONDS;
 
 /// The hash keys of an IA.
 pub(crate) struct Cookies {
-    /// Number of the current key; never 0, which means "no cookie" on the wire.
+    /// Number of the current key. It is never 0, which means "no cookie" in packets.
     epoch: u32,
     since: Nanos,
     newest: [u8; 16],
@@ -43,7 +43,8 @@ impl Cookies {
         CookiePacket::new(self.epoch, hash(&self.newest, from, key))
     }
 
-    /// Whether the request has a cookie that was issued for it and this source, with the current or the previous key.
+    /// Whether the request contains the cookie that was created for it and this source with the current or previous
+    /// key.
     pub(super) fn is_valid(&mut self, now: Nanos, from: SocketAddr, key: &CookieKey, random: &mut dyn Random) -> bool {
         self.rotate_keys(now, random);
         let secret = match key.head.epoch.get() {
@@ -72,7 +73,7 @@ fn previous(epoch: u32) -> u32 {
     if epoch == 1 { u32::MAX } else { epoch - 1 }
 }
 
-/// The fields of a request that a cookie covers, besides the source.
+/// The fields of a request that its cookie covers, besides the source address.
 pub(super) struct CookieKey {
     pub(super) head: RequestHead,
     pub(super) conn: u32,

@@ -17,17 +17,17 @@ pub(super) struct AttemptCount {
 pub(crate) struct HalfOpenCounts {
     pub(crate) requests: u64,
     pub(crate) repeated: u64,
-    /// Packets that are truncated, damaged, or sealed with another key.
+    /// Packets that are truncated, damaged, or encrypted with another key.
     pub(crate) unreadable: u64,
     pub(crate) cookies: u64,
     pub(crate) refused: u64,
     /// Requests that got a cookie because the limit of attempts was reached.
     pub(crate) limit_reached: u64,
-    /// Replies that the amplification limit has suppressed.
+    /// Replies that were not sent because of the amplification limit.
     pub(crate) amplification_suppressed: u64,
 }
 
-/// Counts of attempts, in total and by prefix.
+/// Numbers of half-open attempts, in total and by prefix.
 #[derive(Debug, Default)]
 pub(super) struct HalfOpen {
     total: AttemptCount,

@@ -1,17 +1,20 @@
 //! Connection set-up: request, cookie, accept or reject, confirmation.
 //!
 //! A [`connect::Connector`] is the active side of one attempt. One [`accept::Acceptor`] is the passive side of all
-//! attempts at an IA. Their input is packets and the current time; their output is packets, a deadline and an outcome.
-//! Each packet is retransmitted until the peer replies, and may arrive more than once.
+//! attempts at an IA. Both get packets and the current time, and return packets, a deadline and an outcome. Each packet
+//! is retransmitted until the peer replies, and may arrive more than once.
 //!
 //! ```text
 //! client                                   server
 //! Request  (to the well-known address)  ->
-//!                                      <-  Cookie      only under load, or with a key: the client repeats the request with the cookie
-//!                                      <-  Cookie      "pending": the request has arrived; the client repeats it to the source of this packet
+//!                                      <-  Cookie      (1)
+//!                                      <-  Cookie      (2) "pending"
 //!                                      <-  Accept      or Reject
-//! Confirm                               ->             any other packet of the connection confirms too
+//! Confirm                               ->             any other packet of the connection also confirms
 //! ```
+//!
+//! 1. Only under load, or with a key. The client repeats its request with the cookie.
+//! 2. The request has arrived and waits for the consumer. The client repeats it to the source of this packet.
 //!
 //! The caller routes packets as follows. For a request at the well-known port, `packets::request_head` returns the
 //! qualifier. The process that listens on this qualifier, or any process if there is no listener, calls
@@ -20,14 +23,14 @@
 //!
 //! - to a local connection attempt: `Connector::receive`. When it returns `Established`, the caller creates a `Conn`
 //!   with the agreed terms.
-//! - to an accepted attempt: `Acceptor::reset`, then, if the seal is valid, `Acceptor::confirmed`. The packet that
-//!   confirms the accept is the first packet for `Conn`.
-//! - to an established connection: the packet is unsealed, if there is a key, and passed to `Conn`, which also replies
-//!   to late set-up packets.
-//! - without a match: an Accept goes to `connect::refuse_unmatched`; any other packet is dropped and counted.
+//! - to an accepted attempt: `Acceptor::reset`, then, if the packet is authentic, `Acceptor::confirmed`. The packet
+//!   that confirms the accept is the first packet for `Conn`.
+//! - to an established connection: the caller decrypts the packet, if there is a key, and passes it to `Conn`, which
+//!   also replies to late set-up packets.
+//! - without a match: an Accept goes to `connect::refuse_unmatched`. The caller drops and counts any other packet.
 //!
 //! The caller reads the sockets before it calls `on_time` and `poll`, because after a pause of the process, replies may
-//! be queued. This module uses no sockets, no clock and no consumer objects.
+//! be queued.
 
 pub(crate) mod accept;
 pub(crate) mod connect;
@@ -59,7 +62,7 @@ pub(crate) trait Random {
         u32::from_ne_bytes(bytes)
     }
 
-    /// Returns a token: any number but 0, which means no token.
+    /// Returns a random token. It is never 0, which means "no token".
     fn token(&mut self) -> u64 {
         let mut bytes = [0; 8];
         self.fill(&mut bytes);
@@ -70,13 +73,14 @@ pub(crate) trait Random {
 /// Parameters that a host proposes for a connection at set-up.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Offer {
-    /// Number and token that the peer must use in packets of the connection; neither is 0.
+    /// Connection number and token that the peer must put in packets of the connection. Neither is 0.
     pub(crate) conn: u32,
     pub(crate) token: u64,
     /// PSN of the first packet that this host sends.
     pub(crate) first_psn: Psn,
-    /// Maximum number of outstanding RDMA reads: `ord` of this host, `ird` of the peer.
+    /// Maximum number of outstanding RDMA reads of this host.
     pub(crate) ord: u32,
+    /// Maximum number of outstanding RDMA reads of the peer.
     pub(crate) ird: u32,
     /// Number of receives that this host has posted before the handshake.
     pub(crate) credits: u32,
@@ -91,7 +95,7 @@ pub(crate) struct Offer {
 }
 
 impl Offer {
-    /// Creates an offer with new random numbers; the caller sets the other fields.
+    /// Creates an offer with new random numbers. The caller sets the other fields.
     pub(crate) fn new(conn: u32, random: &mut dyn Random) -> Offer {
         let mut fresh = [0; 16];
         random.fill(&mut fresh);
@@ -113,8 +117,8 @@ impl Offer {
 /// Agreed parameters of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectionTerms {
-    /// Whether this host is the active side. The active side repeats the confirmation until a packet arrives from the
-    /// peer ([`connect::Confirming`]).
+    /// Whether this host is the active side, which repeats the confirmation until a packet arrives from the peer
+    /// ([`connect::Confirming`]).
     pub(crate) active: bool,
     /// Connection number and token in packets from the peer (`our_*`), and in packets to the peer (`peer_*`).
     #[cfg_attr(
@@ -135,11 +139,11 @@ pub(crate) struct ConnectionTerms {
     pub(crate) credits: u32,
     /// The peer's receive window in KiB.
     pub(crate) peer_window_kib: u16,
-    /// Maximum size in bytes of datagrams between the hosts, including the overhead of sealing.
+    /// Maximum size in bytes of datagrams between the hosts, including the overhead of encryption.
     pub(crate) mtu_ceiling: usize,
     /// Whether both hosts support extension operations.
     pub(crate) extensions: bool,
-    /// Bytes that sealing adds to every packet: [`seal::OVERHEAD`], or 0.
+    /// Number of bytes that encryption adds to every packet: [`seal::OVERHEAD`], or 0.
     pub(crate) overhead: usize,
     /// The peer's address.
     pub(crate) peer: SocketAddr,
@@ -155,31 +159,32 @@ pub(crate) struct HandshakeResult {
     pub(crate) seal: Option<Box<Seal>>,
 }
 
-/// Parameters of connection set-up. Some have a user setting with the same default; the others always have their
-/// default.
+/// Parameters of connection set-up. Users can change those that have a setting; the others always have their default.
 #[derive(Clone, Debug)]
 pub(crate) struct SetupConfig {
-    /// Interval before the first retransmission; each interval is twice the previous one, up to the maximum.
+    /// Interval before the first retransmission. Each interval is twice the previous one, up to `last_repeat`.
     pub(crate) first_repeat: Nanos,
+    /// Maximum interval between retransmissions.
     pub(crate) last_repeat: Nanos,
     /// Maximum interval at which a pending request is repeated.
     pub(crate) pending_repeat: Nanos,
-    /// Time after the last reply after which the client's request fails, and time without confirmation after which the
-    /// server's accept fails.
+    /// A client's request fails after this time without a reply. A server's accept fails after this time without a
+    /// confirmation.
     pub(crate) give_up: Nanos,
     /// Time for which a client repeats a request after the reply that there is no listener.
     pub(crate) listener_wait: Nanos,
-    /// Time since the last copy of a request after which the server ends the attempt.
+    /// The server ends an attempt if no copy of its request arrives for this time.
     pub(crate) patience: Nanos,
     /// Time for which an ended attempt stays in the table, to reply to late duplicates.
     pub(crate) linger: Nanos,
-    /// Maximum number of attempts of unverified sources, in total and per prefix (/24, /64). Beyond it, unverified
-    /// sources get cookies. With a key, all unverified sources get cookies, to prevent replays of recorded requests.
+    /// Maximum number of attempts of unverified sources. Beyond it, unverified sources get cookies. With a key, all
+    /// unverified sources get cookies, to prevent replays of recorded requests.
     pub(crate) unverified: usize,
+    /// Maximum number of attempts of unverified sources per prefix (/24 or /64).
     pub(crate) unverified_of_prefix: usize,
-    /// Maximum number of attempts of all sources, in total and per prefix. Beyond it, all sources get cookies, and must
-    /// repeat their requests.
+    /// Maximum number of attempts of all sources. Beyond it, all sources get cookies, and must repeat their requests.
     pub(crate) half_open: usize,
+    /// Maximum number of attempts of all sources per prefix.
     pub(crate) half_open_of_prefix: usize,
     /// Maximum number of ended attempts in the table.
     pub(crate) remembered: usize,
@@ -214,7 +219,7 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// Whether there is a key. Packets of peers with another key, or none, are then ignored.
+    /// Whether there is a key. Packets of peers without this key are then ignored.
     pub(crate) fn has_key(&self) -> bool {
         self.psk.is_some()
     }

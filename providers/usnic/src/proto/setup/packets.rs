@@ -1,10 +1,11 @@
 //! Wire format of the packets of the handshake and of the close.
 //!
-//! Numbers are in network byte order; records have no padding. Handshake packets up to the accept are protected
-//! (`seal::PacketGuard`). Cookies and rejects contain the hand-off number, which distinguishes a late reply of an
-//! earlier listener from one of the current listener. In all versions, a request begins with the head and
-//! [`RequestHead`], its protected part begins with the client's connection number and token, and a reject is readable
-//! up to the end of [`RejectPacket`].
+//! Numbers are in network byte order, and records have no padding. `seal::PacketGuard` protects handshake packets up to
+//! the accept ("guarded"). Cookies and rejects contain the number of hand-offs of their request, which distinguishes a
+//! late reply of an earlier listener from one of the current listener.
+//!
+//! All versions of the protocol have in common: a request begins with the head and [`RequestHead`], its protected part
+//! begins with the client's connection number and token, and a reject is readable up to the end of [`RejectPacket`].
 //!
 //! ```text
 //! Request  Head(0, 0)  RequestHead  guarded: Offer  private data  padding to 1185 to 1200 bytes
@@ -12,8 +13,8 @@
 //! Accept   Head        guarded: Offer  private data
 //! Reject   Head        guarded: Refused
 //! Reset    Head(0, 0)  RequestHead  guarded: Withdrawal         the client withdraws its request
-//! Reset    Head        guarded                         with a flag: the client does not know this accept
-//! Confirm  Head                                        from here on, protected like data packets
+//! Reset    Head        guarded                          with FLAG_UNKNOWN: the client does not know this accept
+//! Confirm  Head                                         this and the next packets are protected like data packets
 //! Fin      Head  Fin             FinAck  Head          Reset  Head
 //! ```
 
@@ -25,10 +26,10 @@ use crate::proto::psn::Psn;
 use crate::proto::seal::{GUARD, PacketGuard};
 use crate::proto::wire::{self, FLAG_UNKNOWN, Kind, PacketHeader, VERSION};
 
-/// Maximum length of a request in bytes: every path must carry it, and no reply is longer than three times this length.
+/// Maximum length of a request in bytes. Every path must carry this size, and no reply is longer than three times it.
 pub(crate) const REQUEST: usize = 1200;
 /// Maximum number of bytes by which a retransmitted request is shortened. The server's kernel selects a process by the
-/// length (`net::reuseport`).
+/// request's length (`net::reuseport`).
 pub(crate) const SHORTER: usize = 15;
 
 /// The part of a request that is not encrypted.
@@ -40,7 +41,7 @@ pub(crate) struct RequestHead {
     pub(super) max: u8,
     /// Number of times that the request was handed off.
     pub(super) hop: U16,
-    /// Epoch of the cookie; 0: no cookie.
+    /// Number of the key with which the server created the cookie, or 0 without a cookie.
     pub(super) epoch: U32,
     pub(super) qual: U64,
     pub(super) cookie: [u8; 16],
@@ -65,7 +66,7 @@ impl RequestHead {
     }
 }
 
-/// Returns the clear part of a request of any version, or of its withdrawal. Nothing else is checked.
+/// Returns the clear part of a request of any version, or of its withdrawal. Checks only kind and length.
 pub(crate) fn request_head(packet: &[u8]) -> Option<RequestHead> {
     let (head, rest) = wire::head(packet)?;
     let is_request = head.kind == Kind::Request as u8 && (REQUEST - SHORTER..=REQUEST).contains(&packet.len());
@@ -117,7 +118,8 @@ fn put_offer(offer: &Offer, private: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(private);
 }
 
-/// Decodes an offer and its private data; bytes after the private data are padding. `None`: the offer is invalid.
+/// Decodes an offer and its private data. Bytes after the private data are padding. Returns `None` if the offer is
+/// invalid.
 pub(super) fn offer(bytes: &[u8]) -> Option<(Offer, &[u8])> {
     let (offered, rest) = WireOffer::read_from_prefix(bytes).ok()?;
     let offer = Offer {
@@ -144,8 +146,7 @@ pub(super) fn requester(bytes: &[u8]) -> Option<(u32, u64)> {
     Some((conn.get(), token.get())).filter(|(conn, token)| *conn != 0 && *token != 0)
 }
 
-/// Encodes a request. `shorter`: number of bytes by which it is shortened. Private data beyond [`MAX_PRIVATE`] is
-/// truncated.
+/// Encodes a request with `shorter` bytes less than [`REQUEST`]. Truncates private data beyond [`MAX_PRIVATE`].
 pub(super) fn put_request(
     guard: &PacketGuard,
     request_head: &RequestHead,
@@ -164,14 +165,14 @@ pub(super) fn put_request(
     guard.seal(PacketHeader::new(Kind::Request, 0, 0, 0), request_head.as_bytes(), &rest, random, out);
 }
 
-/// Content of a cookie packet: a cookie that the client must return with its request, or "pending": the request waits
-/// for the server's consumer.
+/// Content of a cookie packet. It contains a cookie that the client must return with its request, or it is a Pending
+/// reply: the request waits for the server's consumer.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct CookiePacket {
     hop: U16,
     spare: U16,
-    /// Epoch of the cookie; 0: pending.
+    /// Number of the key with which the server created the cookie, or 0 in a Pending reply.
     pub(super) epoch: U32,
     pub(super) cookie: [u8; 16],
 }
@@ -242,7 +243,7 @@ struct RejectPacket {
     qual: U64,
 }
 
-/// The client's connection number and token, and the hand-off number: the key to which a reply is addressed.
+/// The client's connection number and token, and the number of hand-offs of its request. A reply contains these values.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct ReplyTarget {
     pub(super) conn: u32,
@@ -256,7 +257,7 @@ impl ReplyTarget {
     }
 }
 
-/// Encodes a cookie packet; `None`: "pending".
+/// Encodes a cookie packet, or a Pending reply if there is no `ticket`.
 pub(super) fn put_cookie(
     guard: &PacketGuard,
     to: ReplyTarget,
@@ -268,7 +269,7 @@ pub(super) fn put_cookie(
     guard.seal(to.head(Kind::Cookie), &[], ticket.as_bytes(), random, out);
 }
 
-/// Encodes a reject. Private data beyond [`MAX_PRIVATE`] is truncated.
+/// Encodes a reject. Truncates private data beyond [`MAX_PRIVATE`].
 pub(super) fn put_reject(
     guard: &PacketGuard,
     to: ReplyTarget,
@@ -291,7 +292,7 @@ pub(super) fn put_reject(
     guard.seal(to.head(Kind::Reject), &[], &rest, random, out);
 }
 
-/// Encodes an accept. Private data beyond [`MAX_PRIVATE`] is truncated.
+/// Encodes an accept. Truncates private data beyond [`MAX_PRIVATE`].
 pub(super) fn put_accept(
     guard: &PacketGuard,
     to: ReplyTarget,
@@ -318,7 +319,7 @@ pub(super) enum SetupReply<'a> {
     Refused(&'a [u8]),
 }
 
-/// Decodes a reply, and its hand-off number if it has one. `buffer` is used for decryption.
+/// Decodes a reply, and the number of hand-offs in it, if any. `buffer` is used for decryption.
 pub(super) fn decode_reply<'a>(
     guard: &PacketGuard,
     packet: &[u8],
@@ -375,12 +376,12 @@ pub(super) fn withdrawal(guard: &PacketGuard, packet: &[u8]) -> Option<(u32, u64
     Some((withdrawal.conn.get(), withdrawal.token.get()))
 }
 
-/// Minimum length in bytes of a quote in an ICMP message, so that the quote includes fields that an attacker off the
-/// path does not know.
+/// Minimum length in bytes of a quote in an ICMP message. Such a quote includes fields that an attacker off the path
+/// does not know.
 const MIN_QUOTE_BYTES: usize = 64;
 
 /// Whether `quote`, the start of a packet in an ICMP message, belongs to `packet`. An attacker off the path cannot
-/// construct it: it contains random numbers, or is sealed.
+/// forge the quote, because the packet contains random numbers or is encrypted.
 pub(super) fn is_quoted(packet: &[u8], quote: &[u8]) -> bool {
     quote.len() >= MIN_QUOTE_BYTES && packet.starts_with(quote)
 }
@@ -390,7 +391,7 @@ pub(super) fn request<'a>(guard: &PacketGuard, packet: &[u8], buffer: &'a mut Ve
     guard.open(packet, size_of::<RequestHead>(), buffer)
 }
 
-/// Whether the packet is a Reset with the "unknown" flag: its sender does not know the attempt. The Reset of an
+/// Whether the packet is a Reset with the "unknown" flag, whose sender does not know the attempt. The Reset of an
 /// established connection does not have this flag.
 pub(super) fn is_unknown(guard: &PacketGuard, packet: &[u8]) -> bool {
     let is_it = |head: PacketHeader| head.kind() == Some(Kind::Reset) && head.has(FLAG_UNKNOWN);
@@ -413,7 +414,7 @@ pub(crate) fn head(kind: Kind, terms: &ConnectionTerms) -> PacketHeader {
 pub(crate) struct Fin {
     /// PSN after the last data packet of the Fin's sender.
     pub(crate) end: U32,
-    /// Cumulative ack of the Fin's sender. It accepts no later packets.
+    /// Cumulative ack of the Fin's sender, which accepts no later packets.
     pub(crate) received: U32,
 }
 
