@@ -1,21 +1,21 @@
 //! Decides when to send an ack (US-10): one ack per batch of packets, not per packet.
 //!
-//! The receiver reports each data packet, checks after each batch whether an ack is due, and reports each ack that it
-//! sends. The ack of a small message is delayed, so that a data packet in the other direction can carry it. Missing
-//! packets and duplicates cause an immediate ack.
+//! The caller reports each received data packet, checks after each batch whether an ack is due, and reports each sent
+//! ack. The ack of a small message is delayed, so that a data packet in the other direction can carry it. A gap or a
+//! duplicate causes an immediate ack.
 
 use super::received::Arrival;
 use super::{MICROS, Nanos};
 
-/// Maximum delay of the ack of an RDMA write, in nanoseconds. A request that the consumer posts within this time
-/// carries the ack.
+/// Maximum delay of the ack of an RDMA write, in nanoseconds. If the consumer posts a request within this time, the
+/// request carries the ack.
 const RDMA_WRITE_DELAY: Nanos = 4 * MICROS;
 
-/// State of the pending ack of a connection.
+/// The pending ack of a connection, and its timing.
 #[derive(Debug)]
 pub(crate) struct AckClock {
     delay: Nanos,
-    /// Whether an RDMA write has arrived since the last ack, so that the delay is short.
+    /// Whether an RDMA write has arrived since the last ack, which shortens the delay of the next ack.
     is_prompt: bool,
     every: u32,
     /// Number of new packets that were not acked yet.
@@ -27,7 +27,7 @@ pub(crate) struct AckClock {
     urgency: Urgency,
 }
 
-/// Urgency and form of the ack.
+/// How soon the pending ack must be sent, and whether a data packet may carry it.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 enum Urgency {
     /// The ack may wait for its deadline.
@@ -39,7 +39,8 @@ enum Urgency {
 }
 
 impl AckClock {
-    /// An ack is due after `delay`, or after `every` new packets: a quarter of the receive window, at most 1024.
+    /// An ack is due after `delay` nanoseconds, or after `every` new packets. Callers pass a quarter of the receive
+    /// window, at most 1024.
     pub(crate) fn new(delay: Nanos, every: u32) -> Self {
         AckClock {
             delay,
@@ -52,8 +53,10 @@ impl AckClock {
         }
     }
 
-    /// Records a data packet. `last_of_chunks`: the packet is the last one of a message of several packets. `ack_now`:
-    /// the packet requests an ack, or was the missing one. Packets outside the window have no effect.
+    /// Records a data packet. A packet outside the window has no effect.
+    ///
+    /// `last_of_chunks`: the packet is the last one of a message of several packets. `ack_now`: the packet requests an
+    /// ack, or fills a gap.
     pub(crate) fn record_arrival(&mut self, now: Nanos, arrival: Arrival, last_of_chunks: bool, ack_now: bool) {
         let urgency = match arrival {
             Arrival::Outside => return,
@@ -75,9 +78,8 @@ impl AckClock {
         }
     }
 
-    /// Shortens the delay of the pending ack, because the last packet was an RDMA write. The initiator's completion
-    /// needs the ack. The target's consumer does not notice the write, so it may post no request that could carry the
-    /// ack.
+    /// Shortens the delay of the pending ack after an RDMA write. The write completes at the initiator only with the
+    /// ack. The target's consumer is not notified of the write, so it may post no request that carries the ack.
     pub(crate) fn shorten_delay(&mut self) {
         self.is_prompt = true;
     }
@@ -103,7 +105,7 @@ impl AckClock {
         self.deadline().is_some_and(|deadline| deadline <= now)
     }
 
-    /// Returns the deadline of the pending ack; 0: it is due immediately.
+    /// Returns the deadline of the pending ack, or 0 if the ack is due immediately.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         match self.urgency {
             Urgency::Waits => {
@@ -114,8 +116,8 @@ impl AckClock {
         }
     }
 
-    /// Records that a data packet carries an ack, and returns the delay field of the ack. Such an ack does not include
-    /// packets received after a missing one, so their ack stays pending.
+    /// Records that a data packet carries an ack, and returns the delay field of the ack. Such an ack has no ranges of
+    /// packets received after a missing one, so an ack packet with these ranges stays pending.
     pub(crate) fn take_piggybacked(&mut self, now: Nanos) -> u16 {
         if self.is_pending() {
             (self.pending, self.is_prompt) = (0, false);
@@ -132,7 +134,7 @@ impl AckClock {
         self.take_piggybacked(now)
     }
 
-    /// Time since the arrival of the newest packet, in microseconds.
+    /// Returns the time since the arrival of the newest packet, in microseconds.
     fn ack_delay(&self, now: Nanos) -> u16 {
         (now.saturating_sub(self.newest) / MICROS).try_into().unwrap_or(u16::MAX)
     }
@@ -149,7 +151,7 @@ mod tests {
         AckClock::new(DELAY, 4)
     }
 
-    /// Returns the state after one packet.
+    /// Returns the pending ack after one packet.
     fn after(arrival: Arrival, last_of_chunks: bool, ack_now: bool) -> AckClock {
         let mut clock = clock();
         clock.record_arrival(START, arrival, last_of_chunks, ack_now);

@@ -17,14 +17,14 @@ pub(crate) struct Bits {
     words: [u64; WORDS],
 }
 
-/// Returns the index of the 64-bit word with a packet's bit, and the index of the bit in it.
+/// Returns the index of the 64-bit word that contains a packet's bit, and the index of the bit in the word.
 fn bit_of(psn: Psn) -> (usize, u32) {
     let at = psn.0 % WINDOW;
     ((at / BITS) as usize, at % BITS)
 }
 
-/// Selects up to `count` bits of one word, starting at `from`. Returns the index of the word, the mask, and the number
-/// of selected bits.
+/// Selects up to `count` bits of the word that contains `from`, starting at `from`. Returns the index of the word, the
+/// mask, and the number of selected bits.
 fn chunk(from: Psn, count: u32) -> (usize, u64, u32) {
     let (word, bit) = bit_of(from);
     let covered = count.min(BITS - bit);
@@ -86,7 +86,7 @@ impl Bits {
         let mut left = count.min(WINDOW);
         while left > 0 {
             let (_, bit) = bit_of(from.plus(left - 1));
-            // Selects the bits of the range in its last word.
+            // Selects the remaining bits of the range that are in its last word.
             let (word, mask, covered) = chunk(from.plus(left - left.min(bit + 1)), left.min(bit + 1));
             let seen = see(self.words[word]) & mask;
             if seen != 0 {

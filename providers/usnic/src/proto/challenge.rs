@@ -1,7 +1,7 @@
 //! Path validation and keepalive, by challenges to which the peer must respond.
 //!
 //! A packet from a new address may come from a peer whose address has changed, or be a copy that another host has sent.
-//! So only a challenge is sent to the new address; it becomes the peer's address when a response arrives from it.
+//! So only challenges are sent to a new address. It becomes the peer's address when a response arrives from there.
 //! Challenges to the current address are the keepalive of an idle connection. The caller has authenticated all packets.
 
 use siphasher::sip128::SipHasher24;
@@ -19,10 +19,11 @@ use crate::proto::{MILLIS, Nanos, SECONDS};
 const MAX_CHALLENGES: u32 = 3;
 /// Minimum interval between challenges to new addresses, in nanoseconds.
 const NEW_ADDRESS_INTERVAL: Nanos = 100 * MILLIS;
-/// Minimum number of challenges without a response before the peer has timed out. If the peer's host reports a closed
-/// port, this number of challenges must each have caused a report.
+/// A peer times out only after this number of challenges without a response. It also times out if this number of
+/// challenges have each caused a report that its port is closed.
 const MIN_PROBES: u32 = 3;
-/// Minimum interval between challenges to the peer's address, in nanoseconds, also for those that ICMP messages cause.
+/// Minimum interval between challenges to the peer's address, in nanoseconds. It also limits challenges that ICMP
+/// messages cause.
 const MIN_INTERVAL: Nanos = 100 * MILLIS;
 /// Maximum number of doublings of the interval between challenges (RFC 9002, 6.2.1).
 const MAX_DOUBLINGS: u32 = 6;
@@ -33,7 +34,7 @@ pub(crate) fn nonce(body: &[u8]) -> Option<u64> {
 }
 
 #[cfg(test)]
-/// Appends the response to a challenge. The response is sent to the source of the challenge, and is not longer than the
+/// Appends the response to a challenge. The caller sends it to the source of the challenge. It is not longer than the
 /// challenge.
 pub(crate) fn respond(terms: &ConnectionTerms, nonce: u64, out: &mut Vec<u8>) {
     put(Kind::Response, terms, nonce, out);
@@ -52,12 +53,12 @@ pub(crate) enum PeerTimeout {
     TimedOut,
 }
 
-/// A new address under validation.
+/// A new address of the peer that is being validated.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     at: SourceAddress,
     nonce: u64,
-    /// Number of challenges sent to it.
+    /// Number of challenges sent to the address.
     challenges: u32,
 }
 
@@ -67,12 +68,13 @@ struct ChallengeState {
     since: Nanos,
     challenges: u32,
     nonce: u64,
-    /// Time of the last challenge, and of the next one.
+    /// Time of the last challenge.
     last: Nanos,
+    /// Time of the next challenge.
     next: Nanos,
     /// Number of challenges that have caused a report of a closed port.
     closed: u32,
-    /// Whether a further report of a closed port counts: one per challenge.
+    /// Whether the next report of a closed port counts. Only one report per challenge counts.
     is_open: bool,
 }
 
@@ -98,7 +100,7 @@ pub(crate) struct PeerPath {
     give_up: Nanos,
     last_packet: Nanos,
     probing: Option<ChallengeState>,
-    /// Time before which ICMP messages cause no challenge.
+    /// ICMP messages cause no challenge before this time.
     no_hint_before: Nanos,
 }
 
@@ -118,7 +120,6 @@ impl PeerPath {
         }
     }
 
-    /// The peer's current address.
     pub(crate) fn current_address(&self) -> SourceAddress {
         self.at
     }
@@ -128,15 +129,16 @@ impl PeerPath {
         self.last_packet = self.last_packet.max(now);
         self.probing = None;
         if from != self.at && self.candidate.is_none_or(|candidate| candidate.at != from && candidate.challenges > 0) {
-            // The newest address replaces the candidate, in case the peer's address changes again during validation.
+            // The newest address replaces the candidate, because the peer's address may change again during validation.
             if self.candidate.is_none() || now >= self.not_before {
                 self.candidate = Some(Candidate { at: from, nonce: self.new_challenge(), challenges: 0 });
             }
         }
     }
 
-    /// Records a response to a challenge; the caller has called `record_packet` for it. Returns true if the peer's
-    /// address has changed: `current_address` is then the new address, and measurements of the old path are invalid.
+    /// Handles a response to a challenge, after `record_packet` for the same packet. Returns true if the response
+    /// validates a new address. `current_address` is then the new address, and measurements of the old path are
+    /// invalid.
     pub(crate) fn responded(&mut self, from: SourceAddress, nonce: u64) -> bool {
         let has_moved = self.candidate.is_some_and(|it| it.at == from && it.nonce == nonce && it.challenges > 0);
         if has_moved {
@@ -152,9 +154,9 @@ impl PeerPath {
         self.probing.get_or_insert_with(|| ChallengeState::new(now, next));
     }
 
-    /// Handles an ICMP report that the peer's port is closed. The caller has checked its quote. The report counts for
-    /// the last challenge. The next challenge follows after a probe timeout, so that a peer that still exists has time
-    /// to respond.
+    /// Handles an ICMP report that the peer's port is closed, whose quote the caller has checked. The report counts for
+    /// the last challenge. The next challenge follows after a probe timeout, so that an existing peer has time to
+    /// respond.
     pub(crate) fn port_closed(&mut self, now: Nanos, rtt: &Rtt) {
         self.challenge_soon(now);
         let Some(probing) = self.probing.as_mut().filter(|probing| probing.is_open) else { return };
@@ -208,8 +210,8 @@ impl PeerPath {
                 self.probing = Some(ChallengeState::new(now, now));
                 PeerTimeout::Nothing
             }
-            // The peer times out only after enough challenges and enough time. Time alone is not sufficient: after a
-            // pause of this process, responses may be queued in the socket.
+            // Time alone is not sufficient for a timeout, because after a pause of this process, responses may be
+            // queued in the socket.
             Some(ChallengeState { since, challenges, next, closed, .. }) if challenges >= MIN_PROBES && now >= next => {
                 let has_timed_out = now.saturating_sub(since) >= self.give_up || closed >= MIN_PROBES;
                 if has_timed_out { PeerTimeout::TimedOut } else { PeerTimeout::Nothing }
@@ -218,7 +220,7 @@ impl PeerPath {
         }
     }
 
-    /// Returns the time of the next `on_time` and `transmit`.
+    /// Returns the time at which `on_time` and `transmit` must be called.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         let candidate = self.candidate.map(|_| self.not_before);
         let life = match self.probing {
@@ -228,8 +230,9 @@ impl PeerPath {
         candidate.into_iter().chain(life).min()
     }
 
-    /// Returns the interval after this challenge: at least a probe timeout. If the peer's port is closed, it doubles
-    /// with each challenge, because hosts limit the rate of their ICMP messages (Linux: one per second).
+    /// Returns the interval after this challenge, which is at least a probe timeout. If the peer's port is closed, the
+    /// interval doubles with each challenge that causes no report, because hosts limit the rate of ICMP messages
+    /// (Linux: one per second).
     fn wait(&self, probing: &ChallengeState, rtt: &Rtt) -> Nanos {
         let timeout = rtt.pto(0);
         let plain = (self.give_up / 4).clamp(10 * MILLIS, SECONDS).max(timeout);

@@ -1,17 +1,17 @@
-//! The close handshake: sends a Fin or Reset until the peer replies, and replies to the peer's.
+//! The close handshake: sends a Fin or Reset until the peer replies, and replies to a Fin or Reset of the peer.
 //!
-//! `Conn` creates a [`Closing`] when the connection is drained or aborted, or when the peer ends it. It sends its Fin
-//! or Reset until the peer replies or the time limit has passed. Then it exists for the time `linger`, to reply again
-//! if its reply was lost (like TIME_WAIT).
+//! `Conn` creates a [`Closing`] when the connection is drained or aborted, or when the peer ends it. The object
+//! retransmits its Fin or Reset until the peer replies or the time limit has passed. Then it exists for the time
+//! `linger`, to reply again if its reply was lost (like TIME_WAIT).
 //!
-//! In the table, "known" means that the peer knows that the connection has ended, or has timed out. A cell has the
-//! packet that is sent, and whether the state becomes "known".
+//! Each row of the table is a state, each column an event. "known" means that the peer knows that the connection has
+//! ended, or has timed out. A cell has the packet that is sent, and "known" if the state becomes known.
 //!
-//! | | Fin | FinAck | Reset | time is up |
+//! | | Fin arrives | FinAck arrives | Reset arrives | time limit |
 //! |---|---|---|---|---|
 //! | Fin was sent | FinAck, known | known | FinAck, known | known |
 //! | Reset was sent | Reset | known | FinAck, known | known |
-//! | the peer ended it | FinAck | - | FinAck | - |
+//! | the peer ended the connection | FinAck | - | FinAck | - |
 
 use zerocopy::IntoBytes;
 
@@ -30,7 +30,7 @@ const MAX_RESETS: u32 = 6;
 /// Timing of a close.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CloseTiming {
-    /// First retransmission interval: longer than a round trip.
+    /// First retransmission interval, longer than a round trip.
     pub(crate) timeout: Nanos,
     /// Time without a reply after which the peer has timed out.
     pub(crate) give_up: Nanos,
@@ -51,11 +51,11 @@ pub(crate) struct Closing {
     transmissions: u32,
     /// Whether a reply to a received packet is due.
     must_reply: bool,
-    /// Whether the peer knows the end, or has timed out ("known" in the table).
+    /// Whether the peer knows that the connection has ended, or has timed out ("known" in the table).
     known: bool,
     give_up: Nanos,
     linger: Nanos,
-    /// Time at which the state can be freed.
+    /// Time at which the closing connection can be freed.
     free_at: Nanos,
 }
 
@@ -70,7 +70,7 @@ impl Closing {
         Closing::new(Kind::Reset, terms, now, timing)
     }
 
-    /// Creates the state that replies to a Fin or Reset of the peer.
+    /// Starts a close by the peer: replies to its Fin or Reset.
     pub(crate) fn reply(terms: &ConnectionTerms, now: Nanos, timing: CloseTiming) -> Closing {
         Closing { must_reply: true, known: true, due: None, ..Closing::new(Kind::FinAck, terms, now, timing) }
     }
@@ -95,7 +95,7 @@ impl Closing {
     /// Handles a packet of the connection.
     pub(crate) fn receive(&mut self, now: Nanos, kind: Kind) {
         match (self.kind, kind) {
-            // After an abort, there is no reply to a Fin except the retransmissions of the Reset.
+            // An aborted connection does not reply to a Fin. The peer gets the retransmissions of the Reset.
             (Kind::Reset, Kind::Fin) if !self.known => {}
             (_, Kind::Fin | Kind::Reset) => {
                 self.must_reply = true;
@@ -106,7 +106,7 @@ impl Closing {
         }
     }
 
-    /// Records that the peer knows the end, or has timed out: stops retransmissions.
+    /// Stops retransmissions, because the peer knows that the connection has ended, or has timed out.
     fn stop_retransmitting(&mut self, now: Nanos) {
         if !self.known {
             self.known = true;
@@ -162,12 +162,13 @@ impl Closing {
         }
     }
 
-    /// Whether the peer knows the end, or has timed out. A drained connection then reports its event.
+    /// Whether the peer knows that the connection has ended, or has timed out. A drained connection reports its event
+    /// when this becomes true.
     pub(crate) fn is_done(&self) -> bool {
         self.known
     }
 
-    /// Whether the state can be freed, because late packets need no more replies.
+    /// Whether the closing connection can be freed, because late packets no longer need replies.
     pub(crate) fn can_be_freed(&self, now: Nanos) -> bool {
         self.known && !self.must_reply && now >= self.free_at
     }

@@ -1,59 +1,73 @@
-//! Counters of a connection, which users read by `dat_ep_query`, `datinfo` and log lines.
+//! Counters of a connection. `dat_ep_query`, `datinfo` and log messages show them.
 
 use crate::proto::Nanos;
 
 /// Counters since the connection was established, in packets unless stated otherwise.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Counters {
-    /// Packets with data that were sent for the first time, and their payload in bytes.
+    /// Data packets sent for the first time.
     pub(crate) sent: u64,
+    /// Payload bytes of these packets.
     pub(crate) sent_bytes: u64,
-    /// Retransmissions: after acks of later packets (`resent_gap`), after the loss delay (`resent_timeout`), and after
-    /// a probe timeout (`resent_probe`).
+    /// Retransmissions after acks of later packets.
     pub(crate) resent_gap: u64,
+    /// Retransmissions after the loss delay.
     pub(crate) resent_timeout: u64,
+    /// Retransmissions after a probe timeout.
     pub(crate) resent_probe: u64,
     /// Packets that were retransmitted in pieces, because the path MTU has decreased.
     pub(crate) refragmented: u64,
-    /// Packets that were declared lost, and those among them that had arrived.
+    /// Packets that were declared lost.
     pub(crate) lost: u64,
+    /// Packets that were declared lost but had arrived.
     pub(crate) spurious: u64,
-    /// Accepted packets with data, and their payload in bytes.
+    /// Accepted data packets.
     pub(crate) received: u64,
+    /// Payload bytes of these packets.
     pub(crate) received_bytes: u64,
-    /// Received packets: duplicates, packets beyond the window, and packets ahead of a missing packet.
+    /// Received packets that had arrived before.
     pub(crate) duplicates: u64,
+    /// Received packets beyond the window.
     pub(crate) beyond_window: u64,
+    /// Received packets ahead of a missing packet.
     pub(crate) out_of_order: u64,
-    /// Messages that were received by the fast path.
+    /// Messages received by the fast path.
     pub(crate) fast: u64,
-    /// Acks that were sent: ack packets, and data packets that carried an ack.
+    /// Ack packets sent.
     pub(crate) acks_sent: u64,
+    /// Acks sent in data packets.
     pub(crate) acks_carried: u64,
     pub(crate) acks_received: u64,
     /// Received acks of packets that were never sent.
     pub(crate) acks_of_unsent: u64,
-    /// RNR probes that were sent, and packets of the peer that were not accepted yet: mostly sends without a receive.
+    /// RNR probes sent.
     pub(crate) credit_probes: u64,
+    /// Packets of the peer that were dropped without an ack, mostly sends without a receive.
     pub(crate) no_receive: u64,
     /// Packets of sends that were withdrawn because the peer's shared receive queue was empty.
     pub(crate) withdrawn_sends: u64,
-    /// MTU probes, keepalive challenges to the peer's address, and challenges to new addresses.
+    /// MTU probes sent.
     pub(crate) mtu_probes: u64,
+    /// Challenges sent to the peer's address.
     pub(crate) keepalives: u64,
+    /// Challenges sent to new addresses.
     pub(crate) challenges: u64,
-    /// Requests of the peer that this host has refused, and requests that the peer has refused.
+    /// Requests of the peer that this side has refused.
     pub(crate) refusals_sent: u64,
+    /// Requests that the peer has refused.
     pub(crate) refusals_received: u64,
-    /// Malformed packets that were received.
+    /// Malformed packets received.
     pub(crate) malformed: u64,
     /// Probe timeouts.
     pub(crate) timeouts: u64,
-    /// Current values: window and bytes in flight, pacing rate in bytes per second (0: not paced), round-trip time in
-    /// nanoseconds, path MTU in bytes.
+    /// Current congestion window in bytes.
     pub(crate) window: u64,
+    /// Bytes currently in flight.
     pub(crate) in_flight: u64,
+    /// Current pacing rate in bytes per second, or 0 without pacing.
     pub(crate) rate: u64,
+    /// Smoothed round-trip time in nanoseconds.
     pub(crate) rtt: Nanos,
+    /// Current path MTU as datagram payload in bytes.
     pub(crate) mtu: usize,
 }

@@ -1,7 +1,7 @@
 //! Replies to path probes without a connection, which `datinfo doctor HOST` sends to a listener.
 //!
-//! The token of a probe is a number chosen by its sender. The reply contains the size of the probe, and is not longer
-//! than the probe, so forged source addresses cause no amplification. The listener keeps no state.
+//! The token of a probe is a number that its sender has chosen. The reply contains the size of the probe. It is not
+//! longer than the probe, so forged source addresses cause no amplification. The listener keeps no state.
 
 use zerocopy::IntoBytes;
 
@@ -58,7 +58,7 @@ mod tests {
             assert!(!reply(&good[..length], &mut out), "a probe cut to {length} bytes gets no reply")
         });
         assert!(!reply(&probe(0, 100, 0), &mut out), "a probe without a number gets no reply");
-        // Only the flags and the sender's number may have any value; other bytes of the header are fixed.
+        // Only the flags and the token may have any value. The other bytes of the header are fixed.
         for at in [0, 1, 4, 5, 6, 7] {
             for bit in 0..8 {
                 let mut bad = good.clone();

@@ -1,14 +1,14 @@
 //! Allocates the connection numbers of an IA: an index into the connection table, and a generation.
 //!
-//! A freed index is quarantined, so that late packets of the old connection do not match a new connection. (They do not
-//! have its token either.)
+//! A freed index is quarantined, so that late packets of the old connection do not match a new connection. The token in
+//! each packet is a second protection against such a match.
 
 use std::collections::VecDeque;
 
 use crate::proto::Nanos;
 
-/// Number of bits of the index. The other bits are the generation of the index, which starts at 1, so that no
-/// connection number is 0.
+/// Number of bits of the index. The other bits are the generation of the index. It starts at 1, so no connection number
+/// is 0.
 const INDEX_BITS: u32 = 20;
 
 /// Maximum number of connections.
@@ -23,7 +23,7 @@ pub(crate) fn index(conn: u32) -> usize {
 #[derive(Debug)]
 pub(crate) struct Ids {
     max: usize,
-    /// Time in nanoseconds for which a freed number is quarantined.
+    /// Time in nanoseconds for which a freed index is quarantined.
     quarantine: Nanos,
     /// For each index that was ever used: its generation, and whether it is in use.
     slots: Vec<(u32, bool)>,
@@ -32,13 +32,13 @@ pub(crate) struct Ids {
 }
 
 impl Ids {
-    /// Creates an allocator for at most `max` connections. A freed number is quarantined for `rest` nanoseconds.
+    /// Creates an allocator for at most `max` connections. A freed index is quarantined for `quarantine` nanoseconds.
     pub(crate) fn new(max: usize, quarantine: Nanos) -> Ids {
         Ids { max: max.min(MAX), quarantine, slots: Vec::new(), quarantined: VecDeque::new() }
     }
 
-    /// Allocates a number: one whose quarantine has ended, else a new one, else the one that was freed first. `None`:
-    /// all numbers are in use.
+    /// Allocates a number. Takes an index whose quarantine has ended, else one that was never used, else the index that
+    /// was freed first. Returns `None` if all indexes are in use.
     pub(crate) fn take(&mut self, now: Nanos) -> Option<u32> {
         let has_expired = |&(since, _): &(Nanos, usize)| now.saturating_sub(since) >= self.quarantine;
         let index = if self.slots.len() < self.max && !self.quarantined.front().is_some_and(has_expired) {
@@ -58,7 +58,7 @@ impl Ids {
         self.slots.get(index(conn)) == Some(&(conn >> INDEX_BITS, true))
     }
 
-    /// Frees a number; has no effect if it is not in use.
+    /// Frees a number. Has no effect if it is not in use.
     pub(crate) fn free(&mut self, conn: u32, now: Nanos) {
         if self.is_live(conn) {
             self.slots[index(conn)].1 = false;

@@ -1,7 +1,7 @@
 //! The protocol (sans-I/O): no sockets, no clock, no threads, no unsafe code.
 //!
-//! The caller passes received packets as bytes, with the current time. For a packet to send, it gets the bytes of the
-//! header and the location of the payload. The caller reads the clock, owns the sockets and accesses memory.
+//! The caller reads the clock, owns the sockets and accesses memory. It passes received packets as bytes, with the
+//! current time. For a packet to send, it gets the bytes of the header and the location of the payload.
 #![forbid(unsafe_code)]
 
 pub(crate) mod acks;
@@ -36,5 +36,5 @@ pub(crate) const MILLIS: Nanos = 1_000_000;
 /// Nanoseconds in a second.
 pub(crate) const SECONDS: Nanos = 1_000_000_000;
 
-/// Maximum number of unacked packets (US-8), and length of all bitmaps of packets. A power of two.
+/// Maximum number of unacked packets (US-8), and number of bits in each bitmap of packets. A power of two.
 pub(crate) const WINDOW: u32 = 4096;

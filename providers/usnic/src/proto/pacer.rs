@@ -1,15 +1,14 @@
 //! Pacing (RFC 9002, 7.7) by a token bucket, whose level is stored as the time at which the bucket will be full.
 //!
-//! The caller queries [`Pacer::may_send`] before it sends, and reports the bytes that it has sent. The congestion
+//! The caller calls [`Pacer::may_send`] before it sends, and reports the bytes that it has sent. The congestion
 //! controller determines the rate. Packets are sent in quanta (draft-ietf-ccwg-bbr-06, 5.6.3): after the bucket was
-//! emptied, no packet is sent until it contains one quantum, so that packets can share a GSO batch. The pacer has
-//! neither timers nor packets.
+//! emptied, no packet is sent until the bucket contains one quantum, so that packets can share a GSO batch.
 
 use super::congestion::send_quantum;
 use super::{MICROS, Nanos, SECONDS};
 
-/// Minimum size of the bucket, as a time at the pacing rate. It compensates for late timers: Linux's timer slack (50
-/// us) and the wake-up of a thread delay a packet by up to this time.
+/// Minimum size of the bucket, as a time at the pacing rate. It compensates for late timers: the timer slack of Linux
+/// (50 us) and the wake-up of a thread can delay a packet by this time.
 const TIMER_LATENESS: Nanos = 200 * MICROS;
 /// Maximum wait of a packet, in nanoseconds, even at a low rate.
 const MAX_WAIT: Nanos = SECONDS;
@@ -20,9 +19,9 @@ pub(crate) struct Pacer {
     full_at: Nanos,
     /// Time at which the emptied bucket contains a quantum.
     resume_at: Nanos,
-    /// Time that an empty bucket takes to fill.
+    /// Time that an empty bucket needs to become full.
     depth: Nanos,
-    /// Pacing rate in bytes per second at the last transmission; 0: not paced.
+    /// Pacing rate in bytes per second at the last transmission, or 0 without pacing.
     rate: u64,
 }
 
@@ -33,8 +32,8 @@ fn time(bytes: u64, rate: u64) -> Nanos {
 }
 
 impl Pacer {
-    /// Whether `bytes` may be sent at `now`; `Err`: the time from which they may be sent. A full bucket admits more
-    /// bytes than its size.
+    /// Returns `Ok` if `bytes` may be sent at `now`, else the time from which they may be sent. A full bucket admits
+    /// packets that are larger than its size.
     #[inline]
     pub(crate) fn may_send(&self, now: Nanos, bytes: u64) -> Result<(), Nanos> {
         if self.rate == 0 {
@@ -45,8 +44,8 @@ impl Pacer {
         if at <= now { Ok(()) } else { Err(at) }
     }
 
-    /// Records that `bytes` were sent at this rate (`None`: not paced). `packet`: size in bytes of the largest datagram
-    /// of the path.
+    /// Records that `bytes` were sent at this rate (`None` without pacing). `packet` is the size in bytes of the path's
+    /// largest datagram.
     #[inline]
     pub(crate) fn record_sent(&mut self, now: Nanos, bytes: u64, rate: Option<u64>, packet: u64) {
         self.rate = rate.unwrap_or(0);

@@ -1,10 +1,11 @@
 //! Path MTU search (packetisation layer path MTU discovery, based on RFC 8899).
 //!
-//! Sizes are bytes of datagram payload. The socket sets do-not-fragment. Padded probes are sent in addition to data;
-//! the loss of a probe is no congestion signal. The connection reports which sizes were acked and lost. The MTU
-//! decreases if the local host rejects a size, or if a black hole is detected: of pairs of a large and a small probe,
-//! only the small ones are acked. Random loss would not affect all large probes. While a black hole is suspected,
-//! packets have the initial size, so that data is not delayed.
+//! Sizes are bytes of datagram payload. The socket sets do-not-fragment. Padded probes are sent in addition to data,
+//! and the loss of a probe is no congestion signal. The connection reports which sizes were acked and lost.
+//!
+//! The MTU decreases if the local host rejects a size, or if a black hole is detected. To detect one, the sender sends
+//! pairs of a large and a small probe. In a black hole, only the small probes are acked; random loss would not affect
+//! all large ones. While a black hole is suspected, packets have the initial size, so that data is not delayed.
 
 use super::{MILLIS, Nanos, SECONDS};
 
@@ -12,9 +13,9 @@ use super::{MILLIS, Nanos, SECONDS};
 pub(crate) const HEADERS_V4: usize = 20 + 8;
 /// Bytes of the IPv6 header and the UDP header.
 pub(crate) const HEADERS_V6: usize = 40 + 8;
-/// IP packet size in bytes that nearly every path carries; the search starts with this size.
+/// IP packet size in bytes that nearly every path carries. The search starts with this size.
 pub(crate) const BASE: usize = 1200;
-/// Smallest IP packet size that is accepted from a report of a smaller MTU (RFC 791: every host accepts 576 bytes).
+/// Minimum IP packet size in bytes after a report of a smaller MTU (RFC 791: every host accepts 576 bytes).
 const MIN_IP_PACKET: usize = 576;
 
 /// Common MTUs: minimum of IPv6, tunnels, PPPoE, Ethernet, jumbo frames.
@@ -33,25 +34,25 @@ const RAISE_INTERVAL: Nanos = 600 * SECONDS;
 /// With 20 % random loss, this occurs once in 20,000 packets, and only costs the probes.
 const SUSPICIOUS_LOSSES: u32 = 6;
 /// Number of consecutive probe timeouts of large packets after which a black hole is suspected. It is smaller than
-/// [`SUSPICIOUS_LOSSES`], because no acks arrive and each timeout is twice as long as the previous one.
+/// [`SUSPICIOUS_LOSSES`], because each probe timeout is twice as long as the previous one.
 const SUSPICIOUS_TIMEOUTS: u32 = 2;
-/// Number of acked small probes, without an acked large one, after which packets have the initial size. It is above 1,
-/// because a single lost probe is frequent.
+/// Number of acked small probes, without an acked large one, after which packets have the initial size. One is not
+/// enough, because the loss of a single probe is frequent.
 const SMALL_SIZE_AFTER_PAIRS: u32 = 2;
 /// Number of acked small probes, without an acked large one, that proves a black hole. With 20 % random loss, a false
 /// detection occurs once in 5^12 ~ 2 * 10^8 suspicions.
 const PROOF_PAIRS: u32 = 12;
-/// Interval between pairs of probes, in nanoseconds. Longer than most bursts of loss, which would otherwise affect all
-/// pairs.
+/// Interval between pairs of probes, in nanoseconds. It is longer than most bursts of loss, so that a burst does not
+/// affect all pairs.
 const PAIR_INTERVAL: Nanos = 20 * MILLIS;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum MtuSearch {
     /// A probe of this size is due.
     Due { size: usize, tries: u32 },
-    /// A probe of this size is in flight; it times out at `until`.
+    /// A probe of this size is in flight. It times out at `until`.
     Waits { size: usize, tries: u32, until: Nanos },
-    /// The search has finished; it restarts at `again`.
+    /// The search has finished. It restarts at `again`.
     Finished { again: Option<Nanos> },
 }
 
@@ -72,7 +73,7 @@ struct BlackHoleProbes {
 pub(crate) struct PathMtu {
     headers: usize,
     start: usize,
-    /// The ceiling given to `new`; a restarted search uses it again.
+    /// The ceiling given to `new`. A restarted search uses it again.
     configured: usize,
     ceiling: usize,
     mtu: usize,
@@ -81,23 +82,23 @@ pub(crate) struct PathMtu {
     /// The largest size probed in this search.
     probed: usize,
     search: MtuSearch,
-    /// Number of large packets lost since one was acked.
+    /// Number of large packets that were lost since the last ack of a large packet.
     lost_large: u32,
-    /// Number of probe timeouts of large packets since one was acked.
+    /// Number of probe timeouts of large packets since the last ack of a large packet.
     large_timeouts: u32,
     pairs: Option<BlackHoleProbes>,
     black_holes: u32,
 }
 
 /// Returns the datagram payload in bytes of an IP packet of `ip_packet` bytes with `headers` bytes of IP and UDP
-/// headers; 0 if the packet is too small.
+/// headers, or 0 if the packet is too small.
 pub(crate) fn payload(ip_packet: usize, headers: usize) -> usize {
     ip_packet.min(usize::from(u16::MAX)).saturating_sub(headers)
 }
 
 impl PathMtu {
-    /// Starts a search. `start`: size that is used without a probe. `ceiling`: maximum size. Both are bytes of datagram
-    /// payload. `headers`: size of the IP and UDP headers.
+    /// Starts a search between `start`, a size that needs no probe, and `ceiling`. Both are bytes of datagram payload.
+    /// `headers` is the size of the IP and UDP headers.
     pub(crate) fn new(start: usize, ceiling: usize, headers: usize) -> Self {
         let ceiling = ceiling.min(payload(usize::MAX, headers)).max(1);
         let start = start.clamp(1, ceiling);
@@ -132,7 +133,7 @@ impl PathMtu {
         if doubts { self.start.min(self.mtu) } else { self.mtu }
     }
 
-    /// Number of black holes that were detected.
+    /// Returns the number of black holes that were detected.
     #[cfg(test)]
     pub(crate) fn black_holes(&self) -> u32 {
         self.black_holes
@@ -145,7 +146,7 @@ impl PathMtu {
             if pairs.half {
                 return Some(self.mtu);
             }
-            // If small probes are lost too, the cause is an outage, not a black hole, so the interval between pairs
+            // If small probes are also lost, the cause is an outage, not a black hole. So the interval between pairs
             // increases.
             pairs.unanswered = pairs.unanswered.saturating_add(1);
             pairs.next = now.saturating_add(PAIR_INTERVAL << pairs.unanswered.saturating_sub(1).min(6));
@@ -229,7 +230,7 @@ impl PathMtu {
         self.choose_next(now);
     }
 
-    /// Returns the time of the next `on_time`.
+    /// Returns the time at which `on_time` must be called.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         let search = match self.search {
             MtuSearch::Due { .. } => None,
@@ -240,7 +241,7 @@ impl PathMtu {
         [search, pairs].into_iter().flatten().min()
     }
 
-    /// Handles timeouts of probes, and restarts a finished search when that is due.
+    /// Handles timeouts of probes and a detected black hole, and restarts a finished search when that is due.
     pub(crate) fn on_time(&mut self, now: Nanos) {
         if self.pairs.is_some_and(|pairs| pairs.small >= PROOF_PAIRS && pairs.next <= now) {
             self.restart_after_black_hole(now);
@@ -262,7 +263,7 @@ impl PathMtu {
         }
     }
 
-    /// Handles a black hole: returns to the initial size, and restarts the search below the size that fails.
+    /// Returns to the initial size, and restarts the search below the size that has failed.
     fn restart_after_black_hole(&mut self, now: Nanos) {
         self.black_holes = self.black_holes.saturating_add(1);
         self.fails = self.mtu;

@@ -1,4 +1,4 @@
-//! Packet sequence numbers (PSNs): 32-bit numbers that wrap and are compared across the wrap.
+//! Packet sequence numbers (PSNs): 32-bit numbers that wrap around.
 //!
 //! A comparison is valid if the numbers are less than 2^31 apart. The window of 4096 packets ensures this.
 

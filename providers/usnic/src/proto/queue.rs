@@ -1,15 +1,15 @@
 //! A queue of work (UR-1): a list of waiting entries in posting order, a list of active entries in starting order, and
 //! a hash table of the active entries by number.
 //!
-//! All entries are in one array; free entries form a list. The array grows up to the queue's capacity and does not
-//! shrink. Items are large, so the caller writes and reads them in their slots. A removed item is valid until its slot
-//! is reused.
+//! All entries are in one array, and free entries form a list. The array grows up to the queue's capacity and does not
+//! shrink. Items are large, so the caller writes and reads them in their slots. A removed item can be read until its
+//! slot is reused.
 
 /// Slot number that means "no slot".
 const NONE: u32 = u32::MAX;
 /// Initial number of entries.
 const INITIAL_ENTRIES: u32 = 8;
-/// Key of active entries that are never looked up, and so are not in the hash table.
+/// Key of active entries that the hash table does not contain, because they are never looked up.
 pub(crate) const UNNUMBERED: u64 = u64::MAX;
 
 struct QueueSlot<T> {
@@ -17,8 +17,7 @@ struct QueueSlot<T> {
     is_used: bool,
     is_active: bool,
     key: u64,
-    /// Neighbours in the list of active entries. `behind` is also the next entry in the lists of waiting and free
-    /// entries.
+    /// Neighbours in the list of active entries. `behind` also links the lists of waiting and of free entries.
     before: u32,
     behind: u32,
 }
@@ -28,13 +27,16 @@ pub(crate) struct OrderedQueue<T> {
     /// First free entry.
     free: u32,
     capacity: u32,
-    /// Number of waiting and active entries together, and number of active entries.
+    /// Number of waiting and active entries together.
     length: u32,
+    /// Number of active entries.
     active: u32,
-    /// First and last waiting entry.
+    /// First waiting entry.
     next: u32,
+    /// Last waiting entry.
     newest: u32,
-    /// Hash table from keys to slots, with open addressing. Its size is a power of two; at most half of it is used.
+    /// Hash table from keys to slots, with open addressing. Its size is a power of two, and at least half of it is
+    /// free.
     table: Vec<u32>,
     /// First and last active entry.
     first: u32,
@@ -66,13 +68,13 @@ impl<T: Default> OrderedQueue<T> {
         self.len() == 0
     }
 
-    /// Number of waiting entries.
+    /// Returns the number of waiting entries.
     pub(crate) fn waiting(&self) -> u32 {
         self.length - self.active
     }
 
-    /// Adds a waiting entry. Returns its slot and the old item in the slot, which the caller must overwrite; `None` if
-    /// the queue is full.
+    /// Adds a waiting entry. Returns its slot and the old item in the slot, which the caller must overwrite. Returns
+    /// `None` if the queue is full.
     #[inline(always)]
     pub(crate) fn push(&mut self) -> Option<(u32, &mut T)> {
         let slot = self.find_free()?;
@@ -88,8 +90,8 @@ impl<T: Default> OrderedQueue<T> {
         Some((slot, &mut entry.item))
     }
 
-    /// Adds an active entry with the key [`UNNUMBERED`]. No entry may be waiting. Same as [`Self::push`] and
-    /// [`Self::start`], but faster.
+    /// Adds an active entry with the key [`UNNUMBERED`]. No entry may be waiting. Has the effect of [`Self::push`] and
+    /// [`Self::start`], but is faster.
     #[inline(always)]
     pub(crate) fn push_active(&mut self) -> Option<(u32, &mut T)> {
         let slot = self.find_free()?;
@@ -123,7 +125,7 @@ impl<T: Default> OrderedQueue<T> {
         Some(slot)
     }
 
-    /// Makes the oldest waiting entry active, and returns its slot. `key`: [`UNNUMBERED`], or a number that no other
+    /// Makes the oldest waiting entry active, and returns its slot. `key` is [`UNNUMBERED`], or a number that no other
     /// active entry has.
     pub(crate) fn start(&mut self, key: u64) -> Option<u32> {
         let slot = self.take_next()?;
@@ -211,7 +213,7 @@ impl<T: Default> OrderedQueue<T> {
         self.free_slot(slot)
     }
 
-    /// Returns the first free slot; grows the array if there is none.
+    /// Returns the first free slot. Grows the array if there is none.
     #[inline(always)]
     fn find_free(&mut self) -> Option<u32> {
         let slot = self.free;
@@ -254,7 +256,8 @@ impl<T: Default> OrderedQueue<T> {
         Some(old)
     }
 
-    /// Hashes a number. Multiplication with the golden ratio spreads consecutive numbers over the table.
+    /// Returns the first position of a key in the hash table. Multiplication by the golden ratio spreads consecutive
+    /// numbers over the table.
     fn hash_index(&self, key: u64) -> usize {
         let mixed = key.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         (mixed >> (64 - self.table.len().trailing_zeros())) as usize
@@ -380,8 +383,7 @@ mod tests {
 
     #[test]
     fn consecutive_numbers_have_short_probe_sequences() {
-        // A removal moves the following entries of a probe sequence. If hashes were consecutive, it would move all of
-        // them.
+        // A removal moves later entries of a probe sequence. With consecutive hashes, it would move all entries.
         for base in [0, 1, 1 << 20, u32::MAX - 300, 0xDEAD_BEEF] {
             let mut queue = OrderedQueue::new(512);
             for number in 0..512u32 {

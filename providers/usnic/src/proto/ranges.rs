@@ -1,11 +1,11 @@
-//! The byte ranges of a message that have arrived, as a sorted array; adjacent ranges are merged (UR-3).
+//! The byte ranges of a message that have arrived, as a sorted array (UR-3). Adjacent ranges are merged.
 //!
-//! The first range needs no allocation. The number of ranges is limited; a range beyond the limit is not recorded, and
+//! The first range needs no allocation. The number of ranges is limited. A range beyond the limit is not recorded, so
 //! the peer retransmits its packet.
 
 use crate::proto::WINDOW;
 
-/// Maximum number of ranges: that of a full window in which every second packet is missing.
+/// Maximum number of ranges. A full window in which every second packet is missing has this number.
 const MAX_RANGES: usize = WINDOW as usize / 2;
 
 /// The bytes from `start` up to, but not including, `end`.
@@ -17,7 +17,7 @@ struct Span {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ranges {
-    /// The lowest range; empty if no byte has arrived.
+    /// The lowest range. It is empty if no byte has arrived.
     first: Span,
     /// All other ranges in ascending order. No two ranges are adjacent.
     more: Vec<Span>,

@@ -1,7 +1,8 @@
-//! The set of received packets: a cumulative PSN, and a bit for each packet of the window after it.
+//! The set of received packets: a cumulative PSN (`next`), before which all packets have arrived, and a bit for each
+//! packet of the window after it.
 //!
-//! All packets before `next` have arrived. The memory has a fixed size, whatever the peer sends. `classify` compares a
-//! packet with the set; `accept` records it after it was processed.
+//! The set has a fixed size, whatever the peer sends. `classify` compares a packet with the set. After the packet was
+//! processed, `accept` records it.
 
 use super::WINDOW;
 use super::bits::Bits;
@@ -27,14 +28,14 @@ pub(crate) struct Received {
     next: Psn,
     /// The received packets after `next`.
     ahead: Bits,
-    /// One more than the highest received PSN; equal to `next` if there is no gap.
+    /// One more than the highest received PSN. It equals `next` if no packet is missing before a received one.
     end: Psn,
-    /// PSN at which the next ack continues its ranges, if not all ranges fit into one ack.
+    /// PSN at which the ranges of the next ack start, if not all ranges fit into one ack.
     reported: Psn,
 }
 
 impl Received {
-    /// Creates an empty set. The packet `first` is expected next.
+    /// Creates an empty set. `first` is the PSN of the peer's first packet.
     pub(crate) fn new(first: Psn) -> Self {
         Received { next: first, ahead: Bits::new(), end: first, reported: first }
     }
@@ -63,7 +64,7 @@ impl Received {
         }
     }
 
-    /// Records a packet. Returns the number of PSNs by which `next` advanced; 0 for a duplicate.
+    /// Records a packet. Returns the number of PSNs by which `next` has advanced.
     pub(crate) fn accept(&mut self, psn: Psn) -> u32 {
         match self.classify(psn) {
             Arrival::Next if self.is_gapless() => {
@@ -89,14 +90,14 @@ impl Received {
         }
     }
 
-    /// Number of PSNs from `next` up to and including the highest received one.
+    /// Returns the number of PSNs from `next` up to and including the highest received PSN.
     fn span(&self) -> u32 {
         self.end.since(self.next).unsigned_abs()
     }
 
-    /// Writes the ranges of packets received after missing ones, and returns their number. If not all ranges fit, half
-    /// of the space gets the highest ranges, which are the newest. The other half continues where the previous report
-    /// has stopped.
+    /// Writes the ranges of packets received after missing ones, and returns the number of ranges. If not all ranges
+    /// fit, one half of the space gets the highest ranges. The ranges in the other half continue those of the previous
+    /// call.
     pub(crate) fn ranges(&mut self, out: &mut [SackRange]) -> usize {
         if self.is_gapless() || out.is_empty() {
             return 0;
@@ -112,7 +113,7 @@ impl Received {
         older + self.write_highest(&mut out[older..][..count / 2])
     }
 
-    /// Writes the ranges, starting at `from`. Returns their number, and the PSN at which the next report continues if
+    /// Writes the ranges from `from` on. Returns the number of ranges, and the PSN at which the next call continues if
     /// not all ranges fit.
     fn write(&self, from: Psn, out: &mut [SackRange]) -> (usize, Option<Psn>) {
         let mut at = from;

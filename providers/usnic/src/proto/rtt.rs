@@ -1,11 +1,11 @@
 //! Estimates of the round-trip time: latest_rtt, smoothed_rtt, rttvar and min_rtt (RFC 9002, 5), and the probe timeout
 //! (RFC 9002, 6.2.1).
 //!
-//! The caller, `flight`, passes samples only of packets that were sent once, or whose acked transmission is known.
+//! The caller, `flight`, samples only packets that were sent once, or of which the acked transmission is known.
 
 use super::{MICROS, MILLIS, Nanos, SECONDS};
 
-/// Configured times in nanoseconds.
+/// Configured times of timeouts, in nanoseconds.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Timing {
     /// Probe timeout before the first RTT sample (US-9).
@@ -52,7 +52,7 @@ struct Measured {
     latest_rtt: Nanos,
     srtt: Nanos,
     rttvar: Nanos,
-    /// Minimum of the previous interval, and minimum of the current interval.
+    /// Minimum RTT of the previous interval, and of the current interval.
     min_rtt: [Nanos; 2],
     /// Start of the current interval.
     since: Nanos,
@@ -67,7 +67,7 @@ impl Rtt {
         &self.timing
     }
 
-    /// Records an RTT sample. `delay`: time by which the peer has delayed the ack.
+    /// Records an RTT sample. `delay` is the time by which the peer delayed the ack.
     pub(crate) fn record_sample(&mut self, now: Nanos, rtt: Nanos, delay: Nanos) {
         let rtt = rtt.max(1);
         let Some(seen) = &mut self.measured else {
@@ -81,14 +81,14 @@ impl Rtt {
         }
         seen.min_rtt[1] = seen.min_rtt[1].min(rtt);
         let minimum = seen.min_rtt[0].min(seen.min_rtt[1]);
-        // Subtracts the peer's delay; the result is at least the minimum.
+        // Subtracts the peer's ack delay, but never below min_rtt.
         let rtt = rtt.saturating_sub(delay.min(MAX_ACK_DELAY)).max(minimum);
         seen.latest_rtt = rtt;
         seen.rttvar = ewma(seen.rttvar, seen.srtt.abs_diff(rtt), 4);
         seen.srtt = ewma(seen.srtt, rtt, 8);
     }
 
-    /// Returns the latest sample. Like `srtt` and `min_rtt`, it is `None` before the first sample.
+    /// Returns the latest sample, or `None` before the first sample.
     pub(crate) fn latest_rtt(&self) -> Option<Nanos> {
         self.measured.map(|seen| seen.latest_rtt)
     }
@@ -97,7 +97,7 @@ impl Rtt {
         self.measured.map(|seen| seen.srtt)
     }
 
-    /// Returns the minimum of the last 10 to 20 seconds.
+    /// Returns the minimum RTT of the last 10 to 20 seconds.
     pub(crate) fn min_rtt(&self) -> Option<Nanos> {
         self.measured.map(|seen| seen.min_rtt[0].min(seen.min_rtt[1]))
     }
@@ -113,7 +113,7 @@ impl Rtt {
     }
 }
 
-/// Exponentially weighted moving average: moves `old` towards `new` by 1 / `parts`, without overflow.
+/// Updates an exponentially weighted moving average: moves `old` towards `new` by 1 / `parts`, without overflow.
 fn ewma(old: Nanos, new: Nanos, parts: u64) -> Nanos {
     old - old / parts + new / parts
 }

@@ -5,8 +5,8 @@
 //! then for connections with a pending ack. A connection is in each queue at most once. Connections are identified by
 //! their index in the connection table.
 //!
-//! There is one deadline per connection; the timers of packets in flight are combined into it (US-9). The heap of
-//! deadlines is lazy: if a deadline has moved to a later time, its entry is reinserted when it expires.
+//! Each connection has one deadline, which is the earliest of its timers (US-9). The heap of deadlines is lazy: if a
+//! deadline moves to a later time, its entry stays until it expires, and is then inserted again.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -22,7 +22,7 @@ pub(crate) struct PendingWork {
     pub(crate) ready: bool,
     /// Whether an ack is due that no data packet will carry.
     pub(crate) ack: bool,
-    /// Time at which `on_time` must be called; `None`: never.
+    /// Time at which `on_time` must be called, or `None` if no timer is running.
     pub(crate) deadline: Option<Nanos>,
 }
 
@@ -32,8 +32,8 @@ impl PendingWork {
         self.resend || self.ready || self.ack
     }
 
-    /// Returns the most urgent work only, so that the connection is in one queue. For connections whose `transmit` does
-    /// all due work, whatever the reason of the call.
+    /// Returns only the most urgent work, so that the connection is in one queue. Used for connections whose `transmit`
+    /// does all due work, whatever the reason for the call.
     pub(crate) fn most_urgent_only(self) -> PendingWork {
         PendingWork { ready: self.ready && !self.resend, ack: self.ack && !self.ready && !self.resend, ..self }
     }
@@ -65,11 +65,11 @@ pub(crate) struct Schedule {
     ack_services: usize,
 }
 
-/// A queue of connection numbers in the order of their arrival, without duplicates.
+/// A queue of connection indexes in the order of their arrival, without duplicates.
 #[derive(Debug, Default)]
 struct ArrivalOrder {
     waiting: VecDeque<u32>,
-    /// Whether the connection with this number is queued.
+    /// For each connection index, whether the connection is queued.
     is_in: Vec<bool>,
 }
 
@@ -111,7 +111,7 @@ impl Schedule {
         self.ack_services = self.acks.waiting.len();
     }
 
-    /// Returns the next connection to serve, and the reason; `None`: the pass has ended.
+    /// Returns the next connection to serve, and the reason, or `None` at the end of the pass.
     pub(crate) fn next(&mut self) -> Option<(u32, ServiceReason)> {
         if let Some(left) = self.resends.checked_sub(1) {
             self.resends = left;
@@ -128,20 +128,20 @@ impl Schedule {
 
     /// Whether a connection is queued.
     pub(crate) fn is_busy(&self) -> bool {
-        [&self.resend, &self.ready, &self.acks].iter().any(|line| !line.waiting.is_empty())
+        [&self.resend, &self.ready, &self.acks].iter().any(|queue| !queue.waiting.is_empty())
     }
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Deadlines {
     heap: BinaryHeap<Reverse<(Nanos, u32)>>,
-    /// Earliest valid deadline of each connection, by number. Other heap entries of the same number are obsolete.
+    /// For each connection index, the earliest valid deadline. Other heap entries of the same connection are obsolete.
     planned: Vec<Option<Nanos>>,
 }
 
 impl Deadlines {
-    /// Sets the deadline of a connection. Returns true if it is earlier than the connection's entry in the heap. If it
-    /// is later, the entry stays: it expires early, and the caller of `next_expired` then sets the deadline again.
+    /// Sets the deadline of a connection. Returns true if it is earlier than the connection's entry in the heap. A
+    /// later deadline leaves the entry unchanged. The entry expires early, and the caller then sets the deadline again.
     pub(crate) fn set_deadline(&mut self, number: u32, deadline: Nanos) -> bool {
         let at = number as usize;
         if at >= self.planned.len() {
@@ -155,8 +155,8 @@ impl Deadlines {
         is_earlier
     }
 
-    /// Returns the next connection whose deadline has expired. The caller calls `set_deadline` again if the connection still
-    /// has a deadline.
+    /// Returns the next connection whose deadline has expired. The caller calls `set_deadline` again if the connection
+    /// still has a deadline.
     pub(crate) fn next_expired(&mut self, now: Nanos) -> Option<u32> {
         while let Some(Reverse((deadline, number))) = self.heap.peek().copied() {
             if !self.counts(deadline, number) {

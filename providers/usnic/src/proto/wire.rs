@@ -1,8 +1,7 @@
 //! Wire format of the packets of an established connection: fragments, chunks, pieces, acks and control packets (US-7).
 //!
-//! Numbers are in network byte order; records have no padding. A datagram contains one packet; there are no stream
-//! markers (UR-7). The caller copies each field before it checks it against the connection. `setup::packets` defines
-//! the packets that open and end connections.
+//! Numbers are in network byte order, and records have no padding. A datagram contains one packet. `setup::packets`
+//! defines the packets that open and end connections.
 //!
 //! ```text
 //! Fragment   Head  Carried  Message  payload                a whole message
@@ -51,7 +50,7 @@ impl Kind {
     }
 }
 
-/// The header of every packet. `conn` and `token` are those that the receiver has assigned to the connection; it drops
+/// The header of every packet. The receiver of the packet has assigned `conn` and `token` to the connection, and drops
 /// packets with other values. Both are 0 in a request.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
@@ -88,19 +87,19 @@ impl PacketHeader {
     }
 }
 
-/// Ack fields: carried by every packet with data, and by ack packets.
+/// Ack fields, which are in every data packet and in ack packets.
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct AckFields {
     /// The first missing PSN.
     pub(crate) next: U32,
-    /// Credit limit: the sender of the ack has a receive for each message whose number is below this.
+    /// Credit limit: the sender of the ack has a receive for each message whose number is below this value.
     pub(crate) credits: U32,
-    /// Time between the arrival of the newest packet and this ack, in microseconds. The maximum value means this time
-    /// or longer.
+    /// Time between the arrival of the newest packet and this ack, in microseconds. The value 65,535 also stands for
+    /// longer times.
     pub(crate) delay: U16,
-    /// Serial number of the ack. Its receiver ignores the credits of an ack that is older than one that it has
-    /// processed.
+    /// Serial number of the ack. The receiver ignores the credits of an ack that is older than the newest processed
+    /// one.
     pub(crate) serial: U16,
 }
 
@@ -129,12 +128,12 @@ pub(crate) enum Op {
     SendImmediate = 6,
     /// A send with the key of a memory window in `key`; the receiver invalidates the window.
     SendInvalidate = 7,
-    /// Tagged: the payload is placed in memory at `key` and `address`. It also completes the receive with its number,
-    /// which is counted with the sends. The extension is the immediate data.
+    /// Tagged: the payload is placed in memory at `key` and `address`. The message has a number of a send, and
+    /// completes the receive with this number. The extension is the immediate data.
     WriteImmediate = 8,
-    /// An atomic fetch-and-add, counted as a read request. The extension is the number to add.
+    /// An atomic fetch-and-add, which has a number of a read. The extension is the number to add.
     FetchAdd = 9,
-    /// An atomic compare-and-swap, counted as a read request. The extension is the expected value and the new value.
+    /// An atomic compare-and-swap, which has a number of a read. The extension is the expected value and the new value.
     CompareSwap = 10,
     /// Response to the atomic operation with the same number. The extension is the previous value.
     AtomicResponse = 11,
@@ -177,20 +176,21 @@ impl Op {
 /// Length in bytes of the longest extension.
 pub(crate) const EXTENSION: usize = 16;
 
-/// Flag in the first spare byte of an extension operation: SOLICITED_WAIT.
+/// Flag in the first spare byte of an extension operation: it causes a solicited event (SOLICITED_WAIT).
 pub(crate) const SOLICITED: u8 = 1;
 
-/// Message fields of a packet; equal in all packets of a message.
+/// Message fields of a data packet. All packets of a message have the same values.
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct Message {
     pub(crate) op: u8,
     pub(crate) spare: [u8; 3],
-    /// Number of the send, write or read; each kind is counted from 0. In a response: number of its request.
+    /// Number of the send, write or read. Sends, writes and reads are numbered separately, from 0. A response has the
+    /// number of its request.
     pub(crate) id: U32,
     /// Length of the whole message, in bytes.
     pub(crate) length: U32,
-    /// Key and address of the peer's memory, for writes, read requests and atomic operations.
+    /// Key and address of the receiver's memory, for writes, read requests and atomic operations.
     pub(crate) key: U32,
     pub(crate) address: U64,
 }
@@ -208,7 +208,7 @@ pub(crate) struct Part {
     pub(crate) offset: U32,
 }
 
-/// In a piece: the byte range of the message that the re-fragmented packet contains.
+/// Field of a piece: the byte range of the message that the whole re-fragmented packet contains.
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct Extent {
@@ -228,15 +228,15 @@ impl Extent {
 pub(crate) struct SackFields {
     /// Number of ranges that follow.
     pub(crate) ranges: u8,
-    /// Code of the [`Refusal`]; 0: none.
+    /// Code of the [`Refusal`], or 0 without a refusal.
     pub(crate) refusal: u8,
-    /// Unused, 0.
+    /// Always 0.
     pub(crate) spare: U16,
     /// PSN of the refused packet, if there is a refusal.
     pub(crate) refused: U32,
 }
 
-/// The reason why a packet was refused. A refusal ends the connection.
+/// The reason why the peer refused a packet. A refusal ends the connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub(crate) enum Refusal {
@@ -258,7 +258,7 @@ impl Refusal {
     }
 }
 
-/// Packets received after a missing one: from `first` up to, but not including, `end`.
+/// PSNs of packets received after a missing packet: from `first` up to, but not including, `end`.
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct SackRange {
@@ -266,7 +266,7 @@ pub(crate) struct SackRange {
     pub(crate) end: U32,
 }
 
-/// Maximum number of ranges in an ack packet, which then fits the minimum MTU.
+/// Maximum number of ranges in an ack packet. An ack packet with this number fits into the minimum MTU.
 pub(crate) const RANGES: usize = 64;
 
 /// Length in bytes of the header of a fragment.
@@ -276,7 +276,7 @@ pub(crate) const CHUNK: usize = FRAGMENT + size_of::<Part>();
 /// Length in bytes of the header of a piece.
 pub(crate) const PIECE: usize = CHUNK + size_of::<Extent>();
 
-/// A decoded packet with data.
+/// A decoded fragment, chunk or piece.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Data<'a> {
     pub(crate) carried: DataFields,
@@ -286,18 +286,18 @@ pub(crate) struct Data<'a> {
     pub(crate) extension: &'a [u8],
     /// Offset in bytes of the payload in the message.
     pub(crate) offset: u32,
-    /// In a piece: byte range of the re-fragmented packet in the message.
+    /// Only in a piece: byte range of the message that the whole re-fragmented packet contains.
     pub(crate) extent: Option<Extent>,
     pub(crate) payload: &'a [u8],
 }
 
-/// Splits the header from the packet; `None` if the packet is too short.
+/// Splits the header from the packet. Returns `None` if the packet is too short.
 pub(crate) fn head(packet: &[u8]) -> Option<(PacketHeader, &[u8])> {
     PacketHeader::read_from_prefix(packet).ok()
 }
 
-/// Decodes the body of a fragment, chunk or piece. `None`: the body is too short, the operation is unknown, or the
-/// payload exceeds the message or the re-fragmented packet.
+/// Decodes the body of a fragment, chunk or piece. Returns `None` if the body is too short, the operation is unknown,
+/// or the payload exceeds the message or the re-fragmented packet.
 pub(crate) fn data(kind: Kind, body: &[u8]) -> Option<Data<'_>> {
     let (carried, rest) = DataFields::read_from_prefix(body).ok()?;
     let (message, rest) = Message::read_from_prefix(rest).ok()?;
@@ -322,12 +322,12 @@ pub(crate) fn data(kind: Kind, body: &[u8]) -> Option<Data<'_>> {
     let fits = match op {
         _ if op.is_bare() => is_whole && carries == 0,
         _ if is_whole => carries == length,
-        // Only a whole message may have an empty payload.
+        // Only a fragment may have an empty payload.
         _ => carries > 0 && offset.checked_add(carries)? <= length,
     };
     let is_within = extent.is_none_or(|extent| {
         let (start, end) = (extent.start.get(), extent.end.get());
-        // The re-fragmented packet was a datagram once, so its range is at most 64 KiB.
+        // The re-fragmented packet was first sent as one datagram, so its range is at most 64 KiB.
         let is_inside = start <= offset && offset.checked_add(carries).is_some_and(|behind| behind <= end);
         is_inside && end <= length && end - start <= u32::from(u16::MAX)
     });
