@@ -224,7 +224,7 @@ mod tests {
             closing.receive(5, kind);
             assert_eq!(sent(&mut closing, 5), [Kind::FinAck]);
         }
-        for kind in [Kind::FinAck, Kind::AckFields, Kind::Fragment, Kind::Confirm] {
+        for kind in [Kind::FinAck, Kind::Ack, Kind::Fragment, Kind::Confirm] {
             closing.receive(5, kind);
             assert_eq!(sent(&mut closing, 5), [], "{kind:?} gets no answer");
         }

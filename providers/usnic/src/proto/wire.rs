@@ -23,7 +23,7 @@ pub(crate) const VERSION: u8 = 2;
 pub(crate) enum Kind {
     Fragment = 1,
     Chunk = 2,
-    AckFields = 3,
+    Ack = 3,
     Probe = 4,
     ProbeAck = 5,
     Challenge = 6,
@@ -43,8 +43,8 @@ impl Kind {
     fn of(code: u8) -> Option<Kind> {
         use Kind::*;
         let all = [
-            Fragment, Chunk, AckFields, Probe, ProbeAck, Challenge, Response, Request, Cookie, Accept, Reject, Confirm,
-            Fin, FinAck, Reset, Piece,
+            Fragment, Chunk, Ack, Probe, ProbeAck, Challenge, Response, Request, Cookie, Accept, Reject, Confirm, Fin,
+            FinAck, Reset, Piece,
         ];
         all.into_iter().find(|kind| *kind as u8 == code)
     }
@@ -372,7 +372,7 @@ mod tests {
         assert!(!is_data(Kind::Chunk, &packet(10, 1, Some(6), 5)) && !is_data(Kind::Chunk, &packet(10, 1, Some(5), 0)));
         assert!(!is_data(Kind::Chunk, &packet(u32::MAX, 1, Some(u32::MAX), 5)), "offset plus length must not wrap");
         assert!(!is_data(Kind::Fragment, &packet(5, 0, None, 5)) && !is_data(Kind::Fragment, &packet(5, 12, None, 5)));
-        assert!(!is_data(Kind::AckFields, &packet(5, 1, None, 5)) && !is_data(Kind::Fragment, &[0; 39]));
+        assert!(!is_data(Kind::Ack, &packet(5, 1, None, 5)) && !is_data(Kind::Fragment, &[0; 39]));
     }
 
     #[test]

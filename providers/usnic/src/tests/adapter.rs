@@ -413,8 +413,8 @@ fn unmatched_packets_are_counted_and_dropped() {
         &[][..],
         &[1],
         &[7; 200],
-        PacketHeader::new(Kind::AckFields, 0, ours.number() ^ 1, 7).as_bytes(),
-        PacketHeader::new(Kind::AckFields, 0, ours.number() ^ 1 << 25, 7).as_bytes(),
+        PacketHeader::new(Kind::Ack, 0, ours.number() ^ 1, 7).as_bytes(),
+        PacketHeader::new(Kind::Ack, 0, ours.number() ^ 1 << 25, 7).as_bytes(),
         PacketHeader::new(Kind::Accept, 0, ours.number() ^ 1, 7).as_bytes(),
         PacketHeader::new(Kind::Request, 0, 0, 0).as_bytes(),
     ] {

@@ -154,7 +154,7 @@ impl FakeQp {
 
     /// Queues a packet, which the next pass sends.
     pub(super) fn post(&self, device: &Device, body: &[u8]) {
-        self.post_kind(Kind::AckFields, device, body);
+        self.post_kind(Kind::Ack, device, body);
     }
 
     pub(super) fn post_kind(&self, kind: Kind, device: &Device, body: &[u8]) {

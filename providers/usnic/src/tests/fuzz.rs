@@ -55,9 +55,9 @@ fn address(last: u8) -> SocketAddr {
 /// packet, and that a handshake reply is at most three times as long.
 pub fn packet(bytes: &[u8]) {
     if let Some((head, body)) = wire::head(bytes) {
-        for kind in [Kind::Fragment, Kind::Chunk, Kind::Piece, Kind::AckFields] {
+        for kind in [Kind::Fragment, Kind::Chunk, Kind::Piece, Kind::Ack] {
             let Some(data) = wire::data(kind, body) else { continue };
-            assert_ne!(kind, Kind::AckFields);
+            assert_ne!(kind, Kind::Ack);
             let end = data.offset as usize + data.payload.len();
             assert!(end <= data.message.length.get() as usize && data.payload.len() <= body.len());
         }
@@ -360,15 +360,15 @@ impl Peer<'_> {
             let range = SackRange { first: first.into(), end: first.wrapping_add(u32::from(self.byte())).into() };
             body.extend_from_slice(range.as_bytes());
         }
-        self.receive(Kind::AckFields, u16::from(flags & 3), &body);
+        self.receive(Kind::Ack, u16::from(flags & 3), &body);
     }
 
     /// Passes a packet of any kind, whose body is taken from the script.
     fn control_packet(&mut self) {
         use Kind::*;
         let kinds = [
-            Fragment, Chunk, AckFields, Probe, ProbeAck, Challenge, Response, Request, Accept, Confirm, Fin, FinAck,
-            Reset, Piece,
+            Fragment, Chunk, Ack, Probe, ProbeAck, Challenge, Response, Request, Accept, Confirm, Fin, FinAck, Reset,
+            Piece,
         ];
         let (kind, flags, length) = (self.byte(), self.byte(), usize::from(self.byte()));
         let body = self.script.get(..length.min(self.script.len())).unwrap_or_default().to_vec();

@@ -178,7 +178,7 @@ impl<D: PostedData> Conn<D> {
         match packet.payload {
             Payload::Request { slot, .. } => {
                 self.requests.fail(slot, status);
-                self.move_to_closing(host);
+                self.complete_ended_requests(host);
             }
             Payload::Remote { slot, .. } => {
                 // The peer may have received the packet, and only the ack may be lost. So an ack is requested, and the

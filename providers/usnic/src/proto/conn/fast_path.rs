@@ -113,8 +113,8 @@ impl<D: PostedData> Conn<D> {
         self.short_permit.left > 0
     }
 
-    /// Grants a permit for sends without flags of up to `length` bytes. `most`: maximum number of outstanding requests. Returns
-    /// false, without effect, if such a send would not be the next packet.
+    /// Grants a permit for sends without flags of up to `length` bytes. `most`: maximum number of outstanding requests.
+    /// Returns false, without effect, if such a send would not be the next packet.
     #[inline(always)]
     pub(crate) fn permit_short(&mut self, now: Nanos, length: u32, most: u32) -> bool {
         let outstanding = self.requests.queue.len();
@@ -157,8 +157,8 @@ impl<D: PostedData> Conn<D> {
         self.short_permit.left > 0 && length <= u64::from(self.short_permit.max_length)
     }
 
-    /// Posts a send without flags for which there is a permit, and records its packet as sent. Returns the driver's data of the
-    /// request, which the caller must write; `None` if the queue is full.
+    /// Posts a send without flags for which there is a permit, and records its packet as sent. Returns the driver's
+    /// data of the request, which the caller must write; `None` if the queue is full.
     #[inline(always)]
     pub(crate) fn send_short(&mut self, now: Nanos, length: u32) -> Option<(ShortSend, &mut D::Request)> {
         debug_assert!(

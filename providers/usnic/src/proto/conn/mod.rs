@@ -1,9 +1,9 @@
 //! A connection (sans-I/O): converts posted work into packets, and received packets into completions.
 //!
 //! The driver (a queue pair) makes all calls under one lock: posts, received packets, `transmit`, expired deadlines.
-//! The connection performs no I/O and never blocks. A [`ConnCallbacks`] gives it access to memory and receives. `transmit`
-//! selects the packets to send, `receive` processes received packets, and `ending` ends the connection. `requests`,
-//! `receives` and `peer_reads` hold the posted work and the reads of the peer.
+//! The connection performs no I/O and never blocks. A [`ConnCallbacks`] gives it access to memory and receives.
+//! `transmit` selects the packets to send, `receive` processes received packets, and `ending` ends the connection.
+//! `requests`, `receives` and `peer_reads` hold the posted work and the reads of the peer.
 
 mod credits;
 mod ending;
@@ -317,7 +317,7 @@ impl<D: PostedData> Conn<D> {
             Some(_) if is_sealed => true,
             Some(Kind::Fragment | Kind::Chunk | Kind::Piece) => {
                 let psn = DataFields::read_from_prefix(body).ok().map(|(carried, _)| Psn(carried.psn.get()));
-                psn.is_some_and(|psn| matches!(self.flight.state(psn), PsnState::InFlight | PsnState::LostPackets))
+                psn.is_some_and(|psn| matches!(self.flight.state(psn), PsnState::InFlight | PsnState::Lost))
             }
             Some(Kind::Challenge) => {
                 let nonce = body.first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
@@ -344,7 +344,7 @@ impl<D: PostedData> Conn<D> {
     }
 
     /// Completes the requests at the front of the queue that have ended. A failed request ends the connection.
-    fn move_to_closing(&mut self, host: &mut impl ConnCallbacks<D>) {
+    fn complete_ended_requests(&mut self, host: &mut impl ConnCallbacks<D>) {
         while let Some((driver_data, outcome)) = self.requests.take_ended() {
             match outcome {
                 Ok(bytes) => host.request_done(driver_data, Status::Success, bytes),

@@ -109,7 +109,7 @@ impl<D: PostedData> Conn<D> {
         }
         let is_known = match head.kind() {
             Some(kind @ (Kind::Fragment | Kind::Chunk | Kind::Piece)) => self.receive_data(kind, head, body, host),
-            Some(Kind::AckFields) => self.receive_ack(head, body, host),
+            Some(Kind::Ack) => self.receive_ack(head, body, host),
             Some(kind @ (Kind::Fin | Kind::FinAck | Kind::Reset)) => self.receive_close(kind, body, from, host),
             Some(kind) => self.receive_control(kind, body, from),
             None => false,
@@ -248,7 +248,7 @@ impl<D: PostedData> Conn<D> {
                 }
             }
         }
-        self.move_to_closing(host);
+        self.complete_ended_requests(host);
     }
 
     /// Handles a packet that was not accepted: sends an ack without it, and refuses an invalid packet.
@@ -380,7 +380,8 @@ impl<D: PostedData> Conn<D> {
     }
 
     /// Fast path for a small send that arrives in order while no other message is in progress: delivers the message,
-    /// and defers the rest (see [`DeferredMessage`]). Returns false, without effect, if the packet needs the general path.
+    /// and defers the rest (see [`DeferredMessage`]). Returns false, without effect, if the packet needs the general
+    /// path.
     #[inline]
     fn receive_fast(&mut self, psn: Psn, data: &Data<'_>, ack_now: bool, host: &mut impl ConnCallbacks<D>) -> bool {
         let is_send = matches!(data.op, Op::Send | Op::SendSolicited);
@@ -475,7 +476,7 @@ impl<D: PostedData> Conn<D> {
         self.send_path.acked(self.now, &acked, &self.flight, largest);
         self.update_credits(ack);
         if acked.packets > 0 {
-            self.move_to_closing(host);
+            self.complete_ended_requests(host);
             self.refuse_unreadable(host);
         }
     }

@@ -3,8 +3,8 @@
 //!
 //! Messages are ordered by PSN, so a re-fragmented packet must keep its PSN. Each of its pieces is a datagram with this
 //! PSN and a byte range of the payload. The packet counts as received when all pieces have arrived. The payload of a
-//! piece is placed on arrival, so only the received ranges are stored. At most [`MAX_INCOMPLETE`] packets may be incomplete;
-//! pieces of further packets are dropped, and the peer retransmits them.
+//! piece is placed on arrival, so only the received ranges are stored. At most [`MAX_INCOMPLETE`] packets may be
+//! incomplete; pieces of further packets are dropped, and the peer retransmits them.
 
 use super::requests::SentPayload;
 use crate::proto::psn::Psn;

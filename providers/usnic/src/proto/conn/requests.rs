@@ -189,9 +189,9 @@ impl<Q: Default> SendQueue<Q> {
         self.all_sent() && !self.stopped && is_below(self.numbers.sends, credits)
     }
 
-    /// Adds a send without flags whose only packet has this PSN and is about to be sent. No other request may be waiting.
-    /// Returns its slot, its number, and the driver's data in it, which the caller must write; `None` if the queue is
-    /// full.
+    /// Adds a send without flags whose only packet has this PSN and is about to be sent. No other request may be
+    /// waiting. Returns its slot, its number, and the driver's data in it, which the caller must write; `None` if the
+    /// queue is full.
     #[inline(always)]
     pub(super) fn push_sent(&mut self, length: u32, psn: Psn) -> Option<(u32, u32, &mut Q)> {
         let (slot, request) = self.queue.push_active()?;

@@ -111,7 +111,7 @@ impl<D: PostedData> Conn<D> {
         }
         match self.flight.on_time(now) {
             ExpiredTimer::Nothing => {}
-            ExpiredTimer::LostPackets(lost) => {
+            ExpiredTimer::Lost(lost) => {
                 self.late = self.late.saturating_add(lost.packets);
                 self.send_path.lost(now, &lost, &self.flight);
             }
@@ -131,7 +131,7 @@ impl<D: PostedData> Conn<D> {
             }
             if self.config.rnr_limit.is_some_and(|limit| probe.count > limit) {
                 self.fail_next(Status::ReceiverNotReady);
-                return self.move_to_closing(host);
+                return self.complete_ended_requests(host);
             }
             self.counters.credit_probes += 1;
             self.queue_control(ControlPacket::AckRequest);

@@ -346,7 +346,7 @@ impl<D: PostedData> Conn<D> {
         } else if let Some(request) = self.requests.start() {
             request.phase = SendPhase::Done;
         }
-        self.move_to_closing(host);
+        self.complete_ended_requests(host);
         outcome.is_ok() && !self.ending.is_closed()
     }
 

@@ -202,7 +202,7 @@ impl<D: PostedData> Conn<D> {
     /// Encodes an ack packet.
     pub(super) fn write_ack(&mut self, out: &mut Vec<u8>, flags: u16, host: &impl ConnCallbacks<D>) -> OutgoingPacket {
         let start = out.len();
-        out.extend_from_slice(self.head(Kind::AckFields, flags).as_bytes());
+        out.extend_from_slice(self.head(Kind::Ack, flags).as_bytes());
         let delay = self.acks.ack_packet_sent(self.now);
         out.extend_from_slice(self.ack_fields(delay, host).as_bytes());
         let mut ranges = [SackRange::default(); RANGES];

@@ -42,22 +42,22 @@ impl<T: Copy> UnackedPackets<T> {
             self.counters.old += 1;
             return Ok(AckResult { old: true, ..AckResult::default() });
         }
-        let mut round = AckTotals::default();
-        round.acked.advanced = next != self.first;
-        self.remove_acked(now, self.first, next, &mut round, done);
+        let mut totals = AckTotals::default();
+        totals.acked.advanced = next != self.first;
+        self.remove_acked(now, self.first, next, &mut totals, done);
         self.first = next;
         for range in ranges {
-            self.remove_acked(now, Psn(range.first.get()), Psn(range.end.get()), &mut round, done);
+            self.remove_acked(now, Psn(range.first.get()), Psn(range.end.get()), &mut totals, done);
         }
         self.advance_first();
-        self.update_rtt(now, delay, &mut round);
-        self.note_duplicate_ack(now, !ranges.is_empty(), &mut round.acked);
-        self.detect_losses(now, &mut round.acked.lost);
-        if let Some((_, sent, _)) = round.newest {
+        self.update_rtt(now, delay, &mut totals);
+        self.note_duplicate_ack(now, !ranges.is_empty(), &mut totals.acked);
+        self.detect_losses(now, &mut totals.acked.lost);
+        if let Some((_, sent, _)) = totals.newest {
             let min_rtt = self.rtt.min_rtt().unwrap_or(0);
-            round.acked.rate = Some(self.delivery.sample(&round.state, sent, min_rtt));
+            totals.acked.rate = Some(self.delivery.sample(&totals.state, sent, min_rtt));
         }
-        Ok(round.acked)
+        Ok(totals.acked)
     }
 
     /// Whether an ack contains only packets that were sent and are in the window.
@@ -83,24 +83,24 @@ impl<T: Copy> UnackedPackets<T> {
     }
 
     /// Marks the packets of a range as acked.
-    fn remove_acked(&mut self, now: Nanos, from: Psn, end: Psn, round: &mut AckTotals, done: &mut impl FnMut(Psn, T)) {
+    fn remove_acked(&mut self, now: Nanos, from: Psn, end: Psn, totals: &mut AckTotals, done: &mut impl FnMut(Psn, T)) {
         let mut at = from;
         while at.is_before(end) {
             let Some(psn) = self.unacked.first_set(at, end.since(at).unsigned_abs()) else { return };
-            self.mark_acked(now, psn, round);
+            self.mark_acked(now, psn, totals);
             done(psn, self.ring.slot(psn).what);
             at = psn.next();
         }
     }
 
     /// Marks a packet as acked, and determines whether its retransmission was spurious.
-    fn mark_acked(&mut self, now: Nanos, psn: Psn, round: &mut AckTotals) {
+    fn mark_acked(&mut self, now: Nanos, psn: Psn, totals: &mut AckTotals) {
         let slot = self.ring.slot(psn);
         let (first, sent, order, sends, cause, state) =
             (slot.first, slot.sent, slot.order, slot.sends, slot.cause, slot.state);
         self.delivery.acked(now, slot.bytes.into());
-        round.acked.packets += 1;
-        round.acked.bytes += u64::from(slot.bytes);
+        totals.acked.packets += 1;
+        totals.acked.bytes += u64::from(slot.bytes);
         self.unacked.clear(psn);
         let was_lost = self.lost.has(psn);
         if was_lost {
@@ -112,8 +112,8 @@ impl<T: Copy> UnackedPackets<T> {
         // An ack that arrives less than the minimum RTT after the last transmission is for an earlier transmission.
         let is_early = sends > 1 && self.rtt.min_rtt().is_some_and(|minimum| now.saturating_sub(sent) < minimum);
         if was_lost || is_early {
-            self.record_spurious(now, cause, round);
-            round.first = round.first.max(Some(first));
+            self.record_spurious(now, cause, totals);
+            totals.first = totals.first.max(Some(first));
         } else if sends > 1 && cause == RetransmitCause::Loss {
             self.reorder.record_real_loss();
         }
@@ -121,18 +121,18 @@ impl<T: Copy> UnackedPackets<T> {
             self.reorder.mark_unknown(order);
         } else {
             self.reorder.acked(order);
-            if round.newest.is_none_or(|(newest, ..)| newest < order) {
-                (round.newest, round.state) = (Some((order, sent, sends)), state);
+            if totals.newest.is_none_or(|(newest, ..)| newest < order) {
+                (totals.newest, totals.state) = (Some((order, sent, sends)), state);
             }
         }
     }
 
     /// Records a spurious retransmission: an earlier transmission of the packet had arrived.
-    fn record_spurious(&mut self, now: Nanos, cause: RetransmitCause, round: &mut AckTotals) {
+    fn record_spurious(&mut self, now: Nanos, cause: RetransmitCause, totals: &mut AckTotals) {
         match cause {
             RetransmitCause::Loss => {
                 self.counters.spurious_losses += 1;
-                round.acked.spurious += 1;
+                totals.acked.spurious += 1;
                 self.reorder.record_spurious(now, &self.rtt);
             }
             RetransmitCause::Pto => self.counters.spurious_probes += 1,
@@ -140,8 +140,8 @@ impl<T: Copy> UnackedPackets<T> {
     }
 
     /// Updates the RTT and the probe timeout from the newly acked packets.
-    fn update_rtt(&mut self, now: Nanos, delay: Nanos, round: &mut AckTotals) {
-        if round.acked.packets == 0 {
+    fn update_rtt(&mut self, now: Nanos, delay: Nanos, totals: &mut AckTotals) {
+        if totals.acked.packets == 0 {
             return;
         }
         self.progress = now;
@@ -149,13 +149,13 @@ impl<T: Copy> UnackedPackets<T> {
         self.probes = 0;
         // The RTT is sampled only from the newest acked packet, and only if this packet was sent once (RFC 9002, 5.1;
         // Karn's algorithm).
-        if let Some((order, sent, 1)) = round.newest
+        if let Some((order, sent, 1)) = totals.newest
             && !self.reorder.left_before_newest_acked(order)
         {
             self.rtt.record_sample(now, now.saturating_sub(sent), delay);
-            round.acked.rtt = self.rtt.latest_rtt();
+            totals.acked.rtt = self.rtt.latest_rtt();
             self.unsure = None;
-        } else if let Some(first) = round.first {
+        } else if let Some(first) = totals.first {
             self.learn_from_first(now, first, delay);
         }
     }
@@ -163,9 +163,9 @@ impl<T: Copy> UnackedPackets<T> {
     /// Samples the RTT from the first transmission of a packet that was retransmitted spuriously.
     ///
     /// After a large increase of the path's delay, every packet is retransmitted before its ack can arrive, so no
-    /// packet gives a normal sample. First transmissions give samples if this lasts for [`UNSAMPLED_ROUND_TRIPS`] round trips and each
-    /// acked packet is newer than the one before. If the acked packets do not get newer, the cause is real losses, not
-    /// the delay.
+    /// packet gives a normal sample. First transmissions give samples if this lasts for [`UNSAMPLED_ROUND_TRIPS`] round
+    /// trips and each acked packet is newer than the one before. If the acked packets do not get newer, the cause is
+    /// real losses, not the delay.
     fn learn_from_first(&mut self, now: Nanos, first: Nanos, delay: Nanos) {
         let (since, oldest) = *self.unsure.get_or_insert((now, first));
         let lasts = now.saturating_sub(since);

@@ -31,10 +31,10 @@ pub(crate) enum RetransmitCause {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum PsnState {
-    AckResult,
+    Acked,
     Unsent,
     InFlight,
-    LostPackets,
+    Lost,
 }
 
 /// Error for an ack outside the sent range: of packets that were never sent, or were acked long ago.
@@ -99,7 +99,7 @@ pub(crate) enum ExpiredTimer {
     /// window (`probes`). The retransmissions should request an ack, because the packets may have arrived.
     Probe(u32),
     /// These packets were declared lost, and are queued for retransmission.
-    LostPackets(LostPackets),
+    Lost(LostPackets),
     /// No packet was newly acked for the time limit: the peer has timed out.
     GiveUp,
 }
@@ -247,10 +247,10 @@ impl<T: Copy> UnackedPackets<T> {
     /// Returns the state of a packet in the window.
     pub(crate) fn state(&self, psn: Psn) -> PsnState {
         match psn.since(self.first) {
-            ..0 => PsnState::AckResult,
+            ..0 => PsnState::Acked,
             at if at.unsigned_abs() >= self.psn_count() => PsnState::Unsent,
-            _ if !self.unacked.has(psn) => PsnState::AckResult,
-            _ if self.lost.has(psn) => PsnState::LostPackets,
+            _ if !self.unacked.has(psn) => PsnState::Acked,
+            _ if self.lost.has(psn) => PsnState::Lost,
             _ => PsnState::InFlight,
         }
     }
@@ -291,15 +291,15 @@ impl<T: Copy> UnackedPackets<T> {
     /// Returns the cause of a packet's pending or last retransmission; `None` if there was none.
     pub(crate) fn retransmit_cause(&self, psn: Psn) -> Option<RetransmitCause> {
         match self.state(psn) {
-            PsnState::LostPackets => Some(self.ring.slot(psn).cause),
+            PsnState::Lost => Some(self.ring.slot(psn).cause),
             PsnState::InFlight => Some(self.ring.slot(psn)).filter(|slot| slot.sends > 1).map(|slot| slot.cause),
-            PsnState::AckResult | PsnState::Unsent => None,
+            PsnState::Acked | PsnState::Unsent => None,
         }
     }
 
     /// Replaces the retransmission data of a packet. Has no effect if the packet is acked, or was never sent.
     pub(crate) fn replace_data(&mut self, psn: Psn, what: T) {
-        if matches!(self.state(psn), PsnState::InFlight | PsnState::LostPackets) {
+        if matches!(self.state(psn), PsnState::InFlight | PsnState::Lost) {
             self.ring.slot_mut(psn).what = what;
         }
     }
@@ -307,9 +307,9 @@ impl<T: Copy> UnackedPackets<T> {
     /// Records a retransmission. A packet that was acked meanwhile stays acked.
     pub(crate) fn record_retransmission(&mut self, now: Nanos, psn: Psn) {
         match self.state(psn) {
-            PsnState::AckResult | PsnState::Unsent => return,
+            PsnState::Acked | PsnState::Unsent => return,
             PsnState::InFlight => self.stop(psn),
-            PsnState::LostPackets => {
+            PsnState::Lost => {
                 self.lost.clear(psn);
                 self.lost_count -= 1;
                 if self.lost_from == psn {

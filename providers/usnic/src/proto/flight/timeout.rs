@@ -59,7 +59,7 @@ impl<T: Copy> UnackedPackets<T> {
         let mut lost = LostPackets::default();
         self.detect_losses(now, &mut lost);
         if lost.packets > 0 {
-            return ExpiredTimer::LostPackets(lost);
+            return ExpiredTimer::Lost(lost);
         }
         if self.ring.in_flight_count() == 0 || now < self.pto_deadline() {
             return ExpiredTimer::Nothing;

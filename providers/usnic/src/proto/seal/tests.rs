@@ -21,7 +21,7 @@ fn pair() -> (Seal, Seal) {
 }
 
 fn packet(body: &[u8]) -> Vec<u8> {
-    [PacketHeader::new(Kind::AckFields, FLAG_ACK_NOW, 7, 8).as_bytes(), body].concat()
+    [PacketHeader::new(Kind::Ack, FLAG_ACK_NOW, 7, 8).as_bytes(), body].concat()
 }
 
 fn sealed(seal: &mut Seal, body: &[u8]) -> Vec<u8> {
@@ -38,7 +38,7 @@ fn sealed_packets_open_at_the_peer_and_are_encrypted() {
         assert_eq!(there.len(), packet(body).len() + OVERHEAD);
         assert!(body.is_empty() || !there.windows(body.len()).any(|part| part == body));
         let (head, came) = server.open(&mut there).expect("the packet is sealed with the same key");
-        assert_eq!((head.kind(), head.has(FLAG_ACK_NOW), head.has(FLAG_SEALED)), (Some(Kind::AckFields), true, true));
+        assert_eq!((head.kind(), head.has(FLAG_ACK_NOW), head.has(FLAG_SEALED)), (Some(Kind::Ack), true, true));
         assert_eq!(came, body);
         assert_eq!(client.open(&mut sealed(&mut server, body)).map(|(_, body)| body.to_vec()), Some(body.to_vec()));
     }

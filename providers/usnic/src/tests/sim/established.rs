@@ -121,7 +121,7 @@ impl SimConnection {
                 }
                 data.carried.ack.next.get()
             }
-            Some(Kind::AckFields) => wire::ack(body).map_or(self.terms.first_psn.0, |(ack, ..)| ack.next.get()),
+            Some(Kind::Ack) => wire::ack(body).map_or(self.terms.first_psn.0, |(ack, ..)| ack.next.get()),
             _ => return,
         };
         self.acked = self.acked.max(next.wrapping_sub(self.terms.first_psn.0));
@@ -205,7 +205,7 @@ impl SimConnection {
                 );
                 u32::from_be_bytes(body[4..8].try_into().expect("the slice has four bytes"))
             }
-            Some(Kind::AckFields) => {
+            Some(Kind::Ack) => {
                 let (ack, _, ranges) = wire::ack(body).expect("an ack packet that this connection encoded is valid");
                 for range in ranges {
                     let mut at = Psn(range.first.get());

@@ -18,7 +18,7 @@ pub(super) fn packet(bytes: &[u8]) -> String {
                 );
             }
         }
-        Some(Kind::AckFields) => {
+        Some(Kind::Ack) => {
             if let Some((ack, what, ranges)) =
                 wire::ack(if flags & 4 == 0 { body } else { &body[..body.len().max(4) - 4] })
             {

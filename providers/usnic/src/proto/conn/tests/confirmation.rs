@@ -32,7 +32,7 @@ fn any_packet_confirms_the_connection() {
     for side in [Endpoint::A, Endpoint::B] {
         let said = sent_kinds(&pair, side);
         assert!(
-            said.contains(&Kind::AckFields) && !said.contains(&Kind::Confirm),
+            said.contains(&Kind::Ack) && !said.contains(&Kind::Confirm),
             "acks must confirm the connection without Confirm: {said:?}"
         );
     }
@@ -62,7 +62,7 @@ fn confirmation_causes_an_immediate_ack() {
     let before = sent_kinds(&pair, Endpoint::B).len();
     pair.deliver(&Datagram { to: Endpoint::B, bytes: confirm });
     pair.pump(Endpoint::B, 10);
-    assert_eq!(sent_kinds(&pair, Endpoint::B)[before..], [Kind::AckFields]);
+    assert_eq!(sent_kinds(&pair, Endpoint::B)[before..], [Kind::Ack]);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn repeated_accept_causes_an_ack_and_does_not_stop_the_confirmation() {
         pair.pump(Endpoint::A, 10);
         assert_eq!(
             sent_kinds(&pair, Endpoint::A)[before.len()..],
-            [Kind::AckFields],
+            [Kind::Ack],
             "a repeated accept is answered by one ack"
         );
     }

@@ -80,7 +80,7 @@ fn ack(pair: &mut ConnPair, next: u32, ranges: &[(u32, u32)], refusal: u8, refus
         SackFields { ranges: ranges.len() as u8, refusal, refused: refused.into(), ..SackFields::default() };
     let ranges: Vec<SackRange> =
         ranges.iter().map(|(first, end)| SackRange { first: (*first).into(), end: (*end).into() }).collect();
-    deliver(pair, Kind::AckFields, 0, &[ack.as_bytes(), selective.as_bytes(), ranges.as_bytes()].concat());
+    deliver(pair, Kind::Ack, 0, &[ack.as_bytes(), selective.as_bytes(), ranges.as_bytes()].concat());
 }
 
 fn pair() -> ConnPair {
@@ -390,15 +390,8 @@ fn random_packets_cause_no_panic_and_no_write() {
         pair.pass(MILLIS);
         for _ in 0..60 {
             let mut small = |end: u64| if dice.below(4) == 0 { dice.next() } else { dice.below(end) };
-            let kinds = [
-                Kind::Fragment,
-                Kind::Chunk,
-                Kind::Piece,
-                Kind::AckFields,
-                Kind::Probe,
-                Kind::ProbeAck,
-                Kind::Challenge,
-            ];
+            let kinds =
+                [Kind::Fragment, Kind::Chunk, Kind::Piece, Kind::Ack, Kind::Probe, Kind::ProbeAck, Kind::Challenge];
             let ops = [Op::Send, Op::SendSolicited, Op::Write, Op::ReadRequest, Op::ReadResponse];
             let template = InvalidPacket::new(&pair);
             let (kind, op) = (kinds[small(7) as usize % 7], ops[small(5) as usize % 5]);

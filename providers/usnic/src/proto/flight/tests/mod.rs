@@ -94,7 +94,7 @@ fn packet_states_change_in_order() {
         let acked = sender.ack(0, &[(1, 4)]).unwrap();
         assert_eq!((acked.packets, acked.bytes, acked.advanced, acked.lost.packets), (3, 300, false, 1));
         assert_eq!((acked.lost.bytes, acked.lost.first_sent), (100, sender.now - TRIP));
-        assert_eq!((sender.state(0), sender.state(1)), (PsnState::LostPackets, PsnState::AckResult));
+        assert_eq!((sender.state(0), sender.state(1)), (PsnState::Lost, PsnState::Acked));
         assert_eq!((sender.flight.bytes(), sender.flight.lost_packets(), sender.flight.free_slots()), (0, 1, 4092));
         assert_eq!(sender.resend(), [0]);
         assert_eq!(
@@ -105,7 +105,7 @@ fn packet_states_change_in_order() {
         assert!(sender.ack(4, &[]).unwrap().advanced);
         assert_eq!(
             (sender.done.as_slice(), sender.flight.is_empty(), sender.state(0)),
-            ([1, 2, 3, 0].as_slice(), true, PsnState::AckResult)
+            ([1, 2, 3, 0].as_slice(), true, PsnState::Acked)
         );
         assert_eq!((sender.flight.deadline(), sender.flight.free_slots()), (None, 4096));
     }
@@ -141,7 +141,7 @@ fn overtaken_packet_is_lost_after_nine_eighths_of_an_rtt() {
     let sent = sender.now - TRIP;
     assert_eq!(sender.flight.deadline(), Some(sent + TRIP * 9 / 8));
     assert_eq!(sender.flight.on_time(sent + TRIP * 9 / 8 - 1), ExpiredTimer::Nothing);
-    let ExpiredTimer::LostPackets(lost) = sender.flight.on_time(sent + TRIP * 9 / 8) else {
+    let ExpiredTimer::Lost(lost) = sender.flight.on_time(sent + TRIP * 9 / 8) else {
         panic!("packet 0 must be declared lost after 9/8 of the RTT")
     };
     assert_eq!((lost.packets, lost.bytes, lost.ranges, lost.first_sent, lost.last_sent), (1, 100, 1, sent, sent));

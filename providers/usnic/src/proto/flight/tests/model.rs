@@ -85,11 +85,11 @@ fn agree(sender: &Sender, model: &Model) -> Result<(), TestCaseError> {
     let mut lost = 0;
     for at in first..sent {
         let state = sender.flight.state(psn(at));
-        prop_assert_eq!(model.waits[at], matches!(state, PsnState::InFlight | PsnState::LostPackets), "packet {}", at);
-        lost += u32::from(state == PsnState::LostPackets);
+        prop_assert_eq!(model.waits[at], matches!(state, PsnState::InFlight | PsnState::Lost), "packet {}", at);
+        lost += u32::from(state == PsnState::Lost);
         prop_assert_eq!(state == PsnState::InFlight, in_flight_count.contains(&psn(at)));
     }
-    let first_lost = (first..sent).find(|&at| sender.flight.state(psn(at)) == PsnState::LostPackets);
+    let first_lost = (first..sent).find(|&at| sender.flight.state(psn(at)) == PsnState::Lost);
     prop_assert_eq!(sender.flight.lost(), first_lost.map(|at| (psn(at), at as u32)));
     prop_assert_eq!((sender.flight.lost_packets(), sender.flight.packets() as usize), (lost, in_flight_count.len()));
     prop_assert_eq!(sender.flight.bytes(), in_flight_count.len() as u64 * 100);

@@ -38,7 +38,7 @@ fn set_up_takes_four_packets_and_one_ack() {
     assert!(stands(&sim, client));
     let kinds: Vec<u8> = sim.log.iter().map(|(_, _, packet)| packet[1]).collect();
     use Kind::*;
-    assert_eq!(kinds, [Request, Cookie, Accept, Confirm, AckFields].map(|kind| kind as u8));
+    assert_eq!(kinds, [Request, Cookie, Accept, Confirm, Ack].map(|kind| kind as u8));
 }
 
 #[test]
@@ -49,19 +49,19 @@ fn set_up_with_a_key_takes_one_more_round_trip() {
     assert!(stands(&sim, client));
     let kinds: Vec<u8> = sim.log.iter().map(|(_, _, packet)| packet[1]).collect();
     use Kind::*;
-    assert_eq!(kinds, [Request, Cookie, Request, Cookie, Accept, Confirm, AckFields].map(|kind| kind as u8));
+    assert_eq!(kinds, [Request, Cookie, Request, Cookie, Accept, Confirm, Ack].map(|kind| kind as u8));
 }
 
 #[test]
 fn lost_request_accept_or_confirm_is_retransmitted() {
-    for kind in [Kind::Request, Kind::Cookie, Kind::Accept, Kind::Confirm, Kind::AckFields] {
+    for kind in [Kind::Request, Kind::Cookie, Kind::Accept, Kind::Confirm, Kind::Ack] {
         for mut sim in [sim(2), sealed(2)] {
             sim.drops = match kind {
                 Kind::Request => |head, nth| is(Kind::Request, head) && nth <= 3,
                 Kind::Cookie => |head, nth| is(Kind::Cookie, head) && nth <= 3,
                 Kind::Accept => |head, nth| is(Kind::Accept, head) && nth <= 3,
                 Kind::Confirm => |head, nth| is(Kind::Confirm, head) && nth <= 3,
-                _ => |head, nth| is(Kind::AckFields, head) && nth <= 3,
+                _ => |head, nth| is(Kind::Ack, head) && nth <= 3,
             };
             let client = sim.client();
             sim.run(60 * SECONDS);
@@ -78,7 +78,7 @@ fn lost_request_accept_or_confirm_is_retransmitted() {
 #[test]
 fn any_packet_of_the_connection_confirms() {
     let mut sim = sim(3);
-    sim.drops = |head, _| is(Kind::Confirm, head) || is(Kind::AckFields, head);
+    sim.drops = |head, _| is(Kind::Confirm, head) || is(Kind::Ack, head);
     let client = sim.client();
     sim.run(SECONDS);
     assert!(!stands(&sim, client));
@@ -93,7 +93,7 @@ fn any_packet_of_the_connection_confirms() {
 #[test]
 fn accept_without_confirmation_fails() {
     let mut sim = sim(4);
-    sim.drops = |head, _| is(Kind::Confirm, head) || is(Kind::AckFields, head);
+    sim.drops = |head, _| is(Kind::Confirm, head) || is(Kind::Ack, head);
     let client = sim.client();
     sim.run(60 * SECONDS);
     assert!(!stands(&sim, client));

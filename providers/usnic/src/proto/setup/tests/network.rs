@@ -264,7 +264,7 @@ impl SetupSim {
                 return;
             }
             if head.kind() == Some(Kind::Accept) {
-                out.extend_from_slice(packets::head(Kind::AckFields, &agreed.terms).as_bytes());
+                out.extend_from_slice(packets::head(Kind::Ack, &agreed.terms).as_bytes());
                 seal(agreed, &mut out);
                 self.send(to, from, out);
             } else if head.kind() != Some(Kind::Cookie) {
@@ -319,7 +319,7 @@ impl SetupSim {
         if conn.established {
             self.bytes.entry(from).or_default().2 |= from == conn.agreed.terms.peer;
             packet.clear();
-            packet.extend_from_slice(packets::head(Kind::AckFields, &conn.agreed.terms).as_bytes());
+            packet.extend_from_slice(packets::head(Kind::Ack, &conn.agreed.terms).as_bytes());
             seal(&mut conn.agreed, &mut packet);
             self.send(server_at(5000), from, packet);
         }
