@@ -1,8 +1,8 @@
 //! Credits: the limit up to which the peer has receives for sends, and RNR probes while a send waits for a credit.
 //!
-//! The peer's acks advertise new receives. Such an ack may be lost, so RNR probes are sent while a send waits: the
-//! first after a round trip, the next at doubled intervals. The probes end only with the wait, or at the limit of the
-//! setting `rnr_retry`. A send that waits for a long time is reported once.
+//! The peer's acks advertise new receives. Such an ack may be lost, so the sender sends RNR probes while a send waits:
+//! the first after a round trip, the next at doubled intervals. The probes end when no send waits, or at the limit of
+//! the setting `rnr_retry`. A send that waits for a long time is reported once.
 
 use zerocopy::network_endian::U32;
 
@@ -12,12 +12,12 @@ use crate::proto::{MILLIS, Nanos};
 /// Maximum interval between RNR probes, in nanoseconds.
 const MAX_PROBE_INTERVAL: Nanos = 100 * MILLIS;
 
-/// Time in nanoseconds after which a waiting send is reported as overdue.
+/// Time in nanoseconds after which a waiting send is overdue, and reported.
 const OVERDUE: Nanos = dapl_software::overdue::OVERDUE.as_nanos() as Nanos;
 
 #[derive(Debug)]
 pub(super) struct SendCredits {
-    /// Credit limit: the peer has a receive for each send whose number is below this.
+    /// Credit limit: the peer has a receive for each send whose number is below this value.
     pub(super) limit: u32,
     /// Serial number of the ack that contained the limit.
     serial: u16,
@@ -29,16 +29,18 @@ struct RnrProbing {
     at: Nanos,
     wait: Nanos,
     count: u32,
-    /// Number of the send that waits, the start of its wait, and whether it was reported as overdue.
+    /// Number of the send that waits.
     send: u32,
+    /// Start of its wait.
     since: Nanos,
+    /// Whether it was reported as overdue.
     is_reported: bool,
 }
 
 /// An RNR probe that is due.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct RnrProbe {
-    /// Number of this probe, counted since probing has started.
+    /// Number of probes since the probing began, including this one.
     pub(super) count: u32,
     /// Time for which the send has waited, if it is overdue and was not reported yet.
     pub(super) overdue: Option<Nanos>,
@@ -49,8 +51,8 @@ impl SendCredits {
         SendCredits { limit, serial: 0, probing: None }
     }
 
-    /// Updates the credit limit from an ack, unless a later ack was processed before. With an SRQ the limit may
-    /// decrease, so the limit of an old ack could withdraw a send that the peer has received.
+    /// Updates the credit limit from an ack, unless a later ack was processed before. With an SRQ the limit may also
+    /// decrease, so an old ack could cause the withdrawal of a send that the peer has received.
     #[inline]
     pub(super) fn update(&mut self, ack: &AckFields) {
         let serial = ack.serial.get();
@@ -64,8 +66,8 @@ impl SendCredits {
         AckFields { next, credits: self.limit.into(), serial: self.serial.into(), ..AckFields::default() }
     }
 
-    /// Starts probing, because the send with number `send` waits for a credit. `wait`: time until the first probe,
-    /// about a round trip.
+    /// Starts probing, because the send with number `send` waits for a credit. `wait` is the time until the first
+    /// probe, about a round trip.
     pub(super) fn wait(&mut self, now: Nanos, wait: Nanos, send: u32) {
         if self.probing.is_none() {
             let wait = wait.clamp(1, MAX_PROBE_INTERVAL);
@@ -83,7 +85,7 @@ impl SendCredits {
         self.probing.map(|probing| probing.at)
     }
 
-    /// Returns the RNR probe that is due, if any. `send`: number of the first send that waits.
+    /// Returns the RNR probe that is due, if any. `send` is the number of the first send that waits.
     pub(super) fn on_time(&mut self, now: Nanos, send: u32) -> Option<RnrProbe> {
         let probing = self.probing.as_mut().filter(|probing| probing.at <= now)?;
         probing.wait = probing.wait.saturating_mul(2).min(MAX_PROBE_INTERVAL);

@@ -2,7 +2,7 @@
 //! out.
 //!
 //! In every case, all posted work completes exactly once and in order. Then one event is reported, except after a local
-//! abort. After that, the connection replies to late packets for some time, so that the peer learns of the end even if
+//! abort. After that, the connection replies to late packets for some time, so that the peer detects the end even if
 //! packets are lost (`closing`).
 
 use dapl::provider::{ConnectionEvent, Status};
@@ -17,25 +17,25 @@ use crate::proto::setup::packets::{self, Fin};
 use crate::proto::wire::{Kind, Refusal};
 use crate::proto::{MILLIS, Nanos};
 
-/// First interval between repetitions of a refusal, in nanoseconds; it doubles each time. A refusal is also repeated
-/// after each packet of the peer.
+/// First interval between repetitions of a refusal, in nanoseconds. The interval doubles each time. Each packet of the
+/// peer also causes a repetition.
 const FIRST_REPEAT_INTERVAL: Nanos = 20 * MILLIS;
-/// Maximum number of repetitions of a refusal by the timer.
+/// Maximum number of repetitions of a refusal that the timer causes.
 const MAX_REPEATS: u32 = 6;
 
-/// Number of probe timeouts (PTO) for which the peer's ack is awaited, if read data must be retransmitted and its
-/// memory has become unreadable.
+/// If data of a read must be retransmitted but its memory has become unreadable, the sender waits for an ack of the
+/// data for this number of probe timeouts.
 const UNREADABLE_PTOS: u64 = 3;
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 enum ClosePhase {
     #[default]
     Open,
-    /// A graceful disconnect waits until the last request is complete.
+    /// The consumer has disconnected gracefully. The Fin is sent when the last request is complete.
     Draining,
-    /// A Fin is retransmitted until the peer replies. No further packet of the peer is accepted.
+    /// The Fin is retransmitted until the peer replies. No further data packet of the peer is accepted.
     Finishing,
-    /// All work was flushed. The event, if there is one, is set.
+    /// All work was flushed, and the event is set unless the end was a local abort.
     Closed,
 }
 
@@ -53,16 +53,16 @@ struct RefusedRequest {
 pub(super) struct Ending {
     phase: ClosePhase,
     event: Option<ConnectionEvent>,
-    /// State that sends the Fin, FinAck or Reset; `None` while open, and after a refusal.
+    /// Close handshake, which sends the Fin, FinAck or Reset. `None` while the connection is open, and after a refusal.
     closing: Option<Closing>,
-    /// Source of the peer's last Fin, FinAck or Reset. Replies are sent there, because the peer's address may have
+    /// Source of the peer's last Fin, FinAck or Reset. Replies go to this address, because the peer's address may have
     /// changed.
     last_source: Option<SourceAddress>,
     refused: Option<RefusedRequest>,
 }
 
 impl Ending {
-    /// Whether no end has begun.
+    /// Whether neither side has begun to end the connection.
     #[inline(always)]
     pub(super) fn is_open(&self) -> bool {
         self.phase == ClosePhase::Open
@@ -87,7 +87,8 @@ impl Ending {
         self.closing.as_ref().is_some_and(|closing| closing.has_packet(now))
     }
 
-    /// Returns the time of the next action; `None` if there is none, or if the connection can be freed.
+    /// Returns the time at which `end_on_time` must be called, or `None` if no timer is running or the connection can
+    /// be freed.
     pub(super) fn deadline(&self, now: Nanos) -> Option<Nanos> {
         if self.can_be_freed(now) {
             return None;
@@ -113,11 +114,11 @@ impl<D: PostedData> Conn<D> {
         }
     }
 
-    /// Called when a request has completed. If a graceful disconnect waits and this was the last request, starts
-    /// sending the Fin.
+    /// Starts sending the Fin if a graceful disconnect has waited for the last request. Called when a request
+    /// completes.
     pub(super) fn check_drained(&mut self) {
-        // The peer completes a message only when all earlier packets have arrived. For example, a send may be acked
-        // while a read response before it is missing.
+        // The peer completes a message only when all earlier packets have arrived. So a send may be acked but
+        // incomplete at the peer, for example because an earlier read response is missing.
         let has_all = || self.requests.latest.is_none_or(|latest| latest.is_before(self.flight.cumulative()));
         if self.ending.phase == ClosePhase::Draining && self.requests.queue.is_empty() && has_all() {
             self.ending.phase = ClosePhase::Finishing;
@@ -126,7 +127,7 @@ impl<D: PostedData> Conn<D> {
         }
     }
 
-    /// Queues an ack packet for all received packets that were not acked yet. Called before the connection ends.
+    /// Makes an ack packet due if received packets were not acked yet. Called before the connection ends.
     pub(crate) fn ack_all(&mut self, now: Nanos, host: &mut impl ConnCallbacks<D>) {
         self.now = now;
         self.withdraw_permit();
@@ -136,7 +137,7 @@ impl<D: PostedData> Conn<D> {
         }
     }
 
-    /// Aborts the connection: flushes all posted work, and sends a Reset. No event is reported.
+    /// Aborts the connection: flushes all posted work, and sends a Reset. Reports no event.
     pub(crate) fn abort(&mut self, now: Nanos, host: &mut impl ConnCallbacks<D>) {
         self.now = now;
         self.withdraw_permit();
@@ -148,7 +149,7 @@ impl<D: PostedData> Conn<D> {
         self.ending.event = None;
     }
 
-    /// Takes the event of the end of the connection.
+    /// Takes the event that reports the end of the connection.
     pub(crate) fn take_event(&mut self) -> Option<ConnectionEvent> {
         self.ending.event.take()
     }
@@ -164,7 +165,7 @@ impl<D: PostedData> Conn<D> {
         self.ending.can_be_freed(self.now)
     }
 
-    /// Handles a packet that the driver could not send, because the memory of its payload is unreadable.
+    /// Handles a packet that the driver could not send because the memory of its payload is unreadable.
     pub(crate) fn source_unreadable(
         &mut self,
         packet: &UnsentPacket,
@@ -181,8 +182,8 @@ impl<D: PostedData> Conn<D> {
                 self.complete_ended_requests(host);
             }
             Payload::Remote { slot, .. } => {
-                // The peer may have received the packet, and only the ack may be lost. So an ack is requested, and the
-                // read is refused only after a time limit.
+                // The peer may have received the packet, and only the ack may be lost. So this side requests an ack,
+                // and refuses the read only after a time limit.
                 let time_limit = self.flight.rtt().pto(0).saturating_mul(UNREADABLE_PTOS);
                 if packet.resend && self.peer_reads.unreadable_for(slot, self.now) < time_limit {
                     self.queue_control(ControlPacket::AckRequest);
@@ -195,15 +196,15 @@ impl<D: PostedData> Conn<D> {
         }
     }
 
-    /// Refuses a read whose memory has become unreadable, if the peer has received the data of all earlier reads.
+    /// Refuses a read whose memory has become unreadable, if the peer has acked the data of all earlier reads.
     pub(super) fn refuse_unreadable(&mut self, host: &mut impl ConnCallbacks<D>) {
         if let Some(psn) = self.peer_reads.refusal_due() {
             self.refuse(Refusal::Source, psn, None, host);
         }
     }
 
-    /// Refuses the request of the peer in the packet with this PSN, and ends the connection. `receive`: slot and status
-    /// of the receive that fails because of it.
+    /// Refuses the peer's request in the packet with this PSN, and ends the connection. `receive` has the slot and the
+    /// status of a receive that fails with the request.
     #[cold]
     pub(super) fn refuse(
         &mut self,
@@ -244,7 +245,7 @@ impl<D: PostedData> Conn<D> {
         };
         let refused = self.requests.of_packet(psn).or(self.requests.queue.first());
         if let Some(slot) = refused {
-            // Earlier requests cannot complete any more, so they are flushed.
+            // Earlier requests can no longer complete, so they are flushed.
             while let Some(first) = self.requests.queue.first().filter(|first| *first != slot) {
                 self.complete(first, Status::Flushed, host);
             }
@@ -262,8 +263,8 @@ impl<D: PostedData> Conn<D> {
         }
     }
 
-    /// Ends the connection because of an invalid packet. The oldest request completes with `status`. Without a request,
-    /// the event is that of a disconnect by the peer.
+    /// Ends the connection after an invalid packet. The oldest request completes with `status`. Without a request, the
+    /// event is the same as after a disconnect by the peer.
     #[cold]
     pub(super) fn end_after_invalid_packet(&mut self, status: Status, host: &mut impl ConnCallbacks<D>) {
         let is_idle = self.requests.queue.is_empty();
@@ -274,7 +275,7 @@ impl<D: PostedData> Conn<D> {
         self.start_reset();
     }
 
-    /// Ends the connection because the peer does not respond. All local requests are flushed.
+    /// Ends the connection because the peer does not respond. Flushes all work.
     #[cold]
     pub(super) fn peer_timed_out(&mut self, host: &mut impl ConnCallbacks<D>) {
         self.close(Some(ConnectionEvent::Disconnected), host);
@@ -316,7 +317,7 @@ impl<D: PostedData> Conn<D> {
             Kind::FinAck => return true,
             Kind::Fin if !self.ending.is_closed() => {
                 let Some(fin) = packets::fin(body) else { return false };
-                // The Fin also acks: requests whose packets the peer has received are complete.
+                // A Fin contains an ack, which completes the requests whose packets the peer has received.
                 let last = self.credits.with_next(fin.received);
                 self.process_ack(&last, &[], host);
             }
@@ -342,14 +343,14 @@ impl<D: PostedData> Conn<D> {
     pub(super) fn closing_packet(&mut self, out: &mut Vec<u8>) -> Option<OutgoingPacket> {
         let start = out.len();
         let closing = self.ending.closing.as_mut()?;
-        // A FinAck goes to the source of the packet that it replies to, whose address may not be verified. A FinAck is
-        // not longer than that packet, so a forged source address causes no amplification.
+        // A FinAck goes to the source of the Fin or Reset, whose address may not be verified. It is not longer than
+        // that packet, so a forged source address causes no amplification.
         let to = self.ending.last_source.filter(|_| closing.must_send_reply());
         let is_sent = closing.transmit(self.now, out);
         is_sent.then(|| OutgoingPacket { to, ..outgoing(out.len() - start) })
     }
 
-    /// Flushes all work in posting order, and sets the event.
+    /// Flushes all work in posting order, and stores the event for the driver.
     #[cold]
     fn close(&mut self, event: Option<ConnectionEvent>, host: &mut impl ConnCallbacks<D>) {
         self.ending.phase = ClosePhase::Closed;

@@ -1,8 +1,8 @@
-//! Fast paths of the posts: a short send that is transmitted immediately, a request that waits behind other requests,
-//! and a receive that is posted to the connection.
+//! Fast paths of posts: a short send that is transmitted immediately, a request that waits behind other requests, and a
+//! receive that is posted to the connection.
 //!
-//! Each function checks its conditions first. If a condition is false, it changes nothing, and the caller uses the
-//! general function.
+//! Each function checks its conditions first. If a condition is false, the function changes nothing, and the caller
+//! uses the general function.
 
 use zerocopy::{Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -25,15 +25,15 @@ pub(crate) struct FragmentHeader {
 
 const _: () = assert!(size_of::<FragmentHeader>() == FRAGMENT);
 
-/// A permit: the number of short sends whose conditions [`Conn::permit_short`] has checked in advance. Each call that
-/// may change a condition withdraws the permit.
+/// A permit for short sends, whose conditions [`Conn::permit_short`] has checked in advance. Each call that may change
+/// a condition withdraws the permit.
 #[derive(Debug, Default)]
 pub(super) struct ShortPermit {
     /// Number of sends that are still permitted.
     left: u32,
     /// Maximum length of each send in bytes.
     max_length: u32,
-    /// Number of bytes sent since the last ack request at which a packet requests an ack.
+    /// A packet requests an ack if this number of bytes was sent since the last ack request.
     request_ack_at: u64,
     /// Whether no send of this permit was posted yet.
     is_first: bool,
@@ -43,7 +43,7 @@ pub(super) struct ShortPermit {
     is_paced: bool,
 }
 
-/// Returns the heads of short sends to this peer: without, and with an ack request.
+/// Returns the packet headers of short sends to this peer. The second one requests an ack.
 pub(super) fn short_heads(terms: &ConnectionTerms) -> [PacketHeader; 2] {
     [FLAG_LAST, FLAG_LAST | FLAG_ACK_NOW]
         .map(|flags| PacketHeader::new(Kind::Fragment, flags, terms.peer_conn, terms.peer_token))
@@ -64,7 +64,7 @@ pub(crate) struct ShortSend {
 pub(crate) enum AfterShortSend {
     /// The deadline of the connection is unchanged.
     Nothing,
-    /// The driver must schedule this deadline: the probe timeout, which is at this time or later.
+    /// The driver must schedule this deadline. The probe timeout expires at this time or later.
     Timeout(Nanos),
     /// The driver must query the connection's pending work and events.
     Anything,
@@ -82,11 +82,11 @@ impl<D: PostedData> Conn<D> {
             && self.peer_reads.is_empty()
     }
 
-    /// Whether a send of `length` bytes without flags would now be the next packet: one packet of the command channel.
+    /// Whether a send of `length` bytes without flags would be the next packet, and one packet of the command channel.
     #[inline(always)]
     fn may_send_short(&self, now: Nanos, length: u32) -> bool {
         let bytes = self.short_size(length);
-        // If a deferred message is already recorded, its ack was not processed yet and may change which packet is next
+        // The ack in a recorded deferred message was not processed yet, and may change which packet is next
         // (`may_respond_first`).
         let is_settled = self.deferred.as_ref().is_none_or(|deferred| !deferred.is_recorded());
         self.has_only_new_work()
@@ -107,14 +107,14 @@ impl<D: PostedData> Conn<D> {
         (FRAGMENT + self.send_path.extra) as u64 + u64::from(length)
     }
 
-    /// Whether there is a permit for short sends. No request waits while there is one.
+    /// Whether short sends are permitted. In this case no request waits to be sent.
     #[inline(always)]
     pub(crate) fn has_short_permit(&self) -> bool {
         self.short_permit.left > 0
     }
 
-    /// Grants a permit for sends without flags of up to `length` bytes. `most`: maximum number of outstanding requests.
-    /// Returns false, without effect, if such a send would not be the next packet.
+    /// Permits sends without flags of up to `length` bytes. Returns false, without effect, if such a send would not be
+    /// the next packet. `most` is the maximum number of outstanding requests.
     #[inline(always)]
     pub(crate) fn permit_short(&mut self, now: Nanos, length: u32, most: u32) -> bool {
         let outstanding = self.requests.queue.len();
@@ -128,7 +128,7 @@ impl<D: PostedData> Conn<D> {
             .min(self.config.window - self.commands - self.data)
             .min(self.flight.free_slots());
         let is_paced = self.send_path.is_paced();
-        // The deferred ack is processed after the first send and may change all conditions, so the permit is for one
+        // A deferred ack is processed after the first send and may change all conditions, so the permit is for only one
         // send.
         let is_for_one = is_paced || self.deferred.is_some();
         let is_for_all = !is_for_one && in_flight + u64::from(left) * self.short_size(length) <= window;
@@ -151,14 +151,14 @@ impl<D: PostedData> Conn<D> {
         self.short_permit.left = 0;
     }
 
-    /// Whether there is a permit for a short send of `length` bytes.
+    /// Whether a short send of `length` bytes is permitted.
     #[inline(always)]
     pub(crate) fn permits_short(&self, length: u64) -> bool {
         self.short_permit.left > 0 && length <= u64::from(self.short_permit.max_length)
     }
 
-    /// Posts a send without flags for which there is a permit, and records its packet as sent. Returns the driver's
-    /// data of the request, which the caller must write; `None` if the queue is full.
+    /// Posts a permitted send without flags, and records its packet as sent. Returns the driver's data of the request,
+    /// which the caller must write. Returns `None` if the queue is full.
     #[inline(always)]
     pub(crate) fn send_short(&mut self, now: Nanos, length: u32) -> Option<(ShortSend, &mut D::Request)> {
         debug_assert!(
@@ -197,11 +197,11 @@ impl<D: PostedData> Conn<D> {
         }
     }
 
-    /// Does deferred work, after the packet of a short send was sent.
+    /// Does deferred work after the packet of a short send was sent. Returns what the driver must do.
     #[inline(always)]
     pub(crate) fn after_short_send(&mut self, host: &mut impl ConnCallbacks<D>) -> AfterShortSend {
         if !std::mem::take(&mut self.short_permit.is_first) {
-            // The probe timeout depends on the oldest packet in flight, which is an earlier one.
+            // The probe timeout depends on the oldest packet in flight, which was sent earlier.
             return AfterShortSend::Nothing;
         }
         self.after_first_send(host)
@@ -210,8 +210,7 @@ impl<D: PostedData> Conn<D> {
     #[inline(never)]
     fn after_first_send(&mut self, host: &mut impl ConnCallbacks<D>) -> AfterShortSend {
         if self.deferred.is_some() {
-            // The deadline for the deferred work is already planned for the next pass, which then checks all other
-            // deadlines.
+            // The driver has already scheduled the next pass for the deferred work. That pass checks all deadlines.
             self.process_deferred(host);
             return if self.has_only_new_work() && !self.has_requests() {
                 AfterShortSend::Nothing
@@ -225,8 +224,8 @@ impl<D: PostedData> Conn<D> {
         AfterShortSend::Timeout(self.now.saturating_add(self.config.min_timeout))
     }
 
-    /// Posts a request behind waiting requests. Their transmission is already scheduled, so nothing is scheduled here.
-    /// Returns false if no request waits.
+    /// Posts a request behind waiting requests, whose transmission is already scheduled. Returns false if no request
+    /// waits.
     #[inline(always)]
     pub(crate) fn post_behind(&mut self, post: Post, fill: impl FnOnce(&mut D::Request)) -> bool {
         self.ending.is_open() && self.has_requests() && self.requests.push(post).map(fill).is_some()

@@ -1,9 +1,10 @@
 //! A connection (sans-I/O): converts posted work into packets, and received packets into completions.
 //!
 //! The driver (a queue pair) makes all calls under one lock: posts, received packets, `transmit`, expired deadlines.
-//! The connection performs no I/O and never blocks. A [`ConnCallbacks`] gives it access to memory and receives.
+//! The connection performs no I/O and never blocks. It accesses memory and reports completions by [`ConnCallbacks`].
+//!
 //! `transmit` selects the packets to send, `receive` processes received packets, and `ending` ends the connection.
-//! `requests`, `receives` and `peer_reads` hold the posted work and the reads of the peer.
+//! `requests`, `receives` and `peer_reads` contain the posted work and the reads of the peer.
 
 mod credits;
 mod ending;
@@ -64,7 +65,7 @@ pub(crate) struct Conn<D: PostedData> {
     config: ConnConfig,
     terms: ConnectionTerms,
     counters: Counters,
-    /// The latest time that the driver has passed, in nanoseconds.
+    /// The time of the driver's latest call, in nanoseconds.
     now: Nanos,
 
     requests: SendQueue<D::Request>,
@@ -74,13 +75,13 @@ pub(crate) struct Conn<D: PostedData> {
     credits: SendCredits,
     /// Serial number of the last ack that was sent.
     ack_serial: u16,
-    /// Number of data packets in flight on the command channel and on the data channel.
+    /// Number of data packets in flight on the command channel.
     commands: u32,
+    /// Number of data packets in flight on the data channel.
     data: u32,
-    /// Whether the next large packet is one of a read response, if there is one; otherwise one of a request.
+    /// Whether a read response has priority over a request for the next packet of the data channel.
     prefers_responses: bool,
-    /// Number of packets that the time threshold has declared lost and that were not retransmitted yet, for the
-    /// counters.
+    /// Number of packets that the loss delay has declared lost and that were not retransmitted yet, for the counters.
     late: u32,
     /// Number of packets that this pass has retransmitted.
     resends: u32,
@@ -98,7 +99,7 @@ pub(crate) struct Conn<D: PostedData> {
     pieces: Refragmented,
     acks: AckClock,
     deferred: Option<DeferredMessage>,
-    /// The peer's address, and whether the peer responds.
+    /// The peer's address, and the challenges to the peer.
     peer_state: PeerPath,
     /// Retransmission of the handshake's confirmation, until a packet of the peer arrives.
     confirming: Option<Confirming>,
@@ -119,7 +120,7 @@ impl<D: PostedData> Conn<D> {
         let quarter = (u64::from(config.window_kib) << 8) / send_path.path.mtu().max(1) as u64;
         let mut acks =
             AckClock::new(config.ack_delay, u32::try_from(quarter).unwrap_or(u32::MAX).min(config.window / 4));
-        acks.request_ack(); // The first ack announces the receives that are already posted, and confirms the connection.
+        acks.request_ack(); // The first ack advertises the posted receives, and confirms the connection.
         Conn {
             counters: Counters::default(),
             now,
@@ -165,8 +166,8 @@ impl<D: PostedData> Conn<D> {
         self.deferred.is_some()
     }
 
-    /// Posts a request. `fill` writes the driver's data. The caller has checked that the queue is not full. After the
-    /// end of the connection, the request is flushed immediately.
+    /// Posts a request, into which `fill` writes the driver's data. The caller has checked that the queue is not full.
+    /// After the end of the connection, flushes the request immediately.
     #[inline(always)]
     pub(crate) fn post(
         &mut self,
@@ -191,8 +192,8 @@ impl<D: PostedData> Conn<D> {
         }
     }
 
-    /// Posts a receive of `length` bytes. `fill` writes the driver's data. Returns whether an ack packet must be sent
-    /// now to advertise the credit.
+    /// Posts a receive of `length` bytes, into which `fill` writes the driver's data. Returns whether an ack packet
+    /// must be sent now to advertise the credit.
     #[inline(always)]
     pub(crate) fn post_recv(
         &mut self,
@@ -225,14 +226,14 @@ impl<D: PostedData> Conn<D> {
         push(self).ok_or(Status::LocalEp)
     }
 
-    /// Whether an ack is pending, which will carry the credits.
+    /// Whether an ack is pending, which will also advertise the credits.
     #[inline(always)]
     fn carries_credits(&self) -> bool {
         self.acks.is_pending() || self.deferred.is_some()
     }
 
-    /// Called when receives were added to the shared receive queue. Returns false if no ack is needed, because the peer
-    /// knows of enough receives.
+    /// Makes an ack due if it must advertise receives that were added to the shared receive queue. Returns false if the
+    /// peer already knows of enough receives.
     pub(crate) fn check_credits(&mut self, host: &mut impl ConnCallbacks<D>) -> bool {
         if self.carries_credits() {
             return true;
@@ -255,7 +256,7 @@ impl<D: PostedData> Conn<D> {
         self.requests.queue.get(slot).map(|request| &request.driver_data)
     }
 
-    /// Whether requests wait for their first transmission, or withdrawn sends for their next one.
+    /// Whether requests wait to be sent, including withdrawn sends that must be sent again.
     pub(crate) fn has_requests(&self) -> bool {
         !self.requests.all_sent()
     }
@@ -270,8 +271,8 @@ impl<D: PostedData> Conn<D> {
         self.peer_state.current_address()
     }
 
-    /// Number of outstanding requests, and of outstanding receives. With an SRQ, the latter are the receives that the
-    /// connection has removed from the SRQ.
+    /// Returns the number of outstanding requests, and of outstanding receives. With an SRQ, the latter are the
+    /// receives that the connection has taken from the SRQ.
     pub(crate) fn outstanding(&self) -> (u32, u32) {
         (self.requests.queue.len(), self.receives.len())
     }
@@ -291,8 +292,7 @@ impl<D: PostedData> Conn<D> {
         self.send_path.overflowed(now);
     }
 
-    /// Handles an ICMP message that reports a packet as undelivered. The message may be forged, so it only causes a
-    /// challenge to the peer.
+    /// Handles an ICMP message that may be forged: it only causes a challenge to the peer.
     pub(crate) fn on_icmp_error(&mut self, now: Nanos) {
         self.now = now;
         self.peer_state.challenge_soon(now);
@@ -304,9 +304,10 @@ impl<D: PostedData> Conn<D> {
         self.peer_state.port_closed(now, self.flight.rtt());
     }
 
-    /// Whether `quote`, the start of a packet in an ICMP message, belongs to a recent packet of this connection. It
-    /// must have the peer's connection number and token. A data packet must be in flight or lost (RFC 5927, 4.1, for
-    /// TCP); this is not checked if packets are sealed, because their PSNs are encrypted.
+    /// Whether `quote`, the start of a packet in an ICMP message, belongs to a recent packet of this connection.
+    ///
+    /// The quote must have the peer's connection number and token. A quoted data packet must be in flight or lost (RFC
+    /// 5927, 4.1, for TCP), unless packets are sealed, because their PSNs are encrypted.
     pub(crate) fn is_quoted(&self, quote: &[u8], is_sealed: bool) -> bool {
         let Some((head, body)) = wire::head(quote) else { return false };
         if (head.conn.get(), head.token.get()) != (self.terms.peer_conn, self.terms.peer_token) {
@@ -327,7 +328,7 @@ impl<D: PostedData> Conn<D> {
         }
     }
 
-    /// Returns the counters, and the current values of window, rate, round-trip time and MTU.
+    /// Returns the counters, and the current values of window, pacing rate, round-trip time and MTU.
     pub(crate) fn counters(&self) -> Counters {
         let counters = self.flight.counters();
         Counters {
@@ -358,8 +359,7 @@ impl<D: PostedData> Conn<D> {
     }
 }
 
-/// Schedules the first retransmission of the confirmation. The first ack also confirms the connection, but is not
-/// retransmitted.
+/// Plans the retransmissions of the confirmation. The first ack confirms the connection, but is not retransmitted.
 fn first_confirmation(config: &ConnConfig, now: Nanos) -> Confirming {
     let first = config.first_timeout;
     Confirming::new(now.saturating_add(first), first, MAX_TIMEOUT, now.saturating_add(config.give_up))

@@ -1,7 +1,8 @@
 //! Read requests and atomic operations of the peer ("reads"). Responses are sent in the order of their numbers (UR-4).
 //!
-//! A read is stored, for retransmissions, until the peer has acked its whole response. The peer may have the agreed
-//! number of reads for which not all data was sent. As many further reads may wait for acks of their responses.
+//! A read stays stored until the peer has acked its whole response, which may need retransmissions. The agreed maximum
+//! number (`ird`) applies to reads whose data was not sent completely. As many further reads may wait for acks of their
+//! responses.
 
 use std::collections::VecDeque;
 
@@ -20,12 +21,15 @@ pub(super) struct PeerRead {
     pub(super) key: u32,
     pub(super) address: u64,
     pub(super) length: u32,
-    /// Number of response bytes that were sent, whether all were sent, and number of packets that were not acked.
+    /// Number of response bytes that were sent.
     sent_bytes: u32,
+    /// Whether all response bytes were sent.
     sent: bool,
+    /// Number of response packets that were sent and not acked.
     unacked: u32,
-    /// The atomic operation (`None` for a read), and its result after its execution.
+    /// The atomic operation, or `None` for a read.
     atomic: Option<Atomic>,
+    /// Result of the atomic operation after its execution.
     previous_value: Option<u64>,
     /// Time at which a retransmission first failed because the memory was unreadable.
     unreadable_since: Option<Nanos>,
@@ -46,9 +50,9 @@ impl PeerRead {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ReadAdmission {
     Accepted,
-    /// There is no space for the request until responses are acked; the peer will retransmit it.
+    /// There is no space for the request until responses are acked. The peer will retransmit it.
     Deferred,
-    /// The peer has more reads outstanding than agreed, or uses a number again.
+    /// The peer has more reads outstanding than agreed, or has used a number twice.
     Invalid,
 }
 
@@ -62,12 +66,12 @@ pub(super) struct PeerReads {
     max_reads: usize,
     /// Number of atomic operations that were not executed yet.
     atomics: u32,
-    /// Number of the first read whose memory is unreadable. There are no responses to it and to later reads.
+    /// Number of the first read whose memory is unreadable. This read and later ones get no response.
     unreadable: Option<u32>,
 }
 
 impl PeerReads {
-    /// `ird`: maximum number of outstanding reads of the peer.
+    /// `ird` is the maximum number of outstanding reads of the peer.
     pub(super) fn new(ird: u32) -> Self {
         PeerReads { reads: VecDeque::new(), first: 0, sent: 0, max_reads: ird as usize, atomics: 0, unreadable: None }
     }
@@ -83,8 +87,8 @@ impl PeerReads {
         self.reads.is_empty()
     }
 
-    /// Whether a response to a read from before the packet with this PSN is not acked yet. A refusal of this packet
-    /// must wait for the response.
+    /// Whether a read that was requested before the packet with this PSN is incomplete. A refusal of this packet must
+    /// wait until the peer has acked the response to such a read.
     pub(super) fn has_before(&self, psn: Psn) -> bool {
         self.reads.iter().any(|read| read.has_arrived && read.psn.is_before(psn))
     }
@@ -111,13 +115,13 @@ impl PeerReads {
         admission
     }
 
-    /// Whether atomic operations wait for their execution.
+    /// Whether atomic operations are waiting to be executed.
     pub(super) fn has_atomics(&self) -> bool {
         self.atomics > 0
     }
 
-    /// Returns the atomic operation to execute next: all earlier responses were sent, and all packets before it have
-    /// arrived. `next`: first PSN that has not arrived.
+    /// Returns the next atomic operation if it can be executed: all earlier responses were sent, and all packets before
+    /// it have arrived. `next` is the first PSN that has not arrived.
     pub(super) fn due_atomic(&self, next: Psn) -> Option<(u32, PeerRead, Atomic)> {
         let read = self.reads.get(self.sent).filter(|read| read.has_arrived && read.psn.is_before(next))?;
         let id = self.first.wrapping_add(self.sent as u32);
@@ -149,8 +153,8 @@ impl PeerReads {
         ReadAdmission::Accepted
     }
 
-    /// Returns the next packet of a response, if all packets before the request have arrived. `next`: first PSN that
-    /// has not arrived.
+    /// Returns the next packet of a response, if all packets before the request have arrived. `next` is the first PSN
+    /// that has not arrived.
     pub(super) fn next(&self, next: Psn, fragment: u32, chunk: u32) -> Option<SentPayload> {
         let read = self.reads.get(self.sent).filter(|read| read.has_arrived && read.psn.is_before(next))?;
         let left = read.length - read.sent_bytes;
@@ -193,21 +197,21 @@ impl PeerReads {
         }
     }
 
-    /// Returns the time since the first call of this function for the read. The caller calls it when a retransmission
-    /// has failed because the memory is unreadable.
+    /// Records that a retransmission failed because the memory of a read is unreadable. Returns the time since the
+    /// first such failure.
     pub(super) fn unreadable_for(&mut self, id: u32, now: Nanos) -> Nanos {
         let index = self.index(id);
         self.reads.get_mut(index).map_or(0, |read| now.saturating_sub(*read.unreadable_since.get_or_insert(now)))
     }
 
-    /// Records that the memory of a read is unreadable, unless that of an earlier read is.
+    /// Records that the memory of a read is unreadable. Has no effect if the memory of an earlier read already is.
     pub(super) fn mark_unreadable(&mut self, id: u32) {
         if self.request(id).is_some() && !self.is_unreadable(id) {
             self.unreadable = Some(id);
         }
     }
 
-    /// Whether the memory of this read, or of an earlier one, is unreadable.
+    /// Whether the memory of this read, or of an earlier read, is unreadable.
     pub(super) fn is_unreadable(&self, id: u32) -> bool {
         self.unreadable.is_some_and(|first| self.index(id) >= self.index(first))
     }

@@ -1,7 +1,8 @@
-//! Reception: payload is placed when it arrives, in any order; completions are reported in PSN order.
+//! Reception. Payload is placed when it arrives, in any order. Completions are reported in PSN order.
 //!
-//! All fields of a packet are untrusted until they are checked. Only an accepted packet is acked. An invalid request is
-//! refused after all earlier requests are complete. Duplicates are dropped by their PSN, before memory is accessed.
+//! All fields of a packet are untrusted until they are checked. Only accepted packets are acked. An invalid request is
+//! refused after all earlier requests are complete. Duplicates are detected by their PSN, and dropped before memory is
+//! accessed.
 
 use dapl::provider::{ATOMIC_SIZE, ReceivedOp as MessageKind, Status};
 use dapl_software::memory::atomic::Atomic;
@@ -22,15 +23,15 @@ use crate::proto::wire::{
 };
 use crate::proto::{MICROS, Nanos, challenge};
 
-/// A small message that the fast path has delivered. Its ack processing and its record in `received` are deferred, so
-/// that the consumer can reply first (US-12).
+/// A small message that the fast path has delivered. Its record in `received` and the processing of the ack in its
+/// packet are deferred, so that the consumer can reply first (US-12).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeferredMessage {
     psn: Psn,
     ack: AckFields,
     ack_now: bool,
     at: Nanos,
-    /// Whether the packet is recorded as received, so that only the ack that it carried must be processed.
+    /// Whether the packet is already recorded in `received`. The ack that it carried must still be processed.
     is_recorded: bool,
 }
 
@@ -44,22 +45,22 @@ impl DeferredMessage {
 /// The reason why a packet was not accepted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum NotAccepted {
-    /// There is no receive or no space; the packet may be accepted when it is retransmitted.
+    /// There is no receive or no space. The packet may be accepted when it is retransmitted.
     Later,
-    /// The packet is invalid: the peer is notified, and the connection ends. The receive in this slot, if any, fails
+    /// The packet is invalid. The peer is notified, and the connection ends. The receive in this slot, if any, fails
     /// with this status.
     Refused(Refusal, Option<(u32, Status)>),
-    /// The packet is a response that fits no outstanding read or atomic operation. The connection ends.
+    /// The packet is a response that matches no outstanding read or atomic operation. The connection ends.
     BadResponse,
 }
 
-/// Minimum payload in bytes of an RDMA write packet that is acked promptly. For a shorter packet, the ack would cost as
+/// Minimum payload in bytes of an RDMA write packet that gets a prompt ack. For a shorter packet, the ack would cost as
 /// much as the packet.
 const PROMPT_ACK_BYTES: usize = 1024;
 
 const INVALID_REQUEST: NotAccepted = NotAccepted::Refused(Refusal::Invalid, None);
 
-/// Returns the immediate data or the key of a message.
+/// Returns the immediate data, or the key to invalidate, of a message.
 fn value_of(data: &Data<'_>) -> SendValue {
     let solicited = data.message.spare[0] & SOLICITED != 0;
     let (arrival, value) = match data.op {
@@ -74,7 +75,7 @@ fn value_of(data: &Data<'_>) -> SendValue {
     SendValue { arrival, value, solicited }
 }
 
-/// Copies payload of a write.
+/// Copies the payload of a write packet to its destination.
 fn deliver_write<D: PostedData>(data: &Data<'_>, host: &mut impl ConnCallbacks<D>) -> Result<(), NotAccepted> {
     let Message { key, address, length, .. } = data.message;
     let (key, address, length) = (key.get(), address.get(), length.get());
@@ -89,7 +90,7 @@ fn deliver_write<D: PostedData>(data: &Data<'_>, host: &mut impl ConnCallbacks<D
 }
 
 impl<D: PostedData> Conn<D> {
-    /// Handles a packet of this connection whose token was checked. `body` is the part after the head.
+    /// Handles a packet of this connection, whose token the caller has checked. `body` is the part after the header.
     pub(crate) fn receive(
         &mut self,
         now: Nanos,
@@ -102,8 +103,8 @@ impl<D: PostedData> Conn<D> {
         self.withdraw_permit();
         self.process_deferred(host);
         self.peer_state.record_packet(now, from);
-        // Any other packet proves that the peer has received the confirmation, or the first ack. Handshake packets may
-        // be older.
+        // The peer sends any other packet only after it has received the confirmation or the first ack. Handshake
+        // packets may have been sent before.
         if !matches!(head.kind(), Some(Kind::Accept | Kind::Cookie | Kind::Reject)) {
             self.confirming = None;
         }
@@ -137,9 +138,9 @@ impl<D: PostedData> Conn<D> {
                     self.send_path.reset_path(&self.config, &self.terms);
                 }
             }
-            // A repeated Accept or Confirm shows that the peer has received no packet yet, so an ack is sent.
+            // The peer repeats Accept or Confirm until it receives a packet, so an ack is sent.
             Kind::Accept | Kind::Confirm => self.acks.request_ack(),
-            // There is no reply to a late packet of the handshake.
+            // A late packet of the handshake gets no reply.
             _ => {}
         }
         true
@@ -201,8 +202,8 @@ impl<D: PostedData> Conn<D> {
         true
     }
 
-    /// Checks the packet and copies its payload. Returns the payload length of the packet, or `None` if other pieces of
-    /// it are missing.
+    /// Checks a packet or piece and copies its payload. Returns the payload length of the whole packet, or `None` if
+    /// other pieces of the packet are missing.
     fn deliver_packet(
         &mut self,
         psn: Psn,
@@ -251,13 +252,14 @@ impl<D: PostedData> Conn<D> {
         self.complete_ended_requests(host);
     }
 
-    /// Handles a packet that was not accepted: sends an ack without it, and refuses an invalid packet.
+    /// Handles a packet that was not accepted: requests an ack, which does not cover the packet, and refuses an invalid
+    /// packet.
     #[cold]
     fn reject_packet(&mut self, psn: Psn, arrival: Arrival, reason: NotAccepted, host: &mut impl ConnCallbacks<D>) {
         self.acks.request_ack();
         match reason {
             NotAccepted::Later => self.counters.no_receive += 1,
-            // Earlier requests must complete before the refusal. The peer retransmits this packet, which is then
+            // Earlier requests must complete before the refusal. The peer will retransmit this packet, which is then
             // checked again.
             NotAccepted::Refused(..) if arrival != Arrival::Next || self.peer_reads.has_before(psn) => {}
             NotAccepted::Refused(refusal, receive) => self.refuse(refusal, psn, receive, host),
@@ -379,9 +381,9 @@ impl<D: PostedData> Conn<D> {
         is_recorded.then_some(()).ok_or(NotAccepted::Later)
     }
 
-    /// Fast path for a small send that arrives in order while no other message is in progress: delivers the message,
-    /// and defers the rest (see [`DeferredMessage`]). Returns false, without effect, if the packet needs the general
-    /// path.
+    /// Fast path for a small send that arrives in order while no other message is incomplete: delivers the message, and
+    /// defers its record and its ack (see [`DeferredMessage`]). Returns false, without effect, if the packet needs the
+    /// general path.
     #[inline]
     fn receive_fast(&mut self, psn: Psn, data: &Data<'_>, ack_now: bool, host: &mut impl ConnCallbacks<D>) -> bool {
         let is_send = matches!(data.op, Op::Send | Op::SendSolicited);
@@ -414,7 +416,7 @@ impl<D: PostedData> Conn<D> {
         }
     }
 
-    /// Records the deferred message as received. Called before an ack is encoded, which then includes the message.
+    /// Records the deferred message as received. Called before an ack is encoded, so that the ack covers the message.
     #[inline]
     pub(super) fn record_deferred(&mut self) {
         if let Some(DeferredMessage { psn, ack_now, at, is_recorded: is_recorded @ false, .. }) = &mut self.deferred {
@@ -430,7 +432,7 @@ impl<D: PostedData> Conn<D> {
         self.received.next().plus(is_unrecorded.into())
     }
 
-    /// Whether a new request may be sent before the deferred ack is processed. Returns false if this ack may change
+    /// Whether a waiting request may be sent before the deferred ack is processed. Returns false if this ack may change
     /// which packet is sent first.
     pub(super) fn may_respond_first(&mut self) -> bool {
         let is_unrecorded = self.deferred.is_some_and(|deferred| !deferred.is_recorded);
@@ -450,7 +452,7 @@ impl<D: PostedData> Conn<D> {
             micros => Nanos::from(micros) * MICROS,
         };
         if ack.next.get() == self.flight.cumulative().0 && ranges.is_empty() {
-            return self.update_credits(ack); // Nothing new is acked: common if data flows only from the peer.
+            return self.update_credits(ack); // The ack covers no new packet, as usual if only the peer sends data.
         }
         if self.requests.all_sent() && self.peer_reads.next(self.received.next(), 1, 1).is_none() {
             self.note_app_limited();
@@ -489,8 +491,8 @@ impl<D: PostedData> Conn<D> {
         }
     }
 
-    /// Marks sends beyond the decreased credit limit as lost, so that they are not retransmitted only after a timeout.
-    /// The peer's SRQ has become empty after they were sent.
+    /// Queues sends for retransmission that are beyond the decreased credit limit, because the peer's SRQ has become
+    /// empty after they were sent. Otherwise only a timeout would retransmit them.
     #[cold]
     fn retransmit_unaccepted(&mut self) {
         let (queue, limit) = (&self.requests.queue, self.credits.limit);

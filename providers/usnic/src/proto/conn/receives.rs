@@ -1,7 +1,7 @@
 //! Posted receives. Receive n is for message n of the peer (UR-2), in whichever order the packets arrive.
 //!
-//! Assigns receives to messages, and completes them in message order. With a shared receive queue, a receive is
-//! removed from that queue when a message needs one, in message order.
+//! This module assigns receives to messages, and completes them in message order. With a shared receive queue, it takes
+//! a receive from that queue when a message needs one, also in message order.
 
 use super::types::{ConnCallbacks, PostedData, SendValue};
 use crate::proto::WINDOW;
@@ -9,7 +9,7 @@ use crate::proto::psn::Psn;
 use crate::proto::queue::OrderedQueue;
 use crate::proto::ranges::Ranges;
 
-/// With an SRQ: maximum number of receives that are assigned to incomplete messages of one peer. Without the limit, one
+/// With an SRQ, maximum number of receives that are assigned to incomplete messages of one peer. Without the limit, one
 /// peer could take all receives of the SRQ.
 const MAX_SHARED_ASSIGNED: u32 = 64;
 
@@ -44,13 +44,14 @@ pub(super) enum ReceiveLookup {
 
 pub(super) struct ReceiveQueue<D: PostedData> {
     queue: OrderedQueue<PostedReceive<D::Recv>>,
-    /// Number of the next message to which a receive is assigned, and number of the next message to complete.
+    /// Number of the next message to which a receive is assigned.
     bound: u32,
+    /// Number of the next message to complete.
     complete: u32,
     /// The credit limit in the last packet to the peer.
     reported: u32,
     shared: bool,
-    /// Whether a message was not accepted for lack of a receive, and the next ack must report this.
+    /// Whether a message was not accepted for lack of a receive, which the next ack must report.
     not_accepted: bool,
 }
 
@@ -77,7 +78,7 @@ impl<D: PostedData> ReceiveQueue<D> {
         self.queue.len()
     }
 
-    /// Queues a receive. Returns the driver's data in it, which the caller must write; `None` if the queue is full.
+    /// Queues a receive. Returns the driver's data in it, which the caller must write, or `None` if the queue is full.
     #[inline(always)]
     pub(super) fn push(&mut self, capacity: u64) -> Option<&mut D::Recv> {
         let (_, receive) = self.queue.push()?;
@@ -85,7 +86,7 @@ impl<D: PostedData> ReceiveQueue<D> {
         Some(&mut receive.driver_data)
     }
 
-    /// Returns the credit limit: there is a receive for each message whose number is below it.
+    /// Returns the credit limit: there is a receive for each message whose number is below this value.
     pub(super) fn credits(&self, host: &impl ConnCallbacks<D>) -> u32 {
         if self.shared {
             let free = MAX_SHARED_ASSIGNED - self.queue.len();
@@ -95,9 +96,10 @@ impl<D: PostedData> ReceiveQueue<D> {
         }
     }
 
-    /// Returns the credit limit for a packet to the peer. If a message was not accepted, the first limit after it
-    /// excludes the message, even if there is a receive again. The decrease makes the peer withdraw and resend the
-    /// message; otherwise the peer would wait for its ack.
+    /// Returns the credit limit for a packet to the peer.
+    ///
+    /// After a message was not accepted, the next limit excludes the message, even if there is a receive again. The
+    /// decrease makes the peer withdraw and resend the message. Otherwise the peer would wait for an ack of it.
     pub(super) fn report(&mut self, host: &impl ConnCallbacks<D>) -> u32 {
         let not_accepted = std::mem::take(&mut self.not_accepted);
         self.reported = if not_accepted { self.bound } else { self.credits(host) };
@@ -109,16 +111,16 @@ impl<D: PostedData> ReceiveQueue<D> {
         self.not_accepted
     }
 
-    /// Handles an RNR probe of the peer: if the shared queue is empty, waits for receives so that the peer can be
-    /// notified.
+    /// Handles an RNR probe of the peer. If the shared queue is empty, requests a callback for the next receives, so
+    /// that an ack can advertise them.
     pub(super) fn on_rnr_probe(&mut self, host: &mut impl ConnCallbacks<D>) {
         if self.shared && host.shared_left() == 0 {
             host.await_shared();
         }
     }
 
-    /// Whether an ack should advertise the current credit limit: at most half of the available receives are known to
-    /// the peer.
+    /// Whether an ack should advertise the current credit limit, because the peer knows at most half of the available
+    /// receives.
     pub(super) fn is_credit_due(&self, host: &impl ConnCallbacks<D>) -> bool {
         let (reported, available) =
             (self.reported.wrapping_sub(self.bound) as i32, self.credits(host).wrapping_sub(self.bound));
@@ -133,7 +135,7 @@ impl<D: PostedData> ReceiveQueue<D> {
         self.shared || reported.max(0).unsigned_abs() <= available / 2
     }
 
-    /// Finds the receive of a message. Assigns receives to it and to all messages before it, if necessary.
+    /// Finds the receive of a message. Assigns receives to the message and to all messages before it, if necessary.
     pub(super) fn find(&mut self, number: u32, host: &mut impl ConnCallbacks<D>) -> ReceiveLookup {
         if (number.wrapping_sub(self.complete) as i32) < 0 {
             return ReceiveLookup::Complete;
@@ -145,8 +147,8 @@ impl<D: PostedData> ReceiveQueue<D> {
         self.queue.find(u64::from(number)).map_or(ReceiveLookup::None, ReceiveLookup::Slot)
     }
 
-    /// Returns the receive of this message, if it is the next message, all earlier messages are complete, and there is
-    /// no shared queue.
+    /// Returns the receive for this message, if the message is the next one, all earlier messages are complete, and
+    /// there is no shared queue.
     pub(super) fn waiting(&self, number: u32) -> Option<&PostedReceive<D::Recv>> {
         let is_next = number == self.bound && number == self.complete && !self.shared;
         self.queue.get(self.queue.next().filter(|_| is_next)?)
@@ -159,8 +161,8 @@ impl<D: PostedData> ReceiveQueue<D> {
         self.queue.pop_waiting().map(|receive| &mut receive.driver_data)
     }
 
-    /// Assigns receives to the next `count` messages. Returns false if there are not enough. A connection with a shared
-    /// queue then waits for receives of that queue.
+    /// Assigns receives to the next `count` messages. Returns false if there are too few receives. A connection with a
+    /// shared queue then waits for receives of that queue.
     fn bind(&mut self, count: u32, host: &mut impl ConnCallbacks<D>) -> bool {
         if self.shared {
             let fits = count <= MAX_SHARED_ASSIGNED - self.queue.len() && count <= host.shared_left();
@@ -199,8 +201,8 @@ impl<D: PostedData> ReceiveQueue<D> {
         self.queue.first() == Some(slot)
     }
 
-    /// Records that `length` bytes of the message were copied. Returns false if there is no space to record the range;
-    /// the packet must then arrive again.
+    /// Records that `length` bytes of the message were copied. Returns false if there is no space to record the range.
+    /// The packet must then arrive again.
     pub(super) fn record_received(
         &mut self,
         slot: u32,
@@ -221,8 +223,8 @@ impl<D: PostedData> ReceiveQueue<D> {
         true
     }
 
-    /// Removes the oldest receive if it is complete: all bytes have arrived, and so have all packets before its last
-    /// packet. `next`: first PSN that has not arrived.
+    /// Removes the oldest receive if it is complete: all its bytes have arrived, and all packets before its last
+    /// packet. `next` is the first PSN that has not arrived.
     pub(super) fn take_completed(&mut self, next: Psn) -> Option<(&mut D::Recv, IncomingMessage)> {
         let slot = self.queue.first()?;
         let receive = self.queue.get(slot)?;
@@ -250,5 +252,5 @@ impl<R> PostedReceive<R> {
     }
 }
 
-// Comparisons of message numbers need a range smaller than half of all numbers.
+// Message numbers wrap, so they are comparable only if they are less than 2^31 apart.
 const _: () = assert!(MAX_SHARED_ASSIGNED <= WINDOW);

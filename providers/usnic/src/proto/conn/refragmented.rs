@@ -1,10 +1,11 @@
-//! Re-fragmented packets: the path MTU has decreased after their first transmission, so they are retransmitted in
-//! pieces.
+//! Re-fragmented packets, which are retransmitted in pieces because the path MTU has decreased after their first
+//! transmission.
 //!
 //! Messages are ordered by PSN, so a re-fragmented packet must keep its PSN. Each of its pieces is a datagram with this
-//! PSN and a byte range of the payload. The packet counts as received when all pieces have arrived. The payload of a
-//! piece is placed on arrival, so only the received ranges are stored. At most [`MAX_INCOMPLETE`] packets may be
-//! incomplete; pieces of further packets are dropped, and the peer retransmits them.
+//! PSN and a byte range of the payload. The packet counts as received when all pieces have arrived.
+//!
+//! The receiver places the payload of a piece on arrival, so it stores only the received ranges. At most
+//! [`MAX_INCOMPLETE`] packets may be incomplete. Pieces of further packets are dropped, and the peer retransmits them.
 
 use super::requests::SentPayload;
 use crate::proto::psn::Psn;
@@ -80,8 +81,9 @@ impl Refragmented {
 pub(super) struct SendingPieces {
     pub(super) psn: Psn,
     pub(super) sent: SentPayload,
-    /// Number of payload bytes that were sent, and number of bytes per piece.
+    /// Number of payload bytes that were sent.
     pub(super) sent_bytes: u32,
+    /// Number of payload bytes per piece.
     pub(super) each: u32,
     pub(super) resend: bool,
 }

@@ -1,4 +1,4 @@
-//! Posted requests. They start and complete in posting order, and are segmented when their packets are sent.
+//! Posted requests, which start and complete in posting order, and are segmented when their packets are sent.
 //!
 //! This module decides which requests may start (fences, outstanding reads, credits) and which are complete. It sends
 //! no packets and accesses no memory.
@@ -14,7 +14,7 @@ use crate::proto::queue::{OrderedQueue, UNNUMBERED};
 use crate::proto::ranges::Ranges;
 use crate::proto::wire::Op;
 
-/// The content of a data packet, for retransmissions.
+/// Location of a data packet's payload, from which the packet can be retransmitted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct SentPayload {
     pub(super) what: PayloadOwner,
@@ -33,7 +33,7 @@ pub(super) struct SentPayload {
 pub(super) enum PayloadOwner {
     Request,
     Response,
-    /// None: the packet is empty, only its PSN must be delivered.
+    /// The packet has no payload. It only delivers its PSN.
     Nothing,
 }
 
@@ -61,14 +61,15 @@ pub(super) struct PostedRequest<Q> {
     sent_bytes: u32,
     /// Number of packets that were sent and not acked.
     unacked: u32,
-    /// PSNs of the first and of the last packet that were sent.
+    /// PSNs of the first and of the last packet sent so far.
     packets: Option<(Psn, Psn)>,
-    /// For a read or atomic operation: the byte ranges that have arrived, and whether any response has arrived.
+    /// For a read or atomic operation, the byte ranges of the response that have arrived.
     received: Ranges,
+    /// For a read or atomic operation, whether any packet of the response has arrived.
     answered: bool,
 }
 
-/// Numbers of the next send, write and read. Each kind is counted separately.
+/// Message numbers of the next send, write and read. Each of the three kinds has its own sequence.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct NextNumbers {
     pub(super) sends: u32,
@@ -96,14 +97,14 @@ pub(super) struct SendLimits {
     pub(super) ord: u32,
     /// Whether the peer supports extension operations.
     pub(super) extensions: bool,
-    /// Credit limit: the peer has a receive for each send whose number is below this.
+    /// Credit limit: the peer has a receive for each send whose number is below this value.
     pub(super) credits: u32,
 }
 
 pub(super) struct SendQueue<Q> {
     pub(super) queue: OrderedQueue<PostedRequest<Q>>,
     pub(super) numbers: NextNumbers,
-    /// Slot of the request of which some packets were sent.
+    /// Slot of the request of which some but not all packets were sent.
     segmenting: Option<u32>,
     /// Number of started reads and atomic operations whose response is incomplete.
     pub(super) reads_outstanding: u32,
@@ -136,7 +137,7 @@ impl Operation {
         matches!(self, Operation::Send { .. } | Operation::SendWith(_) | Operation::WriteImmediate { .. })
     }
 
-    /// Whether the request is one packet with a response of the peer: a read, or an atomic operation.
+    /// Whether the peer responds to the request: a read, or an atomic operation.
     pub(super) fn is_answered(self) -> bool {
         matches!(self, Operation::Read(_) | Operation::Atomic(..))
     }
@@ -146,7 +147,7 @@ impl Operation {
         matches!(self, Operation::SendWith(_) | Operation::WriteImmediate { .. } | Operation::Atomic(..))
     }
 
-    /// Returns the number by which the queue finds the request when its response arrives.
+    /// Returns the key by which the queue finds the request when its response arrives.
     fn key(self, id: u32) -> u64 {
         if self.is_answered() { id.into() } else { UNNUMBERED }
     }
@@ -170,7 +171,7 @@ impl<Q: Default> SendQueue<Q> {
         }
     }
 
-    /// Queues a request. Returns the driver's data in it, which the caller must write; `None` if the queue is full.
+    /// Queues a request. Returns the driver's data in it, which the caller must write, or `None` if the queue is full.
     #[inline(always)]
     pub(super) fn push(&mut self, post: Post) -> Option<&mut Q> {
         let Post { work, length, fence } = post;
@@ -182,15 +183,14 @@ impl<Q: Default> SendQueue<Q> {
         Some(&mut request.driver_data)
     }
 
-    /// Whether a send that is posted now could be sent immediately: no request waits, and the peer has a receive for
-    /// it.
+    /// Whether a send posted now could be sent immediately, because no request waits and the peer has a receive for it.
     #[inline(always)]
     pub(super) fn may_start_send(&self, credits: u32) -> bool {
         self.all_sent() && !self.stopped && is_below(self.numbers.sends, credits)
     }
 
-    /// Adds a send without flags whose only packet has this PSN and is about to be sent. No other request may be
-    /// waiting. Returns its slot, its number, and the driver's data in it, which the caller must write; `None` if the
+    /// Adds a send without flags whose only packet has this PSN and is about to be sent. No request may be waiting.
+    /// Returns its slot, its number, and the driver's data in it, which the caller must write. Returns `None` if the
     /// queue is full.
     #[inline(always)]
     pub(super) fn push_sent(&mut self, length: u32, psn: Psn) -> Option<(u32, u32, &mut Q)> {
@@ -205,8 +205,8 @@ impl<Q: Default> SendQueue<Q> {
         Some((slot, id, &mut request.driver_data))
     }
 
-    /// Returns the next packet. Its payload has at most `fragment` bytes if it is the whole message, else at most
-    /// `chunk` bytes.
+    /// Returns the next packet of a request. Its payload has at most `fragment` bytes if it is a whole message, else at
+    /// most `chunk` bytes.
     pub(super) fn next(&self, bounds: SendLimits, fragment: u32, chunk: u32) -> Result<SentPayload, BlockedReason> {
         if self.stopped {
             return Err(BlockedReason::Idle);
@@ -238,7 +238,7 @@ impl<Q: Default> SendQueue<Q> {
         })
     }
 
-    /// Whether all posted requests were sent.
+    /// Whether all packets of all posted requests were sent.
     pub(super) fn all_sent(&self) -> bool {
         self.withdrawn.is_empty() && self.segmenting.is_none() && self.queue.next().is_none()
     }
@@ -304,8 +304,10 @@ impl<Q: Default> SendQueue<Q> {
         request.update_phase();
     }
 
-    /// Queues the payload of a send's packet to be sent again with a new PSN; the caller delivers the old PSN without
-    /// payload. The queue is in message order: the peer may have a receive only for the first of these messages, and
+    /// Queues the payload of a send's packet to be sent again with a new PSN. The caller delivers the old PSN without
+    /// payload.
+    ///
+    /// The queue is in message order, because the peer may have a receive for only the first of these messages, and
     /// accepts no later message before it.
     pub(super) fn withdraw(&mut self, sent: SentPayload) {
         let number = |sent: &SentPayload| self.queue.get(sent.slot).map_or(self.numbers.sends, |request| request.id);
@@ -319,7 +321,7 @@ impl<Q: Default> SendQueue<Q> {
         self.queue.find(id.into())
     }
 
-    /// Records received bytes of a response. Returns false if there is no space to record the range; the bytes must
+    /// Records received bytes of a response. Returns false if there is no space to record the range. The bytes must
     /// then arrive again.
     pub(super) fn record_received(&mut self, slot: u32, offset: u32, length: u32) -> bool {
         let Some(request) = self.queue.get_mut(slot) else { return false };
@@ -337,7 +339,7 @@ impl<Q: Default> SendQueue<Q> {
         true
     }
 
-    /// Fails a request with `status`. It still completes after all earlier requests. No further request starts.
+    /// Fails a request with `status`. The request completes after all earlier requests, and no further request starts.
     pub(super) fn fail(&mut self, slot: u32, status: Status) {
         self.stopped = true;
         if let Some(request) = self.queue.get_mut(slot) {
@@ -345,7 +347,8 @@ impl<Q: Default> SendQueue<Q> {
         }
     }
 
-    /// Removes the oldest request if it has ended. Returns its driver data, and its length in bytes or its error.
+    /// Removes the oldest request if it is done or has failed. Returns its driver data, and its length in bytes or its
+    /// error status.
     pub(super) fn take_ended(&mut self) -> Option<(&mut Q, Result<u64, Status>)> {
         let slot = self.queue.first()?;
         let outcome = match self.queue.get(slot)?.phase {
@@ -366,7 +369,7 @@ impl<Q: Default> SendQueue<Q> {
 }
 
 impl<Q> PostedRequest<Q> {
-    /// Whether the response has arrived completely; true if the request has no response.
+    /// Whether the response has arrived completely. Returns true if the request has no response.
     fn has_all_data(&self) -> bool {
         let is_whole = || self.answered && (self.length == 0 || self.received.is_whole(self.length));
         !self.work.is_answered() || is_whole()

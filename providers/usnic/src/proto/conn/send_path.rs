@@ -1,5 +1,5 @@
-//! The send path: combines the congestion window, the peer's receive window, the pacer and the search for the path MTU.
-//! The send path decides when a packet may be sent, and its maximum size. Sizes are bytes of datagrams.
+//! The send path decides when a packet may be sent, and its maximum size. It combines the congestion window, the peer's
+//! receive window, the pacer and the search for the path MTU. Sizes are bytes of datagrams.
 
 use super::types::ConnConfig;
 use crate::proto::Nanos;
@@ -19,7 +19,7 @@ pub(super) struct SendPath {
     pub(super) path: PathMtu,
     /// Size of the peer's socket receive buffer in bytes.
     peer_window: u64,
-    /// Number of bytes that sealing adds to each datagram.
+    /// Number of bytes that encryption adds to each datagram.
     pub(super) extra: usize,
     /// Number of bytes sent since the last request for an ack.
     bytes_since_ack_request: u64,
@@ -50,33 +50,33 @@ impl SendPath {
         }
     }
 
-    /// Maximum payload of a packet that contains a whole message, and of a packet that contains a part of a message.
+    /// Returns the maximum payload of a fragment and of a chunk.
     pub(super) fn payloads(&self) -> (u32, u32) {
         (self.payload_after_header(FRAGMENT), self.payload_after_header(CHUNK).max(1))
     }
 
-    /// Maximum payload of a piece of a re-fragmented packet.
+    /// Returns the maximum payload of a piece of a re-fragmented packet.
     pub(super) fn piece(&self) -> u32 {
         self.payload_after_header(PIECE).max(1)
     }
 
-    /// Number of payload bytes that fit after a header of this length.
+    /// Returns the number of payload bytes that fit after a header of this length.
     fn payload_after_header(&self, header: usize) -> u32 {
         u32::try_from(self.path.size().saturating_sub(self.extra + header)).unwrap_or(u32::MAX)
     }
 
-    /// Number of bytes that may be in flight.
+    /// Returns the number of bytes that may be in flight, by congestion control and the peer's receive window.
     #[inline]
     pub(super) fn window(&self) -> u64 {
         self.congestion.cwnd().min(self.peer_window)
     }
 
-    /// Number of bytes that congestion control permits in flight.
+    /// Returns the congestion window in bytes.
     pub(super) fn cwnd(&self) -> u64 {
         self.congestion.cwnd()
     }
 
-    /// The pacing rate in bytes per second; 0: packets are not paced.
+    /// Returns the pacing rate in bytes per second, or 0 without pacing.
     pub(super) fn rate(&self) -> u64 {
         self.congestion.pacing_rate().unwrap_or(0)
     }
@@ -86,8 +86,8 @@ impl SendPath {
         !matches!(self.congestion, Congestion::Local(_))
     }
 
-    /// Whether `bytes` may be sent while `in_flight` bytes are in flight. If no bytes are in flight, one packet may
-    /// always be sent. Records whether the congestion window limits sending.
+    /// Whether `bytes` may be sent while `in_flight` bytes are in flight. If no bytes are in flight, only the pacer can
+    /// delay the packet. Records whether the congestion window limits sending.
     pub(super) fn may_send(&mut self, now: Nanos, bytes: u64, in_flight: u64) -> bool {
         if in_flight > 0 && in_flight + bytes > self.window() {
             self.is_cwnd_limited |= in_flight + bytes > self.congestion.cwnd();
@@ -96,13 +96,12 @@ impl SendPath {
         self.pacer.may_send(now, bytes).is_ok()
     }
 
-    /// Whether `bytes` may be sent, as in [`Self::may_send`], but without recording that the congestion window limits
-    /// sending.
+    /// Same as [`Self::may_send`], but does not record that the congestion window limits sending.
     pub(super) fn window_allows(&self, now: Nanos, bytes: u64, in_flight: u64) -> bool {
         (in_flight == 0 || in_flight + bytes <= self.window()) && self.pacer.may_send(now, bytes).is_ok()
     }
 
-    /// Returns the time at which `bytes` may be sent; 0: immediately, `None`: not before an ack.
+    /// Returns the time at which `bytes` may be sent (0: now), or `None` if the window has no space before an ack.
     pub(super) fn may_send_at(&self, now: Nanos, bytes: u64, in_flight: u64) -> Option<Nanos> {
         let is_open = in_flight == 0 || in_flight + bytes <= self.window();
         is_open.then(|| self.pacer.may_send(now, bytes).err().unwrap_or(0))
@@ -116,8 +115,8 @@ impl SendPath {
         self.pacer.record_sent(now, bytes, self.congestion.pacing_rate(), self.reported_mtu as u64);
     }
 
-    /// Whether this packet requests an ack. Four packets per window do, so that the peer acks before the window is
-    /// full.
+    /// Whether this packet requests an ack. Four packets per window request one, so that the peer acks before the
+    /// window is full.
     pub(super) fn requests_ack(&mut self, bytes: u64) -> bool {
         self.requests_ack_at(bytes, self.window() / 4)
     }
@@ -134,7 +133,7 @@ impl SendPath {
         requests_ack
     }
 
-    /// Records an ack. `largest`: size in bytes of the largest acked packet.
+    /// Records an ack. `largest` is the size in bytes of the largest acked packet.
     pub(super) fn acked<T: Copy>(&mut self, now: Nanos, acked: &AckResult, flight: &UnackedPackets<T>, largest: usize) {
         self.lost(now, &acked.lost, flight);
         if acked.packets == 0 {
@@ -179,7 +178,7 @@ impl SendPath {
         self.congestion.overflowed(now);
     }
 
-    /// Called when the peer's address has changed: resets all measurements, because the path is another one.
+    /// Resets all measurements after the peer's address has changed, because the path is another one.
     pub(super) fn reset_path(&mut self, config: &ConnConfig, terms: &ConnectionTerms) {
         *self = SendPath::new(config, terms);
     }

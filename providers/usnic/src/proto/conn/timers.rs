@@ -15,13 +15,13 @@ use crate::proto::{Nanos, SECONDS};
 const IDLE_TIME: Nanos = SECONDS;
 
 impl<D: PostedData> Conn<D> {
-    /// Returns the time at which `on_time` must be called. After that call packets may be due.
+    /// Returns the time at which `on_time` must be called. After that call, `transmit` may have packets.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         self.deadline_with(|| (self.resend_at(), self.new_data_at()))
     }
 
-    /// Returns the deadline. `data` returns the times at which a retransmission and new data may be sent; it is called
-    /// only if needed.
+    /// Returns the deadline. `data` returns the times at which a retransmission and new data may be sent. It is called
+    /// only if they are needed.
     fn deadline_with(&self, data: impl FnOnce() -> (Option<Nanos>, Option<Nanos>)) -> Option<Nanos> {
         if self.ending.is_closed() {
             let refusal = self.acks.deadline().filter(|_| self.ending.refusal().is_some());
@@ -37,7 +37,7 @@ impl<D: PostedData> Conn<D> {
             self.send_path.path.deadline(),
             earliest([resend, fresh]).filter(|at| *at > self.now),
             self.credits.deadline(),
-            // From this time on, `pending_work` is ready for the bind, unless another condition blocks it.
+            // From this time on, `pending_work` reports the deferred bind as ready, unless another condition blocks it.
             self.bind_retry_at.filter(|at| *at > self.now),
             self.peer_state.deadline(),
             self.confirming.and_then(|it| it.deadline()),
@@ -45,10 +45,10 @@ impl<D: PostedData> Conn<D> {
         ])
     }
 
-    /// Returns what `transmit` would send now, and the deadline.
+    /// Returns which kinds of packets `transmit` would send now, and the deadline.
     pub(crate) fn pending_work(&self, now: Nanos) -> PendingWork {
         if self.deferred.is_some() && !self.ending.is_closed() {
-            // The deferred ack is processed first: in the next pass, or before the next post.
+            // The deferred ack must be processed before, in the next pass or before the next post.
             return PendingWork { deadline: self.deadline(), ..PendingWork::default() };
         }
         if self.ending.is_closed() {
@@ -97,7 +97,7 @@ impl<D: PostedData> Conn<D> {
         }
     }
 
-    /// Handles the timers that have expired. `transmit` may have packets afterwards.
+    /// Handles expired timers. Afterwards `transmit` may have packets.
     pub(crate) fn on_time(&mut self, now: Nanos, host: &mut impl ConnCallbacks<D>) {
         let last = std::mem::replace(&mut self.now, now);
         self.withdraw_permit();

@@ -18,11 +18,11 @@ use crate::proto::wire::{FLAG_ACK_NOW, Kind, PacketHeader};
 use crate::proto::{MICROS, Nanos};
 
 /// Maximum number of retransmissions of one connection in a pass. Without the limit, one connection could delay all
-/// others.
+/// other connections.
 const MAX_RETRANSMISSIONS: u32 = 64;
-/// Maximum number of queued control packets. If one is dropped, the peer repeats the packet that caused it.
+/// Maximum number of queued control packets. A further one is dropped, and the peer repeats the packet that caused it.
 const MAX_CONTROL_PACKETS: usize = 8;
-/// Time after which a deferred bind is tried again, in nanoseconds.
+/// Time in nanoseconds between attempts to execute a deferred bind.
 const BIND_RETRY: Nanos = 50 * MICROS;
 
 /// A packet without a PSN. It is not retransmitted.
@@ -32,13 +32,13 @@ pub(super) enum ControlPacket {
     ProbeAck(u32),
     /// Response to the challenge with this nonce, sent to the source of the challenge.
     Response(u64, SourceAddress),
-    /// Ack packet that requests an ack: an RNR probe, or the question whether the peer has received a response.
+    /// Ack packet that requests an ack, for an RNR probe or to find out whether the peer has received a response.
     AckRequest,
 }
 
 impl<D: PostedData> Conn<D> {
-    /// Returns the next packet that may be sent at `now`, and appends its header to `out`. `None`: this pass sends no
-    /// further packet of the connection.
+    /// Returns the next packet that may be sent at `now`, and appends its header to `out`. Returns `None` if this pass
+    /// sends no further packet of the connection.
     pub(crate) fn transmit(
         &mut self,
         now: Nanos,
@@ -72,7 +72,7 @@ impl<D: PostedData> Conn<D> {
         if let Some(packet) = self.send_control(out, host) {
             return Some(packet);
         }
-        // If packets are missing, an ack packet precedes data: only an ack packet lists the ranges received after the
+        // If packets are missing, an ack packet precedes data. Only ack packets contain the ranges received after the
         // gap, which the peer needs for its retransmissions.
         if self.acks.is_due(self.now) && !self.received.is_gapless() {
             return Some(self.write_ack(out, 0, host));
@@ -80,7 +80,8 @@ impl<D: PostedData> Conn<D> {
         let data =
             self.send_next_piece(out, host).or_else(|| self.retransmit(out, host)).or_else(|| self.send_new(out, host));
         if self.ending.is_closed() {
-            // A bind or an atomic operation has failed and has ended the connection, so a Reset or a refusal is sent.
+            // A bind or an atomic operation has failed and ended the connection, so the next packet is a Reset or a
+            // refusal.
             return self.next_packet(out, host);
         }
         let packet = data.or_else(|| self.probe_path(out));
@@ -174,8 +175,8 @@ impl<D: PostedData> Conn<D> {
         packet
     }
 
-    /// Returns the next piece of the packet that is being sent in pieces. Returns `None` if there is none, or if the
-    /// packet was acked or its request has failed.
+    /// Returns the next piece of the packet that is being sent in pieces. Returns `None` if there is no such packet, or
+    /// if it was acked or its request has failed.
     fn send_next_piece(&mut self, out: &mut Vec<u8>, host: &impl ConnCallbacks<D>) -> Option<OutgoingPacket> {
         let mut sending_pieces = self.sending_pieces.take()?;
         if self.flight.state(sending_pieces.psn) != PsnState::InFlight || self.has_no_payload(&sending_pieces.sent) {
@@ -187,7 +188,7 @@ impl<D: PostedData> Conn<D> {
         Some(packet)
     }
 
-    /// Whether the payload of a packet is obsolete: its request has ended, or its memory is unreadable.
+    /// Whether the payload of a packet can no longer be sent: its request has ended, or its memory is unreadable.
     fn has_no_payload(&self, sent: &SentPayload) -> bool {
         match sent.what {
             PayloadOwner::Nothing => false,
@@ -200,15 +201,15 @@ impl<D: PostedData> Conn<D> {
         }
     }
 
-    /// Whether a lost packet is retransmitted without its payload, so that only its PSN is delivered. Withdraws a send
-    /// for which the peer has no receive.
+    /// Whether a lost packet must be retransmitted without its payload, to deliver only its PSN. Withdraws a send for
+    /// which the peer has no receive.
     fn must_void(&mut self, sent: &SentPayload) -> bool {
         if self.has_no_payload(sent) {
             return true;
         }
         let request = self.requests.queue.get(sent.slot).filter(|_| sent.what == PayloadOwner::Request);
         // The peer's SRQ has become empty after the packet was sent. The peer would not accept a retransmission with
-        // payload, and the missing PSN would block the delivery of all later packets.
+        // payload, and the missing PSN would block the completion of all later messages.
         let has_no_receive = request.is_some_and(|it| it.work.takes_receive() && !is_below(it.id, self.credits.limit));
         if has_no_receive {
             self.counters.withdrawn_sends += 1;
@@ -217,7 +218,7 @@ impl<D: PostedData> Conn<D> {
         has_no_receive
     }
 
-    /// Sends the next new data packet. Before that, completes requests that need no packet, such as binds.
+    /// Sends the next new data packet. Before, completes requests that need no packet, such as binds.
     fn send_new(&mut self, out: &mut Vec<u8>, host: &mut impl ConnCallbacks<D>) -> Option<OutgoingPacket> {
         if self.peer_reads.has_atomics() {
             self.execute_due(host);
@@ -257,7 +258,7 @@ impl<D: PostedData> Conn<D> {
     }
 
     /// Executes the peer's next atomic operation, if all packets before it have arrived and all earlier responses were
-    /// sent. The operation is executed once; its result is stored until the peer has acked the response.
+    /// sent. Executes each operation once, and stores the result until the peer has acked the response.
     #[cold]
     fn execute_due(&mut self, host: &mut impl ConnCallbacks<D>) {
         let Some((id, PeerRead { key, address, .. }, operation)) = self.peer_reads.due_atomic(self.received.next())
@@ -273,15 +274,16 @@ impl<D: PostedData> Conn<D> {
         }
     }
 
-    /// Whether one more data packet may be in flight, by the limits on the number of packets.
+    /// Whether the limits on the number of packets allow one more data packet in flight.
     #[inline]
     pub(super) fn has_window(&self) -> bool {
         let is_open = self.commands + self.data < self.config.window && self.data < self.config.data_depth;
         self.flight.free_slots() > 0 && is_open
     }
 
-    /// Marks the connection as app-limited if no lost packet waits and the congestion window is not full. The caller
-    /// has checked that no new data waits: CheckIfApplicationLimited() (draft-ietf-ccwg-bbr-06, 4.1.2.4).
+    /// Marks the connection as app-limited if no lost packet waits for retransmission and the congestion window is not
+    /// full: CheckIfApplicationLimited() (draft-ietf-ccwg-bbr-06, 4.1.2.4). The caller has checked that no new data
+    /// waits.
     pub(super) fn note_app_limited(&mut self) {
         if self.flight.lost().is_none() && self.flight.bytes() < self.send_path.cwnd() {
             self.flight.mark_app_limited();
@@ -293,7 +295,7 @@ impl<D: PostedData> Conn<D> {
         self.requests.next(self.bounds(), fragment, chunk)
     }
 
-    /// Returns the next new packet of a request or of a read response, if its channel has space for one more packet in
+    /// Returns the next new packet of a request or of a read response, if its channel may have one more packet in
     /// flight.
     pub(super) fn next_payload(&self) -> Result<SentPayload, BlockedReason> {
         let (fragment, chunk) = self.send_path.payloads();

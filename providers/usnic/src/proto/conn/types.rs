@@ -1,5 +1,5 @@
 //! The interface between a connection and its driver (the queue pair): configuration, posted work, packets to send, and
-//! the calls that the connection makes to its host.
+//! callbacks.
 //!
 
 use std::net::SocketAddr;
@@ -18,8 +18,9 @@ pub(crate) type SourceAddress = SocketAddr;
 /// Configuration of a connection: settings and constants.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnConfig {
-    /// Maximum number of outstanding requests, and of posted receives.
+    /// Maximum number of outstanding requests.
     pub(crate) max_requests: u32,
+    /// Maximum number of posted receives.
     pub(crate) max_recvs: u32,
     /// Whether receives come from a shared queue (`ConnCallbacks::take_shared`).
     pub(crate) shared: bool,
@@ -31,24 +32,26 @@ pub(crate) struct ConnConfig {
     pub(crate) ack_delay: Nanos,
     /// Maximum payload in bytes of a message on the command channel.
     pub(crate) tiny: u32,
-    /// Maximum number of packets in flight on each channel.
+    /// Maximum number of packets in flight on the command channel.
     pub(crate) command_depth: u32,
+    /// Maximum number of packets in flight on the data channel.
     pub(crate) data_depth: u32,
-    /// Probe timeout before the round-trip time is known, and minimum of the probe timeout.
+    /// Probe timeout before the round-trip time is known.
     pub(crate) first_timeout: Nanos,
+    /// Minimum of the probe timeout.
     pub(crate) min_timeout: Nanos,
     /// Time without acks after which the connection ends.
     pub(crate) give_up: Nanos,
-    /// Maximum number of RNR probes; `None`: no limit.
+    /// Maximum number of RNR probes, or `None` for no limit.
     pub(crate) rnr_limit: Option<u32>,
-    /// Keepalive interval of an idle connection; 0: no keepalive.
+    /// Keepalive interval of an idle connection, or 0 for no keepalive.
     pub(crate) keepalive: Nanos,
     /// Time for which a closed connection replies to late packets.
     pub(crate) linger: Nanos,
-    /// Datagram size in bytes that every path carries, and size in bytes of the IP and UDP headers.
+    /// Datagram payload in bytes that is used without a probe of the path MTU.
     pub(crate) mtu_start: usize,
+    /// Size in bytes of the IP and UDP headers.
     pub(crate) ip_headers: usize,
-    /// Congestion control algorithm.
     pub(crate) congestion: Algorithm,
 }
 
@@ -88,7 +91,7 @@ pub(crate) enum Operation {
     },
     Write(Remote),
     Read(Remote),
-    /// A send with immediate data, or with the key of a window to unbind.
+    /// A send with immediate data, or with the key of a window that the peer must invalidate.
     SendWith(SendValue),
     /// A write with immediate data, which completes a receive of the peer.
     WriteImmediate {
@@ -103,7 +106,7 @@ pub(crate) enum Operation {
     Bind,
 }
 
-/// The immediate data or the window key that accompanies the bytes of a message.
+/// The immediate data of a message, or the window key that it invalidates.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct SendValue {
     pub(crate) arrival: ReceivedOp,
@@ -120,19 +123,19 @@ pub(crate) struct Post {
     pub(crate) fence: bool,
 }
 
-/// The data that a driver stores with posted work. The connection never moves or changes it; it is valid until its slot
-/// is reused.
+/// The data that a driver stores with posted work. The connection neither moves nor changes the data, which is valid
+/// until its slot is reused.
 pub(crate) trait PostedData {
     /// Data of a request, such as its segments and its cookie.
     type Request: Default;
     type Recv: Default;
 }
 
-/// The calls of a connection that access memory and report completions.
+/// Callbacks by which a connection accesses memory and reports completions.
 pub(crate) trait ConnCallbacks<D: PostedData> {
     /// Whether the peer may access this memory, for writing if `write` is set.
     fn may_touch(&mut self, key: u32, address: u64, length: u32, write: bool) -> bool;
-    /// Copies payload of a write of the peer to its destination.
+    /// Copies payload of the peer's write to its destination.
     fn put_remote(&mut self, key: u32, address: u64, bytes: &[u8]) -> Result<(), Refusal>;
     /// Copies payload of a send into a receive.
     fn put_recv(&mut self, recv: &D::Recv, offset: u32, bytes: &[u8]) -> Result<(), Status>;
@@ -140,18 +143,18 @@ pub(crate) trait ConnCallbacks<D: PostedData> {
     fn put_read(&mut self, request: &D::Request, offset: u32, bytes: &[u8]) -> Result<(), Status>;
     /// Takes a receive from the shared queue. Returns the receive and its length in bytes.
     fn take_shared(&mut self) -> Option<(D::Recv, u64)>;
-    /// Number of receives in the shared queue.
+    /// Returns the number of receives in the shared queue.
     fn shared_left(&self) -> u32;
-    /// Called when the shared queue has too few receives. The driver must call `Conn::check_credits` when receives are
-    /// added.
+    /// Called when the shared queue has too few receives. The driver must call `Conn::check_credits` after receives
+    /// were added.
     fn await_shared(&mut self) {}
-    /// Executes a bind. Returns false if the bind cannot be executed yet; the call is then repeated.
+    /// Executes a bind. Returns false if the bind cannot be executed yet. The connection then repeats the call.
     fn execute_bind(&mut self, request: &D::Request) -> Result<bool, Status>;
     /// Called when a request is complete, in the order of the posts.
     fn request_done(&mut self, request: &mut D::Request, status: Status, bytes: u64);
-    /// Called when the peer has refused this RDMA operation, before `request_done` for it.
+    /// Called when the peer has refused this RDMA operation, before `request_done` of the request.
     fn access_refused(&mut self, _request: &D::Request, _work: Operation, _length: u32) {}
-    /// Called once for a send that is overdue: it has waited for a receive of the peer for the time `age`.
+    /// Called once for a send that is overdue. It has waited for the time `age` for a receive of the peer.
     fn send_overdue(&mut self, _age: Nanos) {}
     /// Called when a receive is complete, in the order of the messages.
     fn recv_done(&mut self, recv: &mut D::Recv, status: Status, bytes: u64, solicited: bool);
@@ -163,13 +166,13 @@ pub(crate) trait ConnCallbacks<D: PostedData> {
     fn may_invalidate(&mut self, _key: u32) -> bool {
         false
     }
-    /// Invalidates the window with this key. The consumer may have unbound it since `may_invalidate`.
+    /// Invalidates the window with this key. Has no effect if the consumer has unbound it since `may_invalidate`.
     fn invalidate(&mut self, _key: u32) {}
     /// Whether the peer may execute an atomic operation at this address.
     fn may_execute(&mut self, _key: u32, _address: u64) -> bool {
         false
     }
-    /// Executes the atomic operation, and returns the previous value. `None`: the memory is no longer accessible.
+    /// Executes the atomic operation, and returns the previous value, or `None` if the memory is no longer accessible.
     fn execute(&mut self, _key: u32, _address: u64, _operation: Atomic) -> Option<u64> {
         None
     }
@@ -192,7 +195,7 @@ pub(crate) enum Payload {
         offset: u32,
         length: u32,
     },
-    /// The payload is in memory that the peer reads. `slot`: number of the read, for `source_unreadable`.
+    /// The payload is in memory that the peer reads. `slot` is the number of the read.
     Remote {
         slot: u32,
         key: u32,
@@ -203,7 +206,7 @@ pub(crate) enum Payload {
     Padding(u32),
 }
 
-/// A packet that could not be sent, for `Conn::source_unreadable`.
+/// Description of a packet that could not be sent, for `Conn::source_unreadable`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct UnsentPacket {
     pub(crate) payload: Payload,

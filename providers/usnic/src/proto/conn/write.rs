@@ -1,6 +1,6 @@
 //! Encodes packet headers.
 //!
-//! Each transmission of a data packet carries an ack of the current state. `transmit` decides which packet is sent.
+//! Each transmission of a data packet carries the newest ack fields. `transmit` decides which packet is sent.
 
 use dapl_software::memory::atomic::Atomic;
 use zerocopy::IntoBytes;
@@ -59,7 +59,7 @@ impl<D: PostedData> Conn<D> {
                 let Some(read) = self.peer_reads.request(slot) else { return nothing };
                 let op = if read.is_atomic() { Op::AtomicResponse } else { Op::ReadResponse } as u8;
                 let message = Message { op, id: slot.into(), length: read.length.into(), ..Message::default() };
-                // No overflow check: the address range of the read was checked when its request arrived.
+                // The sum cannot overflow, because the range of the read was checked when its request arrived.
                 let (key, address) = (read.key, read.address.wrapping_add(u64::from(offset)));
                 let payload = if length > 0 { Payload::Remote { slot, key, address, length } } else { Payload::None };
                 (message, payload)
@@ -185,8 +185,8 @@ impl<D: PostedData> Conn<D> {
         out.extend_from_slice(self.data_fields(psn, host).as_bytes());
     }
 
-    /// Builds the ack fields of a packet: received packets and credits. If this ack must report a send that was not
-    /// accepted, and there are receives again, a second ack with the new credit limit is scheduled.
+    /// Builds the ack fields of a packet: received packets and credits. If this ack reports a send that was not
+    /// accepted, and there are receives again, requests a second ack with the new credit limit.
     #[inline(always)]
     pub(super) fn ack_fields(&mut self, delay: u16, host: &impl ConnCallbacks<D>) -> AckFields {
         let had_unaccepted_send = self.receives.not_accepted();
@@ -217,12 +217,12 @@ impl<D: PostedData> Conn<D> {
         outgoing(out.len() - start)
     }
 
-    /// Encodes a packet that consists of a head only.
+    /// Encodes a packet that consists of only a header.
     pub(super) fn write_bare(&mut self, out: &mut Vec<u8>, kind: Kind) -> OutgoingPacket {
         self.write_small(out, kind, &[], None)
     }
 
-    /// Encodes a packet with a head and a body of at most 64 bits.
+    /// Encodes a packet with a header and a body of at most 64 bits.
     pub(super) fn write_small(
         &mut self,
         out: &mut Vec<u8>,
