@@ -12,11 +12,12 @@ const BETA: f64 = 0.7;
 const C: f64 = 0.4;
 /// Growth in packets per round trip that gives the average window of Reno: alpha_cubic (RFC 9438, 4.3).
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
-/// Pacing rate in windows per round trip (RFC 9002, 7.7). In slow start the window doubles in a round trip.
+/// Pacing rate in windows per round trip (RFC 9002, 7.7).
 const PACING_GAIN: f64 = 1.25;
+/// Pacing rate in windows per round trip in slow start, during which the window doubles per round trip.
 const SLOW_START_PACING_GAIN: f64 = 2.0;
 
-/// The variables of CUBIC: windows in bytes, time in seconds.
+/// The variables of CUBIC. Windows are in bytes, times in seconds.
 #[derive(Clone, Copy, Debug)]
 struct CubicWindow {
     cwnd: f64,
@@ -29,7 +30,7 @@ struct CubicWindow {
     w_est: f64,
     /// K: time from the start of the epoch until the cubic function reaches W_max.
     k: f64,
-    /// Start of congestion avoidance; `None`: congestion avoidance starts with the next ack.
+    /// Start of the current congestion avoidance. `None` if the next ack in congestion avoidance starts a new epoch.
     epoch_start: Option<Nanos>,
 }
 
@@ -37,13 +38,13 @@ struct CubicWindow {
 pub(crate) struct Cubic {
     packet: f64,
     window: CubicWindow,
-    /// State before the last reduction, restored if the loss was spurious (RFC 9438, 4.9).
+    /// The window before the last reduction, which is restored if the loss was spurious (RFC 9438, 4.9).
     undo: CubicWindow,
     hystart: HyStart,
     recovery: Recovery,
     round: Round,
     srtt: Nanos,
-    /// Time since which the window is not fully used; the cubic function does not grow during that time (RFC 9438,
+    /// Time since which the window is not fully used. The cubic function does not grow during that time (RFC 9438,
     /// 5.8).
     unused_since: Option<Nanos>,
 }

@@ -1,9 +1,9 @@
-//! HyStart++ (RFC 9406): leaves slow start when round trips grow, through a conservative phase (CSS) that can return to
-//! slow start.
+//! HyStart++ (RFC 9406): leaves slow start when round trips become longer, through a conservative phase (CSS) that can
+//! return to slow start.
 
 use crate::proto::{MILLIS, Nanos};
 
-/// Constants of RFC 9406, 4.3.
+// Constants of RFC 9406, 4.3.
 const MIN_RTT_THRESH: Nanos = 4 * MILLIS;
 const MAX_RTT_THRESH: Nanos = 16 * MILLIS;
 const MIN_RTT_DIVISOR: Nanos = 8;
@@ -18,7 +18,7 @@ pub(super) struct HyStart {
     last_round_min: Nanos,
     current_round_min: Nanos,
     samples: u32,
-    /// In CSS: the round-trip time at its start (the baseline), and the number of rounds.
+    /// In CSS, the round-trip time at the start of CSS (the baseline), and the number of rounds in CSS.
     css: Option<(Nanos, u32)>,
 }
 

@@ -1,9 +1,11 @@
 //! Congestion control for a peer on this host.
 //!
-//! The loopback interface has no bottleneck link; its only queue is the peer's socket receive buffer, and ack times
-//! depend on thread scheduling. So there is no model of the path: the window starts with the size of that buffer.
-//! Several connections may share the socket and overflow it; the resulting loss is the only congestion signal. After a
-//! loss, the window follows NewReno (RFC 9002, 7.3 and B). Packets are not paced.
+//! The loopback interface has no bottleneck link. Its only queue is the peer's socket receive buffer, and ack times
+//! depend on thread scheduling. So this algorithm has no model of the path, and the window starts with the size of that
+//! buffer.
+//!
+//! Several connections may share the peer's socket and overflow its buffer. The resulting loss is the only congestion
+//! signal. After a loss, the window follows NewReno (RFC 9002, 7.3 and B). Packets are not paced.
 
 use super::recovery::Recovery;
 use super::round::Round;
@@ -24,8 +26,8 @@ pub(crate) struct Local {
 }
 
 impl Local {
-    /// `packet`: datagram size in bytes. `credit`: size of the peer's socket receive buffer in bytes, the initial
-    /// window.
+    /// `packet` is the datagram size in bytes. `credit` is the size of the peer's socket receive buffer in bytes, and
+    /// becomes the initial window.
     pub(crate) fn new(packet: u64, credit: u64) -> Self {
         let packet = packet.max(1);
         Local {

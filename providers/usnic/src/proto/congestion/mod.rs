@@ -1,8 +1,8 @@
 //! Congestion control: the congestion window and the pacing rate.
 //!
-//! A connection reports sent, acked and lost packets. `bbr` is BBRv3 (draft-ietf-ccwg-bbr-06), the default; `cubic` is
-//! CUBIC (RFC 9438) with HyStart++ (RFC 9406); `local` is for peers on this host, where there is no network path to
-//! model. Data volumes are bytes of datagrams. Sections of the BBR draft are cited by number.
+//! A connection reports sent, acked and lost packets. `bbr` is BBRv3 (draft-ietf-ccwg-bbr-06), the default. `cubic` is
+//! CUBIC (RFC 9438) with HyStart++ (RFC 9406). `local` is for peers on this host, to which there is no network path.
+//! Data volumes are bytes of datagrams.
 
 mod bbr;
 mod cubic;
@@ -22,9 +22,9 @@ pub(crate) use local::Local;
 use super::Nanos;
 use super::flight::{LostPacket, RateSample};
 
-/// Packets of the initial window (RFC 6928, 2; RFC 9002, 7.2).
+/// Initial window in packets (RFC 6928, 2; RFC 9002, 7.2).
 const INITIAL_PACKETS: u64 = 10;
-/// Packets of the minimum window (RFC 9002, 7.2).
+/// Minimum window in packets (RFC 9002, 7.2).
 const MINIMUM_PACKETS: u64 = 2;
 /// Largest send quantum in bytes (draft-ietf-ccwg-bbr-06, 5.6.3): the size of one GSO batch.
 pub(crate) const LARGEST_QUANTUM: u64 = 65_536;
@@ -45,7 +45,7 @@ pub(crate) struct SentPacket {
     pub(crate) is_app_limited: bool,
 }
 
-/// An ack, as congestion control sees it.
+/// The properties of an ack that congestion control needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AckEvent {
     pub(crate) now: Nanos,
@@ -60,7 +60,7 @@ pub(crate) struct AckEvent {
     pub(crate) rate: Option<RateSample>,
     /// Whether the congestion window limited sending since the previous ack.
     pub(crate) is_cwnd_limited: bool,
-    /// Number of acked packets whose loss was spurious: their first transmission had arrived.
+    /// Number of acked packets that were wrongly declared lost.
     pub(crate) spurious: u32,
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct LossEvent {
     pub(crate) is_persistent: bool,
 }
 
-/// A congestion control algorithm. The losses that an ack reveals are reported before the ack (RFC 9002, A.7).
+/// A congestion control algorithm. The caller reports the losses that an ack reveals before the ack (RFC 9002, A.7).
 pub(crate) trait Controller {
     fn sent(&mut self, sent: &SentPacket);
     fn acked(&mut self, ack: &AckEvent);
@@ -91,9 +91,9 @@ pub(crate) trait Controller {
     /// Records that a full queue of this host has dropped a packet. The packet is retransmitted when the queue has
     /// drained.
     fn overflowed(&mut self, now: Nanos);
-    /// Congestion window: the number of bytes that may be in flight.
+    /// Returns the congestion window: the number of bytes that may be in flight.
     fn cwnd(&self) -> u64;
-    /// Pacing rate in bytes per second; `None`: packets are not paced.
+    /// Returns the pacing rate in bytes per second, or `None` without pacing.
     fn pacing_rate(&self) -> Option<u64>;
     /// Sets the path MTU: the maximum datagram size in bytes.
     fn resize(&mut self, packet: u64);
@@ -118,8 +118,8 @@ pub(crate) enum Congestion {
 }
 
 impl Congestion {
-    /// Creates a controller. `packet`: path MTU in bytes. `credit`: size of the peer's socket receive buffer in bytes.
-    /// `seed` randomizes the times at which connections probe for bandwidth.
+    /// Creates a controller. `packet` is the path MTU in bytes, `credit` the size of the peer's socket receive buffer
+    /// in bytes. `seed` randomizes the times at which connections probe for bandwidth.
     pub(crate) fn new(algorithm: Algorithm, packet: u64, credit: u64, seed: u64) -> Self {
         match algorithm {
             Algorithm::Bbr => Congestion::Bbr(Bbr::new(packet, seed)),

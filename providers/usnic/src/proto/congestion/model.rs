@@ -1,10 +1,10 @@
-//! A network path in virtual time, for tests: flows with real controllers through one bottleneck. The same seed gives
-//! the same run.
+//! A network path in virtual time, for tests: flows with the real controllers through one bottleneck. The same seed
+//! always gives the same run.
 //!
 //! A packet is subject to random loss, then to a policer (token bucket, no queue), then to a bounded queue before a
 //! link. Each packet that arrives is acked. Both hosts may stall, like hosts with too few CPUs. Flows detect loss as
-//! the protocol does: by a packet threshold of three, by 9/8 of a round trip, or by a probe timeout. Lost packets are
-//! not retransmitted.
+//! the protocol does: by a packet threshold of three, after 9/8 of a round trip, or by a probe timeout. They do not
+//! retransmit lost packets.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -36,14 +36,15 @@ impl PseudoRandom {
 pub(super) struct SimPath {
     /// Round-trip time while the queue is empty.
     pub(super) rtt: Nanos,
-    /// Rate of the link in bytes per second, and capacity of its queue in bytes.
+    /// Rate of the link in bytes per second.
     pub(super) link: u64,
+    /// Capacity of the queue before the link in bytes.
     pub(super) queue: u64,
     /// Probability of random loss.
     pub(super) loss: f64,
     /// Rate of the policer in bytes per second, and size of its token bucket.
     pub(super) policer: Option<(u64, u64)>,
-    /// Pauses of a host: mean interval between pauses, and longest duration of a pause.
+    /// Pauses of both hosts: mean interval between pauses, and maximum duration of a pause.
     pub(super) stalls: Option<(Nanos, Nanos)>,
 }
 
@@ -85,8 +86,8 @@ pub(super) struct Flow {
     probes: u32,
     probe_at: Nanos,
     wake_at: Nanos,
-    /// Rate limit of the application in bytes per second, its start time, and the bytes that were sent before that;
-    /// `None`: no limit.
+    /// Rate limit of the application in bytes per second, its start time, and the bytes that were sent before. `None`
+    /// without a limit.
     offered: Option<(u64, Nanos, u64)>,
     /// Sum of the queueing delays, and number of packets in this sum.
     delays: (u128, u64),
@@ -116,7 +117,7 @@ pub(super) struct Model {
     order: u64,
     random: PseudoRandom,
     free_at: Nanos,
-    /// Arrival time of the latest ack; acks are not reordered.
+    /// Arrival time of the latest ack. Acks arrive in order.
     last: Nanos,
     tokens: (f64, Nanos),
     /// For each host: end of the current pause, and start of the next pause.
@@ -169,7 +170,7 @@ impl Model {
         flow
     }
 
-    /// Advances the time by `time`. Returns the throughput of each flow in bytes per second.
+    /// Runs the model for the time `time`. Returns the throughput of each flow in bytes per second.
     pub(super) fn run(&mut self, time: Nanos) -> Vec<f64> {
         let end = self.now + time;
         let before: Vec<u64> = self.flows.iter().map(|flow| flow.arrived).collect();
@@ -213,7 +214,7 @@ impl Model {
         at.max(self.hosts[host].0)
     }
 
-    /// Sends a packet. Returns the arrival time of its ack and the queueing delay; `None` if the packet is lost.
+    /// Sends a packet. Returns the arrival time of its ack and the queueing delay, or `None` if the packet is lost.
     fn travels(&mut self, bytes: u64) -> Option<(Nanos, Nanos)> {
         if self.random.share() < self.path.loss {
             return None;
@@ -233,7 +234,7 @@ impl Model {
         }
         self.free_at = self.free_at.max(self.now) + bytes * SECONDS / self.path.link;
         let arrival = self.runs_at(0, self.free_at + self.path.rtt / 2);
-        // Timers of hosts expire late, by a random time.
+        // The ack arrives late by a random time, because hosts respond with jitter.
         let jitter = (self.random.share() * self.path.rtt as f64 / 64.0) as Nanos;
         self.last = self.runs_at(1, arrival + self.path.rtt / 2 + jitter).max(self.last);
         Some((self.last, waits))

@@ -6,11 +6,12 @@ use crate::proto::Nanos;
 /// The current recovery period, if any.
 #[derive(Debug, Default)]
 pub(super) struct Recovery {
-    /// Start of the period. It ends when a packet is acked that was sent after this time.
+    /// Start of the period. The period ends with the ack of a packet that was sent after this time.
     start: Option<Nanos>,
     has_ended: bool,
-    /// Number of packets that were declared lost in this period, and number of those that had arrived.
+    /// Number of packets that were declared lost in this period.
     lost: u32,
+    /// Number of these packets that had arrived.
     spurious: u32,
 }
 
@@ -48,8 +49,8 @@ impl Recovery {
         self.start.is_some() && !self.has_ended
     }
 
-    /// Records that `spurious` packets, declared lost in this period, had arrived. Returns true if all losses of the
-    /// period were spurious, so that the effects of the period must be undone.
+    /// Records that `spurious` of the packets declared lost in this period had arrived. Returns true if all losses of
+    /// the period were spurious. The caller must then undo the effects of the period.
     pub(super) fn record_spurious(&mut self, spurious: u32) -> bool {
         if spurious == 0 || self.lost == 0 {
             return false;

@@ -11,7 +11,7 @@ pub(super) struct Round {
     pub(super) count: u64,
     /// Whether the last ack started a new round.
     pub(super) is_start: bool,
-    /// Whether the congestion window limited sending in this round, and in the previous round.
+    /// Whether the congestion window limited sending: in this round, and in the previous round.
     limited: [bool; 2],
 }
 

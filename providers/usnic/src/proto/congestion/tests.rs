@@ -1,4 +1,4 @@
-//! Throughput of the algorithms on a simulated path, and reactions to single events.
+//! Tests the throughput of the algorithms on a simulated path, and their reactions to single events.
 
 use super::model::{Model, Sender, SimPath};
 use super::{AckEvent, Algorithm, Congestion, Controller, Cubic, Local, LossEvent};
@@ -26,7 +26,7 @@ fn alone(path: SimPath, seed: u64, sender: Sender) -> f64 {
     rates(path, seed, vec![sender], SECONDS, 4 * SECONDS)[0]
 }
 
-/// Returns each flow's share of the total throughput.
+/// Returns each flow's share of the total throughput, and the total throughput in bytes per second.
 fn shares(path: SimPath, seed: u64, senders: Vec<Sender>, time: Nanos) -> (Vec<f64>, f64) {
     let rates = rates(path, seed, senders, 5 * SECONDS, time);
     let all: f64 = rates.iter().sum();
@@ -138,7 +138,7 @@ fn stalling_hosts_do_not_collapse_the_throughput() {
             let path = SimPath { stalls: Some((mean * MILLIS, 8 * MILLIS)), ..quiet };
             let control = |limit| Sender { limit, ..sender(algorithm, 2) };
             let rate = alone(path, 11, control(4_000_000));
-            // Each host pauses half of the time, with a mean of 5 ms between pauses.
+            // With a mean of 5 ms between pauses, each host pauses about half of the time.
             let least = if mean == 20 { 0.5 } else { 0.2 };
             assert!(rate >= least * path.link as f64, "{algorithm:?}, pauses every {mean} ms: {rate:.0} bytes/s");
         }

@@ -15,17 +15,17 @@ const UNSAMPLED_ROUND_TRIPS: Nanos = 4;
 #[derive(Default)]
 struct AckTotals {
     acked: AckResult,
-    /// The latest acked transmission: its order, its time, and the number of transmissions of its packet up to then.
+    /// The latest acked transmission: its order, its time, and how often its packet was sent.
     newest: Option<(u64, Nanos, u8)>,
-    /// State of the delivery rate at the latest acked transmission.
+    /// Totals of delivered and lost bytes at the latest acked transmission.
     state: PacketState,
-    /// First send time of the newest of the acked packets that were retransmitted spuriously.
+    /// Latest first send time of the acked packets that were retransmitted spuriously.
     first: Option<Nanos>,
 }
 
 impl<T: Copy> UnackedPackets<T> {
-    /// Processes an ack of all packets before `next`, and of `ranges` after it. `delay` is the peer's ack delay. `done`
-    /// is called once for each newly acked packet, in PSN order for packets before `next`.
+    /// Processes an ack of all packets before `next`, and of `ranges` after it. `delay` is the peer's ack delay. Calls
+    /// `done` once for each newly acked packet, in PSN order for packets before `next`.
     pub(crate) fn acked(
         &mut self,
         now: Nanos,
@@ -60,7 +60,7 @@ impl<T: Copy> UnackedPackets<T> {
         Ok(totals.acked)
     }
 
-    /// Whether an ack contains only packets that were sent and are in the window.
+    /// Whether an ack covers only packets that were sent and are within a window of the present packets.
     fn is_inside(&self, next: Psn, ranges: &[SackRange]) -> bool {
         const LENGTH: i32 = WINDOW as i32;
         let sent = self.next.since(next);
@@ -93,7 +93,7 @@ impl<T: Copy> UnackedPackets<T> {
         }
     }
 
-    /// Marks a packet as acked, and determines whether its retransmission was spurious.
+    /// Marks a packet as acked, and detects whether its retransmission was spurious.
     fn mark_acked(&mut self, now: Nanos, psn: Psn, totals: &mut AckTotals) {
         let slot = self.ring.slot(psn);
         let (first, sent, order, sends, cause, state) =
@@ -109,7 +109,7 @@ impl<T: Copy> UnackedPackets<T> {
         } else {
             self.ring.remove(psn);
         }
-        // An ack that arrives less than the minimum RTT after the last transmission is for an earlier transmission.
+        // An ack that arrives less than the minimum RTT after the last transmission belongs to an earlier transmission.
         let is_early = sends > 1 && self.rtt.min_rtt().is_some_and(|minimum| now.saturating_sub(sent) < minimum);
         if was_lost || is_early {
             self.record_spurious(now, cause, totals);
@@ -139,7 +139,7 @@ impl<T: Copy> UnackedPackets<T> {
         }
     }
 
-    /// Updates the RTT and the probe timeout from the newly acked packets.
+    /// Updates the RTT estimates and the probe timeout after packets were newly acked.
     fn update_rtt(&mut self, now: Nanos, delay: Nanos, totals: &mut AckTotals) {
         if totals.acked.packets == 0 {
             return;
@@ -147,8 +147,8 @@ impl<T: Copy> UnackedPackets<T> {
         self.progress = now;
         self.pto_count = 0;
         self.probes = 0;
-        // The RTT is sampled only from the newest acked packet, and only if this packet was sent once (RFC 9002, 5.1;
-        // Karn's algorithm).
+        // Only the newest acked packet gives an RTT sample, and only if it was sent once (RFC 9002, 5.1; Karn's
+        // algorithm).
         if let Some((order, sent, 1)) = totals.newest
             && !self.reorder.left_before_newest_acked(order)
         {
@@ -163,9 +163,9 @@ impl<T: Copy> UnackedPackets<T> {
     /// Samples the RTT from the first transmission of a packet that was retransmitted spuriously.
     ///
     /// After a large increase of the path's delay, every packet is retransmitted before its ack can arrive, so no
-    /// packet gives a normal sample. First transmissions give samples if this lasts for [`UNSAMPLED_ROUND_TRIPS`] round
-    /// trips and each acked packet is newer than the one before. If the acked packets do not get newer, the cause is
-    /// real losses, not the delay.
+    /// packet gives a normal sample. So first transmissions give samples after [`UNSAMPLED_ROUND_TRIPS`] round trips
+    /// without a sample, if the send times of the acked packets advance. If these do not advance, the cause is real
+    /// losses.
     fn learn_from_first(&mut self, now: Nanos, first: Nanos, delay: Nanos) {
         let (since, oldest) = *self.unsure.get_or_insert((now, first));
         let lasts = now.saturating_sub(since);
@@ -175,7 +175,7 @@ impl<T: Copy> UnackedPackets<T> {
         }
     }
 
-    /// Counts duplicate acks that report a gap. At the threshold, the first unacked packet is declared lost (US-11),
+    /// Counts duplicate acks that report a gap. At the threshold, declares the first unacked packet lost (US-11),
     /// unless it was retransmitted within the loss delay.
     fn note_duplicate_ack(&mut self, now: Nanos, has_gap: bool, acked: &mut AckResult) {
         if acked.advanced {

@@ -22,16 +22,19 @@ pub(crate) struct PacketState {
 /// Rate sample of an ack (draft, 4.1.2.1.3 and 2.3).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct RateSample {
-    /// Delivery rate in bytes per second; 0: the interval was too short for a reliable value.
+    /// Delivery rate in bytes per second, or 0 if the interval was too short for a reliable value.
     pub(crate) delivery_rate: u64,
-    /// Bytes delivered, and bytes lost, since the transmission of the acked packet.
+    /// Bytes delivered since the transmission of the acked packet.
     pub(crate) delivered: u64,
+    /// Bytes lost since the transmission of the acked packet.
     pub(crate) lost: u64,
-    /// Total of delivered bytes (C.delivered) at the transmission of the acked packet, and at the ack.
+    /// C.delivered, the total of delivered bytes, at the transmission of the acked packet.
     pub(crate) prior_delivered: u64,
+    /// C.delivered at the ack.
     pub(crate) total_delivered: u64,
-    /// Bytes in flight at the transmission of the acked packet, and the time of the transmission.
+    /// Bytes in flight at the transmission of the acked packet.
     pub(crate) tx_in_flight: u64,
+    /// Time of that transmission.
     pub(crate) send_time: Nanos,
     pub(crate) is_app_limited: bool,
 }
@@ -40,8 +43,9 @@ pub(crate) struct RateSample {
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct LostPacket {
     pub(crate) bytes: u64,
-    /// Bytes in flight at the packet's transmission, and bytes lost since then; both include the packet.
+    /// Bytes in flight at the packet's transmission, including the packet.
     pub(crate) tx_in_flight: u64,
+    /// Bytes lost since the packet's transmission, including the packet.
     pub(crate) lost: u64,
     pub(crate) is_app_limited: bool,
 }
@@ -58,7 +62,7 @@ pub(crate) struct Delivery {
     lost: u64,
     delivered_time: Nanos,
     first_send_time: Nanos,
-    /// Samples are app-limited until `delivered` exceeds this value; 0: they are not.
+    /// Samples are app-limited until `delivered` exceeds this value. It is 0 if samples are not app-limited.
     app_limited: u64,
 }
 
@@ -95,8 +99,8 @@ impl Delivery {
         }
     }
 
-    /// Computes the sample of an ack: rest of UpdateRateSample(), and GenerateRateSample() (draft, 4.1.2.3). `packet`
-    /// is the acked packet that was sent last, at `send_time`.
+    /// Computes the sample of an ack: second part of UpdateRateSample(), and GenerateRateSample() (draft, 4.1.2.3).
+    /// `packet` belongs to the acked packet that was sent last, at `send_time`.
     pub(crate) fn sample(&mut self, packet: &PacketState, send_time: Nanos, min_rtt: Nanos) -> RateSample {
         if self.delivered > self.app_limited {
             self.app_limited = 0;
@@ -129,7 +133,7 @@ impl Delivery {
         self.app_limited != 0
     }
 
-    /// Total of delivered bytes: C.delivered.
+    /// Returns the total of delivered bytes: C.delivered.
     pub(crate) fn total_delivered(&self) -> u64 {
         self.delivered
     }

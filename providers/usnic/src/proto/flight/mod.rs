@@ -1,9 +1,10 @@
 //! Loss recovery according to RFC 9002 and RACK (RFC 8985) for unacked packets (US-8, US-9, US-11).
 //!
 //! A packet is in one of four states: unsent (no PSN yet), in flight, lost, acked. The connection reports the packets
-//! that it sends and the acks that it receives; it queries which packets to retransmit, and the deadline. An ack may be
-//! stale, duplicate or forged; one outside the sent range is counted and ignored. The work per received packet is
-//! bounded, and the window limits the memory.
+//! that it sends and the acks that it receives, and asks which packets to retransmit, and when.
+//!
+//! An ack may be stale, duplicate or forged. An ack outside the sent range is counted and ignored. The work per
+//! received packet is bounded, and the window limits the memory.
 
 mod acked;
 mod delivery;
@@ -25,7 +26,7 @@ use ring::{NewPacket, PacketRing};
 pub(crate) enum RetransmitCause {
     /// The packet was declared lost, because later packets were acked.
     Loss,
-    /// A probe timeout has expired; the packet is sent again to get an ack. Also used for withdrawn sends.
+    /// A probe timeout has expired, and the packet is sent again to get an ack. Also used for withdrawn sends.
     Pto,
 }
 
@@ -37,7 +38,7 @@ pub(crate) enum PsnState {
     Lost,
 }
 
-/// Error for an ack outside the sent range: of packets that were never sent, or were acked long ago.
+/// Error for an ack outside the sent range: it covers packets that were never sent, or were acked long ago.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct OutOfWindow;
 
@@ -46,8 +47,9 @@ pub(crate) struct OutOfWindow;
 pub(crate) struct LostPackets {
     pub(crate) packets: u32,
     pub(crate) bytes: u64,
-    /// Send times of the earliest and the latest of the lost packets.
+    /// Send time of the lost packet that was sent first.
     pub(crate) first_sent: Nanos,
+    /// Send time of the lost packet that was sent last.
     pub(crate) last_sent: Nanos,
     /// Number of discontiguous ranges of PSNs.
     pub(crate) ranges: u32,
@@ -73,20 +75,21 @@ impl LostPackets {
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct AckResult {
-    /// Number of newly acked packets, and of their bytes.
+    /// Number of newly acked packets.
     pub(crate) packets: u32,
+    /// Bytes of these packets.
     pub(crate) bytes: u64,
     /// New RTT sample, without the peer's ack delay. It was already added to `rtt()`.
     pub(crate) rtt: Option<Nanos>,
     /// Packets that were declared lost. They are queued for retransmission.
     pub(crate) lost: LostPackets,
-    /// Delivery rate sample; `None`: no packet was newly acked, or it is unknown which of them was sent last.
+    /// Delivery rate sample. `None` if no packet was newly acked, or if it is unknown which of them was sent last.
     pub(crate) rate: Option<RateSample>,
     /// Whether the cumulative PSN advanced.
     pub(crate) advanced: bool,
-    /// Number of newly acked packets whose loss was spurious: their first transmission had arrived.
+    /// Number of newly acked packets that were wrongly declared lost.
     pub(crate) spurious: u32,
-    /// Whether the ack was sent before an ack that was already processed, and so had no effect.
+    /// Whether the ack is older than a processed one, and therefore had no effect.
     pub(crate) old: bool,
 }
 
@@ -95,39 +98,45 @@ pub(crate) struct AckResult {
 pub(crate) enum ExpiredTimer {
     /// No timer has expired.
     Nothing,
-    /// Probe timeout: this number of packets is queued for retransmission, and may be sent regardless of the congestion
-    /// window (`probes`). The retransmissions should request an ack, because the packets may have arrived.
+    /// The probe timeout has expired. This number of packets is queued for retransmission, and may be sent regardless
+    /// of the congestion window (`probes`). The retransmissions should request an ack, because the packets may have
+    /// arrived.
     Probe(u32),
     /// These packets were declared lost, and are queued for retransmission.
     Lost(LostPackets),
-    /// No packet was newly acked for the time limit: the peer has timed out.
+    /// The peer has timed out: no packet was newly acked within the time limit.
     GiveUp,
 }
 
 /// Counters of loss recovery.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct RecoveryCounters {
-    /// Numbers of acks: sent before an ack that was already processed, repeating a gap, outside the sent range.
+    /// Acks that are older than a processed ack.
     pub(crate) old: u64,
+    /// Acks that repeat a gap.
     pub(crate) repeated: u64,
+    /// Acks outside the sent range.
     pub(crate) beyond_sent: u64,
-    /// Numbers of packets that were queued for retransmission, by cause.
+    /// Packets that were declared lost.
     pub(crate) losses: u64,
+    /// Packets that were queued for retransmission after a probe timeout.
     pub(crate) probes: u64,
-    /// Numbers of those packets whose first transmission had arrived, by cause.
+    /// Packets that were declared lost but had arrived.
     pub(crate) spurious_losses: u64,
+    /// Packets that were queued after a probe timeout but had arrived.
     pub(crate) spurious_probes: u64,
 }
 
-/// The unacked packets. `T`: the data from which a packet is retransmitted.
+/// The unacked packets. `T` is the data from which a packet is retransmitted.
 #[derive(Debug)]
 pub(crate) struct UnackedPackets<T> {
-    /// Every packet before `first` is acked; `next` is the PSN of the next new packet.
+    /// Every packet before this PSN is acked.
     first: Psn,
+    /// PSN of the next new packet.
     next: Psn,
-    /// For the packets from `first` on: whether each is sent and not acked, and whether it waits for retransmission.
-    /// Other unacked packets are in flight.
+    /// For each packet from `first` on, whether it was sent and is not acked.
     unacked: Bits,
+    /// For each unacked packet, whether it waits for retransmission. The other unacked packets are in flight.
     lost: Bits,
     lost_count: u32,
     /// No packet before this PSN waits for retransmission.
@@ -136,22 +145,23 @@ pub(crate) struct UnackedPackets<T> {
     reorder: Reorder,
     delivery: Delivery,
     rtt: Rtt,
-    /// State of `learn_from_first`: time since which no ack has given an RTT sample, and first send time of the packet
-    /// acked at that time. `None`: the last ack gave a sample.
+    /// Used by `learn_from_first`: time since which no ack has given an RTT sample, and first send time of the packet
+    /// that was acked at that time. `None` if the last ack gave a sample.
     unsure: Option<(Nanos, Nanos)>,
     /// Time of the last newly acked packet, or of the first transmission.
     progress: Nanos,
-    /// Time of the last probe timeout, and number of probe timeouts since a packet was last newly acked.
+    /// Time of the last probe timeout.
     last_pto: Nanos,
+    /// Number of probe timeouts since a packet was last newly acked.
     pto_count: u32,
     probes: u32,
-    /// Number of acks that report a gap since the cumulative PSN advanced.
+    /// Number of acks that reported a gap since the cumulative PSN last advanced.
     duplicate_acks: u32,
     counters: RecoveryCounters,
 }
 
 impl<T: Copy> UnackedPackets<T> {
-    /// Creates a flight without packets. The first packet will have the PSN `first`.
+    /// Creates an empty set. The first packet will have the PSN `first`.
     pub(crate) fn new(first: Psn, timing: Timing) -> Self {
         UnackedPackets {
             first,
@@ -184,12 +194,12 @@ impl<T: Copy> UnackedPackets<T> {
         self.first
     }
 
-    /// Number of PSNs from the first unacked packet to the last sent packet.
+    /// Returns the number of PSNs from the first unacked packet to the last sent packet.
     fn psn_count(&self) -> u32 {
         self.next.0.wrapping_sub(self.first.0)
     }
 
-    /// Number of new packets for which the window has space (US-8).
+    /// Returns the number of new packets for which the window has space (US-8).
     pub(crate) fn free_slots(&self) -> u32 {
         WINDOW - self.psn_count()
     }
@@ -199,29 +209,30 @@ impl<T: Copy> UnackedPackets<T> {
         self.first == self.next
     }
 
-    /// Number of bytes in flight, without packets that wait for retransmission.
+    /// Returns the number of bytes in flight, without packets that wait for retransmission.
     pub(crate) fn bytes(&self) -> u64 {
         self.ring.bytes()
     }
 
-    /// Number of packets in flight, without packets that wait for retransmission.
+    /// Returns the number of packets in flight, without packets that wait for retransmission.
     #[cfg(test)]
     pub(crate) fn packets(&self) -> u32 {
         self.ring.in_flight_count()
     }
 
-    /// Number of packets that wait for retransmission.
+    /// Returns the number of packets that wait for retransmission.
     #[cfg(test)]
     pub(crate) fn lost_packets(&self) -> u32 {
         self.lost_count
     }
 
-    /// Number of packets that may be retransmitted even if the congestion window is full (after a probe timeout).
+    /// Returns the number of packets that may be retransmitted after a probe timeout even if the congestion window is
+    /// full.
     pub(crate) fn probes(&self) -> u32 {
         self.probes
     }
 
-    /// Number of probe timeouts since a packet was last newly acked.
+    /// Returns the number of probe timeouts since a packet was last newly acked.
     #[cfg(test)]
     pub(crate) fn pto_count(&self) -> u32 {
         self.pto_count
@@ -244,7 +255,7 @@ impl<T: Copy> UnackedPackets<T> {
         &self.counters
     }
 
-    /// Returns the state of a packet in the window.
+    /// Returns the state of the packet with this PSN.
     pub(crate) fn state(&self, psn: Psn) -> PsnState {
         match psn.since(self.first) {
             ..0 => PsnState::Acked,
@@ -264,7 +275,7 @@ impl<T: Copy> UnackedPackets<T> {
     /// Records a new packet, and returns its PSN. The window must have space.
     #[inline(always)]
     pub(crate) fn sent(&mut self, now: Nanos, bytes: u64, what: T) -> Psn {
-        let span = self.psn_count(); // The ring has a slot for each packet in this span, and grows up to the window.
+        let span = self.psn_count(); // The ring has a slot for each packet in this span, and grows on demand.
         if span == 0 {
             self.progress = now;
         }
@@ -304,7 +315,7 @@ impl<T: Copy> UnackedPackets<T> {
         }
     }
 
-    /// Records a retransmission. A packet that was acked meanwhile stays acked.
+    /// Records a retransmission. Has no effect if the packet was acked meanwhile.
     pub(crate) fn record_retransmission(&mut self, now: Nanos, psn: Psn) {
         match self.state(psn) {
             PsnState::Acked | PsnState::Unsent => return,
@@ -326,7 +337,7 @@ impl<T: Copy> UnackedPackets<T> {
         self.probes = self.probes.saturating_sub(1);
     }
 
-    /// Removes a packet from the in-flight set; its delivery is unknown.
+    /// Removes a packet from the in-flight set. Its delivery is unknown.
     fn stop(&mut self, psn: Psn) {
         if self.ring.oldest() != Some(psn) {
             self.reorder.mark_unknown(self.ring.slot(psn).order);
@@ -358,10 +369,10 @@ impl<T: Copy> UnackedPackets<T> {
         self.ring.slot_mut(psn).cause = cause;
     }
 
-    /// Queues packets for retransmission for which `is_void` returns true, if an ack of their last transmission could
-    /// have arrived. Congestion control does not count them as lost.
+    /// Queues the packets for which `is_void` returns true for retransmission, unless an ack of their last transmission
+    /// cannot have arrived yet. Congestion control does not count them as lost.
     pub(crate) fn retransmit_where(&mut self, now: Nanos, is_void: impl Fn(&T) -> bool) {
-        // Minimum time until an ack: the minimum RTT, less the ack delay that the measurement may include.
+        // Minimum time from a transmission to its ack: the minimum RTT, less the ack delay that it may include.
         let trip = self.rtt.min_rtt().unwrap_or(0).saturating_sub(self.rtt.timing().ack_delay);
         let mut at = self.first;
         while let Some(psn) = self.unacked.first_set(at, self.next.since(at).unsigned_abs()) {

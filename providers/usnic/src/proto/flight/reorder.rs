@@ -2,21 +2,24 @@
 //!
 //! A packet is lost if a packet sent later was acked, and one of two conditions is true (RFC 9002, 6.1). Either enough
 //! packets sent later are no longer in flight (the packet threshold), or the loss delay has passed since the packet was
-//! sent. The loss delay is a round trip plus the reordering window. As in RACK (RFC 8985, 6.2), packets are ordered by
-//! transmission, not by PSN, and the window grows when a loss was spurious. Both thresholds shrink again after many
-//! real losses.
+//! sent. The loss delay is a round trip plus the reordering window.
+//!
+//! As in RACK (RFC 8985, 6.2), packets are ordered by transmission, not by PSN, and the thresholds grow after a
+//! spurious loss. They shrink again after many real losses.
 
 use super::super::rtt::Rtt;
 use super::super::{MICROS, Nanos, SECONDS};
 
-/// Packet threshold: initial value kPacketThreshold (RFC 9002, 6.1.1), and maximum, about one GSO batch.
+/// Initial packet threshold: kPacketThreshold (RFC 9002, 6.1.1).
 const PACKET_THRESHOLD: u32 = 3;
+/// Maximum packet threshold, about one GSO batch.
 const PACKET_THRESHOLD_MAX: u32 = 48;
-/// Reordering window in eighths of a round trip: initial value (kTimeThreshold = 9/8, RFC 9002, 6.1.2), and maximum.
+/// Initial reordering window in eighths of a round trip (kTimeThreshold = 9/8, RFC 9002, 6.1.2).
 const TIME_THRESHOLD_EIGHTHS: u64 = 1;
+/// Maximum reordering window in eighths of a round trip.
 const TIME_THRESHOLD_EIGHTHS_MAX: u64 = 8;
-/// Minimum reordering window, in place of kGranularity (RFC 9002, 6.1.2). If a round trip takes microseconds, an eighth
-/// of it is less than the jitter of any queue.
+/// Minimum reordering window, in place of kGranularity (RFC 9002, 6.1.2). An eighth of a round trip of some
+/// microseconds is less than the jitter of any queue.
 const MIN_REORDERING_WINDOW: Nanos = 50 * MICROS;
 /// Number of real (not spurious) losses after which the thresholds shrink.
 const SHRINK_AFTER_LOSSES: u32 = 64;
@@ -30,12 +33,12 @@ pub(super) struct Reorder {
     grown: Option<Nanos>,
     /// Number of real losses since the last spurious loss, or since the thresholds last shrank.
     needed: u32,
-    /// Number of transmissions. The order of a transmission is its number, starting at 1.
+    /// Number of transmissions so far. The order of a transmission is its number, starting at 1.
     pub(super) transmissions: u64,
-    /// Order of the latest transmission that was acked; 0: no transmission was acked.
+    /// Order of the latest transmission that was acked, or 0 if none was acked.
     newest_acked: u64,
-    /// Number of transmissions, with orders up to `void_until`, that are no longer in flight although they were not
-    /// acked. Transmissions older than all packets in flight are not included.
+    /// Number of transmissions up to the order `void_until` that are no longer in flight although they were not acked.
+    /// Does not include transmissions older than all packets in flight.
     void: u32,
     void_until: u64,
 }
@@ -76,8 +79,8 @@ impl Reorder {
         self.newest_acked > order
     }
 
-    /// Whether the packet threshold is reached for the oldest packet in flight. `order`: order of its transmission.
-    /// `others`: number of other packets in flight.
+    /// Whether the packet threshold is reached for the oldest packet in flight, whose transmission has this `order`.
+    /// `others` is the number of other packets in flight.
     pub(super) fn exceeds_packet_threshold(&mut self, order: u64, others: u32) -> bool {
         if order >= self.void_until {
             self.void = 0;
@@ -86,20 +89,20 @@ impl Reorder {
         self.left_before_newest_acked(order) && gone >= u64::from(self.packet_threshold)
     }
 
-    /// Returns the loss delay: the time after its transmission at which a packet is declared lost if a later
-    /// transmission was acked (RFC 9002, 6.1.2).
+    /// Returns the loss delay: a packet is declared lost this time after its transmission, if a later transmission was
+    /// acked (RFC 9002, 6.1.2).
     pub(super) fn loss_delay(&self, rtt: &Rtt) -> Nanos {
         let (Some(latest), Some(smoothed)) = (rtt.latest_rtt(), rtt.srtt()) else { return rtt.timing().first };
         let trip = latest.max(smoothed);
         trip.saturating_add((trip / 8).saturating_mul(self.time_threshold).max(MIN_REORDERING_WINDOW))
     }
 
-    /// Number of duplicate acks that indicate a loss: 1, or more if the path reorders packets.
+    /// Returns the number of duplicate acks that indicate a loss: 1, or more if the path reorders packets.
     pub(super) fn duplicate_threshold(&self) -> u32 {
         self.packet_threshold / PACKET_THRESHOLD
     }
 
-    /// Records a spurious loss.
+    /// Records a spurious loss, which raises the thresholds at most once per round trip.
     pub(super) fn record_spurious(&mut self, now: Nanos, rtt: &Rtt) {
         self.needed = 0;
         let trip = rtt.srtt().unwrap_or(SECONDS);
@@ -111,7 +114,7 @@ impl Reorder {
         self.time_threshold = (self.time_threshold + 1).min(TIME_THRESHOLD_EIGHTHS_MAX);
     }
 
-    /// Counts a real loss; after [`SHRINK_AFTER_LOSSES`] real losses the thresholds shrink.
+    /// Counts a real loss. The thresholds shrink after [`SHRINK_AFTER_LOSSES`] real losses.
     pub(super) fn record_real_loss(&mut self) {
         self.needed += 1;
         if self.needed >= SHRINK_AFTER_LOSSES {

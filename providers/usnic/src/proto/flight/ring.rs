@@ -1,8 +1,8 @@
 //! Storage of the unacked packets: a ring of slots indexed by PSN, and a list of the packets in flight in transmission
 //! order.
 //!
-//! The ring grows on demand, up to the window. The list starts with the oldest transmission; a retransmitted packet
-//! moves to its end.
+//! The ring grows on demand, up to the size of the window. The list starts with the packet whose last transmission is
+//! the oldest. A retransmitted packet moves to the end of the list.
 
 use super::super::psn::Psn;
 use super::super::{Nanos, WINDOW};
@@ -29,7 +29,7 @@ pub(super) struct UnackedPacket<T> {
     pub(super) sends: u8,
     /// Cause of the last retransmission.
     pub(super) cause: RetransmitCause,
-    /// Neighbours in the list. The first packet is its own `before`, the last one its own `after`.
+    /// Neighbours in the list. In the first packet, `before` is the packet itself; in the last packet, `after` is.
     before: Psn,
     after: Psn,
 }
@@ -86,7 +86,7 @@ impl<T: Copy> PacketRing<T> {
         &mut self.slots[place]
     }
 
-    /// Adds a new packet in flight. `used`: number of slots in use, which precede the slot of this packet.
+    /// Adds a new packet in flight. `used` is the number of slots in use, which precede the slot of this packet.
     #[inline(always)]
     pub(super) fn insert(&mut self, psn: Psn, used: u32, packet: NewPacket<T>) {
         let NewPacket { what, bytes, now, order, state } = packet;
@@ -107,8 +107,8 @@ impl<T: Copy> PacketRing<T> {
         slot.state = state;
     }
 
-    /// Doubles the number of slots, and moves the `used` slots before `psn` to their new indexes. `what` fills the new
-    /// slots.
+    /// Doubles the number of slots, and moves the `used` slots before `psn` to their new indexes. `what` is a
+    /// placeholder for the new slots.
     #[cold]
     #[inline(never)]
     fn grow(&mut self, psn: Psn, used: u32, what: T) {
@@ -134,7 +134,7 @@ impl<T: Copy> PacketRing<T> {
         self.slots = slots;
     }
 
-    /// Appends a packet to the list: it was sent or retransmitted.
+    /// Appends a packet that was sent or retransmitted to the list.
     pub(super) fn append(&mut self, psn: Psn) {
         let (oldest, newest) = self.ends.unwrap_or((psn, psn));
         self.slot_mut(newest).after = psn;
@@ -178,7 +178,7 @@ impl<T: Copy> PacketRing<T> {
 
 #[cfg(test)]
 impl<T: Copy> PacketRing<T> {
-    /// Number of slots.
+    /// Returns the number of slots.
     pub(super) fn capacity(&self) -> usize {
         self.slots.len()
     }

@@ -1,14 +1,13 @@
 //! Timers of loss detection (RFC 9002, 6.1.2 and 6.2; US-9): the loss delay, and the probe timeout (PTO).
 //!
 //! A packet is declared lost after the loss delay if a packet sent later was acked. Otherwise the probe timeout queues
-//! the oldest one or two packets for retransmission, to get an ack. They are not reported as lost to congestion
-//! control.
+//! the oldest one or two packets for retransmission, to get an ack. Congestion control does not count these as lost.
 
 use super::super::Nanos;
 use super::{ExpiredTimer, LostPackets, RetransmitCause, UnackedPackets};
 
-/// Number of consecutive probe timeouts before a peer can time out. It makes a process that was stopped send probes
-/// before it ends its connections.
+/// Number of consecutive probe timeouts before a peer can time out. So a process that was stopped sends probes before
+/// it ends its connections.
 const PTOS_BEFORE_GIVING_UP: u32 = 3;
 
 impl<T: Copy> UnackedPackets<T> {
@@ -26,8 +25,8 @@ impl<T: Copy> UnackedPackets<T> {
         }
     }
 
-    /// Returns the time at which `on_time` must be called; `None` if no packet is in flight. Packets queued for
-    /// retransmission have no timer: the send path retransmits them when it may.
+    /// Returns the time at which `on_time` must be called, or `None` if no packet is in flight. Packets queued for
+    /// retransmission need no timer, because the send path decides when to send them.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         let slot = self.ring.slot(self.ring.oldest()?);
         let timeout = self.pto_deadline();
@@ -48,13 +47,13 @@ impl<T: Copy> UnackedPackets<T> {
         }
     }
 
-    /// Returns the time at which the peer times out, if enough probes were sent.
+    /// Returns the time at which the peer times out, provided that enough probes were sent.
     fn peer_timeout_at(&self) -> Nanos {
         self.progress.saturating_add(self.rtt.timing().give_up)
     }
 
-    /// Handles expired timers. The caller must process received acks first; otherwise acked packets may be declared
-    /// lost.
+    /// Handles expired timers. The caller must process received acks before, because otherwise acked packets may be
+    /// declared lost.
     pub(crate) fn on_time(&mut self, now: Nanos) -> ExpiredTimer {
         let mut lost = LostPackets::default();
         self.detect_losses(now, &mut lost);
@@ -67,8 +66,8 @@ impl<T: Copy> UnackedPackets<T> {
         if self.pto_count >= PTOS_BEFORE_GIVING_UP && now >= self.peer_timeout_at() {
             return ExpiredTimer::GiveUp;
         }
-        // One probe is sufficient if only an ack was late. After that, packets are probably being lost, so two probes
-        // are sent (RFC 9002, 6.2.4).
+        // The first probe timeout sends one probe, which is sufficient if only an ack was late. Later timeouts send
+        // two, because packets are probably being lost (RFC 9002, 6.2.4).
         self.probes = if self.pto_count == 0 { 1 } else { 2 };
         self.probes = self.probes.min(self.ring.in_flight_count());
         self.pto_count += 1;

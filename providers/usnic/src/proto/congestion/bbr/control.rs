@@ -1,6 +1,6 @@
 //! Computes the pacing rate and the congestion window of BBR from the model of the path.
 //!
-//! Section numbers and names in comments are those of draft-ietf-ccwg-bbr-06; this file implements section 5.6.
+//! Section numbers and names in comments are those of draft-ietf-ccwg-bbr-06. This file implements section 5.6.
 
 use super::{Bbr, BbrState, Sample};
 use crate::proto::congestion::{INITIAL_PACKETS, send_quantum};
@@ -29,8 +29,8 @@ impl Bbr {
         self.set_cwnd(sample);
     }
 
-    /// Sets the pacing rate to `gain` times the bandwidth, less a margin. During Startup the rate does not fall:
-    /// SetPacingRateWithGain() (5.6.2).
+    /// Sets the pacing rate to `gain` times the bandwidth, less a margin: SetPacingRateWithGain() (5.6.2). The rate
+    /// does not fall before the pipe is full.
     pub(super) fn set_pacing_rate(&mut self, gain: f64) {
         let rate = (gain * self.bw as f64 * (100.0 - PACING_MARGIN_PERCENT) / 100.0) as u64;
         if self.full_pipe.is_reached || rate > self.pacing_rate {
@@ -49,7 +49,7 @@ impl Bbr {
         }
         self.cwnd = self.cwnd.max(self.min_pipe_cwnd());
         if self.state == BbrState::ProbeRtt {
-            self.cwnd = self.cwnd.min(self.probe_rtt_cwnd()); // Few packets in flight: BoundCwndForProbeRTT() (5.6.4.5).
+            self.cwnd = self.cwnd.min(self.probe_rtt_cwnd()); // BoundCwndForProbeRTT() (5.6.4.5).
         }
         self.bound_cwnd_for_model();
     }

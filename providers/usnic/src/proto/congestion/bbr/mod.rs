@@ -1,9 +1,11 @@
 //! BBRv3 according to draft-ietf-ccwg-bbr-06. Section numbers and names in comments are those of this draft.
 //!
 //! A model of the path, with the bandwidth `max_bw` and the round-trip time `min_rtt`, determines the pacing rate and
-//! the congestion window. A loss rate above 2 % is a congestion signal. Delay is none, so the scheduling delays of a
-//! host with too few CPUs do not reduce the rate. `model` contains the model, the states in `probe_bw` and `probe_rtt`
-//! measure its values, and `control` computes the window and the rate.
+//! the congestion window. A loss rate above 2 % is a congestion signal. Delay is not, so the scheduling delays of a
+//! host with too few CPUs do not reduce the rate.
+//!
+//! `model` contains the model of the path, the states in `probe_bw` and `probe_rtt` measure its values, and `control`
+//! computes the window and the rate.
 
 mod control;
 mod model;
@@ -21,7 +23,7 @@ use model::{FullPipe, MaxBw, ShortTerm, Signals, Undo};
 use probe_bw::Cycle;
 use probe_rtt::MinRtt;
 
-/// Value of a bound that does not limit.
+/// Value of a bound that has no effect.
 const INFINITY: u64 = u64::MAX;
 /// Minimum congestion window in packets: BBR.MinPipeCwnd (2.8).
 const MIN_PIPE_PACKETS: u64 = 4;
@@ -84,8 +86,8 @@ struct Sample {
     rtt: Option<Nanos>,
     in_flight: u64,
     rate: RateSample,
-    /// Whether a low rate must be ignored: the sample is app-limited (RS.is_app_limited), or was taken in ProbeRTT
-    /// (5.3.4.3).
+    /// Whether a low rate says nothing about the path, because the sample is app-limited (RS.is_app_limited) or was
+    /// taken in ProbeRTT (5.3.4.3).
     is_app_limited: bool,
 }
 
@@ -256,7 +258,7 @@ impl Controller for Bbr {
         }
     }
 
-    /// Records the overflow as a loss in this round, which lowers the short-term bounds unless the state probes for
+    /// Records the overflow as a loss in this round. The loss lowers the short-term bounds, unless BBR is probing for
     /// bandwidth.
     fn overflowed(&mut self, _now: Nanos) {
         self.note_loss(0);

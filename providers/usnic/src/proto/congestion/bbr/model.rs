@@ -1,12 +1,12 @@
 //! BBR's model of the path: bandwidth, ack aggregation, and bounds set by congestion signals.
 //!
-//! Section numbers and names in comments are those of draft-ietf-ccwg-bbr-06; this file implements section 5.5.
+//! Section numbers and names in comments are those of draft-ietf-ccwg-bbr-06. This file implements section 5.5.
 
 use super::{BETA, Bbr, BbrState, INFINITY, INITIAL_PACKETS, LossEvent, Sample};
 use crate::proto::flight::LostPacket;
 use crate::proto::{Nanos, SECONDS};
 
-/// If the delivery rate grows by less than this factor in each of this number of rounds, the pipe is full (5.3.1.2).
+/// The pipe is full if the delivery rate grows by less than this factor in each of `FULL_BW_COUNT` rounds (5.3.1.2).
 const FULL_BW_GROWTH: f64 = 1.25;
 const FULL_BW_COUNT: u32 = 3;
 /// Number of rounds in the maximum filter of extra_acked: BBR.ExtraAckedFilterLen (2.12).
@@ -36,8 +36,8 @@ impl MaxBw {
     }
 }
 
-/// Bounds that loss sets until the next probe for bandwidth, in bytes per second and bytes: bw_shortterm and
-/// inflight_shortterm (2.9).
+/// Bounds that loss sets until the next probe for bandwidth: bw_shortterm in bytes per second, and inflight_shortterm
+/// in bytes (2.9).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ShortTerm {
     pub(super) bw: u64,
@@ -59,7 +59,7 @@ pub(super) struct Undo {
     inflight_longterm: u64,
 }
 
-/// Detects that the delivery rate no longer grows, so that the pipe is full (2.13, 5.3.1.2).
+/// Detects a full pipe: the delivery rate no longer grows (2.13, 5.3.1.2).
 #[derive(Debug, Default)]
 pub(super) struct FullPipe {
     pub(super) is_reached: bool,
@@ -88,13 +88,15 @@ impl FullPipe {
     }
 }
 
-/// Estimator of ack aggregation: bytes acked beyond the bytes that the bandwidth explains, ExtraACKed (2.12, 5.5.9).
+/// Estimator of ack aggregation, ExtraACKed (2.12, 5.5.9): bytes acked in excess of those that the estimated bandwidth
+/// delivers.
 #[derive(Debug, Default)]
 pub(super) struct ExtraAcked {
     interval_start: Nanos,
     delivered: u64,
-    /// Maxima of the previous and the current half of the filter, and the round in which the current half started.
+    /// Maximum of the previous half of the filter, and of the current half.
     max: [u64; 2],
+    /// Round in which the current half started.
     since: u64,
 }
 
@@ -132,12 +134,12 @@ pub(super) struct Signals {
     loss_round_delivered: u64,
     pub(super) loss_round_start: bool,
     is_loss_in_round: bool,
-    /// Number of discontiguous ranges of packets that were lost in this round, and in the previous round.
+    /// Number of discontiguous ranges of lost packets: in this round, and in the previous round.
     ranges: [u32; 2],
 }
 
 impl Signals {
-    /// Forgets the signals: ResetCongestionSignals() (5.5.10.3).
+    /// Clears the signals: ResetCongestionSignals() (5.5.10.3).
     pub(super) fn reset(&mut self) {
         self.is_loss_in_round = false;
         self.bw_latest = 0;

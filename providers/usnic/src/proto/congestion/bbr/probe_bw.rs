@@ -1,20 +1,20 @@
-//! BBR's states DOWN, CRUISE, REFILL and UP, which follow each other and probe for bandwidth.
+//! BBR's cycle of the states DOWN, CRUISE, REFILL and UP, which probes for bandwidth.
 //!
-//! Section numbers and names in comments are those of draft-ietf-ccwg-bbr-06; this file implements section 5.3.3.
+//! Section numbers and names in comments are those of draft-ietf-ccwg-bbr-06. This file implements section 5.3.3.
 
 use super::model::ShortTerm;
 use super::{Bbr, BbrState, INFINITY, Sample};
 use crate::proto::flight::is_loss_too_high;
 use crate::proto::{Nanos, SECONDS};
 
-/// Share of inflight_longterm that is left to other flows: BBR.Headroom (2.8).
+/// Fraction of inflight_longterm that BBR leaves to other flows: BBR.Headroom (2.8).
 const HEADROOM: f64 = 0.15;
 /// Time between probes: `PROBE_WAIT` plus a random time of up to `PROBE_WAIT_RANDOM` (5.3.3.8.2).
 const PROBE_WAIT: Nanos = 2 * SECONDS;
 const PROBE_WAIT_RANDOM: Nanos = SECONDS;
 /// Maximum number of rounds between probes, so that Reno and CUBIC flows keep their share (5.3.3.8.3).
 const RENO_ROUNDS: u64 = 63;
-/// Maximum exponent of the growth of inflight_longterm per round; the growth doubles each round (5.3.3.9).
+/// Maximum exponent of the growth of inflight_longterm per round, which doubles each round (5.3.3.9).
 const UP_ROUNDS: u32 = 30;
 
 /// Phase of the acks relative to the probe for bandwidth: BBR.ack_phase (2.14).
@@ -117,9 +117,10 @@ impl Bbr {
         self.raise_inflight_longterm_slope();
     }
 
-    /// Whether to probe for bandwidth: IsTimeToProbeBW() and IsRenoCoexistenceProbeTime() (5.3.3.8.3). The number of
-    /// rounds is computed from the BDP plus its quantization budget. From the BDP alone, a BDP below one packet would
-    /// cause a probe in each round.
+    /// Whether to probe for bandwidth: IsTimeToProbeBW() and IsRenoCoexistenceProbeTime() (5.3.3.8.3).
+    ///
+    /// The number of rounds until a probe is computed from the BDP plus its quantization budget. With the BDP alone, a
+    /// BDP below one packet would cause a probe in each round.
     fn is_time_to_probe_bw(&self, now: Nanos) -> bool {
         let rounds = (self.inflight(1.0).min(self.cwnd) / self.packet).min(RENO_ROUNDS);
         now > self.cycle.stamp.saturating_add(self.cycle.wait) || self.cycle.rounds_since_probe_up >= rounds
@@ -136,7 +137,7 @@ impl Bbr {
             return true;
         }
         if self.round.is_cwnd_limited() && self.cwnd >= self.inflight_longterm {
-            self.full_pipe.reset(sample.rate.delivery_rate); // The bound limits the rate, not the path.
+            self.full_pipe.reset(sample.rate.delivery_rate); // The bound limits the rate, so the pipe is not full.
             return false;
         }
         self.full_pipe.is_now

@@ -1,17 +1,17 @@
 //! BBR's minimum round-trip time, and the state ProbeRTT, which measures it with few packets in flight.
 //!
-//! Section numbers and names in comments are those of draft-ietf-ccwg-bbr-06; this file implements section 5.3.4.
+//! Section numbers and names in comments are those of draft-ietf-ccwg-bbr-06. This file implements section 5.3.4.
 
 use super::model::ShortTerm;
 use super::probe_bw::AckPhase;
 use super::{Bbr, BbrState, Sample};
 use crate::proto::{MILLIS, Nanos, SECONDS};
 
-/// Lifetime of the minimum: BBR.MinRTTFilterLen (2.16.1).
+/// Time after which the minimum expires: BBR.MinRTTFilterLen (2.16.1).
 const MIN_RTT_FILTER_LEN: Nanos = 10 * SECONDS;
-/// Interval between measurements, and duration of a measurement: BBR.ProbeRTTInterval and BBR.ProbeRTTDuration
-/// (2.16.2).
+/// Interval between measurements: BBR.ProbeRTTInterval (2.16.2).
 const PROBE_RTT_INTERVAL: Nanos = 5 * SECONDS;
+/// Duration of a measurement: BBR.ProbeRTTDuration (2.16.2).
 const PROBE_RTT_DURATION: Nanos = 200 * MILLIS;
 
 /// The minimum round-trip time BBR.min_rtt, and the time of its next measurement (2.16).
@@ -19,8 +19,9 @@ const PROBE_RTT_DURATION: Nanos = 200 * MILLIS;
 pub(super) struct MinRtt {
     min_rtt: Nanos,
     min_rtt_stamp: Nanos,
-    /// BBR.probe_rtt_min_delay and its stamp: the minimum since ProbeRTT was last due.
+    /// BBR.probe_rtt_min_delay: the minimum since ProbeRTT was last due.
     probe_min_delay: Nanos,
+    /// BBR.probe_rtt_min_stamp: the time of that minimum.
     probe_min_stamp: Nanos,
     is_expired: bool,
     done_stamp: Option<Nanos>,
@@ -45,7 +46,7 @@ impl Default for MinRtt {
 }
 
 impl MinRtt {
-    /// Returns the minimum round-trip time; `None` before the first sample.
+    /// Returns the minimum round-trip time, or `None` before the first sample.
     pub(super) fn get(&self) -> Option<Nanos> {
         (self.min_rtt != Nanos::MAX).then_some(self.min_rtt)
     }

@@ -1,4 +1,5 @@
-//! States and reactions of BBR on a model of a path. Test cases are those of draft-ietf-ccwg-bbr-06, appendix A.
+//! Tests the states and reactions of BBR on a model of a path. Numbers of test cases are those of
+//! draft-ietf-ccwg-bbr-06, appendix A.
 
 use super::*;
 use crate::proto::congestion::Congestion;
