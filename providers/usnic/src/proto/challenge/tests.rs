@@ -1,4 +1,4 @@
-//! Peers that change their address, peers that do not respond, and packets of other hosts.
+//! Tests challenges with peers that change their address, peers that do not respond, and packets of other hosts.
 
 use super::*;
 use crate::proto::rtt::Timing;
@@ -16,7 +16,7 @@ fn place(port: u16) -> SourceAddress {
     SourceAddress::new("10.0.0.3".parse().expect("the literal is a valid address"), port)
 }
 
-/// Returns an estimator with the round-trip time `time`; its probe timeout is three times `time`.
+/// Returns an estimator with the round-trip time `time`. Its probe timeout is three times `time`.
 fn rtt(time: Nanos) -> Rtt {
     let mut rtt = Rtt::new(Timing::default());
     rtt.record_sample(0, time, 0);
@@ -24,7 +24,7 @@ fn rtt(time: Nanos) -> Rtt {
 }
 
 /// Returns the destination and the nonce of the next challenge.
-fn asks(peer: &mut PeerPath, now: Nanos) -> Option<(SourceAddress, u64)> {
+fn next_challenge(peer: &mut PeerPath, now: Nanos) -> Option<(SourceAddress, u64)> {
     asks_over(&rtt(MILLIS), peer, now)
 }
 
@@ -51,10 +51,10 @@ fn response_echoes_the_nonce_and_has_the_same_length() {
 fn new_address_is_used_only_after_its_response() {
     let mut peer = peer();
     let (old, new) = (peer.current_address(), place(1));
-    assert_eq!(asks(&mut peer, 0), None);
+    assert_eq!(next_challenge(&mut peer, 0), None);
     peer.record_packet(1, new);
     assert_eq!(peer.current_address(), old);
-    let (to, nonce) = asks(&mut peer, 1).expect("a challenge is due");
+    let (to, nonce) = next_challenge(&mut peer, 1).expect("a challenge is due");
     assert_eq!(to, new);
     assert!(!peer.responded(new, nonce ^ 1), "a wrong nonce is not accepted");
     assert!(
@@ -66,7 +66,7 @@ fn new_address_is_used_only_after_its_response() {
     assert_eq!(peer.current_address(), new);
     assert!(!peer.responded(new, nonce), "a response is accepted only once");
     peer.record_packet(2, new);
-    assert_eq!((asks(&mut peer, SECONDS), peer.deadline()), (None, Some(2 + INTERVAL)));
+    assert_eq!((next_challenge(&mut peer, SECONDS), peer.deadline()), (None, Some(2 + INTERVAL)));
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn challenges_are_limited_for_any_number_of_addresses() {
     for packet in 0..10_000 {
         let now = packet * MILLIS / 10;
         peer.record_packet(now, place(packet as u16));
-        challenges += u32::from(asks(&mut peer, now).is_some());
+        challenges += u32::from(next_challenge(&mut peer, now).is_some());
     }
     assert!((2..=10).contains(&challenges), "{challenges} challenges were sent in a second, instead of 2 to 10");
 }
@@ -97,7 +97,7 @@ fn address_without_response_is_dropped() {
     peer.record_packet(0, place(1));
     let mut challenges = 0;
     for now in (0..5 * SECONDS).step_by(MILLIS as usize) {
-        challenges += u32::from(asks(&mut peer, now).is_some());
+        challenges += u32::from(next_challenge(&mut peer, now).is_some());
     }
     assert_eq!(challenges, MAX_CHALLENGES);
     assert!(peer.candidate.is_none());
@@ -108,11 +108,11 @@ fn address_without_response_is_dropped() {
 fn address_change_during_a_challenge_is_followed() {
     let mut peer = peer();
     peer.record_packet(0, place(1));
-    assert!(asks(&mut peer, 0).is_some_and(|(to, _)| to == place(1)));
+    assert!(next_challenge(&mut peer, 0).is_some_and(|(to, _)| to == place(1)));
     peer.record_packet(50 * MILLIS, place(2));
-    assert_eq!(asks(&mut peer, 50 * MILLIS), None, "the next challenge waits for its interval");
+    assert_eq!(next_challenge(&mut peer, 50 * MILLIS), None, "the next challenge waits for its interval");
     peer.record_packet(100 * MILLIS, place(2));
-    let (to, nonce) = asks(&mut peer, 100 * MILLIS).expect("a challenge is due");
+    let (to, nonce) = next_challenge(&mut peer, 100 * MILLIS).expect("a challenge is due");
     assert!(to == place(2) && peer.responded(to, nonce));
 }
 
@@ -127,18 +127,18 @@ fn nonces_differ_from_each_other_and_from_those_of_other_connections() {
 
 /// Advances from deadline to deadline until the peer has timed out. Returns the elapsed time and the number of
 /// challenges.
-fn until_gone(peer: &mut PeerPath, refuses: bool) -> (Nanos, u32) {
+fn until_timed_out(peer: &mut PeerPath, refuses: bool) -> (Nanos, u32) {
     let near = rtt(MILLIS);
-    until_gone_over(&near, peer, |peer, now, _| {
+    until_timed_out_over(&near, peer, |peer, now, _| {
         if refuses {
             (0..5).for_each(|_| peer.port_closed(now, &near));
         }
     })
 }
 
-/// Advances until the peer has timed out, with this round-trip time. `says`: reports an ICMP message for each
-/// challenge.
-fn until_gone_over(rtt: &Rtt, peer: &mut PeerPath, says: impl Fn(&mut PeerPath, Nanos, u32)) -> (Nanos, u32) {
+/// Same as `until_timed_out`, with a given round-trip time. `says` is called for each challenge, and may report an ICMP
+/// message.
+fn until_timed_out_over(rtt: &Rtt, peer: &mut PeerPath, says: impl Fn(&mut PeerPath, Nanos, u32)) -> (Nanos, u32) {
     let mut challenges = 0;
     for _ in 0..100 {
         let now = peer.deadline().expect("a challenge is pending");
@@ -157,7 +157,7 @@ fn until_gone_over(rtt: &Rtt, peer: &mut PeerPath, says: impl Fn(&mut PeerPath, 
 
 #[test]
 fn peer_without_response_is_challenged_then_times_out() {
-    let (now, challenges) = until_gone(&mut peer(), false);
+    let (now, challenges) = until_timed_out(&mut peer(), false);
     assert!((INTERVAL + GIVE_UP..INTERVAL + GIVE_UP + 2 * SECONDS).contains(&now), "the peer timed out at {now} ns");
     assert!(challenges >= 10);
 }
@@ -168,11 +168,11 @@ fn responding_peer_is_challenged_once_per_interval() {
     for round in 1..5 {
         let now = round * INTERVAL;
         assert_eq!((peer.deadline(), peer.on_time(now)), (Some(now), PeerTimeout::Nothing));
-        let (to, nonce) = asks(&mut peer, now).expect("a challenge is due");
-        assert_eq!(asks(&mut peer, now), None);
+        let (to, nonce) = next_challenge(&mut peer, now).expect("a challenge is due");
+        assert_eq!(next_challenge(&mut peer, now), None);
         peer.record_packet(now, to);
         assert!(!peer.responded(to, nonce), "a response from the current address does not change it");
-        assert_eq!(asks(&mut peer, now), None);
+        assert_eq!(next_challenge(&mut peer, now), None);
     }
 }
 
@@ -181,9 +181,9 @@ fn stopped_process_reads_responses_before_the_peer_times_out() {
     let mut peer = peer();
     let late = 3600 * SECONDS;
     assert_eq!(peer.on_time(late), PeerTimeout::Nothing);
-    assert!(asks(&mut peer, late).is_some());
+    assert!(next_challenge(&mut peer, late).is_some());
     assert_eq!(peer.on_time(2 * late), PeerTimeout::Nothing, "only one challenge is outstanding");
-    let (gone, challenges) = until_gone(&mut peer, false);
+    let (gone, challenges) = until_timed_out(&mut peer, false);
     assert!(challenges >= MIN_PROBES - 1 && gone > late);
 }
 
@@ -191,7 +191,7 @@ fn stopped_process_reads_responses_before_the_peer_times_out() {
 fn interval_zero_disables_keepalive() {
     let mut peer = PeerPath::new(&terms(), 0, 0, GIVE_UP);
     assert_eq!(
-        (peer.deadline(), peer.on_time(u64::MAX), asks(&mut peer, u64::MAX)),
+        (peer.deadline(), peer.on_time(u64::MAX), next_challenge(&mut peer, u64::MAX)),
         (None, PeerTimeout::Nothing, None)
     );
 }
@@ -202,7 +202,7 @@ fn port_unreachable_shortens_the_timeout_to_three_challenges() {
         let mut peer = PeerPath::new(&terms(), 0, interval, GIVE_UP);
         peer.port_closed(5, &rtt(MILLIS));
         assert_eq!((peer.on_time(5), peer.deadline()), (PeerTimeout::Nothing, Some(5)), "the peer is challenged first");
-        let (gone, challenges) = until_gone(&mut peer, true);
+        let (gone, challenges) = until_timed_out(&mut peer, true);
         assert!(
             challenges == MIN_PROBES && gone < SECONDS,
             "{challenges} challenges were sent until the timeout at {gone} ns"
@@ -215,7 +215,7 @@ fn packet_of_the_peer_cancels_port_unreachable_reports() {
     let mut peer = peer();
     for now in 0..100 {
         peer.port_closed(now * MIN_INTERVAL, &rtt(MILLIS));
-        asks(&mut peer, now * MIN_INTERVAL);
+        next_challenge(&mut peer, now * MIN_INTERVAL);
         peer.record_packet(now * MIN_INTERVAL, peer.current_address());
         assert_eq!(peer.on_time(now * MIN_INTERVAL + 1), PeerTimeout::Nothing);
     }
@@ -229,7 +229,7 @@ fn icmp_hints_do_not_shorten_the_timeout() {
         peer.challenge_soon(5);
         assert_eq!(peer.deadline(), Some(5), "the peer is challenged immediately");
         let (gone, challenges) =
-            until_gone_over(&rtt(MILLIS), &mut peer, |peer, now, _| (0..5).for_each(|_| peer.challenge_soon(now)));
+            until_timed_out_over(&rtt(MILLIS), &mut peer, |peer, now, _| (0..5).for_each(|_| peer.challenge_soon(now)));
         assert!(
             gone >= 5 + GIVE_UP && challenges >= MIN_PROBES,
             "{challenges} challenges were sent until the timeout at {gone} ns"
@@ -244,7 +244,7 @@ fn challenges_to_a_closed_port_are_a_probe_timeout_apart() {
     assert!(timeout >= 1500 * MILLIS);
     let mut peer = peer();
     peer.port_closed(5, &far);
-    let (gone, challenges) = until_gone_over(&far, &mut peer, |peer, now, _| peer.port_closed(now, &far));
+    let (gone, challenges) = until_timed_out_over(&far, &mut peer, |peer, now, _| peer.port_closed(now, &far));
     assert!(
         challenges == MIN_PROBES && gone >= 5 + u64::from(MIN_PROBES) * timeout,
         "{challenges} challenges were sent until the timeout at {gone} ns"
@@ -256,7 +256,7 @@ fn challenge_interval_doubles_while_the_port_is_closed() {
     let near = rtt(MILLIS);
     let mut peer = PeerPath::new(&terms(), 0, INTERVAL, 100 * GIVE_UP);
     peer.port_closed(5, &near);
-    let (gone, challenges) = until_gone_over(&near, &mut peer, |peer, now, challenges| {
+    let (gone, challenges) = until_timed_out_over(&near, &mut peer, |peer, now, challenges| {
         if challenges % 5 == 0 {
             peer.port_closed(now, &near);
         }
@@ -273,7 +273,7 @@ fn forged_messages_cause_at_most_ten_challenges_a_second() {
     let mut challenges = 0;
     for now in (0..SECONDS).step_by(MILLIS as usize) {
         (0..10).for_each(|_| peer.challenge_soon(now));
-        if asks(&mut peer, now).is_some() {
+        if next_challenge(&mut peer, now).is_some() {
             challenges += 1;
             peer.record_packet(now, peer.current_address());
         }

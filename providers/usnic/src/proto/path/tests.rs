@@ -7,7 +7,7 @@ const V4: usize = HEADERS_V4;
 /// A path with an MTU of `carries` bytes.
 struct Net {
     carries: usize,
-    /// Rate of random loss, and the state of its random numbers.
+    /// Rate of random loss, and the state of the random generator.
     loss: f64,
     state: u64,
     now: Nanos,
@@ -35,7 +35,7 @@ impl Net {
         sent
     }
 
-    /// Advances the time from deadline to deadline until `end`.
+    /// Advances the time from deadline to deadline until `end`, and returns the sizes of the probes.
     fn until(&mut self, path: &mut PathMtu, end: Nanos) -> Vec<usize> {
         let mut sent = self.probes(path);
         while let Some(at) = path.deadline().filter(|at| *at <= end) {
@@ -184,7 +184,7 @@ fn packets_are_small_while_a_black_hole_is_suspected() {
         assert_eq!((path.mtu(), path.size()), (1472, 1472));
         net
     };
-    // Two consecutive probe timeouts of large packets cause a suspicion.
+    // Two consecutive probe timeouts of large packets start the probes for a black hole.
     let (mut silent, mut quiet) = (path(1500), path(1500));
     let net = large(&mut silent);
     silent.timed_out(net.now, 1172);
@@ -196,7 +196,7 @@ fn packets_are_small_while_a_black_hole_is_suspected() {
     assert_eq!((silent.size(), silent.deadline()), (1472, None), "an acked large packet ends the suspicion");
     silent.timed_out(net.now, 1472);
     assert_eq!(silent.size(), 1472, "the timeouts were not consecutive");
-    // Losses of large packets alone do not prove a black hole; lost large probes with acked small probes do.
+    // Losses of large packets alone do not prove a black hole. Lost large probes prove it if small probes are acked.
     let mut net = large(&mut quiet);
     net.carries = 1172;
     (0..SUSPICIOUS_LOSSES).for_each(|_| quiet.lost(net.now, 1472));

@@ -1,4 +1,4 @@
-//! Packets that are accepted and rejected with equal and different keys.
+//! Tests which packets are accepted and rejected, with equal and with different keys.
 
 use super::*;
 use crate::proto::setup::tests::TestRandom;
@@ -203,8 +203,8 @@ fn short_secrets_are_rejected_and_debug_prints_no_key() {
 
 #[test]
 fn ciphers_match_the_test_vectors() {
-    // Test vector of RFC 8439, 2.8.2. Its nonce begins with 7, so it is passed to the cipher directly, not through
-    // `nonce`.
+    // Test vector of RFC 8439, 2.8.2. Its nonce begins with 7, which `nonce` cannot produce, so the test calls the
+    // cipher directly.
     let key: Vec<u8> = (0x80..0xA0).collect();
     let cipher = ChaCha20Poly1305::new_from_slice(&key).expect("the key has 32 bytes");
     let mut text = *b"Ladies and Gentlemen of the class of '99: If I could offer you only one tip for the future, \

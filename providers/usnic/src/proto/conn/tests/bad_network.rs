@@ -1,5 +1,5 @@
-//! Random work over networks that drop, duplicate, delay and corrupt packets. Each message must arrive exactly once, in
-//! order and unchanged.
+//! Tests random work over networks that drop, duplicate, delay and corrupt packets. Each message must arrive exactly
+//! once, in order and unchanged.
 
 use dapl::provider::Status;
 
@@ -7,8 +7,8 @@ use super::pair::{ConnPair, Endpoint, NetworkConditions, PairConfig, TestRandom}
 use crate::proto::conn::{ConnConfig, Operation};
 use crate::proto::{MICROS, MILLIS};
 
-/// Size in bytes of each of the four parts of an endpoint's memory: sources, receives, targets of the peer's writes,
-/// targets of reads.
+/// Size in bytes of each of the four parts of an endpoint's memory: source of sends and writes, receives, targets of
+/// the peer's writes, targets of reads.
 const PART: usize = 1 << 21;
 
 #[derive(Clone, Copy, Debug)]
@@ -22,20 +22,21 @@ enum Kind {
 struct PostedJob {
     kind: Kind,
     id: u64,
-    /// Offsets of the local bytes, and of the peer's bytes.
+    /// Offset of the local bytes.
     at: usize,
+    /// Offset of the bytes in the peer's memory.
     there: usize,
     length: usize,
 }
 
-/// Work that one endpoint has posted, and the used bytes of each part of its memory.
+/// Work that one endpoint has posted, and how many bytes of its memory are used.
 #[derive(Default)]
 struct Load {
     jobs: Vec<PostedJob>,
     recvs: Vec<(u64, usize)>,
     sends: usize,
     used: [usize; 2],
-    /// Lengths of the sends, for the receives of the peer.
+    /// Lengths of the sends, which determine the lengths of the peer's receives.
     lengths: Vec<usize>,
 }
 
@@ -96,7 +97,7 @@ impl Run {
         ours.jobs.push(job);
     }
 
-    /// Posts a receive for the peer's next send without a receive.
+    /// Posts a receive for the first send of the peer that has no receive yet.
     fn recv(&mut self, place: usize) {
         let count = self.loads[place].recvs.len();
         let Some(length) = self.loads[1 - place].lengths.get(count).copied() else { return };
@@ -126,7 +127,7 @@ impl Run {
         }
     }
 
-    /// Removes the receives of the shared queues for some time, as if other connections had used them.
+    /// Removes the receives from the shared queues for up to 30 steps, as if other connections had used them.
     fn empty_for_a_while(&mut self) {
         let [a, b] = [Endpoint::A, Endpoint::B].map(|side| std::mem::take(&mut self.pair.end(side).host.shared));
         for _ in 0..self.pair.dice.below(30) {

@@ -1,4 +1,4 @@
-//! Paths whose MTU decreases without an ICMP message: packets that have become too large are retransmitted in pieces.
+//! Tests paths whose MTU decreases without an ICMP message. Packets that are too large now are retransmitted in pieces.
 
 use dapl::provider::Status;
 
@@ -7,7 +7,7 @@ use crate::proto::conn::ConnConfig;
 use crate::proto::{MILLIS, SECONDS};
 
 const LARGE: usize = 9000;
-/// MTU of the path after it has decreased.
+/// Path MTU after the decrease.
 const LEFT: usize = 1300;
 
 /// Creates a pair on a path with a large MTU.
@@ -38,7 +38,7 @@ fn black_hole_delays_data_by_a_few_timeouts_only() {
     let start = pair.now;
     let before = pair.b.conn.counters().received;
     pair.until("a packet arrives", |pair| pair.b.conn.counters().received > before + 10);
-    // The black hole is detected after a probe timeout and a second one of twice the length.
+    // The black hole is detected after two probe timeouts, the second of which is twice as long as the first.
     let waited = pair.now - start;
     assert!(waited < 5 * timeout, "data was delayed by {waited} ns, more than 5 timeouts of {timeout} ns");
     pair.until("all is done", |pair| is_done(pair, 2));

@@ -1,4 +1,4 @@
-//! The first packets of a connection: the confirmation and its retransmission.
+//! Tests the confirmation of a connection, and its retransmission.
 
 use zerocopy::IntoBytes;
 

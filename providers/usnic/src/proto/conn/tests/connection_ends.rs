@@ -1,4 +1,4 @@
-//! Ends of a connection: completions, their order, and the events at both endpoints.
+//! Tests the end of a connection: completions, their order, and the events at both endpoints.
 
 use dapl::provider::{ConnectionEvent, Remote, Status};
 
@@ -145,7 +145,7 @@ fn memory_of_an_acked_read_may_be_unmapped() {
     let mut pair = ConnPair::new(&PairConfig::default());
     pair.read(Endpoint::A, 0, 1000, 0);
     pair.until("the read", |pair| pair.a.host.requests.len() == 1);
-    // The ack is lost, so the responder must retransmit data whose memory has become unreadable.
+    // The ack of the response is lost, so B must retransmit data whose memory has become unreadable.
     pair.a.drops_all = true;
     pair.b.host.unreadable = true;
     pair.until("a probe", |pair| pair.b.conn.counters().timeouts > 0);
@@ -245,7 +245,7 @@ fn abort_flushes_immediately_and_notifies_the_peer() {
     pair.until("the peer gets an event", |pair| !pair.b.events.is_empty());
     assert_eq!((&pair.a.events[..], &pair.b.events[..]), (&[][..], &[ConnectionEvent::Disconnected][..]));
     assert_eq!(statuses(&pair.b.host.recvs), [Flushed; 2]);
-    // Work that is posted later is flushed too.
+    // Work that is posted after the end is also flushed.
     pair.send(Endpoint::A, 0, 5);
     pair.recv(Endpoint::B, 0, 5);
     assert_eq!((pair.a.host.requests.len(), pair.b.host.recvs.len()), (3, 3));
@@ -283,7 +283,7 @@ fn idle_connection_detects_a_lost_peer() {
     assert_eq!(pair.a.events[0], ConnectionEvent::Disconnected);
 }
 
-/// Simulates the exit of B's process: B sends no more packets, and its host reports each packet of A with "port
+/// Simulates the exit of B's process. B sends no more packets, and each packet of A causes an ICMP message "port
 /// unreachable".
 fn killed(pair: &mut ConnPair) {
     pair.b.drops_all = true;

@@ -1,5 +1,5 @@
-//! Extension operations: sends and writes with immediate data, sends with invalidation, and atomic operations. Each
-//! must be executed exactly once and in order, although the network loses, duplicates and reorders packets.
+//! Tests extension operations: sends and writes with immediate data, sends with invalidate, and atomic operations. Each
+//! must be executed exactly once and in order, although the network drops, duplicates and reorders packets.
 
 use dapl::provider::{ConnectionEvent, ReceivedOp, Remote, Status};
 use dapl_software::memory::atomic::Atomic;
@@ -226,7 +226,7 @@ fn atomic_results_are_stored_until_acked() {
         (1, 0),
         "the operation is executed, and its response is lost"
     );
-    // The word changes after the execution; the retransmitted response must contain the result of the execution.
+    // The word changes after the operation was executed. The retransmitted response must contain the stored result.
     pair.b.host.memory[WORD..][..8].fill(0xFF);
     pair.b.drops_all = false;
     pair.until("the answer comes", |pair| pair.a.host.requests.len() == 1);

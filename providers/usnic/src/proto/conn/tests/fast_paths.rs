@@ -1,5 +1,5 @@
-//! The fast paths of the posts, mixed with acks, losses and waiting requests. Each message must arrive exactly once and
-//! in order.
+//! Tests the fast paths of posts, mixed with acks, losses and waiting requests. Each message must arrive exactly once
+//! and in order.
 
 use dapl::provider::Status;
 
@@ -11,7 +11,7 @@ use crate::proto::conn::ConnConfig;
 const SPACE: usize = 64;
 const RECEIVES: usize = 1 << 15;
 
-/// Numbers of messages and receives that an endpoint has posted.
+/// Sends and receives that an endpoint has posted.
 #[derive(Default)]
 struct Load {
     sent: Vec<(u64, usize, usize)>,
@@ -29,7 +29,7 @@ impl Load {
     }
 }
 
-/// Posts at random at both endpoints, and checks the received messages. Returns the numbers of posts by the fast paths.
+/// Posts at random at both endpoints, and checks the received messages. Returns how often each fast path was used.
 fn exchange(seed: u64, network: NetworkConditions) -> [u32; 3] {
     let config = ConnConfig { window_kib: 512, ..ConnConfig::default() };
     let plan = PairConfig { config, seed, psn: [u32::MAX - 40, 7], number: u32::MAX - 20, ..PairConfig::default() };

@@ -1,4 +1,4 @@
-//! Packets of a malicious peer that knows the token.
+//! Tests packets of a malicious peer that knows the connection number and the token.
 
 use dapl::provider::{ConnectionEvent, Status};
 use zerocopy::IntoBytes;
@@ -19,13 +19,13 @@ struct InvalidPacket {
     key: u32,
     address: u64,
     offset: Option<u32>,
-    /// For a piece: the byte range of its packet in the message.
+    /// Only for a piece: the byte range of the message that the whole packet contains.
     extent: Option<(u32, u32)>,
     payload: usize,
 }
 
 impl InvalidPacket {
-    /// Creates a valid packet with the next PSN: a send of one byte.
+    /// Creates a valid packet with the next PSN, a send of one byte. Tests change its fields.
     fn new(pair: &ConnPair) -> InvalidPacket {
         let next = pair.a.conn.received.next().0;
         let next_ack = pair.a.conn.flight.next_psn().0.into();
@@ -91,7 +91,7 @@ fn pair() -> ConnPair {
 }
 
 /// Checks that A has refused a packet as invalid: the connection has ended, and the memory is unchanged.
-fn is_refused(what: &str, mut pair: ConnPair, before: &[u8]) {
+fn assert_refused(what: &str, mut pair: ConnPair, before: &[u8]) {
     assert_eq!(pair.a.events, [ConnectionEvent::Broken], "{what}: the connection must break");
     assert_eq!(pair.a.conn.counters().refusals_sent, 1, "{what}: one refusal is sent");
     assert!(pair.a.host.memory == before, "{what}: no memory is written");
@@ -118,7 +118,7 @@ fn packet_that_contradicts_its_message_ends_the_connection() {
         let half = pair.a.host.memory.clone();
         assert!(half != before);
         InvalidPacket { payload: 1000, length, op, ..chunk(&pair, 1000) }.deliver(&mut pair);
-        is_refused("another length or kind", pair, &half);
+        assert_refused("another length or kind", pair, &half);
     }
 }
 
@@ -140,7 +140,7 @@ fn inconsistent_pieces_end_the_connection() {
         piece(&pair, 500).deliver(&mut pair);
         let before = pair.a.host.memory.clone();
         invalid(&pair).deliver(&mut pair);
-        is_refused("another packet or message", pair, &before);
+        assert_refused("another packet or message", pair, &before);
     }
 }
 
@@ -220,7 +220,7 @@ fn unsolicited_responses_end_the_connection() {
         assert_eq!(ends, [Status::BadResponse, Status::Flushed]);
         assert!(pair.a.host.memory == before);
     }
-    // The valid response completes the read; a second one is unsolicited.
+    // A valid response completes the read, so a second response matches no read.
     let mut pair = pair();
     pair.read(Endpoint::A, 0, 100, 0);
     pair.pump(Endpoint::A, 10);
@@ -255,7 +255,7 @@ fn more_reads_than_agreed_are_refused() {
     let next = pair.a.conn.flight.next_psn().0;
     ack(&mut pair, next, &[], 0, 0);
     read(&pair, 9).deliver(&mut pair);
-    is_refused("a number far ahead", pair, &before);
+    assert_refused("a number far ahead", pair, &before);
 }
 
 #[test]
@@ -269,7 +269,7 @@ fn reused_read_number_is_refused() {
     ack(&mut pair, next, &[], 0, 0);
     let before = pair.a.host.memory.clone();
     read(&pair).deliver(&mut pair);
-    is_refused("a number that was used", pair, &before);
+    assert_refused("a number that was used", pair, &before);
 }
 
 #[test]
@@ -332,8 +332,7 @@ fn credits_may_decrease_and_increase() {
     });
     pair.pump(Endpoint::A, 100);
     assert_eq!(pair.a.conn.commands, 3);
-    // An ack with a lower credit limit withdraws sends in flight. They are sent again when there are credits, and all
-    // arrive.
+    // An ack with a lower credit limit withdraws sends in flight. They are sent again after credits were advertised.
     InvalidPacket {
         ack: AckFields { credits: 1.into(), next: 7.into(), ..InvalidPacket::new(&pair).ack },
         op: Op::Write,
@@ -454,8 +453,8 @@ fn malformed_extension_packets_end_the_connection_and_change_nothing() {
         assert!(pair.a.host.memory == before, "{what}: no memory is written");
         assert!(pair.a.host.recvs.iter().all(|done| done.status != Status::Success), "{what}: no receive succeeds");
         if pair.a.events.is_empty() {
-            // A response without a request is dropped like a late one. An operation with a higher number waits for the
-            // earlier ones.
+            // A response that matches no request is dropped like a late one. An operation with a higher number waits
+            // for the operations before it.
             assert!(packet.op == Op::AtomicResponse || packet.id == 3, "{what}: the packet must end the connection");
             continue;
         }

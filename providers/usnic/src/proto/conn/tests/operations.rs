@@ -1,4 +1,4 @@
-//! Every operation with messages of many lengths, over good and bad networks.
+//! Tests every operation with messages of many lengths, over good and bad networks.
 
 use dapl::provider::Status;
 

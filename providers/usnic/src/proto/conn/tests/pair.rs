@@ -1,7 +1,8 @@
-//! Two connections, each with its own memory, and the network between them.
+//! The two endpoints of a connection, each with its own memory, and the network between them.
 //!
-//! A seed and a virtual clock determine every run. The memory of each endpoint is one array of bytes. A buffer is
-//! copied when it completes, and compared at the end of the test, because no byte may be written after a completion.
+//! A seed and a virtual clock determine every run. The memory of each endpoint is one array of bytes. No byte of a
+//! buffer may be written after its completion. So a buffer is copied when it completes, and compared at the end of the
+//! test.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -21,12 +22,12 @@ use crate::proto::{MICROS, Nanos, SECONDS};
 
 /// Start address of the memory of each endpoint.
 pub(crate) const BASE: u64 = 0x7000_0000;
-/// Keys of the whole memory: one for read and write access, one for read access.
+/// Keys of the whole memory: the first allows reads and writes, the second only reads.
 pub(crate) const KEY: u32 = 0x1111;
 pub(crate) const READ_ONLY: u32 = 0x2222;
 pub(crate) const WINDOW: u32 = 0x3333;
 
-/// The driver data of a request or receive: its buffer.
+/// The buffer of a request or receive, which the connection stores as driver data.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Buffer {
     pub(crate) id: u64,
@@ -49,19 +50,22 @@ pub(crate) struct TestHost {
     pub(crate) memory: Vec<u8>,
     pub(crate) requests: Vec<TestCompletion>,
     pub(crate) recvs: Vec<TestCompletion>,
-    /// Contents of receives and reads at their completion.
+    /// Completed buffers of receives and reads, with their contents at the completion.
     completed_buffers: Vec<(Buffer, Vec<u8>)>,
     pub(crate) shared: VecDeque<Buffer>,
-    /// Ids of local buffers that are inaccessible, and whether the memory is unreadable for the peer.
+    /// Ids of local buffers that are inaccessible.
     pub(crate) gone: Vec<u64>,
+    /// Whether the memory is unreadable for reads of the peer.
     pub(crate) unreadable: bool,
-    /// Number of times that binds are deferred, their error (`None`: success), and the number of calls.
+    /// Number of times that the next bind is still deferred.
     pub(crate) put_off: u32,
+    /// Error of binds, or `None` if they succeed.
     pub(crate) bind_status: Option<Status>,
+    /// Number of calls of `execute_bind`.
     pub(crate) bind_calls: u32,
-    /// Keys that were invalidated, each with the number of receives that were complete before, and number of executed
-    /// atomic operations.
+    /// Keys that were invalidated, each with the number of receives that were complete before.
     pub(crate) invalidated: Vec<(u32, usize)>,
+    /// Number of executed atomic operations.
     pub(crate) executed: u32,
     /// Ages of sends that were reported as overdue.
     pub(crate) overdue: Vec<Nanos>,
@@ -217,13 +221,13 @@ impl Endpoint {
     }
 }
 
-/// Faults of the network, per thousand packets, and its delay.
+/// Faults of the network in packets per thousand, and its delay.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NetworkConditions {
     pub(crate) drop: u64,
     pub(crate) double: u64,
     pub(crate) corrupt: u64,
-    /// Number of packets with an additional delay, and the maximum of this delay.
+    /// Packets per thousand with an additional delay, and the maximum of this delay.
     pub(crate) late: u64,
     pub(crate) lateness: Nanos,
     pub(crate) latency: Nanos,
@@ -270,7 +274,7 @@ pub(crate) struct End {
     pub(crate) events: Vec<ConnectionEvent>,
     /// Whether all packets of this endpoint are lost.
     pub(crate) drops_all: bool,
-    /// Source address of its packets.
+    /// Source address of the endpoint's packets.
     pub(crate) address: SourceAddress,
 }
 
@@ -283,7 +287,7 @@ pub(crate) struct ConnPair {
     wire: BTreeMap<(Nanos, u64), Datagram>,
     count: u64,
     next_id: u64,
-    /// Numbers of posts by the fast paths: sends that were transmitted, sends that wait, receives.
+    /// How often each fast path was used: for a transmitted send, a send that waits, a receive.
     pub(crate) quick: [u32; 3],
     /// All packets that were sent, if logging is enabled.
     pub(crate) log: Option<Vec<(Endpoint, OutgoingPacket, Datagram)>>,
@@ -376,8 +380,8 @@ impl ConnPair {
         self.post(side, Operation::Send { solicited: false }, at, length, false)
     }
 
-    /// Posts a send by the fast path if its conditions are true, else normally. Compares its result with the
-    /// connection's `pending_work`.
+    /// Posts a send by the fast path if possible, else by the general path. After the fast path, compares its result
+    /// with the connection's `pending_work`.
     pub(crate) fn send_quickly(&mut self, side: Endpoint, at: usize, length: usize) -> u64 {
         let (now, id, there) = (self.now, self.next_id + 1, self.end(side.other()).address);
         let fill = |own: &mut Buffer| *own = Buffer { id, at, length };
@@ -406,7 +410,7 @@ impl ConnPair {
             AfterShortSend::Timeout(earliest) => latest(before.deadline).min(earliest),
             AfterShortSend::Anything => 0,
         };
-        // If work was deferred, the next pass checks all deadlines, so no deadline must be compared.
+        // If work was deferred, the fast path returns no deadline, because the next pass checks all deadlines.
         if planned > 0 && !was_deferring {
             assert!(
                 !after.needs_service() || before.needs_service(),
@@ -442,7 +446,7 @@ impl ConnPair {
         id
     }
 
-    /// Posts a receive, by the fast path if its conditions are true.
+    /// Posts a receive, by the fast path if possible.
     pub(crate) fn recv_quickly(&mut self, side: Endpoint, at: usize, length: usize) -> u64 {
         let (now, id) = (self.now, self.next_id + 1);
         let end = self.end(side);
@@ -488,7 +492,7 @@ impl ConnPair {
                 continue;
             }
             let to = out.to.unwrap_or(end.conn.peer());
-            // Packets to another address than that of the peer are lost.
+            // Packets to any other address than the peer's are lost.
             let is_mute = end.drops_all || to != there;
             let datagram = Datagram { to: side.other(), bytes };
             self.log.iter_mut().for_each(|log| log.push((side, out, datagram.clone())));
@@ -553,7 +557,7 @@ impl ConnPair {
         true
     }
 
-    /// Runs until `is_so` returns true. Panics after a time limit.
+    /// Runs until `is_so` returns true. Panics after 600 s of virtual time, or after 2,000,000 steps.
     pub(crate) fn until(&mut self, what: &str, mut is_so: impl FnMut(&mut ConnPair) -> bool) {
         let limit = self.now + 600 * SECONDS;
         for _ in 0..2_000_000 {
@@ -565,7 +569,7 @@ impl ConnPair {
         panic!("after 2000000 steps, not yet: {what}: {}", self.state());
     }
 
-    /// Advances the time by `time`, and handles the events.
+    /// Runs for the virtual time `time`.
     pub(crate) fn pass(&mut self, time: Nanos) {
         let end = self.now + time;
         for _ in 0..2_000_000 {
@@ -592,7 +596,7 @@ impl ConnPair {
     }
 }
 
-/// Adds the payload and the checksum. Returns false if the payload is unreadable.
+/// Appends the payload of a packet to `bytes`. Returns false if the payload is unreadable.
 fn gather(end: &mut End, out: &OutgoingPacket, bytes: &mut Vec<u8>) -> bool {
     match out.payload {
         Payload::None => {}

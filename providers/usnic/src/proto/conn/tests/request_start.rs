@@ -1,4 +1,5 @@
-//! Conditions under which a request starts (fences, outstanding reads, binds, credits), and the channel that it uses.
+//! Tests the conditions under which a request starts (fences, outstanding reads, binds, credits), and the channel that
+//! it uses.
 
 use dapl::provider::{ConnectionEvent, Remote, Status};
 
@@ -11,7 +12,7 @@ fn read(from: usize) -> Operation {
     Operation::Read(Remote { key: KEY, address: BASE + from as u64 })
 }
 
-/// Lets A send, and returns its data packets.
+/// Sends the packets that A may send now, and returns its data packets.
 fn leaving(pair: &mut ConnPair) -> Vec<(Kind, PacketChannel, u32)> {
     pair.log = Some(Vec::new());
     pair.pump(Endpoint::A, 1000);
@@ -112,7 +113,7 @@ fn send_waits_for_a_credit_and_sends_rnr_probes() {
         "{asked} RNR probes were sent in a second, instead of 10 to 29 with growing intervals"
     );
     assert!(pair.a.host.requests.is_empty() && pair.a.events.is_empty());
-    // The ack that advertises the receive is lost; A learns of it by the next RNR probe.
+    // The ack that advertises the receive is lost. The next RNR probe of A causes another one.
     pair.b.drops_all = true;
     pair.recv(Endpoint::B, 500, 10);
     pair.pump(Endpoint::B, 100);
@@ -121,8 +122,8 @@ fn send_waits_for_a_credit_and_sends_rnr_probes() {
     assert_eq!(pair.b.host.recvs.len(), 1);
 }
 
-/// Another connection has used the receive for which A had a credit. A further receive is posted before, or after, A
-/// learns that its send was not accepted.
+/// Another connection has used the receive for which A had a credit. A further receive is posted before or after A gets
+/// the ack which reports that its send was not accepted.
 #[test]
 fn send_without_shared_receive_is_withdrawn_without_timeout() {
     for is_there_again in [true, false] {
@@ -148,7 +149,7 @@ fn send_without_shared_receive_is_withdrawn_without_timeout() {
     }
 }
 
-/// Packets that the peer has built with different credit limits may arrive in another order.
+/// An ack that arrives late must not decrease the credit limit that a newer ack has advertised.
 #[test]
 fn credits_of_an_old_ack_withdraw_no_send() {
     let mut pair = ConnPair::new(&PairConfig::default());
@@ -245,7 +246,7 @@ fn small_requests_use_the_command_channel_before_responses() {
     let expected: Vec<_> = all.iter().map(|(length, channel)| (Kind::Fragment, *channel, *length)).collect();
     assert_eq!(leaving(&mut pair), expected, "requests beyond the depth of the command channel use the data channel");
     pair.pass(MILLIS);
-    // While the peer reads large data, small requests are sent first, and large requests alternate with read responses.
+    // While the peer reads much data, small requests are sent first, and large requests alternate with read responses.
     pair.post(Endpoint::B, read(0), 0, 200_000, false);
     pair.pump(Endpoint::B, 1);
     pair.until("answers leave", |pair| pair.a.conn.counters().in_flight > 3000);
@@ -317,8 +318,8 @@ fn new_peer_address_is_challenged_and_then_used() {
     assert_eq!((pair.b.conn.peer(), pair.b.conn.counters().challenges), (new, 1));
     pair.send(Endpoint::B, 0, 10);
     pair.until("it gets there", |pair| pair.a.host.recvs.len() == 1);
-    // A copy of a packet arrives from another address. The connection only challenges this address, from which no
-    // response comes.
+    // A copy of a packet arrives from another address, which sends no response. The connection only challenges this
+    // address.
     pair.log = Some(Vec::new());
     pair.write(Endpoint::A, 0, 10, 0);
     pair.until("it is done", |pair| pair.a.host.requests.len() == 2);

@@ -7,11 +7,11 @@ use super::super::{MICROS, MILLIS, SECONDS};
 use super::*;
 use crate::proto::wire::SackRange;
 
-/// First PSNs, around the wraps of the window, of the sign and of the number.
+/// First PSNs, such that PSNs cross a multiple of the window, the change of the sign bit, or the wrap to 0.
 const STARTS: [u32; 7] = [0, 1, 4090, (1 << 31) - 3, 1 << 31, u32::MAX - 2, u32::MAX];
 const TRIP: Nanos = 800 * MICROS;
 
-/// A flight in which each packet's retransmission data is its distance from the first PSN.
+/// A sender of packets whose retransmission data is their distance from the first PSN.
 struct Sender {
     flight: UnackedPackets<u32>,
     first: Psn,
@@ -287,7 +287,7 @@ fn timeouts_double_and_probe_with_one_or_two() {
 #[test]
 fn measured_path_has_a_shorter_timeout() {
     let mut sender = Sender::with(0, 1);
-    // The probe timeout is the RTT of 0.8 ms, four times its half (the variation), and 50 us.
+    // The probe timeout is the RTT + 4 * variation + ack delay = 0.8 ms + 4 * 0.4 ms + 0.05 ms = 2.45 ms.
     assert_eq!(sender.flight.deadline(), Some(sender.now + 2450 * MICROS));
     let start = sender.now;
     sender.now += MILLIS;
@@ -414,7 +414,7 @@ fn thresholds_are_bounded_and_shrink_again() {
         assert_eq!(sender.ack(base + 100, &[]).unwrap().spurious, 1, "the late ack shows that the loss was spurious");
         base += 100;
     }
-    // Causes enough real losses that the thresholds shrink.
+    // Causes enough real losses to shrink the thresholds.
     for _ in 0..64 * 5 {
         sender.send(50);
         sender.now += TRIP;

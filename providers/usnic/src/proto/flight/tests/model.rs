@@ -1,10 +1,10 @@
-//! Random calls and arbitrary acks: the in-flight set always equals a model that is a list of packets.
+//! Compares the unacked packets with a model, a list of packets, after random calls and arbitrary acks.
 
 use super::*;
 use proptest::prelude::*;
 use std::collections::HashSet;
 
-/// A step of the model.
+/// A call that is applied to the sender and to the model.
 #[derive(Clone, Debug)]
 enum ModelStep {
     Send(u32),
@@ -16,12 +16,12 @@ enum ModelStep {
     Wait(Nanos),
 }
 
-/// Generates a distance near the packets in flight, or any distance.
+/// Generates a distance from the first PSN: near the packets in flight, or any distance.
 fn distance() -> impl Strategy<Value = i32> {
     prop_oneof![8 => 0..40i32, 3 => -5..300i32, 1 => -9000..9000i32, 1 => any::<i32>()]
 }
 
-/// Generates a valid range, or any range.
+/// Generates a range of distances: a valid one, or any range.
 fn range() -> impl Strategy<Value = (i32, i32)> {
     prop_oneof![
         9 => (1..60i32, 1..9i32).prop_map(|(first, length)| (first, first + length)),
@@ -41,7 +41,7 @@ fn step() -> impl Strategy<Value = ModelStep> {
     ]
 }
 
-/// Whether each packet that was sent is unacked, by its distance from the first packet.
+/// For each packet that was sent, by its distance from the first packet: whether it is unacked.
 #[derive(Default)]
 struct Model {
     waits: Vec<bool>,
@@ -168,7 +168,7 @@ fn hostile_acks_change_nothing() {
     let mut sender = Sender::with(u32::MAX - 20, 100);
     let mut bits = 1u32;
     for _ in 0..20_000 {
-        // Random values (linear congruential generator). None of these acks is valid for the packets.
+        // Random values of a linear congruential generator. None of these acks is valid for the sent packets.
         bits = bits.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         let far = (bits >> 2) as i32 + 101;
         assert!(sender.ack(far, &[]).is_err());

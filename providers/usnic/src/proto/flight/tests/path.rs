@@ -1,5 +1,5 @@
-//! A sender, a receiver and the path between them in virtual time. The path loses, duplicates, delays and reorders
-//! packets and acks.
+//! Tests a sender and a receiver in virtual time, over a path that drops, duplicates, delays and reorders packets and
+//! acks.
 
 use super::*;
 use crate::proto::acks::AckClock;
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// Impairments of the path, each as a number per 1000 packets.
+/// Faults of the path. Rates are in packets per thousand.
 #[derive(Clone, Copy, Debug, Default)]
 struct NetworkConditions {
     loses: u64,
@@ -38,8 +38,9 @@ struct SimTransfer {
     random: u64,
     now: Nanos,
     sequence: u64,
-    /// Number of times that each packet was acked, and number of accepted packets.
+    /// Number of times that each packet was acked.
     done: BTreeMap<u32, u32>,
+    /// Number of packets that the receiver has accepted.
     accepted: u32,
     wasted: u64,
 }
@@ -231,7 +232,7 @@ fn thresholds_adapt_to_reordering() {
 
 #[test]
 fn rtt_follows_a_large_increase_of_delay() {
-    // A sudden additional delay, like that of a queue filled by other traffic. At first all packets in flight are
+    // The delay suddenly increases, as if other traffic had filled a queue. At first all packets in flight are
     // retransmitted spuriously.
     for (seed, by) in [(1, 2 * MILLIS), (2, 5 * MILLIS), (3, 20 * MILLIS), (4, 50 * MILLIS)] {
         let conditions =

@@ -1,4 +1,4 @@
-//! The passive side: its replies and its state.
+//! Tests the replies of the passive side, and its table of attempts.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -197,7 +197,7 @@ fn stateless_replies_respect_the_amplification_limit() {
         server.acceptor.receive(0, &packet, source(0, 1), false, &mut TestRandom::new(2), &mut out);
         assert!(!out.is_empty() && out.len() <= 3 * packet.len());
         assert!(server.is_empty());
-        // There is no reply to a truncated request, which could otherwise be used for amplification.
+        // A truncated request gets no reply. Otherwise an attacker could use short requests for amplification.
         for end in 0..REQUEST {
             let result =
                 if end < REQUEST - packets::SHORTER { PacketResult::Nothing } else { PacketResult::Unreadable };
@@ -232,7 +232,7 @@ fn accept_to_a_closed_port_ends_after_two_reports() {
             requested(server.receives(0, &packet, from))
         })
         .collect();
-    // Reports an ICMP "port unreachable" message that quotes each pending accept.
+    // Reports, for each unconfirmed accept, an ICMP "port unreachable" message that quotes it.
     let port_closed = |server: &mut Server, now, at| {
         let attempts = server.acceptor.attempts.values();
         let accepts = attempts.filter_map(|attempt| match &attempt.phase {

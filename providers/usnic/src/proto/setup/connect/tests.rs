@@ -1,4 +1,4 @@
-//! The active side: its reactions to packets and timeouts.
+//! Tests how the active side reacts to packets and timeouts.
 
 use dapl::provider::ConnectionEvent;
 
@@ -81,7 +81,7 @@ fn request_is_retransmitted_at_doubled_intervals_until_the_timeout() {
             break now;
         }
         let (to, again) = sends_to(&mut connector, now).expect("a packet is due");
-        // Each retransmission is one byte shorter, to select another process that shares the port, and otherwise equal.
+        // Each retransmission is one byte shorter, to select another process that shares the port.
         assert_eq!((to, again.len()), (at(SERVER), first.len() - times.len()));
         assert_eq!(
             (requested(&again), packets::request_head(&again)),
@@ -442,8 +442,8 @@ fn unsealed_replies_are_ignored_with_a_key() {
     let own_offer = Arc::new(Setup::new(SetupConfig::default(), psk));
     let mut connector = Connector::new(own_offer.clone(), at(SERVER), 77, offer(), b"private", 0);
     let request = sends(&mut connector, 0).expect("the request is due immediately");
-    // A process without the key that has bound the server's port cannot read the number and token of the attempt. Even
-    // with the right ones, its packets are ignored.
+    // A process without the key may have bound the server's port. It cannot read the number and token of the attempt.
+    // Even with the right number and token, its packets are ignored.
     let peer_offer = Setup::new(SetupConfig::default(), None);
     assert!(packets::request(&peer_offer.guard, &request, &mut Vec::new()).is_none());
     for from in [SERVER, ANSWERS_FROM] {

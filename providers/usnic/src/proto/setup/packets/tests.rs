@@ -1,4 +1,4 @@
-//! Encodes and decodes every packet: whole, truncated and damaged.
+//! Tests encoding and decoding of every packet, and decoding of truncated and damaged packets.
 
 use proptest::prelude::*;
 
@@ -23,7 +23,7 @@ fn a_request(guard: &PacketGuard, private: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Returns one of each packet that a client receives, with its decoded form.
+/// Returns each kind of packet that a client receives, with its decoded form.
 fn answers(guard: &PacketGuard) -> Vec<(Vec<u8>, Option<u16>, SetupReply<'static>)> {
     let private = &[6; MAX_PRIVATE];
     let ticket = CookiePacket { hop: TO.hop.into(), ..CookiePacket::new(8, [9; 16]) };
@@ -161,7 +161,7 @@ fn unknown_connection_is_reset_with_number_and_token() {
             bad[bit / 8] ^= 1 << (bit % 8);
             assert!(!is_unknown(&guard, &bad), "a packet with bit {bit} flipped must be rejected");
         }
-        // A host that ends a connection sends the same packet without the flag, sealed or not.
+        // The Reset of an established connection is the same packet without the flag, sealed or not.
         let mut ends = Vec::new();
         let head = PacketHeader::new(Kind::Reset, 0, 9, an_offer().token);
         guard.seal(head, &[], &[], &mut TestRandom::new(5), &mut ends);

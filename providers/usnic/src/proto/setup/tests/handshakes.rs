@@ -1,4 +1,4 @@
-//! Handshakes on a simulated network: selected failures, and many random cases.
+//! Tests handshakes over a simulated network, with selected failures and many random cases.
 
 use super::super::accept::HalfOpenCounts;
 use super::super::cookies::KEY_LIFETIME;
@@ -20,7 +20,7 @@ fn sealed(seed: u64) -> SetupSim {
 }
 
 /// Whether both hosts report that the connection is established.
-fn stands(sim: &SetupSim, client: usize) -> bool {
+fn is_established_at_both(sim: &SetupSim, client: usize) -> bool {
     sim.check();
     let agreed = sim.clients[client].agreed.as_ref();
     agreed.and_then(|agreed| sim.conns.get(&agreed.terms.peer_conn)).is_some_and(|conn| conn.established)
@@ -35,7 +35,7 @@ fn set_up_takes_four_packets_and_one_ack() {
     let mut sim = sim(1);
     let client = sim.client();
     sim.run(30 * SECONDS);
-    assert!(stands(&sim, client));
+    assert!(is_established_at_both(&sim, client));
     let kinds: Vec<u8> = sim.log.iter().map(|(_, _, packet)| packet[1]).collect();
     use Kind::*;
     assert_eq!(kinds, [Request, Cookie, Accept, Confirm, Ack].map(|kind| kind as u8));
@@ -46,7 +46,7 @@ fn set_up_with_a_key_takes_one_more_round_trip() {
     let mut sim = sealed(1);
     let client = sim.client();
     sim.run(30 * SECONDS);
-    assert!(stands(&sim, client));
+    assert!(is_established_at_both(&sim, client));
     let kinds: Vec<u8> = sim.log.iter().map(|(_, _, packet)| packet[1]).collect();
     use Kind::*;
     assert_eq!(kinds, [Request, Cookie, Request, Cookie, Accept, Confirm, Ack].map(|kind| kind as u8));
@@ -65,7 +65,10 @@ fn lost_request_accept_or_confirm_is_retransmitted() {
             };
             let client = sim.client();
             sim.run(60 * SECONDS);
-            assert!(stands(&sim, client), "with a lost {kind:?}, the request connects and is reported once");
+            assert!(
+                is_established_at_both(&sim, client),
+                "with a lost {kind:?}, the request connects and is reported once"
+            );
             assert_eq!(
                 (sim.asked.len(), sim.left.len()),
                 (1, 0),
@@ -81,13 +84,13 @@ fn any_packet_of_the_connection_confirms() {
     sim.drops = |head, _| is(Kind::Confirm, head) || is(Kind::Ack, head);
     let client = sim.client();
     sim.run(SECONDS);
-    assert!(!stands(&sim, client));
+    assert!(!is_established_at_both(&sim, client));
     let terms = sim.clients[client].agreed.as_ref().expect("the server has accepted").terms;
     let mut data = Vec::new();
     crate::proto::challenge::respond(&terms, 5, &mut data);
     sim.send(sim.clients[client].at, terms.peer, data);
     sim.run(2 * SECONDS);
-    assert!(stands(&sim, client));
+    assert!(is_established_at_both(&sim, client));
 }
 
 #[test]
@@ -96,7 +99,7 @@ fn accept_without_confirmation_fails() {
     sim.drops = |head, _| is(Kind::Confirm, head) || is(Kind::Ack, head);
     let client = sim.client();
     sim.run(60 * SECONDS);
-    assert!(!stands(&sim, client));
+    assert!(!is_established_at_both(&sim, client));
     assert_eq!(sim.left, sim.asked);
     assert!(count(&sim, Kind::Accept) > 3 && count(&sim, Kind::Confirm) > 3);
 }
@@ -111,7 +114,7 @@ fn consumer_can_accept_after_minutes() {
         assert_eq!(sim.clients[client].outcome, None, "the connect is still pending");
         assert!(count(&sim, Kind::Request) < 200, "the request is repeated fewer than 200 times");
         sim.run(240 * SECONDS);
-        assert!(stands(&sim, client));
+        assert!(is_established_at_both(&sim, client));
         assert_eq!(sim.asked.len(), 1);
     }
 }
@@ -124,7 +127,7 @@ fn pending_request_outlives_its_listener() {
         sim.run(SECONDS);
         (sim.is_unreachable, sim.faults.loss) = (true, 20);
         sim.run(60 * SECONDS);
-        assert!(stands(&sim, client));
+        assert!(is_established_at_both(&sim, client));
         assert_eq!((sim.asked.len(), sim.left.len()), (1, 0));
     }
 }
@@ -225,7 +228,7 @@ fn restarted_client_resets_unknown_accepts() {
         sim.client();
         sim.run(30 * SECONDS);
         assert_eq!(sim.left, sim.asked[..1], "the new process refuses the accept of the old request");
-        assert!(stands(&sim, 0), "the new process connects");
+        assert!(is_established_at_both(&sim, 0), "the new process connects");
         assert_eq!(sim.conns.values().filter(|conn| conn.established).count(), 1);
     }
 }
@@ -239,7 +242,7 @@ fn restarted_server_accepts_the_repeated_request() {
         assert_eq!(sim.asked.len(), 1);
         sim.restart_server();
         sim.run(60 * SECONDS);
-        assert!(stands(&sim, client));
+        assert!(is_established_at_both(&sim, client));
         assert_eq!(sim.asked.len(), 2);
     }
 }
@@ -249,7 +252,7 @@ fn late_request_of_an_existing_or_ended_connection_is_ignored() {
     for mut sim in [sim(12), sealed(12)] {
         let client = sim.client();
         sim.run(SECONDS);
-        assert!(stands(&sim, client));
+        assert!(is_established_at_both(&sim, client));
         let requests: Vec<_> =
             sim.log.iter().filter(|(.., packet)| packet[1] == Kind::Request as u8).cloned().collect();
         let answers = sim.log.len();
@@ -262,7 +265,7 @@ fn late_request_of_an_existing_or_ended_connection_is_ignored() {
         // A replayed request without its cookie is not recognized as a duplicate, so it gets a cookie.
         assert!(sim.log[sent..].iter().all(|(.., packet)| packet[1] == Kind::Cookie as u8));
         assert_eq!(sim.asked.len(), 1);
-        assert!(stands(&sim, client));
+        assert!(is_established_at_both(&sim, client));
     }
 }
 
@@ -291,7 +294,7 @@ fn replayed_request_does_not_connect() {
             assert_eq!(sim.left, sim.asked[1..], "the client rejects the accept of a replayed request");
         }
         assert_eq!(sim.conns.values().filter(|conn| conn.established).count(), 1);
-        assert!(stands(&sim, client));
+        assert!(is_established_at_both(&sim, client));
     }
 }
 
@@ -347,7 +350,7 @@ fn many_simultaneous_set_ups_succeed() {
             sim.client();
         }
         sim.run(60 * SECONDS);
-        assert!((0..400).all(|client| stands(&sim, client)));
+        assert!((0..400).all(|client| is_established_at_both(&sim, client)));
         assert_eq!(sim.asked.len(), 400);
         let HalfOpenCounts { cookies, limit_reached, .. } = sim.acceptor.counts();
         assert!(
@@ -364,7 +367,7 @@ fn simultaneous_connects_give_two_connections() {
     let clients = (there.client(), back.client());
     there.run(SECONDS);
     back.run(SECONDS);
-    assert!(stands(&there, clients.0) && stands(&back, clients.1));
+    assert!(is_established_at_both(&there, clients.0) && is_established_at_both(&back, clients.1));
     let terms = |sim: &SetupSim| sim.clients[0].agreed.as_ref().expect("the client is established").terms;
     assert_ne!(terms(&there).our_token, terms(&back).our_token);
     // The hosts of `back` ignore packets of `there`.
@@ -377,13 +380,13 @@ fn simultaneous_connects_give_two_connections() {
         back.run(back.now + SECONDS);
         assert_eq!(back.asked.len(), before);
     }
-    assert!(stands(&back, clients.1));
+    assert!(is_established_at_both(&back, clients.1));
 }
 
 #[test]
 fn both_sides_agree_on_any_network() {
     for seed in 0..600 {
-        // The times are so long that a set-up without pending timers would fail.
+        // With such long limits, an attempt fails only if no timer retransmits its packets.
         let config = SetupConfig { give_up: 60 * SECONDS, patience: 90 * SECONDS, ..SetupConfig::default() };
         let mut sim = SetupSim::new(seed, config, (seed % 3 == 0).then_some("a key of sixteen bytes or more"));
         let mut dice = TestRandom::new(seed);
@@ -407,7 +410,10 @@ fn both_sides_agree_on_any_network() {
             let outcome = client.outcome.as_deref().unwrap_or_else(|| panic!("seed {seed}: a client has no outcome"));
             match outcome.split(' ').next() {
                 Some("Established") => {
-                    assert!(stands(&sim, index), "seed {seed}: only one side of client {index} is connected")
+                    assert!(
+                        is_established_at_both(&sim, index),
+                        "seed {seed}: only one side of client {index} is connected"
+                    )
                 }
                 Some("PeerRejected") => assert!(client.agreed.is_none()),
                 other => panic!("seed {seed}: unexpected outcome {other:?}"),

@@ -1,4 +1,4 @@
-//! Helpers of the set-up tests.
+//! Tests of the handshake, and what they share with other tests.
 
 use super::*;
 
@@ -10,7 +10,7 @@ pub(crate) fn terms() -> ConnectionTerms {
     Setup::new(SetupConfig::default(), None).compute_terms(&own_offer, &peer_offer, peer, true, &mut dice).terms
 }
 
-/// Random numbers that are equal in every run.
+/// A generator whose numbers depend only on its seed.
 pub(crate) struct TestRandom(u64);
 
 impl TestRandom {

@@ -1,8 +1,8 @@
-//! Clients and a server on a virtual network that loses, duplicates, delays and reorders packets at random.
+//! Clients and a server on a virtual network that drops, duplicates, delays and reorders packets at random.
 //!
-//! The test scripts the decisions of the server's consumer. Connections send only acks, as replies to confirmations.
-//! During the run, the amplification limit is checked: an unverified source never gets more than three times the bytes
-//! that it has sent.
+//! The test scripts the decisions of the server's consumer. Established connections send only acks, as replies to
+//! confirmations. The network checks the amplification limit: an unverified source never gets more than three times the
+//! bytes that it has sent.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -23,12 +23,12 @@ pub(crate) fn client_at(index: usize) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 1, (index / 200) as u8, (index % 200 + 1) as u8)), 4000)
 }
 
-/// The server's address with `port`: the well-known port, or the port of its connections.
+/// Returns the server's address with `port`, which is the well-known port or the port of its connections.
 pub(crate) fn server_at(port: u16) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), port)
 }
 
-/// Impairments of the network, in percent and nanoseconds.
+/// Faults of the network, in percent of packets and nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Faults {
     pub(crate) loss: u64,
@@ -37,7 +37,7 @@ pub(crate) struct Faults {
     pub(crate) damage: u64,
 }
 
-/// The scripted decision of the consumer on a request, with its delay.
+/// The scripted reply of the consumer to a request, with its delay.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ConsumerReply {
     Accept(Nanos),
@@ -74,7 +74,7 @@ pub(crate) struct SetupSim {
     pub(crate) reply: fn(u64) -> ConsumerReply,
     /// Whether the well-known port is closed.
     pub(crate) is_unreachable: bool,
-    /// Planned decisions of the consumer, with times.
+    /// Planned replies of the consumer, with their times.
     plans: Vec<(Nanos, RequestId, ConsumerReply)>,
     pub(crate) asked: Vec<RequestId>,
     pub(crate) left: Vec<RequestId>,
@@ -117,7 +117,7 @@ impl SetupSim {
         }
     }
 
-    /// Starts another client, which has the key of this network.
+    /// Starts another client, which has the same key as the server.
     pub(crate) fn client(&mut self) -> usize {
         self.client_with(self.setup.clone(), QUAL)
     }
@@ -180,7 +180,7 @@ impl SetupSim {
         }
     }
 
-    /// Runs until `end`, or until no event is left before `end`.
+    /// Runs until `end`, or until no event occurs before `end`.
     pub(crate) fn run(&mut self, end: Nanos) {
         loop {
             self.act();
@@ -258,8 +258,8 @@ impl SetupSim {
             return;
         };
         if let Some(agreed) = &mut client.agreed {
-            // As in `Conn`, a repeated accept causes an ack and does not stop the confirmation. On a sealed connection
-            // it is ignored.
+            // As in `Conn`, a repeated accept causes an ack and does not stop the confirmation. With a key, the
+            // connection ignores it.
             if !opens(agreed, &mut packet) {
                 return;
             }
