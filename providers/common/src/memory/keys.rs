@@ -1,34 +1,33 @@
-//! Allocates keys of registered memory. A key consists of an index into the provider's table (upper 16 bits) and a nonce
-//! that changes with each use of the index (lower 16 bits).
+//! Allocates keys of registered memory. A key consists of an index into the provider's table (upper 16 bits) and a
+//! nonce that changes with each use of the index (lower 16 bits).
 //!
-//! A freed index is quarantined before it is used again. A key repeats only after all 65,535 other keys of its index were
-//! used.
+//! A freed index is quarantined before it is reused. A key is reused only after all 65,535 other keys of its index.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
 
 use dapl::error::{Error, Resource, Result};
 
-/// Number of freed indices that stay quarantined.
+/// A freed index stays quarantined until this number of other indices were freed, unless the table is full.
 const QUARANTINE: usize = 1024;
 
 /// The indices of a table, and their keys. Index 0 is never used, so no key is 0.
 #[derive(Debug)]
 pub struct KeyTable {
     slots: usize,
-    /// The last nonce of each used index, beginning with index 1.
+    /// The last nonce of each index that was ever used, beginning with index 1.
     nonces: Vec<u16>,
     quarantined: VecDeque<u32>,
-    /// The next nonce of an index is `nonce * factor + summand`. With a factor of 4n + 1 and an odd summand, all 65,536
-    /// values come before one repeats (Hull-Dobell theorem).
+    /// The next nonce of an index is `nonce * factor + summand`. With a factor of 4n + 1 and an odd summand, this
+    /// sequence contains all 65,536 values before one repeats (Hull-Dobell theorem).
     factor: u16,
     summand: u16,
     random: u64,
 }
 
 impl KeyTable {
-    /// Creates the indices of a table with `slots` entries, at most 65,536. `seed` comes from the system's random source,
-    /// and is not 0.
+    /// Creates the keys of a table with `slots` entries, at most 65,536. `seed` must be a random number from the
+    /// kernel, and not 0.
     pub fn new(slots: usize, seed: u64) -> Self {
         let (factor, summand) = ((seed >> 16) as u16 & !3 | 1, (seed >> 32) as u16 | 1);
         KeyTable { slots, nonces: Vec::new(), quarantined: VecDeque::new(), factor, summand, random: seed }
@@ -40,7 +39,8 @@ impl KeyTable {
         (key >> 16) as usize
     }
 
-    /// Reserves a key. It grants no access until the provider fills its table entry. Errors: `Exhausted(MemoryRegion)`.
+    /// Reserves a key. The key grants no access until the provider fills its table entry. Errors:
+    /// `Exhausted(MemoryRegion)`.
     pub fn reserve(&mut self) -> Result<u32> {
         self.take().ok_or_else(|| {
             log::error!(
@@ -59,7 +59,7 @@ impl KeyTable {
             *nonce = nonce.wrapping_mul(self.factor).wrapping_add(self.summand);
             return Some(index << 16 | u32::from(*nonce));
         }
-        // xorshift with a random seed: a peer cannot guess keys that it was not given. It is no cryptographic generator.
+        // xorshift with a random seed, so that a peer can hardly guess other keys. It is not a cryptographic generator.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;

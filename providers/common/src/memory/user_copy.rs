@@ -1,22 +1,22 @@
-//! Copies between registered memory of the consumer and a provider's buffers. They fail where a plain copy would raise a
-//! signal: the consumer may have unmapped, protected or truncated the memory since it was registered.
+//! Copies between registered memory of the consumer and a provider's buffers. A copy fails where a plain copy would
+//! cause a signal, because the consumer has unmapped, protected or truncated the memory since it was registered.
 //!
-//! A SIGSEGV handler is not used, because it would interfere with the program's own signal handling. Copies by the
-//! kernel report such memory as an error, but cost a system call. So memory that was checked a moment ago is copied
-//! directly, and all other memory is checked first. A "range" is the memory of one copy:
+//! A SIGSEGV handler would interfere with the program's own signal handling. Copies by the kernel report such memory as
+//! an error, but cost a system call. So memory that was checked a moment ago is copied directly, and all other memory
+//! is checked before. A "range" is the memory of one copy:
 //!
-//! - A page that was found usable counts as usable until the current time slot ends (2^19 ticks of the time stamp counter
-//!   on x86-64, 0.5 ms elsewhere; see `slot`). A table has one word per page; a copy of recently used memory reads only
-//!   that word.
-//! - The first copies in a slot that use unrecorded pages are made by the kernel, if they have at most 16 KiB
-//!   (`process_vm_readv` on this process). The memory cannot change between check and use, and only the pages of the range
+//! - A page that was found usable counts as usable until the current time slot ends (2^19 ticks of the time stamp
+//!   counter on x86-64, 0.5 ms elsewhere; see `slot`). A table has one word per page. A copy of recently used memory
+//!   reads only that word.
+//! - The kernel makes the first copies in a slot that use unrecorded pages, if they have at most 16 KiB
+//!   (`process_vm_readv` on this process). The memory cannot change between check and use. Only the pages of the range
 //!   are recorded.
-//! - A program that uses many pages in a slot would pay a system call for each copy. So after these first copies, the 256 KiB
-//!   blocks around the range are checked in one step, as far as they are in its registration.
+//! - A program that uses many pages in a slot would pay a system call for each copy. So after these first copies, one
+//!   check covers the 256 KiB blocks around the range, as far as they belong to its registration.
 //! - Ranges longer than 64 KiB are checked each time, and nothing is recorded.
 //!
 //! Limits of the method: an access still faults if the memory is unmapped within the slot of its last check, or between
-//! check and copy. No lock is acquired.
+//! check and copy. The functions acquire no lock.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
@@ -26,46 +26,48 @@ use crate::memory::vma_query::ProcessMaps;
 use dapl::provider::Region;
 use dapl::runtime::mappings::{MappingLookup, PageRights};
 
-/// A time slot has 2^`SLOT_BITS` ticks. Memory in continuous use is checked once per slot. The check takes 1 us, which is
-/// about half a percent of a slot at 2 GHz.
+/// A time slot has 2^`SLOT_BITS` ticks of the clock. Memory in continuous use is checked once per slot. The check takes
+/// 1 us, which is about half a percent of a slot at 2 GHz.
 const SLOT_BITS: u32 = 19;
 /// A page of the table has 2^`PAGE_BITS` bytes, which divides every page size of Linux.
 const PAGE_BITS: u32 = 12;
 /// The table has 2^`TABLE_BITS` entries, indexed by the low bits of page numbers. It covers 16 MiB of memory at a time.
 const TABLE_BITS: u32 = 12;
 const TABLE_LEN: usize = 1 << TABLE_BITS;
-/// Ranges longer than this are checked at each copy: the check is cheap compared with the copy.
+/// Ranges longer than this are checked at each copy, because the check is cheap compared with the copy.
 const MAX_CACHED_CHECK_BYTES: usize = 64 << 10;
-/// Ranges longer than this are not copied by the kernel: a check and a direct copy are faster.
+/// Ranges longer than this are not copied by the kernel, because a check and a direct copy are faster.
 const KERNEL_MAX: usize = 16 << 10;
-/// Maximum number of copies of unrecorded pages per slot that the kernel makes.
+/// The kernel makes at most this number of copies of unrecorded pages per slot.
 const MAX_KERNEL_COPIES: u64 = 2;
-/// After that number of kernel copies in a time slot, all pages of a block of this size are checked in one step.
+/// After [`MAX_KERNEL_COPIES`] copies in a slot, one check covers all pages of a block of this size.
 const BLOCK: u64 = 256 << 10;
-/// Regions up to this size are checked by populating them, larger ones by a query of their mappings.
+/// Regions up to this size are checked by populating their pages, larger regions by a query of their mappings.
 const SMALL_REGION: u64 = 2 << PAGE_BITS;
 
-/// Each word records a page that was found usable, the slot of the check, and whether the page may be written.
+/// Each word records a usable page, the slot in which it was checked, and whether it may be written.
 static TABLE: [AtomicU64; TABLE_LEN] = [const { AtomicU64::new(0) }; TABLE_LEN];
 /// The current slot, and the number of copies of unrecorded pages in it.
 static MISSES: AtomicU64 = AtomicU64::new(0);
 
 const _: () = assert!(SLOT_MASK <= u32::MAX as u64);
 
-/// A word of the table has the upper bits of the page number (33, for addresses of 57 bits), a bit that is always set (so
-/// that an unused word matches no page), the slot (29 bits: it wraps after a day), and whether the page may be written.
+/// A bit that is set in each used word of the table, so that an unused word matches no page.
+///
+/// From the highest bit on, a word has the upper 33 bits of the page number (for addresses of 57 bits), this bit, the
+/// slot (29 bits, which wrap after a day), and whether the page may be written.
 const ALWAYS: u64 = 1 << 30;
 const SLOT_MASK: u64 = ALWAYS - 1 - WRITABLE;
 const WRITABLE: u64 = 1;
 
-/// The registration of a range, and the checker of its IA. Needed only when a range has to be checked.
+/// The registration that contains a range, and the checker of its IA. Needed only if the range must be checked.
 #[derive(Debug)]
 pub struct RegisteredRange<'a> {
     pub region: Region,
     pub checker: &'a MappingChecker,
 }
 
-/// Checks mappings of the process that created it. One per IA.
+/// Checks the mappings of the process that created the checker. Each IA has one.
 #[derive(Debug)]
 pub struct MappingChecker {
     pid: libc::pid_t,
@@ -79,8 +81,10 @@ impl Default for MappingChecker {
 }
 
 impl MappingChecker {
-    /// Whether a region may be registered: it must be readable, and writable if `write`. Anonymous memory is checked by one
-    /// query and not populated, since transfers check it again. For other memory see [`mapping_check::is_usable`].
+    /// Whether a region may be registered: it must be readable, and also writable if `write` is true.
+    ///
+    /// For anonymous memory, one query of the mappings is sufficient, because transfers check it again. Other memory is
+    /// checked by [`mapping_check::is_usable`].
     pub fn may_register(&self, region: Region, write: bool) -> bool {
         if region.length == 0 {
             return true;
@@ -107,12 +111,12 @@ enum Direction {
     Write,
 }
 
-/// Copies `length` bytes of consumer memory at `address` to `to`. Returns false if some of it is not mapped or not readable;
-/// then the bytes at `to` are undefined.
+/// Copies `length` bytes of consumer memory at `address` to `to`. Returns false if some of this memory is not mapped or
+/// not readable. The bytes at `to` are then undefined.
 ///
 /// # Safety
-/// The mapped part of the consumer's `length` bytes may be read by this call. As many bytes at `to` are writable and do not
-/// overlap them.
+/// The mapped part of the consumer's `length` bytes may be read by this call. As many bytes at `to` are writable and do
+/// not overlap them.
 #[inline]
 pub unsafe fn read<'a>(
     address: u64,
@@ -121,8 +125,8 @@ pub unsafe fn read<'a>(
     registration: impl FnOnce() -> RegisteredRange<'a>,
 ) -> bool {
     if was_readable(address, length) {
-        // SAFETY: the table shows that the consumer's memory was usable in this time slot; the caller guarantees the rest
-        // (# Safety). No program polls the provider's buffer `to`, so its last byte need not be written last.
+        // SAFETY: the table shows that the consumer's memory was usable in this time slot. The caller guarantees the
+        // other conditions. No program polls the provider's buffer `to`, so its last byte need not be written last.
         unsafe { copy_body(address as *const u8, to, length) };
         return true;
     }
@@ -130,7 +134,7 @@ pub unsafe fn read<'a>(
     unsafe { copy_checked(Direction::Read, address, to, length, &registration()) }
 }
 
-/// Same as [`read`], for memory at `to` that a program of the peer may poll: the last byte is written last.
+/// Same as [`read`], but writes the last byte last, because a program of the peer may poll the memory at `to`.
 ///
 /// # Safety
 /// Same as [`read`].
@@ -142,12 +146,12 @@ pub unsafe fn read_in_order<'a>(
     registration: impl FnOnce() -> RegisteredRange<'a>,
 ) -> bool {
     if was_readable(address, length) {
-        // SAFETY: the table shows that the consumer's memory was usable in this time slot; the caller guarantees the rest
-        // (# Safety).
+        // SAFETY: the table shows that the consumer's memory was usable in this time slot; the caller guarantees the
+        // rest (# Safety).
         unsafe { copy(address as *const u8, to, length) };
         return true;
     }
-    // SAFETY: the caller guarantees the same conditions (# Safety). `copy_checked` writes the last byte last too.
+    // SAFETY: the caller guarantees the same conditions. `copy_checked` also writes the last byte last.
     unsafe { copy_checked(Direction::Read, address, to, length, &registration()) }
 }
 
@@ -158,7 +162,7 @@ fn was_readable(address: u64, length: usize) -> bool {
     is_recent(address, length, now, Direction::Read) || is_recent_range(address, length, now, Direction::Read)
 }
 
-/// Copies like [`read`] if the bytes are in one page that was found usable in the time slot `now`. Otherwise returns false and
+/// Same as [`read`] for bytes in one page that was found usable in the time slot `now`. Otherwise returns false and
 /// copies nothing.
 ///
 /// # Safety
@@ -167,19 +171,19 @@ fn was_readable(address: u64, length: usize) -> bool {
 pub unsafe fn read_recent(address: u64, to: *mut u8, length: usize, now: TimeSlot) -> bool {
     let is_recent = is_recent(address, length, now, Direction::Read);
     if is_recent {
-        // SAFETY: the table shows that the consumer's memory was usable in this time slot; the caller guarantees the rest
-        // (# Safety).
+        // SAFETY: the table shows that the consumer's memory was usable in this time slot; the caller guarantees the
+        // rest (# Safety).
         unsafe { copy_body(address as *const u8, to, length) };
     }
     is_recent
 }
 
-/// Copies `length` bytes from `from` to consumer memory at `address`, the last byte last. Returns false if some of it is not
-/// mapped or not writable; then the bytes there are undefined.
+/// Copies `length` bytes from `from` to consumer memory at `address`, the last byte last. Returns false if some of this
+/// memory is not mapped or not writable. Its bytes are then undefined.
 ///
 /// # Safety
-/// The mapped part of the consumer's `length` bytes may be written by this call. As many bytes at `from` are readable and do
-/// not overlap them.
+/// The mapped part of the consumer's `length` bytes may be written by this call. As many bytes at `from` are readable
+/// and do not overlap them.
 #[inline]
 pub unsafe fn write<'a>(
     from: *const u8,
@@ -191,8 +195,8 @@ pub unsafe fn write<'a>(
     let is_recent =
         is_recent(address, length, now, Direction::Write) || is_recent_range(address, length, now, Direction::Write);
     if is_recent {
-        // SAFETY: the table shows that the consumer's memory was usable in this time slot; the caller guarantees the rest
-        // (# Safety).
+        // SAFETY: the table shows that the consumer's memory was usable in this time slot; the caller guarantees the
+        // rest (# Safety).
         unsafe { copy(from, address as *mut u8, length) };
         return true;
     }
@@ -200,8 +204,8 @@ pub unsafe fn write<'a>(
     unsafe { copy_checked(Direction::Write, address, from.cast_mut(), length, &registration()) }
 }
 
-/// Copies like [`write()`] if the bytes are in one page that was found usable in the time slot `now`. Otherwise returns false
-/// and copies nothing.
+/// Same as [`write()`] for bytes in one page that was found usable in the time slot `now`. Otherwise returns false and
+/// copies nothing.
 ///
 /// # Safety
 /// Same as [`write()`].
@@ -209,15 +213,15 @@ pub unsafe fn write<'a>(
 pub unsafe fn write_recent(from: *const u8, address: u64, length: usize, now: TimeSlot) -> bool {
     let is_recent = is_recent(address, length, now, Direction::Write);
     if is_recent {
-        // SAFETY: the table shows that the consumer's memory was usable in this time slot; the caller guarantees the rest
-        // (# Safety).
+        // SAFETY: the table shows that the consumer's memory was usable in this time slot; the caller guarantees the
+        // rest (# Safety).
         unsafe { copy_words(from, address as *mut u8, length) };
     }
     is_recent
 }
 
-/// Whether consumer memory may be written. Memory that was found writable in this slot is not checked again. Logs a warning
-/// if the memory may not be written.
+/// Whether consumer memory may be written. Does not check again memory that was found writable in this time slot. Logs
+/// a warning if the memory may not be written.
 pub fn may_write<'a>(address: u64, length: usize, registration: impl FnOnce() -> RegisteredRange<'a>) -> bool {
     let now = TimeSlot::now();
     is_recent(address, length, now, Direction::Write) || is_writable(address, length, now, &registration())
@@ -244,7 +248,7 @@ fn warn_unusable(Region { address, length }: Region, direction: Direction) {
     );
 }
 
-/// A time slot, as the bits of a table word. Its length does not depend on the load of the machine.
+/// The number of a time slot, as it is stored in a word of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct TimeSlot(u64);
 
@@ -262,7 +266,8 @@ fn slot() -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         let (low, high): (u32, u32);
-        // SAFETY: reads a counter. The result is used as two halves, which the compiler shifts in one instruction (`shld`).
+        // SAFETY: the instruction only reads a counter. The two halves of the result stay separate, because the
+        // compiler then shifts them in one instruction (`shld`).
         unsafe {
             std::arch::asm!("rdtsc", out("eax") low, out("edx") high, options(nomem, nostack, preserves_flags));
         }
@@ -295,14 +300,16 @@ fn is_recorded(address: u64, slot: u64, direction: Direction) -> bool {
     entry(address).load(Ordering::Relaxed) | u64::from(direction == Direction::Read) == word(address, slot)
 }
 
-/// Whether the bytes are in one page that was found usable in the time slot `now`. False for bytes in several pages.
+/// Whether the bytes are in one page that was found usable in the time slot `now`. Returns false for bytes in several
+/// pages.
 #[inline]
 fn is_recent(address: u64, length: usize, now: TimeSlot, direction: Direction) -> bool {
     let last = address.wrapping_add(length as u64).wrapping_sub(1);
     (address ^ last) >> PAGE_BITS == 0 && is_recorded(address, now.0, direction)
 }
 
-/// Whether all pages of a range were found usable in the time slot `now`. False for ranges longer than `MAX_CACHED_CHECK_BYTES`.
+/// Whether all pages of a range were found usable in the time slot `now`. Returns false for ranges longer than
+/// `MAX_CACHED_CHECK_BYTES`.
 #[inline(never)]
 fn is_recent_range(address: u64, length: usize, now: TimeSlot, direction: Direction) -> bool {
     length <= MAX_CACHED_CHECK_BYTES
@@ -394,13 +401,13 @@ unsafe fn copy_directly(direction: Direction, address: u64, buffer: *mut u8, len
 fn around(range: Region, registration: Region) -> Region {
     let (last, end) = (range.address + range.length, registration.address.saturating_add(registration.length));
     if range.address < registration.address || last > end {
-        return range; // deregistered in between: the registration is empty, or another one
+        return range; // the memory was deregistered, so the registration is empty or another one
     }
     let from = (range.address & !(BLOCK - 1)).max(registration.address);
     Region { address: from, length: last.next_multiple_of(BLOCK).min(end) - from }
 }
 
-/// Checks whether all of a region may be read, or written.
+/// Checks whether all of a region may be read, or written in the direction `Write`.
 fn is_usable(region: Region, direction: Direction, maps: &ProcessMaps) -> bool {
     let write = direction == Direction::Write;
     if region.length <= SMALL_REGION {
@@ -413,12 +420,12 @@ fn is_usable(region: Region, direction: Direction, maps: &ProcessMaps) -> bool {
     }
 }
 
-/// Copies a range by a system call, the last byte last. Returns false if the system call fails for any reason.
+/// Copies a range by a system call, the last byte last. Returns false if the system call fails.
 ///
 /// # Safety
 /// Same as [`read`] or [`write`].
 unsafe fn copy_by_kernel(direction: Direction, range: Region, buffer: *mut u8, pid: libc::pid_t) -> bool {
-    /// Set if a sandbox forbids the system call. Without one, a process may always access its own memory.
+    /// Whether a sandbox forbids the system call. Without a sandbox, a process may always access its own memory.
     static IS_FORBIDDEN: AtomicBool = AtomicBool::new(false);
     let Some(body) = (range.length as usize).checked_sub(1) else { return true };
     if IS_FORBIDDEN.load(Ordering::Relaxed) {
@@ -435,10 +442,10 @@ unsafe fn copy_by_kernel(direction: Direction, range: Region, buffer: *mut u8, p
         Direction::Read => (&consumer, &buffer),
         Direction::Write => (&buffer, &consumer),
     };
-    // process_vm_readv(2) serves both directions: valgrind does not see what process_vm_writev(2) writes, and would report
-    // the consumer's received data as uninitialised.
-    // SAFETY: both vectors outlive the call. The kernel checks the memory that they describe, and the caller guarantees that
-    // this call may use it.
+    // process_vm_readv(2) makes the copies of both directions, because valgrind does not track the writes of
+    // process_vm_writev(2), and would report received data as uninitialised.
+    // SAFETY: both vectors outlive the call. The kernel checks the memory that they describe, and the caller guarantees
+    // that this call may use it.
     let copied = unsafe { libc::process_vm_readv(pid, to.as_ptr(), 2, from.as_ptr(), 2, 0) };
     if copied < 0 && matches!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) {
         IS_FORBIDDEN.store(true, Ordering::Relaxed);
@@ -449,12 +456,13 @@ unsafe fn copy_by_kernel(direction: Direction, range: Region, buffer: *mut u8, p
 /// Copies in ascending order, the last byte last, because programs poll the last byte of received data.
 ///
 /// # Safety
-/// Both ranges are mapped. Other threads or processes may change either meanwhile; then the copied bytes are unspecified.
+/// Both ranges are mapped. Other threads or processes may change either range during the copy. The copied bytes are
+/// then unspecified.
 #[inline(always)]
 pub unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
     let Some(body) = length.checked_sub(1) else { return };
-    // SAFETY: the caller guarantees that both ranges are mapped. Other processes may write the memory at any time, so it is
-    // accessed by raw pointers and atomics only, never by a reference.
+    // SAFETY: the caller guarantees that both ranges are mapped. Other processes may write the memory at any time, so
+    // it is accessed by raw pointers and atomics only, never by a reference.
     unsafe {
         copy_body(from, to, body);
         let last = AtomicU8::from_ptr(from.add(body).cast_mut()).load(Ordering::Relaxed);
@@ -464,15 +472,16 @@ pub unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
     }
 }
 
-/// Same as [`copy`]. Of 8 to 16 bytes that end at a multiple of eight, one store writes the last eight.
+/// Same as [`copy`], but writes the last eight bytes by one store if there are 8 to 16 bytes and their end at the
+/// destination is a multiple of eight.
 ///
 /// # Safety
 /// Same as [`copy`].
 #[inline(always)]
 unsafe fn copy_words(from: *const u8, to: *mut u8, length: usize) {
     let end = length.wrapping_sub(8);
-    // SAFETY: this function's own contract. Both words are within the range, and the second one is aligned at the
-    // destination.
+    // SAFETY: the caller guarantees that both ranges are mapped. Both words are within the range, and the second word
+    // is aligned at the destination.
     unsafe {
         if end > 8 || !(to as usize).wrapping_add(length).is_multiple_of(8) {
             return copy(from, to, length);
@@ -484,17 +493,17 @@ unsafe fn copy_words(from: *const u8, to: *mut u8, length: usize) {
     }
 }
 
-/// Copies in ascending order; up to 64 bytes by a few moves of fixed size, which overlap in the middle.
+/// Copies in ascending order. Copies up to 64 bytes by two moves of fixed size, which may overlap in the middle.
 ///
 /// # Safety
 /// Same as [`copy`].
 #[inline(always)]
 unsafe fn copy_body(from: *const u8, to: *mut u8, length: usize) {
     type Half = [u64; 4];
-    // SAFETY: the caller guarantees that both ranges are mapped. Each move begins at the start or ends at the end of the
-    // range, and is not longer than the range.
+    // SAFETY: the caller guarantees that both ranges are mapped. Each move begins at the start or ends at the end of
+    // the range, and is not longer than the range.
     unsafe {
-        // Ordered by how often the lengths occur. A `match` would be compiled to a binary search.
+        // The most frequent lengths come first. A `match` would be compiled to a binary search.
         if (8..=16).contains(&length) {
             move_ends::<u64>(from, to, length);
         } else if (32..=64).contains(&length) {
@@ -514,12 +523,12 @@ unsafe fn copy_body(from: *const u8, to: *mut u8, length: usize) {
 /// Copies the first and the last `size_of::<T>()` bytes of a range.
 ///
 /// # Safety
-/// Same as [`copy`]; `length` is between one and two sizes of `T`.
+/// Same as [`copy`]. `length` is between one and two sizes of `T`.
 #[inline(always)]
 unsafe fn move_ends<T>(from: *const u8, to: *mut u8, length: usize) {
     let end = length - size_of::<T>();
-    // SAFETY: the caller guarantees that both ranges are mapped, and have at least the size of `T`. `first` and `last` are read
-    // before either is written, so they may overlap.
+    // SAFETY: the caller guarantees that both ranges are mapped, and have at least the size of `T`. `first` and `last`
+    // are read before either is written, so they may overlap.
     unsafe {
         let (first, last) = (from.cast::<T>().read_unaligned(), from.add(end).cast::<T>().read_unaligned());
         to.cast::<T>().write_unaligned(first);

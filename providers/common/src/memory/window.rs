@@ -1,10 +1,11 @@
-//! Memory windows: the state of each window, and its binds and unbinds that are queued on connections.
+//! Memory windows: the bind in effect of each window, and its binds and unbinds that are queued on connections.
 //!
-//! A bind reserves its key when it is posted. Its execution revokes the window's old key, and activates the new key after
-//! all copies with the old one have ended. Binds of one window may be queued on several connections: if a later one is
-//! executed first, an earlier one has no effect. The window keeps the registrations of its binds alive, and releases them
-//! outside its lock. Execution never blocks. Only closing a window, or flushing its bind, waits for copies, as
-//! deregistration does.
+//! A bind reserves its key when it is posted. Its execution revokes the window's old key, and activates the new key
+//! after all copies with the old key have ended. Binds of one window may be queued on several connections. A bind that
+//! is executed after a later one has no effect.
+//!
+//! The window keeps the registrations of its binds alive, and releases them outside its lock. Execution never blocks.
+//! Only closing a window, or flushing its bind, waits for copies, as deregistration does.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, VecDeque};
@@ -19,12 +20,12 @@ use dapl::provider::{Access, KeptObject, Region, Status};
 
 use super::rights::Domain;
 
-/// Limit of the wait for copies by a peer. The peer may be stopped during a copy, or may be malicious.
+/// Time limit of the wait for copies by a peer, which may be stopped during a copy, or malicious.
 const PEER_COPY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The operations on the provider's key table that windows need.
 pub trait WindowKeys: Send + Sync {
-    /// Reserves a key. It grants no access until `activate`.
+    /// Reserves a key, which grants no access until `activate`.
     fn reserve(&self) -> Result<u32>;
     /// Makes a reserved key grant access to a region, for peers only.
     fn activate(&self, key: u32, region: Region, access: Access, domain: Domain);
@@ -34,28 +35,28 @@ pub trait WindowKeys: Send + Sync {
     fn is_in_use(&self, key: u32) -> bool;
     /// Whether a peer has announced a copy with this key.
     fn is_in_use_by_peer(&self, key: u32) -> bool;
-    /// Revokes the key, waits for the copies, and releases it.
+    /// Revokes the key, waits for copies with it, and releases the key.
     fn remove(&self, key: u32);
     /// Releases a key that grants no access.
     fn release_key(&self, key: u32);
-    /// Whether the region is within the registration with the key `source`, which is of the protection domain `pd`. If
-    /// `write`, also checks that this process may write it.
+    /// Whether the region is within the registration with the key `source`, and the registration belongs to the
+    /// protection domain `pd`. If `write` is true, also checks that this process may write the region.
     fn covers(&self, source: u32, pd: u32, region: Region, write: bool) -> bool;
 }
 
-/// The number that identifies a queue pair in keys of windows that only its peer may use ([`WindowScope::Qp`]). It is assigned when
-/// the first such window is bound.
+/// The number that identifies a queue pair in the keys of windows that only its peer may use ([`WindowScope::Qp`]). The
+/// number is assigned when the first such window is bound.
 #[derive(Debug, Default)]
 pub struct QpDomain(AtomicU32);
 
 impl QpDomain {
-    /// Returns the number; 0 if none was assigned.
+    /// Returns the number, or 0 if none was assigned.
     #[inline]
     pub fn number(&self) -> u32 {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Returns the number; assigns one if there is none.
+    /// Returns the number, and assigns one if there is none.
     fn assign(&self) -> u32 {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         if self.number() == 0 {
@@ -70,9 +71,9 @@ impl QpDomain {
 /// Which peers may access the memory of a window.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum WindowScope {
-    /// The peers of all queue pairs of its protection domain.
+    /// The peers of all queue pairs of the window's protection domain.
     Pd,
-    /// Only the peer of the queue pair on which it was bound.
+    /// Only the peer of the queue pair on which the window was bound.
     Qp,
 }
 
@@ -92,8 +93,8 @@ impl<K> std::fmt::Debug for WindowDirectory<K> {
 }
 
 impl<K: WindowKeys> WindowDirectory<K> {
-    /// Unbinds the window with this key, on behalf of the peer of a queue pair. `pd`, `qp`: protection domain and number of
-    /// that queue pair. Returns false if copies with the key are in progress: the caller tries again.
+    /// Unbinds the window with this key, on behalf of the peer of the queue pair with this `pd` and `qp`. Returns false
+    /// if copies with the key are in progress. The caller then tries again.
     ///
     /// Errors: `RemoteAccess` if no bind in effect has the key, or this peer may not use the window.
     pub fn invalidate(&self, key: u32, pd: u32, qp: &QpDomain) -> std::result::Result<bool, Status> {
@@ -101,7 +102,7 @@ impl<K: WindowKeys> WindowDirectory<K> {
         window.ok_or(Status::RemoteAccess)?.invalidate(key, pd, qp)
     }
 
-    /// Like `invalidate`, but waits for the copies, and ignores a key that no bind in effect has.
+    /// Same as `invalidate`, but waits for copies in progress, and ignores a key that no bind in effect has.
     pub fn invalidate_and_wait(&self, key: u32, pd: u32, qp: &QpDomain) {
         while self.invalidate(key, pd, qp) == Ok(false) {
             std::thread::yield_now();
@@ -115,7 +116,7 @@ impl<K: WindowKeys> WindowDirectory<K> {
     }
 }
 
-/// A memory window, shared by its handle and its queued binds.
+/// A memory window, shared by the provider's `Mw` and by queued binds.
 pub struct WindowCore<K> {
     keys: Arc<K>,
     directory: Arc<WindowDirectory<K>>,
@@ -130,7 +131,7 @@ struct WindowState {
     posted: u64,
     /// Highest number of a bind or unbind that was executed or flushed.
     executed: u64,
-    /// The last post was a bind, and it was executed or is still queued.
+    /// Whether the last posted operation is a bind that was executed or is still queued.
     bound: bool,
     /// Binds that were not executed yet, with their numbers.
     waiting: VecDeque<(u64, BindGrant)>,
@@ -141,7 +142,7 @@ struct WindowState {
 
 struct BindGrant {
     key: u32,
-    /// Key of the registration that has the memory of the window.
+    /// Key of the registration that contains the memory of the window.
     source: u32,
     region: Region,
     access: Access,
@@ -151,13 +152,13 @@ struct BindGrant {
 struct ActiveBind {
     grant: BindGrant,
     domain: Domain,
-    /// When the key was revoked. Copies with it may still be in progress.
+    /// Time at which the key was revoked. Copies with the key may still be in progress.
     revoked: Option<Instant>,
 }
 
 /// Parameters of a bind to be posted.
 pub struct BindRequest {
-    /// Key of the registration that has the memory.
+    /// Key of the registration that contains the memory.
     pub source: u32,
     pub region: Region,
     pub access: Access,
@@ -177,12 +178,13 @@ impl<K: WindowKeys> WindowCore<K> {
         WindowCore { keys, directory, pd, scope, state: Mutex::default() }
     }
 
-    /// Whether the last post was a bind, and it was executed or is still queued.
+    /// Whether the last posted operation is a bind that was executed or is still queued.
     pub fn is_bound(&self) -> bool {
         self.state.lock().bound
     }
 
-    /// Posts a bind, or an unbind (`None`). Returns its number and its key (0 for an unbind).
+    /// Posts a bind, or an unbind if `request` is `None`. Returns the number of the operation, and its key (0 for an
+    /// unbind).
     pub fn post(&self, request: Option<BindRequest>) -> Result<(u64, u32)> {
         let mut state = self.state.lock();
         let mut key = 0;
@@ -198,8 +200,8 @@ impl<K: WindowKeys> WindowCore<K> {
         Ok((number, key))
     }
 
-    /// Executes a bind or unbind that was posted on a queue pair with this protection domain and number. Returns false if
-    /// copies with the old key are in progress: the caller tries again.
+    /// Executes the bind or unbind with this number, which was posted on the queue pair with this `pd` and `qp`.
+    /// Returns false if copies with the old key are in progress. The caller then tries again.
     ///
     /// Errors: `BindFailed` if the registration does not cover the region.
     pub fn execute(self: &Arc<Self>, number: u64, pd: u32, qp: &QpDomain) -> std::result::Result<bool, Status> {
@@ -243,8 +245,8 @@ impl<K: WindowKeys> WindowCore<K> {
         })
     }
 
-    /// Ends a bind or unbind whose connection is flushed, whether it was executed or not. Then the window is bound only if a
-    /// later bind was posted.
+    /// Undoes a bind or unbind that is flushed at the end of its connection, whether it was executed or not. Afterwards
+    /// the window is bound only if a later bind was posted.
     pub fn flush(&self, number: u64) {
         let mut state = self.state.lock();
         let waiting = state.withdraw(number);
@@ -256,7 +258,7 @@ impl<K: WindowKeys> WindowCore<K> {
         self.revoke_and_wait(old);
     }
 
-    /// Ends the bind in effect, if it has this key: see [`WindowDirectory::invalidate`].
+    /// Ends the bind in effect if it has this key (see [`WindowDirectory::invalidate`]).
     fn invalidate(&self, key: u32, pd: u32, qp: &QpDomain) -> std::result::Result<bool, Status> {
         let mut state = self.state.lock();
         let is_served = state.serves(key, qp) && self.pd == pd;
@@ -286,7 +288,8 @@ impl<K: WindowKeys> WindowCore<K> {
         self.revoke_and_wait(active);
     }
 
-    /// Revokes the key at the first call. Returns whether all copies with it have ended, or the peer's copies have timed out.
+    /// Revokes the key at the first call. Returns whether all copies with the key have ended, or the wait for the
+    /// peer's copies has timed out.
     fn is_revoked(&self, active: &mut ActiveBind) -> bool {
         let key = active.grant.key;
         let revoked = *active.revoked.get_or_insert_with(|| {
@@ -296,8 +299,8 @@ impl<K: WindowKeys> WindowCore<K> {
         !self.keys.is_in_use(key) && (!self.keys.is_in_use_by_peer(key) || revoked.elapsed() > PEER_COPY_TIMEOUT)
     }
 
-    /// Whether the bind is allowed. The object layer has checked this too, but a wrong key would give peers access to other
-    /// memory.
+    /// Whether the bind is allowed. The object layer has also checked this, but a mistake would give peers access to
+    /// other memory.
     fn is_valid(&self, grant: &BindGrant, pd: u32) -> bool {
         pd == self.pd && self.keys.covers(grant.source, pd, grant.region, grant.access.writes())
     }

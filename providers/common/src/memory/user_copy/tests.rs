@@ -1,5 +1,5 @@
-//! Copies from and to memory that is unmapped, protected or truncated between two copies, with a length for each method of
-//! copying.
+//! Tests copies from and to memory that is unmapped, protected or truncated between two copies. The lengths select each
+//! method of copying.
 
 use std::os::fd::AsRawFd;
 use std::sync::atomic::AtomicUsize;
@@ -11,8 +11,8 @@ use super::*;
 const PAGE: usize = 4096;
 const PAGES: usize = 64;
 
-/// Address of the next mapping. The kernel itself chooses addresses near its mmap base or the heap, and never such low
-/// ones. So an address that a test has unmapped is not reused by mappings of other threads.
+/// Address of the next mapping. The kernel itself chooses only addresses near its mmap base or the heap, far above
+/// these. So mappings of other threads do not reuse an address that a test has unmapped.
 static NEXT: AtomicUsize = AtomicUsize::new(64 << 30);
 
 /// A mapping of `PAGES` pages of a file, or of anonymous memory.
@@ -80,8 +80,8 @@ fn next_slot() {
 }
 
 const BOTH: [Direction; 2] = [Direction::Read, Direction::Write];
-/// Lengths of a copy within a page, across two pages, by the kernel, after a check of the block around it, and after a check
-/// of the copied memory only.
+/// Lengths of copies within a page, across two pages, by the kernel, after a check of the surrounding block, and after
+/// a check of only the copied memory.
 const LENGTHS: [usize; 5] = [64, PAGE + 2, 3 * PAGE, 8 * PAGE + 1, 17 * PAGE];
 
 #[test]
