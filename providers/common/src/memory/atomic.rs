@@ -1,7 +1,7 @@
 //! Atomic operations of peers on eight bytes of registered memory.
 //!
-//! Each operation is executed as one atomic CPU instruction on the registered memory. So operations are atomic with respect
-//! to each other and to atomic instructions of every process that has mapped the memory.
+//! Each operation is one atomic CPU instruction on the registered memory. So operations are atomic with respect to each
+//! other and to atomic instructions of every process that has mapped the memory.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,7 +22,7 @@ const FETCH_ADD: u64 = 0;
 const COMPARE_SWAP: u64 = 1;
 
 impl Atomic {
-    /// Returns the atomic operation of a request and its target; `None` for other requests.
+    /// Returns the atomic operation of a request and its target, or `None` for other requests.
     pub fn of(op: Op) -> Option<(Atomic, Remote)> {
         match op {
             Op::FetchAdd { remote, add } => Some((Atomic::FetchAdd(add), remote)),
@@ -39,7 +39,7 @@ impl Atomic {
         }
     }
 
-    /// Decodes what `encode` returned. `None` for an unknown kind.
+    /// Decodes an operation that `encode` encoded. Returns `None` for an unknown kind.
     pub fn decode([kind, first, second]: [u64; 3]) -> Option<Self> {
         match kind {
             FETCH_ADD => Some(Atomic::FetchAdd(first)),
@@ -53,10 +53,11 @@ impl Atomic {
         address.is_multiple_of(ATOMIC_SIZE)
     }
 
-    /// Executes the operation, and returns the former value.
+    /// Executes the operation, and returns the previous value.
     ///
     /// # Safety
-    /// Eight bytes at `word` are mapped, writable, and aligned. Other threads and processes may change them during the call.
+    /// Eight bytes at `word` are mapped, writable, and aligned. Other threads and processes may change them during the
+    /// call.
     pub unsafe fn apply(self, word: *mut u8) -> u64 {
         // SAFETY: the caller guarantees that the eight bytes are mapped, writable and aligned.
         let word = unsafe { AtomicU64::from_ptr(word.cast()) };
@@ -68,8 +69,8 @@ impl Atomic {
         }
     }
 
-    /// Executes the operation on consumer memory, and returns the former value. `None` if the address is not aligned, or the
-    /// memory is no longer mapped or writable.
+    /// Executes the operation on consumer memory, and returns the previous value. Returns `None` if the address is not
+    /// aligned, or the memory is no longer mapped or writable.
     ///
     /// # Safety
     /// If the memory is mapped, this call may write it.
@@ -81,7 +82,8 @@ impl Atomic {
         if !Self::is_aligned(address) || !user_copy::may_write(address, ATOMIC_SIZE as usize, registration) {
             return None;
         }
-        // SAFETY: the address is aligned, `may_write` has just checked the memory, and the caller allows this call to write it.
+        // SAFETY: the address is aligned, `may_write` has just checked the memory, and the caller allows this call to
+        // write it.
         Some(unsafe { self.apply(address as *mut u8) })
     }
 }

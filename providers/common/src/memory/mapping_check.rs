@@ -1,7 +1,7 @@
-//! Checks whether memory of this process is mapped with the rights that a registration needs: at registration, and at copies
-//! (by `user_copy`). Also limits the validity of a check to one tick of the engine ([`LastCheck`]).
+//! Checks whether memory of this process is mapped with the rights that a registration needs, at registration and, for
+//! `user_copy`, at copies. [`LastCheck`] limits the validity of a check to one tick of the engine.
 //!
-//! Never changes the content of memory, and never takes a lock.
+//! The checks do not change the content of memory, and acquire no lock.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use dapl::provider::Region;
 use dapl::runtime::mappings::{self, MappingLookup, PageRights};
 
-/// Regions up to this size are populated when they are registered, which also checks their rights. For larger regions,
-/// which take long to populate, `/proc/self/maps` is read.
+/// Regions up to this size in bytes are populated when they are registered, which also checks their rights. Larger
+/// regions take long to populate, so they are looked up in `/proc/self/maps`.
 const POPULATE_MAX: u64 = 4 << 20;
 
-/// Whether all of a region may be read, and written if `write`. Called at registration.
+/// Whether all of a region may be read, and also written if `write` is true. Called at registration.
 ///
-/// Shared memory of any size is populated: otherwise a file that is too short, or a full file system, would raise
-/// SIGBUS later.
+/// Populates shared memory of any size. Otherwise a file that is too short, or a full file system, would cause SIGBUS
+/// later.
 pub fn is_usable(region: Region, write: bool) -> bool {
     if region.length <= POPULATE_MAX {
         return is_accessible(region, write);
@@ -29,9 +29,9 @@ pub fn is_usable(region: Region, write: bool) -> bool {
     }
 }
 
-/// A counter of engine ticks. The engine ticks every few milliseconds while a consumer polls. While the engine sleeps, the
-/// coarse clock replaces the counter. The counter is not reset by a sleep, so ticks before and after it have different
-/// numbers.
+/// A counter of engine ticks. The engine ticks every few milliseconds while a consumer polls. While the engine sleeps,
+/// the coarse clock replaces the counter. A sleep does not reset the counter, so ticks before and after a sleep have
+/// different numbers.
 #[derive(Debug, Default)]
 pub struct EngineTicks(AtomicU32);
 
@@ -39,7 +39,7 @@ impl EngineTicks {
     /// This bit is set in numbers of engine ticks, and clear in numbers from the clock.
     const ENGINE: u32 = 1 << 30;
 
-    /// Counts a tick of the engine. `continues`: another tick will follow. Otherwise the engine sleeps.
+    /// Counts a tick of the engine. If `continues` is false, the engine then sleeps, and no tick follows.
     pub fn tick(&self, continues: bool) {
         let next = self.0.load(Ordering::Relaxed).wrapping_add(1) & (Self::ENGINE - 1);
         self.0.store(if continues { next | Self::ENGINE } else { next }, Ordering::Relaxed);
@@ -53,7 +53,7 @@ impl EngineTicks {
     }
 }
 
-/// The tick of the last successful check; its result is valid until the tick ends.
+/// The tick of the last successful check. The result of the check is valid until this tick ends.
 #[derive(Debug, Default)]
 pub struct LastCheck(AtomicU32);
 
@@ -79,7 +79,8 @@ fn clock() -> u32 {
     (now.tv_sec as u32).wrapping_mul(1000).wrapping_add(now.tv_nsec as u32 / 1_000_000)
 }
 
-/// Whether all of a region can be read, and written if `write`, without a signal. Populates its pages.
+/// Whether all of a region can be read, and also written if `write` is true, without causing a signal. Populates the
+/// pages of the region.
 pub fn is_accessible(region: Region, write: bool) -> bool {
     if region.length == 0 {
         return true;
@@ -97,7 +98,7 @@ pub fn is_accessible(region: Region, write: bool) -> bool {
             }
         }
         libc::EINVAL => is_mapped(region),
-        _ => true, // a temporary error, which has nothing to do with the mapping
+        _ => true, // a temporary error, which says nothing about the mapping
     }
 }
 
@@ -123,8 +124,8 @@ fn is_mapped(Region { address, length }: Region) -> bool {
     let mut resident = [0u8; 1024];
     while at < end {
         let span = (end - at).min(resident.len() as u64 * page());
-        // SAFETY: the kernel does not access the pages. It writes one byte per page to `resident`, and `span` has at most
-        // `resident.len()` pages.
+        // SAFETY: the kernel does not access the pages. It writes one byte per page to `resident`, and `span` has at
+        // most `resident.len()` pages.
         if unsafe { libc::mincore(at as *mut libc::c_void, span as usize, resident.as_mut_ptr()) } != 0 {
             return false;
         }

@@ -1,7 +1,7 @@
 //! The log message for a refused RDMA operation: the EP, key, address and length, and the check that failed.
 //!
-//! Only the engine thread logs it, because logging would delay posts and polls. A refusal ends the connection, so each
-//! connection logs at most one.
+//! Only the engine thread logs this message, because logging would delay posts and polls. A refusal ends the
+//! connection, so each connection causes at most one message.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -13,25 +13,25 @@ use super::rights::{AccessRight, KeyEntry};
 /// The check of an RDMA access that has failed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FailedCheck {
-    /// No live registration or window has the key.
+    /// No registration and no bound window has the key.
     Key,
-    /// The range is not inside the range of the key, which this variant contains.
+    /// The accessed range is not inside this range of the key.
     Bounds(Region),
-    /// The key is of another protection zone than the endpoint.
+    /// The key belongs to another protection zone than the endpoint.
     Zone,
     /// The key does not grant the access right.
     Right,
-    /// The key is of a window that only the peer of one endpoint may use, and does not grant this access.
+    /// The key belongs to a window that only the peer of one endpoint may use, and does not grant this access.
     Endpoint,
     /// The memory of the registration is no longer mapped.
     Mapping,
-    /// The peer has refused the access, and does not report which check failed.
+    /// The peer refused the access, and does not report which check failed.
     Unknown,
 }
 
 impl FailedCheck {
-    /// Returns the first check that a refused access does not pass. `entry`: the table entry of the key. If the access
-    /// passes all checks of the entry, the memory is no longer mapped.
+    /// Returns the first check that a refused access does not pass. `entry` is the table entry of the key. An access
+    /// that passes all checks of the entry was refused because the memory is no longer mapped.
     pub fn of(entry: Option<KeyEntry>, pd: u32, range: Region, right: AccessRight) -> Self {
         let Some(entry) = entry.map(KeyEntry::with_peer_addresses) else { return FailedCheck::Key };
         if entry.serves_one_qp() {
@@ -51,9 +51,9 @@ impl FailedCheck {
 /// An RDMA access that registered memory does not allow.
 #[derive(Clone, Copy, Debug)]
 pub struct RefusedAccess {
-    /// Handle of the EP of this process.
+    /// Handle of the local EP.
     pub ep: usize,
-    /// The cookie of the request, if this process posted it. `None`: the peer posted it.
+    /// The cookie of the request, or `None` if the peer posted the request.
     pub cookie: Option<u64>,
     pub key: u32,
     pub range: Region,

@@ -1,8 +1,8 @@
-//! Rights of a registration: the range, the protection domain and the access rights of a key. Also the guard that keeps a
-//! registration alive during a copy.
+//! Checks of keys: range, protection domain and access rights. Also the guard that keeps a registration alive during a
+//! copy.
 //!
-//! A provider's table has an address, a length and one 64-bit word per key. The word has the rights in its lower half and
-//! the protection domain in its upper half.
+//! A provider's table has an address, a length and one 64-bit word per key. The lower 32 bits of the word are the
+//! access rights, the upper 32 bits the protection domain.
 #![forbid(unsafe_code)]
 
 use dapl::provider::{Access, Region, Status};
@@ -11,36 +11,37 @@ use dapl::runtime::sync::{AtomicU32, Ordering};
 const LOCAL_WRITE: u64 = 1;
 const REMOTE_READ: u64 = 2;
 const REMOTE_WRITE: u64 = 4;
-/// Local segments may use the key. Keys of windows lack this right.
+/// Right of local segments to use the key. Keys of windows lack this right.
 pub const LOCAL: u64 = 8;
-/// Peers may map the memory of the key into their own process.
+/// Right of peers to map the memory of the key into their own process.
 pub const EXPORTED: u64 = 16;
 const REMOTE_ATOMIC: u64 = 32;
 const REMOTE: u64 = REMOTE_READ | REMOTE_WRITE | REMOTE_ATOMIC;
 
-/// Shift of the remote rights of zero-based memory (addresses start at 0).
+/// Shift of the remote rights of zero-based memory, whose addresses start at 0 for peers.
 ///
-/// Zero-based memory, and windows of one queue pair, have their rights in other bits than other memory. So the check that
-/// every copy makes ([`KeyEntry::allows`]) refuses them, and only then [`KeyEntry::resolve`] checks these bits.
+/// The rights of zero-based memory, and of windows of one queue pair, are in other bits than those of other memory. So
+/// the check that every copy makes ([`KeyEntry::allows`]) refuses such keys, and only then [`KeyEntry::resolve`] checks
+/// these bits.
 const ZERO_BASED: u32 = 8;
-/// Shift of the remote rights of a window that serves one queue pair. The upper half of its word is the number of that queue
-/// pair ([`super::window::QpDomain`]) instead of a protection domain.
+/// Shift of the remote rights of a window that only the peer of one queue pair may use. The upper 32 bits of its word
+/// are the number of that queue pair ([`super::window::QpDomain`]) instead of a protection domain.
 const OF_QP: u32 = 16;
 
 /// A right that a copy needs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AccessRight {
-    /// Reads by local segments. Each registration grants it; windows do not.
+    /// Reads from local segments. Each registration grants this right. Windows do not.
     LocalRead,
     LocalWrite,
     RemoteRead,
     RemoteWrite,
-    /// Granted explicitly, or by the rights to read and to write together.
+    /// Atomic operations of peers. Granted explicitly, or by the rights to read and to write together.
     RemoteAtomic,
 }
 
 impl AccessRight {
-    /// Returns the right that a local segment needs. `write`: data is written to it.
+    /// Returns the right that a local segment needs, to write into it if `write` is true.
     pub fn local(write: bool) -> Self {
         if write { AccessRight::LocalWrite } else { AccessRight::LocalRead }
     }
@@ -60,7 +61,7 @@ impl AccessRight {
         }
     }
 
-    /// Status of a work request that fails because this right is missing.
+    /// Returns the status of a work request that fails because this right is missing.
     pub fn refusal(self) -> Status {
         match self {
             AccessRight::LocalRead | AccessRight::LocalWrite => Status::LocalProtection,
@@ -78,7 +79,7 @@ pub enum Domain {
     Qp(u32),
 }
 
-/// Returns the word of a registration's table entry. `more`: the bits [`LOCAL`] and [`EXPORTED`].
+/// Returns the word of a registration's table entry. `more` contains the bits [`LOCAL`] and [`EXPORTED`].
 pub fn word(access: Access, pd: u32, more: u64) -> u64 {
     let bit = |granted, right| if granted { right } else { 0 };
     let shift = if access.zero_based { ZERO_BASED } else { 0 };
@@ -104,7 +105,7 @@ fn remote_rights(access: Access) -> u64 {
         | bit(access.allows_atomics(), REMOTE_ATOMIC)
 }
 
-/// The table entry of a live key.
+/// The table entry of a valid key.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct KeyEntry {
     /// The registered range, or the range of the window.
@@ -129,8 +130,8 @@ impl KeyEntry {
         self.word & right.bits() == right.bits()
     }
 
-    /// Whether the key is of zero-based memory or of a window that serves one queue pair. Only the process that owns the
-    /// memory can check and translate an access to it ([`KeyEntry::resolve`]).
+    /// Whether the key belongs to zero-based memory or to a window of one queue pair. Only the process that owns the
+    /// memory can check and translate an access with such a key ([`KeyEntry::resolve`]).
     #[cold]
     pub fn is_indirect(&self) -> bool {
         self.word & (REMOTE << ZERO_BASED | REMOTE << OF_QP | REMOTE << (OF_QP + ZERO_BASED)) != 0
@@ -141,8 +142,8 @@ impl KeyEntry {
         self.word & (REMOTE << OF_QP | REMOTE << (OF_QP + ZERO_BASED)) != 0
     }
 
-    /// Returns the entry with the addresses that peers use. For zero-based memory, the range begins at 0, and the rights
-    /// are moved to the usual bits.
+    /// Returns the entry with the addresses that peers use. For zero-based memory, these begin at 0, and the rights
+    /// move to the usual bits.
     pub(crate) fn with_peer_addresses(self) -> Self {
         match self.word >> ZERO_BASED & REMOTE {
             0 => self,
@@ -154,8 +155,8 @@ impl KeyEntry {
     }
 
     /// Translates a range in the peer's addresses to the address in this process, for an entry that
-    /// [`is_indirect`](KeyEntry::is_indirect). `None` if the peer may not use all of the range with this right. `qp`: number
-    /// of the queue pair ([`super::window::QpDomain`]), or 0.
+    /// [`is_indirect`](KeyEntry::is_indirect). Returns `None` if the peer may not use all of the range with this right.
+    /// `qp` is the number of the queue pair ([`super::window::QpDomain`]), or 0.
     #[cold]
     pub fn resolve(&self, pd: u32, qp: u32, range: Region, right: AccessRight) -> Option<u64> {
         for (shift, domain) in [(ZERO_BASED, pd), (OF_QP, qp), (OF_QP + ZERO_BASED, qp)] {
@@ -172,11 +173,11 @@ impl KeyEntry {
         None
     }
 
-    /// Whether all of `range` may be used with this right in the protection domain `pd`. False for zero-based memory and
-    /// windows of one queue pair, except for local rights.
+    /// Whether the key grants this right for all of `range` in the protection domain `pd`. Returns false for remote
+    /// rights on zero-based memory and on windows of one queue pair.
     #[inline]
     pub fn allows(&self, pd: u32, range: Region, right: AccessRight) -> bool {
-        // Below the base the offset wraps and is larger than any length.
+        // An address below the base gives an offset that wraps, and is larger than any length.
         let offset = range.address.wrapping_sub(self.region.address);
         let is_inside = self.region.length.checked_sub(range.length).is_some_and(|max| offset <= max);
         // One comparison checks domain and rights.
@@ -185,13 +186,14 @@ impl KeyEntry {
     }
 }
 
-/// A reference on a registration; deregistration waits until it is dropped.
+/// A reference on a registration. Deregistration waits until the guard is dropped.
 #[derive(Debug)]
 pub struct RegistrationGuard<'a>(&'a AtomicU32);
 
 impl<'a> RegistrationGuard<'a> {
-    /// Takes a reference. The caller then calls `fence_behind_rmw` and checks the key. So either this check finds the key
-    /// revoked, or deregistration, which revokes the key first, finds the reference and waits.
+    /// Takes a reference. The caller must then call `fence_behind_rmw` and check the key. Deregistration first revokes
+    /// the key and then checks for references. So either the caller finds the key revoked, or deregistration finds the
+    /// reference and waits.
     #[inline]
     pub fn new(users: &'a AtomicU32) -> Self {
         users.fetch_add(1, Ordering::SeqCst);

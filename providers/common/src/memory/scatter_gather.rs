@@ -1,6 +1,6 @@
 //! The segments of a work request, and copies between them and a provider's buffers.
 //!
-//! A segment is checked when it is used, not when it is posted, because its registration may end in between. A copy holds a
+//! Each copy checks its segments, because a registration may end between the post and the copy. A copy holds a
 //! reference on the registration. No Rust reference to consumer memory is ever created.
 
 use crate::memory::user_copy::{self, RegisteredRange, TimeSlot};
@@ -11,22 +11,23 @@ const INLINE_SEGMENTS: usize = 4;
 
 /// Access to the registrations of this process.
 pub trait LocalMemory {
-    /// Holds a reference on a registration until it is dropped.
+    /// A guard that holds a reference on a registration.
     type Guard<'a>
     where
         Self: 'a;
 
-    /// Takes a reference on the registration of `segment` for a copy from it, or into it if `write`. Does not check whether the
-    /// memory is mapped.
+    /// Takes a reference on the registration of `segment` for a copy from the segment, or into it if `write` is true.
+    /// Does not check whether the memory is mapped.
     ///
-    /// Errors: the status of the work request if `segment` is not registered in `pd` with that right.
+    /// Error: the status of the work request, if `segment` is not registered in `pd` with that right.
     fn acquire_segment(&self, pd: u32, segment: &Segment, write: bool) -> Result<Self::Guard<'_>, Status>;
 
     /// Whether `acquire_segment` would succeed. The caller either holds a guard of this key, or runs in a post that
     /// deregistration waits for (`SendWr::announced`).
     fn allows_segment(&self, pd: u32, segment: &Segment, write: bool) -> bool;
 
-    /// Returns the whole registration of a key. The caller holds a reference, or deregistration waits for it.
+    /// Returns the whole registration of a key. The caller holds a reference, or deregistration waits for the caller's
+    /// post.
     fn registration(&self, key: u32) -> RegisteredRange<'_>;
 }
 
@@ -35,12 +36,12 @@ pub trait LocalMemory {
 pub struct Segments {
     few: [Segment; INLINE_SEGMENTS],
     count: usize,
-    /// The list, if it has more than `INLINE_SEGMENTS`.
+    /// The list, if it has more than `INLINE_SEGMENTS` segments.
     more: Option<Box<[Segment]>>,
     total: u64,
 }
 
-/// Total length of a list in bytes. A total that exceeds 64 bits saturates.
+/// Returns the total length of a list in bytes. A total that exceeds 64 bits saturates.
 #[inline(always)]
 pub fn total(list: &[Segment]) -> u64 {
     match list {
@@ -64,22 +65,21 @@ impl Segments {
         Segments { few, count: list.len(), more, total }
     }
 
-    /// Replaces the list, like [`Segments::new`]. For a list of one segment, the common case, only that segment is
-    /// written.
+    /// Replaces the list. For a list of one segment, the common case, writes only that segment.
     #[inline(always)]
     pub fn set(&mut self, list: &[Segment]) {
         let [one] = list else { return *self = Segments::new(list) };
         self.set_one(one);
     }
 
-    /// Like [`Segments::set`], with a list of one segment.
+    /// Replaces the list by one segment.
     #[inline(always)]
     pub fn set_one(&mut self, one: &Segment) {
-        // `more` keeps a longer list of before: `list` ignores it while `count` is at most `INLINE_SEGMENTS`.
+        // `more` keeps a previous longer list, which `list` ignores while `count` is at most `INLINE_SEGMENTS`.
         (self.few[0], self.count, self.total) = (*one, 1, one.length);
     }
 
-    /// Total length in bytes.
+    /// Returns the total length in bytes.
     #[inline]
     pub fn total(&self) -> u64 {
         self.total
@@ -144,8 +144,10 @@ pub unsafe fn gather(
     Ok(())
 }
 
-/// Copies all of one segment to `to`, if its memory was used recently. Otherwise, or if the segment is not valid, returns
-/// false. The caller then uses [`gather`], which checks the memory or fails. Takes no reference on the registration.
+/// Copies all of one segment to `to`, if its memory was used recently. Takes no reference on the registration.
+///
+/// Returns false if the memory was not used recently, or the segment is not valid. The caller then uses [`gather`],
+/// which checks the memory and copies or fails.
 ///
 /// # Safety
 /// `to` has space for the segment, and belongs to this call. The call is part of a post that deregistration waits for
@@ -159,20 +161,21 @@ pub unsafe fn gather_recent(memory: &impl LocalMemory, pd: u32, segment: &Segmen
     unsafe { user_copy::read_recent(segment.address, to, segment.length as usize, TimeSlot::now()) }
 }
 
-/// Same as [`gather_recent`], but checks memory that was not used recently.
+/// Same as [`gather_recent`], but also copies memory that was not used recently, after a check.
 ///
 /// # Safety
 /// Same as [`gather_recent`].
 #[inline]
 pub unsafe fn gather_announced(memory: &impl LocalMemory, pd: u32, segment: &Segment, to: *mut u8) -> bool {
     let registration = || memory.registration(segment.key);
-    // SAFETY: deregistration waits for this post, so the memory stays registered during the copy. The caller guarantees `to`.
+    // SAFETY: deregistration waits for this post, so the memory stays registered during the copy. The caller guarantees
+    // the space at `to`.
     memory.allows_segment(pd, segment, false)
         && unsafe { user_copy::read(segment.address, to, segment.length as usize, registration) }
 }
 
-/// Short copies to memory of one protection domain that follow each other within microseconds. They share one reference
-/// on a registration and one reading of the time.
+/// A series of short copies to memory of one protection domain, within microseconds. The copies share one reference on
+/// a registration and one reading of the time.
 pub struct ScatterBatch<'a, M: LocalMemory> {
     memory: &'a M,
     pd: u32,
@@ -181,7 +184,7 @@ pub struct ScatterBatch<'a, M: LocalMemory> {
     time: Option<TimeSlot>,
 }
 
-/// A registration with the right to write. It does not change while there is a reference.
+/// A writable registration, with a reference that keeps it unchanged.
 struct GuardedRegion<G> {
     key: u32,
     region: Region,
@@ -192,7 +195,7 @@ impl<G> GuardedRegion<G> {
     /// Whether the first `length` bytes of a segment are in this registration.
     #[inline(always)]
     fn covers(&self, segment: &Segment, length: u64) -> bool {
-        // Below the base the offset wraps and is larger than any length.
+        // An address below the base gives an offset that wraps, and is larger than any length.
         let offset = segment.address.wrapping_sub(self.region.address);
         let most = self.region.length.checked_sub(length);
         self.key == segment.key && most.is_some_and(|most| offset <= most)
@@ -204,13 +207,15 @@ impl<'a, M: LocalMemory> ScatterBatch<'a, M> {
         ScatterBatch { memory, pd, guarded: None, time: None }
     }
 
-    /// Makes the next copy read the time again. Called after work that may take longer than a time slot.
+    /// Makes the next copy read the time again. Must be called after work that may take longer than a time slot.
     pub fn forget_time(&mut self) {
         self.time = None;
     }
 
-    /// Copies `length` bytes from `from` to a list of one segment, if its memory was used recently. Otherwise, or if the
-    /// segment is too short or not valid, returns false. The caller then uses [`scatter`], which copies or fails.
+    /// Copies `length` bytes from `from` to a list of one segment, if its memory was used recently.
+    ///
+    /// Returns false if the memory was not used recently, or the segment is too short or not valid. The caller then
+    /// uses [`scatter`], which copies or fails.
     ///
     /// # Safety
     /// Same as [`scatter`].
@@ -222,7 +227,7 @@ impl<'a, M: LocalMemory> ScatterBatch<'a, M> {
         unsafe { user_copy::write_recent(from, segment.address, length as usize, time) }
     }
 
-    /// Same as [`ScatterBatch::scatter_recent`], but checks memory that was not used recently.
+    /// Same as [`ScatterBatch::scatter_recent`], but also copies to memory that was not used recently, after a check.
     ///
     /// # Safety
     /// Same as [`scatter`].
@@ -234,7 +239,8 @@ impl<'a, M: LocalMemory> ScatterBatch<'a, M> {
         unsafe { user_copy::write(from, segment.address, length as usize, registration) }
     }
 
-    /// The only segment, of which at least `length` bytes may be written, with a reference on its registration.
+    /// Returns the segment of a list of one, after taking a reference on its registration. Returns `None` if fewer than
+    /// `length` bytes of it may be written.
     #[inline(always)]
     fn acquire<'s>(&mut self, segments: &'s Segments, length: u64) -> Option<&'s Segment> {
         let segment = segments.single().filter(|segment| length <= segment.length)?;
@@ -258,7 +264,7 @@ impl<'a, M: LocalMemory> ScatterBatch<'a, M> {
 /// Errors: `LocalProtection` if the memory is not registered with that right, or not mapped.
 ///
 /// # Safety
-/// `length` bytes at `from` are readable; they may change at any time.
+/// `length` bytes at `from` are readable. Other processes may change them at any time.
 pub unsafe fn scatter(
     memory: &impl LocalMemory,
     pd: u32,
@@ -271,8 +277,8 @@ pub unsafe fn scatter(
     for segment in segments.slice(offset, length as u64) {
         let _guard = memory.acquire_segment(pd, &segment, true)?;
         let registration = || memory.registration(segment.key);
-        // SAFETY: the guard holds a reference on the registration during the copy. The segments have at most `length` bytes, which
-        // the caller guarantees at `from`.
+        // SAFETY: the guard holds a reference on the registration during the copy. The segments have at most `length`
+        // bytes, which the caller guarantees at `from`.
         let is_copied =
             unsafe { user_copy::write(from.add(done), segment.address, segment.length as usize, registration) };
         if !is_copied {
@@ -325,10 +331,10 @@ mod tests {
         assert_eq!(Segments::new(&[segment(0, u64::MAX), segment(0, 2)]).total(), u64::MAX);
     }
 
-    /// Memory with one registration, in protection domain 1, which may be read.
+    /// Memory with one readable registration in protection domain 1.
     struct FakeMemory {
         key: u32,
-        /// Whether it may be written too.
+        /// Whether the registration may also be written.
         is_writable: bool,
         region: Region,
         references: Cell<u32>,

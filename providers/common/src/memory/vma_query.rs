@@ -1,8 +1,8 @@
 //! Asks the kernel how a range of this process's memory is mapped, with one system call per mapping of any size.
 //!
-//! Uses `PROCMAP_QUERY` of Linux 6.11. Where this call is missing or forbidden, the result is [`MappingLookup::Unknown`], and
-//! callers check page by page. A [`ProcessMaps`] describes the process that made its first query. A forked child must not use the
-//! parent's.
+//! Uses `PROCMAP_QUERY` of Linux 6.11. If this call is missing or forbidden, the result is [`MappingLookup::Unknown`],
+//! and callers check page by page. A [`ProcessMaps`] describes the process that made its first query, so a forked child
+//! must not use that of its parent.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -50,8 +50,8 @@ pub struct ProcessMaps {
 impl ProcessMaps {
     /// Checks whether all of a region is mapped with these rights (`shared` is ignored).
     ///
-    /// Calls `last_page` with the last byte of each part that maps a file. It returns whether that byte can be accessed: if
-    /// the file was truncated, the mapping is still there, but its last pages are not.
+    /// Calls `last_page` with the last byte of each part that maps a file. `last_page` returns whether that byte can be
+    /// accessed, because the mapping of a truncated file still exists, but its last pages do not.
     pub fn lookup(&self, region: Region, rights: PageRights, last_page: impl Fn(Region) -> bool) -> MappingLookup {
         let end = region.address.saturating_add(region.length);
         let mut at = region.address;
