@@ -1,9 +1,9 @@
 //! The core of a completion queue: the completions that were not polled yet, and whether the consumer has armed the
 //! queue.
 //!
-//! A consumer arms the queue and checks it again before it sleeps. `push` adds a completion and then checks whether the
-//! queue is armed. A full barrier separates the two steps on each side, so that a sleeping consumer never misses a
-//! completion. The caller of `push` sends the notification.
+//! Before a consumer sleeps, it arms the queue and then checks it again. `push` adds a completion and then checks
+//! whether the queue is armed. On both sides, a full barrier separates these two steps, so a sleeping consumer never
+//! misses a completion. The caller of `push` notifies the consumer.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ pub struct CompletionList {
     queue: Mutex<VecDeque<Completion>>,
     /// Length of `queue`, readable without its lock.
     waiting: AtomicUsize,
-    /// Set while the consumer has requested a notification.
+    /// Whether the consumer has requested a notification.
     armed: AtomicBool,
     /// The empty check of the EVD, which shows whether `queue` has completions.
     empty_check: Option<&'static EmptyCheck>,
@@ -77,8 +77,8 @@ impl CompletionList {
 
     /// Requests one notification. Returns false, without arming, if the list has a completion.
     ///
-    /// Calls `settle` before the check of the list. A provider whose polls collect completions ends that mode in `settle`,
-    /// so that all later completions are pushed.
+    /// Calls `settle` before it checks the list. A provider whose polls collect completions uses `settle` to end that
+    /// mode, so that all later completions are pushed.
     pub fn arm(&self, settle: impl FnOnce()) -> bool {
         self.armed.store(true, Ordering::SeqCst);
         settle();
@@ -91,7 +91,8 @@ impl CompletionList {
         true
     }
 
-    /// Withdraws the request for a notification. Every poll calls this, so the flag is written only if it is set.
+    /// Withdraws the request for a notification. Writes the flag only if it is set, because every poll calls this
+    /// function.
     #[inline]
     pub fn disarm(&self) {
         if self.armed.load(Ordering::Relaxed) {
@@ -106,8 +107,8 @@ impl CompletionList {
     }
 }
 
-/// Model of a consumer that sleeps until `push` notifies it, and two threads that push. loom reports a lost wake-up as a
-/// deadlock.
+/// Model for loom: a consumer that sleeps until it is notified, and two threads that push. loom reports a lost wake-up
+/// as a deadlock.
 #[cfg(all(test, loom))]
 mod interleavings {
     use std::sync::Arc;

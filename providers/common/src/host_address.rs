@@ -6,12 +6,12 @@ use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use dapl::error::{AddressProblem, Error, Resource, Result};
 use dapl::provider::PeerAddress;
 
-/// Returns the address that this host reports to consumers: its source address on the default route, else 127.0.0.1.
+/// Returns the address that this host reports to consumers: its source address on the default route, or 127.0.0.1 if it
+/// has no default route.
 ///
-/// Programs exchange these addresses between hosts, and on the peer's host 127.0.0.1 would mean that host.
+/// Programs send this address to other hosts, on which 127.0.0.1 would be the address of the other host.
 pub fn advertised_address() -> IpAddr {
-    // Connecting a datagram socket only consults the routing table and sends no packet. (192.0.2.0/24 is reserved for
-    // documentation.)
+    // Connecting a datagram socket looks up the route and sends no packet. 192.0.2.0/24 is reserved for documentation.
     let routed = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| {
         socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9))?;
         socket.local_addr()
@@ -22,9 +22,9 @@ pub fn advertised_address() -> IpAddr {
     }
 }
 
-/// Whether `ip` is an address of this host. Determined by binding a socket to it, which needs a file descriptor.
+/// Whether `ip` is an address of this host. Tries to bind a socket to the address, which needs a file descriptor.
 ///
-/// Errors: `Exhausted(Device)` without a free descriptor.
+/// Errors: `Exhausted(Device)` if no descriptor is free.
 pub fn is_local(ip: IpAddr) -> Result<bool> {
     let ip = ip.to_canonical();
     if ip.is_unspecified() || ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) {
@@ -45,7 +45,7 @@ pub fn is_local(ip: IpAddr) -> Result<bool> {
     }
 }
 
-/// Refuses to connect to another host. Errors: `InvalidAddress(Unreachable)`; as for [`is_local`].
+/// Checks that a peer is on this host. Errors: `InvalidAddress(Unreachable)` if it is not, and those of [`is_local`].
 pub fn require_local(address: &PeerAddress) -> Result<()> {
     match address {
         PeerAddress::Ip(ip) if is_local(*ip)? => Ok(()),

@@ -2,15 +2,16 @@
 //!
 //! A module imports only modules that precede it in this list:
 //! - [`settings`]: reads a provider's settings from `ia_params` and the environment
-//! - [`base_dir`], [`shared_names`]: the directory that the processes of one user share, and the names of shared memory in
-//!   it
-//! - [`listener_retry`]: the delays between connection requests that found no listener; [`limits`]: the limits of an IA;
-//!   [`host_address`]: addresses of this host
-//! - [`memory`]: keys and rights of registrations, checks of mappings, copies from and to consumer memory, memory windows
-//! - [`cq`]: the core of a completion queue; [`engine`]: the job queue of a provider's engine thread
-//! - [`overdue`]: the log message for a send that waits long for a receive
+//! - [`base_dir`], [`shared_names`]: the directory that the processes of one user share, and the names of shared memory
+//!   in it
+//! - [`listener_retry`], [`limits`], [`host_address`]: delays between connection requests that find no listener, limits
+//!   of an IA, addresses of this host
+//! - [`memory`]: keys and rights of registrations, checks of mappings, copies from and to consumer memory, memory
+//!   windows
+//! - [`cq`], [`engine`]: the core of a completion queue, and the job queue of a provider's engine thread
+//! - [`overdue`]: detects sends that wait long for a receive, and logs them
 //! - [`srq`]: the core of a shared receive queue
-//! - [`simple`]: building blocks of a minimal provider: reporter thread, queues, registrations, execution of work
+//! - [`simple`]: building blocks of a minimal provider
 //!
 //! No module of this crate sends network packets.
 
@@ -29,8 +30,8 @@ pub mod srq;
 
 use parking_lot::MutexGuard;
 
-/// Drops a guard. A fast path calls it where it falls back to the general path: because it is cold and not inlined, the
-/// unlock code stays out of the fast path.
+/// Drops a guard. Fast paths call this function where they fall back to the general path. It is cold and not inlined,
+/// so the unlock code stays out of the fast path.
 #[cold]
 #[inline(never)]
 pub fn unlock_rarely<T>(guard: MutexGuard<'_, T>) {

@@ -3,11 +3,12 @@
 
 use dapl::provider::{Extensions, Limits};
 
-/// Maximum number of requests and of receives of an endpoint. An MPI library requests 50,000 and fails with fewer.
-/// A large maximum costs no memory: queues grow with the posted work.
+/// Maximum number of requests and of receives of an endpoint. An MPI library requests 50,000 and fails with fewer. A
+/// large maximum costs no memory, because queues grow with the posted work.
 pub const MAX_DTOS: u32 = 65_536;
 
-/// Longest message or RDMA transfer, in bytes: the maximum of a reliable connection of InfiniBand (IBA volume 1, 9.7).
+/// Maximum length of a message or RDMA transfer in bytes, as for a reliable connection of InfiniBand (IBA volume 1,
+/// 9.7).
 pub const MAX_MESSAGE: u64 = 1 << 31;
 
 /// Returns the limits of an IA with `max_eps` endpoints and `max_keys` keys. Each registration and each bound window

@@ -1,9 +1,10 @@
-//! Delays between repetitions of a connection request that found no listener. The caller has the timers.
+//! Delays between repetitions of a connection request that found no listener. Timers are up to the caller.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
 
-/// The first delay. Each later one is twice as long, up to `MAX`. Both are short compared with the start time of a program.
+/// The first delay. Each later delay is twice as long, up to `MAX`. Both are short compared with the time that a
+/// program needs to start.
 pub const FIRST: Duration = Duration::from_millis(1);
 const MAX: Duration = Duration::from_millis(8);
 
@@ -21,12 +22,13 @@ pub struct Retry {
 }
 
 impl Retry {
-    /// Creates the schedule of a request that is repeated for `listener_wait` in total. Zero: it is not repeated.
+    /// Creates the schedule of a request that is repeated for `listener_wait` in total, or never if this time is zero.
     pub fn new(listener_wait: Duration) -> Self {
         Retry { remaining: listener_wait, next: FIRST }
     }
 
-    /// Returns the delay before the next repetition. `None`: the time is used up, and the request is rejected.
+    /// Returns the delay before the next repetition, or `None` if the time is used up. The caller then rejects the
+    /// request.
     pub fn next_delay(&mut self) -> Option<Duration> {
         let delay = self.next.min(self.remaining);
         self.remaining -= delay;

@@ -1,6 +1,6 @@
 //! Detects sends that wait too long for the peer to post a receive, and logs each such wait once.
 //!
-//! The engine checks its connections at intervals. [`Stalls`] takes the waiting sends and the time as parameters.
+//! The engine checks its connections at intervals, and passes the waiting sends and the time to [`Stalls`].
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use std::fmt;
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-/// Age from which a waiting send is overdue. Traced requests have the same limit (`dapl::stats::trace`).
+/// A send that has waited for this time is overdue. Traced requests have the same limit (`dapl::stats::trace`).
 pub const OVERDUE: Duration = Duration::from_secs(10);
 
 /// A send that has waited for at least [`OVERDUE`].
@@ -30,7 +30,6 @@ pub enum WaitCause {
 }
 
 impl OverdueSend {
-    /// Logs a warning.
     #[cold]
     pub fn log(&self) {
         log::warn!("{self}");
@@ -76,8 +75,10 @@ struct Stall {
 }
 
 impl<K: Copy + Eq + Hash> Stalls<K> {
-    /// Checks all connections that have a waiting send. `waiting` contains the id of each connection and the number of
-    /// its oldest send. Returns the overdue sends that were not reported yet, with the time since each was first seen.
+    /// Returns the connections whose oldest send is overdue and was not reported yet, each with the time since the send
+    /// was first passed to this function.
+    ///
+    /// `waiting` contains the id of each connection with a waiting send, and the number of its oldest send.
     pub fn find_overdue(&mut self, waiting: &[(K, u64)], now: Instant) -> Vec<(K, Duration)> {
         let mut overdue = Vec::new();
         let before = std::mem::take(&mut self.seen);

@@ -1,8 +1,10 @@
 //! Reads the settings that a provider's table lists, from `ia_params` and the environment.
 //!
-//! `ia_params` consists of tokens: `name=value` for any setting of the table, and plain values for the settings that the table
-//! lists as positional. It takes precedence over the environment. For a bad value, a warning gives the name, the text and
-//! the range, and the default is used. An unknown name also causes a warning. A set-uid program ignores the environment.
+//! `ia_params` consists of tokens: `name=value` for any setting of the table, and plain values for the settings that
+//! the table lists as positional. It takes precedence over the environment, which a set-uid program ignores.
+//!
+//! For a bad value, a warning gives the name, the text and the range, and the default applies. An unknown name also
+//! causes a warning.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,14 +14,15 @@ pub use dat_settings::{SM, Setting, SettingsTable, USNIC, VERBS, Values};
 
 use dapl::runtime::logger::secure_variable;
 
-/// Set when unknown environment variables were reported. They are the same for each IA of the process.
+/// Whether unknown environment variables were reported. They are the same for each IA of the process.
 static UNKNOWN_REPORTED: AtomicBool = AtomicBool::new(false);
 
-/// Reads `params`, the `ia_params` of an IA, and the environment. Logs unknown names, and settings other than the defaults.
+/// Reads the settings of an IA from its `ia_params` (`params`) and the environment. Logs unknown names, and the
+/// settings that differ from their defaults.
 pub fn read(table: &'static SettingsTable, params: &str) -> SettingValues<'static> {
     if !UNKNOWN_REPORTED.swap(true, Ordering::Relaxed) {
         let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-        // A set-uid program cannot read these variables, so their names are not checked either.
+        // A set-uid program ignores its variables, so it does not report unknown ones.
         let names = names.filter(|name| secure_variable(name).is_some());
         table.unknown(names).for_each(|name| {
             let known = list(table, |setting| setting.variable);
@@ -36,7 +39,7 @@ pub fn read(table: &'static SettingsTable, params: &str) -> SettingValues<'stati
     values
 }
 
-/// Reads `params`. `variable` returns the value of an environment variable.
+/// Parses the `ia_params` of an IA. `variable` returns the value of an environment variable.
 pub fn parse<'a>(
     table: &'static SettingsTable,
     params: &str,
@@ -73,7 +76,7 @@ impl std::fmt::Debug for SettingValues<'_> {
 }
 
 impl SettingValues<'_> {
-    /// Returns the origin of a setting (a name in `ia_params`, or a variable) and its text. `None` if it is not set.
+    /// Returns the origin of a setting (a name in `ia_params`, or a variable) and its text, or `None` if it is not set.
     pub fn text(&self, name: &str) -> Option<(String, String)> {
         let variable = self.table.named(name)?.variable;
         let word = self.words.iter().rfind(|(known, _)| *known == name);
@@ -101,7 +104,7 @@ impl SettingValues<'_> {
             .collect()
     }
 
-    /// Returns a number within its range, or the default.
+    /// Returns the value of a numeric setting. Returns the default if the setting is absent or out of range.
     pub fn number(&self, name: &str) -> u64 {
         let Some(Setting { values: Values::Number { low, high, default, unit }, meaning, .. }) = self.table.named(name)
         else {
@@ -116,7 +119,7 @@ impl SettingValues<'_> {
         })
     }
 
-    /// Returns the words of a list in the order given; `None` for `auto` or a bad list.
+    /// Returns the words of a list setting in the given order, or `None` for `auto` or a bad list.
     pub fn order(&self, name: &str) -> Option<Vec<&'static str>> {
         let Some(Setting { values: Values::Order(words), meaning, .. }) = self.table.named(name) else { return None };
         let (origin, text) = self.text(name).filter(|(_, text)| text != "auto")?;
@@ -132,7 +135,7 @@ impl SettingValues<'_> {
         order
     }
 
-    /// Returns one of the setting's words; the first is the default.
+    /// Returns the chosen word of a setting, or its first word, the default, if the setting is absent or bad.
     pub fn word(&self, name: &str) -> &'static str {
         let Some(Setting { values: Values::OneOf(words), meaning, .. }) = self.table.named(name) else { return "" };
         let Some((origin, text)) = self.text(name) else { return words[0] };

@@ -1,11 +1,16 @@
 //! Names of shared memory: the file `<base>/shared/<cookie in hexadecimal>` represents the group of processes that
-//! share memory under a cookie. It contains the length in bytes.
+//! share memory under a cookie. It contains the length of the memory in bytes.
 //!
-//! Each member has a shared lock (flock) on the file, which the kernel releases when the process dies. A process takes the
-//! exclusive lock in two cases. When it joins, success shows that the file has no members: it is new, or all its members
-//! have died. So the process writes the length. When it leaves, success shows that it is the last member, and it removes
-//! the file. No process blocks on a lock: the exclusive lock is held for a short time, so other processes try again for a
-//! bounded time. Another process may remove the file before a process has locked it, so the path is checked after the lock.
+//! Each member has a shared lock (flock) on the file, which the kernel releases when the process dies. A process that
+//! joins or leaves tries to acquire the exclusive lock:
+//!
+//! - When it joins, success means that the group has no member: the file is new, or all its members have died. The
+//!   process then writes the length.
+//! - When it leaves, success means that it is the last member. The process then removes the file.
+//!
+//! No process blocks on a lock. The exclusive lock is held only for a short time, so other processes try again for a
+//! bounded time. Another process may remove the file before a process has locked it, so the path is checked after the
+//! lock.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, DirBuilder, File};
@@ -22,20 +27,21 @@ use crate::base_dir::{self, BaseDir, is_open_at, lock};
 use dapl::error::{Error, Result};
 use dapl::provider::SharedCookie;
 
-/// Limit of the attempts to join. The exclusive lock is held much shorter, unless its holder is stopped.
+/// Time limit of the attempts to join. A process holds the exclusive lock much shorter, unless it is stopped.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause between two attempts: a little longer than the exclusive lock is usually held.
+/// Pause between two attempts, a little longer than a process usually holds the exclusive lock.
 const RETRY_PAUSE: Duration = Duration::from_micros(100);
 
 /// The names of shared memory in one base directory.
 #[derive(Clone, Debug)]
 pub struct SharedNames {
     base: BaseDir,
-    /// Completed when this process has removed the names of dead processes.
+    /// Ensures that this process removes the names of dead processes only once.
     cleaned: Arc<Once>,
 }
 
-/// Membership in a group of processes that share memory. Dropping it leaves the group; the last member removes the name.
+/// Membership in a group of processes that share memory. Dropping it leaves the group. The last member removes the
+/// name.
 #[derive(Debug)]
 pub struct Membership {
     _member: Member,
@@ -70,8 +76,8 @@ impl SharedNames {
 
     /// Joins the group of this cookie. The first member sets the length in bytes.
     ///
-    /// Errors: `InvalidParameter(4)` if the group has another length, `Internal` if the file stays locked for 5 s, and those of
-    /// [`BaseDir::create`].
+    /// Errors: `InvalidParameter(4)` if the group has another length, `Internal` if the file stays locked for 5 s, and
+    /// those of [`BaseDir::create`].
     pub fn join(&self, cookie: &SharedCookie, length: u64) -> Result<Membership> {
         let name: String = cookie.iter().map(|byte| format!("{byte:02x}")).collect();
         let until = Instant::now() + LOCK_TIMEOUT;
@@ -115,8 +121,8 @@ impl SharedNames {
             file.rewind()?;
             file.write_all(length.to_string().as_bytes())?;
         }
-        // The change from an exclusive to a shared lock is not atomic: another process may have acquired the exclusive lock in
-        // between, and have removed the file or set another length. So both are checked again.
+        // The change from an exclusive to a shared lock is not atomic. In between, another process may acquire the
+        // exclusive lock, and remove the file or write another length. So file and length are checked again.
         if flock(&file, FlockOperation::NonBlockingLockShared).is_err() {
             return Ok(JoinOutcome::Again);
         }
@@ -132,7 +138,7 @@ impl SharedNames {
         })
     }
 
-    /// Opens or creates the file. Does not follow symbolic links, neither of the directory nor of the file.
+    /// Opens or creates the file. Follows no symbolic link at the path of the directory or of the file.
     fn open(&self, path: &Path) -> rustix::io::Result<File> {
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let names = open(self.path(), flags, Mode::empty())?;
@@ -140,15 +146,16 @@ impl SharedNames {
         openat(names, path.file_name().unwrap_or_default(), flags, Mode::RUSR | Mode::WUSR).map(File::from)
     }
 
-    /// Checks at most `max` names, chosen at random, and removes those of dead processes. Does not follow a symbolic link to
-    /// another directory.
+    /// Removes the names of dead processes among at most `max` names, chosen at random. Does not follow a symbolic link
+    /// to another directory.
     pub fn clean(&self, max: usize) {
         base_dir::random_sample(base_dir::entries(&self.path()), max)
             .iter()
             .for_each(|name| base_dir::remove_unlocked(name));
     }
 
-    /// Removes the directory of names if it is empty, and then the base directory if it is empty and at the default path.
+    /// Removes the directory of names if it is empty, and then the base directory if it is empty and at the default
+    /// path.
     pub fn remove_if_empty(&self) {
         let _ = fs::remove_dir(self.path());
         self.base.remove_if_empty();
@@ -256,7 +263,7 @@ mod tests {
         assert_eq!(files, ["file"], "nothing is removed or created in the other directory");
     }
 
-    /// Runs in a child process of the next tests: joins a group twice, and exits when its standard input ends.
+    /// Code of the child processes of other tests: joins a group twice, and exits when standard input ends.
     #[test]
     #[ignore = "other tests start it as a child process"]
     fn runs_as_child_process() {

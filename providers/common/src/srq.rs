@@ -1,8 +1,9 @@
 //! The core of a shared receive queue: receives for many connections, and the connections that wait for a receive.
 //!
-//! Waiting connections are served in the order of their waits. A post has two forms. [`SrqCore::push_or_hand_over`] passes
-//! the receive directly to the first waiting connection. [`SrqCore::push`] queues the receive; the caller then wakes the first
-//! waiting connection, which removes a receive from the queue. Waiting connections are called without the lock.
+//! Waiting connections are served in the order in which they began to wait. A provider posts a receive in one of two
+//! ways. [`SrqCore::push_or_hand_over`] passes the receive directly to the first waiting connection. [`SrqCore::push`]
+//! queues the receive, and the caller wakes the first waiting connection, which takes a receive from the queue. The
+//! lock is not held during a call of a waiting connection.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -26,13 +27,13 @@ pub struct SrqRecv {
     pub cookie: u64,
 }
 
-/// The queue, shared by the consumer's handle, its connections and the engine. `W` is the type of a connection that waits,
-/// `J` the type of an engine job.
+/// The queue, shared by the provider's `Srq`, connections and the engine. `W` is the type of a waiting connection, `J`
+/// the type of an engine job.
 pub struct SrqCore<W: ?Sized, J> {
     /// Protection domain of the receives' memory.
     pub pd: u32,
     state: Mutex<SrqState<W>>,
-    /// Receives in the queue, readable without the lock.
+    /// Number of receives in the queue, readable without the lock.
     available: AtomicU32,
     sink: Weak<dyn SrqSink>,
     jobs: Arc<EngineQueue<J>>,
@@ -43,15 +44,15 @@ pub struct SrqCore<W: ?Sized, J> {
 /// A connection's use of a shared receive queue.
 pub struct SrqUser<W: ?Sized, J> {
     pub srq: Arc<SrqCore<W, J>>,
-    /// Token of the connection's receive completions. The cookie comes from the receive.
+    /// Token of the connection's receive completions. Its cookie is replaced by that of the receive.
     pub token: Token,
-    /// The connection, as it waits in the queue of waiters.
+    /// The connection, in the form in which it is added to the queue of waiters.
     pub waiter: Weak<W>,
 }
 
 impl<W: ?Sized, J> std::fmt::Debug for SrqUser<W, J> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pool").field("srq", &self.srq).finish_non_exhaustive()
+        f.debug_struct("SrqUser").field("srq", &self.srq).finish_non_exhaustive()
     }
 }
 
@@ -101,8 +102,8 @@ where
         self.state.lock().max_recvs = max_recvs;
     }
 
-    /// Sets the low watermark. The sink is notified once when the queue has fewer than `limit` receives, immediately if it
-    /// has fewer already.
+    /// Sets the low watermark. The sink is notified once, as soon as the queue has fewer than `limit` receives, or
+    /// immediately if it already has fewer.
     pub fn watch(self: &Arc<Self>, limit: u32) {
         let mut state = self.state.lock();
         state.low = LowWatermark::new(limit);
@@ -110,7 +111,8 @@ where
         self.check_low(count, &mut state.low);
     }
 
-    /// Adds a receive. Returns true if a connection waits for one: the caller then wakes [`next_waiter`](Self::next_waiter).
+    /// Adds a receive. Returns true if a connection waits for a receive. The caller then wakes
+    /// [`next_waiter`](Self::next_waiter).
     ///
     /// Errors: `Exhausted(Memory)` if the queue is full.
     pub fn push(&self, buffer: SrqRecv) -> Result<bool> {
@@ -120,8 +122,10 @@ where
         Ok(!state.waiters.is_empty())
     }
 
-    /// Offers a receive to each waiting connection in order, until one accepts it. If none accepts it, adds it to the queue.
-    /// `offer` returns the receive if the connection no longer needs one. Errors: `Exhausted(Memory)` if the queue is full.
+    /// Offers a receive to each waiting connection in order, until one accepts it. If none accepts it, adds it to the
+    /// queue. `offer` returns the receive if the connection no longer needs one.
+    ///
+    /// Errors: `Exhausted(Memory)` if the queue is full.
     pub fn push_or_hand_over(&self, mut buffer: SrqRecv, offer: impl Fn(&W, SrqRecv) -> Option<SrqRecv>) -> Result<()> {
         let mut state = self.state.lock();
         state.check_capacity()?;
@@ -162,8 +166,8 @@ where
         buffer
     }
 
-    /// Adds `waiter` to the queue of waiters, unless it is in it. The caller must try [`take`](Self::take) again afterwards:
-    /// a receive that was posted just before is not announced to `waiter`.
+    /// Adds `waiter` to the queue of waiters, unless it is already there. The caller must then try [`take`](Self::take)
+    /// again, because `waiter` is not notified of a receive that was posted just before.
     pub fn wait(&self, waiter: &Weak<W>) {
         let mut state = self.state.lock();
         if !state.waiters.iter().any(|known| known.ptr_eq(waiter)) {
@@ -171,7 +175,7 @@ where
         }
     }
 
-    /// Removes `waiter` from the waiters.
+    /// Removes `waiter` from the queue of waiters.
     pub fn cancel_wait(&self, waiter: &Weak<W>) {
         self.state.lock().waiters.retain(|known| !known.ptr_eq(waiter));
     }

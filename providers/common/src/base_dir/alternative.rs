@@ -1,8 +1,9 @@
-//! Alternative directories, used if another user owns the default path: `<default>-<16 random hexadecimal digits>`.
+//! Alternative base directories, used if another user owns the default path: `<default>-<16 random hexadecimal
+//! digits>`.
 //!
-//! Another user cannot create the directory in advance, because the digits are random. A process that finds such a
-//! directory trusts it if its owner is this user and its mode is 0700. Two processes that create one at the same time may
-//! use different directories, so a process that looks up a listener searches all of them ([`all`]).
+//! Another user cannot create such a directory in advance, because the digits are random. A process that finds one
+//! trusts it if its owner is this user and its mode is 0700. Two processes that each create a directory at the same
+//! time may use different ones, so a process that looks up a listener searches all of them ([`all`]).
 #![forbid(unsafe_code)]
 
 use std::fs::{self, DirBuilder};
@@ -28,13 +29,14 @@ pub(super) fn all(default: &Path) -> Vec<PathBuf> {
     private
 }
 
-/// Returns the existing directory that a new process uses: the default path if it is private to this user, else the first
-/// alternative.
+/// Returns the existing directory that a process uses if it has used none before: the default path if it is private to
+/// this user, else the first alternative.
 pub(super) fn in_use(default: &Path) -> Option<PathBuf> {
     if is_private_dir(default) { Some(default.to_path_buf()) } else { all(default).into_iter().next() }
 }
 
-/// Creates an alternative and returns its path. If another process creates one at the same time, returns the first by name.
+/// Creates an alternative and returns its path. If another process creates one at the same time, returns the one whose
+/// name is first in alphabetical order.
 pub(super) fn create(default: &Path) -> io::Result<PathBuf> {
     for _ in 0..MAX_TRIES {
         let mut name = default.as_os_str().to_owned();
@@ -71,7 +73,7 @@ mod tests {
     const KIND: BaseDirKind =
         BaseDirKind { provider: "test", variable: "DAPL_TEST_DIR", default: "/tmp/dapl-beside-test" };
 
-    /// The default path of one test.
+    /// The default path of a test.
     struct Scratch(PathBuf);
 
     impl Scratch {
@@ -83,7 +85,8 @@ mod tests {
             BaseDir::as_default(&KIND, self.0.clone())
         }
 
-        /// Creates an object of another user at the default path. Returns false without the privilege to change its owner.
+        /// Creates a directory of another user, or a link, at the default path. Returns false without the privilege to
+        /// change the owner of a directory.
         fn occupy(&self, is_directory: bool) -> bool {
             if !is_directory {
                 symlink("/tmp", &self.0).unwrap();

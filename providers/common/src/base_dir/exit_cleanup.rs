@@ -1,7 +1,7 @@
 //! Removes the files of a process in a base directory when the process exits without closing its IAs.
 //!
-//! No signal handler is installed. If a signal or `_exit` ends the process, the kernel releases its file locks, and the next
-//! process that cleans the directory removes the files.
+//! A signal or `_exit` ends the process without this clean-up. The kernel then releases the file locks of the process,
+//! and the next process that cleans the directory removes the files.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -17,7 +17,7 @@ struct ExitEntry {
     pid: u32,
     base: BaseDir,
     path: PathBuf,
-    /// If set: removed only if no other process has a lock on this file.
+    /// If set, the path is removed only if no other process has a lock on this file.
     shared: Option<Weak<File>>,
 }
 
@@ -38,8 +38,8 @@ thread_local! {
     static FORK_GUARD: RefCell<Option<StaticMutexGuard<Vec<ExitEntry>>>> = const { RefCell::new(None) };
 }
 
-/// Before a fork: takes the lock. Otherwise another thread could hold it during the fork; the child does not have that
-/// thread, so its copy of the lock would never be released.
+/// Acquires the lock before a fork. Otherwise the child could inherit a lock that another thread of the parent holds
+/// and that nothing in the child releases.
 extern "C" fn before_fork() {
     drop(FORK_GUARD.try_with(|guard| guard.replace(Some(ENTRIES.lock()))));
 }
@@ -48,12 +48,12 @@ extern "C" fn after_fork() {
     drop(FORK_GUARD.try_with(RefCell::take));
 }
 
-/// Called when the owner of the path has removed it, so that it is not removed at exit.
+/// Cancels the removal of a path at exit, after its owner has removed it.
 pub fn cancel_exit_removal(path: &Path) {
     ENTRIES.lock().retain(|entry| entry.shared.is_some() || entry.path != path);
 }
 
-/// Called when this process releases its lock on the file, so that the file is not removed at exit.
+/// Cancels the removal of the path that belongs to this lock file, when this process releases its lock.
 pub fn cancel_exit_removal_of_lock(file: &Arc<File>) {
     let is_same_file = |weak: &Weak<File>| std::ptr::eq(weak.as_ptr(), Arc::as_ptr(file));
     ENTRIES.lock().retain(|entry| !entry.shared.as_ref().is_some_and(is_same_file));
@@ -61,7 +61,8 @@ pub fn cancel_exit_removal_of_lock(file: &Arc<File>) {
 
 extern "C" fn remove_all() {
     let _deferral = cancel::defer();
-    // Does not wait for the lock: the thread that holds it may be stopped, and the exit would hang.
+    // If the lock is not free, nothing is removed, because the thread that holds it may be stopped and the exit would
+    // hang.
     let Some(entries) = ENTRIES.try_lock() else { return };
     for ExitEntry { base, path, shared, .. } in entries.iter().filter(|entry| entry.pid == std::process::id()) {
         if shared.as_ref().is_some_and(|file| !file.upgrade().is_some_and(|file| lock(&file))) {

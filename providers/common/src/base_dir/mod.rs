@@ -1,11 +1,12 @@
 //! The base directory of a provider, shared by the processes of one user. It must be a directory of that user with mode
 //! 0700.
 //!
-//! A directory at the default path is created when missing and removed when empty. A directory that the administrator chose
-//! is also created, but never removed. No call blocks for longer than some milliseconds.
+//! A directory at the default path is created when missing and removed when empty. A directory that the administrator
+//! has chosen is also created, but never removed. No call blocks for longer than some milliseconds.
 //!
-//! Any local user can create the default path first. Then a directory with random digits in its name is used
-//! (`alternative`): another user cannot create it in advance, and the user's processes find it by name and owner.
+//! If another user has created the default path, the processes use a directory with random digits in its name
+//! (`alternative`). Another user cannot create that directory in advance, and this user's processes find it by name and
+//! owner.
 
 mod alternative;
 mod exit_cleanup;
@@ -23,9 +24,9 @@ use dapl::error::{AddressProblem, Error, Resource, Result};
 
 pub use exit_cleanup::{cancel_exit_removal, cancel_exit_removal_of_lock};
 
-/// Maximum number of attempts to create a directory that other processes keep removing.
+/// Maximum number of attempts to create a directory that other processes remove again and again.
 const MAX_TRIES: u32 = 100;
-/// Limit of the random pause between two attempts, in microseconds.
+/// Maximum of the random pause between two attempts, in microseconds.
 const MAX_PAUSE_US: u64 = 100;
 
 /// Names of a provider's base directory.
@@ -44,8 +45,8 @@ pub struct BaseDirKind {
 pub struct BaseDir {
     kind: &'static BaseDirKind,
     path: PathBuf,
-    /// The default path, if the administrator chose none. `path` is then this path or an alternative beside it, and is
-    /// removed when it is empty.
+    /// The default path, or `None` if the administrator has chosen a path. With a default path, `path` is this path or
+    /// an alternative beside it, and is removed when it is empty.
     default: Option<PathBuf>,
 }
 
@@ -76,14 +77,14 @@ impl PathFacts {
 enum PathProblem {
     /// The object is a directory of another user, or is not a directory.
     Foreign(PathFacts),
-    /// The object is a directory of this user, but its mode lets other users in.
+    /// The object is a directory of this user, but its mode gives access to other users.
     Mode(PathFacts),
     /// The directory cannot be created, or the object cannot be examined.
     Failed(io::Error),
 }
 
 impl BaseDir {
-    /// Returns the directory that the administrator chose, or else the default. Accesses no file.
+    /// Returns the directory that the administrator has chosen, or the default directory. Accesses no file.
     pub fn new(kind: &'static BaseDirKind, chosen: Option<&str>) -> Self {
         match chosen.filter(|path| !path.is_empty()) {
             Some(path) => BaseDir { kind, path: PathBuf::from(path), default: None },
@@ -101,11 +102,11 @@ impl BaseDir {
         &self.path
     }
 
-    /// Creates the directory when missing, and checks it. Returns the directory to use: an alternative, if another user owns
-    /// the default path.
+    /// Creates the directory if it is missing, and checks it. Returns the directory to use, which is an alternative if
+    /// another user owns the default path.
     ///
-    /// Errors: `InvalidAddress(Malformed)` for a relative path, `PermissionDenied` for a chosen path that is not private to
-    /// this user, and those of [`report_failure`](Self::report_failure).
+    /// Errors: `InvalidAddress(Malformed)` for a relative path, `PermissionDenied` for a chosen path that is not
+    /// private to this user, and those of [`report_failure`](Self::report_failure).
     pub fn create(&self) -> Result<BaseDir> {
         let BaseDirKind { provider, variable, .. } = self.kind;
         if !self.path.is_absolute() {
@@ -118,8 +119,8 @@ impl BaseDir {
                 .map(|()| self.clone())
                 .map_err(|problem| self.problem(&self.path, problem));
         };
-        // A process keeps the directory that it uses as long as it exists. Otherwise a directory that exists is preferred to
-        // a new one, because other processes may use it.
+        // A process keeps its directory as long as the directory exists. Without one, it prefers an existing directory
+        // to a new one, because other processes may use it.
         let found = if is_private_dir(&self.path) { Some(self.path.clone()) } else { alternative::in_use(default) };
         if let Some(path) = found {
             return Ok(BaseDir { path, ..self.clone() });
@@ -148,8 +149,8 @@ impl BaseDir {
         Ok(BaseDir { path, ..self.clone() })
     }
 
-    /// Returns the other directories that processes of this user with the same default path may use: the default path, and
-    /// the alternatives beside it.
+    /// Returns the other directories that processes of this user with the same default path may use: the default path,
+    /// and the alternatives beside it.
     pub fn alternatives(&self) -> Vec<PathBuf> {
         let Some(default) = &self.default else { return Vec::new() };
         let mut others = alternative::all(default);
@@ -175,19 +176,20 @@ impl BaseDir {
         Error::PermissionDenied
     }
 
-    /// Removes the directory if it is empty and the administrator did not choose it.
+    /// Removes the directory if it is empty, unless the administrator has chosen it.
     pub fn remove_if_empty(&self) {
         if self.default.is_some() {
             let _ = fs::remove_dir(&self.path);
         }
     }
 
-    /// Registers a folder or file in the directory for removal at process exit. Directories that become empty are removed too.
+    /// Registers a folder or file in the directory for removal at process exit. Directories that become empty are also
+    /// removed.
     pub fn remove_at_exit(&self, path: &Path) {
         exit_cleanup::register(self, path, None);
     }
 
-    /// Same as `remove_at_exit`, but at exit the path is kept if another process has a lock on `file`.
+    /// Same as `remove_at_exit`, but the path stays if another process has a lock on `file` at that time.
     pub fn remove_at_exit_if_last(&self, path: &Path, file: &Arc<File>) {
         exit_cleanup::register(self, path, Some(Arc::downgrade(file)));
     }
@@ -200,8 +202,8 @@ impl BaseDir {
         }
     }
 
-    /// Logs a failed operation in the directory and its remedy, and returns the error code. `operation`: a verb phrase, to which
-    /// the message appends `path`.
+    /// Logs a failed operation in the directory with a remedy, and returns the error code. `operation` is a verb
+    /// phrase, to which the message appends `path`.
     #[cold]
     pub fn report_failure(&self, operation: &str, path: &Path, error: &io::Error) -> Error {
         let BaseDirKind { provider, variable, .. } = self.kind;
@@ -233,8 +235,8 @@ impl BaseDir {
     }
 }
 
-/// Creates a directory when missing, and checks its owner and mode. Tries again if another process removes the empty
-/// directory between the two steps.
+/// Creates a directory if it is missing, and checks its owner and mode. Tries again if another process removes the
+/// empty directory between these two steps.
 fn create_private(path: &Path, recursive: bool) -> std::result::Result<(), PathProblem> {
     let mut tries = 0..MAX_TRIES;
     loop {
@@ -244,7 +246,8 @@ fn create_private(path: &Path, recursive: bool) -> std::result::Result<(), PathP
         }
         match PathFacts::at(path) {
             Err(e) if e.kind() == ErrorKind::NotFound && tries.next().is_some() => {
-                // The pause is random: with a fixed pause, the other process could remove the directory at each attempt.
+                // The pause is random, because with a fixed pause the other process could remove the directory at each
+                // attempt.
                 std::thread::sleep(Duration::from_micros(random() % MAX_PAUSE_US));
             }
             Err(error) => return Err(PathProblem::Failed(error)),
@@ -264,7 +267,7 @@ fn uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Tries to take the exclusive lock (flock) of a file. Returns false if another process has a lock on it.
+/// Tries to acquire the exclusive lock (flock) on a file. Returns false if another process has a lock on the file.
 pub fn lock(file: &File) -> bool {
     rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
 }
@@ -280,15 +283,15 @@ pub fn remove_unlocked(path: &Path) {
     }
 }
 
-/// Returns the paths in a directory; none if `path` is a symbolic link.
+/// Returns the paths in a directory. Returns none if `path` is a symbolic link.
 pub fn entries(path: &Path) -> Vec<PathBuf> {
     let is_directory = fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
     let entries = if is_directory { fs::read_dir(path).ok() } else { None };
     entries.map(|dir| dir.flatten().map(|entry| entry.path()).collect()).unwrap_or_default()
 }
 
-/// Returns at most `max` elements, chosen at random. Each process examines only such a sample, and all processes together
-/// examine all elements over time.
+/// Returns at most `max` elements, chosen at random. If each process examines only such a sample, all processes
+/// together examine all elements over time.
 pub fn random_sample<T>(mut all: Vec<T>, max: usize) -> Vec<T> {
     for index in 0..max.min(all.len()) {
         let other = index + random() as usize % (all.len() - index);
@@ -298,14 +301,15 @@ pub fn random_sample<T>(mut all: Vec<T>, max: usize) -> Vec<T> {
     all
 }
 
-/// A number from the system's random source; 0 if there is none.
+/// Returns a number from getrandom(2), or 0 if the call fails.
 fn random() -> u64 {
     let mut bytes = [0; 8];
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
     u64::from_ne_bytes(bytes)
 }
 
-/// Whether `path` still refers to this open file. Another process may have removed the file between open and lock.
+/// Whether `path` still refers to this open file. Another process may have removed the file between its open and its
+/// lock.
 pub fn is_open_at(file: &File, path: &Path) -> bool {
     match (file.metadata(), fs::symlink_metadata(path)) {
         (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),

@@ -1,9 +1,8 @@
-//! The job queue of a provider's engine thread, with an eventfd that wakes the thread. Any thread may push jobs; only the
-//! engine thread removes them.
+//! The job queue of a provider's engine thread, with an eventfd that wakes the thread. Any thread may push jobs. Only
+//! the engine thread removes them.
 //!
-//! The queue is unbounded; its users keep at most a few jobs per object in it. While the engine thread is awake, a push does
-//! not signal the eventfd, because the thread checks the queue before it sleeps. No job is dropped before
-//! [`EngineQueue::close`].
+//! The queue is unbounded, and drops no job before [`EngineQueue::close`]. While the engine thread is awake, a push
+//! does not signal the eventfd, because the thread checks the queue before it sleeps.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -16,15 +15,15 @@ use rustix::event::EventfdFlags;
 
 /// A provider object that the engine thread uses to notify the object layer.
 pub trait Notify: Debug + Send + Sync {
-    /// Notifies the object layer. May run any callback of that layer.
+    /// Notifies the object layer, which may run any of its callbacks.
     fn notify(&self);
 }
 
 /// The queue and its eventfd.
 #[derive(Debug)]
 pub struct EngineQueue<J> {
-    /// `None` once the engine has ended and its jobs were dropped. Jobs hold references to objects, and objects hold references
-    /// to this queue: without the drop, these cycles of references would never be freed.
+    /// `None` after `close`, which drops the jobs. Jobs refer to objects, and objects refer to this queue, so without
+    /// the drop these reference cycles would never be freed.
     state: Mutex<Option<QueueState<J>>>,
     fd: OwnedFd,
 }
@@ -32,9 +31,9 @@ pub struct EngineQueue<J> {
 #[derive(Debug)]
 struct QueueState<J> {
     jobs: VecDeque<J>,
-    /// The engine thread will check the queue before it sleeps.
+    /// Whether the engine thread is awake. It then checks the queue before it sleeps.
     is_awake: bool,
-    /// The eventfd is readable.
+    /// Whether the eventfd is readable.
     is_signalled: bool,
 }
 
@@ -55,8 +54,8 @@ impl<J> EngineQueue<J> {
         let Some(state) = state.as_mut() else { return };
         state.jobs.push_back(job);
         if !state.is_awake && !std::mem::replace(&mut state.is_signalled, true) {
-            // Under the lock, so that the eventfd agrees with `is_signalled`. The counter of the eventfd is 0 here, so the
-            // write does not block.
+            // The write is made under the lock, so that the eventfd agrees with `is_signalled`. It does not block,
+            // because the counter of the eventfd is 0.
             let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
         }
     }
@@ -71,7 +70,7 @@ impl<J> EngineQueue<J> {
         std::mem::take(&mut state.jobs)
     }
 
-    /// Called by the engine thread when it wakes. Until [`prepare_sleep`](Self::prepare_sleep), a push does not signal the
+    /// Records that the engine thread is awake. Until [`prepare_sleep`](Self::prepare_sleep), pushes do not signal the
     /// eventfd.
     pub fn set_awake(&self) {
         if let Some(state) = self.state.lock().as_mut() {
@@ -79,7 +78,8 @@ impl<J> EngineQueue<J> {
         }
     }
 
-    /// Called by the engine thread before it sleeps on the eventfd. Returns false if jobs are queued: it must not sleep then.
+    /// Records that the engine thread is about to sleep on the eventfd. Returns false if jobs are queued. The thread
+    /// must then not sleep.
     pub fn prepare_sleep(&self) -> bool {
         let mut state = self.state.lock();
         let Some(state) = state.as_mut() else { return true };
@@ -87,7 +87,7 @@ impl<J> EngineQueue<J> {
         state.jobs.is_empty()
     }
 
-    /// Called when the engine ends: drops all queued and later jobs.
+    /// Drops all queued jobs, and makes `push` drop later ones. Called when the engine ends.
     pub fn close(&self) {
         let state = self.state.lock().take();
         drop(state);

@@ -1,5 +1,5 @@
-//! Executes requests between two queue pairs of one process: copies a message into a receive of the peer, and RDMA data to
-//! or from the peer's registered memory.
+//! Executes requests between two queue pairs of one process: copies a message into a receive of the peer, and RDMA data
+//! to or from the peer's registered memory.
 #![forbid(unsafe_code)]
 
 use dapl::provider::{Completion, Op, Provider, Region, Remote, Segment, Status, Token};
@@ -11,7 +11,8 @@ use super::work_queues::{QueuedRequest, WorkQueues, total};
 use crate::limits::MAX_MESSAGE;
 use crate::memory::user_copy::MappingChecker;
 
-/// Executes a request from the protection domain `pd`. Returns its length, or `None` if it is a send and the peer has no receive.
+/// Executes a request whose local segments belong to the protection domain `pd`. Returns the length of the transfer, or
+/// `None` if the request is a send and the peer has no receive.
 ///
 /// Errors: the status with which the request completes.
 pub fn execute<P: Provider<Cq = ReportedCq<P>>>(
@@ -19,7 +20,7 @@ pub fn execute<P: Provider<Cq = ReportedCq<P>>>(
     pd: &Pd,
     peer: &mut WorkQueues<P>,
 ) -> Result<Option<u64>, Status> {
-    // Locked during the copy, so that no registration ends while the copy uses its memory.
+    // The lock is held during the copy, so that no registration ends while the copy uses its memory.
     let registrations = &*REGISTRATIONS.lock();
     let bytes = request.bytes();
     let local = registrations.local(pd.number, &request.segments, matches!(request.op, Op::Read(_)))?;
@@ -47,7 +48,7 @@ fn send<P: Provider<Cq = ReportedCq<P>>>(
     (token, segments): (Token, Vec<Segment>),
 ) -> Result<(), Status> {
     let target = registrations.local(peer.pd.number, &segments, true);
-    // On failure: the status of the receive, and the status of the send.
+    // A failure has two statuses, for the receive and for the send.
     let copied = match &target {
         Err(status) => Err((*status, Status::RemoteResponder)),
         Ok(_) if bytes > total(&segments) => Err((Status::LocalLength, Status::RemoteResponder)),

@@ -43,9 +43,10 @@ impl<P: Provider> Listeners<P> {
         }
     }
 
-    /// Reports a request to the listener of this qualifier. `Err` returns the request if there is no such listener.
+    /// Reports a request to the listener on this qualifier. Returns the request as an error if there is no such
+    /// listener.
     ///
-    /// If the listener's adapter is being closed, the request is dropped by this call. So the caller must not hold a lock that
+    /// This call drops the request if the listener's adapter is being closed. So the caller must not hold a lock that
     /// the drop of a request acquires.
     pub fn request(&self, qual: u64, request: P::Request, info: RequestInfo) -> std::result::Result<(), P::Request> {
         let target = self.by_qual.lock().get(&qual).cloned();

@@ -13,8 +13,8 @@ use crate::base_dir::{BaseDir, BaseDirKind};
 use crate::memory::user_copy::MappingChecker;
 use crate::shared_names::{Membership, SharedNames};
 
-/// The registrations of all adapters of this process. They share one table, because a transfer uses registrations of both
-/// queue pairs, which may belong to different adapters.
+/// The registrations of all adapters of this process. The adapters share one table, because the two queue pairs of a
+/// transfer may belong to different adapters.
 pub(super) static REGISTRATIONS: PerProcess<Registrations> = PerProcess::new();
 
 /// Creates the memory objects of an adapter.
@@ -37,7 +37,7 @@ pub struct Mr {
 }
 
 impl Memory {
-    /// `directory` is the directory for the names of shared memory; the first use creates it.
+    /// `directory` is the directory for the names of shared memory. Its first use creates it.
     pub fn new(directory: &'static BaseDirKind) -> Self {
         let chosen = dapl::runtime::logger::secure_variable(directory.variable);
         Memory { checker: Arc::default(), names: SharedNames::new(BaseDir::new(directory, chosen.as_deref())) }
@@ -57,7 +57,8 @@ impl Memory {
         Ok(Mr { key, has_remote_key: access.is_remote() })
     }
 
-    /// Joins the processes that share memory under a cookie. Errors: `InvalidParameter(4)` if they share another length.
+    /// Joins the processes that share memory under a cookie. Errors: `InvalidParameter(4)` if they share another
+    /// length.
     pub fn join(&self, cookie: &SharedCookie, length: u64) -> Result<Membership> {
         self.names.join(cookie, length)
     }

@@ -1,8 +1,8 @@
-//! Building blocks of a minimal provider that connects queue pairs of one process: a reporter thread, listeners, completion
-//! queues, memory, queue pairs, and the execution of work.
+//! Building blocks of a minimal provider that connects queue pairs of one process: a reporter thread, listeners,
+//! completion queues, memory, queue pairs, and the execution of work.
 //!
-//! `test/loopback`, the template of `cargo xtask new-provider`, uses them. They favour short code over speed: sm and usnic
-//! use other modules of this crate.
+//! `test/loopback`, the template of `cargo xtask new-provider`, uses these blocks. They favour short code over speed,
+//! so sm and usnic do not use them.
 
 mod execute;
 mod listeners;

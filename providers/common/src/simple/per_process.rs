@@ -1,11 +1,11 @@
-//! State of a process, which a forked child does not inherit.
+//! Static values that a forked child does not inherit.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
-/// A static value behind a lock, created by its first use in a process. A forked child starts with a new value: it
+/// A static value behind a lock, created by its first use in a process. A forked child starts with a new value. It
 /// inherits neither the value of its parent, nor a lock that another thread held during the fork.
 pub struct PerProcess<T> {
     /// Null, or an instance that is never freed.
@@ -34,7 +34,8 @@ impl<T: Default + Send> PerProcess<T> {
         }
     }
 
-    /// Replaces `found`, which is null or of another process, unless another thread of this process has done so.
+    /// Creates the value of this process in place of `found`, which is null or belongs to another process. If another
+    /// thread of this process has created one meanwhile, returns that.
     #[cold]
     fn create(&self, found: *mut ProcessInstance<T>, pid: u32) -> &ProcessInstance<T> {
         let new = Box::into_raw(Box::new(ProcessInstance { pid, value: Mutex::new(T::default()) }));

@@ -21,7 +21,7 @@ pub struct QpState<P: Provider<Cq = ReportedCq<P>>, Peer> {
 enum QpStage<Peer> {
     Unconnected,
     Connecting(ConnId),
-    /// Transfers start after `Established` was reported.
+    /// Transfers start after the event `Established` was reported (`is_reported`).
     Connected {
         conn: ConnId,
         peer: Peer,
@@ -72,14 +72,15 @@ impl<P: Provider<Cq = ReportedCq<P>>, Peer: Copy> QpState<P, Peer> {
         self.reporter.report(Report::Event(conn, event, private_data.to_vec()));
     }
 
-    /// Connects to `peer` and reports `Established`. The reporter runs `then` after this report; `then` calls `start`.
+    /// Connects to `peer` and reports `Established`. After this report, the reporter runs `then`, which must call
+    /// `start`.
     pub fn establish(&mut self, conn: ConnId, peer: Peer, private_data: &[u8], then: impl FnOnce() + Send + 'static) {
         self.stage = QpStage::Connected { conn, peer, is_reported: false };
         self.reporter.report(Report::Event(conn, ConnectionEvent::Established, private_data.to_vec()));
         self.reporter.report(Report::Then(Box::new(then)));
     }
 
-    /// Allows transfers on the connection `reported`. Returns the peer; `None` if this connection has ended.
+    /// Allows transfers on the connection `reported`. Returns the peer, or `None` if this connection has ended.
     pub fn start(&mut self, reported: ConnId) -> Option<Peer> {
         match &mut self.stage {
             QpStage::Connected { conn, peer, is_reported } if *conn == reported => {
@@ -98,18 +99,18 @@ impl<P: Provider<Cq = ReportedCq<P>>, Peer: Copy> QpState<P, Peer> {
         }
     }
 
-    /// Requests that the connection ends when all requests are complete (see `is_drained`).
+    /// Starts a graceful disconnect: the connection ends when all requests are complete (see `is_drained`).
     pub fn drain(&mut self) {
         self.is_draining = true;
     }
 
-    /// Whether `drain` was called and all requests are complete: the caller then ends the connection.
+    /// Whether `drain` was called and all requests are complete. The caller then ends the connection.
     pub fn is_drained(&self) -> bool {
         self.is_draining && self.queues.requests.is_empty()
     }
 
-    /// Ends the connection or the attempt to connect, and flushes the queues. For a connection, reports `event` and returns
-    /// the peer.
+    /// Ends the connection or the attempt to connect, and flushes the queues. For a connection, reports `event` and
+    /// returns the peer.
     pub fn end(&mut self, event: Option<ConnectionEvent>) -> Option<Peer> {
         self.is_draining = false;
         self.queues.flush();
@@ -122,13 +123,13 @@ impl<P: Provider<Cq = ReportedCq<P>>, Peer: Copy> QpState<P, Peer> {
         Some(peer)
     }
 
-    /// Makes the queue pair usable for a new connection, after the former one has ended.
+    /// Makes the queue pair usable for a new connection after its connection has ended.
     pub fn reset(&mut self) {
         self.stage = QpStage::Unconnected;
     }
 
-    /// Checks the watermarks after the number of posted receives has changed. Returns true if it is above the hard
-    /// watermark: the caller then breaks the connection.
+    /// Checks the watermarks after the number of posted receives has changed. Returns true if the number is above the
+    /// hard watermark. The caller then breaks the connection.
     pub fn has_too_many_recvs(&mut self) -> bool {
         let crossed = self.queues.check_watermarks();
         if crossed.soft {

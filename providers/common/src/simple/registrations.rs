@@ -21,14 +21,14 @@ pub(super) struct Registrations {
     last_key: u32,
 }
 
-/// The side of a copy whose memory cannot be accessed any more.
+/// The side of a copy whose memory is no longer accessible.
 pub(super) enum Inaccessible {
     Source,
     Target,
 }
 
 impl Registrations {
-    /// Adds a registration and returns its key. A key is not used again before 2^32 others were.
+    /// Adds a registration and returns its key. A key is reused only after about 2^32 other keys.
     pub(super) fn add(&mut self, pd: u32, region: Region, access: Access) -> u32 {
         loop {
             self.last_key = self.last_key.wrapping_add(1).max(1);
@@ -71,7 +71,7 @@ impl Registrations {
     }
 }
 
-/// Copies `length` bytes between checked lists, which have at least that length.
+/// Copies `length` bytes between two lists of regions. The caller has checked that both have at least that length.
 pub(super) fn copy(from: &[Region], to: &[Region], length: u64, checker: &MappingChecker) -> Result<(), Inaccessible> {
     let mut buffer = vec![0; CHUNK.min(length as usize)];
     let mut done = 0;
@@ -79,13 +79,13 @@ pub(super) fn copy(from: &[Region], to: &[Region], length: u64, checker: &Mappin
         let (source, target) = (region_at(from, done), region_at(to, done));
         let bytes = source.length.min(target.length).min(length - done).min(CHUNK as u64) as usize;
         let registration = |region| move || RegisteredRange { region, checker };
-        // SAFETY: registered memory, whose registration cannot end during the copy, since the caller holds the lock of the
-        // registrations. The buffer has `bytes` bytes and is not registered.
+        // SAFETY: the caller holds the lock of the registrations, so `source` stays registered during the copy. The
+        // buffer has `bytes` bytes and is not registered.
         if !unsafe { user_copy::read(source.address, buffer.as_mut_ptr(), bytes, registration(source)) } {
             return Err(Inaccessible::Source);
         }
-        // SAFETY: the caller holds the lock of the registrations, so `target` stays registered during the copy. The buffer has
-        // `bytes` bytes and is not registered.
+        // SAFETY: the caller holds the lock of the registrations, so `target` stays registered during the copy. The
+        // buffer has `bytes` bytes and is not registered.
         if !unsafe { user_copy::write(buffer.as_ptr(), target.address, bytes, registration(target)) } {
             return Err(Inaccessible::Target);
         }
@@ -94,7 +94,7 @@ pub(super) fn copy(from: &[Region], to: &[Region], length: u64, checker: &Mappin
     Ok(())
 }
 
-/// Finds the region with the byte `offset` of a list, and returns the part of it that begins with this byte.
+/// Finds the region that contains the byte at `offset` of a list, and returns its part from this byte on.
 fn region_at(regions: &[Region], mut offset: u64) -> Region {
     for region in regions {
         if offset < region.length {

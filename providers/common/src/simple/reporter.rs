@@ -1,7 +1,7 @@
-//! A thread that calls the sinks of the object layer, and completion queues whose consumers it notifies.
+//! The reporter thread, which calls the sinks of the object layer, and completion queues whose consumers it notifies.
 //!
-//! A provider must not call a sink while it serves a call of the object layer, or while it holds a lock that such a call
-//! takes. So it queues its reports, and this thread makes them.
+//! A provider must not call a sink while it serves a call of the object layer, or while it holds a lock that such a
+//! call acquires. So it queues its reports, and the reporter thread makes them.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -24,7 +24,7 @@ pub enum Report<P: Provider> {
     Request(ObjectId, P::Request, RequestInfo),
     /// An event of a connection or attempt, with the peer's private data.
     Event(ConnId, ConnectionEvent, Vec<u8>),
-    /// Not a report: code of the provider that runs after all earlier reports were made.
+    /// Code of the provider that runs after all earlier reports were made.
     Then(Box<dyn FnOnce() + Send>),
     /// An EP has more receives than its soft watermark.
     ManyRecvs(ObjectId),
@@ -75,7 +75,7 @@ impl<P: Provider> Reporter<P> {
         self.more.notify_one();
         let rest = std::mem::take(&mut reports.queue);
         drop(reports);
-        // After the unlock: the drop of a request rejects it, which may queue another report.
+        // The drop is made after the unlock, because dropping a request rejects it and may queue another report.
         drop(rest);
         let thread = self.thread.lock().take();
         thread.into_iter().for_each(thread::join);
@@ -84,7 +84,7 @@ impl<P: Provider> Reporter<P> {
     fn run(&self) {
         while let Some(report) = self.next() {
             match report {
-                // The sink returns a request that it refuses; the drop rejects it.
+                // The sink returns a request that it refuses. Dropping the request rejects it.
                 Report::Request(listener, request, info) => drop(self.sink.request(listener, request, info)),
                 Report::Event(conn, event, private_data) => self.sink.event(conn, event, &private_data),
                 Report::Then(run) => run(),
@@ -112,7 +112,7 @@ impl<P: Provider> Reporter<P> {
     }
 }
 
-/// A completion queue whose consumer is notified by the reporter thread.
+/// A completion queue whose consumer the reporter thread notifies.
 pub struct ReportedCq<P: Provider> {
     list: CompletionList,
     sink: Weak<dyn CqSink>,
@@ -123,8 +123,9 @@ pub struct ReportedCq<P: Provider> {
 impl<P: Provider> ReportedCq<P> {
     /// Creates an empty queue.
     ///
-    /// `await_transfers` returns when all transfers in progress have pushed their completions. A poll of an empty queue calls
-    /// it, because a completion must be available as soon as the last byte of its message is visible (spec/consumers 2).
+    /// A poll of an empty queue calls `await_transfers`, which must wait until all transfers in progress have pushed
+    /// their completions. The reason: a completion must be available as soon as the last byte of its message is visible
+    /// (spec/consumers 2).
     pub fn new(reporter: Arc<Reporter<P>>, sink: Weak<dyn CqSink>, await_transfers: fn()) -> Self {
         ReportedCq { list: CompletionList::default(), sink, reporter, await_transfers }
     }

@@ -26,7 +26,7 @@ impl QueuedRequest {
     }
 }
 
-/// The queues of a queue pair, without a shared receive queue.
+/// The work queues of a queue pair that has no shared receive queue.
 pub struct WorkQueues<P: Provider<Cq = ReportedCq<P>>> {
     pub spec: QpSpec<P>,
     /// Protection domain in which local segments and the peer's RDMA operations are checked.
@@ -99,7 +99,8 @@ impl<P: Provider<Cq = ReportedCq<P>>> WorkQueues<P> {
         complete(self.spec.recv_cq.as_ref(), completion);
     }
 
-    /// Pushes the completion of a request to the request CQ. `result`: the length in bytes, or the status of the failure.
+    /// Pushes the completion of a request to the request CQ. `result` is the length in bytes, or the status of the
+    /// failure.
     pub fn complete_request(&self, request: &QueuedRequest, result: std::result::Result<u64, Status>) {
         let (status, bytes) = result.map_or_else(|status| (status, 0), |bytes| (Status::Success, bytes));
         if status != Status::Success || !request.suppress {
@@ -119,7 +120,7 @@ fn flushed(token: Token) -> Completion {
     Completion { token, status: Status::Flushed, ..Completion::default() }
 }
 
-/// Total length of the segments in bytes; a total that exceeds 64 bits saturates.
+/// Returns the total length of the segments in bytes. A total that exceeds 64 bits saturates.
 pub(super) fn total(segments: &[Segment]) -> u64 {
     segments.iter().fold(0, |sum, segment| sum.saturating_add(segment.length))
 }
