@@ -6,7 +6,7 @@
 //! | `net` | sockets, addresses and routes |
 //! | `adapter`, `device` | an open IA, and its data socket and connection table |
 //! | `cm` | connection set-up and listeners |
-//! | `engine` | passes, which receive, send and handle timers; the engine thread, and which thread runs passes |
+//! | `engine` | the engine thread, and passes, which receive, send and handle timers |
 //! | `qp` | queue pairs and the transports of their connections, closing connections, the exit handler |
 //! | `cq`, `srq` | completion queues and shared receive queues |
 //! | `memory` | registered memory and memory windows |

@@ -51,7 +51,7 @@ impl<P: Provider<Cq = ReportedCq<P>>> WorkQueues<P> {
         Ok(())
     }
 
-    /// Queues a request. Errors: `Exhausted(Memory)` if the queue is full; `ModelNotSupported` for extensions.
+    /// Queues a request. Errors: `Exhausted(Memory)` if the queue is full, `ModelNotSupported` for extensions.
     pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<()> {
         if !Extensions::default().support(wr.op) {
             return Err(Error::ModelNotSupported);

@@ -44,7 +44,7 @@ pub(super) struct EstablishedConnection {
     pub(super) conn: ConnId,
     pub(super) handler: Arc<dyn ConnectionHandler>,
     pub(super) agreed: HandshakeResult,
-    /// Private data of the accept; empty on the passive side.
+    /// Private data of the accept. Empty on the passive side.
     pub(super) private_data: Vec<u8>,
 }
 

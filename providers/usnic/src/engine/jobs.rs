@@ -1,4 +1,4 @@
-//! The jobs of the engine thread. Any thread may queue a job; the engine thread executes it.
+//! The jobs of the engine thread. Any thread may queue a job, and the engine thread executes it.
 //!
 //! The queue has no size limit. Completion queues and connections queue only few jobs until the engine executes them.
 #![forbid(unsafe_code)]

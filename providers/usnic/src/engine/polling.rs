@@ -40,8 +40,8 @@ struct PollSlot(AtomicU64);
 #[derive(Debug, Default)]
 pub(crate) struct Polling {
     slots: [PollSlot; SLOTS],
-    /// Time at which the engine's sleep ends if nothing wakes it; 0 while the engine is awake. An awake engine checks
-    /// for work before it sleeps.
+    /// Time at which the engine's sleep ends if nothing wakes the engine, or 0 while the engine is awake. An awake
+    /// engine checks for work before it sleeps.
     wakes_at: AtomicU64,
     /// Whether an arriving datagram wakes the engine.
     watches_socket: AtomicBool,

@@ -39,7 +39,7 @@ pub(crate) struct Engine {
     device: Arc<Device>,
     progress: Arc<EngineProgress>,
     cm: Arc<Cm>,
-    /// The current or last standby sleep; `None` if the engine watches the data socket.
+    /// The current or last standby sleep, or `None` if the engine watches the data socket.
     standby: Option<StandbySleep>,
     /// Time until which the engine watches the data socket even if a consumer polls.
     watches_until: Nanos,

@@ -136,7 +136,7 @@ fn list_text(all: &[Interface]) -> String {
 /// Lists all addresses of all interfaces.
 fn list() -> io::Result<Vec<Interface>> {
     let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: `first` is a valid out parameter; the list is freed below by `freeifaddrs`.
+    // SAFETY: `first` is a valid out parameter. `freeifaddrs` below frees the list.
     if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -206,7 +206,7 @@ fn mtu_by_ioctl(name: &str) -> Option<usize> {
     let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
     // SAFETY: `request` is initialized, its name ends with a zero byte, and it outlives the call.
     let failed = unsafe { libc::ioctl(fd, libc::SIOCGIFMTU as _, &raw mut request) };
-    // SAFETY: SIOCGIFMTU sets this member of the union; the other members are zero-initialized integers too.
+    // SAFETY: SIOCGIFMTU sets this member of the union, and the other members were initialized to zero.
     (failed == 0).then(|| usize::try_from(unsafe { request.ifr_ifru.ifru_mtu }).ok()).flatten()
 }
 

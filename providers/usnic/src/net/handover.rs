@@ -171,7 +171,8 @@ pub(super) fn send(to: &SocketAddrUnix, forwarded: &ForwardedRequest) -> io::Res
 
 /// Checks whether a running process has bound this name.
 ///
-/// Errors: `ConnectionRefused` and `NotFound` if there is no such process; other errors if this cannot be determined.
+/// The errors `ConnectionRefused` and `NotFound` mean that there is no such process. Other errors mean that this is
+/// unknown.
 pub(super) fn probe(name: &SocketAddrUnix) -> io::Result<()> {
     Ok(rustix::net::connect(socket()?, name)?)
 }

@@ -35,7 +35,7 @@ const RETRY: Duration = Duration::from_micros(100);
 #[derive(Debug)]
 pub(crate) struct ListenerDir {
     base: BaseDir,
-    /// Inode of the network namespace; 0 without `/proc`.
+    /// Inode of the network namespace, or 0 without `/proc`.
     namespace: u64,
     /// Ensures that this process removes the names of exited processes only once.
     cleaned: Once,

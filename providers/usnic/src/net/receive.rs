@@ -22,7 +22,8 @@ pub(crate) struct ReceiveBatch {
     buffers: Box<[u8]>,
     names: [RawSockAddr; MAX_MESSAGES],
     control: [ReceiveControl; MAX_MESSAGES],
-    /// For each received datagram or GRO batch: its sender, its length, and the length of its packets. `None`: dropped.
+    /// For each received datagram or GRO batch, its sender, its length, and the length of its packets. `None` if it was
+    /// dropped.
     received: [Option<(SocketAddr, usize, usize)>; MAX_MESSAGES],
     count: usize,
     /// Number of messages that the next call requests: twice as many as the last call if that returned all requested
@@ -42,7 +43,7 @@ const CONTROL: usize = unsafe { 2 * libc::CMSG_SPACE(size_of::<u64>() as u32) } 
 #[derive(Debug)]
 pub(crate) struct PacketRun<'a> {
     bytes: &'a mut [u8],
-    /// Length in bytes of each packet except the last; not 0.
+    /// Length in bytes of each packet except the last, which may be shorter. Never 0.
     segment: usize,
 }
 

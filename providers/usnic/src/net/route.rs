@@ -55,7 +55,7 @@ fn request(peer: SocketAddr) -> Vec<u8> {
     message
 }
 
-/// Appends an `rtattr`; the length of `data` is a multiple of four.
+/// Appends an `rtattr`. The length of `data` must be a multiple of four.
 fn attribute(message: &mut Vec<u8>, kind: u16, data: &[u8]) {
     message.extend((4 + data.len() as u16).to_ne_bytes());
     message.extend(kind.to_ne_bytes());

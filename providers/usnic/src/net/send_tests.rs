@@ -48,7 +48,7 @@ fn fill(batch: &mut SendBatch, memory: &[Vec<u8>]) {
     for (number, payload) in memory.iter().enumerate() {
         batch.header_buffer().extend([number as u8, payload.len() as u8]);
         let (first, second) = payload.split_at(payload.len() / 2);
-        // SAFETY: `memory` outlives the use of the batch in each test.
+        // SAFETY: each test keeps `memory` longer than it uses the batch.
         unsafe {
             batch.memory(first.as_ptr(), first.len());
             batch.memory(second.as_ptr(), second.len());

@@ -61,7 +61,7 @@ impl SockAddr {
     }
 }
 
-// SAFETY: `self` contains an address in the kernel's format; pointer and length are those of this address.
+// SAFETY: pointer and length are those of the address in `self`, which is in the kernel's format.
 unsafe impl SocketAddrArg for SockAddr {
     #[inline(always)]
     unsafe fn with_sockaddr<R>(&self, call: impl FnOnce(*const SocketAddrOpaque, SocketAddrLen) -> R) -> R {

@@ -94,7 +94,7 @@ pub(crate) struct PeerPath {
     /// Seed of the nonces. A nonce is a hash of the seed and a counter, so it cannot be predicted.
     seed: [u8; 16],
     nonces: u64,
-    /// Keepalive interval; 0 disables it.
+    /// Keepalive interval, or 0 without keepalive.
     interval: Nanos,
     /// Time without packets of the peer after which it has timed out.
     give_up: Nanos,

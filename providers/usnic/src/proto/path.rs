@@ -24,8 +24,8 @@ const COMMON_MTUS: [usize; 9] = [1280, 1380, 1420, 1450, 1492, 1500, 4352, 8900,
 const SEARCH_PRECISION: usize = 16;
 /// Number of lost probes of a size after which the size counts as too large.
 const MAX_PROBES: u32 = 3;
-/// Timeout of the first probe of a size, in nanoseconds; it doubles for each further probe. A late ack of a probe still
-/// counts.
+/// Timeout of the first probe of a size, in nanoseconds. The timeout doubles for each further probe. A late ack of a
+/// probe still counts.
 const PROBE_TIMEOUT: Nanos = 200 * MILLIS;
 /// Time after which a finished search is repeated, in nanoseconds, because the path MTU may have increased.
 const RAISE_INTERVAL: Nanos = 600 * SECONDS;

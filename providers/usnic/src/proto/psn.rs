@@ -17,7 +17,7 @@ impl Psn {
         Psn(self.0.wrapping_add(count))
     }
 
-    /// Returns the distance from `from`; negative if this number is before `from`.
+    /// Returns the distance from `from` to this number, which is negative if this number is before `from`.
     pub(crate) fn since(self, from: Psn) -> i32 {
         self.0.wrapping_sub(from.0) as i32
     }

@@ -43,7 +43,7 @@ const MIN_RTT_WINDOW: Nanos = 10 * SECONDS;
 #[derive(Debug)]
 pub(crate) struct Rtt {
     timing: Timing,
-    /// The estimates; `None` before the first sample.
+    /// The estimates, or `None` before the first sample.
     measured: Option<Measured>,
 }
 

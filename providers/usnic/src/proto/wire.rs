@@ -126,7 +126,7 @@ pub(crate) enum Op {
     ReadResponse = 5,
     /// A send with immediate data in `key`.
     SendImmediate = 6,
-    /// A send with the key of a memory window in `key`; the receiver invalidates the window.
+    /// A send with the key of a memory window in `key`. The receiver invalidates this window.
     SendInvalidate = 7,
     /// Tagged: the payload is placed in memory at `key` and `address`. The message has a number of a send, and
     /// completes the receive with this number. The extension is the immediate data.

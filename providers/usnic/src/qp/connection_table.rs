@@ -23,8 +23,8 @@ pub(crate) struct ConnectionEntry {
 }
 
 impl ConnectionEntry {
-    /// Whether the connection is established. Only then do passes give its packets to the handler; before, they queue
-    /// them for the connection manager.
+    /// Whether the connection is established. Passes give packets of established connections to the handler. They queue
+    /// packets of other connections for the connection manager.
     pub(crate) fn is_established(&self) -> bool {
         self.is_established.load(Ordering::Acquire)
     }

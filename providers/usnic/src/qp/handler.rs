@@ -67,8 +67,8 @@ pub(crate) struct ConnectionParams {
     pub(crate) is_loopback: bool,
 }
 
-/// The time at which a pass will next call the handler of a connection; 0 for the next pass. The handler reports work
-/// to the device only if it is due earlier.
+/// The time at which a pass will next call the handler of a connection, or 0 for the next pass. Work is reported to the
+/// device only if it is due before this time.
 #[derive(Debug)]
 pub(crate) struct NextService(AtomicU64);
 

@@ -84,13 +84,13 @@ struct QpState {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum QpPhase {
-    /// No connection; posted work is queued.
+    /// There is no connection. Posted work is queued.
     Unconnected,
-    /// An attempt with this connection number is in progress; posted work is queued.
+    /// An attempt with this connection number is in progress. Posted work is queued.
     Connecting(u32),
     /// There is a transport.
     Connected,
-    /// The connection has ended; posted work is flushed.
+    /// The connection has ended. Posted work is flushed.
     Ended,
 }
 

@@ -56,7 +56,7 @@ pub(crate) struct AckEvent {
     pub(crate) srtt: Nanos,
     /// Bytes in flight, after the packets that this ack covers or declares lost were removed.
     pub(crate) in_flight: u64,
-    /// Delivery rate; `None` if it is unknown which of the acked packets was sent last.
+    /// Delivery rate sample, or `None` if it is unknown which of the acked packets was sent last.
     pub(crate) rate: Option<RateSample>,
     /// Whether the congestion window limited sending since the previous ack.
     pub(crate) is_cwnd_limited: bool,

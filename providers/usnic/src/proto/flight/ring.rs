@@ -29,7 +29,7 @@ pub(super) struct UnackedPacket<T> {
     pub(super) sends: u8,
     /// Cause of the last retransmission.
     pub(super) cause: RetransmitCause,
-    /// Neighbours in the list. In the first packet, `before` is the packet itself; in the last packet, `after` is.
+    /// Neighbours in the list. The first packet is its own `before`, and the last packet its own `after`.
     before: Psn,
     after: Psn,
 }

@@ -55,7 +55,7 @@ pub(crate) enum PacketResult {
 /// Result of an expired deadline.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ExpiredAttempt {
-    /// A packet for this address was appended.
+    /// A packet was appended, which the caller sends to this address.
     Send(SocketAddr),
     /// The attempt has ended, because the client stopped retransmitting its request or did not confirm the accept.
     Failed(RequestId),
@@ -78,8 +78,8 @@ struct AttemptKey {
 #[derive(Debug)]
 enum AcceptPhase {
     Pending,
-    /// The consumer has accepted, and the client has not confirmed yet. `conn` and `token` are those in the accept
-    /// packet; `wait` is the next retransmission interval; the attempt fails at `until`.
+    /// The consumer has accepted, and the client has not confirmed yet. `conn` and `token` are in the accept packet.
+    /// `wait` is the next retransmission interval. The attempt fails at `until`.
     Accepted {
         packet: Vec<u8>,
         conn: u32,

@@ -47,7 +47,7 @@ use crate::proto::{MILLIS, Nanos, SECONDS};
 /// Maximum length in bytes of private data in a request or accept.
 pub(crate) const MAX_PRIVATE: usize = 512;
 
-/// Datagram size in bytes that every path must carry; the minimum in an offer.
+/// Datagram size in bytes that every path must carry, and the minimum of `mtu` in an offer.
 pub(crate) const MIN_MTU: u16 = 1200;
 
 /// A source of random numbers: the operating system, or a test.
@@ -159,7 +159,7 @@ pub(crate) struct HandshakeResult {
     pub(crate) seal: Option<Box<Seal>>,
 }
 
-/// Parameters of connection set-up. Users can change those that have a setting; the others always have their default.
+/// Parameters of connection set-up. Users can change those that have a setting.
 #[derive(Clone, Debug)]
 pub(crate) struct SetupConfig {
     /// Interval before the first retransmission. Each interval is twice the previous one, up to `last_repeat`.

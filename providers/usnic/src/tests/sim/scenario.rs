@@ -54,7 +54,7 @@ pub(super) struct EndpointPlan {
     pub(super) mtu_start: usize,
     pub(super) congestion: Algorithm,
     pub(super) keepalive: Nanos,
-    /// First PSN; `None`: a random PSN.
+    /// First PSN, or `None` for a random PSN.
     pub(super) psn: Option<u32>,
     /// Maximum number of packets that the side sends in one step.
     pub(super) burst: usize,
