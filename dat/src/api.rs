@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use dat_abi::*;
 
-/// What differs between the libdat of DAT 1.2 and that of DAT 2.0.
+/// Differences between the libdat of DAT 1.2 and the libdat of DAT 2.0.
 #[derive(Debug)]
 pub struct Api {
     /// Major version of the dat.conf lines that programs of this libdat open.
@@ -21,8 +21,8 @@ pub struct Api {
     pub(crate) name: &'static str,
     /// Value of `DAT_NOT_IMPLEMENTED` in this version.
     pub(crate) not_implemented: DAT_RETURN,
-    /// Subtypes of 1.2 before which this version has inserted a new one. Each insertion shifts the later numbers by
-    /// one.
+    /// Subtypes of 1.2 before which this version inserts a new subtype. Each insertion increases the numbers of that
+    /// subtype and of all later ones by one.
     inserted: &'static [DAT_RETURN_SUBTYPE],
     /// Names of types, in the order of their numbers.
     pub(crate) types: &'static [&'static CStr],
@@ -51,7 +51,7 @@ pub static V2: Api = Api {
     minor: v2::DAT_VERSION_MINOR,
     name: "libdat2",
     not_implemented: v2::DAT_NOT_IMPLEMENTED,
-    // 2.0 inserted DAT_INVALID_HANDLE_CSP before the first and DAT_INVALID_STATE_SRQ_SHUTDOWN before the second.
+    // DAT 2.0 has DAT_INVALID_HANDLE_CSP before the first, and DAT_INVALID_STATE_SRQ_SHUTDOWN before the second.
     inserted: &[DAT_INVALID_HANDLE1, DAT_PRIVILEGES_READ],
     types: v2::DAT_RETURN_TYPE_NAMES,
     subtypes: v2::DAT_RETURN_SUBTYPE_NAMES,

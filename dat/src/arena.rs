@@ -10,8 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dat_abi::hook::HandleArena;
 
-/// Maximum number of arenas: several times the number of provider libraries of a process. `add` fails if there are
-/// more.
+/// Maximum number of arenas. A provider library has one arena, and a process loads only a few provider libraries.
 const MAX_ARENAS: usize = 32;
 
 /// Minimum stride in bytes. A handle is the address of a pointer, so handles are at least this far apart.
@@ -46,15 +45,16 @@ struct FirstArena {
     refused: AtomicUsize,
 }
 
-/// Base address in `FirstArena` while there is no arena. Its content, a null pointer, reads as a handle without a table.
+/// Base address in `FirstArena` while there is no arena. It contains a null pointer: a handle without a table.
 static NO_HANDLE: AtomicUsize = AtomicUsize::new(0);
 
 /// A set of arenas; libdat has one.
 pub(crate) struct Arenas {
     first: FirstArena,
     list: [Arena; MAX_ARENAS],
-    /// Set when a provider without the hook is registered, whose handles may be outside all arenas.
+    /// Set when a provider without the hook is registered. Its handles may be outside all arenas.
     foreign: AtomicBool,
+    /// Held while an arena is added or extended.
     writing: Mutex<()>,
 }
 

@@ -16,20 +16,20 @@ pub const NAME_MAX: usize = 255;
 pub struct Key {
     /// Name of the interface adapter; case-sensitive.
     pub name: Vec<u8>,
-    /// API version, major half.
+    /// Major number of the API version.
     pub major: u32,
-    /// API version, minor half.
+    /// Minor number of the API version.
     pub minor: u32,
     /// Whether the provider may be called from any thread.
     pub thread_safe: bool,
 }
 
-/// Position of a line: file and number.
+/// Position of a line of a dat.conf.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LineNumber {
-    /// The file as it was opened.
+    /// Path by which the file was opened.
     pub file: Arc<str>,
-    /// Counted from 1.
+    /// Line number, counted from 1.
     pub line: usize,
 }
 
@@ -53,7 +53,7 @@ pub struct Record {
 }
 
 /// A line that is not used: it is disabled (`nondefault`), is for kernel programs, or has an error. If a program opens
-/// its name, the message about the refused open can name the line.
+/// the name of such a line, the error message names the line.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct UnusedLine {
     /// Field 1 of the line.
@@ -80,7 +80,7 @@ pub enum ErrorConsequence {
 pub struct Diagnostic {
     /// The line that contains the error.
     pub place: LineNumber,
-    /// Byte of the line, counted from 1.
+    /// Column of the error in bytes, counted from 1.
     pub column: usize,
     /// The field's name, as in the documentation.
     pub field: &'static str,
@@ -111,7 +111,7 @@ pub struct Conf {
     pub diagnostics: Vec<Diagnostic>,
 }
 
-/// Reads the bytes of one file.
+/// Parses the bytes of one file.
 pub fn parse(file: &Arc<str>, text: &[u8]) -> Conf {
     let mut conf = Conf::default();
     conf.append(file, text);
@@ -119,7 +119,7 @@ pub fn parse(file: &Arc<str>, text: &[u8]) -> Conf {
 }
 
 impl Conf {
-    /// Parses the bytes of a further file; its records come after the existing ones.
+    /// Parses the bytes of a further file, and appends its records, unused lines and errors.
     pub fn append(&mut self, file: &Arc<str>, text: &[u8]) {
         let text = text.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(text);
         for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
@@ -165,7 +165,7 @@ impl Conf {
     }
 }
 
-/// A line without an error: a record, or the reason why the line is not used and the remedy.
+/// A line without an error: a record, or the reason why the line is not used, and the remedy.
 enum ParsedLine {
     Kept(Record),
     Hidden(&'static str, &'static str),
@@ -262,7 +262,7 @@ const THREAD_SAFETY: &str = "allowed is threadsafe or nonthreadsafe";
 const DEFAULT: &str = "allowed is default or nondefault";
 const PROVIDER_VERSION: &str = "the usual form is id.major.minor (dapl.1.2)";
 
-/// Parses `u1.2` into (`u`, 1, 2). There must be digits on both sides of the dot, and nothing after them.
+/// Parses `u1.2` into (`u`, 1, 2). Only digits may precede and follow the dot.
 fn api_version(text: &[u8]) -> Option<(u8, u32, u32)> {
     let (level, numbers) = text.split_first().filter(|(level, _)| matches!(level, b'u' | b'k'))?;
     let dot = numbers.iter().position(|byte| *byte == b'.')?;
@@ -362,7 +362,7 @@ fn tokens(line: &[u8]) -> (Vec<Token>, Option<LineError>) {
     (tokens, nul)
 }
 
-/// Names of the fields, for errors found before a field has a meaning.
+/// Names of the fields in order, for lexical errors, which are found before the fields are parsed.
 const FIELDS: [&str; 9] = [
     "ia_name",
     "api_version",
@@ -375,8 +375,8 @@ const FIELDS: [&str; 9] = [
     "end of record",
 ];
 
-/// Returns the text between quotes, and the number of bytes including the closing quote. A backslash makes the next byte
-/// literal.
+/// Parses the text after an opening quote. Returns the text up to the closing quote, and the number of bytes including
+/// that quote. A backslash makes the next byte literal.
 fn quoted_token(rest: &[u8]) -> Option<(Vec<u8>, usize)> {
     let mut text = Vec::new();
     let mut bytes = rest.iter().enumerate();
@@ -390,8 +390,8 @@ fn quoted_token(rest: &[u8]) -> Option<(Vec<u8>, usize)> {
     None
 }
 
-/// Length of an unquoted token: up to a blank, or through the first quote without a backslash. Backslashes are kept,
-/// since Windows paths are written without quotes.
+/// Length of an unquoted token: up to a blank, or through the first quote without a backslash before it. Backslashes
+/// stay in the token, because Windows paths are written without quotes.
 fn bare_token(rest: &[u8]) -> usize {
     let mut escaped = false;
     for (at, byte) in rest.iter().enumerate() {

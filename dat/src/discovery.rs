@@ -22,8 +22,8 @@ pub(crate) fn always(api: &Api) -> String {
     line(api, "sm0", "libdaplsm.so.1", "") + &line(api, "usnic0", "libdaplusnic.so.1", "")
 }
 
-/// Formats a line with `nonthreadsafe`: most programs request that, and other implementations of libdat compare the
-/// word with the request. This project's libdat knows that these libraries are thread-safe whatever the line states.
+/// Formats a line with `nonthreadsafe`. Most programs request `nonthreadsafe`, and other implementations of libdat
+/// accept only a line with the requested word. This project's libdat knows that its providers are thread-safe.
 fn line(api: &Api, name: &str, library: &str, params: &str) -> String {
     let version = api.version();
     format!("{name} u{version} nonthreadsafe default {library} dapl.{version} \"{params}\" \"\"\n")

@@ -1,8 +1,9 @@
 //! IA numbers: the small integers that consumers use as handles of interface adapters, and the providers' pointers that
 //! they stand for.
 //!
-//! `thunk` translates a number on every call that starts with an IA: one load, no lock. A number is not reused before
-//! all others were used, so a stale one stays invalid for a long time. The pointers are not dereferenced.
+//! `thunk` translates the number on every call whose first argument is an IA: one load, no lock. A number is reused only
+//! after all other numbers were used, so a stale number stays invalid for a long time. The pointers are not
+//! dereferenced.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -13,19 +14,19 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::registry::ProviderUse;
 
-/// Numbers are 1 to 65535: below every valid address.
+/// Numbers are 1 to 65535, less than every valid address.
 const NUMBERS: usize = 1 << 16;
 
 /// The provider's pointer by number; null if no IA with the number is open.
 static OPEN: [AtomicPtr<c_void>; NUMBERS] = [const { AtomicPtr::new(ptr::null_mut()) }; NUMBERS];
 
-/// State outside the hot path.
+/// Data of open and close, and for lookups by the provider's pointer.
 static TABLE: Mutex<IaTable> = Mutex::new(IaTable { last: 0, uses: BTreeMap::new(), by_pointer: BTreeMap::new() });
 
 pub(crate) struct IaTable {
     /// The IA number that was assigned last; the search for a free number begins after it.
     last: usize,
-    /// Uses of providers by IA number.
+    /// The registration and record that each open IA uses, by IA number.
     uses: BTreeMap<usize, ProviderUse>,
     /// Number by the provider's pointer.
     by_pointer: BTreeMap<usize, usize>,
@@ -65,7 +66,7 @@ pub(crate) fn remove(number: usize) -> Option<ProviderUse> {
     let mut table = lock();
     let provider_use = table.uses.remove(&number)?;
     let ia = OPEN[number].swap(ptr::null_mut(), Ordering::Relaxed);
-    // The provider may have opened another IA at the same address meanwhile; the entry of that IA is kept.
+    // If the provider has opened another IA at the same address meanwhile, the entry belongs to that IA and is kept.
     if table.by_pointer.get(&(ia as usize)) == Some(&number) {
         table.by_pointer.remove(&(ia as usize));
     }

@@ -15,20 +15,20 @@
 //! | `matching` | selects the records that may serve an open, or the reason why none may (pure) |
 //! | `strerror` | names of return codes (pure) |
 //! | `refused` | the reason for a refused open, as a line and as fields (pure) |
-//! | `discovery` | adapters of this machine as lines of dat.conf |
 //! | `arena` | address ranges of handles that may be read |
 //! | `loader` | provider libraries; `loader/host`: environment, fork, syslog, cancellation |
+//! | `discovery` | adapters of this machine as lines of dat.conf |
 //! | `report` | rate-limited messages on stderr; `report/lines`: debug variables and log destination |
 //! | `sources` | selects the files to read |
-//! | `registry` | static and dynamic registry, use counts, one initialisation at a time per record; `registry/query`: its content as text for tools |
+//! | `registry` | static and dynamic registry, use counts, initialisation; `registry/query`: its content for tools |
 //! | `handles` | IA numbers |
 //! | `fork` | locks held across `fork` |
 //! | `thunk` | the C boundary |
 //!
-//! A module imports only modules above it (exceptions: `report` uses `loader::host`, and `handles` names the registry's
-//! `OpenProvider`). Unsafe code is in `thunk` and `loader` alone. libdat does not interpret objects behind handles,
-//! takes no lock in a thunk, has no constructor, destructor or thread, never writes to stdout, and never unloads itself
-//! or a provider.
+//! A module imports only modules above it. Unsafe code is in `thunk` and `loader` alone. libdat does not interpret the
+//! objects behind handles. A call that libdat passes to a provider takes no lock, except if the program passes the
+//! provider's pointer of an IA instead of its number. libdat has no constructor, destructor or thread, never writes to
+//! stdout, and never unloads itself or a provider.
 
 pub mod api;
 mod arena;

@@ -1,7 +1,7 @@
 //! Loads provider libraries, checks them, and calls their `dat_provider_init` and `dat_provider_fini`.
 //!
-//! `registry` calls this module without a lock, since a provider's init calls back into libdat. A library is never unmapped:
-//! the first word of a stale handle must stay readable, and a provider may have threads.
+//! `registry` calls this module without a lock, because a provider's init calls back into libdat. A library is never
+//! unmapped: the first word of a stale handle must stay readable, and a provider may have threads.
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -22,17 +22,15 @@ pub(crate) mod other;
 pub(crate) struct Library {
     init: DAT_PROVIDER_INIT_FUNC,
     fini: Option<DAT_PROVIDER_FINI_FUNC>,
-    /// Whether the library lists `libdat.so.1` as needed. Such a library of another implementation registers its names
-    /// with `libdat.so.1`, so `libdat2.so.2` gets no registration from it.
+    /// Whether the library lists `libdat.so.1` as needed. If it belongs to another implementation, it registers its
+    /// names with `libdat.so.1`, and `libdat2.so.2` gets no registration.
     pub(crate) needs_libdat1: bool,
-    /// Whether the library is named as one for `libdat.so.1`. Only providers of this project serve both versions under
-    /// such a name.
+    /// Whether the library's name ends in `.so.1`, as for `libdat.so.1`. Only this project's providers serve both
+    /// versions under such a name.
     pub(crate) is_named_for_libdat1: bool,
 }
 
-/// Maps the library of a record. The error contains the cause and the remedy.
-///
-/// `major` is the major API version of the record.
+/// Maps the library of a record of the major API version `major`. The error contains the cause and the remedy.
 pub(crate) fn load(path: &[u8], major: u32) -> Result<Library, CauseAndRemedy> {
     let shown = path.escape_ascii();
     if let Some((cause, remedy)) = check_path(path, major, host::is_privileged()) {
@@ -46,7 +44,7 @@ pub(crate) fn load(path: &[u8], major: u32) -> Result<Library, CauseAndRemedy> {
         let cause = format!("{shown} needs libdat2.so.2: it implements DAT 2.0 only");
         return Err(CauseAndRemedy::new(cause, "name a library for 1.2"));
     }
-    // A library for libdat2 would register a table in the layout of 2.0.
+    // A library for libdat2 would register a provider table in the layout of 2.0.
     if let Some(soname) = image.names(DT_SONAME).find(|soname| major == 1 && is_for_libdat2(soname.to_bytes())) {
         let cause = format!("{shown} is {}: it implements DAT 2.0 only", soname.to_string_lossy());
         return Err(CauseAndRemedy::new(cause, "name a library for 1.2"));
@@ -94,7 +92,7 @@ fn remedy(path: &[u8], reason: &str) -> &'static str {
 }
 
 impl Library {
-    /// Calls the provider's init. The function returns nothing; it has succeeded if the provider has registered itself.
+    /// Calls the provider's init. Init returns no result; it has succeeded if the provider has registered the name.
     pub(crate) fn init(self, info: &'static DAT_PROVIDER_INFO, params: &'static CStr) {
         // SAFETY: both records live as long as the process, and the library exports the function under the ABI's name.
         unsafe { (self.init)(info, params.as_ptr()) }
@@ -110,11 +108,11 @@ impl Library {
     }
 }
 
-/// A library mapped by the dynamic loader, never unmapped.
+/// A library that the dynamic loader has mapped. It is never unmapped.
 struct LoadedLibrary(*mut c_void);
 
-/// Opens the library by the given name. If that fails and the name has no slash, tries libdat's own directory, so that an
-/// installation below any prefix works without further set-up.
+/// Opens the library with this name. If that fails and the name has no slash, tries libdat's own directory, so that an
+/// installation below any prefix needs no loader configuration.
 fn open_or_beside(name: &CStr) -> Result<LoadedLibrary, String> {
     let first = open_with_retry(name);
     let Err(reason) = first else { return first };
@@ -125,9 +123,12 @@ fn open_or_beside(name: &CStr) -> Result<LoadedLibrary, String> {
     open_with_retry(&in_own_directory)
 }
 
-/// Opens a provider, and retries once after two kinds of failure. If symbols of libdat are undefined, because the provider
-/// does not list libdat as needed, the symbols of this libdat are made global. If the provider needs `libdat.so.1` and the
-/// dynamic loader does not find it, the one in this libdat's directory is mapped, so that its SONAME is known.
+/// Opens a provider, and retries once after two kinds of failure:
+///
+/// - Symbols of libdat are undefined, because the provider does not list libdat as needed. Before the retry, the symbols
+///   of this libdat are made global.
+/// - The provider needs `libdat.so.1`, and the dynamic loader does not find it. Before the retry, the `libdat.so.1` in
+///   this libdat's directory is mapped, and the loader finds it by its SONAME.
 fn open_with_retry(name: &CStr) -> Result<LoadedLibrary, String> {
     match LoadedLibrary::open(name) {
         Err(reason) if reason.contains("undefined symbol") && make_symbols_global() => LoadedLibrary::open(name),
@@ -136,8 +137,8 @@ fn open_with_retry(name: &CStr) -> Result<LoadedLibrary, String> {
     }
 }
 
-/// Maps the `libdat.so.1` beside this libdat, if there is one. This project's providers list it as needed in both
-/// versions.
+/// Maps the `libdat.so.1` in this libdat's directory, if it exists. This project's providers need `libdat.so.1`, also
+/// for programs of DAT 2.0.
 fn map_libdat1_beside() -> bool {
     let file = host::library().and_then(|own| in_own_directory(&own, c"libdat.so.1"));
     file.is_some_and(|file| LoadedLibrary::open(&file).is_ok())
@@ -149,8 +150,8 @@ fn in_own_directory(own: &CStr, name: &CStr) -> Option<CString> {
     path.exists().then(|| CString::new(path.as_os_str().as_bytes()).ok()).flatten()
 }
 
-/// Makes libdat's own symbols visible to libraries that are opened afterwards. Needed when the consumer opened libdat with
-/// `RTLD_LOCAL` and the provider does not name `libdat.so.1` as needed.
+/// Makes libdat's own symbols visible to libraries that are opened afterwards. Needed if the program opened libdat with
+/// `RTLD_LOCAL`, and the provider does not list `libdat.so.1` as needed.
 fn make_symbols_global() -> bool {
     let Some(own) = host::library() else { return false };
     // SAFETY: the string is NUL-terminated; NOLOAD maps nothing new, so no foreign code runs.
@@ -160,7 +161,7 @@ fn make_symbols_global() -> bool {
 
 impl LoadedLibrary {
     fn open(name: &CStr) -> Result<Self, String> {
-        // SAFETY: the string is NUL-terminated. The library's constructors run: its owner named it in dat.conf for that.
+        // SAFETY: the string is NUL-terminated. The library's constructors run, as the author of dat.conf intends.
         let image = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if !image.is_null() {
             return Ok(Self(image));
@@ -179,7 +180,7 @@ impl LoadedLibrary {
         (!symbol.is_null()).then_some(symbol)
     }
 
-    /// The names in the library's entries of a kind: `DT_NEEDED`, `DT_SONAME`.
+    /// The strings of the library's dynamic entries with this tag, `DT_NEEDED` or `DT_SONAME`.
     fn names(&self, tag: isize) -> impl Iterator<Item = &'static CStr> {
         let mut map: *const LinkMap = ptr::null();
         // SAFETY: the handle came from dlopen; RTLD_DI_LINKMAP writes one pointer.
@@ -188,12 +189,12 @@ impl LoadedLibrary {
         let map = if result == 0 { unsafe { map.as_ref() } } else { None };
         let entries = map.map(dynamic).unwrap_or_default();
         let strings = entries.iter().find(|entry| entry.tag == DT_STRTAB).map_or(0, |entry| entry.value);
-        // On most architectures the C library has added the load address to this entry. On the others the
-        // value is an offset below the load address, and this function adds the load address.
+        // On most architectures the C library has added the load address to this entry. On the others the value is an
+        // offset, which is less than the load address, so the load address is added here.
         let base = map.map_or(0, |map| map.address);
         let strings = if strings < base { strings + base } else { strings };
         let named = entries.iter().filter(move |entry| entry.tag == tag && strings != 0);
-        // SAFETY: the entry is an offset into the string table of the same mapped image, which the loader has used itself.
+        // SAFETY: the entry is an offset into the string table of the same mapped image, which the loader has used too.
         named.map(move |entry| unsafe { CStr::from_ptr((strings + entry.value) as *const c_char) })
     }
 }

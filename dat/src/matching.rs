@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 
 use crate::conf::Key;
 
-/// The oldest version whose callers may get a provider of a newer minor version. Callers of 1.1 may not: 1.2 inserted
-/// fields into both attribute records, so a query would write beyond the caller's records.
+/// The oldest version whose programs may get a provider of a newer minor version. In 1.2 both attribute records have
+/// more fields than in 1.1, so a query by a program of 1.1 would write beyond the program's records.
 const UPWARDS_FROM: (u32, u32) = (1, 2);
 
 /// Reason why no record serves an open: the first filter that left no candidate. `present` describes the candidates
@@ -29,7 +29,7 @@ pub enum NoMatch {
         /// unknown.
         library: &'static str,
     },
-    /// The major version exists, but neither this minor version nor a suitable later one.
+    /// The name exists for this major version, but neither for this minor version nor for a suitable later one.
     #[error("wanted version {wanted}, but this name has only {present}")]
     Minor {
         /// Requested version.
@@ -37,13 +37,13 @@ pub enum NoMatch {
         /// Versions of the candidates.
         present: String,
     },
-    /// A thread-safe provider was requested, and the provider is not thread-safe.
+    /// The program requests thread safety, and the provider is not thread-safe.
     #[error("a thread-safe provider was requested, but the line says nonthreadsafe")]
     ThreadSafety,
 }
 
 impl NoMatch {
-    /// Remedy for the user. For an unknown name it depends on the files, so `registry/index` provides it.
+    /// Remedy for the user; empty for an unknown name, whose remedy depends on the files (`registry/index`).
     pub fn remedy(&self) -> String {
         match self {
             Self::Name => String::new(),
@@ -64,9 +64,9 @@ fn library_of(majors: impl Iterator<Item = u32>) -> &'static str {
 
 /// Returns the candidates to try, in order, or the reason why there are none.
 ///
-/// Candidates keep their order, but those with the requested thread safety on their line come first. A line with
-/// `nonthreadsafe` is also a candidate for a thread-safe open, because only loading the library shows whether it is
-/// thread-safe. If it is not, `registry` refuses with [`NoMatch::ThreadSafety`].
+/// Candidates whose line has the requested thread safety come first, otherwise in the given order. A line with
+/// `nonthreadsafe` is also a candidate for a thread-safe open, because only the loaded library shows whether it is
+/// thread-safe. If the library is not, `registry` refuses with [`NoMatch::ThreadSafety`].
 pub fn choose<'a, T>(wanted: &Key, candidates: &'a [(Key, T)]) -> Result<Vec<&'a (Key, T)>, NoMatch> {
     let mut left: Vec<_> = candidates.iter().filter(|(key, _)| key.name == wanted.name).collect();
     if left.is_empty() {
@@ -87,7 +87,7 @@ pub fn choose<'a, T>(wanted: &Key, candidates: &'a [(Key, T)]) -> Result<Vec<&'a
     Ok(left)
 }
 
-/// Returns the requested minor version; else the smallest larger one, if callers of the requested version can use it.
+/// Returns the requested minor version, or else the next larger one, if programs of the requested version can use it.
 fn best_minor(wanted: &Key, minors: impl Iterator<Item = u32>) -> Option<u32> {
     let best = minors.filter(|minor| *minor >= wanted.minor).min()?;
     (best == wanted.minor || (wanted.major, wanted.minor) >= UPWARDS_FROM).then_some(best)

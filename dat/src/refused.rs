@@ -1,6 +1,6 @@
 //! The reason for a refused open: the request, the cause and the remedy, as one line for people and as fields for tools.
 //!
-//! `matching`, `loader` and `registry` create it, `report` writes it. Pure.
+//! `registry` creates a [`RefusedOpen`] from errors of `matching` and `loader`; `report` writes it. Pure.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -31,10 +31,10 @@ impl CauseAndRemedy {
     }
 }
 
-/// The kind of refusal; each has its own return code.
+/// The kind of refusal.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum RefusalKind {
-    /// No line has this name.
+    /// Neither a line of dat.conf nor a registration has this name.
     Name,
     /// The name exists in other major versions only.
     Major,
@@ -46,7 +46,7 @@ pub(crate) enum RefusalKind {
     Library,
     /// The provider refuses to open the adapter.
     Device,
-    /// The calling thread is inside the init of that provider.
+    /// The calling thread is inside the init of that provider, or waiting for the init would deadlock.
     Busy,
 }
 
@@ -70,7 +70,7 @@ impl RefusalKind {
 pub(crate) struct RefusedOpen {
     pub(crate) kind: RefusalKind,
     pub(crate) name: Vec<u8>,
-    /// The line of the file that caused the refusal; empty if there is none.
+    /// The line of dat.conf that caused the refusal, as `file:line`; empty if there is none.
     pub(crate) place: String,
     pub(crate) cause: CauseAndRemedy,
 }

@@ -1,8 +1,8 @@
 //! Finds the file that the dynamic loader would load for a library name, without loading it. Used for the remedies of
 //! refused opens and for `datinfo check`.
 //!
-//! Searches the loader's cache and standard directories, and libdat's own directory. A library that is found may still
-//! fail to load.
+//! Searches `LD_LIBRARY_PATH`, the loader's cache, its default directories, and libdat's own directory, in this order.
+//! A library that is found may still fail to load.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -16,10 +16,10 @@ use super::host;
 
 /// Cache file of the dynamic loader.
 const CACHE: &str = "/etc/ld.so.cache";
-/// The loader's own directories.
+/// Default directories of the dynamic loader.
 const DIRECTORIES: [&str; 4] = ["/lib64", "/usr/lib64", "/lib", "/usr/lib"];
 
-/// Resolves a `lib_path` to a file; `None` if there is no such file.
+/// Finds the file of a `lib_path`, which is a path or a file name. `None` if there is no such file.
 pub(crate) fn library(name: &[u8]) -> Option<PathBuf> {
     let path = Path::new(OsStr::from_bytes(name));
     if name.contains(&b'/') {
@@ -37,7 +37,7 @@ pub(crate) fn library(name: &[u8]) -> Option<PathBuf> {
         .or_else(|| below(own?.parent()?))
 }
 
-/// Looks a file name up in the cache, which is read once.
+/// Looks a file name up in the loader's cache. The cache is read once.
 fn cached(name: &[u8]) -> Option<&'static Path> {
     static PATHS: OnceLock<BTreeMap<Vec<u8>, PathBuf>> = OnceLock::new();
     PATHS.get_or_init(|| paths(&fs::read(CACHE).unwrap_or_default())).get(name).map(PathBuf::as_path)

@@ -17,13 +17,14 @@ pub(crate) fn environment(name: &str) -> Option<OsString> {
     }
 }
 
-/// Whether the process has more rights than its user: then the user's environment must not select libraries.
+/// Whether the process has more rights than the user who started it (set-uid, file capabilities). Environment variables
+/// must not select libraries then.
 pub(crate) fn is_privileged() -> bool {
     // SAFETY: getauxval reads data that the kernel provided at process start.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// The file libdat was loaded from.
+/// Path of the file that libdat was loaded from.
 pub(crate) fn library() -> Option<CString> {
     file_at(library as *const c_void).map(|(_, name)| name)
 }
@@ -45,7 +46,7 @@ fn file_at(address: *const c_void) -> Option<(usize, CString)> {
     Some((info.dli_fbase as usize, name))
 }
 
-/// Names of the network interfaces that are up and have an IP address; some more than once.
+/// Names of the network interfaces that are up and have an IP address; a name with several addresses is repeated.
 pub(crate) fn interfaces() -> Vec<Vec<u8>> {
     let mut list: *mut libc::ifaddrs = ptr::null_mut();
     // SAFETY: writes the head of a list, which is freed below.
@@ -91,8 +92,8 @@ pub(crate) fn at_fork(before: extern "C" fn(), after: extern "C" fn()) {
     unsafe { pthread_atfork(before, after, after) };
 }
 
-/// Disables cancellation of the calling thread until it is dropped, because cancellation must not unwind frames that
-/// have destructors.
+/// While a value exists, cancellation of the thread that created it is disabled, because cancellation must not unwind
+/// frames that have destructors.
 pub(crate) struct Uncancelled(c_int);
 
 impl Uncancelled {

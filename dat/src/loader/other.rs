@@ -1,9 +1,9 @@
-//! Access to the other version of libdat, if this process has loaded it: calls that reach the wrong version are passed
-//! to the other version.
+//! Calls into the libdat of the other version, if this process has loaded it. A call of a provider may reach the wrong
+//! libdat, which then passes it on.
 //!
 //! Providers of other implementations import the functions of libdat without a symbol version. In a process with both
-//! libraries, the dynamic loader binds them to the library that is first in its search order, whichever libdat has
-//! loaded the provider.
+//! libraries, the dynamic loader binds these imports to the library that is first in its search order, even if the other
+//! libdat has loaded the provider.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_void};
@@ -26,11 +26,12 @@ pub(crate) fn is_for_other(api: &Api, major: u32) -> bool {
     major != api.major && matches!(major, 1 | 2)
 }
 
-/// Adds or removes a registration at the other libdat. `None` if this process has not loaded it.
+/// Adds or removes a registration at the other libdat. `None` if this process has not loaded the other libdat, or if the
+/// other libdat has passed the call to this one.
 ///
 /// # Safety
 ///
-/// Both pointers are valid arguments of that function.
+/// Both pointers are valid arguments of `dat_registry_add_provider` or `dat_registry_remove_provider`.
 pub(crate) unsafe fn register(
     api: &Api,
     is_added: bool,
@@ -45,13 +46,13 @@ pub(crate) unsafe fn register(
     call_other(|| unsafe { function(provider, info) })
 }
 
-/// Returns the other libdat's result of `dats_get_ia_handle`.
+/// Calls `dats_get_ia_handle` of the other libdat. `None` if there is no other libdat, or if its call fails.
 pub(crate) fn translated(api: &Api, handle: DAT_IA_HANDLE) -> Option<DAT_IA_HANDLE> {
     let function = function(api, c"dats_get_ia_handle")?;
     // SAFETY: the ABI defines the type of the function with this name.
     let function = unsafe { std::mem::transmute::<*mut c_void, NumberFunction>(function) };
     let mut answer: DAT_IA_HANDLE = std::ptr::null_mut();
-    // SAFETY: it accepts any handle, and the out parameter is writable.
+    // SAFETY: `dats_get_ia_handle` accepts any handle, and the out parameter is writable.
     let code = call_other(|| unsafe { function(handle, &raw mut answer) })?;
     (code == DAT_SUCCESS).then_some(answer)
 }
