@@ -1,8 +1,8 @@
 //! Maps names to providers: the static registry (files), the dynamic registry (registrations), and use counts.
 //!
-//! `thunk` counts a use of a provider at an open and ends it at the close. Providers add and remove registrations. The
-//! lock is never held while a library is loaded or called; `entry` serialises that per record. This module never calls
-//! through a provider's table, and never unloads.
+//! Each open IA counts as one use of its provider. Providers add and remove registrations. The registry's lock is never
+//! held while a library is loaded or called; `entry` serialises loads and calls per record. This module never calls
+//! through a provider's table, and never unloads a library.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -32,32 +32,33 @@ use registrations::Registrations;
 /// The registration and record that an open IA uses; returned when the IA is closed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct ProviderUse {
-    /// Number of the registration.
+    /// Id of the registration ([`Registrations`]).
     pub(crate) registration: u64,
     /// The record whose library made the registration; `None` if the program registered itself.
     pub(crate) entry: Option<usize>,
 }
 
-/// A provider's `ia_open`, with a counted use.
+/// The `ia_open` of a provider for one open. The use of the provider is counted.
 pub(crate) struct OpenProvider {
     pub(crate) open: DAT_IA_OPEN_FUNC,
     pub(crate) provider_use: ProviderUse,
 }
 
-/// All state, under one lock that is never held across a call into a library.
+/// The registry. Its lock is never held across a call into a library.
 pub(crate) struct Registry {
-    /// Read at first use.
+    /// Content of the files; `None` until the first lookup of a name.
     files: Option<CollectedConf>,
-    /// The records of the files, in order. They are never moved: providers keep pointers into them.
+    /// The records of the files, in file order. Entries are never moved or freed, because providers keep pointers to
+    /// them.
     entries: Vec<&'static ProviderEntry>,
-    /// Positions of the records by name, and the names in dat.conf files that are not in use (for error messages).
+    /// Indexes of the records by name, and names in other dat.conf files for error messages.
     index: NameIndex,
-    /// State of each record.
+    /// State of each record, in the order of `entries`.
     states: Vec<EntryState>,
     /// Threads that wait for a record, as pairs of thread and record.
     waiting: Vec<(usize, usize)>,
     registrations: Registrations,
-    /// Base addresses of the libraries that have requested the hook; their handles are in arenas.
+    /// Base addresses of the libraries that have requested the hook. The handles of these libraries are in arenas.
     hooked: BTreeSet<usize>,
 }
 
@@ -78,8 +79,7 @@ static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
     hooked: BTreeSet::new(),
 });
 
-/// Finds the provider for an open, loads it if necessary, and counts the use. An error has been reported before this
-/// returns.
+/// Finds the provider for an open, loads it if necessary, and counts the use. Reports an error before returning it.
 pub(crate) fn acquire(wanted: &Key) -> Result<OpenProvider, DAT_RETURN> {
     let choice = {
         let mut registry = lock();
@@ -119,7 +119,7 @@ pub(crate) fn acquire(wanted: &Key) -> Result<OpenProvider, DAT_RETURN> {
     Err(refuse(error(DAT_PROVIDER_NOT_FOUND, DAT_NO_SUBTYPE), unusable(wanted, causes)))
 }
 
-/// Builds the refusal if no library of the candidates provides the name.
+/// Builds the refusal of an open for which no candidate's library provides the name.
 fn unusable(wanted: &Key, mut causes: Vec<(String, CauseAndRemedy)>) -> RefusedOpen {
     let (kind, name) = (RefusalKind::Library, wanted.name.clone());
     if causes.len() == 1 {
@@ -142,18 +142,18 @@ pub(crate) fn refused_by_provider(wanted: &Key, provider_use: ProviderUse, code:
     let cause = match said.is_empty() {
         false => CauseAndRemedy::new(said, ""),
         true => {
-            CauseAndRemedy::new(format!("{library} answered {words}"), "set DAPL_DBG_TYPE=0xffff for more messages")
+            CauseAndRemedy::new(format!("{library} returned {words}"), "set DAPL_DBG_TYPE=0xffff for more messages")
         }
     };
     let refused = RefusedOpen { kind: RefusalKind::Device, name: wanted.name.clone(), place, cause };
-    // An invalid argument is not reported, because the program gets the return code.
+    // The return code tells the program that an argument is invalid, so libdat logs no line.
     match code & DAT_TYPE_MASK {
         DAT_INVALID_PARAMETER | DAT_INVALID_HANDLE => report::store(refused),
         _ => report::refusal(refused),
     }
 }
 
-/// Ends a use; at the last use of a record its library removes the registration.
+/// Ends a use. If this was the last use of a record, the fini of its library removes the registration.
 pub(crate) fn release(provider_use: ProviderUse) {
     let mut registry = lock();
     if let Some(registration) = registry.registrations.with_id(provider_use.registration) {
@@ -165,7 +165,7 @@ pub(crate) fn release(provider_use: ProviderUse) {
     }
 }
 
-/// Adds a registration of a provider. `image` is the library that contains its functions.
+/// Adds a registration. `image` is the base address of the library that contains the provider's functions.
 pub(crate) fn add(key: Key, open: DAT_IA_OPEN_FUNC, image: Option<usize>) -> DAT_RETURN {
     let owner = entry::initialising();
     let mut registry = lock();
@@ -186,7 +186,7 @@ pub(crate) fn add(key: Key, open: DAT_IA_OPEN_FUNC, image: Option<usize>) -> DAT
     DAT_SUCCESS
 }
 
-/// Removes a registration, unless an open IA uses the registration.
+/// Removes a registration, unless an open IA uses it.
 pub(crate) fn remove(key: &Key) -> DAT_RETURN {
     let mut registry = lock();
     match registry.registrations.get(key) {
@@ -198,7 +198,8 @@ pub(crate) fn remove(key: &Key) -> DAT_RETURN {
     DAT_SUCCESS
 }
 
-/// Records that a library requests the hook in this thread. Handles of its later registrations are in arenas.
+/// Records that a library requests the hook in this thread. The handles of providers that this library registers later
+/// are in arenas.
 pub(crate) fn note_hook() {
     entry::note_hook();
 }
@@ -208,13 +209,13 @@ pub(crate) fn passed_on(key: &Key) {
     entry::note_passed_on(key);
 }
 
-/// Library field of the record whose `dat_provider_init` this thread is executing.
+/// Library (`lib_path`) of the record whose `dat_provider_init` this thread is executing.
 pub(crate) fn library_in_init() -> Option<String> {
     let index = entry::initialising()?;
     Some(String::from_utf8_lossy(&lock().entries[index].record.library).into_owned())
 }
 
-/// Adapters for `dat_registry_list_providers`: each key of the files once. Adapters that this program can open come
+/// Adapters for `dat_registry_list_providers`: each key in the files once. Keys of this libdat's major version come
 /// first.
 pub(crate) fn list() -> Vec<DAT_PROVIDER_INFO> {
     let mut registry = lock();
@@ -222,7 +223,7 @@ pub(crate) fn list() -> Vec<DAT_PROVIDER_INFO> {
     let mut seen = BTreeSet::new();
     let keys = registry.entries.iter().map(|entry| &entry.record.key);
     let mut keys: Vec<&Key> = keys.filter(|key| seen.insert(*key)).collect();
-    keys.sort_by_key(|key| key.major != api::current().major); // stable: file order within each half
+    keys.sort_by_key(|key| key.major != api::current().major); // stable: keeps the file order otherwise
     keys.into_iter().map(entry::info).collect()
 }
 
@@ -236,8 +237,8 @@ pub(crate) fn error(kind: DAT_RETURN_TYPE, subtype: DAT_RETURN_SUBTYPE) -> DAT_R
     DAT_CLASS_ERROR | kind | api::current().subtype(subtype)
 }
 
-/// Loads and initialises the library of one candidate, and counts the use. If the library does not register the name, a
-/// registration that the program itself made under the same key is used.
+/// Loads and initialises the library of one candidate, unless it is initialised, and counts the use. If the program
+/// itself has registered the key, that registration is used and no library is loaded.
 fn try_source(key: &Key, source: Option<usize>, thread_safe: bool) -> Result<OpenProvider, EntryRefusal> {
     let entry = match lock().registrations.get(key) {
         Some(registration) => registration.owner,
@@ -256,7 +257,7 @@ fn try_source(key: &Key, source: Option<usize>, thread_safe: bool) -> Result<Ope
             })
         }
         None => {
-            Err(EntryRefusal::Unusable(CauseAndRemedy::new("its provider took the registration back", "try again")))
+            Err(EntryRefusal::Unusable(CauseAndRemedy::new("its provider removed the registration during the open", "try again")))
         }
     };
     acquired.inspect_err(|_| {
@@ -278,7 +279,8 @@ fn describe(key: &Key) -> String {
 }
 
 impl Registry {
-    /// Reads the files once per process, at the first lookup of a name, so that a program may set its environment in `main`.
+    /// Reads the files once per process. The first lookup of a name calls it, so a program may set its environment in
+    /// `main`.
     fn read_files(&mut self) {
         if self.files.is_some() {
             return;
@@ -302,7 +304,7 @@ impl Registry {
         self.files = Some(gathered);
     }
 
-    /// Records of a name in file order, then registrations by that name without a record.
+    /// Records of a name in file order, then registrations of the name whose key no record has.
     fn candidates(&self, name: &[u8]) -> Vec<(Key, Option<CandidateRecord>)> {
         let source = |index: &usize| CandidateRecord { index: *index, entry: self.entries[*index] };
         let records = self.index.lines(name).iter().map(source);
@@ -314,7 +316,7 @@ impl Registry {
     }
 }
 
-/// Writes debug lines: one for each file that was searched for, and one for each line that was read.
+/// Writes debug lines: one for each file that is missing or was not read, and one for each line of the files.
 fn log_sources(gathered: &CollectedConf) {
     let topic = Topic::StaticRegistry;
     for file in &gathered.missing {

@@ -1,8 +1,8 @@
-//! Messages of libdat: one line on stderr per refused open, errors of files, and the debug lines of `DAT_DBG_*`.
+//! Messages of libdat: refused opens, errors in dat.conf files, and the debug lines that `DAT_DBG_*` enables.
 //!
-//! All modules except the hot path of `thunk` report here. Lines go through the `log` crate to the logger of
-//! `report/lines`, unless the program has set another. Never writes to stdout, never fails. Some programs try every
-//! name in a list, so each refusal is reported once, and at most four per process.
+//! Lines go through the `log` crate to the logger of `report/lines`, unless another logger is set. Some programs try
+//! every name in a list, so each refusal is reported once, and at most [`MOST_REFUSALS`] per process. Nothing is written
+//! to stdout.
 #![forbid(unsafe_code)]
 
 mod lines;
@@ -15,23 +15,23 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::refused::RefusedOpen;
 
-/// Number of refusals that are reported. One more line then states that further refusals are not shown.
+/// Maximum number of refusals that are reported. After the last one, a line states that further ones are not shown.
 const MOST_REFUSALS: usize = 4;
-/// Number of errors in dat.conf files that are reported in full.
+/// Maximum number of errors in dat.conf files that are reported.
 const MOST_FILE_ERRORS: usize = 16;
-/// Maximum number of refusals stored to report each only once. Refusals beyond it may be reported again.
+/// Maximum number of refusals that are stored to recognize repetitions.
 const MOST_REMEMBERED: usize = 1024;
 
 /// Bits of `DAT_DBG_TYPE`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Topic {
-    /// Refusals and file errors. On unless the variable disables them.
+    /// Refusals and file errors; enabled by default.
     Errors = 0x1,
-    /// All lines, without limits.
+    /// Refusals and file errors, without a limit on their number.
     General = 0x2,
-    /// Files and loading.
+    /// Files that are read, and libraries that are loaded.
     StaticRegistry = 0x4,
-    /// Registrations.
+    /// Registrations of providers.
     DynamicRegistry = 0x8,
     /// Calls into providers.
     ProviderCalls = 0x10,
@@ -62,8 +62,9 @@ impl Topic {
     }
 }
 
-/// Reports made so far: the refusals, and the number of each kind.
+/// Reports made so far, to limit their number.
 pub(crate) struct Reporter {
+    /// Name and message of the reported refusals.
     reported: BTreeSet<(Vec<u8>, String)>,
     refusals: usize,
     file_errors: usize,
@@ -71,11 +72,11 @@ pub(crate) struct Reporter {
 
 static REPORTER: Mutex<Reporter> = Mutex::new(Reporter { reported: BTreeSet::new(), refusals: 0, file_errors: 0 });
 
-/// Set when the environment has been read.
+/// Set when `lines::install` has read the environment.
 static READY: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// The refusal of this thread's last `dat_ia_openv`, for the hook.
+    /// Reason of this thread's last refused `dat_ia_openv`, for the hook.
     static LAST: RefCell<Option<RefusedOpen>> = const { RefCell::new(None) };
     /// The provider's explanation of the open in progress in this thread.
     static EXPLANATION: RefCell<String> = const { RefCell::new(String::new()) };
@@ -94,7 +95,7 @@ pub(crate) fn refusal(refused: RefusedOpen) {
     }
 }
 
-/// Stores a refusal for the hook without reporting it, because an argument of the call was invalid.
+/// Stores a refusal for the hook, without reporting it.
 pub(crate) fn store(refused: RefusedOpen) {
     LAST.set(Some(refused));
 }
@@ -104,7 +105,7 @@ pub(crate) fn last_refusal() -> Option<RefusedOpen> {
     LAST.with_borrow(Clone::clone)
 }
 
-/// Discards the explanation of an earlier open, because an open begins in this thread.
+/// Discards the explanation of an earlier open. Called when an open begins in this thread.
 pub(crate) fn clear_explanation() {
     EXPLANATION.with_borrow_mut(String::clear);
 }
@@ -128,7 +129,7 @@ pub(crate) fn file_error(text: &dyn Display) {
     }
 }
 
-/// Writes a debug line if the topic is enabled; the text is built only then.
+/// Writes a debug line if the topic is enabled. Calls `text` only then.
 pub(crate) fn debug(topic: Topic, text: impl FnOnce() -> String) {
     if !READY.load(Ordering::Acquire) {
         drop(prepared());
@@ -138,12 +139,12 @@ pub(crate) fn debug(topic: Topic, text: impl FnOnce() -> String) {
     }
 }
 
-/// Locks the state; also locked while the process forks.
+/// Locks the reporter; also locked while the process forks.
 pub(crate) fn lock() -> MutexGuard<'static, Reporter> {
     REPORTER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks the state. Reads the environment first if that has not been done yet.
+/// Locks the reporter. The first call reads the environment.
 fn prepared() -> MutexGuard<'static, Reporter> {
     let reporter = lock();
     if !READY.load(Ordering::Acquire) {
@@ -153,7 +154,7 @@ fn prepared() -> MutexGuard<'static, Reporter> {
     reporter
 }
 
-/// Writes line number `count` of a kind. Lines beyond the limit `most` are written only if all lines were requested.
+/// Writes the `count`th line about `what`. Without [`Topic::General`], lines beyond the limit `most` are omitted.
 fn tell_limited(line: &str, count: usize, most: usize, what: &str) {
     if lines::has_all() || count <= most {
         log::error!(target: Topic::Errors.target(), "{line}");

@@ -1,8 +1,8 @@
-//! Sources of the registry's lines: the search order of files, the drop-in directory and, without any file, the
+//! Sources of the registry's lines: dat.conf files in their search order, drop-in files, and without any file the
 //! adapters of this machine.
 //!
-//! `registry` calls it once per process, at the first call that needs a name. Reads files and never writes. An error in
-//! a file becomes a diagnostic or a note, never a failure.
+//! `registry` reads the sources once per process, at the first lookup of a name. An invalid line becomes a diagnostic,
+//! and an unreadable file an entry of `unreadable`; neither is a failure.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,29 +16,29 @@ use crate::api::{self, Api};
 use crate::conf::{self, Conf, LineNumber};
 use crate::discovery;
 
-/// Directory of the system's configuration, chosen when libdat is built.
+/// Configuration directory, chosen when libdat is built.
 const SYSCONFDIR: &str = match option_env!("DAPL_SYSCONFDIR") {
     Some(directory) => directory,
     None => "/etc",
 };
 
-/// Usual locations: that of OFED, then those of distributions, for 1.2 and then for 2.0.
+/// Usual locations of dat.conf: of OFED, of distributions for DAT 1.2, of distributions for DAT 2.0.
 const USUAL: [&str; 3] = ["/etc/dat.conf", "/etc/rdma/compat-dapl/dat.conf", "/etc/rdma/dat.conf"];
 
-/// All records, with the files that they come from.
+/// The records of all files that were read, and where they come from.
 #[derive(Debug, Default)]
 pub(crate) struct CollectedConf {
     /// Parsed content of the files.
     pub(crate) conf: Conf,
-    /// Files that could not be read, each as a sentence.
+    /// Messages about files that could not be read, one per file.
     pub(crate) unreadable: Vec<String>,
-    /// Origin of the records, as a sentence.
+    /// The files that the records come from, as text for messages.
     pub(crate) origin: String,
     /// Files that were searched for and do not exist.
     pub(crate) missing: Vec<PathBuf>,
-    /// The file in use, to which a new line should be added.
+    /// The dat.conf in use, to which a user should add lines; it may not exist.
     pub(crate) target: PathBuf,
-    /// Usual files that exist but were not read, because only the first one is used.
+    /// All usual files except `target`. None of them was read, because only the first dat.conf that exists is used.
     pub(crate) unread: Vec<PathBuf>,
 }
 
@@ -106,7 +106,7 @@ impl CollectedConf {
             let beside = if file.parent() == self.target.parent() { Vec::new() } else { drop_ins(file) };
             for path in own.chain(beside) {
                 if seen.insert(path.clone()) {
-                    // An unreadable directory has no file names to report.
+                    // A file that cannot be read adds no names.
                     let _ = others.append(&path);
                 }
             }
@@ -125,8 +125,8 @@ impl CollectedConf {
     }
 }
 
-/// Reads a regular file. A terminal or `/dev/null` reads as empty, because an open must not wait for a pipe or
-/// terminal.
+/// Reads a regular file. A character device, such as `/dev/null` or a terminal, reads as empty. Other files are an
+/// error. Never waits, not even if the path is a pipe.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut file: File = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
     let kind = file.metadata()?.file_type();
@@ -143,7 +143,8 @@ fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// `dat.conf.d/*.conf` beside a file, sorted by name: packages add lines without editing a shared file.
+/// Drop-in files, `dat.conf.d/*.conf` in the directory of `file`, sorted by name. Packages add lines by such files
+/// instead of editing dat.conf.
 fn drop_ins(file: &Path) -> Vec<PathBuf> {
     let Ok(directory) = fs::read_dir(file.with_file_name("dat.conf.d")) else { return Vec::new() };
     let visible = |path: &PathBuf| {

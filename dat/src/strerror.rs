@@ -1,6 +1,6 @@
 //! Names of all types and subtypes of `DAT_RETURN` of a version, from `dat_abi`.
 //!
-//! `thunk` implements `dat_strerror` by this module. The texts are the names of the C constants.
+//! `thunk` implements `dat_strerror` with this module. The texts are the names of the C constants.
 #![forbid(unsafe_code)]
 
 use std::ffi::CStr;
@@ -23,7 +23,7 @@ pub struct CodeNames {
 /// Looks a return code up. Class bits are ignored. Type and subtype are looked up independently.
 pub fn look_up(api: &Api, value: DAT_RETURN) -> CodeNames {
     let major = match value & DAT_TYPE_MASK {
-        // This code includes the class bits in its own number.
+        // The constant DAT_NOT_IMPLEMENTED of 1.2 includes class bits, unlike the other types.
         kind if kind == api.not_implemented & DAT_TYPE_MASK => Some(&c"DAT_NOT_IMPLEMENTED"),
         kind => api.types.get((kind >> 16) as usize),
     };

@@ -1,10 +1,11 @@
-//! The C boundary: the parts that every exported `dat_*` consists of. Only this module reads the first word of a
-//! handle.
+//! The C boundary: handle lookup, and the macros that define the exported `dat_*` functions. Only this module reads the
+//! first word of a handle.
 //!
 //! The packages `dat/v1` and `dat/v2` export the functions, since a version script names them there. The macros of
 //! `pass` define functions that call the provider behind a handle; those of `own` define functions that libdat
-//! implements itself. A value that is not a handle is refused without reading memory (`arena`), so invalid handles
-//! cannot crash. Takes no lock.
+//! implements itself. A value outside all arenas is refused without reading memory, so invalid handles do not crash the
+//! program, unless a provider without the hook is registered. The lookup takes no lock, except for the provider's
+//! pointer of an IA.
 
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,7 +19,7 @@ use crate::loader::host::Uncancelled;
 use crate::registry::error;
 use crate::{fork, handles};
 
-/// A provider table of a version of the ABI.
+/// Types of provider tables: one for each version of the ABI.
 ///
 /// # Safety
 /// The type has the layout of `struct dat_provider` in that version.
@@ -48,7 +49,7 @@ pub fn object<T: Table>(handle: DAT_HANDLE) -> ProviderTable<T> {
     }
 }
 
-/// The table of an object whose handle is in the arena of the first provider.
+/// Returns the table of a handle in the first arena. `None` for other values and for handles without a table.
 #[inline(always)]
 pub fn in_first_arena<T: Table>(handle: DAT_HANDLE) -> Option<&'static T> {
     if !ARENAS.is_in_first(handle as usize) {
@@ -61,7 +62,8 @@ pub fn in_first_arena<T: Table>(handle: DAT_HANDLE) -> Option<&'static T> {
     unsafe { word.load(Ordering::Acquire).as_ref() }
 }
 
-/// Finds no table: calls whose handle may be an IA number always resolve the handle by the slower functions.
+/// Finds no table. Calls whose handle may be an IA number use it instead of [`in_first_arena`], so that [`ia`] or
+/// [`any`] resolves the handle.
 #[inline(always)]
 pub fn no_table<T: Table>(_: DAT_HANDLE) -> Option<&'static T> {
     None

@@ -1,8 +1,9 @@
-//! One record of a file and its state. Loading, init and fini of a record are serialised without holding the registry's
+//! A record of dat.conf and its state. Loading, init and fini of a record are serialised without holding the registry's
 //! lock.
 //!
-//! `registry` enters a record for each open and leaves it at each close. The first user loads and initialises, the last
-//! one finalises. Other threads wait for the same record only. An open whose wait would deadlock is refused.
+//! `registry` counts a use of the record at each open, and ends it at each close. The first use loads the library and
+//! calls init; the end of the last use calls fini. Meanwhile other threads wait only if they need the same record. An
+//! open whose wait would deadlock is refused.
 #![forbid(unsafe_code)]
 
 use std::cell::{Cell, RefCell};
@@ -22,7 +23,7 @@ pub(super) struct ProviderEntry {
     pub(super) record: Record,
     info: DAT_PROVIDER_INFO,
     params: CString,
-    /// The mapped library; a later open after fini initialises the same image again.
+    /// The mapped library. It stays mapped after fini; a later open calls its init again.
     library: OnceLock<Library>,
 }
 
@@ -32,13 +33,14 @@ pub(super) enum EntryState {
     /// Not initialised.
     #[default]
     Idle,
-    /// One thread of one process is in init or fini. A child of `fork` does not have that thread.
+    /// `thread` of `process` is loading the library, or executing its init or fini. A child of `fork` does not have that
+    /// thread.
     Busy { thread: usize, process: u32 },
-    /// Initialised, with that many uses.
+    /// Initialised. `uses` counts open IAs, and opens in progress.
     Ready { uses: usize },
 }
 
-/// Reason why a record cannot be entered.
+/// Reason why a record cannot serve an open.
 pub(super) enum EntryRefusal {
     /// This thread is initialising the record, or waiting for it would deadlock.
     Reentrant,
@@ -48,14 +50,14 @@ pub(super) enum EntryRefusal {
     Unusable(CauseAndRemedy),
 }
 
-/// Signalled whenever a state transition ends.
+/// Signalled when a thread stops being the owner of a record.
 static CHANGED: Condvar = Condvar::new();
 
 thread_local! {
     /// Records whose init runs in this thread, innermost last.
     static INITS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
-    /// Number of libraries that this thread is mapping. Meanwhile the thread holds the dynamic loader's lock, which
-    /// other threads may need.
+    /// Number of libraries that this thread is mapping. While it is not 0, the thread holds the dynamic loader's lock,
+    /// so it must not wait for other threads, which may need that lock.
     static MAPPING: Cell<usize> = const { Cell::new(0) };
     /// Set when the hook was requested in this thread during the init in progress, or by the program itself.
     static HOOK_REQUESTED: Cell<bool> = const { Cell::new(false) };
@@ -68,7 +70,7 @@ pub(super) fn initialising() -> Option<usize> {
     INITS.with_borrow(|inits| inits.last().copied())
 }
 
-/// Records that a library requests the hook in this thread.
+/// Sets [`HOOK_REQUESTED`] for this thread.
 pub(super) fn note_hook() {
     HOOK_REQUESTED.set(true);
 }
@@ -130,7 +132,8 @@ pub(super) fn release_provider(index: usize) {
     }
 }
 
-/// Exclusive ownership of a record during a state transition. When it is dropped, the state becomes `then`.
+/// Exclusive ownership of a record while its library is loaded, initialised or finalised. Dropping it sets the record's
+/// state to `then`.
 struct Transition {
     index: usize,
     then: EntryState,
@@ -150,7 +153,7 @@ impl Drop for Transition {
     }
 }
 
-/// Loads and initialises the provider. Its init returns no result, so success is detected by its registration.
+/// Loads the library and calls its init. Init returns no result; it has succeeded if the record's key is registered.
 fn start(index: usize, entry: &'static ProviderEntry) -> Result<(), CauseAndRemedy> {
     let found = match entry.library.get() {
         Some(library) => *library,
@@ -171,10 +174,10 @@ fn start(index: usize, entry: &'static ProviderEntry) -> Result<(), CauseAndReme
     found.init(&entry.info, &entry.params);
     INITS.with_borrow_mut(Vec::pop);
     let is_of_this_project = HOOK_REQUESTED.replace(asked);
-    // A provider of 1.2 registers the version of its argument, with a table of 1.2.
+    // A provider of DAT 1.2 copies the version from its argument, so it registers 2.0, but with a table of 1.2.
     let is_old = entry.record.key.major > 1 && found.is_named_for_libdat1 && !is_of_this_project;
     let mut registry = lock();
-    // The registration may have come from a thread that init started.
+    // If a thread that init has started made the registration, the registration has no owner yet.
     let is_registered = registry.registrations.adopt(&entry.record.key, index);
     if is_registered && !is_old {
         return Ok(());
@@ -226,7 +229,8 @@ impl Registry {
     /// thread owns.
     fn waits_for_caller(&self, mut thread: usize) -> bool {
         let me = this_thread();
-        // Each step follows one waiting thread. More steps than waiting threads mean a cycle without this thread.
+        // Each step goes from a waiting thread to the owner of its record. More steps than waiting threads mean a cycle
+        // that does not contain the calling thread.
         for _ in 0..=self.waiting.len() {
             if thread == me {
                 return true;
@@ -241,7 +245,7 @@ impl Registry {
     }
 }
 
-/// A number that identifies this thread among the living threads.
+/// An id of this thread, unique among the threads that exist now.
 fn this_thread() -> usize {
     thread_local! { static HERE: Cell<u8> = const { Cell::new(0) } }
     HERE.with(|here| std::ptr::from_ref(here) as usize)
@@ -255,7 +259,7 @@ impl ProviderEntry {
     }
 }
 
-/// Converts a key to the record of the ABI.
+/// Converts a key to the C record.
 pub(super) fn info(key: &Key) -> DAT_PROVIDER_INFO {
     let mut ia_name: [c_char; DAT_NAME_MAX_LENGTH] = [0; DAT_NAME_MAX_LENGTH];
     for (to, from) in ia_name.iter_mut().zip(key.name.iter().take(DAT_NAME_MAX_LENGTH - 1)) {

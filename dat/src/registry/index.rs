@@ -1,6 +1,7 @@
-//! Index of the files' lines by name, and the remedies for refused opens. An open reads only the lines of its own name.
+//! Index of the files' lines by name, and the remedies for refused opens.
 //!
-//! Scans of all lines, for names that can be opened and for names in other files, are made once and cached.
+//! A successful open reads only the lines of its own name. The remedy for an unknown name needs a scan of all lines, and
+//! of the dat.conf files that are not in use; the results are cached.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,16 +16,18 @@ use crate::refused::{CauseAndRemedy, RefusalKind, RefusedOpen};
 
 /// Maximum number of names, and of lines of one name, in an error message.
 const MAX_LISTED: usize = 8;
-/// Maximum number of registrations without a line that are searched for names to propose.
+/// Maximum number of registrations that are searched for names to propose.
 const MOST_REGISTRATIONS: usize = 64;
 
-/// Positions of lines, by name.
+/// Lines of the files, by name.
 pub(super) struct NameIndex {
+    /// Indexes in [`Registry::entries`], in file order.
     records: BTreeMap<Vec<u8>, Vec<usize>>,
+    /// Index in [`Conf::absent`] of the first unused line.
     absent: BTreeMap<Vec<u8>, usize>,
-    /// Names in the files that are not in use, with their lines; read when a name is not found.
+    /// Names in the dat.conf files that are not in use, and their lines. These files are read when a name is not found.
     elsewhere: Option<BTreeMap<Vec<u8>, LineNumber>>,
-    /// Version and thread safety of the last refused open, and the names that can be opened with them.
+    /// Version and thread safety of the last open of an unknown name, and the names that can be opened with them.
     proposals: Option<((u32, u32, bool), Vec<String>)>,
 }
 
@@ -42,14 +45,14 @@ impl NameIndex {
         }
     }
 
-    /// The records of a name, in file order.
+    /// Indexes in [`Registry::entries`] of the records with this name, in file order.
     pub(super) fn lines(&self, name: &[u8]) -> &[usize] {
         self.records.get(name).map_or(&[], Vec::as_slice)
     }
 }
 
 impl Registry {
-    /// The return code of the refusal, and the reason with information from the files.
+    /// Returns the return code of a refusal, and its cause, place and remedy from the files.
     pub(super) fn explain(&mut self, wanted: &Key, refusal: &NoMatch) -> (DAT_RETURN, RefusedOpen) {
         let (kind, subtype) = match refusal {
             NoMatch::Name => (RefusalKind::Name, DAT_NAME_NOT_REGISTERED),
@@ -81,8 +84,8 @@ impl Registry {
         shown.chain(more).collect::<Vec<_>>().join(", ")
     }
 
-    /// Builds the refusal of an unknown name. The remedy names the file that has the name, or the names that can be
-    /// opened.
+    /// Cause and remedy for an unknown name. They state an unused dat.conf that contains the name, or the names that can
+    /// be opened.
     fn unknown(&mut self, wanted: &Key, cause: &str) -> CauseAndRemedy {
         let Some(files) = &self.files else { return CauseAndRemedy::new(cause, "") };
         let cause = format!("{cause} in {}", files.origin);
@@ -97,7 +100,7 @@ impl Registry {
         }
     }
 
-    /// Remedy for an unknown name: the names that can be opened, shortened to one line.
+    /// Remedy for an unknown name: lists at most [`MAX_LISTED`] names that can be opened.
     fn usable_names_text(&mut self, wanted: &Key) -> String {
         let asked = (wanted.major, wanted.minor, wanted.thread_safe);
         if self.index.proposals.as_ref().is_none_or(|(of, _)| *of != asked) {
@@ -121,8 +124,8 @@ impl Registry {
         }
     }
 
-    /// Names that have a line for this version and thread safety and whose library exists, in file order. At most one
-    /// more than is printed.
+    /// Names that have a line for this version and thread safety and whose library exists, in file order; at most
+    /// [`MAX_LISTED`] + 1.
     fn openable(&self, wanted: &Key) -> Vec<String> {
         let (mut seen, mut names) = (BTreeSet::new(), Vec::new());
         let mut libraries: BTreeMap<&[u8], bool> = BTreeMap::new();

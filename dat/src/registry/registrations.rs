@@ -1,4 +1,4 @@
-//! Registered providers, found by key, by number, and by the record whose library registered them.
+//! Registered providers, found by key, by id, and by the record whose library registered them.
 //!
 //! Lookups take logarithmic time, so the number of registrations is not limited.
 #![forbid(unsafe_code)]
@@ -13,10 +13,11 @@ use crate::conf::Key;
 pub(super) struct Registration {
     pub(super) id: u64,
     pub(super) key: Key,
-    /// A copy of the table's function, so that the caller's table need not stay valid.
+    /// A copy of the table's function, so that the table passed to the registration need not stay valid.
     pub(super) open: DAT_IA_OPEN_FUNC,
+    /// Number of open IAs and of opens in progress.
     pub(super) uses: usize,
-    /// The record whose init made the registration.
+    /// Index of the record whose init made the registration; `None` if the program itself made it.
     pub(super) owner: Option<usize>,
     /// Whether the key declares thread safety, or the provider is one of this project.
     pub(super) is_thread_safe: bool,
@@ -26,6 +27,7 @@ pub(super) struct Registration {
 pub(super) struct Registrations {
     by_id: BTreeMap<u64, Registration>,
     by_key: BTreeMap<Key, u64>,
+    /// Pairs of record and registration id.
     by_owner: BTreeSet<(usize, u64)>,
     last_id: u64,
 }
@@ -60,8 +62,8 @@ impl Registrations {
         self.by_id.get_mut(&id)
     }
 
-    /// Assigns the registration of this key to a record, unless another record owns it. Returns false if there is no
-    /// such registration.
+    /// Sets the owner of the registration with this key, unless it has one. Returns false if there is no such
+    /// registration.
     pub(super) fn adopt(&mut self, key: &Key, owner: usize) -> bool {
         let Some(registration) = self.get_mut(key) else { return false };
         let (id, owner) = (registration.id, *registration.owner.get_or_insert(owner));

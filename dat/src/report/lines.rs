@@ -17,12 +17,12 @@ use super::Topic;
 use crate::api;
 use crate::loader::host;
 
-/// Bits of `DAT_DBG_DEST`. Bit 1 is unused, since stdout belongs to the consumer.
+/// Bits of `DAT_DBG_DEST`. None selects stdout, which belongs to the program.
 const TO_STDERR: u32 = 1;
 const TO_SYSLOG: u32 = 2;
 
-/// Maximum number of unknown variables that are reported. A process with more such variables uses these names for
-/// another purpose.
+/// Maximum number of unknown variables that are reported. An environment with more of them uses such names for another
+/// purpose.
 const MOST_UNKNOWN: usize = 8;
 /// Maximum length of a variable's name in a log line.
 const LONGEST_NAME: usize = 64;
@@ -31,12 +31,12 @@ struct Logger;
 
 static LOGGER: Logger = Logger;
 static FOLDING: Mutex<Folding> = Mutex::new(Folding::new());
-/// The start of the clock for [`Folding`].
+/// Start time of the clock for [`Folding`].
 static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
 static MASK: AtomicU32 = AtomicU32::new(0);
 static DESTINATION: AtomicU32 = AtomicU32::new(TO_STDERR);
 
-/// Reads the environment and sets the logger, unless the program has one. Called once.
+/// Reads the environment and sets the logger, unless another logger is set. Called once.
 pub(super) fn install() {
     let mut wrong = Vec::new();
     let mask = setting("DAT_DBG_TYPE", &mut wrong) | setting("DAT_DBG_LEVEL", &mut wrong);
@@ -68,7 +68,7 @@ pub(super) fn has_all() -> bool {
 
 impl Log for Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        // The caller has filtered out lines of other targets.
+        // `report` logs an error only if `has_errors` returns true, so errors need no check here.
         let topic = Topic::ALL.into_iter().find(|topic| topic.target() == metadata.target());
         metadata.level() == Level::Error || topic.is_some_and(|topic| MASK.load(Ordering::Relaxed) & topic as u32 != 0)
     }
@@ -76,7 +76,7 @@ impl Log for Logger {
     fn log(&self, record: &Record<'_>) {
         if self.enabled(record.metadata()) {
             let text = log_line::without_numbers(&record.args().to_string());
-            // If another thread holds the lock, the line is written without a check for repetitions.
+            // If another thread holds the lock, the line is written without the check for repetitions.
             let folded = FOLDING.try_lock().map(|mut folding| folding.take(&text, BEGAN.elapsed()));
             let FoldedLines { repeated, is_new } = folded.unwrap_or(FoldedLines { repeated: None, is_new: true });
             let level = record.level().as_str().to_ascii_lowercase();
@@ -93,7 +93,7 @@ fn write(level: &str, text: &str) {
         let (library, process, thread) = (api::current().name, std::process::id(), host::thread_id());
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let lines = log_line::lines(&Origin { library, level, process, thread, ia: "" }, now, text);
-        // An error of a closed stderr cannot be reported.
+        // If stderr is closed, there is no other place to report the error.
         let _ = std::io::stderr().write_all(lines.as_bytes());
     }
     if destination & TO_SYSLOG != 0 {
@@ -101,7 +101,7 @@ fn write(level: &str, text: &str) {
     }
 }
 
-/// Reads one variable. An invalid value is reported with the permitted values, and counts as unset.
+/// Reads one variable. For an invalid value, adds a line with the permitted values to `wrong` and returns the default.
 fn setting(variable: &'static str, wrong: &mut Vec<String>) -> u32 {
     let setting = LIBDAT
         .settings

@@ -1,8 +1,7 @@
 //! Calls that libdat implements itself: open and close, the registry, names of return codes, and the private hook.
 //!
-//! Each converts its C arguments to Rust values, calls one module, and writes its results last. Names, counts and
-//! versions are handled in the modules. The records of these calls and the first members of a table are the same in
-//! both versions of the ABI.
+//! Each function converts its C arguments to Rust values, calls another module, and writes its results last. The records
+//! of these calls, and the first members of a table, are the same in both versions of the ABI.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr;
@@ -23,7 +22,7 @@ use crate::{handles, strerror};
 ///
 /// # Safety
 /// `name` is null or a C string, or at least 256 bytes; `ia_out` and `async_evd` are null or may be written.
-#[allow(clippy::too_many_arguments, reason = "the specification's, and the version")]
+#[allow(clippy::too_many_arguments, reason = "the arguments of the specification, and the version")]
 pub unsafe fn ia_openv(
     api: &'static Api,
     name: DAT_NAME_PTR,
@@ -60,7 +59,7 @@ pub unsafe fn ia_openv(
     })
 }
 
-/// Opens an IA by name and returns its number. A failure undoes the steps before it.
+/// Opens an IA by name and returns its number. After a failure, the use of the provider is released again.
 fn open(wanted: &Key, qlen: DAT_COUNT, evd: Option<&mut DAT_EVD_HANDLE>) -> Result<usize, DAT_RETURN> {
     let name =
         CString::new(wanted.name.as_slice()).expect("`name_at` reads a name up to its NUL byte, so it contains none");
@@ -68,7 +67,7 @@ fn open(wanted: &Key, qlen: DAT_COUNT, evd: Option<&mut DAT_EVD_HANDLE>) -> Resu
     let mut ia = DAT_HANDLE_NULL;
     report::clear_explanation();
     let evd = evd.map_or(ptr::null_mut(), ptr::from_mut);
-    // SAFETY: a registered function of this type; name and results outlive the call.
+    // SAFETY: the provider has registered the function with this type; name and results outlive the call.
     let code = unsafe { (provider.open)(name.as_ptr().cast_mut(), qlen, evd, &mut ia) };
     report::debug(Topic::ProviderCalls, || format!("ia_open of {name:?}: {}", words(code)));
     if code != DAT_SUCCESS || ia.is_null() {
@@ -120,11 +119,11 @@ pub unsafe fn ia_close(api: &'static Api, handle: DAT_IA_HANDLE, flags: DAT_CLOS
     })
 }
 
-/// `dat_registry_add_provider`: registers a name of a provider, or of the program itself.
+/// `dat_registry_add_provider`: registers a name. Providers call it, or the program itself.
 ///
 /// # Safety
 ///
-/// Both pointers are null or point to such records.
+/// Each pointer is null, or points to a record of its type.
 pub unsafe fn registry_add_provider(
     api: &'static Api,
     provider: *const DAT_PROVIDER,
@@ -154,7 +153,7 @@ pub unsafe fn registry_add_provider(
 ///
 /// # Safety
 ///
-/// Both pointers are null or point to such records.
+/// Each pointer is null, or points to a record of its type.
 pub unsafe fn registry_remove_provider(
     api: &'static Api,
     provider: *const DAT_PROVIDER,
@@ -178,11 +177,11 @@ pub unsafe fn registry_remove_provider(
 
 /// `dat_registry_list_providers`: writes the adapters of the files into the consumer's records.
 ///
-/// With a count of 0 it returns an error and the number of adapters. With too small a count it succeeds and writes as many as
-/// fit.
+/// If `most` is 0, it returns an error and the number of adapters. If `most` is less than that number, it succeeds and
+/// writes the first `most` adapters.
 ///
 /// # Safety
-/// `returned` is null or may be written; `list` is null or has `most` pointers, each null or to a record.
+/// `returned` is null or writable. `list` is null or has `most` pointers, each null or to a writable record.
 pub unsafe fn registry_list_providers(
     api: &'static Api,
     most: DAT_COUNT,
@@ -247,8 +246,8 @@ pub unsafe fn strerror(
     if words.known { DAT_SUCCESS } else { bad_parameter(1) }
 }
 
-/// `dats_get_ia_handle`: returns the provider's pointer of an IA number, and in 2.0 also the number of such a pointer.
-/// Providers of this project also request the hook by this call.
+/// `dats_get_ia_handle`: converts an IA number to the provider's pointer. In 2.0 it also converts such a pointer to its
+/// number. Providers of this project also request the hook by this call.
 ///
 /// # Safety
 ///
@@ -346,7 +345,7 @@ unsafe fn copy_out(text: &str, out: *mut c_char, capacity: usize) -> usize {
     text.len()
 }
 
-/// Copies a name of at most 255 bytes, and reads no further than that.
+/// Copies a name of at most 255 bytes. Reads at most 256 bytes; `None` if they contain no NUL.
 ///
 /// # Safety
 /// `name` is null, or readable up to its NUL byte or for 256 bytes.
@@ -360,7 +359,7 @@ unsafe fn name_at(name: *const c_char) -> Option<Vec<u8>> {
     Some((0..length).map(byte).collect())
 }
 
-/// The key in a record. `None` if the name is not terminated inside it.
+/// The key in a record. `None` if the name in the record has no NUL.
 fn key_of(info: &DAT_PROVIDER_INFO) -> Option<Key> {
     let length = info.ia_name.iter().position(|byte| *byte == 0)?;
     let name = info.ia_name[..length].iter().map(|byte| byte.to_ne_bytes()[0]).collect();
@@ -408,8 +407,8 @@ macro_rules! own_calls {
         /// The contract of the called function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $type),*) -> DAT_RETURN {
-            // SAFETY: the caller also satisfies the contract of the called function. Of a table, only the members that
-            // all versions have are read.
+            // SAFETY: the caller also satisfies the contract of the called function, which reads only those members of
+            // a table that all versions have.
             unsafe { $crate::thunk::own::$call($api, $($arg),*) }
         }
     )*};

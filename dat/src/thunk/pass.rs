@@ -1,12 +1,12 @@
 //! Calls that libdat passes to the provider behind a handle: find the table, load the member, jump.
 //!
-//! Only the handle is checked. For handles of the provider that was loaded first, the exported function itself finds
-//! the table; other handles are resolved in a separate function. If the table of another implementation has no function
-//! for a call, the call returns `DAT_NOT_IMPLEMENTED`.
+//! Only the handle is checked. For handles in the first arena, the exported function itself finds the table; other handles
+//! are resolved in a separate function. If a provider's table has a null member for a call, the call returns
+//! `DAT_NOT_IMPLEMENTED`.
 //!
-//! The functions differ only in name, table member and arguments. So they are listed as *name => member(arguments after
-//! the handle)*, grouped by the function that resolves the handle and by the subtype of its error. The macro uses the
-//! types and constants in scope at its call: `dat_abi` or `dat_abi::v2`.
+//! The functions differ only in name, table member and arguments, so they are listed as *name => member(arguments after
+//! the handle)*. They are grouped by the function that resolves the handle, and by the subtype that is returned for an
+//! invalid handle. The macro uses the types and constants in scope at its call: `dat_abi` or `dat_abi::v2`.
 
 /// Exports calls that go through the provider table.
 #[macro_export]
@@ -42,7 +42,7 @@ macro_rules! through_table {
 #[macro_export]
 macro_rules! common_calls {
     () => {
-        // Calls on an interface adapter. Its number is replaced by the provider's pointer.
+        // Calls on an interface adapter. The IA number is replaced by the provider's pointer.
         $crate::through_table! { "C", no_table or ia, DAT_INVALID_HANDLE_IA;
             dat_ia_query => ia_query_func(
                 async_evd_handle: *mut DAT_EVD_HANDLE, ia_attr_mask: DAT_IA_ATTR_MASK, ia_attr: *mut DAT_IA_ATTR,
@@ -133,8 +133,8 @@ macro_rules! common_calls {
             );
         }
 
-        // Calls on an event dispatcher. The handle subtype of the error is 0, because only the provider can say which
-        // kind of EVD was expected.
+        // Calls on an event dispatcher. libdat does not know the event streams of an invalid EVD, and always reports this
+        // subtype.
         $crate::through_table! { "C", in_first_arena or object, DAT_INVALID_HANDLE_EVD_REQUEST;
             dat_evd_resize => evd_resize_func(evd_min_qlen: DAT_COUNT);
             dat_evd_post_se => evd_post_se_func(event: *const DAT_EVENT);

@@ -9,7 +9,7 @@
 #include <dat2/udat.h>
 #include <dat2/dat_ib_extensions.h>
 
-/* Length of the asynchronous EVD of an adapter opened for a query: only a failure of the adapter queues events there. */
+/* Length of the asynchronous EVD in open_query. Only a failure of the adapter queues events there. */
 enum { ASYNC_EVENTS = 8 };
 
 /* In lib.rs: finds the provider of the handle and calls its handle_extendedop_func. */
@@ -44,7 +44,7 @@ static DAT_RETURN open_query(va_list arguments)
         return result;
     result = dat_ia_query(ia, NULL, ia_mask, ia_attr, provider_mask, provider_attr);
     if (result != DAT_SUCCESS) {
-        /* Reports the error of the query; the result of this close does not matter. */
+        /* The error of the query is returned, not the result of this close. */
         (void)dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG);
         return result;
     }
@@ -57,7 +57,7 @@ DAT_RETURN dat_extension_op(DAT_HANDLE handle, DAT_EXTENDED_OP operation, ...)
     va_list arguments;
     DAT_RETURN result;
 
-    /* An adapter opened by dat_ib_open_query has no objects, so a graceful close succeeds; it refuses one with objects. */
+    /* An adapter opened by dat_ib_open_query has no objects, so the graceful close succeeds. It fails with objects. */
     if (operation == (DAT_EXTENDED_OP)DAT_IB_CLOSE_QUERY_OP)
         return dat_ia_close(handle, DAT_CLOSE_GRACEFUL_FLAG);
     va_start(arguments, operation);
