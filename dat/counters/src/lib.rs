@@ -1,14 +1,14 @@
-//! Exchange of counters between a process and tools of its user: sockets, text format and reader, independent of the
-//! meaning of the counters.
+//! Transfer of counters from a process to tools of the same user: sockets, text format and reader. This crate does not
+//! interpret the counters.
 //!
 //! | module | purpose |
 //! |---|---|
 //! | `socket` | local sockets with abstract names, and their owners (unsafe) |
 //! | `text` | the text format (pure) |
-//! | `reader` | finds the processes of this user and queries them concurrently, with limits |
+//! | `reader` | finds the processes of this user, and queries them concurrently, with limits |
 //!
-//! The object layer (`dapl::stats::publication`) listens and writes in the process that is queried; `datinfo top` reads. So the
-//! tool is built without the object layer, and the object layer without the tool.
+//! In the queried process, the object layer (`dapl::stats::publication`) listens and writes; `datinfo top` reads. With
+//! this crate, the tool is built without the object layer, and the object layer without the tool.
 
 pub mod reader;
 pub mod socket;

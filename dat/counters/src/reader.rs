@@ -1,8 +1,9 @@
-//! Finds the processes of this host that publish counters, and reads them, for tools.
+//! Finds the processes of this host that publish counters, and reads their counters, for tools.
 //!
 //! Only processes of this user are queried. An answer is accepted only if the kernel reports that the answering process
-//! belongs to the user in the socket's name. All processes are queried concurrently, with a limit on time and memory
-//! for each. A process that is stopped, dies during the query or sends invalid data yields its own [`ReadError`].
+//! belongs to the user in the socket's name. Up to [`TOGETHER`] processes are queried concurrently, with a limit on time
+//! and memory for each. A process that is stopped, dies during the query or sends invalid data yields a [`ReadError`],
+//! and does not affect the results of other processes.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -17,13 +18,14 @@ use rustix::net::RecvFlags;
 use crate::socket::{self, PeerCredentials, SocketName};
 use crate::text::{self, MOST, ParseError, Process};
 
-/// Time limit for the answer of one process. A process that serves a slow tool is busy for at most a second.
+/// Time limit for the answer of one process. A process serves one tool at a time, and a slow tool for at most a second
+/// (`dapl::stats::publication`).
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
 /// Number of processes that are queried at the same time. Each query needs a file descriptor.
 const TOGETHER: usize = 128;
 
-/// Time after which no more processes are queried.
+/// Time limit of a run. After it no more processes are queried.
 const RUN_LIMIT: Duration = Duration::from_secs(10);
 
 /// Maximum number of bytes read in one run, from all processes together.
@@ -32,12 +34,13 @@ const CAPACITY: usize = 64 << 20;
 /// A process that publishes counters.
 #[derive(Debug)]
 pub struct PublishedProcess {
-    /// Process id, in its own pid namespace.
+    /// Process id, in the PID namespace of the process.
     pub pid: u32,
-    /// Number of the socket in its process: each provider library has its own, so a process with two libraries is
+    /// Number of the socket in its process. Each provider library has its own socket, so a process with two libraries is
     /// listed twice.
     pub number: u32,
-    /// The name that `ps` shows, also of a process that does not answer; `None` for a process of another pid namespace.
+    /// Name of the process as `ps` shows it, even if the process does not answer. `None` if the connection failed, or if
+    /// the process is in another PID namespace.
     pub program: Option<String>,
     /// Counters of the process, or the reason why they could not be read.
     pub result: Result<Process, ReadError>,
@@ -54,11 +57,11 @@ pub enum ReadError {
     Version(String),
     /// The process closed the connection before the end of the text.
     Incomplete,
-    /// The answer is not a text of the format.
+    /// The answer does not have the text format.
     Invalid,
     /// The answer would exceed the number of bytes that one run may read.
     TooMuch,
-    /// The process was not queried, because the time limit of the run was reached first.
+    /// The process was not queried, because the time limit of the run had passed.
     Skipped,
     /// An error of the operating system.
     System(io::Error),
@@ -94,8 +97,8 @@ impl fmt::Display for ReadError {
             ReadError::Version(version) => {
                 write!(
                     f,
-                    "the process publishes its counters in version \"{version}\", which this program does not support: use the tools \
-                     of that version"
+                    "the process publishes its counters in version \"{version}\", which this program does not support: use \
+                     the tools of that version"
                 )
             }
             ReadError::Incomplete => {
@@ -125,8 +128,8 @@ impl From<ParseError> for ReadError {
     }
 }
 
-/// Queries all processes of this user that publish counters in this network namespace, in the order of their ids. Returns
-/// within 12 seconds (`RUN_LIMIT` and `ANSWER_LIMIT`), and in milliseconds if every process answers.
+/// Queries all processes of this user that publish counters in this network namespace, in the order of their ids.
+/// Returns within 12 seconds (`RUN_LIMIT` plus `ANSWER_LIMIT`), and in milliseconds if every process answers.
 ///
 /// Errors: the list of local sockets cannot be read.
 pub fn processes() -> io::Result<Vec<PublishedProcess>> {
@@ -137,8 +140,8 @@ pub fn processes() -> io::Result<Vec<PublishedProcess>> {
     Ok(names.chunks(TOGETHER).flat_map(|some| ask(some, end, &mut capacity)).collect())
 }
 
-/// Finds the sockets of this user in the kernel's list, where abstract names begin with `@`. Without duplicates, since a
-/// listener and its connections have the same name.
+/// Finds the sockets of this user in the text of `/proc/net/unix`, where abstract names begin with `@`. Removes
+/// duplicates, because a listener and its connections have the same name.
 fn names(list: &str, uid: u32) -> Vec<SocketName> {
     let own =
         list.lines().filter_map(|line| SocketName::read(line.rsplit_once(" @")?.1)).filter(|name| name.uid == uid);
@@ -148,7 +151,7 @@ fn names(list: &str, uid: u32) -> Vec<SocketName> {
     names
 }
 
-/// Queries these processes concurrently. The result omits processes that have ended or publish no counters.
+/// Queries these processes concurrently. Omits processes that have ended, and sockets of other users.
 fn ask(names: &[SocketName], end: Instant, capacity: &mut usize) -> Vec<PublishedProcess> {
     let began = Instant::now();
     let is_late = began >= end;

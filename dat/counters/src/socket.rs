@@ -1,28 +1,28 @@
-//! Local sockets with abstract names, and the user of the peer process as the kernel reports it.
+//! Local sockets with abstract names, and the credentials of the peer process as the kernel reports them.
 //!
-//! All sockets are non-blocking; callers that wait use a time limit.
+//! All sockets are non-blocking.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-/// Prefix of all names.
+/// Prefix of all socket names.
 const PREFIX: &str = "dapl-counters/";
 
 /// User, process and library of a socket, parsed from its name: `dapl-counters/1000/4711/0`.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct SocketName {
-    /// The user's id.
+    /// User id of the process.
     pub uid: u32,
-    /// The process id, in its own pid namespace.
+    /// Process id, in the PID namespace of the process.
     pub pid: u32,
     /// Number of the socket: each provider library of a process has a socket of its own.
     pub number: u32,
 }
 
 impl SocketName {
-    /// Parses a name; `None` if it has another form.
+    /// Parses a socket name; `None` if it is not of this form.
     pub fn read(text: &str) -> Option<Self> {
         let mut numbers = text.strip_prefix(PREFIX)?.split('/').map(|word| word.parse().ok());
         let name = SocketName { uid: numbers.next()??, pid: numbers.next()??, number: numbers.next()?? };
@@ -50,10 +50,10 @@ pub fn listen(name: SocketName) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Connects to a process.
+/// Connects to the socket of a process.
 ///
-/// Errors: `ConnectionRefused` without a listener, `WouldBlock` if the accept queue is full, and others of the operating
-/// system.
+/// Errors: `ConnectionRefused` without a listener, `WouldBlock` if the accept queue is full; other errors of the
+/// operating system.
 pub fn connect(name: SocketName) -> io::Result<OwnedFd> {
     let fd = socket()?;
     rustix::net::connect(&fd, &name.address()?)?;
@@ -69,8 +69,8 @@ pub struct PeerCredentials {
     pub pid: Option<u32>,
 }
 
-/// Returns the peer process of a connection. Calls `getsockopt` directly: for a process of another pid namespace the
-/// kernel reports process id 0, which the wrapper of `rustix` cannot represent.
+/// Returns the credentials of a connection's peer. Calls `getsockopt` directly, because for a process of another PID
+/// namespace the kernel reports process id 0, which the wrapper in `rustix` cannot represent.
 ///
 /// Errors: the socket is not a connected local socket.
 pub fn peer(socket: &OwnedFd) -> io::Result<PeerCredentials> {

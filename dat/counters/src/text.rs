@@ -1,9 +1,9 @@
 //! The text format of counters, and its parser.
 //!
 //! Each line consists of fields separated by tabs. The first line names the format; the last line marks a complete
-//! text. A reader skips unknown lines, and additional fields at the end of a line. Tabs and newlines in a field become
-//! `?`. The parser accepts any bytes, and returns a text or an error. Characters that could move a terminal's cursor
-//! become `?`.
+//! text. The parser skips unknown lines, and additional fields at the end of a line. The writer replaces control
+//! characters in a field by `?`. The parser accepts any bytes and returns counters or an error; it replaces characters
+//! that could control a terminal by `?`.
 //!
 //! ```text
 //! dapl-counters 1
@@ -33,7 +33,7 @@ pub const MOST: usize = 4 << 20;
 pub struct Text(String);
 
 impl Text {
-    /// Begins the text of a process.
+    /// Begins the text of a process: the first line, and the process id and name.
     pub fn new(pid: u32, program: &str) -> Self {
         let mut text = Text(format!("{FORM}{VERSION}\n"));
         text.line(&["process", &pid.to_string(), program]);
@@ -50,17 +50,17 @@ impl Text {
         self.0.push('\n');
     }
 
-    /// Adds an IA with its name in the registry, the transport, and its handle. The following lines belong to it.
+    /// Adds an IA: its name in the registry, its transport, and its handle. The EPs and values added next belong to it.
     pub fn adapter(&mut self, name: &str, provider: &str, handle: usize) {
         self.line(&["adapter", name, provider, &format!("{handle:#x}")]);
     }
 
-    /// Adds an EP of that IA. The following lines belong to it.
+    /// Adds an EP of the last IA. The values added next belong to the EP.
     pub fn ep(&mut self, handle: usize, state: &str) {
         self.line(&["ep", &format!("{handle:#x}"), state]);
     }
 
-    /// Adds a value. The unit is empty for counts. With `is_level` the value rises and falls; otherwise it only
+    /// Adds a value. `unit` is empty for plain numbers. With `is_level` the value rises and falls; otherwise it only
     /// grows.
     pub fn count(&mut self, name: &str, unit: &str, is_level: bool, value: impl Display) {
         let mut number = String::new();
@@ -69,7 +69,7 @@ impl Text {
         self.line(&[if is_level { "level" } else { "count" }, name, unit, &number]);
     }
 
-    /// Adds a line with the number of EPs that are omitted from the text.
+    /// Adds the number of EPs of the last IA that the text omits.
     pub fn left_out(&mut self, eps: usize) {
         self.line(&["left out", &eps.to_string()]);
     }
@@ -84,7 +84,7 @@ impl Text {
 /// Counters of a process.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Process {
-    /// Process id, in its own pid namespace.
+    /// Process id, in the PID namespace of the process.
     pub pid: u32,
     /// Name of the program, as `ps` shows it.
     pub program: String,
@@ -99,7 +99,7 @@ pub struct Adapter {
     pub name: String,
     /// Name of the transport, such as `usnic`.
     pub provider: String,
-    /// Handle in its process, such as `0x7f0123456740`. It distinguishes IAs of one name.
+    /// Handle in its process, such as `0x7f0123456740`. Distinguishes IAs with the same name.
     pub handle: String,
     /// Counters of the IA.
     pub counts: Vec<Count>,
@@ -133,25 +133,26 @@ pub struct Endpoint {
 pub struct Count {
     /// Name, such as `posts.send`.
     pub name: String,
-    /// Unit, such as `bytes`; empty for counts.
+    /// Unit, such as `bytes`; empty for plain numbers.
     pub unit: String,
+    /// Value when the process answered.
     pub value: u64,
     /// True for a level, which rises and falls; a counter only grows.
     pub is_level: bool,
 }
 
-/// The reason why bytes cannot be parsed.
+/// Reason why a text cannot be parsed.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum ParseError {
-    /// The format has this other version.
+    /// The text has another version of the format.
     Version(String),
-    /// The text is incomplete.
+    /// The text ends before its last line.
     Incomplete,
     /// The text is malformed.
     Invalid,
 }
 
-/// Reads a text.
+/// Parses a text.
 ///
 /// Errors: the bytes are not a text of this format, or the text is incomplete.
 pub fn read(bytes: &[u8]) -> Result<Process, ParseError> {
@@ -171,7 +172,7 @@ pub fn read(bytes: &[u8]) -> Result<Process, ParseError> {
     Ok(process)
 }
 
-/// The fault of a text without a newline: incomplete if it is the beginning of the first line, else malformed.
+/// The error for a text without a newline: `Incomplete` if it is a prefix of the first line, else `Invalid`.
 fn beginning(text: &str) -> ParseError {
     let first = format!("{FORM}{VERSION}");
     if first.starts_with(text) { ParseError::Incomplete } else { ParseError::Invalid }

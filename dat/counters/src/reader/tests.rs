@@ -1,4 +1,4 @@
-//! The reader with processes that answer correctly, not at all, partly, too much, or invalidly.
+//! Tests of the reader with fake processes: correct, missing, incomplete, too long and invalid answers.
 
 use std::thread::JoinHandle;
 
@@ -6,7 +6,7 @@ use rustix::net::SendFlags;
 
 use super::*;
 
-/// A process id that no process has: larger than any that the kernel assigns, and different in each test.
+/// Returns a process id that is larger than any that the kernel assigns. Each test passes another `number`.
 fn unused_pid(number: u32) -> u32 {
     0x4000_0000 + (std::process::id() << 4) + number
 }
@@ -23,9 +23,9 @@ impl FakeProcess {
         FakeProcess { name, listener: socket::listen(name).unwrap() }
     }
 
-    /// Answers every query with these bytes and closes, until the returned value is dropped. Tools of other tests may query it
-    /// too.
-    fn says(&self, what: Vec<u8>) -> Talker {
+    /// Answers every query with these bytes and closes its connection, until the returned value is dropped. Other tests
+    /// may query this process too.
+    fn answers(&self, what: Vec<u8>) -> Answering {
         let listener = self.listener.try_clone().unwrap();
         let (stopped, stop) = rustix::pipe::pipe().unwrap();
         let thread = std::thread::spawn(move || {
@@ -37,13 +37,13 @@ impl FakeProcess {
                 }
                 let peer = rustix::net::accept(&listener).unwrap();
                 let mut rest = what.as_slice();
-                // A reader that has enough data closes the connection first.
+                // The send fails if the reader refuses the answer and closes the connection.
                 while let (false, Ok(sent)) = (rest.is_empty(), rustix::net::send(&peer, rest, SendFlags::NOSIGNAL)) {
                     rest = &rest[sent..];
                 }
             }
         });
-        Talker { stop: Some(stop), thread: Some(thread) }
+        Answering { stop: Some(stop), thread: Some(thread) }
     }
 
     fn result(&self) -> Result<Process, ReadError> {
@@ -53,17 +53,18 @@ impl FakeProcess {
     }
 
     fn word(&self, what: impl Into<Vec<u8>>) -> &'static str {
-        let _talker = self.says(what.into());
+        let _answering = self.answers(what.into());
         self.result().map_or_else(|error| error.identifier(), |_| "ok")
     }
 }
 
-struct Talker {
+/// A thread that answers queries until this value is dropped.
+struct Answering {
     stop: Option<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Drop for Talker {
+impl Drop for Answering {
     fn drop(&mut self) {
         drop(self.stop.take());
         self.thread.take().unwrap().join().unwrap();
@@ -101,9 +102,9 @@ fn each_kind_of_invalid_data_has_its_error() {
 #[test]
 fn process_that_does_not_answer_delays_no_other() {
     let (silent, answering) = (FakeProcess::new(1), FakeProcess::new(2));
-    let _talker = answering.says(b"dapl-counters 1\nprocess\t7\tx\nend\n".to_vec());
+    let _answering = answering.answers(b"dapl-counters 1\nprocess\t7\tx\nend\n".to_vec());
     let found = ask(&[silent.name, answering.name], Instant::now() + RUN_LIMIT, &mut CAPACITY.clone());
-    assert!(matches!(found[0].result, Err(ReadError::Timeout)), "the kernel takes the connection for it: {found:?}");
+    assert!(matches!(found[0].result, Err(ReadError::Timeout)), "the kernel accepts the connection, but nobody answers: {found:?}");
     assert_eq!(found[1].result.as_ref().map(|process| process.pid).ok(), Some(7), "{found:?}");
     // No thread accepts, so the accept queue fills up.
     let more: Vec<_> = std::iter::repeat_with(|| connect(silent.name)).take(40).collect();
@@ -145,8 +146,8 @@ fn socket_of_another_user_is_refused() {
 #[test]
 fn all_answers_together_are_limited_to_the_capacity() {
     let fakes = [FakeProcess::new(6), FakeProcess::new(7)];
-    let _talkers: Vec<_> =
-        fakes.iter().map(|fake| fake.says([&b"dapl-counters 1\nx\n"[..], &[b'x'; 900], b"\nend\n"].concat())).collect();
+    let _answering: Vec<_> =
+        fakes.iter().map(|fake| fake.answers([&b"dapl-counters 1\nx\n"[..], &[b'x'; 900], b"\nend\n"].concat())).collect();
     let mut capacity = 1000;
     let found = ask(&fakes.each_ref().map(|fake| fake.name), Instant::now() + RUN_LIMIT, &mut capacity);
     let refused = found.iter().filter(|found| matches!(found.result, Err(ReadError::TooMuch))).count();
