@@ -5,7 +5,7 @@ use crate::{NumberNotation, Setting, SettingsTable, Values, number};
 
 const MASK: u64 = u32::MAX as u64;
 
-/// The settings of `libdat.so.1`.
+/// The settings of `libdat.so.1` and `libdat2.so.2`.
 pub static LIBDAT: SettingsTable = SettingsTable {
     provider: "libdat",
     prefix: "DAT",
@@ -52,7 +52,7 @@ pub static DAPL: SettingsTable = SettingsTable {
             variable: "DAPL_DBG_TYPE",
             values: number(0, MASK, 3, ""),
             meaning: "topics that providers log: bits 0x1 errors and 0x2 warnings, 0x4 event dispatchers, 0x8 connections, 0x10 \
-                      endpoints, 0x20 the rest, 0x40 notification objects, 0x1000 counters when an adapter is closed",
+                      endpoints, 0x20 all other modules, 0x40 notification objects, 0x1000 counters when an adapter is closed",
         },
         Setting {
             name: "",
@@ -82,9 +82,9 @@ pub static DAPL: SettingsTable = SettingsTable {
     ],
 };
 
-// Settings that several providers have in common: one name, and one variable for all providers.
+// Settings of several providers: each has one name and one variable for all of them.
 
-/// Base directory that processes share; each provider has its own default.
+/// Base directory for the files by which processes find each other. Each provider has another default.
 pub(crate) const fn dir() -> Setting {
     Setting {
         name: "dir",
@@ -95,17 +95,17 @@ pub(crate) const fn dir() -> Setting {
     }
 }
 
-/// How long a wait polls before it sleeps.
+/// Maximum time that a wait polls before it sleeps.
 pub(crate) const fn spin() -> Setting {
     Setting {
         name: "spin_us",
         variable: "DAPL_SPIN_US",
         values: number(0, 1_000_000, 150, " us"),
-        meaning: "maximum time that a wait polls before it sleeps; adapted up to this",
+        meaning: "maximum time that a wait polls before it sleeps; the actual time adapts to the arrival of events",
     }
 }
 
-/// Interval of keepalives on an idle connection.
+/// Time after which an idle connection sends a keepalive.
 pub(crate) const fn keepalive(default: u64) -> Setting {
     Setting {
         name: "keepalive_ms",

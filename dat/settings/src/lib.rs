@@ -1,7 +1,7 @@
 //! Settings of libdat and its providers: names, values, defaults and explanations, in one place.
 //!
-//! libdat finds misspelt variables by these tables, providers parse their settings by them (`dapl_software::settings`), and
-//! tools print them. Pure data and lookups: the environment is not read here.
+//! libdat uses these tables to find misspelt variables, providers to parse their settings (`dapl_software::settings`),
+//! and tools to print them. Pure data and lookups: this crate does not read the environment.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -21,10 +21,10 @@ pub use verbs::VERBS;
 /// All tables: libdat, the object layer, each provider.
 pub const ALL: [&SettingsTable; 5] = [&LIBDAT, &DAPL, &SM, &USNIC, &VERBS];
 
-/// A variable that is read when libraries are built. It is known, but has no effect on a running program.
+/// A variable that is read when the libraries are built. It has no effect on a running program.
 pub const BUILD_TIME: &str = "DAPL_SYSCONFDIR";
 
-/// Settings of the C implementation, and of earlier versions of this project, that have no effect, each with its
+/// Variables without effect that the C implementation or earlier versions of this project read, each with its
 /// replacement. libdat warns if one of them is set.
 const NO_EFFECT: [(&str, &str); 13] = [
     ("DAPL_CM_ARP_RETRY_COUNT", "DAPL_CM_ARP_TIMEOUT_MS, the time of each of 15 tries"),
@@ -42,14 +42,14 @@ const NO_EFFECT: [(&str, &str); 13] = [
     ("DAPL_WR_MAX", "the attributes of dat_ep_create, max_recv_dtos and max_request_dtos"),
 ];
 
-/// Settings that only providers of other implementations have. This project knows these names, but ignores their values.
+/// Variables that only other implementations read. libdat neither uses them nor warns about them.
 const ELSEWHERE: &str = "DAT_CONF DAPL_DBG_SYS_MEM DAPL_LOOPBACK DAPL_MAX_CM_RESPONSE_TIME DAPL_MAX_CM_RETRIES \
     DAPL_NETWORK_NODES DAPL_NETWORK_PPN DAPL_NETWORK_PROCESS_NUM DAPL_NETWORK_TRESHOLD \
     DAPL_UCM_RETRY DAPL_UCM_REP_TIME DAPL_UCM_RTU_TIME DAPL_UCM_WAIT_TIME DAPL_UCM_TIMER DAPL_UCM_DREQ_RETRY \
     DAPL_UCM_DREP_TIME DAPL_UCM_QP_SIZE DAPL_UCM_CQ_SIZE DAPL_UCM_TX_BURST DAPL_UCM_ENTRY_BITS DAPL_UCM_ARRAY_BITS \
     DAPL_MCM_WR_MAX DAPL_MCM_MSG_MAX DAPL_MCM_MFO DAPL_MCM_ALWAYS_PROXY DAPL_MCM_PORT_ID";
 
-/// Prefixes of names for the project's own tests.
+/// Prefixes of variables for the project's own tests.
 const SUITES: &str = "DAPL_TEST_ DAPL_SIM_ DAPL_FUZZ_ DAPL_FAULTY";
 
 /// A setting of libdat or of a provider: its names, values and meaning.
@@ -59,7 +59,7 @@ pub struct Setting {
     pub name: &'static str,
     /// Environment variable; empty if the setting can be set in `ia_params` only.
     pub variable: &'static str,
-    /// Kind, range and default of its values.
+    /// Kind, range and default of the value.
     pub values: Values,
     /// Meaning in words, for messages and documentation.
     pub meaning: &'static str,
@@ -68,15 +68,15 @@ pub struct Setting {
 /// Kind, range and default of a setting's value.
 #[derive(Debug)]
 pub enum Values {
-    /// Any text. The string states what applies if the setting is absent.
+    /// Any text. The string describes the default in words.
     Text(&'static str),
     /// One of these words; the first is the default.
     OneOf(&'static [&'static str]),
-    /// `auto` (the default), or some of these words in any order, separated by commas.
+    /// `auto` (the default), or some of these words in order of preference, separated by commas.
     Order(&'static [&'static str]),
     /// A number from `low` to `high`, with this default and unit.
     Number { low: u64, high: u64, default: u64, unit: &'static str },
-    /// A number without a fixed default; `unset` states what applies without it.
+    /// A number without a fixed default; `unset` describes the default in words.
     Optional { low: u64, high: u64, unset: &'static str, unit: &'static str },
 }
 
@@ -94,11 +94,11 @@ pub enum NumberNotation {
 pub struct SettingsTable {
     /// Name of the library, such as `sm`.
     pub provider: &'static str,
-    /// Prefix of its variables, such as `DAPL_SM`.
+    /// Prefix of the library's variables, such as `DAPL_SM`.
     pub prefix: &'static str,
-    /// The names of the settings that positional words of `ia_params` set, in order.
+    /// Names of the settings that words of `ia_params` without `=` set, in the order of these words.
     pub plain: &'static [&'static str],
-    /// Notation of numbers in its settings.
+    /// Notation of numbers in the settings' values.
     pub notation: NumberNotation,
     /// The settings.
     pub settings: &'static [Setting],
@@ -109,8 +109,8 @@ pub struct SettingsTable {
 pub enum VariableClass {
     /// A library reads this variable.
     Read(&'static SettingsTable, &'static Setting),
-    /// Only other programs, or builds of the libraries, read this variable. It has no effect on this process, and no
-    /// warning is written.
+    /// The variable is not for this project's libraries: other programs, other implementations, tests or builds read it.
+    /// libdat does not warn about it.
     NotForLibraries,
     /// The variable has no effect here; the text names its replacement.
     NoEffect(&'static str),
@@ -120,7 +120,7 @@ pub enum VariableClass {
     Unknown,
 }
 
-/// Looks a variable up by its name. Names of other programs are [`VariableClass::NotForLibraries`].
+/// Classifies a variable by its name.
 pub fn look_up(name: &str) -> VariableClass {
     let is_ours = matches!(name.split_once('_'), Some(("DAT" | "DAPL", _)));
     let of_suites = SUITES.split(' ').any(|start| name.starts_with(start));
@@ -155,8 +155,8 @@ impl SettingsTable {
         self.settings.iter().find(|setting| !name.is_empty() && setting.name == name)
     }
 
-    /// Splits `ia_params` into settings, in order, and words that are not settings: unknown names with `=`, and surplus
-    /// positional words.
+    /// Splits `ia_params` into settings, in order, and words that are not settings: those with an unknown name before `=`,
+    /// and surplus words without `=`.
     pub fn split(&self, params: &str) -> (Vec<(&'static str, String)>, Vec<String>) {
         let (mut words, mut odd) = (Vec::new(), Vec::new());
         let mut plain = self.plain.iter();
@@ -227,7 +227,7 @@ fn is_order(words: &[&str], text: &str) -> bool {
 }
 
 impl Values {
-    /// Kind of value, in one word.
+    /// Kind of the value, in one word.
     pub fn kind(&self) -> &'static str {
         match self {
             Values::Text(_) => "text",
@@ -237,7 +237,7 @@ impl Values {
         }
     }
 
-    /// The default value, or the text that states what applies without a value.
+    /// The default value, or the default in words.
     pub fn default(&self) -> String {
         match self {
             Values::Text(unset) => (*unset).to_owned(),
@@ -248,7 +248,7 @@ impl Values {
         }
     }
 
-    /// Unit of the numbers, without blanks; empty for other values.
+    /// Unit of a number, such as `ms`; empty for numbers without a unit and for other kinds.
     pub fn unit(&self) -> &'static str {
         match self {
             Values::Number { unit, .. } | Values::Optional { unit, .. } => unit.trim_start(),
@@ -256,12 +256,12 @@ impl Values {
         }
     }
 
-    /// Permitted values, in words.
+    /// The permitted values, for messages.
     pub fn allowed(&self) -> String {
         match self {
             Values::Text(_) => "any text".to_owned(),
             Values::OneOf(words) => words.join(" or "),
-            Values::Order(words) => format!("auto, or an order of {}", words.join(",")),
+            Values::Order(words) => format!("auto, or one or more of {} in order of preference", words.join(",")),
             Values::Number { low, high, .. } | Values::Optional { low, high, .. } => {
                 format!("a number from {low} to {high}")
             }

@@ -1,7 +1,7 @@
-//! The form of a line in the log of libdat and of the providers, and the folding of repeated messages.
+//! Format of log lines, and suppression of repeated messages.
 //!
-//! Pure: time, process and thread are arguments. libdat and all providers use this module, so that their lines can be
-//! sorted and searched together.
+//! libdat and all providers use this module, so that their lines can be sorted and searched together. Pure: time,
+//! process and thread are arguments.
 #![forbid(unsafe_code)]
 
 use std::hash::{DefaultHasher, Hasher};
@@ -20,10 +20,10 @@ pub struct Origin<'a> {
     pub ia: &'a str,
 }
 
-/// Formats a message as log lines, each with a line end: `2026-11-24T19:34:12.123456Z error dapl[4711/4712 sm0]: text`.
+/// Formats a message as log lines, one for each line of the text:
+/// `2026-11-24T19:34:12.123456Z error dapl[4711/4712 sm0]: text`.
 ///
-/// `now` is the time since 1970; the lines state it in UTC. Control characters of the text, except line ends, become
-/// `?`.
+/// `now` is the time since 1970; the lines state it in UTC. Control characters except tabs become `?`.
 pub fn lines(origin: &Origin<'_>, now: Duration, text: &str) -> String {
     let before = format!("{} {}", utc(now), tag(origin));
     let clean =
@@ -40,8 +40,7 @@ pub fn text_of(line: &str) -> &str {
     rest.filter(|_| is_line).map_or(line, |(_, text)| text)
 }
 
-/// Removes the numbers that the standard library appends to system errors, such as ` (os error 2)`, because the text
-/// before them has the same meaning.
+/// Removes the numbers that the standard library appends to the texts of system errors, such as ` (os error 2)`.
 pub fn without_numbers(text: &str) -> String {
     const BEGIN: &str = " (os error ";
     let mut parts = text.split(BEGIN);
@@ -55,13 +54,13 @@ pub fn without_numbers(text: &str) -> String {
     clean
 }
 
-/// Part of a log line after the time and before the text.
+/// The part of a log line between the time and the text.
 fn tag(Origin { library, level, process, thread, ia }: &Origin<'_>) -> String {
     let blank = if ia.is_empty() { "" } else { " " };
     format!("{level} {library}[{process}/{thread}{blank}{ia}]:")
 }
 
-/// A time since 1970 as ISO 8601 with microseconds.
+/// Formats a time since 1970 as ISO 8601 in UTC, with microseconds.
 fn utc(now: Duration) -> String {
     let (days, second) = (now.as_secs() / 86_400, now.as_secs() % 86_400);
     // The calendar is computed with years of 365.2425 days that begin in March, so that a leap day is the last day of a
@@ -92,21 +91,21 @@ pub struct Folding {
 /// The lines to write for a message.
 #[derive(Debug, Eq, PartialEq)]
 pub struct FoldedLines {
-    /// A line that reports earlier repetitions; written before the message.
+    /// A line with the number of omitted repetitions of the previous message; written before the message.
     pub repeated: Option<String>,
     /// Whether the message itself is written.
     pub is_new: bool,
 }
 
 impl Folding {
-    /// Time after which repetitions are reported, even if no other message follows.
+    /// Interval at which a message that is repeated again and again is reported.
     const REPORT: Duration = Duration::from_secs(10);
 
     pub const fn new() -> Self {
         Folding { last: None, count: 0, written: Duration::ZERO }
     }
 
-    /// Handles the next message. `now` is a time on a monotonic clock.
+    /// Returns the lines to write for the next message. `now` is a time on a monotonic clock.
     pub fn take(&mut self, text: &str, now: Duration) -> FoldedLines {
         let mut hasher = DefaultHasher::new();
         hasher.write(text.as_bytes());
@@ -126,7 +125,7 @@ impl Folding {
         FoldedLines { repeated, is_new: false }
     }
 
-    /// Returns a line about repetitions that were not reported yet.
+    /// Returns a line with the number of repetitions that were not reported yet; `None` if there are none.
     pub fn flush(&mut self) -> Option<String> {
         let count = std::mem::take(&mut self.count);
         (count > 0).then(|| format!("the last message was repeated {count} times"))

@@ -4,7 +4,7 @@
 
 use crate::ALL;
 
-/// Minimum similarity, from 0 to 1, of a proposed name: four edits in a name of 16 letters.
+/// Minimum similarity of a proposed name, from 0 to 1. It allows four edits in a name of 16 letters.
 const LEAST: f64 = 0.75;
 
 /// Finds the known variable most similar to `name`. Similarity is one minus the Damerau-Levenshtein distance divided by

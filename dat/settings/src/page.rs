@@ -1,9 +1,9 @@
-//! Generates the table of `docs/settings.md` from the tables of settings: one row per variable.
+//! Generates the table in `docs/settings.md`: one row per variable.
 #![forbid(unsafe_code)]
 
 use crate::{ALL, BUILD_TIME, Setting, SettingsTable, Values};
 
-/// Additional sentences for a variable's row.
+/// Additional sentences for the rows of these variables.
 const NOTES: [(&str, &str); 13] = [
     ("DAPL_COUNTERS", "See [counters](guide/src/counters-and-traces.md)"),
     ("DAPL_DBG_IO_TRC", "See [traces](guide/src/counters-and-traces.md#traces)"),
@@ -16,8 +16,8 @@ const NOTES: [(&str, &str); 13] = [
     ),
     (
         "DAPL_SM_RMA",
-        "`auto` uses the fastest method that works. Only `auto` maps memory registered as shared, where that is safe. In an order, \
-         the first method that works is used; shared buffers always work",
+        "`auto` uses the fastest method that works. Only `auto` maps memory registered as shared, where that is safe. From a \
+         list, the first method that works is used; shared buffers always work",
     ),
     (
         "DAPL_USNIC_KEY",
@@ -104,7 +104,7 @@ fn values(setting: &Setting) -> String {
         }
         Values::Order(words) => {
             let words: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
-            format!("`auto` (default), or an order of {}", words.join(","))
+            format!("`auto` (default), or one or more of {} in order of preference", words.join(","))
         }
         Values::Number { .. } => format!("{}{unit}", facts[0]),
         Values::Optional { unset, .. } => format!("{}{unit}; default: {unset}", facts[0]),

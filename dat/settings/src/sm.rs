@@ -1,6 +1,6 @@
 //! Settings of sm, in `ia_params` and in the environment.
 //!
-//! The positional word of `ia_params` is the base directory.
+//! The first word of `ia_params` without `=` is the base directory.
 #![forbid(unsafe_code)]
 
 use crate::common::{dir, give_up, keepalive, listener_wait, spin};

@@ -1,7 +1,7 @@
 //! Settings of usnic, in `ia_params` and in the environment.
 //!
-//! The positional word of `ia_params` is the interface or address. Congestion control and the do-not-fragment bit have
-//! no setting, so that they cannot be switched off.
+//! The first word of `ia_params` without `=` is the interface or address. No setting disables congestion control or the
+//! do-not-fragment bit.
 #![forbid(unsafe_code)]
 
 use crate::common::{dir, give_up, keepalive, listener_wait, rnr_retry, spin};

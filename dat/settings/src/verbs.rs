@@ -1,7 +1,7 @@
-//! Settings of verbs, in the environment; those with a name also in `ia_params`.
+//! Settings of verbs, in the environment. Settings with a `name` can also be given in `ia_params`.
 //!
-//! Variables without `VERBS` in their name are those of the C implementation's providers. The positional words of
-//! `ia_params` name the device and port.
+//! Variables without `VERBS` in their name are those of the C implementation's providers. The words of `ia_params`
+//! without `=` name the device and port.
 #![forbid(unsafe_code)]
 
 use crate::common::{dir, listener_wait, rnr_retry};
@@ -30,7 +30,7 @@ const SETTINGS: &[Setting] = &[
     Setting {
         name: "",
         variable: "DAPL_VERBS_GID_INDEX",
-        values: optional(0, 65_535, "the one of the address", ""),
+        values: optional(0, 65_535, "the index of the GID of the IA's address", ""),
         meaning: "index of the GID in the port's table",
     },
     Setting {
@@ -61,7 +61,7 @@ const SETTINGS: &[Setting] = &[
         name: "",
         variable: "DAPL_IB_MTU",
         values: Values::OneOf(&["1024", "256", "512", "2048", "4096"]),
-        meaning: "`socket`, `socket2` and `none`: bytes per packet, at most what the port has active",
+        meaning: "`socket`, `socket2` and `none`: bytes per packet (path MTU), at most the active MTU of the port",
     },
     Setting {
         name: "",
@@ -85,7 +85,7 @@ const SETTINGS: &[Setting] = &[
         name: "",
         variable: "DAPL_GLOBAL_ROUTING",
         values: number(0, 1, 0, ""),
-        meaning: "`socket`, `socket2` and `none`: a global header in every packet; on Ethernet always",
+        meaning: "`socket`, `socket2` and `none`: 1: a global header in every packet, as always on Ethernet",
     },
     Setting {
         name: "",
@@ -108,14 +108,14 @@ const SETTINGS: &[Setting] = &[
     Setting {
         name: "",
         variable: "DAPL_IB_PKEY",
-        values: optional(0, 65_535, "the first of the port's", ""),
-        meaning: "`socket`, `socket2` and `none`: partition key; 0 is as unset",
+        values: optional(0, 65_535, "the first key in the port's table", ""),
+        meaning: "`socket`, `socket2` and `none`: partition key; 0 means the default",
     },
     Setting { name: "", ..dir() },
     Setting {
         name: "",
         variable: "DAPL_VERBS_PEER",
-        values: Values::Text("the local address and number"),
+        values: Values::Text("the IA's own address and queue pair number"),
         meaning: "`none`: the peer's address, and the number of its queue pair: `same`, `+1`, `-1`, or a number; \
                   separated by a comma if both are given",
     },
