@@ -1,7 +1,7 @@
-//! Checks of this host, per provider: devices and permissions, limits, shared memory, copies, sockets, ports.
+//! Checks of this host: adapters, shared memory, cross-memory copy, limits, socket buffers, ports, RDMA devices.
 //!
-//! Reads `/proc`, `/sys` and limits, and tries harmless operations (a copy, a bound port, an opened device node). Pure
-//! functions compute the findings from the data that were read, so that tests can pass the data of other machines.
+//! Reads `/proc`, `/sys` and limits, and tries harmless operations: it copies memory, binds a port, opens device nodes.
+//! Pure functions compute most findings from the data that were read, so that tests can pass data of other machines.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use crate::system;
 
 /// Minimum size of /dev/shm, in bytes: enough for a few sm connections and the application's own use.
 const SHARED_MEMORY: u64 = 64 << 20;
-/// Number of descriptors that a program with about a hundred connections needs.
+/// Minimum limit of open files: enough for a program with about a hundred connections.
 const FILES: u64 = 1024;
 /// Bit number of the capability to lock memory without a limit (`linux/capability.h`).
 const CAP_IPC_LOCK: u32 = 14;
@@ -44,7 +44,7 @@ fn versions(findings: &mut Vec<Finding>) {
     findings.push(Finding::note("versions", format!("datinfo {}, Linux {kernel}", env!("CARGO_PKG_VERSION"))));
 }
 
-/// Lists the adapters, and how many of them open.
+/// Reports libdat, invalid lines, and for each adapter whether it opens.
 fn registry(options: &Options, findings: &mut Vec<Finding>) {
     let registry = match Registry::read(options, None) {
         Ok(registry) => registry,
@@ -65,7 +65,7 @@ fn registry(options: &Options, findings: &mut Vec<Finding>) {
     }
     if registry.diagnostics.iter().any(|diagnostic| diagnostic.is_dropped) {
         let remedy = "datinfo check explains them";
-        findings.push(Finding::new(Grade::Warning, "registry", "invalid lines", remedy));
+        findings.push(Finding::new(Grade::Warning, "registry", "dat.conf has invalid lines", remedy));
     }
     let (entries, others) = registry.openable(options);
     findings.extend(others.map(|others| Finding::note("registry", others)));
@@ -91,7 +91,7 @@ fn registry(options: &Options, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Reports whether the libraries of the lines for DAT 2.0 exist: one note for each library, and one for libdat2.so.2.
+/// Reports for each library in lines for DAT 2.0 whether it exists.
 fn libdat2(entries: &[ReportedEntry], findings: &mut Vec<Finding>) {
     let about = "DAT 2.0";
     let mut libraries: BTreeMap<&str, (usize, Option<&str>)> = BTreeMap::new();
@@ -111,7 +111,7 @@ fn libdat2(entries: &[ReportedEntry], findings: &mut Vec<Finding>) {
     }
 }
 
-/// Text that names a symbolic link's target; empty if the file is no link, or its target has the same file name.
+/// Text that names a symbolic link's target; empty if the file is not a link, or if its target has the same file name.
 fn linked(file: &Path) -> String {
     let target = fs::read_link(file).ok().filter(|target| target.file_name() != file.file_name());
     target.map_or(String::new(), |target| format!(", a link to {}", target.display()))
@@ -140,7 +140,7 @@ fn shared_memory(findings: &mut Vec<Finding>) {
     findings.push(finding);
     let may_write = rustix::fs::access(directory.as_str(), rustix::fs::Access::WRITE_OK).is_ok();
     if !may_write {
-        let found = format!("{directory} may not be written by this user");
+        let found = format!("{directory} is not writable for this user");
         findings.push(Finding::new(Grade::Bad, "shared memory", found, "chmod 1777 it, or set DAPL_DIR"));
     }
 }
@@ -161,8 +161,7 @@ fn space(directory: &str, free: u64) -> Finding {
     }
 }
 
-/// Checks cross-memory copy: whether the kernel supports and permits it, and whether it works between processes of one
-/// user.
+/// Checks cross-memory copy: whether the kernel supports it, and permits it between processes of one user.
 fn copies(findings: &mut Vec<Finding>) {
     let word = 1_u64;
     let tried = system::read_process_memory(std::process::id() as i32, (&raw const word) as usize);
@@ -177,7 +176,7 @@ fn copy_finding(tried: Result<(), String>, seccomp: u64, scope: Option<u32>) -> 
     if let Err(error) = tried {
         let why = if seccomp == 2 { ", under a seccomp filter" } else { "" };
         let remedy =
-            format!("permit in the filter process_vm_readv and process_vm_writev (containers: SYS_PTRACE); {slower}");
+            format!("permit process_vm_readv and process_vm_writev in the filter (containers: SYS_PTRACE); {slower}");
         return Finding::new(Grade::Warning, about, format!("refused{why}: {error}"), remedy);
     }
     match scope {
@@ -185,13 +184,13 @@ fn copy_finding(tried: Result<(), String>, seccomp: u64, scope: Option<u32>) -> 
         Some(1) => Finding::new(
             Grade::Warning,
             about,
-            "Yama's ptrace_scope is 1: other processes of this user are refused unless they are permitted",
+            "Yama's ptrace_scope is 1: a process may copy only from processes that permit it",
             format!("DAPL_SM_CMA=open in the programs, or sysctl kernel.yama.ptrace_scope=0; {slower}"),
         ),
         Some(scope) => Finding::new(
             Grade::Warning,
             about,
-            format!("Yama's ptrace_scope is {scope}: only with CAP_SYS_PTRACE"),
+            format!("Yama's ptrace_scope is {scope}: a process without CAP_SYS_PTRACE may not copy"),
             format!("sysctl kernel.yama.ptrace_scope=0; {slower}"),
         ),
     }
@@ -212,24 +211,24 @@ fn limits(need: u64, findings: &mut Vec<Finding>) {
     });
 }
 
-/// Locked-memory limit. Only verbs pins registered memory.
+/// Compares the limit of locked memory with `need`. `may_lock`: the process has `CAP_IPC_LOCK`.
 fn memlock(limit: Option<u64>, need: u64, may_lock: bool, has_devices: bool) -> Finding {
     let about = "locked memory";
     match limit {
         Some(limit) if limit < need && !may_lock => {
-            let found = format!("{limit} bytes may be locked, {need} are needed");
+            let found = format!("{limit} bytes may be locked, verbs programs need {need} (--need)");
             let remedy = format!(
                 "ulimit -l {} (LimitMEMLOCK= of a service, /etc/security/limits.d for logins)",
                 need.div_ceil(1024)
             );
-            // Only verbs pins registered memory.
+            // Only the verbs provider locks registered memory.
             let grade = if has_devices { Grade::Bad } else { Grade::Note };
             Finding::new(grade, about, found, remedy)
         }
         Some(limit) if limit < need => {
             Finding::good(about, format!("{limit} bytes, not enforced because of CAP_IPC_LOCK"))
         }
-        Some(limit) => Finding::good(about, format!("{limit} bytes, {need} are needed")),
+        Some(limit) => Finding::good(about, format!("{limit} bytes, verbs programs need {need} (--need)")),
         None => Finding::good(about, "without limit"),
     }
 }
@@ -272,14 +271,14 @@ fn interfaces(findings: &mut Vec<Finding>) {
     }
 }
 
-/// Checks whether usnic could listen. Processes of one user share the port; processes of other users cannot use it.
+/// Checks whether usnic could listen on the port. Processes of one user share the port; other users cannot use it.
 fn port_finding(port: u16) -> Finding {
     match UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)) {
         Ok(_) => Finding::good("UDP port", format!("{port} is free")),
         Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => Finding::note(
             "UDP port",
             format!(
-                "{port} is in use: by usnic, if programs of this user listen (they share it); each user needs its own port"
+                "{port} is in use. Programs of this user that listen over usnic share it; another user needs another port"
             ),
         ),
         Err(error) => {
@@ -289,7 +288,7 @@ fn port_finding(port: u16) -> Finding {
     }
 }
 
-/// Devices, their nodes, ports and GIDs.
+/// Checks the RDMA devices: device nodes, port states and GIDs.
 fn devices(class: &Path, nodes: &Path, findings: &mut Vec<Finding>) {
     let about = "RDMA device";
     let names = sorted(class);

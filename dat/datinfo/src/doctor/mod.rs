@@ -1,9 +1,9 @@
 //! `datinfo doctor`: finds problems that affect DAT on this host, or on the path to another host, and proposes
 //! remedies.
 //!
-//! `host` checks this machine. `pair` checks the path to another host by the probes of `path` and by the datagrams of
-//! `wire`; `serve` answers both. Each result is a finding with a remedy. Nothing is changed, and no privileges are
-//! needed. A check that would need privileges is reported as not made.
+//! `host` checks this machine. `pair` checks the path to another host with the probes of `path` and the datagrams of
+//! `wire`; `serve` answers both. Each result is a finding, with a remedy if there is a problem. The command changes
+//! nothing and needs no privileges.
 
 mod host;
 mod pair;
@@ -24,7 +24,7 @@ use crate::{print_json, print_output};
 enum Grade {
     /// No problem.
     Good,
-    /// Information; no problem.
+    /// Information without a rating.
     Note,
     /// The checked feature works, but is slow or limited.
     Warning,
@@ -74,7 +74,7 @@ pub(crate) fn doctor(options: &Options, wanted: &options::Doctor) -> crate::Resu
     let port = wanted.port.unwrap_or_else(usnic_port);
     if wanted.serve {
         if options.json {
-            return Err("doctor --serve prints no results: give --json to the doctor of the other host".to_owned());
+            return Err("--serve prints no results: use --json with datinfo doctor on the other host".to_owned());
         }
         return serve::serve(port);
     }
@@ -112,7 +112,7 @@ fn lines(findings: &[Finding]) -> String {
     text
 }
 
-/// Value in effect of a numeric setting for adapters whose line does not set it.
+/// Value of a numeric setting from the environment, or its default.
 fn in_effect(table: &'static SettingsTable, name: &str) -> u64 {
     let Some(setting) = table.named(name) else { return 0 };
     let given = std::env::var(setting.variable).ok().and_then(|text| table.value(setting, &text).ok());

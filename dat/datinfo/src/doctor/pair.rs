@@ -1,8 +1,8 @@
 //! Checks the path to another host that runs a usnic listener or `datinfo doctor --serve`.
 //!
-//! `path` measures the path in both directions by probes that both kinds of host answer; this module rates the results.
-//! Only `datinfo doctor --serve` also reports versions. Every wait is bounded. Datagrams from other hosts, or without a
-//! matching request, are ignored.
+//! `path` measures the path in both directions with probes, which both programs answer; this module rates the results.
+//! Only `datinfo doctor --serve` also reports versions. Every wait has a time limit. Datagrams from other hosts, and
+//! answers to other requests, are ignored.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -14,9 +14,10 @@ use super::{Finding, Grade, serve, wire};
 
 /// Time to wait for an answer.
 const PATIENCE: Duration = Duration::from_millis(400);
+/// Number of transmissions of the request for versions.
 const TRIES: u64 = 3;
-/// Number of small datagrams sent one after another to measure loss.
-const ROW: usize = 50;
+/// Number of small datagrams that are sent one after another to measure loss.
+const LOSS_PROBES: usize = 50;
 
 pub(super) fn check_pair(host: &str, port: u16, findings: &mut Vec<Finding>) -> Result<(), String> {
     let to = resolve(host, port)?;
@@ -31,10 +32,10 @@ pub(super) fn check_pair(host: &str, port: u16, findings: &mut Vec<Finding>) -> 
         Some(remote) => versions(&String::from_utf8_lossy(&remote), &serve::facts()),
         None => Finding::note(
             "versions",
-            "a usnic listener answered, which sends no versions: compare datinfo --version on both hosts",
+            "unknown: a usnic listener answered, not datinfo doctor --serve; compare datinfo --version on both hosts",
         ),
     });
-    findings.push(row(&path::row(to, PATIENCE, ROW).map_err(failed)?));
+    findings.push(loss(&path::round_trips(to, PATIENCE, LOSS_PROBES).map_err(failed)?));
     findings.push(sizes(&report));
     Ok(())
 }
@@ -47,19 +48,20 @@ fn silence(report: &PathReport) -> Finding {
     Finding::new(Grade::Bad, "path", format!("no answer from {}: {}", report.to, report.found()), without)
 }
 
-/// Finding about loss, from small datagrams.
-fn row(times: &[Duration]) -> Finding {
+/// Finding about loss. `times` are the round-trip times of the answered datagrams.
+fn loss(times: &[Duration]) -> Finding {
     let mut times = times.to_vec();
     times.sort();
     let median = times.get(times.len() / 2).map_or(0, Duration::as_micros);
-    let found = format!("{} of {ROW} small datagrams came back, the median in {median} us", times.len());
+    let count = times.len();
+    let found = format!("{count} of {LOSS_PROBES} small datagrams were answered, median round trip {median} us");
     match times.len() {
-        ROW => Finding::good("small datagrams", found),
+        LOSS_PROBES => Finding::good("small datagrams", found),
         _ => Finding::new(
             Grade::Warning,
             "small datagrams",
             found,
-            "a path that loses this much is slow: check cables, duplex, and the counters of ip -s link",
+            "a path that loses packets is slow: check cables, duplex, and the counters of ip -s link",
         ),
     }
 }

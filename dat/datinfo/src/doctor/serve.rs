@@ -10,7 +10,7 @@ use super::{path, wire};
 use crate::print_output;
 use crate::system::{self, Fragments};
 
-/// Maximum number of answers per second. One check needs about a hundred.
+/// Maximum number of answers per second. One `datinfo doctor` needs about a hundred answers.
 const MOST: u32 = 2_000;
 
 pub(super) fn serve(port: u16) -> crate::Result {
@@ -18,11 +18,11 @@ pub(super) fn serve(port: u16) -> crate::Result {
     let socket =
         UdpSocket::bind((Ipv6Addr::UNSPECIFIED, port)).or_else(|_| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)));
     let socket = socket.map_err(|error| {
-        format!("UDP port {port}: {error}; if usnic listens here already, take another with --port, on both sides")
+        format!("UDP port {port}: {error}; if usnic listens on it, give another port with --port on both hosts")
     })?;
     let own = socket.local_addr().map_err(|error| error.to_string())?;
     for is_v4 in [true, own.is_ipv4()] {
-        // Fails for the address family that the socket does not have.
+        // The call for an address family that the socket does not support fails.
         let _ = system::forbid_fragments(&socket, is_v4, Fragments::Ignored);
     }
     print_output(&format!("listening on UDP port {}; on the other host: datinfo doctor HOST --port {0}\n", own.port()));
@@ -42,7 +42,7 @@ fn answer_all(socket: &UdpSocket) -> std::io::Error {
         };
         let Some(answer) = answer(&buffer[..length], &facts) else { continue };
         if budget.take(Instant::now()) {
-            // A lost answer is not repeated, because the other host's check must detect the loss.
+            // An answer that cannot be sent is not repeated, because the other host measures loss.
             let _ = socket.send_to(&answer, from);
         }
     }

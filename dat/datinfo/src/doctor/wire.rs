@@ -1,12 +1,12 @@
 //! Datagrams between `datinfo doctor` on two hosts, in addition to the probes of `path`: a request for the version and
-//! limits of the other host, and its answer.
+//! limits of the other host, and the answer. Pure.
 //!
-//! `serve` answers with [`answer`]; `pair` sends the requests. Pure. Malformed requests get no answer, and an answer is
-//! not a valid request, so two servers cannot answer each other endlessly. An answer is never longer than its request,
-//! so a server cannot be used for amplification.
+//! `pair` sends the requests; `serve` answers with [`answer`]. Malformed requests get no answer, and an answer is not a
+//! valid request, so two servers cannot answer each other endlessly. An answer is never longer than its request, so
+//! that a forged source address cannot be used for amplification.
 #![forbid(unsafe_code)]
 
-/// Start of every datagram. The digit is the version of the protocol.
+/// First bytes of every datagram. The digit is the version of the protocol.
 const MAGIC: &[u8; 8] = b"DATINFO2";
 const QUESTION: u8 = 1;
 const ANSWER: u8 = 129;
@@ -22,8 +22,8 @@ pub(super) fn question(number: u64) -> Vec<u8> {
     bytes
 }
 
-/// Builds the answer to a datagram, if that is a request. `facts`, the result of `serve::facts`, is truncated to the
-/// space.
+/// Builds the answer to a datagram; `None` if the datagram is not a request. `facts`, the result of `serve::facts`, is
+/// truncated to the maximum length of an answer.
 pub(super) fn answer(datagram: &[u8], facts: &str) -> Option<Vec<u8>> {
     let number = parse(datagram, QUESTION).filter(|_| datagram.len() >= LEAST)?;
     let mut bytes = head(ANSWER, number);

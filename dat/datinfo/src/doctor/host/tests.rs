@@ -1,4 +1,4 @@
-//! Checks with the data of invented machines: findings and remedies.
+//! Tests of the host checks with made-up data of machines.
 
 use super::*;
 
@@ -35,7 +35,8 @@ fn reports_limits_and_space_with_the_command_to_change_them() {
     assert_eq!([grade(&space("/s", 64 << 20)), grade(&space("/s", (64 << 20) - 1))], ["ok", "warning"]);
 }
 
-/// Findings for a machine with these files, which lie below one directory for the classes and one for the device nodes.
+/// Returns the findings about RDMA devices for a machine with these files: `class/...` as in `/sys/class/infiniband`,
+/// `dev/...` as in `/dev/infiniband`.
 fn machine(name: &str, files: &[(&str, &str)]) -> Vec<Finding> {
     let root = std::env::temp_dir().join(format!("datinfo-host-{}-{name}", std::process::id()));
     for (file, text) in files {

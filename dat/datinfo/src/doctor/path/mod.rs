@@ -2,8 +2,8 @@
 //!
 //! Sends connectionless probes to a host on which a program listens over `usnic`, or `datinfo doctor --serve` runs.
 //! Needs no adapter and no privileges. Datagrams are not fragmented, so a datagram that exceeds the MTU is lost. If a
-//! router reports the loss (ICMP), the kernel lowers the path MTU, and the result names the report. A check sends a few
-//! dozen datagrams, and its wait for each answer has a limit. Sizes are bytes of UDP payload.
+//! router reports the loss (ICMP), the kernel lowers the path MTU, and the result mentions the ICMP report. A check
+//! sends a few dozen datagrams, and the wait for each answer has a time limit. Sizes are bytes of UDP payload.
 //!
 //! `probe` encodes the datagrams, `search` selects the sizes, `report` composes the texts.
 #![forbid(unsafe_code)]
@@ -28,9 +28,9 @@ use crate::system::{self, Fragments};
 /// Number of transmissions of a datagram before it counts as lost.
 const TRIES: u32 = 3;
 
-/// Checks the path to a host. `patience` is the time to wait for an answer; twice the round trip is enough.
+/// Checks the path to a host. `patience` is the time to wait for an answer; it should be at least twice the round trip.
 ///
-/// Errors: those of the socket. A missing answer is not an error but a result.
+/// Errors: those of the socket. A missing answer is not an error, but part of the report.
 pub(super) fn check(to: SocketAddr, patience: Duration) -> io::Result<PathReport> {
     match SocketProber::of(to, patience) {
         Ok(mut asking) => search::run(to, &mut asking),
@@ -41,11 +41,11 @@ pub(super) fn check(to: SocketAddr, patience: Duration) -> io::Result<PathReport
     }
 }
 
-/// Sends `count` small datagrams, each once, and returns the round trips of those that were answered. Stops if the
-/// first few are not answered.
+/// Sends `count` small probes, each once, and returns the round-trip times of the answered ones. Stops early if none of
+/// the first [`TRIES`] + 1 probes is answered.
 ///
 /// Errors: those of the socket.
-pub(super) fn row(to: SocketAddr, patience: Duration, count: usize) -> io::Result<Vec<Duration>> {
+pub(super) fn round_trips(to: SocketAddr, patience: Duration, count: usize) -> io::Result<Vec<Duration>> {
     let mut asking = SocketProber::of(to, patience)?;
     let mut times = Vec::with_capacity(count);
     for sent in 0..count {
@@ -58,7 +58,8 @@ pub(super) fn row(to: SocketAddr, patience: Duration, count: usize) -> io::Resul
     Ok(times)
 }
 
-/// First number of the probes. Answers to other probes or processes are ignored, because their numbers differ.
+/// Returns the number from which the probes are numbered. It differs between processes, so that answers to the probes
+/// of another process do not match.
 fn seed() -> u64 {
     let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     (time.as_nanos() as u64 ^ u64::from(std::process::id()).rotate_left(40)) | 1
@@ -70,6 +71,7 @@ struct SocketProber {
     /// Bytes of the IP and UDP headers.
     headers: usize,
     patience: Duration,
+    /// Number of the last probe.
     number: u64,
 }
 
@@ -84,7 +86,7 @@ impl SocketProber {
         Ok(SocketProber { socket, is_v4: to.is_ipv4(), headers, patience, number: seed() })
     }
 
-    /// Sends one probe, and waits for its answer.
+    /// Sends one probe of `size` bytes, and waits for its answer. `as_long`: the answer must have the same size.
     fn probe_once(&mut self, size: usize, as_long: bool) -> io::Result<ProbeResult> {
         self.number = self.number.wrapping_add(2);
         let sent = Instant::now();
@@ -97,7 +99,7 @@ impl SocketProber {
         }
     }
 
-    /// Waits for the answer to the last probe. Returns false if it has not arrived.
+    /// Waits for the answer to the last probe. Returns false if no answer arrives before `until`.
     fn listen(&self, until: Instant, size: usize, as_long: bool) -> io::Result<bool> {
         let mut bytes = vec![0; 1 << 16];
         loop {
@@ -119,7 +121,7 @@ impl SocketProber {
 
 impl Prober for SocketProber {
     fn most(&self) -> usize {
-        // If the kernel does not report the path MTU, the MTU of Ethernet is assumed.
+        // Without a path MTU from the kernel, the MTU of Ethernet is assumed.
         let mtu = system::path_mtu(&self.socket, self.is_v4).unwrap_or(1500);
         mtu.saturating_sub(self.headers).clamp(SHORTEST, LONGEST)
     }
@@ -185,7 +187,7 @@ mod tests {
     fn a_path_without_a_limit_is_reported_as_whole() {
         let listener = listener(usize::MAX);
         let report = check(listener.0, Duration::from_secs(10)).unwrap();
-        let times = row(listener.0, Duration::from_secs(10), 20).unwrap();
+        let times = round_trips(listener.0, Duration::from_secs(10), 20).unwrap();
         end(listener);
         assert!(report.carries_full_size() && report.reach.local >= 1400 && !report.reach.is_reported, "{report:?}");
         assert_eq!(times.len(), 20);
@@ -194,7 +196,7 @@ mod tests {
     #[test]
     fn lost_datagrams_are_missing_in_a_row_and_repeated_in_a_check() {
         let listener = listener(3);
-        let times = row(listener.0, Duration::from_millis(100), 9).unwrap();
+        let times = round_trips(listener.0, Duration::from_millis(100), 9).unwrap();
         let report = check(listener.0, Duration::from_millis(100)).unwrap();
         end(listener);
         assert!(times.len() <= 6 && report.carries_full_size(), "{} {report:?}", times.len());
@@ -207,7 +209,7 @@ mod tests {
         drop(socket);
         let report = check(at, Duration::from_millis(30)).unwrap();
         assert!(!report.answers() && report.found().contains("no program listens"), "{report:?}");
-        assert!(row(at, Duration::from_millis(30), 50).unwrap().is_empty());
+        assert!(round_trips(at, Duration::from_millis(30), 50).unwrap().is_empty());
     }
 
     #[test]

@@ -1,9 +1,11 @@
-//! Encodes probes and their answers. An answer is never longer than its probe.
+//! Encodes probes and their answers. Pure.
 //!
-//! Pure functions. A probe has the header of a usnic packet (`daplusnic::proto::wire`) with connection id 0. The field
-//! of the token contains a number chosen by the sender. A usnic listener (`daplusnic::proto::echo`) and `datinfo doctor
-//! --serve` (by [`answer`]) report the size that arrived. If the probe requests it, the answer has the same length as
-//! the probe. Answers are never longer, so they cannot be used for amplification, and the listener keeps no state.
+//! A probe has the header of a usnic packet (`daplusnic::proto::wire`) with connection id 0. The token field of the
+//! header contains a number that the sender has chosen. A usnic listener (`daplusnic::proto::echo`) and `datinfo doctor
+//! --serve` ([`answer`]) answer with the size that arrived. If the probe requests it, the answer is as long as the
+//! probe.
+//!
+//! An answer is never longer than its probe, so that a forged source address cannot be used for amplification.
 #![forbid(unsafe_code)]
 
 const VERSION: u8 = 2;
@@ -13,19 +15,19 @@ const PROBE_ACK: u8 = 5;
 const AS_LONG: u16 = 1;
 /// Length of a probe's header. The header of an answer has four more bytes.
 const HEAD: usize = 16;
-/// Length of the shortest probe, which equals the length of its answer.
+/// Length of an answer, and of the shortest probe.
 pub(super) const SHORTEST: usize = HEAD + 4;
 /// The longest payload of a UDP datagram.
 pub(super) const LONGEST: usize = 65_507;
 
-/// A probe of `size` bytes.
+/// Encodes a probe of `size` bytes.
 pub(super) fn probe(number: u64, size: usize, as_long: bool) -> Vec<u8> {
     let mut packet = head(PROBE, if as_long { AS_LONG } else { 0 }, number).to_vec();
     packet.resize(size, 0);
     packet
 }
 
-/// Appends the answer to a received datagram. Returns false, without an answer, if the datagram is no probe.
+/// Appends the answer to a received datagram to `out`. Returns false without an answer if the datagram is not a probe.
 pub(in crate::doctor) fn answer(packet: &[u8], out: &mut Vec<u8>) -> bool {
     let Some((seen, _)) = packet.split_first_chunk::<HEAD>().filter(|_| packet.len() >= SHORTEST) else { return false };
     let [version, kind, flag_high, flag_low, conn @ .., _, _, _, _, _, _, _, _] = *seen;
@@ -42,14 +44,14 @@ pub(in crate::doctor) fn answer(packet: &[u8], out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Whether these bytes are the answer to that probe.
+/// Whether these bytes are the answer to the probe with this number, size and flag.
 pub(super) fn is_answer(bytes: &[u8], number: u64, size: usize, as_long: bool) -> bool {
     let length = if as_long { size } else { SHORTEST };
     let is_head = bytes.starts_with(&head(PROBE_ACK, 0, number));
     is_head && bytes.len() == length && bytes[HEAD..SHORTEST] == (size as u32).to_be_bytes()
 }
 
-/// Composes a header: version, kind, flags, connection id 0, and the probe's number.
+/// Encodes a header: version, kind, flags, connection id 0, and the probe's number.
 fn head(kind: u8, flags: u16, number: u64) -> [u8; HEAD] {
     let mut head = [0; HEAD];
     head[..2].copy_from_slice(&[VERSION, kind]);

@@ -1,4 +1,4 @@
-//! Results of a path check, with the cause, if known, and the remedy.
+//! Result of a path check as text: the cause if known, and the remedy.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -12,17 +12,17 @@ pub(in crate::doctor) struct PathReport {
     pub(in crate::doctor) to: SocketAddr,
     /// Whether a small datagram was answered.
     pub(in crate::doctor) outcome: PortState,
-    /// Results for larger datagrams. If the small datagram was not answered, only `local` is set.
+    /// Sizes that the path carries. If the small datagram was not answered, `forward` and `back` are 0.
     pub(in crate::doctor) reach: Size,
 }
 
-/// Datagram size that a path must carry: the length of usnic's set-up packets.
+/// Minimum datagram size that usnic needs: the length of its handshake packets.
 pub(in crate::doctor) const LEAST: usize = 1200;
 
 /// Whether and how the port answers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(in crate::doctor) enum PortState {
-    /// The port answers; the round trip of the first probe.
+    /// The port answers. Contains the round-trip time of the first probe.
     Answers(Duration),
     /// ICMP: port unreachable.
     Refused,
@@ -43,7 +43,7 @@ pub(in crate::doctor) struct Size {
     pub(in crate::doctor) forward: usize,
     /// Largest size of an answer that arrives here, at most `forward`.
     pub(in crate::doctor) back: usize,
-    /// A router has reported that larger datagrams exceed the MTU.
+    /// Whether a router has reported by ICMP that larger datagrams exceed the MTU.
     pub(in crate::doctor) is_reported: bool,
 }
 
@@ -53,7 +53,7 @@ impl PathReport {
         matches!(self.outcome, PortState::Answers(_))
     }
 
-    /// Whether the largest datagram that this host sends arrives, and its answer of the same size too.
+    /// Whether the largest datagram that this host sends arrives, and also an answer of the same size.
     pub(in crate::doctor) fn carries_full_size(&self) -> bool {
         self.answers() && self.reach.back == self.reach.local
     }

@@ -1,4 +1,4 @@
-//! Selects the sizes to probe, and derives the largest sizes from the answers, without a socket.
+//! Finds the largest datagram sizes that a path carries, by binary search. Independent of sockets.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -16,7 +16,7 @@ pub(super) const SMALL: usize = 64;
 pub(super) enum ProbeResult {
     /// An answer arrived after this round trip.
     Came(Duration),
-    /// No answer arrived, also after repetitions.
+    /// No answer arrived in time.
     Nothing,
     /// ICMP: port unreachable.
     Refused,
@@ -28,7 +28,7 @@ pub(super) enum ProbeResult {
     Forbidden,
 }
 
-/// Sends probes: over the network, or in tests over a model of a path.
+/// A sender of probes: a socket, or in tests a model of a path.
 pub(super) trait Prober {
     /// Largest payload that the kernel would send now.
     fn most(&self) -> usize;
@@ -50,7 +50,7 @@ pub(super) fn run(to: SocketAddr, by: &mut impl Prober) -> io::Result<PathReport
     Ok(PathReport { to, outcome, reach })
 }
 
-/// Result of the check if an ICMP report answered the first probe.
+/// Maps an error of the first probe to the state of the port. `None` if the result is not an error of that kind.
 pub(super) fn outcome(answer: ProbeResult) -> Option<PortState> {
     match answer {
         ProbeResult::Refused => Some(PortState::Refused),
@@ -60,10 +60,10 @@ pub(super) fn outcome(answer: ProbeResult) -> Option<PortState> {
     }
 }
 
-/// Finds the largest size that is answered, and whether a router has reported a smaller MTU.
+/// Finds the largest size up to `most` that is answered, and whether a router has reported a smaller MTU.
 fn largest(by: &mut impl Prober, most: usize, as_long: bool) -> io::Result<(usize, bool)> {
     let (mut good, mut bad, mut is_reported) = (SHORTEST, most.saturating_add(1), false);
-    // Tries the full size first, then the reported MTU, because these are the most likely results.
+    // The full size is tried first, then a reported MTU, because these are the most likely results.
     let mut next = most;
     while good + 1 < bad {
         match by.probe(next, as_long)? {
