@@ -86,14 +86,14 @@ fn set_default_selects_one_of_several_entries() {
         &["set-default", "ib0"],
         "\"ib0\" has several entries: line 5 (libdaplcma.so.1, default), line 6 (libdaplverbs.so.1, nondefault); choose one",
     );
-    refused(&case, &["set-default", "ib0", "--line", "2"], "line 2 is no entry of \"ib0\"");
+    refused(&case, &["set-default", "ib0", "--line", "2"], "line 2 is not an entry of \"ib0\"");
     let swapped = CONF_FILE.replace("default libdaplcma", "nondefault libdaplcma");
     let swapped = swapped.replace("nondefault libdaplverbs", "default libdaplverbs");
     let finished = expect(&case, &["set-default", "ib0", "--line", "6", "--json"], &swapped);
     let document: Value = serde_json::from_str(&finished.stdout).unwrap();
     assert_eq!((document["changes"].as_array().unwrap().len(), &document["written"]), (2, &Value::Bool(true)));
     let again = expect(&case, &["set-default", "ib0", "--line", "6"], &swapped);
-    assert!(again.stdout.ends_with("is so already\n"), "{again:#?}");
+    assert!(again.stdout.ends_with("nothing to change\n"), "{again:#?}");
     expect(&case, &["set-default", "sm0", "--off"], &swapped.replace("default libdaplsm", "nondefault libdaplsm"));
     assert_eq!(run(&case, &["list"]).stdout, "ib0\n");
 }
@@ -133,7 +133,7 @@ fn links_and_names_without_a_file_are_refused() {
     refused(&case, &["add"], "nothing to add");
     refused(&case, &["add", "a\nb", "l"], "cannot have");
     let created = run(&case, &["add", "sm0", "libdaplsm.so.1", "--file", new.to_str().unwrap()]);
-    assert!(created.stdout.contains("is new; a dat.conf hides the names"), "{created:#?}");
+    assert!(created.stdout.contains("is new; libdat reads it instead of its built-in names"), "{created:#?}");
     let text = fs::read_to_string(&new).unwrap();
     assert_eq!(text, "sm0 u1.2 nonthreadsafe default libdaplsm.so.1 dapl.1.2 \"\" \"\"\n");
 }

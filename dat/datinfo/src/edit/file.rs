@@ -1,8 +1,8 @@
-//! A dat.conf that is being edited: locked against other editors, and replaced by a rename, so that readers see either
-//! the old or the new text.
+//! A dat.conf that is being edited: locked against other runs of datinfo, and replaced by a rename, so that readers see
+//! either the old or the new text.
 //!
-//! All steps use the directory's descriptor and never follow a symbolic link in the last part of the path. The new file
-//! has the owner, the permissions and the extended attributes (ACL, security label) of the old one.
+//! All steps use the directory's descriptor. A symbolic link in the last part of the path is refused. The new file gets
+//! the owner, permissions and extended attributes (ACL, security label) of the old file.
 #![forbid(unsafe_code)]
 
 use std::ffi::{OsStr, OsString};
@@ -20,12 +20,12 @@ const MOST: u64 = 16 << 20;
 /// Pause between attempts to lock.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A file opened for editing and locked until dropped, or the path of a file that does not exist.
+/// A file that is opened for editing and locked until this value is dropped, or the path of a file to create.
 pub(super) struct EditedFile {
     path: PathBuf,
     directory: OwnedFd,
     name: OsString,
-    /// The file and its status; `None` if it does not exist. Then the lock is that of the directory.
+    /// The locked file and its status; `None` if the file does not exist. The directory is locked then.
     old: Option<(File, Stat)>,
     pub(super) text: Vec<u8>,
 }
@@ -34,7 +34,7 @@ impl EditedFile {
     /// Opens and locks the file. Waits up to `patience` for other editors.
     pub(super) fn open(path: &Path, may_create: bool, patience: Duration) -> Result<Self, String> {
         let fail = |error: Errno| format!("{}: {}", path.display(), std::io::Error::from(error));
-        let name = path.file_name().ok_or_else(|| format!("{}: is no file's name", path.display()))?.to_owned();
+        let name = path.file_name().ok_or_else(|| format!("{}: is not a file name", path.display()))?.to_owned();
         let parent = match path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
@@ -50,8 +50,8 @@ impl EditedFile {
                 Err(Errno::NOENT) if may_create && has_directory => {
                     return Ok(EditedFile { path: path.into(), directory, name, old: None, text: Vec::new() });
                 }
-                // A file that does not exist cannot be locked: its creators wait for the lock of the directory, and
-                // then look for the file again.
+                // A file that does not exist cannot be locked. Its creator locks the directory instead, and then looks
+                // for the file again.
                 Err(Errno::NOENT) if may_create => {
                     match fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
                         Ok(()) => has_directory = true,
@@ -72,7 +72,7 @@ impl EditedFile {
                     file.read_to_end(&mut text).map_err(|error| format!("{}: {error}", path.display()))?;
                     return Ok(EditedFile { path: path.into(), directory, name, old: Some((file, stat)), text });
                 }
-                // The lock is on a file that another editor has replaced in the meantime: open the new file.
+                // The locked file was replaced by another editor after the open: open the new file.
                 Ok(()) => {}
                 Err(Errno::WOULDBLOCK) => wait(path, deadline, patience)?,
                 Err(error) => return Err(fail(error)),
@@ -84,7 +84,7 @@ impl EditedFile {
         self.old.is_some()
     }
 
-    /// Replaces the content of the file.
+    /// Replaces the file by a new file with this text.
     pub(super) fn write(self, text: &[u8]) -> Result<(), String> {
         let fail = |error: std::io::Error| format!("{}: not changed: {error}", self.path.display());
         let mut temporary = OsString::from(".");
@@ -95,7 +95,7 @@ impl EditedFile {
         let file = File::from(file.map_err(|error| fail(error.into()))?);
         let done = self.fill(file, text).and_then(|()| self.rename(&temporary));
         if done.is_err() {
-            // If this fails, the error is reported; the temporary file may remain.
+            // The first error is reported. If this call fails too, the temporary file remains.
             let _ = fs::unlinkat(&self.directory, &temporary, AtFlags::empty());
         }
         done.map_err(fail)
@@ -135,7 +135,7 @@ impl EditedFile {
     }
 }
 
-/// Waits before the next attempt to lock; an error after the deadline.
+/// Sleeps before the next attempt to lock. Returns an error after the deadline.
 fn wait(path: &Path, deadline: Instant, patience: Duration) -> Result<(), String> {
     if Instant::now() >= deadline {
         let seconds = patience.as_secs();
@@ -145,7 +145,7 @@ fn wait(path: &Path, deadline: Instant, patience: Duration) -> Result<(), String
     Ok(())
 }
 
-/// Refuses files that a rename would not replace as the owner intends.
+/// Refuses files that must not be replaced by a rename: special files, files with several hard links, very large files.
 fn check(path: &Path, stat: &Stat) -> Result<(), String> {
     let path = path.display();
     if fs::FileType::from_raw_mode(stat.st_mode) != fs::FileType::RegularFile {
@@ -153,10 +153,10 @@ fn check(path: &Path, stat: &Stat) -> Result<(), String> {
     }
     if stat.st_nlink > 1 {
         let names = stat.st_nlink;
-        return Err(format!("{path}: has {names} names (hard links), which the edit would part; edit a copy"));
+        return Err(format!("{path}: has {names} hard links, and the edit would replace only one; edit a copy"));
     }
     if stat.st_size as u64 > MOST {
-        return Err(format!("{path}: has {} bytes; a dat.conf has at most {MOST}", stat.st_size));
+        return Err(format!("{path}: has {} bytes; datinfo edits files of at most {MOST} bytes", stat.st_size));
     }
     Ok(())
 }
@@ -172,8 +172,7 @@ fn is_at(directory: &OwnedFd, name: &OsStr, stat: &Stat) -> bool {
         .is_ok_and(|now| (now.st_dev, now.st_ino) == (stat.st_dev, stat.st_ino))
 }
 
-/// Copies the extended attributes. If the file system or the caller's rights do not allow an attribute, that is an
-/// error only for an ACL.
+/// Copies the extended attributes. An attribute that cannot be copied is skipped, except an ACL, which is an error.
 fn copy_attributes(from: &File, to: &File) -> std::io::Result<()> {
     let mut names = vec![0_u8; 64 << 10];
     let length = match fs::flistxattr(from, names.as_mut_slice()) {

@@ -20,10 +20,12 @@ use crate::{nearest, print_json, print_output};
 use file::EditedFile;
 use text::{ConfText, FileEntry, checked};
 
-/// A changed line: the kind of change, its number before or after the change, and its text.
+/// A changed line, for the output.
 #[derive(Debug)]
 struct ChangedLine {
+    /// Kind of change: `added`, `removed`, or `now` for a line that was replaced or changed.
     verb: &'static str,
+    /// Line number, counted from 1: of a removed line before the edit, of other lines after the edit.
     line: usize,
     text: String,
 }
@@ -36,10 +38,10 @@ impl ChangedLine {
     }
 }
 
-/// A function that edits a text and returns the changed lines, or an error.
+/// A function that edits the text, and returns the changed lines or an error.
 type Edit<'a> = dyn Fn(&mut ConfText) -> Result<Vec<ChangedLine>, String> + 'a;
 
-/// Adds entries.
+/// Executes `datinfo add`.
 pub(crate) fn add(options: &Options, wanted: &Add) -> crate::Result {
     let lines = match (&wanted.name, &wanted.library) {
         (Some(name), Some(library)) => vec![line_of(options, wanted, name, library)],
@@ -56,7 +58,7 @@ pub(crate) fn add(options: &Options, wanted: &Add) -> crate::Result {
     })
 }
 
-/// Removes entries.
+/// Executes `datinfo remove`.
 pub(crate) fn remove(options: &Options, wanted: &Remove) -> crate::Result {
     let others = match &wanted.from {
         Some(file) => lines_of(file)?.iter().map(|line| checked(line)).collect::<Result<Vec<_>, _>>()?,
@@ -80,7 +82,8 @@ pub(crate) fn remove(options: &Options, wanted: &Remove) -> crate::Result {
     })
 }
 
-/// Enables an entry, and disables the other entries of its name, version and thread safety.
+/// Executes `datinfo set-default`: enables an entry, and disables the other entries with the same name, version and
+/// thread safety. With `--off` it disables entries.
 pub(crate) fn set_default(options: &Options, wanted: &SetDefault) -> crate::Result {
     edit(options, &wanted.conf, false, &[], &|text| {
         let entries = named(text, &wanted.name, options.api)?;
@@ -90,7 +93,7 @@ pub(crate) fn set_default(options: &Options, wanted: &SetDefault) -> crate::Resu
         };
         let duplicates = |entry: &&FileEntry| entries.iter().filter(|other| other.has_key_of(entry)).count() > 1;
         match chosen.as_slice() {
-            [] => return Err(format!("line {} is no entry of \"{}\"", wanted.line.unwrap_or(0), wanted.name)),
+            [] => return Err(format!("line {} is not an entry of \"{}\"", wanted.line.unwrap_or(0), wanted.name)),
             [first, ..] if !wanted.off && wanted.line.is_none() && chosen.iter().any(duplicates) => {
                 let lines: Vec<String> =
                     entries.iter().filter(|entry| entry.has_key_of(first)).map(described).collect();
@@ -114,7 +117,8 @@ pub(crate) fn set_default(options: &Options, wanted: &SetDefault) -> crate::Resu
     })
 }
 
-/// Warnings about the parameters of a new entry. The entry is written nevertheless, since its library may be a newer one.
+/// Warnings about the parameters of a new entry. They are not errors, because the library may be newer than datinfo and
+/// have more parameters.
 fn param_warnings(library: &str, params: &str) -> Vec<String> {
     let entry = ReportedEntry { library: library.to_owned(), params: params.to_owned(), ..ReportedEntry::default() };
     let warnings = param_troubles(&entry).into_iter();
@@ -164,11 +168,11 @@ fn lines(path: &Path, changes: &[ChangedLine], is_dry: bool, is_new: bool) -> St
         let _ = writeln!(text, "{file}:{line}: {verb}: {changed}");
     }
     if changes.is_empty() {
-        let _ = writeln!(text, "{file}: is so already");
+        let _ = writeln!(text, "{file}: nothing to change");
     }
     if is_new {
-        let _ =
-            writeln!(text, "{file}: is new; a dat.conf hides the names that libdat has without one (datinfo discover)");
+        let instead = "libdat reads it instead of its built-in names, which datinfo discover prints";
+        let _ = writeln!(text, "{file}: is new; {instead}");
     }
     if is_dry {
         let _ = writeln!(text, "{file}: dry run, not written");
@@ -185,7 +189,7 @@ fn target(options: &Options, conf: &EditedConf) -> Result<PathBuf, String> {
     registry.target.map(PathBuf::from).ok_or_else(|| "this libdat does not name its dat.conf; give --file".to_owned())
 }
 
-/// Composes the line that the arguments describe.
+/// Formats the line of a new entry from the arguments of `datinfo add`.
 fn line_of(options: &Options, wanted: &Add, name: &str, library: &str) -> Vec<u8> {
     let Api { major, minor } = options.api;
     let minor = minor.unwrap_or(if major == 1 { 2 } else { 0 });
@@ -206,7 +210,7 @@ fn line_of(options: &Options, wanted: &Add, name: &str, library: &str) -> Vec<u8
     fields.join(&b' ')
 }
 
-/// Reads a file, or standard input for `-`. Returns the lines that are neither empty nor a comment.
+/// Reads a file, or standard input for `-`. Returns the lines that are neither empty nor comments.
 fn lines_of(file: &Path) -> Result<Vec<Vec<u8>>, String> {
     let fail = |error: std::io::Error| format!("{}: {error}", file.display());
     let bytes = if file == Path::new("-") {
@@ -223,7 +227,7 @@ fn lines_of(file: &Path) -> Result<Vec<Vec<u8>>, String> {
     if lines.is_empty() { Err(format!("{}: has no entry", file.display())) } else { Ok(lines) }
 }
 
-/// Lines for adapters of this machine whose names the file does not have.
+/// Lines for the adapters of this machine whose names are not in the file.
 fn missing_adapters(options: &Options, conf: &EditedConf) -> Result<Vec<Vec<u8>>, String> {
     let registry = Registry::read(options, None)?;
     let known = std::fs::read(target(options, conf)?).unwrap_or_default();
@@ -254,15 +258,14 @@ fn add_line(text: &mut ConfText, line: &[u8], may_replace: bool) -> Result<Chang
     }
 }
 
-/// Finds the lines of a name to remove. They must all be for one version of the API; `--api` selects it if there are
-/// several.
+/// Finds the lines to remove: those with this name for this version of the API, or only line number `line`.
 fn removed(text: &ConfText, name: &str, api: Api, line: Option<usize>) -> Result<Vec<usize>, String> {
     let entries = named(text, name, api)?;
     match line {
         None => Ok(entries.into_iter().map(|entry| entry.index).collect()),
         Some(line) => match entries.iter().find(|entry| entry.index + 1 == line) {
             Some(entry) => Ok(vec![entry.index]),
-            None => Err(format!("line {line} is no entry of \"{name}\"")),
+            None => Err(format!("line {line} is not an entry of \"{name}\"")),
         },
     }
 }
@@ -306,7 +309,7 @@ mod tests {
         assert_eq!(removed(&text, "a", V1, None), Ok(vec![0, 2]));
         assert_eq!(removed(&text, "a", V1, Some(3)), Ok(vec![2]));
         assert_eq!(removed(&text, "a", Api { major: 2, minor: Some(0) }, None), Ok(vec![3]));
-        assert!(removed(&text, "a", V1, Some(2)).is_err_and(|error| error.contains("line 2 is no entry")));
+        assert!(removed(&text, "a", V1, Some(2)).is_err_and(|error| error.contains("line 2 is not an entry")));
         assert_eq!(removed(&text, "aa", V1, None), Err("has no entry \"aa\"".to_owned()));
         let other = ConfText::new(FILE.replace("u1.2", "u2.0").as_bytes());
         assert!(removed(&other, "a", V1, None).is_err_and(|error| error.ends_with("give --api 2.0")));

@@ -1,18 +1,17 @@
-//! The text of a dat.conf as lines that are changed one at a time. Comments, order, blanks and unknown lines are
-//! preserved.
+//! The text of a dat.conf. Edits change single lines; comments, order, blanks and unknown lines are preserved.
 //!
 //! Pure. The grammar is that of libdat (dat.conf(5)); a test compares the results of both parsers.
 #![forbid(unsafe_code)]
 
 use std::ops::Range;
 
-/// Maximum length of an IA name in libdat.
+/// Maximum length of an IA name, as in libdat.
 const NAME_MAX: usize = 255;
 
 /// A dat.conf as lines.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct ConfText {
-    /// Each line with its line end; the last line may have none.
+    /// The lines, each with its line end. The last line may have none.
     lines: Vec<Vec<u8>>,
 }
 
@@ -21,7 +20,7 @@ pub(super) struct ConfText {
 pub(super) struct Field {
     /// Value without quotes.
     pub(super) text: Vec<u8>,
-    /// Position in the line, with quotes.
+    /// Range in the line, including quotes.
     range: Range<usize>,
 }
 
@@ -41,7 +40,7 @@ pub(super) struct FileEntry {
 }
 
 impl FileEntry {
-    /// Whether the two entries have the same name, version and thread safety, so that a program could get either.
+    /// Whether the two entries have the same name, version and thread safety. An open could then use either of them.
     pub(super) fn has_key_of(&self, other: &FileEntry) -> bool {
         (&self.name, &self.api, &self.safety) == (&other.name, &other.api, &other.safety)
     }
@@ -56,7 +55,7 @@ impl ConfText {
         self.lines.concat()
     }
 
-    /// A line without its end, counted from 0.
+    /// Line `index`, counted from 0, without its line end.
     pub(super) fn line(&self, index: usize) -> &[u8] {
         without_end(&self.lines[index])
     }
@@ -75,7 +74,7 @@ impl ConfText {
         fields(line, if index == 0 && line.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 })
     }
 
-    /// Adds a line after the last one.
+    /// Appends a line, with the line end of the first line.
     pub(super) fn push(&mut self, line: &[u8]) {
         let end: &[u8] = if self.lines.first().is_some_and(|line| line.ends_with(b"\r\n")) { b"\r\n" } else { b"\n" };
         if let Some(last) = self.lines.last_mut().filter(|last| !last.ends_with(b"\n")) {
@@ -84,7 +83,7 @@ impl ConfText {
         self.lines.push([line, end].concat());
     }
 
-    /// Replaces a line.
+    /// Replaces a line, and keeps its line end.
     pub(super) fn replace(&mut self, index: usize, line: &[u8]) {
         let length = self.line(index).len();
         let end = self.lines[index].split_off(length);
@@ -154,7 +153,7 @@ fn fields(line: &[u8], start: usize) -> Option<Vec<Field>> {
     Some(fields)
 }
 
-/// Returns the text up to the closing quote, and its number of bytes including that quote.
+/// Returns the text up to the closing quote, and the number of bytes including that quote.
 fn quoted(rest: &[u8]) -> Option<(Vec<u8>, usize)> {
     let mut text = Vec::new();
     let mut bytes = rest.iter().enumerate();
@@ -168,7 +167,7 @@ fn quoted(rest: &[u8]) -> Option<(Vec<u8>, usize)> {
     None
 }
 
-/// Length of an unquoted field; it ends before a blank, or before a quote that no backslash escapes.
+/// Length of an unquoted field. The field ends before a blank, or after a quote that is not escaped by a backslash.
 fn bare(rest: &[u8]) -> usize {
     let mut is_escaped = false;
     for (at, byte) in rest.iter().enumerate() {
@@ -195,7 +194,7 @@ pub(super) fn field(text: &[u8]) -> Vec<u8> {
     [b'"'].into_iter().chain(escaped).chain([b'"']).collect()
 }
 
-/// Checks a new line for everything that libdat would refuse, and returns its entry.
+/// Checks that libdat would accept a new line, and returns its entry.
 pub(super) fn checked(line: &[u8]) -> Result<FileEntry, String> {
     if let Some(bad) = line.iter().find(|byte| matches!(byte, 0 | b'\n' | b'\r')) {
         return Err(format!("it contains the byte {bad:#04x}, which a line of dat.conf cannot have"));

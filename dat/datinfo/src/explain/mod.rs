@@ -1,7 +1,7 @@
-//! `datinfo explain`: what a number or a name means in DAT 1.2 and in DAT 2.0, and for the system's errors.
+//! `datinfo explain`: the meanings of a number or a name in DAT 1.2 and in DAT 2.0, and as a system error.
 //!
-//! `table` contains the names, `number` finds the meanings of a number, `system` contains the errors of the system.
-//! Meanings are those of the manual pages. No library is loaded.
+//! `table` contains the names of DAT, `system` the system errors; `number` finds the meanings of a number. Explanations
+//! are taken from the manual pages. No library is loaded.
 #![forbid(unsafe_code)]
 
 mod number;
@@ -18,35 +18,35 @@ use crate::words::wrapped;
 use crate::{nearest, print_json, print_output};
 use table::{ApiName, Value};
 
-/// Pages with a line for each name of an enumeration.
+/// Manual pages with an item for each name of an enumeration.
 const PAGES: [&str; 3] = [
     include_str!("../../../../docs/man/dat_dto_completion_status.7.md"),
     include_str!("../../../../docs/man/dat_event.7.md"),
     include_str!("../../../../docs/man/dat_strerror.3.md"),
 ];
 
-/// Length in bytes of the longest word that is compared with names, and shown in full.
+/// Maximum length in bytes of a word that is compared with names. Longer words are truncated in messages.
 const LONGEST: usize = 64;
-/// Letters of the shortest word that is compared with names.
+/// Minimum number of letters in a word that is compared with names.
 const SHORTEST: usize = 4;
 
 /// One meaning of a number or a name.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 struct Meaning {
-    /// `return code`, `DAT_EVENT_NUMBER`, `errno`, ...
+    /// Group of the name: `return code`, `DAT_EVENT_NUMBER`, `errno`, ...
     kind: String,
     name: String,
     /// The number as text; empty for a name without a number.
     number: String,
-    /// `1.2`, `2.0` or both; empty for errors of the system.
+    /// Versions of DAT with this meaning: `1.2`, `2.0` or both. Empty for system errors and settings.
     versions: Vec<&'static str>,
     /// Explanation; empty if the name is sufficient.
     meaning: String,
-    /// A less likely meaning of a small number that has many meanings.
+    /// Whether this is a less likely meaning of a number with several meanings.
     is_minor: bool,
 }
 
-/// Explains each word. An unknown word is an error, which is returned after the other words were explained.
+/// Explains each word. Errors about unknown words are returned after the other words are explained.
 pub(crate) fn explain(options: &Options, words: &[String]) -> crate::Result {
     let results: Vec<(&String, Result<Vec<Meaning>, String>)> =
         words.iter().map(|word| (word, readings(trimmed(word)))).collect();
@@ -60,7 +60,7 @@ pub(crate) fn explain(options: &Options, words: &[String]) -> crate::Result {
     if errors.is_empty() { Ok(true) } else { Err(errors.join("\ndatinfo: ")) }
 }
 
-/// The word without the blanks and the punctuation that surround it in a log line.
+/// Removes the blanks and punctuation that may surround a word in a log line.
 fn trimmed(word: &str) -> &str {
     word.trim().trim_start_matches(['(', '[', '"']).trim_end_matches([',', ';', ':', '.', ')', ']', '"'])
 }
@@ -68,14 +68,14 @@ fn trimmed(word: &str) -> &str {
 fn readings(word: &str) -> Result<Vec<Meaning>, String> {
     if let Some(number) = number::parse(word) {
         let readings = number::readings(number);
-        let none = || format!("{word} ({number:#x}) is no number of DAT 1.2 or 2.0, and no error of the system");
+        let none = || format!("{word} ({number:#x}) is neither a number of DAT 1.2 or 2.0 nor a system error");
         return if readings.is_empty() { Err(none()) } else { Ok(readings) };
     }
     let readings = named(word);
     if readings.is_empty() { Err(unknown(word)) } else { Ok(readings) }
 }
 
-/// The meanings of a name, in any case, with or without `DAT_`.
+/// Returns the meanings of a name. Upper and lower case are equal, and the prefix `DAT_` is optional.
 fn named(word: &str) -> Vec<Meaning> {
     let is_it = |name: &str| {
         let short = name.strip_prefix("DAT_").unwrap_or(name);
@@ -106,7 +106,7 @@ fn of_setting(setting: &Setting, kind: String, name: &str) -> Meaning {
     }
 }
 
-/// One meaning if both versions have the same number, otherwise one meaning per version.
+/// Returns one meaning if the name has the same number in both versions, otherwise one meaning per version.
 fn of_name(name: &ApiName) -> Vec<Meaning> {
     let mut readings: Vec<Meaning> = Vec::new();
     for (value, version) in name.values.into_iter().zip(["1.2", "2.0"]) {
@@ -130,7 +130,7 @@ fn of_name(name: &ApiName) -> Vec<Meaning> {
     readings
 }
 
-/// The explanation of a name, from the manual or by its group.
+/// The explanation of a name: a text for its group, or from the manual pages.
 fn meaning(name: &ApiName) -> String {
     match name.group {
         "function" => format!("see {}(3)", name.name),
@@ -267,7 +267,7 @@ mod tests {
             );
             assert!(error.len() < 160, "{error}");
         }
-        assert!(readings("0x123456789").is_err_and(|error| error.contains("is no number of DAT")));
+        assert!(readings("0x123456789").is_err_and(|error| error.contains("is neither a number of DAT")));
     }
 
     #[test]

@@ -1,5 +1,4 @@
-//! The meanings of a number: return code with type and subtype, values of enumerations, combined flags, errors of the
-//! system.
+//! The meanings of a number: as a return code, a value of an enumeration, a combination of flags, a system error.
 #![forbid(unsafe_code)]
 
 use super::table::{self, ApiName};
@@ -14,7 +13,7 @@ const SUBTYPE_MASK: u64 = 0xffff;
 /// Enumerations whose meanings are listed first, because logs often contain their values as plain numbers.
 const FIRST: [&str; 4] = ["DAT_EVENT_NUMBER", "DAT_DTO_COMPLETION_STATUS", "DAT_IB_EVENT_NUMBER", "DAT_EP_STATE"];
 
-/// Parses a number in C's notations. It may be negative, as `%d` prints a `DAT_RETURN`.
+/// Parses a decimal or hexadecimal number. It may be negative, as `%d` prints a `DAT_RETURN`.
 pub(super) fn parse(word: &str) -> Option<u64> {
     let (is_negative, digits) = word.strip_prefix('-').map_or((false, word), |digits| (true, digits));
     let number = match digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
@@ -43,7 +42,7 @@ pub(super) fn readings(number: u64) -> Vec<Meaning> {
     if number <= u64::from(u32::MAX)
         && let Some(name) = system::by_number(errno)
     {
-        // A small negative number is an error of the system before it is a return code without a known subtype.
+        // A small negative number is more likely a system error than a return code.
         let at = if number > 0x8000_0000 { 0 } else { readings.len() };
         readings.insert(at, system::reading(name, errno));
     }
@@ -60,7 +59,7 @@ pub(super) fn readings(number: u64) -> Vec<Meaning> {
     readings
 }
 
-/// Whether a name has this value. Types of return codes are excluded, since `return_codes` explains them.
+/// Whether a name has this value in any version. Excludes types of return codes, which `return_codes` explains.
 fn is_value(name: &ApiName, number: u64) -> bool {
     name.group != "DAT_RETURN_TYPE" && (0..2).any(|version| name.number(version) == Some(number))
 }
@@ -69,7 +68,7 @@ fn versions(has: impl Fn(usize) -> bool) -> Vec<&'static str> {
     [(0, "1.2"), (1, "2.0")].into_iter().filter(|(version, _)| has(*version)).map(|(_, name)| name).collect()
 }
 
-/// The meanings as a return code: one meaning if both versions agree.
+/// The meanings of a number as a return code: one if both versions agree, otherwise one per version.
 fn return_codes(number: u64) -> Vec<Meaning> {
     let mut readings: Vec<Meaning> = Vec::new();
     for (version, name) in ["1.2", "2.0"].into_iter().enumerate() {
@@ -118,7 +117,7 @@ fn return_code(number: u64, version: usize) -> Option<(String, String)> {
     Some((format!("{kind} {subtype}"), meaning))
 }
 
-/// The meanings as a combination of flags.
+/// The meanings of a number as a combination of flags.
 fn combined(number: u64) -> Vec<Meaning> {
     let mut readings = Vec::new();
     if number.count_ones() < 2 {

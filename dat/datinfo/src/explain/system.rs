@@ -1,4 +1,4 @@
-//! Errors of the system that appear in logs of providers, by name and by number.
+//! System errors (errno) that appear in logs of providers, by name and by number.
 #![forbid(unsafe_code)]
 
 use dat_settings::log_line::without_numbers;

@@ -12,6 +12,7 @@ static TEXT: &str = include_str!("names.txt");
 /// The definition of a name in a version of the API.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Value {
+    /// The version does not define the name.
     Absent,
     /// Defined without a number: a function or a type.
     Present,
@@ -57,13 +58,13 @@ fn value(text: &str) -> Option<Value> {
     }
 }
 
-/// The name of a value of an enumeration of DAT 1.2; the number as text if the value has no name.
+/// Name of a value of an enumeration in DAT 1.2; the number in hexadecimal if the value has no name.
 pub(crate) fn name_of(group: &str, value: u64) -> String {
     let found = all().iter().find(|name| name.group == group && name.number(0) == Some(value));
     found.map_or_else(|| format!("{value:#x}"), |found| found.name.to_owned())
 }
 
-/// The names of the bits of a mask of DAT 1.2. If any bit has no name, the whole mask as a hexadecimal number.
+/// Names of the bits of a mask in DAT 1.2; the whole mask in hexadecimal if any bit has no name.
 pub(crate) fn names_of(group: &str, mask: u64) -> String {
     names_in(group, mask, 0).unwrap_or_else(|| format!("{mask:#x}"))
 }

@@ -29,7 +29,7 @@ fn only_the_changed_line_differs() {
     assert_eq!(text.bytes(), format!("{wanted}\nc u1.2 threadsafe default l dapl.1.2 \"\" \"\"\n").as_bytes());
     text.remove(&[0, 4]);
     assert_eq!(names(&text), [("a".to_owned(), 0, false), ("c".to_owned(), 3, true)]);
-    assert!(text.bytes().starts_with(BYTE_ORDER_MARK), "the mark is the file's, not the line's");
+    assert!(text.bytes().starts_with(BYTE_ORDER_MARK), "the byte order mark stays at the start of the file");
     text.replace(0, b"d u1.2 threadsafe default l dapl.1.2 \"\" \"\"");
     assert_eq!(names(&text)[0], ("d".to_owned(), 0, true));
 }
