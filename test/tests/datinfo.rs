@@ -145,8 +145,8 @@ fn datinfo_check_reports_bad_names_libraries_and_parameters() {
         warnings,
         [
             "read: {}/dat.conf (DAT_OVERRIDE)",
-            "{}/dat.conf:2: ia_name: \"a\" 1.2 nonthreadsafe is the entry of {}/dat.conf:1 again; \
-             this entry is used only if no library of that entry loads",
+            "{}/dat.conf:2: ia_name: \"a\" 1.2 nonthreadsafe repeats the entry at {}/dat.conf:1; \
+             this entry is used only if the library of that entry does not load",
             "{}/dat.conf:4: lib_path: {}/libgone.so.1 does not exist; install that library, or correct lib_path",
             "{}/dat.conf:5: lib_path: libgone.so.1 does not exist: neither in libdat's directory nor in the loader's search path; \
              install that library, or correct lib_path",
@@ -282,7 +282,7 @@ fn lists_every_variable_with_value_and_origin() {
     let text = datinfo(&case, "-e").stdout;
     assert!(text.lines().all(|line| line.len() <= 80), "{text}");
     assert!(text.contains("DAPL_SPIN_US=512 us  (environment; default 150)\n"), "{text}");
-    assert!(text.contains("DAPL_SPIN_UP: is set and has no effect; the nearest that is read is DAPL_SPIN_US\n"));
+    assert!(text.contains("DAPL_SPIN_UP: is set and has no effect; the nearest known name is DAPL_SPIN_US\n"));
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Determines whether an adapter opens, and why not, from a probe's output and exit status.
+//! Opens adapters in child processes, and derives from the output and exit status of each child whether the adapter
+//! opens, and if not, why.
 #![forbid(unsafe_code)]
 
 use dat_settings::log_line::text_of;
@@ -16,6 +17,7 @@ const AT_ONCE: usize = 4;
 pub(crate) enum OpenResult {
     /// The adapter opens: its attributes, and the error of its close, if any.
     Yes(Value, Option<String>),
+    /// The adapter does not open.
     No(OpenError),
 }
 
@@ -24,14 +26,15 @@ pub(crate) enum OpenResult {
 pub(crate) struct OpenError {
     /// The kind reported by libdat (`name`, `library`, `device`, ...), or `crash`, `hang`, `error`.
     pub(crate) kind: String,
-    /// The return code in words and as a number; empty if there was none.
+    /// Names of the return code's type and subtype; empty if the open returned no code.
     pub(crate) code: String,
+    /// The return code in hexadecimal; empty if the open returned no code.
     pub(crate) number: String,
     pub(crate) cause: String,
     pub(crate) remedy: String,
 }
 
-/// Opens each adapter, a few at a time; returns the results in the order of the entries.
+/// Opens each adapter, [`AT_ONCE`] at a time. Returns the results in the order of the entries.
 pub(crate) fn open_all(options: &Options, entries: &[ReportedEntry]) -> Vec<OpenResult> {
     let mut all = Vec::new();
     for some in entries.chunks(AT_ONCE) {
@@ -58,7 +61,7 @@ fn open(options: &Options, name: &str, api: Api) -> OpenResult {
     }
 }
 
-/// Result for a probe that returned no valid answer.
+/// Error for a probe without a valid answer.
 fn broken(cause: &str) -> OpenError {
     let (kind, cause) = ("error".to_owned(), cause.to_owned());
     OpenError { kind, code: String::new(), number: String::new(), cause, remedy: String::new() }
@@ -89,14 +92,14 @@ fn read(outcome: ChildResult) -> OpenResult {
     if first["opened"].as_bool() == Some(true) {
         let closed = match answers.first() {
             Some(answer) if answer["closed"].as_bool() == Some(true) => None,
-            Some(answer) => Some(format!("its close answered {}", answer["code"].as_str().unwrap_or("an error"))),
+            Some(answer) => Some(format!("its close returned {}", answer["code"].as_str().unwrap_or("an error"))),
             None => Some(unanswered(end, "in the close").1),
         };
         return OpenResult::Yes(first, closed);
     }
     let code = format!("{} {}", text("type"), text("subtype")).trim_end().to_owned();
     let cause = match text("cause") {
-        cause if cause.is_empty() => said(format!("libdat answered {code}")),
+        cause if cause.is_empty() => said(format!("libdat returned {code}")),
         cause => cause,
     };
     OpenResult::No(OpenError { kind: text("kind"), code, number: text("code"), cause, remedy: text("remedy") })
@@ -167,7 +170,7 @@ mod tests {
             ("library", "T S", "it is not there", "bring it")
         );
         let foreign = reason(outcome(&[json!({"opened": false, "type": "T", "subtype": ""})], ChildExit::Well));
-        assert_eq!(foreign.cause, "libdat answered T; its last message: b");
+        assert_eq!(foreign.cause, "libdat returned T; its last message: b");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The attribute records of an adapter and its provider as names, values and units, in the order of the ABI.
 //!
-//! `probe` fills them in, in the child process. Independent of any library.
+//! `probe` uses this module in the child process. Pure.
 #![forbid(unsafe_code)]
 
 use dat_abi::{DAT_IA_ATTR, DAT_MEM_TYPE_LMR, DAT_MEM_TYPE_SHARED_VIRTUAL, DAT_MEM_TYPE_VIRTUAL, DAT_PROVIDER_ATTR};
@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use crate::explain::table::{name_of, names_of};
 use crate::libdat::text;
 
-/// Name, value, unit (empty for counts and texts).
+/// Name, value, unit (empty for plain numbers and texts).
 type Row = (&'static str, Value, &'static str);
 
-/// Rows of a record: each field with its unit.
+/// Builds rows from fields of a record, each with its unit.
 macro_rules! rows {
     ($record:ident: $($field:ident $unit:literal),* $(,)?) => {
         vec![$((stringify!($field), json!($record.$field), $unit)),*]
@@ -45,7 +45,7 @@ pub(crate) fn of_provider(provider: &DAT_PROVIDER_ATTR) -> Vec<Row> {
     let bits = |value: u32| json!(format!("{value:#x}"));
     let merging: Vec<Vec<bool>> =
         provider.evd_stream_merging_supported.iter().map(|row| row.iter().map(|one| *one != 0).collect()).collect();
-    // A bit mask of types: bit 0 is LMR, bit 1 shared memory; virtual memory is always supported.
+    // Bit 0 of the mask is DAT_MEM_TYPE_LMR, bit 1 DAT_MEM_TYPE_SHARED_VIRTUAL. Virtual memory is always supported.
     let kinds = provider.lmr_mem_types_supported;
     let memory = [
         (true, DAT_MEM_TYPE_VIRTUAL),
@@ -82,7 +82,7 @@ pub(crate) fn of_provider(provider: &DAT_PROVIDER_ATTR) -> Vec<Row> {
     rows
 }
 
-/// Converts rows to JSON: a list, because objects of JSON have no order.
+/// Converts rows to a JSON list. A JSON object would not keep their order.
 pub(crate) fn document(rows: Vec<Row>) -> Value {
     rows.into_iter().map(|(name, value, unit)| json!({"name": name, "value": value, "unit": unit})).collect()
 }

@@ -13,15 +13,18 @@ use crate::registry::{Diagnostic, Registry, ReportedEntry};
 use crate::settings::{is_ours, param_troubles};
 use crate::{print_json, print_output};
 
-/// Explains each line of `file`, or of the files that programs read. Returns true if there is no error.
+/// Explains each line of `file`, or without `file` of the files that programs read. Returns true if there is at least
+/// one entry and no error.
 pub(crate) fn check(options: &Options, file: Option<&Path>) -> crate::Result {
     if let Some(file) = file {
-        // libdat itself ignores a file that cannot be opened.
+        // For libdat, a file that cannot be opened is not an error.
         std::fs::File::open(file).map_err(|error| format!("{}: {error}", file.display()))?;
     }
     let registry = Registry::read(options, file)?;
     if !registry.is_ours {
-        return Err("this libdat.so.1 is of another project and does not explain the files that it reads".to_owned());
+        return Err("this libdat.so.1 is of another project and cannot explain dat.conf; name that of dapl-rs with \
+                    --libdat"
+            .to_owned());
     }
     let mut diagnostics = registry.diagnostics.clone();
     diagnostics.extend(warnings(&registry.entries));
@@ -74,7 +77,7 @@ fn meaning(entry: &ReportedEntry) -> String {
     format!("\"{name}\" is for DAT {version}{audience}, {threads}, by {library} with {given}")
 }
 
-/// Errors and warnings about lines whose syntax is valid: duplicate names, missing libraries, invalid parameters.
+/// Errors and warnings about accepted lines: duplicate entries, missing libraries, invalid parameters.
 fn warnings(entries: &[ReportedEntry]) -> Vec<Diagnostic> {
     let mut first: BTreeMap<(&str, &str, &str), &str> = BTreeMap::new();
     let mut warnings = Vec::new();
@@ -87,8 +90,9 @@ fn warnings(entries: &[ReportedEntry]) -> Vec<Diagnostic> {
         match first.entry((name, version, safety)) {
             Slot::Vacant(slot) => drop(slot.insert(id)),
             Slot::Occupied(slot) => {
-                let found = format!("\"{name}\" {version} {safety} is the entry of {} again", slot.get());
-                warn("ia_name", found, "this entry is used only if no library of that entry loads".to_owned(), false);
+                let found = format!("\"{name}\" {version} {safety} repeats the entry at {}", slot.get());
+                let allowed = "this entry is used only if the library of that entry does not load";
+                warn("ia_name", found, allowed.to_owned(), false);
             }
         }
         if entry.file.as_ref().is_some_and(String::is_empty) {

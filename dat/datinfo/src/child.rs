@@ -1,7 +1,7 @@
-//! The parent's side of a probe: starts this program as a child with a time limit, and reports how it ended.
+//! The parent's side of a probe: starts this program as a child with a time limit, and reports how the child ended.
 //!
-//! A child that hangs is killed; the signal of a child that dies is reported. Threads read the child's output up to a
-//! limit, so that the child cannot block on a full pipe.
+//! A child that hangs is killed. Threads read the child's whole output, so that the child does not block on a full
+//! pipe, and store it up to a limit.
 #![forbid(unsafe_code)]
 
 use std::io::Read;
@@ -15,7 +15,8 @@ use serde_json::Value;
 
 use crate::options::{Api, Options};
 
-/// Maximum length of a child's output in bytes, so that a provider that prints without end cannot exhaust the memory.
+/// Maximum number of bytes stored of a child's output, so that a provider that prints without end does not exhaust the
+/// memory.
 const MOST: u64 = 4 << 20;
 
 /// Output and exit of a child.
@@ -31,10 +32,11 @@ pub(crate) struct ChildResult {
 /// How the child ended.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum ChildExit {
+    /// The child exited with status 0.
     Well,
-    /// Exited with a status that means failure, or ended by a signal; as text.
+    /// The child exited with a status other than 0, or was killed by a signal; as text.
     Badly(String),
-    /// Killed after this many seconds.
+    /// The child did not end within this many seconds, and was killed.
     Hung(u64),
 }
 
@@ -83,7 +85,7 @@ fn run(mut command: Command, limit: Duration) -> Result<ChildResult, String> {
     Ok(ChildResult { answers, stderr: text(stderr), end })
 }
 
-/// Waits until the child ends or the time limit has passed.
+/// Waits until the child ends. `None` if the time limit has passed.
 fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     let deadline = Instant::now() + limit;
     loop {
@@ -124,7 +126,7 @@ fn drain(from: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         let mut from = from;
-        // Reads and drops the rest of the output, so that the child can exit.
+        // Output beyond the limit is read and dropped, because the child would block on a full pipe.
         let _ = (&mut from).take(MOST).read_to_end(&mut bytes);
         let _ = std::io::copy(&mut from, &mut std::io::sink());
         bytes

@@ -1,7 +1,7 @@
-//! Safe wrappers of the functions and the private hook of libdat, which is found in the same way as by a program.
+//! Safe wrappers of the functions and of the private hook of libdat. libdat is found in the same way as by a program.
 //!
-//! Used in the child process only. This project's libdat has the hook (`dat_abi::hook`); any other libdat can only list
-//! names.
+//! Used in the child process only. Only this project's libdat has the hook (`dat_abi::hook`). Without the hook, the
+//! registry is listed as names, versions and thread safety.
 
 use std::ffi::{CStr, CString, c_char};
 use std::mem::{offset_of, zeroed};
@@ -14,7 +14,7 @@ use udapl::{Address, CodeNames, Error, Functions, Library};
 
 use crate::options::Api;
 
-/// Maximum number of records that a libdat of another project can list.
+/// Maximum number of records that are listed with `dat_registry_list_providers`.
 const MOST: usize = 1024;
 
 /// The library, mapped for the rest of the process.
@@ -38,10 +38,10 @@ pub(crate) struct Code {
 }
 
 impl Libdat {
-    /// Loads the named file; without a name, the libdat that the dynamic loader finds, or else the one in this
-    /// program's own prefix.
+    /// Loads `named`. Without it, loads the libdat that the dynamic loader finds, or else the one in `../lib` of this
+    /// program.
     ///
-    /// For version 2 of the API the library is libdat2.so.2, of which only functions with the same declaration in both
+    /// For version 2 of the API, loads libdat2.so.2. Of that library, only functions with the same declaration in both
     /// versions are called.
     pub(crate) fn load(named: Option<&Path>, api: Api) -> Result<Self, String> {
         let library = match named {
@@ -60,7 +60,7 @@ impl Libdat {
         Ok(Libdat { library, hook, api })
     }
 
-    /// The lines of a topic, each with its fields; `None` if this libdat does not support the topic.
+    /// The lines of a topic (`dat_abi::hook::TELL_*`), each as its fields; `None` without the hook.
     pub(crate) fn lines(&self, topic: u32) -> Option<Vec<Vec<String>>> {
         let hook = self.hook?;
         let lines = (0..).map_while(|index| self.line(hook, topic, index));
@@ -105,7 +105,8 @@ impl Libdat {
         Ok(records.iter().take(usize::try_from(count).unwrap_or(0)).map(fields).collect())
     }
 
-    /// Opens an adapter as a program of this version of the API does. Without a minor version, 1.2 or 2.0 is used.
+    /// Opens an adapter as a program of the requested version of the API does. Without a minor version, requests 1.2 or
+    /// 2.0.
     pub(crate) fn open(&self, name: &[u8], thread_safe: bool) -> Result<Adapter<'_>, Code> {
         let name = CString::new(name).unwrap_or_default();
         let (mut ia, mut evd) = (DAT_HANDLE_NULL, DAT_HANDLE_NULL);
@@ -129,7 +130,7 @@ impl Adapter<'_> {
         self.libdat.api.major == 1
     }
 
-    /// Queries all attributes. Pointers in them are valid while the adapter is open.
+    /// Queries all attributes. The pointers in the two records are valid while the adapter is open.
     pub(crate) fn attributes(&self) -> Result<Box<(DAT_IA_ATTR, DAT_PROVIDER_ATTR)>, Code> {
         // SAFETY: all fields are integers or nullable pointers, so all-zero bytes are valid.
         let mut both = Box::new(unsafe { zeroed::<(DAT_IA_ATTR, DAT_PROVIDER_ATTR)>() });
@@ -141,7 +142,7 @@ impl Adapter<'_> {
 
     /// Names and values of a list of attributes from [`Adapter::attributes`].
     pub(crate) fn named(&self, count: DAT_COUNT, list: *const DAT_NAMED_ATTR) -> Vec<(String, String)> {
-        /// Maximum number of attributes read, in case the provider's count is invalid.
+        /// Maximum number of attributes that are read, in case the provider's count is invalid.
         const MOST: usize = 4096;
         let count = usize::try_from(count).unwrap_or(0).min(MOST);
         if list.is_null() {
@@ -158,7 +159,7 @@ impl Adapter<'_> {
         list.iter().map(|pair| (word(pair.name), word(pair.value))).collect()
     }
 
-    /// The IP address that an attribute points to; `None` if it is no IP address.
+    /// The IP address that an attribute points to; `None` if it is null or not an IP address.
     pub(crate) fn address(&self, address: DAT_IA_ADDRESS_PTR) -> Option<std::net::IpAddr> {
         // SAFETY: null or a whole socket address, valid while the adapter is open.
         unsafe { Address::from_c(address) }.map(Address::ip)

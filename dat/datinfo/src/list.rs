@@ -1,4 +1,4 @@
-//! Prints the registry: entries and whether each opens, attributes, versions, adapters of this machine.
+//! Prints the entries of the registry and whether each opens, attributes, versions, and lines for this machine.
 #![forbid(unsafe_code)]
 
 use std::fmt::Write;
@@ -14,10 +14,10 @@ use crate::{print_json, print_output};
 /// Column at which the values of attributes begin.
 const VALUE_COLUMN: usize = 41;
 
-/// Prints the listing. Returns true if any adapter is usable.
+/// Prints the entries and whether each adapter opens. Returns true if any adapter opens.
 pub(crate) fn list(options: &Options) -> crate::Result {
     let registry = Registry::read(options, None)?;
-    // JSON output contains all entries, each with its result.
+    // The JSON output contains all entries; the text only those for the requested version of the API.
     let (entries, others) = if options.json { (registry.wanted(options), None) } else { registry.openable(options) };
     let opened = adapter::open_all(options, &entries);
     let usable = opened.iter().any(OpenResult::is_open);
@@ -57,7 +57,7 @@ pub(crate) fn list(options: &Options) -> crate::Result {
     Ok(usable)
 }
 
-/// Prints the names of the adapters, each once. Returns true if there is any. No adapter is opened.
+/// Prints the names of the adapters, each once, without opening them. Returns true if there is any.
 pub(crate) fn names(options: &Options, is_all: bool) -> crate::Result {
     let registry = Registry::read(options, None)?;
     let mut names: Vec<&str> = Vec::new();
@@ -161,7 +161,7 @@ fn attribute_lines(attributes: &Value) -> String {
     text
 }
 
-/// Text of a matrix of truth values, which is usually all true or all false.
+/// Formats a matrix of truth values. A short text replaces a matrix whose values are all equal.
 fn matrix(rows: &[Value]) -> String {
     let mut cells = rows.iter().flat_map(|row| row.as_array().into_iter().flatten());
     let first = cells.clone().next().and_then(Value::as_bool);
@@ -173,11 +173,13 @@ fn matrix(rows: &[Value]) -> String {
     }
 }
 
-/// Prints lines of dat.conf for the devices of this machine.
+/// Prints lines of dat.conf for the adapters of this machine.
 pub(crate) fn discover(options: &Options) -> crate::Result {
     let registry = Registry::read(options, None)?;
     if !registry.is_ours {
-        return Err("this libdat.so.1 is of another project and cannot list the devices of this machine".to_owned());
+        return Err("this libdat.so.1 is of another project and cannot list the adapters of this machine; name that of \
+                    dapl-rs with --libdat"
+            .to_owned());
     }
     match options.json {
         true => print_json(&json!({ "lines": registry.discovered })),
@@ -186,7 +188,7 @@ pub(crate) fn discover(options: &Options) -> crate::Result {
     Ok(!registry.discovered.is_empty())
 }
 
-/// Prints the versions of this program, of libdat, and of each library that the open of an adapter loads.
+/// Prints the versions of this program, of libdat, and of the libraries that are loaded to open the adapters.
 pub(crate) fn versions(options: &Options) -> crate::Result {
     let registry = Registry::read(options, None)?;
     let (entries, _) = registry.openable(options);
@@ -203,8 +205,7 @@ pub(crate) fn versions(options: &Options) -> crate::Result {
     }
     for (entry, opened) in entries.iter().zip(&opened) {
         let OpenResult::Yes(attributes, _) = opened else { continue };
-        // Prints the provider-specific attributes, whose versions are more precise than the two version numbers of the
-        // ABI.
+        // The provider-specific attribute `version` is more precise than the two version numbers of the ABI.
         let facts = attributes["provider_specific"].as_array().into_iter().flatten();
         let fact = facts.filter(|fact| fact["name"] == "version").find_map(|fact| fact["value"].as_str());
         let own = fact.or(attributes["version"].as_str()).unwrap_or_default();

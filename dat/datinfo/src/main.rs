@@ -3,23 +3,23 @@
 //! | module | purpose |
 //! |---|---|
 //! | `options` | the command line |
-//! | `libdat` | the library, found in the same way as by a program (unsafe) |
+//! | `libdat` | calls into libdat, which is found in the same way as by a program (unsafe) |
 //! | `probe` | the child process: reads the registry, or opens one adapter, and answers in JSON |
-//! | `child` | the parent's side: starts a child with a time limit, and reports how it ended |
-//! | `registry`, `adapter` | parsed answers of a child |
+//! | `child` | the parent process: starts a child with a time limit, and reports how the child ended |
+//! | `registry`, `adapter` | results of a child: the registry, or whether an adapter opens |
 //! | `attributes` | the attribute records as names, values and units |
 //! | `list`, `settings`, `check` | output of the commands |
 //! | `explain` | names and numbers of DAT |
-//! | `edit` | changes of a dat.conf |
-//! | `nearest`, `words` | similar names, and text for people |
+//! | `edit` | edits a dat.conf |
+//! | `nearest`, `words` | similar names; line breaks of text |
 //! | `doctor` | problems of this host, or of a pair of hosts |
 //! | `top` | counters of running processes |
 //! | `system` | system calls (unsafe) |
 //!
-//! libdat and providers run only in child processes: a crash or hang ends only the child, and the listing continues. The
-//! program works without a device and without privileges, and changes only a dat.conf that the user asks it to edit.
-//! Exit status: 0, 1 if nothing is usable (`check`, `doctor`: a problem was found; `top --once`: nothing to show), 2 for
-//! errors.
+//! libdat and providers run only in child processes: a crash or hang ends only the child, and the listing continues.
+//! The program works without a device and without privileges, and changes only a dat.conf that the user asks it to
+//! edit. Exit status: 0 for success; 1 if no adapter is usable, if `check` or `doctor` found a problem, or if `top
+//! --once` has nothing to show; 2 for errors.
 
 mod adapter;
 mod attributes;
@@ -46,7 +46,7 @@ use dat_settings::log_line;
 
 use options::{Add, Command, Options, Remove};
 
-/// Result of a command: true if no problem was found, or an error message.
+/// Result of a command: true for exit status 0, false for exit status 1, or an error message.
 type Result<T = bool> = std::result::Result<T, String>;
 
 fn main() -> ExitCode {
@@ -87,7 +87,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The message of an error of the command line on one line, without usage and hints.
+/// The message of a command-line error on one line, without usage and hints.
 fn first_paragraph(error: &str) -> String {
     let message = error.strip_prefix("error: ").unwrap_or(error);
     let paragraph = message.split("\n\n").next().unwrap_or_default();
@@ -115,7 +115,7 @@ fn print_text(text: &str) -> bool {
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).is_ok()
 }
 
-/// Prints JSON, one document.
+/// Prints a JSON document.
 fn print_json(value: &serde_json::Value) {
     print_output(&format!("{value:#}\n"));
 }

@@ -1,7 +1,7 @@
 //! Names that are similar to an unknown name, for messages only.
 #![forbid(unsafe_code)]
 
-/// Minimum similarity, from 0 to 1, of a proposed name: two edits in a name of five letters.
+/// Minimum similarity of a proposed name, from 0 to 1. It allows two edits in a name of five letters.
 const LEAST: f64 = 0.6;
 /// Maximum number of proposals.
 const MOST: usize = 3;
@@ -18,7 +18,7 @@ pub(crate) fn of<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Vec<&'
     rated.into_iter().take(MOST).map(|(_, name)| name).collect()
 }
 
-/// Text that ends a message with the proposed names; empty without names.
+/// Formats the proposed names for the end of a message; empty without names.
 pub(crate) fn suffix(names: &[&str]) -> String {
     if names.is_empty() { String::new() } else { format!("; similar: {}", names.join(", ")) }
 }

@@ -49,7 +49,7 @@ pub(crate) struct Options {
     /// Open adapters as a program that requires thread safety does; with add: mark the entry as threadsafe
     #[arg(long, global = true)]
     pub(crate) thread_safe: bool,
-    /// Time limit for opening an adapter; also for waiting until another program has finished to edit the file
+    /// Time limit for opening an adapter; also for waiting until another program has finished editing the file
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600),
           global = true)]
     pub(crate) timeout: u64,
@@ -116,7 +116,7 @@ pub(crate) enum Command {
         /// The file; default: the files that programs read
         file: Option<PathBuf>,
     },
-    /// Prints dat.conf lines for the network devices of this machine
+    /// Prints dat.conf lines for the adapters of this machine
     Discover,
     /// Explains numbers and names of DAT 1.2 and 2.0: return codes, events, statuses, flags
     Explain {
@@ -181,7 +181,7 @@ pub(crate) struct Add {
 pub(crate) struct Remove {
     /// Names of the entries
     pub(crate) names: Vec<String>,
-    /// Remove only the entry at this line
+    /// Remove only the entry at this line number
     #[arg(long, value_name = "NUMBER")]
     pub(crate) line: Option<usize>,
     /// Remove the entries that have the name, version, thread safety and library of an entry in this file; - means
@@ -196,7 +196,7 @@ pub(crate) struct Remove {
 pub(crate) struct SetDefault {
     /// Name of the entry
     pub(crate) name: String,
-    /// The line of the entry, if several have this name
+    /// Line number of the entry, if several entries have this name
     #[arg(long, value_name = "NUMBER")]
     pub(crate) line: Option<usize>,
     /// Disable the entry instead
@@ -208,8 +208,8 @@ pub(crate) struct SetDefault {
 
 #[derive(Args, Debug)]
 pub(crate) struct Doctor {
-    /// The other host, as HOST, HOST:PORT or `[ADDRESS]:PORT`. A program must listen there over usnic, or `datinfo doctor
-    /// --serve` must run
+    /// The other host, as HOST, HOST:PORT or `[ADDRESS]:PORT`. A program must listen there over usnic, or `datinfo
+    /// doctor --serve` must run
     #[arg(conflicts_with = "serve")]
     pub(crate) host: Option<String>,
     /// Reply to `datinfo doctor` of other hosts, until this command is interrupted

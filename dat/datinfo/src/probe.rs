@@ -1,8 +1,8 @@
 //! The child process: reads the registry or opens one adapter, and prints results as lines of JSON.
 //!
-//! The child runs the code of libdat and of providers, so it may crash; `child` handles the crash. Results are written
-//! to the original stdout. File descriptor 1 is redirected to stderr, so that output of a provider is not mistaken for
-//! a result.
+//! The child runs code of libdat and of providers, so it may crash; the parent (`child`) reports the crash. Results are
+//! written to the original stdout. File descriptor 1 is redirected to stderr, so that output of a provider is not
+//! mistaken for a result.
 #![forbid(unsafe_code)]
 
 use std::fs::File;
@@ -15,7 +15,7 @@ use crate::attributes;
 use crate::libdat::{Adapter, Code, Libdat};
 use crate::options::Options;
 
-/// Prints the results for the adapter of this name, or without a name for the registry.
+/// Opens the adapter with this name and prints the results; without a name, prints the registry.
 pub(crate) fn run(options: &Options, name: Option<&str>) -> crate::Result {
     let answers = rustix::io::dup(std::io::stdout()).and_then(|answers| {
         rustix::stdio::dup2_stdout(std::io::stderr())?;
@@ -113,7 +113,7 @@ fn words(code: &Code) -> String {
     format!("{} {}", code.words.kind, code.words.detail).trim_end().to_owned()
 }
 
-/// Paths of the mapped libraries of DAT, and of the libraries that they use.
+/// Paths of the mapped libraries of libdat, providers, rdma-core and its drivers.
 fn files() -> Vec<String> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let mut files: Vec<String> = Vec::new();
@@ -127,12 +127,12 @@ fn files() -> Vec<String> {
     files
 }
 
-/// Unescapes a text that was escaped as in C, and replaces control characters by `?`.
+/// Unescapes a text that is escaped as in C, and replaces control characters by `?`.
 pub(crate) fn readable(text: &str) -> String {
     String::from_utf8_lossy(&unescaped(text)).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// Converts a name that was escaped as in C to its bytes.
+/// Unescapes a text that is escaped as in C, to bytes.
 pub(crate) fn unescaped(name: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = name.as_bytes();

@@ -1,4 +1,4 @@
-//! The registry as read by a probe: entries, names that are not used, errors of lines.
+//! The registry as read by a probe: entries, unused lines, errors in lines.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -11,7 +11,7 @@ use crate::child::{self, ChildExit};
 use crate::options::{Api, Options};
 use crate::probe::readable;
 
-/// One accepted record. Name, library and parameters are escaped as in C.
+/// An accepted line of dat.conf. Name, library and parameters are escaped as in C.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct ReportedEntry {
     pub(crate) name: String,
@@ -23,29 +23,30 @@ pub(crate) struct ReportedEntry {
     pub(crate) library: String,
     #[serde(rename = "ia_params")]
     pub(crate) params: String,
-    /// File and line as `file:line`, or empty.
+    /// Position as `file:line`; empty if libdat does not report it.
     pub(crate) id: String,
-    /// The library's file, empty if there is none; `None` if libdat does not report it.
+    /// Path of the library's file; empty if the file does not exist; `None` if libdat does not report it.
     pub(crate) file: Option<String>,
 }
 
 /// An error in a line.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Diagnostic {
+    /// Position as `file:line`.
     pub(crate) id: String,
-    /// The byte of the line at which the text begins; `None` if the whole field is wrong.
+    /// Column in bytes, counted from 1; `None` for errors that datinfo itself finds.
     pub(crate) column: Option<u64>,
     pub(crate) field: String,
     pub(crate) found: String,
     pub(crate) allowed: String,
     #[serde(rename = "dropped")]
     pub(crate) is_dropped: bool,
-    /// Whether an adapter is missing because of the error, or has other settings than its line states.
+    /// Whether the adapter is missing, or has other settings than its line states, because of the error.
     #[serde(rename = "wrong")]
     pub(crate) is_wrong: bool,
 }
 
-/// A name that cannot be opened, although a line of the files has it.
+/// A line of dat.conf that is not used, so that its name cannot be opened.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct UnusableName {
     pub(crate) name: String,
@@ -60,7 +61,7 @@ pub(crate) struct Registry {
     pub(crate) is_ours: bool,
     pub(crate) version: Option<String>,
     pub(crate) origin: Option<String>,
-    /// The dat.conf to which entries are added; `None` if libdat does not report it.
+    /// Path of the dat.conf to which entries are added; `None` if libdat does not report it.
     pub(crate) target: Option<String>,
     pub(crate) entries: Vec<ReportedEntry>,
     pub(crate) absent: Vec<UnusableName>,
@@ -77,7 +78,9 @@ impl Registry {
         let answer = outcome.answers.into_iter().next();
         match (answer, outcome.end) {
             (Some(answer), _) => Self::from(&answer),
-            (None, ChildExit::Hung(seconds)) => Err(format!("libdat did not read the registry within {seconds} s")),
+            (None, ChildExit::Hung(seconds)) => {
+                Err(format!("libdat did not read the registry within {seconds} s (--timeout)"))
+            }
             (None, ChildExit::Badly(how)) => Err(format!("libdat could not be queried: {how}\n{}", outcome.stderr)),
             (None, ChildExit::Well) => Err(format!("libdat could not be queried\n{}", outcome.stderr)),
         }
@@ -132,8 +135,8 @@ impl Registry {
         })
     }
 
-    /// The entries, each name and version once, in the order of the files. If names were requested, only entries of
-    /// those names, whether listed or not.
+    /// The entries in the order of the files, each name and version once. If the user requests names (`--ia`), only the
+    /// entries of these names, and an empty entry for each name that is not listed.
     pub(crate) fn wanted(&self, options: &Options) -> Vec<ReportedEntry> {
         let mut seen = BTreeSet::new();
         let is_named = |entry: &&ReportedEntry| options.names.is_empty() || options.names.contains(&entry.name);
@@ -148,8 +151,8 @@ impl Registry {
         wanted
     }
 
-    /// The entries of [`Self::wanted`] for the requested API version, plus entries requested by name. Also returns one
-    /// line that names the omitted entries.
+    /// The entries of [`Self::wanted`] for the requested API version; all of them with `--all` or `--ia`. Also returns
+    /// a line that names the omitted entries.
     pub(crate) fn openable(&self, options: &Options) -> (Vec<ReportedEntry>, Option<String>) {
         let takes_all = options.all || !options.names.is_empty();
         let is_other = |entry: &ReportedEntry| !takes_all && !entry.is_for(options.api);
@@ -173,12 +176,12 @@ fn others_line(others: &[ReportedEntry], api: Api) -> Option<String> {
 }
 
 impl ReportedEntry {
-    /// Whether programs that use libdat.so.1 can open an entry of this API version.
+    /// Whether the entry is for major version 1 of the API, which libdat.so.1 opens.
     pub(crate) fn is_version_1(&self) -> bool {
         self.version.starts_with("1.")
     }
 
-    /// The API version as two numbers. `None` for a requested name that is not listed.
+    /// The API version as major and minor number. `None` for a requested name that is not listed.
     pub(crate) fn api(&self) -> Option<(u16, u16)> {
         let (major, minor) = self.version.split_once('.')?;
         Some((major.parse().ok()?, minor.parse().ok()?))

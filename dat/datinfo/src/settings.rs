@@ -1,6 +1,6 @@
-//! Settings in effect: every variable (`-e`), and the settings of each adapter as its provider reads them (`-c`).
+//! Values of the settings in effect: every variable (`-e`), and the settings of each adapter (`-c`).
 //!
-//! Uses the tables that libdat and the providers use (`dat-settings`).
+//! The tables of settings in `dat-settings` are those that libdat and the providers use.
 #![forbid(unsafe_code)]
 
 use std::fmt::Write;
@@ -18,7 +18,8 @@ struct SettingReport {
     table: &'static SettingsTable,
     setting: &'static Setting,
     value: String,
-    /// `default`, `environment`, `ia_params`, `library`.
+    /// Source of the value: `default`, `environment`, `ia_params`, or `library` for a value that the library's name
+    /// determines.
     origin: &'static str,
     /// Error in the configured value.
     trouble: Option<String>,
@@ -105,17 +106,17 @@ impl IneffectiveVariable {
         idle.collect()
     }
 
-    /// What the user should do; empty if unknown.
+    /// Remedy for the user; empty if unknown.
     pub(crate) fn remedy(&self) -> String {
         match (self.nearest, self.instead) {
-            (Some(nearest), _) => format!("the nearest that is read is {nearest}"),
+            (Some(nearest), _) => format!("the nearest known name is {nearest}"),
             (None, Some(instead)) => format!("use {instead}"),
             (None, None) => String::new(),
         }
     }
 }
 
-/// Prints every variable.
+/// Prints every variable with its value in effect, and the variables that have no effect.
 pub(crate) fn environment(options: &Options) -> crate::Result {
     let settings =
         ALL.iter().flat_map(|table| table.settings.iter().map(|setting| SettingReport::of(table, setting, &[])));
@@ -142,8 +143,8 @@ pub(crate) fn environment(options: &Options) -> crate::Result {
     Ok(true)
 }
 
-/// Library names of the C implementation, each with its connection manager. If no other package has installed such a
-/// library, its name is a link to this project's verbs provider, which then uses that connection manager.
+/// Library names of the C implementation, each with its connection manager. If no other package has such a library, its
+/// name is a link to this project's verbs provider, which then uses that connection manager.
 const OTHER_NAMES: [(&str, &str); 4] =
     [("libdaplcma", "rdma"), ("libdaplscm", "socket"), ("libdaplofa", "rdma"), ("libdaploscm", "socket2")];
 
@@ -158,7 +159,7 @@ fn table_of(library: &str) -> Option<&'static SettingsTable> {
     }
 }
 
-/// Whether the path is that of a library with this name, of any version.
+/// Whether the file name in `path` is `name`, followed by `.so` and any version.
 fn is_library(path: &str, name: &str) -> bool {
     let file = path.rsplit('/').next().unwrap_or_default();
     file.strip_prefix(name).is_some_and(|rest| rest.starts_with(".so"))
@@ -170,7 +171,7 @@ pub(crate) fn is_ours(library: &str) -> bool {
     table_of(library).is_some() && !OTHER_NAMES.iter().any(|(name, _)| is_library(library, name))
 }
 
-/// An adapter's settings, and unknown items in its `ia_params`.
+/// The settings of an adapter, and the unknown words in its `ia_params`.
 fn settings_of(entry: &ReportedEntry) -> (Vec<SettingReport>, Vec<String>) {
     let Some(table) = table_of(&entry.library) else { return (Vec::new(), Vec::new()) };
     let params = String::from_utf8_lossy(&crate::probe::unescaped(&entry.params)).into_owned();
@@ -179,7 +180,7 @@ fn settings_of(entry: &ReportedEntry) -> (Vec<SettingReport>, Vec<String>) {
     let (common, _) = DAPL.split(&common.join(" "));
     let (own, mut odd) = table.split(&own.join(" "));
     if table.provider == VERBS.provider {
-        // The positional words of verbs name the device and port; they are not settings.
+        // In `ia_params` of the verbs provider, words without `=` name the device and port.
         odd.retain(|word| word.contains('='));
     }
     let settings = |table: &'static SettingsTable, words: &[(&'static str, String)]| -> Vec<SettingReport> {
@@ -195,7 +196,7 @@ fn settings_of(entry: &ReportedEntry) -> (Vec<SettingReport>, Vec<String>) {
     (all, odd)
 }
 
-/// Errors in an adapter's `ia_params`: the text found, and the permitted values.
+/// Errors in an adapter's `ia_params`: each with the text found, and the permitted values or a remedy.
 pub(crate) fn param_troubles(entry: &ReportedEntry) -> Vec<(String, String)> {
     let Some(table) = table_of(&entry.library) else { return Vec::new() };
     let (settings, odd) = settings_of(entry);
@@ -210,13 +211,13 @@ pub(crate) fn param_troubles(entry: &ReportedEntry) -> Vec<(String, String)> {
     let is_nameless =
         table.provider == VERBS.provider && entry.params.split_ascii_whitespace().all(|word| word.contains('='));
     let nameless = is_nameless.then(|| {
-        let allowed = "a device and its port, a network device or an address must come first (\"mlx5_0 1\")";
+        let allowed = "begin with a device and its port (\"mlx5_0 1\"), a network device or an address";
         ("names no adapter".to_owned(), allowed.to_owned())
     });
     wrong.chain(unknown).chain(nameless).collect()
 }
 
-/// Prints the origin of the registry and each adapter's settings.
+/// Prints the files of the registry and the settings of each adapter.
 pub(crate) fn configuration(options: &Options) -> crate::Result {
     let registry = Registry::read(options, None)?;
     let (entries, others) = if options.json { (registry.wanted(options), None) } else { registry.openable(options) };

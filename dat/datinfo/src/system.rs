@@ -1,15 +1,16 @@
-//! System calls without a safe form: socket options, and a read of another process's memory. Each function is one call.
+//! System calls without a safe form: socket options, and reads of another process's memory. Each function makes one
+//! call.
 
 use std::io;
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 
-/// What the kernel does with a datagram larger than the known path MTU (ip(7), `IP_MTU_DISCOVER`).
+/// Handling of a datagram that is larger than the known path MTU, by the kernel (ip(7), `IP_MTU_DISCOVER`).
 #[derive(Clone, Copy)]
 pub(crate) enum Fragments {
-    /// Refuses the datagram with `EMSGSIZE`.
+    /// The kernel refuses the datagram with `EMSGSIZE`.
     ByPathMtu,
-    /// Sends the datagram, unless it exceeds the interface's MTU.
+    /// The kernel sends the datagram, unless it exceeds the interface's MTU.
     Ignored,
 }
 
@@ -27,7 +28,7 @@ pub(crate) fn forbid_fragments(socket: &UdpSocket, is_v4: bool, path_mtu: Fragme
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Path MTU of a connected socket as known to the kernel, headers included; initially the interface's MTU.
+/// Path MTU of a connected socket as known to the kernel, including headers; initially the MTU of the interface.
 pub(crate) fn path_mtu(socket: &UdpSocket, is_v4: bool) -> Option<usize> {
     let (level, name) = if is_v4 { (libc::IPPROTO_IP, libc::IP_MTU) } else { (libc::IPPROTO_IPV6, libc::IPV6_MTU) };
     let mut value: libc::c_int = 0;
@@ -37,7 +38,7 @@ pub(crate) fn path_mtu(socket: &UdpSocket, is_v4: bool) -> Option<usize> {
     if done == 0 { usize::try_from(value).ok() } else { None }
 }
 
-/// Copies a word from `address` in another process by process_vm_readv, which sm uses for RDMA.
+/// Copies eight bytes from `address` in another process with process_vm_readv, which sm uses for RDMA.
 pub(crate) fn read_process_memory(process: i32, address: usize) -> io::Result<u64> {
     let mut word = 0_u64;
     let local = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: size_of::<u64>() };

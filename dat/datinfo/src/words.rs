@@ -1,7 +1,7 @@
 //! Text for display: lines of at most 80 columns.
 #![forbid(unsafe_code)]
 
-/// Columns of a line, unless one word is longer.
+/// Maximum number of columns of a line, unless a single word is longer.
 const COLUMNS: usize = 80;
 
 /// Wraps text into lines of at most [`COLUMNS`], each indented by `indent` blanks.

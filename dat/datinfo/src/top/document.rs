@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use super::Sample;
 use super::rates::{CounterId, Rates};
 
-pub(super) fn document(look: &Sample, rates: &Rates) -> Value {
-    let processes: Vec<Value> = look
+pub(super) fn document(sample: &Sample, rates: &Rates) -> Value {
+    let processes: Vec<Value> = sample
         .found
         .iter()
         .map(|found| match &found.result {
@@ -25,7 +25,7 @@ pub(super) fn document(look: &Sample, rates: &Rates) -> Value {
             }),
         })
         .collect();
-    let at = look.at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let at = sample.at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     json!({"at": at.as_secs_f64(), "processes": processes})
 }
 
@@ -55,12 +55,12 @@ fn counters(id: CounterId<'_>, counts: &[Count], rates: &Rates) -> Vec<Value> {
 mod tests {
     use dat_counters::reader::ReadError;
 
-    use super::super::table::tests::{count, look};
+    use super::super::table::tests::{count, sample_at};
     use super::*;
 
     #[test]
     fn has_all_counters_and_rates_from_the_second_sample() {
-        let first = look(0, 7, &[count("sent", u64::MAX - 10)]);
+        let first = sample_at(0, 7, &[count("sent", u64::MAX - 10)]);
         let mut rates = Rates::default();
         rates.next(&first);
         let text = document(&first, &rates);
@@ -72,7 +72,7 @@ mod tests {
             (adapter["endpoints"][0]["state"].as_str(), adapter["left_out"].as_u64()),
             (Some("Connected"), Some(2))
         );
-        let second = look(5, 7, &[count("sent", u64::MAX)]);
+        let second = sample_at(5, 7, &[count("sent", u64::MAX)]);
         rates.next(&second);
         let text = document(&second, &rates);
         assert_eq!(text["processes"][0]["adapters"][0]["counters"][0]["per_second"], 2.0);
@@ -80,9 +80,9 @@ mod tests {
 
     #[test]
     fn reports_a_read_error_by_kind_and_in_words() {
-        let mut look = look(0, 7, &[]);
-        look.found[0].result = Err(ReadError::Timeout);
-        let trouble = &document(&look, &Rates::default())["processes"][0]["trouble"];
+        let mut sample = sample_at(0, 7, &[]);
+        sample.found[0].result = Err(ReadError::Timeout);
+        let trouble = &document(&sample, &Rates::default())["processes"][0]["trouble"];
         assert_eq!(trouble["kind"], "silent");
         assert!(trouble["cause"].as_str().unwrap().starts_with("no answer within "));
     }

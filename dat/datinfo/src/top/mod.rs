@@ -1,8 +1,8 @@
 //! `datinfo top`: shows the counters that running processes publish.
 //!
-//! A sample queries all processes of this user that have an endpoint or a listener (`dat_counters`); libdat is not
-//! used. `rates` compares a sample with the previous one; `table`, `document` and `openmetrics` format it. A process
-//! that hangs or sends invalid data affects only its own line. The program ends when its output is closed or when it is
+//! A sample queries all processes of this user that publish counters (`dat_counters`); libdat is not used. `rates`
+//! computes the differences between two samples; `table`, `document` and `openmetrics` format a sample. A process that
+//! hangs or sends invalid data affects only its own line. The program ends when its output is closed or when it is
 //! killed.
 #![forbid(unsafe_code)]
 
@@ -21,7 +21,7 @@ use crate::options::{self, Options};
 use crate::{print_output, print_text};
 use rates::Rates;
 
-/// Answers of all processes at one time.
+/// The counters of all processes at one time.
 struct Sample {
     /// Wall-clock time, for display.
     at: SystemTime,
@@ -32,8 +32,8 @@ struct Sample {
 
 impl Sample {
     fn take(has_endpoints: bool) -> Result<Self, String> {
-        let mut found =
-            reader::processes().map_err(|error| format!("the list of local sockets, /proc/net/unix: {error}"))?;
+        let mut found = reader::processes()
+            .map_err(|error| format!("cannot read the list of local sockets, /proc/net/unix: {error}"))?;
         if !has_endpoints {
             let processes = found.iter_mut().filter_map(|found| found.result.as_mut().ok());
             processes.flat_map(|process| &mut process.adapters).for_each(Adapter::leave_out_endpoints);
@@ -60,23 +60,23 @@ impl Sample {
 /// sample per interval until stdout is closed.
 pub(crate) fn top(options: &Options, wanted: &options::Top) -> crate::Result {
     if wanted.once || wanted.openmetrics {
-        let look = Sample::take(!wanted.no_endpoints)?;
+        let sample = Sample::take(!wanted.no_endpoints)?;
         print_output(&match (options.json, wanted.openmetrics) {
-            (true, _) => format!("{:#}\n", document::document(&look, &Rates::default())),
-            (_, true) => openmetrics::exposition(&look, wanted.endpoints),
-            _ => table::table(&look, None, wanted.verbose).join(""),
+            (true, _) => format!("{:#}\n", document::document(&sample, &Rates::default())),
+            (_, true) => openmetrics::exposition(&sample, wanted.endpoints),
+            _ => table::table(&sample, None, wanted.verbose).join(""),
         });
-        return Ok(look.readable().next().is_some());
+        return Ok(sample.readable().next().is_some());
     }
     let interval = wanted.interval;
     let (mut rates, mut screen) = (Rates::default(), screen::Screen::new());
     loop {
         let began = Instant::now();
-        let look = Sample::take(!wanted.no_endpoints)?;
-        rates.next(&look);
+        let sample = Sample::take(!wanted.no_endpoints)?;
+        rates.next(&sample);
         let is_read = match options.json {
-            true => print_text(&format!("{}\n", document::document(&look, &rates))),
-            false => screen.show(&table::table(&look, Some((&rates, interval)), wanted.verbose)),
+            true => print_text(&format!("{}\n", document::document(&sample, &rates))),
+            false => screen.show(&table::table(&sample, Some((&rates, interval)), wanted.verbose)),
         };
         if !is_read {
             return Ok(true);

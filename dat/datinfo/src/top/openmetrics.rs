@@ -1,9 +1,11 @@
 //! Counters for monitoring systems, in the text format of OpenMetrics 1.0.
 //!
-//! Pure. Sums are counters, levels are gauges; each name is a family, with one sample per adapter that has a value of
-//! this name. Endpoints have samples on request only, because a monitoring system stores every label set permanently,
-//! and endpoints are short-lived. Other processes supply names and labels, but the text is valid whatever they contain.
-//! A duplicate sample is omitted, and so is a sample whose name is already used with the other type.
+//! Pure. A value that only grows becomes a counter, a level becomes a gauge. Each name of a value is a family, with one
+//! sample per adapter that has the value. Endpoints have samples on request only: endpoints are short-lived, and a
+//! monitoring system stores every label set permanently.
+//!
+//! The queried processes supply names and label values; the text is valid whatever they contain. Duplicate samples are
+//! omitted, and samples whose family already has the other type.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, HashSet};
@@ -13,13 +15,13 @@ use dat_counters::text::{Adapter, Count};
 
 use super::Sample;
 
-/// Suffixes that a family's name must not have, since sample names use them.
+/// Suffixes of sample names in OpenMetrics, which the name of a family must not have.
 const RESERVED: [&str; 8] = ["_total", "_created", "_count", "_sum", "_bucket", "_gcount", "_gsum", "_info"];
 
-/// Formats a sample. With `with_endpoints`, each endpoint has samples in addition to those of its adapter.
-pub(super) fn exposition(look: &Sample, with_endpoints: bool) -> String {
+/// Formats the counters of all adapters, and with `with_endpoints` also those of each endpoint.
+pub(super) fn exposition(sample: &Sample, with_endpoints: bool) -> String {
     let mut families = Families::default();
-    for found in &look.found {
+    for found in &sample.found {
         let process = Labels::default().with("pid", &found.pid.to_string()).with("library", &found.number.to_string());
         let answered = u64::from(found.result.is_ok());
         families.level(
@@ -35,7 +37,7 @@ pub(super) fn exposition(look: &Sample, with_endpoints: bool) -> String {
     families.text()
 }
 
-/// Labels with their values, separated by commas.
+/// Labels with their values as OpenMetrics text, separated by commas.
 #[derive(Clone, Debug, Default)]
 struct Labels(String);
 
@@ -55,7 +57,7 @@ fn escaped(text: &str) -> String {
 struct Family {
     help: String,
     is_level: bool,
-    /// Label sets that have a sample.
+    /// Label sets of the samples, to detect duplicates.
     known: HashSet<String>,
     samples: String,
 }
@@ -109,7 +111,7 @@ impl Families {
     }
 }
 
-/// Converts a name and its unit to a valid metric name, without suffixes that sample names use.
+/// Converts a name and its unit to a valid name of a family.
 fn family(name: &str, unit: &str) -> String {
     let mut name = words(name);
     let unit = words(&unit.replace("/s", " per second"));
@@ -122,7 +124,7 @@ fn family(name: &str, unit: &str) -> String {
     if name.is_empty() { "unnamed".to_owned() } else { name }
 }
 
-/// Converts a text to lower-case letters and digits, with one underscore between words.
+/// Converts a text to lower-case words of letters and digits, joined by underscores.
 fn words(text: &str) -> String {
     let is_word = |letter: char| letter.is_ascii_alphanumeric();
     let words: Vec<&str> = text.split(|letter| !is_word(letter)).filter(|word| !word.is_empty()).collect();
@@ -136,14 +138,14 @@ mod grammar_tests;
 mod tests {
     use dat_counters::reader::{PublishedProcess, ReadError};
 
-    use super::super::table::tests::{count, look};
+    use super::super::table::tests::{count, sample_at};
     use super::*;
 
     #[test]
     fn sums_are_counters_and_levels_are_gauges() {
         let window = Count { is_level: true, unit: "bytes".into(), ..count("window", 9) };
-        let look = look(0, 7, &[count("ep.posts.send", 5), window]);
-        let text = exposition(&look, true);
+        let sample = sample_at(0, 7, &[count("ep.posts.send", 5), window]);
+        let text = exposition(&sample, true);
         let labels =
             "pid=\"7\",library=\"0\",program=\"a program of many letters\",adapter=\"sm0\",provider=\"sm\",ia=\"0x30\"";
         let wanted = [
@@ -164,7 +166,7 @@ mod tests {
 
     #[test]
     fn endpoints_have_samples_only_on_request() {
-        let text = exposition(&look(0, 7, &[count("ep.posts.send", 5)]), false);
+        let text = exposition(&sample_at(0, 7, &[count("ep.posts.send", 5)]), false);
         assert!(text.contains("dapl_ia_ep_posts_send_total{"), "{text}");
         assert!(!text.contains("dapl_ep_") && !text.contains("left_out"), "{text}");
         assert_eq!(grammar_tests::samples(&text), Ok(2), "{text}");
@@ -189,14 +191,14 @@ mod tests {
 
     #[test]
     fn openmetrics_text_is_valid_for_any_report() {
-        let mut look = look(0, 7, &[count("a b", 1), count("a.b", 2), count("endpoints left out", 3), count("x", 4)]);
+        let mut sample = sample_at(0, 7, &[count("a b", 1), count("a.b", 2), count("endpoints left out", 3), count("x", 4)]);
         let mut other =
-            super::super::table::tests::look(0, 8, &[Count { is_level: true, ..count("x", 5) }, count("\"\n}", 1)]);
+            super::super::table::tests::sample_at(0, 8, &[Count { is_level: true, ..count("x", 5) }, count("\"\n}", 1)]);
         let text = other.found[0].result.as_mut().unwrap();
         text.program = "\"}\\\n# EOF".into();
-        look.found.append(&mut other.found);
-        look.found.push(PublishedProcess { pid: 9, number: 1, program: None, result: Err(ReadError::Incomplete) });
-        let text = exposition(&look, true);
+        sample.found.append(&mut other.found);
+        sample.found.push(PublishedProcess { pid: 9, number: 1, program: None, result: Err(ReadError::Incomplete) });
+        let text = exposition(&sample, true);
         assert!(text.contains("program=\"\\\"}\\\\\\n# EOF\""), "{text}");
         assert!(text.contains("dapl_ia_a_b_total{") && text.matches("dapl_ia_a_b_total{").count() == 1, "{text}");
         assert!(text.contains("dapl_process_answered{pid=\"9\",library=\"1\"} 0\n"), "{text}");

@@ -1,6 +1,6 @@
 //! Changes per second since the previous sample.
 //!
-//! Pure. If a counter has decreased, a new process or object has the same identity; the counter then has no rate.
+//! Pure. A counter that has decreased belongs to a new process or object with the same identity; it has no rate.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -11,7 +11,8 @@ use dat_counters::text::{Adapter, Count, Endpoint};
 
 use super::Sample;
 
-/// Identity of the object of a counter: its process, the adapter's handle, and the endpoint's handle or an empty text.
+/// Identity of an adapter or endpoint: process id and socket number, handle of the adapter, and handle of the endpoint
+/// or an empty text.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CounterId<'a> {
     process: (u32, u32),
@@ -29,7 +30,7 @@ impl<'a> CounterId<'a> {
     }
 }
 
-/// Values by name, for each process and socket number, adapter handle, and endpoint handle.
+/// Values of counters by name, for each identity (see [`CounterId`]).
 type Sums = HashMap<(u32, u32, String, String), HashMap<String, u64>>;
 
 /// Two consecutive samples.
@@ -44,12 +45,12 @@ pub(super) struct Rates {
 }
 
 impl Rates {
-    /// Adds a sample.
-    pub(super) fn next(&mut self, look: &Sample) {
-        self.passed = self.when.map(|before| look.when.saturating_duration_since(before));
-        self.when = Some(look.when);
+    /// Adds a sample, which becomes `now`.
+    pub(super) fn next(&mut self, sample: &Sample) {
+        self.passed = self.when.map(|before| sample.when.saturating_duration_since(before));
+        self.when = Some(sample.when);
         self.before = std::mem::take(&mut self.now);
-        for (found, process) in look.readable() {
+        for (found, process) in sample.readable() {
             for adapter in &process.adapters {
                 let id = CounterId::of_adapter(found, adapter);
                 self.note(id, &adapter.counts);
@@ -63,7 +64,7 @@ impl Rates {
         self.now.entry(key(id)).or_default().extend(sums);
     }
 
-    /// Growth of a counter per second. `None` if it is unknown, and for a level.
+    /// Increase of a counter per second. `None` for a level, and for a counter that the previous sample lacks.
     pub(super) fn of(&self, id: CounterId<'_>, count: &Count) -> Option<f64> {
         let passed = self.passed.filter(|passed| !passed.is_zero())?;
         let before = self.before.get(&key(id))?.get(&count.name).filter(|_| !count.is_level)?;
@@ -77,16 +78,16 @@ fn key(id: CounterId<'_>) -> (u32, u32, String, String) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::table::tests::{count, look};
+    use super::super::table::tests::{count, sample_at};
     use super::*;
 
     #[test]
     fn sums_have_rates_and_levels_have_none() {
-        let first = look(0, 7, &[count("sent", 100), Count { is_level: true, ..count("window", 5) }]);
-        let second = look(2, 7, &[count("sent", 150), Count { is_level: true, ..count("window", 9) }]);
+        let first = sample_at(0, 7, &[count("sent", 100), Count { is_level: true, ..count("window", 5) }]);
+        let second = sample_at(2, 7, &[count("sent", 150), Count { is_level: true, ..count("window", 9) }]);
         let mut rates = Rates::default();
-        let rate = |rates: &Rates, look: &Sample, at: usize| {
-            let (found, process) = look.readable().next().unwrap();
+        let rate = |rates: &Rates, sample: &Sample, at: usize| {
+            let (found, process) = sample.readable().next().unwrap();
             let adapter = &process.adapters[0];
             rates.of(CounterId::of_adapter(found, adapter), &adapter.counts[at])
         };
@@ -99,18 +100,18 @@ mod tests {
     #[test]
     fn shrunken_and_new_counters_have_no_rate() {
         let mut rates = Rates::default();
-        rates.next(&look(0, 7, &[count("sent", 100)]));
-        let smaller = look(1, 7, &[count("sent", 99), count("lost", 3)]);
+        rates.next(&sample_at(0, 7, &[count("sent", 100)]));
+        let smaller = sample_at(1, 7, &[count("sent", 99), count("lost", 3)]);
         rates.next(&smaller);
         let (found, process) = smaller.readable().next().unwrap();
         let id = CounterId::of_adapter(found, &process.adapters[0]);
         assert!(process.adapters[0].counts.iter().all(|count| rates.of(id, count).is_none()));
-        let other = look(2, 8, &[count("sent", 200)]);
+        let other = sample_at(2, 8, &[count("sent", 200)]);
         rates.next(&other);
         let (found, process) = other.readable().next().unwrap();
         assert_eq!(rates.of(CounterId::of_adapter(found, &process.adapters[0]), &count("sent", 200)), None);
         // Two samples at the same time have no rate.
-        rates.next(&look(2, 8, &[count("sent", 300)]));
+        rates.next(&sample_at(2, 8, &[count("sent", 300)]));
         assert_eq!(rates.of(CounterId::of_adapter(found, &process.adapters[0]), &count("sent", 300)), None);
     }
 }

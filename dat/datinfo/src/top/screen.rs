@@ -1,7 +1,7 @@
-//! Output of tables: on a terminal each table overwrites the previous table; otherwise the tables follow each other.
+//! Output of tables. On a terminal each table overwrites the previous one; otherwise the tables follow each other.
 //!
-//! On a terminal, lines are cut to its width, and lines beyond its height are replaced by their number. No terminal
-//! mode is changed.
+//! On a terminal, lines are cut to its width. If there are more lines than rows, the last row states the number of
+//! omitted lines. No terminal mode is changed.
 #![forbid(unsafe_code)]
 
 use std::io::IsTerminal;
@@ -38,7 +38,7 @@ fn size() -> (usize, usize) {
     }
 }
 
-/// Composes the output for a terminal. The first table clears the screen; later tables overwrite each line, so that the
+/// Formats a table for a terminal. The first table clears the screen. Later tables overwrite each line, so that the
 /// output does not flicker.
 fn over(lines: &[String], (columns, rows): (usize, usize), is_first: bool) -> String {
     let mut text = String::from(if is_first { "\x1b[H\x1b[2J" } else { "\x1b[H" });

@@ -1,6 +1,7 @@
-//! The table for display: a line per adapter, and with `-v` each value that is not 0.
+//! The table for display: one line per adapter, and with `-v` each value that is not 0.
 //!
-//! Pure functions: they convert a sample to lines. One sample gives sums, two samples give rates per second.
+//! Pure functions that convert a sample to lines. With a previous sample, the columns show rates per second instead of
+//! totals.
 #![forbid(unsafe_code)]
 
 use std::fmt::Write;
@@ -12,7 +13,7 @@ use dat_counters::text::{Adapter, Count, Process};
 use super::Sample;
 use super::rates::{CounterId, Rates};
 
-/// Columns of the table, and the counters of an adapter that each column adds up.
+/// Columns of the table. Each shows the sum of these counters of an adapter.
 const COLUMNS: [(&str, &[&str]); 5] = [
     ("SENT", &["ep.bytes.sent"]),
     ("RECEIVED", &["ep.bytes.received"]),
@@ -21,23 +22,24 @@ const COLUMNS: [(&str, &[&str]); 5] = [
     ("DONE", &["ep.completions.ok", "ep.completions.failed", "ep.completions.flushed"]),
 ];
 
-/// The lines of the table, with newlines. `rates` contains the changes since the previous sample, and the interval.
-pub(super) fn table(look: &Sample, rates: Option<(&Rates, Duration)>, verbose: bool) -> Vec<String> {
-    let [processes, adapters, eps] = look.totals();
+/// Returns the lines of the table, with newlines. `rates`: the rates since the previous sample, and the interval.
+pub(super) fn table(sample: &Sample, rates: Option<(&Rates, Duration)>, verbose: bool) -> Vec<String> {
+    let [processes, adapters, eps] = sample.totals();
     let mut lines = vec![format!("{processes} processes, {adapters} adapters, {eps} endpoints")];
     if let Some((_, interval)) = rates {
-        let _ = write!(lines[0], "; every {} s, by the second", interval.as_secs_f64());
+        let _ = write!(lines[0], "; every {} s, rates per second", interval.as_secs_f64());
     }
     let rates = rates.map(|(rates, _)| rates);
-    if look.found.is_empty() {
+    if sample.found.is_empty() {
         lines.push(
-            "no process of this user publishes counters: none has an endpoint or a listener, or DAPL_COUNTERS is off"
+            "no process of this user publishes counters: none has an endpoint, an SRQ or a listener, or DAPL_COUNTERS \
+             is off"
                 .to_owned(),
         );
     } else if adapters > 0 {
         lines.push(head(rates.is_some()));
     }
-    for found in &look.found {
+    for found in &sample.found {
         match &found.result {
             Ok(process) => process.adapters.iter().for_each(|adapter| {
                 lines.push(row(found, process, adapter, rates));
@@ -83,7 +85,7 @@ fn row(found: &PublishedProcess, process: &Process, adapter: &Adapter, rates: Op
     line
 }
 
-/// Each value of an adapter and its endpoints that is not 0.
+/// Appends a line for each value of an adapter and its endpoints that is not 0.
 fn all(id: CounterId<'_>, adapter: &Adapter, rates: Option<&Rates>, lines: &mut Vec<String>) {
     numbers(id, &adapter.counts, rates, 11, lines);
     for ep in &adapter.eps {
@@ -113,7 +115,7 @@ fn short(number: f64) -> String {
     let mut rest = number.max(0.0);
     let mut names = ["", "k", "M", "G", "T", "P", "E"].into_iter();
     let mut name = names.next().unwrap_or_default();
-    // A value printed without decimals must not round up to 1000.
+    // From 999.5 on, the value would be printed as 1000.
     while rest >= 999.5 {
         let Some(next) = names.next() else { break };
         (rest, name) = (rest / 1000.0, next);
@@ -127,7 +129,7 @@ fn short(number: f64) -> String {
     format!("{rest:.digits$}{name}")
 }
 
-/// Truncates a text to `most` characters, and marks the truncation.
+/// Truncates a text to `most` characters; the last one is then `~`.
 fn truncated(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.to_owned();
@@ -150,7 +152,7 @@ pub(super) mod tests {
     }
 
     /// A sample at this second, with one process that has one adapter and one endpoint.
-    pub(in super::super) fn look(second: u64, pid: u32, counts: &[Count]) -> Sample {
+    pub(in super::super) fn sample_at(second: u64, pid: u32, counts: &[Count]) -> Sample {
         static BEGAN: OnceLock<Instant> = OnceLock::new();
         let ep = Endpoint { handle: "0x40".into(), state: "Connected".into(), counts: vec![count("connects", 1)] };
         let adapter = Adapter {
@@ -189,7 +191,7 @@ pub(super) mod tests {
                 .chain([count("ep.completions.failed", 3), count("ep.completions.flushed", 4), count("alive.ep", 3)])
                 .collect::<Vec<_>>()
         };
-        let first = look(0, 4711, &counts(0));
+        let first = sample_at(0, 4711, &counts(0));
         let lines = table(&first, None, false);
         assert_eq!(lines[0], "1 processes, 1 adapters, 3 endpoints\n");
         let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ");
@@ -199,8 +201,8 @@ pub(super) mod tests {
         let every = Duration::from_secs(2);
         rates.next(&first);
         let lines = table(&first, Some((&rates, every)), false);
-        assert!(lines[0].ends_with("; every 2 s, by the second\n") && lines[2].ends_with("-       3\n"), "{lines:?}");
-        let second = look(2, 4711, &counts(50));
+        assert!(lines[0].ends_with("; every 2 s, rates per second\n") && lines[2].ends_with("-       3\n"), "{lines:?}");
+        let second = sample_at(2, 4711, &counts(50));
         rates.next(&second);
         let lines = table(&second, Some((&rates, every)), false);
         assert_eq!(words(&lines[1]), "PID PROGRAM ADAPTER EPS SENT/s RECEIVED/s READ/s WRITTEN/s DONE/s FAILED");
@@ -210,8 +212,8 @@ pub(super) mod tests {
     #[test]
     fn verbose_shows_each_nonzero_counter() {
         let bytes = Count { unit: "bytes".into(), ..count("sent bytes", 123) };
-        let look = look(0, 1, &[bytes, count("lost", 0)]);
-        let lines = table(&look, None, true);
+        let sample = sample_at(0, 1, &[bytes, count("lost", 0)]);
+        let lines = table(&sample, None, true);
         let rest: Vec<String> =
             lines[3..].iter().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
         let wanted =
@@ -221,15 +223,15 @@ pub(super) mod tests {
 
     #[test]
     fn prints_a_line_for_an_error_and_for_no_process() {
-        let mut look = look(0, 1, &[]);
-        look.found[0].result = Err(ReadError::Version("2".into()));
-        let lines = table(&look, None, true);
+        let mut sample = sample_at(0, 1, &[]);
+        sample.found[0].result = Err(ReadError::Version("2".into()));
+        let lines = table(&sample, None, true);
         assert_eq!((lines.len(), lines[0].as_str()), (2, "0 processes, 0 adapters, 0 endpoints\n"));
         assert!(
             lines[1].starts_with("        1  stuck            the process publishes its counters in version \"2\""),
             "{lines:?}"
         );
-        look.found.clear();
-        assert!(table(&look, None, false)[1].starts_with("no process of this user publishes counters"));
+        sample.found.clear();
+        assert!(table(&sample, None, false)[1].starts_with("no process of this user publishes counters"));
     }
 }

@@ -17,9 +17,9 @@ pub(crate) fn samples(text: &str) -> Result<usize, String> {
 
 #[derive(Default)]
 struct Validator {
-    /// Names of families seen so far, with all sample names that they may use.
+    /// Names of the families so far, and all sample names that these families may use.
     taken: HashSet<String>,
-    /// The family that the next samples must belong to, and the suffix of their names.
+    /// Name of the current family, to which the next samples must belong, and the suffix of its sample names.
     family: (String, &'static str),
     has_help: bool,
     samples: HashSet<String>,
@@ -61,7 +61,7 @@ impl Validator {
     }
 }
 
-/// Parses labels; returns the rest of the line.
+/// Validates labels, and returns the text after them.
 fn labels(mut rest: &str) -> Result<&str, &'static str> {
     let mut known = HashSet::new();
     loop {
