@@ -1,8 +1,8 @@
 //! IA numbers: the small integers that consumers use as handles of interface adapters, and the providers' pointers that
 //! they stand for.
 //!
-//! `thunk` translates the number on every call whose first argument is an IA: one load, no lock. A number is reused only
-//! after all other numbers were used, so a stale number stays invalid for a long time. The pointers are not
+//! `thunk` translates the number on every call whose first argument is an IA: one load, no lock. A number is reused
+//! only after all other numbers were used, so a stale number stays invalid for a long time. The pointers are not
 //! dereferenced.
 #![forbid(unsafe_code)]
 

@@ -125,8 +125,8 @@ fn open_or_beside(name: &CStr) -> Result<LoadedLibrary, String> {
 
 /// Opens a provider, and retries once after two kinds of failure:
 ///
-/// - Symbols of libdat are undefined, because the provider does not list libdat as needed. Before the retry, the symbols
-///   of this libdat are made global.
+/// - Symbols of libdat are undefined, because the provider does not list libdat as needed. Before the retry, the
+///   symbols of this libdat are made global.
 /// - The provider needs `libdat.so.1`, and the dynamic loader does not find it. Before the retry, the `libdat.so.1` in
 ///   this libdat's directory is mapped, and the loader finds it by its SONAME.
 fn open_with_retry(name: &CStr) -> Result<LoadedLibrary, String> {

@@ -1,4 +1,5 @@
-//! The reason for a refused open: the request, the cause and the remedy, as one line for people and as fields for tools.
+//! The reason for a refused open: the request, the cause and the remedy, as one line for people and as fields for
+//! tools.
 //!
 //! `registry` creates a [`RefusedOpen`] from errors of `matching` and `loader`; `report` writes it. Pure.
 #![forbid(unsafe_code)]

@@ -1,8 +1,8 @@
 //! Messages of libdat: refused opens, errors in dat.conf files, and the debug lines that `DAT_DBG_*` enables.
 //!
 //! Lines go through the `log` crate to the logger of `report/lines`, unless another logger is set. Some programs try
-//! every name in a list, so each refusal is reported once, and at most [`MOST_REFUSALS`] per process. Nothing is written
-//! to stdout.
+//! every name in a list, so each refusal is reported once, and at most [`MOST_REFUSALS`] per process. Nothing is
+//! written to stdout.
 #![forbid(unsafe_code)]
 
 mod lines;

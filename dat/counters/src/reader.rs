@@ -1,9 +1,9 @@
 //! Finds the processes of this host that publish counters, and reads their counters, for tools.
 //!
 //! Only processes of this user are queried. An answer is accepted only if the kernel reports that the answering process
-//! belongs to the user in the socket's name. Up to [`TOGETHER`] processes are queried concurrently, with a limit on time
-//! and memory for each. A process that is stopped, dies during the query or sends invalid data yields a [`ReadError`],
-//! and does not affect the results of other processes.
+//! belongs to the user in the socket's name. Up to [`TOGETHER`] processes are queried concurrently, with a limit on
+//! time and memory for each. A process that is stopped, dies during the query or sends invalid data yields a
+//! [`ReadError`], and does not affect the results of other processes.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -36,11 +36,11 @@ const CAPACITY: usize = 64 << 20;
 pub struct PublishedProcess {
     /// Process id, in the PID namespace of the process.
     pub pid: u32,
-    /// Number of the socket in its process. Each provider library has its own socket, so a process with two libraries is
-    /// listed twice.
+    /// Number of the socket in its process. Each provider library has its own socket, so a process with two libraries
+    /// is listed twice.
     pub number: u32,
-    /// Name of the process as `ps` shows it, even if the process does not answer. `None` if the connection failed, or if
-    /// the process is in another PID namespace.
+    /// Name of the process as `ps` shows it, even if the process does not answer. `None` if the connection failed, or
+    /// if the process is in another PID namespace.
     pub program: Option<String>,
     /// Counters of the process, or the reason why they could not be read.
     pub result: Result<Process, ReadError>,

@@ -109,8 +109,8 @@ pub struct SettingsTable {
 pub enum VariableClass {
     /// A library reads this variable.
     Read(&'static SettingsTable, &'static Setting),
-    /// The variable is not for this project's libraries: other programs, other implementations, tests or builds read it.
-    /// libdat does not warn about it.
+    /// The variable is not for this project's libraries: other programs, other implementations, tests or builds read
+    /// it. libdat does not warn about it.
     NotForLibraries,
     /// The variable has no effect here; the text names its replacement.
     NoEffect(&'static str),
@@ -155,8 +155,8 @@ impl SettingsTable {
         self.settings.iter().find(|setting| !name.is_empty() && setting.name == name)
     }
 
-    /// Splits `ia_params` into settings, in order, and words that are not settings: those with an unknown name before `=`,
-    /// and surplus words without `=`.
+    /// Splits `ia_params` into settings, in order, and words that are not settings: those with an unknown name before
+    /// `=`, and surplus words without `=`.
     pub fn split(&self, params: &str) -> (Vec<(&'static str, String)>, Vec<String>) {
         let (mut words, mut odd) = (Vec::new(), Vec::new());
         let mut plain = self.plain.iter();

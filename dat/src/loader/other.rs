@@ -2,8 +2,8 @@
 //! libdat, which then passes it on.
 //!
 //! Providers of other implementations import the functions of libdat without a symbol version. In a process with both
-//! libraries, the dynamic loader binds these imports to the library that is first in its search order, even if the other
-//! libdat has loaded the provider.
+//! libraries, the dynamic loader binds these imports to the library that is first in its search order, even if the
+//! other libdat has loaded the provider.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_void};
@@ -26,8 +26,8 @@ pub(crate) fn is_for_other(api: &Api, major: u32) -> bool {
     major != api.major && matches!(major, 1 | 2)
 }
 
-/// Adds or removes a registration at the other libdat. `None` if this process has not loaded the other libdat, or if the
-/// other libdat has passed the call to this one.
+/// Adds or removes a registration at the other libdat. `None` if this process has not loaded the other libdat, or if
+/// the other libdat has passed the call to this one.
 ///
 /// # Safety
 ///

@@ -33,8 +33,8 @@ pub(super) enum EntryState {
     /// Not initialised.
     #[default]
     Idle,
-    /// `thread` of `process` is loading the library, or executing its init or fini. A child of `fork` does not have that
-    /// thread.
+    /// `thread` of `process` is loading the library, or executing its init or fini. A child of `fork` does not have
+    /// that thread.
     Busy { thread: usize, process: u32 },
     /// Initialised. `uses` counts open IAs, and opens in progress.
     Ready { uses: usize },

@@ -1,7 +1,7 @@
 //! Index of the files' lines by name, and the remedies for refused opens.
 //!
-//! A successful open reads only the lines of its own name. The remedy for an unknown name needs a scan of all lines, and
-//! of the dat.conf files that are not in use; the results are cached.
+//! A successful open reads only the lines of its own name. The remedy for an unknown name needs a scan of all lines,
+//! and of the dat.conf files that are not in use; the results are cached.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -84,8 +84,8 @@ impl Registry {
         shown.chain(more).collect::<Vec<_>>().join(", ")
     }
 
-    /// Cause and remedy for an unknown name. They state an unused dat.conf that contains the name, or the names that can
-    /// be opened.
+    /// Cause and remedy for an unknown name. They state an unused dat.conf that contains the name, or the names that
+    /// can be opened.
     fn unknown(&mut self, wanted: &Key, cause: &str) -> CauseAndRemedy {
         let Some(files) = &self.files else { return CauseAndRemedy::new(cause, "") };
         let cause = format!("{cause} in {}", files.origin);

@@ -1,7 +1,7 @@
 //! Content of the registry as lines of text for tools: files read, their errors, the last refusal.
 //!
-//! `thunk` returns the lines through the hook. Fields are separated by tabs. All bytes of a field except printable ASCII
-//! are escaped as in C. No library is loaded.
+//! `thunk` returns the lines through the hook. Fields are separated by tabs. All bytes of a field except printable
+//! ASCII are escaped as in C. No library is loaded.
 #![forbid(unsafe_code)]
 
 use super::lock;

@@ -1,7 +1,7 @@
 //! Calls that libdat implements itself: open and close, the registry, names of return codes, and the private hook.
 //!
-//! Each function converts its C arguments to Rust values, calls another module, and writes its results last. The records
-//! of these calls, and the first members of a table, are the same in both versions of the ABI.
+//! Each function converts its C arguments to Rust values, calls another module, and writes its results last. The
+//! records of these calls, and the first members of a table, are the same in both versions of the ABI.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr;

@@ -1,7 +1,7 @@
 //! Calls that libdat passes to the provider behind a handle: find the table, load the member, jump.
 //!
-//! Only the handle is checked. For handles in the first arena, the exported function itself finds the table; other handles
-//! are resolved in a separate function. If a provider's table has a null member for a call, the call returns
+//! Only the handle is checked. For handles in the first arena, the exported function itself finds the table; other
+//! handles are resolved in a separate function. If a provider's table has a null member for a call, the call returns
 //! `DAT_NOT_IMPLEMENTED`.
 //!
 //! The functions differ only in name, table member and arguments, so they are listed as *name => member(arguments after
@@ -133,8 +133,8 @@ macro_rules! common_calls {
             );
         }
 
-        // Calls on an event dispatcher. libdat does not know the event streams of an invalid EVD, and always reports this
-        // subtype.
+        // Calls on an event dispatcher. libdat does not know the event streams of an invalid EVD, and always reports
+        // this subtype.
         $crate::through_table! { "C", in_first_arena or object, DAT_INVALID_HANDLE_EVD_REQUEST;
             dat_evd_resize => evd_resize_func(evd_min_qlen: DAT_COUNT);
             dat_evd_post_se => evd_post_se_func(event: *const DAT_EVENT);
