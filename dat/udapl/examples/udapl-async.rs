@@ -48,8 +48,9 @@ async fn run(name: &str) -> Result<(), Box<dyn Error>> {
                 done.result?;
                 received += 1;
                 let end = ends.iter().find(|end| end.id() == done.ep).ok_or("an unknown endpoint")?;
-                // The reply is sent from the buffer of the message, after the next receive is posted. If a message
-                // arrives before the completion of the send that it answers, there is no spare buffer yet.
+                // A receive for the next message is posted first; then the buffer of this message is sent back. If the
+                // completion of the previous send was not dequeued yet, there is no spare buffer, and a new one is
+                // used.
                 end.recv(spare.pop().map_or_else(|| Buffer::new(&pz, LENGTH), Ok)?, ..)?;
                 end.send(done.buffer, ..)?;
             }

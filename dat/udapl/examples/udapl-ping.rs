@@ -1,7 +1,7 @@
 //! A server and a client: ping-pong messages, an RDMA write and an RDMA read. Every byte is checked.
 //!
 //! ```text
-//! udapl-ping sm0 4711              the server; it serves one client and ends
+//! udapl-ping sm0 4711              the server; it ends after one client
 //! udapl-ping sm0 4711 127.0.0.1    the client
 //! ```
 #![forbid(unsafe_code)]
@@ -56,12 +56,12 @@ fn run() -> Outcome {
 
 fn server(ep: &Ep, pz: &Pz, events: &Evd, listener: Listener) -> Outcome {
     let window = Window::new(pz, LENGTH, Access::READ | Access::WRITE)?;
-    let Event::Request(request) = next(events)? else { return Err("something came before a request".into()) };
+    let Event::Request(request) = next(events)? else { return Err("the first event is not a connection request".into()) };
     request.accept(ep, &window.ticket().to_bytes())?;
     drop(listener);
-    // The reply is sent from the buffer of the message, while another buffer receives the next message. The client
-    // sends when it has received the reply, possibly before the send of the reply completes here. No buffer is free
-    // then, so the next reply waits until a receive can be posted.
+    // The buffer of a message is sent back as the reply, while a spare buffer receives the next message. The next
+    // message may arrive before the send of the reply completes here. No buffer is spare then, so its reply waits for
+    // that completion.
     let (mut spare, mut unanswered) = (Some(Buffer::new(pz, LENGTH)?), None);
     let mut count = 0;
     loop {
@@ -92,7 +92,7 @@ fn server(ep: &Ep, pz: &Pz, events: &Evd, listener: Listener) -> Outcome {
         };
     }
     if count != MESSAGES {
-        return Err(format!("the client has ended the connection after {count} of {MESSAGES} messages").into());
+        return Err(format!("the client ended the connection after {count} of {MESSAGES} messages").into());
     }
     println!("server: {count} messages answered");
     Ok(())
@@ -102,14 +102,14 @@ fn server(ep: &Ep, pz: &Pz, events: &Evd, listener: Listener) -> Outcome {
 fn check(window: &Window) -> Outcome {
     let mut bytes = vec![0; LENGTH];
     window.read(0, &mut bytes);
-    if bytes == pattern() { Ok(()) } else { Err("the window is not what was written".into()) }
+    if bytes == pattern() { Ok(()) } else { Err("the window does not contain the bytes that the client wrote".into()) }
 }
 
 fn client(ep: &Ep, pz: &Pz, events: &Evd, host: IpAddr, qualifier: u64) -> Outcome {
     let Some(private_data) = connected(ep, events, host, qualifier)? else {
         return Err(format!("{host}: no program listens on {qualifier}").into());
     };
-    let ticket = private_data.first_chunk::<TICKET>().ok_or("the server has named no window")?;
+    let ticket = private_data.first_chunk::<TICKET>().ok_or("the private data of the server contains no window")?;
     let window = Remote::from_bytes(ticket);
     let mut buffer = Buffer::new(pz, LENGTH)?;
     buffer.copy_from_slice(&pattern());
@@ -119,7 +119,7 @@ fn client(ep: &Ep, pz: &Pz, events: &Evd, host: IpAddr, qualifier: u64) -> Outco
     ep.read(buffer, .., &window, 0)?;
     let mut buffer = done(events, Op::Read)?.buffer;
     if *buffer != pattern() {
-        return Err("what was read is not what was written".into());
+        return Err("the bytes read from the window are not those written".into());
     }
     let begin = Instant::now();
     for number in 0..MESSAGES {
@@ -135,7 +135,7 @@ fn client(ep: &Ep, pz: &Pz, events: &Evd, host: IpAddr, qualifier: u64) -> Outco
         }
         let (answer, length) = answer.ok_or("no answer")?;
         if answer[..length] != number.to_be_bytes() {
-            return Err(format!("message {number} came back otherwise").into());
+            return Err(format!("the reply to message {number} has other bytes").into());
         }
         ep.recv(answer, ..)?;
         buffer = sent.ok_or("not sent")?.0;
@@ -149,13 +149,13 @@ fn client(ep: &Ep, pz: &Pz, events: &Evd, host: IpAddr, qualifier: u64) -> Outco
     }
 }
 
-/// Connects, and returns the private data of the server's acceptance. `None` if the server does not listen within the time
-/// limit.
+/// Connects, and returns the private data of the server's acceptance. `None` if the server does not listen within the
+/// time limit.
 fn connected(ep: &Ep, events: &Evd, host: IpAddr, qualifier: u64) -> Outcome<Option<Vec<u8>>> {
     let begin = Instant::now();
     while begin.elapsed() < PATIENCE {
         ep.connect(host.into(), qualifier, PATIENCE, b"")?;
-        // A failed attempt also flushes the posted receive, before or after the event of the attempt.
+        // A failed attempt also flushes the posted receive, before or after the event about the failure.
         let (mut failed, mut flushed) = (false, None);
         while !failed || flushed.is_none() {
             match next(events)? {
@@ -166,7 +166,7 @@ fn connected(ep: &Ep, events: &Evd, host: IpAddr, qualifier: u64) -> Outcome<Opt
             }
         }
         ep.reset()?;
-        ep.recv(flushed.ok_or("the receive is gone")?, ..)?;
+        ep.recv(flushed.ok_or("the receive was not flushed")?, ..)?;
         std::thread::sleep(PAUSE);
     }
     Ok(None)
@@ -183,7 +183,7 @@ fn done(events: &Evd, op: Op) -> Outcome<Completion> {
 }
 
 fn next(events: &Evd) -> Outcome<Event> {
-    Ok(events.wait(PATIENCE)?.ok_or("nothing happens")?)
+    Ok(events.wait(PATIENCE)?.ok_or("no event within 30 s")?)
 }
 
 fn pattern() -> Vec<u8> {

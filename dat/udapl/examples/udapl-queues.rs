@@ -1,5 +1,6 @@
 //! A server of several clients with few buffers, in one process. It uses a shared receive queue, a group of event
-//! queues with one wait, messages of several segments, writes without completions, and a write that waits for a read (fence).
+//! queues with one wait, messages of several segments, writes without completions, and a write that waits for a read
+//! (fence).
 //!
 //! ```text
 //! udapl-queues sm0
@@ -16,7 +17,7 @@ use udapl::{
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const CLIENTS: usize = 4;
-/// A message: a header of four bytes, and a text.
+/// Length of a message's header; a text follows.
 const HEADER: usize = 4;
 const LENGTH: usize = 64;
 
@@ -43,7 +44,7 @@ fn main() -> Outcome {
     let mut servers = Vec::new();
     let (mut established, mut received) = (0, 0);
     while received < CLIENTS {
-        let ready = group.wait(PATIENCE)?.ok_or("nothing happens")?;
+        let ready = group.wait(PATIENCE)?.ok_or("no event within 30 s")?;
         while let Some(event) = (if ready == requests.id() { &requests } else { &events }).poll()? {
             match event {
                 Event::Request(request) => servers.push(accept(request, &pz, &events, &srq)?),
@@ -65,7 +66,7 @@ fn main() -> Outcome {
                 }
                 Event::Completed(done) if done.op == Op::Read => {
                     done.result?;
-                    // The fenced write of the same client had not started.
+                    // The fence delays the client's write, so the read returns the old mark.
                     assert_eq!(done.buffer[0], 0);
                 }
                 Event::Completed(done) => {
@@ -95,8 +96,8 @@ fn accept(request: udapl::ConnectionRequest, pz: &Pz, events: &Evd, srq: &Srq) -
     Ok(ep)
 }
 
-/// Reads the old mark, writes a new one without an event, then sends the header and the text as one message. The fence delays
-/// the write until the read is complete; otherwise the read could return the new mark.
+/// Reads the old mark, writes a new one without an event, then sends the header and the text as one message. The fence
+/// delays the write until the read is complete; otherwise the read could return the new mark.
 fn say_hello(client: &Ep, pz: &Pz, number: usize, remote: &Remote) -> Outcome {
     let number_byte = number as u8 + 1;
     let mut mark = Buffer::new(pz, 1)?;

@@ -1,5 +1,5 @@
-//! Memory for peers, in one process: a part of a window for one peer (an RMR), memory that processes share, and the
-//! attributes of the adapter and an endpoint.
+//! Memory that peers access, shown in one process: a part of a window for one peer (an RMR), memory that several
+//! processes share, and attributes and counters of an endpoint.
 //!
 //! ```text
 //! udapl-windows sm0
@@ -28,7 +28,7 @@ fn main() -> Outcome {
     let window =
         Window::shared(&pz, &memory, b"udapl-windows, an example of forty bytes", Access::READ | Access::WRITE)?;
 
-    // The peer may write sixteen bytes, until the window is unbound.
+    // Until the unbind, the peer may write these sixteen bytes.
     let mut rmr = pz.rmr()?;
     let (_, remote) = rmr.bind(&server, &window, 64..80, Access::WRITE)?;
     bound(next(&events)?)?;
@@ -88,5 +88,5 @@ fn bound(event: Event) -> Outcome {
 }
 
 fn next(events: &Evd) -> Outcome<Event> {
-    events.wait(PATIENCE)?.ok_or_else(|| "nothing happens".into())
+    events.wait(PATIENCE)?.ok_or_else(|| "no event within 30 s".into())
 }

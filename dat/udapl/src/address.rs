@@ -11,7 +11,7 @@ use dat_abi::{DAT_IA_ADDRESS_PTR, DAT_SOCK_ADDR};
 pub struct Address(SocketAddr);
 
 impl Address {
-    /// The address without its scope.
+    /// Returns the IP address, without the scope.
     pub fn ip(self) -> IpAddr {
         self.0.ip()
     }
@@ -108,7 +108,7 @@ impl From<SocketAddrV6> for Address {
     }
 }
 
-/// Takes the IP address, and the scope of an IPv6 address. The port is ignored.
+/// Keeps the IP address, and the scope of an IPv6 address. Drops the port.
 impl From<SocketAddr> for Address {
     fn from(address: SocketAddr) -> Self {
         match address {

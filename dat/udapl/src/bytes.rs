@@ -1,7 +1,7 @@
-//! Whole pages of memory that peers and provider threads may change at any time.
+//! Page-aligned memory that peers and provider threads may change at any time.
 //!
-//! No references to this memory are created. Bytes are copied by atomic loads and stores of whole words, which the
-//! compiler may not split, repeat or omit.
+//! This module creates no references to the memory. It copies bytes with atomic loads and stores of bytes and words,
+//! which the compiler may not split, repeat or omit.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::io;
@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// Alignment of a block, because providers copy whole pages fastest.
+/// Alignment of a block. Providers copy page-aligned memory fastest.
 const PAGE: usize = 4096;
 
 /// A block of memory: an allocation, or a mapping of a file.
@@ -93,14 +93,14 @@ impl MemoryBlock {
         tail.iter().enumerate().for_each(|(more, byte)| self.byte(at + more).store(*byte, Ordering::Relaxed));
     }
 
-    /// Loads eight bytes in native byte order. Everything that was written before these bytes is visible afterwards
-    /// (Acquire).
+    /// Loads eight bytes in native byte order, with Acquire ordering: data that the writer stored before these bytes is
+    /// visible after the load.
     ///
     /// # Panics
     /// If the eight bytes are not inside the block, or `offset` is not a multiple of eight.
     pub(crate) fn load(&self, offset: usize) -> u64 {
         self.require(offset, 8);
-        assert!(offset.is_multiple_of(8), "{offset} is no multiple of eight");
+        assert!(offset.is_multiple_of(8), "{offset} is not a multiple of eight");
         self.word(offset).load(Ordering::Acquire)
     }
 

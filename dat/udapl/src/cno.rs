@@ -41,8 +41,8 @@ impl Ia {
 }
 
 impl Cno {
-    /// Waits until a queue of the group has an event, and returns that queue's id. Dequeue all events of that queue
-    /// before the next wait. Returns `None` at the time limit; without a limit it waits indefinitely.
+    /// Waits until a queue of the group has an event, and returns the id of that queue. Dequeue all its events before
+    /// the next wait. Returns `None` after `at_most`; with `at_most` `None`, waits without a limit.
     ///
     /// # Errors
     ///
@@ -57,7 +57,7 @@ impl Cno {
                 unsafe { (self.inner.ia.functions.dat_cno_wait)(self.inner.handle.0, micros(left), &raw mut evd) };
             match kind(code) {
                 DAT_TIMEOUT_EXPIRED if left.is_none_or(|left| !left.is_zero() && left > LONGEST) => {}
-                // A wait without a time limit returns `DAT_QUEUE_EMPTY` instead.
+                // This project's providers return `DAT_QUEUE_EMPTY` after the timeout.
                 DAT_TIMEOUT_EXPIRED | DAT_QUEUE_EMPTY => return Ok(None),
                 DAT_INTERRUPTED_CALL => {}
                 _ => {

@@ -3,7 +3,7 @@
 
 use dat_abi::{DAT_HANDLE, DAT_RETURN};
 
-/// Functions of the provider for descriptors (`dat/dapl_descriptor.h`).
+/// The provider's functions for descriptors (`dat/dapl_descriptor.h`).
 #[derive(Clone, Copy)]
 pub(crate) struct DescriptorCalls {
     pub(crate) descriptor: unsafe extern "C" fn(DAT_HANDLE, *mut i32) -> DAT_RETURN,
@@ -11,7 +11,8 @@ pub(crate) struct DescriptorCalls {
 }
 
 impl DescriptorCalls {
-    /// Finds the functions in names and values of attributes. Returns `None` if the provider lacks them.
+    /// Finds the functions in the provider's attributes, given as pairs of name and value. Returns `None` if the
+    /// provider has no such functions.
     pub(crate) fn find(attributes: &[(&str, &str)]) -> Option<Self> {
         let value = |wanted: &str| attributes.iter().find(|(name, _)| *name == wanted).map(|(_, value)| *value);
         let address =

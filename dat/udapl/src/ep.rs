@@ -1,4 +1,4 @@
-//! Endpoints: one end of a connection. Module `post` has the transfers.
+//! Endpoints: one end of a connection. Transfers are in module `post`.
 
 use std::mem;
 use std::ptr;
@@ -42,7 +42,7 @@ pub struct EpSpec<'e> {
 }
 
 impl<'e> EpSpec<'e> {
-    /// Attributes with one queue for all events, and 16 transfers in each direction.
+    /// Attributes with one queue for all events, 16 receives, 16 requests, and 4 buffers per transfer.
     pub fn new(events: &'e Evd) -> Self {
         EpSpec {
             recv: events,
@@ -68,7 +68,7 @@ pub enum State {
     Connecting,
     /// Transfers are possible.
     Connected,
-    /// The connection ends when the transfers posted before the disconnect are complete.
+    /// A graceful disconnect waits for the transfers that were posted before it.
     Disconnecting,
     /// The connection has ended; [`Ep::reset`] makes the endpoint [`Unconnected`](State::Unconnected).
     Disconnected,
@@ -153,7 +153,7 @@ impl Ep {
         Ok(Ep { inner })
     }
 
-    /// Id of the endpoint in events.
+    /// Id by which events name the endpoint.
     pub fn id(&self) -> EpId {
         self.inner.id
     }
@@ -178,7 +178,7 @@ impl Ep {
         })
     }
 
-    /// Returns the addresses, and the lengths of the work queues as the provider created them.
+    /// Returns the addresses, and the limits of the endpoint as the provider has set them.
     ///
     /// # Errors
     /// Those of `dat_ep_query`.
@@ -217,7 +217,7 @@ impl Ep {
         Ok(param)
     }
 
-    /// Number of posted transfers whose completions were not dequeued yet.
+    /// Number of transfers that were posted, and whose completions were not dequeued yet.
     pub fn posted(&self) -> usize {
         self.inner.flight.lock().len()
     }

@@ -8,7 +8,7 @@ use dat_abi::{DAT_NOT_IMPLEMENTED, DAT_RETURN, DAT_SUCCESS, DAT_TYPE_MASK};
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// libdat.so.1 or a symbol in it was not found. The text is the loader's.
+    /// libdat.so.1 or one of its functions was not found. Contains the message of the dynamic loader.
     #[error("cannot load libdat: {0}")]
     Library(String),
     /// A libdat function returned an error.
@@ -21,17 +21,18 @@ pub enum Error {
         /// Names of the return code from `dat_strerror`: type and subtype.
         words: CodeNames,
     },
-    /// An argument was invalid, as detected without a call of the library.
+    /// This crate has refused an argument or an operation, without a call of libdat. Contains the message.
     #[error("{0}")]
     Argument(String),
-    /// The adapter's library does not allow calls from several threads, but this crate's types do.
+    /// The provider is not thread-safe. It cannot be used, because the types of this crate are `Send` and `Sync`.
+    /// Contains the name of the adapter.
     #[error(
         "{0}: its provider is not thread-safe; write `threadsafe` in its line of dat.conf if the library is, or use another adapter"
     )]
     ThreadSafety(String),
 }
 
-/// Names of a return code's type and subtype, as the library gives them.
+/// Names of a return code's type and subtype, as `dat_strerror` returns them.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct CodeNames {
     /// Name of the type, such as `DAT_INVALID_HANDLE`.
@@ -53,7 +54,7 @@ impl fmt::Display for CodeNames {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// The type of the return code without its subtype (`dat_abi::DAT_QUEUE_EMPTY`, ...), if a libdat function
+    /// Type of the return code, without class and subtype (`dat_abi::DAT_QUEUE_EMPTY`, ...), if a libdat function
     /// failed.
     pub fn kind(&self) -> Option<DAT_RETURN> {
         match self {
@@ -65,7 +66,7 @@ impl Error {
 
 /// Returns the type of a return code.
 pub(crate) fn kind(code: DAT_RETURN) -> DAT_RETURN {
-    // This type alone includes the class bits.
+    // The constant of this type includes the class bits, unlike those of the other types.
     if code == DAT_NOT_IMPLEMENTED { code } else { code & DAT_TYPE_MASK }
 }
 

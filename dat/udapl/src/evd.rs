@@ -15,14 +15,14 @@ use crate::memory::Buffer;
 use crate::owned::{BindId, CnoInner, EpId, EvdId, EvdInner, Handle, IaInner};
 
 bitflags::bitflags! {
-    /// Kinds of events that a queue accepts.
+    /// Kinds of events (event streams) that a queue accepts.
     #[derive(Clone, Copy, Debug, Eq, PartialEq)]
     pub struct Streams: u32 {
-        /// Requests for connections.
+        /// Connection requests of peers.
         const REQUEST = DAT_EVD_CR_FLAG;
         /// Completions of transfers.
         const DTO = DAT_EVD_DTO_FLAG;
-        /// Connection events.
+        /// Results of connecting and accepting, and ends of connections.
         const CONNECTION = DAT_EVD_CONNECTION_FLAG;
         /// Completions of binds of memory windows.
         const BIND = DAT_EVD_RMR_BIND_FLAG;
@@ -39,7 +39,8 @@ pub enum Event {
     Established {
         /// The endpoint.
         ep: EpId,
-        /// Private data of the peer's acceptance; empty on the side that accepted. Some transports pad it with zeros.
+        /// Private data that the peer passed when it accepted; empty on the side that accepted. Some transports pad it
+        /// with zeros.
         private_data: Vec<u8>,
     },
     /// The connection has ended, or could not be established.
@@ -68,11 +69,11 @@ pub enum Event {
 pub enum End {
     /// One side has disconnected.
     Disconnected,
-    /// The connection broke: a transfer was not allowed, or the peer failed.
+    /// The connection broke: a transfer failed, or the peer is lost.
     Broken,
-    /// The listener rejected the request, or no program listens on the qualifier.
+    /// The peer's program rejected the request, or ended before it answered.
     PeerRejected,
-    /// The peer's host or the network rejected the request.
+    /// No program listens on the qualifier, or the peer's provider rejected the request.
     Rejected,
     /// This side accepted a request, but the connection could not be completed.
     AcceptFailed,
@@ -91,66 +92,66 @@ pub struct Completion {
     pub op: Op,
     /// The endpoint.
     pub ep: EpId,
-    /// First buffer of the post. A received message begins at the start of the posted range.
+    /// First buffer of the transfer. A received message begins at the start of the posted range.
     pub buffer: Buffer,
-    /// Further buffers, in the order of the post.
+    /// Further buffers of the transfer, in order.
     pub more: Vec<Buffer>,
-    /// Earlier requests of the endpoint that were posted with [`PostFlags::SUPPRESS`](crate::PostFlags::SUPPRESS) and
-    /// are complete too.
+    /// Earlier requests of the endpoint with [`PostFlags::SUPPRESS`](crate::PostFlags::SUPPRESS). They are complete
+    /// too.
     pub earlier: Vec<Finished>,
     /// Number of bytes transferred, or the error.
     pub result: std::result::Result<usize, TransferError>,
 }
 
-/// A successful request that was posted with its event suppressed.
+/// A completed request that was posted with [`PostFlags::SUPPRESS`](crate::PostFlags::SUPPRESS).
 #[derive(Debug)]
 pub struct Finished {
     /// Id of the suppressed request.
     pub id: OpId,
     /// The operation.
     pub op: Op,
-    /// First buffer of the post.
+    /// First buffer of the request.
     pub buffer: Buffer,
-    /// Further buffers, in the order of the post.
+    /// Further buffers of the request, in order.
     pub more: Vec<Buffer>,
 }
 
-/// Reason why a transfer failed (`dat_dto_completion_status`). Every such failure also ends the connection.
+/// Reason why a transfer failed (`enum dat_dto_completion_status`). A failed transfer also ends the connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransferError {
-    /// The connection ended before the transfer completed.
+    /// `DAT_DTO_ERR_FLUSHED`.
     #[error("flushed: the connection ended before the transfer completed")]
     Flushed,
-    /// The message is longer than the receive buffers, or than the connection allows.
+    /// `DAT_DTO_ERR_LOCAL_LENGTH`.
     #[error("the message is longer than the receive buffers, or than the maximum of the connection")]
     Length,
-    /// The endpoint failed.
+    /// `DAT_DTO_ERR_LOCAL_EP`.
     #[error("the endpoint failed; its connection has ended")]
     Endpoint,
-    /// The local memory is not registered, lacks the access right, or is in another protection zone.
-    #[error("the local memory is not registered, or not for this access in the endpoint's protection zone")]
+    /// `DAT_DTO_ERR_LOCAL_PROTECTION`.
+    #[error("the local memory is not registered for this access, or is in another protection zone than the endpoint")]
     Protection,
-    /// The peer's response is invalid.
+    /// `DAT_DTO_ERR_BAD_RESPONSE`.
     #[error("the peer sent an invalid response")]
     BadResponse,
-    /// The peer's window does not exist, or lacks the access right.
+    /// `DAT_DTO_ERR_REMOTE_ACCESS`.
     #[error("the memory of the peer is not registered for this access (see the log of the peer)")]
     RemoteAccess,
-    /// The peer's provider failed to execute the request.
+    /// `DAT_DTO_ERR_REMOTE_RESPONDER`.
     #[error("the peer failed to execute the request (see the log of the peer)")]
     RemoteResponder,
-    /// The peer cannot be reached.
+    /// `DAT_DTO_ERR_TRANSPORT`.
     #[error("the peer does not respond: it has ended, or the path to it is interrupted")]
     Transport,
-    /// The peer has posted no receive.
+    /// `DAT_DTO_ERR_RECEIVER_NOT_READY`.
     #[error("the peer has posted no receive for this message")]
     ReceiverNotReady,
-    /// A part of a message is lost.
+    /// `DAT_DTO_ERR_PARTIAL_PACKET`.
     #[error("a part of the message is lost")]
     PartialPacket,
-    /// A status that DAT 1.2 does not know.
-    #[error("status {0:#x}, which DAT 1.2 does not know")]
+    /// A number that is no completion status of DAT 1.2.
+    #[error("completion status {0:#x}, which DAT 1.2 does not define")]
     Other(u32),
 }
 
@@ -208,8 +209,8 @@ impl Evd {
         EvdId(self.inner.handle.0 as usize)
     }
 
-    /// Takes the oldest event, and waits for one if there is none. Returns `None` at the time limit; without a limit
-    /// it waits indefinitely.
+    /// Dequeues the oldest event, and waits for one if there is none. Returns `None` after `at_most`; with `at_most`
+    /// `None`, waits without a limit.
     ///
     /// # Errors
     /// Those of `dat_evd_wait`, for example if another thread waits on this queue.
@@ -235,7 +236,7 @@ impl Evd {
         }
     }
 
-    /// Takes the oldest event, if there is one.
+    /// Dequeues the oldest event, if there is one. Does not wait.
     ///
     /// # Errors
     /// Those of `dat_evd_dequeue`.
@@ -265,8 +266,8 @@ impl Evd {
                 self.completion(data).map(Event::Completed)
             }
             DAT_CONNECTION_REQUEST_EVENT => {
-                // SAFETY: the event number selects this member. Each event is dequeued once, so the new `ConnectionRequest` is
-                // the only owner of the handle.
+                // SAFETY: the event number selects this member. Each event is dequeued once, so the new
+                // `ConnectionRequest` is the only owner of the handle.
                 let cr = unsafe { data.cr_arrival_event_data.cr_handle };
                 Some(Event::Request(ConnectionRequest::new(&self.inner.ia, cr)))
             }
@@ -304,8 +305,8 @@ impl Evd {
         Some(Completion { id, op, ep: ep.id, buffer: first, more, earlier, result })
     }
 
-    /// Converts a connection event. Returns `None` if it is no connection event, and `Some(None)` if the endpoint was
-    /// dropped.
+    /// Converts a connection event. Returns `None` if `number` is not that of a connection event, and `Some(None)` if
+    /// the endpoint was dropped.
     ///
     /// # Safety
     /// If `number` is that of a connection event, `data` is its connection data.
@@ -326,8 +327,8 @@ impl Evd {
         Some(Some(match end {
             Some(why) => Event::Ended { ep: ep.id, why },
             None => {
-                // SAFETY: the caller guarantees that `data` is that of a connection event, and the reference `ep` keeps its
-                // private data alive.
+                // SAFETY: the caller guarantees that `data` is that of a connection event, and the reference `ep` keeps
+                // its private data alive.
                 let private_data = unsafe { copied(data.private_data_size, data.private_data) };
                 Event::Established { ep: ep.id, private_data }
             }
@@ -335,10 +336,10 @@ impl Evd {
     }
 }
 
-/// Longest finite wait of the C interface, in microseconds.
+/// Longest finite timeout of the C interface.
 pub(crate) const LONGEST: Duration = Duration::from_micros((DAT_TIMEOUT_INFINITE - 1) as u64);
 
-/// Converts a time limit for C, rounded up so that a wait is never too short.
+/// Converts a time limit to a C timeout. Rounds up, so that a wait is never too short.
 pub(crate) fn micros(limit: Option<Duration>) -> DAT_TIMEOUT {
     let Some(limit) = limit else { return DAT_TIMEOUT_INFINITE };
     let whole = limit.min(LONGEST).as_nanos().div_ceil(1000);

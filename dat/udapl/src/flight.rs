@@ -1,15 +1,15 @@
-//! Buffers of outstanding transfers, indexed by the cookies of their posts. No call waits.
+//! Outstanding transfers and their buffers, found by the cookie in the completion event.
 
 use std::collections::VecDeque;
 
 use crate::memory::Buffer;
 
-/// Id of a transfer of an endpoint, from its post to its completion.
+/// Id of an outstanding transfer, unique among the transfers of its endpoint or shared receive queue.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct OpId(pub(crate) u64);
 
 impl OpId {
-    /// Bit that is set in cookies of a shared receive queue and clear in cookies of an endpoint.
+    /// Bit that is set in ids of a shared receive queue, and clear in ids of an endpoint.
     pub(crate) const SHARED: u64 = 1 << 63;
 }
 
@@ -38,19 +38,20 @@ pub(crate) struct Buffers {
 /// The outstanding transfers of one endpoint or shared queue.
 pub(crate) struct OutstandingTransfers<B = Buffers> {
     slots: Vec<Slot<B>>,
+    /// Indexes of the slots without a transfer.
     free: Vec<u32>,
-    /// Bit that all cookies have: [`OpId::SHARED`] for a shared receive queue, 0 for an endpoint.
+    /// Bit in all ids of this set: [`OpId::SHARED`] for a shared receive queue, 0 for an endpoint.
     mark: u64,
-    /// Number of requests posted so far.
+    /// Number of requests (sends, reads, writes) posted so far.
     requests: u64,
-    /// Requests with suppressed events and their numbers, in the order of their posts.
+    /// Numbers and ids of the requests with suppressed events, in the order of their posts.
     suppressed: VecDeque<(u64, OpId)>,
 }
 
 struct Slot<B> {
-    /// Number of times the slot was used, modulo 2^31: a cookie repeats only after that many uses of its slot.
+    /// Number of earlier uses of the slot, modulo 2^31. It is part of the id, so an id is reused only after 2^31 uses.
     generation: u32,
-    /// Number of the request; 0 for a receive.
+    /// Number of the request in the order of posts, counted from 1; 0 for a receive.
     request: u64,
     buffers: Option<(Op, B)>,
 }
@@ -77,8 +78,8 @@ impl<B> OutstandingTransfers<B> {
         OutstandingTransfers { mark: OpId::SHARED, ..Self::new() }
     }
 
-    /// Stores buffers until their transfer completes. The caller holds the lock of the set until the request is
-    /// posted, so that the numbers follow the order of the posts.
+    /// Stores the buffers of a transfer that is about to be posted. The caller keeps the set locked until the post has
+    /// returned, so that the numbers follow the order of the posts.
     pub(crate) fn enter(&mut self, op: Op, buffers: B, is_suppressed: bool) -> OpId {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot { generation: 0, request: 0, buffers: None });
@@ -104,7 +105,7 @@ impl<B> OutstandingTransfers<B> {
         self.leave(id).map(|(_, buffers, _)| buffers)
     }
 
-    /// Removes a completed transfer. Returns `None` for an unknown cookie.
+    /// Removes a completed transfer. Returns `None` for an unknown id.
     pub(crate) fn complete(&mut self, id: OpId) -> Option<CompletedTransfer<B>> {
         let (op, buffers, request) = self.leave(id)?;
         let mut earlier = Vec::new();

@@ -1,4 +1,4 @@
-//! Open adapters and their protection zones, on which all other objects are created.
+//! Open adapters. All other objects are created on an adapter.
 
 use std::ffi::{CStr, CString};
 use std::ptr;
@@ -14,7 +14,7 @@ use crate::library::{Functions, Library, text};
 use crate::limits::Limits;
 use crate::owned::{Handle, IaInner, Pz, PzInner};
 
-/// Length of the queue for asynchronous errors that is created with an adapter.
+/// Length of the queue for asynchronous errors of an adapter.
 const ERRORS: DAT_COUNT = 16;
 
 /// An attribute or a counter that a provider reports by name.
@@ -148,7 +148,7 @@ impl IaInner {
         Ok((ia, provider))
     }
 
-    /// Queries the limits of the adapter, and whether its provider is thread-safe.
+    /// Queries the adapter and fills in the remaining fields. Fails if this crate cannot use the provider.
     fn ask(&mut self, name: &str) -> Result<()> {
         let (ia, provider) = self.query()?;
         if provider.is_thread_safe == DAT_FALSE {
@@ -156,7 +156,7 @@ impl IaInner {
         }
         if provider.lmr_sync_req != DAT_FALSE {
             return Err(Error::Argument(format!(
-                "{name}: its provider needs calls of dat_lmr_sync_rdma_read and _write, which udapl does not make; use another adapter"
+                "{name}: its provider requires dat_lmr_sync_rdma_read and _write, which udapl does not call; use another adapter"
             )));
         }
         self.limits = Limits::new(&ia, &provider);

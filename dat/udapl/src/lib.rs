@@ -1,18 +1,20 @@
-//! uDAPL for Rust, over any `libdat.so.1`: interface adapters, endpoints, registered memory and events, without unsafe code.
+//! uDAPL for Rust, over any `libdat.so.1`: interface adapters, endpoints, registered memory and events, without unsafe
+//! code.
 //!
-//! The library is opened at run time, as [`Library`], so programs build on hosts without it. [`Ia`] is an open
-//! adapter, and all other objects are created on it. [`Pz`] groups objects that may be used together. [`Buffer`] and
-//! [`Window`] are registered memory. [`Evd`] queues events, and [`Cno`] groups event queues for one wait. [`Ep`] is
-//! one end of a connection, and [`Listener`] receives connection [`ConnectionRequest`]s. [`Srq`] holds receives for several
+//! The library is opened at run time, as [`Library`], so programs build on hosts without it. [`Ia`] is an open adapter,
+//! and all other objects are created on it. [`Pz`] groups objects that may be used together. [`Buffer`] and [`Window`]
+//! are registered memory. [`Evd`] queues events, and [`Cno`] groups event queues for one wait. [`Ep`] is one end of a
+//! connection, and [`Listener`] receives connection [`ConnectionRequest`]s. [`Srq`] holds receives for several
 //! endpoints. [`Rmr`] gives a part of a window its own key, and [`SharedMemory`] is registered by several processes.
 //!
 //! # Guarantees
 //! - While a transfer is outstanding, its [`Buffer`] belongs to the library: the post takes it, and the [`Completion`]
 //!   returns it. The program cannot read, write or free it meanwhile.
-//! - Memory that peers may access is a [`Window`]. It is never borrowed as a slice, because its bytes may change at any time.
+//! - Memory that peers may access is a [`Window`]. It is never borrowed as a slice, because its bytes may change at any
+//!   time.
 //! - A [`Ticket`] (key, address and length of a window, for a peer) cannot outlive the window.
-//! - A request without an event ([`PostFlags::SUPPRESS`]) keeps its buffers until a later completion of its endpoint, which
-//!   returns them.
+//! - A request without an event ([`PostFlags::SUPPRESS`]) keeps its buffers until a later completion of its endpoint,
+//!   which returns them.
 //! - Each object holds a reference on the objects it was created on. They may be dropped in any order.
 //!
 //! ```compile_fail,E0382

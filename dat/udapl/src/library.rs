@@ -1,6 +1,6 @@
-//! libdat, opened at run time: the functions that this crate calls, with their return codes as `Result`.
+//! libdat, opened at run time: its functions, and return codes as `Result`.
 //!
-//! Once opened, libdat is never closed, because its providers have threads.
+//! libdat is never closed, because providers may have threads.
 
 use std::ffi::{CStr, OsStr, c_char};
 use std::mem::ManuallyDrop;
@@ -18,15 +18,15 @@ type Strerror = unsafe extern "C" fn(DAT_RETURN, *mut *const c_char, *mut *const
 
 macro_rules! functions {
     ($($name:ident: $shape:ty),* $(,)?) => {
-        /// The functions of libdat by name, for features without a type in this crate. The caller frees objects
-        /// created with them, and does not mix them with objects of this crate.
+        /// The functions of libdat by name, for features that this crate does not wrap. The caller frees the objects
+        /// that it creates with these functions, and does not use them together with objects of this crate.
         #[allow(missing_docs, reason = "the specification says what each does")]
         #[non_exhaustive]
         pub struct Functions {
             $(pub $name: $shape,)*
             /// `None` if this libdat does not export the function.
             pub dats_get_ia_handle: Option<GetIaHandle>,
-            /// Keeps the library loaded.
+            /// Never dropped, so that the library stays loaded.
             _library: ManuallyDrop<Image>,
         }
 
@@ -106,8 +106,8 @@ functions! {
 }
 
 impl Functions {
-    /// Returns `Ok` if the return code means success, otherwise an error with the function's name and the names of the
-    /// code.
+    /// Returns `Ok` if the return code means success, otherwise an error with the name of the function and the names of
+    /// the code.
     pub(crate) fn check(&self, call: &'static str, code: DAT_RETURN) -> Result<()> {
         if is_success(code) { Ok(()) } else { Err(Error::Call { call, code, words: self.words(code) }) }
     }
@@ -134,7 +134,7 @@ pub struct Library {
 }
 
 impl Library {
-    /// Opens `libdat.so.1`, found as the dynamic loader finds libraries.
+    /// Opens `libdat.so.1`, for which the dynamic loader searches.
     ///
     /// # Errors
     /// [`Error::Library`] if it is not found, or does not export the functions of uDAPL 1.2.
@@ -147,8 +147,8 @@ impl Library {
     /// # Errors
     /// As [`load`](Self::load).
     pub fn load_from(name: impl AsRef<OsStr>) -> Result<Self> {
-        // Global, as in a program that is linked with libdat: a provider may use libdat's symbols without listing it
-        // as a dependency.
+        // The symbols are global, as in a program that is linked with libdat, because a provider may use them without
+        // listing libdat as a dependency.
         // SAFETY: the library's constructors run, as in every program that is linked with it.
         let library = unsafe { Image::open(Some(name), RTLD_NOW | RTLD_GLOBAL) };
         let library = library.map_err(|error| Error::Library(error.to_string()))?;
@@ -165,7 +165,7 @@ impl Library {
     /// # Errors
     /// Those of `dat_registry_list_providers`.
     pub fn names(&self) -> Result<Vec<String>> {
-        // Initial length of the list; doubled while the list is full.
+        // A full list may be incomplete, so its length is doubled until it is not full.
         let mut capacity = 64;
         loop {
             // SAFETY: all fields are integers or arrays of them, so all-zero bytes are valid.

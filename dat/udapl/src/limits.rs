@@ -1,4 +1,4 @@
-//! Limits of an adapter.
+//! Limits of an adapter, from its attributes.
 
 use dat_abi::*;
 
@@ -10,7 +10,7 @@ pub struct Limits {
     pub max_message: u64,
     /// Maximum length of an RDMA read or write, in bytes.
     pub max_rdma: u64,
-    /// Maximum number of transfers posted at a time, per direction of an endpoint.
+    /// Maximum number of outstanding receives, and of outstanding requests, of an endpoint.
     pub max_posted: u32,
     /// Maximum number of outstanding RDMA reads that an endpoint issues.
     pub max_reads: u32,

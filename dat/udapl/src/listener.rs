@@ -1,4 +1,4 @@
-//! Listeners and their connection requests. Dropping an unanswered request rejects it.
+//! Listeners and connection requests.
 
 use std::fmt;
 use std::mem;
@@ -14,7 +14,8 @@ use crate::evd::{Evd, copied};
 use crate::ia::Ia;
 use crate::owned::{EvdInner, Handle, IaInner};
 
-/// Listens on a qualifier until it is dropped. Requests that arrived before the drop can still be answered.
+/// A listener on a connection qualifier. Dropping it ends the listening; requests that have arrived can still be
+/// answered.
 pub struct Listener {
     handle: Handle,
     qualifier: u64,
@@ -24,7 +25,8 @@ pub struct Listener {
 }
 
 impl Ia {
-    /// Listens on this qualifier; requests arrive in `events`, which needs [`Streams::REQUEST`](crate::Streams::REQUEST).
+    /// Listens on this qualifier; requests arrive in `events`, which needs
+    /// [`Streams::REQUEST`](crate::Streams::REQUEST).
     ///
     /// # Errors
     /// Those of `dat_psp_create`, for example if the qualifier is in use.
@@ -82,7 +84,7 @@ impl Drop for Listener {
     }
 }
 
-/// A connection request. It is rejected when dropped.
+/// A connection request of a peer. Dropping it without an answer rejects it.
 pub struct ConnectionRequest {
     handle: Handle,
     is_answered: bool,
@@ -114,8 +116,8 @@ impl ConnectionRequest {
         Ok(unsafe { copied(param.private_data_size, param.private_data) })
     }
 
-    /// Accepts the request with an unconnected endpoint, and private data for the peer. An event of that endpoint reports the
-    /// result.
+    /// Accepts the request with an unconnected endpoint, and private data for the peer. An event of that endpoint
+    /// reports the result.
     ///
     /// # Errors
     /// Those of `dat_cr_accept`; the request is then rejected.

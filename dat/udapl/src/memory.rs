@@ -90,8 +90,8 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        // SAFETY: registered by this object, whose last owner is being dropped. Transfers that still use it fail from
-        // here on.
+        // SAFETY: the handle is that of this registration, which nothing uses after the drop. Transfers that still use
+        // the memory fail from here on.
         let code = unsafe { (self.pz.ia.functions.dat_lmr_free)(self.handle.0) };
         if is_success(code) {
             // SAFETY: the block is dropped once, only here.
@@ -101,17 +101,16 @@ impl Drop for Registered {
     }
 }
 
-/// Memory to send from and to receive into: initially zeroed and aligned to a page. It dereferences to `[u8]` while no
-/// transfer uses it.
-///
-/// A buffer is one pointer, so that moves are cheap.
+/// Registered memory for transfers: zeroed and page-aligned. It dereferences to `[u8]`; during a transfer the library
+/// owns it.
 pub struct Buffer(pub(crate) Box<Registered>);
 
 impl Buffer {
     /// Allocates and registers `length` bytes in this zone.
     ///
     /// # Errors
-    /// Those of `dat_lmr_create`, for example if the limit of locked memory is reached; [`Error::Argument`] for a length of 0.
+    /// Those of `dat_lmr_create`, for example if the limit of locked memory is reached; [`Error::Argument`] for a
+    /// length of 0.
     pub fn new(pz: &Pz, length: usize) -> Result<Self> {
         Registered::new(pz, length, DAT_MEM_PRIV_LOCAL_READ_FLAG | pz.inner.ia.sink)
             .map(|memory| Buffer(Box::new(memory)))
@@ -123,7 +122,8 @@ impl Deref for Buffer {
 
     fn deref(&self) -> &[u8] {
         let block = &self.0.block;
-        // SAFETY: initialised memory. A transfer would own the buffer, so none uses it, and peers have no access.
+        // SAFETY: the memory is initialised. A transfer would own the buffer, so none uses it, and peers have no
+        // access.
         unsafe { slice::from_raw_parts(block.base().as_ptr(), block.len()) }
     }
 }
@@ -131,8 +131,8 @@ impl Deref for Buffer {
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         let (base, length) = (self.0.block.base(), self.0.block.len());
-        // SAFETY: initialised memory that no transfer uses and peers cannot access; `&mut self` makes the borrow
-        // exclusive.
+        // SAFETY: the memory is initialised, no transfer uses it, peers have no access, and `&mut self` makes the
+        // borrow exclusive.
         unsafe { slice::from_raw_parts_mut(base.as_ptr(), length) }
     }
 }
@@ -202,7 +202,8 @@ impl Window {
         Ticket { remote, window: PhantomData }
     }
 
-    /// Copies bytes out of the window. If a peer writes at the same time, only part of its data may be copied.
+    /// Copies bytes from the window. If a peer writes at the same time, the result may be a mixture of old and new
+    /// bytes.
     ///
     /// # Panics
     /// If the range is not inside the window.
@@ -210,7 +211,7 @@ impl Window {
         self.0.block.read(offset, out);
     }
 
-    /// Copies bytes into the window. If a peer reads at the same time, it may get only part of the data.
+    /// Copies bytes into the window. If a peer reads at the same time, it may get a mixture of old and new bytes.
     ///
     /// # Panics
     /// If the range is not inside the window.
@@ -234,8 +235,8 @@ impl fmt::Debug for Window {
     }
 }
 
-/// Key, address and length of a window for a peer, valid while the window exists. [`to_bytes`](Remote::to_bytes)
-/// encodes them for sending.
+/// Key, address and length of a window, for a peer. The lifetime ensures that the window exists.
+/// [`to_bytes`](Remote::to_bytes) encodes a ticket for sending.
 #[derive(Clone, Copy, Debug)]
 pub struct Ticket<'w> {
     remote: Remote,

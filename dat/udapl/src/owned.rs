@@ -1,6 +1,6 @@
-//! Handles of libdat that this crate owns. A handle is freed when its last owner drops it, and keeps alive the objects
-//! on which it was created. An adapter has a table of its live endpoints, because events contain the handles of
-//! endpoints.
+//! Handles of libdat that this crate owns. Each object frees its handle when its last reference is dropped, and holds
+//! references on the objects that it was created on. An adapter has a table of its endpoints, because events name an
+//! endpoint by its handle.
 
 use std::collections::HashMap;
 use std::mem;
@@ -20,9 +20,9 @@ use crate::limits::Limits;
 #[derive(Clone, Copy)]
 pub(crate) struct Handle(pub(crate) DAT_HANDLE);
 
-// SAFETY: an opaque value that is never dereferenced here; the library accepts it from any thread.
+// SAFETY: a handle is an opaque value that is never dereferenced here; the library accepts it from any thread.
 unsafe impl Send for Handle {}
-// SAFETY: an opaque value that is never dereferenced here; the library accepts it from any thread.
+// SAFETY: a handle is an opaque value that is never dereferenced here; the library accepts it from any thread.
 unsafe impl Sync for Handle {}
 
 pub(crate) struct IaInner {
@@ -32,7 +32,7 @@ pub(crate) struct IaInner {
     pub(crate) address: Option<Address>,
     pub(crate) provider: String,
     pub(crate) descriptors: Option<DescriptorCalls>,
-    /// Privileges that the destination memory of an RDMA read needs.
+    /// Privileges that memory needs to be the destination of an RDMA read.
     pub(crate) sink: DAT_MEM_PRIV_FLAGS,
     /// Endpoints by their handles.
     pub(crate) eps: Mutex<HashMap<usize, Weak<EpInner>>>,
@@ -47,7 +47,7 @@ impl IaInner {
         self.eps.lock().remove(&(handle.0 as usize));
     }
 
-    /// Returns the endpoint that an event names, if it exists.
+    /// Returns the endpoint with this handle, if it was not dropped.
     pub(crate) fn ep(&self, handle: DAT_EP_HANDLE) -> Option<Arc<EpInner>> {
         self.eps.lock().get(&(handle as usize)).and_then(Weak::upgrade)
     }
@@ -93,7 +93,7 @@ impl Drop for CnoInner {
 pub(crate) struct EvdInner {
     pub(crate) handle: Handle,
     pub(crate) ia: Arc<IaInner>,
-    /// The group that the queue belongs to, which outlives it.
+    /// The group of the queue. The reference keeps it alive as long as the queue.
     pub(crate) _cno: Option<Arc<CnoInner>>,
 }
 
@@ -137,9 +137,9 @@ pub(crate) struct EpInner {
     pub(crate) id: EpId,
     pub(crate) handle: Handle,
     pub(crate) pz: Arc<PzInner>,
-    /// The event queues, which outlive the endpoint.
+    /// The event queues. The references keep them alive as long as the endpoint.
     pub(crate) _queues: [Arc<EvdInner>; 3],
-    /// The shared receive queue of the endpoint, which outlives it.
+    /// The shared receive queue of the endpoint.
     pub(crate) srq: Option<Arc<SrqInner>>,
     pub(crate) flight: Mutex<OutstandingTransfers>,
 }

@@ -14,17 +14,17 @@ bitflags::bitflags! {
     /// Options of a request.
     #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
     pub struct PostFlags: u32 {
-        /// A success generates no event. The completion of a later request of the endpoint returns the buffers in
+        /// No event if the request succeeds. The completion of a later request of the endpoint returns the buffers, in
         /// [`Completion::earlier`](crate::Completion::earlier).
         const SUPPRESS = DAT_COMPLETION_SUPPRESS_FLAG;
-        /// Wakes a peer that waits for solicited messages only. For sends only.
+        /// For a send: generates a solicited event at the peer.
         const SOLICITED_WAIT = DAT_COMPLETION_SOLICITED_WAIT_FLAG;
-        /// Starts when all earlier RDMA reads of the endpoint are complete.
+        /// The request starts when all earlier RDMA reads of the endpoint are complete.
         const FENCE = DAT_COMPLETION_BARRIER_FENCE_FLAG;
     }
 }
 
-/// The remote part of a request.
+/// Destination or source of a transfer at the peer.
 #[derive(Clone, Copy)]
 enum Target<'r> {
     Message,
@@ -43,7 +43,8 @@ impl Ep {
     /// Sends one message of several segments, with options.
     ///
     /// # Errors
-    /// Those of `dat_ep_post_send`, for example for more segments than [`EpSpec::max_segments`](crate::EpSpec::max_segments).
+    /// Those of `dat_ep_post_send`, for example for more segments than
+    /// [`EpSpec::max_segments`](crate::EpSpec::max_segments).
     pub fn send_with(&self, first: Segment, more: Vec<Segment>, flags: PostFlags) -> Result<OpId, PostError> {
         self.post(Op::Send, (first, more), Target::Message, flags)
     }
@@ -67,7 +68,8 @@ impl Ep {
     /// Writes this part of the buffer into the peer's window, starting at `offset`. The peer gets no event.
     ///
     /// # Errors
-    /// Those of `dat_ep_post_rdma_write`; [`Error::Argument`](crate::Error::Argument) for a range outside the buffer or window.
+    /// Those of `dat_ep_post_rdma_write`; [`Error::Argument`](crate::Error::Argument) for a range outside the buffer or
+    /// window.
     pub fn write(
         &self,
         buffer: Buffer,
@@ -96,7 +98,8 @@ impl Ep {
     /// Reads from the peer's window, starting at `offset`, into this part of the buffer. The peer gets no event.
     ///
     /// # Errors
-    /// Those of `dat_ep_post_rdma_read`; [`Error::Argument`](crate::Error::Argument) for a range outside the buffer or window.
+    /// Those of `dat_ep_post_rdma_read`; [`Error::Argument`](crate::Error::Argument) for a range outside the buffer or
+    /// window.
     pub fn read(
         &self,
         buffer: Buffer,
@@ -130,8 +133,8 @@ impl Ep {
         flags: PostFlags,
     ) -> Result<OpId, PostError> {
         let (buffers, mut segments) = take_apart(first, more);
-        // The lock is held during the post. Otherwise another thread could dequeue the completion before the buffers
-        // are stored, or could post in between, so that the numbers would not follow the order of the posts.
+        // The lock is held during the post. Otherwise another thread could post between the two steps, and the numbers
+        // of the requests would not follow the order of the posts.
         let mut flight = self.inner.flight.lock();
         let id = flight.enter(op, buffers, flags.contains(PostFlags::SUPPRESS));
         // SAFETY: the segments describe buffers that the transfer now owns.

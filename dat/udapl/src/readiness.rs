@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::evd::Evd;
 
 impl Evd {
-    /// Returns the file descriptor of the queue, for `poll`, `epoll` and event loops. Take events until [`Self::poll`]
+    /// Returns the file descriptor of the queue, for `poll`, `epoll` and event loops. Call [`Self::poll`] until it
     /// returns `None`, call [`Self::arm`], then wait until the descriptor is readable. Do not read or write the
     /// descriptor.
     ///
@@ -35,7 +35,7 @@ impl Evd {
     fn descriptor_calls(&self) -> Result<DescriptorCalls> {
         let none = || {
             Error::Argument(
-                "the provider of this adapter has no file descriptors to wait on; use the blocking calls".into(),
+                "the provider of this adapter has no file descriptors for event queues; use the blocking calls".into(),
             )
         };
         self.inner.ia.descriptors.ok_or_else(none)

@@ -12,14 +12,14 @@ use crate::memory::{Access, Registered, Remote, Window};
 use crate::owned::{BindId, Handle, Pz, PzInner};
 use crate::segment::part;
 
-/// A memory window: a key by which one peer may access a part of a registered [`Window`], until the window is unbound.
-/// The endpoint's event queue for requests needs [`Streams::BIND`](crate::Streams::BIND).
+/// A memory window: a key with which one peer may access a part of a registered [`Window`], until it is unbound. The
+/// endpoint's event queue for requests needs [`Streams::BIND`](crate::Streams::BIND).
 pub struct Rmr {
     handle: Handle,
     pz: Arc<PzInner>,
-    /// Number of binds and unbinds posted so far, which is the id of the next one.
+    /// Number of binds and unbinds posted so far; the next one gets this number as its id.
     binds: u64,
-    /// The memory of the last bind, which must stay registered while it is bound.
+    /// The memory of the last bind. It must stay registered while it is bound.
     _memory: Option<Arc<Registered>>,
 }
 
@@ -54,7 +54,7 @@ impl Rmr {
     ) -> Result<(BindId, Remote)> {
         let (start, length) = part(range, window.len())?;
         if length == 0 {
-            return Err(Error::Argument("a window of 0 bytes cannot be bound; call unbind instead".into()));
+            return Err(Error::Argument("a window cannot be bound to 0 bytes; call unbind instead".into()));
         }
         let segment = window.0.segment(start, length);
         let (id, context) = self.post(ep, &segment, access.bits())?;
@@ -80,8 +80,8 @@ impl Rmr {
         let id = BindId(self.binds);
         let (call, mut context) = (&self.pz.ia.functions, 0);
         let cookie = DAT_CONTEXT { as_64: id.0 };
-        // SAFETY: the segment is only read; the result is a local variable. The memory stays registered: `bind` keeps it, and
-        // the library refuses to deregister memory that is bound.
+        // SAFETY: the segment is only read; the result is a local variable. The memory stays registered: `bind` keeps
+        // it, and the library refuses to deregister memory that is bound.
         let code = unsafe {
             let flags = DAT_COMPLETION_DEFAULT_FLAG;
             (call.dat_rmr_bind)(self.handle.0, segment, privileges, ep.handle(), cookie, flags, &raw mut context)

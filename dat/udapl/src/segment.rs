@@ -1,4 +1,4 @@
-//! Parts of buffers for transfers, and the error that returns the buffers of a refused transfer.
+//! Parts of buffers for transfers, and the error of a refused transfer, which returns the buffers.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -59,7 +59,7 @@ impl std::error::Error for PostError {
     }
 }
 
-/// Returns the buffers of the segments, and the segments of the DAT call, which omit empty ones.
+/// Returns the buffers of the segments, and the segments for the DAT call, without empty ones.
 pub(crate) fn take_apart(first: Segment, more: Vec<Segment>) -> (Buffers, Vec<DAT_LMR_TRIPLET>) {
     let parts = std::iter::once(&first).chain(&more).filter(|part| part.length > 0);
     let segments = parts.map(|part| part.buffer.0.segment(part.start, part.length)).collect();
@@ -67,7 +67,7 @@ pub(crate) fn take_apart(first: Segment, more: Vec<Segment>) -> (Buffers, Vec<DA
     (Buffers { first: first.buffer, more }, segments)
 }
 
-/// Returns start and length of a range within `all` bytes.
+/// Returns start and length of a range in a buffer of `all` bytes. Fails if the range is not inside the buffer.
 pub(crate) fn part(range: impl RangeBounds<usize>, all: usize) -> Result<(usize, usize)> {
     let start = match range.start_bound() {
         Bound::Included(start) => Some(*start),

@@ -1,12 +1,13 @@
-//! Memory that several processes share, and whose length cannot decrease.
+//! Memory that several processes share. It is sealed, so that no process can shrink it.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::error::{Error, Result};
 
-/// Memory that several processes can map and register under one name ([`Window::shared`](crate::Window::shared)): a sealed file
-/// without a path (memfd_create(2)). Another process gets its descriptor over a local socket or by inheritance.
+/// Memory that several processes can map and register under one name ([`Window::shared`](crate::Window::shared)): a
+/// sealed file without a path (memfd_create(2)). Another process gets its descriptor over a local socket or by
+/// inheritance.
 #[derive(Debug)]
 pub struct SharedMemory {
     file: OwnedFd,
@@ -41,14 +42,14 @@ impl SharedMemory {
     /// Opens memory of another process by its descriptor.
     ///
     /// # Errors
-    /// [`Error::Argument`] if the memory is not sealed against shrinking: otherwise an access beyond its end could kill
-    /// this process.
+    /// [`Error::Argument`] if the memory is not sealed against shrinking. Another process could shrink such memory, and
+    /// an access beyond its end kills this process (SIGBUS).
     pub fn from_fd(file: OwnedFd) -> Result<Self> {
         // SAFETY: a call that takes an open descriptor and no pointers.
         let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
         if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
             return Err(Error::Argument(
-                "the descriptor of shared memory is not a memfd with the seal F_SEAL_SHRINK".into(),
+                "the descriptor of shared memory is not a memfd with F_SEAL_SHRINK; use SharedMemory::create".into(),
             ));
         }
         let file = std::fs::File::from(file);

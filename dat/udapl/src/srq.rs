@@ -12,9 +12,9 @@ use crate::flight::{Buffers, Op, OpId, OutstandingTransfers};
 use crate::owned::{Handle, Pz, SrqInner};
 use crate::segment::{PostError, Segment, take_apart};
 
-/// A queue of receives that the endpoints created with it share ([`EpSpec::srq`](crate::EpSpec::srq)). A completion
-/// names the endpoint that received the message. If an endpoint has received into a buffer and is dropped before the
-/// completion is dequeued, the buffer is freed with the queue.
+/// A queue of receives for several endpoints ([`EpSpec::srq`](crate::EpSpec::srq)). A completion names the endpoint
+/// that received the message. If that endpoint is dropped before the completion is dequeued, the buffer is freed only
+/// with the queue.
 pub struct Srq {
     pub(crate) inner: Arc<SrqInner>,
 }

@@ -12,10 +12,10 @@ use futures_core::Stream;
 use crate::error::{Error, Result};
 use crate::evd::{Evd, Event};
 
-/// The events of a queue as a stream that never ends, not even after an error.
+/// The events of a queue as a stream. It never ends, not even after an error.
 ///
-/// The reactor of `async-io`, which works with any executor, polls the descriptor of the queue and wakes the waiting
-/// task.
+/// The reactor of `async-io` polls the descriptor of the queue, and wakes the task that waits. It works with any
+/// executor.
 pub struct EventStream<'e> {
     evd: &'e Evd,
     readiness: Async<BorrowedFd<'e>>,
@@ -40,7 +40,7 @@ impl Evd {
 }
 
 impl EventStream<'_> {
-    /// Takes the next event.
+    /// Waits for the next event.
     ///
     /// # Errors
     /// Those of [`Evd::poll`].
