@@ -1,12 +1,12 @@
-//! The records of DAT 1.2 that consumers pass or receive: attributes, parameters, triplets, regions.
+//! The records of DAT 1.2 that programs pass or receive: attributes, parameters, triplets, regions.
 //!
-//! Field order and offsets are ABI. Objects of the object layer do not contain these records; its entries convert them.
+//! The order and offsets of the fields are ABI. The object layer (`dapl`) converts these records at its C boundary.
 
 use core::ffi::c_char;
 
 use crate::types::*;
 
-/// Agent of a CNO, called with `(instance_data, evd)` when the CNO is triggered.
+/// Agent of a CNO. It is called when the CNO is triggered.
 pub type DAT_AGENT_FUNC = unsafe extern "C" fn(instance_data: DAT_PVOID, event_dispatcher: DAT_EVD_HANDLE);
 
 /// `struct dat_named_attr`, 16 bytes.

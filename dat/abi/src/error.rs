@@ -1,12 +1,12 @@
 //! Numbers of `DAT_RETURN`: two class bits, fourteen bits of type, sixteen of subtype.
 //!
-//! `dat_strerror` of libdat returns the names here; `dapl::error` documents their meaning.
+//! `dat_strerror` of libdat returns these names. `dapl::error` documents the meaning of the numbers.
 
 use core::ffi::CStr;
 
 use crate::types::*;
 
-/// Defines constants with values increasing by `$step`, and `$names`: their names in the same order.
+/// Defines constants whose values increase by `$step`, and `$names`, a list of their names in the same order.
 macro_rules! named {
     ($names:ident by $step:literal: $(pub const $name:ident: $type:ty = $value:literal;)*) => {
         $(pub const $name: $type = $value;)*
@@ -24,7 +24,7 @@ macro_rules! named {
     };
 }
 
-/// The C string of a constant's name.
+/// Converts a text that ends with a NUL to a C string.
 pub(crate) const fn c_name(text: &'static str) -> &'static CStr {
     match CStr::from_bytes_with_nul(text.as_bytes()) {
         Ok(name) => name,

@@ -1,7 +1,7 @@
 //! Events as `dat_evd_wait` and `dat_evd_dequeue` return them: 48 bytes; the event number selects the member of the
 //! union.
 //!
-//! `ep_handle` is the first field of DTO and connection data, because programs read it through either.
+//! `ep_handle` is the first field of both DTO and connection data, because programs read it through either member.
 
 use crate::types::*;
 

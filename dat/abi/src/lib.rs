@@ -1,8 +1,8 @@
 //! The C contract between a consumer, libdat and a provider: uDAPL 1.2 for Linux on LP64, and uDAPL 2.0 in [`v2`].
 //!
-//! Every crate imports this one; it imports none and exports no symbol. (A `#[no_mangle]` function in a library crate would be
-//! exported again by every shared object that links it.) `test/tests/abi.rs` asserts its numbers and layouts against recorded
-//! facts and against the C headers.
+//! This crate imports no other crate of the project and exports no symbol. (Every shared object that links a library
+//! crate would export its `#[no_mangle]` functions.) `test/tests/abi.rs` compares the numbers and layouts with recorded
+//! ones and with the C headers.
 //!
 //! Names are those of the DAT specification, in C style.
 #![no_std]

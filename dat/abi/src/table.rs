@@ -1,7 +1,6 @@
-//! The provider table: the jump table behind every handle, 68 functions in the order of the ABI.
+//! The provider table of DAT 1.2: 68 functions in the order of the ABI. Every handle leads to such a table.
 //!
-//! libdat calls the functions of the table; `dapl` fills one table per IA name. The order never changes; DAT 2.0
-//! extends it.
+//! libdat calls the functions in the table; `dapl` fills one table per IA name. DAT 2.0 appends functions.
 
 use core::ffi::{CStr, c_char};
 
@@ -375,9 +374,9 @@ pub type DAT_SRQ_POST_RECV_FUNC = unsafe extern "C" fn(
     local_iov: *mut DAT_LMR_TRIPLET,
     user_cookie: DAT_DTO_COOKIE,
 ) -> DAT_RETURN;
-/// Symbol that libdat calls in a provider library to initialise it.
+/// Name of the function that libdat calls to initialise a provider library.
 pub const DAT_PROVIDER_INIT_FUNC_STR: &CStr = c"dat_provider_init";
-/// Symbol that libdat calls in a provider library to finalise it.
+/// Name of the function that libdat calls to finalise a provider library.
 pub const DAT_PROVIDER_FINI_FUNC_STR: &CStr = c"dat_provider_fini";
 /// Type of `dat_provider_init`.
 pub type DAT_PROVIDER_INIT_FUNC =
@@ -385,7 +384,7 @@ pub type DAT_PROVIDER_INIT_FUNC =
 /// Type of `dat_provider_fini`.
 pub type DAT_PROVIDER_FINI_FUNC = unsafe extern "C" fn(provider_info: *const DAT_PROVIDER_INFO);
 
-/// `struct dat_provider`, 560 bytes: the first word of every handle points to such a table.
+/// `struct dat_provider`, 560 bytes. The first word of every object is the address of such a table.
 ///
 /// The table of another implementation may have null entries, for which libdat returns `DAT_NOT_IMPLEMENTED`.
 #[repr(C)]

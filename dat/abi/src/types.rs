@@ -8,11 +8,11 @@ use libc::{sockaddr, sockaddr_in6};
 
 use crate::attr::DAT_CONTEXT;
 
-/// 32 bits, unsigned.
+/// Unsigned integer of 32 bits.
 pub type DAT_UINT32 = u32;
-/// 64 bits, unsigned.
+/// Unsigned integer of 64 bits.
 pub type DAT_UINT64 = u64;
-/// At least 64 bits, unsigned.
+/// Unsigned integer of at least 64 bits.
 pub type DAT_UVERYLONG = u64;
 /// An untyped pointer.
 pub type DAT_PVOID = *mut c_void;
@@ -20,45 +20,46 @@ pub type DAT_PVOID = *mut c_void;
 pub type DAT_COUNT = c_int;
 /// A physical address.
 pub type DAT_PADDR = DAT_UINT64;
-/// The socket address that all IA addresses are typed as.
+/// Declared type of all IA addresses. The family determines the actual type.
 pub type DAT_SOCK_ADDR = sockaddr;
 /// Storage for an IPv6 socket address.
 pub type DAT_SOCK_ADDR6 = sockaddr_in6;
-/// Mask of the fields requested by a query; bit n selects field n.
+/// Mask that selects fields of `DAT_PROVIDER_ATTR` (`DAT_PROVIDER_FIELD_*`).
 pub type DAT_PROVIDER_ATTR_MASK = DAT_UINT64;
 /// An IA name, NUL-terminated, at most 255 bytes.
 pub type DAT_NAME_PTR = *mut c_char;
-/// 64 bits of the consumer, returned unchanged with a DTO completion.
+/// 64 bits that a program passes with a post; the completion event returns them unchanged.
 pub type DAT_DTO_COOKIE = DAT_CONTEXT;
-/// 64 bits of the consumer, returned unchanged with a bind completion.
+/// 64 bits that a program passes with a bind; the completion event returns them unchanged.
 pub type DAT_RMR_COOKIE = DAT_CONTEXT;
-/// Microseconds; `DAT_TIMEOUT_INFINITE` waits without a limit.
+/// Timeout in microseconds; `DAT_TIMEOUT_INFINITE`: without a limit.
 pub type DAT_TIMEOUT = DAT_UINT32;
-/// Handle of any object. Its first word is the provider table, except in IA handles of libdat.
+/// Handle of an object of any kind: the address of the object, whose first word is the address of the provider table.
+/// The IA handles that programs get from libdat are numbers instead.
 pub type DAT_HANDLE = DAT_PVOID;
-/// Handle of an object of kind CR.
+/// Handle of a connection request.
 pub type DAT_CR_HANDLE = DAT_HANDLE;
-/// Handle of an object of kind EP.
+/// Handle of an endpoint.
 pub type DAT_EP_HANDLE = DAT_HANDLE;
-/// Handle of an object of kind EVD.
+/// Handle of an event dispatcher.
 pub type DAT_EVD_HANDLE = DAT_HANDLE;
-/// Handle of an object of kind IA.
+/// Handle of an interface adapter.
 pub type DAT_IA_HANDLE = DAT_HANDLE;
-/// Handle of an object of kind LMR.
+/// Handle of a local memory region.
 pub type DAT_LMR_HANDLE = DAT_HANDLE;
-/// Handle of an object of kind PSP.
+/// Handle of a public service point (listener).
 pub type DAT_PSP_HANDLE = DAT_HANDLE;
-/// Handle of an object of kind PZ.
+/// Handle of a protection zone.
 pub type DAT_PZ_HANDLE = DAT_HANDLE;
-/// Handle of an object of kind RMR.
+/// Handle of a remote memory region (memory window).
 pub type DAT_RMR_HANDLE = DAT_HANDLE;
-/// Handle of an object of kind RSP.
+/// Handle of a reserved service point (listener for one request).
 pub type DAT_RSP_HANDLE = DAT_HANDLE;
-/// Handle of an object of kind SRQ.
+/// Handle of a shared receive queue.
 pub type DAT_SRQ_HANDLE = DAT_HANDLE;
-/// A socket address whose length follows from its family.
+/// Pointer to a socket address. The family determines its length.
 pub type DAT_IA_ADDRESS_PTR = *mut DAT_SOCK_ADDR;
-/// Connection qualifier: the full 64-bit number a service point listens on.
+/// Connection qualifier: the 64-bit number on which a service point listens.
 pub type DAT_CONN_QUAL = DAT_UINT64;
 /// Port qualifier of a local or remote endpoint.
 pub type DAT_PORT_QUAL = DAT_UINT64;
@@ -70,13 +71,13 @@ pub type DAT_RMR_CONTEXT = DAT_UINT32;
 pub type DAT_VLEN = DAT_UINT64;
 /// A virtual address.
 pub type DAT_VADDR = DAT_UINT64;
-/// Mask of the fields requested by a query; bit n selects field n.
+/// Mask that selects fields of `DAT_IA_ATTR` (`DAT_IA_FIELD_*`).
 pub type DAT_IA_ATTR_MASK = DAT_UINT64;
-/// Mask of the fields requested by a query; bit n selects field n.
+/// Mask that selects fields of `DAT_EP_PARAM` (`DAT_EP_FIELD_*`).
 pub type DAT_EP_PARAM_MASK = DAT_UINT64;
-/// Handle of an object of kind CNO.
+/// Handle of a consumer notification object.
 pub type DAT_CNO_HANDLE = DAT_HANDLE;
-/// Name of a shared region: 40 raw bytes.
+/// Name under which processes register the same shared memory: any 40 bytes.
 pub type DAT_LMR_COOKIE = *mut [c_char; 40];
 
 /// C enumeration `enum dat_mem_type`.
@@ -404,7 +405,7 @@ pub const DAT_PROVIDER_FIELD_PROVIDER_SPECIFIC_ATTR: DAT_PROVIDER_ATTR_MASK = 0x
 pub const DAT_PROVIDER_FIELD_ALL: DAT_PROVIDER_ATTR_MASK = 0x3ffffff;
 pub const DAT_PROVIDER_FIELD_NONE: DAT_PROVIDER_ATTR_MASK = 0x0;
 pub const DAT_HANDLE_NULL: DAT_HANDLE = core::ptr::null_mut();
-/// Value of `*async_evd_handle` in an open: the async EVD exists in another part of the process.
+/// Value for `*async_evd_handle` in an open: creates no EVD; asynchronous errors go to the existing async EVDs.
 pub const DAT_EVD_ASYNC_EXISTS: DAT_EVD_HANDLE = 1 as DAT_EVD_HANDLE;
-/// Value from an open or a query: the async EVD belongs to another part of the process.
+/// Value of `*async_evd_handle` after an open or a query: the IA was opened with [`DAT_EVD_ASYNC_EXISTS`].
 pub const DAT_EVD_OUT_OF_SCOPE: DAT_EVD_HANDLE = 2 as DAT_EVD_HANDLE;

@@ -1,4 +1,4 @@
-//! The records of DAT 2.0 that consumers pass or receive.
+//! The records of DAT 2.0 that programs pass or receive.
 
 use core::ffi::{c_char, c_int};
 
@@ -10,7 +10,7 @@ pub use crate::attr::{
     DAT_SRQ_ATTR, DAT_SRQ_PARAM,
 };
 
-/// `struct dat_comm`, 12 bytes: the process group of a common service point or of load balancing.
+/// `struct dat_comm`, 12 bytes: type of a connection, as the three arguments of socket(2).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct DAT_COMM {

@@ -1,5 +1,5 @@
-//! Numbers of `DAT_RETURN` in DAT 2.0. Two subtypes are inserted, so the numbers of later subtypes are higher by one or
-//! two.
+//! Numbers of `DAT_RETURN` in DAT 2.0. DAT 2.0 inserts two subtypes, so the numbers of the subtypes after them are
+//! higher by one or two than in DAT 1.2.
 
 use core::ffi::CStr;
 

@@ -130,12 +130,12 @@ pub const DAT_IB_MEM_PRIV_REMOTE_ATOMIC: DAT_IB_MEM_PRIV_FLAGS = 0x40;
 pub type DAT_IB_SERVICE_TYPE = u32;
 pub const DAT_IB_SERVICE_TYPE_UD: DAT_IB_SERVICE_TYPE = 0x1;
 
-/// Version of the extension.
+/// Version of the extension, for comparison with `extension_version` of `DAT_IA_ATTR`.
 pub const DAT_IB_EXTENSION_VERSION: DAT_COUNT = 0xd1;
 pub const DAT_QUERY_COUNTERS_OP: DAT_IB_OP = DAT_IB_QUERY_COUNTERS_OP;
 pub const DAT_PRINT_COUNTERS_OP: DAT_IB_OP = DAT_IB_PRINT_COUNTERS_OP;
 
-// Names of vendor-specific attributes that state what an IA can do.
+// Names in `provider_specific_attr` by which a provider declares its extension operations.
 pub const DAT_IB_ATTR_COUNTERS: &CStr = c"DAT_COUNTERS";
 pub const DAT_IB_ATTR_FETCH_AND_ADD: &CStr = c"DAT_IB_FETCH_AND_ADD";
 pub const DAT_IB_ATTR_CMP_AND_SWAP: &CStr = c"DAT_IB_CMP_AND_SWAP";
@@ -183,14 +183,14 @@ pub struct DAT_IB_COLLECTIVE_EVENT_DATA {
     pub context: DAT_CONTEXT,
 }
 
-/// `DAT_IB_EXTENSION_EVENT_DATA::val`, 4 bytes; the union has no name in C.
+/// Type of `DAT_IB_EXTENSION_EVENT_DATA::val`, 4 bytes. The union has no name in C.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union DAT_IB_EXTENSION_EVENT_VALUE {
     pub immed: DAT_IB_IMMED_DATA,
 }
 
-/// The second union of [`DAT_IB_EXTENSION_EVENT_DATA`], 40 bytes; neither it nor the field has a name in C.
+/// The second union in [`DAT_IB_EXTENSION_EVENT_DATA`], 40 bytes. Neither the union nor its field has a name in C.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union DAT_IB_EXTENSION_EVENT_PEER {

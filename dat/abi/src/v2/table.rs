@@ -1,4 +1,4 @@
-//! The provider table of DAT 2.0: the 70 members of 1.2 in the same places, and eleven functions after them.
+//! The provider table of DAT 2.0: the 70 members of the table of 1.2 at the same offsets, and eleven more functions.
 
 use core::ffi::{c_char, c_void};
 
@@ -7,8 +7,7 @@ use super::error::*;
 use super::event::*;
 use super::types::*;
 
-/// Type of a C `va_list` parameter. On x86-64 the parameter is a pointer to the list's state, which the callee
-/// advances.
+/// Type of a C `va_list` parameter. On x86-64 it is a pointer to the state of the argument list.
 pub type va_list = *mut c_void;
 
 pub use crate::table::{
@@ -264,15 +263,15 @@ pub type DAT_SRQ_POST_RECV_FUNC = unsafe extern "C" fn(
     user_cookie: DAT_DTO_COOKIE,
 ) -> DAT_RETURN;
 
-/// Type of the function behind `dat_registry_providers_related`.
+/// Type of the table function for `dat_registry_providers_related`.
 pub type DAT_IA_HA_RELATED_FUNC =
     unsafe extern "C" fn(ia_handle: DAT_IA_HANDLE, provider: DAT_NAME_PTR, answer: *mut DAT_BOOLEAN) -> DAT_RETURN;
 
-/// Type of the function behind `dat_extension_op`, which passes its variable arguments to it.
+/// Type of the table function for `dat_extension_op`, which passes its variable arguments as a `va_list`.
 pub type DAT_HANDLE_EXTENDEDOP_FUNC =
     unsafe extern "C" fn(handle: DAT_HANDLE, extended_op: DAT_EXTENDED_OP, argument_list: va_list) -> DAT_RETURN;
 
-/// `struct dat_provider`, 648 bytes: the table of 1.2, then eleven more functions.
+/// `struct dat_provider`, 648 bytes: the table of 1.2, and eleven more functions.
 ///
 /// The table of another implementation may have null entries, for which libdat returns `DAT_NOT_IMPLEMENTED`.
 #[repr(C)]

@@ -69,10 +69,10 @@ pub type DAT_EXTENDED_OP = c_int;
 /// Length of one segment in bytes.
 pub type DAT_SEG_LENGTH = DAT_UINT32;
 
-/// Handle of an object of kind CSP.
+/// Handle of a common service point.
 pub type DAT_CSP_HANDLE = DAT_HANDLE;
 
-/// Load balancing over paths: `DAT_HA_LB_*`.
+/// How a provider spreads the load of a connection over several paths (`DAT_HA_LB_*`).
 pub type DAT_HA_LB = DAT_UINT32;
 
 /// A file descriptor.
@@ -119,7 +119,7 @@ pub const DAT_COMPLETION_BARRIER_FENCE_FLAG: DAT_COMPLETION_FLAGS = 0x8;
 pub const DAT_COMPLETION_EVD_THRESHOLD_FLAG: DAT_COMPLETION_FLAGS = 0x10;
 pub const DAT_COMPLETION_LMR_INVALIDATE_FENCE_FLAG: DAT_COMPLETION_FLAGS = 0x20;
 
-/// C enumeration `enum dat_dtos`, the operation that a completion belongs to.
+/// C enumeration `enum dat_dtos`: the operation of a completion.
 pub type DAT_DTOS = u32;
 pub const DAT_DTO_SEND: DAT_DTOS = 0x0;
 pub const DAT_DTO_RDMA_WRITE: DAT_DTOS = 0x1;
@@ -158,7 +158,8 @@ pub const DAT_MEM_PRIV_REMOTE_WRITE_FLAG: DAT_MEM_PRIV_FLAGS = 0x20;
 pub const DAT_MEM_PRIV_ALL_FLAG: DAT_MEM_PRIV_FLAGS = 0x33;
 pub const DAT_MEM_PRIV_EXTENSION_BASE: DAT_MEM_PRIV_FLAGS = 0x40;
 
-/// C enumeration `enum dat_va_type`: whether addresses in a region start at its virtual address or at zero.
+/// C enumeration `enum dat_va_type`: whether addresses in registered memory are virtual addresses or offsets from its
+/// start.
 pub type DAT_VA_TYPE = u32;
 pub const DAT_VA_TYPE_VA: DAT_VA_TYPE = 0x0;
 pub const DAT_VA_TYPE_ZB: DAT_VA_TYPE = 0x1;
@@ -180,7 +181,7 @@ pub const DAT_RMR_FIELD_RMR_SCOPE: DAT_RMR_PARAM_MASK = 0x20;
 pub const DAT_RMR_FIELD_VA_TYPE: DAT_RMR_PARAM_MASK = 0x40;
 pub const DAT_RMR_FIELD_ALL: DAT_RMR_PARAM_MASK = 0x7f;
 
-/// C enumeration `enum dat_extension`, the extension that a provider supports.
+/// C enumeration `enum dat_extension`: the extension that an IA supports.
 pub type DAT_EXTENSION = u32;
 pub const DAT_EXTENSION_NONE: DAT_EXTENSION = 0x0;
 pub const DAT_EXTENSION_IB: DAT_EXTENSION = 0x1;
@@ -223,7 +224,8 @@ pub const DAT_CSP_FIELD_IA_ADDRESS: DAT_CSP_PARAM_MASK = 0x4;
 pub const DAT_CSP_FIELD_EVD_HANDLE: DAT_CSP_PARAM_MASK = 0x8;
 pub const DAT_CSP_FIELD_ALL: DAT_CSP_PARAM_MASK = 0xf;
 
-/// C enumeration `enum dat_proxy_type`, the valid member of `DAT_CNO_PROXY`.
+/// C enumeration `enum dat_proxy_type`: the kind of action of a CNO, which determines the valid member of
+/// `DAT_CNO_PROXY`.
 pub type DAT_PROXY_TYPE = u32;
 pub const DAT_PROXY_TYPE_NONE: DAT_PROXY_TYPE = 0x0;
 pub const DAT_PROXY_TYPE_AGENT: DAT_PROXY_TYPE = 0x1;

@@ -4,7 +4,7 @@ use core::ffi::{c_int, c_void};
 
 use crate::types::*;
 
-/// Opaque description of a member of a group.
+/// Opaque description of a process of a group.
 pub type DAT_IB_COLLECTIVE_MEMBER = *mut c_void;
 
 /// Number of a group.
