@@ -31,7 +31,7 @@ def call(function, types, *arguments):
     return gdb.parse_and_eval("((%s)%s)(%s)" % (types, function, values))
 
 
-# Memory for answers, by process. It is kept: the name `free` may also be that of a function of a library in Rust.
+# Address of scratch memory in each process. It is never freed: the name `free` may also be a function of a Rust library.
 SCRATCH = {}
 
 
@@ -73,7 +73,7 @@ def show_ep(handle):
     shape = "unsigned int (*)(void *, unsigned long, void *)"
     code = int(call("dat_ep_query", shape, "(void *)%d" % handle, 0x7FFFF7FF, "(void *)%d" % place)) & 0xFFFFFFFF
     if code != 0:
-        raise gdb.GdbError("dat_ep_query answered %#x: %s" % (code, names_of(code)))
+        raise gdb.GdbError("dat_ep_query returned %#x: %s" % (code, names_of(code)))
     memory = read(place, EP_PARAM_SIZE)
     state = word(memory, 8, 4)
     name = "DAT_EP_STATE_" + EP_STATES[state] if state < len(EP_STATES) else str(state)

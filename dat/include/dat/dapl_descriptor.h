@@ -1,11 +1,12 @@
 /*
  * dapl_descriptor.h - file descriptors for EVDs and CNOs, to wait for events in poll, epoll and event loops.
  *
- * An extension of this project's providers, for DAT 1.2 and 2.0. Include it after udat.h. With another provider the functions
- * return DAT_NOT_IMPLEMENTED.
+ * An extension of this project's providers, for DAT 1.2 and 2.0. Include it after udat.h. With another provider the
+ * functions return DAT_NOT_IMPLEMENTED.
  *
- * Dequeue events until the EVD is empty, call dapl_descriptor_arm, and wait until the descriptor is readable. It stays
- * readable until it is armed again. It closes with its object; do not read, write or close it.
+ * Dequeue events until the EVD is empty, call dapl_descriptor_arm, and wait until the descriptor is readable. The
+ * descriptor stays readable until it is armed again. The provider closes it when the EVD or CNO is freed; do not read,
+ * write or close it.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -21,7 +22,7 @@
 extern "C" {
 #endif
 
-/* The two functions of the provider that opened an adapter. */
+/* The descriptor functions of an adapter's provider. */
 typedef struct {
     DAT_RETURN (*descriptor)(DAT_HANDLE evd_or_cno, int *descriptor);
     DAT_RETURN (*arm)(DAT_HANDLE evd_or_cno);
@@ -40,7 +41,7 @@ static inline DAT_RETURN dapl_descriptor_calls(DAT_IA_HANDLE ia, DAPL_DESCRIPTOR
     for (i = 0; i < provider.num_provider_specific_attr; i++) {
         const DAT_NAMED_ATTR *attr = &provider.provider_specific_attr[i];
         void *address = (void *)(uintptr_t)strtoull(attr->value, NULL, 0);
-        /* Copied, since C has no cast from an object's address to a function's. */
+        /* ISO C has no cast from an object pointer to a function pointer, so the address is copied. */
         if (strcmp(attr->name, "descriptor_func") == 0)
             memcpy(&calls->descriptor, &address, sizeof address);
         else if (strcmp(attr->name, "descriptor_arm_func") == 0)

@@ -23,7 +23,7 @@ extern "C" {
 
 typedef struct dat_provider DAT_PROVIDER;
 
-/* The table of a handle. A program may define it before the include. */
+/* The provider table of a handle. A program may define this macro before the include. */
 #ifndef DAT_HANDLE_TO_PROVIDER
 #define DAT_HANDLE_TO_PROVIDER(handle) (*(DAT_PROVIDER **)(handle))
 #endif
@@ -136,7 +136,7 @@ typedef struct dat_provider DAT_PROVIDER;
 #define DAT_PZ_FREE(pz) \
     DAT_HANDLE_TO_PROVIDER(pz)->pz_free_func((pz))
 
-/* Uses the table of the IA, since the SRQ does not exist yet. */
+/* Uses the table of the IA, because the SRQ does not exist yet. */
 #define DAT_SRQ_CREATE(ia, pz, attr, srq) \
     DAT_HANDLE_TO_PROVIDER(ia)->srq_create_func((ia), (pz), (attr), (srq))
 #define DAT_SRQ_SET_LW(srq, lw) \
@@ -152,7 +152,7 @@ typedef struct dat_provider DAT_PROVIDER;
 
 /* ---- The types of the table's entries -------------------------------------------------------------------------- */
 
-/* Interface adapters. The version arguments of dat_ia_openv are for libdat; a provider's open does not get them. */
+/* Interface adapters. A provider's open has no version arguments; those of dat_ia_openv are for libdat. */
 typedef DAT_RETURN (*DAT_IA_OPEN_FUNC)(
     IN    const DAT_NAME_PTR provider,
     IN    DAT_COUNT          asynch_evd_min_qlen,

@@ -32,7 +32,7 @@ extern "C" {
 
 /* ---- Definitions that dat.h needs ------------------------------------------------------------------------------ */
 
-/* Types of memory for an LMR. Numbers, not flags; lmr_mem_types_supported of the provider is their OR. */
+/* Types of memory for an LMR: numbers, not flags. lmr_mem_types_supported of the provider is their OR. */
 typedef enum dat_mem_type {
     DAT_MEM_TYPE_VIRTUAL        = 0, /* ordinary memory of this process */
     DAT_MEM_TYPE_LMR            = 1, /* the memory of another LMR, registered once more */
@@ -55,8 +55,8 @@ typedef enum dat_handle_type {
 } DAT_HANDLE_TYPE;
 
 /*
- * State of an EVD: one of the first two, one of the next two, and a two-bit field with its configuration (THRESHOLD
- * is its third value, not NOTIFY and SOLICITED at once).
+ * State of an EVD: the OR of one of the first two values, one of the next two, and one CONFIG value or none.
+ * CONFIG_THRESHOLD is a value of its own, not CONFIG_NOTIFY and CONFIG_SOLICITED at once.
  */
 typedef enum dat_evd_state {
     DAT_EVD_STATE_ENABLED          = 0x01, /* events trigger the CNO */
@@ -151,7 +151,10 @@ extern DAT_RETURN dat_cno_wait(
 
 /* ---- Event dispatchers (EVD): queues of events ------------------------------------------------------------------ */
 
-/* For dat_ia_open: report to existing EVDs. From dat_ia_query: the EVD belongs to another part of the program. */
+/*
+ * For dat_ia_open: create no EVD; asynchronous errors go to the existing ones. OUT_OF_SCOPE: what dat_ia_open and
+ * dat_ia_query return for such an IA.
+ */
 #define DAT_EVD_ASYNC_EXISTS ((DAT_EVD_HANDLE)0x1)
 #define DAT_EVD_OUT_OF_SCOPE ((DAT_EVD_HANDLE)0x2)
 
@@ -175,8 +178,9 @@ extern DAT_RETURN dat_evd_create(
 extern DAT_RETURN dat_evd_modify_cno(IN DAT_EVD_HANDLE evd_handle, IN DAT_CNO_HANDLE cno_handle);
 
 /*
- * Waits until threshold events are queued, dequeues the oldest one, and returns the number of those left. One thread at
- * a time. After the timeout it returns DAT_TIMEOUT_EXPIRED and the number of queued events, and dequeues none.
+ * Waits until threshold events are queued, dequeues the oldest one, and returns the number of the remaining ones. Only
+ * one thread at a time may wait. After the timeout it returns DAT_TIMEOUT_EXPIRED and the number of queued events, and
+ * dequeues none.
  */
 extern DAT_RETURN dat_evd_wait(
     IN  DAT_EVD_HANDLE evd_handle,
@@ -225,8 +229,8 @@ struct dat_lmr_param {
 };
 
 /*
- * Registers memory. Every out pointer but lmr_handle may be NULL. rmr_context is 0 without a remote privilege; with
- * one, peers can use it without an RMR.
+ * Registers memory. Every out pointer but lmr_handle may be NULL. With a remote privilege, peers can use rmr_context
+ * without an RMR; otherwise it is 0.
  */
 extern DAT_RETURN dat_lmr_create(
     IN  DAT_IA_HANDLE          ia_handle,
@@ -279,7 +283,7 @@ typedef enum dat_pz_support {
 #define DAT_PROVIDER_FIELD_NONE                           UINT64_C(0x0000000)
 
 /*
- * In C++ it must be initialised (DAT_PROVIDER_ATTR attr = {};), because of its const member.
+ * In C++ a variable of this type must be initialised (DAT_PROVIDER_ATTR attr = {};), because of the const member.
  */
 struct dat_provider_attr {
     char                   provider_name[DAT_NAME_MAX_LENGTH];

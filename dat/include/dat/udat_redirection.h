@@ -1,7 +1,7 @@
 /*
  * udat_redirection.h - the user space part of the provider table: function types, DAT_* macros, and the table itself.
  *
- * dat_redirection.h has the other part, and explains the use of the macros.
+ * dat_redirection.h has the other part of the table, and explains the use of the macros.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

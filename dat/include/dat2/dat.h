@@ -3,9 +3,9 @@
  *
  * Programs include <dat2/udat.h>.
  *
- * Conventions. A parameter mask selects the fields of a record that a query returns or a modify sets. Out pointers are
- * written only on success, and must not be NULL unless a comment permits it. A call that starts an operation (connect,
- * post, bind) returns at once, and an event on an EVD reports its completion.
+ * Conventions. A parameter mask selects the fields of a record that a query returns or a modify sets. Out pointers must
+ * not be NULL, and are written only on success, unless a comment says otherwise. A call that starts an operation
+ * (connect, post, bind) returns at once, and an event on an EVD reports its completion.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -34,13 +34,13 @@ typedef enum dat_boolean {
 #define DAT_NAME_MAX_LENGTH 256
 typedef char *DAT_NAME_PTR;
 
-/* An attribute of one transport or provider, as text. */
+/* An attribute that is specific to a transport or provider: name and value as text. */
 typedef struct dat_named_attr {
     const char *name;
     const char *value;
 } DAT_NAMED_ATTR;
 
-/* 64 bits of the program, which DAT stores and returns unchanged. */
+/* 64 bits that a program passes to DAT; DAT returns them unchanged. */
 typedef union dat_context {
     DAT_PVOID     as_ptr;
     DAT_UINT64    as_64;
@@ -83,10 +83,10 @@ typedef union dat_sp_handle {
     DAT_CSP_HANDLE csp_handle;
 } DAT_SP_HANDLE;
 
-/* Returns the type of object of a handle. */
+/* Returns the kind of object that a handle refers to. */
 extern DAT_RETURN dat_get_handle_type(IN DAT_HANDLE dat_handle, OUT DAT_HANDLE_TYPE *handle_type);
 
-/* Stores or returns 64 bits of the program for an object of any kind. */
+/* Stores or returns 64 bits that the program associates with an object of any kind. */
 extern DAT_RETURN dat_set_consumer_context(IN DAT_HANDLE dat_handle, IN DAT_CONTEXT context);
 extern DAT_RETURN dat_get_consumer_context(IN DAT_HANDLE dat_handle, OUT DAT_CONTEXT *context);
 
@@ -109,7 +109,7 @@ typedef enum dat_close_flags {
 } DAT_CLOSE_FLAGS;
 #define DAT_CLOSE_DEFAULT DAT_CLOSE_ABRUPT_FLAG
 
-/* Owner of the array of segments after a post. */
+/* Owner of the array of segments (IOV) after a post. */
 typedef enum dat_iov_ownership {
     DAT_IOV_CONSUMER       = 0, /* the program, when the call returns */
     DAT_IOV_PROVIDER_NOMOD = 1, /* the provider, until the completion; does not modify it */
@@ -189,8 +189,9 @@ typedef struct dat_provider_info {
 } DAT_PROVIDER_INFO;
 
 /*
- * Opens an IA by name. If *asynch_evd_handle is DAT_HANDLE_NULL, an EVD for asynchronous errors is created and written
- * there; it is freed with the IA. Otherwise it is an existing EVD. Called through dat_ia_open.
+ * Opens an IA by name; programs call it through dat_ia_open. *asynch_evd_handle is an existing EVD for asynchronous
+ * errors. If it is DAT_HANDLE_NULL, an EVD of asynch_evd_min_qlen events is created and its handle written; the EVD is
+ * freed with the IA. If the open of a valid name fails, *ia_handle is DAT_HANDLE_NULL.
  */
 extern DAT_RETURN dat_ia_openv(
     IN    const DAT_NAME_PTR provider,
@@ -205,7 +206,7 @@ extern DAT_RETURN dat_ia_openv(
 #define dat_ia_open(name, qlen, async_evd, ia) \
     dat_ia_openv((name), (qlen), (async_evd), (ia), DAT_VERSION_MAJOR, DAT_VERSION_MINOR, DAT_THREADSAFE)
 
-/* Either record may be NULL if its mask is 0; async_evd_handle may be NULL. */
+/* A record may be NULL if its mask is 0. async_evd_handle may be NULL. */
 extern DAT_RETURN dat_ia_query(
     IN  DAT_IA_HANDLE          ia_handle,
     OUT DAT_EVD_HANDLE         *async_evd_handle,
@@ -217,7 +218,10 @@ extern DAT_RETURN dat_ia_query(
 /* A graceful close fails, without an effect, while objects of the IA exist. An abrupt close frees them all. */
 extern DAT_RETURN dat_ia_close(IN DAT_IA_HANDLE ia_handle, IN DAT_CLOSE_FLAGS close_flags);
 
-/* Writes one record per name, at most max_to_return; entries_returned is the number of names written. */
+/*
+ * Writes a record for each name, version and thread safety in dat.conf, at most max_to_return, and their number. If
+ * max_to_return is 0, the call fails, and *entries_returned is the number of all records.
+ */
 extern DAT_RETURN dat_registry_list_providers(
     IN  DAT_COUNT         max_to_return,
     OUT DAT_COUNT         *entries_returned,
@@ -246,7 +250,7 @@ extern DAT_RETURN dat_pz_free(IN DAT_PZ_HANDLE pz_handle);
 
 /* ---- Memory ----------------------------------------------------------------------------------------------------- */
 
-/* Keys of registered memory: one for local segments, one for peers. 0 is not a key. */
+/* Keys of registered memory: LMR for local segments, RMR for peers. 0 is not a key. */
 typedef DAT_UINT32 DAT_LMR_CONTEXT;
 typedef DAT_UINT32 DAT_RMR_CONTEXT;
 
@@ -329,7 +333,7 @@ typedef struct dat_rmr_param {
 
 /* ---- Transfers (DTO) -------------------------------------------------------------------------------------------- */
 
-/* How the completion of a transfer is reported. */
+/* Whether the completion of a transfer generates an event and wakes a waiting thread; also the fence. */
 typedef enum dat_completion_flags {
     DAT_COMPLETION_DEFAULT_FLAG              = 0x00, /* an event that wakes */
     DAT_COMPLETION_SUPPRESS_FLAG             = 0x01, /* an event only if it fails */
@@ -453,14 +457,14 @@ typedef enum dat_ep_state {
 typedef DAT_UINT64 DAT_CONN_QUAL;
 typedef DAT_UINT64 DAT_PORT_QUAL;
 
-/* No watermark; the second name is for EPs with an SRQ. */
+/* No watermark. DAT_HW_DEFAULT is the same value, for EPs with an SRQ. */
 #define DAT_WATERMARK_INFINITE ((DAT_COUNT)~0)
 #define DAT_HW_DEFAULT         DAT_WATERMARK_INFINITE
 
-/* Values of a number that the provider does not count. */
+/* Results for a number that the provider does not count. */
 #define DAT_VALUE_UNKNOWN (((DAT_COUNT)~0) - 1)
 
-/* Attributes of an EP. Sizes of 0, and IOV counts of 0 for RDMA, select the provider's default. */
+/* Attributes of an EP. The provider's default applies to sizes of 0, and to IOV counts of 0 for RDMA. */
 typedef struct dat_ep_attr {
     DAT_SERVICE_TYPE     service_type;
     DAT_SEG_LENGTH       max_message_size;
@@ -556,7 +560,7 @@ extern DAT_RETURN dat_ep_modify(
     IN DAT_EP_PARAM_MASK  ep_param_mask,
     IN const DAT_EP_PARAM *ep_param);
 
-/* Each out pointer may be NULL. Idle: no posted work is outstanding. */
+/* Each out pointer may be NULL. recv_idle, request_idle: no posted receive or request is outstanding. */
 extern DAT_RETURN dat_ep_get_status(
     IN  DAT_EP_HANDLE ep_handle,
     OUT DAT_EP_STATE  *ep_state,
@@ -626,7 +630,7 @@ extern DAT_RETURN dat_ep_post_send_with_invalidate(
     IN DAT_BOOLEAN          invalidate_flag,
     IN DAT_RMR_CONTEXT      rmr_to_invalidate);
 
-/* Posts a receive, in any state of the EP, also before a connect. */
+/* Posts a receive. It may be posted in any state of the EP, even before a connect. */
 extern DAT_RETURN dat_ep_post_recv(
     IN DAT_EP_HANDLE        ep_handle,
     IN DAT_COUNT            num_segments,
@@ -634,7 +638,7 @@ extern DAT_RETURN dat_ep_post_recv(
     IN DAT_DTO_COOKIE       user_cookie,
     IN DAT_COMPLETION_FLAGS completion_flags);
 
-/* Reads as many bytes from remote_iov as the local segments have, without an action of the peer. */
+/* RDMA read: reads the total length of the local segments from remote_iov, without an action of the peer. */
 extern DAT_RETURN dat_ep_post_rdma_read(
     IN DAT_EP_HANDLE         ep_handle,
     IN DAT_COUNT             num_segments,
@@ -651,7 +655,7 @@ extern DAT_RETURN dat_ep_post_rdma_read_to_rmr(
     IN const DAT_RMR_TRIPLET *remote_iov,
     IN DAT_COMPLETION_FLAGS  completion_flags);
 
-/* Writes the local segments to remote_iov, without an action of the peer. A later send arrives after the written bytes. */
+/* RDMA write: writes the local segments to remote_iov, without an action of the peer. A later send arrives after it. */
 extern DAT_RETURN dat_ep_post_rdma_write(
     IN DAT_EP_HANDLE         ep_handle,
     IN DAT_COUNT             num_segments,
@@ -720,7 +724,7 @@ extern DAT_RETURN dat_srq_query(
 
 extern DAT_RETURN dat_srq_resize(IN DAT_SRQ_HANDLE srq_handle, IN DAT_COUNT srq_max_recv_dto);
 
-/* Reports an asynchronous event when fewer than low_watermark buffers are left: once per call of this function. */
+/* Queues one asynchronous event when fewer than low_watermark receives are left. Another event needs another call. */
 extern DAT_RETURN dat_srq_set_lw(IN DAT_SRQ_HANDLE srq_handle, IN DAT_COUNT low_watermark);
 
 /* Creates an EP like dat_ep_create, but the EP receives into buffers of the SRQ. */
@@ -734,13 +738,13 @@ extern DAT_RETURN dat_ep_create_with_srq(
     IN  const DAT_EP_ATTR *ep_attributes,
     OUT DAT_EP_HANDLE     *ep_handle);
 
-/* Returns the number of receives that the EP has taken from its SRQ. Each out pointer may be NULL. */
+/* Returns the number of receives that the EP has taken from its SRQ, and their span. Out pointers may be NULL. */
 extern DAT_RETURN dat_ep_recv_query(
     IN  DAT_EP_HANDLE ep_handle,
     OUT DAT_COUNT     *nbufs_allocated,
     OUT DAT_COUNT     *bufs_alloc_span);
 
-/* Limits the receives that the EP may use: above soft an asynchronous event is queued, above hard the connection ends. */
+/* Limits the receives that the EP takes from its SRQ: above soft, an asynchronous event; above hard, the connection ends. */
 extern DAT_RETURN dat_ep_set_watermark(
     IN DAT_EP_HANDLE ep_handle,
     IN DAT_COUNT     soft_high_watermark,
@@ -874,7 +878,10 @@ extern DAT_RETURN dat_cr_query(
     IN  DAT_CR_PARAM_MASK cr_param_mask,
     OUT DAT_CR_PARAM      *cr_param);
 
-/* The EP must be UNCONNECTED; pass DAT_HANDLE_NULL if the request has an EP. An event on the connect EVD reports the result. */
+/*
+ * The EP must be UNCONNECTED. Pass DAT_HANDLE_NULL if the request already has an EP. An event on the connect EVD reports
+ * the result.
+ */
 extern DAT_RETURN dat_cr_accept(
     IN DAT_CR_HANDLE   cr_handle,
     IN DAT_EP_HANDLE   ep_handle,
@@ -892,7 +899,7 @@ extern DAT_RETURN dat_cr_handoff(IN DAT_CR_HANDLE cr_handle, IN DAT_CONN_QUAL ha
 
 /* ---- Events ----------------------------------------------------------------------------------------------------- */
 
-/* The streams of events of an EVD. */
+/* Kinds of events (event streams) that an EVD accepts. */
 typedef enum dat_evd_flags {
     DAT_EVD_SOFTWARE_FLAG   = 0x001, /* dat_evd_post_se */
     DAT_EVD_CR_FLAG         = 0x010, /* connection requests */
@@ -1003,7 +1010,7 @@ typedef enum pz_async_error_reason {
     DAT_PZ_OTHER_ERROR = 0
 } DAT_PZ_ASYNC_ERROR_REASON;
 
-/* SOFTWARE_EVENT: the pointer passed to dat_evd_post_se. */
+/* SOFTWARE_EVENT: the pointer that the program passed to dat_evd_post_se. */
 typedef struct dat_software_event_data {
     DAT_PVOID pointer;
 } DAT_SOFTWARE_EVENT_DATA;
@@ -1031,7 +1038,7 @@ extern DAT_RETURN dat_evd_query(
     IN  DAT_EVD_PARAM_MASK evd_param_mask,
     OUT DAT_EVD_PARAM      *evd_param);
 
-/* Removes the oldest event, or returns DAT_QUEUE_EMPTY, without the class bit. Does not wait. */
+/* Dequeues the oldest event. Without an event it returns DAT_QUEUE_EMPTY without the class bit, and does not wait. */
 extern DAT_RETURN dat_evd_dequeue(IN DAT_EVD_HANDLE evd_handle, OUT DAT_EVENT *event);
 
 /* Queues an event of the program (event_number DAT_SOFTWARE_EVENT), for example to wake another thread. */

@@ -6,9 +6,10 @@
  *     | E  | W  |      type      |    subtype     |
  *     +----+----+----------------+----------------+
  *
- * E is set for errors, W for warnings. The type constants below contain neither bit, so compare DAT_GET_TYPE(ret) with them,
- * never ret itself. Three exceptions: DAT_SUCCESS is 0; dat_evd_dequeue and dat_cno_wait return DAT_QUEUE_EMPTY without
- * E, so that comparing ret works there too; and DAT_NOT_IMPLEMENTED is also returned without E.
+ * E is set for errors, W for warnings. The type constants below contain neither bit, so compare DAT_GET_TYPE(ret) with
+ * them, not ret itself. There are three exceptions: DAT_SUCCESS is 0. dat_evd_dequeue and dat_cno_wait return
+ * DAT_QUEUE_EMPTY without E. DAT_NOT_IMPLEMENTED is always returned without E. For the last two, ret itself can be
+ * compared too.
  *
  * The subtypes from DAT_INVALID_HANDLE1 on are one larger than in DAT 1.2, those from DAT_PRIVILEGES_READ on two.
  *
@@ -27,19 +28,19 @@ extern "C" {
 
 typedef DAT_UINT32 DAT_RETURN;
 
-/* Class, type and subtype, as masks. */
+/* Masks of class, type and subtype. */
 #define DAT_CLASS_ERROR   0x80000000
 #define DAT_CLASS_WARNING 0x40000000
 #define DAT_CLASS_SUCCESS 0x00000000
 #define DAT_TYPE_MASK     0x3fff0000
 #define DAT_SUBTYPE_MASK  0x0000ffff
 
-/* DAT_IS_WARNING is the bit itself, not 0 or 1. */
+/* DAT_IS_WARNING returns the bit itself, not 0 or 1. */
 #define DAT_IS_WARNING(status)  ((DAT_UINT32)(status) & DAT_CLASS_WARNING)
 #define DAT_GET_TYPE(status)    ((DAT_UINT32)(status) & DAT_TYPE_MASK)
 #define DAT_GET_SUBTYPE(status) ((DAT_UINT32)(status) & DAT_SUBTYPE_MASK)
 
-/* Types of results. */
+/* Types: what failed. */
 typedef enum dat_return_type {
     DAT_SUCCESS                     = 0x00000000, /* success */
     DAT_ABORT                       = 0x00010000, /* the wait ended because its object was freed */
@@ -72,7 +73,7 @@ typedef enum dat_return_type {
 /* The name of DAT_PROVIDER_NOT_FOUND in DAT 1.0. */
 #define DAT_NAME_NOT_FOUND DAT_PROVIDER_NOT_FOUND
 
-/* Details: the handle, the argument, the state. The numbers are consecutive. */
+/* Subtypes: which handle, argument, resource or state. The numbers are consecutive. */
 typedef enum dat_return_subtype {
     DAT_NO_SUBTYPE                         = 0,
     DAT_SUB_INTERRUPTED                    = 1,   /* INTERRUPTED_CALL */

@@ -4,9 +4,9 @@
  *     #include <dat2/udat.h>
  *     #include <dat2/dat_ib_extensions.h>
  *
- * Every operation is a macro over dat_extension_op. dat_ia_query reports whether an IA has them (extension_supported)
- * and which ones (provider_specific_attr of DAT_PROVIDER_ATTR, DAT_IB_ATTR_*). UD endpoints and collective operations are
- * declared so that programs compile; no provider of this library has them.
+ * Every operation is a macro that calls dat_extension_op. dat_ia_query reports whether an IA has extension operations
+ * (extension_supported) and which ones (DAT_IB_ATTR_* in provider_specific_attr of DAT_PROVIDER_ATTR). UD endpoints and
+ * collective operations are declared so that programs compile; no provider of this project has them.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -21,7 +21,7 @@
 extern "C" {
 #endif
 
-/* The version that extension_version of DAT_IA_ATTR is compared with. */
+/* Version of the extension, for comparison with extension_version of DAT_IA_ATTR. */
 #define DAT_IB_EXTENSION_VERSION 209
 
 /* ---- Features of an IA: names in provider_specific_attr --------------------------------------------------------- */
@@ -103,7 +103,7 @@ typedef enum dat_ib_op {
 #define DAT_QUERY_COUNTERS_OP DAT_IB_QUERY_COUNTERS_OP
 #define DAT_PRINT_COUNTERS_OP DAT_IB_PRINT_COUNTERS_OP
 
-/* Data of an event. */
+/* Kind of an event's data. */
 typedef enum dat_ib_ext_type {
     DAT_IB_FETCH_AND_ADD                    = 0,
     DAT_IB_CMP_AND_SWAP                     = 1,
@@ -230,7 +230,7 @@ typedef struct dat_ib_extension_event_data {
         (DAT_UINT64)(swap_val), (DAT_LMR_TRIPLET *)(lbuf), (cookie), (DAT_RMR_TRIPLET *)(rbuf), \
         (DAT_COMPLETION_FLAGS)(flgs))
 
-/* An RDMA write that also consumes a receive of the peer, whose completion has idata. */
+/* An RDMA write that also consumes a receive of the peer. The completion of that receive contains idata. */
 #define dat_ib_post_rdma_write_immed(ep, size, lbuf, cookie, rbuf, idata, flgs) \
     dat_extension_op((DAT_EP_HANDLE)(ep), (DAT_EXTENDED_OP)DAT_IB_RDMA_WRITE_IMMED_OP, (DAT_COUNT)(size), \
         (DAT_LMR_TRIPLET *)(lbuf), (cookie), (DAT_RMR_TRIPLET *)(rbuf), (DAT_UINT32)(idata), \
@@ -249,14 +249,17 @@ typedef struct dat_ib_extension_event_data {
 
 /* ---- Counters --------------------------------------------------------------------------------------------------- */
 
-/* cntr is a number below, of the kind of dat_handle; for ALL_COUNTERS p_cntrs_out has space for all. */
+/*
+ * cntr is a number of the enumeration below for the object: IA, EP or EVD. If it is DCNT_*_ALL_COUNTERS,
+ * p_cntrs_out must have space for all counters.
+ */
 #define dat_ib_query_counters(dat_handle, cntr, p_cntrs_out, reset) \
     dat_extension_op((DAT_HANDLE)(dat_handle), (DAT_EXTENDED_OP)DAT_QUERY_COUNTERS_OP, (int)(cntr), \
         (DAT_UINT64 *)(p_cntrs_out), (int)(reset))
 #define dat_ib_print_counters(dat_handle, cntr, reset) \
     dat_extension_op((DAT_HANDLE)(dat_handle), (DAT_EXTENDED_OP)DAT_PRINT_COUNTERS_OP, (int)(cntr), (int)(reset))
 
-/* Counters of dat_ib_start_counter and dat_ib_stop_counter. */
+/* Groups of counters for dat_ib_start_counter and dat_ib_stop_counter. */
 typedef enum dat_ia_counter_type {
     DCNT_IA_CM   = 0,
     DCNT_IA_LNK  = 1,
@@ -268,7 +271,7 @@ typedef enum dat_ia_counter_type {
 #define dat_ib_stop_counter(dat_handle, type) \
     dat_extension_op((DAT_HANDLE)(dat_handle), (DAT_EXTENDED_OP)DAT_IB_STOP_COUNTERS_OP, (DAT_IA_COUNTER_TYPE)(type))
 
-/* Names used by older programs. They rename these identifiers everywhere in the program. */
+/* Names that older programs use. The macros rename these identifiers everywhere in the program. */
 #define dat_query_counters dat_ib_query_counters
 #define dat_print_counters dat_ib_print_counters
 

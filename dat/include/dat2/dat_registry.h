@@ -1,9 +1,9 @@
 /*
  * dat_registry.h - the interface between a provider library and libdat. Programs that only use DAT do not need it.
  *
- * A provider is a shared object that exports dat_provider_init and dat_provider_fini. libdat opens it on the first
- * dat_ia_openv of one of its names, calls init with the names from dat.conf, and expects it to call back
- * dat_registry_add_provider for each.
+ * A provider is a shared object that exports dat_provider_init and dat_provider_fini. When a program opens an IA name
+ * for the first time, libdat loads the library in the name's line of dat.conf and calls init for that line. Init calls
+ * dat_registry_add_provider for the name.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -20,13 +20,13 @@
 extern "C" {
 #endif
 
-/* The functions that libdat looks up in a provider library: as strings for dlsym, and as names for their definition. */
+/* Names of the functions that libdat looks up in a provider library: as strings for dlsym, and as identifiers. */
 #define DAT_PROVIDER_INIT_FUNC_STR  "dat_provider_init"
 #define DAT_PROVIDER_FINI_FUNC_STR  "dat_provider_fini"
 #define DAT_PROVIDER_INIT_FUNC_NAME dat_provider_init
 #define DAT_PROVIDER_FINI_FUNC_NAME dat_provider_fini
 
-/* instance_data is the ia_params column of dat.conf. The provider answers by dat_registry_add_provider. */
+/* instance_data is the ia_params field of the line in dat.conf. The provider calls dat_registry_add_provider. */
 typedef void (*DAT_PROVIDER_INIT_FUNC)(
     IN const DAT_PROVIDER_INFO *provider_info,
     IN const char              *instance_data);
@@ -43,7 +43,7 @@ extern DAT_RETURN dat_registry_remove_provider(
     IN const DAT_PROVIDER      *provider,
     IN const DAT_PROVIDER_INFO *provider_info);
 
-/* Whether two IA names are of the same adapter, so that one can replace the other. */
+/* Whether two IA names refer to the same adapter, so that one can replace the other. */
 typedef enum dat_ha_relationship {
     DAT_HA_FALSE          = 0,
     DAT_HA_TRUE           = 1,
