@@ -4,8 +4,9 @@
     (gdb) dapl ep HANDLE        state, addresses, queues, attributes and counters of an endpoint
     (gdb) dapl code NUMBER      type and subtype of a return code
 
-HANDLE is any expression, such as a variable of the program. The commands call dat_ep_query and dat_strerror in the program, so
-it must be alive (not a core file) and must not be stopped inside a call on the same object. Only DAT 1.2 (libdat.so.1).
+HANDLE is any expression, such as a variable of the program. The commands call dat_ep_query and dat_strerror in the
+program, so the program must be alive (not a core file) and not stopped inside a call on the same object. Only for
+programs of DAT 1.2 (libdat.so.1).
 """
 
 import gdb
@@ -31,7 +32,7 @@ def call(function, types, *arguments):
     return gdb.parse_and_eval("((%s)%s)(%s)" % (types, function, values))
 
 
-# Address of scratch memory in each process. It is never freed: the name `free` may also be a function of a Rust library.
+# Address of scratch memory in each process. Never freed: `free` may also be the name of a function in a Rust library.
 SCRATCH = {}
 
 

@@ -8,8 +8,8 @@
  *
  * E is set for errors, W for warnings. The type constants below contain neither bit, so compare DAT_GET_TYPE(ret) with
  * them, not ret itself. There are three exceptions: DAT_SUCCESS is 0. dat_evd_dequeue and dat_cno_wait return
- * DAT_QUEUE_EMPTY without E, so ret itself can be compared too. The constant DAT_NOT_IMPLEMENTED has both class bits, so
- * compare it with ret itself.
+ * DAT_QUEUE_EMPTY without E, so ret itself can be compared too. The constant DAT_NOT_IMPLEMENTED has both class bits,
+ * so compare it with ret itself.
  *
  * dat_strerror (dat.h) returns the names of a result.
  *

@@ -744,7 +744,7 @@ extern DAT_RETURN dat_ep_recv_query(
     OUT DAT_COUNT     *nbufs_allocated,
     OUT DAT_COUNT     *bufs_alloc_span);
 
-/* Limits the receives that the EP takes from its SRQ: above soft, an asynchronous event; above hard, the connection ends. */
+/* Limits the receives that the EP holds: above soft, an asynchronous event is queued; above hard, the connection ends. */
 extern DAT_RETURN dat_ep_set_watermark(
     IN DAT_EP_HANDLE ep_handle,
     IN DAT_COUNT     soft_high_watermark,
@@ -879,8 +879,8 @@ extern DAT_RETURN dat_cr_query(
     OUT DAT_CR_PARAM      *cr_param);
 
 /*
- * The EP must be UNCONNECTED. Pass DAT_HANDLE_NULL if the request already has an EP. An event on the connect EVD reports
- * the result.
+ * The EP must be UNCONNECTED. Pass DAT_HANDLE_NULL if the request already has an EP. An event on the connect EVD
+ * reports the result.
  */
 extern DAT_RETURN dat_cr_accept(
     IN DAT_CR_HANDLE   cr_handle,
