@@ -16,7 +16,7 @@
 #define OUT
 #define INOUT
 
-/* Macros that some programs write around declarations. */
+/* Linkage macros, for programs that use them in declarations. */
 #define DAT_EXPORT extern
 #define DAT_API
 

@@ -23,7 +23,7 @@ pub(super) struct Registration {
     pub(super) is_thread_safe: bool,
 }
 
-/// All registrations.
+/// All registrations, with indexes by key and by owner.
 pub(super) struct Registrations {
     by_id: BTreeMap<u64, Registration>,
     by_key: BTreeMap<Key, u64>,
