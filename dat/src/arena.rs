@@ -1,5 +1,6 @@
-//! Address ranges (arenas) in which this project's providers keep their handles. A call may read the first word of a
-//! handle only if the handle is in an arena.
+//! Address ranges (arenas) in which this project's providers keep their handles. A call reads the first word of a
+//! value passed as a handle only if the value is in an arena, or if a provider without the hook is registered: the
+//! handles of such a provider can be anywhere.
 //!
 //! `thunk` looks a handle up on every call, so the lookup is a comparison and a few loads of one cache line, without a
 //! lock. Providers add arenas through the hook; an arena stays mapped until the process ends.
@@ -63,8 +64,8 @@ pub(crate) struct Arenas {
 pub(crate) enum HandleClass {
     /// The value is in an arena: its first word may be read.
     InArena,
-    /// The value is outside all arenas, but may be a handle of a provider without the hook: its first word must be
-    /// read.
+    /// The value is outside all arenas, but may be a handle of a provider without the hook. Reading its first word is
+    /// the only way to find the provider.
     Perhaps,
     /// The value is not a handle.
     Never,

@@ -85,7 +85,7 @@ pub enum Values {
 pub enum NumberNotation {
     /// Decimal digits.
     Decimal,
-    /// As in C: 0x10, 020, 16; surrounding blanks are ignored, and an empty text is invalid.
+    /// As in C: 0x10, 020, 16; surrounding blanks are ignored, and an empty text selects the default.
     C,
 }
 
@@ -116,7 +116,7 @@ pub enum VariableClass {
     NoEffect(&'static str),
     /// An unknown name with a provider's prefix. The provider warns about the variable when it is loaded.
     ProviderPrefix(&'static SettingsTable),
-    /// No library reads this variable.
+    /// No library reads this variable. Its name has no provider's prefix.
     Unknown,
 }
 

@@ -43,7 +43,7 @@ impl Address {
     /// Converts a C address. Returns `None` for a null pointer and for families other than IPv4 and IPv6.
     ///
     /// # Safety
-    /// `address` is null, or a socket address of the length that its family requires.
+    /// `at` is null, or a socket address of the length that its family requires.
     pub unsafe fn from_c(at: DAT_IA_ADDRESS_PTR) -> Option<Self> {
         if at.is_null() {
             return None;
