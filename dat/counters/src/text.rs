@@ -74,7 +74,7 @@ impl Text {
         self.line(&["left out", &eps.to_string()]);
     }
 
-    /// Ends the text with its last line, and returns it.
+    /// Appends the last line, `end`, and returns the text.
     pub fn end(mut self) -> String {
         self.line(&["end"]);
         self.0
@@ -146,7 +146,7 @@ pub struct Count {
 pub enum ParseError {
     /// The text has another version of the format.
     Version(String),
-    /// The text ends before its last line.
+    /// The text is truncated: the line `end` is missing.
     Incomplete,
     /// The text is malformed.
     Invalid,

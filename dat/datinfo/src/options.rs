@@ -131,7 +131,7 @@ pub(crate) enum Command {
     /// Internal: runs libdat in a child process, and prints its answers as JSON
     #[command(hide = true)]
     Probe {
-        /// The adapter to open; default: none, the registry is read
+        /// The adapter to open; without a name, the probe only reads the registry
         #[arg(allow_hyphen_values = true)]
         name: Option<String>,
     },

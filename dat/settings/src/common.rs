@@ -1,4 +1,4 @@
-//! Settings of libdat, and those of all providers.
+//! The settings of libdat, and the settings that several providers share.
 #![forbid(unsafe_code)]
 
 use crate::{NumberNotation, Setting, SettingsTable, Values, number};
@@ -84,7 +84,7 @@ pub static DAPL: SettingsTable = SettingsTable {
 
 // Settings of several providers: each has one name and one variable for all of them.
 
-/// Base directory for the files by which processes find each other. Each provider has another default.
+/// Base directory for the files by which processes find each other. The default differs between providers.
 pub(crate) const fn dir() -> Setting {
     Setting {
         name: "dir",

@@ -7,7 +7,7 @@
 use std::hash::{DefaultHasher, Hasher};
 use std::time::Duration;
 
-/// Origin of a message.
+/// The library, process, thread and IA that a log message comes from, and its level.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin<'a> {
     /// `libdat` or `dapl`.

@@ -126,7 +126,7 @@ impl<B> OutstandingTransfers<B> {
         Some((op, buffers, slot.request))
     }
 
-    /// Number of transfers.
+    /// Number of outstanding transfers.
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }

@@ -32,7 +32,7 @@ pub(crate) struct Registered {
     context: DAT_LMR_CONTEXT,
     remote: DAT_RMR_CONTEXT,
     pz: Arc<PzInner>,
-    /// The block, which is freed only after the deregistration has succeeded.
+    /// The registered memory. It is freed only after the deregistration has succeeded.
     block: ManuallyDrop<MemoryBlock>,
 }
 
@@ -47,7 +47,7 @@ impl Registered {
         Self::register(pz, block, DAT_MEM_TYPE_VIRTUAL, region, privileges)
     }
 
-    /// Registers a block, which `region` describes.
+    /// Registers the memory of `block`. `region` gives libdat the location of this memory.
     fn register(
         pz: &Pz,
         block: MemoryBlock,

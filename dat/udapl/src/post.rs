@@ -133,8 +133,8 @@ impl Ep {
         flags: PostFlags,
     ) -> Result<OpId, PostError> {
         let (buffers, mut segments) = take_apart(first, more);
-        // The lock is held during the post. Otherwise another thread could post between the two steps, and the numbers
-        // of the requests would not follow the order of the posts.
+        // The lock is held from the assignment of the request number until the post has returned, so that the numbers
+        // follow the order of the posts.
         let mut flight = self.inner.flight.lock();
         let id = flight.enter(op, buffers, flags.contains(PostFlags::SUPPRESS));
         // SAFETY: the segments describe buffers that the transfer now owns.
