@@ -153,7 +153,8 @@ pub(crate) fn refused_by_provider(wanted: &Key, provider_use: ProviderUse, code:
     }
 }
 
-/// Ends a use. If this was the last use of a record, the fini of its library removes the registration.
+/// Ends an IA's use of its provider. After the last use of a record, its library's fini runs and removes the
+/// registration.
 pub(crate) fn release(provider_use: ProviderUse) {
     let mut registry = lock();
     if let Some(registration) = registry.registrations.with_id(provider_use.registration) {

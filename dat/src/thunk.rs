@@ -57,7 +57,7 @@ pub fn in_first_arena<T: Table>(handle: DAT_HANDLE) -> Option<&'static T> {
     }
     // SAFETY: the address lies in an arena, which stays mapped.
     let word = unsafe { &*handle.cast::<AtomicPtr<T>>() };
-    // SAFETY: null, or the table that a provider of this project has stored there; the ABI requires that a table
+    // SAFETY: the word is null or points to the table of a provider of this project; the ABI requires that a table
     // outlives its handles. The Acquire pairs with the provider's store, as in `table`.
     unsafe { word.load(Ordering::Acquire).as_ref() }
 }

@@ -135,7 +135,7 @@ impl Adapter<'_> {
         // SAFETY: all fields are integers or nullable pointers, so all-zero bytes are valid.
         let mut both = Box::new(unsafe { zeroed::<(DAT_IA_ATTR, DAT_PROVIDER_ATTR)>() });
         let (ia, provider, query) = (&raw mut both.0, &raw mut both.1, self.libdat.library.functions().dat_ia_query);
-        // SAFETY: an open adapter and two writable records; the out parameter for the async EVD is null.
+        // SAFETY: the adapter is open, both records are writable, and null is allowed for the asynchronous EVD.
         let code = unsafe { query(self.ia, ptr::null_mut(), DAT_IA_FIELD_ALL, ia, DAT_PROVIDER_FIELD_ALL, provider) };
         self.libdat.checked(code).map(|()| both)
     }
@@ -153,7 +153,7 @@ impl Adapter<'_> {
         let list = unsafe { std::slice::from_raw_parts(list, count) };
         let word = |word: *const c_char| match word.is_null() {
             true => String::new(),
-            // SAFETY: a C string of the provider, valid while the adapter is open.
+            // SAFETY: the provider's list contains C strings, which are valid while the adapter is open.
             false => unsafe { CStr::from_ptr(word) }.to_string_lossy().into_owned(),
         };
         list.iter().map(|pair| (word(pair.name), word(pair.value))).collect()
@@ -161,12 +161,12 @@ impl Adapter<'_> {
 
     /// The IP address that an attribute points to; `None` if it is null or not an IP address.
     pub(crate) fn address(&self, address: DAT_IA_ADDRESS_PTR) -> Option<std::net::IpAddr> {
-        // SAFETY: null or a whole socket address, valid while the adapter is open.
+        // SAFETY: the provider's pointer is null or refers to a whole socket address, valid while the adapter is open.
         unsafe { Address::from_c(address) }.map(Address::ip)
     }
 
     pub(crate) fn close(self) -> Result<(), Code> {
-        // SAFETY: an open adapter that is not used any more.
+        // SAFETY: the adapter is open, and `self` is consumed, so the handle is not used afterwards.
         self.libdat.checked(unsafe { (self.libdat.library.functions().dat_ia_close)(self.ia, DAT_CLOSE_ABRUPT_FLAG) })
     }
 }

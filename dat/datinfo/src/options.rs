@@ -170,7 +170,7 @@ pub(crate) struct Add {
     /// Write a disabled entry
     #[arg(long)]
     pub(crate) nondefault: bool,
-    /// Vendor and version of the library; default: dapl. and the version of DAT
+    /// Vendor and version of the library; default: dapl.1.2 or dapl.2.0, as for --api
     #[arg(long, value_name = "TEXT")]
     pub(crate) provider_version: Option<String>,
     #[command(flatten)]

@@ -3,7 +3,7 @@
 
 use crate::{ALL, BUILD_TIME, Setting, SettingsTable, Values};
 
-/// Additional sentences for the rows of these variables.
+/// Pairs of a variable and the sentences that its row states in addition.
 const NOTES: [(&str, &str); 13] = [
     ("DAPL_COUNTERS", "See [counters](guide/src/counters-and-traces.md)"),
     ("DAPL_DBG_IO_TRC", "See [traces](guide/src/counters-and-traces.md#traces)"),

@@ -49,7 +49,7 @@ fn file_at(address: *const c_void) -> Option<(usize, CString)> {
 /// Names of the network interfaces that are up and have an IP address; a name with several addresses is repeated.
 pub(crate) fn interfaces() -> Vec<Vec<u8>> {
     let mut list: *mut libc::ifaddrs = ptr::null_mut();
-    // SAFETY: writes the head of a list, which is freed below.
+    // SAFETY: the call stores a pointer to a list in `list`. The list is freed below.
     if unsafe { libc::getifaddrs(&mut list) } != 0 {
         return Vec::new();
     }
@@ -73,7 +73,7 @@ pub(crate) fn interfaces() -> Vec<Vec<u8>> {
 
 /// The kernel's id of the calling thread.
 pub(crate) fn thread_id() -> i32 {
-    // SAFETY: no arguments, and it cannot fail.
+    // SAFETY: gettid takes no arguments and cannot fail.
     unsafe { libc::gettid() }
 }
 

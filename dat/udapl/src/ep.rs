@@ -185,8 +185,8 @@ impl Ep {
     pub fn info(&self) -> Result<EpInfo> {
         let param = self.query()?;
         let count = |count: DAT_COUNT| u32::try_from(count).unwrap_or(0);
-        // SAFETY: null or addresses of the endpoint, which are valid while it is connected. `self` keeps the endpoint
-        // alive, and both addresses are copied before it ends.
+        // SAFETY: both pointers are null or refer to addresses of the adapter and the endpoint. `self` keeps both
+        // objects until the addresses are copied.
         let (local, remote) =
             unsafe { (Address::from_c(param.local_ia_address_ptr), Address::from_c(param.remote_ia_address_ptr)) };
         Ok(EpInfo {

@@ -133,7 +133,7 @@ impl IaInner {
     fn query(&self) -> Result<(DAT_IA_ATTR, DAT_PROVIDER_ATTR)> {
         // SAFETY: all fields are integers, arrays of them or nullable pointers, so all-zero bytes are valid.
         let (mut ia, mut provider): (DAT_IA_ATTR, DAT_PROVIDER_ATTR) = unsafe { std::mem::zeroed() };
-        // SAFETY: both records are local and complete; null for the asynchronous EVD.
+        // SAFETY: both records are complete local variables, and null is allowed for the asynchronous EVD.
         let code = unsafe {
             (self.functions.dat_ia_query)(
                 self.handle.0,

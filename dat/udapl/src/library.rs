@@ -118,7 +118,7 @@ impl Functions {
         // SAFETY: both results are local variables; they are set to strings that are never freed, or left unchanged.
         let code = unsafe { (self.dat_strerror)(code, &raw mut kind, &raw mut detail) };
         let text = |at: *const c_char| match is_success(code) && !at.is_null() {
-            // SAFETY: a NUL-terminated string of libdat that is never freed.
+            // SAFETY: the pointer refers to a NUL-terminated string of libdat, which is never freed.
             true => unsafe { CStr::from_ptr(at) }.to_string_lossy().into_owned(),
             false => String::new(),
         };

@@ -15,7 +15,7 @@ impl Evd {
     /// [`Error::Argument`] if the provider does not support descriptors; an operating-system error.
     pub fn descriptor(&self) -> Result<BorrowedFd<'_>> {
         let (calls, mut fd) = (self.descriptor_calls()?, -1);
-        // SAFETY: a live queue of this provider; the result is a local variable.
+        // SAFETY: the queue exists and belongs to this provider; the result is written to a local variable.
         let code = unsafe { (calls.descriptor)(self.inner.handle.0, &raw mut fd) };
         self.inner.ia.functions.check("descriptor_func", code)?;
         // SAFETY: the descriptor stays open as long as the queue.
@@ -27,7 +27,7 @@ impl Evd {
     /// # Errors
     /// Those of [`Self::descriptor`], which must be called first.
     pub fn arm(&self) -> Result<()> {
-        // SAFETY: a live queue of this provider.
+        // SAFETY: the queue exists and belongs to this provider.
         let code = unsafe { (self.descriptor_calls()?.arm)(self.inner.handle.0) };
         self.inner.ia.functions.check("descriptor_arm_func", code)
     }

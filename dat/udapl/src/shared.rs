@@ -21,7 +21,7 @@ impl SharedMemory {
     /// [`Error::Argument`] with the operating system's error.
     pub fn create(length: usize) -> Result<Self> {
         let failed = |what: &str| Error::Argument(format!("shared memory: {what}: {}", io::Error::last_os_error()));
-        // SAFETY: a NUL-terminated name; the descriptor is new, and has no other owner.
+        // SAFETY: the name is NUL-terminated; the descriptor is new and has no other owner.
         let file = unsafe {
             match libc::memfd_create(c"udapl".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) {
                 -1 => return Err(failed("memfd_create")),
@@ -45,7 +45,7 @@ impl SharedMemory {
     /// [`Error::Argument`] if the memory is not sealed against shrinking. Another process could shrink such memory, and
     /// an access beyond its end kills this process (SIGBUS).
     pub fn from_fd(file: OwnedFd) -> Result<Self> {
-        // SAFETY: a call that takes an open descriptor and no pointers.
+        // SAFETY: the call takes an open descriptor and no pointers.
         let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
         if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
             return Err(Error::Argument(
