@@ -257,9 +257,10 @@ fn try_source(key: &Key, source: Option<usize>, thread_safe: bool) -> Result<Ope
                 provider_use: ProviderUse { registration: registration.id, entry },
             })
         }
-        None => {
-            Err(EntryRefusal::Unusable(CauseAndRemedy::new("its provider removed the registration during the open", "try again")))
-        }
+        None => Err(EntryRefusal::Unusable(CauseAndRemedy::new(
+            "its provider removed the registration during the open",
+            "try again",
+        ))),
     };
     acquired.inspect_err(|_| {
         if let Some(index) = entry {

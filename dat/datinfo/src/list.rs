@@ -177,9 +177,10 @@ fn matrix(rows: &[Value]) -> String {
 pub(crate) fn discover(options: &Options) -> crate::Result {
     let registry = Registry::read(options, None)?;
     if !registry.is_ours {
-        return Err("this libdat.so.1 is of another project and cannot list the adapters of this machine; name that of \
-                    dapl-rs with --libdat"
-            .to_owned());
+        return Err(
+            "this libdat.so.1 is of another project and cannot list adapters; name that of dapl-rs with --libdat"
+                .into(),
+        );
     }
     match options.json {
         true => print_json(&json!({ "lines": registry.discovered })),

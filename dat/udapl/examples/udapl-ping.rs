@@ -56,7 +56,9 @@ fn run() -> Outcome {
 
 fn server(ep: &Ep, pz: &Pz, events: &Evd, listener: Listener) -> Outcome {
     let window = Window::new(pz, LENGTH, Access::READ | Access::WRITE)?;
-    let Event::Request(request) = next(events)? else { return Err("the first event is not a connection request".into()) };
+    let Event::Request(request) = next(events)? else {
+        return Err("the first event is not a connection request".into());
+    };
     request.accept(ep, &window.ticket().to_bytes())?;
     drop(listener);
     // The buffer of a message is sent back as the reply, while a spare buffer receives the next message. The next

@@ -104,7 +104,10 @@ fn process_that_does_not_answer_delays_no_other() {
     let (silent, answering) = (FakeProcess::new(1), FakeProcess::new(2));
     let _answering = answering.answers(b"dapl-counters 1\nprocess\t7\tx\nend\n".to_vec());
     let found = ask(&[silent.name, answering.name], Instant::now() + RUN_LIMIT, &mut CAPACITY.clone());
-    assert!(matches!(found[0].result, Err(ReadError::Timeout)), "the kernel accepts the connection, but nobody answers: {found:?}");
+    assert!(
+        matches!(found[0].result, Err(ReadError::Timeout)),
+        "the kernel accepts the connection, but nobody answers: {found:?}"
+    );
     assert_eq!(found[1].result.as_ref().map(|process| process.pid).ok(), Some(7), "{found:?}");
     // No thread accepts, so the accept queue fills up.
     let more: Vec<_> = std::iter::repeat_with(|| connect(silent.name)).take(40).collect();
@@ -146,8 +149,10 @@ fn socket_of_another_user_is_refused() {
 #[test]
 fn all_answers_together_are_limited_to_the_capacity() {
     let fakes = [FakeProcess::new(6), FakeProcess::new(7)];
-    let _answering: Vec<_> =
-        fakes.iter().map(|fake| fake.answers([&b"dapl-counters 1\nx\n"[..], &[b'x'; 900], b"\nend\n"].concat())).collect();
+    let _answering: Vec<_> = fakes
+        .iter()
+        .map(|fake| fake.answers([&b"dapl-counters 1\nx\n"[..], &[b'x'; 900], b"\nend\n"].concat()))
+        .collect();
     let mut capacity = 1000;
     let found = ask(&fakes.each_ref().map(|fake| fake.name), Instant::now() + RUN_LIMIT, &mut capacity);
     let refused = found.iter().filter(|found| matches!(found.result, Err(ReadError::TooMuch))).count();

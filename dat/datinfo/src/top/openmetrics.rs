@@ -191,9 +191,13 @@ mod tests {
 
     #[test]
     fn openmetrics_text_is_valid_for_any_report() {
-        let mut sample = sample_at(0, 7, &[count("a b", 1), count("a.b", 2), count("endpoints left out", 3), count("x", 4)]);
-        let mut other =
-            super::super::table::tests::sample_at(0, 8, &[Count { is_level: true, ..count("x", 5) }, count("\"\n}", 1)]);
+        let mut sample =
+            sample_at(0, 7, &[count("a b", 1), count("a.b", 2), count("endpoints left out", 3), count("x", 4)]);
+        let mut other = super::super::table::tests::sample_at(
+            0,
+            8,
+            &[Count { is_level: true, ..count("x", 5) }, count("\"\n}", 1)],
+        );
         let text = other.found[0].result.as_mut().unwrap();
         text.program = "\"}\\\n# EOF".into();
         sample.found.append(&mut other.found);

@@ -201,7 +201,10 @@ pub(super) mod tests {
         let every = Duration::from_secs(2);
         rates.next(&first);
         let lines = table(&first, Some((&rates, every)), false);
-        assert!(lines[0].ends_with("; every 2 s, rates per second\n") && lines[2].ends_with("-       3\n"), "{lines:?}");
+        assert!(
+            lines[0].ends_with("; every 2 s, rates per second\n") && lines[2].ends_with("-       3\n"),
+            "{lines:?}"
+        );
         let second = sample_at(2, 4711, &counts(50));
         rates.next(&second);
         let lines = table(&second, Some((&rates, every)), false);
