@@ -288,7 +288,7 @@ mod tests {
         let refused = open(&path, true).err().unwrap();
         assert!(refused.contains("is a symbolic link to ") && refused.contains("/other; edit that file"), "{refused}");
         std::fs::hard_link(&other, directory.0.join("third")).unwrap();
-        assert!(open(&other, true).is_err_and(|error| error.contains("has 2 names")));
+        assert!(open(&other, true).is_err_and(|error| error.contains("has 2 hard links")));
         assert!(open(&directory.0, true).is_err_and(|error| error.contains("not a regular file")));
         assert!(open(Path::new("/"), true).is_err() && open(Path::new("/dev/null"), true).is_err());
     }
