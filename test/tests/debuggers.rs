@@ -45,6 +45,6 @@ fn gdb_shows_the_state_and_counters_of_an_endpoint() {
         assert!(finished.stdout.contains(text), "{text}: {finished:#?}");
     }
     assert_eq!(finished.stdout.matches(": DAT_EP_STATE_CONNECTED\n").count(), 2, "{finished:#?}");
-    assert!(finished.stderr.contains("dat_ep_query answered 0x8005"), "{finished:#?}");
+    assert!(finished.stderr.contains("dat_ep_query returned 0x8005"), "{finished:#?}");
     assert!(finished.stderr.contains("DAT_INVALID_HANDLE DAT_INVALID_HANDLE_EP"), "{finished:#?}");
 }

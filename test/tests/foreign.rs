@@ -48,7 +48,7 @@ fn libdat2_of_this_project_loads_debian_providers() {
         // The message shows that the provider was loaded and registered: it reports a missing device itself, or opens
         // the device.
         let refusal = format!("cannot open \"v2-{name}\": ");
-        let is_its_own = finished.stderr.lines().any(|line| line.contains(&refusal) && line.contains(" answered DAT_"));
+        let is_its_own = finished.stderr.lines().any(|line| line.contains(&refusal) && line.contains(" returned DAT_"));
         assert!(finished.status.success() || is_its_own, "{finished:#?}");
         assert!(finished.status.code().is_some(), "the program was ended by a signal: {finished:#?}");
     }

@@ -94,7 +94,7 @@ fn first_loadable_of_equal_lines_is_used() {
     let case = Case::new("chain", conf).provider("libno.so.1", &["NO_INIT"]).provider("libyes.so.1", &[]);
     let case = case.provider("libfails.so.1", &["OPEN_CODE=0x80120060"]);
     let answer = case.run("open e 1 2 0 open e 1 2 0 close 0 0 close 1 0 list 8 open f 1 2 0");
-    assert!(answer.reason().starts_with("cannot open \"f\": {}/dat.conf:5: {}/libfails.so.1 answered "));
+    assert!(answer.reason().starts_with("cannot open \"f\": {}/dat.conf:5: {}/libfails.so.1 returned "));
     assert_eq!(answer.out.matches("init e 1.2 threadsafe (three)").count(), 1);
     assert_eq!(answer.out.matches("fini e").count(), 1);
     assert_eq!(answer.out.matches("init e").count(), 1, "{}", answer.out);

@@ -67,7 +67,7 @@ fn six_causes_of_open_failure_have_distinct_codes_and_reasons() {
     let device = case.run("open a 1 2 0 remove a 1 2 0");
     assert_eq!(
         device.reason(),
-        "cannot open \"a\": {}/dat.conf:1: {}/libfine.so.1 answered DAT_INSUFFICIENT_RESOURCES DAT_RESOURCE_DEVICE; \
+        "cannot open \"a\": {}/dat.conf:1: {}/libfine.so.1 returned DAT_INSUFFICIENT_RESOURCES DAT_RESOURCE_DEVICE; \
          set DAPL_DBG_TYPE=0xffff for more messages"
     );
     device.says(&[

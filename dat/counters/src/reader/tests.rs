@@ -106,7 +106,7 @@ fn process_that_does_not_answer_delays_no_other() {
     let found = ask(&[silent.name, answering.name], Instant::now() + RUN_LIMIT, &mut CAPACITY.clone());
     assert!(
         matches!(found[0].result, Err(ReadError::Timeout)),
-        "the kernel accepts the connection, but nobody answers: {found:?}"
+        "the kernel accepts the connection, but no thread answers: {found:?}"
     );
     assert_eq!(found[1].result.as_ref().map(|process| process.pid).ok(), Some(7), "{found:?}");
     // No thread accepts, so the accept queue fills up.
