@@ -134,7 +134,8 @@ impl SharedNames {
         Ok(match member.length() {
             Some(found) if found == length => JoinOutcome::Joined(member),
             Some(_) => JoinOutcome::OtherLength,
-            None => JoinOutcome::Again, // the creator died before it wrote the length; the next attempt writes it
+            // The creator died before it wrote the length. The next attempt writes it.
+            None => JoinOutcome::Again,
         })
     }
 

@@ -10,7 +10,7 @@ use dapl::provider::{Region, Status};
 
 use super::rights::{AccessRight, KeyEntry};
 
-/// The check of an RDMA access that has failed.
+/// The check that an RDMA access has failed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FailedCheck {
     /// No registration and no bound window has the key.

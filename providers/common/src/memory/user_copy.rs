@@ -5,9 +5,9 @@
 //! an error, but cost a system call. So memory that was checked a moment ago is copied directly, and all other memory
 //! is checked before. A "range" is the memory of one copy:
 //!
-//! - A page that was found usable counts as usable until the current time slot ends (2^19 ticks of the time stamp
-//!   counter on x86-64, 0.5 ms elsewhere; see `slot`). A table has one word per page. A copy of recently used memory
-//!   reads only that word.
+//! - A page that was found usable counts as usable until the current time slot ends. A slot has 2^19 ticks of the time
+//!   stamp counter on x86-64, or 0.5 ms elsewhere (`slot`). A table has one word per page. A copy of recently used
+//!   memory reads only that word.
 //! - The kernel makes the first copies in a slot that use unrecorded pages, if they have at most 16 KiB
 //!   (`process_vm_readv` on this process). The memory cannot change between check and use. Only the pages of the range
 //!   are recorded.

@@ -77,7 +77,7 @@ impl ProcessMaps {
         MappingLookup::Unknown
     }
 
-    /// Returns the mapping at an address. Errors: the kernel does not support or allow the query.
+    /// Returns the mapping at an address. Fails if the kernel does not support or allow the query.
     fn query(&self, address: u64) -> Result<Option<VmaQuery>, ()> {
         if self.is_unsupported.load(Ordering::Relaxed) {
             return Err(());

@@ -27,7 +27,7 @@ pub(crate) const MAX_STANDBY: Nanos = 2 * MILLIS;
 const SLOTS: usize = 16;
 
 thread_local! {
-    /// Number of the calling thread, which selects its slot. Numbers start at 1; 0 means not assigned yet.
+    /// Number of the calling thread, which selects its slot. Numbers start at 1. A thread without a number has 0.
     static NUMBER: Cell<usize> = const { Cell::new(0) };
 }
 

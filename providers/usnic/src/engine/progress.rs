@@ -96,8 +96,7 @@ impl EngineProgress {
         self.pass.lock().next(&self.device)
     }
 
-    /// Runs a pass, unless another thread runs one, for a caller that needs the completions of packets that have
-    /// arrived.
+    /// Runs a pass, unless another thread is running one. Packets that have arrived may complete work of the caller.
     pub(crate) fn run_pass_if_free(&self) {
         let Some(mut pass) = self.pass.try_lock() else { return };
         pass.run(self, now());

@@ -27,8 +27,8 @@ use crate::proto::{MICROS, MILLIS, Nanos, SECONDS};
 const ACTIVE: (Nanos, Nanos) = (MILLIS, 8 * MILLIS);
 /// Length of the first standby sleep. Each further standby sleep is twice as long, up to [`polling::MAX_STANDBY`].
 const FIRST_STANDBY: Nanos = 100 * MICROS;
-/// Time without standby sleeps after a standby sleep that delayed data. If a consumer computes between its polls, first
-/// standby sleeps can delay its data for at most 0.1 % of the time.
+/// Time without standby sleeps after a standby sleep that delayed data. It is a thousand times [`FIRST_STANDBY`], which
+/// limits the delays to 0.1 % of the time if a consumer often computes between its polls.
 const WATCH_AFTER_LATE_DATA: Nanos = 100 * MILLIS;
 /// The engine skips shorter sleeps, because the kernel's timers may be 50 us late (default timer slack).
 const MIN_SLEEP: Nanos = 5 * MICROS;

@@ -220,7 +220,8 @@ pub(crate) fn has_route(mut own: SocketAddr, peer: SocketAddr) -> bool {
     own.set_port(0);
     let Ok(socket) = UdpSocket::bind(own) else { return true };
     let Err(error) = socket.connect(peer) else { return true };
-    // InvalidInput: loopback addresses have no route to other hosts. PermissionDenied: a broadcast address.
+    // The kernel returns EINVAL (InvalidInput) for another host if `own` is a loopback address, and EACCES
+    // (PermissionDenied) if `peer` is a broadcast address.
     use ErrorKind::{AddrNotAvailable, HostUnreachable, InvalidInput, NetworkUnreachable, PermissionDenied};
     let bad = [AddrNotAvailable, HostUnreachable, InvalidInput, NetworkUnreachable, PermissionDenied];
     !bad.contains(&error.kind())

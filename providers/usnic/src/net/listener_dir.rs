@@ -64,8 +64,8 @@ impl ListenerDir {
 
     /// Opens a socket for the listener on `qual` at this address.
     ///
-    /// Error `AddrInUse`: a process of this user already listens on `qual` at this address. Other errors: the directory
-    /// is not usable.
+    /// Errors: `AddrInUse` if a process of this user already listens on `qual` at this address. Other errors mean that
+    /// the directory is not usable.
     pub(crate) fn open(&self, at: SocketAddr, qual: u64) -> io::Result<HandoverSocket> {
         let name = self.name(at, qual);
         let until = Instant::now() + LOCK_TIMEOUT;
@@ -142,7 +142,7 @@ fn is_transient(error: &io::Error) -> bool {
 }
 
 impl VerifiedDir {
-    /// Opens and checks a directory. Error `PermissionDenied`: another user owns it or may access it.
+    /// Opens and checks a directory. Error: `PermissionDenied` if another user owns it or may access it.
     fn open(path: PathBuf) -> io::Result<VerifiedDir> {
         let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
         let file = OpenOptions::new().read(true).custom_flags(flags).open(&path)?;

@@ -145,7 +145,7 @@ impl ReceiveBatch {
         }
         let first = messages.as_mut_ptr().cast::<libc::mmsghdr>();
         // SAFETY: `first` points to `requested` initialized records. Each points to buffers of `self` and of this stack
-        // frame, with their lengths; no two records share a buffer.
+        // frame, with their lengths. No two records share a buffer.
         let count = unsafe { receive_messages(socket.as_fd().as_raw_fd(), first, requested) };
         let Ok(count) = usize::try_from(count) else { return nothing_or_error() };
         let count = count.min(requested);

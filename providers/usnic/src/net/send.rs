@@ -279,12 +279,12 @@ impl SendBatch {
                 // `sendmsg` is cheaper for one packet.
                 if let [one] = &messages[..] {
                     // SAFETY: the parts are bytes of `header_buffer`, and memory that is readable by the contract of
-                    // `memory`; the record and the address outlive the call.
+                    // `memory`. The record and the address outlive the call.
                     let sent = unsafe { send_one(fd, &raw const one.msg_hdr) };
                     return if sent < 0 { sent } else { 1 };
                 }
                 // SAFETY: `first` points to `count` records. The parts are bytes of `header_buffer`, and memory that is
-                // readable by the contract of `memory`; the records and the address outlive the call.
+                // readable by the contract of `memory`. The records and the address outlive the call.
                 unsafe {
                     let (first, count) = (messages.as_mut_ptr(), messages.len() as libc::c_uint);
                     libc::syscall(libc::SYS_sendmmsg, fd, first, count, FLAGS) as isize

@@ -165,7 +165,7 @@ fn packet_with_unmapped_memory_is_reported_by_index() {
     let mut batch = SendBatch::default();
     fill(&mut batch, &memory[..3]);
     batch.header_buffer().extend([3, 100]);
-    // SAFETY: the range is not mapped; only the kernel accesses it, and returns EFAULT.
+    // SAFETY: the range is not mapped. Only the kernel accesses it, and returns EFAULT.
     unsafe { batch.memory(std::ptr::without_provenance(4096), 100) };
     batch.end_packet();
     batch.header_buffer().extend([4, 100]);
@@ -207,7 +207,7 @@ fn unsent_packet_with_unmapped_memory_is_dropped() {
     let memory = payloads(&[50, 60, 70]);
     fill(&mut batch, &memory[..1]);
     batch.header_buffer().extend([9, 9]);
-    // SAFETY: the range is not mapped; only the kernel accesses it, and returns EFAULT.
+    // SAFETY: the range is not mapped. Only the kernel accesses it, and returns EFAULT.
     unsafe { batch.memory(4096 as *const u8, 40) };
     batch.end_packet();
     fill(&mut batch, &memory[1..2]);

@@ -225,7 +225,8 @@ fn kernel_drops(fd: BorrowedFd<'_>) -> Option<u32> {
     let mut numbers = [0u32; libc::SK_MEMINFO_DROPS as usize + 1];
     let mut length = size_of_val(&numbers) as libc::socklen_t;
     let at = (&raw mut numbers).cast();
-    // SAFETY: the kernel writes at most `length` bytes, and their number to `length`; both outlive the call.
+    // SAFETY: the kernel writes at most `length` bytes to `numbers`, and their number to `length`. Both outlive the
+    // call.
     let failed = unsafe { libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_MEMINFO, at, &raw mut length) };
     let is_whole = length as usize == size_of_val(&numbers);
     (failed == 0 && is_whole).then_some(numbers[libc::SK_MEMINFO_DROPS as usize])

@@ -4,7 +4,7 @@
 //! and the loss of a probe is no congestion signal. The connection reports which sizes were acked and lost.
 //!
 //! The MTU decreases if the local host rejects a size, or if a black hole is detected. To detect one, the sender sends
-//! pairs of a large and a small probe. In a black hole, only the small probes are acked; random loss would not affect
+//! pairs of a large and a small probe. In a black hole, only the small probes are acked. Random loss would not affect
 //! all large ones. While a black hole is suspected, packets have the initial size, so that data is not delayed.
 
 use super::{MILLIS, Nanos, SECONDS};
@@ -36,8 +36,8 @@ const SUSPICIOUS_LOSSES: u32 = 6;
 /// Number of consecutive probe timeouts of large packets after which a black hole is suspected. It is smaller than
 /// [`SUSPICIOUS_LOSSES`], because each probe timeout is twice as long as the previous one.
 const SUSPICIOUS_TIMEOUTS: u32 = 2;
-/// Number of acked small probes, without an acked large one, after which packets have the initial size. One is not
-/// enough, because the loss of a single probe is frequent.
+/// Packets have the initial size after this number of acked small probes without an acked large one. One is not enough,
+/// because the loss of a single probe is frequent.
 const SMALL_SIZE_AFTER_PAIRS: u32 = 2;
 /// Number of acked small probes, without an acked large one, that proves a black hole. With 20 % random loss, a false
 /// detection occurs once in 5^12 ~ 2 * 10^8 suspicions.

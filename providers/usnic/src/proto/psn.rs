@@ -12,7 +12,7 @@ impl Psn {
         self.plus(1)
     }
 
-    /// Returns the number `count` after this one.
+    /// Returns the number that is `count` after this one.
     pub(crate) fn plus(self, count: u32) -> Psn {
         Psn(self.0.wrapping_add(count))
     }

@@ -54,7 +54,7 @@ struct Measured {
     rttvar: Nanos,
     /// Minimum RTT of the previous interval, and of the current interval.
     min_rtt: [Nanos; 2],
-    /// Start of the current interval.
+    /// Start of the current interval of `min_rtt`.
     since: Nanos,
 }
 

@@ -363,7 +363,7 @@ impl Peer<'_> {
         self.receive(Kind::Ack, u16::from(flags & 3), &body);
     }
 
-    /// Passes a packet of any kind, whose body is taken from the script.
+    /// Passes a packet of any kind to the connection. The script contains its kind, flags and body.
     fn control_packet(&mut self) {
         use Kind::*;
         let kinds = [

@@ -218,7 +218,7 @@ impl<D: PostedData> Conn<D> {
         has_no_receive
     }
 
-    /// Sends the next new data packet. Before, completes requests that need no packet, such as binds.
+    /// Completes requests that need no packet, such as binds, and then sends the next new data packet.
     fn send_new(&mut self, out: &mut Vec<u8>, host: &mut impl ConnCallbacks<D>) -> Option<OutgoingPacket> {
         if self.peer_reads.has_atomics() {
             self.execute_due(host);

@@ -163,9 +163,9 @@ impl<T: Copy> UnackedPackets<T> {
     /// Samples the RTT from the first transmission of a packet that was retransmitted spuriously.
     ///
     /// After a large increase of the path's delay, every packet is retransmitted before its ack can arrive, so no
-    /// packet gives a normal sample. So first transmissions give samples after [`UNSAMPLED_ROUND_TRIPS`] round trips
-    /// without a sample, if the send times of the acked packets advance. If these do not advance, the cause is real
-    /// losses.
+    /// packet gives a normal sample. Therefore, first transmissions give samples after [`UNSAMPLED_ROUND_TRIPS`] round
+    /// trips without a sample. In addition, the send times of the acked packets must advance. Otherwise the packets
+    /// were really lost.
     fn learn_from_first(&mut self, now: Nanos, first: Nanos, delay: Nanos) {
         let (since, oldest) = *self.unsure.get_or_insert((now, first));
         let lasts = now.saturating_sub(since);

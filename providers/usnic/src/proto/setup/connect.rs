@@ -82,7 +82,7 @@ pub(crate) struct Connector {
     sends: u32,
     /// Number of ICMP reports of a closed port.
     closed: u32,
-    /// Whether the next such report counts. Only one report per transmission counts.
+    /// Whether the next report of a closed port counts. Only one report per transmission counts.
     closed_counts: bool,
 }
 

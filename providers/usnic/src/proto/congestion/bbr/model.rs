@@ -45,7 +45,7 @@ pub(super) struct ShortTerm {
 }
 
 impl Default for ShortTerm {
-    /// Removes the bounds: ResetShortTermModel() (5.5.10.3).
+    /// Returns bounds without effect: ResetShortTermModel() (5.5.10.3).
     fn default() -> Self {
         ShortTerm { bw: INFINITY, inflight: INFINITY }
     }
