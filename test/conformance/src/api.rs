@@ -39,7 +39,7 @@ macro_rules! functions {
             fn load(library: *mut c_void) -> Self {
                 FunctionTable {
                     $($name: libdat2::replacement(stringify!($name)).or_else(|| symbol(library, stringify!($name))).map(|address| {
-                        // SAFETY: libdat exports this name with this shape; that is the ABI under test.
+                        // SAFETY: libdat exports this name with this signature, which is the ABI under test.
                         unsafe { transmute::<*mut c_void, $shape>(address) }
                     })),*
                 }
@@ -138,8 +138,8 @@ functions! {
     fn dats_get_ia_handle(ia: DAT_IA_HANDLE, pointer: *mut DAT_IA_HANDLE): IaHandle;
 }
 
-/// Name of a function by its number in the flight record: first the [`NAMES`] of 1.2, then the functions that only
-/// 2.0 has.
+/// Returns the name of the function with this number in the flight record. The [`NAMES`] of 1.2 come first, then the
+/// functions that only 2.0 has.
 pub(crate) fn name(number: usize) -> &'static str {
     let only_2_0 = || added::NAMES.get(number.checked_sub(NAMES.len())?);
     NAMES.get(number).or_else(only_2_0).copied().unwrap_or("?")
@@ -190,7 +190,7 @@ fn absent(name: &str) -> ! {
     panic!("the library under test does not export {name}")
 }
 
-/// Records the event that a call returned.
+/// Records the event that a call returned in the flight record.
 fn see(event: *const DAT_EVENT) {
     if event.is_null() {
         return;

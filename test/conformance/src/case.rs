@@ -1,5 +1,5 @@
-//! A case: a name, the section it proves, and one body (local) or two bodies (pair). Cases keep no state between
-//! runs.
+//! A case: a name, the section of the specification that it proves, and one body (local) or two bodies (pair). Cases
+//! keep no state between runs.
 #![forbid(unsafe_code)]
 
 use std::borrow::Cow;
@@ -9,7 +9,7 @@ use crate::ctx::{Ctx, Mode};
 /// Body of one role.
 pub(crate) type RoleBody = Box<dyn Fn(&Ctx) + Send + Sync>;
 
-/// The shape of a case.
+/// The bodies of a case, one per role.
 pub(crate) enum Body {
     /// One role. In mode `two` both processes run it at the same time.
     Local(RoleBody),
@@ -81,7 +81,8 @@ impl Case {
         self
     }
 
-    /// Sets the section that the case proves: the part before the space names a file of the specification.
+    /// Sets the section that the case proves, as file and number: `spec/events 6.1` is section 6.1 of
+    /// docs/spec/events.md.
     pub(crate) fn proves(mut self, section: impl Into<Cow<'static, str>>) -> Self {
         self.section = section.into();
         self
@@ -100,7 +101,7 @@ impl Case {
         self
     }
 
-    /// In mode `one` both roles use the same IA.
+    /// Makes both roles use the same IA in mode `one`.
     pub(crate) fn shares_ia(mut self) -> Self {
         self.shares_ia = true;
         self

@@ -29,7 +29,7 @@ usage: dapl-conformance [run] [--provider NAME] [--api 1.2|2.0] [--libdat PATH] 
        dapl-conformance coverage [--report DIR]
 ";
 
-/// Number of steps and of calls in a failure report.
+/// A failure report shows this many of the last steps and of the last DAT calls.
 const REPORT_LINES: usize = 10;
 
 struct Options {
@@ -230,7 +230,6 @@ fn check_names(all: &[Case]) -> io::Result<()> {
     }
 }
 
-/// Prints the result of one case.
 fn print_outcome(options: &Options, outcome: &Outcome) {
     let (name, mode) = (&outcome.name, outcome.mode.word());
     match &outcome.ending {
@@ -354,8 +353,8 @@ fn start(
         };
         let output = File::create(task.record.with_extension("output"))?;
         let mut command = Command::new(std::env::current_exe()?);
-        // Cases connect thousands of times to a qualifier without a listener. Without this setting the listener's
-        // host waits before it rejects.
+        // Cases connect thousands of times to a qualifier without a listener. By default the provider retries such a
+        // connect for 50 ms before it rejects the connect.
         command.env("DAPL_LISTENER_WAIT_MS", "0");
         command.args(task.to_words()).stdin(Stdio::from(OwnedFd::from(channel)));
         command.stdout(output.try_clone()?).stderr(output).process_group(0);

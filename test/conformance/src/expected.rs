@@ -66,7 +66,7 @@ const EVD_REQUEST: ExpectedCode = handle(DAT_INVALID_HANDLE_EVD_REQUEST);
 /// The work queue is full.
 const FULL: ExpectedCode = is(DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_MEMORY);
 const UNREACHABLE_ADDRESS: ExpectedCode = is(DAT_INVALID_ADDRESS, DAT_INVALID_ADDRESS_UNREACHABLE);
-/// Reported by the listener without the error class bit, as programs expect.
+/// The conflict of a service point, which lacks the error class bit, as programs expect.
 const QUAL_IN_USE: ExpectedCode = Whole(DAT_CONN_QUAL_IN_USE);
 const MODEL: ExpectedCode = is(DAT_MODEL_NOT_SUPPORTED, DAT_NO_SUBTYPE);
 const NOT_READY: ExpectedCode = state(DAT_INVALID_STATE_EP_NOTREADY);
@@ -261,11 +261,11 @@ const REFUSED_IN: &[(&str, &[DAT_RETURN_SUBTYPE])] = &[
     ("dat_cr_accept", &[RSV, PCP, ACP, CMP, CON, DSP, DIS]),
 ];
 
-/// Codes that at least one function must return. An adapter's function table may have gaps, whose calls return this
-/// code.
+/// Codes that at least one function must return, no matter which. An adapter's function table may have empty entries,
+/// whose calls return `DAT_NOT_IMPLEMENTED`.
 const SOMEWHERE: &[DAT_RETURN] = &[DAT_NOT_IMPLEMENTED];
 
-/// Event numbers.
+/// Event numbers that a run must observe.
 const EVENTS: &[DAT_EVENT_NUMBER] = &[
     DAT_DTO_COMPLETION_EVENT,
     DAT_RMR_BIND_COMPLETION_EVENT,
@@ -283,7 +283,7 @@ const EVENTS: &[DAT_EVENT_NUMBER] = &[
     DAT_SOFTWARE_EVENT,
 ];
 
-/// Completion statuses of transfers. spec/events 4.5.
+/// Completion statuses of transfers that a run must observe. spec/events 4.5.
 const DTO_STATUSES: &[DAT_DTO_COMPLETION_STATUS] = &[
     DAT_DTO_SUCCESS,
     DAT_DTO_ERR_FLUSHED,
@@ -293,11 +293,11 @@ const DTO_STATUSES: &[DAT_DTO_COMPLETION_STATUS] = &[
     DAT_DTO_ERR_REMOTE_RESPONDER,
 ];
 
-/// Completion statuses of binds. spec/events 9.2.
+/// Completion statuses of binds that a run must observe. spec/events 9.2.
 const RMR_STATUSES: &[DAT_DTO_COMPLETION_STATUS] = &[DAT_RMR_BIND_SUCCESS, DAT_RMR_BIND_FAILURE];
 
-/// Asynchronous events and their reasons. spec/events 10 and 14 (watermarks: an EP's soft watermark uses the number
-/// of the low watermark).
+/// Asynchronous events that a run must observe, with their reasons. spec/events 10 and 14 (watermarks: an EP's soft
+/// watermark uses the number of the low watermark).
 const REASONS: &[(DAT_EVENT_NUMBER, u32)] = &[
     (DAT_ASYNC_ERROR_EVD_OVERFLOW, DAT_EVD_OVERFLOW_ERROR),
     (DAT_ASYNC_ERROR_EP_BROKEN, DAT_EP_TRANSFER_TO_ERROR),
@@ -374,7 +374,7 @@ fn is_answered(seen: &BTreeMap<Seen, Vec<&str>>, function: &str, answer: Expecte
     })
 }
 
-/// Number of a function in the flight record.
+/// Index of a function in the flight record.
 fn number_of(function: &str) -> u32 {
     let place = api::NAMES.iter().chain(api::added::NAMES).position(|name| *name == function);
     place.expect("the tests below check that each name is listed") as u32

@@ -15,13 +15,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::api;
 
-/// Words per thread: thread id, function + 1 (0: outside any function), start time.
+/// 64-bit words of a thread's slot: thread id, function + 1 (0: outside any function), start time.
 const SLOT: usize = 4;
 /// Number of threads that have a slot; further threads share the last slot.
 const SLOTS: usize = 256;
-/// Words per recorded call: call number + 1, thread and function, code, time.
+/// 64-bit words per recorded call: call number + 1, thread and function, code, time.
 const CALL: usize = 4;
-/// Capacity for recorded calls, over all threads.
+/// Number of last calls, over all threads, that the record keeps.
 const CALLS: usize = 64;
 /// Capacity for distinct observations, far above the number of codes and events that exist.
 const SEEN: usize = 4096;
@@ -232,7 +232,7 @@ fn steps_of(path: &Path) -> PathBuf {
     path.with_extension("steps")
 }
 
-/// Reads the clock that both processes share.
+/// Returns nanoseconds of the system clock, which is the same in the driver and in the process under test.
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
 }

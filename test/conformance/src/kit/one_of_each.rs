@@ -199,7 +199,7 @@ impl OneOfEach {
         !self.handle(kind).is_null()
     }
 
-    /// Returns the stale handle of a freed object of this kind.
+    /// Creates and frees an object of this kind. Returns the stale handle.
     #[track_caller]
     pub(crate) fn dead(&self, ctx: &Ctx, kind: Kind) -> DAT_HANDLE {
         let ia = &self.ia;

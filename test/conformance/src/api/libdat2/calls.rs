@@ -223,7 +223,7 @@ pub(super) unsafe extern "C" fn registry_add_provider(
     table: *const DAT_PROVIDER,
     info: *const DAT_PROVIDER_INFO,
 ) -> DAT_RETURN {
-    // SAFETY: the case is responsible for its arguments; the calls of a case stay within the members of 1.2.
+    // SAFETY: the case is responsible for its arguments; its later calls use only the table members of 1.2.
     unsafe {
         let info = info.as_ref().map(|info| other_info(*info));
         (real().registry_add_provider)(table, at(&info))
@@ -234,7 +234,7 @@ pub(super) unsafe extern "C" fn registry_remove_provider(
     table: *const DAT_PROVIDER,
     info: *const DAT_PROVIDER_INFO,
 ) -> DAT_RETURN {
-    // SAFETY: the case is responsible for its arguments; the calls of a case stay within the members of 1.2.
+    // SAFETY: the case is responsible for its arguments; its later calls use only the table members of 1.2.
     unsafe {
         let info = info.as_ref().map(|info| other_info(*info));
         (real().registry_remove_provider)(table, at(&info))

@@ -31,8 +31,8 @@ fn client_asks_and_dies(ctx: &Ctx) {
     ctx.die();
 }
 
-/// Returns the pending request of a process that has ended.
-fn of_the_dead(ctx: &Ctx, conn: &Conn) -> ConnectionRequest {
+/// Waits until the requester's process has ended. Returns its pending request.
+fn request_of_ended_process(ctx: &Ctx, conn: &Conn) -> ConnectionRequest {
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
     ctx.send_address(&conn.ia);
     let request = ConnectionRequest::arrives(&requests);
@@ -54,13 +54,13 @@ fn is_gone(ctx: &Ctx) {
 
 fn server_accepts_the_dead(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
-    let request = of_the_dead(ctx, &conn);
+    let request = request_of_ended_process(ctx, &conn);
     is_accepted_too_late(&conn, request);
 }
 
 fn server_rejects_the_dead(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
-    of_the_dead(ctx, &conn).reject();
+    request_of_ended_process(ctx, &conn).reject();
 }
 
 fn client_left_alone(ctx: &Ctx) {

@@ -65,7 +65,7 @@ fn list(asked: DAT_COUNT) -> (DAT_COUNT, Vec<String>) {
     (count, entries.iter().take(count.max(0) as usize).map(name).collect())
 }
 
-/// The registry line of the adapter under test, under another name.
+/// The registry line of the adapter under test, with its name replaced by `name`.
 pub(crate) fn own_line(ctx: &Ctx, name: &str) -> String {
     let Ok(path) = std::env::var("DAT_OVERRIDE") else { ctx.unsupported("a registry file of the run") };
     let text = std::fs::read_to_string(path).expect("the run's registry can be read");

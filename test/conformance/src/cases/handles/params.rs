@@ -52,7 +52,8 @@ impl HandleParam {
         [self.libdat_subtype, self.provider_subtype]
     }
 
-    /// Subtype for a freed object of this kind. libdat looks up the number of an IA before it calls a provider.
+    /// Subtype for a freed object of this kind. libdat itself refuses the number of a closed IA; the provider refuses
+    /// other freed objects.
     pub(super) fn dead(&self, kind: Kind) -> DAT_RETURN_SUBTYPE {
         if kind == Kind::Ia { self.libdat_subtype } else { self.provider_subtype }
     }

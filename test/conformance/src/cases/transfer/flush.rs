@@ -39,7 +39,8 @@ fn client_leaves_abruptly(ctx: &Ctx) {
     ctx.meet();
     ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
     conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
-    // The write may have been executed, but after a failure none is reported as success.
+    // The peer may have received the data of the write. Its completion is still flushed, because the requests before it
+    // were flushed.
     expect_flushed(&conn.request, 11..=13);
     (1..=2).for_each(|id| _ = expect_dto(conn.recv.h(), id, DAT_DTO_SUCCESS, 100));
     expect_flushed(&conn.recv, [3]);
@@ -318,7 +319,7 @@ fn server_is_marked(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Returns an endpoint whose connection has ended.
+/// Returns an endpoint after the end of its connection.
 fn ended(ctx: &Ctx) -> Conn {
     let (client, server) = ctx.loopback();
     client.disconnect();

@@ -291,7 +291,7 @@ fn server_empties_one_by_one(ctx: &Ctx) {
     server_empties_it(ctx);
 }
 
-/// Depth and length of the EVDs in the full-depth run.
+/// Queue depth of the EP, and length of the EVDs, in the case that fills the queue.
 const DEPTH: u64 = 64;
 
 fn full_depth() -> Setup {
