@@ -23,9 +23,10 @@ pub(crate) enum Command {
     Demo,
     /// Run one suite, or all suites that run without a guest, root or a package build
     Test(Test),
-    /// Run a program of this machine in a guest that has soft-RoCE, with the staged libraries
+    /// Run a program of this machine in a virtual machine (guest) that has soft-RoCE, with the staged libraries
     Guest(Guest),
-    /// Measure sm, usnic and verbs, then write one page with all results: bench/report.html in the target directory
+    /// Measure sm, usnic and verbs, then write one HTML page with all results: bench/report.html in the target
+    /// directory
     #[command(args_conflicts_with_subcommands = true)]
     Bench(Bench),
     /// Install the Debian packages that the suites need
@@ -43,7 +44,7 @@ pub(crate) enum Command {
     },
     /// Write the table of docs/settings.md from the settings of the libraries
     Settings,
-    /// Install below a prefix; existing files of others are kept
+    /// Install below a prefix; files that another package has installed are kept
     Install(Install),
     /// Make Debian packages: source, binary, debug symbols
     Deb(Packages),
@@ -66,7 +67,7 @@ pub(crate) struct Test {
     /// Run all suites, including those of --rest
     #[arg(long, conflicts_with = "rest")]
     pub(crate) all: bool,
-    /// Run only the suites that the command without arguments leaves out: walkthrough, deb, foreign, rpm,
+    /// Run only the suites that plain `cargo xtask test` leaves out: walkthrough, deb, foreign, rpm,
     /// conformance_crossed, soak, report, instructions, loom, threads, net, rxe
     #[arg(long)]
     pub(crate) rest: bool,
@@ -76,13 +77,13 @@ pub(crate) struct Test {
     /// List the suites
     #[arg(long)]
     pub(crate) list: bool,
-    /// One suite, or several if only names of suites follow; `coverage` runs suites instrumented and reports the share
-    /// of the object layer's lines that ran
+    /// One suite, or several if only names of suites follow; `coverage` runs suites with instrumented code and reports
+    /// the share of lines of `dapl/src` that ran
     #[arg(conflicts_with_all = ["all", "rest", "list"])]
     pub(crate) suite: Option<String>,
-    /// Arguments for cargo test; for `net` and `rxe`: parts of names of checks; for `conformance`: its own arguments (`list` names its
-    /// cases, `--provider NAME` selects any adapter), and without arguments sm and usnic through both versions of libdat;
-    /// for `coverage`: a suite and its arguments
+    /// Arguments for cargo test. For `net` and `rxe`: parts of names of checks. For `conformance`: arguments of its
+    /// driver (`list` names its cases, `--provider NAME` selects any adapter); without arguments it tests sm and usnic
+    /// through both versions of libdat. For `coverage`: a suite and its arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) args: Vec<String>,
 }

@@ -38,7 +38,8 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
         command.env("VALGRIND_OPTS", "--undef-value-errors=no");
         command
     };
-    // Without an argument, the suites built for a checker are left out, because they run differently built code.
+    // Without an argument, suites built for a checker (ThreadSanitizer, loom) are left out: their instrumented code
+    // differs.
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut suites = instrumented(Command::new(program));
     let passed = suites.arg("test").args(arguments).status().map_err(|error| format!("{suites:?}: {error}"))?.success();
@@ -69,7 +70,7 @@ fn clear(directory: &Path) -> std::io::Result<()> {
     fs::create_dir_all(directory)
 }
 
-/// The staged libraries; symbolic links to them are left out.
+/// Lists the staged libraries without the symbolic links to them.
 fn libraries(directory: &Path) -> Result<Vec<PathBuf>> {
     let files = fs::read_dir(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
     Ok(files.flatten().map(|file| file.path()).filter(|path| path.is_file() && !path.is_symlink()).collect())
@@ -107,7 +108,7 @@ impl Tools {
         Ok(Tools { profdata: profdata.into(), cov: cov.into() })
     }
 
-    /// Number of executions of each line, in lcov's format.
+    /// Returns the number of executions of each line, in lcov's format.
     fn lines(&self, raw: &Path, merged: &Path, objects: &[PathBuf]) -> Result<String> {
         let files = fs::read_dir(raw).map_err(|error| format!("{}: {error}", raw.display()))?;
         let files: Vec<PathBuf> = files.flatten().map(|file| file.path()).collect();
@@ -153,7 +154,6 @@ fn count(lcov: &str) -> Result<Counted> {
     if counted.is_empty() { Err(format!("no line of {MEASURED} was found")) } else { Ok(counted) }
 }
 
-/// Whether a file is compiled only for tests.
 fn is_test(path: &str) -> bool {
     let is_folder = path.split('/').rev().skip(1).any(|folder| folder == "tests" || folder == "double");
     is_folder || path.ends_with("tests.rs") || path.ends_with("double.rs")

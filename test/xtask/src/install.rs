@@ -119,7 +119,7 @@ fn put_all(goal: &InstallTarget, items: &[Item]) -> io::Result<()> {
             remove(goal, line)?;
         }
     }
-    // Files of the earlier install stay listed, though they were not written this time.
+    // A dat.conf of an earlier install stays listed, although this install has not written it.
     made.extend(old.iter().filter(|line| line.starts_with("conf ")).cloned());
     made.sort();
     made.dedup();
@@ -194,7 +194,7 @@ fn loaded_as(goal: &InstallTarget, path: &Path) -> Option<String> {
     cached(&String::from_utf8_lossy(&cache.stdout), name, &goal.places.libdir).map(str::to_owned)
 }
 
-/// The path of a library in the list that `ldconfig -p` prints, unless it is in this directory.
+/// Returns the path of a library in the output of `ldconfig -p`, unless the library is in the directory `own`.
 fn cached<'a>(list: &'a str, name: &str, own: &Path) -> Option<&'a str> {
     list.lines().find_map(|line| {
         let (known, path) = line.trim().split_once(" => ")?;
@@ -203,7 +203,7 @@ fn cached<'a>(list: &'a str, name: &str, own: &Path) -> Option<&'a str> {
     })
 }
 
-/// Whether the path exists and is not a link of this install.
+/// Whether the path exists and is not the link that this install would create.
 fn is_foreign(at: &Path, target: &str) -> bool {
     match fs::read_link(at) {
         Ok(there) => there != Path::new(target),

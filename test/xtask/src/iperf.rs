@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::Result;
 
-/// Kind of flow.
+/// Transport of a flow.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Flow {
     /// TCP with the default congestion control of the machine.

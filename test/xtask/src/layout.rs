@@ -46,7 +46,7 @@ pub(crate) enum ItemContent {
     Text(String),
     /// A symbolic link to this name.
     Link(String),
-    /// A symbolic link with a name that other packages use too: an existing file is kept.
+    /// A symbolic link whose name other packages use too. An existing file of that name is kept.
     Yielding(String),
     /// A configuration file with this initial text. An existing file is kept.
     Conf(String),
@@ -105,11 +105,11 @@ pub(crate) fn is_of_version_2(name: &str) -> bool {
     name.starts_with("libdat2.so") || OLD_NAMES_2.contains(&name)
 }
 
-/// The entries for a staged library or link: its own name, and the name that link editors search.
+/// Returns the items for a staged library or link: its own name, and the name that linkers (`ld -l`) search.
 fn library(file: &Path) -> Vec<(String, ItemContent)> {
     let name = file.file_name().expect("a path from read_dir has a file name").to_string_lossy().into_owned();
     let Ok(target) = std::fs::read_link(file) else {
-        // Link editors and old dat.conf files use libdaplsm.so for libdaplsm.so.1.
+        // Linkers and old dat.conf files use libdaplsm.so for libdaplsm.so.1.
         let short = name.strip_suffix(".1").filter(|short| short.starts_with("libdapl")).map(str::to_owned);
         let short = short.map(|short| (short, ItemContent::Link(name.clone())));
         return [(name, ItemContent::File(file.to_path_buf(), false))].into_iter().chain(short).collect();

@@ -98,7 +98,8 @@ fn renamed(text: &str, name: &str) -> String {
         .replace(", the template of cargo xtask new-provider", "")
 }
 
-/// Converts the manifest to one that inherits nothing: dependencies in the workspace by path, others by version.
+/// Converts the manifest so that it inherits nothing from the workspace: dependencies on this project get absolute
+/// paths, others a version.
 fn alone(manifest: &str, home: &Path) -> Result<String> {
     let (_, root) = root_manifest()?;
     let value = |line: &str| -> Option<String> {

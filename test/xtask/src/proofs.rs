@@ -32,7 +32,7 @@ pub(crate) fn loom(rest: &[&str]) -> Result {
             "interleavings",
         ])
         .args(rest);
-    // Fast to build and to run, with all checks enabled.
+    // Settings that make the models fast to build and to run, with all assertions enabled.
     for (setting, value) in [("OPT_LEVEL", "1"), ("CODEGEN_UNITS", "16"), ("DEBUG_ASSERTIONS", "true")] {
         cargo.env(format!("CARGO_PROFILE_RELEASE_{setting}"), value);
     }
@@ -69,7 +69,6 @@ pub(crate) fn nightly(rest: &[&str]) -> Result {
     run(cargo.args(rest), "nightly")
 }
 
-/// A compiler that can build with ThreadSanitizer.
 struct Sanitizer {
     host: String,
 }

@@ -10,7 +10,7 @@ use dapl_test::stage::workspace;
 
 use crate::Result;
 
-/// The cargo that runs this program, in the workspace.
+/// Returns a command for the cargo that runs this program, in the workspace directory.
 pub(crate) fn cargo() -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(workspace());

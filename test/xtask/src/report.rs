@@ -28,7 +28,8 @@ impl Report {
         is_wanted
     }
 
-    /// Filters that apply inside a check: for `conformance`, the rest of `conformance::ep_`. Empty: no filter.
+    /// Returns the filters for the parts of a check: `ep_` if the check is `conformance` and a filter is
+    /// `conformance::ep_`. An empty list selects all parts.
     pub(crate) fn inside(&self, name: &str) -> Vec<&str> {
         let rest = |filter: &'_ String| -> Option<usize> {
             filter.strip_prefix(name)?.strip_prefix("::").map(|rest| filter.len() - rest.len())

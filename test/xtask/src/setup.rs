@@ -19,7 +19,7 @@ pub(crate) struct Tool {
 
 /// Links libraries and programs; compiles the C programs.
 pub(crate) const CC: Tool = Tool { program: "cc", packages: &["gcc", "libc6-dev"] };
-/// Headers for the comparison with the declarations of `ibverbs-sys` and `rdma-cm-sys`.
+/// Installs the headers for the comparison with the declarations of `ibverbs-sys` and `rdma-cm-sys`.
 pub(crate) const RDMA_HEADERS: Tool =
     Tool { program: "/usr/include/rdma/rdma_cma.h", packages: &["libibverbs-dev", "librdmacm-dev"] };
 /// Compiles the C++ tests of the headers.
@@ -74,7 +74,7 @@ pub(crate) const DEVINFO: Tool = Tool { program: "ibv_devinfo", packages: &["ibv
 pub(crate) const PERFTEST: Tool = Tool { program: "ib_send_lat", packages: &["perftest"] };
 /// Renders web pages.
 pub(crate) const CHROMIUM: Tool = Tool { program: "chromium", packages: &["chromium", "fonts-liberation"] };
-/// Tests whether a link works.
+/// Sends ICMP echo requests, to test whether a link works.
 pub(crate) const PING: Tool = Tool { program: "ping", packages: &["iputils-ping"] };
 /// Unpacks kernel modules compressed by xz.
 pub(crate) const XZ: Tool = Tool { program: "xz", packages: &["xz-utils"] };

@@ -11,7 +11,8 @@ use std::fmt::Write;
 
 pub(super) use dots::{DotRow, Dots, Permitted};
 
-/// A line of a chart. Points are sorted by x; values that are not positive have no logarithm and are left out.
+/// A line of a chart, whose points are sorted by x. Points with a value of 0 or less are omitted, because they have no
+/// logarithm.
 pub(super) struct ChartLine {
     pub(super) name: String,
     pub(super) points: Vec<(f64, f64)>,
@@ -95,7 +96,7 @@ impl HorizontalAxis {
         }
     }
 
-    /// The axis begins and ends at powers of this base.
+    /// The axis begins and ends at a power of this base.
     fn base(self) -> f64 {
         match self {
             HorizontalAxis::Bytes => 4.0,
@@ -114,7 +115,7 @@ impl HorizontalAxis {
     }
 }
 
-/// A chart: two axes with lines.
+/// A chart with two axes and its lines.
 pub(super) struct Panel {
     pub(super) title: String,
     pub(super) across: HorizontalAxis,
@@ -305,7 +306,7 @@ fn mark(text: &mut String, shade: usize, (x, y): (f64, f64)) {
     let _ = writeln!(text, "<{shape} class=\"mark s{shade}\"/>"); // writing to a string succeeds
 }
 
-/// Moves labels down so that their texts do not overlap. `heights` are in rising order.
+/// Returns the vertical positions of labels, moved down where texts would overlap. `heights` are in rising order.
 fn apart(heights: &[f64]) -> Vec<f64> {
     let mut least = f64::NEG_INFINITY;
     let place = |height: &f64| {

@@ -25,7 +25,7 @@ pub(super) struct Contest {
     pub(super) network_kind: NetworkKind,
 }
 
-/// A contest with its samples of each round.
+/// A contest with the samples of each round.
 pub(super) struct Measured {
     pub(super) contest: Contest,
     pub(super) ours: Vec<f64>,
@@ -53,7 +53,7 @@ impl Contest {
         Ok(Measured { contest: self, ours, peers })
     }
 
-    /// A bound as text.
+    /// Formats a bound with its relation, and its unit or `x` for a ratio.
     pub(super) fn bound(&self, value: f64) -> String {
         let is_less = self.shown.less_is_better();
         match (self.peers.is_empty(), is_less) {
@@ -83,7 +83,7 @@ impl Measured {
         Some(median(&best.collect::<Vec<_>>()))
     }
 
-    /// The value that a bound applies to: the ratio, or the figure if there is no peer.
+    /// Returns the value that the bounds limit: the ratio to the peer, or this project's figure if there is no peer.
     pub(super) fn figure(&self) -> f64 {
         self.ours() / self.peer().unwrap_or(1.0)
     }

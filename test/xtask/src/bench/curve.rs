@@ -1,4 +1,4 @@
-//! Figures over a variable, which is called size here. At each size all sides run in alternation.
+//! Charts of figures over one variable, here called size. At each size all sides run in alternation.
 #![forbid(unsafe_code)]
 
 use super::chart::{ChartLine, HorizontalAxis, Panel};
@@ -27,7 +27,7 @@ pub(super) struct Plan {
     pub(super) title: &'static str,
     pub(super) up: &'static str,
     pub(super) shown: FigureUnit,
-    /// Quantity that the size stands for.
+    /// Quantity that the variable stands for.
     pub(super) across: HorizontalAxis,
     pub(super) sizes: Vec<u32>,
     /// Network between the two sides, depending on the size.

@@ -23,7 +23,7 @@ pub(super) struct Bench {
     pub(super) caption: &'static str,
 }
 
-/// All measurements of the bench.
+/// All contests, scale measurements and curves of the bench.
 pub(super) struct Lists {
     pub(super) contests: Vec<Contest>,
     pub(super) plans: Vec<scale::Plan>,
@@ -34,7 +34,7 @@ pub(super) struct Lists {
 #[derive(Debug, Eq, PartialEq)]
 pub(super) struct SelectedMeasurements<'a> {
     pub(super) is_quick: bool,
-    /// Empty: all measurements.
+    /// Names of the selected measurements; empty selects all.
     pub(super) names: &'a [String],
 }
 
@@ -108,7 +108,7 @@ pub(super) fn order(id: &str) -> (bool, String, u32) {
     }
 }
 
-/// Failed measurements with reasons. After a failure the other measurements continue.
+/// Reasons of failed measurements. After a failure the other measurements continue.
 #[derive(Default)]
 struct Failures(Vec<String>);
 
@@ -154,7 +154,7 @@ impl BenchResults {
         warn(self.load);
     }
 
-    /// Writes the files.
+    /// Writes the JSON file, and the chart if a curve was measured.
     fn write(&self, bench: &Bench, stage: &Stage) -> Result {
         save(stage, &format!("{}.json", bench.name), &self.json(bench))?;
         if self.families.is_empty() {

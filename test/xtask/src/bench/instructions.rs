@@ -1,15 +1,17 @@
 //! `cargo xtask bench instructions`: user-space instructions of each call, counted by valgrind's callgrind.
 //!
-//! `test/c/instructions.c` has both endpoints in one thread. It runs twice, with two numbers of transfers. The
-//! difference of the counts is divided by the difference of the numbers, which excludes setup and shutdown. Threads
-//! take turns by `--fair-sched=yes`. Only calls of the program's thread are counted, and no dequeue before the
-//! connection is in use, so a count repeats within 2 %. Some rows also depend on the clock: on a slow or busy machine,
-//! timers have expired before a post, the last check of the memory is too old, or a wait meets the provider's thread at
-//! work. For these rows one run is counted in parts, and the row is the least, median or greatest part ([`Parts`]), so
-//! that the speed of the machine does not matter: a part of the row of sends is one burst, which arms no timer if the
-//! burst before it has armed it. A count depends on the compiler, not on the machine: docs/benchmarks.md names the
-//! compiler, and the suite `instructions` compares with the table there. The verbs provider runs over a fake device
-//! (`fake_device`).
+//! `test/c/instructions.c` has both endpoints in one thread. It runs twice, with different numbers of transfers. The
+//! difference of the two instruction counts, divided by the difference of these numbers, excludes setup and shutdown.
+//! Threads take turns (`--fair-sched=yes`). Only calls of the program's own thread are counted, and dequeues only while
+//! the connection carries data. So a count repeats within 2 %.
+//!
+//! Some rows also depend on the clock. On a slow or busy machine, timers expire before a post, the last check of the
+//! memory is too old, or a wait finds the provider's thread at work. For such a row one run is split into parts, and
+//! the lowest, median or highest part counts ([`Parts`]). In the row of sends, a part is one burst: a burst arms no
+//! timer if the burst before has armed it.
+//!
+//! A count depends on the compiler, not on the machine. docs/benchmarks.md names the compiler, and the suite
+//! `instructions` compares new counts with the table there. The verbs provider runs over a fake device (`fake_device`).
 #![forbid(unsafe_code)]
 
 mod fake_device;
@@ -31,7 +33,7 @@ use crate::quiet::{run_quietly, step, text_of};
 use crate::{Result, setup};
 
 const SIZES: [u32; 3] = [8, 64, 4096];
-/// Numbers of transfers in the two runs, or numbers of calls for an empty dequeue.
+/// Number of transfers in the first and in the second run.
 const COUNTS: [u32; 2] = [640, 3200];
 const EMPTY_COUNTS: [u32; 2] = [100_000, 400_000];
 /// The suite fails if a count exceeds the table's value by more than this factor.
@@ -44,21 +46,22 @@ const PAGE: &str = "docs/benchmarks.md";
 const BEGIN: &str = "<!-- instructions: written by `cargo xtask bench instructions --write` -->\n";
 const END: &str = "<!-- end of instructions -->\n";
 
-/// Minimum number of parts of a run in parts.
+/// A run that is split into parts must have at least this many parts.
 const MIN_PARTS: usize = 10;
 
-/// How a row is computed from the parts of a run. The program ends a part by calling `counted_part`; callgrind then
-/// writes its counts.
+/// How a row is computed from the parts of a run. The program ends a part by calling `counted_part`, at which callgrind
+/// writes the counts of the part.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Parts {
-    /// The run is one part.
+    /// The run is not split.
     None,
-    /// The part with the lowest count, of parts with this many calls: its calls were not interrupted.
+    /// Takes the part with the lowest count: no other thread interrupted its calls. A part has this many calls.
     Least(u32),
-    /// The part with the median count, of parts with this many messages: in most parts, no call waited for another
-    /// thread.
+    /// Takes the part with the median count: in most parts, no call waited for another thread. A part has this many
+    /// messages.
     Median(u32),
-    /// The part with the highest count, of parts with this many calls: no call found another thread in a pass.
+    /// Takes the part with the highest count: none of its calls skipped the check for packets because another thread
+    /// was checking. A part has this many calls.
     Greatest(u32),
 }
 
@@ -68,9 +71,9 @@ struct Row {
     /// The program's function whose calls are counted, and its operation.
     function: &'static str,
     operation: &'static str,
-    /// Providers for which the row is counted. Left out: dequeues over usnic, which would include calls that find
-    /// nothing while packets are in flight, and mapped memory over usnic and verbs, which map none. Over sm no post
-    /// sends a packet.
+    /// Providers for which the row is counted. Rows of dequeues omit usnic, because packets in flight would add empty
+    /// dequeues to the count. Rows of shared memory omit usnic and verbs, which do not map it. The row of a post that
+    /// sends a packet exists for usnic only.
     providers: &'static [&'static str],
     parts: Parts,
 }
@@ -123,7 +126,7 @@ const fn row(
     Row { name, function, operation, providers, parts: Parts::None }
 }
 
-/// Provider, adapter, and registry line of the adapter.
+/// Provider, its adapter, and the registry line of the adapter.
 const ADAPTERS: [(&str, &str, &str); 3] =
     [("sm", "sm0", SM0), ("usnic", "usnic0", USNIC0), ("verbs", "verbs0", VERBS0)];
 
@@ -317,7 +320,7 @@ impl Bench {
         Ok(format!(" {device:.0} | {:.0} |", bare.program))
     }
 
-    /// Counts the parts of a run.
+    /// Runs the program under callgrind. Returns the counts of each part.
     fn run(&self, registry: &str, row: &Row, program: &Path, arguments: &[&str]) -> Result<Vec<Layers>> {
         let profile = self.stage.root.join(format!("callgrind.{}.{}", row.function, std::process::id()));
         let output = format!("--callgrind-out-file={}", profile.display());

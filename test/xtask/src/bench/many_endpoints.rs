@@ -35,7 +35,7 @@ pub(crate) fn evd() -> Result {
     for _ in 0..ROUNDS {
         for (size, samples) in COUNTS.iter().zip(&mut samples) {
             let sandbox = Sandbox::new(&tree.stage, Some(SM0));
-            // Not pinned: both the polling thread and the provider's thread need a processor.
+            // The program is not pinned: its polling thread and the provider's thread need a processor each.
             let finished = Run::start(sandbox.command(&program, &[&size.to_string()])).finish(LIMIT);
             if !finished.status.success() {
                 return Err(format!("many_endpoints {size}: {}\n{}", finished.status, finished.stderr));

@@ -1,7 +1,7 @@
 //! The network between the two sides of a bench: the loopback interface, or a link between namespaces that drops
 //! packets.
 //!
-//! The link has segmentation offload disabled, and applies the same rule to all programs.
+//! Segmentation offload is disabled on the link, and the same drop rule applies to all programs.
 #![forbid(unsafe_code)]
 
 use std::process::Command;

@@ -50,7 +50,7 @@ pub(super) struct PerfArguments {
 }
 
 impl PerfArguments {
-    /// Arguments for a mode and its two numbers.
+    /// Creates the arguments for a mode of `perf`, with its size and count.
     pub(super) fn new(mode: &'static str, size: u32, count: u32) -> Self {
         PerfArguments { mode, size, count, options: Vec::new(), clients: 1, cores: Cores::Apart }
     }

@@ -17,7 +17,7 @@ struct Pattern {
     /// Titles, one per entry of [`SIZES`].
     titles: [&'static str; 4],
     options: &'static [&'static str],
-    /// Program options of the same pattern with one EVD.
+    /// Program options for the same pattern with one EVD.
     one: &'static [&'static str],
 }
 
@@ -49,8 +49,8 @@ fn contest(title: &'static str, must: Option<f64>, ours: Side, peers: Vec<Side>)
     Contest { id: ID, title, shown, must, stretch: None, ours, peers, network_kind }
 }
 
-/// Contests of two kinds: two EVDs against one EVD of this project, which must not be faster; and each pattern
-/// against the peers' 64-byte ping-pong.
+/// Returns the contests of two kinds. In the first, a pattern with two EVDs may take at most 1.1 times as long as the
+/// same pattern with one EVD. In the second, each pattern is compared with the 64-byte ping-pong of the peers.
 pub(super) fn contests(effort: Effort, polling: &[Side], asleep: &[Side]) -> Vec<Contest> {
     let both = |(size, title): (&u32, &&'static str), pattern: &Pattern| {
         let ours = pingpong(effort, "reap", *size, pattern.options);

@@ -9,20 +9,20 @@ use super::side::{CommandLines, Effort};
 use crate::Result;
 use crate::json::field;
 
-/// A run of `perf`: its arguments for one count.
+/// A run of `perf` for one count.
 pub(super) struct PerfRun {
     pub(super) ask: PerfArguments,
     pub(super) count: u32,
     pub(super) answers: Vec<OutputField>,
 }
 
-/// A field to read from the program's output.
+/// A field of the program's JSON output that the bench reads.
 #[derive(Clone, Copy)]
 pub(super) struct OutputField {
     pub(super) field: &'static str,
     /// Name of the table row.
     pub(super) name: &'static str,
-    /// Name of the chart line, which connects the points of all counts.
+    /// Name of the chart line, which has one point for each count.
     pub(super) line: &'static str,
     pub(super) unit: &'static str,
 }
@@ -92,7 +92,7 @@ pub(super) struct Figure {
     pub(super) samples: Vec<f64>,
 }
 
-/// 8-byte ping-pong over one of `count` connections, and over all of them in turn.
+/// Latency of an 8-byte ping-pong over one of `count` connections, and over all of them in turn.
 pub(super) fn connections(effort: Effort, count: u32) -> Plan {
     let question = |mode, name| PerfRun {
         ask: PerfArguments::new(mode, 8, effort.count(50_000)).with(&["-c", &count.to_string()]),
@@ -132,7 +132,7 @@ pub(super) fn percentiles(effort: Effort) -> Vec<Plan> {
     polling.into_iter().chain(waiting).collect()
 }
 
-/// Memory per idle endpoint with `count` endpoints.
+/// Memory of an idle endpoint in a process with `count` endpoints.
 pub(super) fn memory(count: u32) -> Plan {
     let answer = |field, name| OutputField { field, name, line: name, unit: "KiB" };
     let answers =
@@ -142,7 +142,7 @@ pub(super) fn memory(count: u32) -> Plan {
 }
 
 impl Plan {
-    /// Measures all questions in alternation.
+    /// Measures all runs of the row, in alternation.
     pub(super) fn measure(self, perf: &Perf, effort: Effort) -> Result<Row> {
         let mut figures = Vec::new();
         for PerfRun { ask, count, answers } in &self.questions {

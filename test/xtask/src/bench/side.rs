@@ -69,8 +69,8 @@ pub(super) enum Side {
         flow: Flow,
         seconds: u32,
     },
-    /// Two pairs of processes that run concurrently on the same two processors. Bandwidths are added, latencies
-    /// averaged.
+    /// Two pairs of processes that run concurrently on the same two processors. The bandwidths of the pairs are added,
+    /// the latencies averaged.
     TwoPairs(Box<Side>),
 }
 

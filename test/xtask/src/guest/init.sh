@@ -21,7 +21,8 @@ within() {
 }
 
 while read -r module; do
-    # A module for another processor fails to load, such as one of two CRC implementations. The other one suffices.
+    # A module for another processor fails to load, such as one of two CRC implementations. The other implementation
+    # suffices.
     insmod "/modules/$module" || echo "guest: $module was not loaded"
 done </order
 
@@ -51,7 +52,7 @@ must within ip link set "$LINK" up
 # suite and of dapltest, to which the connection manager socket2 adds 1000.
 must within sh -c 'echo 63100 65500 >/proc/sys/net/ipv4/ip_local_port_range'
 must within rdma link add rxe0 type rxe netdev "$LINK"
-# Resources of the device before its first use.
+# Saves the resources of the device before its first use.
 within rdma resource show >/new/tmp/resources
 
 until [ -e /dev/vport0p1 ]; do sleep 0.1; done

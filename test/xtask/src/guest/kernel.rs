@@ -45,7 +45,7 @@ const REQUIRED_MODULES: [&str; 17] = [
 /// kernels have it built in.
 const OPTIONAL_MODULES: [&str; 3] = ["crc32_generic", "crc32_pclmul", "ip6_udp_tunnel"];
 
-/// Files that a guest boots from.
+/// Files from which a guest boots.
 pub(super) struct Kernel {
     place: PathBuf,
 }
@@ -87,7 +87,7 @@ impl Kernel {
     }
 }
 
-/// Describes what a cached kernel was built for.
+/// Describes the modules for which a cached kernel was built.
 fn purpose() -> String {
     format!("{} {}\n", REQUIRED_MODULES.join(" "), OPTIONAL_MODULES.join(" "))
 }

@@ -1,10 +1,10 @@
-//! A guest: a Debian kernel in qemu that sees this machine's files, for features that this machine's own kernel lacks.
+//! A guest: a Debian kernel in qemu that sees this machine's files, for kernel features that this machine lacks.
 //!
-//! It has the RDMA device rxe0 (soft-RoCE). Its root is this machine's, read-only, below an overlay in memory; one
-//! folder is shared at the same path for results. Commands run one after another, as root. The kernel kills a guest
-//! when its `Guest` or the thread that started it ends. It needs no KVM. The processor is emulated, so the only
-//! useful measure is the number of executed instructions (`Clock::Instructions`). This machine's /proc, /sys and /dev
-//! (so also /dev/shm) are not visible.
+//! It has the RDMA device rxe0 (soft-RoCE). Its root file system is this machine's, read-only below an overlay in
+//! memory. One folder for results is shared, at the same path. Commands run one after another, as root. The kernel
+//! kills a guest when its `Guest` or the thread that started it ends. A guest needs no KVM. Its processor is emulated,
+//! so the only useful measure is the number of executed instructions (`Clock::Instructions`). This machine's /proc,
+//! /sys and /dev (so also /dev/shm) are not visible.
 #![forbid(unsafe_code)]
 
 pub(crate) mod command;
@@ -34,10 +34,10 @@ const POWER_OFF_LIMIT: Duration = Duration::from_secs(30);
 const CONSOLE_LINES: usize = 60;
 /// Name of the socket that connects two guests, in the folder of the first guest.
 const WIRE: &str = "wire";
-/// Kernel command line. The clock is the processor's, since others are emulated devices. Address randomisation is off:
-/// code at a new address is translated again for each process, which takes three times as long as all else. Mitigations
-/// for speculation are off. The console takes one byte at a time, so only errors go there; the rest is in the kernel's
-/// buffer.
+/// Kernel command line. The TSC is the clock source, because the other clocks are emulated devices. Address
+/// randomisation is off: the emulator would translate code at a new address again for each process, which takes three
+/// times as long as all else. Mitigations for speculation are off. The console takes one byte at a time, so only errors
+/// go to the console; other messages stay in the kernel's buffer.
 const KERNEL: &str =
     "console=ttyS0 loglevel=4 panic=-1 tsc=reliable clocksource=tsc norandmaps nokaslr mitigations=off";
 /// All processor features, except those that make string copies run byte by byte.
@@ -50,7 +50,7 @@ pub(crate) enum GuestNetwork<'a> {
     Alone,
     /// One side of a link to a second guest, which is started later.
     First,
-    /// The end that connects to the first guest.
+    /// The side that connects to the first guest.
     Second(&'a Guest),
 }
 
@@ -68,8 +68,8 @@ impl GuestNetwork<'_> {
         if matches!(self, GuestNetwork::Alone) { "d0" } else { "eth0" }
     }
 
-    /// Number of emulated processors. Two guests get one each: on a small machine, waiting for a second emulated
-    /// processor that is not scheduled costs more than it gains.
+    /// Number of emulated processors. Two connected guests get one processor each: on a small machine, waiting for a
+    /// second emulated processor that is not scheduled costs more than it gains.
     fn processors(self) -> &'static str {
         if matches!(self, GuestNetwork::Alone) { "2" } else { "1" }
     }
@@ -80,8 +80,8 @@ impl GuestNetwork<'_> {
 pub(crate) enum Clock {
     /// Real time, with two emulated processors.
     Time,
-    /// Instructions executed by its only processor, a nanosecond each, plus idle time. So a figure is exact to a few
-    /// instructions however busy this machine is.
+    /// Instructions executed by the guest's only processor, a nanosecond each, plus idle time. A figure is then exact
+    /// to a few instructions, however busy this machine is.
     Instructions,
 }
 
@@ -93,7 +93,7 @@ pub(crate) struct Guest {
     token: String,
     share: PathBuf,
     jobs: u32,
-    /// Exit status of the current command, if another wait has already read it.
+    /// Exit status of the current command, if `await_line` has already read it.
     ended: Option<String>,
     failed: bool,
 }
@@ -248,7 +248,8 @@ impl Guest {
         }
     }
 
-    /// Passes output to `see` until the guest's init prints the token with the result, or until `see` returns false.
+    /// Passes output to `see` until the guest's init prints the token with the exit status, or until `see` returns
+    /// false.
     fn listen(&mut self, limit: Duration, mut see: impl FnMut(&str) -> bool) -> Result<String> {
         let deadline = Instant::now() + limit;
         loop {
@@ -326,7 +327,8 @@ fn qemu(kernel: &Kernel, link: GuestNetwork<'_>, clock: Clock) -> Command {
             (format!("server=off,addr.path=../{folder}/{WIRE}"), 2)
         }
     };
-    // Needs qemu 7.2. The older option would use a TCP port of this machine, which may be in use.
+    // `-netdev stream` needs qemu 7.2. The older `-netdev socket` would use a TCP port of this machine, which may be in
+    // use.
     command.args(["-netdev", &format!("stream,id=wire,addr.type=unix,{wire}")]);
     command.args(["-device", &format!("virtio-net-pci,netdev=wire,romfile=,mac=52:54:00:12:34:{last:02}")]);
     command

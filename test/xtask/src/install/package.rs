@@ -78,7 +78,7 @@ fn flags() -> Vec<String> {
     set.chain([format!("-ffile-prefix-map={}=.", workspace().display())]).collect()
 }
 
-/// A provider's lines of the sample dat.conf, with the comment on them.
+/// Returns the lines of a provider in the sample dat.conf, with the comment above them.
 fn drop_in(start: &str) -> io::Result<String> {
     let sample = fs::read_to_string(workspace().join("dat.conf"))?;
     let paragraph = sample.split("\n\n").find(|part| part.lines().any(|line| line.starts_with(start)));

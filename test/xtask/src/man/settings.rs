@@ -21,7 +21,7 @@ pub(crate) fn page(page: &str) -> Result<String, String> {
     Ok(format!("{before}{HEAD}{}{rest}", dat_settings::page::rows()))
 }
 
-/// Owner of a row that names no provider.
+/// Name of the owner "all providers", for a row that names no provider.
 const ALL: &str = "all";
 const PROVIDERS: [&str; 3] = ["sm", "usnic", "verbs"];
 

@@ -1,7 +1,7 @@
 //! Parser of manual pages in `docs/man/`: a small subset of Markdown, so that they can be read in place.
 //!
-//! The first line is `# name(section) - description`. Paragraphs, `-` lists, fenced code and `##` headings follow. A list whose
-//! items begin with code and a colon explains terms. Tables are not supported. Pure.
+//! The first line is `# name(section) - description`. Paragraphs, `-` lists, fenced code and `##` headings follow. A
+//! list whose items begin with code and a colon explains terms. Tables are not supported. The parser does no I/O.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;

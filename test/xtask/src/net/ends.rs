@@ -74,7 +74,7 @@ fn stopped(setting: &Setting, wire: &Wire) -> Result {
     sees("client", pair.client, DISCONNECTED, Instant::now())
 }
 
-/// Makes a change after which neither side reaches its peer. Both must detect the end.
+/// Applies a change after which neither side reaches its peer. Both sides must detect the end.
 fn both_see<T>(setting: &Setting, wire: &Wire, last: &str, happens: impl FnOnce() -> Result<T>) -> Result {
     let pair = setting.flow(wire, Family::V4, &["-2", "-e", "-t", ENDLESS_SECONDS]);
     let since = Instant::now();
@@ -82,13 +82,13 @@ fn both_see<T>(setting: &Setting, wire: &Wire, last: &str, happens: impl FnOnce(
     sees("client", pair.client, last, since).and(sees("server", pair.server, last, since))
 }
 
-/// The program's last line names the event, which must have arrived before the program ended.
+/// Checks that the program ends in time and that its last line contains `last`.
 fn sees(who: &str, run: Run, last: &str, since: Instant) -> Result {
     let finished = run.finish(END_TIMEOUT.saturating_sub(since.elapsed()));
     check_output(who, &finished, last)
 }
 
-/// For some seconds both hosts reply to every packet with ICMP host unreachable. That time is shorter than
+/// For some seconds both hosts reply to every packet with ICMP host unreachable. These seconds are fewer than
 /// `give_up_ms`, so the transfer continues.
 fn hinted(setting: &Setting, wire: &Wire) -> Result {
     let patient: Environment<'_> = &[("DAPL_GIVE_UP_MS", "120000")];

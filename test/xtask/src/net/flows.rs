@@ -54,7 +54,7 @@ pub(super) fn checks() -> Vec<Check> {
 fn losses() -> Vec<Check> {
     let mut checks = Vec::new();
     for (per_mille, name) in [(1, "0_1"), (10, "1"), (50, "5"), (200, "20")] {
-        // Without and with GSO batches.
+        // Creates the checks without and with GSO batches.
         for is_batched in [false, true] {
             let kind = if is_batched { "batches" } else { "packets" };
             checks.push(Check::new(format!("loss::{name}_percent_of_{kind}"), move |s, wire| {
@@ -118,7 +118,7 @@ fn within(setting: &Setting, wire: &Wire) -> Result {
     Ok(())
 }
 
-/// Makes a change during a transfer, which must not fail.
+/// Applies a change during a transfer, which must not fail.
 fn meanwhile<T>(setting: &Setting, wire: &Wire, happens: impl FnOnce() -> Result<T>) -> Result {
     let pair = setting.flow(wire, Family::V4, &["-2", "-t", "4"]);
     sleep(CHANGE_DELAY);
@@ -147,9 +147,9 @@ fn fairness() -> Vec<Check> {
         }
         for (link, end, rule) in links.iter().copied() {
             checks.push(Check::new(format!("fair::{link}_{algorithm}"), move |s, wire| {
-                // The goal is half. Version 3 got 0.33 to 0.48 of the share of version 1 in the long queue, and 0.47
-                // to 1.23 in the short one (eight runs in all). Version 1 of BBR probes more often and does not react
-                // to loss.
+                // The goal is half the share. Version 3 of BBR got 0.33 to 0.48 of the share of version 1 in the long
+                // queue, and 0.47 to 1.23 in the short one (eight runs in all). Version 1 probes more often and does
+                // not react to loss.
                 let least = if algorithm == "bbr" && link != "policer" { 0.25 } else { 0.5 };
                 share(s, wire, (end, rule), algorithm, least)
             }));

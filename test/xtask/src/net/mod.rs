@@ -2,9 +2,10 @@
 //! cargo's suites print.
 //!
 //! Each check has its own link (`wire`), which it impairs by `rule`s; `setting` is the environment. The checks are
-//! `flows` (transfers that must succeed), `settings` (the same, with settings that change packets), `ends` (failures
-//! that must be detected) and `trust` (which process receives a request). Speed is checked only by comparison: a
-//! usnic flow that competes with kernel TCP must get about the share of a second TCP flow. Time limits end hangs.
+//! `flows` (transfers that must succeed), `settings` (transfers with settings that change the packet format), `ends`
+//! (failures that must be detected) and `trust` (which process receives a request). Speed is checked only by
+//! comparison: a usnic flow that competes with kernel TCP must get about the share of a second TCP flow. Time limits
+//! end hangs.
 //!
 //! Prints "skipped" on a machine without such links; `--required` makes that a failure.
 #![forbid(unsafe_code)]
@@ -61,7 +62,7 @@ pub(crate) fn run(is_required: bool, words: &[String]) -> Result {
     report.end()
 }
 
-/// Runs a check on a new wire. The helpers panic with a program's output, which becomes the reason of the failure.
+/// Runs a check on a new wire. A helper's panic, whose text is a program's output, becomes the reason of the failure.
 fn attempt(check: &Check, setting: &Setting) -> Result {
     let wire = Wire::lay()?;
     catch_unwind(AssertUnwindSafe(|| (check.run)(setting, &wire))).unwrap_or_else(|payload| {

@@ -52,7 +52,7 @@ fn registry(place: &str) -> String {
 /// Starts a program on one side of the link, with its sandbox's registry and these variables.
 fn start(wire: &Wire, end: usize, sandbox: &Sandbox, program: &Path, arguments: &[&str], set: Environment<'_>) -> Run {
     let mut command = sandbox.command(program, arguments);
-    // Sandboxes use different ports by default, so that they can share a host. Here server and client use the same
+    // By default, sandboxes use different ports so that they can share a host. Here server and client must use the same
     // port.
     command.env("DAPL_USNIC_PORT", PORT);
     Run::start(wire.command(end, command.envs(set.iter().copied())))

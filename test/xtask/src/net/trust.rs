@@ -30,7 +30,7 @@ pub(super) fn checks() -> Vec<Check> {
     ]
 }
 
-/// The hosts of a check's programs. Programs on the listeners' host share a base directory.
+/// The hosts on which a check's programs run. Programs on the listeners' host share a base directory.
 struct Hosts<'a> {
     setting: &'a Setting,
     wire: &'a Wire,

@@ -1,9 +1,9 @@
 //! Two network namespaces with a link between them, and rules that impair the link until they are dropped.
 //!
-//! Nothing is left behind. A keeper process reads from a pipe to this process; when the pipe closes, also because this
-//! process was killed, it kills the programs in the namespaces and removes the namespaces. If the keeper itself was
-//! killed, the next `sweep` removes the namespaces, whose names contain the pid of the exited owner. Other namespaces
-//! and the devices of this machine stay unchanged.
+//! No process or namespace is left behind. A keeper process reads from a pipe to this process; when the pipe closes,
+//! also because this process was killed, the keeper kills the programs in the namespaces and removes the namespaces. If
+//! the keeper itself was killed, the next `sweep` removes the namespaces, whose names contain the pid of the exited
+//! owner. Other namespaces and the devices of this machine stay unchanged.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -162,7 +162,7 @@ impl Wire {
         self.ip(end, &["link", "set", DEVICE, "mtu", &bytes.to_string()])
     }
 
-    /// Sets whether GSO batches cross the wire as one packet, so that one loss drops a whole batch.
+    /// Sets whether GSO batches cross the wire as one packet, so that one lost packet drops a whole batch.
     pub(crate) fn set_gso(&self, is_on: bool) -> Result {
         let switch = if is_on { "on" } else { "off" };
         for end in 0..2 {

@@ -22,7 +22,7 @@ use crate::{Result, cli};
 
 /// The source package.
 const SOURCE: &str = "dapl-rs";
-/// The revision of the packaging.
+/// Revision of the packaging, the part of the package version after the hyphen.
 const REVISION: &str = "1";
 /// File with the packages' maintainer and the project's home page.
 const IDENTITY: &str = "dat/packaging/identity";

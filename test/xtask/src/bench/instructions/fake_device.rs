@@ -10,7 +10,7 @@ use dapl_test::stage::{Stage, workspace};
 
 use crate::Result;
 
-/// File name of the replacement.
+/// File name of the libibverbs replacement.
 pub(super) const LIBRARY: &str = "libibverbs.so.1";
 /// Registry for runs over the fake device, which claims to be on the loopback interface.
 pub(super) const VERBS0: &str =
@@ -25,9 +25,9 @@ pub(super) struct FakeDevice {
 }
 
 impl FakeDevice {
-    /// Compiles everything. `programs`: output directory.
+    /// Compiles the replacement and the programs. Writes the programs to the directory `programs`.
     pub(super) fn new(stage: &Stage, programs: &Path) -> Result<Self> {
-        // A separate directory: in the stage, every program would find this library.
+        // The replacement must not be in the stage, where every program would load it instead of the real libibverbs.
         let directory = stage.root.join("fake");
         let sysfs = directory.join("infiniband");
         let failed = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
@@ -43,7 +43,7 @@ impl FakeDevice {
             &[],
             &library,
             &sources.each_ref().map(PathBuf::as_path),
-            // Otherwise the compiler turns the copy loop into a call of memcpy.
+            // Without this option the compiler turns the copy loop into a call of memcpy.
             &["-O2", "-fno-tree-loop-distribute-patterns", "-shared", "-fPIC", &soname],
         );
         let bare_program = programs.join("raw_verbs");

@@ -65,7 +65,7 @@ fn missed(sections: &[Section]) -> String {
     format!("<h2>Missed targets</h2>\n<ul class=\"targets\">\n{rows}</ul>\n")
 }
 
-/// The peers in parentheses.
+/// Formats the peers of a contest in parentheses.
 fn beside(contest: &Contest) -> String {
     let names = peer_names(contest);
     if names.is_empty() { String::new() } else { format!(" (peer: {})", e(&names.join(" | "))) }

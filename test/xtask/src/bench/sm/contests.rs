@@ -18,8 +18,8 @@ pub(super) fn contests(effort: Effort) -> Vec<Contest> {
     [pingpongs(effort), patterns, streams(effort), like_mpi(effort), absolutes(effort)].into_iter().flatten().collect()
 }
 
-/// Compared with UCX over shared memory, and with UCX restricted to copies by the kernel. Long messages are also
-/// compared with this project's figure of S5.
+/// Contests of MPI patterns with UCX over shared memory, and with UCX restricted to copies by the kernel. Long messages
+/// are also compared with this project's figure of S5.
 fn like_mpi(effort: Effort) -> Vec<Contest> {
     /// UCX transports without shared memory, so that the kernel copies. TCP only sets up the connections.
     const KERNEL_ONLY: &str = "cma,self,tcp";
@@ -70,7 +70,8 @@ fn pingpongs(effort: Effort) -> Vec<Contest> {
     let sixty_four = pingpong("S2", "64 B ping-pong, polling", 64, many, Side::Fabric(fabric), (0.5, 0.3));
     let page = pingpong("S4", "4 KiB ping-pong, polling", 4096, long, Side::Ucx(ucx(4096, long)), (1.0, 0.8));
     let mut one = pingpong("S7", "8 B ping-pong, one processor", 8, shared, Side::Ucx(together), (0.01, 0.001));
-    // The peers' figures differ too much for a common comparison.
+    // The peer takes about a hundred times as long for a round trip. So this project's side runs for a fixed time, not
+    // for the peer's number of round trips.
     let shared = PerfArguments { cores: Cores::Together, ..PerfArguments::new("lat", 8, 100) };
     one.ours = Side::Timed { ask: shared, seconds: effort.seconds(0.5) };
     let mut wait = pingpong("S8", "8 B ping-pong, asleep between", 8, asleep, Side::Ucx(sleeping), (1.5, 1.0));

@@ -1,7 +1,7 @@
-//! The sm bench: the targets S1 to S9, measurements with large numbers, and figures over sizes.
+//! The sm bench: the targets S1 to S9, measurements with large numbers, and figures over message sizes.
 //!
-//! This module has lists only; the modules of `bench` measure and print. The table marks the targets that are met;
-//! the exit status shows only whether everything could be measured.
+//! This module has lists only; the modules of `bench` measure and print. The table marks the targets that are met; the
+//! exit status shows only whether everything could be measured.
 #![forbid(unsafe_code)]
 
 mod contests;

@@ -72,8 +72,8 @@ fn pingpongs(effort: Effort) -> Vec<Contest> {
     ]
 }
 
-/// Compared with TCP. Long messages are also compared with this project's stream of writes from memory registered
-/// once.
+/// Contests of MPI patterns with TCP. Long messages are also compared with this project's stream of writes from memory
+/// that was registered once.
 fn like_mpi(effort: Effort) -> Vec<Contest> {
     let (short, long) = (effort.count(50_000), effort.count(2_000));
     let seconds = effort.whole_seconds(2);
@@ -126,8 +126,8 @@ fn losses(effort: Effort) -> Vec<Contest> {
     ]
 }
 
-/// Two pairs of processes share two processors, so that threads compete for a processor. Compared with the same
-/// number of pairs over TCP.
+/// Two pairs of processes share two processors, so that threads compete for a processor. The peer is the same number of
+/// pairs over TCP.
 fn busy(effort: Effort) -> Vec<Contest> {
     let pairs = |side| Side::TwoPairs(Box::new(side));
     let seconds = effort.whole_seconds(3);

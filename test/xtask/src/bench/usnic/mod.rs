@@ -1,9 +1,9 @@
-//! The usnic provider beside sockperf, iperf3 and libfabric: the targets U1 to U7, measurements with large numbers, and
-//! figures over sizes and over loss.
+//! The usnic provider compared with sockperf, iperf3 and libfabric: the targets U1 to U7, measurements with large
+//! numbers, and figures over sizes and over packet loss.
 //!
-//! Lists only; the modules of `bench` measure and print. Loss is measured between network namespaces, with the same
-//! rule for all. The table marks which targets are met; the exit status shows only whether everything could be
-//! measured.
+//! This module has lists only; the modules of `bench` measure and print. Loss is measured between network namespaces,
+//! with the same drop rule for all programs. The table marks which targets are met; the exit status shows only whether
+//! everything could be measured.
 #![forbid(unsafe_code)]
 
 mod contests;

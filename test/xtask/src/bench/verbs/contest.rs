@@ -8,14 +8,14 @@ use crate::bench::median;
 use crate::bench::side::CommandLines;
 use crate::guest::Guest;
 
-/// When a polling program yields its processor to the peer.
+/// When a polling program yields the processor that it shares with its peer.
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub(super) enum YieldPolicy {
     /// Never yields: it has a separate processor.
     Never,
     /// Yields when a poll finds no completion.
     Empty,
-    /// Also yields after a completion, because it then polls memory.
+    /// Also yields after each completion, because the program then polls memory.
     After,
 }
 

@@ -1,15 +1,15 @@
-//! The verbs provider beside perftest and the reference (compat-dapl, the C implementation of DAT 2.0), each with the
-//! same operation in the same loop, in one guest.
+//! The verbs provider compared with perftest and the reference (compat-dapl, the C implementation of DAT 2.0), each
+//! with the same operation in the same loop, in one guest.
 //!
 //! The guest is emulated, so the figures show how much code runs, not how fast hardware is. With wall-clock time,
 //! repeated runs differ by a third, because the emulator shares processors with other load. So the guest's clock counts
 //! instructions (`Clock::Instructions`): one processor, on which an instruction takes a nanosecond, for programs and
 //! kernel. A figure is then reproducible to a fraction of a percent on a busy machine too, and differences of 3 % are
-//! visible. soft-RoCE delivers a request within the call that posts it, so one processor is enough. Two programs that
-//! poll yield to each other when they find nothing (`test/c/turns.c`, the same for each). `--clock` runs the same list
-//! with wall-clock time and two processors, as a rough comparison only.
+//! visible. soft-RoCE delivers a request within the call that posts it, so one processor is enough. Two polling
+//! programs yield to each other when they find no completion (`test/c/turns.c`, used for all programs). `--clock` runs
+//! the same list with wall-clock time and two processors, as a rough comparison only.
 //!
-//! The loops are perftest's: `test/c/verbs_bench.c` repeats them over DAT, and is compiled for this project and for the
+//! The loops are perftest's: `test/c/verbs_bench.c` repeats them over DAT. It is compiled for this project and for the
 //! reference. V10 to V14 use EVDs as larger programs do (`test/c/verbs_evds.h`); perftest has nothing comparable. Where
 //! `dapltest` has such a test, its figure is shown too. The exit status shows only whether everything could be
 //! measured.

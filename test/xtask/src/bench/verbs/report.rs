@@ -28,7 +28,7 @@ pub(super) struct Facts {
     pub(super) load: f64,
 }
 
-/// Name of the clock whose figures are reproducible.
+/// Name of the clock that counts instructions, in the JSON file. Figures with this clock are reproducible.
 pub(in crate::bench) const INSTRUCTIONS: &str = "a nanosecond per instruction";
 
 /// Prints the table.

@@ -213,7 +213,7 @@ fn ends(command: &Command) -> CommandLines {
     CommandLines { server: end(), client: end() }
 }
 
-/// An argument quoted for a shell, without directory names.
+/// Quotes an argument for a shell, and removes directory names.
 fn plain(word: &str) -> String {
     let word = if word.starts_with('/') { word.rsplit('/').next().unwrap_or(word) } else { word };
     if word.contains([' ', ';', '\'', '&']) { format!("\"{word}\"") } else { word.to_owned() }

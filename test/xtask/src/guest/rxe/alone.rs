@@ -21,8 +21,8 @@ const LIMIT: Duration = Duration::from_secs(180);
 /// Time limit for long programs.
 const LONG_LIMIT: Duration = Duration::from_secs(600);
 
-/// Runs perftest as server and client: $1 is the server's address, the rest a program and its arguments. 4853 is port
-/// 18515 in hexadecimal.
+/// Runs perftest as server and client: $1 is the server's address, the rest are a program and its arguments. 4853 is
+/// port 18515 in hexadecimal.
 const WITH_ITSELF: &str = r#"
 address=$1; shift
 "$@" & server=$!
@@ -41,10 +41,10 @@ const PING: &str = r#"
 "$1" rxe0 4711 "$2" && wait $server"#;
 
 /// Runs dtest as server and client: $1 is the program, $2 and $3 are environment variables of server and client, the
-/// rest arguments of both.
+/// rest are arguments of both.
 const DTEST: &str = include_str!("dtest.sh");
 
-/// Runs four pairs concurrently: $1 is the script for one pair, the rest its arguments.
+/// Runs four pairs concurrently: $1 is the script for one pair, the rest are the arguments of the script.
 const FOUR_PAIRS: &str = r#"
 pair=$1; shift; pids=
 for qual in 45248 45249 45250 45251; do sh -c "$pair" sh "$@" -q $qual & pids="$pids $!"; done
@@ -82,8 +82,8 @@ cat "$place/served" "$place/called"; exit $status"#;
 /// Runs dapltest as server and client; one list of tests needs a server, the other does not.
 const DAPLTEST: &str = include_str!("dapltest.sh");
 
-/// Runs a program, then checks that the device has as many objects as before. Objects are freed slightly after their
-/// process.
+/// Runs a program, then checks that the device has as many objects as before. The kernel frees objects slightly after
+/// their process has ended.
 const OBJECTS: &str = r#"
 "$@" || exit 1
 for try in 1 2 3 4 5 6 7 8 9 10; do rdma resource show | cmp -s - /tmp/resources && exit 0; sleep 1; done
@@ -185,9 +185,9 @@ fn test_programs(package: &str, arguments: &[&str]) -> Result<Vec<PathBuf>> {
 }
 
 /// Four processes connect to each other at the same time, in both directions, with and without a thread that accepts.
-/// All receives are posted before, and no process disconnects before all messages have arrived. Without this order
-/// about one of 6,000 sends over rxe failed: rxe's retransmission timer also runs while a send waits for a receive,
-/// and a disconnect drops an acknowledgement that was not sent yet.
+/// All receives are posted before the first send, and no process disconnects before all messages have arrived. In
+/// another order about one of 6,000 sends over rxe fails: rxe's retransmission timer also runs while a send waits for a
+/// receive, and a disconnect drops an acknowledgement that was not sent yet.
 fn crossed(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     /// Each round has twelve requests. Over the other providers the suite `crossed` runs 200 rounds, and the step `soak` 1,000.
     const ROUNDS: &str = "100";

@@ -26,8 +26,8 @@ const REPLY: u32 = 196;
 /// Maximum private data of any message over the socket managers, in bytes.
 const SOCKET_DATA: u32 = 68;
 
-/// Environment of a requester over the socket manager: the reference uses the port's first GID, and its acceptor
-/// cannot use another GID for this requester.
+/// Environment of a requester over the socket manager: the reference uses the port's first GID, and an acceptor of the
+/// reference cannot use another GID for this requester.
 pub(super) const FIRST_GID: &str = "DAPL_VERBS_GID_INDEX=0";
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -74,7 +74,7 @@ impl Manager {
         }
     }
 
-    /// Maximum private data for a client of this side to send, and for its peer to reply.
+    /// Maximum private data in bytes that a client of this side can send, and that its peer can reply.
     fn most(self, client: Side) -> (u32, u32) {
         match (self, client) {
             (Manager::Socket, _) => (SOCKET_DATA, SOCKET_DATA),

@@ -12,7 +12,7 @@ use crate::report::Report;
 
 /// Script that ends a job at its time limit and reports where the job hangs. The guest continues to run.
 const WATCH: &str = include_str!("watch.sh");
-/// Time limit for that report. After it, the guest is ended.
+/// Time limit for the script's report of a hang. After that, the guest is ended.
 const REPORT_LIMIT: Duration = Duration::from_secs(60);
 
 /// Exit status and output of a command.
@@ -42,7 +42,7 @@ impl Report {
         }
     }
 
-    /// Reports a command that must have succeeded.
+    /// Reports the result of a command that must have succeeded.
     pub(super) fn answer(&mut self, name: &str, answer: GuestOutput) {
         match answer.result {
             Ok(0) => self.line(name, Ok(())),

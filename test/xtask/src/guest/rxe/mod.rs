@@ -1,10 +1,10 @@
 //! The suite `rxe`: the provider over rdma-core, on soft-RoCE, in guests. One line per check, as cargo's suites print.
 //!
-//! In one guest (`alone`): the unit tests that need a device, the conformance suite, dtest over each connection
-//! manager, the reference (compat-dapl, the C implementation of DAT 2.0) as the peer, many connections. Between two
-//! (`wired`): dtest again, a network that drops and delays packets, a link that goes down, a peer that is killed. A
-//! check whose guest breaks fails, and the next one gets a new guest. No speed is asserted; time limits end programs
-//! that hang.
+//! The checks in one guest are in `alone`: the unit tests that need a device, the conformance suite, dtest over each
+//! connection manager, the reference (compat-dapl, the C implementation of DAT 2.0) as the peer, many connections. The
+//! checks between two guests are in `wired`: dtest again, a network that drops and delays packets, a link that goes
+//! down, a peer that is killed. A check whose guest breaks fails, and the next check gets a new guest. No speed is
+//! asserted; time limits end programs that hang.
 //!
 //! Prints "skipped" on a machine that cannot run guests; `--required` makes that a failure.
 #![forbid(unsafe_code)]
@@ -42,7 +42,7 @@ pub(crate) fn run(is_required: bool, words: &[String]) -> Result {
     report.end()
 }
 
-/// Whether there can be a guest here, and a provider for it; installs missing packages if possible.
+/// Whether this machine can run a guest and build the provider; installs missing packages if possible.
 fn can_run() -> Result {
     setup::require(&[setup::DEVINFO, setup::PERFTEST, setup::PING])?;
     prepare()

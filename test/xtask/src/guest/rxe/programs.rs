@@ -74,7 +74,7 @@ const PROGRAMS: [Program; 5] = [
     },
 ];
 
-/// Runs two tests of dapltest, then ends the server: $1 is the program, $2 the adapter, $3 the server.
+/// Runs two tests of dapltest, then ends the server. $1 is the program, $2 the adapter, $3 the address of the server.
 const DAPLTEST: &str = r#"
 run() { kind=$1; shift; "$program" -T "$kind" -D "$adapter" -s "$server" "$@" || exit 1; }
 program=$1 adapter=$2 server=$3

@@ -19,8 +19,8 @@ const RXE0: &str = "rxe0 u1.2 threadsafe default libdaplverbs.so.1 dapl.1.2 \"rx
 const RXE_CMA: &str = "rxe-cma u1.2 nonthreadsafe default libdaplcma.so.1 dapl.1.2 \"rxe0 1\" \"\"\n";
 const RXE_SCM: &str = "rxe-scm u1.2 nonthreadsafe default libdaplscm.so.1 dapl.1.2 \"rxe0 1\" \"\"\n";
 
-/// Registry lines for DAT 2.0 programs, with the adapter name and the library name of the reference's registry. One of
-/// the reference's lines for sockets is added.
+/// End of a registry line for DAT 2.0 programs, after the adapter name. The library name is that of the reference's
+/// registry.
 const RXE2: &str = " u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"rxe0 1\" \"\"\n";
 
 /// The environment, built with all assertions, like tests on this machine.
@@ -69,8 +69,8 @@ impl Setting {
     }
 
     fn job(&self, words: Vec<String>) -> Job {
-        // Over soft-RoCE 7, the provider's default, means infinite retries, so a peer that has exited would never be
-        // detected.
+        // 7, the provider's default retry count, means infinite retries over soft-RoCE, so an exited peer would never
+        // be detected.
         let more = vec![("DAPL_ACK_RETRY".to_owned(), "6".to_owned())];
         Job { words, lib: self.stage.lib.clone(), conf: self.conf.clone(), more }
     }
@@ -101,8 +101,8 @@ impl Job {
     }
 }
 
-/// The manager `none` exchanges no messages, so the first data may be sent long before the peer is ready. The
-/// acknowledgement timeout is therefore a second instead of a quarter.
+/// For the manager `none` sets the acknowledgement timeout to a second instead of a quarter. This manager exchanges no
+/// messages, so the first data may be sent long before the peer is ready.
 pub(super) fn patient(job: Job, manager: &str) -> Job {
     if manager == "none" { job.with("DAPL_ACK_TIMER", "18") } else { job }
 }

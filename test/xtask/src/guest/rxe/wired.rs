@@ -26,8 +26,8 @@ for try in 1 2 3 4 5 6 7 8 9 10; do "$@" "$address" && exit 0; sleep 1; done; ex
 
 /// Runs a program, writes its output to a file and, when data flow, runs $1 against the program. The remaining
 /// arguments are the program and its arguments. The program must end as `EXPECTED` states. Afterwards the network is
-/// restored and the device is created again: soft-RoCE sends no more rdma_cm messages after one of them met a link
-/// that is down.
+/// restored and the device is created again: soft-RoCE sends no more rdma_cm messages after one of them was sent over a
+/// link that was down.
 const WHEN_IT_FLOWS: &str = r#"
 happens=$1; shift; output=$(mktemp)
 "$@" >"$output" 2>&1 & job=$!

@@ -23,7 +23,7 @@ pub(super) const PROVIDERS: [&str; 3] = ["sm", "usnic", "verbs"];
 /// All results of one provider.
 pub(super) struct Section {
     pub(super) provider: &'static str,
-    /// Reason for missing figures.
+    /// Reason why figures of this provider are missing.
     pub(super) trouble: Option<String>,
     pub(super) findings: Option<ResultFile>,
 }
@@ -110,7 +110,7 @@ impl Contest {
 }
 
 impl Chart {
-    /// Sizes for which some line has a point.
+    /// Returns the sizes at which at least one line has a point.
     pub(super) fn places(&self) -> Vec<u32> {
         let mut places: Vec<u32> = self.lines.iter().flat_map(|line| &line.points).map(|point| point.0).collect();
         places.sort_unstable();
@@ -129,7 +129,7 @@ pub(super) fn of_files(directory: &Path, failed: &[Failed]) -> Vec<Section> {
 pub(super) struct Failed {
     pub(super) provider: &'static str,
     pub(super) reason: String,
-    /// Whether the bench has still written its file.
+    /// Whether the failed bench has nevertheless written its file.
     pub(super) has_written: bool,
 }
 

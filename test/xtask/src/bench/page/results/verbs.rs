@@ -10,7 +10,7 @@ use crate::Result;
 const PEERS: [(&str, &str); 3] =
     [("perftest", "perftest"), ("reference", "2.0 reference"), ("dapltest", "its dapltest")];
 
-/// A contest for each peer that supports the operation.
+/// Returns a contest for each peer that supports the operation.
 pub(super) fn contests(operation: &Value) -> Result<Vec<Contest>> {
     let id: String = field(operation, "id")?;
     let within = |reason| format!("{id}: {reason}");
