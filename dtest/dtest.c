@@ -4,9 +4,9 @@
  *     dtest -P sm0                    the server
  *     dtest -P sm0 -h localhost      the client, in another window
  *
- * It is also meant to be read: a whole uDAPL program, from opening the adapter to closing it, in the order of the calls.
- * Start at main() at the end. An unexpected result ends the program with a message and exit status 1. Exit status 0 means
- * that every check has passed.
+ * It is also meant to be read: a whole uDAPL program, from opening the adapter to closing it, in the order of the
+ * calls. Start at main() at the end. An unexpected result ends the program with a message and exit status 1. Exit
+ * status 0 means that every check has passed.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -81,7 +81,7 @@ static uint64_t received, requested; /* numbers of completed receives and of pos
 static uint64_t checked;             /* bytes */
 static unsigned cno_wakeups;
 
-/* ---- Messages between the two sides, in network byte order -------------------------------------------------------- */
+/* ---- Messages between the two sides, in network byte order ------------------------------------------------------- */
 
 #define GREETING "dtest-1"
 
@@ -104,7 +104,7 @@ struct message {
     uint32_t unused;
 };
 
-/* ---- Giving up --------------------------------------------------------------------------------------------------- */
+/* ---- Failures ---------------------------------------------------------------------------------------------------- */
 
 static const char *connection_word(DAT_EVENT_NUMBER number)
 {
@@ -267,7 +267,7 @@ static size_t completion(DAT_EVD_HANDLE evd, uint64_t cookie, DAT_DTO_COMPLETION
     return dto->transfered_length;
 }
 
-/* ---- Patterns: every byte depends on who wrote it, when, and where it lies --------------------------------------- */
+/* ---- Patterns: every byte depends on its writer, the kind of transfer, the round and the offset ------------------ */
 
 static unsigned seed(bool client, unsigned kind, unsigned round)
 {
@@ -870,7 +870,7 @@ static void parse_options(int argc, char **argv)
         misused("-s and -h exclude each other");
 }
 
-/* ---- The whole --------------------------------------------------------------------------------------------------- */
+/* ---- Main program ------------------------------------------------------------------------------------------------ */
 
 int main(int argc, char **argv)
 {

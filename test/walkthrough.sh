@@ -1,6 +1,7 @@
 #!/bin/bash
-# The first steps of each kind of user, on a clean machine: install below a prefix, a C program, a C program with an event loop, a
-# Rust program with async events, a provider from the template. Needs a Rust toolchain, a C compiler and pkg-config.
+# The first steps of each kind of user, on a clean machine: install below a prefix, a C program, a C program with an
+# event loop, a Rust program with async events, a provider from the template. Needs a Rust toolchain, a C compiler and
+# pkg-config.
 #
 # Usage: test/walkthrough.sh [DIRECTORY]: where everything goes; a temporary directory without it.
 set -euo pipefail
@@ -44,7 +45,7 @@ udapl = { path = "$root/dat/udapl", features = ["async"] }
 [workspace]
 MANIFEST
 cp "$root/dat/udapl/examples/udapl-async.rs" "$work/rust/src/main.rs"
-# The versions of the workspace, so that a machine that has built it needs no network.
+# Uses the dependency versions of the workspace, so that a machine that has built the workspace needs no network.
 cp "$root/Cargo.lock" "$work/rust/Cargo.lock"
 (cd "$work/rust" && cargo --quiet run -- sm0) | grep "1000 messages"
 

@@ -5,8 +5,8 @@
  *   cancel IA anywhere ROUNDS     the request arrives at any moment of the same calls, which also wait
  *   cancel IA waits ROUNDS        the request races with the event that the thread waits for: the event is not lost
  *
- * A call that is a cancellation point by mistake aborts the process: no unwinding can pass the provider. One process, which
- * connects to itself. The adapter's line must name its library without a path.
+ * A call that is a cancellation point by mistake aborts the process, because the provider's functions do not permit
+ * unwinding. One process, which connects to itself. The adapter's line must name its library without a path.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -4,18 +4,18 @@
  *   crossed IA ROUNDS ADDRESS [threads] [meet]
  *
  * The processes act like an MPI library that connects on demand: each has one EP per peer. When two requests cross, the
- * process with the higher rank rejects the request that it receives. The other process resets its EP after PEER_REJECTED and
- * accepts the request that it has kept. A process that receives a request before it connects accepts at once. Then each side
- * sends one message, deregisters the memory, and disconnects.
+ * process with the higher rank rejects the request that it receives. The other process resets its EP after
+ * PEER_REJECTED and accepts the request that it has kept. A process that receives a request before it connects accepts
+ * at once. Then each side sends one message, deregisters the memory, and disconnects.
  *
- * In every other round a process disconnects gracefully as soon as it has all messages of its peers, even if its own messages
- * have not completed; it deregisters the memory when they have. Any unexpected event is a failure. Only receives that were
- * posted before a rejection, and one receive that stays posted, may be flushed.
+ * In every other round a process disconnects gracefully as soon as it has all messages of its peers, even if its own
+ * messages have not completed; it deregisters the memory when they have. Any unexpected event is a failure. Only
+ * receives that were posted before a rejection, and one receive that stays posted, may be flushed.
  *
- * threads: a separate thread accepts requests, and is cancelled at the end.
- * meet: in every round all processes have all messages before one disconnects, and receives are posted before requests. This
- * is for devices that complete a receive before they send its acknowledgement, so that they may flush the send of a message
- * that has arrived.
+ *   threads    a separate thread accepts requests, and is cancelled at the end
+ *   meet       in every round no process disconnects before all processes have all messages, and receives are posted
+ *              before requests. For devices that complete a receive before they send its acknowledgement: they may
+ *              flush the send of a message that has arrived.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -4,8 +4,8 @@
  *   duet tcp:PORT | text:WORDS | text@PORT:WORDS  SERVER ARGS... -- CLIENT ARGS...
  *
  * The client starts when a socket listens on the port, when the server has printed the text, or after both. Duet prints
- * the client's output, then with `text` the server's output with the prefix "server | ", then one line of JSON. The exit
- * status reports failures.
+ * the client's output, then with `text` the server's output with the prefix "server | ", then one line of JSON. The
+ * exit status reports failures.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

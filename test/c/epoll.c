@@ -3,8 +3,8 @@
  *
  * epoll ADAPTER ADDRESS [cno]
  *
- * Two endpoints of the process send a message back and forth. The loop sleeps in epoll_wait on the descriptor of the EVD, or with
- * `cno` on that of its CNO.
+ * Two endpoints of the process send a message back and forth. The loop sleeps in epoll_wait on the descriptor of the
+ * EVD, or with `cno` on that of its CNO.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

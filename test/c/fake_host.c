@@ -1,6 +1,7 @@
 /*
- * fake_host: shows the device of fake_verbs.c in sysfs. Preloaded, as a part of the same library, it opens files below
- * /sys/class/infiniband in the directory FAKE_INFINIBAND, by the functions that Rust's library calls.
+ * fake_host: shows the device of fake_verbs.c in sysfs. It is a part of the same preloaded library, and replaces the
+ * file functions that Rust's standard library calls: paths below /sys/class/infiniband lead to the directory
+ * FAKE_INFINIBAND.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -1,5 +1,6 @@
 /*
- * fake_objects: the device of fake_verbs.c and its objects: queries, creation and destruction, states of queue pairs, events.
+ * fake_objects: the device of fake_verbs.c and its objects: queries, creation and destruction, states of queue pairs,
+ * events.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -27,7 +28,7 @@ static unsigned power_of_two(unsigned least)
     return size;
 }
 
-/* Queue pairs. */
+/* ---- Queue pairs ------------------------------------------------------------------------------------------------ */
 
 static void free_qp(struct qp *qp)
 {
@@ -100,7 +101,7 @@ int ibv_destroy_qp(struct ibv_qp *of)
     return 0;
 }
 
-/* Completion queues and channels. */
+/* ---- Completion queues and channels ----------------------------------------------------------------------------- */
 
 struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
 {
@@ -206,7 +207,7 @@ void ibv_ack_cq_events(struct ibv_cq *cq, unsigned count)
     (void)cq, (void)count;
 }
 
-/* Domains and registrations. */
+/* ---- Domains and registrations ---------------------------------------------------------------------------------- */
 
 struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
 {
@@ -254,7 +255,7 @@ int ibv_dereg_mr(struct ibv_mr *mr)
     return 0;
 }
 
-/* The device. */
+/* ---- The device ------------------------------------------------------------------------------------------------- */
 
 struct ibv_device **ibv_get_device_list(int *count)
 {
@@ -345,7 +346,7 @@ void ibv_ack_async_event(struct ibv_async_event *event)
     (void)event;
 }
 
-/* Shared receive queues: not supported. */
+/* ---- Shared receive queues: not supported ----------------------------------------------------------------------- */
 
 struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
 {

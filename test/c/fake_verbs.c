@@ -1,13 +1,14 @@
 /*
- * fake_verbs: a libibverbs.so.1 with one device, whose reliable connections are between queue pairs of the same process.
+ * fake_verbs: a libibverbs.so.1 with one device, whose reliable connections are between queue pairs of the same
+ * process.
  *
- * For tests on machines without RDMA: programs and providers call it as they call rdma-core, the hot calls through the table of
- * the context as the inline functions of verbs.h do. A post copies the data and completes immediately; a send that finds no
- * receive waits for one (no RNR limit). Keys, ranges and rights are checked, and errors end a queue pair as on a device. Not
- * modelled: timeouts, memory windows, shared receive queues, atomic operations, immediate data. The other
- * calls are in fake_objects.c; fake_host.c shows the device in sysfs.
+ * For tests on machines without RDMA: programs and providers call it as they call rdma-core. The calls of the data path
+ * go through the table of the context, like the inline functions of verbs.h. A post copies the data and completes
+ * immediately; a send that finds no receive waits for one (no RNR limit). Keys, ranges and rights are checked, and
+ * errors end a queue pair as on a device. Not modelled: timeouts, memory windows, shared receive queues, atomic
+ * operations, immediate data. The other calls are in fake_objects.c; fake_host.c shows the device in sysfs.
  *
- * One lock protects everything. It is held for the length of a copy.
+ * One lock protects all objects. It is also held while data is copied.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -36,7 +37,7 @@ void fake_unlock(void)
     atomic_flag_clear_explicit(&lock, memory_order_release);
 }
 
-/* Completions. */
+/* ---- Completions ------------------------------------------------------------------------------------------------ */
 
 static void notify(struct cq *cq)
 {
@@ -145,7 +146,7 @@ static void copy(const struct ibv_sge *from, int count, const struct ibv_sge *to
         }
 }
 
-/* Queue pairs. */
+/* ---- Queue pairs ------------------------------------------------------------------------------------------------ */
 
 static enum ibv_wc_opcode opcode_of(enum ibv_wr_opcode opcode)
 {

@@ -23,7 +23,7 @@ struct half {
     unsigned version;                       /* major */
 };
 
-/* The name that half.c exports. */
+/* Symbol name of the `struct half` that half.c exports, for dlsym. */
 #define HALF "half"
 
 #endif

@@ -1,18 +1,22 @@
 /*
- * instructions.c - transfers between two endpoints of one thread, for counts of the instructions that each call executes
- * (`cargo xtask bench instructions` runs it under callgrind). Checks every completion, and the data.
+ * instructions.c - transfers between two endpoints of one thread. `cargo xtask bench instructions` runs it under
+ * callgrind and counts the instructions of each call. The program checks every completion, and the data.
  *
  *   instructions IA OPERATION BYTES COUNT
  *
- * Operations: send, write, read: COUNT transfers of BYTES bytes, in batches, whose completions are dequeued by dat_evd_dequeue;
- * alone: sends, each after the completions of the last, which are on two EVDs, so that each dequeue polls; alone-wait: the same by
- * dat_evd_wait; alone-cno: the same by dat_cno_wait on a CNO of both EVDs, and then dat_evd_dequeue until the EVD is empty;
- * shared-write, shared-read: the same into and from memory that is registered as shared; wait: sends, whose completions are
- * dequeued by dat_evd_wait after they have arrived; burst: sends that find a receive, a few at a time, so that a provider with
- * packets sends each immediately; empty: COUNT calls of dat_evd_dequeue on an idle connection; register: COUNT
- * registrations of BYTES bytes. Measured calls go through the functions `counted_*`. The first batches run until the provider
- * treats the connection as active: their posts are measured, the calls that dequeue their completions are not. RDMA operations
- * are posted one by one, and the EVD is polled between them; they are measured once the peer's memory is mapped.
+ *   send, write, read          COUNT transfers of BYTES bytes, in batches; completions are dequeued by dat_evd_dequeue
+ *   wait                       as send, but completions are dequeued by dat_evd_wait after they have arrived
+ *   alone                      each send after the completions of the previous, on two EVDs: each dequeue polls
+ *   alone-wait                 as alone, by dat_evd_wait
+ *   alone-cno                  as alone, by dat_cno_wait on a CNO of both EVDs, then dequeues until the EVD is empty
+ *   shared-write, shared-read  as write and read, with memory that is registered as shared
+ *   burst                      sends that find a receive, few at a time: a packet-based provider sends each immediately
+ *   empty                      COUNT calls of dat_evd_dequeue on an idle connection
+ *   register                   COUNT registrations of BYTES bytes
+ *
+ * Measured calls go through the functions `counted_*`. The first batches run until the provider treats the connection
+ * as active. Their posts are measured; the calls that dequeue their completions are not. RDMA operations are posted one
+ * by one, and the EVD is polled between them; they are measured once the peer's memory is mapped.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -25,8 +29,8 @@
 #include "check.h"
 
 enum { FIRST_QUAL = 6411, QUALS = 16384, DEPTH = 64, BATCH = 32, BURST = 4, AREA = 256 << 10, WARM_UP = 8, RDMA_WARM_UP = 2000 };
-/* Sends per part (the first of its two bursts is not counted), empty dequeues per part, and messages with waits per part
- * (the first is not counted). */
+/* Sends per part (the first of its two bursts is not counted), empty dequeues per part, and messages with waits per
+ * part (the first is not counted). */
 enum { PART = 2 * BURST, EMPTY_PART = 1000, WAIT_PART = 9 };
 
 static unsigned char *memory;
@@ -282,8 +286,8 @@ int main(int argc, char **argv)
                 OK(is_counted ? counted_write(from, &source, cookie, &remote)
                               : dat_ep_post_rdma_write(from, 1, &source, cookie, &remote, DAT_COMPLETION_DEFAULT_FLAG));
             } else if (is_burst) {
-                /* The first burst of a part is not counted: while callgrind wrote the counts of the previous part, timers
-                 * have expired, which its sends arm again. */
+                /* The first burst of a part is not counted. Its sends arm the timers again that expired while callgrind
+                 * wrote the counts of the previous part. */
                 is_counted = sent++ % PART >= BURST;
                 OK(is_counted ? counted_send(from, &source, cookie)
                               : dat_ep_post_send(from, 1, &source, cookie, DAT_COMPLETION_DEFAULT_FLAG));

@@ -1,6 +1,6 @@
 /*
- * listeners - processes that share the port for connection setup, their clients, and a process of another user that tries to
- * receive their requests.
+ * listeners - processes that share the port for connection setup, their clients, and a process of another user that
+ * tries to receive their requests.
  *
  *   listeners -s QUAL          listens, and accepts every request, until it is killed
  *   listeners -h HOST QUAL     connects, each time from a newly opened adapter

@@ -3,10 +3,10 @@
  *
  *   many_endpoints ENDPOINTS [IA]
  *
- * Every endpoint receives one message before and one after the measurement. All completions go to the same EVD, which is much
- * shorter than the number of messages in flight: none may be lost, and each names its own endpoint. The measurement: one pair
- * plays ping-pong by polling that EVD, and polls of the empty EVD are timed, which shows the cost of idle endpoints. Prints one
- * line of JSON.
+ * Every endpoint receives one message before and one after the measurement. All completions go to the same EVD, which
+ * is much shorter than the number of messages in flight: none may be lost, and each names its own endpoint. The
+ * measurement: one pair plays ping-pong by polling that EVD, and polls of the empty EVD are timed, which shows the cost
+ * of idle endpoints. Prints one line of JSON.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -1,5 +1,6 @@
 /*
- * perf.h: objects for the measurements of perf.c: one adapter, one EVD, memory, and endpoints connected to another process.
+ * perf.h: objects for the measurements of perf.c: one adapter, one EVD, memory, and endpoints connected to another
+ * process.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

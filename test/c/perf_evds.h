@@ -1,6 +1,6 @@
 /*
- * perf_evds.h: the modes of perf.c that use EVDs like larger programs: every send has a completion, which is dequeued; requests
- * have a separate EVD, a CNO or separate threads.
+ * perf_evds.h: the modes of perf.c that use EVDs like larger programs: every send has a completion, which is dequeued;
+ * requests have a separate EVD, a CNO or separate threads.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

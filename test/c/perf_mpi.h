@@ -1,12 +1,12 @@
 /*
  * perf_mpi.h: the modes of perf.c that move data like MPI libraries.
  *
- * eager: RDMA writes from memory that is registered once, into a ring in the peer's memory. The peer polls the last byte of
- * the next slot, and dequeues from three EVDs between two polls.
- * rendezvous: a send announces a message; the target registers its memory in parts and replies with their keys; the source
- * registers its own, writes part by part, and announces the end by a send; both deregister.
- * polled: sends whose receives are polled in memory. With -w the client sleeps after each send, so that a processor is free
- * for the server's engine.
+ *   eager       RDMA writes from memory that is registered once, into a ring in the peer's memory. The peer polls the
+ *               last byte of the next slot, and dequeues from three EVDs between two polls.
+ *   rendezvous  A send announces a message. The target registers its memory in parts and replies with their keys. The
+ *               source registers its own memory, writes part by part, and announces the end by a send. Both deregister.
+ *   polled      Sends whose receives are polled in memory. With -w the client sleeps after each send, so that a
+ *               processor is free for the engine of the server's provider.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -1,11 +1,12 @@
 /*
  * production: a client that loses no request when its server is killed, and the server.
  *
- * production ADAPTER server QUALIFIER                   replies to each message; ends after a client that has sent its last message
+ * production ADAPTER server QUALIFIER                   replies to each message, until a client sends its last message
  * production ADAPTER client QUALIFIER ADDRESS COUNT     sends COUNT numbered messages and checks each reply
  *
- * Buffers are registered once. At most DEPTH messages are under way, so each finds a posted receive. After any failure the client
- * dequeues the flushed completions, resets its endpoint, connects again, and repeats the unanswered requests.
+ * Buffers are registered once. At most DEPTH messages are under way, so each finds a posted receive. After any failure
+ * the client dequeues the flushed completions, resets its endpoint, connects again, and repeats the unanswered
+ * requests.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -1,12 +1,13 @@
 /*
- * raw_verbs.c - the transfers of instructions.c in bare verbs, in the calls of perftest's loops: for comparison of the instructions
- * that each executes. Both queue pairs are in one thread, on one device.
+ * raw_verbs.c - the transfers of instructions.c without DAT, by the verbs calls of perftest's loops, to compare the
+ * instruction counts. Both queue pairs are in one thread, on one device.
  *
  *   raw_verbs OPERATION BYTES COUNT
  *
- * Operations: send, write, read: COUNT transfers of BYTES bytes in batches, or one by one for RDMA, whose completions are polled 16
- * at a time; alone: sends, each after the completions of the last, which are polled one by one on two queues; empty: COUNT polls
- * of an empty queue.
+ *   send          COUNT sends of BYTES bytes in batches; completions are polled 16 at a time
+ *   write, read   COUNT transfers of BYTES bytes one by one; completions are polled 16 at a time
+ *   alone         each send after the completions of the previous one, which are polled one by one on two queues
+ *   empty         COUNT polls of an empty queue
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

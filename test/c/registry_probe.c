@@ -1,6 +1,6 @@
 /*
- * Makes the registry calls that its arguments name, and prints every result. Each case runs in a new process, because libdat
- * reads files and the environment once.
+ * Makes the registry calls that its arguments name, and prints every result. Each case runs in a new process, because
+ * libdat reads files and the environment once.
  *
  *   open NAME MAJOR MINOR SAFE   dat_ia_openv; remembers the IA
  *   open-other NAME              opens and closes NAME through the libdat of the other version

@@ -1,11 +1,12 @@
 /*
- * survivor.c - the peer of a process that ends or stops receives one event, all its DTOs are flushed, and no call hangs.
+ * survivor.c - the peer of a process that ends or stops receives one event, all its DTOs are flushed, and no call
+ * hangs.
  *
  *   survivor ia kill|exit|stop [busy]
  *
- * The child receives messages and then ends by SIGKILL from the parent, ends by exit() with everything open, or stops by SIGSTOP. With
- * "busy" that happens while it streams RDMA writes and sends to the parent. The parent then waits for its one event and its
- * flushes, and prints how long that took. The time is not checked.
+ * The child receives messages and then ends by SIGKILL from the parent, ends by exit() with everything open, or stops
+ * by SIGSTOP. With "busy" that happens while it streams RDMA writes and sends to the parent. The parent then waits for
+ * its one event and its flushes, and prints how long that took. The time is not checked.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

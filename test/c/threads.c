@@ -1,5 +1,6 @@
 /*
- * threads.c - counts the threads of a process: one while only an adapter is open, more with an endpoint, one after the close.
+ * threads.c - counts the threads of a process: one while only an adapter is open, more with an endpoint, one after the
+ * close.
  *
  *   threads NAME
  *

@@ -1,10 +1,12 @@
 /*
- * turns: preloaded, lets two polling programs share one processor: a program calls sched_yield after an unsuccessful poll.
+ * turns: preloaded, lets two polling programs share one processor: a program calls sched_yield after an unsuccessful
+ * poll.
  *
- * On a guest with one processor, each of two programs that poll for the other's messages would otherwise waste a time slice.
- * Polls of a completion queue go through a table in the device's context. This library replaces that entry, so each program
- * executes the same few additional instructions. TURNS=after also yields after a completion, for programs that then poll
- * memory. Run the programs in the scheduling class of chrt -r, in which sched_yield runs the next runnable program.
+ * On a guest with one processor, each of two programs that poll for the other's messages would otherwise waste a time
+ * slice. Polls of a completion queue go through a table in the device's context. This library replaces that entry, so
+ * each program executes the same few additional instructions. TURNS=after also yields after a completion, for programs
+ * that then poll memory. Run the programs in the scheduling class of chrt -r, in which sched_yield runs the next
+ * runnable program.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

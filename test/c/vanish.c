@@ -1,11 +1,12 @@
 /*
- * vanish.c - registered memory that is unmapped, protected, or truncated by another process. A transfer that uses it fails
- * with an error, and no process crashes.
+ * vanish.c - registered memory that is unmapped, protected, or truncated by another process. A transfer that uses it
+ * fails with an error, and no process crashes.
  *
  *   vanish ia
  *
- * Every case runs in a separate process, which has both endpoints of a connection. Each case makes some transfers that succeed, and
- * then one with memory that has been removed: a part that no transfer has used, or memory that was used a millisecond ago.
+ * Every case runs in a separate process, which has both endpoints of a connection. Each case makes some transfers that
+ * succeed, and then one with memory that has been removed: a part that no transfer has used, or memory that was used a
+ * millisecond ago.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -8,9 +8,9 @@
  *   reject REQUEST REPLY         the server rejects the request, in 2.0 with REPLY bytes of private data
  *   no-listener                  a client without a server
  *
- * Each side checks what the specification guarantees (data, order of events), and fails otherwise. It prints what differs
- * between providers (sizes, numbers), which the caller compares. With the headers of dat20/ the same source is a
- * program for the 2.0 reference.
+ * Each side checks what the specification guarantees (data, order of events), and fails otherwise. It prints what
+ * differs between providers (sizes, numbers), which the caller compares. With the headers of dat20/ the same source is
+ * a program for the 2.0 reference.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -8,9 +8,9 @@
  *   walk IA memory     with a limit of address space, changed step by step
  *   walk IA threads    the same in larger steps, after the thread for timeouts has ended and must be started again
  *
- * The first three need libdaplfaulty. In each case no out parameter of a failed call is changed, the call returns the code of
- * the injected failure, and the close releases everything: handles, the provider's objects, memory, descriptors, threads,
- * mappings, files.
+ * The first three need libdaplfaulty. In each case no out parameter of a failed call is changed, the call returns the
+ * code of the injected failure, and the close releases everything: handles, the provider's objects, memory,
+ * descriptors, threads, mappings, files.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -469,8 +469,9 @@ static int be_passed_on(void)
     return 1;
 }
 
-/* An EVD with a CNO fails to arm its completion queue; only the adapter's EVD for asynchronous errors reports that.
- * An earlier failure was absorbed by a blocked waiter, which polled and continued to wait. */
+/* The provider could not arm the completion queue of an EVD with a CNO. Only the adapter's EVD for asynchronous errors
+ * reports that. Without an unreported failure there is nothing to check: a blocked waiter polls and continues to wait.
+ */
 static int fail_to_arm(void)
 {
     DAT_EVENT reported;

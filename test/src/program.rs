@@ -16,7 +16,7 @@ pub fn is_program(name: &str) -> bool {
 /// Environment variable that turns skipped tests into failures; `cargo xtask test --required` sets it.
 pub const REQUIRED: &str = "DAPL_TEST_REQUIRED";
 
-/// Reports that a test is skipped, or fails if no test may be skipped.
+/// Reports that a test is skipped. If `REQUIRED` is set, fails the test instead.
 #[track_caller]
 pub fn skip(reason: &str) {
     assert!(env::var_os(REQUIRED).is_none(), "not tested: {reason}");

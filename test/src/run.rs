@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 
 use crate::stage::{Stage, workspace};
 
-/// Registry of a run with the sm provider under its usual name.
+/// Registry file with the sm provider under its usual name.
 pub const SM0: &str = "sm0 u1.2 nonthreadsafe default libdaplsm.so.1 dapl.1.2 \"\" \"\"\n";
 
-/// Registry of a run with the usnic provider over the loopback interface, with short timeouts for peers that do not
+/// Registry file with the usnic provider over the loopback interface, with short timeouts for peers that do not
 /// respond.
 pub const USNIC0: &str =
     "usnic0 u1.2 threadsafe default libdaplusnic.so.1 dapl.1.2 \"127.0.0.1 keepalive_ms=100 give_up_ms=2000\" \"\"\n";
@@ -366,7 +366,7 @@ pub fn without_origin(log: &str) -> String {
     log.split_inclusive('\n').map(|line| plain(line.trim_end()).unwrap_or_else(|| line.to_owned())).collect()
 }
 
-/// Whether a tool is installed. A test that is skipped without the tool prints that.
+/// Whether a tool is installed. A test that skips a check without the tool must print that.
 pub fn has_tool(name: &str) -> bool {
     Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success())
 }

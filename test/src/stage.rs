@@ -121,8 +121,8 @@ pub fn stage(profile: Profile) -> Stage {
 ///
 /// If the build fails; the message is the compiler's.
 pub fn stage_with(profile: Profile, providers: &[&str]) -> Stage {
-    // The programs are built along, so that cargo unifies features over the whole workspace and builds each
-    // dependency once.
+    // The programs are built in the same cargo call, so that cargo unifies features over the whole workspace and builds
+    // each dependency once.
     stage_beside(profile, providers, &["dapltest", "datinfo"])
 }
 
@@ -338,7 +338,6 @@ pub fn replace(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> io::R
     fs::rename(&fresh, path)
 }
 
-/// Whether an output is missing or older than one of its inputs.
 fn is_stale(made: &Path, sources: &[&Path]) -> bool {
     let time = |path: &Path| fs::metadata(path).and_then(|data| data.modified()).ok();
     let Some(made) = time(made) else { return true };

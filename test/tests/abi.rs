@@ -153,8 +153,7 @@ fn records(program: &mut Program, facts: &Value) {
         program.holds(&same, &format!("{name} is {tagged}"));
         program.size_align(name, fact);
         fields(program, name, list(fact, "fields"));
-        // A record with further members would be larger, or would use its padding: initialise the members by
-        // position.
+        // A further member makes the record larger, unless the member fits in the padding.
         if text(fact, "kind") == "struct" && program.tongue == Tongue::C {
             let last = list(fact, "fields").last().expect("a record has at least one field");
             let end = number(last, "offset") + number(last, "size");

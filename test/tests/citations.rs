@@ -1,5 +1,5 @@
-//! Checks that references resolve: citations of the specification (`spec/endpoints 5.3`) name a section of `docs/spec`, and links
-//! between the documents name files and headings that exist.
+//! Checks that references resolve. Citations of the specification (`spec/endpoints 5.3`) name a section of `docs/spec`.
+//! Links between the documents name files and headings that exist.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeSet, HashMap};

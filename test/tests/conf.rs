@@ -212,7 +212,7 @@ fn the_sample_file_matches_the_built_in_registry() {
     }
 }
 
-/// Other 1.2 libdats match the word exactly, and programs ask for `nonthreadsafe`.
+/// Other 1.2 libdats compare the thread-safety word exactly, and programs ask for `nonthreadsafe`.
 #[test]
 fn documented_dat_conf_lines_match_what_other_libdats_search() {
     let mut files = vec![workspace().join("dat.conf"), workspace().join("README.md")];

@@ -11,7 +11,7 @@ use dapl_test::stage::{Profile, Stage, stage, workspace};
 /// Watchdog, longer than any correct run on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// The adapters for both versions. Each libdat reads the same file.
+/// Registry with lines for both DAT versions; both libdats read the same file.
 const BOTH_VERSIONS: &str = "\
 sm0 u1.2 nonthreadsafe default libdaplsm.so.1 dapl.1.2 \"\" \"\"
 sm0 u2.0 nonthreadsafe default libdaplsm.so.1 dapl.2.0 \"\" \"\"

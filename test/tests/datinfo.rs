@@ -57,7 +57,7 @@ fn json(finished: &Finished) -> Value {
     serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {finished:#?}"))
 }
 
-/// The case with the six lines, in its own directory, since tests run in parallel.
+/// Creates a case with [`SIX_LINES`] in its own directory, because tests run in parallel.
 fn six(test: &str) -> Case {
     let case = Case::new(&format!("datinfo-six-{test}"), SIX_LINES).provider("libfine.so.1", &[]);
     case.provider("libclosed.so.1", &["OPEN_CODE=0x80030003"]).provider("libdead.so.1", &["OPEN_DIES"])
@@ -246,7 +246,8 @@ fn all_attributes_have_their_units() {
     assert_eq!((row("adapter_name"), row("is_thread_safe")), ("adapter_name sm0".into(), "is_thread_safe true".into()));
     let attributes = json(&datinfo(&case, "-v --json"))["adapters"][0]["attributes"].clone();
     let count = |list: &str| attributes[list].as_array().unwrap().len();
-    // The pointer and the four lists are printed separately, so they are not counted.
+    // The address pointer, and count and pointer of each of the three lists of named attributes, are printed
+    // separately.
     assert_eq!((count("ia"), count("provider")), (35 - 5, 26 - 2));
     assert!(count("provider_specific") > 0 && attributes["address"].is_string(), "{attributes:#}");
     let versions = datinfo(&case, "--version");

@@ -23,7 +23,7 @@ mod grammar;
 /// Watchdog, longer than any correct run on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// A program, built once.
+/// Path of a program of the workspace, which is built once per test process.
 fn program(name: &'static str) -> PathBuf {
     static BUILT: Mutex<Vec<(&str, PathBuf)>> = Mutex::new(Vec::new());
     let mut known = BUILT.lock().unwrap_or_else(PoisonError::into_inner);

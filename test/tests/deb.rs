@@ -1,8 +1,8 @@
 //! The Debian packages: two builds give the same bytes, lintian reports nothing, binaries are hardened, and debug
 //! symbols are in separate packages. The packages can be installed beside libdapl2, and their autopkgtests then pass.
 //!
-//! Packages the build of the other suites; `cargo xtask deb --twice` compares two builds. Installs only into a
-//! temporary directory.
+//! The packages contain the build of the other suites; `cargo xtask deb --twice` compares two builds. Installs only
+//! into a temporary directory.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;

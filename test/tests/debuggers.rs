@@ -26,7 +26,7 @@ fn gdb_shows_the_state_and_counters_of_an_endpoint() {
         "dapl ep active.ep",
         "dapl code 0x800a0063",
         "dapl ep 64",
-        // In a frame of the library, whose language is Rust where there is debug information.
+        // In a frame of the library, gdb expects Rust expressions if the library has debug information.
         "break dat_ep_post_send",
         "continue",
         "dapl ep active.ep",

@@ -1,5 +1,5 @@
-//! Debian's DAT 2.0 (libdapl2) with this project's: this project's libdat2 loads Debian's providers, and Debian's
-//! libdat2 loads this project's.
+//! Combines Debian's DAT 2.0 (libdapl2) with this project's: this project's libdat2 loads Debian's providers, and
+//! Debian's libdat2 loads this project's.
 
 #[path = "foreign/debian.rs"]
 mod debian;

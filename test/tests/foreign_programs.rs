@@ -108,8 +108,8 @@ fn dapltest(adapter: &str) {
     assert!(limits.status.success() && limits.stdout.contains("OK"), "{limits:#?}");
 }
 
-/// Runs a `dapltest` server, one client for each test, and a client that ends the server. All are started by `stdbuf` with
-/// the arguments `start`.
+/// Runs a `dapltest` server, one client for each test, and a client that ends the server. All are started by `stdbuf`
+/// with the arguments `start`.
 fn dapltest_by(start: &[&str], adapter: &str, tests: &[&str]) {
     let Some(debian) = debian() else { return };
     let stage = stage(Profile::Dev);

@@ -53,7 +53,7 @@ fn dat_conf_lines_of_dapl_1_2_open_the_verbs_provider() {
     }
 }
 
-/// The same for DAT 2.0, with the sixty lines that distributions wrote. This project's adapters still open.
+/// Tests the sixty DAT 2.0 lines that distributions wrote, and that this project's adapters still open.
 #[test]
 fn dat_conf_lines_of_dapl_2_0_open_the_verbs_provider() {
     let number = |number: usize| {

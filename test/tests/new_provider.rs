@@ -31,7 +31,7 @@ fn written_provider_passes_the_conformance_suite() {
     let target = target_directory().join("new-provider");
     let mut build = Command::new(cargo);
     build.args(["build", "--quiet", "--offline", "--manifest-path"]).arg(directory.join("Cargo.toml"));
-    // Nothing debugs it, and it is built once.
+    // The provider is built once and never debugged, so debug information and incremental compilation are off.
     build.env("CARGO_TARGET_DIR", &target).env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_INCREMENTAL", "0");
     expect_success("build", &build.output().unwrap());
 

@@ -69,7 +69,7 @@ fn readme_names_only_variables_of_the_settings_tables() {
             // Variable names in unit tests do not count.
             let product = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
             let parts: Vec<_> = product.split('"').collect();
-            // The prefix of a settings table is not a variable.
+            // The text after `prefix: ` in a settings table is the common start of variable names, not a variable.
             for literal in parts.windows(2).filter(|pair| !pair[0].ends_with("prefix: ")).map(|pair| pair[1]) {
                 let is_variable = ["DAPL_", "DAT_OVERRIDE", "DAT_DBG_"].iter().any(|start| literal.starts_with(start));
                 // Variables without effect are known only to be reported.
@@ -127,8 +127,9 @@ fn defines(text: &str, name: &str) -> bool {
     })
 }
 
-/// Checks one answer of the page. In "`name` in `file`" and "`name`, `name` in `file`" the file must define the
-/// names; every other name must occur in a file of the answer. Returns the number of definitions and of other names.
+/// Checks the names in one answer of the architecture page. In "`name` in `file`" and "`name`, `name` in `file`" the
+/// file must define the names; every other name must occur in a file of the answer. Returns the number of definitions
+/// and of other names.
 fn check_names(answer: &str) -> (usize, usize) {
     let parts: Vec<&str> = answer.split('`').collect();
     let read = |path: &str| fs::read_to_string(workspace().join(path)).unwrap_or_default();

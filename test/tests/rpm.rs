@@ -1,6 +1,6 @@
 //! The RPM packages: rpmbuild builds them, and their files and dependencies are complete.
 //!
-//! Packages the build of the other suites.
+//! The packages contain the build of the other suites.
 #![forbid(unsafe_code)]
 
 use std::fs;

@@ -10,7 +10,7 @@ use dapl_test::stage::{Profile, stage};
 /// Watchdog, longer than any correct run on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Runs `first` over an adapter with these `ia_params` and with the variables that `set` adds.
+/// Runs `test/c/first.c` over an adapter with these `ia_params` and with the variables that `set` adds.
 fn first(params: &str, set: impl FnOnce(&mut Command)) -> Finished {
     let stage = stage(Profile::Dev);
     let line = format!("sm0 u1.2 nonthreadsafe default libdaplsm.so.1 dapl.1.2 \"{params}\" \"\"\n");

@@ -11,7 +11,7 @@ const MAX_SIZES: usize = 256;
 const MAX_TIME: Duration = Duration::from_secs(24 * 3600);
 const MIN_TIME: Duration = Duration::from_millis(1);
 
-/// End of a measurement.
+/// When a measurement ends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Extent {
     /// After this many operations.

@@ -1,7 +1,7 @@
 //! The limit test: creates objects until the adapter refuses or a maximum is reached. Then it frees them all and
 //! creates one more.
 //!
-//! Needs no server. Checks that a refusal reports exhausted resources and leaks none.
+//! Needs no server. Checks that a refusal reports exhausted resources and leaks no object.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};
@@ -215,7 +215,7 @@ fn exhaust<T: Object>(most: usize, make: impl Fn(usize) -> CallResult<T>) -> Res
 fn check_refusal(refusal: Refusal, made: usize) -> Result {
     let is_fair = match refusal.kind() {
         DAT_INSUFFICIENT_RESOURCES | DAT_QUEUE_FULL | DAT_CONN_QUAL_UNAVAILABLE | DAT_LENGTH_ERROR => true,
-        // An adapter's device or directory may not open again; `dat_ia_open` then reports these codes.
+        // If an adapter's device or directory cannot be opened another time, `dat_ia_open` returns one of these codes.
         DAT_PROVIDER_NOT_FOUND | DAT_INTERNAL_ERROR => refusal.call == "dat_ia_open",
         _ => false,
     };

@@ -129,8 +129,8 @@ struct Arguments {
     /// P: b waits for completions, p polls for them [default: b]; L: maximum number of objects to create
     #[arg(short = 'm', value_name = "MODE|MAXIMUM")]
     maximum: Option<String>,
-    /// P: measure each of these sizes in bytes: a list such as 64,4K,1M, or a range such as 1..1M, in which each size is
-    /// twice the previous one
+    /// P: measure each of these sizes in bytes: a list such as 64,4K,1M, or a range such as 1..1M, in which each size
+    /// is twice the previous one
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     sizes: Option<String>,
     /// P: measure each size for this time, such as 500ms, 10s or 2m, instead of for -i operations

@@ -15,7 +15,7 @@ static IS_WANTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 pub(crate) fn listen() -> std::io::Result<()> {
     let wanted = IS_WANTED.get_or_init(Arc::default);
     for signal in [SIGINT, SIGTERM] {
-        // The order matters: on the first signal this handler finds the flag unset, and the next one sets it.
+        // The order matters: on the first signal this handler finds the flag unset, and the next handler sets the flag.
         flag::register_conditional_default(signal, Arc::clone(wanted))?;
         flag::register(signal, Arc::clone(wanted))?;
     }

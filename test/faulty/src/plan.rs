@@ -96,7 +96,7 @@ impl Op {
 /// Counters and planned failure of one operation.
 struct OperationPlan {
     calls: AtomicU64,
-    /// The call with this number fails; 0: none.
+    /// The call with this number fails; 0: no call fails.
     fails_at: AtomicU64,
     refused: AtomicU32,
     delay: AtomicU64,
@@ -147,7 +147,8 @@ pub fn spoils() -> bool {
     REQUESTS.fetch_add(1, SeqCst) + 1 == CORRUPTED_AT.load(SeqCst)
 }
 
-/// Makes the `n`-th following call fail, of one operation or of any; 0: none. Forgets earlier failures.
+/// Makes the `n`-th following call fail: of operation `op`, or of any operation if `op` is `None`. 0 plans no failure.
+/// Forgets earlier failures.
 pub fn fail(op: Option<Op>, n: u64) {
     FAILS_AT.store(0, SeqCst);
     OPERATION_PLANS.iter().for_each(|plan| plan.fails_at.store(0, SeqCst));
@@ -159,7 +160,7 @@ pub fn fail(op: Option<Op>, n: u64) {
     at.store(if n == 0 { 0 } else { calls.load(SeqCst) + n }, SeqCst);
 }
 
-/// Makes the `n`-th following request fail after its post, because it names unregistered memory. 0: none.
+/// Makes the `n`-th following request fail after its post, because it names unregistered memory. 0 plans no failure.
 pub fn spoil(n: u64) {
     CORRUPTED_AT.store(if n == 0 { 0 } else { REQUESTS.load(SeqCst) + n }, SeqCst);
 }

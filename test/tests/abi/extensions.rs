@@ -103,7 +103,7 @@ pub(super) fn program(program: &mut Program, facts: &Value) {
     words(program);
 }
 
-/// The two functions that the header defines.
+/// Checks the results of the two functions that the header defines.
 fn words(program: &mut Program) {
     program.run.push_str("    const char *word = NULL;\n");
     for (call, result, word) in [

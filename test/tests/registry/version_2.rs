@@ -23,7 +23,7 @@ fn line_of_the_other_dat_version_is_refused_with_the_right_libdat() {
     let both = "old u1.2 nonthreadsafe default {}/libfine.so.1 dapl.1.2 \"\" \"\"\n\
                 new u2.0 nonthreadsafe default {}/libfine.so.2 dapl.2.0 \"\" \"\"\n";
     let answer = Case::new("other2", both).version_2().run("open old 2 0 0");
-    // The subtype numbers of 2.0 are two larger.
+    // In 2.0 the numbers of these subtypes are larger by two than in 1.2.
     assert!(answer.out.starts_with("open: 0x800a0065 DAT_PROVIDER_NOT_FOUND DAT_MAJOR_NOT_FOUND\n"), "{}", answer.out);
     assert_eq!(
         answer.reason_of("libdat2: "),
@@ -49,7 +49,8 @@ fn open_over_2_0_of_a_1_2_only_library_names_that_cause() {
     );
 }
 
-/// A provider that registers as 2.0 although it is built for 1.2 has functions of 1.2 in its table, and registers the version that its init was called with.
+/// A provider that is built for 1.2 and registers as 2.0 has functions of 1.2 in its table. It registers the version
+/// that its init was called with.
 #[test]
 fn a_provider_of_1_2_that_registers_as_2_0_is_refused_by_its_name() {
     let conf = "x u2.0 nonthreadsafe default {}/libold.so.1 dapl.2.0 \"\" \"\"\n";

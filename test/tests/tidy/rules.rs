@@ -27,8 +27,8 @@ pub(crate) const PACKAGES: &[(&str, &[&str])] = &[
     ("test/xtask", &["dapl-test", "dat-settings"]),
 ];
 
-/// Layers of modules from the bottom up. A file imports only modules of lower layers and of its own. A module is
-/// named by the first part of its path, or by the first two (`runtime/wait`) in a folder that only groups. `entries`
+/// Layers of modules from the bottom up. A file imports only modules of lower layers and of its own. A module is named
+/// by the first part of its path, or by the first two (`runtime/wait`) in a folder that only groups modules. `entries`
 /// are `dapl_*.rs` and `context`.
 const DAPL: &[&[&str]] = &[
     &["error", "runtime/cancel", "runtime/slot_queue", "runtime/spin", "runtime/sync", "stats/watermark"],
@@ -342,7 +342,7 @@ pub(crate) const FORBIDDEN_UNSAFE: &[&str] = &[
     "providers/usnic/src/settings.rs",
     "dat/datinfo/src/doctor/path/probe.rs",
     "providers/usnic/src/engine/polling.rs",
-    // The whole module.
+    // The attribute in this file covers all files of the module.
     "providers/usnic/src/proto/mod.rs",
     "providers/usnic/src/counters.rs",
     "providers/verbs/src/memory/binds.rs",
@@ -369,8 +369,8 @@ pub(crate) const FORBIDDEN_UNSAFE: &[&str] = &[
 /// The export that providers call and no public header declares.
 pub(crate) const UNDECLARED: &str = "dats_get_ia_handle";
 
-/// Functions that the 2.0 headers declare, like the reference's, and that no libdat2 exports: they are entries of the
-/// provider table, or the header defines them.
+/// Functions that the 2.0 headers declare and libdat2 does not export, like the reference's. They are entries of the
+/// provider table, or inline functions of the header.
 pub(crate) const NOT_EXPORTED: &[&str] = &[
     "dat_cno_fd_create",
     "dat_cno_trigger",

@@ -71,7 +71,8 @@ pub(crate) struct Test {
     /// conformance_crossed, soak, report, instructions, loom, threads, net, rxe
     #[arg(long)]
     pub(crate) rest: bool,
-    /// Fail instead of skipping checks where network namespaces, guests or packages are missing (--all, --rest, net, rxe)
+    /// Fail instead of skipping checks where network namespaces, guests or packages are missing (--all, --rest, net,
+    /// rxe)
     #[arg(long)]
     pub(crate) required: bool,
     /// List the suites
@@ -120,7 +121,8 @@ pub(crate) enum BenchOf {
     },
     /// Measure the sm provider beside its peers; writes bench/sm.json and, with a curve, bench/sm.svg
     Sm(Selection),
-    /// Measure the usnic provider beside sockperf, iperf3 and libfabric; measurements with packet loss (U7, loss) need root
+    /// Measure the usnic provider beside sockperf, iperf3 and libfabric; measurements with packet loss (U7, loss) need
+    /// root
     Usnic(Selection),
     /// Measure the cost of thousands of idle endpoints for the thread that polls their EVD; writes bench/evd.json
     Evd,
@@ -132,7 +134,8 @@ pub(crate) enum BenchOf {
         /// sm, usnic, verbs; default: all
         providers: Vec<String>,
     },
-    /// Measure the verbs provider beside perftest and compat-dapl, the C implementation of DAT 2.0, in a guest; writes bench/verbs.json
+    /// Measure the verbs provider beside perftest and compat-dapl, the C implementation of DAT 2.0, in a guest; writes
+    /// bench/verbs.json
     Verbs {
         /// Use real time as the guest's clock; default: executed instructions
         #[arg(long)]
@@ -148,8 +151,8 @@ pub(crate) struct Selection {
     /// Use fewer rounds and operations, to check that everything can be measured
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Targets (S1 .. S9, U1 .. U7, V1 .. V14) and sections (latency, percentiles, bandwidth, connects, memory, ...); default:
-    /// everything
+    /// Targets (S1 .. S9, U1 .. U7, V1 .. V14) and sections (latency, percentiles, bandwidth, connects, memory, ...);
+    /// default: everything
     pub(crate) names: Vec<String>,
 }
 

@@ -84,7 +84,8 @@ fn names(known: &[String]) -> Vec<&str> {
     ["unit", "loom", "threads", "nightly", "report", "instructions", "rxe", "net"].into_iter().chain(of_files).collect()
 }
 
-/// The suites to run, if the first argument and all others name suites. Otherwise the others are arguments of the first.
+/// The suites to run, if the first argument and all others name suites. Otherwise the others are arguments of the
+/// first.
 fn several<'a>(first: Option<&'a str>, args: &[&'a str], known: &[String]) -> Option<Vec<&'a str>> {
     let names = names(known);
     let suites: Vec<&str> = first.into_iter().chain(args.iter().copied()).collect();

@@ -43,7 +43,7 @@ macro_rules! objects {
 
             impl Drop for $name {
                 fn drop(&mut self) {
-                    // Callers that need the code call `free` instead.
+                    // Callers that need the return code call `free` instead.
                     let _ = $free(self.0);
                 }
             }

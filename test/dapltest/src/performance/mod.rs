@@ -137,7 +137,8 @@ pub(crate) fn serve(ia: &Ia, mut channel: Channel, test: &Performance, common: &
     let over = await_over(&mut channel, common);
     clock.end();
     let figures = ran.as_ref().map_err(|failure| failure.to_string()).map(|measured| match runner.is_passive() {
-        // The client's RDMA needs no action of this process, so its processor time is that of the whole connection.
+        // The client's RDMA needs no action of this process, so this side reports only its processor time for the whole
+        // connection.
         true => clock.figures(0),
         false => measured.figures,
     });

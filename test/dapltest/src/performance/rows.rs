@@ -12,7 +12,7 @@ use crate::common::Common;
 use crate::report::Report;
 use crate::wire::{Figures, Performance};
 
-/// Results for one size.
+/// Figures of both sides for one size.
 pub(super) struct Row {
     /// Bytes per operation; `None` for connects.
     pub(super) bytes: Option<u64>,
@@ -20,7 +20,7 @@ pub(super) struct Row {
     pub(super) server: Figures,
 }
 
-/// The rows of a run.
+/// Prints the rows of a run, and collects them as JSON.
 pub(super) struct ResultTable {
     rows: Vec<Value>,
     /// Whether the rates of both sides are added.

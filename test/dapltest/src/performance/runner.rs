@@ -103,7 +103,7 @@ impl Runner {
             if let Some(sender) = &mut sender {
                 sender.post(self)?;
             }
-            let is_sent = sender.as_ref().is_none_or(|sender| sender.state == State::Done);
+            let is_sent = sender.as_ref().is_none_or(|sender| sender.state == SenderState::Done);
             if is_sent && receiver.as_ref().is_none_or(|receiver| receiver.is_done) {
                 break;
             }
@@ -180,9 +180,9 @@ fn area(test: &Performance) -> usize {
     test.operation.length().max(last_length(test))
 }
 
-/// Phase of a sender.
+/// Whether a sender still posts, waits for its last message, or has finished.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum State {
+enum SenderState {
     Posting,
     /// The last message is in flight.
     Ending,
@@ -198,7 +198,7 @@ struct Sender {
     in_flight: VecDeque<Instant>,
     posted: u64,
     completed: u64,
-    state: State,
+    state: SenderState,
 }
 
 impl Sender {
@@ -218,13 +218,13 @@ impl Sender {
             in_flight: VecDeque::with_capacity(runner.pipeline),
             posted: 0,
             completed: 0,
-            state: State::Posting,
+            state: SenderState::Posting,
         }
     }
 
     /// Fills the pipeline. After the last completion it posts the message that ends this direction.
     fn post(&mut self, runner: &Runner) -> Result {
-        if self.state != State::Posting {
+        if self.state != SenderState::Posting {
             return Ok(());
         }
         while self.in_flight.len() < runner.pipeline && self.counter.wants(self.posted) {
@@ -239,17 +239,17 @@ impl Sender {
         if runner.test.operation.transfer == Transfer::Send {
             let mut last = runner.memory.segments(0, last_length(&runner.test), 1);
             runner.ep.post(Post::Send, &mut last, self.posted)?;
-            self.state = State::Ending;
+            self.state = SenderState::Ending;
         } else {
-            self.state = State::Done;
+            self.state = SenderState::Done;
         }
         Ok(())
     }
 
     fn take(&mut self, runner: &Runner, event: Event) -> Result {
         let length = runner.check(event, self.completed)?;
-        if self.state == State::Ending {
-            self.state = State::Done;
+        if self.state == SenderState::Ending {
+            self.state = SenderState::Done;
             return Ok(());
         }
         runner.check_length(length, self.completed)?;

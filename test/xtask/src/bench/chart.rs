@@ -1,8 +1,9 @@
-//! Charts as SVG: lines over sizes or counts with logarithmic axes, one panel below the other; or rows of dots (`dots`).
+//! Charts as SVG: lines over sizes or counts with logarithmic axes, one panel below the other; or rows of dots
+//! (`dots`).
 //!
-//! A file is self-contained: no script, font or external picture. It follows the reader's light or dark setting. Lines differ
-//! by marker and by colour (the Okabe-Ito palette, for colour-blind readers) and are labelled at their ends. The module
-//! does not depend on the measurements.
+//! A file is self-contained: no script, font or external picture. It follows the reader's light or dark setting. Lines
+//! differ by marker and by colour (the Okabe-Ito palette, for colour-blind readers) and are labelled at their ends. The
+//! module does not depend on the measurements.
 #![forbid(unsafe_code)]
 
 mod dots;

@@ -1,6 +1,6 @@
 #!/bin/busybox sh
-# The guest's init: loads the modules, mounts the host's files below a tmpfs overlay, sets up the device rxe0, then runs the
-# scripts that the host (`guest/mod.rs`) names on the virtio port. Its own output goes to the console.
+# The guest's init: loads the modules, mounts the host's files below a tmpfs overlay, sets up the device rxe0, then runs
+# the scripts that the host (`guest/mod.rs`) names on the virtio port. Its own output goes to the console.
 export PATH=/bin:/usr/bin:/sbin:/usr/sbin
 /bin/busybox mkdir -p /proc /sys /dev /lower /layer /new
 /bin/busybox --install -s /bin

@@ -1,5 +1,5 @@
-//! Transfers that must succeed byte for byte: over a link that drops packets, has a small MTU, is slow or congested, or is
-//! rerouted.
+//! Transfers that must succeed byte for byte: over a link that drops packets, has a small MTU, is slow or congested, or
+//! is rerouted.
 #![forbid(unsafe_code)]
 
 use std::thread::sleep;

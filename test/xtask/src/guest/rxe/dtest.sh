@@ -1,5 +1,5 @@
-# Runs dtest client and server in one guest. $1 is the program, $2 and $3 are environment variables of the server and the
-# client, the others are options of both.
+# Runs dtest client and server in one guest. $1 is the program, $2 and $3 are environment variables of the server and
+# the client, the others are options of both.
 dtest=$1 servers=$2 clients=$3
 shift 3
 place=$(mktemp -d)
