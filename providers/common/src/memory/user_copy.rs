@@ -3,14 +3,14 @@
 //!
 //! A SIGSEGV handler would interfere with the program's own signal handling. Copies by the kernel report such memory as
 //! an error, but cost a system call. So memory that was checked a moment ago is copied directly, and all other memory
-//! is checked before. A "range" is the memory of one copy:
+//! is checked before. A "range" is the memory of one copy. The rules are:
 //!
 //! - A page that was found usable counts as usable until the current time slot ends. A slot has 2^19 ticks of the time
 //!   stamp counter on x86-64, or 0.5 ms elsewhere (`slot`). A table has one word per page. A copy of recently used
 //!   memory reads only that word.
-//! - The kernel makes the first copies in a slot that use unrecorded pages, if they have at most 16 KiB
-//!   (`process_vm_readv` on this process). The memory cannot change between check and use. Only the pages of the range
-//!   are recorded.
+//! - The kernel (`process_vm_readv` on this process) makes the first few copies in a slot that use unrecorded pages, if
+//!   they have at most 16 KiB. With these copies, the memory cannot change between check and use. Only the pages of the
+//!   range are recorded.
 //! - A program that uses many pages in a slot would pay a system call for each copy. So after these first copies, one
 //!   check covers the 256 KiB blocks around the range, as far as they belong to its registration.
 //! - Ranges longer than 64 KiB are checked each time, and nothing is recorded.
@@ -27,7 +27,7 @@ use dapl::provider::Region;
 use dapl::runtime::mappings::{MappingLookup, PageRights};
 
 /// A time slot has 2^`SLOT_BITS` ticks of the clock. Memory in continuous use is checked once per slot. The check takes
-/// 1 us, which is about half a percent of a slot at 2 GHz.
+/// 1 us, which is 0.4 % of a slot at 2 GHz.
 const SLOT_BITS: u32 = 19;
 /// A page of the table has 2^`PAGE_BITS` bytes, which divides every page size of Linux.
 const PAGE_BITS: u32 = 12;

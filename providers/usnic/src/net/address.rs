@@ -239,8 +239,8 @@ pub(crate) fn is_local_address(own: &SocketAddr, peer: IpAddr) -> bool {
     if let Ok(is_local) = route::is_local(with_port(own, peer, 9)) {
         return is_local;
     }
-    // Without rtnetlink: the kernel selects the address of a local peer itself as source address. This does not detect
-    // secondary addresses of this host.
+    // If rtnetlink is not usable, a socket is connected to `peer`. For a local peer, the kernel selects the peer's
+    // address as source address. This does not detect secondary addresses of this host.
     let any: IpAddr = if peer.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     // Binding a socket to `peer` would prove nothing, because Linux may allow binding to non-local addresses
     // (`ip_nonlocal_bind`).

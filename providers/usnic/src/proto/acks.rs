@@ -55,8 +55,8 @@ impl AckClock {
 
     /// Records a data packet. A packet outside the window has no effect.
     ///
-    /// `last_of_chunks`: the packet is the last one of a message of several packets. `ack_now`: the packet requests an
-    /// ack, or fills a gap.
+    /// `last_of_chunks` means that the packet is the last one of a message of several packets. `ack_now` means that the
+    /// packet requests an ack, or fills a gap.
     pub(crate) fn record_arrival(&mut self, now: Nanos, arrival: Arrival, last_of_chunks: bool, ack_now: bool) {
         let urgency = match arrival {
             Arrival::Outside => return,

@@ -115,8 +115,9 @@ impl Transport {
             return PendingWork { ready, deadline: (!ready).then_some(again), ..PendingWork::default() };
         }
         let pending_work = self.conn.pending_work(now).most_urgent_only();
-        // `transmit` also handles expired deadlines. Without a call of `transmit`, the next pass handles them, because
-        // a pass handles the deadline of a connection only once.
+        // An expired deadline is omitted if `transmit` will be called: the deadline may be that of an ack that
+        // `transmit` sends, and is computed again afterwards. Otherwise the deadline is later than `now`, because a
+        // pass handles all deadlines up to `now`, and would not end.
         let needs_service = pending_work.needs_service();
         let deadline = pending_work.deadline.filter(|at| *at > now || !needs_service).map(|at| at.max(now + 1));
         PendingWork { deadline, ..pending_work }
@@ -161,10 +162,11 @@ impl Transport {
         }
     }
 
-    /// Handles an ICMP message about a datagram to the peer.
+    /// Handles an ICMP message about a datagram to the peer, or a local error.
     ///
-    /// Only a message that quotes a packet of this connection is trusted. An attacker off the path may have forged any
-    /// other message, so that a message "unreachable" only causes a challenge to the peer (RFC 5927; RFC 8899, 4.6.1).
+    /// An attacker off the path can forge an ICMP message, but not the quote of a packet of this connection (RFC 5927).
+    /// "Too large" without such a quote has no effect (RFC 8899, 4.6.1). "Port unreachable" without a quote only causes
+    /// a challenge to the peer, and so does any other "unreachable".
     pub(crate) fn on_delivery_error(&mut self, now: Nanos, error: &DeliveryError) {
         let is_quoted = || self.conn.is_quoted(&error.quote, self.seal.is_some());
         match error.kind {

@@ -1,8 +1,8 @@
 //! Read requests and atomic operations of the peer ("reads"). Responses are sent in the order of their numbers (UR-4).
 //!
 //! A read stays stored until the peer has acked its whole response, which may need retransmissions. The agreed maximum
-//! number (`ird`) applies to reads whose data was not sent completely. As many further reads may wait for acks of their
-//! responses.
+//! number (`ird`) applies to reads whose data was not sent completely. At most twice as many reads are stored,
+//! including those whose responses wait for acks.
 
 use std::collections::VecDeque;
 

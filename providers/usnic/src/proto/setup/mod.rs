@@ -13,7 +13,7 @@
 //! Confirm                               ->             any other packet of the connection also confirms
 //! ```
 //!
-//! 1. Only under load, or with a key. The client repeats its request with the cookie.
+//! 1. Sent only under load, or with a key. The client repeats its request with the cookie.
 //! 2. The request has arrived and waits for the consumer. The client repeats it to the source of this packet.
 //!
 //! The caller routes packets as follows. For a request at the well-known port, `packets::request_head` returns the

@@ -1,6 +1,6 @@
 //! One side of an established connection of the simulation. It checks each packet that this side sends.
 //!
-//! The checks: acks cover only packets that have arrived, and data packets are within the peer's receive window.
+//! Acks must cover only packets that have arrived. Data packets must be within the peer's receive window.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

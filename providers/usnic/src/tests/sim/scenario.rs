@@ -196,8 +196,8 @@ impl Scenario {
 
     /// Whether a path of this connection may fail for so long that the connection times out.
     ///
-    /// With encryption, this includes an address change of the server before the client has received a packet of the
-    /// connection, because the client cannot decrypt such packets with the keys of the handshake.
+    /// With encryption, this includes every address change of the server. The server's address may change before the
+    /// client has received a packet of the connection, and the keys of the handshake cannot decrypt such packets.
     pub(super) fn is_long_cut(&self, at: usize) -> bool {
         let [a, b] = self.links[at].ends;
         if self.sealed && self.actions.iter().any(|action| action.what == ScriptedAction::Move(b)) {
