@@ -14,21 +14,47 @@ use crate::runtime::handle::{HandleHasher, ObjectId};
 #[derive(Default)]
 pub(super) struct TriggerQueue {
     queue: VecDeque<Arc<dyn EvdSource>>,
+    /// The ids of all queued EVDs, from the time the queue gets long until it is empty. Otherwise empty, because a search
+    /// of a short queue is faster.
     members: HashSet<ObjectId, BuildHasherDefault<HandleHasher>>,
 }
 
 impl TriggerQueue {
+    /// Maximum length of a queue that is searched.
+    const SHORT: usize = 8;
+
     /// Appends an EVD, unless it is queued already.
     pub(super) fn insert(&mut self, source: Arc<dyn EvdSource>) {
-        if self.members.insert(source.id()) {
+        if !self.contains(source.id()) {
             self.queue.push_back(source);
+            if self.queue.len() > Self::SHORT || !self.members.is_empty() {
+                self.index();
+            }
         }
     }
 
+    fn contains(&self, id: ObjectId) -> bool {
+        if self.members.is_empty() {
+            self.queue.iter().any(|queued| queued.id() == id)
+        } else {
+            self.members.contains(&id)
+        }
+    }
+
+    /// Adds the EVD that was just queued to `members`, or all EVDs if the queue has been short.
+    #[cold]
+    fn index(&mut self) {
+        let known = self.members.len();
+        self.members.extend(self.queue.range(known..).map(|source| source.id()));
+    }
+
     /// Removes and returns the EVD that triggered first.
+    #[inline]
     pub(super) fn pop(&mut self) -> Option<Arc<dyn EvdSource>> {
         let source = self.queue.pop_front()?;
-        self.members.remove(&source.id());
+        if !self.members.is_empty() {
+            self.members.remove(&source.id());
+        }
         Some(source)
     }
 
@@ -64,5 +90,24 @@ mod tests {
         assert_eq!(order, [3, 1, 2]);
         triggers.insert(Arc::new(Named(3)));
         assert!(!triggers.is_empty(), "popped, so it may be queued again");
+    }
+
+    #[test]
+    fn long_queue_lists_each_evd_once_until_it_is_empty() {
+        let mut triggers = TriggerQueue::default();
+        let mut expected = VecDeque::new();
+        // The queue grows beyond the length that is searched, shrinks below it, and grows again.
+        for (first, inserts, pops) in [(0, 20, 17), (15, 20, 30), (40, 5, 0), (38, 12, 18)] {
+            for name in (first..first + inserts).chain(first..first + inserts) {
+                triggers.insert(Arc::new(Named(name)));
+                if !expected.contains(&name) {
+                    expected.push_back(name);
+                }
+            }
+            for _ in 0..pops.min(expected.len()) {
+                assert_eq!(triggers.pop().map(|source| source.id().handle), expected.pop_front());
+            }
+        }
+        assert!(expected.is_empty() && triggers.is_empty() && triggers.members.is_empty());
     }
 }
