@@ -19,6 +19,8 @@ struct CnoWaitCall {
     cno: DAT_CNO_HANDLE,
     timeout: DAT_TIMEOUT,
     evd: *mut DAT_EVD_HANDLE,
+    /// Whether [`quick`] has polled the EVDs.
+    has_polled: bool,
     /// The wait; `None` until the thread has begun to wait.
     wait: Option<CnoWait>,
     /// Whether the thread has stored a [`Mark`], so that a cancellation removes its waiter.
@@ -34,12 +36,12 @@ pub unsafe extern "C-unwind" fn dapl_cno_wait<P: Provider>(
     timeout: DAT_TIMEOUT,
     evd: *mut DAT_EVD_HANDLE,
 ) -> DAT_RETURN {
-    let mut call = CnoWaitCall { cno, timeout, evd, wait: None, marked: false };
+    let mut call = CnoWaitCall { cno, timeout, evd, has_polled: false, wait: None, marked: false };
     // SAFETY: `quick` and `step` require the same of the pointers in `call` as this function requires of its caller.
     unsafe { wait::run(&mut call, quick::<P>, step::<P>) }
 }
 
-/// Completes the wait if an EVD has triggered.
+/// Completes the wait if an EVD has triggered, or if the first poll of the EVDs finds an event.
 ///
 /// # Safety
 /// The arguments in `call` satisfy the contract of [`dapl_cno_wait`].
@@ -48,7 +50,7 @@ unsafe fn quick<P: Provider>(call: &mut CnoWaitCall) -> Option<DAT_RETURN> {
     let mut triggered = None;
     let code = ffi::guard_hot(|| {
         if !call.evd.is_null() {
-            triggered = from_handle::<Cno<P>>(call.cno, Handle::Cno)?.take_pending();
+            (triggered, call.has_polled) = from_handle::<Cno<P>>(call.cno, Handle::Cno)?.wait_quickly();
         }
         Ok(())
     });
@@ -94,7 +96,7 @@ fn run_step<P: Provider>(call: &mut CnoWaitCall, cause: WakeCause) -> Result<Cno
     }
     let cno = from_handle::<Cno<P>>(call.cno, Handle::Cno)?;
     ffi::require(call.evd, 3)?;
-    let (wait, next) = dapli_cno::begin(&cno, call.timeout);
+    let (wait, next) = dapli_cno::begin(&cno, call.timeout, call.has_polled);
     call.wait = Some(wait);
     Ok(next)
 }

@@ -51,6 +51,7 @@ impl CnoState {
     }
 
     /// Removes and returns the EVD that triggered first.
+    #[inline]
     pub(super) fn pop(&mut self) -> Option<Arc<dyn EvdSource>> {
         let source = self.triggers.pop();
         self.update_descriptor();
@@ -83,8 +84,8 @@ pub(super) enum CnoWaitResult {
     Sleep(u32),
 }
 
-/// Begins a wait.
-pub(super) fn begin<P: Provider>(cno: &Cno<P>, timeout: DAT_TIMEOUT) -> (CnoWait, CnoWaitResult) {
+/// Begins a wait. `has_polled`: [`Cno::wait_quickly`] has polled the EVDs just before.
+pub(super) fn begin<P: Provider>(cno: &Cno<P>, timeout: DAT_TIMEOUT, has_polled: bool) -> (CnoWait, CnoWaitResult) {
     let mut wait = CnoWait { id: cno.id, token: wait::token(), deadline: Deadline::NEVER };
     let polling = loop {
         let mut inner = cno.inner.lock();
@@ -110,7 +111,7 @@ pub(super) fn begin<P: Provider>(cno: &Cno<P>, timeout: DAT_TIMEOUT) -> (CnoWait
         }
         break cno.polling(&inner);
     };
-    if let Some(next) = cno.poll_and_take(&polling, wait.token) {
+    if !has_polled && let Some(next) = cno.poll_and_take(&polling, wait.token) {
         return (wait, next);
     }
     if timeout == 0 {
@@ -166,6 +167,39 @@ impl<P: Provider> Cno<P> {
                 return Some(source.id().handle);
             }
         }
+    }
+
+    /// Completes a wait without registering a waiter, if an EVD has triggered or one poll of the EVDs finds an event.
+    /// Returns the handle of that EVD, and whether the EVDs were polled. Does not poll while other threads wait, or if
+    /// the wait needs the full path.
+    #[inline]
+    pub(super) fn wait_quickly(&self) -> (Option<usize>, bool) {
+        let polling = loop {
+            let mut inner = self.inner.lock();
+            if let Some(source) = inner.pop() {
+                drop(inner);
+                if source.pending(self.id) {
+                    return (Some(source.id().handle), false);
+                }
+                continue;
+            }
+            if !inner.waiters.is_empty() || inner.is_freed || inner.orphaned || !inner.may_be_polled() {
+                return (None, false);
+            }
+            // The CQs are not armed: this thread polls them again, or arms them, before it sleeps.
+            self.polled.store(true, Ordering::Relaxed);
+            break self.polling(&inner);
+        };
+        let Some((source, changes)) = poll_all(self.id, &polling, true) else { return (None, true) };
+        if changes == polling.changes {
+            return (Some(source.id().handle), true);
+        }
+        // Another EVD has triggered before.
+        let mut inner = self.inner.lock();
+        inner.triggers.insert(source.clone());
+        self.record_change(&inner);
+        drop(inner);
+        (self.take_pending(), true)
     }
 
     /// Fetches completions of the attached EVDs. EVDs with new events trigger the CNO. Called without locks.

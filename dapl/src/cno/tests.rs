@@ -306,7 +306,7 @@ fn wait_on_a_cno_freed_after_the_handle_check_is_refused() {
     let cno = cno(&opened, NO_AGENT);
     let freed = from_handle::<Cno<FakeProvider>>(cno.raw(), Handle::Cno).unwrap();
     assert_eq!(free(cno), DAT_SUCCESS);
-    let (_, next) = dapli_cno::begin(&freed, DAT_TIMEOUT_INFINITE);
+    let (_, next) = dapli_cno::begin(&freed, DAT_TIMEOUT_INFINITE, false);
     assert!(matches!(next, dapli_cno::CnoWaitResult::Fail(Error::InvalidHandle(Handle::Cno))), "{next:?}");
 }
 
