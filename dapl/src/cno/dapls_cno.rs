@@ -168,7 +168,8 @@ impl<P: Provider> Cno<P> {
 
     /// Records that an EVD has events. Called under the EVD's lock. If `arrival` is true, the agent is called too,
     /// once.
-    pub fn trigger(self: &Arc<Self>, source: Arc<dyn EvdSource>, arrival: bool) -> CnoNotification<P> {
+    /// Returns `None` if no waiter, agent or descriptor is to be notified.
+    pub fn trigger(self: &Arc<Self>, source: Arc<dyn EvdSource>, arrival: bool) -> Option<CnoNotification<P>> {
         let evd = source.id().handle;
         let mut inner = self.inner.lock();
         let mut agent = None;
@@ -188,7 +189,9 @@ impl<P: Provider> Cno<P> {
             // No other waiter sleeps. The woken thread polls, and arms the CQs before it sleeps again.
             self.polled.store(true, Ordering::Relaxed);
         }
-        CnoNotification { cno: self.clone(), wake, agent, has_descriptor: inner.descriptor.is_some(), evd }
+        let has_descriptor = inner.descriptor.is_some();
+        let notifies = wake || has_descriptor || agent.is_some();
+        notifies.then(|| CnoNotification { cno: self.clone(), wake, agent, has_descriptor, evd })
     }
 
     /// Called after an EVD was detached. If it was the last EVD, all waiters return and the agent is called without an

@@ -1,6 +1,7 @@
 //! Tests of CNOs through their C entries, with EVDs over the fake provider.
 
 mod descriptor;
+mod quick;
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};

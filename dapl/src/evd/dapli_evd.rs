@@ -42,7 +42,8 @@ pub(super) struct EvdState<P: Provider> {
     pub(super) is_unobserved: bool,
     /// Counts of completions by EP.
     pub(super) completions: CompletionsByEp,
-    /// The consumer has dequeued an event since the last poll. Set only if the EVD has a CNO or a descriptor.
+    /// The consumer has dequeued an event since the last poll, or the next dequeue finds one in the buffer. Set only if
+    /// the EVD has a CNO or a descriptor.
     has_taken: bool,
     /// The CQ could not be armed for the CNO, and the error was not reported yet.
     arm_failed: bool,
@@ -73,16 +74,27 @@ impl<P: Provider> EvdState<P> {
         self.is_unobserved = self.cno.is_none() && self.descriptor.is_none();
     }
 
-    /// Polls the CQ into `buffer`, and returns the number of completions. All completions are fetched here or by
-    /// [`Self::refill`], so that all are counted and traced.
+    /// Polls the CQ into `buffer`, counts and traces the completions, and returns their number.
     #[inline(never)]
     fn poll(&mut self, cq: &P::Cq, how: FetchMode) -> usize {
-        let n = match how {
-            FetchMode::Poll => cq.poll(&mut self.buffer),
-            FetchMode::Ready => cq.ready(&mut self.buffer),
-        };
+        let n = self.fill(cq, how);
         self.buffer[..n].iter().for_each(|done| record(&mut self.completions, done));
         n
+    }
+
+    /// Fills the buffer from the front. The caller counts and traces the completions.
+    #[inline(always)]
+    fn fill(&mut self, cq: &P::Cq, how: FetchMode) -> usize {
+        match how {
+            FetchMode::Poll => cq.poll(&mut self.buffer),
+            FetchMode::Ready => cq.ready(&mut self.buffer),
+        }
+    }
+
+    /// Records that the CNO or the descriptor has reported an event, so that the next dequeue of an empty EVD does not
+    /// poll.
+    pub(super) fn set_taken(&mut self) {
+        self.has_taken = true;
     }
 }
 
@@ -124,9 +136,10 @@ impl<P: Provider> EvdSource for EvdRef<P> {
 
     fn pending(&self, cno: ObjectId) -> bool {
         handle::from_id::<Evd<P>>(self.id).is_some_and(|evd| {
-            let inner = evd.lock();
+            let inner = evd.inner.lock();
             let attached = inner.cno.as_ref().is_some_and(|own| own.id() == cno);
-            attached && inner.queue.enabled && !inner.queue.has_waiter() && !inner.queue.is_empty()
+            let has_events = !inner.plain.is_empty() || !inner.queue.is_empty();
+            attached && has_events && inner.queue.enabled && !inner.queue.has_waiter()
         })
     }
 
@@ -215,6 +228,28 @@ impl<P: Provider> Evd<P> {
         signal
     }
 
+    /// Like [`Self::fetch`], for an EVD with a CNO, and without a waiter. A single completion may stay in the buffer.
+    /// The caller releases the lock without another look at the queue.
+    #[inline]
+    fn fetch_for_cno(&self, inner: &mut EvdState<P>, cq: &P::Cq, how: FetchMode) -> EventSignal {
+        let n = inner.fill(cq, how);
+        if n == 0 {
+            return EventSignal::None;
+        }
+        if n == 1 && inner.keep_single() {
+            return EventSignal::Cno;
+        }
+        let mut signal = EventSignal::None;
+        for done in &inner.buffer[..n] {
+            record(&mut inner.completions, done);
+            signal = signal.max(inner.queue.complete(done));
+        }
+        if n == BATCH {
+            signal = signal.max(self.fetch(inner, how));
+        }
+        signal
+    }
+
     /// Dequeues the oldest event. Passes it to `give` by reference, because events are large and this is the hot path.
     #[inline]
     pub(crate) fn dequeue(&self, give: impl FnOnce(TakenEvent<'_>)) -> Result<()> {
@@ -249,8 +284,10 @@ impl<P: Provider> Evd<P> {
                 let Some(cq) = &self.cq else { return Err(Error::QueueEmpty) };
                 // A consumer with a CNO dequeues until the EVD is empty; then `dat_cno_wait` polls again, as does
                 // arming a descriptor. Over a network each poll is a system call. So the first dequeue after a
-                // successful one does not poll, but takes completions that are already in the CQ.
-                let how = if std::mem::take(&mut state.has_taken) { FetchMode::Ready } else { FetchMode::Poll };
+                // successful one does not poll, but takes completions that are already in the CQ. With an empty check
+                // this code runs only if a completion may have arrived, so it polls.
+                let is_first = std::mem::take(&mut state.has_taken) && self.empty_check.is_none();
+                let how = if is_first { FetchMode::Ready } else { FetchMode::Poll };
                 let n = state.poll(cq, how);
                 let Some((first, rest)) = state.buffer[..n].split_first() else {
                     return Err(self.found_nothing(inner));
@@ -272,8 +309,11 @@ impl<P: Provider> Evd<P> {
             }
         };
         if !inner.is_unobserved {
-            inner.has_taken = true;
+            inner.set_taken();
             let notification = self.taken(&mut inner, signal);
+            if inner.queue.is_empty() {
+                self.allow_empty_check(&inner);
+            }
             drop(inner);
             notification.deliver();
         } else {
@@ -367,7 +407,7 @@ impl<P: Provider> Evd<P> {
         match &inner.cno {
             Some(cno) if inner.queue.enabled && inner.queue.has_notifying() => {
                 inner.queue.counts.cno_triggers += 1;
-                EvdNotification { waiter: None, cno: Some(cno.arc().trigger(self.source(), false)), arm_failed }
+                EvdNotification { waiter: None, cno: cno.arc().trigger(self.source(), false), arm_failed }
             }
             _ => EvdNotification { waiter: None, cno: None, arm_failed },
         }
@@ -389,7 +429,7 @@ impl<P: Provider> Evd<P> {
             }
             (EventSignal::Cno, Some(cno)) => {
                 inner.queue.counts.cno_triggers += 1;
-                EvdNotification { waiter: None, cno: Some(cno.arc().trigger(self.source(), true)), arm_failed }
+                EvdNotification { waiter: None, cno: cno.arc().trigger(self.source(), true), arm_failed }
             }
             _ => EvdNotification { waiter: None, cno: None, arm_failed },
         }
@@ -456,30 +496,37 @@ impl<P: Provider> Evd<P> {
     /// Fetches completions for a thread that waits on the CNO (see [`EvdSource::poll`]). Does not poll if only an armed
     /// CQ can recognise solicited messages.
     fn poll_for_cno(&self, pass: &mut PollPass) {
-        let mut inner = self.lock();
-        let Some(cq) = &self.cq else { return };
+        let mut guard = self.lock();
+        let inner = &mut *guard;
+        let (Some(cq), Some(cno)) = (&self.cq, &inner.cno) else { return };
         let needs_notification = !P::Cq::REPORTS_SOLICITED && inner.queue.config() == NotifyMode::Solicited;
-        let is_skipped = needs_notification || inner.queue.has_waiter() || !inner.queue.enabled;
-        let Some(cno) = inner.cno.as_ref().filter(|_| !is_skipped) else { return };
+        if needs_notification || inner.queue.has_waiter() || !inner.queue.enabled {
+            return;
+        }
         // The CQ is disarmed under the lock, because a waiter that goes to sleep arms it after this step.
         if cno.is_polled() && !inner.descriptor.as_ref().is_some_and(ArmedDescriptor::is_armed) {
             cq.disarm();
         }
-        let signal = self.fetch(&mut inner, if pass.polls_device { FetchMode::Poll } else { FetchMode::Ready });
+        let how = if pass.polls_device { FetchMode::Poll } else { FetchMode::Ready };
         pass.polls_device &= !P::Cq::SHARES_PROGRESS;
         let may_take = pass.takes && pass.taken_at.is_none() && inner.descriptor.is_none() && !inner.arm_failed;
+        let signal = self.fetch_for_cno(inner, cq, how);
         match &inner.cno {
             // A CNO that is polled has no agent or descriptor that depends on a trigger.
             Some(cno) if may_take && signal == EventSignal::Cno && cno.is_polled() && cno.id() == pass.cno => {
                 pass.taken_at = Some(cno.changes());
                 inner.queue.counts.cno_triggers += 1;
             }
-            _ => self.unlock(inner, signal),
+            _ => self.unlock(guard, signal),
         }
     }
 
     /// Releases the lock after a step that may have queued events, and then delivers the notification.
+    #[inline]
     pub(super) fn unlock(&self, mut inner: MutexGuard<'_, EvdState<P>>, signal: EventSignal) {
+        if signal == EventSignal::None && !inner.arm_failed {
+            return;
+        }
         let notification = self.signal(&mut inner, signal);
         drop(inner);
         notification.deliver();

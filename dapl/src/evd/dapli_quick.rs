@@ -4,6 +4,9 @@
 //! A poll leaves successful completions in the buffer, and the next dequeues return them from there. All other code
 //! locks by [`Evd::lock`], which first moves the remaining completions from the buffer to the queue. So that code finds
 //! every event in the queue.
+//!
+//! A wait on the CNO of an EVD also leaves a completion in the buffer, but only a single one: if an EVD still has events
+//! after a dequeue, that dequeue has to trigger the CNO again.
 #![forbid(unsafe_code)]
 
 use std::ops::Range;
@@ -67,9 +70,26 @@ impl<P: Provider> EvdState<P> {
         let left = std::mem::take(&mut self.plain);
         self.queue.counts.events -= left.len() as u64; // `complete` counts them again
         for done in &self.buffer[left] {
-            // No waiter, CNO or descriptor existed when these completions were polled, so they signal nothing.
+            // They signal nothing: when they were polled, there was no waiter, CNO or descriptor, or the CNO has
+            // reported the only completion.
             let _ = self.queue.complete(done);
         }
+    }
+
+    /// Leaves the only completion of a poll in the buffer, if the CNO reports it, no other object must be notified of it,
+    /// and nothing else is to be done when it is dequeued. The EVD has a CNO and no waiter, and is enabled.
+    #[inline(always)]
+    pub(super) fn keep_single(&mut self) -> bool {
+        let done = &self.buffer[0];
+        let may_stay = self.queue.is_empty() && self.descriptor.is_none() && is_plain(done) && !done.token.unsignalled;
+        if may_stay {
+            self.completions.count_success(done);
+            self.plain = 0..1;
+            self.queue.counts.events += 1;
+            self.queue.counts.highest = self.queue.counts.highest.max(1);
+            self.set_taken();
+        }
+        may_stay
     }
 
     /// Whether completions may stay in the buffer: the queue is empty, and no waiter, CNO or descriptor needs a signal.
@@ -119,8 +139,7 @@ impl<P: Provider> Evd<P> {
     }
 
     /// Allows dequeues to detect without the lock that the EVD is empty. Has no effect if the polling thread shares its
-    /// CPU, because each dequeue must then count unsuccessful polls under the lock. Called when the EVD has no event,
-    /// CNO or descriptor.
+    /// CPU, because each dequeue must then count unsuccessful polls under the lock. Called when the EVD has no event.
     #[inline(always)]
     pub(super) fn allow_empty_check(&self, inner: &EvdState<P>) {
         if let Some(check) = &self.empty_check

@@ -93,6 +93,12 @@ impl<P: Provider> Evd<P> {
         self.lock().queue.has_waiter()
     }
 
+    /// Whether completions of a poll are in the buffer.
+    #[cfg(test)]
+    pub(crate) fn has_buffered(&self) -> bool {
+        !self.inner.lock().plain.is_empty()
+    }
+
     /// Sets the sink for completions; later calls have no effect.
     pub(crate) fn report_transfers_to(&self, sink: &'static dyn TransferSink<P>) {
         self.transfers.get_or_init(|| sink);
