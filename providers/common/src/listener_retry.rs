@@ -1,4 +1,4 @@
-//! Delays between repetitions of a connection request that found no listener. Timers are up to the caller.
+//! Computes the delays between repetitions of a connection request that found no listener. The caller sets timers.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;

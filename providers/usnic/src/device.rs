@@ -156,8 +156,6 @@ impl Device {
         true
     }
 
-    // --- work for the engine ---
-
     /// Queues packets for the connection manager, and wakes the engine.
     #[cold]
     pub(crate) fn queue_for_cm(&self, from: SocketAddr, packets: PacketRun<'_>) {
@@ -210,8 +208,6 @@ impl Device {
     pub(crate) fn drops(&self) -> u64 {
         self.socket.drops()
     }
-
-    // --- connections ---
 
     /// Replaces the handler of an ended connection. The new handler, a closing connection, replies to late packets.
     pub(crate) fn replace_handler(&self, number: u32, handler: Arc<dyn ConnectionHandler>, pending_work: &PendingWork) {

@@ -74,7 +74,7 @@ impl LastCheck {
 #[inline]
 fn clock() -> u32 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes the time into a local variable.
+    // SAFETY: the call writes the time into a local variable.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut now) };
     (now.tv_sec as u32).wrapping_mul(1000).wrapping_add(now.tv_nsec as u32 / 1_000_000)
 }
@@ -106,7 +106,7 @@ pub fn is_accessible(region: Region, write: bool) -> bool {
 fn populate(Region { address, length }: Region, write: bool) -> i32 {
     let begin = address & !(page() - 1);
     let advice = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
-    // SAFETY: populates pages as an access to one byte would, and does not change their content.
+    // SAFETY: the call populates pages as an access to one byte would, and does not change their content.
     let done = unsafe { libc::madvise(begin as *mut libc::c_void, (address + length - begin) as usize, advice) };
     if done == 0 { 0 } else { std::io::Error::last_os_error().raw_os_error().unwrap_or(0) }
 }

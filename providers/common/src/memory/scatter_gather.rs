@@ -223,7 +223,8 @@ impl<'a, M: LocalMemory> ScatterBatch<'a, M> {
     pub unsafe fn scatter_recent(&mut self, segments: &Segments, from: *const u8, length: u64) -> bool {
         let Some(segment) = self.acquire(segments, length) else { return false };
         let time = *self.time.get_or_insert_with(TimeSlot::now);
-        // SAFETY: `guarded` holds a reference on the registration during the copy. The caller guarantees `from`.
+        // SAFETY: `guarded` holds a reference on the registration during the copy. The caller guarantees the bytes at
+        // `from`.
         unsafe { user_copy::write_recent(from, segment.address, length as usize, time) }
     }
 
@@ -235,7 +236,8 @@ impl<'a, M: LocalMemory> ScatterBatch<'a, M> {
     pub unsafe fn scatter(&mut self, segments: &Segments, from: *const u8, length: u64) -> bool {
         let Some(segment) = self.acquire(segments, length) else { return false };
         let registration = || self.memory.registration(segment.key);
-        // SAFETY: `guarded` holds a reference on the registration during the copy. The caller guarantees `from`.
+        // SAFETY: `guarded` holds a reference on the registration during the copy. The caller guarantees the bytes at
+        // `from`.
         unsafe { user_copy::write(from, segment.address, length as usize, registration) }
     }
 
@@ -382,7 +384,7 @@ mod tests {
         (memory.is_writable, memory.region) = (true, Region { address: base, length: 48 });
         let mut batch = ScatterBatch::new(&memory, 1);
         let list = |key, at: u64, length| Segments::new(&[Segment { key, pad: 0, address: base + at, length }]);
-        // SAFETY: local arrays of at least that length, here and below.
+        // SAFETY: `source` and `sink` are local arrays that are longer than each copy.
         let mut copies = |list: Segments, length| unsafe { batch.scatter(&list, source.as_ptr(), length) };
         assert!(copies(list(9, 0, 16), 16) && copies(list(9, 40, 16), 8));
         assert!(!copies(list(9, 0, 8), 16), "longer than the segment");

@@ -277,7 +277,7 @@ fn slot() -> u64 {
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     {
         let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: writes the time into a local variable.
+        // SAFETY: the call writes the time into a local variable.
         unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
         let ticks = (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64);
         ticks >> (SLOT_BITS - 1) & SLOT_MASK

@@ -35,7 +35,7 @@ impl<T: Default + Send> PerProcess<T> {
     }
 
     /// Creates the value of this process in place of `found`, which is null or belongs to another process. If another
-    /// thread of this process has created one meanwhile, returns that.
+    /// thread of this process has created a value meanwhile, returns that value.
     #[cold]
     fn create(&self, found: *mut ProcessInstance<T>, pid: u32) -> &ProcessInstance<T> {
         let new = Box::into_raw(Box::new(ProcessInstance { pid, value: Mutex::new(T::default()) }));

@@ -32,7 +32,7 @@ pub(crate) struct HandoverSocket {
     id: (u64, u64),
     /// Id of the process that bound the socket.
     pid: u32,
-    /// Effective user of that process.
+    /// Effective user of the process that bound the socket.
     uid: u32,
 }
 

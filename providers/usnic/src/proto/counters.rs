@@ -7,7 +7,7 @@ use crate::proto::Nanos;
 pub(crate) struct Counters {
     /// Data packets sent for the first time.
     pub(crate) sent: u64,
-    /// Payload bytes of these packets.
+    /// Payload bytes sent for the first time.
     pub(crate) sent_bytes: u64,
     /// Retransmissions after acks of later packets.
     pub(crate) resent_gap: u64,
@@ -23,7 +23,7 @@ pub(crate) struct Counters {
     pub(crate) spurious: u64,
     /// Accepted data packets.
     pub(crate) received: u64,
-    /// Payload bytes of these packets.
+    /// Payload bytes of accepted data packets.
     pub(crate) received_bytes: u64,
     /// Received packets that had arrived before.
     pub(crate) duplicates: u64,

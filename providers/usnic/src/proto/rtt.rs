@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(one.pto(0), 8 * MILLIS + 4 * 4 * MILLIS + 50 * MICROS);
         let two = rtt(&[(8 * MILLIS, 0), (16 * MILLIS, 0)]);
         assert_eq!((two.latest_rtt(), two.srtt()), (Some(16 * MILLIS), Some(9 * MILLIS)));
-        // The smoothed RTT is 3/4 of 4 ms plus 1/4 of 8 ms.
+        // The rttvar is 3/4 of 4 ms plus 1/4 of 8 ms, which is 5 ms.
         assert_eq!(two.pto(0), 9 * MILLIS + 4 * 5 * MILLIS + 50 * MICROS);
     }
 

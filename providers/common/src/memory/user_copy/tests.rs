@@ -49,7 +49,7 @@ impl Mapping {
     fn copies(&self, direction: Direction, offset: usize, length: usize) -> bool {
         let mut buffer = vec![7u8; length];
         let address = self.at + offset as u64;
-        // SAFETY: the test's own mapping, and a vector of that length.
+        // SAFETY: the mapping belongs to this test, and `buffer` has `length` bytes.
         unsafe {
             match direction {
                 Direction::Read => read(address, buffer.as_mut_ptr(), length, || self.registration()),

@@ -69,7 +69,7 @@ pub(crate) struct AckEvent {
 pub(crate) struct LossEvent {
     pub(crate) now: Nanos,
     pub(crate) packets: u32,
-    /// Discontiguous ranges of packet numbers.
+    /// Number of discontiguous ranges of lost packet numbers.
     pub(crate) ranges: u32,
     /// Bytes in flight, without the lost packets.
     pub(crate) in_flight: u64,

@@ -11,7 +11,7 @@ pub(super) struct Recovery {
     has_ended: bool,
     /// Number of packets that were declared lost in this period.
     lost: u32,
-    /// Number of these packets that had arrived.
+    /// Number of packets declared lost in this period that had arrived.
     spurious: u32,
 }
 

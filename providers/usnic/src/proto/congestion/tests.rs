@@ -131,7 +131,7 @@ fn bbr_conforms_to_a_token_bucket_policer() {
 
 #[test]
 fn stalling_hosts_do_not_collapse_the_throughput() {
-    // Hosts with more runnable threads than CPUs: stalls of up to 8 ms, without loss.
+    // The hosts have more runnable threads than CPUs. This causes pauses of up to 8 ms, without loss.
     for algorithm in PATH_ALGORITHMS {
         for mean in [20, 5] {
             let quiet = SimPath { rtt: 50 * MICROS, link: 100_000_000, ..SimPath::default() };

@@ -31,9 +31,9 @@ struct RnrProbing {
     count: u32,
     /// Number of the send that waits.
     send: u32,
-    /// Start of its wait.
+    /// Time at which the send began to wait.
     since: Nanos,
-    /// Whether it was reported as overdue.
+    /// Whether the send was reported as overdue.
     is_reported: bool,
 }
 

@@ -101,7 +101,8 @@ impl SendPath {
         (in_flight == 0 || in_flight + bytes <= self.window()) && self.pacer.may_send(now, bytes).is_ok()
     }
 
-    /// Returns the time at which `bytes` may be sent (0: now), or `None` if the window has no space before an ack.
+    /// Returns the time at which `bytes` may be sent, or 0 if now. Returns `None` if the window has no space before an
+    /// ack.
     pub(super) fn may_send_at(&self, now: Nanos, bytes: u64, in_flight: u64) -> Option<Nanos> {
         let is_open = in_flight == 0 || in_flight + bytes <= self.window();
         is_open.then(|| self.pacer.may_send(now, bytes).err().unwrap_or(0))

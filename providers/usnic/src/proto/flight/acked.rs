@@ -19,7 +19,7 @@ struct AckTotals {
     newest: Option<(u64, Nanos, u8)>,
     /// Totals of delivered and lost bytes at the latest acked transmission.
     state: PacketState,
-    /// Latest first send time of the acked packets that were retransmitted spuriously.
+    /// The latest time of a first transmission, among the acked packets that were retransmitted spuriously.
     first: Option<Nanos>,
 }
 

@@ -34,7 +34,7 @@ pub(crate) struct RateSample {
     pub(crate) total_delivered: u64,
     /// Bytes in flight at the transmission of the acked packet.
     pub(crate) tx_in_flight: u64,
-    /// Time of that transmission.
+    /// Time of the transmission of the acked packet.
     pub(crate) send_time: Nanos,
     pub(crate) is_app_limited: bool,
 }

@@ -51,7 +51,7 @@ pub(crate) struct LostPackets {
     pub(crate) first_sent: Nanos,
     /// Send time of the lost packet that was sent last.
     pub(crate) last_sent: Nanos,
-    /// Number of discontiguous ranges of PSNs.
+    /// Number of discontiguous ranges of lost PSNs.
     pub(crate) ranges: u32,
     /// PSN of the last lost packet.
     last: Option<Psn>,
@@ -77,7 +77,7 @@ impl LostPackets {
 pub(crate) struct AckResult {
     /// Number of newly acked packets.
     pub(crate) packets: u32,
-    /// Bytes of these packets.
+    /// Bytes of the newly acked packets.
     pub(crate) bytes: u64,
     /// New RTT sample, without the peer's ack delay. It was already added to `rtt()`.
     pub(crate) rtt: Option<Nanos>,

@@ -88,7 +88,7 @@ enum AcceptPhase {
         until: Nanos,
         /// Number of reports that the client's port is closed.
         closed: u32,
-        /// Whether the next such report counts. Only one report per transmission counts.
+        /// Whether the next report of a closed port counts. Only one report per transmission counts.
         closed_counts: bool,
     },
     /// The attempt has ended. Duplicate requests get the reply `packet`, or none if it is empty. The entry is removed

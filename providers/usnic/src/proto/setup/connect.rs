@@ -71,7 +71,7 @@ pub(crate) struct Connector {
     wait: Nanos,
     /// Time until which the request is repeated if the server has no listener.
     listener_retry_until: Nanos,
-    /// Next interval between these repetitions.
+    /// Next interval between repetitions because the server has no listener.
     listener_retry_wait: Duration,
     /// Time from a transmission to the next one after a Pending reply. It doubles with each such reply.
     patience: Nanos,
@@ -335,7 +335,7 @@ impl Confirming {
         self.due.is_some_and(|due| now >= due)
     }
 
-    /// Appends the confirmation if it is due. Returns whether it was.
+    /// Appends the confirmation and returns true, if it is due.
     pub(crate) fn transmit(&mut self, now: Nanos, terms: &ConnectionTerms, out: &mut Vec<u8>) -> bool {
         let is_due = self.is_due(now);
         if is_due {

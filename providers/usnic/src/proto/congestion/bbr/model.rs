@@ -96,7 +96,7 @@ pub(super) struct ExtraAcked {
     delivered: u64,
     /// Maximum of the previous half of the filter, and of the current half.
     max: [u64; 2],
-    /// Round in which the current half started.
+    /// Round in which the current half of the filter started.
     since: u64,
 }
 

@@ -19,9 +19,9 @@ const PROBE_RTT_DURATION: Nanos = 200 * MILLIS;
 pub(super) struct MinRtt {
     min_rtt: Nanos,
     min_rtt_stamp: Nanos,
-    /// BBR.probe_rtt_min_delay: the minimum since ProbeRTT was last due.
+    /// BBR.probe_rtt_min_delay: the minimum round-trip time since ProbeRTT was last due.
     probe_min_delay: Nanos,
-    /// BBR.probe_rtt_min_stamp: the time of that minimum.
+    /// BBR.probe_rtt_min_stamp: the time at which `probe_min_delay` was measured.
     probe_min_stamp: Nanos,
     is_expired: bool,
     done_stamp: Option<Nanos>,

@@ -1,4 +1,4 @@
-//! Tests of the handshake, and what they share with other tests.
+//! Tests of the handshake. The functions and types in this file are also used by other tests.
 
 use super::*;
 
