@@ -304,7 +304,7 @@ fn clients_that_violate_the_protocol_are_dropped_without_effect_on_others() {
         idle.finish(TIMEOUT).expect_success("the server has ended it");
         let said = environment.quit(server).stderr;
         for reason in [
-            "a client is dropped: a message of the peer did not come within 3 s",
+            "a client is dropped: a message of the peer did not arrive within 3 s",
             "a client is dropped: this is no message of dapltest",
             "a client is dropped: the peer's version 3.7 does not understand version 2.0",
             "a client is dropped: a message that is too short",

@@ -94,7 +94,7 @@ impl Channel {
         let at = RECEIVES * MAX_MESSAGE;
         self.memory.fill(at, bytes.len(), |i| bytes[i]);
         self.ep.post(Post::Send, &mut self.memory.segments(at, bytes.len(), 1), 0)?;
-        match self.wait_policy.next(&self.shared.request, "the end of a send")? {
+        match self.wait_policy.next(&self.shared.request, "the completion of a send")? {
             Event::Dto { status: DAT_DTO_SUCCESS, .. } => Ok(()),
             event => self.lost("a message to the peer", event),
         }

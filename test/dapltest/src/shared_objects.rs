@@ -99,7 +99,7 @@ impl SharedObjects {
     pub(crate) fn is_quiet(&self) -> Result {
         match drain(&self.conn).first() {
             None => Ok(()),
-            Some(event) => Failure::with_message(format!("{event:?}, which is not expected")),
+            Some(event) => Failure::with_message(format!("unexpected event {event:?}")),
         }
     }
 }
@@ -130,7 +130,7 @@ impl Listener {
     ) -> Result {
         match self.accept_unless(ep, shared, wait_policy, || Ok(is_gone()))? {
             true => Ok(()),
-            false => Failure::with_message("the client is gone before it has connected"),
+            false => Failure::with_message("the client disconnected before all its endpoints had connected"),
         }
     }
 
@@ -152,7 +152,9 @@ impl Listener {
             }
             if Instant::now() > deadline {
                 let seconds = wait_policy.limit.as_secs();
-                return Failure::with_message(format!("the client's connection did not come within {seconds} s"));
+                return Failure::with_message(format!(
+                    "no connection request of the client arrived within {seconds} s"
+                ));
             }
         };
         match event {

@@ -42,7 +42,7 @@ impl WaitPolicy {
             (WaitMethod::Sleep, None) => sleep(evd.handle(), deadline)?,
             (WaitMethod::Sleep, Some(cno)) => sleep_on(cno, evd.handle(), deadline)?,
         };
-        event.ok_or_else(|| Failure::Message(format!("{what} did not come within {} s", self.limit.as_secs())))
+        event.ok_or_else(|| Failure::Message(format!("{what} did not arrive within {} s", self.limit.as_secs())))
     }
 
     /// Blocks for the next event. Returns `None` at the time limit.

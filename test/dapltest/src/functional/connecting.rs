@@ -12,25 +12,25 @@ use crate::dat::{Ep, Event, Object, WaitMethod, WaitPolicy, connection_word, dra
 use crate::failure::{Failure, Result};
 
 pub(super) const CASES: &[Case] = &[
-    ("an endpoint connects to itself's neighbour", connects),
-    ("both ends get one event for the end", ends_once),
-    ("a connection ends abruptly", ends_abruptly),
-    ("an ended connection flushes its receives", flushes),
-    ("endpoints connect again after a reset", again),
-    ("a request is rejected", rejects),
-    ("no program listens", no_listener),
-    ("a qualifier is listened on once", twice),
-    ("a reserved service point takes one connection", reserved),
-    ("a connected endpoint does not connect", connected_already),
-    ("an endpoint without a connection does not disconnect", no_connection),
-    ("a freed endpoint ends its connection", freed),
+    ("two endpoints of an adapter can connect to each other", connects),
+    ("a graceful disconnect causes one event on each endpoint", ends_once),
+    ("an abrupt disconnect causes one event on each endpoint", ends_abruptly),
+    ("a disconnect flushes posted receives in order", flushes),
+    ("endpoints can connect again after a reset", again),
+    ("a rejected connect gets PEER_REJECTED", rejects),
+    ("a connect without a listener gets NON_PEER_REJECTED", no_listener),
+    ("a second PSP on a qualifier is refused", twice),
+    ("an RSP accepts a connection into its endpoint", reserved),
+    ("a connect of a connected endpoint is refused", connected_already),
+    ("a disconnect of an unconnected endpoint is refused", no_connection),
+    ("freeing a connected endpoint ends its connection", freed),
 ];
 
 fn connects(common: &Common) -> Result {
     let pair = Pair::new(common)?;
     for end in &pair.ends {
         let (state, ..) = raw::ep_status(end.handle())?;
-        ensure(state == DAT_EP_STATE_CONNECTED, "an end is in another state")?;
+        ensure(state == DAT_EP_STATE_CONNECTED, "an endpoint is not CONNECTED after ESTABLISHED")?;
     }
     pair.free()
 }
@@ -47,7 +47,7 @@ fn await_the_end(pair: &Pair) -> Result {
     ended.sort();
     let mut wanted = pair.ends.each_ref().map(Ep::handle);
     wanted.sort();
-    ensure(ended == wanted, "one end got the event twice")
+    ensure(ended == wanted, "one endpoint got two disconnect events, the other none")
 }
 
 fn ends(common: &Common, flags: DAT_CLOSE_FLAGS) -> Result {
@@ -57,7 +57,7 @@ fn ends(common: &Common, flags: DAT_CLOSE_FLAGS) -> Result {
     // A second disconnect has no effect.
     pair.ends[0].disconnect(DAT_CLOSE_ABRUPT_FLAG)?;
     pair.ends[1].disconnect(DAT_CLOSE_ABRUPT_FLAG)?;
-    ensure(drain(&pair.bench.conn).is_empty(), "an event came twice")?;
+    ensure(drain(&pair.bench.conn).is_empty(), "a second disconnect queued an event")?;
     pair.free()
 }
 
@@ -77,8 +77,11 @@ fn flushes(common: &Common) -> Result {
     pair.ends[1].disconnect(DAT_CLOSE_GRACEFUL_FLAG)?;
     await_the_end(&pair)?;
     let done = pair.completions(4)?;
-    ensure(done.iter().all(|done| done.status == DAT_DTO_ERR_FLUSHED), "a receive is not flushed")?;
-    ensure(done.iter().map(|done| done.cookie).eq(0..4), "one is flushed twice")?;
+    ensure(
+        done.iter().all(|done| done.status == DAT_DTO_ERR_FLUSHED),
+        "a receive did not complete with DAT_DTO_ERR_FLUSHED",
+    )?;
+    ensure(done.iter().map(|done| done.cookie).eq(0..4), "the cookies of the flushed receives differ from the posts")?;
     pair.free()
 }
 
@@ -95,9 +98,9 @@ fn again(common: &Common) -> Result {
 
 /// Returns the event that a connect leads to.
 fn outcome(bench: &Bench, ep: &Ep, wait_policy: WaitPolicy) -> Result<DAT_EVENT_NUMBER> {
-    match wait_policy.next(&bench.conn, "an answer")? {
+    match wait_policy.next(&bench.conn, "the connection event")? {
         Event::Connection { ep: whose, number } if whose == ep.handle() => Ok(number),
-        event => Failure::with_message(format!("{event:?}, expected an answer")),
+        event => Failure::with_message(format!("{event:?}, expected a connection event of the endpoint")),
     }
 }
 
@@ -116,8 +119,8 @@ fn rejects(common: &Common) -> Result {
     ep.connect(own_address(&bench.ia)?, qual, microseconds(common), DAT_QOS_BEST_EFFORT)?;
     raw::cr_reject(next_request(&bench, asleep(common))?)?;
     let number = outcome(&bench, &ep, asleep(common))?;
-    let is_so = number == DAT_CONNECTION_EVENT_PEER_REJECTED;
-    ensure(is_so, &format!("{}, expected DAT_CONNECTION_EVENT_PEER_REJECTED", connection_word(number)))?;
+    let is_expected = number == DAT_CONNECTION_EVENT_PEER_REJECTED;
+    ensure(is_expected, &format!("{}, expected DAT_CONNECTION_EVENT_PEER_REJECTED", connection_word(number)))?;
     ep.free()?;
     psp.free()?;
     bench.close()
@@ -130,8 +133,8 @@ fn no_listener(common: &Common) -> Result {
     let ep = bench.ep()?;
     ep.connect(own_address(&bench.ia)?, qual, microseconds(common), DAT_QOS_BEST_EFFORT)?;
     let number = outcome(&bench, &ep, asleep(common))?;
-    let is_so = number == DAT_CONNECTION_EVENT_NON_PEER_REJECTED;
-    ensure(is_so, &format!("{}, expected DAT_CONNECTION_EVENT_NON_PEER_REJECTED", connection_word(number)))?;
+    let is_expected = number == DAT_CONNECTION_EVENT_NON_PEER_REJECTED;
+    ensure(is_expected, &format!("{}, expected DAT_CONNECTION_EVENT_NON_PEER_REJECTED", connection_word(number)))?;
     ep.free()?;
     bench.close()
 }
@@ -155,9 +158,9 @@ fn reserved(common: &Common) -> Result {
     // The request of an RSP already has its endpoint, so the accept names none.
     raw::cr_accept(next_request(&bench, asleep(common))?, crate::dat::Handle::NULL)?;
     for _ in 0..2 {
-        match asleep(common).next(&bench.conn, "a connection")? {
+        match asleep(common).next(&bench.conn, "the ESTABLISHED event")? {
             Event::Connection { number: DAT_CONNECTION_EVENT_ESTABLISHED, .. } => {}
-            event => return Failure::with_message(format!("{event:?}, expected a connection")),
+            event => return Failure::with_message(format!("{event:?}, expected ESTABLISHED")),
         }
     }
     rsp.free()?;

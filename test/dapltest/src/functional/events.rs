@@ -10,16 +10,16 @@ use crate::dat::{Evd, Event, Ia, Object, drain};
 use crate::failure::Result;
 
 pub(super) const CASES: &[Case] = &[
-    ("an empty EVD gives nothing", empty),
-    ("a wait for nothing ends", times_out),
-    ("software events come in order", in_order),
-    ("a wait for several ends when they are there", threshold),
-    ("an EVD that may not be waited on says so", unwaitable),
-    ("an EVD grows, and keeps what it has", grows),
-    ("a full EVD takes no more", full),
-    ("a CNO names its EVD", notifies),
-    ("an EVD that is not for it takes no software event", wrong_kind),
-    ("a freed EVD is no EVD", freed),
+    ("a dequeue from an empty EVD returns DAT_QUEUE_EMPTY", empty),
+    ("a wait without an event times out", times_out),
+    ("software events are dequeued in the order of their posts", in_order),
+    ("a wait with threshold 3 ends at the third event", threshold),
+    ("a wait on an unwaitable EVD is refused", unwaitable),
+    ("the resize of an EVD keeps its queued events", grows),
+    ("a post to a full EVD returns DAT_QUEUE_FULL", full),
+    ("a CNO wait returns the EVD with the event", notifies),
+    ("a software event is refused by an EVD without the software stream", wrong_kind),
+    ("the handle of a freed EVD is invalid", freed),
 ];
 
 /// Runs `body` with an EVD for `qlen` software events.
@@ -43,7 +43,7 @@ fn in_order(common: &Common) -> Result {
     with_evd(common, 16, |evd| {
         (1..=16).try_for_each(|value| raw::evd_post_se(evd.handle(), value))?;
         let wanted: Vec<Event> = (1..=16).map(|value| Event::Software { value }).collect();
-        ensure(drain(evd) == wanted, "other events came, or in another order")
+        ensure(drain(evd) == wanted, "the events or their order differ from the posts")
     })
 }
 
@@ -53,7 +53,10 @@ fn threshold(common: &Common) -> Result {
         refused(raw::evd_wait(evd.handle(), 1000, 3), DAT_TIMEOUT_EXPIRED, DAT_NO_SUBTYPE)?;
         raw::evd_post_se(evd.handle(), 3)?;
         let first = raw::evd_wait(evd.handle(), 1_000_000, 3)?;
-        ensure(first == Event::Software { value: 1 } && drain(evd).len() == 2, "not the first of three came")
+        ensure(
+            first == Event::Software { value: 1 } && drain(evd).len() == 2,
+            "the wait did not return the first of three events",
+        )
     })
 }
 
@@ -71,9 +74,9 @@ fn grows(common: &Common) -> Result {
     with_evd(common, 4, |evd| {
         (1..=4).try_for_each(|value| raw::evd_post_se(evd.handle(), value))?;
         raw::evd_resize(evd.handle(), 64)?;
-        ensure(raw::evd_query(evd.handle())?.evd_qlen >= 64, "it has not grown")?;
+        ensure(raw::evd_query(evd.handle())?.evd_qlen >= 64, "evd_qlen is less than the requested 64")?;
         (5..=64).try_for_each(|value| raw::evd_post_se(evd.handle(), value))?;
-        ensure(drain(evd).len() == 64, "some are lost")
+        ensure(drain(evd).len() == 64, "not all 64 events were dequeued")
     })
 }
 
@@ -82,7 +85,7 @@ fn full(common: &Common) -> Result {
         let qlen = raw::evd_query(evd.handle())?.evd_qlen as usize;
         (0..qlen).try_for_each(|value| raw::evd_post_se(evd.handle(), value))?;
         refused(raw::evd_post_se(evd.handle(), qlen), DAT_QUEUE_FULL, DAT_NO_SUBTYPE)?;
-        ensure(drain(evd).len() == qlen, "one is lost")
+        ensure(drain(evd).len() == qlen, "not all posted events were dequeued")
     })
 }
 
@@ -93,8 +96,11 @@ fn notifies(common: &Common) -> Result {
     let [first, second] = evds;
     let (first, second) = (first?, second?);
     raw::evd_post_se(second.handle(), 1)?;
-    ensure(raw::cno_wait(cno.handle(), 5_000_000)? == second.handle(), "it names another EVD")?;
-    ensure(drain(&first).is_empty() && drain(&second).len() == 1, "the event is elsewhere")?;
+    ensure(raw::cno_wait(cno.handle(), 5_000_000)? == second.handle(), "dat_cno_wait returned another EVD")?;
+    ensure(
+        drain(&first).is_empty() && drain(&second).len() == 1,
+        "the event is not on the EVD to which it was posted",
+    )?;
     refused(raw::cno_free(cno.handle()), DAT_INVALID_STATE, DAT_INVALID_STATE_CNO_IN_USE)?;
     first.free()?;
     second.free()?;

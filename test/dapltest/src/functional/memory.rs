@@ -11,20 +11,23 @@ use crate::dat::raw::{self, CallResult, Registered};
 use crate::failure::Result;
 
 pub(super) const CASES: &[Case] = &[
-    ("memory is registered and freed", registers),
-    ("memory is registered as asked, or more", covers),
-    ("the same memory is registered many times", many_times),
-    ("memory of no length is not registered", nothing),
-    ("memory is not registered over a zone that is none", no_zone),
-    ("a zone with memory is not freed", zone_in_use),
-    ("a freed LMR is no LMR", freed),
-    ("RMRs are made and freed", rmrs),
+    ("memory can be registered and deregistered", registers),
+    ("the registered range contains the requested range", covers),
+    ("the same memory can be registered many times", many_times),
+    ("a registration of length 0 is refused", nothing),
+    ("a registration in a freed PZ is refused", no_zone),
+    ("freeing a PZ with registered memory is refused", zone_in_use),
+    ("the handle of a freed LMR is invalid", freed),
+    ("RMRs can be created and freed", rmrs),
 ];
 
 fn registers(common: &Common) -> Result {
     let bench = Bench::new(common)?;
     let memory = bench.memory(4096)?;
-    ensure(memory.registered().lmr_context != 0 && memory.registered().rmr_context != 0, "it has no keys")?;
+    ensure(
+        memory.registered().lmr_context != 0 && memory.registered().rmr_context != 0,
+        "a registration returned the key 0",
+    )?;
     drop(memory);
     bench.close()
 }
@@ -36,7 +39,7 @@ fn covers(common: &Common) -> Result {
         let (start, bytes) = memory.registered().range;
         let place = memory.place();
         let is_covered = start <= place.address && start + bytes >= place.address + place.length;
-        ensure(is_covered, "less is registered than was asked for")?;
+        ensure(is_covered, "the registered range is smaller than the requested range")?;
     }
     bench.close()
 }
@@ -49,7 +52,7 @@ fn many_times(common: &Common) -> Result {
     let mut handles: Vec<_> = regions.iter().map(|region| region.lmr).collect();
     handles.sort();
     handles.dedup();
-    ensure(handles.len() == regions.len(), "two registrations are one")?;
+    ensure(handles.len() == regions.len(), "two registrations returned the same handle")?;
     regions.iter().try_for_each(|region| raw::lmr_free(region.lmr))?;
     drop(memory);
     bench.close()
@@ -80,7 +83,7 @@ fn zone_in_use(common: &Common) -> Result {
     let bench = Bench::new(common)?;
     let memory = bench.memory(64)?;
     refused(raw::pz_free(bench.pz.handle()), DAT_INVALID_STATE, DAT_INVALID_STATE_PZ_IN_USE)?;
-    ensure(raw::lmr_query(memory.lmr())?.length == 64, "it has another length")?;
+    ensure(raw::lmr_query(memory.lmr())?.length == 64, "the LMR has another length after the refused free")?;
     drop(memory);
     bench.close()
 }

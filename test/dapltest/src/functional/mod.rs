@@ -113,9 +113,10 @@ fn refused<T: std::fmt::Debug>(answer: CallResult<T>, kind: DAT_RETURN_TYPE, sub
             let (found, wanted) = (crate::dat::raw::words(code), crate::dat::raw::words(wanted));
             Failure::with_message(format!("{call} returned {found}, expected {wanted}"))
         }
-        Ok(value) => {
-            Failure::with_message(format!("a call gives {value:?}, expected {}", crate::dat::raw::words(wanted)))
-        }
+        Ok(value) => Failure::with_message(format!(
+            "a call succeeded and returned {value:?}, expected {}",
+            crate::dat::raw::words(wanted)
+        )),
     }
 }
 

@@ -10,47 +10,47 @@ use crate::dat::{Ep, Evd, Handle, Ia, Memory, Object, Pz, drain};
 use crate::failure::Result;
 
 pub(super) const ADAPTER: &[Case] = &[
-    ("an adapter is opened and closed", opens),
-    ("an adapter that is not registered is refused", unknown_name),
-    ("an adapter is opened twice", opens_twice),
-    ("an adapter in use is not closed gracefully", in_use),
-    ("an adapter in use is closed abruptly", abrupt),
-    ("a closed adapter is no adapter", closed),
+    ("an adapter can be opened and closed", opens),
+    ("opening an unregistered adapter name is refused", unknown_name),
+    ("an adapter can be opened twice", opens_twice),
+    ("a graceful close is refused while objects exist", in_use),
+    ("an abrupt close frees the objects of the adapter", abrupt),
+    ("the handle of a closed adapter is invalid", closed),
 ];
 
 pub(super) const ZONE: &[Case] = &[
-    ("a zone is made and freed", zone),
-    ("a zone is not made without an adapter", zone_nowhere),
-    ("a zone is not made without a place for it", zone_no_place),
-    ("a zone in use is not freed", zone_in_use),
-    ("a freed zone is no zone", zone_freed),
+    ("a PZ can be created and freed", zone),
+    ("creating a PZ with a null IA handle is refused", zone_nowhere),
+    ("creating a PZ without an out pointer is refused", zone_no_place),
+    ("freeing a PZ that an endpoint uses is refused", zone_in_use),
+    ("the handle of a freed PZ is invalid", zone_freed),
 ];
 
 pub(super) const ENDPOINT: &[Case] = &[
-    ("an endpoint is made and freed", endpoint),
-    ("an endpoint is made as another says it is", endpoint_alike),
-    ("an endpoint is not made over a zone that is none", endpoint_no_zone),
+    ("an endpoint can be created and freed", endpoint),
+    ("an endpoint can be created from the queried attributes of another", endpoint_alike),
+    ("creating an endpoint in a freed PZ is refused", endpoint_no_zone),
     ("a new endpoint is unconnected and idle", endpoint_idle),
-    ("an endpoint with receives is freed", endpoint_with_receives),
-    ("an unconnected endpoint is reset, and keeps its receives", endpoint_reset),
-    ("an unconnected endpoint sends nothing", endpoint_no_send),
-    ("a freed endpoint is no endpoint", endpoint_freed),
+    ("an endpoint with posted receives can be freed", endpoint_with_receives),
+    ("the reset of an unconnected endpoint keeps its receives", endpoint_reset),
+    ("a send on an unconnected endpoint is refused", endpoint_no_send),
+    ("the handle of a freed endpoint is invalid", endpoint_freed),
 ];
 
 pub(super) const QUERIES: &[Case] = &[
-    ("an adapter is queried", query_adapter),
-    ("a provider is queried", query_provider),
-    ("an adapter reports its asynchronous EVD", query_errors),
-    ("a zone reports its adapter", query_zone),
-    ("an EVD is queried", query_evd),
-    ("an endpoint is queried", query_endpoint),
-    ("an LMR is queried", query_lmr),
-    ("an RMR is queried", query_rmr),
-    ("a PSP is queried", query_psp),
-    ("an RSP is queried", query_rsp),
-    ("a CNO is queried", query_cno),
-    ("objects report their kinds", kinds),
-    ("a query of another kind of object is refused", query_another),
+    ("the attributes of the adapter are complete", query_adapter),
+    ("the attributes of the provider are complete", query_provider),
+    ("an adapter query returns the asynchronous EVD", query_errors),
+    ("a PZ query returns the adapter", query_zone),
+    ("an EVD query returns length, streams and state", query_evd),
+    ("an endpoint query returns state, service type and depths", query_endpoint),
+    ("an LMR query returns length, keys and privileges", query_lmr),
+    ("the query of an unbound RMR succeeds", query_rmr),
+    ("a PSP query returns the qualifier", query_psp),
+    ("an RSP query returns the qualifier, and its endpoint is reserved", query_rsp),
+    ("a CNO query returns the adapter", query_cno),
+    ("dat_get_handle_type returns the kind of an object", kinds),
+    ("a query with a handle of another kind is refused", query_another),
 ];
 
 /// An open adapter with the objects that most cases need.
@@ -95,12 +95,12 @@ fn opens(common: &Common) -> Result {
 }
 
 fn unknown_name(_: &Common) -> Result {
-    refused(Ia::open("no adapter is called so"), DAT_PROVIDER_NOT_FOUND, DAT_NAME_NOT_REGISTERED)
+    refused(Ia::open("no-such-adapter"), DAT_PROVIDER_NOT_FOUND, DAT_NAME_NOT_REGISTERED)
 }
 
 fn opens_twice(common: &Common) -> Result {
     let (first, second) = (Ia::open(&common.device)?, Ia::open(&common.device)?);
-    ensure(first.handle() != second.handle(), "both are the same")?;
+    ensure(first.handle() != second.handle(), "two opens returned the same IA handle")?;
     first.close()?;
     Ok(second.close()?)
 }
@@ -174,8 +174,8 @@ fn endpoint_alike(common: &Common) -> Result {
     let evds = [&bench.dtos, &bench.dtos, &bench.conn];
     let second = bench.ia.ep(&bench.pz, evds, Some(&attr))?;
     let again = raw::ep_query(second.handle())?.ep_attr;
-    ensure(attr.max_recv_dtos == again.max_recv_dtos, "it takes another number of receives")?;
-    ensure(attr.max_request_dtos == again.max_request_dtos, "it takes another number of requests")?;
+    ensure(attr.max_recv_dtos == again.max_recv_dtos, "max_recv_dtos differs from the requested value")?;
+    ensure(attr.max_request_dtos == again.max_request_dtos, "max_request_dtos differs from the requested value")?;
     first.free()?;
     second.free()?;
     bench.close()
@@ -196,8 +196,8 @@ fn endpoint_idle(common: &Common) -> Result {
     let bench = Bench::new(common)?;
     let ep = bench.ep()?;
     let (state, recv_idle, request_idle) = raw::ep_status(ep.handle())?;
-    ensure(state == DAT_EP_STATE_UNCONNECTED, "it is in another state")?;
-    ensure(recv_idle && request_idle, "it is not idle")?;
+    ensure(state == DAT_EP_STATE_UNCONNECTED, "a new endpoint is not UNCONNECTED")?;
+    ensure(recv_idle && request_idle, "a new endpoint has posted work")?;
     ep.free()?;
     bench.close()
 }
@@ -207,7 +207,7 @@ fn endpoint_with_receives(common: &Common) -> Result {
     let (memory, ep) = (bench.memory(4096)?, bench.ep()?);
     ep.post(Post::Recv, &mut memory.segments(0, 4096, 1), 1)?;
     let (_, recv_idle, _) = raw::ep_status(ep.handle())?;
-    ensure(!recv_idle, "it is idle with a receive")?;
+    ensure(!recv_idle, "the endpoint reports no posted receive after a post")?;
     ep.free()?;
     drop(memory);
     bench.close()
@@ -219,7 +219,7 @@ fn endpoint_reset(common: &Common) -> Result {
     ep.post(Post::Recv, &mut memory.segments(0, 4096, 1), 1)?;
     raw::ep_reset(ep.handle())?;
     let (_, recv_idle, _) = raw::ep_status(ep.handle())?;
-    ensure(!recv_idle && drain(&bench.dtos).is_empty(), "the receive is gone")?;
+    ensure(!recv_idle && drain(&bench.dtos).is_empty(), "the reset removed or completed the posted receive")?;
     ep.free()?;
     drop(memory);
     bench.close()
@@ -248,41 +248,41 @@ fn endpoint_freed(common: &Common) -> Result {
 fn query_adapter(common: &Common) -> Result {
     let ia = Ia::open(&common.device)?;
     let attr = raw::ia_query(ia.handle())?;
-    ensure(attr.adapter_name[0] != 0, "it has no name")?;
-    ensure(!attr.ia_address_ptr.is_null(), "it has no address")?;
+    ensure(attr.adapter_name[0] != 0, "adapter_name is empty")?;
+    ensure(!attr.ia_address_ptr.is_null(), "ia_address_ptr is null")?;
     let counts = [attr.max_eps, attr.max_dto_per_ep, attr.max_evds, attr.max_evd_qlen, attr.max_lmrs, attr.max_pzs];
-    ensure(counts.iter().all(|count| *count > 0), "there can be none of something")?;
-    ensure(attr.max_message_size > 0 && attr.max_rdma_size > 0, "it transfers nothing")?;
+    ensure(counts.iter().all(|count| *count > 0), "a maximum number of objects or events is 0")?;
+    ensure(attr.max_message_size > 0 && attr.max_rdma_size > 0, "max_message_size or max_rdma_size is 0")?;
     Ok(ia.close()?)
 }
 
 fn query_provider(common: &Common) -> Result {
     let ia = Ia::open(&common.device)?;
     let attr = raw::provider_query(ia.handle())?;
-    ensure(attr.provider_name[0] != 0, "it has no name")?;
-    ensure(attr.dapl_version_major >= 1, "it has no version")?;
-    ensure(attr.optimal_buffer_alignment.is_power_of_two(), "the alignment is not a power of two")?;
+    ensure(attr.provider_name[0] != 0, "provider_name is empty")?;
+    ensure(attr.dapl_version_major >= 1, "dapl_version_major is 0")?;
+    ensure(attr.optimal_buffer_alignment.is_power_of_two(), "optimal_buffer_alignment is not a power of two")?;
     Ok(ia.close()?)
 }
 
 fn query_errors(common: &Common) -> Result {
     let (ia, errors) = raw::ia_open(&common.device)?;
-    ensure(raw::ia_errors(ia)? == errors, "it is another than at the opening")?;
+    ensure(raw::ia_errors(ia)? == errors, "the query returned another asynchronous EVD than the open")?;
     Ok(raw::ia_close(ia, DAT_CLOSE_GRACEFUL_FLAG)?)
 }
 
 fn query_zone(common: &Common) -> Result {
     let bench = Bench::new(common)?;
-    ensure(raw::pz_query(bench.pz.handle())? == bench.ia.handle(), "it names another adapter")?;
+    ensure(raw::pz_query(bench.pz.handle())? == bench.ia.handle(), "the query returned another IA")?;
     bench.close()
 }
 
 fn query_evd(common: &Common) -> Result {
     let bench = Bench::new(common)?;
     let param = raw::evd_query(bench.dtos.handle())?;
-    ensure(param.evd_qlen >= 64, "it is shorter than was asked for")?;
-    ensure(param.evd_flags & DAT_EVD_DTO_FLAG != 0, "it is not for transfers")?;
-    ensure(param.evd_state & DAT_EVD_STATE_ENABLED != 0, "it is not enabled")?;
+    ensure(param.evd_qlen >= 64, "evd_qlen is less than the requested 64")?;
+    ensure(param.evd_flags & DAT_EVD_DTO_FLAG != 0, "evd_flags lack DAT_EVD_DTO_FLAG")?;
+    ensure(param.evd_state & DAT_EVD_STATE_ENABLED != 0, "a new EVD is not enabled")?;
     bench.close()
 }
 
@@ -290,9 +290,12 @@ fn query_endpoint(common: &Common) -> Result {
     let bench = Bench::new(common)?;
     let ep = bench.ep()?;
     let param = raw::ep_query(ep.handle())?;
-    ensure(param.ep_state == DAT_EP_STATE_UNCONNECTED, "it is in another state")?;
-    ensure(param.ep_attr.service_type == DAT_SERVICE_TYPE_RC, "it is of another service")?;
-    ensure(param.ep_attr.max_recv_dtos > 0 && param.ep_attr.max_request_dtos > 0, "it takes nothing")?;
+    ensure(param.ep_state == DAT_EP_STATE_UNCONNECTED, "ep_state is not UNCONNECTED")?;
+    ensure(param.ep_attr.service_type == DAT_SERVICE_TYPE_RC, "service_type is not DAT_SERVICE_TYPE_RC")?;
+    ensure(
+        param.ep_attr.max_recv_dtos > 0 && param.ep_attr.max_request_dtos > 0,
+        "max_recv_dtos or max_request_dtos is 0",
+    )?;
     ep.free()?;
     bench.close()
 }
@@ -301,10 +304,10 @@ fn query_lmr(common: &Common) -> Result {
     let bench = Bench::new(common)?;
     let memory = bench.memory(10_000)?;
     let param = raw::lmr_query(memory.lmr())?;
-    ensure(param.length == 10_000, "it has another length")?;
-    ensure(param.lmr_context == memory.registered().lmr_context, "it has another local key")?;
-    ensure(param.rmr_context == memory.registered().rmr_context, "it has another remote key")?;
-    ensure(param.mem_priv == DAT_MEM_PRIV_ALL_FLAG, "it has other privileges")?;
+    ensure(param.length == 10_000, "the length is not the registered 10000")?;
+    ensure(param.lmr_context == memory.registered().lmr_context, "lmr_context differs from that of the registration")?;
+    ensure(param.rmr_context == memory.registered().rmr_context, "rmr_context differs from that of the registration")?;
+    ensure(param.mem_priv == DAT_MEM_PRIV_ALL_FLAG, "mem_priv differs from the requested privileges")?;
     drop(memory);
     bench.close()
 }
@@ -320,7 +323,7 @@ fn query_rmr(common: &Common) -> Result {
 fn query_psp(common: &Common) -> Result {
     let bench = Bench::new(common)?;
     let (psp, qual) = bench.ia.psp_any(&bench.requests)?;
-    ensure(raw::psp_query(psp.handle())?.conn_qual == qual, "it listens elsewhere")?;
+    ensure(raw::psp_query(psp.handle())?.conn_qual == qual, "the query returned another qualifier")?;
     psp.free()?;
     bench.close()
 }
@@ -332,9 +335,9 @@ fn query_rsp(common: &Common) -> Result {
     psp.free()?;
     let ep = bench.ep()?;
     let rsp = bench.ia.rsp(qual, &ep, &bench.requests)?;
-    ensure(raw::rsp_query(rsp.handle())?.conn_qual == qual, "it listens elsewhere")?;
+    ensure(raw::rsp_query(rsp.handle())?.conn_qual == qual, "the query returned another qualifier")?;
     let (state, ..) = raw::ep_status(ep.handle())?;
-    ensure(state == DAT_EP_STATE_RESERVED, "its endpoint is not reserved")?;
+    ensure(state == DAT_EP_STATE_RESERVED, "the endpoint of the RSP is not RESERVED")?;
     rsp.free()?;
     ep.free()?;
     bench.close()
@@ -343,7 +346,7 @@ fn query_rsp(common: &Common) -> Result {
 fn query_cno(common: &Common) -> Result {
     let ia = Ia::open(&common.device)?;
     let cno = ia.cno()?;
-    ensure(raw::cno_query(cno.handle())? == ia.handle(), "it names another adapter")?;
+    ensure(raw::cno_query(cno.handle())? == ia.handle(), "the query returned another IA")?;
     cno.free()?;
     Ok(ia.close()?)
 }
@@ -358,7 +361,7 @@ fn kinds(common: &Common) -> Result {
         (ep.handle(), DAT_HANDLE_TYPE_EP),
         (memory.lmr(), DAT_HANDLE_TYPE_LMR),
     ] {
-        ensure(raw::handle_type(handle)? == kind, "an object is taken for another")?;
+        ensure(raw::handle_type(handle)? == kind, "dat_get_handle_type returned another kind")?;
     }
     ep.free()?;
     drop(memory);

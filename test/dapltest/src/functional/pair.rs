@@ -14,17 +14,17 @@ use crate::failure::{Failure, Result};
 
 pub(super) const CASES: &[Case] = &[
     ("a message arrives", message),
-    ("a message of a byte and one of a mebibyte arrive", sizes),
+    ("messages from 1 byte to 1 MiB arrive", sizes),
     ("an empty message arrives", empty),
     ("messages arrive in order", in_order),
-    ("a message is gathered and scattered", gathered),
-    ("a shorter message than the receive says how long it was", shorter),
-    ("an RDMA write arrives", write),
-    ("an RDMA read fetches", read),
+    ("a message is gathered from 3 segments and scattered into 2", gathered),
+    ("the completion of a longer receive reports the message length", shorter),
+    ("RDMA writes from 1 byte to 1 MiB arrive", write),
+    ("RDMA reads from 1 byte to 1 MiB return the peer's data", read),
     ("an RDMA write through an RMR arrives", through_rmr),
-    ("an RDMA write with a wrong key fails, and ends the connection", wrong_key),
-    ("an RDMA write beyond the end fails", beyond),
-    ("both ends send at the same time", crossing),
+    ("an RDMA write with an invalid key fails and ends the connection", wrong_key),
+    ("an RDMA write beyond the peer's memory fails and ends the connection", beyond),
+    ("messages in both directions at the same time arrive", crossing),
 ];
 
 /// Bytes of memory per endpoint.
@@ -40,7 +40,7 @@ pub(super) struct Pair {
 
 pub(super) fn own_address(ia: &Ia) -> Result<Address> {
     let attr = raw::ia_query(ia.handle())?;
-    raw::own_address(&attr).ok_or_else(|| Failure::Message("the adapter's address is of no known family".to_owned()))
+    raw::own_address(&attr).ok_or_else(|| Failure::Message("the adapter's address is neither IPv4 nor IPv6".to_owned()))
 }
 
 impl Pair {
@@ -64,11 +64,11 @@ impl Pair {
         // The two events may arrive in either order.
         let mut wanted = vec![self.ends[0].handle(), self.ends[1].handle()];
         while !wanted.is_empty() {
-            match self.wait_policy.next(&self.bench.conn, "a connection")? {
+            match self.wait_policy.next(&self.bench.conn, "the ESTABLISHED event")? {
                 Event::Connection { ep, number: DAT_CONNECTION_EVENT_ESTABLISHED } if wanted.contains(&ep) => {
                     wanted.retain(|one| *one != ep);
                 }
-                event => return Failure::with_message(format!("{event:?}, expected a connection")),
+                event => return Failure::with_message(format!("{event:?}, expected ESTABLISHED")),
             }
         }
         psp.free()?;
@@ -248,9 +248,9 @@ fn through_rmr(common: &Common) -> Result {
     let segment = pair.memory[1].segments(4096, 4096, 1)[0];
     let privileges = DAT_MEM_PRIV_REMOTE_WRITE_FLAG | DAT_MEM_PRIV_REMOTE_READ_FLAG;
     let context = raw::rmr_bind(rmr.handle(), &segment, privileges, pair.ends[1].handle(), 9)?;
-    match pair.wait_policy.next(&pair.bench.dtos, "the end of a bind")? {
+    match pair.wait_policy.next(&pair.bench.dtos, "the completion of a bind")? {
         Event::Bind { cookie: 9, status: DAT_RMR_BIND_SUCCESS, rmr: bound } if bound == rmr.handle() => {}
-        event => return Failure::with_message(format!("{event:?}, expected the end of a bind")),
+        event => return Failure::with_message(format!("{event:?}, expected the completion of the bind")),
     }
     pair.fill(0, 0, 100, 3);
     let to = RemoteBuffer { context, ..pair.memory[1].place() }.part(4096, 100);
@@ -274,8 +274,11 @@ fn fails(common: &Common, to: impl Fn(RemoteBuffer) -> DAT_RMR_TRIPLET) -> Resul
     let pair = Pair::new(common)?;
     pair.post(0, Post::Write(to(pair.memory[1].place())), 0, 64, 1)?;
     let done = &pair.completions(1)?[0];
-    ensure(done.ep == pair.ends[0].handle() && done.status != DAT_DTO_SUCCESS, "it has succeeded")?;
-    ensure(done.status != DAT_DTO_ERR_FLUSHED, "it is flushed without a cause")?;
+    ensure(
+        done.ep == pair.ends[0].handle() && done.status != DAT_DTO_SUCCESS,
+        "the write succeeded, or another endpoint completed it",
+    )?;
+    ensure(done.status != DAT_DTO_ERR_FLUSHED, "the failed write itself completed with DAT_DTO_ERR_FLUSHED")?;
     match pair.wait_policy.next(&pair.bench.conn, "the end of the connection")? {
         Event::Connection { number: DAT_CONNECTION_EVENT_BROKEN | DAT_CONNECTION_EVENT_DISCONNECTED, .. } => {}
         event => return Failure::with_message(format!("{event:?}, expected the end of the connection")),

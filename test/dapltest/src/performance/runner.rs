@@ -108,7 +108,7 @@ impl Runner {
                 break;
             }
             stop::check()?;
-            let event = self.wait_policy.next(self.evd(), "the end of an operation")?;
+            let event = self.wait_policy.next(self.evd(), "the completion of an operation")?;
             match (event, &mut sender, &mut receiver) {
                 (Event::Dto { cookie, .. }, _, Some(receiver)) if cookie & RECEIVE_FLAG != 0 => {
                     receiver.take(self, event)?
@@ -142,9 +142,10 @@ impl Runner {
                 let fate = self.shared.connection_failure(WaitPolicy { how: WaitMethod::Sleep, limit: CAUSE_LIMIT });
                 Failure::with_message(format!("operation {}: {}{fate}", expected & !RECEIVE_FLAG, status_word(status)))
             }
-            event => {
-                Failure::with_message(format!("{event:?}, expected the end of operation {}", expected & !RECEIVE_FLAG))
-            }
+            event => Failure::with_message(format!(
+                "{event:?}, expected the completion of operation {}",
+                expected & !RECEIVE_FLAG
+            )),
         }
     }
 

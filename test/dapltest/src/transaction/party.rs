@@ -155,13 +155,14 @@ impl<'a> Party<'a> {
     pub(super) fn settle(&mut self, endpoint: usize, is_polled: bool) -> Result {
         let how = if is_polled { WaitMethod::Poll } else { self.wait_policy.how };
         while !self.under_way[endpoint].is_empty() {
-            let event = WaitPolicy { how, ..self.wait_policy }.next(&self.shared.request, "the end of an operation")?;
+            let event =
+                WaitPolicy { how, ..self.wait_policy }.next(&self.shared.request, "the completion of an operation")?;
             let (whose, number, length) = self.completion(event, "an operation")?;
             let expected = self.under_way[whose].pop_front();
             let wanted = self.plan.operations().get(number).map(|operation| operation.length() as u64);
             if expected != Some(number) || wanted != Some(length) {
-                let what = format!("endpoint {whose}: operation {number} is complete with {length} bytes");
-                return Failure::with_message(format!("{what}; next is {expected:?}, and it has {wanted:?}"));
+                let what = format!("endpoint {whose}: operation {number} completed with {length} bytes");
+                return Failure::with_message(format!("{what}, expected operation {expected:?} with {wanted:?} bytes"));
             }
         }
         Ok(())
@@ -170,10 +171,10 @@ impl<'a> Party<'a> {
     /// Returns endpoint, operation and length of a successful completion.
     fn completion(&self, event: Event, what: &str) -> Result<(usize, usize, u64)> {
         let Event::Dto { ep, cookie, status, length } = event else {
-            return Failure::with_message(format!("{event:?}, expected the end of {what}"));
+            return Failure::with_message(format!("{event:?}, expected the completion of {what}"));
         };
         let Some(endpoint) = self.names.get(&ep).copied() else {
-            return Failure::with_message(format!("the end of {what} of an endpoint that is not ours"));
+            return Failure::with_message(format!("the completion of {what} names an unknown endpoint"));
         };
         if status != DAT_DTO_SUCCESS {
             let fate = self.shared.connection_failure(WaitPolicy { how: WaitMethod::Sleep, limit: CAUSE_LIMIT });
