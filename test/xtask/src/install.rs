@@ -42,7 +42,7 @@ impl InstallTarget {
         let libdir = arguments.libdir.clone().unwrap_or_else(|| prefix.join("lib"));
         let sysconfdir = arguments.sysconfdir.clone().unwrap_or_else(|| prefix.join("etc"));
         if ![&prefix, &libdir, &sysconfdir].iter().all(|path| path.is_absolute()) {
-            return Err("the prefix, and directories for libraries and configuration, are absolute paths".to_owned());
+            return Err("--prefix, --libdir and --sysconfdir must be absolute paths".to_owned());
         }
         let places = InstallDirs { prefix, libdir, sysconfdir };
         let (destdir, profile) = (arguments.destdir.clone(), cli::profile(arguments.debug));
@@ -136,7 +136,7 @@ fn put(goal: &InstallTarget, item: &Item) -> io::Result<Option<String>> {
     if matches!(item.what, ItemContent::Yielding(_))
         && let Some(other) = loaded_as(goal, &item.path)
     {
-        println!("not made: {}, since programs load {other} by this name", to.display());
+        println!("did not create {}: the loader finds {other} under this name", to.display());
         return Ok(None);
     }
     Ok(match &item.what {
@@ -156,7 +156,7 @@ fn put(goal: &InstallTarget, item: &Item) -> io::Result<Option<String>> {
             Some(format!("file {path}"))
         }
         ItemContent::Yielding(target) if is_foreign(&to, target) => {
-            println!("kept {}, which is not ours: {target} is not called so", to.display());
+            println!("kept {} of another package; {target} has only its own name", to.display());
             None
         }
         ItemContent::Link(target) | ItemContent::Yielding(target) => {

@@ -168,7 +168,7 @@ impl Guest {
         let deadline = Instant::now() + BOOT_LIMIT;
         while !self.share.join(WIRE).exists() {
             if Instant::now() > deadline {
-                return Err(format!("{} is not made", self.share.join(WIRE).display()));
+                return Err(format!("the guest has not created the socket {}", self.share.join(WIRE).display()));
             }
             std::thread::sleep(Duration::from_millis(10));
         }

@@ -112,7 +112,7 @@ fn within(setting: &Setting, wire: &Wire) -> Result {
     wire.ip(0, &["addr", "add", &format!("{OTHER}/24"), "dev", wire::DEVICE])?;
     for side in setting.flow_within(wire, OTHER)? {
         if !side.stderr.contains(MAX_PATH_MTU) {
-            return Err(format!("without {MAX_PATH_MTU:?}: {}", side.stderr));
+            return Err(format!("a side has not printed {MAX_PATH_MTU:?}: {}", side.stderr));
         }
     }
     Ok(())

@@ -179,7 +179,10 @@ pub(super) fn check_output(who: &str, finished: &Finished, last: &str) -> Result
     let output = finished.stdout.lines().last().unwrap_or_default();
     match finished.status.success() && output.contains(last) {
         true => Ok(()),
-        false => Err(format!("{who}: {} without {last:?}\n{}{}", finished.status, finished.stdout, finished.stderr)),
+        false => Err(format!(
+            "{who}: {}, the last line does not contain {last:?}\n{}{}",
+            finished.status, finished.stdout, finished.stderr
+        )),
     }
 }
 

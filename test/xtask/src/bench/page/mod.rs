@@ -64,7 +64,7 @@ pub(crate) fn report(from: Option<PathBuf>, output: Option<PathBuf>) -> Result {
     let from = from.unwrap_or_else(|| target_directory().join(DIRECTORY));
     let output = output.unwrap_or_else(|| from.join(PAGE));
     if !results::PROVIDERS.iter().any(|provider| from.join(format!("{provider}.json")).exists()) {
-        return Err(format!("bench report: {} has no results; cargo xtask bench measures", from.display()));
+        return Err(format!("bench report: {} has no results; run cargo xtask bench", from.display()));
     }
     write(&from, &output, &[])
 }

@@ -246,7 +246,7 @@ fn page_names_missing_results() {
     assert!(fresh[1].findings.is_some() && fresh[2].findings.is_none());
     let whole = page(&fresh);
     assert!(whole.contains("<p class=\"trouble\">The bench failed: no &lt;wire&gt;</p>"), "{whole}");
-    assert!(whole.contains("verbs.json; cargo xtask bench verbs makes it"));
+    assert!(whole.contains("verbs.json; run cargo xtask bench verbs"));
     assert!(whole.contains("Not measured: S1: &lt;gone&gt; &amp; &quot;lost&quot;"));
     // Result files older than the failed run are not used.
     let stale = of_files(&scratch.0, &failed(false));

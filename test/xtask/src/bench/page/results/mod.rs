@@ -146,7 +146,7 @@ fn section(directory: &Path, provider: &'static str, failed: &[Failed]) -> Secti
             format!("{} is not understood: {reason}; {again}", path.display())
         }),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            Err(format!("Not measured: there is no {}; cargo xtask bench {provider} makes it", path.display()))
+            Err(format!("Not measured: there is no {}; run cargo xtask bench {provider}", path.display()))
         }
         Err(error) => Err(format!("{}: {error}", path.display())),
     };
