@@ -296,7 +296,7 @@ pub(crate) fn is_for_libdat1(library: &[u8]) -> bool {
     has_version(library, b".so.1")
 }
 
-/// Whether the file name ends with this version, or continues it after a dot.
+/// Whether the file name contains `version` at its end or before a dot, as `libx.so.1` and `libx.so.1.2` for `.so.1`.
 fn has_version(library: &[u8], version: &[u8; 5]) -> bool {
     let name = library.rsplit(|byte| *byte == b'/').next().unwrap_or(library);
     let tail = |at: usize| &name[at + version.len()..];

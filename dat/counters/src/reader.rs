@@ -184,7 +184,7 @@ fn connect(name: SocketName) -> Result<(OwnedFd, PeerCredentials), ReadError> {
     }
 }
 
-/// A query to a process.
+/// A query for the counters of one process.
 struct ProcessQuery {
     name: SocketName,
     /// Process id of the queried process in this PID namespace, if it is known.

@@ -44,7 +44,7 @@ fn versions(findings: &mut Vec<Finding>) {
     findings.push(Finding::note("versions", format!("datinfo {}, Linux {kernel}", env!("CARGO_PKG_VERSION"))));
 }
 
-/// Reports libdat, invalid lines, and for each adapter whether it opens.
+/// Reports which libdat is used, files that cannot be read, invalid lines, and for each adapter whether it opens.
 fn registry(options: &Options, findings: &mut Vec<Finding>) {
     let registry = match Registry::read(options, None) {
         Ok(registry) => registry,
