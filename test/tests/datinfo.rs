@@ -152,7 +152,7 @@ fn datinfo_check_reports_bad_names_libraries_and_parameters() {
              install that library, or correct lib_path",
             "{}/dat.conf:6: ia_params: mtu: \"x\" is not a number from 1200 to 65507; the default is used",
             "{}/dat.conf:6: ia_params: \"colour=red\" is not understood; datinfo -c shows the settings of usnic",
-            "7 adapters, 5 errors and warnings, 0 lines ignored",
+            "adapters: 7; errors and warnings: 5; ignored lines: 0",
         ]
     );
     let document = json(&datinfo(&case, "check --json"));
@@ -283,7 +283,7 @@ fn lists_every_variable_with_value_and_origin() {
     let text = datinfo(&case, "-e").stdout;
     assert!(text.lines().all(|line| line.len() <= 80), "{text}");
     assert!(text.contains("DAPL_SPIN_US=512 us  (environment; default 150)\n"), "{text}");
-    assert!(text.contains("DAPL_SPIN_UP: is set and has no effect; the nearest known name is DAPL_SPIN_US\n"));
+    assert!(text.contains("DAPL_SPIN_UP is set and has no effect; the nearest known name is DAPL_SPIN_US\n"));
 }
 
 #[test]
@@ -326,10 +326,10 @@ fn datinfo_explains_each_line_and_error_of_a_file() {
     let finished = datinfo(&case, &format!("check {}", file.display()));
     assert_eq!(finished.status.code(), Some(1), "{finished:#?}");
     for text in [
-        "{}/dat.conf:1: \"a\" is for DAT 1.2, for programs that request thread safety too, by l with the parameters \"p q\"\n",
+        "{}/dat.conf:1: \"a\" is for DAT 1.2 programs, also those that request thread safety: library l, parameters \"p q\"\n",
         "{}/dat.conf:2:8: thread_safety: \"ThreadSafe\"; allowed is threadsafe or nonthreadsafe; this record is dropped\n",
         "{}/dat.conf:3: \"c\" is marked nondefault; write default instead\n",
-        "1 adapters, ",
+        "adapters: 1; ",
     ] {
         assert!(finished.stdout.contains(text), "{text}: {finished:#?}");
     }

@@ -54,7 +54,7 @@ pub(crate) fn check(options: &Options, file: Option<&Path>) -> crate::Result {
         text += &line(diagnostic);
     }
     let (count, problems) = (registry.entries.len(), diagnostics.len());
-    let _ = writeln!(text, "{count} adapters, {problems} errors and warnings, {dropped} lines ignored");
+    let _ = writeln!(text, "adapters: {count}; errors and warnings: {problems}; ignored lines: {dropped}");
     print_output(&text);
     Ok(is_well)
 }
@@ -68,13 +68,13 @@ fn explained(entry: &ReportedEntry) -> Value {
 /// Explains an entry in words.
 fn meaning(entry: &ReportedEntry) -> String {
     let ReportedEntry { name, version, safety, library, params, .. } = entry;
-    let audience = if entry.is_version_1() { "" } else { " (for programs of that version, not of 1.2)" };
+    let audience = if entry.is_version_1() { "" } else { " (not 1.2)" };
     let threads = match (safety.as_str(), is_ours(library)) {
-        ("threadsafe", _) | (_, true) => "for programs that request thread safety too",
-        _ => "not for programs that request thread safety",
+        ("threadsafe", _) | (_, true) => "also those that request thread safety",
+        _ => "except those that request thread safety",
     };
-    let given = if params.is_empty() { "no parameters".to_owned() } else { format!("the parameters \"{params}\"") };
-    format!("\"{name}\" is for DAT {version}{audience}, {threads}, by {library} with {given}")
+    let given = if params.is_empty() { "no parameters".to_owned() } else { format!("parameters \"{params}\"") };
+    format!("\"{name}\" is for DAT {version} programs{audience}, {threads}: library {library}, {given}")
 }
 
 /// Errors and warnings about accepted lines: duplicate entries, missing libraries, invalid parameters.
@@ -136,15 +136,14 @@ mod tests {
         };
         assert_eq!(
             meaning(&entry),
-            "\"a\" is for DAT 2.0 (for programs of that version, not of 1.2), not for programs that request \
-             thread safety, by l with the parameters \"p\""
+            "\"a\" is for DAT 2.0 programs (not 1.2), except those that request thread safety: library l, parameters \"p\""
         );
         let own = ReportedEntry { version: text("1.2"), library: text("libdaplsm.so.1"), ..entry.clone() };
-        assert!(meaning(&own).contains(", for programs that request thread safety too, by libdaplsm.so.1"));
+        assert!(meaning(&own).contains(", also those that request thread safety: library libdaplsm.so.1"));
         let plain = ReportedEntry { version: text("1.2"), safety: text("threadsafe"), params: String::new(), ..entry };
         assert_eq!(
             meaning(&plain),
-            "\"a\" is for DAT 1.2, for programs that request thread safety too, by l with no parameters"
+            "\"a\" is for DAT 1.2 programs, also those that request thread safety: library l, no parameters"
         );
     }
 }

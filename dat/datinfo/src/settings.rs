@@ -106,12 +106,12 @@ impl IneffectiveVariable {
         idle.collect()
     }
 
-    /// Remedy for the user; empty if unknown.
+    /// Remedy for the user.
     pub(crate) fn remedy(&self) -> String {
         match (self.nearest, self.instead) {
             (Some(nearest), _) => format!("the nearest known name is {nearest}"),
             (None, Some(instead)) => format!("use {instead}"),
-            (None, None) => String::new(),
+            (None, None) => "no known name is similar; datinfo -e lists all names".to_owned(),
         }
     }
 }
@@ -137,7 +137,7 @@ pub(crate) fn environment(options: &Options) -> crate::Result {
         text += &wrapped(&format!("{of}, {kind} ({allowed}): {}", report.setting.meaning), 4);
     }
     for idle in unknown {
-        let _ = writeln!(text, "{}: is set and has no effect; {}", idle.name, idle.remedy());
+        let _ = writeln!(text, "{} is set and has no effect; {}", idle.name, idle.remedy());
     }
     print_output(&text);
     Ok(true)

@@ -267,7 +267,7 @@ fn interfaces(findings: &mut Vec<Finding>) {
     for name in names {
         let file = |file: &str| read(&format!("/sys/class/net/{name}/{file}"));
         let (Some(mtu), Some(state)) = (file("mtu"), file("operstate")) else { continue };
-        findings.push(Finding::note("interface", format!("{} is {state}, MTU {mtu}", name.escape_debug())));
+        findings.push(Finding::note("interface", format!("{}: state {state}, MTU {mtu}", name.escape_debug())));
     }
 }
 
