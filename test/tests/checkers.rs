@@ -28,7 +28,7 @@ fn under_valgrind(suppressions: Option<&str>, registry: &str, source: &str, argu
 #[test]
 fn valgrind_finds_nothing_after_close_without_suppressions() {
     if !run::has_tool("valgrind") {
-        return println!("skipped: no valgrind");
+        return println!("skipped: valgrind is missing; install the Debian package valgrind");
     }
     for (name, registry) in ADAPTERS {
         under_valgrind(None, registry, "test/c/checkers.c", &[name, "closed"]).expect_success("checkers: OK, closed");
@@ -40,7 +40,7 @@ fn valgrind_finds_nothing_after_close_without_suppressions() {
 #[test]
 fn valgrind_finds_nothing_in_an_open_adapter_with_suppressions() {
     if !run::has_tool("valgrind") {
-        return println!("skipped: no valgrind");
+        return println!("skipped: valgrind is missing; install the Debian package valgrind");
     }
     for (name, registry) in ADAPTERS {
         let supp = Some("dapl-valgrind.supp");
@@ -69,7 +69,7 @@ fn has_thread_sanitizer() -> bool {
 #[test]
 fn thread_sanitizer_reports_races_of_the_program_only() {
     if !has_thread_sanitizer() {
-        return println!("skipped: no compiler with ThreadSanitizer");
+        return println!("skipped: cc does not support ThreadSanitizer");
     }
     let stage = stage(Profile::Dev);
     let suppressions = workspace().join("dat/debug/dapl-tsan.supp");

@@ -33,7 +33,7 @@ fn run_alone(source: &str, arguments: &[&str]) -> Finished {
 
 fn under_valgrind(source: &str, arguments: &[&str]) -> Option<Finished> {
     if !run::has_tool("valgrind") {
-        println!("skipped: no valgrind");
+        println!("skipped: valgrind is missing; install the Debian package valgrind");
         return None;
     }
     let stage = stage(Profile::Dev);

@@ -68,7 +68,7 @@ fn descriptors_of_cnos_lose_no_wake_up_under_epoll() {
 #[test]
 fn valgrind_finds_nothing_in_a_program_of_2_0() {
     if !run::has_tool("valgrind") {
-        println!("skipped: no valgrind");
+        println!("skipped: valgrind is missing; install the Debian package valgrind");
         return;
     }
     let stage = stage(Profile::Dev);

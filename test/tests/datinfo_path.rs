@@ -58,7 +58,7 @@ fn behind(rules: &str, mtu: u32) -> Option<Finished> {
     };
     let is_there = shell("ip link set lo up && nft add table inet t").output();
     if !is_there.is_ok_and(|output| output.status.success()) {
-        println!("skipped: no network name space of our own, or no ip or nft");
+        println!("skipped: this machine permits no network namespace, or ip or nft is missing");
         return None;
     }
     let script = format!(

@@ -210,7 +210,7 @@ fn datinfo_top_clears_a_terminal_but_not_a_pipe() {
     pipe.wait_for("\n\n", TIMEOUT);
     assert!(!pipe.has_printed("\x1b"), "{}", pipe.so_far());
     if Command::new("script").arg("--version").output().is_err() {
-        println!("skipped: script is missing, of Debian's bsdutils");
+        println!("skipped: script is missing; install the Debian package bsdutils");
         return;
     }
     let mut command = Command::new("script");
@@ -319,7 +319,7 @@ fn datinfo_top_exits_1_without_replies_and_2_for_invalid_arguments() {
     let mut alone = Command::new("unshare");
     alone.args(["-rn", "true"]);
     if !alone.output().is_ok_and(|output| output.status.success()) {
-        println!("skipped: no new network name space for us");
+        println!("skipped: this machine permits no network namespace");
         return;
     }
     let program = program("datinfo");

@@ -12,7 +12,7 @@ const TIMEOUT: Duration = Duration::from_secs(400);
 #[test]
 fn gdb_shows_the_state_and_counters_of_an_endpoint() {
     if !run::has_tool("gdb") {
-        return println!("skipped: no gdb");
+        return println!("skipped: gdb is missing; install the Debian package gdb");
     }
     let stage = stage(Profile::Dev);
     let program = run::program(&stage, "test/c/traced.c").display().to_string();

@@ -193,7 +193,7 @@ fn dtest_server_reports_a_killed_client() {
 fn dtest_succeeds_without_any_dat_conf() {
     let usual = ["/etc/dat.conf", "/etc/rdma/compat-dapl/dat.conf", "/etc/rdma/dat.conf"];
     if let Some(file) = usual.iter().find(|file| std::fs::exists(file).unwrap_or(true)) {
-        println!("skipped: this machine has {file}");
+        println!("skipped: {file} exists on this machine, so the built-in registry is not used");
         return;
     }
     let (stage, dtest) = setting();
@@ -234,7 +234,7 @@ fn dtest_leaks_no_memory() {
     static VALGRIND_LOCK: Mutex<()> = Mutex::new(());
     let _one = VALGRIND_LOCK.lock();
     if !run::has_tool("valgrind") {
-        println!("skipped: no valgrind");
+        println!("skipped: valgrind is missing; install the Debian package valgrind");
         return;
     }
     let (stage, dtest) = setting();

@@ -110,7 +110,7 @@ fn full_file_system_of_dapl_dir_is_named() {
         |arguments: &[&str]| Command::new(arguments[0]).args(&arguments[1..]).status().is_ok_and(|s| s.success());
     let at = small.to_str().unwrap();
     if !mount(&["mount", "-t", "tmpfs", "-o", "size=4k,nr_inodes=3,mode=700", "tmpfs", at]) {
-        eprintln!("skipped: no right to mount a small file system at {at}");
+        eprintln!("skipped: a small file system cannot be mounted at {at} (not permitted)");
         return;
     }
     let finished = refused(&stage, &sandbox, &small);

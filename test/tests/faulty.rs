@@ -92,7 +92,7 @@ fn fault_plan_is_read_from_dapl_faulty() {
 #[test]
 fn valgrind_finds_no_leak_after_failed_calls() {
     if !run::has_tool("valgrind") {
-        eprintln!("skipped: no valgrind");
+        eprintln!("skipped: valgrind is missing; install the Debian package valgrind");
         return;
     }
     let (stage, sandbox) = setting();

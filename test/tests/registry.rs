@@ -391,7 +391,7 @@ fn set_uid_program_ignores_dat_override() {
         output.map_or(String::new(), |output| String::from_utf8(output.stdout).unwrap())
     };
     if as_other_user("secure") != "secure 1\n" {
-        println!("skipped: set-uid programs cannot be made here (not root, or mounted nosuid)");
+        println!("skipped: set-uid programs have no effect here (not root, or mounted nosuid)");
         return;
     }
     let listed = as_other_user("list 8");
@@ -402,7 +402,7 @@ fn set_uid_program_ignores_dat_override() {
 fn without_any_file_the_builtin_registry_is_used() {
     let files = ["/etc/dat.conf", "/etc/rdma/dat.conf", "/etc/rdma/compat-dapl/dat.conf", "/etc/dat.conf.d"];
     if files.iter().any(|file| Path::new(file).exists()) {
-        println!("skipped: this machine has a dat.conf");
+        println!("skipped: this machine has a dat.conf, so the built-in registry is not used");
         return;
     }
     let case = Case::new("built-in", "").bare();

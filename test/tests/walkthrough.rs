@@ -13,7 +13,7 @@ const TIMEOUT: Duration = Duration::from_secs(900);
 #[test]
 fn walkthrough_succeeds_for_each_user() {
     if !run::has_tool("pkg-config") {
-        return println!("skipped: no pkg-config");
+        return println!("skipped: pkg-config is missing; install the Debian package pkg-config");
     }
     let directory = target_directory().join("tmp/walkthrough");
     let _ = std::fs::remove_dir_all(&directory);

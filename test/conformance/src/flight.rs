@@ -15,7 +15,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::api;
 
-/// 64-bit words of a thread's slot: thread id, function + 1 (0: outside any function), start time.
+/// 64-bit words of a thread's slot: thread id, function + 1 (0: outside any function), start time,
+/// unused.
 const SLOT: usize = 4;
 /// Number of threads that have a slot; further threads share the last slot.
 const SLOTS: usize = 256;

@@ -2,17 +2,16 @@
 //! C ABI alone. Against DAT 2.0 the same cases run through a translation (`api/libdat2`), and those of `cases/added`.
 //!
 //! ```text
-//! dapl-conformance [run] [--provider NAME] [--api 1.2|2.0] [--libdat PATH] [--mode one|two|both] [--jobs N] [--report DIR]
-//!                  [--complete] [--open] [--verbose] [--time-factor N] [--except FILE] [FILTER...]
+//! dapl-conformance [run] [--provider NAME] [--api 1.2|2.0] [--libdat PATH] [--mode one|two|both] [--jobs N]
+//!                  [--report DIR] [--complete] [--open] [--verbose] [--time-factor N] [--except FILE] [FILTER...]
 //! dapl-conformance list [FILTER...]
 //! dapl-conformance coverage
 //! ```
 //!
-//! The environment selects the library and the dat.conf; `cargo xtask test conformance` creates one. `--open` lets a
-//! full run pass although a required item of [`expected`] was not observed. A FILTER is a part of a case's name or of
-//! its section. `--complete` fails cases that the provider does not support. A full run fails if an item of
-//! [`expected`] was not observed. `--except` names a file of cases to leave out, each line with a reason.
-//! `--time-factor` multiplies the time limit of a case, for a slow machine.
+//! Environment variables select the library and the dat.conf; `cargo xtask test conformance` sets them. A FILTER is a
+//! part of a case's name or of its section. A full run fails if an item of [`expected`] was not observed, except with
+//! `--open`. `--complete` fails cases that the provider does not support. `--except` names a file of cases to omit,
+//! each line with a reason. `--time-factor` multiplies the time limit of a case, for a slow machine.
 //!
 //! # Writing a case
 //!
@@ -25,8 +24,8 @@
 //! ```text
 //! pub(crate) fn cases() -> Vec<Case> {
 //!     cases![
-//!         "spec/events 2.5": evd_wait_zero_timeout_returns_timeout_expired,      // local, the function has the case's name
-//!         "spec/consumers 13": connect_reports_to_both_sides => pair(client, server),        // two roles
+//!         "spec/events 2.5": evd_wait_zero_timeout_returns_timeout_expired, // local: the function is the case
+//!         "spec/consumers 13": connect_reports_to_both_sides => pair(client, server), // two roles
 //!         "spec/events 9.2": rmr_binds => local(binds).needs(Need::Rmr).limit(40),
 //!     ]
 //! }
@@ -58,41 +57,40 @@
 //! Families come from tables: `local(move |ctx| ...).named(format!(...)).proves("spec/endpoints 4")`, pushed onto the
 //! list.
 //!
-//! - Calls: all 73 by their own names, with raw values. `filled(|out| dat_x(.., out))` returns the output of a call
-//!   that must succeed ; `untouched(|out| dat_x(.., out))` returns the code, and checks that nothing is written on an
-//!   error.
-//! - Codes: `ok(code)`, `refused(code, TYPE, SUBTYPE)`, `expect(code, WHOLE)` (`DAT_QUEUE_EMPTY` is bare,
-//!   `DAT_NOT_IMPLEMENTED` whole), `one_of(code, &[error(TYPE, SUBTYPE), ..])`, `bad_arg(code, 1)`, `bad_handle(code,
-//!   KIND)`.
-//! - Objects: `ctx.ia()`; `ia.pz() evd() evd_on() cno() cno_with() ep() ep_with() ep_on() srq() psp() rsp()
-//!   memory()`, `pz.rmr()`; `Ep::own(handle)` takes ownership of a handle that the case created. `.h()` is the
-//!   handle, `.free()` frees immediately and returns the freed handle, `.leak()` passes the ownership on. Declared in the
-//!   order of use they are freed in the right order.
-//! - Ends: `ctx.connect()`, `ctx.connect_with(&Setup { .. })`, `ctx.loopback()` (both endpoints in a local case);
-//!   without a connection `Conn::alone(ctx)`, `Conn::on(&ia)`, `Conn::unconnected(&ia, &setup)`, then
+//! - Calls: all 73 functions by their own names, with raw values. `filled(|out| dat_x(.., out))` returns the output of
+//!   a call that must succeed. `untouched(|out| dat_x(.., out))` returns the code, and checks that a failed call writes
+//!   nothing.
+//! - Codes: `ok(code)`, `refused(code, TYPE, SUBTYPE)`, `one_of(code, &[error(TYPE, SUBTYPE), ..])`, `bad_arg(code,
+//!   1)`, `bad_handle(code, KIND)`. `expect(code, CODE)` compares the complete code: `DAT_QUEUE_EMPTY` has no error
+//!   class bit, `DAT_NOT_IMPLEMENTED` includes the bit.
+//! - Objects: `ctx.ia()`; `ia.pz() evd() evd_on() cno() cno_with() ep() ep_with() ep_on() srq() psp() rsp() memory()`,
+//!   `pz.rmr()`; `Ep::own(handle)` takes ownership of a handle that the case created. `.h()` is the handle, `.free()`
+//!   frees immediately and returns the stale handle, `.leak()` gives up ownership. Declare objects in the order of use:
+//!   they are freed in reverse.
+//! - Connected endpoints: `ctx.connect()`, `ctx.connect_with(&Setup { .. })`, `ctx.loopback()` (both endpoints in a
+//!   local case); without a connection `Conn::alone(ctx)`, `Conn::on(&ia)`, `Conn::unconnected(&ia, &setup)`, then
 //!   `established(&client, &server)`. Posts with an empty segment list: `post_empty_send` and `post_empty_recv`.
 //! - Events: `expect_event expect_dto expect_conn expect_cr expect_async expect_rmr expect_flushed expect_nothing
 //!   expect_quiet drain wait dequeue polled_event`, `evd.post(number)` of a software event; an [`Event`](kit::Event)
-//!   knows `dto() connection() arrival() private_data() asynchronous()`.
-//! - `ctx.qual(0..16)` are connection qualifiers of this run alone. Names and numbers of other files or runs collide.
-//! - `ctx.step("..")` records the current step of a long case. Waits end at the case's deadline (20 s, `.limit(60)`
-//!   at most). A local case with steps counts as hanging only if it reports no step for that time.
+//!   has the methods `dto() connection() arrival() private_data() asynchronous()`.
+//! - `ctx.qual(0..16)` are connection qualifiers, and `ctx.file(name)` is a path, that no concurrent run uses.
+//! - `ctx.step("..")` records the current step of a long case. Waits end at the case's deadline (20 s, `.limit(60)` at
+//!   most). A local case with steps counts as hanging only if it reports no step for that time.
 //! - Threads: `std::thread::scope`; objects may be shared, and `Handle::of(h)` makes a raw handle shareable.
-//! - Blocking calls: `evd_waiter(evd, time, threshold)`, `cno_waiter(cno, time)` and `blocked(|| call)` begin one in
-//!   a thread; `.inside(evd)` and `.asleep()` wait until it blocks, `.interrupt()` sends signals, `.join()` returns
-//!   its result. `Cancellable::on_evd(evd)` and `on_cno` may be cancelled at any moment.
-//! - Agents of a CNO: `Agent::default()` records its calls, armed by `agent.arm()`; `agent(|evd| ..)` runs any
-//!   closure.
+//! - Blocking calls: `evd_waiter(evd, time, threshold)`, `cno_waiter(cno, time)` and `blocked(|| call)` begin one in a
+//!   thread; `.inside(evd)` and `.asleep()` wait until it blocks, `.interrupt()` sends signals, `.join()` returns its
+//!   result. `Cancellable::on_evd(evd)` and `on_cno` may be cancelled at any moment.
+//! - Agents of a CNO: `Agent::default()` records its calls, armed by `agent.arm()`; `agent(|evd| ..)` runs any closure.
 //! - `OneOfEach::of(ctx)` holds one live object of each [`Kind`](kit::Kind), for properties of all kinds.
-//! - System helpers in `os::`: `set_env` (before any other call, for a dat.conf in `ctx.file("dat.conf")`),
-//!   `in_fork(|| 0)`, `Map` (private, read-only, shared, of a file).
-//! - Reading through pointers that the library returned: `bytes_at write_at address_at context_bits region_address
+//! - System helpers in `os::`: `set_env` (before any other call, for a dat.conf in `ctx.file("dat.conf")`), `in_fork(||
+//!   0)`, `Map` (private, read-only, shared, of a file).
+//! - Access through pointers that the library returned: `bytes_at write_at address_at context_bits region_address
 //!   named_attributes text_at`.
 //! - Optional features: `.needs(Need::Srq)`, or `ctx.unsupported("why")` in the body.
 //! - `ctx.die()` kills the process; such a case is `.only_two()`.
 //!
 //! No case sleeps to let something happen, asserts an upper bound on time, or depends on another case.
-#![allow(dead_code, reason = "tools lie ready whether or not a case uses them today")]
+#![allow(dead_code, reason = "helpers for future cases stay, even if no case uses them")]
 
 mod api;
 mod case;

@@ -45,14 +45,14 @@ fn with_files_in_etc(files: &[(&str, &str)], words: &str, debug: &str) -> Option
     }
     let mut command = Command::new("unshare");
     command.args(["--mount", "--map-root-user", "sh", "-c", &format!("{script}; exec \"$0\" \"$@\"")]);
-    // Cargo's library search path contains the stand-in for libdat that providers link with.
+    // cargo sets a library search path, which contains the libdat substitute that providers are linked with.
     command.env_remove("LD_LIBRARY_PATH").env_remove("DAT_OVERRIDE").env("DAT_DBG_TYPE", debug);
     command.arg(probe("registry_probe")).args(words.split(' '));
     let output = command.output().ok()?;
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     let (out, err) = (text(output.stdout), text(output.stderr));
     if !out.starts_with("open: ") {
-        println!("skipped: no mount name space of one's own here: {err}");
+        println!("skipped: this machine permits no separate mount namespace: {err}");
         return None;
     }
     Some(dapl_test::run::without_origin(&err))

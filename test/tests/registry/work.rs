@@ -33,7 +33,7 @@ fn work(name: &str, count: usize, line: fn(usize) -> String, words: fn(usize) ->
 #[track_caller]
 fn is_linear(name: &str, line: fn(usize) -> String, words: fn(usize) -> String) {
     if !is_program("valgrind") {
-        println!("skipped: valgrind is missing");
+        println!("skipped: valgrind is missing; install the Debian package valgrind");
         return;
     }
     let (small, large) = (work(name, 300, line, words), work(name, 1200, line, words));

@@ -145,7 +145,7 @@ pub(crate) enum BenchOf {
     },
 }
 
-/// Selection of measurements.
+/// Which measurements to make, and with how many rounds.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Selection {
     /// Use fewer rounds and operations, to check that everything can be measured

@@ -2,7 +2,7 @@
 //!
 //! Helpers check the preconditions of a case; a failure names the case's line. The case itself makes the calls under
 //! test.
-#![allow(unused_imports, reason = "tools lie ready whether or not a case uses them today")]
+#![allow(unused_imports, reason = "helpers for future cases stay, even if no case uses them")]
 
 mod agent;
 mod cancel;

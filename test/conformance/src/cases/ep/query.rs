@@ -98,7 +98,7 @@ fn addresses(_ctx: &Ctx, at: State, scene: &Scene) {
     let param = filled(|out| dat_ep_query(scene.ep(), DAT_EP_FIELD_ALL, out));
     let own = scene.own.ia.attr().ia_address_ptr;
     assert_eq!(param.local_ia_address_ptr.addr(), own.addr(), "the query returns the pointer to the IA's own address");
-    assert!(!param.remote_ia_address_ptr.is_null(), "the remote address pointer is never null");
+    assert!(!param.remote_ia_address_ptr.is_null(), "remote_ia_address_ptr is null");
     let remote = address_at(param.remote_ia_address_ptr);
     match at {
         State::Unconnected | State::Reserved => {

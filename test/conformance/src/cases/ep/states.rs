@@ -243,7 +243,7 @@ fn rsp_create(ctx: &Ctx, at: State, scene: Scene) {
         }
         _ => {
             refused_by_state(code, at, &scene);
-            assert!(made.is_null(), "the handle is written only on success");
+            assert!(made.is_null(), "the refused call wrote a handle");
         }
     }
 }

@@ -154,7 +154,7 @@ fn ia_close_graceful_refused_keeps_a_pending_request_queryable(ctx: &Ctx) {
     let objects = OneOfEach::of(ctx);
     in_use(&objects.ia);
     let param: DAT_CR_PARAM = filled(|out| dat_cr_query(objects.handle(Kind::Cr), DAT_CR_FIELD_ALL, out));
-    assert!(!param.remote_ia_address_ptr.is_null(), "the address is readable after a refused close");
+    assert!(!param.remote_ia_address_ptr.is_null(), "remote_ia_address_ptr is null after a refused close");
 }
 
 fn ia_close_graceful_is_refused_under_a_connection(ctx: &Ctx) {

@@ -254,7 +254,7 @@ fn ia_attr_counts_are_positive(ctx: &Ctx) {
         attr.max_rdma_read_out,
     ];
     for (at, count) in counts.into_iter().enumerate() {
-        assert!(count > 0, "limit number {at} is {count}");
+        assert!(count > 0, "the limit at index {at} is {count}, wanted more than 0");
     }
     let sizes = [attr.max_lmr_block_size, attr.max_lmr_virtual_address, attr.max_message_size, attr.max_rdma_size];
     assert!(sizes.iter().all(|size| *size > 0));

@@ -153,7 +153,7 @@ fn srq_server(ctx: &Ctx) {
 
 /// Posts receives for all EPs, sends a burst over each EP, and posts each receive again after its completion.
 fn ping(ctx: &Ctx, pool: &Pool, eps: &[Ep]) {
-    assert!(pool.recv.param().evd_qlen >= 64, "the EVD is at least as long as requested");
+    assert!(pool.recv.param().evd_qlen >= 64, "evd_qlen is less than the requested 64");
     let all = (EPS * BURST) as u64;
     pool.post_all(0..all);
     let memory = pool.ia.memory(&pool.pz, 64);

@@ -198,7 +198,7 @@ fn srq_ep_free_keeps_queued_completions(_: &Ctx, peer: &Peer, pool: &Pool) {
     let dead = ep.free();
     for slot in 0..3 {
         let data = expect_dto(pool.recv.h(), slot, DAT_DTO_SUCCESS, 8);
-        assert!(data.ep_handle == dead, "the completion names the freed EP");
+        assert!(data.ep_handle == dead, "the completion does not name the freed EP");
     }
     pool.expect_counts(1, 1);
 }

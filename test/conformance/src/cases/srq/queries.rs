@@ -54,8 +54,8 @@ fn srq_provider_attributes_report_srqs(ctx: &Ctx) {
 fn srq_query_describes_a_new_srq(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 8);
     let param = pool.param();
-    assert!(param.ia_handle == pool.ia.h(), "the query returns the SRQ's IA");
-    assert!(param.pz_handle == pool.pz.h(), "the query returns the SRQ's PZ");
+    assert!(param.ia_handle == pool.ia.h(), "the query returned another IA");
+    assert!(param.pz_handle == pool.pz.h(), "the query returned another PZ");
     assert_eq!(param.srq_state, DAT_SRQ_STATE_OPERATIONAL);
     assert!(param.max_recv_dtos >= 8 && param.max_recv_iov >= 4, "{}, {}", param.max_recv_dtos, param.max_recv_iov);
     assert_eq!(param.low_watermark, 0);

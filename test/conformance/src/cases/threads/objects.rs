@@ -293,7 +293,7 @@ fn threads_freed_evd_is_not_used_by_a_concurrently_created_ep(ctx: &Ctx) {
         let evd = Handle::of(ia.evd(8, DAT_EVD_DEFAULT_FLAG).leak());
         let make = |ep| dat_ep_create(ia.h(), pz.h(), evd.h(), evd.h(), evd.h(), &ep_attr(), ep);
         let (is_freed, ep) = frees_while_an_ep_is_made(|| dat_evd_free(evd.h()), make);
-        assert!(ep.is_none() || !is_freed, "the EP exists although its object was freed");
+        assert!(ep.is_none() || !is_freed, "an EP was created with an object that was freed");
         drop(ep);
         if !is_freed {
             ok(dat_evd_free(evd.h()));

@@ -275,7 +275,7 @@ fn flush_events_outlive_their_ep(ctx: &Ctx) {
     let dead = ep.free();
     for id in 1..3 {
         let data = expect_dto(recv.h(), id, DAT_DTO_SUCCESS, 0);
-        assert!(data.ep_handle == dead, "the event names the freed EP");
+        assert!(data.ep_handle == dead, "the event does not name the freed EP");
     }
     (11..13).for_each(|id| _ = expect_dto(client.request.h(), id, DAT_DTO_SUCCESS, 0));
 }

@@ -12,7 +12,7 @@ use crate::Result;
 
 /// File name of the libibverbs replacement.
 pub(super) const LIBRARY: &str = "libibverbs.so.1";
-/// Registry for runs over the fake device, which claims to be on the loopback interface.
+/// Registry for runs over the fake device, whose network interface is the loopback interface.
 pub(super) const VERBS0: &str =
     "verbs0 u1.2 nonthreadsafe default libdaplverbs.so.1 dapl.1.2 \"fake0 1 cm=socket\" \"\"\n";
 
