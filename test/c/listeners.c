@@ -4,7 +4,7 @@
  *
  *   listeners -s QUAL          listens, and accepts every request, until it is killed
  *   listeners -h HOST QUAL     connects, each time from a newly opened adapter
- *   listeners -a HOST QUAL     tries to receive the requests for QUAL at HOST, an address of its own host, and prints them
+ *   listeners -a HOST QUAL     tries to receive the requests for QUAL at HOST, a local address, and prints them
  *
  *   -P ia       interface adapter [usnic0]
  *   -n COUNT    number of connects [1]

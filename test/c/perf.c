@@ -6,22 +6,22 @@
  *   perf -h host [options] MODE A B            client: prints its figures, as lines of JSON
  *
  *   lat SIZE COUNT        ping-pong over the first connection: half a round trip, "usec"
- *   reap SIZE COUNT       the same, and each send has a completion, which is dequeued before the next send
- *   threads SIZE COUNT    as reap, over all connections concurrently, each with a separate EVD and thread: the mean, "usec"
- *   robin SIZE COUNT      the same, over one connection after the other, for at most 5 seconds
- *   rate SIZE COUNT       messages, from the first post until the server reports that it has them all: millions/s, "mps"
- *   write SIZE COUNT      RDMA writes, from the first post until the last has completed: millions/s, "mps"; and both sides
- *                         print their processor time, "processor_seconds", and the client the number of writes
+ *   reap SIZE COUNT       as lat, and each send has a completion, which is dequeued before the next send
+ *   threads SIZE COUNT    as reap, over all connections concurrently, each with a separate EVD and thread: mean, "usec"
+ *   robin SIZE COUNT      as lat, over one connection after the other, for at most 5 seconds
+ *   rate SIZE COUNT       messages, from the first post until the server reports the last one: millions/s, "mps"
+ *   write SIZE COUNT      RDMA writes, from the first post until the last has completed: millions/s, "mps"; both sides
+ *                         also print their processor time, "processor_seconds", and the client the number of writes
  *   connect WIDTH COUNT   makes COUNT connections, WIDTH at a time: connections/s, "per_second"
- *   memory WIDTH COUNT    the same, then the memory that one idle connection costs a process: resident KiB, split into
+ *   memory WIDTH COUNT    as connect, then the memory of a process per idle connection: resident KiB, split into
  *                         "private_kib" and "shared_kib" (shared with another process)
  *   idle SIZE SECONDS     waits SECONDS for a message: processor time of all threads, "cpu_percent"
- *   eager SIZE COUNT      ping-pong by RDMA writes into rings that are polled in memory, while three EVDs are polled as well:
- *                         half a round trip, "usec"
- *   polled SIZE COUNT     ping-pong of sends whose receives are polled in memory, without any call: half a round trip, "usec";
- *                         with -w one way to the server, while the client sleeps
- *   rendezvous SIZE COUNT announced messages: for each, both sides register its memory in parts, and the sender writes it:
- *                         millions/s, "mps"
+ *   eager SIZE COUNT      ping-pong by RDMA writes into rings that are polled in memory, while three EVDs are polled as
+ *                         well: half a round trip, "usec"
+ *   polled SIZE COUNT     ping-pong of sends whose receives are polled in memory, without DAT calls: half a round trip,
+ *                         "usec"; with -w one way to the server, while the client sleeps
+ *   rendezvous SIZE COUNT announced messages: both sides register the memory of each in parts, and the sender writes
+ *                         the data: millions/s, "mps"
  *   register SIZE COUNT   registrations of the client: microseconds for new memory, "usec", for the same memory again,
  *                         "again_usec", and for a deregistration, "free_usec"
  *   death SIZE MSEC       the server kills itself by SIGKILL after MSEC: time until the client has its event, "msec"
@@ -30,13 +30,14 @@
  *   -q qual   connection qualifier [45300]
  *   -c N      lat, robin: number of connections, all on the one EVD [1]
  *   -d N      maximum of outstanding requests, and of posted receives, per connection [512; 8 if there are many]
- *   -p N      rate, server: number of clients of one connection each, which start together; the server prints the line [1]
+ *   -p N      rate, server: number of clients with one connection each, which start together; the server prints the
+ *             line of JSON [1]
  *   -w        sleeps in dat_evd_wait where it would poll
  *   -2        separate EVDs for requests and for receives
  *   -C        reap: sleeps in dat_cno_wait on a CNO of its EVDs, and then dequeues
  *   -T        reap: another thread dequeues the events of the EVD for requests; implies -2
- *   -r        lat: records the time of each round trip and prints percentiles of its half, "p50_usec", "p99_usec", "p99_9_usec";
- *             includes a reading of the clock per round trip
+ *   -r        lat: records the time of each round trip and prints percentiles of its half, "p50_usec", "p99_usec",
+ *             "p99_9_usec"; each time includes a reading of the clock
  *   -m        uses a sealed memfd, registered as SHARED_VIRTUAL, as memory
  *   -e N      write: posts for N seconds, at most COUNT writes
  *   -t N      time limit in seconds [100]

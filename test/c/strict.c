@@ -2,9 +2,10 @@
  * Preloaded before libdat: enforces rules of other implementations of uDAPL.
  *
  * - Freeing an EP that was connected, while completions of it are still queued, ends the process. Some providers keep a
- *   pointer to the EP with each queued completion and follow it after dat_ep_free. A portable program disconnects, dequeues
- *   all flushed completions, and then frees the EP.
- * - DAT_QUEUE_EMPTY carries the class bit of errors, as some libraries set it. A portable program compares DAT_GET_TYPE.
+ *   pointer to the EP with each queued completion and follow it after dat_ep_free. A portable program disconnects,
+ *   dequeues all flushed completions, and then frees the EP.
+ * - DAT_QUEUE_EMPTY carries the class bit of errors, as some libraries set it. A portable program compares
+ *   DAT_GET_TYPE.
  */
 #include <dlfcn.h>
 #include <pthread.h>

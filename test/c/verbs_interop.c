@@ -4,7 +4,8 @@
  *   verbs_interop -s      -P ia -q qual SCENE            server; prints "ready" first
  *   verbs_interop -h host -P ia -q qual SCENE            client
  *
- *   accept REQUEST REPLY END     private data of REQUEST and REPLY bytes, data both ways; END (client, server) disconnects
+ *   accept REQUEST REPLY END     private data of REQUEST and REPLY bytes, data both ways; the side END (client,
+ *                                server) disconnects
  *   reject REQUEST REPLY         the server rejects the request, in 2.0 with REPLY bytes of private data
  *   no-listener                  a client without a server
  *

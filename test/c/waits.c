@@ -1,7 +1,7 @@
 /*
  * waits.c - two processes that wait for each other many times, or for a long time.
  *
- *   waits ia WAITS THREADS apart|together [polling]      WAITS waits in all; the processes use one processor each, or the same
+ *   waits ia WAITS THREADS apart|together [polling]      WAITS waits in all; one processor per process, or one for both
  *   waits ia idle SECONDS                                connected and idle
  *
  * Run it with a provider that does not poll before it sleeps: the program counts its sleeps, and fails if there are too

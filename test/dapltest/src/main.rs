@@ -10,10 +10,11 @@
 //! dapltest -T Q -D sm0 -s localhost                                         ends the server
 //! ```
 //!
-//! Modules, from the bottom up: `dat` (libdat by `udapl`, and all its unsafe code), `failure`, `stop`, `cpu`;
-//! `operation`, `amounts`, `script`, `wire` (pure parsers and encoders); `progress`, `header`, `report`; `set`,
-//! `channel` (a connection for messages); `client`, `server`; the tests `transaction`, `performance`, `limits`,
-//! `functional`; `options`. It uses the C ABI alone, so it runs over any libdat.so.1. Every wait has a limit.
+//! Modules, from the bottom up: `dat` (calls of libdat by `udapl`, and all unsafe code), `failure`, `stop`, `cpu`;
+//! `operation`, `amounts`, `script`, `wire` (parsers and encoders without I/O); `progress`, `header`, `report`;
+//! `shared_objects`, `channel` (the control connection); `client`, `server`; the tests `transaction`, `performance`,
+//! `limits`, `functional`; `options`. The program uses the C ABI alone, so it runs over any libdat.so.1. Every wait has
+//! a time limit.
 
 mod amounts;
 mod channel;

@@ -26,7 +26,7 @@ pub(crate) struct Tree {
     pub(crate) conf: PathBuf,
 }
 
-/// Builds everything in the target directory.
+/// Builds libraries and programs, and stages them in the target directory.
 pub(crate) fn build(profile: Profile) -> Result<Tree> {
     let Part { stage, dtest, conf } = part("libdat and the providers", || stage::stage(profile))?;
     let bin = stage.root.join("bin");

@@ -109,7 +109,7 @@ pub(super) fn run(setting: &Setting, report: &mut Report) {
     interop::run(setting, report, guest);
     programs::run(setting, report, guest);
     let interop = setting.program("test/c/verbs_interop.c");
-    // The manager `none` sends no requests.
+    // The manager `none` is left out, because it sends no connection requests.
     for manager in &MANAGERS[..2] {
         let job = setting.shell(LATE_LISTENER, &[&interop, GuestNetwork::Alone.address()]);
         let job = job.with("DAPL_VERBS_CM", manager).with("DAPL_LISTENER_WAIT_MS", "60000");
@@ -193,7 +193,7 @@ fn crossed(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     /// `soak` 1,000.
     const ROUNDS: &str = "100";
     let program = setting.program("test/c/crossed.c");
-    // The manager `none` sends no requests.
+    // The manager `none` is left out, because it sends no connection requests.
     for manager in &MANAGERS[..2] {
         for (kind, options) in [("polling", &[][..]), ("threads", &["threads"])] {
             let words = [&["rxe0", ROUNDS, GuestNetwork::Alone.address(), "meet"], options].concat();

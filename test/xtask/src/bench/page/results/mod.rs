@@ -54,7 +54,7 @@ pub(super) struct Contest {
     pub(super) against: Option<(f64, f64)>,
     pub(super) less_is_better: bool,
     pub(super) target: Option<Bound>,
-    /// The stricter target.
+    /// Stretch target: stricter than the target.
     pub(super) stretch: Option<Bound>,
 }
 
