@@ -6,7 +6,7 @@
 use dat_abi::*;
 
 use super::attributes::Attributes;
-use super::dapli_qp::{build, configure};
+use super::dapli_qp::{build, configure, remove_streams};
 use super::{ControlState, Ep, EpObjects, QpAttachment, record};
 use crate::error::{Error, Result};
 use crate::evd::{Evd, dapls_evd};
@@ -55,12 +55,10 @@ pub(super) fn modify<P: Provider>(ep: &Ep<P>, change: EpChange<P>) -> Result<()>
     };
     let attributes = merged(&core, &objects, &asked, mask, ep.ia.limits())?;
     let retired = install(ep, &mut core, objects, attributes)?;
-    let recv = core.objects.recv.clone();
+    let evds = core.objects.dto_evds();
     drop(core);
     drop(retired);
-    if let Some(evd) = recv {
-        dapls_evd::rearm_for_solicited(&evd);
-    }
+    evds.iter().flatten().for_each(|evd| dapls_evd::rearm_for_streams(evd));
     ep.deliver();
     Ok(())
 }
@@ -116,6 +114,7 @@ fn install<P: Provider>(
         && core.attributes.shape(core.objects.attached(), limits) == attributes.shape(objects.attached(), limits);
     let new = if fits { None } else { Some(build(&ep.ia, ep.id, &objects, &attributes, core.marks)?) };
     configure(ep.id, &objects, &posts);
+    remove_streams(&core.objects, &before);
 
     // The write lock excludes posts, so no request can be posted between the flush and the replacement of the QP.
     let mut post_state = ep.post_state.write();

@@ -16,7 +16,7 @@ use super::post_lock::PostLock;
 use super::state::{EpState, EpStep};
 use super::{Communicator, ControlState, Ep, EpObjects, PostState, QpAttachment};
 use crate::error::{Error, Handle, Resource, Result, State};
-use crate::evd::{NotifyMode, dapls_evd};
+use crate::evd::{Evd, NotifyMode, dapls_evd};
 use crate::ia::{Child, CloseRank, Ia};
 use crate::provider::{Connection, ConnectionEvent, Provider, QpSpec, QueuePair, SharedRecvs, Token, Work};
 use crate::runtime::consumer_memory::{PrivateData, SocketAddress};
@@ -37,10 +37,8 @@ impl<P: Provider> Ep<P> {
             let binding = build(ia, id, &objects, &attributes, attributes.marks(objects.attached()))?;
             Ok(Ep::new(id, ia.clone(), state, binding, objects, attributes))
         })?;
-        let recv = made.object().core.lock().objects.recv.clone();
-        if let Some(evd) = recv {
-            dapls_evd::rearm_for_solicited(&evd);
-        }
+        let evds = made.object().core.lock().objects.dto_evds();
+        evds.iter().flatten().for_each(|evd| dapls_evd::rearm_for_streams(evd));
         let ep = made.object().clone();
         if let Some(trace) = &ep.trace {
             let subject: Arc<dyn TracedEp> = ep.clone();
@@ -161,6 +159,7 @@ impl<P: Provider> Ep<P> {
             trace.end();
         }
         let kept_cr = core.kept_cr.take();
+        remove_streams(&core.objects, &core.attributes.post_limits(core.objects.attached(), self.ia.limits()));
         let objects = std::mem::replace(&mut core.objects, EpObjects::none());
         let binding = std::mem::replace(&mut self.post_state.write().binding, QpAttachment::Unattached);
         drop(core);
@@ -228,20 +227,32 @@ pub(super) fn build<P: Provider>(
     }
 }
 
-/// Sets the EP up as a user of its EVDs: they report failed work to EPs, count the completions of this EP, and restrict
-/// notification as this EP requests.
+/// Sets the EP up as a user of its EVDs: they report failed work to EPs, count the completions of this EP, and notify as
+/// this EP requests.
 pub(super) fn configure<P: Provider>(ep: ObjectId, objects: &EpObjects<P>, limits: &PostLimits) {
-    let (recv, request) = (&objects.recv, &objects.request);
-    for evd in [recv, request].into_iter().flatten() {
+    for (evd, mode) in streams(objects, limits) {
         evd.report_transfers_to(EpTransferSink::<P>::SINK);
         dapls_evd::start_counting(evd, ep.handle);
+        evd.add_stream(mode);
     }
-    if let (Some(evd), true) = (recv, limits.recv_solicited) {
-        evd.configure(NotifyMode::Solicited);
-    } else if let (Some(evd), true) = (recv, limits.recv_unsignalled) {
-        evd.configure(NotifyMode::Notify);
-    }
-    if let (Some(evd), true) = (request, limits.request_unsignalled) {
-        evd.configure(NotifyMode::Notify);
-    }
+}
+
+/// Removes the EP's receives and requests from its EVDs, to which [`configure`] has added them.
+pub(super) fn remove_streams<P: Provider>(objects: &EpObjects<P>, limits: &PostLimits) {
+    streams(objects, limits).for_each(|(evd, mode)| evd.remove_stream(mode));
+}
+
+/// The EVDs of receives and requests, and which completions notify.
+fn streams<'a, P: Provider>(
+    objects: &'a EpObjects<P>,
+    limits: &PostLimits,
+) -> impl Iterator<Item = (&'a Evd<P>, NotifyMode)> + use<'a, P> {
+    let mode = |solicited: bool, unsignalled: bool| match (solicited, unsignalled) {
+        (true, _) => NotifyMode::Solicited,
+        (false, true) => NotifyMode::Notify,
+        (false, false) => NotifyMode::Threshold,
+    };
+    let modes = [mode(limits.recv_solicited, limits.recv_unsignalled), mode(false, limits.request_unsignalled)];
+    let evds = [&objects.recv, &objects.request];
+    evds.into_iter().zip(modes).filter_map(|(evd, mode)| Some((&**evd.as_ref()?, mode)))
 }

@@ -133,6 +133,11 @@ impl<P: Provider> EpObjects<P> {
         EpObjects { pz: None, recv: None, request: None, connect: None, srq: None }
     }
 
+    /// The EVDs of receives and requests, which may be the same.
+    fn dto_evds(&self) -> [Option<UseGuard<Evd<P>>>; 2] {
+        [self.recv.clone(), self.request.clone()]
+    }
+
     fn attached(&self) -> AttachedQueues {
         AttachedQueues { recv: self.recv.is_some(), request: self.request.is_some(), shared: self.srq.is_some() }
     }

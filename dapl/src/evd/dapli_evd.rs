@@ -454,7 +454,7 @@ impl<P: Provider> Evd<P> {
         let is_armed = inner.descriptor.as_ref().is_some_and(ArmedDescriptor::is_armed);
         let wanted = waits || (triggers || is_armed) && inner.queue.enabled;
         while wanted && signal != EventSignal::Waiter {
-            match cq.arm(inner.queue.config() == NotifyMode::Solicited) {
+            match cq.arm(inner.queue.arm_mode()) {
                 Ok(true) => break,
                 Ok(false) => signal = signal.max(self.fetch(inner, FetchMode::Ready)),
                 Err(error) => {

@@ -130,8 +130,7 @@ impl<P: Provider> Evd<P> {
             if found != WaitStatus::TooFew || over.is_some() {
                 return self.finish_wait(inner, wait.token, over);
             }
-            let solicited = inner.queue.config() == NotifyMode::Solicited;
-            match self.cq.as_ref().map_or(Ok(true), |cq| cq.arm(solicited)) {
+            match self.cq.as_ref().map_or(Ok(true), |cq| cq.arm(inner.queue.arm_mode())) {
                 Ok(true) => break,
                 Ok(false) => _ = self.fetch(&mut inner, FetchMode::Poll),
                 Err(error) => return self.finish_wait(inner, wait.token, Some(error)),

@@ -248,9 +248,9 @@ pub fn modify_cno<P: Provider>(evd: &Evd<P>, cno: Option<Arc<Cno<P>>>) {
     drop(old);
 }
 
-/// Called when an EP requests notification of solicited completions only. Arms the CQ again, for solicited completions,
-/// if a waiter, CNO or descriptor needs it.
-pub fn rearm_for_solicited<P: Provider>(evd: &Evd<P>) {
+/// Called when an EP has begun to use the EVD or has changed its completion flags. If any stream of the EVD notifies for
+/// solicited messages only, arms the CQ again in the new mode, if a waiter, CNO or descriptor needs it.
+pub fn rearm_for_streams<P: Provider>(evd: &Evd<P>) {
     let mut inner = evd.lock();
     if inner.queue.config() == NotifyMode::Solicited {
         let signal = evd.rearm(&mut inner);

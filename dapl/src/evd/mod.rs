@@ -104,10 +104,15 @@ impl<P: Provider> Evd<P> {
         self.transfers.get_or_init(|| sink);
     }
 
-    /// Restricts the waits and the notifications of this EVD to what an EP has requested in its completion flags
-    /// (spec/events 1.3).
-    pub fn configure(&self, config: NotifyMode) {
-        self.lock().queue.configure(config);
+    /// Adds the receives or requests of an EP. `mode`: which of their completions notify, as the EP has requested in
+    /// its completion flags (spec/events 1.3).
+    pub fn add_stream(&self, mode: NotifyMode) {
+        self.lock().queue.add_stream(mode);
+    }
+
+    /// Removes the receives or requests of an EP, which were added with this mode.
+    pub fn remove_stream(&self, mode: NotifyMode) {
+        self.lock().queue.remove_stream(mode);
     }
 }
 

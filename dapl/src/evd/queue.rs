@@ -5,7 +5,7 @@
 
 use super::event::{Event, is_failure};
 use crate::error::{Error, Handle, Result, State};
-use crate::provider::Completion;
+use crate::provider::{ArmMode, Completion};
 use crate::runtime::slot_queue::SlotQueue;
 use crate::stats::counters::EvdCounts;
 
@@ -68,6 +68,8 @@ pub(super) struct EventQueue {
     /// Whether the EVD was closed: then events are dropped.
     pub(super) closed: bool,
     config: NotifyMode,
+    /// Number of streams of EPs that use the EVD and notify without SOLICITED_WAIT.
+    unsolicited_streams: u32,
     pub(super) counts: EvdCounts,
 }
 
@@ -89,6 +91,7 @@ impl EventQueue {
             waitable: true,
             closed: false,
             config: NotifyMode::default(),
+            unsolicited_streams: 0,
             counts: EvdCounts::default(),
         }
     }
@@ -144,8 +147,25 @@ impl EventQueue {
         self.config
     }
 
-    pub(super) fn configure(&mut self, config: NotifyMode) {
-        self.config = self.config.max(config);
+    /// Adds a stream of an EP. Its mode restricts waits and notification as long as the EVD exists.
+    pub(super) fn add_stream(&mut self, mode: NotifyMode) {
+        self.config = self.config.max(mode);
+        self.unsolicited_streams += u32::from(mode != NotifyMode::Solicited);
+    }
+
+    /// Removes a stream that [`Self::add_stream`] has added with this mode.
+    pub(super) fn remove_stream(&mut self, mode: NotifyMode) {
+        self.unsolicited_streams -= u32::from(mode != NotifyMode::Solicited);
+    }
+
+    /// Returns the completions for which the CQ must notify. Each event notifies by the mode of its own stream
+    /// (spec/events 1.3), so the CQ is armed for solicited messages only if the EVD has no other stream.
+    pub(super) fn arm_mode(&self) -> ArmMode {
+        match (self.config, self.unsolicited_streams) {
+            (NotifyMode::Solicited, 0) => ArmMode::Solicited,
+            (NotifyMode::Solicited, _) => ArmMode::Mixed,
+            (NotifyMode::Threshold | NotifyMode::Notify, _) => ArmMode::All,
+        }
     }
 
     /// Queues a completion, and returns the notification that it causes.
@@ -456,7 +476,7 @@ mod tests {
         assert_eq!(queue.begin_wait(2, 9), Err(Error::InvalidParameter(3)));
         assert_eq!(queue.begin_wait(2, 8), Err(Error::InvalidState(State::EvdWaiter)));
         queue.end_wait(1);
-        queue.configure(NotifyMode::Notify);
+        queue.add_stream(NotifyMode::Notify);
         assert_eq!(queue.begin_wait(2, 2), Err(Error::InvalidState(State::EvdConfigNotify)));
     }
 
@@ -468,6 +488,20 @@ mod tests {
         queue.enabled = false;
         assert_eq!(queue.push(notifying()), EventSignal::None);
         assert_eq!(queue.len(), 3, "all are queued");
+    }
+
+    #[test]
+    fn cq_is_armed_for_solicited_messages_only_without_other_streams() {
+        let mut queue = EventQueue::new(8);
+        assert_eq!(queue.arm_mode(), ArmMode::All);
+        queue.add_stream(NotifyMode::Solicited);
+        assert_eq!(queue.arm_mode(), ArmMode::Solicited);
+        for mode in [NotifyMode::Threshold, NotifyMode::Notify] {
+            queue.add_stream(mode);
+            assert_eq!((queue.arm_mode(), queue.config()), (ArmMode::Mixed, NotifyMode::Solicited));
+            queue.remove_stream(mode);
+            assert_eq!(queue.arm_mode(), ArmMode::Solicited);
+        }
     }
 
     #[test]

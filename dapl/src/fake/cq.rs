@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use parking_lot::Mutex;
 
 use crate::error::Result;
-use crate::provider::{Completion, CompletionQueue, CqSink};
+use crate::provider::{ArmMode, Completion, CompletionQueue, CqSink};
 
 /// A completion queue that a test can feed.
 pub(crate) struct FakeCq {
     queue: Mutex<VecDeque<Completion>>,
     armed: AtomicBool,
+    mode: Mutex<ArmMode>,
     sink: Weak<dyn CqSink>,
     /// Number of calls of `poll` and `ready`.
     pub(crate) fetches: AtomicU32,
@@ -29,6 +30,7 @@ impl FakeCq {
         FakeCq {
             queue: Mutex::default(),
             armed: AtomicBool::new(false),
+            mode: Mutex::default(),
             sink,
             fetches: AtomicU32::new(0),
             polls: AtomicU32::new(0),
@@ -58,6 +60,11 @@ impl FakeCq {
     pub(crate) fn is_armed(&self) -> bool {
         self.armed.load(Ordering::SeqCst)
     }
+
+    /// Returns the completions for which the queue is armed.
+    pub(crate) fn armed_mode(&self) -> Option<ArmMode> {
+        self.is_armed().then(|| *self.mode.lock())
+    }
 }
 
 impl CompletionQueue for FakeCq {
@@ -84,11 +91,12 @@ impl CompletionQueue for FakeCq {
         self.armed.store(false, Ordering::SeqCst);
     }
 
-    fn arm(&self, _: bool) -> Result<bool> {
+    fn arm(&self, mode: ArmMode) -> Result<bool> {
         let queue = self.queue.lock();
         if !queue.is_empty() {
             return Ok(false);
         }
+        *self.mode.lock() = mode;
         self.armed.store(true, Ordering::SeqCst);
         Ok(true)
     }

@@ -35,8 +35,8 @@ pub use self::memory::{
     Access, Bind, BindWr, KeptObject, MemoryProvider, MemoryRegion, MemoryWindow, Region, SharedCookie,
 };
 pub use self::queues::{
-    CompletionQueue, CqSink, Outstanding, QpSpec, QueuePair, QueueProvider, SharedReceiveQueue, SharedRecvs, SrqSink,
-    SrqSpec,
+    ArmMode, CompletionQueue, CqSink, Outstanding, QpSpec, QueuePair, QueueProvider, SharedReceiveQueue, SharedRecvs,
+    SrqSink, SrqSpec,
 };
 pub use self::unsupported::Unsupported;
 pub use self::work::{

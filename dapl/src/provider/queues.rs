@@ -33,6 +33,19 @@ pub trait QueueProvider: MemoryProvider + Sized {
     fn sleeps(&self) {}
 }
 
+/// The completions for which an armed completion queue notifies.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum ArmMode {
+    /// All completions.
+    #[default]
+    All,
+    /// Only failures and receives whose send carried SOLICITED_WAIT.
+    Solicited,
+    /// All completions of some work, and solicited ones of other work. A transport that cannot recognise solicited
+    /// messages notifies for all completions, and sets `solicited` in all receives.
+    Mixed,
+}
+
 /// A completion queue. It grows with the work posted to it, so it never overflows.
 pub trait CompletionQueue: Send + Sync {
     /// Whether completions report that their message was solicited. If false, only an armed queue ([`Self::arm`])
@@ -59,9 +72,9 @@ pub trait CompletionQueue: Send + Sync {
         50_000
     }
     /// Requests one call of the sink. Returns `false` if the queue has a completion: the caller must then poll instead
-    /// of sleeping. With `solicited`, only failures and receives whose send carried SOLICITED_WAIT need to notify. A
-    /// transport that cannot recognise solicited messages sets `solicited` in the completions for which it notified.
-    fn arm(&self, solicited: bool) -> Result<bool>;
+    /// of sleeping. Completions outside `mode` need not notify. With a mode other than `All`, a transport that cannot
+    /// recognise solicited messages sets `solicited` in the receives for which it notified.
+    fn arm(&self, mode: ArmMode) -> Result<bool>;
 }
 
 /// Parameters of a new shared receive queue.

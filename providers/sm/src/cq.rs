@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use dapl::error::Result;
-use dapl::provider::{Completion, CompletionQueue, CqSink, ReceivedOp, Status, Token};
+use dapl::provider::{ArmMode, Completion, CompletionQueue, CqSink, ReceivedOp, Status, Token};
 use dapl::runtime::cancel;
 use dapl::runtime::empty_check::{EmptyCheck, RingWatch, WATCHES};
 use dapl::runtime::pooled::Pooled;
@@ -450,7 +450,7 @@ impl CompletionQueue for Cq {
         self.0.spin
     }
 
-    fn arm(&self, _: bool) -> Result<bool> {
+    fn arm(&self, _: ArmMode) -> Result<bool> {
         let cq = &self.0;
         Ok(cq.ready.arm(|| {
             cq.polled.store(false, Ordering::SeqCst);
@@ -612,6 +612,6 @@ mod tests {
         }
         cq.0.push(Completion::default());
         assert_eq!((check.is_empty(), poll(&mut out), check.is_empty()), (false, 1, true));
-        assert!(cq.arm(false).unwrap() && !check.is_empty(), "after an arm, the next dequeue polls");
+        assert!(cq.arm(ArmMode::All).unwrap() && !check.is_empty(), "after an arm, the next dequeue polls");
     }
 }

@@ -10,7 +10,7 @@
 use std::sync::{Arc, Weak};
 
 use dapl::error::Result;
-use dapl::provider::{Completion, CompletionQueue, CqSink};
+use dapl::provider::{ArmMode, Completion, CompletionQueue, CqSink};
 use dapl_software::cq::CompletionList;
 use dapl_software::engine::queue::Notify;
 
@@ -83,8 +83,8 @@ impl CompletionQueue for Cq {
         self.0.spin
     }
 
-    /// Ignores the parameter `solicited`, because each completion says whether its message was solicited.
-    fn arm(&self, _: bool) -> Result<bool> {
+    /// Ignores the mode, because each completion says whether its message was solicited.
+    fn arm(&self, _: ArmMode) -> Result<bool> {
         Ok(self.0.ready.arm(|| ()))
     }
 }
@@ -200,12 +200,12 @@ mod tests {
     #[test]
     fn armed_queue_notifies_once_and_not_of_earlier_completions() {
         let (cq, device, _, sink) = queue();
-        assert!(cq.arm(false).unwrap());
+        assert!(cq.arm(ArmMode::All).unwrap());
         cq.0.push(Completion::default());
         cq.0.push(Completion::default());
         answer(&device.jobs);
         assert_eq!(sink.0.load(Ordering::Relaxed), 1);
-        assert!(!cq.arm(false).unwrap(), "arming fails while two completions are queued");
+        assert!(!cq.arm(ArmMode::All).unwrap(), "arming fails while two completions are queued");
         cq.0.push(Completion::default());
         answer(&device.jobs);
         assert_eq!(sink.0.load(Ordering::Relaxed), 1);
@@ -218,7 +218,7 @@ mod tests {
         // Returns whether this thread was recorded as polling, and clears the record.
         let counts = || device.polling.stop(now());
         cq.poll(&mut out);
-        assert!(counts() && cq.arm(false).unwrap());
+        assert!(counts() && cq.arm(ArmMode::All).unwrap());
         cq.poll(&mut out);
         assert!(!counts());
         cq.0.push(Completion::default());

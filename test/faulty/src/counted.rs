@@ -87,9 +87,9 @@ impl<T: CompletionQueue> CompletionQueue for CountedObject<Arc<T>> {
         self.inner.max_spin()
     }
 
-    fn arm(&self, solicited: bool) -> Result<bool> {
+    fn arm(&self, mode: ArmMode) -> Result<bool> {
         plan::ask(Op::Arm)?;
-        self.inner.arm(solicited)
+        self.inner.arm(mode)
     }
 }
 

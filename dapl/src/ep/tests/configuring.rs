@@ -1,6 +1,9 @@
 //! Tests of creating and modifying endpoints, and of the limits of posts.
 
 use super::*;
+use crate::evd::{Evd, dapls_descriptor};
+use crate::provider::ArmMode;
+use crate::runtime::handle::from_handle;
 
 #[test]
 fn ep_create_checks_in_order() {
@@ -149,4 +152,34 @@ fn handles_of_another_kind_are_refused() {
     let code = call!(dapl_ep_create_with_srq(world.ia(), pz, dto, dto, conn, ep, null(), &mut out));
     assert_eq!(code, bad(Handle::Srq));
     finish(world, &[ep], &[]);
+}
+
+#[test]
+fn evd_with_solicited_receives_and_other_work_is_armed_for_all_completions() {
+    let world = World::new(c"solicited");
+    let create = |recv, request, flags| {
+        let (mut ep, mut attr) = (null_mut(), query(world.ep()).ep_attr);
+        attr.recv_completion_flags = flags;
+        assert_eq!(call!(dapl_ep_create(world.ia(), world.pz, recv, request, world.conn, &attr, &mut ep)), DAT_SUCCESS);
+        ep
+    };
+    let evd = world.evd(DAT_EVD_DTO_FLAG);
+    let object = from_handle::<Evd<FakeProvider>>(evd, Handle::Plain).unwrap().to_arc();
+    dapls_descriptor::descriptor(&object).unwrap();
+    dapls_descriptor::arm(&object).unwrap();
+    let mode = || object.cq().unwrap().armed_mode();
+    let first = create(evd, world.dto, DAT_COMPLETION_SOLICITED_WAIT_FLAG);
+    assert_eq!(mode(), Some(ArmMode::Solicited));
+    for (recv, request) in [(evd, world.dto), (world.dto, evd)] {
+        let other = create(recv, request, DAT_COMPLETION_DEFAULT_FLAG);
+        assert_eq!(mode(), Some(ArmMode::Mixed), "other receives or requests");
+        assert_eq!(call!(dapl_ep_free(other)), DAT_SUCCESS);
+        dapls_descriptor::arm(&object).unwrap();
+        assert_eq!(mode(), Some(ArmMode::Solicited));
+    }
+    let mut param = query(first);
+    param.ep_attr.recv_completion_flags = DAT_COMPLETION_DEFAULT_FLAG;
+    assert_eq!(call!(dapl_ep_modify(first, DAT_EP_FIELD_EP_ATTR_RECV_COMPLETION_FLAGS, &param)), DAT_SUCCESS);
+    assert_eq!(mode(), Some(ArmMode::Mixed), "only other receives");
+    assert_eq!(call!(dapl_ia_close(world.ia(), DAT_CLOSE_ABRUPT_FLAG)), DAT_SUCCESS);
 }

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{
-    CmSink, Completion, CompletionQueue, ConnId, ConnectionEvent, CqSink, IaSpec, Provider, RequestInfo,
+    ArmMode, CmSink, Completion, CompletionQueue, ConnId, ConnectionEvent, CqSink, IaSpec, Provider, RequestInfo,
 };
 use dapl::runtime::handle::ObjectId;
 use dapl::runtime::thread;
@@ -157,7 +157,7 @@ impl<P: Provider> CompletionQueue for ReportedCq<P> {
         self.list.disarm();
     }
 
-    fn arm(&self, _: bool) -> Result<bool> {
+    fn arm(&self, _: ArmMode) -> Result<bool> {
         Ok(self.list.arm(|| ()))
     }
 }

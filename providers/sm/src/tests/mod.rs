@@ -160,7 +160,7 @@ impl Sleeper {
     fn completion(&self, cq: &Cq) -> (Completion, bool) {
         let (mut out, mut slept) = ([Completion::default()], false);
         while cq.poll(&mut out) == 0 {
-            if cq.arm(false).unwrap() {
+            if cq.arm(ArmMode::All).unwrap() {
                 slept = true;
                 self.sleep();
             }

@@ -110,7 +110,7 @@ fn first_message_of_a_new_connection_wakes_its_receiver() {
         connect(&a, &b, n, &one.qp, &two.qp);
         assert!([&one, &two].iter().all(|side| side.qp.0.link().is_some_and(|link| link.is_preset())));
         for (from, to) in [(&one, &two), (&two, &one)] {
-            assert!(to.cq.arm(false).unwrap());
+            assert!(to.cq.arm(ArmMode::All).unwrap());
             from.qp.post_send(&wr(Op::Send { solicited: false }, &[], 7)).unwrap();
             to.sleeper.sleep();
             assert_eq!(to.cq.poll(&mut [Completion::default()]), 1);

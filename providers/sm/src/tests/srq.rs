@@ -180,7 +180,7 @@ fn waiter_is_woken_by_a_receive_for_a_waiting_message() {
     let passive = b.ia.create_qp(&b.pd, QpSpec { recv_cq: Some(cq.clone()), ..spec(&b, 10, Some(&srq)) }).unwrap();
     let active = connect(&a, &b, &passive, 10);
     for round in 0..50 {
-        assert!(cq.arm(false).unwrap());
+        assert!(cq.arm(ArmMode::All).unwrap());
         let before = sink.count();
         (0..2).for_each(|n| send(&active, &[], n));
         if round % 2 == 0 {

@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-use dapl::provider::{Completion, CompletionQueue, CqSink};
+use dapl::provider::{ArmMode, Completion, CompletionQueue, CqSink};
 
 use super::fakes::*;
 use crate::cq::Cq;
@@ -62,7 +62,7 @@ fn packet_after_polling_several_queues_is_not_delayed_by_standby() {
     for round in 0..20 {
         poll_alone(&queues, &client, &server);
         // A consumer that waits for a completion makes the same calls: it arms the queue and stops polling.
-        assert!(queues[round % 2].arm(false).unwrap());
+        assert!(queues[round % 2].arm(ArmMode::All).unwrap());
         stop_during_standby_sleep(&client.0);
         let before = device.late_after_polling();
         server.1.post(&server.0.device, b"asleep");

@@ -20,7 +20,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use dapl::error::{Error, Result};
-use dapl::provider::{Completion, CompletionQueue, CqSink};
+use dapl::provider::{ArmMode, Completion, CompletionQueue, CqSink};
 use dapl_software::overdue::Stalls;
 use ibverbs_sys::ibv_wc;
 use parking_lot::{Mutex, MutexGuard};
@@ -177,7 +177,7 @@ impl CqCore {
         let before = inner.queues.len();
         let cq = reserve(&mut inner.queues)?;
         if inner.queues.len() > before && inner.pending.device_armed {
-            cq.arm(inner.pending.solicited_only).map_err(|error| self.cannot_arm(&error))?;
+            cq.arm(inner.pending.is_solicited_only()).map_err(|error| self.cannot_arm(&error))?;
         }
         Ok(cq)
     }
@@ -206,7 +206,10 @@ impl CqCore {
     /// armed for all completions instead.
     pub(crate) fn arm_for_recv_count(&self) {
         let mut inner = self.lock();
-        if inner.pending.device_armed && !inner.pending.solicited_only && self.arm_device(&mut inner, false).is_err() {
+        if inner.pending.device_armed
+            && !inner.pending.is_solicited_only()
+            && self.arm_device(&mut inner, false).is_err()
+        {
             inner.pending.device_armed = false;
         }
         self.schedule_next_check(&mut inner);
@@ -226,7 +229,7 @@ impl CqCore {
         let mut inner = self.lock();
         self.schedule_overdue_check(&mut inner);
         if !std::mem::replace(&mut inner.is_connected, true) && inner.pending.notify_requested {
-            let solicited = inner.pending.solicited_only;
+            let solicited = inner.pending.is_solicited_only();
             self.arm_device(&mut inner, solicited)?;
         }
         Ok(())
@@ -392,7 +395,7 @@ impl CqCore {
         }
         // The consumer wants events of solicited messages only, but a receive watermark needs events of all receives.
         // So the engine polls instead of arming the device.
-        let must_poll = inner.pending.solicited_only && inner.table.counts_recvs();
+        let must_poll = inner.pending.is_solicited_only() && inner.table.counts_recvs();
         if must_poll {
             self.drain(&mut inner);
             return self.schedule_next_check(&mut inner);
@@ -401,7 +404,7 @@ impl CqCore {
             self.drain(&mut inner);
             // Arms for as few events as possible: each event wakes the engine, and a queue that is armed for all events cannot
             // be re-armed for fewer.
-            let solicited = inner.pending.solicited_only || inner.table.wants_failures_only();
+            let solicited = inner.pending.is_solicited_only() || inner.table.wants_failures_only();
             if self.arm_device(&mut inner, solicited).is_err() {
                 return self.schedule_next_check(&mut inner);
             }
@@ -428,21 +431,21 @@ impl CompletionQueue for Cq {
         self.0.fill(&mut self.0.lock(), out, true)
     }
 
-    fn arm(&self, solicited: bool) -> Result<bool> {
+    fn arm(&self, mode: ArmMode) -> Result<bool> {
         let cq = &*self.0;
         let mut inner = cq.lock();
         if !inner.pending.is_empty() {
             return Ok(false);
         }
-        inner.pending.solicited_only = solicited;
+        inner.pending.mode = mode;
         if !inner.is_connected {
             inner.pending.notify_requested = true;
             return Ok(true);
         }
-        cq.arm_device(&mut inner, solicited)?;
+        cq.arm_device(&mut inner, mode == ArmMode::Solicited)?;
         // Completions that arrived before the arming cause no event, so it is not known whether they are solicited.
         // They count as solicited if the consumer waits for solicited messages.
-        let before = std::mem::replace(&mut inner.pending.solicited, solicited);
+        let before = std::mem::replace(&mut inner.pending.solicited, mode != ArmMode::All);
         cq.drain(&mut inner);
         inner.pending.solicited = before;
         inner.pending.notify_requested = inner.pending.is_empty();

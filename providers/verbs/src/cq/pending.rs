@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use dapl::provider::Completion;
+use dapl::provider::{ArmMode, Completion};
 
 /// Completions that the consumer has not polled, and the notification state. Protected by the completion queue's lock.
 #[derive(Default)]
@@ -22,8 +22,8 @@ pub(super) struct PendingCompletions {
     pub(super) notify_due: bool,
     /// Whether the device is armed: it will report the next (solicited) completion by an event.
     pub(super) device_armed: bool,
-    /// Whether the consumer's last request was for solicited messages only.
-    pub(super) solicited_only: bool,
+    /// The consumer's last request. With a mode other than `All`, receives count as solicited if they may be.
+    pub(super) mode: ArmMode,
     /// Whether a receive that completes next may be the solicited message of the last event.
     pub(super) solicited: bool,
 }
@@ -74,7 +74,7 @@ impl PendingCompletions {
         }
         self.queue.push_back(done);
         // A message that is not known to be solicited does not end a wait for solicited messages.
-        if self.notify_requested && (!self.solicited_only || done.is_notifying()) {
+        if self.notify_requested && (self.mode == ArmMode::All || done.is_notifying()) {
             self.notify_requested = false;
             self.notify_due = true;
         }
@@ -102,10 +102,16 @@ impl PendingCompletions {
         out.filled = count;
     }
 
-    /// Records that the device has reported a solicited message or a failure. Its completion is in the queue, or will be
-    /// fetched next.
+    /// Whether the device is to report solicited messages and failures only. It reports no other completed work then, so
+    /// for a queue with other work it must report everything.
+    pub(super) fn is_solicited_only(&self) -> bool {
+        self.mode == ArmMode::Solicited
+    }
+
+    /// Records that the device has reported an event, possibly of a solicited message. Its completion is in the queue, or
+    /// will be fetched next.
     pub(super) fn may_be_solicited(&mut self) {
-        if self.solicited_only {
+        if self.mode != ArmMode::All {
             self.solicited = true;
             self.queue.iter_mut().for_each(|done| done.solicited |= done.token.work.is_recv());
         }
@@ -114,7 +120,10 @@ impl PendingCompletions {
     /// Returns whether a receive that is completed now counts as solicited.
     #[inline(always)]
     pub(super) fn solicited_state(&self) -> AssumedSolicited {
-        AssumedSolicited { now: self.solicited, later: self.solicited || self.device_armed && self.solicited_only }
+        AssumedSolicited {
+            now: self.solicited,
+            later: self.solicited || self.device_armed && self.mode != ArmMode::All,
+        }
     }
 }
 
@@ -172,7 +181,7 @@ mod tests {
         let mut pending = PendingCompletions {
             notify_requested: true,
             device_armed: true,
-            solicited_only: true,
+            mode: ArmMode::Solicited,
             ..PendingCompletions::default()
         };
         assert!(!pending.solicited_state().now && pending.solicited_state().later);
@@ -187,5 +196,22 @@ mod tests {
             PendingCompletions { notify_requested: true, device_armed: true, ..PendingCompletions::default() };
         plain.may_be_solicited();
         assert!(!plain.solicited_state().now && !plain.solicited_state().later, "not armed for solicited completions");
+    }
+
+    #[test]
+    fn queue_shared_with_other_work_is_armed_for_all_events_and_keeps_solicited_receives() {
+        let mut pending = PendingCompletions {
+            notify_requested: true,
+            device_armed: true,
+            mode: ArmMode::Mixed,
+            ..PendingCompletions::default()
+        };
+        assert!(!pending.is_solicited_only(), "the device must report completed requests");
+        pending.push(done(1, Work::Recv));
+        assert!(!pending.notify_due);
+        pending.may_be_solicited();
+        assert_eq!(poll(&mut pending, 9), [(1, true)], "a receive after an event may be the solicited one");
+        pending.push(done(2, Work::Send));
+        assert!(pending.notify_due);
     }
 }

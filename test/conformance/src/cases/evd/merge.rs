@@ -19,6 +19,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 1.3": evd_notify_wait_with_timeout_zero_returns_an_unsignalled_event,
         "spec/events 4.1": evd_notify_unsignalled_receive_wakes_no_waiter,
         "spec/events 4.1": evd_notify_solicited_stream_wakes_only_for_solicited_events,
+        "spec/events 1.3": evd_notify_requests_wake_the_waiter_of_an_evd_with_solicited_receives,
         "spec/events 14": evd_notify_error_completions_always_notify,
         "spec/events 1.3": evd_notify_unsignalled_completion_does_not_trigger_the_cno,
         "spec/events 4.1": evd_notify_suppressed_success_queues_no_event,
@@ -185,6 +186,29 @@ fn evd_notify_solicited_stream_wakes_only_for_solicited_events(ctx: &Ctx) {
     let waited = waiter.join();
     assert_eq!((waited.code, waited.more), (DAT_SUCCESS, 1));
     expect_dto(evd, 2, DAT_DTO_SUCCESS, 8);
+}
+
+fn evd_notify_requests_wake_the_waiter_of_an_evd_with_solicited_receives(ctx: &Ctx) {
+    let attr = DAT_EP_ATTR { recv_completion_flags: SOLICITED, ..Setup::default().attr };
+    let ia = ctx.ia();
+    let (client, server) = (Conn::unconnected(&ia, &Setup { attr, ..Setup::default() }), Conn::on(&ia));
+    let evd = client.recv.h();
+    let param = DAT_EP_PARAM { request_evd_handle: evd, ..client.ep.param() };
+    ok(dat_ep_modify(client.ep.h(), DAT_EP_FIELD_REQUEST_EVD_HANDLE, &param));
+    server.listen(ctx.qual(0), || client.connect(&ia.address(), ctx.qual(0)));
+    established(&client, &server);
+    let (here, there) = (client.memory(64), server.memory(64));
+    client.post_recv(1, here.segment(0, 8));
+    server.post_recv(21, there.segment(0, 8));
+    let waiter = evd_waiter(evd, DAT_TIMEOUT_INFINITE, 1).inside(evd).asleep();
+    client.post_send(2, here.segment(8, 8));
+    let waited = waiter.join();
+    assert_eq!((waited.code, waited.number, waited.more), (DAT_SUCCESS, DAT_DTO_COMPLETION_EVENT, 0));
+    expect_dto(server.recv.h(), 21, DAT_DTO_SUCCESS, 8);
+    let waiter = evd_waiter(evd, DAT_TIMEOUT_INFINITE, 1).inside(evd).asleep();
+    server.post_send_as(22, there.segment(8, 8), SOLICITED);
+    let waited = waiter.join();
+    assert_eq!((waited.code, waited.number, waited.more), (DAT_SUCCESS, DAT_DTO_COMPLETION_EVENT, 0));
 }
 
 fn evd_notify_error_completions_always_notify(ctx: &Ctx) {
