@@ -176,12 +176,18 @@ fn open_place(host: &HostInterfaces, place: &DevicePort, settings: &VerbsSetting
         log::warn!("{device}: port {port} is not active; connections fail until it is (check the cable and the link)");
     }
     let is_roce = u32::from(attributes.link_layer) == IBV_LINK_LAYER_ETHERNET && !context.is_iwarp();
-    let gids = context.gids(*port).map_err(failed("GIDs"))?;
+    let mut gids = context.gids(*port).map_err(failed("GIDs"))?;
+    if settings.gid_index.is_none() {
+        gids.retain(|gid| gid::is_usable(gid.index, settings.manager));
+    }
     let wanted =
         gid::GidRequirements { is_roce, address: *address, netdev: netdev.as_deref(), index: settings.gid_index };
     let gid = gid::choose(&gids, &wanted);
     let gid =
         gid.ok_or_else(|| OpenFailure::NoGid { device: device.clone(), port: *port, index: settings.gid_index })?;
+    if !gid::is_usable(gid.index, settings.manager) {
+        return Err(OpenFailure::GidIndexTooHigh { device: device.clone(), port: *port, index: gid.index });
+    }
     log::info!(
         "using device {device}, port {port}, {}, {}",
         address.map_or("no IP address".to_string(), |address| format!("IP address {address}")),

@@ -6,6 +6,7 @@ use std::cmp::Reverse;
 use std::net::{IpAddr, Ipv6Addr};
 
 use crate::ibv::{Gid, GidKind};
+use crate::manager_kind::ManagerKind;
 
 /// Properties of an IA that determine its GID.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +41,12 @@ pub(crate) fn choose(gids: &[Gid], wanted: &GidRequirements<'_>) -> Option<Gid> 
         (is_v2, is_address, is_of_netdev, is_link_local, Reverse(gid.index))
     };
     gids.iter().max_by_key(rank).cloned()
+}
+
+/// Whether paths can use the GID with this index. Address handles have eight bits for it; with the manager `rdma`, the
+/// kernel makes them and has no such limit.
+pub(crate) fn is_usable(index: u32, manager: ManagerKind) -> bool {
+    manager == ManagerKind::Rdma || u8::try_from(index).is_ok()
 }
 
 /// Whether packets can travel between two GIDs of Ethernet ports: either both represent IPv4 addresses, or neither
@@ -79,6 +86,7 @@ pub(crate) fn describe(gid: &Gid) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::manager_kind::SocketFormat;
 
     fn gid(index: u32, text: &str, kind: GidKind, netdev: &str) -> Gid {
         let raw = text.parse::<Ipv6Addr>().unwrap().octets();
@@ -139,6 +147,15 @@ mod tests {
         let wanted = |index| GidRequirements { index: Some(index), ..roce("192.0.2.1", "eth2") };
         assert_eq!(index(&table(), &wanted(4)), Some(4));
         assert_eq!(index(&table(), &wanted(9)), None);
+    }
+
+    #[test]
+    fn only_rdma_cm_uses_gids_with_an_index_above_255() {
+        let socket = [SocketFormat::Dat12, SocketFormat::Dat20].map(ManagerKind::Socket);
+        for manager in socket.into_iter().chain([ManagerKind::None]) {
+            assert_eq!([255, 256, 65_535].map(|index| is_usable(index, manager)), [true, false, false]);
+        }
+        assert!(is_usable(65_535, ManagerKind::Rdma));
     }
 
     #[test]

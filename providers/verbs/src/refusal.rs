@@ -46,6 +46,8 @@ pub(crate) enum OpenFailure {
     NoDatagramManager,
     /// The port has no GID, or not the requested one.
     NoGid { device: String, port: u8, index: Option<u32> },
+    /// The connection manager cannot use the requested GID (see `gid::is_usable`).
+    GidIndexTooHigh { device: String, port: u8, index: u32 },
     /// A call has failed. `operation`: a verb phrase, which follows "cannot".
     Failed { operation: String, error: String },
 }
@@ -89,6 +91,10 @@ impl OpenFailure {
             OpenFailure::NoGid { device, port, index: Some(index) } => {
                 format!("port {port} of {device} has no GID with index {index}")
             }
+            OpenFailure::GidIndexTooHigh { device, port, index } => format!(
+                "GID index {index} (DAPL_VERBS_GID_INDEX) of port {port} of {device} is above 255, the limit with cm=socket, \
+                 cm=socket2 and cm=none"
+            ),
             OpenFailure::Failed { operation, error } => format!("cannot {operation}: {error}"),
         }
     }
@@ -141,6 +147,11 @@ impl OpenFailure {
             OpenFailure::NoGid { index: None, .. } => "bring its network device up (ip link set ... up)".to_string(),
             OpenFailure::NoGid { .. } => {
                 "correct DAPL_VERBS_GID_INDEX, or leave it out (\"rdma\" or \"ibv_devinfo -v\" list GIDs)".to_string()
+            }
+            OpenFailure::GidIndexTooHigh { .. } => {
+                "set DAPL_VERBS_GID_INDEX to an index from 0 to 255, or write cm=rdma in ia_params; the peer has to use \
+                 the same connection manager"
+                    .to_string()
             }
             OpenFailure::Failed { .. } => "see the kernel's log (dmesg)".to_string(),
         }
@@ -306,6 +317,7 @@ mod tests {
             (OpenFailure::NoDatagramManager, "cm=socket"),
             (OpenFailure::NoGid { device: device(), port: 1, index: Some(9) }, "DAPL_VERBS_GID_INDEX"),
             (OpenFailure::NoGid { device: device(), port: 1, index: None }, "up"),
+            (OpenFailure::GidIndexTooHigh { device: device(), port: 1, index: 300 }, "0 to 255"),
             (OpenFailure::Failed { operation: text("open mlx5_0"), error: text("broken") }, "dmesg"),
         ];
         let mut seen = BTreeSet::new();

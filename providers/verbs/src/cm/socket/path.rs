@@ -67,7 +67,7 @@ impl LocalEnd {
     pub(crate) fn new(
         port: u8,
         attributes: &ibv_port_attr,
-        gid_index: u32,
+        gid_index: u8,
         gid: Gid,
         settings: settings::PathSettings,
     ) -> Self {
@@ -76,8 +76,7 @@ impl LocalEnd {
             lid: attributes.lid,
             is_ethernet: u32::from(attributes.link_layer) == IBV_LINK_LAYER_ETHERNET,
             active_mtu: attributes.active_mtu,
-            // Address handles have eight bits for the GID index.
-            gid_index: u8::try_from(gid_index).unwrap_or(u8::MAX),
+            gid_index,
             gid,
             partition: None,
             settings,
@@ -200,7 +199,9 @@ pub(crate) fn local(device: &Device) -> Option<LocalEnd> {
         );
     });
     let settings = device.settings.path;
-    let mut local = LocalEnd::new(port, &attributes.ok()?, device.gid.index, device.gid.raw, settings);
+    // A GID with a higher index was refused when the IA was opened.
+    let gid_index = u8::try_from(device.gid.index).ok()?;
+    let mut local = LocalEnd::new(port, &attributes.ok()?, gid_index, device.gid.raw, settings);
     local.partition = settings.pkey.map(|key| {
         let entry = |index: u16| {
             std::fs::read_to_string(format!("/sys/class/infiniband/{name}/ports/{port}/pkeys/{index}")).ok()
@@ -231,7 +232,9 @@ pub(crate) fn other_end_reaching(device: &Device, local: LocalEnd, peer: &Gid) -
             device.port
         );
     });
-    let other = gid::gid_reaching(&gids.ok()?, &device.gid, peer)?;
+    let mut gids = gids.ok()?;
+    gids.retain(|gid| gid::is_usable(gid.index, device.settings.manager));
+    let other = gid::gid_reaching(&gids, &device.gid, peer)?;
     Some(LocalEnd { gid_index: u8::try_from(other.index).ok()?, gid: other.raw, ..local })
 }
 
