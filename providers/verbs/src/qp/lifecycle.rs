@@ -74,7 +74,9 @@ impl QpCore {
         let StateChange { attributes, mask } = &path.to_send;
         // If the connection manager does not limit the outstanding reads, the device uses its default.
         let is_limited = mask & ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC.0 as i32 != 0;
-        self.send.lock().reads = if is_limited { attributes.max_rd_atomic } else { u8::MAX };
+        let mut send = self.send.lock();
+        send.reads = if is_limited { attributes.max_rd_atomic } else { u8::MAX };
+        send.is_rts = true;
         Ok(true)
     }
 
@@ -266,6 +268,7 @@ impl QpCore {
             recv.phase = PostPhase::Flushing;
             let mut send = self.send.lock();
             send.phase = PostPhase::Flushing;
+            send.is_rts = false;
             send.is_established = false;
             send.draining = false;
         }

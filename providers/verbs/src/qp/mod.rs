@@ -127,6 +127,8 @@ struct SendQueue {
     /// Requests that were posted before the connection was established.
     queued_requests: VecDeque<post::DeferredRequest>,
     phase: PostPhase,
+    /// Whether the device's queue pair is in RTS, where it accepts requests.
+    is_rts: bool,
     /// Whether the connection is established, so that requests go to the device.
     is_established: bool,
     template: ibv::SendWrTemplate,
@@ -214,6 +216,7 @@ impl QpCore {
                 ),
                 queued_requests: VecDeque::new(),
                 phase: PostPhase::Live,
+                is_rts: false,
                 is_established: false,
                 template: ibv::SendWrTemplate::new(),
                 longest: device.limits.max_message.min(device.limits.max_rdma),

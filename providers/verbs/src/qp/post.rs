@@ -296,12 +296,12 @@ impl QpCore {
                 return Ok(key);
             }
         }
-        if !send.queued_requests.is_empty() {
+        if !send.is_rts || !send.queued_requests.is_empty() {
             // A bind returns its key, which the device assigns when the bind is posted to it. So a bind cannot be
-            // queued behind these requests, which wait for the connection.
+            // queued until the queue pair accepts requests, nor behind requests that wait for the connection.
             log::warn!(
-                "{}: queue pair {:#x}: cannot post a bind while earlier requests wait for the connection; bind after the \
-                 ESTABLISHED event",
+                "{}: queue pair {:#x}: cannot post a bind while it or earlier requests wait for the connection; bind after \
+                 the ESTABLISHED event",
                 self.device.name,
                 self.number()
             );

@@ -7,17 +7,18 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use dapl::error::Error;
+use dapl::error::{Error, Resource};
 use dapl::provider::{
-    Access, CmSink, Completion, CompletionQueue, ConnId, ConnRequest, ConnectSpec, Connection, ConnectionEvent, CqSink,
-    IaSpec, MemoryProvider, MemoryRegion, Op, PeerAddress, Provider, QpSpec, QueuePair, QueueProvider, ReceivedOp,
-    Region, Remote, RequestInfo, Segment, SendWr, SharedReceiveQueue, SharedRecvs, SrqSink, SrqSpec, Status, Token,
-    Work,
+    Access, BindWr, CmSink, Completion, CompletionQueue, ConnId, ConnRequest, ConnectSpec, Connection, ConnectionEvent,
+    CqSink, IaSpec, MemoryProvider, MemoryRegion, Op, PeerAddress, Provider, QpSpec, QueuePair, QueueProvider,
+    ReceivedOp, Region, Remote, RequestInfo, Segment, SendWr, SharedReceiveQueue, SharedRecvs, SrqSink, SrqSpec,
+    Status, Token, Work,
 };
 use dapl::runtime::handle::ObjectId;
 use parking_lot::Mutex;
 
 use super::queue_pair::Qp;
+use crate::memory::Mw;
 use crate::{ConnectionRequest, Cq, Pd, Verbs, ibv};
 
 /// Time limit of a wait for an event.
@@ -222,6 +223,15 @@ impl Words {
 
 const ATOMIC: Access =
     Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: true, zero_based: false };
+
+#[test]
+fn rxe_bind_before_the_queue_pair_is_in_rts_is_refused() {
+    let Some(side) = Side::open() else { return };
+    let (qp, mw) = (side.qp(None), Mw::new(&side.pd).unwrap());
+    let wr = BindWr { token: token(1), suppress: false, fence: false };
+    assert_eq!(qp.post_bind(&mw, None, &wr), Err(Error::Exhausted(Resource::Memory)));
+    assert_eq!(qp.outstanding().requests, 0);
+}
 
 #[test]
 fn rxe_receives_get_immediate_data() {
