@@ -279,6 +279,14 @@ fn invalid_atomic_operations_break_the_connection_and_change_nothing() {
         if expected != Status::Success {
             assert_eq!(a.sink.next(conn(10)), SinkEvent::Other("broken"), "{what}");
         }
+        if expected == Status::RemoteAccess {
+            assert_eq!(b.sink.next(conn(11)), SinkEvent::Other("broken"), "{what}");
+            let target = format!("key {:#x}, 8 bytes at {:#x}: ", remote.key, remote.address);
+            for line in ["atomic operation with cookie 0x1 refused at the peer", "atomic operation of the peer refused"]
+            {
+                assert!(was_logged(&format!("{line} (DAT_DTO_ERR_REMOTE_ACCESS): {target}")), "{what}: {line}");
+            }
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use dapl_software::memory::rights::AccessRight;
 
 use super::{RecvRequest, RxRings};
 use crate::cq::CompletionWriter;
+use crate::memory::regions::AccessTarget;
 use crate::proto::message::{AtomicRequest, Header, MessageKind};
 use crate::qp::context::{ConnectionFault, NAK_ACCESS, QpContext};
 use crate::qp::ring::SlotFields;
@@ -67,7 +68,8 @@ impl RxRings {
         let AtomicRequest { key, address, operation } = request
             .ok_or(ConnectionFault::InvalidData("an atomic operation of unknown type or at an unaligned address"))?;
         let ids = (context.pd, context.domain.number());
-        let held = context.regions.acquire_for_peer(key, ids, address, ATOMIC_SIZE, AccessRight::RemoteAtomic);
+        let right = AccessRight::RemoteAtomic;
+        let held = context.regions.acquire_for_peer(key, ids, address, ATOMIC_SIZE, right);
         let found = held.ok().and_then(|(_hold, address)| {
             fail_point!(TargetHeld);
             // SAFETY: the memory is registered and marked in use, and the peer may execute atomic operations on it.
@@ -78,6 +80,14 @@ impl RxRings {
         let fields = SlotFields { total: found, ..SlotFields::default() };
         self.send_response_fields(Header::plain(MessageKind::AtomicAck, status), &fields)?;
         // If the access was denied, the connection ends, and later requests are not executed.
-        if found.is_some() { Ok(true) } else { Err(ConnectionFault::Access) }
+        if found.is_some() {
+            return Ok(true);
+        }
+        context.report_refused(
+            None,
+            context.regions.entry(key),
+            AccessTarget { key, pd: context.pd, address, length: ATOMIC_SIZE, right },
+        );
+        Err(ConnectionFault::Access)
     }
 }

@@ -11,7 +11,7 @@ use dapl_software::memory::atomic::Atomic;
 use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::scatter;
 
-use super::{AwaitedKind, AwaitedResponse, IssueResult, RequestPhase, Tx, TxRings, WorkRequest};
+use super::{AwaitedKind, AwaitedResponse, IssueResult, RequestEntry, RequestPhase, Tx, TxRings, WorkRequest};
 use crate::memory::cma::Direction;
 use crate::memory::regions::AccessTarget;
 use crate::proto::message::{AtomicRequest, Header, MessageKind};
@@ -164,11 +164,16 @@ impl Tx {
             return Err(ConnectionFault::InvalidData("a response that matches no atomic operation in flight"));
         };
         rings.reads = rings.reads.saturating_sub(1);
-        let request = self.pending_request(&pending)?;
+        let index = pending.request.checked_sub(rings.first).and_then(|index| usize::try_from(index).ok());
+        let request = index.and_then(|index| self.queue.get_mut(index)).and_then(RequestEntry::request_mut);
+        let request = request.ok_or(ConnectionFault::InvalidData("a response that matches no outstanding request"))?;
         request.answered = ATOMIC_SIZE;
         let outcome =
             if status == 0 { store_previous_value(context, request, found) } else { Err(Status::RemoteAccess) };
         request.phase = outcome.map_or_else(RequestPhase::Failed, |()| RequestPhase::Done);
+        if let Err(status) = outcome {
+            rings.report_refused(context, request, status);
+        }
         Ok(())
     }
 }

@@ -562,16 +562,6 @@ impl Tx {
         Ok(())
     }
 
-    /// Returns the request to which a response belongs.
-    fn pending_request(&mut self, pending: &AwaitedResponse) -> Result<&mut WorkRequest, ConnectionFault> {
-        let first = self.rings.as_ref().map_or(0, |rings| rings.first);
-        let index = pending.request.checked_sub(first).and_then(|index| usize::try_from(index).ok());
-        let entry = index.and_then(|index| self.queue.get_mut(index));
-        entry
-            .and_then(RequestEntry::request_mut)
-            .ok_or(ConnectionFault::InvalidData("a response that matches no outstanding request"))
-    }
-
     /// Handles a negative response to a send: the oldest incomplete send fails.
     fn handle_nak(&mut self, status: u32) -> Result<(), ConnectionFault> {
         let Some(rings) = self.rings.as_mut() else { return Ok(()) };
