@@ -4,7 +4,7 @@
 //! it checks the peer's registration again, because the peer may have revoked it. If the kernel does not permit a
 //! method, the method is disabled for all connections to that peer.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use dapl::provider::{Segment, Status};
 use dapl::runtime::sync::AtomicU64;
@@ -132,13 +132,21 @@ pub(crate) fn apply(
 
 #[cold]
 fn denied(peer: &PeerEndpoint) -> CopyError {
-    log::info!(
-        "the kernel denies cross-memory attach to process {}, so data is copied twice through shared buffers; set \
-         kernel.yama.ptrace_scope to 0, or cma=open in that process",
-        peer.pid
-    );
-    peer.cma.store(false, Ordering::Relaxed);
+    if let Some(line) = disable_cma(&peer.cma, peer.pid) {
+        log::info!("{line}");
+    }
     CopyError::Denied
+}
+
+/// Disables cross-memory attach after a denied copy, and returns the line to log. `None`: it was disabled already, so
+/// the KNEM device has denied the copy, which `kernel_copy` has logged.
+fn disable_cma(cma: &AtomicBool, pid: i32) -> Option<String> {
+    cma.swap(false, Ordering::Relaxed).then(|| {
+        format!(
+            "the kernel denies cross-memory attach to process {pid}, so data is copied twice through shared buffers; set \
+             kernel.yama.ptrace_scope to 0, or cma=open in that process"
+        )
+    })
 }
 
 /// Copies through a mapping of the peer's memory. Errors: `RemoteMemory` if the mapping does not contain the range,
@@ -169,4 +177,16 @@ unsafe fn copy_through_mapping(
         }
     };
     if is_copied { Ok(()) } else { Err(CopyError::LocalMemory) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn denial_by_another_method_is_not_attributed_to_cross_memory_attach() {
+        let cma = AtomicBool::new(true);
+        assert!(disable_cma(&cma, 4711).is_some_and(|line| line.contains("cross-memory attach to process 4711")));
+        assert_eq!(disable_cma(&cma, 4711), None, "only the KNEM device was used");
+    }
 }
