@@ -155,8 +155,8 @@ fn count(lcov: &str) -> Result<Counted> {
 }
 
 fn is_test(path: &str) -> bool {
-    let is_folder = path.split('/').rev().skip(1).any(|folder| folder == "tests" || folder == "double");
-    is_folder || path.ends_with("tests.rs") || path.ends_with("double.rs")
+    let is_folder = path.split('/').rev().skip(1).any(|folder| folder == "tests" || folder == "fake");
+    is_folder || path.ends_with("tests.rs") || path.ends_with("/fake.rs")
 }
 
 /// For each line, whether it belongs to an item that is compiled for tests only. Relies on rustfmt: an item ends at
@@ -219,7 +219,7 @@ mod tests {
             lines_of_tests(text).into_iter().enumerate().filter(|(_, mark)| *mark).map(|(at, _)| at + 1).collect();
         assert_eq!(marked, [2, 3, 5, 6, 7, 8, 12, 13, 14, 15]);
         assert!(
-            is_test("ep/tests/mod.rs") && is_test("cno/tests.rs") && is_test("double/srq.rs") && !is_test("ep/mod.rs")
+            is_test("ep/tests/mod.rs") && is_test("cno/tests.rs") && is_test("fake/srq.rs") && !is_test("ep/mod.rs")
         );
     }
 
