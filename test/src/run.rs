@@ -366,6 +366,18 @@ pub fn without_origin(log: &str) -> String {
     log.split_inclusive('\n').map(|line| plain(line.trim_end()).unwrap_or_else(|| line.to_owned())).collect()
 }
 
+/// Runs a program whose standard output has no reader, as after `... | head -1`. Checks that it neither panics nor
+/// prints a backtrace; it may end by SIGPIPE.
+#[track_caller]
+pub fn check_closed_output(mut command: Command) {
+    let (reader, output) = std::io::pipe().expect("a pipe can be created");
+    drop(reader);
+    command.stdin(Stdio::null()).stdout(output).stderr(Stdio::piped());
+    let ended = command.output().expect("the program starts");
+    let log = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.code() != Some(101) && !log.contains("Broken pipe"), "{command:?}: {}: {log}", ended.status);
+}
+
 /// Whether a tool is installed. A test that skips a check without the tool must print that.
 pub fn has_tool(name: &str) -> bool {
     Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success())

@@ -9,7 +9,10 @@
 #[path = "conformance/runs.rs"]
 mod runs;
 
-use dapl_test::run::{SM0, USNIC0};
+use std::process::Command;
+
+use dapl_test::run::{SM0, USNIC0, check_closed_output};
+use dapl_test::stage::{Profile, built};
 
 use runs::{check_cases, check_cases_of_2_0};
 
@@ -26,4 +29,11 @@ fn all_cases_of_2_0_pass_over_usnic() {
 #[test]
 fn cases_that_only_2_0_has_pass_over_sm() {
     check_cases_of_2_0("sm0", SM0, &["v2_"]);
+}
+
+#[test]
+fn list_of_cases_may_be_read_in_part() {
+    let mut list = Command::new(built("dapl-conformance", Profile::Dev));
+    list.arg("list");
+    check_closed_output(list);
 }

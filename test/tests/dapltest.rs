@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use dapl_test::run::{self, Finished, Run, SM0, Sandbox, USNIC0};
+use dapl_test::run::{self, Finished, Run, SM0, Sandbox, USNIC0, check_closed_output};
 use dapl_test::stage::{Profile, Stage, built, stage, workspace};
 use serde_json::Value;
 
@@ -469,4 +469,10 @@ fn every_option_is_on_the_manual_page() {
             || page.contains(&format!(", `{name}`:"));
         assert!(is_there, "{name}");
     }
+}
+
+#[test]
+fn list_of_functional_tests_may_be_read_in_part() {
+    let environment = Environment::of("sm0");
+    check_closed_output(environment.command("-T F --list"));
 }

@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use case::Case;
-use dapl_test::run::{Finished, Run};
+use dapl_test::run::{Finished, Run, check_closed_output};
 use dapl_test::stage::{Profile, built, stage_with};
 use serde_json::Value;
 
@@ -517,4 +517,12 @@ fn datinfo_exits_quietly_if_stdout_is_closed() {
     drop(child.stdout.take());
     let Output { status, stderr, .. } = child.wait_with_output().unwrap();
     assert!(status.code() == Some(0) && stderr.is_empty(), "{status}: {}", String::from_utf8_lossy(&stderr));
+}
+
+#[test]
+fn output_may_be_read_in_part() {
+    let case = six("partly-read");
+    for words in ["", "list", "--env", "--json", "doctor", "explain", "--help"] {
+        check_closed_output(command(&case, words));
+    }
 }

@@ -92,6 +92,22 @@
 //! No case sleeps to let something happen, asserts an upper bound on time, or depends on another case.
 #![allow(dead_code, reason = "helpers for future cases stay, even if no case uses them")]
 
+/// Prints a line to standard output. Unlike the macro of `std`, ignores a closed pipe, as after `... | head -1`.
+macro_rules! println {
+    ($($text:tt)*) => {{
+        use std::io::Write;
+        let _ = writeln!(std::io::stdout(), $($text)*);
+    }};
+}
+
+/// Prints text to standard output, and ignores a closed pipe.
+macro_rules! print {
+    ($($text:tt)*) => {{
+        use std::io::Write;
+        let _ = write!(std::io::stdout(), $($text)*);
+    }};
+}
+
 mod api;
 mod case;
 mod cases;

@@ -16,6 +16,14 @@
 //! `limits`, `functional`; `options`. The program uses the C ABI alone, so it runs over any libdat.so.1. Every wait has
 //! a time limit.
 
+/// Prints a line to standard output. Unlike the macro of `std`, ignores a closed pipe, as after `... | head -1`.
+macro_rules! println {
+    ($($text:tt)*) => {{
+        use std::io::Write;
+        let _ = writeln!(std::io::stdout(), $($text)*);
+    }};
+}
+
 mod amounts;
 mod channel;
 mod client;

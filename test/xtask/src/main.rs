@@ -2,6 +2,22 @@
 //!
 //! Each command installs the packages it needs (`setup`) and uses the directory tree of an install (`tree`).
 
+/// Prints a line to standard output. Unlike the macro of `std`, ignores a closed pipe, as after `... | head -1`.
+macro_rules! println {
+    ($($text:tt)*) => {{
+        use std::io::Write;
+        let _ = writeln!(std::io::stdout(), $($text)*);
+    }};
+}
+
+/// Prints text to standard output, and ignores a closed pipe.
+macro_rules! print {
+    ($($text:tt)*) => {{
+        use std::io::Write;
+        let _ = write!(std::io::stdout(), $($text)*);
+    }};
+}
+
 mod bench;
 mod cli;
 mod conformance;
