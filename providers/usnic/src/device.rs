@@ -28,7 +28,7 @@ use crate::settings::UsnicSettings;
 
 /// Maximum number of connections of an IA.
 pub(crate) const CONNECTIONS: usize = 65_536;
-/// Time in nanoseconds for which a freed connection number is not reused.
+/// Time in nanoseconds for which the index of a freed connection number is quarantined.
 const NUMBER_QUARANTINE: Nanos = 10 * SECONDS;
 /// Maximum number of packets in the connection manager's queue. Further packets are dropped, and retransmitted by their
 /// senders.

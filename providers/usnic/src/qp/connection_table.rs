@@ -41,12 +41,13 @@ pub(crate) struct ConnectionTable {
 }
 
 impl ConnectionTable {
-    /// Creates a table for `max` connections. The index of a freed number is not reused for `quarantine` nanoseconds.
+    /// Creates a table for `max` connections. The index of a freed number is not reused for `quarantine` nanoseconds,
+    /// unless all other indexes are in use or in quarantine.
     pub(crate) fn new(max: usize, quarantine: Nanos) -> Self {
         ConnectionTable { slots: RwLock::default(), ids: Mutex::new(Ids::new(max, quarantine)) }
     }
 
-    /// Reserves a connection number. Returns `None` if all indexes are in use or in quarantine.
+    /// Reserves a connection number. Returns `None` if all indexes are in use.
     pub(crate) fn reserve(&self, now: Nanos) -> Option<u32> {
         self.ids.lock().take(now)
     }

@@ -466,7 +466,7 @@ impl QueuePair for Qp {
         {
             return Err(Error::ModelNotSupported);
         }
-        // A request of several small segments waits for the next pass, which sends it with others in one GSO batch.
+        // A short request of several segments waits for the next pass, which sends it with others in one GSO batch.
         let may_send_now = wr.segments.len() <= 1 || post.length > self.0.config.tiny;
         self.0.submit(state, post, |request| request.set(wr, failure), may_send_now);
         Ok(())

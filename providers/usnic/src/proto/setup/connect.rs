@@ -135,7 +135,7 @@ impl Connector {
         self.server
     }
 
-    /// Makes the request due immediately, with this cookie and the first retransmission interval.
+    /// Makes the request to `server` due immediately, with this cookie and the first retransmission interval.
     fn restart(&mut self, ticket: Option<CookiePacket>, now: Nanos) {
         self.ticket = ticket;
         self.due = Some(now);
