@@ -3,7 +3,7 @@
 
 use std::ptr::null_mut;
 
-use crate::cases::ep::scene::{ConnectionRequest, Scene, State, in_state, silent_listener};
+use crate::cases::ep::scene::{ConnectionRequest, EpState, Scene, in_state, silent_listener};
 use crate::kit::*;
 
 use super::call::{Call, expect_unconnected, without_connect_evd, without_pz};
@@ -63,10 +63,12 @@ pub(crate) fn cases() -> Vec<Case> {
         local(move |ctx| private_data_refused(ctx, more)).named(name).proves("spec/endpoints 14.2")
     }));
     all.extend(cases!["spec/endpoints 5.4": connect_without_private_data_but_with_a_size_returns_invalid_arg6]);
-    all.extend([State::Reserved, State::Passive, State::Active, State::Connected, State::Disconnected].map(|at| {
-        let name = format!("connect_in_state_{}_is_refused_without_effect", at.word());
-        in_state(at, move |ctx, scene| twice(ctx, at, &scene)).named(name).proves("spec/endpoints 13.22")
-    }));
+    all.extend([EpState::Reserved, EpState::Passive, EpState::Active, EpState::Connected, EpState::Disconnected].map(
+        |at| {
+            let name = format!("connect_in_state_{}_is_refused_without_effect", at.word());
+            in_state(at, move |ctx, scene| twice(ctx, at, &scene)).named(name).proves("spec/endpoints 13.22")
+        },
+    ));
     all
 }
 
@@ -168,15 +170,15 @@ fn connect_without_private_data_but_with_a_size_returns_invalid_arg6(ctx: &Ctx) 
 }
 
 /// Checks that a refused connect neither posts nor flushes work requests, in this state.
-fn twice(ctx: &Ctx, at: State, scene: &Scene) {
-    if at != State::Disconnected {
+fn twice(ctx: &Ctx, at: EpState, scene: &Scene) {
+    if at != EpState::Disconnected {
         post_empty_recv(&scene.own, 1);
     }
     let code = Call::to(&scene.own.ia, ctx.qual(9)).make(scene.ep());
     refused(code, DAT_INVALID_STATE, at.subtype());
     scene.is_still(at);
     expect_nothing(scene.own.recv.h());
-    if at == State::Connected {
+    if at == EpState::Connected {
         post_empty_send(scene.other(), 2);
         expect_dto(scene.own.recv.h(), 1, DAT_DTO_SUCCESS, 0);
     }

@@ -3,7 +3,7 @@
 
 use std::ptr::null_mut;
 
-use crate::cases::ep::scene::State::*;
+use crate::cases::ep::scene::EpState::*;
 use crate::cases::ep::scene::{ConnectionRequest, Scene, silent_listener};
 use crate::kit::*;
 

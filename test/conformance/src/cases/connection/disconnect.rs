@@ -3,7 +3,7 @@
 
 use std::ptr::null_mut;
 
-use crate::cases::ep::scene::State::{self, *};
+use crate::cases::ep::scene::EpState::{self, *};
 use crate::cases::ep::scene::{ConnectionRequest, Scene, Stopped, WAITING_SEND, completing, in_state, silent_listener};
 use crate::kit::*;
 
@@ -462,7 +462,7 @@ fn server_flushes_held(ctx: &Ctx) {
 
 /// An abrupt disconnect in any connected or connecting state flushes the receives and yields exactly one disconnect
 /// event.
-fn flushes_all(at: State, scene: &Scene) {
+fn flushes_all(at: EpState, scene: &Scene) {
     (1..=3).for_each(|id| post_empty_recv(&scene.own, id));
     disconnect(&scene.own, DAT_CLOSE_ABRUPT_FLAG);
     assert_eq!(cookies(&drain(scene.own.recv.h())), [1, 2, 3]);

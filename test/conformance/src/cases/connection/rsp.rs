@@ -4,7 +4,7 @@
 
 use std::ptr::null_mut;
 
-use crate::cases::ep::scene::State::*;
+use crate::cases::ep::scene::EpState::*;
 use crate::cases::ep::scene::{ConnectionRequest, Scene, full_evd, silent_listener};
 use crate::kit::*;
 

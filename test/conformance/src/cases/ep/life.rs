@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use crate::cases::connection::disconnect::{cookies, disconnect, idle, is_over, unconnected};
 use crate::kit::*;
 
-use super::scene::State::*;
+use super::scene::EpState::*;
 use super::scene::{ConnectionRequest, in_state, silent_listener};
 
 pub(crate) fn cases() -> Vec<Case> {

@@ -7,7 +7,7 @@ use std::ptr::null_mut;
 use crate::kit::*;
 
 use super::parts::{Parts, numbers};
-use super::scene::State::{self, *};
+use super::scene::EpState::{self, *};
 use super::scene::{Scene, in_state};
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -20,7 +20,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 5.3": ep_modify_refused_keeps_no_object_in_use,
     ];
     for (number, field) in FIELDS.iter().enumerate() {
-        all.extend(State::ALL.map(|at| {
+        all.extend(EpState::ALL.map(|at| {
             let outcome = if is_modifiable(field, at) { "succeeds" } else { "is_refused" };
             let name = format!("ep_modify_of_{}_in_state_{}_{outcome}", field.word, at.word());
             in_state(at, move |_ctx, scene| one_field(&FIELDS[number], at, &scene))
@@ -248,7 +248,7 @@ fn shape(ep: DAT_EP_HANDLE) -> (Vec<usize>, Vec<u64>) {
 }
 
 /// Whether `dat_ep_modify` may change the field in this state.
-fn is_modifiable(field: &Field, at: State) -> bool {
+fn is_modifiable(field: &Field, at: EpState) -> bool {
     match at {
         // The provider created this EP without EVDs, so its DTO counts are 0.
         Tentative => !matches!(field.word, "recv_dtos" | "request_dtos"),
@@ -258,7 +258,7 @@ fn is_modifiable(field: &Field, at: State) -> bool {
     }
 }
 
-fn one_field(field: &Field, at: State, scene: &Scene) {
+fn one_field(field: &Field, at: EpState, scene: &Scene) {
     let spare = Spare::new(&scene.own.ia);
     let before = shape(scene.ep());
     let mut param = param_of(scene.ep());
@@ -291,7 +291,7 @@ fn one_field(field: &Field, at: State, scene: &Scene) {
 
 /// The fields that must have the requested values after a change. DTO counts are excluded if the EP gets its first
 /// EVD.
-fn numbers_of_change(param: &DAT_EP_PARAM, field: &Field, at: State) -> (Vec<usize>, Vec<u64>) {
+fn numbers_of_change(param: &DAT_EP_PARAM, field: &Field, at: EpState) -> (Vec<usize>, Vec<u64>) {
     let handles = [param.pz_handle, param.recv_evd_handle, param.request_evd_handle, param.connect_evd_handle];
     let mut attr = param.ep_attr;
     if at == Tentative && field.word.ends_with("_evd") {

@@ -7,7 +7,7 @@ use crate::kit::*;
 
 use super::modify::{Spare, modify};
 use super::parts::{Parts, without_pz};
-use super::scene::State::*;
+use super::scene::EpState::*;
 use super::scene::{ConnectionRequest, Scene, silent_listener};
 
 pub(crate) fn cases() -> Vec<Case> {

@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use crate::kit::*;
 
 use super::parts::{Parts, numbers};
-use super::scene::{Scene, State, in_state};
+use super::scene::{EpState, Scene, in_state};
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
@@ -24,7 +24,7 @@ pub(crate) fn cases() -> Vec<Case> {
         let name = format!("ep_query_of_mask_bit_{bit}_writes_all_fields");
         local(move |ctx| one_bit_writes_all(ctx, 1 << bit)).named(name).proves("spec/endpoints 5.2")
     }));
-    all.extend(State::ALL.map(|at| {
+    all.extend(EpState::ALL.map(|at| {
         let name = format!("ep_query_in_state_{}_returns_the_addresses", at.word());
         in_state(at, move |ctx, scene| addresses(ctx, at, &scene)).named(name).proves("spec/endpoints 5.2")
     }));
@@ -94,14 +94,14 @@ fn host(address: &[u8]) -> Vec<u8> {
 
 /// Each state reports the IA's own address. The peer's address is reported once the request or the connect call has
 /// supplied it.
-fn addresses(_ctx: &Ctx, at: State, scene: &Scene) {
+fn addresses(_ctx: &Ctx, at: EpState, scene: &Scene) {
     let param = filled(|out| dat_ep_query(scene.ep(), DAT_EP_FIELD_ALL, out));
     let own = scene.own.ia.attr().ia_address_ptr;
     assert_eq!(param.local_ia_address_ptr.addr(), own.addr(), "the query returns the pointer to the IA's own address");
     assert!(!param.remote_ia_address_ptr.is_null(), "remote_ia_address_ptr is null");
     let remote = address_at(param.remote_ia_address_ptr);
     match at {
-        State::Unconnected | State::Reserved => {
+        EpState::Unconnected | EpState::Reserved => {
             assert_eq!(remote[..2], [0, 0], "the remote address is zero before a connection")
         }
         _ => assert_eq!(host(&remote), host(&address_at(own)), "the remote address is the peer's"),

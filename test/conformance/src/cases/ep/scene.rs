@@ -9,7 +9,7 @@ use crate::kit::*;
 
 /// The EP states that a consumer can observe (spec/endpoints 4.1).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum State {
+pub(crate) enum EpState {
     Unconnected,
     Reserved,
     Passive,
@@ -21,10 +21,10 @@ pub(crate) enum State {
     Disconnected,
 }
 
-use State::*;
+use EpState::*;
 
-impl State {
-    pub(crate) const ALL: [State; 9] =
+impl EpState {
+    pub(crate) const ALL: [EpState; 9] =
         [Unconnected, Reserved, Passive, Tentative, Active, Completing, Connected, Disconnecting, Disconnected];
 
     /// Name of the state in names of cases.
@@ -74,7 +74,7 @@ impl State {
 
 /// Creates a case with an EP in this state, passed to `body`. COMPLETION_PENDING ends when the requester's library
 /// receives the accept, so there the requester is a separate, stopped process. All other states need one process.
-pub(crate) fn in_state(at: State, body: impl Fn(&Ctx, Scene) + Send + Sync + 'static) -> Case {
+pub(crate) fn in_state(at: EpState, body: impl Fn(&Ctx, Scene) + Send + Sync + 'static) -> Case {
     match at {
         Completing => pair(stopped_requester, move |ctx| {
             let (scene, stopped) = completing(ctx);
@@ -159,7 +159,7 @@ pub(crate) struct Scene {
 impl Scene {
     /// Creates the scene in this process, on one IA. Uses the run's qualifier 0.
     #[track_caller]
-    pub(crate) fn new(ctx: &Ctx, at: State) -> Self {
+    pub(crate) fn new(ctx: &Ctx, at: EpState) -> Self {
         let ia = ctx.ia();
         let scene = Scene::unconnected(&ia);
         let qual = ctx.qual(0);
@@ -259,7 +259,7 @@ impl Scene {
 
     /// Checks that `dat_ep_query` and `dat_ep_get_status` both return this state.
     #[track_caller]
-    pub(crate) fn expect(&self, at: State) {
+    pub(crate) fn expect(&self, at: EpState) {
         let state = self.state();
         assert!(state == at.number(), "the EP is in {}, wanted {}", state_name(state), state_name(at.number()));
         let asked = filled(|out| dat_ep_query(self.ep(), DAT_EP_FIELD_EP_STATE, out)).ep_state;
@@ -273,7 +273,7 @@ impl Scene {
 
     /// Checks that the state is unchanged and no connection event has arrived.
     #[track_caller]
-    pub(crate) fn is_still(&self, at: State) {
+    pub(crate) fn is_still(&self, at: EpState) {
         self.expect(at);
         expect_nothing(self.own.events.h());
     }

@@ -5,11 +5,11 @@ use std::ptr::null_mut;
 
 use crate::kit::*;
 
-use super::scene::State::{self, *};
+use super::scene::EpState::{self, *};
 use super::scene::{ConnectionRequest, Scene, WAITING_SEND, in_state, silent_listener};
 
 /// A column of the table: the end of the case name, and the check to run in each state.
-type Column = (&'static str, fn(&Ctx, State, Scene));
+type Column = (&'static str, fn(&Ctx, EpState, Scene));
 
 const COLUMNS: [Column; 17] = [
     ("is_reported", is_reported),
@@ -32,8 +32,8 @@ const COLUMNS: [Column; 17] = [
 ];
 
 pub(crate) fn cases() -> Vec<Case> {
-    let cells = State::ALL.into_iter().flat_map(|at| COLUMNS.map(|column| (at, column)));
-    let cell = |(at, (word, body)): (State, Column)| {
+    let cells = EpState::ALL.into_iter().flat_map(|at| COLUMNS.map(|column| (at, column)));
+    let cell = |(at, (word, body)): (EpState, Column)| {
         let name = format!("state_{}_{word}", at.word());
         in_state(at, move |ctx, scene| body(ctx, at, scene)).named(name).proves("spec/endpoints 4.1")
     };
@@ -42,17 +42,17 @@ pub(crate) fn cases() -> Vec<Case> {
 
 /// Checks that the call was refused with the EP's state, and has changed nothing.
 #[track_caller]
-fn refused_by_state(code: DAT_RETURN, at: State, scene: &Scene) {
+fn refused_by_state(code: DAT_RETURN, at: EpState, scene: &Scene) {
     refused(code, DAT_INVALID_STATE, at.subtype());
     scene.is_still(at);
 }
 
-fn is_reported(_ctx: &Ctx, at: State, scene: Scene) {
+fn is_reported(_ctx: &Ctx, at: EpState, scene: Scene) {
     scene.is_still(at);
     assert_eq!(filled(|out| dat_ep_query(scene.ep(), DAT_EP_FIELD_ALL, out)).ep_state, at.number());
 }
 
-fn post_recv(_ctx: &Ctx, at: State, scene: Scene) {
+fn post_recv(_ctx: &Ctx, at: EpState, scene: Scene) {
     let code = dat_ep_post_recv(scene.ep(), 0, null_mut(), cookie(7), DAT_COMPLETION_DEFAULT_FLAG);
     match at {
         // The EP has neither PZ nor EVD yet.
@@ -69,7 +69,7 @@ fn post_recv(_ctx: &Ctx, at: State, scene: Scene) {
     }
 }
 
-fn post_send(_ctx: &Ctx, at: State, scene: Scene) {
+fn post_send(_ctx: &Ctx, at: EpState, scene: Scene) {
     if let Some(other) = &scene.other
         && at == Connected
     {
@@ -79,7 +79,7 @@ fn post_send(_ctx: &Ctx, at: State, scene: Scene) {
     request_goes(code, at, &scene, 0);
 }
 
-fn rdma_read(_ctx: &Ctx, at: State, scene: Scene) {
+fn rdma_read(_ctx: &Ctx, at: EpState, scene: Scene) {
     let memory = scene.own.memory(64);
     let theirs = scene.other.as_ref().map(|other| other.memory(64));
     let from = theirs.as_ref().unwrap_or(&memory).target(0, 64);
@@ -88,7 +88,7 @@ fn rdma_read(_ctx: &Ctx, at: State, scene: Scene) {
     request_goes(dat_ep_post_rdma_read(scene.ep(), 1, &mut into, cookie(7), &from, flags), at, &scene, 64);
 }
 
-fn rdma_write(_ctx: &Ctx, at: State, scene: Scene) {
+fn rdma_write(_ctx: &Ctx, at: EpState, scene: Scene) {
     let memory = scene.own.memory(64);
     let theirs = scene.other.as_ref().map(|other| other.memory(64));
     let to = theirs.as_ref().unwrap_or(&memory).target(0, 64);
@@ -99,7 +99,7 @@ fn rdma_write(_ctx: &Ctx, at: State, scene: Scene) {
 
 /// A request is executed in CONNECTED, queued in COMPLETION_PENDING and flushed in DISCONNECTED.
 #[track_caller]
-fn request_goes(code: DAT_RETURN, at: State, scene: &Scene, length: u64) {
+fn request_goes(code: DAT_RETURN, at: EpState, scene: &Scene, length: u64) {
     let request = scene.own.request.h();
     match at {
         Connected => {
@@ -122,7 +122,7 @@ fn request_goes(code: DAT_RETURN, at: State, scene: &Scene, length: u64) {
     scene.is_still(at);
 }
 
-fn connect(ctx: &Ctx, at: State, scene: Scene) {
+fn connect(ctx: &Ctx, at: EpState, scene: Scene) {
     let ia = &scene.own.ia;
     let (requests, _psp) = silent_listener(ctx, ia, 1);
     let (ep, address, qual) = (scene.ep(), ia.address(), ctx.qual(1));
@@ -131,7 +131,7 @@ fn connect(ctx: &Ctx, at: State, scene: Scene) {
     attempt_begins(code, at, &scene, &requests);
 }
 
-fn dup_connect(ctx: &Ctx, at: State, scene: Scene) {
+fn dup_connect(ctx: &Ctx, at: EpState, scene: Scene) {
     let ia = &scene.own.ia;
     let (dup, _dup_peer) = ctx.loopback_with(ia, &Setup { qual: 1, ..Setup::default() });
     let (requests, _psp) = silent_listener(ctx, ia, 1);
@@ -141,7 +141,7 @@ fn dup_connect(ctx: &Ctx, at: State, scene: Scene) {
 }
 
 #[track_caller]
-fn attempt_begins(code: DAT_RETURN, at: State, scene: &Scene, requests: &Evd) {
+fn attempt_begins(code: DAT_RETURN, at: EpState, scene: &Scene, requests: &Evd) {
     match at {
         Unconnected => {
             ok(code);
@@ -160,7 +160,7 @@ fn attempt_begins(code: DAT_RETURN, at: State, scene: &Scene, requests: &Evd) {
     }
 }
 
-fn accept_free(ctx: &Ctx, at: State, scene: Scene) {
+fn accept_free(ctx: &Ctx, at: EpState, scene: Scene) {
     let ia = &scene.own.ia;
     let (requests, _psp) = silent_listener(ctx, ia, 1);
     let requester = Conn::on(ia);
@@ -190,7 +190,7 @@ fn accept_free(ctx: &Ctx, at: State, scene: Scene) {
     established(&spare, &requester);
 }
 
-fn accept_own(_ctx: &Ctx, at: State, mut scene: Scene) {
+fn accept_own(_ctx: &Ctx, at: EpState, mut scene: Scene) {
     let (no_ep, bad_ep) = (DAT_HANDLE_NULL, (DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP));
     match at {
         Passive => {
@@ -228,7 +228,7 @@ fn accept_own(_ctx: &Ctx, at: State, mut scene: Scene) {
     }
 }
 
-fn rsp_create(ctx: &Ctx, at: State, scene: Scene) {
+fn rsp_create(ctx: &Ctx, at: EpState, scene: Scene) {
     let requests = scene.own.ia.evd(8, DAT_EVD_CR_FLAG);
     let (ia, ep) = (scene.own.ia.h(), scene.ep());
     let mut made = DAT_HANDLE_NULL;
@@ -248,7 +248,7 @@ fn rsp_create(ctx: &Ctx, at: State, scene: Scene) {
     }
 }
 
-fn disconnect_graceful(_ctx: &Ctx, at: State, scene: Scene) {
+fn disconnect_graceful(_ctx: &Ctx, at: EpState, scene: Scene) {
     let code = dat_ep_disconnect(scene.ep(), DAT_CLOSE_GRACEFUL_FLAG);
     match at {
         Disconnecting => {
@@ -265,12 +265,12 @@ fn disconnect_graceful(_ctx: &Ctx, at: State, scene: Scene) {
     }
 }
 
-fn disconnect_abrupt(_ctx: &Ctx, at: State, scene: Scene) {
+fn disconnect_abrupt(_ctx: &Ctx, at: EpState, scene: Scene) {
     disconnects(dat_ep_disconnect(scene.ep(), DAT_CLOSE_ABRUPT_FLAG), at, &scene);
 }
 
 #[track_caller]
-fn disconnects(code: DAT_RETURN, at: State, scene: &Scene) {
+fn disconnects(code: DAT_RETURN, at: EpState, scene: &Scene) {
     match at {
         Unconnected | Reserved | Passive | Tentative => refused_by_state(code, at, scene),
         Disconnected => {
@@ -297,7 +297,7 @@ fn is_over(scene: &Scene) {
     expect_nothing(scene.own.events.h());
 }
 
-fn reset(_ctx: &Ctx, at: State, scene: Scene) {
+fn reset(_ctx: &Ctx, at: EpState, scene: Scene) {
     let code = dat_ep_reset(scene.ep());
     match at {
         Unconnected | Disconnected => {
@@ -308,7 +308,7 @@ fn reset(_ctx: &Ctx, at: State, scene: Scene) {
     }
 }
 
-fn free(_ctx: &Ctx, at: State, scene: Scene) {
+fn free(_ctx: &Ctx, at: EpState, scene: Scene) {
     if matches!(at, Reserved | Passive | Tentative) {
         refused_by_state(dat_ep_free(scene.ep()), at, &scene);
         return;
@@ -337,7 +337,7 @@ fn free(_ctx: &Ctx, at: State, scene: Scene) {
     }
 }
 
-fn modify(_ctx: &Ctx, at: State, scene: Scene) {
+fn modify(_ctx: &Ctx, at: EpState, scene: Scene) {
     let mut param: DAT_EP_PARAM = filled(|out| dat_ep_query(scene.ep(), DAT_EP_FIELD_ALL, out));
     let before = param.ep_attr.qos;
     param.ep_attr.qos = DAT_QOS_LOW_LATENCY;
@@ -356,7 +356,7 @@ fn modify(_ctx: &Ctx, at: State, scene: Scene) {
     }
 }
 
-fn modify_pz(_ctx: &Ctx, at: State, scene: Scene) {
+fn modify_pz(_ctx: &Ctx, at: EpState, scene: Scene) {
     let mut param: DAT_EP_PARAM = filled(|out| dat_ep_query(scene.ep(), DAT_EP_FIELD_ALL, out));
     let before = param.pz_handle;
     let pz = scene.own.ia.pz();
@@ -380,7 +380,7 @@ fn modify_pz(_ctx: &Ctx, at: State, scene: Scene) {
 }
 
 /// `dat_ep_dup_connect` requires the EP to duplicate to be connected (5.5).
-fn is_a_dup(ctx: &Ctx, at: State, scene: Scene) {
+fn is_a_dup(ctx: &Ctx, at: EpState, scene: Scene) {
     let ia = &scene.own.ia;
     let spare = Conn::on(ia);
     // The dup connects to the same listener.

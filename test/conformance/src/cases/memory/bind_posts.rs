@@ -3,7 +3,7 @@
 
 use std::ptr::null_mut;
 
-use crate::cases::ep::scene::State::{self, *};
+use crate::cases::ep::scene::EpState::{self, *};
 use crate::cases::ep::scene::in_state;
 use crate::cases::transfer::ends::*;
 use crate::kit::*;
@@ -77,7 +77,7 @@ pub(crate) fn cases() -> Vec<Case> {
         let case = local(move |ctx| is_refused(ctx, invalid));
         all.push(case.named(format!("bind_refuses_{words}")).proves("spec/events 9.2"));
     }
-    for at in State::ALL {
+    for at in EpState::ALL {
         let case = in_state(at, move |_ctx, scene| {
             let memory = scene.own.memory(100);
             binds_in(at, scene.ep(), &scene.own, &memory);
@@ -97,7 +97,7 @@ pub(crate) fn cases() -> Vec<Case> {
 /// A bind is executed in CONNECTED, flushed in DISCONNECTED and queued in COMPLETION_PENDING; all other states refuse
 /// it with their subtype.
 #[track_caller]
-fn binds_in(at: State, ep: DAT_EP_HANDLE, conn: &Conn, memory: &Memory) {
+fn binds_in(at: EpState, ep: DAT_EP_HANDLE, conn: &Conn, memory: &Memory) {
     let rmr = conn.pz.rmr();
     let flags = DAT_COMPLETION_DEFAULT_FLAG;
     let segment = memory.segment(0, 100);
