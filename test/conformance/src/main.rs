@@ -81,7 +81,7 @@
 //!   thread; `.inside(evd)` and `.asleep()` wait until it blocks, `.interrupt()` sends signals, `.join()` returns its
 //!   result. `Cancellable::on_evd(evd)` and `on_cno` may be cancelled at any moment.
 //! - Agents of a CNO: `Agent::default()` records its calls, armed by `agent.arm()`; `agent(|evd| ..)` runs any closure.
-//! - `OneOfEach::of(ctx)` holds one live object of each [`Kind`](kit::Kind), for properties of all kinds.
+//! - `OneOfEach::of(ctx)` holds one live object of each [`ObjectKind`](kit::ObjectKind), for properties of all kinds.
 //! - System helpers in `os::`: `set_env` (before any other call, for a dat.conf in `ctx.file("dat.conf")`), `in_fork(||
 //!   0)`, `Map` (private, read-only, shared, of a file).
 //! - Access through pointers that the library returned: `bytes_at write_at address_at context_bits region_address

@@ -14,7 +14,7 @@ use crate::plan::{self, Op};
 
 /// Kinds of counted objects.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Kind {
+pub enum ObjectKind {
     Ia,
     Pd,
     Mr,
@@ -28,7 +28,7 @@ pub enum Kind {
 }
 
 /// Number of kinds.
-pub const KINDS: usize = Kind::Request as usize + 1;
+pub const KINDS: usize = ObjectKind::Request as usize + 1;
 
 static ALIVE: [AtomicI64; KINDS] = [const { AtomicI64::new(0) }; KINDS];
 
@@ -43,7 +43,7 @@ pub struct CountedObject<T> {
     _count: Count,
 }
 
-struct Count(Kind);
+struct Count(ObjectKind);
 
 impl Drop for Count {
     fn drop(&mut self) {
@@ -52,7 +52,7 @@ impl Drop for Count {
 }
 
 impl<T> CountedObject<T> {
-    pub(crate) fn new(kind: Kind, inner: T) -> Self {
+    pub(crate) fn new(kind: ObjectKind, inner: T) -> Self {
         ALIVE[kind as usize].fetch_add(1, SeqCst);
         CountedObject { inner, _count: Count(kind) }
     }

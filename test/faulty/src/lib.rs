@@ -17,7 +17,7 @@ use dapl::error::Result;
 use dapl::provider::*;
 use dapl::runtime::handle::ObjectId;
 
-use counted::{CountedObject, Kind};
+use counted::{CountedObject, ObjectKind};
 use plan::Op;
 
 // The unit test program already links the wrapped provider's export, so this one is left out.
@@ -35,7 +35,7 @@ impl<P: Provider> Provider for Faulty<P> {
 
     fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Self>>) -> Result<Self> {
         plan::ask(Op::Open)?;
-        Ok(Faulty(CountedObject::new(Kind::Ia, P::open(spec, Arc::new(Upwards(sink)))?)))
+        Ok(Faulty(CountedObject::new(ObjectKind::Ia, P::open(spec, Arc::new(Upwards(sink)))?)))
     }
 
     fn limits(&self) -> &Limits {
@@ -52,7 +52,7 @@ impl<P: Provider> Provider for Faulty<P> {
 
     fn listen(&self, qual: u64, id: ObjectId) -> Result<Self::Listener> {
         plan::ask(Op::Listen)?;
-        Ok(CountedObject::new(Kind::Listener, self.0.inner.listen(qual, id)?))
+        Ok(CountedObject::new(ObjectKind::Listener, self.0.inner.listen(qual, id)?))
     }
 
     fn close(&self) {
@@ -69,27 +69,27 @@ impl<P: Provider> MemoryProvider for Faulty<P> {
 
     fn alloc_pd(&self) -> Result<Self::Pd> {
         plan::ask(Op::AllocPd)?;
-        Ok(CountedObject::new(Kind::Pd, self.0.inner.alloc_pd()?))
+        Ok(CountedObject::new(ObjectKind::Pd, self.0.inner.alloc_pd()?))
     }
 
     fn register(&self, pd: &Self::Pd, region: Region, access: Access) -> Result<Self::Mr> {
         plan::ask(Op::Register)?;
-        Ok(CountedObject::new(Kind::Mr, self.0.inner.register(&pd.inner, region, access)?))
+        Ok(CountedObject::new(ObjectKind::Mr, self.0.inner.register(&pd.inner, region, access)?))
     }
 
     fn register_shared(&self, pd: &Self::Pd, region: Region, access: Access) -> Result<Self::Mr> {
         plan::ask(Op::Register)?;
-        Ok(CountedObject::new(Kind::Mr, self.0.inner.register_shared(&pd.inner, region, access)?))
+        Ok(CountedObject::new(ObjectKind::Mr, self.0.inner.register_shared(&pd.inner, region, access)?))
     }
 
     fn join(&self, cookie: &SharedCookie, length: u64) -> Result<Self::Membership> {
         plan::ask(Op::Join)?;
-        Ok(CountedObject::new(Kind::Membership, self.0.inner.join(cookie, length)?))
+        Ok(CountedObject::new(ObjectKind::Membership, self.0.inner.join(cookie, length)?))
     }
 
     fn alloc_mw(&self, pd: &Self::Pd) -> Result<Self::Mw> {
         plan::ask(Op::AllocMw)?;
-        Ok(CountedObject::new(Kind::Mw, self.0.inner.alloc_mw(&pd.inner)?))
+        Ok(CountedObject::new(ObjectKind::Mw, self.0.inner.alloc_mw(&pd.inner)?))
     }
 }
 
@@ -100,12 +100,12 @@ impl<P: Provider> QueueProvider for Faulty<P> {
 
     fn create_srq(&self, pd: &Self::Pd, spec: SrqSpec) -> Result<Self::Srq> {
         plan::ask(Op::CreateSrq)?;
-        Ok(CountedObject::new(Kind::Srq, Arc::new(self.0.inner.create_srq(&pd.inner, spec)?)))
+        Ok(CountedObject::new(ObjectKind::Srq, Arc::new(self.0.inner.create_srq(&pd.inner, spec)?)))
     }
 
     fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<Self::Cq> {
         plan::ask(Op::CreateCq)?;
-        Ok(CountedObject::new(Kind::Cq, Arc::new(self.0.inner.create_cq(sink)?)))
+        Ok(CountedObject::new(ObjectKind::Cq, Arc::new(self.0.inner.create_cq(sink)?)))
     }
 
     fn create_qp(&self, pd: &Self::Pd, spec: QpSpec<Self>) -> Result<Self::Qp> {
@@ -124,7 +124,7 @@ impl<P: Provider> QueueProvider for Faulty<P> {
             max_reads_in: spec.max_reads_in,
             max_reads_out: spec.max_reads_out,
         };
-        Ok(CountedObject::new(Kind::Qp, self.0.inner.create_qp(&pd.inner, spec)?))
+        Ok(CountedObject::new(ObjectKind::Qp, self.0.inner.create_qp(&pd.inner, spec)?))
     }
 
     fn sleeps(&self) {
@@ -143,7 +143,7 @@ impl<P: Provider> CmSink<P> for Upwards<P> {
         info: RequestInfo,
     ) -> std::result::Result<(), P::Request> {
         plan::wait(Op::Request);
-        self.0.request(listener, CountedObject::new(Kind::Request, request), info).map_err(|held| held.inner)
+        self.0.request(listener, CountedObject::new(ObjectKind::Request, request), info).map_err(|held| held.inner)
     }
 
     fn event(&self, conn: ConnId, event: ConnectionEvent, private_data: &[u8]) {

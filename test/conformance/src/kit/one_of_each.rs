@@ -15,7 +15,7 @@ use super::object::{Cno, Ep, Evd, Handle, Ia, NO_AGENT, Psp, Pz, Rmr, Rsp, Srq};
 
 /// The kinds of objects, in the order of `DAT_HANDLE_TYPE`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Kind {
+pub(crate) enum ObjectKind {
     Cr,
     Ep,
     Evd,
@@ -29,7 +29,7 @@ pub(crate) enum Kind {
     Srq,
 }
 
-impl Kind {
+impl ObjectKind {
     pub(crate) const ALL: [Self; 11] = [
         Self::Cr,
         Self::Ep,
@@ -178,33 +178,33 @@ impl OneOfEach {
     }
 
     /// Returns the live object of this kind.
-    pub(crate) fn handle(&self, kind: Kind) -> DAT_HANDLE {
+    pub(crate) fn handle(&self, kind: ObjectKind) -> DAT_HANDLE {
         match kind {
-            Kind::Cr => self.cr.expect("the CR is set until the objects are dropped").h(),
-            Kind::Ep => self.ep.h(),
-            Kind::Evd => self.evd.h(),
-            Kind::Ia => self.ia.h(),
-            Kind::Lmr => self.memory.h(),
-            Kind::Psp => self.psp.h(),
-            Kind::Pz => self.idle_pz.h(),
-            Kind::Rmr => self.rmr.as_ref().map_or(null_mut(), Rmr::h),
-            Kind::Rsp => self.rsp.h(),
-            Kind::Cno => self.cno.h(),
-            Kind::Srq => self.srq.as_ref().map_or(null_mut(), Srq::h),
+            ObjectKind::Cr => self.cr.expect("the CR is set until the objects are dropped").h(),
+            ObjectKind::Ep => self.ep.h(),
+            ObjectKind::Evd => self.evd.h(),
+            ObjectKind::Ia => self.ia.h(),
+            ObjectKind::Lmr => self.memory.h(),
+            ObjectKind::Psp => self.psp.h(),
+            ObjectKind::Pz => self.idle_pz.h(),
+            ObjectKind::Rmr => self.rmr.as_ref().map_or(null_mut(), Rmr::h),
+            ObjectKind::Rsp => self.rsp.h(),
+            ObjectKind::Cno => self.cno.h(),
+            ObjectKind::Srq => self.srq.as_ref().map_or(null_mut(), Srq::h),
         }
     }
 
     /// Whether the provider supports this kind.
-    pub(crate) fn has(&self, kind: Kind) -> bool {
+    pub(crate) fn has(&self, kind: ObjectKind) -> bool {
         !self.handle(kind).is_null()
     }
 
     /// Creates and frees an object of this kind. Returns the stale handle.
     #[track_caller]
-    pub(crate) fn dead(&self, ctx: &Ctx, kind: Kind) -> DAT_HANDLE {
+    pub(crate) fn dead(&self, ctx: &Ctx, kind: ObjectKind) -> DAT_HANDLE {
         let ia = &self.ia;
         match kind {
-            Kind::Cr => {
+            ObjectKind::Cr => {
                 let events = ia.evd(8, DAT_EVD_CONNECTION_FLAG);
                 let ep = ia.ep(&self.pz, &self.recv, &self.request, &events);
                 let cr = ask(ctx, ia, &ep, 0, &self.requests);
@@ -212,39 +212,39 @@ impl OneOfEach {
                 expect_conn(events.h(), ep.h(), DAT_CONNECTION_EVENT_PEER_REJECTED);
                 cr
             }
-            Kind::Ep => ia.ep(&self.pz, &self.recv, &self.request, &self.events).free(),
-            Kind::Evd => ia.evd(8, DAT_EVD_SOFTWARE_FLAG).free(),
-            Kind::Ia => ctx.ia().close(),
-            Kind::Lmr => ia.memory(&self.pz, 64).deregister(),
-            Kind::Psp => ia.psp(ctx.qual(2), &self.requests).free(),
-            Kind::Pz => ia.pz().free(),
-            Kind::Rmr => self.pz.rmr().free(),
-            Kind::Rsp => {
+            ObjectKind::Ep => ia.ep(&self.pz, &self.recv, &self.request, &self.events).free(),
+            ObjectKind::Evd => ia.evd(8, DAT_EVD_SOFTWARE_FLAG).free(),
+            ObjectKind::Ia => ctx.ia().close(),
+            ObjectKind::Lmr => ia.memory(&self.pz, 64).deregister(),
+            ObjectKind::Psp => ia.psp(ctx.qual(2), &self.requests).free(),
+            ObjectKind::Pz => ia.pz().free(),
+            ObjectKind::Rmr => self.pz.rmr().free(),
+            ObjectKind::Rsp => {
                 let ep = ia.ep(&self.pz, &self.recv, &self.request, &self.events);
                 ia.rsp(ctx.qual(2), &ep, &self.requests).free()
             }
-            Kind::Cno => Cno::own(filled(|out| dat_cno_create(ia.h(), NO_AGENT, out))).free(),
-            Kind::Srq => ia.srq(&self.pz, 8, 1).free(),
+            ObjectKind::Cno => Cno::own(filled(|out| dat_cno_create(ia.h(), NO_AGENT, out))).free(),
+            ObjectKind::Srq => ia.srq(&self.pz, 8, 1).free(),
         }
     }
 
     /// Checks that every object still exists and is unchanged.
     #[track_caller]
     pub(crate) fn expect_alive(&self) {
-        for kind in Kind::ALL.into_iter().filter(|kind| self.has(*kind)) {
+        for kind in ObjectKind::ALL.into_iter().filter(|kind| self.has(*kind)) {
             let number = filled(|out| dat_get_handle_type(self.handle(kind), out));
             assert!(number == kind.number(), "the {} is of type {number} now", kind.word());
         }
     }
 
     /// Leaks all objects except the IA, whose abrupt close frees them.
-    pub(crate) fn abandon(mut self) -> (Ia, Vec<(Kind, Handle)>) {
-        let others = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Ia && self.has(*kind));
+    pub(crate) fn abandon(mut self) -> (Ia, Vec<(ObjectKind, Handle)>) {
+        let others = ObjectKind::ALL.into_iter().filter(|kind| *kind != ObjectKind::Ia && self.has(*kind));
         let mut handles: Vec<_> = others.map(|kind| (kind, Handle::of(self.handle(kind)))).collect();
         let evds = [&self.recv, &self.request, &self.events, &self.requests].map(Evd::h);
-        handles.extend(evds.map(|evd| (Kind::Evd, Handle::of(evd))));
-        handles.extend([(Kind::Ep, Handle::of(self.reserved.h())), (Kind::Ep, Handle::of(self.asker.h()))]);
-        handles.push((Kind::Pz, Handle::of(self.pz.h())));
+        handles.extend(evds.map(|evd| (ObjectKind::Evd, Handle::of(evd))));
+        handles.extend([(ObjectKind::Ep, Handle::of(self.reserved.h())), (ObjectKind::Ep, Handle::of(self.asker.h()))]);
+        handles.push((ObjectKind::Pz, Handle::of(self.pz.h())));
         self.cr = None;
         let ia = self.ia.clone();
         // The IA's close has freed all objects. The registered memory stays allocated.

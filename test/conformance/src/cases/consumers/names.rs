@@ -121,7 +121,7 @@ fn consumers_21_strerror_names_every_code(_: &Ctx) {
 
 fn consumers_22_address_of_a_handle_is_refused_as_a_handle(ctx: &Ctx) {
     let objects = OneOfEach::of(ctx);
-    for kind in Kind::ALL.into_iter().filter(|kind| objects.has(*kind)) {
+    for kind in ObjectKind::ALL.into_iter().filter(|kind| objects.has(*kind)) {
         let mut handle = objects.handle(kind);
         let address = from_mut(&mut handle).cast();
         let code = kind.end(address);
@@ -137,11 +137,11 @@ fn consumers_22_address_of_a_handle_is_refused_as_a_handle(ctx: &Ctx) {
 
 fn consumers_22_values_that_are_no_pointers_are_refused_as_handles(ctx: &Ctx) {
     let objects = OneOfEach::of(ctx);
-    for kind in Kind::ALL {
+    for kind in ObjectKind::ALL {
         for value in [0, 1, 2, 8, 0x1000, 0xffff_ffff, 0x7fff_ffff_f000, usize::MAX, usize::MAX - 7] {
             let code = match kind {
                 // The value could be the number of another open adapter, which is a valid handle.
-                Kind::Ia if value < 0x1000 => continue,
+                ObjectKind::Ia if value < 0x1000 => continue,
                 _ => kind.end(without_provenance_mut(value)),
             };
             assert_eq!(

@@ -19,12 +19,12 @@ pub(crate) fn cases() -> Vec<Case> {
         ("context_of_{}_is_the_last_one_set", "spec/registry 8", last_set_context_is_returned),
         ("handles_{}_freed_twice_returns_invalid_handle", "spec/events 0.1", ends_once),
     ];
-    for kind in Kind::ALL {
+    for kind in ObjectKind::ALL {
         for (name, section, claim) in families {
             let case = local(move |ctx| claim(ctx, kind)).named(name.replace("{}", kind.word())).proves(section);
             all.push(match kind {
-                Kind::Srq => case.needs(Need::Srq),
-                Kind::Rmr => case.needs(Need::Rmr),
+                ObjectKind::Srq => case.needs(Need::Srq),
+                ObjectKind::Rmr => case.needs(Need::Rmr),
                 _ => case,
             });
         }
@@ -33,30 +33,30 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 /// A check that every kind of object must pass.
-type Claim = fn(&Ctx, Kind);
+type Claim = fn(&Ctx, ObjectKind);
 
 fn context(handle: DAT_HANDLE) -> u64 {
     context_bits(filled(|out| dat_get_consumer_context(handle, out)))
 }
 
-fn type_is_right(ctx: &Ctx, kind: Kind) {
+fn type_is_right(ctx: &Ctx, kind: ObjectKind) {
     let objects = OneOfEach::of(ctx);
     assert_eq!(filled::<DAT_HANDLE_TYPE>(|out| dat_get_handle_type(objects.handle(kind), out)), kind.number());
 }
 
-fn null_out_pointers_are_refused(ctx: &Ctx, kind: Kind) {
+fn null_out_pointers_are_refused(ctx: &Ctx, kind: ObjectKind) {
     let objects = OneOfEach::of(ctx);
     let handle = objects.handle(kind);
     refused(dat_get_handle_type(handle, null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
     refused(dat_get_consumer_context(handle, null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
 }
 
-fn begins_as_null(ctx: &Ctx, kind: Kind) {
+fn begins_as_null(ctx: &Ctx, kind: ObjectKind) {
     let objects = OneOfEach::of(ctx);
     assert_eq!(context(objects.handle(kind)), 0);
 }
 
-fn last_set_context_is_returned(ctx: &Ctx, kind: Kind) {
+fn last_set_context_is_returned(ctx: &Ctx, kind: ObjectKind) {
     let objects = OneOfEach::of(ctx);
     let handle = objects.handle(kind);
     for number in [1, 0x1234_5678_9abc_def0, u64::MAX, 0, 1 << 63] {
@@ -68,13 +68,13 @@ fn last_set_context_is_returned(ctx: &Ctx, kind: Kind) {
     let pointer = objects.memory.pointer();
     ok(dat_set_consumer_context(handle, DAT_CONTEXT { as_ptr: pointer }));
     assert_eq!(context(handle), pointer.addr() as u64);
-    let others = Kind::ALL.into_iter().filter(|other| *other != kind && objects.has(*other));
+    let others = ObjectKind::ALL.into_iter().filter(|other| *other != kind && objects.has(*other));
     for other in others {
         assert_eq!(context(objects.handle(other)), 0, "the context of the {} was changed too", other.word());
     }
 }
 
-fn ends_once(ctx: &Ctx, kind: Kind) {
+fn ends_once(ctx: &Ctx, kind: ObjectKind) {
     let objects = OneOfEach::of(ctx);
     let dead = objects.dead(ctx, kind);
     let code = kind.end(dead);

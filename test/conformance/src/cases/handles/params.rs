@@ -11,7 +11,7 @@ pub(super) struct HandleParam {
     /// Name of the parameter; empty for the first one.
     parameter: &'static str,
     /// Required kind of object; `None` if the call accepts any kind.
-    pub(super) wants: Option<Kind>,
+    pub(super) wants: Option<ObjectKind>,
     /// Whether null is a valid value.
     pub(super) is_optional: bool,
     /// Subtype from libdat, for a value that cannot be a handle.
@@ -29,10 +29,10 @@ impl HandleParam {
     }
 
     /// The kinds of objects that its call uses.
-    pub(super) fn kinds(&self) -> impl Iterator<Item = Kind> {
+    pub(super) fn kinds(&self) -> impl Iterator<Item = ObjectKind> {
         let needs_srq = self.function == "dat_ep_create_with_srq" || self.function == "dat_srq_create";
         let needs_rmr = self.function.starts_with("dat_rmr_");
-        let needs = [(needs_srq, Kind::Srq), (needs_rmr, Kind::Rmr)];
+        let needs = [(needs_srq, ObjectKind::Srq), (needs_rmr, ObjectKind::Rmr)];
         self.wants.into_iter().chain(needs.into_iter().filter(|(is, _)| *is).map(|(_, kind)| kind))
     }
 
@@ -54,8 +54,8 @@ impl HandleParam {
 
     /// Subtype for a freed object of this kind. libdat itself refuses the number of a closed IA; the provider refuses
     /// other freed objects.
-    pub(super) fn dead(&self, kind: Kind) -> DAT_RETURN_SUBTYPE {
-        if kind == Kind::Ia { self.libdat_subtype } else { self.provider_subtype }
+    pub(super) fn dead(&self, kind: ObjectKind) -> DAT_RETURN_SUBTYPE {
+        if kind == ObjectKind::Ia { self.libdat_subtype } else { self.provider_subtype }
     }
 
     /// Checks that the call with this handle returns `DAT_INVALID_HANDLE` with one of these subtypes.
@@ -69,7 +69,7 @@ impl HandleParam {
 /// A first parameter: libdat and the provider check it with different subtypes.
 fn first(
     function: &'static str,
-    wants: Kind,
+    wants: ObjectKind,
     libdat_subtype: DAT_RETURN_SUBTYPE,
     provider_subtype: DAT_RETURN_SUBTYPE,
     call: fn(&OneOfEach, DAT_HANDLE) -> DAT_RETURN,
@@ -89,7 +89,7 @@ fn first(
 fn other(
     function: &'static str,
     parameter: &'static str,
-    wants: Kind,
+    wants: ObjectKind,
     subtype: DAT_RETURN_SUBTYPE,
     call: fn(&OneOfEach, DAT_HANDLE) -> DAT_RETURN,
 ) -> HandleParam {
@@ -108,7 +108,7 @@ fn other(
 fn optional(
     function: &'static str,
     parameter: &'static str,
-    wants: Kind,
+    wants: ObjectKind,
     subtype: DAT_RETURN_SUBTYPE,
     call: fn(&OneOfEach, DAT_HANDLE) -> DAT_RETURN,
 ) -> HandleParam {
@@ -148,7 +148,7 @@ fn any_kind() -> Vec<HandleParam> {
 }
 
 fn adapters() -> Vec<HandleParam> {
-    let ia = |function, call| first(function, Kind::Ia, DAT_INVALID_HANDLE_IA, DAT_INVALID_HANDLE_IA, call);
+    let ia = |function, call| first(function, ObjectKind::Ia, DAT_INVALID_HANDLE_IA, DAT_INVALID_HANDLE_IA, call);
     vec![
         ia("dats_get_ia_handle", |_, h| untouched(|out| dats_get_ia_handle(h, out))),
         ia("dat_ia_query", |_, h| untouched(|out| dat_ia_query(h, null_mut(), DAT_IA_FIELD_ALL, out, 0, null_mut()))),
@@ -175,48 +175,50 @@ fn adapter_later_params() -> Vec<HandleParam> {
     const PZ: DAT_RETURN_SUBTYPE = DAT_INVALID_HANDLE_PZ;
     const EVD_CR: DAT_RETURN_SUBTYPE = DAT_INVALID_HANDLE_EVD_CR;
     vec![
-        optional("dat_evd_create", "cno", Kind::Cno, DAT_INVALID_HANDLE_CNO, |objects, h| {
+        optional("dat_evd_create", "cno", ObjectKind::Cno, DAT_INVALID_HANDLE_CNO, |objects, h| {
             untouched(|out| dat_evd_create(objects.ia.h(), 1, h, DAT_EVD_DTO_FLAG, out))
         }),
-        optional("dat_ep_create", "pz", Kind::Pz, PZ, |objects, h| {
+        optional("dat_ep_create", "pz", ObjectKind::Pz, PZ, |objects, h| {
             ep_create(objects, objects.ia.h(), h, objects.recv.h(), objects.request.h(), objects.events.h())
         }),
-        optional("dat_ep_create", "recv_evd", Kind::Evd, DAT_INVALID_HANDLE_EVD_RECV, |objects, h| {
+        optional("dat_ep_create", "recv_evd", ObjectKind::Evd, DAT_INVALID_HANDLE_EVD_RECV, |objects, h| {
             ep_create(objects, objects.ia.h(), objects.pz.h(), h, objects.request.h(), objects.events.h())
         }),
-        optional("dat_ep_create", "request_evd", Kind::Evd, DAT_INVALID_HANDLE_EVD_REQUEST, |objects, h| {
+        optional("dat_ep_create", "request_evd", ObjectKind::Evd, DAT_INVALID_HANDLE_EVD_REQUEST, |objects, h| {
             ep_create(objects, objects.ia.h(), objects.pz.h(), objects.recv.h(), h, objects.events.h())
         }),
-        optional("dat_ep_create", "connect_evd", Kind::Evd, DAT_INVALID_HANDLE_EVD_CONN, |objects, h| {
+        optional("dat_ep_create", "connect_evd", ObjectKind::Evd, DAT_INVALID_HANDLE_EVD_CONN, |objects, h| {
             ep_create(objects, objects.ia.h(), objects.pz.h(), objects.recv.h(), objects.request.h(), h)
         }),
-        optional("dat_ep_create_with_srq", "pz", Kind::Pz, PZ, |objects, h| {
+        optional("dat_ep_create_with_srq", "pz", ObjectKind::Pz, PZ, |objects, h| {
             with_srq(objects, objects.ia.h(), h, objects.recv.h(), srq(objects))
         }),
-        optional("dat_ep_create_with_srq", "recv_evd", Kind::Evd, DAT_INVALID_HANDLE_EVD_RECV, |objects, h| {
+        optional("dat_ep_create_with_srq", "recv_evd", ObjectKind::Evd, DAT_INVALID_HANDLE_EVD_RECV, |objects, h| {
             with_srq(objects, objects.ia.h(), objects.pz.h(), h, srq(objects))
         }),
-        other("dat_ep_create_with_srq", "srq", Kind::Srq, DAT_INVALID_HANDLE_SRQ, |objects, h| {
+        other("dat_ep_create_with_srq", "srq", ObjectKind::Srq, DAT_INVALID_HANDLE_SRQ, |objects, h| {
             with_srq(objects, objects.ia.h(), objects.pz.h(), objects.recv.h(), h)
         }),
-        other("dat_psp_create", "evd", Kind::Evd, EVD_CR, |objects, h| psp_create(objects.ia.h(), h)),
-        other("dat_psp_create_any", "evd", Kind::Evd, EVD_CR, |objects, h| psp_create_any(objects.ia.h(), h)),
-        other("dat_rsp_create", "evd", Kind::Evd, EVD_CR, |objects, h| rsp_create(objects.ia.h(), objects.ep.h(), h)),
-        other("dat_rsp_create", "ep", Kind::Ep, DAT_INVALID_HANDLE_EP, |objects, h| {
+        other("dat_psp_create", "evd", ObjectKind::Evd, EVD_CR, |objects, h| psp_create(objects.ia.h(), h)),
+        other("dat_psp_create_any", "evd", ObjectKind::Evd, EVD_CR, |objects, h| psp_create_any(objects.ia.h(), h)),
+        other("dat_rsp_create", "evd", ObjectKind::Evd, EVD_CR, |objects, h| {
+            rsp_create(objects.ia.h(), objects.ep.h(), h)
+        }),
+        other("dat_rsp_create", "ep", ObjectKind::Ep, DAT_INVALID_HANDLE_EP, |objects, h| {
             rsp_create(objects.ia.h(), h, objects.requests.h())
         }),
-        other("dat_lmr_create", "pz", Kind::Pz, PZ, |objects, h| lmr_create(objects, objects.ia.h(), h)),
-        other("dat_lmr_create", "region", Kind::Lmr, DAT_INVALID_HANDLE_LMR, |objects, h| {
+        other("dat_lmr_create", "pz", ObjectKind::Pz, PZ, |objects, h| lmr_create(objects, objects.ia.h(), h)),
+        other("dat_lmr_create", "region", ObjectKind::Lmr, DAT_INVALID_HANDLE_LMR, |objects, h| {
             let region = DAT_REGION_DESCRIPTION { for_lmr_handle: h };
             register(objects.ia.h(), DAT_MEM_TYPE_LMR, region, objects.pz.h())
         }),
-        other("dat_srq_create", "pz", Kind::Pz, PZ, |objects, h| srq_create(objects.ia.h(), h)),
+        other("dat_srq_create", "pz", ObjectKind::Pz, PZ, |objects, h| srq_create(objects.ia.h(), h)),
     ]
 }
 
 fn dispatchers() -> Vec<HandleParam> {
     // The provider reports the same subtype for an invalid EVD in any role.
-    let evd = |function, call| first(function, Kind::Evd, DAT_INVALID_HANDLE_EVD_REQUEST, DAT_NO_SUBTYPE, call);
+    let evd = |function, call| first(function, ObjectKind::Evd, DAT_INVALID_HANDLE_EVD_REQUEST, DAT_NO_SUBTYPE, call);
     vec![
         evd("dat_evd_query", |_, h| untouched(|out| dat_evd_query(h, DAT_EVD_FIELD_ALL, out))),
         evd("dat_evd_modify_cno", |objects, h| dat_evd_modify_cno(h, objects.cno.h())),
@@ -229,14 +231,14 @@ fn dispatchers() -> Vec<HandleParam> {
         evd("dat_evd_dequeue", |_, h| untouched(|out| dat_evd_dequeue(h, out))),
         evd("dat_evd_wait", |_, h| untouched(|out| untouched(|more| dat_evd_wait(h, 0, 1, out, more)))),
         evd("dat_evd_free", |_, h| dat_evd_free(h)),
-        optional("dat_evd_modify_cno", "cno", Kind::Cno, DAT_INVALID_HANDLE_CNO, |objects, h| {
+        optional("dat_evd_modify_cno", "cno", ObjectKind::Cno, DAT_INVALID_HANDLE_CNO, |objects, h| {
             dat_evd_modify_cno(objects.evd.h(), h)
         }),
     ]
 }
 
 fn notification_objects() -> Vec<HandleParam> {
-    let cno = |function, call| first(function, Kind::Cno, DAT_INVALID_HANDLE_CNO, DAT_INVALID_HANDLE_CNO, call);
+    let cno = |function, call| first(function, ObjectKind::Cno, DAT_INVALID_HANDLE_CNO, DAT_INVALID_HANDLE_CNO, call);
     vec![
         cno("dat_cno_modify_agent", |_, h| dat_cno_modify_agent(h, NO_AGENT)),
         cno("dat_cno_query", |_, h| untouched(|out| dat_cno_query(h, DAT_CNO_FIELD_ALL, out))),
@@ -247,7 +249,7 @@ fn notification_objects() -> Vec<HandleParam> {
 
 fn endpoints() -> Vec<HandleParam> {
     const EP: DAT_RETURN_SUBTYPE = DAT_INVALID_HANDLE_EP;
-    let ep = |function, call| first(function, Kind::Ep, EP, EP, call);
+    let ep = |function, call| first(function, ObjectKind::Ep, EP, EP, call);
     vec![
         ep("dat_ep_query", |_, h| untouched(|out| dat_ep_query(h, DAT_EP_FIELD_ALL, out))),
         ep("dat_ep_modify", |objects, h| dat_ep_modify(h, DAT_EP_FIELD_EP_ATTR_QOS, &objects.ep.param())),
@@ -268,7 +270,7 @@ fn endpoints() -> Vec<HandleParam> {
 
 fn transfers() -> Vec<HandleParam> {
     const FLAGS: DAT_COMPLETION_FLAGS = DAT_COMPLETION_DEFAULT_FLAG;
-    let ep = |function, call| first(function, Kind::Ep, DAT_INVALID_HANDLE_EP, DAT_INVALID_HANDLE_EP, call);
+    let ep = |function, call| first(function, ObjectKind::Ep, DAT_INVALID_HANDLE_EP, DAT_INVALID_HANDLE_EP, call);
     vec![
         ep("dat_ep_post_send", |objects, h| {
             dat_ep_post_send(h, 1, &mut objects.memory.segment(0, 8), cookie(1), FLAGS)
@@ -292,18 +294,22 @@ fn connecting() -> Vec<HandleParam> {
     const PSP: DAT_RETURN_SUBTYPE = DAT_INVALID_HANDLE_PSP;
     const RSP: DAT_RETURN_SUBTYPE = DAT_INVALID_HANDLE_RSP;
     vec![
-        first("dat_cr_query", Kind::Cr, CR, CR, |_, h| untouched(|out| dat_cr_query(h, DAT_CR_FIELD_ALL, out))),
-        first("dat_cr_accept", Kind::Cr, CR, CR, |objects, h| dat_cr_accept(h, objects.ep.h(), 0, null_mut())),
-        first("dat_cr_reject", Kind::Cr, CR, CR, |_, h| dat_cr_reject(h)),
-        first("dat_cr_handoff", Kind::Cr, CR, CR, |_, h| dat_cr_handoff(h, 1)),
-        other("dat_cr_accept", "ep", Kind::Ep, DAT_INVALID_HANDLE_EP, |objects, h| {
-            dat_cr_accept(objects.handle(Kind::Cr), h, 0, null_mut())
+        first("dat_cr_query", ObjectKind::Cr, CR, CR, |_, h| untouched(|out| dat_cr_query(h, DAT_CR_FIELD_ALL, out))),
+        first("dat_cr_accept", ObjectKind::Cr, CR, CR, |objects, h| dat_cr_accept(h, objects.ep.h(), 0, null_mut())),
+        first("dat_cr_reject", ObjectKind::Cr, CR, CR, |_, h| dat_cr_reject(h)),
+        first("dat_cr_handoff", ObjectKind::Cr, CR, CR, |_, h| dat_cr_handoff(h, 1)),
+        other("dat_cr_accept", "ep", ObjectKind::Ep, DAT_INVALID_HANDLE_EP, |objects, h| {
+            dat_cr_accept(objects.handle(ObjectKind::Cr), h, 0, null_mut())
         }),
-        first("dat_psp_query", Kind::Psp, PSP, PSP, |_, h| untouched(|out| dat_psp_query(h, DAT_PSP_FIELD_ALL, out))),
-        first("dat_psp_free", Kind::Psp, PSP, PSP, |_, h| dat_psp_free(h)),
-        first("dat_rsp_query", Kind::Rsp, RSP, RSP, |_, h| untouched(|out| dat_rsp_query(h, DAT_RSP_FIELD_ALL, out))),
-        first("dat_rsp_free", Kind::Rsp, RSP, RSP, |_, h| dat_rsp_free(h)),
-        other("dat_ep_dup_connect", "dup", Kind::Ep, DAT_INVALID_HANDLE_EP, |objects, h| {
+        first("dat_psp_query", ObjectKind::Psp, PSP, PSP, |_, h| {
+            untouched(|out| dat_psp_query(h, DAT_PSP_FIELD_ALL, out))
+        }),
+        first("dat_psp_free", ObjectKind::Psp, PSP, PSP, |_, h| dat_psp_free(h)),
+        first("dat_rsp_query", ObjectKind::Rsp, RSP, RSP, |_, h| {
+            untouched(|out| dat_rsp_query(h, DAT_RSP_FIELD_ALL, out))
+        }),
+        first("dat_rsp_free", ObjectKind::Rsp, RSP, RSP, |_, h| dat_rsp_free(h)),
+        other("dat_ep_dup_connect", "dup", ObjectKind::Ep, DAT_INVALID_HANDLE_EP, |objects, h| {
             dup_connect(objects.ep.h(), h)
         }),
     ]
@@ -314,23 +320,27 @@ fn memory() -> Vec<HandleParam> {
     const LMR: DAT_RETURN_SUBTYPE = DAT_INVALID_HANDLE_LMR;
     const RMR: DAT_RETURN_SUBTYPE = DAT_INVALID_HANDLE_RMR;
     vec![
-        first("dat_pz_query", Kind::Pz, PZ, PZ, |_, h| untouched(|out| dat_pz_query(h, DAT_PZ_FIELD_ALL, out))),
-        first("dat_pz_free", Kind::Pz, PZ, PZ, |_, h| dat_pz_free(h)),
-        first("dat_lmr_query", Kind::Lmr, LMR, LMR, |_, h| untouched(|out| dat_lmr_query(h, DAT_LMR_FIELD_ALL, out))),
-        first("dat_lmr_free", Kind::Lmr, LMR, LMR, |_, h| dat_lmr_free(h)),
-        first("dat_rmr_create", Kind::Pz, PZ, PZ, |_, h| untouched(|out| dat_rmr_create(h, out))),
-        first("dat_rmr_query", Kind::Rmr, RMR, RMR, |_, h| untouched(|out| dat_rmr_query(h, DAT_RMR_FIELD_ALL, out))),
-        first("dat_rmr_bind", Kind::Rmr, RMR, RMR, |objects, h| rmr_bind(objects, h, objects.ep.h())),
-        first("dat_rmr_free", Kind::Rmr, RMR, RMR, |_, h| dat_rmr_free(h)),
-        other("dat_rmr_bind", "ep", Kind::Ep, DAT_INVALID_HANDLE_EP, |objects, h| {
-            rmr_bind(objects, objects.handle(Kind::Rmr), h)
+        first("dat_pz_query", ObjectKind::Pz, PZ, PZ, |_, h| untouched(|out| dat_pz_query(h, DAT_PZ_FIELD_ALL, out))),
+        first("dat_pz_free", ObjectKind::Pz, PZ, PZ, |_, h| dat_pz_free(h)),
+        first("dat_lmr_query", ObjectKind::Lmr, LMR, LMR, |_, h| {
+            untouched(|out| dat_lmr_query(h, DAT_LMR_FIELD_ALL, out))
+        }),
+        first("dat_lmr_free", ObjectKind::Lmr, LMR, LMR, |_, h| dat_lmr_free(h)),
+        first("dat_rmr_create", ObjectKind::Pz, PZ, PZ, |_, h| untouched(|out| dat_rmr_create(h, out))),
+        first("dat_rmr_query", ObjectKind::Rmr, RMR, RMR, |_, h| {
+            untouched(|out| dat_rmr_query(h, DAT_RMR_FIELD_ALL, out))
+        }),
+        first("dat_rmr_bind", ObjectKind::Rmr, RMR, RMR, |objects, h| rmr_bind(objects, h, objects.ep.h())),
+        first("dat_rmr_free", ObjectKind::Rmr, RMR, RMR, |_, h| dat_rmr_free(h)),
+        other("dat_rmr_bind", "ep", ObjectKind::Ep, DAT_INVALID_HANDLE_EP, |objects, h| {
+            rmr_bind(objects, objects.handle(ObjectKind::Rmr), h)
         }),
     ]
 }
 
 fn shared_queues() -> Vec<HandleParam> {
     const SRQ: DAT_RETURN_SUBTYPE = DAT_INVALID_HANDLE_SRQ;
-    let srq = |function, call| first(function, Kind::Srq, SRQ, SRQ, call);
+    let srq = |function, call| first(function, ObjectKind::Srq, SRQ, SRQ, call);
     vec![
         srq("dat_srq_query", |_, h| untouched(|out| dat_srq_query(h, DAT_SRQ_FIELD_ALL, out))),
         srq("dat_srq_resize", |_, h| dat_srq_resize(h, 16)),
@@ -341,7 +351,7 @@ fn shared_queues() -> Vec<HandleParam> {
 }
 
 fn srq(objects: &OneOfEach) -> DAT_SRQ_HANDLE {
-    objects.handle(Kind::Srq)
+    objects.handle(ObjectKind::Srq)
 }
 
 fn ep_create(

@@ -35,10 +35,10 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 /// Marks a case that needs an optional feature.
-fn with_need(case: Case, kind: Kind) -> Case {
+fn with_need(case: Case, kind: ObjectKind) -> Case {
     match kind {
-        Kind::Srq => case.needs(Need::Srq),
-        Kind::Rmr => case.needs(Need::Rmr),
+        ObjectKind::Srq => case.needs(Need::Srq),
+        ObjectKind::Rmr => case.needs(Need::Rmr),
         _ => case,
     }
 }
@@ -83,7 +83,7 @@ fn refuses_addresses(ctx: &Ctx, place: &HandleParam) {
         ctx.step(what);
         place.refuses(&objects, address, &[place.libdat_subtype]);
     }
-    let live = objects.handle(place.wants.unwrap_or(Kind::Evd)).addr().max(objects.evd.h().addr());
+    let live = objects.handle(place.wants.unwrap_or(ObjectKind::Evd)).addr().max(objects.evd.h().addr());
     for (offset, answers) in [
         (1, [place.libdat_subtype, place.libdat_subtype]),
         (8, [place.libdat_subtype, place.libdat_subtype]),
@@ -98,7 +98,7 @@ fn refuses_addresses(ctx: &Ctx, place: &HandleParam) {
 /// A freed object of the required kind, and an object whose IA was closed abruptly.
 fn refuses_freed_handles(ctx: &Ctx, place: &HandleParam) {
     let objects = OneOfEach::of(ctx);
-    let kind = place.wants.unwrap_or(Kind::Evd);
+    let kind = place.wants.unwrap_or(ObjectKind::Evd);
     ctx.step("freed");
     let dead = objects.dead(ctx, kind);
     place.refuses(&objects, dead, &[place.dead(kind)]);
@@ -114,12 +114,12 @@ fn refuses_freed_handles(ctx: &Ctx, place: &HandleParam) {
 /// Live objects of all other kinds. An IA is passed by its number and by its address.
 fn refuses_other_kinds(ctx: &Ctx, place: &HandleParam) {
     let objects = OneOfEach::of(ctx);
-    for kind in Kind::ALL.into_iter().filter(|kind| place.wants != Some(*kind) && objects.has(*kind)) {
+    for kind in ObjectKind::ALL.into_iter().filter(|kind| place.wants != Some(*kind) && objects.has(*kind)) {
         ctx.step(kind.word());
-        let answer = if kind == Kind::Ia { place.libdat_subtype } else { place.provider_subtype };
+        let answer = if kind == ObjectKind::Ia { place.libdat_subtype } else { place.provider_subtype };
         place.refuses(&objects, objects.handle(kind), &[answer]);
     }
-    if place.wants != Some(Kind::Ia) {
+    if place.wants != Some(ObjectKind::Ia) {
         ctx.step("an IA's address");
         let address = filled(|out| dats_get_ia_handle(objects.ia.h(), out));
         place.refuses(&objects, address, &[place.provider_subtype]);
@@ -134,7 +134,7 @@ fn handles_ep_dup_connect_refuses_a_handle_that_is_no_ep(ctx: &Ctx) {
     let dup = |handle| dat_ep_dup_connect(handle, client.ep.h(), 1000, 0, null_mut(), DAT_QOS_BEST_EFFORT);
     let dead = ctx.ia().close();
     let dead_ep = client.ia.ep(&client.pz, &client.recv, &client.request, &client.events).free();
-    let live = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Ep && objects.has(*kind));
+    let live = ObjectKind::ALL.into_iter().filter(|kind| *kind != ObjectKind::Ep && objects.has(*kind));
     for handle in live.map(|kind| objects.handle(kind)).chain([dead, dead_ep, DAT_HANDLE_NULL]) {
         refused(dup(handle), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP);
     }

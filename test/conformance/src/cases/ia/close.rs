@@ -29,11 +29,11 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 6.3": ia_close_abrupt_disconnects_the_peer => pair(client_closes, server_gets_the_end),
         "spec/registry 6.3": ia_close_abrupt_rejects_pending_requests => pair(client_asks, server_closes_undecided),
     ];
-    for kind in Kind::ALL.into_iter().filter(|kind| ![Kind::Ia, Kind::Cr].contains(kind)) {
+    for kind in ObjectKind::ALL.into_iter().filter(|kind| ![ObjectKind::Ia, ObjectKind::Cr].contains(kind)) {
         let case = local(move |ctx| is_refused_with(ctx, kind));
         let case = match kind {
-            Kind::Srq => case.needs(Need::Srq),
-            Kind::Rmr => case.needs(Need::Rmr),
+            ObjectKind::Srq => case.needs(Need::Srq),
+            ObjectKind::Rmr => case.needs(Need::Rmr),
             _ => case,
         };
         let name = format!("ia_close_graceful_is_refused_while_one_{}_exists", kind.word());
@@ -87,31 +87,31 @@ fn ia_close_graceful_succeeds_with_a_modified_async_evd(ctx: &Ctx) {
 }
 
 /// A graceful close is refused while an object of this kind exists, and succeeds after the object is freed.
-fn is_refused_with(ctx: &Ctx, kind: Kind) {
+fn is_refused_with(ctx: &Ctx, kind: ObjectKind) {
     let ia = ctx.ia();
     let evd = |flags| ia.evd(8, flags);
     // Freed in this order: each object uses those after it.
-    let mut left: Vec<(Kind, DAT_HANDLE)> = match kind {
-        Kind::Pz | Kind::Evd | Kind::Cno => Vec::new(),
-        Kind::Psp => vec![(Kind::Evd, evd(DAT_EVD_CR_FLAG).leak())],
-        _ => vec![(Kind::Pz, ia.pz().leak())],
+    let mut left: Vec<(ObjectKind, DAT_HANDLE)> = match kind {
+        ObjectKind::Pz | ObjectKind::Evd | ObjectKind::Cno => Vec::new(),
+        ObjectKind::Psp => vec![(ObjectKind::Evd, evd(DAT_EVD_CR_FLAG).leak())],
+        _ => vec![(ObjectKind::Pz, ia.pz().leak())],
     };
     let base = left.first().map_or(null_mut(), |(_, handle)| *handle);
     let own = match kind {
-        Kind::Pz => ia.pz().leak(),
-        Kind::Evd => evd(DAT_EVD_DEFAULT_FLAG).leak(),
-        Kind::Cno => ia.cno().leak(),
-        Kind::Psp => filled(|out| dat_psp_create(ia.h(), ctx.qual(0), base, DAT_PSP_CONSUMER_FLAG, out)),
-        Kind::Rmr => filled(|out| dat_rmr_create(base, out)),
-        Kind::Srq => {
+        ObjectKind::Pz => ia.pz().leak(),
+        ObjectKind::Evd => evd(DAT_EVD_DEFAULT_FLAG).leak(),
+        ObjectKind::Cno => ia.cno().leak(),
+        ObjectKind::Psp => filled(|out| dat_psp_create(ia.h(), ctx.qual(0), base, DAT_PSP_CONSUMER_FLAG, out)),
+        ObjectKind::Rmr => filled(|out| dat_rmr_create(base, out)),
+        ObjectKind::Srq => {
             let mut attr = DAT_SRQ_ATTR { max_recv_dtos: 4, max_recv_iov: 1, low_watermark: 0 };
             filled(|out| dat_srq_create(ia.h(), base, &mut attr, out))
         }
-        Kind::Ep => filled(|out| {
+        ObjectKind::Ep => filled(|out| {
             let none = DAT_HANDLE_NULL;
             dat_ep_create(ia.h(), base, none, none, none, std::ptr::null(), out)
         }),
-        Kind::Lmr => {
+        ObjectKind::Lmr => {
             let pz = Pz::own(base);
             let memory = ia.memory(&pz, 64);
             pz.leak();
@@ -119,17 +119,17 @@ fn is_refused_with(ctx: &Ctx, kind: Kind) {
             std::mem::forget(memory);
             handle
         }
-        Kind::Rsp => {
+        ObjectKind::Rsp => {
             let conn = Conn::on(&ia);
             let requests = evd(DAT_EVD_CR_FLAG);
             let rsp = ia.rsp(ctx.qual(0), &conn.ep, &requests).leak();
             let Conn { ep, recv, request, events, pz, ia: _ } = conn;
-            left.push((Kind::Ep, ep.leak()));
-            left.extend([recv, request, events, requests].map(|evd| (Kind::Evd, evd.leak())));
-            left.push((Kind::Pz, pz.leak()));
+            left.push((ObjectKind::Ep, ep.leak()));
+            left.extend([recv, request, events, requests].map(|evd| (ObjectKind::Evd, evd.leak())));
+            left.push((ObjectKind::Pz, pz.leak()));
             rsp
         }
-        Kind::Ia | Kind::Cr => unreachable!("this kind has a separate case"),
+        ObjectKind::Ia | ObjectKind::Cr => unreachable!("this kind has a separate case"),
     };
     left.insert(0, (kind, own));
     while !left.is_empty() {
@@ -153,7 +153,7 @@ fn ia_close_graceful_is_refused_while_objects_of_all_kinds_exist(ctx: &Ctx) {
 fn ia_close_graceful_refused_keeps_a_pending_request_queryable(ctx: &Ctx) {
     let objects = OneOfEach::of(ctx);
     in_use(&objects.ia);
-    let param: DAT_CR_PARAM = filled(|out| dat_cr_query(objects.handle(Kind::Cr), DAT_CR_FIELD_ALL, out));
+    let param: DAT_CR_PARAM = filled(|out| dat_cr_query(objects.handle(ObjectKind::Cr), DAT_CR_FIELD_ALL, out));
     assert!(!param.remote_ia_address_ptr.is_null(), "remote_ia_address_ptr is null after a refused close");
 }
 
@@ -178,7 +178,7 @@ fn ia_close_refused_leaves_a_connection_working(ctx: &Ctx) {
 
 /// Checks that all these handles are invalid.
 #[track_caller]
-fn expect_dead(handles: &[(Kind, Handle)]) {
+fn expect_dead(handles: &[(ObjectKind, Handle)]) {
     for (kind, handle) in handles {
         let code = untouched(|out| dat_get_handle_type(handle.h(), out));
         let wanted = error(DAT_INVALID_HANDLE, DAT_INVALID_HANDLE1);
@@ -193,7 +193,7 @@ fn ia_close_abrupt_invalidates_all_handles(ctx: &Ctx) {
     let ia = ia.leak();
     ok(dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG));
     expect_dead(&handles);
-    expect_dead(&[(Kind::Evd, errors), (Kind::Ia, Handle::of(ia))]);
+    expect_dead(&[(ObjectKind::Evd, errors), (ObjectKind::Ia, Handle::of(ia))]);
 }
 
 /// Repeats a habit of programs: they free remembered handles in any order, ignore the return codes, and close.
@@ -221,7 +221,7 @@ fn ia_close_abrupt_with_posted_work_succeeds(ctx: &Ctx) {
         client.post_send(id, here.segment(8, 8));
     }
     let ia = client.ia.clone();
-    let eps = [(Kind::Ep, Handle::of(client.ep.h())), (Kind::Ep, Handle::of(server.ep.h()))];
+    let eps = [(ObjectKind::Ep, Handle::of(client.ep.h())), (ObjectKind::Ep, Handle::of(server.ep.h()))];
     std::mem::forget((client, server, here, there));
     ok(dat_ia_close(ia.leak(), DAT_CLOSE_ABRUPT_FLAG));
     expect_dead(&eps);

@@ -15,13 +15,18 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 7": pz_free_twice_returns_invalid_handle,
         "spec/events 7": pz_many_can_be_created,
     ];
-    let kinds = [("an_ep", Kind::Ep), ("an_lmr", Kind::Lmr), ("an_rmr", Kind::Rmr), ("an_srq", Kind::Srq)];
+    let kinds = [
+        ("an_ep", ObjectKind::Ep),
+        ("an_lmr", ObjectKind::Lmr),
+        ("an_rmr", ObjectKind::Rmr),
+        ("an_srq", ObjectKind::Srq),
+    ];
     all.extend(kinds.map(|(words, kind)| {
         let case = local(move |ctx| is_in_use(ctx, kind)).named(format!("pz_free_is_refused_while_{words}_uses_it"));
         let case = case.proves("spec/events 7");
         match kind {
-            Kind::Rmr => case.needs(Need::Rmr),
-            Kind::Srq => case.needs(Need::Srq),
+            ObjectKind::Rmr => case.needs(Need::Rmr),
+            ObjectKind::Srq => case.needs(Need::Srq),
             _ => case,
         }
     }));
@@ -85,14 +90,14 @@ fn pz_many_can_be_created(ctx: &Ctx) {
     assert_eq!(handles.len(), 200);
 }
 
-fn is_in_use(ctx: &Ctx, kind: Kind) {
+fn is_in_use(ctx: &Ctx, kind: ObjectKind) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let evds = [DAT_EVD_DTO_FLAG, DAT_EVD_DTO_FLAG, DAT_EVD_CONNECTION_FLAG].map(|flag| ia.evd(8, flag));
     let user: Box<dyn std::any::Any> = match kind {
-        Kind::Ep => Box::new(ia.ep(&pz, &evds[0], &evds[1], &evds[2])),
-        Kind::Lmr => Box::new(ia.memory(&pz, 100)),
-        Kind::Rmr => Box::new(pz.rmr()),
+        ObjectKind::Ep => Box::new(ia.ep(&pz, &evds[0], &evds[1], &evds[2])),
+        ObjectKind::Lmr => Box::new(ia.memory(&pz, 100)),
+        ObjectKind::Rmr => Box::new(pz.rmr()),
         _ => Box::new(ia.srq(&pz, 4, 1)),
     };
     for _ in 0..2 {

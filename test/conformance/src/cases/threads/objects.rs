@@ -29,7 +29,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 11": threads_registering_overlapping_memory_succeed,
         "spec/events 11": threads_modifying_one_ep_keep_its_references_correct,
     ];
-    for kind in Kind::ALL {
+    for kind in ObjectKind::ALL {
         let free = local(move |ctx| one_of_many_frees(ctx, kind)).limit(40);
         all.push(free.named(format!("threads_freeing_one_{}_succeed_once", kind.word())).proves("spec/events 11"));
         let race = local(move |ctx| freed_under_use(ctx, kind)).limit(40);
@@ -78,7 +78,7 @@ fn threads_calling_every_function_keep_the_objects_valid(ctx: &Ctx) {
     let address = objects.ia.address();
     run_threads(4, |thread| {
         for round in 0..40 {
-            for kind in Kind::ALL.into_iter().filter(|kind| objects.has(*kind)) {
+            for kind in ObjectKind::ALL.into_iter().filter(|kind| objects.has(*kind)) {
                 assert_eq!(filled(|out| dat_get_handle_type(objects.handle(kind), out)), kind.number());
             }
             query_all(&objects);
@@ -102,7 +102,7 @@ fn query_all(objects: &OneOfEach) {
     ok(dat_psp_query(objects.psp.h(), DAT_PSP_FIELD_ALL, &mut zeroed()));
     ok(dat_rsp_query(objects.rsp.h(), DAT_RSP_FIELD_ALL, &mut zeroed()));
     ok(dat_lmr_query(objects.memory.h(), DAT_LMR_FIELD_ALL, &mut zeroed()));
-    ok(dat_cr_query(objects.handle(Kind::Cr), DAT_CR_FIELD_ALL, &mut zeroed()));
+    ok(dat_cr_query(objects.handle(ObjectKind::Cr), DAT_CR_FIELD_ALL, &mut zeroed()));
     if let Some(rmr) = &objects.rmr {
         ok(dat_rmr_query(rmr.h(), DAT_RMR_FIELD_ALL, &mut zeroed()));
     }
@@ -375,7 +375,7 @@ fn threads_modifying_one_ep_keep_its_references_correct(ctx: &Ctx) {
 }
 
 /// Four threads free the same object.
-fn one_of_many_frees(ctx: &Ctx, kind: Kind) {
+fn one_of_many_frees(ctx: &Ctx, kind: ObjectKind) {
     for _ in 0..4 {
         let objects = OneOfEach::of(ctx);
         if !objects.has(kind) {
@@ -384,9 +384,9 @@ fn one_of_many_frees(ctx: &Ctx, kind: Kind) {
         let object = Handle::of(objects.handle(kind));
         let freed = AtomicUsize::new(0);
         let (ia, _others) = objects.abandon();
-        let close = if kind == Kind::Ia { DAT_CLOSE_ABRUPT_FLAG } else { DAT_CLOSE_GRACEFUL_FLAG };
+        let close = if kind == ObjectKind::Ia { DAT_CLOSE_ABRUPT_FLAG } else { DAT_CLOSE_GRACEFUL_FLAG };
         run_threads(4, |_| {
-            let code = if kind == Kind::Ia { dat_ia_close(object.h(), close) } else { kind.end(object.h()) };
+            let code = if kind == ObjectKind::Ia { dat_ia_close(object.h(), close) } else { kind.end(object.h()) };
             kind_in(code, &[DAT_SUCCESS, DAT_INVALID_HANDLE]);
             if code == DAT_SUCCESS {
                 freed.fetch_add(1, Ordering::Relaxed);
@@ -394,14 +394,14 @@ fn one_of_many_frees(ctx: &Ctx, kind: Kind) {
         });
         assert_eq!(freed.into_inner(), 1, "not exactly one thread freed the object");
         let ia = ia.leak();
-        if kind != Kind::Ia {
+        if kind != ObjectKind::Ia {
             ok(dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG));
         }
     }
 }
 
 /// One thread frees an object that two other threads query and change.
-fn freed_under_use(ctx: &Ctx, kind: Kind) {
+fn freed_under_use(ctx: &Ctx, kind: ObjectKind) {
     for _ in 0..4 {
         let objects = OneOfEach::of(ctx);
         if !objects.has(kind) {
@@ -413,7 +413,7 @@ fn freed_under_use(ctx: &Ctx, kind: Kind) {
         run_threads(3, |thread| {
             if thread == 0 {
                 until(|| turns.load(Ordering::Relaxed) > 20);
-                let code = if kind == Kind::Ia {
+                let code = if kind == ObjectKind::Ia {
                     dat_ia_close(object.h(), DAT_CLOSE_ABRUPT_FLAG)
                 } else {
                     kind.end(object.h())
@@ -427,26 +427,26 @@ fn freed_under_use(ctx: &Ctx, kind: Kind) {
             });
         });
         let ia = ia.leak();
-        if kind != Kind::Ia {
+        if kind != ObjectKind::Ia {
             ok(dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG));
         }
     }
 }
 
 /// Queries an object of this kind. Returns whether the handle is no longer valid.
-fn is_gone(kind: Kind, object: DAT_HANDLE) -> bool {
+fn is_gone(kind: ObjectKind, object: DAT_HANDLE) -> bool {
     let code = match kind {
-        Kind::Cr => dat_cr_query(object, DAT_CR_FIELD_ALL, &mut zeroed()),
-        Kind::Ep => dat_ep_query(object, DAT_EP_FIELD_ALL, &mut zeroed()),
-        Kind::Evd => dat_evd_query(object, DAT_EVD_FIELD_ALL, &mut zeroed()),
-        Kind::Ia => dat_ia_query(object, null_mut(), DAT_IA_FIELD_ALL, &mut zeroed(), 0, null_mut()),
-        Kind::Lmr => dat_lmr_query(object, DAT_LMR_FIELD_ALL, &mut zeroed()),
-        Kind::Psp => dat_psp_query(object, DAT_PSP_FIELD_ALL, &mut zeroed()),
-        Kind::Pz => dat_pz_query(object, DAT_PZ_FIELD_ALL, &mut zeroed()),
-        Kind::Rmr => dat_rmr_query(object, DAT_RMR_FIELD_ALL, &mut zeroed()),
-        Kind::Rsp => dat_rsp_query(object, DAT_RSP_FIELD_ALL, &mut zeroed()),
-        Kind::Cno => dat_cno_query(object, DAT_CNO_FIELD_ALL, &mut zeroed()),
-        Kind::Srq => dat_srq_query(object, DAT_SRQ_FIELD_ALL, &mut zeroed()),
+        ObjectKind::Cr => dat_cr_query(object, DAT_CR_FIELD_ALL, &mut zeroed()),
+        ObjectKind::Ep => dat_ep_query(object, DAT_EP_FIELD_ALL, &mut zeroed()),
+        ObjectKind::Evd => dat_evd_query(object, DAT_EVD_FIELD_ALL, &mut zeroed()),
+        ObjectKind::Ia => dat_ia_query(object, null_mut(), DAT_IA_FIELD_ALL, &mut zeroed(), 0, null_mut()),
+        ObjectKind::Lmr => dat_lmr_query(object, DAT_LMR_FIELD_ALL, &mut zeroed()),
+        ObjectKind::Psp => dat_psp_query(object, DAT_PSP_FIELD_ALL, &mut zeroed()),
+        ObjectKind::Pz => dat_pz_query(object, DAT_PZ_FIELD_ALL, &mut zeroed()),
+        ObjectKind::Rmr => dat_rmr_query(object, DAT_RMR_FIELD_ALL, &mut zeroed()),
+        ObjectKind::Rsp => dat_rsp_query(object, DAT_RSP_FIELD_ALL, &mut zeroed()),
+        ObjectKind::Cno => dat_cno_query(object, DAT_CNO_FIELD_ALL, &mut zeroed()),
+        ObjectKind::Srq => dat_srq_query(object, DAT_SRQ_FIELD_ALL, &mut zeroed()),
     };
     kind_in(code, &[DAT_SUCCESS, DAT_INVALID_HANDLE]);
     let other = dat_set_consumer_context(object, cookie(1));
