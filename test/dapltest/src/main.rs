@@ -50,11 +50,11 @@ use std::process::ExitCode;
 
 use common::Common;
 use failure::Result;
-use options::Plan;
+use options::Command;
 use report::Report;
 
 fn main() -> ExitCode {
-    let (common, plan) = match options::parse(std::env::args_os().collect()) {
+    let (common, command) = match options::parse(std::env::args_os().collect()) {
         Ok(read) => read,
         Err(said) => {
             // clap prints help to standard output and errors to standard error. A closed pipe is ignored.
@@ -70,25 +70,27 @@ fn main() -> ExitCode {
         eprintln!("dapltest: cannot handle signals: {error}");
         return ExitCode::FAILURE;
     }
-    match run(&common, plan) {
+    match run(&common, command) {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     }
 }
 
-/// Runs the plan. Returns whether it succeeded.
-fn run(common: &Common, plan: Plan) -> bool {
-    let (name, result) = match plan {
-        Plan::List => {
+/// Runs the command. Returns whether it succeeded.
+fn run(common: &Common, command: Command) -> bool {
+    let (name, result) = match command {
+        Command::List => {
             functional::list();
             return true;
         }
-        Plan::Serve => ("server", server::run(common).map(|()| None)),
-        Plan::Quit { host } => ("quit", client::quit(common, &host).map(|()| None)),
-        Plan::Transaction { host, test } => ("transaction", transaction::run(common, &host, &test).map(Some)),
-        Plan::Performance { host, test } => ("performance", performance::run(common, &host, &test).map(Some)),
-        Plan::Limits { width, maximum, limits } => ("limits", limits::run(common, width, maximum, &limits).map(Some)),
-        Plan::Functional { choices, is_verbose } => {
+        Command::Serve => ("server", server::run(common).map(|()| None)),
+        Command::Quit { host } => ("quit", client::quit(common, &host).map(|()| None)),
+        Command::Transaction { host, test } => ("transaction", transaction::run(common, &host, &test).map(Some)),
+        Command::Performance { host, test } => ("performance", performance::run(common, &host, &test).map(Some)),
+        Command::Limits { width, maximum, limits } => {
+            ("limits", limits::run(common, width, maximum, &limits).map(Some))
+        }
+        Command::Functional { choices, is_verbose } => {
             ("functional", functional::run(common, &choices, is_verbose).map(Some))
         }
     };

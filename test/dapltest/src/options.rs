@@ -1,4 +1,4 @@
-//! Parses the command line into a plan of tests; reports invalid arguments.
+//! Parses the command line into a command: a test with its options. Reports invalid arguments.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -170,20 +170,20 @@ struct Arguments {
     words: Vec<String>,
 }
 
-/// The selected test with its options.
+/// A test with its options, or a command without a test.
 #[derive(Clone, Debug)]
-pub(crate) enum Plan {
+pub(crate) enum Command {
     Serve,
     Quit { host: String },
     Transaction { host: String, test: Transaction },
-    Performance { host: String, test: performance::Plan },
+    Performance { host: String, test: performance::Measurements },
     Limits { width: usize, maximum: Option<usize>, limits: Vec<Limit> },
     Functional { choices: Vec<Choice>, is_verbose: bool },
     List,
 }
 
-/// Parses the arguments into a plan. Returns clap's help or error otherwise.
-pub(crate) fn parse(arguments: Vec<OsString>) -> Result<(Common, Plan), clap::Error> {
+/// Parses the arguments into a command. Returns clap's help or error otherwise.
+pub(crate) fn parse(arguments: Vec<OsString>) -> Result<(Common, Command), clap::Error> {
     let mut read = Arguments::try_parse_from(&arguments)?;
     if let Some(file) = read.script.take() {
         let wrong = |reason: String| error(&format!("{}: {reason}", file.to_string_lossy()));
@@ -194,8 +194,8 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<(Common, Plan), clap::Er
             return Err(wrong("a script cannot contain -f".to_owned()));
         }
     }
-    let plan = read.plan().map_err(|reason| error(&reason))?;
-    Ok((read.common(), plan))
+    let command = read.selected().map_err(|reason| error(&reason))?;
+    Ok((read.common(), command))
 }
 
 fn error(reason: &str) -> clap::Error {
@@ -224,24 +224,24 @@ impl Arguments {
         }
     }
 
-    fn plan(&self) -> Result<Plan, String> {
+    fn selected(&self) -> Result<Command, String> {
         self.refuse_options_of_other_tests()?;
         if self.list {
-            return Ok(Plan::List);
+            return Ok(Command::List);
         }
         match self.test {
-            Test::Server => Ok(Plan::Serve),
-            Test::Quit => Ok(Plan::Quit { host: self.host()? }),
-            Test::Transaction => Ok(Plan::Transaction { host: self.host()?, test: self.transaction()? }),
-            Test::Performance => Ok(Plan::Performance { host: self.host()?, test: self.performance()? }),
-            Test::Limits => Ok(Plan::Limits {
+            Test::Server => Ok(Command::Serve),
+            Test::Quit => Ok(Command::Quit { host: self.host()? }),
+            Test::Transaction => Ok(Command::Transaction { host: self.host()?, test: self.transaction()? }),
+            Test::Performance => Ok(Command::Performance { host: self.host()?, test: self.performance()? }),
+            Test::Limits => Ok(Command::Limits {
                 width: self.width.unwrap_or(1).clamp(1, 1024) as usize,
                 maximum: self.most()?,
                 limits: limits::parse(&self.words)?,
             }),
             Test::Functional => {
                 let choices = self.words.iter().map(|word| Choice::parse(word)).collect::<Result<_, _>>()?;
-                Ok(Plan::Functional { choices, is_verbose: self.verbose })
+                Ok(Command::Functional { choices, is_verbose: self.verbose })
             }
         }
     }
@@ -293,7 +293,7 @@ impl Arguments {
         Ok(test)
     }
 
-    fn performance(&self) -> Result<performance::Plan, String> {
+    fn performance(&self) -> Result<performance::Measurements, String> {
         let polls = match self.maximum.as_deref() {
             None | Some("b") => false,
             Some("p") => true,
@@ -310,7 +310,7 @@ impl Arguments {
             && word.eq_ignore_ascii_case("connect")
         {
             self.refuse_options_of_transfers(rest)?;
-            return Ok(performance::Plan::Connects(Connects { extent, warm_up, polls }));
+            return Ok(performance::Measurements::Connects(Connects { extent, warm_up, polls }));
         }
         let test = |operation| {
             // 0 selects the default pipeline depth.
@@ -318,7 +318,7 @@ impl Arguments {
             let test = Performance { extent, warm_up, pipeline, polls, is_bidirectional, operation };
             test.check().map(|()| test)
         };
-        self.operations()?.into_iter().map(test).collect::<Result<_, _>>().map(performance::Plan::Transfers)
+        self.operations()?.into_iter().map(test).collect::<Result<_, _>>().map(performance::Measurements::Transfers)
     }
 
     /// Returns the operation once for each size.

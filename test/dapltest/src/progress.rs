@@ -16,7 +16,7 @@ const WIDTH: u64 = 40;
 
 /// When the test ends.
 #[derive(Clone, Copy)]
-enum End {
+enum ProgressEnd {
     Steps(u64),
     Time(Duration),
 }
@@ -29,7 +29,7 @@ pub(crate) struct Progress {
 
 struct Shared {
     /// Total number of steps, or the duration of the test.
-    end: End,
+    end: ProgressEnd,
     done: AtomicU64,
     is_over: AtomicBool,
 }
@@ -37,15 +37,15 @@ struct Shared {
 impl Progress {
     /// Creates a progress bar for `all` steps, shown only if standard error is a terminal.
     pub(crate) fn new(all: u64) -> Self {
-        Progress::shown(End::Steps(all))
+        Progress::shown(ProgressEnd::Steps(all))
     }
 
     /// Creates a progress bar for a test with this duration.
     pub(crate) fn timed(time: Duration) -> Self {
-        Progress::shown(End::Time(time))
+        Progress::shown(ProgressEnd::Time(time))
     }
 
-    fn shown(end: End) -> Self {
+    fn shown(end: ProgressEnd) -> Self {
         let progress = Progress::of(end);
         if std::io::stderr().is_terminal() {
             let shared = Arc::clone(&progress.shared);
@@ -57,10 +57,10 @@ impl Progress {
 
     /// Creates a progress counter without output.
     pub(crate) fn hidden() -> Self {
-        Progress::of(End::Steps(0))
+        Progress::of(ProgressEnd::Steps(0))
     }
 
-    fn of(end: End) -> Self {
+    fn of(end: ProgressEnd) -> Self {
         let shared = Shared { end, done: AtomicU64::new(0), is_over: AtomicBool::new(false) };
         Progress { shared: Arc::new(shared), painter: Mutex::new(None) }
     }
@@ -99,20 +99,20 @@ fn paint(shared: &Shared) {
 }
 
 /// Formats the bar, the percentage, the count, and the estimated remaining time.
-fn line(done: u64, end: End, elapsed: Duration) -> String {
+fn line(done: u64, end: ProgressEnd, elapsed: Duration) -> String {
     let share = match end {
-        End::Steps(all) => done.min(all) as f64 / all.max(1) as f64,
-        End::Time(time) => (elapsed.as_secs_f64() / time.as_secs_f64()).min(1.0),
+        ProgressEnd::Steps(all) => done.min(all) as f64 / all.max(1) as f64,
+        ProgressEnd::Time(time) => (elapsed.as_secs_f64() / time.as_secs_f64()).min(1.0),
     };
     let full = (share * WIDTH as f64) as usize;
     let bar = "#".repeat(full) + &".".repeat(WIDTH as usize - full);
     let (count, left) = match end {
-        End::Steps(0) => (format!("{done}"), None),
-        End::Steps(all) => {
+        ProgressEnd::Steps(0) => (format!("{done}"), None),
+        ProgressEnd::Steps(all) => {
             let rest = (share > 0.0).then(|| elapsed.as_secs_f64() / share * (1.0 - share));
             (format!("{}/{all}", done.min(all)), rest)
         }
-        End::Time(time) => (format!("{done}"), Some(time.saturating_sub(elapsed).as_secs_f64())),
+        ProgressEnd::Time(time) => (format!("{done}"), Some(time.saturating_sub(elapsed).as_secs_f64())),
     };
     let left = left.map_or("?".to_owned(), |seconds| format!("{seconds:.0} s"));
     format!("[{bar}] {:>3.0} % {count}, {left} left \x1b[K", (share * 100.0).floor())
@@ -124,14 +124,14 @@ mod tests {
 
     #[test]
     fn the_progress_line_has_share_count_and_remaining_time() {
-        let half = line(50, End::Steps(100), Duration::from_secs(10));
+        let half = line(50, ProgressEnd::Steps(100), Duration::from_secs(10));
         assert!(half.contains(" 50 % 50/100, 10 s left") && half.matches('#').count() == 20, "{half}");
-        assert!(line(0, End::Steps(7), Duration::ZERO).contains("  0 % 0/7, ? left"));
+        assert!(line(0, ProgressEnd::Steps(7), Duration::ZERO).contains("  0 % 0/7, ? left"));
         assert!(
-            line(9, End::Steps(7), Duration::from_secs(1)).contains("100 % 7/7, 0 s left"),
+            line(9, ProgressEnd::Steps(7), Duration::from_secs(1)).contains("100 % 7/7, 0 s left"),
             "the progress exceeds 100 %"
         );
-        let timed = line(5000, End::Time(Duration::from_secs(10)), Duration::from_secs(4));
+        let timed = line(5000, ProgressEnd::Time(Duration::from_secs(10)), Duration::from_secs(4));
         assert!(timed.contains(" 40 % 5000, 6 s left") && timed.matches('#').count() == 16, "{timed}");
     }
 

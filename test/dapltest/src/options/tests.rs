@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn plan(line: &str) -> Result<(Common, Plan), clap::Error> {
+fn plan(line: &str) -> Result<(Common, Command), clap::Error> {
     parse(["dapltest"].into_iter().chain(line.split_whitespace()).map(OsString::from).collect())
 }
 
@@ -13,7 +13,7 @@ fn refused(line: &str) -> String {
 #[test]
 fn empty_command_line_starts_a_server_with_defaults() {
     let (common, plan) = plan("").unwrap();
-    assert!(matches!(plan, Plan::Serve));
+    assert!(matches!(plan, Command::Serve));
     assert_eq!((common.device.as_str(), common.port, common.qos), ("sm0", 45_278, DAT_QOS_BEST_EFFORT));
 }
 
@@ -23,14 +23,14 @@ fn command_lines_of_the_manual_are_accepted() {
     assert_eq!((common.device.as_str(), common.port, common.debug), ("OpenIB-cma", 53_000, 1));
     let line = "-T T -V -d -t 2 -w 4 -i 55555 -s linux3 -D OpenIB-cma client RW 4096 1 server RW 2048 4 \
                 client SR 1024 4 server SR 4096 2 client SR 1024 3 -f server SR 2048 1 -f";
-    let (_, Plan::Transaction { host, test }) = plan(line).unwrap() else { panic!("a transaction") };
+    let (_, Command::Transaction { host, test }) = plan(line).unwrap() else { panic!("a transaction") };
     assert_eq!((host.as_str(), test.threads, test.endpoints, test.iterations), ("linux3", 2, 4, 55_555));
     assert!(test.validates && !test.polls && test.operations.len() == 6 && test.operations[4].is_deferred);
     let [test] = &transfers("-T P -d -s host1-ib0 -D OpenIB-cma -i 100 RW 4096 2")[..] else { panic!("one size") };
     assert_eq!((test.extent, test.operation.segments, test.polls), (Extent::Operations(100), 2, false));
     assert!(test.warm_up == 0 && test.pipeline == 0 && !test.is_bidirectional);
-    assert!(matches!(plan("-T Q -s host1-ib0 -D OpenIB-cma").unwrap().1, Plan::Quit { .. }));
-    let (_, Plan::Limits { width, maximum, limits }) = plan("-T L -D OpenIB-cma -d -w 16 -m 1000").unwrap() else {
+    assert!(matches!(plan("-T Q -s host1-ib0 -D OpenIB-cma").unwrap().1, Command::Quit { .. }));
+    let (_, Command::Limits { width, maximum, limits }) = plan("-T L -D OpenIB-cma -d -w 16 -m 1000").unwrap() else {
         panic!("limits")
     };
     assert_eq!((width, maximum, limits.len()), (16, Some(1000), Limit::ALL.len()));
@@ -38,7 +38,7 @@ fn command_lines_of_the_manual_are_accepted() {
 
 fn transfers(line: &str) -> Vec<Performance> {
     match plan(line).unwrap().1 {
-        Plan::Performance { test: performance::Plan::Transfers(tests), .. } => tests,
+        Command::Performance { test: performance::Measurements::Transfers(tests), .. } => tests,
         other => panic!("{other:?}"),
     }
 }
@@ -56,7 +56,7 @@ fn all_sizes_are_measured_in_one_run() {
 
 #[test]
 fn connect_is_an_operation_of_the_performance_test() {
-    let (_, Plan::Performance { test: performance::Plan::Connects(test), .. }) =
+    let (_, Command::Performance { test: performance::Measurements::Connects(test), .. }) =
         plan("-T P -s host -i 7 --warm-up 3 connect").unwrap()
     else {
         panic!("connects")
@@ -125,7 +125,7 @@ fn script_lines_are_appended_to_the_arguments() {
     let line = format!("-d -f {} -n 7", file.display());
     std::fs::write(&file, "# all of it\n-T T -s host -n 8\nclient SR 10 1 -f\nserver SR 10 1 -f\n").unwrap();
     let (common, plan_of_script) = plan(&line).unwrap();
-    assert!(matches!(plan_of_script, Plan::Transaction { test, .. } if test.operations[1].is_deferred));
+    assert!(matches!(plan_of_script, Command::Transaction { test, .. } if test.operations[1].is_deferred));
     assert_eq!((common.port, common.debug), (8, 1));
     std::fs::write(&file, "-T Q -s host -f another").unwrap();
     assert!(refused(&line).contains("a script cannot contain -f"));

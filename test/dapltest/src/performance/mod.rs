@@ -43,23 +43,23 @@ const MEASUREMENT_LIMIT: Duration = Duration::from_secs(48 * 3600);
 
 /// Measurements that the client makes.
 #[derive(Clone, Debug)]
-pub(crate) enum Plan {
+pub(crate) enum Measurements {
     /// Transfers, one size after the other.
     Transfers(Vec<Performance>),
     Connects(Connects),
 }
 
 /// Runs the client of `-T P`. If a size fails, the sizes measured before are still reported.
-pub(crate) fn run(common: &Common, host: &str, plan: &Plan) -> Result<Report> {
+pub(crate) fn run(common: &Common, host: &str, measurements: &Measurements) -> Result<Report> {
     let ia = Ia::open(&common.device)?;
     let adapter = raw::ia_query(ia.handle())?;
-    if let Plan::Transfers(tests) = plan {
+    if let Measurements::Transfers(tests) = measurements {
         tests.iter().try_for_each(|test| transaction::fits(&test.operation, &adapter))?;
     }
     let mut report = Report::new("performance", common);
     report.header(&Header::new(&ia)?);
-    let (table, measured) = match plan {
-        Plan::Transfers(tests) => {
+    let (table, measured) = match measurements {
+        Measurements::Transfers(tests) => {
             let pipeline = runner::pipeline(&tests[0], &adapter);
             let mut table = ResultTable::of_transfers(&mut report, &tests[0], pipeline, common);
             let measured = tests.iter().try_for_each(|test| {
@@ -68,7 +68,7 @@ pub(crate) fn run(common: &Common, host: &str, plan: &Plan) -> Result<Report> {
             });
             (table, measured)
         }
-        Plan::Connects(test) => {
+        Measurements::Connects(test) => {
             let mut table = ResultTable::of_connects(&mut report, test, common);
             let measured = connects::run(&ia, common, host, test).map(|row| table.add(&mut report, row));
             (table, measured)

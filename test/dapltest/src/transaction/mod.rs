@@ -27,7 +27,7 @@ use crate::progress::Progress;
 use crate::report::{Latency, Report};
 use crate::wire::{Message, Transaction};
 use party::Party;
-use plan::Plan;
+use plan::TransactionPlan;
 
 /// Added to the limit for one event while a side waits for its peer's result.
 const RESULT_LIMIT: Duration = Duration::from_secs(10);
@@ -35,7 +35,7 @@ const RESULT_LIMIT: Duration = Duration::from_secs(10);
 /// Runs the client of `-T T`.
 pub(crate) fn run(common: &Common, host: &str, test: &Transaction) -> Result<Report> {
     let ia = Ia::open(&common.device)?;
-    let plan = Plan::new(test.clone(), &raw::ia_query(ia.handle())?)?;
+    let plan = TransactionPlan::new(test.clone(), &raw::ia_query(ia.handle())?)?;
     if common.debug > 0 {
         plan.operations().iter().for_each(|operation| eprintln!("dapltest: {operation}"));
     }
@@ -74,7 +74,7 @@ pub(crate) fn run(common: &Common, host: &str, test: &Transaction) -> Result<Rep
 /// Runs the server of `-T T`.
 pub(crate) fn serve(ia: &Ia, mut channel: Channel, test: Transaction, common: &Common) -> Result {
     let wait_policy = wait_policy(&test, common);
-    let plan = match Plan::new(test, &raw::ia_query(ia.handle())?) {
+    let plan = match TransactionPlan::new(test, &raw::ia_query(ia.handle())?) {
         Ok(plan) => plan,
         Err(failure) => return channel.refuse(failure),
     };
@@ -115,7 +115,7 @@ fn wait_policy(test: &Transaction, common: &Common) -> WaitPolicy {
     WaitPolicy { how: if test.polls { WaitMethod::Poll } else { WaitMethod::Sleep }, limit: common.limit }
 }
 
-fn parties<'a>(ia: &Ia, plan: &'a Plan, side: Side, wait_policy: WaitPolicy) -> Result<Vec<Party<'a>>> {
+fn parties<'a>(ia: &Ia, plan: &'a TransactionPlan, side: Side, wait_policy: WaitPolicy) -> Result<Vec<Party<'a>>> {
     (0..plan.threads()).map(|number| Party::new(ia, plan, side, number, wait_policy)).collect()
 }
 
@@ -140,7 +140,12 @@ fn in_threads<'a>(
     })
 }
 
-fn report(plan: &Plan, common: &Common, header: &Header, (elapsed, latency): (Duration, &Latency)) -> Report {
+fn report(
+    plan: &TransactionPlan,
+    common: &Common,
+    header: &Header,
+    (elapsed, latency): (Duration, &Latency),
+) -> Report {
     let test = plan.test();
     let bytes: usize = plan.operations().iter().map(|operation| operation.length()).sum();
     let rounds = u64::from(test.threads) * u64::from(test.endpoints) * u64::from(test.iterations);

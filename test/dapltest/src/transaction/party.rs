@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dat_abi::*;
 
-use super::plan::Plan;
+use super::plan::TransactionPlan;
 use crate::channel::Channel;
 use crate::dat::raw::Post;
 use crate::dat::{Address, Ep, Event, Handle, Ia, Memory, WaitMethod, WaitPolicy, status_word};
@@ -25,7 +25,7 @@ pub(super) struct Party<'a> {
     pub(super) memory: Memory,
     listener: Option<Listener>,
     shared: SharedObjects,
-    pub(super) plan: &'a Plan,
+    pub(super) plan: &'a TransactionPlan,
     pub(super) side: Side,
     pub(super) number: usize,
     /// Maps the handle of an endpoint to its index.
@@ -41,7 +41,13 @@ pub(super) struct Party<'a> {
 
 impl<'a> Party<'a> {
     /// Creates the objects of a thread, with all receives posted before the connection.
-    pub(super) fn new(ia: &Ia, plan: &'a Plan, side: Side, number: usize, wait_policy: WaitPolicy) -> Result<Self> {
+    pub(super) fn new(
+        ia: &Ia,
+        plan: &'a TransactionPlan,
+        side: Side,
+        number: usize,
+        wait_policy: WaitPolicy,
+    ) -> Result<Self> {
         let needs = plan.needs(side);
         let shared = SharedObjects::new(ia, needs, plan.test().is_notified)?;
         let listener = match side {

@@ -19,7 +19,7 @@ const MAX_MEMORY: usize = 1 << 30;
 const CHECKPOINTS: [Side; 3] = [Side::Client, Side::Server, Side::Client];
 
 /// A test with its memory layout.
-pub(super) struct Plan {
+pub(super) struct TransactionPlan {
     test: Transaction,
     operations: Vec<Operation>,
     /// Offset of each operation's data within an endpoint's memory.
@@ -28,7 +28,7 @@ pub(super) struct Plan {
     stride: usize,
 }
 
-impl Plan {
+impl TransactionPlan {
     /// Creates the plan of a valid test. Fails if the adapter cannot execute it.
     pub(super) fn new(test: Transaction, adapter: &DAT_IA_ATTR) -> Result<Self> {
         let mut operations = test.operations.clone();
@@ -42,7 +42,7 @@ impl Plan {
             here
         };
         let offsets = operations.iter().map(place).collect();
-        let plan = Plan { test, operations, offsets, stride };
+        let plan = TransactionPlan { test, operations, offsets, stride };
         plan.fits(adapter)?;
         Ok(plan)
     }
