@@ -23,6 +23,8 @@ use crate::runtime::sync::{MutexGuard, yield_now};
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum PollResult {
     Nothing,
+    /// The only completion is in the first entry of the buffer, but not in `plain`. The caller dequeues it.
+    Single,
     /// All completions may be dequeued directly from the buffer.
     Plain,
     /// Some completions have to go through the queue.
@@ -106,6 +108,12 @@ impl<P: Provider> EvdState<P> {
         if n == 0 {
             return PollResult::Nothing;
         }
+        if n == 1 && is_plain(&self.buffer[0]) {
+            self.completions.count_success(&self.buffer[0]);
+            self.backoff.reset();
+            self.queue.counts.events += 1;
+            return PollResult::Single;
+        }
         let mut found = PollResult::Plain;
         for done in &self.buffer[..n] {
             if is_plain(done) {
@@ -171,10 +179,12 @@ impl<P: Provider> Evd<P> {
             return None;
         }
         let left = if inner.queue.is_empty() {
-            if inner.plain.is_empty() && inner.refill(self.cq.as_ref()?) != PollResult::Plain {
-                return None;
+            let found = if inner.plain.is_empty() { inner.refill(self.cq.as_ref()?) } else { PollResult::Plain };
+            match found {
+                PollResult::Single => give(&inner.buffer[0]),
+                PollResult::Plain => inner.next_plain().map(|(done, _)| give(done))?,
+                PollResult::Others | PollResult::Nothing => return None,
             }
-            inner.next_plain().map(|(done, _)| give(done))?;
             inner.plain.len()
         } else {
             let Some(Event::Dto(done)) = inner.queue.front().filter(|event| event.is_plain()) else { return None };
@@ -217,6 +227,10 @@ impl<P: Provider> Evd<P> {
     ) -> Result<()> {
         if let (true, Some(cq)) = (inner.is_quick(), &self.cq) {
             match inner.refill(cq) {
+                PollResult::Single => {
+                    give(TakenEvent::Plain(&inner.buffer[0]));
+                    return Ok(());
+                }
                 PollResult::Plain => {
                     let Some((done, is_last)) = inner.next_plain() else { return Err(Error::Internal) };
                     give(TakenEvent::Plain(done));
