@@ -174,7 +174,7 @@ static int completion(DAT_EVD_HANDLE evd, DAT_EP_HANDLE ep, uint64_t cookie, con
     return 1;
 }
 
-/* ---- The walk ---------------------------------------------------------------------------------------------------- */
+/* ---- Steps of a walk --------------------------------------------------------------------------------------------- */
 
 static char *adapter;
 static unsigned char memory[4][LENGTH];

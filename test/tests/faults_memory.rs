@@ -1,5 +1,5 @@
-//! Registered memory that is unmapped while registered, through the real shared objects: no transfer faults.
-//! `test/c/vanish.c` describes its steps at its head.
+//! Registered memory that is unmapped while registered, through the real shared objects: transfers fail with an error,
+//! and no process crashes. `test/c/vanish.c` describes its steps at its head.
 
 use std::time::Duration;
 

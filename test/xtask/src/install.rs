@@ -114,7 +114,7 @@ fn put_all(goal: &InstallTarget, items: &[Item]) -> io::Result<()> {
     }
     let kept: BTreeSet<&str> = made.iter().map(String::as_str).collect();
     for line in old.iter().filter(|line| !kept.contains(line.as_str()) && !line.starts_with("conf ")) {
-        // The new list may have the same path as a directory or link instead.
+        // The path may now belong to an item of another type, which must stay.
         if !items.iter().any(|item| line.split(' ').nth(1) == item.path.to_str()) {
             remove(goal, line)?;
         }

@@ -42,7 +42,7 @@ pub(crate) fn loom(rest: &[&str]) -> Result {
 /// Runs each provider's suite `threads` under ThreadSanitizer, after checking that ThreadSanitizer reports a
 /// deliberate race.
 ///
-/// Stable compilers include the runtime but reject the option, so RUSTC_BOOTSTRAP is set.
+/// Stable compilers include the ThreadSanitizer runtime but reject `-Zsanitizer`, so RUSTC_BOOTSTRAP is set.
 pub(crate) fn threads(rest: &[&str]) -> Result {
     let sanitizer = match Sanitizer::find() {
         Ok(sanitizer) => sanitizer,

@@ -62,7 +62,7 @@ pub(crate) fn subtype_of(code: DAT_RETURN) -> DAT_RETURN_SUBTYPE {
     code & DAT_SUBTYPE_MASK
 }
 
-/// Calls with an output that is filled with a pattern. If the call fails, every byte of the output must be unchanged.
+/// Makes a call whose output is filled with a pattern. If the call fails, every byte of the output must be unchanged.
 #[track_caller]
 pub(crate) fn untouched<T: Copy>(call: impl FnOnce(*mut T) -> DAT_RETURN) -> DAT_RETURN {
     const PATTERN: u8 = 0xa5;
@@ -79,7 +79,7 @@ pub(crate) fn untouched<T: Copy>(call: impl FnOnce(*mut T) -> DAT_RETURN) -> DAT
     code
 }
 
-/// Calls with a zeroed output, which is a valid value of any C record, and returns the output. The call must succeed.
+/// Makes a call whose output is zeroed, which is valid for any C record. The call must succeed. Returns the output.
 #[track_caller]
 pub(crate) fn filled<T: CRecord>(call: impl FnOnce(*mut T) -> DAT_RETURN) -> T {
     let mut out = raw::zeroed::<T>();

@@ -53,7 +53,7 @@ impl Contest {
         Ok(Measured { contest: self, ours, peers })
     }
 
-    /// Formats a bound with its relation, and its unit or `x` for a ratio.
+    /// Formats a bound: a ratio such as `<= 1.5x`, or a figure such as `< 100 ms` if there is no peer.
     pub(super) fn bound(&self, value: f64) -> String {
         let is_less = self.shown.less_is_better();
         match (self.peers.is_empty(), is_less) {

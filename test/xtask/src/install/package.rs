@@ -65,7 +65,8 @@ fn move_version_2(places: &InstallDirs, items: &mut Vec<Item>) {
             *text = text.replace("-I${includedir}", &format!("-I${{includedir}}/{PRIVATE}"));
         }
     }
-    // Each architecture has a file with another name. The standard library directories precede this one.
+    // The name contains the architecture, so that packages of several architectures can be installed. `zz` places the
+    // directory after the standard library directories.
     let last = places.libdir.file_name().unwrap_or_default().to_string_lossy();
     let path = places.sysconfdir.join(format!("ld.so.conf.d/zz-{PRIVATE}-{last}.conf"));
     items.push(Item { path, what: ItemContent::Text(format!("{}\n", private.display())) });
