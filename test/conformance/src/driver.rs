@@ -256,23 +256,24 @@ fn print_summary(options: &Options, cases: usize, all: &[Outcome], took: Duratio
         }
     }
     let path = report::write(&options.report, &options.provider, &seen, is_whole)?;
-    let holes = if is_whole { expected::holes(&seen) } else { Vec::new() };
-    let of_2_0 = if is_whole && options.is_2_0() { expected::holes_of_2_0(&seen) } else { Vec::new() };
-    for hole in holes.iter().chain(&of_2_0) {
-        println!("HOLE {hole}");
+    let unobserved = if is_whole { expected::unobserved(&seen) } else { Vec::new() };
+    let of_2_0 = if is_whole && options.is_2_0() { expected::unobserved_of_2_0(&seen) } else { Vec::new() };
+    for item in unobserved.iter().chain(&of_2_0) {
+        println!("NOT OBSERVED {item}");
     }
     if options.is_2_0() {
         println!("{}: {}", options.provider, expected::slots_in_words(&seen));
     }
     println!(
-        "{}: {cases} cases, {} runs: {passed} passed, {failed} failed, {absent} not supported, {} holes; {:.1} s; {}",
+        "{}: {cases} cases, {} runs: {passed} passed, {failed} failed, {absent} not supported, {} items not \
+         observed; {:.1} s; {}",
         options.provider,
         all.len(),
-        holes.len() + of_2_0.len(),
+        unobserved.len() + of_2_0.len(),
         took.as_secs_f64(),
         path.display()
     );
-    let is_seen = (holes.is_empty() || options.open) && (of_2_0.is_empty() || !options.complete);
+    let is_seen = (unobserved.is_empty() || options.open) && (of_2_0.is_empty() || !options.complete);
     Ok(failed == 0 && is_seen && (absent == 0 || !options.complete))
 }
 

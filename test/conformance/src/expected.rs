@@ -15,7 +15,7 @@ use crate::names::of_code;
 
 mod of_2_0;
 
-pub(crate) use of_2_0::{holes_of_2_0, slots_in_words};
+pub(crate) use of_2_0::{slots_in_words, unobserved_of_2_0};
 
 /// A return code that a run must observe.
 #[derive(Clone, Copy, Debug)]
@@ -339,30 +339,30 @@ pub(crate) const UNREACHABLE: &[(&str, &str, &str)] = &[
 ];
 
 /// Describes required codes and events that a full run has not observed.
-pub(crate) fn holes(seen: &BTreeMap<Seen, Vec<&str>>) -> Vec<String> {
-    let mut holes = Vec::new();
+pub(crate) fn unobserved(seen: &BTreeMap<Seen, Vec<&str>>) -> Vec<String> {
+    let mut unobserved = Vec::new();
     for (function, answers) in ANSWERS {
         let missing = answers.iter().filter(|answer| !is_answered(seen, function, **answer));
-        holes.extend(missing.map(|answer| format!("{function}: {}", words(*answer))));
+        unobserved.extend(missing.map(|answer| format!("{function}: {}", words(*answer))));
     }
     for (function, states) in REFUSED_IN {
         let missing = states.iter().map(|at| state(*at)).filter(|answer| !is_answered(seen, function, *answer));
-        holes.extend(missing.map(|answer| format!("{function}: {}", words(answer))));
+        unobserved.extend(missing.map(|answer| format!("{function}: {}", words(answer))));
     }
     let answered = |code: &u32| seen.keys().any(|what| matches!(what, Seen::ReturnCode(_, other) if other == code));
-    holes.extend(
+    unobserved.extend(
         SOMEWHERE.iter().filter(|code| !answered(code)).map(|code| format!("any function: {}", of_code(*code))),
     );
     let is_missing = |what: Seen| !seen.contains_key(&what);
     let events = EVENTS.iter().filter(|number| is_missing(Seen::Event(**number)));
-    holes.extend(events.map(|number| format!("event: {}", number_name(*number))));
+    unobserved.extend(events.map(|number| format!("event: {}", number_name(*number))));
     let statuses = DTO_STATUSES.iter().filter(|status| is_missing(Seen::Dto(**status)));
-    holes.extend(statuses.map(|status| format!("DTO status: {}", status_name(*status))));
+    unobserved.extend(statuses.map(|status| format!("DTO status: {}", status_name(*status))));
     let statuses = RMR_STATUSES.iter().filter(|status| is_missing(Seen::Rmr(**status)));
-    holes.extend(statuses.map(|status| format!("bind status: {}", status_name(*status))));
+    unobserved.extend(statuses.map(|status| format!("bind status: {}", status_name(*status))));
     let reasons = REASONS.iter().filter(|(number, reason)| is_missing(Seen::Async(*number, *reason)));
-    holes.extend(reasons.map(|(number, reason)| format!("event: {}, reason {reason}", number_name(*number))));
-    holes
+    unobserved.extend(reasons.map(|(number, reason)| format!("event: {}, reason {reason}", number_name(*number))));
+    unobserved
 }
 
 fn is_answered(seen: &BTreeMap<Seen, Vec<&str>>, function: &str, answer: ExpectedCode) -> bool {
@@ -406,8 +406,8 @@ mod tests {
     #[test]
     fn every_expected_code_is_on_the_manual_page_of_its_function() {
         let mut missing = Vec::new();
-        for hole in holes(&BTreeMap::new()).into_iter().chain(holes_of_2_0(&BTreeMap::new())) {
-            let Some((function, answer)) = hole.split_once(": ") else { continue };
+        for item in unobserved(&BTreeMap::new()).into_iter().chain(unobserved_of_2_0(&BTreeMap::new())) {
+            let Some((function, answer)) = item.split_once(": ") else { continue };
             if !api::NAMES.iter().chain(api::added::NAMES).any(|name| *name == function) {
                 continue;
             }
@@ -433,6 +433,6 @@ mod tests {
         let answers = ANSWERS.iter().map(|(_, answers)| answers.len()).fold(0, count);
         let states = REFUSED_IN.iter().map(|(_, states)| states.len()).fold(0, count);
         let events = EVENTS.len() + DTO_STATUSES.len() + RMR_STATUSES.len() + REASONS.len() + SOMEWHERE.len();
-        assert_eq!(holes(&BTreeMap::new()).len(), answers + states + events);
+        assert_eq!(unobserved(&BTreeMap::new()).len(), answers + states + events);
     }
 }

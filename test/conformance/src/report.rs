@@ -40,9 +40,9 @@ pub(crate) fn write(
     }
     if is_whole {
         let _ = write!(text, "\n## Expected, and seen by no case\n\n");
-        let holes = expected::holes(seen);
-        holes.iter().for_each(|hole| text += &format!("- {hole}\n"));
-        if holes.is_empty() {
+        let unobserved = expected::unobserved(seen);
+        unobserved.iter().for_each(|item| text += &format!("- {item}\n"));
+        if unobserved.is_empty() {
             text += "Nothing.\n";
         }
     }

@@ -73,26 +73,26 @@ fn slots() -> impl Iterator<Item = &'static str> {
 
 /// Describes the functions of the provider table that no case saw succeed or saw refused, and the missing codes of
 /// functions that only 2.0 has.
-pub(crate) fn holes_of_2_0(seen: &BTreeMap<Seen, Vec<&str>>) -> Vec<String> {
+pub(crate) fn unobserved_of_2_0(seen: &BTreeMap<Seen, Vec<&str>>) -> Vec<String> {
     let is_seen = |function: &str, is_success: bool| {
         let number = number_of(function);
         seen.keys().any(
             |what| matches!(*what, Seen::ReturnCode(of, code) if of == number && (code == DAT_SUCCESS) == is_success),
         )
     };
-    let mut holes = Vec::new();
+    let mut unobserved = Vec::new();
     for slot in slots() {
         for (is_success, what) in [(true, "a success"), (false, "a refusal")] {
             if !is_seen(slot, is_success) {
-                holes.push(format!("slot {slot}: {what}"));
+                unobserved.push(format!("slot {slot}: {what}"));
             }
         }
     }
     for (function, answers) in ADDED {
         let missing = answers.iter().filter(|answer| !is_answered(seen, function, **answer));
-        holes.extend(missing.map(|answer| format!("{function}: {}", words(*answer))));
+        unobserved.extend(missing.map(|answer| format!("{function}: {}", words(*answer))));
     }
-    holes
+    unobserved
 }
 
 /// Reports the number of table entries, and how many cases called the least tested entry.
@@ -124,6 +124,6 @@ mod tests {
         let expected: Vec<&str> = ADDED.iter().map(|(function, _)| *function).collect();
         assert_eq!(expected, api::added::NAMES);
         let answers: usize = ADDED.iter().map(|(_, answers)| answers.len()).sum();
-        assert_eq!(holes_of_2_0(&BTreeMap::new()).len(), 2 * 79 + answers);
+        assert_eq!(unobserved_of_2_0(&BTreeMap::new()).len(), 2 * 79 + answers);
     }
 }
