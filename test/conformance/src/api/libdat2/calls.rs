@@ -37,10 +37,13 @@ pub(super) unsafe extern "C" fn cr_reject(cr: DAT_CR_HANDLE) -> DAT_RETURN {
     unsafe { (real().cr_reject)(cr, 0, null_mut()) }
 }
 
+/// Converts a 2.0 event to 1.2 and writes the result to `out`.
+///
 /// # Safety
 /// `out` is the case's event; the library has filled in `of`.
 pub(super) unsafe fn put_event(out: *mut DAT_EVENT, of: &v2::DAT_EVENT) {
-    // SAFETY: this function's own contract; the number selects the union member. The other members have one layout.
+    // SAFETY: this function's own contract; the event number selects the union member. All members except that of a DTO
+    // have the same layout in both versions.
     unsafe {
         out.cast::<u8>().write_bytes(0, size_of::<DAT_EVENT>());
         (*out).event_number = of.event_number;
