@@ -20,6 +20,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 4.1": evd_notify_unsignalled_receive_wakes_no_waiter,
         "spec/events 4.1": evd_notify_solicited_stream_wakes_only_for_solicited_events,
         "spec/events 1.3": evd_notify_requests_wake_the_waiter_of_an_evd_with_solicited_receives,
+        "spec/events 1.3": evd_notify_receives_wake_the_waiter_of_an_evd_with_solicited_receives,
         "spec/events 14": evd_notify_error_completions_always_notify,
         "spec/events 1.3": evd_notify_unsignalled_completion_does_not_trigger_the_cno,
         "spec/events 4.1": evd_notify_suppressed_success_queues_no_event,
@@ -209,6 +210,23 @@ fn evd_notify_requests_wake_the_waiter_of_an_evd_with_solicited_receives(ctx: &C
     server.post_send_as(22, there.segment(8, 8), SOLICITED);
     let waited = waiter.join();
     assert_eq!((waited.code, waited.number, waited.more), (DAT_SUCCESS, DAT_DTO_COMPLETION_EVENT, 0));
+}
+
+fn evd_notify_receives_wake_the_waiter_of_an_evd_with_solicited_receives(ctx: &Ctx) {
+    let (solicited, _peer) = ends(ctx, DEFAULT, SOLICITED);
+    let evd = solicited.recv.h();
+    let (client, server) = (Conn::on(&solicited.ia), Conn::on(&solicited.ia));
+    let param = DAT_EP_PARAM { recv_evd_handle: evd, ..client.ep.param() };
+    ok(dat_ep_modify(client.ep.h(), DAT_EP_FIELD_RECV_EVD_HANDLE, &param));
+    server.listen(ctx.qual(1), || client.connect(&solicited.ia.address(), ctx.qual(1)));
+    established(&client, &server);
+    let (here, there) = (client.memory(64), server.memory(64));
+    client.post_recv(1, here.segment(0, 8));
+    let waiter = evd_waiter(evd, DAT_TIMEOUT_INFINITE, 1).inside(evd).asleep();
+    server.post_send(21, there.segment(0, 8));
+    let waited = waiter.join();
+    assert_eq!((waited.code, waited.number, waited.more), (DAT_SUCCESS, DAT_DTO_COMPLETION_EVENT, 0));
+    expect_dto(server.request.h(), 21, DAT_DTO_SUCCESS, 8);
 }
 
 fn evd_notify_error_completions_always_notify(ctx: &Ctx) {
