@@ -27,6 +27,8 @@ use crate::{Result, bench, conformance, coverage, net, proofs, setup};
 const LEFT_OUT: [&str; 5] = ["walkthrough", "deb", "foreign", "rpm", "conformance_crossed"];
 /// Test programs whose tests repeat themselves more often in `--rest`.
 const SOAKS: [&str; 2] = ["crossed", "udapl"];
+/// Number of seeds of usnic's simulator in `--rest`; `quick` runs the default number.
+const SIMULATOR_RUNS: &str = "5000";
 /// System tools that the suites need.
 const NEEDED: [setup::Tool; 3] = [setup::CC, setup::CXX, setup::VALGRIND];
 /// The slowest jobs of `quick`, which are started first.
@@ -194,6 +196,13 @@ fn rest(known: &[String], is_required: bool) -> Result {
         let mut cargo = cargo_command(&[&["--workspace", "--no-fail-fast"], &tests[..]].concat());
         cargo.env(SOAK, "1");
         run_cargo("soak", cargo)
+    }));
+    results.push(step("usnic simulator", || {
+        let programs = programs::build_tests()?;
+        let usnic = programs.iter().find(|program| program.is_unit && program.target == "daplusnic");
+        let mut command = usnic.ok_or("cargo builds no unit tests of daplusnic")?.command();
+        command.arg("tests::sim::").env("DAPL_SIM_RUNS", SIMULATOR_RUNS);
+        run_cargo("usnic simulator", command)
     }));
     results.push(step("suite report", || report(&[])));
     results.push(step("suite instructions", bench::check));
