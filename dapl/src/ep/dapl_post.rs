@@ -4,6 +4,8 @@
 //! the QP. It allocates no memory, writes no log, and acquires no lock except the provider's. An invalid key, address
 //! or access right of a segment is reported by the completion.
 
+use std::slice;
+
 use dat_abi::*;
 
 use super::attributes::PostLimits;
@@ -11,6 +13,8 @@ use super::{Ep, PostState, post_lock};
 use crate::error::{Error, Result, State};
 use crate::ffi;
 use crate::provider::{Op, Provider, QueuePair, Remote, Segment, SendWr, Token, Work};
+
+const NO_FLAG: DAT_COMPLETION_FLAGS = DAT_COMPLETION_DEFAULT_FLAG;
 
 /// `dat_ep_post_send`.
 ///
@@ -24,17 +28,44 @@ pub unsafe extern "C" fn dapl_ep_post_send<P: Provider>(
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
     // SAFETY: the caller also satisfies the contract of `fast_segment`.
-    let Some(segment) = (unsafe { fast_segment::<P>(local_iov, num_segments, completion_flags) }) else {
+    let Some(segment) = (unsafe { fast_segment::<P>(local_iov, num_segments, completion_flags, NO_FLAG) }) else {
+        // SAFETY: the caller also satisfies the contract of `post_send_suppressed`.
+        return unsafe { post_send_suppressed::<P>(ep_handle, num_segments, local_iov, user_cookie, completion_flags) };
+    };
+    let quick = || {
+        let op = Op::Send { solicited: false };
+        request_quickly::<P, false>(ep_handle, |limits| limits.fast_sends, op, segment, cookie(&user_cookie))
+    };
+    // SAFETY: the caller also satisfies the contract of `post_send`. The segment count and the flags are
+    // the same for each post on the fast path, so constants save registers.
+    let in_full = || unsafe { post_send::<P>(ep_handle, 1, local_iov, user_cookie, NO_FLAG) };
+    ffi::guard_quick(quick, in_full)
+}
+
+/// `dat_ep_post_send` with flags or several segments. Has a fast path for a send with only SUPPRESS.
+///
+/// # Safety
+/// `ep_handle` may have any value; `local_iov` is null or points at `num_segments` triplets.
+#[inline(never)]
+unsafe fn post_send_suppressed<P: Provider>(
+    ep_handle: DAT_EP_HANDLE,
+    num_segments: DAT_COUNT,
+    local_iov: *mut DAT_LMR_TRIPLET,
+    user_cookie: DAT_DTO_COOKIE,
+    completion_flags: DAT_COMPLETION_FLAGS,
+) -> DAT_RETURN {
+    const SUPPRESS: DAT_COMPLETION_FLAGS = DAT_COMPLETION_SUPPRESS_FLAG;
+    // SAFETY: the caller also satisfies the contract of `fast_segment`.
+    let Some(segment) = (unsafe { fast_segment::<P>(local_iov, num_segments, completion_flags, SUPPRESS) }) else {
         // SAFETY: the caller also satisfies the contract of `post_send`.
         return unsafe { post_send::<P>(ep_handle, num_segments, local_iov, user_cookie, completion_flags) };
     };
     let quick = || {
         let op = Op::Send { solicited: false };
-        request_quickly::<P>(ep_handle, |limits| limits.fast_sends, op, segment, cookie(&user_cookie))
+        request_quickly::<P, true>(ep_handle, |limits| limits.fast_sends, op, segment, cookie(&user_cookie))
     };
-    // SAFETY: the caller also satisfies the contract of `post_send`. The segment count and the flags are
-    // the same for each post on the fast path, so constants save registers.
-    let in_full = || unsafe { post_send::<P>(ep_handle, 1, local_iov, user_cookie, DAT_COMPLETION_DEFAULT_FLAG) };
+    // SAFETY: the caller also satisfies the contract of `post_send`.
+    let in_full = || unsafe { post_send::<P>(ep_handle, 1, local_iov, user_cookie, SUPPRESS) };
     ffi::guard_quick(quick, in_full)
 }
 
@@ -74,7 +105,7 @@ pub unsafe extern "C" fn dapl_ep_post_recv<P: Provider>(
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
     // SAFETY: the caller also satisfies the contract of `fast_segment`.
-    let Some(segment) = (unsafe { fast_segment::<P>(local_iov, num_segments, completion_flags) }) else {
+    let Some(segment) = (unsafe { fast_segment::<P>(local_iov, num_segments, completion_flags, NO_FLAG) }) else {
         // SAFETY: the caller also satisfies the contract of `post_recv`.
         return unsafe { post_recv::<P>(ep_handle, num_segments, local_iov, user_cookie, completion_flags) };
     };
@@ -91,7 +122,7 @@ pub unsafe extern "C" fn dapl_ep_post_recv<P: Provider>(
     };
     // SAFETY: the caller also satisfies the contract of `post_recv`. The segment count and the flags are
     // the same for each post on the fast path, so constants save registers.
-    let in_full = || unsafe { post_recv::<P>(ep_handle, 1, local_iov, user_cookie, DAT_COMPLETION_DEFAULT_FLAG) };
+    let in_full = || unsafe { post_recv::<P>(ep_handle, 1, local_iov, user_cookie, NO_FLAG) };
     ffi::guard_quick(quick, in_full)
 }
 
@@ -146,7 +177,8 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_read<P: Provider>(
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
     // SAFETY: the caller also satisfies the contract of `fast_rdma`.
-    let Some((segment, remote)) = (unsafe { fast_rdma::<P>(local_iov, num_segments, remote_iov, completion_flags) })
+    let Some((segment, remote)) =
+        (unsafe { fast_rdma::<P>(local_iov, num_segments, remote_iov, completion_flags, NO_FLAG) })
     else {
         // SAFETY: the caller also satisfies the contract of `post_rdma_read`.
         return unsafe {
@@ -155,12 +187,10 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_read<P: Provider>(
     };
     let quick = || {
         let op = Op::Read(remote);
-        request_quickly::<P>(ep_handle, |limits| limits.fast_reads, op, segment, cookie(&user_cookie))
+        request_quickly::<P, false>(ep_handle, |limits| limits.fast_reads, op, segment, cookie(&user_cookie))
     };
     // SAFETY: the caller also satisfies the contract of `post_rdma_read`.
-    let in_full = || unsafe {
-        post_rdma_read::<P>(ep_handle, 1, local_iov, user_cookie, remote_iov, DAT_COMPLETION_DEFAULT_FLAG)
-    };
+    let in_full = || unsafe { post_rdma_read::<P>(ep_handle, 1, local_iov, user_cookie, remote_iov, NO_FLAG) };
     ffi::guard_quick(quick, in_full)
 }
 
@@ -207,8 +237,41 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_write<P: Provider>(
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
     // SAFETY: the caller also satisfies the contract of `fast_rdma`.
-    let Some((segment, remote)) = (unsafe { fast_rdma::<P>(local_iov, num_segments, remote_iov, completion_flags) })
+    let Some((segment, remote)) =
+        (unsafe { fast_rdma::<P>(local_iov, num_segments, remote_iov, completion_flags, NO_FLAG) })
     else {
+        // SAFETY: the caller also satisfies the contract of `post_write_suppressed`.
+        return unsafe {
+            post_write_suppressed::<P>(ep_handle, num_segments, local_iov, user_cookie, remote_iov, completion_flags)
+        };
+    };
+    let quick = || {
+        let op = Op::Write(remote);
+        request_quickly::<P, false>(ep_handle, |limits| limits.fast_writes, op, segment, cookie(&user_cookie))
+    };
+    // SAFETY: the caller also satisfies the contract of `post_rdma_write`.
+    let in_full = || unsafe { post_rdma_write::<P>(ep_handle, 1, local_iov, user_cookie, remote_iov, NO_FLAG) };
+    ffi::guard_quick(quick, in_full)
+}
+
+/// `dat_ep_post_rdma_write` with flags or several segments. Has a fast path for a write with only SUPPRESS.
+///
+/// # Safety
+/// `ep_handle` is null or a handle of this library, live or freed, of any kind; `local_iov` is null or points at
+/// `num_segments` triplets; `remote_iov` is null or points at a triplet.
+#[inline(never)]
+unsafe fn post_write_suppressed<P: Provider>(
+    ep_handle: DAT_EP_HANDLE,
+    num_segments: DAT_COUNT,
+    local_iov: *mut DAT_LMR_TRIPLET,
+    user_cookie: DAT_DTO_COOKIE,
+    remote_iov: *const DAT_RMR_TRIPLET,
+    completion_flags: DAT_COMPLETION_FLAGS,
+) -> DAT_RETURN {
+    const SUPPRESS: DAT_COMPLETION_FLAGS = DAT_COMPLETION_SUPPRESS_FLAG;
+    // SAFETY: the caller also satisfies the contract of `fast_rdma`.
+    let fast = unsafe { fast_rdma::<P>(local_iov, num_segments, remote_iov, completion_flags, SUPPRESS) };
+    let Some((segment, remote)) = fast else {
         // SAFETY: the caller also satisfies the contract of `post_rdma_write`.
         return unsafe {
             post_rdma_write::<P>(ep_handle, num_segments, local_iov, user_cookie, remote_iov, completion_flags)
@@ -216,12 +279,10 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_write<P: Provider>(
     };
     let quick = || {
         let op = Op::Write(remote);
-        request_quickly::<P>(ep_handle, |limits| limits.fast_writes, op, segment, cookie(&user_cookie))
+        request_quickly::<P, true>(ep_handle, |limits| limits.fast_writes, op, segment, cookie(&user_cookie))
     };
     // SAFETY: the caller also satisfies the contract of `post_rdma_write`.
-    let in_full = || unsafe {
-        post_rdma_write::<P>(ep_handle, 1, local_iov, user_cookie, remote_iov, DAT_COMPLETION_DEFAULT_FLAG)
-    };
+    let in_full = || unsafe { post_rdma_write::<P>(ep_handle, 1, local_iov, user_cookie, remote_iov, SUPPRESS) };
     ffi::guard_quick(quick, in_full)
 }
 
@@ -279,10 +340,10 @@ pub(super) fn request<P: Provider>(
     Ok(())
 }
 
-/// Posts a request without flags on the fast path. `is_fast` returns the field of the limits that allows the fast path
-/// for this operation. Returns `None` if the caller must post with all checks instead.
+/// Posts a request without flags, or with only SUPPRESS, on the fast path. `is_fast` returns the field of the limits
+/// that allows the fast path for this operation. Returns `None` if the caller must post with all checks instead.
 #[inline(always)]
-fn request_quickly<P: Provider>(
+fn request_quickly<P: Provider, const SUPPRESS: bool>(
     ep_handle: DAT_EP_HANDLE,
     is_fast: impl FnOnce(&PostLimits) -> bool,
     op: Op,
@@ -291,18 +352,21 @@ fn request_quickly<P: Provider>(
 ) -> Option<Result<()>> {
     let post = |ep: &Ep<P>, post_state: &PostState<P>, thread| {
         let Ok(qp) = post_state.binding.qp() else { return false };
-        let is_posted =
-            ep.is_connected() && is_fast(&post_state.limits) && qp.post_request_quickly(op, segment, cookie);
-        if is_posted {
-            post_state.posts.count_plain(op.work(), thread);
+        let is_posted = ep.is_connected()
+            && is_fast(&post_state.limits)
+            && qp.post_request_quickly::<SUPPRESS>(op, segment, cookie);
+        match (is_posted, SUPPRESS) {
+            (true, true) => post_state.posts.count(op.work(), slice::from_ref(segment), Some(thread)),
+            (true, false) => post_state.posts.count_plain(op.work(), thread),
+            (false, _) => {}
         }
         is_posted
     };
     post_lock::post_quickly(ep_handle, post).then_some(Ok(()))
 }
 
-/// Returns the segment of a post that has exactly one segment and no flags, if the provider has a fast path for such
-/// posts.
+/// Returns the segment of a post that has exactly one segment and the flags `fast`, if the provider has a fast path for
+/// such posts.
 ///
 /// # Safety
 /// `list` is null or points at `count` triplets that do not change during the call.
@@ -311,8 +375,9 @@ unsafe fn fast_segment<'a, P: Provider>(
     list: *const DAT_LMR_TRIPLET,
     count: DAT_COUNT,
     flags: DAT_COMPLETION_FLAGS,
+    fast: DAT_COMPLETION_FLAGS,
 ) -> Option<&'a Segment> {
-    let is_fast = P::Qp::POSTS_QUICKLY && flags == DAT_COMPLETION_DEFAULT_FLAG;
+    let is_fast = P::Qp::POSTS_QUICKLY && flags == fast;
     // SAFETY: the caller also satisfies the contract of `single_segment`.
     if is_fast { unsafe { ffi::single_segment(list, count) } } else { None }
 }
@@ -327,9 +392,10 @@ unsafe fn fast_rdma<'a, P: Provider>(
     count: DAT_COUNT,
     remote_iov: *const DAT_RMR_TRIPLET,
     flags: DAT_COMPLETION_FLAGS,
+    fast: DAT_COMPLETION_FLAGS,
 ) -> Option<(&'a Segment, Remote)> {
     // SAFETY: the caller also satisfies the contract of `fast_segment`.
-    let segment = unsafe { fast_segment::<P>(list, count, flags) }?;
+    let segment = unsafe { fast_segment::<P>(list, count, flags, fast) }?;
     // SAFETY: the caller guarantees that `remote_iov` is null or points at a triplet.
     Some((segment, unsafe { remote(remote_iov) }.ok()?))
 }

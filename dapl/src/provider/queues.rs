@@ -166,10 +166,10 @@ pub trait QueuePair: Connection {
     fn post_recv_quickly(&self, _segment: &Segment, _cookie: u64) -> bool {
         false
     }
-    /// Like [`QueuePair::post_recv_quickly`], for a send, write or read without flags. A hazard slot of the calling
-    /// thread contains the EP's address (see [`SendWr::announced`]).
+    /// Like [`QueuePair::post_recv_quickly`], for a send, write or read without flags, or with SUPPRESS only if
+    /// `SUPPRESS` is set. A hazard slot of the calling thread contains the EP's address (see [`SendWr::announced`]).
     #[inline(always)]
-    fn post_request_quickly(&self, _op: Op, _segment: &Segment, _cookie: u64) -> bool {
+    fn post_request_quickly<const SUPPRESS: bool>(&self, _op: Op, _segment: &Segment, _cookie: u64) -> bool {
         false
     }
     /// Posts a bind, or an unbind if `bind` is `None`. Returns the window's new remote key, or 0 for an unbind. The key

@@ -33,7 +33,7 @@ use crate::memory::window::BindRequest;
 use crate::qp::context::{ConnectionFault, QpContext, QpSrq};
 use crate::qp::link::{ConnectionMemory, WAKE_ON_PROGRESS, WAKE_ON_REQUESTS};
 use crate::qp::rx::Rx;
-use crate::qp::tx::{Tx, WorkRequest};
+use crate::qp::tx::{QuickWr, Tx, WorkRequest};
 use crate::{Mr, Mw, Sm};
 
 /// Number of engine ticks (2 ms) without progress after which a connection counts as idle.
@@ -453,14 +453,15 @@ impl QueuePair for Qp {
     }
 
     #[inline(always)]
-    fn post_request_quickly(&self, op: Op, segment: &Segment, cookie: u64) -> bool {
+    fn post_request_quickly<const SUPPRESS: bool>(&self, op: Op, segment: &Segment, cookie: u64) -> bool {
         let core = &*self.0;
         let mut tx = core.tx.lock();
         let is_polled = core.polled.load(Ordering::Relaxed);
+        let (context, wr) = (&core.context, QuickWr::<SUPPRESS> { segment, cookie });
         let is_posted = match op {
-            Op::Write(remote) => tx.copy_quickly(&core.context, Direction::Write, remote, segment, cookie, is_polled),
-            Op::Read(remote) => tx.copy_quickly(&core.context, Direction::Read, remote, segment, cookie, is_polled),
-            Op::Send { solicited: false } => is_polled && tx.post_quickly(&core.context, segment, cookie),
+            Op::Write(remote) => tx.copy_quickly(context, Direction::Write, remote, wr, is_polled),
+            Op::Read(remote) => tx.copy_quickly(context, Direction::Read, remote, wr, is_polled),
+            Op::Send { solicited: false } => is_polled && tx.post_quickly(context, wr),
             _ => false,
         };
         if is_posted {

@@ -1,5 +1,4 @@
-//! RDMA operations that the post call executes (fast path): copied bytes, completions, and operations that use the
-//! general path.
+//! Requests that the post call executes (fast path): copied bytes, completions, and requests that use the general path.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -65,7 +64,11 @@ impl ConnectedPair {
     }
 
     fn is_posted(&self, op: Op, segment: Segment, cookie: u64) -> bool {
-        self.qps.0.post_request_quickly(op, &segment, cookie)
+        self.qps.0.post_request_quickly::<false>(op, &segment, cookie)
+    }
+
+    fn is_posted_suppressed(&self, op: Op, segment: Segment, cookie: u64) -> bool {
+        self.qps.0.post_request_quickly::<true>(op, &segment, cookie)
     }
 
     /// Writes until a quick post succeeds: the connection then has credits, and exported memory is mapped.
@@ -182,6 +185,63 @@ fn executed_request_does_not_succeed_after_a_failure() {
 }
 
 #[test]
+fn suppressed_sends_arrive_in_order_without_completions() {
+    let pair = ConnectedPair::new("quick-suppressed", false);
+    pair.poll_until_polled();
+    let op = Op::Send { solicited: false };
+    let mut quick = 0;
+    // The posts exceed the credits of one pass, and every tenth request notifies.
+    for n in 1..=500 {
+        let (length, is_suppressed) = (if n % 3 == 0 { INLINE + 1 } else { 8 }, n % 10 != 0);
+        let from = pair.local(n as usize, length);
+        pair.qps.1.post_recv(&[segment(&pair.mrs.1, &pair.remote_memory[..length])], token(n)).unwrap();
+        let is_posted =
+            if is_suppressed { pair.is_posted_suppressed(op, from, n) } else { pair.is_posted(op, from, n) };
+        if is_posted {
+            quick += 1;
+        } else {
+            pair.qps.0.post_send(&SendWr { suppress: is_suppressed, ..wr(op, &[from], n) }).unwrap();
+        }
+        let Completion { token, status, bytes, .. } = pair.sides[1].completion();
+        assert_eq!((token.cookie, status, bytes), (n, Status::Success, length as u64));
+        assert_eq!(&pair.remote_memory[..length], &pair.local_memory[n as usize..][..length]);
+        if is_suppressed {
+            pair.poll();
+        } else {
+            pair.expect(n, Status::Success, length as u64);
+        }
+    }
+    assert!(quick > 250, "{quick} of 500 were quick posts");
+    assert_eq!(pair.qps.0.outstanding().requests, 0);
+}
+
+#[test]
+fn suppressed_write_leaves_nothing_behind() {
+    let pair = ConnectedPair::new("quick-suppressed-write", false);
+    pair.write_until_quick();
+    for n in 0..100 {
+        assert!(pair.is_posted_suppressed(Op::Write(pair.remote(4096 + n)), pair.local(n, 8), 1), "write {n}");
+        assert_eq!(&pair.remote_memory[4096 + n..][..8], &pair.local_memory[n..][..8]);
+    }
+    pair.poll();
+    assert_eq!(pair.qps.0.outstanding().requests, 0);
+}
+
+#[test]
+fn suppressed_requests_behind_a_flushed_one_are_flushed() {
+    let pair = ConnectedPair::new("quick-suppressed-flush", false);
+    pair.poll_until_polled();
+    pair.write_until_quick();
+    // No receive is posted, so the sends stay incomplete.
+    let op = Op::Send { solicited: false };
+    pair.qps.0.post_send(&wr(op, &[pair.local(0, 8)], 1)).unwrap();
+    assert!(pair.is_posted_suppressed(op, pair.local(0, 8), 2));
+    assert!(pair.is_posted_suppressed(Op::Write(pair.remote(4096)), pair.local(0, 8), 3));
+    pair.qps.0.abort();
+    (1..=3).for_each(|n| pair.expect(n, Status::Flushed, 0));
+}
+
+#[test]
 fn messages_of_one_fragment_arrive_whole_and_in_order() {
     let pair = ConnectedPair::new("quick-fragment", false);
     pair.poll_until_polled();
@@ -243,7 +303,7 @@ fn last_byte_of_a_write_through_a_mapping_is_written_last() {
         });
         for n in 1..=3000 {
             local_memory.iter().for_each(|word| word.store(pattern(n), Ordering::Relaxed));
-            if !qps.0.post_request_quickly(op, &source, n) {
+            if !qps.0.post_request_quickly::<false>(op, &source, n) {
                 qps.0.post_send(&wr(op, &[source], n)).unwrap();
             }
             assert_eq!(sides[0].completion().status, Status::Success);

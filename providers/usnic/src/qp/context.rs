@@ -62,11 +62,11 @@ impl WorkRequest {
         }
     }
 
-    /// Fills this slot with a request of one segment without flags.
+    /// Fills this slot with a request of one segment, without flags or with SUPPRESS.
     #[inline(always)]
-    pub(crate) fn set_plain(&mut self, segment: &Segment, token: Token) {
+    pub(crate) fn set_plain(&mut self, segment: &Segment, token: Token, suppress: bool) {
         self.segments.set_one(segment);
-        (self.token, self.suppress) = (token, false);
+        (self.token, self.suppress) = (token, suppress);
         if !matches!(self.kind, RequestKind::Transfer) {
             self.kind = RequestKind::Transfer;
         }

@@ -425,8 +425,8 @@ impl QueuePair for Qp {
     }
 
     #[inline(always)]
-    fn post_request_quickly(&self, op: Op, segment: &Segment, cookie: u64) -> bool {
-        self.0.post_request_quickly(op, segment, cookie)
+    fn post_request_quickly<const SUPPRESS: bool>(&self, op: Op, segment: &Segment, cookie: u64) -> bool {
+        self.0.post_request_quickly::<SUPPRESS>(op, segment, cookie)
     }
 
     fn post_recv(&self, segments: &[Segment], token: Token) -> Result<()> {

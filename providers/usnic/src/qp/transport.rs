@@ -201,10 +201,10 @@ impl Transport {
         sent
     }
 
-    /// Posts a send without flags, and sends it as a short packet. Returns `None`, without effect, if the send must
+    /// Posts a send without flags, or with only SUPPRESS, and sends it as a short packet. Returns `None`, without effect, if the send must
     /// wait or needs another packet format. `most` is the maximum number of outstanding requests.
     #[inline(always)]
-    pub(crate) fn send_short(
+    pub(crate) fn send_short<const SUPPRESS: bool>(
         &mut self,
         now: Nanos,
         segment: &Segment,
@@ -220,7 +220,8 @@ impl Transport {
             return None;
         }
         let (send, request) = self.conn.send_short(now, segment.length as u32)?;
-        request.set_plain(segment, Token { cookie, ep: context.ep.handle, work: Work::Send, ..Token::default() });
+        let token = Token { cookie, ep: context.ep.handle, work: Work::Send, ..Token::default() };
+        request.set_plain(segment, token, SUPPRESS);
         let packet = packet.finish(zerocopy::transmute!(self.conn.short_header(send, &context)));
         if !self.socket.send_packet(packet, &self.short_to.1) {
             self.send_in_batch(now, packet, context);

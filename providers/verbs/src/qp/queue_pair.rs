@@ -46,8 +46,9 @@ impl QueuePair for Qp {
     }
 
     #[inline(always)]
-    fn post_request_quickly(&self, op: Op, segment: &Segment, cookie: u64) -> bool {
-        self.core.post_request_quickly(op, segment, cookie)
+    fn post_request_quickly<const SUPPRESS: bool>(&self, op: Op, segment: &Segment, cookie: u64) -> bool {
+        // The general path decides which suppressed requests are signaled to the device.
+        !SUPPRESS && self.core.post_request_quickly(op, segment, cookie)
     }
 
     fn post_recv(&self, segments: &[Segment], token: Token) -> Result<()> {

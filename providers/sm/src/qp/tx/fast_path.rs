@@ -57,6 +57,13 @@ impl QuickPostCredit {
     }
 }
 
+/// A work request of one segment, without flags or, if `SUPPRESS` is set, with only SUPPRESS.
+#[derive(Clone, Copy)]
+pub(crate) struct QuickWr<'a, const SUPPRESS: bool> {
+    pub(crate) segment: &'a Segment,
+    pub(crate) cookie: u64,
+}
+
 impl Tx {
     /// Grants credits at the end of a pass.
     #[inline]
@@ -121,34 +128,43 @@ impl Tx {
         retired > 0
     }
 
-    /// Posts a notifying send of one segment. Returns false and changes nothing if the send must be posted by the
-    /// general path.
+    /// Posts a send of one segment. Returns false and changes nothing if the send must be posted by the general path.
     #[inline(always)]
-    pub(crate) fn post_quickly(&mut self, context: &QpContext, segment: &Segment, cookie: u64) -> bool {
-        self.post_recent::<false>(context, segment, cookie)
+    pub(crate) fn post_quickly<const SUPPRESS: bool>(
+        &mut self,
+        context: &QpContext,
+        wr: QuickWr<'_, SUPPRESS>,
+    ) -> bool {
+        self.post_recent::<false, SUPPRESS>(context, wr)
     }
 
     /// Checks memory that was not used recently, and then posts the send.
     #[inline(never)]
-    fn check_and_post(&mut self, context: &QpContext, segment: &Segment, cookie: u64) -> bool {
+    fn check_and_post<const SUPPRESS: bool>(&mut self, context: &QpContext, wr: QuickWr<'_, SUPPRESS>) -> bool {
         let Some(rings) = self.rings.as_mut() else { return false };
         // SAFETY: a deregistration waits for this post, by the contract of `QueuePair::post_request_quickly`. The slot
         // has space for the segment: `post_recent` compared its length with `short_max`. It is not published, so no
         // other process reads it; the post overwrites this copy.
-        let is_mapped = unsafe { gather_announced(&*context.regions, context.pd, segment, rings.requests.payload()) };
-        is_mapped && self.post_recent::<true>(context, segment, cookie)
+        let is_mapped =
+            unsafe { gather_announced(&*context.regions, context.pd, wr.segment, rings.requests.payload()) };
+        is_mapped && self.post_recent::<true, SUPPRESS>(context, wr)
     }
 
     /// Like [`Self::post_quickly`]. `IS_CHECKED`: the memory of a short send was just checked.
     #[inline(always)]
-    fn post_recent<const IS_CHECKED: bool>(&mut self, context: &QpContext, segment: &Segment, cookie: u64) -> bool {
+    fn post_recent<const IS_CHECKED: bool, const SUPPRESS: bool>(
+        &mut self,
+        context: &QpContext,
+        wr: QuickWr<'_, SUPPRESS>,
+    ) -> bool {
+        let QuickWr { segment, cookie } = wr;
         let Some(rings) = self.rings.as_mut() else { return false };
         let credit = rings.quick.remaining;
         if credit == 0 {
             return false;
         }
         if segment.length > rings.short_max {
-            return self.post_fragment(context, segment, cookie);
+            return self.post_fragment(context, wr);
         }
         fail_point!(SlotReserved);
         let (next, to) = (rings.requests.next_slot(), rings.requests.payload());
@@ -156,7 +172,7 @@ impl Tx {
         // SAFETY: a deregistration waits for this post, by the contract of `QueuePair::post_request_quickly`. The slot
         // has space for a segment of `short_max` bytes, and no other process reads it until it is published.
         if !unsafe { gather_recent(&*context.regions, context.pd, segment, to) } {
-            return !IS_CHECKED && self.check_and_post(context, segment, cookie);
+            return !IS_CHECKED && self.check_and_post(context, wr);
         }
         let consumed = context.rx_consumed.load(Ordering::Acquire);
         rings.requests.publish_send(next, length, consumed as u32);
@@ -166,14 +182,20 @@ impl Tx {
         context.reported_consumed.store(consumed, Ordering::Relaxed);
         rings.wake_if_wanted();
         let wait = rings.quick.wait;
-        self.queue_quickly(context, QuickRequest { cookie, slot, bytes, work, ..QuickRequest::default() }, wait);
+        let suppress = SUPPRESS;
+        self.queue_quickly(
+            context,
+            QuickRequest { cookie, slot, bytes, work, suppress, ..QuickRequest::default() },
+            wait,
+        );
         true
     }
 
     /// Posts a send that is written to the message buffer as one fragment. Returns false and changes nothing if the
     /// send must be posted by the general path.
     #[inline(never)]
-    fn post_fragment(&mut self, context: &QpContext, segment: &Segment, cookie: u64) -> bool {
+    fn post_fragment<const SUPPRESS: bool>(&mut self, context: &QpContext, wr: QuickWr<'_, SUPPRESS>) -> bool {
+        let QuickWr { segment, cookie } = wr;
         let Some(rings) = self.rings.as_mut().filter(|rings| segment.length <= rings.fragment_max) else {
             return false;
         };
@@ -200,23 +222,28 @@ impl Tx {
         context.reported_consumed.store(consumed, Ordering::Relaxed);
         rings.wake_if_wanted();
         let (slot, work, wait) = (rings.requests.next(), Work::Send, rings.quick.wait);
-        self.queue_quickly(context, QuickRequest { cookie, slot, bytes, work, ..QuickRequest::default() }, wait);
+        let suppress = SUPPRESS;
+        self.queue_quickly(
+            context,
+            QuickRequest { cookie, slot, bytes, work, suppress, ..QuickRequest::default() },
+            wait,
+        );
         true
     }
 
-    /// Posts a notifying RDMA operation of one segment, and copies its data. Returns false if the operation must be
-    /// posted by the general path, which also determines why a copy has failed. `is_polled`: a polling thread will
-    /// report the completion.
+    /// Posts an RDMA operation of one segment, and copies its data. Returns false if the operation must be posted by the
+    /// general path, which also determines why a copy has failed. `is_polled`: a polling thread will report the
+    /// completion.
     #[inline(always)]
-    pub(crate) fn copy_quickly(
+    pub(crate) fn copy_quickly<const SUPPRESS: bool>(
         &mut self,
         context: &QpContext,
         direction: Direction,
         remote: Remote,
-        segment: &Segment,
-        cookie: u64,
+        wr: QuickWr<'_, SUPPRESS>,
         is_polled: bool,
     ) -> bool {
+        let QuickWr { segment, cookie } = wr;
         let Some(rings) = self.rings.as_mut() else { return false };
         let length = segment.length;
         let is_short = length.wrapping_sub(1) < cma::CHUNK as u64 && length <= context.max_rdma;
@@ -229,13 +256,20 @@ impl Tx {
         {
             return false;
         }
+        if SUPPRESS && self.queue.is_empty() {
+            return true; // The operation is complete, and nothing is reported.
+        }
         rings.quick.remaining -= 1;
-        // The operation is complete, so a poll must not wait until the peer has consumed a request.
-        rings.quick.wait = AwaitedProgress::Other;
-        let work = if direction == Direction::Write { Work::Write } else { Work::Read };
-        let request = QuickRequest { cookie, bytes: length as u32, work, ..QuickRequest::default() };
+        if !SUPPRESS {
+            // The operation is complete, so a poll must not wait until the peer has consumed a request.
+            rings.quick.wait = AwaitedProgress::Other;
+        }
+        let (work, suppress) = (if direction == Direction::Write { Work::Write } else { Work::Read }, SUPPRESS);
+        let request = QuickRequest { cookie, bytes: length as u32, work, suppress, ..QuickRequest::default() };
         self.queue_quickly(context, request, AwaitedProgress::Other);
-        if is_polled {
+        if SUPPRESS {
+            // A pass removes the request after the earlier ones.
+        } else if is_polled {
             self.has_retirable = true;
         } else {
             self.retire_unpolled(context);
@@ -251,16 +285,19 @@ impl Tx {
         self.renew_wait(context);
     }
 
-    /// Queues a notifying request that the post itself has executed.
+    /// Queues a request that the post itself has executed. No poll waits for a suppressed request.
     #[inline(always)]
     fn queue_quickly(&mut self, context: &QpContext, request: QuickRequest, wait: AwaitedProgress) {
+        let suppress = request.suppress;
         match self.queue.push_within() {
             RequestEntry::Quick(old) => *old = request,
             other => *other = RequestEntry::Quick(request),
         }
         self.issued += 1;
-        self.notifying += 1;
-        context.watch.set_wait(wait);
+        if !suppress {
+            self.notifying += 1;
+            context.watch.set_wait(wait);
+        }
     }
 }
 

@@ -23,6 +23,8 @@ use dapl_software::memory::atomic::Atomic;
 use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::{Segments, scatter};
 
+pub(crate) use fast_path::QuickWr;
+
 use crate::cq::CompletionWriter;
 use crate::memory::cma::{self, Direction};
 use crate::memory::regions::AccessTarget;

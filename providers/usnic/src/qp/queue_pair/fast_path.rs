@@ -1,5 +1,5 @@
-//! Fast paths for posts of one segment without flags: a short send that is transmitted immediately, a request behind
-//! waiting requests, and a receive. A function whose conditions are not met has no effect. The caller then uses the
+//! Fast paths for posts of one segment without flags, or a request with only SUPPRESS: a short send that is transmitted
+//! immediately, a request behind waiting requests, and a receive. A function whose conditions are not met has no effect. The caller then uses the
 //! general function.
 #![forbid(unsafe_code)]
 
@@ -41,9 +41,9 @@ impl QpCore {
 
     /// Implements [`QueuePair::post_request_quickly`](dapl::provider::QueuePair::post_request_quickly).
     #[inline(always)]
-    pub(super) fn post_request_quickly(&self, op: Op, segment: &Segment, cookie: u64) -> bool {
+    pub(super) fn post_request_quickly<const SUPPRESS: bool>(&self, op: Op, segment: &Segment, cookie: u64) -> bool {
         let mut state = self.state.lock();
-        if self.post_under_lock(&mut state, op, segment, cookie) {
+        if self.post_under_lock::<SUPPRESS>(&mut state, op, segment, cookie) {
             return true;
         }
         unlock_rarely(state);
@@ -53,14 +53,21 @@ impl QpCore {
     /// Posts a request if earlier requests wait to be sent, or if it is a send that may be transmitted now as a short
     /// packet. Otherwise returns false.
     #[inline(always)]
-    fn post_under_lock(&self, state: &mut QpState, op: Op, segment: &Segment, cookie: u64) -> bool {
+    fn post_under_lock<const SUPPRESS: bool>(
+        &self,
+        state: &mut QpState,
+        op: Op,
+        segment: &Segment,
+        cookie: u64,
+    ) -> bool {
         let Some(transport) = &mut state.transport else { return false };
         if transport.conn.has_short_permit() || !transport.conn.has_requests() {
             if !matches!(op, Op::Send { .. }) {
                 return false;
             }
             let (now, most) = (device::now(), DIRECT_SEND_BELOW.min(self.config.max_requests));
-            let Some(rest) = transport.send_short(now, segment, cookie, most, &self.context) else { return false };
+            let sent = transport.send_short::<SUPPRESS>(now, segment, cookie, most, &self.context);
+            let Some(rest) = sent else { return false };
             self.after_short_send(state, now, rest);
             return true;
         }
@@ -81,7 +88,7 @@ impl QpCore {
         !wraps
             && outstanding < self.config.max_requests
             && self.context.regions.allows_segment(self.context.pd, segment, is_written)
-            && transport.conn.post_behind(post, |request| request.set_plain(segment, token))
+            && transport.conn.post_behind(post, |request| request.set_plain(segment, token, SUPPRESS))
     }
 
     #[inline(always)]
