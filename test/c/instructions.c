@@ -51,6 +51,8 @@ static DAT_RMR_CONTEXT remote_key;
     }
 COUNTED(counted_send, dat_ep_post_send(ep, 1, triplet, cookie, DAT_COMPLETION_DEFAULT_FLAG),
         (DAT_EP_HANDLE ep, DAT_LMR_TRIPLET *triplet, DAT_DTO_COOKIE cookie))
+COUNTED(counted_suppressed, dat_ep_post_send(ep, 1, triplet, cookie, DAT_COMPLETION_SUPPRESS_FLAG),
+        (DAT_EP_HANDLE ep, DAT_LMR_TRIPLET *triplet, DAT_DTO_COOKIE cookie))
 COUNTED(counted_recv, dat_ep_post_recv(ep, 1, triplet, cookie, DAT_COMPLETION_DEFAULT_FLAG),
         (DAT_EP_HANDLE ep, DAT_LMR_TRIPLET *triplet, DAT_DTO_COOKIE cookie))
 COUNTED(counted_write, dat_ep_post_rdma_write(ep, 1, triplet, cookie, remote, DAT_COMPLETION_DEFAULT_FLAG),
@@ -210,7 +212,7 @@ int main(int argc, char **argv)
     /* Over verbs the qualifier is a TCP port, and another process may run the same program. */
     DAT_CONN_QUAL qual = FIRST_QUAL + (DAT_CONN_QUAL)(getpid() % QUALS);
     long bytes, count, batch, warm_up, empty = 0, sent = 0;
-    int is_send, is_wait, is_burst, is_shared, is_register, is_rdma, is_alone, is_cno, has_parts;
+    int is_send, is_wait, is_burst, is_suppressed, is_shared, is_register, is_rdma, is_alone, is_cno, has_parts;
 
     if (argc != 5 || (bytes = atol(argv[3])) < 8 || bytes > AREA || (count = atol(argv[4])) < 0)
         fail("usage: instructions IA OPERATION BYTES COUNT; 8 to %d bytes", AREA);
@@ -225,7 +227,8 @@ int main(int argc, char **argv)
     is_cno = !strcmp(operation, "alone-cno");
     has_parts = is_alone && (is_wait || is_cno);
     is_burst = !strcmp(operation, "burst");
-    is_send = !strcmp(operation, "send") || is_alone || is_wait || is_burst;
+    is_suppressed = !strcmp(operation, "suppressed");
+    is_send = !strcmp(operation, "send") || is_alone || is_wait || is_burst || is_suppressed;
     EXPECT(is_send || is_register || is_rdma || !strcmp(operation, "empty"));
     batch = is_rdma || is_alone ? 1 : AREA / bytes < BATCH ? AREA / bytes : BATCH;
     warm_up = is_rdma ? RDMA_WARM_UP : WARM_UP * batch;
@@ -299,7 +302,8 @@ int main(int argc, char **argv)
                 }
             } else {
                 OK(counted_recv(to, &sink, cookie));
-                OK(counted_send(from, &source, cookie));
+                OK(is_suppressed && i + 1 < batch ? counted_suppressed(from, &source, cookie)
+                                                  : counted_send(from, &source, cookie));
             }
         }
         if (is_cno)
@@ -307,7 +311,7 @@ int main(int argc, char **argv)
         else if (is_alone)
             take_alone(bytes, is_wait, is_counted);
         else if (!is_burst)
-            take(is_send ? 2 * batch : batch, bytes, is_wait, is_counted);
+            take(is_suppressed ? batch + 1 : is_send ? 2 * batch : batch, bytes, is_wait, is_counted);
         if (has_parts && is_counted && (done + 1) % WAIT_PART == 0)
             counted_part();
         if (is_rdma)

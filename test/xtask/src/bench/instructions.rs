@@ -78,8 +78,9 @@ struct Row {
     parts: Parts,
 }
 
-const ROWS: [Row; 16] = [
+const ROWS: [Row; 17] = [
     row("post_send", "counted_send", "send", ALL),
+    row("post_send, suppressed", "counted_suppressed", "suppressed", SM),
     Row { parts: Parts::Least(4), ..row("post_send that sends a packet", "counted_send", "burst", USNIC) },
     row("post_recv", "counted_recv", "send", ALL),
     row("post_rdma_write", "counted_write", "write", ALL),
