@@ -62,7 +62,7 @@ pub(crate) struct Registry {
     hooked: BTreeSet<usize>,
 }
 
-/// A record of the files that may serve an open.
+/// A record of dat.conf that may match an open, with its index in `entries`.
 #[derive(Clone, Copy)]
 struct CandidateRecord {
     index: usize,

@@ -1,12 +1,12 @@
 /*
- * Uses every kind of object over a connection to itself, while the provider fails one call after the other.
+ * Uses every kind of object over a connection to itself, while calls fail by injection or by a resource limit.
  *
  *   walk IA again      the n-th call into the provider fails once; the affected DAT call is repeated and must succeed
  *   walk IA stop       the n-th call fails, and the adapter is closed abruptly with all its objects
  *   walk IA spoil      the n-th request fails after it was posted; then the adapter is closed abruptly
- *   walk IA files      with a limit of descriptors, for every small limit
- *   walk IA memory     with a limit of address space, changed step by step
- *   walk IA threads    the same in larger steps, after the thread for timeouts has ended and must be started again
+ *   walk IA files      the limit of descriptors (RLIMIT_NOFILE) grows by one per run, from those that are in use
+ *   walk IA memory     the limit of address space (RLIMIT_AS) grows by a few pages per run
+ *   walk IA threads    that limit grows by half a thread's stack per run; the timer thread must be started again
  *
  * The first three need libdaplfaulty. In each case no out parameter of a failed call is changed, the call returns the
  * code of the injected failure, and the close releases everything: handles, the provider's objects, memory,

@@ -32,7 +32,10 @@ extern "C" {
 
 /* ---- Definitions that dat.h needs ------------------------------------------------------------------------------ */
 
-/* Types of memory for an LMR: numbers, not flags. lmr_mem_types_supported of the provider is their OR. */
+/*
+ * Memory types for an LMR. The values are not single bits, but the specification defines lmr_mem_types_supported as
+ * their bitwise OR: 3 if all are supported.
+ */
 typedef enum dat_mem_type {
     DAT_MEM_TYPE_VIRTUAL        = 0, /* ordinary memory of this process */
     DAT_MEM_TYPE_LMR            = 1, /* the memory of another LMR, registered once more */

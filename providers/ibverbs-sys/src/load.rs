@@ -116,7 +116,7 @@ macro_rules! library {
             /// The caller follows the rules of the manual page of this function. Panics before `load` has succeeded.
             #[inline]
             pub unsafe fn $name($($argument: $type),*) $(-> $result)? {
-                // SAFETY: the caller guarantees the rules of the manual page.
+                // SAFETY: the caller follows the rules of the function's manual page.
                 unsafe { (functions().$name)($($argument),*) }
             }
         )*

@@ -352,7 +352,8 @@ impl EndpointDir {
         &self.base
     }
 
-    /// Creates a symbolic link to the peer's directory for each connection, for diagnosis by administrators.
+    /// Creates a symbolic link to the peer's directory for this connection, for diagnosis by administrators. Errors are
+    /// ignored.
     pub(crate) fn add_conn(&self, id: u32, peer: &Path) {
         let _ = std::os::unix::fs::symlink(peer, self.conn_path(id));
     }

@@ -89,7 +89,7 @@ fn atomic_operations_complete_with_their_kind_and_no_receive() {
 }
 
 #[test]
-fn wrong_operands_and_flags_are_refused_by_their_argument() {
+fn invalid_operands_and_flags_return_the_parameter_number() {
     let world = World::new(c"wrong operands");
     let (client, server) = world.pair(5);
     let misaligned = |by: u64| Op::FetchAdd { remote: Remote { address: 0x1000 + by, ..REMOTE }, add: 1 };

@@ -72,7 +72,7 @@ impl Drop for Answering {
 }
 
 #[test]
-fn names_are_found_in_the_list_of_the_kernel() {
+fn socket_names_of_a_user_are_parsed_from_proc_net_unix() {
     let list = "\
 Num       RefCount Protocol Flags    Type St Inode Path
 0000000000000000: 00000002 00000000 00010000 0001 01 12345 /run/a @dapl-counters/1/2/3/4

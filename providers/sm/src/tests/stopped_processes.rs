@@ -32,7 +32,8 @@ fn await_stop(other: &Other, point: Point) {
     }
 }
 
-/// Stops the other process in this role at `point`, for longer than the give-up time of its peer. Then continues it.
+/// Starts two processes and stops the one in `role` when it reaches `point` after `passes` earlier passes, for longer
+/// than its peer's give-up time. Then continues it, and checks the events of both.
 fn stops(role: &str, point: Point, passes: u32, settings: &[(&str, &str)]) {
     let base = TestBase::new(&format!("stop-{role}-{point:?}"));
     let impatient = [&IMPATIENT, settings].concat();

@@ -1,5 +1,5 @@
-/* The part of 1.2's dat/udat.h that these programs need, on top of the headers of the 2.0 reference, so that one
- * source compiles for both. For 2.0 this directory precedes the 1.2 headers in the search path.
+/* Maps the names of DAT 1.2 that the programs of test/c use to DAT 2.0, so that one source compiles for both. For
+ * 2.0 this directory precedes the 1.2 headers in the include path.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0 */
 #ifndef DAT20_UDAT_H

@@ -34,7 +34,7 @@ impl Interruptible {
 
     /// Sends SIGUSR1 to the thread, which must not have been joined.
     pub(crate) fn interrupt(self) {
-        // SAFETY: the caller keeps the thread.
+        // SAFETY: the caller guarantees that the thread has not been joined.
         unsafe { libc::pthread_kill(self.0, libc::SIGUSR1) };
     }
 }

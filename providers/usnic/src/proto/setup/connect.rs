@@ -57,7 +57,7 @@ pub(crate) struct Connector {
     own_offer: Offer,
     private: Vec<u8>,
     hop: u16,
-    /// Number of hand-offs of the request to which the last cookie was the reply.
+    /// Hand-off count of the request that the last cookie answers; `None` if no cookie has arrived from this server.
     cookie_of: Option<u16>,
     /// The last cookie that was received.
     ticket: Option<CookiePacket>,

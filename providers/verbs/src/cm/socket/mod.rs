@@ -285,9 +285,11 @@ impl TcpListening {
     fn pause_accepts(&self, error: &io::Error) {
         let mut socket = self.socket.lock();
         if !std::mem::replace(&mut socket.is_reported, true) {
+            let address = socket.listener.as_ref().and_then(|listener| listener.local_addr().ok());
             log::error!(
-                "cannot accept connection requests: {error}; they wait in the backlog of the socket; allow more open files \
-                 (ulimit -n)"
+                "cannot accept connection requests on TCP port {}: {error}; they wait in the backlog of the socket; allow more open files \
+                 (ulimit -n)",
+                address.map_or(0, |address| address.port())
             );
         }
         let watch = socket.watch.take();

@@ -36,7 +36,7 @@ impl HandleParam {
         self.wants.into_iter().chain(needs.into_iter().filter(|(is, _)| *is).map(|(_, kind)| kind))
     }
 
-    /// Whether the provider detects invalid values of this group, before other errors.
+    /// Whether the call checks for the invalid handles of this group before it checks anything else.
     pub(super) fn has_group(&self, word: &str) -> bool {
         // `dat_ep_dup_connect` checks the state of the EP to duplicate first. A separate case tests the EP to
         // connect.

@@ -1,4 +1,5 @@
-//! PZs, LMRs and RMRs: registration, binding, privileges, and freeing in the wrong order. One module per claim.
+//! PZs, LMRs and RMRs: registration, binding, privileges, and freeing in the wrong order. One module per kind of
+//! object or operation.
 #![forbid(unsafe_code)]
 
 mod bind;

@@ -12,7 +12,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 9.2": strerror_names_every_type,
         "spec/registry 9.2": strerror_names_every_subtype,
         "spec/registry 9.2": strerror_names_success,
-        "spec/registry 9.2": strerror_names_not_implemented,
+        "spec/registry 9.2": strerror_returns_the_name_of_dat_not_implemented,
         "spec/registry 9.2": strerror_ignores_the_class,
         "spec/registry 9.2": strerror_of_an_unknown_type_returns_invalid_arg1_and_sets_both_strings,
         "spec/registry 9.2": strerror_of_an_unknown_subtype_returns_invalid_arg1_and_sets_both_strings,
@@ -52,7 +52,7 @@ fn strerror_names_success(_ctx: &Ctx) {
     assert_eq!(words(DAT_SUCCESS), (DAT_SUCCESS, "DAT_SUCCESS".to_owned(), String::new()));
 }
 
-fn strerror_names_not_implemented(_ctx: &Ctx) {
+fn strerror_returns_the_name_of_dat_not_implemented(_ctx: &Ctx) {
     for code in [0xffff_0000, 0x3fff_0000] {
         let (answer, major, minor) = words(code);
         assert_eq!((answer, major.as_str(), minor.as_str()), (DAT_SUCCESS, "DAT_NOT_IMPLEMENTED", ""));

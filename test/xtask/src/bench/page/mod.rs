@@ -1,6 +1,6 @@
 //! A page with the results of all benches: providers compared with their peers, charts, tables, commands.
 //!
-//! The page is self-contained and has no scripts; its content security policy forbids both. It is generated from the
+//! The page has neither external resources nor scripts; its content security policy forbids both. It is generated from the
 //! benches' JSON files, so it can be regenerated without measuring. Failed measurements are named.
 #![forbid(unsafe_code)]
 
