@@ -1,7 +1,7 @@
 //! Finds the processes of this host that publish counters, and reads their counters, for tools.
 //!
 //! Only processes of this user are queried. An answer is accepted only if the kernel reports that the answering process
-//! belongs to the user in the socket's name. Up to [`TOGETHER`] processes are queried concurrently, with a limit on
+//! belongs to the user in the socket's name. Up to `TOGETHER` processes are queried concurrently, with a limit on
 //! time and memory for each. A process that is stopped, dies during the query or sends invalid data yields a
 //! [`ReadError`], and does not affect the results of other processes.
 #![forbid(unsafe_code)]

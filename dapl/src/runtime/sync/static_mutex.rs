@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::lock_api::{GuardNoSend, Mutex, MutexGuard, RawMutex};
 
-/// A value protected by [`RawLock`].
+/// A value protected by `RawLock`.
 pub type StaticMutex<T> = Mutex<RawLock, T>;
 pub type StaticMutexGuard<T> = MutexGuard<'static, RawLock, T>;
 
