@@ -40,6 +40,12 @@ impl Ia {
     }
 }
 
+/// Whether a call with this time left waits until the limit. A longer wait takes several calls, since a call waits at
+/// most [`LONGEST`].
+fn is_last(left: Option<Duration>) -> bool {
+    left.is_some_and(|left| left <= LONGEST)
+}
+
 impl Cno {
     /// Waits until a queue of the group has an event, and returns the id of that queue. Dequeue all its events before
     /// the next wait. Returns `None` after `at_most`; with `at_most` `None`, waits without a limit.
@@ -56,15 +62,25 @@ impl Cno {
             let code =
                 unsafe { (self.inner.ia.functions.dat_cno_wait)(self.inner.handle.0, micros(left), &raw mut evd) };
             match kind(code) {
-                DAT_TIMEOUT_EXPIRED if left.is_none_or(|left| !left.is_zero() && left > LONGEST) => {}
                 // This project's providers return `DAT_QUEUE_EMPTY` after the timeout.
-                DAT_TIMEOUT_EXPIRED | DAT_QUEUE_EMPTY => return Ok(None),
-                DAT_INTERRUPTED_CALL => {}
+                DAT_TIMEOUT_EXPIRED | DAT_QUEUE_EMPTY if is_last(left) => return Ok(None),
+                DAT_TIMEOUT_EXPIRED | DAT_QUEUE_EMPTY | DAT_INTERRUPTED_CALL => {}
                 _ => {
                     self.inner.ia.functions.check("dat_cno_wait", code)?;
                     return Ok(Some(EvdId(evd as usize)));
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wait_beyond_the_longest_timeout_of_a_call_continues() {
+        let over = [Some(Duration::ZERO), Some(LONGEST), Some(LONGEST + Duration::from_micros(1)), None].map(is_last);
+        assert_eq!(over, [true, true, false, false]);
     }
 }
