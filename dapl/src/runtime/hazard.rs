@@ -45,13 +45,20 @@ pub struct Protection {
     _is_local: PhantomData<*const ()>,
 }
 
+/// Announces `address` in a slot. The thread may have cleared the slot just before. A thread that waits for the end of
+/// that use then reads this store instead, so it is a Release store too: all accesses of the earlier use come before it.
+#[inline(always)]
+fn announce(slot: &AtomicUsize, address: usize) {
+    slot.store(address, Ordering::Release);
+    records::light_barrier();
+}
+
 /// Stores `address` in a slot. The caller then checks that the object is valid. Returns `None` if the kernel has no
 /// membarrier(2), the thread is ending, or all its slots are in use; the caller then counts a reference instead.
 #[inline(always)]
 pub fn protect(address: usize) -> Option<Protection> {
     let slot = records::own_slots()?.0.iter().find(|slot| slot.load(Ordering::Relaxed) == 0)?;
-    slot.store(address, Ordering::Relaxed);
-    records::light_barrier();
+    announce(slot, address);
     Some(Protection { slot, _is_local: PhantomData })
 }
 
@@ -75,8 +82,7 @@ fn protect_in_first(slots: &'static HazardSlots, address: usize) -> Option<Prote
     if slot.load(Ordering::Relaxed) != 0 {
         return None;
     }
-    slot.store(address, Ordering::Relaxed);
-    records::light_barrier();
+    announce(slot, address);
     Some(Protection { slot, _is_local: PhantomData })
 }
 
