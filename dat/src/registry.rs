@@ -146,7 +146,7 @@ pub(crate) fn refused_by_provider(wanted: &Key, provider_use: ProviderUse, code:
         }
     };
     let refused = RefusedOpen { kind: RefusalKind::Device, name: wanted.name.clone(), place, cause };
-    // The return code tells the program that an argument is invalid, so libdat logs no line.
+    // The return code shows that an argument is invalid, so libdat logs no line.
     match code & DAT_TYPE_MASK {
         DAT_INVALID_PARAMETER | DAT_INVALID_HANDLE => report::store(refused),
         _ => report::refusal(refused),

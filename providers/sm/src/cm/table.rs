@@ -239,7 +239,7 @@ impl ConnectionTable {
         self.lock().deadlines.first().map(|(due, _)| *due)
     }
 
-    /// Returns a function that tells whether a peer is copying with a key. Its first call stores the list of peers.
+    /// Returns a function that checks whether a peer is copying with a key. Its first call stores the list of peers.
     pub(crate) fn announces_copy(&self) -> impl Fn(u32) -> bool + '_ {
         let copiers = std::cell::OnceCell::new();
         move |key| copiers.get_or_init(|| self.copiers()).iter().any(|peer| peer.copies_with(key))

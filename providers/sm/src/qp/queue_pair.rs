@@ -265,7 +265,7 @@ impl QpCore {
         }
     }
 
-    /// Ends the connection, as [`ConnectionHandler::end_locally`] does. The returned flag tells whether a pass had
+    /// Ends the connection, as [`ConnectionHandler::end_locally`] does. The returned flag is set if a pass had
     /// found a fault that was not yet handled.
     fn end_connection(&self, which: Option<&Arc<ConnectionMemory>>) -> Option<(Arc<ConnectionMemory>, bool)> {
         let mut rx = self.rx.lock();

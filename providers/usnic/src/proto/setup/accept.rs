@@ -127,7 +127,7 @@ impl PassiveAttempt {
         matches!(self.phase, AcceptPhase::Ended { .. })
     }
 
-    /// Appends the Pending reply, which tells the client that the request waits for the consumer.
+    /// Appends the Pending reply, which informs the client that the request waits for the consumer.
     fn append_pending(&mut self, setup: &Setup, random: &mut dyn Random, out: &mut Vec<u8>) {
         let before = out.len();
         packets::put_cookie(&setup.guard, self.key.to, None, random, out);
