@@ -1,5 +1,4 @@
-//! C entry `dat_cno_wait`. Its stack frame may be abandoned, because the thread may be cancelled at any moment of its
-//! sleep.
+//! C entry `dat_cno_wait`. The thread may be cancelled (`pthread_cancel`) at any moment of its sleep.
 //!
 //! Cancellation unwinds or drops the frames of the entry and of [`wait::run`], so they own no resources. [`step`] does
 //! the work; it does not unwind and is never cancelled.

@@ -1,6 +1,7 @@
 //! A wait on a CNO as a sequence of steps, like a wait on an EVD: poll, sleep, poll.
 //!
-//! Any number of threads may wait. Each trigger wakes one of them; freeing the last attached EVD wakes all.
+//! Any number of threads may wait. Each trigger wakes one of them. All of them wake when the last attached EVD is freed
+//! or the CNO is closed.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -24,15 +25,15 @@ use crate::runtime::wait::{self, Deadline, WakeCause};
 #[derive(Default)]
 pub(super) struct CnoState {
     pub(super) triggers: TriggerQueue,
-    /// The attached EVDs. The number is the EVD's limit, in nanoseconds, for the time that a waiter polls before it
-    /// sleeps.
+    /// The attached EVDs, each with the maximum time, in nanoseconds, that a waiter polls it before it sleeps.
     pub(super) sources: Arc<[(Arc<dyn EvdSource>, u32)]>,
     /// Tokens of all threads in `dat_cno_wait`.
     pub(super) waiters: Vec<u64>,
     pub(super) asleep: Vec<u64>,
-    /// Waiters that were released because the last EVD was freed or the CNO was closed, and that have not returned yet.
+    /// Waiters that were released because the last attached EVD was freed or the CNO was closed, and that have not
+    /// returned yet.
     pub(super) released: Vec<u64>,
-    /// The last EVD was freed while no thread waited. The next wait must return without an EVD.
+    /// The last attached EVD was freed while no thread waited. The next wait must return without an EVD.
     pub(super) orphaned: bool,
     pub(super) agent: Option<Agent>,
     /// The file descriptor; readable while EVDs have triggered.
@@ -77,7 +78,7 @@ pub(super) struct CnoWait {
 /// Result of a step.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum CnoWaitResult {
-    /// Handle of the EVD that triggered; 0 if the last EVD was freed or the CNO was closed.
+    /// Handle of the EVD that triggered; 0 if the last attached EVD was freed or the CNO was closed.
     Evd(usize),
     Fail(Error),
     /// The thread sleeps while the futex word has this value.

@@ -166,9 +166,8 @@ impl<P: Provider> Cno<P> {
         self.polled.load(Ordering::Relaxed)
     }
 
-    /// Records that an EVD has events. Called under the EVD's lock. If `arrival` is true, the agent is called too,
-    /// once.
-    /// Returns `None` if no waiter, agent or descriptor is to be notified.
+    /// Records that an EVD has events. Called under the EVD's lock. If `arrival` is true and an agent is armed, the
+    /// agent is disarmed and will be called. Returns `None` if no waiter, agent or descriptor is to be notified.
     pub fn trigger(self: &Arc<Self>, source: Arc<dyn EvdSource>, arrival: bool) -> Option<CnoNotification<P>> {
         let evd = source.id().handle;
         let mut inner = self.inner.lock();
@@ -194,8 +193,8 @@ impl<P: Provider> Cno<P> {
         notifies.then(|| CnoNotification { cno: self.clone(), wake, agent, has_descriptor, evd })
     }
 
-    /// Called after an EVD was detached. If it was the last EVD, all waiters return and the agent is called without an
-    /// EVD (spec/events 2.10).
+    /// Called after an attached EVD was freed. If no other EVD is attached, all waiters return and the agent is called
+    /// without an EVD (spec/events 2.10).
     pub fn detached(&self) {
         if self.uses.count() == 0 {
             self.release();

@@ -1,5 +1,5 @@
-//! Consumer notification objects (CNOs). A CNO groups EVDs; when one of them has events, it wakes a waiting thread or
-//! calls an agent.
+//! Consumer notification objects (CNOs). A CNO groups EVDs. When an EVD has events, the CNO wakes a waiting thread,
+//! calls its agent, and makes its descriptor readable.
 //!
 //! EVDs trigger a CNO under their own lock. A CNO calls no EVD while it holds its own lock, and calls an agent only
 //! without locks. This module accesses an EVD only as an [`EvdSource`].
@@ -52,9 +52,10 @@ pub struct PollPass {
     /// Whether the thread waits on the CNO. If so, the first EVD with new events does not trigger the CNO, because the
     /// thread returns that EVD.
     pub takes: bool,
-    /// Value of [`Cno::changes`] when the first EVD with new events was found. It is read under that EVD's lock. An
-    /// event of another EVD that must be reported after this EVD's completions triggers the CNO only after its thread
-    /// has held that lock too.
+    /// [`Cno::changes`], read under the lock of the first EVD that had new events. If it is unchanged since the start
+    /// of the pass, no other EVD has triggered the CNO, so the thread may return this EVD. A later event of another EVD
+    /// may have to be reported after this EVD's completions. The thread that triggers the CNO for such an event has
+    /// held this EVD's lock before, so its change is not counted in this value.
     pub taken_at: Option<u32>,
 }
 

@@ -1,4 +1,5 @@
-//! CNOs with a descriptor: it is readable while EVDs have triggered, and every event wakes a thread that polls it.
+//! Tests of CNO descriptors: a descriptor is readable while EVDs have triggered the CNO, and every event wakes a thread
+//! that polls the descriptor.
 
 use super::*;
 use crate::runtime::descriptor::tests::is_readable;

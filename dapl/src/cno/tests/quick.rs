@@ -1,4 +1,4 @@
-//! A single completion that a wait on the CNO has left in the buffer of its EVD.
+//! Tests of a single completion that a wait on a CNO has left in the buffer of an EVD.
 
 use super::*;
 use crate::evd::dapl_evd_wait;
