@@ -183,7 +183,7 @@ pub unsafe extern "C" fn dapl_evd_dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out:
 /// `dat_evd_dequeue` for an EVD that may have an event. Returns an event from the buffer. In all other cases it jumps
 /// to another function, so that it saves few registers.
 ///
-/// `out` is not null and writable.
+/// # Safety
 /// `out` is writable and not null.
 #[inline(never)]
 unsafe extern "C" fn dequeue_quickly<P: Provider>(entry: EvdHandle, out: *mut DAT_EVENT) -> DAT_RETURN {

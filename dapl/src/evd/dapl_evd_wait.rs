@@ -1,8 +1,7 @@
-//! C entry `dat_evd_wait`. Its stack frame may be abandoned, because the thread may be cancelled at any moment of its
-//! sleep.
+//! C entry `dat_evd_wait`. The thread may be cancelled (`pthread_cancel`) at any moment of its sleep.
 //!
-//! The frames of the entry and of [`wait::run`] own no resources. [`step`] does the work; it does not unwind and is
-//! never cancelled.
+//! Cancellation unwinds or drops the frames of the entry and of [`wait::run`], so they own no resources. [`step`] does
+//! the work; it does not unwind and is never cancelled.
 
 use dat_abi::*;
 

@@ -191,7 +191,7 @@ impl<P: Provider> EvdNotification<P> {
 pub(crate) enum TakenEvent<'a> {
     /// A successful transfer that fits the fields of a DAT 1.2 event.
     Plain(&'a Completion),
-    /// Any other completion. If the work has failed, its EP was notified.
+    /// Any other completion. If the work has failed, the EP has already been notified.
     Done(&'a Completion),
     /// Any event.
     Other(&'a Event),
@@ -228,8 +228,8 @@ impl<P: Provider> Evd<P> {
         signal
     }
 
-    /// Like [`Self::fetch`], for an EVD with a CNO, and without a waiter. A single completion may stay in the buffer.
-    /// The caller releases the lock without another look at the queue.
+    /// Like [`Self::fetch`], for an EVD with a CNO, and without a waiter. A single completion may stay in the buffer,
+    /// so the caller must not read the queue before it releases the lock.
     #[inline]
     fn fetch_for_cno(&self, inner: &mut EvdState<P>, cq: &P::Cq, how: FetchMode) -> EventSignal {
         let n = inner.fill(cq, how);
@@ -342,8 +342,8 @@ impl<P: Provider> Evd<P> {
         }
     }
 
-    /// Dequeues a failed completion from the front of the queue, after its EP was notified. Meanwhile an agent may have
-    /// dequeued it.
+    /// Notifies EPs of failed completions at the front of the queue, then dequeues the oldest event. Fails with
+    /// `QueueEmpty` if an agent of the consumer has dequeued it while the lock was released.
     #[cold]
     #[inline(never)]
     fn dequeue_failure(
@@ -367,7 +367,8 @@ impl<P: Provider> Evd<P> {
     }
 
     /// Notifies EPs of their failures at the front of the queue, before a consumer gets the completions. The EVD's lock
-    /// is released meanwhile, because an EP's lock is acquired before it, and an agent of the consumer may run.
+    /// is released for the notification, because an EP's lock must be acquired before an EVD's lock, and an agent of
+    /// the consumer may run.
     #[cold]
     pub(super) fn report_failures<'a>(&'a self, mut inner: MutexGuard<'a, EvdState<P>>) -> MutexGuard<'a, EvdState<P>> {
         while let Some(ep) = inner.queue.unreported_failure() {

@@ -72,14 +72,15 @@ impl<P: Provider> EvdState<P> {
         let left = std::mem::take(&mut self.plain);
         self.queue.counts.events -= left.len() as u64; // `complete` counts them again
         for done in &self.buffer[left] {
-            // They signal nothing: when they were polled, there was no waiter, CNO or descriptor, or the CNO has
-            // reported the only completion.
+            // Their signals are ignored: when they were polled, the EVD had no waiter, CNO or descriptor, or the only
+            // completion has already triggered the CNO.
             let _ = self.queue.complete(done);
         }
     }
 
-    /// Leaves the only completion of a poll in the buffer, if the CNO reports it, no other object must be notified of it,
-    /// and nothing else is to be done when it is dequeued. The EVD has a CNO and no waiter, and is enabled.
+    /// Leaves the only completion of a poll in the buffer if the queue is empty, the EVD has no descriptor, and the
+    /// completion is plain (`is_plain`) and was not posted UNSIGNALLED. Returns whether it stays; the caller then
+    /// triggers the CNO. The EVD has a CNO and no waiter, and is enabled.
     #[inline(always)]
     pub(super) fn keep_single(&mut self) -> bool {
         let done = &self.buffer[0];
@@ -135,7 +136,7 @@ impl<P: Provider> EvdState<P> {
 }
 
 impl<P: Provider> Evd<P> {
-    /// Locks the EVD, and moves all events to the queue. From now on dequeues lock the EVD too, until one of them finds
+    /// Locks the EVD, and moves all events to the queue. Afterwards dequeues also lock the EVD, until a dequeue finds
     /// no event.
     pub(super) fn lock(&self) -> MutexGuard<'_, EvdState<P>> {
         let mut inner = self.inner.lock();
