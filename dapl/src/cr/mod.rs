@@ -1,8 +1,8 @@
 //! Connection requests (CRs): a CR is a request of a peer that the consumer has not accepted or rejected yet.
 //!
 //! Service points create a CR for each request through `dapls_cr`; the entries in `dapl_cr` accept it, reject it or
-//! hand it off. Each of these calls invalidates the handle. The accepting EP keeps the CR in memory, because the
-//! consumer may still read its private data. A CR may outlive its service point and has no time limit.
+//! hand it off. A call that consumes the request invalidates the handle. The accepting EP keeps the CR in memory,
+//! because the consumer may still read its private data. A CR may outlive its service point and has no time limit.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,8 +1,9 @@
 //! Posts of an EP: send, receive, RDMA read, RDMA write.
 //!
 //! This is the hot path. Each entry looks up the EP, checks its parameters (spec/events 4.8), and passes the work to
-//! the QP. It allocates no memory, writes no log, and acquires no lock except the provider's. An invalid key, address
-//! or access right of a segment is reported by the completion.
+//! the QP. It allocates no memory, writes no log, and normally acquires no lock except the provider's. A post that gets
+//! no hazard slot acquires the read lock of the EP's post state (`post_lock`). An invalid key, address or access right
+//! of a segment is reported by the completion.
 
 use std::slice;
 
@@ -400,7 +401,7 @@ unsafe fn fast_rdma<'a, P: Provider>(
     Some((segment, unsafe { remote(remote_iov) }.ok()?))
 }
 
-/// Returns `Err(InvalidParameter(n))` for a refused flag.
+/// Returns `Err(InvalidParameter(n))` if `flags` contains a flag of `refused`.
 #[inline(always)]
 pub(super) fn check_flags(flags: DAT_COMPLETION_FLAGS, refused: DAT_COMPLETION_FLAGS, n: u8) -> Result<()> {
     if flags & refused != 0 { Err(Error::InvalidParameter(n)) } else { Ok(()) }

@@ -79,10 +79,12 @@ impl<P: Provider> TransferSink<P> for EpTransferSink<P> {
 }
 
 /// Handles failed work whose completion a consumer is about to dequeue from `evd`. The provider also ends the
-/// connection and reports that from its own thread. The first of the two reports decides (spec/endpoints 8.4).
+/// connection, and reports that from its own thread. The first of the two reports changes the EP's state; the second
+/// has no effect (spec/endpoints 8.4).
 fn fail<P: Provider>(ep: &Ep<P>, evd: &Evd<P>) {
     let mut core = ep.core.lock();
-    // The EP's lock is held, and a reset holds it too. So an unreported failure belongs to the current attempt.
+    // A reset marks failures as reported, also under the EP's lock. So an unreported failure belongs to the current
+    // attempt.
     let is_unreported = dapls_evd::take_failure(evd, ep.id.handle);
     let report = if is_unreported { ep.report_broken(&core) } else { TraceReport::default() };
     // During a graceful disconnect, the end of the connection is reported as the consumer's own disconnect

@@ -94,7 +94,7 @@ struct ControlState<P: Provider> {
     attempt: u32,
     objects: EpObjects<P>,
     attributes: Attributes,
-    /// The armed watermarks. A QP that replaces the current one gets them too.
+    /// The watermarks that the consumer has set. They are also set in a QP that replaces the current one.
     marks: HighWatermarks,
     remote: Option<EpPeer>,
     /// The communicator for connects to common service points.

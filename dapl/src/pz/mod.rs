@@ -1,4 +1,5 @@
-//! Protection zones (PZs): an EP and its peer may access only memory in the EP's zone.
+//! Protection zones (PZs): work of an EP, and RDMA of its peer through this EP, may access only memory in the EP's
+//! zone.
 //!
 //! The entries in `dapl_pz` create and free PZs. EPs, LMRs, RMRs and SRQs are counted as users of their PZ.
 

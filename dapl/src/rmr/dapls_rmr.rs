@@ -117,10 +117,11 @@ impl<P: Provider> Rmr<P> {
     }
 }
 
-/// Finds the local memory that a remote context of this IA refers to, part of a bound RMR or of an LMR, as the target
-/// of an RDMA read.
+/// Returns the local segment in which `dat_ep_post_rdma_read_to_rmr` places the data that it reads. `context` is the
+/// remote context of a bound RMR or of an LMR of this IA, and `region` must lie inside that RMR or LMR.
 ///
-/// Errors: `Protection` for memory outside of the context; `Privileges` if the context has no right to write.
+/// Errors: `Protection` if the context is unknown or the region lies outside of it; `Privileges` if the RMR does not
+/// permit remote writes, or the LMR local writes.
 pub(crate) fn read_target<P: Provider>(ia: &Ia<P>, context: u32, region: Region) -> Result<Segment> {
     let outside = Error::Protection(AccessKind::Write);
     let Region { address, length } = region;
