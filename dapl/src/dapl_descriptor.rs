@@ -42,8 +42,8 @@ unsafe extern "C" fn dapl_descriptor<P: Provider>(object: DAT_HANDLE, out: *mut 
     })
 }
 
-/// Makes the descriptor readable at once if events are queued, otherwise at the next event. The consumer calls this
-/// after it has dequeued all events, before it sleeps.
+/// Makes the descriptor readable at once if events are queued, otherwise at the next event that notifies. The consumer
+/// calls this after it has dequeued all events, before it sleeps.
 ///
 /// # Safety
 /// `object` may have any value.

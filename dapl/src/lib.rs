@@ -17,7 +17,7 @@
 //! - [`cm`]: connection events; [`context`], [`v2`], [`table`], [`registration`]: the entries for handles of any kind,
 //!   the entries of DAT 2.0, the provider table and its registration
 //!
-//! No lock is held while C code runs, and no panic reaches C.
+//! No lock is held while an agent of the consumer runs, and no panic unwinds into C.
 
 pub mod cm;
 pub mod cno;

@@ -61,7 +61,7 @@ impl FakeSrq {
         std::iter::from_fn(|| inner.waiting.pop_front()).find_map(|core| core.upgrade())
     }
 
-    /// Reports it if the number of receives has fallen below the low watermark.
+    /// Reports a crossing of the low watermark if the number of receives has fallen below it.
     fn check_watermarks(&self, inner: &mut FakeSrqState) {
         if inner.low.check(inner.recvs.len() as u32) {
             let sink = self.sink.clone();

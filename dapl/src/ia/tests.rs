@@ -1,4 +1,4 @@
-//! IAs, PZs, LMRs, contexts and the registration, tested through their C entries over the fake provider.
+//! Tests of IAs, PZs, LMRs, contexts and the registration, through their C entries over the fake provider.
 
 use std::ffi::{CStr, CString, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};

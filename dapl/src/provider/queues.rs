@@ -106,7 +106,7 @@ pub trait SharedReceiveQueue: Send + Sync {
 pub struct SharedRecvs<P: QueueProvider> {
     /// The shared receive queue.
     pub srq: Arc<P::Srq>,
-    /// Token of its receive completions, without the cookie.
+    /// Token of the queue pair's receive completions. Its cookie is replaced by that of the consumed receive.
     pub token: Token,
 }
 

@@ -258,7 +258,7 @@ pub struct Completion {
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[repr(u8)]
 pub enum ReceivedOp {
-    /// A send without immediate data or invalidation. Completions of requests have this value too.
+    /// A send without immediate data or invalidation. Also the value in completions of requests.
     #[default]
     Send,
     SendImmediate,

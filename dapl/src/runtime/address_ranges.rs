@@ -2,7 +2,8 @@
 //! a reference.
 //!
 //! The mapping is replaced by pages of zeros, which occupy no memory. The range is reused for the next mapping of the
-//! same length, so there are never more ranges than there were simultaneous mappings.
+//! same length, so the number of ranges of a length does not exceed the highest number of simultaneous mappings of that
+//! length.
 
 use std::ptr::NonNull;
 

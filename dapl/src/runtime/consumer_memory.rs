@@ -16,8 +16,8 @@ use crate::provider::PeerAddress;
 #[derive(Debug)]
 pub struct ConsumerVisible<const WORDS: usize>([AtomicU64; WORDS]);
 
-/// Private data that the consumer may read. Programs read up to 48 bytes, however few were sent; the buffer has 256
-/// (spec/endpoints 9.2).
+/// Private data that the consumer may read. Programs read up to 48 bytes, even if fewer were sent; the buffer has 256
+/// bytes (spec/endpoints 9.2).
 pub type PrivateData = ConsumerVisible<32>;
 
 /// A socket address; the longest family is `AF_UNIX` with 110 bytes.

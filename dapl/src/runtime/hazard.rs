@@ -45,8 +45,9 @@ pub struct Protection {
     _is_local: PhantomData<*const ()>,
 }
 
-/// Announces `address` in a slot. The thread may have cleared the slot just before. A thread that waits for the end of
-/// that use then reads this store instead, so it is a Release store too: all accesses of the earlier use come before it.
+/// Stores `address` in a slot. The thread may have cleared the slot of an earlier use just before. Another thread that
+/// waits for the end of that use may then read `address` instead of 0. So this is also a Release store: all accesses of
+/// the earlier use come before it.
 #[inline(always)]
 fn announce(slot: &AtomicUsize, address: usize) {
     slot.store(address, Ordering::Release);

@@ -111,7 +111,7 @@ pub(crate) fn collect_errors<T>(open: impl FnOnce() -> T) -> (T, String) {
     (result, said)
 }
 
-/// Stores an error for [`collect_errors`]. Returns false if the calling thread is not executing it.
+/// Stores an error for [`collect_errors`]. Returns false if the calling thread is not executing `collect_errors`.
 fn collect(text: &str) -> bool {
     COLLECTED.with_borrow_mut(|collected| {
         let Some(said) = collected else { return false };

@@ -82,7 +82,8 @@ pub fn now() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Pauses between two polls. With a single CPU the thread yields, since spinning would only delay the peer.
+/// Pauses between two polls: executes a pause instruction, or yields if the process had a single CPU at the first call,
+/// because the peer needs that CPU.
 pub fn relax() {
     static MAY_SPIN: OnceLock<bool> = OnceLock::new();
     if *MAY_SPIN.get_or_init(|| std::thread::available_parallelism().is_ok_and(|n| n.get() > 1)) {

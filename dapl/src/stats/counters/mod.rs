@@ -1,9 +1,9 @@
 //! Counters per EP, EVD and IA, always on.
 //!
 //! A post adds to [`Posts`], in a cache line that the post has loaded already. A completion adds to the
-//! [`CompletionsByEp`] of its EVD, under the EVD's lock. So posting and completing threads never write to the same
-//! cache line. Connections are counted under the lock of their EP. Sums are computed when they are read, and written to
-//! a [`Listing`]. Counters are never reset.
+//! [`CompletionsByEp`] of its EVD, under the EVD's lock. So a post and a completion write to different cache lines.
+//! Connections are counted under the lock of their EP. Sums are computed when they are read, and written to a
+//! [`Listing`]. Counters are never reset.
 //!
 //! A request that was posted with SUPPRESS and succeeds has no completion: it is counted in `posts.*`, and its bytes
 //! are counted when it is posted.
