@@ -75,10 +75,10 @@ impl CompletionList {
         self.waiting.load(Ordering::Acquire) == 0
     }
 
-    /// Requests one notification. Returns false, without arming, if the list has a completion.
+    /// Requests one notification. Returns false, and leaves the list disarmed, if it has a completion.
     ///
-    /// Calls `settle` before it checks the list. A provider whose polls collect completions uses `settle` to end that
-    /// mode, so that all later completions are pushed.
+    /// Calls `settle` before it checks the list. A provider whose polls collect completions without `push` ends that
+    /// mode in `settle`, so that later completions are pushed.
     pub fn arm(&self, settle: impl FnOnce()) -> bool {
         self.armed.store(true, Ordering::SeqCst);
         settle();

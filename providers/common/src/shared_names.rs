@@ -9,8 +9,8 @@
 //! - When it leaves, success means that it is the last member. The process then removes the file.
 //!
 //! No process blocks on a lock. The exclusive lock is held only for a short time, so other processes try again for a
-//! bounded time. Another process may remove the file before a process has locked it, so the path is checked after the
-//! lock.
+//! bounded time. Another process may remove the file before a process has locked it. So after the lock, the process
+//! checks that the path still refers to this file.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, DirBuilder, File};

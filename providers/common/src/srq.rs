@@ -3,7 +3,7 @@
 //! Waiting connections are served in the order in which they began to wait. A provider posts a receive in one of two
 //! ways. [`SrqCore::push_or_hand_over`] passes the receive directly to the first waiting connection. [`SrqCore::push`]
 //! queues the receive, and the caller wakes the first waiting connection, which takes a receive from the queue. The
-//! lock is not held during a call of a waiting connection.
+//! lock is not held while a waiting connection is called.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;

@@ -68,7 +68,7 @@ impl KeyTable {
         Some((used as u32 + 1) << 16 | u32::from(nonce))
     }
 
-    /// Frees a key whose table entry grants no access. Its index is quarantined.
+    /// Frees a key, and quarantines its index. The key's table entry must no longer grant access.
     pub fn release_key(&mut self, key: u32) {
         self.quarantined.push_back(key >> 16);
     }

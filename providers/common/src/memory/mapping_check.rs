@@ -1,7 +1,8 @@
-//! Checks whether memory of this process is mapped with the rights that a registration needs, at registration and, for
-//! `user_copy`, at copies. [`LastCheck`] limits the validity of a check to one tick of the engine.
+//! Checks whether memory of this process is mapped with the rights that a registration needs. A region is checked when
+//! it is registered. `user_copy` also checks memory before it copies. [`LastCheck`] limits the validity of a check to
+//! one tick of the engine.
 //!
-//! The checks do not change the content of memory, and acquire no lock.
+//! The checks do not change the content of memory.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -21,8 +21,8 @@ const REMOTE: u64 = REMOTE_READ | REMOTE_WRITE | REMOTE_ATOMIC;
 /// Shift of the remote rights of zero-based memory, whose addresses start at 0 for peers.
 ///
 /// The rights of zero-based memory, and of windows of one queue pair, are in other bits than those of other memory. So
-/// the check that every copy makes ([`KeyEntry::allows`]) refuses such keys, and only then [`KeyEntry::resolve`] checks
-/// these bits.
+/// [`KeyEntry::allows`], the check that every copy makes, refuses such keys. [`KeyEntry::resolve`] then checks these
+/// bits.
 const ZERO_BASED: u32 = 8;
 /// Shift of the remote rights of a window that only the peer of one queue pair may use. The upper 32 bits of its word
 /// are the number of that queue pair ([`super::window::QpDomain`]) instead of a protection domain.

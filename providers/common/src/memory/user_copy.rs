@@ -2,16 +2,16 @@
 //! cause a signal, because the consumer has unmapped, protected or truncated the memory since it was registered.
 //!
 //! A SIGSEGV handler would interfere with the program's own signal handling. Copies by the kernel report such memory as
-//! an error, but cost a system call. So memory that was checked a moment ago is copied directly, and all other memory
-//! is checked before. A "range" is the memory of one copy. The rules are:
+//! an error, but cost a system call. So memory that was checked a moment ago is copied directly. Other memory is copied
+//! by the kernel, or checked before the copy. A "range" is the memory of one copy. The rules are:
 //!
 //! - A page that was found usable counts as usable until the current time slot ends. A slot has 2^19 ticks of the time
 //!   stamp counter on x86-64, or 0.5 ms elsewhere (`slot`). A table has one word per page. A copy of recently used
 //!   memory reads only that word.
-//! - The kernel (`process_vm_readv` on this process) makes the first few copies in a slot that use unrecorded pages, if
-//!   they have at most 16 KiB. With these copies, the memory cannot change between check and use. Only the pages of the
+//! - The kernel (`process_vm_readv` on this process) makes the first two copies in a slot that use unrecorded pages, if
+//!   each has at most 16 KiB. With these copies, the memory cannot change between check and use. Only the pages of the
 //!   range are recorded.
-//! - A program that uses many pages in a slot would pay a system call for each copy. So after these first copies, one
+//! - A program that uses many pages in a slot would need a system call for each copy. So after these two copies, one
 //!   check covers the 256 KiB blocks around the range, as far as they belong to its registration.
 //! - Ranges longer than 64 KiB are checked each time, and nothing is recorded.
 //!

@@ -1,11 +1,12 @@
 //! Memory windows: the bind in effect of each window, and its binds and unbinds that are queued on connections.
 //!
 //! A bind reserves its key when it is posted. Its execution revokes the window's old key, and activates the new key
-//! after all copies with the old key have ended. Binds of one window may be queued on several connections. A bind that
-//! is executed after a later one has no effect.
+//! after all copies with the old key have ended. Binds of one window may be queued on several connections. If a bind
+//! was posted later but executed earlier, the earlier post has no effect.
 //!
-//! The window keeps the registrations of its binds alive, and releases them outside its lock. Execution never blocks.
-//! Only closing a window, or flushing its bind, waits for copies, as deregistration does.
+//! The window keeps the registrations of its binds alive, and releases them outside its lock. Execution of a bind or
+//! unbind never blocks. The close of a window, the flush of its bind, and [`WindowDirectory::invalidate_and_wait`] wait
+//! for copies.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, VecDeque};
@@ -245,8 +246,8 @@ impl<K: WindowKeys> WindowCore<K> {
         })
     }
 
-    /// Undoes a bind or unbind that is flushed at the end of its connection, whether it was executed or not. Afterwards
-    /// the window is bound only if a later bind was posted.
+    /// Ends a bind or unbind that is flushed at the end of its connection, whether it was executed or not. Also ends
+    /// the bind in effect if it was posted earlier. Afterwards the window is bound only if a later bind was posted.
     pub fn flush(&self, number: u64) {
         let mut state = self.state.lock();
         let waiting = state.withdraw(number);

@@ -20,7 +20,7 @@ pub fn execute<P: Provider<Cq = ReportedCq<P>>>(
     pd: &Pd,
     peer: &mut WorkQueues<P>,
 ) -> Result<Option<u64>, Status> {
-    // The lock is held during the copy, so that no registration ends while the copy uses its memory.
+    // The lock is held during the copy, so that no registration ends while its memory is copied.
     let registrations = &*REGISTRATIONS.lock();
     let bytes = request.bytes();
     let local = registrations.local(pd.number, &request.segments, matches!(request.op, Op::Read(_)))?;
