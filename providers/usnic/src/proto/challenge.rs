@@ -180,7 +180,8 @@ impl PeerPath {
         if let Some(mut candidate) = self.candidate.filter(|_| now >= self.not_before) {
             self.not_before = now.saturating_add(NEW_ADDRESS_INTERVAL);
             candidate.challenges += 1;
-            // A response to the last challenge may still arrive, so `on_time` removes the candidate later.
+            // A response to the last challenge may still arrive, so the candidate is removed only after another
+            // interval.
             self.candidate = Some(candidate).filter(|it| it.challenges <= MAX_CHALLENGES);
             if candidate.challenges <= MAX_CHALLENGES {
                 put(Kind::Challenge, terms, candidate.nonce, out);

@@ -1,17 +1,19 @@
 //! The close handshake: sends a Fin or Reset until the peer replies, and replies to a Fin or Reset of the peer.
 //!
 //! `Conn` creates a [`Closing`] when the connection is drained or aborted, or when the peer ends it. The object
-//! retransmits its Fin or Reset until the peer replies or the time limit has passed. Then it exists for the time
-//! `linger`, to reply again if its reply was lost (like TIME_WAIT).
+//! retransmits its Fin or Reset until the peer replies or the time limit has passed. The close is then done. The object
+//! exists for the time `linger` after that, to reply again if its reply was lost (like TIME_WAIT).
 //!
-//! Each row of the table is a state, each column an event. "known" means that the peer knows that the connection has
-//! ended, or has timed out. A cell has the packet that is sent, and "known" if the state becomes known.
+//! Each row of the table is a state, each column an event. A cell contains the reply that is sent, and the new state.
 //!
-//! | | Fin arrives | FinAck arrives | Reset arrives | time limit |
+//! | state | Fin arrives | FinAck arrives | Reset arrives | time limit |
 //! |---|---|---|---|---|
-//! | Fin was sent | FinAck, known | known | FinAck, known | known |
-//! | Reset was sent | Reset | known | FinAck, known | known |
-//! | the peer ended the connection | FinAck | - | FinAck | - |
+//! | Fin sent | FinAck, done | done | FinAck, done | done |
+//! | Reset sent | no reply, because the Reset is retransmitted | done | FinAck, done | done |
+//! | done | FinAck | no reply | FinAck | object freed (`linger`) |
+//!
+//! A connection that the peer has ended is done from the start. The time limit of "Reset sent" is [`MAX_RESETS`]
+//! transmissions, if they end before `give_up`.
 
 use zerocopy::IntoBytes;
 
@@ -51,7 +53,7 @@ pub(crate) struct Closing {
     transmissions: u32,
     /// Whether a reply to a received packet is due.
     must_reply: bool,
-    /// Whether the peer knows that the connection has ended, or has timed out ("known" in the table).
+    /// Whether the close is done: the peer knows that the connection has ended, or has timed out.
     known: bool,
     give_up: Nanos,
     linger: Nanos,
