@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_free_port_of_the_range_is_bound() {
+    fn port_of_the_range_is_bound_when_free() {
         let first = Socket::open(&test_config("127.0.0.1:0")).unwrap();
         let port = first.local().port();
         assert_ne!(port, 0);

@@ -11,9 +11,14 @@
 //! | `verdict` | checks the final state of a run |
 //! | `shrink` | removes parts from a failing scenario as long as it still fails |
 //!
-//! `DAPL_SIM_SEED=n` runs one seed; `DAPL_SIM_RUNS=n` runs `n` seeds, starting at `DAPL_SIM_FIRST`, and half as many with
-//! extended operations; `DAPL_SIM_TRACE=1` prints the packets of a failing run; `DAPL_SIM_ALL=1` continues after a
-//! failure, and prints a summary. `cargo xtask test --rest` runs more seeds than `cargo xtask test`.
+//! | variable | effect |
+//! |---|---|
+//! | `DAPL_SIM_SEED=n` | runs one seed |
+//! | `DAPL_SIM_RUNS=n` | runs `n` seeds from `DAPL_SIM_FIRST` on (default 0), and `n / 2` seeds with extension operations |
+//! | `DAPL_SIM_TRACE=1` | prints the packets of the reduced scenario of a failing run |
+//! | `DAPL_SIM_ALL=1` | continues after a failure, and prints a summary |
+//!
+//! `cargo xtask test --rest` runs more seeds than `cargo xtask test`.
 
 mod established;
 mod link;
@@ -65,7 +70,7 @@ fn extended_operations_are_executed_once_on_any_network() {
 }
 
 #[test]
-fn equal_seeds_give_equal_runs() {
+fn equal_seeds_give_equal_scenarios() {
     for seed in 0..3 {
         assert_eq!(format!("{:?}", Scenario::of(seed)), format!("{:?}", Scenario::of(seed)));
     }

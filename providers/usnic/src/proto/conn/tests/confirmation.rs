@@ -26,7 +26,7 @@ fn run(pair: &mut ConnPair, end: u64) {
 }
 
 #[test]
-fn any_packet_confirms_the_connection() {
+fn ack_confirms_the_connection() {
     let mut pair = pair();
     run(&mut pair, 5000 * MILLIS);
     for side in [Endpoint::A, Endpoint::B] {

@@ -321,7 +321,7 @@ fn exited_peer_is_detected_after_three_challenges() {
 }
 
 #[test]
-fn off_path_icmp_is_ignored() {
+fn off_path_icmp_does_not_end_a_connection() {
     // With a round trip of 500 ms, several ICMP messages arrive in each round trip.
     let mut pair = ConnPair::new(&PairConfig::default());
     pair.network.latency = 250 * MILLIS;

@@ -178,7 +178,7 @@ fn number_of_incomplete_packets_is_limited() {
 }
 
 #[test]
-fn bytes_beyond_the_message_are_ignored() {
+fn packet_with_bytes_beyond_its_message_is_dropped() {
     let mut pair = pair();
     pair.recv(Endpoint::A, 0, 4000);
     let before = pair.a.host.memory.clone();
