@@ -1,7 +1,7 @@
 //! Replies to path probes without a connection, which `datinfo doctor HOST` sends to a listener.
 //!
-//! The token of a probe is a number that its sender has chosen. The reply contains the size of the probe. It is not
-//! longer than the probe, so forged source addresses cause no amplification. The listener keeps no state.
+//! The token of a probe is a number that its sender has chosen. The reply contains the size of the probe. The reply is
+//! not longer than the probe, so forged source addresses cause no amplification. The listener keeps no state.
 
 use zerocopy::IntoBytes;
 

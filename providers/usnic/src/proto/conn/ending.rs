@@ -223,7 +223,7 @@ impl<D: PostedData> Conn<D> {
         {
             host.recv_done(driver_data, status, 0, false);
         }
-        // After an invalid access of the peer, no local work has failed.
+        // After an invalid access of the peer, no local work has failed, so the event is `Disconnected`.
         let event = if why == Refusal::Access { ConnectionEvent::Disconnected } else { ConnectionEvent::Broken };
         self.close(Some(event), host);
         let (repeat_at, until) =
@@ -263,8 +263,8 @@ impl<D: PostedData> Conn<D> {
         }
     }
 
-    /// Ends the connection after an invalid packet. The oldest request completes with `status`. Without a request, the
-    /// event is the same as after a disconnect by the peer.
+    /// Ends the connection after an invalid packet. The oldest request completes with `status`, and the event is
+    /// `Broken`. If no request is outstanding, the event is `Disconnected`.
     #[cold]
     pub(super) fn end_after_invalid_packet(&mut self, status: Status, host: &mut impl ConnCallbacks<D>) {
         let is_idle = self.requests.queue.is_empty();

@@ -338,7 +338,8 @@ impl<D: PostedData> Conn<D> {
             return Err(INVALID_REQUEST);
         }
         if data.op == Op::WriteImmediate {
-            deliver_write(data, host)?; // A write with immediate data completes the receive, but does not use its memory.
+            // A write with immediate data completes the receive, but does not use the receive's memory.
+            deliver_write(data, host)?;
         } else {
             if u64::from(length) > receive.capacity {
                 return Err(NotAccepted::Refused(Refusal::Receive, Some((slot, Status::LocalLength))));

@@ -99,7 +99,8 @@ impl<D: PostedData> ReceiveQueue<D> {
     /// Returns the credit limit for a packet to the peer.
     ///
     /// After a message was not accepted, the next limit excludes the message, even if there is a receive again. The
-    /// decrease makes the peer withdraw and resend the message. Otherwise the peer would wait for an ack of it.
+    /// decrease makes the peer withdraw and resend the message. Otherwise the peer would wait for an ack of this
+    /// message.
     pub(super) fn report(&mut self, host: &impl ConnCallbacks<D>) -> u32 {
         let not_accepted = std::mem::take(&mut self.not_accepted);
         self.reported = if not_accepted { self.bound } else { self.credits(host) };

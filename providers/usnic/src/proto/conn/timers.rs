@@ -21,7 +21,7 @@ impl<D: PostedData> Conn<D> {
     }
 
     /// Returns the deadline. `data` returns the times at which a retransmission and new data may be sent. It is called
-    /// only if they are needed.
+    /// only if the connection is not closed and no work is deferred.
     fn deadline_with(&self, data: impl FnOnce() -> (Option<Nanos>, Option<Nanos>)) -> Option<Nanos> {
         if self.ending.is_closed() {
             let refusal = self.acks.deadline().filter(|_| self.ending.refusal().is_some());
@@ -48,7 +48,8 @@ impl<D: PostedData> Conn<D> {
     /// Returns which kinds of packets `transmit` would send now, and the deadline.
     pub(crate) fn pending_work(&self, now: Nanos) -> PendingWork {
         if self.deferred.is_some() && !self.ending.is_closed() {
-            // The deferred ack must be processed before, in the next pass or before the next post.
+            // The next pass or the next post processes the deferred ack first, because the ack may change what can be
+            // sent.
             return PendingWork { deadline: self.deadline(), ..PendingWork::default() };
         }
         if self.ending.is_closed() {

@@ -60,7 +60,8 @@ impl<T: Copy> UnackedPackets<T> {
         Ok(totals.acked)
     }
 
-    /// Whether an ack covers only packets that were sent and are within a window of the present packets.
+    /// Whether an ack is valid. Each range must be non-empty and lie between `next` and the next new packet. `next`
+    /// must be at most a window before the next new packet or before the first unacked packet.
     fn is_inside(&self, next: Psn, ranges: &[SackRange]) -> bool {
         const LENGTH: i32 = WINDOW as i32;
         let sent = self.next.since(next);
@@ -164,8 +165,8 @@ impl<T: Copy> UnackedPackets<T> {
     ///
     /// After a large increase of the path's delay, every packet is retransmitted before its ack can arrive, so no
     /// packet gives a normal sample. Therefore, first transmissions give samples after [`UNSAMPLED_ROUND_TRIPS`] round
-    /// trips without a sample. In addition, the send times of the acked packets must advance. Otherwise the packets
-    /// were really lost.
+    /// trips without a sample. In addition, the send times of the acked packets must have advanced by more than half of
+    /// this time. If they advance more slowly, packets were really lost.
     fn learn_from_first(&mut self, now: Nanos, first: Nanos, delay: Nanos) {
         let (since, oldest) = *self.unsure.get_or_insert((now, first));
         let lasts = now.saturating_sub(since);

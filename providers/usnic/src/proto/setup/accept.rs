@@ -3,8 +3,9 @@
 //! Requests of unverified sources may use a limited number of table entries. Beyond the limit, the server replies with
 //! a cookie and keeps no state. An unverified source gets at most three times the bytes that it has sent.
 //!
-//! The key of an attempt is the source address, the client's connection number and token, and the number of hand-offs.
-//! An ended attempt stays in the table for some time, so that a duplicate request gets the same reply.
+//! The key of an attempt is the source address, the client's connection number and token, and the number of times that
+//! a listener has handed the request off to another listener. An ended attempt stays in the table for some time, so
+//! that a duplicate request gets the same reply.
 //!
 //! ```text
 //! Pending --accept--> Accepted --confirmed--> Ended

@@ -57,7 +57,7 @@ pub(crate) struct Connector {
     own_offer: Offer,
     private: Vec<u8>,
     hop: u16,
-    /// Hand-off count of the request that the last cookie answers; `None` if no cookie has arrived from this server.
+    /// Number of hand-offs of the request to which the last cookie replied. `None` if this server has sent no cookie.
     cookie_of: Option<u16>,
     /// The last cookie that was received.
     ticket: Option<CookiePacket>,

@@ -1,6 +1,7 @@
 //! Counts of half-open connection attempts, in total and by source prefix.
 //!
-//! One host may use all addresses of a prefix: /24 for IPv4, /64 for IPv6. Only prefixes with an attempt have an entry.
+//! Attempts are counted by prefix (/24 for IPv4, /64 for IPv6), because one host may use all addresses of a prefix.
+//! Only prefixes with an attempt have an entry.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

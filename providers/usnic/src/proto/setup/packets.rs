@@ -4,8 +4,9 @@
 //! the accept ("guarded"). Cookies and rejects contain the number of hand-offs of their request, which distinguishes a
 //! late reply of an earlier listener from one of the current listener.
 //!
-//! All versions of the protocol have in common: a request begins with the head and [`RequestHead`], its protected part
-//! begins with the client's connection number and token, and a reject is readable up to the end of [`RejectPacket`].
+//! Three rules hold in all versions of the protocol. A request begins with the head and [`RequestHead`]. The protected
+//! part of a request begins with the client's connection number and token. A reject is readable up to the end of
+//! [`RejectPacket`].
 //!
 //! ```text
 //! Request  Head(0, 0)  RequestHead  guarded: Offer  private data  padding to 1185 to 1200 bytes
@@ -26,7 +27,8 @@ use crate::proto::psn::Psn;
 use crate::proto::seal::{GUARD, PacketGuard};
 use crate::proto::wire::{self, FLAG_UNKNOWN, Kind, PacketHeader, VERSION};
 
-/// Maximum length of a request in bytes. Every path must carry this size, and no reply is longer than three times it.
+/// Maximum length of a request in bytes. Every path must carry this size, and no reply is longer than three times this
+/// size.
 pub(crate) const REQUEST: usize = 1200;
 /// Maximum number of bytes by which a retransmitted request is shortened. The server's kernel selects a process by the
 /// request's length (`net::reuseport`).

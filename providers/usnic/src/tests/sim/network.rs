@@ -26,7 +26,7 @@ pub(super) struct Network {
     wire: BTreeMap<(Nanos, u64), Datagram>,
     count: u64,
     old: BTreeMap<(usize, usize), VecDeque<Datagram>>,
-    /// Whether to print each packet, and whether the network delivers it.
+    /// Whether to print each packet, and how the network has changed or dropped it.
     pub(super) traced: bool,
 }
 

@@ -112,7 +112,7 @@ pub(super) struct ConsumerState {
     pub(super) failed_recvs: Vec<Status>,
     /// Number of messages of the peer that have arrived.
     pub(super) received: usize,
-    /// The first requests of the peer, this many, need no further check: their effects were found in order.
+    /// Number of requests of the peer, from the first, whose effects were found in order. They need no further check.
     verified: usize,
     areas: Vec<WrittenBuffer>,
     pub(super) events: Vec<ConnectionEvent>,

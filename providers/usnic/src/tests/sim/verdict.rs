@@ -21,7 +21,8 @@ pub(super) fn check(run: &Run<'_>) {
     }
 }
 
-/// Checks that each side got one event for the end of an established connection, and none if it aborted it.
+/// Checks that each side got one event for the end of an established connection, or none if this side aborted the
+/// connection.
 fn check_events(link: &SimLink, side: usize, at: usize) {
     let events = link.events(side);
     match link.state[side] {
