@@ -1,4 +1,5 @@
-//! An open interface adapter: device, passes, connection manager and engine thread.
+//! An open interface adapter: device, connection manager and engine thread, and the [`EngineProgress`] that runs
+//! passes.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

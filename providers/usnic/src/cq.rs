@@ -17,7 +17,7 @@ use dapl_software::engine::queue::Notify;
 use crate::engine::jobs::{Job, Jobs};
 use crate::engine::progress::EngineProgress;
 
-/// A completion queue, as dapl refers to it.
+/// The completion queue object that dapl owns.
 pub struct Cq(pub(crate) Arc<CqCore>);
 
 /// A completion queue, shared by its [`Cq`], queue pairs and the engine.

@@ -24,7 +24,7 @@ pub(crate) trait SrqWaiter: Send + Sync {
     fn on_receive_posted(&self) -> bool;
 }
 
-/// A shared receive queue, as dapl refers to it.
+/// The shared receive queue object that dapl owns.
 pub struct Srq(pub(crate) Arc<SrqCore>);
 
 impl Srq {

@@ -25,7 +25,7 @@ use crate::proto::setup::packets;
 
 /// Size in bytes of the receive buffer of the well-known port. It has space for some thousand requests.
 const REQUEST_BUFFER: usize = 4 << 20;
-/// Maximum number of requests that one call of `read_requests` reads. Without the limit, a flood of requests would
+/// `read_requests` stops reading when it has this number of requests. Without the limit, a flood of requests would
 /// delay established connections.
 const MAX_REQUESTS: usize = 256;
 
@@ -206,8 +206,8 @@ impl Listeners {
         }
     }
 
-    /// Replies to a path probe. Returns whether the packet was one. Not called if the adapter has a key, because it
-    /// then never replies to unauthenticated packets.
+    /// Replies to a path probe. Returns false if the packet is no path probe. Called only without a pre-shared key,
+    /// because an adapter with a key never replies to unauthenticated packets.
     fn reply_to_probe(&mut self, forwarded: &ForwardedRequest) -> bool {
         let Some(socket) = &self.well_known else { return false };
         let is_answered = echo::reply(&forwarded.request, self.batch.header_buffer());

@@ -1,4 +1,4 @@
-//! A connection request of a peer, as dapl refers to it.
+//! The object by which dapl accepts, rejects or redirects the connection request of a peer.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

@@ -26,7 +26,7 @@ impl Random for OsRandom {
                 Ok(count) => out = &mut out[count..],
                 Err(Errno::INTR) => {}
                 // `check_random` succeeded when the IA was opened. On Linux, later calls do not fail.
-                Err(error) => panic!("cannot read random numbers of the system: {error}"),
+                Err(error) => panic!("cannot read random numbers from the system: {error}"),
             }
         }
     }
@@ -89,8 +89,8 @@ fn read(path: &str) -> std::result::Result<Psk, String> {
 /// leading and trailing white space does not count, such as the line end that an editor adds. In a binary file all
 /// bytes count.
 ///
-/// A binary file may look like text (16 random bytes: one file in 300,000). This does no harm, because all hosts
-/// interpret the same file in the same way.
+/// A binary file may look like text: of files with 16 random bytes, one in 300,000 does. This does no harm, because all
+/// hosts interpret the same file in the same way.
 fn secret(bytes: &[u8]) -> &[u8] {
     let is_plain = |character: char| !character.is_control() || character.is_ascii_whitespace();
     let is_text = std::str::from_utf8(bytes).is_ok_and(|text| text.chars().all(is_plain));

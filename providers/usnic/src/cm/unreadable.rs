@@ -51,7 +51,7 @@ fn cause_and_remedy(key_file: Option<&str>, is_sealed: bool) -> String {
         (Some(path), false) => {
             format!("it is not sealed, and this adapter has key={path}; give both hosts the same `key`")
         }
-        (None, true) => "it is sealed, and this adapter has no `key`; give both hosts the same one, or none".into(),
+        (None, true) => "it is sealed, and this adapter has no `key`; give both hosts the same `key`, or none".into(),
         (None, false) => "it is damaged, or its sender does not use this provider".into(),
     }
 }

@@ -1,6 +1,7 @@
 //! The jobs of the engine thread. Any thread may queue a job, and the engine thread executes it.
 //!
-//! The queue has no size limit. Completion queues and connections queue only few jobs until the engine executes them.
+//! The queue has no size limit. A completion queue or connection queues only a few jobs before the engine executes
+//! them.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

@@ -102,7 +102,8 @@ impl EngineProgress {
         pass.run(self, now());
         let next = pass.next(&self.device);
         drop(pass);
-        // The new deadline may be earlier than the end of the engine's sleep.
+        // The new deadline may be earlier than the end of the engine's sleep. The engine must then be woken, unless a
+        // thread polls.
         if !self.device.polling.is_polled(now()) {
             self.wake_engine_for(next);
         }

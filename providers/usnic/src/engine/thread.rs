@@ -158,7 +158,7 @@ impl Engine {
         // the engine sleeps, and queues a job.
         device.polling.set_sleeping(until, watches_socket);
         let cm = self.cm.deadline().is_some_and(|due| due < until);
-        // In standby the polling consumer processes updates. They must not keep the engine awake, because it may share
+        // In standby the polling consumer processes updates. So updates do not keep the engine awake, which may share
         // the consumer's CPU.
         let updates = watches_socket && device.has_updates();
         let has_stopped = !watches_socket && !device.polling.is_polled(device::now());

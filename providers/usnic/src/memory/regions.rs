@@ -47,8 +47,8 @@ impl RegionEntry {
         KeyEntry { region, word: field(&self.rights) }
     }
 
-    /// Whether the key grants the access. Checks the key again after reading the other fields, because they belong to
-    /// another registration if the key has changed.
+    /// Whether the key grants the access. Checks the key again after reading the other fields: if the key has changed,
+    /// the fields may belong to another registration.
     #[inline(always)]
     fn opens(&self, key: u32, pd: u32, range: Region, right: AccessRight) -> bool {
         if key == 0 || self.key.load(Ordering::Acquire) != key {
@@ -180,7 +180,7 @@ impl Regions {
     }
 }
 
-/// Accesses of peers. The addresses of a window may be relative to its start, and are translated then.
+/// Accesses of peers. For zero-based memory, the peer's addresses are offsets, and these functions translate them.
 impl Regions {
     /// Checks an access of a peer, and returns the address in this process.
     #[inline]

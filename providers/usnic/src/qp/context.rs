@@ -178,7 +178,7 @@ impl QpContext {
         self.jobs.push(Job::Refused(RefusedAccess { ep: self.ep.handle, cookie: None, key, range, right, check }));
     }
 
-    /// Completes a request. Flushing a bind also undoes it in its window, even if it was executed.
+    /// Completes a request. A flushed bind or unbind also ends in its window, even if it was executed.
     pub(crate) fn complete_request(&self, request: &mut WorkRequest, status: Status, bytes: u64) {
         if let RequestKind::Bind(window, number) = &request.kind {
             if status == Status::Flushed {

@@ -201,8 +201,9 @@ impl Transport {
         sent
     }
 
-    /// Posts a send without flags, or with only SUPPRESS, and sends it as a short packet. Returns `None`, without effect, if the send must
-    /// wait or needs another packet format. `most` is the maximum number of outstanding requests.
+    /// Posts a send without flags, or with only SUPPRESS, and sends it as a short packet. Returns `None`, without
+    /// effect, if the send must wait or needs another packet format. `most` is the maximum number of outstanding
+    /// requests.
     #[inline(always)]
     pub(crate) fn send_short<const SUPPRESS: bool>(
         &mut self,
