@@ -260,7 +260,7 @@ mod tests {
         (EpState::Unconnected, "UNC"),
         (EpState::Reserved, "RSV"),
         (EpState::PassivePending, "PCP"),
-        (EpState::TentativePending, "TCP"),
+        (EpState::TentativePending, "TNP"),
         (EpState::ActivePending, "ACP"),
         (EpState::CompletionPending, "CMP"),
         (EpState::Connected, "CON"),
@@ -350,7 +350,7 @@ mod tests {
     }
 
     const GOLDEN: &str = "
-                UNC        RSV        PCP        TCP        ACP        CMP        CON        DSP        DIS
+                UNC        RSV        PCP        TNP        ACP        CMP        CON        DSP        DIS
 Reserve         RSV        -          -          -          -          -          -          -          -
 Release         -          UNC        -          -          -          -          -          -          -
 Request         -          PCP        -          -          -          -          -          -          -
