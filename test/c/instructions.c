@@ -6,11 +6,13 @@
  *
  *   send, write, read          COUNT transfers of BYTES bytes, in batches; completions are dequeued by dat_evd_dequeue
  *   wait                       as send, but completions are dequeued by dat_evd_wait after they have arrived
- *   alone                      each send after the completions of the previous, on two EVDs: each dequeue polls
+ *   alone                      one message at a time; sends and receives complete on different EVDs
  *   alone-wait                 as alone, by dat_evd_wait
  *   alone-cno                  as alone, by dat_cno_wait on a CNO of both EVDs, then dequeues until the EVD is empty
  *   shared-write, shared-read  as write and read, with memory that is registered as shared
- *   burst                      sends that find a receive, few at a time: a packet-based provider sends each immediately
+ *   suppressed                 as send, but only the last send of each batch has a completion
+ *   burst                      sends in groups of 4, each with a posted receive; a packet-based provider sends each
+ *                              immediately
  *   empty                      COUNT calls of dat_evd_dequeue on an idle connection
  *   register                   COUNT registrations of BYTES bytes
  *

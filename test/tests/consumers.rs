@@ -1,7 +1,7 @@
-//! Small C programs that use the real shared objects like existing DAT programs do.
+//! Compiles small C programs of `test/c` against the shared objects, as existing DAT programs are, and runs them.
 //!
-//! The head of each source in `test/c` describes the program. Here each is compiled, run in its own environment, and
-//! its result line is checked.
+//! The head of each source describes the program. Each test runs one program in its own environment and checks the
+//! program's result line.
 
 use std::time::Duration;
 

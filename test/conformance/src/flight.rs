@@ -88,7 +88,7 @@ pub(crate) fn open(path: &Path) -> io::Result<()> {
     // SAFETY: the map is page-aligned, of this length, zeroed, and never unmapped; all other writers use atomics.
     let words = unsafe { std::slice::from_raw_parts(map.cast::<AtomicU64>(), WORDS) };
     *STEPS.lock().unwrap_or_else(PoisonError::into_inner) = Some(File::create(steps_of(path))?);
-    assert!(WORDS_OF_THIS_PROCESS.set(words).is_ok(), "a process opens one flight record");
+    assert!(WORDS_OF_THIS_PROCESS.set(words).is_ok(), "the flight record of this process is already open");
     Ok(())
 }
 

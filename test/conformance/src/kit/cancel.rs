@@ -1,4 +1,4 @@
-//! Signals to a thread, and cancellation of threads like C programs do it.
+//! Sends signals to threads, and cancels threads with `pthread_cancel`, as C programs do.
 //!
 //! This module and `raw` are the only unsafe modules of the kit.
 

@@ -105,8 +105,8 @@ pub(crate) fn words(code: DAT_RETURN) -> String {
     if detail.is_empty() || detail == "DAT_NO_SUBTYPE" { kind } else { format!("{kind} {detail}") }
 }
 
-/// Opens an adapter like C programs do, without requesting thread safety, which many dat.conf files do not declare.
-/// Its asynchronous errors go to a new EVD.
+/// Opens an adapter as C programs do: without requesting thread safety, which many dat.conf files do not declare.
+/// Asynchronous errors of the IA are queued on a new EVD.
 pub(crate) fn ia_open(name: &str) -> CallResult<(Handle, Handle)> {
     let text = CString::new(name).unwrap_or_default();
     let (mut errors, mut ia) = (DAT_HANDLE_NULL, DAT_HANDLE_NULL);

@@ -14,7 +14,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 5.5": dup_connect_with_timeout_zero_returns_invalid_arg3,
         "spec/endpoints 5.5": dup_connect_checks_the_duplicated_ep_first,
         "spec/endpoints 5.5": dup_connect_of_an_endpoint_without_a_pz_is_not_ready,
-        "spec/endpoints 5.5": dup_connect_with_a_bad_quality_is_not_supported,
+        "spec/endpoints 5.5": dup_connect_with_qos_is_not_supported,
         "spec/endpoints 14.32": dup_connect_with_too_much_private_data_returns_invalid_arg4,
         "spec/endpoints 14.32": dup_connect_with_a_size_and_no_data_returns_invalid_arg5,
         "spec/endpoints 5.5": dup_connect_reaches_the_listener_of_the_duplicated_ep,
@@ -62,7 +62,7 @@ fn dup_connect_of_an_endpoint_without_a_pz_is_not_ready(ctx: &Ctx) {
     ep.expect_state(DAT_EP_STATE_UNCONNECTED);
 }
 
-fn dup_connect_with_a_bad_quality_is_not_supported(ctx: &Ctx) {
+fn dup_connect_with_qos_is_not_supported(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let (client, _server) = ctx.loopback_with(&conn.ia, &Setup::default());
     let code = dup(&conn.ep, client.ep.h(), DAT_TIMEOUT_INFINITE, DAT_QOS_LOW_LATENCY);

@@ -167,7 +167,8 @@ pub(super) fn marked(soft: DAT_COUNT, hard: DAT_COUNT) -> DAT_EP_ATTR {
     DAT_EP_ATTR { max_recv_dtos: hard, max_recv_iov: 0, srq_soft_hw: soft, max_request_dtos: 64, ..ep_attr() }
 }
 
-/// Commands from the server role to the client role.
+/// The client role, as the server role sees it. Each method sends one command and waits until the client role has
+/// executed it, except `dies` and `dismiss`, which do not wait.
 pub(super) struct Peer<'a> {
     ctx: &'a Ctx,
     _psp: Psp,
