@@ -648,7 +648,8 @@ static void exchange_memory(void)
         fail("the peer offers %" PRIu64 " bytes, expected %zu", (uint64_t)peer_memory.segment_length, opt.bytes);
 }
 
-/* Does one RDMA operation between the local half and the peer's exported memory. Returns the nanoseconds. */
+/* Does one RDMA operation between `rdma`, from offset opt.bytes on, and the peer's exported memory. Returns the
+ * nanoseconds. */
 static uint64_t one_rdma(bool write)
 {
     DAT_LMR_TRIPLET segment = local(&rdma, opt.bytes, opt.bytes);
@@ -696,7 +697,7 @@ static void rdma_bursts(void)
         read_ns += one_rdma(false);
         verify(buffer, opt.bytes, seed(client, 1, burst), "the RDMA read of the written data", burst);
 
-        /* After this message the peer may overwrite its half again. */
+        /* This message permits the peer's next write into this memory: the data of its last write is verified. */
         send_word(READ, burst);
         receive_word(READ, burst);
     }

@@ -285,7 +285,7 @@ static void end_all(struct objects *o)
     CALL(dat_ia_close(closing, DAT_CLOSE_GRACEFUL_FLAG));
 }
 
-/* Calls the provider's functions directly, like another libdat that does not defer cancellation. */
+/* Calls the provider's functions directly, as a libdat does that does not defer cancellation. */
 static void call_provider(const char *library)
 {
     void *handle = dlopen(library, RTLD_NOW);

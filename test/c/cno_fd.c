@@ -28,7 +28,8 @@
 /* Not declared by the headers; see dats_get_ia_handle(3). */
 extern DAT_RETURN dats_get_ia_handle(DAT_IA_HANDLE ia, DAT_IA_HANDLE *handle);
 
-/* A sender has at most IN_FLIGHT messages that are not handled, fewer than the receives that are posted. */
+/* A sender has at most IN_FLIGHT unhandled messages. That is fewer than RECEIVES, so each message finds a posted
+ * receive. */
 enum { MAX_ENDPOINTS = 16, RECEIVES = 16, IN_FLIGHT = 12, LENGTH = 8, QUAL = 7100, EVENT_TIMEOUT_MS = 60000, TICK_MS = 100 };
 
 /* Memory of both processes. */
@@ -230,7 +231,8 @@ static void *send_all(void *argument)
             await(end->sends, DAT_DTO_COMPLETION_EVENT, &event);
         memcpy(end->memory + number % RECEIVES * LENGTH, &number, LENGTH);
         post(end, 0, number);
-        /* The next message arrives while the receiver sleeps, falls asleep, or still handles this one. */
+        /* Random delays: the next message arrives while the receiver sleeps, while it falls asleep, or while it
+         * handles this one. */
         if (kind == 0)
             nanosleep(&pause, NULL);
         for (int turns = kind <= 3 ? rand_r(&seed) % 40 : 0; turns > 0 && number >= *handled; turns--)

@@ -143,7 +143,8 @@ static void ask(int n)
     DAT_RETURN ret = dat_ep_connect(peers[n].ep, (DAT_IA_ADDRESS_PTR)&address, QUAL + (DAT_CONN_QUAL)n, DAT_TIMEOUT_INFINITE,
                                     sizeof own, &own, DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG);
     pthread_mutex_lock(&lock);
-    /* The answering thread may have accepted the request already. */
+    /* The thread that answers requests may have accepted the peer's request into this EP meanwhile, so that the
+     * connect is refused. */
     if (!is_threaded || DAT_GET_TYPE(ret) != DAT_INVALID_STATE)
         must("dat_ep_connect", n, ret);
 }
@@ -170,7 +171,8 @@ static void requested(DAT_CR_HANDLE request)
     } else if (rank > n) {
         must("dat_cr_reject", n, dat_cr_reject(request));
     } else {
-        /* The peer may have accepted or not, because the EP was not reset. */
+        /* The EP has not been reset after its connect, so the accept is refused. With `threads` the EP may still be
+         * unconnected; then the accept succeeds. */
         DAT_RETURN ret = dat_cr_accept(request, peers[n].ep, sizeof own, &own);
         if (is_threaded && ret == DAT_SUCCESS) {
             peers[n].stage = ACCEPTED; /* the peer has not connected yet */

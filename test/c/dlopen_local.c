@@ -1,4 +1,4 @@
-/* Opens libdat like MPI libraries do: at run time, with its symbols visible only to the plug-in that opened it. The
+/* Opens libdat as MPI libraries do: at run time, with its symbols visible only to the plug-in that opened it. The
  * provider must then find libdat without the help of the program.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0 */

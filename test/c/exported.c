@@ -31,7 +31,7 @@ static DAT_LMR_HANDLE lmr;
 static DAT_LMR_CONTEXT context;
 static const char *kind;
 
-/* Context and address that the owner sends, and a word that marks completion; then the written and the read data. */
+/* The message of the owner to the parent (its context and address), then the written and the read data. */
 static struct {
     DAT_RMR_TRIPLET granted;
     unsigned char out[REGION], back[REGION];

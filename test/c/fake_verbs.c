@@ -238,7 +238,8 @@ void fake_execute_waiting(struct qp *qp)
         request.wr.sg_list = request.segments;
         if (request.wr.send_flags & IBV_SEND_INLINE)
             request.segments[0].addr = (uintptr_t)request.data;
-        /* Removed from the queue before it completes, since an error flushes the queue. */
+        /* A request is removed before it is executed: if it fails, the rest of the queue is flushed, and the failed
+         * request must not be flushed too. */
         qp->request_head++;
         if (!execute(qp, &request.wr)) {
             qp->request_head--;

@@ -53,8 +53,7 @@ struct region {
     int access;
 };
 
-/* Queue pairs and registrations by number; number 0 is not used. The lock protects both tables, like all other state.
- */
+/* Queue pairs and registrations by number; number 0 is not used. The lock protects both tables and all objects. */
 extern struct qp *fake_qps[QPS];
 extern struct region *fake_regions[REGIONS];
 

@@ -76,7 +76,7 @@ static void finish(void)
 
 #define REFUSED(call) EXPECT(DAT_GET_TYPE(call) == DAT_INVALID_HANDLE)
 
-/* Checks that every handle of the parent is invalid here. */
+/* Checks in the child that every handle of the parent is invalid. */
 static void refused(void)
 {
     DAT_OS_WAIT_PROXY_AGENT no_agent = { NULL, NULL };
@@ -110,7 +110,8 @@ static void refused(void)
     }
 }
 
-/* Tests the parent's handles one after the other. They stay invalid when the child has as many objects of its own. */
+/* Checks that the parent's handles are invalid, also while the child has at least as many objects. Then opens
+ * adapters of its own. */
 static void child(void)
 {
     DAT_IA_HANDLE own;
@@ -122,7 +123,7 @@ static void child(void)
     refused();
     OK(dat_ia_close(own, DAT_CLOSE_ABRUPT_FLAG));
 
-    /* The child opens the same adapter and does everything that the parent does. */
+    /* The child opens the same adapter and closes it again. */
     errors = DAT_HANDLE_NULL;
     OK(dat_ia_open((char *)name, 8, &errors, &ia));
     OK(dat_ia_close(ia, DAT_CLOSE_GRACEFUL_FLAG));

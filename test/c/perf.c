@@ -58,7 +58,8 @@
 enum { WARM_UP = 2000, MAX_SECONDS = 5, LAST_MESSAGE = 2 };
 #define SENT ((DAT_UINT64)1 << 32)
 
-/* Counts of posted and completed requests; endpoint of the last message; requests since the last one with an event. */
+/* `posted` and `sent` count requests and completed requests; `received` counts receives. `unsignalled`: requests
+ * since the last one with an event. `last`: endpoint of the last receive. */
 static long posted, sent, received, unsignalled;
 static long last;
 /* Time limit of a measurement in seconds; 0: none. */
@@ -76,7 +77,7 @@ static void too_long(int number)
     _exit(1);
 }
 
-/* Dequeues completions. A consumed receive is posted again later, since many are posted. */
+/* Dequeues at most one completion. Does not post the consumed receive again. */
 static void poll_once(void)
 {
     DAT_EVENT event;
@@ -103,8 +104,8 @@ static void send_one(long n)
     OK(dat_ep_post_send(eps[n], 1, &out, cookie, DAT_COMPLETION_SUPPRESS_FLAG));
 }
 
-/* Returns the flags for the next request of the first connection: one request of each group has an event. Waits while
- * `depth` requests are in flight. */
+/* Returns the flags and cookie of the next request of the first connection. Only the last request of each group has
+ * an event. Waits while `depth` requests are in flight. */
 static DAT_COMPLETION_FLAGS next_request(int is_last, DAT_DTO_COOKIE *cookie)
 {
     while (posted - sent >= depth)

@@ -1,5 +1,5 @@
 /*
- * perf_evds.h: the modes of perf.c that use EVDs like larger programs: every send has a completion, which is dequeued;
+ * perf_evds.h: the modes of perf.c that use EVDs as larger programs do: every send has a completion, which is dequeued;
  * requests have a separate EVD, a CNO or separate threads.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
@@ -46,8 +46,8 @@ static int take_one(DAT_EVD_HANDLE evd, int waits, struct counts *counts)
     return 1;
 }
 
-/* One step of a thread that needs completions of receives, of sends, or of both. With two EVDs it waits on an EVD of
- * a needed kind, and polls both. */
+/* Dequeues for a thread that needs completions of receives, of sends, or of both. With a CNO, waits on it and
+ * empties one EVD. Otherwise takes one completion from each EVD of a needed kind. */
 static void take_some(DAT_EVD_HANDLE receives, DAT_EVD_HANDLE requests, int lacks_sends, int lacks_receives,
                       struct counts *counts)
 {
@@ -112,7 +112,8 @@ static void *play(void *argument)
             send_signalled(player->n);
         if (host != NULL && n > 0)
             post_receive(player->n); /* while the reply is in flight */
-        /* The client's message of this turn acknowledges the server's send of the previous turn. */
+        /* The client also takes the completion of its send of this turn. The server takes that of its previous send,
+         * which has completed when the client's next message arrives. */
         take_until(receives, requests, has_reaper ? 0 : (host != NULL ? n + 1 : n), n + 1, &player->counts);
         if (host == NULL) {
             send_signalled(player->n);

@@ -1,5 +1,5 @@
 /*
- * perf_mpi.h: the modes of perf.c that move data like MPI libraries.
+ * perf_mpi.h: the modes of perf.c that move data as MPI libraries do.
  *
  *   eager       RDMA writes from memory that is registered once, into a ring in the peer's memory. The peer polls the
  *               last byte of the next slot, and dequeues from three EVDs between two polls.

@@ -49,7 +49,7 @@ static double seconds(void)
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-/* Reads the time stamp counter, like perftest: in a guest, reading the clock can be a system call. */
+/* Reads the time stamp counter, as perftest does: in a guest, reading the clock can be a system call. */
 static uint64_t ticks(void)
 {
 #if defined(__x86_64__)

@@ -1,5 +1,5 @@
 /*
- * verbs_evds.h: the modes of verbs_bench.c that use EVDs like larger programs: one EVD for requests and receives, a CNO
+ * verbs_evds.h: the modes of verbs_bench.c that use EVDs as larger programs do: one EVD for requests and receives, a CNO
  * over two EVDs, several endpoints on one EVD, one endpoint per thread. Each is a ping-pong by messages in which every
  * completion is dequeued.
  *

@@ -469,9 +469,8 @@ static int be_passed_on(void)
     return 1;
 }
 
-/* The provider could not arm the completion queue of an EVD with a CNO. Only the adapter's EVD for asynchronous errors
- * reports that. Without an unreported failure there is nothing to check: a blocked waiter polls and continues to wait.
- */
+/* The provider may have failed to arm the completion queue of an EVD with a CNO. No call reports that, only the
+ * adapter's EVD for asynchronous errors. Checks that event, if an injected failure is unreported. */
 static int fail_to_arm(void)
 {
     DAT_EVENT reported;
@@ -690,7 +689,7 @@ static void expect_no_more(const struct state *before)
 /* ---- All walks ----------------------------------------------------------------------------------------------------
  */
 
-/* Returns whether the walk completed like a walk without a fault. */
+/* Makes one walk and frees its objects. Returns whether the walk completed all its steps. */
 static int one_walk(void)
 {
     memset(&all, 0, sizeof all);
@@ -731,7 +730,7 @@ static rlim_t address_space(void)
     return (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE);
 }
 
-/* Arms the fault of step n. */
+/* Prepares the failure of walk n: an injected fault, or a resource limit. */
 static void prepare(int files, rlim_t bytes)
 {
     enum { PAGES = 64 * 4096, STACK = 512 * 4096 };
@@ -803,7 +802,8 @@ int main(int argc, char **argv)
         prepare(before.files, bytes);
         int is_whole = one_walk();
         const char *op = *met ? met : "nothing";
-        /* With no resource limit, the loop ends when there is no n-th call. */
+        /* Ends after three walks in a row without a failure. If faults are injected, such a walk made fewer than n
+         * calls. */
         in_a_row = is_whole && !*met ? in_a_row + 1 : 0;
         release();
         printf("%u: %s\n", n, op);
