@@ -1,5 +1,5 @@
-//! The crate `dat-abi` against the recorded ABI, in both directions: the tables below list exactly the names in the
-//! JSON, and the crate defines exactly the names in the tables.
+//! The crate `dat-abi` against the recorded ABI, in both directions: the tables in `v1` and `v2` list exactly the names
+//! in the JSON, and the crate defines exactly the names in the tables.
 //!
 //! The tables are written out, so that a reader sees the compared names. The compiler supplies sizes, offsets and
 //! types. `abi.rs` checks the C headers.
@@ -157,7 +157,7 @@ impl Translation {
         let mut known = BTreeMap::from([
             ("struct sockaddr".to_owned(), type_name::<dat_abi::DAT_SOCK_ADDR>()),
             ("struct sockaddr_in6".to_owned(), type_name::<dat_abi::DAT_SOCK_ADDR6>()),
-            // `va_list` on x86-64; a caller sees neither of the two types.
+            // `va_list` on x86-64. A caller uses neither of the two types directly.
             ("struct __va_list_tag".to_owned(), "core::ffi::c_void"),
             ("struct ibv_ah".to_owned(), "core::ffi::c_void"),
             ("va_list".to_owned(), type_name::<dat_abi::v2::va_list>()),
@@ -320,7 +320,7 @@ fn rust_records_match_the_recorded_abi() {
 fn same_fields(contract: &Contract, translation: &Translation, record: &Record, facts: &[Value]) {
     let functions: BTreeMap<&str, &str> =
         contract.function_types.iter().map(|entry| (entry.name, entry.rust)).collect();
-    // Every Rust field needs a name.
+    // A field without a name in C is named `peer` in Rust.
     let name = |fact: &Value| fact["name"].as_str().unwrap_or("peer").to_owned();
     let names: Vec<&str> = record.fields.iter().map(|field| field.name).collect();
     assert_eq!(facts.iter().map(name).collect::<Vec<_>>(), names, "fields of {}", record.of.name);
@@ -358,7 +358,7 @@ fn rust_table_slots_match_the_order_of_the_recorded_abi() {
             assert_eq!(number(entry, "offset"), field.offset as i64);
             assert_eq!(number(entry, "index"), (field.offset / size_of::<usize>()) as i64);
         }
-        // Every table entry has a prototype of the same type, except for the version arguments of open.
+        // Every table entry has the same type as its prototype, except for the version arguments of open.
         for entry in entries.iter().filter(|entry| entry["same_signature"] == true) {
             let function = list(&contract.facts, "functions").iter().find(|fact| fact["name"] == entry["function"]);
             let typing =

@@ -1,8 +1,8 @@
-//! The conformance suite over each provider that needs no device: every case, in one process and in two, over sm
-//! through `libdat.so.1` and over usnic through `libdat2.so.2`; the cases that only 2.0 has also over sm.
-//! `conformance_crossed` has the other two pairs of provider and libdat.
+//! Runs the conformance suite over each provider that needs no device, in one process and in two: sm through
+//! `libdat.so.1`, and usnic through `libdat2.so.2`. The cases that only 2.0 has also run over sm. `conformance_crossed`
+//! has the other two pairs of provider and libdat.
 //!
-//! `cargo xtask test conformance` runs both; with arguments it makes one run of the driver. The cases are in
+//! `cargo xtask test conformance` runs both test programs; with arguments it runs the driver once. The cases are in
 //! `test/conformance`.
 #![forbid(unsafe_code)]
 

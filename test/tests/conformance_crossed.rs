@@ -1,6 +1,6 @@
-//! The conformance suite over the pairs of provider and libdat that `conformance` leaves out: sm through
+//! Runs the conformance suite over the pairs of provider and libdat that `conformance` leaves out: sm through
 //! `libdat2.so.2` and usnic through `libdat.so.1`. The object layer and the providers are the same in all pairs, so
-//! `cargo xtask test` leaves this program to `--rest`.
+//! `cargo xtask test` runs this program only with `--rest` or `--all`.
 #![forbid(unsafe_code)]
 
 #[path = "conformance/runs.rs"]

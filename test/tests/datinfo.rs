@@ -246,8 +246,8 @@ fn all_attributes_have_their_units() {
     assert_eq!((row("adapter_name"), row("is_thread_safe")), ("adapter_name sm0".into(), "is_thread_safe true".into()));
     let attributes = json(&datinfo(&case, "-v --json"))["adapters"][0]["attributes"].clone();
     let count = |list: &str| attributes[list].as_array().unwrap().len();
-    // The address pointer, and count and pointer of each of the three lists of named attributes, are printed
-    // separately.
+    // The lists leave out the address pointer, and count and pointer of each of the three lists of named attributes.
+    // Their contents are printed separately.
     assert_eq!((count("ia"), count("provider")), (35 - 5, 26 - 2));
     assert!(count("provider_specific") > 0 && attributes["address"].is_string(), "{attributes:#}");
     let versions = datinfo(&case, "--version");

@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 use dapl_test::program::{is_program, skip};
 use dapl_test::stage::{OLD_NAMES_2, Profile, built, workspace};
 
-/// Packages of another origin that must be installable beside ours.
+/// Packages of another origin that must be installable beside this project's.
 const NEIGHBOURS: [&str; 2] = ["libdapl2", "dapl2-utils"];
 /// Number of packages without the debug symbol packages.
 const PACKAGES: usize = 8;
@@ -211,7 +211,7 @@ fn packages_install_beside_libdapl2_and_dtest1_runs() {
 fn found_by_the_loader(root: &Path, libraries: &Path, has_neighbours: bool) {
     let own = Path::new("/").join(libraries.strip_prefix(root).unwrap());
     fs::write(root.join("etc/ld.so.conf"), "include /etc/ld.so.conf.d/*.conf\n").unwrap();
-    // The multiarch directory name, like Debian's libc uses it.
+    // The file is named after the multiarch triplet, like that of Debian's libc.
     let triplet = own.file_name().unwrap().to_string_lossy();
     fs::write(root.join(format!("etc/ld.so.conf.d/{triplet}.conf")), format!("{}\n", own.display())).unwrap();
     let ldconfig = |option: &[&str]| text_of(Command::new("/sbin/ldconfig").arg("-r").arg(root).args(option));
@@ -226,7 +226,8 @@ fn found_by_the_loader(root: &Path, libraries: &Path, has_neighbours: bool) {
     let both = [own.join("libdat2.so.2"), private.join("libdat2.so.2")];
     let expected = if has_neighbours { &both[..] } else { &both[1..] };
     assert_eq!(found("libdat2.so.2"), expected.iter().map(|path| path.to_str().unwrap()).collect::<Vec<_>>(), "{list}");
-    // The loader's cache contains the links under their own names. Each link finds libdat2 in its own directory.
+    // Not looked up in the loader's cache, which lists a link under the link's own name. Each link finds libdat2 in its
+    // own directory.
     for name in OLD_NAMES_2 {
         assert!(libraries.join("dapl-rs").join(name).exists(), "{name}");
     }

@@ -26,7 +26,8 @@ fn gdb_shows_the_state_and_counters_of_an_endpoint() {
         "dapl ep active.ep",
         "dapl code 0x800a0063",
         "dapl ep 64",
-        // In a frame of the library, gdb expects Rust expressions if the library has debug information.
+        // Repeats the command in a frame of the library. If the library has debug information, gdb parses expressions
+        // as Rust there, and the command must select C.
         "break dat_ep_post_send",
         "continue",
         "dapl ep active.ep",

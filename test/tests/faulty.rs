@@ -1,4 +1,5 @@
-//! Every error path of the object layer: `walk` provokes each provider failure, and no object is left afterwards.
+//! Error paths of the object layer: `test/c/walk.c` makes one call of the provider after the other fail, and checks
+//! that no object is left afterwards.
 //!
 //! Uses libdaplfaulty, which is staged here and never installed. Failing allocations are not covered, since Rust then
 //! aborts the process. Failures of system calls, such as for descriptors and mappings, are covered.
@@ -24,7 +25,7 @@ fn setting() -> (Stage, Sandbox) {
     (stage, sandbox)
 }
 
-/// Runs `walk` in this mode; at least `least` steps must have failed.
+/// Runs `walk` in this mode; more than `least` steps must have had a failed call.
 fn walk(mode: &str, plan: &str, least: usize) {
     let (stage, sandbox) = setting();
     let walk = run::program(&stage, "test/c/walk.c");
@@ -34,7 +35,7 @@ fn walk(mode: &str, plan: &str, least: usize) {
     command.env("GLIBC_TUNABLES", "glibc.pthread.stack_cache_size=0");
     let finished = run::Run::start(command).finish(TIMEOUT);
     finished.expect_success("walk: OK");
-    assert!(steps(&finished) > least, "only {} steps were run: {finished:#?}", steps(&finished));
+    assert!(steps(&finished) > least, "only {} steps had a failed call: {finished:#?}", steps(&finished));
 }
 
 #[test]

@@ -112,7 +112,7 @@ fn programs_of_the_guide_compile_and_the_first_prints_hello() {
     let hello =
         made.iter().find(|path| path.ends_with("first-program-0.run")).expect("the guide's first program was compiled");
     for (adapter, registry) in [("sm0", SM0), ("usnic0", USNIC0)] {
-        // Enough runs to see each possible order of events.
+        // Many runs, because the order of events differs between runs.
         for _ in 0..100 {
             let sandbox = Sandbox::new(&stage, Some(registry));
             let server = sandbox.start(hello, &[adapter]);

@@ -211,7 +211,7 @@ fn every_rdma_core_structure_is_checked() {
     assert_eq!(declared(MANAGER, "pub union "), BTreeSet::from(["rdma_addr_ib", "rdma_cm_event_param"]));
 }
 
-/// Proves that the checks above would find a wrong declaration.
+/// Checks that a wrong offset, function type and operation type do not compile.
 #[test]
 fn a_wrong_declaration_does_not_compile() {
     if !has_headers() {
@@ -242,7 +242,7 @@ fn assert_same(checks: &mut String, what: &str, value: impl std::fmt::Display) {
     writeln!(checks, "_Static_assert(({what}) == ({value}), \"{what}\");").unwrap();
 }
 
-/// The `NAME = VALUE` entries in `constants.rs`. The values are valid C too.
+/// The `NAME = VALUE` entries in `constants.rs`. The values are also valid C.
 fn verbs_numbers() -> Vec<(&'static str, &'static str)> {
     let pieces = NUMBERS.lines().flat_map(|line| line.split([',', ':', '{', '}']));
     pieces.filter_map(|piece| piece.trim().split_once(" = ")).filter(|(name, _)| name.starts_with("IBV_")).collect()

@@ -1,8 +1,8 @@
 //! The registry through the real `libdat.so.1`: provider selection, refused opens, and use counts.
 //!
 //! Each case is a separate process (`test/c/registry_probe.c`), since libdat reads files and environment once. The
-//! providers are variants of `test/c/dummy_provider.c`, some of them faulty. Unless compiled otherwise they do not
-//! use the hook, like foreign providers.
+//! providers are variants of `test/c/dummy_provider.c`, some of them faulty. Like foreign providers, they do not use
+//! libdat's hook, unless compiled with `HOOKED`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

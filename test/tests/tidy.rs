@@ -65,8 +65,8 @@ fn imports_go_down_the_layers() {
             let own = module_of(&path, layers);
             for target in imports(&file.product_code()) {
                 let target: Vec<&str> = target.iter().map(String::as_str).collect();
-                // `crate::Name` is the provider's root type, which event sinks have as type parameter. A module may
-                // import its own root.
+                // `crate::Name` is the provider's root type, a type parameter of its event sinks. A module may import
+                // its own root.
                 if target[0].starts_with(char::is_uppercase) || target[0] == path[0] && target.len() == 1 {
                     continue;
                 }

@@ -112,8 +112,8 @@ fn a_refused_rdma_write_is_logged_with_the_check_that_failed() {
                 "{adapter} {check}: {finished:#?}"
             );
             let target = "rdma write of the peer refused (DAT_DTO_ERR_REMOTE_ACCESS): key 0x";
-            // Over sm the initiator itself checks the peer's registration table, so its trace contains that check
-            // too.
+            // Over sm the initiator itself checks the peer's registration table, so the initiator's trace also contains
+            // that check.
             let parts = if adapter == "sm0" { &[own, target][..] } else { &[target] };
             for part in parts {
                 let said = lines.iter().find(|line| line.contains(part) && line.contains(cause));

@@ -120,7 +120,7 @@ fn the_example_runs_many_times_over_each_provider() {
     let stage = stage(Profile::Dev);
     let ping = ping();
     for (adapter, registry) in [("sm0", SM0), ("usnic0", USNIC0)] {
-        // A soak has enough runs to see each possible order of completions and messages.
+        // A soak makes more runs, because the order of completions and messages differs between runs.
         for run in 0..rounds(10, 100) {
             let sandbox = Sandbox::new(&stage, Some(registry));
             // The client may start first: it retries until the server listens.

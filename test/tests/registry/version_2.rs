@@ -64,7 +64,7 @@ fn a_provider_of_1_2_that_registers_as_2_0_is_refused_by_its_name() {
         "cannot open \"x\": {}/dat.conf:1: {}/libold.so.1 is a library for libdat.so.1 (.so.1), but the line says u2; \
          name the .so.2 library"
     );
-    // The name in dat.conf is not decisive if the library names itself.
+    // The soname of the library decides, not the file name in dat.conf.
     let conf = conf.replace("libold.so.1", "libold.so");
     let case = Case::new("soname1", &conf).provider_linked("libold.so", &[], &["-Wl,-soname,libold.so.1"]).version_2();
     let answer = case.run("open x 2 0 0");
@@ -88,7 +88,8 @@ fn a_provider_that_registers_the_other_version_is_refused_with_what_it_registere
         );
         let words = format!("open x {major} {minor} 0");
         assert_eq!(case.run(&words).reason_of(library), expected);
-        // With both libraries in the process, the registration is passed to the other one.
+        // With both libdats in the process, the libdat that opens the adapter passes the registration on to the other
+        // libdat. The message is the same.
         let both = ["libdat.so.1", "libdat2.so.2"].map(|file| stage().lib.join(file).display().to_string());
         let [first, second] = if major == "1" { [&both[0], &both[1]] } else { [&both[1], &both[0]] };
         let case = case.with("LD_PRELOAD", &format!("{first}:{second}"));

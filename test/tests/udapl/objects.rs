@@ -1,4 +1,5 @@
-//! Options of transfers, shared receive queues, groups of event queues, memory windows, shared memory, queries.
+//! Cases of `tests/udapl.rs`: options of transfers, shared receive queues, groups of event queues, memory windows,
+//! shared memory, queries.
 
 use std::os::fd::AsFd;
 
