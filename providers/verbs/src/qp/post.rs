@@ -297,8 +297,8 @@ impl QpCore {
             }
         }
         if !send.is_rts || !send.queued_requests.is_empty() {
-            // A bind returns its key, which the device assigns when the bind is posted to it. So a bind cannot be
-            // queued until the queue pair accepts requests, nor behind requests that wait for the connection.
+            // The device assigns the key of a bind when the bind is posted to it, and this call returns the key. So a
+            // bind cannot wait until the queue pair accepts requests, or until earlier requests are posted.
             log::warn!(
                 "{}: queue pair {:#x}: cannot post a bind while it or earlier requests wait for the connection; bind after \
                  the ESTABLISHED event",

@@ -1,5 +1,6 @@
-//! Fast path of posts with one segment and no flags, for a connected queue pair with space in its queues. Each function
-//! returns false, with nothing changed, if a condition is not met. The caller then uses the general path.
+//! Fast path of posts with one segment and no flags, to a queue with space. Requests need an established connection;
+//! receives do not. Each function returns false and changes nothing if a condition is not met, or if the device's post
+//! fails. The caller then uses the general path.
 #![forbid(unsafe_code)]
 
 use std::slice;
