@@ -32,7 +32,8 @@ pub(crate) fn of(context: &Context, port: u8, settings: &VerbsSettings) -> Resul
     Ok(limits)
 }
 
-/// Maximum number of events in an EVD, whose queue is in software.
+/// Minimum of the limit reported for the length of an EVD. It may exceed `max_cqe`, because an EVD's queue is in
+/// software and uses several completion queues of the device if necessary.
 const MAX_EVENTS: u32 = 1 << 20;
 
 fn limits(device: &ibv_device_attr, port: &ibv_port_attr, settings: &VerbsSettings) -> Limits {
@@ -51,7 +52,6 @@ fn limits(device: &ibv_device_attr, port: &ibv_port_attr, settings: &VerbsSettin
         max_eps: count(device.max_qp),
         max_dtos: max_wr,
         max_evds: count(device.max_cq),
-        // An EVD uses several completion queues of the device if necessary.
         max_evd_qlen: count(device.max_cqe).max(MAX_EVENTS),
         max_iov: max_sge,
         max_lmrs: count(device.max_mr),

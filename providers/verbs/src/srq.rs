@@ -4,9 +4,9 @@
 //! identifies its receive. A receive counts as available until its completion is polled, although a connection may have
 //! used it already.
 //!
-//! The device reports an event when the number of receives falls below the low watermark. This module checks the
-//! watermark too, when it is set and when completions are polled, because the device does not report a number that is
-//! already below. Only the engine thread calls the sink.
+//! The device reports an event when the number of receives falls below the low watermark, but not if the number is
+//! already below a watermark that is set. So this module checks the watermark too, when it is set and when completions
+//! are polled. Only the engine thread calls the sink.
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, Weak};
@@ -182,7 +182,8 @@ impl SharedReceiveQueue for Srq {
     }
 
     fn available(&self) -> u32 {
-        // Fetches completions of the device first, because unpolled receives count as available.
+        // Fetches the device's completions first: a completed receive counts as available until its completion is
+        // fetched.
         let cqs: Vec<_> = self.0.cqs.lock().iter().filter_map(Weak::upgrade).collect();
         cqs.iter().for_each(|cq| cq.fetch());
         self.0.slots.lock().in_use

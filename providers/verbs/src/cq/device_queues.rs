@@ -1,7 +1,7 @@
 //! The completion queues of the device that a completion queue of the provider uses, and the capacity reserved in each.
 //!
-//! A device loses completions beyond the capacity of its completion queue, so each queue pair reserves capacity when it is
-//! created. If no device queue can grow enough, another one is created.
+//! A device loses completions beyond the capacity of its completion queue, so each queue pair reserves capacity when it
+//! is created. If no device queue can grow enough, another one is created.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -29,8 +29,8 @@ struct DeviceCq {
     reserved: u32,
 }
 
-/// Capacity for the receives of a shared receive queue. It is reserved once for all queue pairs that use that queue, because
-/// a receive occupies the shared receive queue until its completion is polled.
+/// Capacity for the receives of a shared receive queue. It is reserved once for all queue pairs that use that queue,
+/// because a receive occupies the shared receive queue until its completion is polled.
 struct SrqReservation {
     /// Id of the shared receive queue.
     srq: usize,
@@ -115,8 +115,8 @@ impl DeviceQueues {
         Ok(cq)
     }
 
-    /// Reserves capacity for a queue pair that uses the shared receive queue `srq` with `count` receives. Only the first queue
-    /// pair of a shared receive queue needs new capacity.
+    /// Reserves capacity for a queue pair that uses the shared receive queue `srq` with `count` receives. Only the
+    /// first queue pair of a shared receive queue needs new capacity.
     pub(super) fn reserve_shared(&mut self, params: &DeviceCqParams, srq: usize, count: u32) -> Result<Arc<ibv::Cq>> {
         if let Some(queue) = self.shared.iter_mut().find(|shared| shared.srq == srq) {
             queue.users += 1;
@@ -155,8 +155,8 @@ impl DeviceQueues {
         }
     }
 
-    /// Called when a queue pair with this shared receive queue is dropped. Releases the capacity with the last such queue
-    /// pair.
+    /// Called when a queue pair with this shared receive queue is dropped. Releases the capacity with the last such
+    /// queue pair.
     pub(super) fn release_shared(&mut self, srq: usize) {
         let Some(index) = self.shared.iter().position(|shared| shared.srq == srq) else { return };
         self.shared[index].users -= 1;

@@ -1,7 +1,7 @@
 //! The table of queue pairs whose work completes on a completion queue, protected by the completion queue's lock.
 //!
-//! A completion refers to work in a queue pair's queue by the slot in this table, and to a receive of a shared receive queue
-//! by the number of the queue pair.
+//! A completion refers to work in a queue pair's queue by the slot in this table, and to a receive of a shared receive
+//! queue by the number of the queue pair.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -67,8 +67,8 @@ pub(super) struct QpTable {
 }
 
 impl QpTable {
-    /// Adds the send queue or receive queue of a queue pair, and returns its slot. Errors: `Exhausted(Evd)` if all slots are in
-    /// use.
+    /// Adds the send queue or receive queue of a queue pair, and returns its slot. Errors: `Exhausted(Evd)` if all
+    /// slots are in use.
     pub(super) fn add_queue(&mut self, core: &Arc<QpCore>, side: QueueSide) -> Result<u32> {
         let entry = Some((core.clone(), side));
         let slot = match self.slots.iter().position(Option::is_none) {
@@ -114,8 +114,8 @@ impl QpTable {
         requesters.map(|(core, _)| core.clone()).collect()
     }
 
-    /// Whether events of failures suffice: all work is receives, and no watermark counts them. Requests need all
-    /// events, because not every device can report events of failed requests only.
+    /// Whether events of failures suffice: only receives complete on the queue, and no watermark counts them. Requests
+    /// need events of all completions, because not every device can report events of failed requests only.
     pub(super) fn wants_failures_only(&self) -> bool {
         self.slots.iter().flatten().all(|(core, side)| *side == QueueSide::Recv && !core.counts_recvs())
     }

@@ -1,9 +1,9 @@
-//! Completion queues: the completion queues of the device, and a software queue of completions that were fetched from them
-//! or made in software.
+//! Completion queues: the completion queues of the device, and a software queue of completions that were fetched from
+//! them or made in software.
 //!
-//! A polling thread fetches the device's completions and matches them with the work of the queue pairs. While no consumer
-//! thread polls, the device's queues are armed and the engine thread fetches, so that failures are detected. While a
-//! consumer thread polls, the engine thread only checks at intervals whether polls continue.
+//! A polling thread fetches the device's completions and matches them with the work of the queue pairs. While no
+//! consumer thread polls, the device's queues are armed and the engine thread fetches, so that failures are detected.
+//! While a consumer thread polls, the engine thread only checks at intervals whether polls continue.
 //!
 //! Lock order: a queue pair's link, completion queue, a queue pair's queues. Only the engine thread calls sinks.
 
@@ -90,7 +90,8 @@ enum Check {
     OverdueSends,
 }
 
-/// A locked completion queue. If a notification becomes due while the lock is held, the unlock queues it for the engine.
+/// A locked completion queue. If a notification becomes due while the lock is held, the unlock queues it for the
+/// engine.
 pub(crate) struct LockedCq<'a> {
     cq: &'a CqCore,
     inner: MutexGuard<'a, CqState>,
@@ -167,7 +168,8 @@ impl CqCore {
         self.reserved(|queues| queues.reserve(&self.params, count))
     }
 
-    /// Reserves capacity for the `count` receives of a shared receive queue that a queue pair uses. `srq`: id of that queue.
+    /// Reserves capacity for the `count` receives of a shared receive queue that a queue pair uses. `srq`: id of that
+    /// queue.
     pub(crate) fn reserve_shared(&self, srq: usize, count: u32) -> Result<Arc<ibv::Cq>> {
         self.reserved(|queues| queues.reserve_shared(&self.params, srq, count))
     }
@@ -202,8 +204,8 @@ impl CqCore {
         self.schedule_next_check(&mut self.lock());
     }
 
-    /// Same as [`Self::schedule_check`], after a receive watermark was set. If the device is armed for failures only, it is
-    /// armed for all completions instead.
+    /// Same as [`Self::schedule_check`], after a receive watermark was set. If the device is armed for failures only,
+    /// it is armed for all completions instead.
     pub(crate) fn arm_for_recv_count(&self) {
         let mut inner = self.lock();
         if inner.pending.device_armed
@@ -249,8 +251,8 @@ impl CqCore {
         while self.fetch_batch(inner, &mut PollBuffer { space: &mut [], filled: 0 }, BATCH) {}
     }
 
-    /// Fast path of a poll: one device queue, and an empty software queue. Returns the number of completions, or `None`,
-    /// with nothing changed, if these conditions are not met.
+    /// Fast path of a poll: one device queue, and an empty software queue. Returns the number of completions, or
+    /// `None`, with nothing changed, if these conditions are not met.
     #[inline(always)]
     fn fill_quickly(&self, inner: &mut CqState, out: &mut [Completion]) -> Option<usize> {
         let CqState { pending, table, queues, .. } = inner;
@@ -279,7 +281,8 @@ impl CqCore {
     }
 
     /// Fills the buffer of a polling thread, first from the software queue, then from the device. Returns the number of
-    /// completions. `expects`: the device may be armed for a solicited message, whose event may arrive after this poll.
+    /// completions. `expects`: if the device is armed, receives of this poll count as solicited, because the event of a
+    /// solicited message may arrive after the poll.
     #[inline(never)]
     fn fill(&self, inner: &mut CqState, out: &mut [Completion], expects: bool) -> usize {
         let before = inner.pending.solicited;
@@ -298,7 +301,7 @@ impl CqCore {
             }
         }
         let filled = out.filled;
-        // If the poll has returned completions, the solicited message of the notification is one of them.
+        // An earlier event marks the receives of the first poll that returns completions, but not those of later polls.
         inner.pending.solicited = before && filled == 0;
         filled
     }
@@ -402,8 +405,8 @@ impl CqCore {
         }
         if !inner.pending.device_armed {
             self.drain(&mut inner);
-            // Arms for as few events as possible: each event wakes the engine, and a queue that is armed for all events cannot
-            // be re-armed for fewer.
+            // Arms for as few events as possible: each event wakes the engine, and a queue that is armed for all events
+            // cannot be re-armed for fewer.
             let solicited = inner.pending.is_solicited_only() || inner.table.wants_failures_only();
             if self.arm_device(&mut inner, solicited).is_err() {
                 return self.schedule_next_check(&mut inner);

@@ -1,8 +1,8 @@
 //! Detects sends that do not complete for a long time. Each is logged once.
 //!
-//! The device repeats a send for which the peer has no receive, and reports nothing meanwhile. So the engine compares
-//! the oldest outstanding request of each queue pair at intervals. It first fetches the completions of the device,
-//! because a complete send that was not polled is not overdue.
+//! The device repeats a send for which the peer has no receive, and reports nothing meanwhile. So the engine checks the
+//! oldest outstanding send of each queue pair at intervals: a send that stays the oldest for too long is overdue. The
+//! engine first fetches the completions of the device, because a complete send that was not polled is not overdue.
 #![forbid(unsafe_code)]
 
 use std::sync::Weak;

@@ -1,9 +1,9 @@
-//! The software queue of a completion queue: completions that were fetched from the device or made in software, and that the
-//! consumer has not polled. Also the notification state.
+//! The software queue of a completion queue: completions that were fetched from the device or made in software, and
+//! that the consumer has not polled. Also the notification state.
 //!
 //! A device does not report which completion is of a solicited message. If it is armed for solicited messages only, its
-//! event shows that there is one, but the event may arrive after the completion was fetched. This module calls no sink; it
-//! records that a notification is due.
+//! event shows that there is one, but the event may arrive after the completion was fetched. This module calls no sink;
+//! it records that a notification is due.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -80,8 +80,8 @@ impl PendingCompletions {
         }
     }
 
-    /// Passes a completion to the polling thread's buffer if it has space and the queue is empty. Otherwise adds it to the
-    /// queue.
+    /// Passes a completion to the polling thread's buffer if it has space and the queue is empty. Otherwise adds it to
+    /// the queue.
     #[inline(always)]
     pub(super) fn deliver(&mut self, out: &mut PollBuffer<'_>, done: Completion) {
         match out.space.get_mut(out.filled) {
@@ -102,14 +102,14 @@ impl PendingCompletions {
         out.filled = count;
     }
 
-    /// Whether the device is to report solicited messages and failures only. It reports no other completed work then, so
-    /// for a queue with other work it must report everything.
+    /// Whether the consumer waits for solicited messages and failures only, on all work of the queue. In the mode
+    /// `Mixed`, other work needs events of all completions.
     pub(super) fn is_solicited_only(&self) -> bool {
         self.mode == ArmMode::Solicited
     }
 
-    /// Records that the device has reported an event, possibly of a solicited message. Its completion is in the queue, or
-    /// will be fetched next.
+    /// Records that the device has reported an event, possibly of a solicited message. Its completion is in the queue,
+    /// or will be fetched next.
     pub(super) fn may_be_solicited(&mut self) {
         if self.mode != ArmMode::All {
             self.solicited = true;

@@ -1,7 +1,7 @@
 //! Maps the completion status of verbs to that of the provider interface (spec/events 4.5).
 //!
-//! An unknown status maps to a transport failure, which ends the connection. If it mapped to a flush, a failed connection
-//! would stay open.
+//! An unknown status maps to a transport failure, which ends the connection. If it mapped to a flush, a failed
+//! connection would stay open.
 #![forbid(unsafe_code)]
 
 use dapl::provider::Status;
