@@ -3,10 +3,11 @@
 //!
 //! Each process brings its queue pair up with assumed parameters of the peer. By default, the peer's queue pair has the
 //! number of the local one; `DAPL_VERBS_PEER` can set a difference of +1 or -1, or a fixed number. The peer's LID is
-//! the local one, and PSNs start at a fixed number. If packets have a global header (always on Ethernet), the peer's
-//! GID is that of an address: the destination of a connect, or for a listener the address in `DAPL_VERBS_PEER`, by
-//! default the local one. The GID is looked up in `ibhosts`. On Ethernet, the GID of an address that is not listed is
-//! derived from the address.
+//! the local one, and PSNs start at a fixed number. If packets have a global route header (always on Ethernet), the
+//! peer's GID is needed too. The peer's IP address determines it: the destination of a connect or, for a listener, the
+//! address in `DAPL_VERBS_PEER` (default: the local address). The local address has the local GID; the GIDs of other
+//! addresses are looked up in `ibhosts`. On Ethernet, the GID of an address that is not listed is derived from the
+//! address.
 //!
 //! Limits:
 //! - A connection is established as soon as the local queue pair is in RTS, even without a peer. Data that are sent

@@ -68,7 +68,7 @@ pub(crate) struct RdmaManager {
 enum EventOwner {
     Listener(ObjectId),
     Link(Arc<RdmaConnection>),
-    /// A request that waits for the consumer. True if the requester has given up.
+    /// A request that waits for the consumer's decision. The flag is true if the requester has given up.
     Request(Arc<Mutex<bool>>),
     /// A connection that this process has ended. Its id is kept until the peer has confirmed the disconnect.
     Ended(Arc<RdmaConnection>),

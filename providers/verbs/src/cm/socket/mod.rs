@@ -319,8 +319,8 @@ impl EventHandler for TcpListening {
     }
 }
 
-/// A request that waits for the consumer's decision. Dropping it ends the TCP connection, as for a request that is not
-/// served.
+/// A request that waits for the consumer's decision. Dropping it rejects the request as not served: by a message in the
+/// format of 2.0, only by closing the TCP connection in the format of 1.2.
 struct SocketRequest(Option<Arc<SocketConnection>>);
 
 impl SocketRequest {

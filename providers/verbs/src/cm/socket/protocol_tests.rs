@@ -30,7 +30,8 @@ fn bytes(params: &ConnectParams) -> Vec<u8> {
     Message::Request(params.clone()).encode(Format::Dat12)
 }
 
-/// Transfers all bytes from one side to the other, at most five at a time. Returns the last event.
+/// Transfers bytes in pieces of at most five, until the receiver reports an event or wants no more bytes, or no bytes
+/// are left. Returns the event.
 fn carry(from: &mut Protocol, to: &mut Protocol) -> Option<ProtocolEvent> {
     let mut event = None;
     while !from.outbox().is_empty() && event.is_none() && to.wanted() > 0 {

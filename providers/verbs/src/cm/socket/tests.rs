@@ -405,7 +405,8 @@ fn accept_fails_without_a_valid_confirmation_in_time() {
     }
 }
 
-/// The duplicates represent the descriptors that a forked child has inherited.
+/// Duplicates a listening and a connected socket, as a fork does. Although the duplicates stay open, a close must end
+/// the connection and free the port.
 #[test]
 fn close_takes_effect_despite_inherited_sockets() {
     let manager = TestManager::new();
