@@ -56,7 +56,7 @@ pub(crate) struct Device {
     watches: OnceLock<[WatchedDescriptor; 2]>,
 }
 
-/// The base directory, which contains the names of shared memory.
+/// The base directory. Its files represent the groups of processes that share memory (spec/transports B3).
 const NAMES: BaseDirKind = BaseDirKind { provider: "verbs", variable: "DAPL_DIR", default: "/dev/shm/dapl-verbs" };
 
 /// Vendor id of soft-RoCE.

@@ -203,8 +203,8 @@ impl Engine {
         self.deadlines.lock().clear();
     }
 
-    /// Runs the queued jobs, then the handlers of expired deadlines. Jobs that these queue run in the next round, after
-    /// events of descriptors were handled.
+    /// Runs the queued jobs, then the handlers of expired deadlines. Jobs that are queued meanwhile run in the next
+    /// round, after events of descriptors were handled.
     fn run_jobs_and_deadlines(&self) {
         let jobs = std::mem::take(&mut *self.jobs.lock());
         jobs.into_iter().for_each(|job| job());

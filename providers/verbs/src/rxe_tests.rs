@@ -182,7 +182,7 @@ impl Pair {
     }
 }
 
-/// Whether a receive has failed for this reason. Soft-RoCE may report `LocalEp` for any reason.
+/// Whether `status` is the status `reason` of a failed receive, or `LocalEp`, which soft-RoCE may report instead.
 fn is_local(status: Status, reason: Status) -> bool {
     status == reason || status == Status::LocalEp
 }
