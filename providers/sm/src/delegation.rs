@@ -1,6 +1,6 @@
 //! Copy delegation: the receiver of a long message delegates the copy of a part to the sender, so that two CPUs copy.
 //!
-//! The receiver publishes a job on its control line and copies another part. Then it withdraws the job. If the sender
+//! The receiver publishes a job on its control page and copies another part. Then it withdraws the job. If the sender
 //! has not claimed the job by then, the receiver copies that part too. A concurrent claim and withdrawal always see
 //! each other: each process writes its word, executes a full barrier, then reads the other process's word. The sender
 //! reports the result of every claimed job. This module does not copy, sleep or wake threads.
@@ -45,7 +45,7 @@ impl CopyJob {
     }
 }
 
-/// Access to the words of copy jobs, on the control lines of both processes.
+/// Access to the words of copy jobs, on the control pages of both processes.
 #[derive(Debug)]
 pub(crate) struct CopyDelegation<'a> {
     pub(crate) local: &'a SharedMapping,

@@ -244,7 +244,7 @@ impl Engine {
 
     fn check_connection(&mut self, id: u32, serve: bool) {
         let Some((qp, link)) = self.queue_pair_and_memory(id) else { return };
-        // A forged Reset word has no effect, because the peer must also have marked the end on its control line.
+        // A forged Reset word has no effect, because the peer must also have marked the end on its control page.
         if link.is_reset() {
             self.end_attempt(id);
         } else if serve {
@@ -428,7 +428,7 @@ impl Engine {
     /// Ends a connection or attempt whose peer has ended it or has exited.
     fn end_attempt(&mut self, id: u32) {
         // The acknowledgement may be lost or arrive later than the end. If the requester has marked the end on its
-        // control line, the connection was established, which implies the acknowledgement.
+        // control page, the connection was established, which implies the acknowledgement.
         if self.queue_pair_and_memory(id).is_some_and(|(_, link)| link.is_reset()) {
             self.step(id, MachineInput::Ack);
         }

@@ -1,4 +1,4 @@
-//! Wake-up flags on the control line of a process. The process sets a flag before it sleeps. After publishing, its peer
+//! Wake-up flags on the control page of a process. The process sets a flag before it sleeps. After publishing, its peer
 //! checks the flags and sends a FIFO word if one is set.
 //!
 //! The sleeper sets a flag, polls once more, and sleeps. The publisher publishes, and then reads the flag. A full

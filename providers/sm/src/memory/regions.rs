@@ -4,7 +4,7 @@
 //! before it is reused. Registrations and bound windows share the table, but local segments cannot use the key of a
 //! window. The table makes RDMA one-sided: the initiator checks key, bounds, rights and protection domain in it before
 //! and after it copies. A copy by this process increments the entry's user count, or is part of an announced post. A
-//! copy by a peer announces the key on the peer's control line. A deregistration revokes the key and then waits for all
+//! copy by a peer announces the key on the peer's control page. A deregistration revokes the key and then waits for all
 //! of these copies, so no transfer accesses the memory afterwards.
 
 use std::os::fd::OwnedFd;
@@ -329,7 +329,7 @@ impl PeerRegions {
     }
 
     /// Announces a copy to or from the peer's memory, if the peer's table grants the access. `announcement` is the word
-    /// on the local control line that the peer reads. It contains the key until [`CopyAnnouncement`] is dropped.
+    /// on the local control page that the peer reads. It contains the key until [`CopyAnnouncement`] is dropped.
     #[inline(always)]
     pub(crate) fn announce<'a>(
         &self,

@@ -147,7 +147,7 @@ pub(crate) enum MachineAction {
     Ack,
     /// Watch the process that has replied, to detect its exit.
     Watch,
-    /// Mark the end on the control line, and wake the peer.
+    /// Mark the end on the control page, and wake the peer.
     Mark,
     /// The peer has probably exited. Handle the datagrams that it sent before, then pass the input `Gone`.
     Recheck,

@@ -1,9 +1,10 @@
-//! The shared memory of a connection: the areas of both processes, which contain control line and rings, and the RMA
-//! buffers.
+//! The shared memory of a connection: an area and an RMA buffer of each process.
 //!
-//! Each process writes only its own area, which the peer maps read-only. Both processes write the RMA buffers. The
-//! control line of a process publishes the numbers of consumed entries, the wake-up flags, the keys that copies are
-//! using, the support for rendezvous offers, the supported ring words, and the end of the connection.
+//! An area consists of a control page of 4,096 bytes, the rings and the message buffer. Each process writes only its
+//! own area, which the peer maps read-only. Both processes write both RMA buffers. The control page publishes the
+//! numbers of consumed slots, the wake-up flags, the keys of copies in progress, copy jobs (`delegation`), staging
+//! copies, the recall of rendezvous offers, a refused access of this process, and the end of the connection. It also
+//! publishes whether this process can copy by the kernel, and whether it supports extension operations.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -377,7 +378,7 @@ impl ConnectionMemory {
         }
     }
 
-    /// Describes a failed local operation on the control line, so that the peer can log it (see [`REFUSED`]).
+    /// Describes a failed local operation on the control page, so that the peer can log it (see [`REFUSED`]).
     pub(crate) fn publish_refused(&self, target: &AccessTarget) {
         let AccessTarget { key, address, length, right, .. } = *target;
         let kind = REFUSED_RIGHTS.iter().position(|known| *known == right).map_or(0, |index| index as u64 + 1);
@@ -396,12 +397,12 @@ impl ConnectionMemory {
         Some(AccessTarget { key: first as u32, pd, address, length, right })
     }
 
-    /// Marks the end of an established connection on the local control line.
+    /// Marks the end of an established connection on the local control page.
     pub(crate) fn mark_ended(&self) {
         self.area.word(ENDED).store(1, Ordering::Release);
     }
 
-    /// Ends the connection at the peer: marks the end on the local control line, and wakes the peer's engine.
+    /// Ends the connection at the peer: marks the end on the local control page, and wakes the peer's engine.
     pub(crate) fn reset(&self) {
         self.mark_ended();
         if let Some(peer_side) = self.peer_side() {
@@ -409,7 +410,7 @@ impl ConnectionMemory {
         }
     }
 
-    /// Whether the peer has marked the end of the connection on its control line. Only the peer can write this mark,
+    /// Whether the peer has marked the end of the connection on its control page. Only the peer can write this mark,
     /// whereas other processes of the user can forge FIFO words.
     pub(crate) fn is_reset(&self) -> bool {
         self.peer_side().is_some_and(|t| t.area.word(ENDED).load(Ordering::Acquire) != 0)

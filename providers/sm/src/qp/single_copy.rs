@@ -28,7 +28,7 @@ pub(crate) enum CopyMethod<'a> {
 }
 
 /// Copies between the local segment, in the protection domain `pd`, and the target, which has the same length.
-/// `announcement`: the word on the local control line that announces the copy to the peer.
+/// `announcement`: the word on the local control page that announces the copy to the peer.
 pub(crate) fn copy(
     regions: &Regions,
     peer: &PeerEndpoint,

@@ -85,7 +85,7 @@ fn rewrite(area: &SharedMapping, random: &mut Random) {
     }
 }
 
-/// Rewrites the control line and the first slots, whose words the peer interprets.
+/// Rewrites the control page and the first slots, whose words the peer interprets.
 fn tamper(link: &ConnectionMemory, random: &mut Random) {
     let at = (random.next() as usize % (4096 + 64 * 128)) & !7;
     link.area.word(at).store(random.word(), Ordering::Release);

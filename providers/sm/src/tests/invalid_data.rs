@@ -154,7 +154,7 @@ fn a_peer_that_overwrites_all_shared_memory_does_not_crash_this_process() {
         let link = malicious.0.link().unwrap();
         for _ in 0..400 {
             let (area, word) = if next() % 4 == 0 { (&link.rma, next()) } else { (&link.area, next()) };
-            // Most writes are to the rings and the control line, whose words the peer interprets.
+            // Most writes are to the rings and the control page, whose words the peer interprets.
             let bound = if next() % 2 == 0 { 4096 + 64 * 16 } else { area.len() };
             let at = (next() as usize % bound.min(area.len())) & !7;
             let word = if next() % 2 == 0 { word & 0xFFFF | 1 << 32 } else { word };
