@@ -1,5 +1,5 @@
-//! Functions of a queue pair that other modules call: polled completion queues, the engine, connection set-up, the
-//! shared receive queue.
+//! Implements the traits by which completion queues ([`PolledConnection`]), connection set-up and the engine
+//! ([`ConnectionHandler`]), and shared receive queues ([`SrqWaiter`]) call a queue pair.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! RDMA writes with immediate data, and atomic operations.
 //!
-//! The notification of a write follows its data: in the request ring after the fragments, or after this process has
-//! copied the data. The notification consumes a receive of the peer, so it waits for a posted receive like a send.
+//! The notification of a write is a request in the ring. It follows the write's fragments, or is published after this
+//! process has copied the data. It consumes a receive of the peer, so it waits for a posted receive like a send.
 //!
 //! If the target memory is mapped in this process, this process executes an atomic operation itself. Otherwise the
 //! target executes the operation when it consumes the request, and returns the previous value in its response.

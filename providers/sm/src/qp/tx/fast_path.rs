@@ -87,8 +87,8 @@ impl Tx {
         }
     }
 
-    /// Whether a pass should run to grant credits: no credit remains, although this connection can get credits. By then
-    /// earlier sends are probably complete, and the pass retires them.
+    /// Whether a pass should run to grant credits: no credit remains, although this connection can get credits. The
+    /// pass also retires the sends that have used the credits, if the peer has consumed them.
     #[inline]
     pub(crate) fn is_pass_due(&self) -> bool {
         self.rings.as_ref().is_some_and(|rings| rings.quick.remaining == 0 && rings.quick.uses_membarrier)
@@ -231,8 +231,8 @@ impl Tx {
         true
     }
 
-    /// Posts an RDMA operation of one segment, and copies its data. Returns false if the operation must be posted by the
-    /// general path, which also determines why a copy has failed. `is_polled`: a polling thread will report the
+    /// Posts an RDMA operation of one segment, and copies its data. Returns false if the operation must be posted by
+    /// the general path, which also determines why a copy has failed. `is_polled`: a polling thread will report the
     /// completion.
     #[inline(always)]
     pub(crate) fn copy_quickly<const SUPPRESS: bool>(

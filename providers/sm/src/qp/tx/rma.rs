@@ -1,5 +1,6 @@
 //! RDMA operations. This process copies their data directly, by the kernel or through a mapping of the target's memory.
-//! If neither is possible, it sends fragments in the RMA buffer, which the target copies (SM-17 to SM-22).
+//! If neither is possible, it sends fragments: the target copies between this process's RMA buffer and its own memory,
+//! and responds. For a read, this process then copies the data out of the buffer (SM-17 to SM-22).
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -177,7 +178,8 @@ impl TxRings {
         context.max_reads_out.min(self.link.peer_side().map_or(0, |peer_side| peer_side.reads))
     }
 
-    /// Sends the operation as fragments in the local RMA buffer, which the target copies.
+    /// Sends the operation as fragments. The target copies the data of a write out of the local RMA buffer, and the
+    /// data of a read into it.
     fn fragment(
         &mut self,
         context: &QpContext,
