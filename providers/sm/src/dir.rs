@@ -2,8 +2,9 @@
 //! (`<base>/quals/`) and of shared memory (SM-1 to SM-3, spec/transports B3).
 //!
 //! A live process holds an exclusive lock on a file in its directory; the kernel releases the lock when the process
-//! exits. A process that cleans up removes only directories that it could lock, after it has renamed them. Directories
-//! have mode 0700, files 0600. They are created exclusively, and symbolic links are not followed.
+//! exits. To clean up, a process renames and removes each directory that it could lock. It also removes a directory
+//! without a lock file whose creation or removal was interrupted. Directories have mode 0700, files 0600. They are
+//! created exclusively, and symbolic links are not followed.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, DirBuilder, File, OpenOptions};

@@ -1,9 +1,9 @@
 //! Datagrams of connection set-up: request, reply, acknowledgement, reset (SM-4 to SM-8). On an established connection,
 //! datagrams also request and export mappings of shared memory (spec/transports B2).
 //!
-//! Each datagram begins with a fixed header of eight bytes. A request and an accepting reply add a payload with the
-//! parameters of the rings. Decoding validates all fields: for unknown types, other versions, and lengths and
-//! geometries out of bounds it returns an `Err` with the reason. Numbers are little-endian.
+//! Each datagram begins with a fixed header of eight bytes. A request and an accepting reply continue with the
+//! connection parameters ([`ConnectParams`]) and private data. Decoding fails with the reason for an unknown type or
+//! result, a request of another version, an invalid length, and sizes out of bounds. Numbers are little-endian.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -117,7 +117,7 @@ impl Geometry {
         self.staging_at() + STAGING_BYTES
     }
 
-    /// Length in bytes of the segment with the control line, the rings and the message buffer.
+    /// Length in bytes of the segment with the control page, the rings and the message buffer.
     pub(crate) fn area_len(&self) -> usize {
         self.messages_at() + self.messages as usize
     }
@@ -298,7 +298,7 @@ impl fmt::Display for DecodeError {
                     "protocol version {found} instead of {VERSION}; use the same library version in both processes"
                 )
             }
-            DecodeError::Geometry => f.write_str("ring sizes out of range"),
+            DecodeError::Geometry => f.write_str("ring or table sizes out of range"),
             DecodeError::PrivateData => write!(f, "private data longer than {MAX_PRIVATE} bytes"),
             DecodeError::Result(found) => write!(f, "unknown result {found}"),
         }

@@ -1,4 +1,4 @@
-//! Words of the rings and of the FIFO, and the header of an RMA fragment.
+//! Words of the rings and of the FIFO, the headers of send and RMA fragments, and the body of an atomic operation.
 //!
 //! A ring word has its type in the low four bits (SM-11), then flags, then a length. A FIFO word consists of a type and
 //! the receiver's id of the connection (SM-14).
@@ -226,7 +226,7 @@ pub(crate) enum FifoWord {
     Wake(u32),
     /// A heartbeat of the connection with this id.
     Alive(u32),
-    /// The connection with this id was ended. The sender has marked the end on its control line.
+    /// The connection with this id was ended. The sender has marked the end on its control page.
     Reset(u32),
 }
 
