@@ -1,4 +1,4 @@
-//! Calls every entry from several threads at the same time, over sm, through the provider's own table.
+//! Calls entries from several threads at the same time, over sm, through the provider's own table.
 //!
 //! `cargo test` runs these tests without a sanitizer; `cargo xtask test threads` runs them under ThreadSanitizer. The
 //! sanitizer covers dapl and sm, because both are linked into this program. No test asserts an order that the

@@ -101,8 +101,8 @@ pub(crate) struct EndedPeers {
 }
 
 impl EndedPeers {
-    /// Maximum number of peers in the queue; another one replaces the oldest. A peer notices the end of its connection
-    /// within milliseconds.
+    /// Maximum number of peers in the queue; another one replaces the oldest. The limit is rarely reached, because a
+    /// peer notices the end of its connection within milliseconds.
     const MAX_PEERS: usize = 4096;
     /// Time for which a peer must stay idle before it counts as stopped: it has marked the end, and announces no copy.
     const STOP_TIME: Duration = Duration::from_millis(100);

@@ -1,5 +1,6 @@
-//! Points at which a test kills or stops a process. The environment variable `PLAN` selects a point. `fail_point!`
-//! marks the points; without the variable the points have no effect.
+//! Points at which a test kills or stops a process, or at which a thread yields or calls a function. `fail_point!`
+//! marks the points. The environment variable [`PLAN`] selects the point for the process; [`yield_at`] and [`call_at`]
+//! select a point for the calling thread. A point that is not selected has no effect.
 
 use std::cell::{Cell, RefCell};
 use std::sync::OnceLock;
@@ -88,7 +89,7 @@ pub(crate) fn yield_at(point: Point) {
 /// The call of a function at a point. Dropping it drops the function.
 pub(crate) struct CallAtPoint;
 
-/// Makes this thread call `function` each time when it reaches the point, until the result is dropped.
+/// Makes this thread call `function` each time it reaches the point, until the result is dropped.
 #[must_use]
 pub(crate) fn call_at(point: Point, function: impl FnMut() + 'static) -> CallAtPoint {
     CALLS_AT.set(Some((point, Box::new(function))));

@@ -69,7 +69,7 @@ fn lost_wake_up_is_repeated_within_a_heartbeat() {
         assert_eq!(a.completion().token.cookie, n);
         passive.post_recv(&[], token(n + 1)).unwrap();
     }
-    // The completion of its own send wakes a sleeping thread too.
+    // A sleeping thread is also woken when a send that it waits for completes.
     active.post_recv(&[], token(9)).unwrap();
     let completion = while_asleep(&b, &sleeper, || {
         send((&b, &passive), 10);

@@ -1,4 +1,4 @@
-//! Calls every entry through the provider's table, without libdat. Each test has its own registration of the provider.
+//! Calls entries through the provider's table, without libdat. Each test has its own registration of the provider.
 //!
 //! The provider is linked into the test, so that a sanitizer built with the test sees all of it. This module defines
 //! the three functions of libdat that the provider imports.
