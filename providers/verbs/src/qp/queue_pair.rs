@@ -47,8 +47,7 @@ impl QueuePair for Qp {
 
     #[inline(always)]
     fn post_request_quickly<const SUPPRESS: bool>(&self, op: Op, segment: &Segment, cookie: u64) -> bool {
-        // The fast path records each request as one with a completion, so suppressed requests use the general path.
-        !SUPPRESS && self.core.post_request_quickly(op, segment, cookie)
+        self.core.post_request_quickly::<SUPPRESS>(op, segment, cookie)
     }
 
     fn post_recv(&self, segments: &[Segment], token: Token) -> Result<()> {

@@ -1,6 +1,6 @@
-//! Fast path of posts with one segment and no flags, to a queue with space. Requests need an established connection;
-//! receives do not. Each function returns false and changes nothing if a condition is not met, or if the device's post
-//! fails. The caller then uses the general path.
+//! Fast path of posts with one segment to a queue with space: receives without flags, and requests without flags or with
+//! only SUPPRESS. Requests need an established connection; receives do not. Each function returns false and changes
+//! nothing if a condition is not met, or if the device's post fails. The caller then uses the general path.
 #![forbid(unsafe_code)]
 
 use std::slice;
@@ -34,7 +34,7 @@ impl QpCore {
 
     /// See [`QueuePair::post_request_quickly`](dapl::provider::QueuePair::post_request_quickly).
     #[inline(always)]
-    pub(super) fn post_request_quickly(&self, op: Op, segment: &Segment, cookie: u64) -> bool {
+    pub(super) fn post_request_quickly<const SUPPRESS: bool>(&self, op: Op, segment: &Segment, cookie: u64) -> bool {
         let _deferral = self.defer();
         let mut send = self.send.lock();
         if !send.is_established || send.outstanding() >= self.max_requests || segment.length == 0 {
@@ -65,7 +65,8 @@ impl QpCore {
             work.save_segments(slice::from_ref(segment));
         }
         let token = Token { cookie, ep: self.ep.handle, work: work_kind, ..Token::default() };
-        work.push(WorkEntry { token, bytes: segment.length, is_read: is_inline, ..WorkEntry::default() });
+        let bytes = segment.length;
+        work.push(WorkEntry { token, bytes, suppress: SUPPRESS, is_read: is_inline, ..WorkEntry::default() });
         true
     }
 }

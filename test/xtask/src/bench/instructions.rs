@@ -80,7 +80,7 @@ struct Row {
 
 const ROWS: [Row; 17] = [
     row("post_send", "counted_send", "send", ALL),
-    row("post_send, suppressed", "counted_suppressed", "suppressed", SM),
+    row("post_send, suppressed", "counted_suppressed", "suppressed", LOCAL),
     Row { parts: Parts::Least(1), ..row("post_send that sends a packet", "counted_send", "burst", USNIC) },
     row("post_recv", "counted_recv", "send", ALL),
     row("post_rdma_write", "counted_write", "write", ALL),
