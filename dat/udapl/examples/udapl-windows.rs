@@ -1,4 +1,4 @@
-//! Memory that peers access, shown in one process: a part of a window for one peer (an RMR), memory that several
+//! Memory that peers access, shown in one process: a part of a window with its own key (an RMR), memory that several
 //! processes share, and attributes and counters of an endpoint.
 //!
 //! ```text

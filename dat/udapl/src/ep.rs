@@ -68,7 +68,7 @@ pub enum State {
     Connecting,
     /// Transfers are possible.
     Connected,
-    /// A graceful disconnect waits for the transfers that were posted before it.
+    /// A graceful disconnect waits for the requests that were posted before it.
     Disconnecting,
     /// The connection has ended; [`Ep::reset`] makes the endpoint [`Unconnected`](State::Unconnected).
     Disconnected,
@@ -254,7 +254,8 @@ impl Ep {
         self.functions().check("dat_ep_connect", code)
     }
 
-    /// Ends the connection when all posted transfers are complete. Both sides receive an event.
+    /// Ends the connection when all posted requests are complete. Posted receives are then flushed. Both sides receive
+    /// an event.
     ///
     /// # Errors
     /// Those of `dat_ep_disconnect`.

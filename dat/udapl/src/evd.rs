@@ -96,8 +96,8 @@ pub struct Completion {
     pub buffer: Buffer,
     /// Further buffers of the transfer, in order.
     pub more: Vec<Buffer>,
-    /// Earlier requests of the endpoint with [`PostFlags::SUPPRESS`](crate::PostFlags::SUPPRESS). They are complete
-    /// too.
+    /// Requests with [`PostFlags::SUPPRESS`](crate::PostFlags::SUPPRESS) that were posted before this request. They are
+    /// also complete.
     pub earlier: Vec<Finished>,
     /// Number of bytes transferred, or the error.
     pub result: std::result::Result<usize, TransferError>,

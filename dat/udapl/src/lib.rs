@@ -15,7 +15,7 @@
 //! - A [`Ticket`] (key, address and length of a window, for a peer) cannot outlive the window.
 //! - A request without an event ([`PostFlags::SUPPRESS`]) keeps its buffers until a later completion of its endpoint,
 //!   which returns them.
-//! - Each object holds a reference on the objects it was created on. They may be dropped in any order.
+//! - Each object holds references to the objects it was created on. Objects may be dropped in any order.
 //!
 //! ```compile_fail,E0382
 //! # fn f(ep: &udapl::Ep, buffer: udapl::Buffer) {

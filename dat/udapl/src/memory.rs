@@ -1,4 +1,4 @@
-//! Registered memory: buffers, which only this process accesses, and windows, which peers access by RDMA.
+//! Registered memory: buffers, which peers cannot access by RDMA, and windows, which they can.
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -1,5 +1,5 @@
 //! Handles of libdat that this crate owns. Each object frees its handle when its last reference is dropped, and holds
-//! references on the objects that it was created on. An adapter has a table of its endpoints, because events name an
+//! references to the objects that it was created on. An adapter has a table of its endpoints, because events name an
 //! endpoint by its handle.
 
 use std::collections::HashMap;
@@ -60,7 +60,8 @@ impl Drop for IaInner {
     }
 }
 
-/// A protection zone. Endpoints use only memory of their own zone.
+/// A protection zone. An endpoint, and its peer through this endpoint, can access only memory in the zone of the
+/// endpoint.
 #[derive(Clone)]
 pub struct Pz {
     pub(crate) inner: Arc<PzInner>,

@@ -1,4 +1,5 @@
-//! Memory windows of DAT (RMRs): a part of a [`Window`] with its own access rights and key, which can be revoked.
+//! Memory windows of DAT (RMRs): an RMR gives a part of a [`Window`] its own key and access rights, which an unbind
+//! revokes.
 
 use std::ops::RangeBounds;
 use std::ptr;
@@ -12,8 +13,9 @@ use crate::memory::{Access, Registered, Remote, Window};
 use crate::owned::{BindId, Handle, Pz, PzInner};
 use crate::segment::part;
 
-/// A memory window: a key with which one peer may access a part of a registered [`Window`], until it is unbound. The
-/// endpoint's event queue for requests needs [`Streams::BIND`](crate::Streams::BIND).
+/// A memory window: a key with which peers may access a part of a registered [`Window`], until it is unbound. The key
+/// is valid on the connections of all endpoints in the protection zone. The endpoint's event queue for requests needs
+/// [`Streams::BIND`](crate::Streams::BIND).
 pub struct Rmr {
     handle: Handle,
     pz: Arc<PzInner>,
@@ -39,9 +41,8 @@ impl Pz {
 }
 
 impl Rmr {
-    /// Posts a bind to this part of the memory, with these access rights for the peer of the endpoint. Requests posted
-    /// later to the endpoint start after the bind, so a send may carry the returned key to the peer before the bind has
-    /// completed.
+    /// Posts a bind to this part of the memory, with these access rights for peers. Requests posted later to the
+    /// endpoint start after the bind, so a send may carry the returned key to the peer before the bind has completed.
     ///
     /// # Errors
     /// Those of `dat_rmr_bind`; [`Error::Argument`] for a range outside the window or an empty one.
@@ -62,7 +63,7 @@ impl Rmr {
         Ok((id, Remote::new(context, segment.virtual_address, length as u64)))
     }
 
-    /// Posts an unbind. After it has completed, the peer can no longer use the key.
+    /// Posts an unbind. After it has completed, no peer can use the key.
     ///
     /// # Errors
     /// Those of `dat_rmr_bind`.

@@ -13,8 +13,8 @@ use crate::owned::{Handle, Pz, SrqInner};
 use crate::segment::{PostError, Segment, take_apart};
 
 /// A queue of receives for several endpoints ([`EpSpec::srq`](crate::EpSpec::srq)). A completion names the endpoint
-/// that received the message. If that endpoint is dropped before the completion is dequeued, the buffer is freed only
-/// with the queue.
+/// that received the message. If that endpoint is dropped before the completion is dequeued, the buffer stays allocated
+/// until the shared receive queue is dropped.
 pub struct Srq {
     pub(crate) inner: Arc<SrqInner>,
 }
