@@ -56,7 +56,7 @@ static inline DAT_RETURN dapl_descriptor(const DAPL_DESCRIPTOR_CALLS *calls, DAT
     return calls->descriptor ? calls->descriptor(evd_or_cno, descriptor) : DAT_NOT_IMPLEMENTED;
 }
 
-/* Makes the descriptor readable at once if events are queued, otherwise when the next event arrives. */
+/* Makes the descriptor readable at once if events are queued, otherwise at the next event that notifies. */
 static inline DAT_RETURN dapl_descriptor_arm(const DAPL_DESCRIPTOR_CALLS *calls, DAT_HANDLE evd_or_cno)
 {
     return calls->arm ? calls->arm(evd_or_cno) : DAT_NOT_IMPLEMENTED;

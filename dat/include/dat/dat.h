@@ -321,12 +321,12 @@ extern DAT_RETURN dat_lmr_query(
     IN  DAT_LMR_PARAM_MASK lmr_param_mask,
     OUT DAT_LMR_PARAM      *lmr_param);
 
-/* Fails while an RMR is bound to the LMR. Transfers that still use the memory fail. */
+/* Fails while an RMR is bound to the LMR. Outstanding transfers of the memory may fail; later ones fail. */
 extern DAT_RETURN dat_lmr_free(IN DAT_LMR_HANDLE lmr_handle);
 
 /*
- * Makes writes of the processor visible to reads of peers, and writes of peers to the processor. Only needed if
- * lmr_sync_req of the provider is DAT_TRUE.
+ * sync_rdma_read makes writes of the processor visible to RDMA reads of peers. sync_rdma_write makes RDMA writes of
+ * peers visible to the processor. Only needed if lmr_sync_req of the provider is DAT_TRUE.
  */
 extern DAT_RETURN dat_lmr_sync_rdma_read(
     IN DAT_IA_HANDLE         ia_handle,
@@ -391,8 +391,8 @@ extern DAT_RETURN dat_rmr_query(
     OUT DAT_RMR_PARAM      *rmr_param);
 
 /*
- * Binds the window to the memory of the triplet; a length of 0 unbinds it. The new context may be sent to the peer of
- * ep_handle at once, in a later send.
+ * Binds the window to the memory of the triplet; a length of 0 unbinds it. A send posted to ep_handle after the bind
+ * may already carry the new context to the peer.
  */
 extern DAT_RETURN dat_rmr_bind(
     IN  DAT_RMR_HANDLE        rmr_handle,
@@ -427,7 +427,7 @@ typedef enum dat_connect_flags {
 /*
  * UNCONNECTED  -- dat_ep_connect --> ACTIVE_CONNECTION_PENDING --> CONNECTED, or DISCONNECTED if refused
  * UNCONNECTED  -- dat_cr_accept ---> COMPLETION_PENDING ---------> CONNECTED, or DISCONNECTED if the peer is gone
- * CONNECTED    -- either end, or an error --> (DISCONNECT_PENDING, if graceful) --> DISCONNECTED
+ * CONNECTED    -- disconnect by either end, or error --> (DISCONNECT_PENDING, if graceful) --> DISCONNECTED
  * DISCONNECTED -- dat_ep_reset ----> UNCONNECTED
  */
 typedef enum dat_ep_state {
@@ -454,7 +454,7 @@ typedef DAT_UINT64 DAT_PORT_QUAL;
 #define DAT_WATERMARK_INFINITE ((DAT_COUNT)~0)
 #define DAT_HW_DEFAULT         DAT_WATERMARK_INFINITE
 
-/* Results for a number that the provider does not count. */
+/* Returned instead of a count that the provider does not know. */
 #define DAT_VALUE_UNKNOWN (((DAT_COUNT)~0) - 1)
 
 /* Attributes of an EP. The provider's default applies to sizes of 0, and to IOV counts of 0 for RDMA. */
@@ -531,7 +531,7 @@ typedef DAT_UINT64 DAT_EP_PARAM_MASK;
 #define DAT_EP_FIELD_EP_ATTR_ALL                      UINT64_C(0x7ffff000)
 #define DAT_EP_FIELD_ALL                              UINT64_C(0x7ffff7ff)
 
-/* Events for an EVD that is NULL are dropped. If the attributes are NULL, the defaults apply. */
+/* An EVD may be DAT_HANDLE_NULL: its events are dropped. If the attributes are NULL, the defaults apply. */
 extern DAT_RETURN dat_ep_create(
     IN  DAT_IA_HANDLE     ia_handle,
     IN  DAT_PZ_HANDLE     pz_handle,
@@ -702,13 +702,19 @@ extern DAT_RETURN dat_ep_create_with_srq(
     IN  const DAT_EP_ATTR *ep_attributes,
     OUT DAT_EP_HANDLE     *ep_handle);
 
-/* Returns the number of receives that the EP has taken from its SRQ, and their span. Out pointers may be NULL. */
+/*
+ * Returns the number of outstanding receives of the EP, and their span. With an SRQ, these are the receives that the
+ * EP has taken from it. Out pointers may be NULL.
+ */
 extern DAT_RETURN dat_ep_recv_query(
     IN  DAT_EP_HANDLE ep_handle,
     OUT DAT_COUNT     *nbufs_allocated,
     OUT DAT_COUNT     *bufs_alloc_span);
 
-/* Limits the receives that the EP holds: above soft, an asynchronous event is queued; above hard, the connection ends. */
+/*
+ * Limits the outstanding receives of the EP: above soft, an asynchronous event is queued; above hard, the connection
+ * ends.
+ */
 extern DAT_RETURN dat_ep_set_watermark(
     IN DAT_EP_HANDLE ep_handle,
     IN DAT_COUNT     soft_high_watermark,

@@ -5,8 +5,8 @@
  *     #include <dat2/dat_ib_extensions.h>
  *
  * Every operation is a macro that calls dat_extension_op. dat_ia_query reports whether an IA has extension operations
- * (extension_supported) and which ones (DAT_IB_ATTR_* in provider_specific_attr of DAT_PROVIDER_ATTR). UD endpoints and
- * collective operations are declared so that programs compile; no provider of this project has them.
+ * (extension_supported) and which ones (DAT_IB_ATTR_* in provider_specific_attr of DAT_PROVIDER_ATTR). UD endpoints,
+ * counters and collective operations are declared so that programs compile; no provider of this project has them.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
