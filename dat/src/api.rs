@@ -51,7 +51,8 @@ pub static V2: Api = Api {
     minor: v2::DAT_VERSION_MINOR,
     name: "libdat2",
     not_implemented: v2::DAT_NOT_IMPLEMENTED,
-    // DAT 2.0 has DAT_INVALID_HANDLE_CSP before the first, and DAT_INVALID_STATE_SRQ_SHUTDOWN before the second.
+    // DAT 2.0 inserts DAT_INVALID_HANDLE_CSP before the first of these, and DAT_INVALID_STATE_SRQ_SHUTDOWN before the
+    // second.
     inserted: &[DAT_INVALID_HANDLE1, DAT_PRIVILEGES_READ],
     types: v2::DAT_RETURN_TYPE_NAMES,
     subtypes: v2::DAT_RETURN_SUBTYPE_NAMES,

@@ -174,7 +174,8 @@ fn start(index: usize, entry: &'static ProviderEntry) -> Result<(), CauseAndReme
     found.init(&entry.info, &entry.params);
     INITS.with_borrow_mut(Vec::pop);
     let is_of_this_project = HOOK_REQUESTED.replace(asked);
-    // A provider of DAT 1.2 copies the version from its argument, so it registers 2.0, but with a table of 1.2.
+    // A provider of DAT 1.2 registers the version in its argument. Under a line for 2.0 it registers 2.0 with a table
+    // of 1.2, so its registration is refused below.
     let is_old = entry.record.key.major > 1 && found.is_named_for_libdat1 && !is_of_this_project;
     let mut registry = lock();
     // If a thread that init has started made the registration, the registration has no owner yet.

@@ -17,7 +17,7 @@ use super::Topic;
 use crate::api;
 use crate::loader::host;
 
-/// Bits of `DAT_DBG_DEST`. None selects stdout, which belongs to the program.
+/// Bits of `DAT_DBG_DEST`. No bit selects stdout, which belongs to the program.
 const TO_STDERR: u32 = 1;
 const TO_SYSLOG: u32 = 2;
 

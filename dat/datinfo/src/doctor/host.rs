@@ -140,7 +140,7 @@ fn shared_memory(findings: &mut Vec<Finding>) {
     findings.push(finding);
     let may_write = rustix::fs::access(directory.as_str(), rustix::fs::Access::WRITE_OK).is_ok();
     if !may_write {
-        let found = format!("{directory} is not writable for this user");
+        let found = format!("{directory} is not writable by this user");
         findings.push(Finding::new(Grade::Bad, "shared memory", found, "chmod 1777 it, or set DAPL_DIR"));
     }
 }
