@@ -342,7 +342,7 @@ fn log_sources(gathered: &CollectedConf) {
     for absent in &gathered.conf.absent {
         report::debug(topic, || {
             let (name, cause) = (absent.name.escape_ascii(), &absent.cause);
-            format!("{}: \"{name}\" does not count: the line {cause}; {}", absent.place, absent.remedy)
+            format!("{}: \"{name}\" is not used: the line {cause}; {}", absent.place, absent.remedy)
         });
     }
 }

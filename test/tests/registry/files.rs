@@ -28,9 +28,9 @@ fn debug_log_names_each_file_and_line_searched() {
             "libdat: records read: 2, from {}/dat.conf (DAT_OVERRIDE)",
             "libdat: {}/dat.conf:2: \"fine\" 1.2 nonthreadsafe by {}/libfine.so.1 with \"eth0 0\"",
             "libdat: {}/dat.conf:3: \"gone\" 2.0 threadsafe by libgone.so.2 with \"a b\"",
-            "libdat: {}/dat.conf:4: \"off\" does not count: the line is marked nondefault; \
+            "libdat: {}/dat.conf:4: \"off\" is not used: the line is marked nondefault; \
              write default instead",
-            "libdat: {}/dat.conf:5: \"bad\" does not count: the line was dropped: thread_safety: missing (end of line); \
+            "libdat: {}/dat.conf:5: \"bad\" is not used: the line was dropped: thread_safety: missing (end of line); \
              allowed is threadsafe or nonthreadsafe",
             "libdat: {}/dat.conf:2: loads {}/libfine.so.1",
         ]
