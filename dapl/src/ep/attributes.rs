@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_fit_the_limits_and_make_an_ep_again() {
+    fn default_attributes_pass_the_checks_of_ep_create() {
         for attached in [BOTH, NONE, AttachedQueues { recv: true, ..NONE }] {
             let defaults = Attributes::default_for(attached, &limits());
             assert_eq!(defaults.check_for_create(attached, &limits()), Ok(defaults));
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn an_evd_and_its_dtos_come_together() {
+    fn a_direction_has_both_an_evd_and_dtos_or_neither() {
         let mut bare = plain();
         bare.recv.max_dtos = 0;
         assert_eq!(bare.check_for_create(BOTH, &limits()), Err(InvalidAttributes));

@@ -81,7 +81,7 @@ fn a_wait_and_the_descriptor_share_the_triggers() {
 }
 
 #[test]
-fn a_descriptor_that_is_asked_for_later_shows_what_came_before() {
+fn descriptor_created_after_a_completion_is_readable() {
     let opened = fake::open(c"cno-descriptor-later");
     let cno = cno(&opened, NO_AGENT);
     let evd = evd(&opened, cno);

@@ -104,7 +104,7 @@ fn several_completions_of_one_poll_are_queued() {
 }
 
 #[test]
-fn completions_that_need_other_steps_are_queued() {
+fn unsignalled_and_failed_completions_are_queued() {
     let opened = fake::open(c"cno-quick-others");
     let cno = cno(&opened, NO_AGENT);
     let evd = evd(&opened, cno);
@@ -119,7 +119,7 @@ fn completions_that_need_other_steps_are_queued() {
 }
 
 #[test]
-fn other_entries_find_the_completion() {
+fn wait_and_dequeue_of_2_0_find_the_buffered_completion() {
     let opened = fake::open(c"cno-quick-entries");
     let (_, waited) = polled(&opened);
     // SAFETY: the handle is live, and the out parameters are writable.

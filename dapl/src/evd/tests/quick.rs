@@ -38,7 +38,7 @@ fn events_are_counted_once_wherever_they_are() {
 }
 
 #[test]
-fn completions_that_need_other_steps_keep_their_order() {
+fn failed_and_srq_completions_keep_their_order() {
     let opened = fake::open(c"evd-quick-others");
     let evd = Evh::new(&opened, 8, ALL);
     let of = |cookie, work, status| Completion { token: Token { work, ..done(cookie).token }, status, ..done(cookie) };

@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn generations_of_one_stub_differ() {
+    fn hashes_of_generations_of_one_entry_differ() {
         let hasher = BuildHasherDefault::<HandleHasher>::default();
         let hash = |generation| hasher.hash_one(ObjectId { handle: 0x7000_0000_0040, generation });
         assert_eq!((0..100).map(hash).collect::<HashSet<_>>().len(), 100);

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_datagrams_are_missing_in_a_row_and_repeated_in_a_check() {
+    fn round_trips_omit_lost_datagrams_and_a_check_retransmits_them() {
         let listener = listener(3);
         let times = round_trips(listener.0, Duration::from_millis(100), 9).unwrap();
         let report = check(listener.0, Duration::from_millis(100)).unwrap();
