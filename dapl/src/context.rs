@@ -40,7 +40,7 @@ pub unsafe extern "C" fn dapl_get_consumer_context(handle: DAT_HANDLE, out: *mut
 /// `dat_get_handle_type`.
 ///
 /// # Safety
-/// `handle` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
+/// `handle` may have any value; `out` is null or writable.
 pub unsafe extern "C" fn dapl_get_handle_type(handle: DAT_HANDLE, out: *mut DAT_HANDLE_TYPE) -> DAT_RETURN {
     guard(|| {
         let kind = handle::kind_of(handle).ok_or(Error::InvalidHandle(Handle::Any))?;

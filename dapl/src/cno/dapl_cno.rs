@@ -14,8 +14,8 @@ use crate::runtime::handle::from_handle;
 /// `dat_cno_create`.
 ///
 /// # Safety
-/// `ia` is null or a handle of this library, live or freed, of any kind; the function in `agent` may be called from any
-/// thread while it is armed; `out` is null or writable.
+/// `ia` may have any value; the function in `agent` may be called from any thread while it is armed; `out` is null or
+/// writable.
 pub unsafe extern "C" fn dapl_cno_create<P: Provider>(
     ia: DAT_IA_HANDLE,
     agent: DAT_OS_WAIT_PROXY_AGENT,
@@ -36,8 +36,7 @@ pub unsafe extern "C" fn dapl_cno_create<P: Provider>(
 /// `dat_cno_modify_agent`.
 ///
 /// # Safety
-/// `cno` is null or a handle of this library, live or freed, of any kind; the function in `agent` may be called from
-/// any thread while it is armed.
+/// `cno` may have any value; the function in `agent` may be called from any thread while it is armed.
 pub unsafe extern "C" fn dapl_cno_modify_agent<P: Provider>(
     cno: DAT_CNO_HANDLE,
     agent: DAT_OS_WAIT_PROXY_AGENT,
@@ -54,7 +53,7 @@ pub unsafe extern "C" fn dapl_cno_modify_agent<P: Provider>(
 /// `dat_cno_query`.
 ///
 /// # Safety
-/// `cno` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
+/// `cno` may have any value; `out` is null or writable.
 pub unsafe extern "C" fn dapl_cno_query<P: Provider>(
     cno: DAT_CNO_HANDLE,
     mask: DAT_CNO_PARAM_MASK,
@@ -76,7 +75,7 @@ pub unsafe extern "C" fn dapl_cno_query<P: Provider>(
 /// `dat_cno_free`.
 ///
 /// # Safety
-/// `cno` is null or a handle of this library, live or freed, of any kind.
+/// `cno` may have any value.
 pub unsafe extern "C" fn dapl_cno_free<P: Provider>(cno: DAT_CNO_HANDLE) -> DAT_RETURN {
     guard(|| dapls_cno::free(&*from_handle::<Cno<P>>(cno, Handle::Cno)?))
 }

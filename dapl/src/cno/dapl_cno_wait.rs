@@ -29,7 +29,7 @@ struct CnoWaitCall {
 /// `dat_cno_wait`.
 ///
 /// # Safety
-/// `cno` is null or a handle of this library, live or freed, of any kind; `evd` is null or writable.
+/// `cno` may have any value; `evd` is null or writable.
 pub unsafe extern "C-unwind" fn dapl_cno_wait<P: Provider>(
     cno: DAT_CNO_HANDLE,
     timeout: DAT_TIMEOUT,

@@ -65,8 +65,7 @@ pub unsafe extern "C" fn dapl_ep_create<P: Provider>(
 /// # Safety
 ///
 /// `ia_handle`, `pz_handle`, `recv_completion_evd_handle`, `request_completion_evd_handle`, `connect_evd_handle` and
-/// `srq_handle` are null or handles of this library, live or freed, of any kind; `ep_attributes` is null or points at
-/// a record; `ep_handle` is null or writable.
+/// `srq_handle` may have any value; `ep_attributes` is null or points at a record; `ep_handle` is null or writable.
 pub unsafe extern "C" fn dapl_ep_create_with_srq<P: Provider>(
     ia_handle: DAT_IA_HANDLE,
     pz_handle: DAT_PZ_HANDLE,

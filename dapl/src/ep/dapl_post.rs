@@ -73,8 +73,7 @@ unsafe fn post_send_suppressed<P: Provider>(
 /// `dat_ep_post_send` with all checks.
 ///
 /// # Safety
-/// `ep_handle` is null or a handle of this library, live or freed, of any kind; `local_iov` is null or points at
-/// `num_segments` triplets.
+/// `ep_handle` may have any value; `local_iov` is null or points at `num_segments` triplets.
 #[inline(never)]
 unsafe fn post_send<P: Provider>(
     ep_handle: DAT_EP_HANDLE,
@@ -96,8 +95,7 @@ unsafe fn post_send<P: Provider>(
 /// `dat_ep_post_recv`.
 ///
 /// # Safety
-/// `ep_handle` is null or a handle of this library, live or freed, of any kind; `local_iov` is null or points at
-/// `num_segments` triplets.
+/// `ep_handle` may have any value; `local_iov` is null or points at `num_segments` triplets.
 pub unsafe extern "C" fn dapl_ep_post_recv<P: Provider>(
     ep_handle: DAT_EP_HANDLE,
     num_segments: DAT_COUNT,
@@ -130,8 +128,7 @@ pub unsafe extern "C" fn dapl_ep_post_recv<P: Provider>(
 /// `dat_ep_post_recv` with all checks.
 ///
 /// # Safety
-/// `ep_handle` is null or a handle of this library, live or freed, of any kind; `local_iov` is null or points at
-/// `num_segments` triplets.
+/// `ep_handle` may have any value; `local_iov` is null or points at `num_segments` triplets.
 #[inline(never)]
 unsafe fn post_recv<P: Provider>(
     ep_handle: DAT_EP_HANDLE,
@@ -167,8 +164,8 @@ unsafe fn post_recv<P: Provider>(
 /// `dat_ep_post_rdma_read`.
 ///
 /// # Safety
-/// `ep_handle` is null or a handle of this library, live or freed, of any kind; `local_iov` is null or points at
-/// `num_segments` triplets; `remote_iov` is null or points at a triplet.
+/// `ep_handle` may have any value; `local_iov` is null or points at `num_segments` triplets; `remote_iov` is null or
+/// points at a triplet.
 pub unsafe extern "C" fn dapl_ep_post_rdma_read<P: Provider>(
     ep_handle: DAT_EP_HANDLE,
     num_segments: DAT_COUNT,
@@ -198,8 +195,8 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_read<P: Provider>(
 /// `dat_ep_post_rdma_read` with all checks.
 ///
 /// # Safety
-/// `ep_handle` is null or a handle of this library, live or freed, of any kind; `local_iov` is null or points at
-/// `num_segments` triplets; `remote_iov` is null or points at a triplet.
+/// `ep_handle` may have any value; `local_iov` is null or points at `num_segments` triplets; `remote_iov` is null or
+/// points at a triplet.
 #[inline(never)]
 unsafe fn post_rdma_read<P: Provider>(
     ep_handle: DAT_EP_HANDLE,
@@ -227,8 +224,8 @@ unsafe fn post_rdma_read<P: Provider>(
 /// `dat_ep_post_rdma_write`.
 ///
 /// # Safety
-/// `ep_handle` is null or a handle of this library, live or freed, of any kind; `local_iov` is null or points at
-/// `num_segments` triplets; `remote_iov` is null or points at a triplet.
+/// `ep_handle` may have any value; `local_iov` is null or points at `num_segments` triplets; `remote_iov` is null or
+/// points at a triplet.
 pub unsafe extern "C" fn dapl_ep_post_rdma_write<P: Provider>(
     ep_handle: DAT_EP_HANDLE,
     num_segments: DAT_COUNT,
@@ -258,8 +255,8 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_write<P: Provider>(
 /// `dat_ep_post_rdma_write` with flags or several segments. Has a fast path for a write with only SUPPRESS.
 ///
 /// # Safety
-/// `ep_handle` is null or a handle of this library, live or freed, of any kind; `local_iov` is null or points at
-/// `num_segments` triplets; `remote_iov` is null or points at a triplet.
+/// `ep_handle` may have any value; `local_iov` is null or points at `num_segments` triplets; `remote_iov` is null or
+/// points at a triplet.
 #[inline(never)]
 unsafe fn post_write_suppressed<P: Provider>(
     ep_handle: DAT_EP_HANDLE,
@@ -290,8 +287,8 @@ unsafe fn post_write_suppressed<P: Provider>(
 /// `dat_ep_post_rdma_write` with all checks.
 ///
 /// # Safety
-/// `ep_handle` is null or a handle of this library, live or freed, of any kind; `local_iov` is null or points at
-/// `num_segments` triplets; `remote_iov` is null or points at a triplet.
+/// `ep_handle` may have any value; `local_iov` is null or points at `num_segments` triplets; `remote_iov` is null or
+/// points at a triplet.
 #[inline(never)]
 unsafe fn post_rdma_write<P: Provider>(
     ep_handle: DAT_EP_HANDLE,

@@ -19,7 +19,7 @@ use crate::runtime::sync::MutexGuard;
 /// `dat_evd_create`.
 ///
 /// # Safety
-/// The handles are null or handles of this library, live or freed, of any kind; `out` is null or writable.
+/// Handles may have any value; `out` is null or writable.
 pub unsafe extern "C" fn dapl_evd_create<P: Provider>(
     ia: DAT_IA_HANDLE,
     length: DAT_COUNT,
@@ -45,7 +45,7 @@ pub unsafe extern "C" fn dapl_evd_create<P: Provider>(
 /// `dat_evd_query`.
 ///
 /// # Safety
-/// `evd` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
+/// `evd` may have any value; `out` is null or writable.
 pub unsafe extern "C" fn dapl_evd_query<P: Provider>(
     evd: DAT_EVD_HANDLE,
     mask: DAT_EVD_PARAM_MASK,
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn dapl_evd_query<P: Provider>(
 /// `dat_evd_modify_cno`.
 ///
 /// # Safety
-/// `evd` and `cno` are null or handles of this library, live or freed, of any kind.
+/// `evd` and `cno` may have any value.
 pub unsafe extern "C" fn dapl_evd_modify_cno<P: Provider>(evd: DAT_EVD_HANDLE, cno: DAT_CNO_HANDLE) -> DAT_RETURN {
     guard(|| {
         let evd = from_handle::<Evd<P>>(evd, Handle::Plain)?;
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn dapl_evd_modify_cno<P: Provider>(evd: DAT_EVD_HANDLE, c
 /// `dat_evd_enable`.
 ///
 /// # Safety
-/// `evd` is null or a handle of this library, live or freed, of any kind.
+/// `evd` may have any value.
 pub unsafe extern "C" fn dapl_evd_enable<P: Provider>(evd: DAT_EVD_HANDLE) -> DAT_RETURN {
     guard(|| {
         dapls_evd::set_enabled(&*from_handle::<Evd<P>>(evd, Handle::Plain)?, true);
@@ -98,7 +98,7 @@ pub unsafe extern "C" fn dapl_evd_enable<P: Provider>(evd: DAT_EVD_HANDLE) -> DA
 /// `dat_evd_disable`.
 ///
 /// # Safety
-/// `evd` is null or a handle of this library, live or freed, of any kind.
+/// `evd` may have any value.
 pub unsafe extern "C" fn dapl_evd_disable<P: Provider>(evd: DAT_EVD_HANDLE) -> DAT_RETURN {
     guard(|| {
         dapls_evd::set_enabled(&*from_handle::<Evd<P>>(evd, Handle::Plain)?, false);
@@ -109,7 +109,7 @@ pub unsafe extern "C" fn dapl_evd_disable<P: Provider>(evd: DAT_EVD_HANDLE) -> D
 /// `dat_evd_set_unwaitable`.
 ///
 /// # Safety
-/// `evd` is null or a handle of this library, live or freed, of any kind.
+/// `evd` may have any value.
 pub unsafe extern "C" fn dapl_evd_set_unwaitable<P: Provider>(evd: DAT_EVD_HANDLE) -> DAT_RETURN {
     guard(|| {
         dapls_evd::set_waitable(&*from_handle::<Evd<P>>(evd, Handle::Plain)?, false);
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn dapl_evd_set_unwaitable<P: Provider>(evd: DAT_EVD_HANDL
 /// `dat_evd_clear_unwaitable`.
 ///
 /// # Safety
-/// `evd` is null or a handle of this library, live or freed, of any kind.
+/// `evd` may have any value.
 pub unsafe extern "C" fn dapl_evd_clear_unwaitable<P: Provider>(evd: DAT_EVD_HANDLE) -> DAT_RETURN {
     guard(|| {
         dapls_evd::set_waitable(&*from_handle::<Evd<P>>(evd, Handle::Plain)?, true);
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn dapl_evd_clear_unwaitable<P: Provider>(evd: DAT_EVD_HAN
 /// `dat_evd_resize`.
 ///
 /// # Safety
-/// `evd` is null or a handle of this library, live or freed, of any kind.
+/// `evd` may have any value.
 pub unsafe extern "C" fn dapl_evd_resize<P: Provider>(evd: DAT_EVD_HANDLE, length: DAT_COUNT) -> DAT_RETURN {
     guard(|| dapls_evd::resize(&*from_handle::<Evd<P>>(evd, Handle::Plain)?, length))
 }
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn dapl_evd_resize<P: Provider>(evd: DAT_EVD_HANDLE, lengt
 /// `dat_evd_post_se`.
 ///
 /// # Safety
-/// `evd` is null or a handle of this library, live or freed, of any kind; `event` is null or points at a record.
+/// `evd` may have any value; `event` is null or points at a record.
 pub unsafe extern "C" fn dapl_evd_post_se<P: Provider>(evd: DAT_EVD_HANDLE, event: *const DAT_EVENT) -> DAT_RETURN {
     guard(|| {
         let evd = from_handle::<Evd<P>>(evd, Handle::Plain)?;
@@ -162,7 +162,7 @@ pub unsafe extern "C" fn dapl_evd_post_se<P: Provider>(evd: DAT_EVD_HANDLE, even
 /// `dat_evd_dequeue`.
 ///
 /// # Safety
-/// `evd` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
+/// `evd` may have any value; `out` is null or writable.
 pub unsafe extern "C" fn dapl_evd_dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVENT) -> DAT_RETURN {
     // The functions called here have an ABI that does not unwind, so the compiler can turn the calls into jumps.
     if out.is_null() {
@@ -274,7 +274,7 @@ unsafe extern "C" fn dequeue_by_poll<P: Provider>(
 /// `dat_evd_dequeue` for all cases, with all checks.
 ///
 /// # Safety
-/// `evd` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
+/// `evd` may have any value; `out` is null or writable.
 #[inline(never)]
 unsafe extern "C" fn dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVENT) -> DAT_RETURN {
     guard_hot(|| {
@@ -290,7 +290,7 @@ unsafe extern "C" fn dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVE
 /// `dat_evd_free`.
 ///
 /// # Safety
-/// `evd` is null or a handle of this library, live or freed, of any kind.
+/// `evd` may have any value.
 pub unsafe extern "C" fn dapl_evd_free<P: Provider>(evd: DAT_EVD_HANDLE) -> DAT_RETURN {
     guard(|| dapls_evd::free(&*from_handle::<Evd<P>>(evd, Handle::Plain)?))
 }

@@ -39,8 +39,7 @@ struct EvdWaitCall<E> {
 /// `dat_evd_wait`.
 ///
 /// # Safety
-/// `evd` is null or a handle of this library, live or freed, of any kind; `event` and `more` are null or
-/// writable.
+/// `evd` may have any value; `event` and `more` are null or writable.
 pub unsafe extern "C-unwind" fn dapl_evd_wait<P: Provider>(
     evd: DAT_EVD_HANDLE,
     timeout: DAT_TIMEOUT,
@@ -57,7 +56,7 @@ pub unsafe extern "C-unwind" fn dapl_evd_wait<P: Provider>(
 ///
 /// # Safety
 ///
-/// `evd` is null or a handle of this library, live or freed, of any kind; `event` and `more` are null or writable.
+/// `evd` may have any value; `event` and `more` are null or writable.
 #[inline(always)]
 pub(crate) unsafe fn wait_as<P: Provider, E: Copy>(
     evd: DAT_EVD_HANDLE,

@@ -91,7 +91,7 @@ fn choice<P: Provider>(evd: DAT_EVD_HANDLE, length: DAT_COUNT) -> Result<AsyncEv
 /// `dat_ia_query`.
 ///
 /// # Safety
-/// `ia` is null or a handle of this library, live or freed, of any kind; the out parameters are null or writable.
+/// `ia` may have any value; the out parameters are null or writable.
 pub unsafe extern "C" fn dapl_ia_query<P: Provider>(
     ia: DAT_IA_HANDLE,
     async_evd: *mut DAT_EVD_HANDLE,
@@ -219,7 +219,7 @@ unsafe fn put_provider(out: *mut DAT_PROVIDER_ATTR, attributes: DAT_PROVIDER_ATT
 /// `dat_ia_close`.
 ///
 /// # Safety
-/// `ia` is null or a handle of this library, live or freed, of any kind.
+/// `ia` may have any value.
 pub unsafe extern "C" fn dapl_ia_close<P: Provider>(ia: DAT_IA_HANDLE, flags: DAT_CLOSE_FLAGS) -> DAT_RETURN {
     guard(|| {
         let ia = from_handle::<Ia<P>>(ia, Handle::Ia)?;

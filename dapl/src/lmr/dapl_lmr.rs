@@ -17,8 +17,8 @@ use crate::runtime::handle::from_handle;
 /// `dat_lmr_create`.
 ///
 /// # Safety
-/// The handles are null or handles of this library, live or freed, of any kind; the out parameters are null or
-/// writable; the cookie of shared memory is null or points at 40 bytes.
+/// Handles may have any value; the out parameters are null or writable; the cookie of shared memory is null or points
+/// at 40 bytes.
 #[allow(clippy::too_many_arguments, reason = "the specification's")]
 pub unsafe extern "C" fn dapl_lmr_create<P: Provider>(
     ia: DAT_IA_HANDLE,
@@ -55,9 +55,9 @@ pub unsafe extern "C" fn dapl_lmr_create<P: Provider>(
 /// invalid.
 ///
 /// # Safety
-/// `ia` and `pz` are null or handles of this library, live or freed, of any kind; the member of `region` for the memory
-/// type is initialised; the cookie of shared memory is null or points at 40 bytes; `out`, `lmr_context`, `rmr_context`,
-/// `registered_length` and `registered_address` are null or writable.
+/// `ia` and `pz` may have any value; the member of `region` for the memory type is initialised; the cookie of shared
+/// memory is null or points at 40 bytes; `out`, `lmr_context`, `rmr_context`, `registered_length` and
+/// `registered_address` are null or writable.
 #[allow(clippy::too_many_arguments, reason = "the specification's")]
 pub(crate) unsafe fn create<P: Provider>(
     ia: DAT_IA_HANDLE,
@@ -163,7 +163,7 @@ fn remote_context<P: Provider>(lmr: &Lmr<P>) -> DAT_RMR_CONTEXT {
 /// `dat_lmr_query`.
 ///
 /// # Safety
-/// `lmr` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
+/// `lmr` may have any value; `out` is null or writable.
 pub unsafe extern "C" fn dapl_lmr_query<P: Provider>(
     lmr: DAT_LMR_HANDLE,
     mask: DAT_LMR_PARAM_MASK,
@@ -209,7 +209,7 @@ pub unsafe extern "C" fn dapl_lmr_query<P: Provider>(
 /// `dat_lmr_free`.
 ///
 /// # Safety
-/// `lmr` is null or a handle of this library, live or freed, of any kind.
+/// `lmr` may have any value.
 pub unsafe extern "C" fn dapl_lmr_free<P: Provider>(lmr: DAT_LMR_HANDLE) -> DAT_RETURN {
     guard(|| dapls_lmr::free(&*from_handle::<Lmr<P>>(lmr, Handle::Lmr)?))
 }
@@ -217,7 +217,7 @@ pub unsafe extern "C" fn dapl_lmr_free<P: Provider>(lmr: DAT_LMR_HANDLE) -> DAT_
 /// `dat_lmr_sync_rdma_read`. Memory is coherent on this platform, so the call only orders memory accesses.
 ///
 /// # Safety
-/// `ia` as in [`dapl_lmr_create`]; `segments` is null or points at `count` triplets.
+/// `ia` may have any value; `segments` is null or points at `count` triplets.
 pub unsafe extern "C" fn dapl_lmr_sync_rdma_read<P: Provider>(
     ia: DAT_IA_HANDLE,
     segments: *const DAT_LMR_TRIPLET,
@@ -230,8 +230,7 @@ pub unsafe extern "C" fn dapl_lmr_sync_rdma_read<P: Provider>(
 /// `dat_lmr_sync_rdma_write`: same as [`dapl_lmr_sync_rdma_read`].
 ///
 /// # Safety
-/// `ia` is null or a handle of this library, live or freed, of any kind; `segments` is null or points at `count`
-/// triplets.
+/// `ia` may have any value; `segments` is null or points at `count` triplets.
 pub unsafe extern "C" fn dapl_lmr_sync_rdma_write<P: Provider>(
     ia: DAT_IA_HANDLE,
     segments: *const DAT_LMR_TRIPLET,

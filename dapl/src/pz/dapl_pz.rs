@@ -14,7 +14,7 @@ use crate::runtime::handle::from_handle;
 /// `dat_pz_create`.
 ///
 /// # Safety
-/// `ia` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
+/// `ia` may have any value; `out` is null or writable.
 pub unsafe extern "C" fn dapl_pz_create<P: Provider>(ia: DAT_IA_HANDLE, out: *mut DAT_PZ_HANDLE) -> DAT_RETURN {
     guard(|| {
         let ia = from_handle::<Ia<P>>(ia, Handle::Ia)?.to_arc();
@@ -29,7 +29,7 @@ pub unsafe extern "C" fn dapl_pz_create<P: Provider>(ia: DAT_IA_HANDLE, out: *mu
 /// `dat_pz_query`.
 ///
 /// # Safety
-/// `pz` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
+/// `pz` may have any value; `out` is null or writable.
 pub unsafe extern "C" fn dapl_pz_query<P: Provider>(
     pz: DAT_PZ_HANDLE,
     mask: DAT_PZ_PARAM_MASK,
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn dapl_pz_query<P: Provider>(
 /// `dat_pz_free`.
 ///
 /// # Safety
-/// `pz` is null or a handle of this library, live or freed, of any kind.
+/// `pz` may have any value.
 pub unsafe extern "C" fn dapl_pz_free<P: Provider>(pz: DAT_PZ_HANDLE) -> DAT_RETURN {
     guard(|| dapls_pz::free(&*from_handle::<Pz<P>>(pz, Handle::Pz)?))
 }

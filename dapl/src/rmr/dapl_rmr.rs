@@ -17,7 +17,7 @@ use crate::runtime::handle::from_handle;
 /// `dat_rmr_create`.
 ///
 /// # Safety
-/// `pz` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
+/// `pz` may have any value; `out` is null or writable.
 pub unsafe extern "C" fn dapl_rmr_create<P: Provider>(pz: DAT_PZ_HANDLE, out: *mut DAT_RMR_HANDLE) -> DAT_RETURN {
     guard(|| {
         let pz = from_handle::<Pz<P>>(pz, Handle::Pz)?.to_arc();
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn dapl_rmr_create<P: Provider>(pz: DAT_PZ_HANDLE, out: *m
 /// `dat_rmr_query`. An unbound RMR returns zeros (spec/events 9.1).
 ///
 /// # Safety
-/// `rmr` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
+/// `rmr` may have any value; `out` is null or writable.
 pub unsafe extern "C" fn dapl_rmr_query<P: Provider>(
     rmr: DAT_RMR_HANDLE,
     mask: DAT_RMR_PARAM_MASK,
@@ -66,8 +66,7 @@ pub unsafe extern "C" fn dapl_rmr_query<P: Provider>(
 /// `dat_rmr_bind`. Length 0 unbinds; the other fields of the triplet, the privileges and the context are then ignored.
 ///
 /// # Safety
-/// `rmr` and `ep` are null or handles of this library, live or freed, of any kind; `segment` is null or points at a
-/// triplet; `context` is null or writable.
+/// `rmr` and `ep` may have any value; `segment` is null or points at a triplet; `context` is null or writable.
 pub unsafe extern "C" fn dapl_rmr_bind<P: Provider>(
     rmr: DAT_RMR_HANDLE,
     segment: *const DAT_LMR_TRIPLET,
@@ -84,8 +83,7 @@ pub unsafe extern "C" fn dapl_rmr_bind<P: Provider>(
 /// `dat_rmr_bind` for any version of DAT. If `zero_based` is true, peers address the bound memory from 0.
 ///
 /// # Safety
-/// `rmr` and `ep` are null or handles of this library, live or freed, of any kind; `segment` is null or points at a
-/// triplet; `context` is null or writable.
+/// `rmr` and `ep` may have any value; `segment` is null or points at a triplet; `context` is null or writable.
 #[allow(clippy::too_many_arguments, reason = "the specification's")]
 pub(crate) unsafe fn bind<P: Provider>(
     rmr: DAT_RMR_HANDLE,
@@ -135,7 +133,7 @@ pub(crate) unsafe fn bind<P: Provider>(
 /// `dat_rmr_free`.
 ///
 /// # Safety
-/// `rmr` is null or a handle of this library, live or freed, of any kind.
+/// `rmr` may have any value.
 pub unsafe extern "C" fn dapl_rmr_free<P: Provider>(rmr: DAT_RMR_HANDLE) -> DAT_RETURN {
     guard(|| dapls_rmr::free(&*from_handle::<Rmr<P>>(rmr, Handle::Rmr)?))
 }

@@ -17,8 +17,7 @@ use crate::runtime::handle::from_handle;
 /// `dat_srq_create`.
 ///
 /// # Safety
-/// The handles are null or handles of this library, live or freed, of any kind; `attributes` is null or readable; `out`
-/// is null or writable.
+/// Handles may have any value; `attributes` is null or readable; `out` is null or writable.
 pub unsafe extern "C" fn dapl_srq_create<P: Provider>(
     ia: DAT_IA_HANDLE,
     pz: DAT_PZ_HANDLE,
@@ -54,7 +53,7 @@ pub unsafe extern "C" fn dapl_srq_set_lw<P: Provider>(srq: DAT_SRQ_HANDLE, low_w
 /// `dat_srq_free`.
 ///
 /// # Safety
-/// `srq` is null or a handle of this library, live or freed, of any kind.
+/// `srq` may have any value.
 pub unsafe extern "C" fn dapl_srq_free<P: Provider>(srq: DAT_SRQ_HANDLE) -> DAT_RETURN {
     guard(|| dapls_srq::free(&*from_handle::<Srq<P>>(srq, Handle::Srq)?))
 }
@@ -62,7 +61,7 @@ pub unsafe extern "C" fn dapl_srq_free<P: Provider>(srq: DAT_SRQ_HANDLE) -> DAT_
 /// `dat_srq_query`.
 ///
 /// # Safety
-/// `srq` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
+/// `srq` may have any value; `out` is null or writable.
 pub unsafe extern "C" fn dapl_srq_query<P: Provider>(
     srq: DAT_SRQ_HANDLE,
     mask: DAT_SRQ_PARAM_MASK,
@@ -95,7 +94,7 @@ pub unsafe extern "C" fn dapl_srq_query<P: Provider>(
 /// `dat_srq_resize`.
 ///
 /// # Safety
-/// `srq` is null or a handle of this library, live or freed, of any kind.
+/// `srq` may have any value.
 pub unsafe extern "C" fn dapl_srq_resize<P: Provider>(srq: DAT_SRQ_HANDLE, length: DAT_COUNT) -> DAT_RETURN {
     guard(|| dapls_srq::resize(&*from_handle::<Srq<P>>(srq, Handle::Srq)?, length))
 }

@@ -16,8 +16,8 @@ use crate::runtime::handle::from_handle;
 /// `dat_ep_create`. Unreliable service types are refused with `DAT_MODEL_NOT_SUPPORTED`.
 ///
 /// # Safety
-/// `ia`, `pz`, `recv`, `request` and `connect` are null or handles of this library, live or freed, of any kind;
-/// `attributes` is null or points at a record; `out` is null or writable.
+/// `ia`, `pz`, `recv`, `request` and `connect` may have any value; `attributes` is null or points at a record; `out` is
+/// null or writable.
 pub unsafe extern "C" fn dapl2_ep_create<P: Provider>(
     ia: DAT_IA_HANDLE,
     pz: DAT_PZ_HANDLE,
@@ -38,8 +38,8 @@ pub unsafe extern "C" fn dapl2_ep_create<P: Provider>(
 /// `dat_ep_create_with_srq`.
 ///
 /// # Safety
-/// `ia`, `pz`, `recv`, `request`, `connect` and `srq` are null or handles of this library, live or freed, of any kind;
-/// `attributes` is null or points at a record; `out` is null or writable.
+/// `ia`, `pz`, `recv`, `request`, `connect` and `srq` may have any value; `attributes` is null or points at a record;
+/// `out` is null or writable.
 #[allow(clippy::too_many_arguments, reason = "the specification's")]
 pub unsafe extern "C" fn dapl2_ep_create_with_srq<P: Provider>(
     ia: DAT_IA_HANDLE,
@@ -166,8 +166,8 @@ pub unsafe extern "C" fn dapl2_ep_modify<P: Provider>(
 /// fails.
 ///
 /// # Safety
-/// `ep` is null or a handle of this library, live or freed, of any kind; `address` is null or points at a socket
-/// address of the length of its family; `data` is null or points at `size` bytes.
+/// `ep` may have any value; `address` is null or points at a socket address of the length of its family; `data` is null
+/// or points at `size` bytes.
 #[allow(clippy::too_many_arguments, reason = "the specification's")]
 pub unsafe extern "C" fn dapl2_ep_connect<P: Provider>(
     ep: DAT_EP_HANDLE,
@@ -187,8 +187,8 @@ pub unsafe extern "C" fn dapl2_ep_connect<P: Provider>(
 /// `dat_ep_common_connect`: connects to the common service point at the port in `address`, with the EP's communicator.
 ///
 /// # Safety
-/// `ep` is null or a handle of this library, live or freed, of any kind; `address` is null or points at a socket
-/// address of the length of its family; `data` is null or points at `size` bytes.
+/// `ep` may have any value; `address` is null or points at a socket address of the length of its family; `data` is null
+/// or points at `size` bytes.
 pub unsafe extern "C" fn dapl2_ep_common_connect<P: Provider>(
     ep: DAT_EP_HANDLE,
     address: DAT_IA_ADDRESS_PTR,

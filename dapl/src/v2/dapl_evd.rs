@@ -17,7 +17,7 @@ use crate::runtime::handle::{EvdHandle, from_handle, from_handle_hot, from_optio
 /// `dat_evd_create`. Unlike in 1.2, an EVD can also serve the stream of completions of extended operations.
 ///
 /// # Safety
-/// `ia` and `cno` are null or handles of this library, live or freed, of any kind; `out` is null or writable.
+/// `ia` and `cno` may have any value; `out` is null or writable.
 pub unsafe extern "C" fn dapl2_evd_create<P: Provider>(
     ia: DAT_IA_HANDLE,
     length: DAT_COUNT,
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn dapl2_evd_create<P: Provider>(
 /// `dat_evd_query`.
 ///
 /// # Safety
-/// `evd` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
+/// `evd` may have any value; `out` is null or writable.
 pub unsafe extern "C" fn dapl2_evd_query<P: Provider>(
     evd: DAT_EVD_HANDLE,
     mask: DAT_EVD_PARAM_MASK,
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn dapl2_evd_query<P: Provider>(
 /// `dat_evd_wait`.
 ///
 /// # Safety
-/// `evd` is null or a handle of this library, live or freed, of any kind; `event` and `more` are null or writable.
+/// `evd` may have any value; `event` and `more` are null or writable.
 pub unsafe extern "C-unwind" fn dapl2_evd_wait<P: Provider>(
     evd: DAT_EVD_HANDLE,
     timeout: DAT_TIMEOUT,
@@ -87,7 +87,7 @@ pub unsafe extern "C-unwind" fn dapl2_evd_wait<P: Provider>(
 /// `dat_evd_post_se`. In a software event, the event number and the pointer have the same offsets as in 1.2.
 ///
 /// # Safety
-/// `evd` is null or a handle of this library, live or freed, of any kind; `event` is null or points at a record.
+/// `evd` may have any value; `event` is null or points at a record.
 pub unsafe extern "C" fn dapl2_evd_post_se<P: Provider>(evd: DAT_EVD_HANDLE, event: *const DAT_EVENT) -> DAT_RETURN {
     // SAFETY: the caller guarantees that `event` is null or readable. The entry of 1.2 reads only the event number and
     // the pointer.
@@ -103,7 +103,7 @@ const _: () = {
 /// `dat_evd_dequeue`.
 ///
 /// # Safety
-/// `evd` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
+/// `evd` may have any value; `out` is null or writable.
 pub unsafe extern "C" fn dapl2_evd_dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVENT) -> DAT_RETURN {
     if EvdHandle::of(evd).is_some_and(|entry| !out.is_null() && entry.has_no_event()) {
         return convert::code(dat_abi::DAT_QUEUE_EMPTY);
@@ -115,7 +115,7 @@ pub unsafe extern "C" fn dapl2_evd_dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out
 /// `dat_evd_dequeue` for an EVD that may have an event.
 ///
 /// # Safety
-/// `evd` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
+/// `evd` may have any value; `out` is null or writable.
 #[inline(never)]
 unsafe fn dequeue_locked<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVENT) -> DAT_RETURN {
     convert::code(guard_hot(|| {

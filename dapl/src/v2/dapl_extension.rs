@@ -60,8 +60,7 @@ fn check_operation<P: Provider>(handle: DAT_HANDLE, op: DAT_EXTENDED_OP) -> Resu
 /// `dat_ib_post_fetch_and_add(ep, add, local, cookie, remote, flags)`.
 ///
 /// # Safety
-/// `ep` is null or a handle of this library, live or freed, of any kind; `list` contains the arguments of the
-/// operation, whose pointers are null or valid.
+/// `ep` may have any value; `list` contains the arguments of the operation, whose pointers are null or valid.
 unsafe fn fetch_and_add<P: Provider>(ep: DAT_EP_HANDLE, list: va_list) -> DAT_RETURN {
     // SAFETY: the caller guarantees that the `va_list` contains these arguments.
     let [add, local, cookie, remote, flags] = unsafe { arguments::take(list) };
@@ -79,8 +78,7 @@ unsafe fn fetch_and_add<P: Provider>(ep: DAT_EP_HANDLE, list: va_list) -> DAT_RE
 /// `dat_ib_post_cmp_and_swap(ep, compare, swap, local, cookie, remote, flags)`.
 ///
 /// # Safety
-/// `ep` is null or a handle of this library, live or freed, of any kind; `list` contains the arguments of the
-/// operation, whose pointers are null or valid.
+/// `ep` may have any value; `list` contains the arguments of the operation, whose pointers are null or valid.
 unsafe fn compare_and_swap<P: Provider>(ep: DAT_EP_HANDLE, list: va_list) -> DAT_RETURN {
     // SAFETY: the caller guarantees that the `va_list` contains these arguments.
     let [compare, swap, local, cookie, remote, flags] = unsafe { arguments::take(list) };
@@ -98,8 +96,7 @@ unsafe fn compare_and_swap<P: Provider>(ep: DAT_EP_HANDLE, list: va_list) -> DAT
 /// `dat_ib_post_rdma_write_immed(ep, count, local, cookie, remote, data, flags)`.
 ///
 /// # Safety
-/// `ep` is null or a handle of this library, live or freed, of any kind; `list` contains the arguments of the
-/// operation, whose pointers are null or valid.
+/// `ep` may have any value; `list` contains the arguments of the operation, whose pointers are null or valid.
 unsafe fn write_with_immediate<P: Provider>(ep: DAT_EP_HANDLE, list: va_list) -> DAT_RETURN {
     // SAFETY: the caller guarantees that the `va_list` contains these arguments.
     let [count, local, cookie, remote, data, flags] = unsafe { arguments::take(list) };

@@ -32,8 +32,7 @@ pub unsafe extern "C" fn dapl2_ia_open<P: Provider>(
 /// `dat_ia_query`.
 ///
 /// # Safety
-/// `ia` is null or a handle of this library, live or freed, of any kind; `async_evd`, `ia_attr` and `provider_attr`
-/// are null or writable.
+/// `ia` may have any value; `async_evd`, `ia_attr` and `provider_attr` are null or writable.
 pub unsafe extern "C" fn dapl2_ia_query<P: Provider>(
     ia: DAT_IA_HANDLE,
     async_evd: *mut DAT_EVD_HANDLE,

@@ -20,9 +20,9 @@ const PLACES: &[(u32, u32)] = &[(7, 8), (8, 9), (9, 10)];
 /// them (attribute `zb_supported`).
 ///
 /// # Safety
-/// `ia` and `pz` are null or handles of this library, live or freed, of any kind; the member of `region` for the memory
-/// type is initialised; the cookie of shared memory is null or points at 40 bytes; `out`, `lmr_context`, `rmr_context`,
-/// `registered_length` and `registered_address` are null or writable.
+/// `ia` and `pz` may have any value; the member of `region` for the memory type is initialised; the cookie of shared
+/// memory is null or points at 40 bytes; `out`, `lmr_context`, `rmr_context`, `registered_length` and
+/// `registered_address` are null or writable.
 #[allow(clippy::too_many_arguments, reason = "the specification's")]
 pub unsafe extern "C" fn dapl2_lmr_create<P: Provider>(
     ia: DAT_IA_HANDLE,
@@ -155,8 +155,7 @@ pub unsafe extern "C" fn dapl2_lmr_sync_rdma_read<P: Provider>(
 /// `dat_lmr_sync_rdma_write`.
 ///
 /// # Safety
-/// `ia` is null or a handle of this library, live or freed, of any kind; `segments` is null or points at `count`
-/// triplets.
+/// `ia` may have any value; `segments` is null or points at `count` triplets.
 pub unsafe extern "C" fn dapl2_lmr_sync_rdma_write<P: Provider>(
     ia: DAT_IA_HANDLE,
     segments: *const DAT_LMR_TRIPLET,

@@ -36,7 +36,7 @@ pub unsafe extern "C" fn dapl2_ep_post_send<P: Provider>(
 /// `dat_ep_post_recv`.
 ///
 /// # Safety
-/// `ep` is null or a handle of this library, live or freed, of any kind; `iov` is null or points at `count` triplets.
+/// `ep` may have any value; `iov` is null or points at `count` triplets.
 pub unsafe extern "C" fn dapl2_ep_post_recv<P: Provider>(
     ep: DAT_EP_HANDLE,
     count: DAT_COUNT,
@@ -54,8 +54,7 @@ pub unsafe extern "C" fn dapl2_ep_post_recv<P: Provider>(
 /// `dat_ep_post_rdma_read`.
 ///
 /// # Safety
-/// `ep` is null or a handle of this library, live or freed, of any kind; `iov` is null or points at `count` triplets;
-/// `remote` is null or points at a triplet.
+/// `ep` may have any value; `iov` is null or points at `count` triplets; `remote` is null or points at a triplet.
 pub unsafe extern "C" fn dapl2_ep_post_rdma_read<P: Provider>(
     ep: DAT_EP_HANDLE,
     count: DAT_COUNT,
@@ -80,8 +79,7 @@ pub unsafe extern "C" fn dapl2_ep_post_rdma_read<P: Provider>(
 /// `dat_ep_post_rdma_write`.
 ///
 /// # Safety
-/// `ep` is null or a handle of this library, live or freed, of any kind; `iov` is null or points at `count` triplets;
-/// `remote` is null or points at a triplet.
+/// `ep` may have any value; `iov` is null or points at `count` triplets; `remote` is null or points at a triplet.
 pub unsafe extern "C" fn dapl2_ep_post_rdma_write<P: Provider>(
     ep: DAT_EP_HANDLE,
     count: DAT_COUNT,
@@ -107,8 +105,7 @@ pub unsafe extern "C" fn dapl2_ep_post_rdma_write<P: Provider>(
 /// bound RMR or of an LMR.
 ///
 /// # Safety
-/// `ep` is null or a handle of this library, live or freed, of any kind; `local` is null or points at a triplet;
-/// `remote` is null or points at a triplet.
+/// `ep` may have any value; `local` is null or points at a triplet; `remote` is null or points at a triplet.
 pub unsafe extern "C" fn dapl2_ep_post_rdma_read_to_rmr<P: Provider>(
     ep: DAT_EP_HANDLE,
     local: *const DAT_RMR_TRIPLET,
@@ -142,7 +139,7 @@ pub unsafe extern "C" fn dapl2_ep_post_rdma_read_to_rmr<P: Provider>(
 /// completes. If `invalidate` is false, this is `dat_ep_post_send`.
 ///
 /// # Safety
-/// `ep` is null or a handle of this library, live or freed, of any kind; `iov` is null or points at `count` triplets.
+/// `ep` may have any value; `iov` is null or points at `count` triplets.
 pub unsafe extern "C" fn dapl2_ep_post_send_with_invalidate<P: Provider>(
     ep: DAT_EP_HANDLE,
     count: DAT_COUNT,
@@ -165,7 +162,7 @@ pub unsafe extern "C" fn dapl2_ep_post_send_with_invalidate<P: Provider>(
 /// Posts a request with an operation that 1.2 lacks.
 ///
 /// # Safety
-/// `ep` is null or a handle of this library, live or freed, of any kind; `iov` is null or points at `count` triplets.
+/// `ep` may have any value; `iov` is null or points at `count` triplets.
 pub(super) unsafe fn post_extension<P: Provider>(
     ep: DAT_EP_HANDLE,
     op: Op,

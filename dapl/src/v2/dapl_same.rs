@@ -77,7 +77,7 @@ same! {
 /// DAT 2.0 version of `dapl_set_consumer_context`: the same arguments, and a return code of 2.0.
 ///
 /// # Safety
-/// `handle` is null or a handle of this library, live or freed, of any kind.
+/// `handle` may have any value.
 pub unsafe extern "C" fn dapl2_set_consumer_context(handle: DAT_HANDLE, value: DAT_CONTEXT) -> DAT_RETURN {
     // SAFETY: the caller also satisfies the contract of `context::dapl_set_consumer_context`.
     convert::code(unsafe { context::dapl_set_consumer_context(handle, value) })
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn dapl2_set_consumer_context(handle: DAT_HANDLE, value: D
 /// DAT 2.0 version of `dapl_get_consumer_context`: the same arguments, and a return code of 2.0.
 ///
 /// # Safety
-/// `handle` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
+/// `handle` may have any value; `out` is null or writable.
 pub unsafe extern "C" fn dapl2_get_consumer_context(handle: DAT_HANDLE, out: *mut DAT_CONTEXT) -> DAT_RETURN {
     // SAFETY: the caller also satisfies the contract of `context::dapl_get_consumer_context`.
     convert::code(unsafe { context::dapl_get_consumer_context(handle, out) })
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn dapl2_get_consumer_context(handle: DAT_HANDLE, out: *mu
 /// DAT 2.0 version of `dapl_get_handle_type`: the same arguments, and a return code of 2.0.
 ///
 /// # Safety
-/// `handle` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
+/// `handle` may have any value; `out` is null or writable.
 pub unsafe extern "C" fn dapl2_get_handle_type(handle: DAT_HANDLE, out: *mut DAT_HANDLE_TYPE) -> DAT_RETURN {
     // SAFETY: the caller also satisfies the contract of `context::dapl_get_handle_type`.
     convert::code(unsafe { context::dapl_get_handle_type(handle, out) })
