@@ -257,7 +257,7 @@ pub(crate) const UNSAFE_FILES: &[(&str, &str)] = &[
     ("providers/sm/src/qp/single_copy.rs", "copies across, both sides checked just above"),
     ("providers/sm/src/qp/tx/offer.rs", "copies onto the stage, checked just above"),
     ("providers/sm/src/qp/tx/extensions.rs", "copies a value of its own"),
-    ("providers/sm/src/qp/tx/mod.rs", "copies out of the RMA buffer, each range reserved before"),
+    ("providers/sm/src/qp/tx/responses.rs", "copies out of the RMA buffer, each range reserved before"),
     ("providers/sm/src/qp/tx/fast_path.rs", "copies to shared memory"),
     ("providers/sm/src/qp/tx/send.rs", "copies into slots and areas, each range reserved just above"),
     ("providers/sm/src/qp/tx/rma.rs", "copies into the RMA buffer, each range reserved just above"),

@@ -11,7 +11,9 @@ use dapl_software::memory::atomic::Atomic;
 use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::scatter;
 
-use super::{AwaitedKind, AwaitedResponse, IssueResult, RequestEntry, RequestPhase, Tx, TxRings, WorkRequest};
+use super::request::{IssueResult, RequestEntry, RequestPhase, WorkRequest};
+use super::responses::{AwaitedKind, AwaitedResponse};
+use super::{Tx, TxRings};
 use crate::memory::cma::Direction;
 use crate::memory::regions::AccessTarget;
 use crate::proto::message::{AtomicRequest, Header, MessageKind};

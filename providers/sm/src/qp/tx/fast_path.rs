@@ -12,7 +12,8 @@ use dapl::runtime::empty_check::AwaitedProgress;
 use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::{gather_announced, gather_recent};
 
-use super::{MAX_UNREAD_REQUESTS, QuickRequest, RequestEntry, Tx, TxRings};
+use super::request::{QuickRequest, RequestEntry};
+use super::{MAX_UNREAD_REQUESTS, Tx, TxRings};
 use crate::cq::CompletionWriter;
 use crate::memory::cma::{self, Direction};
 use crate::memory::kernel_copy;

@@ -11,7 +11,8 @@ use dapl::provider::{Region, Status};
 use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::gather;
 
-use super::{IssueResult, RequestEntry, RequestPhase, Tx, TxRings, WorkRequest};
+use super::request::{IssueResult, RequestEntry, RequestPhase, WorkRequest};
+use super::{Tx, TxRings};
 use crate::delegation::CopyJob;
 use crate::memory::cma::{CopyError, Direction};
 use crate::memory::regions::AccessTarget;

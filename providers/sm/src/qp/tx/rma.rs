@@ -9,7 +9,9 @@ use dapl::provider::{Remote, Status};
 use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::gather;
 
-use super::{AwaitedKind, AwaitedResponse, IssueResult, RequestPhase, TxRings, WorkRequest};
+use super::TxRings;
+use super::request::{IssueResult, RequestPhase, WorkRequest};
+use super::responses::{AwaitedKind, AwaitedResponse};
 use crate::engine::jobs::Job;
 use crate::memory::cma::{self, CopyError, Direction};
 use crate::memory::imports::ImportLookup;

@@ -3,7 +3,8 @@
 use dapl::provider::{Op, Segment, Status};
 use dapl_software::memory::scatter_gather::{gather, gather_recent};
 
-use super::{IssueResult, RequestPhase, TxRings, WorkRequest};
+use super::TxRings;
+use super::request::{IssueResult, RequestPhase, WorkRequest};
 use crate::proto::message::{Header, INLINE, LINE, MessageKind};
 use crate::qp::context::QpContext;
 use crate::qp::ring::SlotFields;

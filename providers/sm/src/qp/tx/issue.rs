@@ -1,0 +1,127 @@
+//! Starts queued requests in order, and passes each to the function for its operation.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+use dapl::provider::{Op, Remote, Status};
+use dapl_software::memory::atomic::Atomic;
+use dapl_software::memory::rights::AccessRight;
+
+use super::request::{IssueResult, Operation, RequestPhase, WorkRequest};
+use super::{Tx, TxRings, extensions, send};
+use crate::memory::cma::{self, Direction};
+use crate::memory::regions::AccessTarget;
+use crate::memory::window::MwCore;
+use crate::qp::context::QpContext;
+
+/// Maximum number of bytes that one pass copies directly. A longer pass would delay the other connections that the
+/// thread serves.
+const MAX_PASS_BYTES: u64 = cma::CHUNK as u64;
+
+impl Tx {
+    /// Starts requests in order until one does not fit or fails. Returns whether any ring entry was published.
+    pub(super) fn start_requests(&mut self, context: &QpContext) -> bool {
+        let mut published = false;
+        let mut budget = MAX_PASS_BYTES;
+        while let (Some(rings), Some(entry)) = (self.rings.as_mut(), self.queue.get_mut(self.issued)) {
+            let Some(request) = entry.request_mut() else {
+                self.issued += 1; // The post itself has done the work of this request.
+                continue;
+            };
+            if matches!(request.phase, RequestPhase::Failed(_)) || (request.fence && rings.reads > 0) {
+                break;
+            }
+            let number = rings.first + self.issued as u64;
+            let step = match request.task {
+                Operation::Transfer(op) => rings.transfer(context, request, number, op, &mut budget),
+                Operation::Bind(ref window, move_number) => {
+                    let step = rings.bind_window(context, window, move_number);
+                    if let IssueResult::Complete { .. } = step {
+                        request.phase = RequestPhase::Done;
+                    }
+                    step
+                }
+            };
+            match step {
+                IssueResult::Complete { published: wrote_entry } => {
+                    published |= wrote_entry;
+                    self.issued += 1;
+                }
+                IssueResult::Partial { published: wrote_entry } => {
+                    published |= wrote_entry;
+                    break;
+                }
+                IssueResult::Failed(status) => {
+                    request.phase = RequestPhase::Failed(status);
+                    if let Some(target) = rings.report_refused(context, request, status) {
+                        rings.link.publish_refused(&target);
+                    }
+                }
+            }
+        }
+        published
+    }
+}
+
+impl TxRings {
+    /// If an RDMA operation has failed because the peer's table of registrations grants no access, queues it for the
+    /// engine, which logs it, and returns the access. `None`: the status has another cause.
+    #[cold]
+    pub(super) fn report_refused(
+        &self,
+        context: &QpContext,
+        request: &WorkRequest,
+        status: Status,
+    ) -> Option<AccessTarget> {
+        let (Operation::Transfer(op), peer_side) = (&request.task, self.link.peer_side()?) else { return None };
+        let Remote { key, address } = op.remote().filter(|_| status == Status::RemoteAccess)?;
+        let right = match op {
+            Op::FetchAdd { .. } | Op::CompareSwap { .. } => AccessRight::RemoteAtomic,
+            Op::Read(_) => AccessRight::RemoteRead,
+            _ => AccessRight::RemoteWrite,
+        };
+        let target = AccessTarget { key, pd: peer_side.pd, address, length: request.segments.total(), right };
+        context.report_refused(Some(request.token.cookie), peer_side.peer.regions.entry(key), target);
+        Some(target)
+    }
+
+    fn transfer(
+        &mut self,
+        context: &QpContext,
+        request: &mut WorkRequest,
+        number: u64,
+        op: Op,
+        budget: &mut u64,
+    ) -> IssueResult {
+        if !self.supports(op) {
+            // The request was posted before the connection was established, so the post could not check this.
+            return IssueResult::Failed(Status::RemoteResponder);
+        }
+        match op {
+            Op::Write(remote) => self.rma(context, request, number, remote, Direction::Write, budget),
+            Op::Read(remote) => self.rma(context, request, number, remote, Direction::Read, budget),
+            Op::WriteImmediate { remote, data, solicited } => {
+                let write = extensions::WriteImmediate { remote, data, solicited };
+                self.write_immediate(context, request, number, write, budget)
+            }
+            Op::Send { .. } | Op::SendImmediate { .. } | Op::SendInvalidate { .. } => {
+                self.send(context, request, send::Message::of(op))
+            }
+            Op::FetchAdd { remote, add } => self.atomic(context, request, number, Atomic::FetchAdd(add), remote),
+            Op::CompareSwap { remote, compare, swap } => {
+                self.atomic(context, request, number, Atomic::CompareSwap { compare, swap }, remote)
+            }
+        }
+    }
+
+    /// Executes a bind or unbind of a window. Later requests wait until it is executed.
+    fn bind_window(&mut self, context: &QpContext, window: &Arc<MwCore>, number: u64) -> IssueResult {
+        let turned = window.execute(number, context.pd, &context.domain);
+        self.unfinished = turned == Ok(false);
+        match turned {
+            Ok(true) => IssueResult::Complete { published: false },
+            Ok(false) => IssueResult::Partial { published: false },
+            Err(status) => IssueResult::Failed(status),
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The progress that the peer reports to the sender: its count of consumed requests, and its responses to RMA fragments,
+//! atomic operations and sends.
+
+use dapl::provider::Status;
+use dapl_software::memory::scatter_gather::scatter;
+
+use super::Tx;
+use super::request::{RequestEntry, RequestPhase};
+use crate::proto::message::{Header, LINE, MessageKind};
+use crate::qp::context::{ConnectionFault, NAK_ACCESS, NAK_SOURCE, QpContext};
+use crate::qp::ring::{Peeked, SlotFields};
+
+/// A fragment in the local RMA buffer, or an atomic operation, to which the target has not responded yet.
+#[derive(Debug)]
+pub(super) struct AwaitedResponse {
+    /// Index of the fragment's request, counted from the start of the connection.
+    pub(super) request: u64,
+    pub(super) line: u32,
+    pub(super) mark: u64,
+    pub(super) offset: u64,
+    pub(super) length: u32,
+    pub(super) kind: AwaitedKind,
+}
+
+/// The operation to which the target must respond.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum AwaitedKind {
+    Write,
+    Read,
+    Atomic,
+}
+
+/// A response from the peer's ring.
+struct PeerResponse {
+    kind: MessageKind,
+    /// A line number of a buffer, or an offset.
+    aux: u32,
+    status: u32,
+    value: u64,
+}
+
+impl Tx {
+    pub(super) fn read_peer_progress(&mut self, context: &QpContext) -> Result<(), ConnectionFault> {
+        let Some(rings) = self.rings.as_mut() else { return Ok(()) };
+        let violation = ConnectionFault::InvalidData("a count of consumed requests beyond those in the ring");
+        rings.requests.set_consumed_low(context.watch.carried_ack()).ok_or(violation)?;
+        rings.requests.set_consumed(rings.link.consumed_requests()).ok_or(violation)?;
+        while let Some((_, mark)) = rings.marks.front().copied().filter(|(slot, _)| *slot < rings.requests.consumed()) {
+            rings.messages.release(mark);
+            rings.marks.pop_front();
+        }
+        let before = rings.responses.consumed();
+        while let Some(answer) = self.next_response()? {
+            let PeerResponse { kind, aux, status, value } = answer;
+            match kind {
+                MessageKind::RmaAck => self.handle_rma_response(context, aux, status)?,
+                MessageKind::AtomicAck => self.handle_atomic_response(context, status, value)?,
+                MessageKind::RequestStaging => {
+                    // The peer requests the next part as soon as this part is staged. Its request needs a free slot in
+                    // the response ring, so the consumed responses are published before.
+                    self.publish_consumed_responses();
+                    self.copy_to_staging(context, status, u64::from(aux))?;
+                }
+                _ => self.handle_nak(status)?,
+            }
+        }
+        if self.rings.as_ref().is_some_and(|rings| rings.responses.consumed() != before) {
+            self.publish_consumed_responses();
+        }
+        Ok(())
+    }
+
+    fn publish_consumed_responses(&self) {
+        self.rings.iter().for_each(|rings| rings.link.publish_consumed_responses(rings.responses.consumed()));
+    }
+
+    /// Consumes the next response in the ring; `None`: the ring is empty.
+    fn next_response(&mut self) -> Result<Option<PeerResponse>, ConnectionFault> {
+        let Some(rings) = self.rings.as_mut() else { return Ok(None) };
+        match rings.responses.peek() {
+            Peeked::Empty => Ok(None),
+            Peeked::Entry(Header { kind, length: status, .. })
+                if matches!(
+                    kind,
+                    MessageKind::RmaAck | MessageKind::SendNak | MessageKind::RequestStaging | MessageKind::AtomicAck
+                ) =>
+            {
+                let SlotFields { aux, total, .. } = rings.responses.fields();
+                rings.responses.advance();
+                Ok(Some(PeerResponse { kind, aux, status, value: total.unwrap_or(0) }))
+            }
+            _ => Err(ConnectionFault::InvalidData("an unknown message type in the response ring")),
+        }
+    }
+
+    /// Handles the target's response to a fragment. Responses arrive in the order of the fragments.
+    fn handle_rma_response(&mut self, context: &QpContext, line: u32, status: u32) -> Result<(), ConnectionFault> {
+        let Some(rings) = self.rings.as_mut() else { return Ok(()) };
+        let Some(pending) = rings.pending.pop_front().filter(|p| p.line == line && p.kind != AwaitedKind::Atomic)
+        else {
+            return Err(ConnectionFault::InvalidData("a response that matches no fragment in flight"));
+        };
+        let index = usize::try_from(pending.request - rings.first).unwrap_or(usize::MAX);
+        let request = self.queue.get_mut(index).and_then(RequestEntry::request_mut);
+        let Some(request) = request else {
+            return Err(ConnectionFault::InvalidData("a response that matches no outstanding request"));
+        };
+        let mut outcome = if status == 0 { Ok(()) } else { Err(Status::RemoteAccess) };
+        let is_read = pending.kind == AwaitedKind::Read;
+        if is_read && outcome.is_ok() {
+            let from = rings.link.rma.bytes(line as usize * LINE + LINE, pending.length as usize);
+            let from = from.ok_or(ConnectionFault::InvalidData("a fragment outside its RMA buffer"))?;
+            let (regions, length) = (&*context.regions, pending.length as usize);
+            // SAFETY: the `length` bytes are in the local RMA buffer, and reserved for this fragment.
+            outcome = unsafe { scatter(regions, context.pd, &request.segments, pending.offset, from, length) };
+        }
+        rings.rma.release(pending.mark);
+        request.answered += u64::from(pending.length);
+        match outcome {
+            Err(status) => {
+                request.phase = RequestPhase::Failed(status);
+                rings.report_refused(context, request, status);
+            }
+            Ok(()) if request.answered == request.segments.total() && request.phase == RequestPhase::Sent(u64::MAX) => {
+                request.phase = RequestPhase::Done;
+            }
+            Ok(()) => {}
+        }
+        if is_read && request.answered == request.segments.total() {
+            rings.reads = rings.reads.saturating_sub(1);
+        }
+        Ok(())
+    }
+
+    /// Handles a negative response to a send: the oldest incomplete send fails.
+    fn handle_nak(&mut self, status: u32) -> Result<(), ConnectionFault> {
+        let Some(rings) = self.rings.as_mut() else { return Ok(()) };
+        // The peer has published its number of consumed requests before this response. The number known here may be
+        // older.
+        rings
+            .requests
+            .set_consumed(rings.link.consumed_requests())
+            .ok_or(ConnectionFault::InvalidData("a count of consumed requests beyond those in the ring"))?;
+        let consumed = rings.requests.consumed();
+        let open = |r: &&mut RequestEntry| match r.phase() {
+            RequestPhase::Sent(slot) | RequestPhase::Offered(slot) => slot > consumed && r.is_send(),
+            RequestPhase::Running => r.is_send(),
+            _ => false,
+        };
+        let request = self
+            .queue
+            .iter_mut()
+            .find(open)
+            .ok_or(ConnectionFault::InvalidData("a rejection that matches no outstanding send"))?;
+        request.fail(match status {
+            NAK_SOURCE => Status::LocalProtection,
+            NAK_ACCESS => Status::RemoteAccess,
+            _ => Status::RemoteResponder,
+        });
+        Ok(())
+    }
+}
