@@ -1,0 +1,263 @@
+//! Delivers arriving sends: finds a receive for each message, copies the payload to it, and adds its completion.
+
+use std::sync::atomic::Ordering;
+
+use dapl::provider::{Completion, Status};
+use dapl::runtime::slot_queue::SlotQueue;
+use dapl::stats::watermark::HighWatermark;
+use dapl_software::memory::scatter_gather::{ScatterBatch, scatter};
+
+use super::{RecvRequest, RxRings, exceeds_hard_watermark, extensions};
+use crate::cq::CompletionWriter;
+use crate::memory::regions::Regions;
+use crate::proto::message::{Header, INLINE, LINE, MessageKind};
+use crate::qp::context::{ConnectionFault, NAK_ACCESS, NAK_RESPONDER, QpContext};
+use crate::qp::ring::{SlotFields, SlotRun};
+
+/// Moves a receive from the shared receive queue to `queue`. Returns false if there is no shared receive queue, or if
+/// it is empty; in the latter case the connection is added to its list of waiters.
+fn move_srq_receive(context: &QpContext, queue: &mut SlotQueue<RecvRequest>) -> bool {
+    let Some(pool) = &context.pool else { return false };
+    let Some(buffer) = pool.srq.take_or_wait(&pool.waiter) else { return false };
+    *queue.push() = RecvRequest::from_srq(pool, buffer);
+    true
+}
+
+impl RxRings {
+    /// Delivers consecutive messages that fit in their slots, to receives of one segment in recently used memory. This
+    /// is the common case of `deliver`, with fewer steps.
+    #[inline(always)]
+    pub(super) fn deliver_inline(
+        &mut self,
+        context: &QpContext,
+        batch: &mut ScatterBatch<'_, Regions>,
+        queue: &mut SlotQueue<RecvRequest>,
+        out: &mut CompletionWriter<'_>,
+        end: u64,
+    ) {
+        let Some(cq) = context.recv_cq.as_ref().filter(|_| self.message.is_between()) else { return };
+        let mut entries = out.free_entries(cq);
+        let mut left = entries.max_completions().min((end - self.requests.consumed()) as usize);
+        let mut ack = None;
+        loop {
+            let (run, receives) = (self.requests.next_run(), queue.front_run());
+            let most = run.slots().len().min(receives.len());
+            let mut consumed = 0;
+            for (slot, receive) in run.slots().iter().zip(receives).take(left) {
+                let Some((payload, length, is_solicited)) = run.inline_send(slot) else { break };
+                // SAFETY: the payload of the slot is in the peer's mapped area, and `inline_send` has checked that
+                // `length` is at most the length of the payload.
+                if !unsafe { batch.scatter_recent(&receive.segments, payload, length) } {
+                    batch.forget_time(); // The general path takes longer, so the stored time would be stale.
+                    break;
+                }
+                fail_point!(FragmentCopied);
+                entries.put(&receive.token, length, is_solicited);
+                consumed += 1;
+                if consumed > 1 {
+                    SlotRun::prefetch_ahead(slot); // Messages usually arrive in sequence.
+                }
+            }
+            if consumed == 0 {
+                break;
+            }
+            ack = Some(self.requests.advance_run(consumed));
+            queue.drop_run(consumed);
+            left -= consumed;
+            // If all receives or slots of the run were used, the next run may contain more.
+            if consumed < most {
+                break;
+            }
+        }
+        let used = entries.used();
+        out.add_filled(used);
+        if let Some(ack) = ack {
+            context.watch.set_carried_ack(ack);
+            self.waits_for_receive = false;
+        }
+    }
+
+    /// Delivers a message that is one fragment in the message buffer, to a receive of one segment. This is the common
+    /// case of `deliver`, with fewer steps. Returns false and changes nothing if `deliver` must handle the message.
+    pub(super) fn deliver_fragment(
+        &mut self,
+        context: &QpContext,
+        batch: &mut ScatterBatch<'_, Regions>,
+        queue: &mut SlotQueue<RecvRequest>,
+        header: Header,
+        out: &mut CompletionWriter<'_>,
+    ) -> bool {
+        let (Some(cq), Some(receive)) = (&context.recv_cq, queue.front()) else { return false };
+        if header.inline || !header.first || !header.last {
+            return false;
+        }
+        let Ok(part) = self.message.check_fragment(&header, || self.requests.payload_words()) else { return false };
+        let fields = self.requests.fields();
+        let Ok(from) = self.fragment_address(header, &fields) else { return false };
+        // SAFETY: `fragment_address` has checked that this number of bytes is in the peer's mapped area.
+        if !unsafe { batch.scatter(&receive.segments, from, part.size) } {
+            return false;
+        }
+        fail_point!(FragmentCopied);
+        context.watch.set_carried_ack(fields.ack);
+        self.message.advance(&header, part);
+        let mut entries = out.free_entries(cq);
+        entries.put(&receive.token, part.size, header.solicited);
+        let used = entries.used();
+        out.add_filled(used);
+        queue.drop_front();
+        self.waits_for_receive = false;
+        true
+    }
+
+    /// Delivers a fragment of a send. Returns false if the message waits for a receive.
+    pub(super) fn deliver(
+        &mut self,
+        context: &QpContext,
+        queue: &mut SlotQueue<RecvRequest>,
+        marks: &mut HighWatermark,
+        header: Header,
+        out: &mut CompletionWriter<'_>,
+    ) -> Result<bool, ConnectionFault> {
+        let fields = self.requests.fields();
+        context.watch.set_carried_ack(fields.ack);
+        let part = self
+            .message
+            .check_fragment(&header, || self.requests.payload_words())
+            .map_err(ConnectionFault::InvalidData)?;
+        if header.first && !self.find_receive(context, queue, marks, part.size, out)? {
+            return Ok(false);
+        }
+        if header.kind == MessageKind::SendInvalidate && header.last {
+            match context.windows.invalidate(self.value(header, &fields), context.pd, &context.domain) {
+                Ok(true) => {}
+                Ok(false) => return Ok(false), // Copies with the key are in progress, so a later pass tries again.
+                Err(_) => return Err(self.fail_receive_by(context, queue, Status::LocalProtection, NAK_ACCESS, out)),
+            }
+        }
+        let placed = self.copy_to_receive(context, queue, header, &fields, part.offset);
+        fail_point!(FragmentCopied);
+        if let Err(status) = placed? {
+            return Err(self.fail_receive(context, queue, status, out));
+        }
+        self.message.advance(&header, part);
+        if header.last {
+            let token =
+                queue.front().ok_or(ConnectionFault::InvalidData("a fragment for which no receive is posted"))?.token;
+            queue.drop_front();
+            let (arrival, value) = (extensions::arrival(header.kind), self.value(header, &fields));
+            let (status, solicited, bytes) = (Status::Success, header.solicited, part.size);
+            context.complete_recv(out, Completion { token, status, bytes, solicited, arrival, value });
+        }
+        Ok(true)
+    }
+
+    /// Finds a receive for a new message. Returns false if the message waits for a receive.
+    #[inline]
+    pub(super) fn find_receive(
+        &mut self,
+        context: &QpContext,
+        queue: &mut SlotQueue<RecvRequest>,
+        marks: &mut HighWatermark,
+        total: u64,
+        out: &mut CompletionWriter<'_>,
+    ) -> Result<bool, ConnectionFault> {
+        if queue.is_empty() {
+            if self.waits_for_receive {
+                return Ok(false);
+            }
+            if !move_srq_receive(context, queue) {
+                self.waits_for_receive = true;
+                // A load and a store are enough, because the lock of this direction excludes other writers.
+                let count = context.not_ready.load(Ordering::Relaxed) + 1;
+                context.not_ready.store(count, Ordering::Relaxed);
+                return Ok(false);
+            }
+            if exceeds_hard_watermark(marks, context, queue.len()) {
+                return Err(ConnectionFault::Watermark);
+            }
+        }
+        let Some(receive) = queue.front() else { return Ok(false) };
+        self.waits_for_receive = false;
+        if total > receive.segments.total() {
+            return Err(self.fail_receive(context, queue, Status::LocalLength, out));
+        }
+        Ok(true)
+    }
+
+    /// Copies one fragment to its receive. The outer error is a fault of the peer, the inner error a fault of local
+    /// memory.
+    fn copy_to_receive(
+        &self,
+        context: &QpContext,
+        queue: &SlotQueue<RecvRequest>,
+        header: Header,
+        fields: &SlotFields,
+        offset: u64,
+    ) -> Result<Result<(), Status>, ConnectionFault> {
+        let length = header.length as usize;
+        let Some(receive) = queue.front() else {
+            return Err(ConnectionFault::InvalidData("a message for which no receive is posted"));
+        };
+        let from = if header.inline {
+            if length > INLINE {
+                return Err(ConnectionFault::InvalidData("an inline message longer than a slot"));
+            }
+            self.requests.payload()
+        } else {
+            self.fragment_address(header, fields)?
+        };
+        // SAFETY: the `length` bytes are in the slot or in the message buffer of the peer's mapped area, as was checked
+        // above.
+        Ok(unsafe { scatter(&*context.regions, context.recv_pd, &receive.segments, offset, from, length) })
+    }
+
+    /// Returns the address of a fragment in the peer's message buffer.
+    fn fragment_address(&self, header: Header, fields: &SlotFields) -> Result<*const u8, ConnectionFault> {
+        let peer_side =
+            self.link.peer_side().ok_or(ConnectionFault::InvalidData("data before the set-up was complete"))?;
+        let (start, size) = (peer_side.geometry.messages_at(), peer_side.geometry.messages as usize);
+        let (at, length) = (fields.aux as usize * LINE, header.length as usize);
+        if at > size || length > size - at {
+            return Err(ConnectionFault::InvalidData("a message outside its message buffer"));
+        }
+        peer_side
+            .area
+            .bytes(start + at, length)
+            .map(<*mut u8>::cast_const)
+            .ok_or(ConnectionFault::InvalidData("a message outside the shared area"))
+    }
+
+    /// Fails the current receive with `status`, because the message is too long or the receive's memory is not mapped.
+    /// Sends a negative response, so that the peer's send fails too. Returns the fault that ends the connection.
+    #[cold]
+    pub(super) fn fail_receive(
+        &mut self,
+        context: &QpContext,
+        queue: &mut SlotQueue<RecvRequest>,
+        status: Status,
+        out: &mut CompletionWriter<'_>,
+    ) -> ConnectionFault {
+        self.fail_receive_by(context, queue, status, NAK_RESPONDER, out)
+    }
+
+    /// Fails the current receive as `fail_receive` does, with the status `nak` for the sender.
+    #[cold]
+    fn fail_receive_by(
+        &mut self,
+        context: &QpContext,
+        queue: &mut SlotQueue<RecvRequest>,
+        status: Status,
+        nak: u32,
+        out: &mut CompletionWriter<'_>,
+    ) -> ConnectionFault {
+        self.withdraw_copy_job();
+        if let Some(receive) = queue.pop_front() {
+            context.complete_recv(out, Completion { token: receive.token, status, ..Completion::default() });
+        }
+        let _ = self.send_response(Header::plain(MessageKind::SendNak, nak), 0);
+        context.rx_consumed.store(self.requests.consumed(), Ordering::Release);
+        self.link.publish_consumed(self.requests.consumed());
+        ConnectionFault::Receive
+    }
+}
