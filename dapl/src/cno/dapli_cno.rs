@@ -25,7 +25,8 @@ use crate::runtime::wait::{self, Deadline, WakeCause};
 #[derive(Default)]
 pub(super) struct CnoState {
     pub(super) triggers: TriggerQueue,
-    /// The attached EVDs, each with the maximum time, in nanoseconds, that a waiter polls it before it sleeps.
+    /// The attached EVDs, each with its limit of the polling time in nanoseconds. Before it sleeps, a waiter polls all
+    /// EVDs, at most for the largest of these limits.
     pub(super) sources: Arc<[(Arc<dyn EvdSource>, u32)]>,
     /// Tokens of all threads in `dat_cno_wait`.
     pub(super) waiters: Vec<u64>,

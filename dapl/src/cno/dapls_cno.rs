@@ -88,7 +88,8 @@ pub fn descriptor<P: Provider>(cno: &Cno<P>) -> Result<i32> {
     Ok(number)
 }
 
-/// Removes triggers of EVDs that have no events left. Afterwards the descriptor is readable only if an EVD has events.
+/// Removes triggers of EVDs without events from the front of the queue, up to the first EVD that has events. The
+/// descriptor is then readable only if an EVD has events.
 pub fn arm_descriptor<P: Provider>(cno: &Cno<P>) {
     loop {
         let Some(source) = cno.inner.lock().pop() else { return cno.ia.provider().sleeps() };
@@ -146,7 +147,8 @@ impl<P: Provider> Cno<P> {
         UseGuard::of(cno)
     }
 
-    /// Adds an attached EVD to the polled EVDs. A wait polls it for at most `longest` nanoseconds before it sleeps.
+    /// Adds an attached EVD to the polled EVDs. `longest` is the EVD's limit, in nanoseconds, of the polling time of a
+    /// wait. The largest limit of all attached EVDs applies.
     pub fn watch(&self, source: Arc<dyn EvdSource>, longest: u32) {
         let mut inner = self.inner.lock();
         let known = inner.sources.iter().filter(|(known, _)| known.id() != source.id()).cloned();

@@ -14,8 +14,8 @@ use crate::runtime::handle::{HandleHasher, ObjectId};
 #[derive(Default)]
 pub(super) struct TriggerQueue {
     queue: VecDeque<Arc<dyn EvdSource>>,
-    /// The ids of all queued EVDs, from the time the queue gets long until it is empty. Otherwise empty, because a search
-    /// of a short queue is faster.
+    /// The ids of all queued EVDs, once the queue has exceeded `SHORT` entries, and until it is empty. Otherwise this
+    /// set is empty, because a search of a short queue is faster.
     members: HashSet<ObjectId, BuildHasherDefault<HandleHasher>>,
 }
 
@@ -41,7 +41,7 @@ impl TriggerQueue {
         }
     }
 
-    /// Adds the EVD that was just queued to `members`, or all EVDs if the queue has been short.
+    /// Adds the EVD that was just queued to `members`, or all queued EVDs if `members` is empty.
     #[cold]
     fn index(&mut self) {
         let known = self.members.len();

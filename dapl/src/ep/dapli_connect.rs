@@ -46,8 +46,8 @@ pub(super) fn connect<P: Provider>(ep: &Ref<Ep<P>>, call: ConnectArguments) -> R
     ep.attach(&core)?;
 
     let conn = ep.next_attempt(&mut core);
-    // The timeout is armed before the provider is called, so that a failure to arm it has no other effect. If it
-    // expires early, its callback waits for the EP's lock.
+    // The timeout is armed before the state changes, so that the connect can still fail without an event. A callback of
+    // the timeout waits for the EP's lock, which this thread holds.
     let timeout = timeout.map(|after| {
         let target: Arc<dyn OnExpiry> = ep.to_arc();
         timer::arm(after, Arc::downgrade(&target), conn.attempt)

@@ -97,8 +97,8 @@ impl<P: Provider> Ep<P> {
         Ok(())
     }
 
-    /// `dat_ep_reset`: flushes posted work and returns the EP to the state UNC. If this fails, the EP stays in the
-    /// state DIS.
+    /// `dat_ep_reset`: in the state DIS, flushes posted work and changes to the state UNC; if this fails, the EP stays
+    /// in DIS. In UNC it has no effect: posted receives stay.
     pub(super) fn reset(&self) -> Result<()> {
         let mut core = self.open()?;
         core.state.after(EpStep::Reset)?;
@@ -127,8 +127,8 @@ impl<P: Provider> Ep<P> {
         Ok(())
     }
 
-    /// Handles `dat_ep_disconnect` on an unconnected EP: flushes posted receives, because no other call returns them.
-    /// Fails if no receive is posted (spec/endpoints 5.6, note 5).
+    /// Handles `dat_ep_disconnect` on an unconnected EP: flushes posted receives, because no other call returns them,
+    /// and queues DISCONNECTED. Fails if no receive is posted (spec/endpoints 5.6, note 5).
     pub(super) fn flush_unconnected(&self, core: &mut ControlState<P>) -> Result<()> {
         let post_state = self.post_state();
         match &post_state.binding {

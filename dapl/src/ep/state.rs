@@ -145,9 +145,9 @@ impl EpState {
         })
     }
 
-    /// The connection event of an allowed step (spec/endpoints 4.2). Each attempt has one terminal event. So every
-    /// transition to `Disconnected` has one, except those of `dat_ep_free`, of an abrupt close of the IA, and of an
-    /// ESTABLISHED event that could not be queued.
+    /// The connection event of an allowed step (spec/endpoints 4.2). A transition from ACP, CMP, CON or DSP to DIS ends
+    /// the attempt and has one event. Three steps have none: `dat_ep_free` in CON or DSP, an abrupt close of the IA,
+    /// and [`EpStep::EstablishedLost`].
     pub fn connection_event(self, step: EpStep) -> Option<ConnectionEvent> {
         use EpState::*;
         match (self, step) {

@@ -58,8 +58,8 @@ pub(super) fn begin<P: Provider>(
     wait.deadline = Deadline::after(timeout);
     inner.queue.end_first_check();
     if !P::Cq::REPORTS_SOLICITED && inner.queue.config() == NotifyMode::Solicited {
-        // The CQ is armed before the first poll, because only an armed CQ recognises a solicited message. Otherwise the
-        // poll could fetch a solicited message without recognising it.
+        // The CQ is armed before the next poll, because only an armed CQ recognises a solicited message. An unarmed
+        // poll could fetch a solicited message without recognising it, and the wait would not end.
         let next = evd.arm_and_poll(inner, &wait, WakeCause::Start);
         return Ok((wait, next));
     }

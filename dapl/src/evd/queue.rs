@@ -9,7 +9,7 @@ use crate::provider::{ArmMode, Completion};
 use crate::runtime::slot_queue::SlotQueue;
 use crate::stats::counters::EvdCounts;
 
-/// Which completions notify: the most restrictive choice of the EPs that use the EVD.
+/// Which completions of an EP notify. An EVD has the most restrictive mode of all EPs that use it or have used it.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub enum NotifyMode {
     /// All completions.
