@@ -46,7 +46,7 @@ pub enum Origin {
 pub struct Privileges {
     /// Rights enforced by the provider.
     pub access: Access,
-    /// Whether the consumer requested local reads. They are allowed without it too.
+    /// Whether the consumer requested local reads. Local reads are allowed even if this is false.
     pub local_read: bool,
 }
 

@@ -21,7 +21,7 @@ pub struct Access {
     pub local_write: bool,
     pub remote_read: bool,
     pub remote_write: bool,
-    /// Peers may use atomic operations. Peers that may both read and write the memory may use them too (see
+    /// Peers may use atomic operations. The rights to read and to write together also allow atomic operations (see
     /// [`Access::allows_atomics`]).
     pub remote_atomic: bool,
     /// Peers address the memory by the offset from the start of the registration or of the bound part, not by its

@@ -9,7 +9,8 @@
 //! Rules for every transport:
 //! - **A sink is called from a thread of the provider, never from inside a down-call, and never with a lock held that a
 //!   down-call acquires.** The object layer may hold the locks of the EP and the EVD during a down-call.
-//! - Down-calls do not block on the network or on a peer.
+//! - Down-calls do not block on the network or on a peer. Only [`Provider::close`] may wait a few seconds until peers
+//!   have confirmed the end of their connections.
 //! - For one [`ConnId`] the provider reports either one failure, or `Established` and later one event that ends the
 //!   connection. No other event follows.
 //! - No receive of a connection completes before its `Established` was reported.

@@ -10,8 +10,8 @@
 //! completions move (Acquire). So the dequeue finds every completion that arrived before the call.
 //!
 //! The memory of checks and watches is never freed ([`Pooled`]), and the handle table entry of an EVD points to its
-//! check, so that a dequeue needs no reference to the EVD. If the EVD is freed meanwhile, either result of the dequeue
-//! is right.
+//! check, so that a dequeue needs no reference to the EVD. If the EVD is freed during a dequeue, the dequeue may return
+//! either QUEUE_EMPTY or the error for an invalid handle.
 
 use std::ptr;
 use std::sync::OnceLock;
@@ -27,7 +27,7 @@ pub const WATCHES: usize = 16;
 #[repr(C, align(128))]
 pub struct EmptyCheck {
     /// Number of threads that are making progress without polling this EVD, such as the engine thread. They may
-    /// complete receives, so meanwhile a dequeue must take the locks.
+    /// complete receives, so a dequeue must take the locks while this number is not 0.
     passes: AtomicU32,
     /// Set if the list of connections has changed since `watches` was written. Then the first watch is `stale`, which
     /// makes a dequeue poll. Protected by the lock of the list of connections.

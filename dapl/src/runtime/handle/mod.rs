@@ -6,10 +6,10 @@
 //! entry points to the provider table that libdat uses; a free does not clear this word. A freed entry is quarantined,
 //! and later reused with another generation.
 //!
-//! No call blocks: a free marks the entry as not live, and the last call that uses the object drops it. Most calls
-//! count a reference in the entry ([`Ref`]). Posts and dequeues store the entry's address in a hazard slot of their
-//! thread instead ([`HotRef`]). In a forked child the arena reads as zeros (`MADV_WIPEONFORK`), so the child refuses
-//! inherited handles. Its new handles use entries that the parent has not assigned.
+//! Lookups and frees do not block: a free marks the entry as not live, and the last call that uses the object drops it.
+//! Most calls count a reference in the entry ([`Ref`]). Posts and dequeues store the entry's address in a hazard slot
+//! of their thread instead ([`HotRef`]). In a forked child the arena reads as zeros (`MADV_WIPEONFORK`), so the child
+//! refuses inherited handles. Its new handles use entries that the parent has not assigned.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;

@@ -45,7 +45,8 @@ fn serve(listener: &OwnedFd, stopped: &OwnedFd) {
     while wait(listener.as_fd(), PollFlags::IN, stopped, None) {
         match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(reader) => send_counters(&reader, stopped),
-            // If no file descriptor is free, the next accept would fail too. The pause prevents a busy loop.
+            // If no file descriptor is free, the next accept would also fail immediately. The pause prevents a busy
+            // loop.
             Err(_) => std::thread::sleep(Duration::from_millis(10)),
         }
     }
