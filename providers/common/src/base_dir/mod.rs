@@ -105,8 +105,9 @@ impl BaseDir {
     /// Creates the directory if it is missing, and checks it. Returns the directory to use, which is an alternative if
     /// another user owns the default path.
     ///
-    /// Errors: `InvalidAddress(Malformed)` for a relative path, `PermissionDenied` for a chosen path that is not
-    /// private to this user, and those of [`report_failure`](Self::report_failure).
+    /// Errors: `InvalidAddress(Malformed)` for a relative path. `PermissionDenied` if a chosen path is not private to
+    /// this user, or if other users have access to this user's directory at the default path. Also those of
+    /// [`report_failure`](Self::report_failure).
     pub fn create(&self) -> Result<BaseDir> {
         let BaseDirKind { provider, variable, .. } = self.kind;
         if !self.path.is_absolute() {

@@ -159,8 +159,8 @@ impl Cm {
             }
         }
         if let Some(socket) = well_known.filter(|socket| socket.has_errors()) {
-            // Empties the error queue of the socket. The errors need no handling, because replies to requests are sent
-            // from the data socket.
+            // Empties the error queue of the socket. The errors need no handling: this socket sends only replies to path
+            // probes. Replies to requests are sent from the data socket.
             errors::read(&socket, |_| {});
         }
     }

@@ -60,8 +60,8 @@ impl EngineProgress {
 
     /// Runs a pass for a polling consumer, unless another thread runs one. Returns true if there was progress.
     ///
-    /// If `counts` is true, records that the calling thread polls. The engine then does not watch the data socket until
-    /// this thread sleeps or stops polling.
+    /// If `counts` is true, records that the calling thread polls. The engine may then go to standby, and not watch the
+    /// data socket until this thread sleeps or stops polling.
     pub(crate) fn poll(&self, counts: bool) -> bool {
         let now = now();
         if counts {

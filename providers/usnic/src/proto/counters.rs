@@ -27,7 +27,7 @@ pub(crate) struct Counters {
     pub(crate) received_bytes: u64,
     /// Received packets that had arrived before.
     pub(crate) duplicates: u64,
-    /// Received packets beyond the window.
+    /// Received packets outside the window.
     pub(crate) beyond_window: u64,
     /// Received packets ahead of a missing packet.
     pub(crate) out_of_order: u64,

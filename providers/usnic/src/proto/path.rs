@@ -165,7 +165,7 @@ impl PathMtu {
         pairs || matches!(self.search, MtuSearch::Due { .. })
     }
 
-    /// Records the ack of a probe of this size. Has no effect if no such probe was sent.
+    /// Records the ack of a probe of this size. The path MTU does not change if no such probe was sent.
     pub(crate) fn acked(&mut self, now: Nanos, size: usize) {
         if let Some(pairs) = self.pairs.as_mut().filter(|_| size == self.start) {
             pairs.small += 1;

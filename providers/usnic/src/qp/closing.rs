@@ -1,5 +1,6 @@
-//! Closing connections (like TIME_WAIT) reply to late packets of an ended connection until the peer has confirmed the
-//! close. The queue pair may be destroyed meanwhile.
+//! Closing connections (like TIME_WAIT): they retransmit the Reset or refusal of an ended connection, and reply to late
+//! packets. They exist until the peer has confirmed the close or timed out, and for some time after that. The queue
+//! pair may be destroyed meanwhile.
 //!
 //! All work of the connection was flushed before. So a closing connection accesses no consumer memory and reports no
 //! completion. At its end it frees the connection number.

@@ -123,7 +123,8 @@ impl Transport {
         PendingWork { deadline, ..pending_work }
     }
 
-    /// Handles packets with this connection's number. Counts and drops packets with a wrong token.
+    /// Handles packets with this connection's number. Counts and drops packets with a wrong token, or with failed
+    /// authentication.
     pub(crate) fn receive(
         &mut self,
         now: Nanos,

@@ -1,5 +1,5 @@
-//! The end of a connection: a graceful disconnect (Fin), an abort (Reset), a refused request, or a peer that has timed
-//! out.
+//! The end of a connection: a graceful disconnect (Fin), an abort (Reset), a refused or failed request, an invalid
+//! packet, or a peer that has timed out.
 //!
 //! In every case, all posted work completes exactly once and in order. Then one event is reported, except after a local
 //! abort. After that, the connection replies to late packets for some time, so that the peer detects the end even if
@@ -350,7 +350,7 @@ impl<D: PostedData> Conn<D> {
         is_sent.then(|| OutgoingPacket { to, ..outgoing(out.len() - start) })
     }
 
-    /// Flushes all work in posting order, and stores the event for the driver.
+    /// Flushes the requests and then the receives, each in posting order, and stores the event for the driver.
     #[cold]
     fn close(&mut self, event: Option<ConnectionEvent>, host: &mut impl ConnCallbacks<D>) {
         self.ending.phase = ClosePhase::Closed;

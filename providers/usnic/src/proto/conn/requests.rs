@@ -80,14 +80,14 @@ pub(super) struct NextNumbers {
 /// The reason why no new packet of a request can be sent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum BlockedReason {
-    /// There is no request, or the next request waits for earlier requests.
+    /// There is no request, the next request waits for earlier requests, or a request has failed.
     Idle,
     /// The peer has no posted receive.
     Credit,
     /// The first waiting request is a bind that can be executed now.
     BindReady,
-    /// The first waiting request can never be sent: a read although the peer accepts none (`ord` 0), or an extension
-    /// operation that the peer does not support.
+    /// The first waiting request can never be sent: a read or atomic operation although the peer accepts none (`ord`
+    /// 0), or an extension operation that the peer does not support.
     Unsupported,
 }
 

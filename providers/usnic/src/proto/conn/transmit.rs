@@ -1,5 +1,6 @@
 //! Selects the next packet of a connection (US-4): first closing and control packets, then retransmissions, then new
-//! data packets, which carry acks, then ack packets.
+//! data packets, which carry acks, then MTU probes, then ack packets. A due ack packet precedes retransmissions and
+//! data if a packet of the peer is missing.
 //!
 //! `write` encodes the packet. Small requests are sent on the command channel, before all other new packets. Large
 //! requests and read responses alternate on the data channel (US-2). Messages are segmented when they are sent (US-6).

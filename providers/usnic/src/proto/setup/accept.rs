@@ -9,8 +9,10 @@
 //!
 //! ```text
 //! Pending --accept--> Accepted --confirmed--> Ended
-//!   |                   \--timeout, client withdraws or does not know the attempt--> Ended
+//!   |                   \--timeout, cancelled by the consumer, or one of (1)--> Ended
 //!   \--reject, timeout, client withdraws--> Ended
+//!
+//! (1) The client withdraws its request, does not know the attempt, or has closed its port.
 //! ```
 //!
 //! The caller manages consumers, listeners and connections. It refers to an attempt by its `RequestId`.
@@ -402,7 +404,7 @@ impl Acceptor {
         Some(agreed)
     }
 
-    /// Rejects a request, or hands it off. Has no effect if the attempt has ended.
+    /// Rejects a request, hands it off, or withdraws an unconfirmed accept. Has no effect if the attempt has ended.
     pub(crate) fn reject(
         &mut self,
         now: Nanos,
