@@ -1,6 +1,7 @@
-//! Fast paths for posts of one segment without flags, or a request with only SUPPRESS: a short send that is transmitted
-//! immediately, a request behind waiting requests, and a receive. A function whose conditions are not met has no effect. The caller then uses the
-//! general function.
+//! Fast paths for posts of one segment: a short send that is transmitted immediately, a request behind waiting
+//! requests, and a receive. A request may have the flag SUPPRESS, and no other flag.
+//!
+//! If its conditions are not met, a function returns false without effect, and the caller uses the general function.
 #![forbid(unsafe_code)]
 
 use dapl::provider::{Op, Segment, Token, Work};

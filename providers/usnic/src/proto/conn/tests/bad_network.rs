@@ -1,4 +1,4 @@
-//! Tests random work over networks that drop, duplicate, delay and corrupt packets. Each message must arrive exactly
+//! Tests random work over networks that drop, duplicate, delay and reorder packets. Each message must arrive exactly
 //! once, in order and unchanged.
 
 use dapl::provider::Status;

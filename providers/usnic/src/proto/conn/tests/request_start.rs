@@ -1,5 +1,5 @@
-//! Tests the conditions under which a request starts (fences, outstanding reads, binds, credits), and the channel that
-//! it uses.
+//! Tests when a request starts (fences, outstanding reads, binds, credits), and the channel and the order of its
+//! packets. Also tests changes of the peer's address and of the path MTU.
 
 use dapl::provider::{ConnectionEvent, Remote, Status};
 

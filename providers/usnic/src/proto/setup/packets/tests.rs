@@ -1,4 +1,4 @@
-//! Tests encoding and decoding of every packet, and decoding of truncated and damaged packets.
+//! Tests encoding and decoding of the packets of the handshake, and decoding of truncated and damaged packets.
 
 use proptest::prelude::*;
 
