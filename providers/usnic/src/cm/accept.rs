@@ -98,8 +98,8 @@ impl PassiveSide {
         }
     }
 
-    /// Removes a failed accept: the peer has withdrawn its request, or has not confirmed the accept in time. Returns
-    /// `None` if the consumer had not accepted the request.
+    /// Removes a failed accept: the peer has withdrawn its request, does not know the accept, has closed its port, or
+    /// has not confirmed the accept in time. Returns `None` if the consumer had not accepted the request.
     fn failed(&mut self, id: RequestId) -> Option<CmAction> {
         let number = self.number_of.remove(&id)?;
         let PendingAccept { conn, handler, .. } = self.accepted.remove(&number)?;

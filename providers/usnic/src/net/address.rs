@@ -2,7 +2,7 @@
 //!
 //! An interface name selects the interface's first IPv4 address, else its first IPv6 address that is not link-local,
 //! else a link-local address. A link-local address that several interfaces have must be followed by `%` and the
-//! interface name. Error texts list the interfaces of this host.
+//! interface name. The error texts for an unknown name and for an ambiguous address list the interfaces of this host.
 
 use std::ffi::CStr;
 use std::io::{self, ErrorKind};

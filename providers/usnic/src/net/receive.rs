@@ -197,8 +197,8 @@ unsafe fn receive_messages(fd: libc::c_int, first: *mut libc::mmsghdr, requested
     unsafe { libc::syscall(libc::SYS_recvmmsg, fd, first, requested as libc::c_uint, FLAGS, no_time_out) }
 }
 
-/// Returns the result of a failed call: `Ok(0)` if no datagram is queued, else the error. Constructs no `io::Error` in
-/// the first case, which is the most frequent one in a polling thread.
+/// Returns the result of a failed call: `Ok(0)` if no datagram is queued or a signal has interrupted the call, else the
+/// error. Constructs no `io::Error` for `Ok(0)`, the most frequent result in a polling thread.
 #[inline(always)]
 fn nothing_or_error() -> io::Result<usize> {
     // SAFETY: `__errno_location` returns a valid pointer to a variable of the calling thread.

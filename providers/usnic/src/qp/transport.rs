@@ -312,7 +312,7 @@ impl Transport {
             }
             scratch.batch.end_packet();
             scratch.carried.push(outgoing.unsent());
-            // A packet to another address starts the next batch, because all packets of a batch have one destination.
+            // A packet to another address than the peer's ends the batch, because a batch has one destination.
             if *batch_to.get_or_insert(to) != to || to != self.conn.peer() || is_enough(&self.conn) {
                 break;
             }

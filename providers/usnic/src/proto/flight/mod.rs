@@ -299,7 +299,8 @@ impl<T: Copy> UnackedPackets<T> {
         Some((psn, self.ring.slot(psn).what))
     }
 
-    /// Returns the cause of a packet's pending or last retransmission, or `None` if there was no retransmission.
+    /// Returns the cause of a packet's pending or last retransmission, or `None` if there was no retransmission or the
+    /// packet is acked.
     pub(crate) fn retransmit_cause(&self, psn: Psn) -> Option<RetransmitCause> {
         match self.state(psn) {
             PsnState::Lost => Some(self.ring.slot(psn).cause),
