@@ -46,7 +46,8 @@ struct FirstArena {
     refused: AtomicUsize,
 }
 
-/// Base address in `FirstArena` while there is no arena. It contains a null pointer: a handle without a table.
+/// `FirstArena::base` points to this word while there is no arena. The word is 0, so its address counts as a handle
+/// without a table.
 static NO_HANDLE: AtomicUsize = AtomicUsize::new(0);
 
 /// A set of arenas; libdat has one.

@@ -1,9 +1,9 @@
 //! IA numbers: the small integers that consumers use as handles of interface adapters, and the providers' pointers that
 //! they stand for.
 //!
-//! `thunk` translates the number on every call whose first argument is an IA: one load, no lock. A number is reused
-//! only after all other numbers were used, so a stale number stays invalid for a long time. The pointers are not
-//! dereferenced.
+//! `thunk` translates the number on every call whose first argument is an IA: one load, no lock. If a program passes
+//! the provider's pointer instead, the lookup takes a lock. A number is reused only after all other numbers were used,
+//! so a stale number stays invalid for a long time. The pointers are not dereferenced.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;

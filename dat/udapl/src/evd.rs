@@ -175,7 +175,7 @@ impl TransferError {
     }
 }
 
-/// A queue of events. One thread at a time may wait on it; any number may poll.
+/// A queue of events. One thread at a time may wait on it. While no thread waits, any number of threads may poll it.
 pub struct Evd {
     pub(crate) inner: Arc<EvdInner>,
 }
