@@ -186,7 +186,8 @@ pub fn report<P: Provider>(ia: &Ia<P>, error: AsyncError) {
     }
 }
 
-/// Closes an IA: gracefully only if no object is left in it, or abruptly with all its objects.
+/// Closes an IA: gracefully if no object except pending connection requests is left in it, or abruptly with all its
+/// objects.
 ///
 /// Errors: `InvalidState(IaInUse)` for a graceful close of an IA with objects, which changes nothing; `InvalidHandle`
 /// if another thread is closing the IA.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Minimum spin time before a sleep, in nanoseconds: about the cost of a sleep and a wake-up. A lower maximum of the
 /// provider takes precedence.
 const SHORTEST: u32 = 2_000;
-/// After this many unsuccessful spins, the next spin has the maximum length.
+/// After each group of this many unsuccessful spins, the next spin has the maximum length.
 const TRY_ALL: u32 = 8;
 
 /// Adaptive length of the next spin.

@@ -1,10 +1,11 @@
-//! Connect timeouts. [`Deadlines`] is a sorted set of deadlines; one lazily started thread serves it.
+//! Deadlines: connect timeouts, and the checks of traces (`stats/trace/watch`). [`Deadlines`] is a set sorted by time;
+//! one thread calls the targets of expired deadlines.
 //!
 //! `ep` arms a deadline for each connect with a finite timeout, and cancels it when the attempt ends. The first [`arm`]
 //! starts the thread. The thread ends after `LINGER` without deadlines, or when an IA is closed while there are none.
-//! It is woken only when the earliest deadline changes, and runs callbacks without locks. A cancel does not wait for a
-//! callback in progress: the callback passes the number of its attempt, and the EP ignores it under its lock if the
-//! number is stale. Deadlines pending at exit are discarded.
+//! It is woken only when a new deadline is the earliest one, or to end it. It runs callbacks without locks. A cancel
+//! does not wait for a callback in progress. The callback of a connect timeout passes the number of the attempt; the EP
+//! compares it under its lock, and ignores a stale number. Deadlines pending at exit are discarded.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;

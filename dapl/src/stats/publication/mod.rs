@@ -1,8 +1,8 @@
 //! Publishes the counters of this process to the user's tools, such as `datinfo top`.
 //!
-//! The first creation of an EP, SRQ, PSP or RSP starts one thread, which sleeps on a local socket. The thread ends when
-//! the last IA is closed. It sends the current counters of all IAs as text to each client of the same user or the
-//! superuser, and reads nothing from clients. So publication adds no cost to counting, and an idle process is never
+//! The first creation of an EP, an SRQ or a service point starts one thread, which sleeps on a local socket. The thread
+//! ends when the last IA is closed. It sends the current counters of all IAs as text to each client of the same user or
+//! the superuser, and reads nothing from clients. So publication adds no cost to counting, and an idle process is never
 //! woken. The socket's name is abstract: there is no file, the name is visible within one network namespace, and the
 //! kernel removes it when the process exits.
 //!

@@ -6,7 +6,7 @@
 //! of bounded size:
 //! - when a request has been in flight for too long (`watch`), once per stall;
 //! - when a connection breaks, and when an EP is reset or freed with requests in flight;
-//! - when the file named by `DAPL_DBG_IO_TRC_FILE` is touched.
+//! - when the file named by `DAPL_DBG_IO_TRC_FILE` is modified.
 //!
 //! Recording a post neither allocates nor locks. Transferred data are never read.
 #![forbid(unsafe_code)]
