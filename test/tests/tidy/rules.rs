@@ -69,7 +69,7 @@ const COMMON: &[&[&str]] = &[
 /// Layers in the order of `lib.rs`.
 const SM: &[&[&str]] = &[
     &["proto", "memory/map"],
-    &["memory/cma", "memory/mapped"],
+    &["memory/cma", "memory/mapped", "qp/line_allocator"],
     &["memory/knem"],
     &["settings", "memory/backing", "memory/imports", "dir", "engine/wake", "cm/receive", "memory/regions", "qp/ring"],
     &["engine/wake_flags", "delegation", "cm/socket"],

@@ -1,6 +1,7 @@
 //! Queue pairs: the object, the two directions of a connection, and the shared memory between them.
 
 pub(crate) mod context;
+pub(crate) mod line_allocator;
 pub(crate) mod link;
 mod queue_pair;
 pub(crate) mod ring;

@@ -32,8 +32,9 @@ use crate::cq::CompletionWriter;
 use crate::proto::message::INLINE;
 use crate::proto::reassembly::Numbering;
 use crate::qp::context::{ConnectionFault, QpContext};
+use crate::qp::line_allocator::LineAllocator;
 use crate::qp::link::{ConnectionMemory, WAKE_ON_REQUESTS};
-use crate::qp::ring::{LineAllocator, Peeked, Reader, SlotFields, Writer};
+use crate::qp::ring::{Peeked, Reader, SlotFields, Writer};
 
 /// Number of outstanding requests from which each post makes a pass, which reads the peer's count of consumed requests.
 /// Also the maximum number of quick posts between passes.
