@@ -1,6 +1,7 @@
 //! The engine: one thread per IA that waits for file descriptors, deadlines and jobs, and calls their handlers.
 //!
-//! All calls of sinks are made by this thread, without locks. It blocks only in `wait`.
+//! Only this thread calls the sinks, and it holds no lock during such a call. Apart from short pauses, it blocks only
+//! in `wait`.
 #![forbid(unsafe_code)]
 
 use std::cmp::Reverse;

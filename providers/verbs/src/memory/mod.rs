@@ -9,7 +9,7 @@
 //! bind counts as flushed. [`SharedMw::flush_unposted`] flushes a bind that is not posted to the device.
 //!
 //! Drivers change only eight bits of a window's key, and keep the old binding when a bind fails. So the device's window
-//! is replaced after 255 binds, and after a failed bind. No call waits.
+//! is replaced after 255 binds, and after a failed bind.
 
 pub(crate) mod binds;
 pub(crate) mod keys;
