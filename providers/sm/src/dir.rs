@@ -29,9 +29,9 @@ const SUN_PATH: usize = 107;
 const CLAIM_ATTEMPTS: u32 = 100;
 const CLAIM_PAUSE: Duration = Duration::from_millis(1);
 
-/// Maximum number of live processes, and of names, that one cleanup probes; they are selected at random. A probe takes
-/// ten system calls, and each process cleans up when it opens an IA. If each of n processes probed all others, n * n
-/// probes would be made.
+/// Maximum number of live processes, and usually of names, that one cleanup probes; they are selected at random. A
+/// probe takes ten system calls, and each process cleans up when it opens an IA. If each of n processes probed all
+/// others, n * n probes would be made.
 const MAX_PROBES: usize = 16;
 
 /// Id of this process's next end point: the last component of the directory's path.

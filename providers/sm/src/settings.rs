@@ -1,8 +1,9 @@
 //! The settings of sm: values of the settings table, from `ia_params` and the environment (`dapl_software::settings`).
 //!
 //! Some properties have no setting. Only processes of the user who owns the base directory may connect. Huge pages are
-//! not used, because every shared-memory segment is smaller than a huge page. The slot size of 128 bytes is part of the
-//! protocol version. The number of slots and the sizes of buffers are constants, which each process sends to its peer.
+//! not used, because each segment of a connection is smaller than a huge page. The slot size of 128 bytes is part of
+//! the protocol version. The number of slots and the sizes of buffers are constants, which each process sends to its
+//! peer.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;

@@ -156,8 +156,8 @@ impl Engine {
         }
     }
 
-    /// Sends heartbeats to all peers, and ends the connections whose peer has exited or was inactive for the give-up
-    /// time (CM-5).
+    /// Sends a heartbeat on each open connection, and ends the connections whose peer has exited, has marked the end,
+    /// or was inactive for the give-up time (CM-5).
     fn send_heartbeats(&mut self, now: Instant) {
         let (mut dead, mut unpolled) = (Vec::new(), Vec::new());
         let mut open = 0;

@@ -1,7 +1,8 @@
 //! Selects the kernel method for copies between local memory and a peer's memory.
 //!
-//! KNEM is used if the peer has declared its memory to the KNEM device, otherwise cross-memory attach. If the kernel
-//! denies a copy method, the method is not used with this peer again. The callers have checked the registrations.
+//! KNEM copies if it is selected for this peer (`cm::peers`) and the peer has declared the memory to the KNEM device.
+//! Otherwise cross-memory attach copies. If the kernel denies a method, the method is not used with this peer again.
+//! The callers have checked the registrations.
 
 use std::sync::atomic::Ordering;
 

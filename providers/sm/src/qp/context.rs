@@ -1,6 +1,7 @@
 //! State that both directions of a connection share, and the faults that end the connection.
 //!
-//! Each counter is written by one direction under its lock, and read by the other direction without a lock.
+//! Each counter is written by one direction under its lock, and read without a lock by the other direction or by a
+//! query.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

@@ -67,8 +67,8 @@ pub(crate) struct PeerEndpoint {
     pub(crate) regions: Arc<PeerRegions>,
     /// Whether cross-memory attach is used: the probe has succeeded, and the kernel has denied no copy since.
     pub(crate) cma: AtomicBool,
-    /// Whether the KNEM device is used, which is preferred to cross-memory attach. Cleared when the device denies a
-    /// copy.
+    /// Whether the KNEM device is used instead of cross-memory attach, for memory that the peer has declared to it.
+    /// Cleared when the device denies a copy.
     pub(crate) knem: AtomicBool,
     /// Mappings of the peer's shared memory; `None`: mappings are disabled.
     pub(crate) imports: Option<Imports>,
