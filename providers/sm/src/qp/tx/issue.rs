@@ -1,4 +1,4 @@
-//! Starts queued requests in order, and passes each to the function for its operation.
+//! Starts queued requests in order: transfers by the function of their operation, and binds of windows.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -19,7 +19,8 @@ use crate::qp::context::QpContext;
 const MAX_PASS_BYTES: u64 = cma::CHUNK as u64;
 
 impl Tx {
-    /// Starts requests in order until one does not fit or fails. Returns whether any ring entry was published.
+    /// Starts requests in order. Stops at a request that has failed, that waits for space or for its fence, or whose
+    /// copy has used up the budget. Returns whether any ring entry was published.
     pub(super) fn start_requests(&mut self, context: &QpContext) -> bool {
         let mut published = false;
         let mut budget = MAX_PASS_BYTES;
