@@ -115,7 +115,7 @@ pub(crate) fn random() -> Result<u64> {
     let mut bytes = [0u8; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(|e| {
         log::error!(
-            "cannot read random numbers of the system (getrandom): {e}; the call fails with DAT_INTERNAL_ERROR"
+            "cannot read random numbers from the system (getrandom): {e}; the call fails with DAT_INTERNAL_ERROR"
         );
         Error::Internal
     })?;

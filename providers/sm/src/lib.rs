@@ -11,7 +11,8 @@
 //! (`delegation`). dapl uses queue pairs (`qp`), completion queues (`cq`), shared receive queues (`srq`), requests
 //! (`cm/request`), registered memory (`memory/regions`) and memory windows (`memory/window`).
 
-/// A point at which tests kill or stop this process. Expands to nothing in builds without tests.
+/// A point at which a test can kill or stop this process, or act in the calling thread. Expands to nothing in builds
+/// without tests.
 macro_rules! fail_point {
     ($point:ident) => {
         #[cfg(test)]
@@ -225,7 +226,7 @@ impl MemoryProvider for Sm {
             remote && settings.rma == settings::RmaMethod::Auto && regions.may_register(region, access.writes());
         let Some(backing) = usable.then(|| backings.find(region, access.remote_write)).flatten() else {
             log::info!(
-                "peers cannot map the shared memory at {:#x} of {} bytes, so their RDMA copies its data (man 7 dapl_sm)",
+                "peers cannot map the shared memory at {:#x} of {} bytes, so their RDMA uses other copy methods (man 7 dapl_sm)",
                 region.address,
                 region.length
             );

@@ -2,7 +2,7 @@
 //! B2).
 //!
 //! The callers have checked the registrations; the kernel checks whether this process may access the other process. If
-//! the kernel denies the access, the caller uses the bounce buffer. Bytes are copied in ascending order, and the last
+//! the kernel denies the access, the caller uses another method. Bytes are copied in ascending order, and the last
 //! byte last, because programs poll the last byte.
 
 use std::ffi::c_void;

@@ -84,7 +84,7 @@ pub(crate) fn on_mapping_reply(device: &Device, reply: &Datagram, received: &Set
     let mapped = export.map(|export| map(&peer, pd, key, &export, received));
     if let Some(Err(why)) = &mapped {
         log::info!(
-            "cannot map shared memory of peer {} (key {key:#x}): {why}; RDMA to it copies its data (man 7 dapl_sm)",
+            "cannot map shared memory of peer {} (key {key:#x}): {why}; RDMA to it uses other copy methods (man 7 dapl_sm)",
             peer.path.display()
         );
     }
