@@ -1,5 +1,5 @@
-//! FIFOs that are full, forged, read by other processes or never read, and directories that are removed. A lost wake-up
-//! is repeated within a heartbeat interval, and forged words have no effect.
+//! FIFOs that are full, shrunk, replaced, or read by other processes, forged FIFO words, and end point directories that
+//! are removed. A lost wake-up is repeated within a heartbeat interval, and forged words have no effect.
 
 use std::fs;
 use std::os::fd::OwnedFd;
