@@ -311,7 +311,7 @@ unsafe fn post_rdma_write<P: Provider>(
 
 /// Posts a request whose arguments were checked.
 ///
-/// Errors: `InvalidState` if the EP's state takes no requests; those of the provider.
+/// Errors: `InvalidState` if the EP's state does not permit requests; those of the provider.
 #[inline(always)]
 pub(super) fn request<P: Provider>(
     ep: &Ep<P>,

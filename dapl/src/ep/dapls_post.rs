@@ -37,8 +37,8 @@ pub struct ParameterNumbers {
 ///
 /// Errors: `InvalidHandle(Ep)`; `ModelNotSupported` if provider or peer lack the operation; `InvalidParameter` for too
 /// many segments, the wrong length or alignment of an atomic operation, or a flag that the EP does not allow;
-/// `InvalidState` if the EP's state takes no requests, or for an atomic operation on an EP without outgoing reads;
-/// `Exhausted` when the request queue is full.
+/// `InvalidState` if the EP's state does not permit requests, or for an atomic operation on an EP without outgoing
+/// reads; `Exhausted` when the request queue is full.
 pub fn post_extension<P: Provider>(ep_handle: *mut c_void, post: &ExtensionPost<'_>) -> Result<()> {
     let ExtensionPost { op, segments, cookie, flags, positions } = *post;
     post_lock::post(ep_handle, |ep: &Ep<P>, post_state: &PostState<P>, thread| {

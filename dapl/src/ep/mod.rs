@@ -1,12 +1,12 @@
 //! Endpoints (EPs): an EP is one end of a connection, with a request queue and a receive queue.
 //!
-//! C calls come through `dapl_ep` and `dapl_post`; `cr`, `psp`, `rsp` and `cm` use `dapls_ep`. An EP does not reference
-//! CRs: a CR accepts into an EP.
+//! C calls come through `dapl_ep` and `dapl_post`; `cr`, `psp`, `rsp` and `cm` use `dapls_ep`. This module does not
+//! import `cr`: a CR accepts into an EP, and the EP keeps the CR only as an opaque object.
 //!
 //! An EP has two locks, acquired in this order:
 //!
-//! - `ControlState` (mutex) holds the DAT state and all other fields that control calls change. The provider may be
-//!   called while it is locked, C code may not.
+//! - `ControlState` (mutex) holds the DAT state and all other fields that control calls change. While it is locked, the
+//!   provider may be called, but no agent of the consumer.
 //! - `PostState` (`post_lock`) holds the QP and limits for posts. Posts share the lock, so threads post concurrently.
 //!   Replacing, resetting or destroying the QP excludes posts, so a post sees either the old or the new QP.
 //!

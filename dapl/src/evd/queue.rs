@@ -1,4 +1,4 @@
-//! The event queue of an EVD. It knows which queued events notify, and when a wait can end.
+//! The event queue of an EVD. It decides which events notify, and when a wait can end.
 //!
 //! Used under the EVD's lock. Uses no clock, thread or provider.
 #![forbid(unsafe_code)]

@@ -1,6 +1,6 @@
 //! IA operations for other modules: open, close, and reporting an asynchronous error.
 //!
-//! After a close, no thread of the provider is running.
+//! When [`close`] returns, the provider has joined its threads of this IA.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;

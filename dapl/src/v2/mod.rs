@@ -6,7 +6,7 @@
 //!   parameters in the same order.
 //! - Posts, dequeues, waits and calls that 1.2 lacks are separate entries.
 //!
-//! Decision 027 explains why.
+//! Decision 027 gives the reasons for these three kinds.
 //!
 //! An object does not know the version that created it. Its handle begins with the provider table of its IA's version,
 //! from which libdat chooses the entry. Handles in other parameters may belong to the other version.
