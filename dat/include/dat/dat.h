@@ -277,9 +277,9 @@ typedef DAT_UINT32 DAT_RMR_CONTEXT;
 
 typedef enum dat_mem_priv_flags {
     DAT_MEM_PRIV_NONE_FLAG         = 0x00,
-    DAT_MEM_PRIV_LOCAL_READ_FLAG   = 0x01, /* to send from it; always granted */
+    DAT_MEM_PRIV_LOCAL_READ_FLAG   = 0x01, /* for sends and RDMA writes from it; always granted */
     DAT_MEM_PRIV_REMOTE_READ_FLAG  = 0x02, /* for RDMA reads of peers */
-    DAT_MEM_PRIV_LOCAL_WRITE_FLAG  = 0x10, /* to receive into it */
+    DAT_MEM_PRIV_LOCAL_WRITE_FLAG  = 0x10, /* for receives and RDMA reads into it */
     DAT_MEM_PRIV_REMOTE_WRITE_FLAG = 0x20, /* for RDMA writes of peers */
     DAT_MEM_PRIV_ALL_FLAG          = 0x33
 } DAT_MEM_PRIV_FLAGS;
@@ -373,7 +373,7 @@ typedef enum dat_dto_completion_status {
     DAT_DTO_ERR_FLUSHED            = 1,  /* the connection ended before it was executed */
     DAT_DTO_ERR_LOCAL_LENGTH       = 2,  /* receive: the message is longer than the buffer */
     DAT_DTO_ERR_LOCAL_EP           = 3,  /* the EP itself failed */
-    DAT_DTO_ERR_LOCAL_PROTECTION   = 4,  /* a local segment is not registered, or not any more */
+    DAT_DTO_ERR_LOCAL_PROTECTION   = 4,  /* a local segment is not registered, in another PZ, or not writable */
     DAT_DTO_ERR_BAD_RESPONSE       = 5,  /* the response of the peer is invalid */
     DAT_DTO_ERR_REMOTE_ACCESS      = 6,  /* the peer does not permit this RDMA */
     DAT_DTO_ERR_REMOTE_RESPONDER   = 7,  /* the peer could not complete it */
@@ -663,8 +663,8 @@ typedef struct dat_srq_param {
     DAT_COUNT     max_recv_dtos;
     DAT_COUNT     max_recv_iov;
     DAT_COUNT     low_watermark;
-    DAT_COUNT     available_dto_count;   /* posted, not yet used by an EP */
-    DAT_COUNT     outstanding_dto_count; /* posted, not yet complete */
+    DAT_COUNT     available_dto_count;   /* posted, not yet consumed by a message */
+    DAT_COUNT     outstanding_dto_count; /* posted, and the completion not yet dequeued */
 } DAT_SRQ_PARAM;
 
 extern DAT_RETURN dat_srq_create(
@@ -858,7 +858,7 @@ typedef enum dat_event_number {
     DAT_CONNECTION_EVENT_DISCONNECTED            = 0x04005, /* by either side */
     DAT_CONNECTION_EVENT_BROKEN                  = 0x04006, /* by an error */
     DAT_CONNECTION_EVENT_TIMED_OUT               = 0x04007, /* the timeout of dat_ep_connect */
-    DAT_CONNECTION_EVENT_UNREACHABLE             = 0x04008, /* no such host, or no route to it */
+    DAT_CONNECTION_EVENT_UNREACHABLE             = 0x04008, /* no such host, no route to it, or no reply */
     DAT_ASYNC_ERROR_EVD_OVERFLOW                 = 0x08001, /* events were lost */
     DAT_ASYNC_ERROR_IA_CATASTROPHIC              = 0x08002,
     DAT_ASYNC_ERROR_EP_BROKEN                    = 0x08003,
