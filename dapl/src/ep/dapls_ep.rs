@@ -31,7 +31,7 @@ pub(crate) fn connection_event<P: Provider>(ep: &Ep<P>, attempt: u32, event: Con
     let report = if event == ConnectionEvent::Broken { ep.report_broken(&core) } else { TraceReport::default() };
     let stepped = ep.step(&mut core, EpStep::Event(event));
     if event != ConnectionEvent::Established {
-        core.outbox.connection_ended(); // also if a failed completion ended it earlier
+        core.outbox.connection_ended(); // even if a failed completion has already ended the connection
     }
     if let Ok(notice) = stepped {
         log::debug!("ep {:#x} is {} after {event:?}", ep.id.handle, core.state.dat_name());

@@ -42,7 +42,7 @@ impl Event {
 #[inline(always)]
 fn is_plain(done: &Completion) -> bool {
     let is_transfer = matches!(done.token.work, Work::Send | Work::Recv | Work::Read | Work::Write);
-    let outcome = [done.status as u8, done.arrival as u8]; // compared at once
+    let outcome = [done.status as u8, done.arrival as u8]; // one comparison for both bytes
     is_transfer && outcome == [Status::Success as u8, ReceivedOp::Send as u8] && done.token.post == 0
 }
 
