@@ -1,8 +1,8 @@
 //! Sockets: transmission and reception of datagrams, and their delivery errors. Also the addresses of this host, and
 //! the forwarding of connection requests between processes.
 //!
-//! These modules do not depend on connections or the protocol, and trust no received data. Sending and receiving never
-//! blocks. [`listener_dir`] may wait for the lock on its directory.
+//! These modules do not depend on connections or the protocol, and trust no received data. Sending and receiving
+//! never block. [`listener_dir`] may wait for the lock on its directory.
 
 pub(crate) mod address;
 pub(crate) mod errors;

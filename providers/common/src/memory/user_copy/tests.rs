@@ -92,7 +92,7 @@ fn copies_bytes_in_both_directions() {
             let source: Vec<u8> = (0..length).map(|n| n as u8 ^ (n >> 8) as u8).collect();
             let mut sink = vec![0u8; length];
             let at = memory.at + 1001;
-            // SAFETY: the test's own memory.
+            // SAFETY: only this test accesses this memory.
             unsafe {
                 assert!(write(source.as_ptr(), at, length, || memory.registration()));
                 assert!(read(at, sink.as_mut_ptr(), length, || memory.registration()));

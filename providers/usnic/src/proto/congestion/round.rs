@@ -32,7 +32,7 @@ impl Round {
         self.next_delivered = total_delivered;
     }
 
-    /// Whether the window limited sending in the last two rounds: C.is_cwnd_limited (draft, 2.2).
+    /// Whether the window limited sending in the current or the previous round: C.is_cwnd_limited (draft, 2.2).
     pub(super) fn is_cwnd_limited(&self) -> bool {
         self.limited[0] || self.limited[1]
     }

@@ -1,4 +1,4 @@
-//! Clients and a server on a virtual network that drops, duplicates, delays and reorders packets at random.
+//! Clients and a server on a virtual network that drops, duplicates, delays, reorders and damages packets at random.
 //!
 //! The test scripts the decisions of the server's consumer. Established connections send only acks, as replies to
 //! confirmations. The network checks the amplification limit: an unverified source never gets more than three times the
