@@ -217,7 +217,8 @@ impl Ep {
         Ok(param)
     }
 
-    /// Number of transfers that were posted, and whose completions were not dequeued yet.
+    /// Number of posted transfers whose completions were not dequeued yet. A request with
+    /// [`PostFlags::SUPPRESS`](crate::PostFlags::SUPPRESS) counts until a later completion returns it.
     pub fn posted(&self) -> usize {
         self.inner.flight.lock().len()
     }

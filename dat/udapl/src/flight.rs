@@ -61,7 +61,8 @@ struct Slot<B> {
 pub(crate) struct CompletedTransfer<B = Buffers> {
     pub(crate) op: Op,
     pub(crate) buffers: B,
-    /// Suppressed requests that were posted before this one. They are complete too, because requests complete in order.
+    /// Suppressed requests that were posted before this one. They are also complete, because requests complete in
+    /// order.
     pub(crate) earlier: Vec<(OpId, Op, B)>,
 }
 
