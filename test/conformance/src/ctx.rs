@@ -140,7 +140,7 @@ impl Ctx {
         }
     }
 
-    /// Waits until the other role calls `meet` too.
+    /// Waits until the other role also calls `meet`.
     #[track_caller]
     pub(crate) fn meet(&self) {
         self.write(MEET, &[]);

@@ -1,7 +1,8 @@
 //! Runs the cases: each in one or two new processes, a few cases at a time, under a watchdog. Collects the observed
 //! return codes and events.
 //!
-//! No case is run twice. A case cannot affect other cases or the driver.
+//! A failed case is not repeated. The separate processes keep a crash or a hang of one case from affecting other cases
+//! and the driver.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;

@@ -66,7 +66,7 @@ const EVD_REQUEST: ExpectedCode = handle(DAT_INVALID_HANDLE_EVD_REQUEST);
 /// The work queue is full.
 const FULL: ExpectedCode = is(DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_MEMORY);
 const UNREACHABLE_ADDRESS: ExpectedCode = is(DAT_INVALID_ADDRESS, DAT_INVALID_ADDRESS_UNREACHABLE);
-/// The conflict of a service point, which lacks the error class bit, as programs expect.
+/// Returned for a qualifier that is in use. The code lacks the error class bit, as programs expect.
 const QUAL_IN_USE: ExpectedCode = Whole(DAT_CONN_QUAL_IN_USE);
 const MODEL: ExpectedCode = is(DAT_MODEL_NOT_SUPPORTED, DAT_NO_SUBTYPE);
 const NOT_READY: ExpectedCode = state(DAT_INVALID_STATE_EP_NOTREADY);
@@ -248,7 +248,7 @@ const DIS: DAT_RETURN_SUBTYPE = DAT_INVALID_STATE_EP_DISCONNECTED;
 const REFUSED_IN: &[(&str, &[DAT_RETURN_SUBTYPE])] = &[
     ("dat_ep_modify", &[RSV, PCP, ACP, CMP, CON, DSP, DIS]),
     ("dat_ep_connect", &[RSV, PCP, TCP, ACP, CMP, CON, DSP, DIS]),
-    // These are states of the new EP; CONNECTED is the state of the EP to duplicate.
+    // The states are those of the new EP, except CONNECTED, which is the state of the EP to duplicate.
     ("dat_ep_dup_connect", &[UNC, RSV, PCP, TCP, ACP, CMP, CON, DSP, DIS]),
     ("dat_ep_disconnect", &[UNC, RSV, PCP, TCP]),
     ("dat_ep_reset", &[RSV, PCP, TCP, ACP, CMP, CON, DSP]),

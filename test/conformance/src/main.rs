@@ -41,7 +41,7 @@
 //!
 //! A *pair* has two roles, `client` and `server`: two threads with an IA each in mode `one` (with `.shares_ia()`, one
 //! IA), two processes in mode `two`. They communicate outside DAT: `ctx.send(bytes)`, `send_number`, `send_target`,
-//! `send_address`, the same with `receive`, and `ctx.meet()`, a barrier. When one role fails the other is ended too.
+//! `send_address`, the same with `receive`, and `ctx.meet()`, a barrier. When one role fails, the other is also ended.
 //!
 //! ```text
 //! fn client(ctx: &Ctx) {
@@ -50,7 +50,7 @@
 //!     memory.write_pattern(0, 1000, 7);
 //!     conn.post_send(0x11, memory.segment(0, 1000));
 //!     expect_dto(conn.request.h(), 0x11, DAT_DTO_SUCCESS, 1000);
-//!     ctx.meet();                                                      // or the connection would end too early
+//!     ctx.meet();                                                      // keeps the connection until the server has checked
 //! }
 //! ```
 //!

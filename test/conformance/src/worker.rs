@@ -1,6 +1,6 @@
 //! The process under test: loads the library, runs one role (or both, as threads), writes its result, and exits.
 //!
-//! Only the driver starts it. Its standard input is the channel to the partner process. It starts no other process.
+//! Only the driver starts it. Its standard input is the channel to the partner process.
 #![forbid(unsafe_code)]
 
 use std::any::Any;

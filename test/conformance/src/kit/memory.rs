@@ -99,7 +99,7 @@ impl Buffer {
         self.expect_bytes(at, &vec![wanted; length]);
     }
 
-    /// Polls until a byte has a value, without DAT calls, like programs that poll for RDMA writes.
+    /// Polls until a byte has a value, without DAT calls, as programs do that wait for RDMA writes.
     #[track_caller]
     pub(crate) fn spin_for(&self, at: usize, wanted: u8) {
         let end = Instant::now() + scaled_timeout(SOON);

@@ -78,7 +78,7 @@ impl ObjectKind {
         }
     }
 
-    /// Ends an object like a consumer does: frees it, rejects it, or closes it gracefully.
+    /// Ends an object as a consumer does: frees it, rejects it, or closes it gracefully.
     pub(crate) fn end(self, handle: DAT_HANDLE) -> DAT_RETURN {
         match self {
             Self::Cr => dat_cr_reject(handle),

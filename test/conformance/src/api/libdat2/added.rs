@@ -1,5 +1,5 @@
 //! The functions that only 2.0 has, with recording. libdat2 exports one of them; the others are called through the
-//! function table of a handle, like the header macros do. They return codes of 2.0; the record holds the 1.2 code of
+//! function table of a handle, as the header macros do. They return codes of 2.0; the record holds the 1.2 code of
 //! the same name.
 
 use std::ffi::{c_int, c_void};

@@ -202,7 +202,7 @@ fn server_bind_zero_based(ctx: &Ctx) {
     let param = added::rmr_param(rmr.h());
     assert_eq!((param.va_type, param.rmr_context), (v2::DAT_VA_TYPE_ZB, context));
     assert_eq!((param.lmr_triplet.virtual_address, param.lmr_triplet.segment_length), (4096, length));
-    // A read into the local window is addressed by offset too.
+    // The local window of a read is also addressed by offset.
     let here = DAT_RMR_TRIPLET { rmr_context: context, pad: 0, target_address: 0, segment_length: LENGTH };
     let outside = remote(here, 1, length);
     let code = added::ep_post_rdma_read_to_rmr(conn.ep.h(), &outside, 1, &outside, 0);

@@ -65,7 +65,8 @@ fn timeout_permits_reset_and_another_connect(ctx: &Ctx) {
     psp.free();
     let _psp = ia.psp(ctx.qual(0), &requests);
     ok(Call::to(&ia, ctx.qual(0)).carrying(b"again").make(client.ep.h()));
-    // The request of the abandoned attempt may still be in transit, or arrive at the second listener.
+    // The request of the abandoned attempt may also reach the second listener, so requests without "again" are rejected
+    // by their drop.
     loop {
         let request = ConnectionRequest::arrives(&requests);
         let param = request.param();
@@ -217,7 +218,8 @@ fn races_server(ctx: &Ctx) {
     }
     let whole = [DAT_CONNECTION_EVENT_ESTABLISHED, DAT_CONNECTION_EVENT_DISCONNECTED];
     let failed = [DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR];
-    // A requester may time out after the accept and before its own ESTABLISHED event.
+    // A requester that times out after the accept, but before its own ESTABLISHED event, ends the connection: the
+    // acceptor then gets only DISCONNECTED.
     let withdrawn = [DAT_CONNECTION_EVENT_DISCONNECTED];
     for ep in &eps {
         let story = stories.get(&ep.h()).map_or(&[][..], |story| story);

@@ -65,7 +65,7 @@ impl ListenerAndClient {
     }
 }
 
-/// A qualifier computed like MPI does from the rank of a process.
+/// A qualifier computed from the rank of a process, as MPI libraries do.
 fn rank_qual(ctx: &Ctx, n: u64) -> DAT_CONN_QUAL {
     ctx.qual(n) << 35 | 0x7_0000_1234
 }

@@ -176,7 +176,8 @@ fn accept_free(ctx: &Ctx, at: EpState, scene: Scene) {
             requester.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
             return;
         }
-        // The EP is in the wrong state and lacks a PZ: 4.1 requires the state error, the order of 7.3 the PZ error.
+        // The EP is in the wrong state and also lacks a PZ. Section 4.1 requires the state error, the order of checks
+        // in 7.3 the PZ error, so both are correct.
         Tentative => {
             let by_state = error(DAT_INVALID_STATE, at.subtype());
             one_of(code, &[by_state, error(DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP)]);

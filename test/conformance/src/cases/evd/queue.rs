@@ -82,7 +82,7 @@ fn evd_post_on_a_full_queue_returns_queue_full(ctx: &Ctx) {
     for _ in 0..3 {
         refused(dat_evd_post_se(evd.h(), &software_event(0xbad)), DAT_QUEUE_FULL, DAT_NO_SUBTYPE);
     }
-    // The post returned the error to its caller, so no asynchronous event is queued too.
+    // The post has returned the error to its caller, so no asynchronous event reports it.
     expect_quiet(ia.errors(), std::time::Duration::from_millis(50));
 }
 
