@@ -1,4 +1,4 @@
-//! Checks whether a program is installed, and skips tests without what they need.
+//! Checks whether a program is installed, and reports tests that are skipped because a requirement is missing.
 #![forbid(unsafe_code)]
 
 use std::os::unix::fs::PermissionsExt;

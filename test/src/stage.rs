@@ -264,7 +264,7 @@ impl Stage {
         }
         replace(&to, |fresh| {
             let mut cc = linker(fresh, &archive, &map, &soname);
-            // Link libdat even if the linker sees no use of it.
+            // Links libdat even if the linker sees no reference to its symbols.
             cc.arg("-L").arg(&self.lib).args(["-Wl,--no-as-needed", "-l:libdat.so.1", "-Wl,--as-needed"]);
             run(cc.args(SYSTEM_LIBRARIES));
             Ok(())

@@ -19,7 +19,7 @@ impl CpuTime {
         // SAFETY: the pointer is to a local record of this type, which the call fills in.
         let result = unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
         debug_assert_eq!(result, 0, "getrusage(RUSAGE_SELF) failed");
-        // SAFETY: the record consists of numbers, for which all zeros is valid too.
+        // SAFETY: the record consists of numbers, for which all-zero bytes are valid.
         let usage = unsafe { usage.assume_init() };
         CpuTime { user: duration(usage.ru_utime), system: duration(usage.ru_stime) }
     }

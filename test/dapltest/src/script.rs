@@ -1,4 +1,4 @@
-//! Parses script files, which have further arguments of the command line.
+//! Parses script files, which contain further arguments of the command line.
 //!
 //! Blanks and line ends separate tokens, `#` begins a comment, text in quotes is one token. No other character is
 //! special.

@@ -178,7 +178,7 @@ impl<T: ConnRequest> ConnRequest for CountedObject<T> {
     type Qp = CountedObject<T::Qp>;
 
     fn accept(self, qp: &Self::Qp, private_data: &[u8], conn: ConnId) -> Result<()> {
-        // A planned failure consumes the request too: its drop rejects the peer.
+        // A planned failure also consumes the request, whose drop rejects the peer.
         plan::ask(Op::Accept)?;
         self.inner.accept(&qp.inner, private_data, conn)
     }

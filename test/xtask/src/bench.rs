@@ -1,9 +1,9 @@
-//! Benches: each figure is measured together with that of a peer program, in alternating runs on the same two
+//! Benches: measure figures of this project, most of them beside a peer program, in alternating runs on the same two
 //! processors.
 //!
-//! The benches are `sm`, `usnic`, `verbs`, and `evd` (this project alone, with growing numbers of endpoints); the
-//! other modules are shared. A figure with a target is the median of five runs. The exit status shows only whether
-//! everything could be measured.
+//! The benches are `sm`, `usnic` and `verbs`, and without peers `evd` (growing numbers of endpoints) and `instructions`
+//! (instructions of each call); the other modules are shared. A figure with a target is the median of five runs. The
+//! exit status shows only whether everything could be measured.
 #![forbid(unsafe_code)]
 
 mod chart;

@@ -22,7 +22,7 @@ const MEASURED: &str = "dapl/src/";
 /// Places the counters at a run-time offset, so that the runtime can map them into a file.
 const FLAGS: &str = "-Cinstrument-coverage -Cllvm-args=-runtime-counter-relocation";
 
-/// Runs the suites that the arguments name, like `test` does, and counts the executed lines.
+/// Runs the suites that the arguments name, as `test` does, and counts the executed lines.
 pub(crate) fn run(arguments: &[&str]) -> Result {
     let tools = Tools::find()?;
     let place = stage::target_directory().join("coverage");

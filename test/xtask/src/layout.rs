@@ -46,7 +46,7 @@ pub(crate) enum ItemContent {
     Text(String),
     /// A symbolic link to this name.
     Link(String),
-    /// A symbolic link whose name other packages use too. An existing file of that name is kept.
+    /// A symbolic link whose name other packages also use. An existing file of that name is kept.
     Yielding(String),
     /// A configuration file with this initial text. An existing file is kept.
     Conf(String),

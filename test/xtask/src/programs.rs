@@ -1,4 +1,4 @@
-//! Builds the test programs of the workspace and lists them, so that they can run beside each other.
+//! Builds the test programs of the workspace and lists them, so that they can run concurrently.
 //!
 //! `cargo test` runs the programs of a workspace one after another, and a second cargo waits for the first one's
 //! locks. A program that is started directly needs what cargo would set: its package's directory as current directory

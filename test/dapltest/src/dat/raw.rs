@@ -1,4 +1,4 @@
-//! Every call into libdat, with Rust arguments and results. Stateless.
+//! Calls the functions of libdat, with Rust arguments and results. Keeps no state of objects.
 //!
 //! Handles are plain numbers here: libdat returns an error for a stale or foreign handle.
 

@@ -1,7 +1,7 @@
 //! The functional test: one case after the other, each with calls and their expected results. Needs no server: cases
 //! that need a peer connect to themselves.
 //!
-//! The conformance suite covers far more; this test runs anywhere, against any libdat.
+//! The conformance suite covers far more; this test needs only a libdat and an adapter.
 #![forbid(unsafe_code)]
 
 mod connecting;

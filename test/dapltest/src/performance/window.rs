@@ -64,7 +64,7 @@ pub(super) struct Counter {
 }
 
 impl Counter {
-    /// Starts the test at the current time. Without a warm-up, the measured part starts too.
+    /// Starts the test at the current time. Without a warm-up, this also starts the measured part.
     pub(super) fn new(extent: Extent, warm_up: u32) -> Self {
         let (window, latency) = (MeasuredInterval::started(), Latency::default());
         Counter { extent, warm_up: warm_up.into(), done: 0, window, latency, is_time_over: false }

@@ -14,8 +14,9 @@ const ALIGNMENT: usize = 64;
 /// Maximum memory of one side, over all threads.
 const MAX_MEMORY: usize = 1 << 30;
 
-/// Senders of the three messages that end an iteration with data checks. 1: the client has finished. 2: the server
-/// has finished, checked its data and prepared the next iteration. 3: the client has done the same.
+/// Senders of the three messages that end an iteration with data checks. The first: the client has finished. The
+/// second: the server has finished, checked its data and prepared the next iteration. The third: the client has checked
+/// its data and prepared the next iteration.
 const CHECKPOINTS: [Side; 3] = [Side::Client, Side::Server, Side::Client];
 
 /// A test with its memory layout.

@@ -3,9 +3,9 @@
 //! `test/c/instructions.c` has both endpoints in one thread. It runs twice, with different numbers of transfers. The
 //! difference of the two instruction counts, divided by the difference of these numbers, excludes setup and shutdown.
 //! Threads take turns (`--fair-sched=yes`). Only calls of the program's own thread are counted, and dequeues only while
-//! the connection carries data. So a count repeats within 2 %.
+//! the connection carries data. So a count repeats within 2 %, unless it depends on the clock.
 //!
-//! Some rows also depend on the clock. On a slow or busy machine, timers expire before a post, the last check of the
+//! Some rows depend on the clock. On a slow or busy machine, timers expire before a post, the last check of the
 //! memory is too old, or a wait finds the provider's thread at work. For such a row one run is split into parts, and
 //! the lowest, median or highest part counts ([`Parts`]). In the row of sends that send a packet, a part is the last
 //! send of a burst: the sends before it have armed the timers.

@@ -1,6 +1,6 @@
-//! Data transfer like in MPI libraries. Short messages are written into rings that the target polls in memory. Long
-//! messages are announced by a send, and then written into memory registered for the message. The caller selects
-//! provider and peers.
+//! Contests that transfer data as MPI libraries do. Short messages are written into rings that the target polls in
+//! memory. Long messages are announced by a send, and then written into memory registered for the message. The caller
+//! selects provider and peers.
 #![forbid(unsafe_code)]
 
 use super::contest::Contest;

@@ -29,7 +29,8 @@ const PREFIX: &str = "dapl-wire-";
 /// Directory in which `ip netns` keeps its namespaces.
 const NAMESPACES: &str = "/run/netns";
 
-/// Shell script of the keeper; $@ are the namespaces. It ignores a terminal's signals, which reach it too.
+/// Shell script of the keeper; $@ are the namespaces. The script ignores the signals of a terminal, which it also
+/// receives.
 const KEEPER: &str = r#"
 trap '' HUP INT TERM QUIT
 read -r _

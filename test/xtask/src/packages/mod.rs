@@ -38,7 +38,7 @@ struct Identity {
 }
 
 impl Identity {
-    /// `DEBFULLNAME` and `DEBEMAIL` take precedence, like in Debian's tools.
+    /// `DEBFULLNAME` and `DEBEMAIL` take precedence, as in Debian's tools.
     fn current() -> Result<Self> {
         let text = read(IDENTITY)?;
         let field = |name: &str| {
@@ -141,7 +141,7 @@ fn pack_sources(identity: &Identity, archive: &Path) -> Result {
     fs::remove_file(list).map_err(|error| error.to_string())
 }
 
-/// Creates an empty directory for a command's results; refuses a directory with other content.
+/// Returns the directory for a command's results: the chosen one, or `name` in the target directory.
 fn output(chosen: Option<&PathBuf>, name: &str) -> PathBuf {
     chosen.cloned().unwrap_or_else(|| dapl_test::stage::target_directory().join(name))
 }

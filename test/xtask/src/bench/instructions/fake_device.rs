@@ -32,7 +32,7 @@ impl FakeDevice {
         let sysfs = directory.join("infiniband");
         let failed = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
         fs::create_dir_all(sysfs.join("fake0/ports/1")).map_err(|error| failed(&sysfs, error))?;
-        // Names the network device, like software RDMA drivers do.
+        // Names the network device, as software RDMA drivers do.
         let parent = sysfs.join("fake0/parent");
         fs::write(&parent, "lo\n").map_err(|error| failed(&parent, error))?;
         let (source, library) = (|name: &str| workspace().join("test/c").join(name), directory.join(LIBRARY));

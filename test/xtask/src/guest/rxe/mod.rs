@@ -22,7 +22,8 @@ use crate::report::Report;
 use crate::{Result, setup};
 use setting::Setting;
 
-/// Connection managers; every check runs over each of them.
+/// Connection managers: rdma_cm, the socket manager, and none. Checks that need connection requests or several
+/// connections leave out `none`.
 const MANAGERS: [&str; 3] = ["rdma", "socket", "none"];
 
 /// Runs all checks, or those whose names contain one of the filters.

@@ -2,7 +2,7 @@
 //! or the reference's on one side, in both roles; over rdma_cm and over the socket manager of 2.0.
 //!
 //! Their tests of unreliable datagrams are left out: no provider of this project has such endpoints. dtestsrq with
-//! the reference's provider is left out too: at its end it waits for an asynchronous event of the shared receive
+//! the reference's provider is also left out: before it ends, it waits for an asynchronous event of the shared receive
 //! queue, which soft-RoCE does not report.
 #![forbid(unsafe_code)]
 
