@@ -5,7 +5,8 @@
 //! [`ClosingConnection`](crate::qp::closing::ClosingConnection).
 //!
 //! If fewer than [`DIRECT_SEND_BELOW`] requests are outstanding, the posting thread sends its request immediately
-//! (US-5). Other requests wait for the next pass, which sends them in one GSO batch.
+//! (US-5). Other requests, and short requests of several segments, wait for the next pass, which sends them in one GSO
+//! batch.
 //!
 //! Lock order: pass, queue pair, shared receive queue, completion queue, job queue. Only the engine reports connection
 //! events to dapl.
@@ -42,7 +43,7 @@ use crate::qp::transport::Transport;
 /// The posting thread sends its request if fewer requests than this are outstanding.
 const DIRECT_SEND_BELOW: u32 = 4;
 
-/// A queue pair, as dapl refers to it.
+/// The queue pair object that dapl owns.
 pub struct Qp(pub(crate) Arc<QpCore>);
 
 /// A queue pair, shared by its [`Qp`], the connection table and the waiters of a shared receive queue.
@@ -70,8 +71,8 @@ struct QpState {
     /// Whether the consumer has requested a graceful disconnect between the handshake and `open`.
     drains: bool,
     marks: HighWatermark,
-    /// [`QueuePair::post_recv_quickly`] fails if this many receives are outstanding: the capacity of the queue, or
-    /// fewer if a watermark must be checked.
+    /// [`QueuePair::post_recv_quickly`](dapl::provider::QueuePair::post_recv_quickly) fails if this many receives are
+    /// outstanding: the capacity of the queue, or fewer if a watermark must be checked.
     quick_recvs: u32,
     /// Final counters of the last ended connection.
     past: Option<Box<Counters>>,

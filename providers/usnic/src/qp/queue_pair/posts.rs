@@ -1,4 +1,5 @@
-//! Posts of receives, sends, RDMA operations and binds. Posts of one segment first try the functions in `fast_path.rs`.
+//! Posts of receives, sends, RDMA operations and binds, and the watermarks of receives. For a post of one segment, dapl
+//! first tries the functions in `fast_path.rs`.
 #![forbid(unsafe_code)]
 
 use dapl::error::{Error, Resource, Result};
@@ -113,7 +114,10 @@ impl QueuePair for Qp {
 }
 
 impl QpCore {
-    /// Acquires the lock, and checks that the queue has space for one more request.
+    /// Acquires the lock. If the queue has no space for one more request, first runs a pass, which may complete
+    /// requests.
+    ///
+    /// Errors: `Exhausted(Memory)` if the queue is still full.
     #[inline]
     fn lock_for_request(&self) -> Result<MutexGuard<'_, QpState>> {
         let state = self.state.lock();
