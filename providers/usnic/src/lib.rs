@@ -242,7 +242,7 @@ impl Drop for Usnic {
 fn random(name: &str) -> Result<u64> {
     let mut bytes = [0u8; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(|e| {
-        log::error!("{name}: cannot read random numbers of the system (getrandom): {e}; the IA cannot be opened");
+        log::error!("{name}: cannot read random numbers from the system (getrandom): {e}; the IA cannot be opened");
         Error::Internal
     })?;
     Ok(u64::from_ne_bytes(bytes))

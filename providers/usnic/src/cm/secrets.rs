@@ -36,7 +36,7 @@ impl Random for OsRandom {
 pub(super) fn check_random(name: &str) -> Result<()> {
     let mut some = [0u8; 8];
     rustix::rand::getrandom(&mut some, GetRandomFlags::empty()).map(drop).map_err(|error| {
-        log::error!("{name}: cannot read random numbers of the system (getrandom): {error}; the IA cannot be opened");
+        log::error!("{name}: cannot read random numbers from the system (getrandom): {error}; the IA cannot be opened");
         Error::Internal
     })
 }
