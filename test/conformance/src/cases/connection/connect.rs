@@ -21,8 +21,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 13.32": connect_with_timeout_zero_returns_invalid_arg4,
         "spec/endpoints 5.4": connect_with_timeout_zero_is_reported_before_the_missing_pz,
         "spec/endpoints 5.4": connect_of_a_reserved_ep_without_a_pz_is_not_ready,
-        "spec/endpoints 5.4": connect_in_a_wrong_state_is_reported_before_the_quality,
-        "spec/endpoints 5.4": connect_with_a_bad_quality_is_reported_before_private_data,
+        "spec/endpoints 5.4": connect_in_a_wrong_state_is_reported_before_the_qos,
+        "spec/endpoints 5.4": connect_with_qos_is_reported_before_private_data,
         "spec/endpoints 5.4": connect_refused_leaves_receives_posted,
         "spec/endpoints 5.4": connect_succeeds_immediately_after_a_refused_call,
         "spec/endpoints 5.4": connect_does_not_modify_the_address,
@@ -131,13 +131,13 @@ fn connect_of_a_reserved_ep_without_a_pz_is_not_ready(ctx: &Ctx) {
     ep.expect_state(DAT_EP_STATE_RESERVED);
 }
 
-fn connect_in_a_wrong_state_is_reported_before_the_quality(ctx: &Ctx) {
+fn connect_in_a_wrong_state_is_reported_before_the_qos(ctx: &Ctx) {
     let (client, _server) = ctx.loopback();
     let call = Call { qos: DAT_QOS_PREMIUM, ..Call::to(&client.ia, 1) };
     refused(call.make(client.ep.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_EP_CONNECTED);
 }
 
-fn connect_with_a_bad_quality_is_reported_before_private_data(ctx: &Ctx) {
+fn connect_with_qos_is_reported_before_private_data(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let call = Call { qos: DAT_QOS_PREMIUM, size: -1, ..Call::to(&conn.ia, 1) };
     refused(call.make(conn.ep.h()), DAT_MODEL_NOT_SUPPORTED, DAT_NO_SUBTYPE);

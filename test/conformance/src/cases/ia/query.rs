@@ -39,7 +39,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 12": provider_attr_all_streams_merge,
         "spec/registry 12": provider_attr_srq_fields_agree_with_srq_create,
         "spec/registry 12": provider_attr_named_attributes_include_implementation_version_and_transport,
-        "spec/registry 12": provider_attr_completion_flags_work,
+        "spec/registry 12": provider_attr_reports_all_completion_flags_and_sends_accept_them,
     ]
 }
 
@@ -424,7 +424,7 @@ fn provider_attr_named_attributes_include_implementation_version_and_transport(c
     }
 }
 
-fn provider_attr_completion_flags_work(ctx: &Ctx) {
+fn provider_attr_reports_all_completion_flags_and_sends_accept_them(ctx: &Ctx) {
     let ia = ctx.ia();
     let flags = ia.provider_attr().completion_flags_supported;
     let all = DAT_COMPLETION_SUPPRESS_FLAG
