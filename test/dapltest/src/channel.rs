@@ -79,7 +79,7 @@ impl Channel {
             Message::Hello { version } if version.0 == VERSION.0 => Ok(()),
             Message::Hello { version: (major, minor) } => {
                 let (ours, our_minor) = VERSION;
-                let reason = format!("version {major}.{minor} does not understand version {ours}.{our_minor}");
+                let reason = format!("version {major}.{minor} is incompatible with version {ours}.{our_minor}");
                 // The peer may have disconnected already, so a failed send is ignored.
                 let _ = self.send(&Message::Refused(reason.clone()));
                 Failure::with_message(format!("the peer's {reason}"))

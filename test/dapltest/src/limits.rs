@@ -81,7 +81,7 @@ impl Limit {
 pub(crate) fn parse(words: &[String]) -> std::result::Result<Vec<Limit>, String> {
     let find = |word: &String| {
         let found = Limit::ALL.into_iter().find(|limit| limit.name().eq_ignore_ascii_case(word));
-        found.ok_or_else(|| format!("{word}: no limit is called so; see dapltest -h"))
+        found.ok_or_else(|| format!("unknown limit {word}; dapltest -h lists the limits"))
     };
     match words {
         [] => Ok(Limit::ALL.to_vec()),

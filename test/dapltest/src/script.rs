@@ -32,7 +32,7 @@ fn words_of(line: &str, found: &mut Vec<String>) -> Result<(), String> {
             }
         };
         if rest[end..].starts_with(|c: char| !c.is_whitespace()) {
-            return Err("after a closing quote there is a blank".to_owned());
+            return Err("a closing quote must be followed by a blank".to_owned());
         }
         rest = rest[end..].trim_start();
     }
@@ -56,6 +56,6 @@ mod tests {
     #[test]
     fn reports_an_error_with_its_line() {
         assert_eq!(words("-T T\n-D \"x").unwrap_err(), "line 2: \" is not closed");
-        assert_eq!(words("'a'b").unwrap_err(), "line 1: after a closing quote there is a blank");
+        assert_eq!(words("'a'b").unwrap_err(), "line 1: a closing quote must be followed by a blank");
     }
 }

@@ -176,7 +176,7 @@ impl Message {
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
         let mut from = Reader(bytes);
         if from.bytes(MAGIC.len())? != MAGIC {
-            return Err("this is no message of dapltest".to_owned());
+            return Err("not a message of dapltest".to_owned());
         }
         let message = match from.u8()? {
             1 => Message::Hello { version: (from.u16()?, from.u16()?) },

@@ -156,7 +156,7 @@ fn put(goal: &InstallTarget, item: &Item) -> io::Result<Option<String>> {
             Some(format!("file {path}"))
         }
         ItemContent::Yielding(target) if is_foreign(&to, target) => {
-            println!("kept {} of another package; {target} has only its own name", to.display());
+            println!("kept {}, which another package installed; this install adds only {target}", to.display());
             None
         }
         ItemContent::Link(target) | ItemContent::Yielding(target) => {
@@ -255,7 +255,7 @@ pub(crate) fn uninstall(arguments: &cli::Install) -> Result {
     };
     match take() {
         Ok(true) => Ok(()),
-        Ok(false) => Err(format!("{} does not exist: there is no installation", list.display())),
+        Ok(false) => Err(format!("{} does not exist: nothing is installed below this prefix", list.display())),
         Err(error) => Err(format!("uninstall: {error}")),
     }
 }

@@ -57,7 +57,7 @@ pub(crate) fn threads(rest: &[&str]) -> Result {
     if race.status.success() || !output.contains("WARNING: ThreadSanitizer: data race") {
         return Err(format!("ThreadSanitizer does not report the deliberate race:\n{output}"));
     }
-    println!("ThreadSanitizer sees a deliberate race; now the suite");
+    println!("ThreadSanitizer reports the deliberate race; starting the suite");
     run(&mut sanitizer.cargo(rest), "threads under ThreadSanitizer")
 }
 

@@ -1,6 +1,6 @@
-//! The suites by name. A suite is a file of `test/tests`, or one of the following: `unit` (tests beside the sources),
-//! `loom`, `threads` and `nightly` (`proofs`: builds of their own), `report` (the page of the benches), `net`
-//! (network namespaces), `rxe` (`guest`: fetches a kernel).
+//! The suites by name. A suite consists of files of `test/tests`, or is one of the following: `unit` (tests beside the
+//! sources), `loom`, `threads` and `nightly` (`proofs`: separate builds), `report` (the page of the benches),
+//! `instructions` (compared with docs/benchmarks.md), `net` (network namespaces), `rxe` (guests).
 //!
 //! `cargo xtask test` runs the suites that need no guest, no root and no package build; `--rest` the other suites;
 //! `--all` all suites. Each output ends with `test result:` lines. The last lines list the time of each step.

@@ -112,7 +112,7 @@ fn invalid_messages_are_refused() {
         // With the magic number, the parser reaches the remaining bytes.
         let _ = Message::decode(&[&MAGIC[..], &rubbish].concat());
     }
-    assert_eq!(Message::decode(b"GET / HTTP/1.0\r\n"), Err("this is no message of dapltest".to_owned()));
+    assert_eq!(Message::decode(b"GET / HTTP/1.0\r\n"), Err("not a message of dapltest".to_owned()));
 }
 
 #[test]

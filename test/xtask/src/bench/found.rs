@@ -62,7 +62,9 @@ impl<'a> SelectedMeasurements<'a> {
     /// Parses the selection. Fails if a name is in no list.
     pub(super) fn new(bench: &str, selection: &'a Selection, lists: &Lists) -> Result<Self> {
         match selection.names.iter().find(|name| !lists.has(name)) {
-            Some(other) => Err(format!("bench {bench}: there is no {other}; see cargo xtask help bench {bench}")),
+            Some(other) => {
+                Err(format!("bench {bench}: unknown measurement {other}; see cargo xtask help bench {bench}"))
+            }
             None => Ok(SelectedMeasurements { is_quick: selection.quick, names: &selection.names }),
         }
     }

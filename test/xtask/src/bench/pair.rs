@@ -75,7 +75,7 @@ pub(super) fn pair(
     let mut server = Run::start(pin(cores.server(), server));
     while !is_ready(&server) {
         if server.has_ended() {
-            return Err(format!("the server of {client:?} ended at once: {}", server.so_far()));
+            return Err(format!("the server of {client:?} ended before it was ready: {}", server.so_far()));
         }
         if started.elapsed() > LIMIT {
             return Err(format!("the server of {client:?} is not ready after {LIMIT:?}"));

@@ -210,7 +210,7 @@ fn ours(perf: &Perf, network: &BenchNetwork, ask: &PerfArguments, shown: FigureU
             let (server, client) = (field(&output.server, shown.field()), field(&output.client, shown.field()));
             let kib = field(&output.client, "count").map(|count| count * f64::from(ask.size) / 1024.0);
             let figure = server.zip(client).zip(kib).map(|((server, client), kib)| (server + client) * 1e9 / kib);
-            figure.ok_or_else(|| format!("{} does not say it", ask.line()))
+            figure.ok_or_else(|| format!("the output of {} lacks a processor time or the count", ask.line()))
         }
         _ => perf.figure(ask, network, shown.field()),
     }

@@ -143,7 +143,7 @@ fn kernel_packages() -> Result<Vec<String>> {
         at += 1;
     }
     match found.len() {
-        1 => Err(format!("apt-cache names no kernel behind {METAPACKAGE}")),
+        1 => Err(format!("apt-cache lists no kernel package on which {METAPACKAGE} depends")),
         _ => Ok(found.split_off(1)),
     }
 }

@@ -159,7 +159,7 @@ impl Guest {
 
     /// Waits until the guest's device exists.
     pub(crate) fn await_boot(mut self) -> Result<Self> {
-        self.listen(BOOT_LIMIT, |_| false).map_err(|reason| format!("the guest did not come up: {reason}"))?;
+        self.listen(BOOT_LIMIT, |_| false).map_err(|reason| format!("the guest did not boot: {reason}"))?;
         Ok(self)
     }
 
@@ -216,7 +216,8 @@ impl Guest {
                 false
             })?,
         };
-        word.parse().map_err(|_| self.end_and_describe(&format!("the guest gave {word:?} for an exit status")))
+        word.parse()
+            .map_err(|_| self.end_and_describe(&format!("the guest reported {word:?} instead of an exit status")))
     }
 
     /// Waits until the started command prints a line with this text. Returns also when the command has ended;
@@ -279,7 +280,7 @@ impl Guest {
         let _ = self.qemu.kill();
         let _ = self.qemu.wait();
         let (console, qemu) = (self.tail("console.log").join("\n"), self.tail("qemu.log").join("\n"));
-        format!("{reason}\n--- its console\n{console}\n--- qemu\n{qemu}\n--- all of it in {}", self.share.display())
+        format!("{reason}\n--- its console\n{console}\n--- qemu\n{qemu}\n--- complete logs in {}", self.share.display())
     }
 
     /// Returns the last lines of a file in the guest's folder.

@@ -84,7 +84,7 @@ pub(crate) fn pages() -> Result<Vec<ManPage>> {
         let wrong = |what: String| format!("{path}: {what}");
         let mut page = source::parse(&read(&path)?).map_err(wrong)?;
         if path != format!("docs/man/{}.{}.md", page.name, page.section) {
-            return Err(wrong(format!("it is the page of {}({})", page.name, page.section)));
+            return Err(wrong(format!("the first line names {}({}), not this file", page.name, page.section)));
         }
         settings::fill_in(&mut page, &variables).map_err(wrong)?;
         insert_declarations(&mut page, &headers).map_err(wrong)?;

@@ -142,7 +142,7 @@ fn fairness() -> Vec<Check> {
     }
     for algorithm in ["bbr", "cubic"] {
         if !iperf::kernel_has(algorithm) {
-            println!("LEFT OUT: fair::*_{algorithm}: this kernel's TCP has no {algorithm} (modprobe tcp_{algorithm})");
+            println!("left out: fair::*_{algorithm}: this kernel's TCP has no {algorithm} (modprobe tcp_{algorithm})");
             continue;
         }
         for (link, end, rule) in links.iter().copied() {

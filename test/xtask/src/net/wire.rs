@@ -150,7 +150,7 @@ impl Wire {
         let (names, values) = (lines.next(), lines.next());
         let mut counts = names.into_iter().flatten().zip(values.into_iter().flatten());
         let count = counts.find(|(name, _)| *name == "InDestUnreachs").and_then(|(_, value)| value.parse().ok());
-        count.ok_or_else(|| format!("/proc/net/snmp without InDestUnreachs: {text}"))
+        count.ok_or_else(|| format!("/proc/net/snmp has no field InDestUnreachs: {text}"))
     }
 
     /// Sets the MTU of both devices.

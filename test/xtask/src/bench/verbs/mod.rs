@@ -64,7 +64,7 @@ fn parse(clock: bool, selection: &Selection) -> Result<SelectedMeasurements<'_>>
         OPERATIONS.iter().any(|operation| operation.id == name) || PLANS.iter().any(|plan| plan.section == name)
     };
     if let Some(other) = selection.names.iter().find(|name| !is_known(name)) {
-        return Err(format!("bench verbs: there is no {other}; see cargo xtask help bench verbs"));
+        return Err(format!("bench verbs: unknown measurement {other}; see cargo xtask help bench verbs"));
     }
     let clock = if clock { Clock::Time } else { Clock::Instructions };
     Ok(SelectedMeasurements { clock, rounds: if selection.quick { 1 } else { ROUNDS }, names: &selection.names })

@@ -223,7 +223,8 @@ fn add(charts: &mut Vec<Chart>, value: &Value, points: Vec<(u32, Measure)>) -> R
                 title: field(value, "title")?,
                 up: field(value, "up")?,
                 unit: field(value, "unit")?,
-                across: HorizontalAxis::called(&across).ok_or_else(|| format!("no chart is across \"{across}\""))?,
+                across: HorizontalAxis::called(&across)
+                    .ok_or_else(|| format!("unknown quantity \"{across}\" of a horizontal axis"))?,
                 lines: Vec::new(),
                 section,
             });
