@@ -3,7 +3,8 @@
 
 use dapl::provider::Status;
 
-use super::pair::{ConnPair, Endpoint, NetworkConditions, PairConfig, TestRandom};
+use super::network::{NetworkConditions, TestRandom};
+use super::pair::{ConnPair, Endpoint, PairConfig};
 use crate::proto::conn::{ConnConfig, Operation};
 use crate::proto::{MICROS, MILLIS};
 

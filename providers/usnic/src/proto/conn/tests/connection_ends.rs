@@ -2,7 +2,8 @@
 
 use dapl::provider::{ConnectionEvent, Remote, Status};
 
-use super::pair::{BASE, ConnPair, Endpoint, KEY, PairConfig, READ_ONLY};
+use super::host::{BASE, KEY, READ_ONLY};
+use super::pair::{ConnPair, Endpoint, PairConfig};
 use crate::net::errors::QUOTE;
 use crate::proto::conn::{ConnConfig, Operation};
 use crate::proto::wire::{self, Kind};
@@ -10,7 +11,7 @@ use crate::proto::{MILLIS, SECONDS};
 
 use Status::{Flushed, Success};
 
-fn statuses(done: &[super::pair::TestCompletion]) -> Vec<Status> {
+fn statuses(done: &[super::host::TestCompletion]) -> Vec<Status> {
     done.iter().map(|done| done.status).collect()
 }
 

@@ -4,7 +4,9 @@
 use dapl::provider::{ConnectionEvent, ReceivedOp, Remote, Status};
 use dapl_software::memory::atomic::Atomic;
 
-use super::pair::{BASE, ConnPair, Endpoint, KEY, NetworkConditions, PairConfig, READ_ONLY, WINDOW};
+use super::host::{BASE, KEY, READ_ONLY, WINDOW};
+use super::network::NetworkConditions;
+use super::pair::{ConnPair, Endpoint, PairConfig};
 use crate::proto::conn::{ConnConfig, Operation, SendValue};
 use crate::proto::{MICROS, MILLIS};
 

@@ -3,7 +3,8 @@
 
 use dapl::provider::Status;
 
-use super::pair::{ConnPair, Endpoint, NetworkConditions, PairConfig};
+use super::network::NetworkConditions;
+use super::pair::{ConnPair, Endpoint, PairConfig};
 use crate::proto::MICROS;
 use crate::proto::conn::ConnConfig;
 

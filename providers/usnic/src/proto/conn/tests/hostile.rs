@@ -3,7 +3,9 @@
 use dapl::provider::{ConnectionEvent, Status};
 use zerocopy::IntoBytes;
 
-use super::pair::{BASE, ConnPair, Endpoint, KEY, PairConfig, TestRandom};
+use super::host::{BASE, KEY};
+use super::network::TestRandom;
+use super::pair::{ConnPair, Endpoint, PairConfig};
 use crate::proto::MILLIS;
 use crate::proto::conn::ConnConfig;
 use crate::proto::wire::{AckFields, DataFields, Extent, Kind, Message, Op, PacketHeader, Part, SackFields, SackRange};

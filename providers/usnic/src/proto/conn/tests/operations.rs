@@ -2,11 +2,12 @@
 
 use dapl::provider::Status;
 
-use super::pair::{ConnPair, Endpoint, NetworkConditions, PairConfig};
+use super::network::NetworkConditions;
+use super::pair::{ConnPair, Endpoint, PairConfig};
 use crate::proto::MICROS;
 use crate::proto::conn::{Conn, PostedData};
 
-fn statuses(done: &[super::pair::TestCompletion]) -> Vec<Status> {
+fn statuses(done: &[super::host::TestCompletion]) -> Vec<Status> {
     done.iter().map(|done| done.status).collect()
 }
 

@@ -3,7 +3,8 @@
 
 use dapl::provider::{ConnectionEvent, Remote, Status};
 
-use super::pair::{BASE, ConnPair, Endpoint, KEY, PairConfig};
+use super::host::{BASE, KEY};
+use super::pair::{ConnPair, Endpoint, PairConfig};
 use crate::proto::conn::{ConnConfig, Operation, PacketChannel, Payload};
 use crate::proto::wire::{self, Kind};
 use crate::proto::{MICROS, MILLIS, SECONDS};
@@ -283,7 +284,7 @@ fn large_message_is_segmented_and_numbered_when_sent() {
 fn writes_are_placed_before_a_later_send_completes() {
     for seed in 0..40 {
         let mut pair = ConnPair::new(&PairConfig { seed, ..PairConfig::default() });
-        pair.network = super::pair::NetworkConditions { drop: 100, late: 300, ..Default::default() };
+        pair.network = super::network::NetworkConditions { drop: 100, late: 300, ..Default::default() };
         (0..30).for_each(|_| {
             pair.recv(Endpoint::B, 50_000, 4);
         });
@@ -378,7 +379,7 @@ fn shrinking_path_mtu_loses_no_data() {
 fn read_returns_earlier_writes() {
     for seed in 0..40 {
         let mut pair = ConnPair::new(&PairConfig { seed, reads: 16, ..PairConfig::default() });
-        pair.network = super::pair::NetworkConditions { drop: 150, late: 300, ..Default::default() };
+        pair.network = super::network::NetworkConditions { drop: 150, late: 300, ..Default::default() };
         for turn in 0..30u8 {
             pair.a.host.memory[usize::from(turn)] = turn + 1;
             pair.write(Endpoint::A, usize::from(turn), 1, 40_000 + usize::from(turn));
