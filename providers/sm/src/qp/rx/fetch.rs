@@ -3,8 +3,9 @@
 //!
 //! To preserve order, an offer stays in the ring until its bytes are copied completely. While this process copies a
 //! part from the front, the sender may write the next part as a copy job. No copy job is outstanding when the receive
-//! completes. If the kernel denies the copy, the receiver requests the rest part by part through the sender's staging
-//! buffer. A pass does not wait for the sender.
+//! completes. If the kernel denies the copy, the receiver requests the remaining bytes part by part through the
+//! sender's staging buffer. A pass does not wait for the sender, except that it withdraws a claimed job before a
+//! receive fails.
 
 use std::sync::atomic::Ordering;
 
