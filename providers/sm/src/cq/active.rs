@@ -15,7 +15,7 @@ const QUIET_IN_SEQUENCE: usize = 4;
 const RECHECK_INTERVAL: usize = 32;
 
 /// The functions of a connection that completion queues call. A trait, because queue pairs also call completion queues,
-/// and because the tests of this module use a fake connection without a ring.
+/// and because the tests of completion queues use a fake connection without a ring.
 pub(crate) trait PolledConnection: Send + Sync {
     /// Makes a pass over the connection for a polling thread. Returns whether the connection has ended.
     fn poll(&self, out: &mut CompletionWriter<'_>) -> bool;

@@ -3,7 +3,7 @@
 //! A slot is two cache lines, which CPUs prefetch together. Its first word contains the header in the low half and the
 //! lap number in the high half. The writer stores this word last, so the reader polls only the first word of the next
 //! slot. The writer's count is private. So if a process exits between filling and publishing a slot, the ring is
-//! unchanged. The reader publishes the number of consumed slots on its own control line and in its messages. A number
+//! unchanged. The reader publishes the number of consumed slots on its own control page and in its messages. A number
 //! larger than the number of written slots is a protocol violation by the peer, and is reported as `None`.
 
 use std::sync::Arc;
