@@ -286,7 +286,8 @@ impl QpCore {
         recv.is_reported = false;
         let was_reported = std::mem::take(&mut recv.is_established);
         for done in std::mem::take(&mut recv.unreported_recvs) {
-            // The consumer was not notified of the connection, so a receive over it is reported as flushed.
+            // If the connection was not established, the consumer does not know it. So a receive that has succeeded
+            // over it is reported as flushed.
             let is_delivered = was_reported || done.status != Status::Success;
             inner.push(if is_delivered { done } else { flushed(done.token) });
         }
