@@ -70,7 +70,7 @@ static inline DAT_EVENT next(DAT_EVD_HANDLE evd, DAT_EVENT_NUMBER number, const 
 }
 
 /* Waits for the next event of evd, which must complete a DTO of ep with this cookie and status. After success the
- * length is checked too. */
+ * length is also checked. */
 static inline void completed(DAT_EVD_HANDLE evd, DAT_EP_HANDLE ep, uint64_t cookie, DAT_DTO_COMPLETION_STATUS status,
                              size_t length, const char *what)
 {

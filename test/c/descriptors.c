@@ -45,7 +45,7 @@ int main(int argc, char **argv)
     DAT_PSP_HANDLE psp, other;
     DAT_RETURN ret;
 
-    OK(dat_ia_open((char *)name, 8, &errors, &ia)); /* the first open loads the library, which needs descriptors too */
+    OK(dat_ia_open((char *)name, 8, &errors, &ia)); /* the first open also needs descriptors to load the library */
     for (int left = 0;; left++) {
         DAT_IA_HANDLE second;
         DAT_EVD_HANDLE second_errors = DAT_HANDLE_NULL;

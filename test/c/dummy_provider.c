@@ -10,7 +10,7 @@
  *   REGISTER_MAJOR     registers this major version instead of the one given
  *   REGISTER_MINOR     registers this minor version instead of the one given
  *   TWICE              registers twice, and removes the registration twice in fini
- *   LEAVES_AT_EXIT     removes its registration in the library's destructor, too
+ *   LEAVES_AT_EXIT     also removes its registration in the library's destructor
  *   KEEPS              does not remove its registration in fini
  *   OPEN_CODE          ia_open returns this code and overwrites its outputs
  *   OPEN_NULL          ia_open returns success without an IA

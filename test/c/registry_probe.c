@@ -378,7 +378,7 @@ static void do_cancel(void)
     pthread_t thread;
     void *result = NULL;
     pthread_create(&thread, NULL, wait_for_ever, evds[number()]);
-    usleep(50000); /* probably asleep here; a thread cancelled before it sleeps must end too */
+    usleep(50000); /* probably asleep here; a thread cancelled before it sleeps must also end */
     pthread_cancel(thread);
     pthread_join(thread, &result);
     printf("cancelled %d\n", result == PTHREAD_CANCELED);

@@ -47,7 +47,8 @@ int main(int argc, char **argv)
     OK(dat_ep_create(ia, pz, DAT_HANDLE_NULL, DAT_HANDLE_NULL, events, NULL, &ep));
     EXPECT(threads() > 1);
     OK(dat_ia_query(ia, NULL, DAT_IA_FIELD_IA_ADDRESS_PTR, &adapter, 0, NULL));
-    /* No process listens: the connect fails immediately, or is still pending here. Its timeout starts a thread too. */
+    /* No process listens: the connect fails immediately, or is still pending here. The timeout of the connect also
+     * starts a thread. */
     (void)dat_ep_connect(ep, adapter.ia_address_ptr, 0x0afffab3, EVENT_TIMEOUT, 0, NULL, DAT_QOS_BEST_EFFORT,
                          DAT_CONNECT_DEFAULT_FLAG);
     OK(dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG));

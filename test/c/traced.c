@@ -244,7 +244,7 @@ int main(int argc, char **argv)
     }
     OK(dat_ep_free(active.ep));
     expect_ia("alive.ep", 1);
-    expect_ia("ep.posts.send", ROUNDS + 3); /* freed endpoints count too */
+    expect_ia("ep.posts.send", ROUNDS + 3); /* freed endpoints are included */
     expect_ia("ep.completions.flushed", 1);
     OK(dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG));
     printf("traced: OK\n");

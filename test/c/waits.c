@@ -5,7 +5,7 @@
  *   waits ia idle SECONDS                                connected and idle
  *
  * Run it with a provider that does not poll before it sleeps: the program counts its sleeps, and fails if there are too
- * few. A lost wake-up leaves its thread asleep until the time limit, which is a failure too. Checks count sleeps and
+ * few. A lost wake-up leaves its thread asleep until the time limit, which is also a failure. Checks count sleeps and
  * processor time, not elapsed time.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0

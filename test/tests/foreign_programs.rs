@@ -55,7 +55,7 @@ fn command(sandbox: &Sandbox, debian: &Path, start: &[&str], name: &str, argumen
     command
 }
 
-/// Checks the output too: after some failures the exit status is 0.
+/// Checks the exit status and the output, because the exit status is 0 after some failures.
 fn check(program: &Program, finished: &Finished) {
     let said = |text: &str| finished.stdout.contains(text) || finished.stderr.contains(text);
     let is_good = finished.status.success() && said(program.success) && !said("Error") && !said("FAILED");

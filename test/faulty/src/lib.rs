@@ -1,9 +1,10 @@
 //! `libdaplfaulty.so.1`: wraps a provider (here sm) so that its calls fail, are delayed, or get invalid memory as
 //! planned.
 //!
-//! With it the suites reach error paths of the object layer that a working provider never takes. This file wraps the provider and its events,
-//! `counted` the objects; `plan` decides which call fails, `control` is the interface for tests, `heap` counts memory.
-//! Without a plan nothing changes. A call fails only as the provider interface permits: a failed call has no effect.
+//! With the wrapper the suites reach error paths of the object layer that a working provider never takes. This file
+//! wraps the provider and its events, `counted` the objects; `plan` decides which call fails, `control` is the
+//! interface for tests, `heap` counts memory. Without a plan nothing changes. A call fails only as the provider
+//! interface permits: a failed call has no effect.
 
 pub mod control;
 pub mod counted;

@@ -88,7 +88,7 @@ impl Tongue {
         }
     }
 
-    /// Like `same`, for the type of an lvalue: the qualifiers of the object are compared too.
+    /// Like `same`, for the type of an lvalue: the qualifiers of the object are also compared.
     pub(super) fn same_object(self, lvalue: &str, c_type: &str) -> String {
         match self {
             Tongue::C => self.same(&format!("__typeof__(&{lvalue})"), &format!("__typeof__({c_type}) *")),

@@ -25,7 +25,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
             let registry = if is_2_0 { of_2_0(&registry) } else { registry };
             let sandbox = Sandbox::new(&stage_with(Profile::Dev, &["daplsm", "daplusnic"]), Some(&registry));
             let mut command = sandbox.command(&driver, arguments);
-            // This project's providers support every feature.
+            // sm and usnic support every optional feature, so an unsupported case is a failure.
             command.arg("--complete");
             if is_2_0 {
                 command.arg("--except").arg(changed_by_2_0());

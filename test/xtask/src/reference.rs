@@ -1,8 +1,8 @@
 //! The reference: Debian's packages of compat-dapl, the C implementation of DAT 2.0, downloaded and unpacked once into
 //! the target directory.
 //!
-//! Not installed, because the package would add an /etc/dat.conf that other programs then read. Its dependencies
-//! (libibverbs, librdmacm) are installed with perftest. The reference's programs run in guests.
+//! Not installed, because the package would add an /etc/dat.conf that other programs then read. The reference's
+//! dependencies (libibverbs, librdmacm) are installed with perftest. The reference's programs run in guests.
 #![forbid(unsafe_code)]
 
 use std::fs;

@@ -255,7 +255,7 @@ impl<'a> Peer<'a> {
         self.ctx.send(words(DIE, [0; 4]));
     }
 
-    /// Ends the client role's command loop. The end of a case body does this too.
+    /// Ends the client role's command loop. Called when the body of a case has returned.
     fn dismiss(&self) {
         self.ctx.send(words(QUIT, [0; 4]));
     }
