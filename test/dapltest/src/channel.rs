@@ -72,7 +72,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Exchanges protocol versions, and refuses another version.
+    /// Exchanges protocol versions, and refuses a peer of another major version.
     pub(crate) fn greet(&mut self, limit: Duration) -> Result {
         self.send(&Message::Hello { version: VERSION })?;
         match self.receive_within(limit)? {

@@ -48,7 +48,7 @@ pub(super) fn adapt(tree: &Tree, profile: Profile, places: &InstallDirs, items: 
 }
 
 /// Moves DAT 2.0 files with names that other packages use into separate directories (docs/decisions/033). The dynamic
-/// loader searches that library directory last.
+/// loader searches the separate library directory last.
 fn move_version_2(places: &InstallDirs, items: &mut Vec<Item>) {
     let (include, private) = (places.prefix.join("include"), places.libdir.join(PRIVATE));
     for Item { path, what } in items.iter_mut() {
