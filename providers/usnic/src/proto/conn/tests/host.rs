@@ -49,7 +49,7 @@ pub(crate) struct TestHost {
     pub(crate) gone: Vec<u64>,
     /// Whether the memory is unreadable for reads of the peer.
     pub(crate) unreadable: bool,
-    /// Number of times that the next bind is still deferred.
+    /// Number of further calls of `execute_bind` that defer the bind.
     pub(crate) put_off: u32,
     /// Error of binds, or `None` if they succeed.
     pub(crate) bind_status: Option<Status>,
