@@ -64,7 +64,7 @@ fn writes_and_reads_of_any_length_succeed_in_both_directions() {
 }
 
 #[test]
-fn many_sends_form_gso_batches_and_stay_in_order() {
+fn many_sends_complete_in_order() {
     let (a, qa, b, qb) = two();
     let from = a.registered(pattern(64, 1), Access::default());
     let to = b.registered(vec![0; 64], ALL);
