@@ -95,7 +95,7 @@ pub fn arm_descriptor<P: Provider>(cno: &Cno<P>) {
         let Some(source) = cno.inner.lock().pop() else { return cno.ia.provider().sleeps() };
         if source.pending(cno.id) {
             let mut inner = cno.inner.lock();
-            inner.triggers.insert(source);
+            inner.triggers.put_back(source);
             cno.record_change(&inner);
             return inner.update_descriptor();
         }

@@ -33,6 +33,19 @@ impl TriggerQueue {
         }
     }
 
+    /// Returns an EVD that was just popped to the front, unless it is queued again already.
+    pub(super) fn put_back(&mut self, source: Arc<dyn EvdSource>) {
+        let id = source.id();
+        if !self.contains(id) {
+            self.queue.push_front(source);
+            if !self.members.is_empty() {
+                self.members.insert(id);
+            } else if self.queue.len() > Self::SHORT {
+                self.index();
+            }
+        }
+    }
+
     fn contains(&self, id: ObjectId) -> bool {
         if self.members.is_empty() {
             self.queue.iter().any(|queued| queued.id() == id)

@@ -115,6 +115,22 @@ fn arming_drops_triggers_of_empty_evds() {
 }
 
 #[test]
+fn arming_keeps_the_order_of_the_triggers() {
+    let opened = fake::open(c"cno-descriptor-order");
+    let (cno, _) = with_descriptor(&opened);
+    let evds = [(); 10].map(|()| evd(&opened, cno));
+    let object = from_handle::<Cno<FakeProvider>>(cno.raw(), Handle::Cno).unwrap();
+    for count in [2, 10] {
+        evds[..count].iter().for_each(|&evd| post(evd));
+        dapls_cno::arm_descriptor(&object);
+        for &evd in &evds[..count] {
+            assert_eq!(triggered(cno), Ok(evd));
+            assert!(take(evd));
+        }
+    }
+}
+
+#[test]
 fn the_descriptor_closes_with_its_cno() {
     let opened = fake::open(c"cno-descriptor-free");
     let (cno, _) = with_descriptor(&opened);
