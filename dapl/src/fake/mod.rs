@@ -54,6 +54,11 @@ impl FakeProvider {
         self.net.slow.store(true, Ordering::SeqCst);
     }
 
+    /// Calls `hook` in the next `listen`, with the listener's id. An error is the result of `listen`.
+    pub(crate) fn at_next_listen(&self, hook: impl FnOnce(ObjectId) -> Result<()> + Send + 'static) {
+        *self.net.at_next_listen.lock() = Some(Box::new(hook));
+    }
+
     /// Makes all later binds fail.
     pub(crate) fn make_binds_fail(&self) {
         self.net.make_binds_fail.store(true, Ordering::SeqCst);
@@ -112,6 +117,8 @@ impl Provider for FakeProvider {
     }
 
     fn listen(&self, qual: u64, id: ObjectId) -> Result<FakeListener> {
+        let hook = self.net.at_next_listen.lock().take();
+        hook.map_or(Ok(()), |hook| hook(id))?;
         FakeListener::new(&self.net, qual, id)
     }
 

@@ -8,10 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use parking_lot::Mutex;
 
 use super::FakeProvider;
+use crate::error::Result;
 use crate::provider::{CmSink, ConnId, ConnectionEvent, SharedCookie};
 use crate::runtime::handle::ObjectId;
 
 pub(super) type CmCallback = Box<dyn FnOnce(&dyn CmSink<FakeProvider>) + Send>;
+pub(super) type ListenHook = Box<dyn FnOnce(ObjectId) -> Result<()> + Send>;
 
 #[derive(Default)]
 pub(super) struct FakeNetwork {
@@ -23,6 +25,8 @@ pub(super) struct FakeNetwork {
     /// Slow mode: a message consumes a receive, and the receive completes when the test calls `FakeQp::arrive`.
     pub(super) slow: AtomicBool,
     pub(super) make_binds_fail: AtomicBool,
+    /// Called by the next `listen` with the listener's id. An error is the result of `listen`.
+    pub(super) at_next_listen: Mutex<Option<ListenHook>>,
     /// Length and number of registrations, by shared-memory cookie.
     pub(super) members: Mutex<HashMap<SharedCookie, (u64, usize)>>,
 }

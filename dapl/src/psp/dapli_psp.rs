@@ -57,10 +57,7 @@ pub(super) fn open<P: Provider>(
 fn listen<P: Provider>(psp: &Psp<P>, qual: u64) -> Result<()> {
     psp.qual.store(qual, Ordering::Relaxed);
     let listener = psp.ia.provider().listen(qual, psp.id).map_err(|error| match error {
-        Error::ConnQualTaken if is_listed(&psp.ia, qual) => {
-            psp.qual.store(0, Ordering::Relaxed); // so that closing this PSP does not remove the other PSP from the list
-            Error::ConnQualInUse
-        }
+        Error::ConnQualTaken if is_listed(&psp.ia, qual) => Error::ConnQualInUse,
         error => error,
     })?;
     let mut state = psp.state.lock();
@@ -116,7 +113,7 @@ fn is_listed<P: Provider>(ia: &Ia<P>, qual: u64) -> bool {
     LISTED.lock().contains(&key(ia, qual))
 }
 
-/// Removes a PSP from the list.
+/// Removes a PSP that listens from the list.
 pub(super) fn unlist<P: Provider>(ia: &Ia<P>, qual: u64) {
     LISTED.lock().remove(&key(ia, qual));
 }

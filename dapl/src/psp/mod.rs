@@ -49,9 +49,11 @@ impl<P: Provider> Psp<P> {
             return Err(Error::InvalidHandle(Handle::Psp));
         }
         self.ia.remove_child(self);
-        dapli_psp::unlist(&self.ia, self.qual());
         let mut state = self.state.lock();
         let (listener, evd) = (state.listener.take(), state.evd.take());
+        if listener.is_some() {
+            dapli_psp::unlist(&self.ia, self.qual());
+        }
         drop(state);
         drop(listener);
         drop(evd);

@@ -49,7 +49,7 @@ impl<P: Provider> Rsp<P> {
         let rsp = made.object().clone();
         made.publish();
         match ia.provider().listen(qual, rsp.id) {
-            Ok(listener) => rsp.state.lock().listener = Some(listener),
+            Ok(listener) => rsp.keep(listener)?,
             Err(error) => {
                 let _ = rsp.stop_listening();
                 return Err(error);
@@ -58,6 +58,18 @@ impl<P: Provider> Rsp<P> {
         let child: Arc<dyn Child> = rsp.clone();
         ia.add_child(Arc::downgrade(&child), CloseRank::Rsp);
         Ok(rsp)
+    }
+
+    /// Stores the listener. Errors: `InvalidHandle` if another thread has freed the RSP through a guessed handle.
+    fn keep(&self, listener: P::Listener) -> Result<()> {
+        let mut state = self.state.lock();
+        if state.evd.is_none() {
+            drop(state);
+            drop(listener);
+            return Err(Error::InvalidHandle(Handle::Rsp));
+        }
+        state.listener = Some(listener);
+        Ok(())
     }
 
     /// Delivers a request. Returns it in `Err` if the RSP was freed, has received a request before, or its event queue

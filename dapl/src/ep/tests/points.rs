@@ -1,6 +1,8 @@
 //! Tests of service points: where requests arrive, and which objects outlive a service point.
 
 use super::*;
+use crate::error::Resource;
+use crate::runtime::handle::ObjectId;
 
 #[test]
 fn psp_create_checks_in_order() {
@@ -21,6 +23,37 @@ fn psp_create_checks_in_order() {
     assert_eq!((clash, state(ep)), (0x0002_0000, DAT_EP_STATE_UNCONNECTED), "any other conflict");
     assert_eq!(free_psp(psp), DAT_SUCCESS);
     assert_eq!(create(9, world.requests, 0, &mut psp), DAT_SUCCESS, "free again");
+    finish(world, &[ep], &[(psp, free_psp)]);
+}
+
+#[test]
+fn failed_psp_create_does_not_remove_the_psp_of_the_same_qualifier() {
+    let world = World::new(c"psp failed");
+    let (psp, mut other) = (world.psp(9), null_mut());
+    let mut create = || call!(dapl_psp_create(world.ia(), 9, world.requests, 0, &mut other));
+    world.opened.ia.provider().at_next_listen(|_| Err(Error::Exhausted(Resource::Memory)));
+    assert_eq!(create(), Error::Exhausted(Resource::Memory).code());
+    assert_eq!(create(), 0x8002_0000, "a psp of this IA");
+    finish(world, &[], &[(psp, free_psp)]);
+}
+
+#[test]
+fn service_point_freed_during_its_create_does_not_listen() {
+    let world = World::new(c"freed in create");
+    let (ep, mut point) = (world.ep(), null_mut());
+    let provider = world.opened.ia.provider();
+    let freed = |free: Free| {
+        move |id: ObjectId| {
+            assert_eq!(free(id.handle as H), DAT_SUCCESS);
+            Ok(())
+        }
+    };
+    provider.at_next_listen(freed(free_psp));
+    assert_eq!(call!(dapl_psp_create(world.ia(), 9, world.requests, 0, &mut point)), bad(Handle::Psp));
+    provider.at_next_listen(freed(free_rsp));
+    assert_eq!(call!(dapl_rsp_create(world.ia(), 9, ep, world.requests, &mut point)), bad(Handle::Rsp));
+    assert_eq!(state(ep), DAT_EP_STATE_UNCONNECTED);
+    let psp = world.psp(9);
     finish(world, &[ep], &[(psp, free_psp)]);
 }
 
