@@ -1,5 +1,6 @@
 //! Queue pairs: the send and receive directions of a connection with their locks, and the selection of the thread that
-//! makes progress.
+//! makes progress. `posts` posts work, `ending` ends a connection, and `engine_calls` has the functions that other
+//! modules call.
 //!
 //! A consumer's poll, a post or the engine acquires the lock of a direction and makes a pass over it. If no thread
 //! polls, the wake-up flags are set, and the peer wakes the engine by a FIFO word. Lock order: receive direction, send
