@@ -129,7 +129,7 @@ fn by_address(host: &HostInterfaces, object: &str, devices: Vec<String>) -> Find
     Err(why.unwrap_or_else(|| OpenFailure::Remote { object: object.to_string(), addresses: addresses() }))
 }
 
-/// Checks that the device file of rdma_cm exists and can be opened.
+/// Fails if the device file of rdma_cm is missing, or if the user may not open it.
 fn check_manager(host: &HostInterfaces) -> FindResult<()> {
     let node = host.manager_node().ok_or(OpenFailure::NoManager)?;
     let opened = OpenOptions::new().read(true).write(true).open(&node);

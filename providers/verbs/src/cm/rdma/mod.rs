@@ -7,7 +7,7 @@
 //!
 //! The rdma_cm id of an ended connection is kept until the peer has confirmed the disconnect, or for a limited time. As
 //! long as the id exists, the kernel repeats a DREQ that was lost. The engine thread reads all events. Each id has a
-//! number, and events of an unknown number are dropped: their id was released.
+//! number. Events with an unknown number are dropped, because their id was released.
 #![forbid(unsafe_code)]
 
 mod connection;
