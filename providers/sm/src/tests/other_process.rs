@@ -1,5 +1,5 @@
-//! A second process with its own IA: this test program with a role, until it is killed. Both processes use the same
-//! `Traffic`: all kinds of transfers at the same time, each of which must complete once and in order.
+//! A second process with its own IA: this test program with a role. It runs until it is killed or its role ends. Both
+//! processes use `Traffic`: all kinds of transfers at the same time, each of which must complete once and in order.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
