@@ -5,8 +5,8 @@
 
 use dat_abi::*;
 
-use super::dapl_evd::{write_event, write_plain};
 use super::dapli_wait::{self, EvdWait, EvdWaitResult};
+use super::event_record::{write_event, write_plain};
 use super::{Evd, Event, dapli_wait::clear};
 use crate::error::{Error, Handle, Result};
 use crate::ffi;

@@ -21,6 +21,7 @@ mod dapli_wait;
 pub mod dapls_descriptor;
 pub mod dapls_evd;
 mod event;
+pub(crate) mod event_record;
 mod queue;
 #[cfg(test)]
 mod tests;

@@ -220,6 +220,7 @@ pub(crate) const UNSAFE_FILES: &[(&str, &str)] = &[
     ("dapl/src/v2/segments.rs", "lists of triplets of C"),
     ("dapl/src/runtime/sync/static_mutex.rs", "a lock, and its futex"),
     ("dapl/src/runtime/sync/access_check.rs", "a cell without content, shared by the threads of a model"),
+    ("dapl/src/evd/event_record.rs", "writes events to the memory of C"),
     ("dapl/src/ep/post_lock.rs", "posts share the post state without a lock"),
     ("dapl/src/runtime/hazard/local.rs", "a word of thread-local storage in assembly"),
     ("dapl/src/runtime/address_ranges.rs", "mmap"),

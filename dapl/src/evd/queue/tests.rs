@@ -141,8 +141,7 @@ fn resize_below_the_number_of_events_is_refused() {
 fn failure_is_not_dequeued_before_its_ep_is_notified() {
     let of = |ep, status| Completion { token: Token { ep, ..Token::default() }, status, ..Completion::default() };
     let mut queue = EventQueue::new(8);
-    for done in [of(1, Status::Success), of(2, Status::Transport), of(3, Status::Transport), of(2, Status::Flushed)]
-    {
+    for done in [of(1, Status::Success), of(2, Status::Transport), of(3, Status::Transport), of(2, Status::Flushed)] {
         queue.complete(&done);
     }
     assert_eq!(queue.unreported_failure(), None, "the oldest is a success");

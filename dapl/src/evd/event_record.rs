@@ -1,0 +1,218 @@
+//! Writes events as the C structure `DAT_EVENT`, and converts their numbers and statuses.
+
+use dat_abi::*;
+
+use super::dapli_evd::TakenEvent;
+use super::event::Event;
+use crate::ia::{AsyncError, AsyncKind};
+use crate::provider::{Completion, ConnectionEvent, Status, Work};
+
+/// A `DAT_EVENT` for a successful transfer. It is one struct with all fields, so that few stores write it.
+#[repr(C)]
+struct PlainEvent {
+    number: DAT_EVENT_NUMBER,
+    padding: u32,
+    evd: DAT_EVD_HANDLE,
+    ep: DAT_EP_HANDLE,
+    cookie: u64,
+    status: DAT_DTO_COMPLETION_STATUS,
+    padding_2: u32,
+    bytes: u64,
+}
+
+const _: () = {
+    use std::mem::offset_of;
+    const DATA: usize = offset_of!(DAT_EVENT, event_data);
+    assert!(size_of::<PlainEvent>() == size_of::<DAT_EVENT>());
+    assert!(offset_of!(PlainEvent, number) == offset_of!(DAT_EVENT, event_number));
+    assert!(offset_of!(PlainEvent, evd) == offset_of!(DAT_EVENT, evd_handle));
+    assert!(offset_of!(PlainEvent, ep) == DATA + offset_of!(DAT_DTO_COMPLETION_EVENT_DATA, ep_handle));
+    assert!(offset_of!(PlainEvent, cookie) == DATA + offset_of!(DAT_DTO_COMPLETION_EVENT_DATA, user_cookie));
+    assert!(offset_of!(PlainEvent, status) == DATA + offset_of!(DAT_DTO_COMPLETION_EVENT_DATA, status));
+    assert!(offset_of!(PlainEvent, bytes) == DATA + offset_of!(DAT_DTO_COMPLETION_EVENT_DATA, transfered_length));
+};
+
+/// Like [`write_event`], for a dequeued event.
+///
+/// # Safety
+/// `out` is writable.
+#[inline(always)]
+pub(super) unsafe fn write_taken(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, taken: TakenEvent<'_>) {
+    // SAFETY: the caller guarantees that `out` is writable.
+    unsafe {
+        match taken {
+            TakenEvent::Plain(done) => write_plain(out, evd, done),
+            TakenEvent::Done(done) => write_done(out, evd, done),
+            TakenEvent::Other(event) => write_event(out, evd, event),
+        }
+    }
+}
+
+/// Like [`write_event`], for a successful transfer.
+///
+/// # Safety
+/// `out` is writable.
+#[inline(always)]
+pub(super) unsafe fn write_plain(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, done: &Completion) {
+    let event = PlainEvent {
+        number: DAT_DTO_COMPLETION_EVENT,
+        padding: 0,
+        evd,
+        ep: done.token.ep as DAT_EP_HANDLE,
+        cookie: done.token.cookie,
+        status: DAT_DTO_SUCCESS,
+        padding_2: 0,
+        bytes: done.bytes,
+    };
+    // SAFETY: the caller guarantees that `out` is writable; the layouts are equal (asserted above), and the write is
+    // unaligned.
+    unsafe { out.cast::<PlainEvent>().write_unaligned(event) };
+}
+
+/// Like [`write_event`], for any completion.
+///
+/// # Safety
+/// `out` is writable.
+#[inline]
+unsafe fn write_done(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, done: &Completion) {
+    if done.token.work == Work::Bind {
+        // SAFETY: the caller also satisfies the contract of `write_event`.
+        return unsafe { write_event(out, evd, &Event::Dto(*done)) };
+    }
+    // SAFETY: the caller guarantees that `out` is writable. Bytes need no alignment, and the fields are written one by
+    // one, so that the padding keeps its zeros.
+    unsafe {
+        out.cast::<u8>().write_bytes(0, size_of::<DAT_EVENT>());
+        (&raw mut (*out).event_number).write_unaligned(DAT_DTO_COMPLETION_EVENT);
+        (&raw mut (*out).evd_handle).write_unaligned(evd);
+        write_dto(&raw mut (*out).event_data, done);
+    }
+}
+
+/// # Safety
+/// `out` is writable and zeroed.
+#[inline]
+unsafe fn write_dto(out: *mut DAT_EVENT_DATA, done: &Completion) {
+    // SAFETY: the caller guarantees that `out` is writable.
+    unsafe {
+        let data = &raw mut (*out).dto_completion_event_data;
+        (&raw mut (*data).ep_handle).write_unaligned(done.token.ep as DAT_EP_HANDLE);
+        (&raw mut (*data).user_cookie).write_unaligned(DAT_DTO_COOKIE { as_64: done.token.cookie });
+        (&raw mut (*data).status).write_unaligned(dto_status(done.status));
+        (&raw mut (*data).transfered_length).write_unaligned(done.bytes);
+    }
+}
+
+/// Writes all 48 bytes of an event. Unused bytes are zero.
+///
+/// # Safety
+/// `out` is writable.
+pub(super) unsafe fn write_event(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, event: &Event) {
+    // SAFETY: the caller guarantees that `out` is writable; bytes need no alignment.
+    unsafe { out.cast::<u8>().write_bytes(0, size_of::<DAT_EVENT>()) };
+    let number = match event {
+        Event::Dto(done) | Event::Failed(done) if done.token.work == Work::Bind => DAT_RMR_BIND_COMPLETION_EVENT,
+        Event::Dto(_) | Event::Failed(_) => DAT_DTO_COMPLETION_EVENT,
+        Event::Request { .. } => DAT_CONNECTION_REQUEST_EVENT,
+        Event::Connection { kind, .. } => connection_number(*kind),
+        Event::Async(error) => async_number(error.kind),
+        Event::Software { .. } => DAT_SOFTWARE_EVENT,
+    };
+    // SAFETY: the caller guarantees that `out` is writable. The fields are written one by one, so that the padding
+    // keeps its zeros.
+    unsafe {
+        (&raw mut (*out).event_number).write_unaligned(number);
+        (&raw mut (*out).evd_handle).write_unaligned(evd);
+        write_data(&raw mut (*out).event_data, event);
+    }
+}
+
+/// # Safety
+/// `out` is writable and zeroed.
+unsafe fn write_data(out: *mut DAT_EVENT_DATA, event: &Event) {
+    // SAFETY: the caller guarantees that `out` is writable. The fields belong to the union member that the event's
+    // number selects.
+    unsafe {
+        match *event {
+            Event::Dto(done) | Event::Failed(done) if done.token.work == Work::Bind => {
+                let data = &raw mut (*out).rmr_completion_event_data;
+                (&raw mut (*data).rmr_handle).write_unaligned(done.token.object as DAT_RMR_HANDLE);
+                (&raw mut (*data).user_cookie).write_unaligned(DAT_RMR_COOKIE { as_64: done.token.cookie });
+                (&raw mut (*data).status).write_unaligned(bind_status(done.status));
+            }
+            Event::Dto(done) | Event::Failed(done) => write_dto(out, &done),
+            Event::Request { sp, address, qual, cr } => {
+                let data = &raw mut (*out).cr_arrival_event_data;
+                (&raw mut (*data).sp_handle).write_unaligned(DAT_SP_HANDLE { psp_handle: sp as DAT_PSP_HANDLE });
+                (&raw mut (*data).local_ia_address_ptr).write_unaligned(address as DAT_IA_ADDRESS_PTR);
+                (&raw mut (*data).conn_qual).write_unaligned(qual);
+                (&raw mut (*data).cr_handle).write_unaligned(cr as DAT_CR_HANDLE);
+            }
+            Event::Connection { kind, ep, data_size, data: private } => {
+                // In DAT 1.2 the event for a reject has no private data.
+                let (data_size, private) =
+                    if kind == ConnectionEvent::PeerRejected { (0, 0) } else { (data_size, private) };
+                let data = &raw mut (*out).connect_event_data;
+                (&raw mut (*data).ep_handle).write_unaligned(ep as DAT_EP_HANDLE);
+                (&raw mut (*data).private_data_size).write_unaligned(data_size as DAT_COUNT);
+                (&raw mut (*data).private_data).write_unaligned(private as DAT_PVOID);
+            }
+            Event::Async(AsyncError { handle, reason, .. }) => {
+                let data = &raw mut (*out).asynch_error_event_data;
+                (&raw mut (*data).dat_handle).write_unaligned(handle as DAT_HANDLE);
+                (&raw mut (*data).reason).write_unaligned(reason);
+            }
+            Event::Software { pointer } => {
+                (&raw mut (*out).software_event_data.pointer).write_unaligned(pointer as DAT_PVOID);
+            }
+        }
+    }
+}
+
+pub(crate) fn connection_number(kind: ConnectionEvent) -> DAT_EVENT_NUMBER {
+    match kind {
+        ConnectionEvent::Established => DAT_CONNECTION_EVENT_ESTABLISHED,
+        ConnectionEvent::PeerRejected => DAT_CONNECTION_EVENT_PEER_REJECTED,
+        ConnectionEvent::Rejected => DAT_CONNECTION_EVENT_NON_PEER_REJECTED,
+        ConnectionEvent::AcceptFailed => DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR,
+        ConnectionEvent::Disconnected => DAT_CONNECTION_EVENT_DISCONNECTED,
+        ConnectionEvent::Broken => DAT_CONNECTION_EVENT_BROKEN,
+        ConnectionEvent::TimedOut => DAT_CONNECTION_EVENT_TIMED_OUT,
+        ConnectionEvent::Unreachable => DAT_CONNECTION_EVENT_UNREACHABLE,
+    }
+}
+
+pub(crate) fn async_number(kind: AsyncKind) -> DAT_EVENT_NUMBER {
+    match kind {
+        AsyncKind::EvdOverflow => DAT_ASYNC_ERROR_EVD_OVERFLOW,
+        AsyncKind::IaCatastrophic => DAT_ASYNC_ERROR_IA_CATASTROPHIC,
+        AsyncKind::EpBroken => DAT_ASYNC_ERROR_EP_BROKEN,
+        AsyncKind::TimedOut => DAT_ASYNC_ERROR_TIMED_OUT,
+        AsyncKind::ProviderInternal => DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR,
+    }
+}
+
+/// Converts the status of a bind. A failed bind has one of two statuses (spec/events 9.2).
+pub(crate) fn bind_status(status: Status) -> DAT_DTO_COMPLETION_STATUS {
+    match status {
+        Status::Success => DAT_RMR_BIND_SUCCESS,
+        Status::Flushed => DAT_RMR_BIND_FAILURE,
+        _ => DAT_RMR_OPERATION_FAILED,
+    }
+}
+
+pub(crate) fn dto_status(status: Status) -> DAT_DTO_COMPLETION_STATUS {
+    match status {
+        Status::Success => DAT_DTO_SUCCESS,
+        Status::Flushed => DAT_DTO_ERR_FLUSHED,
+        Status::LocalLength => DAT_DTO_ERR_LOCAL_LENGTH,
+        Status::LocalEp => DAT_DTO_ERR_LOCAL_EP,
+        Status::LocalProtection => DAT_DTO_ERR_LOCAL_PROTECTION,
+        Status::BadResponse => DAT_DTO_ERR_BAD_RESPONSE,
+        Status::RemoteAccess => DAT_DTO_ERR_REMOTE_ACCESS,
+        Status::RemoteResponder => DAT_DTO_ERR_REMOTE_RESPONDER,
+        Status::Transport => DAT_DTO_ERR_TRANSPORT,
+        Status::ReceiverNotReady => DAT_DTO_ERR_RECEIVER_NOT_READY,
+        Status::BindFailed => DAT_RMR_OPERATION_FAILED,
+    }
+}
