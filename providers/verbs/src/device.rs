@@ -1,6 +1,6 @@
 //! The device of an open IA: state shared by all its objects, and dispatch of device events to objects.
 //!
-//! Events contain the number of a queue pair, or the id of a queue. `shared_device` maps it to the object.
+//! An event contains the number of a queue pair or the id of a queue, which `shared_device` maps to the object.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;

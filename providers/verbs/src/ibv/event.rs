@@ -47,8 +47,8 @@ pub(crate) enum PortEvent {
     GidChange,
 }
 
-/// Reads, copies and acknowledges the next event. It is acknowledged here, because destroying its object waits for
-/// that.
+/// Reads, copies and acknowledges the next event. It is acknowledged here, because the destruction of its object waits
+/// for the acknowledgement.
 pub(super) fn next(context: &Context) -> io::Result<Option<AsyncEvent>> {
     let mut event = MaybeUninit::<ibv_async_event>::zeroed();
     // SAFETY: the context is open, and `event` is valid for writes.

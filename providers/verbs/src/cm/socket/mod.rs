@@ -6,8 +6,8 @@
 //! other format gets a reply in that format. A listener is a TCP port (`tcp`). An attempt or a request is a TCP
 //! connection (`connection`) with a protocol state machine (`protocol`) and messages (`wire`). The exchanged parameters
 //! give the path with which the queue pair is brought up (`path`). `gid_lookup` looks up a GID that a message lacks.
-//! The TCP connection stays open as long as the connection of the queue pairs; if it is closed, that connection ends. A
-//! request to a port without a listener is repeated for `listener_wait_ms`, with a new socket each time.
+//! The TCP connection stays open while the queue pairs are connected. If a peer closes it, the connection of the queue
+//! pairs ends. A request to a port without a listener is repeated for `listener_wait_ms`, with a new socket each time.
 //!
 //! All sockets are non-blocking, and the engine thread serves them. A peer that must send a message has a time limit.
 //! The number of TCP connections at a listener without a complete request is limited; if there are more, the oldest is

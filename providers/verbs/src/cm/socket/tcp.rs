@@ -145,7 +145,7 @@ pub(super) fn read<'a>(mut stream: &TcpStream, buffer: &'a mut [u8]) -> io::Resu
     }
 }
 
-/// Writes bytes without blocking, and returns their number. 0: the socket blocks.
+/// Writes bytes without blocking, and returns their number. 0: the socket would block.
 pub(super) fn write(mut stream: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
     loop {
         match stream.write(bytes) {
