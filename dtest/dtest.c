@@ -234,7 +234,7 @@ static void next_event(DAT_EVD_HANDLE evd, const char *what, DAT_EVENT *event)
                      : opt.mode == NOTIFIED ? wait_on_cno(evd, deadline, event)
                                             : poll_evd(evd, deadline, event);
     if (DAT_GET_TYPE(ret) == DAT_TIMEOUT_EXPIRED)
-        fail("%s did not come within %u s", what, opt.timeout);
+        fail("%s did not arrive within %u s", what, opt.timeout);
     ok(what, ret);
     if (event->evd_handle != evd)
         fail("%s: the event names another EVD", what);
@@ -371,7 +371,7 @@ static struct message receive_word(enum word word, unsigned burst)
     memcpy(&message, slot, sizeof message);
     give_back();
     if (ntohl(message.word) != word || ntohl(message.burst) != burst)
-        fail("the peer says %u of burst %u, expected %u of burst %u", ntohl(message.word), ntohl(message.burst),
+        fail("the peer sent word %u of burst %u, expected word %u of burst %u", ntohl(message.word), ntohl(message.burst),
              word, burst);
     checked += sizeof message;
     return message;
@@ -450,7 +450,7 @@ static void open_adapter(void)
         fail("dat_ia_query names another EVD for errors than dat_ia_open");
     print_attributes();
     if (opt.bytes > ia_attr.max_rdma_size || 2 * opt.bytes > ia_attr.max_lmr_block_size)
-        fail("-b %zu is more than the adapter can do", opt.bytes);
+        fail("-b %zu exceeds the adapter's maximum RDMA size or half its maximum registration", opt.bytes);
 
     ok("dat_pz_create", dat_pz_create(ia, &pz));
     if (opt.mode == NOTIFIED)
@@ -475,7 +475,7 @@ static void register_memory(struct memory *memory, size_t length, DAT_MEM_PRIV_F
                       &memory->rmr_context, &registered_length, &registered_address));
     DAT_VADDR start = (DAT_VADDR)(uintptr_t)memory->base;
     if (registered_address > start || registered_address + registered_length < start + length)
-        fail("less is registered than was asked for");
+        fail("dat_lmr_create registered less than the requested %zu bytes", length);
 }
 
 static void create_endpoint(void)

@@ -3,7 +3,7 @@
  *
  * cno_fd ADAPTER THREADS MESSAGES own|shared [edge]
  *
- * A child process sends MESSAGES messages to each of the parent's THREADS endpoints, in irregular intervals. Each
+ * A child process sends MESSAGES messages to each of the parent's THREADS endpoints, at irregular intervals. Each
  * thread of the parent sleeps in epoll_wait, and dequeues events only after a wake-up. With `own` each thread has a CNO
  * for its endpoint; with `shared` all endpoints have one CNO, on whose descriptor all threads wait. With `edge` epoll
  * is edge-triggered.

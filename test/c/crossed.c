@@ -179,7 +179,7 @@ static void requested(DAT_CR_HANDLE request)
             return;
         }
         if (DAT_GET_TYPE(ret) != DAT_INVALID_STATE)
-            wrong("an accept into an EP that asks: %s", words(ret));
+            wrong("an accept into an EP that is connecting: %s", words(ret));
         EXPECT(peers[n].kept == DAT_HANDLE_NULL);
         peers[n].kept = request;
     }

@@ -124,7 +124,7 @@ int main(int argc, char **argv)
     close(pipes[1]);
     words = strchr(argv[1], ':');
     if (words == NULL)
-        fail("neither a port nor words");
+        fail("expected tcp:PORT, text:WORDS or text@PORT:WORDS");
     if (strncmp(argv[1], "text", 4) == 0)
         await_text(words + 1, pipes[0]);
     if (strncmp(argv[1], "text@", 5) == 0)

@@ -120,7 +120,7 @@ static struct mpi_control *mpi_progress(void)
         mpi_complete++;
     if (dat_evd_dequeue(events, &event) == DAT_SUCCESS) {
         if (event.event_number != DAT_CONNECTION_EVENT_DISCONNECTED)
-            fail("perf: event %x in the middle", (unsigned)event.event_number);
+            fail("perf: event %x during the measurement", (unsigned)event.event_number);
         gone++; /* the client has all it wants */
     }
     if (!mpi_take(completions, &event) || mpi_is_flushed(&event))
@@ -149,7 +149,7 @@ static void mpi_count(void)
     mpi_posted++;
     while (mpi_posted - mpi_complete >= 4 * CONTROLS)
         if (mpi_progress() != NULL)
-            fail("perf: a message while there is no space");
+            fail("perf: a message arrived while the request queue was full");
 }
 
 static void mpi_send(const struct mpi_control *message)

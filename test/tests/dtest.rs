@@ -147,7 +147,7 @@ fn dtest_server_times_out_without_a_client() {
     let (stage, dtest) = setting();
     let sandbox = Sandbox::new(&stage, Some(SM0));
     let server = sandbox.start(&dtest, &["-t", "1"]);
-    server.finish(TIMEOUT).expect_failure("did not come within 1 s");
+    server.finish(TIMEOUT).expect_failure("did not arrive within 1 s");
 }
 
 #[test]

@@ -154,7 +154,7 @@ impl Ctx {
 
     /// Ends this process like a crash: nothing is closed, no handler runs. The case continues in the other role.
     pub(crate) fn die(&self) -> ! {
-        assert!(self.mode == Mode::Two, "a case in which a process dies is `.only_two()`");
+        assert!(self.mode == Mode::Two, "`die` may be called only in a case with `.only_two()`");
         std::fs::write(&self.ending, Ending::Died.to_text()).expect("the driver's directory is writable");
         os::die()
     }

@@ -424,7 +424,9 @@ fn end(processes: &mut [Process]) {
 fn combine(processes: &[Process], hang: Option<String>) -> Ending {
     let ending = processes.iter().map(ending_of).fold(Ending::Passed, Ending::worse);
     match (ending, hang) {
-        (Ending::Followed, None) => Ending::Failed("killed from outside, as by a system out of memory".to_owned()),
+        (Ending::Followed, None) => {
+            Ending::Failed("killed by another process, or by the kernel if memory ran out".to_owned())
+        }
         (ending, None) => ending,
         // If one role got no message, the current DAT call of its partner shows the reason.
         (Ending::Failed(why), Some(text)) if why.contains(NO_ANSWER) => Ending::Failed(format!("{why}\n{text}")),
@@ -442,9 +444,10 @@ fn ending_of(process: &Process) -> Ending {
         (Some(ending @ Ending::Failed(_)), _) => ending,
         // The driver killed this process because the partner had failed.
         (_, Some(libc::SIGKILL)) => Ending::Followed,
-        (Some(_), Some(signal)) => {
-            Ending::Failed(format!("{role}: signal {signal} at its end{}", describe_last_call(process)))
-        }
+        (Some(_), Some(signal)) => Ending::Failed(format!(
+            "{role}: signal {signal} after it had written its result{}",
+            describe_last_call(process)
+        )),
         (None, Some(signal)) => Ending::Failed(format!("{role}: signal {signal}{}", describe_last_call(process))),
         (Some(ending), None) if status.success() || ending == Ending::Followed => ending,
         (_, None) => Ending::Failed(format!("{role}: {status}{}", describe_last_call(process))),

@@ -335,7 +335,7 @@ pub(crate) const UNREACHABLE: &[(&str, &str, &str)] = &[
     ("status", "DTO_ERR_TRANSPORT", "depends on the moment at which a peer dies; mostly its work is flushed"),
     ("status", "DTO_ERR_RECEIVER_NOT_READY", "our decision: a send waits for its receive without limit"),
     ("status", "DTO_ERR_PARTIAL_PACKET", "no source ever produces it"),
-    ("bind status", "RMR_OPERATION_FAILED", "what could fail a bind is refused when it is posted"),
+    ("bind status", "RMR_OPERATION_FAILED", "each error of a bind is refused when the bind is posted"),
 ];
 
 /// Describes required codes and events that a full run has not observed.

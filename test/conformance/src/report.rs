@@ -26,7 +26,7 @@ pub(crate) fn write(
     fs::create_dir_all(directory)?;
     let path = directory.join(FILE);
     let extent = if is_whole { "all cases" } else { "some of the cases" };
-    let mut text = format!("# What the cases have seen of {provider} ({extent})\n");
+    let mut text = format!("# Return codes and events of {provider} that the cases observed ({extent})\n");
     let _ = write!(text, "\n| function | answer | cases | for instance |\n|---|---|---|---|\n");
     for (what, names) in seen {
         if let Seen::ReturnCode(function, code) = what {

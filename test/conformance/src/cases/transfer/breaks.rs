@@ -175,7 +175,7 @@ fn server_changes_pz_before_use(ctx: &Ctx) {
     }
     memory.expect_all(0, 100, 0);
     ctx.meet();
-    // The EP uses this PZ, so it is dropped first.
+    // The EP uses this PZ, so the EP is dropped first.
     drop((memory, conn));
 }
 
