@@ -53,7 +53,7 @@ static struct {
 /* ---- Memory -------------------------------------------------------------------------------------------------------
  *
  * messages: RECEIVES slots to receive into, and one to send from.
- * rdma:     opt.bytes that the peer writes to, and opt.bytes that we write from and read to.
+ * rdma:     opt.bytes that the peer writes to, and opt.bytes that this side writes from and reads into.
  */
 struct memory {
     unsigned char *base;

@@ -131,7 +131,9 @@ impl BenchResults {
         if !self.contests.is_empty() {
             println!("\n{}", heading());
             self.contests.iter().for_each(|measured| println!("{}", line(measured)));
-            println!("\n+ target met, ++ stretch target met, - target missed; ratios: ours over the peer's");
+            println!(
+                "\n+ target met, ++ stretch target met, - target missed; ratios: this project's figure over the peer's"
+            );
             for contest in self.contests.iter().map(|measured| &measured.contest) {
                 let peers: Vec<String> = contest.peers.iter().map(Side::line).collect();
                 let best = if peers.len() > 1 { "the better, each round, of " } else { "" };
