@@ -240,7 +240,7 @@ mod tests {
         let code = explained("0x800a0063");
         assert!(code.contains("an error: no usable line of dat.conf has this name"), "{code}");
         let status = explained("DAT_DTO_ERR_LOCAL_PROTECTION");
-        assert!(status.ends_with("belongs to another protection zone, or is no longer mapped."), "{status}");
+        assert!(status.ends_with("a segment of a receive or RDMA read lacks the local write privilege."), "{status}");
         assert!(explained("DAT_DTO_ERR_LOCAL_MM_ERROR").contains("(DAT_DTO_COMPLETION_STATUS, DAT 2.0 only)"));
         assert!(explained("dat_ep_connect").contains("see dat_ep_connect(3)"));
         assert!(explained("ETIMEDOUT").contains("ETIMEDOUT = 110 (errno) Connection timed out"));
