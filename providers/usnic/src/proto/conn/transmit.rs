@@ -89,9 +89,15 @@ impl<D: PostedData> Conn<D> {
         packet.or_else(|| self.acks.is_due(self.now).then(|| self.write_ack(out, 0, host)))
     }
 
-    /// Returns the next challenge, confirmation or queued control packet.
+    /// Returns the next challenge, confirmation or queued control packet. A response to another address than the peer's
+    /// precedes all others, because a batch of packets has the destination of its first packet.
     fn send_control(&mut self, out: &mut Vec<u8>, host: &impl ConnCallbacks<D>) -> Option<OutgoingPacket> {
-        let start = out.len();
+        let (start, peer) = (out.len(), self.peer());
+        let is_elsewhere = |packet: &ControlPacket| matches!(packet, ControlPacket::Response(_, to) if *to != peer);
+        let first = self.control_packets.iter().position(is_elsewhere).and_then(|at| self.control_packets.remove(at));
+        if let Some(ControlPacket::Response(nonce, to)) = first {
+            return Some(self.write_small(out, Kind::Response, &nonce.to_be_bytes(), Some(to)));
+        }
         if let Some(to) = self.peer_state.transmit(self.now, self.flight.rtt(), &self.terms, out) {
             let is_moving = to != self.peer_state.current_address();
             *if is_moving { &mut self.counters.challenges } else { &mut self.counters.keepalives } += 1;

@@ -5,6 +5,7 @@ use dapl::provider::{ConnectionEvent, Remote, Status};
 
 use super::host::{BASE, KEY};
 use super::pair::{ConnPair, Endpoint, PairConfig};
+use crate::proto::conn::ControlPacket;
 use crate::proto::conn::{ConnConfig, Operation, PacketChannel, Payload};
 use crate::proto::wire::{self, Kind};
 use crate::proto::{MICROS, MILLIS, SECONDS};
@@ -335,6 +336,16 @@ fn new_peer_address_is_challenged_and_then_used() {
     pair.a.address = new;
     pair.pass(SECONDS);
     assert_eq!((pair.b.conn.peer(), pair.b.conn.counters().duplicates), (new, 1));
+}
+
+#[test]
+fn response_to_another_address_precedes_packets_to_the_peer() {
+    let mut pair = ConnPair::new(&PairConfig::default());
+    let other = ([127, 0, 0, 9], 9).into();
+    pair.a.conn.queue_control(ControlPacket::ProbeAck(1400));
+    pair.a.conn.queue_control(ControlPacket::Response(7, other));
+    let mut next = || pair.a.conn.transmit(MILLIS, &mut Vec::new(), &mut pair.a.host).map(|packet| packet.to);
+    assert_eq!((next(), next()), (Some(Some(other)), Some(None)));
 }
 
 #[test]
