@@ -178,7 +178,10 @@ impl PassiveSide {
         let Some(PendingAccept { id, .. }) = self.accepted.remove(&number) else { return false };
         self.number_of.remove(&id);
         self.reject(id, RejectReason::Refused, &[]);
-        self.poll(device, device::now());
+        // `poll` might return the failure of another accept, which only the engine reports.
+        if let Some(to) = self.acceptor.take_reject(id, self.batch.header_buffer()) {
+            send(&mut self.batch, &device.socket, to);
+        }
         true
     }
 }

@@ -454,18 +454,26 @@ impl Acceptor {
                     self.end_attempt(now, id, Vec::new());
                     return Some(ExpiredAttempt::Failed(id));
                 }
-                AcceptPhase::Ended { was_sent: false, until, .. } => {
-                    let until = *until;
-                    let was_sent = attempt.append_reply(&mut self.counts, out);
-                    self.set_due(id, until);
-                    if was_sent {
-                        return Some(ExpiredAttempt::Send(from));
+                AcceptPhase::Ended { was_sent: false, .. } => {
+                    if let Some(to) = self.take_reject(id, out) {
+                        return Some(ExpiredAttempt::Send(to));
                     }
                 }
                 AcceptPhase::Ended { .. } => self.remove(id),
             }
         }
         None
+    }
+
+    /// Appends the packet of a request that was just rejected, so that it can be sent before the next `poll`. Returns
+    /// its destination, or `None` if there is nothing to send.
+    pub(crate) fn take_reject(&mut self, id: RequestId, out: &mut Vec<u8>) -> Option<SocketAddr> {
+        let attempt = self.attempts.get_mut(&id)?;
+        let AcceptPhase::Ended { was_sent: false, until, .. } = attempt.phase else { return None };
+        let to = attempt.key.from;
+        let was_sent = attempt.append_reply(&mut self.counts, out);
+        self.set_due(id, until);
+        was_sent.then_some(to)
     }
 
     /// Returns the time at which `poll` must be called.

@@ -159,6 +159,25 @@ fn decisions_after_the_end_have_no_effect() {
 }
 
 #[test]
+fn taken_reject_leaves_the_expired_accept_of_another_request() {
+    let mut server = Server::new(SetupConfig::default(), None);
+    let [first, second] = [1, 2].map(|host| {
+        let (_, packet) = server.request(host);
+        requested(server.receives(0, &packet, source(0, host)))
+    });
+    server.accept(0, first, 7);
+    server.accept(0, second, 8);
+    let late = 2 * SetupConfig::default().give_up;
+    server.acceptor.reject(late, second, RejectReason::Refused, &[], &mut server.dice);
+    let mut out = Vec::new();
+    assert_eq!(server.acceptor.take_reject(second, &mut out), Some(source(0, 2)));
+    assert!(!out.is_empty());
+    assert_eq!(server.acceptor.take_reject(second, &mut out), None, "a reject is sent once");
+    assert_eq!(server.acceptor.take_reject(first, &mut out), None, "an accept is no reject");
+    assert_eq!(server.time(late).1, [first]);
+}
+
+#[test]
 fn unverified_source_gets_at_most_three_times_its_bytes() {
     type Ends = fn(&mut Server, RequestId);
     let ends: [Ends; 4] = [
