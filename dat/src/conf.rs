@@ -257,7 +257,7 @@ impl LineReader {
     }
 }
 
-const API_VERSION: &str = "allowed is u or k, major.minor (u1.2), each at most 65535";
+const API_VERSION: &str = "allowed is u or k, followed by major.minor, such as u1.2; both numbers are at most 65535";
 const THREAD_SAFETY: &str = "allowed is threadsafe or nonthreadsafe";
 const DEFAULT: &str = "allowed is default or nondefault";
 const PROVIDER_VERSION: &str = "the usual form is id.major.minor (dapl.1.2)";

@@ -68,7 +68,8 @@ static void *symbol(void *library, const char *name)
     return found;
 }
 
-/* POSIX requires this conversion from an object pointer to a function pointer; ISO C has none. */
+/* Looks up the control functions of libdaplfaulty, if it is loaded. The casts convert an object pointer to a function
+ * pointer; POSIX requires this conversion, ISO C has none. */
 static void find_faulty_functions(void)
 {
     void *library = dlopen("libdaplfaulty.so.1", RTLD_NOW | RTLD_NOLOAD);

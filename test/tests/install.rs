@@ -1,5 +1,5 @@
-//! Installed files: old registry lines find the provider over rdma-core, which reports why an adapter does not open;
-//! programs compile by pkg-config; uninstall leaves nothing behind.
+//! Installed files. dat.conf lines of other DAT implementations load the verbs provider, which reports why an adapter
+//! cannot be opened. Programs compile with the flags of pkg-config. Uninstall removes all files.
 #![forbid(unsafe_code)]
 
 use std::fs;

@@ -163,7 +163,7 @@ impl<P: Provider> Cno<P> {
         self.record_change(&inner);
     }
 
-    /// Whether waiters poll the EVDs themselves, so that no CQ has to be armed.
+    /// Whether waiters poll the EVDs themselves, so that no CQ needs to be armed.
     pub fn is_polled(&self) -> bool {
         self.polled.load(Ordering::Relaxed)
     }

@@ -65,7 +65,7 @@ pub struct Cno<P: Provider> {
     /// Number of attached EVDs.
     uses: UseCount,
     inner: Mutex<CnoState>,
-    /// Whether a waiting thread polls the EVDs, so that no CQ must be armed. Changed under the lock of `inner`.
+    /// Whether a waiting thread polls the EVDs, so that no CQ needs to be armed. Changed under the lock of `inner`.
     polled: AtomicBool,
     /// Number of triggers, changes of the list of EVDs, and releases of waiters. A polling thread takes the lock of
     /// `inner` only if this has changed. Incremented under that lock.

@@ -46,7 +46,7 @@ pub(crate) enum OpenFailure {
     NoDatagramManager,
     /// The port has no GID, or not the requested one.
     NoGid { device: String, port: u8, index: Option<u32> },
-    /// The connection manager cannot use the requested GID (see `gid::is_usable`).
+    /// The GID index is above 255, the maximum in an address handle. Only the manager `rdma` has no such limit.
     GidIndexTooHigh { device: String, port: u8, index: u32 },
     /// A call has failed. `operation`: a verb phrase, which follows "cannot".
     Failed { operation: String, error: String },

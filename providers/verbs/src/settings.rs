@@ -240,10 +240,10 @@ impl IaParams {
             } else if let (0, Some(port)) = (place, number(word).and_then(|port| u8::try_from(port).ok())) {
                 line.port = Some(port).filter(|port| *port != 0);
             } else if place == 0 {
-                warn_invalid("second word of ia_params", word, "a port from 0 to 255", "the first");
+                warn_invalid("second word of ia_params", word, "a port from 0 to 255", "the first port");
             } else {
                 let allowed = "cm=rdma, cm=socket, cm=socket2, cm=none or listener_wait_ms=N";
-                warn_invalid("word of ia_params", word, allowed, "nothing of it");
+                log::warn!("ia_params: ignoring \"{word}\", which is not {allowed}");
             }
         }
         line

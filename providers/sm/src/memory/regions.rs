@@ -32,7 +32,7 @@ const KEY: usize = 0;
 const BASE: usize = 8;
 const LEN: usize = 16;
 const RIGHTS: usize = 24;
-/// Offset of the cookie of the KNEM region for this memory; 0 means that there is no region.
+/// Offset in the entry of the cookie of the KNEM region. A cookie of 0 means that the memory has no KNEM region.
 const COOKIE: usize = 32;
 
 /// Reads the entry of a key in the table of this process or of a peer; `None` if the key is invalid. A peer may change

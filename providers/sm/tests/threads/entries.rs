@@ -73,7 +73,7 @@ pub(crate) fn sure((code, handle): (DAT_RETURN, Handle)) -> Handle {
     handle
 }
 
-/// A registration of the provider, and the base directory that its processes share.
+/// A registration of the provider under a name of its own, and the base directory of its IAs.
 pub(crate) struct Entries {
     name: CString,
     base: PathBuf,

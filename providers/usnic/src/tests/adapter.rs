@@ -142,7 +142,7 @@ fn request_is_rejected_if_the_event_queue_is_full() {
 }
 
 #[test]
-fn attempt_to_a_silent_host_is_unreachable() {
+fn connect_to_a_host_that_does_not_reply_gets_unreachable() {
     let (here, there) = addresses();
     let client = Ia::open(&here, "give_up_ms=1000");
     let silent = std::net::UdpSocket::bind((there.as_str(), client.device.settings.port)).unwrap();

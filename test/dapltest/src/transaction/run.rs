@@ -97,7 +97,8 @@ impl Party<'_> {
         (0..self.eps.len()).try_for_each(|endpoint| self.settle(endpoint, false))
     }
 
-    /// Fills the data that this side will send, write or export in an iteration, and clears the targets of RDMA.
+    /// Fills the data that this side sends or writes, or the peer reads, in an iteration. Fills the targets of RDMA with
+    /// `UNWRITTEN`.
     pub(super) fn prepare(&self, iteration: u32) {
         for endpoint in 0..self.eps.len() {
             for (number, operation) in self.plan.operations().iter().enumerate() {

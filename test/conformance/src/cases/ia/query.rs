@@ -1,4 +1,4 @@
-//! Attributes of adapters and providers, and whether they are correct.
+//! `dat_ia_query`: its checks, and whether the attributes of adapters and providers have the specified values.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
