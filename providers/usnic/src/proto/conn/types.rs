@@ -153,8 +153,8 @@ pub(crate) trait ConnCallbacks<D: PostedData> {
     fn request_done(&mut self, request: &mut D::Request, status: Status, bytes: u64);
     /// Called when the peer has refused this RDMA operation, before `request_done` of the request.
     fn access_refused(&mut self, _request: &D::Request, _work: Operation, _length: u32) {}
-    /// Called once for a send that has waited for so long for a receive of the peer that it is overdue. `age` is the
-    /// time of the wait.
+    /// Called once for a send that is overdue: it still waits for a receive of the peer. `age` is the time
+    /// of the wait.
     fn send_overdue(&mut self, _age: Nanos) {}
     /// Called when a receive is complete, in the order of the messages.
     fn recv_done(&mut self, recv: &mut D::Recv, status: Status, bytes: u64, solicited: bool);
