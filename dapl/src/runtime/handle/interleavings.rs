@@ -88,6 +88,22 @@ fn object_freed_during_an_exclusion_is_dropped() {
     });
 }
 
+#[test]
+fn exclusion_of_a_freed_object_sees_all_posts_as_ended() {
+    loom::model(|| {
+        let made = create(std::ptr::null(), |_| Ok(HotType::default())).unwrap();
+        let (id, object) = (made.id(), made.object().clone());
+        made.publish();
+        let poster = thread::spawn(move || post(id.handle));
+        assert!(destroy(id));
+        // The poster may have dropped the entry's reference, so that the entry has another generation.
+        let exclusion = exclude(id);
+        object.0.write();
+        drop(exclusion);
+        poster.join().unwrap();
+    });
+}
+
 fn a() -> ObjectId {
     let made = create(std::ptr::null(), |_| Ok(TypeA::default())).unwrap();
     let id = made.id();

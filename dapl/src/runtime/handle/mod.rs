@@ -366,14 +366,16 @@ impl Exclusion {
     /// Sets or clears the exclusion. Returns false if the table entry has another generation or no object yet.
     fn set(&self, exclusive: bool) -> bool {
         let Some(entry) = arena::at(self.0.handle) else { return false };
-        let mut word = entry.word.load(Ordering::Relaxed);
+        // Acquire: if the last user of a freed object has changed the generation, all uses must come before the
+        // caller's writes, as after an exclusion.
+        let mut word = entry.word.load(Ordering::Acquire);
         loop {
             if StateWord::generation(word) != self.0.generation || StateWord::kind(word) == 0 {
                 return false;
             }
             let next = if exclusive { word | StateWord::EXCLUSIVE } else { word & !StateWord::EXCLUSIVE };
             // Release: changes made during the exclusion are visible to the calls after it.
-            match entry.word.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Relaxed) {
+            match entry.word.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return true,
                 Err(now) => word = now,
             }
