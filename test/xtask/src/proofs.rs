@@ -10,12 +10,13 @@ use std::process::{Command, Stdio};
 use dapl_test::stage::{target_directory, workspace};
 
 use crate::Result;
+use crate::suites::Runner;
 
 /// Maximum number of preemptions in a run of a model. Two suffice for every bug injected into the models.
 const PREEMPTIONS: &str = "3";
 
 /// Runs the models in the sources of dapl, common and sm.
-pub(crate) fn loom(rest: &[&str]) -> Result {
+pub(crate) fn loom(rest: &[&str], run: Runner) -> Result {
     let mut cargo = cargo("loom", "--cfg loom");
     cargo
         .args([
@@ -36,14 +37,15 @@ pub(crate) fn loom(rest: &[&str]) -> Result {
     for (setting, value) in [("OPT_LEVEL", "1"), ("CODEGEN_UNITS", "16"), ("DEBUG_ASSERTIONS", "true")] {
         cargo.env(format!("CARGO_PROFILE_RELEASE_{setting}"), value);
     }
-    run(cargo.env("LOOM_MAX_PREEMPTIONS", PREEMPTIONS), "loom")
+    cargo.env("LOOM_MAX_PREEMPTIONS", PREEMPTIONS);
+    run("loom", cargo)
 }
 
 /// Runs each provider's suite `threads` under ThreadSanitizer, after checking that ThreadSanitizer reports a
 /// deliberate race.
 ///
 /// Stable compilers include the ThreadSanitizer runtime but reject `-Zsanitizer`, so RUSTC_BOOTSTRAP is set.
-pub(crate) fn threads(rest: &[&str]) -> Result {
+pub(crate) fn threads(rest: &[&str], run: Runner) -> Result {
     let sanitizer = match Sanitizer::find() {
         Ok(sanitizer) => sanitizer,
         Err(why) => {
@@ -58,15 +60,16 @@ pub(crate) fn threads(rest: &[&str]) -> Result {
         return Err(format!("ThreadSanitizer does not report the deliberate race:\n{output}"));
     }
     println!("ThreadSanitizer reports the deliberate race; starting the suite");
-    run(&mut sanitizer.cargo(rest), "threads under ThreadSanitizer")
+    run("threads under ThreadSanitizer", sanitizer.cargo(rest))
 }
 
 /// Runs usnic's simulator and fuzz inputs with a large number of seeds.
-pub(crate) fn nightly(rest: &[&str]) -> Result {
+pub(crate) fn nightly(rest: &[&str], run: Runner) -> Result {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(workspace()).env("DAPL_SIM_RUNS", "100000").env("DAPL_FUZZ_ROUNDS", "100000");
     cargo.args(["test", "-p", "daplusnic", "--lib", "--", "tests::sim::", "fuzz::"]);
-    run(cargo.args(rest), "nightly")
+    cargo.args(rest);
+    run("nightly", cargo)
 }
 
 struct Sanitizer {
@@ -116,12 +119,4 @@ fn cargo(directory: &str, flags: &str) -> Command {
     cargo.current_dir(workspace()).env("CARGO_TARGET_DIR", target_directory().join(directory));
     cargo.env_remove("CARGO_ENCODED_RUSTFLAGS").env("RUSTFLAGS", flags);
     cargo
-}
-
-fn run(command: &mut Command, what: &str) -> Result {
-    match command.status() {
-        Ok(status) if status.success() => Ok(()),
-        Ok(_) => Err(format!("suite {what} failed")),
-        Err(error) => Err(format!("{command:?}: {error}")),
-    }
 }

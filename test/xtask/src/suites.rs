@@ -8,6 +8,7 @@
 
 use std::collections::BTreeSet;
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Mutex;
 use std::thread;
@@ -20,7 +21,7 @@ use dapl_test::stage::{target_directory, workspace};
 use crate::cli::Test;
 use crate::guest::rxe;
 use crate::programs::{self, Program};
-use crate::quiet::{capture, cargo, step};
+use crate::quiet::{capture, capture_and_show, cargo, explanation, step};
 use crate::{Result, bench, conformance, coverage, net, proofs, setup};
 
 /// Suites and single test programs of `test/tests` that `cargo xtask test` leaves out.
@@ -128,17 +129,16 @@ fn side_by_side(mut queue: Vec<Job>) -> Result {
     // Starts the slowest jobs first, so that the run does not end with a single slow job.
     queue.sort_by_key(|job| SLOWEST.iter().position(|long| job.name == *long).unwrap_or(SLOWEST.len()));
     queue.reverse();
-    let logs = target_directory().join("test-logs");
     let (queue, results) = (Mutex::new(queue), Mutex::new(Vec::new()));
     let next = || queue.lock().ok()?.pop();
     let run_next = || {
         while let Some(Job { name, mut command }) = next() {
             let began = Instant::now();
             let result = step(&name, || {
-                let (output, is_good) = capture(&mut command, &logs.join(format!("{name}.log")))?;
+                let (output, is_good) = capture(&mut command, &log_of(&name))?;
                 // Written in one call, so that the lines of two jobs do not mix.
                 let _ = std::io::stdout().lock().write_all(&output);
-                if is_good { Ok(()) } else { Err(format!("{name} failed")) }
+                if is_good { Ok(()) } else { Err(failure(&name, &output)) }
             });
             if let Ok(mut results) = results.lock() {
                 results.push((name, began.elapsed(), result));
@@ -150,6 +150,15 @@ fn side_by_side(mut queue: Vec<Job>) -> Result {
     results.sort_by_key(|(_, time, _)| std::cmp::Reverse(*time));
     results.iter().for_each(|(name, time, result)| eprintln!("xtask: {}", summary(name, *time, result.is_ok())));
     both(&results.into_iter().map(|(_, _, result)| result).collect::<Vec<_>>())
+}
+
+fn log_of(name: &str) -> PathBuf {
+    target_directory().join("test-logs").join(format!("{name}.log"))
+}
+
+/// The error of a failed step. It contains the explanation, because a run prints many lines after the step.
+fn failure(name: &str, output: &[u8]) -> String {
+    format!("{name} failed ({}):\n{}", log_of(name).display(), explanation(output))
 }
 
 /// A line of the final list: name, time and result of a step.
@@ -184,30 +193,30 @@ fn rest(known: &[String], is_required: bool) -> Result {
             if is_required {
                 cargo.env(program::REQUIRED, "1");
             }
-            run_cargo(suite, cargo)
+            run_among_others(suite, cargo)
         }));
     }
     if is_required {
         // `quick` skips this suite if a header is missing.
-        results.push(step("suite rdma", || tests("rdma", known, &[])));
+        results.push(step("suite rdma", || tests("rdma", known, &[], run_among_others)));
     }
     results.push(step("soak", || {
         let tests = SOAKS.map(|program| ["--test", program]).concat();
         let mut cargo = cargo_command(&[&["--workspace", "--no-fail-fast"], &tests[..]].concat());
         cargo.env(SOAK, "1");
-        run_cargo("soak", cargo)
+        run_among_others("soak", cargo)
     }));
     results.push(step("usnic simulator", || {
         let programs = programs::build_tests()?;
         let usnic = programs.iter().find(|program| program.is_unit && program.target == "daplusnic");
         let mut command = usnic.ok_or("cargo builds no unit tests of daplusnic")?.command();
         command.arg("tests::sim::").env("DAPL_SIM_RUNS", SIMULATOR_RUNS);
-        run_cargo("usnic simulator", command)
+        run_among_others("usnic simulator", command)
     }));
-    results.push(step("suite report", || report(&[])));
+    results.push(step("suite report", || report(&[], run_among_others)));
     results.push(step("suite instructions", bench::check));
-    results.push(step("loom", || proofs::loom(&[])));
-    results.push(step("threads under ThreadSanitizer", || proofs::threads(&[])));
+    results.push(step("loom", || proofs::loom(&[], run_among_others)));
+    results.push(step("threads under ThreadSanitizer", || proofs::threads(&[], run_among_others)));
     results.push(step("net", || net::run(is_required, &[])));
     results.push(step("rxe", || rxe::run(is_required, &[])));
     both(&results)
@@ -216,7 +225,7 @@ fn rest(known: &[String], is_required: bool) -> Result {
 /// Joins all failures into one message.
 fn both(results: &[Result]) -> Result {
     let failed: Vec<&str> = results.iter().filter_map(|result| result.as_ref().err().map(String::as_str)).collect();
-    if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
+    if failed.is_empty() { Ok(()) } else { Err(failed.join("\n")) }
 }
 
 /// Runs one suite.
@@ -232,20 +241,22 @@ fn one(suite: &str, known: &[String], rest: &[&str]) -> Result {
         _ => {}
     }
     match suite {
-        "loom" => proofs::loom(rest),
-        "threads" => proofs::threads(rest),
-        "nightly" => proofs::nightly(rest),
-        "report" => report(rest),
+        "loom" => proofs::loom(rest, run_alone),
+        "threads" => proofs::threads(rest, run_alone),
+        "nightly" => proofs::nightly(rest, run_alone),
+        "report" => report(rest, run_alone),
         "instructions" => bench::check(),
         // The tests of killed and malicious peers use the provider's internals, so they are unit tests of daplsm.
-        "faults" if rest.is_empty() => tests(suite, known, rest).and(cargo_test("faults within sm", &WITHIN_SM)),
-        _ => tests(suite, known, rest),
+        "faults" if rest.is_empty() => {
+            tests(suite, known, rest, run_alone).and(run_alone("faults within sm", cargo_command(&WITHIN_SM)))
+        }
+        _ => tests(suite, known, rest, run_alone),
     }
 }
 
 /// Runs the tests of the bench page, which are unit tests of xtask.
-fn report(rest: &[&str]) -> Result {
-    cargo_test("report", &[&["-p", "xtask", "bench::page"], rest].concat())
+fn report(rest: &[&str], run: Runner) -> Result {
+    run("report", cargo_command(&[&["-p", "xtask", "bench::page"], rest].concat()))
 }
 
 /// Modules of daplsm's unit tests that belong to the suite `faults`.
@@ -266,9 +277,9 @@ const WITHIN_SM: [&str; 13] = [
 ];
 
 /// Runs a suite and prints its output.
-fn tests(suite: &str, known: &[String], rest: &[&str]) -> Result {
+fn tests(suite: &str, known: &[String], rest: &[&str], run: Runner) -> Result {
     let arguments = arguments(suite, known, rest)?;
-    cargo_test(suite, &arguments.iter().map(String::as_str).collect::<Vec<_>>())
+    run(suite, cargo_command(&arguments.iter().map(String::as_str).collect::<Vec<_>>()))
 }
 
 /// Arguments of cargo for a suite. All packages are named, so that cargo builds each dependency once for all suites.
@@ -286,16 +297,23 @@ fn arguments(suite: &str, known: &[String], rest: &[&str]) -> Result<Vec<String>
     Ok([&arguments, rest].concat().into_iter().map(str::to_owned).collect())
 }
 
-fn cargo_test(name: &str, arguments: &[&str]) -> Result {
-    run_cargo(name, cargo_command(arguments))
-}
+/// Runs the command of a suite with this name: [`run_alone`] or [`run_among_others`].
+pub(crate) type Runner = fn(&str, Command) -> Result;
 
-fn run_cargo(name: &str, mut cargo: Command) -> Result {
-    match cargo.status() {
+/// Runs the command of a suite whose output is the last that a user sees.
+fn run_alone(name: &str, mut command: Command) -> Result {
+    match command.status() {
         Ok(status) if status.success() => Ok(()),
         Ok(_) => Err(format!("suite {name} failed")),
-        Err(error) => Err(format!("{cargo:?}: {error}")),
+        Err(error) => Err(format!("{command:?}: {error}")),
     }
+}
+
+/// Runs the command of a suite before others. If it fails, the error repeats the explanation.
+fn run_among_others(name: &str, mut command: Command) -> Result {
+    let name = format!("suite {name}");
+    let (output, is_good) = capture_and_show(&mut command, &log_of(&name))?;
+    if is_good { Ok(()) } else { Err(failure(&name, &output)) }
 }
 
 fn cargo_command(arguments: &[&str]) -> Command {
