@@ -2,7 +2,7 @@
  * A client that violates the protocol: it connects to a dapltest server and then sends nothing, invalid data, another
  * version, or a request that the server cannot execute. `bad_client ADAPTER PORT nothing|garbage|version|request`
  *
- * Succeeds when the server has ended the connection or sent the required reply, and prints which of the two.
+ * Prints the kinds of the server's messages. Succeeds when the server has ended the connection.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -6,7 +6,8 @@
  *   cancel IA waits ROUNDS        the request races with the event that the thread waits for: the event is not lost
  *
  * A call that is a cancellation point by mistake aborts the process, because the provider's functions do not permit
- * unwinding. One process, which connects to itself. The adapter's line must name its library without a path.
+ * unwinding. One process, which connects to itself. With a further argument LIBRARY, functions of this provider library
+ * are also called directly; the adapter's line must name the same library without a path.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -198,7 +199,7 @@ static void took_transfers(struct objects *o, int count)
     }
 }
 
-/* Connects EP 0 to EP 1 by a handoff to another listener. */
+/* Connects EP 0 to EP 1 by a handoff to another listener. Then sends messages, writes, reads and binds. */
 static void first_connection(struct objects *o)
 {
     DAT_DTO_COOKIE cookie = {.as_64 = 1};
@@ -228,8 +229,8 @@ static void first_connection(struct objects *o)
     take(o, o->transfers, DAT_RMR_BIND_COMPLETION_EVENT);
 }
 
-/* Connects EP 2 to the last EP, which has a shared receive queue and a separate listener. Earlier attempts are
- * rejected or refused. */
+/* Connects EP 2 to the last EP, which has a shared receive queue and a separate listener, and sends a message. Before
+ * that, an attempt of EP 2 is rejected, and an attempt of EP 3 finds no listener. */
 static void second_connection(struct objects *o)
 {
     DAT_DTO_COOKIE cookie = {.as_64 = 3};

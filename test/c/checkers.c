@@ -3,8 +3,8 @@
  *
  *   checkers NAME closed     sends a connection request, closes the adapter, and ends
  *   checkers NAME open       the same without the close
- *   checkers NAME handed     one thread hands memory to another through an event, and informs the checker
- *   checkers NAME race       two threads change a variable in no order
+ *   checkers NAME handed     one thread hands memory to another through an event, with ThreadSanitizer annotations
+ *   checkers NAME race       two threads change a variable without synchronization
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -25,7 +25,7 @@
 
 #include <dat2/udat.h>
 
-/* Not declared by the headers; see dats_get_ia_handle(3). */
+/* Returns the provider's handle for the number that dat_ia_open has returned. No header declares this function. */
 extern DAT_RETURN dats_get_ia_handle(DAT_IA_HANDLE ia, DAT_IA_HANDLE *handle);
 
 /* A sender has at most IN_FLIGHT unhandled messages. That is fewer than RECEIVES, so each message finds a posted

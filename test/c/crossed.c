@@ -13,9 +13,9 @@
  * receives that were posted before a rejection, and one receive that stays posted, may be flushed.
  *
  *   threads    a separate thread accepts requests, and is cancelled at the end
- *   meet       in every round no process disconnects before all processes have all messages, and receives are posted
- *              before requests. For devices that complete a receive before they send its acknowledgement: they may
- *              flush the send of a message that has arrived.
+ *   meet       in every round, not only in two of three, no process disconnects before all processes have all
+ *              messages; and receives are posted before requests. For devices that complete a receive before they send
+ *              its acknowledgement: they may flush the send of a message that has arrived.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -56,7 +56,8 @@ static DAT_EVD_HANDLE requests, connections, transfers;
 static struct sockaddr_in address;
 static pthread_barrier_t *barrier;
 
-/* Ends connections gracefully as soon as all messages have arrived, without waiting for completions of sends. */
+/* Whether this round ends connections gracefully as soon as all messages have arrived, without waiting for
+ * completions of sends. */
 static int is_hasty(void)
 {
     return round_number % 2 == 0;
@@ -283,8 +284,8 @@ static void *answer(void *unused)
     }
 }
 
-/* Requests all connections. The order of the peers and the number of polls between requests are random, so that every
- * interleaving occurs. */
+/* Requests all connections. The first peer and the number of polls between requests are random, so that the rounds
+ * have different interleavings. */
 static void query_all(void)
 {
     int first = rand() % RANKS;
@@ -298,7 +299,7 @@ static void query_all(void)
     }
 }
 
-/* Called when all messages of a peer have arrived and the connection is no longer needed. */
+/* Checks the message of a peer and disconnects. Called when the messages of all peers have arrived. */
 static void finish(int n)
 {
     struct peer *p = &peers[n];

@@ -142,7 +142,7 @@ static void await(pid_t pid)
 
 static int stop;
 
-/* Repeats calls that take every lock of the library. */
+/* Repeats calls that take locks of the library, until `stop` is set. */
 static void *work(void *unused)
 {
     while (!__atomic_load_n(&stop, __ATOMIC_RELAXED)) {

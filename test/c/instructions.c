@@ -17,8 +17,9 @@
  *   register                   COUNT registrations of BYTES bytes
  *
  * Measured calls go through the functions `counted_*`. The first batches run until the provider treats the connection
- * as active. Their posts are measured; the calls that dequeue their completions are not. RDMA operations are posted one
- * by one, and the EVD is polled between them; they are measured once the peer's memory is mapped.
+ * as active. Posts of sends and receives in these batches are measured; the calls that dequeue their completions are
+ * not. RDMA operations are posted one by one, and the EVD is polled between them; they are measured once the peer's
+ * memory is mapped.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

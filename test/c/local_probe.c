@@ -1,5 +1,6 @@
 /*
- * Opens libdat as some programs do: by dlopen, with its names kept local; then opens the interface adapter named first.
+ * Opens libdat as some programs do, by dlopen with RTLD_LOCAL. Then opens the interface adapter that its argument
+ * names.
  */
 #include <dat/udat.h>
 

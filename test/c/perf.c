@@ -149,8 +149,8 @@ static void report_half(const char *what, long count, double usec)
         report(what, count, "usec", usec);
 }
 
-/* Whether message n is the last. When the time is over, the client finishes the round through all connections, and
- * reports the end in the first byte of the message. */
+/* Whether message n is the last: it is the last of `count`, or MAX_SECONDS have passed, which is checked at every 16th
+ * message. The first byte of the last message tells the server. */
 static int is_last(long n, long count, double begin)
 {
     if (n + 1 < count && (n % 16 != 0 || seconds() - begin < MAX_SECONDS))
@@ -165,7 +165,7 @@ static int compare(const void *one, const void *other)
     return (a > b) - (a < b);
 }
 
-/* Returns half the percentile of the round trips for this share, in microseconds. */
+/* Returns half of the round trip time that this share of the round trips does not exceed, in microseconds. */
 static double percentile(long count, double share)
 {
     long at = (long)((double)count * share);
@@ -365,7 +365,8 @@ static void idle(long duration)
     report("idle", duration, "cpu_percent", used / (seconds() - begin) * 100);
 }
 
-/* The server sends the time of its exit, by the clock that both processes share. Does not return on the server. */
+/* Mode `death`. The server sends the time at which it will kill itself, by the clock that both processes share, and
+ * does not return. The client prints the time from then until its event. */
 static void death(long milliseconds)
 {
     double when;

@@ -1,5 +1,5 @@
 /*
- * perf.h: objects for the measurements of perf.c: one adapter, one EVD, memory, and endpoints connected to another
+ * perf.h: objects for the measurements of perf.c: one adapter, its EVDs, memory, and endpoints connected to another
  * process.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
@@ -132,7 +132,7 @@ static DAT_EVD_HANDLE create_evd(long length)
     return evd;
 }
 
-/* EVD on which the receives and requests of endpoint n complete. */
+/* EVD on which the receives of endpoint n complete. */
 static DAT_EVD_HANDLE receives_of(long n)
 {
     return has_threads ? own_evds[n] : completions;

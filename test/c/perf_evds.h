@@ -12,7 +12,7 @@
 
 #include "perf.h"
 
-/* How completions of sends and receives are distinguished. */
+/* Cookie of sends. The cookies of receives are smaller. */
 #define SEND_COOKIE ((DAT_UINT64)1 << 32)
 
 /* Numbers of completed receives and sends, of one thread or of several. */

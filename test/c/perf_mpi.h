@@ -283,7 +283,7 @@ static void mpi_polled_await(long n, long length)
 }
 
 /* Ping-pong of sends whose receives are polled in memory; no DAT call is made until the message has arrived. Returns
- * half a round trip. Completions are dequeued at the end. */
+ * half a round trip. The completions of these receives are never dequeued. */
 static double mpi_polled(long length, long count)
 {
     long n, warm_up = count / 10 + 1;

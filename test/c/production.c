@@ -70,7 +70,7 @@ static void shut_down(void)
     ok("dat_ia_close", dat_ia_close(ia, DAT_CLOSE_GRACEFUL_FLAG));
 }
 
-/* The cookie is the index of the buffer. */
+/* Posts a receive for a buffer below DEPTH, otherwise a send of the buffer. The cookie is the index of the buffer. */
 static DAT_RETURN post(int buffer)
 {
     DAT_LMR_TRIPLET piece = {.lmr_context = key,

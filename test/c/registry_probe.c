@@ -15,10 +15,10 @@
  *   bad-arguments                null and malformed arguments of open, add, remove, list
  *   objects N                    context, type and translation on the N-th IA and a PZ of it
  *   cancel N                     cancels a thread that waits on the N-th IA's EVD
- *   fork-open NAME               opens and closes NAME in a child, while other threads keep the registry busy
+ *   fork-open NAME               opens and closes NAME in 40 children, while other threads keep the registry busy
  *   hook N                       results of the private hook: the number of the N-th IA, the last refusal
  *   secure                       whether the process has more privileges than its user
- *   threads COUNT NAME...        opens and closes the names from many threads at once
+ *   threads COUNT NAME...        opens and closes the names in turn, COUNT times in each of 8 threads
  */
 #include <dat/udat.h>
 #include <dat/dat_registry.h>
@@ -97,7 +97,7 @@ static void do_open(void)
     }
 }
 
-/* The types of these calls are the same in both versions. */
+/* Opens and closes a name through the libdat of the other version. The calls have the same types in both versions. */
 static void do_open_other(void)
 {
     enum { MAJOR = 3 - DAT_VERSION_MAJOR, MINOR = MAJOR == 1 ? 2 : 0 };

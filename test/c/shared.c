@@ -3,9 +3,9 @@
  *
  *   shared ia
  *
- * Children register the same memory, in any order and more than once. One child is killed, which ends its
- * registrations. Data that one process writes through another's registration appear in its own mapping. The name is
- * free when the last process has deregistered.
+ * Children register the same memory, in any order and more than once. Other memory, or another length, is refused under
+ * the same name. One child is killed, which ends its registrations. The name is free when no process has the memory
+ * registered any more.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -4,9 +4,10 @@
  *
  *   survivor ia kill|exit|stop [busy]
  *
- * The child receives messages and then ends by SIGKILL from the parent, ends by exit() with everything open, or stops
- * by SIGSTOP. With "busy" that happens while it streams RDMA writes and sends to the parent. The parent then waits for
- * its one event and its flushes, and prints how long that took. The time is not checked.
+ * The child accepts the parent's connection and posts no receive. Then the parent ends it by SIGKILL or stops it by
+ * SIGSTOP, or it ends by exit() with everything open. With "busy" that happens while it streams RDMA writes to the
+ * parent. The parent then waits for its one event and its flushes, and prints how long that took. The time is not
+ * checked.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -70,7 +71,8 @@ static void stream(struct side *s, DAT_RMR_TRIPLET target)
     }
 }
 
-/* Receives messages until the parent kills this process, or until it exits without closing anything. */
+/* Accepts a connection. Then streams writes or waits until the parent kills this process, or exits without closing
+ * anything. */
 static void child(char *name, int ready, int busy, int leaves)
 {
     struct side s;

@@ -1,6 +1,6 @@
 /*
- * Opens the interface adapter named first with dat_ia_open, which requests the thread safety that the program is
- * compiled for.
+ * Opens the interface adapter that its argument names by dat_ia_open, which requests the thread safety that the
+ * program is compiled for.
  */
 #include <dat/udat.h>
 

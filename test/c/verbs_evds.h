@@ -100,7 +100,7 @@ static void take_some(struct player *player)
     }
 }
 
-/* Dequeues completions until `receives` and `sends` have reached these numbers. */
+/* Dequeues completions until the player has dequeued these numbers of receives and of sends. */
 static void take_until(struct player *player, long received, long sent)
 {
     while (player->received < received || player->sent < sent)

@@ -4,9 +4,9 @@
  *   verbs_stream serve IA
  *   verbs_stream call IA ADDRESS
  *
- * Prints "flowing" when messages have arrived in both directions; then the caller kills the other process or takes the
- * network down. There must be one disconnect event, all requests and receives must complete, and no further event may
- * come. Contents are checked. Times are printed but not checked.
+ * Prints "flowing" when messages have arrived in both directions. Then the test that runs both processes kills one of
+ * them, or takes the network down. There must be one disconnect event, all requests and receives must complete, and no
+ * further event may come. Contents are checked. Times are printed but not checked.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -63,7 +63,7 @@ static void receive(int slot)
     receiving++;
 }
 
-/* Fills a message: every byte is the lowest byte of the message's number. */
+/* Fills and sends a message: every byte is the lowest byte of the message's number. */
 static void give(int slot)
 {
     DAT_LMR_TRIPLET at = place(slot);

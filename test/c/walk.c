@@ -4,9 +4,9 @@
  *   walk IA again      the n-th call into the provider fails once; the affected DAT call is repeated and must succeed
  *   walk IA stop       the n-th call fails, and the adapter is closed abruptly with all its objects
  *   walk IA spoil      the n-th request fails after it was posted; then the adapter is closed abruptly
- *   walk IA files      the limit of descriptors (RLIMIT_NOFILE) grows by one per run, from those that are in use
+ *   walk IA files      the limit of descriptors (RLIMIT_NOFILE) begins with those in use, and grows by one per run
  *   walk IA memory     the limit of address space (RLIMIT_AS) grows by a few pages per run
- *   walk IA threads    that limit grows by half a thread's stack per run; the timer thread must be started again
+ *   walk IA threads    RLIMIT_AS grows by half a thread's stack per run; the timer thread must be started again
  *
  * The first three need libdaplfaulty. In each case no out parameter of a failed call is changed, the call returns the
  * code of the injected failure, and the close releases everything: handles, the provider's objects, memory,
@@ -83,7 +83,8 @@ static void find_faulty_functions(void)
     *(void **)&faulty_usage = symbol(library, "dapl_faulty_usage");
 }
 
-/* Checks a failed call: it must be the call with the injected fault, and return the provider's code. */
+/* Checks a failed call. It must be the call with the injected fault, and return the provider's code. With a resource
+ * limit, any call may fail with a code for missing resources. */
 static void refused(const char *call, DAT_RETURN ret)
 {
     uint32_t code = 0;
@@ -139,7 +140,8 @@ static void refused(const char *call, DAT_RETURN ret)
 
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
 
-/* Waits for the next event of evd. Returns 0 if another event arrived, which the injected fault permits. */
+/* Waits for the next event of evd. Returns 0 if another event or none arrived, which is an error in the modes `again`
+ * and `stop`. */
 static int event(DAT_EVD_HANDLE evd, DAT_EVENT_NUMBER number, DAT_EVENT *out, const char *what)
 {
     DAT_COUNT more;
@@ -422,7 +424,7 @@ static int transfer(DAT_EP_HANDLE other)
     return 1;
 }
 
-/* Binds and unbinds the window. */
+/* Binds the window to `length` bytes. 0 unbinds it. */
 static int bind_window(DAT_VLEN length)
 {
     DAT_LMR_TRIPLET region = part(SPARE, length);

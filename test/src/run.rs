@@ -264,7 +264,7 @@ impl Run {
             // std has no wait with a timeout, and a delay of 5 ms does not matter.
             std::thread::sleep(Duration::from_millis(5));
         };
-        // A child process may still hold the pipes; its output is ignored.
+        // Reads the rest of the output. Waits if a child process of the program still holds the pipes.
         for reader in self.readers.drain(..) {
             reader.join().expect("the reader thread does not panic");
         }
@@ -284,7 +284,7 @@ impl Run {
         format!("\n--- stdout\n{}--- stderr\n{}", text(&self.stdout), text(&self.stderr))
     }
 
-    /// Kernel stacks of all threads of a hanging program.
+    /// Name, wait channel and system call of each thread of a hanging program.
     fn stacks(&self) -> String {
         let mut text = String::from("--- threads\n");
         let threads = fs::read_dir(format!("/proc/{}/task", self.child.id()));
@@ -305,7 +305,7 @@ impl Drop for Run {
 }
 
 impl Finished {
-    /// Checks that the program exited with status 0 and this last line of output.
+    /// Checks that the program exited with status 0, and that the last line of its output contains this text.
     ///
     /// # Panics
     /// Otherwise, with the complete output.
@@ -367,7 +367,7 @@ pub fn without_origin(log: &str) -> String {
 }
 
 /// Runs a program whose standard output has no reader, as after `... | head -1`. Checks that it neither panics nor
-/// prints a backtrace; it may end by SIGPIPE.
+/// prints "Broken pipe"; it may end by SIGPIPE.
 #[track_caller]
 pub fn check_closed_output(mut command: Command) {
     let (reader, output) = std::io::pipe().expect("a pipe can be created");

@@ -65,8 +65,8 @@ pub const VERBS: &str = "libdaplverbs.so.1";
 /// symbolic links.
 pub const OLD_NAMES: [&str; 4] = ["libdaplcma.so.1", "libdaplcma.so", "libdaplscm.so.1", "libdaplscm.so"];
 
-/// Library names in DAT 2.0 registries. The last two select connection managers that do not exist here; opening them
-/// fails with a reason.
+/// Library names in DAT 2.0 registries. The last two select connection managers that do not exist here; an IA whose
+/// line has one of these names cannot be opened, and the log gives the reason.
 pub const OLD_NAMES_2: [&str; 4] = ["libdaplofa.so.2", "libdaploscm.so.2", "libdaploucm.so.2", "libdaplomcm.so.2"];
 
 /// Cargo profiles of a stage.
@@ -126,8 +126,7 @@ pub fn stage_with(profile: Profile, providers: &[&str]) -> Stage {
     stage_beside(profile, providers, &["dapltest", "datinfo"])
 }
 
-/// Same as `stage_with`, without the programs that share dependencies with the suites. Faster if nothing else is
-/// built.
+/// Same as `stage_with`, but does not also build the programs dapltest and datinfo. Faster if nothing else is built.
 ///
 /// # Panics
 ///
@@ -162,8 +161,8 @@ pub fn built(package: &str, profile: Profile) -> PathBuf {
     target_directory().join(profile.directory()).join(package)
 }
 
-/// Builds a program of the workspace with the settings of a package, and returns its path. The next build overwrites
-/// the file.
+/// Builds a program of the workspace as for a distribution package, and returns its path. The next build overwrites the
+/// file.
 ///
 /// # Panics
 ///

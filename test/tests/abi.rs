@@ -21,7 +21,7 @@ mod macros;
 #[path = "abi/program.rs"]
 mod program;
 
-/// Compiler flags without warnings from the headers.
+/// Compiler flags with which the headers must not cause a warning.
 const STRICT: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-pedantic"];
 
 fn root() -> PathBuf {
@@ -186,7 +186,7 @@ fn every_name_is_declared_in_its_recorded_header() {
     }
 }
 
-/// Names that the symbols list as exported.
+/// Names in a list of exported symbols from the JSON.
 fn exported(list: &[Value]) -> BTreeSet<&str> {
     list.iter().map(|entry| entry.as_str().unwrap_or_else(|| text(entry, "name"))).collect()
 }

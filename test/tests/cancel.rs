@@ -32,7 +32,7 @@ fn calls_complete_with_a_thread_cancellation_pending() {
     cancel("pending", "20", "0", false);
 }
 
-/// The library writes each log line with write(2), which is a cancellation point.
+/// The provider logs its actions here. It writes each log line with write(2), which is a cancellation point.
 #[test]
 fn calls_that_log_complete_with_a_thread_cancellation_pending() {
     cancel("pending", "5", "0xffff", true);

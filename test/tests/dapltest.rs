@@ -2,7 +2,7 @@
 //! once, and faulty peers without effect on others. Faulty peers are killed, send nothing, have another version or
 //! send invalid data.
 //!
-//! dapltest checks the data; this suite checks its result. Speed is never asserted.
+//! dapltest checks the data; this suite checks the output and exit status of dapltest. Speed is never asserted.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;

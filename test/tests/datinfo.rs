@@ -1,5 +1,5 @@
-//! `datinfo` with valid, broken and missing registries, with providers that refuse, crash or hang, and with remote
-//! hosts.
+//! `datinfo`: lists of adapters and variables, checks of dat.conf, explanations of DAT numbers, and the doctor. With
+//! valid, broken and missing registries, with providers that refuse, crash or hang, and with a second doctor.
 //!
 //! Each case has its own dat.conf and providers (`registry/case.rs`). Exit status and output are checked. With
 //! `--json` all output must be JSON, whatever a provider prints.

@@ -1,4 +1,4 @@
-//! `datinfo add`, `remove` and `set-default`: edited files and refused files.
+//! `datinfo add`, `remove` and `set-default`: how they change dat.conf, and which files and names they refuse.
 #![forbid(unsafe_code)]
 
 use std::fs;

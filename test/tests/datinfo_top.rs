@@ -1,5 +1,5 @@
-//! `datinfo top` with real processes over sm and usnic, and with fake processes that are stopped, do not respond, or
-//! send truncated or invalid data.
+//! `datinfo top` with real processes over sm and usnic, one of them stopped, and with fake processes that send
+//! truncated, invalid or too much data.
 //!
 //! Output and exit status are checked. Other programs of this machine may be listed too, so each test selects its own
 //! process by pid. A fake uses a pid that no process has.
@@ -240,8 +240,8 @@ fn a_stopped_process_affects_only_its_own_line() {
     assert!(rows_now(pid).is_empty(), "a process that has exited is still listed");
 }
 
-/// Starts a fake process that replies to every query with these bytes and closes. It runs until this process ends.
-/// Returns an unused pid.
+/// Starts a thread that acts as a fake process: it replies to every query with these bytes and closes the connection,
+/// until this process ends. Returns the pid of the fake, which no process has.
 fn fake(number: u32, says: &'static [u8]) -> u32 {
     let pid = 0x3000_0000 + (std::process::id() << 4) + number;
     // The files must belong to this user.

@@ -1,5 +1,6 @@
-//! The Debian packages: two builds give the same bytes, lintian reports nothing, binaries are hardened, and debug
-//! symbols are in separate packages. The packages can be installed beside libdapl2, and their autopkgtests then pass.
+//! The Debian packages: two builds give the same bytes, lintian reports no error and no warning, binaries are hardened,
+//! and debug symbols are in separate packages. The packages can be installed beside libdapl2, and their autopkgtests
+//! then pass.
 //!
 //! The packages contain the build of the other suites; `cargo xtask deb --twice` compares two builds. Installs only
 //! into a temporary directory.

@@ -1,7 +1,7 @@
 //! dtest over the sm provider, as two processes that find it through a registry: each way to wait, sizes from 1 byte
 //! to 16 MiB, a late server, a killed peer, no registry, two concurrent pairs, and no memory leak.
 //!
-//! dtest checks the data; this suite checks its result. Speed is never asserted.
+//! dtest checks the data; this suite checks the output and exit status of dtest. Speed is never asserted.
 
 use std::path::PathBuf;
 use std::process::Command;

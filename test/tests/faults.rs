@@ -1,4 +1,4 @@
-//! Failures around sm: peers that die, directories with wrong permissions, a full file system.
+//! Failures around sm: peers that die or do not respond, directories with wrong permissions, a full file system.
 //!
 //! The surviving process gets one event and flushed completions. An error message names the cause, the object and the
 //! remedy. No file is left behind.

@@ -1,5 +1,5 @@
-//! sm in environments that lack something: copies between processes by the kernel, descriptors, processors, disk
-//! space, /dev/shm.
+//! sm in restricted environments: without copies between processes by the kernel, in separate namespaces, with one
+//! processor, with few descriptors, with little disk space, without /dev/shm.
 //!
 //! sm uses the next best method, or fails with a message that names the problem, the object and the remedy.
 //! `test/c/confined.c` creates the environments. If the system does not permit an environment, its test prints a

@@ -1,5 +1,5 @@
-//! Registered memory that is unmapped while registered, through the real shared objects: transfers fail with an error,
-//! and no process crashes. `test/c/vanish.c` describes its steps at its head.
+//! Memory that is unmapped while it is registered, over sm and usnic: transfers fail with an error, and no process
+//! crashes. `test/c/vanish.c` makes the transfers.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
-//! Another user has created sm's default base directory first: the processes of this user share an alternative
-//! directory.
+//! Another user creates sm's default base directory. If this happens before the first process of this user starts, the
+//! processes of this user share an alternative directory. A directory in use cannot be replaced.
 //!
-//! Needs permission to start programs as another user. Without it, the test prints a message and is skipped.
+//! Needs permission to start programs as another user. Without it, the tests print a message and are skipped.
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -16,7 +16,7 @@ use dapl_test::stage::{Profile, Stage, stage};
 /// Watchdog, longer than any correct run on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// A user id that no process of this host has.
+/// A user id that no process of this host has, and what its processes need: libraries, a registry and dtest.
 struct User {
     stage: Stage,
     sandbox: Sandbox,

@@ -1,6 +1,6 @@
-//! Waits through the real libraries: no wake-up is lost, no CPU time is wasted, and a message needs few context
-//! switches even if both sides share a CPU. `test/c/waits.c` counts wake-ups, CPU time and context switches. No
-//! wall-clock time is checked.
+//! Waits over sm: no wake-up is lost, and waits use little CPU time, also if both processes share a CPU.
+//! `test/c/waits.c` measures CPU time, and counts the waits that sleep. No wall-clock time is checked. An adapter
+//! without endpoints has no thread (`test/c/threads.c`, sm and usnic).
 //!
 //! `DAPL_TEST_WAITS=10000000` sets the number of waits.
 

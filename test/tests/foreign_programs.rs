@@ -1,6 +1,6 @@
 //! Debian's DAT 2.0 programs (dapl2-utils), unmodified, with this project's libdat2 and providers.
 //!
-//! Their tests of unreliable datagrams (`-u`) are left out, because no provider of this project supports them.
+//! The test of unreliable datagrams (`dtestx -u`) is left out, because no provider of this project supports them.
 
 #[path = "foreign/debian.rs"]
 mod debian;

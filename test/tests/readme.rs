@@ -1,5 +1,6 @@
-//! Checks README.md, docs/architecture.md and docs/settings.md: the C program compiles and runs, every named call and
-//! file exists, and the variables are those that the code reads.
+//! Checks three documents. README.md has at most 150 lines, and its C program runs. The variables in docs/settings.md
+//! are those that the code reads. The files and names in docs/architecture.md exist. Also checks that every DAT call is
+//! implemented.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;

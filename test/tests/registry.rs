@@ -1,4 +1,5 @@
-//! The registry through the real `libdat.so.1`: provider selection, refused opens, and use counts.
+//! The registry through the real `libdat.so.1`: selection, loading and finalisation of providers, refused opens,
+//! invalid arguments and handles, threads and forks.
 //!
 //! Each case is a separate process (`test/c/registry_probe.c`), since libdat reads files and environment once. The
 //! providers are variants of `test/c/dummy_provider.c`, some of them faulty. Like foreign providers, they do not use

@@ -1,4 +1,5 @@
-//! The structure rules: permitted imports, import cycles, files with unsafe code, file heads, public names.
+//! The structure rules: dependencies of packages, permitted imports, import cycles, files with unsafe code, file heads,
+//! version scripts, and words and type names that must not be used.
 //!
 //! The rules are tables in `rules`; the code here only compares. Each exception is in a table with its reason, and
 //! must still be needed. Reads sources only: nothing is built.

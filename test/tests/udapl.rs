@@ -1,5 +1,5 @@
-//! The Rust crate `udapl` over the real libraries: its example as two processes, and the guarantees of its types,
-//! over each provider that needs no device.
+//! The Rust crate `udapl` over the real libraries: its examples, in one process and in two, and the guarantees of its
+//! types, over each provider that needs no device.
 //!
 //! Each case runs in a separate process, started from this test program, which finds the libraries like any program.
 #![forbid(unsafe_code)]

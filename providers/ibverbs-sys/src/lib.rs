@@ -32,7 +32,7 @@ library! {
     pub fn ibv_close_device(context: *mut ibv_context) -> c_int;
     /// Returns an error number.
     pub fn ibv_query_device(context: *mut ibv_context, device_attr: *mut ibv_device_attr) -> c_int;
-    /// Returns an error number. Fills `ibv_port_attr` up to `flags`.
+    /// Returns an error number. Fills the fields of `ibv_port_attr` up to and including `flags`.
     pub fn ibv_query_port(context: *mut ibv_context, port_num: u8, port_attr: *mut _compat_ibv_port_attr) -> c_int;
     /// Returns the number of entries, or a negative error number. Available since rdma-core 32.
     pub fn _ibv_query_gid_table(

@@ -35,7 +35,8 @@ impl LoadError {
     }
 }
 
-/// A loaded library. It must not be unloaded, because its drivers keep pointers into it (see [`Loaded::keep`]).
+/// A loaded library. Dropping it unloads the library, unless [`Loaded::keep`] is called. A library of rdma-core must be
+/// kept, because its drivers keep pointers into it.
 #[derive(Debug)]
 pub struct Loaded {
     library: Library,

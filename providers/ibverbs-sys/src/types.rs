@@ -184,7 +184,7 @@ structures! {
         pub phys_port_cnt: u8,
     }
 
-    /// Attributes of a port. `ibv_query_port` fills them up to `flags`.
+    /// Attributes of a port. `ibv_query_port` fills the fields up to and including `flags`.
     pub struct ibv_port_attr {
         pub state: ibv_port_state::Type,
         pub max_mtu: ibv_mtu,

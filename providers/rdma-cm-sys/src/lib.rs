@@ -139,7 +139,7 @@ pub struct rdma_route {
     pub num_paths: c_int,
 }
 
-/// An rdma_cm id: a connection, a listener, or an attempt.
+/// An rdma_cm id: a connection, a listener, or an attempt to connect.
 #[repr(C)]
 pub struct rdma_cm_id {
     /// librdmacm's context of the device. Null until the id is bound to a device.
@@ -160,11 +160,11 @@ pub struct rdma_cm_id {
     pub event: *mut rdma_cm_event,
     /// Set by `rdma_create_qp`, which the provider does not use.
     pub send_cq_channel: *mut ibv_comp_channel,
-    /// Set by `rdma_create_qp`.
+    /// Set by `rdma_create_qp`, which the provider does not use.
     pub send_cq: *mut ibv_cq,
-    /// Set by `rdma_create_qp`.
+    /// Set by `rdma_create_qp`, which the provider does not use.
     pub recv_cq_channel: *mut ibv_comp_channel,
-    /// Set by `rdma_create_qp`.
+    /// Set by `rdma_create_qp`, which the provider does not use.
     pub recv_cq: *mut ibv_cq,
     /// Set by `rdma_create_srq`, which the provider does not use.
     pub srq: *mut ibv_srq,
@@ -199,8 +199,8 @@ pub struct rdma_conn_param {
     pub qp_num: u32,
 }
 
-/// Parameters of datagrams. Not used; declared because the union with [`rdma_conn_param`] must have the size of the
-/// header's.
+/// Parameters of datagrams. Not used; declared so that its union with [`rdma_conn_param`] has the same size as in the
+/// header.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct rdma_ud_param {

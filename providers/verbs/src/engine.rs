@@ -137,7 +137,8 @@ impl Engine {
         }))
     }
 
-    /// Registers a descriptor: the engine calls `source` when it has events, until the `WatchedDescriptor` is dropped.
+    /// Registers a descriptor. The engine calls `source.ready()` when the descriptor has events, until the
+    /// `WatchedDescriptor` is dropped.
     pub(crate) fn watch(
         self: &Arc<Self>,
         fd: BorrowedFd<'_>,
@@ -261,7 +262,8 @@ impl Engine {
         }
     }
 
-    /// Returns the time until the next deadline, 0 if jobs are queued; `None` if there is no deadline.
+    /// Returns the time until the next deadline; `None` if there is no deadline. 0 if jobs are queued or the engine is
+    /// to stop.
     fn time_to_wait(&self) -> Option<Duration> {
         if self.stopping.load(Ordering::Acquire) || !self.jobs.lock().is_empty() {
             return Some(Duration::ZERO);

@@ -25,7 +25,7 @@ pub(crate) struct OpenedDevice {
     pub(crate) port: u8,
     /// The IA's address, if its port has one.
     pub(crate) address: Option<IpAddr>,
-    /// The chosen GID of the port (see [`gid::choose`]).
+    /// The GID of the port that paths use by default.
     pub(crate) gid: Gid,
     /// Whether the port is RoCE: its link layer is Ethernet, and the device is not iWARP.
     pub(crate) is_roce: bool,
@@ -39,7 +39,7 @@ pub(crate) fn open(name: &str, settings: &VerbsSettings) -> Result<OpenedDevice>
     opened.map_err(|cause| refusal::refusal(name, &settings.object, &cause))
 }
 
-/// Loads the libraries of rdma-core that the connection manager needs.
+/// Loads libibverbs, and librdmacm if the connection manager is `rdma`.
 fn load(settings: &VerbsSettings) -> FindResult<()> {
     if settings.manager == ManagerKind::Datagram {
         return Err(OpenFailure::NoDatagramManager);

@@ -115,7 +115,7 @@ impl PrivateDataLimits {
     }
 }
 
-/// Returns the vendor's name, or its id if the name is not known, and the part number.
+/// Returns the vendor's name, or its id if the name is not known, with the part number; `software` for soft-RoCE.
 fn vendor(id: u32, part: u32) -> String {
     let name = match id {
         0x02c9 | 0x15b3 => "Mellanox",

@@ -9,8 +9,8 @@ pub(crate) enum ManagerKind {
     Socket(SocketFormat),
     /// No messages, for fabric bring-up.
     None,
-    /// Messages over a UD queue pair, as in the C implementation's `libdaploucm`. It is not implemented: no setting
-    /// names it, and an IA that selects it does not open.
+    /// Messages over a UD queue pair, as in the C implementation's `libdaploucm`. That library's name in a dat.conf
+    /// line selects this kind; no setting does. Not implemented: the IA cannot be opened.
     Datagram,
 }
 

@@ -32,7 +32,7 @@ pub(crate) enum ObjectEvent {
 
 /// An object that device events refer to: a completion queue, a shared receive queue or a queue pair.
 pub(crate) trait EventTarget: Send + Sync {
-    /// Handles an event. Called by an engine thread only. Ignores events of other kinds of objects.
+    /// Handles an event. Called by an engine thread only. Ignores an event that this kind of object never has.
     fn handle(&self, event: ObjectEvent);
 }
 

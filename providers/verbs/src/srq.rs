@@ -281,13 +281,14 @@ impl RecvSlots {
         Some(cookie)
     }
 
-    /// Sets the low watermark. Returns true if fewer than `limit` receives are posted already.
+    /// Sets the low watermark. Returns whether fewer than `limit` receives are posted now.
     fn watch(&mut self, limit: u32) -> bool {
         self.low = LowWatermark::new(limit);
         self.check_low()
     }
 
-    /// Returns true once, when the number of posted receives is below the watermark.
+    /// Returns whether the number of posted receives is below the watermark. If so, clears the watermark, so that it
+    /// is reported only once.
     fn check_low(&mut self) -> bool {
         self.low.check(self.in_use)
     }

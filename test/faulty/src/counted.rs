@@ -1,7 +1,8 @@
 //! Objects of the wrapped provider. Each is counted while it exists, and each call that can fail consults the plan
 //! first.
 //!
-//! The wrapper creates the objects and dapl drops them. Their behaviour is unchanged.
+//! The wrapper creates the objects and dapl drops them. Apart from planned failures, they behave like the wrapped
+//! objects.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 //! With the wrapper the suites reach error paths of the object layer that a working provider never takes. This file
 //! wraps the provider and its events, `counted` the objects; `plan` decides which call fails, `control` is the
 //! interface for tests, `heap` counts memory. Without a plan nothing changes. A call fails only as the provider
-//! interface permits: a failed call has no effect.
+//! interface permits: a failed call has no effect, but a failed accept consumes its request.
 
 pub mod control;
 pub mod counted;

@@ -165,7 +165,7 @@ pub fn spoil(n: u64) {
     CORRUPTED_AT.store(if n == 0 { 0 } else { REQUESTS.load(SeqCst) + n }, SeqCst);
 }
 
-/// Number of calls since the plan was set.
+/// Number of calls since the library was loaded.
 pub fn count() -> u64 {
     CALLS.load(SeqCst)
 }

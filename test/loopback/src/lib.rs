@@ -98,7 +98,8 @@ impl QueueProvider for Loopback {
     type Qp = Qp;
 
     fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<Self::Cq> {
-        // A transfer and its completion are made with the lock held.
+        // A poll of an empty queue takes the lock once. So it waits for a transfer in progress, whose completion is
+        // added under this lock.
         Ok(ReportedCq::new(self.reporter.clone(), sink, || drop(WORLD.lock())))
     }
 

@@ -36,7 +36,8 @@ impl LoopbackState {
         self.qps.get_mut(&number).expect("a queue pair is removed when its object is dropped, not before")
     }
 
-    /// Connects two queue pairs. Fails if the requester has disconnected. `data` is the private data for the requester.
+    /// Connects two queue pairs. `data` is the private data for the requester. If the requester has disconnected, the
+    /// acceptor gets `AcceptFailed` instead.
     pub(crate) fn pair(&mut self, requester: (u64, ConnId), acceptor: (u64, ConnId), data: &[u8]) {
         if self.qps.get(&requester.0).is_none_or(|qp| !qp.is_connecting(requester.1)) {
             return self.qp(acceptor.0).fail(acceptor.1, ConnectionEvent::AcceptFailed, &[]);

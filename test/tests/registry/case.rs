@@ -1,6 +1,6 @@
 //! One case of the registry suite: a directory with a dat.conf, its compiled providers, and a probe program.
 //!
-//! Used by `tests/registry.rs`. Checks only that the probe has ended.
+//! Used by `tests/registry.rs` and the suites of datinfo. A run checks only that the program exits with status 0.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -67,7 +67,7 @@ impl Case {
         self
     }
 
-    /// Runs without the environment variable that names the dat.conf.
+    /// Removes the variables of this case, of which one names the dat.conf.
     pub(crate) fn bare(mut self) -> Self {
         self.environment.clear();
         self

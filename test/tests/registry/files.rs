@@ -1,4 +1,5 @@
-//! Registry files and lines: debug output about them, names in hidden files, and the thread safety of a line.
+//! Registry files and lines: debug output about them, names in files that are ignored because another dat.conf comes
+//! first, and the thread safety of a line.
 //!
 //! Part of `tests/registry.rs`.
 

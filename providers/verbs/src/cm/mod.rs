@@ -30,15 +30,15 @@ pub(crate) type ListenGuard = Box<dyn Any + Send + Sync>;
 /// The connection manager of an IA.
 pub(crate) trait Manager: Send + Sync {
     /// Starts listening on a connection qualifier. Passes requests to [`request::arrived`] with `id`. Errors:
-    /// `ConnQualTaken` and others of the manager.
+    /// `ConnQualTaken` if the qualifier is in use, and errors that depend on the manager.
     fn listen(&self, qual: u64, id: ObjectId) -> Result<ListenGuard>;
     /// Starts an attempt to connect. Attaches its `CmConnection` to the queue pair (`QpCore::attach`) before it reports
     /// an event.
     ///
     /// Errors: `InvalidAddress(Unreachable)` if the call itself finds that the peer is unreachable.
     fn connect(&self, qp: &Arc<QpCore>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()>;
-    /// Called when the IA closes, after all connections have ended, while the engine still runs. Waits a limited time
-    /// until peers have confirmed the disconnects, and releases all resources.
+    /// Called when the IA closes, after all connections have ended, while the engine still runs. Releases all
+    /// resources. May wait a limited time until peers have confirmed disconnects.
     fn close(&self);
 }
 
@@ -48,7 +48,7 @@ pub(crate) trait IncomingRequest: Any + Send + Sync {
     /// Accepts the request: attaches a connection to the queue pair. Reports the result later, even if the requester
     /// has given up.
     ///
-    /// Errors: the queue pair cannot be used; the request is then rejected.
+    /// Errors: the queue pair cannot be used, or the private data are too long. The request is then rejected.
     fn accept(self: Box<Self>, qp: &Arc<QpCore>, private_data: &[u8], conn: ConnId) -> Result<()>;
     /// Rejects the request.
     fn refuse(self: Box<Self>, reason: RejectReason);

@@ -341,7 +341,7 @@ impl CqCore {
         false
     }
 
-    /// Handles a completion event of the device, whose queue is not armed any more.
+    /// Handles a completion event of the device. The device has disarmed the queue that caused the event.
     pub(super) fn handle_event(&self) {
         let mut inner = self.lock();
         inner.pending.device_armed = false;

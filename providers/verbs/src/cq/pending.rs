@@ -20,9 +20,10 @@ pub(super) struct PendingCompletions {
     pub(super) notify_requested: bool,
     /// Whether a notification must be sent to the consumer.
     pub(super) notify_due: bool,
-    /// Whether the device is armed: it will report the next (solicited) completion by an event.
+    /// Whether the device is armed: an event will report the next completion, or the next solicited completion.
     pub(super) device_armed: bool,
-    /// The consumer's last request. With a mode other than `All`, receives count as solicited if they may be.
+    /// Mode of the consumer's last request for a notification. With a mode other than `All`, a receive that may be
+    /// solicited counts as solicited.
     pub(super) mode: ArmMode,
     /// Whether a receive that completes next may be the solicited message of the last event.
     pub(super) solicited: bool,

@@ -59,7 +59,8 @@ impl Cq {
         Ok(unsafe { std::slice::from_raw_parts(out.as_ptr().cast(), taken.min(out.len())) })
     }
 
-    /// Requests one event through the channel for the next completion.
+    /// Requests one event through the channel for the next completion; with `solicited_only`, for the next completion
+    /// that is solicited or has failed.
     pub(crate) fn arm(&self, solicited_only: bool) -> io::Result<()> {
         let arm = self.context.ops().req_notify_cq.ok_or_else(missing_verb)?;
         // SAFETY: the queue exists until `self` is dropped.

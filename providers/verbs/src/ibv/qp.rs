@@ -37,8 +37,8 @@ pub(crate) struct DeviceSendWr<'a> {
     pub(crate) flags: u32,
 }
 
-/// A request in the format of verbs. It is reused by all posts, because initializing it for each post would cost as
-/// much as the rest of a post.
+/// A request in the format of verbs. All posts to a send queue reuse it, because initializing it for each post would
+/// cost as much as the rest of a post.
 pub(crate) struct SendWrTemplate(ibv_send_wr);
 
 // SAFETY: each post sets the pointers in the record, and they are dereferenced only during that post.
@@ -196,7 +196,7 @@ impl Qp {
     }
 
     /// Posts a bind of `mw` to a part of a region with `IBV_ACCESS_*` flags, or an unbind for `None`. Returns the new
-    /// key of the window. See `Mw::rkey` for a bind that fails later.
+    /// key of the window. If the bind fails later, the window cannot be used again.
     pub(crate) fn bind(&self, mw: &Mw, wr_id: u64, flags: u32, what: Option<(&Mr, Region, u32)>) -> io::Result<u32> {
         let bind = self.pd.context().ops().bind_mw.ok_or_else(missing_verb)?;
         let mut nothing = NoRegion::new(mw.pd());
@@ -231,7 +231,7 @@ impl Qp {
     }
 }
 
-/// Sets the operands of an extension operation in `request`. Returns the opcode, and for an RDMA write its target.
+/// Sets the immediate data or the atomic operands in `request`. Returns the opcode, and the target of an RDMA write.
 #[cold]
 fn prepare(request: &mut ibv_send_wr, op: Op) -> (ibv_wr_opcode::Type, Option<Remote>) {
     let (opcode, remote, compare_add, swap) = match op {

@@ -1,8 +1,8 @@
 //! Implements the provider interface of protection domains, registered memory and memory windows.
 //!
 //! A region is registered with the requested rights, and with the right to bind windows to it if the device has windows
-//! and the memory allows it. Verbs do not permit remote write access without local write access. A region with this
-//! combination is registered twice: once for local segments, once for peers.
+//! and the memory allows it. Verbs do not permit remote write or atomic access without local write access. A region
+//! with such rights is registered twice: once for local segments, once for peers.
 //!
 //! [`SharedMw::begin`] calls a function that posts a bind, under the window's lock, and returns a [`PendingBind`]. The
 //! caller keeps the `PendingBind` until the bind completes ([`PendingBind::completed`]). If it is dropped instead, the
@@ -114,8 +114,8 @@ fn register(pd: &Pd, region: Region, access: flags, wants_binds: bool) -> Result
 
 const WRITES: flags = flags(flags::IBV_ACCESS_LOCAL_WRITE.0 | flags::IBV_ACCESS_REMOTE_WRITE.0);
 
-/// Returns the rights of the registration for local segments. They include those remote rights that verbs allow
-/// together.
+/// Returns the rights of the registration for local segments. They include the requested remote rights, but remote
+/// write and atomic access only together with local write access, as verbs require.
 fn local_flags(access: Access) -> flags {
     let mut wanted = flags(0);
     if access.local_write {

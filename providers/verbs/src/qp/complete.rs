@@ -1,7 +1,8 @@
 //! Matches the device's completions with posted work.
 //!
-//! Called by a polling thread that holds the completion queue's lock. A failure is recorded, and the engine ends the
-//! connection later, because this thread must not call sinks.
+//! Called by the thread that polls the device, a consumer thread or the engine, which holds the completion queue's
+//! lock. A failure is only recorded. The engine ends the connection later, because a sink must be called by the engine
+//! and without locks.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -112,7 +113,7 @@ impl QpCore {
         }
     }
 
-    /// Handles a completion of the request queue.
+    /// Handles a completion of the send queue.
     #[inline(always)]
     pub(crate) fn complete_request(&self, wc: &ibv_wc, mut put: impl FnMut(Completion)) {
         let mut send = self.send.lock();

@@ -5,8 +5,9 @@
 //! which no work succeeds; poll the device's completions; change to RESET, after which the device accesses no memory;
 //! flush the remaining work in software.
 //!
-//! Requests posted before the peer is ready are queued. Receive completions are held back until ESTABLISHED was
-//! reported. Lock order: link, completion queue, receive queue, send queue. The engine calls the sink without locks.
+//! Requests posted before the connection is established are queued. Receive completions are held back until ESTABLISHED
+//! was reported. Lock order: link, completion queue, receive queue, send queue. The engine calls the sink without
+//! locks.
 #![forbid(unsafe_code)]
 
 mod complete;
@@ -62,7 +63,7 @@ pub(crate) struct QpCore {
     send: Mutex<SendQueue>,
     /// Whether a high watermark is set on the number of outstanding receives.
     counts_recvs: AtomicBool,
-    /// Whether a failure was detected and the engine was notified.
+    /// Whether the engine was notified of a failure, or the work was flushed. Further failures are then ignored.
     failed: AtomicBool,
     /// Whether the number was sent to a peer that has not replied. That peer's connection manager may still use the
     /// number.
@@ -97,7 +98,7 @@ struct CurrentConnection {
 /// What happens to work that the consumer posts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum PostPhase {
-    /// Posted work goes to the device, or is queued until the connection is established.
+    /// Receives go to the device. Requests go to the device, or are queued until the connection is established.
     Live,
     /// A flush is in progress: posted work is queued, and flushed after earlier work.
     Flushing,
@@ -347,8 +348,8 @@ impl QpCore {
         self.shared.as_ref().is_some_and(|(own, _)| own.id() == srq)
     }
 
-    /// Returns the id of the oldest outstanding request, and the handle of its EP. `None` if it needs no receive
-    /// of the peer.
+    /// Returns the id of the oldest outstanding request, and the handle of its EP. `None` if there is no request, or if
+    /// the oldest one needs no receive of the peer.
     pub(crate) fn oldest_send(&self) -> Option<(u64, usize)> {
         let send = self.send.lock();
         let (id, entry) = send.work.oldest().filter(|_| send.phase == PostPhase::Live)?;

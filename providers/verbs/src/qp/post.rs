@@ -2,7 +2,8 @@
 //!
 //! Every request is posted to the device as signalled, even one whose completion the consumer suppresses. So the number
 //! of outstanding requests is always known, which draining a connection needs. A request that the device cannot
-//! execute, for example because it is too long, is posted with an invalid key: so it fails in the order of the posts.
+//! execute, for example because it is too long, is posted with an invalid key. So it fails only after the earlier
+//! requests have completed.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::Ordering;

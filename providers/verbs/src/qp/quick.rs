@@ -14,7 +14,7 @@ use crate::ibv;
 use crate::qp::work::WorkEntry;
 
 impl QpCore {
-    /// See [`QueuePair::post_recv_quickly`](dapl::provider::QueuePair::post_recv_quickly).
+    /// Posts a receive with one segment, or returns false.
     #[inline(always)]
     pub(super) fn post_recv_quickly(&self, segment: &Segment, cookie: u64) -> bool {
         let mut recv = self.recv.lock();
@@ -32,7 +32,7 @@ impl QpCore {
         true
     }
 
-    /// See [`QueuePair::post_request_quickly`](dapl::provider::QueuePair::post_request_quickly).
+    /// Posts a send, RDMA write or RDMA read with one segment, or returns false.
     #[inline(always)]
     pub(super) fn post_request_quickly<const SUPPRESS: bool>(&self, op: Op, segment: &Segment, cookie: u64) -> bool {
         let _deferral = self.defer();

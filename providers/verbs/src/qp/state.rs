@@ -57,7 +57,7 @@ pub(crate) fn to_reset(qp: &Qp) {
 fn move_to(qp: &Qp, state: ibv_qp_state::Type, name: &str) {
     let mut attributes = ibv_qp_attr { qp_state: state, ..Default::default() };
     if let Err(error) = qp.modify(&mut attributes, ibv_qp_attr_mask::IBV_QP_STATE.0 as i32) {
-        // Ignored: the change fails only if the device was removed, which also ends its queue pairs.
+        // The caller gets no error: the change fails only if the device was removed, which also ends its queue pairs.
         log::warn!(
             "{}: cannot change queue pair {:#x} to {name}: {error}; the device was probably removed (ibv_devices lists devices)",
             qp.device_name(),

@@ -10,7 +10,7 @@
 /* 1.2's name of the address in an RMR triplet. An LMR triplet uses virtual_address in both versions. */
 #define target_address virtual_address
 
-/* In 2.0 the call has a parameter for the address type, and dat_cr_reject one for private data. */
+/* In 2.0, dat_lmr_create has a parameter for the address type, and dat_cr_reject has two for private data. */
 #define dat_lmr_create(ia, type, region, length, pz, privileges, ...) \
     dat_lmr_create(ia, type, region, length, pz, privileges, DAT_VA_TYPE_VA, __VA_ARGS__)
 #define dat_cr_reject_with (dat_cr_reject)

@@ -44,13 +44,14 @@ const TRIES: u32 = 15;
 /// Progress of an attempt or connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ConnectionPhase {
-    /// An address or route is being resolved.
+    /// The address or route is being resolved, or the request waits for the end of the queue pair's last connection.
     Resolving,
     /// The request was sent.
     Requested,
     /// The peer has rejected the request because it has no listener. Another request will be sent, with another id.
     Refused,
-    /// The accept was sent.
+    /// The consumer has accepted the request. The accept was sent, or waits for the end of the queue pair's last
+    /// connection.
     Accepted,
     Established,
     Ended,
@@ -75,7 +76,8 @@ pub(super) struct RdmaConnection {
     /// Number of the queue pair.
     pub(super) qp: u32,
     pub(super) target: ConnectTarget,
-    /// Whether an event was received that ends the connection or attempt (see `is_end`).
+    /// Whether an event was received that ends the connection or attempt, such as a disconnect, a rejection or the
+    /// removal of the device.
     pub(super) has_peer_ended: AtomicBool,
     /// Parameters and private data of the accept, until it is sent.
     pub(super) answer: Mutex<Option<(ConnParams, Vec<u8>)>>,
@@ -275,8 +277,8 @@ impl RdmaConnection {
             .map_err(|error| self.setup_failed("cannot start to resolve the route", &error))
     }
 
-    /// Handles a failed resolution of the address (`which` 0) or route (`which` 1). Repeats it after a timeout, as long
-    /// as attempts remain.
+    /// Handles a failed resolution of the address (`which` 0) or route (`which` 1). Repeats the resolution if it has
+    /// timed out and attempts remain.
     fn retry_resolution(
         &self,
         device: &Device,

@@ -35,8 +35,8 @@ use crate::qp::QpCore;
 use crate::rdma_cm::{CmEvent, CmId, EventChannel};
 use dapl_software::listener_retry::Retry;
 
-/// Maximum length of a request's private data that is reported to the consumer. InfiniBand and RoCE always deliver a
-/// longer, padded field (spec/endpoints 9.2).
+/// Maximum length of a request's private data that is reported to the consumer on InfiniBand and RoCE, which always
+/// deliver a longer, padded field (spec/endpoints 9.2). On iWARP the received length is reported.
 const MAX_REQUEST_DATA: usize = 56;
 /// Limit of the wait for confirmed disconnects when the IA closes. If an id is destroyed, its DREQ is not repeated, and
 /// a peer that sends nothing never detects the disconnect. The kernel repeats the DREQ after 4.1 s (rdma_cm's
@@ -70,7 +70,8 @@ enum EventOwner {
     Link(Arc<RdmaConnection>),
     /// A request that waits for the consumer's decision. The flag is true if the requester has given up.
     Request(Arc<Mutex<bool>>),
-    /// A connection that this process has ended. Its id is kept until the peer has confirmed the disconnect.
+    /// A connection or attempt that this process has ended. Its id is kept until the peer has confirmed the end, or
+    /// until a time limit.
     Ended(Arc<RdmaConnection>),
 }
 
@@ -133,7 +134,7 @@ impl RdmaManager {
     }
 
     /// Called when the peer has confirmed a disconnect, or has accepted an abandoned attempt. Releases the id if this
-    /// process has ended the connection.
+    /// process has ended the connection or attempt.
     fn release_if_ended(&self, number: usize) {
         let is_ended = matches!(self.owners.lock().get(&number), Some(EventOwner::Ended(_)));
         if is_ended {
@@ -141,7 +142,8 @@ impl RdmaManager {
         }
     }
 
-    /// Keeps the id of a connection that this process has ended, until the peer has confirmed the disconnect.
+    /// Keeps the id of a connection or attempt that this process has ended, until [`Self::release_if_ended`] or a
+    /// timeout releases the id.
     fn await_confirmation(&self, number: usize) {
         if let Some(owner) = self.owners.lock().get_mut(&number)
             && let EventOwner::Link(link) = owner

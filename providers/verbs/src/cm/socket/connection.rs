@@ -187,7 +187,7 @@ impl SocketConnection {
         inner.close();
     }
 
-    /// Duplicates the descriptor of its socket.
+    /// Duplicates the descriptor of the connection's socket.
     #[cfg(test)]
     pub(super) fn socket(&self) -> TcpStream {
         self.inner.lock().stream.as_ref().unwrap().try_clone().unwrap()
@@ -406,7 +406,7 @@ impl SocketConnection {
         }
     }
 
-    /// Ends the connection after a local failure. The peer detects it by the closed socket.
+    /// Ends the connection after a local failure. The peer detects the end by the last message or the closed socket.
     fn fail(&self) {
         let is_passive = self.listener.is_some();
         let mut inner = self.inner.lock();

@@ -138,8 +138,8 @@ impl Protocol {
         self.outbox.drain(..length);
     }
 
-    /// Returns the current time limit, and its number, to be passed to [`Protocol::handle_deadline`]. A new time limit
-    /// begins with each state, and with the first byte of a reply.
+    /// Returns the time limit of the current state, and its number, to be passed to [`Protocol::handle_deadline`].
+    /// `None`: the state has no time limit. The number changes with the state, and with the first byte of a reply.
     pub(super) fn deadline(&self) -> Option<(Duration, u64)> {
         let time = match &self.state {
             ProtocolState::Connecting(..) => CONNECT_TIMEOUT,

@@ -73,8 +73,8 @@ fn has_hung_up(stream: &TcpStream) -> bool {
     poll(&mut socket, Some(&Timespec::default())).is_ok() && socket[0].revents().contains(PollFlags::HUP)
 }
 
-/// Listens on all addresses. Errors: `ConnQualTaken` if the port is in use; `ConnQualUnavailable` if this process may
-/// not bind it; `Exhausted(Memory)`.
+/// Listens on all addresses. Errors: `ConnQualTaken` if the port is in use; `Exhausted(Memory)`;
+/// `ConnQualUnavailable` if the port is 0, or cannot be bound for another reason.
 pub(super) fn listen(qual: u64, format: Format) -> Result<TcpListener> {
     let port = format.port(qual);
     if port == 0 {
