@@ -15,7 +15,7 @@ use crate::proto::counters::Counters;
 /// Counters of connections, in the order of [`COUNTERS`].
 pub(crate) type CounterValues = [u64; COUNTERS.len()];
 
-/// Maximum time that an exiting process waits for a lock, because the owner of the lock may be stopped.
+/// Maximum time for which the exit handler waits for a lock. The thread that holds the lock may never release it.
 pub(crate) const EXIT_LOCK_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// The name under which a counter is displayed, and the function that reads the counter.

@@ -83,7 +83,8 @@ impl CompletionQueue for Cq {
         self.0.spin
     }
 
-    /// Ignores the mode, because each completion says whether its message was solicited.
+    /// Ignores the mode, and notifies of any completion. Each completion of a receive says whether its message was
+    /// solicited.
     fn arm(&self, _: ArmMode) -> Result<bool> {
         Ok(self.0.ready.arm(|| ()))
     }

@@ -3,8 +3,8 @@
 //!
 //! Queue pairs send through the data socket under their own lock. Lock order: pass, queue pair, shared receive queue,
 //! completion queue. A thread that holds the lock of the connection table, of a list of this module or of the job queue
-//! acquires no other lock. Nothing calls a queue pair under the lock of the connection manager. Only the engine calls
-//! dapl.
+//! acquires no other lock. No thread calls a queue pair while it holds the lock of the connection manager. Only the
+//! engine calls dapl.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -178,7 +178,7 @@ impl Device {
         std::mem::take(&mut *cm_packets)
     }
 
-    /// Whether the connection manager has queued packets, or the engine is handling them.
+    /// Whether packets are queued for the connection manager, or the engine is handling such packets.
     pub(crate) fn has_cm_packets(&self) -> bool {
         self.has_cm_packets.load(Ordering::Acquire)
     }

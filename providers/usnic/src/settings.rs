@@ -1,7 +1,7 @@
 //! The parsed settings of this provider.
 //!
-//! `dapl_software::settings` reads them from `ia_params` and the environment. The table of settings there is also the
-//! source of datinfo and of the documentation.
+//! `dapl_software::settings` reads them from `ia_params` and the environment. datinfo and the documentation list the
+//! settings from the table in that module.
 #![forbid(unsafe_code)]
 
 use std::ops::RangeInclusive;
@@ -25,7 +25,7 @@ pub(crate) enum CongestionChoice {
 
 #[derive(Clone, Debug)]
 pub(crate) struct UsnicSettings {
-    /// Name or address of the network interface. `None` selects the first interface that is up.
+    /// Name or address of the network interface. `None` selects an interface that is up, if possible not loopback.
     pub(crate) address: Option<String>,
     /// Path of the base directory. `None` selects a directory of this user under `/dev/shm`.
     pub(crate) dir: Option<String>,

@@ -115,8 +115,8 @@ impl PassiveSide {
         }
     }
 
-    /// Handles a packet with the number of an accepted connection. A packet with the connection's token confirms the
-    /// accept.
+    /// Handles a packet with the number of an accepted connection. A Reset of a client that does not know the
+    /// connection fails the accept. Any other packet with the connection's token confirms it.
     pub(super) fn receive(&mut self, now: Nanos, number: u32, from: SocketAddr, packet: Vec<u8>) -> Option<CmAction> {
         if let PacketResult::Withdrawn(id) = self.acceptor.reset(now, &packet) {
             return self.failed(id);
@@ -151,7 +151,7 @@ impl PassiveSide {
         None
     }
 
-    /// Accepts a request. Returns false if the peer has withdrawn it.
+    /// Accepts a request. Returns false if the peer has withdrawn it, or has stopped retransmitting it.
     pub(super) fn accept(
         &mut self,
         device: &Device,
@@ -178,7 +178,8 @@ impl PassiveSide {
         let Some(PendingAccept { id, .. }) = self.accepted.remove(&number) else { return false };
         self.number_of.remove(&id);
         self.reject(id, RejectReason::Refused, &[]);
-        // `poll` might return the failure of another accept, which only the engine reports.
+        // Sends the Reject without `poll`, which might return the failure of another accept. Only the engine reports
+        // failures.
         if let Some(to) = self.acceptor.take_reject(id, self.batch.header_buffer()) {
             send(&mut self.batch, &device.socket, to);
         }

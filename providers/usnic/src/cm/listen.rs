@@ -1,5 +1,5 @@
 //! Listeners. Requests arrive at the well-known port, which several processes of one user may share. The kernel gives a
-//! request to any of them, and this process forwards it to the one that listens on the qualifier.
+//! request to any of these processes. The receiving process forwards it to the process that listens on the qualifier.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -159,14 +159,14 @@ impl Cm {
             }
         }
         if let Some(socket) = well_known.filter(|socket| socket.has_errors()) {
-            // Empties the error queue of the socket. The errors need no handling: this socket sends only replies to path
-            // probes. Replies to requests are sent from the data socket.
+            // Empties the error queue of the socket. The errors need no handling: this socket sends only replies to
+            // path probes. Replies to requests are sent from the data socket.
             errors::read(&socket, |_| {});
         }
     }
 
-    /// Forwards a request to another process that listens on its qualifier. Handles it here if this process listens, or
-    /// if no process does.
+    /// Replies to a path probe. Forwards a request to another process that listens on its qualifier. Handles the
+    /// request here if this process listens, or if no process does.
     fn forward_or_handle(&self, forwarded: ForwardedRequest) -> Option<CmAction> {
         let mut state = self.state.lock();
         if !self.setup.has_key() && state.listeners.reply_to_probe(&forwarded) {

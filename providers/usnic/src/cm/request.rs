@@ -1,4 +1,4 @@
-//! The object by which dapl accepts, rejects or redirects the connection request of a peer.
+//! A connection request of a peer: the object with which dapl accepts, rejects or redirects it.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -47,8 +47,8 @@ impl ConnectionRequest {
         Ok(())
     }
 
-    /// Accepts the request into an unconnected queue pair. If the peer has withdrawn the request, the call succeeds,
-    /// and an event reports the failure.
+    /// Accepts the request into an unconnected queue pair. If the peer has withdrawn the request or has stopped
+    /// retransmitting it, the call succeeds, and an event reports the failure.
     pub(crate) fn accept_into(
         mut self,
         handler: Arc<dyn ConnectionHandler>,

@@ -52,7 +52,7 @@ pub(crate) struct Polling {
 pub(crate) enum PollState {
     /// At least one thread polls.
     Polled,
-    /// No thread polls, and each thread that polled before has called `stop`.
+    /// No thread polls. Each thread that polled before has called `stop`, or `take_over` has cleared its slot.
     Idle,
     /// No thread polls, and at least one thread stopped polling without calling `stop`.
     Abandoned,
@@ -117,7 +117,7 @@ impl Polling {
         self.wakes_at.store(0, Ordering::SeqCst);
     }
 
-    /// Whether the engine must be woken for work that is due at `deadline`, which is before the end of its sleep.
+    /// Whether the engine must be woken for work that is due at `deadline`, because the engine sleeps longer.
     ///
     /// Returns false if a thread polls and the sleep ends within [`MAX_STANDBY`] after the deadline. The polling thread
     /// does the work then. If it stops polling, the work is late by at most that time.

@@ -1,8 +1,9 @@
 //! Progress of an IA, in passes. A pass receives packets for the connections, handles expired deadlines, and calls
 //! `transmit` of the connections that have something to send (US-3, US-4).
 //!
-//! A polling consumer or the engine thread runs a pass. It holds the lock `pass`, and no other lock when it calls a
-//! connection handler, which acquires its own lock. A pass queues packets of the handshake for the engine thread.
+//! A pass runs in a consumer's thread or in the engine thread. This thread holds the lock `pass`. When it calls a
+//! connection handler, it holds no other lock, and the handler acquires its own lock. A pass queues packets of the
+//! handshake for the engine thread.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -91,7 +92,8 @@ impl EngineProgress {
         pass.arrivals != before
     }
 
-    /// Returns the earliest deadline of a connection, or 0 if a connection can send now.
+    /// Returns the earliest deadline of the connections, 0 if a connection waits for a `transmit` call, or `None` if
+    /// there is neither.
     pub(crate) fn next(&self) -> Option<Nanos> {
         self.pass.lock().next(&self.device)
     }
@@ -151,7 +153,7 @@ impl PassState {
         }
         for (number, pending_work) in self.updates.drain(..) {
             if let Some(entry) = device.table.lookup(number) {
-                // The next pass handles updates that are added after this line.
+                // From here on, other threads queue new updates of this connection. The next pass handles those.
                 entry.next_service.clear();
                 self.services.schedule_service(&entry, &pending_work);
             }
@@ -255,7 +257,7 @@ enum PacketTarget {
     Invalid,
 }
 
-/// Reads the receiver from the header. Nothing else is validated.
+/// Returns the receiver that a packet's header names. Does not check the token.
 fn target(packet: &[u8]) -> PacketTarget {
     let Some((head, _)) = wire::head(packet) else { return PacketTarget::Invalid };
     match head.kind() {

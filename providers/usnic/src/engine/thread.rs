@@ -96,7 +96,8 @@ impl Engine {
         }
     }
 
-    /// Executes jobs and connection set-up, and runs passes unless consumers poll. Returns true if a pass found work.
+    /// Executes jobs and connection set-up, and runs passes unless the engine is in standby. Returns true if a pass
+    /// found work.
     fn work(&mut self) -> bool {
         self.do_jobs();
         self.cm.process(std::mem::take(&mut self.has_requests));

@@ -42,8 +42,8 @@ impl Interface {
     }
 }
 
-/// Finds the interface address that `requested` names. `None` selects the first interface that is up and not loopback,
-/// or loopback if there is no other.
+/// Finds the interface address that `requested` names. `None` selects an interface that is up and not loopback, or
+/// loopback if there is no other: the first with an IPv4 address, else the first with an IPv6 address.
 ///
 /// Outer error: the list of interfaces cannot be read. Inner error: a text that says why no interface was found.
 pub(crate) fn find(requested: Option<&str>) -> io::Result<Result<Interface, String>> {
@@ -104,7 +104,7 @@ fn by_address(ip: IpAddr, scope: Option<&str>, all: &[Interface]) -> Result<Opti
     Ok(first.cloned().or_else(|| by_loopback(ip, all).filter(|_| scope.is_none())))
 }
 
-/// Finds the loopback interface for any address of 127.0.0.0/8. The kernel's list contains only one of them.
+/// Finds the loopback interface for any address of 127.0.0.0/8. The kernel's list has only one of these addresses.
 fn by_loopback(ip: IpAddr, all: &[Interface]) -> Option<Interface> {
     let interface = all.iter().find(|interface| interface.is_loopback && interface.address.is_ipv4())?;
     let is_loopback_v4 = ip.is_loopback() && ip.is_ipv4();

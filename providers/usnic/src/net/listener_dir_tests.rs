@@ -1,4 +1,5 @@
-//! Tests of the directory of listeners, with several processes of one user and manipulations by other users.
+//! Tests of the directory of listeners: forwarded requests, names of exited processes, concurrent opens, and access
+//! rights of the directory.
 
 use std::os::unix::net::UnixDatagram;
 
@@ -144,7 +145,7 @@ fn directory_accessible_by_other_users_is_rejected() {
     assert!(!scratch.1.has_listener(here(), 1) && !scratch.1.forward(here(), 1, &forwarded("1.2.3.4:5", b"")));
     assert_eq!(scratch.1.open(here(), 2).unwrap_err().kind(), ErrorKind::PermissionDenied);
     mode(0o700);
-    // Replaces the base directory by a link to another directory.
+    // Replaces the directory of listeners by a symbolic link to another one.
     let elsewhere = Scratch::new("elsewhere");
     let _theirs = elsewhere.1.open(here(), 3).unwrap();
     fs::rename(scratch.1.path(), scratch.0.join("aside")).unwrap();

@@ -124,8 +124,8 @@ impl ReceiveBatch {
     fn call_for_one(&mut self, socket: &Socket) -> io::Result<usize> {
         let (mut part, mut message) = (MaybeUninit::uninit(), MaybeUninit::uninit());
         let message = message.write(self.header(0, &mut part));
-        // SAFETY: `message` points to buffers of `self` and of this stack frame, with their lengths. The system call is
-        // made directly for the reasons given at `receive_messages`.
+        // SAFETY: `message` points to buffers of `self` and of this stack frame, with their lengths. The C library's
+        // `recvmsg` is not called, because it is a cancellation point.
         let length = unsafe {
             libc::syscall(libc::SYS_recvmsg, socket.as_fd().as_raw_fd(), &raw mut *message, libc::MSG_DONTWAIT)
         };
@@ -209,7 +209,7 @@ fn nothing_or_error() -> io::Result<usize> {
 }
 
 /// Returns the sender, the length, and the length of each packet of a received message. Returns `None` if the message
-/// was truncated, or has no source address.
+/// is truncated or empty, or has no source address.
 ///
 /// # Safety
 /// `recvmmsg` has filled `message`, and its control data still exists.

@@ -64,7 +64,7 @@ pub(crate) struct SendOutcome {
     pub(crate) too_large: Option<usize>,
     /// Index of a packet that was dropped because its memory is not mapped.
     pub(crate) fault: Option<usize>,
-    /// Whether packets were dropped because there is no route to the destination.
+    /// Whether packets were dropped because of another error, for example because there is no route.
     pub(crate) is_unreachable: bool,
 }
 
@@ -256,7 +256,7 @@ impl SendBatch {
         }
     }
 
-    /// Sends `count` packets one by one. Returns false if the socket is full.
+    /// Sends `count` packets without GSO, several per call of `sendmmsg`. Returns false if the socket is full.
     fn send_each(&mut self, socket: &Socket, to: &SockAddr, count: usize, outcome: &mut SendOutcome) -> bool {
         let end = (self.sent + count).min(self.packets.len());
         while self.sent < end {
@@ -441,7 +441,7 @@ impl SendOutcome {
                 self.too_large = Some(largest);
             }
             Some(libc::EFAULT) => self.fault = self.fault.or(Some(packet)),
-            // A firewall of this host causes EPERM.
+            // For example ENETUNREACH without a route, or EPERM of a firewall on this host.
             _ => self.is_unreachable = true,
         }
     }

@@ -1,4 +1,4 @@
-//! Allocates the connection numbers of an IA: an index into the connection table, and a generation.
+//! Allocates the connection numbers of an IA. A number consists of an index into the connection table and a generation.
 //!
 //! A freed index is quarantined, so that late packets of the old connection do not match a new connection. The token in
 //! each packet is a second protection against such a match.

@@ -3,9 +3,10 @@
 //! Sizes are bytes of datagram payload. The socket sets do-not-fragment. Padded probes are sent in addition to data,
 //! and the loss of a probe is no congestion signal. The connection reports which sizes were acked and lost.
 //!
-//! The MTU decreases if the local host rejects a size, or if a black hole is detected. To detect one, the sender sends
-//! pairs of a large and a small probe. In a black hole, only the small probes are acked. Random loss would not affect
-//! all large ones. While a black hole is suspected, packets have the initial size, so that data is not delayed.
+//! The MTU decreases if the local host or an ICMP message reports a smaller one, or if a black hole is detected. To
+//! detect a black hole, the sender sends pairs of a large and a small probe. In a black hole, only the small probes are
+//! acked. Random loss would not affect all large probes. After two acked small probes, packets have the initial size
+//! until the black hole is proved or a large packet is acked, so that data is not delayed.
 
 use super::{MILLIS, Nanos, SECONDS};
 
@@ -125,7 +126,8 @@ impl PathMtu {
         self.mtu
     }
 
-    /// Returns the datagram payload in bytes to use now: `mtu`, or the initial size while a black hole is suspected.
+    /// Returns the datagram payload in bytes to use now: `mtu`, or the initial size if a black hole is suspected and
+    /// small probes were acked or probe timeouts have occurred.
     pub(crate) fn size(&self) -> usize {
         let doubts = self
             .pairs
@@ -218,7 +220,7 @@ impl PathMtu {
         }
     }
 
-    /// Records that the local host rejects datagrams larger than `ceiling` (EMSGSIZE).
+    /// Records a report that datagrams larger than `ceiling` do not fit: EMSGSIZE of this host, or an ICMP message.
     pub(crate) fn limit(&mut self, now: Nanos, ceiling: usize) {
         let ceiling = ceiling.max(payload(MIN_IP_PACKET, self.headers)).max(1);
         if ceiling >= self.ceiling {

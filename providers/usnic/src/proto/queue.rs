@@ -285,7 +285,7 @@ impl<T: Default> OrderedQueue<T> {
         }
     }
 
-    /// Frees a slot of the hash table, and moves later entries of its probe sequence forward.
+    /// Frees a position of the hash table, and moves later positions of the probe sequence into the gap.
     fn remove_from_table(&mut self, mut hole: usize) {
         let mask = self.table.len() - 1;
         let mut at = hole;

@@ -215,7 +215,7 @@ mod tests {
         ) {
             let first = Psn(start);
             let mut received = Received::new(first);
-            // The model: distances of the received packets from the first PSN.
+            // The model: for each packet received after a missing one, its distance from the first PSN.
             let mut model = BTreeSet::new();
             let mut next = 0i64;
             for (distance, run, from_next) in steps {

@@ -5,7 +5,7 @@
 
 use super::{MICROS, MILLIS, Nanos, SECONDS};
 
-/// Configured times of timeouts, in nanoseconds.
+/// Configuration of the timeouts, in nanoseconds.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Timing {
     /// Probe timeout before the first RTT sample (US-9).

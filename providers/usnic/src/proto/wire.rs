@@ -4,12 +4,13 @@
 //! defines the packets that open and end connections.
 //!
 //! ```text
-//! Fragment   Head  Carried  Message  payload                a whole message
-//! Chunk      Head  Carried  Message  Part  payload          a part of a message
-//! Piece      Head  Carried  Message  Part  Extent  payload  a part of a re-fragmented fragment or chunk
-//! Ack        Head  Ack      Selective  ranges
-//! Probe      Head  padding            ProbeAck  Head Size
-//! Challenge  Head  Nonce              Response  Head Nonce
+//! Fragment             PacketHeader  DataFields  Message  extension  payload                a whole message
+//! Chunk                PacketHeader  DataFields  Message  extension  Part  payload          a part of a message
+//! Piece                PacketHeader  DataFields  Message  extension  Part  Extent  payload  a part of such a packet
+//! Ack                  PacketHeader  AckFields   SackFields  SackRange ...
+//! Probe                PacketHeader  padding
+//! ProbeAck             PacketHeader  size of the probe (u32)
+//! Challenge, Response  PacketHeader  nonce (u64)
 //! ```
 
 use zerocopy::network_endian::{U16, U32, U64};
@@ -68,9 +69,9 @@ pub(crate) const FLAG_ACK_NOW: u16 = 1;
 pub(crate) const FLAG_LAST: u16 = 2;
 /// Flag: the packet ends with a CRC32C of all bytes before it.
 pub(crate) const FLAG_CHECKED: u16 = 4;
-/// Flag: the part after the head is encrypted (`seal`).
+/// Flag: the part after the header is encrypted (`seal`).
 pub(crate) const FLAG_SEALED: u16 = 8;
-/// Flag of a Reset in reply to an Accept: its sender does not know the attempt.
+/// Flag of a Reset in reply to an Accept: the client does not know the connection attempt.
 pub(crate) const FLAG_UNKNOWN: u16 = 16;
 
 impl PacketHeader {

@@ -178,7 +178,7 @@ impl QpContext {
         self.jobs.push(Job::Refused(RefusedAccess { ep: self.ep.handle, cookie: None, key, range, right, check }));
     }
 
-    /// Completes a request. A flushed bind or unbind also ends in its window, even if it was executed.
+    /// Completes a request. If a bind or unbind is flushed, its window is unbound, even if the bind was executed.
     pub(crate) fn complete_request(&self, request: &mut WorkRequest, status: Status, bytes: u64) {
         if let RequestKind::Bind(window, number) = &request.kind {
             if status == Status::Flushed {
@@ -193,8 +193,8 @@ impl QpContext {
 
     /// Whether all segments are registered for local access, and for writing if `write` is true.
     ///
-    /// Each access is checked again. Without this check at the post, an invalid request would fail only when the peer
-    /// lets it start, or never.
+    /// The access to each segment is checked again when the request is sent. Without this check at the post, an invalid
+    /// request would fail only after the peer has granted a credit, or never.
     pub(crate) fn is_registered(&self, segments: &[Segment], write: bool) -> bool {
         let right = AccessRight::local(write);
         let is_open = |part: &Segment| {

@@ -17,7 +17,7 @@ use dapl::runtime::thread;
 use super::QpCore;
 use crate::counters::IaCounters;
 
-/// The open IAs. Each has the id of the process that opened it, and its counters, which list its queue pairs.
+/// For each open IA: the id of the process that opened it, and its counters, which list its queue pairs.
 type OpenIas = Vec<(u32, Weak<IaCounters<QpCore>>)>;
 
 static OPEN_IAS: StaticMutex<OpenIas> = StaticMutex::new(Vec::new());

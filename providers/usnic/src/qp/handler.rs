@@ -21,7 +21,7 @@ use crate::proto::setup::HandshakeResult;
 /// functions, in the engine thread or within a call of dapl. The caller holds neither the lock of a queue pair nor that
 /// of the connection manager.
 pub(crate) trait ConnectionHandler: Send + Sync {
-    /// Called at the begin of `connect` or `accept`, with the connection number of the new attempt. The previous
+    /// Called at the start of `connect` or `accept`, with the connection number of the new attempt. The previous
     /// connection of the handler has ended.
     fn connecting(&self, number: u32, conn: ConnId);
 

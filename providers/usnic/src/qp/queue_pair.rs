@@ -248,7 +248,7 @@ impl QpCore {
         QpCaps { credits, ..self.caps }
     }
 
-    /// Whether there is no connection and no connection attempt.
+    /// Whether the queue pair is new or reset: no connection or attempt has started since then.
     fn is_unconnected(&self) -> bool {
         self.state.lock().phase == QpPhase::Unconnected
     }

@@ -63,7 +63,8 @@ pub(crate) struct Transport {
 struct SendScratch {
     batch: SendBatch,
     guards: RegistrationGuards,
-    /// For each packet of the batch, the data to fail its request if its payload is unreadable.
+    /// For each packet of the batch, its payload's source, which identifies the request to fail if the source is
+    /// unreadable.
     carried: Vec<UnsentPacket>,
     /// Buffer in which a received packet is decrypted.
     opened: Vec<u8>,
@@ -190,7 +191,8 @@ impl Transport {
         self.send_until(now, host, context, |_| false)
     }
 
-    /// Sends packets until no request waits, or no further packet may be sent now. Returns false as `transmit` does.
+    /// Sends one batch, which ends when no request waits to be sent. Then updates the state for deferred receptions.
+    /// Returns false if there was no packet to send, or the socket is full.
     pub(crate) fn send_now(
         &mut self,
         now: Nanos,

@@ -1,4 +1,4 @@
-//! Tests the standby sleep of the engine, which does not receive while other threads poll.
+//! Tests the standby sleep of the engine, during which only polling threads receive packets.
 //!
 //! A thread that announces the end of its polling wakes the engine. Packets that a standby sleep delays are counted.
 

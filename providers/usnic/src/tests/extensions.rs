@@ -1,5 +1,5 @@
-//! Extension operations through the provider interface: immediate data, invalidation of windows, and atomic operations
-//! on registered memory.
+//! Tests extension operations through the provider interface: immediate data, invalidation of windows, and atomic
+//! operations on registered memory.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

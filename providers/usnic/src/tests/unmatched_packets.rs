@@ -1,4 +1,5 @@
-//! Tests of set-up and listeners with peers that are missing, stopped or gone. Plain sockets act as some of the peers.
+//! Tests of set-up with clients that have exited, and with listeners that are closed, missing, late or stopped. Plain
+//! sockets act as some of the peers.
 
 use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;

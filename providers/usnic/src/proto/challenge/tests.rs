@@ -16,7 +16,7 @@ fn place(port: u16) -> SourceAddress {
     SourceAddress::new("10.0.0.3".parse().expect("the literal is a valid address"), port)
 }
 
-/// Returns an estimator with the round-trip time `time`. Its probe timeout is three times `time`.
+/// Returns an estimator with the round-trip time `time`. Its probe timeout is about three times `time`.
 fn rtt(time: Nanos) -> Rtt {
     let mut rtt = Rtt::new(Timing::default());
     rtt.record_sample(0, time, 0);

@@ -88,8 +88,8 @@ pub(crate) trait Controller {
     fn sent(&mut self, sent: &SentPacket);
     fn acked(&mut self, ack: &AckEvent);
     fn lost(&mut self, loss: &LossEvent);
-    /// Records that a full queue of this host has dropped a packet. The packet is retransmitted when the queue has
-    /// drained.
+    /// Records that a queue of this host was full (ENOBUFS). The packets that the queue did not accept are sent again
+    /// later.
     fn overflowed(&mut self, now: Nanos);
     /// Returns the congestion window: the number of bytes that may be in flight.
     fn cwnd(&self) -> u64;

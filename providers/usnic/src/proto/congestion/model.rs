@@ -3,8 +3,8 @@
 //!
 //! A packet is subject to random loss, then to a policer (token bucket, no queue), then to a bounded queue before a
 //! link. Each packet that arrives is acked. Both hosts may stall, like hosts with too few CPUs. Flows detect loss as
-//! the protocol does: by a packet threshold of three, after 9/8 of a round trip, or by a probe timeout. They do not
-//! retransmit lost packets.
+//! the protocol does: by a packet threshold of three, or after 9/8 of a round trip. At a probe timeout they send one
+//! more packet. They do not retransmit lost packets.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};

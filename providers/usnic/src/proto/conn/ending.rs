@@ -53,7 +53,8 @@ struct RefusedRequest {
 pub(super) struct Ending {
     phase: ClosePhase,
     event: Option<ConnectionEvent>,
-    /// Close handshake, which sends the Fin, FinAck or Reset. `None` while the connection is open, and after a refusal.
+    /// Close handshake, which sends the Fin, FinAck or Reset. `None` while the connection is open, and if it has ended
+    /// because this host refused a request.
     closing: Option<Closing>,
     /// Source of the peer's last Fin, FinAck or Reset. Replies go to this address, because the peer's address may have
     /// changed.
@@ -298,7 +299,7 @@ impl<D: PostedData> Conn<D> {
         CloseTiming { timeout, give_up: self.config.give_up, linger: self.config.linger }
     }
 
-    /// Handles a Fin or Reset of the peer. Returns false if the packet is malformed.
+    /// Handles a Fin, FinAck or Reset of the peer. Returns false if the packet is malformed.
     #[cold]
     pub(super) fn receive_close(
         &mut self,

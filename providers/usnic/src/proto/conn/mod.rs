@@ -232,8 +232,8 @@ impl<D: PostedData> Conn<D> {
         self.acks.is_pending() || self.deferred.is_some()
     }
 
-    /// Makes an ack due if it must advertise receives that were added to the shared receive queue. Returns false if the
-    /// peer already knows of enough receives.
+    /// Makes an ack due if it must advertise new receives of this connection or its shared receive queue. Returns false
+    /// if the peer already knows of enough receives.
     pub(crate) fn check_credits(&mut self, host: &mut impl ConnCallbacks<D>) -> bool {
         if self.carries_credits() {
             return true;
@@ -277,7 +277,7 @@ impl<D: PostedData> Conn<D> {
         (self.requests.queue.len(), self.receives.len())
     }
 
-    /// Records that the socket rejects datagrams larger than `most` bytes (EMSGSIZE).
+    /// Records a report that datagrams larger than `most` bytes do not fit: EMSGSIZE of the socket, or an ICMP message.
     pub(crate) fn too_large(&mut self, now: Nanos, most: usize) {
         self.now = now;
         self.withdraw_permit();

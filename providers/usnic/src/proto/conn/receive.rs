@@ -103,8 +103,8 @@ impl<D: PostedData> Conn<D> {
         self.withdraw_permit();
         self.process_deferred(host);
         self.peer_state.record_packet(now, from);
-        // The peer sends any other packet only after it has received the confirmation or the first ack. Handshake
-        // packets may have been sent before.
+        // The peer may have sent an Accept, Cookie or Reject before the confirmation or the first ack arrived there. It
+        // sends any other packet only afterwards.
         if !matches!(head.kind(), Some(Kind::Accept | Kind::Cookie | Kind::Reject)) {
             self.confirming = None;
         }

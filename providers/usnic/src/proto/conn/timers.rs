@@ -11,7 +11,7 @@ use crate::proto::flight::ExpiredTimer;
 use crate::proto::schedule::PendingWork;
 use crate::proto::{Nanos, SECONDS};
 
-/// Time in nanoseconds without `on_time` calls after which a connection frees unused memory.
+/// If the driver has not called the connection for this time in nanoseconds, `on_time` frees unused memory.
 const IDLE_TIME: Nanos = SECONDS;
 
 impl<D: PostedData> Conn<D> {

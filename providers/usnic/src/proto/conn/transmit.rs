@@ -335,7 +335,7 @@ impl<D: PostedData> Conn<D> {
     }
 
     /// Executes the bind at the front of the queue, or fails the unsupported request there. Returns false if the bind
-    /// is deferred, or if the connection has ended.
+    /// is deferred or has failed, or the request is unsupported.
     #[cold]
     fn complete_without_packet(&mut self, wait: BlockedReason, host: &mut impl ConnCallbacks<D>) -> bool {
         let Some(request) = self.requests.queue.next().and_then(|slot| self.requests.queue.get(slot)) else {

@@ -179,7 +179,7 @@ impl<D: PostedData> Conn<D> {
         }
     }
 
-    /// Encodes the head, PSN and ack fields of a data packet.
+    /// Encodes the header, PSN and ack fields of a data packet.
     fn write_carried(&mut self, out: &mut Vec<u8>, kind: Kind, flags: u16, psn: Psn, host: &impl ConnCallbacks<D>) {
         out.extend_from_slice(self.head(kind, flags).as_bytes());
         out.extend_from_slice(self.data_fields(psn, host).as_bytes());

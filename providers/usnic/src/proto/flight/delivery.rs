@@ -100,7 +100,7 @@ impl Delivery {
     }
 
     /// Computes the sample of an ack: second part of UpdateRateSample(), and GenerateRateSample() (draft, 4.1.2.3).
-    /// `packet` belongs to the acked packet that was sent last, at `send_time`.
+    /// `packet` is the state of the acked packet that was sent last, at `send_time`.
     pub(crate) fn sample(&mut self, packet: &PacketState, send_time: Nanos, min_rtt: Nanos) -> RateSample {
         if self.delivered > self.app_limited {
             self.app_limited = 0;

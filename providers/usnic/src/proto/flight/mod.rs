@@ -148,7 +148,7 @@ pub(crate) struct UnackedPackets<T> {
     /// Used by `learn_from_first`: time since which no ack has given an RTT sample, and first send time of the packet
     /// that was acked at that time. `None` if the last ack gave a sample.
     unsure: Option<(Nanos, Nanos)>,
-    /// Time of the last newly acked packet, or of the first transmission.
+    /// Time at which a packet was last newly acked, or was sent while no other packet was unacked.
     progress: Nanos,
     /// Time of the last probe timeout.
     last_pto: Nanos,
@@ -370,8 +370,8 @@ impl<T: Copy> UnackedPackets<T> {
         self.ring.slot_mut(psn).cause = cause;
     }
 
-    /// Queues the packets for which `is_void` returns true for retransmission, unless an ack of their last transmission
-    /// cannot have arrived yet. Congestion control does not count them as lost.
+    /// Queues the packets for which `is_void` returns true for retransmission. Skips packets whose last transmission is
+    /// so recent that its ack cannot have arrived. Congestion control does not count the queued packets as lost.
     pub(crate) fn retransmit_where(&mut self, now: Nanos, is_void: impl Fn(&T) -> bool) {
         // Minimum time from a transmission to its ack: the minimum RTT, less the ack delay that it may include.
         let trip = self.rtt.min_rtt().unwrap_or(0).saturating_sub(self.rtt.timing().ack_delay);

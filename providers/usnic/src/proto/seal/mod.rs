@@ -10,11 +10,12 @@
 //! A packet that cannot be authenticated gets no reply, so a host with another key cannot detect a listener.
 //!
 //! ```text
-//! set-up   Head  clear part  sealed(rest)  nonce(24)   tag(16)      without a key:  Head  clear part  rest  CRC32C(4)
-//! open     Head  sealed(rest)              counter(8)  tag(16)
+//! handshake packet              PacketHeader  clear part  sealed(rest)  nonce(24)   tag(16)
+//! handshake packet without key  PacketHeader  clear part  rest          CRC32C(4)
+//! packet of a connection        PacketHeader              sealed(rest)  counter(8)  tag(16)
 //! ```
 //!
-//! The head and the clear part are authenticated but not encrypted. There is no forward secrecy: with the pre-shared
+//! The header and the clear part are authenticated but not encrypted. There is no forward secrecy: with the pre-shared
 //! key, recorded traffic can be decrypted.
 
 mod replay;

@@ -51,7 +51,8 @@ pub(crate) enum PacketResult {
     /// A new request for the consumer, whose content [`Acceptor::request`] returns. The Pending reply was appended,
     /// which the caller sends to the source of the packet.
     Requested(RequestId),
-    /// The client has withdrawn this request, or does not know it, so the attempt has ended.
+    /// The attempt has ended, because the client has withdrawn its request, does not know the attempt, or has closed
+    /// its port.
     Withdrawn(RequestId),
 }
 

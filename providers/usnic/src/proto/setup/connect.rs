@@ -38,8 +38,8 @@ const MIN_CLOSED: u32 = 2;
 pub(crate) enum ConnectOutcome {
     /// The server has accepted. `Conn` sends the confirmation by [`Confirming`].
     Established { agreed: HandshakeResult, private_data: Vec<u8> },
-    /// The server has rejected the request without private data, or is unreachable. `Some` contains the reason that the
-    /// server has sent.
+    /// The server has rejected the request without private data, has no listener, or is unreachable. The reason is for
+    /// the log. It is `None` if the server's consumer rejected the request, or if there was no reply.
     Ended(ConnectionEvent, Option<RejectReason>),
     /// The server's consumer has rejected the request with this private data.
     Refused(Vec<u8>),

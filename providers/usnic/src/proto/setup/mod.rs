@@ -173,7 +173,7 @@ pub(crate) struct SetupConfig {
     pub(crate) give_up: Nanos,
     /// Time for which a client repeats a request after the reply that there is no listener.
     pub(crate) listener_wait: Nanos,
-    /// The server ends an attempt if no copy of its request arrives for this time.
+    /// The server ends a pending attempt if no copy of its request arrives for this time.
     pub(crate) patience: Nanos,
     /// Time for which an ended attempt stays in the table, to reply to late duplicates.
     pub(crate) linger: Nanos,

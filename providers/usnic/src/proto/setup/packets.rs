@@ -4,20 +4,25 @@
 //! the accept ("guarded"). Cookies and rejects contain the number of hand-offs of their request, which distinguishes a
 //! late reply of an earlier listener from one of the current listener.
 //!
-//! Three rules hold in all versions of the protocol. A request begins with the head and [`RequestHead`]. The protected
-//! part of a request begins with the client's connection number and token. A reject is readable up to the end of
-//! [`RejectPacket`].
+//! Three rules hold in all versions of the protocol. A request begins with the packet header and [`RequestHead`]. The
+//! protected part of a request begins with the client's connection number and token. A reject is readable up to the end
+//! of [`RejectPacket`].
 //!
 //! ```text
-//! Request  Head(0, 0)  RequestHead  guarded: Offer  private data  padding to 1185 to 1200 bytes
-//! Cookie   Head        guarded: Ticket
-//! Accept   Head        guarded: Offer  private data
-//! Reject   Head        guarded: Refused
-//! Reset    Head(0, 0)  RequestHead  guarded: Withdrawal         the client withdraws its request
-//! Reset    Head        guarded                          with FLAG_UNKNOWN: the client does not know this accept
-//! Confirm  Head                                         this and the next packets are protected like data packets
-//! Fin      Head  Fin             FinAck  Head          Reset  Head
+//! Request  PacketHeader (1)  RequestHead  guarded: WireOffer  private data  padding to 1185 to 1200 bytes
+//! Cookie   PacketHeader      guarded: CookiePacket
+//! Accept   PacketHeader      guarded: WireOffer  private data
+//! Reject   PacketHeader      guarded: RejectPacket  private data
+//! Reset    PacketHeader (1)  RequestHead  guarded: Withdrawal    the client withdraws its request
+//! Reset    PacketHeader      guarded, without content            FLAG_UNKNOWN: the client does not know the accept
+//! Confirm  PacketHeader (2)
+//! Fin      PacketHeader (2)  Fin
+//! FinAck   PacketHeader (2)
+//! Reset    PacketHeader (2)                                      ends an established connection
 //! ```
+//!
+//! 1. The connection number and the token are 0.
+//! 2. The packet is protected like a data packet.
 
 use zerocopy::network_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -406,7 +411,7 @@ pub(super) fn put_unknown(guard: &PacketGuard, peer_offer: &Offer, random: &mut 
     guard.seal(PacketHeader::new(Kind::Reset, FLAG_UNKNOWN, peer_offer.conn, peer_offer.token), &[], &[], random, out);
 }
 
-/// Returns the head of a packet of a connection.
+/// Returns the header of a packet to the peer of a connection.
 pub(crate) fn head(kind: Kind, terms: &ConnectionTerms) -> PacketHeader {
     PacketHeader::new(kind, 0, terms.peer_conn, terms.peer_token)
 }

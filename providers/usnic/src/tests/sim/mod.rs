@@ -34,7 +34,7 @@ mod verdict;
 
 use scenario::{EXTENDED, Scenario};
 
-/// Seeds that have found defects. Each test run repeats them.
+/// Seeds that have found defects. The test repeats them, unless `DAPL_SIM_SEED` or `DAPL_SIM_ALL` is set.
 const FOUND: [u64; 10] = [12, 383, 2458, 6866, 22_237, 54_507, 61_142, 62_595, 82_725, 89_231];
 
 /// Number of seeds that the tests run if `DAPL_SIM_RUNS` is not set.

@@ -30,7 +30,7 @@ pub(super) struct Network {
     pub(super) traced: bool,
 }
 
-/// Returns the index of the peer with this address, which is the last byte of the IPv4 address minus one.
+/// Returns the index of the peer with this address. The last byte of the IPv4 address is the index plus one.
 pub(super) fn peer_of(address: SocketAddr) -> usize {
     match address {
         SocketAddr::V4(v4) => usize::from(v4.ip().octets()[3]) - 1,

@@ -10,7 +10,7 @@ use crate::proto::MILLIS;
 use crate::proto::conn::ConnConfig;
 use crate::proto::wire::{AckFields, DataFields, Extent, Kind, Message, Op, PacketHeader, Part, SackFields, SackRange};
 
-/// A packet to A with the connection number and token of B.
+/// A packet to A. Its header has the connection number and the token that A has chosen.
 struct InvalidPacket {
     kind: Kind,
     psn: u32,
@@ -455,8 +455,8 @@ fn malformed_extension_packets_end_the_connection_and_change_nothing() {
         assert!(pair.a.host.memory == before, "{what}: no memory is written");
         assert!(pair.a.host.recvs.iter().all(|done| done.status != Status::Success), "{what}: no receive succeeds");
         if pair.a.events.is_empty() {
-            // A response that matches no request is dropped like a late one. An operation with a higher number waits
-            // for the operations before it.
+            // An operation with a higher number waits for the operations before it. The check also permits that a
+            // response without a request is dropped.
             assert!(packet.op == Op::AtomicResponse || packet.id == 3, "{what}: the packet must end the connection");
             continue;
         }

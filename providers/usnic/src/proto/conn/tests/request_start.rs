@@ -115,7 +115,7 @@ fn send_waits_for_a_credit_and_sends_rnr_probes() {
         "{asked} RNR probes were sent in a second, instead of 10 to 29 with growing intervals"
     );
     assert!(pair.a.host.requests.is_empty() && pair.a.events.is_empty());
-    // The ack that advertises the receive is lost. The next RNR probe of A causes another one.
+    // The ack that advertises the receive is lost. The next RNR probe of A causes another ack.
     pair.b.drops_all = true;
     pair.recv(Endpoint::B, 500, 10);
     pair.pump(Endpoint::B, 100);

@@ -11,7 +11,7 @@ enum ModelStep {
     Ack(i32, Vec<(i32, i32)>),
     /// Retransmits this number of packets that are queued for retransmission.
     Resend(u32),
-    /// Calls `retransmit_where` for this packet, and replaces its retransmission data by equal data.
+    /// Records a retransmission of this packet, whatever its state, and replaces its retransmission data by equal data.
     Again(i32),
     Wait(Nanos),
 }
