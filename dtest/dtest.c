@@ -2,7 +2,7 @@
  * dtest - a server and a client that try out a uDAPL provider together, and check every byte.
  *
  *     dtest -P sm0                    the server
- *     dtest -P sm0 -h localhost      the client, in another window
+ *     dtest -P sm0 -h localhost      the client, in another terminal
  *
  * It is also meant to be read: a whole uDAPL program, from opening the adapter to closing it, in the order of the
  * calls. Start at main() at the end. An unexpected result ends the program with a message and exit status 1. Exit
@@ -142,7 +142,7 @@ __attribute__((noreturn, format(printf, 1, 2))) static void fail(const char *for
     va_end(args);
     fputc('\n', stderr);
 
-    /* The connection event often explains a failure better. It may arrive slightly later. */
+    /* A connection event often explains the failure better than the message above. It may arrive slightly later. */
     DAT_EVENT event;
     DAT_COUNT more;
     if (conn_evd != DAT_HANDLE_NULL && dat_evd_wait(conn_evd, 500000, 1, &event, &more) == DAT_SUCCESS)
@@ -193,7 +193,7 @@ static DAT_RETURN wait_on_evd(DAT_EVD_HANDLE evd, uint64_t deadline, DAT_EVENT *
     return ret;
 }
 
-/* -c: block on the CNO, which triggers for any EVD of this program; then check whether this EVD triggered it. */
+/* -c: dequeue from this EVD. While it is empty, block on the CNO, which every EVD with the CNO triggers. */
 static DAT_RETURN wait_on_cno(DAT_EVD_HANDLE evd, uint64_t deadline, DAT_EVENT *event)
 {
     for (;;) {
@@ -513,7 +513,10 @@ static struct hello hello(bool client)
     return hello;
 }
 
-/* Without a connection manager (verbs with cm=none), there are no private data and no disconnect events. */
+/*
+ * Without a connection manager (verbs with cm=none), there are no private data, and a disconnect by the peer causes no
+ * event.
+ */
 static bool unmanaged(void)
 {
     return provider_attr.max_private_data_size < (DAT_COUNT)sizeof(struct hello);
@@ -648,7 +651,7 @@ static void exchange_memory(void)
         fail("the peer offers %" PRIu64 " bytes, expected %zu", (uint64_t)peer_memory.segment_length, opt.bytes);
 }
 
-/* Does one RDMA operation between `rdma`, from offset opt.bytes on, and the peer's exported memory. Returns the
+/* Writes the second half of `rdma` to peer_memory, or reads peer_memory into that half. Returns the time in
  * nanoseconds. */
 static uint64_t one_rdma(bool write)
 {
@@ -669,7 +672,8 @@ static uint64_t one_rdma(bool write)
     return ns;
 }
 
-/* The server does not measure round trips, so it passes no time. */
+/* Prints the number and size of the operations, and their mean time and rate if ns, the total time, is not 0. Only the
+ * client measures messages, so the server passes 0 for them. */
 static void report(const char *what, uint64_t count, uint64_t bytes_each, uint64_t ns)
 {
     printf("%-24s %8" PRIu64 " x %8" PRIu64 " bytes", what, count, bytes_each);
@@ -697,7 +701,7 @@ static void rdma_bursts(void)
         read_ns += one_rdma(false);
         verify(buffer, opt.bytes, seed(client, 1, burst), "the RDMA read of the written data", burst);
 
-        /* This message permits the peer's next write into this memory: the data of its last write is verified. */
+        /* The peer's data is verified, so this message permits the peer's next write into this memory. */
         send_word(READ, burst);
         receive_word(READ, burst);
     }
@@ -740,8 +744,9 @@ static void disconnect(void)
     DAT_EVENT event;
     bool client = opt.host != NULL;
 
-    /* The server sends the last message, and disconnects after its completion. If the receiver disconnected, a lost
-     * acknowledgement would flush a message that has arrived. Each side gets exactly one event. */
+    /* The server sends the last message, and disconnects after the send has completed. If the client disconnected
+     * instead, a lost acknowledgement could flush the send although the message has arrived. Each side gets exactly one
+     * event about the end of the connection. */
     if (!client || unmanaged())
         send_word(BYE, 0);
     if (client || unmanaged())
@@ -811,19 +816,19 @@ static void usage(FILE *out)
             "  -h HOST     be the client of the server on HOST; a server that starts later is waited for\n"
             "  -P NAME     interface adapter, a name of dat.conf (default sm0)\n"
             "  -q QUAL     connection qualifier (default %d)\n"
-            "  -b SIZE     bytes of an RDMA and of a large message; K and M are understood (default 64K)\n"
+            "  -b SIZE     bytes of an RDMA and of a large message, also as 64K or 1M (default 64K)\n"
             "  -B COUNT    bursts, each an RDMA write, an RDMA read, a large message and %d small ones\n"
             "              in both directions (default 10)\n"
             "  -c          wait with a consumer notification object (dat_cno_wait)\n"
             "  -p          poll (dat_evd_dequeue) and never sleep\n"
             "  -a          disconnect abruptly and not gracefully\n"
-            "  -d          take a second before accepting and before disconnecting (server)\n"
-            "  -t SECONDS  give up when an event does not come for so long, or in a third\n"
-            "              of that an answer to a connection request (default 30)\n"
+            "  -d          wait a second before accepting and before disconnecting (server)\n"
+            "  -t SECONDS  time limit of each wait for an event; a connection request has a\n"
+            "              third of it (default 30)\n"
             "  -v          print the attributes of adapter and provider\n"
             "  --help      print this\n"
             "\n"
-            "The exit status is 0 only if every byte and every event was as it should be.\n",
+            "The exit status is 0 only if every byte and every event was correct.\n",
             DEFAULT_QUAL, SMALL_PER_BURST);
 }
 
@@ -862,11 +867,11 @@ static void parse_options(int argc, char **argv)
         case 't': opt.timeout = (unsigned)parse_number(optarg, 1, 4000); break;
         case 'v': opt.verbose = true; break;
         case 'H': usage(stdout); exit(EXIT_SUCCESS);
-        default: misused("what is that?");
+        default: misused("an option is unknown or lacks its value");
         }
     }
     if (optind < argc)
-        misused("only options are understood");
+        misused("it takes only options, no other arguments");
     if (server && opt.host)
         misused("-s and -h exclude each other");
 }

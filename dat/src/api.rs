@@ -1,8 +1,8 @@
-//! The version of DAT that a libdat implements: SONAME, numbers, and names of numbers.
+//! The version of DAT that a libdat implements: its version number, and the numbers and names of its return codes.
 //!
-//! `libdat.so.1` and `libdat2.so.2` are built from the same code, each with one of the two constants below. Every entry
-//! at the C boundary passes one of them. Internally, subtypes of return codes are those of 1.2; `Api::subtype` converts
-//! the subtype at the end of a call.
+//! `libdat.so.1` and `libdat2.so.2` are built from the same code. The calls that libdat implements itself (`thunk/own`)
+//! get [`V1`] in the first library and [`V2`] in the second. Inside libdat, subtypes have the numbers of 1.2;
+//! `registry::error` converts them when it builds a return code.
 #![forbid(unsafe_code)]
 
 use std::ffi::CStr;
@@ -61,7 +61,7 @@ pub static V2: Api = Api {
 
 static CURRENT: OnceLock<&'static Api> = OnceLock::new();
 
-/// Sets the version of this library. Entries at the C boundary call it; only the first call has an effect.
+/// Sets the version of this library. Each call of `thunk/own` calls it first; only the first time has an effect.
 pub(crate) fn enter(api: &'static Api) {
     CURRENT.get_or_init(|| api);
 }

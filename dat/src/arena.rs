@@ -123,8 +123,8 @@ impl Arenas {
         self.foreign.store(true, Ordering::Relaxed);
     }
 
-    /// Adds an arena, or extends a known one. Returns false if the arena is malformed, overlaps another one, or if
-    /// there are too many.
+    /// Adds an arena, or extends a known one. Returns false if the arena is malformed or overlaps another one, or if
+    /// there are already [`MAX_ARENAS`] arenas.
     pub(crate) fn add(&self, arena: HandleArena) -> bool {
         let HandleArena { base, len, stride } = arena;
         let Some(end) = base.checked_add(len) else { return false };

@@ -53,7 +53,7 @@ pub struct Record {
 }
 
 /// A line that is not used: it is disabled (`nondefault`), is for kernel programs, or has an error. If a program opens
-/// the name of such a line, the error message names the line.
+/// a name that has only such lines, the error message names the first of them.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct UnusedLine {
     /// Field 1 of the line.
@@ -277,7 +277,7 @@ fn number(digits: &[u8]) -> Option<u32> {
     std::str::from_utf8(digits).ok()?.parse::<u16>().ok().map(u32::from)
 }
 
-/// Parses `dapl.1.2`: an id without a dot, and two numbers.
+/// Whether the text has the form of `dapl.1.2`: an id without a dot, and two numbers.
 fn is_provider_version(text: &[u8]) -> bool {
     let parts: Vec<&[u8]> = text.split(|byte| *byte == b'.').collect();
     let digits = |part: &[u8]| !part.is_empty() && part.iter().all(u8::is_ascii_digit);
@@ -303,7 +303,7 @@ fn has_version(library: &[u8], version: &[u8; 5]) -> bool {
     name.windows(version.len()).enumerate().any(|(at, part)| part == version && matches!(tail(at), [] | [b'.', ..]))
 }
 
-/// Formats a token for a message: printable characters only, shortened.
+/// Formats a token for a message: in quotes, at most 60 bytes, and escaped as in C except for printable ASCII.
 fn quoted(text: &[u8]) -> String {
     let shown = text[..text.len().min(60)].escape_ascii();
     format!("\"{shown}{}\"", if text.len() > 60 { "..." } else { "" })
@@ -327,7 +327,8 @@ impl Token {
     }
 }
 
-/// Splits a line into tokens at spaces and tabs. Also returns the error that ended the split early, if any.
+/// Splits a line into tokens at spaces and tabs. Also returns an error if a quote is not closed or a token contains a
+/// NUL byte.
 fn tokens(line: &[u8]) -> (Vec<Token>, Option<LineError>) {
     let mut tokens = Vec::new();
     let mut at = 0;
@@ -376,7 +377,7 @@ const FIELDS: [&str; 9] = [
 ];
 
 /// Parses the text after an opening quote. Returns the text up to the closing quote, and the number of bytes including
-/// that quote. A backslash makes the next byte literal.
+/// that quote; `None` if there is no such quote. A backslash makes the next byte literal.
 fn quoted_token(rest: &[u8]) -> Option<(Vec<u8>, usize)> {
     let mut text = Vec::new();
     let mut bytes = rest.iter().enumerate();

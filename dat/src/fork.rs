@@ -1,5 +1,5 @@
-//! Locks across `fork`: the forking thread takes all of libdat's locks. Otherwise a lock could be held in the child by
-//! a thread that exists only in the parent.
+//! Locks across `fork`: the forking thread takes the locks of the registry, the IA numbers, the arenas and the reports.
+//! Otherwise a lock could be held in the child by a thread that exists only in the parent.
 //!
 //! `thunk` installs the handlers at the first call that may take a lock.
 #![forbid(unsafe_code)]

@@ -96,7 +96,7 @@ mod tests {
         let second = add(two, USE).unwrap();
         assert_eq!((first, second), (1, 2));
         assert_eq!(translate(pointer(first)), Some(one));
-        assert_eq!(translate(one), Some(one), "the pointer of an open IA is as good");
+        assert_eq!(translate(one), Some(one), "the pointer of an open IA is accepted");
         assert_eq!(number_of(two), Some(second));
         for unknown in [0, 3, 65535, 65536, 0x7000_0200, usize::MAX] {
             assert_eq!(translate(pointer(unknown)), None, "{unknown:#x}");
@@ -104,7 +104,7 @@ mod tests {
         assert_eq!(remove(first), Some(USE));
         assert_eq!((remove(first), remove(0), remove(usize::MAX)), (None, None, None));
         assert_eq!((translate(pointer(first)), translate(one)), (None, None));
-        assert_eq!(add(one, USE), Some(3), "a freed number rests");
+        assert_eq!(add(one, USE), Some(3), "a freed number is reused last");
         assert_eq!(remove(second), Some(USE));
         for _ in 4..NUMBERS {
             let number = add(two, USE).unwrap();

@@ -4,9 +4,9 @@
 //! The packages `dat/v1` and `dat/v2` export the C functions. Each library has its own copy of this code and of its
 //! state, and passes its version (`api`). A process may load both libraries.
 //!
-//! A consumer calls `dat_*`; `thunk` defines all of these symbols. Most calls go through the provider's table, whose
-//! address is the first word of every handle: `thunk/pass` finds it and jumps. libdat implements the other calls
-//! itself, in `thunk/own`.
+//! A consumer calls `dat_*`; `thunk` defines these symbols, except `dat_extension_op` (`dat/v2`). Most calls go through
+//! the provider's table, to which the first word of every object points: `thunk/pass` finds the table and jumps. libdat
+//! implements the other calls itself, in `thunk/own`.
 //!
 //! | module | purpose |
 //! |---|---|
@@ -16,10 +16,10 @@
 //! | `strerror` | names of return codes (pure) |
 //! | `refused` | the reason for a refused open, as a line and as fields (pure) |
 //! | `arena` | address ranges of handles that may be read |
-//! | `loader` | provider libraries; `loader/host`: environment, fork, syslog, cancellation |
+//! | `loader` | provider libraries; `loader/host`: C library calls, such as environment, fork, syslog, cancellation |
 //! | `discovery` | adapters of this machine as lines of dat.conf |
-//! | `report` | rate-limited messages on stderr; `report/lines`: debug variables and log destination |
-//! | `sources` | selects the files to read |
+//! | `report` | messages, limited in number; `report/lines`: debug variables and log destination |
+//! | `sources` | selects the files and reads them |
 //! | `registry` | static and dynamic registry, use counts, initialisation; `registry/query`: its content for tools |
 //! | `handles` | IA numbers |
 //! | `fork` | locks held across `fork` |

@@ -25,8 +25,8 @@ pub(crate) struct Library {
     /// Whether the library lists `libdat.so.1` as needed. If it belongs to another implementation, it registers its
     /// names with `libdat.so.1`, and `libdat2.so.2` gets no registration.
     pub(crate) needs_libdat1: bool,
-    /// Whether the library's name ends in `.so.1`, as for `libdat.so.1`. Only this project's providers serve both
-    /// versions under such a name.
+    /// Whether the library's file name or SONAME has the version `.so.1`, and neither has `.so.2`. Such a library is
+    /// for `libdat.so.1`; only this project's providers serve both versions under such a name.
     pub(crate) is_named_for_libdat1: bool,
 }
 
@@ -98,7 +98,7 @@ impl Library {
         unsafe { (self.init)(info, params.as_ptr()) }
     }
 
-    /// Calls the provider's fini, which removes the registration. A library without a fini stays registered.
+    /// Calls the provider's fini, if the library has one. Fini usually removes the registration.
     pub(crate) fn fini(self, info: &'static DAT_PROVIDER_INFO) {
         if let Some(fini) = self.fini {
             // SAFETY: the record lives as long as the process, and the library exports the function under the ABI's

@@ -15,7 +15,7 @@ const UPWARDS_FROM: (u32, u32) = (1, 2);
 /// before that filter.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum NoMatch {
-    /// No line has this name.
+    /// No record and no registration has this name.
     #[error("no interface adapter of this name")]
     Name,
     /// The name exists for other major versions only.

@@ -32,10 +32,10 @@ impl CauseAndRemedy {
     }
 }
 
-/// The kind of refusal.
+/// Why an open is refused.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum RefusalKind {
-    /// Neither a line of dat.conf nor a registration has this name.
+    /// No usable line of dat.conf and no registration has this name.
     Name,
     /// The name exists in other major versions only.
     Major,

@@ -38,7 +38,7 @@ pub(crate) struct ProviderUse {
     pub(crate) entry: Option<usize>,
 }
 
-/// The `ia_open` of a provider for one open. The use of the provider is counted.
+/// The `ia_open` of a provider for one open, which is counted as a use of the provider.
 pub(crate) struct OpenProvider {
     pub(crate) open: DAT_IA_OPEN_FUNC,
     pub(crate) provider_use: ProviderUse,
@@ -131,7 +131,8 @@ fn unusable(wanted: &Key, mut causes: Vec<(String, CauseAndRemedy)>) -> RefusedO
     RefusedOpen { kind, name, place: String::new(), cause: CauseAndRemedy::all(causes.collect()) }
 }
 
-/// Reports that a provider refused an open: its own explanation, or the name of the code it returned.
+/// Reports that a provider refused an open. The cause is the provider's explanation, or else the name of the returned
+/// code.
 pub(crate) fn refused_by_provider(wanted: &Key, provider_use: ProviderUse, code: DAT_RETURN, words: &str) {
     let entry = provider_use.entry.map(|index| lock().entries[index]);
     let (library, place) = match entry {
@@ -146,15 +147,16 @@ pub(crate) fn refused_by_provider(wanted: &Key, provider_use: ProviderUse, code:
         }
     };
     let refused = RefusedOpen { kind: RefusalKind::Device, name: wanted.name.clone(), place, cause };
-    // The return code shows that an argument is invalid, so libdat logs no line.
+    // If an argument is invalid, the return code says so. libdat then does not log the refusal, but only stores it for
+    // tools.
     match code & DAT_TYPE_MASK {
         DAT_INVALID_PARAMETER | DAT_INVALID_HANDLE => report::store(refused),
         _ => report::refusal(refused),
     }
 }
 
-/// Ends an IA's use of its provider. After the last use of a record, its library's fini runs and removes the
-/// registration.
+/// Ends an IA's use of its provider. After the last use of a record, the library's fini is called, and the record's
+/// registrations are removed.
 pub(crate) fn release(provider_use: ProviderUse) {
     let mut registry = lock();
     if let Some(registration) = registry.registrations.with_id(provider_use.registration) {
@@ -318,7 +320,8 @@ impl Registry {
     }
 }
 
-/// Writes debug lines: one for each file that is missing or was not read, and one for each line of the files.
+/// Writes debug lines: one for each file that is missing or was not read, one with the number of records, and one for
+/// each record and each unused line.
 fn log_sources(gathered: &CollectedConf) {
     let topic = Topic::StaticRegistry;
     for file in &gathered.missing {

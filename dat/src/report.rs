@@ -1,8 +1,8 @@
 //! Messages of libdat: refused opens, errors in dat.conf files, and the debug lines that `DAT_DBG_*` enables.
 //!
 //! Lines go through the `log` crate to the logger of `report/lines`, unless another logger is set. Some programs try
-//! every name in a list, so each refusal is reported once, and at most [`MOST_REFUSALS`] per process. Nothing is
-//! written to stdout.
+//! every name in a list, so each refusal is reported once, and at most [`MOST_REFUSALS`] per process unless
+//! [`Topic::General`] is enabled. Nothing is written to stdout.
 #![forbid(unsafe_code)]
 
 mod lines;
@@ -15,11 +15,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::refused::RefusedOpen;
 
-/// Maximum number of refusals that are reported. After the last one, a line states that further ones are not shown.
+/// Maximum number of refusals that are reported without [`Topic::General`]. A last line states that further ones are
+/// not shown.
 const MOST_REFUSALS: usize = 4;
-/// Maximum number of errors in dat.conf files that are reported.
+/// Maximum number of errors in dat.conf files that are reported without [`Topic::General`].
 const MOST_FILE_ERRORS: usize = 16;
-/// Maximum number of refusals that are stored to recognize repetitions.
+/// Maximum number of refusals that are stored to recognize repetitions. When so many are stored, every refusal counts
+/// as new.
 const MOST_REMEMBERED: usize = 1024;
 
 /// Bits of `DAT_DBG_TYPE`.

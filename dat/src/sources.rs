@@ -97,7 +97,8 @@ fn gather_usual(files: &[&Path]) -> CollectedConf {
 }
 
 impl CollectedConf {
-    /// The first record of each name in the usual files that were not read, and in their drop-in files.
+    /// The place of the first record of each name in the usual files that were not read and in their drop-in files.
+    /// Only records for this library's major version count.
     pub(crate) fn names_in_unread_files(&self) -> BTreeMap<Vec<u8>, LineNumber> {
         let mut others = CollectedConf::default();
         let mut seen = BTreeSet::from([self.target.clone()]);

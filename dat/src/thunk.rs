@@ -81,7 +81,7 @@ pub fn any<T: Table>(handle: DAT_HANDLE) -> ProviderTable<T> {
     if handle as usize <= usize::from(u16::MAX) { ia(handle) } else { object(handle) }
 }
 
-/// Returns the table of a handle that was classified before.
+/// Returns the table of a handle whose first word may be read: it is an open IA, or `classify` has accepted it.
 #[inline(always)]
 fn table<T: Table>(handle: DAT_HANDLE) -> ProviderTable<T> {
     // SAFETY: the address lies in an arena, which stays mapped, or is an open IA that its provider returned. Otherwise
@@ -93,7 +93,8 @@ fn table<T: Table>(handle: DAT_HANDLE) -> ProviderTable<T> {
     if table.is_null() || !(table as usize).is_multiple_of(align_of::<T>()) {
         return None;
     }
-    // SAFETY: the first word of a valid handle is its provider's table; the ABI requires that it outlives the handle.
+    // SAFETY: the object of a valid handle begins with a pointer to its provider's table. The ABI requires that the
+    // table outlives the handle.
     Some((handle, unsafe { &*table }))
 }
 

@@ -34,14 +34,14 @@ pub struct LibdatHook {
     /// Size of this record in bytes; later versions append fields.
     pub size: usize,
     /// Registers the address range of the calling library's handles, or extends it. Returns 0, or -1 if libdat's table
-    /// is full or the arena is malformed.
+    /// is full, or if the arena is malformed or overlaps another one.
     ///
     /// libdat refuses a value outside all arenas without reading memory, unless a library without the hook is loaded.
     pub add_arena: extern "C" fn(arena: HandleArena) -> i32,
     /// Returns the number by which programs name this IA of the provider; null if libdat has not assigned one.
     pub ia_number: extern "C" fn(provider_ia: *mut c_void) -> DAT_IA_HANDLE,
-    /// For tools: the reason why libdat refused the calling thread's last `dat_ia_openv`. Writes at most `capacity`
-    /// bytes including the NUL and returns the full length without it; 0 if there was no refusal.
+    /// For tools: the reason of the last `dat_ia_openv` of the calling thread that libdat refused. Writes at most
+    /// `capacity` bytes including the NUL, and returns the full length without the NUL; 0 if there was no refusal.
     pub last_refusal: unsafe extern "C" fn(out: *mut c_char, capacity: usize) -> usize,
     /// Passes a C string that explains why the provider refuses the `ia_open` that the calling thread is executing.
     /// libdat logs it as the cause of the refused open.

@@ -1,4 +1,4 @@
-//! The provider table of DAT 1.2: 68 functions in the order of the ABI. Every handle leads to such a table.
+//! The provider table of DAT 1.2: 68 functions in the order of the ABI. Every object begins with a pointer to a table.
 //!
 //! libdat calls the functions in the table; `dapl` fills one table per IA name. DAT 2.0 appends functions.
 

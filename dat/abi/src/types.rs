@@ -61,7 +61,8 @@ pub type DAT_SRQ_HANDLE = DAT_HANDLE;
 pub type DAT_IA_ADDRESS_PTR = *mut DAT_SOCK_ADDR;
 /// Connection qualifier: the 64-bit number on which a service point listens.
 pub type DAT_CONN_QUAL = DAT_UINT64;
-/// Port qualifier of a local or remote endpoint.
+/// Port of an endpoint: over usnic the UDP port for connection requests, otherwise 0. The remote port of an endpoint
+/// that has called connect is the connection qualifier of the listener.
 pub type DAT_PORT_QUAL = DAT_UINT64;
 /// Key of registered memory in local segments; 0 is never valid.
 pub type DAT_LMR_CONTEXT = DAT_UINT32;

@@ -59,7 +59,7 @@ pub enum ReadError {
     Incomplete,
     /// The answer does not have the text format.
     Invalid,
-    /// The answer would exceed the number of bytes that one run may read.
+    /// The answer is longer than [`MOST`], or the answers of this run together exceed the limit of a run.
     TooMuch,
     /// The process was not queried, because the time limit of the run had passed.
     Skipped,
@@ -151,7 +151,7 @@ fn names(list: &str, uid: u32) -> Vec<SocketName> {
     names
 }
 
-/// Queries these processes concurrently. Omits processes that have ended, and sockets of other users.
+/// Queries these processes concurrently. Omits processes that have ended, and sockets whose name states a wrong user.
 fn ask(names: &[SocketName], end: Instant, capacity: &mut usize) -> Vec<PublishedProcess> {
     let began = Instant::now();
     let is_late = began >= end;
@@ -200,7 +200,7 @@ impl ProcessQuery {
         ProcessQuery { name, pid: None, socket: None, bytes: Vec::new(), error: Some(error) }
     }
 
-    /// Reads available bytes, and closes the connection when the answer is complete or too long.
+    /// Reads available bytes. Closes the connection when the answer is complete or too long, and after an error.
     fn take(&mut self, piece: &mut [u8], capacity: &mut usize) {
         let Some(socket) = &self.socket else { return };
         match rustix::net::recv(socket, &mut *piece, RecvFlags::DONTWAIT) {
@@ -211,7 +211,7 @@ impl ProcessQuery {
             }
             Ok(_) => self.stop(ReadError::TooMuch),
             Err(Errno::AGAIN | Errno::INTR) => {}
-            // The process closed the connection before it accepted the query.
+            // The process closed its listening socket before it accepted this connection.
             Err(Errno::CONNRESET) => self.stop(ReadError::Incomplete),
             Err(error) => self.stop(ReadError::System(error.into())),
         }
@@ -232,7 +232,8 @@ impl ProcessQuery {
     }
 }
 
-/// Reads all answers until every process has closed its connection or the deadline has passed.
+/// Reads the answers until every process has closed its connection or the deadline has passed. A process that has not
+/// closed its connection by then gets [`ReadError::Timeout`].
 fn listen(queries: &mut [ProcessQuery], deadline: Instant, capacity: &mut usize) {
     let mut piece = vec![0; 1 << 16];
     loop {

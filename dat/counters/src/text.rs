@@ -81,14 +81,14 @@ impl Text {
     }
 }
 
-/// Counters of a process.
+/// Counters of the IAs that a process has opened over one provider library.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Process {
     /// Process id, in the PID namespace of the process.
     pub pid: u32,
     /// Name of the program, as `ps` shows it.
     pub program: String,
-    /// IAs that the process has open.
+    /// The open IAs of the library that answered.
     pub adapters: Vec<Adapter>,
 }
 
@@ -178,7 +178,7 @@ fn beginning(text: &str) -> ParseError {
     if first.starts_with(text) { ParseError::Incomplete } else { ParseError::Invalid }
 }
 
-/// Adds the content of a line. `None` if the line is invalid at this position.
+/// Adds the content of a line to `process`. `None` if a number is malformed, or if a line about an IA precedes the IA.
 fn take(process: &mut Process, line: &str) -> Option<()> {
     let mut words = line.split('\t');
     let (kind, first, second, third) = (words.next()?, words.next(), words.next(), words.next());

@@ -41,7 +41,7 @@ pub(crate) fn open_all(options: &Options, entries: &[ReportedEntry]) -> Vec<Open
         std::thread::scope(|scope| {
             let open = |entry: &ReportedEntry| {
                 let name = entry.name.clone();
-                // With --all, each entry is opened with the API version of the entry.
+                // With --all, the entries have different API versions, so each is opened with its own version.
                 let own = entry.api().filter(|_| options.all).map(|(major, minor)| Api { major, minor: Some(minor) });
                 scope.spawn(move || open(options, &name, own.unwrap_or(options.api)))
             };

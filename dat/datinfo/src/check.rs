@@ -17,7 +17,7 @@ use crate::{print_json, print_output};
 /// one entry and no error.
 pub(crate) fn check(options: &Options, file: Option<&Path>) -> crate::Result {
     if let Some(file) = file {
-        // For libdat, a file that cannot be opened is not an error.
+        // A file that cannot be opened makes the command fail. libdat would only list the file as unreadable.
         std::fs::File::open(file).map_err(|error| format!("{}: {error}", file.display()))?;
     }
     let registry = Registry::read(options, file)?;
@@ -77,7 +77,7 @@ fn meaning(entry: &ReportedEntry) -> String {
     format!("\"{name}\" is for DAT {version} programs{audience}, {threads}: library {library}, {given}")
 }
 
-/// Errors and warnings about accepted lines: duplicate entries, missing libraries, invalid parameters.
+/// Errors and warnings about accepted lines for DAT 1: duplicate entries, missing libraries, invalid parameters.
 fn warnings(entries: &[ReportedEntry]) -> Vec<Diagnostic> {
     let mut first: BTreeMap<(&str, &str, &str), &str> = BTreeMap::new();
     let mut warnings = Vec::new();

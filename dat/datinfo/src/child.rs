@@ -40,7 +40,8 @@ pub(crate) enum ChildExit {
     Hung(u64),
 }
 
-/// Runs a probe of the registry, or of the adapter with this escaped name.
+/// Starts a probe of the registry, or of the adapter with this escaped name, and waits until it ends. `conf` is the
+/// only dat.conf that the probe reads; if it is `None`, the probe reads the files that programs read.
 pub(crate) fn probe(
     options: &Options,
     name: Option<&str>,
@@ -60,7 +61,7 @@ pub(crate) fn probe(
     }
     command.arg("--api").arg(api.to_string());
     command.arg("probe").args(name.map(|name| ["--", name]).iter().flatten());
-    // The child logs all errors of opens and lines to stderr, whatever the user's settings are.
+    // The child logs failed opens and invalid lines to stderr without a limit, whatever the user's settings are.
     command.env("DAT_DBG_TYPE", "0x3").env("DAT_DBG_DEST", "1").env_remove("DAT_DBG_LEVEL");
     command.env("DAPL_DBG_TYPE", "0x3").env("DAPL_DBG_DEST", "1");
     run(command, Duration::from_secs(options.timeout))

@@ -188,7 +188,7 @@ fn hook(functions: &Functions) -> Option<&'static LibdatHook> {
     let hook = answer.cast::<LibdatHook>();
     // SAFETY: the record begins with its size in every version.
     let size = unsafe { (&raw const (*hook).size).read() };
-    // SAFETY: its size was checked, and it is valid until the process ends.
+    // SAFETY: the record has the functions up to `describe`, and is valid until the process ends.
     (size > offset_of!(LibdatHook, describe)).then(|| unsafe { &*hook })
 }
 

@@ -19,7 +19,7 @@ pub(crate) struct ReportedEntry {
     pub(crate) version: String,
     #[serde(rename = "thread_safety")]
     pub(crate) safety: String,
-    /// Empty if libdat does not report it.
+    /// The field lib_path; empty if libdat does not report it.
     pub(crate) library: String,
     #[serde(rename = "ia_params")]
     pub(crate) params: String,

@@ -165,7 +165,7 @@ fn is_library(path: &str, name: &str) -> bool {
     file.strip_prefix(name).is_some_and(|rest| rest.starts_with(".so"))
 }
 
-/// Whether a library is one of this project's providers. They are thread-safe, even if their line states
+/// Whether a library has the name of one of this project's providers, which are thread-safe even if their line states
 /// `nonthreadsafe`.
 pub(crate) fn is_ours(library: &str) -> bool {
     table_of(library).is_some() && !OTHER_NAMES.iter().any(|(name, _)| is_library(library, name))
@@ -196,7 +196,7 @@ fn settings_of(entry: &ReportedEntry) -> (Vec<SettingReport>, Vec<String>) {
     (all, odd)
 }
 
-/// Errors in an adapter's `ia_params`: each with the text found, and the permitted values or a remedy.
+/// Errors in an adapter's `ia_params`, as pairs: the error, and its consequence or a remedy.
 pub(crate) fn param_troubles(entry: &ReportedEntry) -> Vec<(String, String)> {
     let Some(table) = table_of(&entry.library) else { return Vec::new() };
     let (settings, odd) = settings_of(entry);

@@ -1,11 +1,11 @@
-//! System calls without a safe form: socket options, and reads of another process's memory. Each function makes one
+//! System calls that need unsafe code: socket options, and reads of another process's memory. Each function makes one
 //! call.
 
 use std::io;
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 
-/// Handling of a datagram that is larger than the known path MTU, by the kernel (ip(7), `IP_MTU_DISCOVER`).
+/// How the kernel handles a datagram that is larger than the known path MTU (ip(7), `IP_MTU_DISCOVER`).
 #[derive(Clone, Copy)]
 pub(crate) enum Fragments {
     /// The kernel refuses the datagram with `EMSGSIZE`.

@@ -457,7 +457,7 @@ typedef DAT_UINT64 DAT_PORT_QUAL;
 /* Returned instead of a count that the provider does not know. */
 #define DAT_VALUE_UNKNOWN (((DAT_COUNT)~0) - 1)
 
-/* Attributes of an EP. The provider's default applies to sizes of 0, and to IOV counts of 0 for RDMA. */
+/* Attributes of an EP. In max_message_size and max_rdma_size, 0 selects the provider's default. */
 typedef struct dat_ep_attr {
     DAT_SERVICE_TYPE     service_type;
     DAT_VLEN             max_message_size;
@@ -551,7 +551,7 @@ extern DAT_RETURN dat_ep_modify(
     IN DAT_EP_PARAM_MASK  ep_param_mask,
     IN const DAT_EP_PARAM *ep_param);
 
-/* Each out pointer may be NULL. recv_idle, request_idle: no posted receive or request is outstanding. */
+/* Each out pointer may be NULL. recv_idle: no receive is outstanding. request_idle: no request is outstanding. */
 extern DAT_RETURN dat_ep_get_status(
     IN  DAT_EP_HANDLE ep_handle,
     OUT DAT_EP_STATE  *ep_state,
@@ -703,8 +703,8 @@ extern DAT_RETURN dat_ep_create_with_srq(
     OUT DAT_EP_HANDLE     *ep_handle);
 
 /*
- * Returns the number of outstanding receives of the EP, and their span. With an SRQ, these are the receives that the
- * EP has taken from it. Out pointers may be NULL.
+ * Returns the number of outstanding receives of the EP, and the number of completions that they will cause. With an
+ * SRQ, these are the receives that the EP has taken from it. Out pointers may be NULL.
  */
 extern DAT_RETURN dat_ep_recv_query(
     IN  DAT_EP_HANDLE ep_handle,

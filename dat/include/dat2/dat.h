@@ -379,7 +379,7 @@ extern DAT_RETURN dat_rmr_create(IN DAT_PZ_HANDLE pz_handle, OUT DAT_RMR_HANDLE 
 /*
  * Creates an RMR whose bindings are valid only for the peer of the EP on which they are posted.
  *
- * libdat2 exports neither this function nor the others with the comment "in the table only". A provider's table has
+ * libdat2 exports neither this function nor those with the comment "Not exported by libdat2". A provider's table has
  * them; the macro of the same name in upper case (dat_redirection.h) calls the provider.
  */
 extern DAT_RETURN dat_rmr_create_for_ep(IN DAT_PZ_HANDLE pz_handle, OUT DAT_RMR_HANDLE *rmr_handle);
@@ -464,7 +464,7 @@ typedef DAT_UINT64 DAT_PORT_QUAL;
 /* Returned instead of a count that the provider does not know. */
 #define DAT_VALUE_UNKNOWN (((DAT_COUNT)~0) - 1)
 
-/* Attributes of an EP. The provider's default applies to sizes of 0, and to IOV counts of 0 for RDMA. */
+/* Attributes of an EP. In max_message_size and max_rdma_size, 0 selects the provider's default. */
 typedef struct dat_ep_attr {
     DAT_SERVICE_TYPE     service_type;
     DAT_SEG_LENGTH       max_message_size;
@@ -560,7 +560,7 @@ extern DAT_RETURN dat_ep_modify(
     IN DAT_EP_PARAM_MASK  ep_param_mask,
     IN const DAT_EP_PARAM *ep_param);
 
-/* Each out pointer may be NULL. recv_idle, request_idle: no posted receive or request is outstanding. */
+/* Each out pointer may be NULL. recv_idle: no receive is outstanding. request_idle: no request is outstanding. */
 extern DAT_RETURN dat_ep_get_status(
     IN  DAT_EP_HANDLE ep_handle,
     OUT DAT_EP_STATE  *ep_state,
@@ -596,7 +596,7 @@ extern DAT_RETURN dat_ep_dup_connect(
     IN const DAT_PVOID private_data,
     IN DAT_QOS         quality_of_service);
 
-/* In the table only. Connects to a common service point at the address and port of remote_ia_address. */
+/* Not exported by libdat2. Connects to a common service point at the address and port of remote_ia_address. */
 extern DAT_RETURN dat_ep_common_connect(
     IN DAT_EP_HANDLE      ep_handle,
     IN DAT_IA_ADDRESS_PTR remote_ia_address,
@@ -620,7 +620,7 @@ extern DAT_RETURN dat_ep_post_send(
     IN DAT_DTO_COOKIE       user_cookie,
     IN DAT_COMPLETION_FLAGS completion_flags);
 
-/* In the table only. As dat_ep_post_send; with invalidate_flag the message invalidates the RMR of the peer. */
+/* Not exported by libdat2. As dat_ep_post_send; with invalidate_flag the message invalidates the RMR of the peer. */
 extern DAT_RETURN dat_ep_post_send_with_invalidate(
     IN DAT_EP_HANDLE        ep_handle,
     IN DAT_COUNT            num_segments,
@@ -647,7 +647,7 @@ extern DAT_RETURN dat_ep_post_rdma_read(
     IN const DAT_RMR_TRIPLET *remote_iov,
     IN DAT_COMPLETION_FLAGS  completion_flags);
 
-/* In the table only. As dat_ep_post_rdma_read, into memory given by the context of an RMR. */
+/* Not exported by libdat2. As dat_ep_post_rdma_read, into memory given by the context of an RMR. */
 extern DAT_RETURN dat_ep_post_rdma_read_to_rmr(
     IN DAT_EP_HANDLE         ep_handle,
     IN const DAT_RMR_TRIPLET *local_iov,
@@ -739,8 +739,8 @@ extern DAT_RETURN dat_ep_create_with_srq(
     OUT DAT_EP_HANDLE     *ep_handle);
 
 /*
- * Returns the number of outstanding receives of the EP, and their span. With an SRQ, these are the receives that the
- * EP has taken from it. Out pointers may be NULL.
+ * Returns the number of outstanding receives of the EP, and the number of completions that they will cause. With an
+ * SRQ, these are the receives that the EP has taken from it. Out pointers may be NULL.
  */
 extern DAT_RETURN dat_ep_recv_query(
     IN  DAT_EP_HANDLE ep_handle,
@@ -847,7 +847,7 @@ typedef struct dat_csp_param {
     DAT_EVD_HANDLE     evd_handle;
 } DAT_CSP_PARAM;
 
-/* In the table only, like dat_csp_query and dat_csp_free. Listens on the port of an address. */
+/* Not exported by libdat2, like dat_csp_query and dat_csp_free. Listens on the port of an address. */
 extern DAT_RETURN dat_csp_create(
     IN  DAT_IA_HANDLE      ia_handle,
     IN  DAT_COMM           *communicator,

@@ -461,7 +461,7 @@ typedef unsigned int DAT_IB_COLLECTIVE_RANK;
 typedef unsigned int DAT_IB_COLLECTIVE_ID;
 typedef void        *DAT_IB_COLLECTIVE_MEMBER;
 
-/* Where the processes of a group run. */
+/* Sizes, ranks and tables that state which processes of a group run on this host and which on other hosts. */
 typedef struct dat_ib_collective_group {
     int local_size;
     int local_rank;

@@ -200,8 +200,9 @@ extern DAT_RETURN dat_cno_create(
     OUT DAT_CNO_HANDLE          *cno_handle);
 
 /*
- * In the table only, as dat_cno_trigger. Creates a CNO with a descriptor for select, poll and epoll, which is readable
- * while an EVD has triggered the CNO. dat_cno_trigger removes one trigger. dat_cno_free closes the descriptor.
+ * libdat2 exports neither this function nor dat_cno_trigger, but a provider's table has both (see dat_rmr_create_for_ep
+ * in dat.h). Creates a CNO with a descriptor for select, poll and epoll, which is readable while an EVD has triggered
+ * the CNO. dat_cno_trigger removes one trigger. dat_cno_free closes the descriptor.
  */
 extern DAT_RETURN dat_cno_fd_create(
     IN  DAT_IA_HANDLE  ia_handle,

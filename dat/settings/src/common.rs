@@ -1,4 +1,4 @@
-//! The settings of libdat, and the settings that several providers share.
+//! The settings of libdat, those of the object layer, and those that several providers share.
 #![forbid(unsafe_code)]
 
 use crate::{NumberNotation, Setting, SettingsTable, Values, number};
@@ -82,7 +82,7 @@ pub static DAPL: SettingsTable = SettingsTable {
     ],
 };
 
-// Settings of several providers: each has one name and one variable for all of them.
+// The functions below define settings that several providers have with the same name and the same variable.
 
 /// Base directory for the files by which processes find each other. The default differs between providers.
 pub(crate) const fn dir() -> Setting {

@@ -114,9 +114,10 @@ pub enum VariableClass {
     NotForLibraries,
     /// The variable has no effect here; the text names its replacement.
     NoEffect(&'static str),
-    /// An unknown name with a provider's prefix. The provider warns about the variable when it is loaded.
+    /// An unknown name with the prefix `DAPL_SM` or `DAPL_USNIC`. The provider sm or usnic warns about the variable
+    /// once, when it reads its settings.
     ProviderPrefix(&'static SettingsTable),
-    /// No library reads this variable. Its name has no provider's prefix.
+    /// Another unknown name that begins with `DAT_` or `DAPL_`. libdat warns about the variable.
     Unknown,
 }
 
@@ -142,7 +143,7 @@ pub fn look_up(name: &str) -> VariableClass {
 }
 
 impl SettingsTable {
-    /// Variables with this table's prefix that are not in the table.
+    /// Variables with this table's prefix that are neither in the table nor known as [`VariableClass::NoEffect`].
     pub fn unknown(&self, names: impl Iterator<Item = String>) -> impl Iterator<Item = String> {
         let is_unread = |name: &str| !matches!(look_up(name), VariableClass::NoEffect(_));
         names.filter(move |name| {

@@ -1,5 +1,5 @@
-//! Safe wrappers for C library calls about the process: environment and privilege, location of libdat, syslog, fork,
-//! cancellation.
+//! Safe wrappers of C library calls: environment, privilege, location of libdat, network interfaces, thread id, syslog,
+//! fork, cancellation.
 
 use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
@@ -85,7 +85,7 @@ pub(crate) fn syslog(text: &str) {
 }
 
 /// Registers functions for `fork`: `before` runs in the forking thread, `after` in the parent and in the child. The
-/// child has only the forking thread, so `before` takes all locks: no other thread can then hold one during the fork.
+/// child has only the forking thread, so `before` takes the locks: no other thread can then hold one during the fork.
 pub(crate) fn at_fork(before: extern "C" fn(), after: extern "C" fn()) {
     // SAFETY: the functions belong to libdat, which is never unmapped. If the registration fails for lack of memory,
     // fork works as without handlers.

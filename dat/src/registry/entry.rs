@@ -27,7 +27,7 @@ pub(super) struct ProviderEntry {
     library: OnceLock<Library>,
 }
 
-/// State of a record: idle, or owned by a thread that loads, initialises or finalises it.
+/// State of a record: not initialised, owned by a thread that loads, initialises or finalises it, or initialised.
 #[derive(Clone, Copy, Default)]
 pub(super) enum EntryState {
     /// Not initialised.
@@ -178,7 +178,7 @@ fn start(index: usize, entry: &'static ProviderEntry) -> Result<(), CauseAndReme
     // of 1.2, so its registration is refused below.
     let is_old = entry.record.key.major > 1 && found.is_named_for_libdat1 && !is_of_this_project;
     let mut registry = lock();
-    // If a thread that init has started made the registration, the registration has no owner yet.
+    // A registration made by a thread that init has started has no owner yet. This record becomes the owner.
     let is_registered = registry.registrations.adopt(&entry.record.key, index);
     if is_registered && !is_old {
         return Ok(());
@@ -213,7 +213,7 @@ fn start(index: usize, entry: &'static ProviderEntry) -> Result<(), CauseAndReme
     })
 }
 
-/// Calls fini, and removes the registrations that the provider has not removed itself.
+/// Calls fini. Then removes the record's remaining registrations, except those that an open IA uses.
 fn finish(index: usize, entry: &'static ProviderEntry) {
     report::debug(Topic::ProviderCalls, || format!("dat_provider_fini for {}", describe(&entry.record.key)));
     if let Some(library) = entry.library.get() {

@@ -124,8 +124,7 @@ impl Registry {
         }
     }
 
-    /// Names that have a line for this version and thread safety and whose library exists, in file order; at most
-    /// [`MAX_LISTED`] + 1.
+    /// Names that have a line for this version and whose library exists, in file order; at most [`MAX_LISTED`] + 1.
     fn openable(&self, wanted: &Key) -> Vec<String> {
         let (mut seen, mut names) = (BTreeSet::new(), Vec::new());
         let mut libraries: BTreeMap<&[u8], bool> = BTreeMap::new();
@@ -148,7 +147,7 @@ impl Registry {
         names
     }
 
-    /// Whether a name has a line or a registration for this version and thread safety.
+    /// Whether a name has a line or a registration for this version.
     fn has_usable(&self, name: &[u8], wanted: &Key) -> bool {
         let wanted = Key { name: name.to_vec(), ..wanted.clone() };
         matching::choose(&wanted, &self.candidates(name)).is_ok()

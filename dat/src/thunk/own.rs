@@ -247,7 +247,8 @@ pub unsafe fn strerror(
 }
 
 /// `dats_get_ia_handle`: converts an IA number to the provider's pointer. In 2.0 it also converts such a pointer to its
-/// number. Providers of this project also request the hook by this call.
+/// number. A pointer that belongs to no IA of this libdat is passed to the libdat of the other version. Providers of
+/// this project also request the hook by this call.
 ///
 /// # Safety
 ///
@@ -377,8 +378,8 @@ fn words(code: DAT_RETURN) -> String {
     text.trim_end().to_owned()
 }
 
-/// Exports the calls of this module for a version: `own_calls!(&dat::api::V1)`. The macro uses the types in scope at
-/// its call.
+/// Exports the calls of this module for a version: `own_calls!(&dat::api::V1)`. The macro uses the types that the
+/// invoking crate imports.
 #[macro_export]
 macro_rules! own_calls {
     ($api:expr) => {

@@ -6,7 +6,8 @@
 //!
 //! The functions differ only in name, table member and arguments, so they are listed as *name => member(arguments after
 //! the handle)*. They are grouped by the function that resolves the handle, and by the subtype that is returned for an
-//! invalid handle. The macro uses the types and constants in scope at its call: `dat_abi` or `dat_abi::v2`.
+//! invalid handle. The crate that invokes the macro imports the types and constants of `dat_abi` or of `dat_abi::v2`,
+//! which the macro then uses.
 
 /// Exports calls that go through the provider table.
 #[macro_export]
@@ -17,8 +18,8 @@ macro_rules! through_table {
         /// `handle` may have any value. The other arguments satisfy the provider's contract.
         #[unsafe(no_mangle)]
         pub unsafe extern $abi fn $name(handle: DAT_HANDLE, $($arg: $type),*) -> DAT_RETURN {
-            // Other handles are resolved in a separate function, so that this one needs no stack and leaves the
-            // arguments in their registers.
+            // A handle outside the first arena is resolved in a separate function, so that the exported function needs
+            // no stack frame and leaves the arguments in their registers.
             #[cold]
             unsafe extern $abi fn resolve(handle: DAT_HANDLE, $($arg: $type),*) -> DAT_RETURN {
                 let Some((object, table)) = $crate::thunk::$find::<DAT_PROVIDER>(handle) else {

@@ -1,7 +1,7 @@
 //! Page-aligned memory that peers and provider threads may change at any time.
 //!
-//! This module creates no references to the memory. It copies bytes with atomic loads and stores of bytes and words,
-//! which the compiler may not split, repeat or omit.
+//! This module creates no slices of the memory. It copies bytes with atomic loads and stores of bytes and words, which
+//! the compiler may not split, repeat or omit.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::io;
@@ -110,13 +110,13 @@ impl MemoryBlock {
     }
 
     fn byte(&self, at: usize) -> &AtomicU8 {
-        // SAFETY: in bounds, as the callers have checked; all accesses of this crate are atomic.
+        // SAFETY: in bounds, as the callers have checked. Simultaneous accesses of this crate are atomic too.
         unsafe { AtomicU8::from_ptr(self.base.as_ptr().add(at)) }
     }
 
     fn word(&self, at: usize) -> &AtomicU64 {
         // SAFETY: in bounds, as the callers have checked. The block begins at a page and `at` is a multiple of eight,
-        // so the address is aligned. All accesses of this crate are atomic.
+        // so the address is aligned. Simultaneous accesses of this crate are atomic too.
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(at).cast()) }
     }
 }

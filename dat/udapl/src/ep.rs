@@ -17,7 +17,7 @@ use crate::ia::{Attribute, named};
 use crate::owned::{EpId, EpInner, Handle, Pz, PzInner};
 use crate::srq::Srq;
 
-/// Attributes for [`Pz::ep_with`](crate::Pz::ep_with): event queues, and the lengths of the endpoint's work queues.
+/// Attributes for [`Pz::ep_with`](crate::Pz::ep_with): event queues, limits on transfers, and a shared receive queue.
 #[derive(Clone)]
 pub struct EpSpec<'e> {
     /// Queue for completions of receives; it needs [`Streams::DTO`](crate::Streams::DTO).
@@ -80,7 +80,7 @@ pub enum State {
 pub struct EpInfo {
     /// Local address, if it is an IP address.
     pub local: Option<Address>,
-    /// The peer's address, if it is an IP address and there is a connection.
+    /// The peer's address, if it is an IP address. `None` before a connect or an accept.
     pub remote: Option<Address>,
     /// Maximum number of posted receives.
     pub max_recvs: u32,

@@ -21,7 +21,8 @@ pub enum Error {
         /// Names of the return code from `dat_strerror`: type and subtype.
         words: CodeNames,
     },
-    /// This crate has refused an argument or an operation, without a call of libdat. Contains the message.
+    /// This crate has refused an argument or an operation, or a call of the operating system has failed. Contains the
+    /// message.
     #[error("{0}")]
     Argument(String),
     /// The provider is not thread-safe. It cannot be used, because the types of this crate are `Send` and `Sync`.
@@ -50,7 +51,7 @@ impl fmt::Display for CodeNames {
     }
 }
 
-/// Result of every call of this crate.
+/// Result of the functions of this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {

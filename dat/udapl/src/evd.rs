@@ -52,11 +52,11 @@ pub enum Event {
     },
     /// A connection request of a peer, to be accepted or rejected.
     Request(ConnectionRequest),
-    /// A bind of a memory window is complete, or has failed.
+    /// A bind or an unbind of a memory window is complete, or has failed.
     Bound {
-        /// Id of the bind; binds of different windows may have equal ids.
+        /// Id of the bind or unbind. Ids of different memory windows may be equal.
         id: BindId,
-        /// The error, if the bind failed.
+        /// The error, if the bind or unbind failed.
         result: std::result::Result<(), TransferError>,
     },
     /// Another event, by its number from `dat_event_number`.
@@ -255,7 +255,7 @@ impl Evd {
         }
     }
 
-    /// Converts a C event. Returns `None` if the event belongs to an endpoint that was dropped.
+    /// Converts a C event. Returns `None` if the endpoint of the event was dropped, or if the transfer is unknown.
     fn read(&self, event: &DAT_EVENT) -> Option<Event> {
         let data = event.event_data;
         match event.event_number {

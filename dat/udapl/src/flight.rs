@@ -80,7 +80,7 @@ impl<B> OutstandingTransfers<B> {
     }
 
     /// Stores the buffers of a transfer that is about to be posted. The caller keeps the set locked until the post has
-    /// returned, so that the numbers follow the order of the posts.
+    /// returned, so that the request numbers follow the order of the posts.
     pub(crate) fn enter(&mut self, op: Op, buffers: B, is_suppressed: bool) -> OpId {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot { generation: 0, request: 0, buffers: None });
@@ -106,7 +106,8 @@ impl<B> OutstandingTransfers<B> {
         self.leave(id).map(|(_, buffers, _)| buffers)
     }
 
-    /// Removes a completed transfer. Returns `None` for an unknown id.
+    /// Removes a completed transfer, and the suppressed requests that were posted before it. Returns `None` for an
+    /// unknown id.
     pub(crate) fn complete(&mut self, id: OpId) -> Option<CompletedTransfer<B>> {
         let (op, buffers, request) = self.leave(id)?;
         let mut earlier = Vec::new();
@@ -149,7 +150,7 @@ mod tests {
         assert_eq!((flight.complete(first), flight.complete(first)), (done(Op::Send, 'a'), None));
         let third = flight.enter(Op::Read, 'c', false);
         assert_ne!(third, first);
-        assert_eq!(flight.complete(first), None, "a name of before");
+        assert_eq!(flight.complete(first), None, "the id of an earlier transfer");
         assert_eq!((flight.complete(third), flight.complete(second)), (done(Op::Read, 'c'), done(Op::Recv, 'b')));
         assert_eq!((flight.len(), flight.slots.len()), (0, 2));
     }

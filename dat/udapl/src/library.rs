@@ -134,7 +134,7 @@ pub struct Library {
 }
 
 impl Library {
-    /// Opens `libdat.so.1`, for which the dynamic loader searches.
+    /// Opens the `libdat.so.1` that the dynamic loader finds.
     ///
     /// # Errors
     /// [`Error::Library`] if it is not found, or does not export the functions of uDAPL 1.2.
@@ -160,7 +160,8 @@ impl Library {
         &self.functions
     }
 
-    /// Returns the names of the adapters in dat.conf, in the order of the file.
+    /// Returns the names of the adapters in dat.conf, in the order in which libdat lists them. A name that has lines
+    /// with different versions or thread safety is repeated.
     ///
     /// # Errors
     /// Those of `dat_registry_list_providers`.

@@ -14,8 +14,8 @@ use crate::evd::{Evd, copied};
 use crate::ia::Ia;
 use crate::owned::{EvdInner, Handle, IaInner};
 
-/// A listener on a connection qualifier. Dropping it ends the listening; requests that have arrived can still be
-/// answered.
+/// A listener on a connection qualifier. It listens until it is dropped; requests that have arrived can still be
+/// answered then.
 pub struct Listener {
     handle: Handle,
     qualifier: u64,

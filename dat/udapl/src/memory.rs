@@ -110,7 +110,7 @@ impl Buffer {
     ///
     /// # Errors
     /// Those of `dat_lmr_create`, for example if the limit of locked memory is reached; [`Error::Argument`] for a
-    /// length of 0.
+    /// length of 0, or if memory is exhausted.
     pub fn new(pz: &Pz, length: usize) -> Result<Self> {
         Registered::new(pz, length, DAT_MEM_PRIV_LOCAL_READ_FLAG | pz.inner.ia.sink)
             .map(|memory| Buffer(Box::new(memory)))
@@ -150,7 +150,8 @@ impl Window {
     /// Allocates and registers `length` zeroed bytes in this zone, with these access rights for peers.
     ///
     /// # Errors
-    /// Those of `dat_lmr_create`; [`Error::Argument`] for a length of 0 and for no access right.
+    /// Those of `dat_lmr_create`; [`Error::Argument`] for a length of 0, for no access right, or if memory is
+    /// exhausted.
     pub fn new(pz: &Pz, length: usize, access: Access) -> Result<Self> {
         Registered::new(pz, length, Self::privileges(access)?).map(|memory| Window(Arc::new(memory)))
     }
@@ -160,7 +161,7 @@ impl Window {
     ///
     /// # Errors
     /// Those of `dat_lmr_create`, for example if another process registered another length under the name;
-    /// [`Error::Argument`] for a length of 0 and for no access right.
+    /// [`Error::Argument`] for a length of 0, for no access right, or if the memory cannot be mapped.
     pub fn shared(pz: &Pz, memory: &SharedMemory, name: &[u8; 40], access: Access) -> Result<Self> {
         let privileges = Self::privileges(access)?;
         let block = MemoryBlock::map(memory, memory.len())

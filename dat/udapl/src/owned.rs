@@ -130,7 +130,7 @@ pub struct EpId(pub(crate) u64);
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct EvdId(pub(crate) usize);
 
-/// Identifies a bind in [`Event::Bound`](crate::Event::Bound).
+/// Identifies a bind or unbind of an RMR in [`Event::Bound`](crate::Event::Bound).
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct BindId(pub(crate) u64);
 

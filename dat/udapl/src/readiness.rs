@@ -12,7 +12,7 @@ impl Evd {
     /// descriptor.
     ///
     /// # Errors
-    /// [`Error::Argument`] if the provider does not support descriptors; an operating-system error.
+    /// [`Error::Argument`] if the provider does not support descriptors; [`Error::Call`] if it cannot create one.
     pub fn descriptor(&self) -> Result<BorrowedFd<'_>> {
         let (calls, mut fd) = (self.descriptor_calls()?, -1);
         // SAFETY: the queue exists and belongs to this provider; the result is written to a local variable.

@@ -54,7 +54,7 @@ impl Pz {
 }
 
 impl Srq {
-    /// Posts this part of the buffer to receive a message of any of the endpoints.
+    /// Posts this part of the buffer to receive a message to any endpoint that uses this queue.
     ///
     /// # Errors
     /// Those of `dat_srq_post_recv`; [`Error::Argument`] for a range outside the buffer.

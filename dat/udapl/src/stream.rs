@@ -43,7 +43,7 @@ impl EventStream<'_> {
     /// Waits for the next event.
     ///
     /// # Errors
-    /// Those of [`Evd::poll`].
+    /// Those of [`Evd::poll`] and [`Evd::arm`], and errors of the reactor as [`Error::Argument`].
     pub async fn next(&mut self) -> Result<Event> {
         std::future::poll_fn(|context| self.poll_event(context)).await
     }

@@ -23,8 +23,8 @@ impl FakeProcess {
         FakeProcess { name, listener: socket::listen(name).unwrap() }
     }
 
-    /// Answers every query with these bytes and closes its connection, until the returned value is dropped. Other tests
-    /// may query this process too.
+    /// Starts a thread that answers each query with these bytes and then closes the connection. The thread ends when
+    /// the returned value is dropped. It also answers the queries of other tests.
     fn answers(&self, what: Vec<u8>) -> Answering {
         let listener = self.listener.try_clone().unwrap();
         let (stopped, stop) = rustix::pipe::pipe().unwrap();

@@ -235,7 +235,7 @@ fn memlock(limit: Option<u64>, need: u64, may_lock: bool, has_devices: bool) -> 
 
 fn sockets(findings: &mut Vec<Finding>) {
     let buffer = in_effect(&USNIC, "buffer");
-    // The send buffer is half as large as the receive buffer.
+    // usnic requests a send buffer of half the size of the receive buffer.
     for (sysctl, wanted) in [("rmem_max", buffer), ("wmem_max", buffer / 2)] {
         let ceiling = read(&format!("/proc/sys/net/core/{sysctl}")).and_then(|text| text.parse().ok());
         findings.push(ceiling_finding(sysctl, ceiling, wanted));
@@ -271,7 +271,8 @@ fn interfaces(findings: &mut Vec<Finding>) {
     }
 }
 
-/// Checks whether usnic could listen on the port. Processes of one user share the port; other users cannot use it.
+/// Checks whether usnic could listen on the port. Over usnic, processes of one user share a port, and a process of
+/// another user cannot use it.
 fn port_finding(port: u16) -> Finding {
     match UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)) {
         Ok(_) => Finding::good("UDP port", format!("{port} is free")),

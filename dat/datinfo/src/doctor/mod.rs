@@ -2,8 +2,8 @@
 //! remedies.
 //!
 //! `host` checks this machine. `pair` checks the path to another host with the probes of `path` and the datagrams of
-//! `wire`; `serve` answers both. Each result is a finding, with a remedy if there is a problem. The command changes
-//! nothing and needs no privileges.
+//! `wire`; `serve` answers both. Each result is a finding, with a remedy if there is a problem and a remedy is known.
+//! The command changes nothing and needs no privileges.
 
 mod host;
 mod pair;
@@ -26,9 +26,9 @@ enum Grade {
     Good,
     /// Information without a rating.
     Note,
-    /// The checked feature works, but is slow or limited.
+    /// A feature is slow or limited, or one adapter does not open. DAT can be used.
     Warning,
-    /// The checked feature does not work.
+    /// The checked feature does not work. `datinfo doctor` then exits with status 1.
     Bad,
 }
 
@@ -40,7 +40,7 @@ struct Finding {
     about: &'static str,
     /// Result in words.
     found: String,
-    /// Remedy; empty if none is needed.
+    /// Remedy; empty if none is needed or known.
     remedy: String,
 }
 

@@ -153,7 +153,8 @@ fn fields(line: &[u8], start: usize) -> Option<Vec<Field>> {
     Some(fields)
 }
 
-/// Returns the text up to the closing quote, and the number of bytes including that quote.
+/// Returns the text up to the closing quote, and the number of bytes including that quote. `None` if there is no such
+/// quote.
 fn quoted(rest: &[u8]) -> Option<(Vec<u8>, usize)> {
     let mut text = Vec::new();
     let mut bytes = rest.iter().enumerate();

@@ -1,7 +1,7 @@
-//! `datinfo explain`: the meanings of a number or a name in DAT 1.2 and in DAT 2.0, and as a system error.
+//! `datinfo explain`: the meanings of a number or a name in DAT 1.2 and DAT 2.0, as a system error, and as a setting.
 //!
-//! `table` contains the names of DAT, `system` the system errors; `number` finds the meanings of a number. Explanations
-//! are taken from the manual pages. No library is loaded.
+//! `table` contains the names of DAT, `system` the system errors; `number` finds the meanings of a number. The manual
+//! pages supply the explanations of names of DAT, and `dat-settings` those of settings. No library is loaded.
 #![forbid(unsafe_code)]
 
 mod number;
@@ -25,9 +25,10 @@ const PAGES: [&str; 3] = [
     include_str!("../../../../docs/man/dat_strerror.3.md"),
 ];
 
-/// Maximum length in bytes of a word that is compared with names. Longer words are truncated in messages.
+/// Maximum length in bytes of an unknown word for which similar names are proposed. Messages show at most this many
+/// characters of a word.
 const LONGEST: usize = 64;
-/// Minimum number of letters in a word that is compared with names.
+/// Minimum number of letters in an unknown word for which similar names are proposed.
 const SHORTEST: usize = 4;
 
 /// One meaning of a number or a name.
@@ -46,7 +47,8 @@ struct Meaning {
     is_minor: bool,
 }
 
-/// Explains each word. Errors about unknown words are returned after the other words are explained.
+/// Explains each word. Without `--json`, errors about unknown words are returned after the other words are explained;
+/// with `--json`, the document contains the errors.
 pub(crate) fn explain(options: &Options, words: &[String]) -> crate::Result {
     let results: Vec<(&String, Result<Vec<Meaning>, String>)> =
         words.iter().map(|word| (word, readings(trimmed(word)))).collect();
@@ -167,7 +169,7 @@ fn unknown(word: &str) -> String {
     if is_name && !word.starts_with(|first: char| first.is_ascii_digit()) {
         similar = nearest::of(word, known.iter().copied());
         if similar.is_empty() {
-            // Compared without the prefix that nearly all names share.
+            // The user may have omitted the prefix DAT_.
             similar = nearest::of(&format!("DAT_{word}"), known.iter().copied());
         }
     }

@@ -42,7 +42,7 @@ pub(super) fn readings(number: u64) -> Vec<Meaning> {
     if number <= u64::from(u32::MAX)
         && let Some(name) = system::by_number(errno)
     {
-        // A small negative number is more likely a system error than a return code.
+        // A negative number such as -110 is more likely a system error than a return code, so that meaning comes first.
         let at = if number > 0x8000_0000 { 0 } else { readings.len() };
         readings.insert(at, system::reading(name, errno));
     }

@@ -1,11 +1,11 @@
 //! Counters for monitoring systems, in the text format of OpenMetrics 1.0.
 //!
-//! Pure. A value that only grows becomes a counter, a level becomes a gauge. Each name of a value is a family, with one
+//! Pure. A value that only grows becomes a counter, a level becomes a gauge. Values of one name form a family, with one
 //! sample per adapter that has the value. Endpoints have samples on request only: endpoints are short-lived, and a
 //! monitoring system stores every label set permanently.
 //!
-//! The queried processes supply names and label values; the text is valid whatever they contain. Duplicate samples are
-//! omitted, and samples whose family already has the other type.
+//! The queried processes supply names and label values; the text is valid whatever they contain. A duplicate sample is
+//! omitted. So is a counter whose family consists of gauges, and a gauge whose family consists of counters.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, HashSet};

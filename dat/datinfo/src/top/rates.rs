@@ -64,7 +64,8 @@ impl Rates {
         self.now.entry(key(id)).or_default().extend(sums);
     }
 
-    /// Increase of a counter per second. `None` for a level, and for a counter that the previous sample lacks.
+    /// Increase of a counter per second. `None` for a level, for a counter that the previous sample lacks, and for a
+    /// counter that has decreased.
     pub(super) fn of(&self, id: CounterId<'_>, count: &Count) -> Option<f64> {
         let passed = self.passed.filter(|passed| !passed.is_zero())?;
         let before = self.before.get(&key(id))?.get(&count.name).filter(|_| !count.is_level)?;

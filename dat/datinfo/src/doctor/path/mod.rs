@@ -58,8 +58,8 @@ pub(super) fn round_trips(to: SocketAddr, patience: Duration, count: usize) -> i
     Ok(times)
 }
 
-/// Returns the number from which the probes are numbered. It differs between processes, so that answers to the probes
-/// of another process do not match.
+/// Returns the start of the probe numbers. It differs between processes, so that an answer to a probe of another
+/// process does not match a probe of this one.
 fn seed() -> u64 {
     let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     (time.as_nanos() as u64 ^ u64::from(std::process::id()).rotate_left(40)) | 1
@@ -94,7 +94,8 @@ impl SocketProber {
         match came.and_then(|_| self.listen(sent + self.patience, size, as_long)) {
             Ok(true) => Ok(ProbeResult::Came(sent.elapsed())),
             Ok(false) => Ok(ProbeResult::Nothing),
-            // The error may belong to an earlier datagram; the kernel reports each error once.
+            // The error may be the ICMP report of an earlier probe. The kernel reports it only once, so it counts as
+            // the result of this probe.
             Err(error) => ProbeResult::of(&error).ok_or(error),
         }
     }
@@ -131,7 +132,7 @@ impl Prober for SocketProber {
         for _ in 0..TRIES {
             match self.probe_once(size, as_long)? {
                 answer @ (ProbeResult::Came(_) | ProbeResult::TooLarge) => return Ok(answer),
-                // An ICMP report takes precedence over a missing answer.
+                // If an earlier transmission got an ICMP report, the report stays the result.
                 ProbeResult::Nothing => {}
                 answer => last = answer,
             }
@@ -217,7 +218,7 @@ mod tests {
         let of = |number| ProbeResult::of(&io::Error::from_raw_os_error(number));
         assert_eq!([libc::ENETUNREACH, libc::EHOSTUNREACH].map(of), [Some(ProbeResult::Unreachable); 2]);
         assert_eq!((of(libc::EPERM), of(libc::ENOBUFS)), (Some(ProbeResult::Forbidden), None));
-        // Broadcasts are refused without the socket option.
+        // The kernel refuses to send to the broadcast address without SO_BROADCAST.
         let report = check((Ipv4Addr::BROADCAST, 9).into(), Duration::from_millis(30)).unwrap();
         assert_eq!(report.outcome, PortState::Forbidden);
     }

@@ -16,7 +16,7 @@ pub(in crate::doctor) struct PathReport {
     pub(in crate::doctor) reach: Size,
 }
 
-/// Minimum datagram size that usnic needs: the length of its handshake packets.
+/// Minimum datagram size that usnic needs: the maximum length of a connection request.
 pub(in crate::doctor) const LEAST: usize = 1200;
 
 /// Whether and how the port answers.

@@ -50,7 +50,7 @@ pub(super) fn run(to: SocketAddr, by: &mut impl Prober) -> io::Result<PathReport
     Ok(PathReport { to, outcome, reach })
 }
 
-/// Maps an error of the first probe to the state of the port. `None` if the result is not an error of that kind.
+/// Maps an error of the first probe to the state of the port. `None` for an answer, for no answer, and for `TooLarge`.
 pub(super) fn outcome(answer: ProbeResult) -> Option<PortState> {
     match answer {
         ProbeResult::Refused => Some(PortState::Refused),
