@@ -91,7 +91,12 @@ impl ConnectionHandler for ClosingConnection {
     }
 
     fn receive(&self, now: Nanos, number: u32, from: SocketAddr, packets: PacketRun<'_>) -> PendingWork {
-        self.with(now, number, |transport| transport.receive(now, from, packets, &mut NoHost))
+        self.with(now, number, |transport| {
+            let unmatched = transport.receive(now, from, packets, &mut NoHost);
+            if let Some(device) = self.device.upgrade() {
+                device.count_unmatched(unmatched);
+            }
+        })
     }
 
     fn transmit(&self, now: Nanos, number: u32, _: ServiceReason) -> PendingWork {

@@ -54,8 +54,6 @@ pub(crate) struct Transport {
     blocked: Option<(SendBatch, SocketAddr, Nanos)>,
     /// Destination of short packets, in both formats. Valid while short sends are permitted.
     short_to: (SocketAddr, SockAddr),
-    /// Number of received packets with a wrong token, or with failed authentication.
-    pub(crate) unmatched: u64,
 }
 
 /// Buffers for building a batch. They belong to a thread, so that idle connections need no buffers.
@@ -101,7 +99,6 @@ impl Transport {
             headers,
             blocked: None,
             short_to: (terms.peer, SockAddr::of(terms.peer)),
-            unmatched: 0,
         }
     }
 
@@ -124,25 +121,27 @@ impl Transport {
         PendingWork { deadline, ..pending_work }
     }
 
-    /// Handles packets with this connection's number. Counts and drops packets with a wrong token, or with failed
-    /// authentication.
+    /// Handles packets with this connection's number. Drops packets with a wrong token, or with failed authentication,
+    /// and returns their number.
     pub(crate) fn receive(
         &mut self,
         now: Nanos,
         from: SocketAddr,
         packets: PacketRun<'_>,
         host: &mut impl ConnCallbacks<QpContext>,
-    ) {
+    ) -> usize {
         if self.seal.is_some() {
             return SCRATCH
                 .with_borrow_mut(|scratch| self.receive_sealed(now, from, packets, &mut scratch.opened, host));
         }
+        let mut unmatched = 0;
         for packet in packets {
             match wire::head(packet).filter(|(head, _)| head.token.get() == self.our_token) {
                 Some((head, body)) => self.conn.receive(now, &head, body, from, host),
-                None => self.unmatched += 1,
+                None => unmatched += 1,
             }
         }
+        unmatched
     }
 
     fn receive_sealed(
@@ -152,16 +151,18 @@ impl Transport {
         packets: PacketRun<'_>,
         opened: &mut Vec<u8>,
         host: &mut impl ConnCallbacks<QpContext>,
-    ) {
-        let Some(seal) = &mut self.seal else { return };
+    ) -> usize {
+        let Some(seal) = &mut self.seal else { return 0 };
+        let mut unmatched = 0;
         for packet in packets {
             opened.clear();
             opened.extend_from_slice(packet);
             match seal.open(opened).filter(|(head, _)| head.token.get() == self.our_token) {
                 Some((head, body)) => self.conn.receive(now, &head, body, from, host),
-                None => self.unmatched += 1,
+                None => unmatched += 1,
             }
         }
+        unmatched
     }
 
     /// Handles an ICMP message about a datagram to the peer, or a local error.

@@ -1,6 +1,30 @@
 //! Tests how connections end: flushed work, events on both sides, and errors that end a connection.
 
+use zerocopy::IntoBytes;
+
 use super::*;
+use crate::proto::wire::{Kind, PacketHeader};
+
+#[test]
+fn packet_with_a_wrong_token_is_counted_and_has_no_effect() {
+    let (a, b) = (TestIa::open(), TestIa::open());
+    let (qa, qb) = (a.qp(), b.qp());
+    let device = &a.ia.adapter.device;
+    let [na, nb] = [&a, &b].map(|side| side.ia.adapter.device.table.reserve(device::now()).unwrap());
+    open((&a, &qa), (&b, &qb), na, nb, 1);
+    open((&b, &qb), (&a, &qa), nb, na, 2);
+    let other = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    other.send_to(PacketHeader::new(Kind::Ack, 0, na, 7).as_bytes(), device.socket.local()).unwrap();
+    let until = Instant::now() + PATIENCE;
+    while device.unmatched() == 0 {
+        assert!(Instant::now() < until, "the packet was not counted in time");
+        assert!(a.has_no_completion());
+    }
+    qb.post_recv(&[], token(1)).unwrap();
+    qa.post_send(&wr(SEND, &[], 2)).unwrap();
+    assert_eq!((b.completion(&a).status, a.completion(&b).status), (Status::Success, Status::Success));
+    assert_eq!(device.unmatched(), 1);
+}
 
 fn flushed(side: &TestIa, other: &TestIa, count: u64) {
     for n in 0..count {

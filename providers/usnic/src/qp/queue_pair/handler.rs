@@ -57,7 +57,10 @@ impl ConnectionHandler for QpCore {
     fn receive(&self, now: Nanos, number: u32, from: SocketAddr, packets: PacketRun<'_>) -> PendingWork {
         let mut state = self.state.lock();
         let Some(transport) = state.transport(number) else { return PendingWork::default() };
-        transport.receive(now, from, packets, &mut &self.context);
+        let unmatched = transport.receive(now, from, packets, &mut &self.context);
+        if unmatched > 0 {
+            self.device.count_unmatched(unmatched);
+        }
         self.update(&mut state, now)
     }
 
