@@ -180,11 +180,13 @@ impl RdmaConnection {
         }
     }
 
-    /// Brings the queue pair to RTS, and sends the accept.
+    /// Brings the queue pair to RTS, and sends the accept. Does nothing if the attempt has ended.
     pub(super) fn accept(&self, device: &Device, core: &QpCore) -> io::Result<()> {
         let Some((params, private_data)) = self.answer.lock().take() else { return Ok(()) };
         let mut path = path_of(&self.id, device, Some(&params))?;
-        core.bring_up(self, &mut path)?;
+        if !core.bring_up(self, &mut path)? {
+            return Ok(()); // The consumer has ended the attempt. Destroying the id rejects the request.
+        }
         core.set_unanswered(true);
         self.id.accept(&params, &private_data)
     }
