@@ -17,10 +17,13 @@ use crate::options::Api;
 /// Maximum number of records that are listed with `dat_registry_list_providers`.
 const MOST: usize = 1024;
 
+type Describe = unsafe extern "C" fn(topic: u32, index: usize, out: *mut c_char, capacity: usize) -> usize;
+
 /// The library, mapped for the rest of the process.
 pub(crate) struct Libdat {
     library: Library,
-    hook: Option<&'static LibdatHook>,
+    /// Function `describe` of the hook.
+    describe: Option<Describe>,
     api: Api,
 }
 
@@ -56,36 +59,21 @@ impl Libdat {
             Error::Library(text) => text,
             error => error.to_string(),
         })?;
-        let hook = hook(library.functions());
-        Ok(Libdat { library, hook, api })
+        let describe = describe(library.functions());
+        Ok(Libdat { library, describe, api })
     }
 
     /// The lines of a topic (`dat_abi::hook::TELL_*`), each as its fields; `None` without the hook.
     pub(crate) fn lines(&self, topic: u32) -> Option<Vec<Vec<String>>> {
-        let hook = self.hook?;
-        let lines = (0..).map_while(|index| self.line(hook, topic, index));
+        let describe = self.describe?;
+        let lines = (0..).map_while(|index| line(describe, topic, index));
         Some(lines.map(|line| line.split('\t').map(str::to_owned).collect()).collect())
     }
 
     /// Fields of this thread's last refused open; `None` without the hook.
     pub(crate) fn last_refusal_fields(&self) -> Option<Vec<String>> {
-        let line = self.line(self.hook?, TELL_REFUSAL, 0)?;
+        let line = line(self.describe?, TELL_REFUSAL, 0)?;
         Some(line.split('\t').map(str::to_owned).collect())
-    }
-
-    fn line(&self, hook: &LibdatHook, topic: u32, index: usize) -> Option<String> {
-        let mut buffer = vec![0_u8; 1024];
-        loop {
-            // SAFETY: `buffer` has `buffer.len()` writable bytes.
-            let length = unsafe { (hook.describe)(topic, index, buffer.as_mut_ptr().cast(), buffer.len()) };
-            match length {
-                0 => return None,
-                length if length < buffer.len() => {
-                    return Some(String::from_utf8_lossy(&buffer[..length]).into_owned());
-                }
-                length => buffer.resize(length + 1, 0),
-            }
-        }
     }
 
     /// Calls `dat_registry_list_providers` and returns the name, version and thread safety of each record.
@@ -177,8 +165,24 @@ pub(crate) fn text(bytes: &[c_char]) -> String {
     bytes.escape_ascii().to_string()
 }
 
-/// The hook of this project's libdat, if it has all functions used here.
-fn hook(functions: &Functions) -> Option<&'static LibdatHook> {
+/// Returns a line of a topic; `None` after the last one.
+fn line(describe: Describe, topic: u32, index: usize) -> Option<String> {
+    let mut buffer = vec![0_u8; 1024];
+    loop {
+        // SAFETY: `buffer` has `buffer.len()` writable bytes.
+        let length = unsafe { describe(topic, index, buffer.as_mut_ptr().cast(), buffer.len()) };
+        match length {
+            0 => return None,
+            length if length < buffer.len() => {
+                return Some(String::from_utf8_lossy(&buffer[..length]).into_owned());
+            }
+            length => buffer.resize(length + 1, 0),
+        }
+    }
+}
+
+/// The function `describe` of the hook; `None` with a libdat that lacks it.
+fn describe(functions: &Functions) -> Option<Describe> {
     let mut answer = DAT_HANDLE_NULL;
     // SAFETY: the result is written to a local variable; a foreign libdat refuses the number.
     let code = unsafe { (functions.dats_get_ia_handle?)(LIBDAT_HOOK_REQUEST as DAT_IA_HANDLE, &mut answer) };
@@ -188,8 +192,10 @@ fn hook(functions: &Functions) -> Option<&'static LibdatHook> {
     let hook = answer.cast::<LibdatHook>();
     // SAFETY: the record begins with its size in every version.
     let size = unsafe { (&raw const (*hook).size).read() };
-    // SAFETY: the record has the functions up to `describe`, and is valid until the process ends.
-    (size > offset_of!(LibdatHook, describe)).then(|| unsafe { &*hook })
+    // An older libdat has a shorter record. So no reference to a whole record is made.
+    let end = offset_of!(LibdatHook, describe) + size_of::<Describe>();
+    // SAFETY: the record has this field, and is valid until the process ends.
+    (size >= end).then(|| unsafe { (&raw const (*hook).describe).read() })
 }
 
 /// Path of a library in `../lib` of this program, if the file exists.
