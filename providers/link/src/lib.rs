@@ -1,10 +1,11 @@
 //! Linker options of a provider library, for its build script. This crate is not part of any library.
 //!
-//! The options set the SONAME, add `libdat.so.1` as a NEEDED library, bind its symbols by version, and forbid unmapping the
-//! provider. So the dynamic linker finds the provider's libdat symbols in every program that loads the provider.
+//! The options set the SONAME, add `libdat.so.1` as a NEEDED library, bind its symbols by version, and forbid unmapping
+//! the provider. So the dynamic linker finds the functions of libdat that the provider calls, whatever program loads
+//! the provider.
 //!
-//! libdat is built later (`cargo xtask build`), so the provider is linked with a stub that has the same symbols and version.
-//! The stubs of all packages are the same, so unit tests may run with any of them.
+//! libdat is built later (`cargo xtask build`), so the provider is linked with a stub that has the same symbols and
+//! version. Each provider package builds a stub. All stubs are the same, so unit tests can load any of them.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};

@@ -2,8 +2,10 @@
 //!
 //! While a consumer polls a queue, it makes progress on the connections in `active`, and the engine sleeps. When the
 //! consumer stops polling, the engine sets the wake-up flags of these connections and makes progress on them. A
-//! connection without traffic is not in the list, so it does not slow down polls. The locks of this module are acquired
-//! after all other locks except that of the engine queue.
+//! connection without traffic is not in the list, so it does not slow down polls.
+//!
+//! Lock order: a poll holds the lock of `active` while it makes passes over connections, which acquire the locks of
+//! queue pairs. The lock of `ready`, the queued completions, is acquired after them, and that of the engine queue last.
 #![forbid(unsafe_code)]
 
 mod active;
@@ -150,7 +152,7 @@ impl CqCore {
     }
 }
 
-/// An engine pass over a connection (see [`CqCore::begin_engine_pass`]).
+/// An engine pass in progress, which may complete receives of the queue. Dropping it records the end.
 pub(crate) struct EnginePass<'a>(&'a CqCore);
 
 impl Drop for EnginePass<'_> {
@@ -168,7 +170,8 @@ impl Notify for CqCore {
 }
 
 impl EngineQueueClient for CqCore {
-    /// If the consumer has stopped polling, makes progress on the connections and sets their wake-up flags.
+    /// If the consumer has stopped polling, makes progress on the connections and sets their wake-up flags. Otherwise
+    /// makes the next dequeue poll, and removes idle connections from a long list.
     fn tick(&self, last: &mut u32) -> bool {
         let polls = self.empty_check.polls();
         if polls == *last {

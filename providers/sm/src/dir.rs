@@ -167,8 +167,8 @@ impl EndpointBase {
     }
 }
 
-/// Removes the end points in a process's directory that no live process holds, then the directory if it is empty.
-/// Returns whether the directory was removed.
+/// Removes the end points of exited processes in a directory `<base>/<pid>`, then the directory if it is empty. Returns
+/// whether the directory was removed.
 fn clean_process(process: &Path, pid: i32) -> bool {
     for endpoint in entries(process) {
         let name = endpoint.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();

@@ -4,12 +4,12 @@
 //! An open IA is a `device`: an end point directory (`dir`) with a set-up socket and a FIFO, and one thread (`engine`)
 //! with its `jobs`. `cm` sets up connections by datagrams (`proto`), which pass sealed memory (`memory/map`,
 //! `qp/link`), and keeps the table of attempts and connections. The two directions of a connection (`qp/rx`, `qp/tx`,
-//! `qp/context`) use slot rings (`qp/ring`); shared memory contains neither locks nor pointers. RDMA is a single copy
-//! (`qp/single_copy`) if possible: into shared memory that the peer exports (`memory/backing`, `exchange`, `imports`,
-//! `mapped`), or by the kernel (`memory/kernel_copy`: `knem`, `cma`; `calibration` measures their speed). Otherwise
-//! RDMA uses a bounce buffer. Long sends use the methods of the kernel; sender and receiver may each copy a part
-//! (`delegation`). dapl uses queue pairs (`qp`), completion queues (`cq`), shared receive queues (`srq`), requests
-//! (`cm/request`), registered memory (`memory/regions`) and memory windows (`memory/window`).
+//! `qp/context`) use slot rings (`qp/ring`); shared memory contains no locks. RDMA is a single copy (`qp/single_copy`)
+//! if possible: from or to shared memory that the peer exports (`memory/backing`, `exchange`, `imports`, `mapped`), or
+//! by the kernel (`memory/kernel_copy`: `knem`, `cma`). Otherwise RDMA uses a bounce buffer. Long sends are copied by
+//! the kernel from a length that `calibration` measures; sender and receiver may each copy a part (`delegation`). dapl
+//! uses queue pairs (`qp`), completion queues (`cq`), shared receive queues (`srq`), requests (`cm/request`),
+//! registered memory (`memory/regions`) and memory windows (`memory/window`).
 
 /// A point at which a test can kill or stop this process, or act in the calling thread. Expands to nothing in builds
 /// without tests.

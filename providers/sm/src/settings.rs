@@ -72,7 +72,7 @@ pub(crate) struct SmSettings {
     /// Base directory; `None`: the default directory of this user under `/dev/shm`.
     pub(crate) base: Option<String>,
     pub(crate) rma: RmaMethod,
-    /// Whether the crossover between copy methods is measured at run time.
+    /// Whether the length from which the kernel copies messages is measured at run time.
     pub(crate) calibrate: bool,
     /// Sizes of the local rings and buffers.
     pub(crate) geometry: Geometry,
@@ -142,8 +142,8 @@ mod tests {
         (geometry, rest.join(" "))
     }
 
-    /// Disables the measurement of copies in a process that stops at a fail point (`DAPL_TEST_UNTIMED`), because the
-    /// measurement would reach that fail point.
+    /// Sets the sizes of areas. Disables the measurement of copies if `DAPL_TEST_UNTIMED` is set, as in the second
+    /// process of a test, because the measurement would pass fail points.
     pub(super) fn hooked(settings: SmSettings, geometry: Geometry) -> SmSettings {
         let calibrate = settings.calibrate && std::env::var_os("DAPL_TEST_UNTIMED").is_none();
         SmSettings { geometry, calibrate, ..settings }

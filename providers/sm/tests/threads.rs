@@ -1,4 +1,5 @@
-//! Calls entries from several threads at the same time, over sm, through the provider's own table.
+//! Calls the DAT functions of the sm provider from several threads at the same time, through the table that the
+//! provider registers.
 //!
 //! `cargo test` runs these tests without a sanitizer; `cargo xtask test threads` runs them under ThreadSanitizer. The
 //! sanitizer covers dapl and sm, because both are linked into this program. No test asserts an order that the
@@ -56,7 +57,7 @@ impl Drop for Watchdog {
     }
 }
 
-/// Runs a test with its own adapter, which is closed afterwards in any state.
+/// Runs a test with its own adapter, which is then closed abruptly, so that open objects do not prevent the close.
 fn with_ia(name: &'static str, test: impl FnOnce(entries::Handle)) {
     let _watchdog = Watchdog::new(name);
     let entries = Entries::new();
@@ -73,7 +74,7 @@ fn a_deliberate_race_is_reported() {
     // SAFETY: not sound: this test contains a data race, which the sanitizer must report.
     unsafe impl Sync for Shared {}
     static SHARED: Shared = Shared(std::cell::UnsafeCell::new(0));
-    // SAFETY: not sound: both threads change the number without synchronization (see above).
+    // SAFETY: not sound: both threads change the number without synchronization, which the sanitizer must report.
     let touch = || unsafe { *SHARED.0.get() += 1 };
     crew(|crew| {
         crew.spawn(touch);

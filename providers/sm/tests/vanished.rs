@@ -17,11 +17,12 @@ use pair::{End, connect};
 
 const CASE: &str = "VANISHED_CASE";
 
-/// The owner of the memory that vanishes: the process that posts, or its peer.
+/// Whose memory vanishes: that of the endpoint that posts, or that of its peer.
 const SIDES: [&str; 2] = ["local", "remote"];
 /// How the memory vanishes. `cut`: its file is truncated. `again`: it is unmapped after a first transfer has succeeded.
 const WAYS: [&str; 4] = ["unmapped", "protected", "cut", "again"];
-/// Lengths of transfers in bytes: sends of these lengths use a slot, one fragment, and many fragments.
+/// Lengths of transfers in bytes. Sends of these lengths use a slot, one fragment, and a rendezvous offer (many
+/// fragments if cross-memory attach does not work).
 const LENGTHS: [usize; 3] = [48, 9_000, 200_000];
 const CAPACITY: usize = 1 << 18;
 
@@ -104,7 +105,7 @@ fn post(transfer: &str, from: End, to: End, local_memory: &Memory, remote_memory
     assert_eq!(code, DAT_SUCCESS, "{code:#x}");
 }
 
-/// Runs a case, which names the transfer, the owner, the way, and the length.
+/// Runs a case: `<transfer> <local or remote> <way> <length>`.
 fn run(case: &str) {
     let mut words = case.split(' ');
     let mut word = || words.next().expect("a case has four words");

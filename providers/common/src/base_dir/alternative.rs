@@ -35,8 +35,8 @@ pub(super) fn in_use(default: &Path) -> Option<PathBuf> {
     if is_private_dir(default) { Some(default.to_path_buf()) } else { all(default).into_iter().next() }
 }
 
-/// Creates an alternative and returns its path. If another process creates one at the same time, returns the one whose
-/// name is first in alphabetical order.
+/// Creates an alternative and returns its path. If [`in_use`] then prefers the directory of another process, removes
+/// the new directory and returns the path of the preferred one.
 pub(super) fn create(default: &Path) -> io::Result<PathBuf> {
     for _ in 0..MAX_TRIES {
         let mut name = default.as_os_str().to_owned();

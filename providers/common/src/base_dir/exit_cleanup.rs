@@ -53,7 +53,8 @@ pub fn cancel_exit_removal(path: &Path) {
     ENTRIES.lock().retain(|entry| entry.shared.is_some() || entry.path != path);
 }
 
-/// Cancels the removal of the path that belongs to this lock file, when this process releases its lock.
+/// Cancels the removal at exit of the path that was registered with this lock file. Called when this process releases
+/// its lock on the file.
 pub fn cancel_exit_removal_of_lock(file: &Arc<File>) {
     let is_same_file = |weak: &Weak<File>| std::ptr::eq(weak.as_ptr(), Arc::as_ptr(file));
     ENTRIES.lock().retain(|entry| !entry.shared.as_ref().is_some_and(is_same_file));

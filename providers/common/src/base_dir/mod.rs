@@ -1,5 +1,5 @@
-//! The base directory of a provider, shared by the processes of one user. It must be a directory of that user with mode
-//! 0700.
+//! The base directory of a provider, shared by the processes of one user. It must be a directory of that user, to which
+//! no other user has access.
 //!
 //! A directory at the default path is created when missing and removed when empty. A directory that the administrator
 //! has chosen is also created, but never removed. No call blocks for longer than some milliseconds.
@@ -73,7 +73,7 @@ impl PathFacts {
     }
 }
 
-/// Reason why a path is not a directory of this user with mode 0700.
+/// Reason why a path cannot be the base directory.
 enum PathProblem {
     /// The object is a directory of another user, or is not a directory.
     Foreign(PathFacts),
@@ -102,8 +102,8 @@ impl BaseDir {
         &self.path
     }
 
-    /// Creates the directory if it is missing, and checks it. Returns the directory to use, which is an alternative if
-    /// another user owns the default path.
+    /// Creates the directory if it is missing, and checks it. Returns the directory to use. This is an alternative if
+    /// only an alternative exists, or if the default path belongs to another user.
     ///
     /// Errors: `InvalidAddress(Malformed)` for a relative path. `PermissionDenied` if a chosen path is not private to
     /// this user, or if other users have access to this user's directory at the default path. Also those of
@@ -259,7 +259,7 @@ fn create_private(path: &Path, recursive: bool) -> std::result::Result<(), PathP
     }
 }
 
-/// Whether `path` is a directory of this user with mode 0700.
+/// Whether `path` is a directory of this user, to which no other user has access.
 fn is_private_dir(path: &Path) -> bool {
     PathFacts::at(path).is_ok_and(|found| found.is_own_directory() && found.is_private())
 }

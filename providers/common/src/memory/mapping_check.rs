@@ -1,6 +1,6 @@
 //! Checks whether memory of this process is mapped with the rights that a registration needs. A region is checked when
-//! it is registered. `user_copy` also checks memory before it copies. [`LastCheck`] limits the validity of a check to
-//! one tick of the engine.
+//! it is registered. `user_copy` checks it again before a copy, unless it was used recently. [`LastCheck`] limits the
+//! validity of a check to one tick of the engine.
 //!
 //! The checks do not change the content of memory.
 
@@ -10,14 +10,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use dapl::provider::Region;
 use dapl::runtime::mappings::{self, MappingLookup, PageRights};
 
-/// Regions up to this size in bytes are populated when they are registered, which also checks their rights. Larger
-/// regions take long to populate, so they are looked up in `/proc/self/maps`.
+/// Regions up to this size in bytes are populated when they are registered, which also checks their rights. To populate
+/// a larger region takes long, so its mappings are looked up in `/proc/self/maps`.
 const POPULATE_MAX: u64 = 4 << 20;
 
-/// Whether all of a region may be read, and also written if `write` is true. Called at registration.
+/// Whether all of a region may be read, and also written if `write` is true. Called at registration. If
+/// `/proc/self/maps` cannot be read, checks only that a large region is mapped.
 ///
-/// Populates shared memory of any size. Otherwise a file that is too short, or a full file system, would cause SIGBUS
-/// later.
+/// Populates a region that consists of shared mappings, whatever its size. Otherwise a file that is too short, or a
+/// full file system, would cause SIGBUS later.
 pub fn is_usable(region: Region, write: bool) -> bool {
     if region.length <= POPULATE_MAX {
         return is_accessible(region, write);

@@ -10,7 +10,7 @@ use dapl::provider::{Region, Status};
 
 use super::rights::{AccessRight, KeyEntry};
 
-/// The check that an RDMA access has failed.
+/// The check that refused an RDMA access.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FailedCheck {
     /// No registration and no bound window has the key.

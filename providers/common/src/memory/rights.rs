@@ -20,9 +20,9 @@ const REMOTE: u64 = REMOTE_READ | REMOTE_WRITE | REMOTE_ATOMIC;
 
 /// Shift of the remote rights of zero-based memory, whose addresses start at 0 for peers.
 ///
-/// The rights of zero-based memory, and of windows of one queue pair, are in other bits than those of other memory. So
-/// [`KeyEntry::allows`], the check that every copy makes, refuses such keys. [`KeyEntry::resolve`] then checks these
-/// bits.
+/// The remote rights of zero-based memory, and of windows of one queue pair, are in other bits than those of other
+/// memory. So [`KeyEntry::allows`], the usual check of a copy, refuses peers that use such keys. The process that owns
+/// the memory then checks these bits by [`KeyEntry::resolve`].
 const ZERO_BASED: u32 = 8;
 /// Shift of the remote rights of a window that only the peer of one queue pair may use. The upper 32 bits of its word
 /// are the number of that queue pair ([`super::window::QpDomain`]) instead of a protection domain.
@@ -130,8 +130,8 @@ impl KeyEntry {
         self.word & right.bits() == right.bits()
     }
 
-    /// Whether the key belongs to zero-based memory or to a window of one queue pair. Only the process that owns the
-    /// memory can check and translate an access with such a key ([`KeyEntry::resolve`]).
+    /// Whether the key gives peers access to zero-based memory, or belongs to a window of one queue pair. Only the
+    /// process that owns the memory can check and translate an access with such a key ([`KeyEntry::resolve`]).
     #[cold]
     pub fn is_indirect(&self) -> bool {
         self.word & (REMOTE << ZERO_BASED | REMOTE << OF_QP | REMOTE << (OF_QP + ZERO_BASED)) != 0

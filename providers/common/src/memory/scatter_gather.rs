@@ -1,7 +1,8 @@
 //! The segments of a work request, and copies between them and a provider's buffers.
 //!
 //! Each copy checks its segments, because a registration may end between the post and the copy. A copy holds a
-//! reference on the registration. No Rust reference to consumer memory is ever created.
+//! reference on the registration, or is part of a post that deregistration waits for. Consumer memory is accessed by
+//! raw pointers and atomics only, because other threads may change it at any time.
 
 use crate::memory::user_copy::{self, RegisteredRange, TimeSlot};
 use dapl::provider::{Region, Segment, Status};

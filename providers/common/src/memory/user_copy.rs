@@ -453,7 +453,7 @@ unsafe fn copy_by_kernel(direction: Direction, range: Region, buffer: *mut u8, p
     copied == range.length as isize
 }
 
-/// Copies in ascending order, the last byte last, because programs poll the last byte of received data.
+/// Copies a range, the last byte last, because programs poll the last byte of received data.
 ///
 /// # Safety
 /// Both ranges are mapped. Other threads or processes may change either range during the copy. The copied bytes are
@@ -462,7 +462,7 @@ unsafe fn copy_by_kernel(direction: Direction, range: Region, buffer: *mut u8, p
 pub unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
     let Some(body) = length.checked_sub(1) else { return };
     // SAFETY: the caller guarantees that both ranges are mapped. Other processes may write the memory at any time, so
-    // it is accessed by raw pointers and atomics only, never by a reference.
+    // it is accessed by raw pointers and atomics only.
     unsafe {
         copy_body(from, to, body);
         let last = AtomicU8::from_ptr(from.add(body).cast_mut()).load(Ordering::Relaxed);
@@ -493,7 +493,7 @@ unsafe fn copy_words(from: *const u8, to: *mut u8, length: usize) {
     }
 }
 
-/// Copies in ascending order. Copies up to 64 bytes by two moves of fixed size, which may overlap in the middle.
+/// Copies a range in any order. A copy of 4 to 64 bytes is two moves of fixed size, which may overlap in the middle.
 ///
 /// # Safety
 /// Same as [`copy`].

@@ -204,7 +204,8 @@ impl<K: WindowKeys> WindowCore<K> {
     /// Executes the bind or unbind with this number, which was posted on the queue pair with this `pd` and `qp`.
     /// Returns false if copies with the old key are in progress. The caller then tries again.
     ///
-    /// Errors: `BindFailed` if the registration does not cover the region.
+    /// Errors: `BindFailed` if the registration does not cover the region, or the window belongs to another protection
+    /// domain than `pd`.
     pub fn execute(self: &Arc<Self>, number: u64, pd: u32, qp: &QpDomain) -> std::result::Result<bool, Status> {
         let mut state = self.state.lock();
         if number <= state.executed || state.closed {
@@ -259,7 +260,8 @@ impl<K: WindowKeys> WindowCore<K> {
         self.revoke_and_wait(old);
     }
 
-    /// Ends the bind in effect if it has this key (see [`WindowDirectory::invalidate`]).
+    /// Ends the bind in effect if it has this key, and the peer of this queue pair may use it. Returns false if copies
+    /// with the key are in progress.
     fn invalidate(&self, key: u32, pd: u32, qp: &QpDomain) -> std::result::Result<bool, Status> {
         let mut state = self.state.lock();
         let is_served = state.serves(key, qp) && self.pd == pd;

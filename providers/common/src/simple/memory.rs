@@ -37,7 +37,8 @@ pub struct Mr {
 }
 
 impl Memory {
-    /// `directory` is the directory for the names of shared memory. Its first use creates it.
+    /// Prepares for the memory objects of an adapter. `directory` will contain the names of shared memory. The first
+    /// `join` creates it.
     pub fn new(directory: &'static BaseDirKind) -> Self {
         let chosen = dapl::runtime::logger::secure_variable(directory.variable);
         Memory { checker: Arc::default(), names: SharedNames::new(BaseDir::new(directory, chosen.as_deref())) }

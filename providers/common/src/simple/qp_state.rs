@@ -128,8 +128,8 @@ impl<P: Provider<Cq = ReportedCq<P>>, Peer: Copy> QpState<P, Peer> {
         self.stage = QpStage::Unconnected;
     }
 
-    /// Checks the watermarks after the number of posted receives has changed. Returns true if the number is above the
-    /// hard watermark. The caller then breaks the connection.
+    /// Checks the watermarks after the number of posted receives has changed. Returns true if a connection exists and
+    /// the number is above the hard watermark. The caller then breaks the connection.
     pub fn has_too_many_recvs(&mut self) -> bool {
         let crossed = self.queues.check_watermarks();
         if crossed.soft {

@@ -94,7 +94,7 @@ pub(super) fn copy(from: &[Region], to: &[Region], length: u64, checker: &Mappin
     Ok(())
 }
 
-/// Finds the region that contains the byte at `offset` of a list, and returns its part from this byte on.
+/// Finds the region that contains byte `offset` of a list. Returns the part of this region that begins with the byte.
 fn region_at(regions: &[Region], mut offset: u64) -> Region {
     for region in regions {
         if offset < region.length {

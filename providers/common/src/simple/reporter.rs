@@ -1,4 +1,5 @@
-//! The reporter thread, which calls the sinks of the object layer, and completion queues whose consumers it notifies.
+//! The reporter thread of an adapter, which calls the sinks of the object layer. Also contains [`ReportedCq`], a
+//! completion queue whose consumer this thread notifies.
 //!
 //! A provider must not call a sink while it serves a call of the object layer, or while it holds a lock that such a
 //! call acquires. So it queues its reports, and the reporter thread makes them.

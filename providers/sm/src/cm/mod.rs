@@ -1,4 +1,4 @@
-//! Connection set-up: the socket, the table of connection attempts and connections, and the actions of each step.
+//! Connection set-up: its socket, the table of connection attempts and connections, and the actions of the handshake.
 
 pub(crate) mod peers;
 pub(crate) mod receive;

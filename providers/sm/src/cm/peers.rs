@@ -99,8 +99,8 @@ fn find_or_open_peer(
         );
         return None;
     };
-    // The watch was created before the probe. If the process exits between these steps and another process gets its id,
-    // the watch reports the exit.
+    // The watch was created before `cma::probe` tests copies by process id. If the process exits in between and another
+    // process gets its id, the watch reports the exit.
     let rma = &device.settings.rma;
     let wanted = rma.has(ByKernel::Cma) && params.probe_address != 0 && watch.is_some();
     let cma = AtomicBool::new(wanted && cma::probe(pid, params.probe_address, params.probe_value));

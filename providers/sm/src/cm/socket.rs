@@ -97,8 +97,8 @@ pub(crate) fn open_own_fifo(endpoint: &Path) -> rustix::io::Result<OwnedFd> {
     )
 }
 
-/// Checks that a directory belongs to `uid` and has mode 0700. `PERM`: it has another owner or mode. `NOENT`: it does
-/// not exist.
+/// Checks that a directory belongs to `uid` and gives no access to other users. `PERM`: it has another owner, gives
+/// access, or is no directory. `NOENT`: it does not exist.
 pub(crate) fn check_directory(endpoint: &Path, uid: u32) -> rustix::io::Result<()> {
     let folder = std::fs::symlink_metadata(endpoint).map_err(|_| Errno::NOENT)?;
     if !folder.is_dir() || folder.uid() != uid || folder.mode() & 0o077 != 0 {

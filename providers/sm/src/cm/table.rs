@@ -35,7 +35,8 @@ pub(crate) trait ConnectionHandler: PolledConnection {
     /// Starts data transfer. Called after ESTABLISHED was reported.
     fn open(&self, link: &Arc<ConnectionMemory>);
     /// Called when the peer has ended the connection. Receives the messages that the peer had sent, then flushes all
-    /// work. Returns `None` if the connection was already ended locally; otherwise whether a pass had found a fault.
+    /// work. Returns `None` if the connection was already ended locally; otherwise whether a pass had found a
+    /// `ConnectionFault`, such as invalid data of the peer.
     fn peer_ended(&self, link: &Arc<ConnectionMemory>) -> Option<bool>;
 }
 
@@ -104,7 +105,8 @@ impl EndedPeers {
     /// Maximum number of peers in the queue; another one replaces the oldest. The limit is rarely reached, because a
     /// peer notices the end of its connection within milliseconds.
     const MAX_PEERS: usize = 4096;
-    /// Time for which a peer must stay idle before it counts as stopped: it has marked the end, and announces no copy.
+    /// A peer that was idle for this time counts as stopped. A peer is idle if it has marked the end of the connection
+    /// and announces no copy.
     const STOP_TIME: Duration = Duration::from_millis(100);
 
     fn push(&mut self, peer: CopyingPeer, now: Instant) {

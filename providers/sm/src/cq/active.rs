@@ -25,7 +25,7 @@ pub(crate) trait PolledConnection: Send + Sync {
     fn has_ended(&self) -> bool;
     /// Whether a thread polls the connection, so that its peer sends no wake-ups.
     fn is_polled(&self) -> bool;
-    /// Called every tick. Whether the connection has made no progress for several ticks.
+    /// Whether the connection has made no progress for several ticks. Called at each tick while the list is long.
     fn was_idle(&self) -> bool;
     /// Clears the wake-up flags, because a thread polls.
     fn clear_wake_flags(&self);

@@ -1,4 +1,5 @@
-//! Tests of completion queues, with fake connections.
+//! Tests of completion queues with fake connections: polls of few and of many connections return all completions, and
+//! the empty check watches the polled connections.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::AtomicU32;

@@ -155,7 +155,7 @@ fn processes_share_an_alternative_to_a_squatted_default_path() {
     let _name = one.create_name(7).unwrap();
     assert_eq!(two.base().find_listener(7).unwrap().as_deref(), Some(one.path()));
     assert_eq!(two.create_name(7).err(), Some(Error::ConnQualTaken));
-    // The other user removes the link. A process that did not see the alternative directory creates the default
+    // The other user removes the link. Then a process that has not found the alternative directory creates the default
     // directory.
     fs::remove_file(&path).unwrap();
     DirBuilder::new().mode(0o700).create(&path).unwrap();
@@ -194,7 +194,8 @@ fn cleaner_probes_all_dead_and_few_live_processes() {
         fs::create_dir_all(&endpoint).unwrap();
         fs::write(endpoint.join("lock"), "").unwrap();
     };
-    // The locks are free, but the names of the directories are ids of live threads of this process, which end at `end`.
+    // The locks are free. 100 directories have the ids of live threads as names, so they count as those of live
+    // processes. The names of 50 others are ids that do not exist.
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         let end: Vec<_> = (0..100)

@@ -1,6 +1,4 @@
 //! The jobs of the engine thread. Any thread may queue a job; only the engine takes them.
-//!
-//! The number of queued jobs is bounded: each completion queue and each connection queues at most a few jobs at a time.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The engine: one thread per open IA that waits for the set-up socket, the FIFO, exits of peer processes, and jobs.
+//! The engine: the thread of an open IA that waits for the set-up socket, the FIFO, exits of peer processes, and jobs.
 //!
 //! Only the engine calls the sinks, and it holds no lock during such a call. It sleeps without a timeout while no
 //! deadline is set, so an idle process uses no CPU. While a consumer polls, the polling thread makes progress on the

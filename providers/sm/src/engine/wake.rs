@@ -1,8 +1,8 @@
 //! Words written to a peer's FIFO: wake-ups, heartbeats, resets (SM-14 to SM-16).
 //!
-//! Writing to a FIFO without a reader fails with EPIPE, which means that the peer process has exited. The consumer must
-//! not get SIGPIPE for such a write. `RWF_NOSIGNAL` prevents the signal; on kernels without this flag, the signal is
-//! blocked in the calling thread and consumed. The process-wide signal disposition is not changed.
+//! Writing to a FIFO without a reader fails with EPIPE, which means that the peer has closed its IA or has exited. The
+//! consumer must not get SIGPIPE for such a write. `RWF_NOSIGNAL` prevents the signal; on kernels without this flag,
+//! the signal is blocked in the calling thread and consumed. The process-wide signal disposition is not changed.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,7 +18,7 @@ pub(crate) enum WakeResult {
     Sent,
     /// The FIFO is full, or a signal has interrupted the write. A peer that reads a full FIFO checks all connections.
     Full,
-    /// The FIFO has no reader: the peer process has exited.
+    /// The FIFO has no reader: the peer has closed its IA or has exited.
     Dead,
 }
 

@@ -197,7 +197,7 @@ mod interleavings {
             fence(Ordering::SeqCst);
         }
 
-        /// Interrupt point between two steps of the publisher.
+        /// Executes a requested barrier, between two steps of the publisher.
         pub(in super::super) fn compiler_only() {
             let sent = SENT.load(Ordering::Acquire);
             if sent > TAKEN.load(Ordering::Relaxed) {

@@ -13,9 +13,10 @@ use dapl_software::memory::user_copy;
 
 use crate::memory::cma::{self, Direction};
 
-/// Default length in bytes, used if the measurement fails.
+/// Length in bytes that is used without a measurement: if the setting `rma` is not `auto`, or cross-memory attach does
+/// not work with the peer.
 pub(crate) const DEFAULT_CROSSOVER_BYTES: u64 = 32 << 10;
-/// Lengths in bytes that are compared; the result is one of these.
+/// Lengths in bytes that are measured. The result is the shortest at which the kernel is faster, or the last.
 const CANDIDATE_BYTES: [usize; 3] = [16 << 10, 32 << 10, 64 << 10];
 /// Number of measurements of each copy. The shortest is used, because longer ones include interrupts or preemption.
 const MEASUREMENTS: usize = 9;

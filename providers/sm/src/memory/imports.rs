@@ -43,7 +43,8 @@ pub(crate) enum ImportLookup {
     Mapped(Arc<PeerMapping>),
     /// There is no mapping, and the key was marked as requested. The caller must send the request.
     MustRequest,
-    /// There is no mapping, and none may be requested.
+    /// There is no mapping, and none may be requested now: a request is outstanding or was refused, or a limit is
+    /// reached.
     Unavailable,
 }
 

@@ -168,8 +168,8 @@ impl Knem {
         }
     }
 
-    /// Declares memory to the device, so that peers can copy. Returns the cookie, or 0 if the device fails. The device
-    /// pins the memory.
+    /// Declares memory to the device, so that peers can copy. The device pins the memory. Returns the cookie, or 0 if
+    /// the device fails, the region is empty, or peers may neither read nor write it.
     pub(crate) fn export(&self, region: Region, read: bool, write: bool) -> u64 {
         if region.length == 0 || !(read || write) {
             return 0;

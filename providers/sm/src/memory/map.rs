@@ -33,7 +33,8 @@ pub(crate) struct SharedMapping {
     base: NonNull<u8>,
     len: usize,
     writable: bool,
-    /// Whether the addresses stay readable after this object is dropped (see [`SharedMapping::of_peer_rings`]).
+    /// Whether the addresses stay readable after this object is dropped, because dequeues read the rings without a
+    /// reference to it.
     stays_readable: bool,
 }
 
@@ -44,7 +45,7 @@ unsafe impl Sync for SharedMapping {}
 
 impl SharedMapping {
     /// Creates a zeroed area of `len` bytes, mapped for writing. Returns the area and a descriptor for the peer. With
-    /// `peer_read_only`, the peer cannot map the descriptor for writing.
+    /// `peer_read_only`, the peer cannot map the descriptor for writing (Linux 5.1 or newer).
     pub(crate) fn create(name: &str, len: usize, peer_read_only: bool) -> Result<(SharedMapping, OwnedFd)> {
         let failed = |step: &str, error: Errno| {
             let remedy = match error {
@@ -58,8 +59,8 @@ impl SharedMapping {
         let fd = rustix::fs::memfd_create(name, flags).map_err(|e| failed("memfd_create", e))?;
         rustix::fs::ftruncate(&fd, len as u64).map_err(|e| failed("ftruncate", e))?;
         let map = SharedMapping::of(fd.as_fd(), len, true).map_err(|e| failed("mmap", e))?;
-        // Kernels before 5.1 do not support FUTURE_WRITE, so the peer can write to the area. The checks of data do not
-        // rely on this seal.
+        // Kernels before 5.1 do not support FUTURE_WRITE, so the peer can write to the area there. The checks of a
+        // peer's data do not rely on this seal.
         if !peer_read_only || rustix::fs::fcntl_add_seals(&fd, FIXED | SealFlags::FUTURE_WRITE).is_err() {
             rustix::fs::fcntl_add_seals(&fd, FIXED).map_err(|e| failed("seals", e))?;
         }

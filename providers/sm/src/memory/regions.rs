@@ -3,9 +3,9 @@
 //! A key is an index into the table and 16 bits that change with each use of the index; a freed index is quarantined
 //! before it is reused. Registrations and bound windows share the table, but local segments cannot use the key of a
 //! window. The table makes RDMA one-sided: the initiator checks key, bounds, rights and protection domain in it before
-//! and after it copies. A copy by this process increments the entry's user count, or is part of an announced post. A
-//! copy by a peer announces the key on the peer's control page. A deregistration revokes the key and then waits for all
-//! of these copies, so no transfer accesses the memory afterwards.
+//! it copies, and the key again afterwards. A copy by this process increments the entry's user count, or is part of an
+//! announced post. A copy by a peer announces the key on the peer's control page. A deregistration revokes the key and
+//! then waits for these copies, so no later transfer accesses the memory. It waits at most a second for a peer.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -175,7 +175,8 @@ impl Regions {
         self.table.word(entry + KEY).store(u64::from(key), Ordering::Release);
     }
 
-    /// Ends a registration, and waits until no copy uses it. `announced` returns whether a peer is copying with a key.
+    /// Ends a registration, and waits until no copy uses it, but at most a second for copies by peers. `announced`
+    /// returns whether a peer is copying with a key.
     pub(crate) fn remove(&self, key: u32, announced: impl Fn(u32) -> bool) {
         self.revoke(key);
         while self.is_in_use(key) {

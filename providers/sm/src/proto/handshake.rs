@@ -1,9 +1,9 @@
 //! Datagrams of connection set-up: request, reply, acknowledgement, reset (SM-4 to SM-8). On an established connection,
-//! datagrams also request and export mappings of shared memory (spec/transports B2).
+//! a datagram also requests a mapping of shared memory, and another one answers this request (spec/transports B2).
 //!
 //! Each datagram begins with a fixed header of eight bytes. A request and an accepting reply continue with the
-//! connection parameters ([`ConnectParams`]) and private data. Decoding fails with the reason for an unknown type or
-//! result, a request of another version, an invalid length, and sizes out of bounds. Numbers are little-endian.
+//! connection parameters ([`ConnectParams`]) and private data. Numbers are little-endian. An unknown type or result, a
+//! request of another version, an invalid length, or a size out of bounds is a [`DecodeError`].
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -122,8 +122,8 @@ impl Geometry {
         self.messages_at() + self.messages as usize
     }
 
-    /// Maximum number of RMA fragments in flight to this process: half of the slots of its response ring, because the
-    /// ring may also contain other responses.
+    /// Maximum number of RMA fragments and atomic operations to which the process with this geometry has not responded
+    /// yet: half of the slots of its response ring, because the ring may also contain other responses.
     pub(crate) fn max_fragments(&self) -> u32 {
         self.responses / 2
     }
@@ -140,7 +140,7 @@ impl Geometry {
 pub(crate) struct ConnectParams {
     /// Generation of the connection attempt.
     pub(crate) generation: u16,
-    /// Random number of the client's attempt, which all datagrams of the attempt contain.
+    /// Random number of the client's attempt, by which both processes recognise its later datagrams.
     pub(crate) token: u64,
     /// Number that distinguishes the sender's end point from earlier end points with the same path.
     pub(crate) endpoint: u64,

@@ -245,7 +245,8 @@ impl ConnectionMachine {
         self.liveness.has_timed_out(progress, now, self.silence)
     }
 
-    /// The transition table. An input that is not listed for a state is ignored.
+    /// Changes the state according to an input, and returns the actions for the caller, in order. Ignores an input that
+    /// has no transition in the current state.
     pub(crate) fn handle(&mut self, input: MachineInput, now: Instant) -> Vec<MachineAction> {
         if input == MachineInput::Deadline {
             self.due = None;

@@ -57,7 +57,7 @@ pub(crate) struct Header {
     pub(crate) inline: bool,
     /// Whether the send has the flag SOLICITED_WAIT.
     pub(crate) solicited: bool,
-    /// Number of bytes of this fragment, or a status; less than 2^24.
+    /// Number of bytes of this fragment, a status, or another number ([`MessageKind`]); less than 2^24.
     pub(crate) length: u32,
 }
 
@@ -170,7 +170,7 @@ pub(crate) struct Fragment {
     pub(crate) length: u32,
     /// Address at the target.
     pub(crate) address: u64,
-    /// Address of the first byte at the initiator, for debugging.
+    /// Offset of the first byte in the initiator's request, for debugging.
     pub(crate) origin: u64,
     /// Cookie of the initiator, for debugging.
     pub(crate) cookie: u64,

@@ -107,12 +107,12 @@ impl QpContext {
         self.recv_cq.iter().chain(&self.request_cq)
     }
 
-    /// Called during a graceful disconnect when all requests are complete.
+    /// Makes the engine complete a graceful disconnect. Called when all requests are complete.
     pub(crate) fn drained(&self, link: &ConnectionMemory) {
         self.jobs.push(Job::Drained(link.id));
     }
 
-    /// Resets the counters for a new connection.
+    /// Resets the counts of consumed requests and the watched words for a new connection.
     pub(crate) fn begin(&self) {
         self.rx_consumed.store(0, Ordering::Relaxed);
         self.reported_consumed.store(0, Ordering::Relaxed);

@@ -48,8 +48,8 @@ const STAGED: usize = 1024;
 /// library without extension operations leave it 0.
 const CAPABILITIES: usize = 1152;
 /// Offset of the description of a local operation that the peer's table of registrations does not permit: key and kind,
-/// address, length. It is written before the connection ends for this reason. Only the initiator checks the access, so
-/// without this description the peer could not log the reason.
+/// address, length. It is written before the connection ends for this reason. If this process copies the data itself,
+/// only this process checks the access, so without the description the peer could not log the reason.
 const REFUSED: usize = 1160;
 /// Feature bit of [`CAPABILITIES`]: ring words for immediate data, invalidation and atomic operations.
 const EXTENSIONS: u64 = 1;
@@ -65,7 +65,7 @@ pub(crate) struct PeerEndpoint {
     pub(crate) pid: i32,
     pub(crate) fifo: OwnedFd,
     pub(crate) regions: Arc<PeerRegions>,
-    /// Whether cross-memory attach is used: the probe has succeeded, and the kernel has denied no copy since.
+    /// Whether cross-memory attach is used: `cma::probe` has succeeded, and the kernel has denied no copy since.
     pub(crate) cma: AtomicBool,
     /// Whether the KNEM device is used instead of cross-memory attach, for memory that the peer has declared to it.
     /// Cleared when the device denies a copy.
@@ -76,7 +76,7 @@ pub(crate) struct PeerEndpoint {
     pub(crate) offer_from: u64,
     /// A descriptor that becomes readable when the process exits. Without it, the kernel copy methods are not used.
     pub(crate) watch: Option<Arc<PidWatch>>,
-    /// The last check whether the process is alive (see [`Self::is_alive`]).
+    /// The engine tick in which the process was last found alive.
     pub(crate) last_check: LastCheck,
     /// For tests: number of further copies by the kernel that succeed; `u32::MAX`: no limit.
     #[cfg(test)]
@@ -119,7 +119,7 @@ impl PidWatch {
     }
 }
 
-/// A peer that may copy with local keys. It may do so until it has noticed the end of the connection.
+/// A peer that may copy from and to local memory, until it has noticed the end of the connection.
 #[derive(Clone, Debug)]
 pub(crate) struct CopyingPeer {
     area: Arc<SharedMapping>,
@@ -378,7 +378,8 @@ impl ConnectionMemory {
         }
     }
 
-    /// Describes a failed local operation on the control page, so that the peer can log it (see [`REFUSED`]).
+    /// Describes on the control page a local operation that the peer's table of registrations does not permit, so that
+    /// the peer can log it.
     pub(crate) fn publish_refused(&self, target: &AccessTarget) {
         let AccessTarget { key, address, length, right, .. } = *target;
         let kind = REFUSED_RIGHTS.iter().position(|known| *known == right).map_or(0, |index| index as u64 + 1);

@@ -3,8 +3,9 @@
 //! modules call.
 //!
 //! A consumer's poll, a post or the engine acquires the lock of a direction and makes a pass over it. If no thread
-//! polls, the wake-up flags are set, and the peer wakes the engine by a FIFO word. Lock order: receive direction, send
-//! direction, shared receive queue, completion queue, engine queue. Only the engine reports connection events to dapl.
+//! polls, the wake-up flags are set, and the peer wakes the engine by a FIFO word. Lock order: list of polled
+//! connections, receive direction, send direction, shared receive queue, queued completions, engine queue. Only the
+//! engine reports connection events to dapl.
 #![forbid(unsafe_code)]
 
 mod ending;
@@ -192,7 +193,7 @@ impl QpCore {
         }
     }
 
-    /// Sets the wake-up flags. Returns true if work has already arrived.
+    /// Sets the wake-up flags. Returns true if the connection already has work, so that the caller must make a pass.
     fn set_wake_flags(&self) -> bool {
         let rx = self.rx.lock();
         // The lock is held until the flags are set. Otherwise a concurrent post could change `needs_peer_progress`
@@ -230,7 +231,7 @@ impl QpCore {
     }
 
     /// Handles the result of a pass after a receive was posted: queues the connection for the engine if there is more
-    /// work.
+    /// work, or ends it after a fault.
     fn handle_pass_result(&self, outcome: std::result::Result<bool, ConnectionFault>) {
         match outcome {
             Ok(false) => {}

@@ -152,8 +152,8 @@ impl Writer {
         self.slots.bytes::<BODY>(self.next)
     }
 
-    /// Returns the words and the index of the next slot. The caller must call this before its stores to shared memory,
-    /// because afterwards the compiler has to load the fields of the writer again.
+    /// Returns the words and the index of the next slot. Fast paths call this before their stores to shared memory,
+    /// because after a store the compiler has to load the fields of the writer again.
     #[inline(always)]
     pub(crate) fn next_slot(&self) -> (&[AtomicU64; SLOT / 8], u64) {
         (self.slots.words(self.next), self.next)
@@ -174,12 +174,12 @@ impl Writer {
     }
 
     /// Advances to the slot after `index`, which [`Writer::publish_send`] has published. `length`: length of that send.
-    /// `free`: at most the number of slots that were free before.
+    /// `free`: a lower bound of the number of slots that were free before it.
     #[inline(always)]
     pub(crate) fn advance(&mut self, index: u64, length: u8, free: u32) {
         debug_assert!(free > 0 && u64::from(free) <= self.free_slots() && index == self.next);
         self.next = index + 1;
-        // Prefetches for the same reason as `publish`.
+        // The reader's CPU has the cache lines of this later slot. The prefetch transfers them before they are written.
         if u64::from(free) > 1 + PREFETCH_DISTANCE {
             self.slots.prefetch_slot::<0>(index + 1 + PREFETCH_DISTANCE, true);
             if length as usize > LINE - BODY {

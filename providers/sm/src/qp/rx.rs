@@ -172,8 +172,8 @@ impl Rx {
         self.rings.as_ref().is_some_and(|rings| rings.requests.peek() != Peeked::Empty)
     }
 
-    /// Processes requests in the ring, up to a limit. Returns whether the pass made progress. After a fault it
-    /// processes no request and returns false.
+    /// Processes requests in the ring, up to a limit. Returns whether the pass made progress. If an earlier pass has
+    /// found a fault, processes no request and returns false.
     pub(crate) fn pass(
         &mut self,
         context: &QpContext,

@@ -109,7 +109,7 @@ unsafe fn copy_acquired(
 }
 
 /// Executes an atomic operation on memory of the peer that is mapped in this process. Returns the previous value.
-/// `announcement`: see [`copy`].
+/// `announcement`: the word on the local control page that announces the access to the peer.
 pub(crate) fn apply(
     peer: &PeerEndpoint,
     announcement: &AtomicU64,

@@ -1,5 +1,6 @@
-//! Unexpected content of the base directory: links to other directories, files instead of directories, names without an
-//! end point. The provider must read, write and remove nothing outside the base directory, and no call may hang.
+//! Unexpected content of the base directory: links to other directories, files instead of directories, invalid listener
+//! names, and the remains of an interrupted removal. The provider must read, write and remove nothing outside the base
+//! directory, and no call may hang.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -40,7 +41,7 @@ impl Drop for OutsideDir {
     }
 }
 
-/// A base directory in which `path` is a link to the directory outside.
+/// Returns a base directory in which `path` is a link to a directory outside, and this directory.
 fn with_link(name: &str, path: &str) -> (TestBase, OutsideDir) {
     let (base, outside) = (TestBase::new(name), OutsideDir::new(name));
     drop(base.open());

@@ -1,5 +1,5 @@
-//! Two correct processes: connections, data of every size in both directions, RDMA by both methods, and each way to end
-//! a connection.
+//! Two IAs without faults: sends of many lengths, RDMA by the kernel and through the bounce buffers, refused accesses,
+//! and each way to end an attempt or a connection.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;

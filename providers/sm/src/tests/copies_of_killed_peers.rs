@@ -60,7 +60,7 @@ impl Streams {
         Streams { qp: side.qp(), memory, mr, posted: 0, done: 0, last: Status::Success }
     }
 
-    /// Posts copies while the queue has space and no copy has failed, and takes completions.
+    /// Posts copies until [`REQUESTS`] are outstanding, unless a copy has failed. Then takes completions.
     fn go_on(&mut self, side: &Side, remote: Remote) {
         while self.last == Status::Success && self.posted - self.done < REQUESTS {
             let op = if self.posted.is_multiple_of(2) { Op::Write(remote) } else { Op::Read(remote) };

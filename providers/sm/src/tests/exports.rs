@@ -278,7 +278,7 @@ fn deregistration_ends_direct_copies_and_removes_the_mapping() {
     assert_eq!((times_mapped(), transfer(&a, &active, write(&target_mr), &local_mr, &local)), (2, Status::Success));
     let old = write(&target_mr);
     drop(target_mr);
-    // When the next registration is mapped, the previous key is revoked.
+    // The request for a mapping of the next registration removes the mapping of the previous key, which is revoked.
     let next = b.share(target);
     assert_eq!(transfer(&a, &active, write(&next), &local_mr, &local), Status::Success);
     until("unmapped", || times_mapped() == 2);
@@ -286,7 +286,7 @@ fn deregistration_ends_direct_copies_and_removes_the_mapping() {
     assert_eq!(transfer(&a, &active, old, &local_mr, &local), Status::RemoteAccess);
     drop(next);
     let (active, _passive) = connected(&a, &b, 7, 20);
-    // A mapping is also removed if no transfer uses it.
+    // Without a further transfer, the sweep at each heartbeat removes the mapping of a revoked key.
     crate::memory::exchange::sweep(&a.ia.device);
     assert_eq!(times_mapped(), 1);
     assert_eq!(peer(&active).imports.as_ref().unwrap().mapped(), 0);

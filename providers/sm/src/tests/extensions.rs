@@ -1,5 +1,5 @@
-//! Immediate data, sends that invalidate a window, and atomic operations, by each method: mapped memory, copies by the
-//! kernel, and the target's engine.
+//! Sends and RDMA writes with immediate data, and atomic operations, by each method: mapped memory, copies by the
+//! kernel, and the target's engine. Also invalid operations, and peers that do not support extensions.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,7 +18,7 @@ fn immediate(n: u32) -> Op {
     Op::SendImmediate { data: n, solicited: solicited(n) }
 }
 
-/// Eight-byte words that peers and local threads change.
+/// Returns zeroed eight-byte words, which peers and local threads change.
 fn words(count: usize) -> Vec<AtomicU64> {
     (0..count).map(|_| AtomicU64::new(0)).collect()
 }
@@ -158,7 +158,7 @@ fn atomics(name: &str, bounce: bool) {
     }
     let found = |words: &[AtomicU64]| words.iter().map(|word| word.load(Ordering::Relaxed)).collect::<Vec<_>>();
     assert_eq!((found(&target), found(&back)), (vec![0, 77, 0, 0], vec![u64::MAX, 2, 77, 0]));
-    // The target has called no function since, so its engine executed the requests.
+    // The target has called no function after the set-up, so its engine executed the requests.
 }
 
 #[test]
@@ -375,7 +375,7 @@ fn extension_operations_fail_if_the_peer_does_not_support_them() {
     assert_eq!((b.completion().status, a.completion().status), (Status::Success, Status::Success));
 }
 
-/// Writes a slot with this header, value and body to the ring of a malicious peer.
+/// Writes this header, `aux` and body to the first slot of the malicious peer's request ring.
 fn forge(malicious: &Qp, header: Header, aux: u32, body: [u64; AtomicRequest::WORDS]) {
     let link = malicious.0.link().unwrap();
     let slot = link.geometry.requests_at();

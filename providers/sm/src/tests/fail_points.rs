@@ -86,7 +86,7 @@ pub(crate) fn yield_at(point: Point) {
     YIELDS_AT.set(Some(point));
 }
 
-/// The call of a function at a point. Dropping it drops the function.
+/// Guard of a function that is called at a point. Dropping it ends these calls.
 pub(crate) struct CallAtPoint;
 
 /// Makes this thread call `function` each time it reaches the point, until the result is dropped.
@@ -102,7 +102,7 @@ impl Drop for CallAtPoint {
     }
 }
 
-/// Called when a thread reaches a point.
+/// Yields, calls the function, or raises the signal that is selected for this point. Called when a thread reaches it.
 pub(crate) fn at(point: Point) {
     if YIELDS_AT.get() == Some(point) {
         (0..100).for_each(|_| std::thread::yield_now());

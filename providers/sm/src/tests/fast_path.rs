@@ -169,7 +169,8 @@ fn executed_request_does_not_succeed_after_a_failure() {
         let pair = ConnectedPair::new("quick-failure", false);
         pair.poll_until_polled();
         pair.write_until_quick();
-        // No receive is posted yet: the peer's engine could take the send and end the connection before the write.
+        // The receive is posted after the write. Otherwise the peer's engine could process the send, and end the
+        // connection before the write.
         pair.qps.0.post_send(&wr(Op::Send { solicited: false }, &[pair.local(0, 64)], 1)).unwrap();
         assert!(pair.is_posted(Op::Write(pair.remote(4096)), pair.local(0, 8), 2));
         if is_too_long {
@@ -247,7 +248,7 @@ fn messages_of_one_fragment_arrive_whole_and_in_order() {
     pair.poll_until_polled();
     let op = Op::Send { solicited: false };
     let (mut quick, mut posted) = (0, 0);
-    // The posts exceed the space of the message buffer and the ring.
+    // All posts together need more space than the message buffer and the ring have, so both are used several times.
     for round in 0..200 {
         for length in [INLINE + 1, 4096, 8192] {
             posted += 1;

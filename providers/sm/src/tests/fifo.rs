@@ -16,7 +16,7 @@ use crate::proto::message::{FifoWord, ID_MASK};
 /// The shortest heartbeat interval that can be set.
 const SHORTEST_HEARTBEAT: &str = "keepalive_ms=100";
 
-/// An IA with a thread that sleeps on all of its queues.
+/// Opens an IA with short heartbeats. Returns it with the sleeper that its completion queue notifies.
 fn sleeper(base: &TestBase) -> (Side, Arc<Sleeper>) {
     let sleeper = Arc::<Sleeper>::default();
     let weak: Weak<Sleeper> = Arc::downgrade(&sleeper);
@@ -138,7 +138,7 @@ fn forged_control_messages_have_no_effect() {
     assert!(a.sink.is_silent() && b.sink.is_silent());
 }
 
-/// Replaces a FIFO by a file of another kind, and keeps the original at `aside`.
+/// Creates an object of this kind at the path of a FIFO that was moved to `aside`.
 fn put(kind: &str, at: &Path, aside: &Path) {
     let make = |path: &Path| rustix::fs::mkfifoat(CWD, path, Mode::RUSR | Mode::WUSR).unwrap();
     match kind {

@@ -85,14 +85,15 @@ fn rewrite(area: &SharedMapping, random: &mut Random) {
     }
 }
 
-/// Rewrites the control page and the first slots, whose words the peer interprets.
+/// Overwrites a random word of the control page or the first slots, which the peer interprets, and a word of the RMA
+/// buffer.
 fn tamper(link: &ConnectionMemory, random: &mut Random) {
     let at = (random.next() as usize % (4096 + 64 * 128)) & !7;
     link.area.word(at).store(random.word(), Ordering::Release);
     link.rma.word((random.next() as usize % 4096) & !7).store(random.word(), Ordering::Release);
 }
 
-/// Corrupts a registration by another key or other rights.
+/// Overwrites the key or the rights of a registration.
 fn corrupt_registration(side: &Side, key: u32, random: &mut Random) {
     let (table, [key_at, _, _, rights]) = side.ia.device.regions.entry_fields(key);
     let at = if random.next().is_multiple_of(2) { key_at } else { rights };
@@ -174,7 +175,8 @@ fn a_process_that_overwrites_all_shared_buffers_does_not_crash_others() {
     survives_invalid_data("storm-buffers", &[("DAPL_SM_RMA", "mmap")]);
 }
 
-/// Main function of a process that inherits a descriptor of the socket and changes its user.
+/// Main function of a process that connects a socket to the process under test, changes its user, and then sends
+/// datagrams.
 pub(super) fn changes_user(base: &TestBase) {
     let side = base.open();
     let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::DGRAM, None).unwrap();

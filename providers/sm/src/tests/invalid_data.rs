@@ -26,13 +26,12 @@ pub(super) fn exchange_messages(a: &Side, b: &Side, pair: &(Qp, Qp)) {
     assert_eq!(into, out);
 }
 
-/// Writes a word and a body to the next slot of the malicious peer's request ring, as the first message of a
-/// connection.
+/// Writes a header word, `aux` and the first word of the body to the first slot of the malicious peer's request ring.
 fn forge(malicious: &Qp, header: u32, aux: u32, body: u64) {
     forge_fragment(malicious, header, aux, |data| data[0] = body);
 }
 
-/// Does the same as `forge`, with a valid data header that `violation` changes.
+/// Does the same as `forge`, but the body is a valid data header that `violation` changes.
 pub(super) fn forge_fragment(malicious: &Qp, header: u32, aux: u32, violation: impl FnOnce(&mut [u64; Data::WORDS])) {
     let link = malicious.0.link().unwrap();
     let slot = link.geometry.requests_at();
@@ -326,7 +325,8 @@ fn reply_for_an_earlier_end_point_is_ignored() {
     for result in [ReplyResult::Rejected, ReplyResult::NoListener, ReplyResult::HandedOff(7), ReplyResult::Accepted] {
         reply(old, result);
     }
-    // The acceptor of the earlier attempt is the last to be notified that the attempt has ended.
+    // The last of the four replies accepts, so the engine answers it with a reset. When the reset arrives, the engine
+    // has handled all four.
     let over = Datagram::Reset { from: id, to: 3, token: old };
     while client.answer() != over {}
     assert!(a.sink.is_silent());

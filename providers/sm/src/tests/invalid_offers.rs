@@ -25,8 +25,8 @@ fn forge_offer(malicious: &Qp, count: u32, total: u64, parts: &[Part]) {
     });
 }
 
-/// Waits until the process under test has answered. If its connection has ended, the sender has read the answer and
-/// ended the connection.
+/// Waits until the receiver has written its response to an offer. Returns at once if the receiver's connection has
+/// ended, because then the sender has already read the response.
 fn is_answered(victim: &Qp) {
     let Some(link) = victim.0.link() else { return };
     let until = Instant::now() + PATIENCE;
@@ -68,8 +68,8 @@ fn invalid_offer_ends_the_connection() {
         victim.post_recv(&[segment(&space_mr, &space)], token(9)).unwrap();
         forge_offer(&malicious, count, total, &parts);
         if *end == left {
-            // A correct sender may make this mistake. So the receiver answers it, and the sender ends the connection
-            // when it polls.
+            // The consumer of a correct sender may also deregister offered memory. So the receiver sends a negative
+            // response, and the sender ends the connection when it polls.
             is_answered(&victim);
             malicious.abort();
         }

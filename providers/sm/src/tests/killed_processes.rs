@@ -40,7 +40,7 @@ fn serves_others(side: &Side, base: &TestBase) {
     }
 }
 
-/// The other process connects to this process, and is killed at `point`.
+/// Starts another process that connects to this process and is killed at `point`. Checks the events and files.
 fn dies_connecting(point: Point, passes: u32, settings: &[(&str, &str)]) {
     dies_as("connects", point, passes, settings);
 }
@@ -75,7 +75,7 @@ fn dies_as(role: &str, point: Point, passes: u32, settings: &[(&str, &str)]) {
     assert!(is_empty(&base), "{point:?}");
 }
 
-/// This process repeats its connect until the other process listens. The other process is killed at `point`.
+/// Connects to another process, which is killed at `point`, with retries until it listens. Checks the events and files.
 fn dies_listening(point: Point, passes: u32, settings: &[(&str, &str)]) {
     let base = TestBase::new(&format!("kill-l-{point:?}-{passes}-{}", settings.len()));
     let side = base.open();

@@ -16,7 +16,7 @@ fn over(device: &FakeKnem, base: &TestBase, settings: &str) -> (Side, Side, (Qp,
     (a, b, pair)
 }
 
-/// Writes all of `out` to the target, and reads it back.
+/// Writes a pattern to `target` except its first ten bytes, and reads it back.
 fn there_and_back(a: &Side, active: &Qp, target: &[u8], key: u32) {
     let (out, back) = (pattern(target.len() - 10, 5), vec![0u8; target.len() - 10]);
     let (out_mr, back_mr) = (a.register(&out), a.register(&back));

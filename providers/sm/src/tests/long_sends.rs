@@ -317,7 +317,7 @@ fn ask(pair: &Both, ticket: u64, offset: usize, to: &[u8], mr: &Mr) {
     put(pair, ticket, &job);
 }
 
-/// Publishes the job, and makes the sender poll, because a job alone does not wake the sender.
+/// Publishes the job, and wakes the sender's engine, because publishing a job does not wake it.
 fn put(pair: &Both, ticket: u64, job: &CopyJob) {
     let link = pair.passive.0.link().unwrap();
     link.copy_delegation().unwrap().publish(ticket, job);
@@ -388,8 +388,8 @@ fn helper(pair: &Both, then: impl FnOnce(&CopyDelegation<'_>)) {
     link.wake_if_flagged(WAKE_ON_REQUESTS);
 }
 
-/// Waits until the receiver has copied its own part. Reads are volatile, because the compiler assumes that the buffer
-/// does not change.
+/// Polls until the receiver has copied the first bytes of its own part. `black_box` makes the compiler read the buffer
+/// at each attempt.
 fn fetches_its_part(b: &Side, out: &[u8], space: &[u8]) {
     let until = Instant::now() + PATIENCE;
     while std::hint::black_box(space)[..4096] != out[..4096] {

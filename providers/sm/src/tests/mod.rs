@@ -303,7 +303,7 @@ fn token(cookie: u64) -> Token {
 }
 
 fn wr(op: Op, segments: &[Segment], cookie: u64) -> SendWr<'_> {
-    // Posts are announced, as by dapl, because no test ends a registration during a post.
+    // As in posts by dapl. No deregistration waits for these posts, but no test deregisters memory during a post.
     SendWr { op, segments, token: token(cookie), suppress: false, fence: false, announced: true }
 }
 

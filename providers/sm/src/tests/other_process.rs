@@ -18,7 +18,7 @@ const BIG_BYTES: usize = 1_200_000;
 /// a rendezvous offer can name.
 const FRAGMENTS_BYTES: usize = 40_000;
 const SEGMENTS: usize = 8;
-/// Number of outstanding requests, and of posted receives.
+/// Number of posted receives, and of outstanding requests.
 const RECVS: u64 = 8;
 const REQUESTS: u64 = 5;
 /// Flag that marks the cookie of a receive.
@@ -51,7 +51,7 @@ impl Other {
 
     fn run(mut command: Command, role: &str, base: &TestBase, plan: &str, settings: &[(&str, &str)]) -> Self {
         command.args(["--exact", "tests::other_process::the_other_process", "--ignored", "--nocapture"]);
-        // Disables the measurement, because the copy method that it chooses might not pass the fail points.
+        // Disables the measurement of copies. It passes fail points itself, and could choose a method that passes none.
         command.env("DAPL_TEST_UNTIMED", "1");
         command.env(ROLE, format!("{role} {}", base.0)).envs(settings.iter().copied());
         if !plan.is_empty() {
@@ -191,7 +191,8 @@ impl Traffic {
         self.qp.connect(&ConnectSpec { address, qual: QUAL, private_data: &self.card() }, self.conn).unwrap();
     }
 
-    /// Handles reports, posts while the queues have space, and takes completions.
+    /// Handles events. While the connection is established, posts [`RECVS`] receives and [`REQUESTS`] requests. Takes
+    /// completions.
     pub(super) fn go_on(&mut self, side: &Side) {
         while let Some(event) = take_event(side, self.conn) {
             if let SinkEvent::Established(card) = &event {
@@ -255,7 +256,7 @@ impl Traffic {
         self.requests.posted += 1;
     }
 
-    /// Posts a request that is not counted. The post may fail because the queue is full.
+    /// Posts a receive and a request that are not counted. The receive is ignored if the queue is full.
     pub(super) fn post_blindly(&self, card: &[u8], number: u64) {
         let _ = self.qp.post_recv(&[], token(RECV));
         self.post(on(card), number);
@@ -310,7 +311,7 @@ fn the_other_process() {
     }
 }
 
-/// Repeats `go_on` until it returns false or a time limit has passed. The caller's process will be killed.
+/// Repeats `go_on` until it returns false. Usually the process is killed before. Fails after a time limit.
 pub(super) fn while_young(mut go_on: impl FnMut() -> bool) {
     let until = Instant::now() + 3 * PATIENCE;
     while go_on() {
@@ -361,7 +362,7 @@ fn connects(base: &TestBase, enough: u64) {
 
 fn visits(base: &TestBase) {
     let side = base.open();
-    // Another process may already listen on this qualifier, so the next one is tried.
+    // Processes with this role run at the same time, so each listens on its own qualifier.
     let listener =
         side.ia.listen(QUAL + u64::from(std::process::id()), ObjectId { handle: 4096, generation: 1 }).unwrap();
     drop((listener, side));

@@ -139,7 +139,8 @@ fn kernel_copies_send_no_message_to_the_target() {
     assert_ne!(slot(&link.area, requests, 0), 0, "a write by the bounce buffer sends a message");
 }
 
-/// A queue pair whose peer is a test client with areas of this geometry. FIFO words for the client contain `id`.
+/// A queue pair whose peer is a test client with areas of this geometry. FIFO words that the test client sends contain
+/// `id`.
 struct ClientQp {
     qp: Qp,
     area: SharedMapping,
@@ -265,7 +266,7 @@ fn processes_with_segments_of_different_sizes_exchange_data() {
     }
 }
 
-/// Records the thread that reports.
+/// A sink that records which threads report requests and connection events.
 #[derive(Default)]
 struct EventRecorder {
     recorded: Recorder,

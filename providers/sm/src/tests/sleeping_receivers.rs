@@ -20,7 +20,7 @@ fn was_asleep(slept: u64, waits: u64) {
     assert!(slept >= waits / 10, "{slept} of {waits}");
 }
 
-/// Delays for a random time, so that the steps of the two processes interleave differently.
+/// Delays for a random time, so that the steps of the two threads interleave differently.
 fn delay(random: &mut u64) {
     *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
     (0..*random >> 58).for_each(|_| std::hint::spin_loop());
@@ -99,8 +99,8 @@ fn waiter_for_connections_is_always_woken() {
     was_asleep(slept, 2 * pairs * count);
 }
 
-/// The engine sets no flag of a new connection without traffic, so connection set-up executes no barrier on other
-/// processors.
+/// The wake-up flags of a new connection are already set when it is created. The engine sets them again only after
+/// traffic, so connection set-up executes no barrier on other CPUs.
 #[test]
 fn first_message_of_a_new_connection_wakes_its_receiver() {
     let base = TestBase::new("first-message");

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::*;
 use crate::Srq;
 
-/// A sink that counts events.
+/// A sink that counts the notifications of a completion queue, or the reports of a low watermark.
 #[derive(Default)]
 struct Counter(AtomicUsize);
 
@@ -145,7 +145,7 @@ fn empty_srq_serves_waiting_connections_in_order() {
     let (a, b) = (base.open(), base.open());
     let srq = srq(&b, &Arc::default());
     let ends: Vec<_> = [10, 20, 30].into_iter().map(|n| sharing(&a, &b, &srq, n)).collect();
-    // The connections start to wait one after the other, because the engine finds no receive for each message.
+    // No receive is posted, so each connection starts to wait when its first message arrives.
     for (n, (active, passive)) in ends.iter().enumerate() {
         (0..2).for_each(|n| send(active, &[], n));
         await_waiters(&srq, n + 1);

@@ -265,7 +265,8 @@ fn a_bind_that_is_flushed_leaves_nothing_bound() {
     );
     assert!(again != key && !pair.window.is_bound() && pair.target.keeps() == 0);
 
-    // The bind waits behind an earlier send that the peer has not processed. The send fails when its connection ends.
+    // The bind cannot complete before the send, for which the peer has no receive. The end of the connection flushes
+    // both.
     pair.passive.post_send(&wr(Op::Send { solicited: false }, &[], 3)).unwrap();
     pair.passive.post_bind(&pair.window, pair.target.bind(0, 8, READ), &bind_wr(4)).unwrap();
     assert_eq!(pair.target.keeps(), 1);

@@ -1,4 +1,5 @@
-//! Calls entries through the provider's table, without libdat. Each test has its own registration of the provider.
+//! Calls DAT functions through the provider's table, without libdat. Each test has its own registration of the
+//! provider.
 //!
 //! The provider is linked into the test, so that a sanitizer built with the test sees all of it. This module defines
 //! the three functions of libdat that the provider imports.
@@ -31,7 +32,7 @@ extern "C" fn dat_registry_remove_provider(_: *const DAT_PROVIDER, _: *const DAT
     DAT_SUCCESS
 }
 
-/// Without libdat there are no IA numbers, so consumers use the provider's own pointers as handles.
+/// Fails for every handle. Without libdat there are no IA numbers, so the tests use the provider's pointers as handles.
 #[unsafe(no_mangle)]
 extern "C" fn dats_get_ia_handle(_: DAT_IA_HANDLE, _: *mut DAT_IA_HANDLE) -> DAT_RETURN {
     DAT_CLASS_ERROR | DAT_INVALID_HANDLE
@@ -46,7 +47,7 @@ pub(crate) fn table() -> &'static DAT_PROVIDER {
     unsafe { &*TABLE.load(Ordering::Acquire) }
 }
 
-/// Calls an entry, for example `dat!(ep_free_func(ep))`. The value is its return code.
+/// Calls a function of the table, for example `dat!(ep_free_func(ep))`. The value is its return code.
 macro_rules! dat {
     ($function:ident($($argument:expr),* $(,)?)) => {{
         let function = $crate::entries::table().$function.expect("the table is full");
@@ -55,7 +56,7 @@ macro_rules! dat {
     }};
 }
 
-/// Calls an entry whose last argument is the address of the new handle.
+/// Calls a function whose last argument is the address of the new handle. The value is the return code and the handle.
 macro_rules! made {
     ($function:ident($($argument:expr),* $(,)?)) => {{
         let mut handle: $crate::entries::Handle = std::ptr::null_mut();

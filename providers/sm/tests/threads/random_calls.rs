@@ -48,7 +48,7 @@ pub(crate) struct SharedHandles {
     local: AtomicU32,
     /// Remote context of the same LMR.
     remote: AtomicU32,
-    /// Memory of all messages: read at index 0, written at later indices.
+    /// The message buffers. Transfers read from the first buffer, and write to the others.
     memory: &'static [MaybeUninit<u8>],
     next_buffer: AtomicUsize,
 }

@@ -1,7 +1,7 @@
 //! Shared areas of loom models: words that are initially zero, and no bytes.
 //!
-//! Both processes of a model use the same area, instead of two mappings. Loom does not detect copies of bytes, so
-//! models use words for the content of rings.
+//! Both processes of a model use the same area, instead of two mappings. Loom cannot check copies of bytes, so models
+//! use words for the content of rings.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;

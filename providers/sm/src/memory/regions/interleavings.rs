@@ -39,7 +39,7 @@ fn no_local_copy_accesses_memory_after_its_deregistration() {
     });
 }
 
-/// Object of a handle. A post announces itself by a reference to the object.
+/// Takes the place of an EP. A post is announced while it has a reference to this object.
 struct Announceable;
 
 impl Object for Announceable {

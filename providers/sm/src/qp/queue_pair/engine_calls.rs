@@ -16,7 +16,8 @@ use crate::qp::tx::TxRings;
 use crate::srq::{SrqRecv, SrqWaiter};
 
 impl PolledConnection for QpCore {
-    /// Skips the send direction if no requests are outstanding.
+    /// Makes a pass over the receive direction if its ring has a request, and over the send direction if requests are
+    /// outstanding.
     fn poll(&self, out: &mut CompletionWriter<'_>) -> bool {
         let received = {
             let mut rx = self.rx.lock();

@@ -167,8 +167,8 @@ impl QpCore {
         }
     }
 
-    /// Called after each post. If no thread polls, sets the wake-up flag for the peer's progress, and queues the
-    /// connection for the engine if there is work that needs no progress of the peer.
+    /// Called after a post of a request, other than a quick post. If no thread polls, sets the wake-up flag for the
+    /// peer's progress, and queues the connection for the engine if there is work that needs no progress of the peer.
     #[inline]
     pub(super) fn after_post(&self, tx: &Tx) {
         if !self.polled.load(Ordering::Relaxed) {
@@ -201,7 +201,8 @@ impl QpCore {
         }
     }
 
-    /// Called after a receive was posted, if a message waited for it or the number of receives has crossed a watermark.
+    /// Delivers the message that waited for the posted receive, if any, and checks the watermarks. Called only if a
+    /// message waited, or the number of receives has crossed a watermark.
     #[cold]
     fn after_recv_posted(&self, mut rx: MutexGuard<'_, Rx>) {
         let outcome = rx.after_post(&self.context);

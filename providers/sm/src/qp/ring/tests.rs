@@ -1,4 +1,5 @@
-//! Tests of the slot rings.
+//! Tests of the slot rings: order over many laps, runs of filled slots, invalid counts of consumed slots, and a reader
+//! and a writer in two threads.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;

@@ -4,8 +4,8 @@
 //! To preserve order, an offer stays in the ring until its bytes are copied completely. While this process copies a
 //! part from the front, the sender may write the next part as a copy job. No copy job is outstanding when the receive
 //! completes. If the kernel denies the copy, the receiver requests the remaining bytes part by part through the
-//! sender's staging buffer. A pass does not wait for the sender, except that it withdraws a claimed job before a
-//! receive fails.
+//! sender's staging buffer. A pass waits for the sender in one case: if its own copy fails while the sender executes a
+//! copy job, it waits until the sender has reported the result, but at most a second.
 
 use std::sync::atomic::Ordering;
 

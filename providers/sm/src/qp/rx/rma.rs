@@ -1,5 +1,5 @@
-//! RDMA operations of the peer whose bytes pass through its RMA buffer: checks the access, copies between the buffer and
-//! the registered memory, and sends the response (SM-20, SM-21).
+//! RDMA operations of the peer whose bytes pass through the peer's RMA buffer: checks the access, copies between the
+//! buffer and the registered memory, and sends the response (SM-20, SM-21).
 
 use std::sync::atomic::Ordering;
 

@@ -121,7 +121,7 @@ impl TxRings {
         operation: Atomic,
         remote: Remote,
     ) -> IssueResult {
-        // The target's geometry limits the number of entries in its response ring.
+        // Limits the outstanding responses, so that the target's response ring always has space for them.
         let most = self.link.peer_side().map_or(0, |peer_side| peer_side.geometry.max_fragments()) as usize;
         if self.requests.is_full() || self.pending.len() >= most || self.reads >= self.most_reads(context) {
             return IssueResult::Partial { published: false };

@@ -1,8 +1,8 @@
 //! Quick posts: sends and RDMA operations in the common case, in which no request waits in the queue and the ring has
 //! space.
 //!
-//! A pass checks these conditions once for several posts, and grants a number of credits. Each quick post uses one
-//! credit. A post after which a condition may be false withdraws the credits.
+//! A pass checks these conditions once for several posts, and grants a number of credits. Each quick post that adds a
+//! request to the queue uses one credit. A post after which a condition may be false withdraws the credits.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,5 @@
-//! Starts queued requests in order: transfers by the function of their operation, and binds of windows.
+//! Starts queued requests in order: calls the function of each operation (send, RDMA, atomic), and executes binds of
+//! windows. Reports accesses that the peer's table of registrations does not permit.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -95,7 +96,8 @@ impl TxRings {
         budget: &mut u64,
     ) -> IssueResult {
         if !self.supports(op) {
-            // The request was posted before the connection was established, so the post could not check this.
+            // The request was posted before the connection was established, so the post could not check whether the
+            // peer supports the operation.
             return IssueResult::Failed(Status::RemoteResponder);
         }
         match op {

@@ -36,8 +36,8 @@ use crate::qp::line_allocator::LineAllocator;
 use crate::qp::link::{ConnectionMemory, WAKE_ON_REQUESTS};
 use crate::qp::ring::{Peeked, Reader, SlotFields, Writer};
 
-/// Number of outstanding requests from which each post makes a pass, which reads the peer's count of consumed requests.
-/// Also the maximum number of quick posts between passes.
+/// Number of outstanding requests from which [`Tx::post`] makes a pass, which reads the peer's count of consumed
+/// requests. Also the maximum number of quick posts between passes.
 const MAX_UNREAD_REQUESTS: usize = 32;
 
 /// Maximum number of unused boxes that are stored for later requests.
@@ -85,7 +85,7 @@ pub(crate) struct TxRings {
     fragment_max: u64,
     /// Capacity of the request queue.
     max_requests: usize,
-    /// Credits for quick posts (see `fast_path`).
+    /// Number of quick posts that are permitted before the next pass, and data for them.
     quick: fast_path::QuickPostCredit,
     /// The last rendezvous offer is complete when the peer has consumed this number of slots.
     offered: u64,
@@ -144,7 +144,7 @@ impl TxRings {
         &self.link
     }
 
-    /// Whether a pass would make progress.
+    /// Whether the peer has responded, or has consumed further requests, since the last pass.
     #[inline]
     pub(crate) fn has_work(&self, context: &QpContext) -> bool {
         let low = context.watch.carried_ack();
@@ -156,7 +156,7 @@ impl TxRings {
 
 impl Tx {
     /// Reads the peer's progress, starts requests that fit, and completes requests. Returns whether the pass made
-    /// progress. After a fault it does nothing and returns false.
+    /// progress. If an earlier pass has found a fault, does nothing and returns false.
     pub(crate) fn pass(
         &mut self,
         context: &QpContext,
@@ -260,7 +260,8 @@ impl Tx {
             || self.needs_peer_progress() && self.rings.as_ref().is_some_and(|rings| rings.has_work(context))
     }
 
-    /// Whether another pass is needed although the peer sends no wake-up for it (see `TxRings::unfinished`).
+    /// Whether another pass is needed for which the peer sends no wake-up: a copy has reached the byte limit of a pass,
+    /// or a bind waits for copies.
     pub(crate) fn needs_another_pass(&self) -> bool {
         self.rings.as_ref().is_some_and(|rings| rings.unfinished)
     }
@@ -270,7 +271,8 @@ impl Tx {
         self.rings.as_ref().filter(|_| is_send).map(|rings| rings.first)
     }
 
-    /// and then ends the connection.
+    /// Completes and removes the requests at the front of the queue that are done. Returns whether any was removed. A
+    /// request that has failed is completed too, and is the fault that ends the connection.
     fn retire(&mut self, context: &QpContext, out: &mut CompletionWriter<'_>) -> Result<bool, ConnectionFault> {
         let mut moved = self.retire_quick(context, out);
         if self.has_retirable {

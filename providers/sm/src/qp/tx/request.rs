@@ -16,8 +16,8 @@ pub(super) enum RequestPhase {
     Waiting,
     /// Some bytes were sent or copied.
     Running,
-    /// All bytes are in the ring or in buffers. The request is complete when the peer has consumed this number of
-    /// slots; `u64::MAX`: when the target has responded.
+    /// All bytes were written to the ring or to buffers, or were copied. The request is complete when the peer has
+    /// consumed this number of slots; `u64::MAX`: when the target has responded.
     Sent(u64),
     /// A rendezvous offer is in the ring. Its bytes stay in the consumer's memory until the receiver has copied them.
     /// The request is complete when the peer has consumed this number of slots.
@@ -77,7 +77,8 @@ impl WorkRequest {
         matches!(self.task, Operation::Transfer(op) if op.work() == Work::Send)
     }
 
-    /// Returns the completion, with status `Flushed`, of a request that is not executed. A bind then has no effect.
+    /// Returns the completion, with status `Flushed`, of a request that the end of the connection has interrupted. If
+    /// the request is a bind, the bind ends.
     pub(crate) fn flush(self) -> Completion {
         if let Operation::Bind(window, number) = &self.task {
             window.flush(*number);

@@ -1,5 +1,5 @@
-//! The progress that the peer reports to the sender: its count of consumed requests, and its responses to RMA fragments,
-//! atomic operations and sends.
+//! The progress that the peer reports to the sender: its count of consumed requests, and its responses to RMA
+//! fragments, atomic operations and sends.
 
 use dapl::provider::Status;
 use dapl_software::memory::scatter_gather::scatter;
@@ -13,7 +13,7 @@ use crate::qp::ring::{Peeked, SlotFields};
 /// A fragment in the local RMA buffer, or an atomic operation, to which the target has not responded yet.
 #[derive(Debug)]
 pub(super) struct AwaitedResponse {
-    /// Index of the fragment's request, counted from the start of the connection.
+    /// Number of the request, counted from the start of the connection.
     pub(super) request: u64,
     pub(super) line: u32,
     pub(super) mark: u64,
@@ -33,7 +33,7 @@ pub(super) enum AwaitedKind {
 /// A response from the peer's ring.
 struct PeerResponse {
     kind: MessageKind,
-    /// A line number of a buffer, or an offset.
+    /// For a fragment, its line number; for a request of staged bytes, their offset in the message.
     aux: u32,
     status: u32,
     value: u64,
@@ -136,7 +136,7 @@ impl Tx {
     fn handle_nak(&mut self, status: u32) -> Result<(), ConnectionFault> {
         let Some(rings) = self.rings.as_mut() else { return Ok(()) };
         // The peer has published its number of consumed requests before this response. The number known here may be
-        // older.
+        // older, and a send that the peer has consumed must not fail.
         rings
             .requests
             .set_consumed(rings.link.consumed_requests())

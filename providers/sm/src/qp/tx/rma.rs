@@ -60,8 +60,8 @@ impl TxRings {
             request.phase = RequestPhase::Done;
             return IssueResult::Complete { published: false };
         }
-        // A request that has begun with another method continues with it. Otherwise bytes copied through the mapping
-        // could overtake fragments of the same request.
+        // A request that has begun with another method does not change to the mapping. Otherwise bytes copied through
+        // the mapping could overtake fragments of the same request.
         let begins = request.phase == RequestPhase::Waiting;
         if (begins || self.mapped.request == Some(number))
             && let Some(mapped) = self.mapped(context, remote.key)
@@ -119,8 +119,8 @@ impl TxRings {
         }
     }
 
-    /// Whether only the target can check an access with this key: its addresses are relative, or it is bound to a
-    /// window of one queue pair.
+    /// Whether only the target can check an access with this key, because the memory is zero-based, or the key belongs
+    /// to a window of one queue pair.
     #[cold]
     fn is_indirect(&self, key: u32) -> bool {
         let entry = self.link.peer_side().and_then(|peer_side| peer_side.peer.regions.entry(key));
@@ -197,7 +197,7 @@ impl TxRings {
             return IssueResult::Partial { published: false };
         }
         let mut published = false;
-        // The target's geometry limits the number of entries in its response ring.
+        // Limits the outstanding responses, so that the target's response ring always has space for them.
         let most = self.link.peer_side().map_or(0, |peer_side| peer_side.geometry.max_fragments()) as usize;
         while request.issued < total {
             let length = (total - request.issued).min(MAX_FRAGMENT_BYTES as u64) as usize;
