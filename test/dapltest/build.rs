@@ -1,5 +1,5 @@
-//! Sets the search path for `libdat.so.1`, which the program opens at start: `../lib`, or in a package only the
-//! system's library path.
+//! Lets the program find `libdat.so.1` in `../lib` beside its own directory. In a package build it sets no path, so the
+//! program finds only the system's library.
 
 /// Variable that is set for a package build.
 const PACKAGED: &str = "XTASK_PACKAGED";

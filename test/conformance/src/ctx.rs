@@ -88,8 +88,8 @@ impl Ctx {
         self.role == Role::Client
     }
 
-    /// Returns the `n`th (0 to 15) connection qualifier of this run. Both roles of a pair get the same one, and no
-    /// other run uses it.
+    /// Returns the `n`th (0 to 15) connection qualifier of this run. Both roles of a pair get the same qualifiers.
+    /// Cases that the driver runs at the same time get different ones.
     pub(crate) fn qual(&self, n: u64) -> DAT_CONN_QUAL {
         assert!(n < 16, "a run has 16 qualifiers");
         self.first_qual + n

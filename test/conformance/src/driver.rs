@@ -30,7 +30,7 @@ usage: dapl-conformance [run] [--provider NAME] [--api 1.2|2.0] [--libdat PATH] 
        dapl-conformance coverage [--report DIR]
 ";
 
-/// A failure report shows this many of the last steps and of the last DAT calls.
+/// Number of steps, DAT calls and output lines in a failure report; each time the last ones.
 const REPORT_LINES: usize = 10;
 
 struct Options {
@@ -458,13 +458,13 @@ fn ending_of(process: &Process) -> Ending {
     }
 }
 
-/// Describes the other threads of the process at the time of its failure.
+/// Lists the threads that were inside a DAT function when the process failed.
 fn describe_threads(process: &Process) -> String {
     let inside = Record::read(&process.task.record).inside();
     inside.iter().map(|(thread, function, _)| format!("\n    thread {thread} was in {function}")).collect()
 }
 
-/// Output of the process, including the library's log.
+/// Last lines of the output of the process, which includes the library's log.
 fn process_output(process: &Process) -> String {
     let text = fs::read_to_string(process.task.record.with_extension("output")).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();

@@ -2,7 +2,7 @@
 //! events. It is a file in the run's directory.
 //!
 //! The process under test writes the record through a shared mapping, so the driver can read it after a crash and
-//! during a hang. Recording takes no lock and never fails a case: without an open record, nothing is recorded.
+//! during a hang. Recording a call takes no lock and never fails a case: without an open record, nothing is recorded.
 
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};

@@ -50,7 +50,7 @@
 //!     memory.write_pattern(0, 1000, 7);
 //!     conn.post_send(0x11, memory.segment(0, 1000));
 //!     expect_dto(conn.request.h(), 0x11, DAT_DTO_SUCCESS, 1000);
-//!     ctx.meet();                                                      // keeps the connection until the server has checked
+//!     ctx.meet();                                                      // keeps the connection until both are done
 //! }
 //! ```
 //!

@@ -18,7 +18,7 @@ use crate::case::{Body, Case};
 use crate::ctx::{Ctx, Mode, OtherEnded, Role, Unsupported};
 use crate::{api, cases, flight, kit, os};
 
-/// Time limit for a role to end after its partner has ended.
+/// Time limit for a role to end after its partner has failed.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
 /// The waits of a case end this long before the watchdog, so that the failure report can name the awaited event.
 const MARGIN: Duration = Duration::from_secs(3);

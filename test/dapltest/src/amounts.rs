@@ -21,7 +21,7 @@ pub(crate) enum Extent {
 }
 
 impl Extent {
-    /// Refuses extents without an operation or longer than a day. Also applied to a peer's values.
+    /// Fails if the number of operations is 0, or the time is not from 1 ms to 24 h. Also applied to a peer's values.
     pub(crate) fn check(self) -> Result<(), String> {
         match self {
             Extent::Operations(0) => Err("-i 0: at least 1 iteration is needed".to_owned()),
@@ -41,8 +41,8 @@ impl std::fmt::Display for Extent {
     }
 }
 
-/// Parses sizes in bytes: a comma-separated list of sizes and ranges. A range doubles from its first size and ends
-/// with its last size.
+/// Parses sizes in bytes: a comma-separated list of sizes and ranges. A range such as `1..1M` contains its first size,
+/// each doubling of this size below the last size, and its last size.
 pub(crate) fn sizes(text: &str) -> Result<Vec<u32>, String> {
     let wrong = |reason: String| format!("--sizes {text}: {reason}");
     let mut found = Vec::new();

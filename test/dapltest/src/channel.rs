@@ -1,4 +1,4 @@
-//! The control connection between client and server: messages in strict alternation, each with a time limit.
+//! The control connection between client and server: sends and receives messages, each with a time limit.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,8 @@ use crate::failure::{Failure, Result};
 use crate::shared_objects::{Needs, SharedObjects};
 use crate::wire::{MAX_MESSAGE, Message, VERSION};
 
-/// Number of posted receives. More are never needed, because each message gets a reply before the next one.
+/// Number of posted receives. A side sends at most two messages (`Ready` and `Over`) before it waits for the peer's
+/// next message.
 const RECEIVES: usize = 4;
 /// Time to wait for the connection event that explains a failed transfer.
 const CAUSE_LIMIT: Duration = Duration::from_millis(500);
@@ -103,7 +104,7 @@ impl Channel {
     /// Sends the peer a refusal with this reason, and returns the reason as an error.
     pub(crate) fn refuse(mut self, failure: Failure) -> Result {
         self.send(&Message::Refused(failure.to_string()))?;
-        // The client disconnects after its last message, or has already disconnected.
+        // Waits until the client has read the refusal and disconnected. The refusal is returned even if this fails.
         let _ = self.await_end();
         Err(failure)
     }

@@ -1,4 +1,5 @@
-//! Steps of every client: resolve the host, connect, exchange versions. Also the client that ends the server.
+//! Messages of a client to the server in each test: exchange versions, request the test, exchange the results. Also
+//! `-T Q`, which ends the server.
 #![forbid(unsafe_code)]
 
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -57,8 +58,8 @@ impl Server {
         }
     }
 
-    /// Exchanges the results of both sides. `limit` is the time for the server's remaining work. Returns the server's
-    /// figures.
+    /// Sends this side's result, and waits at most `limit` for the server's result. Returns the server's figures if it
+    /// sends any. Fails if the server has failed.
     pub(crate) fn compare(&mut self, ours: &Result<()>, limit: Duration) -> Result<Option<Figures>> {
         self.channel.send(&Message::Over(ours.clone().map_err(|failure| failure.to_string())))?;
         match self.channel.receive_within(limit)? {

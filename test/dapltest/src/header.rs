@@ -30,7 +30,7 @@ impl Header {
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         let variables = std::env::vars_os().filter_map(|(name, value)| {
-            // Bytes that are not UTF-8 are replaced.
+            // In values, bytes that are not UTF-8 are replaced. Variables with such bytes in the name are ignored.
             Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
         });
         Ok(Header {
@@ -81,7 +81,7 @@ fn text(characters: &[c_char]) -> String {
     String::from_utf8_lossy(&bytes).chars().filter(|c| !c.is_control()).collect()
 }
 
-/// Model of the first processor; empty if the kernel reports none.
+/// Model of the first processor; the architecture's name if the kernel reports no model.
 fn cpu_model(cpuinfo: &str) -> String {
     let model = cpuinfo.lines().filter_map(|line| line.split_once(':')).find(|(name, _)| name.trim() == "model name");
     let model = model.map_or(std::env::consts::ARCH, |(_, model)| model.trim());

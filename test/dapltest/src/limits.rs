@@ -1,7 +1,7 @@
-//! The limit test: creates objects until the adapter refuses or a maximum is reached. Then it frees them all and
-//! creates one more.
+//! The limit test: creates objects of one kind until a call fails, or until a maximum number or time is reached. Then
+//! it frees them all and creates one more. Two limits are no objects: posted receives, and the size of a registration.
 //!
-//! Needs no server. Checks that a refusal reports exhausted resources and leaks no object.
+//! Needs no server. Checks that the failed call reports exhausted resources, and that no object remains.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ const FIRST_LENGTH: usize = 4096;
 /// First qualifier of service points.
 const FIRST_QUAL: u64 = 0x0aff_ab1e;
 
-/// Kinds of objects that the test creates.
+/// A limit to test: the number of objects of a kind, or of posted receives, or the size of a registration.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Limit {
     Ia,
@@ -45,7 +45,7 @@ pub(crate) enum Limit {
 }
 
 impl Limit {
-    /// All kinds, in the order of the test.
+    /// All limits, in the order of the test.
     pub(crate) const ALL: [Limit; 11] = [
         Limit::Ia,
         Limit::Pz,
@@ -113,7 +113,7 @@ impl PreexistingObjects {
     }
 }
 
-/// Number of objects created, and the error that ended the loop.
+/// Number of objects created (for `LmrSize`: the largest size in bytes), and the error that ended the loop, if any.
 struct LimitResult {
     made: usize,
     refusal: Option<Refusal>,
@@ -183,7 +183,8 @@ fn try_one(common: &Common, width: usize, maximum: Option<usize>, limit: Limit) 
     Ok(found)
 }
 
-/// Creates objects until a call fails, frees all objects, and creates one more.
+/// Creates objects until a call fails, `most` objects exist or the time is over. Then frees them all and creates one
+/// more.
 fn exhaust<T: Object>(most: usize, make: impl Fn(usize) -> CallResult<T>) -> Result<LimitResult> {
     let (mut made, mut refusal) = (Vec::new(), None);
     let began = Instant::now();
@@ -256,7 +257,7 @@ fn register(existing: &PreexistingObjects) -> CallResult<Region> {
     raw::lmr_create(ia, pz, at, FIRST_LENGTH as u64, DAT_MEM_PRIV_ALL_FLAG).map(Region)
 }
 
-/// Posts receives until a refusal. Freeing the endpoint drops the receives.
+/// Posts receives until a post fails, at most `most`. The receives stay posted until the endpoint is freed.
 fn post_receives(existing: &PreexistingObjects, most: usize) -> Result<LimitResult> {
     let mut refusal = None;
     let mut made = 0;

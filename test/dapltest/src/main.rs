@@ -10,11 +10,13 @@
 //! dapltest -T Q -D sm0 -s localhost                                         ends the server
 //! ```
 //!
-//! Modules, from the bottom up: `dat` (calls of libdat by `udapl`, and all unsafe code), `failure`, `stop`, `cpu`;
-//! `operation`, `amounts`, `script`, `wire` (parsers and encoders without I/O); `progress`, `header`, `report`;
-//! `shared_objects`, `channel` (the control connection); `client`, `server`; the tests `transaction`, `performance`,
-//! `limits`, `functional`; `options`. The program uses the C ABI alone, so it runs over any libdat.so.1. Every wait has
-//! a time limit.
+//! Modules, from the bottom up: `dat` (calls of libdat by `udapl`), `failure`, `stop`, `cpu`; `operation`, `amounts`,
+//! `script`, `wire` (parsers and encoders without I/O); `progress`, `header`, `report`; `shared_objects`, `channel`
+//! (the control connection); `client`, `server`; the tests `transaction`, `performance`, `limits`, `functional`;
+//! `options`.
+//!
+//! Only `dat` and `cpu` have unsafe code. The program uses the C ABI alone, so it runs over any libdat.so.1. A test
+//! fails if an expected event does not arrive within the time limit.
 
 /// Prints a line to standard output. Unlike the macro of `std`, ignores a closed pipe, as after `... | head -1`.
 macro_rules! println {

@@ -35,7 +35,7 @@ impl Side {
     }
 }
 
-/// Kind of transfer.
+/// Transfer of an operation: SR, RR or RW on the command line.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Transfer {
     /// A send, which consumes a receive of the peer.

@@ -1,4 +1,5 @@
-//! Objects that every connection of a test needs: a protection zone, event dispatchers, attributes, and a listener.
+//! Objects that the connections of a test share: a protection zone, event dispatchers, a CNO, and the server's
+//! listener.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};

@@ -127,7 +127,7 @@ pub(crate) enum Message {
     Transaction(Transaction),
     /// From the client: run this test.
     Performance(Performance),
-    /// From the server: ready, with one offer per thread. From the client: start.
+    /// From the server: ready. From the client: start. Both contain one offer per thread.
     Ready(Vec<Offer>),
     /// Refusal of a request, with the reason.
     Refused(String),

@@ -8,8 +8,8 @@ use dapl_test::stage::Profile;
 
 /// The project's commands.
 ///
-/// The commands demo, test, guest, bench, build and install need Debian packages. They install missing packages if
-/// run as root with apt-get; otherwise they print the names. Builds go to cargo's target directory.
+/// Most commands need Debian packages. They install missing packages if run as root with apt-get; otherwise they print
+/// the names. Builds go to cargo's target directory.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 pub(crate) struct Cli {
@@ -64,7 +64,7 @@ pub(crate) enum Command {
 
 #[derive(Args, Debug)]
 pub(crate) struct Test {
-    /// Run all suites, including those of --rest
+    /// Run the suites of plain `cargo xtask test`, and those of --rest
     #[arg(long, conflicts_with = "rest")]
     pub(crate) all: bool,
     /// Run only the suites that plain `cargo xtask test` leaves out: walkthrough, deb, foreign, rpm,

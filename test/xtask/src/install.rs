@@ -98,8 +98,8 @@ fn again(sysconfdir: &Path) -> Result {
     }
 }
 
-/// Installs all items, removes files of an earlier install that are not part of this one, and writes the list.
-/// A package manager keeps the list of files, so a package has none.
+/// Installs all items. Then removes files of an earlier install that are not part of this one, and writes the list. A
+/// package only installs the items, because the package manager does the rest.
 fn put_all(goal: &InstallTarget, items: &[Item]) -> io::Result<()> {
     let old = lines(&goal.list())?;
     let mut made: Vec<String> = old.iter().filter(|line| line.starts_with("dir ")).cloned().collect();
@@ -260,7 +260,8 @@ pub(crate) fn uninstall(arguments: &cli::Install) -> Result {
     }
 }
 
-/// Removes the file in this line of the list if the file is unchanged.
+/// Removes the file, link or directory in this line of the list. Keeps a link whose target was changed, a changed
+/// dat.conf, and a directory that is not empty.
 fn remove(goal: &InstallTarget, line: &str) -> io::Result<()> {
     let Some((kind, rest)) = line.split_once(' ') else { return Ok(()) };
     let (path, target) = match kind {

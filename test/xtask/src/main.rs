@@ -1,6 +1,7 @@
 //! The project's commands. `cargo xtask --help` lists them; README shows `demo` and `test`.
 //!
-//! Each command installs the packages it needs (`setup`) and uses the directory tree of an install (`tree`).
+//! Commands that need Debian packages check for them by `setup`. Commands that need the built libraries as in an
+//! install use `tree`.
 
 /// Prints a line to standard output. Unlike the macro of `std`, ignores a closed pipe, as after `... | head -1`.
 macro_rules! println {

@@ -41,7 +41,7 @@ impl Program {
         })
     }
 
-    /// The command that runs all its tests.
+    /// The command that runs all tests of the program.
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(&self.executable);
         command.current_dir(&self.directory).env("CARGO_MANIFEST_DIR", &self.directory);

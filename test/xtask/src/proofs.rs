@@ -1,7 +1,8 @@
-//! Suites that need a separate build: `loom` explores interleavings of models, `threads` runs under ThreadSanitizer,
-//! and `nightly` runs simulations for a long time.
+//! Suites that need a separate build or much time: `loom` explores interleavings of models, `threads` runs under
+//! ThreadSanitizer, and `nightly` runs usnic's simulations and fuzz inputs with many seeds.
 //!
-//! Each build has its own directory in the target directory. A suite that cannot run here is reported as skipped.
+//! `loom` and `threads` each have a build directory in the target directory. `threads` is skipped if the toolchain has
+//! no ThreadSanitizer.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -41,7 +42,7 @@ pub(crate) fn loom(rest: &[&str], run: Runner) -> Result {
     run("loom", cargo)
 }
 
-/// Runs each provider's suite `threads` under ThreadSanitizer, after checking that ThreadSanitizer reports a
+/// Runs the suite `threads` of the sm provider under ThreadSanitizer, after checking that ThreadSanitizer reports a
 /// deliberate race.
 ///
 /// Stable compilers include the ThreadSanitizer runtime but reject `-Zsanitizer`, so RUSTC_BOOTSTRAP is set.
@@ -90,8 +91,8 @@ impl Sanitizer {
     }
 
     fn cargo(&self, rest: &[&str]) -> Command {
-        // The standard library is not instrumented, which requires the second option. The last option belongs to the
-        // suite's `sanitizer`.
+        // `-Cunsafe-allow-abi-mismatch` permits the standard library, which is not instrumented. The linker option is
+        // for the suite's module `sanitizer`.
         let flags = "-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer --cfg tsan \
                      -Clink-arg=-Wl,--wrap=__tsan_atomic64_fetch_sub";
         let mut cargo = cargo("tsan", flags);

@@ -48,7 +48,7 @@ pub(crate) fn capture_and_show(command: &mut Command, log: &Path) -> Result<(Vec
     let mut child = send_output_to(command, log).and_then(Command::spawn).map_err(failed)?;
     let mut written = File::open(log).map_err(failed)?;
     loop {
-        // Asked first, so that the last copy contains everything that the command has written.
+        // The status is read before the copy, so that the last copy contains everything that the command has written.
         let status = child.try_wait().map_err(failed)?;
         io::copy(&mut written, &mut io::stdout()).and_then(|_| io::stdout().flush()).map_err(failed)?;
         match status {

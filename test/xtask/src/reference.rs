@@ -97,7 +97,7 @@ fn make(fresh: &Path) -> Result {
     eprintln!("xtask: fetching {} for the guest", PACKAGES.join(", "));
     let download = || text_of(Command::new("apt-get").args(["-qq", "download"]).args(PACKAGES).current_dir(fresh));
     if download().is_err() {
-        // The package lists are missing, or older than the archive.
+        // The package lists may be missing, or older than the archive.
         setup::update()?;
         download()?;
     }

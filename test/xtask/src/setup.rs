@@ -40,7 +40,7 @@ pub(crate) const LINTIAN: Tool = Tool { program: "lintian", packages: &["lintian
 pub(crate) const PKG_CONFIG: Tool = Tool { program: "pkg-config", packages: &["pkg-config"] };
 /// Checks manual pages.
 pub(crate) const MANDOC: Tool = Tool { program: "mandoc", packages: &["mandoc"] };
-/// UCX's benchmark, the peer of most benches.
+/// UCX's benchmark, a peer of the bench `sm`.
 pub(crate) const UCX: Tool = Tool { program: "ucx_perftest", packages: &["ucx-utils"] };
 /// libfabric's benchmark.
 pub(crate) const FABRIC: Tool = Tool { program: "fi_pingpong", packages: &["libfabric-bin"] };

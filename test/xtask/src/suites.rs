@@ -1,9 +1,10 @@
 //! The suites by name. A suite consists of files of `test/tests`, or is one of the following: `unit` (tests beside the
-//! sources), `loom`, `threads` and `nightly` (`proofs`: separate builds), `report` (the page of the benches),
-//! `instructions` (compared with docs/benchmarks.md), `net` (network namespaces), `rxe` (guests).
+//! sources), `loom` and `threads` (`proofs`: separate builds), `nightly` (`proofs`: long simulations), `report` (the
+//! page of the benches), `instructions` (compared with docs/benchmarks.md), `net` (network namespaces), `rxe` (guests).
 //!
-//! `cargo xtask test` runs the suites that need no guest, no root and no package build; `--rest` the other suites;
-//! `--all` all suites. Each output ends with `test result:` lines. The last lines list the time of each step.
+//! `cargo xtask test` runs the suites that need no guest, no root and no package build, and lists the time of each at
+//! the end. `--rest` runs the other suites except `nightly`; `--all` runs both. Each output ends with `test result:`
+//! lines.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -69,7 +70,8 @@ pub(crate) fn run(test: &Test) -> Result {
 fn selected(suite: &str, args: &[&str], known: &[String], test: &Test) -> Result {
     match suite {
         "coverage" => coverage::run(args),
-        // Without arguments: every provider that needs no device, through both versions of libdat.
+        // With arguments of the driver. Without arguments, the test program `conformance` runs the driver over sm and
+        // usnic, through both versions of libdat.
         "conformance" if !args.is_empty() => conformance::run(args),
         "net" => net::run(test.required, &to_owned(args)),
         "rxe" => rxe::run(test.required, &to_owned(args)),
@@ -197,7 +199,7 @@ fn rest(known: &[String], is_required: bool) -> Result {
         }));
     }
     if is_required {
-        // `quick` skips this suite if a header is missing.
+        // `quick` skips this suite if a header is missing. Here the headers exist: `tools` are required.
         results.push(step("suite rdma", || tests("rdma", known, &[], run_among_others)));
     }
     results.push(step("soak", || {

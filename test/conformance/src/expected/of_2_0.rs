@@ -1,5 +1,5 @@
-//! Additional requirements of a full run over DAT 2.0: each function of the provider table succeeds once and is
-//! refused once, and the functions that only 2.0 has return all their codes.
+//! Additional requirements of a full run over DAT 2.0: each function of the provider table succeeds and is refused at
+//! least once, and the functions that only 2.0 has return all their codes.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};

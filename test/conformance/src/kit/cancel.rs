@@ -120,7 +120,7 @@ unsafe extern "C-unwind" fn on_evd(arg: *mut c_void) -> *mut c_void {
     let frame = unsafe { &*arg.cast::<Frame>() };
     let (mut event, mut more): (DAT_EVENT, DAT_COUNT) = (zeroed(), 0);
     frame.begin();
-    // SAFETY: the address of that function; the out parameters live as long as the call.
+    // SAFETY: the frame holds the address of `dat_evd_wait`; the out parameters live as long as the call.
     let code = unsafe {
         let wait = transmute::<*mut c_void, DAT_EVD_WAIT_FUNC>(frame.wait);
         wait(frame.handle.h(), DAT_TIMEOUT_INFINITE, 1, &mut event, &mut more)

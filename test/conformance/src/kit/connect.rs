@@ -106,9 +106,9 @@ impl Ctx {
 #[derive(Clone)]
 pub(crate) struct Setup {
     pub(crate) attr: DAT_EP_ATTR,
-    /// Length of each EVD.
+    /// Length of the EVDs for completions.
     pub(crate) qlen: DAT_COUNT,
-    /// Index of the run's qualifier.
+    /// Index of the connection qualifier, for [`Ctx::qual`].
     pub(crate) qual: u64,
 }
 

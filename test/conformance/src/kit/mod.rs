@@ -47,8 +47,8 @@ pub(crate) const SOON: Duration = Duration::from_secs(5);
 /// The adapter's name, for code without a context.
 pub(crate) static PROVIDER: OnceLock<String> = OnceLock::new();
 
-/// Checks that the private data is exactly `sent`. A request over rdma_cm always carries 48 bytes (56 in 2.0), so
-/// zeros may follow (spec/endpoints 9.2).
+/// Checks that the private data is exactly `sent`. Over rdma_cm, zeros may follow, because requests always carry 48
+/// bytes (56 in 2.0) and accepts 196 (spec/endpoints 9.2).
 #[track_caller]
 pub(crate) fn expect_data(came: &[u8], sent: &[u8]) {
     static IS_PADDED: OnceLock<bool> = OnceLock::new();

@@ -94,8 +94,8 @@ objects! {
     Srq by dat_srq_free;
 }
 
-/// An open adapter. Clones share it. The last clone closes it gracefully, which detects objects that a case has not
-/// freed.
+/// An open adapter. Clones share it. The drop of the last clone closes it gracefully, which detects objects that a case
+/// has not freed. If the case has failed, it closes the adapter abruptly.
 #[derive(Clone)]
 pub(crate) struct Ia(Arc<Opened>);
 
@@ -116,7 +116,7 @@ impl Drop for Opened {
     }
 }
 
-/// The IA that all roles of a case share.
+/// The IA that both roles share in a case with `shares_ia`.
 static SHARED: Mutex<Weak<Opened>> = Mutex::new(Weak::new());
 
 impl Ctx {

@@ -96,8 +96,8 @@ impl ObjectKind {
     }
 }
 
-/// One live object of each kind. Only the PZ and the EVDs are used by other objects. Kinds that the provider does not
-/// support are absent.
+/// One live object of each kind. Kinds that the provider does not support are absent. The other objects use only `pz`,
+/// the EVDs except `evd`, and the EPs `reserved` and `asker`.
 pub(crate) struct OneOfEach {
     /// A pending connection request, rejected at the end.
     cr: Option<Handle>,
@@ -111,7 +111,8 @@ pub(crate) struct OneOfEach {
     pub(crate) srq: Option<Srq>,
     pub(crate) rmr: Option<Rmr>,
     pub(crate) memory: Memory,
-    /// EVD for DTO, bind and connection events of the EPs.
+    /// EVD for receive completions of the EPs. `request` is for request and bind completions, `events` for connection
+    /// events.
     pub(crate) recv: Evd,
     pub(crate) request: Evd,
     pub(crate) events: Evd,
@@ -237,7 +238,7 @@ impl OneOfEach {
         }
     }
 
-    /// Leaks all objects except the IA, whose abrupt close frees them.
+    /// Leaks all objects except the IA. The caller closes the IA abruptly, which frees them.
     pub(crate) fn abandon(mut self) -> (Ia, Vec<(ObjectKind, Handle)>) {
         let others = ObjectKind::ALL.into_iter().filter(|kind| *kind != ObjectKind::Ia && self.has(*kind));
         let mut handles: Vec<_> = others.map(|kind| (kind, Handle::of(self.handle(kind)))).collect();
@@ -247,7 +248,7 @@ impl OneOfEach {
         handles.push((ObjectKind::Pz, Handle::of(self.pz.h())));
         self.cr = None;
         let ia = self.ia.clone();
-        // The IA's close has freed all objects. The registered memory stays allocated.
+        // The abrupt close of the IA will free all objects. The registered memory stays allocated.
         std::mem::forget(self);
         (ia, handles)
     }

@@ -18,7 +18,7 @@ pub(crate) struct RemoteBuffer {
 }
 
 impl RemoteBuffer {
-    /// Triplet for RDMA to a part.
+    /// Triplet for RDMA of `length` bytes at offset `at`.
     pub(crate) fn part(&self, at: u64, length: u64) -> DAT_RMR_TRIPLET {
         let target_address = self.address.wrapping_add(at);
         DAT_RMR_TRIPLET { rmr_context: self.context, pad: 0, target_address, segment_length: length }
@@ -79,7 +79,7 @@ impl Memory {
         self.bytes[at..at + length].iter().enumerate().for_each(|(i, to)| to.store(byte(i), Ordering::Relaxed));
     }
 
-    /// Returns the first differing byte of a range: its offset and its value.
+    /// Compares a range with the expected bytes. Returns offset and value of the first byte that differs.
     pub(crate) fn differs(&self, at: usize, length: usize, byte: impl Fn(usize) -> u8) -> Option<(usize, u8)> {
         let bytes = self.bytes[at..at + length].iter().map(|from| from.load(Ordering::Relaxed)).enumerate();
         bytes.into_iter().find(|(i, found)| *found != byte(*i))
@@ -93,7 +93,8 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // A failed free (memory in use, adapter closed) is reported elsewhere.
+        // An error is ignored: if the memory is still in use, the free of its PZ fails too; a closed adapter has freed
+        // it.
         let _ = raw::lmr_free(self.registered.lmr);
     }
 }

@@ -177,8 +177,8 @@ impl Ep {
         self.ep.handle()
     }
 
-    /// Dequeues the completions of all work requests, and disconnects first if some are outstanding. An endpoint
-    /// that was never connected does not flush posted work, so this function does not wait for it.
+    /// Dequeues completions until no work request is outstanding, and disconnects if one is. Returns at once if the
+    /// endpoint is unconnected, because posted receives then never complete.
     fn flush(&self) {
         let deadline = Instant::now() + FLUSH_LIMIT;
         let mut is_connected = true;

@@ -1,4 +1,4 @@
-//! EVDs: events are returned in order, and every wait ends.
+//! Cases for EVDs and CNOs: dequeue, wait, resize, full queues, notification, and handles of freed EVDs.
 #![forbid(unsafe_code)]
 
 use dat_abi::*;

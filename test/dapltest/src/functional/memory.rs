@@ -1,4 +1,4 @@
-//! Registered memory: permitted registrations, and objects that keep a registration in use.
+//! Cases for LMRs and RMRs: valid and refused registrations, the free of a PZ in use, and handles of freed LMRs.
 #![forbid(unsafe_code)]
 
 use dat_abi::*;

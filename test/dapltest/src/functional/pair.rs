@@ -93,7 +93,8 @@ impl Pair {
         Ok(found)
     }
 
-    /// Checks that exactly these completions arrive, all with success.
+    /// Waits for as many completions as `wanted` has, and checks that they are successful and have these cookies and
+    /// lengths.
     fn all_good(&self, wanted: &[(u64, usize)]) -> Result {
         for (done, (cookie, length)) in self.completions(wanted.len())?.iter().zip(wanted) {
             if done.status != DAT_DTO_SUCCESS || done.cookie != *cookie || done.length != *length as u64 {
@@ -269,7 +270,7 @@ fn beyond(common: &Common) -> Result {
     fails(common, |place| place.part(AREA as u64 - 63, 64))
 }
 
-/// Checks that a write to this target fails.
+/// Checks that a write to this target fails and ends the connection.
 fn fails(common: &Common, to: impl Fn(RemoteBuffer) -> DAT_RMR_TRIPLET) -> Result {
     let pair = Pair::new(common)?;
     pair.post(0, Post::Write(to(pair.memory[1].place())), 0, 64, 1)?;

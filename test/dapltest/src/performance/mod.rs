@@ -8,7 +8,7 @@
 //! | `connects` | the test of connects |
 //! | `rows` | results as a table and as JSON |
 //!
-//! The client starts the operations; the server exports its memory, and receives the messages if the operation is SR.
+//! The client starts the operations. The server receives the messages of SR, or offers its memory for RR and RW.
 //! With `--bidirectional` each side does both at the same time.
 #![forbid(unsafe_code)]
 

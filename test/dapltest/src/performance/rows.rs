@@ -129,7 +129,7 @@ fn rate(figures: Figures) -> f64 {
     figures.operations as f64 / seconds(figures.time)
 }
 
-/// A peer may report a time of zero, by which no rate can be divided.
+/// Returns the time in seconds, at least 1 ns. A peer may report a time of zero, and rates are divided by the result.
 fn seconds(time: Duration) -> f64 {
     time.as_secs_f64().max(1e-9)
 }

@@ -129,7 +129,7 @@ impl Runner {
         if self.starts && !self.test.is_bidirectional { &self.shared.request } else { &self.shared.recv }
     }
 
-    /// Checks a completion, and returns its length.
+    /// Checks that a completion is successful and has the cookie `expected`. Returns its length.
     fn check(&self, event: Event, expected: u64) -> Result<u64> {
         match event {
             Event::Dto { cookie, status: DAT_DTO_SUCCESS, length, .. } if cookie == expected => Ok(length),
@@ -223,7 +223,8 @@ impl Sender {
         }
     }
 
-    /// Fills the pipeline. After the last completion it posts the message that ends this direction.
+    /// Posts operations until the pipeline is full. In a test of sends, posts the message that ends this direction
+    /// after the last completion.
     fn post(&mut self, runner: &Runner) -> Result {
         if self.state != SenderState::Posting {
             return Ok(());

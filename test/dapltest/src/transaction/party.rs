@@ -19,7 +19,8 @@ use crate::wire::Offer;
 /// Time to wait for the connection event that explains a failed transfer.
 const CAUSE_LIMIT: Duration = Duration::from_millis(500);
 
-/// Fields are dropped in this order: an object is dropped after all objects that use it.
+/// The objects of one thread of a test. The fields are dropped in the order of their declaration: each object after all
+/// objects that use it.
 pub(super) struct Party<'a> {
     pub(super) eps: Vec<Ep>,
     pub(super) memory: Memory,

@@ -1,4 +1,5 @@
-//! Content of a transaction's data: each byte depends on the writer, the endpoint, the iteration and the offset.
+//! Content of a transaction's data: a byte depends on the writing side, thread, endpoint, operation, iteration and
+//! offset.
 #![forbid(unsafe_code)]
 
 use crate::operation::Side;

@@ -1,7 +1,8 @@
 //! A thread of a transaction: executes the operations in order, each over all endpoints, and checks the data.
 //!
-//! With data checks, three checkpoint messages end an iteration (see `plan`). Before its checkpoint, a side has
-//! filled the memory that it will send or export in the next iteration.
+//! With data checks, three checkpoint messages end an iteration (see `plan`). Before a side sends its last checkpoint
+//! message, it fills the memory for the next iteration: the data that it will send or write, or that the peer will
+//! read.
 #![forbid(unsafe_code)]
 
 use std::time::Instant;
@@ -97,8 +98,8 @@ impl Party<'_> {
         (0..self.eps.len()).try_for_each(|endpoint| self.settle(endpoint, false))
     }
 
-    /// Fills the data that this side sends or writes, or the peer reads, in an iteration. Fills the targets of RDMA with
-    /// `UNWRITTEN`.
+    /// Fills the data that this side sends or writes, or the peer reads, in an iteration. Fills the targets of RDMA
+    /// with `UNWRITTEN`.
     pub(super) fn prepare(&self, iteration: u32) {
         for endpoint in 0..self.eps.len() {
             for (number, operation) in self.plan.operations().iter().enumerate() {
@@ -116,7 +117,7 @@ impl Party<'_> {
         }
     }
 
-    /// Checks the data that the peer wrote in a finished iteration.
+    /// Checks the data that the peer wrote by RDMA in a finished iteration.
     fn check(&self, iteration: u32) -> Result {
         for endpoint in 0..self.eps.len() {
             for (number, operation) in self.plan.operations().iter().enumerate() {

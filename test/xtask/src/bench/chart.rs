@@ -164,7 +164,7 @@ struct Scale {
 }
 
 impl Scale {
-    /// Creates a scale from the power of `base` below all values to the power above all values.
+    /// Creates a scale from the power of `base` at or below all values to the power at or above all values.
     fn over(values: impl Iterator<Item = f64>, base: f64, from: f64, to: f64) -> Self {
         let (low, high) = values.fold((f64::INFINITY, 0.0), |(low, high), value| (value.min(low), value.max(high)));
         let (low, high) = if high > 0.0 { (low, high) } else { (1.0, base) };

@@ -229,7 +229,7 @@ pub(super) fn print_family(family: &Family) {
     }
 }
 
-/// Formats a number with at least three significant digits.
+/// Formats a number with three or more significant digits, but at most five decimals.
 pub(super) fn rounded(value: f64) -> String {
     let digits = match value.abs() {
         value if value >= 100.0 => 0,

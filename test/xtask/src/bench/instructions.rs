@@ -5,10 +5,10 @@
 //! Threads take turns (`--fair-sched=yes`). Only calls of the program's own thread are counted, and dequeues only while
 //! the connection carries data. So a count repeats within 2 %, unless it depends on the clock.
 //!
-//! Some rows depend on the clock. On a slow or busy machine, timers expire before a post, the last check of the
-//! memory is too old, or a wait finds the provider's thread at work. For such a row one run is split into parts, and
-//! the lowest part, the one at the lower tenth, or the highest counts ([`Parts`]). In the row of sends that send a packet, a part is the last
-//! send of a burst: the sends before it have armed the timers.
+//! Some rows depend on the clock. On a slow or busy machine, timers expire before a post, the last check of the memory
+//! is too old, or a wait finds the provider's thread at work. Such a row is computed from one run that is split into
+//! parts: from the lowest part, the part at the lower tenth, or the highest part ([`Parts`]). For sends that send a
+//! packet, a part is the last send of a burst; the earlier sends of the burst have armed the timers.
 //!
 //! A count depends on the compiler, not on the machine. docs/benchmarks.md names the compiler, and the suite
 //! `instructions` compares new counts with the table there. The verbs provider runs over a fake device (`fake_device`).
@@ -57,8 +57,9 @@ enum Parts {
     None,
     /// Takes the part with the lowest count: no other thread interrupted its calls. A part has this many calls.
     Least(u32),
-    /// Takes the part at the lower tenth: in the parts below the middle, no call waited for another thread, and the
-    /// provider's thread has handled the events of the start. A part has this many messages.
+    /// Sorts the parts by count and takes the one at the lower tenth. Parts with higher counts contain calls that
+    /// waited for another thread, or precede the moment at which the provider's thread has handled the first events. A
+    /// part has this many messages.
     LowerTenth(u32),
     /// Takes the part with the highest count: none of its calls skipped the check for packets because another thread
     /// was checking. A part has this many calls.
@@ -71,9 +72,9 @@ struct Row {
     /// The program's function whose calls are counted, and its operation.
     function: &'static str,
     operation: &'static str,
-    /// Providers for which the row is counted. Rows of dequeues omit usnic, because packets in flight would add empty
-    /// dequeues to the count. Rows of shared memory omit usnic and verbs, which do not map it. The row of a post that
-    /// sends a packet exists for usnic only.
+    /// Providers for which the row is counted. Rows in which completions are dequeued or awaited omit usnic, because
+    /// packets in flight would add empty dequeues to the count. Rows of shared memory are counted over sm only, because
+    /// usnic and verbs do not map the peer's memory. The row of a post that sends a packet exists for usnic only.
     providers: &'static [&'static str],
     parts: Parts,
 }

@@ -39,7 +39,7 @@ pub(super) fn polled_one_way(title: &'static str, size: u32, count: u32, must: O
     contest(title, FigureUnit::Microseconds, must, ask, Vec::new())
 }
 
-/// Rate of long messages of this size, several in flight.
+/// Bandwidth of long messages of this size, several in flight.
 pub(super) fn rendezvous(title: &'static str, size: u32, count: u32, must: Option<f64>, peers: Vec<Side>) -> Contest {
     contest(title, FigureUnit::Bandwidth, must, PerfArguments::new("rendezvous", size, count), peers)
 }

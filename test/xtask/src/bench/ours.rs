@@ -107,13 +107,14 @@ impl Perf {
         pair(&server, |server| server.has_printed(READY), (&client, ask.clients), ask.cores, server_end)
     }
 
-    /// Runs server and client, and returns the line of JSON that the client prints.
+    /// Runs server and client, and returns the JSON line of the client, or that of the server if there are several
+    /// clients.
     pub(super) fn run(&self, ask: &PerfArguments, network: &BenchNetwork) -> Result<String> {
         let output = self.both(ask, network)?;
         Ok(if ask.clients > 1 { output.server } else { output.client })
     }
 
-    /// Runs both sides and returns a number of that line.
+    /// Runs server and client, and returns the number in the field `name` of their JSON line.
     pub(super) fn figure(&self, ask: &PerfArguments, network: &BenchNetwork, name: &str) -> Result<f64> {
         let output = self.run(ask, network)?;
         field(&output, name).ok_or_else(|| format!("the output of {} has no {name}: {output}", ask.line()))

@@ -1,4 +1,4 @@
-//! Runs a server and its clients, each pinned to a processor, and collects their output.
+//! Runs a server and its clients on chosen processors, and collects their output.
 //!
 //! Works with any programs. Every wait has a time limit.
 #![forbid(unsafe_code)]
@@ -113,7 +113,7 @@ fn limited(client: &Command) -> Command {
     wrapped("timeout", &["-s", "KILL", CLIENT_LIMIT], client)
 }
 
-/// Pins a command to one processor.
+/// Pins a command to the processors of a `taskset` list.
 fn pin(processor: &str, command: &Command) -> Command {
     wrapped("taskset", &["-c", processor], command)
 }

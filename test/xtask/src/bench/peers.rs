@@ -168,7 +168,7 @@ fn parse_fabric(output: &str) -> Option<FabricOutput> {
 /// Address of the sockperf server.
 const HOST: &str = "127.0.0.1";
 
-/// `sockperf TEST -m SIZE -t SECONDS`, over UDP.
+/// `sockperf TEST -m SIZE -t SECONDS`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sockperf {
     /// `ping-pong` or `throughput`.

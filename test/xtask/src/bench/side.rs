@@ -265,14 +265,13 @@ pub(super) fn depth(size: u32) -> u32 {
     (BYTES / size.max(1)).clamp(8, 512)
 }
 
-/// Number of messages, chosen so that a run moves about the same number of bytes for all sizes and takes a fraction
-/// of a second.
+/// Number of messages of a run: as many as 1 GiB has, but 64 to 1,000,000, so that a run takes a fraction of a second.
 pub(super) fn stream_count(size: u32) -> u32 {
     const BYTES: u64 = 1 << 30;
     (BYTES / u64::from(size.max(1))).clamp(64, 1_000_000) as u32
 }
 
-/// Number of round trips, chosen like `stream_count`.
+/// Number of round trips of a run: as many as 256 MiB has messages, but 100 to 200,000.
 pub(super) fn pingpong_count(size: u32) -> u32 {
     const BYTES: u64 = 256 << 20;
     (BYTES / u64::from(size.max(1))).clamp(100, 200_000) as u32

@@ -102,7 +102,7 @@ fn make(fresh: &Path) -> Result {
     };
     packages.push(BUSYBOX.to_owned());
     if download(fresh, &packages).is_err() {
-        // The package lists were older than the archive.
+        // The download also fails if the local package lists are older than the archive.
         setup::update()?;
         download(fresh, &packages)?;
     }

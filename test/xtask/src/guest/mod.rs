@@ -1,10 +1,10 @@
 //! A guest: a Debian kernel in qemu that sees this machine's files, for kernel features that this machine lacks.
 //!
-//! It has the RDMA device rxe0 (soft-RoCE). Its root file system is this machine's, read-only below an overlay in
-//! memory. One folder for results is shared, at the same path. Commands run one after another, as root. The kernel
-//! kills a guest when its `Guest` or the thread that started it ends. A guest needs no KVM. Its processor is emulated,
-//! so the only useful measure is the number of executed instructions (`Clock::Instructions`). This machine's /proc,
-//! /sys and /dev (so also /dev/shm) are not visible.
+//! A guest has the RDMA device rxe0 (soft-RoCE). Its root file system is this machine's, read-only below an overlay in
+//! memory. One folder for results is shared, at the same path. Commands run one after another, as root. A guest is
+//! killed when its `Guest` is dropped; the kernel kills it when the thread that started it ends. A guest needs no KVM.
+//! Its processor is emulated, so the only useful measure is the number of executed instructions
+//! (`Clock::Instructions`). This machine's /proc, /sys and /dev (so also /dev/shm) are not visible.
 #![forbid(unsafe_code)]
 
 pub(crate) mod command;
@@ -78,7 +78,7 @@ impl GuestNetwork<'_> {
 /// The guest's clock.
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub(crate) enum Clock {
-    /// Real time, with two emulated processors.
+    /// Real time.
     Time,
     /// Instructions executed by the guest's only processor, a nanosecond each, plus idle time. A figure is then exact
     /// to a few instructions, however busy this machine is.
@@ -305,7 +305,7 @@ impl Drop for Guest {
 
 /// The qemu command. Standard input and output are a port of the guest, and its folder is shared.
 fn qemu(kernel: &Kernel, link: GuestNetwork<'_>, clock: Clock) -> Command {
-    // setpriv makes the guest die with this process.
+    // setpriv makes the kernel kill the guest when the thread that started it ends.
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "qemu-system-x86_64", "-nodefaults", "-no-user-config"]);
     command.args(match clock {
@@ -381,7 +381,7 @@ mod tests {
 
     const TEST_LIMIT: Duration = Duration::from_secs(60);
 
-    /// The guest's init: a loop run by a shell of this machine's file system.
+    /// Stands in for the guest's init in tests: a shell on this machine that runs the jobs.
     const AGENT: &str = "while read -r job; do [ $job = off ] && exit; sh ./$job </dev/null 2>&1; echo \"T $?\"; done";
 
     fn double(name: &str, text: &str) -> Guest {

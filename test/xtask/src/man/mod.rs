@@ -54,7 +54,7 @@ pub(crate) fn write_settings() -> Result {
         .map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Writes pages below a directory and removes other pages of these sections.
+/// Replaces all pages below a directory, in the sections 1 to 9.
 fn write(made: &[ManPage], root: &Path) -> std::io::Result<()> {
     for section in 1..=9 {
         let old = root.join(format!("man{section}"));
@@ -127,7 +127,7 @@ fn declared() -> Result<BTreeMap<String, (Prototype, &'static str)>> {
     Ok(all)
 }
 
-/// All headers of a version that declare functions, concatenated.
+/// Concatenates the headers of a version that declare functions.
 fn all_headers(folder: &str) -> Result<String> {
     HEADERS.iter().map(|(file, _)| read(&format!("dat/include/{folder}/{file}"))).collect()
 }

@@ -104,8 +104,8 @@ fn line(out: &mut String, text: &str) {
     }
 }
 
-/// Position of the last space at which the line is short enough, or else of the first space; `None` if the line is
-/// short enough already.
+/// Position of the last space before which the text is short enough for a line; if there is none, of the first space.
+/// `None` if the whole text is short enough.
 fn place_to_break(text: &str) -> Option<usize> {
     if text.len() <= WIDTH {
         return None;

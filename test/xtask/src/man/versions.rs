@@ -83,7 +83,7 @@ impl Versions {
         blocks
     }
 
-    /// Returns the calls whose parameters differ as terms.
+    /// Returns, as terms, the calls whose parameters differ.
     pub(crate) fn changed_calls(&self) -> Vec<Block> {
         let both = self.old.1.values().filter_map(|old| Some((old, self.new.1.get(&old.name)?)));
         let changed = both.filter(|(old, new)| old.parameters != new.parameters);
@@ -96,7 +96,7 @@ impl Versions {
             .collect()
     }
 
-    /// Returns the types that differ as terms, with the members or values that 1.2 does not have.
+    /// Returns, as terms, the types that differ, with the members or values that 1.2 does not have.
     pub(crate) fn changed_types(&self) -> Vec<Block> {
         let mut blocks = Vec::new();
         for name in type_names(&self.old.0) {

@@ -1,4 +1,5 @@
-//! Failures that must be detected in time: a killed peer, a link that is down, a missing host, a firewall.
+//! Failures that both sides must detect in time: a killed or stopped peer, a link that is down, a missing host, a
+//! firewall. Also ICMP messages, which must not end a connection.
 //!
 //! The surviving side gets one disconnect event, all posted work completes, and no event follows (`net -e` checks
 //! this).
@@ -23,7 +24,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(60);
 const ENDLESS_SECONDS: &str = "600";
 /// Last output line after a connection has ended.
 const DISCONNECTED: &str = "OK (disconnected;";
-/// Number of ICMP host-unreachable messages that a connection must survive; each probe causes several.
+/// Number of ICMP host-unreachable messages after which the hosts deliver packets again.
 const ICMP_MESSAGES: u64 = 12;
 
 /// All checks of this module.
@@ -66,7 +67,8 @@ fn killed(setting: &Setting, wire: &Wire, whom: usize) -> Result {
     sees(who, left, DISCONNECTED, since)
 }
 
-/// Stops the server by SIGSTOP: its host still receives packets, but the server does not respond.
+/// Stops the server by SIGSTOP: its host still receives packets, but the server does not respond. The client must
+/// detect the end of the connection.
 fn stopped(setting: &Setting, wire: &Wire) -> Result {
     let hasty: Environment<'_> = &[("DAPL_GIVE_UP_MS", "1000")];
     let pair = setting.flow_with(wire, Family::V4, &["-2", "-e", "-t", ENDLESS_SECONDS], [hasty; 2]);
@@ -88,8 +90,8 @@ fn sees(who: &str, run: Run, last: &str, since: Instant) -> Result {
     check_output(who, &finished, last)
 }
 
-/// For some seconds both hosts reply to every packet with ICMP host unreachable. These seconds are fewer than
-/// `give_up_ms`, so the transfer continues.
+/// For some seconds both hosts reject UDP packets with ICMP host unreachable. The time is shorter than `give_up_ms`, so
+/// the transfer continues.
 fn hinted(setting: &Setting, wire: &Wire) -> Result {
     let patient: Environment<'_> = &[("DAPL_GIVE_UP_MS", "120000")];
     let pair = setting.flow_with(wire, Family::V4, &["-2", "-t", "3"], [patient; 2]);
@@ -108,7 +110,7 @@ fn hinted(setting: &Setting, wire: &Wire) -> Result {
     pair.end_well(SUCCESS_LINE)
 }
 
-/// No data is sent, so only keepalives can detect the loss.
+/// Drops all packets of an idle connection. No data is sent, so only keepalives can detect the loss.
 fn idle(setting: &Setting, wire: &Wire) -> Result {
     let pair = setting.flow(wire, Family::V4, &["-2", "-e", "-i", "-t", "1"]);
     let _silence = wire.apply_to_both(Rule::Silence)?;

@@ -103,8 +103,8 @@ fn mtus() -> Vec<Check> {
     checks
 }
 
-/// The kernel delivers packets to its own addresses through the loopback interface, whatever the MTU of the interface
-/// with the address.
+/// Transfers between two addresses of one host. The path MTU must be that of the loopback interface, through which the
+/// kernel delivers packets to its own addresses, whatever the MTU of the interface with the address.
 fn within(setting: &Setting, wire: &Wire) -> Result {
     const OTHER: &str = "192.0.2.50";
     /// Output of the program if the path MTU is the maximum UDP payload over IPv4.
@@ -161,7 +161,7 @@ fn fairness() -> Vec<Check> {
 /// A usnic flow beside a TCP flow, both with this algorithm, over one slow link. The usnic flow must get between
 /// `least` and twice the share that TCP gets beside TCP. The kernel's BBR is version 1, usnic's is version 3.
 fn share(setting: &Setting, wire: &Wire, (end, rule): (usize, Rule), algorithm: &'static str, least: f64) -> Result {
-    // A policer starts with tokens for a second, all of which the first flow gets.
+    // Long, because a policer starts with tokens for a second, all of which the first flow gets.
     const SECONDS: u32 = 15;
     const PORT: u16 = 5201;
     let _link = wire.apply(end, rule)?;

@@ -52,8 +52,8 @@ fn lossy(setting: &Setting, wire: &Wire, set: Environment<'_>) -> Result {
     setting.flow_with(wire, Family::V4, &["-2"], [set, set]).end_well(SUCCESS_LINE)
 }
 
-/// The connect fails with an event. The server's consumer gets no request, and the server's
-/// log names the cause.
+/// Checks that the connect fails with an event, that the server's consumer gets no request, and that the server's log
+/// names the cause.
 fn without_key(setting: &Setting, wire: &Wire, set: [Environment<'_>; 2], cause: &str) -> Result {
     let pair = setting.begin(wire, Family::V4, &[], set);
     let client = pair.client.finish(LIMIT);

@@ -63,8 +63,8 @@ impl<'a> Hosts<'a> {
     }
 }
 
-/// Root listens. A process of another user tries to receive requests for the same qualifier, before and while root
-/// listens.
+/// A process of another user tries to receive requests for a qualifier, before and while root listens on this
+/// qualifier. It must get none.
 fn another_user(setting: &Setting, wire: &Wire, set: Environment<'_>) -> Result {
     let hosts = Hosts::new(setting, wire, set);
     let _port = hosts.listener("1");

@@ -142,7 +142,7 @@ impl Wire {
         run_quietly(Command::new("ip").args(["-n", &self.names[end]]).args(arguments)).map(drop)
     }
 
-    /// Number of received ICMP "unreachable" messages in one namespace, if any.
+    /// Number of ICMP "unreachable" messages that one namespace has received.
     pub(crate) fn unreachables(&self, end: usize) -> Result<u64> {
         let mut cat = Command::new("cat");
         let text = text_of(&mut self.command(end, cat.arg("/proc/self/net/snmp")))?;
@@ -174,7 +174,7 @@ impl Wire {
         Ok(())
     }
 
-    /// Impairs incoming packets of one namespace.
+    /// Applies a rule in one namespace, to incoming packets or, for `Rule::Queue`, to outgoing packets.
     pub(crate) fn apply(&self, end: usize, rule: Rule) -> Result<AppliedRule> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("rule{}", COUNT.fetch_add(1, Ordering::Relaxed));
@@ -197,7 +197,7 @@ impl Wire {
         }
     }
 
-    /// Impairs incoming packets of both namespaces.
+    /// Applies a rule in both namespaces.
     pub(crate) fn apply_to_both(&self, rule: Rule) -> Result<[AppliedRule; 2]> {
         Ok([self.apply(0, rule)?, self.apply(1, rule)?])
     }

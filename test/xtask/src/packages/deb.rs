@@ -65,7 +65,7 @@ fn build(arguments: &cli::Packages, output: &Path) -> Result {
     fs::remove_dir_all(&work).map_err(failed)
 }
 
-/// Copies the packaging files into a copy of the sources.
+/// Writes the packaging files, the changelog and the copyright file into a copy of the sources.
 fn lay_over(identity: &Identity, debian: &Path) -> Result {
     copy(identity, &workspace().join(PACKAGING), debian)?;
     super::write(&debian.join("changelog"), &changelog(identity)?, 0o644)?;
@@ -102,7 +102,7 @@ fn sorted(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Whether two directories contain byte-identical packages.
+/// Checks that two directories contain byte-identical packages.
 fn same(one: &Path, other: &Path) -> Result {
     let packages = |directory: &Path| -> io::Result<BTreeMap<PathBuf, Vec<u8>>> {
         let is_package =

@@ -38,7 +38,8 @@ struct Identity {
 }
 
 impl Identity {
-    /// `DEBFULLNAME` and `DEBEMAIL` take precedence, as in Debian's tools.
+    /// Reads the identity file and the newest entry of the changelog. `DEBFULLNAME` and `DEBEMAIL` take precedence as
+    /// the maintainer, as in Debian's tools.
     fn current() -> Result<Self> {
         let text = read(IDENTITY)?;
         let field = |name: &str| {
@@ -55,7 +56,7 @@ impl Identity {
         Ok(Identity { maintainer, homepage: field("homepage")?, epoch, release })
     }
 
-    /// Fills in a file of the packaging.
+    /// Replaces `@MAINTAINER@`, `@HOMEPAGE@` and `@VERSION@` in a file of the packaging.
     fn fill(&self, text: &str) -> String {
         let fields = [
             ("@MAINTAINER@", self.maintainer.as_str()),
@@ -94,7 +95,7 @@ fn read(path: &str) -> Result<String> {
     fs::read_to_string(workspace().join(path)).map_err(|error| format!("{path}: {error}"))
 }
 
-/// Writes a file that all users may read, and creates its parent directories.
+/// Writes a file with the given mode, and creates its parent directories.
 fn write(to: &Path, text: &str, mode: u32) -> Result {
     let put = || -> io::Result<()> {
         fs::create_dir_all(to.parent().expect("the path of a packaged file has a parent"))?;
@@ -146,7 +147,8 @@ fn output(chosen: Option<&PathBuf>, name: &str) -> PathBuf {
     chosen.cloned().unwrap_or_else(|| dapl_test::stage::target_directory().join(name))
 }
 
-/// Makes the packaging call this program's install instead of building the copied sources.
+/// For the test build (`--debug`), makes the packaging call this program's install instead of building the copied
+/// sources.
 fn use_finished_build(tool: &mut Command, profile: Profile) -> Result {
     if profile == Profile::Dev {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! Fetch-and-add and compare-and-swap.
+//! Fetch-and-add and compare-and-swap: results, atomicity, fences, suppressed completions, and killed peers.
 #![forbid(unsafe_code)]
 
 use dat_abi::v2;

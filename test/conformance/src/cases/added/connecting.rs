@@ -1,4 +1,4 @@
-//! Common service points, and rejects with private data.
+//! Common service points, the ports of listeners, and rejects with private data.
 
 use std::ptr::null_mut;
 

@@ -1,4 +1,4 @@
-//! RDMA writes with immediate data.
+//! RDMA writes with immediate data: order, receives and bounds. Also EVDs with the extension flag.
 #![forbid(unsafe_code)]
 
 use dat_abi::v2;

@@ -1,4 +1,5 @@
-//! The function table, file descriptors of CNOs, LMRs queried as 2.0 records, and extended operations.
+//! The function table, file descriptors of CNOs, related adapters, RMRs of one EP, and extended operations that a
+//! provider may refuse.
 
 use std::ptr::{null, null_mut};
 

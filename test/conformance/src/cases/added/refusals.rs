@@ -1,4 +1,5 @@
-//! Refused calls of 2.0: handles, states, arguments, and operations that no provider supports.
+//! Refused calls of 2.0: handles, states, arguments, and operations that no provider supports. Also queries of an
+//! adapter by its name, and the operations that its attributes name.
 #![forbid(unsafe_code)]
 
 use std::ptr::{null, null_mut};
@@ -70,8 +71,8 @@ fn v2_extended_operations_refuse_any_bad_handle(ctx: &Ctx) {
     expect(of_pz, error(DAT_INVALID_HANDLE, v2::DAT_INVALID_HANDLE_EP));
 }
 
-/// An adapter opened by a query has the attributes of the opened adapter. Closing the query handle of an adapter in
-/// use is refused.
+/// The attributes from `dat_ib_open_query` equal those of the open adapter. `dat_ib_close_query` refuses an IA that has
+/// objects.
 fn v2_adapter_can_be_queried_by_its_name(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let expected = added::attributes(conn.ia.h()).0;

@@ -169,7 +169,7 @@ fn connect_without_private_data_but_with_a_size_returns_invalid_arg6(ctx: &Ctx) 
     expect_unconnected(&conn);
 }
 
-/// Checks that a refused connect neither posts nor flushes work requests, in this state.
+/// Checks that a connect in a wrong state is refused, and neither posts nor flushes work requests.
 fn twice(ctx: &Ctx, at: EpState, scene: &Scene) {
     if at != EpState::Disconnected {
         post_empty_recv(&scene.own, 1);

@@ -135,7 +135,7 @@ fn server_takes_interleaved(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Programs read the EP handle at the same offset for both event kinds.
+/// Programs read the EP handle of completion events and of connection events at the same offset.
 fn each_looks_first(ctx: &Ctx) {
     assert_eq!(std::mem::offset_of!(DAT_DTO_COMPLETION_EVENT_DATA, ep_handle), 0);
     assert_eq!(std::mem::offset_of!(DAT_CONNECTION_EVENT_DATA, ep_handle), 0);

@@ -355,7 +355,8 @@ pub(crate) fn full_evd(ia: &Ia, pz: &Pz, flags: DAT_EVD_FLAGS) -> (Evd, Ep) {
     let (none, attr) = (DAT_HANDLE_NULL, null_mut());
     let filler = Ep::own(filled(|out| dat_ep_create(ia.h(), pz.h(), none, none, evd.h(), attr, out)));
     for round in 0..100_000 {
-        // Each reset of an EP with a posted receive queues one event, without a peer (spec/endpoints 5.6).
+        // Each disconnect of an unconnected EP with a posted receive queues one event, without a peer (spec/endpoints
+        // 5.6).
         ok(dat_ep_post_recv(filler.h(), 0, null_mut(), cookie(0), DAT_COMPLETION_DEFAULT_FLAG));
         ok(dat_ep_disconnect(filler.h(), DAT_CLOSE_ABRUPT_FLAG));
         if round % 512 == 0 && !drain(ia.errors()).is_empty() {

@@ -1,4 +1,5 @@
-//! Which events notify: thresholds, UNSIGNALLED and SOLICITED streams, and their query. Also EVD overflow.
+//! How an EVD notifies (threshold, UNSIGNALLED and SOLICITED streams): the query of this configuration, and the events
+//! that wake a waiter or trigger a CNO. Also EVD overflow.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

@@ -66,7 +66,7 @@ fn evd_post_of_another_event_number_returns_invalid_arg2(ctx: &Ctx) {
     expect_nothing(evd.h());
 }
 
-/// Fills the EVD. Returns how many events it accepted.
+/// Posts as many events as the EVD's length, and returns their number.
 fn fill(evd: &Evd) -> usize {
     let length = evd.param().evd_qlen as usize;
     for number in 1..=length {

@@ -1,5 +1,5 @@
-//! `dat_evd_wait`: errors and the order of checks, timeouts, thresholds, concurrent waiters. Events that end a wait
-//! are in `wait_ends`.
+//! `dat_evd_wait`: errors and the order of checks, timeouts, thresholds, concurrent waiters. What ends a wait before
+//! its timeout is in `wait_ends`.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

@@ -1,4 +1,4 @@
-//! Everything that ends a `dat_evd_wait`: an event, the free of the EVD or its adapter, UNWAITABLE, signals,
+//! What ends a `dat_evd_wait` before its timeout: an event, the free of the EVD or its adapter, UNWAITABLE, signals,
 //! cancellation.
 #![forbid(unsafe_code)]
 

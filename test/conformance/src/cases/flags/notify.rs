@@ -138,7 +138,7 @@ fn server_receives_unsignalled(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Creates a connected endpoint with these attributes, whose completions go to an EVD of this CNO.
+/// Creates a connected endpoint with these attributes, whose completions go to two EVDs of this CNO.
 #[track_caller]
 fn connect_on(ctx: &Ctx, ia: &Ia, cno: &Cno, setup: &Setup) -> Conn {
     let mut conn = Conn::unconnected(ia, setup);

@@ -290,7 +290,7 @@ fn client_sends_four(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// These flags are for requests only: a receive refuses or ignores them.
+/// A receive refuses or ignores the flags of requests (SUPPRESS, SOLICITED_WAIT, BARRIER_FENCE) and an undefined flag.
 fn server_receives_with_all_flags(ctx: &Ctx) {
     let conn = ctx.connect();
     let mut posted = 0;

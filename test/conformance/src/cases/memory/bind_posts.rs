@@ -229,7 +229,8 @@ fn bind_posts_for_reads_need_no_local_privilege_of_the_lmr(ctx: &Ctx) {
 fn bind_posts_of_zero_length_ignore_the_other_arguments(ctx: &Ctx) {
     let (client, _server) = ctx.loopback();
     let rmr = client.pz.rmr();
-    // Three invalid arguments: an unknown LMR, an invalid address, and a null output for the context.
+    // An unbind must ignore its other arguments: `unbind` passes an unknown LMR, an invalid address, and a null output
+    // for the context.
     unbind(&client, &rmr);
     expect_unbound(&rmr);
 }

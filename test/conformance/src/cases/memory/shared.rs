@@ -25,7 +25,7 @@ pub(crate) fn cases() -> Vec<Case> {
 
 const LENGTH: usize = 8192;
 
-/// A name that only this run uses, because its connection qualifiers are unique.
+/// A name that contains the connection qualifier, so that cases which run at the same time use different names.
 fn name(ctx: &Ctx, number: u8) -> [u8; 40] {
     let mut name = [0; 40];
     name[..8].copy_from_slice(&ctx.qual(0).to_le_bytes());

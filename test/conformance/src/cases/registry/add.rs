@@ -54,7 +54,8 @@ fn table() -> DAT_PROVIDER {
     table
 }
 
-/// A provider table whose open succeeds: the handle begins with this table's address.
+/// A provider table whose open succeeds. The opened IA is an object that begins with the address of another provider
+/// table.
 fn table_that_opens() -> &'static DAT_PROVIDER {
     extern "C" fn open(_: DAT_NAME_PTR, _: DAT_COUNT, _: *mut DAT_EVD_HANDLE, ia: *mut DAT_IA_HANDLE) -> DAT_RETURN {
         let table: &'static DAT_PROVIDER = Box::leak(Box::new(table()));

@@ -102,7 +102,7 @@ fn srq_ep_broken_is_not_reported_for_an_ep_without_srq(ctx: &Ctx) {
 }
 
 fn srq_ep_broken_is_not_reported_for_a_freed_ep(_: &Ctx, peer: &Peer, pool: &Pool) {
-    // Frees an unconnected EP, and then a connected EP. In 1.2 neither call queues an event.
+    // Neither the free of an unconnected EP nor that of a connected EP queues EP_BROKEN.
     pool.ep().free();
     let ep = peer.connected(pool);
     ep.free();

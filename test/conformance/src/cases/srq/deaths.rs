@@ -1,4 +1,5 @@
-//! Shared queues whose connections all end simultaneously: by a close, by a killed process, or as in the program dtestsrq.
+//! Shared queues whose connections all end simultaneously: by a close, by a killed process, or as in the program
+//! dtestsrq.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

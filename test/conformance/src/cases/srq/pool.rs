@@ -135,14 +135,14 @@ impl Pool {
         (Handle::of(data.ep_handle), at, self.memory.byte(at as usize * SLOT))
     }
 
-    /// Checks that the connection of this EP has ended, by any reason, and that one event reports it.
+    /// Checks that the next connection event of this EP has this number, and that the EP is DISCONNECTED.
     #[track_caller]
     pub(super) fn expect_end(&self, ep: &Ep, number: DAT_EVENT_NUMBER) {
         expect_conn(self.events.h(), ep.h(), number);
         ep.expect_state(DAT_EP_STATE_DISCONNECTED);
     }
 
-    /// Dequeues the event that 2.0 queues when a connected EP is freed (spec/endpoints 5.8).
+    /// In 2.0, dequeues the event that the free of a connected EP queues (spec/endpoints 5.8).
     #[track_caller]
     pub(super) fn expect_end_of_freed(&self, ep: DAT_EP_HANDLE) {
         if is_2_0() {
@@ -150,7 +150,7 @@ impl Pool {
         }
     }
 
-    /// Checks that the IA reports that no receive of this EP is outstanding.
+    /// Checks that the next asynchronous event is EP_BROKEN for this EP: none of its receives is outstanding any more.
     #[track_caller]
     pub(super) fn expect_ep_broken(&self, ep: &Ep) {
         expect_async(self.ia.errors(), DAT_ASYNC_ERROR_EP_BROKEN, ep.h(), DAT_EP_TRANSFER_TO_ERROR);

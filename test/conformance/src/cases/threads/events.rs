@@ -22,7 +22,7 @@ pub(crate) fn cases() -> Vec<Case> {
 
 const EVENTS: usize = 3000;
 
-/// Posts consecutive numbers from `first`, retrying while the queue is full.
+/// Posts each of these numbers, retrying while the queue is full.
 fn post_numbers(evd: &Evd, numbers: std::ops::Range<usize>) {
     for number in numbers {
         let event = software_event(number);

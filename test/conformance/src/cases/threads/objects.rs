@@ -72,7 +72,7 @@ fn threads_creating_and_freeing_shared_receive_queues_succeed(ctx: &Ctx) {
     });
 }
 
-/// Makes every call without a permanent effect, on one object of each kind.
+/// Four threads query and change one object of each kind, and make calls that are refused.
 fn threads_calling_every_function_keep_the_objects_valid(ctx: &Ctx) {
     let objects = OneOfEach::of(ctx);
     let address = objects.ia.address();

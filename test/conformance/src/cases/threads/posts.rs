@@ -98,7 +98,7 @@ fn server_takes_two_orders(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// One thread sends consecutive numbers from 0.
+/// One thread sends consecutive numbers from 0, another dequeues the completions.
 fn client_sends_numbers(ctx: &Ctx) {
     let conn = ctx.connect_with(&deep());
     let memory = conn.memory(8 * 3 * POSTS_PER_THREAD);
@@ -392,7 +392,7 @@ fn server_dequeues_in_four(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Registrations are created and freed during writes into them. Each write succeeds or is refused.
+/// A registration is freed during writes into it. Each write succeeds, is refused or is flushed.
 fn threads_freeing_memory_make_later_writes_fail(ctx: &Ctx) {
     let ia = ctx.ia();
     let outcomes = [DAT_DTO_SUCCESS, DAT_DTO_ERR_REMOTE_ACCESS, DAT_DTO_ERR_FLUSHED];

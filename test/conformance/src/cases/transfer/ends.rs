@@ -92,7 +92,7 @@ pub(crate) fn connect_made(ctx: &Ctx, setup: &Setup, make: impl FnOnce(&Conn) ->
     conn
 }
 
-/// Connects two existing endpoints; both roles must call it.
+/// Connects this endpoint to the endpoint of the other role; both roles must call it.
 #[track_caller]
 pub(crate) fn join(ctx: &Ctx, conn: &Conn, qual: u64) {
     if ctx.is_client() {

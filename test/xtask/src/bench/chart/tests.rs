@@ -1,4 +1,4 @@
-//! Positions of points, text, and well-formed XML.
+//! Tests of charts: positions of points, escaped text, and well-formed XML.
 
 use super::*;
 

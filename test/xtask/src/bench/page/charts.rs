@@ -16,7 +16,7 @@ pub(super) fn curves(findings: &ResultFile) -> Vec<Chart> {
     charts
 }
 
-/// Converts bandwidth to messages.
+/// Converts a bandwidth chart to a chart of messages per second.
 fn rate(bandwidth: &Chart) -> Chart {
     let point = |(size, measure): &(u32, Measure)| {
         // MB/s divided by the message size in bytes gives millions of messages per second.

@@ -1,7 +1,8 @@
-//! A page with the results of all benches: providers compared with their peers, charts, tables, commands.
+//! A page with the results of the benches sm, usnic and verbs: providers compared with their peers, charts, tables,
+//! commands.
 //!
-//! The page has neither external resources nor scripts; its content security policy forbids both. It is generated from the
-//! benches' JSON files, so it can be regenerated without measuring. Failed measurements are named.
+//! The page has neither external resources nor scripts; its content security policy forbids both. It is generated from
+//! the benches' JSON files, so it can be regenerated without measuring. Failed measurements are named.
 #![forbid(unsafe_code)]
 
 mod charts;

@@ -1,4 +1,5 @@
-//! Generates the page from example files in the format of the benches.
+//! Tests of the page, generated from example files in the format of the benches: charts, tables, missed targets,
+//! missing results, and escaped text.
 
 mod chromium;
 mod drawn;

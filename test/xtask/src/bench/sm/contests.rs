@@ -10,7 +10,7 @@ use crate::bench::patterns;
 use crate::bench::peers::{Fabric, Ucx};
 use crate::bench::side::{Effort, FigureUnit, Side, depth};
 
-/// All contests of sm, S1 to S9.
+/// All contests of sm: S1 to S9, EVD patterns and MPI patterns.
 pub(super) fn contests(effort: Effort) -> Vec<Contest> {
     let ucx = Ucx::new("tag_lat", 64, effort.count(200_000));
     let asleep = Ucx { sleeps: true, ..Ucx::new("tag_lat", 64, effort.count(50_000)) };
@@ -107,7 +107,7 @@ fn streams(effort: Effort) -> Vec<Contest> {
     ]
 }
 
-/// Number of messages that add up to 8 GB.
+/// Number of messages that add up to 8 GiB, reduced to the effort.
 fn bytes_count(effort: Effort, size: u32) -> u32 {
     effort.count((8u64 << 30).div_euclid(u64::from(size)) as u32)
 }

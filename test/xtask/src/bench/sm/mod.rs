@@ -29,7 +29,7 @@ pub(super) fn lists(effort: Effort) -> Lists {
     Lists { contests: contests::contests(effort), plans: scale::plans(effort), families: curves::plans(effort) }
 }
 
-/// Runs all measurements, or those named; `--quick`: fewer.
+/// Runs all measurements, or those named. With `--quick` they have fewer rounds and operations.
 pub(crate) fn sm(selection: &Selection) -> Result {
     let wanted = SelectedMeasurements::new(BENCH.name, selection, &lists(Effort::FULL))?;
     setup::require(&[setup::TASKSET, setup::UCX, setup::FABRIC])?;

@@ -41,7 +41,7 @@ pub(super) fn lists(effort: Effort) -> Lists {
     }
 }
 
-/// Runs all measurements, or those named; `--quick`: fewer.
+/// Runs all measurements, or those named. With `--quick` they have fewer rounds and operations.
 pub(crate) fn usnic(selection: &Selection) -> Result {
     let wanted = SelectedMeasurements::new(BENCH.name, selection, &lists(Effort::FULL))?;
     setup::require(&[setup::TASKSET, setup::SOCKPERF, setup::IPERF, setup::FABRIC])?;

@@ -66,8 +66,8 @@ pub(super) struct Operation {
     pub(super) turns: YieldPolicy,
 }
 
-/// Signal every request (-Q 1), report the average instead of the peak (-N), and use as many outstanding reads as
-/// this project.
+/// perftest's programs for writes and reads. `-Q 1` signals every request, `-N` reports the average instead of the
+/// peak, and `-o 16` uses as many outstanding reads as this project.
 const WRITE: &[&str] = &["ib_write_bw", "-Q", "1", "-N"];
 const READ: &[&str] = &["ib_read_bw", "-Q", "1", "-N", "-o", "16"];
 

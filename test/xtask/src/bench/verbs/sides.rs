@@ -160,7 +160,7 @@ impl<'a> Sides<'a> {
                 let server = [&*program, "-T", "S", "-D", ADAPTER].map(OsString::from).to_vec();
                 let to = format!("-D {ADAPTER} -s {address}");
                 let (what, size, depth) = (operation.dapltest, operation.size, operation.depth);
-                // The server of ib_write_bw does not end when its client ends, so it is killed.
+                // The server runs until a client stops it by `-T Q`.
                 let script = format!(
                     "'{program}' -T P {to} -i {count} -p {depth} -m p {what} {size} 1 && '{program}' -T Q {to} >&2"
                 );

@@ -69,7 +69,8 @@ const LATE_LISTENER: &str = r#"
 sleep 1
 "$1" -s -P rxe0 -q 45260 accept 8 8 client && wait $client"#;
 
-/// $1 is the program, $2 the way in which the server ends. The client must succeed.
+/// Kills the server of a bidirectional stream while data flow. $1 is the program `verbs_stream`. The client must detect
+/// the end and succeed.
 const STREAM: &str = r#"
 place=$(mktemp -d)
 DAPL_VERBS_PEER=+1 "$1" serve rxe0 >"$place/served" 2>&1 & server=$!
@@ -121,7 +122,7 @@ pub(super) fn run(setting: &Setting, report: &mut Report) {
         let job = setting.shell(STREAM, &[&stream]).with("DAPL_VERBS_CM", manager);
         report.check(guest, &format!("killed::{manager}"), LONG_LIMIT, &job);
     }
-    // Each of the five hundred connections has two endpoints.
+    // A thousand endpoints of one process, which are five hundred connections.
     let many = setting.program("test/c/many_endpoints.c");
     report.check(
         guest,
@@ -244,14 +245,15 @@ fn dtests(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
             report.check(keeper, &format!("dtest::{manager}_{kind}"), LIMIT, &job);
         }
     }
-    // Not over the manager `none`, whose queue pairs are configured with the peer's number.
+    // The manager `none` is left out: each of its queue pairs needs the peer's QP number, which is unknown if pairs
+    // start concurrently.
     for manager in &MANAGERS[..2] {
         let job = dtest(setting, manager, FOUR_PAIRS, &[DTEST], &["-B", "2"]);
         report.check(keeper, &format!("dtest::{manager}_four_pairs_at_once"), LONG_LIMIT, &job);
     }
 }
 
-/// Tests registry lines and GIDs that only one of the two sides selects.
+/// Tests connections in which only one side selects the connection manager, by its registry line, or the GID.
 fn choices(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     const NO_VARIABLE: &str = "LC_ALL=C";
     for (library, manager) in [("cma", "rdma"), ("scm", "socket")] {
@@ -294,7 +296,8 @@ fn dapltests(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
 }
 
 fn dtest(setting: &Setting, manager: &str, text: &str, before: &[&str], options: &[&str]) -> Job {
-    // The second process gets the next QP number.
+    // For the manager `none`, the peer's QP number relative to the own number: the client starts second and gets the
+    // next number.
     let (server, client) = ("DAPL_VERBS_PEER=+1", "DAPL_VERBS_PEER=-1");
     let job = setting.shell(text, &[before, &[&setting.dtest, server, client], options].concat());
     patient(job.with("DAPL_VERBS_CM", manager), manager)

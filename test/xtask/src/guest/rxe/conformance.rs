@@ -1,7 +1,7 @@
-//! The conformance suite in a guest over the verbs provider: every case, in one process and in two. Over
-//! `libdat2.so.2` only the cases of calls that DAT 2.0 adds.
+//! The conformance suite in a guest over the verbs provider: every case, in one process and in two. Over `libdat2.so.2`
+//! only the cases of calls that DAT 2.0 adds.
 //!
-//! Its failures are failures of this suite. Its coverage report is kept.
+//! A failed case is a failure of the suite `rxe`. The report of the conformance suite is kept in the target directory.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -49,7 +49,7 @@ fn run_cases(name: &str, setting: &Setting, report: &mut Report, keeper: &mut Ke
     if name == NAME {
         words.push("--complete");
     } else {
-        // Features that the device lacks must be refused; the remaining cases check that.
+        // Without `--complete`: the device lacks features of DAT 2.0. Other cases check that their calls are refused.
         words.extend(["--api", "2.0"]);
         if filters.is_empty() {
             words.push(V2_PREFIX);

@@ -25,7 +25,7 @@ struct Program {
     name: &'static str,
     /// Text that the server prints when a client may start.
     ready: &'static str,
-    /// TCP port on which the server listens, shortly after it has printed that text.
+    /// TCP port on which the server listens, shortly after it has printed `ready`.
     port: Option<u16>,
     /// Final text of a successful client and of a successful server.
     success: [&'static str; 2],
@@ -129,7 +129,7 @@ pub(super) fn run(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     }
 }
 
-/// The exit status alone is not enough: after some failures it is 0.
+/// Reports whether a program succeeded, by its exit status and its output: after some failures the exit status is 0.
 fn check(report: &mut Report, name: &str, answer: GuestOutput, program: &Program) {
     let has_line = |is_server: bool, text: &str| {
         answer.lines.iter().any(|line| line.starts_with("server | ") == is_server && line.contains(text))
@@ -169,8 +169,8 @@ impl Programs<'_> {
         words
     }
 
-    /// Both sides use the same adapter name: servers of dtest and dtestcm send the name, and the client opens that
-    /// adapter.
+    /// Returns the job that runs server and client. Both use the same adapter name, because servers of dtest and
+    /// dtestcm send their adapter name to the client, which opens it.
     fn job(&self, case: &Case) -> Job {
         let Case { program, server, client, adapter } = *case;
         let address = GuestNetwork::Alone.address().to_owned();

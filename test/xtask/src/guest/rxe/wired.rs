@@ -24,9 +24,9 @@ const CLIENT: &str = r#"
 address=$1; shift
 for try in 1 2 3 4 5 6 7 8 9 10; do "$@" "$address" && exit 0; sleep 1; done; exit 1"#;
 
-/// Runs a program, writes its output to a file and, when data flow, runs $1 against the program. The remaining
-/// arguments are the program and its arguments. The program must end as `EXPECTED` states. Afterwards the network is
-/// restored and the device is created again: soft-RoCE sends no more rdma_cm messages after one of them was sent over a
+/// Runs the program in $2 and following. While data flow, runs the shell command $1, which kills the program or takes
+/// the link down. The program must exit with `EXPECTED`. If this is 0, the link was taken down: the link is restored
+/// and the device is created again, because soft-RoCE sends no more rdma_cm messages after one of them was sent over a
 /// link that was down.
 const WHEN_IT_FLOWS: &str = r#"
 happens=$1; shift; output=$(mktemp)
@@ -116,7 +116,7 @@ fn dtest(
     wire.meet(&TwoGuestJobs { host, serve: &serve, ready: "listening", call: &call, limit })
 }
 
-/// Adds the peer's address for the manager `none`, the only one that needs it.
+/// Sets the connection manager and the peer's address. Only the manager `none` uses the address.
 fn over(job: Job, manager: &str, peer: &str) -> Job {
     job.with("DAPL_VERBS_CM", manager).with("DAPL_VERBS_PEER", peer)
 }
