@@ -1,9 +1,9 @@
 //! File descriptors of EVDs and CNOs, for consumers of DAT 1.2, whose provider table has no call that returns a
 //! descriptor.
 //!
-//! The addresses of the two functions below are the values of the provider attributes `descriptor_func` and
-//! `descriptor_arm_func`. The header `dat/dapl_descriptor.h` calls the functions through them. Programs of DAT 2.0 can
-//! also use `dat_cno_fd_create`.
+//! The addresses of `dapl_descriptor` and `dapl_descriptor_arm` are the values of the provider attributes
+//! `descriptor_func` and `descriptor_arm_func`. The header `dat/dapl_descriptor.h` calls the functions through them.
+//! Programs of DAT 2.0 can also use `dat_cno_fd_create`.
 
 use dat_abi::*;
 

@@ -15,13 +15,13 @@ pub enum Error {
     /// The object that the caller waited on was freed.
     #[error("the object was freed during the call")]
     Aborted,
-    /// Another service point of this IA listens on the qualifier.
+    /// Another PSP of this IA listens on the qualifier.
     #[error("connection qualifier in use")]
     ConnQualInUse,
     /// The provider reports that another listener has the qualifier. The return code lacks the class bit.
     #[error("connection qualifier in use by another listener of this host")]
     ConnQualTaken,
-    /// The provider found no free qualifier.
+    /// No qualifier is free, or the transport cannot listen on the requested one.
     #[error("no connection qualifier is free")]
     ConnQualUnavailable,
     #[error("insufficient resources ({0:?}); an earlier log line may name the limit")]
@@ -50,10 +50,10 @@ pub enum Error {
     /// The provider does not support this optional part of DAT.
     #[error("the provider does not support this part of DAT")]
     ModelNotSupported,
-    /// The memory was registered without the required rights.
+    /// The memory was registered or bound without the required rights.
     #[error("the memory was registered without the required rights ({0:?})")]
     Privileges(AccessKind),
-    /// The memory belongs to another protection zone.
+    /// The memory belongs to another protection zone, or lies outside the region of its context.
     #[error("the memory belongs to another protection zone ({0:?})")]
     Protection(AccessKind),
     /// The operating system denied permission.

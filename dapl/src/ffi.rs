@@ -1,5 +1,6 @@
 //! The C boundary of the entries (`dapl_*.rs`). An error is converted to its code. A panic is converted to
-//! `DAT_INTERNAL_ERROR` and logged; panics never unwind into C. Out parameters are written last, and only on success.
+//! `DAT_INTERNAL_ERROR` and logged; panics never unwind into C. Entries write out parameters last, and after an error
+//! only where the specification requires a value.
 
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};

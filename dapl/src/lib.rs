@@ -7,10 +7,10 @@
 //! events through sinks: completion queues notify their EVD, and [`cm`] passes connection events to a service point or
 //! an EP.
 //!
-//! Layers, from the bottom up. Each layer imports, calls and locks only layers above it in this list; only events go
-//! the other way:
-//! - [`error`], [`names`], [`ffi`], [`libdat`], [`provider`]: errors, C values, libdat and the provider interface
-//! - [`runtime`]: handles, locks, waiting, deadlines, threads, the logger, memory that consumers access
+//! Layers, the lowest first. Each layer imports, calls and locks only itself and lower layers. A lower layer reports
+//! events to a higher one through traits. The C entries (`dapl_*`) and `runtime::fork` belong to the highest layer.
+//! - [`error`], [`names`], [`ffi`], [`libdat`], [`provider`]: errors, C values, libdat and the provider interface;
+//!   [`runtime`]: handles, locks, waiting, deadlines, threads, the logger, memory that consumers access
 //! - [`stats`]: counters, their publication, traces
 //! - [`ia`], [`pz`], [`cno`]; [`evd`], [`lmr`], [`rmr`], [`srq`]; [`ep`]; [`cr`]; [`psp`], [`rsp`], [`csp`]: the
 //!   objects

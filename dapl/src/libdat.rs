@@ -88,7 +88,7 @@ pub(crate) fn lock_for_fork() -> impl Sized {
     (VERSION_1.functions.lock(), VERSION_2.functions.lock())
 }
 
-/// The functions of the libdat that called `init`.
+/// The functions of the libdat of this version, which `init` has stored.
 pub(crate) fn functions(version: Version) -> Option<Libdat> {
     *known(version).functions.lock()
 }
@@ -123,7 +123,7 @@ pub(crate) unsafe fn init(version: Version, libdat: Libdat) -> bool {
     true
 }
 
-/// The number of this IA, which was opened through that version; `None` if libdat has not assigned a number yet.
+/// The number that libdat has assigned to an IA opened through `version`; `None` if it has not assigned one yet.
 pub fn ia_number(version: Version, ia: DAT_IA_HANDLE) -> Option<DAT_IA_HANDLE> {
     let hook = known(version).hook.load(Ordering::Acquire);
     if hook.is_null() {

@@ -1,5 +1,5 @@
-//! The IA names that this library provides. Each has the parameters of its registration, and the provider table that
-//! its handles point to.
+//! The IA names that this library provides. Each name has the parameters of its registration, and the provider table
+//! that the handles of its IAs and their objects point to.
 //!
 //! `registration` adds names, and an open looks up its name. Entries are never freed, because handles point to the
 //! table in an entry.

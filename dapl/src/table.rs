@@ -1,4 +1,4 @@
-//! The provider table, with all entries of this library in the order of the ABI.
+//! The provider table of DAT 1.2: its entries in the order of the ABI.
 //!
 //! `registration` creates one table per IA name and sets its `device_name`. libdat calls the entries through the table,
 //! and so do programs that use the macros of `dat_redirection.h`.

@@ -1,6 +1,7 @@
 //! C entries for CNOs, except the wait: `dat_cno_create`, `dat_cno_modify_agent`, `dat_cno_query`, `dat_cno_free`.
 //!
-//! Called from C only. Each entry opens its handles, parses its arguments and makes one call.
+//! C calls these entries through the provider table of 1.2; the entries of 2.0 call some of them too. Each entry opens
+//! its handles, parses its arguments and makes one call.
 
 use dat_abi::*;
 

@@ -196,7 +196,7 @@ impl<P: Provider> Cno<P> {
         if changes == polling.changes {
             return (Some(source.id().handle), true);
         }
-        // Another EVD has triggered before.
+        // Another EVD has triggered meanwhile, so the found EVD is queued after it.
         let mut inner = self.inner.lock();
         inner.triggers.insert(source.clone());
         self.record_change(&inner);

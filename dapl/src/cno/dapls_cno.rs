@@ -108,7 +108,7 @@ pub fn arm_descriptor<P: Provider>(cno: &Cno<P>) {
 /// Errors: `QueueEmpty` if no EVD has events; the descriptor is then not readable.
 pub fn take_trigger<P: Provider>(cno: &Cno<P>) -> Result<usize> {
     cno.take_pending().ok_or_else(|| {
-        // The consumer is about to sleep on the descriptor.
+        // The consumer may sleep on the descriptor next, so the provider is informed.
         cno.ia.provider().sleeps();
         Error::QueueEmpty
     })
@@ -187,7 +187,8 @@ impl<P: Provider> Cno<P> {
             wait::increment_word(self.id);
         }
         if inner.asleep.len() == 1 && inner.may_be_polled() {
-            // No other waiter sleeps. The woken thread polls, and arms the CQs before it sleeps again.
+            // No other waiter sleeps. The woken thread polls, and arms the CQs before it sleeps again. So no CQ needs to
+            // be armed until then.
             self.polled.store(true, Ordering::Relaxed);
         }
         let has_descriptor = inner.descriptor.is_some();

@@ -1,8 +1,8 @@
 //! Consumer notification objects (CNOs). A CNO groups EVDs. When an EVD has events, the CNO wakes a waiting thread,
 //! calls its agent, and makes its descriptor readable.
 //!
-//! EVDs trigger a CNO under their own lock. A CNO calls no EVD while it holds its own lock, and calls an agent only
-//! without locks. This module accesses an EVD only as an [`EvdSource`].
+//! EVDs trigger a CNO under their own lock. A CNO does not poll, arm or check an EVD while it holds its own lock, and
+//! calls an agent only without locks. This module accesses an EVD only as an [`EvdSource`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

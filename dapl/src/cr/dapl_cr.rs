@@ -1,6 +1,7 @@
 //! C entries for connection requests.
 //!
-//! Called through the provider table only. The checks are made in the order of spec/endpoints 7.
+//! C calls these entries through the provider table of 1.2; the entries of 2.0 call some of them too. The checks are
+//! made in the order of spec/endpoints 7.
 
 use dat_abi::*;
 

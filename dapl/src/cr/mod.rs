@@ -99,8 +99,8 @@ impl<P: Provider> Child for Cr<P> {
         let _ = self.reject(&[]);
     }
 
-    /// Returns false: a graceful close of the IA rejects pending requests. It is refused only while service points
-    /// exist (spec/registry 6.2).
+    /// Returns false: a pending request alone does not prevent a graceful close of the IA, which then rejects the
+    /// request (spec/registry 6.2).
     fn counts_as_open(&self) -> bool {
         false
     }

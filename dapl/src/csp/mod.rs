@@ -29,7 +29,7 @@ pub struct Csp<P: Provider> {
     state: Mutex<ListenerState<P>>,
 }
 
-/// The listener and the EVD of a service point that was not freed.
+/// The listener and the EVD of a service point. A free removes both.
 struct ListenerState<P: Provider> {
     listener: Option<P::Listener>,
     /// EVD for connection requests; `None` after the free.
@@ -89,7 +89,8 @@ impl<P: Provider> Csp<P> {
         Ok(())
     }
 
-    /// Delivers a request. Returns it in `Err` if the CSP was freed or its event queue is full.
+    /// Delivers a request. Returns it in `Err` if the CSP was freed, its event queue is full, or the CR cannot be
+    /// created.
     pub(crate) fn arrive(&self, request: P::Request, info: &RequestInfo) -> std::result::Result<(), P::Request> {
         let Some(evd) = self.state.lock().evd.as_ref().map(|evd| evd.arc().clone()) else { return Err(request) };
         let arrival = ServicePoint { ia: &self.ia, evd: &evd, sp: self.id, qual: self.port.into(), provided: None };

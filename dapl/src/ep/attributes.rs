@@ -191,9 +191,9 @@ impl Attributes {
         Ok(self)
     }
 
-    /// Checks that hold in every state. A direction has both an EVD and DTOs, or neither. Segment limits of an unused
-    /// direction are ignored. An EP with an SRQ must have a receive EVD, and has watermarks instead of a maximum number
-    /// of receives.
+    /// Checks the rules for new and modified EPs. A direction has both an EVD and DTOs, or neither. Segment limits of
+    /// an unused direction are ignored. An EP with an SRQ must have a receive EVD, and has watermarks instead of a
+    /// maximum number of receives.
     pub fn check(&self, attached: AttachedQueues, limits: &Limits) -> Result<(), InvalidAttributes> {
         let within = |value: i32, limit: u32| (0..=count(limit)).contains(&value);
         let direction = |QueueAttributes { max_dtos, max_iov }: QueueAttributes, attached: bool| {

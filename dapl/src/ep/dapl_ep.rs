@@ -1,6 +1,7 @@
 //! C entries for endpoints, except posts: each entry opens handles, parses parameters and makes one call.
 //!
-//! Called through the provider table only. The checks are made in the order of spec/endpoints 5.
+//! C calls these entries through the provider table of 1.2; the entries of 2.0 call them too. The checks are made in
+//! the order of spec/endpoints 5.
 
 use std::time::Duration;
 

@@ -14,8 +14,8 @@ use crate::provider::{Limits, Provider, QueuePair};
 use crate::pz::Pz;
 use crate::runtime::handle::{UseCounted, UseGuard};
 
-/// A handle argument. `None` leaves the EP's object unchanged. An invalid handle is stored as an error, which is
-/// returned at its place in the order of checks.
+/// A handle argument. `None` leaves the EP's object unchanged; `Some(Ok(None))`, a null handle, removes it. An invalid
+/// handle is stored as an error, which is returned at its place in the order of checks.
 pub(super) type NewObject<T> = Option<Result<Option<UseGuard<T>>>>;
 
 /// The changes that a call of `dat_ep_modify` requests.

@@ -1,4 +1,4 @@
-//! Creates, attaches, resets and destroys the queue pair of an EP.
+//! Creates, resets and frees an EP, creates its queue pair, and adds its receives and requests to its EVDs.
 //!
 //! Objects are dropped after the locks are released. The QP is dropped before the EVDs and the PZ, since its last
 //! completions go to the EVDs.
@@ -88,7 +88,7 @@ impl<P: Provider> Ep<P> {
         }
     }
 
-    /// Creates the QP of an EP that has a PZ and no QP.
+    /// Creates the QP, if the EP has a PZ but no QP.
     pub(super) fn attach(&self, core: &ControlState<P>) -> Result<()> {
         if self.post_state().binding.qp().is_ok() {
             return Ok(());
@@ -227,8 +227,8 @@ pub(super) fn build<P: Provider>(
     }
 }
 
-/// Sets the EP up as a user of its EVDs: they report failed work to EPs, count the completions of this EP, and notify as
-/// this EP requests.
+/// Sets the EP up as a user of its EVDs: they report failed work to EPs, count the completions of this EP, and notify
+/// as this EP requests.
 pub(super) fn configure<P: Provider>(ep: ObjectId, objects: &EpObjects<P>, limits: &PostLimits) {
     for (evd, mode) in streams(objects, limits) {
         evd.report_transfers_to(EpTransferSink::<P>::SINK);

@@ -18,7 +18,8 @@ pub(crate) struct BindPost {
     pub(crate) fence: bool,
 }
 
-/// Posts a bind, or an unbind if `wanted` is `None`. Returns the new remote context (spec/events 9.2).
+/// Posts a bind, or an unbind if `wanted` is `None`. Returns the new remote context, or 0 for an unbind (spec/events
+/// 9.2).
 ///
 /// Errors: `InvalidParameter(6)` for UNSIGNALLED on an EP that does not allow it; those of `dapls_rmr::check`;
 /// `InvalidState` if the EP's state does not permit requests; `Exhausted` when the request queue is full.

@@ -1,7 +1,8 @@
 //! Endpoints (EPs): an EP is one end of a connection, with a request queue and a receive queue.
 //!
-//! C calls come through `dapl_ep` and `dapl_post`; `cr`, `psp`, `rsp` and `cm` use `dapls_ep`. This module does not
-//! import `cr`: a CR accepts into an EP, and the EP keeps the CR only as an opaque object.
+//! C calls come through `dapl_ep` and `dapl_post`; `cr`, `psp`, `rsp` and `cm` use `dapls_ep`, `rmr` uses `dapls_bind`,
+//! and the entries of 2.0 use `dapls_post`. This module does not import `cr`: a CR accepts into an EP, and the EP keeps
+//! the CR only as an opaque object.
 //!
 //! An EP has two locks, acquired in this order:
 //!
@@ -142,7 +143,7 @@ impl<P: Provider> EpObjects<P> {
         AttachedQueues { recv: self.recv.is_some(), request: self.request.is_some(), shared: self.srq.is_some() }
     }
 
-    /// Whether all objects are still open. An abrupt close of an IA closes all objects of that IA.
+    /// Whether the PZ and the EVDs are still open. An EVD may belong to another IA, whose abrupt close closes the EVD.
     fn is_alive(&self) -> bool {
         let alive = |evd: &Option<UseGuard<Evd<P>>>| evd.as_ref().is_none_or(|evd| is_live(evd));
         let pz = self.pz.as_ref().is_none_or(|pz| handle::from_id::<Pz<P>>(pz.id()).is_some());

@@ -146,8 +146,8 @@ impl EpState {
     }
 
     /// The connection event of an allowed step (spec/endpoints 4.2). A transition from ACP, CMP, CON or DSP to DIS ends
-    /// the attempt and has one event. Three steps have none: `dat_ep_free` in CON or DSP, an abrupt close of the IA,
-    /// and [`EpStep::EstablishedLost`].
+    /// the attempt and has one event, with three exceptions: `dat_ep_free` in CON or DSP, an abrupt close of the IA,
+    /// and [`EpStep::EstablishedLost`] have none.
     pub fn connection_event(self, step: EpStep) -> Option<ConnectionEvent> {
         use EpState::*;
         match (self, step) {

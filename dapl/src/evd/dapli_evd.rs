@@ -1,8 +1,8 @@
 //! Private steps of an EVD. They move completions from the CQ to the event queue, and decide which waiter or CNO an
 //! event notifies.
 //!
-//! A step returns an [`EvdNotification`]. The caller releases the EVD's lock and then calls
-//! [`EvdNotification::deliver`].
+//! A step returns an [`EventSignal`], which [`Evd::signal`] converts to an [`EvdNotification`], or returns the
+//! notification itself. The caller releases the EVD's lock and then calls [`EvdNotification::deliver`].
 #![forbid(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -91,8 +91,8 @@ impl<P: Provider> EvdState<P> {
         }
     }
 
-    /// Records that the CNO or the descriptor has reported an event, so that the next dequeue of an empty EVD does not
-    /// poll.
+    /// Sets `has_taken`: the next dequeue that finds the queue empty then takes only completions that are already in
+    /// the CQ, without a poll.
     pub(super) fn set_taken(&mut self) {
         self.has_taken = true;
     }
@@ -170,7 +170,8 @@ pub(super) struct EvdNotification<P: Provider> {
 }
 
 impl<P: Provider> EvdNotification<P> {
-    /// Wakes the waiter of the EVD or of the CNO, and calls the agent. Called without locks.
+    /// Wakes the waiter of the EVD or of the CNO, calls the agent, and reports that the CQ cannot be armed. Called
+    /// without locks.
     #[inline]
     pub(super) fn deliver(self) {
         if let Some(id) = self.waiter {
@@ -191,7 +192,7 @@ impl<P: Provider> EvdNotification<P> {
 pub(crate) enum TakenEvent<'a> {
     /// A successful transfer that fits the fields of a DAT 1.2 event.
     Plain(&'a Completion),
-    /// Any other completion. If the work has failed, the EP has already been notified.
+    /// Any completion. If the work has failed, the EP has already been notified.
     Done(&'a Completion),
     /// Any event.
     Other(&'a Event),
@@ -342,8 +343,8 @@ impl<P: Provider> Evd<P> {
         }
     }
 
-    /// Notifies EPs of failed completions at the front of the queue, then dequeues the oldest event. Fails with
-    /// `QueueEmpty` if an agent of the consumer has dequeued it while the lock was released.
+    /// Notifies EPs of failed completions at the front of the queue, then dequeues the oldest event. The lock is
+    /// released for the notification; fails with `QueueEmpty` if another call has dequeued all events meanwhile.
     #[cold]
     #[inline(never)]
     fn dequeue_failure(
@@ -513,7 +514,8 @@ impl<P: Provider> Evd<P> {
         let may_take = pass.takes && pass.taken_at.is_none() && inner.descriptor.is_none() && !inner.arm_failed;
         let signal = self.fetch_for_cno(inner, cq, how);
         match &inner.cno {
-            // A CNO that is polled has no agent or descriptor that depends on a trigger.
+            // A CNO that is polled has no agent or descriptor that depends on a trigger. So the EVD need not trigger
+            // it: the polling thread returns this EVD.
             Some(cno) if may_take && signal == EventSignal::Cno && cno.is_polled() && cno.id() == pass.cno => {
                 pass.taken_at = Some(cno.changes());
                 inner.queue.counts.cno_triggers += 1;

@@ -1,6 +1,7 @@
 //! EVD operations for other modules: create, post events, configure, free.
 //!
-//! Posting never blocks, may run on any thread, and holds no lock while it wakes a waiter or calls an agent.
+//! Any thread may post an event. A post never waits for the consumer, and holds no lock while it wakes a waiter or
+//! calls an agent.
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, OnceLock, Weak};
@@ -127,7 +128,7 @@ pub(crate) struct PendingNotification<P: Provider> {
 }
 
 impl<P: Provider> PendingNotification<P> {
-    /// Whether the event was dropped because the queue was full.
+    /// Whether the event was dropped because the queue was far beyond its length.
     pub(crate) fn is_lost(&self) -> bool {
         self.lost.is_some()
     }
@@ -248,8 +249,8 @@ pub fn modify_cno<P: Provider>(evd: &Evd<P>, cno: Option<Arc<Cno<P>>>) {
     drop(old);
 }
 
-/// Called when an EP has begun to use the EVD or has changed its completion flags. If any stream of the EVD notifies for
-/// solicited messages only, arms the CQ again in the new mode, if a waiter, CNO or descriptor needs it.
+/// Called when an EP has begun to use the EVD or has changed its completion flags. If any stream of the EVD notifies
+/// for solicited messages only, arms the CQ again in the new mode, if a waiter, CNO or descriptor needs it.
 pub fn rearm_for_streams<P: Provider>(evd: &Evd<P>) {
     let mut inner = evd.lock();
     if inner.queue.config() == NotifyMode::Solicited {

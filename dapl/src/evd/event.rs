@@ -87,8 +87,8 @@ impl Default for Event {
 }
 
 impl Event {
-    /// Whether the event wakes waiters and triggers the CNO. All events do except completions of work that was posted
-    /// without notification.
+    /// Whether the event wakes waiters and triggers the CNO. All events do, except unsolicited successful completions
+    /// of work that was posted UNSIGNALLED.
     pub fn notifies(&self) -> bool {
         match self {
             Event::Dto(done) | Event::Failed(done) => done.is_notifying(),

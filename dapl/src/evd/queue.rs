@@ -68,7 +68,7 @@ pub(super) struct EventQueue {
     /// Whether the EVD was closed: then events are dropped.
     pub(super) closed: bool,
     config: NotifyMode,
-    /// Number of streams of EPs that use the EVD and notify without SOLICITED_WAIT.
+    /// Number of streams of the EVD's EPs whose mode is not `Solicited`.
     unsolicited_streams: u32,
     pub(super) counts: EvdCounts,
 }

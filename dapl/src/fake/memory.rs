@@ -1,4 +1,4 @@
-//! Memory regions, shared registrations and memory windows of the fake provider. It accesses no memory.
+//! Memory regions, shared registrations and memory windows of the fake provider, which accesses no registered memory.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;

@@ -1,5 +1,5 @@
-//! The fake provider's queue pair. A posted request completes, waits or is flushed before the post returns. Lengths are
-//! recorded, but no bytes are moved.
+//! The fake provider's queue pair. A post completes its request at once, flushes it after the connection has ended, or
+//! queues it until the connection is established. Lengths are recorded, but no bytes are moved.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;

@@ -1,7 +1,7 @@
 //! C entries `dat_ia_open`, `dat_ia_query`, `dat_ia_close`.
 //!
 //! Called through the provider table: by libdat, which replaces its IA numbers by handles of this library, or directly
-//! by the program.
+//! by the program. The entries of 2.0 call the query and the close too.
 
 use std::ffi::CStr;
 
@@ -34,7 +34,7 @@ pub unsafe extern "C" fn dapl_ia_open<P: Provider>(
     unsafe { open::<P>(Version::V1, name, length, async_evd, out) }
 }
 
-/// Like `dapl_ia_open`, for the name's registration under this version of the API.
+/// Like [`dapl_ia_open`], for a name that is registered for the API version `version`.
 ///
 /// # Safety
 /// As `dapl_ia_open`.

@@ -1,7 +1,7 @@
 //! Counters of an IA: its own, and the sums over its live and freed objects.
 //!
-//! The sums are computed when they are read. No lock is held while the counters of an object are read. While an object
-//! is being freed, its counters are missing from the sums for a short time.
+//! The sums are computed when they are read. No lock of the IA is held while the counters of an object are read. While
+//! an object is being freed, its counters are missing from the sums for a short time.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::AtomicU64;

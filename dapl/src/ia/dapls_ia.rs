@@ -186,8 +186,8 @@ pub fn report<P: Provider>(ia: &Ia<P>, error: AsyncError) {
     }
 }
 
-/// Closes an IA: gracefully if no object except pending connection requests is left in it, or abruptly with all its
-/// objects.
+/// Closes an IA. A graceful close requires that the IA has no objects left, except its own async EVD and pending
+/// connection requests. An abrupt close also closes all its objects.
 ///
 /// Errors: `InvalidState(IaInUse)` for a graceful close of an IA with objects, which changes nothing; `InvalidHandle`
 /// if another thread is closing the IA.

@@ -1,6 +1,7 @@
 //! C entries `dat_lmr_*`.
 //!
-//! Called from C only. Each entry opens its handles, parses its arguments and makes one call.
+//! C calls these entries through the provider table of 1.2; the entries of 2.0 call some of them too. Each entry opens
+//! its handles, parses its arguments and makes one call.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -96,7 +97,7 @@ pub(crate) unsafe fn create<P: Provider>(
 }
 
 /// Type of strongly ordered memory, which the DAT headers of some other platforms define. It is handled like `VIRTUAL`,
-/// because all memory of this platform is strongly ordered.
+/// because Linux has no other type of memory.
 const MEM_TYPE_SO_VIRTUAL: DAT_MEM_TYPE = 3;
 
 /// Parses a region description. Returns the region, and the description in the form that queries return.
@@ -130,7 +131,7 @@ unsafe fn described<P: Provider>(
     }
 }
 
-/// Decodes privileges. Returns `None` for unknown bits.
+/// Converts privilege flags of DAT to rights. Returns `None` for unknown bits.
 pub fn rights(privileges: DAT_MEM_PRIV_FLAGS) -> Option<Privileges> {
     let has = |flag| privileges & flag != 0;
     let access = Access {
@@ -144,7 +145,7 @@ pub fn rights(privileges: DAT_MEM_PRIV_FLAGS) -> Option<Privileges> {
     (privileges & !DAT_MEM_PRIV_ALL_FLAG == 0).then_some(Privileges { access, local_read })
 }
 
-/// Converts requested rights to privileges.
+/// Converts rights to the privilege flags of DAT.
 pub fn privileges(rights: Privileges) -> DAT_MEM_PRIV_FLAGS {
     let bit = |granted, flag| if granted { flag } else { 0 };
     let Privileges { access, local_read } = rights;

@@ -15,9 +15,9 @@ use crate::runtime::mappings;
 
 /// Registers memory and creates its LMR, whose handle is not live yet.
 ///
-/// Errors: `Length` for zero bytes; `InvalidParameter` for memory that is not mapped; `InvalidState` for a shared
-/// registration of private memory (spec/events 8.1); `ModelNotSupported` if the provider has no zero-based addresses;
-/// those of the provider.
+/// Errors: `Length` for zero bytes; `InvalidParameter` for an invalid range or memory that is not mapped;
+/// `InvalidState` for a shared registration of private memory (spec/events 8.1); `ModelNotSupported` for zero-based
+/// addresses if the provider does not support them; those of the provider.
 pub fn create<P: Provider>(
     ia: &Arc<Ia<P>>,
     pz: Arc<Pz<P>>,

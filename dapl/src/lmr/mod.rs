@@ -75,7 +75,8 @@ impl<P: Provider> Lmr<P> {
         self.region
     }
 
-    /// Address of the first byte in the segments of consumers and peers; 0 for a zero-based LMR.
+    /// The address by which segments of the consumer and of peers refer to the first byte: 0 for a zero-based LMR,
+    /// otherwise its address in this process.
     pub fn first_address(&self) -> u64 {
         if self.rights.access.zero_based { 0 } else { self.region.address }
     }

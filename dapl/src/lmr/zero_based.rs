@@ -11,10 +11,10 @@ use crate::ia::Ia;
 use crate::provider::{Access, Provider, Segment};
 use crate::runtime::handle;
 
-/// Number of zero-based LMRs in this process. While it is 0, segments of posts need no lookup.
+/// Number of zero-based LMRs of this library. While it is 0, segments of posts need no lookup.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether this process has zero-based LMRs.
+/// Whether this library has zero-based LMRs.
 #[inline(always)]
 pub fn any_exist() -> bool {
     // Relaxed suffices: a consumer that uses the context of an LMR has synchronised with the creation of the LMR.

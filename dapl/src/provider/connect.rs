@@ -16,7 +16,7 @@ pub struct ConnId {
     pub attempt: u32,
 }
 
-/// Parameters of a connect: the peer's address and the private data.
+/// Parameters of a connect: the peer's address, the connection qualifier and the private data.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectSpec<'a> {
     /// Address of the peer's IA.
@@ -46,8 +46,8 @@ pub trait Connection: Send + Sync {
     /// Errors: `InvalidAddress(Unreachable)` if the provider knows without contacting the peer that it is unreachable.
     /// No event is reported then.
     fn connect(&self, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()>;
-    /// Waits until posted requests have completed, then ends the connection and reports `Disconnected`. Receives stay
-    /// posted meanwhile.
+    /// Begins a graceful disconnect and does not block. After the posted requests have completed, the provider ends the
+    /// connection and reports `Disconnected`. Receives stay posted until then.
     fn drain(&self);
     /// Ends the connection or attempt and informs the peer, without waiting for outstanding requests. All posted work
     /// is flushed before this returns. No further event is reported for the connection.
@@ -111,8 +111,9 @@ pub enum ConnectionEvent {
 
 /// Receives requests and connection events from a provider. Implemented by `dapl::cm`.
 pub trait CmSink<P: Provider>: Send + Sync {
-    /// Delivers a request to the listener `listener`. `Err` returns the request if the listener was closed or its queue
-    /// is full; the provider then rejects it, and the peer gets `Rejected`.
+    /// Delivers a request to the listener `listener`. `Err` returns the request if it cannot be delivered, for example
+    /// because the listener was closed or its queue is full. The provider then rejects it, and the peer gets
+    /// `Rejected`.
     fn request(
         &self,
         listener: ObjectId,

@@ -128,8 +128,8 @@ pub struct Bind<'a, Mr> {
     pub region: Region,
     /// Rights granted to the peer.
     pub access: Access,
-    /// Keeps the registration alive. Dropped when the window is bound again or unbound, or when the bind fails or is
-    /// flushed.
+    /// Keeps the registration alive. Dropped when the window is bound again, unbound or dropped, or when the bind fails
+    /// or is flushed.
     pub kept: KeptObject,
 }
 

@@ -28,8 +28,8 @@ pub trait QueueProvider: MemoryProvider + Sized {
     /// Creates an unconnected queue pair, to which receives may be posted.
     fn create_qp(&self, pd: &Self::Pd, spec: QpSpec<Self>) -> Result<Self::Qp>;
 
-    /// Called before a thread sleeps in a wait on any object of this IA, under the lock of that object. The thread
-    /// polls no completion queue until it wakes.
+    /// Called before a thread sleeps in a wait on an EVD or CNO of this IA, and when a consumer may next sleep on a
+    /// descriptor. The thread polls no completion queue until it wakes. The caller may hold the lock of the EVD or CNO.
     fn sleeps(&self) {}
 }
 
@@ -81,7 +81,7 @@ pub trait CompletionQueue: Send + Sync {
 pub struct SrqSpec {
     /// Maximum number of receives.
     pub max_recvs: u32,
-    /// Segments per receive.
+    /// Maximum number of segments per receive.
     pub max_iov: u32,
     /// Notified when the queue falls below its low watermark.
     pub sink: Weak<dyn SrqSink>,
@@ -166,8 +166,9 @@ pub trait QueuePair: Connection {
     fn post_recv_quickly(&self, _segment: &Segment, _cookie: u64) -> bool {
         false
     }
-    /// Like [`QueuePair::post_recv_quickly`], for a send, write or read without flags, or with SUPPRESS only if
-    /// `SUPPRESS` is set. A hazard slot of the calling thread contains the EP's address (see [`SendWr::announced`]).
+    /// Like [`QueuePair::post_recv_quickly`], for a send, write or read. If `SUPPRESS` is true, its only flag is
+    /// SUPPRESS; otherwise it has no flags. A hazard slot of the calling thread contains the EP's address (see
+    /// [`SendWr::announced`]).
     #[inline(always)]
     fn post_request_quickly<const SUPPRESS: bool>(&self, _op: Op, _segment: &Segment, _cookie: u64) -> bool {
         false

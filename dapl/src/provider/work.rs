@@ -19,7 +19,7 @@ pub struct Segment {
 pub struct Remote {
     /// The `remote_key` that the peer advertised.
     pub key: u32,
-    /// Address of the first byte in the peer's address space.
+    /// Address of the first byte in the peer's process; its offset if the peer's memory is zero-based.
     pub address: u64,
 }
 
@@ -34,7 +34,7 @@ pub struct Token {
     pub work: Work,
     /// Handle of the event's second object: the SRQ that a receive came from, or the RMR that is bound; otherwise 0.
     pub object: usize,
-    /// Whether the work was posted with UNSIGNALLED: its completion is queued without a notification.
+    /// Whether the work was posted with UNSIGNALLED: if it succeeds, its completion is queued without a notification.
     pub unsignalled: bool,
     /// Number of the post in the EP's trace; 0 if the post is not traced.
     pub post: u32,

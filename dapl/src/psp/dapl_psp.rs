@@ -1,6 +1,7 @@
 //! C entries for public service points.
 //!
-//! Called through the provider table only. The checks are made in the order of spec/endpoints 6.
+//! C calls these entries through the provider table of 1.2; the entries of 2.0 call them too. The checks are made in
+//! the order of spec/endpoints 6.
 
 use dat_abi::*;
 

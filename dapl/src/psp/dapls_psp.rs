@@ -8,7 +8,8 @@ use crate::ep::{Ep, dapls_ep};
 use crate::provider::{Provider, RequestInfo};
 use crate::runtime::handle;
 
-/// Delivers a request. Returns it in `Err` if the PSP was freed or its event queue is full.
+/// Delivers a request. Returns it in `Err` if the PSP was freed, its event queue is full, or the CR or EP cannot be
+/// created.
 pub(crate) fn arrive<P: Provider>(psp: &Psp<P>, request: P::Request, info: &RequestInfo) -> Result<(), P::Request> {
     let Some(evd) = psp.state.lock().evd.as_ref().map(|evd| evd.arc().clone()) else { return Err(request) };
     let provided = match psp.creates_eps.then(|| dapls_ep::create_tentative(&psp.ia, info.peer)).transpose() {

@@ -31,7 +31,7 @@ pub struct Psp<P: Provider> {
     state: Mutex<ListenerState<P>>,
 }
 
-/// The listener and the EVD of a service point that was not freed.
+/// The listener and the EVD of a service point. A free removes both.
 struct ListenerState<P: Provider> {
     listener: Option<P::Listener>,
     /// EVD for connection requests; `None` after the free.

@@ -1,6 +1,7 @@
 //! C entries `dat_pz_*`.
 //!
-//! Called from C only. Each entry opens its handles, parses its arguments and makes one call.
+//! C calls these entries through the provider table of 1.2; the entries of 2.0 call them too. Each entry opens its
+//! handles, parses its arguments and makes one call.
 
 use dat_abi::*;
 

@@ -1,7 +1,7 @@
 //! RMR operations for other modules: create, check a bind, post it, and free.
 //!
-//! An accepted bind counts as a use of the LMR until the provider drops `Bind::kept`: when the window is bound again or
-//! unbound, or when the bind has failed.
+//! An accepted bind counts as a use of the LMR until the provider drops `Bind::kept`: when the window is bound again,
+//! unbound or freed, or when the bind has failed.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub fn create<P: Provider>(pz: Arc<Pz<P>>, scope: RmrScope) -> Result<DAT_RMR_HA
     Ok(handle)
 }
 
-/// The bind that was posted last; `None` if it failed, or if an unbind was posted last.
+/// The bind that was posted last; `None` before the first bind, if it failed, or if an unbind was posted last.
 pub fn bound<P: Provider>(rmr: &Rmr<P>) -> Option<RmrBinding> {
     let inner = rmr.inner.lock();
     inner.bound.filter(|_| inner.window.as_ref().is_some_and(|window| window.mw.is_bound()))

@@ -38,7 +38,7 @@ pub enum RmrScope {
 struct RmrState<P: Provider> {
     /// The provider's window; removed when the RMR is closed.
     window: Option<BoundWindow<P>>,
-    /// The bind that was posted last; `None` if it was an unbind.
+    /// The bind that was posted last; `None` before the first bind and after an unbind.
     bound: Option<RmrBinding>,
 }
 

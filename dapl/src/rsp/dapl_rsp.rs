@@ -1,6 +1,7 @@
 //! C entries for reserved service points.
 //!
-//! Called through the provider table only. The checks are made in the order of spec/endpoints 6.5.
+//! C calls these entries through the provider table of 1.2; the entries of 2.0 call them too. The checks are made in
+//! the order of spec/endpoints 6.5.
 
 use dat_abi::*;
 

@@ -28,7 +28,7 @@ pub struct Rsp<P: Provider> {
     state: Mutex<ListenerState<P>>,
 }
 
-/// The listener and the EVD of a service point that was not freed.
+/// The listener and the EVD of a service point, which a free removes, and whether the request has arrived.
 struct ListenerState<P: Provider> {
     listener: Option<P::Listener>,
     /// EVD for the connection request; `None` after the free.
@@ -72,8 +72,8 @@ impl<P: Provider> Rsp<P> {
         Ok(())
     }
 
-    /// Delivers a request. Returns it in `Err` if the RSP was freed, has received a request before, or its event queue
-    /// is full. If the queue is full, the RSP waits for the next request.
+    /// Delivers a request. Returns it in `Err` if the RSP was freed or has received a request before. Also returns it
+    /// if the CR cannot be created or the event queue is full; the RSP then waits for the next request.
     pub(crate) fn arrive(&self, request: P::Request, info: &RequestInfo) -> std::result::Result<(), P::Request> {
         let mut state = self.state.lock();
         let evd = state.evd.as_ref().filter(|_| !state.is_spent).map(|evd| evd.arc().clone());

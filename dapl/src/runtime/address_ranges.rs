@@ -41,7 +41,7 @@ pub unsafe fn end_mapping(base: NonNull<u8>, len: usize) {
     }
 }
 
-/// Returns a range from [`allocate`], in which the caller has mapped nothing.
+/// Gives back a range that [`allocate`] has returned and in which the caller has mapped nothing.
 pub fn free(base: NonNull<u8>, len: usize) {
     FREE.lock().push(Range { base: base.as_ptr() as usize, len });
 }

@@ -1,4 +1,5 @@
-//! Memory of EPs and CRs that the consumer reads through a plain pointer: socket addresses and private data.
+//! Memory of objects that the consumer reads through a plain pointer: socket addresses, private data, communicators,
+//! and the names and values of counters.
 //!
 //! The memory keeps its address for the life of the object and is aligned to 8 bytes. The bytes after the last written
 //! ones are zero. The memory consists of atomics, because a consumer may read while a later event writes.

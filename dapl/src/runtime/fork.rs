@@ -1,5 +1,5 @@
-//! Holds all static locks of the library across `fork`. Otherwise a lock could be held in the child by a thread that
-//! exists only in the parent.
+//! Holds the static locks of the library across `fork`, except those of traces. Otherwise a lock could be held in the
+//! child by a thread that exists only in the parent.
 //!
 //! `registration` installs the handlers before any IA is opened. Locks inside objects are not acquired, because the
 //! child cannot reach any object of the parent. A provider with static locks installs its own handlers by
@@ -27,7 +27,7 @@ pub(crate) fn prepare() {
 trait ForkGuard {}
 impl<T> ForkGuard for T {}
 
-/// Acquires all static locks, in the order in which they nest.
+/// Acquires the static locks, in the order in which they nest.
 fn all() -> [Box<dyn ForkGuard>; 12] {
     [
         Box::new(publication::lock_for_fork()),

@@ -26,7 +26,7 @@ mod records;
 /// during a post.
 const SLOTS: usize = 4;
 
-/// A waiting thread yields after each of this many checks. After each further check it sleeps.
+/// A waiting thread yields between checks until it has made this many checks, and sleeps between later ones.
 const YIELDS: u32 = 100;
 /// Length of a sleep between checks. A use takes microseconds unless its thread is preempted.
 const SLEEP: Duration = Duration::from_micros(50);

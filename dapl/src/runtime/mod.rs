@@ -1,6 +1,6 @@
-//! Services for the objects: handles, locks, threads, deadlines, waiting, the logger, and locks across `fork`.
+//! Services for the objects, such as handles, locks, threads, deadlines, waiting, the logger, and locks across `fork`.
 //!
-//! Only `fork` imports modules of upper layers, because it acquires every static lock of the library.
+//! Only `fork` imports modules of upper layers, because it acquires their static locks.
 
 pub mod address_ranges;
 pub mod cancel;

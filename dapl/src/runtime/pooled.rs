@@ -12,8 +12,8 @@ use crate::runtime::sync::StaticMutex;
 pub trait Poolable: Default + Sync + 'static {
     /// The pool of free objects of this type.
     fn pool() -> &'static Pool<Self>;
-    /// Resets the object to the value of `Default`. Called before the owner passes the object to other threads, and
-    /// before the object returns to the pool.
+    /// Resets the object for a new owner. Called before the owner passes the object to other threads, and before the
+    /// object returns to the pool.
     fn clear(&self);
 }
 

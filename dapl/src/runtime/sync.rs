@@ -1,4 +1,5 @@
 //! Atomics, fences and locks for modules with loom models: the normal ones, or loom's under `cfg(loom)`.
+//! [`StaticMutex`] is the same in both.
 //!
 //! A module that imports its atomics from here can run unchanged under loom. Its models are in its submodule
 //! `interleavings`; `cargo xtask test loom` runs them. Loom's types work only inside a model, and cannot be used in a
@@ -18,8 +19,8 @@ mod kind {
 
     pub use parking_lot::{Mutex, MutexGuard};
 
-    /// A full fence directly after a `SeqCst` read-modify-write. On x86 the read-modify-write is itself a full fence,
-    /// so this does nothing.
+    /// A full fence directly after a `SeqCst` read-modify-write. On x86-64 the read-modify-write is itself a full
+    /// fence, so this is only a compiler fence.
     #[inline]
     pub fn fence_behind_rmw() {
         if cfg!(target_arch = "x86_64") {

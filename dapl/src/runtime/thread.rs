@@ -98,7 +98,7 @@ pub fn at_exit(last: extern "C" fn()) {
     unsafe { libc::atexit(last) };
 }
 
-/// Blocks all signals of the calling thread, which new threads inherit, and returns the previous mask.
+/// Blocks all signals in the calling thread, whose new threads inherit the mask. Returns the previous mask.
 fn block_all() -> Option<libc::sigset_t> {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = MaybeUninit::<libc::sigset_t>::uninit();

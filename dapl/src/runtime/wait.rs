@@ -33,12 +33,12 @@ pub enum WaitStep {
         word: &'static AtomicU32,
         /// Value of the word when the step found no event.
         expected: u32,
-        /// Time at which the sleep ends.
+        /// Time at which the sleep ends at the latest.
         deadline: Deadline,
     },
 }
 
-/// The event that caused a step.
+/// Why a step runs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum WakeCause {
     /// The wait begins.

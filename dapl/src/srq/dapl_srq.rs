@@ -1,7 +1,8 @@
 //! C entries `dat_srq_*`.
 //!
-//! Called from C only. Each entry opens its handles, parses its arguments and makes one call. A post is on the hot
-//! path: it allocates no memory, writes no log, and acquires no lock except the provider's.
+//! C calls these entries through the provider table of 1.2; the entries of 2.0 call them too. Each entry opens its
+//! handles, parses its arguments and makes one call. A post is on the hot path: it allocates no memory, writes no log,
+//! and acquires no lock except the provider's.
 
 use dat_abi::*;
 

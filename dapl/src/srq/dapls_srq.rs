@@ -1,7 +1,8 @@
 //! SRQ operations for other modules: create, post, modify and free. Also handles the reports of EVDs and of the
 //! provider.
 //!
-//! No call blocks. The provider may be called with the lock of the low watermark held; C code is called without locks.
+//! No call waits for a completion or a peer. The provider may be called with the lock of the low watermark held; C code
+//! is called without locks.
 #![forbid(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -121,8 +122,8 @@ pub fn set_low<P: Provider>(srq: &Srq<P>, mark: i32) -> Result<()> {
     Ok(())
 }
 
-/// Reports an asynchronous error if the number of available receives has fallen below the low watermark. Its reason
-/// code is specific to SRQs (spec/events 14.1).
+/// Reports, as an asynchronous error, that the number of available receives has fallen below the low watermark. The
+/// reason code is specific to SRQs (spec/events 14.1).
 pub(super) fn low<P: Provider>(srq: &Srq<P>) {
     const LOW_WATERMARK: i32 = 2;
     let error = AsyncError { kind: AsyncKind::ProviderInternal, handle: srq.id.handle, reason: LOW_WATERMARK };

@@ -1,4 +1,4 @@
-//! DAT 2.0 entries for endpoints, except posts.
+//! DAT 2.0 entries for endpoints whose records, parameters or behaviour differ from 1.2, except posts.
 //!
 //! Called through the provider table only.
 
@@ -13,7 +13,7 @@ use crate::ia::Ia;
 use crate::provider::Provider;
 use crate::runtime::handle::from_handle;
 
-/// `dat_ep_create`. Unreliable service types are refused with `DAT_MODEL_NOT_SUPPORTED`.
+/// `dat_ep_create`. The service type of unreliable datagrams is refused with `DAT_MODEL_NOT_SUPPORTED`.
 ///
 /// # Safety
 /// `ia`, `pz`, `recv`, `request` and `connect` may have any value; `attributes` is null or points at a record; `out` is

@@ -1,4 +1,4 @@
-//! DAT 2.0 entries for interface adapters: open and query.
+//! DAT 2.0 entries for interface adapters: open, query, and whether an adapter can take over for another.
 //!
 //! Called through the provider table only.
 

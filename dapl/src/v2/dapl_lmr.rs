@@ -1,4 +1,5 @@
-//! DAT 2.0 entries for registered memory. Its records also contain a virtual address type.
+//! DAT 2.0 entries for registered memory: create, query and synchronise. The first two have a virtual address type,
+//! which 1.2 lacks.
 //!
 //! Called through the provider table only.
 

@@ -1,4 +1,4 @@
-//! DAT 2.0 entries for remote memory regions.
+//! DAT 2.0 entries for remote memory regions: query, bind, and regions for the peer of one EP.
 //!
 //! Called through the provider table only.
 
@@ -88,7 +88,8 @@ pub unsafe extern "C" fn dapl2_rmr_create_for_ep<P: Provider>(
     })
 }
 
-/// `dat_rmr_bind`. `lmr` must be the LMR whose context is in the triplet. An unbind ignores both.
+/// `dat_rmr_bind`. `lmr` must be the LMR whose context is in the triplet. An unbind (length 0) ignores `lmr`, the
+/// context and the virtual address type.
 ///
 /// # Safety
 /// Handles may have any value; `segment` is null or points at a triplet; `context` is null or writable.

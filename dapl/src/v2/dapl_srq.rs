@@ -1,4 +1,4 @@
-//! DAT 2.0 entries for shared receive queues, where the records differ from 1.2.
+//! DAT 2.0 entries for shared receive queues whose records differ from 1.2: query and post.
 //!
 //! Called through the provider table only. A post is on the hot path.
 

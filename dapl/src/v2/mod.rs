@@ -4,12 +4,13 @@
 //!   ([`dapl_same`]).
 //! - Control calls with other records convert them to 1.2 and back by [`convert`], so both versions check the same
 //!   parameters in the same order.
-//! - Posts, dequeues, waits and calls that 1.2 lacks are separate entries.
+//! - Posts convert their segments and call the entries of 1.2. Dequeues, waits and calls that 1.2 lacks are separate
+//!   entries.
 //!
 //! Decision 027 gives the reasons for these three kinds.
 //!
-//! An object does not know the version that created it. Its handle begins with the provider table of its IA's version,
-//! from which libdat chooses the entry. Handles in other parameters may belong to the other version.
+//! An object other than the IA does not know the version that created it. Its handle begins with the provider table of
+//! its IA's version, from which libdat chooses the entry. Handles in other parameters may belong to the other version.
 
 mod arguments;
 pub mod convert;

@@ -1,4 +1,4 @@
-//! The provider table of 2.0, with all entries of this library in the order of the ABI.
+//! The provider table of DAT 2.0: its entries in the order of the ABI.
 //!
 //! `registration` creates one table per IA name and sets its `device_name`.
 #![forbid(unsafe_code)]

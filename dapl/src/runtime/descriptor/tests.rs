@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Whether a descriptor is readable now. Its object must be alive.
+/// Whether a descriptor is readable now. The EVD or CNO of the descriptor must be alive.
 pub(crate) fn is_readable(number: i32) -> bool {
     let mut polled = libc::pollfd { fd: number, events: libc::POLLIN, revents: 0 };
     // SAFETY: the list has one record, a local variable.

@@ -70,7 +70,7 @@ pub trait Object: Send + Sync + 'static {
 #[repr(C, align(64))]
 pub struct HandleEntry {
     table: AtomicPtr<DAT_PROVIDER>,
-    /// Low half: live bit, kind and generation. High half: reference count (see [`StateWord`]).
+    /// Low half: live bit, kind, exclusion bit and generation. High half: reference count (see [`StateWord`]).
     word: AtomicU64,
     object: AtomicPtr<c_void>,
     /// Function that drops the entry's reference on its object; a `fn(*const c_void)`.
@@ -350,7 +350,8 @@ pub fn exclude(id: ObjectId) -> Exclusion {
     exclusion
 }
 
-/// Waits for all posts in progress, on any EP. Must not be called during a post.
+/// Waits for all posts in progress, on any EP, that use a hazard slot. Does not wait for posts with a counted
+/// reference. Must not be called during a post.
 pub fn await_posts() {
     let is_post = |address| {
         arena::at(address).is_some_and(|entry| StateWord::kind(entry.word.load(Ordering::Relaxed)) == Kind::Ep as u8)

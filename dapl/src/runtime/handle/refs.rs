@@ -1,5 +1,5 @@
-//! References to the object of a handle for the duration of a call. [`Ref`] is counted; [`HotRef`] and [`QuickRef`]
-//! store the entry's address in a hazard slot.
+//! References to the object of a handle for the duration of a call. [`Ref`] is counted. [`QuickRef`] stores the entry's
+//! address in a hazard slot. [`HotRef`] does the same if possible, and is counted otherwise.
 
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;

@@ -1,5 +1,5 @@
-//! The state word of a handle table entry: its live bit, kind, generation and reference count. This module only
-//! computes values; `HandleEntry` does the atomic accesses.
+//! The state word of a handle table entry: its live bit, kind, exclusion bit, generation and reference count. This
+//! module only computes values; `HandleEntry` does the atomic accesses.
 #![forbid(unsafe_code)]
 
 use super::Kind;

@@ -63,7 +63,7 @@ mod kind {
     use super::HazardSlots;
 
     thread_local! {
-        /// Has no destructor, so that a read needs no check.
+        /// The word. Its type has no destructor, so a read needs no check whether the word still exists.
         static MINE: Cell<Option<&'static HazardSlots>> = const { Cell::new(None) };
     }
 

@@ -18,7 +18,8 @@ pub struct Completed {
     ok: u64,
     failed: u64,
     flushed: u64,
-    /// Bytes of successful work, by [`Work`]. A bind transfers no bytes; bytes of atomic operations are not counted.
+    /// Bytes of successful work, by [`Work`]. A bind transfers no bytes; bytes of atomic operations are not added to
+    /// [`EpCounts`].
     bytes: [u64; Work::COUNT],
 }
 

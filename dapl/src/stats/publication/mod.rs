@@ -1,4 +1,4 @@
-//! Publishes the counters of this process to the user's tools, such as `datinfo top`.
+//! Publishes the counters of this library's IAs to the user's tools, such as `datinfo top`.
 //!
 //! The first creation of an EP, an SRQ or a service point starts one thread, which sleeps on a local socket. The thread
 //! ends when the last IA is closed. It sends the current counters of all IAs as text to each client of the same user or
@@ -23,8 +23,8 @@ mod server;
 /// Environment variable that disables publication.
 pub const VARIABLE: &str = "DAPL_COUNTERS";
 
-/// An IA whose counters are published. The trait does not name the provider's type, because one socket serves all IAs
-/// of the process.
+/// An IA whose counters are published. The trait does not name the provider's type, because one list contains all IAs
+/// of this library.
 pub trait CounterSource: Send + Sync {
     /// Writes the IA's counters to `text`.
     fn show(&self, text: &mut Text);
@@ -32,7 +32,7 @@ pub trait CounterSource: Send + Sync {
 
 /// The sources of counters, and the thread that serves them.
 pub(crate) struct PublishedCounters {
-    /// Id of the process that started the thread. A forked child inherits the list, but not the thread.
+    /// Id of the process that opened the IAs in the list. A forked child inherits the list, but not the thread.
     pid: u32,
     sources: Vec<Weak<dyn CounterSource>>,
     server: Option<Server>,

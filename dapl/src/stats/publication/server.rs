@@ -1,7 +1,8 @@
 //! The thread that serves counters: it accepts a connection, writes the text, and closes the connection.
 //!
-//! The thread closes the connection of another user's client without an answer, and the connection of a slow client
-//! after a timeout. It reads nothing from clients, and ends when the stop pipe is closed.
+//! The thread answers only clients of the same user and of the superuser, and closes other connections without an
+//! answer. It closes the connection of a slow client after a timeout, reads nothing from clients, and ends when the
+//! stop pipe is closed.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -69,7 +70,7 @@ fn send_counters(reader: &OwnedFd, stopped: &OwnedFd) {
     }
 }
 
-/// Waits until `fd` is ready. Returns false if the thread must stop or the deadline has passed.
+/// Waits until `fd` is ready. Returns false if the thread must stop, the deadline has passed, or the poll fails.
 fn wait(fd: BorrowedFd<'_>, what: PollFlags, stopped: &OwnedFd, deadline: Option<Instant>) -> bool {
     loop {
         let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));

@@ -8,7 +8,8 @@
 //! - when a connection breaks, and when an EP is reset or freed with requests in flight;
 //! - when the file named by `DAPL_DBG_IO_TRC_FILE` is modified.
 //!
-//! Recording a post neither allocates nor locks. Transferred data are never read.
+//! Recording a post neither allocates nor locks, unless the post schedules the check for overdue requests. Transferred
+//! data are never read.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -186,5 +187,5 @@ fn report_all(why: &str) {
     }
 }
 
-/// The watched file; a process watches at most one.
+/// The watched file. Each provider library of a process watches at most one.
 static FILE: Mutex<Option<Arc<watch::WatchedFile>>> = Mutex::new(None);
