@@ -5,21 +5,19 @@
 //! notification itself. The caller releases the EVD's lock and then calls [`EvdNotification::deliver`].
 #![forbid(unsafe_code)]
 
-use std::marker::PhantomData;
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use super::Evd;
 use super::dapls_descriptor::ArmedDescriptor;
 use super::event::{Event, is_failure};
+use super::notification::EvdNotification;
 use super::queue::{EventQueue, EventSignal, NotifyMode};
-use crate::cno::{Cno, CnoNotification, EvdSource, PollPass};
+use crate::cno::{Cno, EvdSource, PollPass};
 use crate::error::{Error, Result};
-use crate::ia::dapls_ia;
-use crate::ia::{AsyncError, AsyncKind, Ia};
-use crate::provider::{Completion, CompletionQueue, CqSink, Provider, Work};
-use crate::runtime::empty_check::EmptyCheck;
-use crate::runtime::handle::{self, ObjectId, UseGuard};
+use crate::ia::Ia;
+use crate::provider::{Completion, CompletionQueue, Provider, Work};
+use crate::runtime::handle::UseGuard;
 use crate::runtime::sync::MutexGuard;
 use crate::runtime::wait::SharedCpuBackoff;
 use crate::runtime::{cancel, wait};
@@ -103,88 +101,6 @@ pub(super) fn record(completions: &mut CompletionsByEp, done: &Completion) {
     completions.count(done);
     if done.token.post != 0 {
         trace::completed(done);
-    }
-}
-
-/// Represents an EVD for the provider's CQ and the CNO. It has only an id and no reference. After the EVD was freed,
-/// the generation in the id is stale, so a late notification is dropped.
-pub(super) struct EvdRef<P> {
-    id: ObjectId,
-    /// The CQ's empty check; set after the CQ was created.
-    pub(super) empty_check: OnceLock<&'static EmptyCheck>,
-    _provider: PhantomData<fn() -> P>,
-}
-
-impl<P> EvdRef<P> {
-    pub(super) fn new(id: ObjectId) -> Self {
-        EvdRef { id, empty_check: OnceLock::new(), _provider: PhantomData }
-    }
-}
-
-impl<P: Provider> CqSink for EvdRef<P> {
-    fn notify(&self) {
-        if let Some(evd) = handle::from_id::<Evd<P>>(self.id) {
-            evd.notified();
-        }
-    }
-}
-
-impl<P: Provider> EvdSource for EvdRef<P> {
-    fn id(&self) -> ObjectId {
-        self.id
-    }
-
-    fn pending(&self, cno: ObjectId) -> bool {
-        handle::from_id::<Evd<P>>(self.id).is_some_and(|evd| {
-            let inner = evd.inner.lock();
-            let attached = inner.cno.as_ref().is_some_and(|own| own.id() == cno);
-            let has_events = !inner.plain.is_empty() || !inner.queue.is_empty();
-            attached && has_events && inner.queue.enabled && !inner.queue.has_waiter()
-        })
-    }
-
-    fn poll(&self, pass: &mut PollPass) {
-        if pass.polls_device && self.empty_check.get().is_some_and(|check| check.has_no_completion()) {
-            pass.polls_device = !P::Cq::SHARES_PROGRESS;
-        } else if let Some(evd) = handle::from_id::<Evd<P>>(self.id) {
-            evd.poll_for_cno(pass);
-        }
-    }
-
-    fn arm(&self) {
-        if let Some(evd) = handle::from_id::<Evd<P>>(self.id) {
-            let mut inner = evd.lock();
-            let signal = evd.rearm(&mut inner);
-            evd.unlock(inner, signal);
-        }
-    }
-}
-
-/// The wake-ups and calls that an event causes. They are delivered without locks.
-#[must_use = "without deliver() the waiter is not woken"]
-pub(super) struct EvdNotification<P: Provider> {
-    waiter: Option<ObjectId>,
-    cno: Option<CnoNotification<P>>,
-    /// The IA and the EVD's handle, if the EVD's CQ cannot be armed and so no longer triggers the CNO.
-    arm_failed: Option<(Arc<Ia<P>>, usize)>,
-}
-
-impl<P: Provider> EvdNotification<P> {
-    /// Wakes the waiter of the EVD or of the CNO, calls the agent, and reports that the CQ cannot be armed. Called
-    /// without locks.
-    #[inline]
-    pub(super) fn deliver(self) {
-        if let Some(id) = self.waiter {
-            // All sleeping threads are woken, because a thread whose wait was cancelled may still sleep on the same
-            // word.
-            wait::wake(id, i32::MAX);
-        }
-        if let Some(fire) = self.cno {
-            fire.deliver();
-        }
-        if let Some((ia, handle)) = self.arm_failed {
-            dapls_ia::report(&ia, AsyncError { kind: AsyncKind::ProviderInternal, handle, reason: 0 });
-        }
     }
 }
 
@@ -477,7 +393,7 @@ impl<P: Provider> Evd<P> {
     }
 
     /// Called by the provider's thread when a completion has arrived since the CQ was armed.
-    fn notified(&self) {
+    pub(super) fn notified(&self) {
         let mut inner = self.lock();
         let signal = self.fetch(&mut inner, FetchMode::Ready);
         // The CNO is triggered before the CQ is armed. If that wakes the CNO's only sleeping waiter, the CQ need not be
@@ -497,7 +413,7 @@ impl<P: Provider> Evd<P> {
 
     /// Fetches completions for a thread that waits on the CNO (see [`EvdSource::poll`]). Does not poll if only an armed
     /// CQ can recognise solicited messages.
-    fn poll_for_cno(&self, pass: &mut PollPass) {
+    pub(super) fn poll_for_cno(&self, pass: &mut PollPass) {
         let mut guard = self.lock();
         let inner = &mut *guard;
         let (Some(cq), Some(cno)) = (&self.cq, &inner.cno) else { return };

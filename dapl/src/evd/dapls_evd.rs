@@ -8,8 +8,9 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use dat_abi::DAT_EVD_HANDLE;
 
-use super::dapli_evd::{EvdNotification, EvdRef, EvdState, FetchMode};
+use super::dapli_evd::{EvdState, FetchMode};
 use super::event::{Event, EventSource, EventSources};
+use super::notification::{EvdNotification, EvdRef};
 use super::queue::{EventQueue, EventSignal};
 use super::{Evd, NotifyMode};
 use crate::cno::Cno;

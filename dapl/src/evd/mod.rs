@@ -22,6 +22,7 @@ pub mod dapls_descriptor;
 pub mod dapls_evd;
 mod event;
 pub(crate) mod event_record;
+mod notification;
 mod queue;
 #[cfg(test)]
 mod tests;
@@ -32,7 +33,8 @@ pub(crate) use dapli_evd::TakenEvent;
 pub use event::{Event, EventSource, EventSources};
 pub use queue::NotifyMode;
 
-use dapli_evd::{EvdRef, EvdState};
+use dapli_evd::EvdState;
+use notification::EvdRef;
 
 pub struct Evd<P: Provider> {
     id: ObjectId,

@@ -15,7 +15,6 @@ use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
-use std::sync::Arc;
 
 use dat_abi::DAT_PROVIDER;
 
@@ -30,6 +29,8 @@ mod arena;
 #[cfg(loom)]
 #[path = "arena/fake.rs"]
 mod arena;
+mod creation;
+mod exclusion;
 mod hasher;
 mod refs;
 mod uses;
@@ -37,6 +38,8 @@ mod word;
 
 pub(crate) use arena::lock_for_fork;
 pub use arena::{alive, arena};
+pub use creation::{UnpublishedObject, create};
+pub use exclusion::{Exclusion, await_posts, exclude};
 pub use hasher::HandleHasher;
 pub use refs::{HotRef, QuickRef, Ref};
 pub use uses::{UseCount, UseCounted, UseGuard};
@@ -339,62 +342,6 @@ pub fn set_empty_check(id: ObjectId, check: &'static EmptyCheck) -> Option<&'sta
     Some(place)
 }
 
-/// Excludes posts and dequeues that reference the object through a hazard slot: waits for those in progress, and makes
-/// later ones take a counted reference until the result is dropped. Only one thread at a time may exclude an object. A
-/// thread must not call this during its own post or dequeue on the object.
-pub fn exclude(id: ObjectId) -> Exclusion {
-    let exclusion = Exclusion(id);
-    if exclusion.set(true) {
-        hazard::await_no_use(id.handle);
-    }
-    exclusion
-}
-
-/// Waits for all posts in progress, on any EP, that use a hazard slot. Does not wait for posts with a counted
-/// reference. Must not be called during a post.
-pub fn await_posts() {
-    let is_post = |address| {
-        arena::at(address).is_some_and(|entry| StateWord::kind(entry.word.load(Ordering::Relaxed)) == Kind::Ep as u8)
-    };
-    hazard::await_uses(is_post);
-}
-
-/// While this exists, calls get only counted references on the object (see [`exclude`]).
-#[must_use = "the exclusion ends when this is dropped"]
-pub struct Exclusion(ObjectId);
-
-impl Exclusion {
-    /// Sets or clears the exclusion. Returns false if the table entry has another generation or no object yet.
-    fn set(&self, exclusive: bool) -> bool {
-        let Some(entry) = arena::at(self.0.handle) else { return false };
-        // Acquire: if the last user of a freed object has changed the generation, all uses must come before the
-        // caller's writes, as after an exclusion.
-        let mut word = entry.word.load(Ordering::Acquire);
-        loop {
-            if StateWord::generation(word) != self.0.generation || StateWord::kind(word) == 0 {
-                return false;
-            }
-            let next = if exclusive { word | StateWord::EXCLUSIVE } else { word & !StateWord::EXCLUSIVE };
-            // Release: changes made during the exclusion are visible to the calls after it.
-            match entry.word.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return true,
-                Err(now) => word = now,
-            }
-        }
-    }
-}
-
-impl Drop for Exclusion {
-    fn drop(&mut self) {
-        if self.set(false)
-            && let Some(entry) = arena::at(self.0.handle)
-        {
-            // If the object was freed during the exclusion, its last user may not have dropped it.
-            entry.retire_unused();
-        }
-    }
-}
-
 /// Like [`from_handle`], but returns `None` for a null handle.
 pub fn from_optional<T: Object>(handle: *mut c_void, wanted: Handle) -> Result<Option<Ref<T>>> {
     if handle.is_null() { Ok(None) } else { from_handle(handle, wanted).map(Some) }
@@ -452,72 +399,6 @@ pub fn context(handle: *mut c_void) -> Option<&'static AtomicU64> {
 /// The futex word that waiters on this object sleep on. It stays valid after the object is dropped.
 pub fn futex(id: ObjectId) -> Option<&'static AtomicU32> {
     Some(&arena::at(id.handle)?.futex)
-}
-
-/// Creates an object with a handle that is not live yet. `build` gets the object's id.
-///
-/// Errors: `Exhausted(Memory)` if 2^20 handles are live; those of `build`.
-pub fn create<T: Object>(
-    table: *const DAT_PROVIDER,
-    build: impl FnOnce(ObjectId) -> Result<T>,
-) -> Result<UnpublishedObject<T>> {
-    let handle = arena::allocate_entry()?;
-    let entry = arena::at(handle).ok_or(Error::Internal)?;
-    let generation = StateWord::generation(entry.word.load(Ordering::Acquire));
-    let id = ObjectId { handle, generation };
-    let object = match build(id) {
-        Ok(object) => Arc::new(object),
-        Err(error) => {
-            arena::quarantine(handle);
-            return Err(error);
-        }
-    };
-    entry.table.store(table.cast_mut(), Ordering::Relaxed);
-    entry.context.store(0, Ordering::Relaxed);
-    Ok(UnpublishedObject { entry, id, object: Some(object) })
-}
-
-/// An object whose handle is not live yet. [`UnpublishedObject::publish`] makes the handle live; dropping this frees
-/// the object.
-pub struct UnpublishedObject<T: Object> {
-    entry: &'static HandleEntry,
-    id: ObjectId,
-    /// The object; removed by `publish`.
-    object: Option<Arc<T>>,
-}
-
-impl<T: Object> UnpublishedObject<T> {
-    pub fn object(&self) -> &Arc<T> {
-        self.object.as_ref().expect("only `publish` takes it, and consumes self")
-    }
-
-    /// Id of the object. Its handle becomes valid with `publish`.
-    pub fn id(&self) -> ObjectId {
-        self.id
-    }
-
-    /// Makes the handle live and returns it.
-    pub fn publish(mut self) -> *mut c_void {
-        let object = self.object.take().expect("only `publish` takes it, and consumes self");
-        let release: fn(*const c_void) = |object| {
-            // SAFETY: `object` comes from the `Arc::into_raw` below; `drop_if_unused` releases it once.
-            drop(unsafe { Arc::from_raw(object.cast::<T>()) });
-        };
-        self.entry.release.store(release as *mut c_void, Ordering::Relaxed);
-        self.entry.object.store(Arc::into_raw(object).cast_mut().cast(), Ordering::Relaxed);
-        // Release pairs with the Acquire in `acquire`: the object is complete before the live bit is visible. The bits
-        // are added, not stored, because a late reference of the previous generation may be counted in the word.
-        self.entry.word.fetch_add((T::KIND as u64) << StateWord::KIND_SHIFT | StateWord::LIVE, Ordering::Release);
-        self.id.handle as *mut c_void
-    }
-}
-
-impl<T: Object> Drop for UnpublishedObject<T> {
-    fn drop(&mut self) {
-        if self.object.take().is_some() {
-            arena::quarantine(self.id.handle);
-        }
-    }
 }
 
 /// Invalidates a handle: later calls with it fail. The object is dropped when its last user is done.

@@ -1,5 +1,6 @@
 //! Tests of handles with valid, stale, foreign and arbitrary values.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use super::*;
