@@ -1,31 +1,28 @@
 //! Properties that hold for every input from the network. The fuzz targets of `test/fuzz` search for counterexamples.
 //! The tests in this file replay the corpus of these targets, with thousands of mutations of each file.
 
+#[path = "fuzz/memory.rs"]
+mod memory;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use dapl::provider::{ReceivedOp, Remote, Status};
+use dapl::provider::{ReceivedOp, Remote};
 use dapl_software::memory::atomic::Atomic;
 use zerocopy::IntoBytes;
 
-use crate::proto::conn::{Conn, ConnCallbacks, ConnConfig, Operation, Payload, Post, PostedData, SendValue};
+use self::memory::{BASE, Buffer, KEYS, MEMORY, Memory};
+use crate::proto::conn::{Conn, ConnConfig, Operation, Payload, Post, SendValue};
 use crate::proto::echo;
 use crate::proto::psn::Psn;
 use crate::proto::setup::accept::Acceptor;
 use crate::proto::setup::connect::{Connector, refuse_unmatched};
 use crate::proto::setup::{self, ConnectionTerms, Offer, Random, Setup};
 use crate::proto::wire::{
-    self, AckFields, DataFields, Extent, FLAG_CHECKED, Kind, Message, PacketHeader, Part, RANGES, Refusal, SackFields,
-    SackRange,
+    self, AckFields, DataFields, Extent, FLAG_CHECKED, Kind, Message, PacketHeader, Part, RANGES, SackFields, SackRange,
 };
 use crate::proto::{MICROS, MILLIS, Nanos, SECONDS, WINDOW};
 
-/// Start address of the registered memory of the peer under test.
-const BASE: u64 = 0x7000_0000;
-/// Keys of the memory: the first allows reads and writes, the second only reads.
-const KEYS: [u32; 2] = [1, 2];
-/// Size of the memory in bytes.
-const MEMORY: usize = 1 << 16;
 /// Maximum number of outstanding requests, and of posted receives.
 const MOST: u32 = 8;
 /// Connection number and token of the peer under test.
@@ -108,101 +105,6 @@ fn handshake(packet: &[u8]) {
     out.clear();
     refuse_unmatched(&setup, packet, &mut dice, &mut out);
     assert!(out.len() <= packet.len());
-}
-
-/// The memory of the peer under test, and the recorded events.
-struct Memory {
-    bytes: Vec<u8>,
-    /// Number of receives in the shared queue.
-    shared: u32,
-    /// Number of receives that were removed from the shared queue.
-    taken: u32,
-    requests_done: u32,
-    recvs_done: u32,
-}
-
-/// The buffer of a request or a receive. Contains its length in bytes.
-#[derive(Default)]
-struct Buffer(usize);
-
-impl Memory {
-    fn range(&self, address: u64, length: usize) -> Option<std::ops::Range<usize>> {
-        let start = usize::try_from(address.checked_sub(BASE)?).ok()?;
-        let end = start.checked_add(length)?;
-        (end <= MEMORY).then_some(start..end)
-    }
-}
-
-fn put(buffer: &Buffer, offset: u32, bytes: &[u8]) -> Result<(), Status> {
-    assert!(offset as usize + bytes.len() <= buffer.0, "data must be within its receive buffer");
-    Ok(())
-}
-
-impl PostedData for Memory {
-    type Request = Buffer;
-    type Recv = Buffer;
-}
-
-impl ConnCallbacks<Memory> for Memory {
-    fn may_touch(&mut self, key: u32, address: u64, length: u32, write: bool) -> bool {
-        (key == KEYS[0] || (key == KEYS[1] && !write)) && self.range(address, length as usize).is_some()
-    }
-
-    fn put_remote(&mut self, key: u32, address: u64, bytes: &[u8]) -> Result<(), Refusal> {
-        let range = self.range(address, bytes.len()).filter(|_| key == KEYS[0]).ok_or(Refusal::Access)?;
-        self.bytes[range].copy_from_slice(bytes);
-        Ok(())
-    }
-
-    fn put_recv(&mut self, recv: &Buffer, offset: u32, bytes: &[u8]) -> Result<(), Status> {
-        put(recv, offset, bytes)
-    }
-
-    fn put_read(&mut self, request: &Buffer, offset: u32, bytes: &[u8]) -> Result<(), Status> {
-        put(request, offset, bytes)
-    }
-
-    fn take_shared(&mut self) -> Option<(Buffer, u64)> {
-        self.shared = self.shared.checked_sub(1)?;
-        self.taken += 1;
-        Some((Buffer(2000), 2000))
-    }
-
-    fn shared_left(&self) -> u32 {
-        self.shared
-    }
-
-    fn execute_bind(&mut self, request: &Buffer) -> Result<bool, Status> {
-        if request.0 % 3 == 1 { Err(Status::LocalEp) } else { Ok(request.0.is_multiple_of(3)) }
-    }
-
-    fn request_done(&mut self, _: &mut Buffer, _: Status, _: u64) {
-        self.requests_done += 1;
-    }
-
-    fn recv_done(&mut self, _: &mut Buffer, _: Status, _: u64, _: bool) {
-        self.recvs_done += 1;
-    }
-
-    fn may_invalidate(&mut self, key: u32) -> bool {
-        key == KEYS[0]
-    }
-
-    fn invalidate(&mut self, key: u32) {
-        assert!(self.may_invalidate(key), "the key and range must belong to a granted window or registration");
-    }
-
-    fn may_execute(&mut self, key: u32, address: u64) -> bool {
-        key == KEYS[0] && self.range(address, 8).is_some()
-    }
-
-    fn execute(&mut self, key: u32, address: u64, _: Atomic) -> Option<u64> {
-        assert!(
-            self.may_execute(key, address) && Atomic::is_aligned(address),
-            "the key and range must belong to a granted window or registration"
-        );
-        (!address.is_multiple_of(64)).then_some(address)
-    }
 }
 
 /// The peer under test, and the remaining input bytes, which select the next steps.

@@ -6,6 +6,7 @@
 //! `transmit` selects the packets to send, `receive` processes received packets, and `ending` ends the connection.
 //! `requests`, `receives` and `peer_reads` contain the posted work and the reads of the peer.
 
+mod acks;
 mod credits;
 mod ending;
 mod fast_path;

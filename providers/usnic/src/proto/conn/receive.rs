@@ -13,15 +13,14 @@ use super::Conn;
 use super::peer_reads::ReadAdmission;
 use super::receives::{IncomingMessage, ReceiveLookup};
 use super::refragmented::PieceCheck;
-use super::requests::{PayloadOwner, is_below};
 use super::transmit::ControlPacket;
 use super::types::{ConnCallbacks, Operation, PostedData, SendValue, SourceAddress};
 use crate::proto::psn::Psn;
 use crate::proto::received::Arrival;
 use crate::proto::wire::{
-    self, AckFields, Data, FLAG_ACK_NOW, FLAG_LAST, Kind, Message, Op, PacketHeader, Refusal, SOLICITED, SackRange,
+    self, AckFields, Data, FLAG_ACK_NOW, FLAG_LAST, Kind, Message, Op, PacketHeader, Refusal, SOLICITED,
 };
-use crate::proto::{MICROS, Nanos, challenge};
+use crate::proto::{Nanos, challenge};
 
 /// A small message that the fast path has delivered. Its record in `received` and the processing of the ack in its
 /// packet are deferred, so that the consumer can reply first (US-12).
@@ -444,62 +443,5 @@ impl<D: PostedData> Conn<D> {
             self.record_deferred();
         }
         may
-    }
-
-    /// Processes an ack: acked packets, losses, and the credit limit.
-    pub(super) fn process_ack(&mut self, ack: &AckFields, ranges: &[SackRange], host: &mut impl ConnCallbacks<D>) {
-        let delay = match ack.delay.get() {
-            u16::MAX => Nanos::MAX,
-            micros => Nanos::from(micros) * MICROS,
-        };
-        if ack.next.get() == self.flight.cumulative().0 && ranges.is_empty() {
-            return self.update_credits(ack); // The ack covers no new packet, as usual if only the peer sends data.
-        }
-        if self.requests.all_sent() && self.peer_reads.next(self.received.next(), 1, 1).is_none() {
-            self.note_app_limited();
-        }
-        let (requests, peer_reads) = (&mut self.requests, &mut self.peer_reads);
-        let (commands, data, mut largest) = (&mut self.commands, &mut self.data, 0);
-        let mut done = |_: Psn, sent: super::SentPayload| {
-            match sent.what {
-                PayloadOwner::Request => requests.acked(sent.slot),
-                PayloadOwner::Response => peer_reads.acked(sent.slot),
-                PayloadOwner::Nothing => {}
-            }
-            let channel = if sent.command { &mut *commands } else { &mut *data };
-            *channel = channel.saturating_sub(1);
-            // A packet that arrived in pieces does not prove that the path carries packets of its size.
-            largest = largest.max(if sent.is_refragmented { 0 } else { sent.length as usize });
-        };
-        let Ok(acked) = self.flight.acked(self.now, Psn(ack.next.get()), ranges, delay, &mut done) else { return };
-        if acked.old {
-            return;
-        }
-        let largest = largest + wire::FRAGMENT + self.send_path.extra;
-        self.send_path.acked(self.now, &acked, &self.flight, largest);
-        self.update_credits(ack);
-        if acked.packets > 0 {
-            self.complete_ended_requests(host);
-            self.refuse_unreadable(host);
-        }
-    }
-
-    #[inline]
-    fn update_credits(&mut self, ack: &AckFields) {
-        self.credits.update(ack);
-        if is_below(self.credits.limit, self.requests.numbers.sends) {
-            self.retransmit_unaccepted();
-        }
-    }
-
-    /// Queues sends for retransmission that are beyond the decreased credit limit, because the peer's SRQ has become
-    /// empty after they were sent. Otherwise only a timeout would retransmit them.
-    #[cold]
-    fn retransmit_unaccepted(&mut self) {
-        let (queue, limit) = (&self.requests.queue, self.credits.limit);
-        self.flight.retransmit_where(self.now, |sent| {
-            let request = queue.get(sent.slot).filter(|_| sent.what == PayloadOwner::Request);
-            request.is_some_and(|it| it.work.takes_receive() && !is_below(it.id, limit))
-        });
     }
 }
