@@ -17,64 +17,12 @@ use parking_lot::Mutex;
 
 use super::path::{LocalEnd, RemoteEnd};
 use super::protocol::{Protocol, ProtocolEvent};
+use super::queue_pair::{CmQueuePair, QpParameters};
 use super::tcp;
-use super::wire::{self, ConnectParams, PathLimits};
+use super::wire::{self, ConnectParams};
 use super::{SocketContext, TcpListening};
 use crate::engine::{AwaitedEvents, EventHandler, WatchedDescriptor};
-use crate::qp::{CmConnection, QpCore};
-
-/// The functions of [`QpCore`] that a connection uses. A trait, because the tests of the protocol run without an RDMA
-/// device, and a queue pair cannot be created without one.
-pub(in crate::cm) trait CmQueuePair: Send + Sync {
-    fn number(&self) -> u32;
-    /// Number of outstanding reads that the queue pair accepts from its peer.
-    fn reads_in(&self) -> u8;
-    fn attach(&self, conn: ConnId, link: Arc<dyn CmConnection>) -> Result<()>;
-    fn bring_up(&self, link: &dyn CmConnection, local: &LocalEnd, remote: &RemoteEnd) -> io::Result<bool>;
-    fn established(&self, link: &dyn CmConnection, private_data: &[u8]);
-    /// Ends the attempt or connection, and reports `event`. `private_data`: the data of a peer that has rejected the
-    /// request.
-    fn report_end(&self, link: &dyn CmConnection, event: ConnectionEvent, private_data: &[u8]);
-}
-
-impl CmQueuePair for QpCore {
-    fn number(&self) -> u32 {
-        QpCore::number(self)
-    }
-
-    fn reads_in(&self) -> u8 {
-        self.reads().incoming
-    }
-
-    fn attach(&self, conn: ConnId, link: Arc<dyn CmConnection>) -> Result<()> {
-        QpCore::attach(self, conn, link)
-    }
-
-    fn bring_up(&self, link: &dyn CmConnection, local: &LocalEnd, remote: &RemoteEnd) -> io::Result<bool> {
-        QpCore::bring_up(self, link, &mut local.path(remote, self.reads()))
-    }
-
-    fn established(&self, link: &dyn CmConnection, private_data: &[u8]) {
-        QpCore::established(self, link, private_data);
-    }
-
-    fn report_end(&self, link: &dyn CmConnection, event: ConnectionEvent, private_data: &[u8]) {
-        QpCore::report_end_with_data(self, link, event, private_data);
-    }
-}
-
-/// Parameters of a queue pair that are sent to its peer.
-pub(super) struct QpParameters {
-    pub(super) number: u32,
-    pub(super) limits: PathLimits,
-}
-
-impl QpParameters {
-    /// `remote`: the peer's limits, if they are known.
-    pub(super) fn of(pair: &dyn CmQueuePair, local: &LocalEnd, remote: Option<PathLimits>) -> Self {
-        QpParameters { number: pair.number(), limits: local.limits(remote, pair.reads_in()) }
-    }
-}
+use crate::qp::CmConnection;
 
 /// A connection, an attempt, or a request.
 pub(super) struct SocketConnection {

@@ -20,6 +20,7 @@ pub(super) mod fake;
 pub(super) mod gid_lookup;
 pub(super) mod path;
 mod protocol;
+mod queue_pair;
 mod tcp;
 #[cfg(test)]
 mod tests;
@@ -42,11 +43,12 @@ use super::{IncomingRequest, ListenGuard, Manager, RejectReason, request};
 use crate::device::Device;
 use crate::engine::{AwaitedEvents, Engine, EventHandler, WatchedDescriptor};
 use crate::qp::{CmConnection, QpCore};
-pub(super) use connection::CmQueuePair;
-use connection::{QpParameters, SocketConnection};
+use connection::SocketConnection;
 use gid_lookup::GidLookup;
 use path::LocalEnd;
 use protocol::Protocol;
+pub(super) use queue_pair::CmQueuePair;
+use queue_pair::QpParameters;
 use wire::{ConnectParams, Format};
 
 /// Maximum number of TCP connections at a listener without a complete request.

@@ -1,0 +1,65 @@
+//! What the socket connection manager needs of a queue pair, and the parameters that it sends to the peer.
+#![forbid(unsafe_code)]
+
+use std::io;
+use std::sync::Arc;
+
+use dapl::error::Result;
+use dapl::provider::{ConnId, ConnectionEvent};
+
+use super::path::{LocalEnd, RemoteEnd};
+use super::wire::PathLimits;
+use crate::qp::{CmConnection, QpCore};
+
+/// The functions of [`QpCore`] that a connection uses. A trait, because the tests of the protocol run without an RDMA
+/// device, and a queue pair cannot be created without one.
+pub(in crate::cm) trait CmQueuePair: Send + Sync {
+    fn number(&self) -> u32;
+    /// Number of outstanding reads that the queue pair accepts from its peer.
+    fn reads_in(&self) -> u8;
+    fn attach(&self, conn: ConnId, link: Arc<dyn CmConnection>) -> Result<()>;
+    fn bring_up(&self, link: &dyn CmConnection, local: &LocalEnd, remote: &RemoteEnd) -> io::Result<bool>;
+    fn established(&self, link: &dyn CmConnection, private_data: &[u8]);
+    /// Ends the attempt or connection, and reports `event`. `private_data`: the data of a peer that has rejected the
+    /// request.
+    fn report_end(&self, link: &dyn CmConnection, event: ConnectionEvent, private_data: &[u8]);
+}
+
+impl CmQueuePair for QpCore {
+    fn number(&self) -> u32 {
+        QpCore::number(self)
+    }
+
+    fn reads_in(&self) -> u8 {
+        self.reads().incoming
+    }
+
+    fn attach(&self, conn: ConnId, link: Arc<dyn CmConnection>) -> Result<()> {
+        QpCore::attach(self, conn, link)
+    }
+
+    fn bring_up(&self, link: &dyn CmConnection, local: &LocalEnd, remote: &RemoteEnd) -> io::Result<bool> {
+        QpCore::bring_up(self, link, &mut local.path(remote, self.reads()))
+    }
+
+    fn established(&self, link: &dyn CmConnection, private_data: &[u8]) {
+        QpCore::established(self, link, private_data);
+    }
+
+    fn report_end(&self, link: &dyn CmConnection, event: ConnectionEvent, private_data: &[u8]) {
+        QpCore::report_end_with_data(self, link, event, private_data);
+    }
+}
+
+/// Parameters of a queue pair that are sent to its peer.
+pub(super) struct QpParameters {
+    pub(super) number: u32,
+    pub(super) limits: PathLimits,
+}
+
+impl QpParameters {
+    /// `remote`: the peer's limits, if they are known.
+    pub(super) fn of(pair: &dyn CmQueuePair, local: &LocalEnd, remote: Option<PathLimits>) -> Self {
+        QpParameters { number: pair.number(), limits: local.limits(remote, pair.reads_in()) }
+    }
+}
