@@ -26,7 +26,7 @@ use crate::quiet::{capture, capture_and_show, cargo, explanation, step};
 use crate::{Result, bench, conformance, coverage, net, proofs, setup};
 
 /// Suites and single test programs of `test/tests` that `cargo xtask test` leaves out.
-const LEFT_OUT: [&str; 5] = ["walkthrough", "deb", "foreign", "rpm", "conformance_crossed"];
+const LEFT_OUT: [&str; 6] = ["walkthrough", "deb", "foreign", "rpm", "conformance_crossed", "new_provider"];
 /// Test programs whose tests repeat themselves more often in `--rest`.
 const SOAKS: [&str; 2] = ["crossed", "udapl"];
 /// Number of seeds of usnic's simulator in `--rest`; `quick` runs the default number.
@@ -34,12 +34,11 @@ const SIMULATOR_RUNS: &str = "5000";
 /// System tools that the suites need.
 const NEEDED: [setup::Tool; 3] = [setup::CC, setup::CXX, setup::VALGRIND];
 /// The slowest jobs of `quick`, which are started first.
-const SLOWEST: [&str; 8] = [
+const SLOWEST: [&str; 7] = [
     "suite conformance",
     "unit tests of daplsm",
     "unit tests of daplusnic",
     "suite datinfo",
-    "suite new_provider",
     "suite datinfo_path",
     "suite faults_waits",
     "unit tests of dapl",
