@@ -187,6 +187,12 @@ fn copy_finding(tried: Result<(), String>, seccomp: u64, scope: Option<u32>) -> 
             "Yama's ptrace_scope is 1: a process may copy only from processes that permit it",
             format!("DAPL_SM_CMA=open in the programs, or sysctl kernel.yama.ptrace_scope=0; {slower}"),
         ),
+        Some(3) => Finding::new(
+            Grade::Warning,
+            about,
+            "Yama's ptrace_scope is 3: no process may copy",
+            format!("reboot with a lower value: the kernel does not allow lowering 3; {slower}"),
+        ),
         Some(scope) => Finding::new(
             Grade::Warning,
             about,

@@ -18,8 +18,9 @@ fn memlock_limit_is_compared_with_the_need() {
 
 #[test]
 fn copies_are_refused_for_different_reasons_with_different_remedies() {
-    let scopes = [None, Some(0), Some(1), Some(2)].map(|scope| copy_finding(Ok(()), 0, scope));
-    assert_eq!(scopes.each_ref().map(grade), ["ok", "ok", "warning", "warning"]);
+    let scopes = [None, Some(0), Some(1), Some(2), Some(3)].map(|scope| copy_finding(Ok(()), 0, scope));
+    assert_eq!(scopes.each_ref().map(grade), ["ok", "ok", "warning", "warning", "warning"]);
+    assert!(scopes[3].remedy.contains("sysctl") && scopes[4].remedy.starts_with("reboot"));
     assert!(scopes[2].remedy.starts_with("DAPL_SM_CMA=open") && !scopes[3].remedy.contains("DAPL_SM_CMA"));
     let filtered = copy_finding(Err("not permitted".to_owned()), 2, Some(0));
     assert!(filtered.found.contains("seccomp") && filtered.remedy.contains("process_vm_readv"), "{filtered:?}");
