@@ -399,7 +399,7 @@ fn a_pending_trigger_is_taken_without_polling() {
 }
 
 #[test]
-fn the_first_dequeue_after_an_event_does_not_poll() {
+fn the_first_dequeue_after_a_successful_one_does_not_poll() {
     let opened = fake::open(c"cno-dequeues");
     let cno = cno(&opened, NO_AGENT);
     let evd = evd(&opened, cno);

@@ -21,9 +21,9 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 4.2": registry_add_nonthreadsafe_is_not_found_by_a_threadsafe_open,
         "spec/registry 3.2": registry_remove_without_a_table_returns_invalid_arg1,
         "spec/registry 3.2": registry_remove_without_a_record_returns_invalid_arg2,
-        "spec/registry 3.2": registry_remove_unknown_is_not_registered,
+        "spec/registry 3.2": registry_remove_of_an_unknown_name_returns_name_not_registered,
         "spec/registry 3.2": registry_remove_under_an_open_adapter_returns_in_use,
-        "spec/registry 3.2": registry_remove_twice_is_not_registered,
+        "spec/registry 3.2": registry_second_remove_returns_name_not_registered,
         "spec/registry 4.1": registry_open_error_of_a_provider_is_returned,
         "spec/registry 3.2": registry_empty_entries_are_not_implemented,
     ]
@@ -163,7 +163,7 @@ fn registry_remove_without_a_record_returns_invalid_arg2(_ctx: &Ctx) {
     refused(dat_registry_remove_provider(&table(), null()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
 }
 
-fn registry_remove_unknown_is_not_registered(_ctx: &Ctx) {
+fn registry_remove_of_an_unknown_name_returns_name_not_registered(_ctx: &Ctx) {
     let table = table();
     ok(dat_registry_add_provider(&table, &own()));
     for other in [info("a case's", 2, DAT_FALSE), info("a case's own", 3, DAT_FALSE)] {
@@ -184,7 +184,7 @@ fn registry_remove_under_an_open_adapter_returns_in_use(_ctx: &Ctx) {
     assert_eq!(kind_of(open("a case's own").0), error(DAT_PROVIDER_NOT_FOUND, 0));
 }
 
-fn registry_remove_twice_is_not_registered(_ctx: &Ctx) {
+fn registry_second_remove_returns_name_not_registered(_ctx: &Ctx) {
     let table = table();
     ok(dat_registry_add_provider(&table, &own()));
     ok(dat_registry_remove_provider(&table, &own()));

@@ -1,4 +1,4 @@
-//! `dat_strerror`: the names of every code, and of numbers that are not codes.
+//! `dat_strerror`: the names of all types and subtypes, codes that do not exist, and null pointers.
 #![forbid(unsafe_code)]
 
 use std::ffi::c_char;
