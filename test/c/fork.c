@@ -127,7 +127,7 @@ static void child(void)
     errors = DAT_HANDLE_NULL;
     OK(dat_ia_open((char *)name, 8, &errors, &ia));
     OK(dat_ia_close(ia, DAT_CLOSE_GRACEFUL_FLAG));
-    /* A second adapter is left open at exit. */
+    /* The adapter is opened once more, and left open at exit: the exit must not affect the parent. */
     errors = DAT_HANDLE_NULL;
     OK(dat_ia_open((char *)name, 8, &errors, &ia));
 }

@@ -54,8 +54,9 @@ fn announce(slot: &AtomicUsize, address: usize) {
     records::light_barrier();
 }
 
-/// Stores `address` in a slot. The caller then checks that the object is valid. Returns `None` if the kernel has no
-/// membarrier(2), the thread is ending, or all its slots are in use; the caller then counts a reference instead.
+/// Stores `address` in a slot. The caller then checks that the object is valid. Returns `None` if the thread has no
+/// free slot: without membarrier(2), in a thread that is ending, if all slots of the thread are in use, or if other
+/// threads use all records. The caller then counts a reference instead.
 #[inline(always)]
 pub fn protect(address: usize) -> Option<Protection> {
     let slot = records::own_slots()?.0.iter().find(|slot| slot.load(Ordering::Relaxed) == 0)?;

@@ -34,7 +34,8 @@ typedef void (*DAT_PROVIDER_INIT_FUNC)(
 /* Called when the last IA of that name was closed. */
 typedef void (*DAT_PROVIDER_FINI_FUNC)(IN const DAT_PROVIDER_INFO *provider_info);
 
-/* The records are copied; the table is not, and must remain valid as long as the library is loaded. */
+/* libdat copies provider_info. It does not copy the table (provider), which must remain valid as long as the library is
+ * loaded. */
 extern DAT_RETURN dat_registry_add_provider(
     IN const DAT_PROVIDER      *provider,
     IN const DAT_PROVIDER_INFO *provider_info);

@@ -24,7 +24,7 @@ const NOTES: [(&str, &str); 13] = [
         "A regular file of 16 to 4,096 bytes that belongs to this user or the superuser, without permissions for others \
          (mode 0600)",
     ),
-    ("DAPL_SM_CMA", "Cross-memory copy needs `open` where Yama restricts ptrace"),
+    ("DAPL_SM_CMA", "Cross-memory copy needs `open` if Yama's `ptrace_scope` is 1; with 2 or 3, `open` has no effect"),
     ("DAPL_GIVE_UP_MS", "Over usnic it also limits a connect to a host that does not answer"),
     ("DAPL_KEEPALIVE_MS", "Over sm at most a quarter of `give_up_ms`"),
     ("DAPL_LISTENER_WAIT_MS", "Over verbs with `rdma`, `socket` and `socket2`"),

@@ -93,7 +93,8 @@ mod tests {
         Gid { index, raw, kind, netdev: Some(netdev.to_string()).filter(|netdev| !netdev.is_empty()) }
     }
 
-    /// The GID table that the kernel creates for eth2 (192.0.2.1) and a VLAN on it (198.51.100.1).
+    /// GIDs as the kernel creates them for eth2 (192.0.2.1) and a VLAN on it (198.51.100.1), and a GID of an IPv6 address
+    /// of eth2.
     fn table() -> Vec<Gid> {
         vec![
             gid(0, "fe80::1", GidKind::RoceV1, "eth2"),

@@ -4,7 +4,7 @@
 //! delivered. The peer would also detect the exit only by a timeout.
 //!
 //! The handler skips a connection whose lock another thread holds for longer than `EXIT_LOCK_TIMEOUT`. It does not run
-//! after a fatal signal or `_exit`, and does nothing in a forked child.
+//! after a fatal signal or `_exit`. In a forked child it handles only IAs that the child itself has opened.
 #![forbid(unsafe_code)]
 
 use std::cell::RefCell;

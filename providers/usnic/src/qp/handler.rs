@@ -77,7 +77,7 @@ impl NextService {
         NextService(AtomicU64::new(Nanos::MAX))
     }
 
-    /// Lowers the time to `deadline`. Returns false if it is already earlier.
+    /// Lowers the time to `deadline`. Returns false, without effect, if the time is not later than `deadline`.
     pub(crate) fn move_forward(&self, deadline: Nanos) -> bool {
         // A relaxed load is sufficient. If it misses the `clear` of a pass, that pass has not yet acquired the lock of
         // the handler, and will find the work that the caller has added under this lock.
