@@ -1,5 +1,6 @@
 //! Dispatches the connection events of a provider. A connection request is passed to its service point, which creates a
-//! CR. Any other event is passed to its EP, if the EP's current attempt has the number in the event.
+//! CR. A connection event is passed to its EP, if the EP's current attempt has the number in the event. The report that
+//! an EP has too many receives is passed to the EP without this check.
 //!
 //! Runs on the provider's threads. An event for an object or attempt that no longer exists is dropped. A request for a
 //! service point that no longer exists is returned to the provider.

@@ -22,14 +22,15 @@ pub enum Error {
     #[error("connection qualifier in use by another listener of this host")]
     ConnQualTaken,
     /// No qualifier is free, or the transport cannot listen on the requested one.
-    #[error("no connection qualifier is free")]
+    #[error("no connection qualifier is free, or the transport cannot listen on the requested one")]
     ConnQualUnavailable,
     #[error("insufficient resources ({0:?}); an earlier log line may name the limit")]
     Exhausted(Resource),
     /// The provider failed. The cause was logged where it was detected.
     #[error("internal error of the provider; an earlier log line names the cause")]
     Internal,
-    /// The handle is stale, or is of another kind.
+    /// The handle is stale or of another kind, or its object does not fit the parameter, such as an EVD that does not
+    /// serve the required stream.
     #[error("invalid handle, expected a live handle ({0:?})")]
     InvalidHandle(Handle),
     /// Parameter n, counted from 1, is invalid.
@@ -51,10 +52,10 @@ pub enum Error {
     #[error("the provider does not support this part of DAT")]
     ModelNotSupported,
     /// The memory was registered or bound without the required rights.
-    #[error("the memory was registered without the required rights ({0:?})")]
+    #[error("the memory was registered or bound without the required rights ({0:?})")]
     Privileges(AccessKind),
     /// The memory belongs to another protection zone, or lies outside the region of its context.
-    #[error("the memory belongs to another protection zone ({0:?})")]
+    #[error("the memory belongs to another protection zone, or lies outside the region of its context ({0:?})")]
     Protection(AccessKind),
     /// The operating system denied permission.
     #[error("permission denied")]

@@ -4,8 +4,8 @@
 //! `dat_provider_init`, and [`registration`] passes libdat a provider table ([`table`]) with one entry per DAT
 //! function. An entry (`dapl_*`) parses C values, opens handles with [`runtime::handle::from_handle`], and makes one
 //! call into the module of its object. Modules call each other through the functions of their `dapls_*` submodules. A
-//! transport reports events through sinks: completion queues notify their EVD, and [`cm`] passes connection events to a
-//! service point or an EP.
+//! transport reports events through sinks: completion queues notify their EVD, shared receive queues their SRQ, and
+//! [`cm`] passes connection events to a service point or an EP.
 //!
 //! Layers, the lowest first. Each layer imports, calls and locks only itself and lower layers. A lower layer reports
 //! events to a higher one through traits. The C entries (`dapl_*`) and `runtime::fork` belong to the highest layer.

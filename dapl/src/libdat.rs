@@ -134,7 +134,8 @@ pub fn ia_number(version: Version, ia: DAT_IA_HANDLE) -> Option<DAT_IA_HANDLE> {
     (!number.is_null()).then_some(number)
 }
 
-/// Passes the reason of a failed open to libdat. Returns `false` if libdat does not support this or `words` is empty.
+/// Passes the reason of a failed open to libdat. Returns `false` if libdat does not support this, or if `words` is
+/// empty or contains a NUL byte.
 pub(crate) fn report_refusal(version: Version, words: &str) -> bool {
     let hook = known(version).hook.load(Ordering::Acquire);
     if words.is_empty() || !has_field(hook, offset_of!(LibdatHook, provider_says)) {

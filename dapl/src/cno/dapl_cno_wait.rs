@@ -40,7 +40,8 @@ pub unsafe extern "C-unwind" fn dapl_cno_wait<P: Provider>(
     unsafe { wait::run(&mut call, quick::<P>, step::<P>) }
 }
 
-/// Completes the wait if an EVD has triggered, or if the first poll of the EVDs finds an event.
+/// Completes the wait if an EVD has triggered, if the first poll of the EVDs finds an event, or if the handle is
+/// invalid. Returns `None` if the wait must continue with [`step`].
 ///
 /// # Safety
 /// The arguments in `call` satisfy the contract of [`dapl_cno_wait`].
@@ -54,7 +55,8 @@ unsafe fn quick<P: Provider>(call: &mut CnoWaitCall) -> Option<DAT_RETURN> {
         Ok(())
     });
     if let Some(evd) = triggered {
-        // SAFETY: `take_pending` ran, so `call.evd` is not null, and the caller guarantees that it is writable.
+        // SAFETY: `wait_quickly` has returned an EVD. It is called only if `call.evd` is not null, and the caller
+        // guarantees that `call.evd` is writable.
         unsafe { ffi::put(call.evd, evd as DAT_EVD_HANDLE) };
     }
     (triggered.is_some() || code != DAT_SUCCESS).then_some(code)

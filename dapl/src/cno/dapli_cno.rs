@@ -28,7 +28,7 @@ pub(super) struct CnoState {
     /// The attached EVDs, each with its limit of the polling time in nanoseconds. Before it sleeps, a waiter polls all
     /// EVDs, at most for the largest of these limits.
     pub(super) sources: Arc<[(Arc<dyn EvdSource>, u32)]>,
-    /// Tokens of all threads in `dat_cno_wait`.
+    /// Tokens of all threads in `dat_cno_wait`, except those that are still in `wait_quickly`.
     pub(super) waiters: Vec<u64>,
     pub(super) asleep: Vec<u64>,
     /// Waiters that were released because the last attached EVD was freed or the CNO was closed, and that have not
@@ -132,8 +132,9 @@ pub(super) struct PolledEvds {
     changes: u32,
 }
 
-/// Polls the EVDs. If `takes` is set, the first EVD with new events does not trigger the CNO. Instead it is returned,
-/// with the value of `Cno::changes` at that moment. All other EVDs with new events trigger the CNO.
+/// Polls the EVDs. EVDs with new events trigger the CNO. As an exception, if `takes` is set, the first EVD that has new
+/// events and no descriptor does not trigger the CNO. Instead it is returned, with the value of `Cno::changes` at that
+/// moment.
 fn poll_all(cno: ObjectId, polling: &PolledEvds, takes: bool) -> Option<(&Arc<dyn EvdSource>, u32)> {
     let mut pass = PollPass { cno, polls_device: true, takes, taken_at: None };
     let mut found = None;

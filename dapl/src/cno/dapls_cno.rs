@@ -1,7 +1,8 @@
-//! CNO operations for other modules: create, attach, trigger, free.
+//! CNO operations for other modules: create, change the agent, create and arm the descriptor, attach an EVD, trigger,
+//! free.
 //!
 //! [`Cno::trigger`], called under the EVD's lock, only records a trigger. After that lock is released,
-//! [`CnoNotification::deliver`] wakes a waiter and calls the agent.
+//! [`CnoNotification::deliver`] wakes a waiter, makes the descriptor readable and calls the agent.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -125,7 +126,8 @@ pub struct CnoNotification<P: Provider> {
 }
 
 impl<P: Provider> CnoNotification<P> {
-    /// Wakes a waiter and calls the agent. Called by the triggering thread, without locks.
+    /// Wakes a waiter, makes the descriptor readable and calls the agent. Called by the triggering thread, without
+    /// locks.
     pub fn deliver(self) {
         if self.wake {
             wait::wake(self.cno.id, 1);
@@ -241,7 +243,8 @@ impl<P: Provider> Cno<P> {
 
 /// Frees the CNO on behalf of the consumer.
 ///
-/// Errors: `InvalidState(CnoInUse)` while an EVD is attached or a thread waits.
+/// Errors: `InvalidState(CnoInUse)` while an EVD is attached or a thread waits; `InvalidHandle` if another thread has
+/// freed the CNO.
 pub fn free<P: Provider>(cno: &Cno<P>) -> Result<()> {
     cno.uses().require_unused(State::CnoInUse)?;
     let mut inner = cno.inner.lock();

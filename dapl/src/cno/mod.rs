@@ -49,8 +49,8 @@ pub struct PollPass {
     pub cno: ObjectId,
     /// Whether the next EVD polls the device. An EVD clears it if its poll serves all CQs of the IA.
     pub polls_device: bool,
-    /// Whether the thread waits on the CNO. If so, the first EVD with new events does not trigger the CNO, because the
-    /// thread returns that EVD.
+    /// Whether the thread waits on the CNO. If so, the first EVD that has new events and no descriptor does not trigger
+    /// the CNO, because the thread returns that EVD.
     pub takes: bool,
     /// [`Cno::changes`], read under the lock of the first EVD that had new events. If it is unchanged since the start
     /// of the pass, no other EVD has triggered the CNO, so the thread may return this EVD. A later event of another EVD

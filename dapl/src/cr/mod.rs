@@ -1,4 +1,5 @@
-//! Connection requests (CRs): a CR is a request of a peer that the consumer has not accepted or rejected yet.
+//! Connection requests (CRs): a CR is a request of a peer that the consumer has not accepted, rejected or handed off
+//! yet.
 //!
 //! Service points create a CR for each request through `dapls_cr`; the entries in `dapl_cr` accept it, reject it or
 //! hand it off. A call that consumes the request invalidates the handle. The accepting EP keeps the CR in memory,
@@ -37,7 +38,8 @@ pub struct Cr<P: Provider> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProvidedEp {
     pub(crate) ep: ObjectId,
-    /// Whether the EP was created for this request, so that a reject frees the EP.
+    /// Whether the EP was created for this request. Such an EP is freed if the request is rejected or handed off, or if
+    /// its accept fails.
     pub(crate) created_for_request: bool,
 }
 

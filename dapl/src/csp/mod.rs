@@ -48,8 +48,8 @@ pub(crate) struct CspAddress<'a> {
 impl<P: Provider> Csp<P> {
     /// Creates a CSP that listens. Requests may arrive before this returns.
     ///
-    /// Errors: `InvalidParameter(3)` for an address of another host; `PortInUse` if another service point of any kind
-    /// listens on this port.
+    /// Errors: `InvalidParameter(3)` for an address that is neither a unicast address of this host nor the wildcard
+    /// address; `PortInUse` if another service point of any kind listens on this port.
     pub(crate) fn open(ia: &Arc<Ia<P>>, place: &CspAddress<'_>, evd: UseGuard<Evd<P>>) -> Result<Arc<Self>> {
         if !is_local(place.ip) {
             return Err(Error::InvalidParameter(3));

@@ -33,7 +33,7 @@ pub struct Attributes {
     pub request: QueueAttributes,
     /// Maximum number of outstanding RDMA reads of the peer.
     pub max_reads_in: i32,
-    /// Maximum number of outstanding RDMA reads of this EP; if 0, no read can be posted.
+    /// Maximum number of outstanding RDMA reads of this EP; if 0, no read or atomic operation can be posted.
     pub max_reads_out: i32,
     /// If the EP has an SRQ: the soft high watermark (`recv.max_dtos` is the hard one). Otherwise stored for queries
     /// only.

@@ -43,7 +43,8 @@ pub unsafe extern "C" fn dapl_ep_post_send<P: Provider>(
     ffi::guard_quick(quick, in_full)
 }
 
-/// `dat_ep_post_send` with flags or several segments. Has a fast path for a send with only SUPPRESS.
+/// `dat_ep_post_send` for posts that [`dapl_ep_post_send`] has no fast path for, such as those with flags or several
+/// segments. Has a fast path for a send with only SUPPRESS.
 ///
 /// # Safety
 /// `ep_handle` may have any value; `local_iov` is null or points at `num_segments` triplets.
@@ -252,7 +253,8 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_write<P: Provider>(
     ffi::guard_quick(quick, in_full)
 }
 
-/// `dat_ep_post_rdma_write` with flags or several segments. Has a fast path for a write with only SUPPRESS.
+/// `dat_ep_post_rdma_write` for posts that [`dapl_ep_post_rdma_write`] has no fast path for, such as those with flags
+/// or several segments. Has a fast path for a write with only SUPPRESS.
 ///
 /// # Safety
 /// `ep_handle` may have any value; `local_iov` is null or points at `num_segments` triplets; `remote_iov` is null or

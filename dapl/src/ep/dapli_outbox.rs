@@ -87,7 +87,7 @@ impl<P: Provider> Ep<P> {
         }
     }
 
-    /// Delivers the pending notifications.
+    /// Delivers the pending notifications, and then reports EP_BROKEN if it is due.
     pub(super) fn deliver(&self) {
         let mut core = self.core.lock();
         let pending = std::mem::take(&mut core.outbox.pending);

@@ -1,7 +1,8 @@
 //! EP operations for other modules: connection events, and the EP's part in service points and connection requests.
 //!
-//! `cm` reports connection events, `rsp` reserves an EP, `cr` accepts a request into an EP, and `psp` creates an EP.
-//! Any thread may call. A late call finds another attempt number or state and has no effect.
+//! `cm` reports connection events, `rsp` reserves an EP, `cr` accepts a request into an EP, `psp` creates an EP, and
+//! the entries of 2.0 set its communicator. Any thread may call. A late call finds another attempt number or state and
+//! has no effect.
 #![forbid(unsafe_code)]
 
 use std::any::Any;
@@ -191,7 +192,7 @@ pub(crate) fn request_lost<P: Provider>(ep: &Ep<P>) {
     }
 }
 
-/// Handles the reject of the connection request for which the EP was provided.
+/// Handles the reject or handoff of the connection request for which the EP was provided.
 pub(crate) fn handle_reject<P: Provider>(ep: &Ep<P>) {
     if advance(ep, EpStep::Decline).is_ok() {
         ep.remote_address.write(&[]);

@@ -1,8 +1,8 @@
 //! Endpoints (EPs): an EP is one end of a connection, with a request queue and a receive queue.
 //!
 //! C calls come through `dapl_ep` and `dapl_post`; `cr`, `psp`, `rsp` and `cm` use `dapls_ep`, `rmr` uses `dapls_bind`,
-//! and the entries of 2.0 use `dapls_post`. This module does not import `cr`: a CR accepts into an EP, and the EP keeps
-//! the CR only as an opaque object.
+//! and the entries of 2.0 use `dapls_ep` and `dapls_post`. This module does not import `cr`: a CR accepts into an EP,
+//! and the EP keeps the CR only as an opaque object.
 //!
 //! An EP has two locks, acquired in this order:
 //!
@@ -222,8 +222,8 @@ impl<P: Provider> Ep<P> {
         Ok(notice)
     }
 
-    /// Makes a transition by which the local side ends the connection or attempt. The provider aborts the connection,
-    /// all posted work is flushed, and the event of the transition, if any, is queued in the connect EVD.
+    /// Makes a transition by which the local side ends the connection or attempt. If there is one, the provider aborts
+    /// it and flushes all posted work. The event of the transition, if any, is queued in the connect EVD.
     fn end(&self, core: &mut ControlState<P>, step: EpStep) -> Result<()> {
         let was_live = core.state.is_live();
         let notice = self.step(core, step)?;

@@ -78,8 +78,8 @@ impl<P: Provider> Drop for CountedPost<'_, P> {
 }
 
 /// Runs a post on the EP with this handle, with an uncounted reference. Returns false if `body` returns false, if the
-/// reference would have to be counted, or if the handle is invalid. The caller then calls [`post`], which also reports
-/// errors.
+/// thread's first hazard slot is not available, while a writer waits or has access, or if the handle is invalid. The
+/// caller then calls [`post`], which also reports errors.
 #[inline(always)]
 pub(super) fn post_quickly<P: Provider>(
     handle: *mut c_void,

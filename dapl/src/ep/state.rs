@@ -58,7 +58,7 @@ pub enum EpStep {
     Request,
     /// The event of that request could not be queued.
     RequestLost,
-    /// The consumer rejected the request that the EP belongs to.
+    /// The request that the EP belongs to was rejected or handed off.
     Decline,
     /// `dat_ep_connect`.
     Connect,
@@ -78,9 +78,9 @@ pub enum EpStep {
     Reset,
     /// `dat_ep_free`.
     Free,
-    /// An abrupt close of the IA.
+    /// An abrupt close of the IA, or the free of an EP that was created for a request that was not accepted.
     Close,
-    /// An event reported by the provider, or the connect timeout.
+    /// An event reported by the provider, the connect timeout, or (as `Broken`) a failed transfer.
     Event(ConnectionEvent),
     /// The connection is established, but its event could not be queued.
     EstablishedLost,

@@ -253,7 +253,7 @@ unsafe extern "C" fn dequeue_contended<P: Provider>(
     })
 }
 
-/// `dat_evd_dequeue` when the buffer is empty: polls the CQ.
+/// `dat_evd_dequeue` when the buffer is empty: dequeues from the queue, or polls the CQ if the queue is empty too.
 ///
 /// # Safety
 /// Same as [`dequeue_quickly`]; `evd_use` protects an EVD of this provider type, and `inner` is the guard of its lock.

@@ -72,7 +72,8 @@ pub(crate) unsafe fn wait_as<P: Provider, E: Copy>(
     unsafe { wait::run(&mut call, quick::<P, E>, step::<P, E>) }
 }
 
-/// Completes the wait if an event is queued or a poll finds one; see [`take_quickly`].
+/// Completes a wait for one event if the oldest event, queued or found by a poll, is a successful transfer. Returns
+/// `None` if the wait must continue with [`step`].
 ///
 /// # Safety
 /// The arguments in `call` satisfy the contract of [`dapl_evd_wait`].

@@ -357,9 +357,9 @@ impl<P: Provider> Evd<P> {
         std::mem::take(&mut inner.arm_failed).then(|| (self.ia.clone(), self.id.handle))
     }
 
-    /// Arms the CQ if a sleeping waiter, an enabled CNO or an armed descriptor depends on its notification. If arming
-    /// fails, the waiter is woken and its wait returns the error. If there is no waiter, the error is reported on the
-    /// IA's async EVD.
+    /// Arms the CQ if a sleeping waiter depends on its notification, or if the EVD is enabled and its CNO or an armed
+    /// descriptor does. If arming fails, the waiter is woken and its wait returns the error. If there is no waiter, the
+    /// error is reported on the IA's async EVD.
     pub(super) fn rearm(&self, inner: &mut EvdState<P>) -> EventSignal {
         let mut signal = EventSignal::None;
         let Some(cq) = &self.cq else { return signal };
@@ -411,8 +411,8 @@ impl<P: Provider> Evd<P> {
         }
     }
 
-    /// Fetches completions for a thread that waits on the CNO (see [`EvdSource::poll`]). Does not poll if only an armed
-    /// CQ can recognise solicited messages.
+    /// Fetches completions for a thread that waits on the CNO (see [`EvdSource::poll`]). Does not poll if a thread
+    /// waits on the EVD itself, if the EVD is disabled, or if only an armed CQ can recognise solicited messages.
     pub(super) fn poll_for_cno(&self, pass: &mut PollPass) {
         let mut guard = self.lock();
         let inner = &mut *guard;

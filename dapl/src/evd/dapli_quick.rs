@@ -219,7 +219,8 @@ impl<P: Provider> Evd<P> {
         Ok(())
     }
 
-    /// Polls the CQ, and dequeues the oldest event. The buffer must be empty.
+    /// Dequeues the oldest event from the queue, or from a poll of the CQ if the queue is empty. The buffer must be
+    /// empty.
     #[inline(always)]
     pub(super) fn poll_quickly<'a>(
         &'a self,

@@ -142,7 +142,8 @@ impl<P: Provider> Evd<P> {
         EvdWaitResult::Sleep(expected)
     }
 
-    /// Ends a wait: returns an event if enough events are queued, otherwise the error `over`.
+    /// Ends a wait. Returns the oldest event if enough events are queued and no signal has interrupted the wait.
+    /// Otherwise returns the error `over`, or the reason for which the wait was cancelled.
     fn finish_wait<'a>(
         &'a self,
         mut inner: MutexGuard<'a, EvdState<P>>,

@@ -112,7 +112,8 @@ fn checked_length<P: Provider>(ia: &Ia<P>, length: i32, too_long: Error) -> Resu
 
 /// Queues an event after all earlier ones. A closed EVD drops it.
 ///
-/// Errors: `QueueFull` if the queue is far beyond its length. The IA's async EVD then gets an overflow event.
+/// Errors: `QueueFull` if the queue is far beyond its length. The IA's async EVD then gets an overflow event, unless
+/// the lost event is an asynchronous error.
 pub fn post<P: Provider>(evd: &Evd<P>, event: Event) -> Result<()> {
     let (notification, has_room) = evd.append(event);
     notification.deliver();
@@ -321,7 +322,7 @@ pub fn facts<P: Provider>(evd: &Evd<P>) -> EvdFacts {
 /// Frees the EVD on behalf of the consumer.
 ///
 /// Errors: `InvalidState(EvdAsync)` for the async EVD that was created with the IA; `InvalidState(EvdInUse)` while an
-/// object uses the EVD.
+/// object uses the EVD; `InvalidHandle` if another thread has freed the EVD.
 pub fn free<P: Provider>(evd: &Evd<P>) -> Result<()> {
     if evd.ia.owns_async_evd(evd.id) {
         return Err(Error::InvalidState(State::EvdAsync));

@@ -13,8 +13,8 @@ use crate::runtime::empty_check::EmptyCheck;
 use crate::runtime::handle::{self, ObjectId};
 use crate::runtime::wait;
 
-/// Represents an EVD for the provider's CQ and the CNO. It has only an id and no reference. After the EVD was freed,
-/// the generation in the id is stale, so a late notification is dropped.
+/// Represents an EVD for the provider's CQ and the CNO. It refers to the EVD by its id, not by a counted reference.
+/// After the EVD was freed, the generation in the id is stale, so a late notification is dropped.
 pub(super) struct EvdRef<P> {
     id: ObjectId,
     /// The CQ's empty check; set after the CQ was created.

@@ -51,7 +51,7 @@ impl FakeCq {
         }
     }
 
-    /// Adds a completion and notifies the sink.
+    /// Adds a completion, and notifies the sink if the queue is armed.
     pub(crate) fn feed(&self, done: Completion) {
         self.put(done);
         self.ring();

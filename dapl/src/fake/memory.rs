@@ -63,7 +63,7 @@ impl Drop for FakeMember {
     }
 }
 
-/// A memory window. It drops its kept object when a later bind or unbind starts or fails.
+/// A memory window. It drops its kept object when a later bind or unbind completes or fails.
 #[derive(Default)]
 pub(crate) struct FakeMw(pub(super) Arc<Mutex<WindowState>>);
 
@@ -77,7 +77,7 @@ pub(super) struct WindowState {
 
 impl WindowState {
     /// Completes the oldest pending bind. If `works` is true, the bind takes effect; otherwise it fails, and the window
-    /// is unbound.
+    /// is unbound unless another bind is pending.
     pub(super) fn advance(&mut self, works: bool) {
         let next = self.next.pop_front().flatten();
         self.kept = if works { next } else { None };

@@ -1,4 +1,5 @@
-//! Listeners and connection requests of the fake provider. An accept or reject is reported when the test delivers it.
+//! Listeners and connection requests of the fake provider. An accept, reject or handoff is reported when the test
+//! delivers it.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -32,7 +33,7 @@ impl Drop for FakeListener {
 }
 
 pub(crate) struct FakeRequest {
-    /// The requester; removed by accept or reject.
+    /// The requester; removed by an accept, a reject or a handoff.
     pub(super) from: Option<(Arc<FakeQpCore>, ConnId)>,
     pub(super) info: RequestInfo,
 }

@@ -36,7 +36,7 @@ const MAX_PROVIDER_COUNTERS: usize = 64;
 /// Maximum number of EPs reported on the counters socket.
 const MAX_LISTED_EPS: usize = 256;
 
-/// Names of the `alive.` counters (numbers of existing objects), by kind of object.
+/// Names of the `alive.` counters (numbers of existing objects), by kind of object. `alive.psp` includes the CSPs.
 const ALIVE: [(&str, &[CloseRank]); 10] = [
     ("alive.ep", &[CloseRank::Ep]),
     ("alive.evd", &[CloseRank::Evd, CloseRank::AsyncEvd]),

@@ -187,10 +187,10 @@ pub fn report<P: Provider>(ia: &Ia<P>, error: AsyncError) {
 }
 
 /// Closes an IA. A graceful close requires that the IA has no objects left, except its own async EVD and pending
-/// connection requests. An abrupt close also closes all its objects.
+/// connection requests, and that no other IA uses this async EVD. An abrupt close also closes all its objects.
 ///
-/// Errors: `InvalidState(IaInUse)` for a graceful close of an IA with objects, which changes nothing; `InvalidHandle`
-/// if another thread is closing the IA.
+/// Errors: `InvalidState(IaInUse)` for a graceful close of an IA with other objects or with an async EVD in use, which
+/// changes nothing; `InvalidHandle` if another thread is closing the IA.
 pub fn close<P: Provider>(ia: &Ia<P>, graceful: bool) -> Result<()> {
     finish_close(ia, ia.begin_close(graceful)?)
 }

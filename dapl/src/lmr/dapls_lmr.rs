@@ -56,7 +56,8 @@ pub fn create<P: Provider>(
     })
 }
 
-/// Whether part of the region is a private mapping of this process; `false` if `/proc/self/maps` cannot be read.
+/// Whether part of the region is a private mapping of this process; `false` if `/proc/self/maps` cannot be read, or if
+/// part of the region is not mapped.
 fn is_private(region: Region) -> bool {
     mappings::lookup(region, mappings::PageRights { shared: true, ..mappings::PageRights::default() })
         == mappings::MappingLookup::Lacking
@@ -97,7 +98,8 @@ fn check(region: Region, longest: u64) -> Result<()> {
 
 /// Frees the LMR, even if posted work uses it.
 ///
-/// Errors: `InvalidState(LmrInUse)` while an RMR is bound to the LMR.
+/// Errors: `InvalidState(LmrInUse)` while an RMR is bound to the LMR; `InvalidHandle` if another thread has freed the
+/// LMR.
 pub fn free<P: Provider>(lmr: &Lmr<P>) -> Result<()> {
     lmr.uses().close(State::LmrInUse)?;
     if close(lmr) { Ok(()) } else { Err(Error::InvalidHandle(Handle::Lmr)) }

@@ -120,8 +120,8 @@ pub trait CmSink<P: Provider>: Send + Sync {
         request: P::Request,
         info: RequestInfo,
     ) -> std::result::Result<(), P::Request>;
-    /// Reports an event of a connection or attempt. `private_data` is the acceptor's data for `Established` and
-    /// `PeerRejected` on the active side, padded by some transports. For all other events it is empty.
+    /// Reports an event of a connection or attempt. For `Established` and `PeerRejected` on the active side,
+    /// `private_data` is the data of the accept or reject, padded by some transports. For all other events it is empty.
     fn event(&self, conn: ConnId, event: ConnectionEvent, private_data: &[u8]);
     /// Reports that an EP has more outstanding receives than its soft watermark.
     fn many_recvs(&self, ep: ObjectId);

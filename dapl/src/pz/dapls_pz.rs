@@ -24,7 +24,8 @@ pub fn create<P: Provider>(ia: &Arc<Ia<P>>) -> Result<DAT_PZ_HANDLE> {
 
 /// Frees the PZ on behalf of the consumer.
 ///
-/// Errors: `InvalidState(PzInUse)` while an EP, LMR, RMR or SRQ belongs to the PZ.
+/// Errors: `InvalidState(PzInUse)` while an EP, LMR, RMR or SRQ belongs to the PZ; `InvalidHandle` if another thread
+/// has freed the PZ.
 pub fn free<P: Provider>(pz: &Pz<P>) -> Result<()> {
     pz.uses().close(State::PzInUse)?;
     if close(pz) { Ok(()) } else { Err(Error::InvalidHandle(Handle::Pz)) }

@@ -40,7 +40,8 @@ pub fn create<P: Provider>(pz: Arc<Pz<P>>, scope: RmrScope) -> Result<DAT_RMR_HA
     Ok(handle)
 }
 
-/// The bind that was posted last; `None` before the first bind, if it failed, or if an unbind was posted last.
+/// The bind that was posted last; `None` if it has failed, was flushed or was invalidated by the peer, if no bind was
+/// posted since the creation or the last unbind, or if the RMR was freed.
 pub fn bound<P: Provider>(rmr: &Rmr<P>) -> Option<RmrBinding> {
     let inner = rmr.inner.lock();
     inner.bound.filter(|_| inner.window.as_ref().is_some_and(|window| window.mw.is_bound()))
@@ -55,7 +56,7 @@ pub(crate) struct CheckedBind<P: Provider> {
 /// caller refuses an EP without a PZ.
 ///
 /// Errors: `InvalidParameter(2)` for memory that is not registered in the RMR's IA; `Protection` if EP, RMR and LMR
-/// have different PZs; `Privileges` if the peer would get a right to write that the LMR lacks.
+/// have different PZs; `Privileges` for a right to remote writes if the LMR lacks the right to local writes.
 pub(crate) fn check<P: Provider>(
     rmr: &Rmr<P>,
     ep_pz: Option<ObjectId>,

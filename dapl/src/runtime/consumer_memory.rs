@@ -97,7 +97,8 @@ pub fn peer_address(address: &PeerAddress) -> Vec<u8> {
     }
 }
 
-/// Parses the socket address at the start of `bytes`. Returns `None` for families other than IPv4, IPv6 and `AF_UNIX`.
+/// Parses the socket address at the start of `bytes`. Returns `None` for families other than IPv4, IPv6 and `AF_UNIX`,
+/// or if `bytes` is too short for its family.
 pub fn parse_address(bytes: &[u8]) -> Option<PeerAddress> {
     let family = i32::from(u16::from_ne_bytes(bytes.first_chunk::<2>().copied()?));
     match family {

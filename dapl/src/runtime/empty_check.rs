@@ -29,8 +29,9 @@ pub struct EmptyCheck {
     /// Number of threads that are making progress without polling this EVD, such as the engine thread. They may
     /// complete receives, so a dequeue must take the locks while this number is not 0.
     passes: AtomicU32,
-    /// Set if the list of connections has changed since `watches` was written. Then the first watch is `stale`, which
-    /// makes a dequeue poll. Protected by the lock of the list of connections.
+    /// Set if the list of connections has changed since `watches` was written, or if the next dequeue must poll for
+    /// another reason. Then the first watch is `stale`, which makes a dequeue poll. Protected by the lock of the list
+    /// of connections.
     is_stale: AtomicU32,
     /// Set if the transport's list holds completions. Protected by the lock of that list.
     has_ready: AtomicU32,

@@ -67,7 +67,8 @@ impl<T: Default> SlotQueue<T> {
     /// Appends an entry without growing, and returns its slot. The caller has checked that `len` is below `slots`.
     ///
     /// # Panics
-    /// If there are no slots. If all slots are in use, the oldest entry is overwritten instead.
+    /// If there are no slots. If all slots are in use, a debug build panics, and a release build overwrites the oldest
+    /// entry.
     #[inline(always)]
     pub fn push_within(&mut self) -> &mut T {
         debug_assert!(self.len < self.slots.len());

@@ -141,7 +141,8 @@ impl TimerState {
         let generation = self.generation;
         let thread = thread::spawn("dapl-timer", move || run(generation)).map_err(|error| {
             log::error!(
-                "cannot start the thread for connect timeouts: {error}; dat_ep_connect fails; allow more processes (ulimit -u)"
+                "cannot start the timer thread: {error}; dat_ep_connect with a timeout fails, and traces are not \
+                 checked; allow more processes (ulimit -u)"
             );
             Error::Exhausted(Resource::Memory)
         })?;

@@ -179,9 +179,9 @@ pub fn wake(id: ObjectId, count: i32) {
     }
 }
 
-/// Runs a wait to its end. Calls `quick` first, which returns the wait's code if it finds an event. `quick` must not
-/// reach a cancellation point, so setting the cancellation type to deferred suffices for it. `state` is kept between
-/// the steps. It must own no resources, because it is not dropped if the thread is cancelled.
+/// Runs a wait to its end. Calls `quick` first, which returns the wait's code if it finds an event or fails. `quick`
+/// must not reach a cancellation point, so setting the cancellation type to deferred suffices for it. `state` is kept
+/// between the steps. It must own no resources, because it is not dropped if the thread is cancelled.
 ///
 /// # Safety
 /// `state` has the type that `quick` and `step` expect, and stays valid during the call.

@@ -158,7 +158,7 @@ pub fn facts<P: Provider>(srq: &Srq<P>) -> SrqFacts {
 
 /// Frees the SRQ on behalf of the consumer, and discards its posted receives.
 ///
-/// Errors: `InvalidState(SrqInUse)` while an EP uses the SRQ.
+/// Errors: `InvalidState(SrqInUse)` while an EP uses the SRQ; `InvalidHandle` if another thread has freed the SRQ.
 pub fn free<P: Provider>(srq: &Srq<P>) -> Result<()> {
     srq.uses().close(State::SrqInUse)?;
     if close(srq) { Ok(()) } else { Err(Error::InvalidHandle(Handle::Srq)) }

@@ -38,8 +38,8 @@ pub struct Srq<P: Provider> {
     _srq_ref: Arc<SrqRef<P>>,
 }
 
-/// Represents an SRQ for the provider. It has only an id and no reference. After the SRQ was freed, the generation in
-/// the id is stale, so a late report is dropped.
+/// Represents an SRQ for the provider. It refers to the SRQ by its id, not by a counted reference. After the SRQ was
+/// freed, the generation in the id is stale, so a late report is dropped.
 struct SrqRef<P>(ObjectId, PhantomData<fn() -> P>);
 
 impl<P: Provider> SrqSink for SrqRef<P> {

@@ -168,7 +168,7 @@ pub fn ep_param_2(param: &v1::DAT_EP_PARAM, comm: v2::DAT_COMM) -> v2::DAT_EP_PA
     }
 }
 
-/// Converts IA attributes to 2.0. Attributes that 1.2 lacks are copied from the limits.
+/// Converts IA attributes to 2.0. The attributes that 1.2 lacks follow from `limits` and `has_zero_based`.
 pub fn ia_attr(attr: &v1::DAT_IA_ATTR, limits: &Limits, has_zero_based: bool) -> v2::DAT_IA_ATTR {
     let extensions = extensions(limits);
     v2::DAT_IA_ATTR {

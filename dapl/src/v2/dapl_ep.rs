@@ -59,8 +59,8 @@ pub unsafe extern "C" fn dapl2_ep_create_with_srq<P: Provider>(
     }
 }
 
-/// Calls an entry of 1.2 with converted attributes. Null and misaligned pointers are passed unchanged, and the entry
-/// refuses them.
+/// Calls an entry of 1.2 with converted attributes. Null and misaligned pointers are passed unchanged: the entry
+/// refuses them, except that a null pointer selects the defaults in `dat_ep_create`.
 ///
 /// # Safety
 /// `attributes` is null or points at a record.

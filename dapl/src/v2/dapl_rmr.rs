@@ -88,8 +88,8 @@ pub unsafe extern "C" fn dapl2_rmr_create_for_ep<P: Provider>(
     })
 }
 
-/// `dat_rmr_bind`. `lmr` must be the LMR whose context is in the triplet. An unbind (length 0) ignores `lmr`, the
-/// context and the virtual address type.
+/// `dat_rmr_bind`. `lmr` must be the LMR whose context is in the triplet. An unbind (length 0) ignores `lmr`, the other
+/// fields of the triplet, the privileges, the virtual address type and `context`.
 ///
 /// # Safety
 /// Handles may have any value; `segment` is null or points at a triplet; `context` is null or writable.

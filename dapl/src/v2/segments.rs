@@ -23,8 +23,9 @@ pub(super) fn segment(triplet: DAT_LMR_TRIPLET) -> Segment {
     Segment { key: lmr_context, pad: 0, address: virtual_address, length: segment_length.into() }
 }
 
-/// Calls an entry of 1.2 with a list of segments, and converts its code. A count or list that no entry accepts is
-/// passed unconverted, so that the entry refuses it. `handle` is the EP or SRQ, as the consumer passes it.
+/// Calls an entry of 1.2 with a list of segments, and converts its code. An empty list is passed as it is. A count or
+/// list that no entry accepts is passed unconverted, so that the entry refuses it. `handle` is the EP or SRQ, as the
+/// consumer passes it.
 ///
 /// # Safety
 /// `list` is null or points at `count` triplets that do not change during the call.

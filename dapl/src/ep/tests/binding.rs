@@ -1,4 +1,4 @@
-//! Tests of RMR binds: which binds are allowed in which state and order, and when registrations are released.
+//! Tests of RMR binds: their checks and completions, what queries return, and when an LMR can be freed.
 
 use super::*;
 use crate::error::{AccessKind, Resource};

@@ -1,4 +1,5 @@
-//! Tests of creating and modifying endpoints, and of the limits of posts.
+//! Tests of creating, querying and modifying endpoints, of the checks of posts, and of the completions for which the CQ
+//! of an EP's EVD is armed.
 
 use super::*;
 use crate::evd::{Evd, dapls_descriptor};

@@ -1,4 +1,5 @@
-//! Tests of the counters and traces of endpoints, as their consumer reads them.
+//! Tests of the counters of endpoints, as their consumer reads them, of the sums of the IA, and of the trace of an
+//! endpoint.
 
 use std::ffi::CStr;
 

@@ -1,4 +1,5 @@
-//! Tests of endpoints, service points and requests through the C entries, over the fake provider.
+//! Tests of endpoints, and of the service points, requests, RMRs and SRQs that they use, over the fake provider. They
+//! call the C entries; only the tests of extension operations call `dapls_post`.
 //!
 //! `World` acts as the consumer. Each test except `storm` decides when the provider reports (`World::deliver`).
 

@@ -1,4 +1,5 @@
-//! Tests of service points: where requests arrive, and which objects outlive a service point.
+//! Tests of service points: the checks of their creation, how requests arrive, are rejected or handed off, and which
+//! objects outlive a service point.
 
 use super::*;
 use crate::error::Resource;

@@ -1,4 +1,4 @@
-//! Reads the state of a descriptor, for tests of descriptors and of their owners.
+//! Test of descriptors, and [`is_readable`], which tests of EVDs and CNOs also use.
 
 use super::*;
 

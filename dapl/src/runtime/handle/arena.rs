@@ -13,8 +13,8 @@ use super::{HandleEntry, STRIDE};
 use crate::error::{Error, Resource, Result};
 use crate::runtime::sync::StaticMutex;
 
-/// Maximum number of live handles of one library. The arena reserves 64 MiB of address space. A page occupies memory
-/// only after an entry in it was used.
+/// Number of table entries of one library. All but entry 0 can be live handles. The arena reserves 64 MiB of address
+/// space. A page occupies memory only after an entry in it was used.
 const CAPACITY: usize = 1 << 20;
 /// Number of freed entries that stay quarantined, so that a stale handle stays invalid for a long time. When there are
 /// more, the oldest is reused.

@@ -12,7 +12,7 @@ use crate::runtime::sync::Ordering;
 
 /// Creates an object with a handle that is not live yet. `build` gets the object's id.
 ///
-/// Errors: `Exhausted(Memory)` if 2^20 handles are live; those of `build`.
+/// Errors: `Exhausted(Memory)` if no table entry is free, or if the arena cannot be reserved; those of `build`.
 pub fn create<T: Object>(
     table: *const DAT_PROVIDER,
     build: impl FnOnce(ObjectId) -> Result<T>,

@@ -200,8 +200,9 @@ pub fn from_handle<T: Object>(handle: *mut c_void, wanted: Handle) -> Result<Ref
     acquire(handle as usize, None).ok_or(Error::InvalidHandle(wanted))
 }
 
-/// Like [`from_handle_hot`], but never counts a reference. Returns `None` if the reference would have to be counted or
-/// the handle is invalid; the caller then calls [`from_handle_hot`], which distinguishes the two cases.
+/// Like [`from_handle_hot`], but never counts a reference. Returns `None` if the thread's first hazard slot is not
+/// available, if another thread excludes posts ([`exclude`]), or if the handle is invalid. The caller then calls
+/// [`from_handle_hot`], which fails only if the handle is invalid.
 #[inline(always)]
 pub fn from_handle_quick<T: Object>(handle: *mut c_void) -> Option<QuickRef<T>> {
     let entry = arena::at(handle as usize)?;
@@ -268,15 +269,15 @@ impl EvdHandle {
         unsafe { &*self.0.empty_check.load(Ordering::Acquire) }.is_empty()
     }
 
-    /// Returns the EVD, with an uncounted reference; `None` as for [`from_handle_quick`]. A thread that has no hazard
-    /// slots yet claims some.
+    /// Returns the EVD, with an uncounted reference; `None` as for [`from_handle_quick`]. Unlike there, a thread that
+    /// has no hazard slots yet claims some.
     #[inline(always)]
     pub fn object<T: Object>(self) -> Option<QuickRef<T>> {
         quick_ref(self.0, hazard::protect_first(self.0.address())?)
     }
 
-    /// Protects the EVD by the first hazard slot of this thread. Returns `None` if the slot is not free; the caller
-    /// must then count a reference.
+    /// Protects the EVD by the first hazard slot of this thread. Returns `None` if the thread has no slots yet or the
+    /// first one is not free; the caller then calls [`from_handle_hot`].
     #[inline(always)]
     pub fn protect(self) -> Option<EvdUse> {
         hazard::protect_again(self.0.address()).map(|protection| EvdUse(ManuallyDrop::new(protection)))

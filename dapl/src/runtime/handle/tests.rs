@@ -1,4 +1,5 @@
-//! Tests of handles with valid, stale, foreign and arbitrary values.
+//! Tests of handles: arbitrary and stale values, concurrent frees, references of posts through hazard slots, and
+//! exclusions.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;

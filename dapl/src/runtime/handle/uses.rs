@@ -1,4 +1,5 @@
-//! Use counts between objects. An object that other objects use cannot be freed, and stays in memory while they exist.
+//! Use counts between objects. An object that other objects use stays in memory while they exist, and cannot be freed
+//! except by an abrupt close of its IA.
 #![forbid(unsafe_code)]
 
 use std::ops::Deref;

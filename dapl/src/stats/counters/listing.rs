@@ -23,7 +23,7 @@ pub struct Listing {
     _strings: Vec<CString>,
 }
 
-/// Name of a value; long enough for the longest one, `evd.0x7f0123456780.highest_queue`.
+/// Name of a value, such as `evd.0x7f0123456780.highest_queue`; at most 47 bytes and a zero byte.
 type Name = ConsumerVisible<6>;
 /// Decimal text of a value; long enough for 20 digits.
 type Value = ConsumerVisible<3>;

@@ -84,8 +84,8 @@ counters! {
         highest = "highest_queue" max;
         waits = "waits" sum;
         sleeps = "sleeps" sum;
-        /// Sleeping threads that were woken, because enough events were queued or the EVD was made unwaitable or
-        /// closed.
+        /// Sleeping threads that were woken, because enough events were queued, the EVD was made unwaitable or closed,
+        /// or its CQ could not be armed.
         wakeups = "wakeups" sum;
         timeouts = "timeouts" sum;
         overflows = "overflows" sum;
@@ -98,7 +98,7 @@ counters! {
 #[derive(Debug, Default)]
 pub struct Posts {
     /// Thread numbers of the first thread that posted requests and the first thread that posted receives; 0 if no
-    /// thread has posted yet.
+    /// thread with a number has posted yet.
     owners: [AtomicUsize; 2],
     owned: PostCounts,
     shared: PostCounts,
@@ -190,7 +190,7 @@ fn become_owner(owner: &AtomicUsize, thread: usize) -> bool {
 pub struct IaEvents {
     /// Connection requests delivered to this process's consumer.
     pub requests: AtomicU64,
-    /// Connection requests that the consumer rejected.
+    /// Connection requests that the consumer or a close of the IA rejected.
     pub rejects: AtomicU64,
     pub async_errors: AtomicU64,
 }

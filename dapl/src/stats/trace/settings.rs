@@ -12,7 +12,8 @@ use crate::runtime::logger;
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct TraceSettings {
     /// `io_trc=` or `DAPL_DBG_IO_TRC`: number of posts recorded per EP, at most 65,536, rounded up to a power of two.
-    /// 0, the default, disables tracing. 1 means [`TraceSettings::PLAIN`] posts.
+    /// 0, the default, disables tracing. 1 means [`TraceSettings::PLAIN`] posts. The variable is ignored in a set-uid
+    /// program.
     posts: usize,
     /// `DAPL_DBG_IO_TRC_FILE`: all traces are logged when this file is touched. Ignored in a set-uid program.
     file: Option<PathBuf>,

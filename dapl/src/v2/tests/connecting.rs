@@ -1,4 +1,5 @@
-//! Tests of common service points, of rejects with private data, and of the disconnect events of freed EPs.
+//! Tests of common service points, of rejects with private data, of the disconnect events of freed EPs, and of connects
+//! that request several paths.
 
 use super::*;
 

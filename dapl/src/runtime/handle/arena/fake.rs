@@ -33,7 +33,7 @@ fn fresh() -> HandleEntry {
     }
 }
 
-/// An empty range, since loom models have no libdat.
+/// Always fails, since loom models have no libdat that needs the address range.
 pub fn arena() -> Result<HandleArena> {
     Err(Error::Exhausted(Resource::Memory))
 }
