@@ -33,8 +33,8 @@ impl Adapter {
         Ok(Adapter { device, progress, cm, engine: Mutex::default() })
     }
 
-    /// Starts the engine thread if it is not running. Called when the first CQ, QP, SRQ or listener is created, so an
-    /// adapter without such objects has no thread. Error: `Exhausted(Device)`, which this function logs.
+    /// Starts the engine thread if it is not running. Called before each CQ, QP, SRQ or listener is created, so an
+    /// adapter that never had such an object has no thread. Error: `Exhausted(Device)`, which this function logs.
     pub(crate) fn start_engine(&self) -> Result<()> {
         let mut engine = self.engine.lock();
         if engine.is_some() {

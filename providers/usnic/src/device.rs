@@ -26,7 +26,7 @@ use crate::qp::connection_table::ConnectionTable;
 use crate::qp::handler::{ConnectionHandler, NextService};
 use crate::settings::UsnicSettings;
 
-/// Maximum number of connections of an IA.
+/// Maximum number of connection numbers of an IA: connections, attempts and closing connections together.
 pub(crate) const CONNECTIONS: usize = 65_536;
 /// Time in nanoseconds for which the index of a freed connection number is quarantined.
 const NUMBER_QUARANTINE: Nanos = 10 * SECONDS;

@@ -75,7 +75,8 @@ pub struct Usnic {
     srqs: Arc<AtomicU32>,
 }
 
-/// Number of a protection domain. Queue pairs can use only registrations of their own domain.
+/// Number of a protection domain. A request or receive can use only registrations of the domain of its queue pair or
+/// shared receive queue.
 pub struct Pd(u32);
 
 pub struct Mr {

@@ -20,7 +20,8 @@ pub(crate) type SrqCore = dapl_software::srq::SrqCore<dyn SrqWaiter, Job>;
 /// A connection that waits for a receive. Queue pairs implement this trait, so that this module does not depend on
 /// them.
 pub(crate) trait SrqWaiter: Send + Sync {
-    /// Notifies the connection that a receive was posted. Returns false if it was no longer waiting.
+    /// Notifies the connection that a receive was posted. Returns false if it has ended, or its peer already knows of
+    /// enough receives. The queue then notifies the next connection.
     fn on_receive_posted(&self) -> bool;
 }
 

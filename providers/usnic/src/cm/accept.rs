@@ -50,7 +50,8 @@ impl PassiveSide {
         }
     }
 
-    /// Returns the number of received requests that were damaged, or encrypted with another key.
+    /// Returns the number of received requests and withdrawals that are damaged, or come from a host whose setting
+    /// `key` differs.
     pub(super) fn unreadable(&self) -> u64 {
         self.acceptor.counts().unreadable
     }
@@ -116,7 +117,8 @@ impl PassiveSide {
     }
 
     /// Handles a packet with the number of an accepted connection. A Reset of a client that does not know the
-    /// connection fails the accept. Any other packet with the connection's token confirms it.
+    /// connection fails the accept. Any other packet with the connection's token confirms it, if it is authentic or the
+    /// adapter has no key.
     pub(super) fn receive(&mut self, now: Nanos, number: u32, from: SocketAddr, packet: Vec<u8>) -> Option<CmAction> {
         if let PacketResult::Withdrawn(id) = self.acceptor.reset(now, &packet) {
             return self.failed(id);

@@ -56,8 +56,8 @@ pub(super) fn servers(device: &Device, dir: &ListenerDir, ip: IpAddr, qual: u64)
     Ok(vec![server])
 }
 
-/// Returns the addresses for a peer on this host. If a process of this user listens at `server` or at the adapter's
-/// address, returns only that address.
+/// Returns the addresses for a peer on this host. If a process of this user listens on `qual` at `server` or at the
+/// adapter's address, returns only that address.
 fn local_servers(device: &Device, dir: &ListenerDir, server: SocketAddr, qual: u64) -> Vec<SocketAddr> {
     let own = device.address();
     let mut servers = vec![own];
@@ -67,8 +67,8 @@ fn local_servers(device: &Device, dir: &ListenerDir, server: SocketAddr, qual: u
     if let Some(server) = servers.iter().find(|server| dir.has_listener(**server, qual)) {
         return vec![*server];
     }
-    // No process of this user listens. Another user may listen at an address where the port is open and does not belong
-    // to this user.
+    // No process of this user listens on `qual`. Another user may listen at an address whose port is open and does not
+    // belong to this user.
     if device.settings.listener_wait == 0 {
         servers.retain(|server| !dir.owns_port(*server) && !address::is_port_closed(own, *server));
     }

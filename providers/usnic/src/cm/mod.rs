@@ -91,7 +91,8 @@ impl Cm {
         Ok(Arc::new(Cm { device, sink, setup, listener_dir, request_sockets, state }))
     }
 
-    /// Returns the number of received requests that were damaged, or encrypted with another key.
+    /// Returns the number of received requests and withdrawals that are damaged, or come from a host whose setting
+    /// `key` differs.
     pub(crate) fn unreadable(&self) -> u64 {
         self.state.lock().passive.unreadable()
     }

@@ -1,7 +1,7 @@
 //! The jobs of the engine thread. Any thread may queue a job, and the engine thread executes it.
 //!
-//! The queue has no size limit. A completion queue or connection queues only a few jobs before the engine executes
-//! them.
+//! The queue has no size limit, because few jobs are pending at a time: a completion queue adds at most one each time
+//! it is armed, and a connection adds jobs only for rare events.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

@@ -35,7 +35,8 @@ struct RegionEntry {
     users: AtomicU32,
     base: AtomicU64,
     length: AtomicU64,
-    /// Access rights in the lower 32 bits, protection domain in the upper 32 bits ([`KeyEntry::word`]).
+    /// Access rights in the lower 32 bits ([`KeyEntry::word`]). The upper 32 bits are the protection domain. For a
+    /// window that only the peer of one queue pair may use, they are the number of that queue pair.
     rights: AtomicU64,
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct ListenerDir {
     base: BaseDir,
     /// Inode of the network namespace, or 0 without `/proc`.
     namespace: u64,
-    /// Ensures that this process removes the names of exited processes only once.
+    /// Ensures that the names of exited processes are removed only once for each open IA.
     cleaned: Once,
 }
 

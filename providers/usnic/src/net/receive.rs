@@ -26,8 +26,8 @@ pub(crate) struct ReceiveBatch {
     /// dropped.
     received: [Option<(SocketAddr, usize, usize)>; MAX_MESSAGES],
     count: usize,
-    /// Number of messages that the next call requests: twice as many as the last call if that returned all requested
-    /// messages, else as many as it returned. A call for one message is cheaper.
+    /// Number of messages that the next call requests: twice as many as the last call requested if it returned all of
+    /// them, else as many as it returned. At least 1, at most [`MAX_MESSAGES`]. A call for one message is cheaper.
     requested: usize,
 }
 
@@ -212,7 +212,7 @@ fn nothing_or_error() -> io::Result<usize> {
 /// is truncated or empty, or has no source address.
 ///
 /// # Safety
-/// `recvmmsg` has filled `message`, and its control data still exists.
+/// The kernel has filled `message`, and its control data still exists.
 unsafe fn read(socket: &Socket, message: &libc::mmsghdr, name: &RawSockAddr) -> Option<(SocketAddr, usize, usize)> {
     let (header, length) = (&message.msg_hdr, message.msg_len as usize);
     let mut segment = length;

@@ -3,7 +3,7 @@
 //!
 //! All packets of a batch have one destination. Packets of equal length are sent as one GSO batch, which the kernel or
 //! the network card splits (`UDP_SEGMENT`). Runs of fewer than [`MIN_GSO`] packets, and all packets on a kernel without
-//! GSO, are sent by `sendmmsg`.
+//! GSO, are sent by `sendmmsg`, or by `sendmsg` if only one is left.
 //!
 //! Payload is copied only if the socket is full, because its memory may no longer be registered when the packets are
 //! sent later.
@@ -56,13 +56,14 @@ struct BatchPacket {
 /// Outcome of a send at this host.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct SendOutcome {
-    /// Whether the socket is full. Unsent packets stay in the batch, and must be sent before any other packet.
+    /// Whether the socket or another queue of this host is full. Unsent packets stay in the batch, and must be sent
+    /// before any other packet.
     pub(crate) is_blocked: bool,
     /// Whether a queue of the host that several sockets share is full (ENOBUFS).
     pub(crate) overflows: bool,
-    /// Length in bytes of a packet that was dropped because it exceeds the MTU of the interface.
+    /// Length in bytes of the shortest packet that was dropped because it exceeds the MTU of the interface.
     pub(crate) too_large: Option<usize>,
-    /// Index of a packet that was dropped because its memory is not mapped.
+    /// Index of the first packet that was dropped because its memory is not mapped.
     pub(crate) fault: Option<usize>,
     /// Whether packets were dropped because of another error, for example because there is no route.
     pub(crate) is_unreachable: bool,
@@ -78,7 +79,7 @@ pub(crate) struct SendBatch {
     began: usize,
     /// Number of bytes in complete packets.
     bytes: usize,
-    /// Number of packets that were sent.
+    /// Number of packets that were sent or dropped.
     sent: usize,
     records: SendRecords,
 }

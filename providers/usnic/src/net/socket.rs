@@ -1,7 +1,8 @@
 //! UDP sockets with do-not-fragment, large buffers, a count of dropped datagrams, and GSO and GRO if the kernel
 //! supports them.
 //!
-//! This module only opens sockets, and reports which options the kernel has granted.
+//! This module opens sockets, and reports the options that the kernel has granted and the number of dropped datagrams.
+//! The modules `send` and `receive` transfer the data.
 
 use std::io;
 use std::net::SocketAddr;
@@ -32,7 +33,7 @@ pub(crate) struct SocketConfig {
 pub(crate) struct Socket {
     fd: OwnedFd,
     local: SocketAddr,
-    /// Whether GSO is used. Cleared after a GSO send has failed.
+    /// Whether GSO is used. Cleared after the kernel has rejected a GSO batch whose packets could be sent one by one.
     gso: AtomicBool,
     gro: bool,
     receive_buffer: usize,

@@ -39,8 +39,8 @@ enum Urgency {
 }
 
 impl AckClock {
-    /// An ack is due after `delay` nanoseconds, or after `every` new packets. Callers pass a quarter of the receive
-    /// window, at most 1024.
+    /// An ack is due after `delay` nanoseconds, or after `every` new packets. Callers pass as `every` the number of
+    /// packets in a quarter of the receive window, at most 1024.
     pub(crate) fn new(delay: Nanos, every: u32) -> Self {
         AckClock {
             delay,

@@ -22,8 +22,7 @@ const NEW_ADDRESS_INTERVAL: Nanos = 100 * MILLIS;
 /// A peer times out only after this number of challenges without a response. It also times out if this number of
 /// challenges have each caused a report that its port is closed.
 const MIN_PROBES: u32 = 3;
-/// Minimum interval between challenges to the peer's address, in nanoseconds. It also limits challenges that ICMP
-/// messages cause.
+/// Minimum time from a challenge to the next one that an ICMP message causes, in nanoseconds.
 const MIN_INTERVAL: Nanos = 100 * MILLIS;
 /// Maximum number of doublings of the interval between challenges (RFC 9002, 6.2.1).
 const MAX_DOUBLINGS: u32 = 6;
@@ -49,7 +48,7 @@ fn put(kind: Kind, terms: &ConnectionTerms, nonce: u64, out: &mut Vec<u8>) {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum PeerTimeout {
     Nothing,
-    /// The peer has not responded for the time limit.
+    /// The peer has not responded for the time limit, or its port is closed.
     TimedOut,
 }
 
@@ -232,8 +231,8 @@ impl PeerPath {
     }
 
     /// Returns the interval after this challenge, which is at least a probe timeout. If the peer's port is closed, the
-    /// interval doubles with each challenge that causes no report, because hosts limit the rate of ICMP messages
-    /// (Linux: one per second).
+    /// interval doubles, up to the usual one, with each challenge that causes no report, because hosts limit the rate
+    /// of ICMP messages (Linux: one per second).
     fn wait(&self, probing: &ChallengeState, rtt: &Rtt) -> Nanos {
         let timeout = rtt.pto(0);
         let plain = (self.give_up / 4).clamp(10 * MILLIS, SECONDS).max(timeout);

@@ -13,13 +13,13 @@ pub(crate) struct Counters {
     pub(crate) resent_gap: u64,
     /// Retransmissions after the loss delay.
     pub(crate) resent_timeout: u64,
-    /// Retransmissions after a probe timeout.
+    /// Retransmissions after a probe timeout, or because the peer's shared receive queue became empty.
     pub(crate) resent_probe: u64,
     /// Packets that were retransmitted in pieces, because the path MTU has decreased.
     pub(crate) refragmented: u64,
     /// Packets that were declared lost.
     pub(crate) lost: u64,
-    /// Packets that were declared lost but had arrived.
+    /// Packets that were declared lost, or retransmitted after a probe timeout, but had arrived.
     pub(crate) spurious: u64,
     /// Accepted data packets.
     pub(crate) received: u64,
@@ -35,7 +35,7 @@ pub(crate) struct Counters {
     pub(crate) fast: u64,
     /// Ack packets sent.
     pub(crate) acks_sent: u64,
-    /// Acks sent in data packets.
+    /// Data packets that carried a pending ack, which needed no ack packet.
     pub(crate) acks_carried: u64,
     pub(crate) acks_received: u64,
     /// Received acks of packets that were never sent.
@@ -58,7 +58,7 @@ pub(crate) struct Counters {
     pub(crate) refusals_received: u64,
     /// Malformed packets received.
     pub(crate) malformed: u64,
-    /// Probe timeouts.
+    /// Probe timeouts, and the timeout of a peer that did not respond to challenges.
     pub(crate) timeouts: u64,
     /// Current congestion window in bytes.
     pub(crate) window: u64,

@@ -5,8 +5,9 @@
 //!
 //! The MTU decreases if the local host or an ICMP message reports a smaller one, or if a black hole is detected. To
 //! detect a black hole, the sender sends pairs of a large and a small probe. In a black hole, only the small probes are
-//! acked. Random loss would not affect all large probes. After two acked small probes, packets have the initial size
-//! until the black hole is proved or a large packet is acked, so that data is not delayed.
+//! acked. Random loss would not affect all large probes. After two acked small probes, or if probe timeouts have caused
+//! the suspicion, packets have the initial size until the black hole is proved or a large packet is acked. So data is
+//! not delayed.
 
 use super::{MILLIS, Nanos, SECONDS};
 

@@ -5,7 +5,8 @@
 
 use crate::proto::WINDOW;
 
-/// Maximum number of ranges. A full window in which every second packet is missing has this number.
+/// Maximum number of ranges besides the first. A full window in which every second packet is missing has this number of
+/// ranges.
 const MAX_RANGES: usize = WINDOW as usize / 2;
 
 /// The bytes from `start` up to, but not including, `end`.

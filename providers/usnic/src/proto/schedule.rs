@@ -18,9 +18,9 @@ use super::Nanos;
 pub(crate) struct PendingWork {
     /// Whether lost packets may be retransmitted now.
     pub(crate) resend: bool,
-    /// Whether the connection is ready to send: it has work requests, credits, and an open window.
+    /// Whether the connection can send now: a control packet, or new data that credits, window and pacer permit.
     pub(crate) ready: bool,
-    /// Whether an ack is due that no data packet will carry.
+    /// Whether an ack is due. If `ready` is also true, the `transmit` call for the data sends the ack too.
     pub(crate) ack: bool,
     /// Time at which `on_time` must be called, or `None` if no timer is running.
     pub(crate) deadline: Option<Nanos>,

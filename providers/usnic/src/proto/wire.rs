@@ -16,7 +16,8 @@
 use zerocopy::network_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Version of the protocol. Packets of another version are dropped.
+/// Version of the protocol. Packets of another version are dropped, with two exceptions: a request gets a reject, and
+/// the client reads this reject.
 pub(crate) const VERSION: u8 = 2;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -52,7 +53,7 @@ impl Kind {
 }
 
 /// The header of every packet. The receiver of the packet has assigned `conn` and `token` to the connection, and drops
-/// packets with other values. Both are 0 in a request.
+/// packets with other values. Both are 0 in a request and its withdrawal.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct PacketHeader {
@@ -69,7 +70,7 @@ pub(crate) const FLAG_ACK_NOW: u16 = 1;
 pub(crate) const FLAG_LAST: u16 = 2;
 /// Flag: the packet ends with a CRC32C of all bytes before it.
 pub(crate) const FLAG_CHECKED: u16 = 4;
-/// Flag: the part after the header is encrypted (`seal`).
+/// Flag: the part after the header, or after the clear part of a request, is encrypted (`seal`).
 pub(crate) const FLAG_SEALED: u16 = 8;
 /// Flag of a Reset in reply to an Accept: the client does not know the connection attempt.
 pub(crate) const FLAG_UNKNOWN: u16 = 16;
@@ -191,7 +192,8 @@ pub(crate) struct Message {
     pub(crate) id: U32,
     /// Length of the whole message, in bytes.
     pub(crate) length: U32,
-    /// Key and address of the receiver's memory, for writes, read requests and atomic operations.
+    /// Key and address of the receiver's memory, for writes, read requests and atomic operations. In a send, `key` is
+    /// the immediate data or the key of the window to invalidate.
     pub(crate) key: U32,
     pub(crate) address: U64,
 }

@@ -1,4 +1,4 @@
-//! Implements the provider interface of connection requests.
+//! Implements dapl's interface [`ConnRequest`]: accepts, rejects or hands off a connection request.
 #![forbid(unsafe_code)]
 
 use dapl::error::{Error, Result};

@@ -182,7 +182,8 @@ impl Transport {
         }
     }
 
-    /// Sends one batch. Returns false if there was no packet to send, or the socket is full.
+    /// Sends one batch. Returns false if there was no packet to send, or an earlier batch waits because the socket is
+    /// full.
     pub(crate) fn transmit(
         &mut self,
         now: Nanos,
@@ -193,7 +194,7 @@ impl Transport {
     }
 
     /// Sends one batch, which ends when no request waits to be sent. Then updates the state for deferred receptions.
-    /// Returns false if there was no packet to send, or the socket is full.
+    /// Returns false if there was no packet to send, or an earlier batch waits because the socket is full.
     pub(crate) fn send_now(
         &mut self,
         now: Nanos,

@@ -1,5 +1,5 @@
-//! Tests of set-up with clients that have exited, and with listeners that are closed, missing, late or stopped. Plain
-//! sockets act as some of the peers.
+//! Tests of set-up with clients that have exited, and with listeners that are closed, missing or late, cannot use their
+//! directory, or share the port with a stopped process. Plain sockets act as some of the peers.
 
 use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;

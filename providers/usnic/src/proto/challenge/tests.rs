@@ -1,4 +1,5 @@
-//! Tests challenges with peers that change their address, peers that do not respond, and packets of other hosts.
+//! Tests challenges with peers that change their address, peers that do not respond, reports of a closed port, and
+//! packets of other hosts.
 
 use super::*;
 use crate::proto::rtt::Timing;
@@ -125,8 +126,8 @@ fn nonces_differ_from_each_other_and_from_those_of_other_connections() {
     assert_eq!(nonces.len(), 2000);
 }
 
-/// Advances from deadline to deadline until the peer has timed out. Returns the elapsed time and the number of
-/// challenges.
+/// Advances from deadline to deadline until the peer has timed out. If `refuses` is true, each challenge causes reports
+/// of a closed port. Returns the time of the timeout and the number of challenges.
 fn until_timed_out(peer: &mut PeerPath, refuses: bool) -> (Nanos, u32) {
     let near = rtt(MILLIS);
     until_timed_out_over(&near, peer, |peer, now, _| {

@@ -4,8 +4,9 @@
 //! depend on thread scheduling. So this algorithm has no model of the path, and the window starts with the size of that
 //! buffer.
 //!
-//! Several connections may share the peer's socket and overflow its buffer. The resulting loss is the only congestion
-//! signal. After a loss, the window follows NewReno (RFC 9002, 7.3 and B). Packets are not paced.
+//! Several connections may share the peer's socket and overflow its buffer. The resulting loss is a congestion signal,
+//! and so is a full queue of this host (ENOBUFS). After such a signal, the window follows NewReno (RFC 9002, 7.3 and
+//! B). Packets are not paced.
 
 use super::recovery::Recovery;
 use super::round::Round;

@@ -83,7 +83,8 @@ pub(crate) struct LossEvent {
     pub(crate) is_persistent: bool,
 }
 
-/// A congestion control algorithm. The caller reports the losses that an ack reveals before the ack (RFC 9002, A.7).
+/// A congestion control algorithm. If an ack reveals losses, the caller calls `lost` first, then `acked` (RFC 9002,
+/// A.7).
 pub(crate) trait Controller {
     fn sent(&mut self, sent: &SentPacket);
     fn acked(&mut self, ack: &AckEvent);

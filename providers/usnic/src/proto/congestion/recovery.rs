@@ -16,8 +16,8 @@ pub(super) struct Recovery {
 }
 
 impl Recovery {
-    /// Records lost packets. Returns true if a new period starts, because a lost packet was sent after the start of the
-    /// last period.
+    /// Records lost packets. Returns true if a new period starts, because this is the first loss, or a lost packet was
+    /// sent after the start of the last period.
     pub(super) fn lost(&mut self, loss: &LossEvent) -> bool {
         let is_new = self.start.is_none_or(|start| loss.last_sent > start);
         if is_new {
@@ -27,8 +27,8 @@ impl Recovery {
         is_new
     }
 
-    /// Records a congestion signal other than loss. Returns true if a new period starts, because the last period
-    /// started more than a round trip ago.
+    /// Records a congestion signal other than loss. Returns true if a new period starts, because there was none, or the
+    /// last one started more than a round trip ago.
     pub(super) fn record_congestion(&mut self, now: Nanos, srtt: Nanos) -> bool {
         let is_new = self.start.is_none_or(|start| now > start.saturating_add(srtt));
         if is_new {

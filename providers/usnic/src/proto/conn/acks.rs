@@ -1,4 +1,4 @@
-//! Received acks: packets that the peer has received or lost, and its credits.
+//! Processes received acks: completes requests, declares packets lost, and updates the credit limit.
 #![forbid(unsafe_code)]
 
 use super::Conn;

@@ -53,8 +53,9 @@ struct RefusedRequest {
 pub(super) struct Ending {
     phase: ClosePhase,
     event: Option<ConnectionEvent>,
-    /// Close handshake, which sends the Fin, FinAck or Reset. `None` while the connection is open, and if it has ended
-    /// because this host refused a request.
+    /// Close handshake, which sends the Fin, FinAck or Reset. `None` while the connection is open or waits for its last
+    /// request. Also `None` if it has ended because this host refused a request, until a Fin or Reset of the peer
+    /// arrives.
     closing: Option<Closing>,
     /// Source of the peer's last Fin, FinAck or Reset. Replies go to this address, because the peer's address may have
     /// changed.

@@ -1,8 +1,8 @@
 //! Fast paths of posts: a short send that is transmitted immediately, a request that waits behind other requests, and a
 //! receive that is posted to the connection.
 //!
-//! Each function checks its conditions first. If a condition is false, the function changes nothing, and the caller
-//! uses the general function.
+//! The conditions of a fast path are checked first. If one is false, nothing changes, and the caller uses the general
+//! function.
 
 use zerocopy::{Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -113,7 +113,7 @@ impl<D: PostedData> Conn<D> {
     }
 
     /// Permits sends without flags of up to `length` bytes. Returns false, without effect, if such a send would not be
-    /// the next packet. `most` is the maximum number of outstanding requests.
+    /// the next packet, or if `most` requests are outstanding.
     #[inline(always)]
     pub(crate) fn permit_short(&mut self, now: Nanos, length: u32, most: u32) -> bool {
         let outstanding = self.requests.queue.len();
@@ -223,8 +223,8 @@ impl<D: PostedData> Conn<D> {
         AfterShortSend::Timeout(self.now.saturating_add(self.config.min_timeout))
     }
 
-    /// Posts a request behind waiting requests, whose transmission is already scheduled. Returns false if no request
-    /// waits.
+    /// Posts a request behind waiting requests, whose transmission is already scheduled. Returns false, without effect,
+    /// if no request waits, the connection is ending, or the queue is full.
     #[inline(always)]
     pub(crate) fn post_behind(&mut self, post: Post, fill: impl FnOnce(&mut D::Request)) -> bool {
         self.ending.is_open() && self.has_requests() && self.requests.push(post).map(fill).is_some()

@@ -308,7 +308,8 @@ impl<D: PostedData> Conn<D> {
     /// Whether `quote`, the start of a packet in an ICMP message, belongs to a recent packet of this connection.
     ///
     /// The quote must have the peer's connection number and token. A quoted data packet must be in flight or lost (RFC
-    /// 5927, 4.1, for TCP), unless packets are sealed, because their PSNs are encrypted.
+    /// 5927, 4.1, for TCP), and a quoted challenge must be the last one. This is not checked if packets are sealed,
+    /// because PSNs and nonces are encrypted.
     pub(crate) fn is_quoted(&self, quote: &[u8], is_sealed: bool) -> bool {
         let Some((head, body)) = wire::head(quote) else { return false };
         if (head.conn.get(), head.token.get()) != (self.terms.peer_conn, self.terms.peer_token) {
@@ -329,7 +330,7 @@ impl<D: PostedData> Conn<D> {
         }
     }
 
-    /// Returns the counters, and the current values of window, pacing rate, round-trip time and MTU.
+    /// Returns the counters, and the current values of window, bytes in flight, pacing rate, round-trip time and MTU.
     pub(crate) fn counters(&self) -> Counters {
         let counters = self.flight.counters();
         Counters {

@@ -80,7 +80,8 @@ pub(super) struct NextNumbers {
 /// The reason why no new packet of a request can be sent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum BlockedReason {
-    /// There is no request, the next request waits for earlier requests, or a request has failed.
+    /// There is no request, or a request has failed, or the next request waits: for earlier requests, for acks that
+    /// make space in the window, or for the next attempt to execute a bind.
     Idle,
     /// The peer has no posted receive.
     Credit,

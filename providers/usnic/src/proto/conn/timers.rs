@@ -1,4 +1,5 @@
-//! The timers of a connection, combined into one deadline.
+//! The timers of a connection: their earliest deadline, and the reaction to expired timers. Also reports the pending
+//! work of the connection.
 
 use dapl::provider::Status;
 

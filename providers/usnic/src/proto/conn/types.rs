@@ -39,7 +39,8 @@ pub(crate) struct ConnConfig {
     pub(crate) first_timeout: Nanos,
     /// Minimum of the probe timeout.
     pub(crate) min_timeout: Nanos,
-    /// Time without acks after which the connection ends.
+    /// Time after which the peer has timed out: without new acks of packets in flight, or without any packet while it
+    /// is challenged.
     pub(crate) give_up: Nanos,
     /// Maximum number of RNR probes, or `None` for no limit.
     pub(crate) rnr_limit: Option<u32>,
@@ -118,7 +119,7 @@ pub(crate) struct Post {
     pub(crate) work: Operation,
     /// Length in bytes.
     pub(crate) length: u32,
-    /// Whether the request starts only after all earlier reads are complete.
+    /// Whether the request starts only after all earlier reads and atomic operations are complete.
     pub(crate) fence: bool,
 }
 

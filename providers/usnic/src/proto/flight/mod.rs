@@ -119,11 +119,11 @@ pub(crate) struct RecoveryCounters {
     pub(crate) beyond_sent: u64,
     /// Packets that were declared lost.
     pub(crate) losses: u64,
-    /// Packets that were queued for retransmission after a probe timeout.
+    /// Packets that were queued for retransmission after a probe timeout, or by `retransmit_where`.
     pub(crate) probes: u64,
     /// Packets that were declared lost but had arrived.
     pub(crate) spurious_losses: u64,
-    /// Packets that were queued after a probe timeout but had arrived.
+    /// Packets counted in `probes` that had arrived.
     pub(crate) spurious_probes: u64,
 }
 

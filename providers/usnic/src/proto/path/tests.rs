@@ -1,4 +1,4 @@
-//! Tests of the search for the path MTU.
+//! Tests of the search for the path MTU, and of the detection of black holes.
 
 use super::*;
 
@@ -160,7 +160,7 @@ fn black_hole_is_detected_and_search_restarts() {
         net.until(&mut path, SECONDS);
         net.carries = carries;
         for _ in 0..SUSPICIOUS_LOSSES {
-            assert_eq!(net.probes(&mut path), [] as [usize; 0], "no loss of large packets is suspected yet");
+            assert_eq!(net.probes(&mut path), [] as [usize; 0], "no black hole is suspected yet");
             path.lost(net.now, 1472);
         }
         let found = net.now + SECONDS;

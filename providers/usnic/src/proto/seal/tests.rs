@@ -1,4 +1,5 @@
-//! Tests which packets are accepted and rejected, with equal and with different keys.
+//! Tests which packets are accepted and rejected, with equal keys, with different keys and without a key. Also compares
+//! the ciphers and the checksum with published test vectors.
 
 use super::*;
 use crate::proto::setup::tests::TestRandom;
@@ -83,7 +84,7 @@ fn authenticated_packet_opens_once() {
     let packet = sealed(&mut client, b"x");
     assert!(server.authenticates(&packet) && server.authenticates(&packet));
     assert!(server.open(&mut packet.clone()).is_some());
-    assert!(!server.authenticates(&packet), "a packet that was opened is not vouched for");
+    assert!(!server.authenticates(&packet), "a packet that was opened is not authenticated again");
     let own = sealed(&mut server, b"x");
     assert!(!server.authenticates(&packet[1..]) && !server.authenticates(&own));
 }

@@ -44,7 +44,7 @@ pub(crate) struct RequestId(u64);
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum PacketResult {
     Nothing,
-    /// The request is damaged, or encrypted with another key. The server sends no reply.
+    /// The request is damaged, or comes from a host whose setting `key` differs. The server sends no reply.
     Unreadable,
     /// A reply was appended, which the caller sends to the source of the packet.
     Reply,

@@ -1,5 +1,5 @@
-//! The active side of a connection attempt: retransmits the request until the server replies, and fails after a time
-//! without replies. At the consumer's timeout, the caller calls [`Connector::withdraw`].
+//! The active side of a connection attempt: retransmits the request until the server accepts or rejects it, and fails
+//! after a time without replies. At the consumer's timeout, the caller calls [`Connector::withdraw`].
 //!
 //! A reply is valid if it has the attempt's connection number and token and comes from the host to which the request
 //! was sent. A late reply of a listener that has handed the request off is invalid. After a Pending reply, the request
@@ -31,7 +31,7 @@ const MAX_HOPS: u16 = 8;
 /// Minimum number of transmissions before the attempt fails. Time alone is not sufficient, because after a pause of
 /// this process, replies may be queued in the socket.
 const MIN_SENDS: u32 = 3;
-/// The attempt ends after this number of ICMP reports of a closed port. At most one report counts per transmission.
+/// The server's port counts as closed after this number of ICMP reports. At most one report counts per transmission.
 const MIN_CLOSED: u32 = 2;
 
 #[derive(Debug)]
@@ -39,7 +39,8 @@ pub(crate) enum ConnectOutcome {
     /// The server has accepted. `Conn` sends the confirmation by [`Confirming`].
     Established { agreed: HandshakeResult, private_data: Vec<u8> },
     /// The server has rejected the request without private data, has no listener, or is unreachable. The reason is for
-    /// the log. It is `None` if the server's consumer rejected the request, or if there was no reply.
+    /// the log. It is `None` if the server's consumer rejected the request, if there was no reply, or if the process
+    /// that sent the Pending reply has exited.
     Ended(ConnectionEvent, Option<RejectReason>),
     /// The server's consumer has rejected the request with this private data.
     Refused(Vec<u8>),

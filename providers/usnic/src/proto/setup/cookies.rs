@@ -73,7 +73,8 @@ fn previous(epoch: u32) -> u32 {
     if epoch == 1 { u32::MAX } else { epoch - 1 }
 }
 
-/// The fields of a request that its cookie covers, besides the source address.
+/// The parts of a request from which its cookie is created and checked. The cookie covers the source address, the
+/// qualifier, the number of hand-offs, `conn` and `token`.
 pub(super) struct CookieKey {
     pub(super) head: RequestHead,
     pub(super) conn: u32,

@@ -18,7 +18,7 @@ pub(super) struct AttemptCount {
 pub(crate) struct HalfOpenCounts {
     pub(crate) requests: u64,
     pub(crate) repeated: u64,
-    /// Requests and withdrawals that are damaged, or encrypted with another key.
+    /// Requests and withdrawals that are damaged, or come from a host whose setting `key` differs.
     pub(crate) unreadable: u64,
     pub(crate) cookies: u64,
     pub(crate) refused: u64,

@@ -1,8 +1,8 @@
 //! Connection set-up: request, cookie, accept or reject, confirmation.
 //!
 //! A [`connect::Connector`] is the active side of one attempt. One [`accept::Acceptor`] is the passive side of all
-//! attempts at an IA. Both get packets and the current time, and return packets, a deadline and an outcome. Each packet
-//! is retransmitted until the peer replies, and may arrive more than once.
+//! attempts at an IA. Both get packets and the current time, and return packets, a deadline and an outcome. Request,
+//! Accept and Confirm are retransmitted until the peer replies. Each packet may arrive more than once.
 //!
 //! ```text
 //! client                                   server

@@ -250,7 +250,8 @@ struct RejectPacket {
     qual: U64,
 }
 
-/// The client's connection number and token, and the number of hand-offs of its request. A reply contains these values.
+/// The client's connection number and token, and the number of hand-offs of its request. Each reply contains the number
+/// and the token. A cookie or a reject also contains the number of hand-offs.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct ReplyTarget {
     pub(super) conn: u32,

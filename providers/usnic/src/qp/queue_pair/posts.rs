@@ -211,7 +211,8 @@ impl QpCore {
     }
 }
 
-/// Returns the status with which an atomic operation fails if its address or length is invalid.
+/// Returns the status with which an atomic operation fails because its length or address is invalid, or `None` if both
+/// are valid.
 #[cold]
 fn check_atomic(remote: Remote, total: u64) -> Option<Status> {
     if total != ATOMIC_SIZE {

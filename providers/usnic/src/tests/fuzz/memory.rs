@@ -15,7 +15,7 @@ pub(super) const KEYS: [u32; 2] = [1, 2];
 /// Size of the memory in bytes.
 pub(super) const MEMORY: usize = 1 << 16;
 
-/// The memory of the peer under test, and the recorded events.
+/// The memory of the peer under test, the length of its shared queue, and the number of its completions.
 pub(super) struct Memory {
     pub(super) bytes: Vec<u8>,
     /// Number of receives in the shared queue.

@@ -1,4 +1,4 @@
-//! The network between the peers, and its impairments.
+//! The network between the peers: applies the faults of the scenario to datagrams, and delivers them after the latency.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;

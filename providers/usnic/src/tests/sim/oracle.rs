@@ -52,7 +52,7 @@ pub(super) struct OracleRequest {
     fence: bool,
     solicited: bool,
     pattern: u32,
-    /// Index of the destination buffer: local for a read, at the peer for a write.
+    /// Index of the destination buffer: local for a read or an atomic operation, at the peer for a write.
     area: usize,
     /// Number of times that `execute_bind` defers a bind before it succeeds.
     deferrals: u32,

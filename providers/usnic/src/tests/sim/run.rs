@@ -279,7 +279,7 @@ impl<'a> Run<'a> {
         let (link, mine) = (&mut self.links[at], &plan.sides[side]);
         let peer = &mut self.peers[plan.ends[side]];
         while mine.shared && link.recvs_posted[side] < link.due_recvs(side, usize::MAX, self.now) {
-            // A shared receive has the length of the longest receive of any connection, so that any message fits.
+            // A shared receive has the length of the longest message of any connection, so that any message fits.
             let longest = self.scenario.links.iter().flat_map(|link| &link.sides).flat_map(|side| &side.items);
             let longest = longest.filter(|item| item.kind.is_send()).map(|item| item.length).max().unwrap_or(0);
             peer.pool.borrow_mut().put(longest);

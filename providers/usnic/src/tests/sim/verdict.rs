@@ -1,4 +1,4 @@
-//! Checks of the final state of a run.
+//! Checks of the final state of a run: events, completions and failed requests of each connection.
 
 use dapl::provider::{ConnectionEvent, Status};
 

@@ -38,7 +38,8 @@ impl Bbr {
         }
     }
 
-    /// Moves the window towards the maximum amount in flight, by at most the bytes newly acked: SetCwnd() (5.6.4.6).
+    /// Grows the window by the newly acked bytes, up to the maximum amount in flight once the pipe is full. Then
+    /// applies the bounds of the state and of the model: SetCwnd() (5.6.4.6).
     fn set_cwnd(&mut self, sample: &Sample) {
         let most = self.max_inflight();
         let grown = self.cwnd.saturating_add(sample.newly_acked);

@@ -1,6 +1,7 @@
 //! BBR's model of the path: bandwidth, ack aggregation, and bounds set by congestion signals.
 //!
-//! Section numbers and names in comments are those of draft-ietf-ccwg-bbr-06. This file implements section 5.5.
+//! Section numbers and names in comments are those of draft-ietf-ccwg-bbr-06. This file implements section 5.5, and the
+//! detection of a full pipe (5.3.1.2).
 
 use super::{BETA, Bbr, BbrState, INFINITY, INITIAL_PACKETS, LossEvent, Sample};
 use crate::proto::flight::LostPacket;

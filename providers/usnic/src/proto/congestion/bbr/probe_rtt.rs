@@ -26,7 +26,8 @@ pub(super) struct MinRtt {
     is_expired: bool,
     done_stamp: Option<Nanos>,
     is_round_done: bool,
-    /// Value of C.delivered at the end of ProbeRTT. The rates of packets that were sent before are ignored (5.3.4.3).
+    /// Samples of packets that were sent before C.delivered reached this value count as app-limited, because ProbeRTT
+    /// has reduced their rate (5.3.4.3).
     pub(super) ignored_until: u64,
 }
 

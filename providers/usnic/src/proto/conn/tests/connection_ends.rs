@@ -1,4 +1,5 @@
-//! Tests the end of a connection: completions, their order, and the events at both endpoints.
+//! Tests the end of a connection: completions, their order, and the events at both endpoints. Also tests how a lost or
+//! exited peer is detected.
 
 use dapl::provider::{ConnectionEvent, Remote, Status};
 

@@ -35,7 +35,7 @@ fn sends_to(connector: &mut Connector, now: Nanos) -> Option<(SocketAddr, Vec<u8
     connector.transmit(now, &mut TestRandom::new(6), &mut out).map(|to| (to, out))
 }
 
-/// Returns the protected part of a request.
+/// Returns the offer and the private data of a request.
 fn requested(packet: &[u8]) -> Option<(Offer, Vec<u8>)> {
     let (setup, mut buffer) = (Setup::new(SetupConfig::default(), None), Vec::new());
     let (offer, private) = packets::offer(packets::request(&setup.guard, packet, &mut buffer)?)?;
