@@ -1,4 +1,5 @@
-//! The 73 functions of libdat, resolved at run time: each call is recorded with its complete result.
+//! The 73 functions of DAT 1.2, looked up in the library under test at run time. Each call and its complete return code
+//! are written to the flight record.
 //!
 //! The functions take the C arguments unchecked, so that a case can pass any value. Results are not checked here.
 #![allow(clippy::too_many_arguments, reason = "the signatures are the specification's")]
@@ -190,7 +191,7 @@ fn absent(name: &str) -> ! {
     panic!("the library under test does not export {name}")
 }
 
-/// Records the event that a call returned in the flight record.
+/// Writes the event that a call returned to the flight record.
 fn see(event: *const DAT_EVENT) {
     if event.is_null() {
         return;

@@ -75,7 +75,7 @@ impl Case {
         }
     }
 
-    /// Sets the case's name: unique in the suite, beginning with its area.
+    /// Sets the case's name, which must be unique in the suite.
     pub(crate) fn named(mut self, name: impl Into<Cow<'static, str>>) -> Self {
         self.name = name.into();
         self
@@ -95,7 +95,7 @@ impl Case {
         self
     }
 
-    /// Sets a feature that the case needs.
+    /// Adds a feature that the case needs.
     pub(crate) fn needs(mut self, need: Need) -> Self {
         self.needs.push(need);
         self

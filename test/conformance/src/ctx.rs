@@ -1,8 +1,8 @@
 //! Context of a running case: its role, the adapter's name, the connection qualifiers of this run, and a channel to
 //! the other role.
 //!
-//! The channel is a socket independent of DAT, so roles can synchronise without the code under test. Every wait ends
-//! at the case's deadline.
+//! The channel is a socket independent of DAT, so roles can synchronise without the code under test. Every wait on the
+//! channel ends at the case's deadline.
 #![forbid(unsafe_code)]
 
 use std::io::{ErrorKind, Read, Write};
@@ -102,7 +102,7 @@ impl Ctx {
         directory.join(format!("{}-{}{twin}-{name}", self.case, self.mode.word()))
     }
 
-    /// Records the current step, which is printed if the case hangs or fails.
+    /// Records the current step, which is printed if the case hangs or its process crashes.
     pub(crate) fn step(&self, text: impl AsRef<str>) {
         flight::step(self.role.word(), text.as_ref());
     }

@@ -1,4 +1,4 @@
-//! Return codes and events that the specification requires for each function. A full run must observe all of them.
+//! Return codes of each function, and events, that the specification requires. A full run must observe all of them.
 //!
 //! Taken from the tables of the specification. Codes that cannot be provoked through the C ABI are in `UNREACHABLE`
 //! with the reason. Any case may provoke a code.
@@ -71,8 +71,8 @@ const QUAL_IN_USE: ExpectedCode = Whole(DAT_CONN_QUAL_IN_USE);
 const MODEL: ExpectedCode = is(DAT_MODEL_NOT_SUPPORTED, DAT_NO_SUBTYPE);
 const NOT_READY: ExpectedCode = state(DAT_INVALID_STATE_EP_NOTREADY);
 
-/// All functions and their return codes, except those that depend on the EP state. From spec/registry, spec/events
-/// and spec/endpoints.
+/// All functions and the return codes that a run must observe, except those that depend on the EP state. From
+/// spec/registry, spec/events and spec/endpoints.
 const ANSWERS: &[(&str, &[ExpectedCode])] = &[
     // dat_ia_open and dat_ia_close: spec/registry 4.1 to 4.3
     (

@@ -38,7 +38,7 @@ static STEPS: Mutex<Option<File>> = Mutex::new(None);
 /// An observation that counts towards the required codes and events.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum Seen {
-    /// The function with this index in `api::NAMES` returned this code.
+    /// The function with this number (`api::name`) returned this code.
     ReturnCode(u32, u32),
     /// An event with this number was returned.
     Event(u32),
@@ -92,8 +92,8 @@ pub(crate) fn open(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A call in progress. Dropping it marks the thread as outside the function, also when the thread is cancelled inside
-/// the call.
+/// A call in progress. `leave` marks the thread as outside the function. If the thread is cancelled inside the call,
+/// the end of the thread releases its slot.
 pub(crate) struct Call {
     function: usize,
     slot: usize,

@@ -10,8 +10,9 @@
 //!
 //! Environment variables select the library and the dat.conf; `cargo xtask test conformance` sets them. A FILTER is a
 //! part of a case's name or of its section. A full run fails if an item of [`expected`] was not observed, except with
-//! `--open`. `--complete` fails cases that the provider does not support. `--except` names a file of cases to omit,
-//! each line with a reason. `--time-factor` multiplies the time limit of a case, for a slow machine.
+//! `--open`. `--complete` fails cases that the provider does not support, and a full run over 2.0 in which an item of
+//! `expected::of_2_0` was not observed. `--except` names a file of cases to omit, each line with a reason.
+//! `--time-factor` multiplies the time limit of a case, for a slow machine.
 //!
 //! # Writing a case
 //!

@@ -80,7 +80,7 @@ names! {
         DAT_EP_STATE_DISCONNECTED DAT_EP_STATE_COMPLETION_PENDING;
 }
 
-/// Names of a code as `TYPE/SUBTYPE`, without the `DAT_` prefix. An error without the class bit gets a mark.
+/// Names of a code as `TYPE/SUBTYPE`, without the `DAT_` prefix. An error without the class bit begins with "bare".
 pub(crate) fn of_code(code: DAT_RETURN) -> String {
     let short = |name: &'static str| name.trim_start_matches("DAT_");
     let find =

@@ -1,5 +1,5 @@
-//! The coverage table: return codes of each function with the cases that observed them, observed events, and required
-//! items that no case observed.
+//! The coverage table: the observed return codes of each function and the observed events, each with the number of
+//! cases and two case names. After a full run it also lists the required items that no case observed.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use crate::{api, expected, kit};
 
 /// Name of the table's file.
 const FILE: &str = "coverage.md";
-/// Case names listed per row.
+/// Maximum number of case names in a row.
 const EXAMPLES: usize = 2;
 
 /// Writes the table of a run and prints its path.
@@ -59,7 +59,7 @@ fn row(text: &mut String, cells: &[&str], names: &[&str]) {
     let _ = writeln!(text, "| {} | {} | {examples} |", cells.join(" | "), names.len());
 }
 
-/// Prints the table of the last run. Returns whether one exists.
+/// Prints the table of the last run. Fails if there is none.
 pub(crate) fn show(directory: &Path) -> io::Result<bool> {
     let path = directory.join(FILE);
     let text = fs::read_to_string(&path).map_err(|error| io::Error::other(format!("{}: {error}", path.display())))?;

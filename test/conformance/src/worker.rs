@@ -169,7 +169,8 @@ fn play(task: &Task, case: Case) -> Ending {
     }
 }
 
-/// Runs both roles, each in a thread. When one fails, the other gets only a short time to end.
+/// Runs both roles, each in a thread. If the first result is not a success, the other role gets only a short time to
+/// end.
 fn threads(task: &Task, case: Case) -> Ending {
     let (one, other) = UnixStream::pair().expect("the system permits another socket pair");
     let case = Arc::new(case);

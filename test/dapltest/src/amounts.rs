@@ -16,7 +16,8 @@ const MIN_TIME: Duration = Duration::from_millis(1);
 pub(crate) enum Extent {
     /// After this many operations.
     Operations(u32),
-    /// With the first operation that completes after this time has passed.
+    /// When an operation completes after this time, no further operation starts. The measurement ends when those in
+    /// flight have completed.
     Time(Duration),
 }
 

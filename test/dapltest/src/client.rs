@@ -27,7 +27,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Connects to the server and exchanges versions; repeats the attempt while no server listens.
+    /// Connects to the server and exchanges versions. Repeats a connect that no server accepts, up to the number of
+    /// attempts in `common`.
     pub(crate) fn find(ia: &Ia, host: &str, common: &Common) -> Result<Self> {
         let address = resolve(host)?;
         for tries in 1.. {

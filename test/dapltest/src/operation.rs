@@ -137,7 +137,8 @@ pub(crate) fn parse_one(words: &[String]) -> Result<Operation, String> {
     Ok(operation)
 }
 
-/// Checks the total number and length of a transaction's operations.
+/// Checks a transaction: the number of operations, each operation, and that `-f` is on a client SR and on the server SR
+/// that follows it.
 pub(crate) fn check(operations: &[Operation]) -> Result<(), String> {
     if operations.is_empty() || operations.len() > MAX_OPERATIONS {
         return Err(format!("1 to {MAX_OPERATIONS} operations are needed, such as client SR 1024 1 server SR 1024 1"));

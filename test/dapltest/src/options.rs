@@ -96,7 +96,7 @@ struct Arguments {
     /// Port (connection qualifier) of the server
     #[arg(short = 'n', value_name = "PORT", default_value_t = PORT)]
     port: u64,
-    /// Print progress; -dd also prints each operation
+    /// Print what the test does: attempts to connect, operations, requests of clients, limits and cases
     #[arg(short = 'd', action = ArgAction::Count)]
     debug: u8,
     /// Service level of connections

@@ -1,7 +1,7 @@
 //! Parses script files, which contain further arguments of the command line.
 //!
-//! Blanks and line ends separate tokens, `#` begins a comment, text in quotes is one token. No other character is
-//! special.
+//! Blanks and line ends separate tokens. At the start of a token, `#` begins a comment, and a quote begins a token that
+//! ends at the next such quote. A backslash alone at the end of a line is ignored. No other character is special.
 #![forbid(unsafe_code)]
 
 /// Returns the tokens of a script, or an error with its line.

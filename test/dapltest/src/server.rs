@@ -1,4 +1,4 @@
-//! The server: handles each client in a separate thread, until a client ends the server.
+//! The server: handles each client in a separate thread, until a client (`-T Q`) or a signal ends the server.
 //!
 //! A client that sends nothing or invalid messages is dropped without effect on other clients. SIGINT and SIGTERM
 //! abort running tests; `-T Q` waits for them.

@@ -2,8 +2,8 @@
 //! processors.
 //!
 //! The benches are `sm`, `usnic` and `verbs`, and without peers `evd` (growing numbers of endpoints) and `instructions`
-//! (instructions of each call); the other modules are shared. A figure with a target is the median of five runs. The
-//! exit status shows only whether everything could be measured.
+//! (instructions of each call). `page` writes the HTML report; the other modules are shared. A figure with a target is
+//! the median of five runs. The exit status shows only whether everything could be measured.
 #![forbid(unsafe_code)]
 
 mod chart;

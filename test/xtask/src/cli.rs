@@ -21,7 +21,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run dtest, server and client, over the sm provider; succeeds only if all received data was correct
     Demo,
-    /// Run one suite, or all suites that run without a guest, root or a package build
+    /// Run one suite, or all suites except those that --rest runs
     Test(Test),
     /// Run a program of this machine in a virtual machine (guest) that has soft-RoCE, with the staged libraries
     Guest(Guest),
@@ -52,7 +52,8 @@ pub(crate) enum Command {
     Rpm(Packages),
     /// Write a new provider: a copy of test/loopback, which connects endpoints of one process
     NewProvider {
-        /// Name of the provider: 1 to 10 lower-case letters and digits; the library is libdaplNAME.so.1
+        /// Name of the provider: a lower-case letter and up to 9 lower-case letters and digits; the library is
+        /// libdaplNAME.so.1
         name: String,
         /// Directory outside of the workspace; default: providers/NAME, as a new member of the workspace
         #[arg(long)]
@@ -68,7 +69,7 @@ pub(crate) struct Test {
     #[arg(long, conflicts_with = "rest")]
     pub(crate) all: bool,
     /// Run only the suites that plain `cargo xtask test` leaves out: walkthrough, deb, foreign, rpm,
-    /// conformance_crossed, soak, report, instructions, loom, threads, net, rxe
+    /// conformance_crossed, new_provider, soak, report, instructions, loom, threads, net, rxe
     #[arg(long)]
     pub(crate) rest: bool,
     /// Fail instead of skipping checks where network namespaces, guests or packages are missing (--all, --rest, net,

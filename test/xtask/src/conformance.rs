@@ -1,5 +1,5 @@
-//! Runs the conformance suite over a provider: one of this project in a temporary environment, any other in the
-//! caller's environment.
+//! Runs the conformance suite over a provider: sm, usnic or a package of the workspace in a temporary environment, any
+//! other adapter in the caller's environment.
 #![forbid(unsafe_code)]
 
 use std::process::Command;

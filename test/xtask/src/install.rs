@@ -32,7 +32,7 @@ struct InstallTarget {
     places: InstallDirs,
     destdir: Option<PathBuf>,
     profile: Profile,
-    /// For packages, whose tools strip binaries and edit no dat.conf.
+    /// For packages: their tools strip the binaries and know the installed files, so no list is written.
     is_package: bool,
 }
 
@@ -62,7 +62,7 @@ impl InstallTarget {
     }
 }
 
-/// Installs the project. With `--debug`, installs the existing test build, whose libdat reads /etc.
+/// Installs the project. With `--debug`, installs the test build, whose libdat reads /etc.
 pub(crate) fn install(arguments: &cli::Install) -> Result {
     let goal = InstallTarget::new(arguments)?;
     let is_set = std::env::var_os(SYSCONFDIR).is_some_and(|set| set == goal.places.sysconfdir.as_os_str());

@@ -105,7 +105,7 @@ pub(crate) fn is_of_version_2(name: &str) -> bool {
     name.starts_with("libdat2.so") || OLD_NAMES_2.contains(&name)
 }
 
-/// Returns the items for a staged library or link: its own name, and the name that linkers (`ld -l`) search.
+/// Returns the items for a staged library or link: its own name, and for a provider also the name without `.1`.
 fn library(file: &Path) -> Vec<(String, ItemContent)> {
     let name = file.file_name().expect("a path from read_dir has a file name").to_string_lossy().into_owned();
     let Ok(target) = std::fs::read_link(file) else {

@@ -65,8 +65,8 @@ fn send_output_to<'a>(command: &'a mut Command, log: &Path) -> io::Result<&'a mu
     Ok(command.stdin(Stdio::null()).stdout(output).stderr(both))
 }
 
-/// The part of a test program's output that explains its failure: from the list of failures of the test harness on, or
-/// the last lines. At most [`EXPLANATION`] lines.
+/// The part of a test program's output that explains its failure: from the failures of the test harness or the first
+/// report of ThreadSanitizer on, or else the last lines. At most [`EXPLANATION`] lines.
 pub(crate) fn explanation(output: &[u8]) -> String {
     let output = String::from_utf8_lossy(output);
     let lines: Vec<&str> = output.lines().collect();

@@ -93,7 +93,7 @@ impl Tool {
     }
 }
 
-/// Runs `setup`: installs the tools that the suites need.
+/// Runs `setup`: installs the tools that plain `cargo xtask test` needs. Other commands install their tools themselves.
 pub(crate) fn run() -> Result {
     require(&[CC, CXX, VALGRIND, RDMA_HEADERS])
 }

@@ -2,9 +2,9 @@
 //! sources), `loom` and `threads` (`proofs`: separate builds), `nightly` (`proofs`: long simulations), `report` (the
 //! page of the benches), `instructions` (compared with docs/benchmarks.md), `net` (network namespaces), `rxe` (guests).
 //!
-//! `cargo xtask test` runs the suites that need no guest, no root and no package build, and lists the time of each at
-//! the end. `--rest` runs the other suites except `nightly`; `--all` runs both. Each output ends with `test result:`
-//! lines.
+//! `cargo xtask test` leaves out the suites that need a guest, root, a package build, a separate build or much time. It
+//! lists the time of each suite at the end. `--rest` runs the other suites except `nightly`; `--all` runs both. Each
+//! output ends with `test result:` lines.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -96,7 +96,7 @@ fn several<'a>(first: Option<&'a str>, args: &[&'a str], known: &[String]) -> Op
     (suites.len() > 1 && suites.iter().all(|suite| names.contains(suite))).then_some(suites)
 }
 
-/// Runs the suites that work without a guest, root or a package build. A failure does not stop the other suites.
+/// Runs all test programs except those of `LEFT_OUT`, and the documentation tests. A failure does not stop the others.
 fn quick() -> Result {
     setup::require(&NEEDED)?;
     setup::recommend(&RECOMMENDED);

@@ -41,7 +41,7 @@ pub(crate) fn build(profile: Profile) -> Result<Tree> {
     Ok(Tree { stage, dtest, dapltest, datinfo, conf })
 }
 
-/// A stage with only the program and the registry that the demonstration needs.
+/// A stage with the program dtest and a registry, which is all that the demonstration needs.
 pub(crate) struct Part {
     /// Libraries and headers.
     pub(crate) stage: Stage,

@@ -114,7 +114,8 @@ pub(super) fn load(find: impl Fn(&str) -> Option<*mut c_void>) -> Result<(), Str
     Ok(())
 }
 
-/// Returns a function with the 1.2 signature for a name whose 2.0 function differs.
+/// Returns a function with the 1.2 signature for a name whose 2.0 function differs. `None`: the function is called as
+/// it is.
 pub(super) fn replacement(name: &str) -> Option<*mut c_void> {
     if !is_loaded() {
         return None;
@@ -178,13 +179,13 @@ fn code_of_2_0(code: DAT_RETURN) -> DAT_RETURN {
     }
     let subtype = code & DAT_SUBTYPE_MASK;
     let new = by_name(error::DAT_RETURN_SUBTYPE_NAMES, v2::error::DAT_RETURN_SUBTYPE_NAMES, subtype);
-    // Codes without a name in either version are numbered after the 1.2 subtypes.
+    // A number without a name in 1.2 must have none in 2.0, which has two more subtypes.
     let unknown = if subtype == 0 { 0 } else { subtype + 2 };
     code & !DAT_SUBTYPE_MASK | new.unwrap_or(unknown)
 }
 
 /// Renumbers the parameter in a `DAT_INVALID_PARAMETER` code. `places`: pairs of the number in 2.0 and in 1.2. The
-/// caller still converts the code itself.
+/// result is still a code of 2.0.
 fn moved(code: DAT_RETURN, places: &[(u32, u32)]) -> DAT_RETURN {
     if code & DAT_TYPE_MASK != DAT_INVALID_PARAMETER {
         return code;
@@ -200,7 +201,8 @@ fn into<T, U>(out: *mut T, local: &mut U) -> *mut U {
     if out.is_null() { null_mut() } else { local }
 }
 
-/// Returns a list of converted triplets, or the caller's pointer if the library must refuse it.
+/// Returns the converted triplets, and true. Returns false if `list` is null or misaligned, or `count` is above 4096:
+/// the caller then passes `list` on unchanged, and the library may refuse it.
 ///
 /// # Safety
 /// `list` is null, misaligned, or points at `count` triplets.
@@ -234,8 +236,8 @@ fn at<T>(value: &Option<T>) -> *const T {
     value.as_ref().map_or(std::ptr::null(), std::ptr::from_ref)
 }
 
-/// Converts a version argument of a case: the version under test becomes 2.0, the other version becomes 1.2. The
-/// conversion is its own inverse.
+/// Exchanges 1.2 and 2.0 in a version argument of a case, because cases write 1.2 for the version under test. Other
+/// minor versions are shifted by the same difference. The conversion is its own inverse.
 fn other_version(version: (DAT_UINT32, DAT_UINT32)) -> (DAT_UINT32, DAT_UINT32) {
     match version {
         (DAT_VERSION_MAJOR, minor) => (v2::DAT_VERSION_MAJOR, minor.wrapping_sub(DAT_VERSION_MINOR)),

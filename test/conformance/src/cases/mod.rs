@@ -1,5 +1,5 @@
-//! The cases: one directory per area, in it one file per call or claim. Each file returns its own list; areas export
-//! helpers to other areas, but no cases.
+//! The cases: one directory per area, in it one file per call or claim. Each file with cases returns their list, and an
+//! area joins the lists of its files. Areas may use the helpers of other areas.
 #![forbid(unsafe_code)]
 
 pub(crate) mod added;

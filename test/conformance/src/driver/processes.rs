@@ -11,7 +11,7 @@ use crate::flight::{self, Record};
 use crate::worker::{Ending, GRACE, Task};
 use crate::{names, os};
 
-/// Number of steps, DAT calls and output lines in a failure report; each time the last ones.
+/// Maximum number of steps, of DAT calls and of output lines in a failure report, which has the last ones.
 const REPORT_LINES: usize = 10;
 
 pub(super) struct Process {
@@ -117,7 +117,7 @@ fn process_output(process: &Process) -> String {
         .collect()
 }
 
-/// Last DAT call of a process that a signal ended.
+/// Last DAT call and last step of a process that crashed.
 fn describe_last_call(process: &Process) -> String {
     let record = Record::read(&process.task.record);
     let call = record
@@ -128,7 +128,8 @@ fn describe_last_call(process: &Process) -> String {
     call.chain(step).collect()
 }
 
-/// Describes the current DAT calls of a hanging process.
+/// Describes a hanging process: the current and the last DAT calls, the last steps, the system call of each thread, and
+/// the output.
 fn describe_hang(process: &Process) -> String {
     use std::fmt::Write;
     let (id, record) = (process.child.id(), Record::read(&process.task.record));

@@ -155,7 +155,7 @@ pub(crate) fn expect_event(evd: DAT_EVD_HANDLE, time: Duration) -> Event {
     }
 }
 
-/// Polls for the expected event, for EVDs on which waits are refused.
+/// Polls for the next event, for EVDs on which a wait is refused or not notified.
 #[track_caller]
 pub(crate) fn polled_event(evd: DAT_EVD_HANDLE) -> Event {
     let end = Instant::now() + scaled_timeout(SOON);

@@ -96,8 +96,8 @@ impl ObjectKind {
     }
 }
 
-/// One live object of each kind. Kinds that the provider does not support are absent. The other objects use only `pz`,
-/// the EVDs except `evd`, and the EPs `reserved` and `asker`.
+/// One live object of each kind. Kinds that the provider does not support are absent. No object uses `ep`, `evd`, `cno`
+/// or `idle_pz`, so these can be freed first.
 pub(crate) struct OneOfEach {
     /// A pending connection request, rejected at the end.
     cr: Option<Handle>,
@@ -229,7 +229,7 @@ impl OneOfEach {
         }
     }
 
-    /// Checks that every object still exists and is unchanged.
+    /// Checks that the object of each kind still exists: its handle has the right type.
     #[track_caller]
     pub(crate) fn expect_alive(&self) {
         for kind in ObjectKind::ALL.into_iter().filter(|kind| self.has(*kind)) {

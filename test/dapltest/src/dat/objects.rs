@@ -66,8 +66,8 @@ objects! {
     EvdHandle: raw::evd_free;
 }
 
-/// An endpoint. Before the free, it is disconnected and its completions are dequeued: some providers keep a pointer to
-/// the endpoint in each queued completion.
+/// An endpoint. Before the free, it is disconnected if work requests are outstanding, and its completions are dequeued:
+/// some providers keep a pointer to the endpoint in each queued completion.
 #[derive(Debug)]
 pub(crate) struct Ep {
     ep: EpHandle,
@@ -109,7 +109,7 @@ impl Ia {
         self.evd_on(qlen, flags, None)
     }
 
-    /// Creates an EVD that notifies this CNO.
+    /// Creates an EVD that notifies this CNO, if one is given.
     pub(crate) fn evd_on(&self, qlen: usize, flags: DAT_EVD_FLAGS, cno: Option<&Cno>) -> CallResult<Evd> {
         let cno = cno.map(Cno::handle);
         let qlen = DAT_COUNT::try_from(qlen).unwrap_or(DAT_COUNT::MAX);
@@ -177,8 +177,8 @@ impl Ep {
         self.ep.handle()
     }
 
-    /// Dequeues completions until no work request is outstanding, and disconnects if one is. Returns at once if the
-    /// endpoint is unconnected, because posted receives then never complete.
+    /// Dequeues completions until no work request is outstanding, and disconnects if one is. Gives up after
+    /// [`FLUSH_LIMIT`]. Returns at once if the endpoint is unconnected, because posted receives then never complete.
     fn flush(&self) {
         let deadline = Instant::now() + FLUSH_LIMIT;
         let mut is_connected = true;

@@ -1,4 +1,4 @@
-//! Waits for events. Each wait ends at its time limit, or when a signal ends the program.
+//! Waits for events. A wait without an event ends at its time limit, or when a signal requests the end of the program.
 #![forbid(unsafe_code)]
 
 use std::thread;

@@ -1,4 +1,5 @@
-//! Connections: setup, failures, and disconnects.
+//! Cases for connections: connects that succeed, are rejected or are refused, RSPs, disconnects, and connects after a
+//! reset.
 #![forbid(unsafe_code)]
 
 use dat_abi::*;

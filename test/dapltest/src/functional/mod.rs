@@ -1,5 +1,5 @@
 //! The functional test: one case after the other, each with calls and their expected results. Needs no server: cases
-//! that need a peer connect to themselves.
+//! that need a peer connect two endpoints of this process.
 //!
 //! The conformance suite covers far more; this test needs only a libdat and an adapter.
 #![forbid(unsafe_code)]

@@ -1,4 +1,5 @@
-//! Adapters, protection zones, endpoints, and queries of all objects.
+//! Cases for adapters, protection zones and endpoints (valid and refused calls, stale handles), and for queries of all
+//! objects.
 #![forbid(unsafe_code)]
 
 use dat_abi::*;

@@ -1,4 +1,4 @@
-//! Two connected endpoints of one process, and transfers between them.
+//! Cases for transfers between two connected endpoints of one process, and the pair of endpoints that other cases use.
 #![forbid(unsafe_code)]
 
 use dat_abi::*;

@@ -210,7 +210,7 @@ fn line(measured: &Measured) -> String {
     )
 }
 
-/// Prints the heading of a family's table.
+/// Prints a family as a table: a row for each size, a column for each line.
 pub(super) fn print_family(family: &Family) {
     println!("\n{}, {}", family.title, family.unit);
     print!("{:>12}", family.across.unit());

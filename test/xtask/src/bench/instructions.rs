@@ -36,7 +36,7 @@ const SIZES: [u32; 3] = [8, 64, 4096];
 /// Number of transfers in the first and in the second run.
 const COUNTS: [u32; 2] = [640, 3200];
 const EMPTY_COUNTS: [u32; 2] = [100_000, 400_000];
-/// The suite fails if a count exceeds the table's value by more than this factor.
+/// The suite fails if a count exceeds the table's value multiplied by this factor.
 const TOLERANCE: f64 = 1.05;
 /// Tolerance for counts that also depend on callgrind's clock or on the order in which threads run. Repeated runs of
 /// one build differed by up to 8 %.
@@ -72,9 +72,10 @@ struct Row {
     /// The program's function whose calls are counted, and its operation.
     function: &'static str,
     operation: &'static str,
-    /// Providers for which the row is counted. Rows in which completions are dequeued or awaited omit usnic, because
-    /// packets in flight would add empty dequeues to the count. Rows of shared memory are counted over sm only, because
-    /// usnic and verbs do not map the peer's memory. The row of a post that sends a packet exists for usnic only.
+    /// Providers for which the row is counted. Rows in which the completions of a message are dequeued or awaited omit
+    /// usnic, because packets in flight would add empty dequeues to the count. Rows of shared memory are counted over
+    /// sm only, because usnic and verbs do not map the peer's memory. The row of a post that sends a packet exists for
+    /// usnic only.
     providers: &'static [&'static str],
     parts: Parts,
 }
@@ -187,7 +188,8 @@ pub(crate) fn instructions(providers: &[String], write: bool) -> Result {
     Ok(())
 }
 
-/// Runs the suite: no count for 8-byte messages may exceed the table's value by more than its tolerance.
+/// Runs the suite: no count for 8-byte messages may exceed the table's value by more than its tolerance. Compares
+/// nothing if the table is of another compiler.
 pub(crate) fn check() -> Result {
     let path = workspace().join(PAGE);
     let page = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;

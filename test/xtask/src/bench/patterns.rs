@@ -1,5 +1,6 @@
-//! EVD use of larger programs, compared with plain ping-pong: every send completes, requests have a separate EVD, a
-//! CNO or a thread waits, endpoints share an EVD or have one thread each. Works for any provider.
+//! EVD use of larger programs: every send completes, requests have a separate EVD, a CNO or a thread waits, endpoints
+//! share an EVD or have one thread each. Compared with the same pattern over one EVD, and with the ping-pong of peers.
+//! Works for any provider.
 #![forbid(unsafe_code)]
 
 use super::contest::Contest;

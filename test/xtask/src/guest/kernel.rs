@@ -41,8 +41,8 @@ const REQUIRED_MODULES: [&str; 17] = [
     "act_gact",
     "udp_tunnel",
 ];
-/// Optional modules. rxe requests a checksum algorithm by name, and fails with "failed to add" without it. Newer
-/// kernels have it built in.
+/// Modules that are loaded if the kernel has them. rxe requests a checksum algorithm (the first two) by name, and fails
+/// with "failed to add" without it. Newer kernels have it built in.
 const OPTIONAL_MODULES: [&str; 3] = ["crc32_generic", "crc32_pclmul", "ip6_udp_tunnel"];
 
 /// Files from which a guest boots.
@@ -69,7 +69,7 @@ impl Kernel {
         self.place.join("vmlinuz")
     }
 
-    /// Writes the initial file system with the common files and these two.
+    /// Returns the initial file system: busybox, the modules, and the files `init` and `guest.conf` with these texts.
     pub(super) fn initramfs(&self, init: &str, conf: &str) -> Result<Vec<u8>> {
         let read = |path: PathBuf| fs::read(&path).map_err(|error| format!("{}: {error}", path.display()));
         let mut archive = Archive::new();

@@ -46,7 +46,7 @@ const PROCESSOR: &str = "max,-erms";
 /// The guest's network link.
 #[derive(Clone, Copy)]
 pub(crate) enum GuestNetwork<'a> {
-    /// A user-mode network in which only the guest exists.
+    /// A dummy interface: the guest has no network.
     Alone,
     /// One side of a link to a second guest, which is started later.
     First,
@@ -135,7 +135,8 @@ impl Guest {
         Guest::launch(link, clock)?.await_boot()
     }
 
-    /// Starts a guest without waiting for it. The guest at the other end of its wire must have been launched before.
+    /// Starts a guest without waiting for its boot. A second guest first waits until the first guest has created the
+    /// socket between them.
     pub(crate) fn launch(link: GuestNetwork<'_>, clock: Clock) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("run-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -191,8 +192,8 @@ impl Guest {
         &self.share
     }
 
-    /// Runs a command with its environment variables and directory, and returns its exit status. `see` gets the
-    /// output, including standard error, line by line. If `limit` passes, the guest accepts no further command.
+    /// Runs a command with its environment variables and directory, and returns its exit status. `see` gets the output,
+    /// including standard error, line by line. If `limit` passes, the guest is killed.
     pub(crate) fn run(&mut self, command: &Command, limit: Duration, see: impl FnMut(&str)) -> Result<i32> {
         self.start(command)?;
         self.finish(limit, see)
@@ -220,8 +221,8 @@ impl Guest {
             .map_err(|_| self.end_and_describe(&format!("the guest reported {word:?} instead of an exit status")))
     }
 
-    /// Waits until the started command prints a line with this text. Returns also when the command has ended;
-    /// `finish` then returns immediately.
+    /// Waits until the started command prints a line with this text, and returns true. Returns false if the command
+    /// ends first; `finish` then returns immediately.
     pub(crate) fn await_line(&mut self, text: &str, limit: Duration, mut see: impl FnMut(&str)) -> Result<bool> {
         let word = self.listen(limit, |line| {
             see(line);
@@ -249,8 +250,8 @@ impl Guest {
         }
     }
 
-    /// Passes output to `see` until the guest's init prints the token with the exit status, or until `see` returns
-    /// false.
+    /// Passes output to `see` until the guest's init prints the token with the exit status, which is returned. If `see`
+    /// returns true first, returns an empty text.
     fn listen(&mut self, limit: Duration, mut see: impl FnMut(&str) -> bool) -> Result<String> {
         let deadline = Instant::now() + limit;
         loop {
@@ -274,7 +275,7 @@ impl Guest {
         }
     }
 
-    /// Ends the guest. Returns the cause of its failure if it is known.
+    /// Kills the guest. Returns the reason, with the last lines of the guest's console and of qemu's log.
     fn end_and_describe(&mut self, reason: &str) -> String {
         self.failed = true;
         let _ = self.qemu.kill();

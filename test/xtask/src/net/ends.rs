@@ -76,7 +76,7 @@ fn stopped(setting: &Setting, wire: &Wire) -> Result {
     sees("client", pair.client, DISCONNECTED, Instant::now())
 }
 
-/// Applies a change after which neither side reaches its peer. Both sides must detect the end.
+/// Applies a change after which at least one side does not reach its peer. Both sides must detect the end.
 fn both_see<T>(setting: &Setting, wire: &Wire, last: &str, happens: impl FnOnce() -> Result<T>) -> Result {
     let pair = setting.flow(wire, Family::V4, &["-2", "-e", "-t", ENDLESS_SECONDS]);
     let since = Instant::now();
@@ -103,7 +103,7 @@ fn hinted(setting: &Setting, wire: &Wire) -> Result {
             break;
         }
         if since.elapsed() > LIMIT {
-            return Err("neither host sent an ICMP reply".to_owned());
+            return Err(format!("fewer than {ICMP_MESSAGES} ICMP messages arrived within {LIMIT:?}"));
         }
     }
     drop(rules);

@@ -1,5 +1,5 @@
-//! Transfers that must succeed byte for byte: over a link that drops packets, has a small MTU, is slow or congested, or
-//! is rerouted.
+//! Transfers that must succeed byte for byte: over a link that drops packets, has a small MTU, is slow or congested, is
+//! rerouted or interrupted. Also the share of a link that usnic gets beside TCP.
 #![forbid(unsafe_code)]
 
 use std::thread::sleep;

@@ -24,7 +24,7 @@ pub(crate) const ADDRESSES: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
 pub(crate) const V6: [&str; 2] = ["2001:db8::1", "2001:db8::2"];
 /// Default MTU of a link.
 const MTU: u32 = 1500;
-/// Prefix of the namespaces' names, followed by the owner's pid and the number of the end.
+/// Prefix of the namespaces' names, followed by the owner's pid, the number of the wire, and the end (a or b).
 const PREFIX: &str = "dapl-wire-";
 /// Directory in which `ip netns` keeps its namespaces.
 const NAMESPACES: &str = "/run/netns";

@@ -38,8 +38,8 @@ struct Identity {
 }
 
 impl Identity {
-    /// Reads the identity file and the newest entry of the changelog. `DEBFULLNAME` and `DEBEMAIL` take precedence as
-    /// the maintainer, as in Debian's tools.
+    /// Reads the identity file and the newest entry of the changelog. `DEBFULLNAME` and `DEBEMAIL`, if both are set,
+    /// take precedence as the maintainer, as in Debian's tools.
     fn current() -> Result<Self> {
         let text = read(IDENTITY)?;
         let field = |name: &str| {

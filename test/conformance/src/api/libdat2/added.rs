@@ -220,8 +220,8 @@ pub(crate) fn post_extended(
     })
 }
 
-/// Calls each entry with a handle of the wrong kind, or an invalid handle. The entries are taken from the table of
-/// `ia`, since the header macros would read the table through the bad handle.
+/// Calls each function that 2.0 adds to the table with a handle of the wrong kind, or an invalid handle. The functions
+/// are taken from the table of `ia`, since the header macros would read the table through the bad handle.
 pub(crate) fn calls_with_handle(ia: DAT_HANDLE, handle: DAT_HANDLE) -> Vec<(&'static str, DAT_RETURN)> {
     let (null, cookie) = (std::ptr::null_mut::<c_void>(), v2::DAT_DTO_COOKIE { as_64: 1 });
     let table = table(pointer(ia));

@@ -94,8 +94,8 @@ fn server_be_changed(ctx: &Ctx) {
 
 const TICKETS: u64 = 500;
 
-/// Increments the first word by fetch-and-add, and the second by compare-and-swap, until the second
-/// word was incremented as often as the first.
+/// Increments the first word by fetch-and-add, and after each increment also the second word by compare-and-swap.
+/// Returns the sum of the former values of the first word.
 fn contend(conn: &Conn, target: DAT_RMR_TRIPLET) -> u64 {
     let back = conn.memory(WORD);
     let (mut sum, mut last, mut seen) = (0, None, 0);

@@ -1,5 +1,5 @@
-//! Peers that are killed, exit or close their adapter: the surviving side gets one event. The dying side checks
-//! nothing.
+//! Peers that are killed, exit or close their adapter: the events of the surviving side, its answers to requests of an
+//! ended peer, and the qualifiers of an ended listener. The dying side checks nothing.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;

@@ -3,7 +3,7 @@
 
 use crate::kit::*;
 
-/// The conflict code without the error class bit. Programs that search for a free port expect this value.
+/// The code for a qualifier in use. It lacks the error class bit, as programs that search for a free port expect.
 pub(super) const BARE_IN_USE: DAT_RETURN = DAT_CONN_QUAL_IN_USE;
 
 pub(super) fn cr_evd(ia: &Ia) -> Evd {

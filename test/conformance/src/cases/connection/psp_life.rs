@@ -96,7 +96,7 @@ fn psp_free_releases_the_evd_immediately(ctx: &Ctx) {
     established(&client, &server);
 }
 
-/// Connects through this service point and returns both endpoints.
+/// Connects to qualifier 0, whose requests arrive on this EVD. Returns both endpoints.
 #[track_caller]
 fn connected(ctx: &Ctx, ia: &Ia, requests: &Evd) -> (Conn, Conn) {
     let (client, server) = (requester(ia, ctx.qual(0)), Conn::on(ia));

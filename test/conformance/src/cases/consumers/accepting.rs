@@ -125,7 +125,7 @@ fn client_is_accepted_late(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Accepts the first request. Accepting the second request into the same EP fails.
+/// Accepts the first request. Accepting the second request into the same EP fails; returns that request.
 fn fail_to_accept(ctx: &Ctx, ia: &Ia, requests: &Evd, conn: &Conn) -> DAT_CR_HANDLE {
     ctx.send_address(ia);
     ok(dat_cr_accept(expect_cr(requests.h()).cr_handle, conn.ep.h(), 0, null_mut()));

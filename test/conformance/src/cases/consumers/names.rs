@@ -74,7 +74,7 @@ pub(crate) fn own_line(ctx: &Ctx, name: &str) -> String {
     format!("{name}{rest}\n")
 }
 
-/// Replaces the registry by these lines; called before any other call.
+/// Replaces the registry by these lines. The case must call this before its first DAT call.
 pub(crate) fn registry(ctx: &Ctx, text: &str) {
     let path = ctx.file("dat.conf");
     std::fs::write(&path, text).expect("the run's directory is writable");

@@ -1,4 +1,4 @@
-//! Endpoints as objects: one module per call, and each call in each state. Connecting is in `connection`.
+//! Endpoints as objects: their calls, and each call in each state. Connecting is in `connection`.
 #![forbid(unsafe_code)]
 
 mod create;

@@ -289,8 +289,8 @@ fn one_field(field: &Field, at: EpState, scene: &Scene) {
     }
 }
 
-/// The fields that must have the requested values after a change. DTO counts are excluded if the EP gets its first
-/// EVD.
+/// The fields that must have the requested values after a change. When a TENTATIVE EP gets an EVD, the library chooses
+/// the DTO counts, so they are set to 0 here.
 fn numbers_of_change(param: &DAT_EP_PARAM, field: &Field, at: EpState) -> (Vec<usize>, Vec<u64>) {
     let handles = [param.pz_handle, param.recv_evd_handle, param.request_evd_handle, param.connect_evd_handle];
     let mut attr = param.ep_attr;

@@ -1,4 +1,4 @@
-//! `dat_ep_query`: fields by mask, and the peer's address in each state.
+//! `dat_ep_query`: fields by mask, and both addresses in each state, and the qualifiers.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

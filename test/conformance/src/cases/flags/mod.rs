@@ -1,4 +1,4 @@
-//! Completion flags (spec/events 4.1): suppressed, unsignalled, solicited, fenced and undefined. One module per flag.
+//! Completion flags (spec/events 4.1): suppressed, unsignalled, solicited, fenced and undefined.
 #![forbid(unsafe_code)]
 
 mod fence;

@@ -36,7 +36,8 @@ impl HandleParam {
         self.wants.into_iter().chain(needs.into_iter().filter(|(is, _)| *is).map(|(_, kind)| kind))
     }
 
-    /// Whether the call checks for the invalid handles of this group before it checks anything else.
+    /// Whether `refusals` tests this group of invalid handles with this parameter. Handles of other kinds and of freed
+    /// objects are left out if the call checks something else first; other kinds also if the call accepts every kind.
     pub(super) fn has_group(&self, word: &str) -> bool {
         // `dat_ep_dup_connect` checks the state of the EP to duplicate first. A separate case tests the EP to
         // connect.
@@ -66,7 +67,7 @@ impl HandleParam {
     }
 }
 
-/// A first parameter: libdat and the provider check it with different subtypes.
+/// A first parameter: libdat and the provider refuse it with different subtypes.
 fn first(
     function: &'static str,
     wants: ObjectKind,

@@ -142,7 +142,7 @@ fn handles_ep_dup_connect_refuses_a_handle_that_is_no_ep(ctx: &Ctx) {
     finish(&objects);
 }
 
-/// Checks that the objects are unchanged and nothing was queued.
+/// Checks that the objects still exist and no event was queued.
 fn finish(objects: &OneOfEach) {
     objects.expect_alive();
     for evd in [&objects.recv, &objects.request, &objects.events, &objects.requests, &objects.evd] {

@@ -51,7 +51,8 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Opens with this name, version and thread safety. Checks that a failed open leaves the outputs unchanged.
+/// Opens with this name, version and thread safety, and closes the adapter. Checks that a failed open writes no async
+/// EVD.
 fn open(name: &str, major: u32, minor: u32, thread_safe: DAT_BOOLEAN) -> DAT_RETURN {
     let name = CString::new(name).expect("the name has no NUL");
     let (mut errors, mut ia) = (DAT_HANDLE_NULL, without_provenance_mut(0x7777));

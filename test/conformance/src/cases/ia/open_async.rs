@@ -5,7 +5,7 @@ use std::ptr::{null_mut, without_provenance_mut};
 
 use crate::kit::*;
 
-/// Value passed as the async EVD.
+/// Returns the value to pass as the async EVD.
 type Value = fn(&OneOfEach) -> DAT_HANDLE;
 
 pub(crate) fn cases() -> Vec<Case> {

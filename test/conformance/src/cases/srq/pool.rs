@@ -110,7 +110,8 @@ impl Pool {
         filled(|out| dat_srq_query(self.srq.h(), DAT_SRQ_FIELD_ALL, out))
     }
 
-    /// Checks the number of queued receives, and the number of completions not yet dequeued.
+    /// Checks the counts of the queue: `available` receives are still queued. `outstanding` also includes receives
+    /// whose completion was not dequeued.
     #[track_caller]
     pub(super) fn expect_counts(&self, available: DAT_COUNT, outstanding: DAT_COUNT) {
         let param = self.param();

@@ -5,7 +5,7 @@ use crate::kit::*;
 
 use super::ends::*;
 
-/// Message lengths: inline, one fragment, many fragments.
+/// Message lengths: over the sm provider a slot, one fragment, many fragments.
 const SIZES: [usize; 3] = [64, 4096, 1 << 20];
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -66,7 +66,7 @@ pub(crate) fn cases() -> Vec<Case> {
     all
 }
 
-/// Message lengths that use slots, fragments, or a slot and fragments.
+/// Message lengths around the limits of a slot (112 bytes) and a fragment (16,384 bytes) of the sm provider.
 const MIXED: [usize; 12] = [1, 113, 40_000, 0, 112, 16_384, 5, 70_000, 0, 4096, 113, 2];
 /// The longest message length in `MIXED`.
 const LONGEST: usize = 70_000;

@@ -63,7 +63,7 @@ pub(crate) fn cases() -> Vec<Case> {
     all
 }
 
-/// Makes each call with one invalid parameter; afterwards the connection still works.
+/// Checks that a post with this invalid parameter is refused, and that the connection still works.
 fn is_refused(ctx: &Ctx, op: Op, invalid: InvalidPost) {
     let (client, server) = ctx.loopback();
     let (memory, target) = (client.memory(500), server.memory(500));
@@ -118,7 +118,7 @@ fn is_refused(ctx: &Ctx, op: Op, invalid: InvalidPost) {
     }
 }
 
-/// Posts requests that cannot complete until the queue is full. Returns their number.
+/// Posts operations that cannot complete, until the queue is full. Returns their number.
 #[track_caller]
 fn fill(conn: &Conn, op: Op, remote: &DAT_RMR_TRIPLET) -> u64 {
     for id in 0.. {

@@ -5,7 +5,7 @@ use crate::kit::*;
 
 use super::ends::*;
 
-/// Sizes below, at and above the limits of a slot, a fragment, and a copy by the kernel.
+/// Sizes below, at and above the limits of the sm provider: of a slot, a fragment, and a copy by the kernel.
 const SIZES: [usize; 11] = [0, 1, 64, 112, 113, 4096, 16_384, 16_385, 32_769, (1 << 20) + 3, 16 << 20];
 
 pub(crate) fn cases() -> Vec<Case> {

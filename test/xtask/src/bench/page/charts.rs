@@ -4,7 +4,7 @@
 use super::results::{Bound, Chart, Contest, Measure, MeasuredLine, ResultFile};
 use crate::bench::chart::{ChartLine, DotRow, Dots, HorizontalAxis, Panel, Permitted, inline};
 
-/// All line charts. A bandwidth chart is followed by a chart of the same data in messages per second.
+/// All line charts. A chart of bandwidth over sizes is followed by a chart of the same data in messages per second.
 pub(super) fn curves(findings: &ResultFile) -> Vec<Chart> {
     let mut charts = Vec::new();
     for chart in &findings.charts {

@@ -35,7 +35,7 @@ pub(super) fn page(sections: &[Section]) -> String {
     )
 }
 
-/// Lists missed targets with their figures, or states that all targets were met.
+/// Lists missed targets with their figures, or states that all measured targets were met. Empty without contests.
 fn missed(sections: &[Section]) -> String {
     let contests = |section: &Section| section.findings.iter().flat_map(|findings| &findings.contests).count();
     if sections.iter().map(contests).sum::<usize>() == 0 {
@@ -160,8 +160,8 @@ fn body(findings: &ResultFile, provider: &str) -> String {
     text
 }
 
-/// Warning that other programs used the machine. `None` if instructions were counted, because load does not affect
-/// them.
+/// Warning, if the load shows that other programs used the machine. `None` if instructions were counted, because load
+/// does not affect them.
 fn busy(facts: &[(String, String)]) -> Option<String> {
     let fact = |name| facts.iter().find(|(one, _)| one == name).map(|(_, value)| &**value);
     let load = fact("load before").filter(|load| load.parse().is_ok_and(is_busy))?;

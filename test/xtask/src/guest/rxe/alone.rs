@@ -1,5 +1,5 @@
-//! Checks in one guest: its device, unit tests, dtest, dapltest, the reference, peers that are killed, many
-//! connections, the conformance suite.
+//! Checks in one guest: its device, unit tests, dtest, the Rust crate `udapl`, dapltest, the reference and Debian's
+//! programs, late listeners, concurrent connects, killed peers, many connections, the conformance suite.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -80,7 +80,7 @@ until grep -q flowing "$place/called"; do kill -0 $caller || { cat "$place"/*; e
 kill -KILL $server; wait $caller; status=$?
 cat "$place/served" "$place/called"; exit $status"#;
 
-/// Runs dapltest as server and client; one list of tests needs a server, the other does not.
+/// Runs dapltest as server and client, or a test of dapltest that needs no server.
 const DAPLTEST: &str = include_str!("dapltest.sh");
 
 /// Runs a program, then checks that the device has as many objects as before. The kernel frees objects slightly after
@@ -154,7 +154,7 @@ fn files_come_back(setting: &Setting, report: &mut Report, keeper: &mut Keeper) 
     report.line(name, result);
 }
 
-/// Runs the test programs that need a device. In the guest no test may be skipped for lack of a device.
+/// Runs the test programs of the verbs provider. In the guest no test may be skipped for lack of a device.
 fn units(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     let name = format!("unit::{}", stage::VERBS_PACKAGE);
     if !report.wants(&name) {

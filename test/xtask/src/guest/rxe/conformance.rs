@@ -1,5 +1,5 @@
-//! The conformance suite in a guest over the verbs provider: every case, in one process and in two. Over `libdat2.so.2`
-//! only the cases of calls that DAT 2.0 adds.
+//! The conformance suite in a guest over the verbs provider: every case that `rxe.except` does not list, in one process
+//! and in two. Over `libdat2.so.2` only the cases of calls that DAT 2.0 adds.
 //!
 //! A failed case is a failure of the suite `rxe`. The report of the conformance suite is kept in the target directory.
 #![forbid(unsafe_code)]

@@ -115,7 +115,8 @@ struct Case {
     fate: Decision,
 }
 
-/// All cases. They are the same in both directions and over both managers, except for the maximum sizes.
+/// All cases. They are the same in both directions and over both managers, except for the maximum sizes, and for a
+/// reject with private data, which only the socket manager transfers.
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     let sides = [(Side::Ours, Side::Theirs), (Side::Theirs, Side::Ours)];

@@ -138,7 +138,7 @@ impl Wire {
         self.check_output(result, lines)
     }
 
-    /// Runs a job in each guest. Both must succeed; otherwise the worse result is returned.
+    /// Runs a job in each guest. Returns the higher exit status, which is 0 only if both succeeded.
     pub(super) fn meet(&mut self, ends_of: &TwoGuestJobs<'_>) -> GuestOutput {
         let (mut lines, mut others) = (Vec::new(), Vec::new());
         let result = self.ends().and_then(|ends| {

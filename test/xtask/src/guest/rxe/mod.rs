@@ -1,10 +1,10 @@
 //! The suite `rxe`: the provider over rdma-core, on soft-RoCE, in guests. One line per check, as cargo's suites print.
 //!
-//! The checks in one guest are in `alone`: the unit tests that need a device, the conformance suite, dtest over each
-//! connection manager, the reference (compat-dapl, the C implementation of DAT 2.0) as the peer, many connections. The
-//! checks between two guests are in `wired`: dtest again, a network that drops and delays packets, a link that goes
-//! down, a peer that is killed. A check whose guest breaks fails, and the next check gets a new guest. No speed is
-//! asserted; time limits end programs that hang.
+//! The checks in one guest are in `alone`, among them the unit tests that need a device, the conformance suite, dtest
+//! over each connection manager, the reference (compat-dapl, the C implementation of DAT 2.0) as the peer, many
+//! connections. The checks between two guests are in `wired`, among them dtest again, a network that drops and delays
+//! packets, a link that goes down, a peer that is killed. A check whose guest breaks fails, and the next check gets a
+//! new guest. No speed is asserted; time limits end programs that hang.
 //!
 //! Prints "skipped" on a machine that cannot run guests; `--required` makes that a failure.
 #![forbid(unsafe_code)]
