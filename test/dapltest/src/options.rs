@@ -142,7 +142,7 @@ struct Arguments {
     /// P: both sides start operations at the same time
     #[arg(long)]
     bidirectional: bool,
-    /// P: maximum number of operations in flight [default: the maximum of the adapter, but at most 64]
+    /// P: number of operations in flight, at most half of the adapter's max_dto_per_ep [default: 64]
     #[arg(short = 'p', value_name = "PIPELINE")]
     pipeline: Option<u32>,
     /// F: print the name of each passed case

@@ -110,7 +110,7 @@ fn paused_process_retransmits_before_it_gives_up() {
 }
 
 #[test]
-fn closed_port_reports_before_the_last_reply_do_not_count() {
+fn requests_before_the_last_reply_do_not_count_towards_giving_up() {
     let mut connector = connector();
     for now in [0, SECONDS, 2 * SECONDS, 3 * SECONDS] {
         assert!(sends(&mut connector, now).is_some());
