@@ -250,7 +250,7 @@ static void no_event(DAT_EVD_HANDLE evd, const char *evd_name)
         ok("dat_evd_dequeue", ret);
 }
 
-/* Dequeues the next completion on evd, which must have this cookie. Returns the length. */
+/* Dequeues the next completion on evd, which must have this cookie and status. Returns the length. */
 static size_t completion(DAT_EVD_HANDLE evd, uint64_t cookie, DAT_DTO_COMPLETION_STATUS status, const char *what)
 {
     DAT_EVENT event;
@@ -586,7 +586,7 @@ static void find_host(struct sockaddr_storage *address)
     freeaddrinfo(found);
 }
 
-/* Resets the endpoint to UNCONNECTED and posts all receives again: a rejected connection has flushed the receives. */
+/* Resets the endpoint to UNCONNECTED and posts all receives again: the failed attempt to connect has flushed them. */
 static void rewind_endpoint(void)
 {
     DAT_EVENT event;
@@ -745,8 +745,9 @@ static void disconnect(void)
     bool client = opt.host != NULL;
 
     /* The server sends the last message, and disconnects after the send has completed. If the client disconnected
-     * instead, a lost acknowledgement could flush the send although the message has arrived. Each side gets exactly one
-     * event about the end of the connection. */
+     * instead, a lost acknowledgement could flush the send although the message has arrived. Without a connection
+     * manager, both sides send a last message and disconnect. Each side gets exactly one event about the end of the
+     * connection. */
     if (!client || unmanaged())
         send_word(BYE, 0);
     if (client || unmanaged())

@@ -1,7 +1,7 @@
 """gdb: the state of DAT objects of a stopped program, without debug information of the libraries.
 
     (gdb) source /usr/share/dapl-rs/dapl-gdb.py
-    (gdb) dapl ep HANDLE        state, addresses, queues, attributes and counters of an endpoint
+    (gdb) dapl ep HANDLE        state, handles, ports, attributes and counters of an endpoint
     (gdb) dapl code NUMBER      type and subtype of a return code
 
 HANDLE is any expression, such as a variable of the program. The commands call dat_ep_query and dat_strerror in the
@@ -92,7 +92,7 @@ def show_ep(handle):
 
 
 class LanguageC:
-    """The language of expressions and types, also while the program is stopped in a frame of a library in Rust."""
+    """Sets the language of expressions to C, also while the program is stopped in a frame of a Rust library."""
 
     def __enter__(self):
         self.language = gdb.parameter("language")

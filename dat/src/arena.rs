@@ -1,9 +1,10 @@
-//! Address ranges (arenas) in which this project's providers keep their handles. A call reads the first word of a
-//! value passed as a handle only if the value is in an arena, or if a provider without the hook is registered: the
-//! handles of such a provider can be anywhere.
+//! Address ranges (arenas) in which this project's providers keep their handles. Providers add their arenas through the
+//! hook, libdat's private interface for them (`dat_abi::hook`). A call reads the first word of a value passed as a
+//! handle only if the value is in an arena, or if a provider without the hook is registered: the handles of such a
+//! provider can be anywhere.
 //!
 //! `thunk` looks a handle up on every call, so the lookup is a comparison and a few loads of one cache line, without a
-//! lock. Providers add arenas through the hook; an arena stays mapped until the process ends.
+//! lock. An arena stays mapped until the process ends.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
@@ -118,7 +119,7 @@ impl Arenas {
         if plausible && self.foreign.load(Ordering::Relaxed) { HandleClass::Perhaps } else { HandleClass::Never }
     }
 
-    /// Allows handles outside all arenas, because a provider without the hook was loaded.
+    /// Allows handles outside all arenas, because a provider without the hook is being registered.
     pub(crate) fn expect_foreign(&self) {
         self.foreign.store(true, Ordering::Relaxed);
     }

@@ -66,23 +66,24 @@ pub struct UnusedLine {
     pub remedy: &'static str,
 }
 
-/// Consequence of an error in a file.
+/// Consequence of an error in a line.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ErrorConsequence {
     /// The record is dropped.
     Record,
-    /// The record is kept; the line should be corrected.
+    /// The error does not drop the record, or the diagnostic is only a remark that a `nondefault` or kernel line is
+    /// not used.
     Nothing,
 }
 
-/// An error in a line of dat.conf.
+/// An error in a line of dat.conf, or a remark that the line is not used.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Diagnostic {
     /// The line that contains the error.
     pub place: LineNumber,
     /// Column of the error in bytes, counted from 1.
     pub column: usize,
-    /// The field's name, as in the documentation.
+    /// The field's name, as in the documentation, or `end of record`.
     pub field: &'static str,
     /// Text found in the file.
     pub found: String,

@@ -1,9 +1,9 @@
-//! Generates dat.conf lines for the adapters of this machine: shared memory, network interfaces that are up, ports of
-//! RDMA devices.
+//! Generates dat.conf lines for the adapters of this machine: `sm0`, `usnic0`, one line for each network interface that
+//! is up and has an IP address, and one for each port of an RDMA device.
 //!
 //! `sources` uses the lines when there is no registry file. Only names are read: no library is loaded and no device is
-//! opened. Names with special characters are skipped, since they would have to be quoted. The number of lines is
-//! limited.
+//! opened. Names with special characters are skipped, since they would have to be quoted. At most 64 interfaces and 64
+//! ports get a line.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -67,7 +67,7 @@ fn ports(class: &Path) -> Vec<(String, u32)> {
     found
 }
 
-/// Returns the name as text, unless it is too long or contains special characters.
+/// Returns the name as text; `None` if it is empty or too long, begins with a dot, or contains special characters.
 fn plain(name: &[u8]) -> Option<String> {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_.-".contains(byte);
     let fits = (1..=LONGEST).contains(&name.len()) && !name.starts_with(b".") && name.iter().all(is_plain);

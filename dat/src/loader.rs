@@ -70,7 +70,8 @@ fn check_path(path: &[u8], major: u32, privileged: bool) -> Option<(&'static str
     if major == 1 && is_for_libdat2(path) {
         return Some(("is a library for libdat2 (.so.2), but the line says u1", "name the .so.1 library"));
     }
-    // A relative path is refused, because the caller's working directory would determine which library is loaded.
+    // A set-uid process refuses a relative path, because the caller's working directory would determine which library
+    // is loaded.
     let relative = path.contains(&b'/') && !path.starts_with(b"/");
     let cause = "is a relative path, which a set-uid program does not load";
     (privileged && relative).then_some((cause, "write an absolute one"))

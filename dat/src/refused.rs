@@ -39,7 +39,7 @@ pub(crate) enum RefusalKind {
     Name,
     /// The name exists in other major versions only.
     Major,
-    /// The name exists in other minor versions only.
+    /// The name exists in this major version, but in no minor version that the program can use.
     Minor,
     /// The provider is not thread-safe.
     ThreadSafety,
@@ -71,7 +71,7 @@ impl RefusalKind {
 pub(crate) struct RefusedOpen {
     pub(crate) kind: RefusalKind,
     pub(crate) name: Vec<u8>,
-    /// The line of dat.conf that caused the refusal, as `file:line`; empty if there is none.
+    /// The lines of dat.conf with this name, each as `file:line`, separated by commas; empty if there is none.
     pub(crate) place: String,
     pub(crate) cause: CauseAndRemedy,
 }

@@ -46,7 +46,7 @@ pub(crate) struct OpenProvider {
 
 /// The registry. Its lock is never held across a call into a library.
 pub(crate) struct Registry {
-    /// Content of the files; `None` until the first lookup of a name.
+    /// Content of the files; `None` until the first open, list, or query of a tool.
     files: Option<CollectedConf>,
     /// The records of the files, in file order. Entries are never moved or freed, because providers keep pointers to
     /// them.
@@ -189,7 +189,7 @@ pub(crate) fn add(key: Key, open: DAT_IA_OPEN_FUNC, image: Option<usize>) -> DAT
     DAT_SUCCESS
 }
 
-/// Removes a registration, unless an open IA uses it.
+/// Removes a registration, unless an open IA or an open in progress uses it.
 pub(crate) fn remove(key: &Key) -> DAT_RETURN {
     let mut registry = lock();
     match registry.registrations.get(key) {
@@ -283,8 +283,8 @@ fn describe(key: &Key) -> String {
 }
 
 impl Registry {
-    /// Reads the files once per process. The first lookup of a name calls it, so a program may set its environment in
-    /// `main`.
+    /// Reads the files once per process: at the first open, list, or query of a tool, not when libdat is loaded. So a
+    /// program may set its environment in `main`.
     fn read_files(&mut self) {
         if self.files.is_some() {
             return;

@@ -84,7 +84,8 @@ thread_local! {
     static EXPLANATION: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Reports a refused name, unless it was reported before or the limit is reached.
+/// Stores a refusal for the hook. Reports it, unless it was reported before, the limit is reached, or reports of errors
+/// are disabled.
 pub(crate) fn refusal(refused: RefusedOpen) {
     let line = refused.to_string();
     let mut reporter = prepared();

@@ -1,8 +1,8 @@
 //! Sources of the registry's lines: dat.conf files in their search order, drop-in files, and without any file the
 //! adapters of this machine.
 //!
-//! `registry` reads the sources once per process, at the first lookup of a name. An invalid line becomes a diagnostic,
-//! and an unreadable file an entry of `unreadable`; neither is a failure.
+//! `registry` reads the sources once per process, at the first open, list, or query of a tool. An invalid line becomes
+//! a diagnostic, and an unreadable file an entry of `unreadable`; neither is a failure.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -85,8 +85,8 @@ pub fn any<T: Table>(handle: DAT_HANDLE) -> ProviderTable<T> {
 #[inline(always)]
 fn table<T: Table>(handle: DAT_HANDLE) -> ProviderTable<T> {
     // SAFETY: the address lies in an arena, which stays mapped, or is an open IA that its provider returned. Otherwise
-    // a provider without the hook is loaded. Its handles cannot be distinguished from other aligned addresses; every
-    // libdat has this limitation.
+    // a provider without the hook is registered. Its handles cannot be distinguished from other aligned addresses;
+    // every libdat has this limitation.
     let word = unsafe { &*handle.cast::<AtomicPtr<T>>() };
     // Pairs with the provider's store when the object was created: its table is written before its first word.
     let table = word.load(Ordering::Acquire);

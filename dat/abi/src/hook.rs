@@ -36,12 +36,14 @@ pub struct LibdatHook {
     /// Registers the address range of the calling library's handles, or extends it. Returns 0, or -1 if libdat's table
     /// is full, or if the arena is malformed or overlaps another one.
     ///
-    /// libdat refuses a value outside all arenas without reading memory, unless a library without the hook is loaded.
+    /// libdat refuses a value outside all arenas without reading memory, unless a provider without the hook is
+    /// registered.
     pub add_arena: extern "C" fn(arena: HandleArena) -> i32,
     /// Returns the number by which programs name this IA of the provider; null if libdat has not assigned one.
     pub ia_number: extern "C" fn(provider_ia: *mut c_void) -> DAT_IA_HANDLE,
-    /// For tools: the reason of the last `dat_ia_openv` of the calling thread that libdat refused. Writes at most
-    /// `capacity` bytes including the NUL, and returns the full length without the NUL; 0 if there was no refusal.
+    /// For tools: the message about the last `dat_ia_openv` of the calling thread that libdat or the provider refused.
+    /// Writes at most `capacity` bytes including the NUL, and returns the full length without the NUL. Returns 0 if no
+    /// open was refused.
     pub last_refusal: unsafe extern "C" fn(out: *mut c_char, capacity: usize) -> usize,
     /// Passes a C string that explains why the provider refuses the `ia_open` that the calling thread is executing.
     /// libdat logs it as the cause of the refused open.
@@ -63,7 +65,8 @@ pub const LIBDAT_HOOK_LEAST: usize = core::mem::offset_of!(LibdatHook, provider_
 pub const TELL_ENTRY: u32 = 0;
 /// Lines that are not used (disabled, for kernel programs, or with an error): name, file:line, reason, remedy.
 pub const TELL_ABSENT: u32 = 1;
-/// Errors in lines: file:line, column, field, text found, permitted values, `dropped` or `kept`.
+/// Errors in lines, and remarks about lines: file:line, column, field, text found, permitted values, `dropped` if the
+/// error drops the line, otherwise `kept`.
 pub const TELL_DIAGNOSTIC: u32 = 2;
 /// Files that cannot be read: one message for each file.
 pub const TELL_UNREADABLE: u32 = 3;

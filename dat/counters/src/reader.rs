@@ -2,8 +2,8 @@
 //!
 //! Only processes of this user are queried. An answer is accepted only if the kernel reports that the answering process
 //! belongs to the user in the socket's name. Up to `TOGETHER` processes are queried concurrently, with a limit on
-//! time and memory for each. A process that is stopped, dies during the query or sends invalid data yields a
-//! [`ReadError`], and does not affect the results of other processes.
+//! time and memory for each, and for all together. A process that is stopped, dies during the query or sends invalid
+//! data yields a [`ReadError`]; the results of other processes are returned nevertheless.
 #![forbid(unsafe_code)]
 
 use std::fmt;

@@ -70,7 +70,7 @@ impl Libdat {
         Some(lines.map(|line| line.split('\t').map(str::to_owned).collect()).collect())
     }
 
-    /// Fields of this thread's last refused open; `None` without the hook.
+    /// Fields of this thread's last refused open; `None` without the hook, or if no open was refused.
     pub(crate) fn last_refusal_fields(&self) -> Option<Vec<String>> {
         let line = line(self.describe?, TELL_REFUSAL, 0)?;
         Some(line.split('\t').map(str::to_owned).collect())

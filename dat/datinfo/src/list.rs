@@ -1,4 +1,5 @@
-//! Prints the entries of the registry and whether each opens, attributes, versions, and lines for this machine.
+//! Output of `datinfo` (entries, whether each opens, attributes), `datinfo list` (names), `datinfo discover` (lines for
+//! this machine), and `datinfo --version`.
 #![forbid(unsafe_code)]
 
 use std::fmt::Write;
@@ -17,7 +18,8 @@ const VALUE_COLUMN: usize = 41;
 /// Prints the entries and whether each adapter opens. Returns true if any adapter opens.
 pub(crate) fn list(options: &Options) -> crate::Result {
     let registry = Registry::read(options, None)?;
-    // The JSON output contains all entries; the text only those for the requested version of the API.
+    // The JSON output contains the entries for all versions of the API. The text contains those for the requested
+    // version, or all with `--all` or `--ia`.
     let (entries, others) = if options.json { (registry.wanted(options), None) } else { registry.openable(options) };
     let opened = adapter::open_all(options, &entries);
     let usable = opened.iter().any(OpenResult::is_open);

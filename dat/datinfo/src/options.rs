@@ -109,7 +109,7 @@ pub(crate) enum Command {
     Add(Add),
     /// Removes the entries of a name from dat.conf
     Remove(Remove),
-    /// Enables an entry of dat.conf, and disables others of the same name
+    /// Enables an entry of dat.conf, and disables others of the same name, version and thread safety
     SetDefault(SetDefault),
     /// Explains each line of a dat.conf, and for each error the permitted values
     Check {

@@ -113,7 +113,7 @@ fn words(code: &Code) -> String {
     format!("{} {}", code.words.kind, code.words.detail).trim_end().to_owned()
 }
 
-/// Paths of the mapped libraries of libdat, providers, rdma-core and its drivers.
+/// Paths of the mapped libraries of libdat, of providers, and of rdma-core with its mlx and rxe drivers.
 fn files() -> Vec<String> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let mut files: Vec<String> = Vec::new();

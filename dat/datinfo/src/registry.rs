@@ -29,7 +29,7 @@ pub(crate) struct ReportedEntry {
     pub(crate) file: Option<String>,
 }
 
-/// An error in a line.
+/// An error in a line, or a remark about it.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Diagnostic {
     /// Position as `file:line`.
@@ -46,7 +46,8 @@ pub(crate) struct Diagnostic {
     pub(crate) is_wrong: bool,
 }
 
-/// A line of dat.conf that is not used, so that its name cannot be opened.
+/// A line of dat.conf that is not used: it is disabled (`nondefault`), is for kernel programs, or has an error. Another
+/// line may define the same name.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct UnusableName {
     pub(crate) name: String,

@@ -26,8 +26,8 @@ struct SettingReport {
 }
 
 impl SettingReport {
-    /// Determines the value in effect: from `ia_params` if it contains the setting, else from the environment, else the
-    /// default.
+    /// Determines the value in effect: from `ia_params` if it contains the setting, else from the environment. The
+    /// default is in effect if neither contains the setting, or if the value is invalid.
     fn of(table: &'static SettingsTable, setting: &'static Setting, words: &[(&'static str, String)]) -> Self {
         let word =
             words.iter().rfind(|(name, _)| !name.is_empty() && *name == setting.name).map(|(_, text)| text.clone());

@@ -558,7 +558,10 @@ extern DAT_RETURN dat_ep_get_status(
     OUT DAT_BOOLEAN   *recv_idle,
     OUT DAT_BOOLEAN   *request_idle);
 
-/* Disconnects abruptly if the EP is connected. Queued events stay queued. */
+/*
+ * Ends a connection like an abrupt disconnect. A DISCONNECTED event is queued only if a connect or an accept was in
+ * progress. Queued events stay queued.
+ */
 extern DAT_RETURN dat_ep_free(IN DAT_EP_HANDLE ep_handle);
 
 /* Connecting. */
@@ -971,7 +974,10 @@ extern DAT_RETURN dat_evd_dequeue(IN DAT_EVD_HANDLE evd_handle, OUT DAT_EVENT *e
 extern DAT_RETURN dat_evd_post_se(IN DAT_EVD_HANDLE evd_handle, IN const DAT_EVENT *event);
 extern DAT_RETURN dat_evd_resize(IN DAT_EVD_HANDLE evd_handle, IN DAT_COUNT evd_min_qlen);
 
-/* Fails while an EP or a service point uses the EVD. Queued events are dropped. */
+/*
+ * Fails while an EP or a service point uses the EVD, or an IA as its asynchronous EVD. Queued events are dropped;
+ * connection requests among them are rejected.
+ */
 extern DAT_RETURN dat_evd_free(IN DAT_EVD_HANDLE evd_handle);
 
 /* ---- Names of DAT 1.0 and 1.1 ----------------------------------------------------------------------------------- */

@@ -567,7 +567,10 @@ extern DAT_RETURN dat_ep_get_status(
     OUT DAT_BOOLEAN   *recv_idle,
     OUT DAT_BOOLEAN   *request_idle);
 
-/* If the EP is connected, disconnects abruptly and queues the disconnect event. Queued events stay queued. */
+/*
+ * Ends a connection like an abrupt disconnect. A DISCONNECTED event is queued if the EP was connected, or if a connect
+ * or an accept was in progress. Queued events stay queued.
+ */
 extern DAT_RETURN dat_ep_free(IN DAT_EP_HANDLE ep_handle);
 
 /* Connecting. */
@@ -620,7 +623,10 @@ extern DAT_RETURN dat_ep_post_send(
     IN DAT_DTO_COOKIE       user_cookie,
     IN DAT_COMPLETION_FLAGS completion_flags);
 
-/* Not exported by libdat2. As dat_ep_post_send; with invalidate_flag the message invalidates the RMR of the peer. */
+/*
+ * Not exported by libdat2. As dat_ep_post_send; with invalidate_flag the message also invalidates the RMR context
+ * rmr_to_invalidate of the peer.
+ */
 extern DAT_RETURN dat_ep_post_send_with_invalidate(
     IN DAT_EP_HANDLE        ep_handle,
     IN DAT_COUNT            num_segments,
@@ -1051,7 +1057,10 @@ extern DAT_RETURN dat_evd_dequeue(IN DAT_EVD_HANDLE evd_handle, OUT DAT_EVENT *e
 extern DAT_RETURN dat_evd_post_se(IN DAT_EVD_HANDLE evd_handle, IN const DAT_EVENT *event);
 extern DAT_RETURN dat_evd_resize(IN DAT_EVD_HANDLE evd_handle, IN DAT_COUNT evd_min_qlen);
 
-/* Fails while an EP or a service point uses the EVD. Queued events are dropped. */
+/*
+ * Fails while an EP or a service point uses the EVD, or an IA as its asynchronous EVD. Queued events are dropped;
+ * connection requests among them are rejected.
+ */
 extern DAT_RETURN dat_evd_free(IN DAT_EVD_HANDLE evd_handle);
 
 /* ---- Extensions ------------------------------------------------------------------------------------------------- */

@@ -1,9 +1,9 @@
 /*
  * dat_registry.h - the interface between a provider library and libdat. Programs that only use DAT do not need it.
  *
- * A provider is a shared object that exports dat_provider_init and dat_provider_fini. When a program opens an IA name
- * for the first time, libdat loads the library in the name's line of dat.conf and calls init for that line. Init calls
- * dat_registry_add_provider for the name.
+ * A provider is a shared object that exports dat_provider_init and may export dat_provider_fini. When a program opens
+ * an IA name of which no IA is open, libdat calls init for the name's line of dat.conf. Before the first init it loads
+ * the library. Init calls dat_registry_add_provider for the name.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -31,7 +31,7 @@ typedef void (*DAT_PROVIDER_INIT_FUNC)(
     IN const DAT_PROVIDER_INFO *provider_info,
     IN const char              *instance_data);
 
-/* Called when the last IA of that name was closed. */
+/* Called when the last IA of that name was closed, and after an init that did not register the name. */
 typedef void (*DAT_PROVIDER_FINI_FUNC)(IN const DAT_PROVIDER_INFO *provider_info);
 
 /* libdat copies provider_info. It does not copy the table (provider), which must remain valid as long as the library is

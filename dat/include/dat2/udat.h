@@ -137,7 +137,10 @@ struct dat_ia_attr {
     DAT_NAMED_ATTR     *vendor_attr;
 };
 
-/* Masks that dat.h does not define. Two of the names have the same bit. */
+/*
+ * Masks of the last fields. DAT_IA_FIELD_IA_EXTENSION has the value of DAT_IA_FIELD_IA_EXTENSIONS_SUPPORTED in dat.h;
+ * the other masks are defined only here.
+ */
 #define DAT_IA_FIELD_IA_EXTENSION          UINT64_C(0x0100000000)
 #define DAT_IA_FIELD_IA_EXTENSION_VERSION  UINT64_C(0x0200000000)
 #define DAT_IA_FIELD_IA_NUM_TRANSPORT_ATTR UINT64_C(0x0400000000)
@@ -209,7 +212,10 @@ extern DAT_RETURN dat_cno_fd_create(
     OUT DAT_FD         *file_descriptor,
     OUT DAT_CNO_HANDLE *cno_handle);
 
-/* Returns the EVD that triggered the CNO, without waiting. */
+/*
+ * Returns the EVD that was the first to trigger the CNO, without waiting. If none has triggered it, returns
+ * DAT_QUEUE_EMPTY and a null EVD.
+ */
 extern DAT_RETURN dat_cno_trigger(IN DAT_CNO_HANDLE cno_handle, OUT DAT_EVD_HANDLE *evd_handle);
 
 /* Arms another agent for the next trigger; DAT_OS_WAIT_PROXY_AGENT_NULL disarms. */

@@ -82,7 +82,8 @@ pub static DAPL: SettingsTable = SettingsTable {
     ],
 };
 
-// The functions below define settings that several providers have with the same name and the same variable.
+// The functions below define settings that several providers share: the variable, the permitted values and the meaning
+// are the same. The defaults may differ.
 
 /// Base directory for the files by which processes find each other. The default differs between providers.
 pub(crate) const fn dir() -> Setting {

@@ -46,7 +46,8 @@ pub(crate) unsafe fn register(
     call_other(|| unsafe { function(provider, info) })
 }
 
-/// Calls `dats_get_ia_handle` of the other libdat. `None` if there is no other libdat, or if its call fails.
+/// Calls `dats_get_ia_handle` of the other libdat. `None` if this process has not loaded the other libdat, if that call
+/// fails, or if the other libdat has passed the call to this one.
 pub(crate) fn translated(api: &Api, handle: DAT_IA_HANDLE) -> Option<DAT_IA_HANDLE> {
     let function = function(api, c"dats_get_ia_handle")?;
     // SAFETY: the ABI defines the type of the function with this name.

@@ -1,4 +1,5 @@
-//! Content of the registry as lines of text for tools: files read, their errors, the last refusal.
+//! The registry as lines of text for tools: accepted and unused lines of the files, errors, and which files are used.
+//! Also the calling thread's last refusal, lines for the adapters of this machine, and libdat's version.
 //!
 //! `thunk` returns the lines through the hook. Fields are separated by tabs. All bytes of a field except printable
 //! ASCII are escaped as in C. No library is loaded.

@@ -1,4 +1,4 @@
-//! Registered providers, found by key, by id, and by the record whose library registered them.
+//! Registered providers, found by key, by name, by id, and by the record whose library registered them.
 //!
 //! Lookups take logarithmic time, so the number of registrations is not limited.
 #![forbid(unsafe_code)]
@@ -17,7 +17,8 @@ pub(super) struct Registration {
     pub(super) open: DAT_IA_OPEN_FUNC,
     /// Number of open IAs and of opens in progress.
     pub(super) uses: usize,
-    /// Index of the record whose init made the registration; `None` if the program itself made it.
+    /// Index of the record whose library made the registration. `None` if the program itself made it, or a thread that
+    /// an init has started; in the second case `adopt` sets the owner after the init.
     pub(super) owner: Option<usize>,
     /// Whether the key declares thread safety, or the provider is one of this project.
     pub(super) is_thread_safe: bool,

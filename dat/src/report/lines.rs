@@ -119,8 +119,8 @@ fn setting(variable: &'static str, wrong: &mut Vec<String>) -> u32 {
     value.unwrap_or(default).parse().expect("values of these variables fit into 32 bits")
 }
 
-/// Returns a line for each variable in DAT's name space that has no effect, because it is misspelt or belongs to
-/// another implementation.
+/// Returns a line for each `DAT_` or `DAPL_` variable that is misspelt, or that only the C implementation or an earlier
+/// version of this project reads; at most [`MOST_UNKNOWN`] lines.
 fn unknown(names: impl Iterator<Item = String>) -> impl Iterator<Item = String> {
     let lines = names.filter_map(|name| match look_up(&name) {
         // A set-uid program reads no variables, so none is reported as misspelt.

@@ -177,8 +177,8 @@ pub unsafe fn registry_remove_provider(
 
 /// `dat_registry_list_providers`: writes the adapters of the files into the consumer's records.
 ///
-/// If `most` is 0, it returns an error and the number of adapters. If `most` is less than that number, it succeeds and
-/// writes the first `most` adapters.
+/// If `most` is not positive, or one of the needed pointers in `list` is null, it returns an error and the number of
+/// adapters. If `most` is less than that number, it succeeds and writes the first `most` adapters.
 ///
 /// # Safety
 /// `returned` is null or writable. `list` is null or has `most` pointers, each null or to a writable record.
@@ -346,7 +346,7 @@ unsafe fn copy_out(text: &str, out: *mut c_char, capacity: usize) -> usize {
     text.len()
 }
 
-/// Copies a name of at most 255 bytes. Reads at most 256 bytes; `None` if they contain no NUL.
+/// Copies a name of at most 255 bytes. Reads at most 256 bytes; `None` if they contain no NUL, or if `name` is null.
 ///
 /// # Safety
 /// `name` is null, or readable up to its NUL byte or for 256 bytes.

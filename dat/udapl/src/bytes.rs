@@ -28,7 +28,7 @@ unsafe impl Send for MemoryBlock {}
 unsafe impl Sync for MemoryBlock {}
 
 impl MemoryBlock {
-    /// Allocates `length` zeroed bytes, at least one. `None` if memory is exhausted.
+    /// Allocates `length` zeroed bytes. `None` for a length of 0, or if memory is exhausted.
     pub(crate) fn new(length: usize) -> Option<Self> {
         let layout = Layout::from_size_align(length, PAGE).ok().filter(|layout| layout.size() > 0)?;
         // SAFETY: the size is not zero.

@@ -4,8 +4,8 @@
 //! The library is opened at run time, as [`Library`], so programs build on hosts without it. [`Ia`] is an open adapter,
 //! and all other objects are created on it. [`Pz`] groups objects that may be used together. [`Buffer`] and [`Window`]
 //! are registered memory. [`Evd`] queues events, and [`Cno`] groups event queues for one wait. [`Ep`] is one end of a
-//! connection, and [`Listener`] receives connection [`ConnectionRequest`]s. [`Srq`] holds receives for several
-//! endpoints. [`Rmr`] gives a part of a window its own key, and [`SharedMemory`] is registered by several processes.
+//! connection, and [`Listener`] receives [`ConnectionRequest`]s. [`Srq`] holds receives for several endpoints. [`Rmr`]
+//! gives a part of a window its own key, and [`SharedMemory`] is registered by several processes.
 //!
 //! # Guarantees
 //! - While a transfer is outstanding, its [`Buffer`] belongs to the library: the post takes it, and the [`Completion`]

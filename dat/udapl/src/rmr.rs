@@ -45,7 +45,7 @@ impl Rmr {
     /// endpoint start after the bind, so a send may carry the returned key to the peer before the bind has completed.
     ///
     /// # Errors
-    /// Those of `dat_rmr_bind`; [`Error::Argument`] for a range outside the window or an empty one.
+    /// Those of `dat_rmr_bind`; [`Error::Argument`] for an empty range, or a range that is not inside the window.
     pub fn bind(
         &mut self,
         ep: &Ep,

@@ -57,7 +57,8 @@ DAT_RETURN dat_extension_op(DAT_HANDLE handle, DAT_EXTENDED_OP operation, ...)
     va_list arguments;
     DAT_RETURN result;
 
-    /* An adapter opened by dat_ib_open_query has no objects, so the graceful close succeeds. It fails with objects. */
+    /* An IA opened by dat_ib_open_query has no objects, so the graceful close succeeds. It fails if `handle` is an IA
+     * with objects. */
     if (operation == (DAT_EXTENDED_OP)DAT_IB_CLOSE_QUERY_OP)
         return dat_ia_close(handle, DAT_CLOSE_GRACEFUL_FLAG);
     va_start(arguments, operation);

@@ -1,7 +1,8 @@
 //! The C contract of uDAPL 2.0 for Linux on LP64.
 //!
 //! Names are those of C. A name whose definition 2.0 changed is defined here and, with the meaning of 1.2, at the root
-//! of the crate. Unchanged definitions are re-exported. [`ib`] is the InfiniBand extension.
+//! of the crate. Names that 2.0 added are defined only here. Unchanged definitions are re-exported. [`ib`] is the
+//! InfiniBand extension.
 
 pub mod attr;
 pub mod error;

@@ -1,7 +1,9 @@
-//! Checks of this host: adapters, shared memory, cross-memory copy, limits, socket buffers, ports, RDMA devices.
+//! Checks of this host: versions, the registry and its adapters, variables without effect, shared memory, cross-memory
+//! copy, limits, socket buffers, network interfaces, the UDP port of usnic, RDMA devices.
 //!
-//! Reads `/proc`, `/sys` and limits, and tries harmless operations: it copies memory, binds a port, opens device nodes.
-//! Pure functions compute most findings from the data that were read, so that tests can pass data of other machines.
+//! Reads `/proc`, `/sys` and limits, and tries harmless operations: it opens adapters in child processes, copies
+//! memory, binds a port, opens device nodes. Pure functions compute most findings from the data that were read, so that
+//! tests can pass data of other machines.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -19,7 +21,8 @@ use crate::registry::{Registry, ReportedEntry};
 use crate::settings::IneffectiveVariable;
 use crate::system;
 
-/// Minimum size of /dev/shm, in bytes: enough for a few sm connections and the application's own use.
+/// Minimum free space in the base directory of sm (`/dev/shm` by default), in bytes: enough for a few sm connections
+/// and the application's own use.
 const SHARED_MEMORY: u64 = 64 << 20;
 /// Minimum limit of open files: enough for a program with about a hundred connections.
 const FILES: u64 = 1024;

@@ -69,7 +69,7 @@ impl Grade {
     }
 }
 
-/// Runs the requested checks; returns true if no finding is bad.
+/// Runs the requested checks, and returns true if no finding is bad. With `--serve`, answers other hosts instead.
 pub(crate) fn doctor(options: &Options, wanted: &options::Doctor) -> crate::Result {
     let port = wanted.port.unwrap_or_else(usnic_port);
     if wanted.serve {

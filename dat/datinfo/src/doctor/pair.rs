@@ -80,7 +80,7 @@ fn sizes(report: &PathReport) -> Finding {
 }
 
 /// Requests the version, kernel release and buffer limits of the other host from its `datinfo doctor --serve`. Returns
-/// `None` if the other host does not run it.
+/// `None` if no answer arrives, because the other host does not run that command or the answers are lost.
 fn facts(to: SocketAddr) -> io::Result<Option<Vec<u8>>> {
     let any: SocketAddr =
         if to.is_ipv4() { (Ipv4Addr::UNSPECIFIED, 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() };

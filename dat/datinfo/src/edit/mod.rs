@@ -82,8 +82,9 @@ pub(crate) fn remove(options: &Options, wanted: &Remove) -> crate::Result {
     })
 }
 
-/// Executes `datinfo set-default`: enables an entry, and disables the other entries with the same name, version and
-/// thread safety. With `--off` it disables entries.
+/// Executes `datinfo set-default`: enables the entry at `--line`, and disables the other entries with the same name,
+/// version and thread safety. Without `--line`, enables all entries of the name; several with the same version and
+/// thread safety are an error. With `--off`, disables the entry at `--line`, or all entries of the name.
 pub(crate) fn set_default(options: &Options, wanted: &SetDefault) -> crate::Result {
     edit(options, &wanted.conf, false, &[], &|text| {
         let entries = named(text, &wanted.name, options.api)?;

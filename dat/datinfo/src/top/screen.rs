@@ -1,7 +1,7 @@
 //! Output of tables. On a terminal each table overwrites the previous one; otherwise the tables follow each other.
 //!
-//! On a terminal, lines are cut to its width. If there are more lines than rows, the last row states the number of
-//! omitted lines. No terminal mode is changed.
+//! On a terminal, lines are cut to its width. The cursor's row stays empty below the table. If the lines do not fit
+//! above that row, the last line shown states the number of omitted lines. No terminal mode is changed.
 #![forbid(unsafe_code)]
 
 use std::io::IsTerminal;

@@ -1,4 +1,5 @@
-//! The table for display: one line per adapter, and with `-v` each value that is not 0.
+//! The table for display: one line per adapter, and one per process that could not be read. With `-v` also each value
+//! that is not 0.
 //!
 //! Pure functions that convert a sample to lines. With a previous sample, the columns show rates per second instead of
 //! totals.
