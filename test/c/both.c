@@ -1,6 +1,6 @@
 /*
- * A process with libdat.so.1 and libdat2.so.2, over one provider library: each version opens the adapter of one name.
- * The two connect to each other in both directions and exchange messages.
+ * A process with libdat.so.1 and libdat2.so.2 over one provider library. Both versions open an adapter by the same
+ * name, connect to each other in both directions, and exchange messages.
  *
  *     both ADAPTER HALF1 HALF2      the libraries made of half.c
  *

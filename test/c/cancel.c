@@ -63,7 +63,7 @@ struct objects {
     unsigned char memory[2 * LENGTH];
 };
 
-/* Dequeues the next event. With a request pending it polls, since the waits are cancellation points. */
+/* Dequeues the next event. While a cancellation request is pending, it polls, because a wait would be cancelled. */
 static DAT_EVENT take(struct objects *o, DAT_EVD_HANDLE evd, DAT_EVENT_NUMBER number)
 {
     DAT_EVENT event;

@@ -1,5 +1,5 @@
 /*
- * descriptors.c - a call that needs a descriptor returns an error while none is free, and succeeds again afterwards.
+ * descriptors.c - a call that needs descriptors returns an error while too few are free, and succeeds when enough are.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -184,7 +184,7 @@ static DAT_RETURN make_cno(DAT_IA_HANDLE ia)
     X("cr_reject", CR, DAT_INVALID_HANDLE_CR, 0, dat_cr_reject(h))
 
 
-/* A table with one function per entry of CALLS. */
+/* A table with one row per entry of CALLS. `make_call` makes the call of the row with this index. */
 struct call {
     const char *what;
     int wanted;
@@ -215,7 +215,7 @@ enum { NUM_CALLS = sizeof calls / sizeof *calls };
 static char trying[128];
 static unsigned refused;
 
-/* Prints the failed call before the process ends, without calling the library. */
+/* Signal handler for a crash: prints the call that was being tried, and ends the process without a DAT call. */
 static void crashed(int signal_number)
 {
     static const char words[] = "crashed in: ";

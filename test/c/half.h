@@ -11,15 +11,15 @@
 /* Each function ends the program if a DAT call fails. */
 struct half {
     void (*open)(const char *name);
-    void (*listen)(uint64_t qual);          /* creates an EP for one peer and posts one receive */
-    void (*connect)(uint64_t qual);         /* connects to this machine; does not wait for the accept */
-    void (*accept)(void);                   /* waits for a request */
+    void (*listen)(uint64_t qual);          /* posts one receive, and creates a PSP */
+    void (*connect)(uint64_t qual);         /* posts one receive; connects, but does not wait for the accept */
+    void (*accept)(void);                   /* waits for a request, and accepts it */
     void (*established)(void);
     void (*send)(unsigned char byte);       /* a message of this one byte */
     void (*receive)(unsigned char byte);    /* waits for a message of this one byte */
     void (*disconnect)(void);
     void (*disconnected)(void);
-    void (*close)(void);                    /* frees all, and closes */
+    void (*close)(void);                    /* closes the IA abruptly, which frees its objects */
     unsigned version;                       /* major */
 };
 

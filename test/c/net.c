@@ -147,7 +147,8 @@ static DAT_DTO_COOKIE cookie(enum kind kind, uint64_t which)
     return made;
 }
 
-/* When the connection ends, a post may be refused before the disconnect event arrives. */
+/* Checks the result of a post. Returns 0 if the post was refused, because the connection has ended and the disconnect
+ * event has not arrived yet. */
 static int posted(DAT_RETURN ret, const char *what)
 {
     if (DAT_GET_TYPE(ret) == DAT_INVALID_STATE)

@@ -28,12 +28,12 @@
  *
  *   -P ia     interface adapter [sm0]
  *   -q qual   connection qualifier [45300]
- *   -c N      lat, robin: number of connections, all on the one EVD [1]
+ *   -c N      number of connections; except with `threads`, all are on one EVD [1]
  *   -d N      maximum of outstanding requests, and of posted receives, per connection [512; 8 if there are many]
  *   -p N      rate, server: number of clients with one connection each, which start together; the server prints the
  *             line of JSON [1]
  *   -w        sleeps in dat_evd_wait where it would poll
- *   -2        separate EVDs for requests and for receives
+ *   -2        reap: separate EVDs for requests and for receives
  *   -C        reap: sleeps in dat_cno_wait on a CNO of its EVDs, and then dequeues
  *   -T        reap: another thread dequeues the events of the EVD for requests; implies -2
  *   -r        lat: records the time of each round trip and prints percentiles of its half, "p50_usec", "p99_usec",
@@ -42,7 +42,7 @@
  *   -e N      write: posts for N seconds, at most COUNT writes
  *   -t N      time limit in seconds [100]
  *
- * Both sides take the same options. Only return codes are checked: dtest and the suites check data.
+ * Both sides take the same options. Only return codes and events are checked: dtest and the suites check data.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -161,7 +161,8 @@ static void open_all(void)
     make_memory();
 }
 
-/* Creates `count` endpoints with `receives` posted receives each; 0 selects the provider's default. */
+/* Creates `count` endpoints with `receives` posted receives each. 0: none are posted, and the endpoints have the
+ * provider's default attributes. */
 static void create_eps(long count, long receives)
 {
     DAT_EP_PARAM param;

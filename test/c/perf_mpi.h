@@ -7,6 +7,7 @@
  *               source registers its own memory, writes part by part, and announces the end by a send. Both deregister.
  *   polled      Sends whose receives are polled in memory. With -w the client sleeps after each send, so that a
  *               processor is free for the engine of the server's provider.
+ *   register    Registrations of new and of already registered memory, and deregistrations, without transfers.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -88,8 +88,7 @@ static void post_receives(void)
         ok("dat_ep_post_recv", post(buffer));
 }
 
-/* Dequeues the next event. Returns whether the connection is still up: a failed completion or any other kind of event
- * means that it has ended. */
+/* Dequeues the next event. Returns whether one arrived within this time. */
 static int next(DAT_EVENT *event, DAT_TIMEOUT timeout)
 {
     DAT_COUNT more;

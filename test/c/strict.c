@@ -16,8 +16,8 @@
 
 enum { SLOTS = 4096 };
 
-/* EPs by handle, each with its number of uncompleted work requests. Handles are reused, so a new EP resets its count
- * to 0. */
+/* EPs by handle, each with its number of uncompleted work requests. Handles are reused, so dat_ep_free resets the
+ * count to 0. */
 static struct slot {
     DAT_EP_HANDLE ep;
     long outstanding;

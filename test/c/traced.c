@@ -184,7 +184,8 @@ static void count(void)
     expect_ia(name, 0);
 }
 
-/* Queried attributes can be passed to a creation, and the strings of a query are updated in place. */
+/* Checks that queried attributes can be passed to dat_ep_create, and that a later query updates the strings of an
+ * earlier one in place. */
 static void reuse(void)
 {
     DAT_EP_PARAM param;

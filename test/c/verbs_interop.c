@@ -11,7 +11,7 @@
  *
  * Each side checks what the specification guarantees (data, order of events), and fails otherwise. It prints what
  * differs between providers (sizes, numbers), which the caller compares. With the headers of dat20/ the same source is
- * a program for the 2.0 reference.
+ * a program for the C implementation of DAT 2.0.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -194,8 +194,8 @@ static void end(int by_us)
     event = connection_event();
     printf("end: %s\n", name_of(event.event_number));
 #ifndef DAT20_UDAT_H
-    /* Not checked against the reference: it reports a flushed receive with the event number of an extension, and
-     * sets the error class bit in DAT_QUEUE_EMPTY. */
+    /* Not checked with the C implementation of DAT 2.0: it reports a flushed receive with the event number of an
+     * extension, and sets the error class bit in DAT_QUEUE_EMPTY. */
     completed(receive_evd, ep, 2, DAT_DTO_ERR_FLUSHED, 0, "the receive that was left");
     expect_no_event(request_evd, "requests");
     expect_no_event(connection_evd, "connections");

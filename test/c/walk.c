@@ -8,9 +8,9 @@
  *   walk IA memory     the limit of address space (RLIMIT_AS) grows by a few pages per run
  *   walk IA threads    RLIMIT_AS grows by half a thread's stack per run; the timer thread must be started again
  *
- * The first three need libdaplfaulty. In each case no out parameter of a failed call is changed, the call returns the
- * code of the injected failure, and the close releases everything: handles, the provider's objects, memory,
- * descriptors, threads, mappings, files.
+ * The first three need libdaplfaulty. In each case a failed call changes no out parameter, and returns the code of the
+ * injected failure or, with a limit, a code for missing resources. The close releases everything: handles, the
+ * provider's objects, memory, descriptors, threads, mappings, files.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -24,7 +24,8 @@ static DAT_LMR_HANDLE lmr;
 static DAT_LMR_CONTEXT context;
 static DAT_RMR_CONTEXT remote_context;
 
-/* Registered memory for messages: the window's context and address for the peer, and the peer's final message. */
+/* Registered memory: `open` is a message with the window's context and address; `bytes` is the memory that the owner
+ * exposes in parts, and the parent's source and target of RDMA. */
 static struct {
     DAT_RMR_TRIPLET open;
     unsigned char bytes[MEMORY];

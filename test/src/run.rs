@@ -1,8 +1,8 @@
 //! Programs for the suites: compiles C programs against the stage, and runs each in its own environment, with a
 //! watchdog.
 //!
-//! A program that does not end is killed, and the test fails with the output printed until then. Each run has separate
-//! endpoints, registry and environment.
+//! A program that does not end is killed, and the test fails with the output printed until then. Each [`Sandbox`] has
+//! separate endpoints, registry and environment.
 
 use std::collections::HashMap;
 use std::fs;

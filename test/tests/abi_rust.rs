@@ -157,7 +157,7 @@ impl Translation {
         let mut known = BTreeMap::from([
             ("struct sockaddr".to_owned(), type_name::<dat_abi::DAT_SOCK_ADDR>()),
             ("struct sockaddr_in6".to_owned(), type_name::<dat_abi::DAT_SOCK_ADDR6>()),
-            // `va_list` on x86-64. A caller uses neither of the two types directly.
+            // `va_list` on x86-64, and the address handle of verbs. Both are opaque in Rust.
             ("struct __va_list_tag".to_owned(), "core::ffi::c_void"),
             ("struct ibv_ah".to_owned(), "core::ffi::c_void"),
             ("va_list".to_owned(), type_name::<dat_abi::v2::va_list>()),

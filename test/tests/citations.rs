@@ -80,7 +80,7 @@ fn citations_of_the_specification_resolve() {
     let mut count = 0;
     for path in sources(&["rs", "c", "h", "md", "except"]) {
         if path.ends_with("test/tests/citations.rs") || path.ends_with("docs/CONTRIBUTING.md") {
-            continue; // guides for authors, whose citations are examples
+            continue; // the citations in these files are examples
         }
         for (page, section) in citations(&read(&path)) {
             count += 1;

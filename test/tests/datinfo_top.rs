@@ -244,7 +244,7 @@ fn a_stopped_process_affects_only_its_own_line() {
 /// until this process ends. Returns the pid of the fake, which no process has.
 fn fake(number: u32, says: &'static [u8]) -> u32 {
     let pid = 0x3000_0000 + (std::process::id() << 4) + number;
-    // The files must belong to this user.
+    // The socket's name contains the user id, which is that of the owner of /proc/self.
     let uid = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap());
     let address = SocketAddr::from_abstract_name(format!("dapl-counters/{uid}/{pid}/0")).unwrap();
     let listener = UnixListener::bind_addr(&address).unwrap();

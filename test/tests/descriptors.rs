@@ -1,4 +1,4 @@
-//! File descriptors of EVDs and CNOs: an event loop over epoll that blocks before every message (`test/c/epoll.c`).
+//! File descriptors of EVDs and CNOs: an event loop that waits for events in epoll_wait (`test/c/epoll.c`).
 #![forbid(unsafe_code)]
 
 use std::time::Duration;

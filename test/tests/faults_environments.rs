@@ -1,5 +1,6 @@
 //! sm in restricted environments: without copies between processes by the kernel, in separate namespaces, with one
-//! processor, with few descriptors, with little disk space, without /dev/shm.
+//! processor, with few descriptors, with little or no disk space, on a read-only file system, without /dev/shm, and
+//! with hundreds of processes at once.
 //!
 //! sm uses the next best method, or fails with a message that names the problem, the object and the remedy.
 //! `test/c/confined.c` creates the environments. If the system does not permit an environment, its test prints a

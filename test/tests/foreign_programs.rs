@@ -176,8 +176,8 @@ fn dtestx_queries_an_adapter_by_name() {
 }
 
 /// The suppression covers dtest, which writes an uninitialised buffer to its TCP connection. The programs also send
-/// uninitialised memory; usnic is left out because its sends are system calls, for which valgrind would report the
-/// program.
+/// uninitialised memory. Over usnic, reports of uninitialised values are off, because its sends are system calls, for
+/// which valgrind would report the programs.
 #[test]
 fn valgrind_finds_nothing_in_libdat2_and_the_providers() {
     if !has_tool("valgrind") {

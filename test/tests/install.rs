@@ -53,7 +53,8 @@ fn dat_conf_lines_of_dapl_1_2_open_the_verbs_provider() {
     }
 }
 
-/// Tests the sixty DAT 2.0 lines that distributions wrote, and that this project's adapters still open.
+/// Sixty DAT 2.0 lines, as distributions write them: an adapter of sm still opens, and a line of each library name
+/// loads the verbs provider.
 #[test]
 fn dat_conf_lines_of_dapl_2_0_open_the_verbs_provider() {
     let number = |number: usize| {

@@ -174,7 +174,7 @@ fn constants_match_the_rdma_core_headers() {
     }
     let mut checks = String::new();
     let (verbs, manager) = (verbs_numbers(), manager_numbers());
-    assert!(verbs.len() > 80 && manager.len() > 25, "too few functions were found: {verbs:?} {manager:?}");
+    assert!(verbs.len() > 80 && manager.len() > 25, "too few constants were found: {verbs:?} {manager:?}");
     verbs.iter().chain(&manager).for_each(|(name, value)| assert_same(&mut checks, name, value));
     compile("numbers", &checks);
 }

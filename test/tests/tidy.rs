@@ -1,8 +1,8 @@
 //! The structure rules: dependencies of packages, permitted imports, import cycles, files with unsafe code, file heads,
 //! version scripts, and words and type names that must not be used.
 //!
-//! The rules are tables in `rules`; the code here only compares. Each exception is in a table with its reason, and
-//! must still be needed. Reads sources only: nothing is built.
+//! The rules are tables in `rules`; the code here only compares. Each exception is in a table with its reason.
+//! Exceptions for imports, unsafe code and words must still be needed. Reads sources only: nothing is built.
 #![forbid(unsafe_code)]
 
 #[path = "tidy/circles.rs"]

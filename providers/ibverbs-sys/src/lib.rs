@@ -30,9 +30,9 @@ library! {
     pub fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context;
     /// All objects of the device must be destroyed before this call.
     pub fn ibv_close_device(context: *mut ibv_context) -> c_int;
-    /// Returns an error number.
+    /// Returns 0 or an error number.
     pub fn ibv_query_device(context: *mut ibv_context, device_attr: *mut ibv_device_attr) -> c_int;
-    /// Returns an error number. Fills the fields of `ibv_port_attr` up to and including `flags`.
+    /// Returns 0 or an error number. Fills the fields of `ibv_port_attr` up to and including `flags`.
     pub fn ibv_query_port(context: *mut ibv_context, port_num: u8, port_attr: *mut _compat_ibv_port_attr) -> c_int;
     /// Returns the number of entries, or a negative error number. Available since rdma-core 32.
     pub fn _ibv_query_gid_table(
@@ -58,7 +58,7 @@ library! {
         channel: *mut ibv_comp_channel,
         comp_vector: c_int,
     ) -> *mut ibv_cq;
-    /// Returns an error number.
+    /// Returns 0 or an error number.
     pub fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int;
     /// Waits until all events of the object are acknowledged.
     pub fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int;
@@ -77,19 +77,19 @@ library! {
     /// Returns null and errno on failure. The header also has a macro of this name, which calls this function unless
     /// optional access flags are set.
     pub fn ibv_reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, access: c_int) -> *mut ibv_mr;
-    /// Returns an error number.
+    /// Returns 0 or an error number.
     pub fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int;
     /// Returns null and errno on failure. Writes the granted sizes into the attributes.
     pub fn ibv_create_srq(pd: *mut ibv_pd, srq_init_attr: *mut ibv_srq_init_attr) -> *mut ibv_srq;
-    /// Returns an error number.
+    /// Returns 0 or an error number.
     pub fn ibv_modify_srq(srq: *mut ibv_srq, srq_attr: *mut ibv_srq_attr, srq_attr_mask: c_int) -> c_int;
-    /// Returns an error number.
+    /// Returns 0 or an error number.
     pub fn ibv_query_srq(srq: *mut ibv_srq, srq_attr: *mut ibv_srq_attr) -> c_int;
     /// Waits until all events of the object are acknowledged.
     pub fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int;
     /// Returns null and errno on failure. Writes the granted sizes into the attributes.
     pub fn ibv_create_qp(pd: *mut ibv_pd, qp_init_attr: *mut ibv_qp_init_attr) -> *mut ibv_qp;
-    /// Returns an error number.
+    /// Returns 0 or an error number.
     pub fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, attr_mask: c_int) -> c_int;
     /// Waits until all events of the object are acknowledged.
     pub fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int;

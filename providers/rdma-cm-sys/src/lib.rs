@@ -114,9 +114,9 @@ pub struct rdma_ib_addr {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct rdma_addr {
-    /// Local address. In the header, it is a member of a union.
+    /// Local address. In the header, a member of an unnamed union.
     pub src_storage: sockaddr_storage,
-    /// Address of the peer.
+    /// Address of the peer. In the header, a member of an unnamed union.
     pub dst_storage: sockaddr_storage,
     /// InfiniBand addresses of both peers.
     pub addr: rdma_addr_ib,

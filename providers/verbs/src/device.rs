@@ -1,6 +1,7 @@
 //! The device of an open IA: state shared by all its objects, and dispatch of device events to objects.
 //!
-//! An event contains the number of a queue pair or the id of a queue, which `shared_device` maps to the object.
+//! The event of a queue pair contains its number, the event of a completion queue or shared receive queue its id.
+//! `shared_device` maps both to the object.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -120,15 +121,15 @@ impl Device {
         Ok(device)
     }
 
-    /// Returns the number of segments per request to save while it is in flight. 0, except for soft-RoCE, which does
-    /// not report whether a segment was invalid.
+    /// Returns how many of the `segments` of each work request are saved until it completes: all on soft-RoCE, which
+    /// does not report whether a segment was invalid; 0 on other devices.
     pub(crate) fn saved_segment_count(&self, segments: u32) -> u32 {
         if self.is_software { segments } else { 0 }
     }
 
-    /// Waits until soft-RoCE handles no packet that it began before the change of a queue pair to ERR. Soft-RoCE of
-    /// Linux 6.1 checks the state twice per packet, and the kernel dereferences a null pointer if the first check sees
-    /// ERR and the second sees RESET.
+    /// Waits until soft-RoCE has handled the packets that it began before a queue pair changed to ERR. Does not wait
+    /// for other devices. Soft-RoCE of Linux 6.1 checks the state twice per packet, and the kernel dereferences a null
+    /// pointer if the first check sees ERR and the second sees RESET.
     pub(crate) fn wait_for_error_state(&self) {
         if self.is_software {
             std::thread::sleep(PAUSE);

@@ -39,7 +39,7 @@ pub(crate) fn open(name: &str, settings: &VerbsSettings) -> Result<OpenedDevice>
     opened.map_err(|cause| refusal::refusal(name, &settings.object, &cause))
 }
 
-/// Loads libibverbs, and librdmacm if the connection manager is `rdma`.
+/// Loads libibverbs, and librdmacm if the connection manager is `rdma`. Fails for `Datagram`, which is not implemented.
 fn load(settings: &VerbsSettings) -> FindResult<()> {
     if settings.manager == ManagerKind::Datagram {
         return Err(OpenFailure::NoDatagramManager);
@@ -136,7 +136,8 @@ fn check_manager(host: &HostInterfaces) -> FindResult<()> {
     opened.map(drop).or_else(|error| node_failure(&node, &error).map_or(Ok(()), Err))
 }
 
-/// Returns the cause of a failure to open a device file, if it is one that has a remedy.
+/// Returns why a device file cannot be opened: it does not exist, or the user has no permission. `None` for other
+/// errors.
 fn node_failure(node: &Path, error: &io::Error) -> Option<OpenFailure> {
     let node = node.display().to_string();
     match error.kind() {

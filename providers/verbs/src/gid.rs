@@ -22,7 +22,8 @@ pub(crate) struct GidRequirements<'a> {
 
 /// Chooses the GID with the required index, if an index is set. Otherwise, on RoCE, the best GID by these criteria in
 /// order: RoCE v2, GID of the address, GID of its network device, link-local GID, lowest index. On other ports, the GID
-/// with the lowest index. `None`: there is no such GID.
+/// with the lowest index. Returns `None` if no GID has the required index, or if a RoCE port has no GID; an iWARP port
+/// without GIDs gets an all-zero one.
 pub(crate) fn choose(gids: &[Gid], wanted: &GidRequirements<'_>) -> Option<Gid> {
     if let Some(index) = wanted.index {
         return gids.iter().find(|gid| gid.index == index).cloned();
@@ -56,9 +57,10 @@ pub(crate) fn is_same_family(one: &[u8; 16], other: &[u8; 16]) -> bool {
     is_v4(one) == is_v4(other)
 }
 
-/// Finds a GID of the port that reaches `peer`, if `chosen` does not because its address family is another one. Prefers
-/// GIDs of the network device of `chosen`, then GIDs with the scope of `peer` (link-local or not), then the lowest
-/// index. Needed for peers with the C implementation, which uses the first GID by default.
+/// Finds a GID of the port with the address family of `peer`. Called if `chosen`, the GID of the IA, has the other
+/// family and so cannot reach the peer. Prefers GIDs of the network device of `chosen`, then GIDs with the scope of
+/// `peer` (link-local or not), then the lowest index. Needed for peers with the C implementation, which uses the first
+/// GID by default.
 pub(crate) fn gid_reaching(gids: &[Gid], chosen: &Gid, peer: &[u8; 16]) -> Option<Gid> {
     let is_link_local = |gid: &[u8; 16]| Ipv6Addr::from(*gid).is_unicast_link_local();
     let rank = |gid: &&Gid| {

@@ -18,7 +18,7 @@ impl ManagerKind {
     /// All names that settings accept, for messages.
     pub(crate) const NAMES: &str = "\"rdma\", \"socket\", \"socket2\" or \"none\"";
 
-    /// Returns the name used in settings.
+    /// Returns the name used in settings and messages. No setting accepts `ucm`, the name of `Datagram`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             ManagerKind::Rdma => "rdma",
@@ -29,7 +29,8 @@ impl ManagerKind {
         }
     }
 
-    /// Returns the manager that the library of the C implementation with this file name uses.
+    /// Returns the manager that the library of the C implementation with this file name uses; `Rdma` for any other
+    /// name.
     pub(crate) fn of_library(name: &str) -> Self {
         match name.split_once(".so").map_or(name, |(name, _)| name) {
             "libdaplscm" => ManagerKind::Socket(SocketFormat::Dat12),

@@ -28,7 +28,7 @@ unsafe impl Sync for EventChannel {}
 /// A copy of an rdma_cm event, made before the event was acknowledged.
 pub(crate) struct CmEvent {
     pub(crate) kind: rdma_cm_event_type,
-    /// Reason of a rejection, or a negative error number.
+    /// Zero, the reason of a rejection, or a negative error number.
     pub(crate) status: c_int,
     /// Number of the event's id; for a connection request, of the listening id.
     pub(crate) number: usize,

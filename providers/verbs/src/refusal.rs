@@ -209,8 +209,8 @@ impl LoggedErrors {
 /// Logs why memory cannot be registered, and returns the error for the caller.
 ///
 /// `InvalidParameter(3)`: the memory is not mapped or not writable, or cannot be registered. `Exhausted(Memory)`: no
-/// more memory may be locked. `Exhausted(MemoryRegion)`: the device has no more regions. `PermissionDenied`,
-/// `Internal`.
+/// more memory may be locked. `Exhausted(MemoryRegion)`: the device has no more regions. `PermissionDenied`: the kernel
+/// denies the access, for another reason than the limit of locked memory. `Internal`: any other error.
 pub(crate) fn registration(device: &str, region: Region, error: &io::Error) -> Error {
     let number = error.raw_os_error().unwrap_or_default();
     let (code, line) = classify(number, region, &LockedMemory::read());
@@ -349,7 +349,7 @@ mod tests {
         let status = "Name:\tx\nVmLck:\t      64 kB\nVmPin:\t      40 kB\nCapEff:\t0000000000000400\n";
         let locked = LockedMemory::from(status, Some(64 * 1024), PAGE);
         assert_eq!(locked, LockedMemory { pinned: 40 * 1024, allowed: Some(64 * 1024), page: PAGE });
-        // 24 KiB are left: six pages, also when the region is not aligned.
+        // 24 KiB are left, which are six pages. An unaligned region of this length touches seven.
         assert_eq!(locked.excess_of(Region { address: 2 * PAGE, length: 6 * PAGE }), None);
         assert_eq!(locked.excess_of(Region { address: 2 * PAGE + 1, length: 6 * PAGE }), Some((68 * 1024, 64 * 1024)));
         let privileged = LockedMemory::from(&status.replace("0400", "4400"), Some(0), PAGE);

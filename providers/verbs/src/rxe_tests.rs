@@ -1,5 +1,5 @@
-//! Tests that need an RDMA device: verbs, memory windows, shared receive queues and registrations on soft-RoCE. Skipped
-//! without a device rxe0, which must have the address 192.0.2.1.
+//! Tests on the soft-RoCE device rxe0: its attributes and names, messages and RDMA, keys, memory windows, shared
+//! receive queues and registrations. Skipped without rxe0, which must have the address 192.0.2.1.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -1,8 +1,9 @@
 //! The settings of verbs: per IA (`ia_params`), and environment variables.
 //!
-//! Settings are read once, when the IA is opened. For an invalid value, a warning gives its name, text and range, and
-//! the default is used. Variables without `VERBS` in their name are those of the C implementation's providers, with the
-//! same defaults. Numbers are in C notation (16, 0x10, 020).
+//! Settings are read once, when the IA is opened. An invalid value is ignored, with a warning that gives its name, text
+//! and range. For an invalid word in `ia_params`, the environment variable is used, for an invalid variable the
+//! default. Variables without `VERBS` in their name, except `DAPL_LISTENER_WAIT_MS`, are those of the C
+//! implementation's providers, with the same defaults. Numbers are in C notation (16, 0x10, 020).
 //!
 //! `ia_params` begins with one of these: `mlx5_0 1` (a device and a port), `ib0 0` (a network device; the number is
 //! ignored), `192.0.2.1 0` (an address), or `node-ib0 0` (a host name). If it is empty, the first device with an
@@ -44,7 +45,7 @@ pub(crate) struct VerbsSettings {
     pub(crate) max_inline: Option<u32>,
     /// Timeouts of rdma_cm's address and route resolution.
     pub(crate) resolving: ResolutionTimeouts,
-    /// Path parameters for the managers `socket` and `none`.
+    /// Path parameters for the managers `socket` and `none`. `rdma` uses only the timers and retry counts.
     pub(crate) path: PathSettings,
     /// The peer assumed by the manager `none`.
     pub(crate) peer: AssumedPeer,
@@ -59,7 +60,8 @@ pub(crate) struct ResolutionTimeouts {
     pub(crate) route_timeout: Duration,
 }
 
-/// Path parameters of a queue pair without path resolution.
+/// Path parameters of a queue pair without path resolution. The manager `rdma`, which resolves the path, uses only the
+/// RNR timer, the retry counts and, on RoCE, the ACK timer as an upper limit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct PathSettings {
     /// `DAPL_IB_MTU`: bytes per packet, 256, 512, 1024, 2048 or 4096. Default: 1024. Limited to the port's active MTU.
@@ -230,13 +232,18 @@ impl IaParams {
             if let Some(text) = word.strip_prefix("cm=") {
                 line.manager = ManagerKind::parse(text);
                 if line.manager.is_none() {
-                    warn_invalid("cm in ia_params", text, ManagerKind::NAMES, "the default");
+                    warn_invalid("cm in ia_params", text, ManagerKind::NAMES, "DAPL_VERBS_CM or the default");
                 }
             } else if let Some(text) = word.strip_prefix("listener_wait_ms=") {
                 line.listener_wait = number(text).filter(|wait| *wait <= LONGEST_LISTENER_WAIT_MS);
                 if line.listener_wait.is_none() {
                     let allowed = format!("a number from 0 to {LONGEST_LISTENER_WAIT_MS}");
-                    warn_invalid("listener_wait_ms in ia_params", text, allowed, "the default");
+                    warn_invalid(
+                        "listener_wait_ms in ia_params",
+                        text,
+                        allowed,
+                        "DAPL_LISTENER_WAIT_MS or the default",
+                    );
                 }
             } else if let (0, Some(port)) = (place, number(word).and_then(|port| u8::try_from(port).ok())) {
                 line.port = Some(port).filter(|port| *port != 0);

@@ -5,8 +5,8 @@
 //! used it already.
 //!
 //! The device reports an event when the number of receives falls below the low watermark, but not if the number is
-//! already below a watermark that is set. So this module checks the watermark too, when it is set and when completions
-//! are polled. Only the engine thread calls the sink.
+//! already below the watermark when it is set. So this module checks the watermark too, when it is set and when
+//! completions are polled. Only the engine thread calls the sink.
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, Weak};
@@ -25,7 +25,7 @@ use crate::qp::gather::with_sges;
 use crate::qp::work::SavedSegments;
 use crate::shared_device::{EventTarget, ObjectEvent};
 
-/// Top bit of a work request id: the other bits are the slot of a shared receive (see `qp::work`).
+/// Top bit of the work request id of a receive in a shared receive queue. The other bits are its slot.
 const SHARED: u64 = 1 << 63;
 
 /// The object layer's handle of a shared receive queue.
@@ -41,7 +41,8 @@ pub(crate) struct SrqCore {
     slots: Mutex<RecvSlots>,
     /// The completion queues on which its receives complete.
     cqs: Mutex<Vec<Weak<CqCore>>>,
-    /// Held while size or watermark change. Locked before `slots`.
+    /// Held during a resize, while the consumer sets a watermark, and while a limit event of the device is handled, so
+    /// that these do not overlap. Locked before `slots`.
     changing: Mutex<()>,
 }
 

@@ -70,7 +70,7 @@ pub extern "C" fn dapl_faulty_spoil(n: u64) {
     plan::spoil(n);
 }
 
-/// Number of calls since the library was loaded.
+/// Number of calls that can fail, since the library was loaded.
 #[unsafe(no_mangle)]
 pub extern "C" fn dapl_faulty_count() -> u64 {
     plan::count()

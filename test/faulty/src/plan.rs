@@ -134,7 +134,7 @@ pub fn ask(op: Op) -> Result<()> {
     Err(op.error())
 }
 
-/// Delays an event of the provider as planned.
+/// Delays a call, or an event of the provider, as planned.
 pub fn wait(op: Op) {
     let delay = OPERATION_PLANS[op as usize].delay.load(SeqCst);
     if delay > 0 {
@@ -165,7 +165,7 @@ pub fn spoil(n: u64) {
     CORRUPTED_AT.store(if n == 0 { 0 } else { REQUESTS.load(SeqCst) + n }, SeqCst);
 }
 
-/// Number of calls since the library was loaded.
+/// Number of calls that can fail, since the library was loaded.
 pub fn count() -> u64 {
     CALLS.load(SeqCst)
 }

@@ -205,7 +205,7 @@ pub(super) fn old_names(program: &mut Program, facts: &Value) {
         } else if list(&facts["macros"], "string").iter().any(|fact| fact["name"] == name) {
             program.check(&format!("strcmp({name}, {meaning}) == 0"), &format!("{name} is {meaning}"));
         } else if list(&facts["macros"], "identifier_alias").iter().any(|fact| fact["name"] == name) {
-            // Function-like macros are checked by `api_macros`.
+            // `macros` checks these names.
         } else {
             program.holds(&format!("({name}) == ({meaning})"), &format!("{name} is {meaning}"));
         }

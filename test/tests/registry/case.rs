@@ -133,7 +133,7 @@ impl ProbeOutput {
     }
 }
 
-/// The header that lets a 1.2 source compile for 2.0.
+/// The include folder that lets a 1.2 source compile for 2.0.
 fn adapted() -> PathBuf {
     workspace().join("test/c/dat20")
 }

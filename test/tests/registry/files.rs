@@ -46,7 +46,7 @@ fn with_files_in_etc(files: &[(&str, &str)], words: &str, debug: &str) -> Option
     }
     let mut command = Command::new("unshare");
     command.args(["--mount", "--map-root-user", "sh", "-c", &format!("{script}; exec \"$0\" \"$@\"")]);
-    // cargo sets a library search path, which contains the libdat substitute that providers are linked with.
+    // cargo sets a library search path, which contains the stub of libdat that providers are linked with.
     command.env_remove("LD_LIBRARY_PATH").env_remove("DAT_OVERRIDE").env("DAT_DBG_TYPE", debug);
     command.arg(probe("registry_probe")).args(words.split(' '));
     let output = command.output().ok()?;
@@ -109,7 +109,7 @@ fn debug_log_names_missing_and_ignored_files() {
     assert!(err.lines().any(|line| line == hidden), "{err}");
 }
 
-/// Compiles `first` with these arguments.
+/// Compiles `test/c/thread_safety_probe.c` with these arguments.
 fn first(case: &Case, name: &str, arguments: &[&str]) -> PathBuf {
     let program = case.directory.join(name);
     let path = format!("-Wl,-rpath,{}", stage().lib.display());

@@ -156,7 +156,8 @@ fn a_library_of_2_0_under_another_name_is_refused_by_1_2() {
     );
 }
 
-/// Such a provider imports unversioned functions, so the loader binds them to the libdat that was loaded first.
+/// A provider that is not linked with a libdat imports unversioned functions, so the loader binds them to the libdat
+/// that was loaded first.
 #[test]
 fn provider_registers_with_the_libdat_that_loaded_it_of_two() {
     let stage = stage();

@@ -20,8 +20,8 @@ fn instructions(case: &Case, words: &str) -> u64 {
     count.and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("valgrind printed no count: {said}"))
 }
 
-/// Number of CPU instructions to list a dat.conf of `count` lines and to run `count` probe commands, minus those for an
-/// empty dat.conf.
+/// Number of CPU instructions to list a dat.conf of `count` lines and to run the probe commands for each line, minus
+/// those for an empty dat.conf.
 fn work(name: &str, count: usize, line: fn(usize) -> String, words: fn(usize) -> String) -> u64 {
     let lines: String = (0..count).map(line).collect();
     let empty = instructions(&Case::new(&format!("{name}-0"), ""), "list 600");

@@ -8,8 +8,8 @@ use super::source::{Source, expand};
 /// Path of a module; empty for the crate root.
 type Module = Vec<String>;
 
-/// Import cycles of more than `most` files, as module paths. A module and its submodules count as one module, so
-/// imports between them are ignored.
+/// Import cycles of more than `most` files, as module paths. Imports between a module and its own submodules do not
+/// count.
 pub(crate) fn larger_than(most: usize, folder: &str, files: &[Source]) -> Vec<Vec<String>> {
     let modules: BTreeMap<Module, &Source> =
         files.iter().filter_map(|file| Some((module(file.path.strip_prefix(folder)?), file))).collect();

@@ -27,9 +27,9 @@ pub(crate) const PACKAGES: &[(&str, &[&str])] = &[
     ("test/xtask", &["dapl-test", "dat-settings"]),
 ];
 
-/// Layers of modules from the bottom up. A file imports only modules of lower layers and of its own. A module is named
-/// by the first part of its path, or by the first two (`runtime/wait`) in a folder that only groups modules. `entries`
-/// are `dapl_*.rs` and `context`.
+/// Layers of modules from the bottom up. A file imports only modules of lower layers, and parts of its own module. A
+/// module is named by the first part of its path, or by the first two (`runtime/wait`) in a folder that only groups
+/// modules. `entries` are the files `dapl_*.rs`.
 const DAPL: &[&[&str]] = &[
     &["error", "runtime/cancel", "runtime/slot_queue", "runtime/spin", "runtime/sync", "stats/watermark"],
     &["names"],
@@ -57,7 +57,7 @@ const DAPL: &[&[&str]] = &[
     &["registration"],
 ];
 
-/// Layers in the order of `lib.rs`.
+/// Layers of `providers/common`, which agree with the list in its `lib.rs`.
 const COMMON: &[&[&str]] = &[
     &["settings", "limits", "listener_retry", "overdue", "base_dir", "host_address"],
     &["shared_names"],
@@ -66,7 +66,7 @@ const COMMON: &[&[&str]] = &[
     &["simple"],
 ];
 
-/// Layers in the order of `lib.rs`.
+/// Layers of sm.
 const SM: &[&[&str]] = &[
     &["proto", "memory/map"],
     &["memory/cma", "memory/mapped", "qp/line_allocator"],
@@ -91,7 +91,7 @@ const SM: &[&[&str]] = &[
     &["engine"],
 ];
 
-/// Layers in the order of `lib.rs`.
+/// Layers of usnic.
 const USNIC: &[&[&str]] = &[
     &["proto", "net", "engine/jobs", "memory/regions"],
     &["settings", "engine/polling", "counters", "srq"],
@@ -109,7 +109,7 @@ const USNIC: &[&[&str]] = &[
     &["qp/request", "qp/exit_handler"],
 ];
 
-/// Layers in the order of `lib.rs`.
+/// Layers of verbs.
 const VERBS: &[&[&str]] = &[
     &["manager_kind"],
     &["addresses", "memory/binds", "refusal", "qp/gather", "ibv", "settings", "cm/name_service", "engine", "cq/status"],
@@ -128,7 +128,7 @@ const VERBS: &[&[&str]] = &[
     &["cm/start"],
 ];
 
-/// Layers in the order of `lib.rs`.
+/// Layers of libdat.
 const DAT: &[&[&str]] = &[
     &["api", "conf", "arena", "refused"],
     &["strerror"],
@@ -179,8 +179,8 @@ pub(crate) const CIRCLE_FOLDERS: &[&str] = &[
     "test/dapltest/src/",
 ];
 
-/// Files in which `unsafe` is permitted. Also permitted: `tests`, and entries (`dapl_*.rs`), to which C passes
-/// pointers.
+/// Files in which `unsafe` is permitted. Also permitted: unit tests in files of their own, and entries (`dapl_*.rs`),
+/// to which C passes pointers.
 pub(crate) const UNSAFE_FILES: &[(&str, &str)] = &[
     ("dat/abi/src/attr.rs", "types of C functions"),
     ("dat/abi/src/hook.rs", "types of C functions"),
@@ -374,7 +374,7 @@ pub(crate) const FORBIDDEN_UNSAFE: &[&str] = &[
 pub(crate) const UNDECLARED: &str = "dats_get_ia_handle";
 
 /// Functions that the 2.0 headers declare and libdat2 does not export, like the reference's. They are entries of the
-/// provider table, or inline functions of the header.
+/// provider table or inline functions of the header; `dat_registry_providers_related` is only declared.
 pub(crate) const NOT_EXPORTED: &[&str] = &[
     "dat_cno_fd_create",
     "dat_cno_trigger",

@@ -1,5 +1,4 @@
-//! Source files for the structure rules: the list of files, their code without comments and string contents, their
-//! imports.
+//! Source files for the structure rules: the list of files, their code without comments and literals, their imports.
 //!
 //! A minimal parser of Rust: it recognises comments, strings, characters and `crate::` paths.
 #![forbid(unsafe_code)]
@@ -49,7 +48,7 @@ fn walk(directory: &Path, found: &mut Vec<PathBuf>) {
 }
 
 impl Source {
-    /// Returns the code without comments, with empty strings and characters. Line numbers are kept.
+    /// Returns the code without comments, strings and character literals. Line numbers are kept.
     pub(crate) fn code(&self) -> String {
         strip(&self.text)
     }

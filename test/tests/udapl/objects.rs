@@ -25,7 +25,7 @@ fn message_is_gathered_and_scattered() {
             if done.op == Op::Recv {
                 assert_eq!((&done.buffer[..3], &done.more[0][2..6]), (&b"abc"[..], &b"defg"[..]));
             } else {
-                assert_eq!(done.more.len(), 2, "a flushed buffer was not returned");
+                assert_eq!(done.more.len(), 2, "a buffer of the send was not returned");
             }
         }
         let five = (0..4).map(|_| segment(pair.buffer(b"x"), 0..1)).collect();

@@ -5,7 +5,7 @@
 //! line is for all IPv4 and IPv6 addresses of its host; the first line for an address counts. Invalid lines and unknown
 //! hosts are logged and skipped. The file is `dapl/ibhosts` in the configuration directory, or the file that
 //! `DAPL_IBHOSTS` names (ignored in a set-uid program). It is read once, at the first lookup. Without the file, no
-//! address has a GID.
+//! lookup finds a GID.
 //!
 //! The first lookup may block in the resolver, so it must not run on the engine thread. [`NameService::is_read`]
 //! returns whether the file was read.
@@ -95,8 +95,8 @@ impl NameService {
                 // The file is optional. A failed lookup logs its path.
                 if error.kind() != ErrorKind::NotFound {
                     log::error!(
-                        "cannot read {}: {error}; no address has a GID, so connects fail; correct the file or set DAPL_IBHOSTS to \
-                         another one",
+                        "cannot read {}: {error}; no address has a GID from it, so connects that need one fail; correct the \
+                         file or set DAPL_IBHOSTS to another one",
                         self.path.display()
                     );
                 }

@@ -24,7 +24,7 @@ pub(crate) fn start(device: &Arc<Device>) -> Result<Arc<dyn Manager>> {
         }
         ManagerKind::Socket(format) => socket::SocketManager::new(device, format),
         ManagerKind::None => none::NoMessages::new(device),
-        // `find` has already failed for this manager.
+        // Not reached: the open of the device fails for this manager.
         ManagerKind::Datagram => return Err(Error::Exhausted(Resource::Device)),
     })
 }

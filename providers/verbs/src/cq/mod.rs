@@ -251,8 +251,9 @@ impl CqCore {
         while self.fetch_batch(inner, &mut PollBuffer { space: &mut [], filled: 0 }, BATCH) {}
     }
 
-    /// Fast path of a poll: one device queue, and an empty software queue. Returns the number of completions, or
-    /// `None`, with nothing changed, if these conditions are not met.
+    /// Fast path of a poll: one device queue, an empty software queue, no receive that may be solicited, and a buffer
+    /// of at most `BATCH` completions. Returns the number of completions, or `None`, without taking a completion, if a
+    /// condition is not met or the device cannot be polled.
     #[inline(always)]
     fn fill_quickly(&self, inner: &mut CqState, out: &mut [Completion]) -> Option<usize> {
         let CqState { pending, table, queues, .. } = inner;
@@ -281,8 +282,8 @@ impl CqCore {
     }
 
     /// Fills the buffer of a polling thread, first from the software queue, then from the device. Returns the number of
-    /// completions. `expects`: if the device is armed, receives of this poll count as solicited, because the event of a
-    /// solicited message may arrive after the poll.
+    /// completions. `expects`: the consumer waits for a notification. If the device is armed and the mode is not `All`,
+    /// receives of this poll count as solicited, because the event of a solicited message may arrive after the poll.
     #[inline(never)]
     fn fill(&self, inner: &mut CqState, out: &mut [Completion], expects: bool) -> usize {
         let before = inner.pending.solicited;
@@ -386,7 +387,8 @@ impl EventHandler for CqCore {
 }
 
 impl CqCore {
-    /// Checks whether consumer threads still poll. If not, the engine fetches completions, to detect failures.
+    /// Checks whether consumer threads still poll. If not, fetches completions, to detect failures, and arms the
+    /// device.
     fn check_polls(&self) {
         let mut inner = self.lock();
         inner.is_check_scheduled = false;

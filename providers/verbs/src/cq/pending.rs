@@ -25,7 +25,7 @@ pub(super) struct PendingCompletions {
     /// Mode of the consumer's last request for a notification. With a mode other than `All`, a receive that may be
     /// solicited counts as solicited.
     pub(super) mode: ArmMode,
-    /// Whether a receive that completes next may be the solicited message of the last event.
+    /// Whether the receives that complete next count as solicited, because one of them may have caused the last event.
     pub(super) solicited: bool,
 }
 
@@ -109,8 +109,8 @@ impl PendingCompletions {
         self.mode == ArmMode::Solicited
     }
 
-    /// Records that the device has reported an event, possibly of a solicited message. Its completion is in the queue,
-    /// or will be fetched next.
+    /// Records that the device has reported, or may soon report, the event of a solicited message, whose completion is
+    /// in the queue or will be fetched next. Does nothing in the mode `All`.
     pub(super) fn may_be_solicited(&mut self) {
         if self.mode != ArmMode::All {
             self.solicited = true;

@@ -88,7 +88,7 @@ unsafe impl Send for Qp {}
 unsafe impl Sync for Qp {}
 
 impl Qp {
-    /// Creates a queue pair in RESET. Only requests with `IBV_SEND_SIGNALED` report their completion.
+    /// Creates a queue pair in RESET. A successful request has a completion only with `IBV_SEND_SIGNALED`.
     pub(crate) fn new(pd: &Arc<Pd>, attributes: &QpAttributes<'_>) -> io::Result<Self> {
         let own = attributes.srq.is_none();
         let caps = ibv_qp_cap {

@@ -96,8 +96,8 @@ impl LocalKeys {
         self.table.read_recursive().find(hint, key)
     }
 
-    /// Checks that each segment is inside the registration of its key, which is of the protection domain. Empty
-    /// segments are not checked. On success, the segments may be read while the result exists.
+    /// Checks that each segment is inside the registration of its key, and that the registration is of the protection
+    /// domain `pd`. Empty segments are not checked. On success, the segments may be read while the result exists.
     #[inline(always)]
     pub(crate) fn lock_if_valid(
         &self,

@@ -189,7 +189,8 @@ impl SharedMw {
     /// Posts a bind, or an unbind for `None`, by calling `post`. Returns the new key; 0 for an unbind.
     ///
     /// Errors: `Privileges` if no window can be bound to the memory; `Exhausted(Memory)` if the queue is full;
-    /// `Internal`. After an error, nothing has changed.
+    /// `Internal`; those of [`Mw::new`] if a new window of the device is needed. After an error, the binding is the
+    /// same as before.
     pub(crate) fn begin(
         self: &Arc<Self>,
         bind: Option<Bind<'_, Mr>>,

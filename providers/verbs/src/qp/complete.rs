@@ -1,6 +1,6 @@
 //! Matches the device's completions with posted work.
 //!
-//! Called by the thread that polls the device, a consumer thread or the engine, which holds the completion queue's
+//! Called by the thread that polls the device: a consumer thread or the engine. The thread holds the completion queue's
 //! lock. A failure is only recorded. The engine ends the connection later, because a sink must be called by the engine
 //! and without locks.
 #![forbid(unsafe_code)]

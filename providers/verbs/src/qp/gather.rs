@@ -22,7 +22,7 @@ const SMALL_COUNT: usize = 4;
 
 /// Calls `post` with the converted segments and their total length in bytes.
 ///
-/// Errors: `Exhausted(Memory)` for more than [`MAX_SEGMENTS`] segments, and the errors of `post`.
+/// Errors: `Exhausted(Memory)` for more than [`MAX_SEGMENTS`] segments that are not empty, and the errors of `post`.
 #[inline(always)]
 pub(crate) fn with_sges<T>(segments: &[Segment], post: impl FnOnce(&[ibv_sge], u64) -> Result<T>) -> Result<T> {
     if let [one] = segments

@@ -58,7 +58,7 @@ impl QpCore {
 
     /// Brings the queue pair to RTS. Returns `Ok(false)` without a change if `link` is not the current attempt.
     ///
-    /// Errors: the device does not accept the path. The attempt stays attached.
+    /// Errors: the device does not accept the path, or a completion queue cannot be armed. The attempt stays attached.
     pub(crate) fn bring_up(&self, link: &dyn CmConnection, path: &mut PathToRts) -> std::io::Result<bool> {
         let place = self.link.lock();
         if !place.as_ref().is_some_and(|attached| attached.is_current_link(link)) {

@@ -1,6 +1,6 @@
 //! Queue pairs: the queue pair of the device, the work in flight, and the connection.
 //!
-//! A queue pair exists as long as its EP. While unconnected it is in INIT, so that receives can be posted; the
+//! A queue pair exists as long as its EP. A new or reset queue pair is in INIT, so that receives can be posted; the
 //! connection manager brings it to RTS. [`QpCore::flush`] ends each connection in four steps: change to ERR, after
 //! which no work succeeds; poll the device's completions; change to RESET, after which the device accesses no memory;
 //! flush the remaining work in software.
@@ -125,7 +125,7 @@ struct ReceiveQueue {
 struct SendQueue {
     hw: Arc<ibv::Qp>,
     work: InFlightWork<PendingBind>,
-    /// Requests that were posted before the connection was established.
+    /// Requests that were posted before the connection was established, or during a flush.
     queued_requests: VecDeque<post::DeferredRequest>,
     phase: PostPhase,
     /// Whether the device's queue pair is in RTS, where it accepts requests.
@@ -349,7 +349,7 @@ impl QpCore {
     }
 
     /// Returns the id of the oldest outstanding request, and the handle of its EP. `None` if there is no request, or if
-    /// the oldest one needs no receive of the peer.
+    /// the oldest one needs no receive of the peer, or if the queue pair is being flushed.
     pub(crate) fn oldest_send(&self) -> Option<(u64, usize)> {
         let send = self.send.lock();
         let (id, entry) = send.work.oldest().filter(|_| send.phase == PostPhase::Live)?;

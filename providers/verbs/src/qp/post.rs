@@ -21,7 +21,7 @@ use crate::memory::{Mr, Mw};
 use crate::qp::gather::{INVALID_LIST, with_sges};
 use crate::qp::work::WorkEntry;
 
-/// A request that was posted before the connection was established.
+/// A request that was posted before the connection was established, or during a flush.
 pub(super) struct DeferredRequest {
     op: Op,
     segments: Vec<Segment>,

@@ -206,7 +206,8 @@ impl RdmaConnection {
         *self.stage.lock() == ConnectionPhase::Requested && self.target.began.elapsed() < STALE_RETRY_TIME
     }
 
-    /// Schedules another request, because the peer has no listener. Returns false if `listener_wait_ms` has passed.
+    /// Schedules another request, because the peer has no listener. Returns false if `listener_wait_ms` has passed or
+    /// the attempt has ended.
     fn retry_later(&self, manager: &RdmaManager, device: &Device) -> bool {
         let mut stage = self.stage.lock();
         let mut retry = self.target.retry;
@@ -222,7 +223,7 @@ impl RdmaConnection {
         *self.stage.lock() == ConnectionPhase::Refused
     }
 
-    /// Sends the scheduled request.
+    /// Starts the scheduled request, unless the consumer has ended the attempt.
     pub(super) fn retry(&self, manager: &RdmaManager, device: &Device) {
         let Some(core) = self.core.upgrade().filter(|core| core.is_current(self)) else { return };
         let mut target = self.target.clone();

@@ -133,8 +133,8 @@ impl RdmaManager {
         drop(owner);
     }
 
-    /// Called when the peer has confirmed a disconnect, or has accepted an abandoned attempt. Releases the id if this
-    /// process has ended the connection or attempt.
+    /// Called for each event that ends a connection or attempt, such as the confirmation of a disconnect, and when the
+    /// peer has accepted an abandoned attempt. Releases the id if this process has ended the connection or attempt.
     fn release_if_ended(&self, number: usize) {
         let is_ended = matches!(self.owners.lock().get(&number), Some(EventOwner::Ended(_)));
         if is_ended {
@@ -246,8 +246,8 @@ impl EventHandler for RdmaManager {
         }
     }
 
-    /// Called when the wait of an ended connection for its confirmation, or of an attempt for its next step, has timed
-    /// out.
+    /// Handles the end of a wait. Releases the id of an ended connection that the peer has not confirmed, repeats a
+    /// request that found no listener, or continues an attempt that waits for the last connection of its queue pair.
     fn expired(&self, number: u64) {
         let owner = self.owners.lock().get(&(number as usize)).cloned();
         match owner {

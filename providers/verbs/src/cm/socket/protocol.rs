@@ -282,7 +282,8 @@ impl Protocol {
         }
     }
 
-    /// Queues the accept, after the local queue pair was brought to RTS. Returns false if the requester has given up.
+    /// Queues the accept, after the local queue pair was brought to RTS. Returns false if the protocol has ended, for
+    /// example because the requester has given up.
     pub(super) fn queue_accept(&mut self, params: ConnectParams) -> bool {
         let is_asked = matches!(self.state, ProtocolState::Pending);
         if is_asked {
@@ -292,8 +293,8 @@ impl Protocol {
         is_asked
     }
 
-    /// Queues the confirmation, after the local queue pair was brought to RTS. Returns false if the peer has
-    /// disconnected before.
+    /// Queues the confirmation, after the local queue pair was brought to RTS. Returns false if the protocol has ended,
+    /// for example because the peer has disconnected.
     pub(super) fn queue_confirmation(&mut self) -> bool {
         let is_replied = matches!(self.state, ProtocolState::Replied);
         if is_replied {
@@ -311,9 +312,9 @@ impl Protocol {
         self.set_state(ProtocolState::Ended);
     }
 
-    /// Ends the connection locally, and queues the last message. In the format of 2.0 that is a rejection if the peer
-    /// waits for a reply, because the C implementation would repeat its request if the socket were closed without a
-    /// reply.
+    /// Ends the connection locally. Queues a disconnect if the accept was sent or the connection is established. If the
+    /// peer waits for a reply, queues a rejection in the format of 2.0, because the C implementation would repeat its
+    /// request if the socket were closed without a reply; the format of 1.2 has no such message.
     pub(super) fn end(&mut self) {
         match self.state {
             ProtocolState::Pending => self.outbox = Message::NotServed.encode(self.format),

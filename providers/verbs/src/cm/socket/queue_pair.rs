@@ -1,4 +1,5 @@
-//! What the socket connection manager needs of a queue pair, and the parameters that it sends to the peer.
+//! The functions of a queue pair that the connection managers `socket` and `none` call, and the parameters of a queue
+//! pair that `socket` sends to the peer.
 #![forbid(unsafe_code)]
 
 use std::io;

@@ -95,7 +95,7 @@ pub(crate) struct ConnectParams {
     /// IA address; `None` if its family is neither IPv4 nor IPv6.
     pub(crate) address: Option<IpAddr>,
     pub(crate) gid: [u8; 16],
-    /// The sender's limits; `None` in the format of 1.2.
+    /// The sender's limits. `None` in a message received in the format of 1.2, which does not carry them.
     pub(crate) limits: Option<PathLimits>,
     pub(crate) private_data: Vec<u8>,
 }
