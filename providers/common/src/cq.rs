@@ -91,8 +91,8 @@ impl CompletionList {
         true
     }
 
-    /// Withdraws the request for a notification. Writes the flag only if it is set, because every poll calls this
-    /// function.
+    /// Withdraws the request for a notification. Writes the flag only if it is set, because each poll of a thread that
+    /// waits on a CNO calls this function.
     #[inline]
     pub fn disarm(&self) {
         if self.armed.load(Ordering::Relaxed) {

@@ -27,8 +27,8 @@ impl Retry {
         Retry { remaining: listener_wait, next: FIRST }
     }
 
-    /// Returns the delay before the next repetition, or `None` if the time is used up. The caller then rejects the
-    /// request.
+    /// Returns the delay before the next repetition, or `None` if the time is used up, so that the connection attempt
+    /// fails.
     pub fn next_delay(&mut self) -> Option<Duration> {
         let delay = self.next.min(self.remaining);
         self.remaining -= delay;

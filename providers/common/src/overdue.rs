@@ -1,4 +1,5 @@
-//! Detects sends that wait too long for the peer to post a receive, and logs each such wait once.
+//! Detects sends that do not complete for a long time, usually because the peer has posted no receive, and logs each of
+//! them once.
 //!
 //! The engine checks its connections at intervals, and passes the waiting sends and the time to [`Stalls`].
 #![forbid(unsafe_code)]

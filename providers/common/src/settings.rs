@@ -104,7 +104,8 @@ impl SettingValues<'_> {
             .collect()
     }
 
-    /// Returns the value of a numeric setting. Returns the default if the setting is absent or out of range.
+    /// Returns the value of a numeric setting. Returns the default if the setting is absent, is not a number, or is out
+    /// of range.
     pub fn number(&self, name: &str) -> u64 {
         let Some(Setting { values: Values::Number { low, high, default, unit }, meaning, .. }) = self.table.named(name)
         else {
@@ -119,7 +120,7 @@ impl SettingValues<'_> {
         })
     }
 
-    /// Returns the words of a list setting in the given order, or `None` for `auto` or a bad list.
+    /// Returns the words of a list setting in the given order. Returns `None` if it is absent, `auto` or a bad list.
     pub fn order(&self, name: &str) -> Option<Vec<&'static str>> {
         let Some(Setting { values: Values::Order(words), meaning, .. }) = self.table.named(name) else { return None };
         let (origin, text) = self.text(name).filter(|(_, text)| text != "auto")?;

@@ -36,7 +36,7 @@ const RETRY_PAUSE: Duration = Duration::from_micros(100);
 #[derive(Clone, Debug)]
 pub struct SharedNames {
     base: BaseDir,
-    /// Ensures that this process removes the names of dead processes only once.
+    /// Ensures that only the first `join` removes the names of dead processes.
     cleaned: Arc<Once>,
 }
 

@@ -1,8 +1,9 @@
 //! Completion queues, and the connections on which a polling consumer makes progress.
 //!
-//! While a consumer polls a queue, it makes progress on the connections in `active`, and the engine sleeps. When the
-//! consumer stops polling, the engine sets the wake-up flags of these connections and makes progress on them. A
-//! connection without traffic is not in the list, so it does not slow down polls.
+//! While a consumer polls a queue, it makes progress on the connections in `active`, and the engine checks every tick
+//! whether the consumer still polls. When the consumer stops polling, the engine sets the wake-up flags of these
+//! connections and makes progress on them. If the list has more than 16 connections, the engine removes those without
+//! traffic, so that they do not slow down polls.
 //!
 //! Lock order: a poll holds the lock of `active` while it makes passes over connections, which acquire the locks of
 //! queue pairs. The lock of `ready`, the queued completions, is acquired after them, and that of the engine queue last.

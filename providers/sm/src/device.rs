@@ -43,8 +43,8 @@ pub(crate) struct Device {
     /// Files and System V segments of the registrations that peers may map.
     pub(crate) backings: ExportedRegions,
     pub(crate) probe: Probe,
-    /// Whether this process is registered for `membarrier`, so that it executes the barrier for both processes when it
-    /// sets wake-up flags.
+    /// Whether this process is registered for `membarrier`. If its peer is registered too, the process that sets
+    /// wake-up flags executes the barrier for both.
     pub(crate) barrier: bool,
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) connections: Arc<ConnectionTable>,

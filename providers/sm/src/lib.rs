@@ -6,10 +6,10 @@
 //! `qp/link`), and keeps the table of attempts and connections. The two directions of a connection (`qp/rx`, `qp/tx`,
 //! `qp/context`) use slot rings (`qp/ring`); shared memory contains no locks. RDMA is a single copy (`qp/single_copy`)
 //! if possible: from or to shared memory that the peer exports (`memory/backing`, `exchange`, `imports`, `mapped`), or
-//! by the kernel (`memory/kernel_copy`: `knem`, `cma`). Otherwise RDMA uses a bounce buffer. Long sends are copied by
-//! the kernel from a length that `calibration` measures; sender and receiver may each copy a part (`delegation`). dapl
-//! uses queue pairs (`qp`), completion queues (`cq`), shared receive queues (`srq`), requests (`cm/request`),
-//! registered memory (`memory/regions`) and memory windows (`memory/window`).
+//! by the kernel (`memory/kernel_copy`: `knem`, `cma`). Otherwise RDMA uses a bounce buffer. The kernel also copies
+//! long sends, if it permits this; `calibration` measures their minimum length. Sender and receiver may each copy a
+//! part (`delegation`). dapl uses queue pairs (`qp`), completion queues (`cq`), shared receive queues (`srq`), requests
+//! (`cm/request`), registered memory (`memory/regions`) and memory windows (`memory/window`).
 
 /// A point at which a test can kill or stop this process, or act in the calling thread. Expands to nothing in builds
 /// without tests.

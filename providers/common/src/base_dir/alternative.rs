@@ -16,7 +16,7 @@ use super::{MAX_TRIES, is_private_dir, random};
 /// Number of random digits at the end of a name.
 const DIGITS: usize = 16;
 
-/// Lists all private directories of this user beside the default path, sorted by name.
+/// Lists the alternatives to the default path that are private directories of this user, sorted by name.
 pub(super) fn all(default: &Path) -> Vec<PathBuf> {
     let Some((parent, name)) = default.parent().zip(default.file_name().and_then(|name| name.to_str())) else {
         return Vec::new();

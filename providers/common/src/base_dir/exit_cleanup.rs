@@ -1,4 +1,5 @@
-//! Removes the files of a process in a base directory when the process exits without closing its IAs.
+//! Removes the files of a process in a base directory when the process exits without closing its IAs. A forked child
+//! removes only files that it has registered itself.
 //!
 //! A signal or `_exit` ends the process without this clean-up. The kernel then releases the file locks of the process,
 //! and the next process that cleans the directory removes the files.

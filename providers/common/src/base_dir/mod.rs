@@ -102,8 +102,11 @@ impl BaseDir {
         &self.path
     }
 
-    /// Creates the directory if it is missing, and checks it. Returns the directory to use. This is an alternative if
-    /// only an alternative exists, or if the default path belongs to another user.
+    /// Creates the directory if it is missing, and checks it. Returns the directory to use.
+    ///
+    /// Without a chosen path, this is the first of the following that is private to this user: the directory of `self`,
+    /// the directory at the default path, an alternative. If there is none, creates a directory at the default path, or
+    /// an alternative if a file, a link or a directory of another user is there.
     ///
     /// Errors: `InvalidAddress(Malformed)` for a relative path. `PermissionDenied` if a chosen path is not private to
     /// this user, or if other users have access to this user's directory at the default path. Also those of
@@ -268,7 +271,8 @@ fn uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Tries to acquire the exclusive lock (flock) on a file. Returns false if another process has a lock on the file.
+/// Tries to acquire the exclusive lock (flock) on a file. Returns false if another process has a lock on the file, or
+/// this process has one through another open of the file.
 pub fn lock(file: &File) -> bool {
     rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
 }

@@ -73,7 +73,7 @@ impl Atomic {
     /// aligned, or the memory is no longer mapped or writable.
     ///
     /// # Safety
-    /// If the memory is mapped, this call may write it.
+    /// The caller permits this call to write the memory, if it is mapped.
     pub unsafe fn apply_registered<'a>(
         self,
         address: u64,

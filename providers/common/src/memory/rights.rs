@@ -79,7 +79,7 @@ pub enum Domain {
     Qp(u32),
 }
 
-/// Returns the word of a registration's table entry. `more` contains the bits [`LOCAL`] and [`EXPORTED`].
+/// Returns the word of a registration's table entry. `more`: [`LOCAL`] and [`EXPORTED`] as far as they apply, or 0.
 pub fn word(access: Access, pd: u32, more: u64) -> u64 {
     let bit = |granted, right| if granted { right } else { 0 };
     let shift = if access.zero_based { ZERO_BASED } else { 0 };

@@ -20,7 +20,7 @@ pub trait LocalMemory {
     /// Takes a reference on the registration of `segment` for a copy from the segment, or into it if `write` is true.
     /// Does not check whether the memory is mapped.
     ///
-    /// Error: the status of the work request, if `segment` is not registered in `pd` with that right.
+    /// Error: the status of the work request, if `segment` is not registered in `pd` for this access.
     fn acquire_segment(&self, pd: u32, segment: &Segment, write: bool) -> Result<Self::Guard<'_>, Status>;
 
     /// Whether `acquire_segment` would succeed. The caller either holds a guard of this key, or runs in a post that
@@ -117,7 +117,7 @@ impl Segments {
 
 /// Copies `length` bytes of the request's memory, from `offset` on, to `to`.
 ///
-/// Errors: `LocalProtection` if the memory is not registered with that right, or not mapped.
+/// Errors: `LocalProtection` if the memory is not registered in `pd`, or not mapped for reading.
 ///
 /// # Safety
 /// `length` bytes at `to` are writable and belong to this call.
@@ -145,10 +145,11 @@ pub unsafe fn gather(
     Ok(())
 }
 
-/// Copies all of one segment to `to`, if its memory was used recently. Takes no reference on the registration.
+/// Copies all of one segment to `to`, if it is in one page that was used recently. Takes no reference on the
+/// registration.
 ///
-/// Returns false if the memory was not used recently, or the segment is not valid. The caller then uses [`gather`],
-/// which checks the memory and copies or fails.
+/// Returns false if the segment is in several pages or its page was not used recently, or if the segment is not valid.
+/// The caller then uses [`gather`], which checks the memory and copies or fails.
 ///
 /// # Safety
 /// `to` has space for the segment, and belongs to this call. The call is part of a post that deregistration waits for
@@ -162,7 +163,7 @@ pub unsafe fn gather_recent(memory: &impl LocalMemory, pd: u32, segment: &Segmen
     unsafe { user_copy::read_recent(segment.address, to, segment.length as usize, TimeSlot::now()) }
 }
 
-/// Same as [`gather_recent`], but also copies memory that was not used recently, after a check.
+/// Same as [`gather_recent`], but also copies other memory, after a check if it was not used recently.
 ///
 /// # Safety
 /// Same as [`gather_recent`].
@@ -175,8 +176,8 @@ pub unsafe fn gather_announced(memory: &impl LocalMemory, pd: u32, segment: &Seg
         && unsafe { user_copy::read(segment.address, to, segment.length as usize, registration) }
 }
 
-/// A series of short copies to memory of one protection domain, within microseconds. The copies share one reference on
-/// a registration and one reading of the time.
+/// A series of short copies to memory of one protection domain, within microseconds. Consecutive copies into one
+/// registration share a reference on it. All copies share one reading of the time.
 pub struct ScatterBatch<'a, M: LocalMemory> {
     memory: &'a M,
     pd: u32,
@@ -213,10 +214,10 @@ impl<'a, M: LocalMemory> ScatterBatch<'a, M> {
         self.time = None;
     }
 
-    /// Copies `length` bytes from `from` to a list of one segment, if its memory was used recently.
+    /// Copies `length` bytes from `from` to a list of one segment, if they go to one page that was used recently.
     ///
-    /// Returns false if the memory was not used recently, or the segment is too short or not valid. The caller then
-    /// uses [`scatter`], which copies or fails.
+    /// Returns false if the list has several segments, if the bytes go to several pages or to a page that was not used
+    /// recently, or if the segment is too short or not valid. The caller then uses [`scatter`], which copies or fails.
     ///
     /// # Safety
     /// Same as [`scatter`].
@@ -229,7 +230,8 @@ impl<'a, M: LocalMemory> ScatterBatch<'a, M> {
         unsafe { user_copy::write_recent(from, segment.address, length as usize, time) }
     }
 
-    /// Same as [`ScatterBatch::scatter_recent`], but also copies to memory that was not used recently, after a check.
+    /// Same as [`ScatterBatch::scatter_recent`], but also copies to other memory, after a check if it was not used
+    /// recently.
     ///
     /// # Safety
     /// Same as [`scatter`].
@@ -264,7 +266,7 @@ impl<'a, M: LocalMemory> ScatterBatch<'a, M> {
 
 /// Copies `length` bytes from `from` to the request's memory, from `offset` on.
 ///
-/// Errors: `LocalProtection` if the memory is not registered with that right, or not mapped.
+/// Errors: `LocalProtection` if the memory is not registered in `pd` for writing, or not mapped for writing.
 ///
 /// # Safety
 /// `length` bytes at `from` are readable. Other processes may change them at any time.

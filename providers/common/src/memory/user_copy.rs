@@ -87,8 +87,8 @@ impl Default for MappingChecker {
 impl MappingChecker {
     /// Whether a region may be registered: it must be readable, and also writable if `write` is true.
     ///
-    /// For anonymous memory, one query of the mappings is sufficient, because transfers check it again. Other memory is
-    /// checked by [`mapping_check::is_usable`].
+    /// For anonymous memory, one query of the mappings is sufficient, because transfers check it again. Other memory,
+    /// and all memory if the query has no result, is checked by [`mapping_check::is_usable`].
     pub fn may_register(&self, region: Region, write: bool) -> bool {
         if region.length == 0 {
             return true;

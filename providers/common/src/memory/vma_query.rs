@@ -1,4 +1,4 @@
-//! Asks the kernel how a range of this process's memory is mapped, with one system call per mapping of any size.
+//! Asks the kernel how a range of this process's memory is mapped, with one system call per mapping, whatever its size.
 //!
 //! Uses `PROCMAP_QUERY` of Linux 6.11. If this call is missing or forbidden, the result is [`MappingLookup::Unknown`],
 //! and callers check page by page. A [`ProcessMaps`] describes the process that made its first query, so a forked child
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use dapl::provider::Region;
 use dapl::runtime::mappings::{MappingLookup, PageRights};
 
-/// Maximum number of mappings in one lookup. A region with more mappings is checked page by page.
+/// Maximum number of mappings in one lookup. The result for a region with more mappings is `Unknown`.
 const MAX_MAPPINGS: usize = 16;
 
 /// `struct procmap_query` of `linux/fs.h`.

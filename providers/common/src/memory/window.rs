@@ -1,8 +1,9 @@
 //! Memory windows: the bind in effect of each window, and its binds and unbinds that are queued on connections.
 //!
 //! A bind reserves its key when it is posted. Its execution revokes the window's old key, and activates the new key
-//! after all copies with the old key have ended. Binds of one window may be queued on several connections. If a bind
-//! was posted later but executed earlier, the earlier post has no effect.
+//! after the copies with the old key have ended. Copies by peers delay this by at most a second. Binds of one window
+//! may be queued on several connections. If a bind was posted later but executed earlier, the earlier post has no
+//! effect.
 //!
 //! The window keeps the registrations of its binds alive, and releases them outside its lock. Execution of a bind or
 //! unbind never blocks. The close of a window, the flush of its bind, and [`WindowDirectory::invalidate_and_wait`] wait
@@ -103,7 +104,7 @@ impl<K: WindowKeys> WindowDirectory<K> {
         window.ok_or(Status::RemoteAccess)?.invalidate(key, pd, qp)
     }
 
-    /// Same as `invalidate`, but waits for copies in progress, and ignores a key that no bind in effect has.
+    /// Same as `invalidate`, but waits for copies in progress, and ignores errors.
     pub fn invalidate_and_wait(&self, key: u32, pd: u32, qp: &QpDomain) {
         while self.invalidate(key, pd, qp) == Ok(false) {
             std::thread::yield_now();
@@ -128,11 +129,11 @@ pub struct WindowCore<K> {
 
 #[derive(Default)]
 struct WindowState {
-    /// Number of the last bind or unbind that was posted. They are numbered in the order of their posts.
+    /// Number of the last bind or unbind that was posted. Binds and unbinds are numbered in the order of their posts.
     posted: u64,
     /// Highest number of a bind or unbind that was executed or flushed.
     executed: u64,
-    /// Whether the last posted operation is a bind that was executed or is still queued.
+    /// Whether the last posted operation is a bind that is in effect or still queued.
     bound: bool,
     /// Binds that were not executed yet, with their numbers.
     waiting: VecDeque<(u64, BindGrant)>,
@@ -179,7 +180,7 @@ impl<K: WindowKeys> WindowCore<K> {
         WindowCore { keys, directory, pd, scope, state: Mutex::default() }
     }
 
-    /// Whether the last posted operation is a bind that was executed or is still queued.
+    /// Whether the last posted operation is a bind that is in effect or still queued.
     pub fn is_bound(&self) -> bool {
         self.state.lock().bound
     }

@@ -49,7 +49,8 @@ impl Memory {
         Pd { number: LAST.fetch_add(1, Ordering::Relaxed), checker: self.checker.clone() }
     }
 
-    /// Registers memory. Errors: `InvalidParameter(3)` if it is not mapped, or not writable although `access` needs it.
+    /// Registers memory. Errors: `InvalidParameter(3)` if it is not mapped, not readable, or not writable although
+    /// `access` needs it.
     pub fn register(&self, pd: &Pd, region: Region, access: Access) -> Result<Mr> {
         if !self.checker.may_register(region, access.writes()) {
             return Err(Error::InvalidParameter(3));

@@ -74,7 +74,8 @@ impl<P: Provider<Cq = ReportedCq<P>>> WorkQueues<P> {
         self.watermarks = HighWatermark::new(soft, hard);
     }
 
-    /// Returns the watermarks that the number of posted receives has crossed since the last call.
+    /// Returns the watermarks that the number of posted receives exceeds. The soft watermark is returned only the first
+    /// time after it was set.
     pub fn check_watermarks(&mut self) -> CrossedWatermarks {
         self.watermarks.check(self.recvs.len() as u32)
     }
@@ -99,8 +100,8 @@ impl<P: Provider<Cq = ReportedCq<P>>> WorkQueues<P> {
         complete(self.spec.recv_cq.as_ref(), completion);
     }
 
-    /// Pushes the completion of a request to the request CQ. `result` is the length in bytes, or the status of the
-    /// failure.
+    /// Pushes the completion of a request to the request CQ, unless the request succeeded and its completion is
+    /// suppressed. `result` is the length in bytes, or the status of the failure.
     pub fn complete_request(&self, request: &QueuedRequest, result: std::result::Result<u64, Status>) {
         let (status, bytes) = result.map_or_else(|status| (status, 0), |bytes| (Status::Success, bytes));
         if status != Status::Success || !request.suppress {

@@ -153,9 +153,10 @@ fn transmit(device: &Device, attempt: &Attempt) -> DatagramDelivery {
     }
 }
 
-/// Acknowledges the reply by a datagram. If the acceptor's socket queue is full, a FIFO word is sent instead, because
-/// any FIFO word implies the acknowledgement. Otherwise the acknowledgement would be sent again only when the reply is
-/// repeated, and the end of the connection could arrive before it.
+/// Acknowledges the reply by a datagram. If the datagram cannot be sent, for example because the acceptor's socket
+/// queue is full, sends a FIFO word instead, because any FIFO word implies the acknowledgement. Without this word, the
+/// acknowledgement would be sent again only when the reply is repeated, and the end of the connection could arrive
+/// first.
 fn acknowledge(device: &Device, id: u32, attempt: &Attempt) {
     let ack = Datagram::Ack { client: id, server: attempt.machine.peer_id(), token: attempt.machine.token() };
     if device.socket.send(&attempt.peer, &ack.encode(), &[]).is_err() {
@@ -164,7 +165,7 @@ fn acknowledge(device: &Device, id: u32, attempt: &Attempt) {
     fail_point!(AfterAck);
 }
 
-/// Carries out the actions of a step in a call of dapl. Events are queued for the engine, which reports them.
+/// Carries out the actions of a step. Queues events for the engine, because only the engine reports events.
 fn finish(device: &Device, id: u32, step: SetupActions) {
     for action in step.actions {
         match (action, &step.conn, &step.link) {
@@ -286,8 +287,8 @@ pub(crate) fn close(device: &Device, link: &Arc<ConnectionMemory>) {
     step(device, link.id, MachineInput::Close);
 }
 
-/// Handles a connection request. Returns the id and the listener if the request is new. Rejects a request that is
-/// invalid or has no listener.
+/// Handles a connection request. Returns the id and the listener if the request is new. Rejects a request that has no
+/// listener, whose memory cannot be mapped, or for which the table has no space.
 pub(crate) fn requested(
     device: &Device,
     received: SetupDatagram,

@@ -55,7 +55,7 @@ pub(crate) struct Attempt {
     /// Process id of the peer, as reported by the kernel.
     pub(crate) pid: i32,
     pub(crate) watch: Option<Arc<PidWatch>>,
-    /// Mapped memory of the client, from its request until the consumer accepts; `None` on the active side.
+    /// Mapped memory of the client, from its request until the consumer decides; `None` on the active side.
     pub(crate) peer_side: Option<PeerSide>,
     /// Descriptors of the local shared-memory segments, which each request or reply contains.
     pub(crate) fds: Vec<OwnedFd>,
@@ -93,8 +93,8 @@ impl RequestHistory {
     }
 }
 
-/// Peers of connections that were ended locally. Until a peer has noticed the end, it may still copy to or from local
-/// memory, so a deregistration also waits for the copies of these peers.
+/// Peers of ended connections. Until a peer has noticed the end, it may still copy to or from local memory, so a
+/// deregistration also waits for the copies of these peers.
 #[derive(Default)]
 pub(crate) struct EndedPeers {
     /// Each peer, and since when it is idle ([`CopyingPeer::is_idle`]); `None` while it may still copy.

@@ -1,4 +1,5 @@
-//! Tests of the end point directory: contents, access rights, and cleaning.
+//! Tests of end point addresses, of the end point directory and the base directory (content, access rights, cleaning),
+//! and of the names of listeners.
 
 use super::*;
 
@@ -140,7 +141,7 @@ fn base_directory_with_wrong_mode_is_an_error() {
     assert_eq!(EndpointBase::open(Some("relative")).map(|_| ()).err().map(Error::code), Some(0x8012_0061));
 }
 
-/// Creates a default base directory whose path is a symbolic link that belongs to another user.
+/// Puts a symbolic link at the default path of a base directory, as another user could do.
 fn squatted(name: &str) -> (PathBuf, EndpointBase) {
     let path = PathBuf::from(scratch(name));
     std::os::unix::fs::symlink("/nowhere", &path).unwrap();

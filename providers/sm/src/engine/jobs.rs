@@ -12,7 +12,7 @@ use dapl_software::memory::refused::RefusedAccess;
 pub(crate) type Jobs = EngineQueue<Job>;
 
 /// A completion queue, as the engine uses it. It is a trait, because completion queues push jobs and jobs contain
-/// completion queues. `providers/common` notifies the completion queues of all providers through the supertrait.
+/// completion queues.
 pub(crate) trait EngineQueueClient: Notify {
     /// Called every tick while a thread polls the queue. `last`: number of polls at the previous call, which this call
     /// updates. Returns false if there was no poll since then.

@@ -33,8 +33,8 @@ use crate::qp::link::ConnectionMemory;
 
 /// Interval at which the engine checks whether a consumer still polls.
 const TICK: Duration = Duration::from_millis(2);
-/// Maximum number of FIFO words of one read. This is the capacity of a FIFO (64 KiB), so a read of this length means
-/// that the FIFO was full and words may be lost.
+/// Maximum number of FIFO words of one read. This is the default capacity of a FIFO (64 KiB), so a read of this length
+/// means that the FIFO was full and words may be lost.
 const FIFO_CAPACITY: usize = 16_384;
 
 const FIFO_KEY: u64 = 0;
@@ -311,7 +311,8 @@ impl Engine {
         }
     }
 
-    /// Whether a reply from `from` with this token belongs to an attempt of this process.
+    /// Whether a reply from `from` belongs to an attempt of this process: the attempt has this id, peer and token. A
+    /// reply with `NotUnderstood` has no token.
     fn is_reply_expected(&self, id: u32, token: u64, result: ReplyResult, from: &Path) -> bool {
         let connections = self.device.connections.lock();
         let attempt = connections.by_id.get(&id).filter(|a| a.peer == from);

@@ -35,8 +35,8 @@ pub(crate) struct WakeFlags {
 }
 
 impl WakeFlags {
-    /// Sets a flag. The caller must poll once more before it sleeps. With `membarrier`, this call executes the barrier
-    /// for both processes, so that the peer publishes without a fence.
+    /// Sets the flags in `want`, and clears any other. The caller must poll once more before it sleeps. With
+    /// `membarrier`, this call executes the barrier for both processes, so that the peer publishes without a fence.
     pub(crate) fn set(&self, flags: &AtomicU64, want: u64, membarrier: bool) {
         let epoch = self.epoch.fetch_add(1, Ordering::Relaxed) + 1;
         flags.store(epoch << EPOCH_SHIFT | want, Ordering::Relaxed);

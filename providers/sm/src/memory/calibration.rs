@@ -13,10 +13,10 @@ use dapl_software::memory::user_copy;
 
 use crate::memory::cma::{self, Direction};
 
-/// Length in bytes that is used without a measurement: if the setting `rma` is not `auto`, or cross-memory attach does
-/// not work with the peer.
+/// Minimum message length in bytes for a copy by the kernel, if it is not measured: the setting `rma` is not `auto`, or
+/// cross-memory attach does not work with the peer.
 pub(crate) const DEFAULT_CROSSOVER_BYTES: u64 = 32 << 10;
-/// Lengths in bytes that are measured. The result is the shortest at which the kernel is faster, or the last.
+/// Lengths in bytes that are measured. The result is the shortest at which the kernel is not slower, or the last.
 const CANDIDATE_BYTES: [usize; 3] = [16 << 10, 32 << 10, 64 << 10];
 /// Number of measurements of each copy. The shortest is used, because longer ones include interrupts or preemption.
 const MEASUREMENTS: usize = 9;

@@ -117,7 +117,7 @@ fn map(
     }?;
     // If the peer has revoked the key since the first check, the file may contain memory that this connection must not
     // access.
-    published_entry().filter(|now| *now == entry).map(|_| mapped).ok_or("the key has ended")
+    published_entry().filter(|now| *now == entry).map(|_| mapped).ok_or("the peer has revoked the key")
 }
 
 /// Calls `look` with the connection that a datagram identifies by both ids, the token and the sender. Returns `None` if

@@ -28,7 +28,8 @@ const REFUSAL_TICKS: u8 = 6;
 enum ImportState {
     /// A mapping was requested, this number of heartbeat intervals ago.
     Requested(u8),
-    /// The owner did not grant the mapping, or the reply was invalid, this number of heartbeat intervals ago.
+    /// The owner did not grant the mapping, the reply was invalid, or the mapping exceeded the limit of mapped bytes,
+    /// this number of heartbeat intervals ago.
     Refused(u8),
     Mapped(Arc<PeerMapping>),
 }
@@ -93,7 +94,7 @@ impl Imports {
         drop(beyond); // Unmaps without the lock, because unmapping takes long.
     }
 
-    /// Removes mappings of revoked keys.
+    /// Removes the mapping, the request or the refusal of each revoked key.
     pub(crate) fn forget_revoked(&self, is_live: impl Fn(u32) -> bool) {
         let revoked: Vec<_> = self.0.lock().extract_if(|key, _| !is_live(*key)).collect();
         drop(revoked); // Unmaps without the lock, because unmapping takes long.

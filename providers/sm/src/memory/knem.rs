@@ -128,7 +128,7 @@ impl KnemCalls for KnemDevice {
 pub(crate) struct Knem(Box<dyn KnemCalls>);
 
 impl Knem {
-    /// Opens the device. `None`: there is no device, or this process may not use it.
+    /// Opens the device. `None`: there is no device, this process may not use it, or its version is too old.
     pub(crate) fn open() -> Option<Self> {
         #[cfg(test)]
         if let Some(device) = fake::installed() {

@@ -323,7 +323,8 @@ pub(crate) struct PeerRegions {
 }
 
 impl PeerRegions {
-    /// Maps the table of a peer, which has `slots` entries. `None`: the file is not sealed, or has another size.
+    /// Maps the table of a peer, which has `slots` entries. `None`: the file is not sealed, has another size or huge
+    /// pages, or cannot be mapped.
     pub(crate) fn map(fd: &OwnedFd, slots: u32) -> Option<Arc<Self>> {
         let table = SharedMapping::of_peer(fd, slots as usize * ENTRY, false)?;
         Some(Arc::new(PeerRegions { table, slots }))

@@ -21,15 +21,16 @@ pub(crate) const MAX_DATAGRAM: usize = 8 + ConnectParams::LEN + MAX_PRIVATE;
 /// Result in a reply.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ReplyResult {
-    /// Accepted; the payload follows.
+    /// Accepted; connection parameters and private data follow.
     Accepted,
     /// The server's consumer has not decided yet. The client repeats its request later.
     Pending,
     /// The consumer rejected the request.
     Rejected,
-    /// There is no listener, or its accept queue is full.
+    /// There is no listener, its EVD is full, or the server's table of connections is full.
     NoListener,
-    /// The request has another major version of this protocol, or an invalid payload.
+    /// The request has another major version of this protocol or invalid content, or the server cannot map the client's
+    /// memory.
     NotUnderstood,
     /// The consumer has handed the request off to the listener on this qualifier.
     HandedOff(u64),
@@ -90,8 +91,8 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
-    /// The geometry of this version: 124 KiB for rings and messages, 128 KiB for RMA, and behind it a staging buffer of
-    /// 4 KiB, which is allocated when it is first accessed.
+    /// The geometry of this version: 124 KiB for the control page, rings and messages, 128 KiB for RMA, and behind it a
+    /// staging buffer of 4 KiB, which is allocated when it is first accessed.
     pub(crate) const LOCAL: Geometry = Geometry { requests: 256, responses: 64, messages: 80 << 10, rma: 128 << 10 };
     const CONTROL: usize = 4096;
 
@@ -157,7 +158,8 @@ pub(crate) struct ConnectParams {
     /// first word, and writes this value to the second word. 0: cross-memory attach is disabled.
     pub(crate) probe_address: u64,
     pub(crate) probe_value: u64,
-    /// Whether the sender executes `membarrier` when it sets wake-up flags, so that the receiver needs no fence.
+    /// Whether the sender is registered for `membarrier`. If both processes are, the process that sets wake-up flags
+    /// executes the barrier for both, and the other publishes without a fence.
     pub(crate) barrier: bool,
     /// IP address of the sender's IA; an IPv4 address is mapped to IPv6.
     pub(crate) ip: [u8; 16],
@@ -259,8 +261,8 @@ pub(crate) enum Datagram {
     /// Requests a connection. The server uses `id`, the client's id of the connection, in the FIFO words that it sends.
     Request { id: u32, params: ConnectParams, private_data: Vec<u8> },
     /// Replies to a connection request. `client` and `server` are the ids of the connection at the two processes.
-    /// `token` is the request's token, so that a reply to an earlier end point of the client matches no attempt; 0 if
-    /// the request could not be decoded.
+    /// `token` is the request's token, so that a reply to an earlier end point of the client matches no attempt. The
+    /// datagram of `NotUnderstood` has no token, because the request may be undecodable. Decoding it gives token 0.
     Reply { client: u32, server: u32, token: u64, result: ReplyResult, accepted: Option<(ConnectParams, Vec<u8>)> },
     /// Acknowledges an accepting reply: the client has mapped the server's segments.
     Ack { client: u32, server: u32, token: u64 },

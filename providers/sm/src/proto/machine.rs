@@ -108,7 +108,7 @@ pub(crate) enum MachineInput {
     Refuse(ReplyResult),
     /// The client has acknowledged the reply, or has sent a message that implies the acknowledgement.
     Ack,
-    /// A heartbeat or a message of this connection arrived (CM-5).
+    /// A FIFO word of this connection arrived: a wake-up, a heartbeat or a reset (CM-5).
     Alive,
     /// The deadline has passed.
     Deadline,
@@ -124,7 +124,7 @@ pub(crate) enum DatagramDelivery {
     Queued,
     /// The peer's socket queue is full.
     Full,
-    /// The peer has no socket.
+    /// The peer has no socket, or its directory is not private to this user.
     NoPeer,
 }
 
@@ -349,8 +349,8 @@ impl ConnectionMachine {
                 self.due = None;
                 (MachineState::LookingUp(attempt), vec![MachineAction::LookupQual(qual)])
             }
-            // Server id 0: there is no listener, so the lookup is repeated. Otherwise the accept queue was full, and
-            // the attempt ends.
+            // Server id 0: no listener has the request, so the lookup is repeated. Otherwise the listener's EVD was
+            // full, or the listener was freed, and the attempt ends.
             ReplyResult::NoListener if server == 0 => self.retry_lookup(attempt, now),
             ReplyResult::Rejected => (MachineState::Closed, vec![MachineAction::Ended(ConnectionEvent::PeerRejected)]),
             ReplyResult::RejectedWith(data) => (MachineState::Closed, vec![MachineAction::Rejected(data)]),

@@ -222,7 +222,8 @@ impl AtomicRequest {
 /// A FIFO word.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum FifoWord {
-    /// The rings of the connection with this id contain new entries.
+    /// On the connection with this id, the sender of the word has published ring entries, has consumed entries, or has
+    /// written to the words of a copy job or the staging buffer.
     Wake(u32),
     /// A heartbeat of the connection with this id.
     Alive(u32),

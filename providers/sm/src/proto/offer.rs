@@ -40,8 +40,8 @@ impl Part {
     }
 }
 
-/// Returns the segments listed in a slot; `None` if there are none or too many, or if their lengths do not add up to
-/// the total.
+/// Returns the segments listed in a slot; `None` if there are none or too many, if one is empty, or if their lengths do
+/// not add up to the total.
 pub(crate) fn parts(count: u32, total: u64, words: [u64; WORDS]) -> Option<impl Iterator<Item = Part>> {
     let count = usize::try_from(count).ok().filter(|count| (1..=MAX_SEGMENTS).contains(count))?;
     let parts = move || (0..count).map(move |n| Part::decode([words[2 * n], words[2 * n + 1]]));

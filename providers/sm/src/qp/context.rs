@@ -39,9 +39,10 @@ pub(crate) enum ConnectionFault {
 
 // Statuses in the length field of a response; 0 means success.
 
-/// The peer has no right to access the memory, or the key of a send with invalidate belongs to no window.
+/// The peer has no right to access the memory, or the key of its send with invalidate belongs to no window that it may
+/// use.
 pub(crate) const NAK_ACCESS: u32 = 6;
-/// The receive of a send is too short, or its memory is not mapped.
+/// The receive of a send is too short, or its memory is not mapped or not registered.
 pub(crate) const NAK_RESPONDER: u32 = 7;
 /// The memory of a send is not mapped or not registered.
 pub(crate) const NAK_SOURCE: u32 = 8;

@@ -32,7 +32,7 @@ use crate::qp::ring::RingLayout;
 
 pub(crate) use crate::engine::wake_flags::{WAKE_ON_PROGRESS, WAKE_ON_REQUESTS, register_membarrier};
 
-// Offsets of words in an area. Words that are written for different readers are 128 bytes apart, because CPUs prefetch
+// Offsets of words in an area. Groups of words that serve different purposes are 128 bytes apart, because CPUs prefetch
 // the adjacent cache line.
 pub(crate) const WAKE_FLAGS_OFFSET: usize = 128;
 const CONSUMED_REQUESTS: usize = 256;
@@ -342,7 +342,7 @@ impl ConnectionMemory {
     }
 
     /// Returns the peer as a process that may copy from and to local memory. `None`: the peer's segments are not
-    /// attached, or its process cannot be watched, so it does not copy.
+    /// attached, or its process cannot be watched.
     pub(crate) fn copier(&self) -> Option<CopyingPeer> {
         let peer_side = self.peer_side()?;
         Some(CopyingPeer { area: peer_side.area.clone(), watch: peer_side.peer.watch.clone()? })
@@ -398,7 +398,7 @@ impl ConnectionMemory {
         Some(AccessTarget { key: first as u32, pd, address, length, right })
     }
 
-    /// Marks the end of an established connection on the local control page.
+    /// Marks the end of the connection on the local control page.
     pub(crate) fn mark_ended(&self) {
         self.area.word(ENDED).store(1, Ordering::Release);
     }

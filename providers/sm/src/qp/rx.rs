@@ -32,7 +32,7 @@ use crate::srq::SrqRecv;
 /// Maximum number of slots that one pass consumes. A longer pass would delay the other connections that the thread
 /// serves.
 const MAX_PASS_SLOTS: usize = 64;
-/// Maximum number of bytes of rendezvous offers that one pass copies.
+/// Number of bytes of rendezvous offers after which a pass ends. The last part may exceed it.
 const MAX_PASS_BYTES: u64 = 512 << 10;
 
 /// A posted receive.
@@ -248,8 +248,8 @@ impl Rx {
         result.map(|()| consumed != begin || budget < MAX_PASS_BYTES)
     }
 
-    /// Queues a notifying receive of one segment. Returns false and changes nothing if the receive must be posted by
-    /// [`Rx::post`].
+    /// Queues a receive of one segment that notifies and is not traced. Returns false and changes nothing if the
+    /// receive must be posted by [`Rx::post`].
     #[inline(always)]
     pub(crate) fn post_quickly(&mut self, segment: &Segment, cookie: u64, ep: usize) -> bool {
         // A message can wait for a receive only while the queue is empty.

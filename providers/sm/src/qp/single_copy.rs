@@ -1,8 +1,8 @@
 //! Copies one range between registered memory of this process and of a peer: by the kernel, or through a mapping.
 //!
-//! The copying process checks both registrations before the copy, and marks them in use during the copy. After the copy
-//! it checks the peer's registration again, because the peer may have revoked it. If the kernel does not permit a
-//! method, the method is disabled for all connections to that peer.
+//! The copying process checks both registrations before the copy, and a deregistration of either waits for the copy.
+//! After the copy, the process checks the peer's registration again, because the peer may have revoked it. If the
+//! kernel does not permit a method, the method is disabled for all connections to that peer.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

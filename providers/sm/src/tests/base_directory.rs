@@ -73,7 +73,7 @@ fn listen_does_not_follow_a_link_to_another_directory() {
     refused(&side, 9, &here());
 }
 
-/// Checks that a connect is rejected because there is no listener.
+/// Checks that a connect to the qualifier at this address is reported as rejected.
 fn refused(side: &Side, qual: u64, address: &PeerAddress) {
     let qp = side.qp();
     qp.connect(&ConnectSpec { address, qual, private_data: &[] }, conn(qual as usize)).unwrap();

@@ -1,5 +1,5 @@
-//! Malicious peers that change their table of registrations during copies, or the memory that they exported. The
-//! process under test ends their connections, and accesses only memory that a request names.
+//! Malicious peers that change their table of registrations during copies, or punch holes into the shared buffers of a
+//! connection. The process under test gets no signal, and accesses only memory that a request names.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

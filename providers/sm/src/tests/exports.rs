@@ -18,7 +18,7 @@ use crate::qp::link::PeerEndpoint;
 const PAGE: usize = 4096;
 pub(super) const LENGTH: usize = 16 * PAGE;
 
-/// Returns shared memory, with or without a file. It stays mapped until the tests end.
+/// Maps the file, or anonymous memory if there is none, with these flags. The memory stays mapped until the tests end.
 pub(super) fn mapping(file: Option<&OwnedFd>, length: usize, flags: MapFlags) -> &'static [u8] {
     let (nowhere, rights) = (std::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
     // SAFETY: creates a new mapping at an address that the kernel chooses; it is never unmapped. Tests read the memory
@@ -420,7 +420,7 @@ fn invalid_mapping_replies_are_not_mapped() {
     for (n, (what, export, fds)) in invalid.iter().enumerate() {
         let key = (n as u32 + 1) << 16 | 5;
         is_asked_for(key);
-        // Replies from an unknown sender, for a key that was not requested, or for another connection are ignored. The
+        // Replies with another token, with other connection ids, or for a key that was not requested are ignored. The
         // reply to the request is still accepted.
         for (from, to, token, key) in
             [(from, to, token ^ 1, key), (from + 1, to, token, key), (from, to + 1, token, key)]

@@ -59,7 +59,7 @@ fn cut(mr: &Mr, memory: &[u8], count: usize) -> Vec<Segment> {
 }
 
 impl Both {
-    /// Sends `length` bytes of memory that begins `skew` bytes after a page boundary, from `from` segments to `into`
+    /// Sends `length` bytes, which begin `skew` bytes after the start of a buffer, from `from` segments to `into`
     /// segments.
     fn passes(&self, length: usize, skew: usize, from: usize, into: usize) {
         let (out, space) = (pattern(length + skew, length as u8), vec![0xEEu8; length + 2 * skew + 64]);
@@ -269,8 +269,8 @@ fn copy_denied_by_the_kernel_is_staged_in_order() {
     }
 }
 
-/// The sender continues its pass only after the receiver has requested the next part, so the requests fill the response
-/// ring.
+/// The sender continues its pass only after the receiver has requested the next part. So one pass stages the whole
+/// message, and must publish the consumed responses meanwhile, because the response ring has fewer slots.
 #[test]
 fn a_message_of_more_parts_than_the_response_ring_has_slots_is_staged() {
     let Both { a, b, active, passive, _base } = both("long-many-parts");

@@ -303,7 +303,8 @@ fn token(cookie: u64) -> Token {
 }
 
 fn wr(op: Op, segments: &[Segment], cookie: u64) -> SendWr<'_> {
-    // As in posts by dapl. No deregistration waits for these posts, but no test deregisters memory during a post.
+    // `announced` is true, as in posts by dapl. A deregistration does not wait for these posts, but no test deregisters
+    // memory during a post.
     SendWr { op, segments, token: token(cookie), suppress: false, fence: false, announced: true }
 }
 

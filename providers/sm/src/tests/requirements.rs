@@ -47,7 +47,7 @@ fn link(qp: &Qp) -> Arc<ConnectionMemory> {
     qp.0.link().unwrap()
 }
 
-/// Returns the word in a slot of the ring at this offset; 0 if the slot was never used.
+/// Returns the header word of slot `n` of the ring at offset `ring`; 0 if the slot was never used.
 fn slot(area: &SharedMapping, ring: usize, n: usize) -> u64 {
     area.word(ring + n * SLOT).load(Ordering::Acquire)
 }

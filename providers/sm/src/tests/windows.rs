@@ -1,4 +1,4 @@
-//! Tests of memory windows: access rights, lifetime, order, and the release of registrations.
+//! Tests of memory windows: access rights, lifetime, order, the release of registrations, and sends with invalidate.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -261,7 +261,7 @@ fn a_bind_that_is_flushed_leaves_nothing_bound() {
     assert_eq!(
         pair.b.completion().status,
         Status::Flushed,
-        "a bind on a queue pair without connection is flushed immediately"
+        "a bind on a queue pair that was aborted is flushed immediately"
     );
     assert!(again != key && !pair.window.is_bound() && pair.target.keeps() == 0);
 

@@ -176,7 +176,7 @@ impl RandomCaller<'_> {
     }
 
     fn act(&mut self) {
-        // Most calls post work. Otherwise all handles would soon be freed.
+        // Most calls post work or take events. Otherwise all handles would soon be freed.
         match self.below(40) {
             0..4 => self.make(),
             4..8 => self.ask(),

@@ -1,5 +1,5 @@
-//! Tests copies from and to memory that is unmapped, protected or truncated between two copies. The lengths select each
-//! method of copying.
+//! Tests of copies from and to consumer memory, also if it is unmapped, protected or truncated between two copies, of
+//! the check at registration, and of the table of usable pages. The lengths of copies select each method of copying.
 
 use std::os::fd::AsRawFd;
 use std::sync::atomic::AtomicUsize;

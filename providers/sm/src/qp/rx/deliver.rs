@@ -110,7 +110,8 @@ impl RxRings {
         true
     }
 
-    /// Delivers a fragment of a send. Returns false if the message waits for a receive.
+    /// Delivers a fragment of a send. Returns false if the message waits for a receive, or if a send with invalidate
+    /// waits for copies that use its window.
     pub(super) fn deliver(
         &mut self,
         context: &QpContext,
@@ -228,7 +229,7 @@ impl RxRings {
             .ok_or(ConnectionFault::InvalidData("a message outside the shared area"))
     }
 
-    /// Fails the current receive with `status`, because the message is too long or the receive's memory is not mapped.
+    /// Fails the current receive with `status`, because the message is too long or the receive's memory is not usable.
     /// Sends a negative response, so that the peer's send fails too. Returns the fault that ends the connection.
     #[cold]
     pub(super) fn fail_receive(

@@ -58,7 +58,7 @@ enum FetchStep {
 
 impl RxRings {
     /// Starts or continues to copy an offer. Returns true if the receive is complete; false if the offer waits for a
-    /// receive or for the sender, or if the budget is used up.
+    /// receive or for the sender, if the budget is used up, or if the offer cannot be completed.
     pub(super) fn fetch(
         &mut self,
         context: &QpContext,
@@ -173,7 +173,8 @@ impl RxRings {
         Ok(())
     }
 
-    /// Handles a failed copy: requests the rest through the staging buffer, or sends a negative response for the send.
+    /// Handles a failed copy. If the kernel denies it, requests the rest through the staging buffer. Otherwise gives up
+    /// the offer, and sends a negative response if the sender's memory is not accessible.
     #[cold]
     fn copy_failed(&mut self, error: CopyError) -> Result<(), ConnectionFault> {
         match error {

@@ -28,7 +28,7 @@ use crate::qp::single_copy::{self, CopyMethod};
 /// Credits for quick posts, and data that a quick post reads.
 #[derive(Debug)]
 pub(super) struct QuickPostCredit {
-    /// Number of quick posts that are permitted before the next pass.
+    /// Number of requests that quick posts may add to the queue before the next pass.
     remaining: u32,
     /// The peer's wake-up flags (see
     /// [`ConnectionMemory::wake_if_flagged`](crate::qp::link::ConnectionMemory::wake_if_flagged)).

@@ -20,8 +20,8 @@ use crate::qp::context::QpContext;
 const MAX_PASS_BYTES: u64 = cma::CHUNK as u64;
 
 impl Tx {
-    /// Starts requests in order. Stops at a request that has failed, that waits for space or for its fence, or whose
-    /// copy has used up the budget. Returns whether any ring entry was published.
+    /// Starts requests in order. Stops at a request that has failed, that must wait (for example for space in the ring
+    /// or for its fence), or whose copy has used up the budget. Returns whether any ring entry was published.
     pub(super) fn start_requests(&mut self, context: &QpContext) -> bool {
         let mut published = false;
         let mut budget = MAX_PASS_BYTES;
@@ -66,8 +66,8 @@ impl Tx {
 }
 
 impl TxRings {
-    /// If an RDMA operation has failed because the peer's table of registrations grants no access, queues it for the
-    /// engine, which logs it, and returns the access. `None`: the status has another cause.
+    /// If an RDMA or atomic operation has failed with `RemoteAccess`, queues the refused access for the engine, which
+    /// logs it, and returns this access. Returns `None` for other operations and statuses.
     #[cold]
     pub(super) fn report_refused(
         &self,

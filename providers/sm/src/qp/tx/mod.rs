@@ -37,7 +37,7 @@ use crate::qp::link::{ConnectionMemory, WAKE_ON_REQUESTS};
 use crate::qp::ring::{Peeked, Reader, SlotFields, Writer};
 
 /// Number of outstanding requests from which [`Tx::post`] makes a pass, which reads the peer's count of consumed
-/// requests. Also the maximum number of quick posts between passes.
+/// requests. Also the maximum number of credits for quick posts that a pass grants.
 const MAX_UNREAD_REQUESTS: usize = 32;
 
 /// Maximum number of unused boxes that are stored for later requests.
@@ -50,7 +50,7 @@ pub(crate) struct Tx {
     /// Boxes of completed requests, which are reused.
     #[expect(clippy::vec_box, reason = "the boxes themselves are reused")]
     spare: Vec<Box<WorkRequest>>,
-    /// Number of requests at the front of `queue` whose bytes were all sent or copied.
+    /// Number of requests at the front of `queue` whose bytes were all sent or copied, or whose bind was executed.
     issued: usize,
     /// Number of requests in `queue` whose successful completion is not suppressed.
     notifying: usize,
@@ -61,7 +61,8 @@ pub(crate) struct Tx {
     pub(crate) draining: bool,
     /// Whether a fault was found, and the flush of the queue is pending. No more requests start then.
     stopped: bool,
-    /// Whether requests are complete whose completions did not fit into the poller's array. Its next poll reports them.
+    /// Whether the next poll must report completions of requests that are already complete: they did not fit into the
+    /// poller's array, or a quick post has executed an RDMA operation.
     has_retirable: bool,
 }
 
@@ -85,7 +86,7 @@ pub(crate) struct TxRings {
     fragment_max: u64,
     /// Capacity of the request queue.
     max_requests: usize,
-    /// Number of quick posts that are permitted before the next pass, and data for them.
+    /// Credits for quick posts, and data for them.
     quick: fast_path::QuickPostCredit,
     /// The last rendezvous offer is complete when the peer has consumed this number of slots.
     offered: u64,
@@ -171,8 +172,9 @@ impl Tx {
         outcome
     }
 
-    /// Posts a send that fits in one slot, if all earlier requests are in the ring. Otherwise changes nothing and
-    /// returns false, and the caller posts the send as a `WorkRequest`.
+    /// Posts a send of one segment that fits in one slot, if no earlier request waits, the ring has space, and the
+    /// memory was used recently. Otherwise, or if the send must wait for its fence, changes nothing and returns false.
+    /// The caller then posts the send as a `WorkRequest`.
     #[inline(always)]
     pub(crate) fn post_short(&mut self, context: &QpContext, wr: &SendWr<'_>) -> bool {
         let (Op::Send { solicited }, [segment], Some(rings)) = (wr.op, wr.segments, self.rings.as_mut()) else {
@@ -315,7 +317,8 @@ impl Tx {
         Ok(moved)
     }
 
-    /// Removes the connection. Returns the completions of all queued requests.
+    /// Removes the connection. Returns the completions of the queued requests, except those of suppressed requests that
+    /// have succeeded.
     pub(crate) fn flush(&mut self, ep: usize) -> impl Iterator<Item = Completion> + '_ {
         if let Some(rings) = self.rings.take() {
             rings.link.recall();

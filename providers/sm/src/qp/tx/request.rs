@@ -35,7 +35,7 @@ pub(super) enum IssueResult {
     Failed(Status),
 }
 
-/// A posted request.
+/// The operation of a posted request.
 #[derive(Debug)]
 pub(super) enum Operation {
     Transfer(Op),

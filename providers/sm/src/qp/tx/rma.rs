@@ -26,7 +26,7 @@ use crate::qp::single_copy::{self, CopyMethod};
 /// Maximum number of payload bytes of an RMA fragment.
 const MAX_FRAGMENT_BYTES: usize = 32 << 10;
 
-/// The mapping that was used last. It is no strong reference, so that the memory is unmapped after its key was revoked.
+/// The mapping that was used last, as a weak reference, so that the memory is unmapped after its key was revoked.
 #[derive(Debug, Default)]
 pub(super) struct LastMapping {
     key: u32,
