@@ -26,7 +26,8 @@ pub unsafe fn init<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO, 
     fork::prepare();
     if info.is_null() {
         return log::error!(
-            "{}: dat_provider_init failed: libdat passed no DAT_PROVIDER_INFO; check which libdat.so.1 is loaded (ldd)",
+            "{}: dat_provider_init failed: libdat passed no DAT_PROVIDER_INFO; check which libdat.so.1 or libdat2.so.2 \
+             is loaded (ldd)",
             P::NAME
         );
     }

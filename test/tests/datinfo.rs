@@ -77,7 +77,8 @@ fn each_entry_is_listed_with_its_line_and_why_it_does_not_open() {
     );
     assert!(flat(paragraphs[4]).contains("dead does not open"), "{finished:#?}");
     assert!(
-        flat(paragraphs[4]).contains("the probe process was killed by signal 6 (SIGABRT) in the open"),
+        flat(paragraphs[4])
+            .contains("the probe process was killed by signal 6 (SIGABRT) while opening or querying the adapter"),
         "{finished:#?}"
     );
     assert_eq!(paragraphs[5], "lines for DAT 2.0, not for libdat.so.1: 1 (later); --all shows them\n");
@@ -220,9 +221,14 @@ fn hanging_provider_does_not_delay_other_providers() {
     let document = json(&finished);
     let adapters = &document["adapters"];
     assert_eq!(adapters[0]["reason"]["kind"], "hang", "{document:#}");
-    assert!(adapters[0]["reason"]["cause"].as_str().unwrap().starts_with("no answer within 20 s in the open"));
+    assert!(
+        adapters[0]["reason"]["cause"]
+            .as_str()
+            .unwrap()
+            .starts_with("no answer within 20 s while opening or querying the adapter")
+    );
     assert_eq!((&adapters[1]["opens"], &adapters[2]["opens"]), (&Value::Bool(true), &Value::Bool(true)));
-    assert!(adapters[1]["close"].as_str().unwrap().contains("in the close"), "{document:#}");
+    assert!(adapters[1]["close"].as_str().unwrap().contains("while closing the adapter"), "{document:#}");
     assert_eq!(finished.status.code(), Some(0));
 }
 

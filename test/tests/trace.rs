@@ -40,11 +40,11 @@ fn dumps_at_a_stall_at_a_touched_file_and_at_a_free() {
     let variables = [("DAPL_DBG_IO_TRC", "32")];
     let finished = traced(SM0, &variables, true);
     assert_eq!(
-        dumps(&finished, "has had no completion for 10 s; DAT_EP_STATE_CONNECTED, 1 requests"),
+        dumps(&finished, "has had a request in flight for 10 s; DAT_EP_STATE_CONNECTED, 1 requests"),
         1,
         "{finished:#?}"
     );
-    assert_eq!(dumps(&finished, "has had no completion"), 1, "{finished:#?}");
+    assert_eq!(dumps(&finished, "has had a request in flight"), 1, "{finished:#?}");
     assert_eq!(dumps(&finished, "on request"), 2, "not one dump per endpoint: {finished:#?}");
     assert_eq!(
         dumps(&finished, "is freed; DAT_EP_STATE_CONNECTED, 1 requests and 0 receives outstanding"),

@@ -79,7 +79,7 @@ fn read(outcome: ChildResult) -> OpenResult {
         ChildExit::Hung(seconds) => ("hang", said(format!("no answer within {seconds} s {doing}"))),
     };
     if answers.is_empty() {
-        let (kind, cause) = unanswered(end, "in the open");
+        let (kind, cause) = unanswered(end, "while opening or querying the adapter");
         let remedy =
             "disable its line in dat.conf (nondefault), and report this to the author of the provider".to_owned();
         return OpenResult::No(OpenError { kind: kind.to_owned(), remedy, ..broken(&cause) });
@@ -93,7 +93,7 @@ fn read(outcome: ChildResult) -> OpenResult {
         let closed = match answers.first() {
             Some(answer) if answer["closed"].as_bool() == Some(true) => None,
             Some(answer) => Some(format!("its close returned {}", answer["code"].as_str().unwrap_or("an error"))),
-            None => Some(unanswered(end, "in the close").1),
+            None => Some(unanswered(end, "while closing the adapter").1),
         };
         return OpenResult::Yes(first, closed);
     }
@@ -153,10 +153,13 @@ mod tests {
         let hung = reason(outcome(&[], ChildExit::Hung(3)));
         assert_eq!(
             (hung.kind.as_str(), hung.cause.as_str()),
-            ("hang", "no answer within 3 s in the open; its last message: b")
+            ("hang", "no answer within 3 s while opening or querying the adapter; its last message: b")
         );
         let died = reason(outcome(&[], ChildExit::Badly("it died".to_owned())));
-        assert_eq!((died.kind.as_str(), died.cause.starts_with("it died in the open")), ("crash", true));
+        assert_eq!(
+            (died.kind.as_str(), died.cause.starts_with("it died while opening or querying the adapter")),
+            ("crash", true)
+        );
         assert_eq!(reason(outcome(&[], ChildExit::Well)).kind, "error");
     }
 
@@ -182,7 +185,8 @@ mod tests {
         };
         assert_eq!(closed(&[opened.clone(), json!({"closed": true})], ChildExit::Well), None);
         assert!(
-            closed(std::slice::from_ref(&opened), ChildExit::Hung(1)).is_some_and(|why| why.contains("in the close"))
+            closed(std::slice::from_ref(&opened), ChildExit::Hung(1))
+                .is_some_and(|why| why.contains("while closing the adapter"))
         );
         assert!(
             closed(&[opened, json!({"closed": false, "code": "X"})], ChildExit::Well)

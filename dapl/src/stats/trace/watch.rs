@@ -60,7 +60,7 @@ impl Trace {
             return Some((OVERDUE - age).max(MIN_CHECK_INTERVAL));
         }
         if !self.is_reported.swap(true, Ordering::Relaxed) {
-            let why = format!("has had no completion for {} s", age.as_secs());
+            let why = format!("has had a request in flight for {} s", age.as_secs());
             self.report(&why, &summary).log();
         }
         Some(OVERDUE)
