@@ -1,4 +1,5 @@
-//! Helpers for cases: one `use crate::kit::*;` imports them, all 73 functions, and every name of `dat_abi`.
+//! Helpers for cases. `use crate::kit::*;` imports the helpers, the 73 functions of DAT 1.2 (`crate::api`), and every
+//! name of `dat_abi`.
 //!
 //! Helpers check the preconditions of a case; a failure names the case's line. The case itself makes the calls under
 //! test.

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_without_a_limit_is_reported_as_whole() {
+    fn a_path_without_an_mtu_limit_carries_the_full_size() {
         let listener = listener(usize::MAX);
         let report = check(listener.0, Duration::from_secs(10)).unwrap();
         let times = round_trips(listener.0, Duration::from_secs(10), 20).unwrap();

@@ -22,7 +22,7 @@ pub(super) struct PostedReceive<R> {
     message: Option<IncomingMessage>,
     received: Ranges,
     is_whole: bool,
-    /// The highest PSN of the message that has arrived.
+    /// The highest PSN among the packets of the message that have arrived so far.
     last: Psn,
 }
 

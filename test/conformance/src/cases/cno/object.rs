@@ -1,5 +1,5 @@
-//! CNOs as objects: creation, queries, changes of the agent, freeing. A case waits on a CNO only to show that a CNO
-//! with a waiter is not freed.
+//! CNOs as objects: creation, queries, changes of the agent, freeing. A case blocks in `dat_cno_wait` only to
+//! show that a CNO with a waiter is not freed. Other cases call it with timeout 0.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

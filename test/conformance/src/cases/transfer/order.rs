@@ -12,7 +12,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "spec/events 4.3": order_sends_of_all_sizes_arrive_in_order => pair(client_sends_mixed, server_receives_mixed),
         "spec/events 4.3": order_sends_that_waited_arrive_in_order => pair(client_sends_early, server_receives_mixed_late),
-        "spec/events 4.3": order_receives_are_filled_in_their_own_order => pair(client_sends_numbers, server_receives_numbers),
+        "spec/events 4.3": order_receives_are_filled_in_posting_order => pair(client_sends_numbers, server_receives_numbers),
         "spec/events 4.3": order_completions_come_in_posting_order => pair(client_requests_mixed, server_serves_mixed),
         "spec/events 4.3": order_reads_complete_in_order => pair(client_reads_mixed, server_serves_mixed_reads),
         "spec/events 4.3": order_waiting_send_does_not_delay_receives => pair(client_waits_with_a_send, server_sends_past_it),

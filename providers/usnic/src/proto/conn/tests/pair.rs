@@ -330,7 +330,8 @@ impl ConnPair {
         true
     }
 
-    /// Runs until `is_so` returns true. Panics after 600 s of virtual time, or after 2,000,000 steps.
+    /// Runs until `is_so` returns true. Panics if no datagram and no deadline is left, after 600 s of virtual time, or
+    /// after 2,000,000 steps.
     pub(crate) fn until(&mut self, what: &str, mut is_so: impl FnMut(&mut ConnPair) -> bool) {
         let limit = self.now + 600 * SECONDS;
         for _ in 0..2_000_000 {
