@@ -20,8 +20,8 @@ use crate::refused::RefusedOpen;
 const MOST_REFUSALS: usize = 4;
 /// Maximum number of errors in dat.conf files that are reported without [`Topic::General`].
 const MOST_FILE_ERRORS: usize = 16;
-/// Maximum number of refusals that are stored to recognize repetitions. When so many are stored, every refusal counts
-/// as new.
+/// Maximum number of refusals that are stored to recognize repetitions. When the store is full, every refusal counts as
+/// new.
 const MOST_REMEMBERED: usize = 1024;
 
 /// Bits of `DAT_DBG_TYPE`.

@@ -150,7 +150,7 @@ static void report_half(const char *what, long count, double usec)
 }
 
 /* Whether message n is the last: it is the last of `count`, or MAX_SECONDS have passed, which is checked at every 16th
- * message. The first byte of the last message tells the server. */
+ * message. The first byte of the last message informs the server. */
 static int is_last(long n, long count, double begin)
 {
     if (n + 1 < count && (n % 16 != 0 || seconds() - begin < MAX_SECONDS))

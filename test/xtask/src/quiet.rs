@@ -53,6 +53,7 @@ pub(crate) fn capture_and_show(command: &mut Command, log: &Path) -> Result<(Vec
         io::copy(&mut written, &mut io::stdout()).and_then(|_| io::stdout().flush()).map_err(failed)?;
         match status {
             Some(status) => return Ok((fs::read(log).map_err(failed)?, status.success())),
+            // No call of std waits for the end of a child and for growth of a file.
             None => thread::sleep(Duration::from_millis(100)),
         }
     }
@@ -75,6 +76,7 @@ pub(crate) fn explanation(output: &[u8]) -> String {
     lines[start..].iter().take(EXPLANATION).map(|line| format!("    {line}\n")).collect()
 }
 
+/// Maximum number of lines of an explanation.
 const EXPLANATION: usize = 60;
 
 /// Runs a long step: prints a line at its start, and one with its duration at its end.

@@ -79,7 +79,7 @@ impl AckClock {
     }
 
     /// Shortens the delay of the pending ack after an RDMA write. The write completes at the initiator only with the
-    /// ack. The target's consumer is not notified of the write, so often it posts no request that could carry the ack.
+    /// ack. The target's consumer is not notified of the write, and usually posts no request that could carry the ack.
     pub(crate) fn shorten_delay(&mut self) {
         self.is_prompt = true;
     }
