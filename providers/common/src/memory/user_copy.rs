@@ -13,7 +13,7 @@
 //!   range are recorded.
 //! - A program that uses many pages in a slot would need a system call for each copy. So after these two copies, one
 //!   check covers the 256 KiB blocks around the range, as far as they belong to its registration.
-//! - Ranges longer than 64 KiB are checked each time, and nothing is recorded.
+//! - Ranges longer than 512 KiB are checked each time, and nothing is recorded.
 //!
 //! Limits of the method: an access still faults if the memory is unmapped within the slot of its last check, or between
 //! check and copy. The functions acquire no lock.
@@ -38,8 +38,9 @@ const PAGE_BITS: u32 = 12;
 /// The table has 2^`TABLE_BITS` entries, indexed by the low bits of page numbers. It covers 16 MiB of memory at a time.
 const TABLE_BITS: u32 = 12;
 const TABLE_LEN: usize = 1 << TABLE_BITS;
-/// Ranges longer than this are checked at each copy, because the check is cheap compared with the copy.
-const MAX_CACHED_CHECK_BYTES: usize = 64 << 10;
+/// Ranges longer than this are checked at each copy, because the check is cheap compared with the copy. It is the longest
+/// part that sm copies at once. A check of it takes two system calls.
+const MAX_CACHED_CHECK_BYTES: usize = 512 << 10;
 /// Ranges longer than this are not copied by the kernel, because a check and a direct copy are faster.
 const KERNEL_MAX: usize = 16 << 10;
 /// The kernel makes at most this number of copies of unrecorded pages per slot.

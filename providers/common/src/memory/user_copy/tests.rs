@@ -9,7 +9,7 @@ use rustix::fs::MemfdFlags;
 use super::*;
 
 const PAGE: usize = 4096;
-const PAGES: usize = 64;
+const PAGES: usize = 264;
 
 /// Address of the next mapping. The kernel itself chooses only addresses near its mmap base or the heap, far above
 /// these. So mappings of other threads do not reuse an address that a test has unmapped.
@@ -82,11 +82,11 @@ fn next_slot() {
 const BOTH: [Direction; 2] = [Direction::Read, Direction::Write];
 /// Lengths of copies within a page, across two pages, by the kernel, after a check of the surrounding block, and after
 /// a check of only the copied memory.
-const LENGTHS: [usize; 5] = [64, PAGE + 2, 3 * PAGE, 8 * PAGE + 1, 17 * PAGE];
+const LENGTHS: [usize; 6] = [64, PAGE + 2, 3 * PAGE, 8 * PAGE + 1, 17 * PAGE, 130 * PAGE];
 
 #[test]
 fn copies_bytes_in_both_directions() {
-    for length in [0, 1, 2, 64, 4096, 5000, 16 << 10, 64 << 10, 100_000] {
+    for length in [0, 1, 2, 64, 4096, 5000, 16 << 10, 64 << 10, 512 << 10, 600_000] {
         for _ in 0..3 * MAX_KERNEL_COPIES {
             let memory = Mapping::new(length % 2 == 0);
             let source: Vec<u8> = (0..length).map(|n| n as u8 ^ (n >> 8) as u8).collect();
@@ -130,11 +130,11 @@ fn copy_that_extends_into_unmapped_memory_fails() {
     for direction in BOTH {
         for length in LENGTHS {
             let memory = Mapping::new(false);
-            memory.unmap(32, 32);
+            memory.unmap(PAGES / 2, PAGES / 2);
             for _ in 0..3 * MAX_KERNEL_COPIES {
-                assert!(memory.copies(direction, 0, 64) && memory.copies(direction, 32 * PAGE - length, length));
-                assert!(!memory.copies(direction, 32 * PAGE - 1, length), "the end is not mapped");
-                assert!(!memory.copies(direction, 32 * PAGE, length), "nothing is mapped");
+                assert!(memory.copies(direction, 0, 64) && memory.copies(direction, PAGES / 2 * PAGE - length, length));
+                assert!(!memory.copies(direction, PAGES / 2 * PAGE - 1, length), "the end is not mapped");
+                assert!(!memory.copies(direction, PAGES / 2 * PAGE, length), "nothing is mapped");
             }
         }
     }
