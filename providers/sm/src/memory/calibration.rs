@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use dapl_software::memory::user_copy;
 
-use crate::memory::cma::{self, Direction};
+use crate::memory::cma::{self, Direction, LocalBytes};
 
 /// Minimum message length in bytes for a copy by the kernel, if it is not measured: the setting `rma` is not `auto`, or
 /// cross-memory attach does not work with the peer.
@@ -40,8 +40,8 @@ fn measure() -> u64 {
     let is_faster = |length: &usize| {
         // SAFETY: the buffers `from` and `to` belong to this call, and have at least `length` bytes.
         let by_kernel = best(|| unsafe {
-            let there = from.as_ptr().addr() as u64;
-            cma::copy(Direction::Read, pid, to.as_mut_ptr().addr() as u64, there, *length).is_ok()
+            let into = LocalBytes::new(to.as_mut_ptr().addr() as u64, *length as u64);
+            cma::copy(Direction::Read, pid, into, from.as_ptr().addr() as u64).is_ok()
         });
         // SAFETY: the three buffers belong to this call, do not overlap, and have at least `length` bytes.
         let by_buffer = best(|| unsafe {

@@ -48,28 +48,51 @@ pub(crate) enum Direction {
     Read,
 }
 
-/// Copies `len` bytes (at most [`CHUNK`]) between the local address `local` and the address `remote` of process `pid`.
+/// The local memory of a copy: two ranges, which the kernel copies one after the other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LocalBytes(pub(crate) [Region; 2]);
+
+impl LocalBytes {
+    /// Returns `length` bytes at `address`. The second range is the last byte, because programs poll it.
+    #[inline]
+    pub(crate) fn new(address: u64, length: u64) -> Self {
+        let body = Region { address, length: length.saturating_sub(1) };
+        LocalBytes([body, Region { address: address + body.length, length: length - body.length }])
+    }
+
+    /// Returns the length of both ranges in bytes.
+    #[inline]
+    pub(crate) fn length(&self) -> u64 {
+        self.0[0].length + self.0[1].length
+    }
+
+    /// Returns the ranges without their first `count` bytes.
+    #[inline]
+    fn after(&self, count: u64) -> Self {
+        let skip = |region: Region, count: u64| {
+            let count = count.min(region.length);
+            Region { address: region.address + count, length: region.length - count }
+        };
+        let [body, last] = self.0;
+        LocalBytes([skip(body, count), skip(last, count.saturating_sub(body.length))])
+    }
+}
+
+/// Copies between local memory (at most [`CHUNK`] bytes) and the address `remote` of process `pid`.
 ///
 /// # Safety
 ///
-/// This process may read the `len` bytes at `local`, and may also write them if `direction` is `Read`. They may be
-/// unmapped; the copy then fails.
-pub(crate) unsafe fn copy(
-    direction: Direction,
-    pid: i32,
-    local: u64,
-    remote: u64,
-    len: usize,
-) -> Result<(), CopyError> {
+/// This process may read the bytes of `local`, and may also write them if `direction` is `Read`. They may be unmapped;
+/// the copy then fails.
+pub(crate) unsafe fn copy(direction: Direction, pid: i32, local: LocalBytes, remote: u64) -> Result<(), CopyError> {
+    let length = local.length();
     let mut done = 0;
-    while done < len {
-        let left = len - done;
-        // The last byte has an iovec of its own on the local side, because the kernel copies the local iovecs in order.
+    while done < length {
         // The remote side has one iovec, because the kernel walks the peer's page tables for each one. This walk takes
         // a third of the time of a short copy.
-        let iovec = |at: u64, iov_len| libc::iovec { iov_base: at as *mut c_void, iov_len };
-        let local_iovecs = [iovec(local + done as u64, left - 1), iovec(local + (len - 1) as u64, 1)];
-        let remote_iovec = [iovec(remote + done as u64, left)];
+        let iovec = |at: Region| libc::iovec { iov_base: at.address as *mut c_void, iov_len: at.length as usize };
+        let local_iovecs = local.after(done).0.map(iovec);
+        let remote_iovec = [iovec(Region { address: remote + done, length: length - done })];
         fail_point!(KernelAsked);
         // SAFETY: both vectors outlive the call. The kernel checks the memory to which they refer, and the caller
         // guarantees that the local memory may be accessed (# Safety).
@@ -83,11 +106,11 @@ pub(crate) unsafe fn copy(
         if moved <= 0 {
             return Err(match std::io::Error::last_os_error().raw_os_error() {
                 Some(libc::ESRCH) => CopyError::PeerExited,
-                Some(libc::EFAULT) => faulting_side(direction, local, len),
+                Some(libc::EFAULT) => faulting_side(direction, local),
                 _ => CopyError::Denied,
             });
         }
-        done += moved as usize;
+        done += moved as u64;
     }
     Ok(())
 }
@@ -95,9 +118,8 @@ pub(crate) unsafe fn copy(
 /// Returns the error of a copy that failed with EFAULT: the kernel does not report whether the local or the remote
 /// memory is not mapped, so this function checks the local memory.
 #[cold]
-pub(crate) fn faulting_side(direction: Direction, local: u64, len: usize) -> CopyError {
-    let local_range = Region { address: local, length: len as u64 };
-    if is_accessible(local_range, direction == Direction::Read) {
+pub(crate) fn faulting_side(direction: Direction, local: LocalBytes) -> CopyError {
+    if local.0.into_iter().all(|range| is_accessible(range, direction == Direction::Read)) {
         CopyError::RemoteMemory
     } else {
         CopyError::LocalMemory
@@ -137,15 +159,15 @@ impl Probe {
 pub(crate) fn probe(pid: i32, address: u64, value: u64) -> bool {
     let Some(second) = address.checked_add(8) else { return false };
     let mut seen = 0u64;
-    let at = (&raw mut seen) as u64;
+    let at = LocalBytes::new((&raw mut seen) as u64, 8);
     // SAFETY: the local memory of each copy is the eight bytes of `seen`.
     let worked = unsafe {
-        copy(Direction::Read, pid, at, address, 8).is_ok()
+        copy(Direction::Read, pid, at, address).is_ok()
             && seen == value
-            && copy(Direction::Write, pid, at, second, 8).is_ok()
+            && copy(Direction::Write, pid, at, second).is_ok()
             && {
                 seen = 0;
-                copy(Direction::Read, pid, at, second, 8).is_ok()
+                copy(Direction::Read, pid, at, second).is_ok()
             }
     };
     worked && seen == value
@@ -164,7 +186,7 @@ mod tests {
         let (source, mut sink) = ([7u8; 1000], [0u8; 1000]);
         let (from, to) = (source.as_ptr() as u64, sink.as_mut_ptr() as u64);
         // SAFETY: both local arrays have 1000 bytes. Address 8 is not mapped, which the kernel reports as an error.
-        let copy = |direction, local, remote| unsafe { copy(direction, pid, local, remote, 1000) };
+        let copy = |direction, local, remote| unsafe { copy(direction, pid, LocalBytes::new(local, 1000), remote) };
         assert_eq!(copy(Direction::Write, from, to), Ok(()));
         assert_eq!(sink, source);
         assert_eq!(copy(Direction::Write, from, 8), Err(CopyError::RemoteMemory));

@@ -6,9 +6,7 @@
 
 use std::sync::atomic::Ordering;
 
-use dapl::provider::Segment;
-
-use crate::memory::cma::{self, CopyError, Direction};
+use crate::memory::cma::{self, CopyError, Direction, LocalBytes};
 use crate::memory::regions::{AccessTarget, Regions};
 use crate::qp::link::PeerEndpoint;
 
@@ -18,26 +16,26 @@ pub(crate) fn reaches(peer: &PeerEndpoint, key: u32) -> bool {
     peer.cma.load(Ordering::Relaxed) || peer.knem.load(Ordering::Relaxed) && peer.regions.exported(key).is_some()
 }
 
-/// Copies a whole segment from or to the target.
+/// Copies between local memory and the target, which has the same length.
 ///
 /// # Safety
 ///
-/// This process may read the bytes of `segment`, and may also write them if `direction` is `Read`. They may be
-/// unmapped; the copy then fails.
+/// This process may read the bytes of `local`, and may also write them if `direction` is `Read`. They may be unmapped;
+/// the copy then fails.
 #[inline]
 pub(crate) unsafe fn copy(
     regions: &Regions,
     peer: &PeerEndpoint,
     direction: Direction,
-    segment: &Segment,
+    local: LocalBytes,
     target: &AccessTarget,
 ) -> Result<(), CopyError> {
     if peer.knem.load(Ordering::Relaxed)
         && let Some(knem) = regions.knem()
         && let Some((exported, offset)) = peer.regions.exported(target.key).zip(peer.regions.offset(target))
     {
-        // SAFETY: the caller guarantees that the bytes of `segment` may be accessed (# Safety).
-        match unsafe { knem.copy(direction, segment.address, exported, offset, segment.length as usize) } {
+        // SAFETY: the caller guarantees that the bytes of `local` may be accessed (# Safety).
+        match unsafe { knem.copy(direction, local, exported, offset) } {
             Err(CopyError::Denied) if peer.regions.allows(target) => {
                 log::info!(
                     "/dev/knem denies a copy with process {}; RDMA uses other copy methods (man 7 dapl_sm)",
@@ -53,6 +51,6 @@ pub(crate) unsafe fn copy(
     if !peer.cma.load(Ordering::Relaxed) {
         return Err(CopyError::Denied);
     }
-    // SAFETY: the caller guarantees that the bytes of `segment` may be accessed (# Safety).
-    unsafe { cma::copy(direction, peer.pid, segment.address, target.address, segment.length as usize) }
+    // SAFETY: the caller guarantees that the bytes of `local` may be accessed (# Safety).
+    unsafe { cma::copy(direction, peer.pid, local, target.address) }
 }

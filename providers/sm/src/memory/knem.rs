@@ -17,7 +17,7 @@ use std::os::fd::AsRawFd;
 
 use dapl::provider::Region;
 
-use crate::memory::cma::{CopyError, Direction, faulting_side};
+use crate::memory::cma::{CopyError, Direction, LocalBytes, faulting_side};
 
 /// Oldest interface version that has all calls used here. Call numbers include the sizes of structures. If a later
 /// version has another structure, the calls fail.
@@ -203,24 +203,22 @@ impl Knem {
         }
     }
 
-    /// Copies `len` bytes between `local` and a region of a peer, in ascending order.
+    /// Copies between `local` and a region of a peer, in ascending order.
     ///
     /// # Safety
     ///
-    /// This process may read the `len` bytes at `local`, and may also write them if `direction` is `Read`. They may be
-    /// unmapped; the copy then fails.
+    /// This process may read the bytes of `local`, and may also write them if `direction` is `Read`. They may be unmapped;
+    /// the copy then fails.
     pub(crate) unsafe fn copy(
         &self,
         direction: Direction,
-        local: u64,
+        local: LocalBytes,
         exported: ExportedRegion,
         offset: u64,
-        len: usize,
     ) -> Result<(), CopyError> {
-        let (begin, last) = (len as u64 - 1, local + len as u64 - 1);
-        let both = [KnemSegment { address: local, length: begin }, KnemSegment { address: last, length: 1 }];
+        let both = local.0.map(|Region { address, length }| KnemSegment { address, length });
         // The device rejects an empty segment.
-        let segments = if begin == 0 { &both[1..] } else { &both[..] };
+        let segments = if both[0].length == 0 { &both[1..] } else { &both[..] };
         let mut copy = InlineCopy {
             segments: segments.as_ptr() as u64,
             count: segments.len() as u32,
@@ -231,8 +229,8 @@ impl Knem {
         };
         match self.0.copy(&mut copy).map(|()| copy.status) {
             Ok(SUCCESS) => Ok(()),
-            Ok(FAILED) => Err(faulting_side(direction, local, len)),
-            Err(error) if error.raw_os_error() == Some(libc::EFAULT) => Err(faulting_side(direction, local, len)),
+            Ok(FAILED) => Err(faulting_side(direction, local)),
+            Err(error) if error.raw_os_error() == Some(libc::EFAULT) => Err(faulting_side(direction, local)),
             _ => Err(CopyError::Denied),
         }
     }
@@ -319,7 +317,7 @@ mod tests {
         let at = source.as_ptr() as u64;
         // SAFETY: the 50 bytes of `source` and the 100 bytes of `target` exist until the test ends, and no other thread
         // uses them.
-        let copy = |direction, offset, len| unsafe { knem.copy(direction, at, exported, offset, len) };
+        let copy = |direction, offset, len| unsafe { knem.copy(direction, LocalBytes::new(at, len), exported, offset) };
         assert_eq!(copy(Direction::Write, 10, 50), Ok(()));
         assert_eq!((&target[..10], &target[10..60], &target[60..]), (&[0; 10][..], &[7; 50][..], &[0; 40][..]));
         assert_eq!(copy(Direction::Read, 0, 1), Ok(()));

@@ -1,8 +1,8 @@
 //! Rendezvous offers: sends whose bytes stay in the sender's memory until the receiver copies them, or asks the sender
 //! to copy them to its staging buffer.
 //!
-//! The slot contains the total length, then a key, an address and a length for each segment. The receiver copies from
-//! the front, and may ask the sender to copy a part. This module processes numbers only. It checks that the numbers
+//! The slot contains the total length, then a key, an address and a length for each segment. The receiver copies part
+//! after part, and may ask the sender to copy some parts. This module processes numbers only. It checks that the numbers
 //! from a peer are consistent.
 #![forbid(unsafe_code)]
 
@@ -12,11 +12,11 @@ use super::message::INLINE;
 pub(crate) const WORDS: usize = INLINE / 8 - 1;
 /// Maximum number of segments of a rendezvous offer.
 pub(crate) const MAX_SEGMENTS: usize = WORDS / 2;
-/// Maximum length in bytes of the part that one process copies in one step.
+/// Maximum length in bytes of the part that one process copies in one step, rounded up to a page for the receiver.
 pub(crate) const MAX_PART_BYTES: u64 = 256 << 10;
 /// A part is delegated to the sender only if at least this number of bytes of the message remains.
 const MIN_DELEGATED_BYTES: u64 = 48 << 10;
-/// Alignment in bytes of the start of a delegated part, relative to the first of the remaining bytes.
+/// Alignment in bytes of the end of a delegated part, relative to the first of the remaining bytes.
 const PAGE: u64 = 4096;
 /// Size in bytes of the staging buffer that follows a sender's RMA buffer. It is used for offers that the receiver
 /// cannot copy itself.
@@ -49,16 +49,15 @@ pub(crate) fn parts(count: u32, total: u64, words: [u64; WORDS]) -> Option<impl 
     (sum == total && parts().all(|part| part.length > 0)).then(parts)
 }
 
-/// Splits the `left` remaining bytes: returns the length of the part that the receiver copies next, and of the
-/// following part, which is delegated to the sender. The second length is 0 if `has_helper` is false or few bytes
-/// remain.
+/// Splits the `left` remaining bytes: returns the length of the next part, which is delegated to the sender, and of the
+/// following part, which the receiver copies. The first length is 0 if `has_helper` is false or few bytes remain.
 pub(crate) fn split(left: u64, has_helper: bool) -> (u64, u64) {
     if !has_helper || left < MIN_DELEGATED_BYTES {
-        return (left.min(MAX_PART_BYTES), 0);
+        return (0, left.min(MAX_PART_BYTES));
     }
     let window = left.min(2 * MAX_PART_BYTES);
-    let of_receiver = (window / 2).next_multiple_of(PAGE);
-    (of_receiver, window - of_receiver)
+    let of_sender = window / 2 / PAGE * PAGE;
+    (of_sender, window - of_sender)
 }
 
 /// Returns the word that announces staged bytes: the number of this staging copy, and its length.
@@ -121,12 +120,12 @@ mod tests {
             2 * MAX_PART_BYTES + 1,
             1 << 40,
         ] {
-            let (alone, none) = split(left, false);
-            assert_eq!((alone, none), (left.min(MAX_PART_BYTES), 0));
-            let (of_receiver, of_sender) = split(left, true);
+            let (none, alone) = split(left, false);
+            assert_eq!((none, alone), (0, left.min(MAX_PART_BYTES)));
+            let (of_sender, of_receiver) = split(left, true);
             assert!(
                 of_receiver > 0
-                    && of_receiver <= MAX_PART_BYTES
+                    && of_receiver < MAX_PART_BYTES + PAGE
                     && of_sender <= MAX_PART_BYTES
                     && of_receiver + of_sender <= left,
                 "{left}"

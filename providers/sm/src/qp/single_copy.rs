@@ -4,16 +4,17 @@
 //! After the copy, the process checks the peer's registration again, because the peer may have revoked it. If the
 //! kernel does not permit a method, the method is disabled for all connections to that peer.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dapl::provider::{Segment, Status};
+use dapl::provider::{Region, Segment, Status};
 use dapl::runtime::sync::AtomicU64;
 use dapl_software::memory::atomic::Atomic;
 use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::LocalMemory;
 use dapl_software::memory::user_copy;
 
-use crate::memory::cma::{self, CopyError, Direction};
+use crate::memory::cma::{self, CopyError, Direction, LocalBytes};
 use crate::memory::kernel_copy;
 use crate::memory::mapped::PeerMapping;
 use crate::memory::regions::{AccessTarget, Regions};
@@ -25,10 +26,23 @@ pub(crate) enum CopyMethod<'a> {
     /// This process copies through its mapping of the peer's memory.
     Mapping(&'a PeerMapping),
     Kernel,
+    /// The kernel reads the peer's memory. The last bytes go to this buffer instead of the local segment.
+    KernelWithTail(&'a Cell<Tail>),
 }
 
-/// Copies between the local segment, in the protection domain `pd`, and the target, which has the same length.
-/// `announcement`: the word on the local control page that announces the copy to the peer.
+impl CopyMethod<'_> {
+    /// Returns the number of bytes that do not go to the local segment.
+    #[inline(always)]
+    fn tail_length(&self) -> u64 {
+        if matches!(self, CopyMethod::KernelWithTail(_)) { size_of::<Tail>() as u64 } else { 0 }
+    }
+}
+
+/// The last bytes of a message.
+pub(crate) type Tail = [u8; 64];
+
+/// Copies between the local segment, in the protection domain `pd`, and the target, which has the same length, or is
+/// longer by the tail. `announcement`: the word on the local control page that announces the copy to the peer.
 pub(crate) fn copy(
     regions: &Regions,
     peer: &PeerEndpoint,
@@ -82,21 +96,32 @@ unsafe fn copy_acquired(
     target: &AccessTarget,
     method: CopyMethod<'_>,
 ) -> Result<(), CopyError> {
-    if local.length != target.length || local.length > cma::CHUNK as u64 {
+    if local.length + method.tail_length() != target.length || local.length > cma::CHUNK as u64 {
         return Err(CopyError::LocalMemory);
     }
     let announced = peer.regions.announce(announcement, target).map_err(|_| CopyError::RemoteMemory)?;
     fail_point!(KeyAnnounced);
     #[cfg(test)]
-    if matches!(method, CopyMethod::Kernel) && peer.is_denied() {
+    if !matches!(method, CopyMethod::Mapping(_)) && peer.is_denied() {
         return Err(denied(peer));
     }
-    // SAFETY: the caller guarantees that the local segment is registered during the copy (# Safety).
+    let Segment { address, length, .. } = *local;
+    let bytes = match method {
+        CopyMethod::KernelWithTail(tail) => {
+            let tail = Region { address: tail.as_ptr().addr() as u64, length: method.tail_length() };
+            LocalBytes([Region { address, length }, tail])
+        }
+        CopyMethod::Mapping(_) | CopyMethod::Kernel => LocalBytes::new(address, length),
+    };
+    // SAFETY: the caller guarantees that the local segment is registered during the copy (# Safety). The buffer for the
+    // tail is written only if the direction is `Read`.
     let copied = unsafe {
         match method {
             CopyMethod::Mapping(mapped) => copy_through_mapping(regions, direction, mapped, local, target.address),
-            CopyMethod::Kernel if !peer.is_alive(&regions.ticker) => Err(CopyError::PeerExited),
-            CopyMethod::Kernel => kernel_copy::copy(regions, peer, direction, local, target),
+            _ if !peer.is_alive(&regions.ticker) => Err(CopyError::PeerExited),
+            CopyMethod::Kernel | CopyMethod::KernelWithTail(_) => {
+                kernel_copy::copy(regions, peer, direction, bytes, target)
+            }
         }
     };
     fail_point!(SegmentCopied);

@@ -388,11 +388,18 @@ fn helper(pair: &Both, then: impl FnOnce(&CopyDelegation<'_>)) {
     link.wake_if_flagged(WAKE_ON_REQUESTS);
 }
 
+/// Length of the messages of the following tests, of the part that the sender may write, and of the last bytes, which
+/// the receiver keeps in a buffer until the message is complete.
+const LENGTH: usize = 100_000;
+const SENDERS_PART: usize = 48 << 10;
+const TAIL: usize = 64;
+
 /// Polls until the receiver has copied the first bytes of its own part. `black_box` makes the compiler read the buffer
 /// at each attempt.
 fn fetches_its_part(b: &Side, out: &[u8], space: &[u8]) {
     let until = Instant::now() + PATIENCE;
-    while std::hint::black_box(space)[..4096] != out[..4096] {
+    let part = SENDERS_PART..SENDERS_PART + 4096;
+    while std::hint::black_box(space)[part.clone()] != out[part.clone()] {
         assert_eq!(b.cq.poll(&mut [Completion::default()]), 0);
         assert!(Instant::now() < until, "no data is fetched");
     }
@@ -403,7 +410,7 @@ fn claimed_part_is_awaited_and_copied_locally_on_failure() {
     for done in [true, false] {
         let pair = both_lazy(&format!("long-claimed-{done}"));
         let Both { a, b, active, passive, .. } = &pair;
-        let (out, space) = (pattern(100_000, 1), vec![0u8; 100_000]);
+        let (out, space) = (pattern(LENGTH, 1), vec![0u8; LENGTH]);
         let (out_mr, space_mr) = (a.register(&out), b.register(&space));
         helper(&pair, |help| assert!(!help.claim(1), "no job is published yet"));
         send(active, &[segment(&out_mr, &out)], 2);
@@ -412,19 +419,56 @@ fn claimed_part_is_awaited_and_copied_locally_on_failure() {
         for _ in 0..1000 {
             assert_eq!(b.cq.poll(&mut [Completion::default()]), 0, "the receiver waits for the result of the job");
         }
-        assert!(space[99_000..] == [0; 1000]);
+        assert!(space[SENDERS_PART..LENGTH - TAIL] == out[SENDERS_PART..LENGTH - TAIL]);
+        assert!(space[..SENDERS_PART].iter().chain(&space[LENGTH - TAIL..]).all(|byte| *byte == 0));
         helper(&pair, |help| help.report(1, done));
         let got = b.completion();
-        assert_eq!((got.status, got.bytes), (Status::Success, 100_000));
-        assert_eq!(space[99_000..] == out[99_000..], !done, "the receiver copies the part only if the job has failed");
+        assert_eq!((got.status, got.bytes), (Status::Success, LENGTH as u64));
+        assert!(space[SENDERS_PART..] == out[SENDERS_PART..]);
+        let is_copied = space[..SENDERS_PART] == out[..SENDERS_PART];
+        assert_eq!(is_copied, !done, "the receiver copies the sender's part only if the job has failed");
     }
+}
+
+#[test]
+fn unclaimed_part_and_last_bytes_in_several_segments_are_copied_by_the_receiver() {
+    // The last segment of the message begins inside, at the start of, or before the last 64 bytes.
+    for end in [1, TAIL - 1, TAIL, TAIL + 1, TAIL + 2] {
+        let pair = both_lazy(&format!("long-tail-{end}"));
+        let Both { a, b, active, passive, .. } = &pair;
+        let (out, space) = (pattern(LENGTH, end as u8), vec![0u8; LENGTH]);
+        let (out_mr, space_mr) = (a.register(&out), b.register(&space));
+        passive.post_recv(&cut(&space_mr, &space, 3), token(1)).unwrap();
+        let (body, last) = out.split_at(LENGTH - end);
+        send(active, &[segment(&out_mr, body), segment(&out_mr, last)], 2);
+        let got = b.completion();
+        assert_eq!((got.status, got.bytes), (Status::Success, LENGTH as u64), "{end}");
+        assert!(space == out, "{end}");
+        assert!(copies(&pair.passive) >= 2, "the receiver has copied both parts");
+    }
+}
+
+#[test]
+fn receive_that_is_deregistered_before_its_last_bytes_fails() {
+    let pair = both_lazy("long-tail-gone");
+    let Both { a, b, active, passive, .. } = &pair;
+    let (out, space) = (pattern(LENGTH, 1), vec![0u8; LENGTH]);
+    let (out_mr, space_mr) = (a.register(&out), b.register(&space));
+    helper(&pair, |help| _ = help.claim(1));
+    send(active, &[segment(&out_mr, &out)], 2);
+    passive.post_recv(&[segment(&space_mr, &space)], token(1)).unwrap();
+    fetches_its_part(b, &out, &space);
+    drop(space_mr);
+    helper(&pair, |help| help.report(1, true));
+    assert_eq!((b.completion().status, a.completion().status), (Status::LocalProtection, Status::RemoteResponder));
+    assert!(space[LENGTH - TAIL..] == [0; TAIL]);
 }
 
 #[test]
 fn abort_waits_for_a_claimed_part_for_a_limited_time() {
     let pair = both_lazy("long-called-off");
     let Both { a, b, active, passive, .. } = &pair;
-    let (out, space) = (pattern(100_000, 1), vec![0u8; 100_000]);
+    let (out, space) = (pattern(LENGTH, 1), vec![0u8; LENGTH]);
     let (out_mr, space_mr) = (a.register(&out), b.register(&space));
     helper(&pair, |help| _ = help.claim(1));
     send(active, &[segment(&out_mr, &out)], 2);

@@ -1,12 +1,13 @@
 //! Rendezvous offers: long sends that the receiver copies from the sender's memory by one copy of the kernel (see
 //! `tx/offer.rs`).
 //!
-//! To preserve order, an offer stays in the ring until its bytes are copied completely. While this process copies a
-//! part from the front, the sender may write the next part as a copy job. No copy job is outstanding when the receive
-//! completes. If the kernel denies the copy, the receiver requests the remaining bytes part by part through the
+//! To preserve order, an offer stays in the ring until its bytes are copied completely. While the sender writes a part as
+//! a copy job, this process copies the part behind it. The last bytes of the message go to a buffer until both parts are
+//! complete, because programs poll them. No copy job is outstanding when the receive completes. If the kernel denies the copy, the receiver requests the remaining bytes part by part through the
 //! sender's staging buffer. A pass waits for the sender in one case: if its own copy fails while the sender executes a
 //! copy job, it waits until the sender has reported the result, but at most a second.
 
+use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
 use dapl::provider::{Completion, Segment, Status};
@@ -25,7 +26,7 @@ use crate::proto::message::{Header, MessageKind};
 use crate::proto::offer::{MAX_SEGMENTS, STAGING_BYTES, encode_staged, parts, split, truncated_slot};
 use crate::qp::context::{ConnectionFault, NAK_SOURCE, QpContext};
 use crate::qp::link::WAKE_ON_PROGRESS;
-use crate::qp::single_copy::{self, CopyMethod};
+use crate::qp::single_copy::{self, CopyMethod, Tail};
 
 /// A rendezvous offer in progress.
 #[derive(Debug)]
@@ -35,19 +36,23 @@ pub(super) struct Fetch {
     solicited: bool,
     /// Number of bytes that were copied from the start of the message.
     done: u64,
+    /// The last bytes of the message, while the bytes before them are incomplete.
+    tail: Cell<Tail>,
+    /// Whether `tail` is filled.
+    has_tail: bool,
     step: FetchStep,
     /// Whether the sender has failed to write a part, so that no further job is published for this offer.
     alone: bool,
 }
 
-/// Number of bytes at the end of a message that are not delegated to the sender.
-const UNDELEGATED_TAIL_BYTES: u64 = 64;
+const TAIL_BYTES: u64 = size_of::<Tail>() as u64;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum FetchStep {
     /// This process must copy the next part.
     Next,
-    /// The sender has claimed the job with this ticket, whose part has this length in bytes.
+    /// The sender has claimed the job with this ticket. If it succeeds, `length` more bytes are complete: its part, and
+    /// the part behind it, which this process has copied.
     Helped { ticket: u64, length: u64 },
     /// The sender must copy the next part to its staging buffer; `count` is the number of this staging copy.
     Staged { count: u64 },
@@ -79,7 +84,12 @@ impl RxRings {
                 FetchStep::Helped { ticket, length } => {
                     match self.link.copy_delegation().and_then(|help| help.outcome(ticket)) {
                         None => return Ok(false),
-                        Some(true) => (fetch.step, fetch.done) = (FetchStep::Next, fetch.done + length),
+                        Some(true) => {
+                            fetch.step = FetchStep::Next;
+                            if let Err(status) = fetch.complete(context, receive, length) {
+                                return Err(self.fail_receive(context, queue, status, out));
+                            }
+                        }
                         Some(false) => (fetch.step, fetch.alone) = (FetchStep::Next, true),
                     }
                 }
@@ -126,12 +136,21 @@ impl RxRings {
             count += 1;
         }
         let source = Segments::new(&list[..count]);
-        self.fetch = Some(Fetch { source, solicited: header.solicited, done: 0, step: FetchStep::Next, alone: false });
+        self.fetch = Some(Fetch {
+            source,
+            solicited: header.solicited,
+            done: 0,
+            tail: Cell::new([0; size_of::<Tail>()]),
+            has_tail: false,
+            step: FetchStep::Next,
+            alone: false,
+        });
         fail_point!(OfferRead);
         Ok(true)
     }
 
-    /// Copies the next part. Meanwhile the following part is published as a copy job for the sender.
+    /// Publishes the next part as a copy job for the sender, and meanwhile copies the part behind it. Copies the next part
+    /// too if the sender has not claimed it by then.
     fn fetch_part(&mut self, context: &QpContext, receive: &RecvRequest, budget: &mut u64) -> Result<(), CopyError> {
         let (Some(fetch), Some(peer_side), Some(help)) =
             (&mut self.fetch, self.link.peer_side(), self.link.copy_delegation())
@@ -142,35 +161,44 @@ impl RxRings {
             return Err(CopyError::Denied);
         }
         let left = fetch.source.total() - fetch.done;
-        let (own_part, delegated) = split(left, !fetch.alone && self.link.peer_can_copy());
-        // The receiver copies the last bytes itself, because a program that polls the last byte expects that the
-        // completion is reported soon after.
-        let delegated =
-            if own_part + delegated == left { delegated.saturating_sub(UNDELEGATED_TAIL_BYTES) } else { delegated };
+        let (delegated, own_part) = split(left, !fetch.alone && self.link.peer_can_copy());
         let slot = self.requests.consumed() + 1;
-        let job = if delegated > 0 { copy_job(context, receive, slot, fetch.done + own_part, delegated) } else { None };
-        self.tickets += u64::from(job.is_some());
+        let job = if delegated > 0 { copy_job(context, receive, slot, fetch.done, delegated) } else { None };
+        let Some(job) = job else {
+            copy_range(context, &self.link, (&fetch.source, receive), fetch.done, own_part, None)?;
+            fail_point!(PartFetched);
+            fetch.done += own_part;
+            *budget = budget.saturating_sub(own_part);
+            return Ok(());
+        };
+        self.tickets += 1;
         let ticket = self.tickets;
-        if let Some(job) = &job {
-            help.publish(ticket, job);
-            fail_point!(HelpAsked);
+        help.publish(ticket, &job);
+        fail_point!(HelpAsked);
+        let mut window = delegated + own_part;
+        fetch.has_tail = false;
+        if window == left {
+            // This process copies the last bytes, because a program that polls the last byte expects that the completion
+            // is reported soon after. It copies them later if they are not in one segment with the bytes before them.
+            window -= TAIL_BYTES;
+            fetch.has_tail = fetch.source.slice(fetch.done + window - 1, TAIL_BYTES + 1).count() == 1;
         }
-        let copied = copy_range(context, &self.link, (&fetch.source, receive), fetch.done, own_part);
+        let part = u64::from(job.length);
+        let tail = fetch.has_tail.then_some(&fetch.tail);
+        let copied = copy_range(context, &self.link, (&fetch.source, receive), fetch.done + part, window - part, tail);
         fail_point!(PartFetched);
         if let Err(error) = copied {
-            if job.is_some() {
-                self.withdraw_job(ticket);
-            }
+            self.withdraw_job(ticket);
             return Err(error);
         }
-        fetch.done += own_part;
-        *budget = budget.saturating_sub(own_part);
-        if let Some(job) = job
-            && help.withdraw(ticket)
-        {
-            fetch.step = FetchStep::Helped { ticket, length: u64::from(job.length) };
+        *budget = budget.saturating_sub(window - part);
+        if help.withdraw(ticket) {
+            fetch.step = FetchStep::Helped { ticket, length: window };
+            return Ok(());
         }
-        Ok(())
+        copy_range(context, &self.link, (&fetch.source, receive), fetch.done, part, None)?;
+        *budget = budget.saturating_sub(part);
+        fetch.complete(context, receive, window).map_err(|_| CopyError::LocalMemory)
     }
 
     /// Handles a failed copy. If the kernel denies it, requests the rest through the staging buffer. Otherwise gives up
@@ -287,19 +315,39 @@ impl RxRings {
     }
 }
 
+impl Fetch {
+    /// Records that `length` more bytes are complete, and copies the buffered last bytes to the receive. Fails if their
+    /// memory is not registered or not mapped.
+    fn complete(&mut self, context: &QpContext, receive: &RecvRequest, length: u64) -> Result<(), Status> {
+        self.done += length;
+        if self.has_tail {
+            let (regions, from) = (&*context.regions, self.tail.as_ptr().cast());
+            // SAFETY: the buffer `tail` has the bytes that are copied.
+            unsafe {
+                scatter(regions, context.recv_pd, &receive.segments, self.done, from, size_of::<Tail>())?;
+            }
+            self.has_tail = false;
+            self.done += TAIL_BYTES;
+        }
+        Ok(())
+    }
+}
+
 /// Returns the copy job for a part of a message; shorter than `length` if the receive's segment ends before.
 fn copy_job(context: &QpContext, receive: &RecvRequest, slot: u64, offset: u64, length: u64) -> Option<CopyJob> {
     let Segment { key, address, length, .. } = receive.segments.slice(offset, length).next()?;
     Some(CopyJob { slot, offset, length: u32::try_from(length).ok()?, key, pd: context.recv_pd, address })
 }
 
-/// Copies `length` bytes of a message, starting at `offset`, from the sender's memory to the receive.
+/// Copies `length` bytes of a message, starting at `offset`, from the sender's memory to the receive, and the bytes after
+/// them to `tail`. The tail is in one segment with the byte before it.
 fn copy_range(
     context: &QpContext,
     link: &crate::qp::link::ConnectionMemory,
     (source, receive): (&Segments, &RecvRequest),
     mut offset: u64,
     length: u64,
+    tail: Option<&Cell<Tail>>,
 ) -> Result<(), CopyError> {
     let peer_side = link.peer_side().ok_or(CopyError::PeerExited)?;
     let end = offset + length;
@@ -307,7 +355,11 @@ fn copy_range(
         let from = source.slice(offset, end - offset).next().ok_or(CopyError::RemoteMemory)?;
         let to = receive.segments.slice(offset, from.length).next().ok_or(CopyError::LocalMemory)?;
         let Segment { key, address, .. } = from;
-        let target = AccessTarget { key, pd: peer_side.pd, address, length: to.length, right: AccessRight::LocalRead };
+        let (method, length) = match tail {
+            Some(tail) if offset + to.length == end => (CopyMethod::KernelWithTail(tail), to.length + TAIL_BYTES),
+            _ => (CopyMethod::Kernel, to.length),
+        };
+        let target = AccessTarget { key, pd: peer_side.pd, address, length, right: AccessRight::LocalRead };
         let announcement = link.fetch_announcement();
         single_copy::copy(
             &context.regions,
@@ -316,7 +368,7 @@ fn copy_range(
             Direction::Read,
             (to, context.recv_pd),
             &target,
-            CopyMethod::Kernel,
+            method,
         )?;
         offset += to.length;
     }
