@@ -56,10 +56,10 @@ pub(crate) fn create_and_report<P: Provider>(
     *cr.request.lock() = Some(request);
     made.publish();
     let child: Arc<dyn Child> = cr.clone();
-    ia.add_child(Arc::downgrade(&child), CloseRank::Cr);
+    let child = ia.add_child(Arc::downgrade(&child), CloseRank::Cr);
 
     let address = ia.address_ptr() as usize;
-    let event = Event::Request { sp: sp.handle, address, qual: *qual, cr: cr.id.handle };
+    let event = Event::Request { sp: sp.handle, address, qual: *qual, cr: cr.id.handle, child };
     let Err(error) = dapls_evd::post(evd, event) else {
         ia.count(|events| &events.requests);
         return Ok(());

@@ -345,11 +345,17 @@ fn end<P: Provider>(evd: &Evd<P>) -> bool {
     let signal = cancel_wait(&mut inner);
     // Completions that the consumer can no longer dequeue count as dequeued, so that their SRQ releases the receives.
     let _ = evd.fetch_all(&mut inner);
-    inner.queue.close().iter().for_each(|event| evd.reaped(event));
+    let dropped = inner.queue.close();
+    dropped.iter().for_each(|event| evd.reaped(event));
     evd.ia.add_final_counts(&IaSums { evds: inner.queue.counts, ..IaSums::default() });
     let cno = inner.cno.take();
     inner.descriptor = None;
     evd.unlock(inner, signal);
+    for event in dropped.iter() {
+        if let Event::Request { child, .. } = *event {
+            evd.ia.close_request(child); // The consumer cannot answer it, so it is rejected.
+        }
+    }
     let Some(attached) = cno else { return true };
     let cno = attached.arc().clone();
     cno.unwatch(evd.id);

@@ -3,7 +3,7 @@
 //! Handles and addresses in an event are plain numbers, because only the consumer uses them.
 #![forbid(unsafe_code)]
 
-use crate::ia::AsyncError;
+use crate::ia::{AsyncError, ChildKey};
 use crate::provider::{Completion, ConnectionEvent, Status};
 
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +23,8 @@ pub enum Event {
         qual: u64,
         /// Handle of the CR.
         cr: usize,
+        /// The CR as a child of the IA.
+        child: ChildKey,
     },
     /// A connection event of an EP.
     Connection {

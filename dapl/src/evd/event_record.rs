@@ -141,7 +141,7 @@ unsafe fn write_data(out: *mut DAT_EVENT_DATA, event: &Event) {
                 (&raw mut (*data).status).write_unaligned(bind_status(done.status));
             }
             Event::Dto(done) | Event::Failed(done) => write_dto(out, &done),
-            Event::Request { sp, address, qual, cr } => {
+            Event::Request { sp, address, qual, cr, .. } => {
                 let data = &raw mut (*out).cr_arrival_event_data;
                 (&raw mut (*data).sp_handle).write_unaligned(DAT_SP_HANDLE { psp_handle: sp as DAT_PSP_HANDLE });
                 (&raw mut (*data).local_ia_address_ptr).write_unaligned(address as DAT_IA_ADDRESS_PTR);

@@ -10,6 +10,7 @@ use super::dapl_evd::*;
 use super::*;
 use crate::error::Handle;
 use crate::fake::{self, FakeCq, FakeProvider, Opened};
+use crate::ia::ChildKey;
 use crate::ia::dapl_ia::dapl_ia_close;
 use crate::provider::{Completion, ConnectionEvent, CqSink, Token};
 use crate::runtime::handle::from_handle;
@@ -303,7 +304,7 @@ fn full_queue_refuses_software_events_without_an_async_error() {
 fn overflow_is_reported_and_the_evd_remains_usable() {
     let opened = fake::open(c"evd-overflow");
     let evd = Evh::new(&opened, 1, DAT_EVD_CR_FLAG);
-    let request = Event::Request { sp: 1, address: 2, qual: 3, cr: 4 };
+    let request = Event::Request { sp: 1, address: 2, qual: 3, cr: 4, child: ChildKey::NONE };
     let object = evd.object();
     let posted = (0..100_000).take_while(|_| dapls_evd::post(&object, request).is_ok()).count();
     assert!(posted > 10_000 && posted < 100_000);

@@ -113,6 +113,16 @@ pub trait Child: Send + Sync {
     fn describe(&self, _text: &mut Text) {}
 }
 
+/// Identifies an object among the children of its IA, until the object is freed. It is the object's address.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct ChildKey(usize);
+
+#[cfg(test)]
+impl ChildKey {
+    /// A key of no object.
+    pub const NONE: ChildKey = ChildKey(0);
+}
+
 /// The order in which an abrupt close of the IA closes its objects (spec/registry 6.3).
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum CloseRank {
@@ -199,18 +209,30 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Adds an object with a live handle. If the IA is being closed, closes the object.
-    pub fn add_child(&self, child: Weak<dyn Child>, rank: CloseRank) {
+    pub fn add_child(&self, child: Weak<dyn Child>, rank: CloseRank) -> ChildKey {
         if matches!(rank, CloseRank::Ep | CloseRank::Srq | CloseRank::Rsp | CloseRank::Psp) {
             publication::start(); // without any of these objects, a process has no transfers to show
         }
         let mut children = self.children.lock();
+        let address = child.as_ptr().cast::<()>() as usize;
         if !children.closing {
-            let address = child.as_ptr().cast::<()>() as usize;
             children.known.insert(address, (rank, child));
-            return;
+            return ChildKey(address);
         }
         drop(children);
         if let Some(child) = child.upgrade() {
+            child.close();
+        }
+        ChildKey(address)
+    }
+
+    /// Closes a connection request, unless the close of the IA has closed it.
+    pub fn close_request(&self, key: ChildKey) {
+        let children = self.children.lock();
+        let known = children.known.get(&key.0).filter(|(rank, _)| *rank == CloseRank::Cr);
+        let child = known.and_then(|(_, child)| child.upgrade());
+        drop(children);
+        if let Some(child) = child {
             child.close();
         }
     }

@@ -245,7 +245,7 @@ unsafe fn write_data(out: *mut DAT_EVENT_DATA, event: &Event) {
     unsafe {
         match *event {
             Event::Dto(_) | Event::Failed(_) => {}
-            Event::Request { sp, address, qual, cr } => {
+            Event::Request { sp, address, qual, cr, .. } => {
                 let data = &raw mut (*out).cr_arrival_event_data;
                 (&raw mut (*data).sp_handle).write_unaligned(DAT_SP_HANDLE { psp_handle: sp as DAT_PSP_HANDLE });
                 (&raw mut (*data).local_ia_address_ptr).write_unaligned(address as DAT_IA_ADDRESS_PTR);

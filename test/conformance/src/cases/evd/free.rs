@@ -6,6 +6,7 @@ use crate::kit::*;
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "spec/events 2.10": evd_free_drops_queued_events,
+        "spec/events 2.10": evd_free_rejects_a_queued_connection_request,
         "spec/events 2.10": evd_free_of_the_async_evd_created_by_open_is_refused,
         "spec/events 2.10": evd_free_under_a_psp_returns_in_use,
         "spec/events 2.10": evd_free_under_an_rsp_returns_in_use,
@@ -26,6 +27,21 @@ fn evd_free_drops_queued_events(ctx: &Ctx) {
     }
     evd.free();
     expect_nothing(ia.errors());
+}
+
+fn evd_free_rejects_a_queued_connection_request(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let cno = ia.cno();
+    let evd = ia.evd_on(&cno, 8, DAT_EVD_CR_FLAG);
+    let psp = ia.psp(ctx.qual(0), &evd);
+    let client = Conn::on(&ia);
+    client.connect(&ia.address(), ctx.qual(0));
+    // The CNO reports the event of the request without dequeuing it.
+    let reported: DAT_EVD_HANDLE = filled(|out| dat_cno_wait(cno.h(), micros(SOON), out));
+    assert_eq!(reported, evd.h());
+    psp.free();
+    evd.free();
+    client.expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
 }
 
 fn evd_free_of_the_async_evd_created_by_open_is_refused(ctx: &Ctx) {
