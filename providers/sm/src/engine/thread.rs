@@ -170,12 +170,12 @@ impl Engine {
                 if is_silent {
                     let limit = self.device.settings.silence.as_millis();
                     log::warn!(
-                        "ep {ep:#x}: connection to process {pid} ended with BROKEN: no activity of the peer for {limit} ms; if \
-                         the process was only stopped, raise the setting give_up_ms"
+                        "ep {ep:#x}: connection to process {pid} ended with DISCONNECTED: no activity of the peer for {limit} \
+                         ms; if the process was only stopped, raise the setting give_up_ms"
                     );
                 } else {
                     log::warn!(
-                        "ep {ep:#x}: connection to process {pid} ended with BROKEN: the peer has closed its FIFO; it has \
+                        "ep {ep:#x}: connection to process {pid} ended with DISCONNECTED: the peer has closed its FIFO; it has \
                          probably exited"
                     );
                 }
