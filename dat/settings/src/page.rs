@@ -26,7 +26,10 @@ const NOTES: [(&str, &str); 13] = [
     ),
     ("DAPL_SM_CMA", "Cross-memory copy needs `open` if Yama's `ptrace_scope` is 1; with 2 or 3, `open` has no effect"),
     ("DAPL_GIVE_UP_MS", "Over usnic it also limits a connect to a host that does not answer"),
-    ("DAPL_KEEPALIVE_MS", "Over sm at most a quarter of `give_up_ms`"),
+    (
+        "DAPL_KEEPALIVE_MS",
+        "Over sm also an active connection sends one at this interval, which is at most a quarter of `give_up_ms`",
+    ),
     ("DAPL_LISTENER_WAIT_MS", "Over verbs with `rdma`, `socket` and `socket2`"),
     ("DAPL_CM_ARP_TIMEOUT_MS", "For each of 15 attempts"),
     ("DAPL_CM_ROUTE_TIMEOUT_MS", "For each of 15 attempts"),
