@@ -56,7 +56,10 @@ static inline DAT_RETURN dapl_descriptor(const DAPL_DESCRIPTOR_CALLS *calls, DAT
     return calls->descriptor ? calls->descriptor(evd_or_cno, descriptor) : DAT_NOT_IMPLEMENTED;
 }
 
-/* Makes the descriptor readable at once if events are queued, otherwise at the next event that notifies. */
+/*
+ * Makes the descriptor readable at once if events are queued, otherwise when an event arrives that would wake a waiting
+ * thread.
+ */
 static inline DAT_RETURN dapl_descriptor_arm(const DAPL_DESCRIPTOR_CALLS *calls, DAT_HANDLE evd_or_cno)
 {
     return calls->arm ? calls->arm(evd_or_cno) : DAT_NOT_IMPLEMENTED;

@@ -371,7 +371,7 @@ typedef enum dat_completion_flags {
 typedef enum dat_dto_completion_status {
     DAT_DTO_SUCCESS                = 0,  /* success */
     DAT_DTO_ERR_FLUSHED            = 1,  /* the connection ended before it was executed */
-    DAT_DTO_ERR_LOCAL_LENGTH       = 2,  /* receive: the message is longer than the buffer */
+    DAT_DTO_ERR_LOCAL_LENGTH       = 2,  /* receive: shorter than the message; request: longer than the IA permits */
     DAT_DTO_ERR_LOCAL_EP           = 3,  /* the EP itself failed */
     DAT_DTO_ERR_LOCAL_PROTECTION   = 4,  /* a local segment is not registered, in another PZ, or not writable */
     DAT_DTO_ERR_BAD_RESPONSE       = 5,  /* the response of the peer is invalid */
@@ -433,7 +433,7 @@ typedef enum dat_connect_flags {
 typedef enum dat_ep_state {
     DAT_EP_STATE_UNCONNECTED                  = 0,  /* new, or after dat_ep_reset */
     DAT_EP_STATE_UNCONFIGURED_UNCONNECTED     = 1,  /* the UNCONFIGURED states are never entered here */
-    DAT_EP_STATE_RESERVED                     = 2,  /* has an RSP */
+    DAT_EP_STATE_RESERVED                     = 2,  /* reserved by an RSP, and no request has arrived */
     DAT_EP_STATE_UNCONFIGURED_RESERVED        = 3,
     DAT_EP_STATE_PASSIVE_CONNECTION_PENDING   = 4,  /* reserved by an RSP, and a request has arrived */
     DAT_EP_STATE_UNCONFIGURED_PASSIVE         = 5,
@@ -590,7 +590,10 @@ extern DAT_RETURN dat_ep_dup_connect(
     IN const DAT_PVOID private_data,
     IN DAT_QOS         quality_of_service);
 
-/* Both ends get one DISCONNECTED event. On a DISCONNECTED EP the call succeeds without an effect. */
+/*
+ * Ends a connection or an attempt. Both ends of a connection get one DISCONNECTED event, of an attempt only this end.
+ * On a DISCONNECTED EP the call succeeds without an effect.
+ */
 extern DAT_RETURN dat_ep_disconnect(IN DAT_EP_HANDLE ep_handle, IN DAT_CLOSE_FLAGS close_flags);
 
 /* Returns a DISCONNECTED EP to the state UNCONNECTED, so that it can connect again. */
@@ -856,7 +859,7 @@ typedef enum dat_event_number {
     DAT_CONNECTION_REQUEST_EVENT                 = 0x02001,
     DAT_CONNECTION_EVENT_ESTABLISHED             = 0x04001,
     DAT_CONNECTION_EVENT_PEER_REJECTED           = 0x04002, /* rejected by the program of the peer */
-    DAT_CONNECTION_EVENT_NON_PEER_REJECTED       = 0x04003, /* no program listens on the qualifier */
+    DAT_CONNECTION_EVENT_NON_PEER_REJECTED       = 0x04003, /* no program listens, or its EVD is full */
     DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR = 0x04004, /* accepted, but the requester has ended */
     DAT_CONNECTION_EVENT_DISCONNECTED            = 0x04005, /* by either side */
     DAT_CONNECTION_EVENT_BROKEN                  = 0x04006, /* by an error */

@@ -53,7 +53,7 @@ typedef enum dat_return_type {
     DAT_LENGTH_ERROR                = 0x00080000, /* an invalid length */
     DAT_MODEL_NOT_SUPPORTED         = 0x00090000, /* an optional feature that is not supported */
     DAT_PROVIDER_NOT_FOUND          = 0x000a0000, /* no such IA; subtype: the reason */
-    DAT_PRIVILEGES_VIOLATION        = 0x000b0000, /* the memory is not registered for this access */
+    DAT_PRIVILEGES_VIOLATION        = 0x000b0000, /* memory, a directory or a port does not permit the access */
     DAT_PROTECTION_VIOLATION        = 0x000c0000, /* the memory belongs to another PZ */
     DAT_QUEUE_EMPTY                 = 0x000d0000, /* no event; returned without the class bit */
     DAT_QUEUE_FULL                  = 0x000e0000, /* the queue is full */
@@ -62,7 +62,7 @@ typedef enum dat_return_type {
     DAT_PROVIDER_IN_USE             = 0x00110000, /* an IA of that name is open */
     DAT_INVALID_ADDRESS             = 0x00120000, /* subtype: the error */
     DAT_INTERRUPTED_CALL            = 0x00130000, /* a signal interrupted the wait */
-    DAT_CONN_QUAL_UNAVAILABLE       = 0x00140000, /* every qualifier is in use */
+    DAT_CONN_QUAL_UNAVAILABLE       = 0x00140000, /* no qualifier is free, or this one cannot be used */
     DAT_RESERVED_LMR                = 0x00150000, /* not returned by this library */
     DAT_PORT_IN_USE                 = 0x00160000, /* another listener has the port of the address */
     DAT_COMM_NOT_SUPPORTED          = 0x00170000, /* the transport lacks this kind of DAT_COMM */

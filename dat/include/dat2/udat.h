@@ -69,7 +69,7 @@ typedef enum dat_evd_state {
     DAT_EVD_STATE_WAITABLE         = 0x04, /* dat_evd_wait is allowed */
     DAT_EVD_STATE_UNWAITABLE       = 0x08, /* dat_evd_wait is not allowed */
     DAT_EVD_STATE_CONFIG_NOTIFY    = 0x10, /* some receives or requests do not wake a waiter (UNSIGNALLED) */
-    DAT_EVD_STATE_CONFIG_SOLICITED = 0x20, /* only solicited messages wake a waiter */
+    DAT_EVD_STATE_CONFIG_SOLICITED = 0x20, /* of some EP, only solicited messages and failures wake a waiter */
     DAT_EVD_STATE_CONFIG_THRESHOLD = 0x30  /* every event wakes a waiter */
 } DAT_EVD_STATE;
 
@@ -232,7 +232,7 @@ extern DAT_RETURN dat_cno_free(IN DAT_CNO_HANDLE cno_handle);
 /*
  * Waits until an EVD of the CNO has an event, and writes the handle of the EVD; no event is dequeued. After the timeout
  * it returns DAT_QUEUE_EMPTY, without the class bit, and a null EVD. DAT_SUCCESS with a null EVD: the last EVD of the
- * CNO was freed.
+ * CNO was freed, or the IA was closed.
  */
 extern DAT_RETURN dat_cno_wait(
     IN  DAT_CNO_HANDLE cno_handle,

@@ -134,7 +134,8 @@ extern "C" {
 
 /*
  * A provider has one table per IA name. The order is part of the ABI: the calls of 1.0, then the additions of 1.1, 1.2
- * and 2.0. No entry is null: a missing call returns DAT_NOT_IMPLEMENTED or DAT_MODEL_NOT_SUPPORTED.
+ * and 2.0. The tables of this project have no null entry: a call that a provider does not support returns
+ * DAT_MODEL_NOT_SUPPORTED. If an entry of another table is null, the call of libdat2 returns DAT_NOT_IMPLEMENTED.
  */
 struct dat_provider {
     const char                    *device_name; /* the IA name of this table */
