@@ -48,7 +48,7 @@ impl NoMatch {
         match self {
             Self::Name => String::new(),
             Self::Major { wanted, .. } | Self::Minor { wanted, .. } => format!("add a line for version {wanted}"),
-            Self::ThreadSafety => "change that flag to threadsafe".to_owned(),
+            Self::ThreadSafety => "write threadsafe if its library is thread-safe".to_owned(),
         }
     }
 }

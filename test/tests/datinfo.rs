@@ -147,13 +147,13 @@ fn datinfo_check_reports_bad_names_libraries_and_parameters() {
         [
             "read: {}/dat.conf (DAT_OVERRIDE)",
             "{}/dat.conf:2: ia_name: \"a\" 1.2 nonthreadsafe repeats the entry at {}/dat.conf:1; \
-             this entry is used only if the library of that entry does not load",
+             this entry is used only if the library of that entry does not load or does not register the name",
             "{}/dat.conf:4: lib_path: {}/libgone.so.1 does not exist; install that library, or correct lib_path",
             "{}/dat.conf:5: lib_path: libgone.so.1 does not exist: neither in libdat's directory nor in the loader's search path; \
              install that library, or correct lib_path",
             "{}/dat.conf:6: ia_params: mtu: \"x\" is not a number from 1200 to 65507; the default is used",
             "{}/dat.conf:6: ia_params: \"colour=red\" is not understood; datinfo -c shows the settings of usnic",
-            "adapters: 7; errors and warnings: 5; ignored lines: 0",
+            "entries: 7; errors and warnings: 5; invalid lines: 0",
         ]
     );
     let document = json(&datinfo(&case, "check --json"));
@@ -335,7 +335,7 @@ fn datinfo_explains_each_line_and_error_of_a_file() {
         "{}/dat.conf:1: \"a\" is for DAT 1.2 programs, also those that request thread safety: library l, parameters \"p q\"\n",
         "{}/dat.conf:2:8: thread_safety: \"ThreadSafe\"; allowed is threadsafe or nonthreadsafe; this record is dropped\n",
         "{}/dat.conf:3: \"c\" is marked nondefault; write default instead\n",
-        "adapters: 1; ",
+        "entries: 1; ",
     ] {
         assert!(finished.stdout.contains(text), "{text}: {finished:#?}");
     }

@@ -108,7 +108,7 @@ fn files_of_entries_are_added_and_removed_as_datadm_does() {
     expect(&case, &["-a", others], &format!("{CONF_FILE}{line}\n"));
     refused(&case, &["add", "--from", others], "\"ibd0\" exists already");
     expect(&case, &["-r", others], CONF_FILE);
-    refused(&case, &["remove", "--from", others], "none of these entries exists");
+    refused(&case, &["remove", "--from", others], "has no entry of the file named by --from");
     fs::write(others, "ibd0 u1.2 nonthreadsafe\n").unwrap();
     refused(&case, &["-a", others], "cannot add \"ibd0 u1.2 nonthreadsafe\": it has 3 fields");
     expect(
@@ -133,7 +133,7 @@ fn links_and_names_without_a_file_are_refused() {
     refused(&case, &["add"], "nothing to add");
     refused(&case, &["add", "a\nb", "l"], "cannot have");
     let created = run(&case, &["add", "sm0", "libdaplsm.so.1", "--file", new.to_str().unwrap()]);
-    assert!(created.stdout.contains("is new; libdat reads it instead of its built-in names"), "{created:#?}");
+    assert!(created.stdout.contains("is new; where libdat reads it, the built-in names"), "{created:#?}");
     let text = fs::read_to_string(&new).unwrap();
     assert_eq!(text, "sm0 u1.2 nonthreadsafe default libdaplsm.so.1 dapl.1.2 \"\" \"\"\n");
 }

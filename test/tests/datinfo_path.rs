@@ -106,7 +106,7 @@ fn datinfo_finds_the_exact_size_limit_of_a_path_that_drops_large_datagrams() {
 fn datinfo_reports_a_smaller_mtu_of_the_return_path() {
     let Some(finished) = behind("add rule inet t i udp sport 4000 udp length > 1308 drop", 9_000) else { return };
     let [grade, found, remedy] = finding(&finished, "large datagrams");
-    assert!(grade == "warning" && found.contains("in the other direction only 1300 bytes do"), "{found}");
+    assert!(grade == "warning" && found.contains("in the other direction only 1300 bytes arrive"), "{found}");
     assert!(remedy.contains("set the same MTU on the interfaces of both hosts"), "{remedy}");
     let narrow = behind("add rule inet t i udp length > 1008 drop", 9_000).unwrap();
     assert_eq!(narrow.status.code(), Some(1), "{narrow:#?}");

@@ -54,7 +54,7 @@ pub(crate) fn check(options: &Options, file: Option<&Path>) -> crate::Result {
         text += &line(diagnostic);
     }
     let (count, problems) = (registry.entries.len(), diagnostics.len());
-    let _ = writeln!(text, "adapters: {count}; errors and warnings: {problems}; ignored lines: {dropped}");
+    let _ = writeln!(text, "entries: {count}; errors and warnings: {problems}; invalid lines: {dropped}");
     print_output(&text);
     Ok(is_well)
 }
@@ -91,7 +91,8 @@ fn warnings(entries: &[ReportedEntry]) -> Vec<Diagnostic> {
             Slot::Vacant(slot) => drop(slot.insert(id)),
             Slot::Occupied(slot) => {
                 let found = format!("\"{name}\" {version} {safety} repeats the entry at {}", slot.get());
-                let allowed = "this entry is used only if the library of that entry does not load";
+                let allowed =
+                    "this entry is used only if the library of that entry does not load or does not register the name";
                 warn("ia_name", found, allowed.to_owned(), false);
             }
         }

@@ -55,7 +55,7 @@ fn six_causes_of_open_failure_have_distinct_codes_and_reasons() {
         "open a 1 2 1",
         THREAD_SAFETY_NOT_FOUND,
         "cannot open \"a\": {}/dat.conf:1: a thread-safe provider was requested, but the line says nonthreadsafe; \
-         change that flag to threadsafe",
+         write threadsafe if its library is thread-safe",
     );
     refused(
         &case,

@@ -144,7 +144,8 @@ fn shared_memory(findings: &mut Vec<Finding>) {
     let may_write = rustix::fs::access(directory.as_str(), rustix::fs::Access::WRITE_OK).is_ok();
     if !may_write {
         let found = format!("{directory} is not writable by this user");
-        findings.push(Finding::new(Grade::Bad, "shared memory", found, "chmod 1777 it, or set DAPL_DIR"));
+        let remedy = "chmod 1777 /dev/shm, or set DAPL_DIR to a directory of your own (mode 0700) on a tmpfs";
+        findings.push(Finding::new(Grade::Bad, "shared memory", found, remedy));
     }
 }
 
@@ -178,8 +179,10 @@ fn copy_finding(tried: Result<(), String>, seccomp: u64, scope: Option<u32>) -> 
     let slower = "sm works without it: it copies through shared buffers";
     if let Err(error) = tried {
         let why = if seccomp == 2 { ", under a seccomp filter" } else { "" };
-        let remedy =
-            format!("permit process_vm_readv and process_vm_writev in the filter (containers: SYS_PTRACE); {slower}");
+        let remedy = format!(
+            "permit process_vm_readv and process_vm_writev in the seccomp filter (containers: SYS_PTRACE), or use a kernel \
+             with CONFIG_CROSS_MEMORY_ATTACH; {slower}"
+        );
         return Finding::new(Grade::Warning, about, format!("refused{why}: {error}"), remedy);
     }
     match scope {
@@ -288,7 +291,8 @@ fn port_finding(port: u16) -> Finding {
         Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => Finding::note(
             "UDP port",
             format!(
-                "{port} is in use. Programs of this user that listen over usnic share it; another user needs another port"
+                "{port} is in use. If a usnic program of this user uses it, other programs of this user share it; otherwise \
+                 set another port with DAPL_USNIC_PORT, the same on all hosts"
             ),
         ),
         Err(error) => {

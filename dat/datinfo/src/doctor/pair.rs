@@ -32,7 +32,8 @@ pub(super) fn check_pair(host: &str, port: u16, findings: &mut Vec<Finding>) -> 
         Some(remote) => versions(&String::from_utf8_lossy(&remote), &serve::facts()),
         None => Finding::note(
             "versions",
-            "unknown: a usnic listener answered, not datinfo doctor --serve; compare datinfo --version on both hosts",
+            "unknown: only datinfo doctor --serve answers this query, a usnic listener does not; compare datinfo --version \
+             on both hosts",
         ),
     });
     findings.push(loss(&path::round_trips(to, PATIENCE, LOSS_PROBES).map_err(failed)?));
@@ -241,7 +242,7 @@ mod tests {
         let findings =
             against(|asked| serve::answer(asked, "").into_iter().filter(|answer| answer.len() <= 1_400).collect());
         assert_eq!(grades(&findings), ["ok", "warning", "ok", "warning"], "{findings:?}");
-        assert!(findings[3].found.contains("in the other direction only 1400 bytes do"), "{findings:?}");
+        assert!(findings[3].found.contains("in the other direction only 1400 bytes arrive"), "{findings:?}");
     }
 
     #[test]

@@ -46,7 +46,10 @@ pub(crate) fn add(options: &Options, wanted: &Add) -> crate::Result {
     let lines = match (&wanted.name, &wanted.library) {
         (Some(name), Some(library)) => vec![line_of(options, wanted, name, library)],
         _ if wanted.discovered => missing_adapters(options, &wanted.conf)?,
-        _ => lines_of(wanted.from.as_deref().ok_or("nothing to add: give a name and a library, or --from")?)?,
+        _ => {
+            let file = wanted.from.as_deref();
+            lines_of(file.ok_or("nothing to add: give a name and a library, --from or --discovered")?)?
+        }
     };
     let warnings = wanted.library.as_deref().map_or(Vec::new(), |library| param_warnings(library, &wanted.params));
     edit(options, &wanted.conf, true, &warnings, &|text| {
@@ -74,7 +77,7 @@ pub(crate) fn remove(options: &Options, wanted: &Remove) -> crate::Result {
             |entry: &FileEntry| others.iter().any(|other| other.has_key_of(entry) && other.library == entry.library);
         gone.extend(text.entries().into_iter().filter(is_other).map(|entry| entry.index));
         if gone.is_empty() {
-            return Err("none of these entries exists".to_owned());
+            return Err("has no entry of the file named by --from".to_owned());
         }
         let changes = gone.iter().map(|index| ChangedLine::new("removed", *index, text.line(*index))).collect();
         text.remove(&gone);
@@ -94,7 +97,7 @@ pub(crate) fn set_default(options: &Options, wanted: &SetDefault) -> crate::Resu
         };
         let duplicates = |entry: &&FileEntry| entries.iter().filter(|other| other.has_key_of(entry)).count() > 1;
         match chosen.as_slice() {
-            [] => return Err(format!("line {} is not an entry of \"{}\"", wanted.line.unwrap_or(0), wanted.name)),
+            [] => return Err(not_an_entry(wanted.line.unwrap_or(0), &wanted.name, options.api)),
             [first, ..] if !wanted.off && wanted.line.is_none() && chosen.iter().any(duplicates) => {
                 let lines: Vec<String> =
                     entries.iter().filter(|entry| entry.has_key_of(first)).map(described).collect();
@@ -172,7 +175,7 @@ fn lines(path: &Path, changes: &[ChangedLine], is_dry: bool, is_new: bool) -> St
         let _ = writeln!(text, "{file}: nothing to change");
     }
     if is_new {
-        let instead = "libdat reads it instead of its built-in names, which datinfo discover prints";
+        let instead = "where libdat reads it, the built-in names, which datinfo discover prints, are not known";
         let _ = writeln!(text, "{file}: is new; {instead}");
     }
     if is_dry {
@@ -259,6 +262,10 @@ fn add_line(text: &mut ConfText, line: &[u8], may_replace: bool) -> Result<Chang
     }
 }
 
+fn not_an_entry(line: usize, name: &str, api: Api) -> String {
+    format!("line {line} is not an entry of \"{name}\" for DAT {api}")
+}
+
 /// Finds the lines to remove: those with this name for this version of the API, or only line number `line`.
 fn removed(text: &ConfText, name: &str, api: Api, line: Option<usize>) -> Result<Vec<usize>, String> {
     let entries = named(text, name, api)?;
@@ -266,7 +273,7 @@ fn removed(text: &ConfText, name: &str, api: Api, line: Option<usize>) -> Result
         None => Ok(entries.into_iter().map(|entry| entry.index).collect()),
         Some(line) => match entries.iter().find(|entry| entry.index + 1 == line) {
             Some(entry) => Ok(vec![entry.index]),
-            None => Err(format!("line {line} is not an entry of \"{name}\"")),
+            None => Err(not_an_entry(line, name, api)),
         },
     }
 }

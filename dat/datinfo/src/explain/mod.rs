@@ -139,7 +139,7 @@ fn meaning(name: &ApiName) -> String {
         "DAT_RETURN_TYPE" => match name.number(0).or(name.number(1)) {
             Some(0) | None => "no error".to_owned(),
             Some(number) => {
-                let code = format!("returned as {:#x} plus a subtype", number | number::CLASS_ERROR);
+                let code = format!("with the error bit {:#x}, plus a subtype", number | number::CLASS_ERROR);
                 [described(name.name), code].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join(" ")
             }
         },

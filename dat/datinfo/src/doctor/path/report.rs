@@ -140,7 +140,7 @@ struct ReturnPath(usize, usize);
 impl fmt::Display for ReturnPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ReturnPath(forward, back) = *self;
-        if back == forward { Ok(()) } else { write!(f, "; in the other direction only {back} bytes do") }
+        if back == forward { Ok(()) } else { write!(f, "; in the other direction only {back} bytes arrive") }
     }
 }
 
