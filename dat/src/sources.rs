@@ -57,7 +57,10 @@ fn gather_chosen(file: &Path) -> CollectedConf {
     let origin = format!("{} (DAT_OVERRIDE)", file.display());
     let mut gathered = CollectedConf { origin, target: file.to_path_buf(), ..CollectedConf::default() };
     if let Err(error) = gathered.append(file) {
-        gathered.unreadable.push(format!("cannot read {} (DAT_OVERRIDE): {error}; no name is known", file.display()));
+        gathered.unreadable.push(format!(
+            "cannot read {} (DAT_OVERRIDE): {error}; no adapter name is known from dat.conf; correct DAT_OVERRIDE or this file",
+            file.display()
+        ));
     }
     gathered
 }

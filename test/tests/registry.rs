@@ -196,7 +196,8 @@ fn unreadable_dat_override_gives_an_empty_registry() {
     answer.says(&["list: 0x00000000 DAT_SUCCESS ", "count 0"]);
     assert_eq!(
         answer.reason(),
-        "cannot read /nonexistent/dat.conf (DAT_OVERRIDE): No such file or directory; no name is known"
+        "cannot read /nonexistent/dat.conf (DAT_OVERRIDE): No such file or directory; no adapter name is known from \
+         dat.conf; correct DAT_OVERRIDE or this file"
     );
     let empty = missing.bare().with("DAT_OVERRIDE", "");
     assert!(empty.run("list 4").out.ends_with("count 0\n"));

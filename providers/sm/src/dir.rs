@@ -70,7 +70,8 @@ impl EndpointBase {
         let path = self.dir.path();
         if endpoint_path(&format!("{}/4194304/65535", path.display())).is_none() {
             log::error!(
-                "sm base directory \"{}\" is not an absolute path of at most {} bytes; set DAPL_DIR to a shorter one",
+                "sm base directory \"{}\" is not an absolute path without \"..\" of at most {} bytes; set DAPL_DIR to \
+                 such a path",
                 path.display(),
                 SUN_PATH - "/4194304/65535/sock".len()
             );
@@ -307,7 +308,8 @@ impl EndpointDir {
             }
         }
         log::error!(
-            "cannot create an endpoint in {}: another process removed it at each attempt; set DAPL_DIR to another directory",
+            "cannot create an end point in {}: another process removed its directory at each attempt; set DAPL_DIR to \
+             another base directory",
             base.dir.path().display()
         );
         Err(Error::Exhausted(Resource::Device))

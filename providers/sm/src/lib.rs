@@ -226,7 +226,8 @@ impl MemoryProvider for Sm {
             remote && settings.rma == settings::RmaMethod::Auto && regions.may_register(region, access.writes());
         let Some(backing) = usable.then(|| backings.find(region, access.remote_write)).flatten() else {
             log::info!(
-                "peers cannot map the shared memory at {:#x} of {} bytes, so their RDMA uses other copy methods (man 7 dapl_sm)",
+                "peers cannot map the shared memory at {:#x} of {} bytes; any RDMA to it uses other copy methods (man \
+                 7 dapl_sm)",
                 region.address,
                 region.length
             );

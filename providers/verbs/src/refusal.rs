@@ -126,7 +126,9 @@ impl OpenFailure {
                 let ports: Vec<String> = ports.iter().map(u8::to_string).collect();
                 format!("correct ia_params{}", listed("ports", &ports))
             }
-            OpenFailure::NoAddress { .. } => format!("give it an address (ip addr add){MANAGER_CHOICE}"),
+            OpenFailure::NoAddress { .. } => {
+                format!("give its network device an address (ip addr add; on InfiniBand load ib_ipoib){MANAGER_CHOICE}")
+            }
             OpenFailure::NoVerbs { .. } => "load the kernel module ib_uverbs (modprobe ib_uverbs)".to_string(),
             OpenFailure::NoNode { node } => {
                 format!("start udev, or in a container pass the file in (such as --device={node})")
@@ -274,9 +276,10 @@ fn classify(errno: i32, region: Region, locked: &LockedMemory) -> (Error, Option
                  in /etc/security/limits.conf, LimitMEMLOCK= in the systemd unit, or \"ulimit -l\" (in KiB)"
             )),
         ),
-        (libc::ENOMEM | libc::ENOSPC | libc::EAGAIN, None) => {
-            (Error::Exhausted(Resource::MemoryRegion), plain("; the device or the kernel supports no further region"))
-        }
+        (libc::ENOMEM | libc::ENOSPC | libc::EAGAIN, None) => (
+            Error::Exhausted(Resource::MemoryRegion),
+            plain("; the device or the kernel has no more regions or memory"),
+        ),
         (libc::EFAULT, _) => (Error::InvalidParameter(3), None),
         (libc::EINVAL | libc::EOPNOTSUPP, _) => {
             (Error::InvalidParameter(3), plain("; the device or the kernel cannot register such memory"))

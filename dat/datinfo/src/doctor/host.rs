@@ -180,8 +180,8 @@ fn copy_finding(tried: Result<(), String>, seccomp: u64, scope: Option<u32>) -> 
     if let Err(error) = tried {
         let why = if seccomp == 2 { ", under a seccomp filter" } else { "" };
         let remedy = format!(
-            "permit process_vm_readv and process_vm_writev in the seccomp filter (containers: SYS_PTRACE), or use a kernel \
-             with CONFIG_CROSS_MEMORY_ATTACH; {slower}"
+            "permit process_vm_readv and process_vm_writev in the seccomp filter (containers: SYS_PTRACE), or use a \
+             kernel with CONFIG_CROSS_MEMORY_ATTACH; {slower}"
         );
         return Finding::new(Grade::Warning, about, format!("refused{why}: {error}"), remedy);
     }
@@ -291,8 +291,8 @@ fn port_finding(port: u16) -> Finding {
         Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => Finding::note(
             "UDP port",
             format!(
-                "{port} is in use. If a usnic program of this user uses it, other programs of this user share it; otherwise \
-                 set another port with DAPL_USNIC_PORT, the same on all hosts"
+                "{port} is in use. If a usnic program of this user uses it, other programs of this user share it; \
+                 otherwise set another port with DAPL_USNIC_PORT, the same on all hosts"
             ),
         ),
         Err(error) => {

@@ -32,8 +32,8 @@ pub(super) fn check_pair(host: &str, port: u16, findings: &mut Vec<Finding>) -> 
         Some(remote) => versions(&String::from_utf8_lossy(&remote), &serve::facts()),
         None => Finding::note(
             "versions",
-            "unknown: only datinfo doctor --serve answers this query, a usnic listener does not; compare datinfo --version \
-             on both hosts",
+            "unknown: only datinfo doctor --serve answers this query, a usnic listener does not; compare datinfo \
+             --version on both hosts",
         ),
     });
     findings.push(loss(&path::round_trips(to, PATIENCE, LOSS_PROBES).map_err(failed)?));

@@ -328,7 +328,8 @@ impl Engine {
         let info = RequestInfo { peer: setup::address_of(&params), reported_len: private_data.len(), private_data };
         if let Err(request) = device.sink.request(listener, request, info) {
             log::info!(
-                "connection request of {} for qualifier {} rejected: the listener was freed, or its EVD is full",
+                "connection request of {} for qualifier {} rejected: the listener was freed, its EVD is full, or no \
+                 CR or EP can be created",
                 from.display(),
                 params.qual
             );

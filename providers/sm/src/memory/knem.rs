@@ -140,7 +140,8 @@ impl Knem {
             Err(error) => {
                 if error.kind() != io::ErrorKind::NotFound {
                     log::info!(
-                        "cannot open /dev/knem: {error}; RDMA uses other copy methods; allow the user to open it, or remove knem from the setting rma"
+                        "cannot open /dev/knem: {error}; RDMA uses other copy methods; allow the user to open it, or \
+                         set rma to a list without knem"
                     );
                 }
                 None

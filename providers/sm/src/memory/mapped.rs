@@ -48,7 +48,7 @@ impl PeerMapping {
         writable: bool,
     ) -> std::result::Result<Self, &'static str> {
         if !has_fixed_length(&file, offset, region.length, writable) {
-            return Err("the file may shrink, is too short, or is not writable");
+            return Err("the file may shrink, is too short, is not writable, or has huge pages");
         }
         let skip = offset % rustix::param::page_size() as u64;
         let span = mapping_length(skip, region)?;

@@ -168,8 +168,8 @@ fn denied(peer: &PeerEndpoint) -> CopyError {
 fn disable_cma(cma: &AtomicBool, pid: i32) -> Option<String> {
     cma.swap(false, Ordering::Relaxed).then(|| {
         format!(
-            "the kernel denies cross-memory attach to process {pid}, so data is copied twice through shared buffers; set \
-             kernel.yama.ptrace_scope to 0, or cma=open in that process"
+            "the kernel denies cross-memory attach to process {pid}, so data is copied twice through shared buffers; \
+             datinfo doctor shows the cause (if Yama's ptrace_scope is 1, set cma=open in that process)"
         )
     })
 }

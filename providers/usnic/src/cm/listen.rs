@@ -93,7 +93,8 @@ impl Cm {
             Err(error) => {
                 log::warn!(
                     "{}: cannot create a local socket for the listener on qualifier {qual} ({error}): other processes of this user on UDP \
-                     port {} cannot forward its requests; set DAPL_DIR to a directory of this user",
+                     port {} cannot forward its requests; allow more open files (ulimit -n), or set DAPL_DIR to a \
+                     directory of this user",
                     self.device.name,
                     own.port()
                 );
@@ -183,7 +184,8 @@ impl Cm {
 
 fn cannot_listen(device: &Device, what: &str, error: &io::Error) -> Error {
     log::error!(
-        "{}: {}: cannot {what}: {error}; the call fails with DAT_INSUFFICIENT_RESOURCES",
+        "{}: {}: cannot {what}: {error}; the call fails with DAT_INSUFFICIENT_RESOURCES; check the setting port and \
+         the limits of open files (ulimit -n) and epoll watches (sysctl fs.epoll.max_user_watches)",
         device.name,
         device.interface.address.ip()
     );

@@ -241,7 +241,8 @@ impl Cm {
                 let peer = info.peer;
                 if let Err(mut request) = self.sink.request(listener, ConnectionRequest::new(self.clone(), id), info) {
                     log::info!(
-                        "{}: rejected the connection request of {peer}: the listener was freed, or its EVD is full",
+                        "{}: rejected the connection request of {peer}: the listener was freed, its EVD is full, or \
+                         no CR or EP can be created",
                         self.device.name
                     );
                     request.send_result(RejectReason::NoListener);

@@ -58,7 +58,7 @@ fn choose(requested: Option<&str>, all: &[Interface]) -> Result<Interface, Strin
             .min_by_key(|interface| preference(interface));
         let found = elsewhere
             .or_else(|| all.iter().filter(|interface| interface.is_up).min_by_key(|interface| preference(interface)));
-        return found.cloned().ok_or_else(|| "no interface of this host is up".to_owned());
+        return found.cloned().ok_or_else(|| "no interface with an address is up (ip address shows them)".to_owned());
     };
     let (text, scope) = match requested.split_once('%') {
         Some((text, scope)) => (text, Some(scope)),

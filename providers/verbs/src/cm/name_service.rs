@@ -95,8 +95,8 @@ impl NameService {
                 // The file is optional. A failed lookup logs its path.
                 if error.kind() != ErrorKind::NotFound {
                     log::error!(
-                        "cannot read {}: {error}; no address has a GID from it, so connects that need one fail; correct the \
-                         file or set DAPL_IBHOSTS to another one",
+                        "cannot read {}: {error}; connects that need a GID from this file fail; correct the file or \
+                         set DAPL_IBHOSTS to another one",
                         self.path.display()
                     );
                 }

@@ -252,8 +252,8 @@ impl AssumedConnection {
             Ok(false) => {}
             Err(error) => {
                 log::error!(
-                    "queue pair {:#x}: cannot set the path from {local} to {remote}: {error}; the connect ends with \
-                     NON_PEER_REJECTED",
+                    "queue pair {:#x}: cannot set the path from {local} to {remote}: {error}; the connection \
+                     attempt fails",
                     pair.number()
                 );
                 self.report_end(ConnectionEvent::Rejected);

@@ -224,7 +224,7 @@ impl QpCore {
         if is_failure(status) {
             let (code, vendor_error) = wc.error().unwrap_or_default();
             log::debug!(
-                "queue pair {}: request {:#x} failed: {} (ibv_wc_status {code}, vendor error {vendor_error:#x})",
+                "queue pair {:#x}: request {:#x} failed: {} (ibv_wc_status {code}, vendor error {vendor_error:#x})",
                 self.number(),
                 wc.wr_id,
                 status.dat_name()

@@ -80,7 +80,8 @@ impl RdmaManager {
     pub(crate) fn new(device: &Arc<Device>, address: IpAddr) -> Result<Arc<Self>> {
         let failed = |what: &str, error: io::Error| {
             log::error!(
-                "{}: {what}: {error}; load the kernel module rdma_ucm and allow the user to open /dev/infiniband/rdma_cm",
+                "{}: {what}: {error}; check that the kernel module rdma_ucm is loaded, that the user may open \
+                 /dev/infiniband/rdma_cm, and the limit of open files (ulimit -n)",
                 device.name
             );
             Error::Exhausted(Resource::Device)

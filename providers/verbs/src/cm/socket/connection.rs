@@ -302,7 +302,7 @@ impl SocketConnection {
             Some(_) => {}
             None => log::error!(
                 "connection with {}: no path from {local} to GID {peer_gid}: only one of them is an IPv4 address; set \
-                 DAPL_VERBS_GID_INDEX on one host so that both are of the same kind (ibv_devinfo -v lists GIDs)",
+                 DAPL_VERBS_GID_INDEX on one host so that both or none are IPv4 addresses (ibv_devinfo -v lists GIDs)",
                 self.peer
             ),
         }

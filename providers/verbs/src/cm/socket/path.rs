@@ -228,8 +228,8 @@ pub(crate) fn other_end_reaching(device: &Device, local: LocalEnd, peer: &Gid) -
     }
     let gids = device.context.gids(device.port).inspect_err(|error| {
         log::error!(
-            "{}: cannot query the GIDs of port {}: {error}; the connection attempt fails; set DAPL_VERBS_GID_INDEX to the GID that \
-             reaches the peer",
+            "{}: cannot query the GIDs of port {}: {error}; the connection attempt fails; set DAPL_VERBS_GID_INDEX to \
+             the index of a GID that reaches the peer",
             device.name,
             device.port
         );
