@@ -140,7 +140,7 @@ pub(crate) fn run(common: &Common, width: usize, maximum: Option<usize>, limits:
                 results.push(json!({"limit": name, "error": failure.to_string()}));
             }
             Ok(found) => {
-                let end = found.refusal.map_or("enough".to_owned(), |refusal| refusal.to_string());
+                let end = found.refusal.map_or("stopped without an error".to_owned(), |refusal| refusal.to_string());
                 report.line(format!("{name:<16} {:>8} {}then {end}", found.made, found.remark));
                 let code = found.refusal.map(|refusal| refusal.code);
                 let words = found.refusal.map(|refusal| raw::words(refusal.code));
@@ -199,7 +199,7 @@ fn exhaust<T: Object>(most: usize, make: impl Fn(usize) -> CallResult<T>) -> Res
         }
         stop::check()?;
         if began.elapsed() > CREATION_TIMEOUT {
-            remark = "in the time there is, ";
+            remark = "within the time limit, ";
             break;
         }
     }
