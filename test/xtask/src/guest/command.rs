@@ -11,7 +11,8 @@ use crate::{Result, cli, tree};
 
 /// Runs the command. The guest's shared folder is for suites and is ignored here.
 pub(crate) fn run(arguments: &cli::Guest) -> Result {
-    let (program, rest) = arguments.program.split_first().ok_or("guest: name a program, with its arguments behind it")?;
+    let (program, rest) =
+        arguments.program.split_first().ok_or("guest: name a program, with its arguments behind it")?;
     prepare()?;
     let tree = tree::build(Profile::Dev)?;
     let mut command = Command::new(program);
