@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_provider_makes_addresses_outside_arenas_plausible() {
+    fn addresses_outside_arenas_may_be_handles_of_a_foreign_provider() {
         let arenas = Arenas::new();
         assert!(arenas.add(ARENA));
         arenas.expect_foreign();

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_its_loopback_interface() {
+    fn discovered_lines_include_sm_usnic_and_the_loopback_interface() {
         let entries = parsed(&lines(&V1));
         assert_eq!((entries[0].0.as_str(), entries[1].0.as_str()), ("sm0", "usnic0"));
         assert!(entries.iter().any(|(name, _)| name == "usnic-lo"), "{entries:?}");

@@ -103,7 +103,7 @@ fn kernel_and_nondefault_lines_are_skipped_but_recorded_as_absent() {
 }
 
 #[test]
-fn keywords_are_case_sensitive_and_whole() {
+fn keywords_are_case_sensitive_and_must_match_exactly() {
     for (line, column, field) in [
         ("a u1.2 threadsafeX default l d.1.2 \"\" \"\"", 8, "thread_safety"),
         ("a u1.2 Threadsafe default l d.1.2 \"\" \"\"", 8, "thread_safety"),

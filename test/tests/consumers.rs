@@ -67,7 +67,7 @@ fn libdat_opened_by_dlopen_with_rtld_local_works() {
 }
 
 #[test]
-fn arbitrary_values_are_refused() {
+fn arbitrary_values_are_refused_as_handles() {
     consume("test/c/garbage.c", &[]).expect_success("garbage: OK");
 }
 

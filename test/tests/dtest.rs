@@ -65,7 +65,7 @@ fn dtest_succeeds_polling() {
 }
 
 #[test]
-fn dtest_succeeds_under_the_rules_of_other_implementations() {
+fn dtest_obeys_the_stricter_rules_of_other_implementations() {
     let (stage, dtest) = setting();
     let strict = stage.root.join("strict-dtest.so");
     stage.compile(&strict, &[&workspace().join("test/c/strict.c")], &["-shared", "-fPIC"]);

@@ -278,7 +278,7 @@ fn no_value_passed_as_a_handle_crashes() {
 }
 
 #[test]
-fn the_hook_reports_numbers_and_the_last_refusal() {
+fn libdat_hook_reports_ia_numbers_and_the_last_refused_open() {
     let conf = format!("{FINE_LINE}x u1.2 threadsafe nondefault l d.1.2 \"\" \"\"\n");
     let case = Case::new("hook", &conf).provider("libfine.so.1", &[]);
     let answer = case.run("open fine 1 2 0 open x 1 2 0 hook 0");
@@ -298,7 +298,7 @@ fn the_hook_reports_numbers_and_the_last_refusal() {
 }
 
 #[test]
-fn calls_reach_the_object_under_a_foreign_provider() {
+fn calls_with_handles_of_a_foreign_provider_reach_its_objects() {
     let case = Case::new("objects", FINE_LINE).provider("libfine.so.1", &[]);
     let answer = case.run("open fine 1 2 0 objects 0");
     assert!(

@@ -163,7 +163,7 @@ fn files_and_tests_of_every_row_exist() {
 }
 
 #[test]
-fn finds_tests_only() {
+fn only_test_functions_and_cases_count_as_tests() {
     let text = "#[test]\nfn real() {\n}\nfn helper() {}\n// fn remark() is not\n\"a 1\": case => pair(x, y),\n\"a 2\": bare,\n";
     for name in ["real", "case", "bare"] {
         assert!(has_test(text, name), "{name}");
@@ -176,7 +176,7 @@ fn finds_tests_only() {
 }
 
 #[test]
-fn finds_checks_only() {
+fn only_listed_checks_count_as_checks() {
     let text = "Check::new(\"one::plain\", run);\n(\"listed\", &[]),\nCheck::new(format!(\"many::{name}\"), run);\n";
     for name in ["one::plain", "one", "many", "many::listed"] {
         assert!(has_check(text, name), "{name}");

@@ -205,7 +205,7 @@ fn prototypes(header: &str) -> Vec<String> {
 }
 
 #[test]
-fn no_machine_is_named() {
+fn no_file_names_a_path_of_a_developers_machine() {
     // Split, so that this file does not contain the forbidden text.
     let forbidden = [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/")];
     let mut wrong = Vec::new();

@@ -316,7 +316,7 @@ fn cq(evd: Hand) -> Arc<fake::FakeCq> {
 }
 
 #[test]
-fn wait_polls_the_evds_itself() {
+fn cno_wait_polls_its_evds_without_a_notification() {
     let opened = fake::open(c"cno-polls");
     let cno = cno(&opened, NO_AGENT);
     let [_a, b] = [evd(&opened, cno), evd(&opened, cno)];
@@ -414,7 +414,7 @@ fn the_first_dequeue_after_a_successful_one_does_not_poll() {
 }
 
 #[test]
-fn queues_are_armed_before_a_waiter_sleeps() {
+fn completion_queues_are_armed_before_a_cno_waiter_sleeps() {
     let opened = fake::open(c"cno-sleeps");
     let cno = cno(&opened, NO_AGENT);
     let evds = [evd(&opened, cno), evd(&opened, cno)];

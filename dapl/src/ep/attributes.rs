@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn a_direction_without_evd_accepts_work() {
+    fn queues_have_default_depths_without_an_evd() {
         let shape = Attributes::default_for(NONE, &limits()).shape(NONE, &limits());
         assert_eq!((shape.max_recvs, shape.max_requests), (16, 16));
     }

@@ -212,7 +212,7 @@ fn evd_wait_announces_its_sleep_to_the_provider() {
 }
 
 #[test]
-fn every_stream_wakes_a_sleeping_waiter() {
+fn completion_software_and_connection_events_wake_a_sleeping_waiter() {
     let opened = fake::open(c"evd-wake");
     let evd = Evh::new(&opened, 8, ALL);
     type Waker = (&'static str, fn(Evh));
@@ -341,7 +341,7 @@ fn query_returns_state_and_resize_changes_length() {
 }
 
 #[test]
-fn the_async_evd_belongs_to_its_ia() {
+fn async_evd_is_freed_only_by_the_close_of_its_ia() {
     let opened = fake::open(c"evd-async");
     let code = DAT_CLASS_ERROR | DAT_INVALID_STATE | DAT_INVALID_STATE_EVD_ASYNC;
     assert_eq!(Evh(opened.async_evd as usize).free(), code);

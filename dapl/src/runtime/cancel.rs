@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn deferral_nests_and_ends() {
+    fn deferral_of_cancellation_nests_and_ends() {
         let before = is_deferred();
         let outer = defer();
         drop(defer());

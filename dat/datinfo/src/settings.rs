@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_are_read_as_the_provider_reads_them() {
+    fn ia_params_of_sm_are_shown_with_value_origin_and_errors() {
         let (settings, odd) =
             settings_of(&entry("/x/libdaplsm.so.1", "/dev/shm/a rma=cma io_trc=0x40 give_up_ms=1 colour=red"));
         let seen = |name: &str| (report(&settings, name).value.as_str(), report(&settings, name).origin);

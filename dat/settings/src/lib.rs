@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn facts_are_values_and_meaning() {
+    fn setting_facts_list_values_default_and_meaning() {
         let facts: Vec<_> = TABLE.settings.iter().map(|setting| setting.facts().join("; ")).collect();
         let all =
             ["a place", "2 to 9,000 (default 1,234); a time", "`auto`; `a`; `b`; `c`; ways", "`on`; `off`; a mode"];

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_of_the_cache_is_found_by_its_last_part() {
+    fn first_path_of_a_file_name_in_the_loader_cache_is_used() {
         let found = paths(b"header\x02\0\x01\0libx.so.1\0/usr/lib/libx.so.1\0/opt/libx.so.1\0/opt/libx.so.10");
         let found: Vec<_> = found.values().map(|path| path.to_str().unwrap()).collect();
         assert_eq!(found, ["/usr/lib/libx.so.1", "/opt/libx.so.10"]);

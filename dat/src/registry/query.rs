@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_missing_lines_as_missing() {
+    fn unknown_queries_and_lines_beyond_the_last_return_none() {
         assert_eq!((line(u32::MAX, 0), line(dat_abi::hook::TELL_VERSION, 1)), (None, None));
         assert_eq!(line(dat_abi::hook::TELL_DISCOVERED, usize::MAX), None);
         assert!(line(dat_abi::hook::TELL_DISCOVERED, 0).is_some_and(|line| line.starts_with("sm0 u1.2 ")));

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_are_distinct() {
+    fn log_targets_of_topics_are_distinct() {
         let mut targets = Topic::ALL.map(Topic::target);
         targets.sort_unstable();
         assert!(targets.windows(2).all(|pair| pair[0] != pair[1]));

@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn null_and_zero_length_are_empty() {
+    fn null_pointer_or_negative_length_is_copied_as_empty() {
         let mut byte = 7_u8;
         // SAFETY: the pointer is null, or refers to one byte.
         unsafe {

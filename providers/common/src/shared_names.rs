@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn exiting_process_leaves_the_group() {
+    fn exiting_process_releases_its_name() {
         let scratch = Scratch::new("exits");
         let (mut one, mut two) = (other_process(&scratch), other_process(&scratch));
         drop(one.stdin.take());
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn killed_process_leaves_the_group() {
+    fn killed_process_does_not_hold_its_name() {
         let scratch = Scratch::new("killed");
         for others in [1, 3] {
             let mut processes: Vec<_> = (0..others).map(|_| other_process(&scratch)).collect();

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_a_range_or_one() {
+    fn data_ports_is_one_port_or_a_range() {
         let ports = |text: &str| with(&format!("data_ports={text}")).data_ports;
         assert_eq!((ports("7000-7099"), ports("7000")), (Some(7000..=7099), Some(7000..=7000)));
         for bad in ["", "-", "0", "0-9", "9-8", "7000-", "-7000", "65536", "1-2-3", "a"] {

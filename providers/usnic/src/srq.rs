@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn number_of_queues_is_limited() {
+    fn number_of_srqs_is_limited() {
         let (queue_count, jobs) = (Arc::new(AtomicU32::new(0)), Arc::new(Jobs::new().unwrap()));
         let sink: Weak<dyn SrqSink> = Weak::<CountingSink>::new();
         let new = || {

@@ -100,8 +100,8 @@ fn endpoints_share_receives() {
 }
 
 #[test]
-fn group_names_the_queue_that_has_an_event() {
-    over_each("objects::group_names_the_queue_that_has_an_event", |adapter| {
+fn cno_wait_returns_the_evd_that_has_an_event() {
+    over_each("objects::cno_wait_returns_the_evd_that_has_an_event", |adapter| {
         let ia = Library::load().unwrap().open(adapter).unwrap();
         let cno: Cno = ia.cno().unwrap();
         assert_eq!(cno.wait(Duration::ZERO).unwrap(), None);
@@ -173,8 +173,8 @@ fn shared_memory_is_registered_under_a_name() {
 }
 
 #[test]
-fn facts_and_counters_can_be_queried() {
-    over_each("objects::facts_and_counters_can_be_queried", |adapter| {
+fn ep_limits_counters_and_ia_attributes_can_be_queried() {
+    over_each("objects::ep_limits_counters_and_ia_attributes_can_be_queried", |adapter| {
         let pair = Pair::connected(adapter);
         let info = pair.client.info().unwrap();
         assert!(info.remote.is_some() && info.max_recvs >= 16 && info.max_segments >= 4, "{info:?}");

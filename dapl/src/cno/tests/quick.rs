@@ -144,7 +144,7 @@ fn wait_and_dequeue_of_2_0_find_the_buffered_completion() {
 }
 
 #[test]
-fn an_evd_may_change_its_cno_or_be_freed() {
+fn evd_with_a_buffered_completion_can_change_its_cno_or_be_freed() {
     let opened = fake::open(c"cno-quick-moved");
     let (old, evd) = polled(&opened);
     let new = cno(&opened, NO_AGENT);

@@ -41,7 +41,7 @@ fn both_sides_get_established_and_only_the_active_side_data() {
 }
 
 #[test]
-fn receives_outlive_the_connect_and_an_early_send_waits() {
+fn receive_posted_before_connect_completes_and_send_of_the_acceptor_waits() {
     let world = World::new(c"early");
     let (client, server, psp) = (world.ep(), world.ep(), world.psp(5));
     assert_eq!(recv(client, 1), DAT_SUCCESS);
@@ -167,7 +167,7 @@ fn reply_before_the_timeout_cancels_it() {
 }
 
 #[test]
-fn request_survives_a_failed_accept() {
+fn request_survives_an_accept_that_fails_its_checks() {
     let world = World::new(c"crossed");
     let (client, server, psp) = (world.ep(), world.ep(), world.psp(5));
     world.connect(client, 5, &[]);

@@ -119,7 +119,7 @@ fn failed_completion_of_a_freed_ep_can_be_dequeued() {
 }
 
 #[test]
-fn successes_come_before_the_end_of_the_connection_in_one_evd() {
+fn completions_precede_the_broken_event_in_one_evd() {
     let world = World::new(c"one evd");
     let both = world.evd(DAT_EVD_DTO_FLAG | DAT_EVD_CONNECTION_FLAG);
     let (client, server, psp) = (world.ep_with(world.pz, both, both), world.ep(), world.psp(5));

@@ -12,7 +12,7 @@ fn polled(opened: &Opened, count: u64) -> Evh {
 }
 
 #[test]
-fn all_users_of_an_evd_find_completions_left_in_the_buffer() {
+fn dequeue_wait_and_resize_find_completions_in_the_poll_buffer() {
     let opened = fake::open(c"evd-quick");
     let evd = polled(&opened, 4);
     assert_eq!(evd.post(9), DAT_SUCCESS);
@@ -27,7 +27,7 @@ fn all_users_of_an_evd_find_completions_left_in_the_buffer() {
 }
 
 #[test]
-fn events_are_counted_once_wherever_they_are() {
+fn events_in_queue_and_poll_buffer_are_counted_once() {
     let opened = fake::open(c"evd-quick-counts");
     let evd = polled(&opened, 4);
     let counts = || evd.object().lock().queue.counts;

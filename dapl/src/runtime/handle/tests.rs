@@ -27,7 +27,7 @@ fn a(drops: &Arc<AtomicUsize>) -> (ObjectId, *mut c_void) {
 }
 
 #[test]
-fn arbitrary_values_are_refused() {
+fn arbitrary_values_are_refused_as_handles() {
     let drops = Arc::default();
     let (_, live) = a(&drops);
     let inside = live as usize;

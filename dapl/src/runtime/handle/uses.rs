@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn object_is_either_used_or_freed() {
+    fn object_in_use_is_not_freed_and_a_freed_object_gets_no_user() {
         let b = Arc::new(TypeB::default());
         let user = UseGuard::of_open(b.clone(), Handle::Pz).unwrap();
         assert_eq!(b.0.close(State::PzInUse), Err(Error::InvalidState(State::PzInUse)));

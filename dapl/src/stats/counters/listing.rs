@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn facts_come_first_and_numbers_are_written_in_place() {
+    fn attributes_come_first_and_counters_are_rewritten_in_place() {
         let facts = [("transport", "fake"), ("bad\0", "left out")].map(|(n, v)| (n.to_owned(), v.to_owned()));
         let listing = Listing::new(facts, 2);
         assert_eq!(listing.write_counters([("a", u64::MAX), ("b", 7), ("no space", 8)]).0, 3);

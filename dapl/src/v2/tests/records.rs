@@ -88,7 +88,7 @@ fn an_ep_has_its_attributes_and_a_communicator() {
 }
 
 #[test]
-fn an_srq_and_its_ep_use_the_numbers_of_2_0() {
+fn srq_calls_of_2_0_return_its_states_and_argument_numbers() {
     let world = World::new(c"v2 srq");
     let mut attr = DAT_SRQ_ATTR { max_recv_dtos: 4, max_recv_iov: 2, low_watermark: 0 };
     let srq = written(|out| call!(srq_create_func(world.ia(), world.pz, &mut attr, out)));

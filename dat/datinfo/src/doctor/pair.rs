@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn grades_sizes_by_what_fits_and_by_icmp_reports() {
+    fn path_mtu_finding_is_graded_by_both_directions_and_icmp_reports() {
         let grade = |forward, back, is_reported| {
             let (to, outcome) = (([192, 0, 2, 1], 7).into(), PortState::Answers(Duration::ZERO));
             let finding = sizes(&PathReport { to, outcome, reach: Size { local: 8972, forward, back, is_reported } });

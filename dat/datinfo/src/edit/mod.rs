@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_added_once() {
+    fn existing_entry_is_not_added_again_but_can_be_replaced() {
         let mut text = ConfText::new(FILE.as_bytes());
         let line = b"a u1.2 threadsafe default l4 d.1.2 \"\" \"\"";
         assert_eq!(add_line(&mut text, line, false).unwrap().line, 5);

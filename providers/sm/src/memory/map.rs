@@ -309,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn peer_mapping_is_read_only_and_current() {
+    fn peer_mapping_is_read_only_and_shows_later_stores() {
         let (local, fd) = SharedMapping::create("test", 8192, true).unwrap();
         let peer_map = SharedMapping::of_peer(&fd, 8192, false).unwrap();
         local.word(4096).store(42, Ordering::Release);

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_bind_fails_in_order() {
+    fn invalid_bind_fails_and_leaves_the_window_unbound() {
         let (window, regions, source) = window();
         let kept = Arc::new(());
         let (first, one) = window.post(wanted(source, &kept)).unwrap();

@@ -18,7 +18,7 @@ pub(super) fn pattern(length: usize, seed: u8) -> Vec<u8> {
 }
 
 #[test]
-fn sends_of_every_size_arrive_whole_and_in_order() {
+fn sends_of_each_boundary_length_deliver_all_bytes() {
     let base = TestBase::new("sizes");
     let (a, b) = (base.open(), base.open());
     let (active, passive) = connected(&a, &b, 7, 10);

@@ -217,7 +217,7 @@ fn suppressed_sends_arrive_in_order_without_completions() {
 }
 
 #[test]
-fn suppressed_write_leaves_nothing_behind() {
+fn suppressed_write_leaves_no_outstanding_request() {
     let pair = ConnectedPair::new("quick-suppressed-write", false);
     pair.write_until_quick();
     for n in 0..100 {

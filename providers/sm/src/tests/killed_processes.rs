@@ -216,7 +216,7 @@ fn serves_others_by(side: Side, base: &TestBase) {
 }
 
 #[test]
-fn concurrent_creation_cleaning_and_deaths_are_consistent() {
+fn concurrent_open_clean_and_kills_leave_no_files() {
     let base = TestBase::new("many");
     let mut visitors: Vec<_> = (0..3).map(|_| Other::start("haunts", &base, "", &[])).collect();
     for (n, point) in

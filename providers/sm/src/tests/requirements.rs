@@ -53,7 +53,7 @@ fn slot(area: &SharedMapping, ring: usize, n: usize) -> u64 {
 }
 
 #[test]
-fn a_connection_has_its_areas_and_a_name_in_conns() {
+fn connection_maps_both_areas_and_has_a_link_in_conns() {
     let base = TestBase::new("conns");
     let (a, b) = (base.open(), base.open());
     let (active, passive) = connected(&a, &b, 7, 10);

@@ -180,7 +180,7 @@ fn a_connection_of_another_domain_has_no_access() {
 }
 
 #[test]
-fn requests_after_a_bind_wait_until_copies_with_its_window_end() {
+fn requests_after_a_bind_wait_for_copies_by_the_old_key() {
     for sleeps in [false, true] {
         let pair = WindowPair::new(&format!("window-fence-{sleeps}"), false);
         let old = pair.bind(pair.target.bind(0, 64, READ));

@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn bound_port_is_not_closed() {
+    fn closed_port_is_detected_and_bound_port_is_not() {
         for own in ["127.0.0.1:0", "[::1]:0"] {
             let own = own.parse().unwrap();
             let socket = UdpSocket::bind(own).unwrap();

@@ -408,7 +408,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn queue_equals_a_list_and_a_map(base: u32, steps in prop::collection::vec(
+        fn queue_matches_a_model_of_a_list_and_a_map(base: u32, steps in prop::collection::vec(
             prop_oneof![Just(QueueCall::Push), Just(QueueCall::Start), (0..40usize).prop_map(QueueCall::Take), Just(QueueCall::Pop)], 0..400
         )) {
             let mut queue = OrderedQueue::new(32);

@@ -129,7 +129,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn recorded_ranges_equal_a_set_of_bytes(parts in prop::collection::vec((0..60u32, 1..12u32), 0..60)) {
+        fn recorded_ranges_match_a_model_set_of_bytes(parts in prop::collection::vec((0..60u32, 1..12u32), 0..60)) {
             let (mut ranges, mut bytes) = (Ranges::default(), [false; 80]);
             for (start, length) in parts {
                 prop_assert!(ranges.add(start, start + length));

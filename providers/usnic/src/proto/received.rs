@@ -208,7 +208,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn received_is_a_set_of_psns(
+        fn received_psns_match_a_model_set(
             start in prop_oneof![prop::sample::select(STARTS.to_vec()), any::<u32>()],
             steps in prop::collection::vec((-5000i32..5000, 1u32..40, any::<bool>()), 1..120),
             space in 0..70usize,

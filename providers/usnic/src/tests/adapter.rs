@@ -227,7 +227,7 @@ fn withdrawn_request_is_reported_to_the_server_only() {
 }
 
 #[test]
-fn withdrawn_accept_is_a_rejection() {
+fn cancelled_accept_removes_the_connection_at_the_server() {
     let (here, there) = addresses();
     let (client, server) = (Ia::open(&here, ""), Ia::open(&there, ""));
     let _listening = server.cm.listen(7, ObjectId::default()).unwrap();

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn sends_of_every_size_arrive_whole_and_in_order() {
+fn sends_of_each_boundary_length_deliver_all_bytes() {
     let (a, qa, b, qb) = two();
     for (n, length) in [0, 1, 64, 768, 769, 1_500, 65_000, 70_000, 1 << 20].into_iter().enumerate() {
         let from = a.registered(pattern(length, n as u8), Access::default());

@@ -59,7 +59,7 @@ fn rejected(data: &[u8]) -> ReplyResult {
 }
 
 #[test]
-fn datagrams_round_trip_and_begin_with_eight_bytes() {
+fn datagrams_round_trip_and_have_at_least_eight_bytes() {
     for datagram in all() {
         let bytes = datagram.encode();
         assert!(bytes.len() >= 8 && bytes.len() <= MAX_DATAGRAM);

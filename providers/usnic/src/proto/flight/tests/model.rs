@@ -155,7 +155,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn flight_equals_a_list_of_packet_states(
+    fn flight_matches_a_model_with_a_state_per_packet(
         start in prop_oneof![prop::sample::select(STARTS.to_vec()), any::<u32>()],
         steps in prop::collection::vec(step(), 1..60),
     ) {

@@ -289,7 +289,7 @@ fn late_replies_of_a_former_listener_are_ignored() {
 }
 
 #[test]
-fn every_reason_has_its_outcome() {
+fn reject_reasons_map_to_rejected_or_peer_rejected() {
     use RejectReason::*;
     for reason in [NoListener, NoSpace, Version, NotUnderstood] {
         let outcome = receives(&mut connector(), 0, &reject(to(0), reason), ANSWERS_FROM);

@@ -79,7 +79,7 @@ fn lost_request_accept_or_confirm_is_retransmitted() {
 }
 
 #[test]
-fn any_packet_of_the_connection_confirms() {
+fn packet_other_than_confirm_and_ack_confirms_the_connection() {
     let mut sim = sim(3);
     sim.drops = |head, _| is(Kind::Confirm, head) || is(Kind::Ack, head);
     let client = sim.client();
@@ -384,7 +384,7 @@ fn simultaneous_connects_give_two_connections() {
 }
 
 #[test]
-fn both_sides_agree_on_any_network() {
+fn both_sides_have_one_outcome_under_random_faults() {
     for seed in 0..600 {
         // With such long limits, an attempt fails only if no timer retransmits its packets.
         let config = SetupConfig { give_up: 60 * SECONDS, patience: 90 * SECONDS, ..SetupConfig::default() };
