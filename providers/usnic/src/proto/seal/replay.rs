@@ -106,7 +106,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn replay_window_matches_a_model_set(steps in prop::collection::vec(0..20_000u64, 1..400), start in 0..200_000u64) {
+        fn window_matches_a_model_set(steps in prop::collection::vec(0..20_000u64, 1..400), start in 0..200_000u64) {
             let (mut window, mut taken, mut highest) = (ReplayWindow::new(), HashSet::new(), None::<u64>);
             for (place, step) in steps.into_iter().enumerate() {
                 // Counters grow in small and in large steps, and sometimes decrease.

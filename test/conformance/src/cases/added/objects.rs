@@ -15,9 +15,9 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 3.6": v2_cno_descriptor_is_readable_while_evds_have_triggered,
         "spec/events 3.6": v2_cno_descriptor_is_readable_after_completions => pair(client_send_later, server_poll_for_it),
         "spec/registry 11": v2_adapters_are_reported_as_unrelated,
-        "spec/events 9.1": v2_rmr_create_for_ep_succeeds_or_is_refused,
+        "spec/events 9.1": v2_rmr_create_for_ep_succeeds_or_returns_model_not_supported,
         "spec/events 4.1": v2_read_into_an_rmr_triplet_of_registered_memory_succeeds => pair(client_read_into_rmr, server_be_read),
-        "spec/events 4.1": v2_send_with_invalidation_arrives_or_is_refused => pair(client_send_invalidating, server_receive_it),
+        "spec/events 4.1": v2_send_with_invalidate_completes_or_returns_model_not_supported => pair(client_send_invalidating, server_receive_it),
         "spec/events 4.1": v2_unsupported_extended_operations_are_refused,
     ]
 }
@@ -101,7 +101,7 @@ fn v2_adapters_are_reported_as_unrelated(ctx: &Ctx) {
     expect(added::ia_ha_related(ia.h(), name.as_ptr().cast_mut(), null_mut()), argument(3));
 }
 
-fn v2_rmr_create_for_ep_succeeds_or_is_refused(ctx: &Ctx) {
+fn v2_rmr_create_for_ep_succeeds_or_returns_model_not_supported(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let mut rmr = null_mut();

@@ -8,7 +8,7 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/consumers 6": consumers_6_qualifier_of_64_bits_is_delivered_whole => pair(client_connects_to_rank, server_listens_as_rank),
+        "spec/consumers 6": consumers_6_qualifier_of_64_bits_is_delivered_unchanged => pair(client_connects_to_rank, server_listens_as_rank),
         "spec/consumers 6": consumers_6_qualifiers_that_differ_in_high_bits_are_distinct,
         "spec/consumers 6": consumers_6_search_for_a_free_qualifier_succeeds,
         "spec/consumers 6": consumers_6_any_qualifier_fits_16_bits,

@@ -7,7 +7,7 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/registry 8": context_is_not_inherited,
+        "spec/registry 8": context_of_an_ia_is_not_inherited_by_its_objects,
         "spec/registry 8": context_of_a_new_object_at_a_reused_address_is_null,
         "spec/registry 8": context_concurrent_sets_never_mix_their_values,
         "spec/registry 8": context_of_an_adapter_is_the_same_by_number_and_pointer,
@@ -85,7 +85,7 @@ fn ends_once(ctx: &Ctx, kind: ObjectKind) {
     objects.expect_alive();
 }
 
-fn context_is_not_inherited(ctx: &Ctx) {
+fn context_of_an_ia_is_not_inherited_by_its_objects(ctx: &Ctx) {
     let ia = ctx.ia();
     ok(dat_set_consumer_context(ia.h(), cookie(7)));
     assert_eq!(context(ia.pz().h()), 0);

@@ -25,7 +25,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 11": ia_attr_names_are_strings,
         "spec/consumers 7": ia_attr_address_is_a_stable_ipv4_address_without_port,
         "spec/registry 11": ia_attr_counts_are_positive,
-        "spec/registry 11": ia_attr_counts_suffice_for_programs,
+        "spec/registry 11": ia_attr_limits_are_at_least_those_that_programs_require,
         "spec/registry 11": ia_attr_maximum_message_sizes_are_accepted_by_ep_create,
         "spec/registry 11": ia_attr_maximum_dtos_are_accepted_by_ep_create,
         "spec/registry 11": ia_attr_maximum_segments_are_accepted_by_ep_create,
@@ -261,7 +261,7 @@ fn ia_attr_counts_are_positive(ctx: &Ctx) {
     assert!([attr.max_rmrs, attr.max_srqs, attr.max_ep_per_srq, attr.max_recv_per_srq].iter().all(|count| *count >= 0));
 }
 
-fn ia_attr_counts_suffice_for_programs(ctx: &Ctx) {
+fn ia_attr_limits_are_at_least_those_that_programs_require(ctx: &Ctx) {
     let attr = ctx.ia().attr();
     assert!(attr.max_evd_qlen >= 65_535, "max_evd_qlen is {}, MPI libraries require 65,535", attr.max_evd_qlen);
     assert!(attr.max_iov_segments_per_dto >= 4);

@@ -25,7 +25,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 3.2": registry_remove_under_an_open_adapter_returns_in_use,
         "spec/registry 3.2": registry_second_remove_returns_name_not_registered,
         "spec/registry 4.1": registry_open_error_of_a_provider_is_returned,
-        "spec/registry 3.2": registry_empty_entries_are_not_implemented,
+        "spec/registry 3.2": registry_null_table_entries_return_not_implemented,
     ]
 }
 
@@ -203,7 +203,7 @@ fn registry_open_error_of_a_provider_is_returned(_ctx: &Ctx) {
     ok(dat_registry_remove_provider(&table, &own()));
 }
 
-fn registry_empty_entries_are_not_implemented(_ctx: &Ctx) {
+fn registry_null_table_entries_return_not_implemented(_ctx: &Ctx) {
     let table = table_that_opens();
     ok(dat_registry_add_provider(table, &own()));
     let ia = open("a case's own").1;

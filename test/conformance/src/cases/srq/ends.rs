@@ -12,7 +12,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/events 6": srq_receives_survive_a_disconnect => served(srq_receives_survive_a_disconnect),
         "spec/events 6": srq_receives_survive_a_local_disconnect => served(srq_receives_survive_a_local_disconnect),
-        "spec/events 6": srq_receives_survive_the_ep => served(srq_receives_survive_the_ep),
+        "spec/events 6": srq_receives_survive_the_free_of_an_ep => served(srq_receives_survive_the_free_of_an_ep),
         "spec/events 6": srq_receives_are_not_flushed_by_a_disconnect => served(srq_receives_are_not_flushed_by_a_disconnect),
         "spec/events 5.7": srq_ep_reset_keeps_the_queue => served(srq_ep_reset_keeps_the_queue),
         "spec/events 5.7": srq_ep_repeated_reset_keeps_the_queue => served(srq_ep_repeated_reset_keeps_the_queue).limit(40),
@@ -56,7 +56,7 @@ fn srq_receives_survive_a_local_disconnect(_: &Ctx, peer: &Peer, pool: &Pool) {
     expect_nothing(pool.recv.h());
 }
 
-fn srq_receives_survive_the_ep(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_receives_survive_the_free_of_an_ep(_: &Ctx, peer: &Peer, pool: &Pool) {
     pool.post_all(0..4);
     let ep = peer.connected(pool).free();
     pool.expect_end_of_freed(ep);

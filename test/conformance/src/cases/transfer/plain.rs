@@ -25,8 +25,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 4.2": transfer_buffer_is_free_after_its_completion => pair(client_reuses_its_buffer, server_receives_all_values),
         "spec/events 12.33": transfer_one_buffer_can_be_posted_many_times => pair(client_sends_the_same, server_receives_into_the_same),
         "spec/events 12.33": transfer_one_buffer_can_be_read_into_many_times => pair(client_reads_the_same, server_exports_memory),
-        "spec/events 12.4": transfer_sends_from_memory_without_local_read => pair(client_sends_from_write_only, server_receives_ten),
-        "spec/events 12.4": transfer_writes_from_memory_without_any_privilege => pair(client_writes_from_nothing, server_takes_a_write),
+        "spec/events 12.4": transfer_send_needs_no_local_read_privilege => pair(client_sends_from_write_only, server_receives_ten),
+        "spec/events 12.4": transfer_source_of_rdma_write_needs_no_privilege => pair(client_writes_from_nothing, server_takes_a_write),
         "spec/events 12.31": transfer_progresses_when_programs_only_dequeue => pair(client_sends_and_polls, server_receives_and_polls),
         "spec/events 12.20": transfer_flushed_work_alone_breaks_no_connection => pair(client_flushes_quietly, server_posts_and_is_left),
     ]
