@@ -15,7 +15,7 @@ use crate::provider::Provider;
 use crate::runtime::handle::{self, Kind, from_handle};
 
 /// Provider attributes with the addresses of `dapl_descriptor` and `dapl_descriptor_arm`, in hexadecimal.
-pub(crate) fn facts<P: Provider>() -> [(String, String); 2] {
+pub(crate) fn named_attributes<P: Provider>() -> [(String, String); 2] {
     let text = |address: usize| format!("{address:#x}");
     [
         ("descriptor_func".into(), text(dapl_descriptor::<P> as *const () as usize)),

@@ -58,7 +58,8 @@ fn gather_chosen(file: &Path) -> CollectedConf {
     let mut gathered = CollectedConf { origin, target: file.to_path_buf(), ..CollectedConf::default() };
     if let Err(error) = gathered.append(file) {
         gathered.unreadable.push(format!(
-            "cannot read {} (DAT_OVERRIDE): {error}; no adapter name is known from dat.conf; correct DAT_OVERRIDE or this file",
+            "cannot read {} (DAT_OVERRIDE): {error}; no adapter name is known from dat.conf; correct DAT_OVERRIDE or \
+             this file",
             file.display()
         ));
     }

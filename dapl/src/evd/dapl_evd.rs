@@ -59,12 +59,12 @@ pub unsafe extern "C" fn dapl_evd_query<P: Provider>(
             return Err(Error::InvalidParameter(2));
         }
         require(out, 3)?;
-        let facts = dapls_evd::facts(&evd);
+        let properties = dapls_evd::properties(&evd);
         let param = DAT_EVD_PARAM {
             ia_handle: evd.ia().consumer_handle(),
-            evd_qlen: DAT_COUNT::try_from(facts.length).unwrap_or(DAT_COUNT::MAX),
-            evd_state: state_bits(&facts),
-            cno_handle: facts.cno as DAT_CNO_HANDLE,
+            evd_qlen: DAT_COUNT::try_from(properties.length).unwrap_or(DAT_COUNT::MAX),
+            evd_state: state_bits(&properties),
+            cno_handle: properties.cno as DAT_CNO_HANDLE,
             evd_flags: flags(evd.streams()),
         };
         // SAFETY: `out` is not null, and the caller guarantees that it is writable.
@@ -321,10 +321,10 @@ const STREAMS: [(DAT_EVD_FLAGS, EventSource); 6] = [
     (DAT_EVD_ASYNC_FLAG, EventSource::Async),
 ];
 
-fn state_bits(facts: &dapls_evd::EvdFacts) -> DAT_EVD_STATE {
-    let enabled = if facts.enabled { DAT_EVD_STATE_ENABLED } else { DAT_EVD_STATE_DISABLED };
-    let waitable = if facts.waitable { DAT_EVD_STATE_WAITABLE } else { DAT_EVD_STATE_UNWAITABLE };
-    let config = match facts.config {
+fn state_bits(properties: &dapls_evd::EvdProperties) -> DAT_EVD_STATE {
+    let enabled = if properties.enabled { DAT_EVD_STATE_ENABLED } else { DAT_EVD_STATE_DISABLED };
+    let waitable = if properties.waitable { DAT_EVD_STATE_WAITABLE } else { DAT_EVD_STATE_UNWAITABLE };
+    let config = match properties.config {
         NotifyMode::Threshold => DAT_EVD_STATE_CONFIG_THRESHOLD,
         NotifyMode::Notify => DAT_EVD_STATE_CONFIG_NOTIFY,
         NotifyMode::Solicited => DAT_EVD_STATE_CONFIG_SOLICITED,

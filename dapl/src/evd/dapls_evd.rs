@@ -294,7 +294,7 @@ pub fn resize<P: Provider>(evd: &Evd<P>, length: i32) -> Result<()> {
 
 /// Properties that `dat_evd_query` returns.
 #[derive(Clone, Copy, Debug)]
-pub struct EvdFacts {
+pub struct EvdProperties {
     /// Length (`evd_qlen`).
     pub length: usize,
     /// Whether events trigger the CNO.
@@ -308,9 +308,9 @@ pub struct EvdFacts {
 }
 
 /// Returns the properties that `dat_evd_query` reports.
-pub fn facts<P: Provider>(evd: &Evd<P>) -> EvdFacts {
+pub fn properties<P: Provider>(evd: &Evd<P>) -> EvdProperties {
     let inner = evd.lock();
-    EvdFacts {
+    EvdProperties {
         length: inner.queue.length(),
         enabled: inner.queue.enabled,
         waitable: inner.queue.waitable,

@@ -119,7 +119,7 @@ pub unsafe extern "C" fn dapl_ia_query<P: Provider>(
             unsafe { put_ia(ia_attributes, query::ia_attributes(&ia)) };
         }
         if wants_provider {
-            ia.extra_facts.get_or_init(dapl_descriptor::facts::<P>);
+            ia.descriptor_attributes.get_or_init(dapl_descriptor::named_attributes::<P>);
             // SAFETY: `provider_attributes` is not null, and the caller guarantees that it is writable.
             unsafe { put_provider(provider_attributes, query::provider_attributes(&ia)) };
         }

@@ -72,7 +72,10 @@ impl<P: Provider> Ia<P> {
             + ALIVE.len()
             + MAX_PROVIDER_COUNTERS;
         let listing = self.counts.listing.get_or_init(|| {
-            Listing::new(self.facts.iter().chain(self.extra_facts.get().into_iter().flatten()).cloned(), CAPACITY)
+            Listing::new(
+                self.named_attributes.iter().chain(self.descriptor_attributes.get().into_iter().flatten()).cloned(),
+                CAPACITY,
+            )
         });
         let (ranks, children): (Vec<_>, Vec<_>) = self.children.lock().known.values().cloned().unzip();
         let sums = self.sums(&children);

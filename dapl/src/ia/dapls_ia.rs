@@ -54,12 +54,12 @@ pub fn open<P: Provider>(
             id,
             registration,
             address: Box::new(shown_address(provider.address())),
-            facts: own_facts::<P>()
-                .chain(extension_facts(provider.limits()))
-                .chain(provider.facts())
-                .chain(read_fact(provider.limits()))
+            named_attributes: common_attributes::<P>()
+                .chain(extension_attributes(provider.limits()))
+                .chain(provider.named_attributes())
+                .chain(rdma_read_attribute(provider.limits()))
                 .collect(),
-            extra_facts: OnceLock::new(),
+            descriptor_attributes: OnceLock::new(),
             counts: IaCounts::default(),
             tracing,
             provider,
@@ -96,7 +96,7 @@ fn publish<P: Provider>(ia: UnpublishedObject<Ia<P>>) -> *mut c_void {
 }
 
 /// Provider attributes that are the same for all providers of this project.
-fn own_facts<P: Provider>() -> impl Iterator<Item = (String, String)> {
+fn common_attributes<P: Provider>() -> impl Iterator<Item = (String, String)> {
     [
         ("implementation".to_owned(), "dapl-rs".to_owned()),
         ("version".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
@@ -107,7 +107,7 @@ fn own_facts<P: Provider>() -> impl Iterator<Item = (String, String)> {
 
 /// Provider attributes by which programs of DAT 2.0 detect the operations of the InfiniBand extension. The
 /// specification has no attribute for sends with invalidation, so this project defines one.
-fn extension_facts(limits: &Limits) -> impl Iterator<Item = (String, String)> + use<> {
+fn extension_attributes(limits: &Limits) -> impl Iterator<Item = (String, String)> + use<> {
     let Extensions { immediate, invalidate, atomics } = limits.extensions;
     let named = [
         (v2::DAT_IB_ATTR_FETCH_AND_ADD, atomics),
@@ -120,7 +120,7 @@ fn extension_facts(limits: &Limits) -> impl Iterator<Item = (String, String)> + 
 }
 
 /// Provider attribute for RDMA reads. Debian's dtest performs RDMA reads only if it is present.
-fn read_fact(limits: &Limits) -> Option<(String, String)> {
+fn rdma_read_attribute(limits: &Limits) -> Option<(String, String)> {
     (limits.max_reads_out > 0).then(|| ("DAT_IB_RDMA_READ".to_owned(), "TRUE".to_owned()))
 }
 

@@ -36,9 +36,9 @@ pub struct Ia<P: Provider> {
     registration: &'static RegisteredName,
     provider: P,
     address: Box<SocketAddress>,
-    facts: Vec<(String, String)>,
+    named_attributes: Vec<(String, String)>,
     /// The provider attributes of `dapl_descriptor`; set by the first query.
-    extra_facts: OnceLock<[(String, String); 2]>,
+    descriptor_attributes: OnceLock<[(String, String); 2]>,
     counts: IaCounts,
     tracing: trace::TraceSettings,
     /// The IA number that libdat has assigned; 0 before that.

@@ -64,7 +64,7 @@ pub trait Provider: QueueProvider + Sized {
     fn limits(&self) -> &Limits;
 
     /// Provider attributes for `provider_specific_attr`: pairs of name and value.
-    fn facts(&self) -> Vec<(String, String)> {
+    fn named_attributes(&self) -> Vec<(String, String)> {
         Vec::new()
     }
 

@@ -74,17 +74,17 @@ pub unsafe extern "C" fn dapl_srq_query<P: Provider>(
         if mask & !DAT_SRQ_FIELD_ALL != 0 {
             return Err(Error::InvalidParameter(2));
         }
-        let facts = dapls_srq::facts(&srq);
+        let properties = dapls_srq::properties(&srq);
         let count = |n: u32| DAT_COUNT::try_from(n).unwrap_or(DAT_COUNT::MAX);
         let param = DAT_SRQ_PARAM {
             ia_handle: srq.ia().consumer_handle(),
             srq_state: DAT_SRQ_STATE_OPERATIONAL,
-            pz_handle: facts.pz as DAT_PZ_HANDLE,
-            max_recv_dtos: count(facts.max_recvs),
-            max_recv_iov: count(facts.max_iov),
-            low_watermark: count(facts.low_watermark),
-            available_dto_count: count(facts.available),
-            outstanding_dto_count: count(facts.outstanding),
+            pz_handle: properties.pz as DAT_PZ_HANDLE,
+            max_recv_dtos: count(properties.max_recvs),
+            max_recv_iov: count(properties.max_iov),
+            low_watermark: count(properties.low_watermark),
+            available_dto_count: count(properties.available),
+            outstanding_dto_count: count(properties.outstanding),
         };
         // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         unsafe { out.write_unaligned(param) };

@@ -132,7 +132,7 @@ pub(super) fn low<P: Provider>(srq: &Srq<P>) {
 
 /// Properties that `dat_srq_query` returns.
 #[derive(Clone, Copy, Debug)]
-pub struct SrqFacts {
+pub struct SrqProperties {
     pub pz: usize,
     pub max_recvs: u32,
     pub max_iov: u32,
@@ -142,10 +142,10 @@ pub struct SrqFacts {
 }
 
 /// Returns the properties that `dat_srq_query` reports.
-pub fn facts<P: Provider>(srq: &Srq<P>) -> SrqFacts {
+pub fn properties<P: Provider>(srq: &Srq<P>) -> SrqProperties {
     let low = srq.low.lock();
     let outstanding = srq.outstanding.outstanding();
-    SrqFacts {
+    SrqProperties {
         pz: srq.pz.id().handle,
         max_recvs: srq.outstanding.capacity(),
         max_iov: srq.max_iov,

@@ -272,9 +272,9 @@ impl Values {
 
 impl Setting {
     /// Texts that the documentation of the setting must contain: its values and its meaning.
-    pub fn facts(&self) -> Vec<String> {
+    pub fn documented_texts(&self) -> Vec<String> {
         let quoted = |word: &&str| format!("`{word}`");
-        let mut facts = match self.values {
+        let mut texts = match self.values {
             Values::Text(_) => Vec::new(),
             Values::Order(words) => ["auto"].iter().chain(words).map(quoted).collect(),
             Values::OneOf(words) => words.iter().map(quoted).collect(),
@@ -283,8 +283,8 @@ impl Setting {
             }
             Values::Optional { low, high, .. } => vec![format!("{} to {}", grouped(low), grouped(high))],
         };
-        facts.push(self.meaning.to_owned());
-        facts
+        texts.push(self.meaning.to_owned());
+        texts
     }
 }
 
@@ -334,11 +334,11 @@ mod tests {
     }
 
     #[test]
-    fn setting_facts_list_values_default_and_meaning() {
-        let facts: Vec<_> = TABLE.settings.iter().map(|setting| setting.facts().join("; ")).collect();
+    fn documented_texts_are_values_default_and_meaning() {
+        let texts: Vec<_> = TABLE.settings.iter().map(|setting| setting.documented_texts().join("; ")).collect();
         let all =
             ["a place", "2 to 9,000 (default 1,234); a time", "`auto`; `a`; `b`; `c`; ways", "`on`; `off`; a mode"];
-        assert_eq!(facts, all);
+        assert_eq!(texts, all);
     }
 
     #[test]

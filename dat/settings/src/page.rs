@@ -98,7 +98,7 @@ fn values(setting: &Setting) -> String {
         "ms" => " milliseconds".to_owned(),
         unit => format!(" {unit}"),
     };
-    let facts = setting.facts();
+    let texts = setting.documented_texts();
     match &setting.values {
         Values::Text(unset) => format!("default: {unset}"),
         Values::OneOf(words) => {
@@ -109,8 +109,8 @@ fn values(setting: &Setting) -> String {
             let words: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
             format!("`auto` (default), or one or more of {} in order of preference", words.join(","))
         }
-        Values::Number { .. } => format!("{}{unit}", facts[0]),
-        Values::Optional { unset, .. } => format!("{}{unit}; default: {unset}", facts[0]),
+        Values::Number { .. } => format!("{}{unit}", texts[0]),
+        Values::Optional { unset, .. } => format!("{}{unit}; default: {unset}", texts[0]),
     }
 }
 

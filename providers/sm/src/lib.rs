@@ -169,7 +169,7 @@ impl Provider for Sm {
         &self.device.limits
     }
 
-    fn facts(&self) -> Vec<(String, String)> {
+    fn named_attributes(&self) -> Vec<(String, String)> {
         let uri = format!("sm://{}", self.device.endpoint.path().display());
         let rma = self.device.settings.rma.to_string();
         vec![("endpoint".into(), uri), ("rma".into(), rma), (TRANSPORT_MTU.into(), proto::message::INLINE.to_string())]

@@ -235,8 +235,8 @@ mod tests {
             let row = page.lines().find(|line| line.starts_with(&begin));
             let row = row.unwrap_or_else(|| panic!("no row begins {begin:?}"));
             assert!(row.contains("sm"), "{row:?}");
-            setting.facts().iter().for_each(|fact| {
-                assert!(row.contains(fact.as_str()), "{fact:?} is not in {row:?}");
+            setting.documented_texts().iter().for_each(|text| {
+                assert!(row.contains(text.as_str()), "{text:?} is not in {row:?}");
             });
         }
     }

@@ -144,8 +144,8 @@ impl Provider for Usnic {
         &self.limits
     }
 
-    fn facts(&self) -> Vec<(String, String)> {
-        limits::facts(&self.adapter.device)
+    fn named_attributes(&self) -> Vec<(String, String)> {
+        limits::named_attributes(&self.adapter.device)
     }
 
     fn counts(&self) -> Vec<NamedCount> {

@@ -38,7 +38,7 @@ pub(crate) fn config(device: &Device, spec: &QpSpec<Usnic>) -> ConnConfig {
 }
 
 /// Returns the provider-specific attributes of an open IA for `dat_ia_query`, as names and values.
-pub(crate) fn facts(device: &Device) -> Vec<(String, String)> {
+pub(crate) fn named_attributes(device: &Device) -> Vec<(String, String)> {
     let socket = &device.socket;
     let is_on = |on: bool| if on { "on" } else { "off" }.to_owned();
     vec![

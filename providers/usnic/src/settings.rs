@@ -153,8 +153,8 @@ mod tests {
             let row = page.lines().find(|line| line.starts_with(&begin));
             let row = row.unwrap_or_else(|| panic!("docs/settings.md has no row that begins with {begin:?}"));
             assert!(row.contains("usnic"), "the row does not name the provider usnic: {row:?}");
-            setting.facts().iter().for_each(|fact| {
-                assert!(row.contains(fact.as_str()), "{fact:?} is not in {row:?}");
+            setting.documented_texts().iter().for_each(|text| {
+                assert!(row.contains(text.as_str()), "{text:?} is not in {row:?}");
             });
         }
     }

@@ -137,8 +137,8 @@ impl Device {
     }
 
     /// Returns the provider-specific attributes for `dat_ia_query`, as names and values.
-    pub(crate) fn facts(&self) -> Vec<(String, String)> {
-        let mut facts = vec![
+    pub(crate) fn named_attributes(&self) -> Vec<(String, String)> {
+        let mut attributes = vec![
             ("device", self.context.name().to_string()),
             ("port", self.port.to_string()),
             ("connection manager", self.settings.manager.name().to_string()),
@@ -146,14 +146,14 @@ impl Device {
             ("gid index", self.gid.index.to_string()),
             ("gid type", self.gid.kind.name().to_string()),
         ];
-        facts.extend(self.gid.netdev.clone().map(|netdev| ("network device", netdev)));
+        attributes.extend(self.gid.netdev.clone().map(|netdev| ("network device", netdev)));
         if let Ok(port) = self.context.port(self.port) {
-            facts.push(("link layer", limits::link_layer(port.link_layer).to_string()));
+            attributes.push(("link layer", limits::link_layer(port.link_layer).to_string()));
             let mtu = limits::mtu(port.active_mtu);
-            facts.push(("mtu", mtu.to_string()));
-            facts.push((TRANSPORT_MTU, self.settings.path_mtu(mtu).to_string()));
+            attributes.push(("mtu", mtu.to_string()));
+            attributes.push((TRANSPORT_MTU, self.settings.path_mtu(mtu).to_string()));
         }
-        facts.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
+        attributes.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
     }
 
     pub(crate) fn is_roce(&self) -> bool {

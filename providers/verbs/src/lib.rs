@@ -95,8 +95,8 @@ impl Provider for Verbs {
         &self.device.limits
     }
 
-    fn facts(&self) -> Vec<(String, String)> {
-        self.device.facts()
+    fn named_attributes(&self) -> Vec<(String, String)> {
+        self.device.named_attributes()
     }
 
     fn address(&self) -> SocketAddr {

@@ -43,8 +43,8 @@ impl<P: Provider> Provider for Faulty<P> {
         self.0.inner.limits()
     }
 
-    fn facts(&self) -> Vec<(String, String)> {
-        self.0.inner.facts()
+    fn named_attributes(&self) -> Vec<(String, String)> {
+        self.0.inner.named_attributes()
     }
 
     fn address(&self) -> SocketAddr {

@@ -16,7 +16,8 @@ use crate::runtime::consumer_memory::ConsumerVisible;
 #[derive(Debug)]
 pub struct Listing {
     list: Box<[[usize; 2]]>,
-    facts: usize,
+    /// Number of constant attributes at the start of the list.
+    attribute_count: usize,
     lines: Box<[(Name, Value)]>,
     /// Locked while values are written, so that two concurrent queries do not mix digits.
     writing: Mutex<()>,
@@ -33,17 +34,17 @@ const _: () = assert!(size_of::<DAT_NAMED_ATTR>() == size_of::<[usize; 2]>());
 impl Listing {
     /// Creates a list of constant attributes, with space for `capacity` counters. An attribute that contains a NUL byte
     /// is omitted.
-    pub fn new(facts: impl IntoIterator<Item = (String, String)>, capacity: usize) -> Self {
+    pub fn new(attributes: impl IntoIterator<Item = (String, String)>, capacity: usize) -> Self {
         let (mut list, mut strings) = (Vec::new(), Vec::new());
-        for (name, value) in facts {
+        for (name, value) in attributes {
             let (Ok(name), Ok(value)) = (CString::new(name), CString::new(value)) else { continue };
             list.push([name.as_ptr() as usize, value.as_ptr() as usize]);
             strings.extend([name, value]);
         }
-        let facts = list.len();
+        let attribute_count = list.len();
         let lines: Box<[(Name, Value)]> = (0..capacity).map(|_| Default::default()).collect();
         list.extend(lines.iter().map(|(name, value)| [name.as_ptr() as usize, value.as_ptr() as usize]));
-        Listing { list: list.into(), facts, lines, writing: Mutex::new(()), _strings: strings }
+        Listing { list: list.into(), attribute_count, lines, writing: Mutex::new(()), _strings: strings }
     }
 
     /// Writes the counters, up to the capacity of the list. Returns the length of the list and its address.
@@ -52,7 +53,7 @@ impl Listing {
         numbers: impl IntoIterator<Item = (N, u64)>,
     ) -> (i32, *mut DAT_NAMED_ATTR) {
         let _writing = self.writing.lock();
-        let mut count = self.facts;
+        let mut count = self.attribute_count;
         for ((name, value), (shown, number)) in self.lines.iter().zip(numbers) {
             let text = shown.as_ref().as_bytes();
             name.write(&text[..text.len().min(Name::SIZE - 1)]);
@@ -72,8 +73,8 @@ mod tests {
 
     #[test]
     fn attributes_come_first_and_counters_are_rewritten_in_place() {
-        let facts = [("transport", "fake"), ("bad\0", "left out")].map(|(n, v)| (n.to_owned(), v.to_owned()));
-        let listing = Listing::new(facts, 2);
+        let attributes = [("transport", "fake"), ("bad\0", "left out")].map(|(n, v)| (n.to_owned(), v.to_owned()));
+        let listing = Listing::new(attributes, 2);
         assert_eq!(listing.write_counters([("a", u64::MAX), ("b", 7), ("no space", 8)]).0, 3);
         let text = |n: usize| (listing.lines[n].0.text(), listing.lines[n].1.text());
         assert_eq!(text(0), ("a".to_owned(), "18446744073709551615".to_owned()));

@@ -52,16 +52,16 @@ pub struct BaseDir {
 
 /// Owner, mode and type of the object at a path.
 #[derive(Clone, Copy)]
-struct PathFacts {
+struct PathMetadata {
     uid: u32,
     mode: u32,
     is_dir: bool,
 }
 
-impl PathFacts {
+impl PathMetadata {
     fn at(path: &Path) -> io::Result<Self> {
         let found = fs::symlink_metadata(path)?;
-        Ok(PathFacts { uid: found.uid(), mode: found.mode() & 0o7777, is_dir: found.is_dir() })
+        Ok(PathMetadata { uid: found.uid(), mode: found.mode() & 0o7777, is_dir: found.is_dir() })
     }
 
     fn is_private(&self) -> bool {
@@ -76,9 +76,9 @@ impl PathFacts {
 /// Reason why a path cannot be the base directory.
 enum PathProblem {
     /// The object is a directory of another user, or is not a directory.
-    Foreign(PathFacts),
+    Foreign(PathMetadata),
     /// The object is a directory of this user, but its mode gives access to other users.
-    Mode(PathFacts),
+    Mode(PathMetadata),
     /// The directory cannot be created, or the object cannot be examined.
     Failed(io::Error),
 }
@@ -137,7 +137,7 @@ impl BaseDir {
     }
 
     /// Creates an alternative. `found` describes the object at the default path.
-    fn create_alternative(&self, default: &Path, found: PathFacts) -> Result<BaseDir> {
+    fn create_alternative(&self, default: &Path, found: PathMetadata) -> Result<BaseDir> {
         let path = alternative::create(default)
             .map_err(|error| self.report_failure("create a directory beside", default, &error))?;
         log::warn!(
@@ -248,7 +248,7 @@ fn create_private(path: &Path, recursive: bool) -> std::result::Result<(), PathP
             Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(PathProblem::Failed(error)),
             _ => {}
         }
-        match PathFacts::at(path) {
+        match PathMetadata::at(path) {
             Err(e) if e.kind() == ErrorKind::NotFound && tries.next().is_some() => {
                 // The pause is random, because with a fixed pause the other process could remove the directory at each
                 // attempt.
@@ -264,7 +264,7 @@ fn create_private(path: &Path, recursive: bool) -> std::result::Result<(), PathP
 
 /// Whether `path` is a directory of this user, to which no other user has access.
 fn is_private_dir(path: &Path) -> bool {
-    PathFacts::at(path).is_ok_and(|found| found.is_own_directory() && found.is_private())
+    PathMetadata::at(path).is_ok_and(|found| found.is_own_directory() && found.is_private())
 }
 
 fn uid() -> u32 {
