@@ -94,7 +94,7 @@ pub(crate) fn refusal(refused: RefusedOpen) {
     store(refused);
     if is_new && lines::has_errors() {
         reporter.refusals += 1;
-        tell_limited(&line, reporter.refusals, MOST_REFUSALS, "refusals");
+        log_limited(&line, reporter.refusals, MOST_REFUSALS, "refusals");
     }
 }
 
@@ -128,7 +128,7 @@ pub(crate) fn file_error(text: &dyn Display) {
     let mut reporter = prepared();
     if lines::has_errors() {
         reporter.file_errors += 1;
-        tell_limited(&text.to_string(), reporter.file_errors, MOST_FILE_ERRORS, "errors in dat.conf");
+        log_limited(&text.to_string(), reporter.file_errors, MOST_FILE_ERRORS, "errors in dat.conf");
     }
 }
 
@@ -158,7 +158,7 @@ fn prepared() -> MutexGuard<'static, Reporter> {
 }
 
 /// Writes the `count`th line about `what`. Without [`Topic::General`], lines beyond the limit `most` are omitted.
-fn tell_limited(line: &str, count: usize, most: usize, what: &str) {
+fn log_limited(line: &str, count: usize, most: usize, what: &str) {
     if lines::has_all() || count <= most {
         log::error!(target: Topic::Errors.target(), "{line}");
     } else if count == most + 1 {

@@ -15,7 +15,7 @@ use dat_abi::*;
 
 use crate::api::{self, Api};
 use crate::arena::{ARENAS, HandleClass};
-use crate::loader::host::Uncancelled;
+use crate::loader::host::CancellationDisabled;
 use crate::registry::error;
 use crate::{fork, handles};
 
@@ -107,7 +107,7 @@ fn not_a_handle(subtype: DAT_RETURN_SUBTYPE) -> DAT_RETURN {
 /// Runs a call that libdat implements itself: catches panics, defers cancellation, and prepares for fork.
 fn guard(api: &'static Api, body: impl FnOnce() -> Result<(), DAT_RETURN>) -> DAT_RETURN {
     api::enter(api);
-    let _uncancelled = Uncancelled::new();
+    let _uncancelled = CancellationDisabled::new();
     fork::prepare();
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => DAT_SUCCESS,

@@ -11,7 +11,7 @@ use crate::error::{Error, Handle, Result};
 use crate::ffi;
 use crate::provider::Provider;
 use crate::runtime::handle::from_handle;
-use crate::runtime::wait::{self, Mark, WaitStep, WakeCause};
+use crate::runtime::wait::{self, WaitMark, WaitStep, WakeCause};
 
 #[derive(Clone, Copy)]
 struct CnoWaitCall {
@@ -22,7 +22,7 @@ struct CnoWaitCall {
     has_polled: bool,
     /// The wait; `None` until the thread has begun to wait.
     wait: Option<CnoWait>,
-    /// Whether the thread has stored a [`Mark`], so that a cancellation removes its waiter.
+    /// Whether the thread has stored a [`WaitMark`], so that a cancellation removes its waiter.
     marked: bool,
 }
 
@@ -82,7 +82,7 @@ unsafe fn step<P: Provider>(call: &mut CnoWaitCall, cause: WakeCause) -> WaitSte
         None => (code, None),
     };
     if let (true, Some(wait)) = (call.marked, call.wait) {
-        Mark::remove(wait.token);
+        WaitMark::remove(wait.token);
     }
     if let Some(evd) = evd {
         // SAFETY: the caller guarantees that `call.evd` is null or writable.
@@ -107,7 +107,7 @@ fn sleep<P: Provider>(call: &mut CnoWaitCall, expected: u32) -> WaitStep {
     let Some((word, _)) = wait::futex_word(wait.id) else { return WaitStep::Done(Error::Internal.code()) };
     if !call.marked {
         call.marked = true;
-        Mark { id: wait.id, token: wait.token, clear: clear::<P> }.store();
+        WaitMark { id: wait.id, token: wait.token, clear: clear::<P> }.store();
     }
     WaitStep::Sleep { word, expected, deadline: wait.deadline }
 }

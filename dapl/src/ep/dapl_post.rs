@@ -153,7 +153,7 @@ unsafe fn post_recv<P: Provider>(
         let token = Token { cookie, ep: ep.id.handle, work: Work::Recv, unsignalled, post, ..Token::default() };
         let posted = qp.post_recv(segments, token);
         if post != 0 {
-            ep.settle_trace(post, Work::Recv, posted.is_ok());
+            ep.record_traced_result(post, Work::Recv, posted.is_ok());
         }
         posted?;
         post_state.posts.count(Work::Recv, &[], thread);
@@ -333,7 +333,7 @@ pub(super) fn request<P: Provider>(
     let token = Token { cookie, ep: ep.id.handle, work, unsignalled, post, ..Token::default() };
     let posted = qp.post_send(&SendWr { op, segments, token, suppress, fence, announced: thread.is_some() });
     if post != 0 {
-        ep.settle_trace(post, work, posted.is_ok());
+        ep.record_traced_result(post, work, posted.is_ok());
     }
     posted?;
     post_state.posts.count(work, if suppress { segments } else { &[] }, thread);

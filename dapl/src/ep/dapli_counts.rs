@@ -74,7 +74,7 @@ impl<P: Provider> Ep<P> {
 
     /// Records in the trace whether the provider accepted a traced post.
     #[cold]
-    pub(super) fn settle_trace(&self, post: u32, work: Work, taken: bool) {
+    pub(super) fn record_traced_result(&self, post: u32, work: Work, taken: bool) {
         if let Some(trace) = &self.trace {
             trace.record_result(post, work, taken);
         }

@@ -44,7 +44,7 @@ pub(crate) fn bind<P: Provider>(ep: &Ep<P>, rmr: &Rmr<P>, wanted: Option<RmrBind
     let wr = BindWr { token, suppress: post.suppress, fence: post.fence };
     let posted = dapls_rmr::post(rmr, checked, |mw, bind| qp.post_bind(mw, bind, &wr));
     if number != 0 {
-        ep.settle_trace(number, Work::Bind, posted.is_ok());
+        ep.record_traced_result(number, Work::Bind, posted.is_ok());
     }
     if posted.is_ok() {
         post_state.posts.count(Work::Bind, &[], None);

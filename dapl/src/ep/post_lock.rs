@@ -14,7 +14,7 @@ use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use super::{Ep, PostState};
 use crate::error::{Error, Handle, Result};
 use crate::provider::Provider;
-use crate::runtime::handle::{self, Exclusion, ObjectId, from_handle_hot, from_handle_quick};
+use crate::runtime::handle::{self, Exclusion, ObjectId, from_handle_for_post, from_handle_quick};
 
 /// The post state of the EP `id`, with its lock.
 pub(super) struct PostLock<P: Provider> {
@@ -102,7 +102,7 @@ pub(super) fn post<P: Provider>(
     handle: *mut c_void,
     body: impl FnOnce(&Ep<P>, &PostState<P>, Option<usize>) -> Result<()>,
 ) -> Result<()> {
-    let Some(ep) = from_handle_hot::<Ep<P>>(handle) else { return Err(Error::InvalidHandle(Handle::Ep)) };
+    let Some(ep) = from_handle_for_post::<Ep<P>>(handle) else { return Err(Error::InvalidHandle(Handle::Ep)) };
     let counted = if ep.is_counted() { Some(ep.post_state.lock_for_post()) } else { None };
     // SAFETY: no writer has access. A writer waits until this reference ends or, if the reference is counted, for the
     // read lock.

@@ -15,7 +15,7 @@ use crate::error::{Error, Handle};
 use crate::ffi::{guard, guard_hot, require};
 use crate::ia::Ia;
 use crate::provider::Provider;
-use crate::runtime::handle::{EvdHandle, EvdUse, from_handle, from_handle_hot, from_optional};
+use crate::runtime::handle::{EvdHandle, EvdUse, from_handle, from_handle_for_post, from_optional};
 use crate::runtime::sync::MutexGuard;
 
 /// `dat_evd_create`.
@@ -280,7 +280,7 @@ unsafe extern "C" fn dequeue_by_poll<P: Provider>(
 #[inline(never)]
 unsafe extern "C" fn dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVENT) -> DAT_RETURN {
     guard_hot(|| {
-        let Some(object) = from_handle_hot::<Evd<P>>(evd) else { return Err(Error::InvalidHandle(Handle::Plain)) };
+        let Some(object) = from_handle_for_post::<Evd<P>>(evd) else { return Err(Error::InvalidHandle(Handle::Plain)) };
         require(out, 2)?;
         // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         let result = object.dequeue(|given| unsafe { write_taken(out, evd, given) });

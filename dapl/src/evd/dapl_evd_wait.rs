@@ -12,7 +12,7 @@ use crate::error::{Error, Handle, Result};
 use crate::ffi;
 use crate::provider::{Completion, Provider};
 use crate::runtime::handle::{EvdHandle, from_handle};
-use crate::runtime::wait::{self, Mark, WaitStep, WakeCause};
+use crate::runtime::wait::{self, WaitMark, WaitStep, WakeCause};
 
 /// Writes an event of this EVD in the layout of one version of DAT. `out` is writable.
 pub(crate) type WriteEvent<E> = unsafe fn(out: *mut E, evd: DAT_EVD_HANDLE, event: &Event);
@@ -32,7 +32,7 @@ struct EvdWaitCall<E> {
     more: *mut DAT_COUNT,
     /// The wait; `None` until the thread has begun to wait.
     wait: Option<EvdWait>,
-    /// Whether the thread has stored a [`Mark`], so that a cancellation removes its waiter.
+    /// Whether the thread has stored a [`WaitMark`], so that a cancellation removes its waiter.
     marked: bool,
 }
 
@@ -161,14 +161,14 @@ fn sleep<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>, expected: u32) -> Wait
     let Some((word, _)) = wait::futex_word(wait.id) else { return WaitStep::Done(Error::Internal.code()) };
     if !call.marked {
         call.marked = true;
-        Mark { id: wait.id, token: wait.token, clear: clear::<P> }.store();
+        WaitMark { id: wait.id, token: wait.token, clear: clear::<P> }.store();
     }
     WaitStep::Sleep { word, expected, deadline: wait.deadline }
 }
 
 fn remove_mark<E: Copy>(call: &EvdWaitCall<E>) {
     if let (true, Some(wait)) = (call.marked, call.wait) {
-        Mark::remove(wait.token);
+        WaitMark::remove(wait.token);
     }
 }
 

@@ -61,7 +61,7 @@ impl<P: Provider> EvdState<P> {
 
     /// Moves the remaining completions from the buffer to the queue.
     #[inline]
-    pub(super) fn settle_buffer(&mut self) {
+    pub(super) fn move_buffer_to_queue(&mut self) {
         if !self.plain.is_empty() {
             self.queue_buffer();
         }
@@ -140,7 +140,7 @@ impl<P: Provider> Evd<P> {
     /// no event.
     pub(super) fn lock(&self) -> MutexGuard<'_, EvdState<P>> {
         let mut inner = self.inner.lock();
-        inner.settle_buffer();
+        inner.move_buffer_to_queue();
         if let Some(check) = &self.empty_check {
             check.set_queued(true);
         }

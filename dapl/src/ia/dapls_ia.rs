@@ -27,7 +27,7 @@ use crate::stats::trace;
 /// Where the asynchronous errors of a new IA are reported.
 pub enum AsyncEvdChoice<P: Provider> {
     /// To a new async EVD, created with the IA.
-    Make(Maker<P>),
+    Make(AsyncEvdConstructor<P>),
     /// To an existing EVD that the consumer passes.
     Borrowed(UseGuard<dyn AsyncErrorSink>),
     /// The IA has no async EVD: its errors are reported to all async EVDs of this library.
@@ -35,7 +35,7 @@ pub enum AsyncEvdChoice<P: Provider> {
 }
 
 /// Creates an async EVD with a live handle in an IA.
-type Maker<P> = Box<dyn FnOnce(&Arc<Ia<P>>) -> Result<Arc<dyn AsyncErrorSink>>>;
+type AsyncEvdConstructor<P> = Box<dyn FnOnce(&Arc<Ia<P>>) -> Result<Arc<dyn AsyncErrorSink>>>;
 
 /// Opens an IA and returns its async EVD.
 ///

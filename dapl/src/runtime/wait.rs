@@ -3,7 +3,7 @@
 //! The entries of `dat_evd_wait` and `dat_cno_wait` call [`run`], which first tries to find an event without sleeping.
 //! If there is none, it alternates between steps and sleeps. A step holds locks and references, with cancellation
 //! deferred. A sleep on a futex word runs in stack frames that own nothing, because glibc's forced unwinding passes
-//! through them. A thread that is cancelled leaves a [`Mark`] in its thread-local storage, whose destructor removes the
+//! through them. A thread that is cancelled leaves a [`WaitMark`] in its thread-local storage, whose destructor removes the
 //! waiter. The futex words are in the arena of handles, so they outlive the objects.
 
 use std::cell::RefCell;
@@ -272,7 +272,7 @@ unsafe extern "C-unwind" {
 
 /// A sleeping wait, and how to remove it if its thread is cancelled.
 #[derive(Clone, Copy)]
-pub struct Mark {
+pub struct WaitMark {
     /// The object waited on.
     pub id: ObjectId,
     /// Token of the wait.
@@ -281,9 +281,9 @@ pub struct Mark {
     pub clear: fn(ObjectId, u64),
 }
 
-struct ThreadMarks(RefCell<Vec<Mark>>);
+struct ThreadWaitMarks(RefCell<Vec<WaitMark>>);
 
-impl Drop for ThreadMarks {
+impl Drop for ThreadWaitMarks {
     fn drop(&mut self) {
         // glibc also runs this destructor in a thread that has returned and has a pending cancellation request.
         let _deferral = cancel::defer();
@@ -294,10 +294,10 @@ impl Drop for ThreadMarks {
 }
 
 thread_local! {
-    static MARKS: ThreadMarks = const { ThreadMarks(RefCell::new(Vec::new())) };
+    static MARKS: ThreadWaitMarks = const { ThreadWaitMarks(RefCell::new(Vec::new())) };
 }
 
-impl Mark {
+impl WaitMark {
     /// Stores the mark before the first sleep of a wait.
     pub fn store(self) {
         // A thread without thread-local storage is exiting and cannot be cancelled any more.

@@ -13,7 +13,7 @@ use crate::evd::{Evd, Event, EventSource, EventSources, TakenEvent, dapls_evd, w
 use crate::ffi::{guard, guard_hot, require};
 use crate::ia::{AsyncError, Ia};
 use crate::provider::{Completion, Provider, ReceivedOp, Status, Work};
-use crate::runtime::handle::{EvdHandle, from_handle, from_handle_hot, from_optional};
+use crate::runtime::handle::{EvdHandle, from_handle, from_handle_for_post, from_optional};
 
 /// `dat_evd_create`. Unlike in 1.2, an EVD can also serve the stream of completions of extended operations.
 ///
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn dapl2_evd_dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out
 #[inline(never)]
 unsafe fn dequeue_locked<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVENT) -> DAT_RETURN {
     convert::code(guard_hot(|| {
-        let Some(object) = from_handle_hot::<Evd<P>>(evd) else { return Err(Error::InvalidHandle(Handle::Plain)) };
+        let Some(object) = from_handle_for_post::<Evd<P>>(evd) else { return Err(Error::InvalidHandle(Handle::Plain)) };
         require(out, 2)?;
         // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         let result = object.dequeue(|taken| unsafe {

@@ -94,9 +94,9 @@ pub(crate) fn at_fork(before: extern "C" fn(), after: extern "C" fn()) {
 
 /// While a value exists, cancellation of the thread that created it is disabled, because cancellation must not unwind
 /// frames that have destructors.
-pub(crate) struct Uncancelled(c_int);
+pub(crate) struct CancellationDisabled(c_int);
 
-impl Uncancelled {
+impl CancellationDisabled {
     pub(crate) fn new() -> Self {
         let mut before = 0;
         // SAFETY: the call sets the calling thread's state and writes the former state to `before`.
@@ -105,7 +105,7 @@ impl Uncancelled {
     }
 }
 
-impl Drop for Uncancelled {
+impl Drop for CancellationDisabled {
     fn drop(&mut self) {
         let mut unused = 0;
         // SAFETY: the call restores the state that `new` saved, and `unused` is writable.

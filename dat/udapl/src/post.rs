@@ -8,7 +8,7 @@ use crate::ep::Ep;
 use crate::error::Result;
 use crate::flight::{Buffers, Op, OpId};
 use crate::memory::{Buffer, Remote};
-use crate::segment::{PostError, Segment, take_apart};
+use crate::segment::{PostError, Segment, buffers_and_triplets};
 
 bitflags::bitflags! {
     /// Options of a request.
@@ -132,7 +132,7 @@ impl Ep {
         target: Target<'_>,
         flags: PostFlags,
     ) -> Result<OpId, PostError> {
-        let (buffers, mut segments) = take_apart(first, more);
+        let (buffers, mut segments) = buffers_and_triplets(first, more);
         // The lock is held from the assignment of the request number until the post has returned, so that the numbers
         // follow the order of the posts.
         let mut flight = self.inner.flight.lock();

@@ -60,7 +60,7 @@ impl std::error::Error for PostError {
 }
 
 /// Returns the buffers of the segments, and the segments for the DAT call, without empty ones.
-pub(crate) fn take_apart(first: Segment, more: Vec<Segment>) -> (Buffers, Vec<DAT_LMR_TRIPLET>) {
+pub(crate) fn buffers_and_triplets(first: Segment, more: Vec<Segment>) -> (Buffers, Vec<DAT_LMR_TRIPLET>) {
     let parts = std::iter::once(&first).chain(&more).filter(|part| part.length > 0);
     let segments = parts.map(|part| part.buffer.0.segment(part.start, part.length)).collect();
     let more = more.into_iter().map(|part| part.buffer).collect();

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use crate::error::{Error, Result};
 use crate::flight::{Buffers, Op, OpId, OutstandingTransfers};
 use crate::owned::{Handle, Pz, SrqInner};
-use crate::segment::{PostError, Segment, take_apart};
+use crate::segment::{PostError, Segment, buffers_and_triplets};
 
 /// A queue of receives for several endpoints ([`EpSpec::srq`](crate::EpSpec::srq)). A completion names the endpoint
 /// that received the message. If that endpoint is dropped before the completion is dequeued, the buffer stays allocated
@@ -68,7 +68,7 @@ impl Srq {
     /// As for [`Self::recv`].
     pub fn recv_with(&self, first: Segment, more: Vec<Segment>) -> Result<OpId, PostError> {
         let call = &self.inner.pz.ia.functions;
-        let (buffers, mut segments) = take_apart(first, more);
+        let (buffers, mut segments) = buffers_and_triplets(first, more);
         let mut flight = self.inner.flight.lock();
         let id = flight.enter(Op::Recv, buffers, false);
         let count = DAT_COUNT::try_from(segments.len()).unwrap_or(DAT_COUNT::MAX);

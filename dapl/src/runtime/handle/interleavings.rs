@@ -20,29 +20,29 @@ impl Drop for TypeA {
     }
 }
 
-/// Like `TypeA`, but of a kind that posts reference by `HotRef`.
+/// Like `TypeA`, but of a kind that posts reference by `PostRef`.
 #[derive(Default)]
-struct HotType(AccessCheck);
+struct PostRefType(AccessCheck);
 
-impl Object for HotType {
+impl Object for PostRefType {
     const KIND: Kind = Kind::Ep;
 }
 
-impl Drop for HotType {
+impl Drop for PostRefType {
     fn drop(&mut self) {
         self.0.write();
     }
 }
 
 fn hot() -> ObjectId {
-    let made = create(std::ptr::null(), |_| Ok(HotType::default())).unwrap();
+    let made = create(std::ptr::null(), |_| Ok(PostRefType::default())).unwrap();
     let id = made.id();
     assert_eq!(made.publish() as usize, id.handle);
     id
 }
 
 fn post(handle: usize) {
-    if let Some(user) = from_handle_hot::<HotType>(handle as *mut c_void) {
+    if let Some(user) = from_handle_for_post::<PostRefType>(handle as *mut c_void) {
         // Objects with a counted reference are used only under a lock, which these models lack.
         if !user.is_counted() {
             user.0.read();
@@ -57,7 +57,7 @@ fn object_is_dropped_after_its_last_post() {
         let posts: Vec<_> = (0..2).map(|_| thread::spawn(move || post(id.handle))).collect();
         assert!(destroy(id));
         posts.into_iter().for_each(|post| post.join().unwrap());
-        assert!(from_id::<HotType>(id).is_none());
+        assert!(from_id::<PostRefType>(id).is_none());
         assert_eq!(arena::alive(), 0, "the object was not dropped");
     });
 }
@@ -67,13 +67,13 @@ fn no_post_runs_during_an_exclusion() {
     loom::model(|| {
         let id = hot();
         let poster = thread::spawn(move || post(id.handle));
-        let user = from_id::<HotType>(id).unwrap();
+        let user = from_id::<PostRefType>(id).unwrap();
         let exclusion = exclude(id);
         user.0.write();
         drop(exclusion);
         drop(user);
         poster.join().unwrap();
-        assert!(!from_handle_hot::<HotType>(id.handle as *mut c_void).unwrap().is_counted());
+        assert!(!from_handle_for_post::<PostRefType>(id.handle as *mut c_void).unwrap().is_counted());
     });
 }
 
@@ -91,7 +91,7 @@ fn object_freed_during_an_exclusion_is_dropped() {
 #[test]
 fn exclusion_of_a_freed_object_sees_all_posts_as_ended() {
     loom::model(|| {
-        let made = create(std::ptr::null(), |_| Ok(HotType::default())).unwrap();
+        let made = create(std::ptr::null(), |_| Ok(PostRefType::default())).unwrap();
         let (id, object) = (made.id(), made.object().clone());
         made.publish();
         let poster = thread::spawn(move || post(id.handle));

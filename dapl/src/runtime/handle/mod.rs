@@ -8,7 +8,7 @@
 //!
 //! Lookups and frees do not block: a free marks the entry as not live, and the last call that uses the object drops it.
 //! Most calls count a reference in the entry ([`Ref`]). Posts and dequeues store the entry's address in a hazard slot
-//! of their thread instead ([`HotRef`]). In a forked child the arena reads as zeros (`MADV_WIPEONFORK`), so the child
+//! of their thread instead ([`PostRef`]). In a forked child the arena reads as zeros (`MADV_WIPEONFORK`), so the child
 //! refuses inherited handles. Its new handles use entries that the parent has not assigned.
 
 use std::ffi::c_void;
@@ -41,7 +41,7 @@ pub use arena::{alive, arena};
 pub use creation::{UnpublishedObject, create};
 pub use exclusion::{Exclusion, await_posts, exclude};
 pub use hasher::HandleHasher;
-pub use refs::{HotRef, QuickRef, Ref};
+pub use refs::{PostRef, QuickRef, Ref};
 pub use uses::{UseCount, UseCounted, UseGuard};
 use word::StateWord;
 
@@ -164,7 +164,7 @@ impl HandleEntry {
     /// that there is no object.
     ///
     /// Several threads can call this concurrently, because a failed `acquire` also counts a reference for a moment, and
-    /// because a thread whose [`HotRef`] ends checks too. The thread that changes the state word drops the object; the
+    /// because a thread whose [`PostRef`] ends checks too. The thread that changes the state word drops the object; the
     /// others find another generation.
     #[cold]
     fn drop_if_unused(&self, word: u64) {
@@ -187,7 +187,7 @@ impl HandleEntry {
     }
 }
 
-/// Whether posts and dequeues reference objects of this kind by [`HotRef`].
+/// Whether posts and dequeues reference objects of this kind by [`PostRef`].
 fn is_hot(word: u64) -> bool {
     [Kind::Ep, Kind::Evd].iter().any(|kind| *kind as u8 == StateWord::kind(word))
 }
@@ -200,9 +200,9 @@ pub fn from_handle<T: Object>(handle: *mut c_void, wanted: Handle) -> Result<Ref
     acquire(handle as usize, None).ok_or(Error::InvalidHandle(wanted))
 }
 
-/// Like [`from_handle_hot`], but never counts a reference. Returns `None` if the thread's first hazard slot is not
+/// Like [`from_handle_for_post`], but never counts a reference. Returns `None` if the thread's first hazard slot is not
 /// available, if another thread excludes posts ([`exclude`]), or if the handle is invalid. The caller then calls
-/// [`from_handle_hot`], which fails only if the handle is invalid.
+/// [`from_handle_for_post`], which fails only if the handle is invalid.
 #[inline(always)]
 pub fn from_handle_quick<T: Object>(handle: *mut c_void) -> Option<QuickRef<T>> {
     let entry = arena::at(handle as usize)?;
@@ -224,7 +224,7 @@ fn quick_ref<T: Object>(entry: &'static HandleEntry, protection: Protection) -> 
 
 /// Like [`from_handle`], for posts and dequeues. Returns `None` if the handle is not a live handle of this type.
 #[inline(always)]
-pub fn from_handle_hot<T: Object>(handle: *mut c_void) -> Option<HotRef<T>> {
+pub fn from_handle_for_post<T: Object>(handle: *mut c_void) -> Option<PostRef<T>> {
     debug_assert!(is_hot((T::KIND as u64) << StateWord::KIND_SHIFT), "{:?}", T::KIND);
     let entry = arena::at(handle as usize)?;
     // Acquire pairs with the Release in `publish`, and with the end of an exclusion.
@@ -240,7 +240,7 @@ pub fn from_handle_hot<T: Object>(handle: *mut c_void) -> Option<HotRef<T>> {
     };
     // Never null while the object is live.
     let object = NonNull::new(entry.object.load(Ordering::Relaxed).cast::<T>())?;
-    Some(HotRef { entry, object, protection })
+    Some(PostRef { entry, object, protection })
 }
 
 /// A checked EVD handle: it referred to a live EVD when `of` was called. The EVD may have been freed since.
@@ -277,7 +277,7 @@ impl EvdHandle {
     }
 
     /// Protects the EVD by the first hazard slot of this thread. Returns `None` if the thread has no slots yet or the
-    /// first one is not free; the caller then calls [`from_handle_hot`].
+    /// first one is not free; the caller then calls [`from_handle_for_post`].
     #[inline(always)]
     pub fn protect(self) -> Option<EvdUse> {
         hazard::protect_again(self.0.address()).map(|protection| EvdUse(ManuallyDrop::new(protection)))

@@ -1,5 +1,5 @@
 //! References to the object of a handle for the duration of a call. [`Ref`] is counted. [`QuickRef`] stores the entry's
-//! address in a hazard slot. [`HotRef`] does the same if possible, and is counted otherwise.
+//! address in a hazard slot. [`PostRef`] does the same if possible, and is counted otherwise.
 
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
@@ -51,14 +51,14 @@ impl<T: Object> Drop for Ref<T> {
 }
 
 /// A reference for the duration of a post or dequeue. It costs no atomic read-modify-write unless it had to be counted.
-pub struct HotRef<T: Object> {
+pub struct PostRef<T: Object> {
     pub(super) entry: &'static HandleEntry,
     pub(super) object: NonNull<T>,
     /// The hazard slot, cleared by `drop`. `None`: the reference is counted.
     pub(super) protection: Option<Protection>,
 }
 
-impl<T: Object> HotRef<T> {
+impl<T: Object> PostRef<T> {
     /// Whether this reference is counted, like a [`Ref`]; [`exclude`](super::exclude) does not wait for counted
     /// references.
     #[inline(always)]
@@ -88,7 +88,7 @@ impl<T: Object> HotRef<T> {
     }
 }
 
-impl<T: Object> Deref for HotRef<T> {
+impl<T: Object> Deref for PostRef<T> {
     type Target = T;
 
     #[inline(always)]
@@ -98,13 +98,13 @@ impl<T: Object> Deref for HotRef<T> {
     }
 }
 
-impl<T: Object> Drop for HotRef<T> {
+impl<T: Object> Drop for PostRef<T> {
     fn drop(&mut self) {
         self.end();
     }
 }
 
-/// Like [`HotRef`], but always protected by a hazard slot and never counted.
+/// Like [`PostRef`], but always protected by a hazard slot and never counted.
 pub struct QuickRef<T: Object> {
     pub(super) entry: &'static HandleEntry,
     pub(super) object: NonNull<T>,

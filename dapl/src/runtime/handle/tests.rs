@@ -79,20 +79,20 @@ fn one_of_many_concurrent_frees_succeeds() {
     assert_eq!(drops.load(Ordering::SeqCst), 200);
 }
 
-/// An object of a kind that posts reference by `HotRef`.
-struct HotType(Arc<AtomicUsize>);
+/// An object of a kind that posts reference by `PostRef`.
+struct PostRefType(Arc<AtomicUsize>);
 
-impl Object for HotType {
+impl Object for PostRefType {
     const KIND: Kind = Kind::Ep;
 }
-impl Drop for HotType {
+impl Drop for PostRefType {
     fn drop(&mut self) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
 }
 
 fn hot(drops: &Arc<AtomicUsize>) -> (ObjectId, *mut c_void) {
-    let made = create(std::ptr::null(), |_| Ok(HotType(drops.clone()))).unwrap();
+    let made = create(std::ptr::null(), |_| Ok(PostRefType(drops.clone()))).unwrap();
     (made.id(), made.publish())
 }
 
@@ -100,11 +100,11 @@ fn hot(drops: &Arc<AtomicUsize>) -> (ObjectId, *mut c_void) {
 fn object_in_a_post_is_dropped_when_the_post_ends() {
     let drops = Arc::default();
     let (id, handle) = hot(&drops);
-    assert!(from_handle_hot::<HotType>(handle.wrapping_byte_add(1)).is_none());
-    let user = from_handle_hot::<HotType>(handle).unwrap();
+    assert!(from_handle_for_post::<PostRefType>(handle.wrapping_byte_add(1)).is_none());
+    let user = from_handle_for_post::<PostRefType>(handle).unwrap();
     assert!(!user.is_counted());
     assert!(std::thread::scope(|scope| scope.spawn(|| destroy(id)).join().unwrap()));
-    assert!(from_handle_hot::<HotType>(handle).is_none());
+    assert!(from_handle_for_post::<PostRefType>(handle).is_none());
     assert_eq!(drops.load(Ordering::SeqCst), 0);
     user.release();
     assert_eq!(drops.load(Ordering::SeqCst), 1);
@@ -114,8 +114,8 @@ fn object_in_a_post_is_dropped_when_the_post_ends() {
 fn references_beyond_the_slots_are_counted() {
     let drops = Arc::default();
     let (id, handle) = hot(&drops);
-    let users: Vec<_> = (0..9).map(|_| from_handle_hot::<HotType>(handle).unwrap()).collect();
-    assert_eq!(users.iter().map(HotRef::is_counted).collect::<Vec<_>>(), [[false; 4].as_slice(), &[true; 5]].concat());
+    let users: Vec<_> = (0..9).map(|_| from_handle_for_post::<PostRefType>(handle).unwrap()).collect();
+    assert_eq!(users.iter().map(PostRef::is_counted).collect::<Vec<_>>(), [[false; 4].as_slice(), &[true; 5]].concat());
     assert!(destroy(id));
     for user in users {
         assert_eq!(drops.load(Ordering::SeqCst), 0);
@@ -129,12 +129,12 @@ fn exclusion_waits_for_posts_and_later_references_are_counted() {
     let drops = Arc::default();
     let (id, handle) = hot(&drops);
     let (address, is_over) = (handle as usize, AtomicUsize::new(0));
-    let user = from_handle_hot::<HotType>(handle).unwrap();
+    let user = from_handle_for_post::<PostRefType>(handle).unwrap();
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
             let exclusion = exclude(id);
             assert_eq!(is_over.load(Ordering::SeqCst), 1);
-            let user = from_handle_hot::<HotType>(address as *mut c_void).unwrap();
+            let user = from_handle_for_post::<PostRefType>(address as *mut c_void).unwrap();
             assert!(user.is_counted());
             drop((user, exclusion));
         });
@@ -143,7 +143,7 @@ fn exclusion_waits_for_posts_and_later_references_are_counted() {
         drop(user);
         writer.join().unwrap();
     });
-    assert!(!from_handle_hot::<HotType>(handle).unwrap().is_counted(), "the exclusion is over");
+    assert!(!from_handle_for_post::<PostRefType>(handle).unwrap().is_counted(), "the exclusion is over");
     assert!(destroy(id));
     drop(exclude(id)); // without effect
     assert_eq!(drops.load(Ordering::SeqCst), 1);
@@ -159,7 +159,7 @@ fn posts_race_with_frees() {
             for _ in 0..2 {
                 scope.spawn(move || {
                     for _ in 0..20 {
-                        if let Some(user) = from_handle_hot::<HotType>(address as *mut c_void) {
+                        if let Some(user) = from_handle_for_post::<PostRefType>(address as *mut c_void) {
                             assert!(Arc::strong_count(&user.0) > 1);
                         }
                     }

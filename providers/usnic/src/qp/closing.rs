@@ -18,7 +18,7 @@ use crate::net::receive::PacketRun;
 use crate::proto::Nanos;
 use crate::proto::conn::ConnConfig;
 use crate::proto::schedule::{PendingWork, ServiceReason};
-use crate::qp::context::{NoHost, QpContext};
+use crate::qp::context::{ClosingCallbacks, QpContext};
 use crate::qp::handler::{ConnectionHandler, ConnectionParams};
 use crate::qp::transport::Transport;
 
@@ -75,8 +75,8 @@ pub(crate) fn reset_new(
     now: Nanos,
 ) {
     let mut transport = Transport::new(config, params, now);
-    transport.conn.abort(now, &mut NoHost);
-    transport.transmit(now, &mut NoHost, context);
+    transport.conn.abort(now, &mut ClosingCallbacks);
+    transport.transmit(now, &mut ClosingCallbacks, context);
     ClosingConnection::start(device, context, transport, now);
 }
 
@@ -92,7 +92,7 @@ impl ConnectionHandler for ClosingConnection {
 
     fn receive(&self, now: Nanos, number: u32, from: SocketAddr, packets: PacketRun<'_>) -> PendingWork {
         self.with(now, number, |transport| {
-            let unmatched = transport.receive(now, from, packets, &mut NoHost);
+            let unmatched = transport.receive(now, from, packets, &mut ClosingCallbacks);
             if let Some(device) = self.device.upgrade() {
                 device.count_unmatched(unmatched);
             }
@@ -100,11 +100,11 @@ impl ConnectionHandler for ClosingConnection {
     }
 
     fn transmit(&self, now: Nanos, number: u32, _: ServiceReason) -> PendingWork {
-        self.with(now, number, |transport| _ = transport.transmit(now, &mut NoHost, &self.context))
+        self.with(now, number, |transport| _ = transport.transmit(now, &mut ClosingCallbacks, &self.context))
     }
 
     fn on_time(&self, now: Nanos, number: u32) -> PendingWork {
-        self.with(now, number, |transport| transport.conn.on_time(now, &mut NoHost))
+        self.with(now, number, |transport| transport.conn.on_time(now, &mut ClosingCallbacks))
     }
 
     fn sends_to(&self, peer: SocketAddr) -> bool {

@@ -3,7 +3,7 @@
 //!
 //! Copies use raw pointers, because no Rust reference to consumer memory may exist. A guard on the registration
 //! prevents deregistration during a copy. The caller holds the lock of the queue pair. A closing connection uses
-//! [`NoHost`].
+//! [`ClosingCallbacks`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -402,9 +402,9 @@ impl ConnCallbacks<QpContext> for &QpContext {
 
 /// Callbacks of a closing connection. They access no memory and report no completion.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct NoHost;
+pub(crate) struct ClosingCallbacks;
 
-impl ConnCallbacks<QpContext> for NoHost {
+impl ConnCallbacks<QpContext> for ClosingCallbacks {
     fn may_touch(&mut self, _: u32, _: u64, _: u32, _: bool) -> bool {
         false
     }

@@ -54,7 +54,7 @@ fn no_announced_post_accesses_memory_after_its_deregistration() {
         let poster = {
             let (regions, memory) = (regions.clone(), memory.clone());
             thread::spawn(move || {
-                let announced = handle::from_handle_hot::<Announceable>(ep as *mut _).unwrap();
+                let announced = handle::from_handle_for_post::<Announceable>(ep as *mut _).unwrap();
                 let segment = Segment { key, pad: 0, address: 64, length: 64 };
                 if regions.allows_segment(1, &segment, false) {
                     memory.read();

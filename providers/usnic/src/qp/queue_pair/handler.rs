@@ -15,7 +15,7 @@ use crate::proto::Nanos;
 use crate::proto::counters::Counters;
 use crate::proto::schedule::{PendingWork, ServiceReason};
 use crate::qp::closing;
-use crate::qp::context::NoHost;
+use crate::qp::context::ClosingCallbacks;
 use crate::qp::handler::{ConnectionHandler, ConnectionParams};
 use crate::qp::transport::Transport;
 use crate::srq::SrqWaiter;
@@ -111,10 +111,10 @@ impl QpCore {
         let Some(mut state) = self.state.try_lock_for(counters::EXIT_LOCK_TIMEOUT) else { return };
         if let Some(transport) = &mut state.transport {
             let now = device::now();
-            transport.conn.ack_all(now, &mut NoHost);
-            transport.transmit(now, &mut NoHost, &self.context);
-            transport.conn.abort(now, &mut NoHost);
-            transport.transmit(now, &mut NoHost, &self.context);
+            transport.conn.ack_all(now, &mut ClosingCallbacks);
+            transport.transmit(now, &mut ClosingCallbacks, &self.context);
+            transport.conn.abort(now, &mut ClosingCallbacks);
+            transport.transmit(now, &mut ClosingCallbacks, &self.context);
         }
     }
 }
