@@ -3,8 +3,8 @@
 //! The entries of `dat_evd_wait` and `dat_cno_wait` call [`run`], which first tries to find an event without sleeping.
 //! If there is none, it alternates between steps and sleeps. A step holds locks and references, with cancellation
 //! deferred. A sleep on a futex word runs in stack frames that own nothing, because glibc's forced unwinding passes
-//! through them. A thread that is cancelled leaves a [`WaitMark`] in its thread-local storage, whose destructor removes the
-//! waiter. The futex words are in the arena of handles, so they outlive the objects.
+//! through them. A thread that is cancelled leaves a [`WaitMark`] in its thread-local storage, whose destructor removes
+//! the waiter. The futex words are in the arena of handles, so they outlive the objects.
 
 use std::cell::RefCell;
 use std::ffi::c_int;

@@ -24,27 +24,31 @@ pub(crate) const STAGING_BYTES: usize = 4 << 10;
 
 /// A segment of the sender's memory.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Part {
+pub(crate) struct OfferSegment {
     pub(crate) key: u32,
     pub(crate) length: u32,
     pub(crate) address: u64,
 }
 
-impl Part {
+impl OfferSegment {
     pub(crate) fn encode(&self) -> [u64; 2] {
         [u64::from(self.length) << 32 | u64::from(self.key), self.address]
     }
 
     fn decode(words: [u64; 2]) -> Self {
-        Part { key: words[0] as u32, length: (words[0] >> 32) as u32, address: words[1] }
+        OfferSegment { key: words[0] as u32, length: (words[0] >> 32) as u32, address: words[1] }
     }
 }
 
 /// Returns the segments listed in a slot; `None` if there are none or too many, if one is empty, or if their lengths do
 /// not add up to the total.
-pub(crate) fn parts(count: u32, total: u64, words: [u64; WORDS]) -> Option<impl Iterator<Item = Part>> {
+pub(crate) fn offer_segments(
+    count: u32,
+    total: u64,
+    words: [u64; WORDS],
+) -> Option<impl Iterator<Item = OfferSegment>> {
     let count = usize::try_from(count).ok().filter(|count| (1..=MAX_SEGMENTS).contains(count))?;
-    let parts = move || (0..count).map(move |n| Part::decode([words[2 * n], words[2 * n + 1]]));
+    let parts = move || (0..count).map(move |n| OfferSegment::decode([words[2 * n], words[2 * n + 1]]));
     let sum: u64 = parts().map(|part| u64::from(part.length)).sum();
     (sum == total && parts().all(|part| part.length > 0)).then(parts)
 }
@@ -74,7 +78,7 @@ pub(crate) fn truncated_slot(slot: u64) -> u32 {
 mod tests {
     use super::*;
 
-    fn words(parts: &[Part]) -> [u64; WORDS] {
+    fn words(parts: &[OfferSegment]) -> [u64; WORDS] {
         let mut words = [0; WORDS];
         for (n, part) in parts.iter().enumerate() {
             words[2 * n..][..2].copy_from_slice(&part.encode());
@@ -85,25 +89,25 @@ mod tests {
     #[test]
     fn offer_round_trips() {
         let list: Vec<_> =
-            (1..=MAX_SEGMENTS as u32).map(|n| Part { key: !n, length: n, address: u64::MAX - 1 }).collect();
+            (1..=MAX_SEGMENTS as u32).map(|n| OfferSegment { key: !n, length: n, address: u64::MAX - 1 }).collect();
         for count in 1..=MAX_SEGMENTS {
             let total = (1..=count as u64).sum();
-            let found = parts(count as u32, total, words(&list)).unwrap();
+            let found = offer_segments(count as u32, total, words(&list)).unwrap();
             assert_eq!(found.collect::<Vec<_>>(), list[..count]);
         }
     }
 
     #[test]
     fn inconsistent_offers_are_not_decoded() {
-        let part = Part { key: 1, length: u32::MAX, address: 8 };
+        let part = OfferSegment { key: 1, length: u32::MAX, address: 8 };
         let list = words(&[part; MAX_SEGMENTS]);
         let total = u64::from(u32::MAX);
-        assert!(parts(1, total, list).is_some() && parts(6, 6 * total, list).is_some());
+        assert!(offer_segments(1, total, list).is_some() && offer_segments(6, 6 * total, list).is_some());
         for (count, total) in [(0, 0), (1, total - 1), (1, total + 1), (2, total), (7, 7 * total), (u32::MAX, total)] {
-            assert!(parts(count, total, list).is_none(), "{count} {total}");
+            assert!(offer_segments(count, total, list).is_none(), "{count} {total}");
         }
-        let hollow = words(&[part, Part { length: 0, ..part }]);
-        assert!(parts(2, total, hollow).is_none(), "an empty segment");
+        let hollow = words(&[part, OfferSegment { length: 0, ..part }]);
+        assert!(offer_segments(2, total, hollow).is_none(), "an empty segment");
     }
 
     #[test]

@@ -4,9 +4,9 @@
 //! defines the packets that open and end connections.
 //!
 //! ```text
-//! Fragment             PacketHeader  DataFields  Message  extension  payload                a whole message
-//! Chunk                PacketHeader  DataFields  Message  extension  Part  payload          a part of a message
-//! Piece                PacketHeader  DataFields  Message  extension  Part  Extent  payload  a part of such a packet
+//! Fragment             PacketHeader  DataFields  Message  extension  payload                         whole message
+//! Chunk                PacketHeader  DataFields  Message  extension  PayloadOffset  payload          part of a message
+//! Piece                PacketHeader  DataFields  Message  extension  PayloadOffset  Extent  payload  part of a packet
 //! Ack                  PacketHeader  AckFields   SackFields  SackRange ...
 //! Probe                PacketHeader  padding
 //! ProbeAck             PacketHeader  size of the probe (u32)
@@ -207,7 +207,7 @@ impl Message {
 /// Offset in bytes of the payload in its message. The payload extends to the end of the packet.
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
-pub(crate) struct Part {
+pub(crate) struct PayloadOffset {
     pub(crate) offset: U32,
 }
 
@@ -275,7 +275,7 @@ pub(crate) const RANGES: usize = 64;
 /// Length in bytes of the header of a fragment.
 pub(crate) const FRAGMENT: usize = size_of::<PacketHeader>() + size_of::<DataFields>() + size_of::<Message>();
 /// Length in bytes of the header of a chunk.
-pub(crate) const CHUNK: usize = FRAGMENT + size_of::<Part>();
+pub(crate) const CHUNK: usize = FRAGMENT + size_of::<PayloadOffset>();
 /// Length in bytes of the header of a piece.
 pub(crate) const PIECE: usize = CHUNK + size_of::<Extent>();
 
@@ -310,11 +310,11 @@ pub(crate) fn data(kind: Kind, body: &[u8]) -> Option<Data<'_>> {
     let (offset, extent, payload) = match kind {
         Kind::Fragment => (0, None, rest),
         Kind::Chunk => {
-            let (part, rest) = Part::read_from_prefix(rest).ok()?;
+            let (part, rest) = PayloadOffset::read_from_prefix(rest).ok()?;
             (part.offset.get(), None, rest)
         }
         Kind::Piece => {
-            let (part, rest) = Part::read_from_prefix(rest).ok()?;
+            let (part, rest) = PayloadOffset::read_from_prefix(rest).ok()?;
             let (extent, rest) = Extent::read_from_prefix(rest).ok()?;
             (part.offset.get(), Some(extent), rest)
         }
@@ -352,7 +352,7 @@ mod tests {
     #[test]
     fn wire_records_have_no_padding() {
         assert_eq!((size_of::<PacketHeader>(), size_of::<AckFields>(), size_of::<DataFields>()), (16, 12, 16));
-        assert_eq!((size_of::<Message>(), size_of::<Part>(), size_of::<SackFields>()), (24, 4, 8));
+        assert_eq!((size_of::<Message>(), size_of::<PayloadOffset>(), size_of::<SackFields>()), (24, 4, 8));
         assert_eq!((FRAGMENT, CHUNK, PIECE, size_of::<SackRange>()), (56, 60, 68, 8));
     }
 

@@ -19,7 +19,8 @@ use crate::proto::setup::accept::Acceptor;
 use crate::proto::setup::connect::{Connector, refuse_unmatched};
 use crate::proto::setup::{self, ConnectionTerms, Offer, Random, Setup};
 use crate::proto::wire::{
-    self, AckFields, DataFields, Extent, FLAG_CHECKED, Kind, Message, PacketHeader, Part, RANGES, SackFields, SackRange,
+    self, AckFields, DataFields, Extent, FLAG_CHECKED, Kind, Message, PacketHeader, PayloadOffset, RANGES, SackFields,
+    SackRange,
 };
 use crate::proto::{MICROS, MILLIS, Nanos, SECONDS, WINDOW};
 
@@ -228,7 +229,7 @@ impl Peer<'_> {
         body.extend((0..message.op().map_or(0, wire::Op::extension)).map(|_| self.byte()));
         if kind != Kind::Fragment {
             let offset = u32::from(self.short() % 3000);
-            body.extend_from_slice(Part { offset: offset.into() }.as_bytes());
+            body.extend_from_slice(PayloadOffset { offset: offset.into() }.as_bytes());
             if kind == Kind::Piece {
                 let start = offset.saturating_sub(u32::from(self.byte()) * 8);
                 let end = (offset + payload + u32::from(self.byte()) * 8).min(length);

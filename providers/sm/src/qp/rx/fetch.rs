@@ -23,7 +23,7 @@ use crate::delegation::CopyJob;
 use crate::memory::cma::{CopyError, Direction};
 use crate::memory::regions::{AccessTarget, wait_while};
 use crate::proto::message::{Header, MessageKind};
-use crate::proto::offer::{MAX_SEGMENTS, STAGING_BYTES, encode_staged, parts, split, truncated_slot};
+use crate::proto::offer::{MAX_SEGMENTS, STAGING_BYTES, encode_staged, offer_segments, split, truncated_slot};
 use crate::qp::context::{ConnectionFault, NAK_SOURCE, QpContext};
 use crate::qp::link::WAKE_ON_PROGRESS;
 use crate::qp::single_copy::{self, CopyMethod, Tail};
@@ -125,7 +125,7 @@ impl RxRings {
             return Err(ConnectionFault::InvalidData("an offer between the fragments of a message"));
         }
         let total = payload.total.unwrap_or(0);
-        let parts = parts(header.length, total, self.requests.stored_words());
+        let parts = offer_segments(header.length, total, self.requests.stored_words());
         let parts = parts.ok_or(ConnectionFault::InvalidData("an offer with inconsistent lengths"))?;
         if !self.find_receive(context, queue, marks, total, out)? {
             return Ok(false);

@@ -14,8 +14,8 @@ use super::types::{
 };
 use crate::proto::psn::Psn;
 use crate::proto::wire::{
-    AckFields, CHUNK, EXTENSION, Extent, FLAG_ACK_NOW, FLAG_LAST, FRAGMENT, Kind, Message, Op, PacketHeader, Part,
-    RANGES, SOLICITED, SackFields, SackRange,
+    AckFields, CHUNK, EXTENSION, Extent, FLAG_ACK_NOW, FLAG_LAST, FRAGMENT, Kind, Message, Op, PacketHeader,
+    PayloadOffset, RANGES, SOLICITED, SackFields, SackRange,
 };
 
 impl<D: PostedData> Conn<D> {
@@ -144,7 +144,7 @@ impl<D: PostedData> Conn<D> {
         out.extend_from_slice(message.as_bytes());
         self.write_extension(out, sent);
         if !is_whole {
-            out.extend_from_slice(Part { offset: sent.offset.into() }.as_bytes());
+            out.extend_from_slice(PayloadOffset { offset: sent.offset.into() }.as_bytes());
         }
         let channel = if sent.command && !resend { PacketChannel::Command } else { PacketChannel::Data };
         OutgoingPacket { payload, channel, resend, ..outgoing(out.len() - start) }
@@ -166,7 +166,7 @@ impl<D: PostedData> Conn<D> {
         self.write_carried(out, Kind::Piece, flags, psn, host);
         out.extend_from_slice(message.as_bytes());
         self.write_extension(out, &piece);
-        out.extend_from_slice(Part { offset: piece.offset.into() }.as_bytes());
+        out.extend_from_slice(PayloadOffset { offset: piece.offset.into() }.as_bytes());
         let end = sent.offset + sent.length;
         out.extend_from_slice(Extent { start: sent.offset.into(), end: end.into() }.as_bytes());
         OutgoingPacket { payload, channel: PacketChannel::Data, resend, ..outgoing(out.len() - start) }

@@ -8,7 +8,9 @@ use super::network::TestRandom;
 use super::pair::{ConnPair, Endpoint, PairConfig};
 use crate::proto::MILLIS;
 use crate::proto::conn::ConnConfig;
-use crate::proto::wire::{AckFields, DataFields, Extent, Kind, Message, Op, PacketHeader, Part, SackFields, SackRange};
+use crate::proto::wire::{
+    AckFields, DataFields, Extent, Kind, Message, Op, PacketHeader, PayloadOffset, SackFields, SackRange,
+};
 
 /// A packet to A. Its header has the connection number and the token that A has chosen.
 struct InvalidPacket {
@@ -60,7 +62,8 @@ impl InvalidPacket {
         };
         let mut body = [carried.as_bytes(), message.as_bytes()].concat();
         body.resize(body.len() + self.op.extension(), 0x11);
-        body.extend(self.offset.map(|offset| Part { offset: offset.into() }).iter().flat_map(|part| part.as_bytes()));
+        let offset = self.offset.map(|offset| PayloadOffset { offset: offset.into() });
+        body.extend(offset.iter().flat_map(|offset| offset.as_bytes()));
         if let Some((start, end)) = self.extent {
             body.extend_from_slice(Extent { start: start.into(), end: end.into() }.as_bytes());
         }
