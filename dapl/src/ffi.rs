@@ -18,7 +18,7 @@ use crate::runtime::cancel;
 #[inline(always)]
 pub fn guard(body: impl FnOnce() -> Result<()>) -> DAT_RETURN {
     let _deferral = cancel::defer();
-    guard_hot(body)
+    guard_cancellable(body)
 }
 
 /// Like [`guard`], but does not defer cancellation, which costs two atomic read-modify-writes per call. Used on the hot
@@ -26,7 +26,7 @@ pub fn guard(body: impl FnOnce() -> Result<()>) -> DAT_RETURN {
 /// the logger does so for each line, `Agent::call` for the consumer's function, `handle` for the drop of an object, and
 /// other cold paths for their own calls. System calls through rustix or `libc::syscall` are not cancellation points.
 #[inline(always)]
-pub fn guard_hot(body: impl FnOnce() -> Result<()>) -> DAT_RETURN {
+pub fn guard_cancellable(body: impl FnOnce() -> Result<()>) -> DAT_RETURN {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => DAT_SUCCESS,
         Ok(Err(error)) => error.code(),
@@ -34,7 +34,8 @@ pub fn guard_hot(body: impl FnOnce() -> Result<()>) -> DAT_RETURN {
     }
 }
 
-/// Like [`guard_hot`], for a call that has a fast path: runs `quick` first, and `body` only if `quick` returns `None`.
+/// Like [`guard_cancellable`], for a call that has a fast path: runs `quick` first, and `body` only if `quick` returns
+/// `None`.
 #[inline(always)]
 pub fn guard_quick(quick: impl FnOnce() -> Option<Result<()>>, body: impl FnOnce() -> DAT_RETURN) -> DAT_RETURN {
     match catch_unwind(AssertUnwindSafe(quick)) {

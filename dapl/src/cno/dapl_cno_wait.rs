@@ -48,7 +48,7 @@ pub unsafe extern "C-unwind" fn dapl_cno_wait<P: Provider>(
 #[inline(always)]
 unsafe fn quick<P: Provider>(call: &mut CnoWaitCall) -> Option<DAT_RETURN> {
     let mut triggered = None;
-    let code = ffi::guard_hot(|| {
+    let code = ffi::guard_cancellable(|| {
         if !call.evd.is_null() {
             (triggered, call.has_polled) = from_handle::<Cno<P>>(call.cno, Handle::Cno)?.wait_quickly();
         }
@@ -69,7 +69,7 @@ unsafe fn quick<P: Provider>(call: &mut CnoWaitCall) -> Option<DAT_RETURN> {
 #[inline(never)]
 unsafe fn step<P: Provider>(call: &mut CnoWaitCall, cause: WakeCause) -> WaitStep {
     let mut next = None;
-    let code = ffi::guard_hot(|| {
+    let code = ffi::guard_cancellable(|| {
         next = Some(run_step::<P>(call, cause)?);
         Ok(())
     });

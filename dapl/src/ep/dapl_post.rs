@@ -90,7 +90,7 @@ unsafe fn post_send<P: Provider>(
         let op = Op::Send { solicited: completion_flags & DAT_COMPLETION_SOLICITED_WAIT_FLAG != 0 };
         request(ep, post_state, thread, op, segments, cookie(&user_cookie), completion_flags)
     };
-    ffi::guard_hot(|| post_lock::post(ep_handle, post))
+    ffi::guard_cancellable(|| post_lock::post(ep_handle, post))
 }
 
 /// `dat_ep_post_recv`.
@@ -159,7 +159,7 @@ unsafe fn post_recv<P: Provider>(
         post_state.posts.count(Work::Recv, &[], thread);
         Ok(())
     };
-    ffi::guard_hot(|| post_lock::post(ep_handle, post))
+    ffi::guard_cancellable(|| post_lock::post(ep_handle, post))
 }
 
 /// `dat_ep_post_rdma_read`.
@@ -219,7 +219,7 @@ unsafe fn post_rdma_read<P: Provider>(
         }
         request(ep, post_state, thread, Op::Read(remote), segments, cookie(&user_cookie), completion_flags)
     };
-    ffi::guard_hot(|| post_lock::post(ep_handle, post))
+    ffi::guard_cancellable(|| post_lock::post(ep_handle, post))
 }
 
 /// `dat_ep_post_rdma_write`.
@@ -308,7 +308,7 @@ unsafe fn post_rdma_write<P: Provider>(
         check_flags(completion_flags, post_state.limits.refused_request_flags, 6)?;
         request(ep, post_state, thread, Op::Write(remote), segments, cookie(&user_cookie), completion_flags)
     };
-    ffi::guard_hot(|| post_lock::post(ep_handle, post))
+    ffi::guard_cancellable(|| post_lock::post(ep_handle, post))
 }
 
 /// Posts a request whose arguments were checked.

@@ -12,7 +12,7 @@ use super::event_record::{write_plain, write_taken};
 use super::{Evd, NotifyMode};
 use crate::cno::Cno;
 use crate::error::{Error, Handle};
-use crate::ffi::{guard, guard_hot, require};
+use crate::ffi::{guard, guard_cancellable, require};
 use crate::ia::Ia;
 use crate::provider::Provider;
 use crate::runtime::handle::{EvdHandle, EvdUse, from_handle, from_handle_for_post, from_optional};
@@ -245,7 +245,7 @@ unsafe extern "C" fn dequeue_contended<P: Provider>(
     out: *mut DAT_EVENT,
     evd_use: EvdUse,
 ) -> DAT_RETURN {
-    guard_hot(|| {
+    guard_cancellable(|| {
         // SAFETY: the caller guarantees that `evd_use` protects an EVD of this type.
         let object = unsafe { evd_use.into_ref::<Evd<P>>() };
         // SAFETY: the caller guarantees that `out` is writable.
@@ -265,7 +265,7 @@ unsafe extern "C" fn dequeue_by_poll<P: Provider>(
     evd_use: EvdUse,
     inner: MutexGuard<'_, EvdState<P>>,
 ) -> DAT_RETURN {
-    guard_hot(|| {
+    guard_cancellable(|| {
         // SAFETY: the caller guarantees that `evd_use` protects an EVD of this type.
         let object = unsafe { evd_use.into_ref::<Evd<P>>() };
         // SAFETY: the caller guarantees that `out` is writable.
@@ -279,7 +279,7 @@ unsafe extern "C" fn dequeue_by_poll<P: Provider>(
 /// `evd` may have any value; `out` is null or writable.
 #[inline(never)]
 unsafe extern "C" fn dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVENT) -> DAT_RETURN {
-    guard_hot(|| {
+    guard_cancellable(|| {
         let Some(object) = from_handle_for_post::<Evd<P>>(evd) else { return Err(Error::InvalidHandle(Handle::Plain)) };
         require(out, 2)?;
         // SAFETY: `out` is not null, and the caller guarantees that it is writable.

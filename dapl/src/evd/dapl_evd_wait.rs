@@ -80,7 +80,7 @@ pub(crate) unsafe fn wait_as<P: Provider, E: Copy>(
 #[inline(always)]
 unsafe fn quick<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>) -> Option<DAT_RETURN> {
     let mut is_taken = false;
-    let code = ffi::guard_hot(|| {
+    let code = ffi::guard_cancellable(|| {
         // SAFETY: the caller also satisfies the contract of `take_quickly`.
         is_taken = unsafe { take_quickly::<P, E>(call) };
         Ok(())
@@ -95,7 +95,7 @@ unsafe fn quick<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>) -> Option<DAT_R
 #[inline(never)]
 unsafe fn step<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>, cause: WakeCause) -> WaitStep {
     let mut next = None;
-    let code = ffi::guard_hot(|| {
+    let code = ffi::guard_cancellable(|| {
         next = Some(run_step::<P, E>(call, cause)?);
         Ok(())
     });

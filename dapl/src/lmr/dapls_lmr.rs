@@ -60,7 +60,7 @@ pub fn create<P: Provider>(
 /// part of the region is not mapped.
 fn is_private(region: Region) -> bool {
     mappings::lookup(region, mappings::PageRights { shared: true, ..mappings::PageRights::default() })
-        == mappings::MappingLookup::Lacking
+        == mappings::MappingLookup::Forbidden
 }
 
 /// Makes the handle of a new LMR live, and adds its contexts to the IA.

@@ -9,7 +9,7 @@ use super::{Rmr, RmrBinding, RmrScope, dapls_rmr};
 use crate::ep::Ep;
 use crate::ep::dapls_bind::{self, BindPost};
 use crate::error::{Error, Handle};
-use crate::ffi::{guard, guard_hot, require};
+use crate::ffi::{guard, guard_cancellable, require};
 use crate::lmr::dapl_lmr::{privileges, rights};
 use crate::provider::{Provider, Segment};
 use crate::pz::Pz;
@@ -96,7 +96,7 @@ pub(crate) unsafe fn bind<P: Provider>(
     flags: DAT_COMPLETION_FLAGS,
     context: *mut DAT_RMR_CONTEXT,
 ) -> DAT_RETURN {
-    guard_hot(|| {
+    guard_cancellable(|| {
         const KNOWN: DAT_COMPLETION_FLAGS = 0x1F; // spec/events 4.1
         let rmr = from_handle::<Rmr<P>>(rmr, Handle::Rmr)?;
         let ep = from_handle::<Ep<P>>(ep, Handle::Ep)?;

@@ -20,11 +20,11 @@ pub struct PageRights {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum MappingLookup {
     /// Every page is mapped and has the rights.
-    Whole,
+    Permitted,
     /// Part of the region is not mapped.
-    Missing,
+    Unmapped,
     /// Every page is mapped, but some pages lack a right.
-    Lacking,
+    Forbidden,
     /// `/proc/self/maps` cannot be read.
     Unknown,
 }
@@ -114,9 +114,9 @@ fn lookup_in(maps: &str, region: Region, rights: PageRights) -> MappingLookup {
         at = to;
     }
     match (at >= end, lacks) {
-        (false, _) => MappingLookup::Missing,
-        (true, true) => MappingLookup::Lacking,
-        (true, false) => MappingLookup::Whole,
+        (false, _) => MappingLookup::Unmapped,
+        (true, true) => MappingLookup::Forbidden,
+        (true, false) => MappingLookup::Permitted,
     }
 }
 
@@ -150,27 +150,27 @@ mod tests {
         let shared = PageRights { shared: true, ..PageRights::default() };
         assert_eq!(
             [at(0x2000, 0x3000, shared), at(0x2fff, 1, shared), at(0x4fff, 1, shared)],
-            [MappingLookup::Whole; 3]
+            [MappingLookup::Permitted; 3]
         );
         assert_eq!(
             [at(0x1fff, 2, shared), at(0x1000, 0x4000, shared), at(0x7ffd_0000, 8, shared)],
-            [MappingLookup::Lacking; 3]
+            [MappingLookup::Forbidden; 3]
         );
         let write = PageRights { write: true, ..PageRights::default() };
-        assert_eq!([at(0x1000, 1, write), at(0x1fff, 2, write), at(0x6000, 1, write)], [MappingLookup::Lacking; 3]);
-        assert_eq!([at(0x2000, 0x3000, write), at(0x7ffc_0000, 0x21000, write)], [MappingLookup::Whole; 2]);
+        assert_eq!([at(0x1000, 1, write), at(0x1fff, 2, write), at(0x6000, 1, write)], [MappingLookup::Forbidden; 3]);
+        assert_eq!([at(0x2000, 0x3000, write), at(0x7ffc_0000, 0x21000, write)], [MappingLookup::Permitted; 2]);
         let read = PageRights { read: true, ..PageRights::default() };
         assert_eq!(
             (at(0x1000, 0x4000, read), at(0x6000, 0x1000, read)),
-            (MappingLookup::Whole, MappingLookup::Lacking)
+            (MappingLookup::Permitted, MappingLookup::Forbidden)
         );
     }
 
     #[test]
     fn unmapped_part_of_a_region_is_detected() {
         let any = PageRights::default();
-        assert_eq!([at(0x5000, 8, any), at(0x4fff, 2, any), at(0, 8, any)], [MappingLookup::Missing; 3]);
-        assert_eq!(lookup_in("nonsense\n\n", Region { address: 0, length: 1 }, any), MappingLookup::Missing);
+        assert_eq!([at(0x5000, 8, any), at(0x4fff, 2, any), at(0, 8, any)], [MappingLookup::Unmapped; 3]);
+        assert_eq!(lookup_in("nonsense\n\n", Region { address: 0, length: 1 }, any), MappingLookup::Unmapped);
     }
 
     #[test]
@@ -205,7 +205,7 @@ c000-d000 rw-s 00000000 00:00 0
     fn heap_memory_is_private_and_writable() {
         let private = Box::new([0u8; 64]);
         let region = Region { address: private.as_ptr() as u64, length: 64 };
-        assert_eq!(lookup(region, PageRights { read: true, write: true, shared: false }), MappingLookup::Whole);
-        assert_eq!(lookup(region, PageRights { shared: true, ..PageRights::default() }), MappingLookup::Lacking);
+        assert_eq!(lookup(region, PageRights { read: true, write: true, shared: false }), MappingLookup::Permitted);
+        assert_eq!(lookup(region, PageRights { shared: true, ..PageRights::default() }), MappingLookup::Forbidden);
     }
 }

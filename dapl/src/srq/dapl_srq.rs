@@ -9,7 +9,7 @@ use dat_abi::*;
 use super::Srq;
 use super::dapls_srq::{self, SrqAttributes};
 use crate::error::{Error, Handle};
-use crate::ffi::{guard, guard_hot, require, segments};
+use crate::ffi::{guard, guard_cancellable, require, segments};
 use crate::ia::Ia;
 use crate::provider::Provider;
 use crate::pz::Pz;
@@ -110,7 +110,7 @@ pub unsafe extern "C" fn dapl_srq_post_recv<P: Provider>(
     list: *mut DAT_LMR_TRIPLET,
     cookie: DAT_DTO_COOKIE,
 ) -> DAT_RETURN {
-    guard_hot(|| {
+    guard_cancellable(|| {
         let srq = from_handle::<Srq<P>>(srq, Handle::Srq)?;
         // SAFETY: the caller also satisfies the contract of `segments`.
         let segments = unsafe { segments(list, count, srq.max_iov as usize) }?;

@@ -10,7 +10,7 @@ use crate::error::{Error, Handle};
 use crate::evd::dapl_evd as evd_1_2;
 use crate::evd::event_record::{async_number, bind_status, connection_number, dto_status};
 use crate::evd::{Evd, Event, EventSource, EventSources, TakenEvent, dapls_evd, wait_as};
-use crate::ffi::{guard, guard_hot, require};
+use crate::ffi::{guard, guard_cancellable, require};
 use crate::ia::{AsyncError, Ia};
 use crate::provider::{Completion, Provider, ReceivedOp, Status, Work};
 use crate::runtime::handle::{EvdHandle, from_handle, from_handle_for_post, from_optional};
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn dapl2_evd_dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out
 /// `evd` may have any value; `out` is null or writable.
 #[inline(never)]
 unsafe fn dequeue_locked<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVENT) -> DAT_RETURN {
-    convert::code(guard_hot(|| {
+    convert::code(guard_cancellable(|| {
         let Some(object) = from_handle_for_post::<Evd<P>>(evd) else { return Err(Error::InvalidHandle(Handle::Plain)) };
         require(out, 2)?;
         // SAFETY: `out` is not null, and the caller guarantees that it is writable.

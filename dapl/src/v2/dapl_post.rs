@@ -173,7 +173,7 @@ pub(super) unsafe fn post_extension<P: Provider>(
     positions: ParameterNumbers,
 ) -> DAT_RETURN {
     let call = |iov: *mut v1::DAT_LMR_TRIPLET, count: DAT_COUNT| {
-        ffi::guard_hot(|| {
+        ffi::guard_cancellable(|| {
             let local = positions.local;
             // The call of an atomic operation has no parameter for the number of segments, which is always one.
             let list = if op.work().is_atomic() { local } else { local + 1 };

@@ -34,7 +34,7 @@ impl Drop for PostRefType {
     }
 }
 
-fn hot() -> ObjectId {
+fn new_post_object() -> ObjectId {
     let made = create(std::ptr::null(), |_| Ok(PostRefType::default())).unwrap();
     let id = made.id();
     assert_eq!(made.publish() as usize, id.handle);
@@ -53,7 +53,7 @@ fn post(handle: usize) {
 #[test]
 fn object_is_dropped_after_its_last_post() {
     loom::model(|| {
-        let id = hot();
+        let id = new_post_object();
         let posts: Vec<_> = (0..2).map(|_| thread::spawn(move || post(id.handle))).collect();
         assert!(destroy(id));
         posts.into_iter().for_each(|post| post.join().unwrap());
@@ -65,7 +65,7 @@ fn object_is_dropped_after_its_last_post() {
 #[test]
 fn no_post_runs_during_an_exclusion() {
     loom::model(|| {
-        let id = hot();
+        let id = new_post_object();
         let poster = thread::spawn(move || post(id.handle));
         let user = from_id::<PostRefType>(id).unwrap();
         let exclusion = exclude(id);
@@ -80,7 +80,7 @@ fn no_post_runs_during_an_exclusion() {
 #[test]
 fn object_freed_during_an_exclusion_is_dropped() {
     loom::model(|| {
-        let id = hot();
+        let id = new_post_object();
         let other = thread::spawn(move || assert!(destroy(id)));
         drop(exclude(id));
         other.join().unwrap();

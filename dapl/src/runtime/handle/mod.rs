@@ -170,7 +170,7 @@ impl HandleEntry {
     fn drop_if_unused(&self, word: u64) {
         let next = StateWord::next_generation(word);
         let is_ours = || self.word.compare_exchange(word, next, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        if StateWord::kind(word) == 0 || is_hot(word) && hazard::is_protected(self.address()) || !is_ours() {
+        if StateWord::kind(word) == 0 || uses_post_refs(word) && hazard::is_protected(self.address()) || !is_ours() {
             return;
         }
         let _deferral = cancel::defer(); // dropping an object closes descriptors
@@ -188,7 +188,7 @@ impl HandleEntry {
 }
 
 /// Whether posts and dequeues reference objects of this kind by [`PostRef`].
-fn is_hot(word: u64) -> bool {
+fn uses_post_refs(word: u64) -> bool {
     [Kind::Ep, Kind::Evd].iter().any(|kind| *kind as u8 == StateWord::kind(word))
 }
 
@@ -225,7 +225,7 @@ fn quick_ref<T: Object>(entry: &'static HandleEntry, protection: Protection) -> 
 /// Like [`from_handle`], for posts and dequeues. Returns `None` if the handle is not a live handle of this type.
 #[inline(always)]
 pub fn from_handle_for_post<T: Object>(handle: *mut c_void) -> Option<PostRef<T>> {
-    debug_assert!(is_hot((T::KIND as u64) << StateWord::KIND_SHIFT), "{:?}", T::KIND);
+    debug_assert!(uses_post_refs((T::KIND as u64) << StateWord::KIND_SHIFT), "{:?}", T::KIND);
     let entry = arena::at(handle as usize)?;
     // Acquire pairs with the Release in `publish`, and with the end of an exclusion.
     let is_shared = || StateWord::is_shared(entry.word.load(Ordering::Acquire), T::KIND);

@@ -91,7 +91,7 @@ impl Drop for PostRefType {
     }
 }
 
-fn hot(drops: &Arc<AtomicUsize>) -> (ObjectId, *mut c_void) {
+fn new_post_object(drops: &Arc<AtomicUsize>) -> (ObjectId, *mut c_void) {
     let made = create(std::ptr::null(), |_| Ok(PostRefType(drops.clone()))).unwrap();
     (made.id(), made.publish())
 }
@@ -99,7 +99,7 @@ fn hot(drops: &Arc<AtomicUsize>) -> (ObjectId, *mut c_void) {
 #[test]
 fn object_in_a_post_is_dropped_when_the_post_ends() {
     let drops = Arc::default();
-    let (id, handle) = hot(&drops);
+    let (id, handle) = new_post_object(&drops);
     assert!(from_handle_for_post::<PostRefType>(handle.wrapping_byte_add(1)).is_none());
     let user = from_handle_for_post::<PostRefType>(handle).unwrap();
     assert!(!user.is_counted());
@@ -113,7 +113,7 @@ fn object_in_a_post_is_dropped_when_the_post_ends() {
 #[test]
 fn references_beyond_the_slots_are_counted() {
     let drops = Arc::default();
-    let (id, handle) = hot(&drops);
+    let (id, handle) = new_post_object(&drops);
     let users: Vec<_> = (0..9).map(|_| from_handle_for_post::<PostRefType>(handle).unwrap()).collect();
     assert_eq!(users.iter().map(PostRef::is_counted).collect::<Vec<_>>(), [[false; 4].as_slice(), &[true; 5]].concat());
     assert!(destroy(id));
@@ -127,7 +127,7 @@ fn references_beyond_the_slots_are_counted() {
 #[test]
 fn exclusion_waits_for_posts_and_later_references_are_counted() {
     let drops = Arc::default();
-    let (id, handle) = hot(&drops);
+    let (id, handle) = new_post_object(&drops);
     let (address, is_over) = (handle as usize, AtomicUsize::new(0));
     let user = from_handle_for_post::<PostRefType>(handle).unwrap();
     std::thread::scope(|scope| {
@@ -153,7 +153,7 @@ fn exclusion_waits_for_posts_and_later_references_are_counted() {
 fn posts_race_with_frees() {
     let drops: Arc<AtomicUsize> = Arc::default();
     for _ in 0..300 {
-        let (id, handle) = hot(&drops);
+        let (id, handle) = new_post_object(&drops);
         let address = handle as usize;
         std::thread::scope(|scope| {
             for _ in 0..2 {

@@ -28,11 +28,11 @@ impl Trace {
     /// Schedules a check for overdue requests, unless one is scheduled already.
     pub(super) fn watch(&self) {
         if !self.is_watched.load(Ordering::SeqCst) {
-            self.look_after(OVERDUE);
+            self.schedule_check(OVERDUE);
         }
     }
 
-    fn look_after(&self, time: Duration) {
+    fn schedule_check(&self, time: Duration) {
         if !self.is_watched.swap(true, Ordering::SeqCst) {
             let target: Weak<dyn OnExpiry> = self.me.clone();
             if timer::arm(time, target, 0).is_err() {
@@ -72,7 +72,7 @@ impl OnExpiry for Trace {
         // Cleared before the check, so that a post made during the check schedules another one.
         self.is_watched.store(false, Ordering::SeqCst);
         if let Some(again) = self.report_overdue(wait::now()) {
-            self.look_after(again);
+            self.schedule_check(again);
         }
     }
 }
@@ -93,12 +93,12 @@ pub(super) fn file(settings: &TraceSettings) {
         return;
     }
     let file = Arc::new(WatchedFile { path: path.clone(), process, seen: Mutex::new(touched(path)) });
-    if look_again(&file) {
+    if schedule_file_check(&file) {
         *watched = Some(file);
     }
 }
 
-fn look_again(file: &Arc<WatchedFile>) -> bool {
+fn schedule_file_check(file: &Arc<WatchedFile>) -> bool {
     let target: Arc<dyn OnExpiry> = file.clone();
     timer::arm(FILE_CHECK_INTERVAL, Arc::downgrade(&target), 0).is_ok()
 }
@@ -116,7 +116,7 @@ impl OnExpiry for WatchedFile {
         }
         let mut watched = FILE.lock();
         let is_wanted = TRACED.read().as_ref().is_some_and(|traced| !traced.is_empty());
-        let stays = watched.as_ref().is_some_and(|file| is_wanted && look_again(file));
+        let stays = watched.as_ref().is_some_and(|file| is_wanted && schedule_file_check(file));
         if !stays {
             *watched = None;
         }

@@ -25,8 +25,8 @@ pub fn is_usable(region: Region, write: bool) -> bool {
     }
     let lookup = |shared| mappings::lookup(region, PageRights { read: true, write, shared });
     match lookup(false) {
-        MappingLookup::Whole => lookup(true) != MappingLookup::Whole || is_accessible(region, write),
-        MappingLookup::Missing | MappingLookup::Lacking => false,
+        MappingLookup::Permitted => lookup(true) != MappingLookup::Permitted || is_accessible(region, write),
+        MappingLookup::Unmapped | MappingLookup::Forbidden => false,
         MappingLookup::Unknown => is_mapped(region),
     }
 }
@@ -94,8 +94,8 @@ pub fn is_accessible(region: Region, write: bool) -> bool {
         libc::ENOMEM | libc::EFAULT | libc::EHWPOISON => false,
         libc::EINVAL if can_populate() => {
             match mappings::lookup(region, PageRights { read: true, write, shared: false }) {
-                MappingLookup::Whole => true, // device memory: it is mapped, but the kernel cannot populate it
-                MappingLookup::Missing | MappingLookup::Lacking => false,
+                MappingLookup::Permitted => true, // device memory: it is mapped, but the kernel cannot populate it
+                MappingLookup::Unmapped | MappingLookup::Forbidden => false,
                 MappingLookup::Unknown => is_mapped(region),
             }
         }

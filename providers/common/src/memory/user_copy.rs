@@ -101,9 +101,9 @@ impl MappingChecker {
             true
         });
         match found {
-            MappingLookup::Missing | MappingLookup::Lacking => false,
-            MappingLookup::Whole if !has_file.get() => true,
-            MappingLookup::Whole | MappingLookup::Unknown => mapping_check::is_usable(region, write),
+            MappingLookup::Unmapped | MappingLookup::Forbidden => false,
+            MappingLookup::Permitted if !has_file.get() => true,
+            MappingLookup::Permitted | MappingLookup::Unknown => mapping_check::is_usable(region, write),
         }
     }
 }
@@ -419,8 +419,8 @@ fn is_usable(region: Region, direction: Direction, maps: &ProcessMaps) -> bool {
         return is_accessible(region, write);
     }
     match maps.lookup(region, PageRights { read: true, write, shared: false }, |last| is_accessible(last, write)) {
-        MappingLookup::Whole => true,
-        MappingLookup::Missing | MappingLookup::Lacking => false,
+        MappingLookup::Permitted => true,
+        MappingLookup::Unmapped | MappingLookup::Forbidden => false,
         MappingLookup::Unknown => is_accessible(region, write),
     }
 }

@@ -58,20 +58,20 @@ impl ProcessMaps {
         for _ in 0..MAX_MAPPINGS {
             let query = match self.query(at) {
                 Ok(Some(query)) => query,
-                Ok(None) => return MappingLookup::Missing,
+                Ok(None) => return MappingLookup::Unmapped,
                 Err(()) => return MappingLookup::Unknown,
             };
             let lacks = |wanted, flag| wanted && query.vma_flags & flag == 0;
             if lacks(rights.read, READABLE) || lacks(rights.write, WRITABLE) {
-                return MappingLookup::Lacking;
+                return MappingLookup::Forbidden;
             }
             let until = query.vma_end.min(end);
             if query.inode != 0 && !last_page(Region { address: until - 1, length: 1 }) {
-                return MappingLookup::Missing;
+                return MappingLookup::Unmapped;
             }
             at = until;
             if at >= end {
-                return MappingLookup::Whole;
+                return MappingLookup::Permitted;
             }
         }
         MappingLookup::Unknown
@@ -129,23 +129,23 @@ mod tests {
         if lookup(0, 8, true) == MappingLookup::Unknown {
             return eprintln!("skipped: this kernel has no PROCMAP_QUERY");
         }
-        assert_eq!(lookup(0, 8, true), MappingLookup::Whole);
+        assert_eq!(lookup(0, 8, true), MappingLookup::Permitted);
         // SAFETY: only this test accesses these pages.
         unsafe {
             assert_eq!(libc::mprotect((at as usize + 2 * PAGE) as *mut _, PAGE, libc::PROT_READ), 0);
             assert_eq!(libc::mprotect((at as usize + 3 * PAGE) as *mut _, PAGE, libc::PROT_NONE), 0);
             assert_eq!(libc::munmap((at as usize + 6 * PAGE) as *mut _, PAGE), 0);
         }
-        assert_eq!([lookup(0, 3, false), lookup(0, 2, true), lookup(4, 2, true)], [MappingLookup::Whole; 3]);
-        assert_eq!([lookup(0, 3, true), lookup(0, 4, false), lookup(3, 1, false)], [MappingLookup::Lacking; 3]);
-        assert_eq!([lookup(4, 3, false), lookup(6, 1, true), lookup(6, 2, true)], [MappingLookup::Missing; 3]);
+        assert_eq!([lookup(0, 3, false), lookup(0, 2, true), lookup(4, 2, true)], [MappingLookup::Permitted; 3]);
+        assert_eq!([lookup(0, 3, true), lookup(0, 4, false), lookup(3, 1, false)], [MappingLookup::Forbidden; 3]);
+        assert_eq!([lookup(4, 3, false), lookup(6, 1, true), lookup(6, 2, true)], [MappingLookup::Unmapped; 3]);
         assert_eq!(files.get(), 0, "anonymous memory has no file");
         let shared = Region { address: map(2, true), length: PAGE as u64 + 1 };
         let read = PageRights { read: true, ..PageRights::default() };
         assert_eq!(
             maps.lookup(shared, read, |last| last.address != shared.address + PAGE as u64),
-            MappingLookup::Missing
+            MappingLookup::Unmapped
         );
-        assert_eq!(maps.lookup(shared, read, |_| true), MappingLookup::Whole);
+        assert_eq!(maps.lookup(shared, read, |_| true), MappingLookup::Permitted);
     }
 }
