@@ -311,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_two_codes_lack_the_class_bit() {
+    fn queue_empty_and_qual_taken_lack_the_class_bit() {
         assert_eq!(Error::QueueEmpty.code(), 0x000D_0000);
         assert_eq!(Error::ConnQualTaken.code(), 0x0002_0000);
         assert_eq!(Error::ConnQualInUse.code(), 0x8002_0000);

@@ -114,7 +114,7 @@ fn done(cookie: u64) -> Completion {
 const ALL: u32 = DAT_EVD_DEFAULT_FLAG | DAT_EVD_SOFTWARE_FLAG;
 
 #[test]
-fn create_checks_arguments_in_order() {
+fn evd_create_refuses_each_invalid_argument() {
     let opened = fake::open(c"evd-create");
     let ia = opened.ia_handle;
     let mut out = std::ptr::null_mut();

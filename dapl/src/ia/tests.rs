@@ -170,7 +170,7 @@ fn abrupt_close_frees_all_objects() {
 }
 
 #[test]
-fn concurrent_closes_end_children_once() {
+fn second_close_during_a_close_is_refused_and_children_are_freed() {
     let mut evd = NULL;
     let (_, ia) = open(c"ia-twice", 8, &mut evd);
     let mut pz = NULL;
@@ -292,7 +292,7 @@ fn lmr_create_checks_arguments_in_order() {
 }
 
 #[test]
-fn every_handle_has_a_context_and_a_type() {
+fn ia_evd_pz_and_lmr_handles_have_a_context_and_a_type() {
     let opened = fake::open(c"ia-context");
     let (pz, lmr) = memory(opened.ia_handle, 0);
     let kinds = [

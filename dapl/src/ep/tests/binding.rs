@@ -252,7 +252,7 @@ fn binds_are_queued_during_an_accept_up_to_the_limit() {
 }
 
 #[test]
-fn unsignalled_binds_give_no_event_and_abrupt_close_frees_bound_rmrs() {
+fn suppressed_bind_gives_no_event_and_abrupt_close_frees_bound_rmrs() {
     let world = World::new(c"bind quiet");
     let (client, _server) = world.pair(5);
     let rmr = world.rmr();

@@ -148,7 +148,7 @@ fn lost_established_event_ends_the_connection() {
 }
 
 #[test]
-fn abrupt_close_ends_eps_in_every_state() {
+fn abrupt_close_frees_connected_reserved_and_connecting_eps() {
     let world = World::new(c"abrupt");
     let (client, server) = world.pair(5);
     let (psp, waiting, asking) = (world.psp(6), world.ep(), world.ep());

@@ -47,7 +47,7 @@ fn arming_finds_events_that_came_before() {
 }
 
 #[test]
-fn completions_that_another_thread_polled_make_it_readable() {
+fn completions_left_by_an_earlier_poll_make_the_descriptor_readable() {
     let opened = fake::open(c"evd-descriptor-polled");
     let evd = Evh::new(&opened, 8, ALL);
     let fd = descriptor(evd);

@@ -110,7 +110,7 @@ fn srq_calls_of_2_0_return_its_states_and_argument_numbers() {
 }
 
 #[test]
-fn handles_of_either_version_are_accepted_by_both() {
+fn handles_of_1_2_are_accepted_by_calls_of_2_0() {
     let world = World::new(c"v2 handles");
     let mut old = null_mut();
     // SAFETY: the PZ is live, and the out parameter is writable.

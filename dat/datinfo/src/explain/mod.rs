@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn every_event_and_status_has_a_meaning() {
+    fn every_event_and_dto_status_of_1_2_has_a_meaning() {
         let events =
             table::all().iter().filter(|name| matches!(name.group, "DAT_EVENT_NUMBER" | "DAT_DTO_COMPLETION_STATUS"));
         let mute: Vec<_> = events

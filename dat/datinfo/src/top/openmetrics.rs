@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn openmetrics_text_is_valid_for_any_report() {
+    fn openmetrics_text_is_valid_for_special_names_and_failed_queries() {
         let mut sample =
             sample_at(0, 7, &[count("a b", 1), count("a.b", 2), count("endpoints left out", 3), count("x", 4)]);
         let mut other = super::super::table::tests::sample_at(

@@ -83,7 +83,7 @@ fn rdma(name: &str, bounce: bool) {
 }
 
 #[test]
-fn rdma_by_the_kernel_copies_every_length() {
+fn rdma_by_the_kernel_transfers_each_boundary_length() {
     rdma("cma", false);
 }
 

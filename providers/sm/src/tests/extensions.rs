@@ -33,7 +33,7 @@ fn add(mr: &Mr, word: &AtomicU64, add: u64) -> Op {
 }
 
 #[test]
-fn sends_of_every_length_deliver_immediate_data() {
+fn sends_of_each_boundary_length_deliver_immediate_data() {
     let base = TestBase::new("immediate");
     let (a, b) = (base.open(), base.open());
     let (active, passive) = connected(&a, &b, 7, 10);

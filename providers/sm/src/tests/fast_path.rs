@@ -186,7 +186,7 @@ fn executed_request_does_not_succeed_after_a_failure() {
 }
 
 #[test]
-fn suppressed_sends_arrive_in_order_without_completions() {
+fn suppressed_sends_on_the_fast_path_arrive_without_completions() {
     let pair = ConnectedPair::new("quick-suppressed", false);
     pair.poll_until_polled();
     let op = Op::Send { solicited: false };
@@ -243,7 +243,7 @@ fn suppressed_requests_behind_a_flushed_one_are_flushed() {
 }
 
 #[test]
-fn messages_of_one_fragment_arrive_whole_and_in_order() {
+fn sends_of_one_fragment_on_the_fast_path_deliver_all_bytes() {
     let pair = ConnectedPair::new("quick-fragment", false);
     pair.poll_until_polled();
     let op = Op::Send { solicited: false };

@@ -85,7 +85,7 @@ impl Both {
 }
 
 #[test]
-fn every_length_arrives_whole_in_any_segments() {
+fn long_sends_of_many_lengths_and_segment_counts_deliver_all_bytes() {
     let pair = both("long-sizes");
     let kib = |n: usize| [(n << 10) - 1, n << 10, (n << 10) + 1];
     let lengths = [8, 16, 32, 48, 64, 256, 512, 1024].into_iter().flat_map(kib);

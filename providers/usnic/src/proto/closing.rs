@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn both_sides_close_under_any_loss() {
+    fn both_sides_close_under_random_loss() {
         for seed in 0..500 {
             let mut dice = TestRandom::new(seed);
             let (mut one, mut other) = (Some(start_graceful(0)), None::<Closing>);

@@ -53,7 +53,7 @@ fn quoted_values_parse_to_the_original() {
 }
 
 #[test]
-fn entries_are_those_that_libdat_reads() {
+fn every_record_that_libdat_reads_is_an_entry() {
     let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test/fuzz/corpus/conf");
     let mut count = 0;
     for file in std::fs::read_dir(corpus).unwrap() {

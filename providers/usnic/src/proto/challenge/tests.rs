@@ -81,7 +81,7 @@ fn unsolicited_response_does_not_change_the_peer_address() {
 }
 
 #[test]
-fn challenges_are_limited_for_any_number_of_addresses() {
+fn challenges_are_limited_with_ten_thousand_addresses() {
     let mut peer = peer();
     let mut challenges = 0;
     for packet in 0..10_000 {

@@ -52,7 +52,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn transfers_complete_on_any_network() {
+fn transfers_complete_under_random_network_conditions() {
     if let Some(seed) = number("DAPL_SIM_SEED") {
         return shrink::check(seed);
     }
@@ -65,7 +65,7 @@ fn transfers_complete_on_any_network() {
 }
 
 #[test]
-fn extended_operations_are_executed_once_on_any_network() {
+fn extension_operations_are_executed_once_under_random_network_conditions() {
     (0..runs() / 2).map(|seed| EXTENDED | seed).for_each(shrink::check);
 }
 

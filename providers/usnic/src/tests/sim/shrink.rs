@@ -25,8 +25,8 @@ pub(super) fn check(seed: u64) {
     }
     panic!(
         "seed {seed} failed: {first}\nthe reduced scenario failed: {last}\n{scenario:?}\nto repeat: \
-         DAPL_SIM_SEED={seed} cargo test -p daplusnic transfers_complete_on_any_network\nto print the packets of the \
-         reduced scenario: set DAPL_SIM_TRACE=1, add -- --nocapture"
+         DAPL_SIM_SEED={seed} cargo test -p daplusnic transfers_complete_under_random_network_conditions\n\
+         to print the packets of the reduced scenario: set DAPL_SIM_TRACE=1, add -- --nocapture"
     );
 }
 

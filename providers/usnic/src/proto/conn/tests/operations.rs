@@ -12,7 +12,7 @@ fn statuses(done: &[super::host::TestCompletion]) -> Vec<Status> {
 }
 
 #[test]
-fn sends_of_all_lengths_complete_their_receives() {
+fn sends_of_each_boundary_length_complete_their_receives() {
     let lengths = [0, 1, 63, 768, 769, 1144, 1145, 1200, 5000, 60_000];
     let mut pair = ConnPair::new(&PairConfig { memory: 1 << 20, ..PairConfig::default() });
     let mut at = 0;

@@ -183,7 +183,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn all_packets_arrive_under_any_conditions(
+    fn all_packets_arrive_under_random_conditions(
         start in prop_oneof![prop::sample::select(STARTS.to_vec()), any::<u32>()],
         seed: u64,
         loses in 0..300u64, loses_acks in 0..300u64, duplicates in 0..200u64, reorders in 0..500u64,
