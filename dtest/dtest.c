@@ -534,8 +534,8 @@ static void check_hello(const void *data, DAT_COUNT size, bool client)
     if (memcmp(got.greeting, wanted.greeting, sizeof got.greeting) || memcmp(got.role, wanted.role, sizeof got.role))
         fail("private data are not those of a dtest %s", wanted.role);
     if (memcmp(&got, &wanted, sizeof got))
-        fail("the %s runs with -b %" PRIu64 " -B %u, we with -b %zu -B %u", wanted.role, be64toh(got.bytes),
-             ntohl(got.bursts), opt.bytes, opt.bursts);
+        fail("the %s runs with -b %" PRIu64 " -B %u, but this side with -b %zu -B %u; give both the same", wanted.role,
+             be64toh(got.bytes), ntohl(got.bursts), opt.bytes, opt.bursts);
     checked += sizeof got;
 }
 
@@ -824,7 +824,7 @@ static void usage(FILE *out)
             "  -p          poll (dat_evd_dequeue) and never sleep\n"
             "  -a          disconnect abruptly and not gracefully\n"
             "  -d          wait a second before accepting and before disconnecting (server)\n"
-            "  -t SECONDS  time limit of each wait for an event; a connection request has a\n"
+            "  -t SECONDS  time limit of each wait for an event; the timeout of a connect is a\n"
             "              third of it (default 30)\n"
             "  -v          print the attributes of adapter and provider\n"
             "  --help      print this\n"
@@ -844,8 +844,11 @@ static uint64_t parse_number(const char *text, uint64_t least, uint64_t most)
     char *end;
     uint64_t value = strtoull(text, &end, 0);
     unsigned shift = *end == 'K' || *end == 'k' ? 10 : *end == 'M' || *end == 'm' ? 20 : 0;
-    if (end == text || *text == '-' || end[shift != 0] != '\0' || value > most >> shift || value << shift < least)
-        misused("a number is malformed or out of range");
+    if (end == text || *text == '-' || end[shift != 0] != '\0' || value > most >> shift || value << shift < least) {
+        fprintf(stderr, "dtest: \"%s\" is not a number from %" PRIu64 " to %" PRIu64 "; see dtest --help\n", text,
+                least, most);
+        exit(2);
+    }
     return value << shift;
 }
 

@@ -269,6 +269,6 @@ fn dtest_prints_help_and_rejects_malformed_options() {
     let sandbox = Sandbox::new(&stage, Some(SM0));
     let help = sandbox.start(&dtest, &["--help"]).finish(TIMEOUT);
     assert!(help.status.success() && help.stdout.starts_with("usage: dtest"), "{help:#?}");
-    sandbox.start(&dtest, &["-b", "1x"]).finish(TIMEOUT).expect_failure("malformed");
+    sandbox.start(&dtest, &["-b", "1x"]).finish(TIMEOUT).expect_failure("is not a number from 1 to");
     sandbox.start(&dtest, &["-s", "-h", "localhost"]).finish(TIMEOUT).expect_failure("exclude each other");
 }
