@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_and_a_suite_exclude_each_other() {
+    fn all_rest_and_suite_arguments_exclude_each_other() {
         assert!(test("--all --required").is_some_and(|test| test.all && test.required));
         assert!(test("--all --rest").is_none() && test("--all abi").is_none() && test("--colour").is_none());
     }

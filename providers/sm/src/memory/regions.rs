@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn grants_only_requested_rights() {
+    fn registration_for_remote_read_denies_local_and_remote_writes() {
         let regions = Regions::new(1).unwrap();
         let key = regions.add(memory(10), Access { remote_read: true, ..Access::default() }, 1).unwrap();
         assert!(regions.acquire(key, 1, base(), 1, AccessRight::LocalRead).is_ok());

@@ -56,7 +56,7 @@ fn uninstall_from(root: &Path) {
 }
 
 #[test]
-fn a_package_is_laid_below_its_root() {
+fn destdir_and_prefix_determine_the_installed_paths() {
     let goal = parse(&["--prefix", "/usr", "--destdir", "/tmp/pkg", "--sysconfdir", "/etc"]).unwrap();
     assert_eq!(goal.at(Path::new("/usr/lib")), Path::new("/tmp/pkg/usr/lib"));
     assert_eq!(parse(&["--prefix", "/opt/x"]).unwrap().places.sysconfdir, Path::new("/opt/x/etc"));

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn directions_and_comments_are_left_out() {
+    fn in_out_macros_and_comments_are_omitted_from_prototypes() {
         let header = "\n/* x */\nextern DAT_RETURN dat_a(\n    IN    const T  *one,\n    INOUT U two[]);\nextern DAT_RETURN dat_b(IN V v);\n";
         let [a, b] = &prototypes(header)[..] else { panic!() };
         assert_eq!((a.name.as_str(), &a.parameters[..]), ("dat_a", &["one".to_owned(), "two".to_owned()][..]));

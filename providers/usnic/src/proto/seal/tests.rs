@@ -144,7 +144,7 @@ fn exhausted_counter_seals_nothing() {
 }
 
 #[test]
-fn only_the_clear_part_of_a_guarded_packet_is_readable() {
+fn rest_of_a_guarded_packet_is_readable_only_without_a_key() {
     let mut dice = TestRandom::new(2);
     for guard in [PacketGuard::new(None), PacketGuard::new(Some(&psk("0123456789abcdef")))] {
         let mut out = Vec::new();
