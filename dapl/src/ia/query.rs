@@ -59,7 +59,7 @@ pub(super) fn ia_attributes<P: Provider>(ia: &Ia<P>) -> DAT_IA_ATTR {
 /// Fills `DAT_PROVIDER_ATTR`.
 pub(super) fn provider_attributes<P: Provider>(ia: &Ia<P>) -> DAT_PROVIDER_ATTR {
     let registered = ia.registration.info();
-    let (facts, facts_list) = ia.show_counts();
+    let (attribute_count, attributes) = ia.show_counts();
     let has_srqs = ia.limits().max_srqs > 0;
     let with_srqs = |bits: DAT_COUNT| if has_srqs { bits } else { 0 };
     let srq_supported = if has_srqs { DAT_TRUE } else { DAT_FALSE };
@@ -95,8 +95,8 @@ pub(super) fn provider_attributes<P: Provider>(ia: &Ia<P>) -> DAT_PROVIDER_ATTR 
         lmr_sync_req: DAT_FALSE,
         dto_async_return_guaranteed: DAT_FALSE,
         rdma_write_for_rdma_read_req: DAT_FALSE,
-        num_provider_specific_attr: facts,
-        provider_specific_attr: facts_list,
+        num_provider_specific_attr: attribute_count,
+        provider_specific_attr: attributes,
     }
 }
 

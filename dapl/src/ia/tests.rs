@@ -109,9 +109,9 @@ fn query_checks_before_it_writes() {
         let address = std::slice::from_raw_parts(ia.ia_address_ptr.cast::<u8>(), 28);
         assert_eq!(address[..8], [2, 0, 0, 0, 127, 0, 0, 1]);
         assert!(address[8..].iter().all(|byte| *byte == 0));
-        let facts = std::slice::from_raw_parts(provider.provider_specific_attr, 3);
-        assert_eq!(CStr::from_ptr(facts[2].name), c"transport");
-        assert_eq!(CStr::from_ptr(facts[2].value), c"fake");
+        let attributes = std::slice::from_raw_parts(provider.provider_specific_attr, 3);
+        assert_eq!(CStr::from_ptr(attributes[2].name), c"transport");
+        assert_eq!(CStr::from_ptr(attributes[2].value), c"fake");
     }
     assert_eq!((ia.max_evd_qlen, ia.max_rdma_read_per_ep_in), (1000, 4));
     assert_eq!((provider.dapl_version_major, provider.dapl_version_minor, provider.is_thread_safe), (1, 2, DAT_TRUE));

@@ -209,9 +209,9 @@ pub(crate) fn versions(options: &Options) -> crate::Result {
     for (entry, opened) in entries.iter().zip(&opened) {
         let OpenResult::Yes(attributes, _) = opened else { continue };
         // The provider-specific attribute `version` is more precise than the two version numbers of the ABI.
-        let facts = attributes["provider_specific"].as_array().into_iter().flatten();
-        let fact = facts.filter(|fact| fact["name"] == "version").find_map(|fact| fact["value"].as_str());
-        let own = fact.or(attributes["version"].as_str()).unwrap_or_default();
+        let specific = attributes["provider_specific"].as_array().into_iter().flatten();
+        let precise = specific.filter(|one| one["name"] == "version").find_map(|one| one["value"].as_str());
+        let own = precise.or(attributes["version"].as_str()).unwrap_or_default();
         for file in attributes["files"].as_array().into_iter().flatten().filter_map(Value::as_str) {
             let is_provider = file.ends_with(entry.library.rsplit('/').next().unwrap_or_default());
             let version = if is_provider { own } else { of_name(file) };

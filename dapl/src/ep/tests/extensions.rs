@@ -41,9 +41,9 @@ fn receives_get_immediate_data_and_invalidated_keys() {
     }
     let done = completions(world.dto);
     let received: Vec<_> = done.iter().filter(|done| done.token.work == Work::Recv).collect();
-    let facts = received.iter().map(|done| (done.token.cookie, done.arrival, done.value, done.bytes, done.solicited));
+    let fields = received.iter().map(|done| (done.token.cookie, done.arrival, done.value, done.bytes, done.solicited));
     assert_eq!(
-        facts.collect::<Vec<_>>(),
+        fields.collect::<Vec<_>>(),
         [
             (11, ReceivedOp::SendImmediate, 7, 8, true),
             (12, ReceivedOp::WriteImmediate, 0xABCD, 8, false),

@@ -104,7 +104,7 @@ fn schedule_file_check(file: &Arc<WatchedFile>) -> bool {
 }
 
 fn touched(path: &PathBuf) -> Option<SystemTime> {
-    fs::metadata(path).and_then(|facts| facts.modified()).ok()
+    fs::metadata(path).and_then(|metadata| metadata.modified()).ok()
 }
 
 impl OnExpiry for WatchedFile {

@@ -28,8 +28,8 @@ pub(super) fn check_pair(host: &str, port: u16, findings: &mut Vec<Finding>) -> 
         return Ok(());
     };
     findings.push(Finding::good("path", format!("{to} answers, round trip {} us", trip.as_micros())));
-    findings.push(match facts(to).map_err(failed)? {
-        Some(remote) => versions(&String::from_utf8_lossy(&remote), &serve::facts()),
+    findings.push(match query_description(to).map_err(failed)? {
+        Some(remote) => versions(&String::from_utf8_lossy(&remote), &serve::description()),
         None => Finding::note(
             "versions",
             "unknown: only datinfo doctor --serve answers this query, a usnic listener does not; compare datinfo \
@@ -82,7 +82,7 @@ fn sizes(report: &PathReport) -> Finding {
 
 /// Requests the version, kernel release and buffer limits of the other host from its `datinfo doctor --serve`. Returns
 /// `None` if no answer arrives, because the other host does not run that command or the answers are lost.
-fn facts(to: SocketAddr) -> io::Result<Option<Vec<u8>>> {
+fn query_description(to: SocketAddr) -> io::Result<Option<Vec<u8>>> {
     let any: SocketAddr =
         if to.is_ipv4() { (Ipv4Addr::UNSPECIFIED, 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() };
     let socket = UdpSocket::bind(any)?;
@@ -99,8 +99,8 @@ fn facts(to: SocketAddr) -> io::Result<Option<Vec<u8>>> {
             socket.set_read_timeout(Some(left))?;
             match socket.recv(&mut buffer) {
                 Ok(length) => {
-                    if let Some(facts) = wire::answered(&buffer[..length], number) {
-                        return Ok(Some(facts.to_vec()));
+                    if let Some(description) = wire::answered(&buffer[..length], number) {
+                        return Ok(Some(description.to_vec()));
                     }
                 }
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
@@ -113,7 +113,7 @@ fn facts(to: SocketAddr) -> io::Result<Option<Vec<u8>>> {
 
 /// Compares the versions of datinfo on both hosts.
 fn versions(remote: &str, local: &str) -> Finding {
-    let version = |facts: &str| facts.split(' ').find_map(|word| word.strip_prefix("datinfo=").map(str::to_owned));
+    let version = |text: &str| text.split(' ').find_map(|word| word.strip_prefix("datinfo=").map(str::to_owned));
     let shown: String = remote.chars().filter(|c| !c.is_control()).take(300).collect();
     match version(remote) == version(local) {
         true => Finding::good("versions", format!("the same on both hosts ({shown})")),
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_valid_server_is_reported_as_reachable() {
-        let findings = against(|asked| serve::answer(asked, &serve::facts()).into_iter().collect());
+        let findings = against(|asked| serve::answer(asked, &serve::description()).into_iter().collect());
         assert_eq!(grades(&findings), ["ok"; 4], "{findings:?}");
     }
 
@@ -231,7 +231,7 @@ mod tests {
         let findings = against(|asked| {
             let mut answers = vec![Vec::new(), b"DATINFO2".to_vec(), vec![0xff; 2000], asked.to_vec()];
             answers.extend(wire::answer(&wire::question(u64::MAX), "forged"));
-            answers.extend(serve::answer(asked, &serve::facts()));
+            answers.extend(serve::answer(asked, &serve::description()));
             answers
         });
         assert_eq!(grades(&findings), ["ok"; 4], "{findings:?}");

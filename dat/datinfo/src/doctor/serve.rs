@@ -31,7 +31,7 @@ pub(super) fn serve(port: u16) -> crate::Result {
 
 /// Answers the datagrams of a socket until receiving fails. Returns the error.
 fn answer_all(socket: &UdpSocket) -> std::io::Error {
-    let facts = facts();
+    let description = description();
     let mut budget = ReplyBudget::new(Instant::now());
     let mut buffer = vec![0; 1 << 16];
     loop {
@@ -40,7 +40,7 @@ fn answer_all(socket: &UdpSocket) -> std::io::Error {
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
             Err(error) => return error,
         };
-        let Some(answer) = answer(&buffer[..length], &facts) else { continue };
+        let Some(answer) = answer(&buffer[..length], &description) else { continue };
         if budget.take(Instant::now()) {
             // An answer that cannot be sent is not repeated, because the other host measures loss.
             let _ = socket.send_to(&answer, from);
@@ -50,13 +50,13 @@ fn answer_all(socket: &UdpSocket) -> std::io::Error {
 
 /// Returns the answer to a datagram of `datinfo doctor` or to a path probe. The answer is never longer than the
 /// datagram.
-pub(super) fn answer(datagram: &[u8], facts: &str) -> Option<Vec<u8>> {
+pub(super) fn answer(datagram: &[u8], description: &str) -> Option<Vec<u8>> {
     let mut echo = Vec::new();
-    if path::answer(datagram, &mut echo) { Some(echo) } else { wire::answer(datagram, facts) }
+    if path::answer(datagram, &mut echo) { Some(echo) } else { wire::answer(datagram, description) }
 }
 
 /// Version, kernel release and socket buffer limits of this host, for the other host.
-pub(super) fn facts() -> String {
+pub(super) fn description() -> String {
     let read = |path: &str| std::fs::read_to_string(path).map_or("?".to_owned(), |text| text.trim().to_owned());
     format!(
         "datinfo={} kernel={} rmem_max={} wmem_max={}",
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn facts_have_one_word_per_item() {
-        assert_eq!(facts().split(' ').filter(|word| word.contains('=')).count(), 4);
+    fn description_has_four_items() {
+        assert_eq!(description().split(' ').filter(|word| word.contains('=')).count(), 4);
     }
 }

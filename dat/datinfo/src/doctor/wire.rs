@@ -22,12 +22,12 @@ pub(super) fn question(number: u64) -> Vec<u8> {
     bytes
 }
 
-/// Builds the answer to a datagram; `None` if the datagram is not a request. `facts`, the result of `serve::facts`, is
-/// truncated to the maximum length of an answer.
-pub(super) fn answer(datagram: &[u8], facts: &str) -> Option<Vec<u8>> {
+/// Builds the answer to a datagram; `None` if the datagram is not a request. `description`, the result of
+/// `serve::description`, is truncated to the maximum length of an answer.
+pub(super) fn answer(datagram: &[u8], description: &str) -> Option<Vec<u8>> {
     let number = parse(datagram, QUESTION).filter(|_| datagram.len() >= LEAST)?;
     let mut bytes = head(ANSWER, number);
-    bytes.extend_from_slice(&facts.as_bytes()[..facts.len().min(LEAST - HEAD)]);
+    bytes.extend_from_slice(&description.as_bytes()[..description.len().min(LEAST - HEAD)]);
     Some(bytes)
 }
 
@@ -59,7 +59,7 @@ mod tests {
         let given = answer(&asked, "a b").unwrap();
         assert!(given.len() <= asked.len(), "{} bytes for {}", given.len(), asked.len());
         assert_eq!((answered(&given, 7), answered(&given, 8)), (Some(&b"a b"[..]), None));
-        assert_eq!(answer(&given, "facts"), None, "an answer is no question");
+        assert_eq!(answer(&given, "description"), None, "an answer is no question");
         assert_eq!(answered(&asked, 7), None, "a question is no answer");
     }
 
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn truncates_facts_to_the_size_of_an_answer() {
+    fn truncates_the_description_to_the_size_of_an_answer() {
         let given = answer(&question(1), &"x".repeat(100_000)).unwrap();
         assert_eq!(given.len(), LEAST);
     }

@@ -61,17 +61,17 @@ fn read(path: &str) -> std::result::Result<Psk, String> {
         error => error.to_string(),
     })?;
     let file = File::from(file);
-    let facts = file.metadata().map_err(|error| error.to_string())?;
+    let metadata = file.metadata().map_err(|error| error.to_string())?;
     let own = rustix::process::geteuid().as_raw();
-    if !facts.is_file() {
-        let kind = if facts.file_type().is_fifo() { " (it is a FIFO)" } else { "" };
+    if !metadata.is_file() {
+        let kind = if metadata.file_type().is_fifo() { " (it is a FIFO)" } else { "" };
         return Err(format!("not a regular file{kind}; set `key` to the path of a regular file"));
     }
-    if facts.uid() != own && facts.uid() != 0 {
-        return Err(format!("owned by uid {}, not by uid {own} or 0; chown {own} {path}", facts.uid()));
+    if metadata.uid() != own && metadata.uid() != 0 {
+        return Err(format!("owned by uid {}, not by uid {own} or 0; chown {own} {path}", metadata.uid()));
     }
-    if facts.mode() & 0o077 != 0 {
-        return Err(format!("accessible to other users (mode {:o}); chmod 600 {path}", facts.mode() & 0o777));
+    if metadata.mode() & 0o077 != 0 {
+        return Err(format!("accessible to other users (mode {:o}); chmod 600 {path}", metadata.mode() & 0o777));
     }
     let mut secret = Vec::new();
     file.take(MAX_KEY_FILE + 1).read_to_end(&mut secret).map_err(|error| error.to_string())?;
