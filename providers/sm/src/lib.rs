@@ -225,12 +225,14 @@ impl MemoryProvider for Sm {
         let usable =
             remote && settings.rma == settings::RmaMethod::Auto && regions.may_register(region, access.writes());
         let Some(backing) = usable.then(|| backings.find(region, access.remote_write)).flatten() else {
-            log::info!(
-                "peers cannot map the shared memory at {:#x} of {} bytes; any RDMA to it uses other copy methods (man \
-                 7 dapl_sm)",
-                region.address,
-                region.length
-            );
+            if remote {
+                log::info!(
+                    "peers cannot map the shared memory at {:#x} of {} bytes; any RDMA to it uses other copy methods \
+                     (man 7 dapl_sm)",
+                    region.address,
+                    region.length
+                );
+            }
             return self.register(pd, region, access);
         };
         let key = regions.export(region, access, pd.0)?;

@@ -131,22 +131,29 @@ fn variables(findings: &mut Vec<Finding>) {
 fn shared_memory(findings: &mut Vec<Finding>) {
     let directory = SM.named("dir").and_then(|setting| std::env::var(setting.variable).ok());
     let directory = directory.filter(|text| !text.is_empty()).unwrap_or_else(|| "/dev/shm".to_owned());
-    let finding = match rustix::fs::statvfs(directory.as_str()) {
+    findings.extend(base_directory(Path::new(&directory)));
+}
+
+/// Checks a base directory. The providers create it if it is missing, so its first existing ancestor is checked instead.
+fn base_directory(directory: &Path) -> Vec<Finding> {
+    let existing = directory.ancestors().find(|path| path.exists()).unwrap_or(directory);
+    let shown = existing.display().to_string();
+    let mut findings = vec![match rustix::fs::statvfs(existing) {
         Err(error) => Finding::new(
             Grade::Bad,
             "shared memory",
-            format!("{directory}: {error}"),
+            format!("{shown}: {error}"),
             "mount a tmpfs there, or set DAPL_DIR to a directory of your own on one",
         ),
-        Ok(found) => space(&directory, found.f_bavail.saturating_mul(found.f_frsize)),
-    };
-    findings.push(finding);
-    let may_write = rustix::fs::access(directory.as_str(), rustix::fs::Access::WRITE_OK).is_ok();
+        Ok(found) => space(&shown, found.f_bavail.saturating_mul(found.f_frsize)),
+    }];
+    let may_write = rustix::fs::access(existing, rustix::fs::Access::WRITE_OK).is_ok();
     if !may_write {
-        let found = format!("{directory} is not writable by this user");
+        let found = format!("{shown} is not writable by this user");
         let remedy = "chmod 1777 /dev/shm, or set DAPL_DIR to a directory of your own (mode 0700) on a tmpfs";
         findings.push(Finding::new(Grade::Bad, "shared memory", found, remedy));
     }
+    findings
 }
 
 fn space(directory: &str, free: u64) -> Finding {

@@ -81,3 +81,12 @@ fn reports_a_udp_port_in_use() {
     let finding = port_finding(taken.local_addr().unwrap().port());
     assert!(finding.found.contains("is in use"), "{finding:?}");
 }
+
+#[test]
+fn missing_base_directory_is_judged_by_its_first_existing_ancestor() {
+    let missing = std::env::temp_dir().join(format!("datinfo-missing-{}/a/b", std::process::id()));
+    let findings = base_directory(&missing);
+    assert!(findings.iter().all(|finding| grade(finding) != "bad"), "{findings:?}");
+    assert!(findings[0].found.starts_with(&std::env::temp_dir().display().to_string()), "{findings:?}");
+    assert!(base_directory(Path::new("/proc/missing/a")).iter().any(|finding| grade(finding) == "bad"));
+}
