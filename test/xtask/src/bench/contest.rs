@@ -33,7 +33,7 @@ pub(super) struct Measured {
 }
 
 impl Contest {
-    /// Measures all sides in alternation.
+    /// Measures all programs in alternation.
     pub(super) fn measure(self, perf: &Perf, effort: Effort) -> Result<Measured> {
         let failed = |reason| format!("{}: {reason}", self.id);
         let network = BenchNetwork::set_up(self.network_kind).map_err(failed)?;

@@ -1,4 +1,4 @@
-//! Charts of figures over one variable, here called size. At each size all sides run in alternation.
+//! Charts of figures over one variable, here called size. At each size the programs of all lines run in alternation.
 #![forbid(unsafe_code)]
 
 use super::chart::{ChartLine, HorizontalAxis, Panel};
@@ -8,7 +8,7 @@ use super::ours::Perf;
 use super::side::{CommandLines, Effort, FigureUnit, Side};
 use crate::Result;
 
-/// A line of a chart: its side, with arguments that depend on the size.
+/// A line of a chart: its name, and the measured program with its arguments for each size.
 pub(super) struct CurveSide {
     pub(super) name: &'static str,
     pub(super) side: Box<dyn Fn(u32) -> Side>,
@@ -30,7 +30,7 @@ pub(super) struct Plan {
     /// Quantity that the variable stands for.
     pub(super) across: HorizontalAxis,
     pub(super) sizes: Vec<u32>,
-    /// Network between the two sides, depending on the size.
+    /// Network between server and client, depending on the size.
     pub(super) network_kind: fn(u32) -> NetworkKind,
     pub(super) all: Vec<CurveSide>,
 }

@@ -18,7 +18,7 @@ const CLIENT_LIMIT: &str = "110";
 /// Signal number that ends a killed process.
 const SIGKILL: i32 = 9;
 
-/// Placement of the two sides.
+/// Processors of the server and its clients.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Cores {
     /// The server on processor 0, clients on 1.

@@ -1,6 +1,6 @@
-//! Differences of an install for a package. Provider lines go to dat.conf.d, DAT 2.0 files to separate directories,
-//! programs have no library search path of their own, and the compiler flags come from the environment (`CPPFLAGS`,
-//! `CFLAGS`, `LDFLAGS`).
+//! How the files of a package differ from those of `cargo xtask install`. Provider lines go to dat.conf.d, DAT 2.0
+//! files to separate directories, programs have no library search path of their own, and the compiler flags come from
+//! the environment (`CPPFLAGS`, `CFLAGS`, `LDFLAGS`).
 #![forbid(unsafe_code)]
 
 use std::fs;

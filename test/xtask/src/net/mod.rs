@@ -2,10 +2,10 @@
 //! cargo's suites print.
 //!
 //! Each check has its own link (`wire`), which it impairs by `rule`s; `setting` is the environment. The checks are
-//! `flows` (transfers that must succeed), `settings` (transfers with settings that change the packet format), `ends`
-//! (failures that must be detected) and `trust` (which process receives a request). Speed is checked only by
-//! comparison: a usnic flow that competes with kernel TCP must get about the share of a second TCP flow. Time limits
-//! end hangs.
+//! `flows` (transfers that must succeed), `settings` (transfers with settings other than the defaults, and connects
+//! without the peer's key), `ends` (failures that must be detected) and `trust` (which process receives a request).
+//! Speed is checked only by comparison: a usnic flow that competes with kernel TCP must get about the share of a second
+//! TCP flow. Time limits end hangs.
 //!
 //! Prints "skipped" on a machine without such links; `--required` makes that a failure.
 #![forbid(unsafe_code)]

@@ -1,5 +1,5 @@
-//! Settings that change the packet format: a transfer with each setting succeeds over a lossy link, and a peer
-//! without the key gets no connection.
+//! Settings of usnic (congestion control, buffer, ports, key): a transfer with each setting succeeds over a lossy link,
+//! and a peer without the key gets no connection.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, OpenOptions};

@@ -1,4 +1,4 @@
-//! Figures of sm over message sizes: all sides alternate at each size.
+//! Figures of sm over message sizes: at each size all programs run in alternation.
 #![forbid(unsafe_code)]
 
 use crate::bench::chart::HorizontalAxis;

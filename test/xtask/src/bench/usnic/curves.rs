@@ -1,4 +1,4 @@
-//! Figures of usnic over sizes and over packet loss: all sides alternate at each point.
+//! Figures of usnic over sizes and over packet loss: at each point all programs run in alternation.
 #![forbid(unsafe_code)]
 
 use super::contests::{RXD, RXM, writes};

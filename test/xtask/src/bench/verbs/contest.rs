@@ -1,5 +1,5 @@
-//! The operations and their measurement: all sides alternate, and runs of two lengths give the processor time per
-//! operation.
+//! The operations and their measurement: all programs run in alternation, and runs of two lengths give the processor
+//! time per operation.
 #![forbid(unsafe_code)]
 
 use super::sides::{Sample, Side, Sides};
@@ -46,7 +46,7 @@ impl FigureUnit {
     }
 }
 
-/// One operation, with the arguments for each side.
+/// One operation, with the arguments for each program.
 #[derive(Clone, Copy)]
 pub(super) struct Operation {
     pub(super) id: &'static str,
@@ -131,14 +131,14 @@ impl Figures {
     }
 }
 
-/// An operation and the figures of each side that supports it.
+/// An operation and the figures of each program that supports it.
 pub(super) struct Measured {
     pub(super) operation: &'static Operation,
     pub(super) figures: Vec<(Side, Figures)>,
 }
 
 impl Measured {
-    /// Measures all sides in alternation.
+    /// Measures all programs in alternation.
     pub(super) fn take(operation: &'static Operation, sides: &Sides, guest: &mut Guest, rounds: usize) -> Result<Self> {
         let able: Vec<Side> = Side::ALL.into_iter().filter(|side| side.can(operation)).collect();
         let failed = |side: Side, reason| format!("{} by {}: {reason}", operation.id, side.name());

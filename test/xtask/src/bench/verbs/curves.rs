@@ -1,5 +1,5 @@
-//! Figures of verbs over sizes, and over the number of concurrent operations. Each point is one run: if the clock
-//! counts instructions, repeated runs give the same figures.
+//! Figures of verbs over sizes, and over the number of concurrent operations. Each point is one run. With the guest's
+//! default clock, which advances by one nanosecond per executed instruction, repeated runs give the same figures.
 #![forbid(unsafe_code)]
 
 use super::contest::{OPERATIONS, Operation};

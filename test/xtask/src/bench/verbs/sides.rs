@@ -176,8 +176,8 @@ impl<'a> Sides<'a> {
         command
     }
 
-    /// Runs a server and its client. With real time as the clock each has a processor; otherwise both share the only
-    /// processor.
+    /// Runs a server and its client. With `Clock::Time` each has a processor; with `Clock::Instructions` both share the
+    /// only processor.
     fn duet(&self, operation: &Operation, ready: &str, [server, client]: &[Vec<OsString>; 2]) -> Command {
         let mut command = match self.clock {
             Clock::Instructions if operation.turns != YieldPolicy::Never => {
