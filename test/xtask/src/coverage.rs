@@ -151,7 +151,11 @@ fn count(lcov: &str) -> Result<Counted> {
             }
         }
     }
-    if counted.is_empty() { Err(format!("no line of {MEASURED} was found")) } else { Ok(counted) }
+    if counted.is_empty() {
+        Err(format!("the coverage report (lcov) contains no line of {MEASURED}"))
+    } else {
+        Ok(counted)
+    }
 }
 
 fn is_test(path: &str) -> bool {

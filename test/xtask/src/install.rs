@@ -94,7 +94,10 @@ fn again(sysconfdir: &Path) -> Result {
     let status = Command::new(program).args(std::env::args_os().skip(1)).env(SYSCONFDIR, sysconfdir).status();
     match status.map_err(|error| error.to_string())?.success() {
         true => Ok(()),
-        false => Err("nothing more was installed".to_owned()),
+        false => Err(format!(
+            "the install with a libdat built for the configuration directory {} failed",
+            sysconfdir.display()
+        )),
     }
 }
 

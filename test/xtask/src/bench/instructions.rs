@@ -229,7 +229,10 @@ fn around(page: &str) -> Result<(&str, &str, &str)> {
         let (tables, after) = rest.split_once(END)?;
         Some((before, tables, after))
     });
-    parts.ok_or_else(|| format!("{PAGE} has no place for the table of instructions"))
+    parts.ok_or_else(|| {
+        let (begin, end) = (BEGIN.trim_end(), END.trim_end());
+        format!("{PAGE} lacks the marker lines {begin:?} and {end:?} around the tables of instructions")
+    })
 }
 
 /// Returns docs/benchmarks.md with these tables. Tables of other providers are unchanged if they were measured with the

@@ -89,7 +89,7 @@ pub(super) fn pair(
         let finished = run.finish(LIMIT);
         if !finished.status.success() {
             let (status, text) = (finished.status, finished.stdout + &finished.stderr);
-            return Err(format!("{client:?}: {status}\n{text}\nits server: {}", server.so_far()));
+            return Err(format!("{client:?}: {status}\n{text}\nthe server: {}", server.so_far()));
         }
         output += &finished.stdout;
     }
@@ -102,7 +102,7 @@ pub(super) fn pair(
         ServerEnd::Suicide | ServerEnd::Killed => server.status.signal() == Some(SIGKILL),
     };
     if !ended_as_it_should {
-        return Err(format!("its server: {}\n{}{}", server.status, server.stdout, server.stderr));
+        return Err(format!("the server of {client:?} failed: {}\n{}{}", server.status, server.stdout, server.stderr));
     }
     Ok(PairOutput { server: server.stdout, client: output })
 }
@@ -147,7 +147,7 @@ mod tests {
         };
         let output = run("echo served", "echo asked", ServerEnd::Itself).unwrap();
         assert_eq!((&*output.server, &*output.client), ("served\n", "asked\nasked\n"));
-        assert!(run("exit 1", "true", ServerEnd::Itself).is_err_and(|reason| reason.starts_with("its server")));
+        assert!(run("exit 1", "true", ServerEnd::Itself).is_err_and(|reason| reason.starts_with("the server of")));
         assert!(run("true", "echo why >&2; exit 1", ServerEnd::Itself).is_err_and(|reason| reason.contains("why")));
         assert!(
             run("kill -9 $$", "true", ServerEnd::Suicide).is_ok() && run("true", "true", ServerEnd::Suicide).is_err()

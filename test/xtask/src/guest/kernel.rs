@@ -163,12 +163,12 @@ fn download(place: &Path, packages: &[String]) -> Result {
 fn take(root: &Path, place: &Path) -> Result {
     // The modules are in lib in older packages, and in usr/lib in newer ones.
     let base = [root.to_path_buf(), root.join("usr")].into_iter().find(|base| base.join("lib/modules").is_dir());
-    let base = base.ok_or("the kernel's package holds no modules")?;
-    let modules = list(&base.join("lib/modules"))?.pop().ok_or("the kernel's package holds no modules")?;
+    let base = base.ok_or("the kernel's package contains no modules")?;
+    let modules = list(&base.join("lib/modules"))?.pop().ok_or("the kernel's package contains no modules")?;
     let release = modules.file_name().unwrap_or_default().to_string_lossy().into_owned();
     copy(&root.join("boot").join(format!("vmlinuz-{release}")), &place.join("vmlinuz"))?;
     let busybox = [root.join("bin/busybox"), root.join("usr/bin/busybox")].into_iter().find(|path| path.exists());
-    copy(&busybox.ok_or("its package holds no busybox")?, &place.join("busybox"))?;
+    copy(&busybox.ok_or("the package of busybox contains no program busybox")?, &place.join("busybox"))?;
 
     text_of(Command::new(setup::DEPMOD_PATH).arg("-b").arg(&base).arg(&release))?;
     let read = |name: &str| fs::read_to_string(modules.join(name)).map_err(|error| format!("{name}: {error}"));

@@ -112,7 +112,7 @@ fn within(setting: &Setting, wire: &Wire) -> Result {
     wire.ip(0, &["addr", "add", &format!("{OTHER}/24"), "dev", wire::DEVICE])?;
     for side in setting.flow_within(wire, OTHER)? {
         if !side.stderr.contains(MAX_PATH_MTU) {
-            return Err(format!("a side has not printed {MAX_PATH_MTU:?}: {}", side.stderr));
+            return Err(format!("the server or the client has not printed {MAX_PATH_MTU:?}: {}", side.stderr));
         }
     }
     Ok(())
@@ -192,6 +192,8 @@ fn share(setting: &Setting, wire: &Wire, (end, rule): (usize, Rule), algorithm: 
     println!("{output}");
     match (least..=2.0).contains(&(ours / fair)) {
         true => Ok(()),
-        false => Err(format!("of a link of {SHARED_MEGABITS} Mbit/s: {output}")),
+        false => Err(format!(
+            "the share of usnic on a link of {SHARED_MEGABITS} Mbit/s is outside of {least} to 2: {output}"
+        )),
     }
 }

@@ -72,15 +72,17 @@ fn another_user(setting: &Setting, wire: &Wire, set: Environment<'_>) -> Result 
     let attack = ["-a", ADDRESSES[0], "-u", ANOTHER_USER, "-p", PORT, "-d", &directory, "2"];
     let attacker = hosts.start(0, &attack);
     attacker.wait_for("waiting", LIMIT);
-    hosts.client(1, &["-e", "2"]).map_err(|why| format!("no program listens: {why}"))?;
+    hosts.client(1, &["-e", "2"]).map_err(|why| format!("a connect while no program listens: {why}"))?;
     let _listener = hosts.listener("2");
     hosts.client(1, &["-n", "8", "2"])?;
-    hosts.client(0, &["2"]).map_err(|why| format!("from the same host: {why}"))?;
+    hosts.client(0, &["2"]).map_err(|why| format!("a connect from the same host: {why}"))?;
     // This client does not share the listener's base directory, but its request still reaches the port.
-    hosts.client(0, &["-u", ANOTHER_USER, "2"]).map_err(|why| format!("from another user's process: {why}"))?;
+    hosts
+        .client(0, &["-u", ANOTHER_USER, "2"])
+        .map_err(|why| format!("a connect from another user's process: {why}"))?;
     match attacker.has_printed("got a request") || attacker.has_ended() {
         false => Ok(()),
-        true => Err(format!("the other user: {}", attacker.so_far())),
+        true => Err(format!("the process of the other user received a request or ended: {}", attacker.so_far())),
     }
 }
 
@@ -91,7 +93,9 @@ fn stopped(setting: &Setting, wire: &Wire) -> Result {
     let listeners = [hosts.listener("1"), hosts.listener("2")];
     for (which, served) in [(0, "2"), (1, "1")] {
         signal(&listeners[which], "STOP")?;
-        hosts.client(1, &["-n", "8", served]).map_err(|why| format!("while listener {which} is stopped: {why}"))?;
+        hosts
+            .client(1, &["-n", "8", served])
+            .map_err(|why| format!("a connect while listener {which} is stopped: {why}"))?;
         signal(&listeners[which], "CONT")?;
     }
     // A process that starts later must still be able to share the port.

@@ -112,7 +112,9 @@ fn same(one: &Path, other: &Path) -> Result {
             .map(|path| Ok((path.file_name().expect("a path from read_dir has a file name").into(), fs::read(&path)?)))
             .collect()
     };
-    let (Ok(one), Ok(other)) = (packages(one), packages(other)) else { return Err("packages are missing".to_owned()) };
+    let (Ok(one), Ok(other)) = (packages(one), packages(other)) else {
+        return Err("a directory with the packages of a build cannot be read".to_owned());
+    };
     let different: Vec<_> =
         one.iter().filter(|(name, bytes)| other.get(*name) != Some(bytes)).map(|pair| pair.0).collect();
     match one.len() == other.len() && different.is_empty() {

@@ -33,7 +33,7 @@ pub(in crate::bench) const INSTRUCTIONS: &str = "a nanosecond per instruction";
 
 /// Prints the table.
 pub(super) fn print(measured: &[Measured], facts: &Facts) {
-    println!("\n{:35}{:>15}{:>23}{:>23}{:>15}", "", "ours", "perftest", "2.0 reference", "its dapltest");
+    println!("\n{:35}{:>15}{:>23}{:>23}{:>15}", "", "ours", "perftest", "2.0 reference", "2.0 dapltest");
     for one in measured {
         let mut line = format!("{:3} {:31}{:>15}", one.operation.id, one.operation.title, figure(one, Side::Ours));
         for (side, bound) in TARGETS {

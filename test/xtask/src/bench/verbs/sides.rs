@@ -54,7 +54,7 @@ impl Side {
             Side::Ours => "dapl-rs",
             Side::Perftest => "perftest",
             Side::Reference => "2.0 reference",
-            Side::Dapltest => "its dapltest",
+            Side::Dapltest => "2.0 dapltest",
         }
     }
 
@@ -109,14 +109,14 @@ impl<'a> Sides<'a> {
         let command = self.command(side, operation, count);
         let status = guest.run(&command, LIMIT, |line| text += &format!("{line}\n"))?;
         if status != 0 {
-            return Err(format!("status {status}\n{text}"));
+            return Err(format!("the programs ended with status {status}\n{text}"));
         }
         let usec = match side {
             Side::Ours | Side::Reference => field(&text, "usec"),
             Side::Perftest => perftest_usec(&text),
             Side::Dapltest => dapltest_usec(&text),
         };
-        let usec = usec.ok_or_else(|| format!("its output has no figure:\n{text}"))?;
+        let usec = usec.ok_or_else(|| format!("the output of {} has no figure:\n{text}", side.title()))?;
         let processor = field(&text, "server_cpu").zip(field(&text, "client_cpu"));
         Ok(Sample { usec, processor: processor.filter(|_| side != Side::Dapltest) })
     }

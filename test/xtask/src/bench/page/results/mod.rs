@@ -246,7 +246,7 @@ fn point(value: &Value) -> Result<(u32, Measure)> {
 fn measure(value: &Value) -> Result<Measure> {
     let samples: Vec<f64> = field(value, "samples")?;
     if samples.is_empty() {
-        return Err("a figure without samples".to_owned());
+        return Err("the list of samples of a figure is empty".to_owned());
     }
     Ok(Measure { samples, ends: CommandLines { server: field(value, "server")?, client: field(value, "client")? } })
 }

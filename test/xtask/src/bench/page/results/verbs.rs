@@ -8,7 +8,7 @@ use crate::Result;
 
 /// The peer programs: name in the file, and name on the page.
 const PEERS: [(&str, &str); 3] =
-    [("perftest", "perftest"), ("reference", "2.0 reference"), ("dapltest", "its dapltest")];
+    [("perftest", "perftest"), ("reference", "2.0 reference"), ("dapltest", "2.0 dapltest")];
 
 /// Returns a contest for each peer that supports the operation.
 pub(super) fn contests(operation: &Value) -> Result<Vec<Contest>> {
