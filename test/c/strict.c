@@ -1,9 +1,9 @@
 /*
  * Preloaded before libdat: enforces rules of other implementations of uDAPL.
  *
- * - Freeing an EP that was connected, while completions of it are still queued, ends the process. Some providers keep a
- *   pointer to the EP with each queued completion and follow it after dat_ep_free. A portable program disconnects,
- *   dequeues all flushed completions, and then frees the EP.
+ * - Freeing an EP in any state but UNCONNECTED ends the process if completions of its posts were not dequeued yet. Some
+ *   providers keep a pointer to the EP with each queued completion and follow it after dat_ep_free. A portable program
+ *   disconnects, dequeues all flushed completions, and then frees the EP.
  * - DAT_QUEUE_EMPTY carries the class bit of errors, as some libraries set it. A portable program compares
  *   DAT_GET_TYPE.
  */
@@ -16,8 +16,8 @@
 
 enum { SLOTS = 4096 };
 
-/* EPs by handle, each with its number of uncompleted work requests. Handles are reused, so dat_ep_free resets the
- * count to 0. */
+/* EPs by handle, each with its number of posted work requests whose completions were not dequeued. Handles are reused,
+ * so dat_ep_free resets the count to 0. */
 static struct slot {
     DAT_EP_HANDLE ep;
     long outstanding;
@@ -117,7 +117,8 @@ DAT_RETURN dat_ep_free(DAT_EP_HANDLE ep)
     DAT_RETURN code = dat_ep_get_status(ep, &state, NULL, NULL);
     long outstanding = code == DAT_SUCCESS ? add(ep, 0) : 0;
     if (outstanding != 0 && state != DAT_EP_STATE_UNCONNECTED) {
-        fprintf(stderr, "strict: an EP in state %d is freed with %ld completions not taken\n", (int)state, outstanding);
+        fprintf(stderr, "strict: an EP in state %d is freed, and completions of %ld posts were not dequeued\n",
+                (int)state, outstanding);
         _Exit(99);
     }
     if (code == DAT_SUCCESS)
