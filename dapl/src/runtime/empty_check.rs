@@ -5,9 +5,9 @@
 //! lock for the data that the word describes. A dequeue reads the words, and acquires no lock if all of them indicate
 //! that nothing has arrived. Otherwise it acquires the locks and searches for events.
 //!
-//! A completion moves from a ring to the transport's list, and from there to the queue of the EVD. Each step sets the
-//! word of its destination before the word of its origin (Release), and a dequeue reads the words in the order in which
-//! completions move (Acquire). So the dequeue finds every completion that arrived before the call.
+//! A completion moves from a ring to the CQ's list of ready completions, and from there to the queue of the EVD. Each
+//! step sets the word of its destination before the word of its origin (Release), and a dequeue reads the words in the
+//! order in which completions move (Acquire). So the dequeue finds every completion that arrived before the call.
 //!
 //! The memory of checks and watches is never freed ([`Pooled`]), and the handle table entry of an EVD points to its
 //! check, so that a dequeue needs no reference to the EVD. If the EVD is freed during a dequeue, the dequeue may return
@@ -33,7 +33,7 @@ pub struct EmptyCheck {
     /// another reason. Then the first watch is `stale`, which makes a dequeue poll. Protected by the lock of the list
     /// of connections.
     is_stale: AtomicU32,
-    /// Set if the transport's list holds completions. Protected by the lock of that list.
+    /// Set if the CQ's list of ready completions is not empty. Protected by the lock of that list.
     has_ready: AtomicU32,
     /// Set if the EVD's queue may contain events, or if an unsuccessful dequeue must do more than return `QUEUE_EMPTY`.
     /// Protected by the lock of the EVD.
@@ -147,7 +147,7 @@ impl RingWatch {
     }
 
     /// Records the peer's count up to which requests have been completed. Called under the lock of the send direction,
-    /// after the completions were added to the transport's list.
+    /// after the completions were added to the CQ's list.
     #[inline(always)]
     pub fn set_known(&self, taken: u64) {
         self.known.store(taken as u32, Ordering::Release);
@@ -359,7 +359,7 @@ impl EmptyCheck {
         self.polls.load(Ordering::Relaxed)
     }
 
-    /// Records whether the transport's list holds completions. Called under the lock of the list.
+    /// Records whether the CQ's list has completions. Called under the lock of the list.
     #[inline(always)]
     pub fn set_ready(&self, is_any: bool) {
         self.has_ready.store(u32::from(is_any), Ordering::Release);

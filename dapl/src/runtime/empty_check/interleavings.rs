@@ -1,6 +1,6 @@
-//! A loom model of the path of a completion. A peer fills a slot, and one thread moves the message to the transport's
-//! list and then to the queue of the EVD. Meanwhile another thread, which knows that the message was sent, reads the
-//! check.
+//! A loom model of the path of a completion. A peer fills a slot, and one thread moves the message to the CQ's list of
+//! ready completions and then to the queue of the EVD. Meanwhile another thread, which knows that the message was sent,
+//! reads the `EmptyCheck`. The check must never report that the EVD is empty.
 
 use std::sync::Arc;
 
