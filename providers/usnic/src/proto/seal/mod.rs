@@ -212,8 +212,9 @@ impl Seal {
         self.decrypt(&mut packet.to_vec()).is_some()
     }
 
-    /// Decrypts a packet in place, and returns its head and body. Returns `None` if the packet has another key, is
-    /// damaged, or is a replay. The bytes of the packet may have changed then.
+    /// Decrypts a packet in place, and returns its head and body. Returns `None` if the packet is not sealed, has
+    /// another key or is damaged, or if its counter was seen before or is older than the replay window. The bytes of
+    /// the packet may have changed then.
     pub(crate) fn open<'a>(&mut self, packet: &'a mut [u8]) -> Option<(PacketHeader, &'a [u8])> {
         let (head, body, counter) = self.decrypt(packet)?;
         // The counter is recorded only after authentication. Otherwise a forged counter could make the window reject
