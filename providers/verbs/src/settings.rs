@@ -1,9 +1,10 @@
 //! The settings of verbs: per IA (`ia_params`), and environment variables.
 //!
 //! Settings are read once, when the IA is opened. An invalid value is ignored, with a warning that gives its name, text
-//! and range. For an invalid word in `ia_params`, the environment variable is used, for an invalid variable the
-//! default. Variables without `VERBS` in their name, except `DAPL_LISTENER_WAIT_MS`, are those of the C
-//! implementation's providers, with the same defaults. Numbers are in C notation (16, 0x10, 020).
+//! and range. For an invalid `cm=` or `listener_wait_ms=` in `ia_params` the environment variable is used, for an
+//! invalid port the first port, and for an invalid variable the default. Other words are ignored, with a warning.
+//! Variables without `VERBS` in their name, except `DAPL_LISTENER_WAIT_MS`, are those of the C implementation's
+//! providers, with the same defaults. Numbers are in C notation (16, 0x10, 020).
 //!
 //! `ia_params` begins with one of these: `mlx5_0 1` (a device and a port), `ib0 0` (a network device; the number is
 //! ignored), `192.0.2.1 0` (an address), or `node-ib0 0` (a host name). If it is empty, the first device with an
@@ -74,7 +75,8 @@ pub(crate) struct PathSettings {
     pub(crate) rnr_timer: u8,
     /// `DAPL_RNR_RETRY`: number of retries after RNR NAKs, 0 to 7. 7: no limit. Default: 7.
     pub(crate) rnr_retry: u8,
-    /// `DAPL_GLOBAL_ROUTING`: 1: each packet has a global route header. Default: 0. On Ethernet each packet has one.
+    /// `DAPL_GLOBAL_ROUTING`: with 1 each packet has a global route header. On Ethernet each packet has one in any
+    /// case. Default: 0.
     pub(crate) global_routing: bool,
     /// `DAPL_HOP_LIMIT`: hop limit in the global route header, 0 to 255. Default: 255.
     pub(crate) hop_limit: u8,
