@@ -132,7 +132,7 @@ pub(crate) const fn listener_wait() -> Setting {
         name: "listener_wait_ms",
         variable: "DAPL_LISTENER_WAIT_MS",
         values: number(0, 60_000, 50, " ms"),
-        meaning: "how long a connect without a listener is retried before it is rejected; 0: not retried",
+        meaning: "how long a connect without a listener is retried before it is rejected; 0 means no retry",
     }
 }
 
@@ -142,6 +142,6 @@ pub(crate) const fn rnr_retry() -> Setting {
         name: "rnr_retry",
         variable: "DAPL_RNR_RETRY",
         values: number(0, 7, 7, ""),
-        meaning: "retries of a send without a posted receive at the peer (RNR); 7: without limit",
+        meaning: "retries of a send without a posted receive at the peer (RNR); 7 means no limit",
     }
 }

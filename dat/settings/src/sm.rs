@@ -21,8 +21,8 @@ const SETTINGS: &[Setting] = &[
         name: "rma",
         variable: "DAPL_SM_RMA",
         values: Values::Order(&["knem", "cma", "mmap"]),
-        meaning: "method of RDMA: KNEM's device (knem), cross-memory copy by the kernel (cma), or copies through shared buffers \
-                  (mmap)",
+        meaning: "method of RDMA, either KNEM's device (knem), cross-memory copy by the kernel (cma), or copies through shared \
+                  buffers (mmap)",
     },
     Setting {
         name: "cma",

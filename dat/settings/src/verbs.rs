@@ -37,7 +37,7 @@ const SETTINGS: &[Setting] = &[
     Setting {
         name: "",
         variable: "DAPL_MAX_INLINE",
-        values: optional(0, 4_096, "200; 64 over iWARP", " bytes"),
+        values: optional(0, 4_096, "200, or 64 over iWARP", " bytes"),
         meaning: "maximum length of a send that is posted inline",
     },
     Setting {
@@ -80,25 +80,26 @@ const SETTINGS: &[Setting] = &[
         name: "",
         variable: "DAPL_RNR_TIMER",
         values: number(0, 31, 12, ""),
-        meaning: "RNR timer code (IBTA): how long a sender waits when the peer has no receive",
+        meaning: "RNR timer code (IBTA), which determines how long a sender waits when the peer has no receive",
     },
     Setting {
         name: "",
         variable: "DAPL_GLOBAL_ROUTING",
         values: number(0, 1, 0, ""),
-        meaning: "`socket`, `socket2` and `none`: 1: a global header in every packet, as always on Ethernet",
+        meaning: "`socket`, `socket2` and `none`: with 1 each packet has a global route header (GRH); on Ethernet each packet has \
+                  one in any case",
     },
     Setting {
         name: "",
         variable: "DAPL_HOP_LIMIT",
         values: number(0, 255, 255, ""),
-        meaning: "`socket`, `socket2` and `none`: hop limit of the global header",
+        meaning: "`socket`, `socket2` and `none`: hop limit of the global route header",
     },
     Setting {
         name: "",
         variable: "DAPL_TCLASS",
         values: number(0, 255, 0, ""),
-        meaning: "`socket`, `socket2` and `none`: traffic class of the global header",
+        meaning: "`socket`, `socket2` and `none`: traffic class of the global route header",
     },
     Setting {
         name: "",
@@ -117,8 +118,8 @@ const SETTINGS: &[Setting] = &[
         name: "",
         variable: "DAPL_VERBS_PEER",
         values: Values::Text("the IA's own address and queue pair number"),
-        meaning: "`none`: the peer's address, and the number of its queue pair: `same`, `+1`, `-1`, or a number; \
-                  separated by a comma if both are given",
+        meaning: "`none`: the peer's address, or the number of its queue pair (`same`, `+1`, `-1` or a number), or both \
+                  with a comma in between",
     },
     listener_wait(),
     Setting { name: "", ..rnr_retry() },
