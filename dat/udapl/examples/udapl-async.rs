@@ -47,7 +47,10 @@ async fn run(name: &str) -> Result<(), Box<dyn Error>> {
             Event::Completed(done) if done.op == Op::Recv => {
                 done.result?;
                 received += 1;
-                let end = ends.iter().find(|end| end.id() == done.ep).ok_or("an unknown endpoint")?;
+                let end = ends
+                    .iter()
+                    .find(|end| end.id() == done.ep)
+                    .ok_or("a receive completion names an unknown endpoint")?;
                 // A receive for the next message is posted first; then the buffer of this message is sent back. If the
                 // completion of the previous send was not dequeued yet, there is no spare buffer, and a new one is
                 // used.
@@ -58,7 +61,7 @@ async fn run(name: &str) -> Result<(), Box<dyn Error>> {
                 done.result?;
                 spare.push(done.buffer);
             }
-            other => return Err(format!("unexpected: {other:?}").into()),
+            other => return Err(format!("unexpected event: {other:?}").into()),
         }
     }
     println!("{received} messages");

@@ -56,8 +56,9 @@ fn run() -> Outcome {
 
 fn server(ep: &Ep, pz: &Pz, events: &Evd, listener: Listener) -> Outcome {
     let window = Window::new(pz, LENGTH, Access::READ | Access::WRITE)?;
-    let Event::Request(request) = next(events)? else {
-        return Err("the first event is not a connection request".into());
+    let request = match next(events)? {
+        Event::Request(request) => request,
+        other => return Err(format!("expected a connection request, got {other:?}").into()),
     };
     request.accept(ep, &window.ticket().to_bytes())?;
     drop(listener);
@@ -82,7 +83,7 @@ fn server(ep: &Ep, pz: &Pz, events: &Evd, listener: Listener) -> Outcome {
             // The client ends the connection; posted receives are flushed.
             Event::Completed(Completion { result: Err(TransferError::Flushed), .. }) => {}
             Event::Ended { why: End::Disconnected, .. } => break,
-            other => return Err(format!("{other:?}").into()),
+            other => return Err(format!("unexpected event: {other:?}").into()),
         }
         (spare, unanswered) = match (spare, unanswered) {
             (Some(next), Some((answer, length))) => {
@@ -130,17 +131,20 @@ fn client(ep: &Ep, pz: &Pz, events: &Evd, host: IpAddr, qualifier: u64) -> Outco
         // The reply may arrive before the completion of the send that it answers.
         let (mut answer, mut sent) = (None, None);
         while answer.is_none() || sent.is_none() {
-            let Event::Completed(completion) = next(events)? else { return Err("the connection ended".into()) };
+            let completion = match next(events)? {
+                Event::Completed(completion) => completion,
+                other => return Err(format!("expected a completion for message {number}, got {other:?}").into()),
+            };
             let (op, length) = (completion.op, completion.result?);
             let place = if op == Op::Recv { &mut answer } else { &mut sent };
             *place = Some((completion.buffer, length));
         }
-        let (answer, length) = answer.ok_or("no answer")?;
+        let (answer, length) = answer.ok_or("no receive of the reply completed")?;
         if answer[..length] != number.to_be_bytes() {
             return Err(format!("the reply to message {number} has other bytes").into());
         }
         ep.recv(answer, ..)?;
-        buffer = sent.ok_or("not sent")?.0;
+        buffer = sent.ok_or("no send of the message completed")?.0;
     }
     println!("client: {MESSAGES} messages there and back, {:?} each", begin.elapsed() / MESSAGES);
     ep.disconnect()?;
@@ -164,7 +168,7 @@ fn connected(ep: &Ep, events: &Evd, host: IpAddr, qualifier: u64) -> Outcome<Opt
                 Event::Established { private_data, .. } => return Ok(Some(private_data)),
                 Event::Completed(Completion { op: Op::Recv, buffer, .. }) => flushed = Some(buffer),
                 Event::Ended { why: End::PeerRejected | End::Rejected | End::Unreachable, .. } => failed = true,
-                other => return Err(format!("{other:?}").into()),
+                other => return Err(format!("cannot connect to {host}, qualifier {qualifier}: {other:?}").into()),
             }
         }
         ep.reset()?;
@@ -178,9 +182,9 @@ fn done(events: &Evd, op: Op) -> Outcome<Completion> {
     match next(events)? {
         Event::Completed(completion) if completion.op == op => match completion.result {
             Ok(_) => Ok(completion),
-            Err(error) => Err(error.into()),
+            Err(error) => Err(format!("{op:?} failed: {error}").into()),
         },
-        other => Err(format!("{other:?}").into()),
+        other => Err(format!("expected the completion of {op:?}, got {other:?}").into()),
     }
 }
 

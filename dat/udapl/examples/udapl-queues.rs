@@ -74,7 +74,7 @@ fn main() -> Outcome {
                     // The earlier write completed without an event; this completion returns its buffer.
                     assert_eq!(done.earlier.len(), 1);
                 }
-                other => return Err(format!("unexpected: {other:?}").into()),
+                other => return Err(format!("unexpected event: {other:?}").into()),
             }
         }
     }

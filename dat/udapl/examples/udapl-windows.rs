@@ -35,7 +35,10 @@ fn main() -> Outcome {
     let mut buffer = Buffer::new(&pz, 16)?;
     buffer.copy_from_slice(b"sixteen letters.");
     client.write(buffer, .., &remote, 0)?;
-    let Event::Completed(done) = next(&events)? else { return Err("the write completes first".into()) };
+    let done = match next(&events)? {
+        Event::Completed(done) => done,
+        other => return Err(format!("expected the completion of the write, got {other:?}").into()),
+    };
     done.result?;
     let mut seen = [0; 16];
     window.read(64, &mut seen);
@@ -54,7 +57,7 @@ fn main() -> Outcome {
                 return Ok(());
             }
             Event::Ended { .. } => {}
-            other => return Err(format!("unexpected: {other:?}").into()),
+            other => return Err(format!("unexpected event: {other:?}").into()),
         }
     }
 }
@@ -64,10 +67,16 @@ fn connected(ia: &Ia, pz: &Pz, events: &Evd) -> Outcome<(Ep, Ep)> {
     let (client, server) = (pz.ep(events)?, pz.ep(events)?);
     let listener = ia.listen_any(events)?;
     client.connect(ia.address().unwrap_or(Ipv4Addr::LOCALHOST.into()), listener.qualifier(), PATIENCE, b"")?;
-    let Event::Request(request) = next(events)? else { return Err("no request".into()) };
+    let request = match next(events)? {
+        Event::Request(request) => request,
+        other => return Err(format!("expected a connection request, got {other:?}").into()),
+    };
     request.accept(&server, b"")?;
     for _ in 0..2 {
-        let Event::Established { .. } = next(events)? else { return Err("no connection".into()) };
+        match next(events)? {
+            Event::Established { .. } => {}
+            other => return Err(format!("expected an established connection, got {other:?}").into()),
+        }
     }
     Ok((client, server))
 }
@@ -83,7 +92,7 @@ fn report(ia: &Ia, client: &Ep) -> Outcome {
 fn bound(event: Event) -> Outcome {
     match event {
         Event::Bound { result, .. } => Ok(result?),
-        other => Err(format!("no bind but {other:?}").into()),
+        other => Err(format!("expected the completion of a bind, got {other:?}").into()),
     }
 }
 

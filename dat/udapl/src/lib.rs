@@ -52,7 +52,7 @@
 //!                 ep.send(message, ..)?;
 //!             }
 //!             Event::Completed(done) => println!("{:?} bytes", done.result?),
-//!             other => return Err(format!("{other:?}").into()),
+//!             other => return Err(format!("unexpected event: {other:?}").into()),
 //!         }
 //!     }
 //!     Ok(())
