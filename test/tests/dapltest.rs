@@ -307,7 +307,7 @@ fn clients_that_violate_the_protocol_are_dropped_without_effect_on_others() {
             "a client is dropped: a message of the peer did not arrive within 3 s",
             "a client is dropped: not a message of dapltest",
             "a client is dropped: the peer's version 3.7 is incompatible with version 2.0",
-            "a client is dropped: a message that is too short",
+            "a client is dropped: the message is too short",
         ] {
             assert!(said.contains(reason), "{reason}: {said}");
         }

@@ -268,7 +268,7 @@ struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
     fn bytes(&mut self, length: usize) -> Result<&[u8], String> {
-        let (bytes, rest) = self.0.split_at_checked(length).ok_or("a message that is too short")?;
+        let (bytes, rest) = self.0.split_at_checked(length).ok_or("the message is too short")?;
         self.0 = rest;
         Ok(bytes)
     }
@@ -297,7 +297,7 @@ impl Reader<'_> {
         match self.u8()? {
             0 => Ok(false),
             1 => Ok(true),
-            other => Err(format!("the peer sent the value {other} for a flag, which is 0 or 1")),
+            other => Err(format!("the peer sent the value {other} for a flag; expected 0 or 1")),
         }
     }
 
@@ -317,7 +317,7 @@ impl Reader<'_> {
 
     fn count(&mut self, most: usize) -> Result<usize, String> {
         match usize::from(self.u16()?) {
-            count if count > most => Err(format!("the peer sent a count of {count}, where at most {most} are allowed")),
+            count if count > most => Err(format!("the peer sent a count of {count}; at most {most} is allowed")),
             count => Ok(count),
         }
     }
