@@ -75,7 +75,8 @@ impl Seen {
     }
 }
 
-/// Creates the record of this process at `path`, and the step file beside it.
+/// Creates the flight record of this process at `path`, and beside it (extension `steps`) a text file of the steps that
+/// the case reports.
 pub(crate) fn open(path: &Path) -> io::Result<()> {
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
     file.set_len(WORDS as u64 * 8)?;
@@ -224,7 +225,7 @@ fn name(function: u64) -> &'static str {
     api::name(function as usize)
 }
 
-/// Returns the length in bytes of a process's step file.
+/// Returns the length in bytes of the text file of steps beside the flight record at `path`.
 pub(crate) fn length_of_steps(path: &Path) -> u64 {
     std::fs::metadata(steps_of(path)).map_or(0, |file| file.len())
 }

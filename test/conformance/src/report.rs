@@ -27,7 +27,7 @@ pub(crate) fn write(
     let path = directory.join(FILE);
     let extent = if is_whole { "all cases" } else { "some of the cases" };
     let mut text = format!("# Return codes and events of {provider} that the cases observed ({extent})\n");
-    let _ = write!(text, "\n| function | answer | cases | for instance |\n|---|---|---|---|\n");
+    let _ = write!(text, "\n| function | return code | cases | for instance |\n|---|---|---|---|\n");
     for (what, names) in seen {
         if let Seen::ReturnCode(function, code) = what {
             let function = api::name(*function as usize);
@@ -39,14 +39,14 @@ pub(crate) fn write(
         row(&mut text, &[&name(*what)], names);
     }
     if is_whole {
-        let _ = write!(text, "\n## Expected, and seen by no case\n\n");
+        let _ = write!(text, "\n## Expected, and observed by no case\n\n");
         let unobserved = expected::unobserved(seen);
         unobserved.iter().for_each(|item| text += &format!("- {item}\n"));
         if unobserved.is_empty() {
             text += "Nothing.\n";
         }
     }
-    let _ = write!(text, "\n## Not to be seen through the C ABI\n\n| where | what | why |\n|---|---|---|\n");
+    let _ = write!(text, "\n## Not observable through the C ABI\n\n| where | what | why |\n|---|---|---|\n");
     for (place, what, why) in expected::UNREACHABLE {
         let _ = writeln!(text, "| {place} | {what} | {why} |");
     }

@@ -355,7 +355,7 @@ fn early_client(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// The first send is posted directly after the accept, before the connection is established.
+/// The first send is posted directly after the accept, without waiting for ESTABLISHED.
 fn early_server(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     conn.listen(ctx.qual(0), || ctx.send_address(&conn.ia));
