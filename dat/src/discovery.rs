@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_read_from_the_class() {
+    fn ports_are_read_from_sysfs_in_order_and_invalid_names_are_skipped() {
         let class = std::env::temp_dir().join(format!("dat-discovery-{}", std::process::id()));
         for path in [
             "rxe0/ports/1",

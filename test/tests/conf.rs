@@ -262,7 +262,7 @@ fn no_truncated_or_changed_record_crashes() {
 }
 
 #[test]
-fn matcher_is_correct_for_all_pairs_of_versions() {
+fn matcher_selects_the_nearest_minor_version_of_two_candidates() {
     for wanted in 0..=255 {
         for one in (0..=255).step_by(3) {
             for two in (0..=255).step_by(7) {

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn link_local_gid_of_the_network_device_is_chosen_without_a_gid_of_the_address() {
+    fn link_local_gid_of_the_network_device_is_chosen_if_no_gid_has_the_address() {
         assert_eq!(index(&table(), &roce("192.0.2.77", "eth2")), Some(1));
         assert_eq!(index(&table(), &roce("192.0.2.77", "eth2.100")), Some(5));
         assert_eq!(index(&table(), &roce("", "eth9")), Some(1));
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn rocev1_is_chosen_only_without_rocev2() {
+    fn rocev1_gid_is_chosen_only_if_there_is_no_rocev2_gid() {
         let v1: Vec<_> = table().into_iter().filter(|gid| gid.kind == GidKind::RoceV1).collect();
         assert_eq!(index(&v1, &roce("192.0.2.1", "eth2")), Some(2));
         assert_eq!(index(&v1, &roce("192.0.2.77", "eth2")), Some(0));

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn printed_command_lines_are_valid_shell_commands() {
+    fn command_lines_are_printed_with_arguments_of_the_flow() {
         assert_eq!(line(Flow::Udp, 2), "iperf3 -t 2 -u -b 0 -l 1472");
         assert_eq!(line(Flow::TcpWith("cubic"), 5), "iperf3 -t 5 -C cubic");
     }

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn measured_crossover_is_valid_and_constant() {
+    fn crossover_is_a_candidate_and_does_not_change() {
         let length = crossover();
         assert!(CANDIDATE_BYTES.contains(&(length as usize)), "{length}");
         assert_eq!(crossover(), length);

@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn denial_by_another_method_is_not_attributed_to_cross_memory_attach() {
+    fn only_the_first_denied_copy_is_attributed_to_cross_memory_attach() {
         let cma = AtomicBool::new(true);
         assert!(disable_cma(&cma, 4711).is_some_and(|line| line.contains("cross-memory attach to process 4711")));
         assert_eq!(disable_cma(&cma, 4711), None, "only the KNEM device was used");

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn output_of_both_sides_is_read_and_both_must_succeed() {
+    fn output_of_server_and_clients_is_read_and_both_must_succeed() {
         let run = |server: &str, client: &str, server_end| {
             pair(&shell(server), |_| true, (&shell(client), 2), Cores::Together, server_end)
         };

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_pattern_is_measured_at_every_size() {
+    fn contests_contain_every_pattern_at_every_size() {
         let lines: Vec<_> = contests(Effort::FULL, &[], &[]).iter().map(|contest| contest.ours.line()).collect();
         for pattern in &PATTERNS {
             for size in SIZES {

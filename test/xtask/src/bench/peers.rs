@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn printed_command_lines_are_valid_shell_commands() {
+    fn command_lines_are_printed_with_variables_and_arguments() {
         let ucx = Ucx { transports: None, sleeps: true, ..Ucx::new("tag_lat", 8, 200) };
         assert_eq!(ucx.line(), "ucx_perftest -t tag_lat -s 8 -n 200 -w 20 -E sleep");
         assert_eq!(
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn printed_command_lines_of_server_and_client_are_valid_shell_commands() {
+    fn command_lines_of_server_and_client_are_printed_with_shell_quotes() {
         let fabric = Fabric { provider: "udp;ofi_rxd", size: 64, count: 100 };
         assert_eq!(fabric.ends()[1], "fi_pingpong -p 'udp;ofi_rxd' -e rdm -S 64 -I 100 localhost");
         let sockperf = Sockperf { test: "throughput", size: 64, seconds: 2, polls: true, tcp: false };

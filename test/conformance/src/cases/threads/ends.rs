@@ -20,7 +20,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 11": threads_connecting_one_ep_succeed_once => local(threads_connecting_one_ep_succeed_once).limit(40),
         "spec/events 11": threads_freeing_an_ep_complete_all_sends_of_its_peer_in_order
             => local(threads_freeing_an_ep_complete_all_sends_of_its_peer_in_order).limit(40),
-        "spec/events 11": threads_freeing_a_listener_answer_each_request_once => local(threads_freeing_a_listener_answer_each_request_once).limit(40),
+        "spec/events 11": threads_freeing_a_listener_during_connects_reject_each_request => local(threads_freeing_a_listener_during_connects_reject_each_request).limit(40),
         "spec/events 1.5": threads_close_releases_all_waiters => local(threads_close_releases_all_waiters).limit(40),
         "spec/events 11": threads_abrupt_close_under_load_returns => local(threads_abrupt_close_under_load_returns).limit(60),
         "spec/events 11": threads_abrupt_close_under_load_of_the_peer_returns => pair(client_loads, server_closes).limit(60),
@@ -212,7 +212,7 @@ fn threads_freeing_an_ep_complete_all_sends_of_its_peer_in_order(ctx: &Ctx) {
     }
 }
 
-fn threads_freeing_a_listener_answer_each_request_once(ctx: &Ctx) {
+fn threads_freeing_a_listener_during_connects_reject_each_request(ctx: &Ctx) {
     let ia = ctx.ia();
     let events = ia.evd(64, DAT_EVD_CONNECTION_FLAG);
     let (pz, dtos) = (ia.pz(), ia.evd(8, DAT_EVD_DTO_FLAG));

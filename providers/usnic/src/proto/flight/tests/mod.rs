@@ -285,7 +285,7 @@ fn timeouts_double_and_probe_with_one_or_two() {
 }
 
 #[test]
-fn measured_path_has_a_shorter_timeout() {
+fn timeout_follows_the_rtt_and_restarts_on_progress() {
     let mut sender = Sender::with(0, 1);
     // The probe timeout is the RTT + 4 * variation + ack delay = 0.8 ms + 4 * 0.4 ms + 0.05 ms = 2.45 ms.
     assert_eq!(sender.flight.deadline(), Some(sender.now + 2450 * MICROS));
@@ -350,7 +350,7 @@ fn process_that_slept_probes_before_it_gives_up() {
 }
 
 #[test]
-fn only_packets_sent_once_are_measured() {
+fn only_packets_sent_once_give_rtt_samples() {
     let mut sender = Sender::with(0, 4);
     sender.now += TRIP;
     sender.ack(0, &[(1, 4)]).unwrap();
