@@ -105,7 +105,7 @@ impl AckClock {
         self.deadline().is_some_and(|deadline| deadline <= now)
     }
 
-    /// Returns the deadline of the pending ack, or 0 if the ack is due immediately.
+    /// Returns the deadline of the pending ack: 0 if the ack is due immediately, or `None` if no ack is pending.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         match self.urgency {
             Urgency::Waits => {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn rdma_write_is_acked_after_its_batch_or_by_a_data_packet() {
+    fn rdma_write_shortens_the_delay_of_only_the_next_ack() {
         let mut clock = after(Arrival::Next, false, false);
         clock.shorten_delay();
         assert!(!clock.is_due(START) && clock.is_due(START + RDMA_WRITE_DELAY));

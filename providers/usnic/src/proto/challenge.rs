@@ -153,9 +153,9 @@ impl PeerPath {
         self.probing.get_or_insert_with(|| ChallengeState::new(now, next));
     }
 
-    /// Handles an ICMP report that the peer's port is closed, whose quote the caller has checked. The report counts for
-    /// the last challenge. The next challenge follows after a probe timeout, so that an existing peer has time to
-    /// respond.
+    /// Handles an ICMP report that the peer's port is closed, whose quote the caller has checked. Counts the first
+    /// report after a challenge, and brings the next challenge forward: to a probe timeout after the last challenge,
+    /// at least [`MIN_INTERVAL`], so that an existing peer has time to respond.
     pub(crate) fn port_closed(&mut self, now: Nanos, rtt: &Rtt) {
         self.challenge_soon(now);
         let Some(probing) = self.probing.as_mut().filter(|probing| probing.is_open) else { return };

@@ -60,7 +60,7 @@ pub(crate) struct Counters {
     pub(crate) malformed: u64,
     /// Probe timeouts, and the timeout of a peer that did not respond to challenges.
     pub(crate) timeouts: u64,
-    /// Current congestion window in bytes.
+    /// Current send window in bytes: the smaller one of the congestion window and the peer's receive window.
     pub(crate) window: u64,
     /// Bytes currently in flight.
     pub(crate) in_flight: u64,

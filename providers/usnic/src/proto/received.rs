@@ -16,7 +16,7 @@ pub(crate) enum Arrival {
     Next,
     /// A new packet after a missing one.
     Ahead,
-    /// The packet has arrived before: its ack was lost, or the network has duplicated it.
+    /// The packet has arrived before: its sender has retransmitted it, or the network has duplicated it.
     Duplicate,
     /// The packet is beyond the window, or so far before `next` that its sender cannot be waiting for its ack.
     Outside,

@@ -97,7 +97,7 @@ impl Rtt {
         self.measured.map(|seen| seen.srtt)
     }
 
-    /// Returns the minimum RTT of the last 10 to 20 seconds.
+    /// Returns the minimum RTT of the current and the previous interval of [`MIN_RTT_WINDOW`].
     pub(crate) fn min_rtt(&self) -> Option<Nanos> {
         self.measured.map(|seen| seen.min_rtt[0].min(seen.min_rtt[1]))
     }

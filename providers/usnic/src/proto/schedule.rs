@@ -140,8 +140,9 @@ pub(crate) struct Deadlines {
 }
 
 impl Deadlines {
-    /// Sets the deadline of a connection. Returns true if it is earlier than the connection's entry in the heap. A
-    /// later deadline leaves the entry unchanged. The entry expires early, and the caller then sets the deadline again.
+    /// Sets the deadline of a connection. Returns true if the connection has no entry in the heap, or a later one. A
+    /// deadline after that of the entry leaves the entry unchanged. The entry then expires early, and the caller sets
+    /// the deadline again.
     pub(crate) fn set_deadline(&mut self, number: u32, deadline: Nanos) -> bool {
         let at = number as usize;
         if at >= self.planned.len() {

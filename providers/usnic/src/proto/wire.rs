@@ -53,7 +53,8 @@ impl Kind {
 }
 
 /// The header of every packet. The receiver of the packet has assigned `conn` and `token` to the connection, and drops
-/// packets with other values. Both are 0 in a request and its withdrawal.
+/// packets with other values. Both are 0 in a request and its withdrawal. A path probe of `datinfo` (`echo`) has the
+/// number 0 and a token that its sender has chosen.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct PacketHeader {
@@ -247,7 +248,7 @@ pub(crate) enum Refusal {
     Access = 1,
     /// The receive is too short, or its memory is unmapped.
     Receive = 2,
-    /// The source memory of a read is no longer mapped.
+    /// The memory of a read or an atomic operation has become inaccessible.
     Source = 3,
     /// The message violates the protocol or the agreed parameters.
     Invalid = 4,

@@ -17,8 +17,8 @@ use crate::proto::setup::packets::{self, Fin};
 use crate::proto::wire::{Kind, Refusal};
 use crate::proto::{MILLIS, Nanos};
 
-/// First interval between repetitions of a refusal, in nanoseconds. The interval doubles each time. Each packet of the
-/// peer also causes a repetition.
+/// First interval between repetitions of a refusal, in nanoseconds. The interval doubles each time. Each data packet of
+/// the peer, and each ack packet that requests an ack, also causes a repetition.
 const FIRST_REPEAT_INTERVAL: Nanos = 20 * MILLIS;
 /// Maximum number of repetitions of a refusal that the timer causes.
 const MAX_REPEATS: u32 = 6;
@@ -139,7 +139,8 @@ impl<D: PostedData> Conn<D> {
         }
     }
 
-    /// Aborts the connection: flushes all posted work, and sends a Reset. Reports no event.
+    /// Aborts the connection: flushes all posted work, and sends a Reset. If the connection has already ended, only
+    /// discards the event that reports this.
     pub(crate) fn abort(&mut self, now: Nanos, host: &mut impl ConnCallbacks<D>) {
         self.now = now;
         self.withdraw_permit();

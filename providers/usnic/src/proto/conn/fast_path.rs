@@ -112,8 +112,8 @@ impl<D: PostedData> Conn<D> {
         self.short_permit.left > 0
     }
 
-    /// Permits sends without flags of up to `length` bytes. Returns false, without effect, if such a send would not be
-    /// the next packet, or if `most` requests are outstanding.
+    /// Permits sends without flags of up to `length` bytes. Returns false, without effect, if such a send could not be
+    /// sent now as the next packet, or if `most` or more requests are outstanding.
     #[inline(always)]
     pub(crate) fn permit_short(&mut self, now: Nanos, length: u32, most: u32) -> bool {
         let outstanding = self.requests.queue.len();

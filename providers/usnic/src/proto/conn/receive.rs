@@ -381,9 +381,9 @@ impl<D: PostedData> Conn<D> {
         is_recorded.then_some(()).ok_or(NotAccepted::Later)
     }
 
-    /// Fast path for a small send that arrives in order while no other message is incomplete: delivers the message, and
-    /// defers its record and its ack (see [`DeferredMessage`]). Returns false, without effect, if the packet needs the
-    /// general path.
+    /// Fast path for a small send that arrives in order while no earlier send is incomplete, without a shared receive
+    /// queue: delivers the message, and defers its record and its ack (see [`DeferredMessage`]). Returns false, without
+    /// effect, if the packet needs the general path.
     #[inline]
     fn receive_fast(&mut self, psn: Psn, data: &Data<'_>, ack_now: bool, host: &mut impl ConnCallbacks<D>) -> bool {
         let is_send = matches!(data.op, Op::Send | Op::SendSolicited);
@@ -433,7 +433,7 @@ impl<D: PostedData> Conn<D> {
     }
 
     /// Whether a waiting request may be sent before the deferred ack is processed. Returns false if this ack may change
-    /// which packet is sent first.
+    /// which packet is sent first. Otherwise records the deferred message, which the packet of the request then acks.
     pub(super) fn may_respond_first(&mut self) -> bool {
         let is_unrecorded = self.deferred.is_some_and(|deferred| !deferred.is_recorded);
         let has_no_loss = self.flight.lost().is_none() && self.sending_pieces.is_none() && self.flight.probes() == 0;

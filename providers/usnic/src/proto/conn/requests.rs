@@ -148,7 +148,8 @@ impl Operation {
         matches!(self, Operation::SendWith(_) | Operation::WriteImmediate { .. } | Operation::Atomic(..))
     }
 
-    /// Returns the key by which the queue finds the request when its response arrives.
+    /// Returns the key by which the queue finds the request when its response arrives, or [`UNNUMBERED`] for a request
+    /// without a response.
     fn key(self, id: u32) -> u64 {
         if self.is_answered() { id.into() } else { UNNUMBERED }
     }
@@ -360,7 +361,7 @@ impl<Q: Default> SendQueue<Q> {
         self.queue.remove(slot).map(|request| (&mut request.driver_data, outcome))
     }
 
-    /// Returns the slot of the request to which the packet with this PSN belongs.
+    /// Returns the slot of the first active request whose first and last packet enclose this PSN.
     pub(super) fn of_packet(&self, psn: Psn) -> Option<u32> {
         self.queue.active().find(|slot| {
             let packets = self.queue.get(*slot).and_then(|request| request.packets);

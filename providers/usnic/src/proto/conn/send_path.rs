@@ -159,7 +159,8 @@ impl SendPath {
         if lost.packets == 0 {
             return;
         }
-        // Persistent congestion (RFC 9002, 7.6): no packet sent between two lost packets was acked.
+        // Persistent congestion (RFC 9002, 7.6): the lost packets were sent over more than three probe timeouts, and no
+        // packet sent after the first of them was acked.
         let duration = flight.rtt().pto(0).saturating_mul(PERSISTENT_CONGESTION_THRESHOLD);
         let is_long = lost.last_sent - lost.first_sent > duration;
         self.congestion.lost(&LossEvent {

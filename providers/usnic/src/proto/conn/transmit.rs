@@ -2,8 +2,9 @@
 //! data packets, which carry acks, then MTU probes, then ack packets. A due ack packet precedes retransmissions and
 //! data if a packet of the peer is missing.
 //!
-//! `write` encodes the packet. Small requests are sent on the command channel, before all other new packets. Large
-//! requests and read responses alternate on the data channel (US-2). Messages are segmented when they are sent (US-6).
+//! `write` encodes the packet. A small request whose turn has come is sent on the command channel, before read
+//! responses. Large requests and read responses alternate on the data channel (US-2). Messages are segmented when they
+//! are sent (US-6).
 
 use dapl::provider::Status;
 
@@ -21,7 +22,8 @@ use crate::proto::{MICROS, Nanos};
 /// Maximum number of retransmissions of one connection in a pass. Without the limit, one connection could delay all
 /// other connections.
 const MAX_RETRANSMISSIONS: u32 = 64;
-/// Maximum number of queued control packets. A further one is dropped, and the peer repeats the packet that caused it.
+/// Maximum number of queued control packets. A further one is dropped. The packet of the peer or the timer that caused
+/// it occurs again.
 const MAX_CONTROL_PACKETS: usize = 8;
 /// Time in nanoseconds between attempts to execute a deferred bind.
 const BIND_RETRY: Nanos = 50 * MICROS;
@@ -124,7 +126,7 @@ impl<D: PostedData> Conn<D> {
         SendLimits { ord: self.terms.ord, extensions: self.terms.extensions, credits: self.credits.limit }
     }
 
-    /// Retransmits the first lost packet, if the congestion window and the pacer allow it.
+    /// Retransmits the first lost packet, if the window and the pacer allow it, or as a probe after a probe timeout.
     fn retransmit(&mut self, out: &mut Vec<u8>, host: &impl ConnCallbacks<D>) -> Option<OutgoingPacket> {
         if self.resends >= MAX_RETRANSMISSIONS {
             return None;

@@ -152,7 +152,7 @@ pub(crate) trait ConnCallbacks<D: PostedData> {
     fn execute_bind(&mut self, request: &D::Request) -> Result<bool, Status>;
     /// Called when a request is complete, in the order of the posts.
     fn request_done(&mut self, request: &mut D::Request, status: Status, bytes: u64);
-    /// Called when the peer has refused this RDMA operation, before `request_done` of the request.
+    /// Called when the peer has refused the memory access of this request, before `request_done` of the request.
     fn access_refused(&mut self, _request: &D::Request, _work: Operation, _length: u32) {}
     /// Called once for a send that is overdue: it still waits for a receive of the peer. `age` is the time
     /// of the wait.

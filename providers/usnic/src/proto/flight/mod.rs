@@ -38,7 +38,8 @@ pub(crate) enum PsnState {
     Lost,
 }
 
-/// Error for an ack outside the sent range: it covers packets that were never sent, or were acked long ago.
+/// Error for an ack outside the sent range: it covers packets that were never sent or were acked long ago, or contains
+/// an invalid range.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct OutOfWindow;
 

@@ -1,8 +1,8 @@
 //! Thresholds of loss detection, and their adaptation to reordering.
 //!
 //! A packet is lost if a packet sent later was acked, and one of two conditions is true (RFC 9002, 6.1). Either enough
-//! packets sent later are no longer in flight (the packet threshold), or the loss delay has passed since the packet was
-//! sent. The loss delay is a round trip plus the reordering window.
+//! packets sent later were acked (the packet threshold), or the loss delay has passed since the packet was sent. The
+//! loss delay is a round trip plus the reordering window.
 //!
 //! As in RACK (RFC 8985, 6.2), packets are ordered by transmission, not by PSN, and the thresholds grow after a
 //! spurious loss. They shrink again after many real losses.

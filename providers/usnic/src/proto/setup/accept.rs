@@ -1,7 +1,8 @@
 //! The passive side of the handshake: the table of all connection attempts of clients at an IA.
 //!
-//! Requests of unverified sources may use a limited number of table entries. Beyond the limit, the server replies with
-//! a cookie and keeps no state. An unverified source gets at most three times the bytes that it has sent.
+//! Requests of unverified sources may use a limited number of table entries, and none if there is a key. Beyond the
+//! limit, the server replies with a cookie and keeps no state. An unverified source gets at most three times the bytes
+//! that it has sent.
 //!
 //! The key of an attempt is the source address, the client's connection number and token, and the number of times that
 //! a listener has handed the request off to another listener. An ended attempt stays in the table for some time, so
@@ -143,8 +144,8 @@ impl Acceptor {
             Some(_) if !listens => Err(RejectReason::NoListener),
             Some(offered) => Ok(offered),
         };
-        // At a limit, the server replies with a cookie and keeps no state. The client repeats its request with the
-        // cookie until an entry is free.
+        // At a limit, or if there is a key and the source is not verified, the server replies with a cookie and keeps
+        // no state. The client repeats its request with the cookie, at a limit until an entry is free.
         if offered.is_ok() && (!self.has_free_entry(from) || !is_verified && self.needs_cookie(from)) {
             self.counts.cookies += 1;
             let ticket = self.cookies.create(now, from, &key, random);
@@ -399,8 +400,8 @@ impl Acceptor {
         }
     }
 
-    /// Ends an attempt. The entry stays in the table for the time `linger`, to answer duplicate requests with `packet`,
-    /// unless it is empty.
+    /// Ends an attempt. The entry stays in the table for the time `linger`, and duplicate requests get the reply
+    /// `packet`. An empty `packet` means that they get no reply.
     fn end_attempt(&mut self, now: Nanos, id: RequestId, packet: Vec<u8>) {
         let Some(attempt) = self.attempts.get_mut(&id).filter(|attempt| !attempt.has_ended()) else { return };
         let until = now.saturating_add(self.setup.config.linger);

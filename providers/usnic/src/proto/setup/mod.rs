@@ -18,15 +18,15 @@
 //!
 //! The caller routes packets as follows. For a request at the well-known port, `packets::request_head` returns the
 //! qualifier. The process that listens on this qualifier, or any process if there is no listener, calls
-//! `Acceptor::receive`. A request at the data socket is handled in the same way, because pending requests are repeated
-//! there. Other packets are routed by the connection number and token in the header:
+//! `Acceptor::receive`. So does the process at whose data socket a request arrives, because pending requests are
+//! repeated there. Other packets are routed by the connection number and token in the header:
 //!
 //! - to a local connection attempt: `Connector::receive`. When it returns `Established`, the caller creates a `Conn`
 //!   with the agreed terms.
 //! - to an accepted attempt: `Acceptor::reset`, then, if the packet is authentic, `Acceptor::confirmed`. The packet
 //!   that confirms the accept is the first packet for `Conn`.
 //! - to an established connection: the caller decrypts the packet, if there is a key, and passes it to `Conn`, which
-//!   also replies to late set-up packets.
+//!   also replies to a late Accept or Confirm.
 //! - without a match: an Accept goes to `connect::refuse_unmatched`. The caller drops and counts any other packet.
 //!
 //! The caller reads the sockets before it calls `on_time` and `poll`, because after a pause of the process, replies may

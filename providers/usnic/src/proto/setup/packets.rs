@@ -73,7 +73,8 @@ impl RequestHead {
     }
 }
 
-/// Returns the clear part of a request of any version, or of its withdrawal. Checks only kind and length.
+/// Returns the clear part of a request of any version, or of its withdrawal. Checks only the kind and length of a
+/// request, and the kind, version and connection number of a withdrawal.
 pub(crate) fn request_head(packet: &[u8]) -> Option<RequestHead> {
     let (head, rest) = wire::head(packet)?;
     let is_request = head.kind == Kind::Request as u8 && (REQUEST - SHORTER..=REQUEST).contains(&packet.len());
