@@ -72,8 +72,8 @@ fn unit(name: &str) -> &'static str {
     if name.ends_with("bytes") { "bytes" } else { "" }
 }
 
-/// Returns the counters of one connection, and its current congestion window, bytes in flight, pacing rate, round-trip
-/// time and path MTU.
+/// Returns the counters of one connection, and its current send window, bytes in flight, pacing rate, round-trip time
+/// and path MTU.
 pub(crate) fn connection_counts(of: &Counters) -> Vec<NamedCount> {
     let levels = [
         ("window", "bytes", of.window),

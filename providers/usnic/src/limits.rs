@@ -53,7 +53,7 @@ pub(crate) fn named_attributes(device: &Device) -> Vec<(String, String)> {
     ]
 }
 
-/// Returns the number of message bytes that fit into a fragment with `datagram` bytes of datagram payload.
+/// Returns the number of message bytes in a fragment of `datagram` bytes (UDP payload) without encryption.
 fn payload(datagram: usize) -> usize {
     datagram.saturating_sub(size_of::<PacketHeader>() + size_of::<DataFields>() + size_of::<Message>())
 }

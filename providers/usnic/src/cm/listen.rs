@@ -31,8 +31,8 @@ const MAX_REQUESTS: usize = 256;
 
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
-    /// Listeners by qualifier. Each has the Unix socket to which other processes forward requests, or `None` if the
-    /// directory of listeners is not usable.
+    /// Listeners by qualifier. Each has the Unix socket to which other processes forward requests, or `None` if this
+    /// socket could not be created.
     by_qual: HashMap<u64, (ObjectId, Option<HandoverSocket>)>,
     /// Socket of the well-known port. It is open while there is a listener.
     well_known: Option<Arc<Socket>>,
@@ -80,8 +80,8 @@ impl Cm {
         Ok(Listener { cm: self.clone(), qual })
     }
 
-    /// Opens the Unix socket of a listener. Returns `None` if the directory is not usable. Other processes then cannot
-    /// forward requests to this listener.
+    /// Opens the Unix socket of a listener. Returns `None` if the socket cannot be created, for example because the
+    /// directory of listeners is not usable. Other processes then cannot forward requests to this listener.
     fn open_handover(&self, qual: u64) -> Result<Option<HandoverSocket>> {
         let own = self.device.address();
         match self.listener_dir.open(own, qual) {

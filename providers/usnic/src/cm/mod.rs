@@ -109,7 +109,8 @@ impl Cm {
     }
 
     /// Starts a connection attempt, and returns its connection number. Calls `connecting` of the handler. The engine
-    /// later calls `open` or `end`. The caller must hold no lock that `connecting` acquires.
+    /// later calls `open` or `end`, unless the attempt is cancelled before. The caller must hold no lock that
+    /// `connecting` acquires.
     ///
     /// Errors: `InvalidAddress`, `Exhausted(Memory)`. After an error, the handler is not called.
     pub(crate) fn connect(

@@ -184,8 +184,8 @@ impl Engine {
         }
     }
 
-    /// Reads the error queue of the data socket (ICMP errors), and notifies the connections that send to the reported
-    /// address.
+    /// Reads the error queue of the data socket. Notifies the established connections that send to the reported
+    /// address, and of a closed port also the connection manager.
     #[cold]
     fn take_errors(&self) {
         let (device, now) = (&self.device, device::now());

@@ -42,8 +42,9 @@ impl Interface {
     }
 }
 
-/// Finds the interface address that `requested` names. `None` selects an interface that is up and not loopback, or
-/// loopback if there is no other: the first with an IPv4 address, else the first with an IPv6 address.
+/// Finds the interface address that `requested` names. `None` or an empty text selects an interface that is up and not
+/// loopback, or loopback if there is no other: the first with an IPv4 address, else the first with an IPv6 address that
+/// is not link-local, else the first with a link-local address.
 ///
 /// Outer error: the list of interfaces cannot be read. Inner error: a text that says why no interface was found.
 pub(crate) fn find(requested: Option<&str>) -> io::Result<Result<Interface, String>> {

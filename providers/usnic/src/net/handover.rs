@@ -60,8 +60,8 @@ impl HandoverSocket {
         Ok(HandoverSocket { fd, base: base.clone(), path, id: (made.dev(), made.ino()), pid, uid })
     }
 
-    /// Receives the next request of this user, and drops requests of other users. Returns `None` if no request is
-    /// queued.
+    /// Receives the next request of this user. Drops requests of other users, and datagrams that are too short or too
+    /// long. Returns `None` if no request is queued.
     pub(crate) fn receive(&self) -> Option<ForwardedRequest> {
         loop {
             let mut bytes = [0; SOURCE_LEN + MAX_REQUEST];

@@ -65,7 +65,7 @@ impl ListenerDir {
     /// Opens a socket for the listener on `qual` at this address.
     ///
     /// Errors: `AddrInUse` if a process of this user already listens on `qual` at this address. Other errors mean that
-    /// the directory is not usable.
+    /// the directory is not usable, or that the socket cannot be created.
     pub(crate) fn open(&self, at: SocketAddr, qual: u64) -> io::Result<HandoverSocket> {
         let name = self.name(at, qual);
         let until = Instant::now() + LOCK_TIMEOUT;
@@ -111,7 +111,7 @@ impl ListenerDir {
     }
 
     /// Forwards a request to the process of this user that listens on `qual` at this address. Returns false if there is
-    /// no such process.
+    /// no such process, or if its name in the directory cannot be used.
     pub(crate) fn forward(&self, at: SocketAddr, qual: u64, forwarded: &ForwardedRequest) -> bool {
         let name = self.name(at, qual);
         match VerifiedDir::open(self.path()).and_then(|dir| handover::send(&dir.address(&name)?, forwarded)) {

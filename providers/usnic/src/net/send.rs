@@ -5,8 +5,8 @@
 //! the network card splits (`UDP_SEGMENT`). Runs of fewer than [`MIN_GSO`] packets, and all packets on a kernel without
 //! GSO, are sent by `sendmmsg`, or by `sendmsg` if only one is left.
 //!
-//! Payload is copied only if the socket is full, because its memory may no longer be registered when the packets are
-//! sent later.
+//! Payload is copied only if the socket or another queue of this host is full, because the memory may no longer be
+//! registered when the packets are sent later.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -173,7 +173,7 @@ impl SendBatch {
         (self.began, self.bytes, self.sent) = (0, 0, 0);
     }
 
-    /// Sends the remaining packets. Afterwards the batch is empty, unless the socket is full.
+    /// Sends the remaining packets. Afterwards the batch is empty, unless the outcome is `is_blocked`.
     pub(crate) fn send(&mut self, socket: &Socket, to: &SockAddr) -> SendOutcome {
         let mut outcome = SendOutcome::default();
         while self.sent < self.packets.len() {
@@ -218,7 +218,7 @@ impl SendBatch {
         packet.checked_sub(1).map_or(0, |before| self.packets[before].end)
     }
 
-    /// Sends a GSO batch. Returns false if the socket is full.
+    /// Sends a GSO batch. Returns false if the socket or another queue of this host is full.
     fn send_gso(&mut self, socket: &Socket, to: &SockAddr, run: usize, outcome: &mut SendOutcome) -> bool {
         let segment = self.packets[self.sent].length;
         let range = self.first_part(self.sent)..self.packets[self.sent + run - 1].end;
@@ -257,7 +257,8 @@ impl SendBatch {
         }
     }
 
-    /// Sends `count` packets without GSO, several per call of `sendmmsg`. Returns false if the socket is full.
+    /// Sends `count` packets without GSO, several per call of `sendmmsg`. Returns false if the socket or another queue
+    /// of this host is full.
     fn send_each(&mut self, socket: &Socket, to: &SockAddr, count: usize, outcome: &mut SendOutcome) -> bool {
         let end = (self.sent + count).min(self.packets.len());
         while self.sent < end {

@@ -41,12 +41,12 @@ pub(crate) trait ConnectionHandler: Send + Sync {
     /// Whether the connection sends packets to this address.
     fn sends_to(&self, peer: SocketAddr) -> bool;
 
-    /// Handles an ICMP error about a datagram to the peer's address. The datagram may belong to another connection to
-    /// that address, and the error may be forged.
+    /// Handles an ICMP message or a local error about a datagram to the peer's address. The datagram may belong to
+    /// another connection to that address, and an ICMP message may be forged.
     fn on_delivery_error(&self, now: Nanos, number: u32, error: &DeliveryError) -> PendingWork;
 
-    /// Called when an attempt has failed: the peer has rejected or withdrawn it, or has not replied. Flushes all work.
-    /// Returns false if the attempt had already ended. The caller then reports no event.
+    /// Called when an attempt has failed, for example because the peer has rejected it or has not replied. Flushes all
+    /// work. Returns false if the attempt had already ended. The caller then reports no event.
     fn end(&self, number: u32) -> bool;
 
     /// Called when the IA is closed. Ends the connection, and notifies the peer if it was established.

@@ -52,7 +52,7 @@ pub(crate) struct Transport {
     headers: usize,
     /// Packets that a full socket did not accept, their destination, and the time of the next attempt.
     blocked: Option<(SendBatch, SocketAddr, Nanos)>,
-    /// Destination of short packets, in both formats. Valid while short sends are permitted.
+    /// Destination of short packets, also in the kernel's format. Valid while short sends are permitted.
     short_to: (SocketAddr, SockAddr),
 }
 
@@ -168,8 +168,8 @@ impl Transport {
     /// Handles an ICMP message about a datagram to the peer, or a local error.
     ///
     /// An attacker off the path can forge an ICMP message, but not the quote of a packet of this connection (RFC 5927).
-    /// "Too large" without such a quote has no effect (RFC 8899, 4.6.1). "Port unreachable" without a quote only causes
-    /// a challenge to the peer, and so does any other "unreachable".
+    /// An ICMP message "too large" without such a quote has no effect (RFC 8899, 4.6.1). "Port unreachable" without a
+    /// quote only causes a challenge to the peer, and so does any other "unreachable".
     pub(crate) fn on_delivery_error(&mut self, now: Nanos, error: &DeliveryError) {
         let is_quoted = || self.conn.is_quoted(&error.quote, self.seal.is_some());
         match error.kind {
@@ -193,7 +193,7 @@ impl Transport {
         self.send_until(now, host, context, |_| false)
     }
 
-    /// Sends one batch, which ends when no request waits to be sent. Then updates the state for deferred receptions.
+    /// Sends one batch, which ends when no request waits to be sent. Then does the work that reception has deferred.
     /// Returns false if there was no packet to send, or an earlier batch waits because the socket is full.
     pub(crate) fn send_now(
         &mut self,

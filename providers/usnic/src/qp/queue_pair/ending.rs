@@ -11,8 +11,8 @@ use crate::qp::closing::ClosingConnection;
 use crate::{counters, device};
 
 impl QpCore {
-    /// Ends the connection, if there is one: flushes all work, notifies the peer, and starts a closing connection for
-    /// late packets.
+    /// Flushes all work. If there is a connection, also notifies the peer, and starts a closing connection for late
+    /// packets.
     pub(super) fn end_connection(&self, state: &mut QpState, now: Nanos) {
         // Posts and polls call this function, and closing a socket is a cancellation point. Cancelling the thread would
         // leave the queue pair locked.
