@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_past_and_present_connections() {
+    fn sum_includes_past_and_present_connections() {
         let counters = IaCounters::default();
         let pairs = [3, 4, 0].map(Arc::new);
         pairs.iter().for_each(|pair| counters.add(Arc::downgrade(pair)));

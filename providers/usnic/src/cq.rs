@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn armed_queue_notifies_once_and_not_of_earlier_completions() {
+    fn armed_queue_notifies_once_and_arming_fails_with_queued_completions() {
         let (cq, device, _, sink) = queue();
         assert!(cq.arm(ArmMode::All).unwrap());
         cq.0.push(Completion::default());
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn polls_of_an_armed_queue_leave_the_sockets_to_the_engine() {
+    fn polls_of_an_armed_queue_do_not_count_as_polling() {
         let (cq, device, pair, _) = queue();
         let mut out = [Completion::default(); 4];
         // Returns whether this thread was recorded as polling, and clears the record.

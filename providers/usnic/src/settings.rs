@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn names_match_variables() {
+    fn setting_names_match_their_variables() {
         for setting in USNIC.settings.iter().filter(|setting| !setting.variable.is_empty()) {
             let name = setting.name.to_uppercase();
             assert!([format!("DAPL_USNIC_{name}"), format!("DAPL_{name}")].contains(&setting.variable.to_owned()));

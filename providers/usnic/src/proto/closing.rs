@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn fin_and_reset_can_cross() {
+    fn crossing_fin_and_reset_complete_both_closes() {
         let mut fin = start_graceful(0);
         let mut reset = Closing::reset(&terms(), 0, TIMING);
         assert_eq!((sent(&mut fin, 0), sent(&mut reset, 0)), (vec![Kind::Fin], vec![Kind::Reset]));

@@ -316,8 +316,8 @@ impl Transport {
             }
             scratch.batch.end_packet();
             scratch.carried.push(outgoing.unsent());
-            // A packet to another address than the peer's ends the batch, because a batch has one destination. No packet
-            // to the peer precedes it (`Conn::send_control`).
+            // A packet to another address than the peer's ends the batch, because a batch has one destination. No
+            // packet to the peer precedes it (`Conn::send_control`).
             if *batch_to.get_or_insert(to) != to || to != self.conn.peer() || is_enough(&self.conn) {
                 break;
             }

@@ -362,7 +362,7 @@ fn deadline_is_met_after_polling_stops() {
 }
 
 #[test]
-fn closed_ia_leaves_no_state() {
+fn closed_ia_frees_its_device_and_socket() {
     let ((client, ours), _server) = connected("");
     let (device, socket) = {
         let opened = ours.opened.lock().unwrap().take().unwrap();
@@ -431,7 +431,7 @@ fn unmatched_packets_are_counted_and_dropped() {
 }
 
 #[test]
-fn replaced_handler_gets_the_packets() {
+fn new_handler_gets_the_packets_until_the_number_is_freed() {
     let ((client, ours), (server, theirs)) = connected("");
     let new_handler = Arc::new(FakeQp::default());
     client.device.replace_handler(ours.number(), new_handler.clone(), &PendingWork::default());

@@ -117,7 +117,7 @@ fn request_sent_before_its_listener_connects() {
 }
 
 #[test]
-fn listener_works_without_the_users_directory() {
+fn listener_works_without_a_usable_base_directory() {
     let (here, there) = addresses();
     let client = Ia::open(&here, "");
     for dir in ["dir=/proc/nowhere", "dir=relative"] {
@@ -132,7 +132,7 @@ fn listener_works_without_the_users_directory() {
 
 /// Sockets on the server's port that nothing reads act as stopped processes.
 #[test]
-fn stopped_process_on_the_port_delays_no_request() {
+fn requests_connect_although_stopped_processes_share_the_port() {
     let (here, there) = addresses();
     let shared = |port| {
         let address = (there.parse::<IpAddr>().unwrap(), port).into();

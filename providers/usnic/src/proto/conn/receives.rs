@@ -253,6 +253,6 @@ impl<R> PostedReceive<R> {
     }
 }
 
-// Message numbers wrap, so two numbers are comparable only if they are less than 2^31 apart. The number of receives that
-// are assigned to incomplete messages stays far below this.
+// Message numbers wrap, so two numbers are comparable only if they are less than 2^31 apart. The number of receives
+// that are assigned to incomplete messages stays far below this.
 const _: () = assert!(MAX_SHARED_ASSIGNED <= WINDOW);

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn loss_time_counts_from_transmission() {
+    fn loss_rate_counts_losses_since_the_transmission() {
         let mut delivery = Delivery::default();
         let early = delivery.sent(0, 1000, 1000);
         delivery.lost(1000, &early);

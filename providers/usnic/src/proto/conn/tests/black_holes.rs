@@ -25,7 +25,7 @@ fn is_done(pair: &ConnPair, count: usize) -> bool {
 }
 
 #[test]
-fn black_hole_delays_data_by_a_few_timeouts_only() {
+fn black_hole_delays_data_by_less_than_five_timeouts() {
     const BYTES: usize = 400_000;
     let mut pair = pair(2 * BYTES);
     // This write gives RTT samples.
@@ -38,7 +38,8 @@ fn black_hole_delays_data_by_a_few_timeouts_only() {
     let start = pair.now;
     let before = pair.b.conn.counters().received;
     pair.until("a packet arrives", |pair| pair.b.conn.counters().received > before + 10);
-    // The black hole is detected after two probe timeouts, the second of which is twice as long as the first.
+    // A black hole is suspected after two probe timeouts, the second of which is twice as long as the first. Packets
+    // then have the initial size.
     let waited = pair.now - start;
     assert!(waited < 5 * timeout, "data was delayed by {waited} ns, more than 5 timeouts of {timeout} ns");
     pair.until("all is done", |pair| is_done(pair, 2));
@@ -49,7 +50,7 @@ fn black_hole_delays_data_by_a_few_timeouts_only() {
 }
 
 #[test]
-fn packets_are_sized_for_a_black_hole_once_it_is_detected() {
+fn detected_black_hole_reduces_the_packet_size() {
     let mut pair = pair(1 << 20);
     pair.network.mtu = LEFT;
     for count in 1..=40 {

@@ -28,7 +28,7 @@ fn ended(pair: &mut ConnPair) -> [ConnectionEvent; 2] {
 const BOTH_BROKEN: [ConnectionEvent; 2] = [ConnectionEvent::Broken, ConnectionEvent::Broken];
 
 #[test]
-fn send_longer_than_its_receive_breaks_both_connections() {
+fn send_longer_than_its_receive_breaks_the_connection_at_both_ends() {
     for (length, seed) in [(200, 1), (5000, 2), (60_000, 3)] {
         let mut pair = ConnPair::new(&PairConfig { seed, ..PairConfig::default() });
         pair.network.drop = 50;
@@ -143,7 +143,7 @@ fn read_of_unmapped_memory_is_refused_after_earlier_reads() {
 }
 
 #[test]
-fn memory_of_an_acked_read_may_be_unmapped() {
+fn memory_of_a_completed_read_may_be_unmapped_before_its_ack_arrives() {
     let mut pair = ConnPair::new(&PairConfig::default());
     pair.read(Endpoint::A, 0, 1000, 0);
     pair.until("the read", |pair| pair.a.host.requests.len() == 1);

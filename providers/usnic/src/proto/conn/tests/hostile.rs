@@ -278,7 +278,7 @@ fn reused_read_number_is_refused() {
 }
 
 #[test]
-fn sends_beyond_the_window_are_dropped() {
+fn sends_beyond_the_posted_receives_are_dropped() {
     for shared in [false, true] {
         let config = ConnConfig { shared, ..PairConfig::default().config };
         let mut pair = ConnPair::new(&PairConfig { config, ..PairConfig::default() });
@@ -322,7 +322,7 @@ fn acks_of_unsent_packets_are_ignored() {
 }
 
 #[test]
-fn credits_may_decrease_and_increase() {
+fn sends_follow_the_credit_limit_of_the_last_ack() {
     let mut pair = pair();
     for credits in [5, 2, 0, u32::MAX, 1 << 31, 3] {
         InvalidPacket {
@@ -352,7 +352,7 @@ fn credits_may_decrease_and_increase() {
 }
 
 #[test]
-fn refusal_of_an_unknown_request_ends_only_the_connection() {
+fn refusal_of_an_unknown_packet_fails_the_oldest_request() {
     for refused in [0, 6, 7, 1 << 31] {
         let mut pair = pair();
         for _ in 0..2 {

@@ -405,7 +405,7 @@ fn read_returns_earlier_writes() {
 }
 
 #[test]
-fn response_is_sent_before_the_ack_of_its_request_is_processed() {
+fn waiting_send_leaves_before_the_ack_of_the_received_packet_is_processed() {
     let mut pair = ConnPair::new(&PairConfig::default());
     for _ in 0..2 {
         pair.recv(Endpoint::A, 0, 10);

@@ -159,7 +159,7 @@ fn decisions_after_the_end_have_no_effect() {
 }
 
 #[test]
-fn taken_reject_leaves_the_expired_accept_of_another_request() {
+fn take_reject_leaves_the_expired_accept_of_another_client_to_poll() {
     let mut server = Server::new(SetupConfig::default(), None);
     let [first, second] = [1, 2].map(|host| {
         let (_, packet) = server.request(host);

@@ -247,7 +247,7 @@ fn hand_off_and_cookie_restart_at_the_well_known_port() {
 }
 
 #[test]
-fn exit_of_the_server_with_a_pending_request_is_a_reject() {
+fn exit_of_the_server_with_a_pending_request_gives_peer_rejected() {
     let mut connector = connector();
     sends(&mut connector, 0);
     receives(&mut connector, 1, &cookie(to(0), None), ANSWERS_FROM);
@@ -392,7 +392,7 @@ fn closed_port_counts_only_with_a_quote_of_the_request() {
 }
 
 #[test]
-fn alternative_address_is_tried_after_a_closed_port() {
+fn alternative_address_is_tried_if_the_first_has_no_listener() {
     for is_rejected_by_a_listener in [true, false] {
         let mut connector = connector().with_alternative(Some(at("10.0.0.9:17471")));
         let mut now = 0;

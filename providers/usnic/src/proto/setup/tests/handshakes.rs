@@ -299,7 +299,7 @@ fn replayed_request_does_not_connect() {
 }
 
 #[test]
-fn replayed_request_with_a_fresh_cookie_is_recognised() {
+fn replayed_request_with_a_valid_cookie_reaches_the_consumer_once() {
     let mut sim = sealed(14);
     sim.reply = |_| ConsumerReply::Reject(0);
     let client = sim.client();
