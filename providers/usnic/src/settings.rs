@@ -90,7 +90,10 @@ fn data_ports(given: &SettingValues<'_>) -> Option<RangeInclusive<u16>> {
     let port = |text: &str| text.parse::<u16>().ok().filter(|port| *port != 0);
     let ports = port(first).zip(port(last)).filter(|(first, last)| first <= last);
     if ports.is_none() {
-        log::warn!("{place}: \"{text}\" is not a port range such as 7000-7099; using any free port, the default");
+        log::warn!(
+            "{place}: \"{text}\" is neither a port from 1 to 65535 nor a range such as 7000-7099; using any free port, \
+            the default"
+        );
     }
     ports.map(|(first, last)| first..=last)
 }

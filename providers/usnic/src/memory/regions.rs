@@ -4,8 +4,9 @@
 //! index is quarantined before it is reused. Registrations and bound windows share the table, but local segments cannot
 //! use the key of a window.
 //!
-//! A copy holds a reference on its entry. Deregistration revokes the key, and then waits until there are no references.
-//! So no transfer accesses the memory afterwards.
+//! A copy holds a reference on its entry, except the copy of a short send by an announced post. Deregistration revokes
+//! the key, and then waits for the announced posts, and until there are no references. So no transfer accesses the
+//! memory afterwards.
 #![forbid(unsafe_code)]
 
 use std::sync::OnceLock;
@@ -31,7 +32,7 @@ const CHUNK: usize = 256;
 struct RegionEntry {
     /// The valid key of this entry, or 0 if it has none.
     key: AtomicU32,
-    /// Number of copies and sends that use the memory of this entry.
+    /// Number of references: copies and sends that use the memory of this entry.
     users: AtomicU32,
     base: AtomicU64,
     length: AtomicU64,

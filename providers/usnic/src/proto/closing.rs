@@ -1,8 +1,8 @@
 //! The close handshake: sends a Fin or Reset until the peer replies, and replies to a Fin or Reset of the peer.
 //!
-//! `Conn` creates a [`Closing`] when the connection is drained or aborted, or when the peer ends it. The object
-//! retransmits its Fin or Reset until the peer replies or the time limit has passed. The close is then done. The object
-//! exists for the time `linger` after that, to reply again if its reply was lost (like TIME_WAIT).
+//! `Conn` creates a [`Closing`] when the connection is drained, aborted or broken by a failure, or when the peer ends
+//! it. The object retransmits its Fin or Reset until the peer replies or the time limit has passed. The close is then
+//! done. The object exists for the time `linger` after that, to reply again if its reply was lost (like TIME_WAIT).
 //!
 //! Each row of the table is a state, each column an event. A cell contains the reply that is sent, and the new state.
 //!

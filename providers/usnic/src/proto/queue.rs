@@ -177,7 +177,7 @@ impl<T: Default> OrderedQueue<T> {
         })
     }
 
-    /// Removes an active entry. Its item can be read until the next `push`.
+    /// Removes an active entry. Its item can be read until the next `push` or `push_active`.
     pub(crate) fn remove(&mut self, slot: u32) -> Option<&mut T> {
         let entry = self.entries.get_mut(slot as usize).filter(|entry| entry.is_active)?;
         entry.is_active = false;

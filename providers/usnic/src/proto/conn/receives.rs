@@ -51,7 +51,7 @@ pub(super) struct ReceiveQueue<D: PostedData> {
     /// The credit limit in the last packet to the peer.
     reported: u32,
     shared: bool,
-    /// Whether a message was not accepted for lack of a receive, which the next ack must report.
+    /// With an SRQ, whether a message was not accepted for lack of a receive, which the next ack must report.
     not_accepted: bool,
 }
 

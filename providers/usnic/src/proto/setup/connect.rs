@@ -162,8 +162,8 @@ impl Connector {
         self.closed_counts = true;
         self.due = Some(now.saturating_add(self.wait));
         self.wait = (self.wait * 2).min(self.setup.config.last_repeat);
-        // The process that sent the Pending reply may have exited. So without further replies, every second
-        // retransmission goes to the well-known port.
+        // The process that sent the Pending reply may have exited. So after `MIN_SENDS` requests without a reply, every
+        // second one goes to the well-known port.
         let is_lost = self.sends > MIN_SENDS && self.sends.is_multiple_of(2);
         Some(if is_lost { self.server } else { self.at })
     }

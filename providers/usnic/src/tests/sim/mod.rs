@@ -10,6 +10,7 @@
 //! | `oracle` | checks completions and memory contents |
 //! | `verdict` | checks the final state of a run |
 //! | `shrink` | removes parts from a failing scenario as long as it still fails |
+//! | `random`, `reports` | pseudo-random numbers, and the texts of packets in a trace |
 //!
 //! | variable | effect |
 //! |---|---|

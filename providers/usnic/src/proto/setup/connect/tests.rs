@@ -1,4 +1,5 @@
-//! Tests how the active side reacts to packets and timeouts.
+//! Tests how the active side reacts to packets, timeouts and reports of a closed port, and the retransmission of the
+//! confirmation.
 
 use dapl::provider::ConnectionEvent;
 

@@ -1,4 +1,4 @@
-//! Tests handshakes over a simulated network, with selected failures and many random cases.
+//! Tests handshakes over a simulated network, with selected failures and with random faults.
 
 use super::super::accept::HalfOpenCounts;
 use super::super::cookies::KEY_LIFETIME;
