@@ -1,6 +1,6 @@
 //! Tests the standby sleep of the engine, during which only polling threads receive packets.
 //!
-//! A thread that announces the end of its polling wakes the engine. Packets that a standby sleep delays are counted.
+//! A thread that announces the end of its polling wakes the engine. Standby sleeps that delay packets are counted.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -96,7 +96,7 @@ fn sleeping_thread_leaves_the_sockets_to_another_poller() {
 }
 
 #[test]
-fn data_delayed_by_an_engine_sleep_are_counted() {
+fn standby_sleeps_that_delay_data_are_counted() {
     let (client, server) = connected("");
     let (device, progress) = (&client.0.device, &client.0.progress);
     let queues = [Cq::new(Weak::<Silent>::new(), progress.clone(), device.jobs.clone(), 0)];

@@ -251,7 +251,7 @@ fn random_loss_is_no_black_hole() {
 }
 
 #[test]
-fn small_packets_and_the_first_size_raise_no_suspicion() {
+fn losses_of_small_packets_do_not_start_black_hole_probes() {
     let mut path = PathMtu::new(65_507, 65_507, V4);
     (0..100).for_each(|_| path.lost(0, 65_507));
     assert_eq!((path.next_probe(0), path.deadline()), (None, None));

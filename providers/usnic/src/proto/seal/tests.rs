@@ -175,7 +175,7 @@ fn rest_of_a_guarded_packet_is_readable_only_without_a_key() {
 }
 
 #[test]
-fn hosts_with_different_keys_do_not_connect() {
+fn handshake_packet_opens_only_with_the_same_key() {
     let guards = [
         PacketGuard::new(None),
         PacketGuard::new(Some(&psk("0123456789abcdef"))),

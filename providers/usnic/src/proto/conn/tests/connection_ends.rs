@@ -303,7 +303,7 @@ fn killed(pair: &mut ConnPair) {
 }
 
 #[test]
-fn exited_peer_is_detected_after_three_challenges() {
+fn exited_peer_is_detected_within_two_seconds_of_traffic_or_keepalive() {
     for under_traffic in [false, true] {
         let mut pair = ConnPair::new(&PairConfig::default());
         pair.recv(Endpoint::A, 0, 10);

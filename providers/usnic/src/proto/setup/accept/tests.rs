@@ -137,7 +137,7 @@ fn ended_attempt_stays_while_its_request_is_repeated() {
 }
 
 #[test]
-fn decisions_after_the_end_have_no_effect() {
+fn accept_and_reject_after_the_withdrawal_have_no_effect() {
     let mut server = Server::new(SetupConfig::default(), None);
     let (mut connector, packet) = server.request(1);
     let id = requested(server.receives(0, &packet, source(0, 1)));
@@ -382,7 +382,7 @@ fn forged_or_expired_cookie_gets_a_new_cookie() {
 }
 
 #[test]
-fn half_open_state_is_bounded() {
+fn number_of_attempts_is_limited_in_total_and_per_prefix() {
     let config = SetupConfig { half_open: 30, half_open_of_prefix: 10, remembered: 15, ..SetupConfig::default() };
     let (all, prefix) = (config.half_open, config.half_open_of_prefix);
     let mut server = Server::new(SetupConfig { unverified: 1000, unverified_of_prefix: 1000, ..config }, None);
