@@ -41,7 +41,8 @@ pub(crate) struct SentPacket {
     pub(crate) bytes: u64,
     /// Bytes in flight, including this packet.
     pub(crate) in_flight: u64,
-    /// Whether the connection has no more data to send (draft-ietf-ccwg-bbr-06, 4.1.1.3).
+    /// Whether the connection is app-limited (draft-ietf-ccwg-bbr-06, 4.1.1.3): it had no more data to send, and the
+    /// data that was in flight at that time is not delivered yet.
     pub(crate) is_app_limited: bool,
 }
 

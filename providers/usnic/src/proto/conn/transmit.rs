@@ -22,8 +22,8 @@ use crate::proto::{MICROS, Nanos};
 /// Maximum number of retransmissions of one connection in a pass. Without the limit, one connection could delay all
 /// other connections.
 const MAX_RETRANSMISSIONS: u32 = 64;
-/// Maximum number of queued control packets. A further one is dropped. The packet of the peer or the timer that caused
-/// it occurs again.
+/// Maximum number of queued control packets. A further one is dropped, and its cause occurs again: the peer repeats its
+/// packet, or the timer expires again.
 const MAX_CONTROL_PACKETS: usize = 8;
 /// Time in nanoseconds between attempts to execute a deferred bind.
 const BIND_RETRY: Nanos = 50 * MICROS;
