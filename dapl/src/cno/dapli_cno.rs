@@ -1,4 +1,5 @@
-//! A wait on a CNO as a sequence of steps, like a wait on an EVD: poll, sleep, poll.
+//! A wait on a CNO as a sequence of steps: look for a trigger, poll the EVDs, spin, arm the CQs, sleep, look for a
+//! trigger again.
 //!
 //! Any number of threads may wait. Each trigger wakes one of them. All of them wake when the last attached EVD is freed
 //! or the CNO is closed.
@@ -267,7 +268,8 @@ impl<P: Provider> Cno<P> {
         }
     }
 
-    /// Polls, and arms the CQs before the caller sleeps. The poll after arming finds an event that arrived in between.
+    /// Looks for a trigger, and arms the CQs before the caller sleeps. Arming triggers the CNO for completions that
+    /// have arrived before, so triggers are looked for again afterwards.
     fn poll_and_arm(&self, token: u64, cause: WakeCause) -> CnoWaitResult {
         self.inner.lock().asleep.retain(|sleeper| *sleeper != token);
         loop {

@@ -189,8 +189,8 @@ impl<P: Provider> Cno<P> {
             wait::increment_word(self.id);
         }
         if inner.asleep.len() == 1 && inner.may_be_polled() {
-            // No other waiter sleeps. The woken thread polls, and arms the CQs before it sleeps again. So no CQ needs to
-            // be armed until then.
+            // No other waiter sleeps. The woken thread looks for a trigger, and arms the CQs before it sleeps again. So
+            // no CQ needs to be armed until then.
             self.polled.store(true, Ordering::Relaxed);
         }
         let has_descriptor = inner.descriptor.is_some();

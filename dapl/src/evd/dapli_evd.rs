@@ -43,7 +43,7 @@ pub(super) struct EvdState<P: Provider> {
     /// The consumer has dequeued an event since the last poll, or the next dequeue finds one in the buffer. Set only if
     /// the EVD has a CNO or a descriptor.
     has_taken: bool,
-    /// The CQ could not be armed for the CNO, and the error was not reported yet.
+    /// The CQ could not be armed for the CNO or the descriptor, and the error was not reported yet.
     arm_failed: bool,
     pub(super) backoff: SharedCpuBackoff,
     pub(super) buffer: [Completion; BATCH],
@@ -173,7 +173,8 @@ impl<P: Provider> Evd<P> {
         self.dequeue_locked(self.lock(), give)
     }
 
-    /// Like [`Self::dequeue`], for a caller that holds the lock and has moved all events to the queue.
+    /// Like [`Self::dequeue`], for a caller that holds the lock and has moved the completions in the buffer to the
+    /// queue.
     #[inline(never)]
     pub(super) fn dequeue_locked<'a>(
         &'a self,
@@ -260,7 +261,8 @@ impl<P: Provider> Evd<P> {
     }
 
     /// Notifies EPs of failed completions at the front of the queue, then dequeues the oldest event. The lock is
-    /// released for the notification; fails with `QueueEmpty` if another call has dequeued all events meanwhile.
+    /// released for the notification. The dequeue fails if another thread has dequeued all events meanwhile, or has
+    /// begun to wait on the EVD.
     #[cold]
     #[inline(never)]
     fn dequeue_failure(

@@ -1,7 +1,7 @@
-//! The fast path of dequeues: one thread polls an EVD that has no CNO or descriptor, and all completions are
-//! successful.
+//! The fast path of dequeues, and of waits for one event. It applies to an EVD without a CNO, descriptor or waiter,
+//! while all completions are successful transfers.
 //!
-//! A poll leaves successful completions in the buffer, and the next dequeues return them from there. All other code
+//! A poll leaves such completions in the buffer, and the next dequeues and waits return them from there. All other code
 //! locks by [`Evd::lock`], which first moves the remaining completions from the buffer to the queue. So that code finds
 //! every event in the queue.
 //!
@@ -95,7 +95,7 @@ impl<P: Provider> EvdState<P> {
         may_stay
     }
 
-    /// Whether completions may stay in the buffer: the queue is empty, and no waiter, CNO or descriptor needs a signal.
+    /// Whether completions may stay in the buffer: the queue is empty, and the EVD has no waiter, CNO or descriptor.
     #[inline(always)]
     pub(super) fn is_quick(&self) -> bool {
         self.is_unobserved && self.queue.is_empty() && !self.queue.has_waiter()
@@ -136,8 +136,8 @@ impl<P: Provider> EvdState<P> {
 }
 
 impl<P: Provider> Evd<P> {
-    /// Locks the EVD, and moves all events to the queue. Afterwards dequeues also lock the EVD, until a dequeue finds
-    /// no event.
+    /// Locks the EVD, and moves the completions in the buffer to the queue. Afterwards dequeues also lock the EVD,
+    /// until [`Self::allow_empty_check`] is called.
     pub(super) fn lock(&self) -> MutexGuard<'_, EvdState<P>> {
         let mut inner = self.inner.lock();
         inner.move_buffer_to_queue();

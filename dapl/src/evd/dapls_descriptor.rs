@@ -12,7 +12,7 @@ use crate::error::{Error, Handle, Result};
 use crate::provider::Provider;
 use crate::runtime::descriptor::Descriptor;
 
-/// A descriptor that, while armed, the next notifying event makes readable.
+/// The descriptor of an EVD. While it is armed, the next notifying event makes it readable.
 #[derive(Debug)]
 pub(super) struct ArmedDescriptor {
     descriptor: Descriptor,

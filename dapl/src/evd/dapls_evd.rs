@@ -251,8 +251,8 @@ pub fn modify_cno<P: Provider>(evd: &Evd<P>, cno: Option<Arc<Cno<P>>>) {
     drop(old);
 }
 
-/// Called when an EP has begun to use the EVD or has changed its completion flags. If any stream of the EVD notifies
-/// for solicited messages only, arms the CQ again in the new mode, if a waiter, CNO or descriptor needs it.
+/// Called when an EP has begun to use the EVD or has changed its completion flags. If an EP of the EVD notifies, or has
+/// notified, for solicited messages only, and a waiter, CNO or descriptor needs the CQ armed, arms it in the new mode.
 pub fn rearm_for_streams<P: Provider>(evd: &Evd<P>) {
     let mut inner = evd.lock();
     if inner.queue.config() == NotifyMode::Solicited {
@@ -261,7 +261,7 @@ pub fn rearm_for_streams<P: Provider>(evd: &Evd<P>) {
     }
 }
 
-/// Sets whether events trigger the CNO (spec/events 2.4).
+/// Sets whether events trigger the CNO (spec/events 2.4) and make an armed descriptor readable.
 pub fn set_enabled<P: Provider>(evd: &Evd<P>, enabled: bool) {
     let mut inner = evd.lock();
     inner.queue.enabled = enabled;
@@ -297,7 +297,7 @@ pub fn resize<P: Provider>(evd: &Evd<P>, length: i32) -> Result<()> {
 pub struct EvdProperties {
     /// Length (`evd_qlen`).
     pub length: usize,
-    /// Whether events trigger the CNO.
+    /// Whether events trigger the CNO and make an armed descriptor readable.
     pub enabled: bool,
     /// Whether threads may wait on the EVD.
     pub waitable: bool,

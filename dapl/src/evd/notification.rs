@@ -1,4 +1,5 @@
-//! Notifications to an EVD, from its CQ and its CNO, and those that an event in the EVD causes.
+//! The reference to an EVD by which its CQ and its CNO call it, and the notifications that an event in the EVD causes:
+//! a wake-up, a trigger of the CNO, a call of the agent.
 #![forbid(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -72,7 +73,7 @@ impl<P: Provider> EvdSource for EvdRef<P> {
 pub(super) struct EvdNotification<P: Provider> {
     pub(super) waiter: Option<ObjectId>,
     pub(super) cno: Option<CnoNotification<P>>,
-    /// The IA and the EVD's handle, if the EVD's CQ cannot be armed and so no longer triggers the CNO.
+    /// The IA and the EVD's handle, if the CQ cannot be armed and so notifies neither the CNO nor the descriptor.
     pub(super) arm_failed: Option<(Arc<Ia<P>>, usize)>,
 }
 

@@ -15,9 +15,9 @@ pub enum NotifyMode {
     /// All completions.
     #[default]
     Threshold,
-    /// Completions of work posted without UNSIGNALLED.
+    /// Completions of work posted without UNSIGNALLED; failed, flushed and solicited work in any case.
     Notify,
-    /// Completions of receives whose send carried SOLICITED_WAIT, and failures.
+    /// Completions of receives whose send carried SOLICITED_WAIT, and of failed and flushed work.
     Solicited,
 }
 
@@ -28,7 +28,7 @@ pub(super) enum EventSignal {
     None,
     /// Wake the waiter: it sleeps, and its wait can end now.
     Waiter,
-    /// Trigger the CNO, if the EVD has one.
+    /// Trigger the CNO, and make an armed descriptor readable, if the EVD has them.
     Cno,
 }
 
@@ -37,7 +37,8 @@ pub(super) enum EventSignal {
 struct Waiter {
     token: u64,
     threshold: usize,
-    /// Whether a notifying event was queued since the thread began to wait.
+    /// Whether a notifying event is queued, or was queued since the first check of the wait. True until that check
+    /// ends.
     notified: bool,
     asleep: bool,
 }
@@ -45,9 +46,9 @@ struct Waiter {
 /// Whether a wait can end.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum WaitStatus {
-    /// Enough events are queued for the threshold.
+    /// Enough events are queued for the threshold, and one of them may end the wait.
     Enough,
-    /// Fewer events than the threshold are queued.
+    /// Fewer events than the threshold are queued, or none of them notifies.
     TooFew,
     /// The wait was cancelled, because the EVD became unwaitable or was closed.
     Cancelled,
@@ -313,8 +314,8 @@ impl EventQueue {
         Ok(())
     }
 
-    /// Checks whether the wait `token` can end. After its first check, it can end only if a notifying event is queued
-    /// or was queued meanwhile, or if the timeout has expired.
+    /// Checks whether the wait `token` can end: enough events must be queued for its threshold. After its first check,
+    /// a notifying event must also be queued or have been queued meanwhile, unless the timeout has expired.
     pub(super) fn check_wait(&mut self, token: u64, time_is_over: bool) -> WaitStatus {
         let queued = self.events.len();
         match &mut self.waiter {

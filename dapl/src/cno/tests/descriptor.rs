@@ -1,5 +1,5 @@
-//! Tests of CNO descriptors: a descriptor is readable while EVDs have triggered the CNO, and every event wakes a thread
-//! that polls the descriptor.
+//! Tests of CNO descriptors: a descriptor is readable while EVDs have triggered the CNO. Arming it drops the triggers
+//! of empty EVDs.
 
 use super::*;
 use crate::runtime::descriptor::tests::is_readable;

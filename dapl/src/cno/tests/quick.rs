@@ -1,4 +1,5 @@
-//! Tests of a single completion that a wait on a CNO has left in the buffer of an EVD.
+//! Tests of a single completion that a wait on a CNO has left in the buffer of an EVD, and of the completions that the
+//! wait queues instead.
 
 use super::*;
 use crate::evd::dapl_evd_wait;

@@ -1,5 +1,5 @@
-//! Tests of EVD descriptors: a descriptor is readable when an event arrives after arming, and every event wakes a
-//! thread that polls the descriptor.
+//! Tests of EVD descriptors: when a descriptor becomes readable before and after it is armed, and that a freed EVD has
+//! none.
 
 use super::*;
 use crate::runtime::descriptor::tests::is_readable;

@@ -3,7 +3,7 @@
 use super::*;
 use crate::provider::{Status, Work};
 
-/// Creates an EVD with completions 1 to `count` in its buffer, and dequeues the first one.
+/// Creates an EVD whose CQ has completions 1 to `count`, and dequeues the first one. The others are then in the buffer.
 fn polled(opened: &Opened, count: u64) -> Evh {
     let evd = Evh::new(opened, 8, ALL);
     (1..=count).for_each(|cookie| evd.cq().put(done(cookie)));
