@@ -215,7 +215,7 @@ fn freeing_the_last_evd_releases_all_waiters() {
 }
 
 #[test]
-fn abrupt_close_releases_waiters_and_agent() {
+fn abrupt_close_ends_a_wait_and_calls_the_agent_without_an_evd() {
     let opened = fake::open(c"cno-abrupt");
     let seen = Seen::default();
     let cno = cno(&opened, agent(&seen));

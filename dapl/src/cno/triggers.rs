@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn long_queue_lists_each_evd_once_until_it_is_empty() {
+    fn long_queue_lists_each_evd_once_in_trigger_order() {
         let mut triggers = TriggerQueue::default();
         let mut expected = VecDeque::new();
         // The queue grows beyond the length that is searched, shrinks below it, and grows again.

@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn other_attributes_above_the_limits_are_refused() {
+    fn other_invalid_attributes_are_refused() {
         let break_one: [fn(&mut Attributes); 9] = [
             |a| a.reliable = false,
             |a| a.recv_flags = DAT_COMPLETION_SUPPRESS_FLAG,

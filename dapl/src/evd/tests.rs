@@ -184,7 +184,7 @@ fn wait_checks_arguments_in_order() {
 }
 
 #[test]
-fn timed_out_wait_takes_no_event_and_returns_their_number() {
+fn timed_out_wait_takes_no_event_and_returns_the_number_of_queued_events() {
     let opened = fake::open(c"evd-time-out");
     let evd = Evh::new(&opened, 8, ALL);
     assert_eq!(evd.wait(0, 1), (TIMEOUT, 0, 0));

@@ -179,7 +179,7 @@ fn second_close_during_a_close_is_refused_and_children_are_freed() {
     let first = from_handle::<Ia<FakeProvider>>(ia, Handle::Ia).unwrap();
     let children = first.begin_close(false).unwrap();
     assert!(!children.is_empty());
-    // `first` has begun its close but not finished it.
+    // The close of the IA has begun and is not finished yet.
     assert_eq!(close(ia, DAT_CLOSE_ABRUPT_FLAG), BAD | DAT_INVALID_HANDLE_IA);
     finish_close(&first, children).unwrap();
     // SAFETY: the call accepts any handle value.
@@ -229,7 +229,7 @@ fn pz_with_registered_memory_cannot_be_freed() {
 }
 
 #[test]
-fn lmr_query_returns_registration_and_remote_context_only_with_rights() {
+fn lmr_query_returns_a_remote_context_only_with_remote_rights() {
     let opened = fake::open(c"ia-lmr");
     for (privileges, remote) in [(DAT_MEM_PRIV_ALL_FLAG, true), (DAT_MEM_PRIV_LOCAL_WRITE_FLAG, false)] {
         let (pz, lmr) = memory(opened.ia_handle, privileges);

@@ -162,7 +162,7 @@ fn cookie(value: u64) -> DAT_DTO_COOKIE {
 }
 
 #[test]
-fn v2_table_has_no_null_and_begins_with_the_entries_of_1_2() {
+fn v2_table_has_no_null_entry_and_more_than_70_distinct_ones() {
     let table = table_v2::<FakeProvider>();
     assert!(table.device_name.is_null() && table.extension.is_null());
     let words = size_of::<DAT_PROVIDER>() / size_of::<usize>();

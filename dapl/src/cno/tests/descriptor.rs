@@ -131,7 +131,7 @@ fn arming_keeps_the_order_of_the_triggers() {
 }
 
 #[test]
-fn the_descriptor_closes_with_its_cno() {
+fn freed_cno_has_no_descriptor() {
     let opened = fake::open(c"cno-descriptor-free");
     let (cno, _) = with_descriptor(&opened);
     let object = from_handle::<Cno<FakeProvider>>(cno.raw(), Handle::Cno).unwrap();

@@ -120,7 +120,7 @@ fn unsignalled_and_failed_completions_are_queued() {
 }
 
 #[test]
-fn wait_and_dequeue_of_2_0_find_the_buffered_completion() {
+fn wait_of_1_2_and_dequeue_of_2_0_find_the_buffered_completion() {
     let opened = fake::open(c"cno-quick-entries");
     let (_, waited) = polled(&opened);
     // SAFETY: the handle is live, and the out parameters are writable.

@@ -33,7 +33,7 @@ fn ep_create_checks_in_order() {
 }
 
 #[test]
-fn query_returns_given_attributes_and_writes_only_requested_fields() {
+fn query_returns_given_attributes_and_writes_nothing_for_an_unknown_mask() {
     let world = World::new(c"query");
     let ep = world.ep();
     let param = query(ep);

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn both_sides_get_established_and_only_the_active_side_data() {
+fn both_sides_get_established_and_only_the_active_side_gets_data() {
     let world = World::new(c"est");
     let (client, server, psp) = (world.ep(), world.ep(), world.psp(1 << 40));
     world.connect(client, 1 << 40, b"are you there?");
@@ -132,7 +132,7 @@ fn dup_connect_uses_the_address_of_the_other_ep() {
 }
 
 #[test]
-fn timeout_is_reported_once_and_a_late_accept_has_no_effect() {
+fn timeout_is_reported_once_and_a_late_accept_fails() {
     let world = World::new(c"time");
     let (client, server, psp) = (world.ep(), world.ep(), world.psp(5));
     assert_eq!((recv(client, 1), recv(server, 2)), (DAT_SUCCESS, DAT_SUCCESS));

@@ -61,7 +61,7 @@ fn receives_get_immediate_data_and_invalidated_keys() {
 }
 
 #[test]
-fn immediate_data_are_a_plain_receive_to_a_consumer_of_1_2() {
+fn receives_of_extension_messages_are_plain_receives_in_1_2() {
     let world = World::new(c"immediate 1.2");
     let (client, server) = world.pair(5);
     for op in [SEND, WRITE, INVALIDATE] {

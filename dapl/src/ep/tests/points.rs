@@ -59,7 +59,7 @@ fn service_point_freed_during_its_create_does_not_listen() {
 }
 
 #[test]
-fn psp_create_any_chooses_a_free_small_qualifier() {
+fn psp_create_any_chooses_a_free_qualifier_below_65536() {
     let world = World::new(c"any");
     let mut points = Vec::new();
     let mut quals = std::collections::BTreeSet::new();

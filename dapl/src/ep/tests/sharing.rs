@@ -141,7 +141,7 @@ const OK: DAT_DTO_COMPLETION_STATUS = DAT_DTO_SUCCESS;
 pub(super) const FLUSHED: DAT_DTO_COMPLETION_STATUS = DAT_DTO_ERR_FLUSHED;
 pub(super) const SUCCESS: DAT_RETURN = DAT_SUCCESS;
 pub(super) const INTERNAL: DAT_EVENT_NUMBER = DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR;
-// Reason codes are numbered from 0 for each kind of object.
+// Both reasons are 2: SRQs and EPs have separate reason codes.
 const LOW: i32 = DAT_SRQ_LOW_WATERMARK_EVENT as i32;
 pub(super) const SOFT_HIGH: i32 = DAT_SRQ_SOFT_HIGH_WATERMARK_EVENT as i32;
 
@@ -213,7 +213,7 @@ fn srq_calls_check_handle_and_parameters() {
 }
 
 #[test]
-fn available_and_outstanding_follow_a_receive_from_its_post_until_it_is_reaped() {
+fn srq_counts_follow_a_receive_from_its_post_to_the_dequeue_of_its_completion() {
     let world = World::new(c"srq counts");
     let srq = srq(&world);
     let server = Create::new(&world, srq).ep(&world);
@@ -239,7 +239,7 @@ fn available_and_outstanding_follow_a_receive_from_its_post_until_it_is_reaped()
 }
 
 #[test]
-fn completions_dropped_by_a_freed_evd_are_reaped() {
+fn completions_dropped_by_a_freed_evd_count_as_dequeued() {
     let world = World::new(c"srq dropped");
     let (srq, recv) = (srq(&world), world.evd(DAT_EVD_DTO_FLAG));
     let server = Create { recv, ..Create::new(&world, srq) }.ep(&world);

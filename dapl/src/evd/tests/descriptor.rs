@@ -59,7 +59,7 @@ fn completions_left_by_an_earlier_poll_make_the_descriptor_readable() {
 }
 
 #[test]
-fn descriptor_closes_with_its_evd() {
+fn descriptor_calls_fail_for_a_freed_evd() {
     let opened = fake::open(c"evd-descriptor-free");
     let evd = Evh::new(&opened, 8, ALL);
     let object = evd.object();

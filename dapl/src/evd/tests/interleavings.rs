@@ -41,7 +41,7 @@ fn a_completion_ends_a_wait() {
 }
 
 #[test]
-fn cancelled_wait_returns_an_error() {
+fn set_unwaitable_ends_a_wait_with_an_error() {
     with_evd(|evd| {
         let waiter = waiter(evd);
         // SAFETY: the call accepts any handle value.
@@ -52,7 +52,7 @@ fn cancelled_wait_returns_an_error() {
 }
 
 #[test]
-fn ia_close_releases_all_waiters() {
+fn abrupt_ia_close_ends_a_wait_with_an_error() {
     loom::model(|| {
         let opened = fake::open(c"evd-interleavings");
         let waiter = waiter(Evh::new(&opened, 4, ALL));

@@ -63,7 +63,7 @@ fn object_is_dropped_after_its_last_post() {
 }
 
 #[test]
-fn no_post_runs_during_an_exclusion() {
+fn no_post_with_a_hazard_slot_runs_during_an_exclusion() {
     loom::model(|| {
         let id = new_post_object();
         let poster = thread::spawn(move || post(id.handle));

@@ -150,7 +150,7 @@ fn exclusion_waits_for_posts_and_later_references_are_counted() {
 }
 
 #[test]
-fn posts_race_with_frees() {
+fn objects_freed_during_posts_are_dropped_once() {
     let drops: Arc<AtomicUsize> = Arc::default();
     for _ in 0..300 {
         let (id, handle) = new_post_object(&drops);

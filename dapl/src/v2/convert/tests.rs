@@ -67,7 +67,7 @@ fn fields_of_ep_masks_keep_their_names() {
 }
 
 #[test]
-fn converted_all_fields_masks_keep_refused_fields() {
+fn record_mask_selects_all_known_fields_and_marks_unknown_ones() {
     let of = |mask| record_mask(mask, v2::DAT_LMR_FIELD_ALL, v1::DAT_LMR_FIELD_ALL);
     assert_eq!((of(0), of(v2::DAT_LMR_FIELD_VA_TYPE)), (0, v1::DAT_LMR_FIELD_ALL));
     assert_eq!(of(v2::DAT_LMR_FIELD_ALL + 1), !v1::DAT_LMR_FIELD_ALL);

@@ -46,7 +46,7 @@ fn dto_completion_of_2_0_names_its_operation() {
 }
 
 #[test]
-fn software_events_pass_and_a_wait_writes_an_event_of_2_0() {
+fn wait_returns_a_posted_software_event_in_the_layout_of_2_0() {
     let world = World::new(c"v2 wait");
     let evd = world.evd(DAT_EVD_SOFTWARE_FLAG | DAT_EVD_DTO_FLAG | DAT_IB_EVD_EXTENSION_FLAG);
     // SAFETY: all fields are integers or nullable pointers, so all-zero bytes are valid.

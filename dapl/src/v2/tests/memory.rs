@@ -89,7 +89,7 @@ fn an_rmr_is_bound_to_the_lmr_of_its_triplet() {
 }
 
 #[test]
-fn a_read_goes_into_bound_memory() {
+fn read_to_rmr_needs_a_writable_context_that_contains_the_target() {
     let world = World::new(c"v2 read to rmr");
     let (ep, _peer) = world.pair(21);
     let (lmr_handle, local, own) = lmr(&world, DAT_MEM_PRIV_ALL_FLAG, DAT_VA_TYPE_VA).unwrap();
