@@ -42,8 +42,9 @@ unsafe extern "C" fn dapl_descriptor<P: Provider>(object: DAT_HANDLE, out: *mut 
     })
 }
 
-/// Makes the descriptor readable at once if events are queued, otherwise at the next event that notifies. The consumer
-/// calls this after it has dequeued all events, before it sleeps.
+/// Arms the descriptor of an EVD: it is readable at once if events are queued, otherwise at the next event that
+/// notifies. For a CNO, drops triggers of EVDs that have no events, so that the descriptor is readable only if an EVD
+/// has events. The consumer calls this after it has dequeued all events, before it sleeps.
 ///
 /// # Safety
 /// `object` may have any value.

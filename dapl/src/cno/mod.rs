@@ -53,9 +53,9 @@ pub struct PollPass {
     /// the CNO, because the thread returns that EVD.
     pub takes: bool,
     /// [`Cno::changes`], read under the lock of the first EVD that had new events. If it is unchanged since the start
-    /// of the pass, no other EVD has triggered the CNO, so the thread may return this EVD. A later event of another EVD
-    /// may have to be reported after this EVD's completions. The thread that triggers the CNO for such an event has
-    /// held this EVD's lock before, so its change is not counted in this value.
+    /// of the pass, no other EVD has triggered the CNO, so the thread may return this EVD. Triggers after the read need
+    /// no check: if an event of another EVD must be reported after this EVD's completions, its thread acquires this
+    /// EVD's lock before it triggers the CNO.
     pub taken_at: Option<u32>,
 }
 

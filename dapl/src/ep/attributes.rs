@@ -103,7 +103,8 @@ pub struct PostLimits {
     pub shared: bool,
     pub extensions: Extensions,
     /// Whether a post of a receive with one segment and no flags can take the fast path: it passes all other checks,
-    /// its completion notifies, and it is not traced. The next three fields say the same for requests.
+    /// its completion notifies, and it is not traced. The next three fields say the same for requests, which may also
+    /// have the flag SUPPRESS.
     pub fast_recvs: bool,
     pub fast_sends: bool,
     pub fast_writes: bool,
@@ -132,7 +133,7 @@ impl PostLimits {
 }
 
 impl HighWatermarks {
-    /// Parses a watermark. `DAT_HW_DEFAULT` (infinite) means none; other negative values are refused.
+    /// Parses a watermark. `DAT_WATERMARK_INFINITE` (-1) means none; other negative values are refused.
     pub fn parse(mark: i32) -> Result<Option<u32>, InvalidAttributes> {
         match mark {
             DAT_WATERMARK_INFINITE => Ok(None),

@@ -145,8 +145,8 @@ unsafe fn post_recv<P: Provider>(
         // SAFETY: the caller guarantees that `local_iov` is null or points at `num_segments` triplets.
         let segments = unsafe { ffi::segments(local_iov, num_segments, post_state.limits.recv_iov) }?;
         check_flags(completion_flags, post_state.limits.refused_recv_flags, 5)?;
-        // If the EP notifies for solicited messages only, the receive is posted UNSIGNALLED. Its completion then states
-        // whether the send was solicited.
+        // If the EP notifies for solicited messages only, the receive is posted UNSIGNALLED, so that its completion
+        // notifies only if the send was solicited, or if the receive failed or was flushed.
         let unsignalled = completion_flags & DAT_COMPLETION_UNSIGNALLED_FLAG != 0 || post_state.limits.recv_solicited;
         let (qp, cookie) = (post_state.binding.qp()?, cookie(&user_cookie));
         let post = ep.trace.as_ref().map_or(0, |trace| trace.posted(Work::Recv, cookie, segments));

@@ -116,7 +116,7 @@ fn install<P: Provider>(
     configure(ep.id, &objects, &posts);
     remove_streams(&core.objects, &before);
 
-    // The write lock excludes posts, so no request can be posted between the flush and the replacement of the QP.
+    // The write lock excludes posts, so no receive can be posted between the flush and the replacement of the QP.
     let mut post_state = ep.post_state.write();
     post_state.limits = posts.traced(ep.trace.is_some());
     let old = new.map(|new| {

@@ -188,8 +188,8 @@ pub(super) fn build<P: Provider>(
             ep: id.handle,
             work: Work::SharedRecv,
             object: srq.id().handle,
-            // If the EP notifies for solicited messages only, its receives are posted UNSIGNALLED. The completion
-            // states whether the send was solicited.
+            // If the EP notifies for solicited messages only, its receives are posted UNSIGNALLED, so that a completion
+            // notifies only if the send was solicited, or if the receive failed or was flushed.
             unsignalled: attributes.post_limits(objects.attached(), ia.limits()).recv_solicited,
             post: ia.tracing().shared_post(),
             ..Token::default()

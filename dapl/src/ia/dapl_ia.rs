@@ -1,7 +1,7 @@
 //! C entries `dat_ia_open`, `dat_ia_query`, `dat_ia_close`.
 //!
 //! Called through the provider table: by libdat, which replaces its IA numbers by handles of this library, or directly
-//! by the program. The entries of 2.0 call the query and the close too.
+//! by the program. The entries of 2.0 call `open`, the query and the close too.
 
 use std::ffi::CStr;
 
@@ -229,8 +229,8 @@ pub unsafe extern "C" fn dapl_ia_close<P: Provider>(ia: DAT_IA_HANDLE, flags: DA
             _ => return Err(Error::InvalidParameter(2)),
         };
         let closed = logger::with_ia(ia.name(), || dapls_ia::close(&ia, graceful));
-        // The logger reports suppressed repetitions of a message only when a different message follows. After a close
-        // there may be no further message, so the logger is flushed here.
+        // The logger reports suppressed repetitions of a message only when another message follows. After a close there
+        // may be none, so the logger is flushed here.
         log::logger().flush();
         closed
     })

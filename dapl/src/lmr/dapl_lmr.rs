@@ -215,7 +215,8 @@ pub unsafe extern "C" fn dapl_lmr_free<P: Provider>(lmr: DAT_LMR_HANDLE) -> DAT_
     guard(|| dapls_lmr::free(&*from_handle::<Lmr<P>>(lmr, Handle::Lmr)?))
 }
 
-/// `dat_lmr_sync_rdma_read`. Memory is coherent on this platform, so the call only orders memory accesses.
+/// `dat_lmr_sync_rdma_read`. Memory is coherent on this platform, so the call checks its arguments, orders memory
+/// accesses, and does nothing else.
 ///
 /// # Safety
 /// `ia` may have any value; `segments` is null or points at `count` triplets.

@@ -1,7 +1,7 @@
 //! RMR operations for other modules: create, check a bind, post it, and free.
 //!
 //! An accepted bind counts as a use of the LMR until the provider drops `Bind::kept`: when the window is bound again,
-//! unbound or freed, or when the bind has failed.
+//! unbound or freed, or when the bind has failed or was flushed.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

@@ -1,8 +1,9 @@
-//! Defers POSIX thread cancellation (`pthread_cancel`) during calls.
+//! Defers POSIX thread cancellation (`pthread_cancel`) during calls that may reach a cancellation point.
 //!
 //! glibc ends a cancelled thread by a forced unwind that begins in a cancellation point, such as `close`, `write` or
 //! `pthread_join`. If the unwind passes through a Rust frame with a destructor or `catch_unwind`, the process aborts.
-//! Only the sleep of a wait permits cancellation (see `wait`).
+//! Posts and dequeues defer it only around such points, because a deferral costs time. The sleep of a wait permits
+//! cancellation (see `wait`).
 
 use std::ffi::c_int;
 use std::marker::PhantomData;

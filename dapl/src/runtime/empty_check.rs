@@ -378,7 +378,8 @@ impl EmptyCheck {
         self.is_stale.load(Ordering::Relaxed) != 0
     }
 
-    /// Watches these connections, unless there are more than [`WATCHES`]. Called under the lock of their list.
+    /// Watches these connections. If there are more than [`WATCHES`], the watches stay stale, and each dequeue polls.
+    /// Called under the lock of the list of connections.
     pub fn watch(&self, connections: impl ExactSizeIterator<Item = &'static RingWatch>) {
         if connections.len() <= WATCHES {
             self.set_watches(connections);

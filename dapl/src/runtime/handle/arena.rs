@@ -16,8 +16,8 @@ use crate::runtime::sync::StaticMutex;
 /// Number of table entries of one library. All but entry 0 can be live handles. The arena reserves 64 MiB of address
 /// space. A page occupies memory only after an entry in it was used.
 const CAPACITY: usize = 1 << 20;
-/// Number of freed entries that stay quarantined, so that a stale handle stays invalid for a long time. When there are
-/// more, the oldest is reused.
+/// Number of freed entries that stay quarantined, so that a stale handle stays invalid for a long time. The oldest is
+/// reused when there are more, or when no unused entry is left.
 const QUARANTINE: usize = 4096;
 const ARENA_LEN: usize = CAPACITY * STRIDE;
 

@@ -1,4 +1,5 @@
-//! Waits for posts and dequeues that reference an object through a hazard slot, and keeps new ones out.
+//! Waits for posts and dequeues that reference an object through a hazard slot, and makes new ones count a reference
+//! instead.
 #![forbid(unsafe_code)]
 
 use super::word::StateWord;

@@ -10,7 +10,8 @@ impl StateWord {
     pub(super) const LIVE: u64 = 1;
     pub(super) const KIND_SHIFT: u32 = 1;
     pub(super) const KINDS: u64 = 0x7F << Self::KIND_SHIFT;
-    /// Set while a thread excludes calls with a [`PostRef`](super::PostRef); see [`exclude`](super::exclude).
+    /// Set while posts and dequeues must count a reference instead of using a hazard slot; see
+    /// [`exclude`](super::exclude).
     pub(super) const EXCLUSIVE: u64 = 1 << 8;
     pub(super) const GENERATION_SHIFT: u32 = 9;
     /// Generations have 23 bits.
