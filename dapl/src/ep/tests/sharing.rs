@@ -390,7 +390,7 @@ fn messages_wait_for_receives_of_an_empty_srq_in_order() {
 }
 
 #[test]
-fn disconnect_flushes_taken_receives_and_leaves_the_srq() {
+fn disconnect_flushes_consumed_receives_and_keeps_the_others_in_the_srq() {
     for abrupt in [true, false] {
         let world = World::new(c"srq end");
         let srq = srq(&world);

@@ -53,7 +53,7 @@ fn object_is_dropped_with_its_last_user_and_its_handle_stays_invalid() {
 }
 
 #[test]
-fn unpublished_object_has_no_handle() {
+fn handle_of_an_unpublished_object_is_refused() {
     let drops: Arc<AtomicUsize> = Arc::default();
     let made = create(std::ptr::null(), |_| Ok(TypeA(drops.clone()))).unwrap();
     let handle = made.id().handle as *mut c_void;

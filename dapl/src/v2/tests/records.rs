@@ -45,7 +45,7 @@ fn adapters_are_reported_as_not_related() {
 }
 
 #[test]
-fn an_ep_has_its_attributes_and_a_communicator() {
+fn ep_modify_of_2_0_changes_communicator_and_attributes_or_neither() {
     let world = World::new(c"v2 ep attributes");
     let ep = world.ep();
     let query = |ep| written::<DAT_EP_PARAM>(|out| call!(ep_query_func(ep, DAT_EP_FIELD_COMM, out)));
