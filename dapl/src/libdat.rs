@@ -1,5 +1,5 @@
-//! Access to each libdat that has loaded this library: its functions, and the private hook of this project's libdat.
-//! There is one libdat per version of the API.
+//! Access to each libdat that has loaded this library: its functions, and the hook, a record of further functions that
+//! only this project's libdat has. There is one libdat per version of the API.
 //!
 //! `registration` calls `init`. An IA asks libdat for its IA number, the handle that the consumer uses. This project's
 //! libdat gets the address range of all handles through the hook.
@@ -147,7 +147,7 @@ pub(crate) fn report_refusal(version: Version, words: &str) -> bool {
     true
 }
 
-/// File name of this library in the dat.conf line whose `dat_provider_init` the calling thread is executing. If libdat
+/// File name of this library in the dat.conf line for which libdat calls `dat_provider_init` on this thread. If libdat
 /// does not report it: the file name by which the process first loaded this library.
 pub(crate) fn library_name(version: Version) -> String {
     let path = record_library(version).or_else(image_path).unwrap_or_default();

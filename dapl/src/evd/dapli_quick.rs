@@ -80,7 +80,7 @@ impl<P: Provider> EvdState<P> {
 
     /// Leaves the only completion of a poll in the buffer if the queue is empty, the EVD has no descriptor, and the
     /// completion is plain (`is_plain`) and was not posted UNSIGNALLED. Returns whether it stays; the caller then
-    /// triggers the CNO. The EVD has a CNO and no waiter, and is enabled.
+    /// triggers the CNO. Called only if the EVD has a CNO, has no waiter, and is enabled.
     #[inline(always)]
     pub(super) fn keep_single(&mut self) -> bool {
         let done = &self.buffer[0];

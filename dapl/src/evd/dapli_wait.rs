@@ -1,4 +1,4 @@
-//! A wait on an EVD as a sequence of steps: poll, spin, arm and poll again, sleep, poll.
+//! A wait on an EVD as a sequence of steps: poll, spin, poll, arm the CQ, sleep, poll again.
 //!
 //! `dapl_evd_wait` runs the steps and sleeps between them. A sleeping thread holds no lock and no reference. After the
 //! sleep it finds the EVD by its id, and its waiter in the EVD by a token.
@@ -111,7 +111,8 @@ impl<P: Provider> Evd<P> {
         }
     }
 
-    /// Polls, and arms the CQ before the caller sleeps. The poll after arming finds an event that arrived in between.
+    /// Polls, and arms the CQ before the caller sleeps. The CQ refuses to be armed while it has a completion; then
+    /// polls again, so that no event is missed.
     fn poll_and_arm(&self, wait: &EvdWait, cause: WakeCause) -> EvdWaitResult {
         let mut inner = self.lock();
         self.fetch(&mut inner, FetchMode::Poll);

@@ -26,7 +26,8 @@ use crate::stats::counters::{Completed, IaSums};
 
 /// Creates an EVD that is enabled, waitable and empty. Its handle is not live yet.
 ///
-/// Errors: for the length, those of spec/events 2.1; those of the provider.
+/// Errors: `InvalidParameter(2)` for a length of zero or less; `Exhausted(Evd)` for a length above the limit of the IA;
+/// those of the provider.
 pub fn build<P: Provider>(
     ia: &Arc<Ia<P>>,
     length: i32,
@@ -112,8 +113,8 @@ fn checked_length<P: Provider>(ia: &Ia<P>, length: i32, too_long: Error) -> Resu
 
 /// Queues an event after all earlier ones. A closed EVD drops it.
 ///
-/// Errors: `QueueFull` if the queue is far beyond its length. The IA's async EVD then gets an overflow event, unless
-/// the lost event is an asynchronous error.
+/// Errors: `QueueFull` if the number of queued events exceeds the length by 65,536. The IA's async EVD then gets an
+/// overflow event, unless the lost event is an asynchronous error.
 pub fn post<P: Provider>(evd: &Evd<P>, event: Event) -> Result<()> {
     let (notification, has_room) = evd.append(event);
     notification.deliver();

@@ -1,4 +1,4 @@
-//! The event queue of an EVD. It decides which events notify, and when a wait can end.
+//! The event queue of an EVD. It decides whether a new event notifies the waiter or the CNO, and when a wait can end.
 //!
 //! Used under the EVD's lock. Uses no clock, thread or provider.
 #![forbid(unsafe_code)]
@@ -75,8 +75,8 @@ pub(super) struct EventQueue {
 }
 
 impl EventQueue {
-    /// Number of events that are queued beyond the length before one is dropped (spec/events 1.4: the queue grows on
-    /// demand).
+    /// Number of events that may be queued beyond the length. Further ones are dropped, except completions (spec/events
+    /// 1.4).
     const MARGIN: usize = 1 << 16;
     /// Number of events for which memory is allocated at creation.
     const CAPACITY: usize = 64;

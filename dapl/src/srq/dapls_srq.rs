@@ -75,7 +75,7 @@ fn within(count: i32, limit: u32) -> Option<u32> {
 
 /// Posts a receive, for the next message to any EP of the SRQ.
 ///
-/// Errors: `Exhausted(Memory)` if the maximum number of receives is outstanding.
+/// Errors: `Exhausted(Memory)` if the maximum number of receives is outstanding; those of the provider.
 pub fn post_recv<P: Provider>(srq: &Srq<P>, segments: &[Segment], cookie: u64) -> Result<()> {
     if !srq.outstanding.take() {
         return Err(Error::Exhausted(Resource::Memory));

@@ -2,9 +2,9 @@
 //!
 //! The first creation of an EP, an SRQ or a service point starts one thread, which sleeps on a local socket. The thread
 //! ends when the last IA is closed. It sends the current counters of all IAs as text to each client of the same user or
-//! the superuser, and reads nothing from clients. So publication adds no cost to counting, and an idle process is never
-//! woken. The socket's name is abstract: there is no file, the name is visible within one network namespace, and the
-//! kernel removes it when the process exits.
+//! the superuser, and reads nothing from clients. So publication adds no cost to counting, and only a client wakes an
+//! idle process. The socket's name is abstract: there is no file, the name is visible within one network namespace, and
+//! the kernel removes it when the process exits.
 //!
 //! The crate `dat_counters`, which tools use too, defines the format of the text. `DAPL_COUNTERS=off` disables
 //! publication. A forked child publishes nothing until it opens an IA of its own.
