@@ -97,16 +97,16 @@ impl<P: Provider> Ep<P> {
         Ok(())
     }
 
-    /// `dat_ep_reset`: in the state DIS, flushes posted work and changes to the state UNC; if this fails, the EP stays
-    /// in DIS. In UNC it has no effect: posted receives stay.
+    /// `dat_ep_reset`: flushes the posted work of a disconnected EP, which becomes unconnected; if this fails, the EP
+    /// stays disconnected. On an unconnected EP it has no effect: posted receives stay.
     pub(super) fn reset(&self) -> Result<()> {
         let mut core = self.open()?;
         core.state.after(EpStep::Reset)?;
         if core.state == EpState::Unconnected {
             return Ok(()); // posted receives stay
         }
-        // The write lock excludes posts. So a post sees either the old queue in the state DIS or the new queue in the
-        // state UNC.
+        // The write lock excludes posts. So a post sees either the disconnected EP with its old work, or the
+        // unconnected EP without work.
         let post_state = self.post_state.write();
         let report = self.report_unfinished("is reset", &post_state);
         if let QpAttachment::Attached(qp) = &post_state.binding {

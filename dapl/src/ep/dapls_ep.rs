@@ -200,7 +200,7 @@ pub(crate) fn handle_reject<P: Provider>(ep: &Ep<P>) {
 }
 
 /// Creates an EP for a connection request at a PSP with `DAT_PSP_PROVIDER_FLAG`. The EP has default attributes, no PZ
-/// and no EVD; its state is TNP (tentative connection pending).
+/// and no EVD; its state is `TentativePending`.
 pub(crate) fn create_tentative<P: Provider>(ia: &Arc<Ia<P>>, peer: SocketAddr) -> Result<Arc<Ep<P>>> {
     let attributes = Attributes::default_for(AttachedQueues::default(), ia.limits());
     let ep = Ep::create(ia, EpState::TentativePending, EpObjects::none(), attributes)?;

@@ -100,7 +100,7 @@ struct ControlState<P: Provider> {
     remote: Option<EpPeer>,
     /// The communicator for connects to common service points.
     communicator: Communicator,
-    /// The running connect timeout; present only in ACP.
+    /// The running connect timeout; present only in the state `ActivePending`.
     timeout: Option<DeadlineId>,
     /// The CR whose private data the consumer may still read. Dropped by a reset, a free or the next connection.
     kept_cr: Option<Arc<dyn Any + Send + Sync>>,
@@ -203,8 +203,8 @@ impl<P: Provider> Ep<P> {
         self.post_state.read()
     }
 
-    /// Makes a state transition, and returns the event for the connect EVD. A transition out of ACP cancels the connect
-    /// timeout.
+    /// Makes a state transition, and returns the event for the connect EVD. A transition out of `ActivePending` cancels
+    /// the connect timeout.
     fn step(&self, core: &mut ControlState<P>, step: EpStep) -> Result<Option<ConnectionEvent>> {
         let (notice, before) = (core.state.connection_event(step), core.state);
         core.state = before.after(step)?;

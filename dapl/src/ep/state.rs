@@ -1,7 +1,7 @@
 //! The state machine of endpoints: states, steps, and the event of each transition.
 //!
-//! The modules `dapls_ep` and `dapli_*` make a transition under the EP's lock, and then queue its event.
-//! The tables are those of spec/endpoints 4.1 and 4.2. A test prints the whole state machine.
+//! The modules `dapls_ep` and `dapli_*` make a transition under the EP's lock, and then queue its event. The tables are
+//! those of spec/endpoints 4.1 and 4.2. A table in the tests below shows the result of each step in each state.
 #![forbid(unsafe_code)]
 
 use crate::error::{Error, Result, State};
@@ -145,9 +145,9 @@ impl EpState {
         })
     }
 
-    /// The connection event of an allowed step (spec/endpoints 4.2). A transition from ACP, CMP, CON or DSP to DIS ends
-    /// the attempt and has one event, with three exceptions: `dat_ep_free` in CON or DSP, an abrupt close of the IA,
-    /// and [`EpStep::EstablishedLost`] have none.
+    /// The connection event of an allowed step (spec/endpoints 4.2). A transition from a live state ([`Self::is_live`])
+    /// to `Disconnected` ends the attempt and has one event, with three exceptions: `dat_ep_free` in the states
+    /// `Connected` and `DisconnectPending`, an abrupt close of the IA, and [`EpStep::EstablishedLost`] have none.
     pub fn connection_event(self, step: EpStep) -> Option<ConnectionEvent> {
         use EpState::*;
         match (self, step) {
@@ -179,9 +179,9 @@ impl EpState {
         matches!(self, ActivePending | CompletionPending | Connected | DisconnectPending)
     }
 
-    /// Whether requests may be posted in this state: in CON, in DIS (they are flushed), and in CMP (they wait for the
-    /// connection). CMP is allowed because a server may post its first send right after the accept (spec/endpoints 4.1,
-    /// note 1).
+    /// Whether requests may be posted in this state: in `Connected`, in `Disconnected` (they are flushed), and in
+    /// `CompletionPending` (they wait for the connection). The last one is allowed because a server may post its first
+    /// send right after the accept (spec/endpoints 4.1, note 1).
     #[inline(always)]
     pub fn takes_requests(self) -> Result<()> {
         const STATES: u32 =

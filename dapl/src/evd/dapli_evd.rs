@@ -317,8 +317,8 @@ impl<P: Provider> Evd<P> {
         }
     }
 
-    /// Called after a consumer has dequeued an event. If more events are queued, triggers the CNO again, because a
-    /// consumer may dequeue one event per `dat_cno_wait` (spec/events 3.6).
+    /// Called after a consumer has dequeued an event. If the EVD is enabled and other notifying events are queued,
+    /// triggers the CNO again, because a consumer may dequeue one event per `dat_cno_wait` (spec/events 3.6).
     pub(super) fn taken(&self, inner: &mut EvdState<P>, signal: EventSignal) -> EvdNotification<P> {
         if signal == EventSignal::Cno {
             return self.signal(inner, signal);
@@ -458,7 +458,7 @@ impl<P: Provider> Evd<P> {
     }
 
     /// Queues an event that does not come from the CQ, after all completions that arrived before it. Returns false if
-    /// the event was dropped, because the queue is far beyond its length (spec/events 1.4).
+    /// the event was dropped, because the queue exceeds its length by 65,536 events (spec/events 1.4).
     pub(super) fn append(&self, event: Event) -> (EvdNotification<P>, bool) {
         let mut inner = self.lock();
         let mut signal = self.fetch(&mut inner, FetchMode::Ready);

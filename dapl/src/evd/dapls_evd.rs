@@ -131,7 +131,7 @@ pub(crate) struct PendingNotification<P: Provider> {
 }
 
 impl<P: Provider> PendingNotification<P> {
-    /// Whether the event was dropped because the queue was far beyond its length.
+    /// Whether the event was dropped, because the queue exceeded its length by 65,536 events.
     pub(crate) fn is_lost(&self) -> bool {
         self.lost.is_some()
     }

@@ -31,7 +31,8 @@ pub fn create<P: Provider>(
     check(region, ia.limits().max_lmr_size)?;
     handle::create(ia.table(), |id| {
         let mr = match &origin {
-            // Zero-based memory is not exported, because peers that map it would not translate zero-based addresses.
+            // Zero-based memory is not registered as shared, because peers that map it would not translate zero-based
+            // addresses.
             Origin::Shared(_) if !rights.access.zero_based => {
                 ia.provider().register_shared(pz.pd(), region, rights.access)?
             }

@@ -39,7 +39,7 @@ struct ListenerState<P: Provider> {
 
 impl<P: Provider> Rsp<P> {
     /// Creates an RSP that listens. The EP is reserved first, so that even the earliest request finds the EP in the
-    /// state RSV (spec/endpoints 6.5).
+    /// state `Reserved` (spec/endpoints 6.5).
     fn open(ia: &Arc<Ia<P>>, qual: u64, ep: &Ep<P>, evd: UseGuard<Evd<P>>) -> Result<Arc<Self>> {
         let made = handle::create(ia.table(), |id| {
             let state = Mutex::new(ListenerState { listener: None, evd: Some(evd), is_spent: false });

@@ -36,7 +36,7 @@ pub fn error(error: Error) -> DAT_RETURN {
     }
 }
 
-/// Like [`crate::ffi::guard`], but returns the code of 2.0 for an error. For entries that exist in 2.0 only.
+/// Like [`crate::ffi::guard`], but returns the code of 2.0 for an error, also for errors that have a code in 2.0 only.
 pub fn guard(body: impl FnOnce() -> Result<()>) -> DAT_RETURN {
     let mut failed = None;
     let guarded = ffi::guard(|| body().inspect_err(|error| failed = Some(*error)));
