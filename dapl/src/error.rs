@@ -31,7 +31,7 @@ pub enum Error {
     Internal,
     /// The handle is stale or of another kind, or its object does not fit the parameter, such as an EVD that does not
     /// serve the required stream.
-    #[error("invalid handle, expected a live handle ({0:?})")]
+    #[error("invalid handle: stale, of another kind, or of an object that does not fit the parameter ({0:?})")]
     InvalidHandle(Handle),
     /// Parameter n, counted from 1, is invalid.
     #[error("parameter {0} of the call is invalid")]

@@ -20,7 +20,7 @@ use crate::runtime::handle::from_handle;
 /// # Safety
 /// Handles may have any value; the out parameters are null or writable; the cookie of shared memory is null or points
 /// at 40 bytes.
-#[allow(clippy::too_many_arguments, reason = "the specification's")]
+#[allow(clippy::too_many_arguments, reason = "the specification defines the arguments")]
 pub unsafe extern "C" fn dapl_lmr_create<P: Provider>(
     ia: DAT_IA_HANDLE,
     kind: DAT_MEM_TYPE,
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn dapl_lmr_create<P: Provider>(
 /// `ia` and `pz` may have any value; the member of `region` for the memory type is initialised; the cookie of shared
 /// memory is null or points at 40 bytes; `out`, `lmr_context`, `rmr_context`, `registered_length` and
 /// `registered_address` are null or writable.
-#[allow(clippy::too_many_arguments, reason = "the specification's")]
+#[allow(clippy::too_many_arguments, reason = "the specification defines the arguments")]
 pub(crate) unsafe fn create<P: Provider>(
     ia: DAT_IA_HANDLE,
     kind: DAT_MEM_TYPE,

@@ -85,7 +85,7 @@ pub unsafe extern "C" fn dapl_rmr_bind<P: Provider>(
 ///
 /// # Safety
 /// `rmr` and `ep` may have any value; `segment` is null or points at a triplet; `context` is null or writable.
-#[allow(clippy::too_many_arguments, reason = "the specification's")]
+#[allow(clippy::too_many_arguments, reason = "the specification defines the arguments")]
 pub(crate) unsafe fn bind<P: Provider>(
     rmr: DAT_RMR_HANDLE,
     segment: *const DAT_LMR_TRIPLET,

@@ -40,7 +40,7 @@ pub unsafe extern "C" fn dapl2_ep_create<P: Provider>(
 /// # Safety
 /// `ia`, `pz`, `recv`, `request`, `connect` and `srq` may have any value; `attributes` is null or points at a record;
 /// `out` is null or writable.
-#[allow(clippy::too_many_arguments, reason = "the specification's")]
+#[allow(clippy::too_many_arguments, reason = "the specification defines the arguments")]
 pub unsafe extern "C" fn dapl2_ep_create_with_srq<P: Provider>(
     ia: DAT_IA_HANDLE,
     pz: DAT_PZ_HANDLE,
@@ -168,7 +168,7 @@ pub unsafe extern "C" fn dapl2_ep_modify<P: Provider>(
 /// # Safety
 /// `ep` may have any value; `address` is null or points at a socket address of the length of its family; `data` is null
 /// or points at `size` bytes.
-#[allow(clippy::too_many_arguments, reason = "the specification's")]
+#[allow(clippy::too_many_arguments, reason = "the specification defines the arguments")]
 pub unsafe extern "C" fn dapl2_ep_connect<P: Provider>(
     ep: DAT_EP_HANDLE,
     address: DAT_IA_ADDRESS_PTR,

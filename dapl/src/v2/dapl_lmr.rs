@@ -24,7 +24,7 @@ const PLACES: &[(u32, u32)] = &[(7, 8), (8, 9), (9, 10)];
 /// `ia` and `pz` may have any value; the member of `region` for the memory type is initialised; the cookie of shared
 /// memory is null or points at 40 bytes; `out`, `lmr_context`, `rmr_context`, `registered_length` and
 /// `registered_address` are null or writable.
-#[allow(clippy::too_many_arguments, reason = "the specification's")]
+#[allow(clippy::too_many_arguments, reason = "the specification defines the arguments")]
 pub unsafe extern "C" fn dapl2_lmr_create<P: Provider>(
     ia: DAT_IA_HANDLE,
     kind: DAT_MEM_TYPE,

@@ -93,7 +93,7 @@ pub unsafe extern "C" fn dapl2_rmr_create_for_ep<P: Provider>(
 ///
 /// # Safety
 /// Handles may have any value; `segment` is null or points at a triplet; `context` is null or writable.
-#[allow(clippy::too_many_arguments, reason = "the specification's")]
+#[allow(clippy::too_many_arguments, reason = "the specification defines the arguments")]
 pub unsafe extern "C" fn dapl2_rmr_bind<P: Provider>(
     rmr: DAT_RMR_HANDLE,
     lmr: DAT_LMR_HANDLE,

@@ -25,7 +25,7 @@ macro_rules! same {
         ///
         /// # Safety
         /// The conditions of the entry of 1.2 apply.
-        #[allow(clippy::too_many_arguments, reason = "the specification's")]
+        #[allow(clippy::too_many_arguments, reason = "the specification defines the arguments")]
         pub unsafe extern $abi fn $name<P: Provider>($($arg: $type),*) -> DAT_RETURN {
             // SAFETY: the caller also satisfies the contract of the entry of 1.2.
             convert::code(unsafe { $module::$entry::<P>($($arg),*) })

@@ -44,7 +44,7 @@ pub struct UnpublishedObject<T: Object> {
 
 impl<T: Object> UnpublishedObject<T> {
     pub fn object(&self) -> &Arc<T> {
-        self.object.as_ref().expect("only `publish` takes it, and consumes self")
+        self.object.as_ref().expect("the object is present until `publish`")
     }
 
     /// Id of the object. Its handle becomes valid with `publish`.
@@ -54,7 +54,7 @@ impl<T: Object> UnpublishedObject<T> {
 
     /// Makes the handle live and returns it.
     pub fn publish(mut self) -> *mut c_void {
-        let object = self.object.take().expect("only `publish` takes it, and consumes self");
+        let object = self.object.take().expect("the object is present until `publish`");
         let release: fn(*const c_void) = |object| {
             // SAFETY: `object` comes from the `Arc::into_raw` below; `drop_if_unused` releases it once.
             drop(unsafe { Arc::from_raw(object.cast::<T>()) });

@@ -39,7 +39,7 @@ pub fn arena() -> Result<HandleArena> {
 }
 
 /// Number of table entries in use.
-#[allow(dead_code, reason = "has the functions of the real arena")]
+#[allow(dead_code, reason = "the real arena has this function too")]
 pub fn alive() -> usize {
     ENTRIES - QUARANTINED.lock().len()
 }
