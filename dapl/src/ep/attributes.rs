@@ -446,7 +446,7 @@ mod tests {
             "no EVD could take the completions"
         );
         (plain.recv.max_dtos, plain.srq_soft_hw) = (100_000, 0);
-        assert_eq!(plain.check_for_create(SHARED, &limits()).map(|a| a.recv.max_dtos), Ok(100_000), "not a size");
+        assert_eq!(plain.check_for_create(SHARED, &limits()).map(|a| a.recv.max_dtos), Ok(100_000), "no limit");
         assert_eq!(
             plain.marks(SHARED),
             HighWatermarks { soft: None, hard: Some(100_000) },

@@ -206,7 +206,7 @@ fn evd_wait_announces_its_sleep_to_the_provider() {
         assert_eq!(evd.wait(0, 1).0, TIMEOUT);
         assert_eq!(opened.ia.provider().sleeps_seen(), before, "neither sleeps");
         assert_eq!(evd.wait(1_000, 1).0, TIMEOUT);
-        assert!(opened.ia.provider().sleeps_seen() > before, "whether completions come to it or not: {flags:#x}");
+        assert!(opened.ia.provider().sleeps_seen() > before, "with and without a CQ: {flags:#x}");
         assert_eq!(evd.free(), DAT_SUCCESS);
     }
 }
@@ -241,7 +241,7 @@ fn wait_for_a_threshold_continues_after_wake_ups() {
     let sleeper = std::thread::spawn(move || evd.wait(DAT_TIMEOUT_INFINITE, 3));
     for cookie in 1..=3 {
         evd.wait_until_asleep();
-        assert!(evd.cq().is_armed(), "a waiter depends on it");
+        assert!(evd.cq().is_armed(), "the sleeping waiter needs a notification");
         evd.cq().feed(done(cookie));
     }
     assert_eq!(sleeper.join().unwrap(), (DAT_SUCCESS, 1, 2));

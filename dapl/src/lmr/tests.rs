@@ -153,7 +153,7 @@ fn shared_memory_is_identified_by_its_cookie() {
     assert!(world.shared(world.page, &cookie, 64).is_ok(), "all bytes of the cookie are compared");
     cookie[39] = 7;
     assert_eq!(free(first.0), DAT_SUCCESS);
-    assert_eq!(world.shared(world.page, &cookie, 64), wrong(4), "one is left");
+    assert_eq!(world.shared(world.page, &cookie, 64), wrong(4), "one registration is left");
     assert_eq!(free(second.0), DAT_SUCCESS);
     assert!(world.shared(world.page, &cookie, 64).is_ok(), "the last member has left");
     assert_eq!(free(third.0), DAT_SUCCESS);

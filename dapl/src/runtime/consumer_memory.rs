@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(&bytes[..12], b"hello, world");
         assert_eq!(bytes[12..], [0; 244]);
         visible.write(&[1; 300]);
-        assert_eq!(words(&visible), [1; 256], "cut");
+        assert_eq!(words(&visible), [1; 256], "truncated");
         assert!(visible.as_ptr().cast::<u64>().is_aligned());
     }
 

@@ -196,7 +196,7 @@ c000-d000 rw-s 00000000 00:00 0
         assert_eq!([found(0x7ff0, 32), found(0x8000, 0x1001), found(0x8ff0, u64::MAX)], [None, None, None]);
         assert_eq!([found(0, 8), found(0x1000, 0)], [None, None]);
         assert_eq!(found(0xb000, 8), Some((0, 0, "/SYSV00000000".into())), "the first segment of a namespace");
-        assert_eq!(found(0xc000, 8), None, "shared, of no file");
+        assert_eq!(found(0xc000, 8), None, "shared memory without a file");
         let device = backing_file_in(maps, Region { address: 0x8000, length: 1 }).map(|found| found.device);
         assert_eq!(device, Some((0, 0x1f)));
     }

@@ -190,7 +190,7 @@ mod tests {
         let mut deadlines = Deadlines::new();
         assert!(deadlines.insert(at(30), "c").1);
         assert!(deadlines.insert(at(10), "a").1);
-        assert!(!deadlines.insert(at(10), "b").1, "behind its equal");
+        assert!(!deadlines.insert(at(10), "b").1, "after the equal deadline");
         assert_eq!(deadlines.next(), Some(at(10)));
         assert_eq!(deadlines.expire(at(9)), None);
         assert_eq!(deadlines.expire(at(30)), Some("a"));

@@ -84,7 +84,7 @@ fn replaced_queue_pair_flushes_its_receives() {
     let mut param = query(ep);
     param.pz_handle = world.pz;
     assert_eq!(call!(dapl_ep_modify(ep, DAT_EP_FIELD_PZ_HANDLE, &param)), DAT_SUCCESS);
-    assert_eq!(recv(ep, 1), DAT_SUCCESS, "a pz brings a queue");
+    assert_eq!(recv(ep, 1), DAT_SUCCESS, "an EP with a PZ has a QP");
     let other = world.evd(DAT_EVD_DTO_FLAG);
     param.recv_evd_handle = other;
     assert_eq!(call!(dapl_ep_modify(ep, DAT_EP_FIELD_RECV_EVD_HANDLE, &param)), DAT_SUCCESS);
@@ -99,7 +99,7 @@ fn replaced_queue_pair_flushes_its_receives() {
     (param.recv_evd_handle, param.pz_handle) = (world.dto, null_mut());
     let mask = DAT_EP_FIELD_RECV_EVD_HANDLE | DAT_EP_FIELD_PZ_HANDLE;
     assert_eq!(call!(dapl_ep_modify(ep, mask, &param)), DAT_SUCCESS);
-    assert_eq!(recv(ep, 4), in_state(State::EpNotReady), "without a pz no queue");
+    assert_eq!(recv(ep, 4), in_state(State::EpNotReady), "an EP without a PZ has no QP");
     assert!(next(other).is_some());
     assert_eq!((call!(dapl_evd_free(other)), call!(dapl_pz_free(world.pz))), (DAT_SUCCESS, DAT_SUCCESS));
     assert_eq!(call!(dapl_ia_close(world.ia(), DAT_CLOSE_ABRUPT_FLAG)), DAT_SUCCESS);

@@ -38,7 +38,7 @@ fn connection_is_broken_when_a_failed_completion_is_dequeued() {
         assert_eq!(next(world.conn).map(|event| event.event_number), Some(BROKEN), "before the provider reports it");
         fail(world.dto, client, 2);
         report_broken(client, 1);
-        assert_eq!((world.completions(), world.connection_events()), (vec![(2, FAILED)], vec![]), "and only once");
+        assert_eq!((world.completions(), world.connection_events()), (vec![(2, FAILED)], vec![]), "reported once");
         finish(world, &[client, server], &[]);
     }
 }

@@ -21,7 +21,7 @@ fn psp_create_checks_in_order() {
     assert_eq!(other, null_mut());
     let ep = world.ep();
     let clash = call!(dapl_rsp_create(world.ia(), 9, ep, world.requests, &mut other));
-    assert_eq!((clash, state(ep)), (0x0002_0000, DAT_EP_STATE_UNCONNECTED), "any other conflict");
+    assert_eq!((clash, state(ep)), (0x0002_0000, DAT_EP_STATE_UNCONNECTED), "a conflict of an RSP");
     assert_eq!(free_psp(psp), DAT_SUCCESS);
     assert_eq!(create(9, world.requests, 0, &mut psp), DAT_SUCCESS, "free again");
     finish(world, &[ep], &[(psp, free_psp)]);

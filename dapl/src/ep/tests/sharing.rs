@@ -169,7 +169,7 @@ fn srq_create_checks_its_parameters() {
     }
     let most = DAT_SRQ_ATTR { max_recv_dtos: 64, max_recv_iov: 4, low_watermark: 0 };
     let srqs = [create(&world, most).unwrap(), srq(&world)];
-    assert_eq!(create(&world, SRQ_ATTR), Err(Error::Exhausted(crate::error::Resource::Srq).code()), "two is all");
+    assert_eq!(create(&world, SRQ_ATTR), Err(Error::Exhausted(crate::error::Resource::Srq).code()), "the limit is 2");
     let param = query_srq(srqs[0]);
     assert_eq!((param.max_recv_dtos, param.max_recv_iov, param.low_watermark), (64, 4, 0));
     assert_eq!((param.srq_state, param.pz_handle, counts(srqs[0])), (DAT_SRQ_STATE_OPERATIONAL, pz, (0, 0)));
@@ -287,7 +287,7 @@ fn low_watermark_is_reported_immediately_and_once() {
     assert_eq!(errors(&world), [(INTERNAL, srq, LOW)]);
     send_silently(client, 2);
     assert_eq!((errors(&world), query_srq(srq).low_watermark), (vec![], 3), "not again");
-    assert_eq!((low(2), errors(&world).len()), (SUCCESS, 1), "so already");
+    assert_eq!((low(2), errors(&world).len()), (SUCCESS, 1), "fewer are available already");
     assert_eq!((low(0), errors(&world).len()), (SUCCESS, 0));
     send_silently(client, 3);
     assert_eq!(errors(&world).len(), 0);
@@ -437,7 +437,7 @@ fn ep_broken_is_reported_after_a_failed_completion() {
     let token = Token { cookie: 1, ep: server as usize, ..Token::default() };
     cq.feed(Completion { token, status: Status::LocalLength, ..Completion::default() });
     assert_eq!((completed(world.dto).len(), state(server)), (1, DAT_EP_STATE_DISCONNECTED));
-    assert_eq!(errors(&world), [], "more may come");
+    assert_eq!(errors(&world), [], "other receives may still complete");
     crate::ep::dapls_ep::connection_event(
         &from_handle::<Ep<FakeProvider>>(server, Handle::Ep).unwrap(),
         1,

@@ -24,7 +24,7 @@ fn srq_watermarks_count_taken_receives() {
     for n in 2..4 {
         send_silently(client, n);
     }
-    assert_eq!(errors(&world), [], "the soft watermark once");
+    assert_eq!(errors(&world), [], "the soft watermark is reported once");
     assert_eq!(call!(dapl_ep_set_watermark(server, 1, 2)), SUCCESS);
     assert_eq!(errors(&world), [soft], "set again, reported again");
     send_silently(client, 4);
@@ -93,7 +93,7 @@ fn reported_soft_watermark_stays_reported_after_queue_pair_replacement() {
     assert_eq!(call!(dapl_ep_set_watermark(ep, 1, -1)), SUCCESS);
     param.pz_handle = world.pz;
     assert_eq!(call!(dapl_ep_modify(ep, DAT_EP_FIELD_PZ_HANDLE, &param)), SUCCESS);
-    assert_eq!((recv(ep, 3), recv(ep, 4), errors(&world).len()), (SUCCESS, SUCCESS, 1), "an armed one stays armed too");
+    assert_eq!((recv(ep, 3), recv(ep, 4), errors(&world).len()), (SUCCESS, SUCCESS, 1), "not exceeded before");
     assert_eq!(call!(dapl_ep_free(ep)), SUCCESS);
     assert_eq!(call!(dapl_pz_free(pz)), SUCCESS);
     finish(world, &[], &[]);

@@ -27,7 +27,7 @@ fn waiter_is_notified_at_exactly_its_threshold() {
     let mut queue = slept_on(3);
     assert_eq!((queue.push(notifying()), queue.push(notifying())), (EventSignal::None, EventSignal::None));
     assert_eq!(queue.push(notifying()), EventSignal::Waiter);
-    assert_eq!(queue.push(notifying()), EventSignal::None, "notification once");
+    assert_eq!(queue.push(notifying()), EventSignal::None, "the waiter is notified once");
     assert_eq!(queue.check_wait(1, false), WaitStatus::Enough);
 }
 

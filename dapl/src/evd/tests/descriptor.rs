@@ -17,7 +17,7 @@ fn armed_descriptor_becomes_readable_with_the_next_event() {
     let opened = fake::open(c"evd-descriptor");
     let evd = Evh::new(&opened, 8, ALL);
     let fd = descriptor(evd);
-    assert_eq!(descriptor(evd), fd, "an EVD has one");
+    assert_eq!(descriptor(evd), fd, "an EVD has one descriptor");
     assert!(!is_readable(fd));
     evd.cq().feed(done(1));
     assert!(is_readable(fd) && is_readable(fd), "level-triggered");

@@ -60,7 +60,7 @@ mod tests {
         assert_eq!(logged(&mut limit, BURST + 500, now), BURST);
         assert_eq!(logged(&mut limit, 500, now + REFILL_INTERVAL * 10), 10);
         assert_eq!(logged(&mut limit, 500, now + REFILL_INTERVAL * 10 + REFILL_INTERVAL / 2), 0);
-        assert_eq!(logged(&mut limit, 500, now + REFILL_INTERVAL * 11), 1, "halves add up");
+        assert_eq!(logged(&mut limit, 500, now + REFILL_INTERVAL * 11), 1, "two half intervals count as one");
         assert_eq!(
             logged(&mut limit, 5_000, now + Duration::from_secs(3600)),
             BURST,

@@ -94,7 +94,7 @@ mod tests {
         assert_eq!(
             [length("65537"), length("-1"), length("many"), length("")],
             [None; 4],
-            "the last word without a value"
+            "too large, negative, no number, empty"
         );
     }
 

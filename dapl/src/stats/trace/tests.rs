@@ -127,5 +127,5 @@ fn stall_is_reported_once_and_receives_are_never_overdue() {
     assert_eq!(stall(131 * SECOND), (None, false));
     trace.end();
     completed(&Completion { token: Token { ep: 0xF000, post: 1, ..Token::default() }, ..Completion::default() });
-    assert_eq!(trace.ring.read()[0].end, None, "a finished request gets no event");
+    assert_eq!(trace.ring.read()[0].end, None, "a trace that has ended records no completion");
 }
