@@ -162,7 +162,7 @@ fn connection_event_comes_after_earlier_completions() {
     // SAFETY: the handle is live, and the event is writable.
     assert_eq!(unsafe { dapl_evd_dequeue::<FakeProvider>(evd.handle(), &mut event) }, DAT_SUCCESS);
     assert_eq!((event.event_number, event.evd_handle), (DAT_CONNECTION_EVENT_DISCONNECTED, evd.handle()));
-    // SAFETY: the data of every kind of event begins with a handle.
+    // SAFETY: the data of connection events and of DTO completions begin with the EP's handle.
     assert_eq!(unsafe { event.event_data.dto_completion_event_data.ep_handle } as usize, 64);
 }
 
