@@ -122,8 +122,8 @@ impl CqCore {
         }
     }
 
-    /// Removes a connection that has ended, or whose QP is dropped. Has no effect while a thread polls with the list;
-    /// that thread removes ended connections itself.
+    /// Removes a connection from the list. Has no effect while another thread uses the list: a poll removes connections
+    /// that have ended, and the other ones stay.
     pub(crate) fn remove_connection(&self, conn: &dyn PolledConnection) {
         if let Some(mut active) = self.active.try_lock() {
             self.empty_check.set_stale();

@@ -77,8 +77,9 @@ impl CopyDelegation<'_> {
         (word >> 1 == ticket).then_some(word & 1 == 1)
     }
 
-    /// Returns the job that the receiver has published, with its ticket, if the ticket differs from `last`. The caller
-    /// must claim the job before it uses the content, because the receiver may overwrite an unclaimed job.
+    /// Returns the job that the receiver has published, with its ticket. `None`: there is no job, its ticket is `last`,
+    /// or the ticket is invalid. The caller must claim the job before it uses the content, because the receiver may
+    /// overwrite an unclaimed job.
     pub(crate) fn published_job(&self, last: u64) -> Option<(u64, CopyJob)> {
         let ticket = self.peer.word(TICKET_OFFSET).load(Ordering::Acquire);
         // The result word contains the ticket shifted by one bit, so a ticket of more than 62 bits is invalid.

@@ -153,8 +153,8 @@ impl EndpointBase {
         self.names.clean(most);
     }
 
-    /// Removes the files of an end point that has no socket, if its process has exited. Has no effect on paths outside
-    /// this base directory.
+    /// Removes the files of the end point `path`, if its process has exited. Called when a request to it could not be
+    /// delivered. Has no effect on paths outside this base directory.
     pub(crate) fn clean_up(&self, path: &Path) {
         if path.parent().and_then(Path::parent) == Some(self.dir.path()) {
             clean_endpoint(path);

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn heartbeat_interval_is_below_the_give_up_time() {
+    fn heartbeat_interval_is_at_most_a_quarter_of_the_give_up_time() {
         assert_eq!(SmSettings::from("give_up_ms=1000", &none).alive.as_millis(), 250);
         assert_eq!(SmSettings::from("give_up_ms=1000 keepalive_ms=100", &none).alive.as_millis(), 100);
     }

@@ -25,7 +25,7 @@ impl ConnectionRequest {
         ConnectionRequest { device, id, is_decided: AtomicBool::new(false) }
     }
 
-    /// Rejects the request, or hands it off. Returns false if a result was already sent.
+    /// Rejects the request, or hands it off. Returns false, without effect, if the request was already decided.
     pub(crate) fn refuse(&self, result: ReplyResult) -> bool {
         if self.is_decided.swap(true, Ordering::AcqRel) {
             return false;

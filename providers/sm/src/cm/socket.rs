@@ -33,7 +33,8 @@ pub(crate) struct SetupDatagram {
     pub(crate) uid: u32,
 }
 
-/// Datagram socket of an IA for connection requests and replies. The kernel adds the sender's credentials.
+/// Datagram socket of an IA for the handshake of connections, and for requests and replies of mappings. The kernel adds
+/// the sender's credentials.
 #[derive(Debug)]
 pub(crate) struct SetupSocket(OwnedFd);
 
@@ -61,7 +62,8 @@ impl SetupSocket {
         rustix::net::sendmsg_addr(&self.0, &address, &[IoSlice::new(bytes)], &mut control, flags).map(|_| ())
     }
 
-    /// Receives the next datagram; `None` if no datagram is queued.
+    /// Receives the next datagram. `None`: no datagram is queued, or `recvmsg` has failed. Drops datagrams of sockets
+    /// that do not have the path of an end point.
     pub(crate) fn receive(&self) -> Option<SetupDatagram> {
         loop {
             let mut bytes = vec![0; MAX_DATAGRAM + 1];
@@ -112,8 +114,8 @@ pub(crate) fn check_directory(endpoint: &Path, uid: u32) -> rustix::io::Result<(
     Ok(())
 }
 
-/// Opens a peer's FIFO for writing. Errors: `PERM` if the file is not a FIFO of `uid` with one link, `NXIO` if the FIFO
-/// has no reader.
+/// Opens a peer's FIFO for writing. Errors: those of [`check_directory`], `PERM` if the file is not a FIFO of `uid` with
+/// one link, `NXIO` if the FIFO has no reader.
 pub(crate) fn open_peer_fifo(endpoint: &Path, uid: u32) -> rustix::io::Result<OwnedFd> {
     check_directory(endpoint, uid)?;
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;

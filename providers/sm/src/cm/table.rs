@@ -34,8 +34,8 @@ pub(crate) trait ConnectionHandler: PolledConnection {
     fn end_locally(&self, which: Option<&Arc<ConnectionMemory>>) -> Option<Arc<ConnectionMemory>>;
     /// Starts data transfer. Called after ESTABLISHED was reported.
     fn open(&self, link: &Arc<ConnectionMemory>);
-    /// Called when the peer has ended the connection. Receives the messages that the peer had sent, then flushes all
-    /// work. Returns `None` if the connection was already ended locally; otherwise whether a pass had found a
+    /// Called when the connection or attempt has ended, but not by the consumer: the peer has rejected or ended it, has
+    /// exited or was given up. Receives the messages that the peer had sent, then flushes all work. Returns `None` if the connection was already ended locally; otherwise whether a pass had found a
     /// `ConnectionFault`, such as invalid data of the peer.
     fn peer_ended(&self, link: &Arc<ConnectionMemory>) -> Option<bool>;
 }
@@ -63,7 +63,7 @@ pub(crate) struct Attempt {
     pub(crate) due: Option<Instant>,
 }
 
-/// Tokens of earlier requests. A duplicate of a request may arrive after the end of its connection, and must not be
+/// Tokens of requests that peers have sent. A duplicate of a request may arrive after the end of its connection, and must not be
 /// treated as a new request.
 #[derive(Default)]
 pub(crate) struct RequestHistory {
@@ -149,7 +149,7 @@ pub(crate) struct Attempts {
     watches: HashMap<i32, Weak<PidWatch>>,
     /// Processes that the engine must add to its epoll set.
     pub(crate) new_watches: Vec<(i32, Arc<PidWatch>)>,
-    /// Tokens of requests whose attempt or connection has ended.
+    /// Tokens of received requests whose attempt or connection has ended.
     pub(crate) history: RequestHistory,
     /// Tokens of requests that were rejected because there was no listener. A duplicate that arrives after a listener
     /// was created is rejected too.

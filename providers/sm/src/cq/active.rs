@@ -7,8 +7,8 @@ use dapl::runtime::empty_check::{RingWatch, WATCHES};
 
 use super::writer::CompletionWriter;
 
-/// A poll of more than [`WATCHES`] connections ends once it has a completion and this many consecutive connections had
-/// no work. The limit is small, because the check of an idle connection costs about 15 instructions.
+/// A poll of more than [`WATCHES`] connections ends when this number of connections after the one of its last
+/// completion had no work. The limit is small, because the check of an idle connection costs about 15 instructions.
 const QUIET_IN_SEQUENCE: usize = 4;
 /// A poll of more than [`WATCHES`] connections that has no completion yet checks its first connection again after this
 /// number of connections.

@@ -50,7 +50,8 @@ impl CompletionWriter<'_> {
         self.filled += count;
     }
 
-    /// Returns the next free entry for a completion of `cq`, if `cq` is the polled queue and an entry is free.
+    /// Returns the next free entry of the poller's array for a completion of `cq`. `None`: no entry is free, `cq` is not
+    /// the polled queue, or it has queued completions, which must be reported first.
     #[inline(always)]
     fn next_entry(&mut self, cq: &Arc<CqCore>) -> Option<&mut Completion> {
         let (own, out) = self.poller.as_mut()?;

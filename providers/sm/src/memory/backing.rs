@@ -67,8 +67,8 @@ impl ExportedRegions {
         Some(RegionBacking { region, offset: behind.offset, store })
     }
 
-    /// Returns the memfd if another registration has already opened it, so that all registrations of the file share one
-    /// descriptor.
+    /// Returns the memfd if another registration has already opened it for the same access, so that these registrations
+    /// share one descriptor.
     fn find_open(&self, inode: u64, writable: bool) -> Option<Arc<OpenMemfd>> {
         self.0.lock().values().find_map(|backing| match &backing.store {
             BackingStore::OpenMemfd(memory) if (memory.inode, memory.writable) == (inode, writable) => {

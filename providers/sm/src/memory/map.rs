@@ -259,7 +259,7 @@ impl<const WORDS: usize> RingSlots<WORDS> {
     }
 }
 
-/// Prefetches the cache line at an address inside a mapping.
+/// Prefetches the cache line at an address, which need not be mapped. Has no effect on CPUs other than x86-64.
 #[inline(always)]
 fn prefetch(at: *const u8, to_write: bool) {
     #[cfg(target_arch = "x86_64")]

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn shrinkable_files_are_not_mapped() {
+    fn unsealed_short_or_read_only_files_are_not_mapped_for_writing() {
         let refused = |file: &OwnedFd, offset, length| {
             PeerMapping::of_file(file, offset, Region { address: 4096, length }, true).is_err()
         };

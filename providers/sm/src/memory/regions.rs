@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn window_key_is_valid_for_peers_only_after_its_bind() {
+    fn window_key_grants_its_remote_rights_from_the_bind_to_the_revocation() {
         let regions = Regions::new(1).unwrap();
         let key = regions.reserve().unwrap();
         let access = |right| regions.acquire(key, 1, base(), 8, right).is_ok();

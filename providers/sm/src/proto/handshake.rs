@@ -13,7 +13,7 @@ use super::offer::STAGING_BYTES;
 
 /// Major version of the protocol. A request of another version is rejected with `ReplyResult::NotUnderstood`.
 pub(crate) const VERSION: u8 = 1;
-/// Maximum length in bytes of the private data of a request or reply.
+/// Maximum length in bytes of the private data of a request or an accepting reply.
 pub(crate) const MAX_PRIVATE: usize = 256;
 /// Maximum length of a datagram in bytes.
 pub(crate) const MAX_DATAGRAM: usize = 8 + ConnectParams::LEN + MAX_PRIVATE;
@@ -25,9 +25,10 @@ pub(crate) enum ReplyResult {
     Accepted,
     /// The server's consumer has not decided yet. The client repeats its request later.
     Pending,
-    /// The consumer rejected the request.
+    /// The consumer rejected the request, freed it undecided, or failed to accept it.
     Rejected,
-    /// There is no listener, its EVD is full, or the server's table of connections is full.
+    /// There is no listener, the listener could not take the request (for example because its EVD is full), or the
+    /// server's table of connections is full.
     NoListener,
     /// The request has another major version of this protocol or invalid content, or the server cannot map the client's
     /// memory.
@@ -291,7 +292,7 @@ pub(crate) enum DecodeError {
 impl fmt::Display for DecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            DecodeError::Short => f.write_str("datagram too short"),
+            DecodeError::Short => f.write_str("datagram too short, or not as long as its length field says"),
             DecodeError::Trailing => f.write_str("extra bytes at the end"),
             DecodeError::Type(found) => write!(f, "unknown datagram type {found}"),
             DecodeError::Version(found) => {

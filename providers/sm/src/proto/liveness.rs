@@ -1,7 +1,8 @@
 //! Liveness of a peer: the time of its last activity (CM-5).
 //!
-//! A heartbeat in the FIFO counts as activity. Progress on the connection counts too: this process has consumed a
-//! message of the peer, or the peer has consumed a message of this process. The engine checks at each heartbeat.
+//! Each FIFO word of the peer counts as activity, and so does a repeated request or an acknowledgement. Progress on the
+//! connection counts too: this process has consumed a message of the peer, or the peer has consumed a message of this
+//! process. The engine checks at each heartbeat.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ impl Liveness {
         Liveness { last_activity: now, progress: 0 }
     }
 
-    /// Records a heartbeat.
+    /// Records activity of the peer, such as a heartbeat. Also called when a wait for the peer begins.
     pub(crate) fn record(&mut self, now: Instant) {
         self.last_activity = now;
     }

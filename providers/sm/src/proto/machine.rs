@@ -112,7 +112,7 @@ pub(crate) enum MachineInput {
     Alive,
     /// The deadline has passed.
     Deadline,
-    /// The peer has ended the attempt or connection, or has exited.
+    /// The peer has ended the attempt or connection, has exited, or was inactive for too long.
     Gone,
     /// The consumer or the provider ends the attempt or connection locally.
     Close,
@@ -135,7 +135,7 @@ pub(crate) enum MachineAction {
     Lookup,
     /// Look up a listener on this qualifier of this host. The result is the input `Found` or `NotFound`.
     LookupQual(u64),
-    /// Remove the files of the peer's end point, because it has no socket.
+    /// The request could not be delivered. Remove the files of the peer's end point, if its process has exited.
     CleanUp,
     /// Send `ConnectionMachine::outgoing` with the descriptors of the local segments. The result is the input `Sent`.
     Transmit,
@@ -149,7 +149,8 @@ pub(crate) enum MachineAction {
     Watch,
     /// Mark the end on the control page, and wake the peer.
     Mark,
-    /// The peer has probably exited. Handle the datagrams that it sent before, then pass the input `Gone`.
+    /// The peer has probably exited, or was inactive for too long. Handle the datagrams that it sent before, then pass
+    /// the input `Gone`.
     Recheck,
     /// The connection is established. Report it, then start data transfer.
     Established(Vec<u8>),

@@ -8,7 +8,7 @@ use dapl_software::memory::atomic::Atomic;
 
 /// Size in bytes of a ring slot: two cache lines that the CPU fetches together.
 pub(crate) const SLOT: usize = 128;
-/// Number of payload bytes of a slot, which follow the header word, a count and a line number.
+/// Number of payload bytes of a slot, which follow the header word and a word with two numbers of 32 bits.
 pub(crate) const INLINE: usize = SLOT - 16;
 /// A cache line: the unit of the message and RMA buffers (SM-12).
 pub(crate) const LINE: usize = 64;
@@ -122,7 +122,7 @@ impl Header {
 }
 
 /// The data header of a fragment of a send (CM-2), at the start of its slot's payload. A message that fits in its slot
-/// has no data header, because the ring belongs to one connection.
+/// has no data header, because it is not reassembled, and its ring belongs to one connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Data {
     /// Generation of the sender, which differs for each connection attempt.
@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ring_words_round_trip() {
+    fn ring_and_fifo_words_round_trip() {
         for word in 0..=0xFFFFu32 {
             if let Some(header) = Header::decode(word) {
                 assert_eq!(header.encode(), word);
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn data_headers_round_trip_with_zero_reserved_field() {
+    fn data_headers_round_trip_and_reserved_bits_are_not_decoded() {
         let all =
             Data { generation: 0xFFFF, message: 0xFFFE, source: u32::MAX, destination: 0x8000_0001, size: u64::MAX };
         let small = Data { generation: 1, message: 2, source: 3, destination: 4, size: 5 };

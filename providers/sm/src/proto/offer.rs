@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn split_covers_all_bytes_from_the_front() {
+    fn split_parts_are_bounded_and_short_messages_are_not_delegated() {
         for left in [
             1,
             4096,

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn size_is_taken_from_the_first_fragment() {
+    fn fragment_with_another_size_than_the_first_is_an_error() {
         let (mut numbering, mut reassembly) = (Numbering::new(ROUTE), Reassembly::new(ROUTE));
         feed(&mut reassembly, header(true, false, 40), numbering.next(true, 100)).unwrap();
         let changed = numbering.next(false, 1 << 40);

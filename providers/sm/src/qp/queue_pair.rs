@@ -4,8 +4,8 @@
 //!
 //! A consumer's poll, a post or the engine acquires the lock of a direction and makes a pass over it. If no thread
 //! polls, the wake-up flags are set, and the peer wakes the engine by a FIFO word. Lock order: list of polled
-//! connections, receive direction, send direction, shared receive queue, queued completions, engine queue. Only the
-//! engine reports connection events to dapl.
+//! connections, receive direction, send direction, connection memory (`link`) or shared receive queue, queued
+//! completions, engine queue. Only the engine reports connection events to dapl.
 #![forbid(unsafe_code)]
 
 mod ending;

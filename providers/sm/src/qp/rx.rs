@@ -273,7 +273,8 @@ impl Rx {
         self.quick_limit = 0;
     }
 
-    /// Sets the limit of `post_quickly`: at most `max` receives, and few enough that no watermark is crossed.
+    /// Sets the limit of `post_quickly`: at most `max` receives, and few enough that the queue need not grow and no
+    /// watermark is crossed. The limit is 0 while new receives are flushed.
     pub(crate) fn renew_quick_limit(&mut self, max: u32) {
         let most = (max.min(self.marks.max_unchecked()) as usize).min(self.queue.slots());
         self.quick_limit = if self.broken { 0 } else { most };
@@ -304,7 +305,8 @@ impl Rx {
         Ok(more)
     }
 
-    /// Stores a receive of the shared receive queue for the waiting message. Returns the receive if no message waits.
+    /// Stores a receive of the shared receive queue for the waiting message. Returns the receive if no message waits for
+    /// it, or if a fault was found.
     pub(crate) fn accept(&mut self, context: &QpContext, buffer: SrqRecv) -> Option<SrqRecv> {
         let waits =
             !self.stopped && self.queue.is_empty() && self.rings.as_ref().is_some_and(|rings| rings.waits_for_receive);

@@ -1,4 +1,5 @@
-//! Encoding and decoding of handshake datagrams, and invalid datagrams.
+//! Tests of handshake datagrams: encoding and decoding, truncated and damaged datagrams, another version, and the size of
+//! a connection's segments.
 
 use super::*;
 

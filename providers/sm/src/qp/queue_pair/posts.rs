@@ -167,8 +167,9 @@ impl QpCore {
         }
     }
 
-    /// Called after a post of a request, other than a quick post. If no thread polls, sets the wake-up flag for the
-    /// peer's progress, and queues the connection for the engine if there is work that needs no progress of the peer.
+    /// Called after a post of a request other than a quick post, and when a graceful disconnect begins. If no thread
+    /// polls, sets the wake-up flag for the peer's progress, and queues the connection for the engine if there is work
+    /// that needs no progress of the peer.
     #[inline]
     pub(super) fn after_post(&self, tx: &Tx) {
         if !self.polled.load(Ordering::Relaxed) {

@@ -1,12 +1,13 @@
-//! Rendezvous offers: long sends that the receiver copies from the sender's memory by one copy of the kernel (see
-//! `tx/offer.rs`).
+//! Rendezvous offers at the receiver: long sends whose bytes the receiver copies from the sender's memory by one copy of
+//! the kernel.
 //!
 //! To preserve order, an offer stays in the ring until its bytes are copied completely. While the sender writes a part as
 //! a copy job, this process copies the part behind it. The last bytes of the message go to a buffer until both parts are
-//! complete, because programs poll them. No copy job is outstanding when the receive completes. If the kernel denies the
-//! copy, the receiver requests the remaining bytes part by part through the sender's staging buffer. A pass waits for the
-//! sender in one case: if its own copy fails while the sender executes a copy job, it waits until the sender has reported
-//! the result, but at most a second.
+//! complete, because programs poll them. No copy job is outstanding when the receive completes.
+//!
+//! If the kernel denies the copy, the receiver requests the remaining bytes part by part through the sender's staging
+//! buffer. A pass waits for the sender in one case: if its own copy fails while the sender executes a copy job, it waits
+//! until the sender has reported the result, but at most a second.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;

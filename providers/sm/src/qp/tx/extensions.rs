@@ -97,7 +97,8 @@ impl TxRings {
         self.request_atomic(context, request, number, operation, remote)
     }
 
-    /// Checks the local memory and the address. The check comes before the execution, which cannot be undone.
+    /// Checks the local memory, the alignment of the address, and that the connection permits RDMA reads, whose limit
+    /// includes atomic operations. The check comes before the execution, which cannot be undone.
     fn check_atomic(&self, context: &QpContext, request: &WorkRequest, remote: Remote) -> Result<(), Status> {
         if request.segments.total() != ATOMIC_SIZE {
             return Err(Status::LocalLength);

@@ -66,7 +66,8 @@ pub(crate) struct QuickWr<'a, const SUPPRESS: bool> {
 }
 
 impl Tx {
-    /// Grants credits at the end of a pass.
+    /// Grants credits after a pass or a post. Grants none if a request waits, if a fault was found, or if a post would
+    /// need a fence.
     #[inline]
     pub(super) fn renew_credit(&mut self) {
         let is_idle = self.issued == self.queue.len() && !self.stopped;

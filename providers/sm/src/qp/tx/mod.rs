@@ -50,7 +50,7 @@ pub(crate) struct Tx {
     /// Boxes of completed requests, which are reused.
     #[expect(clippy::vec_box, reason = "the boxes themselves are reused")]
     spare: Vec<Box<WorkRequest>>,
-    /// Number of requests at the front of `queue` whose bytes were all sent or copied, or whose bind was executed.
+    /// Number of requests at the front of `queue` that were sent, copied or executed completely.
     issued: usize,
     /// Number of requests in `queue` whose successful completion is not suppressed.
     notifying: usize,
@@ -199,8 +199,9 @@ impl Tx {
         true
     }
 
-    /// Queues a request, and starts the requests that fit. The peer's count of consumed requests is read only if space
-    /// runs out or many requests are outstanding, because reading it transfers a cache line.
+    /// Queues a request, and starts the requests that fit. Makes a pass, which reads the peer's count of consumed
+    /// requests, only if the oldest request is complete, a request must wait, or many requests are outstanding: reading
+    /// the count transfers a cache line.
     pub(crate) fn post(&mut self, context: &QpContext, request: WorkRequest) -> Result<(), ConnectionFault> {
         self.notifying += usize::from(!request.suppress);
         let request = match self.spare.pop() {
@@ -323,7 +324,7 @@ impl Tx {
         if let Some(rings) = self.rings.take() {
             rings.link.recall();
         }
-        // After a failure, no later request is reported as successful.
+        // After a request that has failed or is flushed, no later request is reported as successful.
         let mut may_succeed = !self.stopped;
         self.issued = 0;
         self.notifying = 0;

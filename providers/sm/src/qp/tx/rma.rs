@@ -93,7 +93,8 @@ impl TxRings {
     }
 
     /// Returns the mapping of the peer's memory with this key. `None`: there is none, and the transfer must use another
-    /// method. If the memory is exported, a mapping is then requested for later transfers.
+    /// method. If the memory is exported, a mapping is then requested for later transfers, unless a request was made
+    /// before or a limit is reached.
     #[inline]
     pub(super) fn mapped(&mut self, context: &QpContext, key: u32) -> Option<Arc<PeerMapping>> {
         if self.mapped.key == key
