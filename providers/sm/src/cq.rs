@@ -40,8 +40,8 @@ pub struct Cq(pub(crate) Arc<CqCore>);
 pub(crate) struct CqCore {
     ready: CompletionList,
     sink: Weak<dyn CqSink>,
-    /// Lets a dequeue of an empty queue return without a poll. Also counts polls, and engine passes in progress that may
-    /// complete receives of this queue.
+    /// Lets a dequeue of an empty queue return without a poll. Also counts polls, and engine passes in progress that
+    /// may complete receives of this queue.
     empty_check: Pooled<EmptyCheck>,
     active: Mutex<ActiveList>,
     /// Whether a consumer polls the queue, so that its connections need no wake-ups.

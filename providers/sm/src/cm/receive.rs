@@ -25,8 +25,8 @@ pub(crate) struct ReceivedDatagram {
 /// kernel closes descriptors that do not fit.
 type Control = [u64; 16];
 
-/// Receives the next datagram, without blocking. A datagram longer than `space` is truncated. Errors: those of `recvmsg`,
-/// usually `EAGAIN` (no datagram is queued) or `EINTR`.
+/// Receives the next datagram, without blocking. A datagram longer than `space` is truncated. Errors: those of
+/// `recvmsg`, usually `EAGAIN` (no datagram is queued) or `EINTR`.
 pub(crate) fn receive(socket: BorrowedFd<'_>, space: &mut [u8]) -> io::Result<ReceivedDatagram> {
     let mut control: Control = [0; 16];
     // SAFETY: all fields are integers or nullable pointers, so all-zero bytes are valid.

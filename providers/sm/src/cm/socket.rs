@@ -114,8 +114,8 @@ pub(crate) fn check_directory(endpoint: &Path, uid: u32) -> rustix::io::Result<(
     Ok(())
 }
 
-/// Opens a peer's FIFO for writing. Errors: those of [`check_directory`], `PERM` if the file is not a FIFO of `uid` with
-/// one link, `NXIO` if the FIFO has no reader.
+/// Opens a peer's FIFO for writing. Errors: those of [`check_directory`], `PERM` if the file is not a FIFO of `uid`
+/// with one link, `NXIO` if the FIFO has no reader.
 pub(crate) fn open_peer_fifo(endpoint: &Path, uid: u32) -> rustix::io::Result<OwnedFd> {
     check_directory(endpoint, uid)?;
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;

@@ -35,8 +35,9 @@ pub(crate) trait ConnectionHandler: PolledConnection {
     /// Starts data transfer. Called after ESTABLISHED was reported.
     fn open(&self, link: &Arc<ConnectionMemory>);
     /// Called when the connection or attempt has ended, but not by the consumer: the peer has rejected or ended it, has
-    /// exited or was given up. Receives the messages that the peer had sent, then flushes all work. Returns `None` if the connection was already ended locally; otherwise whether a pass had found a
-    /// `ConnectionFault`, such as invalid data of the peer.
+    /// exited or was given up. Receives the messages that the peer had sent, then flushes all work. Returns `None` if
+    /// the connection was already ended locally; otherwise whether a pass had found a `ConnectionFault`, such as
+    /// invalid data of the peer.
     fn peer_ended(&self, link: &Arc<ConnectionMemory>) -> Option<bool>;
 }
 
@@ -63,8 +64,8 @@ pub(crate) struct Attempt {
     pub(crate) due: Option<Instant>,
 }
 
-/// Tokens of requests that peers have sent. A duplicate of a request may arrive after the end of its connection, and must not be
-/// treated as a new request.
+/// Tokens of requests that peers have sent. A duplicate of a request may arrive after the end of its connection, and
+/// must not be treated as a new request.
 #[derive(Default)]
 pub(crate) struct RequestHistory {
     known: HashSet<u64>,

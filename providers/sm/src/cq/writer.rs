@@ -50,8 +50,8 @@ impl CompletionWriter<'_> {
         self.filled += count;
     }
 
-    /// Returns the next free entry of the poller's array for a completion of `cq`. `None`: no entry is free, `cq` is not
-    /// the polled queue, or it has queued completions, which must be reported first.
+    /// Returns the next free entry of the poller's array for a completion of `cq`. `None`: no entry is free, `cq` is
+    /// not the polled queue, or it has queued completions, which must be reported first.
     #[inline(always)]
     fn next_entry(&mut self, cq: &Arc<CqCore>) -> Option<&mut Completion> {
         let (own, out) = self.poller.as_mut()?;
@@ -89,8 +89,8 @@ impl FreeEntries<'_> {
         self.free - self.direct.len()
     }
 
-    /// Adds a completion. The fields are written one by one, because a copy of a record that was just written in smaller
-    /// parts would stall on store forwarding.
+    /// Adds a completion. The fields are written one by one, because a copy of a record that was just written in
+    /// smaller parts would stall on store forwarding.
     #[inline(always)]
     pub(crate) fn put(&mut self, token: &Token, bytes: u64, solicited: bool) {
         match self.direct.next() {

@@ -2,8 +2,8 @@
 //! to copy them to its staging buffer.
 //!
 //! The slot contains the total length, then a key, an address and a length for each segment. The receiver copies part
-//! after part, and may ask the sender to copy some parts. This module processes numbers only. It checks that the numbers
-//! from a peer are consistent.
+//! after part, and may ask the sender to copy some parts. This module processes numbers only. It checks that the
+//! numbers from a peer are consistent.
 #![forbid(unsafe_code)]
 
 use super::message::INLINE;

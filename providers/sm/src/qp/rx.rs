@@ -305,8 +305,8 @@ impl Rx {
         Ok(more)
     }
 
-    /// Stores a receive of the shared receive queue for the waiting message. Returns the receive if no message waits for
-    /// it, or if a fault was found.
+    /// Stores a receive of the shared receive queue for the waiting message. Returns the receive if no message waits
+    /// for it, or if a fault was found.
     pub(crate) fn accept(&mut self, context: &QpContext, buffer: SrqRecv) -> Option<SrqRecv> {
         let waits =
             !self.stopped && self.queue.is_empty() && self.rings.as_ref().is_some_and(|rings| rings.waits_for_receive);

@@ -1,5 +1,5 @@
-//! Tests of handshake datagrams: encoding and decoding, truncated and damaged datagrams, another version, and the size of
-//! a connection's segments.
+//! Tests of handshake datagrams: encoding and decoding, truncated and damaged datagrams, another version, and the size
+//! of a connection's segments.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! Tests of the connection state machine: a table of its transitions, the handshake between two machines, hand-offs, and
-//! repeated requests, replies, rejections and lookups.
+//! Tests of the connection state machine: a table of its transitions, the handshake between two machines, hand-offs,
+//! and repeated requests, replies, rejections and lookups.
 
 use super::*;
 use crate::proto::handshake::{ConnectParams, Geometry};

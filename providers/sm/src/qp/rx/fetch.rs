@@ -1,13 +1,13 @@
-//! Rendezvous offers at the receiver: long sends whose bytes the receiver copies from the sender's memory by one copy of
-//! the kernel.
+//! Rendezvous offers at the receiver: long sends whose bytes the receiver copies from the sender's memory by one copy
+//! of the kernel.
 //!
-//! To preserve order, an offer stays in the ring until its bytes are copied completely. While the sender writes a part as
-//! a copy job, this process copies the part behind it. The last bytes of the message go to a buffer until both parts are
-//! complete, because programs poll them. No copy job is outstanding when the receive completes.
+//! To preserve order, an offer stays in the ring until its bytes are copied completely. While the sender writes a part
+//! as a copy job, this process copies the part behind it. The last bytes of the message go to a buffer until both parts
+//! are complete, because programs poll them. No copy job is outstanding when the receive completes.
 //!
 //! If the kernel denies the copy, the receiver requests the remaining bytes part by part through the sender's staging
-//! buffer. A pass waits for the sender in one case: if its own copy fails while the sender executes a copy job, it waits
-//! until the sender has reported the result, but at most a second.
+//! buffer. A pass waits for the sender in one case: if its own copy fails while the sender executes a copy job, it
+//! waits until the sender has reported the result, but at most a second.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -151,8 +151,8 @@ impl RxRings {
         Ok(true)
     }
 
-    /// Publishes the next part as a copy job for the sender, and meanwhile copies the part behind it. Copies the next part
-    /// too if the sender has not claimed it by then.
+    /// Publishes the next part as a copy job for the sender, and meanwhile copies the part behind it. Copies the next
+    /// part too if the sender has not claimed it by then.
     fn fetch_part(&mut self, context: &QpContext, receive: &RecvRequest, budget: &mut u64) -> Result<(), CopyError> {
         let (Some(fetch), Some(peer_side), Some(help)) =
             (&mut self.fetch, self.link.peer_side(), self.link.copy_delegation())
@@ -180,8 +180,9 @@ impl RxRings {
         let mut window = delegated + own_part;
         fetch.has_tail = false;
         if window == left {
-            // This process copies the last bytes, because a program that polls the last byte expects that the completion
-            // is reported soon after. It copies them later if they are not in one segment with the bytes before them.
+            // This process copies the last bytes, because a program that polls the last byte expects that the
+            // completion is reported soon after. It copies them later if they are not in one segment with the bytes
+            // before them.
             window -= TAIL_BYTES;
             fetch.has_tail = fetch.source.slice(fetch.done + window - 1, TAIL_BYTES + 1).count() == 1;
         }
@@ -341,8 +342,8 @@ fn copy_job(context: &QpContext, receive: &RecvRequest, slot: u64, offset: u64, 
     Some(CopyJob { slot, offset, length: u32::try_from(length).ok()?, key, pd: context.recv_pd, address })
 }
 
-/// Copies `length` bytes of a message, starting at `offset`, from the sender's memory to the receive, and the bytes after
-/// them to `tail`. The tail is in one segment with the byte before it.
+/// Copies `length` bytes of a message, starting at `offset`, from the sender's memory to the receive, and the bytes
+/// after them to `tail`. The tail is in one segment with the byte before it.
 fn copy_range(
     context: &QpContext,
     link: &crate::qp::link::ConnectionMemory,

@@ -77,8 +77,8 @@ impl WorkRequest {
         matches!(self.task, Operation::Transfer(op) if op.work() == Work::Send)
     }
 
-    /// Returns the completion, with status `Flushed`, of a request that the end of the connection has interrupted. After
-    /// a bind, the window is bound only if a later bind was posted.
+    /// Returns the completion, with status `Flushed`, of a request that the end of the connection has interrupted.
+    /// After a bind, the window is bound only if a later bind was posted.
     pub(crate) fn flush(self) -> Completion {
         if let Operation::Bind(window, number) = &self.task {
             window.flush(*number);
@@ -177,8 +177,8 @@ impl RequestEntry {
         }
     }
 
-    /// Returns the completion of a request at the end of the connection. `may_succeed`: the request and all earlier ones
-    /// are complete. `None`: the request succeeded, and its completion is suppressed.
+    /// Returns the completion of a request at the end of the connection. `may_succeed`: the request and all earlier
+    /// ones are complete. `None`: the request succeeded, and its completion is suppressed.
     pub(super) fn flush(self, ep: usize, may_succeed: bool) -> Option<Completion> {
         match self {
             RequestEntry::Full(request) => Some(request.flush()),
