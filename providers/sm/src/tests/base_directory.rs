@@ -62,7 +62,7 @@ fn cleaner_follows_no_symlink() {
 }
 
 #[test]
-fn listen_does_not_follow_a_link_to_another_directory() {
+fn linked_quals_directory_is_followed_by_neither_listen_nor_connect() {
     let (base, outside) = with_link("qual-link", "quals");
     let before = outside.count();
     let side = base.open();

@@ -1,5 +1,5 @@
-//! Two IAs without faults: sends of many lengths, RDMA by the kernel and through the bounce buffers, refused accesses,
-//! and each way to end an attempt or a connection.
+//! Two correct IAs: sends of many lengths, RDMA by the kernel and through the bounce buffers, refused accesses and
+//! registrations, late duplicates of requests, and the ways to end an attempt or a connection.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -336,9 +336,10 @@ fn closed_adapters_leave_no_files() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// A peer that has not noticed the end may still be copying, so the memory must stay mapped until this copy ends.
+/// A peer that has not noticed the end may still be copying. A deregistration waits while this function reports its
+/// copy.
 #[test]
-fn deregistration_waits_for_a_copy_that_began_before_disconnect() {
+fn copy_announced_before_disconnect_is_seen_until_it_ends() {
     let base = TestBase::new("copy-at-the-end");
     let (a, b) = (base.open(), base.open());
     let (active, passive) = connected(&a, &b, 7, 1);

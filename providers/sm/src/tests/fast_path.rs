@@ -164,7 +164,7 @@ fn executed_request_succeeds_although_the_connection_ends() {
 }
 
 #[test]
-fn executed_request_does_not_succeed_after_a_failure() {
+fn executed_request_behind_a_failed_or_flushed_one_is_flushed() {
     for is_too_long in [false, true] {
         let pair = ConnectedPair::new("quick-failure", false);
         pair.poll_until_polled();

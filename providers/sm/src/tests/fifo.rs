@@ -1,5 +1,5 @@
 //! FIFOs that are full, shrunk, replaced, or read by other processes, forged FIFO words, and end point directories that
-//! are removed. A lost wake-up is repeated within a heartbeat interval, and forged words have no effect.
+//! are removed. A message whose wake-up was lost is delivered at a heartbeat, and forged words have no effect.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -55,7 +55,7 @@ fn fifo_of(qp: &Qp) -> OwnedFd {
 }
 
 #[test]
-fn lost_wake_up_is_repeated_within_a_heartbeat() {
+fn message_with_lost_wake_up_is_delivered_at_a_heartbeat() {
     let base = TestBase::new("lost-words");
     let (a, (b, sleeper)) = (base.open(), sleeper(&base));
     let (active, passive) = connected(&a, &b, 7, 10);
@@ -120,7 +120,7 @@ fn shrunk_fifo_does_not_block_writers() {
 }
 
 #[test]
-fn forged_control_messages_have_no_effect() {
+fn forged_fifo_words_have_no_effect() {
     let base = TestBase::new("forged-words");
     let (a, (b, sleeper)) = (base.open(), sleeper(&base));
     let (active, passive) = connected(&a, &b, 7, 10);
@@ -204,7 +204,7 @@ fn peer_whose_fifo_was_replaced_is_rejected() {
 }
 
 #[test]
-fn drained_fifo_words_lose_no_wake_up() {
+fn message_is_delivered_although_another_reader_drains_the_fifo() {
     let base = TestBase::new("reader");
     let (a, (b, sleeper)) = (base.open(), sleeper(&base));
     let at = b.ia.device.endpoint.path().join("fifo");

@@ -1,5 +1,5 @@
 //! Peers that send invalid data in the rings, in the buffers and in the handshake. The process under test ends the
-//! connection to such a peer and serves other peers.
+//! connection to such a peer, rejects or ignores invalid handshake datagrams, and serves other peers.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;

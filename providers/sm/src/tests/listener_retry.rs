@@ -87,7 +87,7 @@ fn aborted_connect_sends_no_more_requests() {
 }
 
 #[test]
-fn request_to_a_full_accept_queue_is_not_repeated() {
+fn request_refused_by_a_listener_is_rejected_without_a_retry() {
     let base = TestBase::new("seek-space");
     let (a, b) = (open(&base, LONG_LISTENER_WAIT), base.open());
     let _listener = b.ia.listen(9, LISTENER).unwrap();
@@ -99,7 +99,7 @@ fn request_to_a_full_accept_queue_is_not_repeated() {
 
 /// The engine may handle a request, for example a repeated one, while the consumer accepts it.
 #[test]
-fn engine_may_handle_a_request_during_its_accept() {
+fn accept_succeeds_while_the_engine_handles_the_request() {
     let base = TestBase::new("seek-accepted");
     let (a, b) = (base.open(), base.open());
     let _listener = b.ia.listen(9, LISTENER).unwrap();

@@ -53,7 +53,7 @@ fn slot(area: &SharedMapping, ring: usize, n: usize) -> u64 {
 }
 
 #[test]
-fn connection_maps_both_areas_and_has_a_link_in_conns() {
+fn connection_maps_both_segments_of_the_peer_and_has_a_link_in_conns() {
     let base = TestBase::new("conns");
     let (a, b) = (base.open(), base.open());
     let (active, passive) = connected(&a, &b, 7, 10);
@@ -74,7 +74,7 @@ fn connection_maps_both_areas_and_has_a_link_in_conns() {
 }
 
 #[test]
-fn a_request_is_repeated_until_it_is_answered() {
+fn unanswered_request_is_repeated_and_a_second_reply_is_ignored() {
     let base = TestBase::new("repeats");
     let a = base.open();
     let client = TestClient::new(&base);
@@ -295,7 +295,7 @@ impl CmSink<Sm> for EventRecorder {
 }
 
 #[test]
-fn one_thread_reports_all_connections() {
+fn one_thread_reports_all_requests_and_connection_events() {
     let base = TestBase::new("one-thread");
     let sink = Arc::<EventRecorder>::default();
     let ia = Sm::open(&IaSpec { name: "sm0", params: &base.0, library: "" }, sink.clone()).unwrap();
@@ -406,7 +406,7 @@ fn dropped_queue_pair_is_freed() {
 }
 
 #[test]
-fn full_ring_is_back_pressure_up_to_queue_capacity() {
+fn sends_beyond_the_ring_are_queued_up_to_the_queue_capacity() {
     let base = TestBase::new("deferred");
     let (a, b) = (base.open(), base.open());
     let space = 3 * Geometry::LOCAL.requests;
