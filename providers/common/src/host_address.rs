@@ -45,7 +45,8 @@ pub fn is_local(ip: IpAddr) -> Result<bool> {
     }
 }
 
-/// Checks that a peer is on this host. Errors: `InvalidAddress(Unreachable)` if it is not, and those of [`is_local`].
+/// Checks that `address` is an IP address of this host. Errors: `InvalidAddress(Unreachable)` if it is not, and those
+/// of [`is_local`].
 pub fn require_local(address: &PeerAddress) -> Result<()> {
     match address {
         PeerAddress::Ip(ip) if is_local(*ip)? => Ok(()),

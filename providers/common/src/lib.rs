@@ -1,4 +1,5 @@
-//! Code shared by the software providers: the parts of a transport that do not depend on how bytes get to the peer.
+//! Code shared by the software providers (sm, usnic): the parts of a transport that do not depend on how bytes get to
+//! the peer. verbs uses some modules too: base directories, shared names, listener retries and overdue sends.
 //!
 //! A module imports only modules that precede it in this list:
 //! - [`settings`]: reads a provider's settings from `ia_params` and the environment
@@ -9,7 +10,7 @@
 //! - [`memory`]: keys and rights of registrations, checks of mappings, copies from and to consumer memory, memory
 //!   windows
 //! - [`cq`], [`engine`]: the core of a completion queue, and the job queue of a provider's engine thread
-//! - [`overdue`]: detects sends that wait long for a receive, and logs them
+//! - [`overdue`]: detects and logs sends that wait for a long time
 //! - [`srq`]: the core of a shared receive queue
 //! - [`simple`]: building blocks of a minimal provider
 //!

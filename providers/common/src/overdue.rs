@@ -1,5 +1,5 @@
-//! Detects sends that do not complete for a long time, usually because the peer has posted no receive, and logs each of
-//! them once.
+//! Detects connections whose oldest send does not complete for a long time, usually because the peer has posted no
+//! receive. Each such send is logged once.
 //!
 //! The engine checks its connections at intervals, and passes the waiting sends and the time to [`Stalls`].
 #![forbid(unsafe_code)]

@@ -59,7 +59,7 @@ struct Member {
 /// Outcome of one attempt to join.
 enum JoinOutcome {
     Joined(Member),
-    /// Another process is creating or removing the file.
+    /// Another process is creating or removing the file, or has died before it wrote the length.
     Again,
     OtherLength,
 }

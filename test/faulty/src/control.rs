@@ -18,7 +18,8 @@ pub struct Usage {
     pub blocks: i64,
     /// Allocated bytes.
     pub bytes: i64,
-    /// Objects of the wrapped provider: IAs, PDs, MRs, MWs, SRQ memberships, CQs, SRQs, QPs, listeners, requests.
+    /// Objects of the wrapped provider: IAs, PDs, MRs, MWs, memberships in groups that share memory, CQs, SRQs, QPs,
+    /// listeners, requests.
     pub objects: [i64; counted::KINDS],
 }
 
@@ -76,8 +77,8 @@ pub extern "C" fn dapl_faulty_count() -> u64 {
     plan::count()
 }
 
-/// Name of the operation that failed since the last `dapl_faulty_fail`, with its error in `code`; null if none
-/// failed.
+/// Name of the operation that failed last, with its error in `code`; null if none has failed since the last
+/// `dapl_faulty_fail`.
 ///
 /// # Safety
 /// `code` is null or writable.

@@ -3,8 +3,8 @@
 //!
 //! With the wrapper the suites reach error paths of the object layer that a working provider never takes. This file
 //! wraps the provider and its events, `counted` the objects; `plan` decides which call fails, `control` is the
-//! interface for tests, `heap` counts memory. Without a plan nothing changes. A call fails only as the provider
-//! interface permits: a failed call has no effect, but a failed accept consumes its request.
+//! interface for tests, `heap` counts memory. Without a plan, every call has the result of the wrapped provider. A call
+//! fails only as the provider interface permits: a failed call has no effect, but a failed accept consumes its request.
 
 pub mod control;
 pub mod counted;

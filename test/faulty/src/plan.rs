@@ -1,11 +1,12 @@
 //! The plan of failures, read once from a variable or set by a test in the same process, and consulted before every
-//! call.
+//! call that can fail.
 //!
 //! `DAPL_FAULTY` is a list of settings separated by commas:
 //! - `count`: logs the number of calls at each close
 //! - `fail=N`: the N-th call fails, with the usual error of its operation; `fail=OP:N` the N-th of one operation
-//! - `refuse=OP`: every such call fails
-//! - `delay=OP:MILLISECONDS`: every such call waits first; also for `event` and `request`, the provider's reports
+//! - `refuse=OP`: every call of this operation fails
+//! - `delay=OP:MILLISECONDS`: every call of this operation waits first; also for `event` and `request`, the provider's
+//!   reports
 //! - `spoil=N`: the N-th posted request names memory that is not registered, so it is accepted and fails later
 //!
 //! Never blocks, except for the planned delays.
@@ -170,7 +171,7 @@ pub fn count() -> u64 {
     CALLS.load(SeqCst)
 }
 
-/// Returns the operation that failed since the last [`fail`].
+/// Returns the operation that failed last; `None` if none has failed since the last [`fail`].
 pub fn fired() -> Option<Op> {
     let number = LAST_FAILED.load(SeqCst).checked_sub(1)?;
     Op::ALL.get(number as usize).map(|(op, ..)| *op)

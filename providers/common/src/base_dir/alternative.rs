@@ -1,9 +1,10 @@
-//! Alternative base directories, used if another user owns the default path: `<default>-<16 random hexadecimal
-//! digits>`.
+//! Alternative base directories, used if a file, a link or a directory of another user is at the default path:
+//! `<default>-<16 random hexadecimal digits>`.
 //!
 //! Another user cannot create such a directory in advance, because the digits are random. A process that finds one
-//! trusts it if its owner is this user and its mode is 0700. Two processes that each create a directory at the same
-//! time may use different ones, so a process that looks up a listener searches all of them ([`all`]).
+//! trusts it if its owner is this user and its mode gives no access to other users. Two processes that each create a
+//! directory at the same time may use different ones, so a process that looks up a listener searches all of them
+//! ([`all`]).
 #![forbid(unsafe_code)]
 
 use std::fs::{self, DirBuilder};
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn alternative_is_used_if_another_user_has_the_default_path() {
+    fn alternative_is_used_if_the_default_path_is_a_link_or_of_another_user() {
         for is_directory in [false, true] {
             let scratch = Scratch::new(if is_directory { "directory" } else { "link" });
             if !scratch.occupy(is_directory) {

@@ -4,9 +4,9 @@
 //! A directory at the default path is created when missing and removed when empty. A directory that the administrator
 //! has chosen is also created, but never removed. No call blocks for longer than some milliseconds.
 //!
-//! If another user has created the default path, the processes use a directory with random digits in its name
-//! (`alternative`). Another user cannot create that directory in advance, and this user's processes find it by name and
-//! owner.
+//! If a file, a link or a directory of another user is at the default path, the processes use a directory with random
+//! digits in its name (`alternative`). Another user cannot create that directory in advance, and this user's processes
+//! find it by name and owner.
 
 mod alternative;
 mod exit_cleanup;

@@ -1,8 +1,9 @@
 //! The job queue of a provider's engine thread, with an eventfd that wakes the thread. Any thread may push jobs. Only
 //! the engine thread removes them.
 //!
-//! The queue is unbounded, and drops no job before [`EngineQueue::close`]. While the engine thread is awake, a push
-//! does not signal the eventfd, because the thread checks the queue before it sleeps.
+//! The queue is unbounded, and drops no job before [`EngineQueue::close`]. An engine thread that polls calls
+//! [`EngineQueue::set_awake`]: pushes then do not signal the eventfd, because the thread checks the queue before it
+//! sleeps.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -31,7 +32,7 @@ pub struct EngineQueue<J> {
 #[derive(Debug)]
 struct QueueState<J> {
     jobs: VecDeque<J>,
-    /// Whether the engine thread is awake. It then checks the queue before it sleeps.
+    /// Whether the engine thread has called `set_awake`. It then checks the queue before it sleeps.
     is_awake: bool,
     /// Whether the eventfd is readable.
     is_signalled: bool,

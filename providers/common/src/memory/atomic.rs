@@ -1,7 +1,7 @@
 //! Atomic operations of peers on eight bytes of registered memory.
 //!
-//! Each operation is one atomic CPU instruction on the registered memory. So operations are atomic with respect to each
-//! other and to atomic instructions of every process that has mapped the memory.
+//! Each operation is an atomic operation of the CPU on the registered memory. So operations are atomic with respect to
+//! each other and to atomic instructions of every process that has mapped the memory.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

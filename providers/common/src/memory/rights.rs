@@ -2,7 +2,8 @@
 //! copy.
 //!
 //! A provider's table has an address, a length and one 64-bit word per key. The lower 32 bits of the word are the
-//! access rights, the upper 32 bits the protection domain.
+//! access rights. The upper 32 bits are the protection domain or, for a window that only the peer of one queue pair may
+//! use, the number of this queue pair.
 #![forbid(unsafe_code)]
 
 use dapl::provider::{Access, Region, Status};

@@ -177,7 +177,7 @@ pub unsafe fn gather_announced(memory: &impl LocalMemory, pd: u32, segment: &Seg
 }
 
 /// A series of short copies to memory of one protection domain, within microseconds. Consecutive copies into one
-/// registration share a reference on it. All copies share one reading of the time.
+/// registration share a reference on it. [`ScatterBatch::scatter_recent`] reads the time only once for several copies.
 pub struct ScatterBatch<'a, M: LocalMemory> {
     memory: &'a M,
     pd: u32,

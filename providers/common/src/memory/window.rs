@@ -2,8 +2,7 @@
 //!
 //! A bind reserves its key when it is posted. Its execution revokes the window's old key, and activates the new key
 //! after the copies with the old key have ended. Copies by peers delay this by at most a second. Binds of one window
-//! may be queued on several connections. If a bind was posted later but executed earlier, the earlier post has no
-//! effect.
+//! may be queued on several connections. A bind that is executed after a later one of the same window has no effect.
 //!
 //! The window keeps the registrations of its binds alive, and releases them outside its lock. Execution of a bind or
 //! unbind never blocks. The close of a window, the flush of its bind, and [`WindowDirectory::invalidate_and_wait`] wait
