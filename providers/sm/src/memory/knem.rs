@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_in_both_directions_and_distinguishes_errors() {
+    fn device_copies_in_both_directions_and_errors_are_distinguished() {
         let device = fake::FakeKnem::new(13);
         let knem = Knem::with_device(Box::new(device.clone())).unwrap();
         let (target, source) = (vec![0u8; 100], vec![7u8; 50]);

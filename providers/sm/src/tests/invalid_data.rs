@@ -78,7 +78,7 @@ fn invalid_ring_entry_ends_only_that_connection() {
 }
 
 #[test]
-fn fragment_of_another_message_ends_the_connection() {
+fn invalid_data_header_ends_the_connection() {
     type Violation = fn(&mut [u64; Data::WORDS]);
     let invalid: [(&str, Violation); 6] = [
         ("another generation", |data| data[1] ^= 1),
@@ -251,7 +251,7 @@ fn invalid_handshake_datagrams_are_rejected_or_ignored() {
 }
 
 #[test]
-fn areas_with_another_geometry_are_not_mapped() {
+fn request_with_missing_unsealed_or_wrongly_sized_segments_is_rejected() {
     let base = TestBase::new("area-invalid");
     let b = base.open();
     let _listener = b.ia.listen(7, ObjectId { handle: 4096, generation: 1 }).unwrap();

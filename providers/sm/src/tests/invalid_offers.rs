@@ -1,5 +1,6 @@
-//! Malicious peers and long sends: invalid rendezvous offers, invalid staged data, and invalid requests to copy. The
-//! malicious peer loses its connection.
+//! Malicious peers and long sends: rendezvous offers that are malformed or name inaccessible memory, invalid staged
+//! data, and invalid requests to stage data. The process under test ends the connection, or refuses the inaccessible
+//! memory.
 
 use std::sync::atomic::Ordering;
 
@@ -37,7 +38,7 @@ fn is_answered(victim: &Qp) {
 }
 
 #[test]
-fn invalid_offer_ends_the_connection() {
+fn malformed_offer_ends_the_connection_and_inaccessible_memory_is_refused() {
     let base = TestBase::new("offer-invalid");
     let (a, b) = (base.open(), base.open());
     let good = connected(&a, &b, 7, 2);
@@ -109,7 +110,7 @@ fn staging_of_other_bytes_ends_the_connection() {
 }
 
 #[test]
-fn staging_request_without_an_offer_ends_the_connection() {
+fn invalid_staging_request_ends_the_connection() {
     for (n, (slot, offset)) in [(0, 0), (2, 0), (0xFF_FFFF, 0), (1, LENGTH), (1, u32::MAX)].into_iter().enumerate() {
         let base = TestBase::new(&format!("question-invalid-{n}"));
         let (a, b) = (base.open(), base.open());

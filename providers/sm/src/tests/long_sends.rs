@@ -184,7 +184,7 @@ fn long_send_beyond_its_receive_fails_at_both_processes() {
 }
 
 #[test]
-fn send_of_deregistered_memory_fails_before_it_is_fetched() {
+fn send_of_memory_deregistered_before_the_fetch_fails() {
     for late in [false, true] {
         let Both { a, b, active, passive, _base } = both(&format!("long-gone-{late}"));
         let (out, space) = (pattern(MIB, 1), vec![0u8; MIB]);
@@ -204,7 +204,7 @@ fn send_of_deregistered_memory_fails_before_it_is_fetched() {
 }
 
 #[test]
-fn receive_of_deregistered_memory_fails() {
+fn receive_into_deregistered_memory_fails() {
     let Both { a, b, active, passive, _base } = both("long-no-space");
     let (out, space) = (pattern(MIB, 1), vec![0u8; MIB]);
     let (out_mr, space_mr) = (a.register(&out), b.register(&space));
@@ -299,7 +299,7 @@ fn a_message_of_more_parts_than_the_response_ring_has_slots_is_staged() {
 }
 
 #[test]
-fn send_of_deregistered_memory_fails_while_it_is_staged() {
+fn send_of_memory_deregistered_before_staging_fails() {
     let Both { a, b, active, passive, _base } = both("long-stage-gone");
     let (out, space) = (pattern(MIB, 1), vec![0u8; MIB]);
     let (out_mr, space_mr) = (a.register(&out), b.register(&space));
@@ -465,7 +465,7 @@ fn receive_that_is_deregistered_before_its_last_bytes_fails() {
 }
 
 #[test]
-fn abort_waits_for_a_claimed_part_for_a_limited_time() {
+fn abort_ends_although_the_sender_never_reports_a_claimed_part() {
     let pair = both_lazy("long-called-off");
     let Both { a, b, active, passive, .. } = &pair;
     let (out, space) = (pattern(LENGTH, 1), vec![0u8; LENGTH]);

@@ -1,5 +1,6 @@
-//! Sleeping and waking, often enough to find a wake-up that is lost once in a million times. A thread that is not woken
-//! fails the test. Loom checks every order of a few steps; these tests run many orders of all steps.
+//! Sleeping and waking many times, to find a wake-up that is rarely lost; the variable [`WAITS`] sets the number. A
+//! thread that is not woken fails the test. Loom checks every order of a few steps; these tests run many orders of all
+//! steps.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 

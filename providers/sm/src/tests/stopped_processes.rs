@@ -1,6 +1,6 @@
-//! One of two processes is stopped during or after the handshake, and continues later. If it continues before the
-//! give-up time, the connection is not affected. Otherwise each process gets one event for the end of the connection,
-//! and its flushes. A reply that a process sent before it exited is still accepted.
+//! One of two processes is stopped while it starts, during the handshake or later, and continues. If it continues
+//! before the give-up time, the connection is not affected. Otherwise each process gets one event for the end of the
+//! connection, and its flushes. A reply that a process sent before it exited is still accepted.
 
 use std::os::fd::AsFd;
 
@@ -85,7 +85,7 @@ fn pauses(role: &str, point: Point) {
 }
 
 #[test]
-fn pause_of_the_listener_during_handshake_is_harmless() {
+fn pause_of_the_listener_during_start_or_handshake_ends_no_connection() {
     for point in [
         FolderBegun,
         FolderHasLockFile,
@@ -105,7 +105,7 @@ fn pause_of_the_listener_during_handshake_is_harmless() {
 }
 
 #[test]
-fn pause_of_the_requester_during_handshake_is_harmless() {
+fn pause_of_the_requester_during_start_or_handshake_ends_no_connection() {
     for point in [
         FolderBegun,
         FolderHasLockFile,
