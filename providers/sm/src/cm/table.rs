@@ -34,10 +34,10 @@ pub(crate) trait ConnectionHandler: PolledConnection {
     fn end_locally(&self, which: Option<&Arc<ConnectionMemory>>) -> Option<Arc<ConnectionMemory>>;
     /// Starts data transfer. Called after ESTABLISHED was reported.
     fn open(&self, link: &Arc<ConnectionMemory>);
-    /// Called when the connection or attempt has ended, but not by the consumer: the peer has rejected or ended it, has
-    /// exited or was given up. Receives the messages that the peer had sent, then flushes all work. Returns `None` if
-    /// the connection was already ended locally; otherwise whether a pass had found a `ConnectionFault`, such as
-    /// invalid data of the peer.
+    /// Called when the connection or attempt has ended, but not by the consumer. For example, the peer has rejected or
+    /// ended it, has exited or was given up. Receives the messages that the peer had sent, then flushes all work.
+    /// Returns `None` if the connection was already ended locally; otherwise whether a pass had found a
+    /// `ConnectionFault`, such as invalid data of the peer.
     fn peer_ended(&self, link: &Arc<ConnectionMemory>) -> Option<bool>;
 }
 
