@@ -69,7 +69,8 @@ pub struct Sm {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// A protection domain, by number. A registration can be used only by queue pairs of the same domain.
+/// A protection domain, by number. A registration can be used only by queue pairs and shared receive queues of the same
+/// domain.
 pub struct Pd(u32);
 
 /// A registration of memory. Dropping it deregisters the memory.

@@ -34,7 +34,7 @@ pub(crate) struct PeerMapping {
     writable: bool,
 }
 
-// SAFETY: a mapping belongs to no thread, and its memory is accessed only by raw copies.
+// SAFETY: a mapping belongs to no thread, and its memory is accessed only by raw copies and atomics.
 unsafe impl Send for PeerMapping {}
 // SAFETY: concurrent accesses are possible for the same reason as in `Send`.
 unsafe impl Sync for PeerMapping {}

@@ -149,7 +149,7 @@ pub(crate) struct ConnectParams {
     /// Qualifier of the requested listener (requests only).
     pub(crate) qual: u64,
     pub(crate) geometry: Geometry,
-    /// Protection domain of the sender's QP. The receiver may access only memory of this domain.
+    /// Protection domain of the sender's QP. RDMA by the receiver may access only memory of this domain.
     pub(crate) pd: u32,
     /// Maximum number of outstanding RDMA reads that the sender accepts.
     pub(crate) reads: u32,
