@@ -336,7 +336,7 @@ fn closed_adapters_leave_no_files() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// A peer that has not noticed the end may still be copying. A deregistration waits while this function reports its
+/// A peer that has not noticed the end may still be copying. A deregistration waits while `announces_copy` reports its
 /// copy.
 #[test]
 fn copy_announced_before_disconnect_is_seen_until_it_ends() {
