@@ -371,8 +371,8 @@ impl EndpointDir {
         self.path.join("conns").join(id.to_string())
     }
 
-    /// Creates the name of a listener on `qual`. Error: `ConnQualTaken` if a live process, this one included, has a
-    /// listener on `qual`, or if another process keeps the name locked.
+    /// Creates the name of a listener on `qual`. Errors: `ConnQualTaken` if a live process, this one included, has a
+    /// listener on `qual`, or if another process keeps the name locked. Also those of [`BaseDir::report_failure`].
     pub(crate) fn create_name(&self, qual: u64) -> Result<ListenerName> {
         let path = self.base.qualifiers_path().join(qual.to_string());
         for _ in 0..CLAIM_ATTEMPTS {

@@ -1,8 +1,8 @@
 //! Objects of the wrapped provider. Each is counted while it exists, and each call that can fail consults the plan
 //! first.
 //!
-//! The wrapper creates the objects and dapl drops them. Apart from planned failures, they behave like the wrapped
-//! objects.
+//! The wrapper creates the objects and dapl drops them. Apart from planned failures, their calls have the results of
+//! the wrapped objects. Quick posts and empty checks are not passed on, so dapl uses the general calls.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

@@ -34,7 +34,7 @@ pub(crate) trait PolledConnection: Send + Sync {
     fn serve(&self);
     /// Removes the connection from the lists of its completion queues, and sets its wake-up flags.
     fn stop_polling(&self);
-    /// Whether the rings contain entries that were not consumed.
+    /// Whether a pass would find progress of the peer, such as a ring entry that can be processed.
     fn has_unread(&self) -> bool;
 }
 

@@ -10,7 +10,7 @@
 use dapl::runtime::sync::{AtomicU64, Ordering, fence};
 use rustix::thread::MembarrierCommand;
 
-/// Flag: the peer must send a wake-up after publishing a request or ending the connection.
+/// Flag: the peer must send a wake-up after it has published a request, staged bytes or the result of a copy job.
 pub(crate) const WAKE_ON_REQUESTS: u64 = 1;
 /// Flag: the peer must send a wake-up after it has consumed a request of this process, or has written a response.
 pub(crate) const WAKE_ON_PROGRESS: u64 = 2;

@@ -1,4 +1,5 @@
-//! A request that arrives before its listener exists. It is repeated for `listener_wait_ms`, then rejected.
+//! Requests without a listener: each is repeated for `listener_wait_ms`, until a late listener gets it or it is
+//! rejected. Other tests: aborted and refused requests, and an accept while the engine handles the request.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

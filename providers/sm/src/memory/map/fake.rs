@@ -111,7 +111,7 @@ pub(crate) fn is_accessible(_: Region, _: bool) -> bool {
     true
 }
 
-/// Replaces the check of whether memory is mapped: in a model, memory is always mapped.
+/// Replaces the check of whether a peer's process is alive: in a model, it is always alive.
 #[derive(Debug, Default)]
 pub(crate) struct LastCheck;
 
