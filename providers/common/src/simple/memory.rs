@@ -59,8 +59,8 @@ impl Memory {
         Ok(Mr { key, has_remote_key: access.is_remote() })
     }
 
-    /// Joins the processes that share memory under a cookie. Errors: `InvalidParameter(4)` if their memory has another
-    /// length.
+    /// Joins the processes that share memory under a cookie. Errors: those of [`SharedNames::join`], for example
+    /// `InvalidParameter(4)` if their memory has another length.
     pub fn join(&self, cookie: &SharedCookie, length: u64) -> Result<Membership> {
         self.names.join(cookie, length)
     }

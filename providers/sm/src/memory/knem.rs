@@ -128,7 +128,8 @@ impl KnemCalls for KnemDevice {
 pub(crate) struct Knem(Box<dyn KnemCalls>);
 
 impl Knem {
-    /// Opens the device. `None`: there is no device, this process may not use it, or its version is too old.
+    /// Opens the device. `None`: there is no device, this process may not use it, or its version is too old or cannot
+    /// be read.
     pub(crate) fn open() -> Option<Self> {
         #[cfg(test)]
         if let Some(device) = fake::installed() {
@@ -208,8 +209,8 @@ impl Knem {
     ///
     /// # Safety
     ///
-    /// This process may read the bytes of `local`, and may also write them if `direction` is `Read`. They may be unmapped;
-    /// the copy then fails.
+    /// This process may read the bytes of `local`, and may also write them if `direction` is `Read`. They may be
+    /// unmapped; the copy then fails.
     pub(crate) unsafe fn copy(
         &self,
         direction: Direction,

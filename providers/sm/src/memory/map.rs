@@ -67,8 +67,8 @@ impl SharedMapping {
         Ok((map, fd))
     }
 
-    /// Maps a peer's area. Returns `None` unless it is a file of ordinary memory with exactly `len` bytes and a sealed
-    /// size.
+    /// Maps a peer's area. Returns `None` if it is not a file of ordinary memory with exactly `len` bytes and a sealed
+    /// size, or if it cannot be mapped.
     pub(crate) fn of_peer(fd: &OwnedFd, len: usize, writable: bool) -> Option<SharedMapping> {
         if !is_fixed(fd, len) {
             return None;

@@ -1,6 +1,6 @@
-//! Loom models of a deregistration that runs concurrently with copies by this process and by a peer. Loom reports a
-//! copy that overlaps with the owner's use of the memory after the deregistration. Copies by the kernel and through
-//! mappings of a peer are not modelled.
+//! Loom models of a deregistration that runs concurrently with copies by this process and by a peer, and of an old key
+//! whose index is reused. Loom reports a copy that overlaps with the owner's use of the memory after the
+//! deregistration. Copies by the kernel and through mappings of a peer are not modelled.
 #![forbid(unsafe_code)]
 
 use dapl::runtime::handle::{self, Kind, Object};
