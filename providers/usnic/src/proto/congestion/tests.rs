@@ -34,7 +34,7 @@ fn shares(path: SimPath, seed: u64, senders: Vec<Sender>, time: Nanos) -> (Vec<f
 }
 
 #[test]
-fn flow_fills_the_link() {
+fn single_flow_reaches_85_percent_of_the_link_rate() {
     let roads = [(12_500_000, 2000, 40), (12_500_000, 20_000, 170), (125_000_000, 200, 40), (25_000_000, 50, 100)];
     for algorithm in PATH_ALGORITHMS {
         for (link, rtt, packets) in roads {
@@ -130,7 +130,7 @@ fn bbr_conforms_to_a_token_bucket_policer() {
 }
 
 #[test]
-fn stalling_hosts_do_not_collapse_the_throughput() {
+fn stalling_hosts_keep_a_fifth_of_the_throughput() {
     // The hosts have more runnable threads than CPUs. This causes pauses of up to 8 ms, without loss.
     for algorithm in PATH_ALGORITHMS {
         for mean in [20, 5] {
@@ -252,7 +252,7 @@ fn full_local_queue_decreases_the_window_once_per_round_trip() {
 }
 
 #[test]
-fn persistent_congestion_reduces_the_window_to_the_minimum() {
+fn persistent_congestion_reduces_the_window_to_one_or_two_packets() {
     for (algorithm, least) in [(Algorithm::Bbr, 1000), (Algorithm::Cubic, 2000), (Algorithm::Local, 2000)] {
         let mut control = Congestion::new(algorithm, 1000, 10_000, 1);
         control.lost(&LossEvent { is_persistent: true, ..loss(SECONDS, 1, 2) });
@@ -282,7 +282,7 @@ fn cubic_undoes_a_decrease_by_spurious_loss() {
 }
 
 #[test]
-fn cubic_returns_to_its_peak_in_time_not_in_round_trips() {
+fn cubic_returns_to_its_peak_in_a_time_independent_of_the_rtt() {
     // RFC 9438, 4.2: after a loss at 1000 packets, the window reaches 1000 packets again after K = cbrt(1000 * 0.3 /
     // 0.4) = 9.1 s.
     for rtt in [20 * MILLIS, 200 * MILLIS] {

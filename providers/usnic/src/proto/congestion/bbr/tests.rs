@@ -125,7 +125,7 @@ fn loss_while_cruising_lowers_the_short_term_bounds_until_the_next_probe() {
 }
 
 #[test]
-fn round_trip_is_probed_after_five_seconds() {
+fn probe_rtt_reduces_the_window_and_keeps_the_bandwidth_estimate() {
     // Test case A.10.
     let mut path = Path::new();
     path.until(BbrState::ProbeBwCruise);

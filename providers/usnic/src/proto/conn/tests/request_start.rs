@@ -207,7 +207,7 @@ fn send_without_a_receive_is_reported_after_ten_seconds_once() {
 }
 
 #[test]
-fn new_receive_is_advertised_immediately_to_a_waiting_sender() {
+fn new_receive_is_advertised_immediately_and_ping_pong_needs_no_ack_packets() {
     let mut pair = ConnPair::new(&PairConfig::default());
     pair.pass(MILLIS);
     pair.send(Endpoint::A, 0, 10);

@@ -301,7 +301,7 @@ fn timeout_follows_the_rtt_and_restarts_on_progress() {
 }
 
 #[test]
-fn only_a_peer_without_progress_is_given_up() {
+fn peer_times_out_only_without_progress() {
     let mut sender = Sender::with(0, 2);
     let start = sender.now;
     let end = loop {
