@@ -47,7 +47,7 @@ pub(crate) struct Device {
     pub(crate) channel: Arc<CompletionChannel>,
     pub(crate) engine: Arc<Engine>,
     pub(crate) sink: Arc<dyn CmSink<Verbs>>,
-    /// The local keys, for checks of inline data.
+    /// The local keys, to check inline data, and to find the cause of a local failure.
     pub(crate) keys: Arc<LocalKeys>,
     pub(crate) names: SharedNames,
     /// Listeners by qualifier.

@@ -1,7 +1,8 @@
 //! The engine: one thread per IA that waits for file descriptors, deadlines and jobs, and calls their handlers.
 //!
-//! Only this thread calls the sinks, and it holds no lock during such a call. Apart from short pauses, it blocks only
-//! in `wait`.
+//! Only this thread calls the sinks of the IA, with one exception: the engine of another IA on the same device may
+//! report the low watermark of a shared receive queue. No lock is held during such a call. Apart from short pauses, the
+//! thread blocks only in `wait`.
 #![forbid(unsafe_code)]
 
 use std::cmp::Reverse;

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn peer_of_another_family_is_reached_by_the_first_gid_of_that_family() {
+    fn gid_for_another_family_is_chosen_by_network_device_then_scope_then_index() {
         let raw = |text: &str| text.parse::<Ipv6Addr>().unwrap().octets();
         let (v4, link, global) = (raw("::ffff:192.0.2.9"), raw("fe80::9"), raw("2001:db8::9"));
         assert!(is_same_family(&link, &global) && is_same_family(&v4, &raw("::ffff:10.0.0.1")));

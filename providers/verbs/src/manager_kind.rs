@@ -9,8 +9,8 @@ pub(crate) enum ManagerKind {
     Socket(SocketFormat),
     /// No messages, for fabric bring-up.
     None,
-    /// Messages over a UD queue pair, as in the C implementation's `libdaploucm`. That library's name in a dat.conf
-    /// line selects this kind; no setting does. Not implemented: the IA cannot be opened.
+    /// Messages over a UD queue pair, as in the C implementation's `libdaploucm` and `libdaplomcm`. The name of one of
+    /// these libraries in a dat.conf line selects this kind; no setting does. Not implemented: the IA cannot be opened.
     Datagram,
 }
 

@@ -22,7 +22,7 @@ pub(crate) enum OpenFailure {
     NoRdma,
     /// The kernel has RDMA support, but no device.
     NoDevices,
-    /// The name is neither a device, a network device nor a host.
+    /// The name is neither a device, a network device, an address nor a host name that can be resolved.
     Unknown { object: String, devices: Vec<String> },
     /// The name is of another host, or is an address of another host.
     Remote { object: String, addresses: Vec<String> },
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn open_failures_are_logged_once_and_at_most_four() {
+    fn open_failures_are_logged_as_errors_once_and_at_most_four() {
         let mut reported = LoggedErrors { lines: BTreeSet::new() };
         assert_eq!(
             [reported.level_of("a"), reported.level_of("a"), reported.level_of("b")],

@@ -283,7 +283,7 @@ fn rxe_carries_messages_writes_and_reads() {
 }
 
 #[test]
-fn rxe_refuses_access_beyond_a_key() {
+fn rxe_refuses_access_that_the_key_does_not_grant() {
     let Some(context) = device() else { return };
     let (pair, _) = Pair::new(context, false);
     let (all, local) = (pair.mr(ALL), pair.mr(LOCAL));

@@ -147,7 +147,7 @@ impl VerbsSettings {
             manager: line.manager.or_else(manager).unwrap_or(default),
             listener_wait: Duration::from_millis(line.listener_wait.unwrap_or_else(listener_wait).into()),
             gid_index: env.number("DAPL_VERBS_GID_INDEX", 0..=65_535, "the index of the GID of the IA's address"),
-            max_inline: env.number("DAPL_MAX_INLINE", 0..=4_096, INLINE),
+            max_inline: env.number("DAPL_MAX_INLINE", 0..=4_096, format!("{INLINE} ({INLINE_IWARP} over iWARP)")),
             resolving: ResolutionTimeouts::from(&env),
             path: PathSettings::from(&env),
             peer: AssumedPeer::from(&env),

@@ -6,7 +6,8 @@
 //!
 //! The device reports an event when the number of receives falls below the low watermark, but not if the number is
 //! already below the watermark when it is set. So this module checks the watermark too, when it is set and when
-//! completions are polled. Only the engine thread calls the sink.
+//! completions are polled. Only engine threads call the sink: that of the IA, or that of another IA on the same device
+//! which has read the device's event.
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, Weak};

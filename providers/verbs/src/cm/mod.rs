@@ -35,7 +35,9 @@ pub(crate) trait Manager: Send + Sync {
     /// Starts an attempt to connect. Attaches its `CmConnection` to the queue pair (`QpCore::attach`) before it reports
     /// an event.
     ///
-    /// Errors: `InvalidAddress(Unreachable)` if the call itself finds that the peer is unreachable.
+    /// Errors: `InvalidAddress` if the manager cannot use this kind of address, or if the call itself finds that the
+    /// peer is unreachable; `Internal` if the queue pair has a connection; others, such as `Exhausted`, depend on the
+    /// manager.
     fn connect(&self, qp: &Arc<QpCore>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()>;
     /// Called when the IA closes, after all connections have ended, while the engine still runs. Releases all
     /// resources. May wait a limited time until peers have confirmed disconnects.

@@ -27,7 +27,7 @@ const SYSCONFDIR: &str = match option_env!("DAPL_SYSCONFDIR") {
     None => "/etc",
 };
 
-/// Maximum size of the file in bytes: about 50,000 lines. A larger file is not read.
+/// Maximum size of the file in bytes, enough for 50,000 lines of 80 characters. A larger file is not read.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 
 /// Maximum number of invalid lines that are logged. Of further lines, only the number is logged.
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_hosts_file_is_not_read() {
+    fn hosts_file_that_is_too_long_or_not_a_regular_file_is_not_read() {
         let path = std::env::temp_dir().join(format!("dapl-ibhosts-long-{}", std::process::id()));
         let file = std::fs::File::create(&path).unwrap();
         file.set_len(MAX_FILE_BYTES).unwrap();

@@ -1,7 +1,7 @@
 //! The table of queue pairs whose work completes on a completion queue, protected by the completion queue's lock.
 //!
-//! A completion refers to work in a queue pair's queue by the slot in this table, and to a receive of a shared receive
-//! queue by the number of the queue pair.
+//! A completion identifies its queue pair by a slot of this table, which the work request id contains. For a receive of
+//! a shared receive queue, the id has no such slot; the number of the queue pair in the completion identifies it.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;

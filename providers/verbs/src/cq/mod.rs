@@ -282,8 +282,9 @@ impl CqCore {
     }
 
     /// Fills the buffer of a polling thread, first from the software queue, then from the device. Returns the number of
-    /// completions. `expects`: the consumer waits for a notification. If the device is armed and the mode is not `All`,
-    /// receives of this poll count as solicited, because the event of a solicited message may arrive after the poll.
+    /// completions. `expects`: the consumer waits for a notification. In this case, if the device is armed and the mode
+    /// is not `All`, receives of this poll count as solicited: the event of a solicited message may arrive after the
+    /// poll.
     #[inline(never)]
     fn fill(&self, inner: &mut CqState, out: &mut [Completion], expects: bool) -> usize {
         let before = inner.pending.solicited;

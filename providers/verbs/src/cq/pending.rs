@@ -61,7 +61,8 @@ impl PendingCompletions {
         self.queue.is_empty()
     }
 
-    /// Whether the fast path of a poll may be used: the queue is empty, and no fetched completion may be solicited.
+    /// Whether the fast path of a poll may be used: the queue is empty, the receives fetched next do not count as
+    /// solicited, and the consumer does not wait for a notification by an armed device.
     #[inline(always)]
     pub(super) fn allows_fast_poll(&self) -> bool {
         self.queue.is_empty() && !self.solicited && !(self.notify_requested && self.device_armed)
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn queue_shared_with_other_work_is_armed_for_all_events_and_keeps_solicited_receives() {
+    fn mixed_mode_needs_all_events_and_receives_after_an_event_count_as_solicited() {
         let mut pending = PendingCompletions {
             notify_requested: true,
             device_armed: true,

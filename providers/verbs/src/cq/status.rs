@@ -26,7 +26,7 @@ fn status_of(status: Type) -> Status {
         IBV_WC_REM_ACCESS_ERR => Status::RemoteAccess,
         IBV_WC_REM_INV_REQ_ERR | IBV_WC_REM_OP_ERR => Status::RemoteResponder,
         IBV_WC_RNR_RETRY_EXC_ERR | IBV_WC_RESP_TIMEOUT_ERR => Status::ReceiverNotReady,
-        // Exhausted retries, fatal and general errors, and errors of queue pair types other than RC.
+        // Exhausted transport retries, fatal and general errors, and errors of features that the provider does not use.
         _ => Status::Transport,
     }
 }

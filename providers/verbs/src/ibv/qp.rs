@@ -231,7 +231,8 @@ impl Qp {
     }
 }
 
-/// Sets the immediate data or the atomic operands in `request`. Returns the opcode, and the target of an RDMA write.
+/// Sets the immediate data or the atomic operands in `request`. Returns the opcode, and for an RDMA write or read the
+/// remote memory, which the caller sets in `request`.
 #[cold]
 fn prepare(request: &mut ibv_send_wr, op: Op) -> (ibv_wr_opcode::Type, Option<Remote>) {
     let (opcode, remote, compare_add, swap) = match op {

@@ -1,15 +1,15 @@
 //! Implements the provider interface of protection domains, registered memory and memory windows.
 //!
 //! A region is registered with the requested rights, and with the right to bind windows to it if the device has windows
-//! and the memory allows it. Verbs do not permit remote write or atomic access without local write access. A region
-//! with such rights is registered twice: once for local segments, once for peers.
+//! and the memory allows it. Verbs do not permit remote write or atomic access without local write access. So a region
+//! for which the consumer requests exactly this is registered twice: once for local segments, once for peers.
 //!
 //! [`SharedMw::begin`] calls a function that posts a bind, under the window's lock, and returns a [`PendingBind`]. The
 //! caller keeps the `PendingBind` until the bind completes ([`PendingBind::completed`]). If it is dropped instead, the
 //! bind counts as flushed. [`SharedMw::flush_unposted`] flushes a bind that is not posted to the device.
 //!
 //! Drivers change only eight bits of a window's key, and keep the old binding when a bind fails. So the device's window
-//! is replaced after 255 binds, and after a failed bind.
+//! is replaced after 255 binds, and after a bind that fails or is flushed.
 
 pub(crate) mod binds;
 pub(crate) mod keys;

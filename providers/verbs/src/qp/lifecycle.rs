@@ -170,7 +170,8 @@ impl QpCore {
         }
     }
 
-    /// Handles an error event of the queue pair. Called by an engine thread only.
+    /// Handles an error event of the queue pair, or of a completion queue or shared receive queue that it uses. Called
+    /// by an engine thread only.
     pub(crate) fn device_failed(&self) {
         self.fail();
     }

@@ -349,7 +349,7 @@ impl QpCore {
     }
 
     /// Returns the id of the oldest outstanding request, and the handle of its EP. `None` if there is no request, or if
-    /// the oldest one needs no receive of the peer, or if the queue pair is being flushed.
+    /// the oldest one needs no receive of the peer, or if the queue pair is being or was flushed.
     pub(crate) fn oldest_send(&self) -> Option<(u64, usize)> {
         let send = self.send.lock();
         let (id, entry) = send.work.oldest().filter(|_| send.phase == PostPhase::Live)?;

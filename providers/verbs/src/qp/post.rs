@@ -301,8 +301,8 @@ impl QpCore {
             // The device assigns the key of a bind when the bind is posted to it, and this call returns the key. So a
             // bind cannot wait until the queue pair accepts requests, or until earlier requests are posted.
             log::warn!(
-                "{}: queue pair {:#x}: cannot post a bind while it or earlier requests wait for the connection; bind after \
-                 the ESTABLISHED event",
+                "{}: queue pair {:#x}: cannot post a bind before the queue pair is in RTS, or while earlier requests \
+                 wait for the connection; bind after the ESTABLISHED event",
                 self.device.name,
                 self.number()
             );

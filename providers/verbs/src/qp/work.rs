@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn ring_stores_its_maximum_after_numbers_wrap_its_size() {
+    fn ring_holds_its_maximum_when_numbers_exceed_its_size() {
         let mut work = work(0);
         for cookie in 0..100 {
             while work.len() < 8 {

@@ -154,8 +154,8 @@ impl RdmaConnection {
             _ => Ok(()),
         };
         match step {
-            // Four version bytes precede the consumer's data. On InfiniBand and RoCE, the received private data always
-            // have 148 bytes.
+            // The consumer's data follow four version bytes. On InfiniBand and RoCE the data are padded with zeros: the
+            // received private data of a reject always have 148 bytes.
             Err(ConnectionEvent::PeerRejected) => {
                 let data = event.private_data.get(REJECTION.len()..).unwrap_or_default();
                 core.report_end_with_data(&**self, ConnectionEvent::PeerRejected, data);
@@ -180,7 +180,8 @@ impl RdmaConnection {
         }
     }
 
-    /// Brings the queue pair to RTS, and sends the accept. Does nothing if the attempt has ended.
+    /// Brings the queue pair to RTS, and sends the accept. Does nothing if the accept was sent already, or if the
+    /// consumer has ended the attempt.
     pub(super) fn accept(&self, device: &Device, core: &QpCore) -> io::Result<()> {
         let Some((params, private_data)) = self.answer.lock().take() else { return Ok(()) };
         let mut path = path_of(&self.id, device, Some(&params))?;

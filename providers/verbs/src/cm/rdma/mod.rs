@@ -7,7 +7,8 @@
 //!
 //! The rdma_cm id of an ended connection is kept until the peer has confirmed the disconnect, or for a limited time. As
 //! long as the id exists, the kernel repeats a DREQ that was lost. The engine thread reads all events. Each id has a
-//! number. Events with an unknown number are dropped, because their id was released.
+//! number. An unknown number means that the id was released: a request to a freed listener is rejected, and other
+//! events have no effect.
 #![forbid(unsafe_code)]
 
 mod connection;
@@ -134,8 +135,8 @@ impl RdmaManager {
         drop(owner);
     }
 
-    /// Called for each event that ends a connection or attempt, such as the confirmation of a disconnect, and when the
-    /// peer has accepted an abandoned attempt. Releases the id if this process has ended the connection or attempt.
+    /// Releases the id if this process has ended its connection or attempt. Called when an event shows that the id need
+    /// not be kept any longer: the peer has confirmed the disconnect, or has accepted or rejected an abandoned attempt.
     fn release_if_ended(&self, number: usize) {
         let is_ended = matches!(self.owners.lock().get(&number), Some(EventOwner::Ended(_)));
         if is_ended {

@@ -348,8 +348,8 @@ impl SocketConnection {
         drop(inner);
         match is_answered {
             true => self.ready(),
-            // The requester has given up before the accept. Or the acceptor has disconnected before the confirmation;
-            // this call then has no effect, because the end is already reported.
+            // On the passive side, the requester has given up before the accept. On the active side, the acceptor has
+            // disconnected before the confirmation; its end is already reported, so this call has no effect.
             false => self.report_end(ConnectionEvent::AcceptFailed),
         }
     }

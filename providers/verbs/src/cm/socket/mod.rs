@@ -55,7 +55,7 @@ use wire::{ConnectParams, Format};
 const MAX_UNKNOWN_CLIENTS: usize = if cfg!(test) { 16 } else { 1024 };
 /// Maximum number of TCP connections that a listener accepts before the engine does other work.
 const MAX_ACCEPTS: usize = 64;
-/// Pause of a listener if no file descriptor is free.
+/// Pause of a listener after an accept has failed, usually because no file descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 type ChooseLocalEnd = dyn Fn(LocalEnd, &Gid) -> Option<LocalEnd> + Send + Sync;
@@ -205,7 +205,7 @@ struct ListeningSocket {
     listener: Option<TcpListener>,
     /// `None` after the close, and while accepting is paused.
     watch: Option<WatchedDescriptor>,
-    /// Whether the lack of file descriptors was logged.
+    /// Whether a failed accept was logged. Cleared by the next successful accept.
     is_reported: bool,
 }
 
@@ -282,8 +282,8 @@ impl TcpListening {
         self.unknown_clients.lock().retain(|known| !Arc::ptr_eq(known, connection));
     }
 
-    /// Pauses accepting, because no file descriptor is free. Without a pause, the pending connection would wake the
-    /// engine continuously.
+    /// Pauses accepting after `error`, which usually means that no file descriptor is free. Without a pause, the
+    /// pending connection would wake the engine continuously.
     fn pause_accepts(&self, error: &io::Error) {
         let mut socket = self.socket.lock();
         if !std::mem::replace(&mut socket.is_reported, true) {

@@ -201,7 +201,7 @@ pub(crate) fn local(device: &Device) -> Option<LocalEnd> {
         );
     });
     let settings = device.settings.path;
-    // A GID with a higher index was refused when the IA was opened.
+    // The open of the IA refuses a GID index above 255 (`OpenFailure::GidIndexTooHigh`).
     let gid_index = u8::try_from(device.gid.index).ok()?;
     let mut local = LocalEnd::new(port, &attributes.ok()?, gid_index, device.gid.raw, settings);
     local.partition = settings.pkey.map(|key| {
@@ -221,7 +221,7 @@ pub(crate) fn local(device: &Device) -> Option<LocalEnd> {
 }
 
 /// Returns the local end with another GID of the port, which reaches the peer's GID. `None`: the port has no such GID,
-/// or `DAPL_VERBS_GID_INDEX` is set, which allows no other GID.
+/// its GIDs cannot be queried (logged), or `DAPL_VERBS_GID_INDEX` is set, which allows no other GID.
 pub(crate) fn other_end_reaching(device: &Device, local: LocalEnd, peer: &Gid) -> Option<LocalEnd> {
     if device.settings.gid_index.is_some() {
         return None;
@@ -314,7 +314,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn packets_on_infiniband_have_a_global_route_header_only_on_request() {
+    fn packets_on_infiniband_have_a_global_route_header_only_with_global_routing() {
         let mut local = port(ibverbs_sys::IBV_LINK_LAYER_INFINIBAND);
         assert_eq!((local.is_global(), handle(&local).is_global, handle(&local).grh.hop_limit), (false, 0, 0));
         local.settings.global_routing = true;

@@ -176,7 +176,7 @@ fn requester_that_gives_up_fails_the_accept() {
 }
 
 #[test]
-fn acceptor_that_disconnects_before_the_confirmation_rejects() {
+fn disconnect_by_the_acceptor_before_the_confirmation_is_reported_as_rejected() {
     let (mut active, mut passive) = asked();
     passive.queue_accept(params(2, b""));
     assert!(carry(&mut passive, &mut active).is_some());

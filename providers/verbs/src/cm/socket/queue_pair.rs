@@ -12,8 +12,8 @@ use super::path::{LocalEnd, RemoteEnd};
 use super::wire::PathLimits;
 use crate::qp::{CmConnection, QpCore};
 
-/// The functions of [`QpCore`] that a connection uses. A trait, because the tests of the protocol run without an RDMA
-/// device, and a queue pair cannot be created without one.
+/// The functions of [`QpCore`] that a connection uses. A trait, because the tests of the connection managers run
+/// without an RDMA device, and a queue pair cannot be created without one.
 pub(in crate::cm) trait CmQueuePair: Send + Sync {
     fn number(&self) -> u32;
     /// Number of outstanding reads that the queue pair accepts from its peer.

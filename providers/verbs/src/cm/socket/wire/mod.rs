@@ -92,7 +92,7 @@ pub(crate) struct ConnectParams {
     pub(crate) port: u16,
     /// Queue pair number.
     pub(crate) number: u32,
-    /// IA address; `None` if its family is neither IPv4 nor IPv6.
+    /// IA address. `None`: the sender's IA has none, or its family is neither IPv4 nor IPv6.
     pub(crate) address: Option<IpAddr>,
     pub(crate) gid: [u8; 16],
     /// The sender's limits. `None` in a message received in the format of 1.2, which does not carry them.
