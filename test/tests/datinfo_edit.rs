@@ -133,7 +133,10 @@ fn links_and_names_without_a_file_are_refused() {
     refused(&case, &["add"], "nothing to add");
     refused(&case, &["add", "a\nb", "l"], "cannot have");
     let created = run(&case, &["add", "sm0", "libdaplsm.so.1", "--file", new.to_str().unwrap()]);
-    assert!(created.stdout.contains("is new; where libdat reads it, the built-in names"), "{created:#?}");
+    assert!(
+        created.stdout.contains("is new; programs that read this file do not have the built-in names"),
+        "{created:#?}"
+    );
     let text = fs::read_to_string(&new).unwrap();
     assert_eq!(text, "sm0 u1.2 nonthreadsafe default libdaplsm.so.1 dapl.1.2 \"\" \"\"\n");
 }

@@ -288,7 +288,7 @@ fn process_with_invalid_data_is_named_and_affects_no_other() {
         "in version \"7\"",
         "the process closed the connection early",
         "sends invalid data",
-        "the answer exceeds the 64 MiB that one sample may read",
+        "the answer exceeds 4 MiB, or all answers together exceed 64 MiB, the limit of a sample",
     ] {
         assert!(table.stdout.contains(text), "{text}: {}", table.stdout);
     }

@@ -107,7 +107,12 @@ impl fmt::Display for ReadError {
             ReadError::Invalid => {
                 f.write_str("the process sends invalid data: it does not use these libraries, or its memory is damaged")
             }
-            ReadError::TooMuch => write!(f, "the answer exceeds the {} MiB that one sample may read", CAPACITY >> 20),
+            ReadError::TooMuch => write!(
+                f,
+                "the answer exceeds {} MiB, or all answers together exceed {} MiB, the limit of a sample",
+                MOST >> 20,
+                CAPACITY >> 20
+            ),
             ReadError::Skipped => write!(
                 f,
                 "not queried: the queries of other processes took {} s, the limit of a sample",

@@ -31,8 +31,8 @@ pub fn lines(origin: &Origin<'_>, now: Duration, text: &str) -> String {
     text.lines().map(|line| format!("{before} {}\n", clean(line))).collect()
 }
 
-/// Returns the text of a log line without time, level, process and thread. A text of any other form is returned
-/// unchanged.
+/// Returns the text of a log line without time, level, library, process, thread and IA. A text of any other form is
+/// returned unchanged.
 pub fn text_of(line: &str) -> &str {
     let rest = line.splitn(3, ' ').nth(2).and_then(|rest| rest.split_once("]: "));
     let is_line =
@@ -98,7 +98,7 @@ pub struct FoldedLines {
 }
 
 impl Folding {
-    /// Interval at which a message that is repeated again and again is reported.
+    /// While a message is repeated, the number of repetitions is reported at this interval.
     const REPORT: Duration = Duration::from_secs(10);
 
     pub const fn new() -> Self {

@@ -175,7 +175,7 @@ fn lines(path: &Path, changes: &[ChangedLine], is_dry: bool, is_new: bool) -> St
         let _ = writeln!(text, "{file}: nothing to change");
     }
     if is_new {
-        let instead = "where libdat reads it, the built-in names, which datinfo discover prints, are not known";
+        let instead = "programs that read this file do not have the built-in names, which datinfo discover prints";
         let _ = writeln!(text, "{file}: is new; {instead}");
     }
     if is_dry {

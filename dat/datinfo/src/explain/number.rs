@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn combined_flags_are_explained_one_by_one() {
+    fn a_combination_of_flags_is_named_by_each_flag() {
         let name = "DAT_COMPLETION_SUPPRESS_FLAG | DAT_COMPLETION_SOLICITED_WAIT_FLAG".to_owned();
         assert!(found(3).contains(&(name, vec!["1.2", "2.0"])), "{:?}", found(3));
     }

@@ -15,7 +15,7 @@ const PROBE_ACK: u8 = 5;
 const AS_LONG: u16 = 1;
 /// Length of a probe's header. The header of an answer has four more bytes.
 const HEAD: usize = 16;
-/// Length of an answer, and of the shortest probe.
+/// Length of the shortest probe, and of an answer unless the probe requests one of its own length.
 pub(super) const SHORTEST: usize = HEAD + 4;
 /// The longest payload of a UDP datagram.
 pub(super) const LONGEST: usize = 65_507;
