@@ -82,7 +82,7 @@ fn remedy(path: &[u8], reason: &str) -> &'static str {
     let about_itself = reason.as_bytes().starts_with(path);
     match reason {
         _ if reason.contains("No such file") && about_itself => "install that library, or correct lib_path",
-        _ if reason.contains("No such file") => "install what it needs",
+        _ if reason.contains("No such file") => "install that library, which the provider needs",
         _ if reason.contains("undefined symbol") => "install the versions of libraries that it was built against",
         _ if reason.contains("ermission denied") => "permit this user to read it",
         _ if reason.contains("invalid ELF header") || reason.contains("wrong ELF class") => {

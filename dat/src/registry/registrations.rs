@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_registration_is_found_by_key_name_number_and_owner() {
+    fn a_registration_is_found_by_key_name_id_and_owner() {
         let mut all = Registrations::new();
         for (name, minor, owner) in [("a", 2, Some(7)), ("a", 1, None), ("aa", 2, Some(7)), ("b", 2, Some(8))] {
             assert!(all.add(key(name, minor), open, owner, false));

@@ -1,5 +1,5 @@
-//! Destination of libdat's log, selected by `DAT_DBG_*`: stderr or syslog, one write per line. Also reports unknown
-//! variables.
+//! Destination of libdat's log, selected by `DAT_DBG_*`: stderr, syslog or both, one write per line. Also reports
+//! unknown variables.
 //!
 //! `report` installs the logger before the first line that might be written. Nothing is written to stdout.
 #![forbid(unsafe_code)]

@@ -178,7 +178,8 @@ pub unsafe fn registry_remove_provider(
 /// `dat_registry_list_providers`: writes the adapters of the files into the consumer's records.
 ///
 /// If `most` is not positive, or one of the needed pointers in `list` is null, it returns an error and the number of
-/// adapters. If `most` is less than that number, it succeeds and writes the first `most` adapters.
+/// adapters. If `list` itself is null and `most` is not 0, it returns only an error. If `most` is less than the number
+/// of adapters, it succeeds and writes the first `most` adapters.
 ///
 /// # Safety
 /// `returned` is null or writable. `list` is null or has `most` pointers, each null or to a writable record.

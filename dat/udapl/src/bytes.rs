@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_reads_and_writes_are_allowed() {
+    fn blocks_without_bytes_or_too_long_are_not_allocated() {
         assert!(MemoryBlock::new(0).is_none());
         assert!(MemoryBlock::new(usize::MAX).is_none());
     }

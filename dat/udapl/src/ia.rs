@@ -52,7 +52,7 @@ impl Library {
     /// Opens the adapter with this name in dat.conf.
     ///
     /// # Errors
-    /// Those of `dat_ia_openv`; libdat logs the details on standard error. [`Error::Argument`] if the name contains a
+    /// Those of `dat_ia_openv`; libdat logs the details. [`Error::Argument`] if the name contains a
     /// NUL, [`Error::ThreadSafety`] if the provider is not thread-safe.
     pub fn open(&self, name: &str) -> Result<Ia> {
         let c_name = CString::new(name)

@@ -231,7 +231,8 @@ pub const DAT_PROXY_TYPE_NONE: DAT_PROXY_TYPE = 0x0;
 pub const DAT_PROXY_TYPE_AGENT: DAT_PROXY_TYPE = 0x1;
 pub const DAT_PROXY_TYPE_FD: DAT_PROXY_TYPE = 0x2;
 
-/// C enumeration `enum dat_cno_param_mask`. The values are not single bits, although callers combine them.
+/// C enumeration `enum dat_cno_param_mask`. Callers combine the values, although the third equals the first two
+/// together, and `DAT_CNO_FIELD_ALL` contains none of the others.
 pub type DAT_CNO_PARAM_MASK = u32;
 pub const DAT_CNO_FIELD_IA_HANDLE: DAT_CNO_PARAM_MASK = 0x1;
 pub const DAT_CNO_FIELD_PROXY_TYPE: DAT_CNO_PARAM_MASK = 0x2;
