@@ -541,7 +541,7 @@ static void check_hello(const void *data, DAT_COUNT size, bool client)
 
 static uint64_t accept_client(void)
 {
-    ok("dat_evd_create (requests)", dat_evd_create(ia, 4, cno, DAT_EVD_CR_FLAG, &cr_evd));
+    ok("dat_evd_create (connection requests)", dat_evd_create(ia, 4, cno, DAT_EVD_CR_FLAG, &cr_evd));
     ok("dat_psp_create", dat_psp_create(ia, opt.qual, cr_evd, DAT_PSP_CONSUMER_FLAG, &psp));
     printf("listening on %" PRIu64 "\n", (uint64_t)opt.qual);
     fflush(stdout); /* a parent process may wait for this line */

@@ -8,7 +8,7 @@
  *   cpu            one processor
  *   user, pid      a separate user or pid namespace
  *   small=DIR:SIZE an empty file system of this size at DIR
- *   full=DIR       a full file system at DIR
+ *   full=DIR       the file system of DIR is filled; a step "small" before it mounts one
  *   readonly=DIR   DIR is mounted read-only
  *   hidden=DIR     DIR is empty
  *

@@ -17,7 +17,7 @@ static void leave(int left)
     int fd;
     while (count < MAX_DESCRIPTORS && (fd = dup(2)) >= 0)
         taken[count++] = fd;
-    EXPECT(count < MAX_DESCRIPTORS); /* MAX_DESCRIPTORS is larger than a usual "ulimit -n" */
+    EXPECT(count < MAX_DESCRIPTORS); /* otherwise the limit ("ulimit -n") is above MAX_DESCRIPTORS */
     while (left-- > 0)
         close(taken[--count]);
 }

@@ -1,7 +1,8 @@
 /*
  * A provider without a transport, for the registry's tests. Macros select its behaviour at compile time.
  *
- * It prints each call of libdat on stdout. Its objects are plain heap memory, like those of a foreign provider.
+ * It prints each init, fini, ia_open and ia_close on stdout. Its objects are plain heap memory, like those of a foreign
+ * provider.
  *
  *   NO_INIT            exports no dat_provider_init
  *   NO_FINI            exports no dat_provider_fini
@@ -10,7 +11,7 @@
  *   REGISTER_MAJOR     registers this major version instead of the one given
  *   REGISTER_MINOR     registers this minor version instead of the one given
  *   TWICE              registers twice, and removes the registration twice in fini
- *   LEAVES_AT_EXIT     also removes its registration in the library's destructor
+ *   LEAVES_AT_EXIT     also removes the registration of this name in the library's destructor
  *   KEEPS              does not remove its registration in fini
  *   OPEN_CODE          ia_open returns this code and overwrites its outputs
  *   OPEN_NULL          ia_open returns success without an IA

@@ -1,6 +1,6 @@
 /*
- * A program that forks. The child may not use inherited handles, but may open other adapters; its exit does not affect
- * the parent. With an argument, it forks while other threads are inside the library.
+ * A program that forks. The child may not use inherited handles, but may open the adapter again; its exit does not
+ * affect the parent. With the argument "threads", it forks while other threads are inside the library.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -110,8 +110,8 @@ static void refused(void)
     }
 }
 
-/* Checks that the parent's handles are invalid, also while the child has at least as many objects. Then opens
- * adapters of its own. */
+/* Checks that the parent's handles are invalid, also while the child has at least as many objects. Then opens the
+ * adapter, closes it, and opens it again. */
 static void child(void)
 {
     DAT_IA_HANDLE own;

@@ -1,7 +1,7 @@
 /*
  * Passes invalid handles to every call that takes one: null, small numbers, odd and forged addresses, unmapped memory,
- * freed handles and handles of another kind. Each call must return DAT_INVALID_HANDLE with the subtype of the expected
- * kind, and nothing may crash or change.
+ * freed handles and handles of another kind. Each call must return DAT_INVALID_HANDLE, with the subtype in its row of
+ * CALLS if there is one, and nothing may crash or change.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

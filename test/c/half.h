@@ -15,8 +15,8 @@ struct half {
     void (*connect)(uint64_t qual);         /* posts one receive; connects, but does not wait for the accept */
     void (*accept)(void);                   /* waits for a request, and accepts it */
     void (*established)(void);
-    void (*send)(unsigned char byte);       /* a message of this one byte */
-    void (*receive)(unsigned char byte);    /* waits for a message of this one byte */
+    void (*send)(unsigned char byte);       /* sends a message in which each byte has this value */
+    void (*receive)(unsigned char byte);    /* waits for such a message */
     void (*disconnect)(void);
     void (*disconnected)(void);
     void (*close)(void);                    /* closes the IA abruptly, which frees its objects */

@@ -4,7 +4,8 @@
  *
  *   instructions IA OPERATION BYTES COUNT
  *
- *   send, write, read          COUNT transfers of BYTES bytes, in batches; completions are dequeued by dat_evd_dequeue
+ *   send, write, read          COUNT transfers of BYTES bytes, sends in batches; completions are dequeued by
+ *                              dat_evd_dequeue
  *   wait                       as send, but completions are dequeued by dat_evd_wait after they have arrived
  *   alone                      one message at a time; sends and receives complete on different EVDs
  *   alone-wait                 as alone, by dat_evd_wait

@@ -4,12 +4,12 @@
  *
  *   listeners -s QUAL          listens, and accepts every request, until it is killed
  *   listeners -h HOST QUAL     connects, each time from a newly opened adapter
- *   listeners -a HOST QUAL     tries to receive the requests for QUAL at HOST, a local address, and prints them
+ *   listeners -a HOST QUAL     tries to receive a request for QUAL at HOST, a local address, and reports its arrival
  *
  *   -P ia       interface adapter [usnic0]
  *   -n COUNT    number of connects [1]
  *   -e          every attempt must be rejected, because no program listens
- *   -u UID      runs as this user: with -a from the start, with -h from the connect on
+ *   -u UID      runs as this user: with -a from the start, with -h only while it connects
  *   -p PORT     with -a: the port for connection setup [17471]
  *   -d PATH     with -a: the base directory of the attacked user
  *

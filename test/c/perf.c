@@ -29,7 +29,7 @@
  *   -P ia     interface adapter [sm0]
  *   -q qual   connection qualifier [45300]
  *   -c N      number of connections; except with `threads`, all are on one EVD [1]
- *   -d N      maximum of outstanding requests, and of posted receives, per connection [512; 8 if there are many]
+ *   -d N      maximum of outstanding requests, and of posted receives, per connection [512; 8 with -c above 1]
  *   -p N      rate, server: number of clients with one connection each, which start together; the server prints the
  *             line of JSON [1]
  *   -w        sleeps in dat_evd_wait where it would poll
@@ -126,7 +126,7 @@ static void await_received(long count)
         poll_once();
 }
 
-/* Dequeues `count` receive completions, and posts each receive again immediately. */
+/* Dequeues until `count` receives have completed since the start, and posts each of them again immediately. */
 static void take(long count)
 {
     long before;

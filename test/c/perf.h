@@ -197,7 +197,7 @@ static DAT_EVENT next_of_two(DAT_EVENT_NUMBER one, DAT_EVENT_NUMBER other)
     return event;
 }
 
-/* Connections that the client ended before this process saw all connections established. */
+/* Connections whose end was reported before `disconnect_all`: while others were established, or in a measurement. */
 static long gone;
 
 static void accept_all(long count)

@@ -4,14 +4,15 @@
  *
  *   open NAME MAJOR MINOR SAFE   dat_ia_openv; remembers the IA
  *   open-other NAME              opens and closes NAME through the libdat of the other version
- *   close N FLAGS                dat_ia_close of the N-th opened IA
+ *   close N FLAGS                dat_ia_close of the N-th opened IA; all N begin with 0
  *   close-pointer N FLAGS        the same with the provider's pointer as handle
  *   list N                       dat_registry_list_providers with space for N
  *   set NAME VALUE               setenv
  *   self NAME MAJOR MINOR SAFE   registers this program as a provider
  *   unself NAME MAJOR MINOR SAFE removes that registration
  *   remove NAME MAJOR MINOR SAFE removes a registration
- *   bad-handles                  every call with every kind of invalid handle; ends with "survived"
+ *   bad-handles                  every call that takes a handle, with invalid ones: prints only unexpected results,
+ *                                then "survived"
  *   bad-arguments                null and malformed arguments of open, add, remove, list
  *   objects N                    context, type and translation on the N-th IA and a PZ of it
  *   cancel N                     cancels a thread that waits on the N-th IA's EVD

@@ -184,7 +184,7 @@ static void receive_all(void)
     expect_no_event(transfers, "after all messages");
     counts(BUFFERS, BUFFERS);
 
-    expect_no_event(errors, "nothing was asked for");
+    expect_no_event(errors, "no watermark is set yet");
     EXPECT(DAT_GET_TYPE(dat_srq_set_lw(srq, BUFFERS + 1)) == DAT_INVALID_PARAMETER);
     OK(dat_srq_resize(srq, BUFFERS + 1));
     OK(dat_srq_set_lw(srq, BUFFERS + 1));
@@ -195,9 +195,9 @@ static void receive_all(void)
         EXPECT(held == 0 && span == 0);
         OK(dat_ep_disconnect(ep[sender], DAT_CLOSE_GRACEFUL_FLAG));
         next(events, DAT_CONNECTION_EVENT_DISCONNECTED, "the receiver's end");
-        expect_async(DAT_ASYNC_ERROR_EP_BROKEN, ep[sender], 0, "the last word");
+        expect_async(DAT_ASYNC_ERROR_EP_BROKEN, ep[sender], 0, "the EP needs no more receives");
     }
-    expect_no_event(transfers, "what is in the queue stays there");
+    expect_no_event(transfers, "receives in the queue are not flushed");
     counts(BUFFERS, BUFFERS);
 }
 
@@ -220,11 +220,11 @@ static void receive_half(void)
         post(long_buffer, sizeof long_buffer, buffer);
     accept_one();
     completed(transfers, ep[SENDERS], 7, DAT_DTO_SUCCESS, 8, "a short message");
-    completed(transfers, ep[SENDERS], 8, DAT_DTO_ERR_FLUSHED, 0, "what the dead one's message had taken");
+    completed(transfers, ep[SENDERS], 8, DAT_DTO_ERR_FLUSHED, 0, "the receive of the killed sender's message");
     OK(dat_evd_wait(events, EVENT_TIMEOUT, 1, &event, &more));
     EXPECT(event.event_number == DAT_CONNECTION_EVENT_DISCONNECTED ||
            event.event_number == DAT_CONNECTION_EVENT_BROKEN);
-    expect_async(DAT_ASYNC_ERROR_EP_BROKEN, ep[SENDERS], 0, "the last word");
+    expect_async(DAT_ASYNC_ERROR_EP_BROKEN, ep[SENDERS], 0, "the EP needs no more receives");
     counts(1, 1);
     EXPECT(DAT_GET_TYPE(dat_srq_free(srq)) == DAT_INVALID_STATE);
     EXPECT(DAT_GET_TYPE(dat_pz_free(pz)) == DAT_INVALID_STATE);

@@ -5,8 +5,8 @@
  *   survivor ia kill|exit|stop [busy]
  *
  * The child accepts the parent's connection and posts no receive. Then the parent ends it by SIGKILL or stops it by
- * SIGSTOP, or it ends by exit() with everything open. With "busy" that happens while it streams RDMA writes to the
- * parent. The parent then waits for its one event and its flushes, and prints how long that took. The time is not
+ * SIGSTOP, or it ends by exit() with everything open. With "busy" the signal is sent while it streams RDMA writes to
+ * the parent. The parent then waits for its one event and its flushes, and prints how long that took. The time is not
  * checked.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0

@@ -151,7 +151,7 @@ static void exchange(void)
     }
     receive(7);
     send_one(8, DAT_COMPLETION_SUPPRESS_FLAG);
-    completed(passive.completions, passive.ep, 7, DAT_DTO_SUCCESS, MESSAGE, "a receive of what was suppressed");
+    completed(passive.completions, passive.ep, 7, DAT_DTO_SUCCESS, MESSAGE, "the receive of a send without completion");
     write_one();
 }
 

@@ -1,6 +1,6 @@
 /*
- * vanish.c - registered memory that is unmapped, protected, or truncated by another process. A transfer that uses it
- * fails with an error, and no process crashes.
+ * vanish.c - registered memory that is unmapped, protected, or truncated by another process. A transfer that needs the
+ * removed access fails with an error, and no process crashes.
  *
  *   vanish ia
  *

@@ -19,10 +19,10 @@
  *   robin SIZE COUNT             over four endpoints in turn, all on one EVD, polled
  *   threads SIZE COUNT           over two endpoints concurrently, each with a thread that waits on a separate EVD
  *
- * "usec" is the time of one operation: for ping-pong the median of one direction, otherwise the average. Every request
- * completes with an event. Requests and receives have separate EVDs, except as these patterns say. Only return codes
- * and events are checked: the suites check data. With the headers of dat20/ the same source is a program for the C
- * implementation of DAT 2.0.
+ * "usec" is the time of one operation: for ping-pong the median of one direction, otherwise and with `threads` the
+ * average. Every request completes with an event. Requests and receives have separate EVDs, except as these patterns
+ * say. Only return codes and events are checked: the suites check data. With the headers of dat20/ the same source is a
+ * program for the C implementation of DAT 2.0.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
