@@ -21,8 +21,8 @@ use crate::loader::host;
 const TO_STDERR: u32 = 1;
 const TO_SYSLOG: u32 = 2;
 
-/// Maximum number of unknown variables that are reported. An environment with more of them uses such names for another
-/// purpose.
+/// Maximum number of variables, unknown ones and those without effect, that are reported. An environment with more of
+/// them uses such names for another purpose.
 const MOST_UNKNOWN: usize = 8;
 /// Maximum length of a variable's name in a log line.
 const LONGEST_NAME: usize = 64;
@@ -119,8 +119,8 @@ fn setting(variable: &'static str, wrong: &mut Vec<String>) -> u32 {
     value.unwrap_or(default).parse().expect("values of these variables fit into 32 bits")
 }
 
-/// Returns a line for each `DAT_` or `DAPL_` variable that is misspelt, or that only the C implementation or an earlier
-/// version of this project reads; at most [`MOST_UNKNOWN`] lines.
+/// Returns a line for each `DAT_` or `DAPL_` variable that is misspelt, or that has no effect but a known replacement
+/// ([`VariableClass::NoEffect`]); at most [`MOST_UNKNOWN`] lines.
 fn unknown(names: impl Iterator<Item = String>) -> impl Iterator<Item = String> {
     let lines = names.filter_map(|name| match look_up(&name) {
         // A set-uid program reads no variables, so none is reported as misspelt.

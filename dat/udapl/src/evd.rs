@@ -150,8 +150,8 @@ pub enum TransferError {
     /// `DAT_DTO_ERR_PARTIAL_PACKET`.
     #[error("a part of the message is lost")]
     PartialPacket,
-    /// A number that is no completion status of DAT 1.2.
-    #[error("completion status {0:#x}, which DAT 1.2 does not define")]
+    /// `DAT_RMR_OPERATION_FAILED`, or a number that is no completion status of DAT 1.2.
+    #[error("completion status {0:#x}, which DAT 1.2 does not define for transfers")]
     Other(u32),
 }
 
@@ -259,7 +259,6 @@ impl Evd {
     fn read(&self, event: &DAT_EVENT) -> Option<Event> {
         let data = event.event_data;
         match event.event_number {
-            // SAFETY: the event number selects this member.
             DAT_DTO_COMPLETION_EVENT => {
                 // SAFETY: the event number selects this member.
                 let data = unsafe { data.dto_completion_event_data };

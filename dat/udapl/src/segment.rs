@@ -67,7 +67,7 @@ pub(crate) fn buffers_and_triplets(first: Segment, more: Vec<Segment>) -> (Buffe
     (Buffers { first: first.buffer, more }, segments)
 }
 
-/// Returns start and length of a range in a buffer of `all` bytes. Fails if the range is not inside the buffer.
+/// Returns start and length of a range in a buffer or window of `all` bytes. Fails if the range is not inside it.
 pub(crate) fn part(range: impl RangeBounds<usize>, all: usize) -> Result<(usize, usize)> {
     let start = match range.start_bound() {
         Bound::Included(start) => Some(*start),
@@ -82,7 +82,7 @@ pub(crate) fn part(range: impl RangeBounds<usize>, all: usize) -> Result<(usize,
     let part = start.zip(end).filter(|(start, end)| start <= end && *end <= all);
     let (start, end) = part.ok_or_else(|| {
         let (start, end) = (range.start_bound(), range.end_bound());
-        Error::Argument(format!("the range {start:?} to {end:?} is not inside the buffer of {all} bytes"))
+        Error::Argument(format!("the range {start:?} to {end:?} is not inside the memory of {all} bytes"))
     })?;
     Ok((start, end - start))
 }
