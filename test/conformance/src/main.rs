@@ -75,8 +75,9 @@
 //!   expect_quiet drain wait dequeue polled_event`, `evd.post(number)` of a software event; an [`Event`](kit::Event)
 //!   has the methods `dto() connection() arrival() private_data() asynchronous()`.
 //! - `ctx.qual(0..16)` are connection qualifiers, and `ctx.file(name)` is a path, that no concurrent run uses.
-//! - `ctx.step("..")` records the current step of a long case. Waits end at the case's deadline (20 s, `.limit(60)` at
-//!   most). A local case with steps counts as hanging only if it reports no step for that time.
+//! - `ctx.step("..")` records the current step of a long case. A case has a time limit (20 s, `.limit(60)` at most). A
+//!   wait for the other role ends 3 s before the limit, and a wait of a helper for an event after 5 s. A local case
+//!   with steps counts as hanging only if it reports no step for the time of the limit.
 //! - Threads: `std::thread::scope`; objects may be shared, and `Handle::of(h)` makes a raw handle shareable.
 //! - Blocking calls: `evd_waiter(evd, time, threshold)`, `cno_waiter(cno, time)` and `blocked(|| call)` begin one in a
 //!   thread; `.inside(evd)` and `.asleep()` wait until it blocks, `.interrupt()` sends signals, `.join()` returns its

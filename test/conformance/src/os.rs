@@ -1,5 +1,5 @@
-//! System functions that the suite needs and std lacks: fork, mappings, environment variables, immediate process
-//! exit.
+//! System functions that std lacks or declares unsafe: fork, mappings, signals to processes, immediate process exit,
+//! environment variables.
 //!
 //! Used by the cases and by the driver. Contains no DAT calls.
 
@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Makes the kernel kill this process when its parent exits.
+/// Makes the kernel kill this process when the thread that started it ends.
 pub(crate) fn die_with_parent() {
     // SAFETY: sets an attribute of this process.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
@@ -83,7 +83,7 @@ impl Map {
         Map::new(length, true, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1)
     }
 
-    /// Creates a file of this length, shared by all processes that map it.
+    /// Maps the file at `path`, shared with other processes that map it. Creates a missing file, and sets its length.
     pub(crate) fn of_file(path: &Path, length: usize) -> Self {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
         let file = file.unwrap_or_else(|error| panic!("{}: {error}", path.display()));

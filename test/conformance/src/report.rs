@@ -1,5 +1,6 @@
 //! The coverage table: the observed return codes of each function and the observed events, each with the number of
-//! cases and two case names. After a full run it also lists the required items that no case observed.
+//! cases and up to two case names. It also lists the codes and events that no case can provoke and, after a full run,
+//! the required ones that no case observed.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -16,7 +17,7 @@ const FILE: &str = "coverage.md";
 /// Maximum number of case names in a row.
 const EXAMPLES: usize = 2;
 
-/// Writes the table of a run and prints its path.
+/// Writes the table of a run to a file, and returns the path.
 pub(crate) fn write(
     directory: &Path,
     provider: &str,

@@ -151,7 +151,7 @@ pub(super) fn replacement(name: &str) -> Option<*mut c_void> {
     })
 }
 
-/// Returns the number that a subtype or type has in the other version, found by its name.
+/// Returns the number that a subtype has in the other version, found by its name.
 fn by_name(names: &[&'static CStr], of: &[&'static CStr], number: u32) -> Option<u32> {
     let name = names.get((number as usize).checked_sub(1)?)?;
     of.iter().position(|known| known == name).map(|at| at as u32 + 1)

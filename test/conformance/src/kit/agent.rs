@@ -57,7 +57,7 @@ impl Agent {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|evd| evd.h()).collect()
     }
 
-    /// Waits for `count` calls, and returns their EVDs.
+    /// Waits for at least `count` calls, and returns the EVDs of all calls.
     pub(crate) fn wait_for(&self, count: usize) -> Vec<DAT_EVD_HANDLE> {
         until(|| self.all().len() >= count);
         self.all()

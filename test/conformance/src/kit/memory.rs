@@ -164,13 +164,13 @@ impl Memory {
 
     /// The LMR's handle.
     pub(crate) fn h(&self) -> DAT_LMR_HANDLE {
-        self.lmr.as_ref().expect("the LMR is set until `free`").h()
+        self.lmr.as_ref().expect("the LMR is set until `deregister`").h()
     }
 
-    /// Frees the registration, which must succeed; the buffer stays.
+    /// Frees the registration, which must succeed; the buffer stays. Returns the stale handle.
     #[track_caller]
     pub(crate) fn deregister(&mut self) -> DAT_LMR_HANDLE {
-        self.lmr.take().expect("the LMR is set until `free`").free()
+        self.lmr.take().expect("the LMR is set until `deregister`").free()
     }
 
     /// A range as a local segment.

@@ -1,7 +1,6 @@
-//! Reads through pointers and unions that the library returns.
+//! Copies memory behind pointers that the library returned, reads members of C unions, and creates zeroed records.
 //!
-//! This module and `cancel` are the only unsafe modules of the kit. All functions copy; no reference to the library's
-//! memory is kept.
+//! This module and `cancel` are the only unsafe modules of the kit. No reference to the library's memory is kept.
 
 use std::ffi::c_void;
 use std::mem::{ManuallyDrop, MaybeUninit, size_of};

@@ -42,8 +42,7 @@ impl<T> Blocked<T> {
         self.thread.is_finished()
     }
 
-    /// Waits until /proc reports the thread as sleeping. Unless the call has returned, the thread then sleeps inside
-    /// the call.
+    /// Waits until /proc reports that the thread sleeps, which means inside the call, or until the call has returned.
     pub(crate) fn asleep(self) -> Self {
         until(|| self.is_back() || self.sleeps());
         self
@@ -94,7 +93,7 @@ pub(crate) fn evd_waiter(evd: DAT_EVD_HANDLE, timeout: DAT_TIMEOUT, threshold: D
 }
 
 impl Blocked<Waited> {
-    /// Waits until a waiter is registered on the empty EVD.
+    /// Waits until the EVD has a registered waiter, or until the call has returned. Fails if an event is queued.
     #[track_caller]
     pub(crate) fn inside(self, evd: DAT_EVD_HANDLE) -> Self {
         let waiter = error(DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_WAITER);

@@ -38,7 +38,7 @@ pub(super) fn armed(cno: &Cno) -> (usize, bool) {
     (agent.instance_data.addr(), agent.proxy_agent_func.is_some())
 }
 
-/// Checks that nothing triggers the CNO.
+/// Checks that the CNO has no pending trigger.
 #[track_caller]
 pub(super) fn expect_untriggered(cno: &Cno) {
     let mut evd = null_mut();

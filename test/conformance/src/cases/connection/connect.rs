@@ -1,4 +1,5 @@
-//! `dat_ep_connect`: order of the argument checks, addresses, qualifiers, and connections of an IA to itself.
+//! `dat_ep_connect`: refused calls and the order of their checks, addresses, connects without a listener, connections
+//! of an IA to itself, and receives and sends posted before ESTABLISHED.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

@@ -84,7 +84,8 @@ fn cr_accept_after_the_requester_timed_out_reports_accept_completion_error(ctx: 
     let ia = ctx.ia();
     let (client, server) = (Conn::on(&ia), Conn::on(&ia));
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
-    // The timeout leaves time for a retransmission: a datagram in the socket queue of an exiting process is lost.
+    // The timeout leaves time to send the request again: over usnic the first datagram may reach another process that
+    // shares the port, and is lost if that process exits.
     ok(Call { timeout: 1_000_000, ..Call::to(&ia, ctx.qual(0)) }.make(client.ep.h()));
     let request = ConnectionRequest::arrives(&requests);
     client.expect(DAT_CONNECTION_EVENT_TIMED_OUT);

@@ -397,8 +397,8 @@ fn server_accepts_too_late(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Requester for an EP that disconnects in COMPLETION_PENDING. The requester sees the connection end, with or without
-/// ESTABLISHED before.
+/// Requester for an EP that is disconnected or freed in COMPLETION_PENDING. The requester gets an event that ends the
+/// connection, with or without ESTABLISHED before.
 fn client_gets_disconnected(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     conn.connect(&ctx.receive_address(), ctx.qual(0));

@@ -12,7 +12,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/endpoints 5.5": dup_connect_of_another_object_returns_invalid_handle,
         "spec/endpoints 5.5": dup_connect_with_timeout_zero_returns_invalid_arg3,
-        "spec/endpoints 5.5": dup_connect_checks_the_duplicated_ep_first,
+        "spec/endpoints 5.5": dup_connect_reports_the_duplicated_eps_state_before_the_missing_evd,
         "spec/endpoints 5.5": dup_connect_of_an_endpoint_without_a_pz_is_not_ready,
         "spec/endpoints 5.5": dup_connect_with_qos_is_not_supported,
         "spec/endpoints 14.32": dup_connect_with_too_much_private_data_returns_invalid_arg4,
@@ -47,7 +47,7 @@ fn dup_connect_with_timeout_zero_returns_invalid_arg3(ctx: &Ctx) {
     expect_unconnected(&conn);
 }
 
-fn dup_connect_checks_the_duplicated_ep_first(ctx: &Ctx) {
+fn dup_connect_reports_the_duplicated_eps_state_before_the_missing_evd(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let code = dup(&without_connect_evd(&conn), conn.ep.h(), DAT_TIMEOUT_INFINITE, DAT_QOS_BEST_EFFORT);
     refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_UNCONNECTED);

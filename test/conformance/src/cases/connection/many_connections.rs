@@ -1,4 +1,4 @@
-//! Many concurrent connection attempts, on one EVD or from many threads. Each attempt ends exactly once.
+//! Many concurrent connections, on one EVD or from many threads. Each is established, and then ends with one event.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;

@@ -13,9 +13,9 @@ pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "spec/consumers 9": cr_query_private_data_is_aligned_and_zero_padded,
         "spec/endpoints 13.12": private_data_is_absent_in_the_passive_established_event => pair(client_sends_48, server_takes_48),
-        "spec/endpoints 8.3": private_data_is_absent_in_failure_events,
+        "spec/endpoints 8.3": private_data_is_absent_in_disconnect_events,
         "spec/endpoints 9.3": private_data_is_copied_before_the_call_returns,
-        "spec/consumers 9": private_data_limit_is_at_least_64_bytes,
+        "spec/consumers 9": private_data_limit_is_at_least_64_bytes_or_48_over_rdma_cm,
         "spec/endpoints 9.2": private_data_of_an_accept_of_the_maximum_length_arrives,
         "spec/endpoints 9.2": private_data_contains_no_bytes_of_an_earlier_connection,
     ];
@@ -81,7 +81,7 @@ fn server_takes_48(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn private_data_is_absent_in_failure_events(ctx: &Ctx) {
+fn private_data_is_absent_in_disconnect_events(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     ok(dat_ep_disconnect(client.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
     for conn in [&client, &server] {
@@ -103,7 +103,7 @@ fn private_data_is_copied_before_the_call_returns(ctx: &Ctx) {
     accepted(request, &client, &server);
 }
 
-fn private_data_limit_is_at_least_64_bytes(ctx: &Ctx) {
+fn private_data_limit_is_at_least_64_bytes_or_48_over_rdma_cm(ctx: &Ctx) {
     let limit = ctx.ia().provider_attr().max_private_data_size as usize;
     // rdma_cm carries at most 48 bytes (9.1).
     assert!(limit >= 64 || limit == 48, "{limit}");

@@ -20,7 +20,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 5.7": reset_permits_a_thousand_connects_on_one_ep => pair(thousand_client, thousand_server).limit(60),
         "spec/endpoints 5.8": free_with_posted_receives_succeeds,
         "spec/endpoints 13.9": free_succeeds_after_the_memory_of_posted_receives_is_deregistered,
-        "spec/endpoints 13.10": free_leaves_completions_dequeuable,
+        "spec/endpoints 13.10": free_leaves_all_or_none_of_the_flushed_completions_queued,
         "spec/endpoints 5.8": free_leaves_queued_events_with_its_handle,
         "spec/endpoints 5.8": free_of_a_connecting_ep_queues_one_disconnected,
         "spec/endpoints 13.31": free_while_disconnect_pending_succeeds,
@@ -61,7 +61,7 @@ fn reset_has_flushed_all_when_it_returns(ctx: &Ctx) {
     assert_eq!(idle(&server), (true, true));
 }
 
-/// Eight rounds without dequeuing an event must not use up the 16 slots of the queue.
+/// Eight rounds without dequeuing a receive completion must not use up the 16 slots of the receive queue.
 fn reset_returns_the_slots_of_flushed_receives(ctx: &Ctx) {
     let ia = ctx.ia();
     let (client, server) = (Conn::on(&ia), Conn::on(&ia));
@@ -179,7 +179,7 @@ fn free_succeeds_after_the_memory_of_posted_receives_is_deregistered(ctx: &Ctx) 
     conn.pz.free();
 }
 
-fn free_leaves_completions_dequeuable(ctx: &Ctx) {
+fn free_leaves_all_or_none_of_the_flushed_completions_queued(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     (1..=3).for_each(|id| post_empty_recv(&server, id));
     client.disconnect();
@@ -187,7 +187,7 @@ fn free_leaves_completions_dequeuable(ctx: &Ctx) {
     is_over(&server);
     let Conn { ep, recv, .. } = server;
     ep.free();
-    // Events queued before the free stay, and none follows.
+    // The free leaves both remaining completions queued, or neither, and no event follows.
     assert!([vec![], vec![2, 3]].contains(&cookies(&drain(recv.h()))));
     expect_nothing(recv.h());
     recv.free();

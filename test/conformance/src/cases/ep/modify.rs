@@ -1,5 +1,5 @@
-//! `dat_ep_modify`: every field in every state, refused values, and atomicity. Effects on posted work and connections
-//! are in `modify_effects`.
+//! `dat_ep_modify`: the fields of the table `FIELDS` in every state, refused values, read-only fields, and atomicity.
+//! Effects on posted work and connections are in `modify_effects`.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -157,7 +157,7 @@ const FIELDS: [Field; 17] = [
 
 type Spoil = fn(&mut DAT_EP_PARAM, &DAT_IA_ATTR, &Spare);
 
-/// Values that are invalid in every state; each is refused as parameter 3.
+/// Invalid values; each is refused as parameter 3, which is tested in UNCONNECTED.
 fn bad_values() -> Vec<(&'static str, DAT_EP_PARAM_MASK, Spoil)> {
     vec![
         ("pz_that_is_an_evd", DAT_EP_FIELD_PZ_HANDLE, |param, _, spare| param.pz_handle = spare.dto.h()),
@@ -239,7 +239,7 @@ fn param_of(ep: DAT_EP_HANDLE) -> DAT_EP_PARAM {
     filled(|out| dat_ep_query(ep, DAT_EP_FIELD_ALL, out))
 }
 
-/// Returns all fields that `dat_ep_modify` can change: handles and numbers.
+/// Returns the handles and the attributes of the EP, to detect changes by a refused call.
 fn shape(ep: DAT_EP_HANDLE) -> (Vec<usize>, Vec<u64>) {
     let param = param_of(ep);
     let handles =
@@ -250,7 +250,7 @@ fn shape(ep: DAT_EP_HANDLE) -> (Vec<usize>, Vec<u64>) {
 /// Whether `dat_ep_modify` may change the field in this state.
 fn is_modifiable(field: &Field, at: EpState) -> bool {
     match at {
-        // The provider created this EP without EVDs, so its DTO counts are 0.
+        // The provider created this EP without EVDs, so its DTO counts must stay 0.
         Tentative => !matches!(field.word, "recv_dtos" | "request_dtos"),
         Unconnected => true,
         Reserved | Passive => field.mask != DAT_EP_FIELD_PZ_HANDLE,

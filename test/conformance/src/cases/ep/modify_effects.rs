@@ -23,7 +23,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 14.20": ep_modify_makes_a_tentative_ep_ready => local(makes_a_tentative_ep_ready).needs(Need::ProviderEp),
         "spec/endpoints 4.1": ep_modify_does_not_permit_a_tentative_ep_to_connect =>
             local(does_not_permit_tentative_ep_to_connect).needs(Need::ProviderEp),
-        "spec/endpoints 5.3": ep_modify_of_reads_out_to_zero_makes_reads_fail,
+        "spec/endpoints 5.3": ep_modify_of_reads_out_to_zero_makes_posts_of_reads_fail,
         "spec/endpoints 5.3": ep_modify_of_recv_segments_limits_posted_receives,
     ]
 }
@@ -187,7 +187,7 @@ fn with_pz_and_evds(scene: &Scene) -> Ep {
     made
 }
 
-fn ep_modify_of_reads_out_to_zero_makes_reads_fail(ctx: &Ctx) {
+fn ep_modify_of_reads_out_to_zero_makes_posts_of_reads_fail(ctx: &Ctx) {
     let ia = ctx.ia();
     let (client, server) = (Conn::on(&ia), Conn::on(&ia));
     modify(&client.ep, DAT_EP_FIELD_EP_ATTR_MAX_RDMA_READ_OUT, |param| param.ep_attr.max_rdma_read_out = 0);

@@ -1,4 +1,4 @@
-//! `dat_ep_query`: fields by mask, and both addresses in each state, and the qualifiers.
+//! `dat_ep_query`: fields by mask, both addresses in each state, and the remote qualifier.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

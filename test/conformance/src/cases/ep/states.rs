@@ -97,7 +97,8 @@ fn rdma_write(_ctx: &Ctx, at: EpState, scene: Scene) {
     request_goes(dat_ep_post_rdma_write(scene.ep(), 1, &mut from, cookie(7), &to, flags), at, &scene, 64);
 }
 
-/// A request is executed in CONNECTED, queued in COMPLETION_PENDING and flushed in DISCONNECTED.
+/// A request is executed in CONNECTED, queued in COMPLETION_PENDING, flushed in DISCONNECTED, and refused in the other
+/// states.
 #[track_caller]
 fn request_goes(code: DAT_RETURN, at: EpState, scene: &Scene, length: u64) {
     let request = scene.own.request.h();

@@ -10,7 +10,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let all = cases![
         "spec/events 5.6": watermark_of_an_invalid_ep_returns_invalid_handle,
         "spec/events 5.6": watermark_of_an_invalid_value_is_refused,
-        "spec/events 5.6": watermark_can_be_set_in_any_state,
+        "spec/events 5.6": watermark_can_be_set_while_connected_disconnected_or_unconnected,
         "spec/events 5.6": watermark_soft_exceeded_by_posted_receives_is_reported,
         "spec/events 5.6": watermark_soft_already_exceeded_is_reported_immediately,
         "spec/events 5.6": watermark_soft_is_reported_once_until_set_again,
@@ -74,7 +74,7 @@ fn watermark_of_an_invalid_value_is_refused(ctx: &Ctx) {
     expect_silence(&conn.ia);
 }
 
-fn watermark_can_be_set_in_any_state(ctx: &Ctx) {
+fn watermark_can_be_set_while_connected_disconnected_or_unconnected(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     watch(&client, 100, 100);
     server.disconnect();

@@ -22,7 +22,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 4.1": evd_notify_solicited_stream_wakes_only_for_solicited_events,
         "spec/events 1.3": evd_notify_requests_wake_the_waiter_of_an_evd_with_solicited_receives,
         "spec/events 1.3": evd_notify_receives_wake_the_waiter_of_an_evd_with_solicited_receives,
-        "spec/events 14": evd_notify_error_completions_always_notify,
+        "spec/events 14": evd_notify_flushes_wake_the_waiter_of_solicited_or_unsignalled_receives,
         "spec/events 1.3": evd_notify_unsignalled_completion_does_not_trigger_the_cno,
         "spec/events 4.1": evd_notify_suppressed_success_queues_no_event,
         "spec/events 1.4": evd_overflow_raises_an_async_error_that_names_the_evd => local(overflows).limit(60),
@@ -230,7 +230,7 @@ fn evd_notify_receives_wake_the_waiter_of_an_evd_with_solicited_receives(ctx: &C
     expect_dto(server.request.h(), 21, DAT_DTO_SUCCESS, 8);
 }
 
-fn evd_notify_error_completions_always_notify(ctx: &Ctx) {
+fn evd_notify_flushes_wake_the_waiter_of_solicited_or_unsignalled_receives(ctx: &Ctx) {
     for (request, recv) in [(DEFAULT, SOLICITED), (DEFAULT, UNSIGNALLED)] {
         let (client, server) = ends(ctx, request, recv);
         let memory = client.memory(64);

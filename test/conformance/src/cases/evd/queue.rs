@@ -26,7 +26,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 1.1": evd_concurrent_dequeues_return_each_event_once,
         "spec/events 1.1": evd_established_comes_before_the_first_receive => pair(client_sends_after_established, server_receives_in_order),
         "spec/events 1.1": evd_receives_come_before_disconnected => pair(client_sends_and_disconnects, server_receives_all_before_the_end),
-        "spec/consumers 5": evd_with_all_streams_receives_every_kind_of_event,
+        "spec/consumers 5": evd_with_all_streams_receives_requests_connections_completions_and_software_events,
         "spec/events 2.6": evd_shared_by_receives_and_requests_returns_both_completions,
         "spec/events 1.4": evd_smaller_than_the_posted_work_loses_no_completion,
         "spec/events 1.4": evd_of_length_1_queues_many_connection_requests,
@@ -303,7 +303,7 @@ fn server_receives_all_before_the_end(ctx: &Ctx) {
 }
 
 /// Uses one EVD for requests, connections, completions and software events of both endpoints of a connection.
-fn evd_with_all_streams_receives_every_kind_of_event(ctx: &Ctx) {
+fn evd_with_all_streams_receives_requests_connections_completions_and_software_events(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let every = DAT_EVD_DEFAULT_FLAG | DAT_EVD_SOFTWARE_FLAG;

@@ -15,8 +15,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 11": threads_creating_and_freeing_their_own_objects_succeed,
         "spec/events 11": threads_creating_and_freeing_shared_receive_queues_succeed => local(threads_creating_and_freeing_shared_receive_queues_succeed)
             .needs(Need::Srq),
-        "spec/events 11": threads_calling_every_function_keep_the_objects_valid
-            => local(threads_calling_every_function_keep_the_objects_valid).limit(40),
+        "spec/events 11": threads_querying_and_changing_objects_of_all_kinds_keep_them_valid
+            => local(threads_querying_and_changing_objects_of_all_kinds_keep_them_valid).limit(40),
         "spec/events 11": threads_opening_and_closing_adapters_succeed => local(threads_opening_and_closing_adapters_succeed).limit(40),
         "spec/events 11": threads_calling_registry_and_strerror_succeed,
         "spec/events 11": threads_query_consistent_attributes_of_an_ep,
@@ -73,7 +73,7 @@ fn threads_creating_and_freeing_shared_receive_queues_succeed(ctx: &Ctx) {
 }
 
 /// Four threads query and change one object of each kind, and make calls that are refused.
-fn threads_calling_every_function_keep_the_objects_valid(ctx: &Ctx) {
+fn threads_querying_and_changing_objects_of_all_kinds_keep_them_valid(ctx: &Ctx) {
     let objects = OneOfEach::of(ctx);
     let address = objects.ia.address();
     run_threads(4, |thread| {
@@ -84,7 +84,7 @@ fn threads_calling_every_function_keep_the_objects_valid(ctx: &Ctx) {
             query_all(&objects);
             change_all(&objects, thread + round);
             let qos = DAT_QOS_BEST_EFFORT;
-            // This call is always refused, just before it would lock the EP.
+            // The timeout 0 is invalid, so the connect is refused and the EP stays UNCONNECTED.
             let refused = dat_ep_connect(objects.ep.h(), address.pointer(), 1, 0, 0, null_mut(), qos, 0);
             kind_in(refused, &[DAT_INVALID_PARAMETER]);
             kind_in(dat_ep_post_send(objects.ep.h(), 0, null_mut(), cookie(0), 0), &[DAT_INVALID_STATE]);

@@ -414,7 +414,7 @@ fn threads_freeing_memory_make_later_writes_fail(ctx: &Ctx) {
         });
         let statuses: Vec<_> = (0..20).map(|_| expect_event(client.request.h(), SOON).dto().status).collect();
         assert!(statuses.iter().all(|status| outcomes.contains(status)), "{statuses:?}");
-        // After the first refused write, all later writes are refused.
+        // After the first failed write, all later writes fail.
         let first = statuses.iter().take_while(|status| **status == DAT_DTO_SUCCESS).count();
         assert!(statuses[first..].iter().all(|status| *status != DAT_DTO_SUCCESS), "{statuses:?}");
     }

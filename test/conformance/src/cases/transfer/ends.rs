@@ -138,7 +138,7 @@ pub(crate) fn is_request_idle(conn: &Conn) -> bool {
     request != DAT_FALSE
 }
 
-/// Sets `DAPL_SM_RMA=mmap`: the sm provider then maps the memory of its peers instead of copying through the kernel.
+/// Sets `DAPL_SM_RMA=mmap`: RDMA over the sm provider is then copied through shared buffers, not by the kernel.
 pub(crate) fn without_kernel_copies() {
     os::set_env("DAPL_SM_RMA", "mmap");
 }

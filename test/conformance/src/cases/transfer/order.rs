@@ -1,4 +1,5 @@
-//! Ordering guarantees of posts (spec/events 4.3), one case per row of the table, for all transfer methods.
+//! Ordering guarantees of posts (spec/events 4.3). Cases about the visibility of data and about reads beyond the depth
+//! also run without copies by the kernel (`DAPL_SM_RMA=mmap`).
 #![forbid(unsafe_code)]
 
 use crate::kit::*;

@@ -1,4 +1,5 @@
-//! Transfers that succeed: each kind by size, by number of segments, and up to the advertised limits.
+//! Transfers that succeed: sends, RDMA writes and reads of many sizes and of the maximum number of segments; empty
+//! segments; remote segment lengths that differ from the transfer.
 #![forbid(unsafe_code)]
 
 use crate::kit::*;
