@@ -85,7 +85,7 @@ impl Channel {
                 let _ = self.send(&Message::Refused(reason.clone()));
                 Failure::with_message(format!("the peer's {reason}"))
             }
-            message => Failure::with_message(format!("{message:?}, expected a greeting")),
+            message => Failure::with_message(format!("the peer sent {message:?}; expected its version (Hello)")),
         }
     }
 

@@ -55,7 +55,9 @@ impl Server {
         match self.channel.receive()? {
             Message::Ready(offers) if offers.len() == threads => Ok(offers),
             Message::Refused(reason) => Failure::with_message(format!("the server refuses: {reason}")),
-            message => Failure::with_message(format!("{message:?}, expected an answer")),
+            message => Failure::with_message(format!(
+                "the server sent {message:?}; expected its answer (Ready with {threads} offers, or Refused)"
+            )),
         }
     }
 
@@ -67,7 +69,9 @@ impl Server {
             Message::Over(Ok(())) => Ok(None),
             Message::Measured(figures) => Ok(Some(figures)),
             Message::Over(Err(reason)) => Failure::with_message(format!("the server: {reason}")),
-            message => Failure::with_message(format!("{message:?}, expected the end of the test")),
+            message => {
+                Failure::with_message(format!("the server sent {message:?}; expected its result (Over or Measured)"))
+            }
         }
     }
 }
@@ -79,7 +83,9 @@ pub(crate) fn quit(common: &Common, host: &str) -> Result {
     server.channel.send(&Message::Quit)?;
     match server.channel.receive()? {
         Message::Over(Ok(())) => server.channel.end()?,
-        message => return Failure::with_message(format!("{message:?}, expected the closing message")),
+        message => {
+            return Failure::with_message(format!("the server sent {message:?}; expected a confirmation (Over)"));
+        }
     }
     Ok(ia.close()?)
 }

@@ -11,9 +11,9 @@
 //! ```
 //!
 //! Modules, from the bottom up: `dat` (calls of libdat by `udapl`), `failure`, `stop`, `cpu`; `operation`, `amounts`,
-//! `script`, `wire` (parsers and encoders without I/O); `progress`, `header`, `report`; `shared_objects`, `channel`
-//! (the control connection); `client`, `server`; the tests `transaction`, `performance`, `limits`, `functional`;
-//! `options`.
+//! `script`, `wire` (parsers and encoders without I/O); `common` (options of all tests); `progress`, `header`,
+//! `report`; `shared_objects`, `channel` (the control connection); `client`, `server`; the tests `transaction`,
+//! `performance`, `limits`, `functional`; `options`.
 //!
 //! Only `dat` and `cpu` have unsafe code. The program uses the C ABI alone, so it runs over any libdat.so.1. A test
 //! fails if an expected event does not arrive within the time limit.

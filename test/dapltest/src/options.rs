@@ -154,7 +154,7 @@ struct Arguments {
     /// Fail if an expected event does not arrive within this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=3600))]
     timeout: u32,
-    /// S: drop a client that does not send its version within this many seconds
+    /// S: drop a client that does not send its version, or then its request, within this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
     greeting: u32,
     /// T, P, Q: number of attempts to connect, one per second, while no server listens

@@ -103,7 +103,7 @@ impl ServerState<'_> {
             Message::Transaction(test) => transaction::serve(self.ia, channel, test, self.common),
             Message::Performance(test) => performance::serve(self.ia, channel, &test, self.common),
             Message::Connects => performance::serve_connects(self.ia, channel, self.common),
-            message => channel.refuse(Failure::Message(format!("{message:?}, expected a request"))),
+            message => channel.refuse(Failure::Message(format!("the client sent {message:?}; expected a request"))),
         }
     }
 }

@@ -160,7 +160,12 @@ impl Listener {
         };
         match event {
             Event::Request { cr, qual } if qual == self.qual => ep.accept(cr)?,
-            event => return Failure::with_message(format!("{event:?}, expected a request")),
+            event => {
+                let qual = self.qual;
+                return Failure::with_message(format!(
+                    "the event {event:?} arrived; expected a connection request for port {qual}"
+                ));
+            }
         }
         connected(&shared.conn, ep.handle(), wait_policy).map(|()| true)
     }

@@ -147,9 +147,9 @@ pub(super) struct Done {
 
 /// Dequeues the next connection request.
 pub(super) fn next_request(bench: &Bench, wait_policy: WaitPolicy) -> Result<Handle> {
-    match wait_policy.next(&bench.requests, "a request")? {
+    match wait_policy.next(&bench.requests, "a connection request")? {
         Event::Request { cr, .. } => Ok(cr),
-        event => Failure::with_message(format!("{event:?}, expected a request")),
+        event => Failure::with_message(format!("the event {event:?} arrived; expected a connection request")),
     }
 }
 

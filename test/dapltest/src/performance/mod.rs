@@ -157,6 +157,6 @@ fn await_over(channel: &mut Channel, common: &Common) -> Result {
             }
             Ok(())
         }
-        message => Failure::with_message(format!("{message:?}, expected the end of the test")),
+        message => Failure::with_message(format!("the client sent {message:?}; expected the end of the test (Over)")),
     }
 }

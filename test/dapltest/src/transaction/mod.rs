@@ -103,7 +103,9 @@ pub(crate) fn serve(ia: &Ia, mut channel: Channel, test: Transaction, common: &C
                 println!("dapltest: the client: {reason}");
             }
         }
-        message => return Failure::with_message(format!("{message:?}, expected the end of the test")),
+        message => {
+            return Failure::with_message(format!("the client sent {message:?}; expected the end of the test (Over)"));
+        }
     }
     channel.send(&Message::Over(ours))?;
     // Wait until the client disconnects: then nothing is in flight.
