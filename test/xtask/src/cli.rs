@@ -68,8 +68,9 @@ pub(crate) struct Test {
     /// Run the suites of plain `cargo xtask test`, and those of --rest
     #[arg(long, conflicts_with = "rest")]
     pub(crate) all: bool,
-    /// Run only the suites that plain `cargo xtask test` leaves out: walkthrough, deb, foreign, rpm,
-    /// conformance_crossed, new_provider, soak, report, instructions, loom, threads, net, rxe
+    /// Run only what plain `cargo xtask test` leaves out: the suites walkthrough, deb, foreign, rpm,
+    /// conformance_crossed, new_provider, report, instructions, loom, threads, net, rxe; and longer runs of crossed,
+    /// udapl and usnic's simulator
     #[arg(long)]
     pub(crate) rest: bool,
     /// Fail instead of skipping checks where network namespaces, guests or packages are missing (--all, --rest, net,
@@ -175,7 +176,7 @@ pub(crate) struct Install {
     /// and LDFLAGS, and write each provider's lines to dat.conf.d
     #[arg(long)]
     pub(crate) package: bool,
-    /// Install the build of the tests, whose libdat reads /etc
+    /// Install the build of the tests, whose libdat searches dat.conf in /etc, not below the prefix
     #[arg(long)]
     pub(crate) debug: bool,
 }

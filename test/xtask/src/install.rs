@@ -62,7 +62,7 @@ impl InstallTarget {
     }
 }
 
-/// Installs the project. With `--debug`, installs the test build, whose libdat reads /etc.
+/// Installs the project. With `--debug`, installs the test build, whose libdat searches dat.conf in /etc.
 pub(crate) fn install(arguments: &cli::Install) -> Result {
     let goal = InstallTarget::new(arguments)?;
     let is_set = std::env::var_os(SYSCONFDIR).is_some_and(|set| set == goal.places.sysconfdir.as_os_str());

@@ -3,8 +3,8 @@
 //! page of the benches), `instructions` (compared with docs/benchmarks.md), `net` (network namespaces), `rxe` (guests).
 //!
 //! `cargo xtask test` leaves out the suites that need a guest, root, a package build, a separate build or much time. It
-//! lists the time of each suite at the end. `--rest` runs the other suites except `nightly`; `--all` runs both. Each
-//! output ends with `test result:` lines.
+//! lists the time of each suite at the end. `--rest` runs the other suites except `nightly`, and longer runs of
+//! `crossed`, `udapl` and usnic's simulator. `--all` runs all of these. Each output ends with `test result:` lines.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;

@@ -80,7 +80,7 @@ pub(super) fn pair(
         if started.elapsed() > LIMIT {
             return Err(format!("the server of {client:?} is not ready after {LIMIT:?}"));
         }
-        // A server shows its readiness by a file or a port, for which there is no event to wait for.
+        // The condition is a line of output, a file or an open port. Not all of these can be waited for, so this polls.
         std::thread::sleep(Duration::from_millis(5));
     }
     let running: Vec<Run> = (0..clients).map(|_| Run::start(pin(cores.client(), &limited(client)))).collect();

@@ -1,6 +1,6 @@
-//! EVD use of larger programs: every send completes, requests have a separate EVD, a CNO or a thread waits, endpoints
-//! share an EVD or have one thread each. Compared with the same pattern over one EVD, and with the ping-pong of peers.
-//! Works for any provider.
+//! Patterns of EVD use in larger programs: every send completes, requests have a separate EVD, a CNO or a thread waits,
+//! endpoints share an EVD or have one thread each. A pattern with two EVDs is compared with the same pattern over one
+//! EVD, and each pattern with the ping-pong of the peers. Works for any provider.
 #![forbid(unsafe_code)]
 
 use super::contest::Contest;

@@ -1,8 +1,7 @@
-//! Failures that both sides must detect in time: a killed or stopped peer, a link that is down, a missing host, a
-//! firewall. Also ICMP messages, which must not end a connection.
+//! Failures that each surviving side must detect in time: a killed or stopped peer, a link that is down, a missing
+//! host, a firewall. Also ICMP messages, which must not end a connection.
 //!
-//! The surviving side gets one disconnect event, all posted work completes, and no event follows (`net -e` checks
-//! this).
+//! A surviving side gets one disconnect event, all posted work completes, and no event follows (`net -e` checks this).
 #![forbid(unsafe_code)]
 
 use std::process::Command;

@@ -39,8 +39,8 @@ pub(super) enum RuleCommand {
 impl Rule {
     /// Formats the rule; `name` is the table's.
     pub(super) fn text(self, name: &str) -> RuleCommand {
-        // Burst that `Rule::Policer` admits. Small, because a policer drops excess packets where a queue would delay
-        // them.
+        // Burst that `Rule::Policer` admits. Small, so that the policer drops excess packets and does not act like a
+        // queue.
         const BURST_KIB: u32 = 256;
         match self {
             Rule::Loss { per_mille } => {

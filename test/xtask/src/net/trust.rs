@@ -1,6 +1,6 @@
 //! Delivery of connection requests between users. Processes of one user share the setup port and pass requests on to
-//! each other. A process of another user gets no request and cannot block a listener. A stopped process does not keep
-//! requests from other processes.
+//! each other. A process of another user gets no request and cannot block a listener. While one process is stopped, the
+//! others still get their requests.
 #![forbid(unsafe_code)]
 
 use std::process::Command;

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn permitted_values_are_shaded_on_their_side() {
+    fn values_that_meet_the_bound_are_shaded() {
         let svg = drawn(vec![
             row("less", &[Some(1.0), Some(2.0)], Some(Permitted::UpTo(2.0))),
             row("more", &[Some(4.0), Some(2.0)], Some(Permitted::From(2.0))),

@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn costs_of_lines_go_to_their_layer_and_those_of_calls_to_none() {
+    fn costs_of_lines_count_for_their_layer_and_inclusive_costs_of_calls_do_not() {
         let profile = "events: Ir\n\nob=(9) /p/counted/instructions\nfl=(9) instructions.c\nfn=(9) counted_send\n30 4\n\nob=(1) /p/lib/libdat.so.1\nfl=(1) dat/src/thunk/pass.rs\nfn=(1) dat_ep_post_send\n20 16\n\
             cob=(2) /p/lib/libdaplsm.so.1\ncfi=(2) /w/dapl/src/ep/dapl_post.rs\ncfn=(2) dapl_ep_post_send\ncalls=2 30\n20 900\n\n\
             ob=(2)\nfl=(2)\nfn=(2)\n+1 80\nfi=(3) /w/providers/sm/src/qp/ring.rs\n* 40\nfi=(4) /rustc/library/core/src/num.rs\n-3 5\nfe=(2)\n+2 1\n\n\
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn each_part_has_its_own_costs_and_all_names_before_it() {
+    fn each_part_has_its_own_costs_and_uses_names_of_earlier_parts() {
         let profile = "part: 1\nob=(2) /p/lib/libdaplsm.so.1\nfl=(2) /w/dapl/src/ep/dapl_post.rs\nfn=(2) a\n20 900\n\
             part: 2\nob=(2)\nfl=(2)\nfn=(2)\n+1 80\n\npart: 3\ntotals: 0\n";
         let parts = Layers::of_parts(profile);

@@ -281,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn expects_padding_of_a_longer_request() {
+    fn the_longest_request_is_expected_with_padding() {
         let case = cases().into_iter().find(|case| case.name == "the_most_each_way").unwrap();
         let line = "server | request: size 48, 56 of 56 as sent, zeros behind";
         assert!(case.expected().contains(&line.to_owned()), "{:?}", case.expected());
