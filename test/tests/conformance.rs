@@ -32,7 +32,7 @@ fn cases_that_only_2_0_has_pass_over_sm() {
 }
 
 #[test]
-fn list_of_cases_may_be_read_in_part() {
+fn list_of_cases_prints_no_error_if_stdout_has_no_reader() {
     let mut list = Command::new(built("dapl-conformance", Profile::Dev));
     list.arg("list");
     check_closed_output(list);

@@ -472,7 +472,7 @@ fn every_option_is_on_the_manual_page() {
 }
 
 #[test]
-fn list_of_functional_tests_may_be_read_in_part() {
+fn list_of_functional_tests_prints_no_error_if_stdout_has_no_reader() {
     let environment = Environment::of("sm0");
     check_closed_output(environment.command("-T F --list"));
 }

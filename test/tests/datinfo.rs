@@ -526,7 +526,7 @@ fn datinfo_exits_quietly_if_stdout_is_closed() {
 }
 
 #[test]
-fn output_may_be_read_in_part() {
+fn datinfo_commands_print_no_error_if_stdout_has_no_reader() {
     let case = six("partly-read");
     for words in ["", "list", "--env", "--json", "doctor", "explain", "--help"] {
         check_closed_output(command(&case, words));

@@ -1,5 +1,6 @@
-//! dtest over the sm provider, as two processes that find it through a registry: each way to wait, sizes from 1 byte
-//! to 16 MiB, a late server, a killed peer, no registry, two concurrent pairs, and no memory leak.
+//! dtest over the sm provider, as two processes that find the provider through a registry: each way to wait, sizes from
+//! 1 byte to 16 MiB, peers that are late, missing or killed, wrong options and adapters, no registry, several
+//! qualifiers, and no memory leak.
 //!
 //! dtest checks the data; this suite checks the output and exit status of dtest. Speed is never asserted.
 

@@ -39,7 +39,7 @@ fn wakes_every_sleeping_waiter() {
 }
 
 #[test]
-fn idle_process_uses_no_cpu() {
+fn idle_process_uses_less_than_one_percent_of_a_processor() {
     waits(&["idle", "3"], TIMEOUT);
 }
 

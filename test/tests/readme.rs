@@ -63,7 +63,7 @@ fn every_dat_call_is_implemented() {
 }
 
 #[test]
-fn readme_names_only_variables_of_the_settings_tables() {
+fn settings_page_lists_exactly_the_variables_that_the_code_reads() {
     let mut read = BTreeSet::new();
     for environment in ["dat/src", "dat/settings/src", "dapl/src", "providers"] {
         visit(&workspace().join(environment), &mut |_, text| {

@@ -350,7 +350,7 @@ fn library_name_without_slash_is_also_searched_beside_libdat() {
 }
 
 #[test]
-fn opens_from_many_threads_fini_each_init_once() {
+fn opens_from_many_threads_call_fini_as_often_as_init() {
     let conf = format!("{FINE_LINE}slow u1.2 threadsafe default {{}}/libslow.so.1 d.1.2 \"\" \"\"\n");
     let case = Case::new("threads", &conf).provider("libfine.so.1", &[]).provider("libslow.so.1", &["INIT_SLEEPS=1"]);
     let answer = case.run("threads 200 fine slow");

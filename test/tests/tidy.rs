@@ -1,5 +1,5 @@
 //! The structure rules: dependencies of packages, permitted imports, import cycles, files with unsafe code, file heads,
-//! version scripts, and words and type names that must not be used.
+//! version scripts, and words, type names and paths of a developer's machine that must not be used.
 //!
 //! The rules are tables in `rules`; the code here only compares. Each exception is in a table with its reason.
 //! Exceptions for imports, unsafe code and words must still be needed. Reads sources only: nothing is built.
