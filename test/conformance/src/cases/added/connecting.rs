@@ -13,7 +13,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 6": v2_common_service_point_receives_requests => pair(client_common_connect, server_common_listen),
         "spec/endpoints 6": v2_common_service_point_refuses_unsupported_protocols_and_addresses,
         "spec/endpoints 6": v2_port_is_used_by_one_listener,
-        "spec/endpoints 7.4": v2_private_data_of_a_reject_reaches_the_requester => pair(client_be_rejected, server_reject),
+        "spec/endpoints 7.4": v2_private_data_of_a_reject_arrives_or_is_refused => pair(client_be_rejected, server_reject),
     ]
 }
 

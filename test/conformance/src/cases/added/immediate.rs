@@ -10,7 +10,7 @@ use crate::kit::*;
 pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/events 4.1": v2_immediate_data_arrives_after_the_bytes_of_its_write => pair(client_write, server_be_written),
-        "spec/events 4.1": v2_write_with_immediate_data_waits_for_a_receive => pair(client_write_early, server_receive_late),
+        "spec/events 4.1": v2_write_with_immediate_data_before_a_receive_succeeds => pair(client_write_early, server_receive_late),
         "spec/events 4.1": v2_immediate_data_arrives_in_the_order_of_posts => pair(client_write_many, server_receive_many),
         "spec/events 4.5": v2_write_with_immediate_data_out_of_bounds_ends_the_connection => pair(client_write_outside, server_keep_receive),
         "spec/events 4.1": v2_evd_create_accepts_the_extension_flag,

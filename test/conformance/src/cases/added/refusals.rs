@@ -13,21 +13,21 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/registry 9.1": v2_calls_refuse_handles_of_other_kinds,
-        "spec/registry 9.1": v2_extended_operations_refuse_any_bad_handle,
+        "spec/registry 9.1": v2_calls_refuse_null_stale_and_other_handles,
+        "spec/registry 9.1": v2_extended_operations_refuse_bad_handles,
         "spec/registry 9.1": v2_adapter_can_be_queried_by_its_name,
         "spec/events 4.1": v2_attributes_name_the_supported_operations => pair(client_post_each, server_be_there),
-        "spec/events 4.8": v2_extended_operations_are_refused_in_other_states,
+        "spec/events 4.8": v2_extended_operations_are_refused_before_a_connection,
         "spec/events 4.8": v2_extended_operations_refuse_bad_arguments => pair(client_misuse, server_be_there),
         "spec/events 4.8": v2_full_queue_refuses_extended_operations => pair(client_fill_the_queue, server_leave_full),
-        "spec/endpoints 5.1": v2_unreliable_endpoints_are_not_supported,
-        "spec/endpoints 5.4": v2_multicast_addresses_are_unreachable,
+        "spec/endpoints 5.1": v2_datagrams_and_counters_are_not_supported,
+        "spec/endpoints 5.4": v2_connect_to_a_multicast_address_fails,
         "spec/endpoints 9.1": v2_largest_private_data_reaches_the_listener => pair(client_send_largest, server_take_largest),
         "spec/endpoints 5.4": v2_common_connect_refuses_bad_states_and_arguments => pair(client_connect_wrongly, server_be_there),
     ]
 }
 
-fn v2_calls_refuse_handles_of_other_kinds(ctx: &Ctx) {
+fn v2_calls_refuse_null_stale_and_other_handles(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let evd = ia.evd(4, DAT_EVD_DTO_FLAG);
@@ -50,7 +50,7 @@ fn v2_calls_refuse_handles_of_other_kinds(ctx: &Ctx) {
 }
 
 /// libdat reads the function table through the handle, so it must validate the handle first.
-fn v2_extended_operations_refuse_any_bad_handle(ctx: &Ctx) {
+fn v2_extended_operations_refuse_bad_handles(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let words = [0_u64; 8];
     let dead = conn.ia.evd(4, DAT_EVD_DTO_FLAG).free();
@@ -126,7 +126,7 @@ fn client_post_each(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Exports memory and posts a receive for the peer, which makes the calls under test.
+/// Exports memory and posts two receives for the peer, which makes the calls under test.
 fn server_be_there(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.ia.memory_with(&conn.pz, 2 * WORD, ATOMIC);
@@ -136,7 +136,7 @@ fn server_be_there(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn v2_extended_operations_are_refused_in_other_states(ctx: &Ctx) {
+fn v2_extended_operations_are_refused_before_a_connection(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let memory = conn.memory(2 * WORD);
     let target = remote(memory.target(0, WORD), 0, WORD as u32);
@@ -252,7 +252,7 @@ fn server_leave_full(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn v2_unreliable_endpoints_are_not_supported(ctx: &Ctx) {
+fn v2_datagrams_and_counters_are_not_supported(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let attr = DAT_EP_ATTR { service_type: v2::DAT_IB_SERVICE_TYPE_UD, ..ep_attr() };
     let (ia, pz) = (conn.ia.h(), conn.pz.h());
@@ -282,7 +282,7 @@ fn v2_unreliable_endpoints_are_not_supported(ctx: &Ctx) {
     assert!(all.iter().all(|(name, _)| name != named), "the attribute {named} is listed");
 }
 
-fn v2_multicast_addresses_are_unreachable(ctx: &Ctx) {
+fn v2_connect_to_a_multicast_address_fails(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let group = Address::ipv4([239, 1, 2, 3]);
     let (ep, qual, flags) = (conn.ep.h(), ctx.qual(0), DAT_CONNECT_DEFAULT_FLAG);

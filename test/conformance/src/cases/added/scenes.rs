@@ -104,7 +104,7 @@ pub(super) fn expect_broken(conn: &Conn) {
     conn.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
 }
 
-/// Checks that the peer ended the connection.
+/// Checks that the next connection event ends the connection: BROKEN or DISCONNECTED.
 #[track_caller]
 pub(super) fn expect_over(conn: &Conn) {
     let event = expect_event(conn.events.h(), SOON);

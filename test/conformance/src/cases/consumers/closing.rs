@@ -128,7 +128,7 @@ fn server_waits_for_the_end(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Disconnects, dequeues the event, and frees the EP, the memory, and the EVDs with events still queued.
+/// Disconnects, dequeues the event, and frees the memory, the EP, and the receive EVD with events still queued.
 fn dtest_client(ctx: &Ctx) {
     let conn = ctx.connect();
     let mut memory = conn.memory(4096);
@@ -197,7 +197,7 @@ fn consumers_14_refused_close_keeps_all_handles_valid(ctx: &Ctx) {
     objects.ia.pz().free();
 }
 
-/// Frees objects in an arbitrary order, then closes abruptly.
+/// Frees some objects, each time in another order, and closes abruptly.
 fn client_cleans_partly(ctx: &Ctx) {
     for order in 0..3 {
         let ia = Ia::open(&ctx.provider, 8);

@@ -220,8 +220,8 @@ fn consumers_7_connects_to_addresses_of_the_resolver(ctx: &Ctx) {
     connects_to_all(ctx, addresses.chain([[127, 0, 0, 1], [127, 0, 1, 1]]));
 }
 
-/// Connects to the address of the interface for outgoing packets. The UDP socket looks up the route and sends
-/// nothing.
+/// Connects to the address of the interface for outgoing packets, if there is a route. The UDP socket looks it up and
+/// sends nothing.
 fn consumers_7_connects_to_the_address_of_the_outgoing_interface(ctx: &Ctx) {
     let socket = UdpSocket::bind("0.0.0.0:0").expect("a UDP socket can be created");
     let own = socket.connect("192.0.2.1:9").and_then(|()| socket.local_addr());

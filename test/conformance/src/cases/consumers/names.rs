@@ -13,10 +13,10 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/consumers 20": consumers_20_ia_query_for_the_evd_alone_succeeds,
         "spec/consumers 20": consumers_20_list_returns_at_most_the_requested_number,
         "spec/consumers 20": consumers_20_list_of_an_empty_registry_succeeds,
-        "spec/consumers 21": consumers_21_strerror_names_every_code,
+        "spec/consumers 21": consumers_21_strerror_sets_both_strings,
         "spec/consumers 22": consumers_22_address_of_a_handle_is_refused_as_a_handle,
         "spec/consumers 22": consumers_22_values_that_are_no_pointers_are_refused_as_handles,
-        "spec/consumers 24": consumers_24_queue_empty_of_every_evd_has_no_subtype,
+        "spec/consumers 24": consumers_24_queue_empty_of_an_evd_has_no_subtype,
         "spec/consumers 24": consumers_24_queue_empty_of_a_cno_has_no_subtype,
         "spec/consumers 25": consumers_25_first_entry_that_opens_is_used,
     ];
@@ -95,7 +95,7 @@ fn consumers_20_list_of_an_empty_registry_succeeds(ctx: &Ctx) {
     assert_eq!(list(4), (0, vec![]));
 }
 
-fn consumers_21_strerror_names_every_code(_: &Ctx) {
+fn consumers_21_strerror_sets_both_strings(_: &Ctx) {
     let classes = [DAT_CLASS_ERROR, DAT_CLASS_SUCCESS, DAT_CLASS_WARNING];
     for kind in 0..0x30 {
         for subtype in 0..0x60 {
@@ -155,7 +155,7 @@ fn consumers_22_values_that_are_no_pointers_are_refused_as_handles(ctx: &Ctx) {
     objects.expect_alive();
 }
 
-fn consumers_24_queue_empty_of_every_evd_has_no_subtype(ctx: &Ctx) {
+fn consumers_24_queue_empty_of_an_evd_has_no_subtype(ctx: &Ctx) {
     let ia = ctx.ia();
     let single = [
         DAT_EVD_SOFTWARE_FLAG,
@@ -184,7 +184,7 @@ fn consumers_24_queue_empty_of_a_cno_has_no_subtype(ctx: &Ctx) {
     }
 }
 
-/// Opens the adapter, connects to itself, and closes it.
+/// Opens the adapter under this name and sends a message over a connection to itself.
 fn works_as(ctx: &Ctx, name: &str) {
     let ia = Ia::open(name, 8);
     let (client, server) = ctx.loopback_with(&ia, &Setup::default());

@@ -62,7 +62,7 @@ fn above(limit: DAT_VLEN) -> Option<DAT_VLEN> {
 
 fn refused_attributes() -> Vec<(&'static str, Spoil)> {
     vec![
-        // In 2.0, service type 1 is valid, but no provider supports it (`v2_unreliable_endpoints_are_not_supported`).
+        // In 2.0, service type 1 is valid, but no provider supports it (`v2_datagrams_and_counters_are_not_supported`).
         ("another_service_type", |attr, _| attr.service_type = if is_2_0() { 3 } else { 1 }),
         ("an_enormous_service_type", |attr, _| attr.service_type = !0),
         ("suppressed_receives", |attr, _| attr.recv_completion_flags = DAT_COMPLETION_SUPPRESS_FLAG),

@@ -9,7 +9,7 @@ const FENCE: DAT_COMPLETION_FLAGS = DAT_COMPLETION_BARRIER_FENCE_FLAG;
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "spec/events 4.1": flag_fence_without_a_preceding_read_succeeds => pair(client_fences_nothing, server_exports_and_receives),
-        "spec/events 4.1": flag_fenced_bind_waits_for_reads => pair(client_fences_a_bind, server_exports_memory).needs(Need::Rmr),
+        "spec/events 4.1": flag_fenced_bind_completes_after_reads => pair(client_fences_a_bind, server_exports_memory).needs(Need::Rmr),
     ];
     for size in [100, 40_000, 1 << 20] {
         type Role = fn(&Ctx, usize);

@@ -25,7 +25,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 4.1": flag_solicited_send_to_a_default_receiver_wakes_the_waiter => pair(client_sends_solicited_once, server_receives_as_usual),
         "spec/events 4.1": flag_solicited_and_suppressed_send_wakes_the_waiter => pair(client_sends_solicited_and_suppressed, server_receives_only_solicited),
         "spec/events 14.9": flag_solicited_receiver_is_woken_by_a_flush => pair(client_leaves, server_waits_for_a_flush),
-        "spec/events 4.1": flag_solicited_on_rdma_has_no_effect => pair(client_moves_solicited, serves),
+        "spec/events 4.1": flag_solicited_requests_complete_with_an_event => pair(client_moves_solicited, serves),
         "spec/events 4.1": flag_evd_threshold_on_a_post_has_no_effect => pair(client_moves_by_threshold, serves),
     ];
     for op in Op::REQUESTS {

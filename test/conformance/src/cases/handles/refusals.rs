@@ -57,7 +57,7 @@ fn refuses_small_numbers(ctx: &Ctx, place: &HandleParam) {
     finish(&objects);
 }
 
-/// Addresses: unmapped, in the case's memory, in the library's memory, and close to live handles.
+/// Addresses: unmapped, of the case's memory and code, and close to a live handle.
 fn refuses_addresses(ctx: &Ctx, place: &HandleParam) {
     let objects = OneOfEach::of(ctx);
     let nowhere = [0x7_0000_0000, 1 << 46, 1 << 63, 0xffff_8000_0000_0000, usize::MAX & !7, usize::MAX];

@@ -15,12 +15,12 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 4.1": ia_open_unknown_name_is_not_registered,
         "spec/registry 4.1": ia_open_empty_name_is_not_registered,
         "spec/registry 4.1": ia_open_name_of_255_letters_is_looked_up,
-        "spec/registry 4.1": ia_open_name_of_256_letters_returns_invalid_arg1,
+        "spec/registry 4.1": ia_open_names_above_255_letters_return_invalid_arg1,
         "spec/registry 4.1": ia_open_similar_names_are_not_registered,
         "spec/registry 4.1": ia_open_names_are_case_sensitive,
         "spec/registry 15": ia_open_reports_an_unknown_name_before_a_bad_length,
         "spec/registry 15": ia_open_reports_an_unknown_name_before_a_bad_async_evd,
-        "spec/registry 4.1": ia_open_failure_leaves_a_null_handle,
+        "spec/registry 4.1": ia_open_failure_sets_the_handle_to_null,
         "spec/registry 4.1": ia_open_failure_leaves_the_async_evd_unchanged,
         "spec/registry 4.2": ia_open_other_major_is_major_not_found,
         "spec/registry 4.2": ia_open_larger_minor_is_minor_not_found,
@@ -37,7 +37,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 4.1": ia_open_twice_returns_two_adapters,
         "spec/registry 4.1": ia_open_of_forty_adapters_returns_distinct_handles,
         "spec/registry 4.1": ia_open_adapters_do_not_share_objects,
-        "spec/registry 4.1": ia_open_from_many_threads_succeeds,
+        "spec/registry 4.1": ia_open_from_four_threads_succeeds,
         "spec/registry 4.1": ia_open_and_close_succeed_a_hundred_times,
         "spec/registry 7.2": ia_number_is_small_and_not_null,
         "spec/registry 7.2": ia_number_is_not_reused_immediately,
@@ -101,7 +101,7 @@ fn ia_open_name_of_255_letters_is_looked_up(_ctx: &Ctx) {
     not_found(open(&"n".repeat(255), 1, 2, DAT_FALSE), DAT_NAME_NOT_REGISTERED);
 }
 
-fn ia_open_name_of_256_letters_returns_invalid_arg1(_ctx: &Ctx) {
+fn ia_open_names_above_255_letters_return_invalid_arg1(_ctx: &Ctx) {
     for length in [256, 257, 5000] {
         refused(open(&"n".repeat(length), 1, 2, DAT_FALSE), DAT_INVALID_PARAMETER, DAT_INVALID_ARG1);
     }
@@ -138,7 +138,7 @@ fn ia_open_reports_an_unknown_name_before_a_bad_async_evd(_ctx: &Ctx) {
     assert_eq!(errors.addr(), 0x10);
 }
 
-fn ia_open_failure_leaves_a_null_handle(ctx: &Ctx) {
+fn ia_open_failure_sets_the_handle_to_null(ctx: &Ctx) {
     let own = ctx.name();
     for (name, length, major) in [(c"no adapter of any file", 8, 1), (own.as_c_str(), 0, 1), (own.as_c_str(), 8, 2)] {
         let (mut errors, mut ia) = (DAT_HANDLE_NULL, without_provenance_mut(0x7777));
@@ -305,7 +305,7 @@ fn ia_open_adapters_do_not_share_objects(ctx: &Ctx) {
     assert_eq!(param.ia_handle, other.h());
 }
 
-fn ia_open_from_many_threads_succeeds(ctx: &Ctx) {
+fn ia_open_from_four_threads_succeeds(ctx: &Ctx) {
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {

@@ -171,7 +171,8 @@ fn bind_returns_a_new_context_each_time(ctx: &Ctx) {
     unbind(&client, &rmr);
 }
 
-/// Writes with the first context: successfully while it is valid, then refused after a rebind.
+/// Writes with the first context: successfully while it is valid; refused after the server role has bound again or
+/// unbound.
 fn client_is_denied_the_first(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);

@@ -34,13 +34,13 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 8.1": lmr_contexts_are_distinct_in_2000_registrations,
         "spec/consumers 19": lmr_contexts_of_1000_overlapping_lmrs_are_distinct,
         "spec/consumers 19": lmr_of_whole_pages_covers_an_lmr_inside_them,
-        "spec/consumers 19": lmr_registrations_at_a_high_rate_succeed,
-        "spec/consumers 19": lmr_registrations_at_a_high_rate_by_threads_succeed,
+        "spec/consumers 19": lmr_20000_successive_registrations_succeed,
+        "spec/consumers 19": lmr_successive_registrations_by_four_threads_succeed,
         "spec/events 8.2": lmr_query_describes_registered_memory,
         "spec/events 8.2": lmr_query_of_an_lmr_of_an_lmr_names_the_source,
         "spec/events 8.2": lmr_query_of_one_mask_bit_writes_its_field,
         "spec/events 8.2": lmr_query_refuses_a_bad_mask_and_null,
-        "spec/events 8.2": lmr_calls_refuse_handles_of_other_kinds,
+        "spec/events 8.2": lmr_calls_refuse_null_stale_and_other_handles,
     ];
     for privileges in 0..16 {
         // Maps the loop counter to the four privilege bits 0, 1, 4 and 5.
@@ -264,14 +264,14 @@ fn lmr_of_whole_pages_covers_an_lmr_inside_them(ctx: &Ctx) {
     assert!(made.address <= inner.address && made.address + made.length >= inner.address + inner.length);
 }
 
-fn lmr_registrations_at_a_high_rate_succeed(ctx: &Ctx) {
+fn lmr_20000_successive_registrations_succeed(ctx: &Ctx) {
     let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     for _ in 0..20_000 {
         LmrArgs::memory(buffer.pointer(), 10_000).make(&ia, &pz).lmr.free();
     }
 }
 
-fn lmr_registrations_at_a_high_rate_by_threads_succeed(ctx: &Ctx) {
+fn lmr_successive_registrations_by_four_threads_succeed(ctx: &Ctx) {
     let (ia, pz, _buffer) = ia_pz_and_buffer(ctx);
     std::thread::scope(|scope| {
         for _ in 0..4 {
@@ -352,7 +352,7 @@ fn lmr_query_refuses_a_bad_mask_and_null(ctx: &Ctx) {
     refused(dat_lmr_query(made.lmr.h(), DAT_LMR_FIELD_ALL, null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
 }
 
-fn lmr_calls_refuse_handles_of_other_kinds(ctx: &Ctx) {
+fn lmr_calls_refuse_null_stale_and_other_handles(ctx: &Ctx) {
     let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     let dead = LmrArgs::memory(buffer.pointer(), 9999).make(&ia, &pz).lmr.free();
     for bad in [DAT_HANDLE_NULL, pz.h(), dead] {

@@ -10,7 +10,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 7": pz_query_returns_its_ia,
         "spec/events 7": pz_create_refuses_bad_handles_and_null,
         "spec/events 7": pz_query_refuses_a_bad_mask_and_null,
-        "spec/events 7": pz_calls_refuse_handles_of_other_kinds,
+        "spec/events 7": pz_calls_refuse_null_stale_and_other_handles,
         "spec/events 7": pz_free_succeeds_while_an_evd_exists,
         "spec/events 7": pz_free_twice_returns_invalid_handle,
         "spec/events 7": pz_many_can_be_created,
@@ -59,7 +59,7 @@ fn pz_query_refuses_a_bad_mask_and_null(ctx: &Ctx) {
     refused(dat_pz_query(pz.h(), DAT_PZ_FIELD_ALL, null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
 }
 
-fn pz_calls_refuse_handles_of_other_kinds(ctx: &Ctx) {
+fn pz_calls_refuse_null_stale_and_other_handles(ctx: &Ctx) {
     let ia = ctx.ia();
     let dead = ia.pz().free();
     for bad in [DAT_HANDLE_NULL, ia.h(), dead] {

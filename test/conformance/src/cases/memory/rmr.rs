@@ -16,7 +16,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 9.1": rmr_query_after_an_unbind_returns_zeros,
         "spec/events 9.1": rmr_query_returns_a_posted_bind_before_it_completes => pair(client_binds_behind_a_send, server_receives_one),
         "spec/events 9.1": rmr_query_refuses_a_bad_mask_and_null,
-        "spec/events 9.1": rmr_calls_refuse_handles_of_other_kinds,
+        "spec/events 9.1": rmr_calls_refuse_null_stale_and_other_handles,
         "spec/events 12.35": rmr_free_while_bound_releases_the_lmr,
         "spec/events 9.1": rmr_free_while_bound_invalidates_the_context => pair(client_is_cut_off, server_frees_its_window),
         "spec/events 9.1": rmr_free_with_a_queued_bind_succeeds => pair(client_frees_behind_a_send, server_receives_one),
@@ -110,7 +110,7 @@ fn rmr_query_refuses_a_bad_mask_and_null(ctx: &Ctx) {
     refused(dat_rmr_query(rmr.h(), DAT_RMR_FIELD_ALL, null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
 }
 
-fn rmr_calls_refuse_handles_of_other_kinds(ctx: &Ctx) {
+fn rmr_calls_refuse_null_stale_and_other_handles(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let dead = pz.rmr().free();
@@ -156,7 +156,7 @@ fn server_frees_its_window(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// The bind still completes: with success, or with a failure that keeps the library's guarantees.
+/// The bind still completes, with success or a failure, and its event names the freed RMR.
 fn client_frees_behind_a_send(ctx: &Ctx) {
     let conn = ctx.connect();
     let mut memory = conn.memory(1000);

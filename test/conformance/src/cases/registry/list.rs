@@ -17,11 +17,11 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 3.1": registry_list_with_a_null_entry_returns_invalid_arg3,
         "spec/registry 3.1": registry_list_ignores_a_null_entry_after_the_last_provider,
         "spec/registry 3.1": registry_list_names_the_adapter_under_test,
-        "spec/registry 3.1": registry_list_returns_the_same_in_every_call,
+        "spec/registry 3.1": registry_list_is_the_same_after_an_open,
         "spec/registry 3.1": registry_list_follows_the_order_of_the_file,
         "spec/consumers 20": registry_list_of_an_empty_file_succeeds,
         "spec/registry 5.1": registry_list_of_an_absent_file_succeeds,
-        "spec/consumers 25": registry_line_with_any_name_opens_its_provider,
+        "spec/consumers 25": registry_lines_of_four_names_open_one_provider,
         "spec/registry 4.2": registry_open_of_an_absent_library_has_no_subtype,
     ]
 }
@@ -120,7 +120,7 @@ fn registry_list_names_the_adapter_under_test(ctx: &Ctx) {
     assert_eq!(names.iter().filter(|name| **name == ctx.provider).count(), 1, "{names:?}");
 }
 
-fn registry_list_returns_the_same_in_every_call(ctx: &Ctx) {
+fn registry_list_is_the_same_after_an_open(ctx: &Ctx) {
     let before = list(64, 64);
     let _ia = ctx.ia();
     assert_eq!(list(64, 64), before);
@@ -169,7 +169,7 @@ fn registry_open_of_an_absent_library_has_no_subtype(ctx: &Ctx) {
     refused(open("gone").0, DAT_PROVIDER_NOT_FOUND, DAT_NO_SUBTYPE);
 }
 
-fn registry_line_with_any_name_opens_its_provider(ctx: &Ctx) {
+fn registry_lines_of_four_names_open_one_provider(ctx: &Ctx) {
     let library = own_library(ctx);
     let names = ["OpenIB-cma", "OpenIB-cma-name", "ib0", "mx"];
     let line = |name: &&str| format!("{name} u1.2 nonthreadsafe default {library} dapl.1.2 \"\" \"\"\n");

@@ -18,8 +18,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 9.2": strerror_of_an_unknown_subtype_returns_invalid_arg1_and_sets_both_strings,
         "spec/registry 9.2": strerror_accepts_one_null_pointer,
         "spec/registry 9.2": strerror_without_pointers_returns_invalid_arg2,
-        "spec/registry 9.2": strerror_returns_the_same_strings,
-        "spec/consumers 21": strerror_always_sets_both_strings,
+        "spec/registry 9.2": strerror_returns_the_same_pointer_again,
+        "spec/consumers 21": strerror_sets_both_strings_for_20000_codes,
     ]
 }
 
@@ -99,19 +99,19 @@ fn strerror_without_pointers_returns_invalid_arg2(_ctx: &Ctx) {
     }
 }
 
-fn strerror_returns_the_same_strings(_ctx: &Ctx) {
+fn strerror_returns_the_same_pointer_again(_ctx: &Ctx) {
     let (mut one, mut other, mut minor): (*const c_char, *const c_char, *const c_char) = (null(), null(), null());
     ok(dat_strerror(DAT_QUEUE_EMPTY, &mut one, &mut minor));
     ok(dat_strerror(DAT_QUEUE_EMPTY, &mut other, &mut minor));
     assert_eq!(one, other, "the second call returned another pointer");
 }
 
-fn strerror_always_sets_both_strings(_ctx: &Ctx) {
+fn strerror_sets_both_strings_for_20000_codes(_ctx: &Ctx) {
     let mut code: u32 = 1;
     for _ in 0..20_000 {
         let (_, major, _) = words(code);
         assert!(!major.is_empty());
-        // Tries many pseudo-random numbers.
+        // The next pseudo-random number.
         code = code.wrapping_mul(0x0019_660d).wrapping_add(0x3c6e_f35f);
     }
 }

@@ -30,8 +30,8 @@ pub(crate) fn cases() -> Vec<Case> {
             => served(srq_soft_watermark_does_not_disturb_the_connection),
         "spec/events 5.6": srq_hard_watermark_breaks_the_connection => served(srq_hard_watermark_breaks_the_connection),
         "spec/events 5.6": srq_hard_watermark_keeps_other_connections => served(srq_hard_watermark_keeps_other_connections),
-        "spec/events 5.6": srq_hard_watermark_does_not_count_completed_receives
-            => served(srq_hard_watermark_does_not_count_completed_receives),
+        "spec/events 5.6": srq_hard_watermark_reached_exactly_keeps_the_connection
+            => served(srq_hard_watermark_reached_exactly_keeps_the_connection),
         "spec/events 5.6": srq_hard_watermark_survives_a_reset
             => served(srq_hard_watermark_survives_a_reset),
         "spec/events 5.6": srq_without_watermark_queues_no_event => served(srq_without_watermark_queues_no_event),
@@ -267,8 +267,8 @@ fn srq_hard_watermark_keeps_other_connections(_: &Ctx, peer: &Peer, pool: &Pool)
     }
 }
 
-fn srq_hard_watermark_does_not_count_completed_receives(_: &Ctx, peer: &Peer, pool: &Pool) {
-    // Like programs whose attribute is the number of messages in flight: completed receives do not count.
+fn srq_hard_watermark_reached_exactly_keeps_the_connection(_: &Ctx, peer: &Peer, pool: &Pool) {
+    // Like programs whose attribute is the number of messages in flight.
     let ep = peer.connected_to(pool, pool.ep_with(&marked(NONE, 10)));
     pool.post_all(0..10);
     peer.send_many(0, 10, 0);

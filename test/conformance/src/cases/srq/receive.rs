@@ -40,7 +40,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 1.3": srq_completions_wake_a_waiter => served(srq_completions_wake_a_waiter),
         "spec/events 3.6": srq_completions_trigger_a_cno => served(srq_completions_trigger_a_cno),
         "spec/events 4.8": srq_ep_connected_refuses_post_recv => served(srq_ep_connected_refuses_post_recv),
-        "spec/events 5.5": srq_recv_query_counts_receives_consumed_by_an_ep => served(srq_recv_query_counts_receives_consumed_by_an_ep),
+        "spec/events 5.5": srq_recv_query_is_at_most_the_consumed_receives => served(srq_recv_query_is_at_most_the_consumed_receives),
         "spec/endpoints 5.9": srq_ep_status_is_idle_while_a_message_waits_for_a_receive => served(srq_ep_status_is_idle_while_a_message_waits_for_a_receive),
         "spec/events 6": srq_on_both_endpoints_succeeds => pair(each_talks, each_talks).needs(Need::Srq),
     ]
@@ -400,7 +400,7 @@ fn srq_ep_connected_refuses_post_recv(_: &Ctx, peer: &Peer, pool: &Pool) {
     refused(refuse(), DAT_INVALID_STATE, DAT_INVALID_STATE_SRQ_IN_USE);
 }
 
-fn srq_recv_query_counts_receives_consumed_by_an_ep(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_recv_query_is_at_most_the_consumed_receives(_: &Ctx, peer: &Peer, pool: &Pool) {
     const LONG: usize = 200_000;
     let (ep, idle) = (peer.connected(pool), peer.connected(pool));
     let memory = pool.ia.memory(&pool.pz, LONG);
