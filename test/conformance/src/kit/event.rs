@@ -215,7 +215,7 @@ pub(crate) fn expect_rmr(
 ) -> DAT_RMR_BIND_COMPLETION_EVENT_DATA {
     let data = expect_event(evd, SOON).rmr();
     let came = (data.rmr_handle, context_bits(data.user_cookie), status_name(data.status));
-    assert_eq!(came, (rmr, cookie, status_name(status)), "RMR, cookie and status of the completion");
+    assert_eq!(came, (rmr, cookie, status_name(status)), "RMR, cookie or status of the completion is wrong");
     data
 }
 
@@ -243,7 +243,7 @@ pub(crate) fn expect_async(evd: DAT_EVD_HANDLE, number: DAT_EVENT_NUMBER, about:
     assert_eq!(
         (data.dat_handle, data.reason),
         (about, reason as DAT_COUNT),
-        "object and reason of the asynchronous event"
+        "object or reason of the asynchronous event is wrong"
     );
 }
 

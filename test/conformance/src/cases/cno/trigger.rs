@@ -244,7 +244,7 @@ fn cno_wait_with_one_dequeue_per_wait_loses_no_event(ctx: &Ctx) {
     for _ in 0..3 * EVENTS_PER_EVD {
         let named: DAT_EVD_HANDLE = filled(|evd| dat_cno_wait(cno.h(), DAT_TIMEOUT_INFINITE, evd));
         let at = evds.iter().position(|evd| evd.h() == named).expect("the CNO names an EVD of this case");
-        let event = dequeue(named).expect("an EVD returned by a CNO wait holds an event");
+        let event = dequeue(named).expect("the CNO wait returned an EVD without an event");
         assert_eq!(event.software().addr(), taken[at]);
         taken[at] += 1;
     }
@@ -364,7 +364,7 @@ fn cno_free_succeeds_after_detaching_the_evds_and_waiting_until_failure(ctx: &Ct
     }
     let mut evd = DAT_HANDLE_NULL;
     while dat_cno_wait(cno.h(), 0, &mut evd) == DAT_SUCCESS {
-        assert!(dequeue(evd).is_some(), "an EVD returned by a CNO wait holds an event");
+        assert!(dequeue(evd).is_some(), "the CNO wait returned an EVD without an event");
     }
     cno.free();
 }

@@ -213,7 +213,7 @@ fn cno_wait_each_trigger_releases_one_waiter(ctx: &Ctx) {
         released.push(evd.h());
     }
     for evd in &evds {
-        assert!(released.contains(&evd.h()), "each trigger releases a waiter");
+        assert!(released.contains(&evd.h()), "no waiter got one of the triggered EVDs");
     }
 }
 

@@ -125,7 +125,7 @@ fn client_takes_over(ctx: &Ctx) {
     is_gone(ctx);
     let mut psp = DAT_HANDLE_NULL;
     while dat_psp_create(ia.h(), ctx.qual(0), evd.h(), DAT_PSP_CONSUMER_FLAG, &mut psp) != DAT_SUCCESS {
-        assert!(!ctx.left().is_zero(), "the qualifier of the killed process does not become free");
+        assert!(!ctx.left().is_zero(), "the qualifier of the killed process is still in use");
         std::thread::yield_now();
     }
     drop(Psp::own(psp));

@@ -135,7 +135,7 @@ fn takes(ctx: &Ctx, change: Spoil) {
     change(&mut attr, &parts.ia.attr());
     let ep = parts.ep(&attr);
     ep.expect_state(DAT_EP_STATE_UNCONNECTED);
-    assert_eq!(numbers(&ep.param().ep_attr), numbers(&attr), "the query returns the requested attributes");
+    assert_eq!(numbers(&ep.param().ep_attr), numbers(&attr), "the query does not return the requested attributes");
 }
 
 fn ep_create_checks_handles_before_pointers_in_order(ctx: &Ctx) {
@@ -357,7 +357,7 @@ fn with_evds(ctx: &Ctx, has: [bool; 3]) {
     assert_eq!(
         (attr.max_recv_dtos == 0, attr.max_request_dtos == 0),
         (!has[0], !has[1]),
-        "an EP has queues exactly for its EVDs"
+        "the EP has a queue without an EVD, or an EVD without a queue"
     );
     let second = create(&raw const attr);
     assert_eq!(numbers(&second.param().ep_attr), numbers(&attr));

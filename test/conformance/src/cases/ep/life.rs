@@ -78,7 +78,7 @@ fn reset_returns_the_slots_of_flushed_receives(ctx: &Ctx) {
         ok(dat_ep_reset(server.ep.h()));
     }
     let all = drain(client.recv.h());
-    assert_eq!(all.len() as u64, 8 * depth, "each receive completes once");
+    assert_eq!(all.len() as u64, 8 * depth, "the number of completions differs from that of posted receives");
 }
 
 fn reset_keeps_attributes_and_objects(ctx: &Ctx) {
@@ -268,7 +268,7 @@ fn status_is_busy_until_the_completion_is_queued(ctx: &Ctx) {
     assert_eq!(idle(&client), (true, true));
     assert_eq!(idle(&server), (false, true));
     disconnect(&server, DAT_CLOSE_ABRUPT_FLAG);
-    assert_eq!(idle(&server), (true, true), "no event was dequeued yet");
+    assert_eq!(idle(&server), (true, true), "the EP is not idle, although all its work has completed");
     expect_dto(server.recv.h(), 1, DAT_DTO_SUCCESS, 0);
     expect_flushed(&server.recv, [2]);
 }

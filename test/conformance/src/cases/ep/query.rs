@@ -97,14 +97,14 @@ fn host(address: &[u8]) -> Vec<u8> {
 fn addresses(_ctx: &Ctx, at: EpState, scene: &Scene) {
     let param = filled(|out| dat_ep_query(scene.ep(), DAT_EP_FIELD_ALL, out));
     let own = scene.own.ia.attr().ia_address_ptr;
-    assert_eq!(param.local_ia_address_ptr.addr(), own.addr(), "the query returns the pointer to the IA's own address");
+    assert_eq!(param.local_ia_address_ptr.addr(), own.addr(), "the query returns another pointer than that of the IA");
     assert!(!param.remote_ia_address_ptr.is_null(), "remote_ia_address_ptr is null");
     let remote = address_at(param.remote_ia_address_ptr);
     match at {
         EpState::Unconnected | EpState::Reserved => {
-            assert_eq!(remote[..2], [0, 0], "the remote address is zero before a connection")
+            assert_eq!(remote[..2], [0, 0], "the EP has a remote address before a connection")
         }
-        _ => assert_eq!(host(&remote), host(&address_at(own)), "the remote address is the peer's"),
+        _ => assert_eq!(host(&remote), host(&address_at(own)), "the remote address is not the peer's"),
     }
 }
 

@@ -155,14 +155,14 @@ fn evd_disabled_and_unwaitable_are_independent(ctx: &Ctx) {
     let evd = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
     ok(dat_evd_disable(evd.h()));
     evd.post(1);
-    assert_eq!(expect_event(evd.h(), SOON).software().addr(), 1, "a disabled EVD can be waited on");
+    assert_eq!(expect_event(evd.h(), SOON).software().addr(), 1, "the wait on a disabled EVD returned another event");
     ok(dat_evd_set_unwaitable(evd.h()));
     assert_eq!(evd.param().evd_state & PAIRS, DAT_EVD_STATE_DISABLED | DAT_EVD_STATE_UNWAITABLE);
     evd.post(2);
     assert_eq!(
         dequeue(evd.h()).map(|event| event.software().addr()),
         Some(2),
-        "an unwaitable EVD queues events for dequeue"
+        "the event is not queued on the unwaitable EVD"
     );
     ok(dat_evd_enable(evd.h()));
     assert_eq!(evd.param().evd_state & PAIRS, DAT_EVD_STATE_ENABLED | DAT_EVD_STATE_UNWAITABLE);

@@ -49,7 +49,7 @@ fn stays_asleep(evd: DAT_EVD_HANDLE, quiet: impl FnOnce(), notifying: impl FnOnc
     notifying();
     let waited = waiter.join();
     ok(waited.code);
-    assert_eq!(waited.more, more, "number of events after the one that the waiter got");
+    assert_eq!(waited.more, more, "the wait returned another number of further events");
 }
 
 fn wakes_no_waiter(ctx: &Ctx, op: Op) {

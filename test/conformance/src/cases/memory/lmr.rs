@@ -292,7 +292,7 @@ fn has_privileges(ctx: &Ctx, privileges: DAT_MEM_PRIV_FLAGS) {
     let made = LmrArgs::memory(buffer.pointer(), 10_000).with(privileges).make(&ia, &pz);
     let param = made.param();
     assert_eq!(param.mem_priv, privileges);
-    assert_eq!(made.rmr_context != 0, privileges & REMOTE != 0, "a remote context needs a remote privilege");
+    assert_eq!(made.rmr_context != 0, privileges & REMOTE != 0, "the RMR context does not fit the privileges");
     assert_eq!(param.rmr_context, made.rmr_context);
 }
 

@@ -182,7 +182,7 @@ fn srq_soft_watermark_is_reported_for_a_consumed_receive(_: &Ctx, peer: &Peer, p
 /// Imitates programs that clear the record and set some fields: they expect EP_BROKEN only.
 fn srq_soft_watermark_zero_as_an_attribute_reports_nothing(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected_to(pool, pool.ep_with(&marked(0, 8)));
-    assert_eq!(ep.param().ep_attr.srq_soft_hw, 0, "the query returns the requested watermark");
+    assert_eq!(ep.param().ep_attr.srq_soft_hw, 0, "the query does not return the requested watermark");
     pool.post_all(0..4);
     peer.send_many(0, 4, 0);
     for message in 0..4 {

@@ -116,7 +116,7 @@ impl Pool {
     pub(super) fn expect_counts(&self, available: DAT_COUNT, outstanding: DAT_COUNT) {
         let param = self.param();
         let counts = (param.available_dto_count, param.outstanding_dto_count);
-        assert_eq!(counts, (available, outstanding), "counts of available and outstanding receives");
+        assert_eq!(counts, (available, outstanding), "the counts of available and outstanding receives are wrong");
     }
 
     /// Checks the next completion: of this EP and slot, with this pattern.

@@ -44,10 +44,10 @@ fn srq_provider_attributes_report_srqs(ctx: &Ctx) {
     let ia = ctx.ia();
     let (attr, limits) = (ia.provider_attr(), ia.attr());
     assert_eq!(attr.srq_supported, DAT_TRUE);
-    assert_eq!(attr.srq_watermarks_supported, 0x111, "bits of the low, soft high and hard high watermark");
+    assert_eq!(attr.srq_watermarks_supported, 0x111, "not the bits of the low, soft high and hard high watermark");
     assert_eq!(attr.srq_ep_pz_difference_supported, DAT_TRUE);
-    assert_eq!(attr.srq_info_supported, 0x11, "bits of the available and outstanding counts");
-    assert_eq!(attr.ep_recv_info_supported, 0x11, "bits of the receive count and the span");
+    assert_eq!(attr.srq_info_supported, 0x11, "not the bits of the available and outstanding counts");
+    assert_eq!(attr.ep_recv_info_supported, 0x11, "not the bits of the receive count and the span");
     assert!(limits.max_srqs > 0 && limits.max_ep_per_srq > 0 && limits.max_recv_per_srq > 0);
 }
 
@@ -121,8 +121,8 @@ fn srq_ep_query_returns_the_srq(ctx: &Ctx) {
     let ep = pool.ep();
     assert!(ep.param().srq_handle == pool.srq.h());
     let asked: DAT_EP_PARAM = filled(|out| dat_ep_query(ep.h(), DAT_EP_FIELD_SRQ_HANDLE, out));
-    assert!(asked.srq_handle == pool.srq.h(), "a query of one field returns the SRQ");
-    assert!(asked.recv_evd_handle == pool.recv.h(), "a query of one field returns the receive EVD");
+    assert!(asked.srq_handle == pool.srq.h(), "the query of the SRQ field returns another SRQ");
+    assert!(asked.recv_evd_handle == pool.recv.h(), "the query of the SRQ field leaves out the receive EVD");
 }
 
 fn srq_ep_query_of_an_ep_without_srq_returns_null(ctx: &Ctx) {
@@ -136,7 +136,7 @@ fn srq_ep_query_returns_the_requested_attributes(ctx: &Ctx) {
     for (soft, hard) in [(-1, -1), (3, 7), (0, 1000), (5, 2)] {
         let asked = marked(soft, hard);
         let shown = pool.ep_with(&asked).param().ep_attr;
-        assert_eq!((shown.srq_soft_hw, shown.max_recv_dtos), (soft, hard), "the query returns the watermarks");
+        assert_eq!((shown.srq_soft_hw, shown.max_recv_dtos), (soft, hard), "the query returns other watermarks");
         assert!(shown.max_request_dtos >= asked.max_request_dtos && shown.max_request_iov >= asked.max_request_iov);
         let others = |attr: &DAT_EP_ATTR| {
             (
@@ -147,7 +147,7 @@ fn srq_ep_query_returns_the_requested_attributes(ctx: &Ctx) {
                 attr.max_rdma_read_out,
             )
         };
-        assert_eq!(others(&shown), others(&asked), "the query returns the requested attributes");
+        assert_eq!(others(&shown), others(&asked), "the query does not return the requested attributes");
     }
 }
 
@@ -276,7 +276,7 @@ fn srq_recv_query_of_an_idle_ep_is_zero(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let ep = pool.ep();
     pool.post_all(0..4);
-    assert_eq!(recv_query(&ep), (0, 0), "a queued receive is not assigned to an EP yet");
+    assert_eq!(recv_query(&ep), (0, 0), "a receive of the SRQ is counted for an EP that has not used it");
 }
 
 fn srq_recv_query_of_an_ep_without_srq_counts_posted_receives(ctx: &Ctx) {

@@ -122,7 +122,7 @@ fn threads_many_evds_on_one_cno_lose_no_event(ctx: &Ctx) {
             let evd = wait_on(&cno);
             let at = evds.iter().position(|one| one.h() == evd).expect("the CNO names an EVD of this case");
             // Dequeues one event per wake-up, as some programs do.
-            let event = dequeue(evd).expect("an EVD returned by a CNO wait holds an event");
+            let event = dequeue(evd).expect("the CNO wait returned an EVD without an event");
             assert_eq!(event.software().addr(), next[at]);
             next[at] += 1;
         }
