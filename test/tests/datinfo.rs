@@ -367,7 +367,7 @@ fn datinfo_reports_an_unusable_registry_and_continues() {
     assert_eq!(conf.records[0].key.name, b"sm0");
     assert!(
         conf.records.iter().all(|record| !record.key.thread_safe),
-        "threadsafe lines are not found by other libdats: {conf:?}"
+        "a line says threadsafe, which other libdats do not find: {conf:?}"
     );
 }
 

@@ -167,7 +167,7 @@ pub(super) fn redirections(program: &mut Program, facts: &Value) {
 /// `dat_ia_open` is a macro for `dat_ia_openv`, which this program defines.
 pub(super) fn api_macros(program: &mut Program, facts: &Value) {
     let macros = list(&facts["api_macros"], "function_like");
-    assert_eq!(macros[0]["name"], "dat_ia_open", "the only macro over another function than dat_extension_op");
+    assert_eq!(macros[0]["name"], "dat_ia_open", "another macro than dat_ia_open comes first");
     program.defined("dat_ia_open");
     program.top.push_str(
         "static DAT_UINT32 opened[3];\n\

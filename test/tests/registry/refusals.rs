@@ -224,8 +224,8 @@ fn dat_dbg_level_bits_are_added_to_dat_dbg_type() {
         case.run("open a 1 2 0").err.lines().count()
     };
     assert_eq!((lines(&[]), lines(&[("DAT_DBG_TYPE", "0")])), (1, 0));
-    assert_eq!(lines(&[("DAT_DBG_TYPE", "0"), ("DAT_DBG_LEVEL", "0x20")]), 1, "only the failed call is logged");
-    assert_eq!(lines(&[("DAT_DBG_LEVEL", "0x24")]), 3, "the call, the file and the reason are logged");
+    assert_eq!(lines(&[("DAT_DBG_TYPE", "0"), ("DAT_DBG_LEVEL", "0x20")]), 1, "not one line, for the failed call");
+    assert_eq!(lines(&[("DAT_DBG_LEVEL", "0x24")]), 3, "not three lines: the call, the file, the reason");
 }
 
 #[test]

@@ -419,7 +419,7 @@ mod tests {
         assert!(guest.qemu.try_wait().unwrap().is_some());
         let share = guest.share().to_path_buf();
         drop(guest);
-        assert!(share.exists(), "the shared directory is kept after a failure");
+        assert!(share.exists(), "the shared directory was removed after a failure");
         fs::remove_dir_all(share).unwrap();
     }
 

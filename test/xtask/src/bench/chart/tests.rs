@@ -40,7 +40,7 @@ fn a_line_passes_through_its_points() {
     assert_eq!(attributes(&svg, "polyline", "points"), [expected]);
     // One marker per point and one in the legend.
     assert_eq!(attributes(&svg, "circle", "r").len(), 4);
-    assert_eq!(svg.matches(">ours<").count(), 2, "the label is in the legend and at the end of the line");
+    assert_eq!(svg.matches(">ours<").count(), 2, "a label is missing in the legend or at the line");
 }
 
 #[test]
@@ -85,6 +85,6 @@ fn chart_text_is_escaped_and_svg_is_well_formed() {
     }
     assert!(open.is_empty(), "{open:?}");
     // The file has no external resource and no script; the only URL is the SVG namespace.
-    assert_eq!(svg.matches("http").count(), 1, "the only URL is the SVG namespace");
+    assert_eq!(svg.matches("http").count(), 1, "the file has another URL than the SVG namespace");
     assert!(!svg.contains("script") && !svg.contains("href"));
 }
