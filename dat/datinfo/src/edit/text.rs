@@ -203,8 +203,8 @@ pub(super) fn checked(line: &[u8]) -> Result<FileEntry, String> {
     let fields = fields(line, 0).ok_or("a quote is not closed")?;
     let entry = entry_of(0, &fields).filter(|_| (7..=8).contains(&fields.len())).ok_or_else(|| {
         format!(
-            "it has {} fields, but an entry has eight: name, api_version, thread_safety, default, lib_path, \
-                 provider_version, ia_params, platform_params",
+            "it has {} fields, but an entry has eight, the last optional: name, api_version, thread_safety, default, \
+                 lib_path, provider_version, ia_params, platform_params",
             fields.len()
         )
     })?;
