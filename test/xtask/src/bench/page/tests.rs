@@ -273,7 +273,9 @@ fn result_file_without_a_field_is_rejected_with_its_file_name() {
         let error = parse(&sm.replace(lacks, &lacks.replacen('"', "\"un", 1))).unwrap_err();
         assert!(error.contains(reason), "{error}");
     }
-    assert!(parse(&compact(&sm).replace("[3.375,3.0,2.625]", "[]")).unwrap_err().contains("without samples"));
+    assert!(
+        parse(&compact(&sm).replace("[3.375,3.0,2.625]", "[]")).unwrap_err().contains("samples of a figure is empty")
+    );
     assert!(parse(&sm.replace("\"across\": \"senders\"", "\"across\": \"sea\"")).unwrap_err().contains("\"sea\""));
     assert!(parse(&sm.replace("\"across\": \"senders\"", "\"across\": 7")).is_err());
     assert!(parse(&verbs.replace("\"kept_over_perftest\"", "\"left\"")).unwrap_err().starts_with("V1: "));
