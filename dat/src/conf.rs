@@ -108,7 +108,7 @@ pub struct Conf {
     pub records: Vec<Record>,
     /// Lines that are not used.
     pub absent: Vec<UnusedLine>,
-    /// All errors, in file order.
+    /// All errors and remarks, in file order.
     pub diagnostics: Vec<Diagnostic>,
 }
 

@@ -211,7 +211,7 @@ fn dtestcm_connects_a_thousand_times() {
 #[test]
 fn debian_dtestsrq_succeeds() {
     for adapter in ["sm0", "usnic0"] {
-        // Without the option the transport chooses the buffer size.
+        // Without -b, the length of dtestsrq's buffers is the provider's attribute DAT_IB_TRANSPORT_MTU.
         run(&DTESTSRQ, adapter, &[]);
         run(&DTESTSRQ, adapter, &["-c", "10", "-B", "20", "-b", "5000"]);
         run(&DTESTSRQ, adapter, &["-S", "0"]);

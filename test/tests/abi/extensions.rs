@@ -1,7 +1,7 @@
 //! The macros of `dat_ib_extensions.h`: each calls `dat_extension_op` with its operation number and its arguments.
 //!
-//! The generated program defines `dat_extension_op`, which reads the arguments with the types in the JSON and
-//! compares them with the macro's arguments.
+//! The generated program defines `dat_extension_op`, which reads the arguments with the types recorded in
+//! `test/abi/dat-2.0.json`, and compares them with the macro's arguments.
 
 use std::fmt::Write as _;
 

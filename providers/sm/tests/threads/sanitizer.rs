@@ -3,7 +3,9 @@
 //! another thread drops.
 //!
 //! The linker redirects atomic subtractions to this module (`--wrap`), which adds an acquire to each. All other 64-bit
-//! subtractions in dapl and sm acquire anyway.
+//! subtractions in dapl and sm acquire anyway, except that of the count of zero-based LMRs
+//! (`dapl/src/lmr/zero_based.rs`). It runs whenever an LMR is freed, so the sanitizer may miss a race between two
+//! threads that free LMRs.
 
 use std::ffi::c_int;
 

@@ -23,8 +23,9 @@ use crate::qp::link::WAKE_ON_REQUESTS;
 use crate::qp::single_copy::{self, CopyMethod};
 
 impl TxRings {
-    /// Sends a rendezvous offer, if the send is long enough and the receiver can copy. `None`: the send must use the
-    /// message buffer. For a shorter send, two copies in parallel on two CPUs are faster than one copy by the kernel.
+    /// Sends a rendezvous offer, if the send has at least `offer_from` bytes and at most `MAX_SEGMENTS` segments, none
+    /// of it was sent yet, and the receiver can copy. `None`: the send must use the message buffer. Below `offer_from`
+    /// bytes, two copies in parallel on two CPUs are faster than one copy by the kernel.
     #[inline]
     pub(super) fn offer(
         &mut self,

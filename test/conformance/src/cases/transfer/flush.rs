@@ -212,8 +212,8 @@ fn server_listens_again(ctx: &Ctx) {
     connects_three_times(ctx);
 }
 
-/// Each round ends with posted receives. After the disconnect, one more receive and one send are posted as markers:
-/// when they complete, all earlier work has completed.
+/// In each round the connection ends while receives are posted. After the disconnect, one more receive and one more
+/// send are posted as markers: when a marker completes, all earlier work of its queue has completed.
 fn connects_three_times(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let memory = conn.memory(200);

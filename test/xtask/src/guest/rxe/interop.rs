@@ -26,8 +26,8 @@ const REPLY: u32 = 196;
 /// Maximum private data of any message over the socket managers, in bytes.
 const SOCKET_DATA: u32 = 68;
 
-/// Environment of a requester over the socket manager: the reference uses the port's first GID, and an acceptor of the
-/// reference cannot use another GID for this requester.
+/// Environment of this project's requester over the socket manager. The requester must use the port's first GID,
+/// because an acceptor of the reference always uses that GID, whichever GID the requester has.
 pub(super) const FIRST_GID: &str = "DAPL_VERBS_GID_INDEX=0";
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
