@@ -1,6 +1,6 @@
 /*
- * Opens the interface adapter that its argument names by dat_ia_open, which requests the thread safety that the
- * program is compiled for.
+ * Calls dat_ia_open for the interface adapter in its argument, and prints the return code. The macro requests the
+ * thread safety for which the program is compiled (DAT_THREADSAFE).
  */
 #include <dat/udat.h>
 

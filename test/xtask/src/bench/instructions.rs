@@ -2,13 +2,15 @@
 //!
 //! `test/c/instructions.c` has both endpoints in one thread. It runs twice, with different numbers of transfers. The
 //! difference of the two instruction counts, divided by the difference of these numbers, excludes setup and shutdown.
-//! Threads take turns (`--fair-sched=yes`). Only calls of the program's own thread are counted, and dequeues only while
-//! the connection carries data. So a count repeats within 2 %, unless it depends on the clock.
+//! Threads take turns (`--fair-sched=yes`). Only calls of the program's own thread are counted. Dequeues are counted
+//! while the connection carries data; the row "dequeue that finds nothing" counts them on an idle connection. So a
+//! count repeats within 2 %, unless it depends on the clock or on the order in which threads run.
 //!
-//! Some rows depend on the clock. On a slow or busy machine, timers expire before a post, the last check of the memory
-//! is too old, or a wait finds the provider's thread at work. Such a row is computed from one run that is split into
-//! parts: from the lowest part, the part at the lower tenth, or the highest part ([`Parts`]). For sends that send a
-//! packet, a part is the last send of a burst; the earlier sends of the burst have armed the timers.
+//! On a slow or busy machine, timers expire before a post, the last check that the memory is mapped has expired, or the
+//! provider's thread is running when a wait begins. Rows that this changes have a wider tolerance ([`WIDE_TOLERANCE`]),
+//! are computed from one run that is split into parts, or both. The value of a split run is that of the lowest part, of
+//! the part at the lower tenth, or of the highest part ([`Parts`]). For sends that send a packet, a part is the last
+//! send of a burst; the earlier sends of the burst have armed the timers.
 //!
 //! A count depends on the compiler, not on the machine. docs/benchmarks.md names the compiler, and the suite
 //! `instructions` compares new counts with the table there. The verbs provider runs over a fake device (`fake_device`).
@@ -305,7 +307,11 @@ impl Bench {
         let mut parts = run(count)?;
         parts.retain(|part| part.total() > 0.0);
         if parts.len() < MIN_PARTS {
-            return Err(format!("{}: {} parts were counted, expected {MIN_PARTS} or more", row.name, parts.len()));
+            return Err(format!(
+                "{}: callgrind wrote {} parts of the run with counted calls, expected {MIN_PARTS} or more",
+                row.name,
+                parts.len()
+            ));
         }
         parts.sort_by(|a, b| a.total().total_cmp(&b.total()));
         let chosen = match row.parts {

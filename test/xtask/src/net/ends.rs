@@ -1,7 +1,8 @@
 //! Failures that each surviving side must detect in time: a killed or stopped peer, a link that is down, a missing
 //! host, a firewall. Also ICMP messages, which must not end a connection.
 //!
-//! A surviving side gets one disconnect event, all posted work completes, and no event follows (`net -e` checks this).
+//! A surviving side gets one disconnect event, all posted work completes, and no event follows (`test/c/net.c` checks
+//! this, with its option `-e`).
 #![forbid(unsafe_code)]
 
 use std::process::Command;
