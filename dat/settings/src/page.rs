@@ -22,7 +22,7 @@ const NOTES: [(&str, &str); 13] = [
     (
         "DAPL_USNIC_KEY",
         "A regular file of 16 to 4,096 bytes that belongs to this user or the superuser, without permissions for others \
-         (mode 0600)",
+         (mode 0600). White space at the ends of a text does not count towards the 16 bytes",
     ),
     ("DAPL_SM_CMA", "Cross-memory copy needs `open` if Yama's `ptrace_scope` is 1; with 2 or 3, `open` has no effect"),
     ("DAPL_GIVE_UP_MS", "Over usnic it also limits a connect to a host that does not answer"),

@@ -82,7 +82,12 @@ fn read(path: &str) -> std::result::Result<Psk, String> {
     }
     let key = Psk::new(self::secret(&secret));
     secret.fill(0);
-    key.ok_or_else(|| format!("it has less than {MIN_SECRET} bytes; head -c 32 /dev/urandom | base64 makes a good one"))
+    key.ok_or_else(|| {
+        format!(
+            "its secret has fewer than {MIN_SECRET} bytes (white space at the ends of a text does not count); head -c \
+             32 /dev/urandom | base64 makes a good one"
+        )
+    })
 }
 
 /// Returns the secret in the bytes of a key file. In a text file (UTF-8 without control characters except white space),
@@ -122,7 +127,7 @@ mod tests {
             read(text).map(drop)
         };
         assert_eq!(with(b"0123456789abcdef\n", 0o600), Ok(()));
-        assert!(with(b"  0123456789abcde \n", 0o600).unwrap_err().contains("less than 16"));
+        assert!(with(b"  0123456789abcde \n", 0o600).unwrap_err().contains("fewer than 16"));
         assert!(with(&[b'x'; 4097], 0o600).unwrap_err().contains("more than 4096"));
         assert!(with(b"0123456789abcdef", 0o640).unwrap_err().contains("chmod 600"));
         std::fs::remove_file(&path).unwrap();
