@@ -39,7 +39,7 @@ const NO_EFFECT: [(&str, &str); 13] = [
     ("DAPL_USNIC_RECEIVE_BUFFER", "DAPL_USNIC_BUFFER"),
     ("DAPL_USNIC_SEND_BUFFER", "DAPL_USNIC_BUFFER"),
     ("DAPL_VERBS_DIR", "DAPL_DIR"),
-    ("DAPL_WR_MAX", "the attributes of dat_ep_create, max_recv_dtos and max_request_dtos"),
+    ("DAPL_WR_MAX", "the attributes max_recv_dtos and max_request_dtos of dat_ep_create"),
 ];
 
 /// Variables that only other implementations read. libdat neither uses them nor warns about them.
