@@ -141,14 +141,16 @@ impl BaseDir {
         let path = alternative::create(default)
             .map_err(|error| self.report_failure("create a directory beside", default, &error))?;
         log::warn!(
-            "{}: the default base directory {} is {} of uid {}, not a directory of uid {}; using {} instead; remove {}",
+            "{}: the default base directory {} is {} of uid {}, not a directory of uid {}; using {} instead; remove {} \
+             as uid {} or as the superuser",
             self.kind.provider,
             default.display(),
             if found.is_dir { "a directory" } else { "a file or link" },
             found.uid,
             uid(),
             path.display(),
-            default.display()
+            default.display(),
+            found.uid
         );
         Ok(BaseDir { path, ..self.clone() })
     }
