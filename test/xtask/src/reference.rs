@@ -57,7 +57,7 @@ impl Reference {
         let version = fs::read_to_string(place.join("version")).map_err(|error| format!("the reference: {error}"))?;
         let folders = fs::read_dir(place.join("usr/lib")).map_err(|error| format!("the reference: {error}"))?;
         let lib = folders.flatten().map(|folder| folder.path()).find(|folder| folder.join("libdat2.so.2").exists());
-        let lib = lib.ok_or("the reference's packages hold no libdat2.so.2")?;
+        let lib = lib.ok_or("the packages of compat-dapl contain no libdat2.so.2")?;
         let conf = place.join("dat.conf");
         write_registry(&conf)?;
         Ok(Reference { root: place.to_path_buf(), lib, conf, version })

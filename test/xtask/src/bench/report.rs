@@ -42,7 +42,7 @@ fn directory(stage: &Stage) -> PathBuf {
 /// Prints a warning if the machine was busy before the run.
 pub(super) fn warn(load: f64) {
     if is_busy(load) {
-        println!("other programs used the machine before (load {load}): these figures are not for comparison");
+        println!("other programs used the machine when the run began (load {load}): do not compare these figures");
     }
 }
 

@@ -61,7 +61,11 @@ fn without_key(setting: &Setting, wire: &Wire, set: [Environment<'_>; 2], cause:
     let log = pair.server.so_far();
     match has_event && log.contains(cause) && !pair.server.has_ended() && !pair.server.has_printed("flowing") {
         true => Ok(()),
-        false => Err(format!("{}\n{}{}\nthe server: {log}", client.status, client.stdout, client.stderr)),
+        false => Err(format!(
+            "the client must get a connection event and exit with status 1, and the server must get no request and log \
+             {cause:?}; the client: {}\n{}{}\nthe server: {log}",
+            client.status, client.stdout, client.stderr
+        )),
     }
 }
 

@@ -112,8 +112,9 @@ fn about(provider: &str) -> &'static str {
              lost, between two network namespaces."
         }
         _ => {
-            "Soft-RoCE in an emulated guest. Unless its clock is time, it counts instructions, one per nanosecond, the \
-             kernel's included: how much code runs, not how fast hardware is."
+            "Soft-RoCE in an emulated guest. Unless its clock is time, the clock counts instructions, one per \
+             nanosecond, including those of the kernel. The figures then show how much code runs, not how fast \
+             hardware is."
         }
     }
 }
@@ -166,7 +167,7 @@ fn busy(facts: &[(String, String)]) -> Option<String> {
     let fact = |name| facts.iter().find(|(one, _)| one == name).map(|(_, value)| &**value);
     let load = fact("load before").filter(|load| load.parse().is_ok_and(is_busy))?;
     let warning =
-        format!("Other programs used the machine before (load {load}): these figures are not for comparison.");
+        format!("Other programs used the machine when the run began (load {load}): do not compare these figures.");
     (fact("guest clock") != Some(INSTRUCTIONS)).then_some(warning)
 }
 

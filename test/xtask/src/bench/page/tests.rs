@@ -215,13 +215,13 @@ fn load_of_a_busy_machine_is_shown_for_timed_results_only() {
     let loaded = |file: &str| {
         let findings = findings(&file.replace("\"load_before\": 0.0,", "\"load_before\": 7.5,"));
         page(&[Section { provider: "sm", trouble: None, findings: Some(findings) }])
-            .matches("used the machine before (load 7.5)")
+            .matches("used the machine when the run began (load 7.5)")
             .count()
     };
     let [sm, _, verbs] = files();
     assert_eq!((loaded(&sm), loaded(&verbs)), (1, 0), "a load is shown although instructions are counted");
     assert_eq!(loaded(&verbs.replace("a nanosecond per instruction", "time")), 1);
-    assert!(!page(&sections()).contains("used the machine before"));
+    assert!(!page(&sections()).contains("used the machine when the run began"));
 }
 
 #[test]

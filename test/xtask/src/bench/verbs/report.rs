@@ -57,8 +57,8 @@ pub(super) fn print(measured: &[Measured], facts: &Facts) {
     );
     match facts.clock {
         Clock::Instructions => println!(
-            "an emulated guest that executes one instruction per nanosecond, kernel included: how much code runs, not how\n\
-             fast hardware is; 1 us is 1000 instructions"
+            "measured in an emulated guest that executes one instruction per nanosecond (1 us is 1000 instructions,\n\
+             kernel included): the figures show how much code runs, not how fast hardware is"
         ),
         Clock::Time => {
             println!(
