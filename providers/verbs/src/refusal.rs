@@ -296,7 +296,7 @@ mod tests {
     const PAGE: u64 = 4096;
 
     #[test]
-    fn each_failure_to_open_is_logged_with_object_cause_and_remedy() {
+    fn open_failures_have_distinct_descriptions_and_a_remedy() {
         let text = |text: &str| text.to_string();
         let device = || text("mlx5_0");
         let library =

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_return_code_has_type_and_subtype_in_both_versions() {
+    fn return_codes_are_named_by_type_and_subtype_in_each_version() {
         let both = vec!["1.2", "2.0"];
         assert_eq!(found(0x800a_0000)[0], ("DAT_PROVIDER_NOT_FOUND".to_owned(), both));
         assert_eq!(return_code(0x800a_0063, 0).unwrap().0, "DAT_PROVIDER_NOT_FOUND DAT_MAJOR_NOT_FOUND");

@@ -11,8 +11,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/consumers 6": consumers_6_qualifier_of_64_bits_is_delivered_unchanged => pair(client_connects_to_rank, server_listens_as_rank),
         "spec/consumers 6": consumers_6_qualifiers_that_differ_in_high_bits_are_distinct,
         "spec/consumers 6": consumers_6_search_for_a_free_qualifier_succeeds,
-        "spec/consumers 6": consumers_6_any_qualifier_fits_16_bits,
-        "spec/consumers 6": consumers_6_any_qualifier_is_reached_by_its_low_16_bits => pair(client_connects_to_any, server_listens_on_any),
+        "spec/consumers 6": consumers_6_qualifiers_of_psp_create_any_fit_16_bits,
+        "spec/consumers 6": consumers_6_qualifier_of_psp_create_any_is_reached_by_its_low_16_bits => pair(client_connects_to_any, server_listens_on_any),
         "spec/consumers 6": consumers_6_port_of_the_address_is_ignored,
         "spec/consumers 7": consumers_7_address_is_sixteen_bytes,
         "spec/consumers 7": consumers_7_address_is_valid_until_close,
@@ -127,7 +127,7 @@ fn any_psp(ia: &Ia, requests: &Evd) -> (Psp, DAT_CONN_QUAL) {
     (psp, qual)
 }
 
-fn consumers_6_any_qualifier_fits_16_bits(ctx: &Ctx) {
+fn consumers_6_qualifiers_of_psp_create_any_fit_16_bits(ctx: &Ctx) {
     let ia = ctx.ia();
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
     let all: Vec<_> = (0..10).map(|_| any_psp(&ia, &requests)).collect();

@@ -22,7 +22,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 11": threads_query_consistent_attributes_of_an_ep,
         "spec/events 11": threads_setting_one_context_never_mix_two_values,
         "spec/events 11": threads_requesting_one_qualifier_succeed_once,
-        "spec/events 11": threads_requesting_any_qualifier_get_distinct_ones,
+        "spec/events 11": threads_calling_psp_create_any_get_distinct_qualifiers,
         "spec/events 11": threads_freed_zone_is_not_used_by_a_concurrently_created_ep,
         "spec/events 11": threads_freed_evd_is_not_used_by_a_concurrently_created_ep,
         "spec/events 11": threads_resizing_an_evd_lose_no_event,
@@ -229,7 +229,7 @@ fn threads_requesting_one_qualifier_succeed_once(ctx: &Ctx) {
     }
 }
 
-fn threads_requesting_any_qualifier_get_distinct_ones(ctx: &Ctx) {
+fn threads_calling_psp_create_any_get_distinct_qualifiers(ctx: &Ctx) {
     let ia = ctx.ia();
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
     let seen = Mutex::new(HashSet::new());
