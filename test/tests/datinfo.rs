@@ -296,7 +296,7 @@ fn lists_every_variable_with_value_and_origin() {
 fn the_doctor_reports_a_variable_without_effect_and_its_replacement() {
     let doctor = datinfo(&Case::new("datinfo-idle", "").with("DAPL_WR_MAX", "500"), "doctor");
     let lines =
-        "warning  variables: DAPL_WR_MAX is set and has no effect\n         -> use the attributes of dat_ep_create";
+        "warning  variables: DAPL_WR_MAX is set and has no effect\n         -> use the attributes max_recv_dtos";
     assert!(doctor.stdout.contains(lines), "{doctor:#?}");
 }
 
