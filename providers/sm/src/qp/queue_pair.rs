@@ -31,8 +31,10 @@ use crate::qp::link::{ConnectionMemory, WAKE_ON_PROGRESS, WAKE_ON_REQUESTS};
 use crate::qp::rx::Rx;
 use crate::qp::tx::Tx;
 
-/// Number of engine ticks (2 ms) without progress after which a connection counts as idle.
-const IDLE_TICKS: u32 = 16;
+/// Number of engine ticks (2 ms) without progress after which a connection counts as idle. A program that uses 1,000
+/// connections in turn must come back to each within this time, also if each message wakes the engine (130 us for both
+/// sides).
+const IDLE_TICKS: u32 = 256;
 /// Maximum number of consecutive passes over one connection. Other connections would starve if a peer sent without a
 /// pause.
 const MAX_PASSES: usize = 1000;
