@@ -448,9 +448,10 @@ fn unclaimed_part_and_last_bytes_in_several_segments_are_copied_by_the_receiver(
     }
 }
 
-#[test]
-fn receive_that_is_deregistered_before_its_last_bytes_fails() {
-    let pair = both_lazy("long-tail-gone");
+/// Creates a pair and sends a message of which the sender has claimed its part, and the receiver has copied its own.
+/// Returns the pair, and the memory of the message and of the receive.
+fn both_claimed(name: &str) -> (Both, [Vec<u8>; 2], [Mr; 2]) {
+    let pair = both_lazy(name);
     let Both { a, b, active, passive, .. } = &pair;
     let (out, space) = (pattern(LENGTH, 1), vec![0u8; LENGTH]);
     let (out_mr, space_mr) = (a.register(&out), b.register(&space));
@@ -458,6 +459,13 @@ fn receive_that_is_deregistered_before_its_last_bytes_fails() {
     send(active, &[segment(&out_mr, &out)], 2);
     passive.post_recv(&[segment(&space_mr, &space)], token(1)).unwrap();
     fetches_its_part(b, &out, &space);
+    (pair, [out, space], [out_mr, space_mr])
+}
+
+#[test]
+fn receive_that_is_deregistered_before_its_last_bytes_fails() {
+    let (pair, [_out, space], [_out_mr, space_mr]) = both_claimed("long-tail-gone");
+    let Both { a, b, .. } = &pair;
     drop(space_mr);
     helper(&pair, |help| help.report(1, true));
     assert_eq!((b.completion().status, a.completion().status), (Status::LocalProtection, Status::RemoteResponder));
@@ -466,14 +474,8 @@ fn receive_that_is_deregistered_before_its_last_bytes_fails() {
 
 #[test]
 fn abort_ends_although_the_sender_never_reports_a_claimed_part() {
-    let pair = both_lazy("long-called-off");
-    let Both { a, b, active, passive, .. } = &pair;
-    let (out, space) = (pattern(LENGTH, 1), vec![0u8; LENGTH]);
-    let (out_mr, space_mr) = (a.register(&out), b.register(&space));
-    helper(&pair, |help| _ = help.claim(1));
-    send(active, &[segment(&out_mr, &out)], 2);
-    passive.post_recv(&[segment(&space_mr, &space)], token(1)).unwrap();
-    fetches_its_part(b, &out, &space);
+    let (pair, _buffers, _mrs) = both_claimed("long-called-off");
+    let Both { a, b, passive, .. } = &pair;
     let began = Instant::now();
     passive.abort();
     assert!(began.elapsed() < PATIENCE);
