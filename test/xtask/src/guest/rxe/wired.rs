@@ -27,7 +27,8 @@ for try in 1 2 3 4 5 6 7 8 9 10; do "$@" "$address" && exit 0; sleep 1; done; ex
 /// Runs the program in $2 and following. While data flow, runs the shell command $1, which kills the program or takes
 /// the link down. The program must exit with `EXPECTED`. If this is 0, the link was taken down: the link is restored
 /// and the device is created again, because soft-RoCE sends no more rdma_cm messages after one of them was sent over a
-/// link that was down.
+/// link that was down. The device is deleted while the link is still down. Otherwise the peer's retransmitted packets
+/// could arrive during the deletion, and the guest's kernel could access the deleted device.
 const WHEN_IT_FLOWS: &str = r#"
 happens=$1; shift; output=$(mktemp)
 "$@" >"$output" 2>&1 & job=$!
@@ -36,7 +37,7 @@ echo listening
 until grep -q flowing "$output"; do kill -0 $job || { cat "$output"; exit 1; }; sleep 0.1; done
 eval "$happens"
 wait $job; status=$?
-if [ "$EXPECTED" = 0 ]; then ip link set eth0 up; rdma link delete rxe0; rdma link add rxe0 type rxe netdev eth0; fi
+if [ "$EXPECTED" = 0 ]; then rdma link delete rxe0; ip link set eth0 up; rdma link add rxe0 type rxe netdev eth0; fi
 cat "$output"; echo "it ended with $status"; [ $status = $EXPECTED ]"#;
 
 /// Runs a program while incoming disconnect requests are dropped, until one has been dropped. The packet is RoCE v2
