@@ -353,7 +353,8 @@ fn async_evd_is_freed_only_by_the_close_of_its_ia() {
 // The threads that are cancelled are started by pthread_create, because cancellation must not unwind the frames of a
 // thread that Rust has started.
 
-// Declared as functions that may unwind, with a start routine that may unwind.
+// Declared as functions that may unwind, because a cancellation unwinds through the start routine and the functions it
+// calls.
 unsafe extern "C-unwind" {
     fn pthread_create(
         thread: *mut libc::pthread_t,
@@ -420,7 +421,7 @@ unsafe extern "C-unwind" fn wait_until_cancelled(evd: *mut c_void) -> *mut c_voi
 }
 
 #[test]
-fn wait_polls_before_it_sleeps_unless_the_provider_forbids_it() {
+fn wait_spins_before_it_sleeps_unless_max_spin_is_zero() {
     let opened = fake::open(c"evd-polls");
     let evd = Evh::new(&opened, 8, ALL);
     let fetches = |longest| {

@@ -66,7 +66,7 @@ fn concurrent_failures_break_the_connection_once() {
 }
 
 #[test]
-fn only_a_failure_breaks_a_connection_and_not_while_it_drains() {
+fn flush_does_not_break_a_connection_nor_does_failure_during_graceful_disconnect() {
     let world = World::new(c"draining");
     let (client, server) = world.pair(5);
     let cq = from_handle::<Evd<FakeProvider>>(world.dto, Handle::Plain).unwrap().cq().unwrap();
@@ -136,7 +136,7 @@ fn completions_precede_the_broken_event_in_one_evd() {
 }
 
 #[test]
-fn agent_called_for_the_disconnect_may_dequeue_the_failure() {
+fn agent_called_for_the_broken_event_may_dequeue_the_failed_completion() {
     unsafe extern "C" fn agent(dto: DAT_PVOID, _: DAT_EVD_HANDLE) {
         assert_eq!(next(dto).map(|event| event.event_number), Some(DAT_DTO_COMPLETION_EVENT));
     }

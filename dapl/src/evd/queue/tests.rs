@@ -32,10 +32,10 @@ fn waiter_is_notified_at_exactly_its_threshold() {
 }
 
 #[test]
-fn non_notifying_event_wakes_no_thread_and_is_counted() {
+fn non_notifying_event_wakes_no_thread_and_stays_queued() {
     let mut queue = slept_on(1);
     assert_eq!(queue.push(non_notifying()), EventSignal::None);
-    assert_eq!(queue.check_wait(1, false), WaitStatus::TooFew, "still asleep for the consumer");
+    assert_eq!(queue.check_wait(1, false), WaitStatus::TooFew, "the wait continues");
     queue.set_sleeping();
     assert_eq!(queue.push(notifying()), EventSignal::Waiter);
     assert_eq!(queue.check_wait(1, false), WaitStatus::Enough);
@@ -72,7 +72,7 @@ fn a_second_waiter_is_refused() {
 }
 
 #[test]
-fn cancelled_wait_returns_an_error_and_does_not_block_the_next_wait() {
+fn wait_is_cancelled_and_the_next_refused_if_the_evd_becomes_unwaitable() {
     let mut queue = slept_on(1);
     queue.waitable = false;
     assert!(queue.cancel_wait());
