@@ -104,7 +104,8 @@ impl FakeQpCore {
     fn complete(cq: Option<&Arc<FakeCq>>, token: Token, status: Status, bytes: u64) {
         if let Some(cq) = cq {
             cq.put(Completion { token, status, bytes, ..Completion::default() });
-            // The CQ does not notify here, because this is a down-call from the object layer. `ring` notifies later.
+            // The CQ does not notify here, because the object layer may hold locks during this call. `ring` notifies
+            // later.
         }
     }
 

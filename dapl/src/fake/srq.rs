@@ -1,7 +1,7 @@
 //! The fake provider's shared receive queue. It stores cookies and lengths of receives, and the queue pairs that wait
 //! for a receive, in order.
 //!
-//! Lock order: queue pair, then SRQ. `FakeNetwork` stores events until the test delivers them.
+//! Lock order: queue pair, then SRQ. Events are reported without these locks, when the test delivers them.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;

@@ -187,7 +187,7 @@ pub trait QueuePair: Connection {
     ///
     /// Errors: `ModelNotSupported` if the provider has no such watermarks.
     fn watch_recvs(&self, soft: Option<u32>, hard: Option<u32>) -> Result<()>;
-    /// Number of outstanding work requests.
+    /// Numbers of outstanding receives and requests.
     fn outstanding(&self) -> Outstanding;
     /// Flushes the receives of an unconnected QP, which stays usable.
     fn flush_recvs(&self);

@@ -2,8 +2,8 @@
 //!
 //! glibc ends a cancelled thread by a forced unwind that begins in a cancellation point, such as `close`, `write` or
 //! `pthread_join`. If the unwind passes through a Rust frame with a destructor or `catch_unwind`, the process aborts.
-//! Posts and dequeues defer it only around such points, because a deferral costs time. The sleep of a wait permits
-//! cancellation (see `wait`).
+//! Posts and dequeues defer cancellation only around such points, because a deferral costs time. The sleep of a wait
+//! permits cancellation (see `wait`).
 
 use std::ffi::c_int;
 use std::marker::PhantomData;

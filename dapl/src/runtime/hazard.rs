@@ -108,8 +108,8 @@ impl Protection {
         self.slot.load(Ordering::Relaxed)
     }
 
-    /// Clears the slot. If another thread's search finds the slot cleared, the calling thread's later reads see that
-    /// thread's earlier writes.
+    /// Clears the slot. If the search of a thread that ends the object still finds the address in the slot, the calling
+    /// thread's later reads see that the object is invalid. So at least one of the two threads drops the object.
     #[inline(always)]
     pub fn end(self) {
         drop(self);

@@ -159,8 +159,8 @@ fn variable(name: &str, default: u32) -> u32 {
     }
 }
 
-/// Reads an environment variable. Returns `None` in a set-uid program, because an unprivileged user controls the
-/// environment.
+/// Reads an environment variable; `None` if it is not set. Also returns `None` in a program that has more rights than
+/// its user (set-uid), because the user controls the environment.
 pub fn secure_variable(name: &str) -> Option<String> {
     // SAFETY: reads the auxiliary vector, which the kernel passed at exec.
     let is_secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;

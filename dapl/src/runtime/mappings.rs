@@ -2,7 +2,7 @@
 //! backs it.
 //!
 //! Reading `/proc/self/maps` takes time proportional to the number of mappings. The memory itself is not touched. If
-//! the file cannot be read, the result is unknown.
+//! the file cannot be read, [`lookup`] returns `Unknown` and [`backing_file`] returns `None`.
 #![forbid(unsafe_code)]
 
 use crate::provider::Region;

@@ -72,8 +72,8 @@ pub unsafe extern "C" fn dapl2_cno_fd_create<P: Provider>(
     }))
 }
 
-/// `dat_cno_trigger`: returns the EVD that triggered first. If no EVD has triggered, sets the handle to null and
-/// returns `DAT_QUEUE_EMPTY`.
+/// `dat_cno_trigger`: returns the first triggered EVD that still has events. If there is none, sets the handle to null
+/// and returns `DAT_QUEUE_EMPTY`.
 ///
 /// # Safety
 /// `cno` may have any value; `out` is null or writable.

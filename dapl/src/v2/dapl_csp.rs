@@ -14,7 +14,7 @@ use crate::ia::Ia;
 use crate::provider::Provider;
 use crate::runtime::handle::{UseGuard, from_handle};
 
-/// `dat_csp_create`: listens at the port of `address`, an address of this host.
+/// `dat_csp_create`: listens at the port of `address`, which must be an address of this host or the wildcard address.
 ///
 /// # Safety
 /// Handles may have any value; `communicator` is null or readable; `address` is null or points at a socket address with
@@ -96,7 +96,7 @@ pub(super) unsafe fn port_of(address: DAT_IA_ADDRESS_PTR, communicator: Communic
     communicator.parse_address(&bytes, n).map(|(_, port)| port)
 }
 
-/// Copies a socket address if its family has ports; otherwise copies the family only.
+/// Copies an IPv4 or IPv6 socket address. For other families, copies the family only.
 ///
 /// # Safety
 /// `address` points at a socket address with the length of its family.

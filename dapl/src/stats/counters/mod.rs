@@ -78,7 +78,7 @@ counters! {
 counters! {
     /// Counters of an event dispatcher.
     EvdCounts {
-        /// All events.
+        /// Events that the EVD has received, without those that are counted in `overflows`.
         events = "events" sum;
         /// Maximum number of queued events.
         highest = "highest_queue" max;
