@@ -46,7 +46,7 @@ impl<P: Provider> CmSink<P> for EventDispatcher<P> {
     fn event(&self, conn: ConnId, event: ConnectionEvent, private_data: &[u8]) {
         match from_id::<Ep<P>>(conn.ep) {
             Some(ep) => dapls_ep::connection_event(&ep, conn.attempt, event, private_data),
-            None => log::trace!("{event:?} dropped: its EP was freed"),
+            None => log::trace!("ep {:#x}: {event:?} dropped, because the EP was freed", conn.ep.handle),
         }
     }
 }

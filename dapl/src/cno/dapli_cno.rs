@@ -146,8 +146,8 @@ fn poll_all(cno: ObjectId, polling: &PolledEvds, takes: bool) -> Option<(&Arc<dy
     found
 }
 
-/// Continues a wait after a sleep. If the CNO does not exist, its IA was closed, because `dat_cno_free` fails while
-/// threads wait.
+/// Continues a wait after a sleep. If the CNO no longer exists, its IA was closed, because `dat_cno_free` fails while
+/// threads wait. The wait then ends without an EVD.
 pub(super) fn resume<P: Provider>(wait: &CnoWait, cause: WakeCause) -> CnoWaitResult {
     match handle::from_id::<Cno<P>>(wait.id) {
         Some(cno) => cno.poll_and_arm(wait.token, cause),
@@ -174,8 +174,8 @@ impl<P: Provider> Cno<P> {
     }
 
     /// Completes a wait without registering a waiter, if an EVD has triggered or one poll of the EVDs finds an event.
-    /// Returns the handle of that EVD, and whether the EVDs were polled. Does not poll while other threads wait, or if
-    /// the wait needs the full path.
+    /// Returns the handle of that EVD, and whether the EVDs were polled. Does not poll while other threads wait, if the
+    /// CNO has an agent or a descriptor, or if the wait must end without an EVD.
     #[inline]
     pub(super) fn wait_quickly(&self) -> (Option<usize>, bool) {
         let polling = loop {
@@ -300,7 +300,8 @@ impl<P: Provider> Cno<P> {
         }
     }
 
-    /// Returns the first triggered EVD that still has events, or ends the wait for another reason.
+    /// Ends the wait with the first triggered EVD that still has events, or for another reason. Returns `Sleep` if the
+    /// wait must continue.
     fn next_trigger(&self, token: u64, cause: WakeCause) -> CnoWaitResult {
         let next = loop {
             let mut inner = self.inner.lock();

@@ -1,5 +1,5 @@
-//! CNO operations for other modules: create, change the agent, create and arm the descriptor, attach an EVD, trigger,
-//! free.
+//! CNO operations for other modules: create, change the agent, create and arm the descriptor, attach and detach EVDs,
+//! record and take triggers, free, and close.
 //!
 //! [`Cno::trigger`], called under the EVD's lock, only records a trigger. After that lock is released,
 //! [`CnoNotification::deliver`] wakes a waiter, makes the descriptor readable and calls the agent.

@@ -39,7 +39,7 @@ pub struct Cr<P: Provider> {
 pub(crate) struct ProvidedEp {
     pub(crate) ep: ObjectId,
     /// Whether the EP was created for this request. Such an EP is freed if the request is rejected or handed off, or if
-    /// its accept fails.
+    /// an accept fails after it has consumed the request.
     pub(crate) created_for_request: bool,
 }
 

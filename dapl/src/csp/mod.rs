@@ -119,8 +119,8 @@ impl<P: Provider> Csp<P> {
         &self.ia
     }
 
-    /// Returns the communicator and the address in the layout of the consumer. Both keep their addresses as long as the
-    /// CSP exists.
+    /// Returns the communicator and the address in the layout of the consumer. Pointers to both stay valid as long as
+    /// the CSP exists.
     pub(crate) fn communicator_and_address(&self) -> (&ConsumerVisible<2>, &SocketAddress) {
         (&self.communicator, &self.address)
     }

@@ -1,4 +1,5 @@
-//! Attributes of an EP: the defaults, the checks at creation and modification, and the size of the queue pair.
+//! Attributes of an EP: the defaults, the checks at creation and modification, and what follows from the attributes:
+//! the size of the queue pair, the limits of posts, and the receive watermarks.
 //!
 //! The entries convert `DAT_EP_ATTR` to [`Attributes`] and back. [`InvalidAttributes`] has no parameter number, because
 //! creation and modification report a violation as different parameters.
@@ -234,7 +235,7 @@ impl Attributes {
     }
 
     /// Size of the queue pair for these attributes. A direction without an EVD gets the default size: it accepts work,
-    /// but reports no completions (spec/events 4.8).
+    /// but reports no completions (spec/events 4.8). With an SRQ, the queue pair has no receives of its own.
     pub fn shape(&self, attached: AttachedQueues, limits: &Limits) -> QpSize {
         let direction = |direction: QueueAttributes, attached: bool| {
             let QueueAttributes { max_dtos, max_iov } = if attached { direction } else { DEFAULT };
@@ -287,7 +288,7 @@ impl Attributes {
     }
 
     /// Adapts the attributes when `dat_ep_modify` changes EVDs. A direction that loses its EVD has no DTOs. A direction
-    /// that gets its first EVD has the default number of DTOs, unless the caller passes a number.
+    /// that gets its first EVD has the default number of DTOs; a number in the same call replaces it afterwards.
     pub fn with_evds_changed(mut self, before: AttachedQueues, after: AttachedQueues, limits: &Limits) -> Self {
         let direction = |direction: &mut QueueAttributes, before: bool, after: bool| {
             if !after {

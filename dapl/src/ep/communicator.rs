@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use crate::error::{Error, Result};
 
-/// A communicator: the three arguments of `socket`. If all three are zero, no communicator was set, and any address
-/// family with ports is allowed.
+/// A communicator: the three arguments of `socket`. If all three are zero, no communicator was set, and both IPv4 and
+/// IPv6 addresses are allowed.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Communicator {
     pub domain: i32,

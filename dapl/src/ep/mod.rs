@@ -95,7 +95,8 @@ struct ControlState<P: Provider> {
     attempt: u32,
     objects: EpObjects<P>,
     attributes: Attributes,
-    /// The watermarks that the consumer has set. They are also set in a QP that replaces the current one.
+    /// The watermarks that the consumer has set, without a soft one that was exceeded and reported. They are also set
+    /// in a QP that replaces the current one.
     marks: HighWatermarks,
     remote: Option<EpPeer>,
     /// The communicator for connects to common service points.

@@ -1,7 +1,8 @@
 //! The state machine of endpoints: states, steps, and the event of each transition.
 //!
 //! The modules `dapls_ep` and `dapli_*` make a transition under the EP's lock, and then queue its event. The tables are
-//! those of spec/endpoints 4.1 and 4.2. A table in the tests below shows the result of each step in each state.
+//! those of spec/endpoints 4.1 and 4.2. A table in the tests below shows the result of each step in each state that an
+//! EP can enter.
 #![forbid(unsafe_code)]
 
 use crate::error::{Error, Result, State};

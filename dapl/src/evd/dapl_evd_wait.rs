@@ -72,8 +72,7 @@ pub(crate) unsafe fn wait_as<P: Provider, E: Copy>(
     unsafe { wait::run(&mut call, quick::<P, E>, step::<P, E>) }
 }
 
-/// Completes a wait for one event if the oldest event, queued or found by a poll, is a successful transfer. Returns
-/// `None` if the wait must continue with [`step`].
+/// Completes the wait on the fast path (`take_quickly`). Returns `None` if the wait must continue with [`step`].
 ///
 /// # Safety
 /// The arguments in `call` satisfy the contract of [`dapl_evd_wait`].
@@ -122,8 +121,8 @@ unsafe fn step<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>, cause: WakeCause
     }
 }
 
-/// Completes a wait for one event if the oldest event, queued or found by a poll, is a successful transfer. Returns
-/// false if the wait must continue with [`step`].
+/// Completes a wait for one event on an EVD without CNO and descriptor, if the oldest event, queued or found by a poll,
+/// is a successful transfer that is not traced. Returns false if the wait must continue with [`step`].
 ///
 /// # Safety
 /// The arguments in `call` satisfy the contract of [`dapl_evd_wait`].

@@ -423,7 +423,8 @@ impl<P: Provider> Evd<P> {
         if needs_notification || inner.queue.has_waiter() || !inner.queue.enabled {
             return;
         }
-        // The CQ is disarmed under the lock, because a waiter that goes to sleep arms it after this step.
+        // A waiter that goes to sleep first makes `is_polled` false, and then arms the CQ under this lock. So if the CNO
+        // is polled here, such a waiter arms the CQ again after this step.
         if cno.is_polled() && !inner.descriptor.as_ref().is_some_and(ArmedDescriptor::is_armed) {
             cq.disarm();
         }

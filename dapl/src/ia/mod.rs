@@ -41,7 +41,7 @@ pub struct Ia<P: Provider> {
     descriptor_attributes: OnceLock<[(String, String); 2]>,
     counts: IaCounts,
     tracing: trace::TraceSettings,
-    /// The IA number that libdat has assigned; 0 before that.
+    /// The IA number that libdat has assigned; 0 until `consumer_handle` has found it.
     number: AtomicUsize,
     async_evd: Mutex<AsyncEvd>,
     children: Mutex<Children>,

@@ -113,7 +113,7 @@ fn is_listed<P: Provider>(ia: &Ia<P>, qual: u64) -> bool {
     LISTED.lock().contains(&key(ia, qual))
 }
 
-/// Removes a PSP that listens from the list.
+/// Removes the qualifier of a PSP from the list.
 pub(super) fn unlist<P: Provider>(ia: &Ia<P>, qual: u64) {
     LISTED.lock().remove(&key(ia, qual));
 }

@@ -1,4 +1,4 @@
-//! RMR operations for other modules: create, check a bind, post it, and free.
+//! RMR operations for other modules: create, query, check and post a bind, find the target of an RDMA read, and free.
 //!
 //! An accepted bind counts as a use of the LMR until the provider drops `Bind::kept`: when the window is bound again,
 //! unbound or freed, or when the bind has failed or was flushed.

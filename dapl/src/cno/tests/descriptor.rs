@@ -58,7 +58,7 @@ fn a_completion_makes_the_descriptor_readable_without_a_poll() {
         assert_eq!(opened.ia.provider().sleeps_seen(), sleeps + 1, "the provider's thread makes progress from here on");
         assert!(!is_readable(fd));
     }
-    // Arming also finds an event that arrives between the last dequeue and the sleep.
+    // A trigger is dropped if the completion is dequeued before the trigger is taken.
     feed(evd, Token::default());
     assert!(is_readable(fd));
     assert!(take(evd));

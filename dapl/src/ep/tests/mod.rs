@@ -1,7 +1,9 @@
 //! Tests of endpoints, and of the service points, requests, RMRs and SRQs that they use, over the fake provider. They
-//! call the C entries; only the tests of extension operations call `dapls_post`.
+//! call the C entries, and internal functions for what a program of 1.2 cannot do, such as extension operations and
+//! reports of the provider.
 //!
-//! `World` acts as the consumer. Each test except `storm` decides when the provider reports (`World::deliver`).
+//! `World` acts as the consumer. The fake provider reports connection events only in `World::deliver`. In `storm` a
+//! thread calls it all the time; in all other tests the test decides when events are reported.
 
 mod binding;
 mod closing;
