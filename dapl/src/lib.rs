@@ -11,7 +11,7 @@
 //! events to a higher one through traits. The C entries (`dapl_*`) and `runtime::fork` belong to the highest layer.
 //! - [`error`], [`names`], [`ffi`], [`libdat`], [`provider`]: errors, C values, libdat and the provider interface;
 //!   [`runtime`]: handles, locks, waiting, deadlines, threads, the logger, memory that consumers access
-//! - [`stats`]: counters, their publication, traces
+//! - [`stats`]: counters, their publication, traces, receive watermarks
 //! - [`ia`], [`pz`], [`cno`]; [`evd`], [`lmr`], [`rmr`], [`srq`]; [`ep`]; [`cr`]; [`psp`], [`rsp`], [`csp`]: the
 //!   objects
 //! - [`cm`]: connection events; [`context`], [`v2`], [`table`], [`registration`]: the entries for handles of any kind,

@@ -1,5 +1,5 @@
-//! Attributes of an EP: the defaults, the checks at creation and modification, and what follows from the attributes:
-//! the size of the queue pair, the limits of posts, and the receive watermarks.
+//! Attributes of an EP: the defaults, the checks at creation and modification, and the values computed from the
+//! attributes (size of the queue pair, limits of posts, receive watermarks).
 //!
 //! The entries convert `DAT_EP_ATTR` to [`Attributes`] and back. [`InvalidAttributes`] has no parameter number, because
 //! creation and modification report a violation as different parameters.

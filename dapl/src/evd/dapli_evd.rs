@@ -458,8 +458,9 @@ impl<P: Provider> Evd<P> {
         self.evd_ref.clone()
     }
 
-    /// Queues an event that does not come from the CQ, after all completions that arrived before it. Returns false if
-    /// the event was dropped, because the queue exceeds its length by 65,536 events (spec/events 1.4).
+    /// Queues an event that does not come from the CQ, after all completions that arrived before it. The second
+    /// result is false if the event was dropped, because the queue exceeds its length by 65,536 events (spec/events
+    /// 1.4).
     pub(super) fn append(&self, event: Event) -> (EvdNotification<P>, bool) {
         let mut inner = self.lock();
         let mut signal = self.fetch(&mut inner, FetchMode::Ready);

@@ -1,4 +1,5 @@
-//! Tests of IAs, PZs, LMRs, contexts and the registration, through their C entries over the fake provider.
+//! Tests of IAs, PZs, LMRs, contexts, the registration and the provider table of 1.2. The C entries run over the fake
+//! provider.
 
 use std::ffi::{CStr, CString, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};

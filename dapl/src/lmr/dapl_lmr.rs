@@ -97,7 +97,7 @@ pub(crate) unsafe fn create<P: Provider>(
 }
 
 /// Type of strongly ordered memory, which the DAT headers of some other platforms define. It is handled like `VIRTUAL`,
-/// because Linux has no other type of memory.
+/// because Linux has no separate type of strongly ordered memory.
 const MEM_TYPE_SO_VIRTUAL: DAT_MEM_TYPE = 3;
 
 /// Parses a region description. Returns the region, and the description in the form that queries return.

@@ -1,5 +1,5 @@
-//! Tests of the counters of endpoints, as their consumer reads them, of the sums of the IA, and of the trace of an
-//! endpoint.
+//! Tests of the counters of endpoints and of the sums of the IA, of attributes that are passed from a query to a create
+//! or modify, and of the trace of an endpoint.
 
 use std::ffi::CStr;
 
