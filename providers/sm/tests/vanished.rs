@@ -176,21 +176,21 @@ fn vanished_send_memory_gives_an_error_and_no_crash() {
 }
 
 #[test]
-fn vanished_rdma_write_memory_gives_an_error_by_the_kernel() {
+fn rdma_write_by_the_kernel_gives_an_error_for_vanished_memory() {
     all("write", "auto");
 }
 
 #[test]
-fn vanished_rdma_write_memory_gives_an_error_by_shared_buffers() {
+fn rdma_write_by_shared_buffers_gives_an_error_for_vanished_memory() {
     all("write", "mmap");
 }
 
 #[test]
-fn vanished_rdma_read_memory_gives_an_error_by_the_kernel() {
+fn rdma_read_by_the_kernel_gives_an_error_for_vanished_memory() {
     all("read", "auto");
 }
 
 #[test]
-fn vanished_rdma_read_memory_gives_an_error_by_shared_buffers() {
+fn rdma_read_by_shared_buffers_gives_an_error_for_vanished_memory() {
     all("read", "mmap");
 }

@@ -449,7 +449,7 @@ fn rxe_registers_only_mapped_memory() {
 }
 
 #[test]
-fn rxe_registrations_are_bound_by_the_limit_on_locked_memory() {
+fn rxe_registration_beyond_the_limit_of_locked_memory_fails() {
     let Some(context) = device() else { return };
     let (pair, _) = Pair::new(context, false);
     let held = vec![1u8; 4 << 20];

@@ -82,7 +82,7 @@ fn waiter_for_completions_is_always_woken() {
 }
 
 #[test]
-fn waiter_for_connections_is_always_woken() {
+fn waiter_for_messages_is_always_woken() {
     let pairs = 4;
     let count = waits(60_000) / 2 / pairs;
     let base = TestBase::new("waits");

@@ -140,7 +140,7 @@ Abandoned + close -> Closed []
 ";
 
 #[test]
-fn every_state_handles_every_input_as_in_the_table() {
+fn transitions_match_the_table() {
     let now = Instant::now();
     let states: [&dyn Fn() -> ConnectionMachine; 7] = [
         &|| active(now),

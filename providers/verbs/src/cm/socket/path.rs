@@ -292,7 +292,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn defaults_equal_those_of_the_c_implementation() {
+    fn path_takes_values_from_settings_peer_and_read_limits() {
         let path = port(IBV_LINK_LAYER_ETHERNET).path(&REMOTE, READS);
         assert!(path.init.is_none());
         let receive = path.to_receive.attributes;
