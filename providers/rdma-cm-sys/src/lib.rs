@@ -279,7 +279,7 @@ ibverbs_sys::library! {
     pub fn rdma_accept(id: *mut rdma_cm_id, conn_param: *mut rdma_conn_param) -> c_int;
     /// `private_data` may be null.
     pub fn rdma_reject(id: *mut rdma_cm_id, private_data: *const c_void, private_data_len: u8) -> c_int;
-    /// Rejects with reason 35 (vendor option not supported). `rdma_reject` has the reason IB_CM_REJ_CONSUMER_DEFINED
+    /// Rejects with reason 35 (vendor option not supported). `rdma_reject` gives the reason IB_CM_REJ_CONSUMER_DEFINED
     /// instead.
     pub fn rdma_reject_ece(id: *mut rdma_cm_id, private_data: *const c_void, private_data_len: u8) -> c_int;
     /// Both peers get an event.

@@ -1,8 +1,9 @@
 //! Limits of an IA, from the attributes of the device and the port.
 //!
-//! A limit that is too large for its DAT attribute is reduced to the attribute's maximum. The limit of an unsupported
-//! feature is 0. The limits of requests, receives and segments hold for each endpoint, with its own receive queue or a
-//! shared one.
+//! A limit that is too large for its DAT attribute is reduced to the attribute's maximum. RDMA reads are limited to
+//! 255, because connection messages have eight bits for their number, and segments to [`MAX_SEGMENTS`]. The limit of an
+//! unsupported feature is 0. The limits of requests, receives and segments hold for each endpoint, with its own receive
+//! queue or a shared one.
 
 use std::ffi::CStr;
 

@@ -211,8 +211,9 @@ impl LoggedErrors {
 /// Logs why memory cannot be registered, and returns the error for the caller.
 ///
 /// `InvalidParameter(3)`: the memory is not mapped or not writable, or cannot be registered. `Exhausted(Memory)`: no
-/// more memory may be locked. `Exhausted(MemoryRegion)`: the device has no more regions. `PermissionDenied`: the kernel
-/// denies the access, for another reason than the limit of locked memory. `Internal`: any other error.
+/// more memory may be locked. `Exhausted(MemoryRegion)`: the device or the kernel has no more regions or memory.
+/// `PermissionDenied`: the kernel denies the access, for another reason than the limit of locked memory. `Internal`:
+/// any other error.
 pub(crate) fn registration(device: &str, region: Region, error: &io::Error) -> Error {
     let number = error.raw_os_error().unwrap_or_default();
     let (code, line) = classify(number, region, &LockedMemory::read());

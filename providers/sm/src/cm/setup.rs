@@ -1,9 +1,9 @@
 //! Connection set-up: sends and receives the datagrams of the handshake and carries out the actions of `proto::machine`
 //! (SM-4 to SM-8, CM-4).
 //!
-//! Calls of dapl (connect, accept, reject, close) and the engine share one lock over the connection table. Duplicates
-//! are recognised by sender and token. Only the engine reports events to dapl. `proto` decodes and validates datagrams;
-//! `peers` checks descriptors before it maps them.
+//! Calls of dapl (connect, accept, reject, close) and the engine share one lock over the connection table. A duplicate
+//! of a request is recognised by sender and token, and after the end of its attempt by the token. Only the engine
+//! reports events to dapl. `proto` decodes and validates datagrams; `peers` checks descriptors before it maps them.
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, SocketAddr};

@@ -1,5 +1,5 @@
-//! The two files with which peers send to this process: the set-up socket (datagrams with descriptors and credentials)
-//! and the FIFO (four-byte words). This module does not interpret the bytes.
+//! The two files through which peers send to this process: the set-up socket (datagrams with descriptors and
+//! credentials) and the FIFO (four-byte words). This module does not interpret the bytes.
 #![forbid(unsafe_code)]
 
 use std::io::{self, IoSlice};

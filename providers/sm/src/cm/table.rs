@@ -16,8 +16,8 @@ use crate::cq::PolledConnection;
 use crate::proto::machine::ConnectionMachine;
 use crate::qp::link::{ConnectionMemory, CopyingPeer, PeerEndpoint, PeerSide, PidWatch};
 
-/// The functions of a queue pair that connection attempts and the engine call. A trait, because queue pairs also call
-/// connection attempts.
+/// The functions of a queue pair that connection attempts and the engine call. A trait, because `qp` imports this
+/// module.
 pub(crate) trait ConnectionHandler: PolledConnection {
     /// Protection domain of the queue pair.
     fn pd(&self) -> u32;

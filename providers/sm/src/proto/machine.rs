@@ -3,8 +3,8 @@
 //! The machine takes an input and the time, and returns actions that the caller carries out in order. The table of CM-4
 //! has three states. DISCONNECTED corresponds to `LookingUp`, `Offered` and the states after the end, CONNECTING to
 //! `Requested` and `Replied`, and CONNECTED to `Open`. In the three-way handshake of SM-5, a request is retransmitted
-//! until it is answered, a reply until it is acknowledged. A process ends an `Open` connection by a mark on its control
-//! page.
+//! until a final reply arrives, a reply until it is acknowledged. A process ends an `Open` connection by a mark on its
+//! control page.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};

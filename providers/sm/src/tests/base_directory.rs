@@ -1,6 +1,6 @@
-//! Unexpected content of the base directory: links to other directories, files instead of directories, invalid listener
-//! names, and the remains of an interrupted removal. The provider must read, write and remove nothing outside the base
-//! directory, and no call may hang.
+//! Unexpected content of the base directory: symbolic links to other directories, invalid files of listeners, the
+//! remains of an interrupted removal, and peers' directories of wrong mode or owner. The provider must read, write and
+//! remove nothing outside the base directory, and no call may hang.
 
 use std::fs;
 use std::os::unix::fs::symlink;

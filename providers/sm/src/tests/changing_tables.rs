@@ -43,7 +43,7 @@ fn violation(malicious: &Side, key: u32, memory: &[u8], wild: bool, stop: &Atomi
         .for_each(|(at, word)| table.word(at).store(word, Ordering::Release));
 }
 
-/// Memory between two pages that no transfer may change.
+/// The memory of a transfer, between two pages. No transfer may change these pages.
 struct Guarded(Vec<u8>, usize);
 
 impl Guarded {

@@ -1,5 +1,6 @@
-//! One of two processes is killed while it creates its files, has a connection, cleans up or closes the IA. The other
-//! process gets one event and its flushes, continues to serve other processes, and no file remains.
+//! One of two processes is killed while it creates its files, connects, transfers data, disconnects, cleans up or
+//! closes the IA. The other process gets at most one event and its flushes, continues to serve other processes, and no
+//! file remains.
 
 use super::fail_points::Point::{self, *};
 use super::other_process::{Other, QUAL, Traffic, was_killed};

@@ -1,5 +1,6 @@
-//! A second process with its own IA: this test program with a role. It runs until it is killed or its role ends. Both
-//! processes use `Traffic`: all kinds of transfers at the same time, each of which must complete once and in order.
+//! A second process with its own IA: this test program with a role. It runs until it is killed or its role ends. In
+//! most roles both processes use `Traffic`: sends of several lengths, RDMA writes and RDMA reads at the same time, each
+//! of which must complete once and in order.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};

@@ -139,7 +139,7 @@ fn kernel_copies_send_no_message_to_the_target() {
     assert_ne!(slot(&link.area, requests, 0), 0, "a write by the bounce buffer sends a message");
 }
 
-/// A queue pair whose peer is a test client with areas of this geometry. FIFO words that the test client sends contain
+/// A queue pair that is connected to a test client, and the client's area. FIFO words that the client sends contain
 /// `id`.
 struct ClientQp {
     qp: Qp,

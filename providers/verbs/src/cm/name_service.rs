@@ -2,10 +2,10 @@
 //! 12.1).
 //!
 //! Each line has the form `<host name> 0x<GID prefix> 0x<GUID>`. `#` begins a comment, and blank lines are ignored. A
-//! line is for all IPv4 and IPv6 addresses of its host; the first line for an address counts. Invalid lines and unknown
-//! hosts are logged and skipped. The file is `dapl/ibhosts` in the configuration directory, or the file that
-//! `DAPL_IBHOSTS` names (ignored in a set-uid program). It is read once, at the first lookup. Without the file, no
-//! lookup finds a GID.
+//! line is for all IPv4 and IPv6 addresses of its host; the first line for an address counts. Invalid lines and lines
+//! of unknown hosts are skipped, and the first 20 of them are logged. The file is `dapl/ibhosts` in the configuration
+//! directory, or the file that `DAPL_IBHOSTS` names (ignored in a set-uid program). It is read once, at the first
+//! lookup. Without the file, no lookup finds a GID.
 //!
 //! The first lookup may block in the resolver, so it must not run on the engine thread. [`NameService::is_read`]
 //! returns whether the file was read.

@@ -17,7 +17,7 @@
 //!   connection has ended, or a second after a rejection. Qualifiers are ignored. Rejections and disconnects are not
 //!   sent. An exit of the peer is detected only by a transfer that is not acknowledged.
 //! - There is no private data. Both programs must create and connect their queue pairs in the same order, or the
-//!   assumed numbers are wrong. There is only one peer.
+//!   assumed numbers are wrong. All listeners assume the same peer.
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

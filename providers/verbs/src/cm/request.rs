@@ -19,8 +19,8 @@ pub struct ConnectionRequest {
     info: RequestInfo,
 }
 
-/// Passes a request to the listener of the object layer. Rejects it if the listener was freed. Called by the engine
-/// thread only.
+/// Passes a request to the listener of the object layer. Rejects it if the listener was freed or its queue is full.
+/// Called by the engine thread only.
 pub(super) fn arrived(device: &Arc<Device>, listener: ObjectId, waiting: Box<dyn IncomingRequest>, info: RequestInfo) {
     let request = ConnectionRequest { device: device.clone(), waiting, info: info.clone() };
     if let Err(request) = device.sink.request(listener, request, info) {

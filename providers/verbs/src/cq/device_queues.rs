@@ -29,8 +29,9 @@ struct DeviceCq {
     reserved: u32,
 }
 
-/// Capacity for the receives of a shared receive queue. It is reserved once for all queue pairs that use that queue,
-/// because a receive occupies the shared receive queue until its completion is polled.
+/// Capacity for the receives of a shared receive queue. It is reserved once for all queue pairs that use that queue.
+/// Together they never need more, because a receive keeps its place in the shared receive queue until its completion is
+/// polled.
 struct SrqReservation {
     /// Id of the shared receive queue.
     srq: usize,

@@ -3,7 +3,8 @@
 //!
 //! A polling thread fetches the device's completions and matches them with the work of the queue pairs. While no
 //! consumer thread polls, the device's queues are armed and the engine thread fetches, so that failures are detected.
-//! While a consumer thread polls, the engine thread only checks at intervals whether polls continue.
+//! While a consumer thread polls, the engine thread leaves the fetching to it, checks at intervals whether polls
+//! continue, and looks for overdue sends (`overdue`).
 //!
 //! Lock order: a queue pair's link, completion queue, a queue pair's queues. Only the engine thread calls sinks.
 
@@ -251,9 +252,10 @@ impl CqCore {
         while self.fetch_batch(inner, &mut PollBuffer { space: &mut [], filled: 0 }, BATCH) {}
     }
 
-    /// Fast path of a poll: one device queue, an empty software queue, no receive that may be solicited, and a buffer
-    /// of at most `BATCH` completions. Returns the number of completions, or `None`, without taking a completion, if a
-    /// condition is not met or the device cannot be polled.
+    /// Fast path of a poll. It needs one device queue, an empty software queue, a consumer that awaits no notification
+    /// from an armed device, receives that do not count as solicited, and a buffer of at most `BATCH` completions.
+    /// Returns the number of completions. If a condition is not met or the device cannot be polled, returns `None`, and
+    /// takes no completion.
     #[inline(always)]
     fn fill_quickly(&self, inner: &mut CqState, out: &mut [Completion]) -> Option<usize> {
         let CqState { pending, table, queues, .. } = inner;

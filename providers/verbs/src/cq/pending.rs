@@ -119,7 +119,7 @@ impl PendingCompletions {
         }
     }
 
-    /// Returns whether a receive that is completed now counts as solicited.
+    /// Returns whether a receive that completes now counts as solicited.
     #[inline(always)]
     pub(super) fn solicited_state(&self) -> AssumedSolicited {
         AssumedSolicited {

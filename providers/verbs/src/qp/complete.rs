@@ -129,7 +129,8 @@ impl QpCore {
         }
     }
 
-    /// General path of [`QpCore::complete_request`]: failed, suppressed and bind requests, and draining connections.
+    /// General path of [`QpCore::complete_request`]: failed, suppressed, skipped and bind requests, and draining
+    /// connections.
     #[cold]
     #[inline(never)]
     fn complete_request_cold(&self, mut send: MutexGuard<'_, SendQueue>, wc: &ibv_wc, put: &mut dyn FnMut(Completion)) {

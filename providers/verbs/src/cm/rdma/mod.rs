@@ -39,8 +39,8 @@ use dapl_software::listener_retry::Retry;
 /// Maximum length of a request's private data that is reported to the consumer on InfiniBand and RoCE, which always
 /// deliver a longer, padded field (spec/endpoints 9.2). On iWARP the received length is reported.
 const MAX_REQUEST_DATA: usize = 56;
-/// Limit of the wait for confirmed disconnects when the IA closes. If an id is destroyed, its DREQ is not repeated, and
-/// a peer that sends nothing never detects the disconnect. The kernel repeats the DREQ after 4.1 s (rdma_cm's
+/// Limit of the wait for confirmed disconnects when the IA closes. If an id is destroyed, a lost DREQ is not repeated,
+/// and a peer that sends nothing never detects the disconnect. The kernel repeats the DREQ after 4.1 s (rdma_cm's
 /// `CMA_CM_RESPONSE_TIMEOUT`) plus the path's timeout, at most 2 s over Ethernet.
 const CLOSE_WAIT: Duration = Duration::from_secs(7);
 /// Limit of the wait for a confirmed disconnect before the queue pair is used for a new attempt.
@@ -77,7 +77,8 @@ enum EventOwner {
 }
 
 impl RdmaManager {
-    /// Creates the connection manager. Errors: `Exhausted(Device)` if rdma_cm is not available. Logs the remedy.
+    /// Creates the connection manager. Errors: `Exhausted(Device)` if the rdma_cm event channel cannot be created or
+    /// watched. Logs the remedy.
     pub(crate) fn new(device: &Arc<Device>, address: IpAddr) -> Result<Arc<Self>> {
         let failed = |what: &str, error: io::Error| {
             log::error!(
@@ -248,8 +249,8 @@ impl EventHandler for RdmaManager {
         }
     }
 
-    /// Handles the end of a wait. Releases the id of an ended connection that the peer has not confirmed, repeats a
-    /// request that found no listener, or continues an attempt that waits for the last connection of its queue pair.
+    /// Handles the end of a wait. Releases the id of an ended connection or attempt, repeats a request that found no
+    /// listener, or continues an attempt that waits for the last connection of its queue pair.
     fn expired(&self, number: u64) {
         let owner = self.owners.lock().get(&(number as usize)).cloned();
         match owner {

@@ -75,7 +75,8 @@ impl SocketConnection {
         })
     }
 
-    /// Returns the IA address that the peer has sent, or the source address of its socket if it has sent none.
+    /// Returns the IA address that the peer has sent. If the peer has sent none, or an unspecified one, returns the
+    /// remote address of the TCP socket.
     pub(super) fn address(&self, params: &ConnectParams) -> IpAddr {
         params.address.filter(|ip| !ip.is_unspecified()).unwrap_or(self.peer.ip())
     }
@@ -265,7 +266,7 @@ impl SocketConnection {
         self.with_pair(|pair| pair.report_end(self, event, &[]));
     }
 
-    /// Continues with the peer's parameters. If they lack a GID that is needed, looks it up first.
+    /// Brings the queue pair up with the peer's parameters. If these lack a GID that is needed, looks the GID up first.
     fn find_peer(&self) {
         let (Some(local), Some(params)) = (self.context.local(), self.inner.lock().params.clone()) else {
             return self.fail();

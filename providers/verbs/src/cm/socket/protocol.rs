@@ -170,7 +170,7 @@ impl Protocol {
         }
     }
 
-    /// Handles received bytes, at least one and at most as many as requested.
+    /// Handles received bytes: at least one, and at most [`Protocol::wanted`].
     pub(super) fn receive(&mut self, bytes: &[u8]) -> Option<ProtocolEvent> {
         match &mut self.state {
             ProtocolState::Requested(inbox) => {

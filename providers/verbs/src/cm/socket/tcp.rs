@@ -19,8 +19,8 @@ const BACKLOG: i32 = 128;
 const IDLE: Duration = Duration::from_secs(30);
 /// Interval of keepalive probes.
 const PROBE: Duration = Duration::from_secs(10);
-/// Number of keepalive probes without a reply after which the connection ends. The time until then, [`IDLE`] and the
-/// intervals of all probes, also limits how long data may stay unacknowledged.
+/// Number of keepalive probes without a reply after which the connection ends. [`IDLE`] plus the intervals of all
+/// probes is also the limit for the time that sent data may stay unacknowledged.
 const PROBES: u32 = 6;
 
 /// Starts to connect. Errors: `InvalidAddress(Unreachable)`, `Exhausted(Memory)`. A refusal by the peer is not an error

@@ -26,8 +26,8 @@ pub(super) fn encode(address: Option<IpAddr>) -> [u8; LENGTH] {
     bytes
 }
 
-/// Decodes an address; `None` for other families than IPv4 and IPv6. The family may be in either byte order: the
-/// swapped number of one family is not the number of the other one.
+/// Decodes an address; `None` for other families than IPv4 and IPv6. Accepts the family in either byte order: the
+/// byte-swapped number of IPv4 is not the number of IPv6, and vice versa.
 pub(super) fn decode(bytes: &[u8]) -> Option<IpAddr> {
     let family = u16::from_ne_bytes([*bytes.first()?, *bytes.get(1)?]);
     let octets = |at: usize, length: usize| bytes.get(at..at + length);
