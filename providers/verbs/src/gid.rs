@@ -45,7 +45,7 @@ pub(crate) fn choose(gids: &[Gid], wanted: &GidRequirements<'_>) -> Option<Gid> 
 }
 
 /// Whether paths can use the GID with this index. Address handles have eight bits for it; with the manager `rdma`, the
-/// kernel makes them and has no such limit.
+/// kernel creates the address handles and has no such limit.
 pub(crate) fn is_usable(index: u32, manager: ManagerKind) -> bool {
     manager == ManagerKind::Rdma || u8::try_from(index).is_ok()
 }

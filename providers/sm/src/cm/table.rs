@@ -29,8 +29,8 @@ pub(crate) trait ConnectionHandler: PolledConnection {
     fn waiting_send(&self) -> Option<u64>;
     /// Stores the memory of a new connection attempt.
     fn begin(&self, link: Arc<ConnectionMemory>);
-    /// Ends the connection locally, if it is the connection `which` or `which` is `None`. Flushes all posted work;
-    /// later posts are flushed immediately. Returns the memory of the ended connection.
+    /// Ends the connection locally. Does nothing if `which` is given and is not the current connection. Flushes all
+    /// posted work; later posts are flushed immediately. Returns the memory of the ended connection.
     fn end_locally(&self, which: Option<&Arc<ConnectionMemory>>) -> Option<Arc<ConnectionMemory>>;
     /// Starts data transfer. Called after ESTABLISHED was reported.
     fn open(&self, link: &Arc<ConnectionMemory>);

@@ -137,7 +137,7 @@ impl<M> WindowBinds<M> {
         std::mem::take(&mut self.in_effect)
     }
 
-    /// Removes and returns the bindings in effect, because the bind `number` has failed. The window is still bound if a
+    /// Removes and returns the bindings in effect, because the bind `number` has failed. The window stays bound if a
     /// later bind was posted.
     fn clear_bindings(&mut self, number: u64) -> Vec<BoundObjects<M>> {
         self.is_bound &= number != self.last_posted;

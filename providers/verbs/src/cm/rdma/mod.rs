@@ -71,8 +71,8 @@ enum EventOwner {
     Link(Arc<RdmaConnection>),
     /// A request that waits for the consumer's decision. The flag is true if the requester has given up.
     Request(Arc<Mutex<bool>>),
-    /// A connection or attempt that this process has ended. Its id is kept until the peer has confirmed the end, or
-    /// until a time limit.
+    /// A connection or attempt that this process has ended. Its id is kept until the peer has confirmed the end of the
+    /// connection or has replied to the attempt, or until a time limit (`DISCONNECT_WAIT`, `WITHDRAWAL`).
     Ended(Arc<RdmaConnection>),
 }
 

@@ -321,8 +321,8 @@ impl EventHandler for TcpListening {
     }
 }
 
-/// A request that waits for the consumer's decision. Dropping it rejects the request as not served: by a message in the
-/// format of 2.0, only by closing the TCP connection in the format of 1.2.
+/// A request that waits for the consumer's decision. Dropping it rejects the request as not served: in the format of
+/// 2.0 by a message, in that of 1.2 by closing the TCP connection.
 struct SocketRequest(Option<Arc<SocketConnection>>);
 
 impl SocketRequest {

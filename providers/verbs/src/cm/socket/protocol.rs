@@ -19,7 +19,7 @@ use dapl::provider::ConnectionEvent;
 use super::wire::{ConnectParams, DISCONNECT, Format, Message, MessageReader, Role};
 use dapl_software::listener_retry::Retry;
 
-/// Time limit of a TCP connect, for a host that does not reply. rdma_cm gives up after the same time.
+/// Time limit of a TCP connect, for a host that does not reply. rdma_cm gives up after a similar time.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(100);
 /// Time limit for receiving a request, and for receiving a reply after its first byte.
 const MESSAGE: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 10 });
