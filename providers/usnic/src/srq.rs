@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn notified_waiter_passes_remaining_receives_on() {
+    fn next_waiter_is_notified_if_the_first_needs_no_receive() {
         let (srq, _, _) = queue(3);
         let all = [(); 3].map(|()| Arc::new(FakeWaiter::default()));
         all.iter().for_each(|waits| srq.0.wait(&waiter(waits)));

@@ -81,7 +81,7 @@ fn qualifier_has_one_listener_and_is_free_after_its_close() {
 }
 
 #[test]
-fn listener_with_a_full_queue_is_found() {
+fn forward_to_a_full_queue_succeeds_and_drops_the_request() {
     let scratch = Scratch::new("full");
     let socket = scratch.1.open(here(), 4).unwrap();
     (0..10_000).for_each(|_| assert!(scratch.1.forward(here(), 4, &forwarded("1.2.3.4:5", b"again"))));

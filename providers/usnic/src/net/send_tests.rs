@@ -129,7 +129,7 @@ fn gso_batch_arrives_as_one_gro_batch() {
 }
 
 #[test]
-fn without_gso_packets_are_sent_one_by_one() {
+fn failed_gso_send_disables_gso_and_all_packets_arrive() {
     let (socket, peer) = pair(&test_config("127.0.0.1:0"));
     let memory = payloads(&[1000; 10]);
     let mut batch = SendBatch::default();

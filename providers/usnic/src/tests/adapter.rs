@@ -386,7 +386,7 @@ fn closing_ia_withdraws_its_requests() {
 }
 
 #[test]
-fn closed_port_of_the_peer_ends_the_connection() {
+fn closed_port_of_the_peer_is_reported_to_the_handler() {
     let ((client, ours), (server, theirs)) = connected("");
     theirs.opened.lock().unwrap().take();
     drop(server);

@@ -437,12 +437,12 @@ mod tests {
     }
 
     #[test]
-    fn packet_properties_hold_for_random_bytes() {
+    fn packet_properties_hold_for_the_mutated_corpus() {
         replay("usnic_packet", packet);
     }
 
     #[test]
-    fn script_properties_hold_for_random_bytes() {
+    fn script_properties_hold_for_the_mutated_corpus() {
         replay("usnic_peer", peer);
     }
 }

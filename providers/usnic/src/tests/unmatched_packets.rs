@@ -43,7 +43,7 @@ fn accept_fails_by_port_unreachable_if_the_client_has_exited() {
 }
 
 #[test]
-fn request_is_rejected_if_the_listener_has_exited() {
+fn pending_request_is_peer_rejected_if_the_listener_has_exited() {
     let (here, there) = addresses();
     let client = Ia::open(&here, "give_up_ms=3600000");
     let bind = |port| UdpSocket::bind((there.as_str(), port)).unwrap();

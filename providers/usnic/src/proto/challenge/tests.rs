@@ -178,7 +178,7 @@ fn responding_peer_is_challenged_once_per_interval() {
 }
 
 #[test]
-fn stopped_process_reads_responses_before_the_peer_times_out() {
+fn pause_of_this_process_does_not_time_out_the_peer() {
     let mut peer = peer();
     let late = 3600 * SECONDS;
     assert_eq!(peer.on_time(late), PeerTimeout::Nothing);

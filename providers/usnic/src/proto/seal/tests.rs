@@ -1,5 +1,5 @@
 //! Tests which packets are accepted and rejected, with equal keys, with different keys and without a key. Also compares
-//! the ciphers and the checksum with published test vectors.
+//! ChaCha20-Poly1305 and the checksum with published test vectors.
 
 use super::*;
 use crate::proto::setup::tests::TestRandom;
@@ -203,7 +203,7 @@ fn short_secrets_are_rejected_and_debug_prints_no_key() {
 }
 
 #[test]
-fn ciphers_match_the_test_vectors() {
+fn chacha20_poly1305_matches_its_test_vector() {
     // Test vector of RFC 8439, 2.8.2. Its nonce begins with 7, which `nonce` cannot produce, so the test calls the
     // cipher directly.
     let key: Vec<u8> = (0x80..0xA0).collect();

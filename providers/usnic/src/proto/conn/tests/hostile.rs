@@ -382,7 +382,7 @@ fn psns_outside_the_window_are_dropped() {
 
 /// Packets with random fields cause no panic. Each posted request and receive still completes once.
 #[test]
-fn random_packets_cause_no_panic_and_no_write() {
+fn random_packets_cause_no_panic_and_each_post_completes_once() {
     for seed in 0..300 {
         let mut pair = ConnPair::new(&PairConfig { seed, ..PairConfig::default() });
         let mut dice = TestRandom(seed);
@@ -434,7 +434,7 @@ fn random_packets_cause_no_panic_and_no_write() {
 }
 
 #[test]
-fn malformed_extension_packets_end_the_connection_and_change_nothing() {
+fn malformed_extension_packets_execute_and_write_nothing() {
     type Forge = fn(&mut InvalidPacket);
     let cases: [(&str, Forge); 7] = [
         ("an operand of four bytes", |packet| packet.length = 4),

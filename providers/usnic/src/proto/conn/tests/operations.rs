@@ -61,7 +61,7 @@ impl PostedData for LargeWork {
 }
 
 #[test]
-fn connection_has_less_than_six_kib() {
+fn connection_object_is_smaller_than_six_kib() {
     assert!(
         size_of::<Conn<LargeWork>>() < 6 << 10,
         "a connection has {} bytes, instead of less than 6144",

@@ -252,7 +252,7 @@ fn ranges_in_any_order_and_overlapping_count_once() {
 }
 
 #[test]
-fn timeouts_double_and_probe_with_one_or_two() {
+fn timeouts_double_and_probe_with_one_or_two_packets() {
     let mut sender = Sender::new(0);
     sender.send(50);
     let start = sender.now;

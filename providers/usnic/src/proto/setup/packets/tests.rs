@@ -60,7 +60,7 @@ fn wire_records_have_no_padding() {
 }
 
 #[test]
-fn replies_are_at_most_three_times_as_long_as_requests() {
+fn requests_round_trip_and_replies_are_at_most_twice_as_long() {
     for guard in guards() {
         for length in [0, 1, MAX_PRIVATE, MAX_PRIVATE + 1] {
             let private = vec![1; length];

@@ -248,7 +248,7 @@ fn restarted_server_accepts_the_repeated_request() {
 }
 
 #[test]
-fn late_request_of_an_existing_or_ended_connection_is_ignored() {
+fn late_request_of_an_established_connection_is_not_reported_again() {
     for mut sim in [sim(12), sealed(12)] {
         let client = sim.client();
         sim.run(SECONDS);
