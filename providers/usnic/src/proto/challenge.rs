@@ -19,8 +19,8 @@ use crate::proto::{MILLIS, Nanos, SECONDS};
 const MAX_CHALLENGES: u32 = 3;
 /// Minimum interval between challenges to new addresses, in nanoseconds.
 const NEW_ADDRESS_INTERVAL: Nanos = 100 * MILLIS;
-/// A peer times out only after this number of challenges without a response. It also times out if this number of
-/// challenges have each caused a report that its port is closed.
+/// A peer times out only after this number of challenges without a response: when the time limit has passed, or when
+/// this number of challenges have each caused a report that its port is closed.
 const MIN_PROBES: u32 = 3;
 /// Minimum time from a challenge to the next one that an ICMP message causes, in nanoseconds.
 const MIN_INTERVAL: Nanos = 100 * MILLIS;
@@ -95,7 +95,7 @@ pub(crate) struct PeerPath {
     nonces: u64,
     /// Keepalive interval, or 0 without keepalive.
     interval: Nanos,
-    /// Time without packets of the peer after which it has timed out.
+    /// The peer has timed out if no packet arrives for this time after the challenges began.
     give_up: Nanos,
     last_packet: Nanos,
     probing: Option<ChallengeState>,

@@ -1,9 +1,9 @@
 //! The scheduler: decides which connection sends next (US-3, US-4), and stores the deadlines of all connections.
 //!
 //! After each call, a connection reports its [`PendingWork`], and is queued for it. There are three queues: connections
-//! with lost packets, with new data, and with a pending ack. A pass calls `transmit` for the connections of each queue
-//! in this order, and limits the number of connections with lost packets. A connection is in each queue at most once.
-//! Connections are identified by their index in the connection table.
+//! with lost packets, with new data or control packets, and with a pending ack. A pass calls `transmit` for the
+//! connections of each queue in this order, and limits the number of connections with lost packets. A connection is in
+//! each queue at most once. Connections are identified by their index in the connection table.
 //!
 //! Each connection has one deadline, which is the earliest of its timers (US-9). The heap of deadlines is lazy: if a
 //! deadline moves to a later time, its entry stays until it expires, and is then inserted again.

@@ -246,7 +246,7 @@ pub(crate) struct SackFields {
 pub(crate) enum Refusal {
     /// The key is invalid, access rights are missing, or the access is out of bounds.
     Access = 1,
-    /// The receive is too short, or its memory is unmapped.
+    /// The receive is too short, or its memory is no longer accessible.
     Receive = 2,
     /// The memory of a read or an atomic operation has become inaccessible.
     Source = 3,
@@ -301,7 +301,7 @@ pub(crate) fn head(packet: &[u8]) -> Option<(PacketHeader, &[u8])> {
 }
 
 /// Decodes the body of a fragment, chunk or piece. Returns `None` if the body is too short, the operation is unknown,
-/// or the payload exceeds the message or the re-fragmented packet.
+/// or the length or offset of the payload does not fit the kind of packet, the message or the re-fragmented packet.
 pub(crate) fn data(kind: Kind, body: &[u8]) -> Option<Data<'_>> {
     let (carried, rest) = DataFields::read_from_prefix(body).ok()?;
     let (message, rest) = Message::read_from_prefix(rest).ok()?;

@@ -226,7 +226,7 @@ impl<D: PostedData> Conn<D> {
         {
             host.recv_done(driver_data, status, 0, false);
         }
-        // After an invalid access of the peer, no local work has failed, so the event is `Disconnected`.
+        // An invalid access is an error of the peer, so the event at this side is `Disconnected`.
         let event = if why == Refusal::Access { ConnectionEvent::Disconnected } else { ConnectionEvent::Broken };
         self.close(Some(event), host);
         let (repeat_at, until) =

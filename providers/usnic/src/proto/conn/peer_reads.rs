@@ -120,8 +120,9 @@ impl PeerReads {
         self.atomics > 0
     }
 
-    /// Returns the next atomic operation if it can be executed: all earlier responses were sent, and all packets before
-    /// it have arrived. `next` is the first PSN that has not arrived.
+    /// Returns the next atomic operation if it can be executed: it was not executed yet, all earlier responses were
+    /// sent, all packets before it have arrived, and its memory is accessible. `next` is the first PSN that has not
+    /// arrived.
     pub(super) fn due_atomic(&self, next: Psn) -> Option<(u32, PeerRead, Atomic)> {
         let read = self.reads.get(self.sent).filter(|read| read.has_arrived && read.psn.is_before(next))?;
         let id = self.first.wrapping_add(self.sent as u32);

@@ -162,8 +162,9 @@ impl<D: PostedData> ReceiveQueue<D> {
         self.queue.pop_waiting().map(|receive| &mut receive.driver_data)
     }
 
-    /// Assigns receives to the next `count` messages. Returns false if there are too few receives. A connection with a
-    /// shared queue then waits for receives of that queue.
+    /// Assigns receives to the next `count` messages. Returns false if there are too few receives, or if a connection
+    /// with a shared queue would exceed [`MAX_SHARED_ASSIGNED`]. Such a connection then waits for receives of this
+    /// queue.
     fn bind(&mut self, count: u32, host: &mut impl ConnCallbacks<D>) -> bool {
         if self.shared {
             let fits = count <= MAX_SHARED_ASSIGNED - self.queue.len() && count <= host.shared_left();

@@ -55,7 +55,7 @@ pub(super) struct PostedRequest<Q> {
     pub(super) length: u32,
     fence: bool,
     pub(super) phase: SendPhase,
-    /// Number among the requests of its kind: sends, writes, or reads and atomic operations.
+    /// Number of the request in the sequence of its kind ([`NextNumbers`]).
     pub(super) id: u32,
     /// Number of payload bytes that were sent.
     sent_bytes: u32,
@@ -69,7 +69,8 @@ pub(super) struct PostedRequest<Q> {
     answered: bool,
 }
 
-/// Message numbers of the next send, write and read. Each of the three kinds has its own sequence.
+/// Message numbers of the next send, write and read. Each of the three kinds has its own sequence. A write with
+/// immediate data counts as a send, and an atomic operation as a read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct NextNumbers {
     pub(super) sends: u32,
@@ -83,7 +84,7 @@ pub(super) enum BlockedReason {
     /// There is no request, or a request has failed, or the next request waits: for earlier requests, for acks that
     /// make space in the window, or for the next attempt to execute a bind.
     Idle,
-    /// The peer has no posted receive.
+    /// As far as this side knows, the peer has no receive for the next send.
     Credit,
     /// The first waiting request is a bind that can be executed now.
     BindReady,

@@ -184,8 +184,8 @@ impl<D: PostedData> Conn<D> {
         packet
     }
 
-    /// Returns the next piece of the packet that is being sent in pieces. Returns `None` if there is no such packet, or
-    /// if it was acked or its request has failed.
+    /// Returns the next piece of the packet that is being sent in pieces. Returns `None` if there is no such packet, if
+    /// it is no longer in flight (acked, or declared lost), or if its payload can no longer be sent.
     fn send_next_piece(&mut self, out: &mut Vec<u8>, host: &impl ConnCallbacks<D>) -> Option<OutgoingPacket> {
         let mut sending_pieces = self.sending_pieces.take()?;
         if self.flight.state(sending_pieces.psn) != PsnState::InFlight || self.has_no_payload(&sending_pieces.sent) {

@@ -426,7 +426,7 @@ impl Acceptor {
             self.by_key.remove(&attempt.key);
             self.due.remove(&(attempt.due, id));
         }
-        // Entries expire approximately in this order, so the search usually ends at the front.
+        // Ended attempts expire approximately in the order of `ended`, so the search usually ends at the front.
         if let Some(place) = self.ended.iter().position(|other| *other == id) {
             self.ended.remove(place);
         }

@@ -27,7 +27,8 @@
 //!   that confirms the accept is the first packet for `Conn`.
 //! - to an established connection: the caller decrypts the packet, if there is a key, and passes it to `Conn`, which
 //!   also replies to a late Accept or Confirm.
-//! - without a match: an Accept goes to `connect::refuse_unmatched`. The caller drops and counts any other packet.
+//! - without a match: an Accept goes to `connect::refuse_unmatched`. The caller drops any other packet, and counts it
+//!   unless it is a Cookie or Reject.
 //!
 //! The caller reads the sockets before it calls `on_time` and `poll`, because after a pause of the process, replies may
 //! be queued.

@@ -14,7 +14,7 @@ const PROBE_WAIT: Nanos = 2 * SECONDS;
 const PROBE_WAIT_RANDOM: Nanos = SECONDS;
 /// Maximum number of rounds between probes, so that Reno and CUBIC flows keep their share (5.3.3.8.3).
 const RENO_ROUNDS: u64 = 63;
-/// Maximum exponent of the growth of inflight_longterm per round, which doubles each round (5.3.3.9).
+/// Maximum of n: in each round of UP, inflight_longterm grows by 2^n packets, and n increases by one (5.3.3.9).
 const UP_ROUNDS: u32 = 30;
 
 /// Phase of the acks relative to the probe for bandwidth: BBR.ack_phase (2.14).

@@ -1,4 +1,5 @@
-//! Tests paths whose MTU decreases without an ICMP message. Packets that are too large now are retransmitted in pieces.
+//! Tests paths whose MTU decreases, with and without a report of the new MTU, and an outage, which is no black hole.
+//! Packets that have become too large for the path are retransmitted in pieces.
 
 use dapl::provider::Status;
 

@@ -28,7 +28,7 @@ enum InFlight {
     Ack(u32, Vec<(u32, u32)>, u64),
 }
 
-/// A sender that keeps [`CWND`] packets in flight, a receiver, and the path between them.
+/// A sender that keeps up to [`CWND`] packets in flight, a receiver, and the path between them.
 struct SimTransfer {
     flight: UnackedPackets<u32>,
     received: Received,

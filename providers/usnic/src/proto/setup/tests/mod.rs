@@ -61,7 +61,7 @@ fn both_offers_limit_the_agreed_parameters() {
     }
     let sealed = terms(Psk::new(&[7; 16]), &own_offer, &peer_offer, &mut dice);
     assert_eq!(sealed.overhead, seal::OVERHEAD);
-    assert_ne!(made.seed, sealed.seed, "each offer has a new seed");
+    assert_ne!(made.seed, sealed.seed, "each handshake gives a new seed");
 }
 
 mod handshakes;

@@ -1,8 +1,8 @@
 //! Clients and a server on a virtual network that drops, duplicates, delays, reorders and damages packets at random.
 //!
-//! The test scripts the decisions of the server's consumer. Established connections send only acks, as replies to
-//! confirmations. The network checks the amplification limit: an unverified source never gets more than three times the
-//! bytes that it has sent.
+//! The test scripts the decisions of the server's consumer. Established connections send only confirmations and acks.
+//! The network checks the amplification limit: an unverified source never gets more than three times the bytes that it
+//! has sent.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
