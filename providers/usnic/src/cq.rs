@@ -1,10 +1,10 @@
-//! Completion queues. A poll of an empty queue runs a pass, which receives and sends for all connections of the IA.
-//! Connections without traffic add no cost to a poll.
+//! Completion queues. A poll of an empty queue runs a pass, unless another thread runs one. The pass receives and sends
+//! for all connections of the IA. Connections without traffic add no cost to a poll.
 //!
 //! Polls of an armed queue do not count as polling in `Polling`. The consumer of an armed queue relies on a
 //! notification, and may sleep without calling `Polling::stop`, as the agent of a CNO does.
 //!
-//! A thread that holds the lock of a completion queue acquires no other lock than that of the job queue.
+//! A thread that holds the lock of a completion queue acquires no other lock.
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, Weak};
@@ -83,8 +83,8 @@ impl CompletionQueue for Cq {
         self.0.spin
     }
 
-    /// Ignores the mode, and notifies of any completion. Each completion of a receive says whether its message was
-    /// solicited.
+    /// Ignores the mode, and notifies of any completion. dapl then wakes only the consumers that the mode selects,
+    /// because each completion of a receive says whether its message was solicited.
     fn arm(&self, _: ArmMode) -> Result<bool> {
         Ok(self.0.ready.arm(|| ()))
     }

@@ -12,7 +12,8 @@
 //! | `memory` | registered memory and memory windows |
 //! | `settings`, `limits`, `counters` | settings, attributes and statistics |
 //!
-//! This crate contains no DAT handles and no DAT events. The crate `dapl` contains no packet formats.
+//! This crate looks up no DAT handles and creates no DAT events. It keeps handles as numbers, for dapl and for log
+//! messages. The crate `dapl` contains no packet formats.
 
 mod adapter;
 mod cm;

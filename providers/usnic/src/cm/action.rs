@@ -60,7 +60,8 @@ pub(super) fn offer(device: &Device, number: u32, caps: QpCaps, peer: SocketAddr
     }
 }
 
-/// Sends the packet in the batch. A full socket drops the packet, which the state machine of the handshake retransmits.
+/// Sends the packet in the batch. If the socket is full, the packet is lost, and the handshake recovers as after a loss
+/// in the network.
 pub(super) fn send(batch: &mut SendBatch, socket: &Socket, to: SocketAddr) {
     batch.end_packet();
     batch.send(socket, &SockAddr::of(to));

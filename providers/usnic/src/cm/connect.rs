@@ -200,7 +200,7 @@ impl ActiveSide {
         })
     }
 
-    /// Cancels an attempt, and notifies the peer. Returns false if there is no such attempt.
+    /// Cancels an attempt, and notifies the peer if a request was sent. Returns false if there is no such attempt.
     pub(super) fn withdraw(&mut self, device: &Device, number: u32) -> bool {
         if let Some(place) = self.refused.iter().position(|(refused, ..)| *refused == number) {
             self.refused.remove(place);

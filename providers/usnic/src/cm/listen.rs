@@ -208,8 +208,8 @@ impl Listeners {
         }
     }
 
-    /// Replies to a path probe. Returns false if the packet is no path probe. Called only without a pre-shared key,
-    /// because an adapter with a key never replies to unauthenticated packets.
+    /// Replies to a path probe. Returns false if the packet is no path probe, or the well-known port is closed. Called
+    /// only without a pre-shared key, because an adapter with a key never replies to unauthenticated packets.
     fn reply_to_probe(&mut self, forwarded: &ForwardedRequest) -> bool {
         let Some(socket) = &self.well_known else { return false };
         let is_answered = echo::reply(&forwarded.request, self.batch.header_buffer());

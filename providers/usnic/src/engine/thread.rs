@@ -185,7 +185,7 @@ impl Engine {
     }
 
     /// Reads the error queue of the data socket. Notifies the established connections that send to the reported
-    /// address, and of a closed port also the connection manager.
+    /// address. If the port there is closed, also notifies the connection manager.
     #[cold]
     fn take_errors(&self) {
         let (device, now) = (&self.device, device::now());

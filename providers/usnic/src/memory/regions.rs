@@ -4,9 +4,9 @@
 //! index is quarantined before it is reused. Registrations and bound windows share the table, but local segments cannot
 //! use the key of a window.
 //!
-//! A copy holds a reference on its entry, except the copy of a short send by an announced post. Deregistration revokes
-//! the key, and then waits for the announced posts, and until there are no references. So no transfer accesses the
-//! memory afterwards.
+//! A copy holds a reference on its entry, except the copy of a short send during its post, if dapl has announced the
+//! post (`SendWr::announced`). Deregistration revokes the key, then waits for the end of all announced posts, and then
+//! until there are no references. So no transfer accesses the memory afterwards.
 #![forbid(unsafe_code)]
 
 use std::sync::OnceLock;

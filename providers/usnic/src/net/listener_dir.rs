@@ -1,9 +1,9 @@
 //! The directory in which processes of one user find each other's listeners: `<base>/listeners/`, with a Unix socket
 //! for each listener.
 //!
-//! Every use checks owner and mode (0700) of the directory, and resolves names through the checked descriptor. So no
-//! other user can bind a name in the directory, or send to one. In the abstract socket namespace, any user could bind
-//! any name.
+//! Each use opens the directory, and checks that this user owns it and that other users have no access. Sockets are
+//! bound and reached through the checked descriptor (without `/proc`, by their path). So no other user can bind a name
+//! in the directory, or send to one. In the abstract socket namespace, any user could bind any name.
 //!
 //! Several network namespaces may share the directory, so a name begins with the inode of the namespace:
 //! `<namespace>-<address and port>-<qualifier>`.

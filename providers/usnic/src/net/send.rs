@@ -207,7 +207,7 @@ impl SendBatch {
         equal + usize::from(packets.get(equal).is_some_and(is_shorter))
     }
 
-    /// Returns the number of packets before the next GSO batch.
+    /// Returns the number of packets before the next [`MIN_GSO`] packets of equal length.
     fn single_run(&self) -> usize {
         let lengths = self.packets[self.sent..].windows(MIN_GSO);
         let until = lengths.clone().position(|next| next[1..].iter().all(|packet| packet.length == next[0].length));

@@ -193,8 +193,8 @@ impl QpContext {
 
     /// Whether all segments are registered for local access, and for writing if `write` is true.
     ///
-    /// The access to each segment is checked again when the request is sent. Without this check at the post, an invalid
-    /// request would fail only after the peer has granted a credit, or never.
+    /// The access to a segment is checked again when its memory is read or written. Without this check at the post, an
+    /// invalid request would fail only after the peer has granted a credit, or never.
     pub(crate) fn is_registered(&self, segments: &[Segment], write: bool) -> bool {
         let right = AccessRight::local(write);
         let is_open = |part: &Segment| {

@@ -1,7 +1,8 @@
 //! Fast paths for posts of one segment: a short send that is transmitted immediately, a request behind waiting
 //! requests, and a receive. A request may have the flag SUPPRESS, and no other flag.
 //!
-//! If its conditions are not met, a function returns false without effect, and the caller uses the general function.
+//! If the conditions of a fast path are not met, its function returns false without effect, and the caller uses the
+//! general function.
 #![forbid(unsafe_code)]
 
 use dapl::provider::{Op, Segment, Token, Work};

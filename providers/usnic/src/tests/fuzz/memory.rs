@@ -1,4 +1,5 @@
-//! The registered memory of the peer under test, which must not be written outside of its grants.
+//! The memory and the shared receive queue of the peer under test. The callbacks assert that data is within its
+//! buffer, and that atomic operations and invalidations have a valid key.
 
 use dapl::provider::Status;
 use dapl_software::memory::atomic::Atomic;

@@ -1,7 +1,8 @@
 //! Checks the completions and memory contents that the two consumers of a connection observe.
 //!
-//! Implements the callbacks of both connection ends (`ConnCallbacks`), and checks that each call keeps the guarantees
-//! of DAT. The payload of each message is a slice of one table of random bytes, so each expected byte is known.
+//! `host` implements the callbacks of both ends of the connection (`ConnCallbacks`). The callbacks check that each call
+//! keeps the guarantees of DAT. The payload of each message is a slice of one table of random bytes, so each expected
+//! byte is known.
 
 mod host;
 

@@ -183,7 +183,7 @@ impl Scenario {
         faults.chain(actions).chain(links).max().unwrap_or(0)
     }
 
-    /// Whether the network may corrupt packets of this connection that have no authentication.
+    /// Whether the network may corrupt packets of this connection, and the packets are not authenticated.
     pub(super) fn is_loose(&self, link: usize) -> bool {
         let link = &self.links[link];
         !self.sealed && self.between(link, |kind| matches!(kind, FaultKind::Corrupt(_)))

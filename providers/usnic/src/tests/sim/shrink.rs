@@ -65,7 +65,8 @@ fn quietly<T>(body: impl FnOnce() -> T) -> T {
     outcome
 }
 
-/// Removes parts of a failing scenario while it still fails. Returns the reduced scenario and its failure.
+/// Removes parts of a failing scenario while it still fails with a similar message (`is_alike`). Returns the reduced
+/// scenario and its failure.
 fn shrink(mut scenario: Scenario, first: &str) -> (Scenario, String) {
     let mut last = first.to_owned();
     let mut tries = 0;

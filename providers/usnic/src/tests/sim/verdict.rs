@@ -70,7 +70,7 @@ fn check_undisturbed(link: &SimLink, at: usize) {
 }
 
 /// Checks that each failed request that was not flushed had a cause: it was invalid, the network was down, or the peer
-/// ended the connection.
+/// ended the connection. Also checks that receives failed only by a flush or a message that is too long.
 fn check_failures(scenario: &Scenario, link: &SimLink, at: usize) {
     for side in 0..2 {
         let Some((index, status)) = link.failure(side) else { continue };
@@ -102,7 +102,8 @@ fn check_failures(scenario: &Scenario, link: &SimLink, at: usize) {
     }
 }
 
-/// Checks a graceful disconnect of one side: all sends that completed with success have arrived at the peer.
+/// Checks that all sends that completed with success have arrived at the peer. Skips connections on which both sides
+/// disconnected gracefully, and those with an abort, an invalid request or an outage.
 fn check_drained(scenario: &Scenario, link: &SimLink, at: usize) {
     let aborts = scenario
         .actions
@@ -125,7 +126,7 @@ fn check_drained(scenario: &Scenario, link: &SimLink, at: usize) {
     }
 }
 
-/// Whether the network or a process may have been down for longer than the timeout.
+/// Whether the network may have been down for longer than the timeout, or a process of the connection was restarted.
 fn is_cut(scenario: &Scenario, at: usize) -> bool {
     let [a, b] = scenario.links[at].ends;
     let restarts = scenario
