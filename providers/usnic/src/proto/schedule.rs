@@ -140,7 +140,7 @@ pub(crate) struct Deadlines {
 }
 
 impl Deadlines {
-    /// Sets the deadline of a connection. Returns true if the connection has no entry in the heap, or a later one. A
+    /// Sets the deadline of a connection. Returns true if the connection had no entry in the heap, or a later one. A
     /// deadline after that of the entry leaves the entry unchanged. The entry then expires early, and the caller sets
     /// the deadline again.
     pub(crate) fn set_deadline(&mut self, number: u32, deadline: Nanos) -> bool {

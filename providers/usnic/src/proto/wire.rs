@@ -71,7 +71,7 @@ pub(crate) const FLAG_ACK_NOW: u16 = 1;
 pub(crate) const FLAG_LAST: u16 = 2;
 /// Flag: the packet ends with a CRC32C of all bytes before it.
 pub(crate) const FLAG_CHECKED: u16 = 4;
-/// Flag: the part after the header, or after the clear part of a request, is encrypted (`seal`).
+/// Flag: the part after the header, or after the clear part of a request or withdrawal, is encrypted (`seal`).
 pub(crate) const FLAG_SEALED: u16 = 8;
 /// Flag of a Reset in reply to an Accept: the client does not know the connection attempt.
 pub(crate) const FLAG_UNKNOWN: u16 = 16;

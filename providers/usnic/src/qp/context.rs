@@ -1,9 +1,9 @@
 //! The callbacks of a connection (`ConnCallbacks`): access to consumer memory, receives from the shared queue, and
 //! completions.
 //!
-//! Copies use raw pointers, because no Rust reference to consumer memory may exist. A guard on the registration
-//! prevents deregistration during a copy. The caller holds the lock of the queue pair. A closing connection uses
-//! [`ClosingCallbacks`].
+//! Copies use raw pointers, because no Rust reference to consumer memory may exist. Deregistration waits until the copy
+//! is done: for a guard on the registration or, in `gather_short`, for the announced post. The caller holds the lock of
+//! the queue pair. A closing connection uses [`ClosingCallbacks`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

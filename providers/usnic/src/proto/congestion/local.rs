@@ -1,8 +1,8 @@
 //! Congestion control for a peer on this host.
 //!
-//! The loopback interface has no bottleneck link. Its only queue is the peer's socket receive buffer, and ack times
-//! depend on thread scheduling. So this algorithm has no model of the path, and the window starts with the size of that
-//! buffer.
+//! The loopback interface has no bottleneck link. Packets queue mainly in the peer's socket receive buffer, and ack
+//! times depend on thread scheduling. So this algorithm has no model of the path, and the window starts with the size
+//! of that buffer.
 //!
 //! Several connections may share the peer's socket and overflow its buffer. The resulting loss is a congestion signal,
 //! and so is a full queue of this host (ENOBUFS). After such a signal, the window follows NewReno (RFC 9002, 7.3 and

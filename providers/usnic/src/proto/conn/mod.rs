@@ -193,8 +193,8 @@ impl<D: PostedData> Conn<D> {
         }
     }
 
-    /// Posts a receive of `length` bytes, into which `fill` writes the driver's data. Returns whether an ack packet
-    /// must be sent now to advertise the credit.
+    /// Posts a receive of `length` bytes, into which `fill` writes the driver's data. Returns whether an ack must be
+    /// sent now to advertise the credit.
     #[inline(always)]
     pub(crate) fn post_recv(
         &mut self,

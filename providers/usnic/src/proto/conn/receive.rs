@@ -1,8 +1,8 @@
 //! Reception. Payload is placed when it arrives, in any order. Completions are reported in PSN order.
 //!
 //! All fields of a packet are untrusted until they are checked. Only accepted packets are acked. An invalid request is
-//! refused after all earlier requests are complete. Duplicates are detected by their PSN, and dropped before memory is
-//! accessed.
+//! refused after all earlier requests are complete. Duplicates of accepted packets are detected by their PSN, and
+//! dropped before memory is accessed.
 
 use dapl::provider::{ATOMIC_SIZE, ReceivedOp as MessageKind, Status};
 use dapl_software::memory::atomic::Atomic;

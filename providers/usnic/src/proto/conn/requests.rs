@@ -208,8 +208,8 @@ impl<Q: Default> SendQueue<Q> {
         Some((slot, id, &mut request.driver_data))
     }
 
-    /// Returns the next packet of a request. Its payload has at most `fragment` bytes if it is a whole message, else at
-    /// most `chunk` bytes.
+    /// Returns the next packet of a request. Its extension and payload together have at most `fragment` bytes if the
+    /// packet is a whole message, else at most `chunk` bytes.
     pub(super) fn next(&self, bounds: SendLimits, fragment: u32, chunk: u32) -> Result<SentPayload, BlockedReason> {
         if self.stopped {
             return Err(BlockedReason::Idle);
