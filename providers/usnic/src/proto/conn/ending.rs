@@ -79,7 +79,8 @@ impl Ending {
         matches!(self.phase, ClosePhase::Finishing | ClosePhase::Closed)
     }
 
-    /// Returns the refusal that every ack packet contains, and the PSN of the refused packet.
+    /// If this side has refused a request, returns the reason and the PSN of the refused packet. Every further ack
+    /// packet contains them.
     pub(super) fn refusal(&self) -> Option<(Refusal, Psn)> {
         self.refused.map(|refused| (refused.why, refused.psn))
     }

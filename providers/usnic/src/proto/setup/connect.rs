@@ -74,7 +74,8 @@ pub(crate) struct Connector {
     listener_retry_until: Nanos,
     /// Next interval between repetitions because the server has no listener.
     listener_retry_wait: Duration,
-    /// Time from a transmission to the next one after a Pending reply. It doubles with each such reply.
+    /// Time from a transmission to the next one after a Pending reply. It doubles with each such reply, up to
+    /// `pending_repeat`.
     patience: Nanos,
     sent_at: Nanos,
     /// Time of the last reply, or of the start of the attempt.

@@ -114,8 +114,8 @@ impl QueuePair for Qp {
 }
 
 impl QpCore {
-    /// Acquires the lock. If the queue has no space for one more request, first runs a pass, which may complete
-    /// requests.
+    /// Acquires the lock. If the queue has no space for one more request, first runs a pass, unless another thread is
+    /// running one: a pass may complete requests.
     ///
     /// Errors: `Exhausted(Memory)` if the queue is still full.
     #[inline]

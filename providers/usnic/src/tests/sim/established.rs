@@ -1,6 +1,7 @@
 //! One side of an established connection of the simulation. It checks each packet that this side sends.
 //!
-//! Acks must cover only packets that have arrived. Data packets must be within the peer's receive window.
+//! Acks must cover only packets that have arrived. Data packets must be within the window of `WINDOW` packets
+//! from the first packet that the peer has not acked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
