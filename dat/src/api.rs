@@ -61,7 +61,8 @@ pub static V2: Api = Api {
 
 static CURRENT: OnceLock<&'static Api> = OnceLock::new();
 
-/// Sets the version of this library. Each function of `thunk/own` calls it first; only the first call has an effect.
+/// Sets the version of this library. Each exported function of `thunk/own` calls it first; only the first call has an
+/// effect.
 pub(crate) fn enter(api: &'static Api) {
     CURRENT.get_or_init(|| api);
 }

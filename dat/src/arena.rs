@@ -1,10 +1,10 @@
 //! Address ranges (arenas) in which this project's providers keep their handles. Providers add their arenas through the
 //! hook, libdat's private interface for them (`dat_abi::hook`). A call reads the first word of a value passed as a
-//! handle only if the value is in an arena, or if a provider without the hook is registered: the handles of such a
-//! provider can be anywhere.
+//! handle only if the value is in an arena or is the pointer of an open IA, or if a provider without the hook has been
+//! registered: the handles of such a provider can be anywhere.
 //!
-//! `thunk` looks a handle up on every call, so the lookup is a comparison and a few loads of one cache line, without a
-//! lock. An arena stays mapped until the process ends.
+//! `thunk` checks the handle of every call against the arenas, so this check takes no lock. For the first arena, the
+//! usual case, the check is two loads and a comparison. An arena stays mapped until the process ends.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
@@ -55,7 +55,8 @@ static NO_HANDLE: AtomicUsize = AtomicUsize::new(0);
 pub(crate) struct Arenas {
     first: FirstArena,
     list: [Arena; MAX_ARENAS],
-    /// Set when a provider without the hook is registered. Its handles may be outside all arenas.
+    /// Set when a provider without the hook is registered, and never cleared. The handles of such a provider may be
+    /// outside all arenas.
     foreign: AtomicBool,
     /// Held while an arena is added or extended.
     writing: Mutex<()>,

@@ -52,8 +52,8 @@ pub struct Record {
     pub place: LineNumber,
 }
 
-/// A line that is not used: it is disabled (`nondefault`), is for kernel programs, or has an error. If a program opens
-/// a name that has only such lines, the error message names the first of them.
+/// A line that is not used: it is disabled (`nondefault`), is for kernel programs, or was dropped because of an error.
+/// If a program opens a name that has only such lines, the error message names the first of them.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct UnusedLine {
     /// Field 1 of the line.
@@ -85,9 +85,9 @@ pub struct Diagnostic {
     pub column: usize,
     /// The field's name, as in the documentation, or `end of record`.
     pub field: &'static str,
-    /// Text found in the file.
+    /// Text found in the file, or a description such as `missing (end of line)`.
     pub found: String,
-    /// Permitted values.
+    /// Permitted values, or another explanation of the error or remark.
     pub allowed: &'static str,
     /// Whether the record was dropped.
     pub cost: ErrorConsequence,
@@ -285,8 +285,8 @@ fn is_provider_version(text: &[u8]) -> bool {
     matches!(parts[..], [id, major, minor] if !id.is_empty() && digits(major) && digits(minor))
 }
 
-/// Whether the file name of a library ends like a provider library of DAT 2.0: in `.so.2`, optionally followed by
-/// further numbers.
+/// Whether the file name of a library contains `.so.2`, the version of provider libraries of DAT 2.0, at its end or
+/// before a dot.
 pub fn is_for_libdat2(library: &[u8]) -> bool {
     has_version(library, b".so.2")
 }
@@ -392,7 +392,7 @@ fn quoted_token(rest: &[u8]) -> Option<(Vec<u8>, usize)> {
     None
 }
 
-/// Length of an unquoted token: up to a blank, or through the first quote without a backslash before it. Backslashes
+/// Length of an unquoted token. It ends before a blank, or after the first quote that no backslash escapes. Backslashes
 /// stay in the token, because Windows paths are written without quotes.
 fn bare_token(rest: &[u8]) -> usize {
     let mut escaped = false;

@@ -1,9 +1,9 @@
 //! Generates dat.conf lines for the adapters of this machine: `sm0`, `usnic0`, one line for each network interface that
 //! is up and has an IP address, and one for each port of an RDMA device.
 //!
-//! `sources` uses the lines when there is no registry file. Only names are read: no library is loaded and no device is
-//! opened. Names with special characters are skipped, since they would have to be quoted. At most 64 interfaces and 64
-//! ports get a line.
+//! `sources` uses the lines if `DAT_OVERRIDE` is not set and neither a dat.conf nor a drop-in file exists; `datinfo
+//! discover` prints them. Only names are read: no library is loaded and no device is opened. Names with special
+//! characters are skipped, since they would have to be quoted. At most 64 interfaces and 64 ports get a line.
 #![forbid(unsafe_code)]
 
 use std::fs;

@@ -1,7 +1,7 @@
 //! Locks across `fork`: the forking thread takes the locks of the registry, the IA numbers, the arenas and the reports.
 //! Otherwise a lock could be held in the child by a thread that exists only in the parent.
 //!
-//! `thunk` installs the handlers at the first call that may take a lock.
+//! `thunk::guard` installs the handlers in the first call that runs in it, such as an open or a registration.
 #![forbid(unsafe_code)]
 
 use std::cell::RefCell;

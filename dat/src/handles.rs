@@ -20,7 +20,7 @@ const NUMBERS: usize = 1 << 16;
 /// The provider's pointer by number; null if no IA with the number is open.
 static OPEN: [AtomicPtr<c_void>; NUMBERS] = [const { AtomicPtr::new(ptr::null_mut()) }; NUMBERS];
 
-/// What open and close change, and the index for lookups by the provider's pointer.
+/// The open IAs, by number and by the provider's pointer. Each open and close changes the table.
 static TABLE: Mutex<IaTable> = Mutex::new(IaTable { last: 0, uses: BTreeMap::new(), by_pointer: BTreeMap::new() });
 
 pub(crate) struct IaTable {

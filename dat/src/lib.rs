@@ -12,7 +12,7 @@
 //! |---|---|
 //! | `api` | differences between the versions |
 //! | `conf` | parses dat.conf into records and diagnostics (pure) |
-//! | `matching` | selects the records that may serve an open, or the reason why none may (pure) |
+//! | `matching` | selects the records that may serve an open, or returns why none may (pure) |
 //! | `strerror` | names of return codes (pure) |
 //! | `refused` | the reason for a refused open, as a line and as fields (pure) |
 //! | `arena` | address ranges of handles that may be read |

@@ -1,7 +1,10 @@
 //! Loads provider libraries, checks them, and calls their `dat_provider_init` and `dat_provider_fini`.
 //!
-//! `registry` calls this module without a lock, because a provider's init calls back into libdat. A library is never
-//! unmapped: the first word of a stale handle must stay readable, and a provider may have threads.
+//! `registry` loads, initialises and finalises a library without a lock, because a provider's init calls back into
+//! libdat. A library is never unmapped: the first word of a stale handle must stay readable, and a provider may have
+//! threads.
+//!
+//! Submodules: `found` (the file of a library name), `host` (C library calls), `other` (calls into the other libdat).
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -152,7 +155,7 @@ fn in_own_directory(own: &CStr, name: &CStr) -> Option<CString> {
 }
 
 /// Makes libdat's own symbols visible to libraries that are opened afterwards. Needed if the program opened libdat with
-/// `RTLD_LOCAL`, and the provider does not list `libdat.so.1` as needed.
+/// `RTLD_LOCAL`, and the provider does not list libdat as needed.
 fn make_symbols_global() -> bool {
     let Some(own) = host::library() else { return false };
     // SAFETY: the string is NUL-terminated; NOLOAD maps nothing new, so no foreign code runs.

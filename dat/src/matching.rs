@@ -1,14 +1,15 @@
-//! Selects the records that may serve an open, by name, version and thread safety, or the reason why none may.
+//! Selects the records that may serve an open, by name, version and thread safety, or returns why none may.
 //!
-//! `registry` passes all records and loads the selected ones in order. Pure: nothing is loaded or counted here.
+//! `registry` passes the records and registrations of the name, and tries the selected ones in order. Pure: nothing is
+//! loaded or counted here.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
 
 use crate::conf::Key;
 
-/// The oldest version whose programs may get a provider of a newer minor version. In 1.2 both attribute records have
-/// more fields than in 1.1, so a query by a program of 1.1 would write beyond the program's records.
+/// The oldest version whose programs may get a provider of a newer minor version. In 1.2 both records that
+/// `dat_ia_query` writes have more fields than in 1.1, so the query of a program of 1.1 would write beyond its records.
 const UPWARDS_FROM: (u32, u32) = (1, 2);
 
 /// Reason why no record serves an open: the first filter that left no candidate. `present` describes the candidates
@@ -25,8 +26,8 @@ pub enum NoMatch {
         wanted: String,
         /// Versions for which the name exists.
         present: String,
-        /// The libdat that serves all candidates, in parentheses; empty if the candidates need both, or if it is
-        /// unknown.
+        /// The libdat that serves all candidates, in parentheses. Empty if the candidates need both, or if their major
+        /// version is neither 1 nor 2.
         library: &'static str,
     },
     /// The name exists for this major version, but neither for this minor version nor for a suitable later one.

@@ -41,9 +41,10 @@ pub(crate) enum RefusalKind {
     Major,
     /// The name exists in this major version, but in no minor version that the program can use.
     Minor,
-    /// The provider is not thread-safe.
+    /// Thread safety was requested, but the provider is not thread-safe.
     ThreadSafety,
-    /// No library of the name's lines could be loaded and registered the name.
+    /// No library of the name's lines can serve the open, for example because it cannot be loaded, or because it does
+    /// not register the name.
     Library,
     /// The provider refuses to open the adapter.
     Device,
@@ -71,7 +72,8 @@ impl RefusalKind {
 pub(crate) struct RefusedOpen {
     pub(crate) kind: RefusalKind,
     pub(crate) name: Vec<u8>,
-    /// The lines of dat.conf with this name, each as `file:line`, separated by commas; empty if there is none.
+    /// The lines of dat.conf that the refusal is about, each as `file:line`, separated by commas. Empty if there is
+    /// none, or if the cause itself names the lines.
     pub(crate) place: String,
     pub(crate) cause: CauseAndRemedy,
 }

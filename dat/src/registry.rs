@@ -1,8 +1,8 @@
 //! Maps names to providers: the static registry (files), the dynamic registry (registrations), and use counts.
 //!
-//! Each open IA counts as one use of its provider. Providers add and remove registrations. The registry's lock is never
-//! held while a library is loaded or called; `entry` serialises loads and calls per record. This module never calls
-//! through a provider's table, and never unloads a library.
+//! Each open IA counts as one use of its provider. Providers, or the program itself, add and remove registrations. The
+//! registry's lock is never held while a library is loaded or called; `entry` serialises load, init and fini per
+//! record. This module never calls through a provider's table, and never unloads a library.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -29,12 +29,12 @@ use entry::{EntryRefusal, EntryState, ProviderEntry};
 use index::NameIndex;
 use registrations::Registrations;
 
-/// The registration and record that an open IA uses; returned when the IA is closed.
+/// The registration and record that an open IA uses; released when the IA is closed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct ProviderUse {
     /// Id of the registration ([`Registrations`]).
     pub(crate) registration: u64,
-    /// The record whose library made the registration; `None` if the program registered itself.
+    /// The record whose library made the registration; `None` if the program itself made it.
     pub(crate) entry: Option<usize>,
 }
 

@@ -34,11 +34,12 @@ pub(crate) struct CollectedConf {
     pub(crate) unreadable: Vec<String>,
     /// The files that the records come from, as text for messages.
     pub(crate) origin: String,
-    /// Files that were searched for and do not exist.
+    /// Usual files that were searched for and do not exist.
     pub(crate) missing: Vec<PathBuf>,
     /// The dat.conf in use, to which a user should add lines; it may not exist.
     pub(crate) target: PathBuf,
     /// All usual files except `target`. None of them was read, because only the first dat.conf that exists is used.
+    /// Empty if `DAT_OVERRIDE` names the file.
     pub(crate) unread: Vec<PathBuf>,
 }
 

@@ -1,11 +1,11 @@
 //! The C boundary: handle lookup, and the macros that define the exported `dat_*` functions. Only this module reads the
 //! first word of a handle.
 //!
-//! The packages `dat/v1` and `dat/v2` export the functions, since a version script names them there. The macros of
-//! `pass` define functions that call the provider behind a handle; those of `own` define functions that libdat
-//! implements itself. A value outside all arenas is refused without reading memory, so invalid handles do not crash the
-//! program, unless a provider without the hook is registered. The lookup takes no lock, except for the provider's
-//! pointer of an IA.
+//! The packages `dat/v1` and `dat/v2` invoke the macros, so that each library defines the functions of its own version.
+//! The macros of `pass` define functions that call the provider behind a handle; those of `own` define functions that
+//! libdat implements itself. A value outside all arenas is refused without reading memory, so invalid handles do not
+//! crash the program, unless a provider without the hook has been registered. The lookup takes no lock, except for the
+//! provider's pointer of an IA.
 
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -40,7 +40,7 @@ mod pass;
 type ProviderTable<T> = Option<(DAT_HANDLE, &'static T)>;
 
 /// Resolves the handle of an object that is not an IA. Only memory in this project's arenas is read, unless a provider
-/// without the hook is registered.
+/// without the hook has been registered.
 #[inline(always)]
 pub fn object<T: Table>(handle: DAT_HANDLE) -> ProviderTable<T> {
     match ARENAS.classify(handle as usize) {

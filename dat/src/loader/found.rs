@@ -1,5 +1,5 @@
 //! Finds the file that the dynamic loader would load for a library name, without loading it. Used for the remedies of
-//! refused opens and for `datinfo check`.
+//! refused opens and for `datinfo`.
 //!
 //! Searches for a file name in `LD_LIBRARY_PATH`, the loader's cache, its default directories, and libdat's own
 //! directory, in this order. A name with a slash is a path and is not searched. A library that is found may still fail

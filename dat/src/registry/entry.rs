@@ -44,7 +44,8 @@ pub(super) enum EntryState {
 pub(super) enum EntryRefusal {
     /// This thread is initialising the record, or waiting for it would deadlock.
     Reentrant,
-    /// A thread-safe provider was requested, but neither the line nor the library declares thread safety.
+    /// A thread-safe provider was requested, but the line says `nonthreadsafe`, and the library is not one of this
+    /// project.
     NotThreadSafe,
     /// The library cannot be loaded, is not a provider, or does not register the name.
     Unusable(CauseAndRemedy),

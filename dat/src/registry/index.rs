@@ -23,7 +23,7 @@ const MOST_REGISTRATIONS: usize = 64;
 pub(super) struct NameIndex {
     /// Indexes in [`Registry::entries`], in file order.
     records: BTreeMap<Vec<u8>, Vec<usize>>,
-    /// Index in [`Conf::absent`] of the first unused line.
+    /// Index in [`Conf::absent`] of the name's first unused line.
     absent: BTreeMap<Vec<u8>, usize>,
     /// Names in the dat.conf files that are not in use, and their lines. These files are read when a name is not found.
     elsewhere: Option<BTreeMap<Vec<u8>, LineNumber>>,

@@ -1,5 +1,5 @@
-//! Destination of libdat's log, selected by `DAT_DBG_*`: stderr, syslog or both, one write per line. Also reports
-//! unknown variables.
+//! The logger of libdat: `DAT_DBG_TYPE` and `DAT_DBG_LEVEL` select the topics, `DAT_DBG_DEST` the destination (stderr,
+//! syslog or both). Also reports invalid values of these variables, and variables that are misspelt or have no effect.
 //!
 //! `report` installs the logger before the first line that might be written. Nothing is written to stdout.
 #![forbid(unsafe_code)]

@@ -1,4 +1,5 @@
-//! Calls that libdat implements itself: open and close, the registry, names of return codes, and the private hook.
+//! Calls that libdat implements itself: open and close, the registry, names of return codes, conversion of IA handles,
+//! and the private hook.
 //!
 //! Each function converts its C arguments to Rust values, calls another module, and writes its results last. The
 //! records of these calls, and the first members of a table, are the same in both versions of the ABI.
@@ -221,8 +222,8 @@ pub unsafe fn registry_list_providers(
     })
 }
 
-/// `dat_strerror`: the names of a return code's type and subtype. Both outputs are always written, because programs
-/// print them without checking the return code.
+/// `dat_strerror`: the names of a return code's type and subtype. Each output that is not null is written even for an
+/// unknown code, because programs print the names without checking the result.
 ///
 /// # Safety
 ///
