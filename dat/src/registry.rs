@@ -96,7 +96,10 @@ pub(crate) fn acquire(wanted: &Key) -> Result<OpenProvider, DAT_RETURN> {
         match try_source(&key, source.map(|source| source.index), wanted.thread_safe) {
             Ok(provider) => return Ok(provider),
             Err(EntryRefusal::Reentrant) => {
-                let cause = CauseAndRemedy::new("it is being opened from inside its own provider's initialisation", "");
+                let cause = CauseAndRemedy::new(
+                    "its provider is being initialised by this thread, or by a thread that waits for this one",
+                    "",
+                );
                 let refused = RefusedOpen { kind: RefusalKind::Busy, name: key.name, place, cause };
                 return Err(refuse(error(DAT_INVALID_STATE, DAT_NO_SUBTYPE), refused));
             }
