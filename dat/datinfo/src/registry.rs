@@ -46,8 +46,8 @@ pub(crate) struct Diagnostic {
     pub(crate) is_wrong: bool,
 }
 
-/// A line of dat.conf that is not used: it is disabled (`nondefault`), is for kernel programs, or has an error. Another
-/// line may define the same name.
+/// A line of dat.conf that is not used: it is disabled (`nondefault`), is for kernel programs, or was dropped because
+/// of an error. Another line may define the same name.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct UnusableName {
     pub(crate) name: String,

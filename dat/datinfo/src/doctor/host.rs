@@ -134,7 +134,8 @@ fn shared_memory(findings: &mut Vec<Finding>) {
     findings.extend(base_directory(Path::new(&directory)));
 }
 
-/// Checks a base directory. The providers create it if it is missing, so its first existing ancestor is checked instead.
+/// Checks a base directory. If it is missing, its nearest existing ancestor is checked, because the providers create
+/// the directory.
 fn base_directory(directory: &Path) -> Vec<Finding> {
     let existing = directory.ancestors().find(|path| path.exists()).unwrap_or(directory);
     let shown = existing.display().to_string();

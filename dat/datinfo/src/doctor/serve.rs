@@ -14,7 +14,7 @@ use crate::system::{self, Fragments};
 const MOST: u32 = 2_000;
 
 pub(super) fn serve(port: u16) -> crate::Result {
-    // Listens on IPv6 and IPv4, if IPv6 is available.
+    // Listens on IPv6 and IPv4, or on IPv4 alone if IPv6 is not available.
     let socket =
         UdpSocket::bind((Ipv6Addr::UNSPECIFIED, port)).or_else(|_| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)));
     let socket = socket.map_err(|error| {

@@ -145,7 +145,8 @@ fn wait(path: &Path, deadline: Instant, patience: Duration) -> Result<(), String
     Ok(())
 }
 
-/// Refuses files that must not be replaced by a rename: special files, files with several hard links, very large files.
+/// Refuses special files and files with several hard links, which a rename must not replace, and files of more than
+/// [`MOST`] bytes.
 fn check(path: &Path, stat: &Stat) -> Result<(), String> {
     let path = path.display();
     if fs::FileType::from_raw_mode(stat.st_mode) != fs::FileType::RegularFile {

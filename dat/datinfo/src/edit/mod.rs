@@ -87,7 +87,8 @@ pub(crate) fn remove(options: &Options, wanted: &Remove) -> crate::Result {
 
 /// Executes `datinfo set-default`: enables the entry at `--line`, and disables the other entries with the same name,
 /// version and thread safety. Without `--line`, enables all entries of the name; several with the same version and
-/// thread safety are an error. With `--off`, disables the entry at `--line`, or all entries of the name.
+/// thread safety are an error. With `--off`, disables the entry at `--line`, or all entries of the name. Only entries
+/// for the version of `--api` count.
 pub(crate) fn set_default(options: &Options, wanted: &SetDefault) -> crate::Result {
     edit(options, &wanted.conf, false, &[], &|text| {
         let entries = named(text, &wanted.name, options.api)?;

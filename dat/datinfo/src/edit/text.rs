@@ -60,7 +60,8 @@ impl ConfText {
         without_end(&self.lines[index])
     }
 
-    /// Returns the lines that are entries, enabled or not. Lines that cannot be parsed are skipped.
+    /// Returns the lines with at least five fields, enabled or not. Lines with fewer fields or an unclosed quote are
+    /// skipped.
     pub(super) fn entries(&self) -> Vec<FileEntry> {
         (0..self.lines.len()).filter_map(|index| self.entry(index)).collect()
     }

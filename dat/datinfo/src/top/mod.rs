@@ -1,9 +1,9 @@
 //! `datinfo top`: shows the counters that running processes publish.
 //!
 //! A sample queries all processes of this user that publish counters (`dat_counters`); libdat is not used. `rates`
-//! computes the differences between two samples; `table`, `document` and `openmetrics` format a sample. A process that
-//! hangs or sends invalid data affects only its own line. The program ends when its output is closed or when it is
-//! killed.
+//! computes the differences between two samples; `table`, `document` and `openmetrics` format a sample, and `screen`
+//! shows tables. A process that hangs or sends invalid data affects only its own line. With `--once` or `--openmetrics`
+//! the program prints one sample; otherwise it prints samples until its output is closed or it is killed.
 #![forbid(unsafe_code)]
 
 mod document;
@@ -46,7 +46,7 @@ impl Sample {
         self.found.iter().filter_map(|found| Some((found, found.result.as_ref().ok()?)))
     }
 
-    /// Numbers of processes, adapters and endpoints.
+    /// Numbers of processes that have answered, of their adapters, and of their endpoints.
     fn totals(&self) -> [u64; 3] {
         let adapters = || self.readable().flat_map(|(_, process)| &process.adapters);
         let mut pids: Vec<u32> = self.readable().map(|(found, _)| found.pid).collect();

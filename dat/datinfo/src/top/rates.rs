@@ -33,7 +33,7 @@ impl<'a> CounterId<'a> {
 /// Values of counters by name, for each identity (see [`CounterId`]).
 type Sums = HashMap<(u32, u32, String, String), HashMap<String, u64>>;
 
-/// Two consecutive samples.
+/// The counters of two consecutive samples.
 #[derive(Debug, Default)]
 pub(super) struct Rates {
     before: Sums,
@@ -64,8 +64,8 @@ impl Rates {
         self.now.entry(key(id)).or_default().extend(sums);
     }
 
-    /// Increase of a counter per second. `None` for a level, for a counter that the previous sample lacks, and for a
-    /// counter that has decreased.
+    /// Increase of a counter per second. `None` without a previous sample or if no time has passed since, for a level,
+    /// for a counter that the previous sample lacks, and for a counter that has decreased.
     pub(super) fn of(&self, id: CounterId<'_>, count: &Count) -> Option<f64> {
         let passed = self.passed.filter(|passed| !passed.is_zero())?;
         let before = self.before.get(&key(id))?.get(&count.name).filter(|_| !count.is_level)?;

@@ -1,8 +1,8 @@
 //! The table for display: one line per adapter, and one per process that could not be read. With `-v` also each value
 //! that is not 0.
 //!
-//! Pure functions that convert a sample to lines. With a previous sample, the columns show rates per second instead of
-//! totals.
+//! Pure functions that convert a sample to lines. `--once` shows totals. The periodic display shows rates per second in
+//! the columns SENT to DONE, and `-` for each rate until there is a previous sample.
 #![forbid(unsafe_code)]
 
 use std::fmt::Write;
@@ -14,7 +14,7 @@ use dat_counters::text::{Adapter, Count, Process};
 use super::Sample;
 use super::rates::{CounterId, Rates};
 
-/// Columns of the table. Each shows the sum of these counters of an adapter.
+/// The columns SENT to DONE. Each shows the sum of these counters of an adapter.
 const COLUMNS: [(&str, &[&str]); 5] = [
     ("SENT", &["ep.bytes.sent"]),
     ("RECEIVED", &["ep.bytes.received"]),

@@ -60,7 +60,8 @@ pub(super) fn outcome(answer: ProbeResult) -> Option<PortState> {
     }
 }
 
-/// Finds the largest size up to `most` that is answered, and whether a router has reported a smaller MTU.
+/// Finds the largest size up to `most` that is answered. Also returns whether a router has reported a smaller MTU, but
+/// always false with `as_long`.
 fn largest(by: &mut impl Prober, most: usize, as_long: bool) -> io::Result<(usize, bool)> {
     let (mut good, mut bad, mut is_reported) = (SHORTEST, most.saturating_add(1), false);
     // The full size is tried first, then a reported MTU, because these are the most likely results.
