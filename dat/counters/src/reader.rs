@@ -39,8 +39,8 @@ pub struct PublishedProcess {
     /// Number of the socket in its process. Each provider library has its own socket, so a process with two libraries
     /// is listed twice.
     pub number: u32,
-    /// Name of the process as `ps` shows it, even if the process does not answer. `None` if the connection failed, or
-    /// if the process is in another PID namespace.
+    /// Name of the process as `ps` shows it, even if the process does not answer. `None` if the connection failed, if
+    /// the process has ended, or if the caller's PID namespace does not contain it.
     pub program: Option<String>,
     /// Counters of the process, or the reason why they could not be read.
     pub result: Result<Process, ReadError>,

@@ -178,8 +178,8 @@ fn beginning(text: &str) -> ParseError {
     if first.starts_with(text) { ParseError::Incomplete } else { ParseError::Invalid }
 }
 
-/// Adds the content of a line to `process`. `None` if a number is missing or malformed, or if a line about an IA
-/// precedes the line of the IA.
+/// Adds the content of a line to `process`. `None` if a number is missing or malformed, or if an EP, a value or a
+/// number of omitted EPs precedes the first IA.
 fn take(process: &mut Process, line: &str) -> Option<()> {
     let mut words = line.split('\t');
     let (kind, first, second, third) = (words.next()?, words.next(), words.next(), words.next());
@@ -207,8 +207,8 @@ fn take(process: &mut Process, line: &str) -> Option<()> {
     Some(())
 }
 
-/// Replaces each character that is neither a letter, a digit, a space nor printable ASCII. Among these characters are
-/// all that affect a terminal: control characters, and characters that change the text direction.
+/// Replaces each character that is neither a letter, a digit, a space nor printable ASCII. This replaces all characters
+/// that affect a terminal: control characters, and those that change the text direction.
 pub(crate) fn shown(word: &str) -> String {
     let is_harmless = |letter: char| letter == ' ' || letter.is_ascii_graphic() || letter.is_alphanumeric();
     word.chars().map(|letter| if is_harmless(letter) { letter } else { '?' }).collect()
