@@ -63,8 +63,8 @@ fn tag(Origin { library, level, process, thread, ia }: &Origin<'_>) -> String {
 /// Formats a time since 1970 as ISO 8601 in UTC, with microseconds.
 fn utc(now: Duration) -> String {
     let (days, second) = (now.as_secs() / 86_400, now.as_secs() % 86_400);
-    // The calendar is computed with years of 365.2425 days that begin in March, so that a leap day is the last day of a
-    // year.
+    // The calendar is computed with periods of 400 years (146,097 days), and with years that begin in March, so that a
+    // leap day is the last day of a year.
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
