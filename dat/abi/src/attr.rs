@@ -6,7 +6,7 @@ use core::ffi::c_char;
 
 use crate::types::*;
 
-/// Agent of a CNO. It is called when the CNO is triggered.
+/// Agent of a CNO: a function that is called once, when the CNO is triggered. `dat_cno_modify_agent` arms it again.
 pub type DAT_AGENT_FUNC = unsafe extern "C" fn(instance_data: DAT_PVOID, event_dispatcher: DAT_EVD_HANDLE);
 
 /// `struct dat_named_attr`, 16 bytes.

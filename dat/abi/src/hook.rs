@@ -36,7 +36,7 @@ pub struct LibdatHook {
     /// Registers the address range of the calling library's handles, or extends it. Returns 0, or -1 if libdat's table
     /// is full, or if the arena is malformed or overlaps another one.
     ///
-    /// libdat refuses a value outside all arenas without reading memory, unless a provider without the hook is
+    /// libdat refuses a value outside all arenas without reading memory, unless a provider without the hook has been
     /// registered.
     pub add_arena: extern "C" fn(arena: HandleArena) -> i32,
     /// Returns the number by which programs name this IA of the provider; null if libdat has not assigned one.
@@ -46,7 +46,7 @@ pub struct LibdatHook {
     /// open was refused.
     pub last_refusal: unsafe extern "C" fn(out: *mut c_char, capacity: usize) -> usize,
     /// Passes a C string that explains why the provider refuses the `ia_open` that the calling thread is executing.
-    /// libdat logs it as the cause of the refused open.
+    /// libdat reports it as the cause of the refused open.
     pub provider_says: unsafe extern "C" fn(words: *const c_char),
     /// For tools: line `index` of a topic (`TELL_*`) about the registry, written like `last_refusal`; 0 after the last
     /// line. Fields are separated by tabs; all bytes except printable ASCII are escaped as in C.

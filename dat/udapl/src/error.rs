@@ -67,7 +67,7 @@ impl Error {
 
 /// Returns the type of a return code.
 pub(crate) fn kind(code: DAT_RETURN) -> DAT_RETURN {
-    // The constant of this type includes the class bits, unlike those of the other types.
+    // The constant DAT_NOT_IMPLEMENTED includes the class bits, unlike those of the other types.
     if code == DAT_NOT_IMPLEMENTED { code } else { code & DAT_TYPE_MASK }
 }
 

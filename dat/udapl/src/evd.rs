@@ -116,7 +116,8 @@ pub struct Finished {
     pub more: Vec<Buffer>,
 }
 
-/// Reason why a transfer failed (`enum dat_dto_completion_status`). A failed transfer also ends the connection.
+/// Reason why a transfer, bind or unbind failed (`enum dat_dto_completion_status`). A failure other than
+/// [`Flushed`](Self::Flushed) also ends the connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransferError {

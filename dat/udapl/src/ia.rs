@@ -52,8 +52,9 @@ impl Library {
     /// Opens the adapter with this name in dat.conf.
     ///
     /// # Errors
-    /// Those of `dat_ia_openv`; libdat logs the details. [`Error::Argument`] if the name contains a
-    /// NUL, [`Error::ThreadSafety`] if the provider is not thread-safe.
+    /// Those of `dat_ia_openv`, for which libdat logs the details, and of `dat_ia_query`. [`Error::Argument`] if the
+    /// name contains a NUL, or if the provider requires `dat_lmr_sync_rdma_read`. [`Error::ThreadSafety`] if the
+    /// provider is not thread-safe.
     pub fn open(&self, name: &str) -> Result<Ia> {
         let c_name = CString::new(name)
             .map_err(|_| Error::Argument(format!("the adapter name {name:?} contains a NUL byte")))?;

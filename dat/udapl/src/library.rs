@@ -18,7 +18,7 @@ type Strerror = unsafe extern "C" fn(DAT_RETURN, *mut *const c_char, *mut *const
 
 macro_rules! functions {
     ($($name:ident: $shape:ty),* $(,)?) => {
-        /// The functions of libdat by name, for features that this crate does not wrap. The caller frees the objects
+        /// Functions of libdat by name, for features that this crate does not wrap. The caller frees the objects
         /// that it creates with these functions, and does not use them together with objects of this crate.
         #[allow(missing_docs, reason = "the specification says what each does")]
         #[non_exhaustive]
@@ -137,7 +137,7 @@ impl Library {
     /// Opens the `libdat.so.1` that the dynamic loader finds.
     ///
     /// # Errors
-    /// [`Error::Library`] if it is not found, or does not export the functions of uDAPL 1.2.
+    /// [`Error::Library`] if it is not found, or lacks one of the [`Functions`] other than `dats_get_ia_handle`.
     pub fn load() -> Result<Self> {
         Self::load_from("libdat.so.1")
     }

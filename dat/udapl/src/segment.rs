@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(part((Bound::Excluded(2), Bound::Unbounded), 10).unwrap(), (3, 7));
         assert!(part(3..11, 10).is_err());
         assert!(part(11.., 10).is_err());
-        #[expect(clippy::reversed_empty_ranges, reason = "what a caller may hand over")]
+        #[expect(clippy::reversed_empty_ranges, reason = "a caller may pass such a range")]
         {
             assert!(part(7..3, 10).is_err());
         }
