@@ -5,8 +5,8 @@
  *     dtest -P sm0 -h localhost      the client, in another terminal
  *
  * It is also meant to be read: a whole uDAPL program, from opening the adapter to closing it, in the order of the
- * calls. Start at main() at the end. An unexpected result ends the program with a message and exit status 1. Exit
- * status 0 means that every check has passed.
+ * calls. Start at main() at the end. An unexpected result ends the program with a message and exit status 1, an invalid
+ * option with exit status 2. Exit status 0 means that every check has passed.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -28,8 +28,8 @@
 
 enum {
     DEFAULT_QUAL = 45248,
-    RECEIVES = 3,        /* posted at any time: the peer is never more than two messages ahead of us */
-    REQUESTS = 4,        /* more than we ever have under way */
+    RECEIVES = 3,        /* posted at any time: the peer is never more than two messages ahead of this side */
+    REQUESTS = 4,        /* more than are ever outstanding */
     SMALL = 64,          /* the longest of the small messages */
     SMALL_PER_BURST = 100,
     CONNECT_TRIES = 50,  /* with PAUSE_MS between them: about ten seconds for the server to appear */
@@ -41,7 +41,7 @@ enum mode { WAIT, NOTIFIED, POLLING };
 
 static struct {
     const char *provider;
-    const char *host; /* NULL: we are the server */
+    const char *host; /* NULL on the server */
     DAT_CONN_QUAL qual;
     size_t bytes;
     unsigned bursts;
@@ -98,7 +98,7 @@ enum word { MEMORY = 1, WRITTEN, READ, BYE };
 struct message {
     uint32_t word;
     uint32_t burst;
-    uint64_t address; /* MEMORY: the triplet of what the peer may use */
+    uint64_t address; /* MEMORY: the triplet of the memory that the peer may use */
     uint64_t length;
     uint32_t rmr_context;
     uint32_t unused;
@@ -580,7 +580,7 @@ static void find_host(struct sockaddr_storage *address)
         fail("%s: %s", opt.host, gai_strerror(error));
     for (best = found; best && best->ai_family != AF_INET; best = best->ai_next)
         ;
-    best = best ? best : found; /* IPv4 if there is one: every provider knows it */
+    best = best ? best : found; /* IPv4 if there is one, because every provider supports it */
     memset(address, 0, sizeof *address);
     memcpy(address, best->ai_addr, best->ai_addrlen);
     freeaddrinfo(found);
