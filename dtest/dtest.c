@@ -440,7 +440,7 @@ static void open_adapter(void)
 {
     char name[DAT_NAME_MAX_LENGTH];
     if (snprintf(name, sizeof name, "%s", opt.provider) >= (int)sizeof name)
-        fail("the provider name is too long");
+        fail("-P: the adapter name has more than %d bytes", DAT_NAME_MAX_LENGTH - 1);
     ok("dat_ia_open", dat_ia_open(name, 8, &async_evd, &ia));
 
     DAT_EVD_HANDLE queried = DAT_HANDLE_NULL;
@@ -765,7 +765,8 @@ static void disconnect(void)
     DAT_EP_STATE state;
     ok("dat_ep_get_status", dat_ep_get_status(ep, &state, NULL, NULL));
     if (state != DAT_EP_STATE_DISCONNECTED)
-        fail("the EP is in state %d after its end", (int)state);
+        fail("the EP is in state %d after the end of the connection, expected %d", (int)state,
+             (int)DAT_EP_STATE_DISCONNECTED);
 
     /* The unused receives are flushed, in the order of their posts. */
     for (uint64_t i = 0; i < RECEIVES; i++)
