@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn first_arena_is_found_by_one_comparison() {
+    fn is_in_first_accepts_only_handles_of_the_first_arena() {
         let arenas = Arenas::new();
         let found = |addresses: [usize; 6]| addresses.map(|address| arenas.is_in_first(address));
         assert_eq!(found([0, 1, 64, 0x10_0000, usize::MAX, usize::MAX - 63]), [false; 6], "there is none yet");

@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn bare_tokens_keep_backslashes_and_end_with_a_quote() {
+    fn bare_tokens_keep_backslashes_and_end_after_a_quote() {
         assert_eq!(texts(r"C:\dir\lib.dll x"), [r"C:\dir\lib.dll", "x"]);
         assert_eq!(texts(r#"ab"cd e"#), [r#"ab""#, "cd", "e"]);
         assert_eq!(texts(r#"a\"b c"#), [r#"a\"b"#, "c"], "an escaped quote does not end it");
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_quote_breaks_its_line_only() {
+    fn an_unclosed_quote_drops_only_its_line() {
         for (line, column) in [("\"", 1), ("a b \"c d", 5), ("a \"\\\"", 3), ("ab\"\"", 4)] {
             assert_eq!(split(line), Err(column), "{line}");
         }

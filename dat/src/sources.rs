@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn without_any_file_the_built_in_registry_serves() {
+    fn without_any_file_the_built_in_registry_is_used() {
         let gathered = read_usual_files(&directory("none", &[]), &["a/dat.conf"]);
         assert_eq!(names(&gathered)[..2], ["sm0", "usnic0"]);
         assert!(gathered.conf.diagnostics.is_empty(), "{:?}", gathered.conf.diagnostics);

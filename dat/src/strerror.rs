@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_has_the_name_it_has_in_the_header() {
+    fn return_codes_have_the_names_of_their_constants() {
         let error = DAT_CLASS_ERROR;
         assert_eq!(pair(DAT_SUCCESS), ("DAT_SUCCESS", "", true));
         assert_eq!(
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_numbers_share_a_name() {
+    fn names_of_1_2_are_distinct() {
         let names: std::collections::HashSet<_> =
             DAT_RETURN_TYPE_NAMES.iter().chain(DAT_RETURN_SUBTYPE_NAMES).collect();
         assert_eq!(names.len(), DAT_RETURN_TYPE_NAMES.len() + DAT_RETURN_SUBTYPE_NAMES.len());

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn flipped_bits_do_not_crash() {
+    fn parser_does_not_panic_on_flipped_bits() {
         let mut bytes = sample().into_bytes();
         for bit in 0..8 * bytes.len() {
             bytes[bit / 8] ^= 1 << (bit % 8);

@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn describes_lines_in_words() {
+    fn entry_is_explained_with_version_thread_safety_library_and_parameters() {
         let text = |text: &str| text.to_owned();
         let entry = ReportedEntry {
             name: text("a"),

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn only_json_counts_as_an_answer_and_output_is_limited() {
+    fn only_json_counts_as_an_answer_and_long_output_does_not_block_the_child() {
         let outcome = shell("echo noise; echo '{\"a\":1}'; echo '{'; echo x >&2", 60);
         assert_eq!((outcome.answers.len(), outcome.stderr.as_str()), (1, "x\n"));
         let outcome = shell("head -c 20000000 /dev/zero; echo y >&2", 60);

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn load_reads_eight_bytes_at_once() {
+    fn load_returns_eight_bytes_in_native_order() {
         let block = MemoryBlock::new(24).unwrap();
         block.write(8, &0x0123_4567_89ab_cdef_u64.to_ne_bytes());
         assert_eq!((block.load(0), block.load(8)), (0, 0x0123_4567_89ab_cdef));

@@ -183,7 +183,7 @@ mod tests {
     use crate::{Buffer, ConnectionRequest, Ep, Evd, Listener, Window};
 
     #[test]
-    fn all_public_types_are_send_and_sync() {
+    fn adapters_queues_endpoints_and_memory_are_send_and_sync() {
         fn shared<T: Send + Sync>() {}
         shared::<Ia>();
         shared::<Pz>();

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_replaced_by_a_link_is_not_written() {
+    fn replaced_linked_and_special_files_are_refused() {
         let directory = Directory::new("link");
         let (path, other) = (directory.0.join("dat.conf"), directory.0.join("other"));
         std::fs::write(&path, "old").unwrap();

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_negative_number_is_an_error_of_the_system() {
+    fn negative_number_is_explained_as_errno() {
         assert!(found(parse("-110").unwrap()).contains(&("ETIMEDOUT".to_owned(), vec![])));
     }
 
