@@ -4,7 +4,7 @@
 use crate::{ALL, BUILD_TIME, Setting, SettingsTable, Values};
 
 /// Pairs of a variable and the sentences that its row states in addition.
-const NOTES: [(&str, &str); 13] = [
+const NOTES: [(&str, &str); 14] = [
     ("DAPL_COUNTERS", "See [counters](guide/src/counters-and-traces.md)"),
     ("DAPL_DBG_IO_TRC", "See [traces](guide/src/counters-and-traces.md#traces)"),
     ("DAPL_DBG_IO_TRC_FILE", "Checked once a second"),
@@ -30,7 +30,8 @@ const NOTES: [(&str, &str); 13] = [
         "DAPL_KEEPALIVE_MS",
         "Over sm also an active connection sends one at this interval, which is at most a quarter of `give_up_ms`",
     ),
-    ("DAPL_LISTENER_WAIT_MS", "Over verbs with `rdma`, `socket` and `socket2`"),
+    ("DAPL_LISTENER_WAIT_MS", "Over verbs it applies to `rdma`, `socket` and `socket2`"),
+    ("DAPL_VERBS_CM", "The default for a library named libdaplscm is `socket`, for libdaploscm `socket2`"),
     ("DAPL_CM_ARP_TIMEOUT_MS", "For each of 15 attempts"),
     ("DAPL_CM_ROUTE_TIMEOUT_MS", "For each of 15 attempts"),
     ("DAPL_VERBS_PEER", "`same` uses the local queue pair number, which is the default"),

@@ -35,7 +35,7 @@ const SETTINGS: &[Setting] = &[
         name: "data_ports",
         variable: "DAPL_USNIC_DATA_PORTS",
         values: Values::Text("any free port"),
-        meaning: "range of UDP ports for data, as `7000-7099`",
+        meaning: "UDP port or range of UDP ports for data, such as `7000-7099`",
     },
     Setting {
         name: "buffer",

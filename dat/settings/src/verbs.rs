@@ -31,14 +31,14 @@ const SETTINGS: &[Setting] = &[
     Setting {
         name: "",
         variable: "DAPL_VERBS_GID_INDEX",
-        values: optional(0, 65_535, "the index of the GID of the IA's address", ""),
+        values: optional(0, 65_535, "on RoCE the index of the GID of the IA's address, otherwise the lowest index", ""),
         meaning: "index of the GID in the port's table",
     },
     Setting {
         name: "",
         variable: "DAPL_MAX_INLINE",
         values: optional(0, 4_096, "200, or 64 over iWARP", " bytes"),
-        meaning: "maximum length of a send that is posted inline",
+        meaning: "maximum length of a send or RDMA write that is posted inline",
     },
     Setting {
         name: "",
@@ -68,7 +68,8 @@ const SETTINGS: &[Setting] = &[
         name: "",
         variable: "DAPL_ACK_TIMER",
         values: number(0, 31, 16, ""),
-        meaning: "time to wait for an acknowledgement, 4.096 us times 2 to the power of this",
+        meaning: "time to wait for an acknowledgement, 4.096 us times 2 to the power of this; over `rdma` only on \
+                  RoCE, as an upper limit",
     },
     Setting {
         name: "",
