@@ -338,7 +338,7 @@ typedef enum dat_completion_flags {
     DAT_COMPLETION_DEFAULT_FLAG              = 0x00, /* an event that wakes */
     DAT_COMPLETION_SUPPRESS_FLAG             = 0x01, /* an event only if it fails */
     DAT_COMPLETION_SOLICITED_WAIT_FLAG       = 0x02, /* send: solicited event at the receiver */
-    DAT_COMPLETION_UNSIGNALLED_FLAG          = 0x04, /* an event that does not wake; only with the EP attribute */
+    DAT_COMPLETION_UNSIGNALLED_FLAG          = 0x04, /* an event that wakes only on failure; needs the EP attribute */
     DAT_COMPLETION_BARRIER_FENCE_FLAG        = 0x08, /* not before the earlier RDMA reads are done */
     DAT_COMPLETION_EVD_THRESHOLD_FLAG        = 0x10, /* EP attribute: every event wakes */
     DAT_COMPLETION_LMR_INVALIDATE_FENCE_FLAG = 0x20  /* not before the earlier LMR invalidations are done */
@@ -437,7 +437,7 @@ typedef enum dat_connect_flags {
  */
 typedef enum dat_ep_state {
     DAT_EP_STATE_UNCONNECTED                  = 0,  /* new, or after dat_ep_reset */
-    DAT_EP_STATE_UNCONFIGURED_UNCONNECTED     = 1,  /* the UNCONFIGURED states are never entered here */
+    DAT_EP_STATE_UNCONFIGURED_UNCONNECTED     = 1,  /* no EP of this project enters an UNCONFIGURED state */
     DAT_EP_STATE_RESERVED                     = 2,  /* reserved by an RSP, and no request has arrived */
     DAT_EP_STATE_UNCONFIGURED_RESERVED        = 3,
     DAT_EP_STATE_PASSIVE_CONNECTION_PENDING   = 4,  /* reserved by an RSP, and a request has arrived */
@@ -982,7 +982,7 @@ typedef struct dat_cr_arrival_event_data {
 typedef struct dat_connection_event_data {
     DAT_EP_HANDLE ep_handle;
     DAT_COUNT     private_data_size; /* 0 on the side that accepted */
-    DAT_PVOID     private_data;      /* valid until the next event of the EP */
+    DAT_PVOID     private_data;      /* valid until the EP's next connection event, or its free */
 } DAT_CONNECTION_EVENT_DATA;
 
 /* ASYNC_ERROR_*. The type of dat_handle determines which of the reasons below is valid. */
@@ -1084,7 +1084,7 @@ extern DAT_RETURN dat_extension_op(IN DAT_HANDLE handle, IN DAT_EXTENDED_OP oper
 
 #define DAT_IA_ALL                     DAT_IA_FIELD_ALL
 #define DAT_IA_FIELD_IA_MAX_MTU_SIZE   DAT_IA_FIELD_IA_MAX_MESSAGE_SIZE
-#define DAT_IA_FIELD_IA_MAX_DTO_PER_OP DAT_IA_FIELD_IA_MAX_DTO_PER_EP_IN /* never released: invalid */
+#define DAT_IA_FIELD_IA_MAX_DTO_PER_OP DAT_IA_FIELD_IA_MAX_DTO_PER_EP_IN /* invalid: no version defines the value */
 
 #define DAT_MEM_PRIV_READ_FLAG  (DAT_MEM_PRIV_LOCAL_READ_FLAG | DAT_MEM_PRIV_REMOTE_READ_FLAG)
 #define DAT_MEM_PRIV_WRITE_FLAG (DAT_MEM_PRIV_LOCAL_WRITE_FLAG | DAT_MEM_PRIV_REMOTE_WRITE_FLAG)
