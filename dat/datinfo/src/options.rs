@@ -1,4 +1,4 @@
-//! The command line.
+//! The command line of `datinfo`: options, subcommands, and their help texts.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;

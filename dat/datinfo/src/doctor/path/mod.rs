@@ -3,7 +3,8 @@
 //! Sends connectionless probes to a host on which a program listens over `usnic`, or `datinfo doctor --serve` runs.
 //! Needs no adapter and no privileges. Datagrams are not fragmented, so a datagram that exceeds the MTU is lost. If a
 //! router reports the loss (ICMP), the kernel lowers the path MTU, and the result mentions the ICMP report. A check
-//! sends a few dozen datagrams, and the wait for each answer has a time limit. Sizes are bytes of UDP payload.
+//! sends about 40 probes at most, each up to three times, and the wait for each answer has a time limit. Sizes are
+//! bytes of UDP payload.
 //!
 //! `probe` encodes the datagrams, `search` selects the sizes, `report` composes the texts.
 #![forbid(unsafe_code)]
