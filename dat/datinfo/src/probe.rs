@@ -21,8 +21,10 @@ pub(crate) fn run(options: &Options, name: Option<&str>) -> crate::Result {
         rustix::stdio::dup2_stdout(std::io::stderr())?;
         Ok(File::from(answers))
     });
-    let mut answers = answers.map_err(|error| format!("stdout: {error}"))?;
-    let mut answer = |value: Value| writeln!(answers, "{value}").map_err(|error| format!("stdout: {error}"));
+    let mut answers = answers.map_err(|error| format!("cannot redirect stdout to stderr: {error}"))?;
+    let mut answer = |value: Value| {
+        writeln!(answers, "{value}").map_err(|error| format!("cannot write a result to stdout: {error}"))
+    };
     let libdat = match Libdat::load(options.libdat.as_deref(), options.api) {
         Ok(libdat) => libdat,
         Err(error) => return answer(json!({ "error": error })).map(|()| true),

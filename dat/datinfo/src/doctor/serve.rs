@@ -26,7 +26,7 @@ pub(super) fn serve(port: u16) -> crate::Result {
         let _ = system::forbid_fragments(&socket, is_v4, Fragments::Ignored);
     }
     print_output(&format!("listening on UDP port {}; on the other host: datinfo doctor HOST --port {0}\n", own.port()));
-    Err(format!("UDP port {port}: {}", answer_all(&socket)))
+    Err(format!("cannot receive on UDP port {port}: {}", answer_all(&socket)))
 }
 
 /// Answers the datagrams of a socket until receiving fails. Returns the error.
