@@ -328,8 +328,8 @@ impl Token {
     }
 }
 
-/// Splits a line into tokens at spaces and tabs. Also returns an error if a quote is not closed or a token contains a
-/// NUL byte.
+/// Splits a line into tokens, up to a comment. Also returns an error if a quote is not closed or a token contains a NUL
+/// byte.
 fn tokens(line: &[u8]) -> (Vec<Token>, Option<LineError>) {
     let mut tokens = Vec::new();
     let mut at = 0;

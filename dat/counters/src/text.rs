@@ -154,7 +154,7 @@ pub enum ParseError {
 
 /// Parses a text.
 ///
-/// Errors: the bytes are not a text of this format, or the text is incomplete.
+/// Errors: the bytes are not a text of this format, the text has another version, or it is incomplete.
 pub fn read(bytes: &[u8]) -> Result<Process, ParseError> {
     let text = std::str::from_utf8(bytes).ok().filter(|text| text.len() <= MOST).ok_or(ParseError::Invalid)?;
     let (form, rest) = text.split_once('\n').ok_or_else(|| beginning(text))?;

@@ -59,7 +59,8 @@ pub(crate) fn list(options: &Options) -> crate::Result {
     Ok(usable)
 }
 
-/// Prints the names of the adapters, each once, without opening them. Returns true if there is any.
+/// Prints the names of the adapters for the requested API version, or with `is_all` for all versions, without opening
+/// them. Each name is printed once. Returns true if there is any.
 pub(crate) fn names(options: &Options, is_all: bool) -> crate::Result {
     let registry = Registry::read(options, None)?;
     let mut names: Vec<&str> = Vec::new();

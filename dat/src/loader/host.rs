@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::ptr;
 
-/// Reads an environment variable. Returns nothing in a set-uid process.
+/// Reads an environment variable. `None` if it is not set, and always in a set-uid process.
 pub(crate) fn environment(name: &str) -> Option<OsString> {
     let name = CString::new(name).ok()?;
     // SAFETY: the name is NUL-terminated; the result is null or a string of the environment, copied before any other
