@@ -19,7 +19,7 @@ macro_rules! rows {
     };
 }
 
-/// Returns all attributes of an adapter, without the data behind its pointers.
+/// Returns the attributes of an adapter, except its address and its lists of named attributes.
 pub(crate) fn of_ia(ia: &DAT_IA_ATTR) -> Vec<Row> {
     let mut rows: Vec<Row> =
         vec![("adapter_name", json!(text(&ia.adapter_name)), ""), ("vendor_name", json!(text(&ia.vendor_name)), "")];
@@ -37,7 +37,7 @@ pub(crate) fn of_ia(ia: &DAT_IA_ATTR) -> Vec<Row> {
     rows
 }
 
-/// Returns all attributes of a provider, without the data behind its pointers.
+/// Returns the attributes of a provider, except its list of named attributes.
 pub(crate) fn of_provider(provider: &DAT_PROVIDER_ATTR) -> Vec<Row> {
     let truth = |value: u32| json!(value != 0);
     let named = |group: &str, value: u32| json!(name_of(group, value.into()));

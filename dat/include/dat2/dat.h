@@ -430,8 +430,8 @@ typedef enum dat_connect_flags {
 } DAT_CONNECT_FLAGS;
 
 /*
- * UNCONNECTED  -- dat_ep_connect --> ACTIVE_CONNECTION_PENDING --> CONNECTED, or DISCONNECTED if refused
- * UNCONNECTED  -- dat_cr_accept ---> COMPLETION_PENDING ---------> CONNECTED, or DISCONNECTED if the peer is gone
+ * UNCONNECTED  -- dat_ep_connect --> ACTIVE_CONNECTION_PENDING --> CONNECTED, or DISCONNECTED if the connect fails
+ * UNCONNECTED  -- dat_cr_accept ---> COMPLETION_PENDING ---------> CONNECTED, or DISCONNECTED if the accept fails
  * CONNECTED    -- disconnect by either end, or error --> (DISCONNECT_PENDING, if graceful) --> DISCONNECTED
  * DISCONNECTED -- dat_ep_reset ----> UNCONNECTED
  */
