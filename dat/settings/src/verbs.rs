@@ -1,7 +1,7 @@
 //! Settings of verbs, in the environment. Settings with a `name` can also be given in `ia_params`.
 //!
-//! Variables without `VERBS` in their name are those of the C implementation's providers, except `DAPL_DIR` and
-//! `DAPL_LISTENER_WAIT_MS`, which all providers of this project read. The words of `ia_params` without `=` name the
+//! Most variables without `VERBS` in their name are those of the C implementation's providers. `DAPL_DIR` and
+//! `DAPL_LISTENER_WAIT_MS` are read by all providers of this project. The words of `ia_params` without `=` name the
 //! device and port.
 #![forbid(unsafe_code)]
 
