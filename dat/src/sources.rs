@@ -36,7 +36,7 @@ pub(crate) struct CollectedConf {
     pub(crate) origin: String,
     /// Usual files that were searched for and do not exist.
     pub(crate) missing: Vec<PathBuf>,
-    /// The dat.conf in use, to which a user should add lines; it may not exist.
+    /// The dat.conf in use, to which a user should add lines. The file need not exist.
     pub(crate) target: PathBuf,
     /// All usual files except `target`. None of them was read, because only the first dat.conf that exists is used.
     /// Empty if `DAT_OVERRIDE` names the file.

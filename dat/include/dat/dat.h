@@ -978,7 +978,7 @@ extern DAT_RETURN dat_evd_post_se(IN DAT_EVD_HANDLE evd_handle, IN const DAT_EVE
 extern DAT_RETURN dat_evd_resize(IN DAT_EVD_HANDLE evd_handle, IN DAT_COUNT evd_min_qlen);
 
 /*
- * Fails while an EP or a service point uses the EVD, or an IA as its asynchronous EVD. Queued events are dropped;
+ * Fails while an EP, a service point, or an IA (as its asynchronous EVD) uses the EVD. Queued events are dropped;
  * connection requests among them are rejected.
  */
 extern DAT_RETURN dat_evd_free(IN DAT_EVD_HANDLE evd_handle);

@@ -47,7 +47,8 @@ fn versions(findings: &mut Vec<Finding>) {
     findings.push(Finding::note("versions", format!("datinfo {}, Linux {kernel}", env!("CARGO_PKG_VERSION"))));
 }
 
-/// Reports which libdat is used, files that cannot be read, invalid lines, and for each adapter whether it opens.
+/// Reports which libdat is used, files that cannot be read, invalid lines, entries for other versions of DAT, and for
+/// each adapter whether it opens.
 fn registry(options: &Options, findings: &mut Vec<Finding>) {
     let registry = match Registry::read(options, None) {
         Ok(registry) => registry,
