@@ -8,9 +8,9 @@
  *   cpu            one processor
  *   user, pid      a separate user or pid namespace
  *   small=DIR:SIZE an empty file system of this size at DIR
- *   full=DIR       the file system of DIR is filled; a step "small" before it mounts one
+ *   full=DIR       fills the file system of DIR; a preceding step "small" mounts a small one there
  *   readonly=DIR   DIR is mounted read-only
- *   hidden=DIR     DIR is empty
+ *   hidden=DIR     an empty file system of 4 KiB is mounted on DIR
  *
  * Exits with status 77 if this system does not permit a step; otherwise with the status of the program.
  *

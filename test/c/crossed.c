@@ -8,9 +8,9 @@
  * PEER_REJECTED and accepts the request that it has kept. A process that receives a request before it connects accepts
  * at once. Then each side sends one message, deregisters the memory, and disconnects.
  *
- * In every other round a process disconnects gracefully as soon as it has all messages of its peers, even if its own
- * messages have not completed; it deregisters the memory when they have. Any unexpected event is a failure. Only
- * receives that were posted before a rejection, and one receive that stays posted, may be flushed.
+ * In every other round the disconnect is graceful and does not wait until the process's own sends have completed; their
+ * memory is deregistered later. Any unexpected event is a failure. Only receives that were posted before a rejection,
+ * and one receive that stays posted, may be flushed.
  *
  *   threads    a separate thread accepts requests, and is cancelled at the end
  *   meet       in every round, not only in two of three, no process disconnects before all processes have all
@@ -284,8 +284,8 @@ static void *answer(void *unused)
     }
 }
 
-/* Requests all connections. The first peer and the number of polls between requests are random, so that the rounds
- * have different interleavings. */
+/* Requests all connections, the first to a random peer. In two of three rounds a random number of polls precedes each
+ * request. So the rounds have different interleavings. */
 static void query_all(void)
 {
     int first = rand() % RANKS;

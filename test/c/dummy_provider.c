@@ -1,8 +1,8 @@
 /*
  * A provider without a transport, for the registry's tests. Macros select its behaviour at compile time.
  *
- * It prints each init, fini, ia_open and ia_close on stdout. Its objects are plain heap memory, like those of a foreign
- * provider.
+ * It prints each init, fini, ia_open and ia_close on stdout. Unless HOOKED is defined, its objects are plain heap
+ * memory, like those of a foreign provider.
  *
  *   NO_INIT            exports no dat_provider_init
  *   NO_FINI            exports no dat_provider_fini
@@ -23,7 +23,7 @@
  *   INIT_SLEEPS        init takes this many milliseconds
  *   INIT_AGAIN         init opens the name that libdat is opening
  *   CONSTRUCTOR_OPENS  the library's constructor opens this name
- *   HOOKED             uses libdat's hook and keeps its objects in one arena
+ *   HOOKED             keeps its objects in one array, and reports the array to libdat by libdat's private hook
  */
 #include <dat/udat.h>
 #include <dat/dat_registry.h>

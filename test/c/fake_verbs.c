@@ -96,7 +96,6 @@ static int req_notify_cq(struct ibv_cq *of, int solicited_only)
 
 /* Finds registered memory. Returns null unless a registration with this key, in the queue pair's domain, covers the
  * range and has the rights. */
-
 static char *find(const struct qp *qp, uint32_t key, uint64_t address, uint64_t length, int access)
 {
     struct region *region = fake_regions[(key >> 8) % REGIONS];

@@ -1,8 +1,10 @@
 /*
  * waits.c - two processes that wait for each other many times, or for a long time.
  *
- *   waits ia WAITS THREADS apart|together [polling]      WAITS waits in all; one processor per process, or one for both
- *   waits ia idle SECONDS                                connected and idle
+ *   waits ia WAITS THREADS apart|together    WAITS waits in all; one processor per process, or one for both processes
+ *   waits ia WAITS THREADS apart|together polling
+ *                                            the same, but each wait is a loop of dat_evd_dequeue
+ *   waits ia idle SECONDS                    connected and idle
  *
  * Run it with a provider that does not poll before it sleeps: the program counts its sleeps, and fails if there are too
  * few. A lost wake-up leaves its thread asleep until the time limit, which is also a failure. Checks count sleeps and
@@ -143,7 +145,7 @@ static double cpu_us(void)
            + (double)used.ru_stime.tv_usec;
 }
 
-/* Plays ping-pong over all connections. This side makes half of the waits. */
+/* Plays ping-pong over all connections. In each round, each side waits once per connection. */
 static void match(const char *who, int count, long rounds, int begins, int polls)
 {
     long asleep = 0;

@@ -1,5 +1,5 @@
-//! `pthread_cancel` during every DAT call, over sm and usnic. Calls defer the cancellation; a wait is cancelled
-//! without losing an event. `test/c/cancel.c` makes the calls.
+//! `pthread_cancel` during the DAT calls that `test/c/cancel.c` makes, over sm and usnic. Waits are cancelled without
+//! losing an event. Other calls complete, although a cancellation request is pending.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;

@@ -278,7 +278,7 @@ fn print_summary(options: &Options, cases: usize, all: &[Outcome], took: Duratio
     Ok(failed == 0 && is_seen && (absent == 0 || !options.complete))
 }
 
-/// Temporary directory of this run of the suite, on a tmpfs if possible; removed when dropped.
+/// Temporary directory of this run of the suite, in /dev/shm if that exists; removed when dropped.
 struct RunDirectory(PathBuf);
 
 impl RunDirectory {

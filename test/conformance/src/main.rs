@@ -5,7 +5,7 @@
 //! dapl-conformance [run] [--provider NAME] [--api 1.2|2.0] [--libdat PATH] [--mode one|two|both] [--jobs N]
 //!                  [--report DIR] [--complete] [--open] [--verbose] [--time-factor N] [--except FILE] [FILTER...]
 //! dapl-conformance list [FILTER...]
-//! dapl-conformance coverage
+//! dapl-conformance coverage [--report DIR]
 //! ```
 //!
 //! Environment variables select the library and the dat.conf; `cargo xtask test conformance` sets them. A FILTER is a

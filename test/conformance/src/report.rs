@@ -1,6 +1,6 @@
 //! The coverage table: the observed return codes of each function and the observed events, each with the number of
 //! cases and up to two case names. It also lists the codes and events that no case can provoke and, after a full run,
-//! the required ones that no case observed.
+//! the codes and events of `expected` that no case observed. Requirements of `expected::of_2_0` are not listed.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;

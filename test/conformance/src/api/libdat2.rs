@@ -24,7 +24,7 @@ use records::*;
 
 type ExtensionOp = unsafe extern "C" fn(DAT_HANDLE, c_int, ...) -> DAT_RETURN;
 
-/// The functions of 2.0 whose C types differ from 1.2.
+/// The functions of 2.0 whose C types or values differ from 1.2, and `dat_extension_op`, which only 2.0 has.
 struct Real {
     ia_openv: DAT_IA_OPENV_FUNC,
     ia_query: v2::DAT_IA_QUERY_FUNC,
@@ -157,7 +157,8 @@ fn by_name(names: &[&'static CStr], of: &[&'static CStr], number: u32) -> Option
     of.iter().position(|known| known == name).map(|at| at as u32 + 1)
 }
 
-/// Converts a code of 2.0 to 1.2. A subtype without an equivalent gets a number above those of 1.2.
+/// Converts a return code to 1.2 if the library under test is 2.0. A subtype without an equivalent gets a number above
+/// those of 1.2.
 pub(super) fn code_of_1_2(code: DAT_RETURN) -> DAT_RETURN {
     let subtype = code & DAT_SUBTYPE_MASK;
     if !is_loaded() {
@@ -246,7 +247,8 @@ fn other_version(version: (DAT_UINT32, DAT_UINT32)) -> (DAT_UINT32, DAT_UINT32) 
     }
 }
 
-/// Rewrites a dat.conf for the version under test: exchanges the version fields 1.2 and 2.0 of its lines.
+/// Rewrites a dat.conf if the library under test is 2.0: exchanges `u1.2` and `u2.0`, and replaces `dapl.1.2` by
+/// `dapl.2.0`.
 pub(crate) fn of_version(file: &str) -> String {
     if !is_loaded() {
         return file.to_owned();

@@ -11,7 +11,7 @@ use crate::flight::{self, Record};
 use crate::worker::{Ending, GRACE, Task};
 use crate::{names, os};
 
-/// Maximum number of steps, of DAT calls and of output lines in a failure report, which has the last ones.
+/// A failure report shows at most this many steps, DAT calls and lines of output: the last ones.
 const REPORT_LINES: usize = 10;
 
 pub(super) struct Process {
