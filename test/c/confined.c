@@ -52,11 +52,11 @@ static void refuse_copies(void)
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
     struct sock_fprog program = {sizeof code / sizeof *code, code};
-    must(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0, "no new privileges");
-    must(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0, "a filter");
+    must(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0, "prctl(PR_SET_NO_NEW_PRIVS)");
+    must(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0, "install a seccomp filter");
     char from = 1, to = 0;
     struct iovec local = {&to, 1}, remote = {&from, 1};
-    must(process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == -1 && errno == EPERM, "the filter's effect");
+    must(process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == -1 && errno == EPERM, "process_vm_readv is not refused");
 }
 
 static void write_to(const char *file, const char *text)
@@ -71,7 +71,7 @@ static void own_users(void)
     char ids[32], groups[32];
     snprintf(ids, sizeof ids, "%u %u 1", geteuid(), geteuid());
     snprintf(groups, sizeof groups, "%u %u 1", getegid(), getegid());
-    must(unshare(CLONE_NEWUSER) == 0, "a name space of users");
+    must(unshare(CLONE_NEWUSER) == 0, "create a user namespace");
     write_to("/proc/self/setgroups", "deny");
     write_to("/proc/self/uid_map", ids);
     write_to("/proc/self/gid_map", groups);
@@ -80,15 +80,15 @@ static void own_users(void)
 /* Runs the program in a child: only children of this process are in the new pid namespace. */
 static void own_pids(void)
 {
-    must(unshare(CLONE_NEWPID) == 0, "a name space of processes");
+    must(unshare(CLONE_NEWPID) == 0, "create a pid namespace");
     pid_t child = fork();
     must(child >= 0, "fork");
     if (child == 0) {
-        must(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0, "to end with its parent");
+        must(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0, "prctl(PR_SET_PDEATHSIG)");
         return;
     }
     int status;
-    must(waitpid(child, &status, 0) == child, "its end");
+    must(waitpid(child, &status, 0) == child, "wait for the child");
     exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
 }
 
@@ -97,18 +97,18 @@ static void own_mounts(void)
     static int done;
     if (done++)
         return;
-    must(unshare(CLONE_NEWNS) == 0, "a name space of mounts");
-    must(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0, "mounts of its own");
+    must(unshare(CLONE_NEWNS) == 0, "create a mount namespace");
+    must(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0, "make all mounts private");
 }
 
 static void small(char *directory)
 {
     char options[64], *size = strrchr(directory, ':');
-    must(size != NULL, "DIR:SIZE");
+    must(size != NULL, "small: expected DIR:SIZE");
     *size++ = 0;
     own_mounts();
     snprintf(options, sizeof options, "size=%s,mode=700", size);
-    must(mount("small", directory, "tmpfs", 0, options) == 0, "a small file system");
+    must(mount("small", directory, "tmpfs", 0, options) == 0, "mount a small tmpfs");
 }
 
 static void fill(const char *directory)
@@ -120,32 +120,32 @@ static void fill(const char *directory)
     must(fd >= 0, name);
     while (write(fd, block, sizeof block) > 0)
         ;
-    must(errno == ENOSPC, "a full file system");
+    must(errno == ENOSPC, "fill the file system");
     close(fd);
 }
 
 static void read_only(const char *directory)
 {
     own_mounts();
-    must(mount(directory, directory, NULL, MS_BIND, NULL) == 0, "a mount of the directory");
-    must(mount(NULL, directory, NULL, MS_BIND | MS_REMOUNT | MS_RDONLY, NULL) == 0, "a read-only mount");
+    must(mount(directory, directory, NULL, MS_BIND, NULL) == 0, "bind mount of the directory");
+    must(mount(NULL, directory, NULL, MS_BIND | MS_REMOUNT | MS_RDONLY, NULL) == 0, "remount the directory read-only");
 }
 
 static void hide(const char *directory)
 {
     own_mounts();
-    must(mount("hidden", directory, "tmpfs", 0, "size=4k") == 0, "an empty mount");
+    must(mount("hidden", directory, "tmpfs", 0, "size=4k") == 0, "mount an empty tmpfs");
 }
 
 static void one_processor(void)
 {
     cpu_set_t set, one;
-    must(sched_getaffinity(0, sizeof set, &set) == 0, "its processors");
+    must(sched_getaffinity(0, sizeof set, &set) == 0, "sched_getaffinity");
     CPU_ZERO(&one);
     for (int n = 0; n < CPU_SETSIZE && CPU_COUNT(&one) == 0; n++)
         if (CPU_ISSET(n, &set))
             CPU_SET(n, &one);
-    must(sched_setaffinity(0, sizeof one, &one) == 0, "one processor");
+    must(sched_setaffinity(0, sizeof one, &one) == 0, "sched_setaffinity");
 }
 
 static void confine(char *step)
@@ -163,7 +163,7 @@ static void confine(char *step)
         own_pids();
     else if (value && !strcmp(step, "files")) {
         struct rlimit limit = {strtoul(value, NULL, 10), strtoul(value, NULL, 10)};
-        must(setrlimit(RLIMIT_NOFILE, &limit) == 0, "few descriptors");
+        must(setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit(RLIMIT_NOFILE)");
     } else if (value && !strcmp(step, "small"))
         small(value);
     else if (value && !strcmp(step, "full"))
@@ -184,7 +184,7 @@ int main(int argc, char **argv)
     for (; n < argc && strcmp(argv[n], "--"); n++)
         confine(argv[n]);
     errno = EINVAL;
-    must(n + 1 < argc, "a program behind --");
+    must(n + 1 < argc, "expected STEP... -- PROGRAM ARGS...");
     execvp(argv[n + 1], argv + n + 1);
     perror(argv[n + 1]);
     return 127;

@@ -40,7 +40,7 @@ static pid_t start(char **words, int output)
         _exit(127);
     }
     if (pid < 0)
-        fail("fork");
+        fail("fork failed");
     return pid;
 }
 
@@ -119,7 +119,7 @@ int main(int argc, char **argv)
     }
     argv[n] = NULL;
     if (pipe(pipes) != 0)
-        fail("pipe");
+        fail("pipe failed");
     server = start(argv + 2, pipes[1]);
     close(pipes[1]);
     words = strchr(argv[1], ':');
@@ -133,7 +133,7 @@ int main(int argc, char **argv)
         await_port((unsigned)atoi(words + 1), server, pipes[0]);
     client = start(argv + n + 1, -1);
     if (wait4(client, &client_status, 0, &client_usage) < 0)
-        fail("wait4");
+        fail("wait4 of the client failed");
     if (client_status != 0) {
         sleep(1);
         kill(server, 15);
@@ -141,7 +141,7 @@ int main(int argc, char **argv)
     while (listen_on(pipes[0]))
         ;
     if (wait4(server, &server_status, 0, &server_usage) < 0)
-        fail("wait4");
+        fail("wait4 of the server failed");
     if (client_status != 0)
         fail("the client failed");
     if (server_status != 0)

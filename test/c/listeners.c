@@ -173,7 +173,7 @@ int main(int argc, char **argv)
         case 'u': user = (uid_t)atoi(optarg); break;
         case 'p': port = atoi(optarg); break;
         case 'd': directory = optarg; break;
-        default: fail("usage: listeners -s|-h host|-a host [options] qual; the head of its source says which");
+        default: fail("usage: listeners -s|-h host|-a host [options] qual; the head of listeners.c explains them");
         }
     }
     EXPECT(optind + 1 == argc && is_server != (host != NULL) && count > 0);

@@ -63,7 +63,7 @@ static int take(void)
     double limit = now() + (double)EVENT_TIMEOUT;
     while ((ret = dat_evd_dequeue(completions, &event)) == DAT_QUEUE_EMPTY)
         if (now() > limit)
-            fail("a message is lost");
+            fail("no receive completed within %u s: a message is lost", EVENT_TIMEOUT / SECOND);
     OK(ret);
     const DAT_DTO_COMPLETION_EVENT_DATA *dto = &event.event_data.dto_completion_event_data;
     EXPECT(event.event_number == DAT_DTO_COMPLETION_EVENT && dto->status == DAT_DTO_SUCCESS);

@@ -444,7 +444,7 @@ int main(int argc, char **argv)
         case '2': both_ways = 1; break;
         case 'e': is_to_end = 1; break;
         case 'i': is_idle = 1; break;
-        default: fail("usage: net -s|-h host [options]; the head of its source says which");
+        default: fail("usage: net -s|-h host [options]; the head of test/c/net.c explains them");
         }
     }
     EXPECT(optind == argc && block >= 8 && block % 8 == 0 && duration > 0);

@@ -70,7 +70,7 @@ static double *trips;
 
 static void too_long(int number)
 {
-    static const char text[] = "perf: this takes too long\n";
+    static const char text[] = "perf: not finished at the time limit (-t SECONDS)\n";
     (void)number;
     if (write(2, text, sizeof text - 1) < 0)
         _exit(2);
@@ -487,7 +487,7 @@ int main(int argc, char **argv)
     size = is_mode(mode) ? atol(argv[optind + 1]) : 0;
     count = is_mode(mode) ? atol(argv[optind + 2]) : 0;
     if (size < 1 || count < 1 || connections < 1 || depth < 1 || processes < 1 || limit < 1 || enough < 0) {
-        fprintf(stderr, "usage: perf -s|-h host [options] MODE A B; the head of its source says which\n");
+        fprintf(stderr, "usage: perf -s|-h host [options] MODE A B; the head of test/c/perf.c explains them\n");
         return 2;
     }
     if (strcmp(mode, "death") == 0 && size < (long)sizeof(double))

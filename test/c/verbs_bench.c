@@ -220,7 +220,7 @@ int main(int argc, char **argv)
     what = optind < argc ? argv[optind++] : "";
     has_size = strcmp(what, "connect") != 0;
     if (argc - optind < 1 + has_size)
-        fail("verbs_bench: see the head of its source for what it measures");
+        fail("usage: verbs_bench -s|-h host [-P ia] [-q qual] WHAT; the head of verbs_bench.c explains WHAT");
     size = has_size ? atol(argv[optind++]) : 1;
     count = atol(argv[optind++]);
     depth = optind < argc ? atol(argv[optind]) : 1;

@@ -136,7 +136,7 @@ impl Ctx {
         let bytes = self.receive();
         match bytes.as_slice().try_into() {
             Ok(bytes) => u64::from_le_bytes(bytes),
-            Err(_) => panic!("received {} bytes where a number was expected", bytes.len()),
+            Err(_) => panic!("received {} bytes, expected a number (8 bytes)", bytes.len()),
         }
     }
 

@@ -210,9 +210,9 @@ fn exceptions(file: &Path, all: &[Case]) -> io::Result<Vec<(String, String)>> {
     let wrong = |line: &str, what| io::Error::other(format!("{}: {what}: {line}", file.display()));
     lines
         .map(|line| {
-            let (name, reason) = line.split_once(": ").ok_or_else(|| wrong(line, "a name without a reason"))?;
+            let (name, reason) = line.split_once(": ").ok_or_else(|| wrong(line, "expected `name: reason`"))?;
             if !all.iter().any(|case| case.name == name) {
-                return Err(wrong(line, "unknown case"));
+                return Err(wrong(line, "unknown case (dapl-conformance list prints all)"));
             }
             Ok((name.to_owned(), reason.trim().to_owned()))
         })
@@ -301,7 +301,7 @@ fn run_one(options: &Options, place: &RunDirectory, index: usize, case: &Case, m
     let began = Instant::now();
     let roles: &[Role] = if mode == Mode::Two { &[Role::Client, Role::Server] } else { &[Role::Client] };
     let ending = match start(options, place, index, case, mode, roles) {
-        Err(error) => Err(Ending::Failed(format!("does not start: {error}"))),
+        Err(error) => Err(Ending::Failed(format!("cannot start its processes: {error}"))),
         Ok(processes) => Ok(processes),
     };
     let (ending, seen) = match ending {

@@ -116,6 +116,6 @@ fn resolve(host: &str) -> Result<Address> {
     let best = found.iter().find(|address| address.is_ipv4()).or(found.first());
     match best {
         Some(best) => Ok((*best).into()),
-        None => Failure::with_message(format!("{host}: no address")),
+        None => Failure::with_message(format!("{host}: the name has no address")),
     }
 }

@@ -54,7 +54,7 @@ impl Report {
     /// Prints the summary, and returns the result of the suite.
     pub(crate) fn end(self) -> Result {
         if self.passed == 0 && self.failed.is_empty() {
-            return Err(format!("test {}: no check has this name", self.suite));
+            return Err(format!("test {}: no check matches the names given", self.suite));
         }
         if !self.failed.is_empty() {
             println!("\nfailures:\n    {}", self.failed.join("\n    "));

@@ -99,8 +99,8 @@ impl Pair {
         for (done, (cookie, length)) in self.completions(wanted.len())?.iter().zip(wanted) {
             if done.status != DAT_DTO_SUCCESS || done.cookie != *cookie || done.length != *length as u64 {
                 let (word, came) = (status_word(done.status), done.cookie);
-                let ours = format!("{came}: {word}, {} bytes", done.length);
-                return Failure::with_message(format!("{ours}, expected {cookie}: success, {length} bytes"));
+                let ours = format!("completion with cookie {came}: {word}, {} bytes", done.length);
+                return Failure::with_message(format!("{ours}; expected cookie {cookie}: success, {length} bytes"));
             }
         }
         Ok(())
@@ -113,7 +113,7 @@ impl Pair {
     fn check(&self, end: usize, at: usize, length: usize, seed: usize) -> Result {
         match self.memory[end].differs(at, length, byte(seed)) {
             None => Ok(()),
-            Some((at, found)) => Failure::with_message(format!("byte {at} of {length} is 0x{found:02x}")),
+            Some((at, found)) => Failure::with_message(format!("byte {at} of {length} is wrong: 0x{found:02x}")),
         }
     }
 

@@ -52,7 +52,7 @@ pub(crate) fn evd() -> Result {
 fn print(samples: &[Vec<Vec<f64>>], load: f64) {
     print!("\n{:28}", "endpoints on one EVD");
     COUNTS.iter().for_each(|size| print!("{size:>9}"));
-    println!("{:>22}", "last over first");
+    println!("{:>22}", "largest over smallest");
     for (n, (_, title)) in FIGURES.iter().enumerate() {
         print!("{title:28}");
         samples.iter().for_each(|of_size| print!("{:>9.3}", median(&of_size[n])));

@@ -169,7 +169,8 @@ impl Guest {
         let deadline = Instant::now() + BOOT_LIMIT;
         while !self.share.join(WIRE).exists() {
             if Instant::now() > deadline {
-                return Err(format!("the guest has not created the socket {}", self.share.join(WIRE).display()));
+                let socket = self.share.join(WIRE);
+                return Err(format!("the guest has not created {} within {BOOT_LIMIT:?}", socket.display()));
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -205,7 +206,7 @@ impl Guest {
         let job = format!("job-{}.sh", self.jobs);
         let path = self.share.join(&job);
         fs::write(&path, script(command)).map_err(|error| format!("{}: {error}", path.display()))?;
-        writeln!(self.stdin, "{job}").map_err(|error| self.end_and_describe(&format!("the guest is gone: {error}")))
+        writeln!(self.stdin, "{job}").map_err(|error| self.end_and_describe(&format!("the guest has ended: {error}")))
     }
 
     /// Waits for the end of the started command.
@@ -257,7 +258,9 @@ impl Guest {
         loop {
             let line = match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(line) => String::from_utf8_lossy(&line).into_owned(),
-                Err(RecvTimeoutError::Timeout) => return Err(self.end_and_describe(&format!("no end after {limit:?}"))),
+                Err(RecvTimeoutError::Timeout) => {
+                    return Err(self.end_and_describe(&format!("the command has not ended after {limit:?}")));
+                }
                 Err(RecvTimeoutError::Disconnected) => return Err(self.end_and_describe("qemu has ended")),
             };
             let line = line.trim_end_matches(['\n', '\r']);
@@ -415,7 +418,7 @@ mod tests {
     fn guest_timeout_reports_the_last_console_line() {
         let mut guest = double("hang", "exec sleep 1000");
         let reason = guest.run(&shell("true"), Duration::from_millis(100), |_| {}).unwrap_err();
-        assert!(reason.contains("no end after 100ms") && reason.contains("its console's last line"), "{reason}");
+        assert!(reason.contains("has not ended after 100ms") && reason.contains("its console's last line"), "{reason}");
         assert!(guest.qemu.try_wait().unwrap().is_some());
         let share = guest.share().to_path_buf();
         drop(guest);

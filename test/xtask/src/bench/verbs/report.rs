@@ -62,7 +62,8 @@ pub(super) fn print(measured: &[Measured], facts: &Facts) {
         ),
         Clock::Time => {
             println!(
-                "an emulated guest on a machine that does other things as well: these figures are not for comparison"
+                "measured with real time in an emulated guest, which competes with other programs for the processors:\n\
+                 do not compare these figures"
             )
         }
     }

@@ -89,7 +89,7 @@ impl Keeper {
             lines.push(line.to_owned());
         });
         if let Err(ref mut reason) = result {
-            *reason += "\nthe guest is given up; the next check gets another";
+            *reason += "\nthe guest is killed; the next check boots another";
             self.guest = None;
         }
         GuestOutput { result, lines }
@@ -149,7 +149,7 @@ impl Wire {
             // If the server ends without printing that line, its exit status is reported.
             if ends[host].await_line(ends_of.ready, limit, |line| lines.push(line.to_owned()))? {
                 let call = ends_of.call.watched(WATCH, ends_of.limit);
-                called = ends[guest].run(&call, limit, |line| others.push(format!("   caller: {line}")));
+                called = ends[guest].run(&call, limit, |line| others.push(format!("   client: {line}")));
             }
             let served = ends[host].finish(limit, |line| lines.push(line.to_owned()))?;
             Ok(served.max(called?))
@@ -160,7 +160,7 @@ impl Wire {
 
     fn check_output(&mut self, mut result: Result<i32>, lines: Vec<String>) -> GuestOutput {
         if let Err(ref mut reason) = result {
-            *reason += "\nthe guests are given up; the next check gets others";
+            *reason += "\nboth guests are killed; the next check boots others";
             self.ends = None;
         }
         GuestOutput { result, lines }

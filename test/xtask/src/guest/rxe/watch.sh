@@ -7,7 +7,7 @@ setsid "$@" &
 job=$!
 setsid sh -c '
     sleep "$1"
-    echo "--- no end after $1 s; processes:"
+    echo "--- the command has not ended after $1 s; its processes:"
     for process in /proc/[0-9]*; do
         set -- "$1" "$2" $(sed "s/.*) //" "$process/stat" 2>/dev/null)
         # Fields after the name: state, parent, process group.
