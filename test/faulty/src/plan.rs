@@ -190,7 +190,7 @@ fn read_variable() {
         let text = std::env::var("DAPL_FAULTY").unwrap_or_default();
         for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
             if apply(word).is_none() {
-                log::error!("DAPL_FAULTY: unknown setting {word}; test/faulty/src/plan.rs lists the settings");
+                log::error!("DAPL_FAULTY: {word} is not understood; test/faulty/src/plan.rs lists the settings");
             }
         }
     });

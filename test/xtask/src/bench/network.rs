@@ -30,7 +30,7 @@ impl NetworkKind {
         match self {
             NetworkKind::Loopback => "this host".to_owned(),
             NetworkKind::Wire { per_mille } => {
-                format!("two network namespaces, {} % of packets lost in each direction", f64::from(per_mille) / 10.0)
+                format!("two network namespaces, {} % of packets lost either way", f64::from(per_mille) / 10.0)
             }
         }
     }

@@ -259,7 +259,7 @@ impl Guest {
             let line = match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(line) => String::from_utf8_lossy(&line).into_owned(),
                 Err(RecvTimeoutError::Timeout) => {
-                    return Err(self.end_and_describe(&format!("the command has not ended after {limit:?}")));
+                    return Err(self.end_and_describe(&format!("no end after {limit:?} of the command in the guest")));
                 }
                 Err(RecvTimeoutError::Disconnected) => return Err(self.end_and_describe("qemu has ended")),
             };
@@ -418,7 +418,7 @@ mod tests {
     fn guest_timeout_reports_the_last_console_line() {
         let mut guest = double("hang", "exec sleep 1000");
         let reason = guest.run(&shell("true"), Duration::from_millis(100), |_| {}).unwrap_err();
-        assert!(reason.contains("has not ended after 100ms") && reason.contains("its console's last line"), "{reason}");
+        assert!(reason.contains("no end after 100ms") && reason.contains("its console's last line"), "{reason}");
         assert!(guest.qemu.try_wait().unwrap().is_some());
         let share = guest.share().to_path_buf();
         drop(guest);

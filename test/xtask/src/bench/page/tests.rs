@@ -108,7 +108,7 @@ fn a_row_has_peer_target_and_commands() {
         "<code>taskset -c 1 perf -h localhost -P sm0 lat 8 1000000</code>",
         "<code>taskset -c 1 env UCX_TLS=posix,cma,self ucx_perftest localhost -t tag_lat -s 8 -n 1000000 -w 10000</code>",
         "<td><span class=\"missed\">missed</span>",
-        "on two network namespaces, 1 % of packets lost in each direction",
+        "on two network namespaces, 1 % of packets lost either way",
         "<code>taskset -c 1 iperf3 -t 4 -C cubic -c 192.0.2.1</code>",
         "fi_pingpong -p &#39;udp;ofi_rxd&#39; -e rdm -S 64 -I 50000 localhost",
         "<td class=\"what\">64 B messages, there and back</td><td>us</td>",
