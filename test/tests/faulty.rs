@@ -54,22 +54,22 @@ fn asynchronously_failing_transfer_leaves_no_object() {
 }
 
 #[test]
-fn calls_fail_cleanly_without_descriptors() {
+fn calls_that_lack_descriptors_fail_and_leak_nothing() {
     walk("files", "", 10);
 }
 
 #[test]
-fn calls_fail_cleanly_without_address_space() {
+fn calls_that_lack_address_space_fail_and_leak_nothing() {
     walk("memory", "", 10);
 }
 
 #[test]
-fn calls_fail_cleanly_without_threads() {
+fn calls_that_cannot_start_a_thread_fail_and_leak_nothing() {
     walk("threads", "", 3);
 }
 
 #[test]
-fn slow_provider_gives_the_same_results() {
+fn refused_calls_succeed_when_repeated_over_a_slow_provider() {
     walk("again", "delay=event:2,delay=request:30,delay=create_qp:1,delay=accept:2,delay=connect:1,delay=reset:1", 40);
 }
 

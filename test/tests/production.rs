@@ -35,11 +35,11 @@ fn survives_its_server(adapter: &str, registry: &str) {
 }
 
 #[test]
-fn client_survives_its_server_over_sm() {
+fn client_loses_no_answer_when_its_server_is_killed_over_sm() {
     survives_its_server("sm0", SM0);
 }
 
 #[test]
-fn client_survives_its_server_over_usnic() {
+fn client_loses_no_answer_when_its_server_is_killed_over_usnic() {
     survives_its_server("usnic0", USNIC0);
 }

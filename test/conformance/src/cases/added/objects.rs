@@ -14,7 +14,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 3.3": v2_function_table_has_81_entries,
         "spec/events 3.6": v2_cno_descriptor_is_readable_while_evds_have_triggered,
         "spec/events 3.6": v2_cno_descriptor_is_readable_after_completions => pair(client_send_later, server_poll_for_it),
-        "spec/registry 11": v2_adapters_are_reported_as_unrelated,
+        "spec/registry 11": v2_ia_ha_related_reports_an_adapter_as_unrelated_to_itself,
         "spec/events 9.1": v2_rmr_create_for_ep_succeeds_or_returns_model_not_supported,
         "spec/events 4.1": v2_read_into_an_rmr_triplet_of_registered_memory_succeeds => pair(client_read_into_rmr, server_be_read),
         "spec/events 4.1": v2_send_with_invalidate_completes_or_returns_model_not_supported => pair(client_send_invalidating, server_receive_it),
@@ -91,7 +91,7 @@ fn server_poll_for_it(ctx: &Ctx) {
     ok(dat_evd_modify_cno(conn.recv.h(), null_mut()));
 }
 
-fn v2_adapters_are_reported_as_unrelated(ctx: &Ctx) {
+fn v2_ia_ha_related_reports_an_adapter_as_unrelated_to_itself(ctx: &Ctx) {
     let ia = ctx.ia();
     let name = ctx.name();
     let mut answer = 9;
