@@ -1,4 +1,5 @@
-//! Runs programs and shows their output only on failure. Reports the duration of long steps.
+//! Runs programs and captures their output, which is shown on failure or, by `capture_and_show`, while they run.
+//! Reports the duration of long steps.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, File};

@@ -167,8 +167,8 @@ fn summary(name: &str, time: Duration, is_good: bool) -> String {
     format!("{:>8.1} s  {}  {name}", time.as_secs_f64(), if is_good { "ok    " } else { "FAILED" })
 }
 
-/// Runs the suites that `quick` leaves out. With `is_required`, checks without namespaces or guests fail instead of
-/// being skipped.
+/// Runs the suites that `quick` leaves out. With `is_required`, checks that lack namespaces, guests or tools fail
+/// instead of being skipped.
 fn rest(known: &[String], is_required: bool) -> Result {
     setup::require(&NEEDED)?;
     let tools = [

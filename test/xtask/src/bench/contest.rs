@@ -1,5 +1,5 @@
-//! A comparison: a figure of this project, the figures of its peers, and the target for their ratio. Each bench has a
-//! list of comparisons.
+//! A contest: a figure of this project, and the figures of its peers if there are any. A target limits the ratio or,
+//! without peers, the figure. Each bench has a list of contests.
 #![forbid(unsafe_code)]
 
 use super::median;
@@ -8,7 +8,7 @@ use super::ours::Perf;
 use super::side::{Effort, FigureUnit, Side};
 use crate::Result;
 
-/// One comparison.
+/// One contest, not yet measured.
 pub(super) struct Contest {
     /// Name in tables and on the command line, such as S1.
     pub(super) id: &'static str,

@@ -14,7 +14,7 @@ use super::{chart, median};
 use crate::Result;
 use crate::cli::Selection;
 
-/// A bench: names of its files, and Debian packages of its peers.
+/// A bench: its name, which its files also have, its adapter, and the Debian packages of its peers.
 pub(super) struct Bench {
     pub(super) name: &'static str,
     pub(super) adapter: &'static Adapter,

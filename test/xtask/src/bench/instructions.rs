@@ -74,10 +74,9 @@ struct Row {
     /// The program's function whose calls are counted, and its operation.
     function: &'static str,
     operation: &'static str,
-    /// Providers for which the row is counted. Rows in which the completions of a message are dequeued or awaited omit
+    /// Providers over which the row is counted. Rows in which the completions of a message are dequeued or awaited omit
     /// usnic, because packets in flight would add empty dequeues to the count. Rows of shared memory are counted over
-    /// sm only, because usnic and verbs do not map the peer's memory. The row of a post that sends a packet exists for
-    /// usnic only.
+    /// sm only, because usnic and verbs do not map the peer's memory. Only usnic has posts that send packets.
     providers: &'static [&'static str],
     parts: Parts,
 }

@@ -1,6 +1,6 @@
 //! Contests that transfer data as MPI libraries do. Short messages are written into rings that the target polls in
-//! memory. Long messages are announced by a send, and then written into memory registered for the message. The caller
-//! selects provider and peers.
+//! memory. Long messages are announced by a send, and then written into memory registered for the message. Also sends
+//! whose receives are polled in memory, and registrations. The caller selects provider and peers.
 #![forbid(unsafe_code)]
 
 use super::contest::Contest;

@@ -46,14 +46,14 @@ impl Cores {
     }
 }
 
-/// How a server ends after its clients have ended.
+/// How the server must end.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ServerEnd {
-    /// The server must exit with success.
+    /// By itself, with success.
     Itself,
-    /// The server kills itself by SIGKILL.
+    /// By SIGKILL, which the server sends to itself.
     Suicide,
-    /// xtask kills the server.
+    /// By SIGKILL, which xtask sends when the clients have ended.
     Killed,
 }
 

@@ -1,6 +1,6 @@
-//! Patterns of EVD use in larger programs: every send completes, requests have a separate EVD, a CNO or a thread waits,
-//! endpoints share an EVD or have one thread each. A pattern with two EVDs is compared with the same pattern over one
-//! EVD, and each pattern with the ping-pong of the peers. Works for any provider.
+//! Patterns of EVD use in larger programs: a separate EVD for requests, a CNO or a thread that waits, several endpoints
+//! on one EVD or with one thread each. A pattern with two EVDs is compared with the same pattern over one EVD, and most
+//! patterns with the ping-pong of the peers. Works for any provider.
 #![forbid(unsafe_code)]
 
 use super::contest::Contest;
@@ -51,7 +51,8 @@ fn contest(title: &'static str, must: Option<f64>, ours: Side, peers: Vec<Side>)
 }
 
 /// Returns the contests of two kinds. In the first, a pattern with two EVDs may take at most 1.1 times as long as the
-/// same pattern with one EVD. In the second, each pattern is compared with the 64-byte ping-pong of the peers.
+/// same pattern with one EVD. In the second, three of these patterns and three with several EPs are compared with the
+/// ping-pong of the peers, all with 64 bytes and without a target.
 pub(super) fn contests(effort: Effort, polling: &[Side], asleep: &[Side]) -> Vec<Contest> {
     let both = |(size, title): (&u32, &&'static str), pattern: &Pattern| {
         let ours = pingpong(effort, "reap", *size, pattern.options);

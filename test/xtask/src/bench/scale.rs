@@ -62,7 +62,7 @@ const WAIT_PERCENTILES: Section = Section {
     up: "microseconds",
     across: HorizontalAxis::Bytes,
 };
-/// Two processes send to a third process.
+/// One process, or two at the same time, send to another process.
 pub(super) const SENDERS: Section = Section {
     name: "senders",
     title: "8 B messages into one process",

@@ -12,7 +12,7 @@ use crate::json::field;
 /// Unit of a figure.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum FigureUnit {
-    /// Time of half a round trip.
+    /// Time of half a round trip, or of a registration.
     Microseconds,
     /// Millions of messages per second.
     Rate,
@@ -233,7 +233,7 @@ pub(super) struct Effort {
     pub(super) rounds: usize,
     /// Number of runs for measurements without a target.
     pub(super) few: usize,
-    /// All counts and durations are divided by this.
+    /// Counts and durations are divided by this. A reduced count is at least 20, or the full count if that is less.
     part: u32,
 }
 

@@ -38,8 +38,8 @@ must mount -t tmpfs -o mode=1777 tmpfs /new/dev/shm
 must mount -t devpts devpts /new/dev/pts
 must mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144 share "/new$SHARE"
 
-# Removes all drivers except rxe's: libibverbs loads each installed driver into each process, which takes longer than
-# most test processes run.
+# Removes the configuration files of all drivers except rxe's from the overlay: libibverbs loads each driver that has
+# one into each process, which takes longer than most test processes run.
 for file in /new/etc/libibverbs.d/*.driver; do
     case $file in */rxe.driver) ;; *) rm -f "$file" ;; esac
 done

@@ -1,6 +1,6 @@
 //! Reads the benches' JSON files for the page. Only `of_files` does I/O.
 //!
-//! A file that cannot be parsed is an error that names the missing field, so no wrong figure is shown.
+//! For a file that cannot be parsed, the page shows the reason, such as a missing field, and no figures.
 #![forbid(unsafe_code)]
 
 mod verbs;
@@ -39,13 +39,13 @@ pub(super) struct ResultFile {
     pub(super) not_measured: Vec<String>,
 }
 
-/// A figure compared with a peer's. A ratio is always this project's figure divided by the peer's.
+/// A figure with the figures of its peers. A ratio is always this project's figure divided by the peer's.
 #[derive(Debug)]
 pub(super) struct Contest {
     pub(super) id: String,
     pub(super) title: String,
     pub(super) unit: String,
-    /// Network of this measurement, if it is not the default.
+    /// Network between server and client; `None` for verbs, whose programs run in one guest.
     pub(super) place: Option<String>,
     pub(super) ours: Measure,
     /// The peers and their figures; empty for a target without a peer.
@@ -158,7 +158,7 @@ fn section(directory: &Path, provider: &'static str, failed: &[Failed]) -> Secti
 pub(super) fn parse(text: &str) -> Result<ResultFile> {
     let file: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let contests: Vec<Value> = field(&file, "contests")?;
-    // The verbs file has several peers per operation, and compares times.
+    // The file of verbs has another format: for each operation the times of several programs.
     let mut contests: Vec<Contest> = match contests.iter().any(|contest| contest.get("over_reference").is_some()) {
         true => contests.iter().map(verbs::contests).collect::<Result<Vec<_>>>()?.into_iter().flatten().collect(),
         false => contests.iter().map(contest).collect::<Result<_>>()?,
