@@ -20,7 +20,7 @@ use crate::stop;
 const CREATION_TIMEOUT: Duration = Duration::from_secs(20);
 /// Default maximum number of objects.
 const MAX_OBJECTS: usize = 100_000;
-/// The largest registration is this fraction of the available memory.
+/// A registration has at most the available memory divided by this number.
 const MEMORY_DIVISOR: u64 = 4;
 const MAX_LENGTH: u64 = 1 << 30;
 /// Size in bytes of the first registration.
@@ -212,7 +212,7 @@ fn exhaust<T: Object>(most: usize, make: impl Fn(usize) -> CallResult<T>) -> Res
     Ok(LimitResult { made: count, refusal, remark: remark.to_owned() })
 }
 
-/// Checks that a refusal reports exhausted resources, and that at least one object was created before.
+/// Checks that a refusal reports exhausted resources, and that at least one call succeeded before.
 fn check_refusal(refusal: Refusal, made: usize) -> Result {
     let is_fair = match refusal.kind() {
         DAT_INSUFFICIENT_RESOURCES | DAT_QUEUE_FULL | DAT_CONN_QUAL_UNAVAILABLE | DAT_LENGTH_ERROR => true,

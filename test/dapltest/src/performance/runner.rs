@@ -223,8 +223,8 @@ impl Sender {
         }
     }
 
-    /// Posts operations until the pipeline is full. In a test of sends, posts the message that ends this direction
-    /// after the last completion.
+    /// Posts operations until the pipeline is full. After the last completion of a test of sends, posts the message
+    /// that ends this direction.
     fn post(&mut self, runner: &Runner) -> Result {
         if self.state != SenderState::Posting {
             return Ok(());

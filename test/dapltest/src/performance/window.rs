@@ -11,7 +11,7 @@ use crate::wire::Figures;
 /// Measurements of one side.
 pub(super) struct Measured {
     pub(super) figures: Figures,
-    /// Latency of each operation that this side started.
+    /// Latency of each measured operation that this side started.
     pub(super) latency: Latency,
 }
 

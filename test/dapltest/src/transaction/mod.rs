@@ -121,7 +121,7 @@ fn parties<'a>(ia: &Ia, plan: &'a TransactionPlan, side: Side, wait_policy: Wait
     (0..plan.threads()).map(|number| Party::new(ia, plan, side, number, wait_policy)).collect()
 }
 
-/// Runs each party in a thread. After all threads have ended, returns the first failure.
+/// Runs each party in a thread. After all threads have ended, returns the parties, or the first failure.
 fn in_threads<'a>(
     parties: Vec<Party<'a>>,
     work: impl Fn(&mut Party<'a>, usize) -> Result + Sync,

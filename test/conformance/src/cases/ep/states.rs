@@ -370,7 +370,7 @@ fn modify_pz(_ctx: &Ctx, at: EpState, scene: Scene) {
             ok(code);
             assert_eq!(after, pz.h());
             scene.is_still(at);
-            // Restore the PZ: the scene's PZ would still be in use when it is freed.
+            // Restores the scene's PZ, because the new PZ is freed before the EP.
             param.pz_handle = before;
             ok(dat_ep_modify(scene.ep(), DAT_EP_FIELD_PZ_HANDLE, &param));
         }

@@ -1,4 +1,5 @@
-//! Waiting threads and the events that wake them: no wake-up is lost while the EVD and the CNO are changed.
+//! Waiting threads, agents, and the events that wake or call them: no event and no wake-up is lost, also while EVD,
+//! CNO and agent are changed.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -156,8 +157,8 @@ fn threads_moving_an_evd_to_another_cno_lose_no_wake_up(ctx: &Ctx) {
     }
 }
 
-/// Ten events arrive while another thread changes the EVD ten times. One more event then wakes the thread that waits
-/// on the CNO.
+/// Ten events arrive while another thread changes the EVD ten times. The thread that waits on the CNO wakes up, at the
+/// latest after one more event.
 fn wakes_after_changes(cno: &Cno, evd: &Evd, change: impl Fn() + Sync) {
     let waiter = cno_waiter(cno.h(), DAT_TIMEOUT_INFINITE);
     run_threads(2, |thread| {
