@@ -162,7 +162,7 @@ fn cr_accept_checks_arguments_in_order(ctx: &Ctx) {
     let (cr, client) = (asked.request.h(), asked.client.ep.h());
     bad_handle(dat_cr_accept(cr, DAT_HANDLE_NULL, -1, null_mut()), DAT_INVALID_HANDLE_EP);
     bad_arg(dat_cr_accept(cr, client, DAT_COUNT::MAX, null_mut()), 4);
-    // The size of the private data is checked before the CR's state.
+    // The size of the private data is checked before the state of the EP, which is connecting.
     let mut byte = [0_u8; 16];
     bad_arg(dat_cr_accept(cr, client, DAT_COUNT::MAX, byte.as_mut_ptr().cast()), 3);
 }
