@@ -66,7 +66,8 @@ const EVD_REQUEST: ExpectedCode = handle(DAT_INVALID_HANDLE_EVD_REQUEST);
 /// The work queue is full.
 const FULL: ExpectedCode = is(DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_MEMORY);
 const UNREACHABLE_ADDRESS: ExpectedCode = is(DAT_INVALID_ADDRESS, DAT_INVALID_ADDRESS_UNREACHABLE);
-/// Returned for a qualifier that is in use. The code lacks the error class bit, as programs expect.
+/// Returned for a qualifier in use by an RSP, another IA or another process. The code lacks the error class bit, as
+/// programs expect.
 const QUAL_IN_USE: ExpectedCode = Whole(DAT_CONN_QUAL_IN_USE);
 const MODEL: ExpectedCode = is(DAT_MODEL_NOT_SUPPORTED, DAT_NO_SUBTYPE);
 const NOT_READY: ExpectedCode = state(DAT_INVALID_STATE_EP_NOTREADY);
@@ -248,7 +249,8 @@ const DIS: DAT_RETURN_SUBTYPE = DAT_INVALID_STATE_EP_DISCONNECTED;
 const REFUSED_IN: &[(&str, &[DAT_RETURN_SUBTYPE])] = &[
     ("dat_ep_modify", &[RSV, PCP, ACP, CMP, CON, DSP, DIS]),
     ("dat_ep_connect", &[RSV, PCP, TCP, ACP, CMP, CON, DSP, DIS]),
-    // The states are those of the new EP, except CONNECTED, which is the state of the EP to duplicate.
+    // UNCONNECTED is the state of the EP to duplicate, CONNECTED that of the EP to connect. The others are states of
+    // either EP.
     ("dat_ep_dup_connect", &[UNC, RSV, PCP, TCP, ACP, CMP, CON, DSP, DIS]),
     ("dat_ep_disconnect", &[UNC, RSV, PCP, TCP]),
     ("dat_ep_reset", &[RSV, PCP, TCP, ACP, CMP, CON, DSP]),

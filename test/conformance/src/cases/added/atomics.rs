@@ -81,7 +81,7 @@ fn client_swap(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Exports three 64-bit words; the peer changes the second.
+/// Sends the peer a target of three 64-bit words; the peer changes the second.
 fn server_be_changed(ctx: &Ctx) {
     needs_both_atomics(ctx);
     let conn = ctx.connect();

@@ -126,7 +126,7 @@ fn client_post_each(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Exports memory and posts two receives for the peer, which makes the calls under test.
+/// Sends the peer, which makes the calls under test, an RDMA target, and posts two receives.
 fn server_be_there(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.ia.memory_with(&conn.pz, 2 * WORD, ATOMIC);

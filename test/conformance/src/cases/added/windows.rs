@@ -118,7 +118,7 @@ fn client_invalidate_elsewhere(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Exports a window in another connection's PZ; the peer tries to invalidate it.
+/// Sends the peer a context that is bound in another connection's PZ. The peer tries to invalidate the context.
 fn server_keep_elsewhere(ctx: &Ctx) {
     needs(ctx, Feature::Invalidate);
     let conn = ctx.connect();

@@ -142,7 +142,7 @@ fn returns_wide_qualifier_unchanged(ctx: &Ctx) {
     server.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
 }
 
-/// The peer's port is not a listener's qualifier (13.27).
+/// The server EP's remote qualifier is the client's port, not the qualifier of the server's PSP (spec/endpoints 13.27).
 fn ep_query_of_the_passive_ep_does_not_return_the_listeners_qualifier(ctx: &Ctx) {
     let (_client, server) = ctx.loopback();
     assert_ne!(server.ep.param().remote_port_qual, ctx.qual(0));

@@ -1,4 +1,5 @@
-//! Helpers that bring an EP into a given state through the API alone, with all objects that the EP needs.
+//! Helpers that bring an EP into a given state, with all objects that the EP needs. Only COMPLETION_PENDING needs a
+//! second process, which is stopped; for the other states DAT calls in one process suffice.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -348,7 +349,7 @@ pub(crate) fn silent_listener(ctx: &Ctx, ia: &Ia, n: u64) -> (Evd, Psp) {
 }
 
 /// Returns a full EVD and the EP that filled it. A queue may grow far beyond its length, so it is filled until the IA
-/// reports an overflow; that event is dequeued.
+/// reports an overflow or 100,000 events are queued. The overflow event is dequeued.
 #[track_caller]
 pub(crate) fn full_evd(ia: &Ia, pz: &Pz, flags: DAT_EVD_FLAGS) -> (Evd, Ep) {
     let evd = ia.evd(1, flags | DAT_EVD_CONNECTION_FLAG);

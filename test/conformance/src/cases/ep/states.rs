@@ -385,7 +385,7 @@ fn modify_pz(_ctx: &Ctx, at: EpState, scene: Scene) {
 fn is_a_dup(ctx: &Ctx, at: EpState, scene: Scene) {
     let ia = &scene.own.ia;
     let spare = Conn::on(ia);
-    // The dup connects to the same listener.
+    // A CONNECTED scene was connected to qualifier 0, so the spare EP must reach a listener there.
     let (requests, _psp) = silent_listener(ctx, ia, if at == Connected { 0 } else { 1 });
     let (dup, time) = (scene.ep(), DAT_TIMEOUT_INFINITE);
     let code = dat_ep_dup_connect(spare.ep.h(), dup, time, 0, null_mut(), DAT_QOS_BEST_EFFORT);

@@ -11,7 +11,7 @@ pub(crate) fn cases() -> Vec<Case> {
     [suppress::cases, notify::cases, fence::cases].into_iter().flat_map(|module| module()).collect()
 }
 
-/// The peer's role: exports memory and posts enough receives for empty and short messages.
+/// The peer's role: sends an RDMA target, and posts 16 receives for empty and short messages.
 fn serves(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(200);

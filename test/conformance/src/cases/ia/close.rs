@@ -86,7 +86,8 @@ fn ia_close_graceful_succeeds_with_a_modified_async_evd(ctx: &Ctx) {
     ia.close();
 }
 
-/// A graceful close is refused while an object of this kind exists, and succeeds after the object is freed.
+/// A graceful close is refused while an object of this kind, or an object that it uses, exists. The close succeeds
+/// after all of them are freed.
 fn is_refused_with(ctx: &Ctx, kind: ObjectKind) {
     let ia = ctx.ia();
     let evd = |flags| ia.evd(8, flags);

@@ -1,4 +1,5 @@
-//! Opening adapters: names, versions, refusals, several at a time, their numbers. `open_async` tests the async EVD.
+//! Opening adapters: names, versions, refusals, several at a time, and IA handles, which are numbers. The async EVD is
+//! tested in `open_async`.
 #![forbid(unsafe_code)]
 
 use std::ffi::CString;
@@ -343,7 +344,7 @@ fn ia_number_maps_to_the_provider_pointer(ctx: &Ctx) {
     let ia = ctx.ia();
     let pointer: DAT_HANDLE = filled(|out| dats_get_ia_handle(ia.h(), out));
     assert!(pointer.addr() >= 0x1_0000 && pointer.addr().is_multiple_of(4), "{pointer:?}");
-    // Like every handle, an IA pointer begins with the address of its provider's table.
+    // The object of every handle begins with the address of its provider's table.
     let table = |handle: DAT_HANDLE| bytes_at(handle, 8);
     assert_eq!(table(pointer), table(ia.errors()));
 }

@@ -1,4 +1,4 @@
-//! LMRs as objects (spec/events 8.1, 8.2): outputs of a registration, its errors, and queries.
+//! LMRs as objects (spec/events 8.1 to 8.3): registrations and their errors, privileges, queries, `dat_lmr_sync_*`.
 #![forbid(unsafe_code)]
 
 use std::collections::HashSet;

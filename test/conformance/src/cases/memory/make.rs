@@ -1,4 +1,4 @@
-//! Helpers for the memory cases: registrations of every kind, and binds.
+//! Helpers for the memory cases: registrations of memory, of LMRs and of shared memory, and binds.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

@@ -1,4 +1,4 @@
-//! RMRs as objects (spec/events 9.1): created, queried unbound and bound, freed unbound and bound.
+//! RMRs as objects (spec/events 9.1): created, queried, freed, and which LMRs a bound RMR keeps in use.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -156,7 +156,8 @@ fn server_frees_its_window(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// The bind still completes, with success or a failure, and its event names the freed RMR.
+/// Frees an RMR whose bind waits behind a send. The bind completes, with success or a failure, and its event names the
+/// freed RMR.
 fn client_frees_behind_a_send(ctx: &Ctx) {
     let conn = ctx.connect();
     let mut memory = conn.memory(1000);

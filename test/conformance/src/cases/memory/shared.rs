@@ -48,7 +48,7 @@ fn shared_twice_in_one_process_succeeds(ctx: &Ctx) {
     let third = LmrArgs::shared(other.pointer(), LENGTH, &mut name).make(&ia, &pz);
     assert!(first.lmr.h() != second.lmr.h() && first.lmr_context != second.lmr_context);
     assert!(third.address == other.pointer().addr() as u64 && first.address != third.address);
-    // Either registration may be freed first.
+    // The free of the other registrations leaves the second usable.
     first.lmr.free();
     third.lmr.free();
     assert_eq!(second.param().length, LENGTH as u64);

@@ -47,7 +47,7 @@ fn server_leaves(ctx: &Ctx) {
         pool.accept(&ep);
         ctx.meet();
         let (srq, ep) = (pool.srq.h(), ep.leak());
-        // The memory stays mapped and registered. The library must stop writing to it without a deregistration.
+        // The memory stays mapped and its LMR is not freed first: the close alone must stop the library's writes.
         std::mem::forget(pool);
         ok(dat_ia_close(ia.leak(), DAT_CLOSE_ABRUPT_FLAG));
         refused(dat_srq_free(srq), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_SRQ);

@@ -179,7 +179,7 @@ fn srq_soft_watermark_is_reported_for_a_consumed_receive(_: &Ctx, peer: &Peer, p
     expect_soft(&pool.ia, &ep);
 }
 
-/// Imitates programs that clear the record and set some fields: they expect EP_BROKEN only.
+/// Imitates programs that clear the EP attributes and set only some: such programs expect no watermark event.
 fn srq_soft_watermark_zero_as_an_attribute_reports_nothing(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected_to(pool, pool.ep_with(&marked(0, 8)));
     assert_eq!(ep.param().ep_attr.srq_soft_hw, 0, "the query does not return the requested watermark");
@@ -246,7 +246,7 @@ fn srq_hard_watermark_breaks_the_connection(_: &Ctx, peer: &Peer, pool: &Pool) {
     pool.post_all(0..3);
     peer.send(0, 8, 1);
     pool.expect_end(&ep, DAT_CONNECTION_EVENT_BROKEN);
-    // The EP had consumed one receive. Its completion releases it; the other receives are still queued.
+    // The EP consumed one of the three receives, whose completion is dequeued here. The others are still queued.
     let data = expect_event(pool.recv.h(), SOON).dto();
     assert!(data.ep_handle == ep.h());
     pool.expect_counts(2, 2);

@@ -201,7 +201,7 @@ fn client_all_requests(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Exports its memory, and receives empty messages until the peer has finished.
+/// Sends the peer an RDMA target, and receives the peer's empty messages.
 fn server_exports_memory(ctx: &Ctx) {
     let conn = ctx.connect_with(&deep());
     let memory = conn.memory(4096);

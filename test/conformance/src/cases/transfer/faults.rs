@@ -1,4 +1,5 @@
-//! Transfers that fail: each status that a case can provoke, by each cause (spec/events 4.5).
+//! Transfers that fail because of an invalid local or remote segment, a length, or unmapped memory (spec/events 4.5).
+//! Flushed transfers are in `flush`.
 #![forbid(unsafe_code)]
 
 use crate::kit::*;
@@ -165,7 +166,8 @@ fn requests_from(ctx: &Ctx, op: Op, fault: LocalFault) {
     drop((memory, others));
 }
 
-/// The server role of a connection that a failure of the client role ends. It exports memory and posts one receive.
+/// The server role of a connection that a failure of the client role ends. It posts one receive and sends the client
+/// role an RDMA target.
 pub(super) fn loses(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(300);
@@ -337,7 +339,7 @@ fn exceeds_the_adapter(ctx: &Ctx, op: Op) {
         drop(conn);
         ctx.unsupported("an adapter with a limit that can be reached");
     }
-    // The memory is never accessed. A low limit keeps adapters that pin memory from pinning much.
+    // The memory is never accessed. It has at most 1 GiB, because some adapters pin registered memory.
     let map = os::Map::private(part as usize, true);
     let lmr = registered(&conn, &map);
     let segment = DAT_LMR_TRIPLET {

@@ -1,4 +1,4 @@
-//! Sends, receives, RDMA reads and writes, their completions and errors. One module per claim.
+//! Sends, receives, RDMA reads and writes, their completions and errors. One module per subject.
 #![forbid(unsafe_code)]
 
 mod breaks;

@@ -113,7 +113,7 @@ fn client_reads(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Exports memory. The peer reads it while this role waits outside of DAT.
+/// Sends the peer an RDMA target, which the peer reads while this role makes no DAT calls.
 fn server_exports_memory(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(5000);

@@ -95,7 +95,7 @@ fn moves_segments(
     ctx.meet();
 }
 
-/// The peer's role: exports memory or posts a receive, and checks the data.
+/// The peer's role: receives the message, or provides the memory that is written or read. Checks the data that it gets.
 fn is_moved(ctx: &Ctx, op: Op, size: usize) {
     is_moved_over(ctx, op, size, &Setup::default());
 }
