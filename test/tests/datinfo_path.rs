@@ -1,7 +1,7 @@
 //! `datinfo doctor HOST` over working paths, through a firewall, with a small MTU, and against a program that listens
 //! over usnic instead of a second doctor.
 //!
-//! Each impaired path is the loopback interface of a network namespace with nft rules. Without namespaces or nft,
+//! Each impaired path is the loopback interface of a network namespace with nft rules. Without namespaces, ip or nft,
 //! those tests print a message and are skipped.
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,7 @@
-//! The manual pages: every function and data structure has a page, and every variable and every option of dtest1 is on
-//! a page. Examples compile, referenced pages of this project exist, and mandoc reports nothing. The conformance suite
-//! checks the return codes (`test/conformance/src/expected.rs`).
+//! The manual pages: every exported function has a page, and the pages of data structures show all members. Every
+//! variable of `docs/settings.md` and every option of dtest1 is on a page. Examples compile, referenced pages of this
+//! project exist, and mandoc reports nothing. The conformance suite checks the return codes
+//! (`test/conformance/src/expected.rs`).
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};

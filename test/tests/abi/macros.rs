@@ -87,8 +87,8 @@ pub(super) fn macros_in_words(program: &mut Program, facts: &Value) {
     }
 }
 
-/// Every table entry gets a stub that records its index and its arguments. Then the program calls every `DAT_*`
-/// macro.
+/// Every function of the table becomes a stub that records its index and its arguments. Then the program calls every
+/// `DAT_*` macro that stands for such a function.
 pub(super) fn redirections(program: &mut Program, facts: &Value) {
     let types = list(facts, "function_pointer_types");
     program.top.push_str(
@@ -125,7 +125,7 @@ pub(super) fn redirections(program: &mut Program, facts: &Value) {
             list(fact, "params").iter().map(|p| p.as_str().expect("names are JSON strings")).collect();
         let args: Vec<&str> =
             list(fact, "call_args").iter().map(|p| p.as_str().expect("names are JSON strings")).collect();
-        // The one correction of the JSON: `DAT_SRQ_CREATE` finds the table through its IA, because no SRQ exists yet.
+        // Corrects the JSON: `DAT_SRQ_CREATE` finds the table through its IA, because no SRQ exists yet.
         let dispatch = if name == "DAT_SRQ_CREATE" { "ia" } else { text(fact, "dispatch_param") };
         let mut call = format!("static int call_{name}(void *object)\n{{\n");
         let mut compare = String::new();
