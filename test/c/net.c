@@ -10,13 +10,13 @@
  *   -t SECONDS  time for which the client streams [3]
  *   -2          both directions
  *   -e          the connection must end while they stream
- *   -i          with -e: after its stream, the client sends nothing more
+ *   -i          with -e: after this time, neither side sends further blocks or ends the connection
  *
  * A block is an RDMA write into a slot of the peer's memory, followed by a message that announces it. The peer checks
- * the slot and replies. Every few blocks the slot is read back. The program prints "flowing" after the first replies.
- * With -e there must be exactly one disconnect event, all requests and receives must complete, and no further event may
- * come; without -e both sides end with an orderly disconnect. Both sides take the same options. Times are printed but
- * not checked.
+ * the slot and replies. Every few blocks the slot is read back. The program prints "flowing" after the first blocks.
+ * Exactly one event must end the connection: with -e DISCONNECTED or BROKEN, without -e that of an orderly disconnect.
+ * All requests and receives must complete, and no further event may come. Both sides take the same options. Times are
+ * printed but not checked.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

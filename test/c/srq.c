@@ -5,7 +5,7 @@
  *
  * The child processes number their messages. The parent sleeps in dat_evd_wait, checks order and bytes per sender, and
  * posts each buffer again. Then a fifth sender is killed in the middle of a long message: the buffer of that message is
- * flushed, and the other buffer stays in the queue.
+ * flushed, and the unused buffer stays in the queue.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

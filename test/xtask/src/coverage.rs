@@ -38,8 +38,8 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
         command.env("VALGRIND_OPTS", "--undef-value-errors=no");
         command
     };
-    // Without an argument, suites built for a checker (ThreadSanitizer, loom) are left out: their instrumented code
-    // differs.
+    // Without an argument, `test` runs its quick suites. These do not include ThreadSanitizer and loom, whose builds
+    // execute other code.
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut suites = instrumented(Command::new(program));
     let passed = suites.arg("test").args(arguments).status().map_err(|error| format!("{suites:?}: {error}"))?.success();

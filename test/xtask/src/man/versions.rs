@@ -1,5 +1,5 @@
-//! Differences between DAT 2.0 and 1.2, found by comparing the headers: sections for the pages of calls, and the
-//! lists in dat2(7). Does no I/O.
+//! Differences between DAT 2.0 and 1.2, for the pages of calls and for the lists in dat2(7). Differences of the headers
+//! are found by comparison; differences of behaviour are in a table. Does no I/O.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -23,7 +23,7 @@ pub(crate) enum Rule {
     Policer { megabits: u32 },
     /// A queue of this length in milliseconds for outgoing packets, drained at this rate.
     Queue { megabits: u32, milliseconds: u32 },
-    /// Address translation: the peer appears at, and is reached by, another address.
+    /// Address translation in both directions: the peer appears at, and is reached by, another address.
     Moved { from: &'static str, to: &'static str },
 }
 

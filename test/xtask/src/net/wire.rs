@@ -174,7 +174,8 @@ impl Wire {
         Ok(())
     }
 
-    /// Applies a rule in one namespace, to incoming packets or, for `Rule::Queue`, to outgoing packets.
+    /// Applies a rule in one namespace. It affects incoming packets, `Rule::Queue` outgoing packets, and `Rule::Moved`
+    /// both.
     pub(crate) fn apply(&self, end: usize, rule: Rule) -> Result<AppliedRule> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("rule{}", COUNT.fetch_add(1, Ordering::Relaxed));
