@@ -5,8 +5,8 @@
  *
  * The owner, a child, makes a sealed memory file or a System V segment, registers it as shared memory, and then only
  * waits. The parent writes and reads that memory by RDMA, before and after the memory appears among the parent's
- * mappings (with "not", it never appears). When the owner has freed the registration, its context is invalid. The
- * mapping is removed with the connection.
+ * mappings (with "not", it never appears). When the owner has freed the registration, its context is invalid. When the
+ * parent has closed its adapter, the mapping is gone.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

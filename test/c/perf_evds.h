@@ -1,6 +1,6 @@
 /*
- * perf_evds.h: the modes of perf.c that use EVDs as larger programs do: every send has a completion, which is dequeued;
- * requests have a separate EVD, a CNO or separate threads.
+ * perf_evds.h: the modes of perf.c that use EVDs as larger programs do. Every send has a completion, which is dequeued:
+ * from one EVD, from separate EVDs for requests and receives, after dat_cno_wait, or by several threads.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -4,8 +4,8 @@
  *   shared ia
  *
  * Children register the same memory, in any order and more than once. Other memory, or another length, is refused under
- * the same name. One child is killed, which ends its registrations. The name is free when no process has the memory
- * registered any more.
+ * the same name. Two of three children are killed, which ends their registrations. The name is free when no process has
+ * the memory registered any more.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -147,7 +147,7 @@ int main(int argc, char **argv)
     }
     EXPECT(read(ready[0], &byte, 1) == 1);
     if (busy) {
-        /* The peer is killed in the middle of its stream: the first data has arrived. */
+        /* The signal is sent in the middle of the peer's stream: the first data has arrived. */
         volatile char *first = buffer;
         while (*first == 0 && waitpid(pid, NULL, WNOHANG) == 0)
             if (dat_evd_dequeue(s.receives, &event) == DAT_SUCCESS)

@@ -4,8 +4,8 @@
  *   window ia
  *
  * The owner, a child, registers memory without remote access, binds an RMR to a part of it, and posts a message with
- * the context directly after the bind. The parent writes and reads that part, then the next part. Finally it uses the
- * first context again, which is invalid, so the connection breaks.
+ * the context directly after the bind. The parent writes and reads that part, then the next part. After the last part
+ * the owner unbinds the RMR. The parent uses the last context again, which is invalid, so the connection breaks.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
