@@ -2,8 +2,8 @@
 //! first.
 //!
 //! The wrapper creates the objects and dapl drops them. Apart from planned failures, their calls have the results of
-//! the wrapped objects. Quick posts and empty checks are not passed on, so dapl uses the general calls. Counters are not
-//! passed on either.
+//! the wrapped objects. Quick posts and empty checks are not passed on, so dapl uses the general calls. Counters and
+//! disarms are not passed on either.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

@@ -4,9 +4,9 @@
 //! With the wrapper the suites reach error paths of the object layer that a working provider never takes. This file
 //! wraps the provider and its events, `counted` the objects; `plan` decides which call fails, `control` is the
 //! interface for tests, `heap` counts memory. Without a plan, every wrapped call has the result of the provider. Some
-//! optional calls are not wrapped, so they have the interface's defaults: quick posts, empty checks, counters, memory
-//! windows for one QP. A call fails only as the provider interface permits: a failed call has no effect, but a failed
-//! accept consumes its request.
+//! optional calls are not wrapped, so they have the interface's defaults: quick posts, empty checks, disarms, counters,
+//! memory windows for one QP. A call fails only as the provider interface permits: a failed call has no effect, but a
+//! failed accept consumes its request.
 
 pub mod control;
 pub mod counted;
