@@ -93,7 +93,8 @@ impl Tool {
     }
 }
 
-/// Runs `setup`: installs the tools that plain `cargo xtask test` needs. Other commands install their tools themselves.
+/// Runs `setup`: installs the tools that plain `cargo xtask test` needs, and the RDMA headers, without which it skips a
+/// suite. Other commands install their tools themselves.
 pub(crate) fn run() -> Result {
     require(&[CC, CXX, VALGRIND, RDMA_HEADERS])
 }

@@ -6,8 +6,8 @@
 //! instructions (`Clock::Instructions`): one processor, on which an instruction takes a nanosecond, for programs and
 //! kernel. A figure is then reproducible to a fraction of a percent on a busy machine too, and differences of 3 % are
 //! visible. soft-RoCE delivers a request within the call that posts it, so one processor is enough. Two polling
-//! programs yield to each other when they find no completion (`test/c/turns.c`, used for all programs). `--clock` runs
-//! the same list with wall-clock time and two processors, as a rough comparison only.
+//! programs yield to each other when they find no completion (`test/c/turns.c`, for every measured implementation).
+//! `--clock` runs the same list with wall-clock time and two processors, as a rough comparison only.
 //!
 //! The loops are perftest's: `test/c/verbs_bench.c` repeats them over DAT. It is compiled for this project and for the
 //! reference. V10 to V14 use EVDs as larger programs do (`test/c/verbs_evds.h`); perftest has nothing comparable. Where
