@@ -11,9 +11,9 @@
  *   self NAME MAJOR MINOR SAFE   registers this program as a provider
  *   unself NAME MAJOR MINOR SAFE removes that registration
  *   remove NAME MAJOR MINOR SAFE removes a registration
- *   bad-handles                  every call that takes a handle, with invalid ones: prints only unexpected results,
- *                                then "survived"
- *   bad-arguments                null and malformed arguments of open, add, remove, list
+ *   bad-handles                  the calls of 1.2 that take a handle first, except dat_lmr_create, with invalid ones:
+ *                                prints only unexpected results, then "survived"
+ *   bad-arguments                null and malformed arguments of open, add, remove, list and strerror
  *   objects N                    context, type and translation on the N-th IA and a PZ of it
  *   cancel N                     cancels a thread that waits on the N-th IA's EVD
  *   fork-open NAME               opens and closes NAME in 40 children, while other threads keep the registry busy

@@ -5,8 +5,8 @@
  *   verbs_stream call IA ADDRESS
  *
  * Prints "flowing" when messages have arrived in both directions. Then the test that runs both processes kills one of
- * them, or takes the network down. There must be one disconnect event, all requests and receives must complete, and no
- * further event may come. Contents are checked. Times are printed but not checked.
+ * them, or takes the network down. There must be one event DISCONNECTED or BROKEN, all requests and receives must
+ * complete, and no further event may come. Contents are checked. Times are printed but not checked.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -8,9 +8,9 @@
  *   walk IA memory     the limit of address space (RLIMIT_AS) grows by 64 pages per run
  *   walk IA threads    RLIMIT_AS grows by half a thread's stack per run; the timer thread must be started again
  *
- * The first three need libdaplfaulty. In each case a failed call changes no out parameter, and returns the code of the
- * injected failure or, with a limit, a code for missing resources. The close releases everything: handles, the
- * provider's objects, memory, descriptors, threads, mappings, files.
+ * The first three need libdaplfaulty. A failed call changes no out parameter. It returns the code of the injected
+ * failure or, with a limit, one of the types in `refused`. Afterwards everything is released: handles, the provider's
+ * objects, memory, descriptors, threads, mappings, files.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -84,7 +84,7 @@ static void find_faulty_functions(void)
 }
 
 /* Checks a failed call. It must be the call with the injected fault, and return the provider's code. With a resource
- * limit, any call may fail with a code for missing resources. */
+ * limit, any call may fail, with one of four types. */
 static void refused(const char *call, DAT_RETURN ret)
 {
     uint32_t code = 0;
@@ -623,7 +623,7 @@ static int entries(const char *directory)
     return count;
 }
 
-/* Number of the provider's shared mappings, under any name. */
+/* Number of this process's shared mappings, under any name. Apart from one of this program, they are the provider's. */
 static int shared_mappings(void)
 {
     char line[512];
