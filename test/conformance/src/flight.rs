@@ -18,7 +18,8 @@ use crate::api;
 /// 64-bit words of a thread's slot: thread id, function + 1 (0: outside any function), start time,
 /// unused.
 const SLOT: usize = 4;
-/// Number of threads that have a slot; further threads share the last slot.
+/// Number of slots. 255 threads have one slot each. Further threads share the last one; their current function is not
+/// reported.
 const SLOTS: usize = 256;
 /// 64-bit words per recorded call: call number + 1, thread and function, code, time.
 const CALL: usize = 4;
