@@ -1,5 +1,5 @@
 //! Refused calls of 2.0: handles, states, arguments, and operations that no provider supports. Also queries of an
-//! adapter by its name, and the operations that its attributes name.
+//! adapter by its name, the operations that its attributes name, and the largest private data.
 #![forbid(unsafe_code)]
 
 use std::ptr::{null, null_mut};

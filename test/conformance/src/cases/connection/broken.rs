@@ -1,4 +1,5 @@
-//! Connections that a failed transfer breaks, and full connect EVDs. The EP state is visible no later than the event.
+//! Connections that end because a transfer fails or because the ESTABLISHED event does not fit into a full connect EVD.
+//! When an event can be dequeued, the EP already has the new state.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

@@ -1,5 +1,5 @@
-//! Requests whose requester has disconnected, freed its EP or timed out: the CR can still be queried, accepted and
-//! rejected.
+//! Requests whose requester has disconnected, freed its EP or timed out: the CR can still be queried and rejected, and
+//! an accept reports ACCEPT_COMPLETION_ERROR.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

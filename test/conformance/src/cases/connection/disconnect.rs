@@ -1,4 +1,4 @@
-//! Disconnecting: by one side, by both, twice, gracefully, in unconnected states; and the effect on posted work.
+//! Disconnecting: by one side, by both, twice, gracefully, in unconnected and pending states. Effects on posted work.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
