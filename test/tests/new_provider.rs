@@ -1,5 +1,5 @@
 //! `cargo xtask new-provider` writes a provider that builds unchanged and passes the conformance suite with its list
-//! of exceptions.
+//! of exceptions. It refuses an existing directory and invalid names.
 #![forbid(unsafe_code)]
 
 use std::fs;

@@ -1,5 +1,5 @@
-//! Settings of sm: `ia_params` takes precedence over environment variables; unknown or invalid settings are reported
-//! and ignored.
+//! Settings of sm in `ia_params` and in environment variables: valid settings print nothing. Unknown and invalid
+//! settings, and variables without effect, are reported and ignored.
 
 use std::process::Command;
 use std::time::Duration;

@@ -61,7 +61,7 @@ fn dumps_at_a_stall_at_a_touched_file_and_at_a_free() {
 }
 
 #[test]
-fn bit_8_shows_the_counters_of_a_connection_at_its_end_and_bit_20_does_not() {
+fn dbg_type_0x8_logs_the_counters_of_an_ended_connection_and_0x20_does_not() {
     let stage = stage(Profile::Dev);
     let program = run::program(&stage, "test/c/selfconnect.c");
     let sandbox = Sandbox::new(&stage, Some(USNIC0));

@@ -26,7 +26,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Writes to an address that the peer never exported.
+/// Writes to memory that the peer has not registered.
 fn write_nowhere(conn: &Conn, memory: &Memory, id: u64) {
     let nowhere = DAT_RMR_TRIPLET { rmr_context: 0x7777_7777, pad: 0, target_address: 4096, segment_length: 64 };
     conn.post_write(id, memory.segment(0, 64), nowhere);
