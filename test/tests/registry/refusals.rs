@@ -1,4 +1,5 @@
-//! Refused opens: the return code, and the message on stderr.
+//! Refused opens: the return code, and the message on stderr. Also limits of the number of messages, and messages about
+//! environment variables.
 //!
 //! Part of `tests/registry.rs`. Each cause has a case, which compares the complete message line.
 
