@@ -1,5 +1,5 @@
-//! The registry of `libdat2.so.2`: lines of 2.0, registrations, handle numbers and refused opens, also in a process that
-//! has loaded `libdat.so.1` too.
+//! The registry of `libdat2.so.2`: lines of 2.0, registrations, handle numbers and refused opens, also in a process
+//! that has loaded `libdat.so.1` too.
 //!
 //! Part of `tests/registry.rs`.
 
