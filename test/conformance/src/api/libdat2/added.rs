@@ -1,6 +1,6 @@
-//! The functions that only 2.0 has, with recording. libdat2 exports one of them; the others are called through the
-//! function table of a handle, as the header macros do. They return codes of 2.0; the record holds the 1.2 code of
-//! the same name.
+//! The functions that only 2.0 has, with recording. libdat2 exports one of them, `dat_extension_op`; the others are
+//! called through the function table of a handle, as the header macros do. They return codes of 2.0; the record holds
+//! the 1.2 code of the same name. Also calls of functions of both versions with arguments or records of 2.0.
 
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
@@ -160,7 +160,7 @@ pub(crate) fn cr_reject_with(cr: DAT_HANDLE, data: &[u8]) -> DAT_RETURN {
     code
 }
 
-/// `dat_extension_op` with five arguments, as the atomic operations have.
+/// `dat_extension_op` with five arguments, as fetch-and-add has.
 pub(crate) fn extension_op(handle: DAT_HANDLE, op: c_int, words: [u64; 5]) -> DAT_RETURN {
     let function = super::real().extension_op;
     let [a, b, c, d, e] = words;

@@ -1,4 +1,4 @@
-//! Translations of functions that query, create and modify objects.
+//! Translations of functions that query, create, modify or bind objects.
 #![allow(clippy::too_many_arguments, reason = "the signatures are the specification's")]
 
 use std::mem::zeroed;

@@ -56,7 +56,7 @@ impl Setting {
         run::program(&self.stage, source).display().to_string()
     }
 
-    /// Returns a shell script with its arguments $1 and following.
+    /// Returns a job that runs a shell script with the arguments $1 and following.
     pub(super) fn shell(&self, text: &str, arguments: &[&str]) -> Job {
         let words = ["sh", "-c", text, "sh"].into_iter().chain(arguments.iter().copied()).map(str::to_owned);
         self.job(words.collect())
