@@ -105,7 +105,7 @@ fn evd_notify_threshold_counts_completions_of_default_streams(ctx: &Ctx) {
     }
 }
 
-/// Sends with these flags, and waits until the server end has received the message.
+/// Sends with these flags, and waits until the server has received the message.
 fn send(client: &Conn, server: &Conn, memory: (&Memory, &Memory), id: u64, flags: DAT_COMPLETION_FLAGS) {
     server.post_recv(id, memory.1.segment(0, 8));
     client.post_send_as(id, memory.0.segment(0, 8), flags);
