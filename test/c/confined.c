@@ -56,7 +56,8 @@ static void refuse_copies(void)
     must(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0, "install a seccomp filter");
     char from = 1, to = 0;
     struct iovec local = {&to, 1}, remote = {&from, 1};
-    must(process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == -1 && errno == EPERM, "process_vm_readv is not refused");
+    must(process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == -1 && errno == EPERM,
+         "process_vm_readv is not refused");
 }
 
 static void write_to(const char *file, const char *text)

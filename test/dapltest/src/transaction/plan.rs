@@ -52,8 +52,8 @@ impl TransactionPlan {
         let all = self.length().saturating_mul(self.threads());
         if all > MAX_MEMORY {
             return Failure::with_message(format!(
-                "the test needs {all} bytes at each side, more than {MAX_MEMORY}; reduce threads (-t), endpoints (-w) or \
-                 bytes"
+                "the test needs {all} bytes at each side, more than {MAX_MEMORY}; reduce threads (-t), endpoints \
+                 (-w) or bytes"
             ));
         }
         self.operations.iter().try_for_each(|operation| fits(operation, adapter))
