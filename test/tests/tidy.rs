@@ -176,6 +176,15 @@ fn files_begin_with_a_doc_comment() {
 }
 
 #[test]
+fn mit_licence_has_its_complete_text() {
+    let text = fs::read_to_string(workspace().join("LICENSE-MIT")).unwrap();
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in rules::MIT_LICENCE {
+        assert!(words.contains(part), "LICENSE-MIT lacks this text: {part}");
+    }
+}
+
+#[test]
 fn version_scripts_name_all_declared_functions() {
     for (map, headers, count) in
         [("dat/libdat.map", "dat/include/dat/", 73), ("dat/libdat2.map", "dat/include/dat2/", 74)]
