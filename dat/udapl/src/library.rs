@@ -112,12 +112,12 @@ impl Functions {
         if is_success(code) { Ok(()) } else { Err(Error::Call { call, code, words: self.words(code) }) }
     }
 
-    /// Returns the library's names for a return code.
+    /// Returns the library's names for a return code. A code without a name has its number as `kind`.
     pub fn words(&self, code: DAT_RETURN) -> CodeNames {
         let (mut kind, mut detail) = (ptr::null(), ptr::null());
         // SAFETY: both results are local variables; they are set to strings that are never freed, or left unchanged.
-        let code = unsafe { (self.dat_strerror)(code, &raw mut kind, &raw mut detail) };
-        let text = |at: *const c_char| match is_success(code) && !at.is_null() {
+        let result = unsafe { (self.dat_strerror)(code, &raw mut kind, &raw mut detail) };
+        let text = |at: *const c_char| match is_success(result) && !at.is_null() {
             // SAFETY: the pointer refers to a NUL-terminated string of libdat, which is never freed.
             true => unsafe { CStr::from_ptr(at) }.to_string_lossy().into_owned(),
             false => String::new(),
