@@ -277,7 +277,7 @@ fn classify(errno: i32, region: Region, locked: &LockedMemory) -> (Error, Option
                  in /etc/security/limits.conf, LimitMEMLOCK= in the systemd unit, or \"ulimit -l\" (in KiB)"
             )),
         ),
-        (libc::ENOMEM | libc::ENOSPC | libc::EAGAIN, None) => (
+        (libc::ENOMEM | libc::ENOSPC | libc::EAGAIN, _) => (
             Error::Exhausted(Resource::MemoryRegion),
             plain("; the device or the kernel has no more regions or memory"),
         ),
@@ -372,6 +372,8 @@ mod tests {
         assert!(line.contains("4096 bytes") && line.contains("allows 0") && line.contains("LimitMEMLOCK"), "{line}");
         assert_eq!(classify(libc::EPERM, region, &full).0, Error::Exhausted(Resource::Memory), "nothing may be locked");
         assert_eq!(classify(libc::ENOMEM, region, &free).0, Error::Exhausted(Resource::MemoryRegion));
+        let exhausted = [libc::ENOSPC, libc::EAGAIN].map(|errno| classify(errno, region, &full).0);
+        assert_eq!(exhausted, [Error::Exhausted(Resource::MemoryRegion); 2], "not a matter of the limit");
         assert_eq!(classify(libc::EFAULT, region, &full), (Error::InvalidParameter(3), None));
         assert_eq!(classify(libc::EPERM, region, &free).0, Error::PermissionDenied);
         assert_eq!(classify(libc::EACCES, region, &full).0, Error::PermissionDenied);
