@@ -103,7 +103,10 @@ pub(crate) unsafe fn copy(direction: Direction, pid: i32, local: LocalBytes, rem
             }
         };
         fail_point!(KernelAnswered);
-        if moved <= 0 {
+        if moved == 0 {
+            return Err(CopyError::Denied); // The kernel copies at least one byte, or reports an error.
+        }
+        if moved < 0 {
             return Err(match std::io::Error::last_os_error().raw_os_error() {
                 Some(libc::ESRCH) => CopyError::PeerExited,
                 Some(libc::EFAULT) => faulting_side(direction, local),
