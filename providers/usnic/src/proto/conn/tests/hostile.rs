@@ -293,11 +293,7 @@ fn sends_beyond_the_posted_receives_are_dropped() {
         for id in [100, 5000, 1 << 31, (1 << 31) - 1, 200] {
             InvalidPacket { id, ..InvalidPacket::new(&pair) }.deliver(&mut pair);
         }
-        assert_eq!(
-            pair.a.conn.counters().received,
-            u64::from(1u32 << 31 == 0x8000_0000),
-            "only an old number is accepted"
-        );
+        assert_eq!(pair.a.conn.counters().received, 1, "only an old number is accepted");
         assert!(pair.a.host.memory == before && pair.a.host.recvs.is_empty());
         assert!(!shared || pair.a.host.shared.len() == 100, "a dropped send takes no receive from the shared queue");
     }
