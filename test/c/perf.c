@@ -23,7 +23,7 @@
  *   rendezvous SIZE COUNT announced messages: both sides register the memory of each in parts, and the sender writes
  *                         the data: millions/s, "mps"
  *   register SIZE COUNT   registrations of the client: microseconds for new memory, "usec", for the same memory again,
- *                         "again_usec", and for a deregistration, "free_usec"
+ *                         "again_usec", and for a deregistration, "free_usec"; COUNT is above 64
  *   death SIZE MSEC       the server kills itself by SIGKILL after MSEC: time until the client has its event, "msec"
  *
  *   -P ia     interface adapter [sm0]

@@ -478,6 +478,8 @@ static void mpi_registration(long length, long count)
     const char *const names[] = {"usec", "again_usec", "free_usec"};
     double lasted[3] = {0};
     long n;
+    if (count <= REGIONS)
+        fail("perf: register needs a COUNT above %d, since later rounds use the memory of the first ones", (int)REGIONS);
     for (n = 0; n < count; n++) {
         double begin = seconds(), middle;
         struct mpi_memory memory = mpi_register(bytes + (size_t)(n % REGIONS) * (size_t)length, (size_t)length);
