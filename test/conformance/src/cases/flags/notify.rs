@@ -390,7 +390,8 @@ fn server_waits_for_a_flush(ctx: &Ctx) {
     post_empty_recv(&conn, 1);
     let waiter = evd_waiter(conn.recv.h(), DAT_TIMEOUT_INFINITE, 1).inside(conn.recv.h());
     ctx.meet();
-    ok(waiter.join().code);
+    let waited = waiter.join();
+    assert_eq!((waited.code, waited.number), (DAT_SUCCESS, DAT_DTO_COMPLETION_EVENT));
     conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
     ctx.meet();
 }
