@@ -1,11 +1,12 @@
 //! Patterns of EVD use in larger programs: a separate EVD for requests, a CNO or a thread that waits, several endpoints
-//! on one EVD or with one thread each. A pattern with two EVDs is compared with the same pattern over one EVD, and most
+//! on one EVD or with one thread each. Two EVDs are compared with one, a wait on a CNO with a wait on its EVD, and most
 //! patterns with the ping-pong of the peers. Works for any provider.
 #![forbid(unsafe_code)]
 
 use super::contest::Contest;
 use super::network::NetworkKind;
 use super::ours::PerfArguments;
+use super::pair::Cores;
 use super::side::{Effort, FigureUnit, Side};
 
 /// Name of these contests on the command line.
@@ -50,9 +51,24 @@ fn contest(title: &'static str, must: Option<f64>, ours: Side, peers: Vec<Side>)
     Contest { id: ID, title, shown, must, stretch: None, ours, peers, network_kind }
 }
 
-/// Returns the contests of two kinds. In the first, a pattern with two EVDs may take at most 1.1 times as long as the
-/// same pattern with one EVD. In the second, three of these patterns and three with several EPs are compared with the
-/// ping-pong of the peers, all with 64 bytes and without a target.
+/// Compares waits on a CNO with waits on its EVD. Polling: each process has a processor, so a message arrives while its
+/// receiver still polls. Asleep: both processes share a processor, so the receiver sleeps until the message arrives.
+fn cno_waits(effort: Effort) -> [Contest; 2] {
+    let side = |options: &[&str], cores| {
+        let ask = PerfArguments { cores, ..PerfArguments::new("reap", 8, effort.count(1_000)).with(options) };
+        Side::Timed { ask, seconds: effort.seconds(0.5) }
+    };
+    let beside = |title, cores| contest(title, Some(1.5), side(&["-C"], cores), vec![side(&["-w"], cores)]);
+    [
+        beside("8 B: CNO wait polling, beside EVD", Cores::Apart),
+        beside("8 B: CNO wait asleep, beside EVD", Cores::Together),
+    ]
+}
+
+/// Returns the contests of three kinds. In the first, a pattern with two EVDs may take at most 1.1 times as long as the
+/// same pattern with one EVD. In the second, a wait on a CNO may take at most 1.5 times as long as a wait on its EVD.
+/// In the third, three patterns of the first kind and three with several EPs are compared with the ping-pong of the
+/// peers, all with 64 bytes and without a target.
 pub(super) fn contests(effort: Effort, polling: &[Side], asleep: &[Side]) -> Vec<Contest> {
     let both = |(size, title): (&u32, &&'static str), pattern: &Pattern| {
         let ours = pingpong(effort, "reap", *size, pattern.options);
@@ -70,7 +86,7 @@ pub(super) fn contests(effort: Effort, polling: &[Side], asleep: &[Side]) -> Vec
         beside("64 B: 2 EPs, polling thread each", ours("threads", &["-c", "2"]), polling),
         beside("64 B: 2 EPs, waiting thread each", ours("threads", &["-w", "-c", "2"]), asleep),
     ];
-    beside_one.chain(beside_peers).collect()
+    beside_one.chain(cno_waits(effort)).chain(beside_peers).collect()
 }
 
 #[cfg(test)]
