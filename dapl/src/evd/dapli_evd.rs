@@ -90,9 +90,10 @@ impl<P: Provider> EvdState<P> {
     }
 
     /// Sets `has_taken`: the next dequeue that finds the queue empty then takes only completions that are already in
-    /// the CQ, without a poll.
+    /// the CQ, without a poll. That dequeue also does not yield, because the consumer handles the event next.
     pub(super) fn set_taken(&mut self) {
         self.has_taken = true;
+        self.backoff.reset();
     }
 }
 

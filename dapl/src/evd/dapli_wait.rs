@@ -163,6 +163,7 @@ impl<P: Provider> Evd<P> {
             // No event is dequeued after a signal handler ran (spec/events 1.5).
             WaitStatus::Enough if over != Some(Error::Interrupted) => match inner.queue.pop() {
                 Some(event) => {
+                    inner.backoff.reset();
                     self.reaped(&event);
                     EvdWaitResult::Event(event, inner.queue.len())
                 }

@@ -115,13 +115,14 @@ impl SharedCpuBackoff {
     const CHECK_INTERVAL: u32 = 1 << 12;
 
     /// Counts one unsuccessful poll, or all polls since the last call if the caller passes its own counter of polls.
-    /// Returns true if the caller should yield.
+    /// The first unsuccessful poll after a successful one counts as one, because the polls before it were successful,
+    /// or belong to a wait that was. Returns true if the caller should yield.
     #[inline]
     pub fn should_yield(&mut self, polls: Option<u32>) -> bool {
         let polls = polls.unwrap_or(self.polls.wrapping_add(1));
         let new = polls.wrapping_sub(self.polls).clamp(1, Self::CHECK_INTERVAL);
         self.polls = polls;
-        self.unsuccessful = self.unsuccessful.saturating_add(new);
+        self.unsuccessful = if self.unsuccessful == 0 { 1 } else { self.unsuccessful.saturating_add(new) };
         if self.until_check <= new {
             self.until_check = Self::CHECK_INTERVAL;
             self.is_on_one_cpu = is_bound_to_one_cpu();
@@ -336,7 +337,9 @@ mod tests {
             let unsuccessful =
                 (0..4 * SharedCpuBackoff::YIELD_AFTER).filter(|_| backoff.should_yield(None)).count() as u32;
             backoff.reset();
-            (unsuccessful, (1..SharedCpuBackoff::YIELD_AFTER).any(|_| backoff.should_yield(None)))
+            let yields_again = (1..SharedCpuBackoff::YIELD_AFTER).any(|_| backoff.should_yield(None));
+            backoff.reset();
+            (unsuccessful, yields_again || backoff.should_yield(Some(1000)))
         };
         // The CPU affinity is set in a thread of this test, so that other tests are not affected.
         std::thread::spawn(move || {
