@@ -238,7 +238,7 @@ pub(crate) struct Top {
     /// Print the counters once as OpenMetrics text, for monitoring systems
     #[arg(long, conflicts_with_all = ["json", "interval"])]
     pub(crate) openmetrics: bool,
-    /// With --openmetrics: also print the samples of each endpoint, about 50 per endpoint
+    /// With --openmetrics: also print the samples of each endpoint, up to about 50 per endpoint
     #[arg(long, requires = "openmetrics")]
     pub(crate) endpoints: bool,
     /// Omit endpoints from -v and --json; show only their number

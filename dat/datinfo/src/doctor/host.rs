@@ -21,8 +21,8 @@ use crate::registry::{Registry, ReportedEntry};
 use crate::settings::IneffectiveVariable;
 use crate::system;
 
-/// Minimum free space in the base directory of sm (`/dev/shm` by default), in bytes: enough for a few sm connections
-/// and the application's own use.
+/// Free space in bytes in the base directory of sm (`/dev/shm` by default), below which a warning is shown. sm has only
+/// small files there, because its shared areas are memfds. The rest is for shared memory of the application.
 const SHARED_MEMORY: u64 = 64 << 20;
 /// Minimum limit of open files: enough for a program with about a hundred connections.
 const FILES: u64 = 1024;
