@@ -34,7 +34,10 @@ const NOTES: [(&str, &str); 14] = [
     ("DAPL_VERBS_CM", "The default for a library named libdaplscm is `socket`, for libdaploscm `socket2`"),
     ("DAPL_CM_ARP_TIMEOUT_MS", "For each of 15 attempts"),
     ("DAPL_CM_ROUTE_TIMEOUT_MS", "For each of 15 attempts"),
-    ("DAPL_VERBS_PEER", "`same` uses the local queue pair number, which is the default"),
+    (
+        "DAPL_VERBS_PEER",
+        "`same` (the default): the number of the local queue pair; `+1`, `-1`: the next and the previous number",
+    ),
 ];
 
 /// The rows of the table, each with a newline, in the order of the settings.
