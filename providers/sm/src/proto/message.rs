@@ -219,7 +219,7 @@ impl AtomicRequest {
     }
 }
 
-/// A FIFO word.
+/// A word in the FIFO of an IA: four bytes with its type and the receiver's id of the connection (docs/sm.md, FIFO).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum FifoWord {
     /// On the connection with this id, the sender of the word has published ring entries, has consumed entries, or has

@@ -46,8 +46,8 @@ impl CompletionChannel {
             let error = io::Error::last_os_error();
             return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
         }
-        // SAFETY: one event of this queue was read, and is acknowledged once. libibverbs does not free the queue
-        // before.
+        // SAFETY: one event of this queue was read, and is acknowledged once. The queue exists, because
+        // `ibv_destroy_cq` waits for this acknowledgement.
         unsafe { ibv_ack_cq_events(cq, 1) };
         Ok(Some(id as usize))
     }
