@@ -450,7 +450,7 @@ impl EventHandler for SocketConnection {
             let mut inner = self.inner.lock();
             let event = inner.protocol.handle_deadline(turn);
             if inner.protocol.is_ended() && event.is_some() {
-                log::debug!("{}: the peer has sent no message before the deadline", self.peer);
+                log::debug!("{}: connection setup has timed out without a complete message of the peer", self.peer);
                 inner.stop();
             }
             event
