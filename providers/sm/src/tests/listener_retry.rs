@@ -57,7 +57,7 @@ fn request_without_a_listener_is_rejected_after_the_wait() {
 }
 
 #[test]
-fn dead_end_point_does_not_end_the_lookup() {
+fn end_point_of_an_exited_process_does_not_end_the_lookup() {
     let base = TestBase::new("seek-dead");
     let a = open(&base, LONG_LISTENER_WAIT);
     let quals = std::path::Path::new(&base.0).join("quals");

@@ -233,7 +233,7 @@ fn missing_listener_is_looked_up_again_until_the_time_limit() {
 }
 
 #[test]
-fn dead_end_point_is_cleaned_and_looked_up_again() {
+fn end_point_of_an_exited_process_is_cleaned_and_looked_up_again() {
     let now = Instant::now();
     let mut machine = active(now);
     machine.handle(MachineInput::Found { qual: QUAL, token: 99 }, now);

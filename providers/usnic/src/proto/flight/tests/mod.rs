@@ -202,7 +202,7 @@ fn duplicate_ack_with_a_gap_retransmits_once() {
 }
 
 #[test]
-fn acks_without_a_gap_are_no_duplicates() {
+fn repeated_acks_without_a_gap_declare_no_loss() {
     let mut sender = Sender::with(0, 5);
     for _ in 0..100 {
         assert_eq!(sender.ack(0, &[]).unwrap(), AckResult::default());
