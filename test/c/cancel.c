@@ -2,8 +2,8 @@
  * cancel.c - pthread_cancel during every DAT 1.2 call, except those of the registry and dat_strerror.
  *
  *   cancel IA pending ROUNDS      every call is made while a cancellation request is pending: it returns as usual
- *   cancel IA anywhere ROUNDS     the request arrives at a random moment of the same calls, which also wait; none in
- *                                 the first round, which counts the calls
+ *   cancel IA anywhere ROUNDS     the same calls, and waits for events; the request arrives at a random moment. The
+ *                                 first round has no request: it counts the calls
  *   cancel IA waits ROUNDS        the request races with the event that the thread waits for: the event is not lost
  *
  * A call that is a cancellation point by mistake aborts the process, because the provider's functions do not permit

@@ -1,6 +1,6 @@
 /*
- * threads.c - counts the threads of a process: one while only an adapter is open, more with an endpoint, one after the
- * close.
+ * threads.c - checks the number of threads of the process: one while an adapter is open with a PZ, an EVD and an LMR,
+ * more with an endpoint, one again after the close.
  *
  *   threads NAME
  *

@@ -1,4 +1,4 @@
-//! `dat_evd_free`: queued events are dropped with the EVD, and an EVD in use is not freed.
+//! `dat_evd_free`: queued events are dropped, queued connection requests are rejected, and an EVD in use is not freed.
 #![forbid(unsafe_code)]
 
 use crate::kit::*;

@@ -1,4 +1,5 @@
-//! The callbacks of the two ends of a connection, which the oracle checks.
+//! Callbacks of both ends of a simulated connection. They forward each call to the oracle, which checks it or returns
+//! its data.
 
 use std::cell::RefCell;
 use std::rc::Rc;
