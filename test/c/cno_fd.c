@@ -137,7 +137,8 @@ static void handle_events_of(struct end *end)
 
         memcpy(&content, end->memory + number % RECEIVES * LENGTH, sizeof content);
         if (done->status != DAT_DTO_SUCCESS || done->user_cookie.as_64 != (DAT_UINT64)number || content != number) {
-            fprintf(stderr, "endpoint %d: message %ld as %ld, status %d\n", end->number, content, number, done->status);
+            fprintf(stderr, "endpoint %d: expected message %ld, received %ld, status %d\n", end->number, number,
+                    content, done->status);
             _exit(1);
         }
         if (number + RECEIVES < messages)

@@ -76,12 +76,12 @@ fn size(text: &str) -> Result<u32, String> {
         "K" => 1 << 10,
         "M" => 1 << 20,
         "G" => 1 << 30,
-        _ => return Err(format!("\"{text}\" is not a size; write digits, and K, M or G after them")),
+        _ => return Err(format!("\"{text}\" is not a size; write digits, optionally followed by K, M or G")),
     };
     let number: u64 = match digits.parse() {
         Ok(number) => number,
         Err(_) if digits.is_empty() => {
-            return Err(format!("\"{text}\" is not a size; write digits, and K, M or G after them"));
+            return Err(format!("\"{text}\" is not a size; write digits, optionally followed by K, M or G"));
         }
         Err(_) => u64::MAX,
     };

@@ -131,7 +131,8 @@ pub(crate) fn parse_one(words: &[String]) -> Result<Operation, String> {
     }
     if operation.is_deferred || operation.is_polled {
         return Err(
-            "-f and -p are for the operations of a transaction; -p and -m stand before the operation".to_owned()
+            "-f and -p after an operation are for transactions only; a performance test has -m and -p before it"
+                .to_owned(),
         );
     }
     Ok(operation)

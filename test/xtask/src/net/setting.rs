@@ -163,7 +163,7 @@ impl Pair {
         if !client.status.success() {
             let server = self.server.so_far();
             return Err(format!(
-                "client: {}\n{}{}\nserver so far: {server}",
+                "the client failed: {}\n{}{}\noutput of the server so far: {server}",
                 client.status, client.stdout, client.stderr
             ));
         }

@@ -231,7 +231,7 @@ fn feed(command: &mut Command, text: &str) -> Result {
     let output = child.wait_with_output().map_err(failed)?;
     match output.status.success() {
         true => Ok(()),
-        false => Err(format!("nft: {}\nof\n{text}", String::from_utf8_lossy(&output.stderr))),
+        false => Err(format!("nft: {}\nits input:\n{text}", String::from_utf8_lossy(&output.stderr))),
     }
 }
 
