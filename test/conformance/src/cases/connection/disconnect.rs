@@ -13,10 +13,14 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 13.5": disconnect_graceful_is_reported_to_both => pair(each_disconnects_gracefully, each_gets_event),
         "spec/endpoints 5.6": disconnect_by_the_passive_side_ends_both => pair(each_gets_event, each_disconnects),
         "spec/endpoints 5.6": disconnect_graceful_by_the_passive_side_ends_both => pair(each_gets_event, each_disconnects_gracefully),
-        "spec/endpoints 13.6": disconnect_concurrent_abrupt_abrupt_ends_both => pair(|c| at_once(c, 0), |c| at_once(c, 0)),
-        "spec/endpoints 13.6": disconnect_concurrent_graceful_graceful_ends_both => pair(|c| at_once(c, 1), |c| at_once(c, 1)),
-        "spec/endpoints 13.6": disconnect_concurrent_abrupt_graceful_ends_both => pair(|c| at_once(c, 0), |c| at_once(c, 1)),
-        "spec/endpoints 13.6": disconnect_concurrent_two_hundred_times_ends_both => pair(at_once_often_client, at_once_often_server).limit(60),
+        "spec/endpoints 13.6": disconnect_abrupt_on_both_sides_at_the_same_time_ends_both
+            => pair(|c| at_once(c, 0), |c| at_once(c, 0)),
+        "spec/endpoints 13.6": disconnect_graceful_on_both_sides_at_the_same_time_ends_both
+            => pair(|c| at_once(c, 1), |c| at_once(c, 1)),
+        "spec/endpoints 13.6": disconnect_abrupt_and_graceful_at_the_same_time_ends_both_sides
+            => pair(|c| at_once(c, 0), |c| at_once(c, 1)),
+        "spec/endpoints 13.6": disconnect_on_both_sides_at_the_same_time_ends_both_each_time
+            => pair(at_once_often_client, at_once_often_server).limit(60),
         "spec/endpoints 5.6": disconnect_twice_succeeds_without_a_second_event,
         "spec/endpoints 13.21": disconnect_default_is_abrupt,
         "spec/endpoints 5.6": disconnect_with_another_flag_counts_as_graceful,

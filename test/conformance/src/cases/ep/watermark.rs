@@ -18,7 +18,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 5.6": watermark_soft_counts_outstanding_receives_only,
         "spec/events 5.6": watermark_hard_breaks_a_connection,
         "spec/events 5.6": watermark_hard_already_exceeded_breaks_the_connection_immediately,
-        "spec/events 5.6": watermark_hard_set_before_the_connection_breaks_it,
+        "spec/events 5.6": watermark_hard_set_before_the_connect_breaks_the_connection,
         "spec/events 5.6": watermark_hard_reached_exactly_keeps_the_connection,
         "spec/events 5.6": watermark_hard_alone_reports_no_soft_event,
         "spec/events 5.6": watermark_soft_and_hard_exceeded_together_report_and_break,
@@ -172,7 +172,7 @@ fn watermark_hard_already_exceeded_breaks_the_connection_immediately(ctx: &Ctx) 
     expect_broken(&client, &server, 5);
 }
 
-fn watermark_hard_set_before_the_connection_breaks_it(ctx: &Ctx) {
+fn watermark_hard_set_before_the_connect_breaks_the_connection(ctx: &Ctx) {
     let ia = ctx.ia();
     let [client, server] = [0, 1].map(|_| Conn::on(&ia));
     watch(&server, NONE, 2);
