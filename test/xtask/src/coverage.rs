@@ -195,11 +195,11 @@ fn lcov(counted: &Counted) -> String {
 
 /// Formats a table: one row per module (a folder or a file), and the total.
 fn table(counted: &Counted) -> String {
-    let mut sandboxes: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+    let mut modules: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     for (path, lines) in counted {
-        let sandbox = path.split('/').next().unwrap_or(path).trim_end_matches(".rs");
-        for name in [sandbox, "~"] {
-            let (ran, all) = sandboxes.entry(name).or_default();
+        let module = path.split('/').next().unwrap_or(path).trim_end_matches(".rs");
+        for name in [module, "~"] {
+            let (ran, all) = modules.entry(name).or_default();
             *ran += lines.values().filter(|times| **times > 0).count();
             *all += lines.len();
         }
@@ -209,7 +209,7 @@ fn table(counted: &Counted) -> String {
         let share = 100.0 * ran as f64 / all.max(1) as f64;
         format!("{name:<14} {ran:>5} of {all:>5} lines  {share:>5.1} %\n")
     };
-    sandboxes.into_iter().map(row).collect()
+    modules.into_iter().map(row).collect()
 }
 
 #[cfg(test)]
