@@ -111,6 +111,9 @@ impl SharedCpuBackoff {
     /// Number of unsuccessful polls before a yield. They take a few microseconds, enough for a peer on another CPU to
     /// respond.
     const YIELD_AFTER: u32 = 64;
+    /// Number of unsuccessful polls between yields. A program may poll several EVDs, of which one never has an event, or
+    /// memory into which the peer writes. If it yielded in each poll, its own work would be slower.
+    const YIELD_INTERVAL: u32 = 16;
     /// Number of polls between checks of the CPU set. A check is a system call, and the set may change at any time.
     const CHECK_INTERVAL: u32 = 1 << 12;
 
@@ -129,7 +132,11 @@ impl SharedCpuBackoff {
         } else {
             self.until_check -= new;
         }
-        self.is_on_one_cpu && self.unsuccessful >= Self::YIELD_AFTER
+        let must_yield = self.is_on_one_cpu && self.unsuccessful >= Self::YIELD_AFTER;
+        if must_yield {
+            self.unsuccessful = Self::YIELD_AFTER - Self::YIELD_INTERVAL;
+        }
+        must_yield
     }
 
     /// Whether the thread was limited to one CPU at the last check of the CPU set.
@@ -348,8 +355,8 @@ mod tests {
             one.set((0..rustix::thread::CpuSet::MAX_CPU).find(|n| all.is_set(*n)).unwrap());
             assert_eq!(
                 polls(&one),
-                (3 * SharedCpuBackoff::YIELD_AFTER + 1, false),
-                "does not yield again directly after a successful poll"
+                (1 + 3 * SharedCpuBackoff::YIELD_AFTER / SharedCpuBackoff::YIELD_INTERVAL, false),
+                "does not yield in each poll, nor directly after a successful one"
             );
             if all.count() > 1 {
                 assert_eq!(polls(&all), (0, false));
