@@ -15,7 +15,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 4.1": v2_fence_waits_for_atomics => pair(client_add_and_write, server_be_changed),
         "spec/events 4.3": v2_suppressed_atomics_complete_without_events => pair(client_add_silently, server_be_changed),
         "spec/endpoints 4.2": v2_kill_of_the_initiator_leaves_no_partial_atomic => pair(client_die_adding, server_count_adds).only_two(),
-        "spec/endpoints 4.2": v2_kill_of_the_target_completes_atomics_in_order => pair(client_lose_target, server_die_as_target).only_two(),
+        "spec/endpoints 4.2": v2_atomics_complete_in_order_after_the_target_is_killed => pair(client_lose_target, server_die_as_target).only_two(),
     ];
     for denied in DeniedAccess::ALL {
         let body = move |ctx: &Ctx| be_denied(ctx, denied);

@@ -12,7 +12,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/endpoints 6": v2_common_service_point_receives_requests => pair(client_common_connect, server_common_listen),
         "spec/endpoints 6": v2_common_service_point_refuses_unsupported_protocols_and_addresses,
-        "spec/endpoints 6": v2_port_is_used_by_one_listener,
+        "spec/endpoints 6": v2_second_listener_at_a_port_returns_port_in_use,
         "spec/endpoints 7.4": v2_private_data_of_a_reject_arrives_or_is_refused => pair(client_be_rejected, server_reject),
     ]
 }
@@ -108,7 +108,7 @@ fn v2_common_service_point_refuses_unsupported_protocols_and_addresses(ctx: &Ctx
     expect(added::csp_create(ia.h(), &mut comm, address.pointer(), requests.h(), null_mut()), argument(5));
 }
 
-fn v2_port_is_used_by_one_listener(ctx: &Ctx) {
+fn v2_second_listener_at_a_port_returns_port_in_use(ctx: &Ctx) {
     let ia = ctx.ia();
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
     let port = ctx.qual(if ctx.is_client() { 2 } else { 3 }) as u16;

@@ -13,7 +13,7 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/registry 9.1": v2_calls_refuse_null_stale_and_other_handles,
+        "spec/registry 9.1": v2_calls_refuse_handles_that_are_null_freed_or_of_another_kind,
         "spec/registry 9.1": v2_extended_operations_refuse_bad_handles,
         "spec/registry 9.1": v2_adapter_can_be_queried_by_its_name,
         "spec/events 4.1": v2_attributes_name_the_supported_operations => pair(client_post_each, server_be_there),
@@ -27,7 +27,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-fn v2_calls_refuse_null_stale_and_other_handles(ctx: &Ctx) {
+fn v2_calls_refuse_handles_that_are_null_freed_or_of_another_kind(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let evd = ia.evd(4, DAT_EVD_DTO_FLAG);

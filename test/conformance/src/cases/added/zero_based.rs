@@ -15,7 +15,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 8.1": v2_lmr_create_checks_the_address_type,
         "spec/events 8.1": v2_peers_address_zero_based_memory_by_offsets => pair(client_use_offsets, server_offer_zero_based),
         "spec/events 8.1": v2_access_beyond_zero_based_memory_is_denied => pair(client_leave, server_keep_inside),
-        "spec/events 8.1": v2_local_segments_of_zero_based_memory_are_offsets => pair(client_send_from_zero, server_receive_at_zero),
+        "spec/events 8.1": v2_local_segments_of_zero_based_memory_are_addressed_by_offsets => pair(client_send_from_zero, server_receive_at_zero),
         "spec/events 9.2": v2_zero_based_rmr_is_addressed_by_offsets => pair(client_use_offsets, server_bind_zero_based).needs(Need::Rmr),
     ]
 }
