@@ -15,18 +15,18 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 3.6": cno_agent_is_called_once_per_arming,
         "spec/events 3.6": cno_agent_armed_again_is_called_again,
         "spec/events 3.6": cno_agent_armed_after_an_event_is_called_for_the_next_event,
-        "spec/events 3.6": cno_agent_can_rearm_itself_from_inside,
-        "spec/events 3.6": cno_agent_can_dequeue_post_and_query_from_inside,
+        "spec/events 3.6": cno_agent_can_rearm_itself_during_its_call,
+        "spec/events 3.6": cno_agent_can_dequeue_post_and_query_during_its_call,
         "spec/events 3.6": cno_agent_can_post_to_another_evd_of_its_cno,
-        "spec/events 3.6": cno_agent_and_waiter_both_get_an_event,
+        "spec/events 3.6": cno_agent_and_waiter_both_get_the_evd_of_an_event,
         "spec/events 3.6": cno_agent_call_leaves_the_trigger_pending,
-        "spec/events 3.6": cno_agent_replaced_is_not_called,
+        "spec/events 3.6": cno_agent_that_was_replaced_is_not_called,
         "spec/events 3.6": cno_agent_is_not_called_for_disabled_evds,
         "spec/events 3.6": cno_agent_is_not_called_for_events_left_in_the_queue,
         "spec/events 3.6": cno_agent_is_called_for_completions,
         "spec/events 3.6": cno_agent_is_called_with_null_when_the_last_evd_is_freed,
         "spec/registry 6.3": cno_agent_is_called_with_null_by_an_abrupt_close,
-        "spec/registry 6.3": cno_agent_can_close_its_adapter_from_inside,
+        "spec/registry 6.3": cno_agent_can_close_its_adapter_during_its_call,
         "spec/registry 6.3": cno_agent_has_returned_when_close_returns,
     ]
 }
@@ -79,7 +79,7 @@ fn cno_agent_armed_after_an_event_is_called_for_the_next_event(ctx: &Ctx) {
     assert_eq!(agent.wait_for(1), [evd.h()]);
 }
 
-fn cno_agent_can_rearm_itself_from_inside(ctx: &Ctx) {
+fn cno_agent_can_rearm_itself_during_its_call(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = on(&ia, &cno);
@@ -103,7 +103,7 @@ fn cno_agent_can_rearm_itself_from_inside(ctx: &Ctx) {
     ok(dat_cno_modify_agent(cno.h(), NO_AGENT));
 }
 
-fn cno_agent_can_dequeue_post_and_query_from_inside(ctx: &Ctx) {
+fn cno_agent_can_dequeue_post_and_query_during_its_call(ctx: &Ctx) {
     let ia = ctx.ia();
     let results = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
     let to = Handle::of(results.h());
@@ -132,7 +132,7 @@ fn cno_agent_can_post_to_another_evd_of_its_cno(ctx: &Ctx) {
     assert_eq!(next(&cno), one.h());
 }
 
-fn cno_agent_and_waiter_both_get_an_event(ctx: &Ctx) {
+fn cno_agent_and_waiter_both_get_the_evd_of_an_event(ctx: &Ctx) {
     let ia = ctx.ia();
     let agent = Agent::default();
     let cno = ia.cno_with(agent.arm());
@@ -153,7 +153,7 @@ fn cno_agent_call_leaves_the_trigger_pending(ctx: &Ctx) {
     assert_eq!(next(&cno), evd.h());
 }
 
-fn cno_agent_replaced_is_not_called(ctx: &Ctx) {
+fn cno_agent_that_was_replaced_is_not_called(ctx: &Ctx) {
     let ia = ctx.ia();
     let (old, new) = (Agent::default(), Agent::default());
     let cno = ia.cno_with(old.arm());
@@ -226,7 +226,7 @@ fn cno_agent_is_called_with_null_by_an_abrupt_close(ctx: &Ctx) {
     assert_eq!(agent.all(), [DAT_HANDLE_NULL]);
 }
 
-fn cno_agent_can_close_its_adapter_from_inside(ctx: &Ctx) {
+fn cno_agent_can_close_its_adapter_during_its_call(ctx: &Ctx) {
     let ia = ctx.ia();
     let done = Arc::new(AtomicUsize::new(0));
     let own = Arc::clone(&done);

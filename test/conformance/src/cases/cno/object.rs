@@ -13,15 +13,15 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 3.1": cno_create_returns_an_untriggered_cno,
         "spec/events 3.3": cno_query_returns_the_ia_and_the_agent,
         "spec/events 3.3": cno_query_of_one_bit_writes_its_field,
-        "spec/events 3.3": cno_query_with_no_bits_succeeds,
+        "spec/events 3.3": cno_query_with_an_empty_mask_succeeds,
         "spec/events 3.3": cno_query_without_a_record_returns_invalid_arg3,
         "spec/events 3.3": cno_query_unknown_mask_bits_return_invalid_arg2,
         "spec/events 3.3": cno_query_shows_no_agent_after_it_fired,
         "spec/events 3.2": cno_modify_agent_shows_in_the_query,
         "spec/events 3.2": cno_modify_agent_to_none_disarms_the_cno,
-        "spec/events 3.4": cno_free_under_an_evd_returns_in_use,
-        "spec/events 3.4": cno_free_under_a_disabled_evd_returns_in_use,
-        "spec/events 3.4": cno_free_under_a_waiter_returns_in_use,
+        "spec/events 3.4": cno_free_while_an_evd_uses_it_returns_in_use,
+        "spec/events 3.4": cno_free_while_a_disabled_evd_uses_it_returns_in_use,
+        "spec/events 3.4": cno_free_while_a_thread_waits_on_it_returns_in_use,
         "spec/events 3.4": cno_free_succeeds_after_its_evds_are_freed,
         "spec/events 3.4": cno_free_succeeds_while_triggered,
         "spec/events 3.4": cno_free_twice_returns_invalid_handle,
@@ -89,7 +89,7 @@ fn cno_query_of_one_bit_writes_its_field(ctx: &Ctx) {
     assert_eq!(one(DAT_CNO_FIELD_AGENT).agent.instance_data.addr(), agent.instance_data.addr());
 }
 
-fn cno_query_with_no_bits_succeeds(ctx: &Ctx) {
+fn cno_query_with_an_empty_mask_succeeds(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let _: DAT_CNO_PARAM = filled(|out| dat_cno_query(cno.h(), 0, out));
@@ -143,7 +143,7 @@ fn cno_modify_agent_to_none_disarms_the_cno(ctx: &Ctx) {
     assert_eq!(agent.count(), 0);
 }
 
-fn cno_free_under_an_evd_returns_in_use(ctx: &Ctx) {
+fn cno_free_while_an_evd_uses_it_returns_in_use(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let one = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
@@ -157,7 +157,7 @@ fn cno_free_under_an_evd_returns_in_use(ctx: &Ctx) {
     assert_eq!(next(&cno), other.h());
 }
 
-fn cno_free_under_a_disabled_evd_returns_in_use(ctx: &Ctx) {
+fn cno_free_while_a_disabled_evd_uses_it_returns_in_use(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
@@ -171,7 +171,7 @@ fn assert_waiter_prevents_free(cno: &Cno, waiter: &Blocked<(DAT_RETURN, Handle)>
     refused(dat_cno_free(cno.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_CNO_IN_USE);
 }
 
-fn cno_free_under_a_waiter_returns_in_use(ctx: &Ctx) {
+fn cno_free_while_a_thread_waits_on_it_returns_in_use(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let waiter = cno_waiter(cno.h(), DAT_TIMEOUT_INFINITE).asleep();
