@@ -20,7 +20,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 3.6": cno_wait_skips_evds_freed_before_the_wait,
         "spec/events 3.6": cno_wait_returns_an_evd_again_until_dequeues_empty_it,
         "spec/events 3.6": cno_wait_returns_an_evd_again_until_evd_waits_empty_it,
-        "spec/events 3.6": cno_wait_returns_an_evd_without_a_dequeue_only_once,
+        "spec/events 3.6": cno_wait_returns_an_evd_only_once_if_no_event_is_dequeued,
         "spec/events 3.6": cno_wait_with_one_dequeue_per_wait_loses_no_event,
         "spec/events 2.3": cno_is_not_triggered_by_events_queued_before_modify_cno,
         "spec/events 2.4": cno_is_not_triggered_by_events_queued_before_enable,
@@ -28,9 +28,9 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 2.9": cno_is_triggered_by_an_unwaitable_evd,
         "spec/events 3.6": cno_is_triggered_regardless_of_an_earlier_wait_threshold,
         "spec/consumers 5": cno_is_triggered_by_send_and_receive_completions,
-        "spec/events 3.6": cno_is_triggered_by_connection_requests_and_events,
-        "spec/events 3.6": cno_wait_returns_the_completions_evd_before_the_disconnects_evd => pair(ended_client, ended_server),
-        "spec/events 2.3": cno_free_succeeds_after_detaching_the_evds_and_waiting_until_failure,
+        "spec/events 3.6": cno_is_triggered_by_connection_requests_and_connection_events,
+        "spec/events 3.6": cno_wait_returns_the_recv_evd_before_the_connect_evd_at_a_disconnect => pair(ended_client, ended_server),
+        "spec/events 2.3": cno_free_succeeds_after_all_evds_are_detached_and_a_cno_wait_fails,
     ]
 }
 
@@ -213,7 +213,7 @@ fn cno_wait_returns_an_evd_again_until_evd_waits_empty_it(ctx: &Ctx) {
     returns_evd_again_until_it_is_empty(ctx, |evd| Some(expect_event(evd, SOON)));
 }
 
-fn cno_wait_returns_an_evd_without_a_dequeue_only_once(ctx: &Ctx) {
+fn cno_wait_returns_an_evd_only_once_if_no_event_is_dequeued(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let (one, other) = (on(&ia, &cno), on(&ia, &cno));
@@ -330,7 +330,7 @@ fn cno_is_triggered_by_send_and_receive_completions(ctx: &Ctx) {
     }
 }
 
-fn cno_is_triggered_by_connection_requests_and_events(ctx: &Ctx) {
+fn cno_is_triggered_by_connection_requests_and_connection_events(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let requests = ia.evd_on(&cno, 8, DAT_EVD_CR_FLAG);
@@ -352,7 +352,7 @@ fn cno_is_triggered_by_connection_requests_and_events(ctx: &Ctx) {
 
 /// Detaches all EVDs, then calls `dat_cno_wait` until the call fails. Each returned EVD must hold an event. Then
 /// frees the CNO.
-fn cno_free_succeeds_after_detaching_the_evds_and_waiting_until_failure(ctx: &Ctx) {
+fn cno_free_succeeds_after_all_evds_are_detached_and_a_cno_wait_fails(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     ok(dat_evd_modify_cno(ia.errors(), cno.h()));

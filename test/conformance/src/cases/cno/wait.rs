@@ -11,7 +11,7 @@ use super::object::next;
 pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/events 3.5": cno_wait_zero_timeout_returns_queue_empty_without_subtype,
-        "spec/events 3.5": cno_wait_time_out_returns_queue_empty_without_subtype_and_not_early,
+        "spec/events 3.5": cno_wait_time_out_is_not_early_and_returns_queue_empty_without_subtype,
         "spec/events 3.5": cno_wait_time_out_writes_a_null_evd,
         "spec/events 3.5": cno_wait_without_out_pointer_returns_invalid_arg3,
         "spec/events 3.5": cno_wait_without_any_evd_blocks,
@@ -21,15 +21,15 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 3.5": cno_wait_consumes_no_event,
         "spec/events 3.5": cno_wait_is_interrupted_by_a_signal,
         "spec/events 3.5": cno_wait_works_after_an_interruption,
-        "spec/consumers 15": cno_wait_cancelled_leaves_no_waiter_behind,
-        "spec/consumers 15": cno_wait_cancelled_does_not_consume_a_later_trigger,
-        "spec/events 1.5": cno_wait_one_trigger_releases_one_of_several_waiters,
-        "spec/events 1.5": cno_wait_each_trigger_releases_one_waiter,
-        "spec/events 2.10": cno_wait_freeing_the_last_evd_releases_all_waiters,
-        "spec/events 2.10": cno_wait_freeing_one_of_two_evds_releases_no_waiter,
-        "spec/registry 6.3": cno_wait_abrupt_close_releases_all_waiters_with_a_null_evd,
-        "spec/registry 6.3": cno_wait_abrupt_close_releases_a_waiter_of_a_cno_without_evds,
-        "spec/events 2.10": cno_wait_detaching_the_last_evd_releases_no_waiter,
+        "spec/consumers 15": cno_wait_that_is_cancelled_leaves_no_waiter_behind,
+        "spec/consumers 15": cno_wait_that_is_cancelled_does_not_consume_a_later_trigger,
+        "spec/events 1.5": cno_trigger_releases_one_of_several_waiters,
+        "spec/events 1.5": cno_triggers_by_four_evds_release_four_waiters,
+        "spec/events 2.10": cno_waiters_are_all_released_by_the_free_of_the_last_evd,
+        "spec/events 2.10": cno_waiter_is_not_released_by_the_free_of_one_of_two_evds,
+        "spec/registry 6.3": cno_waiters_are_all_released_with_a_null_evd_by_an_abrupt_close,
+        "spec/registry 6.3": cno_waiter_of_a_cno_without_evds_is_released_by_an_abrupt_close,
+        "spec/events 2.10": cno_waiter_is_not_released_when_the_last_evd_is_detached,
     ]
 }
 
@@ -41,7 +41,7 @@ fn cno_wait_zero_timeout_returns_queue_empty_without_subtype(ctx: &Ctx) {
     expect(dat_cno_wait(cno.h(), 0, &mut evd), DAT_QUEUE_EMPTY);
 }
 
-fn cno_wait_time_out_returns_queue_empty_without_subtype_and_not_early(ctx: &Ctx) {
+fn cno_wait_time_out_is_not_early_and_returns_queue_empty_without_subtype(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let _evd = ia.evd_on(&cno, 8, DAT_EVD_DTO_FLAG);
@@ -162,7 +162,7 @@ fn cno_wait_works_after_an_interruption(ctx: &Ctx) {
     cno.free();
 }
 
-fn cno_wait_cancelled_leaves_no_waiter_behind(ctx: &Ctx) {
+fn cno_wait_that_is_cancelled_leaves_no_waiter_behind(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     for _ in 0..20 {
@@ -172,7 +172,7 @@ fn cno_wait_cancelled_leaves_no_waiter_behind(ctx: &Ctx) {
     cno.free();
 }
 
-fn cno_wait_cancelled_does_not_consume_a_later_trigger(ctx: &Ctx) {
+fn cno_wait_that_is_cancelled_does_not_consume_a_later_trigger(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
@@ -182,7 +182,7 @@ fn cno_wait_cancelled_does_not_consume_a_later_trigger(ctx: &Ctx) {
     assert_eq!(waiter.join(), (DAT_SUCCESS, Handle::of(evd.h())));
 }
 
-fn cno_wait_one_trigger_releases_one_of_several_waiters(ctx: &Ctx) {
+fn cno_trigger_releases_one_of_several_waiters(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
@@ -198,7 +198,7 @@ fn cno_wait_one_trigger_releases_one_of_several_waiters(ctx: &Ctx) {
     }
 }
 
-fn cno_wait_each_trigger_releases_one_waiter(ctx: &Ctx) {
+fn cno_triggers_by_four_evds_release_four_waiters(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evds: Vec<Evd> = (0..4).map(|_| ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG)).collect();
@@ -217,7 +217,7 @@ fn cno_wait_each_trigger_releases_one_waiter(ctx: &Ctx) {
     }
 }
 
-fn cno_wait_freeing_the_last_evd_releases_all_waiters(ctx: &Ctx) {
+fn cno_waiters_are_all_released_by_the_free_of_the_last_evd(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
@@ -229,7 +229,7 @@ fn cno_wait_freeing_the_last_evd_releases_all_waiters(ctx: &Ctx) {
     cno.free();
 }
 
-fn cno_wait_freeing_one_of_two_evds_releases_no_waiter(ctx: &Ctx) {
+fn cno_waiter_is_not_released_by_the_free_of_one_of_two_evds(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let (one, other) = (ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG), ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG));
@@ -241,7 +241,7 @@ fn cno_wait_freeing_one_of_two_evds_releases_no_waiter(ctx: &Ctx) {
     assert_eq!(waiter.join(), (DAT_SUCCESS, Handle::of(other.h())));
 }
 
-fn cno_wait_abrupt_close_releases_all_waiters_with_a_null_evd(ctx: &Ctx) {
+fn cno_waiters_are_all_released_with_a_null_evd_by_an_abrupt_close(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG).leak();
@@ -254,7 +254,7 @@ fn cno_wait_abrupt_close_releases_all_waiters_with_a_null_evd(ctx: &Ctx) {
     refused(untouched(|evd| dat_cno_wait(dead, 0, evd)), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_CNO);
 }
 
-fn cno_wait_abrupt_close_releases_a_waiter_of_a_cno_without_evds(ctx: &Ctx) {
+fn cno_waiter_of_a_cno_without_evds_is_released_by_an_abrupt_close(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let waiter = cno_waiter(cno.h(), DAT_TIMEOUT_INFINITE).asleep();
@@ -265,7 +265,7 @@ fn cno_wait_abrupt_close_releases_a_waiter_of_a_cno_without_evds(ctx: &Ctx) {
 
 /// A wait ends when its CNO's last EVD is freed, but not when that EVD is detached: the program may attach another
 /// EVD.
-fn cno_wait_detaching_the_last_evd_releases_no_waiter(ctx: &Ctx) {
+fn cno_waiter_is_not_released_when_the_last_evd_is_detached(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
