@@ -15,16 +15,16 @@ const MULTIPATH: DAT_CONNECT_FLAGS = DAT_CONNECT_MULTIPATH_FLAG;
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "spec/endpoints 5.4": connect_without_an_address_returns_invalid_arg2,
-        "spec/endpoints 5.4": connect_without_an_address_is_reported_before_the_missing_evd,
+        "spec/endpoints 5.4": connect_reports_a_missing_address_before_a_missing_connect_evd,
         "spec/endpoints 5.4": connect_without_a_connect_evd_returns_invalid_handle,
-        "spec/endpoints 5.4": connect_without_a_connect_evd_is_reported_before_the_timeout,
+        "spec/endpoints 5.4": connect_reports_a_missing_connect_evd_before_timeout_zero,
         "spec/endpoints 5.4": connect_with_an_evd_of_a_closed_ia_returns_invalid_handle,
         "spec/endpoints 13.32": connect_with_timeout_zero_returns_invalid_arg4,
-        "spec/endpoints 5.4": connect_with_timeout_zero_is_reported_before_the_missing_pz,
+        "spec/endpoints 5.4": connect_reports_timeout_zero_before_a_missing_pz,
         "spec/endpoints 5.4": connect_of_a_reserved_ep_without_a_pz_is_not_ready,
-        "spec/endpoints 5.4": connect_in_a_wrong_state_is_reported_before_the_qos,
-        "spec/endpoints 5.4": connect_with_qos_is_reported_before_private_data,
-        "spec/endpoints 5.4": connect_refused_leaves_receives_posted,
+        "spec/endpoints 5.4": connect_reports_a_wrong_state_before_an_unsupported_qos,
+        "spec/endpoints 5.4": connect_reports_an_unsupported_qos_before_a_negative_private_data_size,
+        "spec/endpoints 5.4": connect_that_is_refused_leaves_receives_posted,
         "spec/endpoints 5.4": connect_succeeds_immediately_after_a_refused_call,
         "spec/endpoints 5.4": connect_does_not_modify_the_address,
         "spec/endpoints 5.4": connect_to_an_absent_host_is_unreachable_or_times_out => local(to_absent_host).limit(40),
@@ -34,13 +34,13 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/consumers 7": connect_by_the_address_of_the_ia_succeeds => local(|ctx| by_address(ctx, |ia| ia.address())),
         "spec/consumers 7": connect_by_127_0_0_1_succeeds => local(|ctx| by_address(ctx, |_| Address::ipv4([127, 0, 0, 1]))),
         "spec/consumers 7": connect_by_127_0_1_1_succeeds => local(|ctx| by_address(ctx, |_| Address::ipv4([127, 0, 1, 1]))),
-        "spec/endpoints 5.4": connect_by_an_unknown_address_family_is_malformed,
+        "spec/endpoints 5.4": connect_with_an_unknown_address_family_returns_address_malformed,
         "spec/consumers 6": connect_ignores_the_port_of_the_address => local(|ctx| by_address(ctx, with_a_port)),
         "spec/consumers 8": connect_to_itself_in_one_thread_succeeds,
         "spec/endpoints 13.35": connect_to_itself_returns_before_the_accept,
         "spec/endpoints 13.1": connect_keeps_receives_posted_before_it => pair(survives_client, survives_server),
-        "spec/endpoints 4.1": connect_send_posted_after_the_accept_arrives => pair(early_client, early_server),
-        "spec/endpoints 4.3": connect_established_comes_before_data_on_one_evd => pair(merged_client, early_server),
+        "spec/endpoints 4.1": send_posted_directly_after_the_accept_arrives => pair(early_client, early_server),
+        "spec/endpoints 4.3": established_comes_before_the_first_receive_on_a_shared_evd => pair(merged_client, early_server),
     ];
     let plain = [
         ("connect_quality_high_throughput", DAT_QOS_HIGH_THROUGHPUT, DAT_CONNECT_DEFAULT_FLAG),
@@ -79,7 +79,7 @@ fn connect_without_an_address_returns_invalid_arg2(ctx: &Ctx) {
     expect_unconnected(&conn);
 }
 
-fn connect_without_an_address_is_reported_before_the_missing_evd(ctx: &Ctx) {
+fn connect_reports_a_missing_address_before_a_missing_connect_evd(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     bad_arg(Call { address: None, timeout: 0, ..Call::to(&conn.ia, 1) }.make(without_connect_evd(&conn).h()), 2);
 }
@@ -91,7 +91,7 @@ fn connect_without_a_connect_evd_returns_invalid_handle(ctx: &Ctx) {
     ep.expect_state(DAT_EP_STATE_UNCONNECTED);
 }
 
-fn connect_without_a_connect_evd_is_reported_before_the_timeout(ctx: &Ctx) {
+fn connect_reports_a_missing_connect_evd_before_timeout_zero(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let call = Call { timeout: 0, ..Call::to(&conn.ia, 1) };
     bad_handle(call.make(without_connect_evd(&conn).h()), DAT_INVALID_HANDLE_EVD_CONN);
@@ -116,7 +116,7 @@ fn connect_with_timeout_zero_returns_invalid_arg4(ctx: &Ctx) {
     expect_unconnected(&conn);
 }
 
-fn connect_with_timeout_zero_is_reported_before_the_missing_pz(ctx: &Ctx) {
+fn connect_reports_timeout_zero_before_a_missing_pz(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     bad_arg(Call { timeout: 0, ..Call::to(&conn.ia, 1) }.make(without_pz(&conn).h()), 4);
 }
@@ -132,13 +132,13 @@ fn connect_of_a_reserved_ep_without_a_pz_is_not_ready(ctx: &Ctx) {
     ep.expect_state(DAT_EP_STATE_RESERVED);
 }
 
-fn connect_in_a_wrong_state_is_reported_before_the_qos(ctx: &Ctx) {
+fn connect_reports_a_wrong_state_before_an_unsupported_qos(ctx: &Ctx) {
     let (client, _server) = ctx.loopback();
     let call = Call { qos: DAT_QOS_PREMIUM, ..Call::to(&client.ia, 1) };
     refused(call.make(client.ep.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_EP_CONNECTED);
 }
 
-fn connect_with_qos_is_reported_before_private_data(ctx: &Ctx) {
+fn connect_reports_an_unsupported_qos_before_a_negative_private_data_size(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let call = Call { qos: DAT_QOS_PREMIUM, size: -1, ..Call::to(&conn.ia, 1) };
     refused(call.make(conn.ep.h()), DAT_MODEL_NOT_SUPPORTED, DAT_NO_SUBTYPE);
@@ -185,7 +185,7 @@ fn twice(ctx: &Ctx, at: EpState, scene: &Scene) {
     }
 }
 
-fn connect_refused_leaves_receives_posted(ctx: &Ctx) {
+fn connect_that_is_refused_leaves_receives_posted(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     post_empty_recv(&conn, 1);
     bad_arg(Call { timeout: 0, ..Call::to(&conn.ia, 1) }.make(conn.ep.h()), 4);
@@ -268,7 +268,7 @@ fn by_address(ctx: &Ctx, address: impl Fn(&Ia) -> Address) {
 }
 
 /// The refused EP is still unconnected, gets no event, and can connect immediately.
-fn connect_by_an_unknown_address_family_is_malformed(ctx: &Ctx) {
+fn connect_with_an_unknown_address_family_returns_address_malformed(ctx: &Ctx) {
     let (client, server) = (Conn::alone(ctx), Conn::alone(ctx));
     for family in [0, 16, 77, u16::MAX] {
         let mut bytes = address_at(server.ia.attr().ia_address_ptr);
