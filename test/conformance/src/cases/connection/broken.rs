@@ -13,15 +13,15 @@ use super::disconnect::{cookies, is_over};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/endpoints 8.4": broken_by_a_write_to_an_invalid_target,
+        "spec/endpoints 8.4": broken_is_reported_after_a_write_to_an_invalid_target,
         "spec/endpoints 14.37": broken_is_reported_without_polling_the_request_evd,
-        "spec/endpoints 8.4": broken_by_an_invalid_local_key,
-        "spec/endpoints 8.4": broken_by_a_message_too_long,
-        "spec/endpoints 4.3": broken_flushes_later_posts_in_order,
-        "spec/endpoints 8.4": broken_then_disconnect_reports_no_further_event,
+        "spec/endpoints 8.4": broken_is_reported_after_a_send_with_an_invalid_lmr_context,
+        "spec/endpoints 8.4": broken_is_reported_to_the_receiver_of_a_message_too_long,
+        "spec/endpoints 4.3": broken_connection_flushes_sends_and_receives_in_order,
+        "spec/endpoints 8.4": broken_connection_reports_no_further_event_at_a_disconnect,
         "spec/endpoints 8.4": broken_ep_connects_again_after_a_reset,
-        "spec/endpoints 8.5": established_event_of_the_active_end_lost_by_overflow_ends_the_connection => local(lost_active).limit(60),
-        "spec/endpoints 14.34": established_event_of_the_passive_end_lost_by_overflow_ends_the_connection => local(lost_passive).limit(60),
+        "spec/endpoints 8.5": overflow_that_loses_established_on_the_active_side_ends_the_connection => local(lost_active).limit(60),
+        "spec/endpoints 14.34": overflow_that_loses_established_on_the_passive_side_ends_the_connection => local(lost_passive).limit(60),
         "spec/endpoints 13.33": connection_that_ended_before_the_first_dequeue_reports_its_end,
     ]
 }
@@ -39,7 +39,7 @@ fn is_broken(conn: &Conn) {
     expect_nothing(conn.events.h());
 }
 
-fn broken_by_a_write_to_an_invalid_target(ctx: &Ctx) {
+fn broken_is_reported_after_a_write_to_an_invalid_target(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     let memory = client.memory(64);
     write_nowhere(&client, &memory, 1);
@@ -56,7 +56,7 @@ fn broken_is_reported_without_polling_the_request_evd(ctx: &Ctx) {
     is_over(&server);
 }
 
-fn broken_by_an_invalid_local_key(ctx: &Ctx) {
+fn broken_is_reported_after_a_send_with_an_invalid_lmr_context(ctx: &Ctx) {
     let (client, _server) = ctx.loopback();
     let memory = client.memory(64);
     client.post_send(1, DAT_LMR_TRIPLET { lmr_context: 0x7777_7777, ..memory.segment(0, 64) });
@@ -64,7 +64,7 @@ fn broken_by_an_invalid_local_key(ctx: &Ctx) {
     is_broken(&client);
 }
 
-fn broken_by_a_message_too_long(ctx: &Ctx) {
+fn broken_is_reported_to_the_receiver_of_a_message_too_long(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     let (from, into) = (client.memory(64), server.memory(64));
     server.post_recv(1, into.segment(0, 8));
@@ -78,7 +78,7 @@ fn broken_by_a_message_too_long(ctx: &Ctx) {
     expect_nothing(client.events.h());
 }
 
-fn broken_flushes_later_posts_in_order(ctx: &Ctx) {
+fn broken_connection_flushes_sends_and_receives_in_order(ctx: &Ctx) {
     let (client, _server) = ctx.loopback();
     let memory = client.memory(64);
     (1..=3).for_each(|id| post_empty_recv(&client, id));
@@ -95,7 +95,7 @@ fn broken_flushes_later_posts_in_order(ctx: &Ctx) {
     assert!(cookies(&drain(client.request.h())).is_empty());
 }
 
-fn broken_then_disconnect_reports_no_further_event(ctx: &Ctx) {
+fn broken_connection_reports_no_further_event_at_a_disconnect(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     let memory = client.memory(64);
     write_nowhere(&client, &memory, 1);
