@@ -16,9 +16,9 @@ pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/endpoints 4.4": cr_query_succeeds_after_the_requester_disconnected,
         "spec/endpoints 4.4": cr_reject_succeeds_after_the_requester_disconnected,
-        "spec/endpoints 4.4": cr_reject_after_the_requester_disconnected_returns_the_rsp_ep,
+        "spec/endpoints 4.4": cr_reject_after_the_requester_disconnected_makes_the_rsp_ep_unconnected,
         "spec/endpoints 4.4": cr_accept_after_the_requester_disconnected_reports_accept_completion_error,
-        "spec/endpoints 4.4": cr_accept_of_the_rsp_ep_after_the_requester_disconnected_reports_accept_completion_error,
+        "spec/endpoints 4.4": cr_accept_for_an_rsp_after_the_requester_disconnected_reports_an_error,
         "spec/endpoints 4.4": cr_accept_after_the_requester_freed_its_ep_reports_accept_completion_error,
         "spec/endpoints 4.4": cr_accept_after_the_requester_timed_out_reports_accept_completion_error,
         "spec/endpoints 4.4": cr_accept_completion_error_permits_reset_and_another_connect,
@@ -45,7 +45,7 @@ fn cr_reject_succeeds_after_the_requester_disconnected(ctx: &Ctx) {
     expect_nothing(left.client.events.h());
 }
 
-fn cr_reject_after_the_requester_disconnected_returns_the_rsp_ep(ctx: &Ctx) {
+fn cr_reject_after_the_requester_disconnected_makes_the_rsp_ep_unconnected(ctx: &Ctx) {
     let mut scene = Scene::new(ctx, Passive);
     scene.other().disconnect();
     scene.is_still(Passive);
@@ -64,7 +64,7 @@ fn cr_accept_after_the_requester_disconnected_reports_accept_completion_error(ct
     expect_nothing(client.events.h());
 }
 
-fn cr_accept_of_the_rsp_ep_after_the_requester_disconnected_reports_accept_completion_error(ctx: &Ctx) {
+fn cr_accept_for_an_rsp_after_the_requester_disconnected_reports_an_error(ctx: &Ctx) {
     let mut scene = Scene::new(ctx, Passive);
     scene.other().disconnect();
     ok(dat_cr_accept(scene.request.take().expect("the request is pending").leak(), DAT_HANDLE_NULL, 0, null_mut()));

@@ -13,7 +13,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 5.5": dup_connect_of_another_object_returns_invalid_handle,
         "spec/endpoints 5.5": dup_connect_with_timeout_zero_returns_invalid_arg3,
         "spec/endpoints 5.5": dup_connect_reports_the_duplicated_eps_state_before_the_missing_evd,
-        "spec/endpoints 5.5": dup_connect_of_an_endpoint_without_a_pz_is_not_ready,
+        "spec/endpoints 5.5": dup_connect_on_an_ep_without_a_pz_returns_not_ready,
         "spec/endpoints 5.5": dup_connect_with_qos_is_not_supported,
         "spec/endpoints 14.32": dup_connect_with_too_much_private_data_returns_invalid_arg4,
         "spec/endpoints 14.32": dup_connect_with_a_size_and_no_data_returns_invalid_arg5,
@@ -21,7 +21,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 5.5": dup_connect_carries_private_data,
         "spec/endpoints 5.5": dup_connect_reaches_a_qualifier_above_32_bits,
         "spec/endpoints 5.5": dup_connect_of_a_passive_ep_finds_no_listener,
-        "spec/endpoints 5.5": dup_connect_of_itself_is_an_invalid_state,
+        "spec/endpoints 5.5": dup_connect_of_the_ep_itself_returns_invalid_state,
     ]
 }
 
@@ -53,7 +53,7 @@ fn dup_connect_reports_the_duplicated_eps_state_before_the_missing_evd(ctx: &Ctx
     refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_UNCONNECTED);
 }
 
-fn dup_connect_of_an_endpoint_without_a_pz_is_not_ready(ctx: &Ctx) {
+fn dup_connect_on_an_ep_without_a_pz_returns_not_ready(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let (client, _server) = ctx.loopback_with(&conn.ia, &Setup::default());
     let ep = without_pz(&conn);
@@ -136,7 +136,7 @@ fn dup_connect_of_a_passive_ep_finds_no_listener(ctx: &Ctx) {
     conn.expect(DAT_CONNECTION_EVENT_NON_PEER_REJECTED);
 }
 
-fn dup_connect_of_itself_is_an_invalid_state(ctx: &Ctx) {
+fn dup_connect_of_the_ep_itself_returns_invalid_state(ctx: &Ctx) {
     let (client, _server) = ctx.loopback();
     let code = dup(&client.ep, client.ep.h(), DAT_TIMEOUT_INFINITE, DAT_QOS_BEST_EFFORT);
     refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_CONNECTED);
