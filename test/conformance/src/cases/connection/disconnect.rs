@@ -22,13 +22,13 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 13.6": disconnect_on_both_sides_at_the_same_time_ends_both_each_time
             => pair(at_once_often_client, at_once_often_server).limit(60),
         "spec/endpoints 5.6": disconnect_twice_succeeds_without_a_second_event,
-        "spec/endpoints 13.21": disconnect_default_is_abrupt,
-        "spec/endpoints 5.6": disconnect_with_another_flag_counts_as_graceful,
-        "spec/endpoints 5.6": disconnect_unconnected_flushes_receives_in_order,
-        "spec/endpoints 5.6": disconnect_unconnected_graceful_flushes_receives,
-        "spec/endpoints 5.6": disconnect_unconnected_posts_one_event_and_stays_unconnected,
-        "spec/endpoints 5.6": disconnect_unconnected_without_connect_evd_only_flushes,
-        "spec/endpoints 5.6": disconnect_unconnected_permits_a_later_connect => local(unconnected_then_connects),
+        "spec/endpoints 13.21": disconnect_with_the_default_flag_is_abrupt,
+        "spec/endpoints 5.6": disconnect_with_an_unknown_flag_is_graceful,
+        "spec/endpoints 5.6": disconnect_of_an_unconnected_ep_flushes_receives_in_order,
+        "spec/endpoints 5.6": disconnect_graceful_of_an_unconnected_ep_flushes_receives,
+        "spec/endpoints 5.6": disconnect_of_an_unconnected_ep_queues_one_event_and_keeps_its_state,
+        "spec/endpoints 5.6": disconnect_of_an_unconnected_ep_without_connect_evd_flushes_receives,
+        "spec/endpoints 5.6": disconnect_of_an_unconnected_ep_permits_a_later_connect => local(unconnected_then_connects),
         "spec/endpoints 5.6": disconnect_graceful_completes_posted_requests => pair(drains_client, drains_server),
         "spec/endpoints 5.6": disconnect_graceful_waits_for_a_receive_of_the_peer,
         "spec/endpoints 5.6": disconnect_graceful_keeps_receives_until_the_end,
@@ -39,14 +39,14 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 4.3": disconnect_flushes_suppressed_requests_with_events,
         "spec/endpoints 4.3": disconnect_abrupt_has_flushed_when_it_returns,
         "spec/endpoints 4.3": disconnected_ep_accepts_and_flushes_posts,
-        "spec/endpoints 4.3": disconnect_pending_connect_flushes_receives,
+        "spec/endpoints 4.3": disconnect_of_a_pending_connect_flushes_receives,
         "spec/endpoints 5.6": disconnect_of_many_eps_queues_one_event_each,
-        "spec/endpoints 14.6": disconnect_pending_connect_is_reported_to_the_peer => pair(client_gives_up, server_accepts_too_late),
-        "spec/endpoints 14.6": disconnect_pending_accept_is_reported_to_the_peer => pair(client_gets_disconnected, server_disconnects_in_cmp).only_two(),
-        "spec/endpoints 14.6": free_pending_accept_is_reported_to_the_peer => pair(client_gets_disconnected, server_frees_in_cmp).only_two(),
+        "spec/endpoints 14.6": disconnect_of_a_pending_connect_is_reported_to_the_peer => pair(client_gives_up, server_accepts_too_late),
+        "spec/endpoints 14.6": disconnect_of_a_pending_accept_is_reported_to_the_peer => pair(client_gets_disconnected, server_disconnects_in_cmp).only_two(),
+        "spec/endpoints 14.6": free_of_an_ep_with_a_pending_accept_is_reported_to_the_peer => pair(client_gets_disconnected, server_frees_in_cmp).only_two(),
         "spec/endpoints 4.1": pending_accept_holds_sends_until_established => pair(held_client, held_server).only_two(),
-        "spec/endpoints 4.3": disconnect_pending_accept_flushes_posted_sends => pair(client_gets_disconnected, server_flushes_held).only_two(),
-        "spec/endpoints 5.8": free_connected_disconnects_the_peer => pair(client_frees, each_gets_event),
+        "spec/endpoints 4.3": disconnect_of_a_pending_accept_flushes_posted_sends => pair(client_gets_disconnected, server_flushes_held).only_two(),
+        "spec/endpoints 5.8": free_of_a_connected_ep_disconnects_the_peer => pair(client_frees, each_gets_event),
     ];
     all.extend([Active, Completing, Connected, Disconnecting].map(|at| {
         let name = format!("disconnect_in_state_{}_flushes_receives_and_reports_the_end", at.word());
@@ -168,14 +168,14 @@ fn disconnect_twice_succeeds_without_a_second_event(ctx: &Ctx) {
 
 /// An abrupt disconnect ends at once. A graceful disconnect would stay in DISCONNECT_PENDING, because the send waits
 /// for a receive.
-fn disconnect_default_is_abrupt(ctx: &Ctx) {
+fn disconnect_with_the_default_flag_is_abrupt(ctx: &Ctx) {
     let (client, _server) = ctx.loopback();
     post_empty_send(&client, 1);
     disconnect(&client, DAT_CLOSE_DEFAULT);
     client.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
 }
 
-fn disconnect_with_another_flag_counts_as_graceful(ctx: &Ctx) {
+fn disconnect_with_an_unknown_flag_is_graceful(ctx: &Ctx) {
     let (client, _server) = ctx.loopback();
     post_empty_send(&client, 1);
     disconnect(&client, 7);
@@ -190,7 +190,7 @@ pub(crate) fn unconnected(ctx: &Ctx) -> Conn {
     conn
 }
 
-fn disconnect_unconnected_flushes_receives_in_order(ctx: &Ctx) {
+fn disconnect_of_an_unconnected_ep_flushes_receives_in_order(ctx: &Ctx) {
     let conn = unconnected(ctx);
     disconnect(&conn, DAT_CLOSE_ABRUPT_FLAG);
     let events = drain(conn.recv.h());
@@ -199,13 +199,13 @@ fn disconnect_unconnected_flushes_receives_in_order(ctx: &Ctx) {
     assert!(events.iter().all(|event| event.dto().ep_handle == conn.ep.h()));
 }
 
-fn disconnect_unconnected_graceful_flushes_receives(ctx: &Ctx) {
+fn disconnect_graceful_of_an_unconnected_ep_flushes_receives(ctx: &Ctx) {
     let conn = unconnected(ctx);
     disconnect(&conn, DAT_CLOSE_GRACEFUL_FLAG);
     assert_eq!(cookies(&drain(conn.recv.h())), [1, 2, 3, 4, 5]);
 }
 
-fn disconnect_unconnected_posts_one_event_and_stays_unconnected(ctx: &Ctx) {
+fn disconnect_of_an_unconnected_ep_queues_one_event_and_keeps_its_state(ctx: &Ctx) {
     let conn = unconnected(ctx);
     disconnect(&conn, DAT_CLOSE_ABRUPT_FLAG);
     conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
@@ -217,7 +217,7 @@ fn disconnect_unconnected_posts_one_event_and_stays_unconnected(ctx: &Ctx) {
     expect_nothing(conn.events.h());
 }
 
-fn disconnect_unconnected_without_connect_evd_only_flushes(ctx: &Ctx) {
+fn disconnect_of_an_unconnected_ep_without_connect_evd_flushes_receives(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let (ia, pz, recv, request) = (conn.ia.h(), conn.pz.h(), conn.recv.h(), conn.request.h());
     let ep = Ep::own(filled(|out| dat_ep_create(ia, pz, recv, request, DAT_HANDLE_NULL, &ep_attr(), out)));
@@ -344,7 +344,7 @@ fn disconnected_ep_accepts_and_flushes_posts(ctx: &Ctx) {
     scene.is_still(Disconnected);
 }
 
-fn disconnect_pending_connect_flushes_receives(ctx: &Ctx) {
+fn disconnect_of_a_pending_connect_flushes_receives(ctx: &Ctx) {
     let scene = Scene::new(ctx, Active);
     (1..=3).for_each(|id| post_empty_recv(&scene.own, id));
     disconnect(&scene.own, DAT_CLOSE_GRACEFUL_FLAG);
