@@ -12,7 +12,7 @@ use super::disconnect::is_over;
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "spec/consumers 9": cr_query_private_data_is_aligned_and_zero_padded,
-        "spec/endpoints 13.12": private_data_is_absent_in_the_passive_established_event => pair(client_sends_48, server_takes_48),
+        "spec/endpoints 13.12": private_data_is_absent_in_established_on_the_passive_side => pair(client_sends_48, server_takes_48),
         "spec/endpoints 8.3": private_data_is_absent_in_disconnect_events,
         "spec/endpoints 9.3": private_data_is_copied_before_the_call_returns,
         "spec/consumers 9": private_data_limit_is_at_least_64_bytes_or_48_over_rdma_cm,

@@ -14,7 +14,7 @@ use super::points::{BARE_IN_USE, cr_evd, requester};
 pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/endpoints 6.1": psp_create_without_an_evd_returns_invalid_handle,
-        "spec/endpoints 6.1": psp_create_without_an_evd_is_reported_before_the_missing_pointer,
+        "spec/endpoints 6.1": psp_create_reports_a_missing_evd_before_a_missing_out_pointer,
         "spec/endpoints 6.1": psp_create_without_out_pointer_returns_invalid_arg5,
         "spec/endpoints 6.1": psp_create_requires_the_cr_flag,
         "spec/endpoints 6.1": psp_create_with_unknown_flags_returns_invalid_arg4,
@@ -28,7 +28,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 13.38": psp_create_returns_in_use_at_each_used_qualifier,
         "spec/consumers 6": psp_qualifiers_are_64_bits_wide,
         "spec/consumers 6": psp_at_a_qualifier_with_the_highest_bit_can_be_connected_to => local(greatest_qualifiers),
-        "spec/endpoints 6.4": psp_query_returns_all_for_any_mask,
+        "spec/endpoints 6.4": psp_query_returns_all_fields_for_any_mask,
         "spec/endpoints 6.4": psp_query_without_out_pointer_returns_invalid_arg3,
         "spec/endpoints 6.2": psp_create_any_returns_a_qualifier_from_1024_to_65535,
         "spec/endpoints 6.2": psp_create_any_can_be_connected_to,
@@ -37,7 +37,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 6.2": psp_create_any_checks_the_psp_pointer_before_the_qualifier_pointer,
         "spec/endpoints 6.2": psp_create_any_requires_the_cr_flag,
         "spec/endpoints 6.2": psp_create_any_with_unknown_flags_returns_invalid_arg4,
-        "spec/endpoints 6.2": psp_create_any_refused_writes_nothing,
+        "spec/endpoints 6.2": psp_create_any_that_is_refused_writes_nothing,
     ]
 }
 
@@ -53,7 +53,7 @@ fn psp_create_without_an_evd_returns_invalid_handle(ctx: &Ctx) {
     }
 }
 
-fn psp_create_without_an_evd_is_reported_before_the_missing_pointer(ctx: &Ctx) {
+fn psp_create_reports_a_missing_evd_before_a_missing_out_pointer(ctx: &Ctx) {
     let ia = ctx.ia();
     bad_handle(dat_psp_create(ia.h(), 0, DAT_HANDLE_NULL, 9, null_mut()), DAT_INVALID_HANDLE_EVD_CR);
 }
@@ -193,7 +193,7 @@ fn greatest_qualifiers(ctx: &Ctx) {
     client.expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
 }
 
-fn psp_query_returns_all_for_any_mask(ctx: &Ctx) {
+fn psp_query_returns_all_fields_for_any_mask(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, psp) = silent_listener(ctx, &ia, 0);
     for mask in [DAT_PSP_FIELD_ALL, DAT_PSP_FIELD_IA_HANDLE, DAT_PSP_FIELD_PSP_FLAGS] {
@@ -277,7 +277,7 @@ fn psp_create_any_with_unknown_flags_returns_invalid_arg4(ctx: &Ctx) {
     bad_arg(untouched(|out| dat_psp_create_any(ia.h(), &mut qual, evd.h(), 4, out)), 4);
 }
 
-fn psp_create_any_refused_writes_nothing(ctx: &Ctx) {
+fn psp_create_any_that_is_refused_writes_nothing(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, mut psp) = (cr_evd(&ia), DAT_HANDLE_NULL);
     bad_arg(untouched(|qual| dat_psp_create_any(ia.h(), qual, evd.h(), 4, &mut psp)), 4);

@@ -15,7 +15,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/endpoints 6.1": psp_provider_flag_is_returned_by_the_query,
         "spec/endpoints 6.1": psp_provider_flag_creates_an_ep_per_request => local(makes_eps).needs(Need::ProviderEp),
-        "spec/endpoints 7.4": psp_provider_flag_ep_is_freed_by_the_rejection => local(made_ep_goes).needs(Need::ProviderEp),
+        "spec/endpoints 7.4": psp_provider_flag_makes_a_rejection_free_the_ep_of_the_request => local(made_ep_goes).needs(Need::ProviderEp),
         "spec/endpoints 13.2": psp_request_events_carry_its_handle_and_qualifier,
         "spec/endpoints 6.3": psp_free_twice_returns_invalid_handle,
         "spec/endpoints 6.3": psp_free_releases_the_evd_immediately,
@@ -26,8 +26,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 6.3": psp_free_before_established_keeps_the_connection,
         "spec/endpoints 6.3": psp_free_permits_a_new_psp_beside_a_connection,
         "spec/endpoints 13.28": psp_free_with_requests_in_transit_leaves_one_end_event_per_connect,
-        "spec/endpoints 6.1": psp_full_evd_rejects_requests_and_reports_the_overflow => local(full_evd_refuses).limit(40),
-        "spec/endpoints 14.15": psp_full_evd_works_again_after_a_drain => local(full_evd_works_again).limit(40),
+        "spec/endpoints 6.1": psp_with_a_full_evd_rejects_requests_and_reports_the_overflow => local(full_evd_refuses).limit(40),
+        "spec/endpoints 14.15": psp_with_a_full_evd_receives_requests_again_after_a_drain => local(full_evd_works_again).limit(40),
     ]
 }
 

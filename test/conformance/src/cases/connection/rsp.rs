@@ -14,13 +14,13 @@ pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/endpoints 6.5": rsp_create_without_an_ep_returns_invalid_handle,
         "spec/endpoints 6.5": rsp_create_without_an_evd_returns_invalid_handle,
-        "spec/endpoints 6.5": rsp_create_without_out_pointer_is_reported_before_the_state,
-        "spec/endpoints 6.5": rsp_create_in_a_wrong_state_is_reported_before_the_evd_flag,
+        "spec/endpoints 6.5": rsp_create_reports_a_missing_out_pointer_before_a_wrong_state,
+        "spec/endpoints 6.5": rsp_create_reports_a_wrong_state_before_a_missing_cr_flag,
         "spec/endpoints 6.5": rsp_create_requires_the_cr_flag,
         "spec/endpoints 6.5": rsp_create_with_qualifier_zero_returns_invalid_arg2,
         "spec/endpoints 14.14": rsp_create_at_the_qualifier_of_an_rsp_leaves_the_ep_unconnected,
         "spec/endpoints 14.14": rsp_create_at_the_qualifier_of_a_psp_leaves_the_ep_unconnected,
-        "spec/endpoints 6.6": rsp_query_returns_all_for_any_mask,
+        "spec/endpoints 6.6": rsp_query_returns_all_fields_for_any_mask,
         "spec/endpoints 6.6": rsp_query_without_out_pointer_returns_invalid_arg3,
         "spec/endpoints 6.6": rsp_request_names_the_rsp_and_its_ep,
         "spec/endpoints 6.6": rsp_accepts_one_request_only,
@@ -31,10 +31,10 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 6.6": rsp_free_with_a_request_keeps_it_acceptable,
         "spec/endpoints 6.6": rsp_free_with_a_request_keeps_it_rejectable,
         "spec/endpoints 13.8": rsp_free_keeps_the_established_connection,
-        "spec/endpoints 6.5": rsp_ep_without_pz_can_be_completed_after_a_rejection,
-        "spec/endpoints 14.15": rsp_full_evd_keeps_the_ep_reserved_for_a_later_request => local(full_evd_rearms).limit(40),
+        "spec/endpoints 6.5": rsp_ep_without_pz_can_be_given_one_after_a_rejection,
+        "spec/endpoints 14.15": rsp_with_a_full_evd_keeps_its_ep_reserved_for_a_later_request => local(full_evd_rearms).limit(40),
         "spec/endpoints 13.16": rsp_free_then_ep_free_succeeds,
-        "spec/endpoints 3.2": sp_keeps_its_evd_in_use,
+        "spec/endpoints 3.2": psp_and_rsp_keep_their_evds_in_use,
     ]
 }
 
@@ -61,13 +61,13 @@ fn rsp_create_without_an_evd_returns_invalid_handle(ctx: &Ctx) {
     conn.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
 }
 
-fn rsp_create_without_out_pointer_is_reported_before_the_state(ctx: &Ctx) {
+fn rsp_create_reports_a_missing_out_pointer_before_a_wrong_state(ctx: &Ctx) {
     let scene = Scene::new(ctx, Connected);
     let Conn { ia, ep, .. } = &scene.own;
     bad_arg(dat_rsp_create(ia.h(), ctx.qual(1), ep.h(), scene.requests.h(), null_mut()), 5);
 }
 
-fn rsp_create_in_a_wrong_state_is_reported_before_the_evd_flag(ctx: &Ctx) {
+fn rsp_create_reports_a_wrong_state_before_a_missing_cr_flag(ctx: &Ctx) {
     let scene = Scene::new(ctx, Connected);
     let Conn { ia, ep, recv, .. } = &scene.own;
     let code = rsp_create(ia, ctx.qual(1), ep.h(), recv.h());
@@ -104,7 +104,7 @@ fn rsp_create_at_the_qualifier_of_a_psp_leaves_the_ep_unconnected(ctx: &Ctx) {
     conn.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
 }
 
-fn rsp_query_returns_all_for_any_mask(ctx: &Ctx) {
+fn rsp_query_returns_all_fields_for_any_mask(ctx: &Ctx) {
     let scene = Scene::new(ctx, Reserved);
     let rsp = scene.rsp.as_ref().expect("a reserved scene has an RSP").h();
     for mask in [DAT_RSP_FIELD_ALL, DAT_RSP_FIELD_IA_HANDLE, DAT_RSP_FIELD_EP_HANDLE] {
@@ -210,7 +210,7 @@ fn rsp_free_keeps_the_established_connection(ctx: &Ctx) {
 }
 
 /// A missing PZ is reported by the accept, which leaves the request pending.
-fn rsp_ep_without_pz_can_be_completed_after_a_rejection(ctx: &Ctx) {
+fn rsp_ep_without_pz_can_be_given_one_after_a_rejection(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, parts) = (cr_evd(&ia), crate::cases::ep::parts::Parts::new(ctx));
     let ep = crate::cases::ep::parts::without_pz(&parts);
@@ -254,7 +254,7 @@ fn rsp_free_then_ep_free_succeeds(ctx: &Ctx) {
     scene.own.ep.free();
 }
 
-fn sp_keeps_its_evd_in_use(ctx: &Ctx) {
+fn psp_and_rsp_keep_their_evds_in_use(ctx: &Ctx) {
     let scene = Scene::new(ctx, Reserved);
     refused(dat_evd_free(scene.requests.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_IN_USE);
     let (evd, _psp) = silent_listener(ctx, &scene.own.ia, 1);
