@@ -10,13 +10,13 @@ use super::connecting::{connect_to, connect_with};
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "spec/consumers 9": consumers_9_private_data_can_be_edited_in_place => pair(client_sends_private, server_edits_private),
-        "spec/consumers 9": consumers_9_only_the_active_side_gets_accept_data => pair(client_active_size, server_passive_size),
+        "spec/consumers 9": consumers_9_only_the_active_side_gets_private_data_of_the_accept => pair(client_active_size, server_passive_size),
         "spec/consumers 10": consumers_10_accept_succeeds_after_a_refusal_and_a_reset => pair(client_is_accepted_late, server_fails_first),
         "spec/consumers 10": consumers_10_accept_into_another_ep_succeeds_after_a_refusal => pair(client_is_accepted_late, server_fails_then_takes_another),
-        "spec/consumers 10": consumers_10_state_can_be_queried_during_a_connect => pair(client_is_accepted_late, server_fails_under_questions),
-        "spec/consumers 11": consumers_11_late_accept_is_established => pair(client_waits_for_the_accept, server_accepts_last),
+        "spec/consumers 10": consumers_10_state_can_be_queried_during_accepts_and_a_reset => pair(client_is_accepted_late, server_fails_under_questions),
+        "spec/consumers 11": consumers_11_late_accept_establishes_the_connection => pair(client_waits_for_the_accept, server_accepts_last),
         "spec/consumers 11": consumers_11_long_timeouts_are_accepted => pair(client_connects_with_limits, server_accepts_each),
-        "spec/consumers 10": consumers_10_crossed_connects_are_established => pair(each_crosses, each_crosses),
+        "spec/consumers 10": consumers_10_crossed_connects_end_in_one_connection => pair(each_crosses, each_crosses),
     ];
     for size in [4, 32, 36, 48] {
         let case = pair(move |ctx| gives(ctx, size), move |ctx| takes(ctx, size));

@@ -13,7 +13,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/consumers 13": consumers_13_polling_peer_sees_the_disconnect => pair(client_disconnects, server_polls_for_the_end),
         "spec/consumers 13": consumers_13_waiting_peer_sees_the_disconnect => pair(client_disconnects, server_waits_for_the_end),
         "spec/consumers 13": consumers_13_disconnect_sequence_of_dtest_succeeds => pair(dtest_client, dtest_server),
-        "spec/consumers 14": consumers_14_exit_without_cleanup_succeeds => pair(client_leaves_all, server_sees_an_orderly_end).only_two(),
+        "spec/consumers 14": consumers_14_exit_without_cleanup_disconnects_the_peer => pair(client_leaves_all, server_sees_an_orderly_end).only_two(),
         "spec/consumers 14": consumers_14_refused_close_keeps_all_handles_valid,
         "spec/consumers 14": consumers_14_abrupt_close_succeeds_after_a_partial_clean_up => pair(client_cleans_partly, server_gets_event),
         "spec/consumers 15": consumers_15_progress_thread_can_be_cancelled => pair(client_cancels_its_thread, server_connects_to_it),

@@ -13,7 +13,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/consumers 18": consumers_18_suppressed_failure_is_reported => pair(client_fails_suppressed, server_sinks_writes),
         "spec/consumers 18": consumers_18_waits_return_unsignalled_events_before_a_signalled_one => pair(client_unsignalled, server_receives_three),
         "spec/consumers 19": consumers_19_empty_messages_keep_the_order => pair(client_interleaves_empty, server_takes_interleaved),
-        "spec/consumers 23": consumers_23_ep_handle_is_the_first_field => pair(each_looks_first, each_looks_first),
+        "spec/consumers 23": consumers_23_ep_handle_is_the_first_field_of_the_event_data => pair(each_looks_first, each_looks_first),
     ]
 }
 

@@ -14,11 +14,11 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/consumers 6": consumers_6_qualifiers_of_psp_create_any_fit_16_bits,
         "spec/consumers 6": consumers_6_qualifier_of_psp_create_any_is_reached_by_its_low_16_bits => pair(client_connects_to_any, server_listens_on_any),
         "spec/consumers 6": consumers_6_port_of_the_address_is_ignored,
-        "spec/consumers 7": consumers_7_address_is_sixteen_bytes,
-        "spec/consumers 7": consumers_7_address_is_valid_until_close,
+        "spec/consumers 7": consumers_7_address_is_ipv4_with_zero_padding,
+        "spec/consumers 7": consumers_7_address_is_unchanged_after_a_connection,
         "spec/consumers 7": consumers_7_address_is_copied_by_connect,
-        "spec/consumers 7": consumers_7_connects_to_addresses_of_the_resolver,
-        "spec/consumers 7": consumers_7_connects_to_the_address_of_the_outgoing_interface,
+        "spec/consumers 7": consumers_7_connect_to_each_address_of_the_resolver_succeeds,
+        "spec/consumers 7": consumers_7_connect_to_the_address_of_the_outgoing_interface_succeeds,
         "spec/consumers 8": consumers_8_connect_to_itself_succeeds,
         "spec/consumers 8": consumers_8_four_concurrent_connects_to_itself_succeed,
     ]
@@ -166,7 +166,7 @@ fn consumers_6_port_of_the_address_is_ignored(ctx: &Ctx) {
     }
 }
 
-fn consumers_7_address_is_sixteen_bytes(ctx: &Ctx) {
+fn consumers_7_address_is_ipv4_with_zero_padding(ctx: &Ctx) {
     let ia = ctx.ia();
     let bytes = address_at(ia.attr().ia_address_ptr);
     assert_eq!(bytes.len(), 16, "the address does not have 16 bytes");
@@ -175,7 +175,7 @@ fn consumers_7_address_is_sixteen_bytes(ctx: &Ctx) {
     assert_ne!(bytes[4..8], [0; 4], "the address is INADDR_ANY");
 }
 
-fn consumers_7_address_is_valid_until_close(ctx: &Ctx) {
+fn consumers_7_address_is_unchanged_after_a_connection(ctx: &Ctx) {
     let ia = ctx.ia();
     let pointer = ia.attr().ia_address_ptr;
     let before = address_at(pointer);
@@ -210,7 +210,7 @@ fn connects_to_all(ctx: &Ctx, addresses: impl IntoIterator<Item = [u8; 4]>) {
 }
 
 /// Connects to all IPv4 addresses that the resolver returns for this host's name, and to two loopback addresses.
-fn consumers_7_connects_to_addresses_of_the_resolver(ctx: &Ctx) {
+fn consumers_7_connect_to_each_address_of_the_resolver_succeeds(ctx: &Ctx) {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let resolved = [name.trim(), "localhost"].map(|name| (name, 0).to_socket_addrs());
     let addresses = resolved.into_iter().flatten().flatten().filter_map(|address| match address {
@@ -222,7 +222,7 @@ fn consumers_7_connects_to_addresses_of_the_resolver(ctx: &Ctx) {
 
 /// Connects to the address of the interface for outgoing packets, if there is a route. The UDP socket looks it up and
 /// sends nothing.
-fn consumers_7_connects_to_the_address_of_the_outgoing_interface(ctx: &Ctx) {
+fn consumers_7_connect_to_the_address_of_the_outgoing_interface_succeeds(ctx: &Ctx) {
     let socket = UdpSocket::bind("0.0.0.0:0").expect("a UDP socket can be created");
     let own = socket.connect("192.0.2.1:9").and_then(|()| socket.local_addr());
     let own = own.ok().and_then(|address| match address.ip() {

@@ -10,12 +10,12 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/consumers 16": consumers_16_evd_lengths_from_1_to_6000_are_accepted,
         "spec/consumers 16": consumers_16_evd_shorter_than_the_posted_work_loses_no_event => pair(client_sends_sixty, server_receives_sixty_on_three),
         "spec/consumers 16": consumers_16_idle_evd_can_be_resized,
-        "spec/consumers 16": consumers_16_evd_can_be_grown_after_a_first_ep,
+        "spec/consumers 16": consumers_16_evd_can_be_grown_after_a_first_ep_is_freed,
         "spec/consumers 17": consumers_17_ep_create_accepts_edited_query_attributes,
-        "spec/consumers 17": consumers_17_edited_attributes_carry_messages => pair(each_remade, each_remade),
+        "spec/consumers 17": consumers_17_eps_with_edited_attributes_carry_messages => pair(each_remade, each_remade),
         "spec/consumers 17": consumers_17_zero_sizes_in_attributes_permit_transfers,
-        "spec/consumers 17": consumers_17_messages_of_two_gigabytes_can_be_requested => pair(each_asks_for_much, each_asks_for_much),
-        "spec/consumers 17": consumers_17_queues_of_fifty_thousand_can_be_requested => pair(each_fifty_thousand, each_fifty_thousand),
+        "spec/consumers 17": consumers_17_max_message_size_of_two_gigabytes_can_be_requested => pair(each_asks_for_much, each_asks_for_much),
+        "spec/consumers 17": consumers_17_queue_depths_of_fifty_thousand_can_be_requested => pair(each_fifty_thousand, each_fifty_thousand),
         "spec/consumers 17": consumers_17_five_thousand_posts_on_short_evds_lose_no_completion => pair(client_posts_thousands, server_takes_thousands).limit(60),
         "spec/consumers 19": consumers_19_null_out_parameters_of_a_registration_are_accepted,
         "spec/consumers 19": consumers_19_overlapping_page_rounded_registrations_succeed,
@@ -80,7 +80,7 @@ fn consumers_16_idle_evd_can_be_resized(ctx: &Ctx) {
 }
 
 /// Like Open MPI: reads the queue depth of a first EP, frees that EP, and resizes the EVD for the next EPs.
-fn consumers_16_evd_can_be_grown_after_a_first_ep(ctx: &Ctx) {
+fn consumers_16_evd_can_be_grown_after_a_first_ep_is_freed(ctx: &Ctx) {
     let ia = ctx.ia();
     let (pz, evd) = (ia.pz(), ia.evd(1, DAT_EVD_DEFAULT_FLAG));
     let make = |attr: *const DAT_EP_ATTR| {
