@@ -17,8 +17,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 5.1": ep_create_without_out_pointer_returns_invalid_arg7,
         "spec/endpoints 5.1": ep_create_with_misaligned_attributes_returns_invalid_arg6,
         "spec/endpoints 5.1": ep_create_reports_a_missing_out_pointer_before_bad_attributes,
-        "spec/endpoints 5.1": ep_create_refused_keeps_no_object_in_use,
-        "spec/endpoints 5.1": ep_create_by_default_stores_the_specified_attributes,
+        "spec/endpoints 5.1": ep_create_that_is_refused_keeps_no_object_in_use,
+        "spec/endpoints 5.1": ep_create_without_attributes_stores_the_default_attributes,
         "spec/endpoints 13.15": ep_create_with_a_freed_pz_returns_invalid_handle,
         "spec/endpoints 5.1": ep_create_accepts_evds_of_another_ia => local(takes_evds_of_another_ia),
         "spec/endpoints 5.1": ep_create_accepts_one_evd_for_all_roles,
@@ -30,10 +30,10 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 5.1": ep_create_clamps_recv_dtos_to_the_limit,
         "spec/endpoints 5.1": ep_create_clamps_request_dtos_to_the_limit,
         "spec/endpoints 5.1": ep_create_stores_requested_attributes,
-        "spec/endpoints 5.1": ep_create_without_recv_evd_accepts_receives,
-        "spec/endpoints 5.1": ep_create_without_pz_cannot_connect,
-        "spec/endpoints 5.1": ep_create_without_pz_refuses_receives,
-        "spec/endpoints 3.2": ep_create_same_evd_in_three_roles_is_in_use_until_the_free,
+        "spec/endpoints 5.1": ep_without_recv_evd_accepts_receives,
+        "spec/endpoints 5.1": ep_without_pz_cannot_connect,
+        "spec/endpoints 5.1": ep_without_pz_refuses_receives,
+        "spec/endpoints 3.2": ep_create_with_one_evd_in_three_roles_keeps_it_in_use_until_the_free,
     ];
     all.extend(refused_attributes().into_iter().map(|(what, spoil)| {
         let name = format!("ep_create_refuses_{what}");
@@ -183,7 +183,7 @@ fn ep_create_reports_a_missing_out_pointer_before_bad_attributes(ctx: &Ctx) {
     bad_arg(Parts::new(ctx).create(&attr, null_mut()), 7);
 }
 
-fn ep_create_refused_keeps_no_object_in_use(ctx: &Ctx) {
+fn ep_create_that_is_refused_keeps_no_object_in_use(ctx: &Ctx) {
     let parts = Parts::new(ctx);
     let attr = DAT_EP_ATTR { service_type: 7, ..ep_attr() };
     bad_arg(untouched(|ep| parts.create(&attr, ep)), 6);
@@ -196,7 +196,7 @@ fn ep_create_refused_keeps_no_object_in_use(ctx: &Ctx) {
     drop(ia);
 }
 
-fn ep_create_by_default_stores_the_specified_attributes(ctx: &Ctx) {
+fn ep_create_without_attributes_stores_the_default_attributes(ctx: &Ctx) {
     let parts = Parts::new(ctx);
     let limits = parts.ia.attr();
     let ep = Ep::own(filled(|out| parts.create(null_mut(), out)));
@@ -260,7 +260,7 @@ fn ep_create_accepts_one_evd_for_all_roles(ctx: &Ctx) {
     assert_eq!([param.recv_evd_handle, param.request_evd_handle, param.connect_evd_handle], [evd.h(); 3]);
 }
 
-fn ep_create_same_evd_in_three_roles_is_in_use_until_the_free(ctx: &Ctx) {
+fn ep_create_with_one_evd_in_three_roles_keeps_it_in_use_until_the_free(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let evd = ia.evd(16, DAT_EVD_DTO_FLAG | DAT_EVD_CONNECTION_FLAG);
@@ -370,14 +370,14 @@ fn with_evds(ctx: &Ctx, has: [bool; 3]) {
     }
 }
 
-fn ep_create_without_recv_evd_accepts_receives(ctx: &Ctx) {
+fn ep_without_recv_evd_accepts_receives(ctx: &Ctx) {
     let (ia, none) = (ctx.ia(), DAT_HANDLE_NULL);
     let pz = ia.pz();
     let ep = Ep::own(filled(|out| dat_ep_create(ia.h(), pz.h(), none, none, none, null_mut(), out)));
     ok(dat_ep_post_recv(ep.h(), 0, null_mut(), cookie(1), DAT_COMPLETION_DEFAULT_FLAG));
 }
 
-fn ep_create_without_pz_cannot_connect(ctx: &Ctx) {
+fn ep_without_pz_cannot_connect(ctx: &Ctx) {
     let parts = Parts::new(ctx);
     let ep = without_pz(&parts);
     ep.expect_state(DAT_EP_STATE_UNCONNECTED);
@@ -387,7 +387,7 @@ fn ep_create_without_pz_cannot_connect(ctx: &Ctx) {
     ep.expect_state(DAT_EP_STATE_UNCONNECTED);
 }
 
-fn ep_create_without_pz_refuses_receives(ctx: &Ctx) {
+fn ep_without_pz_refuses_receives(ctx: &Ctx) {
     let parts = Parts::new(ctx);
     let ep = without_pz(&parts);
     let code = dat_ep_post_recv(ep.h(), 0, null_mut(), cookie(1), DAT_COMPLETION_DEFAULT_FLAG);

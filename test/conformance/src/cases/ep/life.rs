@@ -11,24 +11,24 @@ use super::scene::{ConnectionRequest, in_state, silent_listener};
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/endpoints 5.7": reset_unconnected_keeps_receives,
+        "spec/endpoints 5.7": reset_of_an_unconnected_ep_keeps_receives,
         "spec/endpoints 5.7": reset_has_flushed_all_when_it_returns,
         "spec/endpoints 14.19": reset_returns_the_slots_of_flushed_receives,
         "spec/endpoints 5.7": reset_keeps_attributes_and_objects,
-        "spec/endpoints 5.7": reset_without_pz_keeps_the_ep_not_ready,
+        "spec/endpoints 5.7": reset_of_an_ep_without_pz_keeps_it_not_ready,
         "spec/endpoints 13.11": reset_permits_a_hundred_accepts_and_disconnects_on_one_ep => pair(cycle_client, cycle_server).limit(60),
         "spec/endpoints 5.7": reset_permits_a_thousand_connects_on_one_ep => pair(thousand_client, thousand_server).limit(60),
         "spec/endpoints 5.8": free_with_posted_receives_succeeds,
         "spec/endpoints 13.9": free_succeeds_after_the_memory_of_posted_receives_is_deregistered,
         "spec/endpoints 13.10": free_leaves_all_or_none_of_the_flushed_completions_queued,
-        "spec/endpoints 5.8": free_leaves_queued_events_with_its_handle,
+        "spec/endpoints 5.8": free_leaves_queued_events_that_name_the_freed_ep,
         "spec/endpoints 5.8": free_of_a_connecting_ep_queues_one_disconnected,
         "spec/endpoints 13.31": free_while_disconnect_pending_succeeds,
-        "spec/endpoints 14.18": free_connected_flushes_the_peer,
+        "spec/endpoints 14.18": free_of_a_connected_ep_flushes_posts_of_the_peer,
         "spec/endpoints 5.9": status_accepts_null_for_any_out_pointer,
         "spec/endpoints 14.3": status_recv_idle_is_false_while_a_receive_is_posted,
         "spec/endpoints 14.3": status_request_idle_is_false_while_a_send_waits,
-        "spec/endpoints 5.9": status_is_busy_until_the_completion_is_queued,
+        "spec/endpoints 5.9": status_is_idle_when_all_completions_are_queued,
     ];
     all.extend([Unconnected, Active, Connected, Disconnected].map(|at| {
         let name = format!("status_in_state_{}_is_idle_without_work", at.word());
@@ -39,7 +39,7 @@ pub(crate) fn cases() -> Vec<Case> {
     all
 }
 
-fn reset_unconnected_keeps_receives(ctx: &Ctx) {
+fn reset_of_an_unconnected_ep_keeps_receives(ctx: &Ctx) {
     let (client, server) = (unconnected(ctx), Conn::alone(ctx));
     ok(dat_ep_reset(client.ep.h()));
     expect_nothing(client.recv.h());
@@ -95,7 +95,7 @@ fn reset_keeps_attributes_and_objects(ctx: &Ctx) {
     assert_eq!(after.connect_evd_handle, before.connect_evd_handle);
 }
 
-fn reset_without_pz_keeps_the_ep_not_ready(ctx: &Ctx) {
+fn reset_of_an_ep_without_pz_keeps_it_not_ready(ctx: &Ctx) {
     let parts = super::parts::Parts::new(ctx);
     let ep = super::parts::without_pz(&parts);
     ok(dat_ep_reset(ep.h()));
@@ -193,7 +193,7 @@ fn free_leaves_all_or_none_of_the_flushed_completions_queued(ctx: &Ctx) {
     recv.free();
 }
 
-fn free_leaves_queued_events_with_its_handle(ctx: &Ctx) {
+fn free_leaves_queued_events_that_name_the_freed_ep(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     server.disconnect();
     while client.ep.state() != DAT_EP_STATE_DISCONNECTED {
@@ -227,7 +227,7 @@ fn free_while_disconnect_pending_succeeds(ctx: &Ctx) {
     client.events.free();
 }
 
-fn free_connected_flushes_the_peer(ctx: &Ctx) {
+fn free_of_a_connected_ep_flushes_posts_of_the_peer(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     (1..=2).for_each(|id| post_empty_recv(&server, id));
     post_empty_send(&server, 3);
@@ -260,7 +260,7 @@ fn status_request_idle_is_false_while_a_send_waits(ctx: &Ctx) {
 }
 
 /// The EP is idle after the completion, even if the event is still queued.
-fn status_is_busy_until_the_completion_is_queued(ctx: &Ctx) {
+fn status_is_idle_when_all_completions_are_queued(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     (1..=2).for_each(|id| post_empty_recv(&server, id));
     post_empty_send(&client, 3);
