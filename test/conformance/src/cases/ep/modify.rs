@@ -17,7 +17,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 5.3": ep_modify_reports_read_only_fields_before_the_state,
         "spec/endpoints 13.23": ep_modify_of_dtos_ignores_the_unselected_evd_in_the_record,
         "spec/endpoints 5.3": ep_modify_to_a_null_recv_evd_sets_the_recv_dtos_to_zero,
-        "spec/endpoints 5.3": ep_modify_refused_keeps_no_object_in_use,
+        "spec/endpoints 5.3": ep_modify_that_is_refused_keeps_no_object_in_use,
     ];
     for (number, field) in FIELDS.iter().enumerate() {
         all.extend(EpState::ALL.map(|at| {
@@ -371,7 +371,7 @@ fn ep_modify_to_a_null_recv_evd_sets_the_recv_dtos_to_zero(ctx: &Ctx) {
     assert_eq!(param.ep_attr.max_recv_dtos, 0);
 }
 
-fn ep_modify_refused_keeps_no_object_in_use(ctx: &Ctx) {
+fn ep_modify_that_is_refused_keeps_no_object_in_use(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let spare = Spare::new(&conn.ia);
     let mut param = conn.ep.param();

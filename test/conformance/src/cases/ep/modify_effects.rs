@@ -16,14 +16,14 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 5.3": ep_modify_of_the_recv_dtos_permits_more_receives,
         "spec/endpoints 5.3": ep_modify_of_the_recv_evd_flushes_receives_and_redirects_completions,
         "spec/endpoints 5.3": ep_modify_of_the_connect_evd_redirects_connection_events,
-        "spec/endpoints 5.3": ep_modify_without_pz_refuses_receives,
+        "spec/endpoints 5.3": ep_modify_to_a_null_pz_makes_the_ep_refuse_receives,
         "spec/endpoints 14.4": ep_modify_that_sets_a_pz_permits_receives,
         "spec/endpoints 14.4": ep_modify_keeps_the_ep_able_to_connect_and_transfer,
         "spec/endpoints 5.3": ep_modify_releases_replaced_objects,
         "spec/endpoints 14.20": ep_modify_makes_a_tentative_ep_ready => local(makes_a_tentative_ep_ready).needs(Need::ProviderEp),
         "spec/endpoints 4.1": ep_modify_does_not_permit_a_tentative_ep_to_connect =>
             local(does_not_permit_tentative_ep_to_connect).needs(Need::ProviderEp),
-        "spec/endpoints 5.3": ep_modify_of_reads_out_to_zero_makes_posts_of_reads_fail,
+        "spec/endpoints 5.3": ep_modify_of_max_rdma_read_out_to_zero_makes_posts_of_reads_fail,
         "spec/endpoints 5.3": ep_modify_of_recv_segments_limits_posted_receives,
     ]
 }
@@ -78,7 +78,7 @@ fn ep_modify_of_the_connect_evd_redirects_connection_events(ctx: &Ctx) {
     conn.ep.free();
 }
 
-fn ep_modify_without_pz_refuses_receives(ctx: &Ctx) {
+fn ep_modify_to_a_null_pz_makes_the_ep_refuse_receives(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     post_empty_recv(&conn, 1);
     modify(&conn.ep, DAT_EP_FIELD_PZ_HANDLE, |param| param.pz_handle = DAT_HANDLE_NULL);
@@ -187,7 +187,7 @@ fn with_pz_and_evds(scene: &Scene) -> Ep {
     made
 }
 
-fn ep_modify_of_reads_out_to_zero_makes_posts_of_reads_fail(ctx: &Ctx) {
+fn ep_modify_of_max_rdma_read_out_to_zero_makes_posts_of_reads_fail(ctx: &Ctx) {
     let ia = ctx.ia();
     let (client, server) = (Conn::on(&ia), Conn::on(&ia));
     modify(&client.ep, DAT_EP_FIELD_EP_ATTR_MAX_RDMA_READ_OUT, |param| param.ep_attr.max_rdma_read_out = 0);

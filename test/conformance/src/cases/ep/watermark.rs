@@ -16,12 +16,12 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 5.6": watermark_soft_is_reported_once_until_set_again,
         "spec/events 5.6": watermark_soft_attribute_is_ignored_without_an_srq,
         "spec/events 5.6": watermark_soft_counts_outstanding_receives_only,
-        "spec/events 5.6": watermark_hard_breaks_a_connection,
+        "spec/events 5.6": watermark_hard_exceeded_breaks_the_connection,
         "spec/events 5.6": watermark_hard_already_exceeded_breaks_the_connection_immediately,
         "spec/events 5.6": watermark_hard_set_before_the_connect_breaks_the_connection,
         "spec/events 5.6": watermark_hard_reached_exactly_keeps_the_connection,
         "spec/events 5.6": watermark_hard_alone_reports_no_soft_event,
-        "spec/events 5.6": watermark_soft_and_hard_exceeded_together_report_and_break,
+        "spec/events 5.6": watermark_soft_and_hard_exceeded_at_once_report_and_break_the_connection,
     ];
     all.into_iter().map(|case| case.needs(Need::Srq)).collect()
 }
@@ -156,7 +156,7 @@ fn expect_broken(client: &Conn, server: &Conn, flushed: u64) {
     expect_nothing(server.events.h());
 }
 
-fn watermark_hard_breaks_a_connection(ctx: &Ctx) {
+fn watermark_hard_exceeded_breaks_the_connection(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     watch(&server, NONE, 2);
     post_recvs(&server, 0..2);
@@ -203,7 +203,7 @@ fn watermark_hard_alone_reports_no_soft_event(ctx: &Ctx) {
     expect_silence(&server.ia);
 }
 
-fn watermark_soft_and_hard_exceeded_together_report_and_break(ctx: &Ctx) {
+fn watermark_soft_and_hard_exceeded_at_once_report_and_break_the_connection(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     watch(&server, 0, 0);
     post_recvs(&server, 0..1);
