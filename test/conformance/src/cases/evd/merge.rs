@@ -12,19 +12,19 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 1.3": evd_notify_config_shows_an_unsignalled_request_stream,
         "spec/events 1.3": evd_notify_config_shows_an_unsignalled_receive_stream,
         "spec/events 1.3": evd_notify_config_shows_a_solicited_stream,
-        "spec/events 1.3": evd_notify_threshold_above_one_is_refused_for_an_unsignalled_stream,
-        "spec/events 1.3": evd_notify_threshold_above_one_is_refused_for_a_solicited_stream,
-        "spec/events 1.3": evd_notify_threshold_counts_completions_of_default_streams,
-        "spec/events 4.1": evd_notify_unsignalled_completion_is_queued_and_wakes_no_waiter,
-        "spec/events 1.3": evd_notify_wait_returns_the_oldest_event_after_a_notification,
-        "spec/events 1.3": evd_notify_wait_with_timeout_zero_returns_an_unsignalled_event,
-        "spec/events 4.1": evd_notify_unsignalled_receive_wakes_no_waiter,
-        "spec/events 4.1": evd_notify_solicited_stream_wakes_only_for_solicited_events,
-        "spec/events 1.3": evd_notify_requests_wake_the_waiter_of_an_evd_with_solicited_receives,
-        "spec/events 1.3": evd_notify_receives_wake_the_waiter_of_an_evd_with_solicited_receives,
-        "spec/events 14": evd_notify_flushes_wake_the_waiter_of_solicited_or_unsignalled_receives,
-        "spec/events 1.3": evd_notify_unsignalled_completion_does_not_trigger_the_cno,
-        "spec/events 4.1": evd_notify_suppressed_success_queues_no_event,
+        "spec/events 1.3": evd_wait_threshold_above_one_is_refused_for_an_unsignalled_stream,
+        "spec/events 1.3": evd_wait_threshold_above_one_is_refused_for_a_solicited_stream,
+        "spec/events 1.3": evd_wait_threshold_counts_completions_of_default_streams,
+        "spec/events 4.1": evd_unsignalled_completion_is_queued_and_wakes_no_waiter,
+        "spec/events 1.3": evd_wait_returns_the_oldest_event_after_a_notification,
+        "spec/events 1.3": evd_wait_with_timeout_zero_returns_an_unsignalled_event,
+        "spec/events 4.1": evd_unsignalled_receive_wakes_no_waiter,
+        "spec/events 4.1": evd_solicited_stream_wakes_a_waiter_only_for_solicited_events,
+        "spec/events 1.3": evd_request_completions_wake_a_waiter_despite_solicited_receives,
+        "spec/events 1.3": evd_default_receives_wake_a_waiter_despite_solicited_receives_of_another_ep,
+        "spec/events 14": evd_flushes_of_solicited_or_unsignalled_receives_wake_the_waiter,
+        "spec/events 1.3": evd_unsignalled_completion_does_not_trigger_the_cno,
+        "spec/events 4.1": evd_suppressed_success_queues_no_event,
         "spec/events 1.4": evd_overflow_raises_an_async_error_that_names_the_evd => local(overflows).limit(60),
     ]
 }
@@ -77,20 +77,20 @@ fn threshold_two(evd: &Evd) -> DAT_RETURN {
     untouched(|event| dat_evd_wait(evd.h(), 0, 2, event, &mut more))
 }
 
-fn evd_notify_threshold_above_one_is_refused_for_an_unsignalled_stream(ctx: &Ctx) {
+fn evd_wait_threshold_above_one_is_refused_for_an_unsignalled_stream(ctx: &Ctx) {
     let (client, _server) = ends(ctx, UNSIGNALLED, DEFAULT);
     refused(threshold_two(&client.request), DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_CONFIG_NOTIFY);
     refused(threshold_two(&client.recv), DAT_TIMEOUT_EXPIRED, DAT_NO_SUBTYPE);
     expect_quiet(client.request.h(), std::time::Duration::ZERO);
 }
 
-fn evd_notify_threshold_above_one_is_refused_for_a_solicited_stream(ctx: &Ctx) {
+fn evd_wait_threshold_above_one_is_refused_for_a_solicited_stream(ctx: &Ctx) {
     let (client, _server) = ends(ctx, DEFAULT, SOLICITED);
     refused(threshold_two(&client.recv), DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_CONFIG_SOLICITED);
     refused(threshold_two(&client.request), DAT_TIMEOUT_EXPIRED, DAT_NO_SUBTYPE);
 }
 
-fn evd_notify_threshold_counts_completions_of_default_streams(ctx: &Ctx) {
+fn evd_wait_threshold_counts_completions_of_default_streams(ctx: &Ctx) {
     let (client, server) = ends(ctx, DEFAULT, DEFAULT);
     let (here, there) = (client.memory(64), server.memory(64));
     let waiter = evd_waiter(client.recv.h(), DAT_TIMEOUT_INFINITE, 3).inside(client.recv.h());
@@ -112,7 +112,7 @@ fn send(client: &Conn, server: &Conn, memory: (&Memory, &Memory), id: u64, flags
     expect_dto(server.recv.h(), id, DAT_DTO_SUCCESS, 8);
 }
 
-fn evd_notify_unsignalled_completion_is_queued_and_wakes_no_waiter(ctx: &Ctx) {
+fn evd_unsignalled_completion_is_queued_and_wakes_no_waiter(ctx: &Ctx) {
     let (client, server) = ends(ctx, UNSIGNALLED, DEFAULT);
     let (here, there) = (client.memory(64), server.memory(64));
     let waiter = evd_waiter(client.request.h(), DAT_TIMEOUT_INFINITE, 1).inside(client.request.h()).asleep();
@@ -129,7 +129,7 @@ fn evd_notify_unsignalled_completion_is_queued_and_wakes_no_waiter(ctx: &Ctx) {
     }
 }
 
-fn evd_notify_wait_returns_the_oldest_event_after_a_notification(ctx: &Ctx) {
+fn evd_wait_returns_the_oldest_event_after_a_notification(ctx: &Ctx) {
     let (client, server) = ends(ctx, UNSIGNALLED, DEFAULT);
     let (here, there) = (client.memory(64), server.memory(64));
     let evd = client.request.h();
@@ -142,7 +142,7 @@ fn evd_notify_wait_returns_the_oldest_event_after_a_notification(ctx: &Ctx) {
     expect_dto(evd, 2, DAT_DTO_SUCCESS, 8);
 }
 
-fn evd_notify_wait_with_timeout_zero_returns_an_unsignalled_event(ctx: &Ctx) {
+fn evd_wait_with_timeout_zero_returns_an_unsignalled_event(ctx: &Ctx) {
     let (client, server) = ends(ctx, UNSIGNALLED, DEFAULT);
     let (here, there) = (client.memory(64), server.memory(64));
     send(&client, &server, (&here, &there), 1, UNSIGNALLED);
@@ -156,7 +156,7 @@ fn evd_notify_wait_with_timeout_zero_returns_an_unsignalled_event(ctx: &Ctx) {
     check_dto(&data, 1, DAT_DTO_SUCCESS, 8);
 }
 
-fn evd_notify_unsignalled_receive_wakes_no_waiter(ctx: &Ctx) {
+fn evd_unsignalled_receive_wakes_no_waiter(ctx: &Ctx) {
     let (client, server) = ends(ctx, DEFAULT, UNSIGNALLED);
     let (here, there) = (client.memory(64), server.memory(64));
     let (ep, evd) = (client.ep.h(), client.recv.h());
@@ -173,7 +173,7 @@ fn evd_notify_unsignalled_receive_wakes_no_waiter(ctx: &Ctx) {
     expect_dto(evd, 2, DAT_DTO_SUCCESS, 8);
 }
 
-fn evd_notify_solicited_stream_wakes_only_for_solicited_events(ctx: &Ctx) {
+fn evd_solicited_stream_wakes_a_waiter_only_for_solicited_events(ctx: &Ctx) {
     let (client, server) = ends(ctx, DEFAULT, SOLICITED);
     let (here, there) = (client.memory(64), server.memory(64));
     let evd = client.recv.h();
@@ -190,7 +190,7 @@ fn evd_notify_solicited_stream_wakes_only_for_solicited_events(ctx: &Ctx) {
     expect_dto(evd, 2, DAT_DTO_SUCCESS, 8);
 }
 
-fn evd_notify_requests_wake_the_waiter_of_an_evd_with_solicited_receives(ctx: &Ctx) {
+fn evd_request_completions_wake_a_waiter_despite_solicited_receives(ctx: &Ctx) {
     let attr = DAT_EP_ATTR { recv_completion_flags: SOLICITED, ..Setup::default().attr };
     let ia = ctx.ia();
     let (client, server) = (Conn::unconnected(&ia, &Setup { attr, ..Setup::default() }), Conn::on(&ia));
@@ -213,7 +213,7 @@ fn evd_notify_requests_wake_the_waiter_of_an_evd_with_solicited_receives(ctx: &C
     assert_eq!((waited.code, waited.number, waited.more), (DAT_SUCCESS, DAT_DTO_COMPLETION_EVENT, 0));
 }
 
-fn evd_notify_receives_wake_the_waiter_of_an_evd_with_solicited_receives(ctx: &Ctx) {
+fn evd_default_receives_wake_a_waiter_despite_solicited_receives_of_another_ep(ctx: &Ctx) {
     let (solicited, _peer) = ends(ctx, DEFAULT, SOLICITED);
     let evd = solicited.recv.h();
     let (client, server) = (Conn::on(&solicited.ia), Conn::on(&solicited.ia));
@@ -230,7 +230,7 @@ fn evd_notify_receives_wake_the_waiter_of_an_evd_with_solicited_receives(ctx: &C
     expect_dto(server.request.h(), 21, DAT_DTO_SUCCESS, 8);
 }
 
-fn evd_notify_flushes_wake_the_waiter_of_solicited_or_unsignalled_receives(ctx: &Ctx) {
+fn evd_flushes_of_solicited_or_unsignalled_receives_wake_the_waiter(ctx: &Ctx) {
     for (request, recv) in [(DEFAULT, SOLICITED), (DEFAULT, UNSIGNALLED)] {
         let (client, server) = ends(ctx, request, recv);
         let memory = client.memory(64);
@@ -244,7 +244,7 @@ fn evd_notify_flushes_wake_the_waiter_of_solicited_or_unsignalled_receives(ctx: 
     }
 }
 
-fn evd_notify_unsignalled_completion_does_not_trigger_the_cno(ctx: &Ctx) {
+fn evd_unsignalled_completion_does_not_trigger_the_cno(ctx: &Ctx) {
     let (client, server) = ends(ctx, UNSIGNALLED, DEFAULT);
     let (here, there) = (client.memory(64), server.memory(64));
     let cno = client.ia.cno();
@@ -262,7 +262,7 @@ fn evd_notify_unsignalled_completion_does_not_trigger_the_cno(ctx: &Ctx) {
     ok(dat_evd_modify_cno(client.request.h(), DAT_HANDLE_NULL));
 }
 
-fn evd_notify_suppressed_success_queues_no_event(ctx: &Ctx) {
+fn evd_suppressed_success_queues_no_event(ctx: &Ctx) {
     let (client, server) = ends(ctx, DEFAULT, DEFAULT);
     let (here, there) = (client.memory(64), server.memory(64));
     let cno = client.ia.cno();
