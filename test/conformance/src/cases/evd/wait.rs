@@ -25,9 +25,9 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 2.5": evd_wait_returns_the_oldest_event_and_counts_the_rest,
         "spec/events 2.5": evd_wait_returns_exactly_at_its_threshold,
         "spec/events 2.5": evd_wait_threshold_counts_earlier_events,
-        "spec/events 2.5": evd_wait_second_waiter_is_refused,
-        "spec/events 1.5": evd_wait_dequeue_beside_a_waiter_is_refused,
-        "spec/events 1.5": evd_wait_dequeue_beside_a_waiter_is_refused_below_its_threshold,
+        "spec/events 2.5": evd_wait_of_a_second_waiter_is_refused,
+        "spec/events 1.5": evd_dequeue_beside_a_waiter_is_refused,
+        "spec/events 1.5": evd_dequeue_beside_a_waiter_below_its_threshold_is_refused,
         "spec/events 1.5": evd_wait_permits_another_waiter_after_it_returns,
         "spec/events 1.5": evd_wait_continues_through_enable_disable_and_modify_cno,
         "spec/events 2.5": evd_wait_on_an_unwaitable_evd_is_refused,
@@ -230,7 +230,7 @@ fn evd_wait_threshold_counts_earlier_events(ctx: &Ctx) {
     assert_eq!((waited.pointer, waited.more), (1, 2));
 }
 
-fn evd_wait_second_waiter_is_refused(ctx: &Ctx) {
+fn evd_wait_of_a_second_waiter_is_refused(ctx: &Ctx) {
     let ia = ctx.ia();
     for flags in [SOFTWARE, SOFTWARE | DAT_EVD_DTO_FLAG] {
         let evd = ia.evd(8, flags);
@@ -243,7 +243,7 @@ fn evd_wait_second_waiter_is_refused(ctx: &Ctx) {
     }
 }
 
-fn evd_wait_dequeue_beside_a_waiter_is_refused(ctx: &Ctx) {
+fn evd_dequeue_beside_a_waiter_is_refused(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, SOFTWARE);
     let waiter = evd_waiter(evd.h(), DAT_TIMEOUT_INFINITE, 1).inside(evd.h());
@@ -254,7 +254,7 @@ fn evd_wait_dequeue_beside_a_waiter_is_refused(ctx: &Ctx) {
     expect_nothing(evd.h());
 }
 
-fn evd_wait_dequeue_beside_a_waiter_is_refused_below_its_threshold(ctx: &Ctx) {
+fn evd_dequeue_beside_a_waiter_below_its_threshold_is_refused(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, SOFTWARE);
     let waiter = evd_waiter(evd.h(), DAT_TIMEOUT_INFINITE, 2).inside(evd.h());

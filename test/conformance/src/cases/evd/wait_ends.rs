@@ -10,23 +10,23 @@ use super::wait::SOFTWARE;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/events 2.9": evd_wait_set_unwaitable_ends_the_wait,
-        "spec/events 2.9": evd_wait_set_unwaitable_ends_the_wait_on_a_dto_evd,
-        "spec/events 2.9": evd_wait_set_unwaitable_keeps_the_events,
+        "spec/events 2.9": evd_wait_is_ended_by_set_unwaitable,
+        "spec/events 2.9": evd_wait_on_a_dto_evd_is_ended_by_set_unwaitable,
+        "spec/events 2.9": evd_wait_ended_by_set_unwaitable_keeps_the_events,
         "spec/events 2.9": evd_wait_works_after_clear_unwaitable,
-        "spec/events 1.5": evd_wait_free_of_the_evd_aborts_the_waiter,
-        "spec/events 1.5": evd_wait_abrupt_close_aborts_the_waiter,
-        "spec/registry 6.3": evd_wait_abrupt_close_aborts_many_waiters,
-        "spec/registry 6.3": evd_wait_abrupt_close_aborts_a_waiter_on_the_async_evd,
+        "spec/events 1.5": evd_wait_is_aborted_by_the_free_of_the_evd,
+        "spec/events 1.5": evd_wait_is_aborted_by_an_abrupt_close,
+        "spec/registry 6.3": evd_waits_on_five_evds_are_aborted_by_an_abrupt_close,
+        "spec/registry 6.3": evd_wait_on_the_async_evd_is_aborted_by_an_abrupt_close,
         "spec/events 2.5": evd_wait_is_interrupted_by_a_signal,
         "spec/events 2.5": evd_wait_with_a_time_limit_is_interrupted_by_a_signal,
-        "spec/events 14": evd_wait_interrupted_counts_and_keeps_queued_events,
+        "spec/events 14": evd_wait_that_is_interrupted_counts_and_keeps_queued_events,
         "spec/events 2.5": evd_wait_works_after_an_interruption,
-        "spec/consumers 15": evd_wait_cancelled_leaves_no_waiter_behind,
-        "spec/consumers 15": evd_wait_cancelled_leaves_a_dto_evd_usable,
-        "spec/consumers 15": evd_wait_cancelled_permits_freeing_the_evd,
-        "spec/consumers 15": evd_wait_cancelled_repeatedly_leaves_no_waiter_behind,
-        "spec/events 2.5": evd_wait_infinite_is_ended_by_an_event,
+        "spec/consumers 15": evd_wait_that_is_cancelled_leaves_no_waiter_behind,
+        "spec/consumers 15": evd_wait_that_is_cancelled_leaves_a_dto_evd_usable,
+        "spec/consumers 15": evd_wait_that_is_cancelled_permits_freeing_the_evd,
+        "spec/consumers 15": evd_waits_that_are_cancelled_repeatedly_leave_no_waiter_behind,
+        "spec/events 2.5": evd_wait_without_a_timeout_is_ended_by_an_event,
         "spec/events 2.5": evd_wait_with_a_long_timeout_is_ended_by_an_event,
         "spec/events 2.5": evd_wait_on_an_evd_with_a_cno_is_ended_by_an_event,
         "spec/events 2.5": evd_wait_returns_concurrently_posted_events_in_order,
@@ -57,21 +57,21 @@ fn set_unwaitable_ends_wait(ia: &Ia, flags: DAT_EVD_FLAGS) {
     expect_nothing(evd.h());
 }
 
-fn evd_wait_set_unwaitable_ends_the_wait(ctx: &Ctx) {
+fn evd_wait_is_ended_by_set_unwaitable(ctx: &Ctx) {
     let ia = ctx.ia();
     for flags in [SOFTWARE, DAT_EVD_CR_FLAG, DAT_EVD_CONNECTION_FLAG] {
         set_unwaitable_ends_wait(&ia, flags);
     }
 }
 
-fn evd_wait_set_unwaitable_ends_the_wait_on_a_dto_evd(ctx: &Ctx) {
+fn evd_wait_on_a_dto_evd_is_ended_by_set_unwaitable(ctx: &Ctx) {
     let ia = ctx.ia();
     for flags in [DAT_EVD_DTO_FLAG, DAT_EVD_DTO_FLAG | DAT_EVD_RMR_BIND_FLAG, DAT_EVD_DEFAULT_FLAG] {
         set_unwaitable_ends_wait(&ia, flags);
     }
 }
 
-fn evd_wait_set_unwaitable_keeps_the_events(ctx: &Ctx) {
+fn evd_wait_ended_by_set_unwaitable_keeps_the_events(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, SOFTWARE);
     let waiter = evd_waiter(evd.h(), DAT_TIMEOUT_INFINITE, 3).inside(evd.h());
@@ -97,7 +97,7 @@ fn evd_wait_works_after_clear_unwaitable(ctx: &Ctx) {
     }
 }
 
-fn evd_wait_free_of_the_evd_aborts_the_waiter(ctx: &Ctx) {
+fn evd_wait_is_aborted_by_the_free_of_the_evd(ctx: &Ctx) {
     let ia = ctx.ia();
     for flags in [SOFTWARE, DAT_EVD_DTO_FLAG] {
         let evd = ia.evd(8, flags);
@@ -108,7 +108,7 @@ fn evd_wait_free_of_the_evd_aborts_the_waiter(ctx: &Ctx) {
     }
 }
 
-fn evd_wait_abrupt_close_aborts_the_waiter(ctx: &Ctx) {
+fn evd_wait_is_aborted_by_an_abrupt_close(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = Handle::of(ia.evd(8, SOFTWARE).leak());
     let waiter = evd_waiter(evd.h(), DAT_TIMEOUT_INFINITE, 2).inside(evd.h()).asleep();
@@ -117,7 +117,7 @@ fn evd_wait_abrupt_close_aborts_the_waiter(ctx: &Ctx) {
     refused(waiter.join().code, DAT_ABORT, DAT_NO_SUBTYPE);
 }
 
-fn evd_wait_abrupt_close_aborts_many_waiters(ctx: &Ctx) {
+fn evd_waits_on_five_evds_are_aborted_by_an_abrupt_close(ctx: &Ctx) {
     let ia = ctx.ia();
     let flags = [SOFTWARE, DAT_EVD_DTO_FLAG, DAT_EVD_CR_FLAG, DAT_EVD_CONNECTION_FLAG, DAT_EVD_DEFAULT_FLAG];
     let evds = flags.map(|flags| ia.evd(8, flags).leak());
@@ -128,7 +128,7 @@ fn evd_wait_abrupt_close_aborts_many_waiters(ctx: &Ctx) {
     }
 }
 
-fn evd_wait_abrupt_close_aborts_a_waiter_on_the_async_evd(ctx: &Ctx) {
+fn evd_wait_on_the_async_evd_is_aborted_by_an_abrupt_close(ctx: &Ctx) {
     let ia = ctx.ia();
     let waiter = evd_waiter(ia.errors(), DAT_TIMEOUT_INFINITE, 1).inside(ia.errors()).asleep();
     ok(dat_ia_close(ia.leak(), DAT_CLOSE_ABRUPT_FLAG));
@@ -157,7 +157,7 @@ fn evd_wait_with_a_time_limit_is_interrupted_by_a_signal(ctx: &Ctx) {
     }
 }
 
-fn evd_wait_interrupted_counts_and_keeps_queued_events(ctx: &Ctx) {
+fn evd_wait_that_is_interrupted_counts_and_keeps_queued_events(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, SOFTWARE);
     let waiter = evd_waiter(evd.h(), DAT_TIMEOUT_INFINITE, 5).inside(evd.h());
@@ -195,7 +195,7 @@ fn is_cancelled(evd: &Evd) {
     thread.cancel();
 }
 
-fn evd_wait_cancelled_leaves_no_waiter_behind(ctx: &Ctx) {
+fn evd_wait_that_is_cancelled_leaves_no_waiter_behind(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, SOFTWARE);
     is_cancelled(&evd);
@@ -205,7 +205,7 @@ fn evd_wait_cancelled_leaves_no_waiter_behind(ctx: &Ctx) {
     assert_eq!(waiter.join().pointer, 6);
 }
 
-fn evd_wait_cancelled_leaves_a_dto_evd_usable(ctx: &Ctx) {
+fn evd_wait_that_is_cancelled_leaves_a_dto_evd_usable(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     is_cancelled(&server.recv);
     expect_nothing(server.recv.h());
@@ -216,7 +216,7 @@ fn evd_wait_cancelled_leaves_a_dto_evd_usable(ctx: &Ctx) {
     expect_dto(client.request.h(), 2, DAT_DTO_SUCCESS, 8);
 }
 
-fn evd_wait_cancelled_permits_freeing_the_evd(ctx: &Ctx) {
+fn evd_wait_that_is_cancelled_permits_freeing_the_evd(ctx: &Ctx) {
     let ia = ctx.ia();
     for flags in [SOFTWARE, DAT_EVD_DTO_FLAG, DAT_EVD_DEFAULT_FLAG] {
         let evd = ia.evd(8, flags);
@@ -225,7 +225,7 @@ fn evd_wait_cancelled_permits_freeing_the_evd(ctx: &Ctx) {
     }
 }
 
-fn evd_wait_cancelled_repeatedly_leaves_no_waiter_behind(ctx: &Ctx) {
+fn evd_waits_that_are_cancelled_repeatedly_leave_no_waiter_behind(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, SOFTWARE);
     for round in 0..50 {
@@ -241,7 +241,7 @@ fn evd_wait_cancelled_repeatedly_leaves_no_waiter_behind(ctx: &Ctx) {
     assert_eq!(drain(evd.h()).len(), 1);
 }
 
-fn evd_wait_infinite_is_ended_by_an_event(ctx: &Ctx) {
+fn evd_wait_without_a_timeout_is_ended_by_an_event(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, SOFTWARE);
     let waiter = evd_waiter(evd.h(), DAT_TIMEOUT_INFINITE, 1).inside(evd.h()).asleep();
