@@ -8,8 +8,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 2.10": evd_free_drops_queued_events,
         "spec/events 2.10": evd_free_rejects_a_queued_connection_request,
         "spec/events 2.10": evd_free_of_the_async_evd_created_by_open_is_refused,
-        "spec/events 2.10": evd_free_under_a_psp_returns_in_use,
-        "spec/events 2.10": evd_free_under_an_rsp_returns_in_use,
+        "spec/events 2.10": evd_free_while_a_psp_uses_it_returns_in_use,
+        "spec/events 2.10": evd_free_while_an_rsp_uses_it_returns_in_use,
         "spec/events 2.10": evd_free_twice_returns_invalid_handle,
     ];
     for (word, role) in [("recv", 0), ("request", 1), ("connect", 2)] {
@@ -63,7 +63,7 @@ fn is_in_use_by_an_ep(ctx: &Ctx, role: usize) {
     }
 }
 
-fn evd_free_under_a_psp_returns_in_use(ctx: &Ctx) {
+fn evd_free_while_a_psp_uses_it_returns_in_use(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_CR_FLAG);
     let psp = ia.psp(ctx.qual(0), &evd);
@@ -72,7 +72,7 @@ fn evd_free_under_a_psp_returns_in_use(ctx: &Ctx) {
     evd.free();
 }
 
-fn evd_free_under_an_rsp_returns_in_use(ctx: &Ctx) {
+fn evd_free_while_an_rsp_uses_it_returns_in_use(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let evd = conn.ia.evd(8, DAT_EVD_CR_FLAG);
     let rsp = conn.ia.rsp(ctx.qual(0), &conn.ep, &evd);

@@ -10,7 +10,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 2.2": evd_query_without_a_record_returns_invalid_arg3,
         "spec/events 2.2": evd_query_unknown_mask_bits_return_invalid_arg2,
         "spec/events 2.2": evd_query_of_one_bit_writes_its_field,
-        "spec/events 2.2": evd_query_with_no_bits_succeeds,
+        "spec/events 2.2": evd_query_with_an_empty_mask_succeeds,
         "spec/events 2.2": evd_query_describes_the_async_evd,
         "spec/events 1.3": evd_query_returns_the_cno_and_the_ia,
         "spec/events 2.3": evd_modify_cno_replaces_and_detaches_the_cno,
@@ -56,7 +56,7 @@ fn evd_query_of_one_bit_writes_its_field(ctx: &Ctx) {
     assert_eq!(one(DAT_EVD_FIELD_EVD_FLAGS).evd_flags, DAT_EVD_CR_FLAG);
 }
 
-fn evd_query_with_no_bits_succeeds(ctx: &Ctx) {
+fn evd_query_with_an_empty_mask_succeeds(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_DTO_FLAG);
     let _: DAT_EVD_PARAM = filled(|out| dat_evd_query(evd.h(), 0, out));

@@ -16,7 +16,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 2.7": evd_post_succeeds_again_after_an_event_is_removed,
         "spec/events 2.7": evd_post_queues_only_the_number_and_the_pointer,
         "spec/events 2.7": evd_post_from_many_threads_loses_no_event,
-        "spec/events 2.4": evd_software_event_returns_its_pointer,
+        "spec/events 2.4": evd_software_event_is_returned_with_its_pointer,
         "spec/events 2.6": evd_dequeue_of_an_empty_queue_returns_queue_empty_without_subtype,
         "spec/events 2.6": evd_dequeue_without_out_pointer_returns_invalid_arg2,
         "spec/events 2.6": evd_dequeue_without_out_pointer_dequeues_nothing,
@@ -26,7 +26,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 1.1": evd_concurrent_dequeues_return_each_event_once,
         "spec/events 1.1": evd_established_comes_before_the_first_receive => pair(client_sends_after_established, server_receives_in_order),
         "spec/events 1.1": evd_receives_come_before_disconnected => pair(client_sends_and_disconnects, server_receives_all_before_the_end),
-        "spec/consumers 5": evd_with_all_streams_receives_requests_connections_completions_and_software_events,
+        "spec/consumers 5": evd_with_all_streams_gets_cr_connection_dto_and_software_events,
         "spec/events 2.6": evd_shared_by_receives_and_requests_returns_both_completions,
         "spec/events 1.4": evd_smaller_than_the_posted_work_loses_no_completion,
         "spec/events 1.4": evd_of_length_1_queues_many_connection_requests,
@@ -150,7 +150,7 @@ fn evd_post_from_many_threads_loses_no_event(ctx: &Ctx) {
     assert_eq!(all, (0..4 * EVENTS_PER_THREAD).collect::<Vec<_>>());
 }
 
-fn evd_software_event_returns_its_pointer(ctx: &Ctx) {
+fn evd_software_event_is_returned_with_its_pointer(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(4, DAT_EVD_SOFTWARE_FLAG);
     ok(dat_evd_post_se(evd.h(), &software_event(0x1234)));
@@ -303,7 +303,7 @@ fn server_receives_all_before_the_end(ctx: &Ctx) {
 }
 
 /// Uses one EVD for requests, connections, completions and software events of both endpoints of a connection.
-fn evd_with_all_streams_receives_requests_connections_completions_and_software_events(ctx: &Ctx) {
+fn evd_with_all_streams_gets_cr_connection_dto_and_software_events(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let every = DAT_EVD_DEFAULT_FLAG | DAT_EVD_SOFTWARE_FLAG;

@@ -7,13 +7,13 @@ pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/events 2.8": evd_resize_to_the_same_length_succeeds,
         "spec/events 2.8": evd_resize_grows_and_the_query_shows_it,
-        "spec/events 2.8": evd_resize_zero_or_less_returns_invalid_arg2,
+        "spec/events 2.8": evd_resize_to_zero_or_less_returns_invalid_arg2,
         "spec/events 2.8": evd_resize_beyond_the_adapters_limit_returns_invalid_arg2,
         "spec/events 2.8": evd_resize_below_the_queued_events_is_refused,
         "spec/events 2.8": evd_resize_keeps_the_queued_events,
         "spec/events 2.8": evd_resize_down_to_the_number_of_queued_events_succeeds,
         "spec/events 2.8": evd_resize_of_the_async_evd_succeeds,
-        "spec/events 2.8": evd_resize_under_a_waiter_is_refused,
+        "spec/events 2.8": evd_resize_is_refused_while_a_thread_waits,
         "spec/events 2.8": evd_resize_succeeds_while_an_ep_uses_the_evd,
     ]
 }
@@ -37,7 +37,7 @@ fn evd_resize_grows_and_the_query_shows_it(ctx: &Ctx) {
     }
 }
 
-fn evd_resize_zero_or_less_returns_invalid_arg2(ctx: &Ctx) {
+fn evd_resize_to_zero_or_less_returns_invalid_arg2(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
     let length = evd.param().evd_qlen;
@@ -104,7 +104,7 @@ fn evd_resize_of_the_async_evd_succeeds(ctx: &Ctx) {
     assert!(param.evd_qlen >= 32);
 }
 
-fn evd_resize_under_a_waiter_is_refused(ctx: &Ctx) {
+fn evd_resize_is_refused_while_a_thread_waits(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
     let waiter = evd_waiter(evd.h(), DAT_TIMEOUT_INFINITE, 1).inside(evd.h());
