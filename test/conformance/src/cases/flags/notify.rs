@@ -16,17 +16,17 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 4.1": flag_unsignalled_bind_wakes_no_waiter => local(unsignalled_bind).needs(Need::Rmr),
         "spec/events 4.1": flag_unsignalled_request_triggers_no_cno => pair(client_unsignalled_on_a_cno, serves),
         "spec/events 1.3": flag_unsignalled_event_can_be_dequeued => pair(client_asks_for_unsignalled, serves),
-        "spec/events 14.9": flag_unsignalled_failure_notifies => pair(client_fails_unsignalled, server_loses),
-        "spec/events 14.9": flag_unsignalled_flush_notifies => pair(client_is_flushed_unsignalled, server_loses_without_an_event),
-        "spec/events 4.1": flag_signalled_requests_of_an_unsignalled_ep_notify => pair(client_signals_on_an_unsignalled_ep, serves),
+        "spec/events 14.9": flag_unsignalled_request_that_fails_wakes_the_waiter => pair(client_fails_unsignalled, server_loses),
+        "spec/events 14.9": flag_unsignalled_request_that_is_flushed_wakes_the_waiter => pair(client_is_flushed_unsignalled, server_loses_without_an_event),
+        "spec/events 4.1": flag_default_requests_of_an_unsignalled_ep_wake_the_waiter => pair(client_signals_on_an_unsignalled_ep, serves),
         "spec/events 4.1": flag_solicited_receive_wakes_the_waiter => pair(client_sends_solicited, server_receives_solicited),
         "spec/events 4.1": flag_solicited_receive_triggers_the_cno => pair(client_sends_solicited, server_receives_solicited_on_a_cno),
         "spec/events 4.1": flag_solicited_send_of_many_fragments_wakes_the_waiter => pair(client_sends_large_solicited, server_receives_large_solicited),
-        "spec/events 4.1": flag_solicited_send_to_a_default_receiver_wakes_the_waiter => pair(client_sends_solicited_once, server_receives_as_usual),
+        "spec/events 4.1": flag_solicited_send_completes_a_default_receive => pair(client_sends_solicited_once, server_receives_as_usual),
         "spec/events 4.1": flag_solicited_and_suppressed_send_wakes_the_waiter => pair(client_sends_solicited_and_suppressed, server_receives_only_solicited),
         "spec/events 14.9": flag_solicited_receiver_is_woken_by_a_flush => pair(client_leaves, server_waits_for_a_flush),
         "spec/events 4.1": flag_solicited_requests_complete_with_an_event => pair(client_moves_solicited, serves),
-        "spec/events 4.1": flag_evd_threshold_on_a_post_has_no_effect => pair(client_moves_by_threshold, serves),
+        "spec/events 4.1": flag_evd_threshold_requests_complete_with_an_event => pair(client_moves_by_threshold, serves),
     ];
     for op in Op::REQUESTS {
         let case = pair(move |ctx| wakes_no_waiter(ctx, op), serves);

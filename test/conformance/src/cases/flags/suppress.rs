@@ -15,7 +15,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 4.1": flag_suppressed_bind_that_is_flushed_is_reported => local(suppressed_bind_flushed).needs(Need::Rmr),
         "spec/events 12.6": flag_suppressed_success_triggers_no_cno => pair(client_suppresses_on_a_cno, serves),
         "spec/events 12.6": flag_suppressed_success_wakes_no_waiter => pair(client_suppresses_beside_a_waiter, serves),
-        "spec/events 4.2": flag_suppressed_request_is_complete_when_a_later_one_is => pair(client_suppresses_then_signals, server_polls_on_request),
+        "spec/events 4.2": flag_suppressed_request_is_complete_when_a_later_request_completes => pair(client_suppresses_then_signals, server_polls_on_request),
         "spec/consumers 18": flag_fifty_thousand_suppressed_writes_queue_no_event => pair(client_writes_fifty_thousand, serves).limit(60),
         "spec/consumers 18": flag_fifty_thousand_suppressed_sends_queue_no_event => pair(client_sends_fifty_thousand, server_receives_fifty_thousand).limit(60),
         "spec/consumers 18": flag_thousands_of_suppressed_requests_complete_without_events => pair(client_suppresses_only, serves).limit(40),
