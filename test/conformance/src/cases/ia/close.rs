@@ -15,9 +15,9 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 6.1": ia_close_abrupt_of_an_adapter_without_objects_succeeds,
         "spec/registry 6.2": ia_close_graceful_succeeds_with_a_modified_async_evd,
         "spec/registry 6.2": ia_close_graceful_is_refused_while_objects_of_all_kinds_exist,
-        "spec/registry 6.2": ia_close_graceful_refused_keeps_a_pending_request_queryable,
-        "spec/registry 6.2": ia_close_graceful_is_refused_under_a_connection,
-        "spec/consumers 14": ia_close_refused_leaves_a_connection_working,
+        "spec/registry 6.2": ia_close_graceful_that_is_refused_keeps_a_pending_request_queryable,
+        "spec/registry 6.2": ia_close_graceful_is_refused_while_a_connection_exists,
+        "spec/consumers 14": ia_close_that_is_refused_leaves_a_connection_working,
         "spec/registry 6.3": ia_close_abrupt_invalidates_all_handles,
         "spec/registry 6.3": ia_close_abrupt_succeeds_after_freeing_some_objects,
         "spec/registry 6.3": ia_close_abrupt_with_posted_work_succeeds,
@@ -25,7 +25,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 6.3": ia_close_abrupt_keeps_other_adapters_usable,
         "spec/registry 6.3": ia_close_abrupt_invalidates_an_evd_of_another_adapters_ep,
         "spec/registry 6.3": ia_close_abrupt_frees_its_qualifiers,
-        "spec/registry 6.3": ia_close_abrupt_succeeds_while_another_thread_calls,
+        "spec/registry 6.3": ia_close_abrupt_succeeds_while_another_thread_uses_the_adapter,
         "spec/registry 6.3": ia_close_abrupt_disconnects_the_peer => pair(client_closes, server_gets_the_end),
         "spec/registry 6.3": ia_close_abrupt_rejects_pending_requests => pair(client_asks, server_closes_undecided),
     ];
@@ -151,21 +151,21 @@ fn ia_close_graceful_is_refused_while_objects_of_all_kinds_exist(ctx: &Ctx) {
     objects.expect_alive();
 }
 
-fn ia_close_graceful_refused_keeps_a_pending_request_queryable(ctx: &Ctx) {
+fn ia_close_graceful_that_is_refused_keeps_a_pending_request_queryable(ctx: &Ctx) {
     let objects = OneOfEach::of(ctx);
     in_use(&objects.ia);
     let param: DAT_CR_PARAM = filled(|out| dat_cr_query(objects.handle(ObjectKind::Cr), DAT_CR_FIELD_ALL, out));
     assert!(!param.remote_ia_address_ptr.is_null(), "remote_ia_address_ptr is null after a refused close");
 }
 
-fn ia_close_graceful_is_refused_under_a_connection(ctx: &Ctx) {
+fn ia_close_graceful_is_refused_while_a_connection_exists(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     in_use(&client.ia);
     client.ep.expect_state(DAT_EP_STATE_CONNECTED);
     server.ep.expect_state(DAT_EP_STATE_CONNECTED);
 }
 
-fn ia_close_refused_leaves_a_connection_working(ctx: &Ctx) {
+fn ia_close_that_is_refused_leaves_a_connection_working(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     let (here, there) = (client.memory(64), server.memory(64));
     for round in 1..5 {
@@ -267,7 +267,7 @@ fn ia_close_abrupt_frees_its_qualifiers(ctx: &Ctx) {
     }
 }
 
-fn ia_close_abrupt_succeeds_while_another_thread_calls(ctx: &Ctx) {
+fn ia_close_abrupt_succeeds_while_another_thread_uses_the_adapter(ctx: &Ctx) {
     for _ in 0..10 {
         let ia = ctx.ia();
         let evd = Handle::of(ia.evd(8, DAT_EVD_SOFTWARE_FLAG).leak());

@@ -27,7 +27,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 4.2": ia_open_larger_minor_is_minor_not_found,
         "spec/registry 4.2": ia_open_older_minor_is_minor_not_found,
         "spec/registry 4.2": ia_open_checks_name_then_major_then_minor,
-        "spec/registry 4.2": ia_open_is_thread_safe_as_in_the_registry,
+        "spec/registry 4.2": ia_open_thread_safe_succeeds_if_the_provider_list_says_so,
         "spec/registry 4.2": ia_open_thread_safety_follows_the_registry_line,
         "spec/registry 4.1": ia_open_treats_any_nonzero_thread_safety_as_true,
         "spec/registry 4.1": ia_open_succeeds_after_refusals,
@@ -44,8 +44,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 7.2": ia_number_is_not_reused_immediately,
         "spec/registry 7.2": ia_number_maps_to_the_provider_pointer,
         "spec/registry 7.2": ia_provider_pointer_maps_to_itself,
-        "spec/registry 7.2": ia_pointer_without_out_pointer_is_refused,
-        "spec/registry 7.2": ia_pointer_of_an_invalid_number_returns_invalid_handle_ia,
+        "spec/registry 7.2": dats_get_ia_handle_without_out_pointer_returns_invalid_arg2,
+        "spec/registry 7.2": dats_get_ia_handle_of_an_invalid_number_returns_invalid_handle_ia,
         "spec/registry 7.2": ia_provider_pointer_is_accepted_as_a_handle,
         "spec/registry 7.2": ia_number_is_returned_by_queries_of_all_objects,
         "spec/registry 7.2": ia_close_by_pointer_invalidates_the_number,
@@ -197,7 +197,7 @@ fn is_thread_safe(ctx: &Ctx) -> bool {
     records[..count as usize].iter().filter(is_own).any(|info| info.is_thread_safe != DAT_FALSE)
 }
 
-fn ia_open_is_thread_safe_as_in_the_registry(ctx: &Ctx) {
+fn ia_open_thread_safe_succeeds_if_the_provider_list_says_so(ctx: &Ctx) {
     ok(open(&ctx.provider, 1, 2, DAT_FALSE));
     let code = open(&ctx.provider, 1, 2, DAT_TRUE);
     if is_thread_safe(ctx) { ok(code) } else { thread_safe_by_library(&ctx.provider, code) }
@@ -357,12 +357,12 @@ fn ia_provider_pointer_maps_to_itself(ctx: &Ctx) {
     assert_eq!(filled::<DAT_HANDLE>(|out| dats_get_ia_handle(pointer, out)), wanted);
 }
 
-fn ia_pointer_without_out_pointer_is_refused(ctx: &Ctx) {
+fn dats_get_ia_handle_without_out_pointer_returns_invalid_arg2(ctx: &Ctx) {
     let ia = ctx.ia();
     refused(dats_get_ia_handle(ia.h(), null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
 }
 
-fn ia_pointer_of_an_invalid_number_returns_invalid_handle_ia(ctx: &Ctx) {
+fn dats_get_ia_handle_of_an_invalid_number_returns_invalid_handle_ia(ctx: &Ctx) {
     let ia = ctx.ia();
     let dead = ctx.ia().close();
     let beyond = without_provenance_mut(ia.h().addr() + 1000);

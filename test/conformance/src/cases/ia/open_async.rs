@@ -10,7 +10,7 @@ type Value = fn(&OneOfEach) -> DAT_HANDLE;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/registry 4.3": ia_async_without_out_pointer_returns_invalid_arg3,
+        "spec/registry 4.3": ia_open_without_async_evd_pointer_returns_invalid_arg3,
         "spec/registry 4.3": ia_async_evd_created_by_open_is_freed_by_close,
         "spec/registry 4.3": ia_async_length_is_ignored_for_an_existing_evd,
         "spec/registry 4.3": ia_async_evd_of_another_adapter_is_accepted,
@@ -21,10 +21,10 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 6.2": ia_async_evd_keeps_its_owner_open_until_the_borrower_closes,
         "spec/registry 6.2": ia_async_borrower_closes_gracefully_when_it_has_no_objects,
         "spec/events 2.10": ia_async_evd_used_by_an_adapter_cannot_be_freed,
-        "spec/registry 6.3": ia_async_owner_closed_abruptly_leaves_the_borrower_usable,
-        "spec/registry 4.3": ia_async_exists_is_returned_as_out_of_scope,
-        "spec/registry 4.3": ia_async_out_of_scope_is_reported_by_the_query,
-        "spec/registry 4.3": ia_async_out_of_scope_adapter_closes_gracefully_when_it_has_no_objects,
+        "spec/registry 6.3": ia_async_abrupt_close_of_the_evds_owner_leaves_the_borrower_usable,
+        "spec/registry 4.3": ia_open_with_evd_async_exists_returns_evd_out_of_scope,
+        "spec/registry 4.3": ia_query_returns_evd_out_of_scope_after_open_with_evd_async_exists,
+        "spec/registry 4.3": ia_async_adapter_with_evd_out_of_scope_closes_when_it_has_no_objects,
         "spec/registry 4.3": ia_async_stale_evd_handle_is_refused,
     ];
     let refused: [(&str, Value); 9] = [
@@ -79,7 +79,7 @@ fn is_refused(ctx: &Ctx, value: Value) {
     objects.expect_alive();
 }
 
-fn ia_async_without_out_pointer_returns_invalid_arg3(ctx: &Ctx) {
+fn ia_open_without_async_evd_pointer_returns_invalid_arg3(ctx: &Ctx) {
     let (name, mut ia) = (ctx.name(), DAT_HANDLE_NULL);
     let code = dat_ia_openv(name.as_ptr().cast_mut(), 8, null_mut(), &mut ia, 1, 2, DAT_FALSE);
     refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
@@ -182,7 +182,7 @@ fn ia_async_evd_used_by_an_adapter_cannot_be_freed(ctx: &Ctx) {
     evd.free();
 }
 
-fn ia_async_owner_closed_abruptly_leaves_the_borrower_usable(ctx: &Ctx) {
+fn ia_async_abrupt_close_of_the_evds_owner_leaves_the_borrower_usable(ctx: &Ctx) {
     let owner = ctx.ia();
     let (ia, errors) = opened(ctx, 8, owner.errors());
     ok(dat_ia_close(owner.leak(), DAT_CLOSE_ABRUPT_FLAG));
@@ -193,19 +193,19 @@ fn ia_async_owner_closed_abruptly_leaves_the_borrower_usable(ctx: &Ctx) {
     close(ia);
 }
 
-fn ia_async_exists_is_returned_as_out_of_scope(ctx: &Ctx) {
+fn ia_open_with_evd_async_exists_returns_evd_out_of_scope(ctx: &Ctx) {
     let (ia, errors) = opened(ctx, 8, DAT_EVD_ASYNC_EXISTS);
     assert_eq!(errors, DAT_EVD_OUT_OF_SCOPE);
     close(ia);
 }
 
-fn ia_async_out_of_scope_is_reported_by_the_query(ctx: &Ctx) {
+fn ia_query_returns_evd_out_of_scope_after_open_with_evd_async_exists(ctx: &Ctx) {
     let (ia, _) = opened(ctx, 8, DAT_EVD_ASYNC_EXISTS);
     assert_eq!(reported(ia), DAT_EVD_OUT_OF_SCOPE);
     close(ia);
 }
 
-fn ia_async_out_of_scope_adapter_closes_gracefully_when_it_has_no_objects(ctx: &Ctx) {
+fn ia_async_adapter_with_evd_out_of_scope_closes_when_it_has_no_objects(ctx: &Ctx) {
     let (ia, _) = opened(ctx, 8, DAT_EVD_ASYNC_EXISTS);
     let pz: DAT_PZ_HANDLE = filled(|out| dat_pz_create(ia, out));
     let code = dat_ia_close(ia, DAT_CLOSE_GRACEFUL_FLAG);
