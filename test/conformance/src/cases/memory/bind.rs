@@ -15,15 +15,15 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 9.2": bind_returns_a_new_context_each_time,
         "spec/events 9.2": rebind_invalidates_the_previous_context => pair(client_is_denied_the_first, server_binds_twice),
         "spec/events 9.2": bind_of_zero_length_invalidates_the_context => pair(client_is_denied_the_first, server_binds_and_unbinds),
-        "spec/events 9.2": bind_again_redirects_writes_to_the_new_memory => pair(client_writes_both_times, server_binds_to_two),
+        "spec/events 9.2": rebind_redirects_writes_to_the_new_memory => pair(client_writes_both_times, server_binds_to_two),
         "spec/events 9.2": bind_is_valid_on_all_connections_of_its_pz => pair(client_writes_over_both, server_binds_over_one),
         "spec/events 9.2": bind_is_invalid_on_connections_of_another_pz => pair(client_is_denied_over_the_other, server_binds_in_one_pz),
         "spec/events 9.2": bind_outlives_the_connection_it_was_posted_on => pair(client_writes_over_the_second, server_binds_over_the_first),
         "spec/events 9.2": bind_of_a_part_of_an_lmr_of_an_lmr_permits_writes => pair(client_writes_once, server_binds_an_lmr_of_an_lmr),
-        "spec/events 9.2": bind_flushed_leaves_nothing_bound,
-        "spec/events 9.2": bind_flushed_with_its_connection_leaves_nothing_bound => pair(client_loses_its_bind, server_holds_no_receive),
-        "spec/events 9.2": bind_again_flushed_leaves_nothing_bound,
-        "spec/events 9.2": bind_of_zero_length_flushed_leaves_nothing_bound,
+        "spec/events 9.2": bind_posted_after_a_disconnect_leaves_the_rmr_unbound,
+        "spec/events 9.2": bind_flushed_by_a_disconnect_leaves_the_rmr_unbound => pair(client_loses_its_bind, server_holds_no_receive),
+        "spec/events 9.2": rebind_posted_after_a_disconnect_leaves_the_rmr_unbound,
+        "spec/events 9.2": bind_of_zero_length_posted_after_a_disconnect_leaves_the_rmr_unbound,
         "spec/events 4.6": bind_occupies_a_request_slot => pair(client_fills_up_with_binds, server_empties_and_waits),
         "spec/events 4.3": bind_between_reads_and_a_write_completes_in_order => pair(client_binds_with_reads_open, server_exports_a_page),
         "spec/events 9.2": bind_by_several_threads_completes_with_its_own_handle_and_cookie,
@@ -340,7 +340,7 @@ fn server_binds_an_lmr_of_an_lmr(ctx: &Ctx) {
     rmr.free();
 }
 
-fn bind_flushed_leaves_nothing_bound(ctx: &Ctx) {
+fn bind_posted_after_a_disconnect_leaves_the_rmr_unbound(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     let mut memory = client.memory(100);
     let rmr = client.pz.rmr();
@@ -373,11 +373,11 @@ fn server_holds_no_receive(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn bind_again_flushed_leaves_nothing_bound(ctx: &Ctx) {
+fn rebind_posted_after_a_disconnect_leaves_the_rmr_unbound(ctx: &Ctx) {
     flushed_after_a_bind(ctx, |conn, rmr, memory| _ = post_bind(conn, rmr, 1, memory.segment(0, 50), REMOTE));
 }
 
-fn bind_of_zero_length_flushed_leaves_nothing_bound(ctx: &Ctx) {
+fn bind_of_zero_length_posted_after_a_disconnect_leaves_the_rmr_unbound(ctx: &Ctx) {
     flushed_after_a_bind(ctx, |conn, rmr, _| post_unbind(conn, rmr, 1));
 }
 

@@ -8,12 +8,12 @@ use crate::kit::*;
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "spec/events 7": pz_query_returns_its_ia,
-        "spec/events 7": pz_create_refuses_bad_handles_and_null,
-        "spec/events 7": pz_query_refuses_a_bad_mask_and_null,
-        "spec/events 7": pz_calls_refuse_null_stale_and_other_handles,
+        "spec/events 7": pz_create_refuses_bad_ia_handles_and_a_null_pointer,
+        "spec/events 7": pz_query_refuses_a_bad_mask_and_a_null_record,
+        "spec/events 7": pz_calls_refuse_handles_that_are_null_freed_or_of_another_kind,
         "spec/events 7": pz_free_succeeds_while_an_evd_exists,
         "spec/events 7": pz_free_twice_returns_invalid_handle,
-        "spec/events 7": pz_many_can_be_created,
+        "spec/events 7": pz_create_200_times_returns_distinct_handles,
     ];
     let kinds = [
         ("an_ep", ObjectKind::Ep),
@@ -40,7 +40,7 @@ fn pz_query_returns_its_ia(ctx: &Ctx) {
     assert!(param.ia_handle == ia.h(), "the query returns another IA");
 }
 
-fn pz_create_refuses_bad_handles_and_null(ctx: &Ctx) {
+fn pz_create_refuses_bad_ia_handles_and_a_null_pointer(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     for bad in [DAT_HANDLE_NULL, pz.h(), ctx.ia().close()] {
@@ -49,7 +49,7 @@ fn pz_create_refuses_bad_handles_and_null(ctx: &Ctx) {
     refused(dat_pz_create(ia.h(), null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
 }
 
-fn pz_query_refuses_a_bad_mask_and_null(ctx: &Ctx) {
+fn pz_query_refuses_a_bad_mask_and_a_null_record(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     for mask in [2, 3, 1 << 31] {
@@ -59,7 +59,7 @@ fn pz_query_refuses_a_bad_mask_and_null(ctx: &Ctx) {
     refused(dat_pz_query(pz.h(), DAT_PZ_FIELD_ALL, null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
 }
 
-fn pz_calls_refuse_null_stale_and_other_handles(ctx: &Ctx) {
+fn pz_calls_refuse_handles_that_are_null_freed_or_of_another_kind(ctx: &Ctx) {
     let ia = ctx.ia();
     let dead = ia.pz().free();
     for bad in [DAT_HANDLE_NULL, ia.h(), dead] {
@@ -81,7 +81,7 @@ fn pz_free_twice_returns_invalid_handle(ctx: &Ctx) {
     refused(dat_pz_free(dead), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_PZ);
 }
 
-fn pz_many_can_be_created(ctx: &Ctx) {
+fn pz_create_200_times_returns_distinct_handles(ctx: &Ctx) {
     let ia = ctx.ia();
     let zones: Vec<Pz> = (0..200).map(|_| ia.pz()).collect();
     let mut handles: Vec<_> = zones.iter().map(|pz| pz.h().addr()).collect();

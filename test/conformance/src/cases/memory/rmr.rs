@@ -10,27 +10,27 @@ use super::make::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     let all = cases![
-        "spec/events 9.1": rmr_create_refuses_bad_handles_and_null,
+        "spec/events 9.1": rmr_create_refuses_bad_pz_handles_and_a_null_pointer,
         "spec/events 9.1": rmr_query_of_an_unbound_rmr_returns_zeros,
         "spec/events 9.1": rmr_query_returns_the_bound_range,
         "spec/events 9.1": rmr_query_after_an_unbind_returns_zeros,
         "spec/events 9.1": rmr_query_returns_a_posted_bind_before_it_completes => pair(client_binds_behind_a_send, server_receives_one),
-        "spec/events 9.1": rmr_query_refuses_a_bad_mask_and_null,
-        "spec/events 9.1": rmr_calls_refuse_null_stale_and_other_handles,
+        "spec/events 9.1": rmr_query_refuses_a_bad_mask_and_a_null_record,
+        "spec/events 9.1": rmr_calls_refuse_handles_that_are_null_freed_or_of_another_kind,
         "spec/events 12.35": rmr_free_while_bound_releases_the_lmr,
         "spec/events 9.1": rmr_free_while_bound_invalidates_the_context => pair(client_is_cut_off, server_frees_its_window),
         "spec/events 9.1": rmr_free_with_a_queued_bind_succeeds => pair(client_frees_behind_a_send, server_receives_one),
         "spec/events 9.1": rmr_free_releases_its_pz,
-        "spec/events 9.1": rmr_many_can_be_bound_to_one_lmr,
-        "spec/events 8.2": rmr_bound_keeps_its_lmr_in_use,
-        "spec/events 8.2": rmr_bound_to_another_lmr_releases_the_first,
+        "spec/events 9.1": rmr_bind_of_ten_rmrs_to_one_lmr_succeeds,
+        "spec/events 8.2": rmr_that_is_bound_keeps_its_lmr_in_use,
+        "spec/events 8.2": rmr_bound_to_another_lmr_releases_the_first_lmr,
         "spec/events 9.2": rmr_unbind_releases_the_lmr,
         "spec/events 13.3": rmr_repeated_unbind_releases_the_lmr_once,
     ];
     all.into_iter().map(|case| case.needs(Need::Rmr)).collect()
 }
 
-fn rmr_create_refuses_bad_handles_and_null(ctx: &Ctx) {
+fn rmr_create_refuses_bad_pz_handles_and_a_null_pointer(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     for bad in [DAT_HANDLE_NULL, ia.h(), ia.pz().free()] {
@@ -99,7 +99,7 @@ fn server_receives_one(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn rmr_query_refuses_a_bad_mask_and_null(ctx: &Ctx) {
+fn rmr_query_refuses_a_bad_mask_and_a_null_record(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let rmr = pz.rmr();
@@ -110,7 +110,7 @@ fn rmr_query_refuses_a_bad_mask_and_null(ctx: &Ctx) {
     refused(dat_rmr_query(rmr.h(), DAT_RMR_FIELD_ALL, null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
 }
 
-fn rmr_calls_refuse_null_stale_and_other_handles(ctx: &Ctx) {
+fn rmr_calls_refuse_handles_that_are_null_freed_or_of_another_kind(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let dead = pz.rmr().free();
@@ -182,7 +182,7 @@ fn rmr_free_releases_its_pz(ctx: &Ctx) {
     pz.free();
 }
 
-fn rmr_many_can_be_bound_to_one_lmr(ctx: &Ctx) {
+fn rmr_bind_of_ten_rmrs_to_one_lmr_succeeds(ctx: &Ctx) {
     let (client, _server) = ctx.loopback();
     let mut memory = client.memory(1000);
     let rmrs: Vec<Rmr> = (0..10).map(|_| client.pz.rmr()).collect();
@@ -196,7 +196,7 @@ fn rmr_many_can_be_bound_to_one_lmr(ctx: &Ctx) {
     memory.deregister();
 }
 
-fn rmr_bound_keeps_its_lmr_in_use(ctx: &Ctx) {
+fn rmr_that_is_bound_keeps_its_lmr_in_use(ctx: &Ctx) {
     let (client, _server) = ctx.loopback();
     let memory = client.memory(1000);
     let rmr = client.pz.rmr();
@@ -209,7 +209,7 @@ fn rmr_bound_keeps_its_lmr_in_use(ctx: &Ctx) {
     unbind(&client, &rmr);
 }
 
-fn rmr_bound_to_another_lmr_releases_the_first(ctx: &Ctx) {
+fn rmr_bound_to_another_lmr_releases_the_first_lmr(ctx: &Ctx) {
     let (client, _server) = ctx.loopback();
     let (mut first, mut second) = (client.memory(1000), client.memory(1000));
     let rmr = client.pz.rmr();
