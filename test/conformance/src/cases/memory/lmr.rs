@@ -19,16 +19,16 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 8.1": lmr_of_strongly_ordered_memory_registers_ordinary_memory,
         "spec/events 8.1": lmr_of_an_lmr_has_the_range_of_its_source,
         "spec/events 8.1": lmr_of_an_lmr_of_an_lmr_outlives_its_sources,
-        "spec/events 8.1": lmr_refuses_an_invalid_lmr_handle,
-        "spec/events 8.1": lmr_refuses_a_bad_ia,
-        "spec/events 8.1": lmr_refuses_a_bad_pz,
-        "spec/events 8.1": lmr_refuses_a_null_handle_pointer,
-        "spec/events 8.1": lmr_refuses_unknown_types,
-        "spec/events 8.1": lmr_refuses_unknown_privileges,
-        "spec/events 8.1": lmr_refuses_a_zero_length,
-        "spec/events 8.1": lmr_refuses_a_null_address,
-        "spec/events 8.1": lmr_refuses_a_range_that_wraps,
-        "spec/events 8.1": lmr_refuses_a_length_above_the_adapters_limit,
+        "spec/events 8.1": lmr_create_refuses_an_invalid_lmr_handle,
+        "spec/events 8.1": lmr_create_refuses_a_bad_ia,
+        "spec/events 8.1": lmr_create_refuses_a_bad_pz,
+        "spec/events 8.1": lmr_create_refuses_a_null_handle_pointer,
+        "spec/events 8.1": lmr_create_refuses_unknown_memory_types,
+        "spec/events 8.1": lmr_create_refuses_unknown_privileges,
+        "spec/events 8.1": lmr_create_refuses_a_zero_length,
+        "spec/events 8.1": lmr_create_refuses_a_null_address,
+        "spec/events 8.1": lmr_create_refuses_a_range_that_wraps,
+        "spec/events 8.1": lmr_create_refuses_a_length_above_the_adapters_limit,
         "spec/events 8.1": lmr_of_unmapped_memory_is_refused,
         "spec/events 14.7": lmr_contexts_are_never_zero,
         "spec/events 8.1": lmr_contexts_are_distinct_in_2000_registrations,
@@ -39,8 +39,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 8.2": lmr_query_describes_registered_memory,
         "spec/events 8.2": lmr_query_of_an_lmr_of_an_lmr_names_the_source,
         "spec/events 8.2": lmr_query_of_one_mask_bit_writes_its_field,
-        "spec/events 8.2": lmr_query_refuses_a_bad_mask_and_null,
-        "spec/events 8.2": lmr_calls_refuse_null_stale_and_other_handles,
+        "spec/events 8.2": lmr_query_refuses_a_bad_mask_and_a_null_record,
+        "spec/events 8.2": lmr_calls_refuse_handles_that_are_null_freed_or_of_another_kind,
     ];
     for privileges in 0..16 {
         // Maps the loop counter to the four privilege bits 0, 1, 4 and 5.
@@ -121,7 +121,7 @@ fn lmr_of_an_lmr_of_an_lmr_outlives_its_sources(ctx: &Ctx) {
     assert_eq!(third.param().length, 10_000);
 }
 
-fn lmr_refuses_an_invalid_lmr_handle(ctx: &Ctx) {
+fn lmr_create_refuses_an_invalid_lmr_handle(ctx: &Ctx) {
     let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     let dead = LmrArgs::memory(buffer.pointer(), 10_000).make(&ia, &pz).lmr.free();
     for bad in [DAT_HANDLE_NULL, pz.h(), dead] {
@@ -129,7 +129,7 @@ fn lmr_refuses_an_invalid_lmr_handle(ctx: &Ctx) {
     }
 }
 
-fn lmr_refuses_a_bad_ia(ctx: &Ctx) {
+fn lmr_create_refuses_a_bad_ia(ctx: &Ctx) {
     let (_ia, pz, buffer) = ia_pz_and_buffer(ctx);
     let wanted = LmrArgs::memory(buffer.pointer(), 10_000);
     for bad in [DAT_HANDLE_NULL, pz.h(), ctx.ia().close()] {
@@ -138,7 +138,7 @@ fn lmr_refuses_a_bad_ia(ctx: &Ctx) {
     }
 }
 
-fn lmr_refuses_a_bad_pz(ctx: &Ctx) {
+fn lmr_create_refuses_a_bad_pz(ctx: &Ctx) {
     let (ia, _pz, buffer) = ia_pz_and_buffer(ctx);
     let wanted = LmrArgs::memory(buffer.pointer(), 10_000);
     for bad in [DAT_HANDLE_NULL, ia.h(), ia.pz().free()] {
@@ -147,13 +147,13 @@ fn lmr_refuses_a_bad_pz(ctx: &Ctx) {
     }
 }
 
-fn lmr_refuses_a_null_handle_pointer(ctx: &Ctx) {
+fn lmr_create_refuses_a_null_handle_pointer(ctx: &Ctx) {
     let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     let code = LmrArgs::memory(buffer.pointer(), 10_000).call(ia.h(), pz.h(), null_mut());
     refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG7);
 }
 
-fn lmr_refuses_unknown_types(ctx: &Ctx) {
+fn lmr_create_refuses_unknown_memory_types(ctx: &Ctx) {
     let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     for kind in [4, 7, 0x8000_0000, u32::MAX] {
         let wanted = LmrArgs { kind: kind as DAT_MEM_TYPE, ..LmrArgs::memory(buffer.pointer(), 10_000) };
@@ -161,7 +161,7 @@ fn lmr_refuses_unknown_types(ctx: &Ctx) {
     }
 }
 
-fn lmr_refuses_unknown_privileges(ctx: &Ctx) {
+fn lmr_create_refuses_unknown_privileges(ctx: &Ctx) {
     let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     let atomic = if is_2_0() { 0x100 } else { v2::DAT_IB_MEM_PRIV_REMOTE_ATOMIC };
     for bits in [0x04, 0x08, atomic, 0x80, 0x8000_0000] {
@@ -170,7 +170,7 @@ fn lmr_refuses_unknown_privileges(ctx: &Ctx) {
     }
 }
 
-fn lmr_refuses_a_zero_length(ctx: &Ctx) {
+fn lmr_create_refuses_a_zero_length(ctx: &Ctx) {
     let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     let mut name = [7; 40];
     for wanted in [LmrArgs::memory(buffer.pointer(), 0), LmrArgs::shared(buffer.pointer(), 0, &mut name)] {
@@ -178,12 +178,12 @@ fn lmr_refuses_a_zero_length(ctx: &Ctx) {
     }
 }
 
-fn lmr_refuses_a_null_address(ctx: &Ctx) {
+fn lmr_create_refuses_a_null_address(ctx: &Ctx) {
     let (ia, pz, _buffer) = ia_pz_and_buffer(ctx);
     LmrArgs::memory(null_mut(), 100).is_refused(&ia, &pz, DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
 }
 
-fn lmr_refuses_a_range_that_wraps(ctx: &Ctx) {
+fn lmr_create_refuses_a_range_that_wraps(ctx: &Ctx) {
     let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     let wraps = [
         LmrArgs { length: u64::MAX, ..LmrArgs::memory(buffer.pointer(), 0) },
@@ -196,7 +196,7 @@ fn lmr_refuses_a_range_that_wraps(ctx: &Ctx) {
     }
 }
 
-fn lmr_refuses_a_length_above_the_adapters_limit(ctx: &Ctx) {
+fn lmr_create_refuses_a_length_above_the_adapters_limit(ctx: &Ctx) {
     let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     let most = ia.attr().max_lmr_block_size;
     if most == u64::MAX {
@@ -342,7 +342,7 @@ fn lmr_query_of_one_mask_bit_writes_its_field(ctx: &Ctx) {
     }
 }
 
-fn lmr_query_refuses_a_bad_mask_and_null(ctx: &Ctx) {
+fn lmr_query_refuses_a_bad_mask_and_a_null_record(ctx: &Ctx) {
     let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     let made = LmrArgs::memory(buffer.pointer(), 9999).make(&ia, &pz);
     for mask in [0x400, DAT_LMR_FIELD_ALL | 0x800, 1 << 31] {
@@ -352,7 +352,7 @@ fn lmr_query_refuses_a_bad_mask_and_null(ctx: &Ctx) {
     refused(dat_lmr_query(made.lmr.h(), DAT_LMR_FIELD_ALL, null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
 }
 
-fn lmr_calls_refuse_null_stale_and_other_handles(ctx: &Ctx) {
+fn lmr_calls_refuse_handles_that_are_null_freed_or_of_another_kind(ctx: &Ctx) {
     let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     let dead = LmrArgs::memory(buffer.pointer(), 9999).make(&ia, &pz).lmr.free();
     for bad in [DAT_HANDLE_NULL, pz.h(), dead] {

@@ -17,8 +17,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 8.1": lmr_of_read_only_memory_cannot_receive => pair(client_sends_to_read_only, server_receives_into_read_only),
         "spec/events 8.1": lmr_of_read_only_memory_cannot_be_written => pair(client_writes_to_read_only, server_exports_read_only),
         "spec/events 8.2": lmr_free_with_posted_receives_lets_a_disconnect_flush_them => pair(client_frees_with_receives, server_idles_on),
-        "spec/events 8.2": lmr_free_of_a_target_ends_writes => pair(client_writes_on_and_on, server_frees_amid_writes),
-        "spec/events 8.2": lmr_free_of_a_target_ends_reads => pair(client_reads_on_and_on, server_frees_amid_reads),
+        "spec/events 8.2": lmr_free_of_an_rdma_target_makes_later_writes_fail => pair(client_writes_on_and_on, server_frees_amid_writes),
+        "spec/events 8.2": lmr_free_of_an_rdma_target_makes_later_reads_fail => pair(client_reads_on_and_on, server_frees_amid_reads),
         "spec/events 8.2": lmr_free_leaves_the_memory_unchanged,
     ]
 }
