@@ -7,19 +7,19 @@ use super::make::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/events 8.4": shared_twice_in_one_process_succeeds,
+        "spec/events 8.4": shared_memory_can_be_registered_three_times_in_one_process,
         "spec/events 8.4": shared_lmrs_have_their_own_privileges_and_zones,
         "spec/events 8.4": shared_name_with_another_length_is_refused,
         "spec/events 8.4": shared_name_can_have_another_length_after_the_last_free,
         "spec/events 8.4": shared_names_are_forty_raw_bytes,
-        "spec/events 8.4": shared_refuses_private_memory,
-        "spec/events 8.4": shared_refuses_a_null_name,
-        "spec/events 8.4": shared_query_returns_memory_and_length,
-        "spec/events 8.4": shared_of_an_anonymous_shared_map_succeeds,
-        "spec/events 8.4": shared_by_two_roles_under_one_name_succeeds => pair(client_writes_into_shared, server_sees_in_its_own_map),
-        "spec/events 8.4": shared_by_two_roles_of_two_lengths_is_refused => pair(client_joins_too_long, server_joins_first),
+        "spec/events 8.4": shared_registration_refuses_private_memory,
+        "spec/events 8.4": shared_registration_refuses_a_null_name,
+        "spec/events 8.4": shared_registration_is_described_by_the_lmr_query,
+        "spec/events 8.4": shared_registration_of_an_anonymous_shared_mapping_succeeds,
+        "spec/events 8.4": shared_memory_can_be_registered_by_two_roles_under_one_name => pair(client_writes_into_shared, server_sees_in_its_own_map),
+        "spec/events 8.4": shared_registration_of_another_length_by_another_role_is_refused => pair(client_joins_too_long, server_joins_first),
         "spec/events 8.4": shared_name_is_released_by_killed_processes => pair(client_joins_after_death, server_joins_and_dies).only_two(),
-        "spec/events 8.4": shared_registration_outlives_another_killed_process => pair(client_stays_when_one_dies, server_joins_and_dies).only_two(),
+        "spec/events 8.4": shared_name_stays_registered_when_another_process_is_killed => pair(client_stays_when_one_dies, server_joins_and_dies).only_two(),
     ]
 }
 
@@ -38,7 +38,7 @@ fn map(ctx: &Ctx) -> os::Map {
     os::Map::of_file(&ctx.file("shared"), LENGTH)
 }
 
-fn shared_twice_in_one_process_succeeds(ctx: &Ctx) {
+fn shared_memory_can_be_registered_three_times_in_one_process(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let (one, other) = (map(ctx), map(ctx));
@@ -102,7 +102,7 @@ fn shared_names_are_forty_raw_bytes(ctx: &Ctx) {
     assert!(made.iter().zip(1..).all(|(made, number)| made.length == 1000 * number));
 }
 
-fn shared_refuses_private_memory(ctx: &Ctx) {
+fn shared_registration_refuses_private_memory(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let private = os::Map::private(LENGTH, true);
@@ -111,7 +111,7 @@ fn shared_refuses_private_memory(ctx: &Ctx) {
     wanted.is_refused(&ia, &pz, DAT_INVALID_STATE, DAT_NO_SUBTYPE);
 }
 
-fn shared_refuses_a_null_name(ctx: &Ctx) {
+fn shared_registration_refuses_a_null_name(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let map = map(ctx);
@@ -121,7 +121,7 @@ fn shared_refuses_a_null_name(ctx: &Ctx) {
     wanted.is_refused(&ia, &pz, DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
 }
 
-fn shared_query_returns_memory_and_length(ctx: &Ctx) {
+fn shared_registration_is_described_by_the_lmr_query(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let map = map(ctx);
@@ -137,7 +137,7 @@ fn shared_query_returns_memory_and_length(ctx: &Ctx) {
     assert_eq!(other.length, 100);
 }
 
-fn shared_of_an_anonymous_shared_map_succeeds(ctx: &Ctx) {
+fn shared_registration_of_an_anonymous_shared_mapping_succeeds(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let map = os::Map::shared(LENGTH);
