@@ -14,15 +14,15 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 3.2": registry_add_without_a_table_returns_invalid_arg1,
         "spec/registry 3.2": registry_add_without_a_record_returns_invalid_arg2,
         "spec/registry 3.2": registry_add_with_an_unterminated_name_returns_invalid_arg2,
-        "spec/registry 3.2": registry_add_without_entries_returns_invalid_arg1,
-        "spec/registry 3.2": registry_add_twice_is_already_registered,
+        "spec/registry 3.2": registry_add_without_open_query_or_close_returns_invalid_arg1,
+        "spec/registry 3.2": registry_add_twice_returns_already_registered,
         "spec/registry 3.2": registry_add_distinguishes_name_version_and_thread_safety,
         "spec/registry 3.1": registry_added_provider_opens_but_is_not_listed,
-        "spec/registry 4.2": registry_add_nonthreadsafe_is_not_found_by_a_threadsafe_open,
+        "spec/registry 4.2": registry_nonthreadsafe_provider_is_not_found_by_a_threadsafe_open,
         "spec/registry 3.2": registry_remove_without_a_table_returns_invalid_arg1,
         "spec/registry 3.2": registry_remove_without_a_record_returns_invalid_arg2,
         "spec/registry 3.2": registry_remove_of_an_unknown_name_returns_name_not_registered,
-        "spec/registry 3.2": registry_remove_under_an_open_adapter_returns_in_use,
+        "spec/registry 3.2": registry_remove_while_an_adapter_is_open_returns_in_use,
         "spec/registry 3.2": registry_second_remove_returns_name_not_registered,
         "spec/registry 4.1": registry_open_error_of_a_provider_is_returned,
         "spec/registry 3.2": registry_null_table_entries_return_not_implemented,
@@ -99,7 +99,7 @@ fn registry_add_with_an_unterminated_name_returns_invalid_arg2(_ctx: &Ctx) {
     refused(dat_registry_remove_provider(&table(), &info), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
 }
 
-fn registry_add_without_entries_returns_invalid_arg1(_ctx: &Ctx) {
+fn registry_add_without_open_query_or_close_returns_invalid_arg1(_ctx: &Ctx) {
     let without = [
         DAT_PROVIDER { ia_open_func: None, ..table() },
         DAT_PROVIDER { ia_query_func: None, ..table() },
@@ -111,7 +111,7 @@ fn registry_add_without_entries_returns_invalid_arg1(_ctx: &Ctx) {
     assert_eq!(kind_of(open("a case's own").0), error(DAT_PROVIDER_NOT_FOUND, 0));
 }
 
-fn registry_add_twice_is_already_registered(_ctx: &Ctx) {
+fn registry_add_twice_returns_already_registered(_ctx: &Ctx) {
     let table = table();
     ok(dat_registry_add_provider(&table, &own()));
     refused(dat_registry_add_provider(&table, &own()), DAT_PROVIDER_ALREADY_REGISTERED, DAT_NO_SUBTYPE);
@@ -131,7 +131,7 @@ fn registry_add_distinguishes_name_version_and_thread_safety(_ctx: &Ctx) {
     }
 }
 
-fn registry_add_nonthreadsafe_is_not_found_by_a_threadsafe_open(_ctx: &Ctx) {
+fn registry_nonthreadsafe_provider_is_not_found_by_a_threadsafe_open(_ctx: &Ctx) {
     let table = table_that_opens();
     ok(dat_registry_add_provider(table, &own()));
     let name = c"a case's own".as_ptr().cast_mut();
@@ -172,7 +172,7 @@ fn registry_remove_of_an_unknown_name_returns_name_not_registered(_ctx: &Ctx) {
     ok(dat_registry_remove_provider(&table, &own()));
 }
 
-fn registry_remove_under_an_open_adapter_returns_in_use(_ctx: &Ctx) {
+fn registry_remove_while_an_adapter_is_open_returns_in_use(_ctx: &Ctx) {
     let table = table_that_opens();
     ok(dat_registry_add_provider(table, &own()));
     let (one, other) = (open("a case's own").1, open("a case's own").1);

@@ -10,7 +10,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/registry 3.1": registry_list_without_a_count_returns_invalid_arg2,
         "spec/registry 3.1": registry_list_without_a_list_returns_invalid_arg3,
-        "spec/registry 3.1": registry_list_with_capacity_zero_returns_invalid_arg1_and_returns_the_size,
+        "spec/registry 3.1": registry_list_with_capacity_zero_returns_invalid_arg1_and_the_size,
         "spec/registry 3.1": registry_list_with_negative_capacity_returns_invalid_arg1,
         "spec/registry 3.1": registry_list_with_capacity_one_returns_one_provider,
         "spec/registry 3.1": registry_list_with_enough_capacity_returns_all_providers,
@@ -63,7 +63,7 @@ fn registry_list_without_a_list_returns_invalid_arg3(_ctx: &Ctx) {
     }
 }
 
-fn registry_list_with_capacity_zero_returns_invalid_arg1_and_returns_the_size(_ctx: &Ctx) {
+fn registry_list_with_capacity_zero_returns_invalid_arg1_and_the_size(_ctx: &Ctx) {
     let (code, count, names) = list(1, 0);
     refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG1);
     assert!(count >= 1, "{count}");
