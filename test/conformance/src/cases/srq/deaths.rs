@@ -12,8 +12,8 @@ use super::pool::*;
 pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/registry 6.3": srq_abrupt_close_disconnects_the_peer => pair(client_is_left, server_leaves).needs(Need::Srq),
-        "spec/consumers 14": srq_killed_peer_keeps_the_queue_usable => pair(obey, server_srq_killed_peer_keeps_the_queue_usable).needs(Need::Srq).only_two(),
-        "spec/consumers 14": srq_killed_waiting_peer_keeps_the_queue_usable
+        "spec/consumers 14": srq_stays_usable_after_a_peer_is_killed => pair(obey, server_srq_killed_peer_keeps_the_queue_usable).needs(Need::Srq).only_two(),
+        "spec/consumers 14": srq_stays_usable_after_a_peer_with_waiting_messages_is_killed
             => pair(obey, server_srq_killed_waiting_peer_keeps_the_queue_usable).needs(Need::Srq).only_two(),
         "spec/events 10": srq_sequence_of_dtestsrq_succeeds => pair(srq_client, srq_server).needs(Need::Srq),
     ]

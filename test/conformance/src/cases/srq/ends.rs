@@ -16,8 +16,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 6": srq_receives_are_not_flushed_by_a_disconnect => served(srq_receives_are_not_flushed_by_a_disconnect),
         "spec/events 5.7": srq_ep_reset_keeps_the_queue => served(srq_ep_reset_keeps_the_queue),
         "spec/events 5.7": srq_ep_repeated_reset_keeps_the_queue => served(srq_ep_repeated_reset_keeps_the_queue).limit(40),
-        "spec/events 6": srq_waiting_connection_that_ends_consumes_no_receive => served(srq_waiting_connection_that_ends_consumes_no_receive),
-        "spec/events 6": srq_waiting_ep_that_is_freed_consumes_no_receive => served(srq_waiting_ep_that_is_freed_consumes_no_receive),
+        "spec/events 6": srq_connection_that_ends_with_waiting_messages_consumes_no_receive => served(srq_connection_that_ends_with_waiting_messages_consumes_no_receive),
+        "spec/events 6": srq_ep_freed_with_waiting_messages_consumes_no_receive => served(srq_ep_freed_with_waiting_messages_consumes_no_receive),
         "spec/events 4.5": srq_message_too_long_breaks_its_connection => served(srq_message_too_long_breaks_its_connection),
         "spec/events 4.5": srq_message_too_long_keeps_other_connections => served(srq_message_too_long_keeps_other_connections),
         "spec/events 4.8": srq_receive_of_freed_memory_completes_with_a_protection_error
@@ -112,7 +112,7 @@ fn srq_ep_repeated_reset_keeps_the_queue(_: &Ctx, peer: &Peer, pool: &Pool) {
     }
 }
 
-fn srq_waiting_connection_that_ends_consumes_no_receive(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_connection_that_ends_with_waiting_messages_consumes_no_receive(_: &Ctx, peer: &Peer, pool: &Pool) {
     let (first, second) = (peer.connected(pool), peer.connected(pool));
     peer.send(0, 8, 1);
     expect_quiet(pool.recv.h(), Duration::from_millis(50));
@@ -125,7 +125,7 @@ fn srq_waiting_connection_that_ends_consumes_no_receive(_: &Ctx, peer: &Peer, po
     pool.expect_counts(1, 1);
 }
 
-fn srq_waiting_ep_that_is_freed_consumes_no_receive(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_ep_freed_with_waiting_messages_consumes_no_receive(_: &Ctx, peer: &Peer, pool: &Pool) {
     let (first, second) = (peer.connected(pool), peer.connected(pool));
     peer.send(0, 8, 1);
     expect_quiet(pool.recv.h(), Duration::from_millis(50));

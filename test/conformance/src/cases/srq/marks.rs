@@ -16,7 +16,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 6.6": srq_low_watermark_counts_receives_of_all_connections => served(srq_low_watermark_counts_receives_of_all_connections),
         "spec/events 6.6": srq_low_watermark_of_an_empty_queue_is_reported_immediately,
         "spec/events 6.6": srq_low_watermark_that_is_reached_exactly_is_not_reported,
-        "spec/events 6.6": srq_low_watermark_equal_to_a_full_queue_is_not_reported,
+        "spec/events 6.6": srq_low_watermark_at_the_length_of_a_full_queue_is_not_reported,
         "spec/events 6.6": srq_low_watermark_may_equal_the_resized_length,
         "spec/events 6.6": srq_low_watermark_is_separate_for_each_queue,
         "spec/events 5.6": srq_soft_watermark_is_reported_for_a_consumed_receive => served(srq_soft_watermark_is_reported_for_a_consumed_receive),
@@ -134,7 +134,7 @@ fn srq_low_watermark_that_is_reached_exactly_is_not_reported(ctx: &Ctx) {
     expect_low(&pool);
 }
 
-fn srq_low_watermark_equal_to_a_full_queue_is_not_reported(ctx: &Ctx) {
+fn srq_low_watermark_at_the_length_of_a_full_queue_is_not_reported(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let most = pool.param().max_recv_dtos;
     for _ in 0..most {

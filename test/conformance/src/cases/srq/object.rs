@@ -45,7 +45,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 6.6": srq_set_lw_refuses_a_handle_that_is_no_srq,
         "spec/events 6.6": srq_set_lw_refuses_values_beyond_the_capacity,
         "spec/events 10": srq_calls_queue_no_events,
-        "spec/registry 6.2": srq_keeps_its_ia_open,
+        "spec/registry 6.2": srq_prevents_a_graceful_close_of_its_ia,
         "spec/registry 6.3": srq_handle_is_invalid_after_an_abrupt_close,
         "spec/registry 8": srq_handle_has_a_type_and_a_consumer_context,
     ];
@@ -401,7 +401,7 @@ fn srq_calls_queue_no_events(ctx: &Ctx) {
     }
 }
 
-fn srq_keeps_its_ia_open(ctx: &Ctx) {
+fn srq_prevents_a_graceful_close_of_its_ia(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let srq = ia.srq(&pz, 4, 1);

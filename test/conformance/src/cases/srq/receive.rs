@@ -14,7 +14,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 6": srq_counts_match_the_example_of_the_specification => served_with(8, srq_counts_match_the_example_of_the_specification),
         "spec/events 6": srq_counts_receives_until_their_completions_are_dequeued => served(srq_counts_receives_until_their_completions_are_dequeued),
         "spec/events 6.3": srq_is_full_until_completions_are_dequeued => served_with(4, srq_is_full_until_completions_are_dequeued),
-        "spec/events 6": srq_receives_from_several_peers => served(srq_receives_from_several_peers),
+        "spec/events 6": srq_delivers_each_message_to_the_ep_of_its_connection => served(srq_delivers_each_message_to_the_ep_of_its_connection),
         "spec/events 1.1": srq_keeps_the_order_of_each_connection => served(srq_keeps_the_order_of_each_connection).limit(40),
         "spec/events 5.7": srq_completions_are_queued_on_the_evd_of_the_ep => served(srq_completions_are_queued_on_the_evd_of_the_ep),
         "spec/events 6": srq_message_to_an_empty_queue_is_received_after_a_post => served(srq_message_to_an_empty_queue_is_received_after_a_post),
@@ -24,7 +24,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 6": srq_one_reposted_receive_gets_a_hundred_messages => served_with(1, srq_one_reposted_receive_gets_a_hundred_messages),
         "spec/events 6.5": srq_resize_loses_no_completion
             => served_with(4, srq_resize_loses_no_completion).limit(40),
-        "spec/events 6.5": srq_resize_keeps_waiting_connections => served_with(2, srq_resize_keeps_waiting_connections),
+        "spec/events 6.5": srq_resize_keeps_waiting_messages => served_with(2, srq_resize_keeps_waiting_messages),
         "spec/events 4.4": srq_message_of_zero_bytes_succeeds => served(srq_message_of_zero_bytes_succeeds),
         "spec/events 4.4": srq_receive_of_zero_bytes_succeeds => served(srq_receive_of_zero_bytes_succeeds),
         "spec/events 4.4": srq_message_of_the_receive_length_succeeds => served(srq_message_of_the_receive_length_succeeds),
@@ -39,10 +39,10 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 4.3": srq_writes_are_placed_before_the_next_message => served(srq_writes_are_placed_before_the_next_message),
         "spec/events 1.3": srq_completions_wake_a_waiter => served(srq_completions_wake_a_waiter),
         "spec/events 3.6": srq_completions_trigger_a_cno => served(srq_completions_trigger_a_cno),
-        "spec/events 4.8": srq_ep_connected_refuses_post_recv => served(srq_ep_connected_refuses_post_recv),
+        "spec/events 4.8": srq_ep_refuses_post_recv_while_connected_and_disconnected => served(srq_ep_refuses_post_recv_while_connected_and_disconnected),
         "spec/events 5.5": srq_recv_query_is_at_most_the_consumed_receives => served(srq_recv_query_is_at_most_the_consumed_receives),
         "spec/endpoints 5.9": srq_ep_status_is_idle_while_a_message_waits_for_a_receive => served(srq_ep_status_is_idle_while_a_message_waits_for_a_receive),
-        "spec/events 6": srq_on_both_endpoints_succeeds => pair(each_talks, each_talks).needs(Need::Srq),
+        "spec/events 6": srq_on_both_endpoints_delivers_messages_in_order => pair(each_talks, each_talks).needs(Need::Srq),
     ]
 }
 
@@ -105,7 +105,7 @@ fn srq_is_full_until_completions_are_dequeued(_: &Ctx, peer: &Peer, pool: &Pool)
     pool.post(0);
 }
 
-fn srq_receives_from_several_peers(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_delivers_each_message_to_the_ep_of_its_connection(_: &Ctx, peer: &Peer, pool: &Pool) {
     let eps: Vec<Ep> = (0..5).map(|_| peer.connected(pool)).collect();
     pool.post_all(0..10);
     for round in 0..2 {
@@ -226,7 +226,7 @@ fn srq_one_reposted_receive_gets_a_hundred_messages(_: &Ctx, peer: &Peer, pool: 
     peer.sees(0, 100, DAT_DTO_SUCCESS);
 }
 
-fn srq_resize_keeps_waiting_connections(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_resize_keeps_waiting_messages(_: &Ctx, peer: &Peer, pool: &Pool) {
     let eps = [peer.connected(pool), peer.connected(pool)];
     peer.send_many(0, 10, 0);
     peer.send_many(1, 10, 100);
@@ -391,7 +391,7 @@ fn srq_completions_trigger_a_cno(_: &Ctx, peer: &Peer, pool: &Pool) {
     expect_dto(recv.h(), 0, DAT_DTO_SUCCESS, 8);
 }
 
-fn srq_ep_connected_refuses_post_recv(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_ep_refuses_post_recv_while_connected_and_disconnected(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected(pool);
     let refuse = || dat_ep_post_recv(ep.h(), 1, &mut pool.slot(0), cookie(0), DAT_COMPLETION_DEFAULT_FLAG);
     refused(refuse(), DAT_INVALID_STATE, DAT_INVALID_STATE_SRQ_IN_USE);
