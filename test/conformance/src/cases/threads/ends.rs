@@ -21,9 +21,9 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 11": threads_freeing_an_ep_complete_all_sends_of_its_peer_in_order
             => local(threads_freeing_an_ep_complete_all_sends_of_its_peer_in_order).limit(40),
         "spec/events 11": threads_freeing_a_listener_during_connects_reject_each_request => local(threads_freeing_a_listener_during_connects_reject_each_request).limit(40),
-        "spec/events 1.5": threads_close_releases_all_waiters => local(threads_close_releases_all_waiters).limit(40),
-        "spec/events 11": threads_abrupt_close_under_load_returns => local(threads_abrupt_close_under_load_returns).limit(60),
-        "spec/events 11": threads_abrupt_close_under_load_of_the_peer_returns => pair(client_loads, server_closes).limit(60),
+        "spec/events 1.5": threads_waiting_on_evds_and_a_cno_are_released_by_an_abrupt_close => local(threads_waiting_on_evds_and_a_cno_are_released_by_an_abrupt_close).limit(40),
+        "spec/events 11": threads_posting_and_waiting_return_after_an_abrupt_close => local(threads_posting_and_waiting_return_after_an_abrupt_close).limit(60),
+        "spec/events 11": abrupt_close_under_load_completes_all_sends_of_the_peer_in_order => pair(client_loads, server_closes).limit(60),
         "spec/events 11": threads_closing_one_adapter_succeed_once => local(threads_closing_one_adapter_succeed_once).limit(40),
         "spec/events 11": threads_closing_one_adapter_keep_another_usable => local(threads_closing_one_adapter_keep_another_usable).limit(40),
         "spec/events 11": threads_resetting_and_connecting_separate_eps_succeed => local(threads_resetting_and_connecting_separate_eps_succeed).limit(60),
@@ -249,7 +249,7 @@ fn threads_freeing_a_listener_during_connects_reject_each_request(ctx: &Ctx) {
     }
 }
 
-fn threads_close_releases_all_waiters(ctx: &Ctx) {
+fn threads_waiting_on_evds_and_a_cno_are_released_by_an_abrupt_close(ctx: &Ctx) {
     for _ in 0..10 {
         let ia = ctx.ia();
         let cno = ia.cno();
@@ -275,7 +275,7 @@ fn threads_close_releases_all_waiters(ctx: &Ctx) {
 }
 
 /// An adapter with outstanding work is closed, and all calls of other threads return.
-fn threads_abrupt_close_under_load_returns(ctx: &Ctx) {
+fn threads_posting_and_waiting_return_after_an_abrupt_close(ctx: &Ctx) {
     for _ in 0..8 {
         let ia = ctx.ia();
         let (client, server) = ctx.loopback_with(&ia, &Setup::default());

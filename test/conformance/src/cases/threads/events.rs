@@ -16,7 +16,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 1.1": threads_waiting_on_one_evd_get_each_event_once,
         "spec/events 1.5": threads_dequeuing_and_waiting_get_each_event_once,
         "spec/events 2.7": threads_posting_events_keep_the_order_of_each_thread,
-        "spec/events 2.7": threads_posting_to_one_evd_fill_exactly_its_length,
+        "spec/events 2.7": threads_posting_to_one_evd_fill_it_exactly_to_its_length,
     ]
 }
 
@@ -119,7 +119,7 @@ fn threads_posting_events_keep_the_order_of_each_thread(ctx: &Ctx) {
     expect_nothing(evd.h());
 }
 
-fn threads_posting_to_one_evd_fill_exactly_its_length(ctx: &Ctx) {
+fn threads_posting_to_one_evd_fill_it_exactly_to_its_length(ctx: &Ctx) {
     let ia = ctx.ia();
     for _ in 0..20 {
         let evd = ia.evd(10, DAT_EVD_SOFTWARE_FLAG);

@@ -18,8 +18,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 11": threads_querying_and_changing_objects_of_all_kinds_keep_them_valid
             => local(threads_querying_and_changing_objects_of_all_kinds_keep_them_valid).limit(40),
         "spec/events 11": threads_opening_and_closing_adapters_succeed => local(threads_opening_and_closing_adapters_succeed).limit(40),
-        "spec/events 11": threads_calling_registry_and_strerror_succeed,
-        "spec/events 11": threads_query_consistent_attributes_of_an_ep,
+        "spec/events 11": threads_listing_providers_and_calling_strerror_succeed,
+        "spec/events 11": threads_querying_an_ep_during_changes_get_consistent_attributes,
         "spec/events 11": threads_setting_one_context_never_mix_two_values,
         "spec/events 11": threads_requesting_one_qualifier_succeed_once,
         "spec/events 11": threads_calling_psp_create_any_get_distinct_qualifiers,
@@ -156,7 +156,7 @@ fn threads_opening_and_closing_adapters_succeed(ctx: &Ctx) {
     });
 }
 
-fn threads_calling_registry_and_strerror_succeed(ctx: &Ctx) {
+fn threads_listing_providers_and_calling_strerror_succeed(ctx: &Ctx) {
     let _ia = ctx.ia();
     run_threads(4, |_| {
         for code in 0..200 {
@@ -173,7 +173,7 @@ fn threads_calling_registry_and_strerror_succeed(ctx: &Ctx) {
 }
 
 /// A change of two attributes is visible completely or not at all.
-fn threads_query_consistent_attributes_of_an_ep(ctx: &Ctx) {
+fn threads_querying_an_ep_during_changes_get_consistent_attributes(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let ep = &conn.ep;
     let mask = DAT_EP_FIELD_EP_ATTR_MAX_REQUEST_DTOS | DAT_EP_FIELD_EP_ATTR_MAX_MESSAGE_SIZE;

@@ -21,14 +21,14 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 2.4": threads_enabling_and_disabling_an_evd_lose_no_wake_up
             => local(threads_enabling_and_disabling_an_evd_lose_no_wake_up).limit(40),
         "spec/events 2.3": threads_detaching_and_attaching_an_evd_lose_no_wake_up => local(threads_detaching_and_attaching_an_evd_lose_no_wake_up).limit(40),
-        "spec/events 2.9": threads_setting_unwaitable_under_waits_end_each_wait,
+        "spec/events 2.9": threads_setting_an_evd_unwaitable_end_the_wait_of_another,
         "spec/events 1.5": threads_waiting_on_an_evd_and_its_cno_lose_no_event,
         "spec/events 3.6": threads_agent_that_rearms_itself_misses_no_event,
         "spec/events 3.6": threads_agent_dequeues_each_event_once,
         "spec/events 3.6": threads_agent_posting_to_another_evd_loses_no_event,
-        "spec/events 3.2": threads_replacing_agents_call_an_agent_once_per_arming,
+        "spec/events 3.2": threads_replacing_an_agent_cause_at_most_one_call_per_arming,
         "spec/events 3.6": threads_agent_is_called_for_completions => pair(client_sends_one_by_one, server_takes_in_an_agent).limit(40),
-        "spec/events 3.4": threads_freeing_a_cno_under_a_waiter_are_refused,
+        "spec/events 3.4": threads_freeing_a_cno_with_a_waiter_are_refused,
         "spec/events 2.5": threads_interrupting_waits_lose_no_event => local(threads_interrupting_waits_lose_no_event).limit(40),
         "spec/consumers 15": threads_cancelling_waits_lose_no_event => local(threads_cancelling_waits_lose_no_event).limit(40),
     ]
@@ -204,7 +204,7 @@ fn threads_detaching_and_attaching_an_evd_lose_no_wake_up(ctx: &Ctx) {
     }
 }
 
-fn threads_setting_unwaitable_under_waits_end_each_wait(ctx: &Ctx) {
+fn threads_setting_an_evd_unwaitable_end_the_wait_of_another(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(64, DAT_EVD_SOFTWARE_FLAG);
     let is_done = AtomicBool::new(false);
@@ -344,7 +344,7 @@ fn threads_agent_posting_to_another_evd_loses_no_event(ctx: &Ctx) {
     }
 }
 
-fn threads_replacing_agents_call_an_agent_once_per_arming(ctx: &Ctx) {
+fn threads_replacing_an_agent_cause_at_most_one_call_per_arming(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = ia.evd_on(&cno, 256, DAT_EVD_SOFTWARE_FLAG);
@@ -415,7 +415,7 @@ fn take_and_post(evd: Handle, ep: Handle, taken: &Mutex<u64>) {
     }
 }
 
-fn threads_freeing_a_cno_under_a_waiter_are_refused(ctx: &Ctx) {
+fn threads_freeing_a_cno_with_a_waiter_are_refused(ctx: &Ctx) {
     let ia = ctx.ia();
     for _ in 0..50 {
         let cno = ia.cno();
