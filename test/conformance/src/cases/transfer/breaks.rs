@@ -13,15 +13,15 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 4.6": fault_of_a_suppressed_request_breaks_the_connection_and_is_reported => pair(client_fails_suppressed, loses),
         "spec/events 4.6": fault_flushes_both_queues_in_order => pair(client_fails_amid_work, server_loses_amid_work),
         "spec/events 4.6": fault_of_a_receive_flushes_both_queues => pair(sends_into_trouble, server_receives_badly_amid_work),
-        "spec/events 4.6": fault_completion_implies_the_disconnected_state => pair(client_fails_and_looks, loses),
+        "spec/events 4.6": fault_has_disconnected_the_ep_when_its_completion_is_dequeued => pair(client_fails_and_looks, loses),
         "spec/events 4.6": fault_of_rdma_leaves_the_target_without_completions => pair(client_reaches_wrong, server_loses_without_completions),
-        "spec/events 4.8": fault_receive_of_freed_memory_fails_when_a_message_arrives => pair(sends_into_trouble, server_frees_before_use),
-        "spec/events 7": fault_receive_posted_before_its_ep_changed_pz_is_not_filled => pair(client_sends_to_another_pz, server_changes_pz_before_use),
-        "spec/events 8.2": fault_free_of_memory_does_not_disturb_completed_transfers => pair(client_frees_after_completion, server_loses_nothing),
-        "spec/events 4.3": fault_reads_with_depth_zero_are_refused_or_fail => pair(client_reads_without_depth, server_is_read_anyhow),
-        "spec/events 4.3": fault_reads_beyond_the_depth_of_the_target_are_delayed_or_fail => pair(client_reads_beyond_the_target, server_serves_one_read),
-        "spec/events 4.3": fault_reads_from_a_target_of_depth_zero_are_refused_or_fail => pair(client_reads_from_no_depth, server_serves_no_read),
-        "spec/events 4.5": fault_killed_peer_fails_all_work => pair(client_outlives, server_dies).only_two(),
+        "spec/events 4.8": receive_into_freed_memory_fails_when_a_message_arrives => pair(sends_into_trouble, server_frees_before_use),
+        "spec/events 7": receive_posted_before_its_ep_changed_pz_is_not_filled => pair(client_sends_to_another_pz, server_changes_pz_before_use),
+        "spec/events 8.2": lmr_free_does_not_disturb_completed_transfers => pair(client_frees_after_completion, server_loses_nothing),
+        "spec/events 4.3": reads_with_depth_zero_are_refused_or_fail => pair(client_reads_without_depth, server_is_read_anyhow),
+        "spec/events 4.3": reads_beyond_the_depth_of_the_target_are_delayed_or_fail => pair(client_reads_beyond_the_target, server_serves_one_read),
+        "spec/events 4.3": reads_from_a_target_of_depth_zero_are_refused_or_fail => pair(client_reads_from_no_depth, server_serves_no_read),
+        "spec/events 4.5": killed_peer_fails_all_posted_work => pair(client_outlives, server_dies).only_two(),
     ]
 }
 
