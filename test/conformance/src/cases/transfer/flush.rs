@@ -8,18 +8,18 @@ use super::ends::*;
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "spec/events 4.7": flush_by_an_abrupt_disconnect_is_in_order => pair(client_leaves_abruptly, server_is_left),
-        "spec/events 4.7": flush_has_no_success_after_a_failure => pair(client_leaves_in_the_middle, server_is_left_in_the_middle),
+        "spec/events 4.7": flush_by_a_disconnect_is_followed_by_no_successful_completion => pair(client_leaves_in_the_middle, server_is_left_in_the_middle),
         "spec/events 4.7": flush_of_receives_follows_the_drained_requests_of_a_graceful_disconnect => pair(client_leaves_gracefully, server_is_left_gracefully),
-        "spec/events 4.7": flush_waits_for_requests_of_a_graceful_disconnect => pair(client_drains_slowly, server_receives_slowly),
+        "spec/events 4.7": graceful_disconnect_waits_for_posted_requests_and_refuses_new_ones => pair(client_drains_slowly, server_receives_slowly),
         "spec/events 4.7": flush_of_receives_by_a_rejected_connect_is_in_order => pair(client_is_rejected, server_rejects),
         "spec/events 4.7": flush_of_receives_by_an_abandoned_connect_is_in_order,
         "spec/events 4.7": flush_is_not_caused_by_a_reset_of_an_unconnected_ep => pair(client_resets_then_receives, server_sends_after_reset),
         "spec/events 4.7": flush_and_reset_permit_another_connect => pair(client_connects_again, server_listens_again),
-        "spec/events 4.7": flush_by_ep_free_releases_the_evds => pair(client_frees_its_ep, server_is_left_by_a_freed_ep),
+        "spec/events 4.7": free_of_an_ep_with_posted_work_releases_its_evds => pair(client_frees_its_ep, server_is_left_by_a_freed_ep),
         "spec/events 4.7": completions_outlive_their_ep,
-        "spec/events 12.11": flush_free_of_all_objects_succeeds_with_posted_receives,
-        "spec/events 12.19": flush_of_a_marker_comes_after_all_posted_work => pair(client_marks, server_is_marked),
-        "spec/events 4.7": flush_of_markers_frees_their_queue_slots,
+        "spec/events 12.11": free_of_all_objects_succeeds_with_posted_receives,
+        "spec/events 12.19": flush_of_work_posted_after_a_disconnect_comes_last => pair(client_marks, server_is_marked),
+        "spec/events 4.7": flush_of_work_posted_after_a_disconnect_frees_its_queue_slots,
     ];
     all.extend(Op::ALL.map(|op| {
         let case = local(move |ctx| flushes_a_marker(ctx, op));
@@ -281,7 +281,7 @@ fn completions_outlive_their_ep(ctx: &Ctx) {
     (11..13).for_each(|id| _ = expect_dto(client.request.h(), id, DAT_DTO_SUCCESS, 0));
 }
 
-fn flush_free_of_all_objects_succeeds_with_posted_receives(ctx: &Ctx) {
+fn free_of_all_objects_succeeds_with_posted_receives(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let mut memory = conn.memory(100);
     (1..=16).for_each(|id| conn.post_recv(id, memory.segment(0, 100)));
@@ -345,7 +345,7 @@ fn flushes_a_marker(ctx: &Ctx, op: Op) {
     memory.expect_all(0, 100, 7);
 }
 
-fn flush_of_markers_frees_their_queue_slots(ctx: &Ctx) {
+fn flush_of_work_posted_after_a_disconnect_frees_its_queue_slots(ctx: &Ctx) {
     let conn = ended(ctx);
     for round in 0..5 {
         (0..16).for_each(|id| post_empty_send(&conn, round * 16 + id));
