@@ -28,7 +28,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 12.4": transfer_send_needs_no_local_read_privilege => pair(client_sends_from_write_only, server_receives_ten),
         "spec/events 12.4": transfer_source_of_rdma_write_needs_no_privilege => pair(client_writes_from_nothing, server_takes_a_write),
         "spec/events 12.31": transfer_progresses_when_programs_poll_instead_of_waiting => pair(client_sends_and_polls, server_receives_and_polls),
-        "spec/events 12.20": transfer_flushed_receives_report_disconnected_and_not_broken => pair(client_flushes_quietly, server_posts_and_is_left),
+        "spec/events 12.20": disconnect_with_posted_receives_reports_disconnected_and_not_broken => pair(client_flushes_quietly, server_posts_and_is_left),
     ]
 }
 

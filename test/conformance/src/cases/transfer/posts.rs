@@ -38,10 +38,10 @@ const INVALID_POSTS: [(InvalidPost, &str); 10] = [
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "spec/events 4.4": post_recvs_fit_up_to_the_requested_and_the_reported_depth,
-        "spec/events 12.28": post_recvs_until_refused_remain_posted_after_a_reset,
-        "spec/events 4.4": post_recv_slot_is_free_at_its_completion => pair(client_sends_one_by_one, server_refills_its_queue),
-        "spec/events 4.4": post_requests_up_to_the_requested_depth_then_all_complete => pair(client_fills_its_queue, server_empties_it),
-        "spec/events 4.4": post_slots_of_suppressed_requests_are_free_without_an_event => pair(client_fills_by_suppressed, server_empties_it),
+        "spec/events 12.28": receives_posted_until_refused_remain_posted_after_a_reset,
+        "spec/events 4.4": queue_slot_of_a_receive_is_free_at_its_completion => pair(client_sends_one_by_one, server_refills_its_queue),
+        "spec/events 4.4": requests_posted_up_to_the_requested_depth_all_complete => pair(client_fills_its_queue, server_empties_it),
+        "spec/events 4.4": queue_slots_of_suppressed_requests_are_freed_without_an_event => pair(client_fills_by_suppressed, server_empties_it),
         "spec/events 4.4": post_with_a_depth_of_one_request_succeeds_repeatedly => pair(client_posts_one_at_a_time, server_empties_one_by_one),
         "spec/events 4.4": post_at_full_depth_on_evds_of_that_length_loses_no_completion => pair(client_runs_at_full_depth, server_serves_full_depth),
     ];
@@ -199,7 +199,7 @@ fn post_recvs_fit_up_to_the_requested_and_the_reported_depth(ctx: &Ctx) {
     expect_nothing(conn.recv.h());
 }
 
-fn post_recvs_until_refused_remain_posted_after_a_reset(ctx: &Ctx) {
+fn receives_posted_until_refused_remain_posted_after_a_reset(ctx: &Ctx) {
     let ia = ctx.ia();
     let (client, server) = (Conn::on(&ia), Conn::on(&ia));
     let posted = fill(&client, Op::Recv, &NOWHERE);
