@@ -43,13 +43,13 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 4.3": established_comes_before_the_first_receive_on_a_shared_evd => pair(merged_client, early_server),
     ];
     let plain = [
-        ("connect_quality_high_throughput", DAT_QOS_HIGH_THROUGHPUT, DAT_CONNECT_DEFAULT_FLAG),
-        ("connect_quality_low_latency", DAT_QOS_LOW_LATENCY, DAT_CONNECT_DEFAULT_FLAG),
-        ("connect_quality_economy", DAT_QOS_ECONOMY, DAT_CONNECT_DEFAULT_FLAG),
-        ("connect_quality_premium", DAT_QOS_PREMIUM, DAT_CONNECT_DEFAULT_FLAG),
-        ("connect_quality_unknown", 0x10, DAT_CONNECT_DEFAULT_FLAG),
-        ("connect_flag_multipath", DAT_QOS_BEST_EFFORT, MULTIPATH),
-        ("connect_flag_unknown", DAT_QOS_BEST_EFFORT, 8),
+        ("connect_with_qos_high_throughput", DAT_QOS_HIGH_THROUGHPUT, DAT_CONNECT_DEFAULT_FLAG),
+        ("connect_with_qos_low_latency", DAT_QOS_LOW_LATENCY, DAT_CONNECT_DEFAULT_FLAG),
+        ("connect_with_qos_economy", DAT_QOS_ECONOMY, DAT_CONNECT_DEFAULT_FLAG),
+        ("connect_with_qos_premium", DAT_QOS_PREMIUM, DAT_CONNECT_DEFAULT_FLAG),
+        ("connect_with_an_unknown_qos", 0x10, DAT_CONNECT_DEFAULT_FLAG),
+        ("connect_with_the_multipath_flag", DAT_QOS_BEST_EFFORT, MULTIPATH),
+        ("connect_with_an_unknown_flag", DAT_QOS_BEST_EFFORT, 8),
     ];
     all.extend(plain.map(|(name, qos, flags)| {
         let name = format!("{name}_is_not_supported");
@@ -58,9 +58,9 @@ pub(crate) fn cases() -> Vec<Case> {
             move || if flags == MULTIPATH && is_2_0() { v2::DAT_CONNECT_MULTIPATH_REQUIRED_FLAG } else { flags };
         local(move |ctx| not_plain(ctx, qos, required())).named(name).proves("spec/endpoints 13.14")
     }));
-    let sizes = [("too_long", 1), ("negative", DAT_COUNT::MIN), ("enormous", DAT_COUNT::MAX)];
+    let sizes = [("one_byte_too_many", 1), ("a_negative_size", DAT_COUNT::MIN), ("2_gigabytes", DAT_COUNT::MAX)];
     all.extend(sizes.map(|(word, more)| {
-        let name = format!("connect_private_data_size_{word}_returns_invalid_arg5");
+        let name = format!("connect_with_private_data_of_{word}_returns_invalid_arg5");
         local(move |ctx| private_data_refused(ctx, more)).named(name).proves("spec/endpoints 14.2")
     }));
     all.extend(cases!["spec/endpoints 5.4": connect_without_private_data_but_with_a_size_returns_invalid_arg6]);
