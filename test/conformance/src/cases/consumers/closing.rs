@@ -22,15 +22,14 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 5.7": consumers_reset_succeeds_after_receives_are_posted_until_full,
     ];
     for (word, client, server) in [
-        ("abrupt_abrupt", DAT_CLOSE_ABRUPT_FLAG, DAT_CLOSE_ABRUPT_FLAG),
-        ("abrupt_graceful", DAT_CLOSE_ABRUPT_FLAG, DAT_CLOSE_GRACEFUL_FLAG),
-        ("graceful_abrupt", DAT_CLOSE_GRACEFUL_FLAG, DAT_CLOSE_ABRUPT_FLAG),
-        ("graceful_graceful", DAT_CLOSE_GRACEFUL_FLAG, DAT_CLOSE_GRACEFUL_FLAG),
+        ("abrupt_on_both_sides", DAT_CLOSE_ABRUPT_FLAG, DAT_CLOSE_ABRUPT_FLAG),
+        ("abrupt_by_client_and_graceful_by_server", DAT_CLOSE_ABRUPT_FLAG, DAT_CLOSE_GRACEFUL_FLAG),
+        ("graceful_by_client_and_abrupt_by_server", DAT_CLOSE_GRACEFUL_FLAG, DAT_CLOSE_ABRUPT_FLAG),
+        ("graceful_on_both_sides", DAT_CLOSE_GRACEFUL_FLAG, DAT_CLOSE_GRACEFUL_FLAG),
     ] {
         let case = pair(move |ctx| both_end(ctx, client), move |ctx| both_end(ctx, server));
         all.push(
-            case.named(format!("consumers_12_both_disconnect_{word}_queues_one_event_each"))
-                .proves("spec/consumers 12"),
+            case.named(format!("consumers_12_disconnect_{word}_queues_one_event_each")).proves("spec/consumers 12"),
         );
     }
     all
