@@ -63,24 +63,26 @@ fn above(limit: DAT_VLEN) -> Option<DAT_VLEN> {
 fn refused_attributes() -> Vec<(&'static str, Spoil)> {
     vec![
         // In 2.0, service type 1 is valid, but no provider supports it (`v2_datagrams_and_counters_are_not_supported`).
-        ("another_service_type", |attr, _| attr.service_type = if is_2_0() { 3 } else { 1 }),
-        ("an_enormous_service_type", |attr, _| attr.service_type = !0),
+        ("an_unknown_service_type", |attr, _| attr.service_type = if is_2_0() { 3 } else { 1 }),
+        ("a_service_type_of_all_ones", |attr, _| attr.service_type = !0),
         ("suppressed_receives", |attr, _| attr.recv_completion_flags = DAT_COMPLETION_SUPPRESS_FLAG),
-        ("no_receives_with_an_evd", |attr, _| attr.max_recv_dtos = 0),
-        ("no_requests_with_an_evd", |attr, _| attr.max_request_dtos = 0),
-        ("receives_without_segments", |attr, _| attr.max_recv_iov = 0),
-        ("requests_without_segments", |attr, _| attr.max_request_iov = 0),
-        ("negative_receives", |attr, _| attr.max_recv_dtos = -1),
-        ("negative_requests", |attr, _| attr.max_request_dtos = -1),
-        ("most_negative_receives", |attr, _| attr.max_recv_dtos = DAT_COUNT::MIN),
+        ("zero_recv_dtos_with_a_recv_evd", |attr, _| attr.max_recv_dtos = 0),
+        ("zero_request_dtos_with_a_request_evd", |attr, _| attr.max_request_dtos = 0),
+        ("zero_recv_segments", |attr, _| attr.max_recv_iov = 0),
+        ("zero_request_segments", |attr, _| attr.max_request_iov = 0),
+        ("negative_recv_dtos", |attr, _| attr.max_recv_dtos = -1),
+        ("negative_request_dtos", |attr, _| attr.max_request_dtos = -1),
+        ("the_most_negative_recv_dtos", |attr, _| attr.max_recv_dtos = DAT_COUNT::MIN),
         ("negative_recv_segments", |attr, _| attr.max_recv_iov = -1),
         ("negative_request_segments", |attr, _| attr.max_request_iov = -1),
         ("negative_reads_in", |attr, _| attr.max_rdma_read_in = -1),
         ("negative_reads_out", |attr, _| attr.max_rdma_read_out = -1),
-        ("messages_above_the_limit", |attr, ia| {
+        ("a_message_size_above_the_limit", |attr, ia| {
             (attr.max_message_size, attr.service_type) = too_long(ia.max_message_size)
         }),
-        ("rdma_above_the_limit", |attr, ia| (attr.max_rdma_size, attr.service_type) = too_long(ia.max_rdma_size)),
+        ("an_rdma_size_above_the_limit", |attr, ia| {
+            (attr.max_rdma_size, attr.service_type) = too_long(ia.max_rdma_size)
+        }),
         ("recv_segments_above_the_limit", |attr, ia| attr.max_recv_iov = ia.max_iov_segments_per_dto + 1),
         ("request_segments_above_the_limit", |attr, ia| attr.max_request_iov = ia.max_iov_segments_per_dto + 1),
         ("reads_in_above_the_limit", |attr, ia| attr.max_rdma_read_in = ia.max_rdma_read_per_ep_in + 1),
@@ -103,17 +105,17 @@ fn refuses(ctx: &Ctx, spoil: Spoil) {
 fn accepted_attributes() -> Vec<(&'static str, Spoil)> {
     vec![
         ("sizes_of_zero", |attr, _| (attr.max_message_size, attr.max_rdma_size) = (0, 0)),
-        ("messages_at_the_limit", |attr, ia| attr.max_message_size = ia.max_message_size),
-        ("rdma_at_the_limit", |attr, ia| attr.max_rdma_size = ia.max_rdma_size),
+        ("a_message_size_at_the_limit", |attr, ia| attr.max_message_size = ia.max_message_size),
+        ("an_rdma_size_at_the_limit", |attr, ia| attr.max_rdma_size = ia.max_rdma_size),
         ("segments_at_the_limit", |attr, ia| {
             (attr.max_recv_iov, attr.max_request_iov) = (ia.max_iov_segments_per_dto, ia.max_iov_segments_per_dto)
         }),
         ("reads_at_the_limit", |attr, ia| {
             (attr.max_rdma_read_in, attr.max_rdma_read_out) = (ia.max_rdma_read_per_ep_in, ia.max_rdma_read_per_ep_out)
         }),
-        ("no_reads_at_all", |attr, _| (attr.max_rdma_read_in, attr.max_rdma_read_out) = (0, 0)),
-        ("no_segments_of_reads_and_writes", |attr, _| (attr.max_rdma_read_iov, attr.max_rdma_write_iov) = (0, 0)),
-        ("one_of_each", |attr, _| {
+        ("zero_reads_in_and_out", |attr, _| (attr.max_rdma_read_in, attr.max_rdma_read_out) = (0, 0)),
+        ("zero_segments_of_reads_and_writes", |attr, _| (attr.max_rdma_read_iov, attr.max_rdma_write_iov) = (0, 0)),
+        ("one_dto_and_one_segment_per_queue", |attr, _| {
             (attr.max_recv_dtos, attr.max_request_dtos, attr.max_recv_iov, attr.max_request_iov) = (1, 1, 1, 1)
         }),
         ("completion_flags_of_zero", |attr, _| (attr.recv_completion_flags, attr.request_completion_flags) = (0, 0)),
@@ -122,10 +124,10 @@ fn accepted_attributes() -> Vec<(&'static str, Spoil)> {
             attr.recv_completion_flags = DAT_COMPLETION_EVD_THRESHOLD_FLAG;
             attr.request_completion_flags = DAT_COMPLETION_EVD_THRESHOLD_FLAG;
         }),
-        ("quality_high_throughput", |attr, _| attr.qos = DAT_QOS_HIGH_THROUGHPUT),
-        ("quality_low_latency", |attr, _| attr.qos = DAT_QOS_LOW_LATENCY),
-        ("quality_economy", |attr, _| attr.qos = DAT_QOS_ECONOMY),
-        ("quality_premium", |attr, _| attr.qos = DAT_QOS_PREMIUM),
+        ("qos_high_throughput", |attr, _| attr.qos = DAT_QOS_HIGH_THROUGHPUT),
+        ("qos_low_latency", |attr, _| attr.qos = DAT_QOS_LOW_LATENCY),
+        ("qos_economy", |attr, _| attr.qos = DAT_QOS_ECONOMY),
+        ("qos_premium", |attr, _| attr.qos = DAT_QOS_PREMIUM),
     ]
 }
 

@@ -41,7 +41,7 @@ pub(crate) fn cases() -> Vec<Case> {
         ("remote_port", DAT_EP_FIELD_REMOTE_PORT_QUAL),
     ];
     all.extend(read_only.map(|(word, mask)| {
-        let name = format!("ep_modify_refuses_read_only_{word}");
+        let name = format!("ep_modify_refuses_the_read_only_field_{word}");
         local(move |ctx| refuses_read_only(ctx, mask)).named(name).proves("spec/endpoints 5.3")
     }));
     all
@@ -177,11 +177,11 @@ fn bad_values() -> Vec<(&'static str, DAT_EP_PARAM_MASK, Spoil)> {
         ("connect_evd_without_connection_flag", DAT_EP_FIELD_CONNECT_EVD_HANDLE, |param, _, spare| {
             param.connect_evd_handle = spare.dto.h()
         }),
-        ("another_service_type", DAT_EP_FIELD_EP_ATTR_SERVICE_TYPE, |param, _, _| param.ep_attr.service_type = 3),
-        ("messages_above_the_limit", DAT_EP_FIELD_EP_ATTR_MAX_MESSAGE_SIZE, |param, ia, _| {
+        ("an_unknown_service_type", DAT_EP_FIELD_EP_ATTR_SERVICE_TYPE, |param, _, _| param.ep_attr.service_type = 3),
+        ("a_message_size_above_the_limit", DAT_EP_FIELD_EP_ATTR_MAX_MESSAGE_SIZE, |param, ia, _| {
             param.ep_attr.max_message_size = ia.max_message_size.saturating_add(1)
         }),
-        ("rdma_above_the_limit", DAT_EP_FIELD_EP_ATTR_MAX_RDMA_SIZE, |param, ia, _| {
+        ("an_rdma_size_above_the_limit", DAT_EP_FIELD_EP_ATTR_MAX_RDMA_SIZE, |param, ia, _| {
             param.ep_attr.max_rdma_size = ia.max_rdma_size.saturating_add(1)
         }),
         ("suppressed_receives", DAT_EP_FIELD_EP_ATTR_RECV_COMPLETION_FLAGS, |param, _, _| {
