@@ -41,11 +41,11 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 const WOKEN_BY_SOFTWARE: [(&str, DAT_EVD_FLAGS); 5] = [
-    ("software_and_dtos", SOFTWARE | DAT_EVD_DTO_FLAG),
-    ("software_and_binds", SOFTWARE | DAT_EVD_RMR_BIND_FLAG),
-    ("software_and_requests", SOFTWARE | DAT_EVD_CR_FLAG),
-    ("software_and_connections", SOFTWARE | DAT_EVD_CONNECTION_FLAG),
-    ("software_and_all", SOFTWARE | DAT_EVD_DEFAULT_FLAG),
+    ("software_and_dto_streams", SOFTWARE | DAT_EVD_DTO_FLAG),
+    ("software_and_bind_streams", SOFTWARE | DAT_EVD_RMR_BIND_FLAG),
+    ("software_and_request_streams", SOFTWARE | DAT_EVD_CR_FLAG),
+    ("software_and_connection_streams", SOFTWARE | DAT_EVD_CONNECTION_FLAG),
+    ("software_and_all_default_streams", SOFTWARE | DAT_EVD_DEFAULT_FLAG),
 ];
 
 fn set_unwaitable_ends_wait(ia: &Ia, flags: DAT_EVD_FLAGS) {

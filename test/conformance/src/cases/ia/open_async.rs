@@ -40,7 +40,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ];
     for (word, value) in refused {
         let case = local(move |ctx| is_refused(ctx, value));
-        all.push(case.named(format!("ia_async_refuses_{word}")).proves("spec/registry 4.3"));
+        all.push(case.named(format!("ia_open_refuses_{word}_as_async_evd")).proves("spec/registry 4.3"));
     }
     all
 }

@@ -32,7 +32,7 @@ pub(crate) fn cases() -> Vec<Case> {
         ("read", DAT_MEM_PRIV_REMOTE_READ_FLAG),
         ("write", DAT_MEM_PRIV_REMOTE_WRITE_FLAG),
         ("both", REMOTE),
-        ("none", DAT_MEM_PRIV_NONE_FLAG),
+        ("no", DAT_MEM_PRIV_NONE_FLAG),
     ];
     for (word, privileges) in rights {
         for op in Op::RDMA {

@@ -46,7 +46,7 @@ const INVALID_BINDS: [(InvalidBind, &str); 22] = [
     (NullEp, "a_null_ep"),
     (OtherKindOfEp, "a_handle_of_another_kind_as_ep"),
     (FreedEp, "a_freed_ep"),
-    (BothHandles, "a_null_rmr_before_a_null_ep"),
+    (BothHandles, "a_null_rmr_before_it_checks_the_ep"),
     (NoTriplet, "a_null_triplet"),
     (UnknownContext, "an_unknown_lmr"),
     (FreedLmr, "a_freed_lmr"),
@@ -61,7 +61,7 @@ const INVALID_BINDS: [(InvalidBind, &str); 22] = [
     (UnknownFlag, "an_unknown_flag"),
     (Unsignalled, "an_unsignalled_flag_that_the_ep_does_not_allow"),
     (NoContext, "a_null_context_pointer"),
-    (FullQueue, "a_bind_to_a_full_queue"),
+    (FullQueue, "a_full_request_queue"),
 ];
 
 pub(crate) fn cases() -> Vec<Case> {

@@ -34,7 +34,7 @@ pub(crate) fn cases() -> Vec<Case> {
         all.push(free.named(format!("threads_freeing_one_{}_succeed_once", kind.word())).proves("spec/events 11"));
         let race = local(move |ctx| freed_under_use(ctx, kind)).limit(40);
         all.push(
-            race.named(format!("threads_using_a_{}_during_its_free_get_invalid_handle", kind.word()))
+            race.named(format!("threads_using_one_{}_during_its_free_get_invalid_handle", kind.word()))
                 .proves("spec/events 11"),
         );
     }

@@ -54,7 +54,10 @@ pub(crate) fn cases() -> Vec<Case> {
     }
     for op in Op::REQUESTS {
         let case = local(move |ctx| is_refused_when_full(ctx, op));
-        all.push(case.named(format!("post_{}_refuses_when_the_queue_is_full", op.word())).proves("spec/events 4.8"));
+        all.push(
+            case.named(format!("post_{}_is_refused_when_the_request_queue_is_full", op.word()))
+                .proves("spec/events 4.8"),
+        );
     }
     for op in Op::ALL {
         let case = local(move |ctx| takes_its_own_limit(ctx, op));

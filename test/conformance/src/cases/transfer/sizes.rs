@@ -20,7 +20,7 @@ pub(crate) fn cases() -> Vec<Case> {
         let many = pair(move |ctx| moves_many(ctx, op), move |ctx| is_moved_many(ctx, op));
         all.push(many.named(name("of_the_maximum_number_of_segments_succeeds")).proves("spec/events 4.4"));
         let skipped = pair(move |ctx| skips(ctx, op), move |ctx| is_moved(ctx, op, 90));
-        all.push(skipped.named(name("skips_empty_segments_with_garbage")).proves("spec/events 4.4"));
+        all.push(skipped.named(name("skips_empty_segments_of_unregistered_memory")).proves("spec/events 4.4"));
         let copied = pair(move |ctx| overwrites_its_list(ctx, op), move |ctx| is_moved(ctx, op, 5000));
         all.push(copied.named(name("copies_the_segment_list")).proves("spec/events 4.2"));
     }
