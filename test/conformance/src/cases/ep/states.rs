@@ -8,33 +8,33 @@ use crate::kit::*;
 use super::scene::EpState::{self, *};
 use super::scene::{ConnectionRequest, Scene, WAITING_SEND, in_state, silent_listener};
 
-/// A column of the table: the end of the case name, and the check to run in each state.
+/// A column of the table: the call as part of the case name, and the check to run in each state.
 type Column = (&'static str, fn(&Ctx, EpState, Scene));
 
 const COLUMNS: [Column; 17] = [
-    ("is_reported", is_reported),
-    ("decides_post_recv", post_recv),
-    ("decides_post_send", post_send),
-    ("decides_rdma_read", rdma_read),
-    ("decides_rdma_write", rdma_write),
-    ("decides_connect", connect),
-    ("decides_dup_connect", dup_connect),
-    ("decides_accept_of_a_psp_request", accept_free),
-    ("decides_accept_of_its_own_request", accept_own),
-    ("decides_rsp_create", rsp_create),
-    ("decides_disconnect_graceful", disconnect_graceful),
-    ("decides_disconnect_abrupt", disconnect_abrupt),
-    ("decides_reset", reset),
-    ("decides_free", free),
-    ("decides_modify", modify),
-    ("decides_modify_of_the_pz", modify_pz),
-    ("decides_dup_connect_to_its_listener", is_a_dup),
+    ("get_status", is_reported),
+    ("post_recv", post_recv),
+    ("post_send", post_send),
+    ("post_rdma_read", rdma_read),
+    ("post_rdma_write", rdma_write),
+    ("connect", connect),
+    ("dup_connect", dup_connect),
+    ("accept_of_a_psp_request", accept_free),
+    ("accept_of_its_own_request", accept_own),
+    ("rsp_create", rsp_create),
+    ("disconnect_graceful", disconnect_graceful),
+    ("disconnect_abrupt", disconnect_abrupt),
+    ("reset", reset),
+    ("free", free),
+    ("modify_of_the_qos", modify),
+    ("modify_of_the_pz", modify_pz),
+    ("dup_connect_to_its_listener", is_a_dup),
 ];
 
 pub(crate) fn cases() -> Vec<Case> {
     let cells = EpState::ALL.into_iter().flat_map(|at| COLUMNS.map(|column| (at, column)));
     let cell = |(at, (word, body)): (EpState, Column)| {
-        let name = format!("state_{}_{word}", at.word());
+        let name = format!("ep_{word}_in_state_{}_has_the_specified_result", at.word());
         in_state(at, move |ctx, scene| body(ctx, at, scene)).named(name).proves("spec/endpoints 4.1")
     };
     cells.map(cell).collect()
