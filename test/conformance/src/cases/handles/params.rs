@@ -22,10 +22,10 @@ pub(super) struct HandleParam {
 }
 
 impl HandleParam {
-    /// Part of the case names for this parameter.
-    pub(super) fn name(&self) -> String {
-        let function = self.function.trim_start_matches("dat_");
-        if self.parameter.is_empty() { function.to_owned() } else { format!("{function}_{}", self.parameter) }
+    /// Name of the case that passes this group of invalid handles as the parameter.
+    pub(super) fn case_name(&self, group: &str) -> String {
+        let name = format!("handles_{}_refuses_{group}", self.function.trim_start_matches("dat_"));
+        if self.parameter.is_empty() { name } else { format!("{name}_as_{}", self.parameter) }
     }
 
     /// The kinds of objects that its call uses.
@@ -43,7 +43,7 @@ impl HandleParam {
         // connect.
         let is_checked_late = self.function == "dat_ep_dup_connect" && self.parameter.is_empty();
         match word {
-            "other_kinds" => self.wants.is_some() && !is_checked_late,
+            "handles_of_other_kinds" => self.wants.is_some() && !is_checked_late,
             "freed_handles" => !is_checked_late,
             _ => true,
         }

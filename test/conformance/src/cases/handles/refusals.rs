@@ -18,17 +18,16 @@ pub(crate) fn cases() -> Vec<Case> {
     for (at, place) in handle_params().into_iter().enumerate() {
         let groups: [(&str, Group); 4] = [
             ("small_numbers", refuses_small_numbers),
-            ("addresses", refuses_addresses),
+            ("invalid_addresses", refuses_addresses),
             ("freed_handles", refuses_freed_handles),
-            ("other_kinds", refuses_other_kinds),
+            ("handles_of_other_kinds", refuses_other_kinds),
         ];
         for (word, group) in groups {
             if !place.has_group(word) {
                 continue;
             }
             let case = local(move |ctx| group(ctx, &handle_params()[at]));
-            let name = format!("handles_{}_refuses_{word}", place.name());
-            all.push(place.kinds().fold(case.named(name).proves("spec/events 0.1"), with_need));
+            all.push(place.kinds().fold(case.named(place.case_name(word)).proves("spec/events 0.1"), with_need));
         }
     }
     all
