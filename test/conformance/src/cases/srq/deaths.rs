@@ -12,9 +12,9 @@ use super::pool::*;
 pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/registry 6.3": srq_abrupt_close_disconnects_the_peer => pair(client_is_left, server_leaves).needs(Need::Srq),
-        "spec/consumers 14": srq_stays_usable_after_a_peer_is_killed => pair(obey, server_srq_killed_peer_keeps_the_queue_usable).needs(Need::Srq).only_two(),
+        "spec/consumers 14": srq_stays_usable_after_a_peer_is_killed => pair(obey, server_uses_queue_after_kill).needs(Need::Srq).only_two(),
         "spec/consumers 14": srq_stays_usable_after_a_peer_with_waiting_messages_is_killed
-            => pair(obey, server_srq_killed_waiting_peer_keeps_the_queue_usable).needs(Need::Srq).only_two(),
+            => pair(obey, server_uses_queue_after_kill_of_waiting_peer).needs(Need::Srq).only_two(),
         "spec/events 10": srq_sequence_of_dtestsrq_succeeds => pair(srq_client, srq_server).needs(Need::Srq),
     ]
 }
@@ -56,7 +56,7 @@ fn server_leaves(ctx: &Ctx) {
 }
 
 /// Server role of a case whose client process is killed: the queue remains usable.
-fn server_srq_killed_peer_keeps_the_queue_usable(ctx: &Ctx) {
+fn server_uses_queue_after_kill(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 16);
     let peer = Peer::listen(ctx, &pool);
     let ep = peer.connected(&pool);
@@ -67,7 +67,7 @@ fn server_srq_killed_peer_keeps_the_queue_usable(ctx: &Ctx) {
     expect_usable_queue_after_death(ctx, &pool, &ep, 3);
 }
 
-fn server_srq_killed_waiting_peer_keeps_the_queue_usable(ctx: &Ctx) {
+fn server_uses_queue_after_kill_of_waiting_peer(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 16);
     let peer = Peer::listen(ctx, &pool);
     let ep = peer.connected(&pool);
