@@ -19,10 +19,10 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 6.1": psp_create_requires_the_cr_flag,
         "spec/endpoints 6.1": psp_create_with_unknown_flags_returns_invalid_arg4,
         "spec/endpoints 13.32": psp_create_with_qualifier_zero_returns_invalid_arg2,
-        "spec/endpoints 6.1": psp_create_twice_on_an_ia_returns_in_use_with_the_error_class,
-        "spec/endpoints 6.1": psp_create_at_the_qualifier_of_an_rsp_returns_in_use_without_the_error_class,
-        "spec/endpoints 6.1": psp_create_at_the_qualifier_of_another_ia_returns_in_use_without_the_error_class,
-        "spec/endpoints 6.1": psp_create_at_the_qualifier_of_another_process_returns_in_use_without_the_error_class => pair(client_clashes, listens).only_two(),
+        "spec/endpoints 6.1": psp_create_twice_on_an_ia_returns_in_use_with_the_error_bit,
+        "spec/endpoints 6.1": psp_create_at_the_qualifier_of_an_rsp_returns_in_use_without_error_bit,
+        "spec/endpoints 6.1": psp_create_at_a_qualifier_of_another_ia_returns_in_use_without_error_bit,
+        "spec/endpoints 6.1": psp_create_at_a_qualifier_of_another_process_returns_in_use_without_error_bit => pair(client_clashes, listens).only_two(),
         "spec/endpoints 6.1": psp_create_accepts_an_evd_of_another_ia,
         "spec/endpoints 6.1": psp_create_reuses_a_freed_qualifier,
         "spec/endpoints 13.38": psp_create_returns_in_use_at_each_used_qualifier,
@@ -88,20 +88,20 @@ fn psp_create_with_qualifier_zero_returns_invalid_arg2(ctx: &Ctx) {
     bad_arg(create(&ia, 0, evd.h(), DAT_PSP_CONSUMER_FLAG), 2);
 }
 
-fn psp_create_twice_on_an_ia_returns_in_use_with_the_error_class(ctx: &Ctx) {
+fn psp_create_twice_on_an_ia_returns_in_use_with_the_error_bit(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, _psp) = silent_listener(ctx, &ia, 0);
     let code = create(&ia, ctx.qual(0), evd.h(), DAT_PSP_CONSUMER_FLAG);
     refused(code, DAT_CONN_QUAL_IN_USE, DAT_NO_SUBTYPE);
 }
 
-fn psp_create_at_the_qualifier_of_an_rsp_returns_in_use_without_the_error_class(ctx: &Ctx) {
+fn psp_create_at_the_qualifier_of_an_rsp_returns_in_use_without_error_bit(ctx: &Ctx) {
     let scene = Scene::new(ctx, Reserved);
     let evd = scene.requests.h();
     expect(create(&scene.own.ia, ctx.qual(0), evd, DAT_PSP_CONSUMER_FLAG), BARE_IN_USE);
 }
 
-fn psp_create_at_the_qualifier_of_another_ia_returns_in_use_without_the_error_class(ctx: &Ctx) {
+fn psp_create_at_a_qualifier_of_another_ia_returns_in_use_without_error_bit(ctx: &Ctx) {
     let (ia, other) = (Ia::open(&ctx.provider, 8), Ia::open(&ctx.provider, 8));
     let (_evd, _psp) = silent_listener(ctx, &ia, 0);
     let evd = cr_evd(&other);
