@@ -9,7 +9,7 @@ use crate::kit::*;
 pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/consumers 1": consumers_1_write_becomes_visible_without_calls_of_the_target => pair(client_writes_marks, server_spins_on_marks),
-        "spec/consumers 1": consumers_1_eager_rings_in_both_directions_succeed => pair(each_eager_ring, each_eager_ring).limit(40),
+        "spec/consumers 1": consumers_1_rings_of_rdma_writes_in_both_directions_lose_no_message => pair(each_eager_ring, each_eager_ring).limit(40),
         "spec/consumers 1": consumers_1_read_after_a_write_returns_the_written_bytes => pair(client_writes_and_reads_back, server_sits_still),
         "spec/consumers 2": consumers_2_last_byte_of_a_write_is_visible_last => pair(client_writes_sizes, server_watches_sizes).limit(40),
         "spec/consumers 2": consumers_2_last_byte_of_a_gathered_write_is_visible_last => pair(client_gathers, server_watches_gathered),

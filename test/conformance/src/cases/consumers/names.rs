@@ -18,7 +18,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/consumers 22": consumers_22_values_that_are_no_pointers_are_refused_as_handles,
         "spec/consumers 24": consumers_24_queue_empty_of_an_evd_has_no_subtype,
         "spec/consumers 24": consumers_24_queue_empty_of_a_cno_has_no_subtype,
-        "spec/consumers 25": consumers_25_first_entry_that_opens_is_used,
+        "spec/consumers 25": consumers_25_entry_after_a_broken_one_opens_and_works,
     ];
     for name in ["OpenIB-cma", "OpenIB-cma-name", "ib0", "mx"] {
         let case = local(move |ctx| opens_as(ctx, name));
@@ -199,7 +199,7 @@ fn opens_as(ctx: &Ctx, name: &str) {
     works_as(ctx, name);
 }
 
-fn consumers_25_first_entry_that_opens_is_used(ctx: &Ctx) {
+fn consumers_25_entry_after_a_broken_one_opens_and_works(ctx: &Ctx) {
     let broken = &of_version("mx u1.2 nonthreadsafe default /nowhere/libnone.so dapl.1.2 \"\" \"\"\n");
     registry(ctx, &(broken.to_owned() + &own_line(ctx, "ib0")));
     let names = list(8).1;
