@@ -10,7 +10,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 8": context_of_an_ia_is_not_inherited_by_its_objects,
         "spec/registry 8": context_of_a_new_object_at_a_reused_address_is_null,
         "spec/registry 8": context_set_concurrently_is_always_one_of_the_set_values,
-        "spec/registry 8": context_of_an_adapter_is_the_same_by_number_and_pointer,
+        "spec/registry 8": context_of_an_ia_is_the_same_by_its_handle_and_provider_pointer,
     ];
     let families: [(&str, &str, Claim); 5] = [
         ("type_of_{}_is_correct", "spec/registry 8", type_is_right),
@@ -118,7 +118,7 @@ fn context_set_concurrently_is_always_one_of_the_set_values(ctx: &Ctx) {
     });
 }
 
-fn context_of_an_adapter_is_the_same_by_number_and_pointer(ctx: &Ctx) {
+fn context_of_an_ia_is_the_same_by_its_handle_and_provider_pointer(ctx: &Ctx) {
     let ia = ctx.ia();
     let pointer: DAT_HANDLE = filled(|out| dats_get_ia_handle(ia.h(), out));
     ok(dat_set_consumer_context(pointer, cookie(3)));

@@ -40,15 +40,15 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 4.1": ia_open_adapters_do_not_share_objects,
         "spec/registry 4.1": ia_open_from_four_threads_succeeds,
         "spec/registry 4.1": ia_open_and_close_succeed_a_hundred_times,
-        "spec/registry 7.2": ia_number_is_small_and_not_null,
-        "spec/registry 7.2": ia_number_is_not_reused_immediately,
-        "spec/registry 7.2": ia_number_maps_to_the_provider_pointer,
+        "spec/registry 7.2": ia_handle_is_a_number_from_1_to_65535,
+        "spec/registry 7.2": ia_handle_is_not_reused_immediately,
+        "spec/registry 7.2": ia_handle_maps_to_the_provider_pointer,
         "spec/registry 7.2": ia_provider_pointer_maps_to_itself,
         "spec/registry 7.2": dats_get_ia_handle_without_out_pointer_returns_invalid_arg2,
-        "spec/registry 7.2": dats_get_ia_handle_of_an_invalid_number_returns_invalid_handle_ia,
+        "spec/registry 7.2": dats_get_ia_handle_of_an_invalid_handle_returns_invalid_handle_ia,
         "spec/registry 7.2": ia_provider_pointer_is_accepted_as_a_handle,
-        "spec/registry 7.2": ia_number_is_returned_by_queries_of_all_objects,
-        "spec/registry 7.2": ia_close_by_pointer_invalidates_the_number,
+        "spec/registry 7.2": ia_handle_is_returned_by_queries_of_all_objects,
+        "spec/registry 7.2": ia_close_by_provider_pointer_invalidates_the_ia_handle,
     ]
 }
 
@@ -326,12 +326,12 @@ fn ia_open_and_close_succeed_a_hundred_times(ctx: &Ctx) {
     }
 }
 
-fn ia_number_is_small_and_not_null(ctx: &Ctx) {
+fn ia_handle_is_a_number_from_1_to_65535(ctx: &Ctx) {
     let number = ctx.ia().h().addr();
     assert!((1..0x1_0000).contains(&number), "{number:#x}");
 }
 
-fn ia_number_is_not_reused_immediately(ctx: &Ctx) {
+fn ia_handle_is_not_reused_immediately(ctx: &Ctx) {
     let mut dead = Vec::new();
     for _ in 0..50 {
         let ia = ctx.ia();
@@ -340,7 +340,7 @@ fn ia_number_is_not_reused_immediately(ctx: &Ctx) {
     }
 }
 
-fn ia_number_maps_to_the_provider_pointer(ctx: &Ctx) {
+fn ia_handle_maps_to_the_provider_pointer(ctx: &Ctx) {
     let ia = ctx.ia();
     let pointer: DAT_HANDLE = filled(|out| dats_get_ia_handle(ia.h(), out));
     assert!(pointer.addr() >= 0x1_0000 && pointer.addr().is_multiple_of(4), "{pointer:?}");
@@ -362,7 +362,7 @@ fn dats_get_ia_handle_without_out_pointer_returns_invalid_arg2(ctx: &Ctx) {
     refused(dats_get_ia_handle(ia.h(), null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
 }
 
-fn dats_get_ia_handle_of_an_invalid_number_returns_invalid_handle_ia(ctx: &Ctx) {
+fn dats_get_ia_handle_of_an_invalid_handle_returns_invalid_handle_ia(ctx: &Ctx) {
     let ia = ctx.ia();
     let dead = ctx.ia().close();
     let beyond = without_provenance_mut(ia.h().addr() + 1000);
@@ -383,7 +383,7 @@ fn ia_provider_pointer_is_accepted_as_a_handle(ctx: &Ctx) {
     pz.free();
 }
 
-fn ia_number_is_returned_by_queries_of_all_objects(ctx: &Ctx) {
+fn ia_handle_is_returned_by_queries_of_all_objects(ctx: &Ctx) {
     let objects = OneOfEach::of(ctx);
     let ia = objects.ia.h();
     assert_eq!(objects.evd.param().ia_handle, ia);
@@ -401,7 +401,7 @@ fn ia_number_is_returned_by_queries_of_all_objects(ctx: &Ctx) {
     }
 }
 
-fn ia_close_by_pointer_invalidates_the_number(ctx: &Ctx) {
+fn ia_close_by_provider_pointer_invalidates_the_ia_handle(ctx: &Ctx) {
     let ia = ctx.ia().leak();
     let pointer: DAT_HANDLE = filled(|out| dats_get_ia_handle(ia, out));
     ok(dat_ia_close(pointer, DAT_CLOSE_GRACEFUL_FLAG));

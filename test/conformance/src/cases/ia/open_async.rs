@@ -17,8 +17,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 4.3": ia_async_evd_of_another_adapter_outlives_the_borrower,
         "spec/registry 4.3": ia_async_evd_created_by_the_consumer_is_accepted,
         "spec/registry 4.3": ia_async_evd_with_other_streams_is_accepted,
-        "spec/registry 4.3": ia_async_evd_keeps_its_owner_open_until_all_borrowers_close,
-        "spec/registry 6.2": ia_async_evd_keeps_its_owner_open_until_the_borrower_closes,
+        "spec/registry 4.3": ia_async_evd_prevents_a_graceful_close_until_all_borrowers_close,
+        "spec/registry 6.2": ia_async_evd_prevents_a_graceful_close_until_the_borrower_closes,
         "spec/registry 6.2": ia_async_borrower_closes_gracefully_when_it_has_no_objects,
         "spec/events 2.10": ia_async_evd_used_by_an_adapter_cannot_be_freed,
         "spec/registry 6.3": ia_async_abrupt_close_of_the_evds_owner_leaves_the_borrower_usable,
@@ -143,7 +143,7 @@ fn ia_async_evd_with_other_streams_is_accepted(ctx: &Ctx) {
     assert_eq!(drain(evd.h()).len(), 1);
 }
 
-fn ia_async_evd_keeps_its_owner_open_until_all_borrowers_close(ctx: &Ctx) {
+fn ia_async_evd_prevents_a_graceful_close_until_all_borrowers_close(ctx: &Ctx) {
     let owner = ctx.ia();
     let borrowers: Vec<Handle> = (0..5).map(|_| Handle::of(opened(ctx, 8, owner.errors()).0)).collect();
     for ia in &borrowers {
@@ -153,7 +153,7 @@ fn ia_async_evd_keeps_its_owner_open_until_all_borrowers_close(ctx: &Ctx) {
     }
 }
 
-fn ia_async_evd_keeps_its_owner_open_until_the_borrower_closes(ctx: &Ctx) {
+fn ia_async_evd_prevents_a_graceful_close_until_the_borrower_closes(ctx: &Ctx) {
     let owner = ctx.ia();
     let (ia, _) = opened(ctx, 8, owner.errors());
     let code = dat_ia_close(owner.h(), DAT_CLOSE_GRACEFUL_FLAG);

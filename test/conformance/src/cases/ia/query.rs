@@ -36,7 +36,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 12": provider_attr_thread_safety_is_a_boolean,
         "spec/registry 12": provider_attr_has_the_specified_constants,
         "spec/registry 12": provider_attr_private_data_size_is_at_least_48,
-        "spec/registry 12": provider_attr_all_streams_merge,
+        "spec/registry 12": provider_attr_reports_that_all_evd_streams_merge,
         "spec/registry 12": provider_attr_srq_fields_agree_with_srq_create,
         "spec/registry 12": provider_attr_named_attributes_include_implementation_version_and_transport,
         "spec/registry 12": provider_attr_reports_all_completion_flags_and_sends_accept_them,
@@ -380,7 +380,7 @@ fn provider_attr_private_data_size_is_at_least_48(ctx: &Ctx) {
     assert!(size >= 48, "only {size} bytes of private data, programs send 48");
 }
 
-fn provider_attr_all_streams_merge(ctx: &Ctx) {
+fn provider_attr_reports_that_all_evd_streams_merge(ctx: &Ctx) {
     let merging = ctx.ia().provider_attr().evd_stream_merging_supported;
     for (one, row) in merging.iter().enumerate() {
         for (other, merges) in row.iter().enumerate() {
