@@ -66,12 +66,12 @@ const INVALID_BINDS: [(InvalidBind, &str); 22] = [
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/events 9.2": bind_posts_ignore_local_privileges,
-        "spec/events 9.2": bind_posts_need_no_remote_privilege_of_the_lmr,
-        "spec/events 9.2": bind_posts_for_reads_need_no_local_privilege_of_the_lmr,
-        "spec/events 9.2": bind_posts_of_zero_length_ignore_the_other_arguments,
-        "spec/events 9.2": bind_posts_of_zero_length_require_the_pz_of_the_ep,
-        "spec/events 4.1": bind_posts_ignore_solicited_and_threshold,
+        "spec/events 9.2": bind_ignores_local_privileges,
+        "spec/events 9.2": bind_needs_no_remote_privilege_of_the_lmr,
+        "spec/events 9.2": bind_for_reads_needs_no_local_privilege_of_the_lmr,
+        "spec/events 9.2": bind_of_zero_length_ignores_the_other_arguments,
+        "spec/events 9.2": bind_of_zero_length_requires_the_pz_of_the_ep,
+        "spec/events 4.1": bind_ignores_the_solicited_wait_and_threshold_flags,
     ];
     for (invalid, words) in INVALID_BINDS {
         let case = local(move |ctx| is_refused(ctx, invalid));
@@ -191,7 +191,7 @@ fn is_refused(ctx: &Ctx, invalid: InvalidBind) {
     rmr.free();
 }
 
-fn bind_posts_ignore_local_privileges(ctx: &Ctx) {
+fn bind_ignores_local_privileges(ctx: &Ctx) {
     let (client, _server) = ctx.loopback();
     let memory = client.ia.memory_with(&client.pz, 100, DAT_MEM_PRIV_NONE_FLAG);
     let rmr = client.pz.rmr();
@@ -199,7 +199,7 @@ fn bind_posts_ignore_local_privileges(ctx: &Ctx) {
     unbind(&client, &rmr);
 }
 
-fn bind_posts_need_no_remote_privilege_of_the_lmr(ctx: &Ctx) {
+fn bind_needs_no_remote_privilege_of_the_lmr(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     let memory = client.ia.memory_with(&client.pz, 100, DAT_MEM_PRIV_LOCAL_WRITE_FLAG);
     assert_eq!(memory.rmr_context, 0);
@@ -213,7 +213,7 @@ fn bind_posts_need_no_remote_privilege_of_the_lmr(ctx: &Ctx) {
     unbind(&client, &rmr);
 }
 
-fn bind_posts_for_reads_need_no_local_privilege_of_the_lmr(ctx: &Ctx) {
+fn bind_for_reads_needs_no_local_privilege_of_the_lmr(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     let memory = client.ia.memory_with(&client.pz, 100, DAT_MEM_PRIV_NONE_FLAG);
     memory.fill(7);
@@ -226,7 +226,7 @@ fn bind_posts_for_reads_need_no_local_privilege_of_the_lmr(ctx: &Ctx) {
     unbind(&client, &rmr);
 }
 
-fn bind_posts_of_zero_length_ignore_the_other_arguments(ctx: &Ctx) {
+fn bind_of_zero_length_ignores_the_other_arguments(ctx: &Ctx) {
     let (client, _server) = ctx.loopback();
     let rmr = client.pz.rmr();
     // An unbind must ignore its other arguments: `unbind` passes an unknown LMR, an invalid address, and a null output
@@ -235,7 +235,7 @@ fn bind_posts_of_zero_length_ignore_the_other_arguments(ctx: &Ctx) {
     expect_unbound(&rmr);
 }
 
-fn bind_posts_of_zero_length_require_the_pz_of_the_ep(ctx: &Ctx) {
+fn bind_of_zero_length_requires_the_pz_of_the_ep(ctx: &Ctx) {
     let (client, _server) = ctx.loopback();
     let other = client.ia.pz();
     let rmr = other.rmr();
@@ -245,7 +245,7 @@ fn bind_posts_of_zero_length_require_the_pz_of_the_ep(ctx: &Ctx) {
     expect_nothing(client.request.h());
 }
 
-fn bind_posts_ignore_solicited_and_threshold(ctx: &Ctx) {
+fn bind_ignores_the_solicited_wait_and_threshold_flags(ctx: &Ctx) {
     let (client, _server) = ctx.loopback();
     let memory = client.memory(100);
     let rmr = client.pz.rmr();
