@@ -12,7 +12,7 @@ use crate::kit::*;
 pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/registry 3.3": v2_function_table_has_81_entries,
-        "spec/events 3.6": v2_cno_descriptor_is_readable_while_evds_have_triggered,
+        "spec/events 3.6": v2_cno_descriptor_is_readable_until_all_triggered_evds_are_returned,
         "spec/events 3.6": v2_cno_descriptor_is_readable_after_completions => pair(client_send_later, server_poll_for_it),
         "spec/registry 11": v2_ia_ha_related_reports_an_adapter_as_unrelated_to_itself,
         "spec/events 9.1": v2_rmr_create_for_ep_succeeds_or_returns_model_not_supported,
@@ -29,7 +29,7 @@ fn v2_function_table_has_81_entries(ctx: &Ctx) {
     assert!(words.iter().enumerate().all(|(n, word)| n == 1 || *word != 0), "{words:?}");
 }
 
-fn v2_cno_descriptor_is_readable_while_evds_have_triggered(ctx: &Ctx) {
+fn v2_cno_descriptor_is_readable_until_all_triggered_evds_are_returned(ctx: &Ctx) {
     let ia = ctx.ia();
     let (mut fd, mut cno, mut evd) = (-1, null_mut(), null_mut());
     expect(added::cno_fd_create(ia.h(), null_mut(), &mut cno), argument(2));

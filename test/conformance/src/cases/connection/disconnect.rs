@@ -37,7 +37,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 4.3": disconnect_flushes_receives_of_the_peer_in_order,
         "spec/endpoints 4.3": disconnect_abrupt_flushes_requests_in_order,
         "spec/endpoints 4.3": disconnect_flushes_suppressed_requests_with_events,
-        "spec/endpoints 4.3": disconnect_abrupt_has_flushed_when_it_returns,
+        "spec/endpoints 4.3": disconnect_abrupt_has_flushed_all_posts_when_it_returns,
         "spec/endpoints 4.3": disconnected_ep_accepts_and_flushes_posts,
         "spec/endpoints 4.3": disconnect_of_a_pending_connect_flushes_receives,
         "spec/endpoints 5.6": disconnect_of_many_eps_queues_one_event_each,
@@ -324,7 +324,7 @@ fn disconnect_flushes_suppressed_requests_with_events(ctx: &Ctx) {
     expect_flushed(&client.request, 1..=4);
 }
 
-fn disconnect_abrupt_has_flushed_when_it_returns(ctx: &Ctx) {
+fn disconnect_abrupt_has_flushed_all_posts_when_it_returns(ctx: &Ctx) {
     let (client, _server) = ctx.loopback();
     (1..=3).for_each(|id| post_empty_recv(&client, id));
     (4..=6).for_each(|id| post_empty_send(&client, id));

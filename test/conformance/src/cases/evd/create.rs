@@ -13,7 +13,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 2.1": evd_create_negative_length_returns_invalid_arg2,
         "spec/events 2.1": evd_create_beyond_the_maximum_length_is_refused,
         "spec/events 2.1": evd_create_at_the_adapters_maximum_length_succeeds,
-        "spec/events 2.1": evd_create_is_at_least_as_long_as_requested,
+        "spec/events 2.1": evd_create_returns_an_evd_at_least_as_long_as_requested,
         "spec/events 2.1": evd_create_without_flags_returns_invalid_arg4,
         "spec/events 2.1": evd_create_unknown_flags_return_invalid_arg4,
         "spec/events 2.1": evd_create_without_out_pointer_returns_invalid_arg5,
@@ -80,7 +80,7 @@ fn evd_create_at_the_adapters_maximum_length_succeeds(ctx: &Ctx) {
     }
 }
 
-fn evd_create_is_at_least_as_long_as_requested(ctx: &Ctx) {
+fn evd_create_returns_an_evd_at_least_as_long_as_requested(ctx: &Ctx) {
     let ia = ctx.ia();
     for asked in [1, 2, 3, 7, 10, 16, 100, 1000] {
         let length = ia.evd(asked, DAT_EVD_DTO_FLAG).param().evd_qlen;

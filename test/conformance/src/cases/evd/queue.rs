@@ -9,7 +9,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/events 2.7": evd_post_without_the_software_stream_returns_invalid_arg1,
         "spec/events 2.7": evd_post_without_an_event_returns_invalid_arg2,
-        "spec/events 2.7": evd_post_of_another_event_number_returns_invalid_arg2,
+        "spec/events 2.7": evd_post_of_an_event_that_is_no_software_event_returns_invalid_arg2,
         "spec/events 2.7": evd_post_on_a_full_queue_returns_queue_full,
         "spec/events 2.7": evd_post_on_a_full_queue_keeps_the_queued_events,
         "spec/events 2.7": evd_post_succeeds_as_often_as_the_queried_length,
@@ -55,7 +55,7 @@ fn evd_post_without_an_event_returns_invalid_arg2(ctx: &Ctx) {
     expect_nothing(evd.h());
 }
 
-fn evd_post_of_another_event_number_returns_invalid_arg2(ctx: &Ctx) {
+fn evd_post_of_an_event_that_is_no_software_event_returns_invalid_arg2(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
     let numbers = [0, DAT_DTO_COMPLETION_EVENT, DAT_CONNECTION_EVENT_ESTABLISHED, DAT_SOFTWARE_EVENT + 1, u32::MAX];

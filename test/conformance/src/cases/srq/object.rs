@@ -18,7 +18,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 6.1": srq_create_refuses_zero_and_negative_segment_counts,
         "spec/events 6.1": srq_create_refuses_attributes_above_the_limits,
         "spec/events 6.1": srq_create_succeeds_at_the_limits,
-        "spec/events 6.1": srq_create_refuses_a_low_watermark,
+        "spec/events 6.1": srq_create_refuses_a_nonzero_low_watermark,
         "spec/events 6.1": srq_create_refuses_a_null_handle_pointer,
         "spec/events 6.1": srq_create_checks_arguments_in_order,
         "spec/events 6.1": srq_create_keeps_its_zone_in_use,
@@ -44,7 +44,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 6.5": srq_resize_to_a_smaller_length_limits_posts,
         "spec/events 6.6": srq_set_lw_refuses_a_handle_that_is_no_srq,
         "spec/events 6.6": srq_set_lw_refuses_values_beyond_the_capacity,
-        "spec/events 10": srq_calls_queue_no_events,
+        "spec/events 10": srq_calls_without_a_peer_queue_no_events,
         "spec/registry 6.2": srq_prevents_a_graceful_close_of_its_ia,
         "spec/registry 6.3": srq_handle_is_invalid_after_an_abrupt_close,
         "spec/registry 8": srq_handle_has_a_type_and_a_consumer_context,
@@ -134,7 +134,7 @@ fn srq_create_succeeds_at_the_limits(ctx: &Ctx) {
     );
 }
 
-fn srq_create_refuses_a_low_watermark(ctx: &Ctx) {
+fn srq_create_refuses_a_nonzero_low_watermark(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     for low in [1, 4, 5, -1] {
@@ -388,7 +388,7 @@ fn srq_set_lw_refuses_values_beyond_the_capacity(ctx: &Ctx) {
     expect_nothing(pool.ia.errors());
 }
 
-fn srq_calls_queue_no_events(ctx: &Ctx) {
+fn srq_calls_without_a_peer_queue_no_events(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     pool.post_all(0..4);
     ok(dat_srq_resize(pool.srq.h(), 8));
