@@ -28,7 +28,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 4.3": ia_async_stale_evd_handle_is_refused,
     ];
     let refused: [(&str, Value); 9] = [
-        ("out_of_scope", |_| DAT_EVD_OUT_OF_SCOPE),
+        ("the_value_evd_out_of_scope", |_| DAT_EVD_OUT_OF_SCOPE),
         ("a_small_number", |_| without_provenance_mut(3)),
         ("an_aligned_number", |_| without_provenance_mut(0x10)),
         ("an_unmapped_address", |_| without_provenance_mut(0x7000_0000_0000)),
