@@ -471,14 +471,14 @@ static void waits(int rounds)
         }
         if (on_cno || !has_returned)
             OK(dat_evd_dequeue(software, &event));
-        expect_no_event(software, "after the event");
+        expect_no_event(software, "the EVD after its software event");
         OK(dat_evd_free(software));
         (has_returned ? taken_of : cancelled_of)[on_cno]++;
     }
     OK(dat_cno_free(cno));
     close_ia(NULL);
-    printf("on an EVD %d cancelled, %d with the event; on a CNO %d and %d\n", cancelled_of[0], taken_of[0], cancelled_of[1],
-           taken_of[1]);
+    printf("EVD waits: %d cancelled, %d returned the event; CNO waits: %d cancelled, %d returned the event\n",
+           cancelled_of[0], taken_of[0], cancelled_of[1], taken_of[1]);
 }
 
 int main(int argc, char **argv)

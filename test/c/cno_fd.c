@@ -118,7 +118,7 @@ static void await(DAT_EVD_HANDLE evd, DAT_EVENT_NUMBER number, DAT_EVENT *event)
 
     ok("dat_evd_wait", dat_evd_wait(evd, EVENT_TIMEOUT_MS * 1000u, 1, event, &more));
     if (event->event_number != number) {
-        fprintf(stderr, "event %#x instead of %#x\n", (unsigned)event->event_number, (unsigned)number);
+        fprintf(stderr, "event %#x, expected %#x\n", (unsigned)event->event_number, (unsigned)number);
         _exit(1);
     }
 }
@@ -159,7 +159,7 @@ static void handle_triggers(const struct end *waiter)
         while (number < threads && ends[number].receives != evd)
             number++;
         if (number == threads || (!is_shared && number != waiter->number)) {
-            fprintf(stderr, "the trigger of an unknown EVD\n");
+            fprintf(stderr, "dat_cno_trigger returned an EVD that no endpoint of this CNO uses\n");
             _exit(1);
         }
         handle_events_of(&ends[number]);
@@ -274,7 +274,7 @@ int main(int argc, char **argv)
     if (child == 0)
         _exit(0);
     if (waitpid(child, &status, 0) != child || status != 0) {
-        fprintf(stderr, "the sender ended with %#x\n", (unsigned)status);
+        fprintf(stderr, "the sending process ended with wait status %#x, expected 0\n", (unsigned)status);
         return 1;
     }
     printf("cno_fd: OK, %ld messages to each of %d endpoints\n", messages, threads);

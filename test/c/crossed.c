@@ -84,13 +84,13 @@ static int peer_of(DAT_EP_HANDLE ep)
     for (int n = 0; n < RANKS; n++)
         if (n != rank && peers[n].ep == ep)
             return n;
-    wrong("an event of an unknown EP %p", (void *)ep);
+    wrong("an event names EP %p, which is the EP of no peer", (void *)ep);
 }
 
 static void must(const char *call, int n, DAT_RETURN ret)
 {
     if (ret != DAT_SUCCESS)
-        wrong("%s for %d: %s", call, n, words(ret));
+        wrong("%s for peer %d: %s", call, n, words(ret));
 }
 
 static DAT_LMR_TRIPLET part(int n, int which)
@@ -168,7 +168,7 @@ static void requested(DAT_CR_HANDLE request)
         at_once++;
         accept_request(n, request);
     } else if (peers[n].stage != ASKED) {
-        wrong("a second request of %d", n);
+        wrong("a second connection request of peer %d", n);
     } else if (rank > n) {
         must("dat_cr_reject", n, dat_cr_reject(request));
     } else {
@@ -180,7 +180,7 @@ static void requested(DAT_CR_HANDLE request)
             return;
         }
         if (DAT_GET_TYPE(ret) != DAT_INVALID_STATE)
-            wrong("an accept into an EP that is connecting: %s", words(ret));
+            wrong("dat_cr_accept into a connecting EP: %s, expected DAT_INVALID_STATE", words(ret));
         EXPECT(peers[n].kept == DAT_HANDLE_NULL);
         peers[n].kept = request;
     }
@@ -196,7 +196,8 @@ static void transferred(const DAT_EVENT *event)
     else if (kind == SPARE && p->has_received && dto->status == DAT_DTO_ERR_FLUSHED)
         p->has_spare = 0;
     else if (kind == SPARE || dto->status != DAT_DTO_SUCCESS)
-        wrong("cookie %d (100 receive, 200 spare receive, 300 send): status %d in stage %d", kind + n, dto->status, p->stage);
+        wrong("unexpected completion: cookie %d (rank + 100 receive, 200 spare receive, 300 send), status %d, stage %d",
+              kind + n, dto->status, p->stage);
     else
         *(kind == RECEIVE ? &p->has_received : &p->has_sent) = 1;
 }
@@ -207,7 +208,7 @@ static void take_flushed(int n)
     DAT_EVENT event;
     while (peers[n].is_posted) {
         if (dat_evd_dequeue(transfers, &event) != DAT_SUCCESS)
-            wrong("no flushed receive after the reset for %d", n);
+            wrong("the reset did not flush the receive for peer %d", n);
         transferred(&event);
     }
     if (round_number % 4 == 1 || has_to_meet)
@@ -248,7 +249,8 @@ static void connection_event(const DAT_EVENT *event)
     } else if (event->event_number == DAT_CONNECTION_EVENT_DISCONNECTED && p->stage == READY && p->has_received) {
         p->stage = ENDED;
     } else
-        wrong("event 0x%x of %d in stage %d and EP state %d", (unsigned)event->event_number, n, p->stage, (int)state);
+        wrong("unexpected event 0x%x of peer %d in stage %d, EP state %d", (unsigned)event->event_number, n, p->stage,
+              (int)state);
 }
 
 static void look(void)
@@ -305,7 +307,7 @@ static void finish(int n)
     struct peer *p = &peers[n];
     for (int at = 0; at < LENGTH; at++)
         if (p->memory[0][at] != (unsigned char)(n * 16 + rank + (int)round_number))
-            wrong("byte %d of the message of %d is wrong", at, n);
+            wrong("byte %d of the message of peer %d is wrong", at, n);
     /* The memory of a send belongs to the library until the send completes. */
     if (!is_hasty())
         must("dat_lmr_free", n, dat_lmr_free(p->lmr));
@@ -348,8 +350,8 @@ static void one_round(void)
     while (count(is_over) < RANKS - 1)
         look();
     pthread_mutex_unlock(&lock);
-    expect_no_event(transfers, "after the round");
-    expect_no_event(connections, "after the round");
+    expect_no_event(transfers, "the EVD of transfers after the round");
+    expect_no_event(connections, "the EVD of connections after the round");
     for (int n = 0; n < RANKS; n++) {
         if (n == rank)
             continue;
@@ -382,7 +384,7 @@ static int play(char *name, unsigned long rounds)
     meet();
     for (round_number = 0; round_number < rounds; round_number++)
         one_round();
-    printf("rank %d: %ld rejected, %ld accepted at once\n", rank, rejected, at_once);
+    printf("rank %d: %ld own requests rejected, %ld peer requests accepted on arrival\n", rank, rejected, at_once);
     fflush(stdout);
     if (is_threaded)
         EXPECT(pthread_cancel(thread) == 0 && pthread_join(thread, NULL) == 0);
@@ -423,7 +425,7 @@ int main(int argc, char **argv)
         for (int n = 0; n < RANKS; n++)
             if (children[n] != gone)
                 kill(children[n], SIGKILL);
-        fail("a process failed");
+        fail("the process with id %d failed: wait status 0x%x, expected 0", (int)gone, (unsigned)status);
     }
     printf("crossed: OK, %s rounds\n", argv[2]);
     return 0;

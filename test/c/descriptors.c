@@ -54,7 +54,7 @@ int main(int argc, char **argv)
         release();
         if (ret == DAT_SUCCESS) {
             OK(dat_ia_close(second, DAT_CLOSE_ABRUPT_FLAG));
-            printf("descriptors: an adapter needs %d\n", left);
+            printf("descriptors: opening an adapter needs %d descriptors\n", left);
             break;
         }
         scarce(ret, "dat_ia_open");
@@ -82,7 +82,7 @@ int main(int argc, char **argv)
         if (ret == DAT_SUCCESS)
             break;
         scarce(ret, "dat_ep_connect");
-        expect_no_event(events, "a connect that was refused");
+        expect_no_event(events, "the EVD after a failed dat_ep_connect");
         release();
     }
     release();

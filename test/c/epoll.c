@@ -66,7 +66,8 @@ static void handle(const DAT_EVENT *event)
     case DAT_DTO_COMPLETION_EVENT:
         end = (int)(done->user_cookie.as_64 / 2);
         if (done->status != DAT_DTO_SUCCESS || done->user_cookie.as_64 % 2 == 0) {
-            fprintf(stderr, "completion %d with status %d\n", (int)done->user_cookie.as_64, done->status);
+            fprintf(stderr, "completion with cookie %d and status %d, expected a receive (odd) and 0\n",
+                    (int)done->user_cookie.as_64, done->status);
             exit(1);
         }
         if (++received == ROUNDS)
@@ -76,7 +77,7 @@ static void handle(const DAT_EVENT *event)
         post(0, end);
         break;
     default:
-        fprintf(stderr, "event %#x\n", (unsigned)event->event_number);
+        fprintf(stderr, "unexpected event %#x\n", (unsigned)event->event_number);
         exit(1);
     }
 }

@@ -137,7 +137,7 @@ static void await(pid_t pid)
     int status;
     EXPECT(waitpid(pid, &status, 0) == pid);
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-        fail("a child ended with status 0x%x", (unsigned)status);
+        fail("a child process ended with wait status 0x%x, expected 0", (unsigned)status);
 }
 
 static int stop;
@@ -192,7 +192,7 @@ int main(int argc, char **argv)
         EXPECT(pthread_join(threads[n], NULL) == 0);
     OK(dat_ep_disconnect(ep[0], DAT_CLOSE_ABRUPT_FLAG));
     for (int n = 0; n < 2; n++) {
-        next(events[n], DAT_CONNECTION_EVENT_DISCONNECTED, "the end");
+        next(events[n], DAT_CONNECTION_EVENT_DISCONNECTED, "the end of the connection");
         OK(dat_ep_reset(ep[n]));
     }
     connect_both(); /* the forks have not changed the adapter's address */

@@ -231,9 +231,9 @@ static void attempt(int index, DAT_HANDLE h, const char *what_it_is)
     snprintf(trying, sizeof trying, "dat_%s with %s (%p)", call->what, what_it_is, h);
     DAT_RETURN ret = call->make(index, h);
     if (DAT_GET_TYPE(ret) != DAT_INVALID_HANDLE || !(ret & DAT_CLASS_ERROR))
-        fail("%s: %s", trying, words(ret));
+        fail("%s: %s, expected DAT_INVALID_HANDLE", trying, words(ret));
     if (call->subtype && DAT_GET_SUBTYPE(ret) != call->subtype)
-        fail("%s: the subtype should be %d: %s", trying, (int)call->subtype, words(ret));
+        fail("%s: %s, expected subtype %d", trying, words(ret), (int)call->subtype);
     refused++;
 }
 
@@ -316,7 +316,7 @@ static DAT_HANDLE made_or_null(const char *what, DAT_RETURN ret, DAT_HANDLE hand
         return handle;
     if (type != DAT_MODEL_NOT_SUPPORTED && ret != (DAT_RETURN)DAT_NOT_IMPLEMENTED)
         fail("%s: %s", what, words(ret));
-    printf("no %s here\n", what);
+    printf("left out: the provider does not support %s\n", what);
     return DAT_HANDLE_NULL;
 }
 
@@ -448,7 +448,7 @@ int main(int argc, char **argv)
     OK(dat_cr_reject(live[CR]));
     next(live[EVD], DAT_CONNECTION_EVENT_PEER_REJECTED, "the rejection");
     expect_no_event(live[EVD], "the EVD at the end");
-    expect_no_event(errors, "asynchronous errors");
+    expect_no_event(errors, "the EVD of asynchronous errors");
     unlink_two();
     destroy(kept);
     OK(dat_ia_close(live[IA], DAT_CLOSE_GRACEFUL_FLAG));

@@ -86,7 +86,7 @@ static void all_endpoints(void)
         seen[who] = 1;
     }
     free(seen);
-    expect_no_event(completions, "after all endpoints");
+    expect_no_event(completions, "the EVD after one completion of each endpoint");
 }
 
 static void connect_all(void)

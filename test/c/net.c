@@ -92,8 +92,8 @@ static const char *event_word(DAT_EVENT_NUMBER number)
     case DAT_CONNECTION_EVENT_UNREACHABLE: return "unreachable";
     case DAT_CONNECTION_EVENT_PEER_REJECTED: return "rejected";
     case DAT_CONNECTION_EVENT_NON_PEER_REJECTED: return "no program listens";
-    case DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR: return "accepted in vain";
-    default: return "of another kind";
+    case DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR: return "accept failed";
+    default: return "unexpected event";
     }
 }
 
@@ -130,7 +130,7 @@ static void check_block(const char *at, uint64_t number, const char *what)
     size_t n;
     for (n = 0; n < block / 8; n++)
         if (words[n] != value + n * 0xbf58476d1ce4e5b9u)
-            fail("net: %s %llu: wrong from byte %zu on", what, (unsigned long long)number, 8 * n);
+            fail("net: %s %llu has wrong data from byte %zu on", what, (unsigned long long)number, 8 * n);
 }
 
 /* ---- Posting ---- */
@@ -236,7 +236,7 @@ static void handle_message(const struct message *message)
         received_bye = 1;
         break;
     default:
-        fail("net: message with unknown word %llu", (unsigned long long)message->word);
+        fail("net: the peer sent a message of unknown type %llu", (unsigned long long)message->word);
     }
 }
 
@@ -288,7 +288,7 @@ static int took(DAT_TIMEOUT time)
         return 1;
     }
     if (end)
-        fail("net: event 0x%x after the end", (unsigned)event.event_number);
+        fail("net: event 0x%x arrived after the event that ended the connection", (unsigned)event.event_number);
     end = event.event_number;
     say("%s after %.3f s, %.3f s after the last message", event_word(end), now() - began, now() - last_message);
     return 1;
@@ -398,7 +398,8 @@ static void stream(void)
         if (host != NULL && said_bye && received_bye && requesting == 0)
             break;
         if (now() > limit)
-            fail("net: no end of the connection; outstanding: %d requests, %d receives", requesting, receiving);
+            fail("net: the connection did not end before the time limit; outstanding: %d requests, %d receives",
+                 requesting, receiving);
     }
 }
 
@@ -408,9 +409,10 @@ static void part_in_peace(void)
         OK(dat_ep_disconnect(ep, DAT_CLOSE_GRACEFUL_FLAG));
     while (!end)
         if (!took(EVENT_TIMEOUT))
-            fail("net: no disconnect event");
+            fail("net: no event ended the connection within %u s of the disconnect", EVENT_TIMEOUT / SECOND);
     if (!said_bye || !received_bye || end != DAT_CONNECTION_EVENT_DISCONNECTED)
-        fail("net: %s in the middle, %.3f s after the last message; first error %d: %llu blocks given, %llu answered, %llu taken",
+        fail("net: connection ended too early (%s) %.3f s after the last message; first error status %d; "
+             "blocks: %llu sent, %llu of them acknowledged, %llu received",
              event_word(end), now() - last_message, (int)first_error, (unsigned long long)given, (unsigned long long)answered,
              (unsigned long long)taken);
 }
@@ -458,7 +460,7 @@ int main(int argc, char **argv)
     double lasted = now() - began;
     while (first_error != DAT_DTO_SUCCESS && !end)
         if (!took(EVENT_TIMEOUT))
-            fail("net: status %d, and no disconnect event", (int)first_error);
+            fail("net: a request failed with status %d, but no event ended the connection", (int)first_error);
     if (is_to_end) {
         if (!end)
             fail("net: the connection did not end");

@@ -89,7 +89,8 @@ static void poll_once(void)
     check_ok("a completion", code);
     const DAT_DTO_COMPLETION_EVENT_DATA *dto = &event.event_data.dto_completion_event_data;
     if (event.event_number != DAT_DTO_COMPLETION_EVENT || dto->status != DAT_DTO_SUCCESS)
-        fail("perf: event %x status %u", (unsigned)event.event_number, (unsigned)dto->status);
+        fail("perf: event 0x%x with status %u, expected a completion with status 0", (unsigned)event.event_number,
+             (unsigned)dto->status);
     if (dto->user_cookie.as_64 < SENT) {
         last = (long)dto->user_cookie.as_64;
         received++;
@@ -491,12 +492,12 @@ int main(int argc, char **argv)
         return 2;
     }
     if (strcmp(mode, "death") == 0 && size < (long)sizeof(double))
-        fail("perf: death needs a message of %zu bytes", sizeof(double));
+        fail("perf: mode death needs messages of at least %zu bytes", sizeof(double));
     has_threads = strcmp(mode, "threads") == 0;
     if ((has_two_evds || has_cno) && strcmp(mode, "reap") != 0)
-        fail("perf: -2, -C and -T are for reap");
+        fail("perf: -2, -C and -T are for mode reap only");
     if (records && strcmp(mode, "lat") != 0)
-        fail("perf: -r is for lat");
+        fail("perf: -r is for mode lat only");
     if (records && (trips = calloc((size_t)count, sizeof *trips)) == NULL)
         fail("perf: no memory for %ld round trips", count);
     if (records)

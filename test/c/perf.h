@@ -74,10 +74,10 @@ static char *get_memory(size_t length)
     if (is_shared) {
         int file = memfd_create("perf", MFD_CLOEXEC | MFD_ALLOW_SEALING);
         if (file < 0 || ftruncate(file, (off_t)length) != 0)
-            fail("perf: memfd_create or ftruncate of %zu bytes", length);
+            fail("perf: memfd_create or ftruncate of %zu bytes failed", length);
         /* Without seals the provider may use a slower method. That figure is still valid. */
         if (fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
-            fprintf(stderr, "perf: no seals\n");
+            fprintf(stderr, "perf: cannot seal the shared memory, so the provider may use a slower method\n");
         memory = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
         EXPECT(memory != MAP_FAILED);
         /* The descriptor stays open: the provider passes the memory to peers through the descriptor. */
@@ -193,7 +193,7 @@ static DAT_EVENT next_of_two(DAT_EVENT_NUMBER one, DAT_EVENT_NUMBER other)
     DAT_COUNT more;
     OK(dat_evd_wait(events, EVENT_TIMEOUT, 1, &event, &more));
     if (event.event_number != one && event.event_number != other)
-        fail("perf: event %x, expected %x", (unsigned)event.event_number, (unsigned)one);
+        fail("perf: event 0x%x, expected 0x%x or 0x%x", (unsigned)event.event_number, (unsigned)one, (unsigned)other);
     return event;
 }
 
@@ -220,11 +220,11 @@ static void accept_all(long count)
             break;
         case DAT_CONNECTION_REQUEST_EVENT:
             if (accepted == count)
-                fail("perf: more clients than expected");
+                fail("perf: more connection requests than the expected %d", (int)count);
             OK(dat_cr_accept(event.event_data.cr_arrival_event_data.cr_handle, eps[accepted++], sizeof here, &here));
             break;
         default:
-            fail("perf: event %x while connections are made", (unsigned)event.event_number);
+            fail("perf: unexpected event 0x%x while connections are made", (unsigned)event.event_number);
         }
     }
     OK(dat_psp_free(psp));
@@ -258,7 +258,7 @@ static void disconnect_all(long count)
     for (n = 0; host != NULL && n < count; n++)
         OK(dat_ep_disconnect(eps[n], DAT_CLOSE_GRACEFUL_FLAG));
     for (n = gone; n < count; n++)
-        next(events, DAT_CONNECTION_EVENT_DISCONNECTED, "the end");
+        next(events, DAT_CONNECTION_EVENT_DISCONNECTED, "the end of the connection");
 }
 
 #endif

@@ -107,7 +107,7 @@ static int mpi_take(DAT_EVD_HANDLE evd, DAT_EVENT *event)
         return 1;
     if (event->event_number != DAT_DTO_COMPLETION_EVENT ||
         event->event_data.dto_completion_event_data.status != DAT_DTO_SUCCESS)
-        fail("perf: event %x status %u", (unsigned)event->event_number,
+        fail("perf: event 0x%x with status %u, expected a completion with status 0", (unsigned)event->event_number,
              (unsigned)event->event_data.dto_completion_event_data.status);
     return 1;
 }
@@ -121,7 +121,7 @@ static struct mpi_control *mpi_progress(void)
         mpi_complete++;
     if (dat_evd_dequeue(events, &event) == DAT_SUCCESS) {
         if (event.event_number != DAT_CONNECTION_EVENT_DISCONNECTED)
-            fail("perf: event %x during the measurement", (unsigned)event.event_number);
+            fail("perf: event 0x%x during the measurement, expected only DISCONNECTED", (unsigned)event.event_number);
         gone++; /* the client has all it wants */
     }
     if (!mpi_take(completions, &event) || mpi_is_flushed(&event))
@@ -135,7 +135,7 @@ static struct mpi_control *mpi_await(enum mpi_kind kind)
     while ((control = mpi_progress()) == NULL)
         ;
     if (control->kind != kind)
-        fail("perf: message %u, expected %u", (unsigned)control->kind, (unsigned)kind);
+        fail("perf: control message of type %u, expected %u", (unsigned)control->kind, (unsigned)kind);
     return control;
 }
 
@@ -211,9 +211,9 @@ static void mpi_eager_receive(long n, long length)
     const volatile char *slot = mpi_in.bytes + (size_t)(n % RING) * mpi_slot(length);
     while (slot[length - 1] != mpi_flag(n))
         if (mpi_progress() != NULL)
-            fail("perf: a message, expected a write");
+            fail("perf: a control message arrived, expected an RDMA write");
     if (slot[0] != mpi_flag(n))
-        fail("perf: write %ld: the last byte came before the first", n);
+        fail("perf: RDMA write %ld: its last byte became visible before its first", n);
 }
 
 /* Ping-pong by eager messages. Returns half a round trip. */
@@ -322,7 +322,7 @@ static double mpi_polled_one_way(long length, long count)
     long n, warm_up = count / 10 + 1;
     double total = 0;
     if (length < 8)
-        fail("perf: polled -w needs messages of 8 bytes at least");
+        fail("perf: mode polled with -w needs messages of at least 8 bytes");
     mpi_polled_begin(length);
     for (n = 0; n < warm_up + count; n++) {
         if (host != NULL) {
@@ -450,7 +450,7 @@ static double mpi_rendezvous(long length, long count)
     long n, round;
     double begin = 0;
     if (length > (long)PIECE * PIECES)
-        fail("perf: at most %d bytes", PIECE * PIECES);
+        fail("perf: SIZE of mode rendezvous is at most %d bytes", PIECE * PIECES);
     for (n = 0; n < WINDOW; n++)
         mpi_messages[n].bytes = get_memory((size_t)length);
     for (round = 0; round < 2; round++) {

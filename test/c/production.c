@@ -126,7 +126,7 @@ static void connect_to(const char *address, DAT_CONN_QUAL qualifier)
     DAT_EVENT event;
 
     if (inet_pton(AF_INET, address, &to.sin_addr) != 1) {
-        fprintf(stderr, "%s is no IPv4 address\n", address);
+        fprintf(stderr, "%s is not an IPv4 address\n", address);
         exit(2);
     }
     for (;;) {
@@ -167,7 +167,7 @@ static int client(const char *address, DAT_CONN_QUAL qualifier, int count)
             } else if (done->user_cookie.as_64 < DEPTH) {
                 int buffer = (int)done->user_cookie.as_64;
                 if (buffers[buffer].number != answered) {
-                    fprintf(stderr, "answer %d instead of %d\n", buffers[buffer].number, answered);
+                    fprintf(stderr, "answer %d, expected %d\n", buffers[buffer].number, answered);
                     return 1;
                 }
                 answered++;

@@ -23,7 +23,7 @@ enum { DEPTH = 64, BATCH = 32, AREA = 256 << 10, POLL = 16, INLINE = 200 };
 #define EXPECT(condition)                                                                      \
     do {                                                                                       \
         if (!(condition)) {                                                                    \
-            fprintf(stderr, "%s:%d: this does not hold: %s\n", __FILE__, __LINE__, #condition); \
+            fprintf(stderr, "%s:%d: condition is false: %s\n", __FILE__, __LINE__, #condition); \
             exit(1);                                                                           \
         }                                                                                      \
     } while (0)

@@ -51,7 +51,7 @@ static char **argument;
 static char *next(void)
 {
     if (!*argument) {
-        fprintf(stderr, "registry_probe: an argument is missing\n");
+        fprintf(stderr, "registry_probe: the last command lacks an argument\n");
         exit(2);
     }
     return *argument++;
@@ -494,7 +494,7 @@ int main(int argc, char **argv)
         } else if (!strcmp(word, "threads")) {
             do_threads();
         } else {
-            fprintf(stderr, "registry_probe: what is %s?\n", word);
+            fprintf(stderr, "registry_probe: unknown command %s\n", word);
             return 2;
         }
         fflush(stdout);

@@ -138,7 +138,7 @@ static void establish(void)
 
 static void end_one(struct end *end, uint64_t flushed)
 {
-    DAT_EVENT event = next(end->events, DAT_CONNECTION_EVENT_DISCONNECTED, "the end");
+    DAT_EVENT event = next(end->events, DAT_CONNECTION_EVENT_DISCONNECTED, "the end of the connection");
     EXPECT(event.event_data.connect_event_data.ep_handle == end->ep);
     EXPECT(state(end) == DAT_EP_STATE_DISCONNECTED);
     completed(end->completions, end->ep, flushed, DAT_DTO_ERR_FLUSHED, 0, "a receive that is left over");

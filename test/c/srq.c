@@ -119,7 +119,7 @@ static void counts(DAT_COUNT available, DAT_COUNT outstanding)
     DAT_SRQ_PARAM param;
     OK(dat_srq_query(srq, DAT_SRQ_FIELD_ALL, &param));
     if (param.available_dto_count != available || param.outstanding_dto_count != outstanding)
-        fail("available %d, outstanding %d, expected %d and %d", param.available_dto_count,
+        fail("SRQ: available %d, outstanding %d receives, expected %d and %d", param.available_dto_count,
              param.outstanding_dto_count, available, outstanding);
 }
 
@@ -181,10 +181,10 @@ static void receive_all(void)
         post(&buffers[buffer], sizeof buffers[buffer], buffer);
     for (int message = 0; message < SENDERS * MESSAGES; message++)
         take(numbers);
-    expect_no_event(transfers, "after all messages");
+    expect_no_event(transfers, "the EVD of transfers after all messages");
     counts(BUFFERS, BUFFERS);
 
-    expect_no_event(errors, "no watermark is set yet");
+    expect_no_event(errors, "the EVD of errors before a watermark is set");
     EXPECT(DAT_GET_TYPE(dat_srq_set_lw(srq, BUFFERS + 1)) == DAT_INVALID_PARAMETER);
     OK(dat_srq_resize(srq, BUFFERS + 1));
     OK(dat_srq_set_lw(srq, BUFFERS + 1));
@@ -197,7 +197,7 @@ static void receive_all(void)
         next(events, DAT_CONNECTION_EVENT_DISCONNECTED, "the receiver's end");
         expect_async(DAT_ASYNC_ERROR_EP_BROKEN, ep[sender], 0, "the EP needs no more receives");
     }
-    expect_no_event(transfers, "receives in the queue are not flushed");
+    expect_no_event(transfers, "a disconnect flushes no receives of the SRQ");
     counts(BUFFERS, BUFFERS);
 }
 

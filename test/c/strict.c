@@ -32,7 +32,7 @@ static long add(DAT_EP_HANDLE ep, long difference)
     while (at < slots + SLOTS && at->ep != ep && at->ep != DAT_HANDLE_NULL)
         at++;
     if (at == slots + SLOTS) {
-        fprintf(stderr, "strict: more than %d EPs\n", SLOTS);
+        fprintf(stderr, "strict: the program has more EPs than the limit of %d\n", SLOTS);
         _Exit(99);
     }
     at->ep = ep;
@@ -45,7 +45,7 @@ static void *next(const char *name)
 {
     void *found = dlsym(RTLD_NEXT, name);
     if (found == NULL) {
-        fprintf(stderr, "strict: no %s\n", name);
+        fprintf(stderr, "strict: no loaded library exports %s\n", name);
         _Exit(99);
     }
     return found;

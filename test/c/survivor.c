@@ -151,12 +151,12 @@ int main(int argc, char **argv)
         volatile char *first = buffer;
         while (*first == 0 && waitpid(pid, NULL, WNOHANG) == 0)
             if (dat_evd_dequeue(s.receives, &event) == DAT_SUCCESS)
-                fail("a receive completed");
+                fail("a receive completed before the signal, expected none");
     }
     begin = now();
     if (!leaves)
         EXPECT(kill(pid, strcmp(argv[2], "stop") == 0 ? SIGSTOP : SIGKILL) == 0);
-    next(s.connection, DAT_CONNECTION_EVENT_DISCONNECTED, "the end");
+    next(s.connection, DAT_CONNECTION_EVENT_DISCONNECTED, "the end of the connection");
     gone = now();
     flushed(&s, s.receives, POSTED, "a receive");
     flushed(&s, s.sends, leaves ? 0 : POSTED, "a send");

@@ -120,7 +120,7 @@ static unsigned long long value(const DAT_NAMED_ATTR *list, DAT_COUNT count, con
     for (DAT_COUNT i = 0; i < count; i++)
         if (strcmp(list[i].name, name) == 0)
             return strtoull(list[i].value, NULL, 10);
-    fail("no attribute %s among %d", name, (int)count);
+    fail("the list of %d attributes has no attribute %s", (int)count, name);
 }
 
 static void expect_ep(DAT_EP_HANDLE ep, const char *name, unsigned long long wanted)
@@ -129,7 +129,7 @@ static void expect_ep(DAT_EP_HANDLE ep, const char *name, unsigned long long wan
     OK(dat_ep_query(ep, DAT_EP_FIELD_ALL, &param));
     unsigned long long found = value(param.ep_attr.ep_provider_specific, param.ep_attr.ep_provider_specific_count, name);
     if (found != wanted)
-        fail("%s is %llu, not %llu", name, found, wanted);
+        fail("%s is %llu, expected %llu", name, found, wanted);
 }
 
 static void expect_ia(const char *name, unsigned long long wanted)
@@ -138,7 +138,7 @@ static void expect_ia(const char *name, unsigned long long wanted)
     OK(dat_ia_query(ia, NULL, 0, NULL, DAT_PROVIDER_FIELD_ALL, &attr));
     unsigned long long found = value(attr.provider_specific_attr, attr.num_provider_specific_attr, name);
     if (found != wanted)
-        fail("%s is %llu, not %llu", name, found, wanted);
+        fail("%s is %llu, expected %llu", name, found, wanted);
 }
 
 static void exchange(void)

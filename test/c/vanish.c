@@ -192,9 +192,9 @@ static void run(char *name, enum transfer transfer, enum side side, enum way way
         vanish(gone, way);
     for (int n = 0; n < ROUNDS; n++) {
         post(transfer, &from, &to, &mine, 0, &theirs, 0, length, 1);
-        polled(from.requests, 1, DAT_DTO_SUCCESS, length, "a request before");
+        polled(from.requests, 1, DAT_DTO_SUCCESS, length, "a request before the memory vanishes");
         if (transfer == SEND)
-            polled(to.receives, 1, DAT_DTO_SUCCESS, length, "a receive before");
+            polled(to.receives, 1, DAT_DTO_SUCCESS, length, "a receive before the memory vanishes");
     }
     if (way != HALVES) {
         double used = now();

@@ -131,7 +131,7 @@ static void connect_many(long count, long depth)
         else if (event.event_number == DAT_CONNECTION_EVENT_DISCONNECTED)
             ended++;
         else
-            fail("connection %ld of %ld: event 0x%x", ended, count, (unsigned)event.event_number);
+            fail("connection %ld of %ld: unexpected event 0x%x", ended, count, (unsigned)event.event_number);
     }
     report((seconds() - begin) * 1e6 / (double)count);
     free_many(eps, count);
@@ -154,7 +154,7 @@ static void accept_many(long count)
         if (event.event_number == DAT_CONNECTION_EVENT_DISCONNECTED)
             ended++;
         else if (event.event_number != DAT_CONNECTION_EVENT_ESTABLISHED)
-            fail("accepted %ld of %ld: event 0x%x", ended, count, (unsigned)event.event_number);
+            fail("accepted connection %ld of %ld: unexpected event 0x%x", ended, count, (unsigned)event.event_number);
     }
     free_many(eps, count);
 }
@@ -225,9 +225,9 @@ int main(int argc, char **argv)
     count = atol(argv[optind++]);
     depth = optind < argc ? atol(argv[optind]) : 1;
     if (!has_size && count > EVENTS / 2)
-        fail("verbs_bench: at most %d connections", EVENTS / 2);
+        fail("verbs_bench: COUNT is at most %d connections", EVENTS / 2);
     if (size < 1 || count < 2 || depth < 1 || depth > REQUESTS)
-        fail("verbs_bench: SIZE from 1, COUNT from 2, DEPTH from 1 to %d", REQUESTS);
+        fail("verbs_bench: SIZE is at least 1, COUNT at least 2, DEPTH from 1 to %d", REQUESTS);
     if (host != NULL) {
         if (getaddrinfo(host, NULL, &hints, &found) != 0)
             fail("unknown host %s", host);

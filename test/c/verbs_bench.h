@@ -120,7 +120,7 @@ static void check_completion(const DAT_EVENT *event)
 {
     if (event->event_number != DAT_DTO_COMPLETION_EVENT
         || event->event_data.dto_completion_event_data.status != DAT_DTO_SUCCESS)
-        fail("event 0x%x, status %d", (unsigned)event->event_number,
+        fail("event 0x%x with status %d, expected a completion with status 0", (unsigned)event->event_number,
              (int)event->event_data.dto_completion_event_data.status);
 }
 
@@ -243,7 +243,7 @@ static void disconnect_all(int is_client, const DAT_EP_HANDLE *eps, long count)
     for (n = 0; is_client && n < count; n++)
         OK(dat_ep_disconnect(eps[n], DAT_CLOSE_GRACEFUL_FLAG));
     for (n = 0; n < count; n++)
-        next(connection_evd, DAT_CONNECTION_EVENT_DISCONNECTED, "the end");
+        next(connection_evd, DAT_CONNECTION_EVENT_DISCONNECTED, "the end of the connection");
 }
 
 #endif

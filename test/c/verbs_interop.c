@@ -65,7 +65,7 @@ static void check_block(const unsigned char *at, unsigned seed, const char *what
     size_t n;
     for (n = 0; n < BLOCK; n++)
         if (at[n] != byte(seed, n))
-            fail("%s: byte %zu is wrong", what, n);
+            fail("%s: byte %zu is 0x%02x, expected 0x%02x", what, n, at[n], byte(seed, n));
 }
 
 /* Prints how many bytes of private data arrived unchanged, and whether the remaining bytes up to the reported size
@@ -197,8 +197,8 @@ static void end(int by_us)
     /* Not checked with the C implementation of DAT 2.0: it reports a flushed receive with the event number of an
      * extension, and sets the error class bit in DAT_QUEUE_EMPTY. */
     completed(receive_evd, ep, 2, DAT_DTO_ERR_FLUSHED, 0, "the receive that was left");
-    expect_no_event(request_evd, "requests");
-    expect_no_event(connection_evd, "connections");
+    expect_no_event(request_evd, "the EVD of requests");
+    expect_no_event(connection_evd, "the EVD of connections");
 #endif
 }
 
@@ -287,7 +287,7 @@ int main(int argc, char **argv)
     reply = optind + 2 < argc ? atoi(argv[optind + 2]) : 0;
     server_ends = optind + 3 < argc && strcmp(argv[optind + 3], "server") == 0;
     if (request < 0 || request > DATA || reply < 0 || reply > DATA)
-        fail("verbs_interop: private data of 0 to %d bytes; the head of verbs_interop.c lists the scenes", DATA);
+        fail("verbs_interop: private data must have 0 to %d bytes; the head of verbs_interop.c lists the scenes", DATA);
     /* Each side fills its memory with a different pattern. */
     open_all(name, host != NULL ? 100 : 50);
     if (host != NULL)

@@ -82,7 +82,8 @@ static void check_message(int slot, DAT_VLEN length)
     EXPECT(length == MESSAGE);
     for (int n = 0; n < MESSAGE; n++)
         if (memory[slot][n] != (taken & 0xff))
-            fail("message %llu: byte %d is %02x", (unsigned long long)taken, n, memory[slot][n]);
+            fail("message %llu: byte %d is 0x%02x, expected 0x%02x", (unsigned long long)taken, n, memory[slot][n],
+                 (unsigned)(taken & 0xff));
     taken++;
 }
 
@@ -109,7 +110,7 @@ static void turn(int is_established)
         if (dto.status == DAT_DTO_SUCCESS)
             check_message((int)dto.user_cookie.as_64, dto.transfered_length);
         else if (dto.status != DAT_DTO_ERR_FLUSHED)
-            fail("a receive ended with status %d", (int)dto.status);
+            fail("a receive completed with status %d, expected success or flushed", (int)dto.status);
         if (is_established && dto.status == DAT_DTO_SUCCESS)
             receive((int)dto.user_cookie.as_64);
     }
@@ -164,7 +165,8 @@ static DAT_EVENT_NUMBER stream(void)
             says = 1;
         }
         if (now() - begin > EVENT_TIMEOUT / SECOND)
-            fail("no end of the connection; outstanding: %d sends, %d receives", sending, receiving);
+            fail("the connection did not end before the time limit; outstanding: %d sends, %d receives",
+                 sending, receiving);
     }
 }
 

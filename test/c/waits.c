@@ -61,7 +61,7 @@ static void await_one(struct channel *l)
         EXPECT(event.event_number == DAT_DTO_COMPLETION_EVENT);
         EXPECT(event.event_data.dto_completion_event_data.status == DAT_DTO_SUCCESS);
     } else
-        completed(l->receives, l->ep, 1, DAT_DTO_SUCCESS, 0, "the other's message");
+        completed(l->receives, l->ep, 1, DAT_DTO_SUCCESS, 0, "the message of the other end");
 }
 
 static void *play(void *argument)
@@ -190,7 +190,7 @@ static void idle(const char *who, unsigned seconds)
         EXPECT(DAT_GET_TYPE(dat_evd_dequeue(channels[0].receives, &event)) == DAT_QUEUE_EMPTY);
     used = cpu_us();
     sleep(seconds);
-    rest(who, "in code of its own after polling", seconds, used);
+    rest(who, "running no DAT call after polling", seconds, used);
 }
 
 int main(int argc, char **argv)
@@ -218,7 +218,7 @@ int main(int argc, char **argv)
         match(who, count, rounds, child != 0, polls);
     if (child == 0) {
         /* The server waits until the client has received everything and disconnects. */
-        next(channels[0].connection, DAT_CONNECTION_EVENT_DISCONNECTED, "the end");
+        next(channels[0].connection, DAT_CONNECTION_EVENT_DISCONNECTED, "the end of the connection");
         OK(dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG));
         return 0;
     }

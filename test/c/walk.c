@@ -64,7 +64,7 @@ static void *symbol(void *library, const char *name)
 {
     void *found = dlsym(library, name);
     if (!found)
-        fail("libdaplfaulty has no %s", name);
+        fail("libdaplfaulty does not export %s", name);
     return found;
 }
 
@@ -93,11 +93,11 @@ static void refused(const char *call, DAT_RETURN ret)
     if (is_limited()) {
         if (type != DAT_INSUFFICIENT_RESOURCES && type != DAT_INTERNAL_ERROR && type != DAT_INVALID_ADDRESS
             && type != DAT_PROVIDER_NOT_FOUND)
-            fail("%u: %s: %s", n, call, words(ret));
+            fail("walk %u: %s: %s, expected the code of a missing resource", n, call, words(ret));
     } else if (!op) {
-        fail("%u: %s: %s, expected success", n, call, words(ret));
+        fail("walk %u: %s: %s, expected success", n, call, words(ret));
     } else if (ret != code) {
-        fail("%u: %s: %s, expected 0x%08x, the code of a failed %s", n, call, words(ret), code, op);
+        fail("walk %u: %s: %s, expected 0x%08x, the code of a failed %s", n, call, words(ret), code, op);
     }
     snprintf(met, sizeof met, "%.90s: %s", call, op ? op : "the system");
     refusals++;
@@ -157,8 +157,8 @@ static int event(DAT_EVD_HANDLE evd, DAT_EVENT_NUMBER number, DAT_EVENT *out, co
         return 1;
     if (mode == AGAIN || mode == STOP) {
         if (ret != DAT_SUCCESS)
-            fail("%u: %s: %s (%s)", n, what, words(ret), met);
-        fail("%u: %s: event 0x%x, expected 0x%x (%s)", n, what, (unsigned)out->event_number, (unsigned)number, met);
+            fail("walk %u: %s: %s (%s)", n, what, words(ret), met);
+        fail("walk %u: %s: event 0x%x, expected 0x%x (%s)", n, what, (unsigned)out->event_number, (unsigned)number, met);
     }
     snprintf(met, sizeof met, "%s: %s", what, ret == DAT_SUCCESS ? "another event" : words(ret));
     return 0;
@@ -464,7 +464,7 @@ static int be_passed_on(void)
     DAT_EVENT request, reported;
     STEP(ask(QUAL, &cr));
     CALL(dat_cr_handoff(cr, OTHER_QUAL));
-    STEP(event(all.events[0], DAT_CONNECTION_REQUEST_EVENT, &request, "the request, handed off"));
+    STEP(event(all.events[0], DAT_CONNECTION_REQUEST_EVENT, &request, "the handed-off request"));
     cr = request.event_data.cr_arrival_event_data.cr_handle;
     CALL(dat_cr_reject(cr));
     STEP(event(all.events[0], DAT_CONNECTION_EVENT_PEER_REJECTED, &reported, "the rejection"));
@@ -480,7 +480,7 @@ static int fail_to_arm(void)
     if (!fired(NULL))
         return 1;
     snprintf(met, sizeof met, "an EVD with a CNO: %s", fired(NULL));
-    STEP(event(all.errors, DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR, &reported, "the complaint"));
+    STEP(event(all.errors, DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR, &reported, "the asynchronous error of the EVD"));
     EXPECT(reported.event_data.asynch_error_event_data.dat_handle == all.completions[1]);
     if (mode != AGAIN)
         return 0;
@@ -495,7 +495,7 @@ static int be_notified(DAT_EP_HANDLE other)
     DAT_DTO_COOKIE cookie = { .as_64 = 7 };
     DAT_EVD_HANDLE evd = DAT_HANDLE_NULL;
     if (fired(NULL))
-        snprintf(met, sizeof met, "a waiter in its sleep: %s", fired(NULL));
+        snprintf(met, sizeof met, "a sleeping waiter: %s", fired(NULL));
     CALL(dat_evd_modify_cno(all.completions[1], all.cno));
     STEP(fail_to_arm());
     STEP(post_receive(other, 6));
@@ -519,9 +519,9 @@ static int fill_pool(void)
     DAT_EVENT reported;
     STEP(establish(QUAL, all.pooled, &other));
     CALL(dat_ep_post_send(all.ep[0], 1, &message, cookie, DAT_COMPLETION_DEFAULT_FLAG));
-    STEP(completion(all.completions[0], all.ep[0], 10, "the send to the pool"));
-    STEP(completion(all.completions[1], all.pooled, 1, "the receive out of the pool"));
-    STEP(event(all.errors, DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR, &reported, "the low pool"));
+    STEP(completion(all.completions[0], all.ep[0], 10, "the send to the EP with the SRQ"));
+    STEP(completion(all.completions[1], all.pooled, 1, "the receive from the SRQ"));
+    STEP(event(all.errors, DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR, &reported, "the low-watermark event of the SRQ"));
     EXPECT(reported.event_data.asynch_error_event_data.dat_handle == all.srq);
     STEP(part_again(other, DAT_CLOSE_GRACEFUL_FLAG));
     CALL(dat_ep_reset(other));
@@ -686,7 +686,7 @@ static void expect_no_more(const struct state *before)
         return;
     show("before", before);
     show("after", &now);
-    fail("%u: objects remain after a walk that ended at %s", n, *met ? met : "its end");
+    fail("walk %u: objects remain after a walk that ended at %s", n, *met ? met : "its end");
 }
 
 /* ---- All walks ----------------------------------------------------------------------------------------------------
@@ -819,7 +819,7 @@ int main(int argc, char **argv)
     }
     long grown = (long)mallinfo2().uordblks - (long)heap;
     if (grown > 256 << 10)
-        fail("heap grew by %ld bytes in %u walks", grown, n);
+        fail("the heap grew by %ld bytes in %u walks, more than the limit of 256 KiB", grown, n);
     printf("walk: OK, %u walks, %u refusals\n", n, refusals);
     return 0;
 }

@@ -185,8 +185,8 @@ static void other(char *name)
     message(ROUNDS);
     DAT_LMR_TRIPLET from = piece(mine, 1);
     OK(dat_ep_post_rdma_write(ep, 1, &from, cookie, &last, DAT_COMPLETION_SUPPRESS_FLAG));
-    completed(requests, ep, 1, DAT_DTO_ERR_REMOTE_ACCESS, 0, "a write by a dead context");
-    next(events, DAT_CONNECTION_EVENT_BROKEN, "the end");
+    completed(requests, ep, 1, DAT_DTO_ERR_REMOTE_ACCESS, 0, "an RDMA write with the context of an unbound RMR");
+    next(events, DAT_CONNECTION_EVENT_BROKEN, "the end of the connection");
     end();
 }
 
