@@ -409,7 +409,7 @@ static void part_in_peace(void)
         OK(dat_ep_disconnect(ep, DAT_CLOSE_GRACEFUL_FLAG));
     while (!end)
         if (!took(EVENT_TIMEOUT))
-            fail("net: no event ended the connection within %u s of the disconnect", EVENT_TIMEOUT / SECOND);
+            fail("net: no event ended the connection within %u s", EVENT_TIMEOUT / SECOND);
     if (!said_bye || !received_bye || end != DAT_CONNECTION_EVENT_DISCONNECTED)
         fail("net: connection ended too early (%s) %.3f s after the last message; first error status %d; "
              "blocks: %llu sent, %llu of them acknowledged, %llu received",

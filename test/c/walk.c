@@ -158,7 +158,8 @@ static int event(DAT_EVD_HANDLE evd, DAT_EVENT_NUMBER number, DAT_EVENT *out, co
     if (mode == AGAIN || mode == STOP) {
         if (ret != DAT_SUCCESS)
             fail("walk %u: %s: %s (%s)", n, what, words(ret), met);
-        fail("walk %u: %s: event 0x%x, expected 0x%x (%s)", n, what, (unsigned)out->event_number, (unsigned)number, met);
+        fail("walk %u: %s: event 0x%x, expected 0x%x (%s)", n, what, (unsigned)out->event_number, (unsigned)number,
+             met);
     }
     snprintf(met, sizeof met, "%s: %s", what, ret == DAT_SUCCESS ? "another event" : words(ret));
     return 0;
