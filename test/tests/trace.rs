@@ -57,7 +57,7 @@ fn dumps_at_a_stall_at_a_touched_file_and_at_a_free() {
     assert!(says([": recv cookie 0x3, 4096 bytes in 1: DAT_DTO_SUCCESS after ", ", 64 bytes"]), "{finished:#?}");
     assert!(says([": send cookie 0x8, 64 bytes in 1", ": suppressed"]), "{finished:#?}");
     assert!(says([": rdma write cookie 0x64, 4096 bytes in 1, to 0x", ", 4096 bytes"]), "{finished:#?}");
-    assert!(says([": send cookie 0xdead, 64 bytes in 1", ": under way"]), "{finished:#?}");
+    assert!(says([": send cookie 0xdead, 64 bytes in 1", ": outstanding"]), "{finished:#?}");
 }
 
 #[test]

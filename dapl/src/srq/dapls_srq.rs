@@ -105,7 +105,7 @@ pub fn resize<P: Provider>(srq: &Srq<P>, max_recvs: i32) -> Result<()> {
         return Err(Error::InvalidState(State::Plain));
     }
     if max_recvs < before && srq.queue.resize(max_recvs).is_err() {
-        log::debug!("srq {:#x}: the provider keeps its capacity of {before} receives", srq.id.handle);
+        log::debug!("srq {:#x}: the provider cannot shrink its queue of {before} receives", srq.id.handle);
     }
     Ok(())
 }

@@ -183,7 +183,7 @@ pub unsafe extern "C" fn dapl2_ia_ha_related<P: Provider>(
         require(answer, 3)?;
         // SAFETY: `provider` is not null, so the caller guarantees that it is a C string.
         let other = unsafe { CStr::from_ptr(provider) };
-        log::debug!("ia {}: not related to {other:?}", ia.name());
+        log::debug!("ia {}: dat_ia_ha_related: {other:?} is not related to this adapter", ia.name());
         // SAFETY: `answer` is not null, and the caller guarantees that it is writable.
         unsafe { answer.write_unaligned(DAT_FALSE) };
         Ok(())

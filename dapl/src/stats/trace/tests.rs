@@ -62,11 +62,11 @@ fn dump_has_the_documented_text() {
     assert_eq!(
         text,
         "ep 0x7f40 is broken; DAT_EP_STATE_CONNECTED, 2 requests and 1 receives outstanding
-  #1 4.000000 s ago: recv cookie 0x1, 42 bytes in 2: under way
+  #1 4.000000 s ago: recv cookie 0x1, 42 bytes in 2: outstanding
   #2 3.000000 s ago: send cookie 0xab, 42 bytes in 2: DAT_DTO_SUCCESS after 0.000003 s, 42 bytes
-  #3 2.999999 s ago: rdma write cookie 0x3, 42 bytes in 2, to 0x12 at 0x7000: under way
+  #3 2.999999 s ago: rdma write cookie 0x3, 42 bytes in 2, to 0x12 at 0x7000: outstanding
   #4 2.000000 s ago: rdma read cookie 0x4, 42 bytes in 2, from 0x12 at 0x7000: DAT_DTO_ERR_REMOTE_ACCESS after 0.001500 s, 0 bytes
-  #5 1.000000 s ago: send cookie 0x5, 42 bytes in 2: not taken
+  #5 1.000000 s ago: send cookie 0x5, 42 bytes in 2: refused by the provider
   #6 1.000000 s ago: send cookie 0x6, 0 bytes in 0: suppressed
   #7 1.000000 s ago: shared recv cookie 0x0, 0 bytes in 0: DAT_DTO_SUCCESS after 0.000000 s, 7 bytes"
     );
@@ -85,7 +85,7 @@ fn dump_of_a_long_ring_is_bounded_and_shows_oldest_in_flight() {
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 1 + 1 + 1 + 1 + 48, "{text}");
     assert_eq!((lines[1], lines[3]), ("  (500 posts not shown)", "  (451 posts not shown)"));
-    assert!(lines[2].starts_with("  #501 ") && lines[2].ends_with(": under way"), "{text}");
+    assert!(lines[2].starts_with("  #501 ") && lines[2].ends_with(": outstanding"), "{text}");
     let nothing = text::dump(64, "is asked", &EpSummary::default(), &[], 0);
     assert_eq!(nothing, "ep 0x40 is asked; , 0 requests and 0 receives outstanding, no posts");
 }

@@ -52,8 +52,8 @@ fn line(text: &mut String, entry: &TraceEntry, now: u64) {
     }
     let _ = match entry.end {
         None if entry.suppress => write!(text, ": suppressed"),
-        None => write!(text, ": under way"),
-        Some(PostEnd { status: None, .. }) => write!(text, ": not taken"),
+        None => write!(text, ": outstanding"),
+        Some(PostEnd { status: None, .. }) => write!(text, ": refused by the provider"),
         Some(PostEnd { at, status: Some(status), bytes }) => {
             write!(text, ": {} after {}, {bytes} bytes", status.dat_name(), Seconds(at.saturating_sub(begun)))
         }

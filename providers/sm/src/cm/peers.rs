@@ -37,7 +37,7 @@ pub(crate) fn attach_peer(
         let is_full = matches!(rustix::io::dup(device.regions.fd()), Err(Errno::MFILE | Errno::NFILE));
         let remedy =
             if is_full { "the limit of open files is reached, raise it (ulimit -n)" } else { "the connect fails" };
-        log::warn!("set-up with {}: received {} descriptors instead of {MAX_FDS}; {remedy}", path.display(), fds.len());
+        log::warn!("set-up with {}: received {} descriptors, expected {MAX_FDS}; {remedy}", path.display(), fds.len());
         return None;
     }
     let table = fds.pop()?;

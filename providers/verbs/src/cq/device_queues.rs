@@ -67,7 +67,7 @@ impl DeviceCqParams {
         let resized = || {
             cq.resize(capacity).inspect_err(|error| {
                 // The caller creates another device queue instead.
-                log::debug!("{}: cannot grow a completion queue to {capacity}: {error}", self.context.name());
+                log::debug!("{}: cannot grow a completion queue to {capacity} entries: {error}", self.context.name());
             })
         };
         capacity >= wanted && resized().is_ok() && cq.capacity() >= wanted

@@ -244,7 +244,7 @@ impl RdmaConnection {
     ) -> std::result::Result<(), ConnectionEvent> {
         let number = manager.number();
         let id = manager.bound_id(number, self.target.peer.ip());
-        let id = id.map_err(|error| self.setup_failed("cannot repeat the request", &error))?;
+        let id = id.map_err(|error| self.setup_failed("cannot create an rdma_cm id to repeat the request", &error))?;
         let link = Arc::new(RdmaConnection::active(manager, number, id, core, target));
         manager.owners.lock().insert(number, EventOwner::Link(link.clone()));
         if !core.replace_link(self, link.clone()) {
@@ -254,7 +254,7 @@ impl RdmaConnection {
         manager.release(self.number);
         let resolved = link.id.resolve_address(link.target.peer, device.settings.resolving.address_timeout);
         if let Err(error) = resolved {
-            core.report_end(&*link, self.setup_failed("cannot repeat the request", &error));
+            core.report_end(&*link, self.setup_failed("cannot resolve the address to repeat the request", &error));
         }
         Ok(())
     }
@@ -334,7 +334,7 @@ impl RdmaConnection {
         core.set_unanswered(true);
         self.id
             .connect(&params, &self.target.private_data)
-            .map_err(|error| self.setup_failed("cannot send the request", &error))
+            .map_err(|error| self.setup_failed("cannot send the connection request", &error))
     }
 
     /// Handles the peer's accept: brings the queue pair to RTS, and sends the confirmation.
@@ -421,7 +421,10 @@ impl CmConnection for RdmaConnection {
         if *self.stage.lock() == ConnectionPhase::Accepted
             && let Err(error) = self.id.notify()
         {
-            log::debug!("{}: the connection is probably confirmed already: {error}", self.target.peer);
+            log::debug!(
+                "{}: cannot report data before the confirmation to rdma_cm: {error}; it has probably arrived already",
+                self.target.peer
+            );
         }
     }
 }
