@@ -450,7 +450,8 @@ static void open_adapter(void)
         fail("dat_ia_query names another EVD for errors than dat_ia_open");
     print_attributes();
     if (opt.bytes > ia_attr.max_rdma_size || 2 * opt.bytes > ia_attr.max_lmr_block_size)
-        fail("-b %zu exceeds the adapter's maximum RDMA size or half its maximum registration", opt.bytes);
+        fail("-b %zu exceeds the adapter's maximum RDMA size %" PRIu64 " or half its maximum registration, %" PRIu64,
+             opt.bytes, (uint64_t)ia_attr.max_rdma_size, (uint64_t)ia_attr.max_lmr_block_size / 2);
 
     ok("dat_pz_create", dat_pz_create(ia, &pz));
     if (opt.mode == NOTIFIED)

@@ -208,7 +208,7 @@ fn exhaust<T: Object>(most: usize, make: impl Fn(usize) -> CallResult<T>) -> Res
         check_refusal(refusal, count)?;
     }
     made.into_iter().try_for_each(Object::free)?;
-    make(count).map_err(|refusal| Failure::from(refusal).at("one more, after all were freed"))?.free()?;
+    make(count).map_err(|refusal| Failure::from(refusal).at("creating one more after all were freed"))?.free()?;
     Ok(LimitResult { made: count, refusal, remark: remark.to_owned() })
 }
 
@@ -220,7 +220,7 @@ fn check_refusal(refusal: Refusal, made: usize) -> Result {
         DAT_PROVIDER_NOT_FOUND | DAT_INTERNAL_ERROR => refusal.call == "dat_ia_open",
         _ => false,
     };
-    if made > 0 && is_fair { Ok(()) } else { Err(Failure::from(refusal).at(&format!("after {made}"))) }
+    if made > 0 && is_fair { Ok(()) } else { Err(Failure::from(refusal).at(&format!("after {made} successful calls"))) }
 }
 
 /// A reserved service point and its endpoint.

@@ -126,7 +126,7 @@ pub(crate) fn serve(ia: &Ia, mut channel: Channel, test: &Performance, common: &
     channel.send(&Message::Ready(vec![Offer { qual: listener.qual, place: runner.target() }]))?;
     let client = match channel.receive()? {
         Message::Ready(offers) if offers.len() == 1 => offers[0].place,
-        message => return Failure::with_message(format!("{message:?}, expected the client's memory")),
+        message => return Failure::with_message(format!("the client sent {message:?}; expected its memory (Ready)")),
     };
     if test.is_bidirectional && client.length < test.operation.length() as u64 {
         return Failure::with_message("the client offers less memory than the test needs");

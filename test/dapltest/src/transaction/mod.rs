@@ -85,7 +85,7 @@ pub(crate) fn serve(ia: &Ia, mut channel: Channel, test: Transaction, common: &C
     channel.send(&Message::Ready(parties.iter().map(Party::offer).collect()))?;
     let theirs = match channel.receive()? {
         Message::Ready(offers) if offers.len() == parties.len() => offers,
-        message => return Failure::with_message(format!("{message:?}, expected the client's memory")),
+        message => return Failure::with_message(format!("the client sent {message:?}; expected its memory (Ready)")),
     };
     let length = plan.length() as u64;
     if theirs.iter().any(|offer| offer.place.length < length) {
