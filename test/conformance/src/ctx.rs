@@ -91,7 +91,7 @@ impl Ctx {
     /// Returns the `n`th (0 to 15) connection qualifier of this run. Both roles of a pair get the same qualifiers.
     /// Cases that the driver runs at the same time get different ones.
     pub(crate) fn qual(&self, n: u64) -> DAT_CONN_QUAL {
-        assert!(n < 16, "the qualifier {n} is beyond the 16 of this run");
+        assert!(n < 16, "qualifier {n} is requested, but a run has only 0 to 15");
         self.first_qual + n
     }
 

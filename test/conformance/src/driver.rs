@@ -226,7 +226,7 @@ fn check_names(all: &[Case]) -> io::Result<()> {
         return Err(io::Error::other(format!("two cases are called {}", twice[0])));
     }
     match all.iter().find(|case| case.section.is_empty() || case.name.is_empty()) {
-        Some(case) => Err(io::Error::other(format!("case {:?} names no section, or has no name", case.name))),
+        Some(case) => Err(io::Error::other(format!("case {:?} lacks a name or a section", case.name))),
         None => Ok(()),
     }
 }

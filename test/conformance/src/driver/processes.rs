@@ -135,7 +135,7 @@ fn describe_hang(process: &Process) -> String {
     let (id, record) = (process.child.id(), Record::read(&process.task.record));
     let state = match process.status {
         Some(status) => format!("{status}"),
-        None => "runs".to_owned(),
+        None => "still running".to_owned(),
     };
     let mut text = format!("    {} (process {id}, {state})", process.task.role.word());
     for (thread, function, time) in record.inside() {

@@ -73,7 +73,8 @@ pub(crate) fn untouched<T: Copy>(call: impl FnOnce(*mut T) -> DAT_RETURN) -> DAT
         let bytes = raw::bytes_of(&out);
         let changed = bytes.iter().position(|byte| *byte != PATTERN);
         if let Some(at) = changed {
-            panic!("{} {}, and byte {at} of {} was written", caller(code), names::of_code(code), size_of::<T>());
+            let length = size_of::<T>();
+            panic!("{} {}, but wrote byte {at} of its {length} output bytes", caller(code), names::of_code(code));
         }
     }
     code

@@ -58,7 +58,7 @@ impl Event {
     #[track_caller]
     pub(crate) fn connection(&self) -> DAT_CONNECTION_EVENT_DATA {
         let is_one = (DAT_CONNECTION_EVENT_ESTABLISHED..=DAT_CONNECTION_EVENT_UNREACHABLE).contains(&self.number());
-        assert!(is_one, "the event {} is no connection event", number_name(self.number()));
+        assert!(is_one, "the event {} is not a connection event", number_name(self.number()));
         raw::connection(&self.0)
     }
 
@@ -73,7 +73,7 @@ impl Event {
     #[track_caller]
     pub(crate) fn asynchronous(&self) -> DAT_ASYNCH_ERROR_EVENT_DATA {
         let is_one = (DAT_ASYNC_ERROR_EVD_OVERFLOW..=DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR).contains(&self.number());
-        assert!(is_one, "the event {} is no asynchronous event", number_name(self.number()));
+        assert!(is_one, "the event {} is not an asynchronous error", number_name(self.number()));
         raw::asynchronous(&self.0)
     }
 
@@ -89,7 +89,7 @@ impl Event {
     pub(crate) fn is(&self, number: DAT_EVENT_NUMBER) {
         assert!(
             self.number() == number,
-            "the event is {}, not {}{}",
+            "the event is {}, wanted {}{}",
             number_name(self.number()),
             number_name(number),
             self.details()
