@@ -48,7 +48,7 @@ fn of_package(package: &str, arguments: &[&str]) -> Result {
 fn finish(command: &mut Command) -> Result {
     match command.status() {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("conformance: {status}")),
+        Ok(status) => Err(format!("the conformance driver ended with {status}")),
         Err(error) => Err(format!("{command:?}: {error}")),
     }
 }

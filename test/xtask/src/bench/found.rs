@@ -136,7 +136,7 @@ impl BenchResults {
             );
             for contest in self.contests.iter().map(|measured| &measured.contest) {
                 let peers: Vec<String> = contest.peers.iter().map(Side::line).collect();
-                let best = if peers.len() > 1 { "the better, each round, of " } else { "" };
+                let best = if peers.len() > 1 { "the best, in each round, of " } else { "" };
                 if !peers.is_empty() {
                     println!("{} beside {best}{}", contest.id, peers.join(" | "));
                 }

@@ -19,7 +19,7 @@ const COUNTS: [u32; 5] = [2, 10, 100, 1_000, 10_000];
 /// Fields of the program's output, and their labels.
 const FIGURES: [(&str, &str); 4] = [
     ("pingpong_usec", "ping-pong, one way, us"),
-    ("empty_usec", "look at the empty EVD, us"),
+    ("empty_usec", "dequeue from the empty EVD, us"),
     ("message_usec", "one message each, us"),
     ("connect_usec", "connect, us"),
 ];
@@ -41,7 +41,9 @@ pub(crate) fn evd() -> Result {
                 return Err(format!("many_endpoints {size}: {}\n{}", finished.status, finished.stderr));
             }
             for ((name, _), samples) in FIGURES.iter().zip(samples) {
-                samples.push(field(&finished.stdout, name).ok_or_else(|| format!("many_endpoints prints no {name}"))?);
+                samples.push(
+                    field(&finished.stdout, name).ok_or_else(|| format!("many_endpoints has printed no {name}"))?,
+                );
             }
         }
     }

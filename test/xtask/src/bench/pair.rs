@@ -89,7 +89,8 @@ pub(super) fn pair(
         let finished = run.finish(LIMIT);
         if !finished.status.success() {
             let (status, text) = (finished.status, finished.stdout + &finished.stderr);
-            return Err(format!("{client:?}: {status}\n{text}\nthe server: {}", server.so_far()));
+            let so_far = server.so_far();
+            return Err(format!("{client:?} failed: {status}\n{text}\noutput of the server so far: {so_far}"));
         }
         output += &finished.stdout;
     }

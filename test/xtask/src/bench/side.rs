@@ -111,7 +111,7 @@ impl Side {
             Side::Ours(ask) => CommandLines::of(ask, adapter, network_kind),
             Side::Timed { ask, seconds } => {
                 let ends = CommandLines::of(ask, adapter, network_kind);
-                let note = format!("(then as often as takes {seconds} s)");
+                let note = format!("(then with the count that takes {seconds} s)");
                 CommandLines { server: format!("{} {note}", ends.server), client: format!("{} {note}", ends.client) }
             }
             Side::Ucx(ucx) => CommandLines::on(ucx.cores, ucx.ends()),
@@ -299,7 +299,7 @@ mod tests {
         assert_eq!(iperf.client, "taskset -c 1 iperf3 -t 3 -c 192.0.2.1");
         let ask = PerfArguments { cores: Cores::Together, ..PerfArguments::new("lat", 8, 100) };
         let ours = Side::Timed { ask, seconds: 0.5 }.ends("sm0", NetworkKind::Loopback);
-        let client = "taskset -c 0 perf -h localhost -P sm0 lat 8 100 (then as often as takes 0.5 s)";
+        let client = "taskset -c 0 perf -h localhost -P sm0 lat 8 100 (then with the count that takes 0.5 s)";
         assert_eq!(ours.client, client);
         assert!(ours.server.starts_with("taskset -c 0 perf -s -P sm0 lat 8 100 "));
     }

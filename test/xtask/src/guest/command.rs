@@ -11,8 +11,7 @@ use crate::{Result, cli, tree};
 
 /// Runs the command. The guest's shared folder is for suites and is ignored here.
 pub(crate) fn run(arguments: &cli::Guest) -> Result {
-    let (program, rest) =
-        arguments.program.split_first().ok_or("guest: name a program, with its arguments behind it")?;
+    let (program, rest) = arguments.program.split_first().ok_or("guest: name a program, followed by its arguments")?;
     prepare()?;
     let tree = tree::build(Profile::Dev)?;
     let mut command = Command::new(program);

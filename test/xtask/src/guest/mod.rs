@@ -219,7 +219,7 @@ impl Guest {
             })?,
         };
         word.parse()
-            .map_err(|_| self.end_and_describe(&format!("the guest reported {word:?} instead of an exit status")))
+            .map_err(|_| self.end_and_describe(&format!("the guest reported {word:?}, expected an exit status")))
     }
 
     /// Waits until the started command prints a line with this text, and returns true. Returns false if the command
@@ -245,7 +245,7 @@ impl Guest {
                 Ok(Some(status)) if status.success() => return Ok(()),
                 Ok(Some(status)) => return Err(self.end_and_describe(&format!("qemu ended with {status}"))),
                 Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(20)),
-                Ok(None) => return Err(self.end_and_describe("the guest does not switch itself off")),
+                Ok(None) => return Err(self.end_and_describe("the guest has not powered off before the deadline")),
                 Err(error) => return Err(self.end_and_describe(&error.to_string())),
             }
         }
@@ -259,7 +259,7 @@ impl Guest {
             let line = match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(line) => String::from_utf8_lossy(&line).into_owned(),
                 Err(RecvTimeoutError::Timeout) => {
-                    return Err(self.end_and_describe(&format!("no end after {limit:?} of the command in the guest")));
+                    return Err(self.end_and_describe(&format!("no result from the guest within {limit:?}")));
                 }
                 Err(RecvTimeoutError::Disconnected) => return Err(self.end_and_describe("qemu has ended")),
             };
@@ -418,7 +418,10 @@ mod tests {
     fn guest_timeout_reports_the_last_console_line() {
         let mut guest = double("hang", "exec sleep 1000");
         let reason = guest.run(&shell("true"), Duration::from_millis(100), |_| {}).unwrap_err();
-        assert!(reason.contains("no end after 100ms") && reason.contains("its console's last line"), "{reason}");
+        assert!(
+            reason.contains("no result from the guest within 100ms") && reason.contains("its console's last line"),
+            "{reason}"
+        );
         assert!(guest.qemu.try_wait().unwrap().is_some());
         let share = guest.share().to_path_buf();
         drop(guest);

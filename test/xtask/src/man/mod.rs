@@ -94,8 +94,8 @@ pub(crate) fn pages() -> Result<Vec<ManPage>> {
         made.push(ManPage { path: format!("man{0}/{1}.{0}", page.section, page.name), text });
     }
     for (alias, page) in ALIASES {
-        let page = made.iter().find(|made| made.path == format!("man3/{page}.3"));
-        let text = page.ok_or_else(|| format!("{alias} is a name of a page that does not exist"))?.text.clone();
+        let found = made.iter().find(|made| made.path == format!("man3/{page}.3"));
+        let text = found.ok_or_else(|| format!("the page {page}(3) of the alias {alias} does not exist"))?.text.clone();
         made.push(ManPage { path: format!("man3/{alias}.3"), text });
     }
     Ok(made)
@@ -164,7 +164,7 @@ fn insert_declarations(page: &mut Page, headers: &str) -> Result {
     }
     let explained = page.all_terms();
     match members.into_iter().find(|member| !explained.contains(member)) {
-        Some(member) => Err(format!("{member} is not explained")),
+        Some(member) => Err(format!("does not explain the member {member}")),
         None => Ok(()),
     }
 }
@@ -187,7 +187,7 @@ fn synopsis(page: &mut Page, declared: &BTreeMap<String, (Prototype, &'static st
     };
     let explained = page.terms("PARAMETERS");
     if explained != prototype.parameters {
-        return Err(format!("explains {explained:?}, but the header has {:?}", prototype.parameters));
+        return Err(format!("PARAMETERS explains {explained:?}, but the header has {:?}", prototype.parameters));
     }
     Ok([&[format!("#include <{include}>"), String::new()], &prototype.lines[..]].concat())
 }
@@ -219,7 +219,10 @@ mod tests {
         let prototype = Prototype { name: "f".into(), lines: vec!["f(".into()], parameters: vec!["a".into()] };
         let declared = BTreeMap::from([("f".to_owned(), (prototype, "h"))]);
         let mut page = source::parse("# f(3) - x\n\ny\n\n## PARAMETERS\n\n- `b`: z\n").unwrap();
-        assert_eq!(synopsis(&mut page, &declared), Err("explains [\"b\"], but the header has [\"a\"]".to_owned()));
+        assert_eq!(
+            synopsis(&mut page, &declared),
+            Err("PARAMETERS explains [\"b\"], but the header has [\"a\"]".to_owned())
+        );
         let mut page = source::parse("# f(3) - x\n\ny\n\n## PARAMETERS\n\n- `a`: z\n").unwrap();
         assert_eq!(synopsis(&mut page, &declared), Ok(vec!["#include <h>".into(), String::new(), "f(".into()]));
     }

@@ -186,7 +186,8 @@ fn share(setting: &Setting, wire: &Wire, (end, rule): (usize, Rule), algorithm: 
     let figure = |output: &str| output.rsplit_once(", ")?.1.split(' ').next()?.parse::<f64>().ok();
     let ours = ours.stdout.lines().last().and_then(figure).ok_or_else(|| ours.stdout.clone())?;
     let output = format!(
-        "ours {ours:.2} MB/s beside TCP {algorithm} {theirs:.2}; TCP {algorithm} beside itself {fair:.2} each: {:.2}x",
+        "usnic {ours:.2} MB/s beside a TCP flow ({algorithm}) of {theirs:.2} MB/s; each of two TCP flows {fair:.2} \
+         MB/s; ratio of usnic to each of these {:.2}",
         ours / fair
     );
     println!("{output}");

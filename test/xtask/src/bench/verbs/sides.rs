@@ -243,7 +243,7 @@ pub(super) fn output_of(guest: &mut Guest, text: &str) -> Result<String> {
     let mut output = String::new();
     let mut command = Command::new("sh");
     let status = guest.run(command.args(["-c", text]), LIMIT, |line| output += line)?;
-    if status == 0 { Ok(output) } else { Err(format!("{text}: status {status}: {output}")) }
+    if status == 0 { Ok(output) } else { Err(format!("{text:?} ended with status {status}: {output}")) }
 }
 
 /// Parses a table with one row. Returns the median of half a round trip, or the time computed from millions of

@@ -148,7 +148,9 @@ fn files_come_back(setting: &Setting, report: &mut Report, keeper: &mut Keeper) 
         let kept = std::fs::read_to_string(&file).unwrap_or_default();
         match (&answer.result, kept.as_str()) {
             (Ok(7), "kept\n") => Ok(()),
-            (result, _) => Err(answer.with(&format!("{result:?}, and {kept:?} in the file"))),
+            (result, _) => {
+                Err(answer.with(&format!("{result:?} and {kept:?} in the file, expected Ok(7) and \"kept\\n\"")))
+            }
         }
     });
     report.line(name, result);
@@ -182,7 +184,7 @@ fn test_programs(package: &str, arguments: &[&str]) -> Result<Vec<PathBuf>> {
     let text = text_of(&mut cargo)?;
     let named = text.lines().filter_map(|line| line.split_once("\"executable\":\"")?.1.split_once('"'));
     let programs: Vec<PathBuf> = named.map(|(path, _)| PathBuf::from(path)).collect();
-    if programs.is_empty() { Err(format!("{package} has no tests")) } else { Ok(programs) }
+    if programs.is_empty() { Err(format!("cargo names no test program of {package}")) } else { Ok(programs) }
 }
 
 /// Four processes connect to each other at the same time, in both directions, with and without a thread that accepts.

@@ -46,7 +46,7 @@ impl Report {
     pub(super) fn answer(&mut self, name: &str, answer: GuestOutput) {
         match answer.result {
             Ok(0) => self.line(name, Ok(())),
-            Ok(status) => self.line(name, Err(answer.with(&format!("status {status}")))),
+            Ok(status) => self.line(name, Err(answer.with(&format!("ended with status {status}, expected 0")))),
             Err(ref reason) => self.line(name, Err(answer.with(reason))),
         }
     }

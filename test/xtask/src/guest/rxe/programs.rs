@@ -137,7 +137,9 @@ fn check(report: &mut Report, name: &str, answer: GuestOutput, program: &Program
     let is_good = has_line(false, program.success[0]) && has_line(true, program.success[1]);
     let has_error = [true, false].iter().any(|side| has_line(*side, "Error") || has_line(*side, "FAILED"));
     match answer.result {
-        Ok(0) if !is_good || has_error => report.line(name, Err(answer.with("no success"))),
+        Ok(0) if !is_good || has_error => {
+            report.line(name, Err(answer.with("the output lacks a line of success, or has an error")));
+        }
         _ => report.answer(name, answer),
     }
 }
