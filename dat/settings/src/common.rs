@@ -23,8 +23,8 @@ pub static LIBDAT: SettingsTable = SettingsTable {
             variable: "DAT_DBG_TYPE",
             values: number(0, MASK, 1, ""),
             meaning: "topics that libdat logs: bits 0x1 failed opens and invalid lines, 0x2 the same without a limit \
-                      on their number, 0x4 files and loading, 0x8 registrations, 0x10 calls into providers, 0x20 calls of \
-                      programs",
+                      on their number, 0x4 files and loading, 0x8 registrations, 0x10 calls into providers, 0x20 calls \
+                      of programs",
         },
         Setting {
             name: "",
