@@ -31,6 +31,18 @@ usage: dapl-conformance [run] [--provider NAME] [--api 1.2|2.0] [--libdat PATH] 
                         [--complete] [--open] [--verbose] [--time-factor N] [--except FILE] [FILTER...]
        dapl-conformance list [FILTER...]
        dapl-conformance coverage [--report DIR]
+
+Runs the cases whose name or section contains a FILTER, or all. `list` prints their names, `coverage` the last report.
+  --provider NAME  interface adapter of dat.conf (default sm0)
+  --api, --libdat  version or file of the libdat under test (default 1.2, libdat.so.1)
+  --mode           run client and server in one process, in two, or both ways (default both)
+  --jobs N         number of cases that run at the same time (default 4)
+  --report DIR     directory of the report, which lists the observed codes and events
+  --complete       fail if the provider does not support a case, or a full run did not observe an expected item of 2.0
+  --open           succeed even if an expected code or event was not observed
+  --verbose        print passed cases too
+  --time-factor N  multiply the time limit of each case by N, for a slow machine (default 1)
+  --except FILE    leave out the cases of this file, whose lines have the form `name: reason`
 ";
 
 struct Options {
