@@ -108,7 +108,7 @@ pub(crate) fn slots_in_words(seen: &BTreeMap<Seen, Vec<&str>>) -> String {
     let called = counts.iter().filter(|(cases, _)| *cases > 0).count();
     let (fewest, slot) = counts.iter().min().expect("the 2.0 table has at least one slot");
     format!(
-        "table of 2.0: {} members, {called} of {} functions called; fewest cases: {fewest} ({slot})",
+        "function table of 2.0: {} members; {called} of {} functions called; fewest cases call {slot}: {fewest}",
         counts.len() + 2,
         counts.len()
     )
