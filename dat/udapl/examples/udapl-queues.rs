@@ -80,7 +80,7 @@ fn main() -> Outcome {
     }
     let mut marks = [0; CLIENTS];
     window.read(0, &mut marks);
-    println!("marks: {marks:?}, receives left: {}", srq.available()?);
+    println!("marks written by the clients: {marks:?}, receives left in the SRQ: {}", srq.available()?);
     Ok(())
 }
 

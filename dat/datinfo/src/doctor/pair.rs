@@ -44,8 +44,10 @@ pub(super) fn check_pair(host: &str, port: u16, findings: &mut Vec<Finding>) -> 
 /// Finding for a host that does not answer.
 fn silence(report: &PathReport) -> Finding {
     let port = report.to.port();
-    let without =
-        format!("{}. Without a server: run datinfo doctor --serve --port {port} on that host", report.remedy());
+    let without = format!(
+        "{}. If no server program exists, run datinfo doctor --serve --port {port} on that host",
+        report.remedy()
+    );
     Finding::new(Grade::Bad, "path", format!("no answer from {}: {}", report.to, report.found()), without)
 }
 

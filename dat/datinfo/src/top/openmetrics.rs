@@ -70,7 +70,12 @@ impl Families {
         let labels =
             process.with("adapter", &adapter.name).with("provider", &adapter.provider).with("ia", &adapter.handle);
         if with_endpoints {
-            self.level("dapl_ia_endpoints_left_out", "endpoints without samples", &labels, adapter.left_out);
+            self.level(
+                "dapl_ia_endpoints_left_out",
+                "endpoints of an adapter for which samples are left out",
+                &labels,
+                adapter.left_out,
+            );
         }
         adapter.counts.iter().for_each(|count| self.count("ia", "an adapter", &labels, count));
         for ep in adapter.eps.iter().filter(|_| with_endpoints) {
