@@ -208,7 +208,11 @@ pub(crate) fn check() -> Result {
                 *table.get(row.name).ok_or_else(|| format!("{PAGE} has no count of {} over {provider}", row.name))?;
             println!("{provider}: {}: {now:.0} instructions, {before:.0} in the table", row.name);
             if now > before * row.tolerance() {
-                worse.push(format!("{provider}: {}: {now:.0} instructions, {before:.0} in {PAGE}", row.name));
+                let most = before * row.tolerance();
+                worse.push(format!(
+                    "{provider}: {}: {now:.0} instructions, expected at most {most:.0} ({before:.0} in {PAGE})",
+                    row.name
+                ));
             }
         }
     }
@@ -248,7 +252,7 @@ fn with_tables(page: &str, compiler: &str, tables: &[(&str, String)]) -> Result<
         let kept = || old.split("\n\n").find(|table| table.starts_with(&first)).map(str::to_owned);
         let is_same = old.starts_with(&head);
         let table = new.or_else(|| kept().filter(|_| is_same)).ok_or_else(|| {
-            format!("{PAGE} has no table of {provider} of {compiler}: name no provider, so that all are counted")
+            format!("{PAGE} has no table of {provider} for {compiler}; name no provider, to count all of them")
         })?;
         all += &format!("{table}\n\n");
     }

@@ -52,7 +52,8 @@ impl Identity {
             _ => field("maintainer")?,
         };
         let release = release::current()?;
-        let epoch = date(&release, "+%s")?.parse().map_err(|_| format!("{}: no date", release.date))?;
+        let epoch =
+            date(&release, "+%s")?.parse().map_err(|_| format!("docs/CHANGELOG.md: {} is not a date", release.date))?;
         Ok(Identity { maintainer, homepage: field("homepage")?, epoch, release })
     }
 
