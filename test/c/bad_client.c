@@ -45,12 +45,12 @@ static void listen_to(void)
         OK(dat_evd_wait(dtos, EVENT_TIMEOUT, 1, &event, &more));
         DAT_DTO_COMPLETION_EVENT_DATA *dto = &event.event_data.dto_completion_event_data;
         if (dto->status != DAT_DTO_SUCCESS) {
-            puts("the server has ended it");
+            puts("the server has ended the connection");
             return;
         }
         if (dto->user_cookie.as_64 < RECEIVES) {
             unsigned char *message = memory + dto->user_cookie.as_64 * SIZE;
-            printf("the server says %d\n", dto->transfered_length > 4 ? message[4] : -1);
+            printf("the server sent a message of kind %d\n", dto->transfered_length > 4 ? message[4] : -1);
             fflush(stdout);
         }
     }

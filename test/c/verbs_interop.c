@@ -78,7 +78,8 @@ static void print_data(const char *what, int size, const void *data, int sent, u
         right++;
     while (at != NULL && zeros < size && at[zeros] == 0)
         zeros++;
-    printf("%s: size %d, %d of %d as sent, %s behind\n", what, size, right, sent, zeros >= size ? "zeros" : "rubbish");
+    printf("%s: size %d, %d of %d as sent, then %s\n", what, size, right, sent,
+           zeros >= size ? "zeros" : "other bytes");
 }
 
 static const char *name_of(DAT_EVENT_NUMBER number)

@@ -297,11 +297,14 @@ fn clients_that_violate_the_protocol_are_dropped_without_effect_on_others() {
         idle.wait_for("connected", TIMEOUT);
         for (way, wanted) in [("garbage", 1), ("version", 6), ("request", 1)] {
             let finished = environment.bad_client(way).finish(TIMEOUT);
-            finished.expect_success("the server has ended it");
-            assert!(finished.stdout.contains(&format!("the server says {wanted}\n")), "{way}: {finished:#?}");
+            finished.expect_success("the server has ended the connection");
+            assert!(
+                finished.stdout.contains(&format!("the server sent a message of kind {wanted}\n")),
+                "{way}: {finished:#?}"
+            );
         }
         environment.run("-T T -s localhost -V -i 10 client SR 10 server SR 10").expect_success("dapltest: OK");
-        idle.finish(TIMEOUT).expect_success("the server has ended it");
+        idle.finish(TIMEOUT).expect_success("the server has ended the connection");
         let said = environment.quit(server).stderr;
         for reason in [
             "a client is dropped: a message of the peer did not arrive within 3 s",

@@ -150,7 +150,7 @@ impl Case {
     fn expected(&self) -> Vec<String> {
         let (request, reported) = (self.request, self.manager.request(self.server, self.request));
         let mut lines = vec![
-            format!("server | request: size {reported}, {request} of {request} as sent, zeros behind"),
+            format!("server | request: size {reported}, {request} of {request} as sent, then zeros"),
             format!("server | from: {}", GuestNetwork::Alone.address()),
         ];
         match self.fate {
@@ -158,13 +158,13 @@ impl Case {
                 let reported = self.manager.rejection(self.client, reason);
                 lines.push(format!("event: PEER_REJECTED, size {reported}"));
                 if reason > 0 {
-                    lines.push(format!("reason: size {reported}, {reason} of {reason} as sent, zeros behind"));
+                    lines.push(format!("reason: size {reported}, {reason} of {reason} as sent, then zeros"));
                 }
             }
             Decision::Accept(reply, _) => {
                 let reported = self.manager.reply(self.client, reply);
                 lines.push(format!("event: ESTABLISHED, size {reported}"));
-                lines.push(format!("reply: size {reported}, {reply} of {reply} as sent, zeros behind"));
+                lines.push(format!("reply: size {reported}, {reply} of {reply} as sent, then zeros"));
                 for side in ["", "server | "] {
                     lines.extend([format!("{side}data: right"), format!("{side}end: DISCONNECTED")]);
                 }
@@ -283,7 +283,7 @@ mod tests {
     #[test]
     fn the_longest_request_is_expected_with_padding() {
         let case = cases().into_iter().find(|case| case.name == "the_most_each_way").unwrap();
-        let line = "server | request: size 48, 56 of 56 as sent, zeros behind";
+        let line = "server | request: size 48, 56 of 56 as sent, then zeros";
         assert!(case.expected().contains(&line.to_owned()), "{:?}", case.expected());
     }
 }

@@ -340,7 +340,7 @@ impl ConnPair {
             }
             assert!(self.step() && self.now < limit, "waiting until {what}: {}", self.state());
         }
-        panic!("after 2000000 steps, not yet: {what}: {}", self.state());
+        panic!("not reached within 2000000 steps: {what}: {}", self.state());
     }
 
     /// Runs for the virtual time `time`.
