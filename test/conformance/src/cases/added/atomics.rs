@@ -101,7 +101,7 @@ fn contend(conn: &Conn, target: DAT_RMR_TRIPLET) -> u64 {
     let (mut sum, mut last, mut seen) = (0, None, 0);
     for _ in 0..TICKETS {
         let ticket = execute(conn, Extended::FetchAdd { add: 1 }, &back, target, 0);
-        assert!(last < Some(ticket), "ticket {ticket} after {last:?}");
+        assert!(last < Some(ticket), "an increment returned {ticket} after {last:?}, wanted a higher value");
         (sum, last) = (sum + ticket, Some(ticket));
         loop {
             let swap = Extended::CompareSwap { compare: seen, swap: seen + 1 };
@@ -209,7 +209,10 @@ fn server_count_adds(ctx: &Ctx) {
     let sum = number(&memory, 0);
     let times = sum / 0x0101_0101_0101_0101;
     assert_eq!(sum, times * 0x0101_0101_0101_0101, "an addition was not atomic");
-    assert!((COMPLETE..=COMPLETE + IN_FLIGHT).contains(&times), "the memory shows {times} additions");
+    assert!(
+        (COMPLETE..=COMPLETE + IN_FLIGHT).contains(&times),
+        "{times} additions are in the memory, wanted at least {COMPLETE}"
+    );
     // The peer has exited: only this process accesses the memory, and the adapter still works.
     let (own, other) = ctx.loopback_with(&conn.ia, &Setup { qual: 1, ..Setup::default() });
     let (lmr, target) = register_again(&other.ia, &other.pz, &memory, ATOMIC);

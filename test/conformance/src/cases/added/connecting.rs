@@ -98,7 +98,7 @@ fn v2_common_service_point_refuses_unsupported_protocols_and_addresses(ctx: &Ctx
     // Addresses of another host, of multicast groups, and for broadcast.
     for bytes in [[203, 0, 113, 1], [224, 0, 0, 1], [239, 1, 2, 3], [255; 4], [127, 255, 255, 255]] {
         let elsewhere = with_bytes(bytes, port);
-        assert_eq!(create(&ia, TCP, &elsewhere, &requests), Err(argument(3)), "{bytes:?}");
+        assert_eq!(create(&ia, TCP, &elsewhere, &requests), Err(argument(3)), "address {bytes:?}");
     }
     let bad_evd = error(DAT_INVALID_HANDLE, v2::DAT_INVALID_HANDLE_EVD_CR);
     assert_eq!(create(&ia, TCP, &address, &others), Err(bad_evd));
@@ -163,7 +163,10 @@ fn client_be_rejected(ctx: &Ctx) {
         // Some transports pad private data to a fixed length.
         let data = event.private_data();
         assert_eq!(data.get(..wanted), Some(&DATA[..wanted]));
-        assert!(data[wanted..].iter().all(|byte| *byte == 0), "{data:?}");
+        assert!(
+            data[wanted..].iter().all(|byte| *byte == 0),
+            "the bytes after the private data are not zero: {data:?}"
+        );
         ok(dat_ep_reset(conn.ep.h()));
     }
     ctx.meet();

@@ -159,7 +159,10 @@ fn server_keep_receive(ctx: &Ctx) {
     expect_over(&conn);
     let left = done(&conn.recv);
     // A device may have consumed the receive for the write, and report the failure on the receive.
-    assert!(left.cookie == 3 && left.status != v2::DAT_DTO_SUCCESS && left.extension == (0, 0, 0), "{left:?}");
+    assert!(
+        left.cookie == 3 && left.status != v2::DAT_DTO_SUCCESS && left.extension == (0, 0, 0),
+        "{left:?} is not the failed receive 3"
+    );
     memory.expect_all(0, 100, 0);
     ctx.meet();
 }

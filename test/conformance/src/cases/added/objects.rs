@@ -26,7 +26,10 @@ fn v2_function_table_has_81_entries(ctx: &Ctx) {
     let words = added::table_words(ctx.ia().h());
     assert_eq!(words.len(), 81);
     // The provider owns the second 8 bytes, which may be null.
-    assert!(words.iter().enumerate().all(|(n, word)| n == 1 || *word != 0), "{words:?}");
+    assert!(
+        words.iter().enumerate().all(|(n, word)| n == 1 || *word != 0),
+        "an entry of the function table is null: {words:x?}"
+    );
 }
 
 fn v2_cno_descriptor_is_readable_until_all_triggered_evds_are_returned(ctx: &Ctx) {

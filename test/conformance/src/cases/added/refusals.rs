@@ -290,7 +290,11 @@ fn v2_connect_to_a_multicast_address_fails(ctx: &Ctx) {
     if code == DAT_SUCCESS {
         let event = expect_event(conn.events.h(), ctx.left());
         let ends = [DAT_CONNECTION_EVENT_UNREACHABLE, DAT_CONNECTION_EVENT_TIMED_OUT, DAT_CONNECTION_EVENT_BROKEN];
-        assert!(ends.contains(&event.number()), "{}", number_name(event.number()));
+        assert!(
+            ends.contains(&event.number()),
+            "the event {} does not end a failed connect",
+            number_name(event.number())
+        );
     } else {
         refused(code, DAT_INVALID_ADDRESS, DAT_INVALID_ADDRESS_UNREACHABLE);
     }

@@ -109,7 +109,11 @@ pub(super) fn expect_broken(conn: &Conn) {
 pub(super) fn expect_over(conn: &Conn) {
     let event = expect_event(conn.events.h(), SOON);
     let ends = [DAT_CONNECTION_EVENT_BROKEN, DAT_CONNECTION_EVENT_DISCONNECTED];
-    assert!(ends.contains(&event.number()), "{}", number_name(event.number()));
+    assert!(
+        ends.contains(&event.number()),
+        "the event is {}, wanted BROKEN or DISCONNECTED",
+        number_name(event.number())
+    );
 }
 
 /// Reads eight bytes at an offset as a number.

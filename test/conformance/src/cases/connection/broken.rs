@@ -149,7 +149,10 @@ fn ends_connection(ctx: &Ctx, ia: &Ia, full: &FullConnectEvd, connects: impl Fn(
     if story[0] == DAT_CONNECTION_EVENT_ESTABLISHED {
         story.push(expect_event(full.other.events.h(), SOON).number());
     }
-    assert!(story.last().is_some_and(|last| *last > DAT_CONNECTION_EVENT_ESTABLISHED), "{story:x?}");
+    assert!(
+        story.last().is_some_and(|last| *last > DAT_CONNECTION_EVENT_ESTABLISHED),
+        "no event ended the connection: {story:x?}"
+    );
     full.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
     assert!(drain(full.events.h()).iter().all(|event| event.connection().ep_handle != full.ep.h()));
     ctx.step("again, with space");

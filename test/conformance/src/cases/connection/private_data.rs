@@ -106,7 +106,7 @@ fn private_data_is_copied_before_the_call_returns(ctx: &Ctx) {
 fn private_data_limit_is_at_least_64_bytes_or_48_over_rdma_cm(ctx: &Ctx) {
     let limit = ctx.ia().provider_attr().max_private_data_size as usize;
     // rdma_cm carries at most 48 bytes (9.1).
-    assert!(limit >= 64 || limit == 48, "{limit}");
+    assert!(limit >= 64 || limit == 48, "max_private_data_size is {limit}, wanted 48, or 64 or more");
     let asked = asked(ctx, &pattern(limit, 3));
     assert_eq!(data_of(&asked.request), pattern(limit, 3));
 }

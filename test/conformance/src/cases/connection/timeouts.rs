@@ -223,7 +223,7 @@ fn races_server(ctx: &Ctx) {
     let withdrawn = [DAT_CONNECTION_EVENT_DISCONNECTED];
     for ep in &eps {
         let story = stories.get(&ep.h()).map_or(&[][..], |story| story);
-        assert!([&whole[..], &failed, &withdrawn].contains(&story), "{story:x?}");
+        assert!([&whole[..], &failed, &withdrawn].contains(&story), "unexpected events of an accepted EP: {story:x?}");
         ep.expect_state(DAT_EP_STATE_DISCONNECTED);
     }
     ctx.meet();

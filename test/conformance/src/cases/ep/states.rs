@@ -260,7 +260,11 @@ fn disconnect_graceful(_ctx: &Ctx, at: EpState, scene: Scene) {
         Connected => {
             ok(code);
             let state = scene.state();
-            assert!([Disconnecting.number(), Disconnected.number()].contains(&state), "{}", state_name(state));
+            assert!(
+                [Disconnecting.number(), Disconnected.number()].contains(&state),
+                "the EP is in {} after the disconnect",
+                state_name(state)
+            );
             is_over(&scene);
         }
         _ => disconnects(code, at, &scene),

@@ -151,7 +151,7 @@ fn expect_broken(client: &Conn, server: &Conn, flushed: u64) {
     expect_nothing(server.recv.h());
     let event = expect_event(client.events.h(), SOON);
     let is_end = [DAT_CONNECTION_EVENT_DISCONNECTED, DAT_CONNECTION_EVENT_BROKEN].contains(&event.number());
-    assert!(is_end, "{}", number_name(event.number()));
+    assert!(is_end, "the event is {}, wanted DISCONNECTED or BROKEN", number_name(event.number()));
     expect_nothing(client.events.h());
     expect_nothing(server.events.h());
 }

@@ -113,7 +113,7 @@ fn context_set_concurrently_is_always_one_of_the_set_values(ctx: &Ctx) {
         }
         for _ in 0..2000 {
             let seen = context(handle.h());
-            assert!(values.contains(&seen), "{seen:#x}");
+            assert!(values.contains(&seen), "the context {seen:#x} was never set");
         }
     });
 }

@@ -313,7 +313,7 @@ fn client_asks(ctx: &Ctx) {
     // The specification allows either error here.
     let number = event.number();
     let refusals = [DAT_CONNECTION_EVENT_NON_PEER_REJECTED, DAT_CONNECTION_EVENT_PEER_REJECTED];
-    assert!(refusals.contains(&number), "{}", number_name(number));
+    assert!(refusals.contains(&number), "the event is {}, wanted a rejection", number_name(number));
     ctx.meet();
 }
 

@@ -145,7 +145,7 @@ fn ia_open_failure_sets_the_handle_to_null(ctx: &Ctx) {
         let (mut errors, mut ia) = (DAT_HANDLE_NULL, without_provenance_mut(0x7777));
         let code = dat_ia_openv(name.as_ptr().cast_mut(), length, &mut errors, &mut ia, major, 2, DAT_FALSE);
         assert_ne!(code, DAT_SUCCESS);
-        assert!(ia.is_null(), "{ia:?}");
+        assert!(ia.is_null(), "the failed open set the handle to {ia:?}, wanted null");
     }
 }
 
@@ -328,7 +328,7 @@ fn ia_open_and_close_succeed_a_hundred_times(ctx: &Ctx) {
 
 fn ia_handle_is_a_number_from_1_to_65535(ctx: &Ctx) {
     let number = ctx.ia().h().addr();
-    assert!((1..0x1_0000).contains(&number), "{number:#x}");
+    assert!((1..0x1_0000).contains(&number), "the IA handle is {number:#x}, wanted 1 to 0xffff");
 }
 
 fn ia_handle_is_not_reused_immediately(ctx: &Ctx) {
@@ -343,7 +343,10 @@ fn ia_handle_is_not_reused_immediately(ctx: &Ctx) {
 fn ia_handle_maps_to_the_provider_pointer(ctx: &Ctx) {
     let ia = ctx.ia();
     let pointer: DAT_HANDLE = filled(|out| dats_get_ia_handle(ia.h(), out));
-    assert!(pointer.addr() >= 0x1_0000 && pointer.addr().is_multiple_of(4), "{pointer:?}");
+    assert!(
+        pointer.addr() >= 0x1_0000 && pointer.addr().is_multiple_of(4),
+        "the provider's handle {pointer:?} is not an aligned address"
+    );
     // The object of every handle begins with the address of its provider's table.
     let table = |handle: DAT_HANDLE| bytes_at(handle, 8);
     assert_eq!(table(pointer), table(ia.errors()));

@@ -359,7 +359,7 @@ fn provider_attr_thread_safety_is_a_boolean(ctx: &Ctx) {
     // `dat_provider_init`, or is true over this project's libdat. The case does not know the argument, so it checks
     // only that the value is a boolean.
     let truth = ctx.ia().provider_attr().is_thread_safe;
-    assert!([DAT_FALSE, DAT_TRUE].contains(&truth), "{truth}");
+    assert!([DAT_FALSE, DAT_TRUE].contains(&truth), "is_thread_safe is {truth}, wanted 0 or 1");
 }
 
 fn provider_attr_has_the_specified_constants(ctx: &Ctx) {

@@ -338,7 +338,7 @@ fn lmr_query_of_one_mask_bit_writes_its_field(ctx: &Ctx) {
             0x100 => param.registered_size == made.length,
             _ => param.registered_address == made.address,
         };
-        assert!(is_there, "the field of mask bit {bit:#x} is wrong");
+        assert!(is_there, "the query returned a wrong value for mask bit {bit:#x}");
     }
 }
 

@@ -66,7 +66,7 @@ fn registry_list_without_a_list_returns_invalid_arg3(_ctx: &Ctx) {
 fn registry_list_with_capacity_zero_returns_invalid_arg1_and_the_size(_ctx: &Ctx) {
     let (code, count, names) = list(1, 0);
     refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG1);
-    assert!(count >= 1, "{count}");
+    assert!(count >= 1, "the count is {count}, wanted 1 or more");
     assert_eq!(count, size(), "the count differs between calls with and without a list");
     assert_eq!(names, [""]);
 }
@@ -117,7 +117,12 @@ fn registry_list_ignores_a_null_entry_after_the_last_provider(_ctx: &Ctx) {
 fn registry_list_names_the_adapter_under_test(ctx: &Ctx) {
     let (code, _, names) = list(64, 64);
     ok(code);
-    assert_eq!(names.iter().filter(|name| **name == ctx.provider).count(), 1, "{names:?}");
+    assert_eq!(
+        names.iter().filter(|name| **name == ctx.provider).count(),
+        1,
+        "{} is not listed exactly once: {names:?}",
+        ctx.provider
+    );
 }
 
 fn registry_list_is_the_same_after_an_open(ctx: &Ctx) {

@@ -81,7 +81,11 @@ fn server_uses_queue_after_kill_of_waiting_peer(ctx: &Ctx) {
 fn expect_usable_queue_after_death(ctx: &Ctx, pool: &Pool, ep: &Ep, left: DAT_COUNT) {
     let event = expect_event(pool.events.h(), SOON);
     let is_end = [DAT_CONNECTION_EVENT_DISCONNECTED, DAT_CONNECTION_EVENT_BROKEN].contains(&event.number());
-    assert!(is_end && event.connection().ep_handle == ep.h(), "{}", number_name(event.number()));
+    assert!(
+        is_end && event.connection().ep_handle == ep.h(),
+        "{} is for another EP, or ends no connection",
+        number_name(event.number())
+    );
     pool.expect_ep_broken(ep);
     pool.expect_counts(left, left);
     let psp = pool.ia.psp(ctx.qual(1), &pool.requests);
@@ -175,7 +179,11 @@ fn ping(ctx: &Ctx, pool: &Pool, eps: &[Ep]) {
     assert_eq!(came, vec![BURST; EPS]);
     for _ in 0..all {
         let data = expect_event(pool.request.h(), SOON).dto();
-        assert!(data.status == DAT_DTO_SUCCESS, "{}", status_name(data.status));
+        assert!(
+            data.status == DAT_DTO_SUCCESS,
+            "a request completed with {}, wanted success",
+            status_name(data.status)
+        );
     }
     pool.expect_counts(all as DAT_COUNT, all as DAT_COUNT);
     ctx.meet();

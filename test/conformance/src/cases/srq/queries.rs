@@ -57,7 +57,12 @@ fn srq_query_describes_a_new_srq(ctx: &Ctx) {
     assert!(param.ia_handle == pool.ia.h(), "the query returned another IA");
     assert!(param.pz_handle == pool.pz.h(), "the query returned another PZ");
     assert_eq!(param.srq_state, DAT_SRQ_STATE_OPERATIONAL);
-    assert!(param.max_recv_dtos >= 8 && param.max_recv_iov >= 4, "{}, {}", param.max_recv_dtos, param.max_recv_iov);
+    assert!(
+        param.max_recv_dtos >= 8 && param.max_recv_iov >= 4,
+        "max_recv_dtos is {}, wanted at least 8; max_recv_iov is {}, wanted at least 4",
+        param.max_recv_dtos,
+        param.max_recv_iov
+    );
     assert_eq!(param.low_watermark, 0);
     pool.expect_counts(0, 0);
 }

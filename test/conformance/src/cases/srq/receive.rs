@@ -311,7 +311,11 @@ fn srq_long_messages_succeed(_: &Ctx, peer: &Peer, pool: &Pool) {
     let mut next = [1, 2];
     for _ in 0..4 {
         let data = expect_event(pool.recv.h(), SOON).dto();
-        assert!(data.status == DAT_DTO_SUCCESS, "{}", status_name(data.status));
+        assert!(
+            data.status == DAT_DTO_SUCCESS,
+            "a receive completed with {}, wanted success",
+            status_name(data.status)
+        );
         let conn = eps.iter().position(|ep| ep.h() == data.ep_handle).expect("the completion names an EP of this case");
         let length = LONG - next[conn] as usize;
         assert_eq!(data.transfered_length, length as u64);
@@ -413,7 +417,10 @@ fn srq_recv_query_is_at_most_the_consumed_receives(_: &Ctx, peer: &Peer, pool: &
             for (ep, most) in [(&ep, 1), (&idle, 0)] {
                 let (mut count, mut span) = (-1, -1);
                 ok(dat_ep_recv_query(ep.h(), &mut count, &mut span));
-                assert!((0..=most).contains(&count) && span >= count, "{count}, {span}");
+                assert!(
+                    (0..=most).contains(&count) && span >= count,
+                    "count {count}, span {span}, wanted 0 to {most} receives"
+                );
             }
             dat_evd_dequeue(pool.recv.h(), &mut event) == DAT_SUCCESS
         });

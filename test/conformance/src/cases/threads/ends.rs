@@ -241,7 +241,7 @@ fn threads_freeing_a_listener_during_connects_reject_each_request(ctx: &Ctx) {
             if let Some(event) = dequeue(events.h()) {
                 let number = event.number();
                 let refusals = [DAT_CONNECTION_EVENT_PEER_REJECTED, DAT_CONNECTION_EVENT_NON_PEER_REJECTED];
-                assert!(refusals.contains(&number), "{}", number_name(number));
+                assert!(refusals.contains(&number), "the event is {}, wanted a rejection", number_name(number));
                 answered += 1;
             }
             answered == eps.len()
@@ -357,7 +357,11 @@ fn client_loads(ctx: &Ctx) {
         }
         let event = expect_event(conn.events.h(), SOON);
         let ends = [DAT_CONNECTION_EVENT_DISCONNECTED, DAT_CONNECTION_EVENT_BROKEN];
-        assert!(ends.contains(&event.number()), "{}", number_name(event.number()));
+        assert!(
+            ends.contains(&event.number()),
+            "the event is {}, wanted DISCONNECTED or BROKEN",
+            number_name(event.number())
+        );
         expect_nothing(conn.events.h());
     }
 }

@@ -36,5 +36,10 @@ fn kind_in(code: DAT_RETURN, kinds: &[DAT_RETURN_TYPE]) {
     let is_one = kinds
         .iter()
         .any(|kind| if *kind == DAT_SUCCESS { code == DAT_SUCCESS } else { kind_of(code) & !DAT_CLASS_ERROR == *kind });
-    assert!(is_one, "{}", crate::names::of_code(code));
+    let name = |kind: &DAT_RETURN_TYPE| match *kind {
+        DAT_SUCCESS => crate::names::of_code(DAT_SUCCESS),
+        kind => crate::names::of_code(DAT_CLASS_ERROR | kind),
+    };
+    let wanted = || kinds.iter().map(name).collect::<Vec<_>>().join(" or ");
+    assert!(is_one, "the call returned {}, wanted {}", crate::names::of_code(code), wanted());
 }

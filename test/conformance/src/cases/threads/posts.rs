@@ -69,7 +69,11 @@ fn client_two_posters(ctx: &Ctx) {
         let mut next = [0, 0];
         for _ in 0..2 * POSTS_PER_THREAD {
             let data = polled_event(conn.request.h()).dto();
-            assert!(data.status == DAT_DTO_SUCCESS, "{}", status_name(data.status));
+            assert!(
+                data.status == DAT_DTO_SUCCESS,
+                "a request completed with {}, wanted success",
+                status_name(data.status)
+            );
             in_order(&mut next, context_bits(data.user_cookie));
         }
     });
@@ -92,7 +96,12 @@ fn server_takes_two_orders(ctx: &Ctx) {
     for _ in 0..2 * POSTS_PER_THREAD {
         let data = expect_event(conn.recv.h(), SOON).dto();
         let slot = context_bits(data.user_cookie);
-        assert!(data.status == DAT_DTO_SUCCESS && data.transfered_length == 8, "{}", status_name(data.status));
+        assert!(
+            data.status == DAT_DTO_SUCCESS && data.transfered_length == 8,
+            "{} bytes, {}; wanted 8 bytes and success",
+            data.transfered_length,
+            status_name(data.status)
+        );
         in_order(&mut next, number_at(&memory, slot as usize));
         conn.post_recv(slot, memory.segment(8 * slot as usize, 8));
     }
@@ -124,7 +133,11 @@ fn server_posts_from_three(ctx: &Ctx) {
         if thread == 3 {
             for number in 0..3 * POSTS_PER_THREAD as u64 {
                 let data = polled_event(conn.recv.h()).dto();
-                assert!(data.status == DAT_DTO_SUCCESS, "{}", status_name(data.status));
+                assert!(
+                    data.status == DAT_DTO_SUCCESS,
+                    "a receive completed with {}, wanted success",
+                    status_name(data.status)
+                );
                 let slot = context_bits(data.user_cookie) as usize;
                 assert_eq!(number_at(&memory, slot), number, "messages are out of order");
             }
@@ -177,7 +190,11 @@ fn client_all_requests(ctx: &Ctx) {
         if thread == 3 {
             for _ in 0..3 * POSTS_PER_THREAD {
                 let data = polled_event(conn.request.h()).dto();
-                assert!(data.status == DAT_DTO_SUCCESS, "{}", status_name(data.status));
+                assert!(
+                    data.status == DAT_DTO_SUCCESS,
+                    "a request completed with {}, wanted success",
+                    status_name(data.status)
+                );
             }
             return;
         }
@@ -414,10 +431,16 @@ fn threads_freeing_memory_during_writes_fail_all_after_the_first_failed_one(ctx:
             }
         });
         let statuses: Vec<_> = (0..20).map(|_| expect_event(client.request.h(), SOON).dto().status).collect();
-        assert!(statuses.iter().all(|status| outcomes.contains(status)), "{statuses:?}");
+        assert!(
+            statuses.iter().all(|status| outcomes.contains(status)),
+            "statuses {statuses:?}, wanted only {outcomes:?}"
+        );
         // After the first failed write, all later writes fail.
         let first = statuses.iter().take_while(|status| **status == DAT_DTO_SUCCESS).count();
-        assert!(statuses[first..].iter().all(|status| *status != DAT_DTO_SUCCESS), "{statuses:?}");
+        assert!(
+            statuses[first..].iter().all(|status| *status != DAT_DTO_SUCCESS),
+            "a success after a failure: {statuses:?}"
+        );
     }
 }
 
@@ -438,7 +461,11 @@ fn client_binds(ctx: &Ctx) {
     });
     for _ in 0..4 * 30 {
         let data = expect_event(conn.request.h(), SOON).rmr();
-        assert!(data.status == DAT_RMR_BIND_SUCCESS, "{}", status_name(data.status));
+        assert!(
+            data.status == DAT_RMR_BIND_SUCCESS,
+            "a bind completed with {}, wanted success",
+            status_name(data.status)
+        );
     }
     ctx.meet();
 }
