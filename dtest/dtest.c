@@ -328,7 +328,7 @@ static const unsigned char *receive(size_t *length, const char *what)
 {
     *length = completion(recv_evd, received, DAT_DTO_SUCCESS, what);
     if (*length > slot_size)
-        fail("%s: %zu bytes in a slot of %zu", what, *length, slot_size);
+        fail("%s: %zu bytes exceed the slot of %zu", what, *length, slot_size);
     return receive_slot(received);
 }
 

@@ -77,8 +77,9 @@ static inline void completed(DAT_EVD_HANDLE evd, DAT_EP_HANDLE ep, uint64_t cook
     DAT_EVENT event = next(evd, DAT_DTO_COMPLETION_EVENT, what);
     const DAT_DTO_COMPLETION_EVENT_DATA *dto = &event.event_data.dto_completion_event_data;
     if (dto->ep_handle != ep || dto->user_cookie.as_64 != cookie || dto->status != status)
-        fail("%s: cookie %llx and status %d, expected %llx and %d", what, (unsigned long long)dto->user_cookie.as_64,
-             (int)dto->status, (unsigned long long)cookie, (int)status);
+        fail("%s: EP %p, cookie 0x%llx, status %d; expected EP %p, cookie 0x%llx, status %d", what,
+             (void *)dto->ep_handle, (unsigned long long)dto->user_cookie.as_64, (int)dto->status, (void *)ep,
+             (unsigned long long)cookie, (int)status);
     if (status == DAT_DTO_SUCCESS && dto->transfered_length != length)
         fail("%s: %llu bytes, expected %zu", what, (unsigned long long)dto->transfered_length, length);
 }

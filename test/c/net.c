@@ -424,7 +424,8 @@ static void rest(void)
     double gone = now();
     while (requesting > 0 || receiving > 0)
         if (!took(EVENT_TIMEOUT))
-            fail("net: outstanding after the disconnect: %d requests, %d receives", requesting, receiving);
+            fail("net: %d requests and %d receives are outstanding after the disconnect, expected none", requesting,
+                 receiving);
     say("all requests completed %.3f s after the end", now() - gone);
     usleep(200000);
     OK(dat_ep_get_status(ep, &state, NULL, NULL));

@@ -119,7 +119,7 @@ static void counts(DAT_COUNT available, DAT_COUNT outstanding)
     DAT_SRQ_PARAM param;
     OK(dat_srq_query(srq, DAT_SRQ_FIELD_ALL, &param));
     if (param.available_dto_count != available || param.outstanding_dto_count != outstanding)
-        fail("SRQ: available %d, outstanding %d receives, expected %d and %d", param.available_dto_count,
+        fail("SRQ: %d available and %d outstanding receives, expected %d and %d", param.available_dto_count,
              param.outstanding_dto_count, available, outstanding);
 }
 

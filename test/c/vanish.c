@@ -129,8 +129,8 @@ static void polled(DAT_EVD_HANDLE evd, uint64_t cookie, DAT_DTO_COMPLETION_STATU
     EXPECT(event.event_number == DAT_DTO_COMPLETION_EVENT);
     dto = &event.event_data.dto_completion_event_data;
     if (dto->user_cookie.as_64 != cookie || dto->status != status)
-        fail("%s: cookie %d and status %d, expected %d and %d", what, (int)dto->user_cookie.as_64, (int)dto->status,
-             (int)cookie, (int)status);
+        fail("%s: cookie %d and status %d, expected cookie %d and status %d", what,
+             (int)dto->user_cookie.as_64, (int)dto->status, (int)cookie, (int)status);
     if (status == DAT_DTO_SUCCESS && dto->transfered_length != length)
         fail("%s: %llu bytes, expected %zu", what, (unsigned long long)dto->transfered_length, length);
 }

@@ -186,7 +186,7 @@ int main(int argc, char **argv)
     while (sending || receiving) {
         turn(0);
         if (now() - gone > EVENT_TIMEOUT / SECOND)
-            fail("outstanding after the disconnect: %d sends, %d receives", sending, receiving);
+            fail("%d sends and %d receives are outstanding after the disconnect, expected none", sending, receiving);
     }
     double flushed = now();
     sleep(1);

@@ -98,7 +98,7 @@ mod tests {
             let is_foreign = chown(&self.0, Some(65_534), None).is_ok();
             if !is_foreign {
                 fs::remove_dir(&self.0).unwrap();
-                eprintln!("skipped: no right to give a directory to another user");
+                eprintln!("skipped: no permission to give a directory to another user");
             }
             is_foreign
         }

@@ -152,7 +152,7 @@ fn nothing_is_sent_to_a_directory_of_wrong_mode_or_owner() {
     if std::os::unix::fs::chown(&folder, Some(65_534), None).is_ok() {
         refused(&side, 30, &address);
     } else {
-        eprintln!("skipped: no right to change the owner of a folder");
+        eprintln!("skipped: no permission to change the owner of a directory");
     }
     symlink(&folder, Path::new(&base.0).join("link")).unwrap();
     refused(&side, 31, &PeerAddress::Path(Path::new(&base.0).join("link")));

@@ -203,7 +203,7 @@ fn datagrams_of_another_user_are_dropped() {
     std::fs::create_dir(format!("{}/changed", base.0)).unwrap();
     let status = Other::start("changes-user", &base, "", &[]).end();
     if status.code() == Some(NO_RIGHT) {
-        eprintln!("skipped: no right to be another user");
+        eprintln!("skipped: no permission to change the user id");
         return;
     }
     assert!(was_killed(status), "{status:?}");

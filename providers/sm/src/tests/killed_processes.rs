@@ -261,7 +261,7 @@ fn restarted_process_with_the_same_name_is_reached() {
     let address = PeerAddress::Path(format!("{}/1/1", base.0).into());
     let mut attempts = 0;
     let Some(mut epoch) = Other::start_as_first("listens", &base) else {
-        eprintln!("skipped: no right to make a pid namespace");
+        eprintln!("skipped: no permission to create a pid namespace");
         return;
     };
     for _ in 0..3 {
