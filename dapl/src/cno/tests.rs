@@ -228,7 +228,7 @@ fn abrupt_close_ends_a_wait_and_calls_the_agent_without_an_evd() {
 }
 
 #[test]
-fn an_agent_is_called_once_per_arming_and_the_trigger_stays() {
+fn agent_is_called_once_until_it_is_set_again_and_a_wait_still_returns_the_evd() {
     let opened = fake::open(c"cno-agent");
     let seen = Seen::default();
     let cno = cno(&opened, agent(&seen));
@@ -399,7 +399,7 @@ fn a_pending_trigger_is_taken_without_polling() {
 }
 
 #[test]
-fn the_first_dequeue_after_a_successful_one_does_not_poll() {
+fn first_dequeue_that_finds_nothing_after_a_success_does_not_poll() {
     let opened = fake::open(c"cno-dequeues");
     let cno = cno(&opened, NO_AGENT);
     let evd = evd(&opened, cno);
@@ -432,7 +432,7 @@ fn completion_queues_are_armed_before_a_cno_waiter_sleeps() {
 }
 
 #[test]
-fn an_agent_is_called_after_a_waiter_has_polled() {
+fn agent_set_after_a_polling_wait_is_called_for_the_next_event() {
     let opened = fake::open(c"cno-agent-armed");
     let (cno, seen) = (cno(&opened, NO_AGENT), Seen::default());
     let evd = evd(&opened, cno);

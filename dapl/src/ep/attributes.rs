@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn with_an_srq_receives_have_watermarks_instead_of_a_number() {
+    fn with_an_srq_max_recv_dtos_is_a_watermark_without_a_limit() {
         let mut plain = plain();
         (plain.recv, plain.srq_soft_hw) = (QueueAttributes { max_dtos: -1, max_iov: 0 }, -1);
         assert_eq!(plain.check_for_create(BOTH, &limits()), Err(InvalidAttributes));
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn first_evd_sets_default_dtos_and_its_removal_sets_zero() {
+    fn attached_evds_set_the_default_max_dtos_and_their_removal_sets_zero() {
         let initial = Attributes::default_for(NONE, &limits());
         let attached = initial.with_evds_changed(NONE, BOTH, &limits());
         assert_eq!((attached.recv.max_dtos, attached.request.max_dtos), (16, 16));

@@ -105,7 +105,7 @@ mod tests {
     use crate::provider::Token;
 
     #[test]
-    fn only_unsignalled_successes_do_not_notify() {
+    fn every_event_but_an_unsignalled_unsolicited_success_notifies() {
         let token = Token { unsignalled: true, ..Token::default() };
         let unsignalled = Completion { token, ..Completion::default() };
         assert!(!Event::Dto(unsignalled).notifies());

@@ -43,7 +43,7 @@ const GRACEFUL: u32 = DAT_CLOSE_GRACEFUL_FLAG;
 const IN_USE: DAT_RETURN = DAT_CLASS_ERROR | DAT_INVALID_STATE | DAT_INVALID_STATE_IA_IN_USE;
 
 #[test]
-fn async_evd_is_created_borrowed_or_out_of_scope() {
+fn ia_open_creates_an_async_evd_shares_one_or_reports_out_of_scope() {
     let mut evd = NULL;
     assert_eq!(open(c"ia-async", 0, &mut evd).0, argument(2));
     let (code, first) = open(c"ia-async", 8, &mut evd);

@@ -99,7 +99,7 @@ fn free(lmr: H) -> DAT_RETURN {
 }
 
 #[test]
-fn lmr_of_an_lmr_has_its_own_rights_and_outlives_its_source() {
+fn lmr_created_from_an_lmr_has_its_own_rights_and_outlives_its_source() {
     let world = World::new(c"lmr of lmr");
     let bytes = [0u8; 64];
     let region = DAT_REGION_DESCRIPTION { for_va: bytes.as_ptr().cast_mut().cast() };

@@ -67,7 +67,7 @@ fn a_completion_makes_the_descriptor_readable_without_a_poll() {
 }
 
 #[test]
-fn a_wait_and_the_descriptor_share_the_triggers() {
+fn wait_takes_the_trigger_that_made_the_descriptor_readable() {
     let opened = fake::open(c"cno-descriptor-wait");
     let (cno, fd) = with_descriptor(&opened);
     let evd = evd(&opened, cno);

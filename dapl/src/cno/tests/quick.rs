@@ -43,7 +43,7 @@ fn modify_cno(evd: Hand, cno: *mut c_void) {
 }
 
 #[test]
-fn a_single_completion_is_dequeued_from_the_buffer() {
+fn single_completion_is_dequeued_from_the_poll_buffer() {
     let opened = fake::open(c"cno-quick");
     let (cno, evd) = polled(&opened);
     assert_eq!([dequeued(evd), dequeued(evd)], [1, 0]);
@@ -54,7 +54,7 @@ fn a_single_completion_is_dequeued_from_the_buffer() {
 }
 
 #[test]
-fn a_triggered_evd_is_pending_while_its_completion_is_in_the_buffer() {
+fn waits_return_each_evd_whose_completion_is_in_the_poll_buffer() {
     let opened = fake::open(c"cno-quick-trigger");
     let cno = cno(&opened, NO_AGENT);
     let [a, b] = [evd(&opened, cno), evd(&opened, cno)];
@@ -69,7 +69,7 @@ fn a_triggered_evd_is_pending_while_its_completion_is_in_the_buffer() {
 }
 
 #[test]
-fn an_event_before_the_dequeue_triggers_the_cno_once() {
+fn evd_with_events_is_returned_again_only_after_a_dequeue_or_new_event() {
     let opened = fake::open(c"cno-quick-second");
     for notified in [false, true] {
         let (cno, evd) = polled(&opened);

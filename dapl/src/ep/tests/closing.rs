@@ -128,7 +128,7 @@ fn accept_disconnect_reset_can_be_repeated() {
 }
 
 #[test]
-fn lost_established_event_ends_the_connection() {
+fn connection_ends_if_the_evd_is_full_at_its_established_event() {
     let world = World::new(c"lost");
     let full = world.evd(DAT_EVD_CONNECTION_FLAG | DAT_EVD_SOFTWARE_FLAG);
     let (client, server, psp) = (world.ep_with(world.pz, world.dto, full), world.ep(), world.psp(5));

@@ -7,7 +7,7 @@ use crate::provider::ArmMode;
 use crate::runtime::handle::from_handle;
 
 #[test]
-fn ep_create_checks_in_order() {
+fn ep_create_checks_its_arguments_in_order() {
     let world = World::new(c"ep order");
     let mut ep = null_mut();
     let mut attr = query(world.ep()).ep_attr;

@@ -90,7 +90,7 @@ fn unreachable_address_leaves_the_ep_unchanged() {
 }
 
 #[test]
-fn connect_checks_in_order() {
+fn ep_connect_checks_its_arguments_in_order() {
     let world = World::new(c"order");
     let (ready, unconnectable, bare) =
         (world.ep(), world.ep_with(world.pz, world.dto, null_mut()), world.ep_with(null_mut(), world.dto, world.conn));

@@ -61,7 +61,7 @@ fn ep_counts_posts_completions_and_state_changes() {
 }
 
 #[test]
-fn attributes_of_a_query_make_another_ep_and_are_accepted_by_modify() {
+fn queried_attributes_are_accepted_by_ep_create_and_ep_modify() {
     let world = World::new(c"counting-attributes");
     let ep = world.ep();
     let param = query(ep);
@@ -100,7 +100,7 @@ fn ia_keeps_the_counts_of_freed_objects() {
 }
 
 #[test]
-fn a_traced_ep_matches_each_completion_to_its_post_and_an_untraced_one_has_no_ring() {
+fn trace_matches_completions_to_posts_and_is_absent_unless_enabled() {
     let plain = World::new(c"counting-untraced");
     let ep = plain.ep();
     let object = from_handle::<Ep<FakeProvider>>(ep, Handle::Ep).unwrap();

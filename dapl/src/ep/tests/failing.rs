@@ -85,7 +85,7 @@ fn flush_does_not_break_a_connection_nor_does_failure_during_graceful_disconnect
 }
 
 #[test]
-fn an_old_failure_does_not_break_the_next_connection() {
+fn failure_of_an_earlier_connection_does_not_break_the_next() {
     let world = World::new(c"old failure");
     let (client, server) = world.pair(5);
     fail(world.dto, client, 1);

@@ -6,7 +6,7 @@ use crate::error::Resource;
 use crate::runtime::handle::ObjectId;
 
 #[test]
-fn psp_create_checks_in_order() {
+fn psp_create_checks_its_arguments_in_order() {
     let world = World::new(c"psp order");
     let mut psp = null_mut();
     let create = |qual, evd, flags, out| call!(dapl_psp_create(world.ia(), qual, evd, flags, out));

@@ -272,7 +272,7 @@ fn srq_resize_respects_outstanding_receives_and_watermark() {
 }
 
 #[test]
-fn low_watermark_is_reported_immediately_and_once() {
+fn low_watermark_is_reported_once_also_if_already_reached_when_set() {
     let world = World::new(c"srq low");
     let srq = srq(&world);
     let low = |mark| call!(dapl_srq_set_lw(srq, mark));
@@ -295,7 +295,7 @@ fn low_watermark_is_reported_immediately_and_once() {
 }
 
 #[test]
-fn create_with_srq_checks_in_order() {
+fn ep_create_with_srq_checks_its_arguments_in_order() {
     let world = World::new(c"srq ep");
     let srq = srq(&world);
     let good = Create::new(&world, srq);
@@ -336,7 +336,7 @@ fn create_with_srq_checks_in_order() {
 }
 
 #[test]
-fn ep_with_srq_refuses_receives_of_its_own() {
+fn ep_with_srq_refuses_post_recv_and_changes_of_receive_attributes() {
     let world = World::new(c"srq own");
     let srq = srq(&world);
     let mut pz = null_mut();
@@ -449,7 +449,7 @@ fn ep_broken_is_reported_after_a_failed_completion() {
 }
 
 #[test]
-fn pz_of_a_freed_srq_can_be_freed_while_a_report_refers_to_the_srq() {
+fn pz_of_a_freed_srq_can_be_freed_while_the_srq_is_still_referenced() {
     let world = World::new(c"held queue");
     let (mut pz, mut srq, mut attr) = (null_mut(), null_mut(), SRQ_ATTR);
     assert_eq!(call!(dapl_pz_create(world.ia(), &mut pz)), SUCCESS);

@@ -4,7 +4,7 @@ use super::sharing::*;
 use super::*;
 
 #[test]
-fn srq_watermarks_count_taken_receives() {
+fn watermarks_of_an_ep_with_srq_count_receives_taken_from_the_srq() {
     let world = World::new(c"srq marks");
     let srq = srq(&world);
     let server = Create::new(&world, srq).marks(1, 2).ep(&world);
@@ -40,7 +40,7 @@ fn srq_watermarks_count_taken_receives() {
 }
 
 #[test]
-fn watermarks_count_posted_receives() {
+fn watermarks_of_an_ep_without_srq_count_posted_receives() {
     let world = World::new(c"marks");
     let (client, server) = world.pair(5);
     let watch = |soft, hard| call!(dapl_ep_set_watermark(server, soft, hard));

@@ -90,7 +90,7 @@ fn wait_on_a_closed_queue_is_refused() {
 }
 
 #[test]
-fn checks_of_a_wait_are_made_in_order() {
+fn wait_checks_its_threshold_before_the_state_of_the_evd() {
     let mut queue = slept_on(1);
     queue.waitable = false;
     assert_eq!(queue.begin_wait(2, 0), Err(Error::InvalidParameter(3)));
@@ -113,7 +113,7 @@ fn only_notifying_events_of_enabled_queues_trigger_the_cno() {
 }
 
 #[test]
-fn cq_is_armed_for_solicited_messages_only_without_other_streams() {
+fn another_stream_changes_the_arm_mode_from_solicited_to_mixed() {
     let mut queue = EventQueue::new(8);
     assert_eq!(queue.arm_mode(), ArmMode::All);
     queue.add_stream(NotifyMode::Solicited);
@@ -138,7 +138,7 @@ fn resize_below_the_number_of_events_is_refused() {
 }
 
 #[test]
-fn failure_is_not_dequeued_before_its_ep_is_notified() {
+fn failure_at_the_front_is_unreported_until_its_ep_is_marked_as_reported() {
     let of = |ep, status| Completion { token: Token { ep, ..Token::default() }, status, ..Completion::default() };
     let mut queue = EventQueue::new(8);
     for done in [of(1, Status::Success), of(2, Status::Transport), of(3, Status::Transport), of(2, Status::Flushed)] {

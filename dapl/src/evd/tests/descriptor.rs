@@ -33,7 +33,7 @@ fn armed_descriptor_becomes_readable_with_the_next_event() {
 }
 
 #[test]
-fn arming_finds_events_that_came_before() {
+fn descriptor_armed_after_an_event_is_readable() {
     let opened = fake::open(c"evd-descriptor-before");
     let evd = Evh::new(&opened, 8, ALL);
     evd.cq().put(done(1));
