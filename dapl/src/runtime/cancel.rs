@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn deferral_of_cancellation_nests_and_ends() {
+    fn nested_deferral_of_cancellation_ends_with_the_outermost() {
         let before = is_deferred();
         let outer = defer();
         drop(defer());

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn unwritten_bytes_are_zero() {
+    fn private_data_is_padded_with_zeros_and_truncated_to_its_size() {
         let visible = PrivateData::new(&[7; 256]);
         assert_eq!(words(&visible), [7; 256]);
         visible.write(b"hello, world");
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_other_families_are_refused() {
+    fn unknown_address_families_are_refused() {
         let of_family = |family: u16| [&family.to_ne_bytes()[..], &[9, 9, 10, 0, 0, 1]].concat();
         assert_eq!(parse_address(&of_family(2)), Some(PeerAddress::Ip("10.0.0.1".parse().unwrap())));
         for family in [0, 16, 77, u16::MAX] {

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn thread_without_a_free_slot_gets_none() {
+    fn protect_returns_none_without_a_free_hazard_slot() {
         let all: Vec<_> = (1..=SLOTS).map(|n| protect(n).expect("a slot is free")).collect();
         assert!(protect(SLOTS + 1).is_none());
         drop(all);

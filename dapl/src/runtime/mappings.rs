@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn backing_file_is_found_for_one_contiguous_part_only() {
+    fn backing_file_is_found_only_for_a_contiguous_range_of_one_file() {
         let maps = "\
 1000-3000 rw-s 00002000 00:01 5 /memfd:a (deleted)
 3000-4000 r--s 00004000 00:01 5 /memfd:a (deleted)

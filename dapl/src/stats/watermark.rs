@@ -96,7 +96,7 @@ mod tests {
     const HARD: CrossedWatermarks = CrossedWatermarks { soft: false, hard: true };
 
     #[test]
-    fn without_a_watermark_none_is_reported() {
+    fn no_watermark_is_reported_before_one_is_set() {
         let mut high = HighWatermark::default();
         assert_eq!([0, 1, u32::MAX].map(|count| high.check(count)), [NOTHING; 3]);
         let mut low = LowWatermark::default();

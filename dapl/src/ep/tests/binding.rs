@@ -229,7 +229,7 @@ fn a_bind_that_fails_breaks_the_connection() {
 }
 
 #[test]
-fn binds_are_queued_during_an_accept_up_to_the_limit() {
+fn binds_during_an_accept_are_queued_up_to_max_request_dtos() {
     let world = World::new(c"bind held");
     let (client, server) = (world.ep(), world.ep());
     let (psp, rmr) = (world.psp(5), world.rmr());

@@ -106,7 +106,7 @@ fn replaced_queue_pair_flushes_its_receives() {
 }
 
 #[test]
-fn posts_are_validated_before_they_are_accepted() {
+fn invalid_posts_are_refused_without_a_completion() {
     let world = World::new(c"posts");
     let (client, server) = world.pair(5);
     let cookie = DAT_CONTEXT { as_64: 1 };

@@ -11,7 +11,7 @@ pub(crate) fn is_readable(number: i32) -> bool {
 }
 
 #[test]
-fn is_readable_until_set_not_readable() {
+fn descriptor_is_readable_until_set_not_readable() {
     let mut descriptor = Descriptor::new().unwrap();
     assert!(!is_readable(descriptor.number()));
     for _ in 0..2 {

@@ -23,7 +23,7 @@ fn checked(connections: usize) -> (Pooled<EmptyCheck>, Vec<(Pooled<RingWatch>, R
 }
 
 #[test]
-fn each_watched_word_alone_makes_the_check_not_empty() {
+fn empty_check_reports_not_empty_if_any_watched_word_changes() {
     for connections in [0, 1, 2, 3, WATCHES] {
         let (check, watches) = checked(connections);
         assert!(check.is_empty(), "{connections} connections");
@@ -54,7 +54,7 @@ fn each_watched_word_alone_makes_the_check_not_empty() {
 }
 
 #[test]
-fn check_is_not_empty_if_a_consumed_count_exceeds_the_known_count() {
+fn empty_check_reports_not_empty_if_a_consumed_count_exceeds_the_known() {
     let (check, watches) = checked(2);
     let (watch, taken) = (&watches[1].0, ring());
     // SAFETY: the word is never freed.
@@ -75,7 +75,7 @@ fn check_is_not_empty_if_a_consumed_count_exceeds_the_known_count() {
 }
 
 #[test]
-fn check_with_more_connections_than_watches_is_not_empty() {
+fn empty_check_reports_not_empty_for_more_connections_than_watches() {
     let (check, watches) = checked(WATCHES + 1);
     assert!(!check.is_empty());
     check.watch(watches[1..].iter().map(|(watch, _)| watch.get()));

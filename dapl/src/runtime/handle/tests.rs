@@ -111,7 +111,7 @@ fn object_in_a_post_is_dropped_when_the_post_ends() {
 }
 
 #[test]
-fn references_beyond_the_slots_are_counted() {
+fn references_beyond_the_hazard_slots_use_the_reference_count() {
     let drops = Arc::default();
     let (id, handle) = new_post_object(&drops);
     let users: Vec<_> = (0..9).map(|_| from_handle_for_post::<PostRefType>(handle).unwrap()).collect();
@@ -125,7 +125,7 @@ fn references_beyond_the_slots_are_counted() {
 }
 
 #[test]
-fn exclusion_waits_for_posts_and_later_references_are_counted() {
+fn exclusion_waits_for_posts_and_references_during_it_are_counted() {
     let drops = Arc::default();
     let (id, handle) = new_post_object(&drops);
     let (address, is_over) = (handle as usize, AtomicUsize::new(0));

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_added_and_highest_queue_is_the_maximum() {
+    fn evd_counts_are_added_except_highest_queue_which_is_the_maximum() {
         let mut all = EvdCounts { events: 3, highest: 2, ..EvdCounts::default() };
         all.add(&EvdCounts { events: 4, highest: 9, waits: 1, ..EvdCounts::default() });
         assert_eq!(all.list()[..3], [("events", 7), ("highest_queue", 9), ("waits", 1)]);

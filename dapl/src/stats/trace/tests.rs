@@ -31,7 +31,7 @@ fn ring_keeps_newest_posts_and_ignores_late_completions() {
 }
 
 #[test]
-fn oldest_request_in_flight_is_counted_from_the_end() {
+fn oldest_of_n_outstanding_requests_is_the_nth_newest_request() {
     let ring = TraceRing::new(8);
     for (n, work) in [Work::Send, Work::Recv, Work::Write, Work::Recv, Work::Read, Work::Send].into_iter().enumerate() {
         post(&ring, work, 0, 10 * (n as u64 + 1));

@@ -41,7 +41,7 @@ fn converted_errors_name_the_parameter_numbers_of_2_0() {
 }
 
 #[test]
-fn fields_of_ep_masks_keep_their_names() {
+fn ep_mask_maps_each_2_0_field_to_the_1_2_field_of_the_same_name() {
     let pairs = pairs![
         DAT_EP_FIELD_IA_HANDLE,
         DAT_EP_FIELD_EP_STATE,
@@ -67,7 +67,7 @@ fn fields_of_ep_masks_keep_their_names() {
 }
 
 #[test]
-fn record_mask_selects_all_known_fields_and_marks_unknown_ones() {
+fn record_mask_selects_all_fields_and_is_invalid_for_unknown_bits() {
     let of = |mask| record_mask(mask, v2::DAT_LMR_FIELD_ALL, v1::DAT_LMR_FIELD_ALL);
     assert_eq!((of(0), of(v2::DAT_LMR_FIELD_VA_TYPE)), (0, v1::DAT_LMR_FIELD_ALL));
     assert_eq!(of(v2::DAT_LMR_FIELD_ALL + 1), !v1::DAT_LMR_FIELD_ALL);
@@ -75,7 +75,7 @@ fn record_mask_selects_all_known_fields_and_marks_unknown_ones() {
 }
 
 #[test]
-fn other_constants_are_equal_in_both_versions() {
+fn constants_without_a_conversion_are_equal_in_both_versions() {
     let same = pairs![
         DAT_DTO_COMPLETION_EVENT,
         DAT_RMR_BIND_COMPLETION_EVENT,
@@ -101,7 +101,7 @@ fn other_constants_are_equal_in_both_versions() {
 }
 
 #[test]
-fn srq_states_are_swapped() {
+fn srq_states_map_to_the_2_0_values_of_the_same_name() {
     assert_eq!(srq_state(v1::DAT_SRQ_STATE_OPERATIONAL), v2::DAT_SRQ_STATE_OPERATIONAL);
     assert_eq!(srq_state(v1::DAT_SRQ_STATE_ERROR), v2::DAT_SRQ_STATE_ERROR);
 }

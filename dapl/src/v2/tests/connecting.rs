@@ -91,7 +91,7 @@ fn a_closed_ia_ends_its_common_service_points() {
 }
 
 #[test]
-fn the_data_of_a_reject_reach_the_requester() {
+fn private_data_of_a_reject_reaches_the_requester() {
     let world = World::new(c"v2 reject");
     let psp = written(|out| call!(psp_create_func(world.ia(), 30, world.requests, DAT_PSP_CONSUMER_FLAG, out)));
     for data in [&b"no place"[..], b""] {
@@ -118,7 +118,7 @@ fn the_data_of_a_reject_reach_the_requester() {
 }
 
 #[test]
-fn a_consumer_of_1_2_gets_no_data_of_a_reject() {
+fn consumer_of_1_2_gets_no_private_data_of_a_reject() {
     let world = World::new(c"v2 reject to 1.2");
     let psp = written(|out| call!(psp_create_func(world.ia(), 31, world.requests, DAT_PSP_CONSUMER_FLAG, out)));
     let client = world.ep();

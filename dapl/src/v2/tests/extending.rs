@@ -29,7 +29,7 @@ fn extension(event: &DAT_EVENT) -> (DAT_IB_EXT_TYPE, DAT_IB_STATUS, u32) {
 }
 
 #[test]
-fn arguments_come_from_registers_and_then_from_memory() {
+fn variadic_arguments_are_taken_from_registers_then_from_the_stack() {
     #[cfg(target_arch = "x86_64")]
     {
         let (saved, overflow) = ([1_u64, 2, 3, 4, 5, 6], [7_u64, 8]);

@@ -34,7 +34,7 @@ fn an_ia_reports_the_attributes_of_2_0() {
 }
 
 #[test]
-fn adapters_are_reported_as_not_related() {
+fn ia_ha_related_reports_two_adapters_as_unrelated() {
     let world = World::new(c"v2 related");
     let (name, mut answer) = (c"other".as_ptr().cast_mut(), 7);
     assert_eq!(call!(ia_ha_related_func(world.ia(), name, &mut answer)), DAT_SUCCESS);
