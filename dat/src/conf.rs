@@ -426,13 +426,13 @@ mod tests {
     }
 
     #[test]
-    fn blanks_are_space_and_tab_alone() {
+    fn only_space_and_tab_separate_tokens() {
         assert_eq!(split(" a\tb "), Ok(vec![("a".into(), 2), ("b".into(), 4)]));
         assert_eq!(texts("a\x0bb\x0cc\rd"), ["a\x0bb\x0cc\rd"]);
     }
 
     #[test]
-    fn a_comment_starts_where_a_token_could() {
+    fn comment_starts_only_at_the_start_of_a_token() {
         assert_eq!(texts("a lib#1.so #b c"), ["a", "lib#1.so"]);
         assert_eq!(texts(r##"a ""#b"##), ["a", ""]);
         assert_eq!(texts(r##""a # b" c"##), ["a # b", "c"]);
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn quoted_token_keeps_blanks_and_backslash_escapes_a_byte() {
+    fn quoted_token_keeps_blanks_and_a_backslash_escapes_the_next_byte() {
         assert_eq!(texts(r#""a b""c" "\\ \" \n""#), ["a b", "c", r#"\ " n"#]);
         assert_eq!(texts(r#""""""#), ["", ""]);
     }
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_of_dat_2_is_known_by_its_name() {
+    fn library_of_dat_2_is_recognized_by_its_file_name() {
         for name in ["libdaplofa.so.2", "/usr/lib/libx.so.2", "libx.so.2.0.0"] {
             assert!(is_for_libdat2(name.as_bytes()), "{name}");
         }

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn interfaces_and_ports_become_lines() {
+    fn interfaces_and_device_ports_get_dat_conf_lines() {
         let interfaces = ["eth1", "lo", "eth0", "eth1", "vlan0.12"].map(|name| name.as_bytes().to_vec()).to_vec();
         let entries = parsed(&lines_for(&V1, interfaces, vec![("mlx5_0".into(), 1), ("mlx5_0".into(), 2)]));
         let entries: Vec<_> = entries.iter().map(|(name, params)| (name.as_str(), params.as_str())).collect();
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_have_the_version_of_the_library() {
+    fn discovered_lines_have_the_dat_version_of_libdat() {
         let text = lines_for(&V2, vec![b"eth0".to_vec()], vec![("mlx5_0".into(), 1)]);
         let conf = conf::parse(&Arc::from("discovered"), text.as_bytes());
         assert!(conf.diagnostics.is_empty(), "{conf:?}");

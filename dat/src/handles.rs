@@ -90,7 +90,7 @@ mod tests {
 
     /// One test for all claims, because the table is global and tests run concurrently.
     #[test]
-    fn number_is_valid_from_open_to_close_and_reused_last() {
+    fn ia_number_is_valid_from_open_to_close_and_reused_last() {
         let (one, two) = (pointer(0x7000_0000), pointer(0x7000_0100));
         let first = add(one, USE).unwrap();
         let second = add(two, USE).unwrap();

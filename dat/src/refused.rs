@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn several_causes_have_each_remedy_once() {
+    fn joined_causes_list_each_remedy_once() {
         let cause = CauseAndRemedy::all(vec![
             CauseAndRemedy::new("a", "x"),
             CauseAndRemedy::new("b", ""),

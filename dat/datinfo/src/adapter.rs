@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_answer_is_reported_with_how_the_child_ended() {
+    fn failure_without_an_answer_names_how_the_probe_process_ended() {
         let hung = reason(outcome(&[], ChildExit::Hung(3)));
         assert_eq!(
             (hung.kind.as_str(), hung.cause.as_str()),
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn refusal_has_the_cause_of_libdat_or_its_last_message() {
+    fn refused_open_shows_the_cause_from_libdat_or_its_last_message() {
         let answer = json!({"opened": false, "code": "0x800a0000", "type": "T", "subtype": "S", "kind": "library",
                             "cause": "it is not there", "remedy": "bring it"});
         let text = reason(outcome(&[answer], ChildExit::Well));

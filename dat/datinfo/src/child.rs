@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn distinguishes_ends_of_a_child() {
+    fn success_failure_signal_and_timeout_of_a_child_are_distinguished() {
         assert_eq!(shell("exit 0", 60).end, ChildExit::Well);
         assert_eq!(shell("exit 3", 60).end, ChildExit::Badly("the probe process exited with status 3".to_owned()));
         assert_eq!(

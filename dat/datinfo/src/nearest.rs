@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn proposes_few_similar_names() {
+    fn at_most_three_similar_names_are_proposed() {
         let known = ["sm0", "usnic0", "usnic1", "usnic2", "usnic3", "verbs0"];
         assert_eq!(of("USNIC", known.into_iter()), ["usnic0", "usnic1", "usnic2"]);
         assert_eq!(of("sm", known.into_iter()), ["sm0"]);

@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn api_versions_have_one_or_two_numbers() {
+    fn api_version_is_a_major_number_with_an_optional_minor() {
         assert_eq!(Api::parse("2"), Ok(Api { major: 2, minor: None }));
         assert_eq!(Api::parse("u1.2"), Ok(Api { major: 1, minor: Some(2) }));
         for wrong in ["", "u", "1.", ".2", "1.2.3", "+1", "k1.2", "70000", "0", "3.0"] {

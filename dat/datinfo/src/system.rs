@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_own_memory_and_refuses_unmapped_memory() {
+    fn process_memory_is_read_and_unmapped_memory_is_an_error() {
         let word = 0x0123_4567_89ab_cdef_u64;
         let own = std::process::id() as i32;
         // A sandbox may forbid the call.

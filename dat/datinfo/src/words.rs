@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_at_most_eighty_columns() {
+    fn text_is_wrapped_at_80_columns_except_for_longer_words() {
         assert_eq!(wrapped("a b", 2), "  a b\n");
         let text = wrapped("word ".repeat(60).trim_end(), 4);
         assert!(text.lines().count() == 4 && text.lines().all(|line| line.len() <= 80 && line.starts_with("    ")));

@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn documented_texts_are_values_default_and_meaning() {
+    fn documentation_of_a_setting_has_values_default_and_meaning() {
         let texts: Vec<_> = TABLE.settings.iter().map(|setting| setting.documented_texts().join("; ")).collect();
         let all =
             ["a place", "2 to 9,000 (default 1,234); a time", "`auto`; `a`; `b`; `c`; ways", "`on`; `off`; a mode"];

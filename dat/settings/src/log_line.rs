@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_system_errors_are_left_out() {
+    fn os_error_numbers_are_removed_from_error_texts() {
         let error = std::io::Error::from_raw_os_error(2);
         assert_eq!(
             without_numbers(&format!("a: {error}; b: {error}")),
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_are_those_of_the_calendar() {
+    fn utc_dates_follow_the_gregorian_leap_years() {
         let date = |days: u64| utc(Duration::from_secs(days * 86_400))[..10].to_owned();
         let cases = [
             (0, "1970-01-01"),

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_without_bytes_or_too_long_are_not_allocated() {
+    fn memory_block_of_zero_or_too_many_bytes_is_not_allocated() {
         assert!(MemoryBlock::new(0).is_none());
         assert!(MemoryBlock::new(usize::MAX).is_none());
     }

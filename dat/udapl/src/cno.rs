@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wait_beyond_the_longest_timeout_of_a_call_continues() {
+    fn wait_longer_than_the_maximum_timeout_takes_several_calls() {
         let over = [Some(Duration::ZERO), Some(LONGEST), Some(LONGEST + Duration::from_micros(1)), None].map(is_last);
         assert_eq!(over, [true, true, false, false]);
     }

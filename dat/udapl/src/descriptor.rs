@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn functions_of_other_providers_are_not_called() {
+    fn descriptor_functions_are_taken_only_from_this_implementation() {
         let calls = [("descriptor_func", "0x1000"), ("descriptor_arm_func", "0x2000")];
         assert!(DescriptorCalls::find(&calls).is_none());
         let own = |value| [&calls[..], &[("implementation", value)]].concat();

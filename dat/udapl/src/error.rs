@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn success_depends_on_the_type_only() {
+    fn zero_is_success_and_an_error_code_is_not() {
         assert!(is_success(0));
         assert!(!is_success(0x8000_0000 | DAT_INVALID_HANDLE));
     }

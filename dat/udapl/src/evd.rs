@@ -369,7 +369,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_limits_round_up_and_stay_finite() {
+    fn durations_round_up_to_microseconds_and_never_become_infinite() {
         assert_eq!(micros(None), DAT_TIMEOUT_INFINITE);
         assert_eq!(micros(Some(Duration::ZERO)), 0);
         assert_eq!(micros(Some(Duration::from_nanos(1))), 1);
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn each_status_has_its_error() {
+    fn every_dto_status_maps_to_a_named_transfer_error() {
         assert_eq!(TransferError::from_status(DAT_DTO_SUCCESS), None);
         let all: Vec<_> = (1..=0xa).filter_map(TransferError::from_status).collect();
         assert_eq!(all.len(), 10);

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_usnic_listener_without_the_doctor_has_no_versions() {
+    fn usnic_listener_that_does_not_answer_the_doctor_gives_a_note() {
         let findings = against(|asked| {
             let mut answer = Vec::new();
             if path::answer(asked, &mut answer) { vec![answer] } else { Vec::new() }

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn description_has_four_items() {
+    fn doctor_description_has_four_key_value_pairs() {
         assert_eq!(description().split(' ').filter(|word| word.contains('=')).count(), 4);
     }
 }

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn questions_are_answered_and_answers_are_not() {
+    fn doctor_request_gets_a_reply_and_a_reply_gets_none() {
         let asked = question(7);
         let given = answer(&asked, "a b").unwrap();
         assert!(given.len() <= asked.len(), "{} bytes for {}", given.len(), asked.len());
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn truncates_the_description_to_the_size_of_an_answer() {
+    fn long_description_is_truncated_to_the_size_of_a_reply() {
         let given = answer(&question(1), &"x".repeat(100_000)).unwrap();
         assert_eq!(given.len(), LEAST);
     }

@@ -313,7 +313,7 @@ mod tests {
     const V1: Api = Api { major: 1, minor: None };
 
     #[test]
-    fn names_are_selected_by_version_and_line() {
+    fn entries_to_remove_are_selected_by_name_version_and_line() {
         let text = ConfText::new(FILE.as_bytes());
         assert_eq!(removed(&text, "a", V1, None), Ok(vec![0, 2]));
         assert_eq!(removed(&text, "a", V1, Some(3)), Ok(vec![2]));

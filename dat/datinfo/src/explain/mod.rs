@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_found_with_numbers_versions_and_meaning() {
+    fn explain_shows_name_number_versions_and_meaning() {
         let event = explained("0x4005");
         assert!(
             event.starts_with("0x4005 DAT_CONNECTION_EVENT_DISCONNECTED = 0x4005 (DAT_EVENT_NUMBER, DAT 1.2 and 2.0) ")

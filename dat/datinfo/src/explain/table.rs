@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn constants_are_those_of_the_abi() {
+    fn explain_table_has_exactly_the_constants_of_the_abi() {
         for (version, file) in ["dat-1.2.json", "dat-2.0.json"].into_iter().enumerate() {
             let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test/abi").join(file);
             let abi: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn values_and_masks_have_names() {
+    fn values_and_bit_masks_are_shown_by_name_or_as_a_number() {
         assert_eq!(name_of("DAT_IOV_OWNERSHIP", 1), "DAT_IOV_PROVIDER_NOMOD");
         assert_eq!(name_of("DAT_IOV_OWNERSHIP", 9), "0x9");
         assert_eq!(names_of("DAT_QOS", 0), "DAT_QOS_BEST_EFFORT");

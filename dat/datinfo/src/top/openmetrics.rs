@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_have_samples_only_on_request() {
+    fn endpoint_metrics_are_written_only_on_request() {
         let text = exposition(&sample_at(0, 7, &[count("ep.posts.send", 5)]), false);
         assert!(text.contains("dapl_ia_ep_posts_send_total{"), "{text}");
         assert!(!text.contains("dapl_ep_") && !text.contains("left_out"), "{text}");

@@ -174,7 +174,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn short_numbers_have_three_digits_and_a_prefix() {
+    fn large_numbers_are_shown_with_three_digits_and_an_si_prefix() {
         let cases =
             [0.0, 1.0, 0.5, 999.0, 999.6, 1000.0, 9_994.0, 9_996.0, 99_960.0, 999_499.0, 999_500.0, 1.8e19, 1e30];
         let shown = cases.map(short);
@@ -226,7 +226,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn prints_a_line_for_an_error_and_for_no_process() {
+    fn table_has_a_line_for_a_failed_process_and_one_for_no_process() {
         let mut sample = sample_at(0, 1, &[]);
         sample.found[0].result = Err(ReadError::Version("2".into()));
         let lines = table(&sample, None, true);

@@ -7,7 +7,7 @@ fn grade(finding: &Finding) -> &'static str {
 }
 
 #[test]
-fn memlock_limit_is_compared_with_the_need() {
+fn memlock_grade_depends_on_limit_privilege_and_devices() {
     let one = |limit, may_lock, devices| memlock(limit, 1 << 20, may_lock, devices);
     assert_eq!(grade(&one(Some(65_536), false, true)), "bad");
     assert!(one(Some(65_536), false, true).remedy.starts_with("ulimit -l 1024 "));
@@ -17,7 +17,7 @@ fn memlock_limit_is_compared_with_the_need() {
 }
 
 #[test]
-fn copies_are_refused_for_different_reasons_with_different_remedies() {
+fn causes_of_refused_process_vm_copies_have_different_remedies() {
     let scopes = [None, Some(0), Some(1), Some(2), Some(3)].map(|scope| copy_finding(Ok(()), 0, scope));
     assert_eq!(scopes.each_ref().map(grade), ["ok", "ok", "warning", "warning", "warning"]);
     assert!(scopes[3].remedy.contains("sysctl") && scopes[4].remedy.starts_with("reboot"));

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_a_port_without_a_program() {
+    fn closed_udp_port_is_reported_as_no_program_listening() {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let at = socket.local_addr().unwrap();
         drop(socket);
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn distinguishes_socket_errors() {
+    fn socket_errors_map_to_unreachable_forbidden_or_none() {
         let of = |number| ProbeResult::of(&io::Error::from_raw_os_error(number));
         assert_eq!([libc::ENETUNREACH, libc::EHOSTUNREACH].map(of), [Some(ProbeResult::Unreachable); 2]);
         assert_eq!((of(libc::EPERM), of(libc::ENOBUFS)), (Some(ProbeResult::Forbidden), None));

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn each_outcome_has_a_text_with_its_cause() {
+    fn each_path_check_outcome_is_reported_with_its_cause() {
         let answers = PortState::Answers(Duration::from_micros(120));
         assert_eq!(
             said(answers, 8972, 8972, 8972, false),

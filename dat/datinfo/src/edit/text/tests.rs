@@ -12,7 +12,7 @@ fn names(text: &ConfText) -> Vec<(String, usize, bool)> {
 }
 
 #[test]
-fn a_file_that_is_not_changed_stays_as_it_is() {
+fn unchanged_text_is_written_back_byte_for_byte() {
     for text in [FILE, "", "\n", "a", "\r\n\r\n", "\"\n"] {
         assert_eq!(ConfText::new(text.as_bytes()).bytes(), text.as_bytes());
     }
