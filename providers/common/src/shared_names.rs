@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn name_exists_from_first_to_last_member() {
+    fn shared_name_exists_from_its_first_to_its_last_member() {
         let scratch = Scratch::new("members");
         let (one, two) = (scratch.join(1, 100).unwrap(), scratch.join(1, 100).unwrap());
         let other = scratch.join(2, 5).unwrap();
@@ -267,7 +267,7 @@ mod tests {
     /// Code of the child processes of other tests: joins a group twice, and exits when standard input ends.
     #[test]
     #[ignore = "other tests start it as a child process"]
-    fn runs_as_child_process() {
+    fn child_joins_a_shared_name_twice() {
         let Some(base) = std::env::var_os("DAPL_TEST_PLACE") else { return };
         let names = SharedNames::new(BaseDir::new(&KIND, base.to_str()));
         let _members = [100, 100].map(|length| names.join(&[1; 40], length).unwrap());
@@ -310,7 +310,7 @@ mod tests {
         use std::io::BufRead;
         use std::process::{Command, Stdio};
         let mut process = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "shared_names::tests::runs_as_child_process", "--ignored", "--nocapture"])
+            .args(["--exact", "shared_names::tests::child_joins_a_shared_name_twice", "--ignored", "--nocapture"])
             .env("DAPL_TEST_PLACE", &scratch.0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn default_base_exists_from_first_to_last_member() {
+    fn default_base_directory_exists_from_first_to_last_member() {
         let path = PathBuf::from(format!("/tmp/dapl-shared-{}-own", std::process::id()));
         let names = SharedNames::new(BaseDir::as_default(&KIND, path.clone()));
         assert!(!path.exists());

@@ -7,7 +7,7 @@ use super::*;
 const ROUNDS: usize = 300;
 
 #[test]
-fn every_attempt_ends_once_under_races() {
+fn every_connect_attempt_ends_once_under_concurrent_calls() {
     let world = World::new(c"storm");
     let (client, server, psp) = (world.ep(), world.ep(), world.psp(5));
     let ia = world.opened.ia.clone();

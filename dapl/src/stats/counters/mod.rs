@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn posts_are_summed_by_kind_and_suppressed_bytes_are_those_posted() {
+    fn posts_are_counted_by_kind_and_bytes_of_suppressed_posts_are_summed() {
         let posts = Posts::default();
         let segment = |length| Segment { length, ..Segment::default() };
         for work in [Work::Send, Work::Recv, Work::Recv, Work::Bind] {

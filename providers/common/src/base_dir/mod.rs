@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn chosen_directory_stays_and_default_is_removed() {
+    fn configured_directory_is_kept_and_the_empty_default_is_removed() {
         let path = scratch("stays");
         let named = BaseDir::new(&KIND, path.to_str());
         let default = BaseDir::as_default(&KIND, path.clone());
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn chosen_directory_that_is_not_private_is_refused() {
+    fn configured_directory_that_is_not_private_is_refused() {
         let path = scratch("rights");
         DirBuilder::new().mode(0o755).create(&path).unwrap();
         let base = BaseDir::new(&KIND, path.to_str());
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn sample_has_each_element_at_most_once() {
+    fn random_sample_has_each_element_at_most_once() {
         for max in [0, 1, 5, 10, usize::MAX] {
             let mut chosen = random_sample((0..10).collect::<Vec<_>>(), max);
             assert_eq!(chosen.len(), max.min(10));

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn full_table_reserves_again_after_a_release() {
+    fn full_key_table_reuses_a_released_index_with_a_new_key() {
         let mut table = KeyTable::new(4, 9);
         let keys: Vec<_> = std::iter::from_fn(|| table.take()).collect();
         assert_eq!(keys.iter().map(|key| KeyTable::index(*key)).collect::<Vec<_>>(), [1, 2, 3]);

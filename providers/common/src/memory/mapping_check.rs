@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn check_is_valid_for_its_tick_only() {
+    fn mapping_check_is_valid_only_until_the_next_tick() {
         let (check, ticker) = (LastCheck::default(), EngineTicks::default());
         let next_clock_tick = || {
             let begin = clock();

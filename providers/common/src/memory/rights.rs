@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_memory_is_allowed_directly_and_never_resolved() {
+    fn key_of_plain_memory_is_direct_and_resolve_returns_none() {
         let plain = entry(word(READ, 7, LOCAL));
         assert!(plain.allows(7, at(BASE, 100), AccessRight::RemoteRead) && !plain.is_indirect());
         assert_eq!(plain.resolve(7, 7, at(BASE, 100), AccessRight::RemoteRead), None);
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn local_rights_are_never_resolved() {
+    fn resolve_refuses_local_rights_on_indirect_keys() {
         for word in [word(ZERO, 7, LOCAL), window_word(ZERO, Domain::Qp(7))] {
             assert_eq!(entry(word).resolve(7, 7, at(0, 1), AccessRight::LocalRead), None);
             assert_eq!(entry(word).resolve(7, 7, at(0, 1), AccessRight::LocalWrite), None);

@@ -141,7 +141,7 @@ fn copy_that_extends_into_unmapped_memory_fails() {
 }
 
 #[test]
-fn memory_lost_after_use_is_detected_in_the_next_slot() {
+fn memory_lost_after_use_is_detected_in_the_next_time_slot() {
     for (direction, length) in BOTH.into_iter().flat_map(|direction| LENGTHS.map(|length| (direction, length))) {
         let memory = Mapping::new(true);
         for offset in [0, 1] {
@@ -217,7 +217,7 @@ fn checked_block_is_limited_to_the_registration() {
 }
 
 #[test]
-fn table_words_differ_by_page_and_slot() {
+fn check_table_words_differ_by_page_and_time_slot() {
     assert_ne!(word(0, 0), 0, "an empty entry matches no page");
     let addresses: [u64; 4] = [0, 1 << 24, 5 << 24, 1 << 56];
     let slots = [0, 2, SLOT_MASK];
