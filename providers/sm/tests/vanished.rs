@@ -155,7 +155,7 @@ fn all(transfer: &str, rma: &str) {
         WAYS.into_iter().flat_map(lengths)
     }) {
         let mut command = Command::new("timeout");
-        command.arg("100").arg(&program).args(["--ignored", "--exact", "one_case", "--nocapture"]);
+        command.arg("100").arg(&program).args(["--ignored", "--exact", "child_process_runs_one_case", "--nocapture"]);
         let output = command.env(CASE, &case).env("DAPL_SM_RMA", rma).output().expect("timeout is installed");
         if !output.status.success() {
             failed.push(format!("{case}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr)));
@@ -166,7 +166,7 @@ fn all(transfer: &str, rma: &str) {
 
 #[test]
 #[ignore = "the other tests run this one in a child process"]
-fn one_case() {
+fn child_process_runs_one_case() {
     run(&std::env::var(CASE).expect("the parent process sets VANISHED_CASE"));
 }
 

@@ -77,7 +77,7 @@ impl CqSink for NoWaiter {
 }
 
 #[test]
-fn polls_share_completions_among_connections_and_queue_none() {
+fn poll_takes_equally_from_all_connections_and_queues_no_completion() {
     let sink: Weak<dyn CqSink> = Weak::<NoWaiter>::new();
     let cq = Cq::new(sink, Arc::new(Jobs::new().unwrap()), 0);
     let floods: Vec<_> = (0..3).map(|_| FakeConnection::new(&cq, true)).collect();
@@ -114,7 +114,7 @@ fn polls_of_many_connections_find_every_completion_in_turn() {
 }
 
 #[test]
-fn busy_connection_delays_no_other_of_many() {
+fn busy_connection_does_not_delay_other_connections() {
     let cq = Cq::new(Weak::<NoWaiter>::new(), Arc::new(Jobs::new().unwrap()), 0);
     let conns: Vec<_> = (0..40).map(|_| FakeConnection::idle(&cq)).collect();
     let mut out = [Completion::default(); 16];

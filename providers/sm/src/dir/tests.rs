@@ -8,7 +8,7 @@ fn scratch(name: &str) -> String {
 }
 
 #[test]
-fn addresses_are_absolute_and_short() {
+fn end_point_path_must_be_absolute_and_at_most_102_bytes() {
     assert_eq!(endpoint_path("sm:///tmp/cci/sm/4567/2"), Some("/tmp/cci/sm/4567/2".into()));
     assert_eq!(endpoint_path("/tmp/4567/2"), Some("/tmp/4567/2".into()));
     assert_eq!(endpoint_path("sm://tmp/1/2"), None);

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn fifo_word_arrives_with_its_four_bytes() {
+    fn fifo_word_is_written_as_four_bytes_and_decoded() {
         let (reader, writer) = fifo();
         assert_eq!(write_word(&writer, FifoWord::Wake(5)), WakeResult::Sent);
         let mut word = [0; 4];
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn fifo_without_reader_reports_death_without_a_signal() {
+    fn write_to_a_fifo_without_reader_returns_dead_and_raises_no_sigpipe() {
         // The test harness ignores SIGPIPE; with the default disposition, a SIGPIPE would end this test.
         // SAFETY: `signal` accesses no memory of this process.
         let before = unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };

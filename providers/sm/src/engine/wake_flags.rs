@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn preset_flags_get_one_wake_up_until_they_are_set_again() {
+    fn preset_wake_flags_cause_one_wake_up_until_they_are_set_again() {
         let (line, sleeper, publisher) = (AtomicU64::new(0), WakeFlags::default(), WakeFlags::default());
         sleeper.preset(&line);
         assert!(WakeFlags::is_preset(&line) && WakeFlags::are_set(&line, WAKE_ON_REQUESTS | WAKE_ON_PROGRESS));

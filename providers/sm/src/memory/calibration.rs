@@ -73,14 +73,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn crossover_is_a_candidate_and_does_not_change() {
+    fn measured_crossover_is_a_candidate_length_and_constant() {
         let length = crossover();
         assert!(CANDIDATE_BYTES.contains(&(length as usize)), "{length}");
         assert_eq!(crossover(), length);
     }
 
     #[test]
-    fn kernel_is_chosen_if_it_works_and_is_not_slower() {
+    fn kernel_copies_are_chosen_if_they_work_and_are_not_slower() {
         let ms = |n| Some(Duration::from_millis(n));
         assert!(choose(ms(1), ms(2)) && choose(ms(2), ms(2)) && choose(ms(2), None));
         assert!(!choose(ms(3), ms(2)) && !choose(None, ms(2)) && !choose(None, None));

@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_outside_of_the_area_are_none() {
+    fn bytes_returns_none_outside_the_shared_mapping() {
         let (local, _fd) = SharedMapping::create("test", 4096, false).unwrap();
         assert!(local.bytes(4000, 96).is_some());
         assert!(local.bytes(4000, 97).is_none());

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn random_headers_never_lead_outside_a_message() {
+    fn random_fragment_headers_never_address_bytes_outside_a_message() {
         let mut state = 0xD1B5_4A32_D192_ED03;
         let mut reassembly = Reassembly::new(ROUTE);
         let mut taken = 0;

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_never_reserved_twice() {
+    fn cache_lines_in_use_are_not_reserved_again() {
         let mut lines = LineAllocator::new(64 * 10);
         let (first, mark) = lines.reserve(6).unwrap();
         assert_eq!(first, 0);

@@ -123,7 +123,7 @@ fn connect_to_a_foreign_path_removes_nothing() {
 }
 
 #[test]
-fn interrupted_removal_is_completed_later() {
+fn interrupted_removal_of_an_end_point_is_completed_by_the_next_open() {
     let base = TestBase::new("half");
     let dead = Path::new(&base.0).join("4194303");
     for folder in ["1/conns/5", "2"] {

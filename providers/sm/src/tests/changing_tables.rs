@@ -122,12 +122,12 @@ impl Drop for Stop<'_> {
 }
 
 #[test]
-fn changing_table_grants_kernel_copies_no_other_memory() {
+fn changing_key_table_gives_kernel_copies_no_access_to_other_memory() {
     copies_by_a_malicious_table("table-kernel", false);
 }
 
 #[test]
-fn changing_table_grants_buffer_copies_no_other_memory() {
+fn changing_key_table_gives_buffer_copies_no_access_to_other_memory() {
     copies_by_a_malicious_table("table-buffers", true);
 }
 

@@ -339,7 +339,7 @@ fn closed_adapters_leave_no_files() {
 /// A peer that has not noticed the end may still be copying. A deregistration waits while `announces_copy` reports its
 /// copy.
 #[test]
-fn copy_announced_before_disconnect_is_seen_until_it_ends() {
+fn copy_announced_by_the_peer_is_reported_after_disconnect_until_it_ends() {
     let base = TestBase::new("copy-at-the-end");
     let (a, b) = (base.open(), base.open());
     let (active, passive) = connected(&a, &b, 7, 1);

@@ -160,7 +160,7 @@ fn target_survives_a_killed_initiator_of_large_copies() {
 /// Simulates that the process has died, that another process has the same id now, and that the engine has not noticed
 /// the death yet.
 #[test]
-fn process_with_reused_id_gets_no_data() {
+fn no_data_is_copied_to_or_from_a_new_process_with_the_peers_id() {
     for read in [false, true] {
         let base = TestBase::new(&format!("id-again-{read}"));
         let (a, b) = (base.open(), base.open());
@@ -182,7 +182,7 @@ fn process_with_reused_id_gets_no_data() {
 }
 
 #[test]
-fn process_with_reused_id_has_its_own_watch() {
+fn new_process_with_a_reused_id_gets_its_own_pid_watch() {
     let base = TestBase::new("watch-again");
     let a = base.open();
     let mut connections = a.ia.device.connections.lock();

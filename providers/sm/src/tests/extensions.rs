@@ -60,7 +60,7 @@ fn sends_of_each_boundary_length_deliver_immediate_data() {
 }
 
 #[test]
-fn write_with_immediate_data_completes_a_receive_behind_its_data() {
+fn write_with_immediate_data_completes_a_receive_after_its_data_is_written() {
     for bounce in [false, true] {
         let base = TestBase::new(&format!("write-immediate-{bounce}"));
         let (a, b) = (base.open(), base.open());
@@ -310,7 +310,7 @@ fn atomic_operation_without_local_memory_is_not_executed() {
 }
 
 #[test]
-fn fenced_atomic_operations_and_suppressed_ones_keep_their_order() {
+fn fenced_and_suppressed_atomic_operations_keep_their_order() {
     let base = TestBase::new("atomic-flags");
     let (a, b) = (base.open(), base.open());
     let (active, _passive) = connected(&a, &b, 7, 10);

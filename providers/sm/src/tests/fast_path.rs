@@ -89,7 +89,7 @@ impl ConnectedPair {
 }
 
 #[test]
-fn data_is_visible_when_the_post_returns() {
+fn data_of_a_fast_path_post_is_visible_when_the_post_returns() {
     for (is_shared, is_polled) in [(false, false), (false, true), (true, false), (true, true)] {
         let pair = ConnectedPair::new("quick-data", is_shared);
         if is_polled {
@@ -152,7 +152,7 @@ fn requests_that_may_fail_use_the_general_path() {
 }
 
 #[test]
-fn executed_request_succeeds_although_the_connection_ends() {
+fn fast_path_request_that_was_executed_succeeds_after_an_abort() {
     let pair = ConnectedPair::new("quick-end", false);
     pair.poll_until_polled();
     pair.write_until_quick();
@@ -164,7 +164,7 @@ fn executed_request_succeeds_although_the_connection_ends() {
 }
 
 #[test]
-fn executed_request_behind_a_failed_or_flushed_one_is_flushed() {
+fn fast_path_request_after_a_failed_or_flushed_one_is_flushed() {
     for is_too_long in [false, true] {
         let pair = ConnectedPair::new("quick-failure", false);
         pair.poll_until_polled();

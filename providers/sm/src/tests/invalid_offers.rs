@@ -90,7 +90,7 @@ fn malformed_offer_ends_the_connection_and_inaccessible_memory_is_refused() {
 }
 
 #[test]
-fn staging_of_other_bytes_ends_the_connection() {
+fn staging_of_a_wrong_number_of_bytes_ends_the_connection() {
     for (n, length) in [0, 17, 16_385, u32::MAX as usize].into_iter().enumerate() {
         let base = TestBase::new(&format!("stage-invalid-{n}"));
         let (a, b) = (base.open(), base.open());

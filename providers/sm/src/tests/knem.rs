@@ -32,7 +32,7 @@ fn copies(device: &FakeKnem) -> Vec<DeviceCall> {
 }
 
 #[test]
-fn registration_declares_memory_and_initiator_copies_by_cookie() {
+fn knem_registration_declares_memory_and_initiator_copies_by_cookie() {
     let (device, base) = (FakeKnem::new(13), TestBase::new("knem"));
     let (a, b, (active, _passive)) = over(&device, &base, "");
     without_cma(&active);

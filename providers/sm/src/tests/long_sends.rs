@@ -406,7 +406,7 @@ fn fetches_its_part(b: &Side, out: &[u8], space: &[u8]) {
 }
 
 #[test]
-fn claimed_part_is_awaited_and_copied_locally_on_failure() {
+fn part_claimed_by_the_sender_is_awaited_and_copied_locally_on_failure() {
     for done in [true, false] {
         let pair = both_lazy(&format!("long-claimed-{done}"));
         let Both { a, b, active, passive, .. } = &pair;

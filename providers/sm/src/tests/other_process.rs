@@ -51,7 +51,7 @@ impl Other {
     }
 
     fn run(mut command: Command, role: &str, base: &TestBase, plan: &str, settings: &[(&str, &str)]) -> Self {
-        command.args(["--exact", "tests::other_process::the_other_process", "--ignored", "--nocapture"]);
+        command.args(["--exact", "tests::other_process::child_process_runs_its_role", "--ignored", "--nocapture"]);
         // Disables the measurement of copies. It passes fail points itself, and could choose a method that passes none.
         command.env("DAPL_TEST_UNTIMED", "1");
         command.env(ROLE, format!("{role} {}", base.0)).envs(settings.iter().copied());
@@ -293,7 +293,7 @@ pub(super) fn take_event(side: &Side, conn: ConnId) -> Option<SinkEvent> {
 /// Main function of the second process.
 #[test]
 #[ignore = "is the other process of other tests"]
-fn the_other_process() {
+fn child_process_runs_its_role() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let (role, base) = role.split_once(' ').unwrap();
     // The parent process removes the directory.

@@ -238,7 +238,7 @@ fn long_message_holds_its_srq_receive_until_it_completes() {
 }
 
 #[test]
-fn srq_receive_must_be_in_the_queues_protection_domain() {
+fn srq_receive_must_be_in_the_protection_domain_of_the_srq() {
     let base = TestBase::new("srq-pd");
     let (a, b) = (base.open(), base.open());
     let srq = srq(&b, &Arc::default());

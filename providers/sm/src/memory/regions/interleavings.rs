@@ -90,7 +90,7 @@ fn no_copy_by_a_peer_accesses_memory_after_its_deregistration() {
 }
 
 #[test]
-fn old_key_grants_no_access_to_the_successor_of_its_index() {
+fn old_key_grants_no_access_to_the_next_registration_of_its_index() {
     loom::model(|| {
         let (regions, _, old) = scene();
         let of_peer = PeerRegions { table: (*regions.table).clone(), slots: SLOTS as u32 };

@@ -37,7 +37,7 @@ fn ring_keeps_order_over_many_laps() {
 }
 
 #[test]
-fn runs_end_at_the_first_empty_slot_and_at_the_end_of_the_ring() {
+fn run_of_slots_ends_at_an_empty_slot_or_at_the_end_of_the_ring() {
     let (mut writer, mut reader) = pair(8);
     for (sent, expected) in [(3, [3, 0]), (8, [5, 3]), (5, [5, 0]), (0, [0, 0])] {
         for n in 0..sent {
