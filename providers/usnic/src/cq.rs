@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn poll_makes_progress_unless_a_completion_waits() {
+    fn poll_makes_progress_unless_a_completion_is_queued() {
         let (cq, _, pair, _) = queue();
         let mut out = [Completion::default(); 4];
         assert_eq!(cq.poll(&mut out), 0);

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn logs_one_line_in_ten_seconds() {
+    fn unreadable_requests_are_logged_at_most_once_in_ten_seconds() {
         let mut unreadable = UnreadableRequests::default();
         let lines: Vec<u64> = (0..30_000).filter_map(|at| unreadable.is_due(at * SECONDS / 1000)).collect();
         assert_eq!(lines, [0, 9_999, 9_999]);

@@ -138,7 +138,7 @@ mod tests {
     use crate::net::socket::test_config;
 
     #[test]
-    fn closed_port_is_reported_with_quote() {
+    fn closed_port_is_reported_with_a_quote_of_the_packet() {
         for own in ["127.0.0.1:0", "[::1]:0"] {
             let socket = Socket::open(&test_config(own)).unwrap();
             let closed = Socket::open(&test_config(own)).unwrap().local();

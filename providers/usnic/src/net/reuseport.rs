@@ -52,7 +52,7 @@ mod tests {
     use crate::net::socket::{SocketConfig, test_config};
 
     #[test]
-    fn every_socket_of_a_group_is_reached_by_its_length() {
+    fn packet_length_selects_the_socket_of_a_reuseport_group() {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let shared =
                 |address: &str| Socket::open(&SocketConfig { is_shared: true, ..test_config(address) }).unwrap();

@@ -240,7 +240,7 @@ fn batch_limits_equal_the_limits_of_gso() {
 }
 
 #[test]
-fn drops_are_counted() {
+fn packets_dropped_by_the_kernel_are_counted() {
     let (socket, _) = pair(&test_config("127.0.0.1:0"));
     let peer = Socket::open(&SocketConfig { receive_buffer: 8192, ..test_config("127.0.0.1:0") }).unwrap();
     let to = SockAddr::of(peer.local());

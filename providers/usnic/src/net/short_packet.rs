@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packet_is_header_and_payload() {
+    fn short_packet_is_its_header_followed_by_its_payload() {
         let mut packet = ShortPacket::<4>::new();
         assert_eq!(packet.finish([1, 2, 3, 4]), [1, 2, 3, 4]);
         // SAFETY: two bytes are within the buffer, and are written before the length is set to two.

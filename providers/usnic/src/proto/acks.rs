@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn gap_is_reported_by_an_ack_packet() {
+    fn gap_needs_an_ack_packet_and_not_a_piggybacked_ack() {
         for arrival in [Arrival::Ahead, Arrival::Duplicate] {
             let mut clock = after(arrival, false, false);
             clock.take_piggybacked(START);

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_bounded_and_the_oldest_freed_is_reused() {
+    fn connection_numbers_are_bounded_and_the_oldest_freed_is_reused() {
         let mut ids = Ids::new(2, 100);
         let (a, b) =
             (ids.take(0).expect("a connection number is free"), ids.take(0).expect("a connection number is free"));
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_numbers_are_not_live() {
+    fn unknown_connection_numbers_are_not_live() {
         let mut ids = Ids::new(4, 0);
         let conn = ids.take(0).expect("a connection number is free");
         for other in [0, conn + 1, conn | 1 << 31, u32::MAX] {

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn rate_is_kept_with_bursts_of_at_most_a_bucket() {
+    fn pacer_keeps_the_rate_with_bursts_of_at_most_a_token_bucket() {
         for (bytes, rate) in [(1472, 10_000_000), (1472, 1_000_000_000), (65_000, 1_000_000_000), (1172, 40_000)] {
             let (sent, most, _) = second(bytes, rate);
             let slack = send_quantum(rate, bytes).max(rate / 5_000) + 2 * bytes;
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_time_fills_the_bucket_once() {
+    fn idle_time_fills_the_token_bucket_at_most_once() {
         let mut pacer = Pacer::default();
         pacer.record_sent(0, 1000, Some(100_000_000), 1000);
         let (now, mut sent) = (10 * SECONDS, 0);
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_do_not_wait_without_a_rate() {
+    fn pacer_without_a_rate_delays_no_packet() {
         let mut pacer = Pacer::default();
         for _ in 0..1000 {
             assert_eq!(pacer.may_send(5, LARGEST_QUANTUM), Ok(()));

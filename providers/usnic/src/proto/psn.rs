@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_continue_across_the_wrap() {
+    fn psn_order_and_distance_hold_across_the_wrap() {
         for start in [0, 1, u32::MAX - 1, u32::MAX, 1 << 31, (1 << 31) - 1] {
             let first = Psn(start);
             assert_eq!(first.next().since(first), 1);

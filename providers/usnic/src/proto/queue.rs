@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn consecutive_numbers_have_short_probe_sequences() {
+    fn consecutive_numbers_have_short_hash_probe_sequences() {
         // A removal moves later entries of a probe sequence. With consecutive hashes, it would move all entries.
         for base in [0, 1, 1 << 20, u32::MAX - 300, 0xDEAD_BEEF] {
             let mut queue = OrderedQueue::new(512);

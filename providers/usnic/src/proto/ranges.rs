@@ -101,7 +101,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn ordered_arrival_allocates_nothing() {
+    fn ranges_added_in_order_allocate_no_memory() {
         let mut ranges = Ranges::default();
         for at in 0..1000 {
             assert!(ranges.add(at * 1500, (at + 1) * 1500));

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn limited_report_has_newest_ranges_and_rotates_the_rest() {
+    fn limited_sack_report_has_the_newest_ranges_and_rotates_the_others() {
         for start in STARTS.map(Psn) {
             let mut received = Received::new(start);
             (1..2048).for_each(|pair| _ = received.accept(start.plus(pair * 2)));

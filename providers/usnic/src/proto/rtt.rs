@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_apply_before_the_first_sample() {
+    fn default_timeout_applies_before_the_first_rtt_sample() {
         let rtt = rtt(&[]);
         assert_eq!((rtt.latest_rtt(), rtt.srtt(), rtt.min_rtt()), (None, None, None));
         assert_eq!((rtt.pto(0), rtt.pto(1), rtt.pto(2)), (100 * MILLIS, 200 * MILLIS, 400 * MILLIS));

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn most_urgent_work_selects_one_queue() {
+    fn connection_is_queued_once_for_its_most_urgent_work() {
         let mut schedule = Schedule::default();
         let all = PendingWork { resend: true, ready: true, ack: true, deadline: Some(7) };
         schedule.wants(1, &PendingWork { resend: false, ready: false, ..all }.most_urgent_only());
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn piggybacked_ack_needs_no_service() {
+    fn connection_with_data_is_not_also_served_for_its_ack() {
         let mut schedule = Schedule::default();
         schedule.wants(1, &PendingWork { ack: true, ..READY });
         assert_eq!(pass(&mut schedule), [(1, ServiceReason::Send)]);
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn moving_deadline_leaves_no_entry() {
+    fn repeatedly_moved_deadline_leaves_no_entry_in_the_heap() {
         let mut deadlines = Deadlines::default();
         for round in 0..1000u64 {
             assert!(deadlines.set_deadline(7, round * 10 + 9));

@@ -78,7 +78,7 @@ fn startup_continues_while_app_limited_and_ends_by_loss() {
 }
 
 #[test]
-fn bandwidth_is_probed_in_phases() {
+fn bandwidth_probe_goes_through_refill_up_down_and_cruise() {
     // Test cases A.5 and A.8.
     let mut path = Path::new();
     path.until(BbrState::ProbeBwCruise);
@@ -139,7 +139,7 @@ fn probe_rtt_reduces_the_window_and_keeps_the_bandwidth_estimate() {
 }
 
 #[test]
-fn the_round_trip_is_not_probed_after_idle_time() {
+fn probe_rtt_is_skipped_after_idle_time() {
     // Test case A.11.
     let mut path = Path::new();
     path.until(BbrState::ProbeBwCruise);
