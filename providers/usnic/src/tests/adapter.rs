@@ -41,7 +41,7 @@ fn connection_is_requested_accepted_and_carries_packets() {
 }
 
 #[test]
-fn the_confirmation_is_sent_before_the_event() {
+fn confirm_packet_is_sent_before_the_established_event() {
     let (here, there) = addresses();
     let (client, server) = (Ia::open(&here, ""), Ia::open(&there, ""));
     let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
@@ -52,7 +52,7 @@ fn the_confirmation_is_sent_before_the_event() {
 }
 
 #[test]
-fn the_end_of_a_connection_does_not_overtake_the_start_of_another() {
+fn fin_of_one_connection_is_not_processed_before_the_confirm_of_another() {
     let (here, there) = addresses();
     let client = Ia::open(&here, "");
     let server = Ia::without_engine(FakeObjectLayer::default(), &there, "");
@@ -165,7 +165,7 @@ fn unusable_peer_address_fails_immediately() {
 }
 
 #[test]
-fn local_addresses_reach_the_listener_of_this_ia_unless_bound_by_another() {
+fn local_address_that_no_ia_uses_reaches_the_listener_of_the_clients_address() {
     let (here, there) = addresses();
     let (client, server) = (Ia::open(&here, ""), Ia::open(&here, ""));
     let listening = server.cm.listen(7, ObjectId::default()).unwrap();
@@ -294,7 +294,7 @@ fn deadlines_are_met_without_polling() {
 }
 
 #[test]
-fn poller_makes_progress_and_engine_takes_over() {
+fn polling_thread_receives_and_the_engine_takes_over_when_it_stops() {
     let ((client, ours), (server, theirs)) = connected("");
     let me = std::thread::current().id();
     let mut by_me = 0;
@@ -431,7 +431,7 @@ fn unmatched_packets_are_counted_and_dropped() {
 }
 
 #[test]
-fn new_handler_gets_the_packets_until_the_number_is_freed() {
+fn packets_go_to_the_new_handler_until_the_connection_number_is_freed() {
     let ((client, ours), (server, theirs)) = connected("");
     let new_handler = Arc::new(FakeQp::default());
     client.device.replace_handler(ours.number(), new_handler.clone(), &PendingWork::default());

@@ -87,7 +87,7 @@ fn drain_completes_posted_requests() {
 
 /// A consumer may disconnect between the end of the handshake and the opening of the queue pair.
 #[test]
-fn disconnect_while_opening_ends_both_sides() {
+fn disconnect_before_the_queue_pair_opens_ends_both_sides() {
     for is_graceful in [true, false] {
         let (a, b) = (TestIa::open(), TestIa::open());
         let (qa, qb) = (a.qp(), b.qp());
@@ -173,7 +173,7 @@ fn local_memory_that_is_not_registered_fails_its_request() {
 }
 
 #[test]
-fn too_long_message_fails_in_order() {
+fn message_above_the_limit_fails_after_the_earlier_send_completes() {
     let (mut a, b) = (TestIa::open(), TestIa::open());
     a.ia.limits.max_message = 65_536;
     let (qa, qb) = (a.qp(), b.qp());
@@ -236,7 +236,7 @@ fn dropped_queue_pair_leaves_no_state() {
 
 /// The exit handler acks received data, so the peer's requests succeed. Local requests and receives do not complete.
 #[test]
-fn exit_acks_delivered_data_and_resets() {
+fn exit_handler_acks_delivered_data_and_resets_the_connection() {
     let (a, qa, b, qb) = two();
     qb.post_recv(&[], token(1)).unwrap();
     qb.post_recv(&[], token(2)).unwrap();

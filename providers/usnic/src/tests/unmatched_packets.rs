@@ -103,7 +103,7 @@ fn request_without_a_listener_is_rejected() {
 }
 
 #[test]
-fn request_sent_before_its_listener_connects() {
+fn request_sent_before_its_listener_exists_is_accepted() {
     let (here, there) = addresses();
     let wait = "listener_wait_ms=60000";
     let (client, server) = (Ia::open(&here, wait), Ia::open(&there, ""));

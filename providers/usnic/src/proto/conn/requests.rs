@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn withdrawn_sends_are_sent_again_in_the_order_of_their_receives() {
+    fn withdrawn_sends_are_sent_again_in_the_order_of_their_posts() {
         let mut requests = SendQueue::new(8);
         let packets = sent(&mut requests);
         [2, 0, 1].into_iter().for_each(|number: usize| requests.withdraw(packets[number]));

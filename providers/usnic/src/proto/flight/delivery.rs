@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_are_app_limited_until_flight_is_delivered() {
+    fn rate_samples_are_app_limited_until_the_flight_is_delivered() {
         let mut delivery = Delivery::default();
         delivery.sent(0, 1000, 1000);
         delivery.mark_app_limited(1000);

@@ -63,7 +63,7 @@ fn payload_and_headers_fill_the_mtu() {
 }
 
 #[test]
-fn ceiling_is_found_with_one_probe_and_never_exceeded() {
+fn path_mtu_equal_to_the_ceiling_is_found_with_one_probe() {
     for ceiling in [1280, 1500, 9000, 65_536] {
         let (mut path, mut net) = (path(ceiling), Net::new(usize::MAX));
         assert_eq!(net.until(&mut path, 60 * SECONDS), [payload(ceiling, V4)]);
@@ -137,7 +137,7 @@ fn search_is_repeated_after_ten_minutes() {
 }
 
 #[test]
-fn size_rejected_by_the_host_is_the_limit() {
+fn probe_size_rejected_by_the_host_limits_the_path_mtu() {
     let (mut path, mut net) = (path(9000), Net::new(usize::MAX));
     let size = path.next_probe(0).unwrap();
     path.limit(0, size - 1);

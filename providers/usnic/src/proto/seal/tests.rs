@@ -115,7 +115,7 @@ fn flipped_bits_and_truncations_are_rejected() {
 }
 
 #[test]
-fn other_keys_connections_and_directions_do_not_open() {
+fn packet_does_not_open_with_another_key_connection_or_direction() {
     let (client, server) = offers();
     let ours = psk("a secret of sixteen bytes and more");
     let mut from = Seal::new(&ours, &client, &server, true);
@@ -144,7 +144,7 @@ fn exhausted_counter_seals_nothing() {
 }
 
 #[test]
-fn rest_of_a_guarded_packet_is_readable_only_without_a_key() {
+fn body_of_a_guarded_packet_is_plain_text_only_without_a_key() {
     let mut dice = TestRandom::new(2);
     for guard in [PacketGuard::new(None), PacketGuard::new(Some(&psk("0123456789abcdef")))] {
         let mut out = Vec::new();

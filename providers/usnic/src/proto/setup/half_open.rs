@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn added_attempts_can_be_removed_completely() {
+    fn half_open_counts_are_zero_after_all_attempts_are_removed() {
         let mut half_open = HalfOpen::default();
         half_open.add(at("10.0.0.1:1"), false);
         half_open.add(at("10.0.0.1:2"), true);

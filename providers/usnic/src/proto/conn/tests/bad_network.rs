@@ -249,7 +249,7 @@ fn work_completes_with_shared_receives() {
 }
 
 #[test]
-fn work_completes_with_short_channels() {
+fn work_completes_with_shallow_command_and_data_channels() {
     for seed in 0..20 {
         let config = ConnConfig { command_depth: 2, data_depth: 3, window: 4, ..plan(seed).config };
         run(PairConfig { config, ..plan(seed) }, storm(20), 30);

@@ -210,7 +210,7 @@ fn simultaneous_drains_complete_all_requests() {
 }
 
 #[test]
-fn finishing_connection_accepts_no_more_data() {
+fn connection_that_has_sent_its_fin_accepts_no_more_data() {
     let mut pair = ConnPair::new(&PairConfig::default());
     for _ in 0..2 {
         pair.recv(Endpoint::A, 0, 100);

@@ -236,7 +236,7 @@ fn atomic_results_are_stored_until_acked() {
 }
 
 #[test]
-fn limit_of_reads_holds_for_atomic_operations() {
+fn limit_of_outstanding_reads_also_limits_atomic_operations() {
     let mut pair = ConnPair::new(&PairConfig { memory: 1 << 20, reads: 2, ..PairConfig::default() });
     pair.b.drops_all = true;
     for n in 0..5 {

@@ -81,7 +81,7 @@ fn exchange(seed: u64, network: NetworkConditions) -> [u32; 3] {
 }
 
 #[test]
-fn quick_sends_arrive_in_order_over_good_and_bad_networks() {
+fn fast_path_sends_arrive_in_order_over_good_and_bad_networks() {
     let mut quick = [0; 3];
     for seed in 0..60 {
         let drop = [0, 1, 20, 200][seed as usize % 4];

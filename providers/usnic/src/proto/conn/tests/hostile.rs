@@ -470,7 +470,7 @@ fn malformed_extension_packets_execute_and_write_nothing() {
 }
 
 #[test]
-fn repeated_atomic_number_with_another_operand_is_not_executed() {
+fn atomic_request_with_a_used_number_and_another_address_is_not_executed() {
     let mut pair = pair();
     let first = InvalidPacket { op: Op::FetchAdd, length: 8, payload: 0, ..InvalidPacket::new(&pair) };
     first.deliver(&mut pair);

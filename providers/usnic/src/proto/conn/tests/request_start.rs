@@ -153,7 +153,7 @@ fn send_without_shared_receive_is_withdrawn_without_timeout() {
 
 /// An ack that arrives late must not decrease the credit limit that a newer ack has advertised.
 #[test]
-fn credits_of_an_old_ack_withdraw_no_send() {
+fn credit_limit_of_a_late_old_ack_withdraws_no_send() {
     let mut pair = ConnPair::new(&PairConfig::default());
     pair.pass(MILLIS);
     pair.log = Some(Vec::new());
@@ -339,7 +339,7 @@ fn new_peer_address_is_challenged_and_then_used() {
 }
 
 #[test]
-fn response_to_another_address_precedes_packets_to_the_peer() {
+fn challenge_response_to_another_address_is_sent_before_other_packets() {
     let mut pair = ConnPair::new(&PairConfig::default());
     let other = ([127, 0, 0, 9], 9).into();
     pair.a.conn.queue_control(ControlPacket::ProbeAck(1400));
@@ -405,7 +405,7 @@ fn read_returns_earlier_writes() {
 }
 
 #[test]
-fn waiting_send_leaves_before_the_ack_of_the_received_packet_is_processed() {
+fn waiting_send_is_sent_before_the_ack_in_the_received_packet_is_processed() {
     let mut pair = ConnPair::new(&PairConfig::default());
     for _ in 0..2 {
         pair.recv(Endpoint::A, 0, 10);

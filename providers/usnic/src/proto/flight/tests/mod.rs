@@ -122,7 +122,7 @@ fn retransmission_data_can_change_until_acked() {
 }
 
 #[test]
-fn three_later_packets_make_a_loss_and_two_do_not() {
+fn three_later_acked_packets_declare_a_loss_and_fewer_do_not() {
     let mut sender = Sender::with(0, 6);
     sender.now += TRIP;
     assert_eq!(sender.lost(0, &[(1, 3)]), 0);
@@ -158,7 +158,7 @@ fn overtaken_packet_is_lost_after_nine_eighths_of_an_rtt() {
 }
 
 #[test]
-fn packets_are_ordered_by_transmission() {
+fn only_packets_sent_after_a_retransmission_declare_it_lost() {
     let mut sender = Sender::with(0, 4);
     sender.now += TRIP;
     assert_eq!(sender.lost(0, &[(1, 4)]), 1);
@@ -172,7 +172,7 @@ fn packets_are_ordered_by_transmission() {
 }
 
 #[test]
-fn spurious_transmission_is_not_a_later_packet() {
+fn spurious_retransmissions_do_not_count_as_later_packets() {
     let mut sender = Sender::with(0, 10);
     (0..3).for_each(|_| sender.flight.record_retransmission(sender.now, Psn(5)));
     sender.now += TRIP;
@@ -239,7 +239,7 @@ fn old_and_invalid_acks_are_ignored() {
 }
 
 #[test]
-fn ranges_in_any_order_and_overlapping_count_once() {
+fn unordered_and_overlapping_sack_ranges_ack_each_packet_once() {
     let mut sender = Sender::with(7, 8);
     sender.ack(0, &[(6, 8), (2, 4), (3, 7), (2, 4)]).unwrap();
     assert_eq!(sender.done, [6, 7, 2, 3, 4, 5]);

@@ -159,7 +159,7 @@ fn accept_and_reject_after_the_withdrawal_have_no_effect() {
 }
 
 #[test]
-fn take_reject_leaves_the_expired_accept_of_another_client_to_poll() {
+fn take_reject_returns_only_the_reject_and_leaves_an_expired_accept_to_poll() {
     let mut server = Server::new(SetupConfig::default(), None);
     let [first, second] = [1, 2].map(|host| {
         let (_, packet) = server.request(host);

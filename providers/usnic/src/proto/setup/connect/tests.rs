@@ -209,7 +209,7 @@ fn pending_replies_double_the_interval() {
 }
 
 #[test]
-fn pending_request_is_repeated_to_its_process() {
+fn pending_request_is_repeated_to_the_process_that_holds_it() {
     let mut connector = connector();
     assert_eq!(sends_to(&mut connector, 0).map(|(to, _)| to), Some(at(SERVER)));
     receives(&mut connector, 1, &cookie(to(0), None), "10.0.0.2:5000");
@@ -364,7 +364,7 @@ fn closed_port_is_retried_for_the_listener_wait() {
 }
 
 #[test]
-fn closed_port_is_tried_twice() {
+fn request_to_a_closed_port_is_sent_twice_before_rejection() {
     let mut connector = connector();
     let quote = sends(&mut connector, 0).expect("the request is due immediately");
     let closed = |connector: &mut Connector, now| connector.port_closed(now, at(SERVER), &quote[..64]);
@@ -379,7 +379,7 @@ fn closed_port_is_tried_twice() {
 }
 
 #[test]
-fn closed_port_counts_only_with_a_quote_of_the_request() {
+fn port_unreachable_report_counts_only_with_a_quote_of_the_request() {
     let mut connector = connector();
     for now in (0..9).map(|round| round * SECONDS) {
         let packet = sends(&mut connector, now).expect("the attempt has not ended");
