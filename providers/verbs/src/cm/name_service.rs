@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_record_for_an_address_counts() {
+    fn first_gid_record_of_an_address_is_used() {
         let (table, _) = GidTable::parse(b"two 0x1 0x1\n192.0.2.7 0x2 0x2\n192.0.2.8 0x3 0x3\n", literal);
         assert_eq!(table.gid(ip("192.0.2.7")), gid(1, 1));
         assert_eq!(table.gid(ip("192.0.2.8")), gid(3, 3));

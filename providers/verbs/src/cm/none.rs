@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn assumed_number_is_derived_from_the_local_one_or_fixed() {
+    fn assumed_peer_qp_number_is_an_offset_of_the_local_one_or_fixed() {
         let all = [PeerNumber::Offset(0), PeerNumber::Offset(1), PeerNumber::Offset(-1), PeerNumber::Fixed(9)];
         assert_eq!(all.map(|number| assumed_number(0x11, number)), [0x11, 0x12, 0x10, 9]);
         assert_eq!(assumed_number(0xFF_FFFF, PeerNumber::Offset(1)), 0, "24 bits");

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_three_error_conventions_are_converted() {
+    fn errors_by_return_value_errno_or_null_are_converted() {
         assert!(check_result(0).is_ok());
         assert_eq!(check_result(libc::ENOMEM).unwrap_err().raw_os_error(), Some(libc::ENOMEM));
         assert_eq!(check_result(-libc::EINVAL).unwrap_err().raw_os_error(), Some(libc::EINVAL));

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn binding_is_kept_until_the_next_completes() {
+    fn window_keeps_its_binding_until_the_next_bind_completes() {
         let mut scene = Scene::new();
         let first = scene.post(true);
         scene.complete(first, true);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn binds_that_overtake_each_other_keep_both_registrations() {
+    fn binds_completing_out_of_order_keep_both_registrations() {
         let mut scene = Scene::new();
         let [first, second] = [scene.post(true), scene.post(true)];
         scene.complete(second, true);

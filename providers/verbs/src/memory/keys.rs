@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn announced_posts_find_each_change_of_the_table() {
+    fn announced_posts_see_each_change_of_the_key_table() {
         let (keys, hint) = (LocalKeys::default(), RefCell::new(KeyHint::default()));
         let allows = |key| keys.check_announced(&mut hint.borrow_mut(), 1, &segment(key, 4096, 100));
         assert!(!allows(0), "an empty hint allows nothing");

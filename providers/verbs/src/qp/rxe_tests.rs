@@ -141,7 +141,7 @@ fn message_arrives(side: &Side, from: &Qp) {
 }
 
 #[test]
-fn rxe_number_is_replaced_after_an_unanswered_request() {
+fn rxe_queue_pair_number_is_replaced_after_an_unanswered_request() {
     let Some(side) = Side::open() else { return };
     let _listener = side.ia.listen(side.qual, ObjectId::default()).unwrap();
     let srq = SrqSpec { max_recvs: 4, max_iov: 1, sink: Weak::<Unused>::new() };

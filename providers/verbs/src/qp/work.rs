@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_match_entries_in_order_also_when_numbers_wrap() {
+    fn work_ids_find_entries_in_order_also_across_the_wrap() {
         let mut work = work(8);
         work.set_slot(3);
         (work.first, work.next) = (u32::MAX, u32::MAX);
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn ring_holds_its_maximum_when_numbers_exceed_its_size() {
+    fn work_ring_holds_its_maximum_of_entries_after_many_reuses() {
         let mut work = work(0);
         for cookie in 0..100 {
             while work.len() < 8 {

@@ -118,7 +118,7 @@ fn socket_errors_are_reported_as_rejected_or_unreachable() {
 }
 
 #[test]
-fn refused_socket_is_followed_by_another_until_listener_wait_has_passed() {
+fn refused_connect_is_retried_on_a_new_socket_until_listener_wait_has_passed() {
     let listener_wait = Duration::from_millis(50);
     let mut active = Protocol::active(params(1, b"may I"), Format::Dat12, listener_wait);
     let mut waited = Duration::ZERO;

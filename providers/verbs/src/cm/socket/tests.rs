@@ -424,7 +424,7 @@ fn close_ends_the_connection_and_frees_the_port_despite_duplicated_sockets() {
 }
 
 #[test]
-fn connect_to_a_path_address_is_malformed() {
+fn connect_to_a_path_address_is_refused_as_malformed() {
     let manager = TestManager::new();
     let address = PeerAddress::Path("/tmp".into());
     let spec = ConnectSpec { address: &address, qual: 5, private_data: &[] };

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn other_byte_order_is_decoded_and_unknown_family_is_none() {
+    fn address_family_in_either_byte_order_is_decoded_and_unknown_is_none() {
         let mut bytes = encode(Some("192.0.2.7".parse().unwrap()));
         bytes[..2].reverse();
         assert_eq!(decode(&bytes), Some("192.0.2.7".parse().unwrap()));

@@ -88,7 +88,7 @@ fn observed_request_of_2_0_is_decoded_and_encoded() {
 }
 
 #[test]
-fn operation_distinguishes_replies_of_2_0() {
+fn operation_field_distinguishes_accept_and_reject_in_replies_of_2_0() {
     let reply = |operation: u8, private_data: &[u8]| {
         let mut bytes = vec![0; 148];
         bytes[..4].copy_from_slice(&[0, 9, 0, operation]);
@@ -202,7 +202,7 @@ fn random_bytes_do_not_panic_or_read_beyond_the_longest_message() {
 }
 
 #[test]
-fn ports_are_qualifiers_modulo_65536() {
+fn port_is_the_qualifier_modulo_65536_plus_1000_in_2_0() {
     assert_eq!([45248, 70000, 0x1_0000_0001].map(|qual| Format::Dat12.port(qual)), [45248, 4464, 1]);
     assert_eq!([45248, 70000, 65000, u64::MAX].map(|qual| Format::Dat20.port(qual)), [46248, 5464, 464, 999]);
 }
