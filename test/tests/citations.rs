@@ -167,7 +167,7 @@ fn links_between_documents_resolve() {
 }
 
 #[test]
-fn reads_sections_citations_and_links() {
+fn sections_citations_and_links_of_a_page_are_parsed() {
     let page =
         "# Title\n## 1. One\n### 1.2 Two\n1. an item\n| Q7 | row |\n## B Letters\n### B1. Ring\n## Plain\n3. third\n";
     let known = sections(page);

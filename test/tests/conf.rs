@@ -188,7 +188,7 @@ fn bom_and_crlf_are_accepted_and_nul_drops_the_line() {
 }
 
 #[test]
-fn equal_keys_are_both_kept_in_order() {
+fn lines_with_equal_names_are_all_kept_in_order() {
     let conf = read(format!(
         "a u1.2 {OTHER_FIELDS}\na u1.2 threadsafe default other d.1.2 \"\" \"\"\na u2.0 {OTHER_FIELDS}\n"
     ));
@@ -214,7 +214,7 @@ fn the_sample_file_matches_the_built_in_registry() {
 
 /// Other 1.2 libdats compare the thread-safety word exactly, and programs ask for `nonthreadsafe`.
 #[test]
-fn documented_dat_conf_lines_match_what_other_libdats_search() {
+fn documented_and_built_in_lines_of_1_2_are_nonthreadsafe() {
     let mut files = vec![workspace().join("dat.conf"), workspace().join("README.md")];
     for directory in ["docs", "docs/man", "docs/guide/src"] {
         let entries = fs::read_dir(workspace().join(directory)).unwrap().flatten().map(|entry| entry.path());
@@ -236,7 +236,7 @@ fn documented_dat_conf_lines_match_what_other_libdats_search() {
 }
 
 #[test]
-fn the_corpus_does_not_crash() {
+fn conf_and_matcher_properties_hold_for_the_fuzz_corpus() {
     for (directory, check) in [("conf", properties::conf as fn(&[u8])), ("matcher", properties::matcher)] {
         let files: Vec<_> =
             fs::read_dir(workspace().join("test/fuzz/corpus").join(directory)).unwrap().flatten().collect();

@@ -32,11 +32,11 @@ fn crossed_connection_requests_become_one_connection_over_usnic() {
 }
 
 #[test]
-fn thread_accepts_crossed_requests_over_sm() {
+fn separate_thread_accepts_crossed_requests_over_sm() {
     crossed("sm0", SM0, &["threads"]);
 }
 
 #[test]
-fn thread_accepts_crossed_requests_over_usnic() {
+fn separate_thread_accepts_crossed_requests_over_usnic() {
     crossed("usnic0", USNIC0, &["threads"]);
 }

@@ -233,7 +233,7 @@ fn hanging_provider_does_not_delay_other_providers() {
 }
 
 #[test]
-fn all_attributes_have_their_units() {
+fn datinfo_prints_attributes_with_their_units() {
     let stage = stage_with(Profile::Dev, &["daplsm"]);
     let place = format!("{}/libdaplsm.so.1", stage.lib.display());
     let case = Case::new("datinfo-sm", &format!("sm0 u1.2 threadsafe default {place} dapl.1.2 \"{{}}/sm\" \"\"\n"));

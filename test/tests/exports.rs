@@ -79,7 +79,7 @@ fn providers_export_two_versioned_names_and_are_linked_nodelete() {
 
 /// rdma-core is loaded only when an adapter is opened, so the provider library loads without rdma-core.
 #[test]
-fn the_provider_over_rdma_core_needs_none_of_its_libraries_to_load() {
+fn verbs_provider_is_not_linked_to_libibverbs_or_librdmacm() {
     let verbs = Elf::read(&stage(Profile::Dev).lib.join(dapl_test::stage::VERBS)).dynamic_names(NEEDED);
     assert!(!verbs.iter().any(|name| name.contains("ibverbs") || name.contains("rdmacm")), "{verbs:?}");
 }

@@ -194,7 +194,7 @@ impl Drop for Elsewhere {
 }
 
 #[test]
-fn without_dev_shm_dapl_dir_is_requested_and_used() {
+fn error_without_dev_shm_asks_for_dapl_dir_which_is_then_used() {
     let (stage, sandbox) = setting();
     let elsewhere = Elsewhere(std::env::temp_dir().join(format!("dapl-environments-{}", std::process::id())));
     std::fs::create_dir(&elsewhere.0).unwrap();

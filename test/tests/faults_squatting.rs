@@ -88,7 +88,7 @@ fn processes_connect_beside_a_directory_of_another_user() {
 }
 
 #[test]
-fn processes_connect_if_started_before_and_after_the_exit_of_another_user() {
+fn processes_connect_if_the_other_users_directory_is_removed_in_between() {
     let Some(user) = User::new(1) else { return };
     fs::create_dir(user.default()).unwrap();
     let server = user.start(&[]);

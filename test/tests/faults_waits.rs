@@ -32,7 +32,7 @@ fn waits(arguments: &[&str], limit: Duration) -> Finished {
 }
 
 #[test]
-fn wakes_every_sleeping_waiter() {
+fn every_sleeping_waiter_is_woken() {
     let count = count(400_000);
     let limit = TIMEOUT + MILLION_WAITS_TIMEOUT * count.div_ceil(1_000_000);
     waits(&[&count.to_string(), "8", "apart"], limit).expect_success(&format!("waits: OK, {} waits", count / 16 * 16));

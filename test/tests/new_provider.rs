@@ -23,7 +23,7 @@ fn expect_success(what: &str, output: &Output) {
 }
 
 #[test]
-fn written_provider_passes_the_conformance_suite() {
+fn generated_provider_passes_the_conformance_suite() {
     let directory = target_directory().join("tmp/new-provider");
     let _ = fs::remove_dir_all(&directory);
     expect_success("new-provider", &new_provider("wire", &directory));

@@ -25,7 +25,7 @@ use rules::{
 use source::{Source, files, imports, word};
 
 #[test]
-fn packages_depend_downwards() {
+fn packages_have_only_the_permitted_dependencies() {
     let manifests = files(&["toml"]).into_iter().filter(|file| file.path.ends_with("/Cargo.toml"));
     let manifests: Vec<_> = manifests.filter(|file| !file.path.starts_with("test/fuzz/")).collect();
     let ours: BTreeSet<String> = manifests.iter().filter_map(|file| value(&file.text, "name")).collect();
@@ -47,7 +47,7 @@ fn packages_depend_downwards() {
 }
 
 #[test]
-fn imports_go_down_the_layers() {
+fn modules_import_only_from_lower_layers() {
     let mut wrong = Vec::new();
     let mut used = BTreeSet::new();
     for (folder, layers) in LAYERS {
@@ -106,7 +106,7 @@ fn import_cycles_contain_at_most_the_permitted_modules() {
 }
 
 #[test]
-fn unsafe_code_stays_in_its_files() {
+fn unsafe_code_is_only_in_the_listed_files() {
     let sources = files(&["rs"]);
     let mut wrong = Vec::new();
     for file in &sources {

@@ -36,7 +36,7 @@ fn counters_are_exact_and_logged_only_on_request() {
 }
 
 #[test]
-fn dumps_at_a_stall_at_a_touched_file_and_at_a_free() {
+fn trace_is_dumped_at_a_stall_a_touched_file_and_an_endpoint_free() {
     let variables = [("DAPL_DBG_IO_TRC", "32")];
     let finished = traced(SM0, &variables, true);
     assert_eq!(

@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_flight_record_leaves_every_expectation_open() {
+    fn every_expectation_is_unobserved_without_recorded_calls() {
         let count = |lists: usize, list: usize| lists + list;
         let answers = ANSWERS.iter().map(|(_, answers)| answers.len()).fold(0, count);
         let states = REFUSED_IN.iter().map(|(_, states)| states.len()).fold(0, count);

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_doubles_and_ends_with_its_last_size() {
+    fn size_range_doubles_and_ends_with_its_last_size() {
         let all = sizes("1..1M").unwrap();
         assert_eq!((all.len(), all[0], all[20]), (21, 1, 1 << 20));
         assert!(all.windows(2).all(|pair| pair[1] == 2 * pair[0]), "{all:?}");
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn extent_is_an_operation_count_or_a_duration() {
+    fn test_extent_of_zero_or_above_the_maximum_time_is_refused() {
         assert!(Extent::Operations(0).check().is_err() && Extent::Time(Duration::ZERO).check().is_err());
         assert!(Extent::Time(MAX_TIME + MIN_TIME).check().is_err());
         assert_eq!(Extent::Time(Duration::from_secs(10)).to_string(), "for 10s");

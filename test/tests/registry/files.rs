@@ -119,7 +119,7 @@ fn first(case: &Case, name: &str, arguments: &[&str]) -> PathBuf {
 }
 
 #[test]
-fn a_program_may_be_compiled_to_ask_for_thread_safety() {
+fn program_compiled_with_dat_threadsafe_requests_thread_safety() {
     let case = Case::new("compiled", FINE_LINE).provider("libfine.so.1", &[]);
     let usual = case.run_program(&first(&case, "usual", &[]), "fine");
     assert!(usual.out.ends_with("open: DAT_SUCCESS \n"), "{}", usual.out);
@@ -128,7 +128,7 @@ fn a_program_may_be_compiled_to_ask_for_thread_safety() {
 }
 
 #[test]
-fn known_thread_safe_library_matches_both_thread_safety_requests() {
+fn library_known_as_thread_safe_matches_both_thread_safety_requests() {
     let conf = "safe u1.2 threadsafe default {}/libown.so.1 dapl.1.2 \"\" \"\"\n\
                 plain u1.2 nonthreadsafe default {}/libown.so.1 dapl.1.2 \"\" \"\"\n";
     let words = "open safe 1 2 0 open safe 1 2 1 open plain 1 2 0 open plain 1 2 1";

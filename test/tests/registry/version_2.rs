@@ -20,7 +20,7 @@ fn a_provider_of_2_0_is_initialised_once_and_finished_after_the_last_close() {
 }
 
 #[test]
-fn line_of_the_other_dat_version_is_refused_with_the_right_libdat() {
+fn line_of_the_other_version_is_refused_and_the_libdat_for_it_is_named() {
     let both = "old u1.2 nonthreadsafe default {}/libfine.so.1 dapl.1.2 \"\" \"\"\n\
                 new u2.0 nonthreadsafe default {}/libfine.so.2 dapl.2.0 \"\" \"\"\n";
     let answer = Case::new("other2", both).version_2().run("open old 2 0 0");
@@ -37,7 +37,7 @@ fn line_of_the_other_dat_version_is_refused_with_the_right_libdat() {
 }
 
 #[test]
-fn open_over_2_0_of_a_1_2_only_library_names_that_cause() {
+fn dat_2_0_open_of_a_library_for_1_2_only_names_that_cause() {
     let conf = "x u2.0 nonthreadsafe default {}/libold.so.1 dapl.2.0 \"\" \"\"\n";
     let linked = ["-Wl,--no-as-needed", "-ldat"];
     let case = Case::new("only1", conf).provider_linked("libold.so.1", &["SILENT"], &linked).version_2();
@@ -53,7 +53,7 @@ fn open_over_2_0_of_a_1_2_only_library_names_that_cause() {
 /// A provider that is built for 1.2 and registers as 2.0 has functions of 1.2 in its table. It registers the version
 /// that its init was called with.
 #[test]
-fn a_provider_of_1_2_that_registers_as_2_0_is_refused_by_its_name() {
+fn library_of_1_2_that_registers_as_2_0_is_refused_by_its_file_name() {
     let conf = "x u2.0 nonthreadsafe default {}/libold.so.1 dapl.2.0 \"\" \"\"\n";
     let case = Case::new("claims2", conf).provider("libold.so.1", &[]).version_2();
     let answer = case.run("open x 2 0 0 open x 2 0 0");
@@ -73,7 +73,7 @@ fn a_provider_of_1_2_that_registers_as_2_0_is_refused_by_its_name() {
 }
 
 #[test]
-fn a_provider_that_registers_the_other_version_is_refused_with_what_it_registered() {
+fn refusal_of_a_provider_of_the_other_version_names_what_it_registered() {
     let lines = [("1.2", "2.0", "libdat: "), ("2.0", "1.2", "libdat2: ")];
     for (version, registered, library) in lines {
         let (major, minor) = version.split_once('.').unwrap();
@@ -160,7 +160,7 @@ fn a_library_of_2_0_under_another_name_is_refused_by_1_2() {
 /// A provider that is not linked with a libdat imports unversioned functions, so the loader binds them to the libdat
 /// that was loaded first.
 #[test]
-fn provider_registers_with_the_libdat_that_loaded_it_of_two() {
+fn with_two_libdats_a_provider_registers_with_the_one_that_loaded_it() {
     let stage = stage();
     let first = |library: &str| stage.lib.join(library).to_str().unwrap().to_owned();
     let case = Case::new("both2", FINE_LINE).version_2().provider("libfine.so.2", &[]);

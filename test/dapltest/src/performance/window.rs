@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn time_counts_from_the_end_of_the_warm_up() {
+    fn measured_time_starts_at_the_end_of_the_warm_up() {
         let mut counter = Counter::new(Extent::Time(Duration::from_nanos(1)), 1);
         counter.complete(None);
         assert!(counter.wants(1), "warm-up operations are counted");
