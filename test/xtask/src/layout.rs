@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn libraries_get_development_links_and_old_names_become_yielding_links() {
+    fn libraries_get_development_links_and_old_names_replace_no_existing_file() {
         let place = std::env::temp_dir().join(format!("dapl-layout-{}", std::process::id()));
         std::fs::create_dir_all(&place).unwrap();
         std::fs::write(place.join("libdaplsm.so.1"), "").unwrap();

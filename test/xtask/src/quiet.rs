@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn explanation_begins_with_the_failures_or_has_the_last_lines() {
+    fn output_excerpt_starts_at_the_failures_or_has_the_last_lines() {
         let harness = b"test a ... ok\ntest b ... FAILED\n\nfailures:\n\n---- b stdout ----\nwhy\n";
         assert_eq!(explanation(harness), "    failures:\n    \n    ---- b stdout ----\n    why\n");
         let long: String = (0..100).map(|n| format!("line {n}\n")).collect();

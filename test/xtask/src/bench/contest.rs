@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn the_better_peer_of_each_round_counts() {
+    fn figure_is_compared_with_the_better_peer_of_each_round() {
         let peers = vec![vec![4.0, 8.0, 9.0], vec![5.0, 7.0, 1.0]];
         let measured = Measured { contest: contest(FigureUnit::Bandwidth, 2), ours: vec![6.0, 4.0, 5.0], peers };
         assert_eq!(measured.peer(), Some(8.0));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn figure_without_a_peer_is_the_own_median() {
+    fn figure_without_a_peer_is_the_median_of_the_own_samples() {
         let measured =
             Measured { contest: contest(FigureUnit::Percent, 0), ours: vec![0.2, 5.0, 0.1], peers: Vec::new() };
         assert_eq!((measured.peer(), measured.figure()), (None, 0.2));

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panel_shows_medians() {
+    fn chart_panel_shows_the_median_of_each_point() {
         let point = Point { size: 4, ends: CommandLines::default(), samples: vec![3.0, 1.0, 2.0] };
         let curves = vec![Curve { name: "one", points: vec![point] }];
         let family =

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn declarations_of_types_have_their_members() {
+    fn members_of_enum_and_struct_declarations_are_found() {
         let header = "/* x */\ntypedef enum a {\n    ONE = 1, /* y */\n    TWO = 2\n} A;\n\nstruct dat_b {\n    int  one;\n    \
                       T    *two; /* z */\n    char three[6][6];\n};\n";
         let a = type_declaration(header, "A").unwrap();

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_parameters_of_another_name() {
+    fn page_whose_parameters_differ_from_the_header_is_refused() {
         let prototype = Prototype { name: "f".into(), lines: vec!["f(".into()], parameters: vec!["a".into()] };
         let declared = BTreeMap::from([("f".to_owned(), (prototype, "h"))]);
         let mut page = source::parse("# f(3) - x\n\ny\n\n## PARAMETERS\n\n- `b`: z\n").unwrap();

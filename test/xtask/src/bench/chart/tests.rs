@@ -52,7 +52,7 @@ fn values_without_a_logarithm_are_left_out() {
 }
 
 #[test]
-fn names_at_the_ends_do_not_overlap() {
+fn names_at_the_line_ends_of_a_chart_do_not_overlap() {
     assert_eq!(apart(&[10.0, 11.0, 50.0]), [10.0, 10.0 + LEADING, 50.0]);
     assert_eq!(apart(&[10.0, 12.0, 13.0]), [10.0, 10.0 + LEADING, 10.0 + 2.0 * LEADING]);
 }
