@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refuses_bad_paths_before_mapping_them() {
+    fn library_path_unfit_for_set_uid_or_the_dat_version_is_refused() {
         assert_eq!(check_path(b"libx.so.1", 1, true), None);
         assert_eq!(check_path(b"/opt/libx.so.1", 1, true), None);
         assert_eq!(check_path(b"./libx.so.1", 1, false), None);

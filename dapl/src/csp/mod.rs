@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn remote_multicast_and_broadcast_addresses_are_not_local() {
+    fn remote_or_multicast_or_broadcast_address_is_not_local() {
         let is_local = |ip: &str| is_local(ip.parse().unwrap());
         assert!(is_local("127.0.0.1") && is_local("0.0.0.0"));
         for elsewhere in

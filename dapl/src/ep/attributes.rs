@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn other_invalid_attributes_are_refused() {
+    fn each_unsupported_attribute_alone_is_refused() {
         let break_one: [fn(&mut Attributes); 9] = [
             |a| a.reliable = false,
             |a| a.recv_flags = DAT_COMPLETION_SUPPRESS_FLAG,

@@ -174,7 +174,7 @@ fn private_memory_is_refused_as_shared_memory() {
 }
 
 #[test]
-fn sync_checks_its_segments() {
+fn lmr_sync_refuses_invalid_segments() {
     let world = World::new(c"lmr sync");
     let bytes = [0u8; 64];
     let base = bytes.as_ptr() as u64;

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn log_levels_select_lines_by_module() {
+    fn log_mask_bit_depends_on_level_and_module() {
         assert_eq!(bit(Level::Error, "dapl::evd"), ERRORS);
         assert_eq!(bit(Level::Debug, "dapl::evd::dapli_evd"), EVD);
         assert_eq!(bit(Level::Trace, "dapl::cm"), CM);

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn budget_grows_with_success_and_shrinks_with_failure() {
+    fn spin_budget_grows_with_success_and_shrinks_with_failure() {
         let (budget, longest) = (SpinBudget::default(), 50_000);
         assert_eq!(budget.begin(1_000), 1_000, "never longer than allowed");
         budget.succeeded(budget.begin(longest), longest);

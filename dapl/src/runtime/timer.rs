@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn thread_calls_in_order_and_skips_cancelled_deadlines() {
+    fn timer_thread_calls_in_deadline_order_and_skips_cancelled_ones() {
         let (sender, receiver) = mpsc::channel();
         let recorder: Arc<dyn OnExpiry> = Arc::new(Recorder(sender));
         let gone: Arc<dyn OnExpiry> = Arc::new(Recorder(mpsc::channel().0));

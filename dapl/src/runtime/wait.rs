@@ -323,7 +323,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wait_returns_at_once_for_changed_word_or_past_deadline() {
+    fn futex_wait_returns_at_once_for_a_changed_word_or_past_deadline() {
         let word: &'static AtomicU32 = Box::leak(Box::new(AtomicU32::new(7)));
         assert_eq!(futex::sleep(word, 6, None), WakeCause::Woken);
         assert_eq!(futex::sleep(word, 7, Some(now())), WakeCause::TimedOut);

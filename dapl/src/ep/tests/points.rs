@@ -220,7 +220,7 @@ fn handoff_passes_a_request_to_another_service_point() {
 }
 
 #[test]
-fn request_is_rejected_if_its_event_does_not_fit_and_the_rsp_stays() {
+fn request_is_rejected_and_the_rsp_kept_if_the_evd_is_full() {
     use crate::evd::{Evd, Event, dapls_evd};
     let world = World::new(c"full");
     let (client, server) = (world.ep(), world.ep());

@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_passes_and_more_lines_are_suppressed() {
+    fn burst_of_log_lines_passes_and_further_lines_are_suppressed() {
         let mut limit = Limit::new();
         let now = Duration::from_secs(1_000_000);
         assert_eq!(logged(&mut limit, BURST + 500, now), BURST);
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_stops_or_goes_back_is_tolerated() {
+    fn log_limit_suppresses_lines_while_the_clock_is_set_back() {
         let mut limit = Limit::new();
         assert_eq!(logged(&mut limit, BURST, Duration::from_secs(5)), BURST);
         assert_eq!(logged(&mut limit, 3, Duration::ZERO), 0);

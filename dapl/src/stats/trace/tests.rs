@@ -41,7 +41,7 @@ fn oldest_of_n_outstanding_requests_is_the_nth_newest_request() {
 }
 
 #[test]
-fn dump_has_the_documented_text() {
+fn trace_dump_has_the_documented_text() {
     let ring = TraceRing::new(8);
     post(&ring, Work::Recv, 1, SECOND);
     let send = post(&ring, Work::Send, 0xAB, 2 * SECOND);

@@ -8,7 +8,7 @@ macro_rules! pairs {
 }
 
 #[test]
-fn every_subtype_keeps_its_name() {
+fn every_1_2_subtype_maps_to_the_2_0_subtype_of_the_same_name() {
     let of_1_2 = v1::error::DAT_RETURN_SUBTYPE_NAMES;
     let of_2_0 = v2::error::DAT_RETURN_SUBTYPE_NAMES;
     let name = |names: &[&'static std::ffi::CStr], at: u32| names[at as usize - 1];

@@ -84,7 +84,7 @@ fn immediate_data_arrive_with_an_event_of_the_extension() {
 }
 
 #[test]
-fn a_send_invalidates_a_context_of_the_peer() {
+fn receive_completion_reports_the_context_that_a_send_invalidates() {
     let world = World::new(c"v2 invalidate");
     let (client, server) = world.pair(52);
     let send = |invalidate, flags| {

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn access_rights_are_checked() {
+    fn memory_without_the_page_rights_is_not_accessible() {
         let (at, _file) = map_file(8);
         let two = Region { address: at, length: 2 * PAGE as u64 };
         protect(at + PAGE as u64, libc::PROT_READ);

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn delay_field_saturates() {
+    fn ack_delay_field_saturates() {
         let mut clock = after(Arrival::Next, false, false);
         assert_eq!(clock.ack_packet_sent(START + 65_534 * MICROS), 65_534);
         assert_eq!(

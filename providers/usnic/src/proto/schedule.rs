@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn resends_are_bounded_in_a_pass() {
+    fn retransmitting_connections_served_in_a_pass_are_bounded() {
         let mut schedule = Schedule::default();
         (0..MAX_RETRANSMITTING + 5).for_each(|number| schedule.wants(number, &RESEND));
         schedule.wants(0, &ACK);

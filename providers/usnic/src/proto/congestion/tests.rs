@@ -95,7 +95,7 @@ fn fifty_percent_loss_reduces_the_rate_without_stopping_the_flow() {
 }
 
 #[test]
-fn flows_of_one_algorithm_share_a_link() {
+fn flows_of_one_algorithm_each_get_a_quarter_of_a_shared_link() {
     for algorithm in PATH_ALGORITHMS {
         for (link, rtt, packets) in [(12_500_000, 2000, 40), (12_500_000, 10_000, 100), (25_000_000, 100, 100)] {
             let path = SimPath { rtt: rtt * MICROS, link, queue: packets * PACKET, ..SimPath::default() };

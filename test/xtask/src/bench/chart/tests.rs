@@ -18,7 +18,7 @@ fn attributes<'a>(svg: &'a str, element: &str, name: &str) -> Vec<&'a str> {
 }
 
 #[test]
-fn points_are_placed_by_the_scale() {
+fn chart_scale_places_values_logarithmically_between_full_powers() {
     let scale = Scale::over([1.0, 30.0, 800.0].into_iter(), 10.0, 0.0, 300.0);
     assert_eq!((scale.low, scale.high), (1.0, 1000.0));
     for (value, at) in [(1.0, 0.0), (10.0, 100.0), (100.0, 200.0), (1000.0, 300.0)] {

@@ -82,7 +82,7 @@ impl Sender {
 }
 
 #[test]
-fn packet_states_change_in_order() {
+fn packet_goes_from_in_flight_to_lost_to_in_flight_to_acked() {
     for start in STARTS {
         let mut sender = Sender::with(start, 4);
         assert_eq!(

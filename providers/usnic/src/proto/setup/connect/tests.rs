@@ -236,7 +236,7 @@ fn pending_request_is_repeated_to_the_process_that_holds_it() {
 }
 
 #[test]
-fn hand_off_and_cookie_restart_at_the_well_known_port() {
+fn hand_off_or_cookie_sends_the_request_to_the_well_known_port_again() {
     let ticket = CookiePacket::new(7, [7; 16]);
     for answer in [reject(to(0), RejectReason::HandedOff(88)), cookie(to(0), Some(ticket))] {
         let mut connector = connector();
