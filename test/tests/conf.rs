@@ -248,7 +248,7 @@ fn conf_and_matcher_properties_hold_for_the_fuzz_corpus() {
 }
 
 #[test]
-fn no_truncated_or_changed_record_crashes() {
+fn truncated_or_changed_records_do_not_crash_the_parser() {
     let text = format!("\"a b\" u1.2 {OTHER_FIELDS} # c\nb\\\" u1.2 {OTHER_FIELDS}");
     for at in 0..text.len() {
         properties::conf(&text.as_bytes()[..at]);

@@ -77,12 +77,12 @@ fn ten_thousand_endpoints_on_one_evd_lose_no_event() {
 }
 
 #[test]
-fn windows_grant_a_process_access_to_their_range_only() {
+fn windows_grant_a_process_access_only_to_their_range() {
     consume_with_refusals("test/c/window.c", &[]).expect_success("window: OK, 20 rounds");
 }
 
 #[test]
-fn windows_grant_access_to_their_range_only_with_shared_buffers() {
+fn windows_with_shared_buffers_grant_access_only_to_their_range() {
     let stage = stage(Profile::Dev);
     let sandbox = Sandbox::new(&stage, Some(SM0));
     let mut command = sandbox.command(run::program(&stage, "test/c/window.c"), &[]);

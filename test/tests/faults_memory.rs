@@ -23,7 +23,7 @@ fn sm_fails_transfers_of_unmapped_memory() {
 }
 
 #[test]
-fn sm_fails_transfers_of_unmapped_memory_with_shared_buffers() {
+fn sm_with_shared_buffers_fails_transfers_of_unmapped_memory() {
     all_cases("sm0", SM0, "mmap");
 }
 

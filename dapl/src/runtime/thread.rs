@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn join_waits_for_other_threads_only() {
+    fn join_waits_for_another_thread_and_not_for_the_calling_one() {
         let (sender, handle) = std::sync::mpsc::channel::<JoinHandle<()>>();
         let (done, is_done) = std::sync::mpsc::channel();
         let own = spawn("dapl-test", move || {

@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_occurs_once_and_is_found() {
+    fn every_variable_name_occurs_once_per_table_and_is_found() {
         let mut names = BTreeSet::new();
         for table in ALL {
             let mut own = BTreeSet::new();

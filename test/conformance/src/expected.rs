@@ -398,7 +398,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_function_is_expected_once() {
+    fn table_of_expected_return_codes_has_every_function_once() {
         let mut expected: Vec<&str> = ANSWERS.iter().map(|(function, _)| *function).collect();
         let mut names = api::NAMES.to_vec();
         expected.sort_unstable();

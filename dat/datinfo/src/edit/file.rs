@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn creates_a_file_only_if_allowed_and_not_over_one_created_meanwhile() {
+    fn file_is_created_only_if_allowed_and_never_replaces_a_newer_one() {
         let directory = Directory::new("create");
         let path = directory.0.join("dat.conf");
         assert!(open(&path, false).is_err_and(|error| error.contains("No such file")));

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn proposes_names_for_an_unknown_one() {
+    fn similar_names_are_proposed_for_an_unknown_name() {
         assert!(unknown("DTO_ERR_TRANSPRT").contains("similar: DAT_DTO_ERR_TRANSPORT"));
         assert!(unknown("DAT_CONNECTION_EVENT_TIMEOUT").contains("similar: DAT_CONNECTION_EVENT_TIMED_OUT"));
         assert!(unknown("zzzzzz").contains("numbers are written as in C"));

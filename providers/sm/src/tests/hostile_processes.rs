@@ -171,7 +171,7 @@ fn a_process_that_overwrites_all_shared_memory_does_not_crash_others() {
 }
 
 #[test]
-fn a_process_without_kernel_copies_that_overwrites_all_shared_memory_does_not_crash_others() {
+fn with_shared_buffers_overwriting_all_shared_memory_crashes_no_other_process() {
     survives_invalid_data("storm-buffers", &[("DAPL_SM_RMA", "mmap")]);
 }
 

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn file_is_read_once_at_the_first_lookup() {
+    fn hosts_file_is_read_once_at_the_first_lookup() {
         let path = std::env::temp_dir().join(format!("dapl-ibhosts-{}", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let names = NameService::from_file(path.clone());

@@ -112,7 +112,7 @@ fn one_lost_probe_does_not_rule_out_a_size() {
 }
 
 #[test]
-fn late_probe_ack_counts_and_invalid_one_does_not() {
+fn late_probe_ack_is_accepted_and_an_invalid_one_is_not() {
     let (mut late, mut net) = (path(1500), Net::new(1172));
     net.until(&mut late, 5 * SECONDS);
     assert_eq!(late.mtu(), 1172);

@@ -287,7 +287,7 @@ fn compact(text: &str) -> String {
 }
 
 #[test]
-fn no_text_of_a_file_becomes_markup() {
+fn text_of_a_result_file_is_escaped_in_the_page() {
     let evil = "</title><script>alert(1)</script>\\\"' onload=x & {";
     let mut sections = sections();
     for text in files() {
