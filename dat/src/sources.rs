@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn drop_ins_follow_their_file_by_name() {
+    fn drop_ins_are_read_after_their_file_in_name_order() {
         let files = [
             ("a/dat.conf", "main"),
             ("a/dat.conf.d/20.conf", "late"),

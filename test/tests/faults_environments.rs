@@ -69,7 +69,7 @@ fn pair(server_steps: &[&str], client_steps: &[&str]) {
 }
 
 #[test]
-fn shared_buffers_are_used_if_the_kernel_refuses_process_vm_copies() {
+fn transfers_succeed_if_the_kernel_refuses_process_vm_copies() {
     let (stage, sandbox) = setting();
     if let Some(finished) = run(&stage, &sandbox, &["nocma"], "test/c/window.c") {
         finished.expect_success("window: OK, 20 rounds");
@@ -97,7 +97,7 @@ fn processes_in_different_pid_namespaces_connect() {
 }
 
 #[test]
-fn two_processes_pinned_to_one_processor_complete_dtest() {
+fn window_and_selfconnect_complete_on_one_processor() {
     let (stage, sandbox) = setting();
     for source in ["test/c/window.c", "test/c/selfconnect.c"] {
         if let Some(finished) = run(&stage, &sandbox, &["cpu"], source) {
@@ -153,7 +153,7 @@ fn hundreds_of_processes_open_an_adapter_at_once() {
 }
 
 #[test]
-fn dtest_succeeds_on_a_small_file_system() {
+fn selfconnect_succeeds_on_a_small_file_system() {
     let (stage, sandbox) = setting();
     let steps = format!("small={}:64k", sandbox.sm().display());
     if let Some(finished) = run(&stage, &sandbox, &[&steps], "test/c/selfconnect.c") {

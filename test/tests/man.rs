@@ -89,7 +89,7 @@ const WITH_EXAMPLE: [&str; 12] = [
 ];
 
 #[test]
-fn examples_compile() {
+fn manual_page_examples_compile() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("man-examples");
     fs::create_dir_all(&folder).unwrap();
     let pages = WITH_EXAMPLE.map(|call| (format!("{call}.3"), call));

@@ -48,7 +48,7 @@ fn generated_provider_passes_the_conformance_suite() {
 }
 
 #[test]
-fn existing_directory_and_bad_names_are_refused() {
+fn new_provider_refuses_an_existing_directory_and_bad_names() {
     let refused = |output: Output, cause: &str| {
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && text.contains(cause), "{text}");

@@ -188,8 +188,8 @@ fn the_example_reports_errors() {
 }
 
 #[test]
-fn registry_and_adapter_are_described() {
-    over_each("registry_and_adapter_are_described", |adapter| {
+fn registry_names_and_adapter_limits_can_be_read() {
+    over_each("registry_names_and_adapter_limits_can_be_read", |adapter| {
         let library = Library::load().unwrap();
         assert!(library.names().unwrap().iter().any(|name| name == adapter));
         let ia = library.open(adapter).unwrap();

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn other_domains_and_socket_types_are_not_supported() {
+    fn other_communicator_domains_and_socket_types_are_not_supported() {
         for bad in [
             Communicator { domain: libc::AF_UNIX, ..TCP },
             Communicator { kind: libc::SOCK_DGRAM, ..TCP },

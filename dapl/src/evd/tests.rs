@@ -319,7 +319,7 @@ fn overflow_is_reported_and_the_evd_remains_usable() {
 }
 
 #[test]
-fn query_returns_state_and_resize_changes_length() {
+fn evd_query_returns_the_state_and_resize_changes_the_length() {
     let opened = fake::open(c"evd-query");
     let evd = Evh::new(&opened, 4, DAT_EVD_SOFTWARE_FLAG | DAT_EVD_CR_FLAG);
     // SAFETY: all fields are integers or nullable pointers, so all-zero bytes are valid.

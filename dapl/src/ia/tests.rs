@@ -69,7 +69,7 @@ fn ia_open_creates_an_async_evd_shares_one_or_reports_out_of_scope() {
 }
 
 #[test]
-fn open_checks_its_pointers() {
+fn ia_open_checks_its_pointers() {
     let name = c"ia-pointers";
     registration::for_test::<FakeProvider>(name);
     let (mut evd, mut ia) = (NULL, NULL);
@@ -84,7 +84,7 @@ fn open_checks_its_pointers() {
 }
 
 #[test]
-fn query_checks_before_it_writes() {
+fn ia_query_checks_its_arguments_before_it_writes() {
     let opened = fake::open(c"ia-query");
     // SAFETY: all fields are integers or nullable pointers, so all-zero bytes are valid.
     let (mut ia, mut provider): (DAT_IA_ATTR, DAT_PROVIDER_ATTR) = unsafe { std::mem::zeroed() };
@@ -121,7 +121,7 @@ fn query_checks_before_it_writes() {
 }
 
 #[test]
-fn query_reports_whether_the_transport_has_srqs() {
+fn ia_query_reports_whether_the_transport_has_srqs() {
     let shown = |name| {
         let opened = fake::open(name);
         // SAFETY: all fields are integers or nullable pointers, so all-zero bytes are valid.

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_those_of_the_table() {
+    fn settings_without_parameters_have_the_default_values() {
         let settings = SmSettings::from("", &none);
         assert_eq!((settings.base, settings.rma, settings.is_open), (None, RmaMethod::Auto, false));
         assert_eq!((settings.calibrate, settings.spin, settings.listener_wait.as_millis()), (true, 150_000, 50));

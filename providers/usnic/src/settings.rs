@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_those_of_the_table() {
+    fn settings_without_parameters_have_the_default_values() {
         let settings = with("");
         assert_eq!((settings.address, settings.port, settings.data_ports), (None, 17_471, None));
         assert_eq!((settings.give_up, settings.keepalive), (10 * SECONDS, 15 * SECONDS));

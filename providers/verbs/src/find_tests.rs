@@ -206,7 +206,7 @@ fn empty_params_find_the_first_device_with_an_address() {
 }
 
 #[test]
-fn unusable_name_fails_with_its_cause() {
+fn unusable_device_name_fails_with_its_cause() {
     let tree = Tree::full();
     let text = |text: &str| text.to_string();
     let devices = ["mlx5_0", "mthca0", "rxe0"].map(text).to_vec();

@@ -314,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limit_names_match_the_manual_page() {
+    fn limit_names_are_parsed_without_regard_to_case() {
         let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(parse(&[]).unwrap(), Limit::ALL);
         assert_eq!(parse(&words("limit_pz LIMIT_SIZE_LMR")).unwrap(), [Limit::Pz, Limit::LmrSize]);

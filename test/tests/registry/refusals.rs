@@ -208,7 +208,7 @@ fn each_open_failure_is_logged_once_and_at_most_four() {
 }
 
 #[test]
-fn log_lines_of_failed_device_opens_are_limited_and_invalid_arguments_are_not_logged() {
+fn failed_device_opens_are_logged_up_to_a_limit_and_bad_arguments_are_not() {
     let conf = "a u1.2 nonthreadsafe default {}/libfine.so.1 dapl.1.2 \"\" \"\"\n";
     let case = Case::new("device-limit", conf).provider("libfine.so.1", &["OPEN_CODE=0x80030003"]);
     let answer = case.run("open a 1 2 0 open a 1 2 0 open b 1 2 0 open c 1 2 0 open d 1 2 0 open e 1 2 0");

@@ -66,7 +66,7 @@ fn concurrent_failures_break_the_connection_once() {
 }
 
 #[test]
-fn flush_does_not_break_a_connection_nor_does_failure_during_graceful_disconnect() {
+fn neither_a_flush_nor_a_failure_in_graceful_disconnect_breaks_connections() {
     let world = World::new(c"draining");
     let (client, server) = world.pair(5);
     let cq = from_handle::<Evd<FakeProvider>>(world.dto, Handle::Plain).unwrap().cq().unwrap();

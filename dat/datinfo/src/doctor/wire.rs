@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_questions_are_not_answered() {
+    fn malformed_doctor_requests_are_not_answered() {
         let good = question(1);
         for length in 0..LEAST {
             assert_eq!(answer(&good[..length], "f"), None, "{length} bytes");

@@ -295,7 +295,7 @@ fn rxe_invalid_atomic_operations_fail_and_change_nothing() {
 }
 
 #[test]
-fn rxe_send_without_receive_is_reported_overdue_once_and_a_completed_send_is_not() {
+fn rxe_only_a_send_without_receive_is_reported_overdue_and_only_once() {
     let Some(side) = Side::open() else { return };
     let words = Words::new(side, ATOMIC);
     let begin = Instant::now();

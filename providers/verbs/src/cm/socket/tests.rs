@@ -244,7 +244,7 @@ fn accept_fails_and_rejects_the_peer_if_the_qp_is_unusable() {
 }
 
 #[test]
-fn request_of_the_c_implementation_is_accepted_byte_by_byte() {
+fn request_of_the_c_implementation_sent_in_single_bytes_is_accepted() {
     let manager = TestManager::new();
     let (mut peer, passive) = (manager.client(), FakeQp::new(0x20));
     for byte in request(0x11, 9, b"abc") {

@@ -62,7 +62,7 @@ fn atomic_operations_are_executed_once_under_loss_and_duplication() {
 }
 
 #[test]
-fn atomic_operation_sees_earlier_writes_and_compare_and_swap_returns_the_old_value() {
+fn atomic_operation_sees_earlier_writes_and_returns_the_old_value() {
     for seed in 0..20 {
         let (plan, network) = bad(seed);
         let mut pair = ConnPair::new(&plan);

@@ -44,7 +44,7 @@ fn queue_pairs_connect_and_exchange_private_data() {
 }
 
 #[test]
-fn request_of_the_c_implementation_is_accepted_byte_by_byte() {
+fn request_of_the_c_implementation_sent_in_single_bytes_is_accepted() {
     // Listeners of both formats accept the request.
     for manager in [manager(), TestManager::new()] {
         let (mut peer, passive) = (manager.client(), FakeQp::new(0x20));

@@ -148,7 +148,7 @@ fn any_nonzero_reason_in_1_2_is_a_reject_without_private_data() {
 }
 
 #[test]
-fn invalid_fields_are_reported() {
+fn invalid_message_fields_are_reported_by_kind() {
     let with = |mut message: Vec<u8>, at: usize, bytes: &[u8]| {
         message[at..at + bytes.len()].copy_from_slice(bytes);
         read(&message, Role::Request, 1000).0.unwrap_err()
