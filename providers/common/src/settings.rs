@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn ia_params_override_variables_and_a_later_word_an_earlier_one() {
+    fn ia_params_override_variables_and_the_last_of_repeated_words_is_used() {
         let env = |name: &str| (name == "DAPL_X_COUNT").then(|| "77".to_owned());
         let read = |params| parse(&TABLE, params, &env).number("count");
         assert_eq!((read(""), read("count=8"), read("count=8 count=9"), read("/dir 5")), (77, 8, 9, 5));

@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_test_accepts_only_insufficient_resources_as_a_refusal() {
+    fn insufficient_resources_is_a_valid_refusal_of_a_limit_test() {
         let refusal = |kind| Refusal { call: "dat_pz_create", code: DAT_CLASS_ERROR | kind };
         assert!(check_refusal(refusal(DAT_INSUFFICIENT_RESOURCES), 1).is_ok());
         assert_eq!(refusal(DAT_INSUFFICIENT_RESOURCES | DAT_RESOURCE_MEMORY).kind(), DAT_INSUFFICIENT_RESOURCES);

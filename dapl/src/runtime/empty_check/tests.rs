@@ -23,7 +23,7 @@ fn checked(connections: usize) -> (Pooled<EmptyCheck>, Vec<(Pooled<RingWatch>, R
 }
 
 #[test]
-fn empty_check_reports_not_empty_if_any_watched_word_changes() {
+fn empty_check_reports_not_empty_if_any_watched_word_shows_work() {
     for connections in [0, 1, 2, 3, WATCHES] {
         let (check, watches) = checked(connections);
         assert!(check.is_empty(), "{connections} connections");

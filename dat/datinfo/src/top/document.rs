@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_has_all_counters_and_from_the_second_sample_on_their_rates() {
+    fn json_has_all_counters_and_after_two_samples_their_rates() {
         let first = sample_at(0, 7, &[count("sent", u64::MAX - 10)]);
         let mut rates = Rates::default();
         rates.next(&first);

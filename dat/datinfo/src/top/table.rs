@@ -226,7 +226,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn table_has_a_line_for_a_failed_process_and_one_for_no_process() {
+    fn table_has_a_line_for_a_failed_process_and_one_if_none_is_found() {
         let mut sample = sample_at(0, 1, &[]);
         sample.found[0].result = Err(ReadError::Version("2".into()));
         let lines = table(&sample, None, true);
