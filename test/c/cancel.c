@@ -1,13 +1,14 @@
 /*
  * cancel.c - pthread_cancel during every DAT 1.2 call, except those of the registry and dat_strerror.
  *
- *   cancel IA pending ROUNDS      every call is made while a cancellation request is pending: it returns as usual
+ *   cancel IA pending ROUNDS      every call except the two waits is made while a cancellation request is pending: it
+ *                                 returns as usual
  *   cancel IA anywhere ROUNDS     the same calls, and waits for events; the request arrives at a random moment. The
  *                                 first round has no request: it counts the calls
  *   cancel IA waits ROUNDS        the request races with the event that the thread waits for: the event is not lost
  *
  * A call that is a cancellation point by mistake aborts the process, because the provider's functions do not permit
- * unwinding. One process, which connects to itself. With a further argument LIBRARY, functions of this provider library
+ * unwinding. The process connects to itself. With a further argument LIBRARY, functions of this provider library
  * are also called directly; the adapter's line must name the same library without a path.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0

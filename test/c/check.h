@@ -1,5 +1,6 @@
 /*
- * check.h - helpers of the small test programs: exit with a message, wait for one event. Every wait has a limit.
+ * check.h - helpers of the small test programs: check a return code or a condition, wait for an event or a completion,
+ * check that no event is queued. A failed check prints a message and exits with status 1; a wait fails after 300 s.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

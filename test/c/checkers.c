@@ -1,7 +1,8 @@
 /*
- * checkers.c - a program for memory and thread checkers, which report its remaining threads and memory at exit.
+ * checkers.c - a program to run under valgrind and ThreadSanitizer, which report remaining memory and threads at exit,
+ * and data races.
  *
- *   checkers NAME closed     sends a connection request, closes the adapter, and ends
+ *   checkers NAME closed     sends a connection request, so that the provider's threads run; closes the adapter; ends
  *   checkers NAME open       the same without the close
  *   checkers NAME handed     one thread hands memory to another through an event, with ThreadSanitizer annotations
  *   checkers NAME race       two threads change a variable without synchronization

@@ -13,9 +13,10 @@
  * and one receive that stays posted, may be flushed.
  *
  *   threads    a separate thread accepts requests, and is cancelled at the end
- *   meet       in every round, not only in two of three, no process disconnects before all processes have all
- *              messages; and receives are posted before requests. For devices that complete a receive before they send
- *              its acknowledgement: they may flush the send of a message that has arrived.
+ *   meet       receives are posted before requests (without `meet`, in every other round), and no process disconnects
+ *              before all processes have all messages (without `meet`, in two of three rounds). For devices that
+ *              complete a receive before they send its acknowledgement: a disconnect may flush the send of a message
+ *              that has arrived.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -1,5 +1,6 @@
 /*
- * descriptors.c - a call that needs descriptors returns an error while too few are free, and succeeds when enough are.
+ * descriptors.c - dat_ia_open, dat_psp_create and dat_ep_connect return DAT_INSUFFICIENT_RESOURCES while too few file
+ * descriptors are free, and succeed when enough are free.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -1,6 +1,6 @@
 /*
- * fake_objects: the device of fake_verbs.c and its objects: queries, creation and destruction, states of queue pairs,
- * events.
+ * fake_objects: the verbs calls of fake_verbs for its device and objects: queries, creation and destruction, states of
+ * queue pairs, events. Calls for shared receive queues fail with EOPNOTSUPP.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

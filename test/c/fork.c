@@ -1,6 +1,7 @@
 /*
- * A program that forks. The child may not use inherited handles, but may open the adapter again; its exit does not
- * affect the parent. With the argument "threads", it forks while other threads are inside the library.
+ * Checks a process that forks. In the child every handle of the parent is invalid, but the child can open the adapter
+ * again. The exit of the child does not affect the connection of the parent. With the argument "threads", the parent
+ * forks while its other threads make DAT calls.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

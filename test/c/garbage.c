@@ -1,7 +1,8 @@
 /*
- * Passes invalid handles to every call that takes one: null, small numbers, odd and forged addresses, unmapped memory,
- * freed handles and handles of another kind. Each call must return DAT_INVALID_HANDLE, with the subtype in its row of
- * CALLS if there is one, and nothing may crash or change.
+ * Passes invalid handles to every DAT 1.2 call that takes a handle, in the parameters that have a row in CALLS: null
+ * (where it is invalid), numbers, odd and forged addresses, unmapped memory, freed handles and handles of another kind.
+ * Each call must return DAT_INVALID_HANDLE, with the subtype of its row if the row has one. No call may crash or change
+ * an object.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -1,5 +1,5 @@
 /*
- * half.h - interface of half.c for both.c: one version of DAT in a process that has two.
+ * half.h - the functions of half.c that both.c calls: one endpoint of a connection, over one version of DAT.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -4,7 +4,8 @@
  *
  *   listeners -s QUAL          listens, and accepts every request, until it is killed
  *   listeners -h HOST QUAL     connects, each time from a newly opened adapter
- *   listeners -a HOST QUAL     tries to receive a request for QUAL at HOST, a local address, and reports its arrival
+ *   listeners -a HOST QUAL     checks that it can neither bind the port at HOST, a local address, nor use the directory
+ *                              of -d; then waits for a request for QUAL, and reports its arrival
  *
  *   -P ia       interface adapter [usnic0]
  *   -n COUNT    number of connects [1]

@@ -1,12 +1,13 @@
 /*
- * many_endpoints: thousands of endpoints on one EVD, all in this process and connected in pairs.
+ * many_endpoints: cost of up to thousands of endpoints on one EVD, all in this process and connected in pairs.
  *
  *   many_endpoints ENDPOINTS [IA]
  *
- * Every endpoint receives one message before and one after the measurement. All completions go to the same EVD, which
- * is much shorter than the number of messages in flight: none may be lost, and each names its own endpoint. The
- * measurement: one pair plays ping-pong by polling that EVD, and polls of the empty EVD are timed, which shows the cost
- * of idle endpoints. Prints one line of JSON.
+ * First every endpoint receives one message. All completions go to the same EVD, of length 1,024, which may be less
+ * than the number of messages in flight. No completion may be lost, and each must name its endpoint. Then, while the
+ * other endpoints are idle, one pair plays ping-pong by polling this EVD, and polls of the empty EVD are timed. At last
+ * every endpoint receives another message. Prints one line of JSON with the times per connection, message, half round
+ * trip and poll.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -8,15 +8,15 @@
  *   -q qual     connection qualifier [5161]
  *   -b BYTES    size of a block, a multiple of 8 [262144]
  *   -t SECONDS  time for which the client streams [3]
- *   -2          both directions
- *   -e          the connection must end while they stream
- *   -i          with -e: after this time, neither side sends further blocks or ends the connection
+ *   -2          the server streams too
+ *   -e          the connection must end before the client has finished
+ *   -i          with -e: after SECONDS, neither side sends further blocks or ends the connection
  *
  * A block is an RDMA write into a slot of the peer's memory, followed by a message that announces it. The peer checks
  * the slot and replies. Every few blocks the slot is read back. The program prints "flowing" after the first blocks.
- * Exactly one event must end the connection: with -e DISCONNECTED or BROKEN, without -e that of an orderly disconnect.
- * All requests and receives must complete, and no further event may come. Both sides take the same options. Times are
- * printed but not checked.
+ * Exactly one event must end the connection: with -e DISCONNECTED or BROKEN; without -e DISCONNECTED, after both sides
+ * have announced their end. All requests and receives must complete, and no further event may come. Both sides take the
+ * same options. Times are printed but not checked.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

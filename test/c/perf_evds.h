@@ -1,6 +1,7 @@
 /*
- * perf_evds.h: the modes of perf.c that use EVDs as larger programs do. Every send has a completion, which is dequeued:
- * from one EVD, from separate EVDs for requests and receives, after dat_cno_wait, or by several threads.
+ * perf_evds.h: the modes `reap` and `threads` of perf.c, which use EVDs as larger programs do. Every send has a
+ * completion, which is dequeued: from one EVD for requests and receives, from separate EVDs, after dat_cno_wait, by a
+ * separate thread, or by one thread per connection.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

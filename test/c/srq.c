@@ -1,5 +1,5 @@
 /*
- * srq.c - one process receives the messages of four others from one shared receive queue, which has fewer buffers.
+ * srq.c - one process receives the messages of four others from one shared receive queue with three buffers.
  *
  *   srq ia
  *

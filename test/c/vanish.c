@@ -1,12 +1,12 @@
 /*
- * vanish.c - registered memory that is unmapped, protected, or truncated by another process. A transfer that needs the
- * removed access fails with an error, and no process crashes.
+ * vanish.c - registered memory that is unmapped or protected, or whose file another process truncates. A transfer that
+ * needs the removed access fails with an error, and no process crashes. Read-only memory can still be sent from.
  *
  *   vanish ia
  *
  * Every case runs in a separate process, which has both endpoints of a connection. Each case makes some transfers that
- * succeed, and then one with memory that has been removed: a part that no transfer has used, or memory that was used a
- * millisecond ago.
+ * succeed, and then one that uses the changed memory. Either a half that no transfer has used was unmapped before all
+ * transfers, or the memory of the earlier transfers was changed a millisecond after the last of them.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

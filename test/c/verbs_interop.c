@@ -1,5 +1,6 @@
 /*
- * verbs_interop: one connection between two processes, each of which prints its observations.
+ * verbs_interop: one connection between two processes, which may use different DAT implementations. Each process prints
+ * the events and the private data that it gets.
  *
  *   verbs_interop -s      -P ia -q qual SCENE            server; prints "ready" first
  *   verbs_interop -h host -P ia -q qual SCENE            client

@@ -4,11 +4,11 @@
  *   waits ia WAITS THREADS apart|together    WAITS waits in all; one processor per process, or one for both processes
  *   waits ia WAITS THREADS apart|together polling
  *                                            the same, but each wait is a loop of dat_evd_dequeue
- *   waits ia idle SECONDS                    connected and idle
+ *   waits ia idle SECONDS                    connected and idle: each process uses less than 1 % of a processor
  *
- * Run it with a provider that does not poll before it sleeps: the program counts its sleeps, and fails if there are too
- * few. A lost wake-up leaves its thread asleep until the time limit, which is also a failure. Checks count sleeps and
- * processor time, not elapsed time.
+ * Without `polling` and `idle`, the program fails if less than a tenth of its waits sleep, or if it uses more than 1 ms
+ * of processor time per wait. So run it with a provider that does not poll before it sleeps. A lost wake-up leaves its
+ * thread asleep until the time limit, which is also a failure. Elapsed time is not checked.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

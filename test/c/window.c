@@ -1,11 +1,12 @@
 /*
- * window.c - memory that one process exposes to another by RMRs, temporarily and in part.
+ * window.c - memory that one process exposes to another by an RMR, part by part.
  *
  *   window ia
  *
- * The owner, a child, registers memory without remote access, binds an RMR to a part of it, and posts a message with
- * the context directly after the bind. The parent writes and reads that part, then the next part. After the last part
- * the owner unbinds the RMR. The parent uses the last context again, which is invalid, so the connection breaks.
+ * The owner, a child, registers memory without remote access. For each part of the memory in turn, it binds the RMR to
+ * the part, and posts a message with the new context directly after the bind. Then the parent writes and reads the
+ * part. After the last part the owner unbinds the RMR. The parent uses the last context again, which is invalid, so the
+ * connection breaks.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
