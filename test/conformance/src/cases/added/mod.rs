@@ -1,4 +1,5 @@
-//! Calls that only DAT 2.0 has. These cases run only against a `libdat2.so.2`.
+//! Calls, arguments, memory types and return codes that only DAT 2.0 has. These cases run only against a
+//! `libdat2.so.2`.
 #![forbid(unsafe_code)]
 
 mod atomics;

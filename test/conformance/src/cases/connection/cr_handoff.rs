@@ -1,4 +1,5 @@
-//! `dat_cr_handoff`: to another service point, to a qualifier without a service point, to another process and back.
+//! `dat_cr_handoff` of a request to a PSP, to an RSP, to the process of the requester, and twice. A refused handoff
+//! leaves the request usable.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

@@ -1,4 +1,5 @@
-//! Disconnecting: by one side, by both, twice, gracefully, in unconnected and pending states. Effects on posted work.
+//! `dat_ep_disconnect`, abrupt and graceful: by one side, by both, twice, and in each state. Its events, its effects on
+//! posted work and on the peer. Also the free of a connected EP, which disconnects the peer.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

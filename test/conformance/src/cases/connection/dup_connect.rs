@@ -1,4 +1,4 @@
-//! `dat_ep_dup_connect`: its checks, and the listener that it connects to.
+//! `dat_ep_dup_connect`: its checks, the listener that it connects to, and its private data.
 #![forbid(unsafe_code)]
 
 use std::ptr::{from_ref, null_mut};

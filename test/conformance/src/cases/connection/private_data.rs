@@ -1,4 +1,4 @@
-//! Private data in both directions: sizes, alignment, lifetime, and requests without private data.
+//! Private data of requests and accepts: sizes, alignment, padding and lifetime. Also events that have no private data.
 #![forbid(unsafe_code)]
 
 use crate::cases::ep::scene::{ConnectionRequest, silent_listener};

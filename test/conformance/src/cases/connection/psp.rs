@@ -1,5 +1,5 @@
-//! `dat_psp_create`, `dat_psp_create_any` and `dat_psp_query`: order of the argument checks, and qualifiers. Service
-//! points in use are in `psp_life`.
+//! `dat_psp_create`, `dat_psp_create_any` and `dat_psp_query`: refused arguments and their order, qualifiers and their
+//! conflicts, and the fields of the query. Service points in use are in `psp_life`.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;

@@ -1,5 +1,5 @@
-//! Public service points in use: their events, effects of `dat_psp_free`, objects that outlive the service point, and
-//! full EVDs.
+//! Public service points in use: their events, EPs that the provider creates for requests, effects of `dat_psp_free`,
+//! objects that outlive the service point, and full EVDs.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;

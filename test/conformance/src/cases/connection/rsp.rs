@@ -1,5 +1,5 @@
-//! Reserved service points: `dat_rsp_create`, `dat_rsp_query`, `dat_rsp_free`, the single request, and objects that
-//! outlive the RSP.
+//! Reserved service points: `dat_rsp_create`, `dat_rsp_query`, `dat_rsp_free`, the single request, objects that outlive
+//! the RSP, and a full EVD.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

@@ -1,8 +1,8 @@
 //! Behaviour that real programs rely on: the numbered items of `docs/spec/consumers.md`. Each case imitates one such
 //! program.
 //!
-//! A case's name contains the number of its item. A case in another area that tests an item cites the item as its
-//! section.
+//! A case's name contains the number of its item. Two cases about resets have no item, and cite spec/endpoints. A case
+//! in another area that tests an item cites the item as its section.
 #![forbid(unsafe_code)]
 
 mod accepting;
