@@ -1,4 +1,5 @@
-//! `dat_ep_query`: fields by mask, both addresses in each state, and the remote qualifier.
+//! `dat_ep_query`: the fields that each mask writes, the objects in use, both addresses in each state, and the remote
+//! qualifier.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

@@ -1,4 +1,5 @@
-//! `dat_evd_create`: order of its checks, queue lengths, event streams.
+//! `dat_evd_create`: refused arguments and the order of its checks, queue lengths, event streams, and the state of a
+//! new EVD.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

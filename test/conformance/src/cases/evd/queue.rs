@@ -1,4 +1,5 @@
-//! Events of an EVD: software events, order, exactly once, a full queue, merged streams.
+//! Events in the queue of an EVD: software events are posted and dequeued, a full queue refuses posts, the events of a
+//! stream keep their order, and each event is returned once. Also EVDs with several streams.
 #![forbid(unsafe_code)]
 
 use std::ptr::{null, null_mut};

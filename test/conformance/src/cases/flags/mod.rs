@@ -1,4 +1,4 @@
-//! Completion flags (spec/events 4.1): suppressed, unsignalled, solicited, fenced and undefined.
+//! Completion flags of posts (spec/events 4.1): SUPPRESS, UNSIGNALLED, SOLICITED_WAIT and BARRIER_FENCE.
 #![forbid(unsafe_code)]
 
 mod fence;

@@ -1,4 +1,4 @@
-//! Properties common to objects of all kinds: consumer contexts, and refused handles.
+//! Properties common to objects of all kinds: consumer contexts, handle types, double frees, and refused handles.
 #![forbid(unsafe_code)]
 
 mod contexts;

@@ -1,5 +1,5 @@
-//! Closing adapters: gracefully with objects left, abruptly with all objects left, and the effects on other processes
-//! and IAs.
+//! `dat_ia_close`: refused arguments; graceful closes, which are refused while objects exist; abrupt closes with any
+//! objects; and the effects on peers and other IAs.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

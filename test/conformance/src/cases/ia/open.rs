@@ -1,5 +1,5 @@
-//! Opening adapters: names, versions, refusals, several at a time, and IA handles, which are numbers. The async EVD is
-//! tested in `open_async`.
+//! Opening adapters: names, versions, thread safety, queue lengths, refusals, several at a time, and IA handles, which
+//! are numbers. The async EVD is tested in `open_async`.
 #![forbid(unsafe_code)]
 
 use std::ffi::CString;

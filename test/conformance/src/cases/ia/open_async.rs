@@ -1,4 +1,5 @@
-//! The async EVD of an adapter: its own, one passed by the consumer, one of another adapter, and invalid values.
+//! The async EVD of an adapter: created by the open, passed by the consumer (also of another adapter), or out of scope
+//! (`DAT_EVD_ASYNC_EXISTS`). Invalid values are refused.
 #![forbid(unsafe_code)]
 
 use std::ptr::{null_mut, without_provenance_mut};

@@ -1,4 +1,5 @@
 //! Guarantees of a bind (spec/events 9.2): order, fence, range, privileges, and invalidation of the previous context.
+//! A bind that is flushed, or posted after a disconnect, leaves the RMR unbound.
 #![forbid(unsafe_code)]
 
 use std::collections::HashSet;

@@ -1,4 +1,5 @@
-//! Refusals of a bind (spec/events 9.2) by state and by parameter. A refused bind changes nothing.
+//! Refusals of a bind (spec/events 9.2) by state and by parameter, and parameters that a bind does not check. A refused
+//! bind changes nothing.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

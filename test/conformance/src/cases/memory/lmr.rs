@@ -1,4 +1,5 @@
-//! LMRs as objects (spec/events 8.1 to 8.3): registrations and their errors, privileges, queries, `dat_lmr_sync_*`.
+//! LMRs as objects (spec/events 8.1 to 8.3): registrations and their errors, contexts, privileges, queries,
+//! `dat_lmr_sync_*`.
 #![forbid(unsafe_code)]
 
 use std::collections::HashSet;

@@ -1,5 +1,5 @@
-//! PZs, LMRs and RMRs: registration, binding, privileges, and freeing in the wrong order. One module per kind of
-//! object or operation.
+//! PZs, LMRs, RMRs and shared memory: registration, binding, privileges, and freeing in the wrong order. One module per
+//! kind of object or operation.
 #![forbid(unsafe_code)]
 
 mod bind;

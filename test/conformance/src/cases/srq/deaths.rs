@@ -1,5 +1,5 @@
-//! Shared queues whose connections all end simultaneously: by a close, by a killed process, or as in the program
-//! dtestsrq.
+//! Shared queues when their IA is closed abruptly, when the process of a peer is killed, and in the sequence of calls of
+//! the program dtestsrq.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

@@ -1,4 +1,4 @@
-//! Shared receive queues as objects: created, posted to, resized, freed.
+//! Shared receive queues as objects: created, posted to, resized, given a low watermark, freed.
 #![forbid(unsafe_code)]
 
 use std::ptr::{null_mut, without_provenance_mut};

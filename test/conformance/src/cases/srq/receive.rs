@@ -1,4 +1,5 @@
-//! Messages received from a shared queue: which EP, which buffer, in which order, and blocking.
+//! Messages received from a shared queue: the EP and the receive that each message gets, order, counts of receives,
+//! messages that wait for a receive, lengths, protection zones, and waiters that completions wake.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;

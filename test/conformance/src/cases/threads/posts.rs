@@ -1,4 +1,5 @@
-//! Several threads post transfers and dequeue completions concurrently.
+//! Several threads post transfers and dequeue completions concurrently, also while another thread disconnects or resets
+//! the EP or frees the memory.
 #![forbid(unsafe_code)]
 
 use std::collections::HashSet;

@@ -1,4 +1,5 @@
-//! Transfers that succeed, one claim each: segments, cookies, buffers, both directions.
+//! Transfers that succeed, one claim each: delivered bytes, progress while the peer makes no calls, segments, cookies,
+//! reuse of buffers, privileges, both directions.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
