@@ -1,9 +1,10 @@
-//! Benches: measure figures of this project, most of them beside a peer program, in alternating runs on the same two
-//! processors.
+//! Benches: measure figures of this project, most of them beside a peer program. The runs of both alternate, on the
+//! same processors.
 //!
-//! The benches are `sm`, `usnic` and `verbs`, and without peers `evd` (growing numbers of endpoints) and `instructions`
-//! (instructions of each call). `page` writes the HTML report; the other modules are shared. A figure with a target is
-//! the median of five runs. The exit status shows only whether everything could be measured.
+//! The benches `sm`, `usnic` and `verbs` compare these providers with peers. `evd` measures growing numbers of
+//! endpoints, and `instructions` counts the instructions of each call. `page` writes the HTML report; the other modules
+//! are shared. A figure with a target is the median of five runs (of one with `--quick`). The exit status shows only
+//! whether everything could be measured.
 #![forbid(unsafe_code)]
 
 mod chart;

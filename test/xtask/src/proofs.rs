@@ -1,5 +1,5 @@
-//! Suites that need a separate build or much time: `loom` explores interleavings of models, `threads` runs under
-//! ThreadSanitizer, and `nightly` runs usnic's simulations and fuzz inputs with many seeds.
+//! Suites that need a separate build or much time: `loom` explores interleavings of models, `threads` runs sm's test
+//! program `threads` under ThreadSanitizer, and `nightly` runs usnic's simulations and fuzz inputs with many seeds.
 //!
 //! `loom` and `threads` each have a build directory in the target directory. `threads` is skipped if the toolchain has
 //! no ThreadSanitizer.

@@ -1,4 +1,5 @@
-//! Results of a bench: printed tables, JSON and a chart.
+//! Runs the selected measurements of the bench `sm` or `usnic`, and outputs the results: printed tables, JSON and a
+//! chart.
 #![forbid(unsafe_code)]
 
 use dapl_test::stage::Stage;

@@ -1,4 +1,4 @@
-//! This project's side of a bench: `test/c/perf.c` over the staged libraries.
+//! This project's side of the benches `sm` and `usnic`: `test/c/perf.c` over the staged libraries.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;

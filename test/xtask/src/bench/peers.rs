@@ -1,4 +1,4 @@
-//! Peers of the benches: other projects' programs from Debian packages, and parsers of their output.
+//! Peers of the benches `sm` and `usnic`: other projects' programs from Debian packages, and parsers of their output.
 //!
 //! A changed output format is an error and never gives a wrong figure: columns are found by name, or their number is
 //! checked.

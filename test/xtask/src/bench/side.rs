@@ -1,4 +1,5 @@
-//! The programs that a bench runs, of this project and of others, and the units of their figures.
+//! The programs that the benches `sm` and `usnic` run, of this project and of others, the units of their figures, and
+//! the lengths of their runs.
 #![forbid(unsafe_code)]
 
 use super::network::{BenchNetwork, NetworkKind};

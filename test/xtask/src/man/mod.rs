@@ -1,5 +1,6 @@
-//! Manual pages: the texts of `docs/man/`, completed by prototypes from the headers, variables and their ranges from
-//! the table of docs/settings.md (which a test compares with the code), date and version of the release.
+//! Manual pages: the texts of `docs/man/`, completed by prototypes and declarations from the headers, differences
+//! between DAT 2.0 and 1.2, variables and their ranges from the table of docs/settings.md (which a test compares with
+//! the code), date and version of the release.
 //!
 //! Errors in a page (wrong parameter names, a duplicate term) are reported here. The suites check the return codes
 //! and program options in the generated pages.

@@ -1,4 +1,4 @@
-//! Contests of sm: the targets S1 to S9, and the EVD and memory use of larger programs.
+//! Contests of sm: the targets S1 to S9, patterns of EVD use (`patterns`), and transfers as in MPI libraries (`mpi`).
 #![forbid(unsafe_code)]
 
 use crate::bench::contest::Contest;

@@ -1,4 +1,5 @@
-//! Measurements of sm with large numbers: the common ones of all benches, and two senders.
+//! Measurements of sm without a peer: latency percentiles, many connections, connection rate and memory as in the bench
+//! `usnic`, and the message rate of one and of two senders.
 #![forbid(unsafe_code)]
 
 use crate::bench::ours::PerfArguments;

@@ -1,5 +1,5 @@
-//! The usnic provider compared with sockperf, iperf3 and libfabric: the targets U1 to U7, measurements with large
-//! numbers, and figures over sizes and over packet loss.
+//! The usnic provider compared with sockperf, iperf3 and libfabric: the targets U1 to U7, and figures over sizes and
+//! over packet loss. Also measurements without a peer: percentiles, many connections, connection rate, memory.
 //!
 //! This module has lists only; the modules of `bench` measure and print. Loss is measured between network namespaces,
 //! with the same drop rule for all programs. The table marks which targets are met; the exit status shows only whether

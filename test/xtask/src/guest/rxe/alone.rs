@@ -1,5 +1,6 @@
-//! Checks in one guest: its device, unit tests, dtest, the Rust crate `udapl`, dapltest, the reference and Debian's
-//! programs, late listeners, concurrent connects, killed peers, many connections, the conformance suite.
+//! Checks in one guest: its device, unit tests, dtest, the choice of connection manager and GID, the crate `udapl`,
+//! dapltest, the reference and Debian's programs, late listeners, concurrent connects, killed peers, many connections,
+//! the conformance suite.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! Checks between two guests: dtest in each direction, also over an impaired network, and connections that end
-//! without notice.
+//! Checks between two guests: ping and perftest, dtest in each direction, connections that end without notice, and
+//! dtest over a network that drops and delays packets.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
