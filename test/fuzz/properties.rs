@@ -1,5 +1,5 @@
-//! Properties that hold for every input: fuzz targets search for counterexamples, and `test/tests/conf.rs` replays
-//! the corpus.
+//! Properties of the dat.conf parser and of provider selection that hold for every input. Fuzz targets search for
+//! counterexamples, and `test/tests/conf.rs` replays the corpus.
 #![forbid(unsafe_code)]
 #![allow(dead_code, reason = "each target checks one of them")]
 

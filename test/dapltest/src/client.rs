@@ -1,5 +1,5 @@
-//! Messages of a client to the server in each test: exchange versions, request the test, exchange the results. Also
-//! `-T Q`, which ends the server.
+//! The client's part of the control messages before and after each test: it compares versions, requests the test, and
+//! exchanges the results with the server. Also `-T Q`, which ends the server.
 #![forbid(unsafe_code)]
 
 use std::net::{SocketAddr, ToSocketAddrs};

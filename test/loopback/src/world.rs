@@ -1,8 +1,8 @@
 //! All queue pairs of the process, behind one lock.
 //!
 //! Queue pairs refer to each other by number, so no reference outlives its object. A post executes every request that
-//! can be executed, so transfers need no thread. Two kinds of requests wait: a send without a posted receive, and any
-//! request on a connection that is not established.
+//! can be executed, so transfers need no thread. A send without a posted receive waits, with all requests behind it.
+//! Every request waits while the connection is not established on both sides.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Events: waiting for the next one, and for an expected one.
+//! Events: waits for and dequeues events, checks the next event of each kind, and checks that no event arrives.
 #![forbid(unsafe_code)]
 #![allow(clippy::not_unsafe_ptr_arg_deref, reason = "handles go to the library under test as they are")]
 

@@ -1,5 +1,5 @@
-//! Cases for connections: connects that succeed, are rejected or are refused, RSPs, disconnects, and connects after a
-//! reset.
+//! Cases for connections: connects that succeed, are rejected or are refused, PSPs on one qualifier, RSPs, disconnects,
+//! connects after a reset, and the free of a connected endpoint.
 #![forbid(unsafe_code)]
 
 use dat_abi::*;

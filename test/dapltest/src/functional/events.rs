@@ -1,4 +1,5 @@
-//! Cases for EVDs and CNOs: dequeue, wait, resize, full queues, notification, and handles of freed EVDs.
+//! Cases for EVDs and CNOs: dequeue, wait, resize, full queues, notification, refused waits and posts, and handles of
+//! freed EVDs.
 #![forbid(unsafe_code)]
 
 use dat_abi::*;

@@ -1,4 +1,4 @@
-//! Shared queues when their IA is closed abruptly, when the process of a peer is killed, and in the sequence of calls of
+//! Shared queues when their IA is closed abruptly, when the process of a peer is killed, and in the call sequence of
 //! the program dtestsrq.
 #![forbid(unsafe_code)]
 
