@@ -1,9 +1,10 @@
 #!/bin/bash
 # The first steps of each kind of user, on a clean machine: install below a prefix, a C program, a C program with an
-# event loop, a Rust program with async events, a provider from the template. Needs a Rust toolchain, a C compiler and
-# pkg-config.
+# event loop, a Rust program with async events, a provider from the template, uninstall. Needs a Rust toolchain, a C
+# compiler and pkg-config.
 #
-# Usage: test/walkthrough.sh [DIRECTORY]: where everything goes; a temporary directory without it.
+# Usage: test/walkthrough.sh [DIRECTORY]. All files are created below DIRECTORY; without it, in a temporary directory
+# that is removed at the end.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 work=${1:-$(mktemp -d)}

@@ -1,5 +1,5 @@
-//! Programs under valgrind and ThreadSanitizer: with the installed suppressions, neither tool reports anything about
-//! the libraries.
+//! Programs under valgrind and ThreadSanitizer, over sm and usnic: with the installed suppressions, neither tool
+//! reports anything about the libraries. After the close of the adapter, valgrind reports nothing without them either.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};

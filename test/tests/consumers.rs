@@ -1,4 +1,5 @@
-//! Compiles small C programs of `test/c` against the shared objects, as existing DAT programs are, and runs them.
+//! Compiles small C and C++ programs of `test/c` against the shared objects, as existing DAT programs are, and runs
+//! them over sm, some of them also under valgrind.
 //!
 //! The head of each source describes the program. Each test runs one program in its own environment and checks the
 //! program's result line.

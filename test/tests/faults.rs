@@ -1,7 +1,7 @@
 //! Failures around sm: peers that die or do not respond, directories with wrong permissions, a full file system.
 //!
-//! The surviving process gets one event and flushed completions. An error message names the cause, the object and the
-//! remedy. No file is left behind.
+//! The surviving process gets one event and flushed completions. An error message names the directory and the cause.
+//! Files of a killed process are removed by the surviving or by the next process.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,5 +1,5 @@
-//! Memory that is unmapped, protected or truncated while it is registered, over sm and usnic: transfers fail with an
-//! error, and no process crashes. `test/c/vanish.c` makes the transfers.
+//! Memory that is unmapped, protected or truncated while it is registered, over sm and usnic: transfers that need the
+//! removed access fail with an error, and no process crashes. `test/c/vanish.c` makes the transfers.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
 //! Error paths of the object layer: `test/c/walk.c` uses every kind of object again and again, and each time another
-//! call of the provider fails. The program checks that no object is left afterwards.
+//! call of the provider fails, or the limit of descriptors or of address space is different. The program checks that no
+//! object is left afterwards.
 //!
 //! Uses libdaplfaulty, which is staged here and never installed. Failing allocations are not covered, since Rust then
 //! aborts the process. Failures of system calls, such as for descriptors and mappings, are covered.

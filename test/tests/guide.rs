@@ -1,5 +1,6 @@
-//! The guide and its neighbouring pages: links resolve, the summary names every page, and the C programs compile as
-//! printed. The first program produces the output that the guide shows. mdBook builds the guide if it is installed.
+//! The guide: the summary names every page, the C programs compile as printed, and the first program transfers its
+//! message. mdBook builds the guide if mdBook is installed. Also checks the links of the guide and of the other
+//! documents in docs, docs/man and the root directory.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;

@@ -1,5 +1,6 @@
-//! Installed files. dat.conf lines of other DAT implementations load the verbs provider, which reports why an adapter
-//! cannot be opened. Programs compile with the flags of pkg-config. Uninstall removes all files.
+//! The installation: programs compile with the flags of pkg-config and run, and uninstall removes all files. dat.conf
+//! lines of other DAT implementations load the verbs provider, which reports why an adapter cannot be opened, and which
+//! package is missing.
 #![forbid(unsafe_code)]
 
 use std::fs;

@@ -1,6 +1,6 @@
-//! The manual pages: every exported function has a page, and the pages of data structures show all members. Every
-//! variable of `docs/settings.md` and every option of dtest1 is on a page. Examples compile, referenced pages of this
-//! project exist, and mandoc reports nothing. The conformance suite checks the return codes
+//! The manual pages: every function that `libdat.so.1` exports has a page, and the pages of data structures show all
+//! members. Every variable of `docs/settings.md` and every option of dtest1 is on a page. Examples compile, referenced
+//! pages of this project exist, and mandoc reports nothing. The conformance suite checks the return codes
 //! (`test/conformance/src/expected.rs`).
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! Counters and traces through the real shared objects: the counters that a program reads, and its log lines.
+//! Counters and traces through the real shared objects: the counters that a program reads, the traces that are dumped,
+//! and log lines about ended connections and refused RDMA writes.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
