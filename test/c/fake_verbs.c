@@ -4,9 +4,10 @@
  *
  * For tests on machines without RDMA: programs and providers call it as they call rdma-core. The calls of the data path
  * go through the table of the context, like the inline functions of verbs.h. A post copies the data and completes
- * immediately; a send that finds no receive waits for one (no RNR limit). Keys, ranges and rights are checked, and
- * errors end a queue pair as on a device. Not modelled: timeouts, memory windows, shared receive queues, atomic
- * operations, immediate data. The other calls are in fake_objects.c; fake_host.c shows the device in sysfs.
+ * immediately, unless the peer is not connected yet or has no receive for a send; then the request waits (without an
+ * RNR limit). Keys, ranges and rights are checked, and errors end a queue pair as on a device. Not modelled: timeouts,
+ * memory windows, shared receive queues, atomic operations, immediate data. The other calls are in fake_objects.c;
+ * fake_host.c shows the device in sysfs.
  *
  * One lock protects all objects. It is also held while data is copied.
  *

@@ -1,5 +1,5 @@
 /*
- * verbs_bench: measures one operation between two processes, in the loops that perftest has for it.
+ * verbs_bench: measures one operation between two processes, in the loop of perftest if perftest has the operation.
  *
  *   verbs_bench -s      [-P ia] [-q qual] WHAT                    server; prints "ready"
  *   verbs_bench -h host [-P ia] [-q qual] WHAT                    client; prints one line of JSON

@@ -2,7 +2,7 @@
 //! `test/c/waits.c` measures CPU time, and counts the waits that sleep. No wall-clock time is checked. An adapter
 //! without endpoints has no thread (`test/c/threads.c`, sm and usnic).
 //!
-//! `DAPL_TEST_WAITS=10000000` sets the number of waits.
+//! The variable `DAPL_TEST_WAITS` sets the number of waits for the test that looks for lost wake-ups.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! `cargo xtask new-provider` writes a provider that builds unchanged and passes the conformance suite with its list
-//! of exceptions. It refuses an existing directory and invalid names.
+//! `cargo xtask new-provider` writes a provider that builds unchanged. In one process, this provider passes the
+//! conformance suite except the cases of its list of exceptions. The command refuses an existing directory and invalid
+//! names.
 #![forbid(unsafe_code)]
 
 use std::fs;

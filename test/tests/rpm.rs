@@ -1,4 +1,4 @@
-//! The RPM packages: rpmbuild builds them, and their files and dependencies are complete.
+//! The RPM packages: rpmbuild builds them, and each has the checked files, dependencies and symbol versions.
 //!
 //! The packages contain the build of the other suites.
 #![forbid(unsafe_code)]

@@ -1,5 +1,6 @@
-//! The structure rules: dependencies of packages, permitted imports, import cycles, files with unsafe code, file heads,
-//! version scripts, and words, type names and paths of a developer's machine that must not be used.
+//! The structure rules: dependencies of packages, permitted imports, import cycles, files with unsafe code, reasons of
+//! unsafe blocks, file heads, version scripts, the MIT licence, words and paths of a developer's machine that must not
+//! be used, and type names that must have one meaning.
 //!
 //! The rules are tables in `rules`; the code here only compares. Each exception is in a table with its reason.
 //! Exceptions for imports, unsafe code and words must still be needed. Reads sources only: nothing is built.

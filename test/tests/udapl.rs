@@ -1,7 +1,8 @@
 //! The Rust crate `udapl` over the real libraries: its examples, in one process and in two, and the guarantees of its
 //! types, over each provider that needs no device.
 //!
-//! Each case runs in a separate process, started from this test program, which finds the libraries like any program.
+//! Each case runs in a separate process, which this test program starts with the environment in which any program finds
+//! the libraries.
 #![forbid(unsafe_code)]
 
 use std::env;
