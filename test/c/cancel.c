@@ -1,8 +1,8 @@
 /*
  * cancel.c - pthread_cancel during every DAT 1.2 call, except those of the registry and dat_strerror.
  *
- *   cancel IA pending ROUNDS      every call except the two waits is made while a cancellation request is pending: it
- *                                 returns as usual
+ *   cancel IA pending ROUNDS      every call except dat_evd_wait and dat_cno_wait is made while a cancellation request
+ *                                 is pending: it returns as usual
  *   cancel IA anywhere ROUNDS     the same calls, and waits for events; the request arrives at a random moment. The
  *                                 first round has no request: it counts the calls
  *   cancel IA waits ROUNDS        the request races with the event that the thread waits for: the event is not lost

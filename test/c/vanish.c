@@ -1,6 +1,6 @@
 /*
  * vanish.c - registered memory that is unmapped or protected, or whose file another process truncates. A transfer that
- * needs the removed access fails with an error, and no process crashes. Read-only memory can still be sent from.
+ * needs the removed access fails with an error, and no process crashes. Read-only memory can still be a source.
  *
  *   vanish ia
  *

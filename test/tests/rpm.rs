@@ -1,4 +1,5 @@
-//! The RPM packages: rpmbuild builds them, and each has the checked files, dependencies and symbol versions.
+//! The RPM packages: rpmbuild builds them, and they contain the files, dependencies and symbol versions of a list in
+//! this test.
 //!
 //! The packages contain the build of the other suites.
 #![forbid(unsafe_code)]

@@ -1,5 +1,6 @@
-//! `dat_ep_disconnect`, abrupt and graceful: by one side, by both, twice, and in each state. Its events, its effects on
-//! posted work and on the peer. Also the free of a connected EP, which disconnects the peer.
+//! `dat_ep_disconnect`, abrupt and graceful: by one side, by both, twice, and while the EP is unconnected, connecting,
+//! accepting or connected. Its events, and its effects on posted work and on the peer. Also the free of an accepting or
+//! connected EP, which disconnects the peer.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
