@@ -1,5 +1,5 @@
-//! Consumer notification objects (CNOs). A CNO groups EVDs. When an EVD has events, the CNO wakes a waiting thread,
-//! calls its agent, and makes its descriptor readable.
+//! Consumer notification objects (CNOs). A CNO groups EVDs. When one of the EVDs has events, the CNO wakes a thread
+//! that waits on it. It also calls its agent if the agent is armed, and makes its descriptor readable if it has one.
 //!
 //! EVDs trigger a CNO under their own lock. A CNO does not poll, arm or check an EVD while it holds its own lock, and
 //! calls an agent only without locks. This module accesses an EVD only as an [`EvdSource`].

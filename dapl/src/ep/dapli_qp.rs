@@ -1,4 +1,5 @@
-//! Creates, resets and frees an EP, creates its queue pair, and adds its receives and requests to its EVDs.
+//! Creates, resets and frees an EP and its queue pair, and flushes the receives of an unconnected EP at a disconnect.
+//! Also registers the receives and requests of an EP with its EVDs.
 //!
 //! Objects are dropped after the locks are released. The QP is dropped before the EVDs and the PZ, since its last
 //! completions go to the EVDs.

@@ -1,8 +1,10 @@
-//! EP operations for other modules: connection events, and the EP's part in service points and connection requests.
+//! EP operations for other modules: events from the provider and from EVDs, and the EP's part in service points and
+//! connection requests.
 //!
-//! `cm` reports connection events, `rsp` reserves an EP, `cr` accepts a request into an EP, `psp` creates an EP, and
-//! the entries of 2.0 set its communicator. Any thread may call. A late call finds another attempt number or state and
-//! has no effect.
+//! `cm` reports connection events and an exceeded watermark, EVDs report failed work and dequeued SRQ receives, `rsp`
+//! reserves an EP, `psp` creates an EP, `cr` accepts a request into an EP, and the entries of 2.0 set the communicator
+//! of an EP. Any thread may call. A connection event of an earlier attempt, or one that the EP's state does not allow,
+//! is ignored.
 #![forbid(unsafe_code)]
 
 use std::any::Any;

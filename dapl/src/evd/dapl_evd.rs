@@ -1,7 +1,8 @@
-//! C entries for EVDs, except the wait: `dat_evd_*`.
+//! C entries for EVDs: all `dat_evd_*` calls except `dat_evd_wait`.
 //!
-//! C calls these entries through the provider table of 1.2; the entries of 2.0 call some of them too. Each entry opens
-//! its handles, parses its arguments and makes one call.
+//! C calls these entries through the provider table of 1.2; the entries of 2.0 call some of them too. Each entry except
+//! the dequeue opens its handles, parses its arguments and makes one call. The dequeue is on the hot path: it tries the
+//! frequent cases first, and each case has a function of its own.
 
 use dat_abi::*;
 

@@ -1,8 +1,9 @@
-//! Private steps of an EVD. They move completions from the CQ to the event queue, and decide which waiter or CNO an
-//! event notifies.
+//! Private functions of an EVD. They move completions from the CQ to the event queue, dequeue events, arm the CQ, and
+//! decide which waiter or CNO an event notifies.
 //!
-//! A step returns an [`EventSignal`], which [`Evd::signal`] converts to an [`EvdNotification`], or returns the
-//! notification itself. The caller releases the EVD's lock and then calls [`EvdNotification::deliver`].
+//! A function that leaves the notification to its caller returns an [`EvdNotification`], or an [`EventSignal`], which
+//! [`Evd::signal`] converts to an [`EvdNotification`]. The caller releases the EVD's lock and then calls
+//! [`EvdNotification::deliver`].
 #![forbid(unsafe_code)]
 
 use std::ops::Range;

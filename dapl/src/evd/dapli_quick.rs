@@ -1,5 +1,6 @@
 //! The fast path of dequeues, and of waits for one event. It applies to an EVD without a CNO, descriptor or waiter,
-//! while all completions are successful transfers.
+//! while all completions are successful sends, receives, RDMA reads or RDMA writes that are not traced and of which no
+//! other object, such as an SRQ, must be notified.
 //!
 //! A poll leaves such completions in the buffer, and the next dequeues and waits return them from there. All other code
 //! locks by [`Evd::lock`], which first moves the remaining completions from the buffer to the queue. So that code finds

@@ -1,4 +1,5 @@
-//! EVD operations for other modules: create, post events, count completions by EP, configure, query, free.
+//! EVD operations for other modules: create, post events, count completions by EP, mark failed completions as reported,
+//! configure, query, free.
 //!
 //! Any thread may post an event. A post never waits for the consumer, and holds no lock while it wakes a waiter or
 //! calls an agent.

@@ -1,5 +1,5 @@
-//! Tests of CNO descriptors: a descriptor is readable while EVDs have triggered the CNO. Arming it drops the triggers
-//! of empty EVDs.
+//! Tests of CNO descriptors: a descriptor is readable while EVDs have triggered the CNO. Arming it removes triggers
+//! from the front of the queue, up to that of the first EVD that has events.
 
 use super::*;
 use crate::runtime::descriptor::tests::is_readable;

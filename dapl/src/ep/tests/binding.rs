@@ -1,4 +1,5 @@
-//! Tests of RMR binds: their checks and completions, what queries return, and when an LMR can be freed.
+//! Tests of RMR binds: their checks and completions, what queries return, when an LMR can be freed, and that a failed
+//! bind breaks the connection.
 
 use super::*;
 use crate::error::{AccessKind, Resource};

@@ -1,4 +1,5 @@
-//! Tests of disconnect, reset and free, and of the completions of posted work.
+//! Tests of the end of a connection or of an attempt to connect (disconnect, reset, free, close of the IA, full EVD):
+//! its events, and the flush of posted work.
 
 use super::*;
 use crate::cno::dapl_cno::{dapl_cno_create, dapl_cno_free, dapl_cno_modify_agent};

@@ -1,5 +1,6 @@
-//! Tests of failed work: when a consumer has dequeued the failed completion, the connection is broken, even if the
-//! provider has not reported that yet.
+//! Tests of failed work. When a consumer has dequeued the failed completion, the connection is broken, even if the
+//! provider has not reported that yet. Flushed work, and a failure during a graceful disconnect, do not break the
+//! connection.
 
 use super::*;
 use crate::cno::dapl_cno::{dapl_cno_create, dapl_cno_free, dapl_cno_modify_agent};

@@ -1,4 +1,6 @@
-//! Concurrency test: client, server, provider, timer, and a thread that posts and queries, each on its own thread.
+//! Concurrency test of connection set-up. The client connects with short timeouts and disconnects, while other threads
+//! accept or reject requests, deliver provider events, and post and query on the client's EP. The number of events that
+//! end an attempt must equal the number of attempts.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,4 +1,4 @@
-//! Tests of the watermarks of EPs with and without an SRQ.
+//! Tests of the high watermarks (limits on the number of receives) of EPs with and without an SRQ.
 
 use super::sharing::*;
 use super::*;

@@ -1,4 +1,5 @@
-//! Tests of the event queue.
+//! Tests of the event queue: which events wake a waiter or trigger the CNO, when a wait is refused, cancelled or ended,
+//! and the limits of a resize.
 #![forbid(unsafe_code)]
 
 use super::*;
