@@ -1,9 +1,10 @@
-//! Errors of DAT calls, and their numbers.
+//! Errors of DAT calls, and their return codes.
 //!
-//! Every module and provider uses `Error`; the entries convert it to a `DAT_RETURN` by [`Error::code`]. Each variant
-//! stands for one return type of the specification, and its payload for the subtype. All codes have the error class
-//! bit, except two that programs compare as whole values: `QUEUE_EMPTY`, and `CONN_QUAL_IN_USE` if the provider reports
-//! that the qualifier is in use (spec/endpoints 6.1).
+//! The functions of this crate and of the providers return [`Error`]. The entries convert it to a `DAT_RETURN`: those
+//! of 1.2 by [`Error::code`], those of 2.0 by `v2::convert`. Each variant stands for a return type of the
+//! specification, and its payload, if it has one, for the subtype. All codes have the error class bit, except two that
+//! programs compare as whole values: `QUEUE_EMPTY`, and `CONN_QUAL_IN_USE` if the provider reports that the qualifier
+//! is in use (spec/endpoints 6.1).
 #![forbid(unsafe_code)]
 
 use dat_abi::*;

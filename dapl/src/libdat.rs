@@ -1,8 +1,9 @@
 //! Access to each libdat that has loaded this library: its functions, and the hook, a record of further functions that
 //! only this project's libdat has. There is one libdat per version of the API.
 //!
-//! `registration` calls `init`. An IA asks libdat for its IA number, the handle that the consumer uses. This project's
-//! libdat gets the address range of all handles through the hook.
+//! `registration` calls `init`. An IA asks libdat for its IA number, the handle that the consumer uses. Through the
+//! hook, this project's libdat gets the address range of all handles and the reason of a failed open, and returns the
+//! library name in the line of dat.conf.
 
 use std::ffi::{CStr, CString, c_void};
 use std::mem::{MaybeUninit, offset_of};

@@ -1,8 +1,8 @@
 //! Registers a provider library with libdat: `dat_provider_init` and `dat_provider_fini`.
 //!
 //! `export_provider!` defines the two exported functions, which call this module. `init` opens no IA and starts no
-//! thread: it copies its arguments, stores libdat's functions, and registers exactly the name it was called for
-//! (spec/registry 3.3 P1 to P9).
+//! thread. It installs the logger and the fork handlers, copies its arguments, stores libdat's functions, and registers
+//! only the name for which libdat has called it (spec/registry 3.3 P1 to P9).
 
 use std::ffi::{CStr, c_char};
 

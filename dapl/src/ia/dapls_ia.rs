@@ -1,6 +1,7 @@
 //! IA operations for other modules: open, close, and reporting an asynchronous error.
 //!
-//! When [`close`] returns, the provider has joined its threads of this IA.
+//! When [`close`] returns success, the provider has joined its threads of this IA. The exception is the calling thread:
+//! an agent may close the IA on a thread of the provider.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;

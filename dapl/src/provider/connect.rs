@@ -1,4 +1,5 @@
-//! Provider interface for connections: addresses, requests, and the sink for connection events.
+//! Provider interface for connections: addresses, the connection of a queue pair, connection requests, and the sink for
+//! connection events.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,5 @@
-//! Provider interface for memory: registration, access rights, memory windows.
+//! Provider interface for memory: protection domains, registration, access rights, groups of processes that share
+//! memory, and memory windows.
 
 use std::any::Any;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! Reserved service points (RSPs): an RSP listens for one request, and has an EP reserved for it.
 //!
-//! The entries in `dapl_rsp` create and free RSPs; the request arrives through `cm`. After the first request, all
-//! others are refused. The qualifier and the handle stay in use until the RSP is freed. The free does not affect the
-//! request or its connection. No lock is held while the provider starts or stops listening, or while an event is
-//! posted.
+//! The entries in `dapl_rsp` create, query and free RSPs; the request arrives through `cm`. After the event of the
+//! first request was queued, all further requests are refused. The qualifier and the handle stay in use until the RSP
+//! is freed. The free does not affect the request or its connection. No lock is held while the provider starts or stops
+//! listening, or while an event is posted.
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
 //! Detects without a lock that an EVD has no event, so that an unsuccessful dequeue is cheap.
 //!
-//! An EVD whose transport supports it has an [`EmptyCheck`], and each connection that it polls a [`RingWatch`]. Both
-//! consist of words. Each word except the counters `passes` and `polls` has one writer at a time: the holder of the
-//! lock for the data that the word describes. A dequeue reads the words, and acquires no lock if all of them indicate
-//! that nothing has arrived. Otherwise it acquires the locks and searches for events.
+//! If the transport supports empty checks, an EVD has an [`EmptyCheck`], and each connection that the EVD polls has a
+//! [`RingWatch`]. Both consist of words. Each word except the counters `passes` and `polls` has one writer at a time:
+//! the holder of the lock for the data that the word describes. A dequeue reads the words, and acquires no lock if all
+//! of them indicate that nothing has arrived. Otherwise it acquires the locks and searches for events.
 //!
 //! A completion moves from a ring to the CQ's list of ready completions, and from there to the queue of the EVD. Each
 //! step sets the word of its destination before the word of its origin (Release), and a dequeue reads the words in the

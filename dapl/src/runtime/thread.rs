@@ -1,4 +1,5 @@
-//! Threads of this library inside the consumer's program: named, with all signals blocked, and never cancelled.
+//! Threads of this library inside the consumer's program: named, with all signals blocked, and never cancelled. Also
+//! registers handlers for `fork` and for the exit of the process.
 //!
 //! The object layer and providers start all their threads here, so that the consumer's signal handlers run on the
 //! consumer's threads only.

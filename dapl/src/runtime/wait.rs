@@ -5,6 +5,9 @@
 //! deferred. A sleep on a futex word runs in stack frames that own nothing, because glibc's forced unwinding passes
 //! through them. A thread that is cancelled leaves a [`WaitMark`] in its thread-local storage, whose destructor removes
 //! the waiter. The futex words are in the arena of handles, so they outlive the objects.
+//!
+//! The module also decides when a thread that polls without success pauses or yields its CPU (`relax`,
+//! [`SharedCpuBackoff`]).
 
 use std::cell::RefCell;
 use std::ffi::c_int;

@@ -1,4 +1,5 @@
-//! Converts the segments of posts: from triplets of 2.0 to those of 1.2, which providers use.
+//! Converts the segments of posts from triplets of 2.0 to those of 1.2, which providers use. In segments of zero-based
+//! LMRs, also converts the offset to an address.
 
 use dat_abi as v1;
 use dat_abi::v2::*;

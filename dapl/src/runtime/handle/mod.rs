@@ -7,9 +7,10 @@
 //! and later reused with another generation.
 //!
 //! Lookups and frees do not block: a free marks the entry as not live, and the last call that uses the object drops it.
-//! Most calls count a reference in the entry ([`Ref`]). Posts and dequeues store the entry's address in a hazard slot
-//! of their thread instead ([`PostRef`]). In a forked child the arena reads as zeros (`MADV_WIPEONFORK`), so the child
-//! refuses inherited handles. Its new handles use entries that the parent has not assigned.
+//! Most calls count a reference in the entry ([`Ref`]). Posts on EPs and dequeues instead store the entry's address in
+//! a hazard slot of their thread, if one is free ([`PostRef`]). In a forked child the arena reads as zeros
+//! (`MADV_WIPEONFORK`), so the child refuses inherited handles. Its new handles use entries that the parent has not
+//! assigned.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;

@@ -1,4 +1,5 @@
-//! Rate limit for errors and warnings: a burst, then a number of lines per second, and a count of suppressed lines.
+//! Rate limit for errors and warnings: a burst of at most `BURST` lines, and after it one line per `REFILL_INTERVAL`.
+//! Further lines are suppressed and counted.
 //!
 //! A program that loses thousands of connections at the same time must not be slowed down by its log. The current time
 //! is a parameter.

@@ -7,7 +7,7 @@
 //! the kernel removes it when the process exits.
 //!
 //! The crate `dat_counters`, which tools use too, defines the format of the text. `DAPL_COUNTERS=off` disables
-//! publication. A forked child publishes nothing until it opens an IA of its own.
+//! publication. A forked child publishes nothing until it creates an EP, an SRQ or a service point in an IA of its own.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
