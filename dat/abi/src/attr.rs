@@ -1,4 +1,5 @@
-//! The records of DAT 1.2 that programs pass or receive: attributes, parameters, triplets, regions.
+//! The records of DAT 1.2, except events, that programs or providers pass or receive: attributes, parameters, triplets,
+//! region descriptions, contexts.
 //!
 //! The order and offsets of the fields are ABI. The object layer (`dapl`) converts these records at its C boundary.
 

@@ -1,5 +1,5 @@
-//! Events as `dat_evd_wait` and `dat_evd_dequeue` return them: 48 bytes; the event number selects the member of the
-//! union.
+//! Events of DAT 1.2, as `dat_evd_wait` and `dat_evd_dequeue` write them. An event has 48 bytes, and its number selects
+//! the member of the union.
 //!
 //! `ep_handle` is the first field of both DTO and connection data, because programs read it through either member.
 

@@ -1,4 +1,4 @@
-//! Scalars, handles, flags and masks of DAT 1.2.
+//! Scalars, handles, enumerations, flags and masks of DAT 1.2.
 //!
 //! Enumerations are plain integers: a C caller can pass any number, so the receiver has to check it.
 

@@ -1,4 +1,5 @@
-//! The records of DAT 2.0 that programs pass or receive.
+//! The records of DAT 2.0, except events, that programs pass or receive. Records that are the same in DAT 1.2 are
+//! re-exported from there.
 
 use core::ffi::{c_char, c_int};
 

@@ -1,4 +1,5 @@
-//! Events of DAT 2.0: 120 bytes, of which the last 64 belong to extensions.
+//! Events of DAT 2.0: 120 bytes, of which the last 64 belong to extensions. Types and numbers that are the same in DAT
+//! 1.2 are re-exported from there.
 
 use super::types::*;
 

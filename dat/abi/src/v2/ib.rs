@@ -1,7 +1,8 @@
-//! The InfiniBand extensions: `dat_ib_extensions.h`.
+//! Types and numbers of the InfiniBand extension of DAT 2.0 (header `dat_ib_extensions.h`).
 //!
-//! Every operation is a call of `dat_extension_op` with a number of [`DAT_IB_OP`], which determines the arguments that
-//! follow.
+//! Every operation of the extension is a call of `dat_extension_op`, whose operation number ([`DAT_IB_OP`]) determines
+//! the arguments that follow. Of these operations, this project implements only the atomic ones and the RDMA write with
+//! immediate data.
 
 use core::ffi::{CStr, c_void};
 

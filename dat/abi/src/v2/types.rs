@@ -1,4 +1,5 @@
-//! Scalars, handles, flags and masks of DAT 2.0.
+//! Scalars, handles, enumerations, flags and masks of DAT 2.0. Those that are the same in DAT 1.2 are re-exported from
+//! there.
 
 use core::ffi::c_int;
 

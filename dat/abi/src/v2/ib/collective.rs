@@ -1,4 +1,5 @@
-//! Types and numbers of collective operations.
+//! Types and numbers of the collective operations of the InfiniBand extension. No provider of this project implements
+//! these operations.
 
 use core::ffi::{c_int, c_void};
 

@@ -1,4 +1,5 @@
-//! Numbers of the counters that `dat_ib_query_counters` reads.
+//! Numbers of the counters of the InfiniBand extension, which `dat_ib_query_counters` reads. No provider of this
+//! project implements these counters.
 
 /// C enumeration `enum dat_ia_counters`.
 pub type DAT_IA_COUNTERS = u32;
