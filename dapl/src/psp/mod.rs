@@ -1,8 +1,8 @@
 //! Public service points (PSPs): a PSP listens on a qualifier, for any number of requests.
 //!
-//! The entries in `dapl_psp` create and free PSPs; requests arrive through `cm`. A free stops the listener before it
-//! returns, and does not affect requests that have arrived or their connections. No lock is held while the provider
-//! starts or stops listening, or while an event is posted.
+//! The entries in `dapl_psp` create, query and free PSPs; requests arrive through `cm`. A free stops the listener
+//! before it returns, and does not affect requests that have arrived or their connections. No lock is held while the
+//! provider starts or stops listening, or while an event is posted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

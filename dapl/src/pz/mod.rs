@@ -1,7 +1,7 @@
 //! Protection zones (PZs): work of an EP, and RDMA of its peer through this EP, may access only memory in the EP's
 //! zone.
 //!
-//! The entries in `dapl_pz` create and free PZs. EPs, LMRs, RMRs and SRQs are counted as users of their PZ.
+//! The entries in `dapl_pz` create, query and free PZs. EPs, LMRs, RMRs and SRQs are counted as users of their PZ.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! `datinfo check`: explains each line of a dat.conf, and each error with the permitted values.
+//! `datinfo check`: explains the entries of a dat.conf, or of the files that programs read, lists unused lines, and
+//! reports errors and warnings with the permitted values.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;

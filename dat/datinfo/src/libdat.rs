@@ -1,4 +1,5 @@
-//! Safe wrappers of the functions and of the private hook of libdat. libdat is found in the same way as by a program.
+//! Safe wrappers of the functions and of the private hook of libdat. Loads the libdat that the user names. Without a
+//! name, loads the one that the dynamic loader finds, or else the one in `../lib` of this program.
 //!
 //! Used in the child process only. Only this project's libdat has the hook (`dat_abi::hook`). Without the hook, the
 //! registry is listed as names, versions and thread safety.

@@ -1,9 +1,11 @@
-//! `datinfo`: lists the DAT registry of this machine, whether each adapter opens, and if not why.
+//! `datinfo`: lists the DAT registry of this machine, whether each adapter opens, and if not why. Its commands also
+//! show settings, explain names and numbers of DAT, check and edit a dat.conf, look for problems of hosts, and show the
+//! counters of running processes.
 //!
 //! | module | purpose |
 //! |---|---|
 //! | `options` | the command line |
-//! | `libdat` | calls into libdat, which is found in the same way as by a program (unsafe) |
+//! | `libdat` | loads libdat and calls it (unsafe) |
 //! | `probe` | the child process: reads the registry, or opens one adapter, and answers in JSON |
 //! | `child` | the parent process: starts a child with a time limit, and reports how the child ended |
 //! | `registry`, `adapter` | results of a child: the registry, or whether an adapter opens |

@@ -1,4 +1,4 @@
-//! `datinfo doctor --serve`: answers the checks of other hosts until it is killed.
+//! `datinfo doctor --serve`: answers the checks of other hosts until it is killed or cannot receive any more.
 //!
 //! The server has one socket, no state per peer, and a limit on answers per second.
 #![forbid(unsafe_code)]
