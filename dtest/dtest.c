@@ -1,5 +1,6 @@
 /*
- * dtest - a server and a client that try out a uDAPL provider together, and check every byte.
+ * dtest - a server and a client that test a uDAPL provider with messages, RDMA writes and RDMA reads. They check every
+ * byte that arrives.
  *
  *     dtest -P sm0                    the server
  *     dtest -P sm0 -h localhost      the client, in another terminal

@@ -1,4 +1,5 @@
-"""gdb: the state of DAT objects of a stopped program, without debug information of the libraries.
+"""gdb commands that show an endpoint of a stopped program, or explain a return code. The libraries need no debug
+information.
 
     (gdb) source /usr/share/dapl-rs/dapl-gdb.py
     (gdb) dapl ep HANDLE        state, handles, ports, attributes and counters of an endpoint

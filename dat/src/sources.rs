@@ -1,5 +1,5 @@
-//! Sources of the registry's lines: dat.conf files in their search order, drop-in files, and without any file the
-//! adapters of this machine.
+//! Sources of the registry's lines: the file that `DAT_OVERRIDE` names, otherwise the first dat.conf that exists and
+//! drop-in files, and without any file the adapters of this machine.
 //!
 //! `registry` reads the sources once per process, at the first open, list, or query of a tool. An invalid line becomes
 //! a diagnostic, and an unreadable file an entry of `unreadable`; neither is a failure.

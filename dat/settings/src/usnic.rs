@@ -1,4 +1,4 @@
-//! Settings of usnic, in `ia_params` and in the environment.
+//! Settings of usnic, in `ia_params` and in the environment. The interface or address can be set in `ia_params` only.
 //!
 //! The first word of `ia_params` without `=` is the interface or address. No setting disables congestion control or the
 //! do-not-fragment bit.

@@ -1,4 +1,5 @@
-//! Errors of calls into libdat, with their names.
+//! The error type of this crate: libdat is missing, one of its calls failed (with the names of the return code), an
+//! argument was refused, a system call failed, or a provider is not thread-safe.
 
 use std::fmt;
 
