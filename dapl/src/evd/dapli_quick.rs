@@ -6,8 +6,8 @@
 //! locks by [`Evd::lock`], which first moves the remaining completions from the buffer to the queue. So that code finds
 //! every event in the queue.
 //!
-//! A wait on the CNO of an EVD also leaves a completion in the buffer, but only a single one: if an EVD still has events
-//! after a dequeue, that dequeue has to trigger the CNO again.
+//! A wait on the CNO of an EVD also leaves a completion in the buffer, but only a single one: if an EVD still has
+//! events after a dequeue, that dequeue has to trigger the CNO again.
 #![forbid(unsafe_code)]
 
 use std::ops::Range;

@@ -1,5 +1,6 @@
-//! The reference to an EVD by which its CQ and its CNO call it, and the notifications that an event in the EVD causes:
-//! a wake-up, a trigger of the CNO, a call of the agent.
+//! The reference by which the CQ and the CNO of an EVD call the EVD, and the notification that an event in the EVD
+//! causes: it wakes threads that wait on the EVD or the CNO, calls the agent of the CNO, and reports that the CQ cannot
+//! be armed.
 #![forbid(unsafe_code)]
 
 use std::marker::PhantomData;

@@ -1,5 +1,5 @@
 //! The log of this library: stderr, syslog or both, never stdout. A message is one write to stderr, even if it has
-//! several lines; syslog gets one record per line.
+//! several lines; syslog gets one record per line. A message that repeats the previous one is only counted.
 //!
 //! `dat_provider_init` installs the logger once, unless the process has a logger. `DAPL_DBG_TYPE` selects messages
 //! (spec/registry 14.1), `DAPL_DBG_DEST` the destination: 1 stderr, 2 syslog, 3 both. Errors and warnings are

@@ -1,4 +1,5 @@
-//! The registry as read by a probe: entries, unused lines, errors in lines.
+//! The registry as read by a probe: entries, unused lines, errors in lines, unreadable files, and lines for the
+//! adapters of this machine.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;

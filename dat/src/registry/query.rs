@@ -1,5 +1,6 @@
-//! The registry as lines of text for tools: accepted and unused lines of the files, errors, and which files are used.
-//! Also the calling thread's last refusal, lines for the adapters of this machine, and libdat's version.
+//! The registry as lines of text for tools: accepted and unused lines of the files, errors in lines, unreadable files,
+//! which files are used, and the file to edit. Also the calling thread's last refusal, lines for the adapters of this
+//! machine, and libdat's version.
 //!
 //! `thunk` returns the lines through the hook. Fields are separated by tabs. All bytes of a field except printable
 //! ASCII are escaped as in C. No library is loaded.

@@ -1,8 +1,8 @@
 //! Calls that libdat passes to the provider behind a handle: find the table, load the member, jump.
 //!
-//! Only the handle is checked. For handles in the first arena, the exported function itself finds the table; other
-//! handles are resolved in a separate function. If a provider's table has a null member for a call, the call returns
-//! `DAT_NOT_IMPLEMENTED`.
+//! Only the handle is checked. In calls on an object of a certain kind other than an IA, the exported function itself
+//! finds the table of a handle in the first arena. All other handles are resolved in a separate function. If a
+//! provider's table has a null member for a call, the call returns `DAT_NOT_IMPLEMENTED`.
 //!
 //! The functions differ only in name, table member and arguments, so they are listed as *name => member(arguments after
 //! the handle)*. They are grouped by the function that resolves the handle, and by the subtype that is returned for an

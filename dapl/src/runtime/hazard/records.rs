@@ -1,5 +1,5 @@
-//! The hazard slots of all threads: a fixed number of records, one per thread. A record is reused after its thread has
-//! ended.
+//! The hazard slots of all threads: a fixed number of records. A thread that needs slots claims a free record, which is
+//! reused after the thread has ended.
 #![forbid(unsafe_code)]
 
 use std::cell::Cell;

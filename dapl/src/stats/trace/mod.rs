@@ -1,9 +1,9 @@
 //! Traces of transfers: the last posts of an EP and their completions. They show why a transfer does not complete.
 //!
 //! Tracing is off unless `DAPL_DBG_IO_TRC` or the `ia_params` of the IA's dat.conf line give a number of posts
-//! ([`TraceSettings`]). Then every EP of that IA has a `TraceRing` of that size. The module `ep` records posts, and
-//! `evd` completions; the post number in the token links a completion to its post. The trace is logged as one message
-//! of bounded size:
+//! ([`TraceSettings`]). Then every EP of that IA has a `TraceRing` of at least that size. The module `ep` records
+//! posts, and `evd` completions; the post number in the token links a completion to its post. The trace is logged as
+//! one message of bounded size:
 //! - when a request has been in flight for too long (`watch`), once per stall;
 //! - when a connection breaks, and when an EP is reset or freed with requests in flight;
 //! - when the file named by `DAPL_DBG_IO_TRC_FILE` is modified.
