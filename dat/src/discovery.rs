@@ -3,7 +3,8 @@
 //!
 //! `sources` uses the lines if `DAT_OVERRIDE` is not set and neither a dat.conf nor a drop-in file exists; `datinfo
 //! discover` prints them. Only names are read: no library is loaded and no device is opened. Names with special
-//! characters are skipped, since they would have to be quoted. At most 64 interfaces and 64 ports get a line.
+//! characters are skipped, since they would have to be quoted, and so are names longer than 64 bytes. At most 64
+//! interfaces and 64 ports get a line.
 #![forbid(unsafe_code)]
 
 use std::fs;

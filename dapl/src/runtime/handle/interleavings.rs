@@ -1,5 +1,6 @@
-//! Loom models of one table entry that is reused without quarantine. Loom reports an access to an object that is being
-//! dropped.
+//! Loom models of references to the object of one handle: counted references, posts through hazard slots, exclusions of
+//! posts, concurrent frees, and the reuse of the table entry without quarantine. Loom reports an access to an object
+//! that is being dropped.
 
 use loom::thread;
 
