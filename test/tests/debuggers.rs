@@ -1,4 +1,4 @@
-//! The gdb commands for DAT objects (`dat/debug/dapl-gdb.py`), run in a stopped program.
+//! The gdb commands for endpoints and return codes (`dat/debug/dapl-gdb.py`), run in a stopped program.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
