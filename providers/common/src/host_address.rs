@@ -1,4 +1,5 @@
-//! Addresses of this host, for transports that connect processes of one host.
+//! Addresses of a provider that connects only processes of one host: the address that an IA reports to consumers, and
+//! checks whether the address of a peer belongs to this host.
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};

@@ -1,3 +1,3 @@
-//! Parts of a provider's engine thread.
+//! The job queue of a provider's engine thread.
 
 pub mod queue;

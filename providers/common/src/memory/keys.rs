@@ -1,7 +1,8 @@
 //! Allocates keys of registered memory. A key consists of an index into the provider's table (upper 16 bits) and a
 //! nonce that changes with each use of the index (lower 16 bits).
 //!
-//! A freed index is quarantined before it is reused. A key is reused only after all 65,535 other keys of its index.
+//! A freed index is reused only after at least 1,024 other indices were freed, or earlier if every index of the table
+//! was used. A key is reused only after all 65,535 other keys of its index.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;

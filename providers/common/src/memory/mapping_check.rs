@@ -1,8 +1,9 @@
 //! Checks whether memory of this process is mapped with the rights that a registration needs. A region is checked when
-//! it is registered. `user_copy` checks it again before a copy, unless it was used recently. [`LastCheck`] limits the
-//! validity of a check to one tick of the engine.
+//! it is registered. `user_copy` checks it again before a copy, unless it was used recently. The checks do not change
+//! the content of memory.
 //!
-//! The checks do not change the content of memory.
+//! Also contains [`LastCheck`], with which a caller repeats a check of any kind at most once per tick of the engine, or
+//! of the coarse clock while the engine sleeps. sm uses it for the check whether a peer's process is alive.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,4 +1,5 @@
-//! Registered memory, for providers that copy the data in software.
+//! Registered memory, for providers that copy the data in software: keys and their rights, memory windows, checks
+//! whether memory is mapped, copies from and to consumer memory, and atomic operations on it.
 
 pub mod atomic;
 pub mod keys;
