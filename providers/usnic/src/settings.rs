@@ -1,7 +1,7 @@
 //! The parsed settings of this provider.
 //!
-//! `dapl_software::settings` reads them from `ia_params` and the environment. datinfo and the documentation list the
-//! settings from the table in that module.
+//! `dapl_software::settings` reads them from `ia_params` and the environment, by the settings table of usnic
+//! (`dat_settings::USNIC`). datinfo and the documentation list the settings from the same table.
 #![forbid(unsafe_code)]
 
 use std::ops::RangeInclusive;

@@ -1,5 +1,5 @@
-//! Tests of completion queues with fake connections: polls of few and of many connections return all completions, and
-//! the empty check watches the polled connections.
+//! Tests of completion queues with fake connections. Polls of few and of many connections return all completions, a
+//! busy connection does not delay the others, and the empty check watches all polled connections.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::AtomicU32;

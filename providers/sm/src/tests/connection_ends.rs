@@ -1,5 +1,6 @@
-//! Two correct IAs: sends of many lengths, RDMA by the kernel and through the bounce buffers, refused accesses and
-//! registrations, late duplicates of requests, and the ways to end an attempt or a connection.
+//! Tests of two correct IAs. Transfers: sends of many lengths, RDMA by the kernel and through the bounce buffers, and
+//! refused accesses and registrations. Connections: hand-offs, late duplicates of requests, and the ways to end an
+//! attempt, a connection or an IA.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;

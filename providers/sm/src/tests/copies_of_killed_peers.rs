@@ -1,5 +1,8 @@
-//! Kernel copies whose target process dies. No other process receives the data, and each request completes once and in
-//! order. A process survives if its peer dies during a copy from or to its memory.
+//! Tests of kernel copies from and to a process that dies. If the target of large copies is killed, each request of the
+//! initiator completes once and in order. If the initiator is killed, the target gets one event and continues.
+//!
+//! Other tests simulate a new process that has the id of the dead one. No data is copied from or to it for a connection
+//! of the dead process, and its own connections stay.
 
 use super::invalid_data::exchange_messages;
 use super::killed_processes::is_empty;

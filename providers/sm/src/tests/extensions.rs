@@ -1,5 +1,6 @@
-//! Sends and RDMA writes with immediate data, and atomic operations, by each method: mapped memory, copies by the
-//! kernel, and the target's engine. Also invalid operations, and peers that do not support extensions.
+//! Tests of sends and RDMA writes with immediate data, and of atomic operations, executed by each method: mapped
+//! memory, copies by the kernel, and the target's engine. Other tests: the order and the flush of atomic operations,
+//! invalid and forged operations, and a peer that does not support extensions.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,6 +1,7 @@
 //! One of two processes is killed while it creates its files, connects, transfers data, disconnects, cleans up or
 //! closes the IA. The other process gets at most one event and its flushes, continues to serve other processes, and no
-//! file remains.
+//! file remains. The last test replaces the killed process by a new one with the same process id and end point
+//! directory, to which the other process connects again.
 
 use super::fail_points::Point::{self, *};
 use super::other_process::{Other, QUAL, Traffic, was_killed};

@@ -1,4 +1,5 @@
-//! RDMA through a fake KNEM device: declaration and use of regions, and the behaviour after a refusal.
+//! Tests of RDMA through a fake KNEM device: declaration and use of regions, the configured order of methods, checks of
+//! rights, and the method used after the device has refused a copy.
 
 use std::sync::atomic::Ordering;
 

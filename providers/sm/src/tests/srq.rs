@@ -1,5 +1,5 @@
-//! Shared receive queues: several connections on one queue, an empty queue, connections that end while they use a
-//! receive, and watermarks.
+//! Tests of shared receive queues: several connections on one queue, an empty queue, an abort while a connection uses a
+//! receive, protection domains, the capacity, and watermarks.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

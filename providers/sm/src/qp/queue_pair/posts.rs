@@ -1,4 +1,5 @@
-//! Posts of receives, sends, RDMA operations and binds.
+//! Posts work to a queue pair: receives, sends, RDMA and atomic operations, and binds. Also sets the watermarks of
+//! receives, flushes receives, and counts the outstanding work.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::Ordering;

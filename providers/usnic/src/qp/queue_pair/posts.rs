@@ -1,5 +1,6 @@
-//! Posts of receives, sends, RDMA operations and binds, and the watermarks of receives. For a post of one segment, dapl
-//! first tries the functions in `fast_path.rs`.
+//! Posts work to a queue pair: receives, sends, RDMA and atomic operations, and binds. Also sets the watermarks of
+//! receives, flushes receives, and counts the outstanding work. For a post of one segment, dapl first tries the
+//! functions in `fast_path.rs`.
 #![forbid(unsafe_code)]
 
 use dapl::error::{Error, Resource, Result};
