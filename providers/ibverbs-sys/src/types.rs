@@ -1,4 +1,5 @@
-//! Structures of `<infiniband/verbs.h>`, with the names and the order of fields of the header.
+//! Structures of `<infiniband/verbs.h>` that the provider over rdma-core uses, with the names and the order of fields
+//! of the header.
 
 use std::os::raw::{c_char, c_int, c_uint, c_void};
 

@@ -1,5 +1,5 @@
-//! Chooses the GID of an IA's port. On Ethernet, the GID determines the RoCE version and the VLAN too. The caller logs
-//! the choice.
+//! Chooses the GID of an IA's port, and another GID of the port for a peer of the other address family. On Ethernet,
+//! the GID determines the RoCE version and the VLAN too. The caller logs the choice.
 #![forbid(unsafe_code)]
 
 use std::cmp::Reverse;

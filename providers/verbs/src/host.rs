@@ -1,7 +1,7 @@
-//! RDMA devices of this host, their ports and network devices, and the device files, as sysfs and `/dev` list them.
+//! Lists the RDMA devices of this host, their ports, network devices, IP addresses and device files, from sysfs, `/dev`
+//! and the list of addresses. `find` uses this module to choose a device.
 //!
-//! The paths of sysfs and `/dev` are parameters, so that tests can use a fake host. `find` uses this module to choose a
-//! device.
+//! The paths of sysfs and `/dev`, the addresses and the resolver are parameters, so that tests can use a fake host.
 #![forbid(unsafe_code)]
 
 use std::fs;

@@ -1,7 +1,8 @@
-//! Failures to open an IA or to register memory: the log message with cause and remedy, and the error for the caller.
+//! Failures to open an IA or to register memory: the log message, and the error for the caller.
 //!
 //! The message of a failed open has object, cause and remedy. A program that tries all names of dat.conf would flood
-//! the log. So a process logs each message once as an error, and at most four of them; the others have level info.
+//! the log. So a process logs at most four different messages as errors. Repeated messages and those after the fourth
+//! are logged with level info.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;

@@ -1,9 +1,9 @@
 //! The software queue of a completion queue: completions that were fetched from the device or made in software, and
 //! that the consumer has not polled. Also the notification state.
 //!
-//! A device does not report which completion is of a solicited message. If it is armed for solicited messages only, its
-//! event shows that there is one, but the event may arrive after the completion was fetched. This module calls no sink;
-//! it records that a notification is due.
+//! A device does not report which completion is of a solicited message. If the device is armed for solicited messages
+//! only, its event shows that there is one, but the event may arrive after the completion was fetched. So a receive
+//! counts as solicited if it may be. This module calls no sink; it records that a notification is due.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;

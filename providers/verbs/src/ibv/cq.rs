@@ -1,4 +1,4 @@
-//! A completion queue.
+//! Wrapper of a completion queue of the device (`ibv_cq`).
 
 use std::ffi::{c_int, c_void};
 use std::io;

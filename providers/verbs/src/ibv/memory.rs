@@ -1,4 +1,4 @@
-//! Protection domains, memory regions and memory windows.
+//! Wrappers of protection domains, memory regions and memory windows of the device (`ibv_pd`, `ibv_mr`, `ibv_mw`).
 
 use std::ffi::{c_int, c_void};
 use std::io;

@@ -1,4 +1,4 @@
-//! A reliable connected (RC) queue pair.
+//! Wrapper of a reliable connected (RC) queue pair of the device (`ibv_qp`), with its posts and binds.
 
 use std::io;
 use std::ptr::{self, NonNull};

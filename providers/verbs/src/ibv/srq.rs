@@ -1,4 +1,4 @@
-//! A shared receive queue.
+//! Wrapper of a shared receive queue of the device (`ibv_srq`).
 
 use std::ffi::c_void;
 use std::io;

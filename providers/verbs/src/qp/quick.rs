@@ -1,6 +1,9 @@
-//! Fast path of posts with one segment to a queue with space: receives without flags, and requests without flags or with
-//! only SUPPRESS. Requests need an established connection; receives do not. Each function returns false and changes
-//! nothing if a condition is not met, or if the device's post fails. The caller then uses the general path.
+//! Fast path of posts with one segment that is not empty, to a queue with space: receives, sends, RDMA writes and RDMA
+//! reads, without flags. Only the flag SUPPRESS of a request is possible.
+//!
+//! Requests need an established connection; receives do not. Each function returns false and changes nothing if it
+//! cannot use the fast path, for example because a receive would cross the high watermark, or if the device's post
+//! fails. The caller then uses the general path.
 #![forbid(unsafe_code)]
 
 use std::slice;

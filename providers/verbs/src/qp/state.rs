@@ -1,5 +1,5 @@
-//! Changes of a queue pair's state to RESET, INIT and ERR, which need no parameters of the peer. The connection manager
-//! provides the changes to RTR and RTS.
+//! Changes of a queue pair's state to RESET, INIT and ERR, which need no parameters of the peer. Also [`PathToRts`],
+//! the changes from INIT to RTS, which the connection manager provides.
 #![forbid(unsafe_code)]
 
 use dapl::error::{Error, Result};

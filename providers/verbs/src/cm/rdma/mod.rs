@@ -5,10 +5,10 @@
 //! sends a confirmation. On the passive side, a request waits for the consumer. The passive side brings its queue pair
 //! to RTS before it sends the accept.
 //!
-//! The rdma_cm id of an ended connection is kept until the peer has confirmed the disconnect, or for a limited time. As
-//! long as the id exists, the kernel repeats a DREQ that was lost. The engine thread reads all events. Each id has a
-//! number. An unknown number means that the id was released: a request to a freed listener is rejected, and other
-//! events have no effect.
+//! After this process has ended a connection or attempt, its rdma_cm id is kept until the peer has confirmed the
+//! disconnect or has replied to the attempt, or for a limited time. As long as the id exists, the kernel repeats a DREQ
+//! that was lost. The engine thread reads all events. Each id has a number. An unknown number means that the id was
+//! released: a request to a freed listener is rejected, and other events have no effect.
 #![forbid(unsafe_code)]
 
 mod connection;
