@@ -1,5 +1,6 @@
-//! Memory windows, whose keys are entries of sm's table of registrations. This module reports which keys are in use by
-//! copies, for which a bind must wait; `dapl_software::memory::window` determines the order of binds.
+//! Memory windows, whose keys are entries of sm's table of registrations. This module reserves, activates and revokes
+//! these entries, and reports which of the keys are in use by copies. `dapl_software::memory::window` determines the
+//! order of binds, which wait for such copies.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

@@ -1,6 +1,8 @@
-//! Sleeping and waking many times, to find a wake-up that is rarely lost; the variable [`WAITS`] sets the number. A
-//! thread that is not woken fails the test. Loom checks every order of a few steps; these tests run many orders of all
-//! steps.
+//! Tests that no wake-up is lost. Threads send, sleep and wake many times, because a race may lose a wake-up only
+//! rarely; the variable [`WAITS`] sets the number of waits. A thread that is not woken fails the test. The loom models
+//! in `engine::wake_flags` check every order of a few steps, whereas these tests run many orders of all steps.
+//!
+//! Another test checks that the engine places messages at once for a program that polls memory and makes no call.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 

@@ -1,4 +1,6 @@
-//! Finds the interface and address of an IA by the interface name or address in `ia_params`.
+//! Finds the interface and address of an IA by the interface name or address in `ia_params`. Also answers questions
+//! about a peer's address: whether it is local, whether there is a route to it, the MTU of a local route, and whether a
+//! local UDP port is closed.
 //!
 //! An interface name selects the interface's first IPv4 address, else its first IPv6 address that is not link-local,
 //! else a link-local address. A link-local address that several interfaces have must be followed by `%` and the

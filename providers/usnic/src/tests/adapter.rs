@@ -1,5 +1,5 @@
-//! Tests of connection set-up, progress, deadlines and shutdown with two IAs of one process. The IAs use the loopback
-//! interface, fake queue pairs and a fake object layer.
+//! Tests of an adapter over the loopback interface, with fake queue pairs and a fake object layer: connection set-up,
+//! requests forwarded between IAs that share a port, pre-shared keys, path probes, progress, deadlines and shutdown.
 
 #[path = "backlog.rs"]
 mod backlog;

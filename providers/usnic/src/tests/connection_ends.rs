@@ -1,4 +1,6 @@
-//! Tests how connections end: flushed work, events on both sides, and errors that end a connection.
+//! Tests of the end of a connection: flushed work, the events on both sides, errors that end it, and what remains
+//! afterwards: a reset queue pair that connects again, the exit handler's packets, and the counters. A packet with a
+//! wrong token must not end a connection.
 
 use zerocopy::IntoBytes;
 

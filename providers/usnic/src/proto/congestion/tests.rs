@@ -1,4 +1,5 @@
-//! Tests the throughput of the algorithms on a simulated path, and their reactions to single events.
+//! Tests the throughput and the queueing delay of the algorithms on a simulated path, and their reactions to single
+//! events such as losses or a full local queue.
 
 use super::model::{Model, Sender, SimPath};
 use super::{AckEvent, Algorithm, Congestion, Controller, Cubic, Local, LossEvent};

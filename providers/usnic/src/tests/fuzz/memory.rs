@@ -1,5 +1,6 @@
-//! The memory and the shared receive queue of the peer under test. The callbacks assert that data is within its
-//! buffer, and that atomic operations and invalidations have a valid key.
+//! The callbacks of the peer under test, with its memory and its shared receive queue. They assert that received data
+//! and read responses are within their buffers, and that atomic operations and invalidations use a valid key. They
+//! refuse RDMA writes outside the memory.
 
 use dapl::provider::Status;
 use dapl_software::memory::atomic::Atomic;

@@ -1,4 +1,5 @@
-//! Reduces a failing scenario to the parts that are necessary for its failure, and prints the command that repeats it.
+//! Runs seeds. If a seed fails, removes parts of its scenario as long as it still fails, in a limited number of runs,
+//! and prints the reduced scenario with the command that repeats it.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
