@@ -1,6 +1,6 @@
 //! Finds the device, port and address that the `ia_params` of an IA name, and opens the device.
 //!
-//! Called once, when the IA is opened. May block in the resolver. `refusal` logs failures.
+//! The open of an IA calls [`open`] once. The call may block in the resolver. `refusal` logs failures.
 #![forbid(unsafe_code)]
 
 use std::fs::OpenOptions;

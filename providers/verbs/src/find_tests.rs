@@ -1,4 +1,4 @@
-//! Finds devices on fake hosts, and the causes of failures.
+//! Tests of `find` with fake hosts: the device, port and address that `ia_params` name, and the causes of failures.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -1,4 +1,4 @@
-//! Starts the connection manager of an IA.
+//! Starts the connection manager that the settings of an IA select.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

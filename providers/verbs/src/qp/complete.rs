@@ -1,8 +1,8 @@
 //! Matches the device's completions with posted work.
 //!
-//! Called by the thread that polls the device: a consumer thread or the engine. The thread holds the completion queue's
-//! lock. A failure is only recorded. The engine ends the connection later, because a sink must be called by the engine
-//! and without locks.
+//! A consumer thread or the engine polls the device, and completes the work under the completion queue's lock. A
+//! failure is only recorded. The engine ends the connection later, because a sink must be called by the engine and
+//! without locks.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

@@ -1,5 +1,6 @@
-//! Replacement of queue pair numbers after unanswered attempts, binds before RTS, extension operations, and overdue
-//! sends, over soft-RoCE. Skipped without a device rxe0, which must have the address 192.0.2.1.
+//! Tests of queue pairs on the soft-RoCE device rxe0: replacement of queue pair numbers after unanswered attempts,
+//! binds before RTS, immediate data, atomic operations, and overdue sends. Skipped without rxe0, which must have the
+//! address 192.0.2.1.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};

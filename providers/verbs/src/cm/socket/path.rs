@@ -1,10 +1,10 @@
-//! Computes the transitions of a queue pair from INIT to RTS without path resolution: from the local port, the
-//! settings, and the peer's parameters.
+//! Computes the transitions of a queue pair from INIT to RTS from the local port, the settings, and the peer's
+//! parameters. The connection managers `socket` and `none` use it, because they do not query the subnet manager for a
+//! path.
 //!
-//! For the connection managers `socket` and `none`, which do not query the subnet manager. On Ethernet each packet has
-//! a global route header with both GIDs; on InfiniBand only if `DAPL_GLOBAL_ROUTING` is set. The limits of RDMA reads
-//! are those of the EP; the limit of outgoing reads is reduced to the number that the peer accepts, if the peer has
-//! sent it.
+//! On Ethernet each packet has a global route header with both GIDs; on InfiniBand only if `DAPL_GLOBAL_ROUTING` is
+//! set. The limits of RDMA reads are those of the EP; the limit of outgoing reads is reduced to the number that the
+//! peer accepts, if the peer has sent it.
 #![forbid(unsafe_code)]
 
 use std::fmt::{self, Display, Formatter};

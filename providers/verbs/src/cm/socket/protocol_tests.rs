@@ -1,4 +1,4 @@
-//! The active and the passive side of the protocol, without sockets, in both formats.
+//! Tests of the protocol's state machine without sockets: an active and a passive side, in both wire formats.
 #![forbid(unsafe_code)]
 
 use super::super::wire::PathLimits;

@@ -1,5 +1,5 @@
-//! The connection manager `socket` over real sockets: connected to itself, to a peer that sends the bytes of the C
-//! implementation, and to peers that send invalid data.
+//! Tests of the connection manager `socket` over real sockets: two managers, a peer that sends the bytes of the C
+//! implementation, listeners that are late or missing, abandoned attempts, and peers that send invalid data or nothing.
 
 use std::any::Any;
 use std::io::{Read, Write};

@@ -1,5 +1,5 @@
-//! The wire format of 2.0: between two managers, with a peer that sends the bytes of `libdaploscm.so.2`, and with a
-//! peer that uses the format of 1.2.
+//! Tests of the connection manager `socket` with the wire format of 2.0: between two managers, with a peer that sends
+//! the bytes of `libdaploscm.so.2`, and with a peer that uses the format of 1.2.
 
 use super::*;
 

@@ -1,4 +1,5 @@
-//! Messages in both formats: bytes of the C implementation, and invalid messages.
+//! Tests of messages in both wire formats: encoding and decoding of the bytes of the C implementation, messages
+//! received in parts, and invalid messages. Also the TCP port of a qualifier.
 
 use super::*;
 
