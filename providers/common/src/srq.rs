@@ -1,9 +1,9 @@
 //! The core of a shared receive queue: receives for many connections, and the connections that wait for a receive.
 //!
-//! Waiting connections are served in the order in which they began to wait. A provider posts a receive in one of two
-//! ways. [`SrqCore::push_or_hand_over`] passes the receive directly to the first waiting connection. [`SrqCore::push`]
-//! queues the receive, and the caller wakes the first waiting connection, which takes a receive from the queue. The
-//! lock is not held while a waiting connection is called.
+//! Waiting connections are served in the order in which they began to wait; one that no longer needs a receive is
+//! skipped. A provider posts a receive in one of two ways. [`SrqCore::push_or_hand_over`] passes the receive directly
+//! to a waiting connection. [`SrqCore::push`] queues the receive, and the caller wakes the first waiting connection,
+//! which takes a receive from the queue. The lock is not held while a waiting connection is called.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;

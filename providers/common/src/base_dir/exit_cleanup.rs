@@ -1,8 +1,9 @@
 //! Removes the files of a process in a base directory when the process exits without closing its IAs. A forked child
 //! removes only files that it has registered itself.
 //!
-//! A signal or `_exit` ends the process without this clean-up. The kernel then releases the file locks of the process,
-//! and the next process that cleans the directory removes the files.
+//! The clean-up does not happen if a signal or `_exit` ends the process, or if another thread holds the lock on the
+//! list of files at the exit. The kernel then releases the file locks of the process, and the next process that cleans
+//! the directory removes the files.
 
 use std::cell::RefCell;
 use std::fs::File;

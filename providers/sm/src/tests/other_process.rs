@@ -1,6 +1,8 @@
-//! A second process with its own IA: this test program with a role. It runs until it is killed or its role ends. In
-//! most roles both processes use `Traffic`: sends of several lengths, RDMA writes and RDMA reads at the same time, each
-//! of which must complete once and in order.
+//! Starts a second process for tests: this test program again, with its own IA and a role that the test selects. It
+//! runs until it is killed or its role ends.
+//!
+//! In most roles both processes use `Traffic`: sends of several lengths, RDMA writes and RDMA reads at the same time,
+//! each of which must complete once and in order.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};

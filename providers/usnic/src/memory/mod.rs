@@ -1,3 +1,3 @@
-//! Registered memory.
+//! The table of registered memory and bound memory windows.
 
 pub(crate) mod regions;

@@ -4,8 +4,9 @@
 //! delivered. The peer would also detect the exit only by a timeout.
 //!
 //! The handler skips a connection whose lock another thread holds for longer than `EXIT_LOCK_TIMEOUT`, and all
-//! connections of an IA if another thread locks its list of queue pairs for longer than that. It does not run after a
-//! fatal signal or `_exit`. In a forked child it handles only IAs that the child itself has opened.
+//! connections of an IA if another thread locks its list of queue pairs for longer than that. It sends nothing if
+//! another thread locks the list of open IAs, or if no thread can be created. It does not run after a fatal signal or
+//! `_exit`. In a forked child it handles only IAs that the child itself has opened.
 #![forbid(unsafe_code)]
 
 use std::cell::RefCell;

@@ -1,5 +1,5 @@
-//! Notifications of RDMA writes with immediate data, atomic operations that this process executes for the peer, and the
-//! immediate data and window keys of sends.
+//! Extension operations of the peer: completes a receive for an RDMA write with immediate data, executes atomic
+//! operations, and reads the immediate data or the window key of a send.
 
 use dapl::provider::{ATOMIC_SIZE, Completion, ReceivedOp};
 use dapl::runtime::slot_queue::SlotQueue;

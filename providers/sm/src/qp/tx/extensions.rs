@@ -1,4 +1,4 @@
-//! RDMA writes with immediate data, and atomic operations.
+//! Extension operations at the initiator: RDMA writes with immediate data, and atomic operations.
 //!
 //! The notification of a write is a request in the ring. It follows the write's fragments, or is published after this
 //! process has copied the data. It consumes a receive of the peer, so it waits for a posted receive like a send.

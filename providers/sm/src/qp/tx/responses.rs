@@ -1,4 +1,4 @@
-//! The progress that the peer reports to the sender: its count of consumed requests, and its responses to RMA
+//! Reads the progress that the peer reports to the sender: its count of consumed requests, and its responses to RMA
 //! fragments, atomic operations and sends.
 
 use dapl::provider::Status;

@@ -1,4 +1,5 @@
-//! Tests of the handshake. The functions and types in this file are also used by other tests.
+//! Tests of the handshake. Other tests of the protocol also use the example terms of a connection and the seeded random
+//! numbers of this file.
 
 use super::*;
 
