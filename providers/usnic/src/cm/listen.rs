@@ -1,5 +1,6 @@
-//! Listeners. Requests arrive at the well-known port, which several processes of one user may share. The kernel gives a
-//! request to any of these processes. The receiving process forwards it to the process that listens on the qualifier.
+//! Listeners. Requests and path probes arrive at the well-known port, which several processes of one user may share.
+//! The kernel gives a packet to any of these processes. The receiving process forwards a request to the process that
+//! listens on the qualifier, and replies to a path probe itself.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;

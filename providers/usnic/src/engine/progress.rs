@@ -3,7 +3,8 @@
 //!
 //! A pass runs in a consumer's thread or in the engine thread. This thread holds the lock `pass`. When it calls a
 //! connection handler, it holds no other lock, and the handler acquires its own lock. A pass queues packets of the
-//! handshake for the engine thread.
+//! handshake and of connections that are not established for the engine thread. A Fin or Reset is queued behind such
+//! packets, if there are any.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;

@@ -1,11 +1,12 @@
 //! Forwards connection requests between processes of one user that share the well-known port.
 //!
-//! Each listener has a Unix datagram socket in a directory of its user (`listener_dir`). Only processes of that user
-//! and of the superuser can access the directory, so a request is never forwarded to another user.
+//! A listener has a Unix datagram socket in a directory of its user (`listener_dir`); if the socket cannot be created,
+//! no other process forwards requests to this listener. Only processes of that user and of the superuser can access the
+//! directory, so a request is never forwarded to another user.
 //!
 //! The receiver also checks the sender's user (SCM_CREDENTIALS), and drops datagrams of other users, including the
-//! superuser. This loses no request, because the kernel shares a UDP port only between sockets of one effective user.
-//! A datagram consists of the source address of the request, and the request.
+//! superuser. This loses no request, because the kernel shares a UDP port only between sockets of one effective user. A
+//! datagram consists of the source address of the request, and the request.
 
 use std::fs;
 use std::io;

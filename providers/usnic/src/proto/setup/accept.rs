@@ -1,8 +1,8 @@
 //! The passive side of the handshake: the table of all connection attempts of clients at an IA.
 //!
-//! Requests of unverified sources may use a limited number of table entries, and none if there is a key. Beyond the
-//! limit, the server replies with a cookie and keeps no state. An unverified source gets at most three times the bytes
-//! that it has sent.
+//! The number of half-open attempts is limited, in total and by source prefix. Requests of unverified sources may use a
+//! smaller number of table entries, and none if there is a key. For a request beyond a limit, the server replies with a
+//! cookie and keeps no state. An unverified source gets at most three times the bytes that it has sent.
 //!
 //! The key of an attempt is the source address, the client's connection number and token, and the number of times that
 //! a listener has handed the request off to another listener. An ended attempt stays in the table for some time, so

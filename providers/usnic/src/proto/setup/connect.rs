@@ -1,5 +1,6 @@
-//! The active side of a connection attempt: retransmits the request until the server accepts or rejects it, and fails
-//! after a time without replies. At the consumer's timeout, the caller calls [`Connector::withdraw`].
+//! The active side of a connection attempt: retransmits the request until the server accepts or rejects it. The attempt
+//! follows hand-offs to another listener, and repeats a request that finds no listener for the time `listener_wait`. It
+//! fails after a time without replies. At the consumer's timeout, the caller calls [`Connector::withdraw`].
 //!
 //! A reply is valid if it has the attempt's connection number and token and comes from the host to which the request
 //! was sent. A late reply of a listener that has handed the request off is invalid. After a Pending reply, the request
