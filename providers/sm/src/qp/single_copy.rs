@@ -1,4 +1,5 @@
-//! Copies one range between registered memory of this process and of a peer: by the kernel, or through a mapping.
+//! Copies one range between registered memory of this process and of a peer: by the kernel, or through a mapping. Also
+//! executes atomic operations on memory of the peer that is mapped.
 //!
 //! The copying process checks both registrations before the copy, and a deregistration of either waits for the copy.
 //! After the copy, the process checks the peer's registration again, because the peer may have revoked it. If the

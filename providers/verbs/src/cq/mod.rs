@@ -1,12 +1,14 @@
 //! Completion queues: the completion queues of the device, and a software queue of completions that were fetched from
 //! them or made in software.
 //!
-//! A polling thread fetches the device's completions and matches them with the work of the queue pairs. While no
-//! consumer thread polls, the device's queues are armed and the engine thread fetches, so that failures are detected.
-//! While a consumer thread polls, the engine thread leaves the fetching to it, checks at intervals whether polls
-//! continue, and looks for overdue sends (`overdue`).
+//! A thread that fetches the device's completions matches them with the work of the queue pairs. A polling consumer
+//! thread fetches, and so does a post that finds its queue full. While no consumer thread polls, the device's queues
+//! are armed and the engine thread fetches after their events, so that failures are detected. If the consumer wants
+//! events of solicited messages only, but a receive watermark is set, the engine thread polls at intervals instead.
 //!
-//! Lock order: a queue pair's link, completion queue, a queue pair's queues. Only the engine thread calls sinks.
+//! While a consumer thread polls, the engine thread leaves the fetching to it, checks at intervals whether polls
+//! continue, and looks for overdue sends (`overdue`). Lock order: a queue pair's link, completion queue, a queue pair's
+//! queues. Only the engine thread calls sinks.
 
 mod device_queues;
 mod members;

@@ -1,8 +1,9 @@
-//! Quick posts: sends and RDMA operations in the common case, in which no request waits in the queue and the ring has
-//! space.
+//! Quick posts: sends and RDMA operations of one segment, with no flag but SUPPRESS, in the common case: no request
+//! waits in the queue, the ring has space, and both processes use `membarrier`, so that the post needs no fence.
 //!
-//! A pass checks these conditions once for several posts, and grants a number of credits. Each quick post that adds a
-//! request to the queue uses one credit. A post after which a condition may be false withdraws the credits.
+//! A pass or a post of the general path checks these conditions for several posts, and grants a number of credits. Each
+//! quick post that adds a request to the queue uses one credit. A post after which a condition may be false withdraws
+//! the credits.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
