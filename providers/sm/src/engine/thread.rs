@@ -1,8 +1,10 @@
-//! The engine: the thread of an open IA that waits for the set-up socket, the FIFO, exits of peer processes, and jobs.
+//! The engine: the thread of an open IA that waits for the set-up socket, the FIFO, exits of peer processes, jobs and
+//! deadlines. It sends heartbeats, and ends the connections of peers that have exited or are inactive.
 //!
 //! Only the engine calls the sinks, and it holds no lock during such a call. It sleeps without a timeout while no
-//! deadline is set, so an idle process uses no CPU. While a consumer polls, the polling thread makes progress on the
-//! connections, and the engine checks every tick whether the thread still polls.
+//! deadline is set, so a process without connections uses no CPU. An idle connection has only the deadlines of its
+//! heartbeats. While a consumer polls, the polling thread makes progress on the connections, and the engine checks
+//! every tick whether the thread still polls.
 #![forbid(unsafe_code)]
 
 use std::os::fd::AsFd;

@@ -1,11 +1,13 @@
 //! Registered memory: a table that this process writes and its peers map read-only.
 //!
-//! A key is an index into the table and 16 bits that change with each use of the index; a freed index is quarantined
-//! before it is reused. Registrations and bound windows share the table, but local segments cannot use the key of a
-//! window. The table makes RDMA one-sided: the initiator checks key, bounds, rights and protection domain in it before
-//! it copies, and the key again afterwards. A copy by this process increments the entry's user count, or is part of an
-//! announced post. A copy by a peer announces the key on the peer's control page. A deregistration revokes the key and
-//! then waits for these copies, so no later transfer accesses the memory. It waits at most a second for a peer.
+//! A key is an index into the table and 16 bits that change with each use of the index ([`KeyTable`], which also delays
+//! the reuse of a freed index). Registrations and bound windows share the table, but local segments cannot use the key
+//! of a window. The table makes RDMA one-sided: the initiator checks key, bounds, rights and protection domain in it
+//! before it copies, and the key again afterwards.
+//!
+//! A copy by this process increments the entry's user count, or is part of an announced post. A copy by a peer
+//! announces the key on the peer's control page. A deregistration revokes the key and then waits for these copies, so
+//! no later transfer accesses the memory. It waits at most a second for a peer.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

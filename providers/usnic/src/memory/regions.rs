@@ -1,8 +1,8 @@
 //! The table of registered memory, by key. Accesses of peers and of local requests are checked with this table.
 //!
-//! A key consists of an index into the table and 16 unpredictable bits that change with each use of the index. A freed
-//! index is quarantined before it is reused. Registrations and bound windows share the table, but local segments cannot
-//! use the key of a window.
+//! A key consists of an index into the table and 16 unpredictable bits that change with each use of the index
+//! ([`KeyTable`], which also delays the reuse of a freed index). Registrations and bound windows share the table, but
+//! local segments cannot use the key of a window.
 //!
 //! A copy holds a reference on its entry, except the copy of a short send during its post, if dapl has announced the
 //! post (`SendWr::announced`). Deregistration revokes the key, then waits for the end of all announced posts, and then

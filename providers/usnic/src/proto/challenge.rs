@@ -2,8 +2,8 @@
 //!
 //! A packet from a new address may come from a peer whose address has changed, or be a copy that another host has sent.
 //! So only challenges are sent to a new address. It becomes the peer's address when a response arrives from there.
-//! Challenges to the current address are the keepalive of an idle connection. The caller has checked the token of each
-//! packet, and with a key also its authenticity.
+//! Challenges to the current address are the keepalive of an idle connection, and follow an ICMP message that the peer
+//! is unreachable. The caller has checked the token of each packet, and with a key also its authenticity.
 
 use siphasher::sip128::SipHasher24;
 use zerocopy::IntoBytes;
