@@ -1,7 +1,9 @@
 //! A connection or attempt of the connection manager `rdma`: handles the events of its rdma_cm id.
 //!
-//! An active attempt resolves address and route, sends the request, and confirms the accept. A passive attempt sends
-//! the accept, and waits for the confirmation.
+//! An active attempt resolves address and route, sends the request, and confirms the accept. If the peer rejects the
+//! request because it has no listener, or because it still knows an old connection of the queue pair, the request is
+//! repeated for a limited time, each time with a new id. A passive attempt sends the accept, and waits for the
+//! confirmation.
 #![forbid(unsafe_code)]
 
 use std::io;
