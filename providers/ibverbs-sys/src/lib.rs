@@ -1,7 +1,8 @@
-//! Hand-written declarations of libibverbs, for the provider over rdma-core: types, constants and functions.
+//! Hand-written declarations of libibverbs, for the provider over rdma-core: the functions that it calls, and their
+//! types and constants.
 //!
 //! Names are those of `<infiniband/verbs.h>`. [`load`] loads the library at run time. So the library is not needed by
-//! the build, nor by a program that opens no IA of this provider. The functions here are the exported symbols of the
+//! the build, nor by a program that opens no IA of this provider. The functions declared here are exported by the
 //! library. Functions that are inline in the header are called through [`ibv_context_ops`], the function table of an
 //! open device. `test/tests/rdma_headers.rs` compares each declaration with the installed header. This crate has no
 //! wrappers: the library's manual pages state the rules of each function.

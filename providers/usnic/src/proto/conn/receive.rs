@@ -1,4 +1,5 @@
-//! Reception. Payload is placed when it arrives, in any order. Completions are reported in PSN order.
+//! Reception of the packets of a connection. Payload is placed when it arrives, in any order. Completions are reported
+//! in PSN order.
 //!
 //! All fields of a packet are untrusted until they are checked. Only accepted packets are acked. An invalid request is
 //! refused after all earlier requests are complete. Duplicates of accepted packets are detected by their PSN, and

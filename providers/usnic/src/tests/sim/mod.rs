@@ -6,7 +6,7 @@
 //! | `scenario` | derives connections, work requests and network faults from a seed |
 //! | `run` | executes a scenario |
 //! | `peer`, `link`, `established` | a process, a connection, and one side of an established connection |
-//! | `network` | delays, drops, duplicates and corrupts packets |
+//! | `network` | delays, drops, duplicates, replays and corrupts packets |
 //! | `oracle` | checks completions and memory contents |
 //! | `verdict` | checks the final state of a run |
 //! | `shrink` | removes parts from a failing scenario as long as it still fails |
