@@ -1,10 +1,10 @@
 //! Tests of the provider, with IAs of one process over the loopback interface. No test uses libdat or the object layer:
 //! a fake sink records events.
 //!
-//! The tests of transfers, extensions and the end of connections use real queue pairs, which they connect without the
-//! handshake. The tests of connection set-up, of the engine's sleep and of a long backlog use `fakes`: fake queue pairs
-//! that connect by the handshake. `sim` tests the protocol alone, over a simulated network, and `fuzz` replays packets
-//! of a corpus.
+//! The tests of transfers, extensions, single requirements and the end of connections use real queue pairs, which they
+//! connect without the handshake. The tests of connection set-up, of the engine's sleep and of a long backlog use
+//! `fakes`: fake queue pairs that connect by the handshake. `sim` tests the protocol alone, over a simulated network,
+//! and `fuzz` replays packets of a corpus.
 
 mod connection_ends;
 mod extensions;

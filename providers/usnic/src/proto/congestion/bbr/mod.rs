@@ -1,8 +1,9 @@
 //! BBRv3 according to draft-ietf-ccwg-bbr-06. Section numbers and names in comments are those of this draft.
 //!
 //! A model of the path, with the bandwidth `max_bw` and the round-trip time `min_rtt`, determines the pacing rate and
-//! the congestion window. Loss is a congestion signal: during a probe for bandwidth if its rate is above 2 %, at other
-//! times at any rate. Delay is not, so the scheduling delays of a host with too few CPUs do not reduce the rate.
+//! the congestion window. Loss is a congestion signal: while BBR probes for bandwidth (in Startup, REFILL and UP), if
+//! its rate is above 2 %; at other times at any rate. Delay is no signal, so the scheduling delays of a host with too
+//! few CPUs do not reduce the rate.
 //!
 //! `model` contains the model of the path, the states in `probe_bw` and `probe_rtt` measure its values, and `control`
 //! computes the window and the rate.
