@@ -2,9 +2,10 @@
 //! `transmit` of the connections that have something to send (US-3, US-4).
 //!
 //! A pass runs in a consumer's thread or in the engine thread. This thread holds the lock `pass`. When it calls a
-//! connection handler, it holds no other lock, and the handler acquires its own lock. A pass queues packets of the
-//! handshake and of connections that are not established for the engine thread. A Fin or Reset is queued behind such
-//! packets, if there are any.
+//! connection handler, it holds no other lock, and the handler acquires its own lock.
+//!
+//! A pass does not handle packets of the handshake, or packets of connections that are not established. It queues them
+//! for the engine thread. A Fin or Reset that arrives while such packets are queued is queued behind them.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
