@@ -87,7 +87,7 @@ pub(super) enum CnoWaitResult {
     Sleep(u32),
 }
 
-/// Begins a wait. `has_polled`: [`Cno::wait_quickly`] has polled the EVDs just before.
+/// Begins a wait. `has_polled`: [`Cno::wait_quickly`] has just polled the EVDs.
 pub(super) fn begin<P: Provider>(cno: &Cno<P>, timeout: DAT_TIMEOUT, has_polled: bool) -> (CnoWait, CnoWaitResult) {
     let mut wait = CnoWait { id: cno.id, token: wait::token(), deadline: Deadline::NEVER };
     let polling = loop {
@@ -221,8 +221,8 @@ impl<P: Provider> Cno<P> {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// Polls the EVDs once, and ends the wait if one of them has new events. If another EVD has triggered before, the
-    /// found EVD is queued after it.
+    /// Polls the EVDs once, and ends the wait if one of them has new events. If another EVD has triggered during the
+    /// poll, the found EVD is queued after it.
     fn poll_and_take(&self, polling: &PolledEvds, token: u64) -> Option<CnoWaitResult> {
         let (source, changes) = poll_all(self.id, polling, true)?;
         if changes == polling.changes {
@@ -269,7 +269,7 @@ impl<P: Provider> Cno<P> {
     }
 
     /// Looks for a trigger, and arms the CQs before the caller sleeps. Arming triggers the CNO for completions that
-    /// have arrived before, so triggers are looked for again afterwards.
+    /// have already arrived, so the function looks for a trigger again afterwards.
     fn poll_and_arm(&self, token: u64, cause: WakeCause) -> CnoWaitResult {
         self.inner.lock().asleep.retain(|sleeper| *sleeper != token);
         loop {

@@ -49,8 +49,8 @@ impl<P: Provider> Cr<P> {
         &self.ia
     }
 
-    /// Removes and returns the request, and invalidates the CR's handle. Errors: `InvalidHandle` if the request was
-    /// removed before.
+    /// Removes and returns the request, and invalidates the CR's handle. Errors: `InvalidHandle` if the request is
+    /// already removed.
     fn take(&self) -> Result<P::Request> {
         let request = self.request.lock().take().ok_or(Error::InvalidHandle(Handle::Cr))?;
         handle::destroy(self.id);

@@ -97,7 +97,7 @@ impl<P: Provider> Csp<P> {
         dapls_cr::create_and_report(&arrival, request, info)
     }
 
-    /// Stops listening. Errors: `InvalidHandle` if the CSP has stopped listening before.
+    /// Stops listening. Errors: `InvalidHandle` if the CSP has already stopped listening.
     pub(crate) fn stop_listening(&self) -> Result<()> {
         if !handle::destroy(self.id) {
             return Err(Error::InvalidHandle(Handle::Csp));

@@ -87,8 +87,8 @@ impl<P: Provider> Ep<P> {
         if summary.outstanding.requests > 0 { trace.report(why, &summary) } else { TraceReport::default() }
     }
 
-    /// Returns a report of the trace for a connection that failed. The report is empty if the failure was reported
-    /// before.
+    /// Returns a report of the trace for a connection that failed. The report is empty if the EP has no trace, or is
+    /// neither connecting nor connected any more.
     pub(super) fn report_broken(&self, core: &ControlState<P>) -> TraceReport {
         match &self.trace {
             Some(trace) if core.state.is_live() => trace.report("is broken", &self.summary()),

@@ -112,7 +112,7 @@ pub(crate) enum TakenEvent<'a> {
     Plain(&'a Completion),
     /// Any completion. If the work has failed, the EP has already been notified.
     Done(&'a Completion),
-    /// Any event.
+    /// An event in the form in which the queue stores it.
     Other(&'a Event),
 }
 

@@ -106,7 +106,6 @@ impl<P: Provider> Ia<P> {
         sums
     }
 
-    /// Returns the current sums.
     #[cfg(test)]
     pub(crate) fn totals_now(&self) -> IaSums {
         let children: Vec<_> = self.children.lock().known.values().map(|(_, child)| child.clone()).collect();

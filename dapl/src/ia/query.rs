@@ -14,7 +14,6 @@ use crate::provider::Provider;
 /// Highest address: memory at any address can be registered.
 const ANY_ADDRESS: DAT_VADDR = DAT_VADDR::MAX;
 
-/// Fills `DAT_IA_ATTR`.
 pub(super) fn ia_attributes<P: Provider>(ia: &Ia<P>) -> DAT_IA_ATTR {
     let limits = ia.limits();
     DAT_IA_ATTR {
@@ -56,7 +55,6 @@ pub(super) fn ia_attributes<P: Provider>(ia: &Ia<P>) -> DAT_IA_ATTR {
     }
 }
 
-/// Fills `DAT_PROVIDER_ATTR`.
 pub(super) fn provider_attributes<P: Provider>(ia: &Ia<P>) -> DAT_PROVIDER_ATTR {
     let registered = ia.registration.info();
     let (attribute_count, attributes) = ia.show_counts();

@@ -106,7 +106,7 @@ pub fn free<P: Provider>(lmr: &Lmr<P>) -> Result<()> {
     if close(lmr) { Ok(()) } else { Err(Error::InvalidHandle(Handle::Lmr)) }
 }
 
-/// Closes the LMR. Returns false if it was closed before.
+/// Closes the LMR. Returns false if it is already closed.
 pub(super) fn close<P: Provider>(lmr: &Lmr<P>) -> bool {
     let first = handle::destroy(lmr.id);
     if first {

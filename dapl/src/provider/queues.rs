@@ -104,7 +104,6 @@ pub trait SharedReceiveQueue: Send + Sync {
 
 /// The SRQ whose receives a queue pair consumes.
 pub struct SharedRecvs<P: QueueProvider> {
-    /// The shared receive queue.
     pub srq: Arc<P::Srq>,
     /// Token of the queue pair's receive completions. Its cookie is replaced by that of the consumed receive.
     pub token: Token,

@@ -43,7 +43,7 @@ impl<P: Provider> Psp<P> {
         self.qual.load(Ordering::Relaxed)
     }
 
-    /// Stops listening. Errors: `InvalidHandle` if the PSP has stopped listening before.
+    /// Stops listening. Errors: `InvalidHandle` if the PSP has already stopped listening.
     fn stop_listening(&self) -> Result<()> {
         if !handle::destroy(self.id) {
             return Err(Error::InvalidHandle(Handle::Psp));

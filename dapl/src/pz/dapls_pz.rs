@@ -31,7 +31,7 @@ pub fn free<P: Provider>(pz: &Pz<P>) -> Result<()> {
     if close(pz) { Ok(()) } else { Err(Error::InvalidHandle(Handle::Pz)) }
 }
 
-/// Closes the PZ. Returns false if it was closed before.
+/// Closes the PZ. Returns false if it is already closed.
 pub(super) fn close<P: Provider>(pz: &Pz<P>) -> bool {
     let first = handle::destroy(pz.id);
     if first {

@@ -152,7 +152,7 @@ pub fn free<P: Provider>(rmr: &Rmr<P>) -> Result<()> {
     if close(rmr) { Ok(()) } else { Err(Error::InvalidHandle(Handle::Rmr)) }
 }
 
-/// Closes the RMR. Returns false if it was closed before.
+/// Closes the RMR. Returns false if it is already closed.
 pub(super) fn close<P: Provider>(rmr: &Rmr<P>) -> bool {
     let first = handle::destroy(rmr.id);
     if first {

@@ -72,8 +72,8 @@ impl<P: Provider> Rsp<P> {
         Ok(())
     }
 
-    /// Delivers a request. Returns it in `Err` if the RSP was freed or has received a request before. Also returns it
-    /// if the CR cannot be created or the event queue is full; the RSP then waits for the next request.
+    /// Delivers a request. Returns it in `Err` if the RSP or its EP was freed, or the RSP already has a request. Also
+    /// returns it if the CR cannot be created or the event queue is full; the RSP then waits for the next request.
     pub(crate) fn arrive(&self, request: P::Request, info: &RequestInfo) -> std::result::Result<(), P::Request> {
         let mut state = self.state.lock();
         let evd = state.evd.as_ref().filter(|_| !state.is_spent).map(|evd| evd.arc().clone());
@@ -95,8 +95,8 @@ impl<P: Provider> Rsp<P> {
         })
     }
 
-    /// Stops listening, and releases the EP if no request has arrived. Errors: `InvalidHandle` if the RSP has stopped
-    /// listening before.
+    /// Stops listening, and releases the EP if no request has arrived. Errors: `InvalidHandle` if the RSP has already
+    /// stopped listening.
     fn stop_listening(&self) -> Result<()> {
         if !handle::destroy(self.id) {
             return Err(Error::InvalidHandle(Handle::Rsp));

@@ -347,7 +347,6 @@ impl EmptyCheck {
         unsafe { &*self.watches[n].load(Ordering::Acquire) }
     }
 
-    /// Counts a poll.
     #[inline(always)]
     pub fn count_poll(&self) {
         self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);

@@ -102,7 +102,6 @@ impl Protection {
         std::ptr::from_ref(self.slot) as usize & !(align_of::<HazardSlots>() - 1)
     }
 
-    /// The protected address.
     #[inline(always)]
     pub fn address(&self) -> usize {
         self.slot.load(Ordering::Relaxed)

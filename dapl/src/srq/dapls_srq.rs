@@ -164,7 +164,7 @@ pub fn free<P: Provider>(srq: &Srq<P>) -> Result<()> {
     if close(srq) { Ok(()) } else { Err(Error::InvalidHandle(Handle::Srq)) }
 }
 
-/// Closes the SRQ. Returns false if it was closed before.
+/// Closes the SRQ. Returns false if it is already closed.
 pub(super) fn close<P: Provider>(srq: &Srq<P>) -> bool {
     let first = handle::destroy(srq.id);
     if first {

@@ -85,7 +85,6 @@ pub struct CompletionsByEp {
 }
 
 impl CompletionsByEp {
-    /// Counts a completion.
     #[inline]
     pub fn count(&mut self, done: &Completion) {
         self.recent(done.token.ep).count(done);
