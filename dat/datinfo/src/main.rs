@@ -118,7 +118,6 @@ fn print_text(text: &str) -> bool {
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).is_ok()
 }
 
-/// Prints a JSON document.
 fn print_json(value: &serde_json::Value) {
     print_output(&format!("{value:#}\n"));
 }

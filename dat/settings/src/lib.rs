@@ -100,7 +100,6 @@ pub struct SettingsTable {
     pub plain: &'static [&'static str],
     /// Notation of numbers in the settings' values.
     pub notation: NumberNotation,
-    /// The settings.
     pub settings: &'static [Setting],
 }
 

@@ -48,7 +48,6 @@ pub(in crate::doctor) struct Size {
 }
 
 impl PathReport {
-    /// Whether the port answers.
     pub(in crate::doctor) fn answers(&self) -> bool {
         matches!(self.outcome, PortState::Answers(_))
     }

@@ -28,7 +28,6 @@ const CONNECTED: u8 = 2;
 /// Type of queue pair: unreliable datagram.
 const DATAGRAM: u8 = 4;
 
-/// Encodes a message.
 pub(super) fn encode(message: &Message) -> Vec<u8> {
     let (operation, params, private_data) = match message {
         Message::Request(params) => (REQUEST, Some(params), &params.private_data),
