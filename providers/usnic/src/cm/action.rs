@@ -32,7 +32,7 @@ pub(crate) struct QpCaps {
 pub(super) enum CmAction {
     /// Reports a request to its listener.
     Request(ObjectId, RequestId, RequestInfo),
-    /// Opens a connection, then handles the packets that arrived for it before.
+    /// Opens a connection, then handles the packets that arrived for it before it was open.
     Establish(EstablishedConnection, Vec<(SocketAddr, Vec<u8>)>),
     /// Ends the attempt with this connection number, and reports an event. The private data are those of a rejection.
     End(u32, Arc<dyn ConnectionHandler>, ConnId, ConnectionEvent, Vec<u8>),

@@ -109,7 +109,7 @@ impl Cm {
     }
 
     /// Starts a connection attempt, and returns its connection number. Calls `connecting` of the handler. The engine
-    /// later calls `open` or `end`, unless the attempt is cancelled before. The caller must hold no lock that
+    /// later calls `open` or `end`, unless the attempt is cancelled first. The caller must hold no lock that
     /// `connecting` acquires.
     ///
     /// Errors: `InvalidAddress`, `Exhausted(Memory)`. After an error, the handler is not called.
@@ -259,8 +259,8 @@ impl Cm {
         }
     }
 
-    /// Opens a connection, reports it, and then handles the packets of the peer that arrived before. In this order, no
-    /// receive completes before the connection is reported.
+    /// Opens a connection, reports it, and then handles `early`: the packets of the peer that have already arrived. In
+    /// this order, no receive completes before the connection is reported.
     fn open(self: &Arc<Self>, established: EstablishedConnection, early: Vec<(SocketAddr, Vec<u8>)>) {
         let device = &self.device;
         let EstablishedConnection { number, conn, handler, agreed, private_data } = established;

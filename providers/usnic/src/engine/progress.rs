@@ -173,7 +173,7 @@ impl PassState {
                     has_progress = true;
                     self.arrivals += 1;
                 }
-                // The error is about a packet that was sent before. The next call receives the arrived packets.
+                // The error is about a packet that was sent earlier. The next call receives the arrived packets.
                 Err(_) => continue,
             }
             let PassState { batch, services, .. } = self;

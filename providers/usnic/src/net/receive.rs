@@ -102,7 +102,7 @@ impl ReceiveBatch {
         let requested = self.requested;
         let count = match if requested == 1 { self.call_for_one(socket) } else { self.call(socket, requested) } {
             Ok(count) => count,
-            // The error is about a packet that was sent before. The error queue has its details.
+            // The error is about a packet that was sent earlier. The error queue has its details.
             Err(error) => {
                 socket.set_has_errors(true);
                 return Err(error);

@@ -20,8 +20,8 @@ use crate::proto::{MILLIS, Nanos, SECONDS};
 const MAX_CHALLENGES: u32 = 3;
 /// Minimum interval between challenges to new addresses, in nanoseconds.
 const NEW_ADDRESS_INTERVAL: Nanos = 100 * MILLIS;
-/// A peer times out only after this number of challenges without a response: when the time limit has passed, or when
-/// this number of challenges have each caused a report that its port is closed.
+/// Minimum number of challenges without a response before a peer times out. Also the number of reports of a closed
+/// port, each after a challenge of its own, with which the peer times out before the time limit.
 const MIN_PROBES: u32 = 3;
 /// Minimum time from a challenge to the next one that an ICMP message causes, in nanoseconds.
 const MIN_INTERVAL: Nanos = 100 * MILLIS;

@@ -25,7 +25,7 @@ pub(crate) struct Counters {
     pub(crate) received: u64,
     /// Payload bytes of accepted data packets.
     pub(crate) received_bytes: u64,
-    /// Received packets that had arrived before.
+    /// Received packets that were duplicates of an already received packet.
     pub(crate) duplicates: u64,
     /// Received packets outside the window.
     pub(crate) beyond_window: u64,

@@ -7,7 +7,6 @@
 pub(crate) struct Psn(pub(crate) u32);
 
 impl Psn {
-    /// Returns the next number.
     pub(crate) fn next(self) -> Psn {
         self.plus(1)
     }

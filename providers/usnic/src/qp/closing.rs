@@ -2,8 +2,8 @@
 //! packets. They exist until the peer has confirmed the close or timed out, and for some time after that. The queue
 //! pair may be destroyed meanwhile.
 //!
-//! All work of the connection was flushed before. So a closing connection accesses no consumer memory and reports no
-//! completion. At its end it frees the connection number.
+//! All work of the connection is flushed when it ends. So a closing connection accesses no consumer memory and reports
+//! no completion. At its end it frees the connection number.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;

@@ -101,7 +101,6 @@ pub(crate) trait Controller {
     fn resize(&mut self, packet: u64);
 }
 
-/// A congestion control algorithm.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) enum Algorithm {
     #[default]

@@ -86,8 +86,8 @@ pub(super) struct Flow {
     probes: u32,
     probe_at: Nanos,
     wake_at: Nanos,
-    /// Rate limit of the application in bytes per second, its start time, and the bytes that were sent before. `None`
-    /// without a limit.
+    /// Rate limit of the application in bytes per second, its start time, and the number of bytes that were sent before
+    /// that time. `None` without a limit.
     offered: Option<(u64, Nanos, u64)>,
     /// Sum of the queueing delays, and number of packets in this sum.
     delays: (u128, u64),

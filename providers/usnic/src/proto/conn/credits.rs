@@ -51,7 +51,7 @@ impl SendCredits {
         SendCredits { limit, serial: 0, probing: None }
     }
 
-    /// Updates the credit limit from an ack, unless a later ack was processed before. With an SRQ the limit may also
+    /// Updates the credit limit from an ack, unless a later ack is already processed. With an SRQ the limit may also
     /// decrease, so an old ack could cause the withdrawal of a send that the peer has received.
     #[inline]
     pub(super) fn update(&mut self, ack: &AckFields) {

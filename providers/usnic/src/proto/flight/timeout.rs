@@ -52,7 +52,7 @@ impl<T: Copy> UnackedPackets<T> {
         self.progress.saturating_add(self.rtt.timing().give_up)
     }
 
-    /// Handles expired timers. The caller must process received acks before, because otherwise acked packets may be
+    /// Handles expired timers. The caller must first process all received acks, because otherwise acked packets may be
     /// declared lost.
     pub(crate) fn on_time(&mut self, now: Nanos) -> ExpiredTimer {
         let mut lost = LostPackets::default();

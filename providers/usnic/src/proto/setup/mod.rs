@@ -152,7 +152,7 @@ pub(crate) struct ConnectionTerms {
     pub(crate) seed: [u8; 16],
 }
 
-/// Result of a handshake.
+/// What both sides have agreed in the handshake: the connection terms, and the encryption.
 #[derive(Debug)]
 pub(crate) struct HandshakeResult {
     pub(crate) terms: ConnectionTerms,

@@ -103,7 +103,8 @@ fn check_failures(scenario: &Scenario, link: &SimLink, at: usize) {
 }
 
 /// Checks that all sends that completed with success have arrived at the peer. Skips connections on which both sides
-/// disconnected gracefully, and those with an abort, an invalid request or an outage.
+/// disconnected gracefully, those with an abort, an invalid request, an outage or a restart, and those that have not
+/// ended.
 fn check_drained(scenario: &Scenario, link: &SimLink, at: usize) {
     let aborts = scenario
         .actions

@@ -55,7 +55,7 @@ pub(crate) struct TestHost {
     pub(crate) bind_status: Option<Status>,
     /// Number of calls of `execute_bind`.
     pub(crate) bind_calls: u32,
-    /// Keys that were invalidated, each with the number of receives that were complete before.
+    /// Keys that were invalidated, each with the number of receives that were complete at that time.
     pub(crate) invalidated: Vec<(u32, usize)>,
     /// Number of executed atomic operations.
     pub(crate) executed: u32,
