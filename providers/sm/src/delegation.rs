@@ -25,7 +25,7 @@ pub(crate) struct CopyJob {
     /// Offset and length in bytes of the part in the message.
     pub(crate) offset: u64,
     pub(crate) length: u32,
-    /// Key and address of the destination in the receiver's registered memory.
+    /// Key, protection domain and address of the destination in the receiver's registered memory.
     pub(crate) key: u32,
     pub(crate) pd: u32,
     pub(crate) address: u64,

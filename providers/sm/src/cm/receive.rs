@@ -7,7 +7,6 @@ use std::io;
 use std::mem::{MaybeUninit, offset_of};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// A received datagram.
 #[derive(Debug)]
 pub(crate) struct ReceivedDatagram {
     /// Number of bytes received.

@@ -9,7 +9,6 @@ use dapl::runtime::sync::AtomicPtr;
 
 use super::*;
 
-/// A fake connection.
 struct FakeConnection {
     cq: Arc<CqCore>,
     /// Number of completions that were polled.

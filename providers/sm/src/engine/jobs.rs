@@ -33,7 +33,8 @@ pub(crate) enum Job {
     Run(u32),
     /// Complete the graceful disconnect of the connection with this id: all of its requests are complete.
     Drained(u32),
-    /// End the attempt or connection with this id, unless its peer has sent a reply: the peer has probably exited.
+    /// The peer of this connection or attempt has probably exited: handle the datagrams that it has already sent, then
+    /// end the connection or attempt with this id.
     Gone(u32),
     /// Request a mapping of the peer's shared memory: the connection's id, and the key.
     RequestMapping(u32, u32),

@@ -38,7 +38,7 @@ enum ImportState {
 #[derive(Debug, Default)]
 pub(crate) struct Imports(Mutex<HashMap<u32, ImportState>>);
 
-/// Result of a lookup.
+/// Result of [`Imports::find`].
 #[derive(Debug)]
 pub(crate) enum ImportLookup {
     Mapped(Arc<PeerMapping>),

@@ -27,7 +27,7 @@ const ORDINARY: i64 = 0x0102_1994;
 /// Seals of an area: the size cannot change, and the seals cannot change.
 const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// A mapped area.
+/// A mapping of memory that this process shares with a peer: rings, buffers, or a table of registrations.
 #[derive(Debug)]
 pub(crate) struct SharedMapping {
     base: NonNull<u8>,

@@ -36,7 +36,7 @@ pub(crate) struct PeerMapping {
 
 // SAFETY: a mapping belongs to no thread, and its memory is accessed only by raw copies and atomics.
 unsafe impl Send for PeerMapping {}
-// SAFETY: concurrent accesses are possible for the same reason as in `Send`.
+// SAFETY: threads may access the memory concurrently, because they use only raw copies and atomics.
 unsafe impl Sync for PeerMapping {}
 
 impl PeerMapping {

@@ -404,7 +404,7 @@ pub(crate) struct CopyAnnouncement<'a>(&'a AtomicU64);
 
 impl Drop for CopyAnnouncement<'_> {
     fn drop(&mut self) {
-        // Release: the owner of the memory may reuse it when the word is 0, so the copy comes before.
+        // Release: the owner of the memory may reuse it when the word is 0, so the copy comes before the store.
         self.0.store(0, Ordering::Release);
     }
 }

@@ -18,7 +18,7 @@ pub(crate) const MAX_PRIVATE: usize = 256;
 /// Maximum length of a datagram in bytes.
 pub(crate) const MAX_DATAGRAM: usize = 8 + ConnectParams::LEN + MAX_PRIVATE;
 
-/// Result in a reply.
+/// The server's answer to a connection request, in [`Datagram::Reply`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ReplyResult {
     /// Accepted; connection parameters and private data follow.
@@ -256,7 +256,7 @@ impl ExportDescription {
     }
 }
 
-/// A datagram.
+/// A datagram between the sockets of two IAs, for the handshake or for a mapping of shared memory.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Datagram {
     /// Requests a connection. The server uses `id`, the client's id of the connection, in the FIFO words that it sends.

@@ -149,8 +149,8 @@ pub(crate) enum MachineAction {
     Watch,
     /// Mark the end on the control page, and wake the peer.
     Mark,
-    /// The peer has probably exited, or was inactive for too long. Handle the datagrams that it sent before, then pass
-    /// the input `Gone`.
+    /// The peer has probably exited, or was inactive for too long. Handle the datagrams that it has already sent, then
+    /// pass the input `Gone`.
     Recheck,
     /// The connection is established. Report it, then start data transfer.
     Established(Vec<u8>),

@@ -300,7 +300,8 @@ impl ConnectionMemory {
 
     /// Publishes the number of the peer's requests that this process has consumed.
     pub(crate) fn publish_consumed(&self, requests: u64) {
-        // Release: the peer may overwrite the buffers of these requests, so all reads of them come before.
+        // Release: the peer may then overwrite the buffers of these requests, so all reads of them come before the
+        // store.
         self.area.word(CONSUMED_REQUESTS).store(requests, Ordering::Release);
     }
 

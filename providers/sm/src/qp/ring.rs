@@ -91,7 +91,6 @@ impl Writer {
         self.next - self.consumed >= self.slots.count()
     }
 
-    /// Number of free slots.
     pub(crate) fn free_slots(&self) -> u64 {
         self.slots.count() - (self.next - self.consumed)
     }
@@ -174,7 +173,7 @@ impl Writer {
     }
 
     /// Advances to the slot after `index`, which [`Writer::publish_send`] has published. `length`: length of that send.
-    /// `free`: a lower bound of the number of slots that were free before it.
+    /// `free`: a lower bound of the number of slots that were free before that send.
     #[inline(always)]
     pub(crate) fn advance(&mut self, index: u64, length: u8, free: u32) {
         debug_assert!(free > 0 && u64::from(free) <= self.free_slots() && index == self.next);

@@ -245,7 +245,7 @@ impl TestBase {
 
 impl Drop for TestBase {
     fn drop(&mut self) {
-        // A test that checks the content of the directory has done so before.
+        // A test that checks the content of the directory does this before it drops the base.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -314,7 +314,7 @@ fn child_process_runs_its_role() {
     }
 }
 
-/// Repeats `go_on` until it returns false. Usually the process is killed before. Fails after a time limit.
+/// Repeats `go_on` until it returns false. Usually the process is killed earlier. Fails after a time limit.
 pub(super) fn while_young(mut go_on: impl FnMut() -> bool) {
     let until = Instant::now() + 3 * PATIENCE;
     while go_on() {

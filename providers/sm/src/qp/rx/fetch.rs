@@ -336,7 +336,8 @@ impl Fetch {
     }
 }
 
-/// Returns the copy job for a part of a message; shorter than `length` if the receive's segment ends before.
+/// Returns the copy job for a part of a message. The job has fewer than `length` bytes if the receive's segment ends
+/// earlier.
 fn copy_job(context: &QpContext, receive: &RecvRequest, slot: u64, offset: u64, length: u64) -> Option<CopyJob> {
     let Segment { key, address, length, .. } = receive.segments.slice(offset, length).next()?;
     Some(CopyJob { slot, offset, length: u32::try_from(length).ok()?, key, pd: context.recv_pd, address })

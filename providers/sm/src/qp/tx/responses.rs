@@ -57,7 +57,7 @@ impl Tx {
                 MessageKind::AtomicAck => self.handle_atomic_response(context, status, value)?,
                 MessageKind::RequestStaging => {
                     // The peer requests the next part as soon as this part is staged. Its request needs a free slot in
-                    // the response ring, so the consumed responses are published before.
+                    // the response ring, so the number of consumed responses is published first.
                     self.publish_consumed_responses();
                     self.copy_to_staging(context, status, u64::from(aux))?;
                 }
