@@ -118,7 +118,7 @@ impl Ctx {
         self.write(DATA, bytes.as_ref());
     }
 
-    /// Sends a number.
+    /// Sends a number to the other role.
     #[track_caller]
     pub(crate) fn send_number(&self, number: u64) {
         self.send(number.to_le_bytes());

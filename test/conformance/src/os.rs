@@ -21,7 +21,6 @@ pub(crate) fn leave(status: i32) -> ! {
     unsafe { libc::_exit(status) }
 }
 
-/// Kills a process group.
 pub(crate) fn kill_group(leader: u32) {
     // SAFETY: sends a signal; a group that no longer exists gives an error, which is ignored.
     unsafe { libc::kill(-(leader as i32), libc::SIGKILL) };

@@ -5,7 +5,6 @@
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
-/// Processor time.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct CpuTime {
     pub(crate) user: Duration,

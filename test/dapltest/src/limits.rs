@@ -212,7 +212,7 @@ fn exhaust<T: Object>(most: usize, make: impl Fn(usize) -> CallResult<T>) -> Res
     Ok(LimitResult { made: count, refusal, remark: remark.to_owned() })
 }
 
-/// Checks that a refusal reports exhausted resources, and that at least one call succeeded before.
+/// Checks that a refusal reports exhausted resources, and that at least one call succeeded before the refusal.
 fn check_refusal(refusal: Refusal, made: usize) -> Result {
     let is_fair = match refusal.kind() {
         DAT_INSUFFICIENT_RESOURCES | DAT_QUEUE_FULL | DAT_CONN_QUAL_UNAVAILABLE | DAT_LENGTH_ERROR => true,

@@ -140,7 +140,6 @@ pub(crate) enum Message {
 }
 
 impl Message {
-    /// Encodes the message.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Writer(MAGIC.to_vec());
         match self {

@@ -14,7 +14,7 @@ use dapl::provider::*;
 
 use crate::plan::{self, Op};
 
-/// Kinds of counted objects.
+/// Kinds of provider objects whose live instances are counted, to detect leaks.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ObjectKind {
     Ia,
@@ -39,7 +39,7 @@ pub fn alive() -> [i64; KINDS] {
     std::array::from_fn(|kind| ALIVE[kind].load(SeqCst))
 }
 
-/// A counted object.
+/// An object of the wrapped provider. It is counted until it is dropped.
 pub struct CountedObject<T> {
     pub(crate) inner: T,
     _count: Count,

@@ -67,7 +67,7 @@ pub(crate) fn run(test: &Test) -> Result {
     }
 }
 
-/// Runs one suite.
+/// Runs the suite that the command line names, with its arguments.
 fn selected(suite: &str, args: &[&str], known: &[String], test: &Test) -> Result {
     match suite {
         "coverage" => coverage::run(args),
@@ -303,7 +303,8 @@ fn arguments(suite: &str, known: &[String], rest: &[&str]) -> Result<Vec<String>
 /// Runs the command of a suite with this name: [`run_alone`] or [`run_among_others`].
 pub(crate) type Runner = fn(&str, Command) -> Result;
 
-/// Runs the command of a suite whose output is the last that a user sees.
+/// Runs the command of a suite with the terminal as its output. The error does not repeat the output, because nothing
+/// is printed after it.
 fn run_alone(name: &str, mut command: Command) -> Result {
     match command.status() {
         Ok(status) if status.success() => Ok(()),

@@ -37,7 +37,6 @@ const AREAS: [fn() -> Vec<Case>; 14] = [
     added::cases,
 ];
 
-/// Returns all cases.
 pub(crate) fn all() -> Vec<Case> {
     (0..AREAS.len()).flat_map(area).collect()
 }

@@ -70,7 +70,7 @@ impl Ctx {
         self.connect_with(&Setup::default())
     }
 
-    /// Same as `connect`, with other lengths and attributes.
+    /// Same as `connect`, with the EVD length, the EP attributes and the qualifier of `setup`.
     #[track_caller]
     pub(crate) fn connect_with(&self, setup: &Setup) -> Conn {
         let conn = Conn::unconnected(&self.ia(), setup);
@@ -90,7 +90,7 @@ impl Ctx {
         self.loopback_with(&self.ia(), &Setup::default())
     }
 
-    /// Same as `loopback`, over an open IA, with other lengths and attributes.
+    /// Same as `loopback`, over an open IA, with the EVD length, the EP attributes and the qualifier of `setup`.
     #[track_caller]
     pub(crate) fn loopback_with(&self, ia: &Ia, setup: &Setup) -> (Conn, Conn) {
         let (client, server) = (Conn::unconnected(ia, setup), Conn::unconnected(ia, setup));
@@ -144,7 +144,7 @@ impl Conn {
         Conn::unconnected(ia, &Setup::default())
     }
 
-    /// Same as `on`, with other lengths and attributes.
+    /// Same as `on`, with the EVD length and the EP attributes of `setup`.
     #[track_caller]
     pub(crate) fn unconnected(ia: &Ia, setup: &Setup) -> Self {
         let pz = ia.pz();

@@ -4,7 +4,6 @@ use dat_abi::*;
 
 use super::raw::Handle;
 
-/// One event.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Event {
     /// A transfer or a receive has completed.

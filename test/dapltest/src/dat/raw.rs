@@ -53,7 +53,6 @@ impl Refusal {
         if self.code == DAT_NOT_IMPLEMENTED { DAT_NOT_IMPLEMENTED } else { self.code & DAT_TYPE_MASK }
     }
 
-    /// Subtype of the code.
     pub(crate) fn subtype(self) -> DAT_RETURN_SUBTYPE {
         self.code & DAT_SUBTYPE_MASK
     }

@@ -55,7 +55,6 @@ impl PerfArguments {
         PerfArguments { mode, size, count, options: Vec::new(), clients: 1, cores: Cores::Apart }
     }
 
-    /// Adds options.
     pub(super) fn with(mut self, options: &[&str]) -> Self {
         self.options.extend(options.iter().map(|option| (*option).to_owned()));
         self

@@ -125,7 +125,7 @@ fn home() -> PathBuf {
 }
 
 impl Guest {
-    /// Starts a guest, and waits until its device exists. `prepare` was called before.
+    /// Starts a guest, and waits until its device exists. The caller must have called `prepare`.
     pub(crate) fn boot(link: GuestNetwork<'_>) -> Result<Self> {
         Guest::boot_with(link, Clock::Time)
     }

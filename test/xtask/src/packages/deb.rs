@@ -21,7 +21,7 @@ use crate::{Result, cli, setup};
 
 const PACKAGING: &str = "dat/packaging/debian";
 
-/// Runs the command.
+/// Builds the Debian packages. With `--twice`, builds them again and compares both results.
 pub(crate) fn run(arguments: &cli::Packages) -> Result {
     setup::require(&[setup::CC, setup::DPKG_DEV, setup::DEBHELPER])?;
     let output = super::output(arguments.output.as_ref(), "deb");

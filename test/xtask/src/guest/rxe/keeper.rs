@@ -72,7 +72,7 @@ impl Keeper {
         Ok(self.guest()?.share().to_path_buf())
     }
 
-    /// Runs a job.
+    /// Runs a job in the guest, which is booted if none is running.
     pub(super) fn run(&mut self, job: &Job, limit: Duration) -> GuestOutput {
         self.run_seen(job, limit, |_| {})
     }
