@@ -32,8 +32,9 @@ pub struct Libdat {
 }
 
 impl Libdat {
-    /// The functions of the `libdat2.so.2` in this process; `None` if it is not loaded. A provider library does not
-    /// list `libdat2.so.2` as a needed library, so the provider runs without it, and with any implementation of it.
+    /// The functions of the `libdat2.so.2` in this process; `None` if it is not loaded or does not export all of them.
+    /// A provider library does not list `libdat2.so.2` as a needed library, so the provider runs without it, and with
+    /// any implementation of it.
     pub(crate) fn loaded_2() -> Option<Self> {
         type RegistryFunction = unsafe extern "C" fn(*const DAT_PROVIDER, *const DAT_PROVIDER_INFO) -> DAT_RETURN;
         type NumberFunction = unsafe extern "C" fn(DAT_IA_HANDLE, *mut DAT_IA_HANDLE) -> DAT_RETURN;

@@ -6,7 +6,6 @@
 
 use std::fmt;
 
-/// A cause and its remedy.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct CauseAndRemedy {
     pub(crate) cause: String,

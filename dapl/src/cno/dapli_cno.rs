@@ -221,8 +221,8 @@ impl<P: Provider> Cno<P> {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// Polls the EVDs once, and ends the wait if one of them has new events. If another EVD has triggered during the
-    /// poll, the found EVD is queued after it.
+    /// Polls the EVDs once, and ends the wait if one of them has new events. If another EVD has triggered since
+    /// `polling` was copied, the found EVD is queued after it.
     fn poll_and_take(&self, polling: &PolledEvds, token: u64) -> Option<CnoWaitResult> {
         let (source, changes) = poll_all(self.id, polling, true)?;
         if changes == polling.changes {

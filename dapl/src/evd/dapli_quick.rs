@@ -20,7 +20,6 @@ use crate::provider::{Completion, CompletionQueue, Provider, ReceivedOp, Status,
 use crate::runtime::empty_check::QueueCheck;
 use crate::runtime::sync::{MutexGuard, yield_now};
 
-/// Result of a poll.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum PollResult {
     Nothing,

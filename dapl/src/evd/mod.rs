@@ -76,7 +76,6 @@ impl<P: Provider> Evd<P> {
         &self.ia
     }
 
-    /// Whether the EVD serves this stream.
     pub fn serves(&self, stream: EventSource) -> bool {
         self.streams.has(stream)
     }

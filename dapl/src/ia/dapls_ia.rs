@@ -38,7 +38,7 @@ pub enum AsyncEvdChoice<P: Provider> {
 /// Creates an async EVD with a live handle in an IA.
 type AsyncEvdConstructor<P> = Box<dyn FnOnce(&Arc<Ia<P>>) -> Result<Arc<dyn AsyncErrorSink>>>;
 
-/// Opens an IA and returns its async EVD.
+/// Opens an IA. Returns its handle, and the handle of its async EVD.
 ///
 /// Errors: those of the provider; those of `dat_evd_create`, if a new async EVD cannot be created.
 pub fn open<P: Provider>(

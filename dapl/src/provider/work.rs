@@ -143,7 +143,6 @@ pub struct Extensions {
 }
 
 impl Extensions {
-    /// All extensions.
     pub const ALL: Self = Extensions { immediate: true, invalidate: true, atomics: true };
 
     /// Whether a request with this operation is supported.

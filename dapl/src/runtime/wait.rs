@@ -70,7 +70,6 @@ impl Deadline {
         }
     }
 
-    /// Whether the deadline has passed at `now`.
     pub fn has_passed(self, now: u64) -> bool {
         self.0.is_some_and(|at| at <= now)
     }

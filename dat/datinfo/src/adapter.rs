@@ -12,7 +12,6 @@ use crate::registry::ReportedEntry;
 /// Maximum number of concurrent child processes.
 const AT_ONCE: usize = 4;
 
-/// Result of opening an adapter.
 #[derive(Clone, Debug)]
 pub(crate) enum OpenResult {
     /// The adapter opens: its attributes, and the error of its close, if any.

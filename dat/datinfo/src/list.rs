@@ -101,7 +101,7 @@ fn document(registry: &Registry, entries: &[ReportedEntry], opened: &[OpenResult
     })
 }
 
-/// Text for an adapter: whether it opens, its entry, the reason if it does not open, and with `-v` all attributes.
+/// Text for an adapter: whether it opens, its entry, why it does not open or close, and with `-v` all attributes.
 fn lines(entry: &ReportedEntry, opened: &OpenResult, verbose: bool) -> String {
     let ReportedEntry { name, version, safety, library, params, id, .. } = entry;
     let mut text = match opened {

@@ -80,7 +80,6 @@ pub enum Values {
     Optional { low: u64, high: u64, unset: &'static str, unit: &'static str },
 }
 
-/// Notation of numbers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum NumberNotation {
     /// Decimal digits.

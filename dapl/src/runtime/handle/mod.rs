@@ -270,8 +270,8 @@ impl EvdHandle {
         unsafe { &*self.0.empty_check.load(Ordering::Acquire) }.is_empty()
     }
 
-    /// Returns the EVD, with an uncounted reference; `None` as for [`from_handle_quick`]. Unlike there, a thread that
-    /// has no hazard slots yet claims some.
+    /// Returns the EVD, with an uncounted reference; `None` for the reasons of [`from_handle_quick`]. Unlike that
+    /// function, claims hazard slots for a thread that has none yet.
     #[inline(always)]
     pub fn object<T: Object>(self) -> Option<QuickRef<T>> {
         quick_ref(self.0, hazard::protect_first(self.0.address())?)

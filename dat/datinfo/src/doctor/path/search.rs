@@ -11,7 +11,6 @@ use super::report::{PathReport, PortState, Size};
 /// A size that every path carries.
 pub(super) const SMALL: usize = 64;
 
-/// Result of a probe.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ProbeResult {
     /// An answer arrived after this round trip.
