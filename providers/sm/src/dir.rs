@@ -185,8 +185,8 @@ fn clean_process(process: &Path, pid: i32) -> bool {
     fs::remove_dir(process).is_ok()
 }
 
-/// Removes the directory of an end point whose process has exited. Has no effect if the process holds its lock, or if
-/// the path is not a directory.
+/// Removes the directory of an end point, unless a live process holds its lock. Has no effect if the path or its
+/// parent is not a directory, or if the lock file cannot be opened or was replaced.
 fn clean_endpoint(path: &Path) {
     if !is_directory(path) || !path.parent().is_some_and(is_directory) {
         return;

@@ -176,7 +176,6 @@ impl Engine {
         }
     }
 
-    /// Whether the calling thread is the engine thread.
     pub(crate) fn is_engine_thread(&self) -> bool {
         *self.thread.lock() == Some(thread::current())
     }

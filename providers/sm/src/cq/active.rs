@@ -21,7 +21,6 @@ pub(crate) trait PolledConnection: Send + Sync {
     fn poll(&self, out: &mut CompletionWriter<'_>) -> bool;
     /// Returns the words from which a dequeue finds out, without a lock, whether `poll` would find work.
     fn watch(&self) -> &'static RingWatch;
-    /// Whether the connection has ended.
     fn has_ended(&self) -> bool;
     /// Whether a thread polls the connection, so that its peer sends no wake-ups.
     fn is_polled(&self) -> bool;

@@ -191,7 +191,8 @@ impl<const WORDS: usize> RingSlots<WORDS> {
     ///
     /// # Panics
     ///
-    /// Panics if the slots do not fit into the area, or if `count` is not a power of two.
+    /// Panics if the slots do not fit into the area, if `count` is not a power of two, or if `offset` is not a multiple
+    /// of 8.
     pub(crate) fn new(area: Arc<SharedMapping>, offset: usize, count: u32) -> Self {
         let end = offset + count as usize * WORDS * 8;
         assert!(count.is_power_of_two() && offset.is_multiple_of(8) && end <= area.len, "{count} slots at {offset}");

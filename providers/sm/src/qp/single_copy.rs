@@ -21,7 +21,6 @@ use crate::memory::mapped::PeerMapping;
 use crate::memory::regions::{AccessTarget, Regions};
 use crate::qp::link::PeerEndpoint;
 
-/// The method of a copy.
 #[derive(Clone, Copy)]
 pub(crate) enum CopyMethod<'a> {
     /// This process copies through its mapping of the peer's memory.

@@ -62,7 +62,7 @@ impl HandoverSocket {
     }
 
     /// Receives the next request of this user. Drops requests of other users, and datagrams that are too short or too
-    /// long. Returns `None` if no request is queued.
+    /// long. Returns `None` if no request is queued, or if the socket reports an error.
     pub(crate) fn receive(&self) -> Option<ForwardedRequest> {
         loop {
             let mut bytes = [0; SOURCE_LEN + MAX_REQUEST];

@@ -403,7 +403,8 @@ fn header(parts: &mut [libc::iovec], to: &SockAddr, control: Option<&mut Segment
     message
 }
 
-/// Calls `call`, and repeats it if a signal has interrupted it, or if it reports the ICMP error of an earlier packet.
+/// Calls `call`, and repeats it if a signal has interrupted it. Also repeats it if it reports the ICMP error of an
+/// earlier packet, but then calls it at most [`MAX_TRIES`] times.
 fn retry_interrupted(socket: &Socket, mut call: impl FnMut() -> isize) -> io::Result<usize> {
     let mut tries = 0;
     loop {

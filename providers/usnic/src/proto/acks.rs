@@ -94,7 +94,6 @@ impl AckClock {
         self.urgency = Urgency::AckPacket;
     }
 
-    /// Whether an ack is pending.
     #[inline(always)]
     pub(crate) fn is_pending(&self) -> bool {
         self.pending > 0 || self.urgency > Urgency::Waits

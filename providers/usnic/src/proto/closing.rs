@@ -29,7 +29,6 @@ const MIN_INTERVAL: Nanos = 5 * MILLIS;
 /// Maximum number of transmissions of a Reset. If all are lost, the peer's timeouts end its connection.
 const MAX_RESETS: u32 = 6;
 
-/// Timing of a close.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CloseTiming {
     /// First retransmission interval, longer than a round trip.

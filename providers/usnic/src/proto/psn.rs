@@ -21,7 +21,6 @@ impl Psn {
         self.0.wrapping_sub(from.0) as i32
     }
 
-    /// Whether this number is before `other`.
     pub(crate) fn is_before(self, other: Psn) -> bool {
         self.since(other) < 0
     }

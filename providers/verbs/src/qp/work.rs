@@ -236,8 +236,8 @@ impl SavedSegments {
         SavedSegments { segments: vec![Segment::default(); rows * each], each, lengths: vec![0; rows] }
     }
 
-    /// Grows to `most` entries; never shrinks. Saved segments keep their rows only if all numbers are below the former
-    /// size.
+    /// Grows to `most` entries; never shrinks. Entries whose numbers are below the former number of rows keep their
+    /// segments. Other entries may get another row, without their segments.
     pub(crate) fn grow(&mut self, most: u32) {
         let wanted = (most.max(1) as usize).next_power_of_two();
         if self.each > 0 && wanted > self.lengths.len() {

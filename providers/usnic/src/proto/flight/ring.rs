@@ -12,7 +12,6 @@ use super::delivery::PacketState;
 /// Initial number of slots.
 const INITIAL_SLOTS: usize = 16;
 
-/// An unacked packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UnackedPacket<T> {
     pub(super) what: T,

@@ -66,7 +66,6 @@ pub(crate) enum ExpiredAttempt {
     Failed(RequestId),
 }
 
-/// Content of a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct RequestContent<'a> {
     pub(crate) from: SocketAddr,

@@ -21,8 +21,8 @@ pub(super) fn check(run: &Run<'_>) {
     }
 }
 
-/// Checks that each side got one event for the end of an established connection, or none if this side aborted the
-/// connection.
+/// Checks the events of a side: one event for the end of an established connection, and none if this side aborted the
+/// connection or the connection has not ended.
 fn check_events(link: &SimLink, side: usize, at: usize) {
     let events = link.events(side);
     match link.state[side] {

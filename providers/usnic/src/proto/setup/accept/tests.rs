@@ -58,7 +58,8 @@ impl Server {
         self.acceptor.accept(now, id, &offer, &[6; MAX_PRIVATE], &mut self.dice).expect("the attempt is pending")
     }
 
-    /// Processes all deadlines until `end`. Returns the number of bytes sent, and the requests that have ended.
+    /// Processes all deadlines until `end`. Returns the number of bytes sent, and the requests whose attempts have
+    /// failed.
     fn time(&mut self, end: Nanos) -> (usize, Vec<RequestId>) {
         let (mut sent, mut left) = (0, Vec::new());
         while let Some(now) = self.acceptor.deadline().filter(|due| *due <= end) {
