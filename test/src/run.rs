@@ -182,7 +182,6 @@ pub struct Run {
 /// A program that has ended.
 #[derive(Clone, Debug)]
 pub struct Finished {
-    /// Exit status.
     pub status: ExitStatus,
     /// All of its standard output.
     pub stdout: String,

@@ -66,7 +66,8 @@ fn run(program: &Program, adapter: &str, arguments: &[&str]) -> Option<Finished>
     run_by(LINE_BUFFERED, program, adapter, arguments)
 }
 
-/// Runs both sides, each started by `stdbuf` with the arguments `start`. Returns the client's output.
+/// Runs both sides, each started by `stdbuf` with the arguments `start`. Returns the client's output; `None` if
+/// Debian's packages are not available.
 fn run_by(start: &[&str], program: &Program, adapter: &str, arguments: &[&str]) -> Option<Finished> {
     let debian = debian()?;
     let stage = stage(Profile::Dev);

@@ -19,7 +19,6 @@ pub(crate) struct Case {
     is_version_2: bool,
 }
 
-/// Output of a probe.
 pub(crate) struct ProbeOutput {
     pub(crate) out: String,
     pub(crate) err: String,

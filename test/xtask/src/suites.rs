@@ -231,7 +231,7 @@ fn both(results: &[Result]) -> Result {
     if failed.is_empty() { Ok(()) } else { Err(failed.join("\n")) }
 }
 
-/// Runs one suite.
+/// Runs a suite that cargo builds, after a check for the tools that it needs.
 fn one(suite: &str, known: &[String], rest: &[&str]) -> Result {
     setup::require(&NEEDED)?;
     match suite {

@@ -57,7 +57,6 @@ pub(crate) fn kind_of(code: DAT_RETURN) -> DAT_RETURN {
     code & !DAT_SUBTYPE_MASK
 }
 
-/// Returns the subtype of a code.
 pub(crate) fn subtype_of(code: DAT_RETURN) -> DAT_RETURN_SUBTYPE {
     code & DAT_SUBTYPE_MASK
 }

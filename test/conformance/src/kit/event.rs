@@ -274,12 +274,10 @@ pub(crate) fn drain(evd: DAT_EVD_HANDLE) -> Vec<Event> {
     std::iter::from_fn(|| dequeue(evd)).collect()
 }
 
-/// Returns the name of an event number.
 pub(crate) fn number_name(number: DAT_EVENT_NUMBER) -> String {
     name_of(crate::names::EVENTS, number)
 }
 
-/// Returns the name of a DTO or bind status.
 pub(crate) fn status_name(status: DAT_DTO_COMPLETION_STATUS) -> String {
     name_of(crate::names::STATUSES, status)
 }

@@ -201,7 +201,6 @@ impl Ia {
         Evd::own(filled(|out| dat_evd_create(self.h(), qlen, DAT_HANDLE_NULL, flags, out)))
     }
 
-    /// Creates an EVD on a CNO.
     #[track_caller]
     pub(crate) fn evd_on(&self, cno: &Cno, qlen: DAT_COUNT, flags: DAT_EVD_FLAGS) -> Evd {
         Evd::own(filled(|out| dat_evd_create(self.h(), qlen, cno.h(), flags, out)))

@@ -17,7 +17,6 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// Number of polls between two clock readings.
 const POLLS_PER_CLOCK: u32 = 1024;
 
-/// Method of waiting.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum WaitMethod {
     /// Blocks in `dat_evd_wait` or `dat_cno_wait`.

@@ -31,7 +31,6 @@ pub(super) struct Lists {
     pub(super) families: Vec<curve::Plan>,
 }
 
-/// Selected measurements.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) struct SelectedMeasurements<'a> {
     pub(super) is_quick: bool,

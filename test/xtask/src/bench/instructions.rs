@@ -63,8 +63,8 @@ enum Parts {
     /// waited for another thread, or precede the moment at which the provider's thread has handled the first events. A
     /// part has this many messages.
     LowerTenth(u32),
-    /// Takes the part with the highest count: none of its calls skipped the check for packets because another thread
-    /// was checking. A part has this many calls.
+    /// Takes the part with the highest count. In other parts, some calls skip the check for packets, because another
+    /// thread is checking. A part has this many calls.
     Greatest(u32),
 }
 

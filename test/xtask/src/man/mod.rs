@@ -71,7 +71,7 @@ fn write(made: &[ManPage], root: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Returns all pages.
+/// Generates all manual pages, without writing them.
 pub(crate) fn pages() -> Result<Vec<ManPage>> {
     let declared = declared()?;
     let headers = read("dat/include/dat/dat.h")? + &read("dat/include/dat/udat.h")?;

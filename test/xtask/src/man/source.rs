@@ -34,7 +34,7 @@ pub(crate) enum Block {
     Heading(String),
 }
 
-/// Parses a page.
+/// Parses the Markdown source of a page.
 pub(crate) fn parse(text: &str) -> Result<Page, String> {
     let (first, rest) = text.split_once('\n').unwrap_or((text, ""));
     let (name, section, brief) = title(first).ok_or_else(|| format!("\"{first}\" is not `# name(section) - brief`"))?;

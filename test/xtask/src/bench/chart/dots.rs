@@ -19,7 +19,6 @@ pub(in crate::bench) struct Dots {
     pub(in crate::bench) rows: Vec<DotRow>,
 }
 
-/// A row of dots.
 pub(in crate::bench) struct DotRow {
     pub(in crate::bench) label: String,
     /// One value per name; `None` draws no dot.
