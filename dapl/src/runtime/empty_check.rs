@@ -239,7 +239,6 @@ impl QueueCheck {
         self.place.store(ptr::from_ref(check).cast_mut(), Ordering::Release);
     }
 
-    /// Number of polls; see [`EmptyCheck::polls`].
     pub fn polls(&self) -> u32 {
         self.check.polls()
     }

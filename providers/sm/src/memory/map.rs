@@ -40,7 +40,7 @@ pub(crate) struct SharedMapping {
 
 // SAFETY: a mapping belongs to no thread, and its memory is accessed only by atomics and raw copies.
 unsafe impl Send for SharedMapping {}
-// SAFETY: concurrent accesses are possible for the same reason as in `Send`.
+// SAFETY: threads may access the memory concurrently, because they use only atomics and raw copies.
 unsafe impl Sync for SharedMapping {}
 
 impl SharedMapping {
@@ -183,7 +183,7 @@ pub(crate) struct RingSlots<const WORDS: usize> {
 
 // SAFETY: a mapping belongs to no thread, and the slots are accessed only by atomics and raw copies.
 unsafe impl<const WORDS: usize> Send for RingSlots<WORDS> {}
-// SAFETY: concurrent accesses are possible for the same reason as in `Send`.
+// SAFETY: threads may access the slots concurrently, because they use only atomics and raw copies.
 unsafe impl<const WORDS: usize> Sync for RingSlots<WORDS> {}
 
 impl<const WORDS: usize> RingSlots<WORDS> {

@@ -359,7 +359,7 @@ impl RxRings {
     /// Ends a pass: publishes the number of consumed requests, which completes the peer's sends. Wakes the peer if it
     /// waits for progress.
     fn publish_progress(&mut self, context: &QpContext, consumed: u64, answered: bool) {
-        // Local requests contain the number too, so the peer may already know it.
+        // Requests of this side carry the number of consumed requests too, so the peer may already know it.
         self.reported = self.reported.max(context.reported_consumed.load(Ordering::Relaxed));
         fail_point!(BeforeTelling);
         let has_changed = consumed != self.reported;

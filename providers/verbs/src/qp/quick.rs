@@ -53,8 +53,8 @@ impl QpCore {
         if segment.length > *longest {
             return false;
         }
-        // The CPU reads inline data, so the key is checked here (see `post_to_device`). Deregistration waits for this
-        // post, because a hazard slot of this thread announces the EP.
+        // The device does not check the key of inline data, which the CPU copies. So the key is checked here.
+        // Deregistration waits for this post, because a hazard slot of this thread announces the EP.
         let is_inline = may_inline
             && segment.length <= u64::from(hw.max_inline())
             && self.device.keys.allows_announced(hint, &self.pd.0, segment);

@@ -128,7 +128,8 @@ impl<D: PostedData> ReceiveQueue<D> {
         available > 0 && reported.max(0).unsigned_abs() <= available / 2
     }
 
-    /// Whether an ack should advertise the next receive that is posted to the connection (see `is_credit_due`).
+    /// Whether an ack should advertise the next receive that is posted to the connection: the peer will then know at
+    /// most half of the available receives, or the connection uses a shared queue.
     #[inline(always)]
     pub(super) fn is_next_due(&self) -> bool {
         let available = self.complete.wrapping_add(self.queue.len() + 1).wrapping_sub(self.bound);
