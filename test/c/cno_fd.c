@@ -32,7 +32,8 @@ extern DAT_RETURN dats_get_ia_handle(DAT_IA_HANDLE ia, DAT_IA_HANDLE *handle);
  * receive. */
 enum { MAX_ENDPOINTS = 16, RECEIVES = 16, IN_FLIGHT = 12, LENGTH = 8, QUAL = 7100, EVENT_TIMEOUT_MS = 60000, TICK_MS = 100 };
 
-/* Memory of both processes. */
+/* Memory that both processes share: per endpoint, whether the parent listens, and the number of messages that it has
+ * handled. */
 static struct shared {
     atomic_int listening[MAX_ENDPOINTS];
     atomic_long handled[MAX_ENDPOINTS];

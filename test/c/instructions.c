@@ -71,7 +71,7 @@ COUNTED(counted_dequeue, dat_evd_dequeue(evd, event), (DAT_EVD_HANDLE evd, DAT_E
 COUNTED(counted_wait, dat_evd_wait(evd, DAT_TIMEOUT_INFINITE, 1, event, more),
         (DAT_EVD_HANDLE evd, DAT_EVENT *event, DAT_COUNT *more))
 
-/* Waits for an EVD with events and dequeues all of them. Returns their number. */
+/* Waits on the CNO, and dequeues all events of the EVD that the wait returns. Returns the number of events. */
 static inline long wait_by_cno(DAT_CNO_HANDLE cno, DAT_EVENT events[2])
 {
     DAT_EVD_HANDLE evd;

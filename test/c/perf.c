@@ -53,9 +53,9 @@
 #include "perf_evds.h"
 #include "perf_mpi.h"
 
+enum { WARM_UP = 2000, MAX_SECONDS = 5, LAST_MESSAGE = 2 };
 /* SENT marks the cookie of a request; the cookie also holds the number of requests that complete with it. The cookie
  * of a receive is its endpoint's number. */
-enum { WARM_UP = 2000, MAX_SECONDS = 5, LAST_MESSAGE = 2 };
 #define SENT ((DAT_UINT64)1 << 32)
 
 /* `posted` and `sent` count requests and completed requests; `received` counts receives. `unsignalled`: requests

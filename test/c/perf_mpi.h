@@ -21,7 +21,7 @@ enum mpi_kind { MPI_HELLO, MPI_READY, MPI_ANSWER, MPI_END, MPI_DONE };
 /* Marks the cookie of a request. The cookie of a receive is the index of its message. */
 #define MPI_REQUEST ((DAT_UINT64)1 << 32)
 
-/* A message between the two sides. */
+/* A control message between the two sides; the data of a long message is transferred by RDMA. */
 struct mpi_control {
     uint32_t kind, slot;
     uint64_t address;

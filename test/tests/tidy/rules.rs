@@ -346,7 +346,7 @@ pub(crate) const FORBIDDEN_UNSAFE: &[&str] = &[
     "providers/usnic/src/settings.rs",
     "dat/datinfo/src/doctor/path/probe.rs",
     "providers/usnic/src/engine/polling.rs",
-    // The attribute in this file covers all files of the module.
+    // `#![forbid(unsafe_code)]` in this file covers all files of the module.
     "providers/usnic/src/proto/mod.rs",
     "providers/usnic/src/counters.rs",
     "providers/verbs/src/memory/binds.rs",

@@ -71,8 +71,8 @@ pub(crate) fn run(test: &Test) -> Result {
 fn selected(suite: &str, args: &[&str], known: &[String], test: &Test) -> Result {
     match suite {
         "coverage" => coverage::run(args),
-        // With arguments of the driver. Without arguments, the test program `conformance` runs the driver over sm and
-        // usnic, through both versions of libdat.
+        // The arguments are those of the driver. Without arguments, the test program `conformance` runs the driver over
+        // sm and usnic, through both versions of libdat.
         "conformance" if !args.is_empty() => conformance::run(args),
         "net" => net::run(test.required, &to_owned(args)),
         "rxe" => rxe::run(test.required, &to_owned(args)),

@@ -39,7 +39,7 @@ pub(super) fn checks() -> Vec<Check> {
         Check::new("ends::host_is_unreachable", |s, wire| {
             both_see(s, wire, DISCONNECTED, || {
                 wire.ip(0, &["addr", "flush", "dev", DEVICE])?;
-                // After this call, ARP requests get no reply.
+                // The other host must now resolve the address again, and its ARP requests get no reply.
                 wire.ip(1, &["neigh", "flush", "dev", DEVICE])
             })
         }),
