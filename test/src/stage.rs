@@ -28,7 +28,7 @@ struct Library {
     link: &'static str,
 }
 
-/// The libraries of both versions.
+/// The libraries `libdat.so.1` and `libdat2.so.2`.
 const LIBDATS: [Library; 2] = [
     Library {
         package: "dat-v1",

@@ -74,7 +74,7 @@ pub struct HighWatermarks {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct InvalidAttributes;
 
-/// Size of a queue pair.
+/// Limits with which a queue pair is created.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct QpSize {
     pub max_recvs: u32,

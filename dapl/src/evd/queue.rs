@@ -160,7 +160,7 @@ impl EventQueue {
     }
 
     /// Returns the completions for which the CQ must notify. Each event notifies by the mode of its own stream
-    /// (spec/events 1.3), so the CQ is armed for solicited messages only if the EVD has no other stream.
+    /// (spec/events 1.3), so the CQ is armed in the mode `Solicited` only if all streams of the EVD have this mode.
     pub(super) fn arm_mode(&self) -> ArmMode {
         match (self.config, self.unsolicited_streams) {
             (NotifyMode::Solicited, 0) => ArmMode::Solicited,

@@ -26,7 +26,7 @@ pub fn allocate(len: usize) -> Option<NonNull<u8>> {
     NonNull::new(free.swap_remove(at).base as *mut u8)
 }
 
-/// Ends a mapping. Afterwards its range reads as zeros.
+/// Ends a mapping. Afterwards its range reads as zeros; if the kernel cannot map zeros, the old mapping stays.
 ///
 /// # Safety
 /// The range is a mapping of this process to which no thread writes and to which no reference exists. Reads of its

@@ -48,8 +48,8 @@ fn settle() {
     });
 }
 
-/// Makes the `n`-th following call fail: of the operation `op`, or of any operation if `op` is null. 0 cancels the
-/// plan. Returns 0 if the name is unknown.
+/// Makes the `n`-th following call of the operation `op` fail, or of any operation if `op` is null. 0 plans no failure.
+/// Cancels what an earlier call has planned. Returns 1, or 0 without effect if the name is unknown.
 ///
 /// # Safety
 /// `op` is null or a NUL-terminated string.

@@ -148,8 +148,8 @@ pub fn spoils() -> bool {
     REQUESTS.fetch_add(1, SeqCst) + 1 == CORRUPTED_AT.load(SeqCst)
 }
 
-/// Makes the `n`-th following call fail: of operation `op`, or of any operation if `op` is `None`. 0 plans no failure.
-/// Forgets earlier failures.
+/// Makes the `n`-th following call of operation `op` fail, or of any operation if `op` is `None`. 0 plans no failure.
+/// Cancels what an earlier `fail` has planned, and forgets earlier failures.
 pub fn fail(op: Option<Op>, n: u64) {
     FAILS_AT.store(0, SeqCst);
     OPERATION_PLANS.iter().for_each(|plan| plan.fails_at.store(0, SeqCst));

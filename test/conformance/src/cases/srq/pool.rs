@@ -151,7 +151,8 @@ impl Pool {
         }
     }
 
-    /// Checks that the next asynchronous event is EP_BROKEN for this EP: none of its receives is outstanding any more.
+    /// Checks that the next asynchronous event is EP_BROKEN for this EP. The event reports that none of the EP's
+    /// receives is outstanding any more.
     #[track_caller]
     pub(super) fn expect_ep_broken(&self, ep: &Ep) {
         expect_async(self.ia.errors(), DAT_ASYNC_ERROR_EP_BROKEN, ep.h(), DAT_EP_TRANSFER_TO_ERROR);

@@ -146,7 +146,8 @@ impl Wire {
             let limit = ends_of.limit + REPORT_LIMIT;
             ends[host].start(&ends_of.serve.watched(WATCH, ends_of.limit))?;
             let mut called = Ok(1);
-            // If the server ends without printing that line, its exit status is reported.
+            // If the server ends before it prints `ready`, no client runs. The result is then the server's exit status,
+            // but at least 1.
             if ends[host].await_line(ends_of.ready, limit, |line| lines.push(line.to_owned()))? {
                 let call = ends_of.call.watched(WATCH, ends_of.limit);
                 called = ends[guest].run(&call, limit, |line| others.push(format!("   client: {line}")));
