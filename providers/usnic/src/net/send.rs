@@ -244,7 +244,7 @@ impl SendBatch {
                 outcome.overflows = error.raw_os_error() == Some(libc::ENOBUFS);
                 false
             }
-            // Sends the packets one by one, to find the one that causes the error.
+            // Sends the packets without GSO. The error is then that of one packet, or does not occur if GSO caused it.
             Err(error) => {
                 let before = *outcome;
                 let gone = self.send_each(socket, to, run, outcome);

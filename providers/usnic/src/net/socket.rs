@@ -33,7 +33,7 @@ pub(crate) struct SocketConfig {
 pub(crate) struct Socket {
     fd: OwnedFd,
     local: SocketAddr,
-    /// Whether GSO is used. Cleared after the kernel has rejected a GSO batch whose packets could be sent one by one.
+    /// Whether GSO is used. Cleared after the kernel has rejected a GSO batch, but accepted its packets without GSO.
     gso: AtomicBool,
     gro: bool,
     receive_buffer: usize,
