@@ -1,7 +1,8 @@
 //! The reason for a refused open: the request, the cause and the remedy, as one line for people and as fields for
 //! tools.
 //!
-//! `registry` creates a [`RefusedOpen`] from errors of `matching` and `loader`; `report` writes it. Pure.
+//! `registry` creates a [`RefusedOpen`] from an error of `matching`, `loader` or the provider, or because waiting for
+//! an init would deadlock. `report` stores it for tools, and may log it. Pure.
 #![forbid(unsafe_code)]
 
 use std::fmt;
