@@ -199,7 +199,7 @@ struct TcpListening {
     unknown_clients: Mutex<VecDeque<Arc<SocketConnection>>>,
 }
 
-/// The socket of a listener.
+/// The socket of a listener, and its registration with the engine, which reports new TCP connections.
 struct ListeningSocket {
     /// `None` after the close.
     listener: Option<TcpListener>,
