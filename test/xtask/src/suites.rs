@@ -3,10 +3,10 @@
 //! page of the benches), `instructions` (compared with docs/benchmarks.md), `net` (network namespaces), `rxe` (guests),
 //! `coverage` (line coverage of other suites).
 //!
-//! `cargo xtask test` leaves out the suites that need a guest, root, a package build, a separate build or much time. It
-//! lists the time of each suite at the end. `--rest` runs the other suites except `nightly` and `coverage`, and longer
-//! runs of `crossed`, `udapl` and usnic's simulator. `--all` runs all of these. Each output ends with `test result:`
-//! lines.
+//! `cargo xtask test` leaves out the suites that need a guest, root, a download, a package build, a separate build or
+//! much time. It lists the time of each suite at the end. `--rest` runs the suites that are left out, except `nightly`
+//! and `coverage`, and longer runs of `crossed`, `udapl` and usnic's simulator. `--all` runs all of these. Each output
+//! ends with `test result:` lines.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;

@@ -68,7 +68,7 @@ enum Parts {
     Greatest(u32),
 }
 
-/// A row of the table.
+/// A row of a provider's table in docs/benchmarks.md: the calls that are counted, and how the count is computed.
 struct Row {
     name: &'static str,
     /// The program's function whose calls are counted, and its operation.

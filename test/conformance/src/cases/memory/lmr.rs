@@ -258,7 +258,8 @@ fn lmr_contexts_of_1000_overlapping_lmrs_are_distinct(ctx: &Ctx) {
 fn lmr_of_whole_pages_covers_an_lmr_inside_them(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
-    // A program may round the range up to whole pages: the rest of the page is mapped and holds other data.
+    // A program may round a range up to whole pages before it registers the range, because the rest of the last page is
+    // mapped too. It holds other data.
     let map = os::Map::private(8192, true);
     let made = LmrArgs::memory(map.pointer(), 8192).make(&ia, &pz);
     let inner = LmrArgs::memory(map.pointer().wrapping_byte_add(100), 5000).make(&ia, &pz);
