@@ -166,10 +166,13 @@ impl<'a> Party<'a> {
                 WaitPolicy { how, ..self.wait_policy }.next(&self.shared.request, "the completion of an operation")?;
             let (whose, number, length) = self.completion(event, "an operation")?;
             let expected = self.under_way[whose].pop_front();
-            let wanted = self.plan.operations().get(number).map(|operation| operation.length() as u64);
-            if expected != Some(number) || wanted != Some(length) {
+            let wanted = expected.map(|operation| (operation, self.plan.operations()[operation].length() as u64));
+            if wanted != Some((number, length)) {
                 let what = format!("endpoint {whose}: operation {number} completed with {length} bytes");
-                return Failure::with_message(format!("{what}, expected operation {expected:?} with {wanted:?} bytes"));
+                let wanted = wanted.map_or("none in flight".to_owned(), |(operation, bytes)| {
+                    format!("operation {operation} with {bytes} bytes")
+                });
+                return Failure::with_message(format!("{what}, expected {wanted}"));
             }
         }
         Ok(())
