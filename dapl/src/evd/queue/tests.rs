@@ -45,7 +45,7 @@ fn non_notifying_event_wakes_no_thread_and_stays_queued() {
 }
 
 #[test]
-fn non_notifying_events_end_a_wait_at_its_timeout() {
+fn wait_succeeds_with_non_notifying_events_at_its_timeout() {
     let mut queue = slept_on(1);
     queue.push(non_notifying());
     assert_eq!(queue.check_wait(1, true), WaitStatus::Enough);

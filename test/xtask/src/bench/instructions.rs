@@ -141,7 +141,8 @@ pub(crate) fn instructions(providers: &[String], write: bool) -> Result {
         .filter(|(provider, ..)| providers.is_empty() || providers.iter().any(|name| name == provider))
         .collect();
     if chosen.len() < providers.len() {
-        return Err("instructions are counted over sm, usnic and verbs".to_owned());
+        let names = providers.join(" ");
+        return Err(format!("{names}: a name is unknown or repeated; the providers are sm, usnic and verbs"));
     }
     let bench = Bench::new()?;
     let (mut tables, mut values) = (Vec::new(), Vec::new());

@@ -255,7 +255,7 @@ fn abort_flushes_immediately_and_notifies_the_peer() {
 }
 
 #[test]
-fn connection_to_a_silent_peer_times_out() {
+fn connection_to_a_silent_peer_is_disconnected_and_flushed() {
     let mut pair = ConnPair::new(&PairConfig::default());
     pair.recv(Endpoint::A, 0, 10);
     pair.pass(MILLIS);
