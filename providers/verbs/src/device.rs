@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -52,6 +53,8 @@ pub(crate) struct Device {
     pub(crate) names: SharedNames,
     /// Listeners by qualifier.
     pub(crate) listeners: Mutex<HashMap<u64, ObjectId>>,
+    /// Whether the device has reported that the port is down, and not that it is active again.
+    port_is_down: AtomicBool,
     completions: Arc<CompletionEventHandler>,
     asynchronous: Arc<AsyncEventHandler>,
     watches: OnceLock<[WatchedDescriptor; 2]>,
@@ -91,6 +94,7 @@ impl Device {
         let chosen = dapl::runtime::logger::secure_variable(NAMES.variable);
         let device = Arc::new_cyclic(|me| Device {
             name: spec.name.to_owned(),
+            port_is_down: AtomicBool::new(false),
             completions: Arc::new(CompletionEventHandler(Weak::clone(me))),
             asynchronous: Arc::new(AsyncEventHandler(Weak::clone(me))),
             shared_device,
@@ -200,14 +204,25 @@ impl Device {
         }
     }
 
-    fn port_changed(&self, kind: PortEvent) {
+    /// Whether the port is down, by the latest event of the device.
+    pub(crate) fn port_is_down(&self) -> bool {
+        self.port_is_down.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn port_changed(&self, kind: PortEvent) {
         let (name, port, device) = (&self.name, self.port, self.context.name());
         match kind {
-            PortEvent::Down => log::warn!(
-                "{name}: port {port} of {device} is down; connections break unless it is active again soon (check the cable and \
-                 the link)"
-            ),
-            PortEvent::Active => log::info!("{name}: port {port} of {device} is active"),
+            PortEvent::Down => {
+                self.port_is_down.store(true, Ordering::Relaxed);
+                log::warn!(
+                    "{name}: port {port} of {device} is down; connections break unless it is active again soon (check the \
+                     cable and the link)"
+                );
+            }
+            PortEvent::Active => {
+                self.port_is_down.store(false, Ordering::Relaxed);
+                log::info!("{name}: port {port} of {device} is active");
+            }
             kind => log::info!(
                 "{name}: the configuration of port {port} of {device} has changed ({kind:?}); if connects fail, open the IA again"
             ),

@@ -1,4 +1,4 @@
-//! Detects sends that do not complete for a long time. Each is logged once.
+//! Detects sends that do not complete for a long time. Each is logged once; if the port is down, its connection ends.
 //!
 //! The device repeats a send for which the peer has no receive, and reports nothing meanwhile. So the engine checks the
 //! oldest outstanding send of each queue pair at intervals: a send that stays the oldest for too long is overdue. The
@@ -37,7 +37,8 @@ impl CqCore {
         }
     }
 
-    /// Returns the sends that are overdue at the time `now` and were not returned before.
+    /// Returns the sends that are overdue at the time `now` and were not returned before. Ends their connections if the
+    /// port is down.
     pub(crate) fn overdue_sends(&self, now: Instant) -> Vec<OverdueSend> {
         let qps = self.lock().table.requesters();
         if qps.iter().any(|qp| qp.oldest_send().is_some()) {
@@ -53,6 +54,8 @@ impl CqCore {
             .collect();
         let ids: Vec<(u32, u64)> = waiting.iter().map(|(qp, send, _)| (*qp, *send)).collect();
         let overdue = self.lock().stalls.find_overdue(&ids, now);
+        let is_overdue = |number: u32| overdue.iter().any(|(qp, _)| *qp == number);
+        qps.iter().filter(|qp| is_overdue(qp.number())).for_each(|qp| qp.fail_if_port_is_down());
         let report = |(qp, age)| {
             let (.., ep) = waiting.iter().find(|(number, ..)| *number == qp)?;
             Some(OverdueSend { ep: *ep, age, cause: WaitCause::Unknown })

@@ -242,6 +242,14 @@ impl QpCore {
         }
     }
 
+    /// Ends the connection of an overdue send if the port is down. soft-RoCE sometimes stops to retransmit when its
+    /// link goes down, and then reports no error.
+    pub(crate) fn fail_if_port_is_down(&self) {
+        if self.device.port_is_down() {
+            self.fail();
+        }
+    }
+
     /// Queues a job for the engine thread. The job keeps the queue pair alive.
     pub(super) fn run_on_engine(&self, job: impl FnOnce(Arc<QpCore>) + Send + 'static) {
         if let Some(core) = self.me.upgrade() {

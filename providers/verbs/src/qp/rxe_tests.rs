@@ -19,6 +19,7 @@ use dapl::runtime::handle::ObjectId;
 use parking_lot::Mutex;
 
 use super::queue_pair::Qp;
+use crate::ibv::PortEvent;
 use crate::memory::Mw;
 use crate::{ConnectionRequest, Cq, Pd, Verbs, ibv};
 
@@ -293,6 +294,20 @@ fn rxe_invalid_atomic_operations_fail_and_change_nothing() {
         assert_eq!(words.side.completion().status, status, "offset {offset}, {length} bytes");
         assert_eq!(words.values(), [0, 1, 2, 3, 4, 5, 6, 7]);
     }
+}
+
+#[test]
+fn rxe_overdue_send_is_flushed_if_the_port_is_down() {
+    let Some(side) = Side::open() else { return };
+    let words = Words::new(side, ATOMIC);
+    let begin = Instant::now();
+    words.post(Op::Send { solicited: false }, &[]).unwrap(); // the peer posts no receive
+    // The port stays active. This is only the event that its device would report.
+    words.local.core().device.port_changed(PortEvent::Down);
+    for seconds in [0, 11] {
+        words.side.cq.0.overdue_sends(begin + Duration::from_secs(seconds));
+    }
+    assert_eq!(words.side.completion().status, Status::Flushed);
 }
 
 #[test]
