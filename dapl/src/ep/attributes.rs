@@ -103,9 +103,9 @@ pub struct PostLimits {
     /// Whether receives must be posted to an SRQ, never to the EP.
     pub shared: bool,
     pub extensions: Extensions,
-    /// Whether a post of a receive with one segment and no flags can take the fast path: it passes all other checks,
-    /// its completion notifies, and it is not traced. The next three fields say the same for requests, which may also
-    /// have the flag SUPPRESS.
+    /// Whether the limits allow the fast path for a post of a receive with one segment and no flags: it passes all
+    /// checks against the limits, its completion notifies, and it is not traced. The next three fields say the same for
+    /// requests. With SUPPRESS as the only flag, sends and writes can take the fast path too.
     pub fast_recvs: bool,
     pub fast_sends: bool,
     pub fast_writes: bool,
@@ -221,8 +221,8 @@ impl Attributes {
         if good { Ok(()) } else { Err(InvalidAttributes) }
     }
 
-    /// Watermarks of a new EP. A soft watermark of 0 counts as not set, because programs fill the record with zeros;
-    /// `dat_ep_set_watermark` can set 0 later.
+    /// Watermarks of a new EP; none without an SRQ. A soft watermark of 0 counts as not set, because programs fill the
+    /// record with zeros; `dat_ep_set_watermark` can set 0 later.
     pub fn marks(&self, attached: AttachedQueues) -> HighWatermarks {
         let mark = |mark: i32| if attached.shared { HighWatermarks::parse(mark).unwrap_or(None) } else { None };
         HighWatermarks { soft: mark(self.srq_soft_hw).filter(|soft| *soft > 0), hard: mark(self.recv.max_dtos) }
@@ -287,8 +287,10 @@ impl Attributes {
         }
     }
 
-    /// Adapts the attributes when `dat_ep_modify` changes EVDs. A direction that loses its EVD has no DTOs. A direction
-    /// that gets its first EVD has the default number of DTOs; a number in the same call replaces it afterwards.
+    /// Adapts the attributes when `dat_ep_modify` changes EVDs. A direction without an EVD has no DTOs. A direction
+    /// that had no EVD and gets one has the default number of DTOs, and the default number of segments if its own is
+    /// invalid; numbers in the same call replace the defaults afterwards. With an SRQ, the attributes of receives are
+    /// unchanged.
     pub fn with_evds_changed(mut self, before: AttachedQueues, after: AttachedQueues, limits: &Limits) -> Self {
         let direction = |direction: &mut QueueAttributes, before: bool, after: bool| {
             if !after {

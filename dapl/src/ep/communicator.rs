@@ -17,7 +17,8 @@ pub struct Communicator {
 impl Communicator {
     /// Checks that the communicator is supported.
     ///
-    /// Errors: `CommNotSupported` for a family other than IPv4 and IPv6, or a type other than TCP streams.
+    /// Errors: `CommNotSupported` for a family other than IPv4 and IPv6, or a type other than TCP streams, unless all
+    /// three fields are zero.
     pub fn check(self) -> Result<()> {
         let is_known = matches!(self.domain, libc::AF_INET | libc::AF_INET6)
             && matches!(self.kind, 0 | libc::SOCK_STREAM)

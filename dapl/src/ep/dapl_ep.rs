@@ -1,7 +1,7 @@
 //! C entries for endpoints, except posts: each entry opens handles, parses parameters and makes one call.
 //!
 //! C calls these entries through the provider table of 1.2; the entries of 2.0 call them too. The checks are made in
-//! the order of spec/endpoints 5.
+//! the order of spec/endpoints 5 and spec/events 5.5 to 5.7.
 
 use std::time::Duration;
 

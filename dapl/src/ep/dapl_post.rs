@@ -1,9 +1,10 @@
 //! Posts of an EP: send, receive, RDMA read, RDMA write.
 //!
 //! This is the hot path. Each entry looks up the EP, checks its parameters (spec/events 4.8), and passes the work to
-//! the QP. It allocates no memory, writes no log, and normally acquires no lock except the provider's. A post that gets
-//! no hazard slot acquires the read lock of the EP's post state (`post_lock`). An invalid key, address or access right
-//! of a segment is reported by the completion.
+//! the QP. It allocates no memory, writes no log, and normally acquires no lock except the provider's. A traced post
+//! may allocate and lock when it schedules a check of its trace (`stats/trace`). A post that gets no hazard slot
+//! acquires the read lock of the EP's post state (`post_lock`). An invalid key, address or access right of a segment is
+//! reported by the completion.
 
 use std::slice;
 

@@ -28,7 +28,8 @@ pub(super) fn of_step(before: EpState, after: EpState) -> EpCounts {
 }
 
 impl<P: Provider> Ep<P> {
-    /// Returns the sums of all counters of the EP.
+    /// Returns the EP's counters: its own, those of its posts, and those of its completions in its EVDs. Counters of
+    /// the provider are not included.
     pub(super) fn counts(&self, core: &ControlState<P>) -> EpCounts {
         let mut counts = core.counts;
         self.post_state().posts.add_to(&mut counts);
@@ -46,12 +47,12 @@ impl<P: Provider> Ep<P> {
         listing.write_counters(self.counts(core).list().into_iter().chain(providers))
     }
 
-    /// Counters of the queue pair.
+    /// The provider's counters of the queue pair; empty without a queue pair.
     fn provider_counts(&self) -> Vec<NamedCount> {
         self.post_state().binding.qp().map(|qp| qp.counts()).unwrap_or_default()
     }
 
-    /// Writes the counters to the text for the counters socket.
+    /// Writes the EP's state and counters to the text for the counters socket.
     pub(super) fn describe_counts(&self, core: &ControlState<P>, text: &mut Text) {
         text.ep(self.id.handle, &format!("{:?}", core.state));
         for (name, value) in self.counts(core).list() {

@@ -2,8 +2,8 @@
 //! state changes. So a thread that sees a new state also finds its event. Waiters are woken and agents are called
 //! without locks.
 //!
-//! A thread that has changed the state calls `deliver` after unlocking. Events of an EP that was freed in between are
-//! still delivered.
+//! A thread that has queued events under the lock calls `deliver` after unlocking. Events of an EP that was freed in
+//! between are still delivered.
 #![forbid(unsafe_code)]
 
 use super::state::EpStep;
@@ -13,7 +13,7 @@ use crate::evd::{Event, dapls_evd};
 use crate::ia::{AsyncError, AsyncKind, dapls_ia};
 use crate::provider::{Connection, ConnectionEvent, Provider};
 
-/// Events that are queued, but whose notifications are not delivered yet.
+/// The notifications of queued events that are not delivered yet, and whether EP_BROKEN must be reported.
 pub(super) struct PendingEvents<P: Provider> {
     pending: Vec<PendingNotification<P>>,
     ep_broken: EpBrokenReport,
@@ -103,8 +103,8 @@ impl<P: Provider> Ep<P> {
         }
     }
 
-    /// Queues all completions of the EP, and marks its failed work as reported. Called when the connection has ended,
-    /// so that old failures do not break the next connection.
+    /// Queues all completions in the CQs of the EP's EVDs, and marks the EP's failed work as reported. Called when the
+    /// EP is reset, so that old failures do not break the next connection, and when it is freed.
     pub(super) fn mark_failures_reported(&self, core: &mut ControlState<P>) {
         for evd in [&core.objects.recv, &core.objects.request].into_iter().flatten() {
             core.outbox.pending.push(dapls_evd::queue_and_mark_reported(evd.arc(), self.id.handle));

@@ -228,8 +228,8 @@ pub(super) fn build<P: Provider>(
     }
 }
 
-/// Sets the EP up as a user of its EVDs: they report failed work to EPs, count the completions of this EP, and notify
-/// as this EP requests.
+/// Sets the EP up as a user of its EVDs: they report failed work and dequeued SRQ receives to the module `ep`, count
+/// the completions of this EP, and notify as this EP requests.
 pub(super) fn configure<P: Provider>(ep: ObjectId, objects: &EpObjects<P>, limits: &PostLimits) {
     for (evd, mode) in streams(objects, limits) {
         evd.report_transfers_to(EpTransferSink::<P>::SINK);

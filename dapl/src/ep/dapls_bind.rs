@@ -21,8 +21,9 @@ pub(crate) struct BindPost {
 /// Posts a bind, or an unbind if `wanted` is `None`. Returns the new remote context, or 0 for an unbind (spec/events
 /// 9.2).
 ///
-/// Errors: `InvalidParameter(6)` for UNSIGNALLED on an EP that does not allow it; those of `dapls_rmr::check`;
-/// `InvalidState` if the EP's state does not permit requests; `Exhausted` when the request queue is full.
+/// Errors: `InvalidHandle(Ep)` if the EP was freed; `InvalidParameter(6)` for UNSIGNALLED on an EP that does not allow
+/// it; those of `dapls_rmr::check`; `InvalidState` if the EP's state does not permit requests; `Exhausted` when the
+/// request queue is full.
 pub(crate) fn bind<P: Provider>(ep: &Ep<P>, rmr: &Rmr<P>, wanted: Option<RmrBinding>, post: BindPost) -> Result<u32> {
     let pz = ep.open()?.objects.pz.as_ref().map(|pz| pz.id());
     let post_state = ep.post_state();

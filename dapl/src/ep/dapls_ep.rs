@@ -3,8 +3,8 @@
 //!
 //! `cm` reports connection events and an exceeded watermark, and EVDs report failed work and dequeued SRQ receives.
 //! `rsp` reserves and releases an EP. `psp` creates an EP for a request. `cr` accepts a request into an EP, and reports
-//! a reject or handoff of the request to the EP. The entries of 2.0 query and set the communicator of an EP. Any thread
-//! may call.
+//! a reject or handoff of the request to the EP. `psp` and `cr` close an EP that was created for a request that is not
+//! accepted. The entries of 2.0 query and set the communicator of an EP. Any thread may call.
 //!
 //! A connection event of an earlier attempt has no effect. An event that the EP's state does not allow is not reported,
 //! but the end of the connection may still make the event EP_BROKEN due (`dapli_outbox`).
@@ -85,8 +85,9 @@ impl<P: Provider> TransferSink<P> for EpTransferSink<P> {
 }
 
 /// Handles failed work whose completion a consumer is about to dequeue from `evd`. The provider also ends the
-/// connection, and reports that from its own thread. The first of the two reports changes the EP's state; the second
-/// has no effect (spec/endpoints 8.4).
+/// connection, and reports that from its own thread. Outside a graceful disconnect, the first of the two reports
+/// changes the EP's state and queues the event; the second does neither (spec/endpoints 8.4). EP_BROKEN becomes due
+/// only with the provider's report or a reset.
 fn fail<P: Provider>(ep: &Ep<P>, evd: &Evd<P>) {
     let mut core = ep.core.lock();
     // A reset marks failures as reported, also under the EP's lock. So an unreported failure belongs to the current
@@ -178,7 +179,8 @@ pub(crate) fn reserve<P: Provider>(ep: &Ep<P>) -> Result<()> {
     advance(ep, EpStep::Reserve)
 }
 
-/// Releases the EP when its RSP is freed. If a request has arrived, the EP keeps belonging to that request.
+/// Releases the EP when its RSP is freed or has failed to listen. If a request has arrived, the EP keeps belonging to
+/// that request.
 pub(crate) fn release<P: Provider>(ep: &Ep<P>) {
     let _ = advance(ep, EpStep::Release);
 }

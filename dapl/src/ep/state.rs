@@ -105,8 +105,8 @@ impl EpState {
         EpState::CompletionPending,
     ];
 
-    /// The transition table (spec/endpoints 4.1, 4.2). A step that is not listed for a state is refused. A caller
-    /// ignores a refused event of the provider.
+    /// The transition table (spec/endpoints 4.1, 4.2). A step that is not listed for a state is refused. A refused
+    /// event of the provider changes neither the state nor the connect EVD.
     pub fn after(self, step: EpStep) -> Result<Self> {
         use EpState::*;
         Ok(match (self, step) {

@@ -2,8 +2,9 @@
 //! call the C entries, and internal functions for what a program of 1.2 cannot do, such as extension operations and
 //! reports of the provider.
 //!
-//! `World` acts as the consumer. The fake provider reports connection events only in `World::deliver`. In `storm` a
-//! thread calls it all the time; in all other tests the test decides when events are reported.
+//! `World` acts as the consumer. The fake provider reports connection events only in `FakeProvider::deliver`, which
+//! `World::deliver` calls. In `storm` a thread calls it all the time; in all other tests the test decides when events
+//! are reported.
 
 mod binding;
 mod closing;
