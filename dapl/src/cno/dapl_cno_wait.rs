@@ -1,7 +1,7 @@
 //! C entry `dat_cno_wait`. The thread may be cancelled (`pthread_cancel`) at any moment of its sleep.
 //!
-//! Cancellation unwinds or drops the frames of the entry and of [`wait::run`], so they own no resources. [`step`] does
-//! the work; it does not unwind and is never cancelled.
+//! Cancellation unwinds or drops the frames of the entry and of [`wait::run`], so they own no resources. [`quick`] and
+//! [`step`] do the work; they do not unwind and are never cancelled.
 
 use dat_abi::*;
 

@@ -115,7 +115,7 @@ pub fn take_trigger<P: Provider>(cno: &Cno<P>) -> Result<usize> {
     })
 }
 
-/// A recorded trigger: the waiter to wake and the agent to call.
+/// What a recorded trigger causes: a waiter to wake, a descriptor to make readable, an agent to call.
 #[must_use = "without deliver() the waiter is not woken"]
 pub struct CnoNotification<P: Provider> {
     cno: Arc<Cno<P>>,

@@ -1,4 +1,4 @@
-//! Tests of CNOs through their C entries, with EVDs over the fake provider.
+//! Tests of CNOs, mostly through their C entries, with EVDs over the fake provider.
 
 mod descriptor;
 mod quick;

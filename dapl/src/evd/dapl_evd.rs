@@ -219,7 +219,8 @@ unsafe extern "C" fn dequeue_quickly<P: Provider>(entry: EvdHandle, out: *mut DA
     DAT_SUCCESS
 }
 
-/// `dat_evd_dequeue` with a counted reference, because another thread excludes uncounted references or frees the EVD.
+/// `dat_evd_dequeue` by the path with all checks ([`dequeue`]), because another thread excludes uncounted references or
+/// has freed the EVD.
 ///
 /// # Safety
 /// Same as [`dequeue_quickly`].

@@ -41,8 +41,8 @@ pub(super) struct EvdState<P: Provider> {
     pub(super) is_unobserved: bool,
     /// Counts of completions by EP.
     pub(super) completions: CompletionsByEp,
-    /// The consumer has dequeued an event since the last poll, or the next dequeue finds one in the buffer. Set only if
-    /// the EVD has a CNO or a descriptor.
+    /// A dequeue has returned an event since a dequeue last found the queue empty, or the next dequeue finds an event
+    /// in the buffer. Set only if the EVD has a CNO or a descriptor.
     has_taken: bool,
     /// The CQ could not be armed for the CNO or the descriptor, and the error was not reported yet.
     arm_failed: bool,
@@ -91,7 +91,8 @@ impl<P: Provider> EvdState<P> {
     }
 
     /// Sets `has_taken`: the next dequeue that finds the queue empty then takes only completions that are already in
-    /// the CQ, without a poll. That dequeue also does not yield, because the consumer handles the event next.
+    /// the CQ, without a poll. With an empty check it polls nevertheless. That dequeue also does not yield, because the
+    /// consumer handles the event next.
     pub(super) fn set_taken(&mut self) {
         self.has_taken = true;
         self.backoff.reset();
@@ -245,7 +246,8 @@ impl<P: Provider> Evd<P> {
         Ok(())
     }
 
-    /// Informs the SRQ that the consumer has dequeued the completion of one of its receives.
+    /// If the event is the completion of an SRQ receive, informs the SRQ that the consumer has dequeued it or can no
+    /// longer dequeue it.
     #[inline]
     pub(super) fn reaped(&self, event: &Event) {
         if let Event::Dto(done) | Event::Failed(done) = event
@@ -362,8 +364,8 @@ impl<P: Provider> Evd<P> {
     }
 
     /// Arms the CQ if a sleeping waiter depends on its notification, or if the EVD is enabled and its CNO or an armed
-    /// descriptor does. If arming fails, the waiter is woken and its wait returns the error. If there is no waiter, the
-    /// error is reported on the IA's async EVD.
+    /// descriptor does. If arming fails, the waiter is woken; it arms the CQ itself, and returns the error if that
+    /// fails too. If there is no waiter, the error is reported on the IA's async EVD.
     pub(super) fn rearm(&self, inner: &mut EvdState<P>) -> EventSignal {
         let mut signal = EventSignal::None;
         let Some(cq) = &self.cq else { return signal };

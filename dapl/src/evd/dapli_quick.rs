@@ -147,8 +147,9 @@ impl<P: Provider> Evd<P> {
         inner
     }
 
-    /// Allows dequeues to detect without the lock that the EVD is empty. Has no effect if the polling thread shares its
-    /// CPU, because each dequeue must then count unsuccessful polls under the lock. Called when the EVD has no event.
+    /// Allows dequeues to detect without the lock that the EVD is empty. Has no effect if the polling thread is limited
+    /// to one CPU, because each dequeue must then count unsuccessful polls under the lock. Called when the EVD has no
+    /// event.
     #[inline(always)]
     pub(super) fn allow_empty_check(&self, inner: &EvdState<P>) {
         if let Some(check) = &self.empty_check
@@ -158,7 +159,8 @@ impl<P: Provider> Evd<P> {
         }
     }
 
-    /// Called by a dequeue that has found no event. Yields the CPU if the calling thread shares it with the peer.
+    /// Called by a dequeue that has found no event. Yields the CPU if the calling thread is limited to one CPU and has
+    /// polled without success for a few microseconds.
     pub(super) fn found_nothing(&self, mut inner: MutexGuard<'_, EvdState<P>>) -> Error {
         let must_yield = inner.backoff.should_yield(self.empty_check.as_ref().map(QueueCheck::polls));
         if inner.is_quick() {

@@ -1,9 +1,9 @@
 //! The file descriptor of an EVD, for consumers that wait in `poll` or `epoll`.
 //!
 //! A consumer dequeues events until the EVD is empty, arms the descriptor, and polls it. If events are queued, arming
-//! makes the descriptor readable immediately; otherwise the next notifying event does. The descriptor stays readable
-//! until it is armed again. No event is missed, because arming and queueing hold the EVD's lock, and because the CQ
-//! refuses to be armed while it has a completion.
+//! makes the descriptor readable immediately; otherwise the next notifying event of the enabled EVD does. The
+//! descriptor stays readable until it is armed again. No event is missed, because arming and queueing hold the EVD's
+//! lock, and because the CQ refuses to be armed while it has a completion.
 #![forbid(unsafe_code)]
 
 use super::Evd;

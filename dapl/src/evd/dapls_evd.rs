@@ -169,8 +169,8 @@ pub(crate) fn queue_all_completions<P: Provider>(evd: &Arc<Evd<P>>) -> Option<Pe
     Some(PendingNotification { evd: evd.clone(), notification, lost: None })
 }
 
-/// Called when the EP's connection has ended and all its work has completed. Queues all completions, and marks the EP's
-/// failed completions as reported. The caller holds the EP's lock.
+/// Called when an EP that uses this EVD is reset or freed. Queues all completions in the CQ, and marks the EP's failed
+/// completions as reported. The caller holds the EP's lock.
 pub(crate) fn queue_and_mark_reported<P: Provider>(evd: &Arc<Evd<P>>, ep: usize) -> PendingNotification<P> {
     let mut inner = evd.lock();
     let signal = evd.fetch_all(&mut inner);
@@ -189,7 +189,8 @@ pub(crate) fn completed_by_ep<P: Provider>(evd: &Evd<P>, ep: usize) -> Completed
     evd.lock().completions.counts_of(ep)
 }
 
-/// Stops counting for the EP and returns its final counts. The caller holds the EP's lock.
+/// Queues all completions in the CQ, so that they are counted, stops counting for the EP, and returns its final counts.
+/// The caller holds the EP's lock.
 pub(crate) fn stop_counting<P: Provider>(evd: &Arc<Evd<P>>, ep: usize) -> (Completed, PendingNotification<P>) {
     let mut inner = evd.lock();
     let signal = evd.fetch_all(&mut inner);

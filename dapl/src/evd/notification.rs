@@ -1,6 +1,6 @@
 //! The reference by which the CQ and the CNO of an EVD call the EVD, and the notification that an event in the EVD
-//! causes: it wakes threads that wait on the EVD or the CNO, calls the agent of the CNO, and reports that the CQ cannot
-//! be armed.
+//! causes: it wakes threads that wait on the EVD or the CNO, makes the descriptor of the CNO readable, calls the agent
+//! of the CNO, and reports that the CQ cannot be armed.
 #![forbid(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -79,8 +79,8 @@ pub(super) struct EvdNotification<P: Provider> {
 }
 
 impl<P: Provider> EvdNotification<P> {
-    /// Wakes the waiter of the EVD or of the CNO, calls the agent, and reports that the CQ cannot be armed. Called
-    /// without locks.
+    /// Wakes the waiter of the EVD or of the CNO, makes the descriptor of the CNO readable, calls the agent, and
+    /// reports that the CQ cannot be armed. Called without locks.
     #[inline]
     pub(super) fn deliver(self) {
         if let Some(id) = self.waiter {

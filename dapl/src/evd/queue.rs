@@ -148,7 +148,8 @@ impl EventQueue {
         self.config
     }
 
-    /// Adds a stream of an EP. Its mode restricts waits and notification as long as the EVD exists.
+    /// Adds a stream of an EP. If its mode is more restrictive than that of the EVD, the EVD takes it over, and keeps
+    /// it after the stream was removed.
     pub(super) fn add_stream(&mut self, mode: NotifyMode) {
         self.config = self.config.max(mode);
         self.unsolicited_streams += u32::from(mode != NotifyMode::Solicited);

@@ -1,4 +1,5 @@
-//! Tests of EVDs through their C entries, over the fake provider.
+//! Tests of EVDs over the fake provider. They call the C entries, and internal functions for events that EPs and
+//! service points post.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Tests of completions that a poll has left in the EVD's buffer.
+//! Tests of dequeues and waits after a poll that has found several completions. The poll leaves them in the EVD's
+//! buffer, or queues them if one has failed or is that of an SRQ receive.
 
 use super::*;
 use crate::provider::{Status, Work};
