@@ -2,7 +2,8 @@
 //! and the names and values of counters.
 //!
 //! The memory keeps its address for the life of the object and is aligned to 8 bytes. The bytes after the last written
-//! ones are zero. The memory consists of atomics, because a consumer may read while a later event writes.
+//! ones are zero. The memory consists of atomics, because a consumer may read while a later event writes. The module
+//! also converts socket addresses to and from their C form.
 #![forbid(unsafe_code)]
 
 use std::ffi::c_void;

@@ -177,7 +177,7 @@ impl RingWatch {
         self.carried.load(Ordering::Acquire)
     }
 
-    /// Whether the next slot is empty, and no request has progressed.
+    /// Whether the next slot is empty, and certainly no request has progressed.
     #[inline(always)]
     pub fn has_no_progress(&self) -> bool {
         !self.has_entry() && self.do_requests_wait()
@@ -192,7 +192,7 @@ impl RingWatch {
         (next.load(Ordering::Acquire) >> 32) as u32 == self.lap.load(Ordering::Relaxed)
     }
 
-    /// Whether no local request has progressed since the last poll.
+    /// Whether certainly no local request has progressed since the last poll.
     #[inline(always)]
     fn do_requests_wait(&self) -> bool {
         match self.requests.load(Ordering::Acquire) {

@@ -55,7 +55,7 @@ impl Logger {
             let _ = std::io::stderr().write_all(lines.as_bytes());
         }
         if self.to & SYSLOG != 0 {
-            // syslog adds the time and the process id itself.
+            // syslog adds the time itself; it adds the process id if the program has requested that (`LOG_PID`).
             text.lines().for_each(|line| syslog(&format!("dapl: {}: {line}\0", level_name(level))));
         }
     }

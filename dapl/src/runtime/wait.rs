@@ -234,8 +234,7 @@ unsafe fn run_steps<S: Copy>(
     unsafe { pthread_setcancelstate(CANCEL_DISABLE, &raw mut caller_state) };
     let mut cause = WakeCause::Start;
     let code = loop {
-        // SAFETY: the caller guarantees that `state` fits `step`. A step never unwinds, because its entry catches
-        // panics.
+        // SAFETY: the caller guarantees that `state` fits `step`. A step never unwinds, because it catches panics.
         match unsafe { step(state, cause) } {
             WaitStep::Done(code) => break code,
             WaitStep::Sleep { word, expected, deadline } => {

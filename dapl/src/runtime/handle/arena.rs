@@ -1,8 +1,9 @@
 //! The arena: the memory of the handle table. Its address space is reserved once and never unmapped; entries are
 //! assigned one by one.
 //!
-//! The arena's lock is held only while an entry is assigned or quarantined, while the address space is reserved, and
-//! across a fork. [`arena`] returns the address range, for libdat.
+//! The arena's lock is held only while the address space is reserved or its address is returned, while an entry is
+//! assigned or quarantined, while entries are counted, and across a fork. [`arena`] returns the address range, for
+//! libdat.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};

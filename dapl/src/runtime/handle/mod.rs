@@ -7,10 +7,10 @@
 //! and later reused with another generation.
 //!
 //! Lookups and frees do not block: a free marks the entry as not live, and the last call that uses the object drops it.
-//! Most calls count a reference in the entry ([`Ref`]). Posts on EPs and dequeues instead store the entry's address in
-//! a hazard slot of their thread, if one is free ([`PostRef`]). In a forked child the arena reads as zeros
-//! (`MADV_WIPEONFORK`), so the child refuses inherited handles. Its new handles use entries that the parent has not
-//! assigned.
+//! Most calls count a reference in the entry ([`Ref`]). Posts on EPs, dequeues and the fast path of EVD waits instead
+//! store the entry's address in a hazard slot of their thread, if one is free ([`PostRef`]). In a forked child the
+//! arena reads as zeros (`MADV_WIPEONFORK`), so the child refuses inherited handles. Its new handles use entries that
+//! the parent has not assigned.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
@@ -114,7 +114,8 @@ impl HandleEntry {
     }
 
     /// Clears the hazard slot, and acquires a counted reference instead if the object is live. Used if the calling
-    /// thread has no free slot, or while another thread excludes posts ([`exclude`]).
+    /// thread has no free slot, while another thread excludes posts ([`exclude`]), or if the handle is invalid, and
+    /// then returns false.
     #[cold]
     #[inline(never)]
     fn acquire_instead(&self, protection: Option<Protection>, kind: Kind) -> bool {

@@ -94,7 +94,8 @@ counters! {
 }
 
 /// Counts the posts of an EP that the provider accepted. The first thread that posts requests and the first thread that
-/// posts receives count in `owned`, without atomic read-modify-writes. All other threads count in `shared`.
+/// posts receives count in `owned`, without atomic read-modify-writes. All other threads, and posts without a thread
+/// number, count in `shared`.
 #[derive(Debug, Default)]
 pub struct Posts {
     /// Thread numbers of the first thread that posted requests and the first thread that posted receives; 0 if no
@@ -190,7 +191,7 @@ fn become_owner(owner: &AtomicUsize, thread: usize) -> bool {
 pub struct IaEvents {
     /// Connection requests delivered to this process's consumer.
     pub requests: AtomicU64,
-    /// Connection requests that the consumer or a close of the IA rejected.
+    /// Connection requests that the consumer, the free of their EVD or a close of the IA rejected.
     pub rejects: AtomicU64,
     pub async_errors: AtomicU64,
 }

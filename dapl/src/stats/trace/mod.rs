@@ -46,7 +46,8 @@ pub struct Trace {
 
 /// The EP of a trace. The trait does not name the provider's type, because one thread logs the traces of all EPs.
 pub trait TracedEp: Send + Sync {
-    /// Returns the state of the EP. Called without locks.
+    /// Returns the state of the EP. Acquires the EP's post state for reading; the caller may hold the EP's control
+    /// lock.
     fn summary(&self) -> EpSummary;
 }
 
@@ -73,7 +74,7 @@ struct TracedPost<'a> {
     suppress: bool,
 }
 
-/// A trace for the log. Its text is composed under a lock, and logged after the lock is released.
+/// A trace for the log. Its text may be composed under a lock; it is logged after the lock is released.
 #[derive(Debug, Default)]
 #[must_use = "the report has to be logged"]
 pub struct TraceReport {
