@@ -2,9 +2,9 @@
 //! post, and calls the agent of a CNO.
 //!
 //! An error is converted to its code. A panic is converted to `DAT_INTERNAL_ERROR` and logged; panics never unwind into
-//! C. Cancellation of the calling thread is deferred during the entry, in posts, dequeues and waits only around
-//! cancellation points. Entries write out parameters last, and after an error only where the specification requires a
-//! value.
+//! C. Cancellation of the calling thread is deferred during the entry; in posts and dequeues only around cancellation
+//! points. A wait can be cancelled only in its sleep (`runtime/wait`). Entries write out parameters last, and after an
+//! error only where the specification requires a value.
 
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};

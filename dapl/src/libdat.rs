@@ -3,7 +3,7 @@
 //!
 //! `registration` calls `init`. An IA asks libdat for its IA number, the handle that the consumer uses. Through the
 //! hook, this project's libdat gets the address range of all handles and the reason of a failed open, and returns the
-//! library name in the line of dat.conf.
+//! IA number and the library name in the line of dat.conf.
 
 use std::ffi::{CStr, CString, c_void};
 use std::mem::{MaybeUninit, offset_of};

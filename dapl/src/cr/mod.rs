@@ -38,8 +38,8 @@ pub struct Cr<P: Provider> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProvidedEp {
     pub(crate) ep: ObjectId,
-    /// Whether the EP was created for this request. Such an EP is freed if the request is rejected or handed off, or if
-    /// an accept fails after it has consumed the request.
+    /// Whether the EP was created for this request. Such an EP is freed if the request cannot be reported to the
+    /// consumer, is rejected or handed off, or if an accept fails after it has consumed the request.
     pub(crate) created_for_request: bool,
 }
 

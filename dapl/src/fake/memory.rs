@@ -63,7 +63,8 @@ impl Drop for FakeMember {
     }
 }
 
-/// A memory window. It drops its kept object when a later bind or unbind completes or fails.
+/// A memory window. It drops the kept object of a bind when a later bind or unbind completes or fails, or with the
+/// window.
 #[derive(Default)]
 pub(crate) struct FakeMw(pub(super) Arc<Mutex<WindowState>>);
 

@@ -1,5 +1,6 @@
-//! The fake provider's queue pair. A post completes its request at once, flushes it after the connection has ended, or
-//! queues it until the connection is established. Lengths are recorded, but no bytes are moved.
+//! The fake provider's queue pair. A posted request completes at once, is flushed after the connection has ended, or is
+//! queued until the connection is established. A posted receive waits for a message of the peer, or is flushed after
+//! the connection has ended. Lengths are recorded, but no bytes are moved.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;

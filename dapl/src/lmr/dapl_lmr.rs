@@ -100,7 +100,7 @@ pub(crate) unsafe fn create<P: Provider>(
 /// because Linux has no separate type of strongly ordered memory.
 const MEM_TYPE_SO_VIRTUAL: DAT_MEM_TYPE = 3;
 
-/// Parses a region description. Returns the region, and the description in the form that queries return.
+/// Parses a region description. Returns the region, and its origin, which queries report.
 ///
 /// # Safety
 /// The union's bytes are initialised; the cookie of shared memory is null or points at 40 bytes.

@@ -7,8 +7,8 @@ use super::{NamedCount, Provider};
 use crate::error::{Error, Result};
 use crate::runtime::handle::ObjectId;
 
-/// Identifies one attempt to connect and the resulting connection. An event with the generation of a freed EP, or with
-/// the number of an earlier attempt, is dropped.
+/// Identifies one attempt to connect or accept, and the resulting connection. An event with the generation of a freed
+/// EP, or with the number of an earlier attempt, is dropped.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct ConnId {
     /// Id of the EP.

@@ -141,6 +141,6 @@ pub struct BindWr {
     pub token: Token,
     /// Suppresses the completion of a successful bind.
     pub suppress: bool,
-    /// Delays the bind until all earlier reads of this QP are complete.
+    /// Delays the bind until all earlier reads and atomic operations of this QP are complete.
     pub fence: bool,
 }

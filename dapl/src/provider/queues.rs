@@ -39,10 +39,10 @@ pub enum ArmMode {
     /// All completions.
     #[default]
     All,
-    /// Only failures and receives whose send carried SOLICITED_WAIT.
+    /// Only failed and flushed work, and receives whose send carried SOLICITED_WAIT.
     Solicited,
-    /// All completions of some work, and solicited ones of other work. A transport that cannot recognise solicited
-    /// messages notifies for all completions, and sets `solicited` in all receives.
+    /// All completions of some work, and those that `Solicited` selects of other work. A transport that cannot
+    /// recognise solicited messages notifies for all completions, and sets `solicited` in all receives.
     Mixed,
 }
 
@@ -151,7 +151,7 @@ pub trait QueuePair: Connection {
 
     /// Posts a receive, in any state. Errors: `Exhausted(Memory)` when `max_recvs` receives are outstanding.
     fn post_recv(&self, segments: &[Segment], token: Token) -> Result<()>;
-    /// Posts a request. It waits in the queue until the connection is established.
+    /// Posts a request. Before the connection is established, the request waits in the queue.
     ///
     /// Errors: `Exhausted(Memory)` when the queue is full; `ModelNotSupported` for an extension that the provider or
     /// the peer lacks. A request that was queued before the peer's extensions were known completes with

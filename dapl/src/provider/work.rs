@@ -34,7 +34,8 @@ pub struct Token {
     pub work: Work,
     /// Handle of the event's second object: the SRQ that a receive came from, or the RMR that is bound; otherwise 0.
     pub object: usize,
-    /// Whether the work was posted with UNSIGNALLED: if it succeeds, its completion is queued without a notification.
+    /// Whether the work was posted with UNSIGNALLED: if it succeeds and is not solicited, its completion is queued
+    /// without a notification.
     pub unsignalled: bool,
     /// Number of the post in the EP's trace; 0 if the post is not traced.
     pub post: u32,

@@ -30,7 +30,7 @@ pub unsafe extern "C" fn dapl_rmr_create<P: Provider>(pz: DAT_PZ_HANDLE, out: *m
     })
 }
 
-/// `dat_rmr_query`. An unbound RMR returns zeros (spec/events 9.1).
+/// `dat_rmr_query`. For an unbound RMR, the triplet, the privileges and the remote context are zero (spec/events 9.1).
 ///
 /// # Safety
 /// `rmr` may have any value; `out` is null or writable.

@@ -1,4 +1,4 @@
-//! SRQ operations for other modules: create, post, modify and free. Also handles the reports of EVDs and of the
+//! SRQ operations for other modules: create, post, modify, query and free. Also handles the reports of EVDs and of the
 //! provider.
 //!
 //! No call waits for a completion or a peer. The provider may be called with the lock of the low watermark held; C code

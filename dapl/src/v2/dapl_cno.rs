@@ -1,4 +1,4 @@
-//! DAT 2.0 entries for CNOs: the query, and CNOs with a descriptor.
+//! DAT 2.0 entries for CNOs: the query, the creation with a descriptor, and `dat_cno_trigger`.
 //!
 //! Called through the provider table only.
 

@@ -1,6 +1,6 @@
 //! DAT 2.0 entries for common service points.
 //!
-//! Called through the provider table only.
+//! The entries are called through the provider table only; `dapl_ep` uses `port_of`.
 
 use dat_abi::v2::*;
 

@@ -113,7 +113,7 @@ pub unsafe extern "C" fn dapl2_evd_dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out
     unsafe { dequeue_locked::<P>(evd, out) }
 }
 
-/// `dat_evd_dequeue` for an EVD that may have an event.
+/// `dat_evd_dequeue` with all checks. Called unless the empty check has shown that the EVD has no event.
 ///
 /// # Safety
 /// `evd` may have any value; `out` is null or writable.

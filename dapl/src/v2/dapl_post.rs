@@ -1,5 +1,5 @@
-//! Post entries of DAT 2.0. They convert the triplets to those of 1.2, and call the entries of 1.2. Sends with
-//! invalidation, which 1.2 lacks, are posted through `dapls_post`.
+//! Post entries of DAT 2.0. They convert the triplets to those of 1.2, and call the entries of 1.2. Operations that 1.2
+//! lacks, such as sends with invalidation, are posted through `dapls_post`.
 //!
 //! This is the hot path, so up to eight segments are converted on the stack.
 

@@ -18,7 +18,7 @@ use crate::runtime::handle::{self, from_handle};
 /// privileges.
 const PLACES: &[(u32, u32)] = &[(2, 3), (3, 4), (4, 6), (5, 7), (6, 8), (7, 9)];
 
-/// `dat_rmr_query`. The fields of an unbound RMR are zero.
+/// `dat_rmr_query`. For an unbound RMR, the triplet, the privileges and the remote context are zero.
 ///
 /// # Safety
 /// `rmr` may have any value; `out` is null or writable.

@@ -4,8 +4,8 @@
 //!   ([`dapl_same`]).
 //! - Control calls with other records convert them to 1.2 and back by [`convert`], so both versions check the same
 //!   parameters in the same order.
-//! - Posts convert their segments and call the entries of 1.2. Dequeues, waits and calls that 1.2 lacks are separate
-//!   entries.
+//! - Posts convert their segments and call the entries of 1.2. Dequeues, waits on EVDs, calls that 1.2 lacks, and a few
+//!   calls with other parameters (`dat_evd_create`, `dat_cno_query`, `dat_cr_reject`) are separate entries.
 //!
 //! Decision 027 gives the reasons for these three kinds.
 //!
