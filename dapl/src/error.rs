@@ -46,7 +46,7 @@ pub enum Error {
     /// The address family or type of a communicator is not supported. DAT 1.2 has no code for this.
     #[error("address family or type of the communicator is not supported")]
     CommNotSupported,
-    /// A length is invalid.
+    /// A length is invalid: a registration of 0 bytes.
     #[error("a length is invalid, or exceeds a limit or a buffer")]
     Length,
     /// The provider does not support this optional part of DAT.
@@ -66,7 +66,7 @@ pub enum Error {
     QueueEmpty,
     #[error("queue full")]
     QueueFull,
-    /// The timeout expired.
+    /// The timeout of a wait on an EVD expired.
     #[error("timeout expired")]
     TimedOut,
     /// The address is invalid or unreachable.

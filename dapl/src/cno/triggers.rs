@@ -20,7 +20,7 @@ pub(super) struct TriggerQueue {
 }
 
 impl TriggerQueue {
-    /// Maximum length of a queue that is searched.
+    /// Maximum length of a queue that is searched linearly. The ids in a longer one are in `members`.
     const SHORT: usize = 8;
 
     /// Appends an EVD, unless it is queued already.

@@ -14,7 +14,7 @@ pub(super) fn outstanding<P: Provider>(ep: &Ep<P>) -> Outstanding {
     ep.post_state().binding.qp().map(|qp| qp.outstanding()).unwrap_or_default()
 }
 
-/// `dat_ep_set_watermark`, allowed in any state. If a watermark is already exceeded, the provider reports it at once.
+/// `dat_ep_set_watermark`, allowed in any state. A watermark that is already exceeded takes effect at once.
 pub(super) fn watch<P: Provider>(ep: &Ep<P>, marks: HighWatermarks) -> Result<()> {
     let mut core = ep.open()?;
     if let Ok(qp) = ep.post_state().binding.qp() {

@@ -27,7 +27,8 @@ use crate::runtime::handle::from_handle;
 use crate::srq::{Srq, dapls_srq};
 use crate::stats::trace::TraceReport;
 
-/// Handles a connection event of the attempt with number `attempt`.
+/// Handles a connection event that the provider reports for the attempt with number `attempt`: changes the state, and
+/// queues the event of the transition for the consumer.
 pub(crate) fn connection_event<P: Provider>(ep: &Ep<P>, attempt: u32, event: ConnectionEvent, private_data: &[u8]) {
     let mut core = ep.core.lock();
     let is_active = core.state == EpState::ActivePending;
@@ -192,7 +193,7 @@ pub(crate) fn request<P: Provider>(ep: &Ep<P>, peer: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// Handles a connection request whose event could not be queued: the EP waits for the next request.
+/// Handles a connection request that could not be reported to the consumer: the EP waits for the next request.
 pub(crate) fn request_lost<P: Provider>(ep: &Ep<P>) {
     if advance(ep, EpStep::RequestLost).is_ok() {
         ep.remote_address.write(&[]);

@@ -21,7 +21,7 @@ pub(super) const READ_ONLY: DAT_EP_PARAM_MASK = DAT_EP_FIELD_IA_HANDLE
     | DAT_EP_FIELD_REMOTE_PORT_QUAL
     | DAT_EP_FIELD_SRQ_HANDLE;
 
-/// Converts the consumer's attributes.
+/// Converts the attributes in a record that the consumer passes.
 pub(super) fn attributes(attr: &DAT_EP_ATTR) -> Attributes {
     Attributes {
         reliable: attr.service_type == DAT_SERVICE_TYPE_RC,

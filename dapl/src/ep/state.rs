@@ -57,7 +57,7 @@ pub enum EpStep {
     Release,
     /// A connection request has arrived at the RSP.
     Request,
-    /// The event of that request could not be queued.
+    /// That request could not be reported to the consumer: there is no CR, or its event was not queued.
     RequestLost,
     /// The request that the EP belongs to was rejected or handed off.
     Decline,

@@ -2,9 +2,10 @@
 //! while all completions are successful sends, receives, RDMA reads or RDMA writes that are not traced and of which no
 //! other object, such as an SRQ, must be notified.
 //!
-//! A poll leaves such completions in the buffer, and the next dequeues and waits return them from there. All other code
-//! locks by [`Evd::lock`], which first moves the remaining completions from the buffer to the queue. So that code finds
-//! every event in the queue.
+//! A poll leaves such completions in the buffer, and the next dequeues and waits return them from there. All other
+//! code, except the check whether a triggered EVD still has events (`EvdSource::pending`), locks by [`Evd::lock`],
+//! which first moves the remaining completions from the buffer to the queue. So that code finds every event in the
+//! queue.
 //!
 //! A wait on the CNO of an EVD also leaves a completion in the buffer, but only a single one: if an EVD still has
 //! events after a dequeue, that dequeue has to trigger the CNO again.

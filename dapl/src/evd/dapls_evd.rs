@@ -137,7 +137,7 @@ impl<P: Provider> PendingNotification<P> {
         self.lost.is_some()
     }
 
-    /// Wakes the waiter, calls the agent, and reports an overflow.
+    /// Delivers the notification (see [`EvdNotification::deliver`]), and reports an overflow.
     pub(crate) fn deliver(self) {
         self.notification.deliver();
         if let Some(event) = self.lost {
@@ -280,7 +280,7 @@ pub fn set_waitable<P: Provider>(evd: &Evd<P>, waitable: bool) {
     evd.unlock(inner, signal);
 }
 
-/// Cancels the wait in progress. The waiting thread returns an error when it wakes.
+/// Cancels the wait in progress. The waiting thread returns an error in its next step.
 fn cancel_wait<P: Provider>(inner: &mut EvdState<P>) -> EventSignal {
     if inner.queue.cancel_wait() { EventSignal::Waiter } else { EventSignal::None }
 }

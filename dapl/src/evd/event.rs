@@ -1,6 +1,7 @@
 //! Events in the form in which an EVD queues them. The C entries convert them to `DAT_EVENT`.
 //!
-//! Handles and addresses in an event are plain numbers, because only the consumer uses them.
+//! Handles and addresses in an event are plain numbers. The consumer gets them, and this library looks a handle up
+//! again before it uses the object.
 #![forbid(unsafe_code)]
 
 use crate::ia::{AsyncError, ChildKey};

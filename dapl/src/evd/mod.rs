@@ -101,7 +101,7 @@ impl<P: Provider> Evd<P> {
         !self.inner.lock().plain.is_empty()
     }
 
-    /// Sets the sink for completions; later calls have no effect.
+    /// Sets the sink for failed work and dequeued SRQ receives; later calls have no effect.
     pub(crate) fn report_transfers_to(&self, sink: &'static dyn TransferSink<P>) {
         self.transfers.get_or_init(|| sink);
     }

@@ -64,7 +64,7 @@ fn remove_if(contexts: &mut HashMap<u32, ObjectId>, context: u32, of: ObjectId) 
 enum AsyncEvd {
     /// The EVD created with the IA, and freed with it.
     Own(Arc<dyn AsyncErrorSink>),
-    /// An EVD of the consumer.
+    /// An EVD that the consumer has passed to the open.
     Borrowed(UseGuard<dyn AsyncErrorSink>),
     /// The consumer passed no async EVD: all async EVDs of this library receive the errors.
     OutOfScope,

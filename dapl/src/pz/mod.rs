@@ -1,5 +1,5 @@
 //! Protection zones (PZs): work of an EP, and RDMA of its peer through this EP, may access only memory in the EP's
-//! zone.
+//! zone. The receives of an SRQ may access only memory in the SRQ's zone.
 //!
 //! The entries in `dapl_pz` create, query and free PZs. EPs, LMRs, RMRs and SRQs are counted as users of their PZ.
 

@@ -38,7 +38,7 @@ pub struct EmptyCheck {
     /// Set if the EVD's queue may contain events, or if an unsuccessful dequeue must do more than return `QUEUE_EMPTY`.
     /// Protected by the lock of the EVD.
     has_queued: AtomicU32,
-    /// Number of polls. Threads that count at the same time may lose counts.
+    /// Number of polls, for `SharedCpuBackoff`. Threads that count at the same time may lose counts.
     polls: AtomicU32,
     /// Number of watches beyond the first two.
     more: AtomicU32,

@@ -23,7 +23,7 @@ pub(crate) fn prepare() {
     ASKED.call_once(|| thread::at_fork(before, after));
 }
 
-/// A guard of any static lock.
+/// A guard of any static lock, so that one array can contain the guards of different locks.
 trait ForkGuard {}
 impl<T> ForkGuard for T {}
 

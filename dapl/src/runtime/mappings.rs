@@ -29,7 +29,7 @@ pub enum MappingLookup {
     Unknown,
 }
 
-/// Looks up all pages of a region.
+/// Finds out whether all pages of a region are mapped with these rights.
 pub fn lookup(region: Region, rights: PageRights) -> MappingLookup {
     match std::fs::read_to_string("/proc/self/maps") {
         Ok(maps) => lookup_in(&maps, region, rights),

@@ -9,7 +9,7 @@
 /// Number of slots that the first entry allocates.
 const FIRST: usize = 8;
 
-/// A first-in first-out queue. The number of slots is a power of two.
+/// A first-in first-out queue. The number of slots is 0 or a power of two.
 #[derive(Debug)]
 pub struct SlotQueue<T> {
     slots: Vec<T>,

@@ -47,7 +47,7 @@ mod kind {
         fence(Ordering::SeqCst);
     }
 
-    /// Loom's mutex with the interface of the standard mutex. It is never poisoned, because a panic ends the model.
+    /// Loom's mutex with the interface of `parking_lot::Mutex`. It is never poisoned, because a panic ends the model.
     #[derive(Debug, Default)]
     pub struct Mutex<T>(loom::sync::Mutex<T>);
 

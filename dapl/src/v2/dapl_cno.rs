@@ -21,7 +21,7 @@ pub unsafe extern "C" fn dapl2_cno_query<P: Provider>(
     mask: DAT_CNO_PARAM_MASK,
     out: *mut DAT_CNO_PARAM,
 ) -> DAT_RETURN {
-    /// All known bits. Some constants of this mask have several bits.
+    /// All known bits, 0x1 to 0x4. In DAT 2.0, `DAT_CNO_FIELD_ALL` contains none of the other fields.
     const KNOWN: DAT_CNO_PARAM_MASK = DAT_CNO_FIELD_PROXY | DAT_CNO_FIELD_ALL;
     convert::code(guard(|| {
         let cno = from_handle::<Cno<P>>(cno, Handle::Cno)?;

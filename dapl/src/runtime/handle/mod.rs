@@ -373,7 +373,7 @@ pub fn is_live(id: ObjectId) -> bool {
     })
 }
 
-/// The kind of a live handle.
+/// The kind of the object of a handle; `None` if the handle is not live.
 pub fn kind_of(handle: *mut c_void) -> Option<Kind> {
     const KINDS: [Kind; 12] = [
         Kind::Ia,

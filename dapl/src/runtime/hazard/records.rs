@@ -57,7 +57,7 @@ pub(super) fn existing_slots() -> Option<&'static HazardSlots> {
     local::get()
 }
 
-/// The slots of this thread. The first call claims a record.
+/// The slots of this thread. The first call claims a record; `None` if it cannot claim one (see [`join`]).
 #[inline(always)]
 pub(super) fn own_slots() -> Option<&'static HazardSlots> {
     match local::get() {

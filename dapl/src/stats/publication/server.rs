@@ -22,7 +22,7 @@ const TRIES: u32 = 64;
 /// Time after which the connection of a client that does not read is closed.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Starts the thread.
+/// Opens the socket, and starts the thread that serves it.
 pub(super) fn start() -> io::Result<Server> {
     let listener = listen()?;
     let (stopped, stop) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;

@@ -36,7 +36,7 @@ struct TraceRecord {
     end: AtomicU64,
 }
 
-/// A copy of a record.
+/// A copy of a record, from which a dump is composed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct TraceEntry {
     pub(super) number: u64,

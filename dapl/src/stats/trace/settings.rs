@@ -54,7 +54,7 @@ impl TraceSettings {
         u32::from(self.posts > 0)
     }
 
-    /// The file to watch.
+    /// The file whose modification requests a log of all traces.
     pub(super) fn file(&self) -> Option<&PathBuf> {
         self.file.as_ref()
     }
