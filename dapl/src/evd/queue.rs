@@ -148,8 +148,8 @@ impl EventQueue {
         self.config
     }
 
-    /// Adds a stream of an EP. If its mode is more restrictive than that of the EVD, the EVD takes it over, and keeps
-    /// it after the stream was removed.
+    /// Adds a stream of an EP. If the stream's mode is more restrictive than the EVD's, the EVD changes to that mode,
+    /// and keeps it after the stream was removed.
     pub(super) fn add_stream(&mut self, mode: NotifyMode) {
         self.config = self.config.max(mode);
         self.unsolicited_streams += u32::from(mode != NotifyMode::Solicited);

@@ -1,4 +1,4 @@
-//! Tests of the entries of 2.0 over the fake provider. They are called through the table, as C calls them.
+//! Tests of the entries of 2.0 over the fake provider. These entries are called through the table, as C calls them.
 //!
 //! `World` acts as the consumer. Each test decides when the provider reports events (`World::deliver`).
 

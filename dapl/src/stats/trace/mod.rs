@@ -68,7 +68,7 @@ struct TracedPost<'a> {
     work: Work,
     cookie: u64,
     segments: &'a [Segment],
-    /// Remote address and key of an RDMA operation.
+    /// Remote address and key of an RDMA or atomic operation.
     remote: Option<Remote>,
     /// Whether a success produces no completion.
     suppress: bool,
