@@ -1,8 +1,9 @@
 //! The version of DAT that a libdat implements: its version number, and the numbers and names of its return codes.
 //!
 //! `libdat.so.1` and `libdat2.so.2` are built from the same code. The calls that libdat implements itself (`thunk/own`)
-//! get [`V1`] in the first library and [`V2`] in the second. Inside libdat, subtypes have the numbers of 1.2;
-//! `registry::error` converts them when it builds a return code.
+//! get [`V1`] in the first library and [`V2`] in the second. In these calls, subtypes have the numbers of 1.2, and
+//! `registry::error` converts them when it builds a return code. The macros of `thunk/pass` use the numbers of the
+//! version that invokes them.
 #![forbid(unsafe_code)]
 
 use std::ffi::CStr;
@@ -67,7 +68,7 @@ pub(crate) fn enter(api: &'static Api) {
     CURRENT.get_or_init(|| api);
 }
 
-/// The version of this library.
+/// The version that [`enter`] has set. Unit tests that do not call it get [`V1`].
 pub(crate) fn current() -> &'static Api {
     CURRENT.get().copied().unwrap_or(&V1)
 }

@@ -47,8 +47,8 @@ struct FirstArena {
     refused: AtomicUsize,
 }
 
-/// `FirstArena::base` points to this word while there is no arena. The word is 0, so its address counts as a handle
-/// without a table.
+/// `FirstArena::base` points to this word until the first arena has a length that is a power of two. The word is 0, so
+/// its address counts as a handle without a table.
 static NO_HANDLE: AtomicUsize = AtomicUsize::new(0);
 
 /// A set of arenas; libdat has one.
@@ -89,8 +89,8 @@ impl Arenas {
         }
     }
 
-    /// Whether a value is in the first arena, so that its first word may be read even if it is not a handle. Most
-    /// processes load one provider, so this check usually suffices.
+    /// Whether a value is in `first`, the copy of the first arena, so that its first word may be read even if it is not
+    /// a handle. Most processes load one provider, so this check usually suffices.
     #[inline(always)]
     pub(crate) fn is_in_first(&self, address: usize) -> bool {
         // Pairs with the Release in `update_first`: the base stored before `refused` is visible.
@@ -98,7 +98,8 @@ impl Arenas {
         address.wrapping_sub(self.first.base.load(Ordering::Relaxed) as usize) & refused == 0
     }
 
-    /// Updates `first`, the copy of the first arena, after that arena was added or has grown.
+    /// Updates `first`, the copy of the first arena, if the arena's length is a power of two. Called after each change
+    /// of an arena.
     fn update_first(&self) {
         let Arena { base, len, mask } = &self.list[0];
         let len = len.load(Ordering::Relaxed);
@@ -126,7 +127,7 @@ impl Arenas {
     }
 
     /// Adds an arena, or extends a known one. Returns false if the arena is malformed or overlaps another one, or if
-    /// there are already [`MAX_ARENAS`] arenas.
+    /// there are already [`MAX_ARENAS`] arenas. A known arena is compared only with the arenas added before it.
     pub(crate) fn add(&self, arena: HandleArena) -> bool {
         let HandleArena { base, len, stride } = arena;
         let Some(end) = base.checked_add(len) else { return false };

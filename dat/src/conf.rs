@@ -10,8 +10,9 @@ use std::sync::Arc;
 /// Maximum length of an IA name. `DAT_PROVIDER_INFO` has 256 bytes for it, including the NUL.
 pub const NAME_MAX: usize = 255;
 
-/// Key of a registration: name, version and thread safety. Keys are compared by all fields, so one name may be
-/// registered under several versions. Keys of one name are adjacent in sort order.
+/// Name, version and thread safety of a record, of a registration, or of the provider that a program requests. Keys are
+/// compared by all fields, so one name may be registered under several versions. Keys of one name are adjacent in sort
+/// order.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Key {
     /// Name of the interface adapter; case-sensitive.
@@ -20,7 +21,7 @@ pub struct Key {
     pub major: u32,
     /// Minor number of the API version.
     pub minor: u32,
-    /// Whether the provider may be called from any thread.
+    /// Whether the record or registration declares thread safety, or the program requests it.
     pub thread_safe: bool,
 }
 
@@ -106,7 +107,7 @@ impl fmt::Display for Diagnostic {
 pub struct Conf {
     /// Accepted records in file order.
     pub records: Vec<Record>,
-    /// Lines that are not used.
+    /// Unused lines in file order. A line whose name could not be read is in `diagnostics` only.
     pub absent: Vec<UnusedLine>,
     /// All errors and remarks, in file order.
     pub diagnostics: Vec<Diagnostic>,

@@ -15,7 +15,8 @@ use crate::loader::host;
 
 /// Maximum number of interfaces, and of ports, that get a line.
 const MAX_DISCOVERED: usize = 64;
-/// Maximum length of a device's name: the kernel's limit.
+/// Maximum length in bytes of the name of a device or interface that gets a line. Names that the kernel permits are
+/// shorter (`IB_DEVICE_NAME_MAX`, `IFNAMSIZ`).
 const LONGEST: usize = 64;
 
 /// Lines that apply to every machine, for this version of the API.

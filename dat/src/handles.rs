@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::registry::ProviderUse;
 
-/// Numbers are 1 to 65535, less than every valid address.
+/// Handles below this value are IA numbers (1 to 65535) or null. All other handles are pointers.
 const NUMBERS: usize = 1 << 16;
 
 /// The provider's pointer by number; null if no IA with the number is open.
