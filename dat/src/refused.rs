@@ -1,8 +1,8 @@
 //! The reason for a refused open: the request, the cause and the remedy, as one line for people and as fields for
 //! tools.
 //!
-//! `registry` creates a [`RefusedOpen`] from an error of `matching`, `loader` or the provider, or because waiting for
-//! an init would deadlock. `report` stores it for tools, and may log it. Pure.
+//! `registry` creates a [`RefusedOpen`] if no line or registration matches, no library can serve the open, the provider
+//! refuses, or waiting for an init would deadlock. `report` stores it for tools, and may log it. Pure.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -79,7 +79,7 @@ pub(crate) struct RefusedOpen {
 }
 
 impl RefusedOpen {
-    /// Kind, name, place, cause, remedy.
+    /// The fields for tools, in this order: kind, name, place, cause, remedy.
     pub(crate) fn fields(&self) -> [String; 5] {
         let Self { kind, name, place, cause } = self;
         let name = name.escape_ascii().to_string();

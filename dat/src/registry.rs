@@ -51,14 +51,15 @@ pub(crate) struct Registry {
     /// The records of the files, in file order. Entries are never moved or freed, because providers keep pointers to
     /// them.
     entries: Vec<&'static ProviderEntry>,
-    /// Indexes of the records by name, and names in other dat.conf files for error messages.
+    /// Indexes of records and unused lines by name, and cached names for the remedies of refused opens.
     index: NameIndex,
     /// State of each record, in the order of `entries`.
     states: Vec<EntryState>,
     /// Threads that wait for a record, as pairs of thread and record.
     waiting: Vec<(usize, usize)>,
     registrations: Registrations,
-    /// Base addresses of the libraries that have requested the hook. The handles of these libraries are in arenas.
+    /// Base addresses of the libraries that requested the hook and then registered a provider. The handles of these
+    /// libraries are in arenas.
     hooked: BTreeSet<usize>,
 }
 
@@ -122,7 +123,7 @@ pub(crate) fn acquire(wanted: &Key) -> Result<OpenProvider, DAT_RETURN> {
     Err(refuse(error(DAT_PROVIDER_NOT_FOUND, DAT_NO_SUBTYPE), unusable(wanted, causes)))
 }
 
-/// Builds the refusal of an open for which no candidate's library provides the name.
+/// Builds the refusal of an open whose candidates have all failed, and not all for lack of thread safety.
 fn unusable(wanted: &Key, mut causes: Vec<(String, CauseAndRemedy)>) -> RefusedOpen {
     let (kind, name) = (RefusalKind::Library, wanted.name.clone());
     if causes.len() == 1 {

@@ -1,8 +1,8 @@
 //! Messages of libdat: refused opens, errors in dat.conf files, and the debug lines that `DAT_DBG_*` enables.
 //!
 //! Lines go through the `log` crate to the logger of `report/lines`, unless another logger is set. Some programs try
-//! every name in a list, so each refusal is reported once, and at most [`MOST_REFUSALS`] per process unless
-//! [`Topic::General`] is enabled. Nothing is written to stdout.
+//! every name in a list. A repeated refusal is therefore not reported again, and at most [`MOST_REFUSALS`] are reported
+//! per process, unless [`Topic::General`] is enabled. Nothing is written to stdout.
 #![forbid(unsafe_code)]
 
 mod lines;
@@ -31,13 +31,13 @@ pub(crate) enum Topic {
     Errors = 0x1,
     /// Refusals and file errors, without a limit on their number.
     General = 0x2,
-    /// Files that are read, and libraries that are loaded.
+    /// dat.conf files and their lines, and libraries that are loaded.
     StaticRegistry = 0x4,
     /// Registrations of providers.
     DynamicRegistry = 0x8,
-    /// Calls into providers.
+    /// Calls of a provider's init, fini, `ia_open` and `ia_close`.
     ProviderCalls = 0x10,
-    /// Calls of consumers.
+    /// Calls of `dat_ia_openv` and `dat_ia_close` by consumers.
     ConsumerCalls = 0x20,
 }
 
@@ -66,7 +66,7 @@ impl Topic {
 
 /// Reports made so far, to limit their number.
 pub(crate) struct Reporter {
-    /// Name and message of the reported refusals.
+    /// Name and message of each refusal, to recognize repetitions; at most [`MOST_REMEMBERED`].
     reported: BTreeSet<(Vec<u8>, String)>,
     refusals: usize,
     file_errors: usize,

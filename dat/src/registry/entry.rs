@@ -47,7 +47,7 @@ pub(super) enum EntryRefusal {
     /// A thread-safe provider was requested, but the line says `nonthreadsafe`, and the library is not one of this
     /// project.
     NotThreadSafe,
-    /// The library cannot be loaded, is not a provider, or does not register the name.
+    /// The library cannot serve the open, for example because it cannot be loaded or does not register the name.
     Unusable(CauseAndRemedy),
 }
 
@@ -62,7 +62,8 @@ thread_local! {
     static MAPPING: Cell<usize> = const { Cell::new(0) };
     /// Set when the hook was requested in this thread during the init in progress, or by the program itself.
     static HOOK_REQUESTED: Cell<bool> = const { Cell::new(false) };
-    /// The last registration that this thread has passed to the libdat of the other version.
+    /// The last registration that this thread has passed to the libdat of the other version. If an init does not
+    /// register the record's key, the error may name this registration.
     static PASSED_ON: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 

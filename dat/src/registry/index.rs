@@ -19,7 +19,7 @@ const MAX_LISTED: usize = 8;
 /// Maximum number of registrations that are searched for names to propose.
 const MOST_REGISTRATIONS: usize = 64;
 
-/// Lines of the files, by name.
+/// Lines of the files by name, and cached names for the remedies of refused opens.
 pub(super) struct NameIndex {
     /// Indexes in [`Registry::entries`], in file order.
     records: BTreeMap<Vec<u8>, Vec<usize>>,

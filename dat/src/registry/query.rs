@@ -2,8 +2,9 @@
 //! which files are used, and the file to edit. Also the calling thread's last refusal, lines for the adapters of this
 //! machine, and libdat's version.
 //!
-//! `thunk` returns the lines through the hook. Fields are separated by tabs. All bytes of a field except printable
-//! ASCII are escaped as in C. No library is loaded.
+//! `thunk` returns the lines through the hook. Lines for the adapters of this machine have the form of dat.conf. In all
+//! other lines, fields are separated by tabs, and bytes other than printable ASCII are escaped as in C. No library is
+//! loaded.
 #![forbid(unsafe_code)]
 
 use super::lock;

@@ -1,8 +1,9 @@
 //! Calls that libdat implements itself: open and close, the registry, names of return codes, conversion of IA handles,
 //! and the private hook.
 //!
-//! Each function converts its C arguments to Rust values, calls another module, and writes its results last. The
-//! records of these calls, and the first members of a table, are the same in both versions of the ABI.
+//! Each function converts its C arguments to Rust values, calls another module, and writes its results last; an open
+//! also writes a null handle first. The records of these calls, and the first members of a table, are the same in both
+//! versions of the ABI.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr;
@@ -150,7 +151,7 @@ pub unsafe fn registry_add_provider(
     })
 }
 
-/// `dat_registry_remove_provider`: removes a registration.
+/// `dat_registry_remove_provider`: removes a registration that no IA and no open in progress uses.
 ///
 /// # Safety
 ///

@@ -57,8 +57,8 @@ DAT_RETURN dat_extension_op(DAT_HANDLE handle, DAT_EXTENDED_OP operation, ...)
     va_list arguments;
     DAT_RETURN result;
 
-    /* An IA opened by dat_ib_open_query has no objects, so the graceful close succeeds. It fails if `handle` is an IA
-     * with objects. */
+    /* The program creates no objects on an IA that it opened by dat_ib_open_query, so the graceful close succeeds. It
+     * fails if `handle` is an IA with objects of the program. */
     if (operation == (DAT_EXTENDED_OP)DAT_IB_CLOSE_QUERY_OP)
         return dat_ia_close(handle, DAT_CLOSE_GRACEFUL_FLAG);
     va_start(arguments, operation);
