@@ -23,7 +23,8 @@ pub(crate) enum OpenResult {
 /// Reason why an adapter cannot be opened.
 #[derive(Clone, Debug)]
 pub(crate) struct OpenError {
-    /// The kind reported by libdat (`name`, `library`, `device`, ...), or `crash`, `hang`, `error`.
+    /// The kind reported by libdat (`name`, `library`, `device`, ...), or `crash`, `hang`, `error`. Empty if a libdat
+    /// of another project refuses the open.
     pub(crate) kind: String,
     /// Names of the return code's type and subtype; empty if the open returned no code.
     pub(crate) code: String,

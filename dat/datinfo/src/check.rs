@@ -14,8 +14,8 @@ use crate::registry::{Diagnostic, Registry, ReportedEntry};
 use crate::settings::{is_ours, param_troubles};
 use crate::{print_json, print_output};
 
-/// Explains each line of `file`, or without `file` of the files that programs read. Returns true if there is at least
-/// one entry and no error.
+/// Explains the entries and unused lines of `file`, or without `file` of the files that programs read. Returns true if
+/// there is at least one entry, no error, and no file that cannot be read.
 pub(crate) fn check(options: &Options, file: Option<&Path>) -> crate::Result {
     if let Some(file) = file {
         // A file that cannot be opened makes the command fail. libdat would only list the file as unreadable.

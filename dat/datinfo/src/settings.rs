@@ -148,7 +148,7 @@ pub(crate) fn environment(options: &Options) -> crate::Result {
 const OTHER_NAMES: [(&str, &str); 4] =
     [("libdaplcma", "rdma"), ("libdaplscm", "socket"), ("libdaplofa", "rdma"), ("libdaploscm", "socket2")];
 
-/// The settings table for a library's name, if it is one of this project's providers.
+/// The settings table for a library's name, if the library is or may be ([`OTHER_NAMES`]) a provider of this project.
 fn table_of(library: &str) -> Option<&'static SettingsTable> {
     let begins = |start| is_library(library, start);
     match () {

@@ -14,7 +14,7 @@ pub(crate) enum Fragments {
     Ignored,
 }
 
-/// Sets "do not fragment" on all packets of this socket.
+/// Sets "do not fragment" on the packets that this socket sends over IPv4, or on those over IPv6.
 pub(crate) fn forbid_fragments(socket: &UdpSocket, is_v4: bool, path_mtu: Fragments) -> io::Result<()> {
     let (level, option, value) = match (is_v4, path_mtu) {
         (true, Fragments::ByPathMtu) => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO),

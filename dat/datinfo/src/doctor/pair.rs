@@ -1,8 +1,8 @@
 //! Checks the path to another host that runs a usnic listener or `datinfo doctor --serve`.
 //!
 //! `path` measures the path in both directions with probes, which both programs answer; this module rates the results.
-//! Only `datinfo doctor --serve` also reports versions. Every wait has a time limit. Datagrams from other hosts, and
-//! answers to other requests, are ignored.
+//! Only `datinfo doctor --serve` also reports versions. Every wait for an answer has a time limit. Datagrams from other
+//! hosts, and answers to other requests, are ignored.
 #![forbid(unsafe_code)]
 
 use std::io;

@@ -22,7 +22,8 @@ pub(super) fn serve(port: u16) -> crate::Result {
     })?;
     let own = socket.local_addr().map_err(|error| error.to_string())?;
     for is_v4 in [true, own.is_ipv4()] {
-        // If the socket supports only one address family, the call for the other one fails; the error is ignored.
+        // An IPv6 socket also sends over IPv4, so it gets the options of both families. An error is ignored: long
+        // answers could then be fragmented.
         let _ = system::forbid_fragments(&socket, is_v4, Fragments::Ignored);
     }
     print_output(&format!("listening on UDP port {}; on the other host: datinfo doctor HOST --port {0}\n", own.port()));

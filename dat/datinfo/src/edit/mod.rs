@@ -130,7 +130,8 @@ fn param_warnings(library: &str, params: &str) -> Vec<String> {
     warnings.map(|(found, allowed)| format!("ia_params: {found}; {allowed}")).collect()
 }
 
-/// Reads the file, edits its text, prints the changes and the warnings, and writes the file except in a dry run.
+/// Reads the file, edits its text, and prints the changes and the warnings. Writes the file if there are changes,
+/// except in a dry run.
 fn edit(
     options: &Options,
     conf: &EditedConf,

@@ -1,7 +1,8 @@
 //! `datinfo explain`: the meanings of a number or a name in DAT 1.2 and DAT 2.0, as a system error, and as a setting.
 //!
-//! `table` contains the names of DAT, `system` the system errors; `number` finds the meanings of a number. The manual
-//! pages supply the explanations of names of DAT, and `dat-settings` those of settings. No library is loaded.
+//! `table` contains the names of DAT, `system` the system errors; `number` finds the meanings of a number. Manual pages
+//! supply the explanations of events, completion statuses and return codes, and `dat-settings` those of settings. No
+//! library is loaded.
 #![forbid(unsafe_code)]
 
 mod number;
@@ -18,7 +19,7 @@ use crate::words::wrapped;
 use crate::{nearest, print_json, print_output};
 use table::{ApiName, Value};
 
-/// Manual pages with an item for each name of an enumeration.
+/// Manual pages whose items explain completion statuses, events, and the types of return codes.
 const PAGES: [&str; 3] = [
     include_str!("../../../../docs/man/dat_dto_completion_status.7.md"),
     include_str!("../../../../docs/man/dat_event.7.md"),
@@ -77,7 +78,8 @@ fn readings(word: &str) -> Result<Vec<Meaning>, String> {
     if readings.is_empty() { Err(unknown(word)) } else { Ok(readings) }
 }
 
-/// Returns the meanings of a name. Upper and lower case are equal, and the prefix `DAT_` is optional.
+/// Returns the meanings of a name. The prefix `DAT_` is optional, and case is ignored, except in names of settings in
+/// `ia_params`.
 fn named(word: &str) -> Vec<Meaning> {
     let is_it = |name: &str| {
         let short = name.strip_prefix("DAT_").unwrap_or(name);
@@ -132,7 +134,7 @@ fn of_name(name: &ApiName) -> Vec<Meaning> {
     readings
 }
 
-/// The explanation of a name: a text for its group, or from the manual pages.
+/// The explanation of a name: a text for its group, the text of the manual pages, or both. Empty if there is neither.
 fn meaning(name: &ApiName) -> String {
     match name.group {
         "function" => format!("see {}(3)", name.name),

@@ -10,7 +10,8 @@ const CLASS_WARNING: u64 = 0x4000_0000;
 const TYPE_MASK: u64 = 0x3fff_0000;
 const SUBTYPE_MASK: u64 = 0xffff;
 
-/// Enumerations whose meanings are listed first, because logs often contain their values as plain numbers.
+/// Enumerations whose meanings are listed before those of all others, because logs often contain their values as plain
+/// numbers.
 const FIRST: [&str; 4] = ["DAT_EVENT_NUMBER", "DAT_DTO_COMPLETION_STATUS", "DAT_IB_EVENT_NUMBER", "DAT_EP_STATE"];
 
 /// Parses a decimal or hexadecimal number. It may be negative, as `%d` prints a `DAT_RETURN`.

@@ -29,7 +29,7 @@ pub(crate) struct ApiName {
 }
 
 impl ApiName {
-    /// The number of the name in this version, if it has one.
+    /// The number of the name, if it has one, in DAT 1.2 (`version` 0) or in DAT 2.0 (1).
     pub(crate) fn number(&self, version: usize) -> Option<u64> {
         match self.values[version] {
             Value::Number(number) => Some(number),
@@ -69,7 +69,7 @@ pub(crate) fn names_of(group: &str, mask: u64) -> String {
     names_in(group, mask, 0).unwrap_or_else(|| format!("{mask:#x}"))
 }
 
-/// Names the bits of a mask in this version; `None` if a bit has no name.
+/// Names the bits of a mask in DAT 1.2 (`version` 0) or in DAT 2.0 (1); `None` if a bit has no name.
 pub(crate) fn names_in(group: &str, mask: u64, version: usize) -> Option<String> {
     let numbers =
         || all().iter().filter(|name| name.group == group).filter_map(|name| Some((name.number(version)?, name)));

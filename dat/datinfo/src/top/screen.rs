@@ -8,7 +8,7 @@ use std::io::IsTerminal;
 
 use crate::print_text;
 
-/// Standard output.
+/// Standard output, to which one table after another is written.
 pub(super) struct Screen {
     is_terminal: bool,
     is_first: bool,

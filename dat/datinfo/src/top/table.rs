@@ -111,7 +111,7 @@ fn numbers(id: CounterId<'_>, counts: &[Count], rates: Option<&Rates>, indent: u
     }
 }
 
-/// Formats a number with three digits and a decimal prefix: `999`, `1.23k`, `45.6M`.
+/// Formats a number with at most three digits and a decimal prefix: `999`, `1.23k`, `45.6M`.
 fn short(number: f64) -> String {
     let mut rest = number.max(0.0);
     let mut names = ["", "k", "M", "G", "T", "P", "E"].into_iter();

@@ -28,7 +28,7 @@ pub(in crate::doctor) enum PortState {
     Refused,
     /// No answer.
     Silent,
-    /// The network reports that the host is unreachable.
+    /// The network, or this host, reports that the checked host is unreachable.
     Unreachable,
     /// This host does not send to that address (firewall or policy).
     Forbidden,
@@ -94,7 +94,7 @@ impl PathReport {
         }
     }
 
-    /// Remedy; empty if none is needed.
+    /// What to do; empty if the path carries the full size in both directions.
     pub(in crate::doctor) fn remedy(&self) -> String {
         let (to, Size { forward, back, .. }) = (self.to, self.reach);
         match self.outcome {

@@ -21,7 +21,7 @@ pub(super) enum ProbeResult {
     Refused,
     /// The kernel does not send the probe, because it exceeds the path's reported MTU.
     TooLarge,
-    /// The network, or this host, reports that there is no route.
+    /// The network, or this host, reports that the checked host is unreachable, for example for lack of a route.
     Unreachable,
     /// This host does not send the probe (firewall or policy).
     Forbidden,
