@@ -86,7 +86,8 @@ pub static DAPL: SettingsTable = SettingsTable {
 // The functions below define settings that several providers share: the variable, the permitted values and the meaning
 // are the same. The defaults may differ.
 
-/// Base directory for the files by which processes find each other. The default differs between providers.
+/// Base directory, in which processes find each other (sm), listeners (usnic) and names of shared memory (all). Each
+/// provider has its own default.
 pub(crate) const fn dir() -> Setting {
     Setting {
         name: "dir",

@@ -88,12 +88,13 @@ pub enum NumberNotation {
     C,
 }
 
-/// The settings of one library.
+/// The settings of libdat, of the object layer, or of one provider.
 #[derive(Debug)]
 pub struct SettingsTable {
-    /// Name of the library, such as `sm`.
+    /// Name of the provider, such as `sm`; `libdat`, or `dapl` for the object layer.
     pub provider: &'static str,
-    /// Prefix of the library's variables, such as `DAPL_SM`.
+    /// Prefix of the table's variables, such as `DAPL_SM`. [`Self::unknown`] finds misspelt variables by it; variables
+    /// that several tables share do not have it.
     pub prefix: &'static str,
     /// Names of the settings that words of `ia_params` without `=` set, in the order of these words.
     pub plain: &'static [&'static str],

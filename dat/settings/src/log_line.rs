@@ -10,7 +10,7 @@ use std::time::Duration;
 /// The library, process, thread and IA that a log message comes from, and its level.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin<'a> {
-    /// `libdat` or `dapl`.
+    /// `libdat`, `libdat2` or `dapl`.
     pub library: &'a str,
     /// `error`, `warn`, `info`, `debug`, `trace`.
     pub level: &'a str,

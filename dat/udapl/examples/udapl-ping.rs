@@ -101,7 +101,7 @@ fn server(ep: &Ep, pz: &Pz, events: &Evd, listener: Listener) -> Outcome {
     Ok(())
 }
 
-/// Checks the data that the client wrote and read back.
+/// Checks that the window contains the bytes that the client writes.
 fn check(window: &Window) -> Outcome {
     let mut bytes = vec![0; LENGTH];
     window.read(0, &mut bytes);

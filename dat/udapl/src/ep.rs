@@ -108,7 +108,8 @@ impl Pz {
     /// Creates an endpoint with these attributes.
     ///
     /// # Errors
-    /// Those of `dat_ep_create`.
+    /// Those of `dat_ep_create`, or of `dat_ep_create_with_srq` with a shared receive queue; [`Error::Argument`] for a
+    /// number that exceeds the maximum of `DAT_COUNT`.
     pub fn ep_with(&self, spec: &EpSpec<'_>) -> Result<Ep> {
         Ep::new(&self.inner, spec)
     }

@@ -59,7 +59,7 @@ pub enum Event {
         /// The error, if the bind or unbind failed.
         result: std::result::Result<(), TransferError>,
     },
-    /// Another event, by its number from `dat_event_number`.
+    /// Any other event, by its number (`enum dat_event_number`).
     Other(DAT_EVENT_NUMBER),
 }
 
@@ -67,7 +67,7 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum End {
-    /// One side has disconnected.
+    /// One side has disconnected, or the provider has found that the peer is lost.
     Disconnected,
     /// The connection broke: a transfer failed, or the peer is lost.
     Broken,
@@ -77,9 +77,9 @@ pub enum End {
     Rejected,
     /// This side accepted a request, but the connection could not be completed.
     AcceptFailed,
-    /// The peer did not answer in time.
+    /// The peer did not answer within the time limit of the connect.
     TimedOut,
-    /// There is no route to the peer.
+    /// The host of the peer cannot be reached, or did not answer within the time limit of the provider.
     Unreachable,
 }
 
