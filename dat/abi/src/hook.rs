@@ -49,7 +49,8 @@ pub struct LibdatHook {
     /// libdat reports it as the cause of the refused open.
     pub provider_says: unsafe extern "C" fn(words: *const c_char),
     /// For tools: line `index` of a topic (`TELL_*`) about the registry, written like `last_refusal`; 0 after the last
-    /// line. Fields are separated by tabs; all bytes except printable ASCII are escaped as in C.
+    /// line. Fields are separated by tabs, and all bytes except printable ASCII are escaped as in C. Only lines of
+    /// [`TELL_DISCOVERED`] have the form of dat.conf instead.
     pub describe: unsafe extern "C" fn(topic: u32, index: usize, out: *mut c_char, capacity: usize) -> usize,
     /// Library field of the dat.conf record whose `dat_provider_init` the calling thread is executing, written like
     /// `last_refusal`; 0 outside of an init. A library with several file names does not know otherwise by which of them

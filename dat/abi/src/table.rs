@@ -73,7 +73,7 @@ pub type DAT_EVD_DISABLE_FUNC = unsafe extern "C" fn(evd_handle: DAT_EVD_HANDLE)
 pub type DAT_EVD_SET_UNWAITABLE_FUNC = unsafe extern "C" fn(evd_handle: DAT_EVD_HANDLE) -> DAT_RETURN;
 /// Type of `dat_evd_clear_unwaitable`.
 pub type DAT_EVD_CLEAR_UNWAITABLE_FUNC = unsafe extern "C" fn(evd_handle: DAT_EVD_HANDLE) -> DAT_RETURN;
-/// Type of `dat_ia_open`.
+/// Type of the provider's function that opens an IA. libdat calls it in `dat_ia_openv`.
 pub type DAT_IA_OPEN_FUNC = unsafe extern "C" fn(
     provider: DAT_NAME_PTR,
     asynch_evd_min_qlen: DAT_COUNT,

@@ -4,9 +4,10 @@
  *     #include <dat2/udat.h>
  *     #include <dat2/dat_ib_extensions.h>
  *
- * Every operation is a macro that calls dat_extension_op. dat_ia_query reports whether an IA has extension operations
- * (extension_supported) and which ones (DAT_IB_ATTR_* in provider_specific_attr of DAT_PROVIDER_ATTR). UD endpoints,
- * counters and collective operations are declared so that programs compile; no provider of this project has them.
+ * Each operation is a macro that calls dat_extension_op, except dat_ib_post_recv_ud, another name of dat_ep_post_recv.
+ * dat_ia_query reports whether an IA has extension operations (extension_supported) and which ones (DAT_IB_ATTR_* and
+ * DAT_IB_COLL_* in provider_specific_attr of DAT_PROVIDER_ATTR). UD endpoints, counters and collective operations are
+ * declared so that programs compile; no provider of this project has them.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -236,7 +237,7 @@ typedef struct dat_ib_extension_event_data {
         (DAT_LMR_TRIPLET *)(lbuf), (cookie), (DAT_RMR_TRIPLET *)(rbuf), (DAT_UINT32)(idata), \
         (DAT_COMPLETION_FLAGS)(flgs))
 
-/* Datagrams. */
+/* Operations of UD endpoints: sending a datagram, freeing connection and address handles, posting a receive. */
 #define dat_ib_post_send_ud(ep, segments, lbuf, ah_ptr, cookie, flgs) \
     dat_extension_op((DAT_EP_HANDLE)(ep), (DAT_EXTENDED_OP)DAT_IB_UD_SEND_OP, (DAT_COUNT)(segments), \
         (DAT_LMR_TRIPLET *)(lbuf), (DAT_IB_ADDR_HANDLE *)(ah_ptr), (cookie), (DAT_COMPLETION_FLAGS)(flgs))
@@ -411,7 +412,7 @@ typedef enum dat_evd_counters {
 
 /* ---- Attributes without an open IA ------------------------------------------------------------------------------ */
 
-/* Reads the attributes of the IA with that name in dat.conf. *ia_handle is for dat_ib_close_query. */
+/* Opens the IA with that name in dat.conf and reads its attributes. Close *ia_handle by dat_ib_close_query. */
 #define dat_ib_open_query(name, ia_handle, ia_mask, ia_attr, prov_mask, prov_attr) \
     dat_extension_op((DAT_HANDLE)NULL, (DAT_EXTENDED_OP)DAT_IB_OPEN_QUERY_OP, (DAT_NAME_PTR)(name), \
         (DAT_HANDLE *)(ia_handle), (DAT_IA_ATTR_MASK)(ia_mask), (DAT_IA_ATTR *)(ia_attr), \
@@ -441,7 +442,7 @@ typedef enum dat_ib_collective_data_type {
     DAT_IB_COLLECTIVE_TYPE_DOUBLE_INT  = 15
 } DAT_IB_COLLECTIVE_DATA_TYPE;
 
-/* Reductions. */
+/* The operation that a reduction applies to the elements of all processes. */
 typedef enum dat_ib_collective_reduce_data_op {
     DAT_IB_COLLECTIVE_REDUCE_OP_MAX    = 0,
     DAT_IB_COLLECTIVE_REDUCE_OP_MIN    = 1,

@@ -1,8 +1,9 @@
 //! Types and numbers of the InfiniBand extension of DAT 2.0 (header `dat_ib_extensions.h`).
 //!
 //! Every operation of the extension is a call of `dat_extension_op`, whose operation number ([`DAT_IB_OP`]) determines
-//! the arguments that follow. Of these operations, this project implements only the atomic ones and the RDMA write with
-//! immediate data.
+//! the arguments that follow. Of these operations, the providers of this project implement only the atomic ones and the
+//! RDMA write with immediate data. `libdat2.so.2` itself opens and closes an IA for a query of its attributes
+//! ([`DAT_IB_OPEN_QUERY_OP`], [`DAT_IB_CLOSE_QUERY_OP`]).
 
 use core::ffi::{CStr, c_void};
 
