@@ -215,7 +215,7 @@ extern DAT_RETURN dat_ia_query(
     IN  DAT_PROVIDER_ATTR_MASK provider_attr_mask,
     OUT DAT_PROVIDER_ATTR      *provider_attr);
 
-/* A graceful close fails, without an effect, while objects of the IA exist. An abrupt close frees them all. */
+/* A graceful close fails without an effect while objects that the program created exist. An abrupt close frees all. */
 extern DAT_RETURN dat_ia_close(IN DAT_IA_HANDLE ia_handle, IN DAT_CLOSE_FLAGS close_flags);
 
 /*
@@ -350,7 +350,7 @@ typedef enum dat_dto_completion_status {
     DAT_DTO_ERR_FLUSHED            = 1,  /* the connection ended before it was executed */
     DAT_DTO_ERR_LOCAL_LENGTH       = 2,  /* receive: shorter than the message; request: longer than the IA permits */
     DAT_DTO_ERR_LOCAL_EP           = 3,  /* the EP itself failed */
-    DAT_DTO_ERR_LOCAL_PROTECTION   = 4,  /* a local segment is not registered, in another PZ, or not writable */
+    DAT_DTO_ERR_LOCAL_PROTECTION   = 4,  /* local segment: not registered, out of bounds, in another PZ, not writable */
     DAT_DTO_ERR_BAD_RESPONSE       = 5,  /* the response of the peer is invalid */
     DAT_DTO_ERR_REMOTE_ACCESS      = 6,  /* the peer does not permit this RDMA */
     DAT_DTO_ERR_REMOTE_RESPONDER   = 7,  /* the peer could not complete it */
@@ -909,7 +909,10 @@ extern DAT_RETURN dat_cr_reject(
     IN DAT_COUNT       private_data_size,
     IN const DAT_PVOID private_data);
 
-/* Passes the request to the listener on another qualifier of this host. */
+/*
+ * Passes the request to the listener on another qualifier. Over sm and usnic it may be in any process of this user on
+ * this host; over verbs it must be on the same IA.
+ */
 extern DAT_RETURN dat_cr_handoff(IN DAT_CR_HANDLE cr_handle, IN DAT_CONN_QUAL handoff);
 
 /* ---- Events ----------------------------------------------------------------------------------------------------- */

@@ -230,9 +230,9 @@ extern DAT_RETURN dat_cno_query(
 extern DAT_RETURN dat_cno_free(IN DAT_CNO_HANDLE cno_handle);
 
 /*
- * Waits until an EVD of the CNO has an event, and writes the handle of the EVD; no event is dequeued. After the timeout
- * it returns DAT_QUEUE_EMPTY, without the class bit, and a null EVD. DAT_SUCCESS with a null EVD: the last EVD of the
- * CNO was freed, or the IA was closed.
+ * Waits until an event triggers the CNO, and writes the handle of its EVD. No event is dequeued: dequeue until the EVD
+ * is empty. After the timeout it returns DAT_QUEUE_EMPTY, without the class bit, and a null EVD. DAT_SUCCESS with a
+ * null EVD: the last EVD of the CNO was freed, or the IA was closed.
  */
 extern DAT_RETURN dat_cno_wait(
     IN  DAT_CNO_HANDLE cno_handle,
@@ -269,8 +269,8 @@ extern DAT_RETURN dat_evd_modify_cno(IN DAT_EVD_HANDLE evd_handle, IN DAT_CNO_HA
 
 /*
  * Waits until threshold events are queued, dequeues the oldest one, and returns the number of the remaining ones. Only
- * one thread at a time may wait. After the timeout it returns DAT_TIMEOUT_EXPIRED and the number of queued events, and
- * dequeues none.
+ * one thread at a time may wait. If fewer events are queued at the timeout, it returns DAT_TIMEOUT_EXPIRED and their
+ * number, and dequeues none.
  */
 extern DAT_RETURN dat_evd_wait(
     IN  DAT_EVD_HANDLE evd_handle,
