@@ -48,7 +48,8 @@ pub(crate) enum RefusalKind {
     Library,
     /// The provider refuses to open the adapter.
     Device,
-    /// The calling thread is inside the init of that provider, or waiting for the init would deadlock.
+    /// The provider is being initialised or finalised, either by the calling thread, or by one for which the calling
+    /// thread cannot wait without a deadlock.
     Busy,
 }
 

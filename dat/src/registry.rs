@@ -159,8 +159,8 @@ pub(crate) fn refused_by_provider(wanted: &Key, provider_use: ProviderUse, code:
     }
 }
 
-/// Ends an IA's use of its provider. After the last use of a record, the library's fini is called, and the record's
-/// registrations are removed.
+/// Ends the use of a provider by an IA, or by an open that failed. After the last use of a record, the library's fini
+/// is called, and the registrations that fini left are removed.
 pub(crate) fn release(provider_use: ProviderUse) {
     let mut registry = lock();
     if let Some(registration) = registry.registrations.with_id(provider_use.registration) {

@@ -42,7 +42,8 @@ pub(super) enum EntryState {
 
 /// Reason why a record cannot serve an open.
 pub(super) enum EntryRefusal {
-    /// This thread is initialising the record, or waiting for it would deadlock.
+    /// The record's library is being loaded, initialised or finalised, either by this thread, or by one for which this
+    /// thread cannot wait without a deadlock.
     Reentrant,
     /// A thread-safe provider was requested, but the line says `nonthreadsafe`, and the library is not one of this
     /// project.
@@ -215,7 +216,7 @@ fn start(index: usize, entry: &'static ProviderEntry) -> Result<(), CauseAndReme
     })
 }
 
-/// Calls fini. Then removes the record's remaining registrations, except those that an open IA uses.
+/// Calls fini. Then removes the registrations that fini left, except those that an IA, or an open in progress, uses.
 fn finish(index: usize, entry: &'static ProviderEntry) {
     report::debug(Topic::ProviderCalls, || format!("dat_provider_fini for {}", describe(&entry.record.key)));
     if let Some(library) = entry.library.get() {
