@@ -1,8 +1,8 @@
 //! Attaches the memory of a peer to a connection: maps its shared-memory segments, and finds or creates the state of
 //! its end point, which includes the copy methods that work with this peer.
 //!
-//! Descriptors and parameters of a peer are checked before a segment is mapped. The state of a peer exists while there
-//! is a connection to it.
+//! Descriptors and parameters of a peer are checked before a segment is mapped. The state of an end point exists while
+//! a connection or an attempt refers to it.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;

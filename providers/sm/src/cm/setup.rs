@@ -1,9 +1,10 @@
-//! Connection set-up: sends and receives the datagrams of the handshake and carries out the actions of `proto::machine`
-//! (SM-4 to SM-8, CM-4).
+//! Connection set-up: passes calls of dapl, received requests and other inputs to `proto::machine`, and sends the
+//! datagrams of the handshake (SM-4 to SM-8, CM-4).
 //!
-//! Calls of dapl (connect, accept, reject, close) and the engine share one lock over the connection table. A duplicate
-//! of a request is recognised by sender and token, and after the end of its attempt by the token. Only the engine
-//! reports events to dapl. `proto` decodes and validates datagrams; `peers` checks descriptors before it maps them.
+//! The engine (`engine::thread`) receives the datagrams, and carries out the actions that look up listeners, map memory
+//! or report events. Calls of dapl (connect, accept, reject, close) and the engine share one lock over the connection
+//! table. A duplicate of a request is recognised by sender and token, and after the end of its attempt by the token.
+//! `proto` decodes and validates datagrams; `peers` checks descriptors before it maps them.
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, SocketAddr};
@@ -84,8 +85,9 @@ pub(crate) struct SetupActions {
     _ended: Option<Attempt>,
 }
 
-/// Passes an input to the state machine of a connection attempt, and sends the resulting datagrams. Returns the other
-/// actions (lookups, mappings, reports), which the caller carries out.
+/// Passes an input to the state machine of a connection attempt. Sends the resulting datagrams, marks the end of the
+/// connection, and removes an ended attempt. Returns the other actions (lookups, mappings, reports), which the caller
+/// carries out.
 pub(crate) fn step(device: &Device, id: u32, input: MachineInput) -> SetupActions {
     step_locked(device, device.connections.lock(), id, input)
 }
@@ -105,8 +107,9 @@ fn step_locked(
                 MachineAction::Transmit => next = Some(MachineInput::Sent(transmit(device, attempt))),
                 MachineAction::Send(datagram) => _ = device.socket.send(&attempt.peer, &datagram.encode(), &[]),
                 MachineAction::Ack => acknowledge(device, id, attempt),
-                // The mark must be published before the attempt is removed from the table: an acceptor that detects the
-                // removal reads the mark to find out whether the connection was established.
+                // The mark must be published before the attempt is removed from the table. After the removal, this
+                // process answers a repeated reply by a reset. The acceptor then reads the mark to find out whether the
+                // connection was established.
                 MachineAction::Mark => attempt.link.iter().for_each(|link| {
                     link.mark_ended();
                     fail_point!(MarkedEnded);
@@ -181,7 +184,8 @@ fn finish(device: &Device, id: u32, step: SetupActions) {
     device.jobs.push(Job::Deadlines);
 }
 
-/// Starts a connection attempt.
+/// Starts a connection attempt: creates the local segments, and sends the request if a listener is found. Errors: the
+/// address is invalid, not local or cannot be looked up, the table is full, or the segments cannot be created.
 pub(crate) fn connect(
     device: &Device,
     qp: Arc<dyn ConnectionHandler>,
@@ -247,12 +251,13 @@ fn request_at(device: &Device, id: u32, qual: u64, path: Option<PathBuf>) -> Set
     step(device, id, MachineInput::Found { qual, token })
 }
 
-/// Rejects a request, and stores the result for repeated requests. Called by dapl or by the engine.
+/// Rejects a request or hands it off, and stores the result for repeated requests. Called by dapl or by the engine.
 pub(crate) fn refuse(device: &Device, id: u32, result: ReplyResult) {
     finish(device, id, step(device, id, MachineInput::Refuse(result)));
 }
 
-/// Accepts a request with a queue pair.
+/// Accepts a request with a queue pair: creates the local segments, and sends the accepting reply. If the client has
+/// ended the attempt, the engine reports ACCEPT_FAILED.
 pub(crate) fn accept(
     device: &Device,
     id: u32,
@@ -287,8 +292,9 @@ pub(crate) fn close(device: &Device, link: &Arc<ConnectionMemory>) {
     step(device, link.id, MachineInput::Close);
 }
 
-/// Handles a connection request. Returns the id and the listener if the request is new. Rejects a request that has no
-/// listener, whose memory cannot be mapped, or for which the table has no space.
+/// Handles a connection request. Returns the id of the new attempt, and its listener. `None`: the request is a
+/// duplicate, or was rejected, because it has no listener, its memory cannot be mapped, or the table has no space. If
+/// a request had no listener, its duplicates are rejected too.
 pub(crate) fn requested(
     device: &Device,
     received: SetupDatagram,

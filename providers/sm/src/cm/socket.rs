@@ -1,5 +1,6 @@
-//! The two files through which peers send to this process: the set-up socket (datagrams with descriptors and
-//! credentials) and the FIFO (four-byte words). This module does not interpret the bytes.
+//! The two files of an end point through which other processes send to it: the set-up socket (datagrams with
+//! descriptors and credentials) and the FIFO (four-byte words). Also the check that a peer's end point directory is
+//! private to this user. This module does not interpret the bytes.
 #![forbid(unsafe_code)]
 
 use std::io::{self, IoSlice};
@@ -114,8 +115,8 @@ pub(crate) fn check_directory(endpoint: &Path, uid: u32) -> rustix::io::Result<(
     Ok(())
 }
 
-/// Opens a peer's FIFO for writing. Errors: those of [`check_directory`], `PERM` if the file is not a FIFO of `uid`
-/// with one link, `NXIO` if the FIFO has no reader.
+/// Opens a peer's FIFO for writing. Errors: those of [`check_directory`], those of `open` (`NXIO`: the FIFO has no
+/// reader), and `PERM` if the file is not a FIFO of `uid` with one link.
 pub(crate) fn open_peer_fifo(endpoint: &Path, uid: u32) -> rustix::io::Result<OwnedFd> {
     check_directory(endpoint, uid)?;
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;

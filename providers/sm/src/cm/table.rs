@@ -1,4 +1,5 @@
-//! The table of connection attempts and connections of an IA: ids, deadlines, known peers and watched processes.
+//! The table of connection attempts and connections of an IA: ids, deadlines, known peers, watched processes, tokens of
+//! earlier requests, and peers of ended connections that may still copy.
 //!
 //! One lock guards the table. Calls of dapl and the engine acquire it.
 #![forbid(unsafe_code)]
@@ -64,8 +65,8 @@ pub(crate) struct Attempt {
     pub(crate) due: Option<Instant>,
 }
 
-/// Tokens of requests that peers have sent. A duplicate of a request may arrive after the end of its connection, and
-/// must not be treated as a new request.
+/// Tokens of requests that peers have sent. A duplicate of a request may arrive after its rejection or after the end of
+/// its connection, and must not be treated as a new request.
 #[derive(Default)]
 pub(crate) struct RequestHistory {
     known: HashSet<u64>,
@@ -134,7 +135,7 @@ impl EndedPeers {
     }
 }
 
-/// The table of an IA, with its lock.
+/// The connection attempts and connections of an IA, behind one lock.
 #[derive(Default)]
 pub(crate) struct ConnectionTable {
     inner: Mutex<Attempts>,
@@ -177,7 +178,7 @@ impl Attempts {
         Some((id & 0xFFFF) | (id.wrapping_add(1 << 16) & 0xFF_0000))
     }
 
-    /// Returns the generation of a new attempt. The headers of its messages contain it.
+    /// Returns the generation of a new attempt. The data headers of its fragments contain it.
     pub(crate) fn new_generation(&mut self) -> u16 {
         self.generation = self.generation.wrapping_add(1);
         self.generation
@@ -242,7 +243,8 @@ impl ConnectionTable {
         self.lock().deadlines.first().map(|(due, _)| *due)
     }
 
-    /// Returns a function that checks whether a peer is copying with a key. Its first call stores the list of peers.
+    /// Returns a function that checks whether a peer is copying with a key. Its first call copies the list of peers, so
+    /// that repeated calls do not lock the table.
     pub(crate) fn announces_copy(&self) -> impl Fn(u32) -> bool + '_ {
         let copiers = std::cell::OnceCell::new();
         move |key| copiers.get_or_init(|| self.copiers()).iter().any(|peer| peer.copies_with(key))
@@ -267,7 +269,8 @@ impl Attempt {
         self.conn.as_ref()?.upgrade()
     }
 
-    /// Whether process `pid` was the peer and has exited. The id may already belong to another process.
+    /// Whether process `pid` was the peer and has exited. A peer without a pidfd counts as exited. The id may already
+    /// belong to another process.
     pub(crate) fn has_died(&self, pid: i32) -> bool {
         let peer = self.link.as_ref().and_then(|link| link.peer_side()).map(|peer_side| &peer_side.peer);
         let (its, watch) = peer.map_or((self.pid, &self.watch), |peer| (peer.pid, &peer.watch));

@@ -33,8 +33,8 @@ pub(crate) enum Job {
     Run(u32),
     /// Complete the graceful disconnect of the connection with this id: all of its requests are complete.
     Drained(u32),
-    /// The peer of this connection or attempt has probably exited: handle the datagrams that it has already sent, then
-    /// end the connection or attempt with this id.
+    /// The peer of this connection or attempt has probably exited, or was inactive for too long: handle the datagrams
+    /// that it has already sent, then end the connection or attempt with this id.
     Gone(u32),
     /// Request a mapping of the peer's shared memory: the connection's id, and the key.
     RequestMapping(u32, u32),
@@ -42,7 +42,7 @@ pub(crate) enum Job {
     Event(ConnId, ConnectionEvent),
     /// Log a refused memory access.
     Refused(RefusedAccess),
-    /// Recalculate the next deadline.
+    /// Nothing to do: the job only wakes the engine, which then reads the deadlines again.
     Deadlines,
     /// End the engine thread, because the IA is being closed.
     Stop,

@@ -159,7 +159,8 @@ impl Engine {
     }
 
     /// Sends a heartbeat on each open connection, and ends the connections whose peer has exited, has marked the end,
-    /// or was inactive for the give-up time (CM-5).
+    /// or was inactive for the give-up time (CM-5). Then makes the other checks of this interval: rings that no thread
+    /// polls, overdue sends, revoked mappings, and peers of ended connections.
     fn send_heartbeats(&mut self, now: Instant) {
         let (mut dead, mut unpolled) = (Vec::new(), Vec::new());
         let mut open = 0;
@@ -229,7 +230,7 @@ impl Engine {
                 notes.dedup();
                 notes.into_iter().for_each(|note| self.handle_fifo_word(note));
             }
-            // FIFO words were lost or corrupted, so every connection is checked.
+            // FIFO words may be lost or corrupted, so every connection is checked.
             None => {
                 let ids: Vec<u32> = self.device.connections.lock().by_id.keys().copied().collect();
                 ids.into_iter().for_each(|id| self.check_connection(id, true));
@@ -246,7 +247,8 @@ impl Engine {
 
     fn check_connection(&mut self, id: u32, serve: bool) {
         let Some((qp, link)) = self.queue_pair_and_memory(id) else { return };
-        // A forged Reset word has no effect, because the peer must also have marked the end on its control page.
+        // A forged Reset word does not end the connection, because the peer must also have marked the end on its
+        // control page.
         if link.is_reset() {
             self.end_attempt(id);
         } else if serve {
@@ -397,7 +399,7 @@ impl Engine {
         self.execute_actions(id, step);
     }
 
-    /// Returns the queue pair and the shared memory of a connection attempt.
+    /// Returns the queue pair and the shared memory of a connection or attempt. `None` if one of them is missing.
     fn queue_pair_and_memory(&self, id: u32) -> Option<(Arc<dyn ConnectionHandler>, Arc<ConnectionMemory>)> {
         let connections = self.device.connections.lock();
         let attempt = connections.by_id.get(&id)?;
@@ -429,7 +431,7 @@ impl Engine {
         }
     }
 
-    /// Ends a connection or attempt whose peer has ended it or has exited.
+    /// Ends a connection or attempt whose peer has ended it, has exited, or was inactive for too long.
     fn end_attempt(&mut self, id: u32) {
         // The acknowledgement may be lost or arrive later than the end. If the requester has marked the end on its
         // control page, the connection was established, which implies the acknowledgement.

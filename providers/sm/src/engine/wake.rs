@@ -12,7 +12,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::proto::message::FifoWord;
 
-/// Result of a write.
+/// Result of writing a word to a peer's FIFO.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum WakeResult {
     Sent,

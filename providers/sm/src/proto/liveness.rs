@@ -2,7 +2,8 @@
 //!
 //! Each FIFO word of the peer counts as activity, and so does a repeated request or an acknowledgement. Progress on the
 //! connection counts too: this process has consumed a message of the peer, or the peer has consumed a message of this
-//! process. The engine checks at each heartbeat.
+//! process. The engine checks open connections at each heartbeat. If an accepting reply is not acknowledged, it checks
+//! before each retransmission.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};

@@ -1,10 +1,8 @@
 //! The state machine of a connection, from the lookup of the listener to the end of the connection (CM-3, CM-4).
 //!
-//! The machine takes an input and the time, and returns actions that the caller carries out in order. The table of CM-4
-//! has three states. DISCONNECTED corresponds to `LookingUp`, `Offered` and the states after the end, CONNECTING to
-//! `Requested` and `Replied`, and CONNECTED to `Open`. In the three-way handshake of SM-5, a request is retransmitted
-//! until a final reply arrives, a reply until it is acknowledged. A process ends an `Open` connection by a mark on its
-//! control page.
+//! The machine takes an input and the time, and returns actions that the caller carries out in order. docs/sm.md has a
+//! table of the states. In the three-way handshake, a request is retransmitted until a final reply arrives, and an
+//! accepting reply until it is acknowledged (SM-7). A process ends an `Open` connection by a mark on its control page.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};
@@ -32,7 +30,8 @@ const REJECT_LINGER: Duration = Duration::from_secs(10);
 /// The state of a connection attempt or connection.
 #[derive(Debug)]
 enum MachineState {
-    /// Active side: the listener is being looked up. If none is found, the lookup is repeated.
+    /// Active side: the listener is being looked up. If none is found, the lookup is repeated until
+    /// `ActiveAttempt::lookup_until`.
     LookingUp(ActiveAttempt),
     /// Active side: the request was sent.
     Requested(ActiveAttempt),
@@ -62,7 +61,8 @@ impl RetransmittedDatagram {
         RetransmittedDatagram { datagram, wait: FIRST_FULL_RETRY }
     }
 
-    /// Returns the interval until the next transmission, and doubles it for the one after that.
+    /// Returns the interval until the next transmission. The interval after it is twice as long, up to
+    /// `MAX_RETRANSMIT`; `PENDING_RETRANSMIT` stays as it is.
     fn next_wait(&mut self, delivery: DatagramDelivery) -> Duration {
         let wait = if delivery == DatagramDelivery::Queued { self.wait.max(FIRST_RETRANSMIT) } else { self.wait };
         self.wait = if wait >= PENDING_RETRANSMIT { wait } else { (wait * 2).min(MAX_RETRANSMIT) };
@@ -240,8 +240,8 @@ impl ConnectionMachine {
         }
     }
 
-    /// Whether the peer of an open connection has been inactive for too long. `progress` counts the peer's activity
-    /// (CM-5).
+    /// Whether the peer has been inactive for too long. `progress` counts the progress on an open connection (CM-5);
+    /// it is 0 while the acceptor waits for the acknowledgement.
     pub(crate) fn is_silent(&mut self, progress: u64, now: Instant) -> bool {
         self.liveness.has_timed_out(progress, now, self.silence)
     }
@@ -350,8 +350,8 @@ impl ConnectionMachine {
                 self.due = None;
                 (MachineState::LookingUp(attempt), vec![MachineAction::LookupQual(qual)])
             }
-            // Server id 0: no listener has the request, so the lookup is repeated. Otherwise the listener's EVD was
-            // full, or the listener was freed, and the attempt ends.
+            // Server id 0: no listener has the request, so the lookup is repeated. Otherwise the request was passed to
+            // a listener that could not take it, for example because its EVD was full, and the attempt ends.
             ReplyResult::NoListener if server == 0 => self.retry_lookup(attempt, now),
             ReplyResult::Rejected => (MachineState::Closed, vec![MachineAction::Ended(ConnectionEvent::PeerRejected)]),
             ReplyResult::RejectedWith(data) => (MachineState::Closed, vec![MachineAction::Rejected(data)]),

@@ -53,9 +53,9 @@ pub(crate) struct Header {
     /// Whether this is the first fragment of a message.
     pub(crate) first: bool,
     pub(crate) last: bool,
-    /// Whether the bytes are in the slot.
+    /// Whether the bytes of the send are in the slot.
     pub(crate) inline: bool,
-    /// Whether the send has the flag SOLICITED_WAIT.
+    /// Whether the send, or the write with immediate data, has the flag SOLICITED_WAIT.
     pub(crate) solicited: bool,
     /// Number of bytes of this fragment, a status, or another number ([`MessageKind`]); less than 2^24.
     pub(crate) length: u32,

@@ -12,7 +12,8 @@ use super::message::INLINE;
 pub(crate) const WORDS: usize = INLINE / 8 - 1;
 /// Maximum number of segments of a rendezvous offer.
 pub(crate) const MAX_SEGMENTS: usize = WORDS / 2;
-/// Maximum length in bytes of the part that one process copies in one step, rounded up to a page for the receiver.
+/// Maximum length in bytes of the part that one process copies in one step. The receiver may copy almost a page more,
+/// because a delegated part ends at a page.
 pub(crate) const MAX_PART_BYTES: u64 = 256 << 10;
 /// A part is delegated to the sender only if at least this number of bytes of the message remains.
 const MIN_DELEGATED_BYTES: u64 = 48 << 10;

@@ -1,13 +1,15 @@
-//! Fragments of long sends, numbered by the sender and reassembled by the receiver (CM-2, CM-3, CM-7).
+//! Reassembly of sends that do not fit in a slot: the sender numbers the messages, and the receiver checks that each
+//! fragment continues the message in progress (CM-2, CM-3, CM-7).
 //!
 //! The data header of a fragment contains the message number, the connection ids and the generation. An invalid header
-//! ends the connection. A ring preserves order, so one message is in progress at a time, and each fragment continues
-//! the previous fragment. This module does not access the bytes.
+//! ends the connection. A ring preserves order, so one message is in progress at a time. This module does not access
+//! the bytes.
 #![forbid(unsafe_code)]
 
 use super::message::{Data, Header};
 
-/// Sender, receiver and generation of a connection, which each fragment contains.
+/// Sender, receiver and generation of a connection. The data header of each fragment contains them, so the receiver
+/// detects a fragment of another connection.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Route {
     /// The sender's generation, from its handshake.
