@@ -131,9 +131,10 @@ impl CqCore {
         }
     }
 
-    /// Makes progress on every polled connection in the list, and sets its wake-up flags. The caller has cleared
-    /// `polled` before. `serve` adds a connection to the list before it reads `polled`. So either this function finds
-    /// the connection, or `serve` sets the flags.
+    /// Calls `serve` for every polled connection in the list, which makes progress on it. `serve` also sets the wake-up
+    /// flags, unless a thread polls the other queue of the connection. The caller has cleared `polled` of this queue
+    /// before. A concurrent `serve` adds its connection to the list before it reads this flag for the last time. So
+    /// either this function finds the connection, or that `serve` sets the flags.
     fn serve_active(&self) {
         let polled: Vec<Arc<dyn PolledConnection>> = {
             let active = self.active.lock();

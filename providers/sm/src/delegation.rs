@@ -3,7 +3,7 @@
 //! The receiver publishes a job on its control page and copies another part. Then it withdraws the job. If the sender
 //! has not claimed the job by then, the receiver copies that part too. A concurrent claim and withdrawal always see
 //! each other: each process writes its word, executes a full barrier, then reads the other process's word. The sender
-//! reports the result of every claimed job. This module does not copy, sleep or wake threads.
+//! reports a result after every claim, also if the job was withdrawn. This module does not copy, sleep or wake threads.
 #![forbid(unsafe_code)]
 
 use dapl::runtime::sync::{Ordering, fence};

@@ -24,7 +24,7 @@ pub(crate) trait SrqWaiter: Send + Sync {
     fn offer_receive(&self, buffer: SrqRecv) -> Option<SrqRecv>;
 }
 
-/// A shared receive queue.
+/// A shared receive queue, as dapl refers to it.
 pub struct Srq(pub(crate) Arc<SrqCore>);
 
 impl Srq {

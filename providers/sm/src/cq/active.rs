@@ -24,12 +24,13 @@ pub(crate) trait PolledConnection: Send + Sync {
     fn has_ended(&self) -> bool;
     /// Whether a thread polls the connection, so that its peer sends no wake-ups.
     fn is_polled(&self) -> bool;
-    /// Whether the connection has made no progress for several ticks. Called at each tick while the list is long.
+    /// Whether the connection has made no progress for about half a second. Called at each tick while the list is long.
     fn was_idle(&self) -> bool;
-    /// Clears the wake-up flags, because a thread polls.
+    /// Clears the wake-up flags, because a thread polls. Has no effect while a completion queue of the connection is
+    /// armed.
     fn clear_wake_flags(&self);
-    /// Makes progress. If a thread polls, adds the connection to its list; otherwise continues until no work is left,
-    /// and sets the wake-up flags.
+    /// Makes progress. If a thread polls, adds the connection to its list. Otherwise continues until no work is left,
+    /// and sets the wake-up flags; after many passes, leaves the remaining work to the engine.
     fn serve(&self);
     /// Removes the connection from the lists of its completion queues, and sets its wake-up flags.
     fn stop_polling(&self);
@@ -53,7 +54,8 @@ pub(super) struct ActiveList {
 }
 
 impl ActiveList {
-    /// Polls the connections that have work, until `out` is full. Returns whether one of them has ended.
+    /// Polls the connections that have work, until `out` is full. With more than [`WATCHES`] connections, the poll may
+    /// end earlier (`poll_in_turn`). Returns whether a polled connection has ended.
     #[inline(always)]
     pub(super) fn poll(&mut self, out: &mut CompletionWriter<'_>) -> bool {
         if self.conns.len() > WATCHES {

@@ -4,7 +4,7 @@
 //! own area, which the peer maps read-only. Both processes write both RMA buffers. The control page publishes the
 //! numbers of consumed slots, the wake-up flags, the keys of copies in progress, copy jobs (`delegation`), staging
 //! copies, the recall of rendezvous offers, a refused access of this process, and the end of the connection. It also
-//! publishes whether this process can copy by the kernel, and whether it supports extension operations.
+//! publishes whether this process can copy by cross-memory attach, and whether it supports extension operations.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -154,7 +154,7 @@ pub(crate) struct PeerSide {
     /// The connection's id at the peer. FIFO words to the peer contain it.
     pub(crate) id: u32,
     pub(crate) pd: u32,
-    /// Generation that the peer's messages contain.
+    /// Generation that the data headers of the peer's fragments contain.
     pub(crate) generation: u16,
     /// Maximum number of outstanding RDMA reads that the peer accepts.
     pub(crate) reads: u32,
@@ -172,7 +172,7 @@ pub(crate) struct ConnectionMemory {
     pub(crate) area: Arc<SharedMapping>,
     pub(crate) rma: Arc<SharedMapping>,
     pub(crate) geometry: Geometry,
-    /// Generation that messages from this process contain.
+    /// Generation that the data headers of this process's fragments contain.
     generation: OnceLock<u16>,
     peer_side: OnceLock<PeerSide>,
     /// Set after `peer_side` was set. ThreadSanitizer needs this flag, because it cannot see the memory ordering of
@@ -204,7 +204,7 @@ impl ConnectionMemory {
         Ok((link, [area_fd, rma_fd]))
     }
 
-    /// Attaches the peer's segments. Called once.
+    /// Attaches the peer's segments, and publishes whether this process can copy by cross-memory attach. Called once.
     pub(crate) fn join(&self, peer_side: PeerSide) {
         self.publish_can_copy(peer_side.peer.cma.load(std::sync::atomic::Ordering::Relaxed));
         let _ = self.peer_side.set(peer_side);
@@ -212,7 +212,7 @@ impl ConnectionMemory {
         self.joined.store(true, Ordering::Release);
     }
 
-    /// Publishes whether this process can copy from and to the peer's memory by the kernel.
+    /// Publishes whether this process can copy from and to the peer's memory by cross-memory attach.
     pub(crate) fn publish_can_copy(&self, reaches: bool) {
         self.area.word(CAN_COPY).store(u64::from(reaches), Ordering::Relaxed);
     }
@@ -274,18 +274,18 @@ impl ConnectionMemory {
         self.peer_side.get()
     }
 
-    /// Sets the generation that messages from this process contain. Called once, before the connection is established.
+    /// Sets the generation for the data headers of local fragments. Called once, before the connection is established.
     pub(crate) fn set_generation(&self, generation: u16) {
         let _ = self.generation.set(generation);
     }
 
-    /// Returns the generation and the ids that messages to the peer contain.
+    /// Returns the generation and the ids for the data headers of fragments to the peer.
     pub(crate) fn route_out(&self) -> Option<Route> {
         let generation = *self.generation.get()?;
         self.peer_side().map(|t| Route { generation, source: self.id, destination: t.id })
     }
 
-    /// Returns the generation and the ids that messages from the peer contain.
+    /// Returns the generation and the ids that the data headers of fragments from the peer must contain.
     pub(crate) fn route_in(&self) -> Option<Route> {
         self.peer_side().map(|t| Route { generation: t.generation, source: t.id, destination: self.id })
     }
@@ -369,8 +369,8 @@ impl ConnectionMemory {
         self.wake_flags.clear(self.area.word(WAKE_FLAGS_OFFSET));
     }
 
-    /// Called after publishing: sends one FIFO word if one of the peer's wake-up flags in `want` is set. If the peer
-    /// polls, no flag is set and no system call is made (SM-15).
+    /// Called after publishing: sends a FIFO word if one of the peer's wake-up flags in `want` is set, unless a word
+    /// was sent since the peer has set them. If the peer polls, no flag is set and no system call is made (SM-15).
     #[inline(always)]
     pub(crate) fn wake_if_flagged(&self, want: u64) -> WakeResult {
         match self.peer_side() {

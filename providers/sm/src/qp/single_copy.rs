@@ -38,7 +38,8 @@ impl CopyMethod<'_> {
     }
 }
 
-/// The last bytes of a message.
+/// Buffer for the last bytes of a message. They are copied to the receive after all other bytes, because programs poll
+/// them.
 pub(crate) type Tail = [u8; 64];
 
 /// Copies between the local segment, in the protection domain `pd`, and the target, which has the same length, or is

@@ -78,7 +78,8 @@ impl RxRings {
     }
 
     /// Delivers a message that is one fragment in the message buffer, to a receive of one segment. This is the common
-    /// case of `deliver`, with fewer steps. Returns false and changes nothing if `deliver` must handle the message.
+    /// case of `deliver`, with fewer steps. Returns false if `deliver` must handle the message, which is then still in
+    /// the ring, with its receive in the queue.
     pub(super) fn deliver_fragment(
         &mut self,
         context: &QpContext,

@@ -23,7 +23,7 @@ pub(super) fn arrival(kind: MessageKind) -> ReceivedOp {
 }
 
 impl RxRings {
-    /// Returns the immediate data or the window key of a send.
+    /// Returns the immediate data or the window key of a send; 0 for a send without either.
     pub(super) fn value(&self, header: Header, fields: &SlotFields) -> u32 {
         match header.kind {
             MessageKind::Send => 0,

@@ -151,8 +151,8 @@ impl RxRings {
         Ok(true)
     }
 
-    /// Publishes the next part as a copy job for the sender, and meanwhile copies the part behind it. Copies the next
-    /// part too if the sender has not claimed it by then.
+    /// Copies the next part. If the rest is long and the sender can copy, publishes this part as a copy job instead,
+    /// and meanwhile copies the part behind it. If the sender has not claimed the job by then, copies both parts.
     fn fetch_part(&mut self, context: &QpContext, receive: &RecvRequest, budget: &mut u64) -> Result<(), CopyError> {
         let (Some(fetch), Some(peer_side), Some(help)) =
             (&mut self.fetch, self.link.peer_side(), self.link.copy_delegation())
@@ -287,7 +287,7 @@ impl RxRings {
         Ok(true)
     }
 
-    /// Whether another pass would make progress on the offer.
+    /// Whether another pass would make progress on the offer, or no offer is in progress.
     pub(super) fn can_continue_fetch(&self) -> bool {
         let Some(fetch) = &self.fetch else { return true };
         match fetch.step {
@@ -343,8 +343,8 @@ fn copy_job(context: &QpContext, receive: &RecvRequest, slot: u64, offset: u64, 
     Some(CopyJob { slot, offset, length: u32::try_from(length).ok()?, key, pd: context.recv_pd, address })
 }
 
-/// Copies `length` bytes of a message, starting at `offset`, from the sender's memory to the receive, and the bytes
-/// after them to `tail`. The tail is in one segment with the byte before it.
+/// Copies `length` bytes of a message, starting at `offset`, from the sender's memory to the receive. If `tail` is
+/// given, copies the bytes after them to it. These bytes are in one segment of the sender with the byte before them.
 fn copy_range(
     context: &QpContext,
     link: &crate::qp::link::ConnectionMemory,

@@ -156,8 +156,8 @@ impl TxRings {
 }
 
 impl Tx {
-    /// Reads the peer's progress, starts requests that fit, and completes requests. Returns whether the pass made
-    /// progress. If an earlier pass has found a fault, does nothing and returns false.
+    /// Reads the peer's progress, starts requests that fit, completes requests, and executes a copy job of the peer.
+    /// Returns whether the pass made progress. If an earlier pass has found a fault, does nothing and returns false.
     pub(crate) fn pass(
         &mut self,
         context: &QpContext,

@@ -77,8 +77,8 @@ impl WorkRequest {
         matches!(self.task, Operation::Transfer(op) if op.work() == Work::Send)
     }
 
-    /// Returns the completion, with status `Flushed`, of a request that the end of the connection has interrupted.
-    /// After a bind, the window is bound only if a later bind was posted.
+    /// Returns the completion, with status `Flushed`, of a request that the end of the connection has interrupted, or
+    /// that was posted afterwards. A flushed bind leaves the window unbound, unless a later bind was posted.
     pub(crate) fn flush(self) -> Completion {
         if let Operation::Bind(window, number) = &self.task {
             window.flush(*number);

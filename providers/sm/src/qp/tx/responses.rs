@@ -30,11 +30,12 @@ pub(super) enum AwaitedKind {
     Atomic,
 }
 
-/// A response from the peer's ring.
+/// The decoded fields of an entry in the peer's response ring.
 struct PeerResponse {
     kind: MessageKind,
     /// For a fragment, its line number; for a request of staged bytes, their offset in the message.
     aux: u32,
+    /// 0 or the reason of a failure; for a request of staged bytes, the truncated slot number of the offer.
     status: u32,
     value: u64,
 }
