@@ -2,9 +2,9 @@
 //! (`<base>/quals/`) and of shared memory (SM-1 to SM-3, spec/transports B3).
 //!
 //! A live process holds an exclusive lock on a file in its directory; the kernel releases the lock when the process
-//! exits. When an IA is opened or closed, its process cleans up: it renames and removes the directories that it can
-//! lock, of all process ids that do not exist and of up to 16 ids that exist. It also removes a directory without a
-//! lock file whose creation or removal was interrupted.
+//! exits. When an IA is opened or closed, or detects the exit of a peer's process, it cleans up: it renames and removes
+//! the directories that it can lock, of all process ids that do not exist and of up to 16 ids that exist. It also
+//! removes a directory without a lock file whose creation or removal was interrupted.
 //!
 //! Directories have mode 0700, files 0600. The files of an end point are created exclusively, and symbolic links are
 //! not followed.
@@ -93,7 +93,7 @@ impl EndpointBase {
         self.dir.path().join("quals")
     }
 
-    /// Returns the names of shared memory (spec/transports B3).
+    /// Returns the names of shared memory (`dapl_software::shared_names`).
     pub(crate) fn names(&self) -> &SharedNames {
         &self.names
     }

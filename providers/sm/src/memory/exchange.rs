@@ -33,7 +33,8 @@ pub(crate) fn request_mapping(device: &Device, id: u32, key: u32) {
             Some((peer_side.peer.clone(), request))
         })
     };
-    // If the connection has ended, no mapping is needed. Another connection that uses the key requests it again.
+    // If the connection has ended, no mapping is needed. When this request counts as lost (`Imports::tick`), another
+    // connection that uses the key requests the mapping again.
     let Some((peer, request)) = found else { return };
     let Some(imports) = &peer.imports else { return };
     imports.forget_revoked(|key| peer.regions.entry(key).is_some());
@@ -141,8 +142,8 @@ fn with<T>(
     look(attempt, peer_side)
 }
 
-/// Unmaps regions whose registration the peer has ended, and permits lost requests to be repeated. Called by the engine
-/// once per heartbeat interval.
+/// Unmaps regions whose registration the peer has ended, and permits lost and refused requests to be repeated after
+/// some time. Called by the engine once per heartbeat interval.
 pub(crate) fn sweep(device: &Device) {
     let peers: Vec<Arc<PeerEndpoint>> =
         device.connections.lock().peers.values().filter_map(std::sync::Weak::upgrade).collect();

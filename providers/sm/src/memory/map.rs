@@ -3,7 +3,7 @@
 //! An area is a shared-memory segment that is created here, or received from a peer as a descriptor. Its size is
 //! sealed, so accesses cannot raise SIGBUS. Descriptors are closed after both processes have mapped the area; only the
 //! owner of a table of registrations keeps its descriptor, for further peers. The other process may change the content
-//! of an area at any time, so this module provides atomics and addresses for raw copies, but no slices.
+//! of an area at any time, so this module provides atomics and addresses for raw copies, but no references to bytes.
 
 use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -24,7 +24,7 @@ pub(crate) struct RegionTable {
     connections: Arc<ConnectionTable>,
 }
 
-/// The windows of an adapter.
+/// The bound windows of an adapter, by key. A send with invalidate finds its window here.
 pub(crate) type Windows = dapl_software::memory::window::WindowDirectory<RegionTable>;
 
 /// Creates an unbound window.
