@@ -1,5 +1,5 @@
 //! Constants of `<infiniband/verbs.h>` that the provider over rdma-core uses. Some enumerations are modules that
-//! contain the constants and a `Type`. Each set of flags has a separate type.
+//! contain the constants and a `Type`. Most sets of flags have a separate type.
 
 use std::ops::{BitOr, BitOrAssign};
 use std::os::raw::{c_int, c_uint};

@@ -13,7 +13,7 @@ use ibverbs_sys::{
 };
 use libc::{size_t, sockaddr, sockaddr_storage};
 
-/// Type of an event.
+/// What an event reports: the field `event` of [`rdma_cm_event`].
 pub type rdma_cm_event_type = c_uint;
 /// `rdma_resolve_addr` succeeded.
 pub const RDMA_CM_EVENT_ADDR_RESOLVED: rdma_cm_event_type = 0;
@@ -48,7 +48,7 @@ pub const RDMA_CM_EVENT_ADDR_CHANGE: rdma_cm_event_type = 14;
 /// The queue pair of an ended connection may be used again.
 pub const RDMA_CM_EVENT_TIMEWAIT_EXIT: rdma_cm_event_type = 15;
 
-/// Port space of an id.
+/// Port space of an id: the transport, and the kind of address by which peers reach it.
 pub type rdma_port_space = c_uint;
 /// IP over InfiniBand.
 pub const RDMA_PS_IPOIB: rdma_port_space = 0x0002;

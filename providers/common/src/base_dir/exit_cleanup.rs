@@ -50,7 +50,8 @@ extern "C" fn after_fork() {
     drop(FORK_GUARD.try_with(RefCell::take));
 }
 
-/// Cancels the removal of a path at exit, after its owner has removed it.
+/// Cancels the removal of a path at exit. Called when its owner removes it. Has no effect on paths that were registered
+/// with a lock file.
 pub fn cancel_exit_removal(path: &Path) {
     ENTRIES.lock().retain(|entry| entry.shared.is_some() || entry.path != path);
 }

@@ -9,7 +9,8 @@ use std::collections::VecDeque;
 
 use dapl::error::{Error, Resource, Result};
 
-/// A freed index stays quarantined until this number of other indices were freed, unless the table is full.
+/// A freed index stays quarantined until this number of other indices were freed, unless every index of the table was
+/// used.
 const QUARANTINE: usize = 1024;
 
 /// The indices of a table, and their keys. Index 0 is never used, so no key is 0.

@@ -111,7 +111,7 @@ fn remote_rights(access: Access) -> u64 {
 pub struct KeyEntry {
     /// The registered range, or the range of the window.
     pub region: Region,
-    /// Rights and protection domain.
+    /// Access rights, and the protection domain or the number of a queue pair (see the head of this module).
     pub word: u64,
 }
 
