@@ -79,7 +79,7 @@ fn copies_by_a_malicious_table(name: &str, bounce: bool) {
                 without_cma(active);
             }
             let length = [1, 64, 4096, 100_000][n as usize % 4];
-            // The address is not mapped, but the malicious table grants access to it.
+            // The address 4096 is not mapped, but the malicious table may grant access to it.
             let address = if !bounce && n % 7 == 6 { 4096 } else { at };
             let remote = Remote { key, address };
             let op = if n % 2 == 0 { Op::Write(remote) } else { Op::Read(remote) };

@@ -347,7 +347,7 @@ impl Owner {
         Owner { client, table, ids: (3, id), token: asked.token }
     }
 
-    /// Adds an entry with all access rights to a region under this key.
+    /// Adds an entry under this key, with all access rights to a region except atomic operations.
     fn grant(&self, key: u32, region: Region) {
         let entry = (key >> 16) as usize * 64;
         let words = [u64::from(key), region.address, region.length, 1 << 32 | 0x1F];
@@ -420,8 +420,8 @@ fn invalid_mapping_replies_are_not_mapped() {
     for (n, (what, export, fds)) in invalid.iter().enumerate() {
         let key = (n as u32 + 1) << 16 | 5;
         is_asked_for(key);
-        // Replies with another token, with other connection ids, or for a key that was not requested are ignored. The
-        // reply to the request is still accepted.
+        // Replies with another token, with other connection ids, or for a key that was not requested are ignored: the
+        // request stays outstanding.
         for (from, to, token, key) in
             [(from, to, token ^ 1, key), (from + 1, to, token, key), (from, to + 1, token, key)]
         {
@@ -470,7 +470,7 @@ fn region_is_not_exported_without_rights() {
     let Datagram::Reply { server, token: 99, result: ReplyResult::Accepted, .. } = client.answer() else { panic!() };
     client.socket.send(&path, &Datagram::Ack { client: 5, server, token: 99 }.encode(), &[]).unwrap();
     assert_eq!(b.sink.next(conn(1)), SinkEvent::Established(vec![]));
-    // On a busy machine the acceptor repeats its reply before it receives the acknowledgement.
+    // On a busy machine the acceptor may repeat its reply before it receives the acknowledgement.
     while client.socket.receive().is_some() {}
     let file = sealed();
     let memory = mapping(Some(&file), LENGTH, MapFlags::SHARED);

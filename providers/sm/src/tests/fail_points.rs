@@ -58,7 +58,7 @@ pub(crate) enum Point {
     FragmentFilled,
     TargetHeld,
     TargetCopied,
-    // Points of the end of a connection.
+    // Points of the end of a connection, and of the removal of end point directories.
     MarkedEnded,
     Leaving,
     CleanerLocked,

@@ -23,7 +23,7 @@ fn sleeper(base: &TestBase) -> (Side, Arc<Sleeper>) {
     (base.open_with(SHORTEST_HEARTBEAT, weak), sleeper)
 }
 
-/// Sends one message to a sleeping thread.
+/// Sends one message and waits for it. The wait sleeps unless the message has already arrived.
 fn wakes(from: (&Side, &Qp), to: (&Side, &Qp, &Sleeper), cookie: u64) {
     send(from, cookie);
     let (completion, _) = to.2.completion(&to.0.cq);
@@ -128,7 +128,7 @@ fn forged_fifo_words_have_no_effect() {
     passive.post_recv(&[], token(1)).unwrap();
     let id = active.0.link().unwrap().peer_side().unwrap().id;
     for n in 0..2000u32 {
-        // Forged ids: neighbours of the valid id, other generations of it, and the valid id itself.
+        // Forged ids: small numbers, neighbours of the valid id, other generations of it, and the valid id itself.
         let forged = [n, id ^ n, id.wrapping_add(n << 16) & ID_MASK, id][n as usize % 4];
         for note in [FifoWord::Reset(forged), FifoWord::Alive(forged), FifoWord::Wake(forged)] {
             write_word(&fifo, note);

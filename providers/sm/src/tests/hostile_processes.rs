@@ -42,7 +42,7 @@ impl Random {
     }
 }
 
-/// Main function of the hostile process.
+/// Main function of the process that connects many times, and writes invalid data during each connection.
 pub(super) fn writes_invalid_data(base: &TestBase) {
     let side = base.open();
     let mut random = Random(0x9E37_79B9_7F4A_7C15);
@@ -52,7 +52,7 @@ pub(super) fn writes_invalid_data(base: &TestBase) {
         traffic.connect(&here());
         match side.sink.next(conn) {
             SinkEvent::Established(card) => write_invalid_data(&side, &traffic, &card, round, &mut random),
-            // The datagrams of this attempt were invalid, so it was rejected.
+            // The reply to an invalid request of an earlier round may match this attempt, and reject it.
             SinkEvent::Other("rejected") => std::thread::yield_now(),
             other => panic!("{other:?}"),
         }
@@ -78,7 +78,7 @@ fn write_invalid_data(side: &Side, traffic: &Traffic, card: &[u8], round: u64, r
     }
 }
 
-/// Writes random words to the whole area.
+/// Overwrites the area or the RMA buffer with random words.
 fn rewrite(area: &SharedMapping, random: &mut Random) {
     for at in (0..area.len()).step_by(8) {
         area.word(at).store(random.word(), Ordering::Release);
@@ -100,7 +100,8 @@ fn corrupt_registration(side: &Side, key: u32, random: &mut Random) {
     table.word(at).store(random.word(), Ordering::Release);
 }
 
-/// Sends partial words to the FIFO, and datagrams with changed bytes to the socket.
+/// Sends one to eight random bytes to the FIFO, and a datagram to the socket, of which some bytes may be changed or
+/// missing.
 fn send_invalid(side: &Side, link: &ConnectionMemory, random: &mut Random) {
     let Some(peer_side) = link.peer_side() else { return };
     let bytes = random.next().to_le_bytes();

@@ -15,7 +15,7 @@ use crate::proto::handshake::{ConnectParams, Datagram, Geometry, ReplyResult};
 use crate::proto::message::{Data, Header, MessageKind};
 use crate::proto::reassembly::Numbering;
 
-/// Checks that an exchange of messages between both queue pairs succeeds.
+/// Checks that a message from the first queue pair to the second arrives.
 pub(super) fn exchange_messages(a: &Side, b: &Side, pair: &(Qp, Qp)) {
     let out = [7u8; 100];
     let into = vec![0u8; 100];
@@ -153,7 +153,7 @@ fn a_peer_that_overwrites_all_shared_memory_does_not_crash_this_process() {
         let link = malicious.0.link().unwrap();
         for _ in 0..400 {
             let (area, word) = if next() % 4 == 0 { (&link.rma, next()) } else { (&link.area, next()) };
-            // Most writes are to the rings and the control page, whose words the peer interprets.
+            // Half of the writes are to the first bytes, because the peer interprets the control page and the slots.
             let bound = if next() % 2 == 0 { 4096 + 64 * 16 } else { area.len() };
             let at = (next() as usize % bound.min(area.len())) & !7;
             let word = if next() % 2 == 0 { word & 0xFFFF | 1 << 32 } else { word };

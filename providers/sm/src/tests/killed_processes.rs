@@ -235,7 +235,8 @@ fn concurrent_open_clean_and_kills_leave_no_files() {
     assert!(is_empty(&base));
 }
 
-/// Connects to this end point, with retries. Continues until `enough` requests are complete or the connection ends.
+/// Connects to this end point, with retries, and transfers data until `enough` requests are complete. Fails if an
+/// established connection ends earlier.
 fn reaches(side: &Side, address: &PeerAddress, first: &mut u32, enough: u64) -> Traffic {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -267,7 +268,7 @@ fn restarted_process_with_the_same_name_is_reached() {
     };
     for _ in 0..3 {
         let mut traffic = reaches(&side, &address, &mut attempts, 20);
-        // Kills the process, and starts a new one before the engine of `side` has noticed the exit.
+        // Kills the process, and starts a new one without waiting until the engine of `side` has noticed the exit.
         epoch.kill_inner();
         epoch = Other::start_as_first("listens", &base).unwrap();
         let until = Instant::now() + PATIENCE;
@@ -277,7 +278,7 @@ fn restarted_process_with_the_same_name_is_reached() {
         }
     }
     drop(reaches(&side, &address, &mut attempts, 20));
-    // The last process ends by itself, because its connection was closed and not broken.
+    // The last process ends by itself, because its established connection has ended.
     epoch.end();
     drop((base.open(), side));
     assert!(is_empty(&base));

@@ -1,6 +1,6 @@
-//! Long sends between correct processes: sent as rendezvous offers, then copied by the receiver, copied in part by the
-//! sender, or staged if the kernel denies the copy. Other tests: concurrent short sends and RDMA, deregistered memory,
-//! and connections that end during a copy.
+//! Long sends: sent as rendezvous offers, then copied by the receiver, copied in part by the sender, or staged if the
+//! kernel denies the copy. Other tests: concurrent short sends and RDMA, deregistered memory, invalid copy jobs, and
+//! connections that end during a copy.
 
 use std::sync::atomic::Ordering::{self, Relaxed};
 
@@ -232,7 +232,7 @@ fn graceful_disconnect_waits_for_an_offer_and_abort_recalls_it() {
     passive.reset().unwrap();
     let (active, passive) = connected(&a, &b, 7, 20);
     send(&active, &[segment(&out_mr, &out)], 1);
-    // The test reuses the memory as soon as this call returns.
+    // After this call a program may reuse the memory, so the offer must not complete the receive.
     active.abort();
     assert_eq!(a.completion().status, Status::Flushed);
     let _ = passive.post_recv(&[segment(&space_mr, &space)], token(2));

@@ -1,8 +1,8 @@
 //! Starts a second process for tests: this test program again, with its own IA and a role that the test selects. It
 //! runs until it is killed or its role ends.
 //!
-//! In most roles both processes use `Traffic`: sends of several lengths, RDMA writes and RDMA reads at the same time,
-//! each of which must complete once and in order.
+//! In the roles `connects`, `parts` and `listens`, both processes use `Traffic`: sends of several lengths, RDMA writes
+//! and RDMA reads at the same time, each of which must complete once and in order.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -54,7 +54,8 @@ impl Other {
 
     fn run(mut command: Command, role: &str, base: &TestBase, plan: &str, settings: &[(&str, &str)]) -> Self {
         command.args(["--exact", "tests::other_process::child_process_runs_its_role", "--ignored", "--nocapture"]);
-        // Disables the measurement of copies. It passes fail points itself, and could choose a method that passes none.
+        // Disables the measurement of copies: the measurement passes fail points itself, and could choose a method that
+        // passes none.
         command.env("DAPL_TEST_UNTIMED", "1");
         command.env(ROLE, format!("{role} {}", base.0)).envs(settings.iter().copied());
         if !plan.is_empty() {
@@ -86,7 +87,7 @@ impl Other {
         let inner = std::fs::read_to_string(children).unwrap().trim().to_owned();
         let inner = rustix::process::Pid::from_raw(inner.parse().unwrap()).unwrap();
         rustix::process::kill_process(inner, rustix::process::Signal::KILL).unwrap();
-        self.end(); // Ends the process that waits for the killed process.
+        self.end(); // The process `unshare` ends after the killed process.
     }
 
     pub(super) fn pid(&self) -> rustix::process::Pid {
@@ -180,7 +181,7 @@ impl Traffic {
         new
     }
 
-    /// Returns the keys and addresses of this process, as private data for the peer.
+    /// Returns the key and the address of the memory for the peer's RDMA, as private data.
     pub(super) fn card(&self) -> Vec<u8> {
         let (mr, memory) = &self.target;
         [&mr.remote_key().to_le_bytes()[..], &(memory.as_ptr() as u64).to_le_bytes()].concat()
@@ -194,13 +195,13 @@ impl Traffic {
         self.qp.connect(&ConnectSpec { address, qual: QUAL, private_data: &self.card() }, self.conn).unwrap();
     }
 
-    /// Handles events. While the connection is established, posts [`RECVS`] receives and [`REQUESTS`] requests. Takes
-    /// completions.
+    /// Handles events. While the connection is established, keeps [`RECVS`] receives and [`REQUESTS`] requests posted.
+    /// Takes completions.
     pub(super) fn go_on(&mut self, side: &Side) {
         while let Some(event) = take_event(side, self.conn) {
             if let SinkEvent::Established(card) = &event {
                 assert!(self.events.is_empty(), "{:?}, then {event:?}", self.events);
-                // The passive process received the peer's keys with the request.
+                // The passive process received the peer's key with the request.
                 if !card.is_empty() {
                     self.knows(card);
                 }
@@ -259,7 +260,7 @@ impl Traffic {
         self.requests.posted += 1;
     }
 
-    /// Posts a receive and a request that are not counted. The receive is ignored if the queue is full.
+    /// Posts a receive and a request that are not counted. If the receive queue is full, posts only the request.
     pub(super) fn post_blindly(&self, card: &[u8], number: u64) {
         let _ = self.qp.post_recv(&[], token(RECV));
         self.post(on(card), number);
@@ -280,7 +281,7 @@ impl Traffic {
     }
 }
 
-/// Decodes the peer's keys and addresses from private data.
+/// Decodes the key and the address of the peer's memory from private data.
 pub(super) fn on(card: &[u8]) -> Remote {
     let key = u32::from_le_bytes(card[..4].try_into().unwrap());
     Remote { key, address: u64::from_le_bytes(card[4..12].try_into().unwrap()) }

@@ -1,5 +1,5 @@
-//! Tests of requirements that no other test covers. `docs/spec/requirements-sm.md` lists all requirements with their
-//! tests.
+//! Tests of single requirements that the other files do not test, or test only in part.
+//! `docs/spec/requirements-sm.md` lists all requirements with their tests.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ use crate::proto::handshake::{Datagram, Geometry, ReplyResult};
 use crate::proto::message::{FifoWord, Fragment, Header, LINE, MessageKind, SLOT};
 use crate::qp::link::ConnectionMemory;
 
-/// Opens an IA with settings.
+/// Opens an IA with these settings, in the format of `ia_params`.
 pub(super) fn set(base: &TestBase, settings: &str) -> Side {
     let sink = Arc::<Recorder>::default();
     let params = format!("{} {settings}", base.0);

@@ -70,7 +70,8 @@ fn process_stopped_after_the_handshake_gets_one_event_when_it_continues() {
     }
 }
 
-/// Stops the other process for a short time, so that its peer retransmits the request or reply.
+/// Starts two processes, and stops the one in `role` at `point` for a short time, so that its peer retransmits the
+/// request or reply.
 fn pauses(role: &str, point: Point) {
     let base = TestBase::new(&format!("pause-{role}-{point:?}"));
     let partner = if role == "listens" { "parts" } else { "listens" };

@@ -80,7 +80,7 @@ impl WindowPair {
         key
     }
 
-    /// Transfers from the peer with a key. A failure ends the connection, and a new connection is made.
+    /// Makes the active side write or read with a key. A failure ends the connection, and a new connection is made.
     fn transfer(&mut self, op: fn(Remote) -> Op, key: u32, address: u64, length: usize) -> Status {
         let memory = pattern(length, 3);
         let mr = self.a.register(&memory);
@@ -315,7 +315,7 @@ fn nothing_is_written_after_an_unbind_completes() {
     });
 }
 
-/// The peer writes changing bytes until its key is revoked.
+/// Makes the active side write changing bytes until a write fails, because its key was revoked.
 fn write_until_refused(pair: &WindowPair, key: u32, written: &AtomicU32) {
     for n in (0..=u8::MAX).cycle() {
         let memory = pattern(4096, n);

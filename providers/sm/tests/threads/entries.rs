@@ -136,7 +136,7 @@ pub(crate) fn blank() -> DAT_EVENT {
     DAT_EVENT { event_number: 0, evd_handle: null_mut(), event_data: data }
 }
 
-/// Waits for the next event. Only the watchdog limits the wait.
+/// Waits for the next event. The wait has no time limit of its own: the callers end a test that hangs.
 #[track_caller]
 pub(crate) fn next(evd: Handle) -> DAT_EVENT {
     let (mut event, mut more) = (blank(), 0);
