@@ -22,7 +22,7 @@ pub(crate) enum ByKernel {
 /// The configured method of RDMA.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum RmaMethod {
-    /// The fastest method that works.
+    /// The first that works: mapped memory, KNEM, cross-memory attach, the bounce buffer.
     Auto,
     /// The first of these methods that works; if no method works, the bounce buffer.
     Order([Option<ByKernel>; 2]),

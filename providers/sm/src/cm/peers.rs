@@ -65,8 +65,9 @@ pub(crate) fn attach_peer(
     })
 }
 
-/// Returns the state of the peer's end point. If there is none, opens the peer's FIFO, maps its table of registrations,
-/// and determines which copy methods work.
+/// Returns the state of the peer's end point. If there is none, or it belongs to an exited process, opens the peer's
+/// FIFO, maps its table of registrations, and determines which copy methods work. `None` after an error, which is
+/// logged here.
 fn find_or_open_peer(
     device: &Device,
     path: &Path,

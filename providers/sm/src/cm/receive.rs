@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 #[derive(Debug)]
 pub(crate) struct ReceivedDatagram {
-    /// Number of bytes received.
+    /// Number of bytes that were stored in the caller's buffer.
     pub(crate) length: usize,
     pub(crate) fds: Vec<OwnedFd>,
     /// Process id of the sender; 0: not visible in this pid namespace, or no credentials.

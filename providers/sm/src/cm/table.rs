@@ -54,12 +54,12 @@ pub(crate) struct Attempt {
     pub(crate) listener: Option<(PeerAddress, u64)>,
     /// Path of the peer's end point; empty until the end point is found.
     pub(crate) peer: PathBuf,
-    /// Process id of the peer, as reported by the kernel.
+    /// Process id of the peer, as reported by the kernel; 0 if it is not known.
     pub(crate) pid: i32,
     pub(crate) watch: Option<Arc<PidWatch>>,
     /// Mapped memory of the client, from its request until the consumer decides; `None` on the active side.
     pub(crate) peer_side: Option<PeerSide>,
-    /// Descriptors of the local shared-memory segments, which each request or reply contains.
+    /// Descriptors of the local shared-memory segments, which each request or accepting reply contains.
     pub(crate) fds: Vec<OwnedFd>,
     /// Deadline of this attempt in `Attempts::deadlines`.
     pub(crate) due: Option<Instant>,

@@ -1,4 +1,4 @@
-//! Registered memory: a table that this process writes and its peers map read-only.
+//! Registered memory of an IA: a table that this process writes and its peers map read-only.
 //!
 //! A key is an index into the table and 16 bits that change with each use of the index ([`KeyTable`], which also delays
 //! the reuse of a freed index). Registrations and bound windows share the table, but local segments cannot use the key
@@ -70,7 +70,7 @@ fn read_entry<const N: usize>(fields: &[AtomicU64; N], key: u32) -> Option<KeyEn
     Some(KeyEntry { region: Region { address: field(BASE), length: field(LEN) }, word: field(RIGHTS) })
 }
 
-/// The registrations of this process.
+/// The registrations and the keys of windows of an IA.
 #[derive(Debug)]
 pub(crate) struct Regions {
     table: Arc<SharedMapping>,

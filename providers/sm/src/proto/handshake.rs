@@ -39,7 +39,7 @@ pub(crate) enum ReplyResult {
     RejectedWith(RejectData),
 }
 
-/// Private data of a rejection.
+/// Private data of a rejection, in an array, so that a [`ReplyResult`] can be copied.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct RejectData {
     length: u8,
@@ -140,7 +140,7 @@ impl Geometry {
 /// Parameters that each process sends in the handshake, before the rings can be used.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct ConnectParams {
-    /// Generation of the connection attempt.
+    /// Generation of the sender's attempt. The data headers of its fragments contain it.
     pub(crate) generation: u16,
     /// Random number of the client's attempt, by which both processes recognise its later datagrams.
     pub(crate) token: u64,
@@ -225,7 +225,7 @@ pub(crate) struct ExportDescription {
     pub(crate) object: ExportedObject,
 }
 
-/// The kind of shared memory.
+/// The object of shared memory that contains an exported region.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ExportedObject {
     /// A file; its descriptor is sent with the datagram.

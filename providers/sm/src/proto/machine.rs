@@ -13,8 +13,8 @@ use dapl_software::listener_retry;
 use super::handshake::{Datagram, RejectData, ReplyResult};
 use super::liveness::Liveness;
 
-/// First interval after which a datagram is sent again because the peer's socket queue was full; the interval doubles
-/// each time. It is short because a live peer empties its queue immediately.
+/// First interval after which a datagram is sent again because the peer's socket queue was full. The interval doubles
+/// each time, up to `MAX_RETRANSMIT`. It is short because a live peer empties its queue immediately.
 const FIRST_FULL_RETRY: Duration = Duration::from_millis(1);
 // Intervals after which a request or reply is retransmitted: the interval doubles from the first to the maximum.
 const FIRST_RETRANSMIT: Duration = Duration::from_millis(20);
@@ -33,7 +33,7 @@ enum MachineState {
     /// Active side: the listener is being looked up. If none is found, the lookup is repeated until
     /// `ActiveAttempt::lookup_until`.
     LookingUp(ActiveAttempt),
-    /// Active side: the request was sent.
+    /// Active side: the request is sent to the listener until a final reply arrives.
     Requested(ActiveAttempt),
     /// Passive side: the consumer has the request.
     Offered,
@@ -110,7 +110,7 @@ pub(crate) enum MachineInput {
     Ack,
     /// A FIFO word of this connection arrived: a wake-up, a heartbeat or a reset (CM-5).
     Alive,
-    /// The deadline has passed.
+    /// The time that `ConnectionMachine::due` returns has passed.
     Deadline,
     /// The peer has ended the attempt or connection, has exited, or was inactive for too long.
     Gone,

@@ -13,11 +13,11 @@ pub(crate) const WORDS: usize = INLINE / 8 - 1;
 /// Maximum number of segments of a rendezvous offer.
 pub(crate) const MAX_SEGMENTS: usize = WORDS / 2;
 /// Maximum length in bytes of the part that one process copies in one step. The receiver may copy almost a page more,
-/// because a delegated part ends at a page.
+/// because the length of a delegated part is rounded down to a multiple of `PAGE`.
 pub(crate) const MAX_PART_BYTES: u64 = 256 << 10;
 /// A part is delegated to the sender only if at least this number of bytes of the message remains.
 const MIN_DELEGATED_BYTES: u64 = 48 << 10;
-/// Alignment in bytes of the end of a delegated part, relative to the first of the remaining bytes.
+/// The length in bytes of a delegated part is a multiple of this number.
 const PAGE: u64 = 4096;
 /// Size in bytes of the staging buffer that follows a sender's RMA buffer. It is used for offers that the receiver
 /// cannot copy itself.

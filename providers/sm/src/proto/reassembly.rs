@@ -54,7 +54,7 @@ pub(crate) struct FragmentPosition {
 #[derive(Debug)]
 pub(crate) struct Reassembly {
     route: Route,
-    /// Number of the last message that arrived in fragments.
+    /// Number of the last message of which a fragment was received.
     message: u16,
     /// Position of the next fragment of the message in progress; `None` between messages.
     under_way: Option<FragmentPosition>,

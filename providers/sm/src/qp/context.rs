@@ -22,7 +22,7 @@ use crate::memory::window::Windows;
 use crate::qp::link::ConnectionMemory;
 use crate::srq::SrqWaiter;
 
-/// The reason why a connection ends.
+/// A fault that ends the connection with the event BROKEN.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ConnectionFault {
     /// The peer wrote invalid data.

@@ -35,7 +35,7 @@ const MAX_PASS_SLOTS: usize = 64;
 /// Number of bytes of rendezvous offers after which a pass ends. The last part may exceed it.
 const MAX_PASS_BYTES: u64 = 512 << 10;
 
-/// A posted receive.
+/// A receive that was posted to the queue pair, or taken from the shared receive queue.
 #[derive(Debug, Default)]
 pub(crate) struct RecvRequest {
     pub(crate) segments: Segments,

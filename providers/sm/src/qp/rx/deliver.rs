@@ -154,7 +154,8 @@ impl RxRings {
         Ok(true)
     }
 
-    /// Finds a receive for a new message. Returns false if the message waits for a receive.
+    /// Finds a receive for a new message. Returns false if the message waits for a receive. Errors: the message is
+    /// longer than its receive, or the number of receives exceeds the hard watermark.
     #[inline]
     pub(super) fn find_receive(
         &mut self,

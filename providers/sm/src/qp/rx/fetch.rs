@@ -40,7 +40,7 @@ pub(super) struct Fetch {
     done: u64,
     /// The last bytes of the message, while the bytes before them are incomplete.
     tail: Cell<Tail>,
-    /// Whether `tail` is filled.
+    /// Whether the last bytes of the message are copied to `tail` first.
     has_tail: bool,
     step: FetchStep,
     /// Whether the sender has failed to write a part, so that no further job is published for this offer.

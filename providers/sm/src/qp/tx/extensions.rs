@@ -113,7 +113,7 @@ impl TxRings {
         if is_allowed { Ok(()) } else { Err(Status::LocalProtection) }
     }
 
-    /// Sends the operation to the target.
+    /// Sends the operation to the target, unless the ring is full or a limit of outstanding operations is reached.
     fn request_atomic(
         &mut self,
         context: &QpContext,

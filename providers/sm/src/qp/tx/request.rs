@@ -43,7 +43,7 @@ pub(super) enum Operation {
     Bind(Arc<MwCore>, u64),
 }
 
-/// A request in the request queue.
+/// A posted request with its progress.
 #[derive(Debug)]
 pub(crate) struct WorkRequest {
     pub(super) task: Operation,
