@@ -29,7 +29,7 @@ const MAX_TRIES: u32 = 100;
 /// Maximum of the random pause between two attempts, in microseconds.
 const MAX_PAUSE_US: u64 = 100;
 
-/// Names of a provider's base directory.
+/// The names that distinguish the base directories of different providers.
 #[derive(Debug)]
 pub struct BaseDirKind {
     /// The provider's name in messages.
@@ -200,7 +200,8 @@ impl BaseDir {
         exit_cleanup::register(self, path, Some(Arc::downgrade(file)));
     }
 
-    /// Removes the empty directories above `path`, up to the base directory.
+    /// Removes the empty directories above `path`, up to the base directory. That is removed too if it is empty, unless
+    /// the administrator has chosen it.
     pub(crate) fn remove_empty_dirs(&self, path: &Path) {
         let inside = path.ancestors().skip(1).take_while(|above| above.starts_with(&self.path) && *above != self.path);
         if inside.map(fs::remove_dir).all(|removed| removed.is_ok()) {

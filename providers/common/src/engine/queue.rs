@@ -20,7 +20,7 @@ pub trait Notify: Debug + Send + Sync {
     fn notify(&self);
 }
 
-/// The queue and its eventfd.
+/// A queue of jobs of type `J`, and the eventfd that wakes the engine thread.
 #[derive(Debug)]
 pub struct EngineQueue<J> {
     /// `None` after `close`, which drops the jobs. Jobs refer to objects, and objects refer to this queue, so without

@@ -38,8 +38,8 @@ const PAGE_BITS: u32 = 12;
 /// The table has 2^`TABLE_BITS` entries, indexed by the low bits of page numbers. It covers 16 MiB of memory at a time.
 const TABLE_BITS: u32 = 12;
 const TABLE_LEN: usize = 1 << TABLE_BITS;
-/// Ranges longer than this are checked at each copy, because the check is cheap compared with the copy. It is the longest
-/// part that sm copies at once. A check of it takes two system calls.
+/// Ranges longer than this are checked at each copy, because the check is cheap compared with the copy: it takes two
+/// system calls. sm copies no longer part at once.
 const MAX_CACHED_CHECK_BYTES: usize = 512 << 10;
 /// Ranges longer than this are not copied by the kernel, because a check and a direct copy are faster.
 const KERNEL_MAX: usize = 16 << 10;

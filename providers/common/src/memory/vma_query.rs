@@ -1,8 +1,8 @@
 //! Asks the kernel how a range of this process's memory is mapped, with one system call per mapping, whatever its size.
 //!
 //! Uses `PROCMAP_QUERY` of Linux 6.11. If this call is missing or forbidden, or the range has more than 16 mappings,
-//! the result is [`MappingLookup::Unknown`], and callers check page by page. A [`ProcessMaps`] describes the process
-//! that made its first query, so a forked child must not use that of its parent.
+//! the result is [`MappingLookup::Unknown`], and callers use the checks of `mapping_check`. A [`ProcessMaps`] describes
+//! the process that made its first query, so a forked child must not use that of its parent.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
