@@ -195,7 +195,7 @@ pub struct rdma_conn_param {
     pub rnr_retry_count: u8,
     /// Whether the queue pair uses a shared receive queue.
     pub srq: u8,
-    /// The queue pair's number.
+    /// Number of the local queue pair; in an event: of the peer's queue pair.
     pub qp_num: u32,
 }
 

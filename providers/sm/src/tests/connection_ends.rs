@@ -337,8 +337,8 @@ fn closed_adapters_leave_no_files() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// A peer that has not noticed the end may still be copying. A deregistration waits while `announces_copy` reports its
-/// copy.
+/// A peer that has not noticed the end of the connection may still be copying. A deregistration of the memory waits
+/// while `announces_copy` reports this copy.
 #[test]
 fn copy_announced_by_the_peer_is_reported_after_disconnect_until_it_ends() {
     let base = TestBase::new("copy-at-the-end");

@@ -1,8 +1,8 @@
 //! Tests of kernel copies from and to a process that dies. If the target of large copies is killed, each request of the
 //! initiator completes once and in order. If the initiator is killed, the target gets one event and continues.
 //!
-//! Other tests simulate a new process that has the id of the dead one. No data is copied from or to it for a connection
-//! of the dead process, and its own connections stay.
+//! Other tests simulate a new process that has the id of the dead one. No data is copied from or to the new process for
+//! a connection of the dead process, and the connections of the new process stay.
 
 use super::invalid_data::exchange_messages;
 use super::killed_processes::is_empty;

@@ -337,7 +337,7 @@ fn atomic_operations_are_flushed_when_the_peer_disconnects() {
     let (active, passive) = connected(&a, &b, 7, 10);
     let (target, back) = (words(1), words(1));
     let (mr, back_mr) = (b.register(bytes(&target)), a.register(bytes(&back)));
-    // Requests that follow a send without a receive are not executed.
+    // The peer has no receive for this send, so the atomic operation behind the send is not executed.
     active.post_send(&wr(Op::Send { solicited: false }, &[], 0)).unwrap();
     let own = [segment(&back_mr, bytes(&back))];
     active.post_send(&wr(add(&mr, &target[0], 1), &own, 1)).unwrap();

@@ -381,7 +381,7 @@ fn both_lazy(name: &str) -> Both {
     pair
 }
 
-/// Calls `then` with the sender's control words for copy jobs, then wakes the peer.
+/// Calls `then` with the sender's control words for copy jobs, then wakes the receiver.
 fn helper(pair: &Both, then: impl FnOnce(&CopyDelegation<'_>)) {
     let link = pair.link();
     then(&link.copy_delegation().unwrap());

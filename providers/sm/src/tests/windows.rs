@@ -167,8 +167,8 @@ fn a_connection_of_another_domain_has_no_access() {
         let pd = pair.b.ia.alloc_pd().unwrap();
         let window = pair.b.ia.alloc_mw(&pd).unwrap();
         let target = WindowMemory::of(&pair.b, &pd);
-        // The bind is posted to a queue pair of this domain. The queue pair of the other connection is in another
-        // domain.
+        // The window is bound by `passive`, which is in the window's domain. The write below uses the pair's own
+        // connection, whose queue pair is in another domain.
         let binder = std::mem::replace(&mut pair.b.pd, pd);
         let (_active, passive) = connected(&pair.a, &pair.b, 8, 20);
         pair.b.pd = binder;

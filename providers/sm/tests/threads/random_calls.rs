@@ -226,7 +226,7 @@ impl RandomCaller<'_> {
         }
     }
 
-    /// Registers the whole memory.
+    /// Registers all message buffers in one LMR, and publishes it and its contexts.
     fn register(&mut self, pz: Handle) {
         let memory = self.shared.memory;
         let region = DAT_REGION_DESCRIPTION { for_va: memory.as_ptr().cast_mut().cast() };
