@@ -30,8 +30,8 @@ use crate::settings::UsnicSettings;
 pub(crate) const CONNECTIONS: usize = 65_536;
 /// Time in nanoseconds for which the index of a freed connection number is quarantined.
 const NUMBER_QUARANTINE: Nanos = 10 * SECONDS;
-/// Maximum number of packets in the connection manager's queue. Further packets are dropped, and retransmitted by their
-/// senders.
+/// Maximum number of packets in the connection manager's queue. Further packets are dropped, and the protocol recovers
+/// as after a loss in the network.
 const MAX_CM_PACKETS: usize = 1024;
 
 pub(crate) struct Device {
@@ -46,7 +46,8 @@ pub(crate) struct Device {
     updates: Mutex<Vec<(u32, PendingWork)>>,
     /// Length of `updates`, readable without its lock.
     update_count: AtomicUsize,
-    /// Packets of the handshake, and of connections that are not established yet.
+    /// Packets of the handshake, packets of connections that are not established yet, and each Fin or Reset that
+    /// arrives while such packets are queued.
     cm_packets: Mutex<Vec<(SocketAddr, Vec<u8>)>>,
     /// Whether `cm_packets` has packets, or the engine is still handling packets from it.
     has_cm_packets: AtomicBool,
@@ -95,7 +96,7 @@ impl Device {
         })
     }
 
-    /// Returns the address with the well-known port, to which peers connect.
+    /// Returns the IA's address with the well-known port, to which peers connect.
     pub(crate) fn address(&self) -> SocketAddr {
         let mut address = self.interface.address;
         address.set_port(self.settings.port);

@@ -14,7 +14,7 @@ pub(crate) use dapl_software::srq::SrqRecv;
 
 use crate::engine::jobs::{Job, Jobs};
 
-/// A shared receive queue, shared by its [`Srq`] and queue pairs.
+/// A shared receive queue, shared by its [`Srq`], queue pairs, and jobs of the engine.
 pub(crate) type SrqCore = dapl_software::srq::SrqCore<dyn SrqWaiter, Job>;
 
 /// A connection that waits for a receive. Queue pairs implement this trait, so that this module does not depend on

@@ -107,8 +107,8 @@ impl PassiveSide {
         Some(CmAction::End(number, handler, conn, ConnectionEvent::AcceptFailed, Vec::new()))
     }
 
-    /// Handles an ICMP "port unreachable" message. The second message that quotes a packet of an accept ends the
-    /// accept.
+    /// Handles an ICMP "port unreachable" message. An accept ends when such messages have quoted two of its
+    /// transmissions.
     pub(super) fn port_closed(&mut self, now: Nanos, error: &DeliveryError) -> Option<CmAction> {
         match self.acceptor.port_closed(now, error.to, &error.quote) {
             PacketResult::Withdrawn(id) => self.failed(id),

@@ -1,8 +1,8 @@
 //! The active side of connection set-up: attempts to connect to another host or to this host.
 //!
 //! A listener on this host may be bound to the requested address or to the adapter's address, because resolvers may
-//! return 127.0.1.1 for the host's name. The directory of listeners contains the address of each listener of this user.
-//! A listener of another user is not in the directory, so the request is tried at both addresses.
+//! return 127.0.1.1 for the host's name. The directory of listeners contains the addresses of listeners of this user.
+//! Without an entry for the qualifier, a process of another user may listen, so the request is tried at both addresses.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeSet, HashMap, VecDeque};

@@ -83,6 +83,8 @@ impl Cm {
 
     /// Opens the Unix socket of a listener. Returns `None` if the socket cannot be created, for example because the
     /// directory of listeners is not usable. Other processes then cannot forward requests to this listener.
+    ///
+    /// Errors: `ConnQualTaken` if this process or another process of this user listens on `qual`; or an error of epoll.
     fn open_handover(&self, qual: u64) -> Result<Option<HandoverSocket>> {
         let own = self.device.address();
         match self.listener_dir.open(own, qual) {

@@ -181,7 +181,8 @@ impl Cm {
         });
     }
 
-    /// Handles a packet of the handshake, or of a connection that was not established when the packet arrived.
+    /// Handles a packet that a pass has queued: a packet of the handshake, a packet of a connection that was not
+    /// established when the packet arrived, or a Fin or Reset that arrived after such packets.
     fn receive(self: &Arc<Self>, from: SocketAddr, mut packet: Vec<u8>) {
         let (device, now) = (&self.device, device::now());
         let Some((head, _)) = wire::head(&packet) else { return };

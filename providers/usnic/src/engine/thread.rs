@@ -3,8 +3,9 @@
 //!
 //! Only the engine thread calls dapl, and it holds no lock during such a call. While no deadline is set, it sleeps
 //! without a timeout, so a process without connections uses no CPU. An idle connection has the deadlines of its
-//! keepalive, and every ten minutes that of the search for the path MTU. For some milliseconds after work, each sleep
-//! lasts at most 1 ms, so that a post rarely needs a system call to wake the engine.
+//! keepalive, and every ten minutes that of the search for the path MTU, unless the path carries the largest size. For
+//! some milliseconds after work, each sleep lasts at most 1 ms, so that a post rarely needs a system call to wake the
+//! engine.
 //!
 //! While a consumer polls, the engine is in standby: it sleeps without watching the data socket, each time twice as
 //! long, up to a limit. If data waited until the end of a standby sleep, because the consumer stopped polling without

@@ -178,7 +178,8 @@ impl QpContext {
         self.jobs.push(Job::Refused(RefusedAccess { ep: self.ep.handle, cookie: None, key, range, right, check }));
     }
 
-    /// Completes a request. If a bind or unbind is flushed, its window is unbound, even if the bind was executed.
+    /// Completes a request. If a bind or unbind is flushed, its window is unbound, even if the bind was executed, unless
+    /// a later bind of the window was posted.
     pub(crate) fn complete_request(&self, request: &mut WorkRequest, status: Status, bytes: u64) {
         if let RequestKind::Bind(window, number) = &request.kind {
             if status == Status::Flushed {
@@ -191,7 +192,7 @@ impl QpContext {
         }
     }
 
-    /// Whether all segments are registered for local access, and for writing if `write` is true.
+    /// Whether all segments that are not empty are registered for local access, and for writing if `write` is true.
     ///
     /// The access to a segment is checked again when its memory is read or written. Without this check at the post, an
     /// invalid request would fail only after the peer has granted a credit, or never.

@@ -1,12 +1,12 @@
 //! Exit handler: acknowledges the received packets of open connections, and sends a Reset on each.
 //!
 //! Without these packets, a delayed ack would be lost, and the peer's request would fail although its message was
-//! delivered. The peer would also detect the exit only by a timeout.
+//! delivered. The peer would also detect the exit only later, by ICMP messages or a timeout.
 //!
 //! The handler skips a connection whose lock another thread holds for longer than `EXIT_LOCK_TIMEOUT`, and all
-//! connections of an IA if another thread locks its list of queue pairs for longer than that. It sends nothing if
-//! another thread locks the list of open IAs, or if no thread can be created. It does not run after a fatal signal or
-//! `_exit`. In a forked child it handles only IAs that the child itself has opened.
+//! connections of an IA if another thread holds the lock of its list of queue pairs for longer than that. It sends
+//! nothing if another thread holds the lock of the list of open IAs, or if no thread can be created. It does not run
+//! after a fatal signal or `_exit`. In a forked child it handles only IAs that the child itself has opened.
 #![forbid(unsafe_code)]
 
 use std::cell::RefCell;

@@ -58,7 +58,8 @@ pub(crate) struct ConnectionParams {
     pub(crate) number: u32,
     pub(crate) conn: ConnId,
     pub(crate) agreed: HandshakeResult,
-    /// Parameter of [`Device::schedule`](crate::device::Device::schedule).
+    /// The time of the connection's entry in the connection table, for
+    /// [`Device::schedule`](crate::device::Device::schedule).
     pub(crate) next_service: Arc<NextService>,
     pub(crate) socket: Arc<Socket>,
     /// Upper limit of the path MTU search: datagram payload in bytes.
@@ -67,8 +68,8 @@ pub(crate) struct ConnectionParams {
     pub(crate) is_loopback: bool,
 }
 
-/// The time at which a pass will next call the handler of a connection, or 0 for the next pass. Work is reported to the
-/// device only if it is due before this time.
+/// The time at which a pass will next call the handler of a connection, 0 for the next pass, or `Nanos::MAX` if no call
+/// is planned. Work is reported to the device only if it is due before this time.
 #[derive(Debug)]
 pub(crate) struct NextService(AtomicU64);
 

@@ -5,7 +5,7 @@
 //! [`ClosingConnection`](crate::qp::closing::ClosingConnection).
 //!
 //! If fewer than [`DIRECT_SEND_BELOW`] requests are outstanding, the posting thread sends its request immediately
-//! (US-5). Other requests, and short requests of several segments, wait for the next pass, which sends them in one GSO
+//! (US-5). Other requests, and short requests of several segments, wait for the next pass, which sends them in one
 //! batch.
 //!
 //! Lock order: pass, queue pair, shared receive queue, completion queue, job queue. Only the engine reports connection
@@ -46,7 +46,8 @@ const DIRECT_SEND_BELOW: u32 = 4;
 /// The queue pair object that dapl owns.
 pub struct Qp(pub(crate) Arc<QpCore>);
 
-/// A queue pair, shared by its [`Qp`], the connection table and the waiters of a shared receive queue.
+/// A queue pair. Its [`Qp`], the connection table and a connection attempt in `cm` hold references to it. A shared
+/// receive queue and the counters of the IA hold weak references.
 pub(crate) struct QpCore {
     device: Arc<Device>,
     progress: Arc<EngineProgress>,
@@ -162,7 +163,7 @@ impl QpState {
 }
 
 impl QpCore {
-    /// Handles a pending event of the connection. Returns the connection's pending work.
+    /// Calls `take_event`, and returns the connection's pending work.
     fn update(&self, state: &mut QpState, now: Nanos) -> PendingWork {
         self.take_event(state);
         state.transport.as_ref().map_or(PendingWork::default(), |transport| transport.pending_work(now))

@@ -1,5 +1,5 @@
 //! Posts work to a queue pair: receives, sends, RDMA and atomic operations, and binds. Also sets the watermarks of
-//! receives, flushes receives, and counts the outstanding work. For a post of one segment, dapl first tries the
+//! receives, flushes receives, and counts the outstanding work. For most posts of one segment, dapl first tries the
 //! functions in `fast_path.rs`.
 #![forbid(unsafe_code)]
 
@@ -73,7 +73,7 @@ impl QueuePair for Qp {
         {
             return Err(Error::ModelNotSupported);
         }
-        // A short request of several segments waits for the next pass, which sends it with others in one GSO batch.
+        // A short request of several segments waits for the next pass, which sends it with others in one batch.
         let may_send_now = wr.segments.len() <= 1 || post.length > self.0.config.tiny;
         self.0.submit(state, post, |request| request.set(wr, failure), may_send_now);
         Ok(())
