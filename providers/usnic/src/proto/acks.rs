@@ -7,15 +7,15 @@
 use super::received::Arrival;
 use super::{MICROS, Nanos};
 
-/// Maximum delay of the ack of an RDMA write, in nanoseconds. If the consumer posts a request within this time, the
-/// request carries the ack.
+/// Maximum delay of the ack in nanoseconds after a long packet of an RDMA write (`PROMPT_ACK_BYTES` in
+/// `conn/receive.rs`). If the consumer posts a request within this time, the request carries the ack.
 const RDMA_WRITE_DELAY: Nanos = 4 * MICROS;
 
 /// The pending ack of a connection, and its timing.
 #[derive(Debug)]
 pub(crate) struct AckClock {
     delay: Nanos,
-    /// Whether an RDMA write has arrived since the last ack, which shortens the delay of the next ack.
+    /// Whether `shorten_delay` was called since the last ack, because a long packet of an RDMA write has arrived.
     is_prompt: bool,
     every: u32,
     /// Number of new packets that were not acked yet.
@@ -116,7 +116,7 @@ impl AckClock {
     }
 
     /// Records that a data packet carries an ack, and returns the delay field of the ack. Such an ack has no ranges of
-    /// packets received after a missing one, so an ack packet with these ranges stays pending.
+    /// packets received after a missing one, so an ack packet that is due for these ranges stays due.
     pub(crate) fn take_piggybacked(&mut self, now: Nanos) -> u16 {
         if self.is_pending() {
             (self.pending, self.is_prompt) = (0, false);

@@ -81,7 +81,7 @@ pub(crate) struct PathMtu {
     mtu: usize,
     /// The smallest size that has failed in this search.
     fails: usize,
-    /// The largest size probed in this search.
+    /// The largest size of all probes so far. An ack of a larger probe is invalid.
     probed: usize,
     search: MtuSearch,
     /// Number of large packets that were lost since the last ack of a large packet.

@@ -6,7 +6,7 @@ use super::round::Round;
 use super::{AckEvent, Controller, INITIAL_PACKETS, LossEvent, MINIMUM_PACKETS, SentPacket};
 use crate::proto::{Nanos, SECONDS};
 
-/// Factor by which the window is reduced after a loss: beta_cubic (RFC 9438, 4.6).
+/// Factor by which the window is multiplied after a loss: beta_cubic (RFC 9438, 4.6).
 const BETA: f64 = 0.7;
 /// C of the cubic function, in packets per second cubed (RFC 9438, 5.1).
 const C: f64 = 0.4;

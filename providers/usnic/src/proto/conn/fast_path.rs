@@ -71,7 +71,8 @@ pub(crate) enum AfterShortSend {
 }
 
 impl<D: PostedData> Conn<D> {
-    /// Whether the connection is open, and has nothing to send except new requests.
+    /// Whether the connection is open, and no retransmission, piece, control packet, confirmation or response waits to
+    /// be sent.
     #[inline(always)]
     fn has_only_new_work(&self) -> bool {
         self.ending.is_open()
@@ -82,7 +83,7 @@ impl<D: PostedData> Conn<D> {
             && self.peer_reads.is_empty()
     }
 
-    /// Whether a send of `length` bytes without flags would be the next packet, and one packet of the command channel.
+    /// Whether a send of `length` bytes without flags would be sent next, as one packet on the command channel.
     #[inline(always)]
     fn may_send_short(&self, now: Nanos, length: u32) -> bool {
         let bytes = self.short_size(length);

@@ -60,7 +60,7 @@ const PROMPT_ACK_BYTES: usize = 1024;
 
 const INVALID_REQUEST: NotAccepted = NotAccepted::Refused(Refusal::Invalid, None);
 
-/// Returns the immediate data, or the key to invalidate, of a message.
+/// Returns whether a message is solicited, and its immediate data or the key to invalidate, if it has one of them.
 fn value_of(data: &Data<'_>) -> SendValue {
     let solicited = data.message.spare[0] & SOLICITED != 0;
     let (arrival, value) = match data.op {
@@ -118,7 +118,7 @@ impl<D: PostedData> Conn<D> {
         self.counters.malformed += u64::from(!is_known);
     }
 
-    /// Handles control packets: probes, challenges and late handshake packets.
+    /// Handles probes and challenges, the replies to both, and late handshake packets.
     fn receive_control(&mut self, kind: Kind, body: &[u8], from: SourceAddress) -> bool {
         let size = body.len() + size_of::<PacketHeader>() + self.send_path.extra;
         match kind {

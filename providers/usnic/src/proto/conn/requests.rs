@@ -70,7 +70,7 @@ pub(super) struct PostedRequest<Q> {
 }
 
 /// Message numbers of the next send, write and read. Each of the three kinds has its own sequence. A write with
-/// immediate data counts as a send, and an atomic operation as a read.
+/// immediate data counts as a send, an atomic operation as a read, and a bind, which sends no packet, as a write.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct NextNumbers {
     pub(super) sends: u32,

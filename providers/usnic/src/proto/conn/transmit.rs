@@ -2,9 +2,9 @@
 //! data packets, which carry acks, then MTU probes, then ack packets. A due ack packet precedes retransmissions and
 //! data if a packet of the peer is missing.
 //!
-//! `write` encodes the packet. A small request whose turn has come is sent on the command channel, before read
-//! responses. Large requests and read responses alternate on the data channel (US-2). Messages are segmented when they
-//! are sent (US-6).
+//! `write` encodes the packet. A small request whose turn has come is sent before read responses, on the command
+//! channel unless that is full. Large requests and read responses alternate on the data channel (US-2). Messages are
+//! segmented when they are sent (US-6).
 
 use dapl::provider::Status;
 
@@ -28,7 +28,7 @@ const MAX_CONTROL_PACKETS: usize = 8;
 /// Time in nanoseconds between attempts to execute a deferred bind.
 const BIND_RETRY: Nanos = 50 * MICROS;
 
-/// A packet without a PSN. It is not retransmitted.
+/// A packet without a PSN that waits in `control_packets`. It is sent once, and not retransmitted.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ControlPacket {
     /// Reply to an MTU probe of this size in bytes.
@@ -227,7 +227,8 @@ impl<D: PostedData> Conn<D> {
         has_no_receive
     }
 
-    /// Completes requests that need no packet, such as binds, and then sends the next new data packet.
+    /// Executes an atomic operation of the peer that is due, and completes requests that need no packet, such as binds.
+    /// Then sends the next new data packet.
     fn send_new(&mut self, out: &mut Vec<u8>, host: &mut impl ConnCallbacks<D>) -> Option<OutgoingPacket> {
         if self.peer_reads.has_atomics() {
             self.execute_due(host);

@@ -101,7 +101,8 @@ pub(crate) enum Operation {
     },
     /// An atomic operation, which counts as a read.
     Atomic(Remote, Atomic),
-    /// A bind. `ConnCallbacks::execute_bind` executes it when it is the first waiting request.
+    /// A bind or unbind of a window, or an invalid request, which only fails. None of them sends a packet.
+    /// `ConnCallbacks::execute_bind` executes or fails it when it is the first waiting request.
     #[default]
     Bind,
 }
@@ -154,8 +155,7 @@ pub(crate) trait ConnCallbacks<D: PostedData> {
     fn request_done(&mut self, request: &mut D::Request, status: Status, bytes: u64);
     /// Called when the peer has refused the memory access of this request, before `request_done` of the request.
     fn access_refused(&mut self, _request: &D::Request, _work: Operation, _length: u32) {}
-    /// Called once for a send that is overdue: it still waits for a receive of the peer. `age` is the time
-    /// of the wait.
+    /// Called once for a send that is overdue: it still waits for a receive of the peer. `age` is the time of the wait.
     fn send_overdue(&mut self, _age: Nanos) {}
     /// Called when a receive is complete, in the order of the messages.
     fn recv_done(&mut self, recv: &mut D::Recv, status: Status, bytes: u64, solicited: bool);

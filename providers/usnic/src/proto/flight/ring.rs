@@ -133,7 +133,7 @@ impl<T: Copy> PacketRing<T> {
         self.slots = slots;
     }
 
-    /// Appends a packet that was sent or retransmitted to the list.
+    /// Appends a retransmitted packet to the list. For a new packet, `insert` does this.
     pub(super) fn append(&mut self, psn: Psn) {
         let (oldest, newest) = self.ends.unwrap_or((psn, psn));
         self.slot_mut(newest).after = psn;

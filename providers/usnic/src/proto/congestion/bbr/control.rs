@@ -6,7 +6,8 @@ use super::{Bbr, BbrState, Sample};
 use crate::proto::congestion::{INITIAL_PACKETS, send_quantum};
 use crate::proto::{MILLIS, Nanos, SECONDS};
 
-/// Percentage by which the pacing rate stays below the estimated bandwidth: BBR.PacingMarginPercent (2.5).
+/// Percentage by which the pacing rate stays below the product of gain and estimated bandwidth, so that queues on the
+/// path become shorter: BBR.PacingMarginPercent (2.5).
 const PACING_MARGIN_PERCENT: f64 = 1.0;
 /// Minimum amount in flight, in send quanta, so that sender and receiver can batch packets: BBR.offload_budget, as for
 /// TCP (5.5.8.1).

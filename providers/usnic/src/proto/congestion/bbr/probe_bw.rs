@@ -9,7 +9,7 @@ use crate::proto::{Nanos, SECONDS};
 
 /// Fraction of inflight_longterm that BBR leaves to other flows: BBR.Headroom (2.8).
 const HEADROOM: f64 = 0.15;
-/// Time between probes: `PROBE_WAIT` plus a random time of up to `PROBE_WAIT_RANDOM` (5.3.3.8.2).
+/// Maximum time between probes: `PROBE_WAIT` plus a random time of up to `PROBE_WAIT_RANDOM` (5.3.3.8.2).
 const PROBE_WAIT: Nanos = 2 * SECONDS;
 const PROBE_WAIT_RANDOM: Nanos = SECONDS;
 /// Maximum number of rounds between probes, so that Reno and CUBIC flows keep their share (5.3.3.8.3).
