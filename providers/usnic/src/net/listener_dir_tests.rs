@@ -1,5 +1,5 @@
-//! Tests of the directory of listeners: forwarded requests, names of exited processes and of other network namespaces,
-//! concurrent opens, and access rights of the directory.
+//! Tests of the directory of listeners: one listener per qualifier, forwarded requests and invalid datagrams, names of
+//! exited processes and of other network namespaces, concurrent opens, and access rights of the directory.
 
 use std::os::unix::net::UnixDatagram;
 

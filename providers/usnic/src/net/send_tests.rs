@@ -37,7 +37,7 @@ pub(in crate::net) fn may_call(is_gso: bool) -> bool {
     false
 }
 
-/// Opens two sockets with the same settings.
+/// Opens two sockets with this configuration, but with buffers of 1 MiB.
 fn pair(config: &SocketConfig) -> (Socket, Socket) {
     let large = SocketConfig { receive_buffer: 1 << 20, send_buffer: 1 << 20, ..config.clone() };
     (Socket::open(&large).unwrap(), Socket::open(&large).unwrap())
@@ -207,7 +207,7 @@ fn unsent_packet_with_unmapped_memory_is_dropped() {
     let memory = payloads(&[50, 60, 70]);
     fill(&mut batch, &memory[..1]);
     batch.header_buffer().extend([9, 9]);
-    // SAFETY: the range is not mapped. Only the kernel accesses it, and returns EFAULT.
+    // SAFETY: the range is not mapped. `send` copies unsent packets by `user_copy`, which detects this.
     unsafe { batch.memory(4096 as *const u8, 40) };
     batch.end_packet();
     fill(&mut batch, &memory[1..2]);

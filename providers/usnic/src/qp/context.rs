@@ -178,8 +178,8 @@ impl QpContext {
         self.jobs.push(Job::Refused(RefusedAccess { ep: self.ep.handle, cookie: None, key, range, right, check }));
     }
 
-    /// Completes a request. If a bind or unbind is flushed, its window is unbound, even if the bind was executed, unless
-    /// a later bind of the window was posted.
+    /// Completes a request. If a bind or unbind is flushed, its window is unbound, even if the bind was executed. The
+    /// window stays bound only if a later bind was posted.
     pub(crate) fn complete_request(&self, request: &mut WorkRequest, status: Status, bytes: u64) {
         if let RequestKind::Bind(window, number) = &request.kind {
             if status == Status::Flushed {

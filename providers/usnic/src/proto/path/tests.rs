@@ -4,7 +4,7 @@ use super::*;
 
 const V4: usize = HEADERS_V4;
 
-/// A path with an MTU of `carries` bytes.
+/// A path that carries datagrams with a payload of up to `carries` bytes.
 struct Net {
     carries: usize,
     /// Rate of random loss, and the state of the random generator.

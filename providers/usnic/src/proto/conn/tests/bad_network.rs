@@ -1,6 +1,6 @@
 //! Tests random sends, writes and reads over networks that drop, duplicate, delay and reorder packets, and over one
-//! without faults. The configurations differ in packet size, queue depths, and private or shared receives. Each request
-//! must complete exactly once, in the order of the posts, with unchanged data.
+//! without faults. The configurations differ in packet size, depths of the channels, number of outstanding reads, and
+//! private or shared receives. Each request must complete exactly once, in the order of the posts, with unchanged data.
 
 use dapl::provider::Status;
 

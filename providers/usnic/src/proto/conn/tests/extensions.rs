@@ -1,5 +1,6 @@
 //! Tests extension operations: sends and writes with immediate data, sends with invalidate, and atomic operations. Each
-//! must be executed exactly once and in order, although the network drops, duplicates and reorders packets.
+//! must be executed exactly once and in order, although the network drops, duplicates and reorders packets. Also tests
+//! operations that the peer refuses or does not support.
 
 use dapl::provider::{ConnectionEvent, ReceivedOp, Remote, Status};
 use dapl_software::memory::atomic::Atomic;

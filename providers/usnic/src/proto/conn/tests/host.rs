@@ -1,7 +1,7 @@
 //! The memory and the completions of one test endpoint.
 //!
-//! The memory is one array of bytes. No byte of a buffer may be written after its completion. So a buffer is copied when
-//! it completes, and compared at the end of the test.
+//! The memory is one array of bytes. No byte of a buffer may be written after its completion. So the buffers of
+//! receives and reads are copied when they complete, and compared at the end of a test (`check_untouched`).
 
 use std::collections::{BTreeMap, VecDeque};
 

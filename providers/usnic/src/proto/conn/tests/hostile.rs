@@ -376,7 +376,6 @@ fn psns_outside_the_window_are_dropped() {
     assert_eq!(pair.a.conn.counters().received, 1);
 }
 
-/// Packets with random fields cause no panic. Each posted request and receive still completes once.
 #[test]
 fn random_packets_cause_no_panic_and_each_post_completes_once() {
     for seed in 0..300 {

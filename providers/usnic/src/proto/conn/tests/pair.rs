@@ -1,5 +1,5 @@
-//! The two endpoints of a connection, each with its own memory, and the network between them. A seed and a virtual clock
-//! determine every run.
+//! The two endpoints of a connection, each with its own memory, and the network between them. A seed and a virtual
+//! clock determine every run.
 
 use std::collections::BTreeMap;
 
@@ -370,7 +370,8 @@ impl ConnPair {
     }
 }
 
-/// Appends the payload of a packet to `bytes`. Returns false if the payload is unreadable.
+/// Appends the payload of a packet to `bytes`. If the payload is unreadable, reports this to the connection and returns
+/// false.
 fn gather(end: &mut End, out: &OutgoingPacket, bytes: &mut Vec<u8>) -> bool {
     match out.payload {
         Payload::None => {}
