@@ -1,5 +1,6 @@
 //! Tests of an adapter over the loopback interface, with fake queue pairs and a fake object layer: connection set-up,
-//! requests forwarded between IAs that share a port, pre-shared keys, path probes, progress, deadlines and shutdown.
+//! requests forwarded between IAs that share a port, pre-shared keys, path probes, delivery errors, unmatched packets,
+//! progress, deadlines and shutdown.
 
 #[path = "backlog.rs"]
 mod backlog;

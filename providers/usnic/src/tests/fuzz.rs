@@ -50,7 +50,7 @@ fn address(last: u8) -> SocketAddr {
 /// Processes arbitrary bytes as a packet, with and without a valid checksum.
 ///
 /// Checks that there is no panic, that decoded parts are within the packet, that an echo reply is not longer than its
-/// packet, and that a handshake reply is at most three times as long.
+/// packet, and that three copies of the packet cause handshake replies of at most nine times its length in total.
 pub fn packet(bytes: &[u8]) {
     if let Some((head, body)) = wire::head(bytes) {
         for kind in [Kind::Fragment, Kind::Chunk, Kind::Piece, Kind::Ack] {
@@ -121,8 +121,8 @@ struct Peer<'a> {
 /// Interprets bytes as a script of posts, elapsed time, and packets of a malicious peer. The malicious peer knows the
 /// connection number and the token.
 ///
-/// Checks that there is no panic and no write outside registered memory, that every post completes once, and that
-/// memory use is bounded.
+/// Checks that there is no panic and no write outside registered memory, that every post completes once, and that the
+/// numbers of outstanding posts and of packets per pass are bounded.
 pub fn peer(script: &[u8]) {
     run_script(script);
 }

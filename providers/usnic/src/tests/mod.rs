@@ -2,9 +2,9 @@
 //! a fake sink records events.
 //!
 //! The tests of transfers, extensions, single requirements and the end of connections use real queue pairs, which they
-//! connect without the handshake. The tests of connection set-up, of the engine's sleep and of a long backlog use
-//! `fakes`: fake queue pairs that connect by the handshake. `sim` tests the protocol alone, over a simulated network,
-//! and `fuzz` replays packets of a corpus.
+//! connect without the handshake. The tests of an adapter (`adapter`, `backlog`, `engine_sleep`, `unmatched_packets`)
+//! use `fakes`: fake queue pairs that connect by the handshake. `sim` tests the protocol alone, over a simulated
+//! network, and `fuzz` replays packets and scripts of a corpus.
 
 mod connection_ends;
 mod extensions;

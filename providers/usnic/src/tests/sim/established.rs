@@ -1,7 +1,7 @@
 //! One side of an established connection of the simulation. It checks each packet that this side sends.
 //!
-//! Acks must cover only packets that have arrived. Data packets must be within the window of `WINDOW` packets
-//! from the first packet that the peer has not acked.
+//! Acks must cover only packets that have arrived. Data packets must be within the window of `WINDOW` packets from the
+//! first packet that the peer has not acked. Neither is checked if packets may be corrupted without authentication.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

@@ -14,10 +14,11 @@
 //!
 //! | variable | effect |
 //! |---|---|
-//! | `DAPL_SIM_SEED=n` | runs one seed |
-//! | `DAPL_SIM_RUNS=n` | runs `n` seeds from `DAPL_SIM_FIRST` on (default 0), and `n / 2` seeds with extension operations |
+//! | `DAPL_SIM_SEED=n` | the test of transfers runs only this seed |
+//! | `DAPL_SIM_RUNS=n` | runs `n` seeds of transfers, and `n / 2` seeds with extension operations |
+//! | `DAPL_SIM_FIRST=n` | the test of transfers begins with seed `n` (default 0) |
 //! | `DAPL_SIM_TRACE=1` | prints the packets of the reduced scenario of a failing run |
-//! | `DAPL_SIM_ALL=1` | continues after a failure, and prints a summary |
+//! | `DAPL_SIM_ALL=1` | the test of transfers continues after a failure, and lists all failures at its end |
 //!
 //! `cargo xtask test --rest` runs more seeds than `cargo xtask test`.
 
@@ -38,7 +39,8 @@ use scenario::{EXTENDED, Scenario};
 /// Seeds that have found defects. The test repeats them, unless `DAPL_SIM_SEED` or `DAPL_SIM_ALL` is set.
 const FOUND: [u64; 10] = [12, 383, 2458, 6866, 22_237, 54_507, 61_142, 62_595, 82_725, 89_231];
 
-/// Number of seeds that the tests run if `DAPL_SIM_RUNS` is not set.
+/// Number of seeds of the test of transfers if `DAPL_SIM_RUNS` is not set. The test of extension operations runs half
+/// as many.
 const DEFAULT_RUNS: u64 = 500;
 
 /// Number of seeds to run.

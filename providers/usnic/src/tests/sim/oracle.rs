@@ -29,7 +29,7 @@ const ATOMIC_KEY: u32 = 0xA70;
 const ATOMIC_ADDRESS: u64 = 0x7000;
 /// Key of the memory window that each send with invalidate names.
 const WINDOW_KEY: u32 = 0x17D0;
-/// Offset of a buffer from the multiple of 4 GiB that its index selects.
+/// Offset of a buffer from the multiple of 4 GiB that its index selects. Also the address of the read-only memory.
 const BEGIN: u64 = 0x40;
 
 fn table() -> &'static [u8] {
@@ -135,7 +135,7 @@ pub(super) struct ConsumerState {
 #[derive(Debug)]
 pub(super) struct Oracle {
     pub(super) sides: [ConsumerState; 2],
-    /// Whether packets may be corrupted. In this case contents are not checked.
+    /// Whether packets may be corrupted without authentication. In this case contents and their order are not checked.
     pub(super) loose: bool,
     dice: TestRandom,
 }
@@ -175,7 +175,7 @@ impl Oracle {
             }
             OpKind::Atomic => {
                 area = self.sides[here].close(length, 0);
-                // All operands differ, so an operation that is executed twice or never makes all later results wrong.
+                // All operands differ, so `execute` detects an operation that is executed twice, never or out of order.
                 let (add, word) = (u64::from(pattern) << 20 | index as u64, self.sides[there].word);
                 let swap = Atomic::CompareSwap { compare: word, swap: add };
                 let operation = if item.solicited { swap } else { Atomic::FetchAdd(add) };

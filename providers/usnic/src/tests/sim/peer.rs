@@ -1,7 +1,7 @@
 //! A process of the simulation: its connection attempts, its established connections, and their shared receive queue.
 //!
-//! Calls the state machines of `proto` in the same way as `cm` and the queue pairs, but without sockets. `run` decides
-//! the actions of its consumers.
+//! A `Peer` calls the state machines of `proto` in the same way as `cm` and the queue pairs, but without sockets. `run`
+//! decides the actions of its consumers.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -38,7 +38,8 @@ pub(super) enum SetupEvent {
     Established(usize, u32, Box<HandshakeResult>, Option<Datagram>),
     /// The client's attempt has failed.
     Failed(usize, &'static str),
-    /// The server's accept was not confirmed.
+    /// The server's accept has failed: the client has not confirmed it in time, has withdrawn its request, or does not
+    /// know it.
     AcceptFailed(usize),
 }
 

@@ -337,7 +337,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Checks the counters of both sides when all work is complete: received packets, refusals and payload bytes.
+    /// Checks the counters of both sides when all work is complete: received packets, refusals, invalid acks and
+    /// payload bytes.
     fn check_counters(&self, at: usize) {
         let plan = &self.scenario.links[at];
         let counters = [0, 1].map(|side| {

@@ -1,5 +1,5 @@
-//! A scenario: connections between peers, their requests with the times of the posts, faults of the network, restarts
-//! of processes and changes of addresses.
+//! A scenario: connections between peers, their requests with the times of the posts, early disconnects, faults of the
+//! network, restarts of processes and changes of addresses.
 //!
 //! A scenario is plain data derived from a seed, so that a failing scenario can be reduced by removing parts.
 

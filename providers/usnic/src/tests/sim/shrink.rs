@@ -47,7 +47,7 @@ fn attempt(scenario: &Scenario) -> Result<(), String> {
     })
 }
 
-/// Runs `body`, and suppresses the panic messages of this thread.
+/// Runs `body`, and suppresses the panic messages of this thread. With `DAPL_SIM_TRACE` they go to the standard output.
 fn quietly<T>(body: impl FnOnce() -> T) -> T {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

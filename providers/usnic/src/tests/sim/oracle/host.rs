@@ -1,5 +1,5 @@
-//! Callbacks of both ends of a simulated connection. They forward each call to the oracle, which checks it or returns
-//! its data.
+//! Callbacks of both ends of a simulated connection. They check each call against the state of the oracle, and store or
+//! return its data.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use crate::proto::conn::{ConnCallbacks, PostedData, SendValue};
 use crate::proto::wire::Refusal;
 use crate::tests::sim::scenario::OpKind;
 
-/// Callbacks of one side of a connection. Forwards them to the oracle.
+/// The callbacks of one side, with the oracle that both sides share, and the side's shared receive queue, if any.
 #[derive(Clone, Debug)]
 pub(in crate::tests::sim) struct OracleHost {
     pub(in crate::tests::sim) oracle: Rc<RefCell<Oracle>>,
