@@ -1,7 +1,7 @@
 //! `libdaplverbs.so.1`: the uDAPL provider over rdma-core, for InfiniBand, RoCE and iWARP.
 //!
-//! An open IA is a `device` (found by `find`, described by `limits`, configured by `settings` and `gid`) with one
-//! thread, the `engine`. The object layer uses queue pairs (`qp`), completion queues (`cq`), shared receive queues
+//! An open IA is a `device` (found by `find`, described by `limits`, configured by `settings` and `gid`) with a thread
+//! of its own, the `engine`. The object layer uses queue pairs (`qp`), completion queues (`cq`), shared receive queues
 //! (`srq`), memory regions and windows (`memory`). Each of them is built on its counterpart in `ibv`, the only module
 //! that calls libibverbs. A connection manager (`cm`) connects two queue pairs: by rdma_cm, by messages over TCP, or
 //! without messages.

@@ -1,5 +1,5 @@
 //! Limits of an IA, from the attributes of the device and the port, and from the connection manager, which limits the
-//! private data. Also the names of the vendor and the link layer.
+//! private data. Also the names of the vendor and the link layer, the firmware version, and the MTU in bytes.
 //!
 //! A limit that is too large for its DAT attribute is reduced to the attribute's maximum. RDMA reads are limited to
 //! 255, because connection messages have eight bits for their number, and segments to [`MAX_SEGMENTS`]. The limit of an

@@ -143,7 +143,7 @@ impl Drop for EventChannel {
     }
 }
 
-/// An rdma_cm id: a connection, a listener, or an attempt to connect.
+/// An rdma_cm id: a listener, a connection request, an attempt to connect, or a connection.
 pub(crate) struct CmId {
     id: NonNull<rdma_cm_id>,
     _channel: Arc<EventChannel>,

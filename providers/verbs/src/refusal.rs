@@ -1,8 +1,8 @@
 //! Failures to open an IA or to register memory: the log message, and the error for the caller.
 //!
 //! The message of a failed open has object, cause and remedy. A program that tries all names of dat.conf would flood
-//! the log. So a process logs at most four different messages as errors. Repeated messages and those after the fourth
-//! are logged with level info.
+//! the log. So a process logs at most four different messages of failed opens as errors. Repeated ones and those after
+//! the fourth are logged with level info.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -185,10 +185,10 @@ pub(crate) fn refusal(name: &str, object: &str, failure: &OpenFailure) -> Error 
     failure.error()
 }
 
-/// Maximum number of messages logged as errors.
+/// Maximum number of messages of failed opens that a process logs as errors.
 const MAX_ERRORS: usize = 4;
 
-/// The messages logged as errors.
+/// The messages of failed opens that were logged as errors.
 struct LoggedErrors {
     lines: BTreeSet<String>,
 }

@@ -35,8 +35,8 @@ pub(crate) struct VerbsSettings {
     /// names `libdaplscm.so.1`, `socket2` for one that names `libdaploscm.so.2`, else `rdma`.
     pub(crate) manager: ManagerKind,
     /// `DAPL_VERBS_GID_INDEX`: index of the port's GID to use, 0 to 65,535; with a manager other than `rdma`, an index
-    /// above 255 is refused. Default: on RoCE a GID of RoCE v2, if possible that of the IA's address; else the lowest
-    /// index.
+    /// above 255 is refused. Default: on RoCE preferably a GID of RoCE v2 and of the IA's address (`gid::choose`); on
+    /// other ports the lowest index.
     pub(crate) gid_index: Option<u32>,
     /// `ia_params` `listener_wait_ms=`, or `DAPL_LISTENER_WAIT_MS`: time for which a connect that finds no listener is
     /// retried before it is rejected, 0 to 60,000 ms. Default: 50. 0: it is not retried.

@@ -92,7 +92,7 @@ impl NameService {
         let text = match read(&self.path) {
             Ok(text) => text,
             Err(error) => {
-                // The file is optional. A failed lookup logs its path.
+                // The file is optional. `gid` logs its path if a GID is missing.
                 if error.kind() != ErrorKind::NotFound {
                     log::error!(
                         "cannot read {}: {error}; connects that need a GID from this file fail; correct the file or \

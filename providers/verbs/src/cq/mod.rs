@@ -1,10 +1,11 @@
 //! Completion queues: the completion queues of the device, and a software queue of completions that were fetched from
 //! them or made in software.
 //!
-//! A thread that fetches the device's completions matches them with the work of the queue pairs. A polling consumer
-//! thread fetches, and so does a post that finds its queue full. While no consumer thread polls, the device's queues
-//! are armed and the engine thread fetches after their events, so that failures are detected. If the consumer wants
-//! events of solicited messages only, but a receive watermark is set, the engine thread polls at intervals instead.
+//! A thread that fetches the device's completions matches them with the work of the queue pairs. Consumer threads fetch
+//! when they poll, arm the queue, query or end a connection, and when a post finds its queue full. While no consumer
+//! thread polls, the device's queues are armed and the engine thread fetches after their events, so that failures are
+//! detected. If the consumer wants events of solicited messages only, but a receive watermark is set, the engine thread
+//! polls at intervals instead.
 //!
 //! While a consumer thread polls, the engine thread leaves the fetching to it, checks at intervals whether polls
 //! continue, and looks for overdue sends (`overdue`). Lock order: a queue pair's link, completion queue, a queue pair's
@@ -228,8 +229,8 @@ impl CqCore {
         }
     }
 
-    /// Called before a queue pair is connected. Arms the device if the consumer has requested a notification, and
-    /// schedules the check for overdue sends.
+    /// Called before a queue pair is connected. Schedules the check for overdue sends. The first call also arms the
+    /// device, if the consumer has requested a notification.
     pub(crate) fn arm_for_connection(&self) -> Result<()> {
         let mut inner = self.lock();
         self.schedule_overdue_check(&mut inner);
@@ -392,8 +393,9 @@ impl EventHandler for CqCore {
 }
 
 impl CqCore {
-    /// Checks whether consumer threads still poll. If not, fetches completions, to detect failures, and arms the
-    /// device.
+    /// Checks whether consumer threads still poll. If not, and the device is not armed, fetches completions, to detect
+    /// failures, and arms the device. With a receive watermark, fetches at each check instead if the consumer wants
+    /// events of solicited messages only.
     fn check_polls(&self) {
         let mut inner = self.lock();
         inner.is_check_scheduled = false;

@@ -25,7 +25,8 @@ impl CqCore {
         }
     }
 
-    /// Logs the sends that are overdue. Schedules the next check if the queue is still in use.
+    /// Logs the sends that are overdue, and ends their connections if the port is down. Schedules the next check if the
+    /// queue is still in use.
     pub(super) fn check_overdue_sends(&self) {
         for send in self.overdue_sends(Instant::now()) {
             send.log();

@@ -184,8 +184,9 @@ impl QpCore {
         self.report_crossed(crossed);
     }
 
-    /// Records the failure of a receive, which ends the connection, and returns its status. Some devices report only
-    /// that the failure is local. If all segments are valid in this case, the message was too long.
+    /// Records the failure of a receive, which ends the connection unless the receive was flushed. Returns its status.
+    /// Some devices report only that the failure is local. If all segments are valid in this case, the message was too
+    /// long.
     #[cold]
     fn failure_of_recv(&self, wc: &ibv_wc, kept: Option<&[Segment]>) -> Status {
         let status = self.record_failure(wc);
@@ -198,7 +199,8 @@ impl QpCore {
         }
     }
 
-    /// Records the failure of a request, which ends the connection, and returns its completion.
+    /// Records the failure of a request, which ends the connection unless the request was flushed. Returns the
+    /// completion of the request.
     #[cold]
     fn failure_of_request(&self, send: &mut SendQueue, entry: WorkEntry, number: u32, wc: &ibv_wc) -> Completion {
         send.end_bind(&entry, false);

@@ -10,14 +10,14 @@ use ibverbs_sys::ibv_sge;
 /// Maximum number of segments of a request or receive. The limit reported to consumers is not higher.
 pub(crate) const MAX_SEGMENTS: usize = 32;
 
-/// Replaces a length that does not fit into 32 bits. It is longer than any message, so the device reports a length
-/// error.
+/// Replaces a length that does not fit into 32 bits. No message is longer than this, so a receive of this length holds
+/// every message. A request of the original length exceeds the maximum, and is posted with [`INVALID_LIST`] instead.
 const EXCESSIVE_LENGTH: u32 = 1 << 31;
 
 /// A key that no device assigns.
 const INVALID_KEY: u32 = 0;
 
-/// Requests with at most this many segments use a small array on the stack, which is cheaper to initialise.
+/// Work requests with at most this many segments use a small array on the stack, which is cheaper to initialise.
 const SMALL_COUNT: usize = 4;
 
 /// Calls `post` with the converted segments and their total length in bytes.

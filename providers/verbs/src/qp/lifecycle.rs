@@ -184,7 +184,8 @@ impl QpCore {
         }
     }
 
-    /// Removes the connection from `place`, flushes all work, and notifies the peer. `None` if there is no connection.
+    /// Removes the connection from `place`, flushes all work, and calls [`CmConnection::end`]. `None` if there is no
+    /// connection.
     fn end(&self, place: &mut MutexGuard<'_, Option<CurrentConnection>>) -> Option<ConnId> {
         let CurrentConnection { conn, link } = place.take()?;
         self.flush();

@@ -5,9 +5,9 @@
 //! which no work succeeds; poll the device's completions; change to RESET, after which the device accesses no memory;
 //! flush the remaining work in software.
 //!
-//! Requests posted before the connection is established are queued. Receive completions are held back until ESTABLISHED
-//! was reported. Lock order: link, completion queue, receive queue, send queue. The engine calls the sink without
-//! locks.
+//! Requests other than binds that are posted before the connection is established are queued. Receive completions are
+//! held back until ESTABLISHED was reported. Lock order: link, completion queue, receive queue, send queue. The engine
+//! calls the sink without locks.
 #![forbid(unsafe_code)]
 
 mod complete;
@@ -81,8 +81,8 @@ pub(crate) struct ReadLimits {
 
 /// The connection manager's part of a connection or attempt, to which a queue pair refers.
 pub(crate) trait CmConnection: Send + Sync {
-    /// Ends the connection or attempt in any state, and notifies the peer. Any thread may call it. Does not block, and
-    /// reports no event.
+    /// Ends the connection or attempt in any state, and notifies the peer if the manager's protocol has a message for
+    /// it. Any thread may call it. Does not block, and reports no event.
     fn end(&self);
     /// Called when the device has received a message before the peer has confirmed the connection. The message shows
     /// that the peer is connected, so a lost confirmation need not be awaited.
@@ -135,7 +135,7 @@ struct SendQueue {
     template: ibv::SendWrTemplate,
     /// The smaller of the maximum message length and the maximum RDMA length, in bytes.
     longest: u64,
-    /// The key that was looked up last.
+    /// The registration that the last lookup of a key found, which most posts use again.
     hint: KeyHint,
     /// Number of outstanding RDMA reads that the connection allows the local queue pair.
     reads: u8,

@@ -1,9 +1,9 @@
 //! Posts: converts requests of the object layer to the device's format. No post waits.
 //!
 //! Every request is posted to the device as signalled, even one whose completion the consumer suppresses. So the number
-//! of outstanding requests is always known, which draining a connection needs. A request that the device cannot
-//! execute, for example because it is too long, is posted with an invalid key. So it fails only after the earlier
-//! requests have completed.
+//! of outstanding requests is always known, which draining a connection needs. A request of a supported operation that
+//! the device cannot execute, for example because it is too long, is posted with an invalid key. So it fails only after
+//! the earlier requests have completed. The post of an unsupported operation fails.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::Ordering;
@@ -148,7 +148,8 @@ impl QpCore {
         if send.is_established { self.submit(&mut send, wr) } else { self.queue_or_flush(send, wr) }
     }
 
-    /// Queues a request until the connection is established; flushes it if the connection has ended.
+    /// Queues a request until the connection is established, or until a flush in progress reaches it. If the connection
+    /// has ended, flushes the request immediately.
     #[cold]
     fn queue_or_flush(&self, mut send: MutexGuard<'_, SendQueue>, wr: &SendWr<'_>) -> Result<()> {
         if send.phase == PostPhase::Broken {

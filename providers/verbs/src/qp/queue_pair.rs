@@ -21,7 +21,8 @@ pub struct Qp {
 }
 
 impl Qp {
-    /// Creates a queue pair. Errors are those of the device, and are logged.
+    /// Creates a queue pair. Errors: those of the device, which are logged; `Exhausted(Evd)` if one of its completion
+    /// queues cannot serve another queue pair.
     pub(crate) fn new(device: &Arc<Device>, manager: &Arc<dyn Manager>, pd: &Pd, spec: QpSpec<Verbs>) -> Result<Self> {
         let qp = Qp { core: QpCore::create(device, pd, spec)?, manager: manager.clone() };
         // If `add_to_tables` fails, dropping `qp` removes it from the tables.

@@ -59,7 +59,8 @@ impl SrqSink for Unused {
     fn low(&self) {}
 }
 
-/// An IA with a listener.
+/// An IA with a protection domain and a completion queue, a qualifier for a listener, and the requests and connection
+/// events that the IA has delivered.
 struct Side {
     ia: Verbs,
     pd: Pd,

@@ -2,7 +2,8 @@
 //!
 //! Each work request has a 64-bit id, which the device returns in the completion. It consists of the queue's slot in
 //! its completion queue, the queue's generation, and the number of the entry. A completion of an earlier generation
-//! matches no entry. Work completes in the order of the posts, so the entries are a ring.
+//! matches no entry. Work completes in the order of the posts, so the entries are a ring. The id of a receive from a
+//! shared receive queue is its slot there (`srq`) with the top bit set.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;

@@ -5,10 +5,10 @@
 //! sends a confirmation. On the passive side, a request waits for the consumer. The passive side brings its queue pair
 //! to RTS before it sends the accept.
 //!
-//! After this process has ended a connection or attempt, its rdma_cm id is kept until the peer has confirmed the
-//! disconnect or has replied to the attempt, or for a limited time. As long as the id exists, the kernel repeats a DREQ
-//! that was lost. The engine thread reads all events. Each id has a number. An unknown number means that the id was
-//! released: a request to a freed listener is rejected, and other events have no effect.
+//! After this process has ended a connection, or an attempt whose request was sent, its rdma_cm id is kept until the
+//! peer has confirmed the disconnect or has replied to the attempt, or for a limited time. As long as the id exists,
+//! the kernel repeats a DREQ that was lost. The engine thread reads all events. Each id has a number. An unknown number
+//! means that the id was released: a request to a freed listener is rejected, and other events are at most logged.
 #![forbid(unsafe_code)]
 
 mod connection;
@@ -335,7 +335,8 @@ impl Manager for RdmaManager {
     }
 }
 
-/// Returns the error of a connect whose first call fails (spec/endpoints 10.6).
+/// Returns the error of a connect whose id cannot be created or bound, or whose address resolution cannot be started
+/// (spec/endpoints 10.6).
 fn failure_of_connect(peer: IpAddr, error: &io::Error) -> Error {
     match error.raw_os_error() {
         Some(libc::ENOMEM | libc::ENOSPC | libc::EAGAIN) => Error::Exhausted(Resource::Memory),

@@ -349,8 +349,9 @@ impl SocketConnection {
         drop(inner);
         match is_answered {
             true => self.ready(),
-            // On the passive side, the requester has given up before the accept. On the active side, the acceptor has
-            // disconnected before the confirmation; its end is already reported, so this call has no effect.
+            // On the passive side, the requester has given up before the accept. On the active side, the connection has
+            // ended before the confirmation, usually because the acceptor has disconnected. This end was already
+            // reported, so the call has no effect.
             false => self.report_end(ConnectionEvent::AcceptFailed),
         }
     }

@@ -9,9 +9,9 @@
 //! The TCP connection stays open while the queue pairs are connected. If a peer closes it, the connection of the queue
 //! pairs ends. A request to a port without a listener is repeated for `listener_wait_ms`, with a new socket each time.
 //!
-//! All sockets are non-blocking, and the engine thread serves them. A peer that must send a message has a time limit.
-//! The number of TCP connections at a listener without a complete request is limited; if there are more, the oldest is
-//! closed.
+//! All sockets are non-blocking, and the engine thread serves them. A peer has a time limit for its request, for its
+//! confirmation, and for the rest of a reply after its first byte. The number of TCP connections at a listener without
+//! a complete request is limited; if there are more, the oldest is closed.
 #![forbid(unsafe_code)]
 
 mod connection;
@@ -100,8 +100,8 @@ impl SocketContext {
         (self.local)()
     }
 
-    /// Returns `local` if it reaches the peer's GID, else the local end with another GID. `None`: no local GID reaches
-    /// it.
+    /// Returns `local` if it reaches the peer's GID, else the local end with another GID that does. `None`: there is no
+    /// such GID, or no other GID may be used (`path::other_end_reaching`).
     fn local_end_reaching(&self, local: LocalEnd, peer: &Gid) -> Option<LocalEnd> {
         if local.reaches(peer) { Some(local) } else { (self.reaching)(local, peer) }
     }

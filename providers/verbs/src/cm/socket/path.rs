@@ -3,7 +3,7 @@
 //! path.
 //!
 //! On Ethernet each packet has a global route header with both GIDs; on InfiniBand only if `DAPL_GLOBAL_ROUTING` is
-//! set. The limits of RDMA reads are those of the EP; the limit of outgoing reads is reduced to the number that the
+//! 1. The limits of RDMA reads are those of the EP; the limit of outgoing reads is reduced to the number that the
 //! peer accepts, if the peer has sent it.
 #![forbid(unsafe_code)]
 
@@ -34,8 +34,8 @@ pub(crate) struct LocalEnd {
     pub(crate) active_mtu: ibv_mtu,
     pub(crate) gid_index: u8,
     pub(crate) gid: Gid,
-    /// Index of the partition key `DAPL_IB_PKEY` in the port's table. `None`: the variable is not set, and the queue
-    /// pair keeps index 0.
+    /// Index of the partition key `DAPL_IB_PKEY` in the port's table. `None`: the variable is not set or 0, and the
+    /// queue pair keeps index 0.
     pub(crate) partition: Option<u16>,
     pub(crate) settings: settings::PathSettings,
 }

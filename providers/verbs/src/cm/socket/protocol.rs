@@ -7,8 +7,9 @@
 //! passive  Arriving -> Pending -> Answered -> Established
 //! ```
 //!
-//! Every state can change to `Ended`, which is final. A peer has a time limit for messages that it must send; there is
-//! none while its consumer decides on a request. `super::connection` has the socket, the clock and the queue pair.
+//! Every state can change to `Ended`, which is final. A peer has a time limit for its request, for its confirmation,
+//! and for the rest of a reply after its first byte. There is no limit while its consumer decides on a request.
+//! `super::connection` has the socket, the clock and the queue pair.
 #![forbid(unsafe_code)]
 
 use std::io::ErrorKind;
@@ -59,7 +60,7 @@ enum ProtocolState {
     Ended,
 }
 
-/// What the caller must do after bytes were received or a deadline has expired.
+/// An event that the caller must handle after received bytes, a closed socket or an expired deadline.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum ProtocolEvent {
     Request(ConnectParams),
