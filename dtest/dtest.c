@@ -54,7 +54,7 @@ static struct {
 /* ---- Memory -------------------------------------------------------------------------------------------------------
  *
  * messages: RECEIVES slots to receive into, and one to send from.
- * rdma:     opt.bytes that the peer writes to, and opt.bytes that this side writes from and reads into.
+ * rdma:     opt.bytes that the peer writes and reads, and opt.bytes that this side writes from and reads into.
  */
 struct memory {
     unsigned char *base;

@@ -1,5 +1,5 @@
-//! Control functions that a test in the same process finds by `dlsym`: they plan the next failure and count live
-//! objects.
+//! Control functions that a test in the same process finds by `dlsym`: they plan the next failure, count live objects
+//! and calls, and name the operation that failed last.
 //!
 //! Used by `test/c/walk.c`. The product does not use these names, and this library is never installed.
 
@@ -65,7 +65,8 @@ pub unsafe extern "C" fn dapl_faulty_fail(op: *const c_char, n: u64) -> i32 {
     1
 }
 
-/// Makes the `n`-th following request name unregistered memory. 0 cancels the plan.
+/// Makes the `n`-th following request name unregistered memory. Cancels what an earlier call of this function has
+/// planned. 0 plans nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn dapl_faulty_spoil(n: u64) {
     plan::spoil(n);

@@ -27,7 +27,7 @@ use plan::Op;
 #[cfg(not(test))]
 dapl::export_provider!(Faulty<daplsm::Sm>);
 
-/// A provider that behaves like `P` unless the plan demands a failure.
+/// A provider whose wrapped calls behave like those of `P`, unless the plan demands otherwise.
 pub struct Faulty<P: Provider>(CountedObject<P>);
 
 impl<P: Provider> Provider for Faulty<P> {

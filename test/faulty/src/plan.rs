@@ -1,7 +1,7 @@
-//! The plan of failures, read once from a variable or set by a test in the same process, and consulted before every
-//! call that can fail.
+//! The plan of failures, read once from the variable `DAPL_FAULTY` or set by a test in the same process, and consulted
+//! before every call that can fail.
 //!
-//! `DAPL_FAULTY` is a list of settings separated by commas:
+//! The variable is a list of settings separated by commas:
 //! - `count`: logs the number of calls at each close
 //! - `fail=N`: the N-th call fails, with the usual error of its operation; `fail=OP:N` the N-th of one operation
 //! - `refuse=OP`: every call of this operation fails
