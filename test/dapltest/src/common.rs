@@ -1,11 +1,11 @@
-//! Options that all tests have.
+//! Options that every test accepts. Some tests do not use all of them.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
 
 use dat_abi::DAT_QOS;
 
-/// Options of all tests.
+/// Values of the options that every test accepts.
 #[derive(Clone, Debug)]
 pub(crate) struct Common {
     pub(crate) device: String,

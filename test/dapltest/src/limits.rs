@@ -257,7 +257,8 @@ fn register(existing: &PreexistingObjects) -> CallResult<Region> {
     raw::lmr_create(ia, pz, at, FIRST_LENGTH as u64, DAT_MEM_PRIV_ALL_FLAG).map(Region)
 }
 
-/// Posts receives until a post fails, at most `most`. The receives stay posted until the endpoint is freed.
+/// Posts receives until a post fails, `most` are posted or the time is over. The receives stay posted until the
+/// endpoint is freed.
 fn post_receives(existing: &PreexistingObjects, most: usize) -> Result<LimitResult> {
     let mut refusal = None;
     let mut made = 0;
@@ -272,12 +273,13 @@ fn post_receives(existing: &PreexistingObjects, most: usize) -> Result<LimitResu
             }
         }
     }
-    // Resetting an unconnected endpoint keeps its posted receives.
+    // The reset must succeed although receives are posted. It keeps them, because the endpoint is unconnected.
     raw::ep_reset(existing.ep.handle())?;
     Ok(LimitResult { made, refusal, remark: String::new() })
 }
 
-/// Registers memory of doubling size, until a refusal or until the maximum share of the available memory.
+/// Registers memory of doubling size, at most `most` times, until a refusal or until the maximum share of the available
+/// memory.
 fn sizes(existing: &PreexistingObjects, most: usize) -> Result<LimitResult> {
     let spare = (spare_memory() / MEMORY_DIVISOR).min(MAX_LENGTH);
     let (mut size, mut largest, mut refusal) = (FIRST_LENGTH, 0, None);

@@ -1,4 +1,5 @@
-//! dapltest: tests an interface adapter through uDAPL, with the reference program's command line.
+//! dapltest: tests an interface adapter through uDAPL, with the command line of the C implementation's dapltest and
+//! more options.
 //!
 //! ```text
 //! dapltest -T S -D sm0                                                      the server, for concurrent clients
@@ -11,9 +12,9 @@
 //! ```
 //!
 //! Modules, from the bottom up: `dat` (calls of libdat by `udapl`), `failure`, `stop`, `cpu`; `operation`, `amounts`,
-//! `script`, `wire` (parsers and encoders without I/O); `common` (options of all tests); `progress`, `header`,
-//! `report`; `shared_objects`, `channel` (the control connection); `client`, `server`; the tests `transaction`,
-//! `performance`, `limits`, `functional`; `options`.
+//! `script`, `wire` (parsers and encoders without I/O); `common` (options that every test accepts); `progress`,
+//! `header`, `report`; `shared_objects`, `channel` (the control connection); `client`, `server`; the tests
+//! `transaction`, `performance`, `limits`, `functional`; `options`.
 //!
 //! Only `dat` and `cpu` have unsafe code. The program uses the C ABI alone, so it runs over any libdat.so.1. A test
 //! fails if an expected event does not arrive within the time limit.

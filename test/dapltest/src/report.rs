@@ -15,7 +15,7 @@ use crate::header::Header;
 pub(crate) struct Report {
     is_json: bool,
     fields: Map<String, Value>,
-    /// Failed expectations; the test continued.
+    /// The failures of the test. A failed limit or case does not end the test, so there may be several.
     failures: Vec<String>,
 }
 

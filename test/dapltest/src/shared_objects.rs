@@ -10,7 +10,7 @@ use crate::dat::raw::{self, CallResult};
 use crate::dat::{Address, Cno, Ep, Evd, Event, Ia, Psp, Pz, WaitPolicy, connected, connection_word, drain};
 use crate::failure::{Failure, Result};
 
-/// Interval between checks whether the client is still connected.
+/// Interval at which a listener that waits for a request checks whether none will follow.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// PZ, EVDs and CNO that the connections of a test share.

@@ -1,4 +1,5 @@
-//! SIGINT and SIGTERM: the first signal sets a flag that every wait checks. The second signal kills the process.
+//! SIGINT and SIGTERM: the first signal sets a flag that every wait for an event checks. The second signal kills the
+//! process.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -24,7 +24,7 @@ const MAGIC: [u8; 4] = *b"dplt";
 /// Maximum numbers of threads and endpoints of a transaction.
 const MAX_THREADS: usize = 256;
 const MAX_ENDPOINTS: u32 = 4096;
-/// Maximum length of a text.
+/// Maximum length of a text in bytes.
 const MAX_TEXT: usize = 4096;
 /// Maximum number of requests in flight.
 const MAX_PIPELINE: u32 = 16_384;
@@ -103,7 +103,8 @@ impl Performance {
 /// Figures of one side of a performance test: operations and their time.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Figures {
-    /// Measured operations that this side started. A side that started none counts received messages.
+    /// Measured operations that this side started. A side that started none counts the messages that it received or
+    /// the connections that it accepted; 0 for the target of RDMA.
     pub(crate) operations: u64,
     pub(crate) time: Duration,
     pub(crate) cpu: CpuTime,
@@ -131,7 +132,8 @@ pub(crate) enum Message {
     Ready(Vec<Offer>),
     /// Refusal of a request, with the reason.
     Refused(String),
-    /// The sender has finished its part of the test: success, or the reason of the failure.
+    /// The sender has finished its part of the test: success, or the reason of the failure. Also the server's reply to
+    /// `Quit`.
     Over(Result<(), String>),
     /// From the server, instead of `Over`, after a successful performance test: its figures.
     Measured(Figures),

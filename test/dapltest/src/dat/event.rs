@@ -1,4 +1,5 @@
-//! Events as Rust values, parsed from libdat's records, and their names.
+//! Events as Rust values, parsed from libdat's records, and software events to post. Also texts for connection events
+//! and completion statuses.
 
 use dat_abi::*;
 

@@ -1,4 +1,5 @@
-//! Wrappers of libdat: calls with Rust values, objects that free themselves, and memory for peers.
+//! Wrappers of libdat: calls with Rust values, events, waits for events, objects that free themselves, and memory for
+//! peers.
 //!
 //! Uses `udapl` for libdat's functions and addresses, but not for objects: the tests need handles that are stale,
 //! foreign or of the wrong kind. Unsafe code is only in `raw` and `event`.

@@ -1,5 +1,5 @@
-//! Objects that are freed when dropped. Fields are declared so that an object is dropped after all objects that use
-//! it.
+//! Objects that are freed when dropped. A structure with several of them declares its fields in such an order that each
+//! object is dropped after all objects that use it.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};
@@ -66,8 +66,9 @@ objects! {
     EvdHandle: raw::evd_free;
 }
 
-/// An endpoint. Before the free, it is disconnected if work requests are outstanding, and its completions are dequeued:
-/// some providers keep a pointer to the endpoint in each queued completion.
+/// An endpoint. Before the free of an endpoint that was connected, it is disconnected if work requests are outstanding,
+/// and the EVDs of its completions are emptied: some providers keep a pointer to the endpoint in each queued
+/// completion.
 #[derive(Debug)]
 pub(crate) struct Ep {
     ep: EpHandle,
@@ -193,7 +194,7 @@ impl Ep {
                 return;
             }
             if is_connected {
-                // Refused if the peer has already ended the connection.
+                // An error is ignored: the state may have changed since the query.
                 let _ = self.disconnect(DAT_CLOSE_ABRUPT_FLAG);
                 is_connected = false;
             }

@@ -289,7 +289,7 @@ pub(crate) fn post(ep: Handle, post: Post, segments: &mut [DAT_LMR_TRIPLET], coo
     }
 }
 
-/// Keys of a registration.
+/// A registration: its handle, keys and range.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Registered {
     pub(crate) lmr: Handle,

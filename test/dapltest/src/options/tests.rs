@@ -1,4 +1,4 @@
-//! Valid command lines with their plans, and invalid command lines with their error messages.
+//! Valid command lines and the commands that they give, and invalid command lines with their error messages.
 
 use super::*;
 

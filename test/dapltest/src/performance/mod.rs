@@ -1,5 +1,5 @@
-//! The performance test: one operation many times, several in flight. Each size is a separate test between client and
-//! server.
+//! The performance test: one operation many times, several in flight (connects: one at a time). Each size is a separate
+//! test between client and server.
 //!
 //! | module | |
 //! |---|---|

@@ -1,7 +1,8 @@
 //! The transaction test: several threads repeat a sequence of operations, each thread over several endpoints.
 //!
-//! `plan` computes the memory layout, `party` is one thread of one side, `run` executes the operations. Client and
-//! server differ only in connecting and reporting.
+//! `plan` computes the memory layout, `pattern` the content of the data, `party` is one thread of one side, `run`
+//! executes the operations. Client and server differ in connecting, in reporting, and in the time at which they check
+//! the data.
 #![forbid(unsafe_code)]
 
 mod party;

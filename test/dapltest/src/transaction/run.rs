@@ -1,8 +1,8 @@
 //! A thread of a transaction: executes the operations in order, each over all endpoints, and checks the data.
 //!
 //! With data checks, three checkpoint messages end an iteration (see `plan`). Before a side sends its last checkpoint
-//! message, it fills the memory for the next iteration: the data that it will send or write, or that the peer will
-//! read.
+//! message, it fills the memory for the next iteration: with the data that it will send or write, or that the peer will
+//! read, and with a fill byte where RDMA will write.
 #![forbid(unsafe_code)]
 
 use std::time::Instant;
