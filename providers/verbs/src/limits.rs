@@ -41,8 +41,8 @@ const MAX_EVENTS: u32 = 1 << 20;
 
 fn limits(device: &ibv_device_attr, port: &ibv_port_attr, settings: &VerbsSettings) -> Limits {
     let has_srqs = device.max_srq > 0;
-    // All completions of a work queue go to one completion queue of the device, so `max_cqe` limits the work queue. The
-    // limit applies to shared receive queues too.
+    // All completions of a work queue go to one completion queue of the device, so `max_cqe` limits the work queue.
+    // `max_wr` and `max_sge` apply to shared receive queues too, so they do not exceed the device's limits of these.
     let mut max_wr = count(device.max_qp_wr).min(count(device.max_cqe));
     let mut max_sge = count(device.max_sge).min(MAX_SEGMENTS as u32);
     if has_srqs {

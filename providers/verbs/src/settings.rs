@@ -1,8 +1,9 @@
 //! The settings of verbs: per IA (`ia_params`), and environment variables.
 //!
 //! Settings are read once, when the IA is opened. An invalid value is ignored, with a warning that gives its name, text
-//! and range. For an invalid `cm=` or `listener_wait_ms=` in `ia_params` the environment variable is used, for an
-//! invalid port the first port, and for an invalid variable the default. Other words are ignored, with a warning.
+//! and range. For an invalid `cm=` or `listener_wait_ms=` in `ia_params` the environment variable or the default is
+//! used, for an invalid port the first port, and for an invalid variable the default. Other words are ignored, with a
+//! warning.
 //! Variables without `VERBS` in their name, except `DAPL_LISTENER_WAIT_MS`, are those of the C implementation's
 //! providers, with the same defaults. Numbers are in C notation (16, 0x10, 020).
 //!
@@ -125,10 +126,11 @@ impl VerbsSettings {
         self.max_inline.unwrap_or(if is_iwarp { INLINE_IWARP } else { INLINE })
     }
 
-    /// Returns the path MTU of connections in bytes. `active`: the port's active MTU in bytes.
+    /// Returns the path MTU of connections in bytes; with `rdma` over InfiniBand an upper limit of it. `active`: the
+    /// port's active MTU in bytes.
     pub(crate) fn path_mtu(&self, active: u32) -> u32 {
         match self.manager {
-            // rdma_cm uses the active MTU of the port.
+            // On RoCE, rdma_cm uses the active MTU of the port; on InfiniBand, the MTU of the subnet manager's path.
             ManagerKind::Rdma => active,
             _ => self.path.mtu.min(active),
         }

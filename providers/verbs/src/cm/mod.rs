@@ -65,6 +65,6 @@ pub(crate) trait IncomingRequest: Any + Send + Sync {
 pub(crate) enum RejectReason {
     /// The consumer rejected the request.
     Consumer,
-    /// The listener was freed, or its queue is full.
+    /// The listener was freed, its queue is full, or the request was dropped without a decision of the consumer.
     NoListener,
 }

@@ -42,7 +42,7 @@ use crate::settings::{AssumedPeer, PeerNumber};
 /// busy loop.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The manager of one IA.
+/// The connection manager of one IA.
 pub(crate) struct NoMessages {
     context: Arc<SocketContext>,
     peer: AssumedPeer,

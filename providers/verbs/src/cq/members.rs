@@ -39,7 +39,7 @@ impl LockedCq<'_> {
 }
 
 impl CqCore {
-    /// Fails the queue pairs that use the shared receive queue with this id.
+    /// Fails the queue pairs of this completion queue that use the shared receive queue with this id.
     pub(crate) fn fail_users_of_srq(&self, id: usize) {
         self.users().iter().filter(|qp| qp.takes_from(id)).for_each(|qp| qp.device_failed());
     }

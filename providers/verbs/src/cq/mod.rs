@@ -75,7 +75,7 @@ pub(crate) struct CqState {
     /// Whether a queue pair of the queue was connected, or is being connected. Until then, the device's queues are not
     /// armed: the consumer may still restrict notification, and a device queue cannot be re-armed for fewer events.
     is_connected: bool,
-    /// Whether a check by the engine is scheduled.
+    /// Whether a [`Check::Polls`] of the engine is scheduled.
     is_check_scheduled: bool,
     /// Value of `polls` when the check was scheduled.
     polls_seen: u32,
@@ -246,7 +246,7 @@ impl CqCore {
         self.lock().push(completion);
     }
 
-    /// Fetches all completions of the device into the software queue.
+    /// Fetches all completions in the device's queues into the software queue.
     pub(crate) fn fetch(&self) {
         self.drain(&mut self.lock());
     }

@@ -42,7 +42,7 @@ impl ReceiveQueue {
 }
 
 impl SendQueue {
-    /// Handles a request that has succeeded.
+    /// Completes a request that has succeeded, unless its completion is suppressed. Records that a bind is in effect.
     fn succeeded(&mut self, entry: WorkEntry, put: &mut dyn FnMut(Completion)) {
         if entry.token.work == Work::Bind {
             self.end_bind(&entry, true);

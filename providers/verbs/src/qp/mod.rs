@@ -133,7 +133,7 @@ struct SendQueue {
     /// Whether the connection is established, so that requests go to the device.
     is_established: bool,
     template: ibv::SendWrTemplate,
-    /// The smaller of the maximum message length and the maximum RDMA length, in bytes.
+    /// Maximum length in the fast path (`quick`), in bytes: the smaller of the maximum lengths of messages and of RDMA.
     longest: u64,
     /// The registration that the last lookup of a key found, which most posts use again.
     hint: KeyHint,
@@ -356,7 +356,8 @@ impl QpCore {
         matches!(entry.token.work, WorkKind::Send | WorkKind::WriteImmediate).then_some((id, entry.token.ep))
     }
 
-    /// Fetches all completions of the device, and returns the number of receives and requests still outstanding.
+    /// Fetches all completions of both completion queues, and returns the number of receives and requests still
+    /// outstanding.
     fn outstanding(&self) -> Outstanding {
         self.recv_cq.fetch();
         self.request_cq.fetch();

@@ -107,7 +107,7 @@ impl Side {
         self.requests.lock().recv_timeout(TIMEOUT).expect("a connection request arrives in time")
     }
 
-    /// Checks that the next events are these, in any order.
+    /// Checks that the next events are these, in any order. `events` is sorted.
     fn expect<const N: usize>(&self, events: [Event; N]) {
         let mut came =
             events.map(|_| self.events.lock().recv_timeout(TIMEOUT).expect("a connection event arrives in time"));
@@ -328,7 +328,7 @@ fn rxe_only_a_send_without_receive_is_reported_overdue_and_only_once() {
     words.peer.post_recv(&[], token(5)).unwrap();
     words.post(send, &[]).unwrap();
     ages_after(40);
-    // The device needs some time to complete the send. Its completion is not polled.
+    // The device needs some time to complete the send. The completion is fetched, but the consumer does not poll it.
     while words.local.core().oldest_send().is_some() {
         assert!(begin.elapsed() < TIMEOUT, "the send does not complete");
         words.side.cq.0.fetch();

@@ -68,8 +68,8 @@ fn move_to(qp: &Qp, state: ibv_qp_state::Type, name: &str) {
 
 /// The state transitions from INIT to RTS.
 pub(crate) struct PathToRts {
-    /// Repeats the change to INIT, with the partition and port of the connection manager. `None`: both stay as at
-    /// creation.
+    /// Repeats the change to INIT, with the partition and port of the connection manager. `None`: both stay as
+    /// [`to_init`] has set them.
     pub(crate) init: Option<StateChange>,
     pub(crate) to_receive: StateChange,
     pub(crate) to_send: StateChange,

@@ -75,7 +75,7 @@ pub(super) struct RdmaConnection {
     pub(super) number: usize,
     pub(super) id: Arc<CmId>,
     pub(super) core: Weak<QpCore>,
-    /// Number of the queue pair.
+    /// Number that the queue pair has in this attempt. A reset of the queue pair may change it.
     pub(super) qp: u32,
     pub(super) target: ConnectTarget,
     /// Whether an event was received that ends the connection or attempt, such as a disconnect, a rejection or the

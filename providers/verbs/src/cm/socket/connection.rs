@@ -43,7 +43,7 @@ struct ConnectionState {
     interest: AwaitedEvents,
     /// Number of the deadline that was scheduled last.
     turn: Option<u64>,
-    /// The peer's parameters.
+    /// The peer's parameters; `None` before they have arrived.
     params: Option<ConnectParams>,
     /// Private data of the accept.
     private_data: Vec<u8>,
@@ -170,8 +170,8 @@ impl SocketConnection {
         }
     }
 
-    /// Transfers bytes until there is an event or the socket blocks. Closes the socket before it returns the last
-    /// event.
+    /// Transfers bytes until there is an event, the socket blocks or the protocol wants no more bytes. Closes the
+    /// socket before it returns the last event.
     fn step(&self) -> Option<ProtocolEvent> {
         let mut inner = self.inner.lock();
         let was_asked = inner.protocol.awaits_reply();

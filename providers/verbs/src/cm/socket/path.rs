@@ -158,7 +158,7 @@ impl LocalEnd {
     }
 
     fn partition(&self, index: u16) -> StateChange {
-        // Without `IBV_QP_ACCESS_FLAGS`: the flags set at the creation of the queue pair stay valid.
+        // Without `IBV_QP_ACCESS_FLAGS`: the flags that `to_init` has set stay valid.
         StateChange {
             attributes: ibv_qp_attr {
                 qp_state: ibv_qp_state::IBV_QPS_INIT,

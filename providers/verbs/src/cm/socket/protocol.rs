@@ -1,5 +1,5 @@
-//! The protocol of a socket connection as a state machine. Inputs are received bytes and expired deadlines, outputs are
-//! bytes to send and events.
+//! The protocol of a socket connection as a state machine. Inputs are received bytes, state changes of the socket,
+//! expired deadlines and local decisions. Outputs are bytes to send and events.
 //!
 //! ```text
 //! active   Connecting -> Requested -> Replied -> Established
