@@ -29,7 +29,7 @@
 
 enum {
     DEFAULT_QUAL = 45248,
-    RECEIVES = 3,        /* posted at any time: the peer is never more than two messages ahead of this side */
+    RECEIVES = 3,        /* with a slot each: the peer is never more than two messages ahead of this side */
     REQUESTS = 4,        /* more than are ever outstanding */
     SMALL = 64,          /* the longest of the small messages */
     SMALL_PER_BURST = 100,
@@ -516,15 +516,15 @@ static struct hello hello(bool client)
 }
 
 /*
- * Without a connection manager (verbs with cm=none), there are no private data, and a disconnect by the peer causes no
- * event.
+ * Whether there is no connection manager (verbs with cm=none). Then there are no private data, and a disconnect by the
+ * peer causes no event.
  */
 static bool unmanaged(void)
 {
     return provider_attr.max_private_data_size < (DAT_COUNT)sizeof(struct hello);
 }
 
-/* Some transports pad private data with zeros, so it may be longer than what was sent. */
+/* Some transports pad private data with zeros, so they may be longer than what was sent. */
 static void check_hello(const void *data, DAT_COUNT size, bool client)
 {
     struct hello wanted = hello(client), got;

@@ -1,5 +1,6 @@
 //! The limit test: creates objects of one kind until a call fails, or until a maximum number or time is reached. Then
 //! it frees them all and creates one more. Two limits are no objects: posted receives, and the size of a registration.
+//! For these it only repeats the call until it fails, or until a maximum number, time or share of memory is reached.
 //!
 //! Needs no server. Checks that the failed call reports exhausted resources, and that no object remains.
 #![forbid(unsafe_code)]

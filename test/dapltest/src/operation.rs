@@ -10,7 +10,7 @@ const MAX_SEGMENTS: u16 = 256;
 /// Maximum number of operations of a transaction.
 pub(crate) const MAX_OPERATIONS: usize = 128;
 
-/// The side that starts a transfer: client or server.
+/// A side of a test: client or server.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Side {
     Client,

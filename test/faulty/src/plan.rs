@@ -94,7 +94,7 @@ impl Op {
     }
 }
 
-/// Counters and planned failure of one operation.
+/// Number of calls of one operation, and its planned failures and delay.
 struct OperationPlan {
     calls: AtomicU64,
     /// The call with this number fails; 0: no call fails.

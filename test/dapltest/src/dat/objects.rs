@@ -57,7 +57,7 @@ objects! {
     Pz: raw::pz_free;
     /// A CNO that several EVDs may notify.
     Cno: raw::cno_free;
-    /// An endpoint handle without its EVDs.
+    /// An endpoint, without the steps that [`Ep`] takes before the free.
     EpHandle: raw::ep_free;
     Psp: raw::psp_free;
     Rsp: raw::rsp_free;

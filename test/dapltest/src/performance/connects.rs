@@ -28,7 +28,7 @@ pub(crate) struct Connects {
     pub(crate) polls: bool,
 }
 
-/// Runs the client.
+/// Runs the client of the test of connects.
 pub(super) fn run(ia: &Ia, common: &Common, host: &str, test: &Connects) -> Result<Row> {
     let (shared, ep) = objects(ia)?;
     let mut server = Server::find(ia, host, common)?;
