@@ -71,9 +71,9 @@ pub(crate) type CallResult<T = ()> = Result<T, Refusal>;
 /// Calls a function of libdat by its name.
 macro_rules! call {
     ($name:ident($($argument:expr),* $(,)?)) => {{
-        // SAFETY: each pointer argument is null (where libdat checks for null) or points to a value owned by this
-        // module, of the parameter's type, that outlives the call. libdat accepts any handle and number, and checks
-        // memory segments against the registration or the mapping.
+        // SAFETY: each pointer argument is null (where libdat checks for null) or points to a value of the parameter's
+        // type that outlives the call. libdat accepts any handle and number, and checks memory segments against the
+        // registration or the mapping.
         let code = unsafe { (libdat().$name)($($argument),*) };
         if code == DAT_SUCCESS { Ok(()) } else { Err(Refusal { call: stringify!($name), code }) }
     }};
