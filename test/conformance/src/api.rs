@@ -148,7 +148,7 @@ pub(crate) fn name(number: usize) -> &'static str {
 
 static TABLE: OnceLock<FunctionTable> = OnceLock::new();
 
-/// Opens the library, once per process.
+/// Opens the library under test and looks up its functions. Called once per process.
 pub(crate) fn load(path: &str) -> Result<(), String> {
     let name = CString::new(path).map_err(|error| error.to_string())?;
     // RTLD_GLOBAL: the reference's provider libraries are not linked with a libdat and find its functions by a global
@@ -196,8 +196,8 @@ fn see(event: *const DAT_EVENT) {
     if event.is_null() {
         return;
     }
-    // SAFETY: the case passed storage for an event, and the call has filled it. Every union member consists of plain
-    // numbers.
+    // SAFETY: the case passed storage for an event, and the call has filled it. Every union member consists of numbers
+    // and raw pointers, for which any bits are valid.
     let (event, data) = unsafe { (&*event, &(*event).event_data) };
     flight::seen_event(event.event_number);
     match event.event_number {

@@ -1,6 +1,7 @@
 //! The functions that only 2.0 has, with recording. libdat2 exports one of them, `dat_extension_op`; the others are
 //! called through the function table of a handle, as the header macros do. They return codes of 2.0; the record holds
-//! the 1.2 code of the same name. Also calls of functions of both versions with arguments or records of 2.0.
+//! the 1.2 code of the same name. Also calls of functions of both versions with arguments or records of 2.0, and polls
+//! of the file descriptors of CNOs.
 
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
@@ -50,7 +51,8 @@ pub(crate) fn pointer(ia: DAT_HANDLE) -> DAT_HANDLE {
     pointer
 }
 
-/// Calls an entry in the function table of the first argument's handle.
+/// Calls a function through the function table of a handle, or through the table that precedes the handle, and records
+/// the call.
 macro_rules! through {
     ($name:literal, $handle:expr, $slot:ident($($argument:expr),*)) => {{
         let handle = $handle;
@@ -164,7 +166,8 @@ pub(crate) fn cr_reject_with(cr: DAT_HANDLE, data: &[u8]) -> DAT_RETURN {
 pub(crate) fn extension_op(handle: DAT_HANDLE, op: c_int, words: [u64; 5]) -> DAT_RETURN {
     let function = super::real().extension_op;
     let [a, b, c, d, e] = words;
-    // SAFETY: every argument is a number or pointer of eight bytes, and the operation reads at most five.
+    // SAFETY: every argument is a number or pointer of eight bytes. Fetch-and-add reads five of them. Every other
+    // operation of a case reads fewer: it has no arguments, or is refused before it reads a sixth one.
     recorded("dat_extension_op", || unsafe { function(handle, op, a, b, c, d, e) })
 }
 
@@ -387,7 +390,7 @@ pub(crate) fn wait_done(evd: DAT_HANDLE, time: Duration) -> Option<Done> {
     }
 }
 
-/// Sleeps until the descriptor is readable.
+/// Sleeps until the descriptor is readable. Fails after `time`.
 pub(crate) fn await_readable(fd: c_int, time: Duration) {
     let mut polled = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let time = c_int::try_from(time.as_millis()).unwrap_or(c_int::MAX);

@@ -1,4 +1,5 @@
-//! Translations of functions with triplets or events, of the registry functions, and of open, reject and strerror.
+//! Translations of posts, memory syncs and functions with events, of the registry functions, and of open, reject and
+//! strerror.
 #![allow(clippy::too_many_arguments, reason = "the signatures are the specification's")]
 
 use std::ffi::c_char;

@@ -36,7 +36,8 @@ pub(super) unsafe extern "C" fn ia_query(
     provider_mask: DAT_PROVIDER_ATTR_MASK,
     provider_attr: *mut DAT_PROVIDER_ATTR,
 ) -> DAT_RETURN {
-    // One known field represents all known fields, and one unknown field represents all unknown ones.
+    // The bits of the fields differ between the versions, so a mask with a known field requests all known fields, and
+    // an IA mask with an unknown field requests all unknown ones.
     let known = if ia_mask & DAT_IA_FIELD_ALL == 0 { 0 } else { v2::DAT_IA_FIELD_ALL };
     let unknown = if ia_mask & !DAT_IA_FIELD_ALL == 0 { 0 } else { !v2::DAT_IA_FIELD_ALL };
     let provider_known = if provider_mask & DAT_PROVIDER_FIELD_ALL == 0 { 0 } else { v2::DAT_PROVIDER_FIELD_ALL };

@@ -31,7 +31,8 @@ fn needs_both_atomics(ctx: &Ctx) {
     needs(ctx, Feature::CompareSwap);
 }
 
-/// Posts an atomic operation that stores the former value in `back`. Returns the former value.
+/// Posts an atomic operation that stores the former value in `back`, and waits for its completion. Returns the former
+/// value.
 #[track_caller]
 fn execute(conn: &Conn, operation: Extended, back: &Memory, target: DAT_RMR_TRIPLET, at: u64) -> u64 {
     post(conn, operation, 1, (back, 0), (target, at), 0);

@@ -1,5 +1,5 @@
-//! The function table, file descriptors of CNOs, related adapters, and operations that a provider may refuse: RMRs of
-//! one EP, reads into an RMR, sends that invalidate a context.
+//! The function table, file descriptors of CNOs, related adapters, RMRs of one EP, reads into an RMR triplet, sends
+//! that invalidate a context, and refused extended operations.
 
 use std::ptr::{null, null_mut};
 

@@ -1,5 +1,5 @@
-//! Refused calls of 2.0: handles, states, arguments, and operations that no provider supports. Also queries of an
-//! adapter by its name, the operations that its attributes name, and the largest private data.
+//! Refused calls of 2.0: handles, states, arguments, full queues, and operations that no provider supports. Also
+//! queries of an adapter by its name, the operations that its attributes name, and the largest private data.
 #![forbid(unsafe_code)]
 
 use std::ptr::{null, null_mut};
@@ -98,7 +98,8 @@ const OPERATIONS: [(Feature, Extended); 3] = [
     (Feature::Immediate, Extended::WriteImmediate { count: 1, data: 3 }),
 ];
 
-/// Posts every extended operation. Those that the attributes name must work; the others must be refused.
+/// Posts every extended operation and a send that invalidates a context. Those that the attributes name must work; the
+/// others must be refused.
 fn client_post_each(ctx: &Ctx) {
     let conn = ctx.connect();
     let (memory, target) = (conn.memory(WORD), ctx.receive_target());

@@ -12,7 +12,7 @@ use crate::kit::*;
 /// Size in bytes of the operand of an atomic operation.
 pub(super) const WORD: usize = 8;
 
-/// All privileges, including remote atomics, which devices require.
+/// All privileges, including the one that devices require for atomic operations on the memory.
 pub(super) const ATOMIC: DAT_MEM_PRIV_FLAGS = DAT_MEM_PRIV_ALL_FLAG | v2::DAT_IB_MEM_PRIV_REMOTE_ATOMIC;
 
 /// A range of local memory as a triplet.
@@ -36,7 +36,7 @@ pub(super) fn done(evd: &Evd) -> Done {
     }
 }
 
-/// The completion of an extended request.
+/// The expected completion of an extended request.
 pub(super) fn of_request(operation: Extended, cookie: u64, status: u32, bytes: u32) -> Done {
     let (operation, kind) = match operation {
         Extended::FetchAdd { .. } => (v2::DAT_IB_DTO_FETCH_ADD, v2::DAT_IB_FETCH_AND_ADD),

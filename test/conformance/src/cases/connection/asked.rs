@@ -6,7 +6,7 @@ use crate::kit::*;
 
 use super::call::Call;
 
-/// A pending connection request and its requester.
+/// A pending connection request with its requester and its listener, and an EP that can accept it.
 pub(super) struct PendingRequest {
     pub(super) request: ConnectionRequest,
     pub(super) client: Conn,

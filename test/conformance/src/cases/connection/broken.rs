@@ -1,5 +1,6 @@
-//! Connections that end because a transfer fails or because the ESTABLISHED event does not fit into a full connect EVD.
-//! When an event can be dequeued, the EP already has the new state.
+//! Connections that end because a transfer fails or because the ESTABLISHED event does not fit into a full connect EVD,
+//! and a connection that ends before its ESTABLISHED event is dequeued. When an event can be dequeued, the EP already
+//! has the new state.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

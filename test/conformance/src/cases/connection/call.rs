@@ -54,7 +54,7 @@ pub(super) fn without_pz(conn: &Conn) -> Ep {
     Ep::own(filled(|out| dat_ep_create(ia, DAT_HANDLE_NULL, recv, request, events, &ep_attr(), out)))
 }
 
-/// Checks that the EP is unchanged.
+/// Checks that a refused call has left the EP unconnected and without a connection event.
 #[track_caller]
 pub(super) fn expect_unconnected(conn: &Conn) {
     conn.ep.expect_state(DAT_EP_STATE_UNCONNECTED);

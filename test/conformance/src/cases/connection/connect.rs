@@ -170,7 +170,7 @@ fn connect_without_private_data_but_with_a_size_returns_invalid_arg6(ctx: &Ctx) 
     expect_unconnected(&conn);
 }
 
-/// Checks that a connect in a wrong state is refused, and neither posts nor flushes work requests.
+/// Checks that a connect in a wrong state is refused, keeps the EP's state, and flushes no posted receive.
 fn twice(ctx: &Ctx, at: EpState, scene: &Scene) {
     if at != EpState::Disconnected {
         post_empty_recv(&scene.own, 1);

@@ -168,7 +168,8 @@ fn cr_accept_checks_arguments_in_order(ctx: &Ctx) {
     bad_arg(dat_cr_accept(cr, client, DAT_COUNT::MAX, byte.as_mut_ptr().cast()), 3);
 }
 
-/// Maximum private data of an accept in bytes, over each provider except `cm=socket2` of verbs (spec/endpoints 9.1).
+/// Maximum private data of an accept in bytes, over each provider except `cm=socket2` and `cm=none` of verbs
+/// (spec/endpoints 9.1).
 pub(super) const ACCEPT_LIMIT: usize = 196;
 
 fn cr_accept_with_too_much_data_leaves_the_request_usable(ctx: &Ctx) {

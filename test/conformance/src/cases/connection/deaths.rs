@@ -1,5 +1,5 @@
 //! Peers that are killed, exit or close their adapter: the events of the surviving side, its answers to requests of an
-//! ended peer, and the qualifiers of an ended listener. The dying side checks nothing.
+//! ended peer, and the qualifiers of an ended listener.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -160,7 +160,7 @@ fn server_closes_undecided(ctx: &Ctx) {
     ctx.send_address(&ia);
     let request = ConnectionRequest::arrives(&requests);
     ok(dat_ia_close(ia.h(), DAT_CLOSE_ABRUPT_FLAG));
-    // The close has invalidated the handle.
+    // The close has invalidated these handles, so none of them may be freed.
     request.leak();
     psp.leak();
     requests.leak();

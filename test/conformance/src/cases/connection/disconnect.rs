@@ -213,7 +213,7 @@ fn disconnect_of_an_unconnected_ep_queues_one_event_and_keeps_its_state(ctx: &Ct
     conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
     conn.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
     expect_nothing(conn.events.h());
-    // Without posted work, disconnecting the unconnected EP is an error again.
+    // No receive is posted any more, so disconnecting the unconnected EP is an error.
     let code = dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG);
     refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_UNCONNECTED);
     expect_nothing(conn.events.h());
@@ -466,8 +466,8 @@ fn server_flushes_held(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// An abrupt disconnect in any connected or connecting state flushes the receives and yields exactly one disconnect
-/// event.
+/// An abrupt disconnect of an EP that is connected, connects or disconnects flushes the receives and yields exactly one
+/// disconnect event.
 fn flushes_all(at: EpState, scene: &Scene) {
     (1..=3).for_each(|id| post_empty_recv(&scene.own, id));
     disconnect(&scene.own, DAT_CLOSE_ABRUPT_FLAG);

@@ -18,8 +18,8 @@ pub(crate) fn cases() -> Vec<Case> {
 
 const COUNT: usize = 40;
 
-/// Like dtestcm: a burst of connects. They share a connect EVD with space for two events per connect, and a DTO EVD of
-/// length one. The event loop frees the EPs.
+/// Like dtestcm: a burst of connects. All EPs share a connect EVD with space for two events per connect, and a DTO EVD
+/// of length one. The event loop frees the EPs.
 fn many_client(ctx: &Ctx) {
     let ia = ctx.ia();
     let (pz, dto) = (ia.pz(), ia.evd(1, DAT_EVD_DTO_FLAG));

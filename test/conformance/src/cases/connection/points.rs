@@ -1,9 +1,11 @@
-//! Helpers that listen and connect, for the cases of public and reserved service points.
+//! Helpers for the cases of public and reserved service points: an EVD for requests, requesters, a message over a new
+//! connection, a check that no program listens.
 #![forbid(unsafe_code)]
 
 use crate::kit::*;
 
-/// The code for a qualifier in use. It lacks the error class bit, as programs that search for a free port expect.
+/// The code for a qualifier in use, except for a second PSP of one IA. It lacks the error class bit, as programs that
+/// search for a free port expect.
 pub(super) const BARE_IN_USE: DAT_RETURN = DAT_CONN_QUAL_IN_USE;
 
 pub(super) fn cr_evd(ia: &Ia) -> Evd {

@@ -147,7 +147,7 @@ fn rsp_accepts_no_request_after_a_rejection(ctx: &Ctx) {
     scene.is_still(Unconnected);
     expect_no_listener(&scene.own.ia, ctx.qual(0));
     scene.is_still(Unconnected);
-    // The RSP handle and the qualifier remain valid.
+    // The RSP still exists: its query succeeds.
     let rsp = scene.rsp.as_ref().expect("a reserved scene has an RSP").h();
     filled(|out: *mut DAT_RSP_PARAM| dat_rsp_query(rsp, DAT_RSP_FIELD_ALL, out));
 }

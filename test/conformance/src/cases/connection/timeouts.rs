@@ -1,5 +1,5 @@
-//! Connects with a timeout: each attempt yields exactly one event, whether the reply or the timeout is first. The
-//! timer ends with the attempt.
+//! Connects with a timeout: each attempt has exactly one outcome, whether the reply or the timeout is first. The timer
+//! ends with the attempt.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Connects with a timeout to a listener that neither accepts nor rejects.
+/// Connects with a timeout to the case's qualifier on the EP's own IA.
 #[track_caller]
 fn limited(ctx: &Ctx, conn: &Conn, timeout: DAT_TIMEOUT) {
     ok(Call { timeout, ..Call::to(&conn.ia, ctx.qual(0)) }.make(conn.ep.h()));
