@@ -1,4 +1,4 @@
-//! Agents of CNOs: when they are called, how often, and what they may do inside.
+//! Agents of CNOs: when they are called, how often, and what they may do during their call.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

@@ -38,7 +38,7 @@ pub(super) fn connect_with(ep: &Ep, address: &Address, qual: DAT_CONN_QUAL, limi
     ok(dat_ep_connect(ep.h(), address.pointer(), qual, limit, size, pointer.cast(), DAT_QOS_BEST_EFFORT, flags));
 }
 
-/// A listener on one qualifier, with an EP of the same IA that connects to it.
+/// Both endpoints of a connection of an IA to itself, and the EVD on which the case's listener receives the request.
 struct ListenerAndClient {
     server: Conn,
     client: Conn,
@@ -209,7 +209,8 @@ fn connects_to_all(ctx: &Ctx, addresses: impl IntoIterator<Item = [u8; 4]>) {
     }
 }
 
-/// Connects to all IPv4 addresses that the resolver returns for this host's name, and to two loopback addresses.
+/// Connects to all IPv4 addresses that the resolver returns for this host's name and for `localhost`, and to two
+/// loopback addresses.
 fn consumers_7_connect_to_each_address_of_the_resolver_succeeds(ctx: &Ctx) {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let resolved = [name.trim(), "localhost"].map(|name| (name, 0).to_socket_addrs());

@@ -1,4 +1,5 @@
-//! Creation of EPs: each rule of `dat_ep_create`, defaults, and all combinations of EVDs.
+//! Creation of EPs: refused and accepted arguments, the order of checks, default attributes, and all combinations of
+//! EVDs.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

@@ -1,4 +1,5 @@
-//! Effects of `dat_ep_modify` on an EP in use: on posted receives, on the EVDs of later events, on the next connection.
+//! Effects of `dat_ep_modify` on an EP: on posted receives and later posts, on the EVDs of later events, on the next
+//! connection. Also on the EP that a service point creates for a request.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

@@ -33,7 +33,7 @@ impl Parts {
     }
 }
 
-/// All comparable fields of an attribute record, as numbers.
+/// The attributes as numbers, for comparison. Transport-specific and provider-specific attributes are left out.
 pub(crate) fn numbers(attr: &DAT_EP_ATTR) -> Vec<u64> {
     let sizes = [attr.max_message_size, attr.max_rdma_size];
     let words = [attr.service_type, attr.qos, attr.recv_completion_flags, attr.request_completion_flags];

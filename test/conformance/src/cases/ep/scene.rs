@@ -1,5 +1,6 @@
 //! Helpers that bring an EP into a given state, with all objects that the EP needs. Only COMPLETION_PENDING needs a
-//! second process, which is stopped; for the other states DAT calls in one process suffice.
+//! second process, which is stopped; for the other states DAT calls in one process suffice. Also helpers for requests,
+//! listeners and full EVDs.
 #![forbid(unsafe_code)]
 
 use std::fs;

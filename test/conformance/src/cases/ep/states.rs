@@ -8,7 +8,7 @@ use crate::kit::*;
 use super::scene::EpState::{self, *};
 use super::scene::{ConnectionRequest, Scene, WAITING_SEND, in_state, silent_listener};
 
-/// A column of the table: the call as part of the case name, and the check to run in each state.
+/// A column of the table in spec/endpoints 4.1: the call as part of the case name, and the check to run in each state.
 type Column = (&'static str, fn(&Ctx, EpState, Scene));
 
 const COLUMNS: [Column; 17] = [

@@ -1,5 +1,5 @@
-//! What ends a `dat_evd_wait` before its timeout: an event, the free of the EVD or its adapter, UNWAITABLE, signals,
-//! cancellation.
+//! What ends a `dat_evd_wait` before its timeout: an event, the free of the EVD, an abrupt close of its adapter,
+//! UNWAITABLE, signals, cancellation.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

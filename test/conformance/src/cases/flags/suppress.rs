@@ -79,7 +79,7 @@ fn is_flushed_with_an_event(ctx: &Ctx, op: Op) {
     let (client, server) = ctx.loopback();
     let memory = client.memory(100);
     let target = server.memory(100);
-    // This send waits for a receive, and the suppressed requests queue behind it.
+    // This send waits for a receive, and the suppressed request is queued behind it.
     post_empty_send(&client, 1);
     ok(op.call(&client, 2, &[memory.segment(0, 100)], &target.target(0, 100), SUPPRESS));
     ok(dat_ep_disconnect(client.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
@@ -168,7 +168,8 @@ fn client_suppresses_then_signals(ctx: &Ctx) {
     ok(Op::Write.call(&conn, 1, &[memory.segment(0, LARGE)], &remote, SUPPRESS));
     conn.post_write(2, memory.segment(0, 1), remote);
     expect_dto(conn.request.h(), 2, DAT_DTO_SUCCESS, 1);
-    // The request is complete: the buffer may be changed, and the peer has received the whole message.
+    // The suppressed write is complete, because the later write is: its buffer may be changed, and the peer's memory
+    // has all its bytes.
     memory.fill(9);
     ctx.send("done");
     ctx.meet();

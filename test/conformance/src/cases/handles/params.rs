@@ -1,4 +1,4 @@
-//! Table for `refusals`: each handle parameter of each function, with a call in which all other arguments are valid.
+//! Table for `refusals`: handle parameters of functions, each with a call in which all other arguments are valid.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -67,7 +67,8 @@ impl HandleParam {
     }
 }
 
-/// A first parameter: libdat and the provider refuse it with different subtypes.
+/// A first parameter. libdat refuses values that cannot be a handle; the provider refuses handles of other kinds and of
+/// freed objects.
 fn first(
     function: &'static str,
     wants: ObjectKind,
@@ -116,7 +117,7 @@ fn optional(
     HandleParam { is_optional: true, ..other(function, parameter, wants, subtype, call) }
 }
 
-/// The whole table.
+/// All handle parameters that `refusals` tests.
 pub(super) fn handle_params() -> Vec<HandleParam> {
     let mut all = any_kind();
     all.extend(adapters());
@@ -218,7 +219,7 @@ fn adapter_later_params() -> Vec<HandleParam> {
 }
 
 fn dispatchers() -> Vec<HandleParam> {
-    // The provider reports the same subtype for an invalid EVD in any role.
+    // libdat refuses with the subtype EVD_REQUEST. The provider gives no subtype if the handle is no EVD.
     let evd = |function, call| first(function, ObjectKind::Evd, DAT_INVALID_HANDLE_EVD_REQUEST, DAT_NO_SUBTYPE, call);
     vec![
         evd("dat_evd_query", |_, h| untouched(|out| dat_evd_query(h, DAT_EVD_FIELD_ALL, out))),

@@ -1,7 +1,7 @@
-//! Each function with each kind of invalid handle, in each of its handle parameters.
+//! Functions with each kind of invalid handle.
 //!
-//! The table of calls is in `params`; this file has the invalid values and the expected codes. `ia::open_async` tests
-//! the async EVD parameter of `dat_ia_openv`.
+//! The table of parameters and calls is in `params`; this file has the invalid values and the expected codes.
+//! `ia::open_async` tests the async EVD parameter of `dat_ia_openv`.
 #![forbid(unsafe_code)]
 
 use std::ptr::{null_mut, without_provenance_mut};

@@ -91,7 +91,7 @@ fn ia_close_graceful_succeeds_with_a_modified_async_evd(ctx: &Ctx) {
 fn is_refused_with(ctx: &Ctx, kind: ObjectKind) {
     let ia = ctx.ia();
     let evd = |flags| ia.evd(8, flags);
-    // Freed in this order: each object uses those after it.
+    // Freed in this order, in which no object uses an earlier one.
     let mut left: Vec<(ObjectKind, DAT_HANDLE)> = match kind {
         ObjectKind::Pz | ObjectKind::Evd | ObjectKind::Cno => Vec::new(),
         ObjectKind::Psp => vec![(ObjectKind::Evd, evd(DAT_EVD_CR_FLAG).leak())],

@@ -355,7 +355,7 @@ fn ia_handle_maps_to_the_provider_pointer(ctx: &Ctx) {
 fn ia_provider_pointer_maps_to_itself(ctx: &Ctx) {
     let ia = ctx.ia();
     let pointer: DAT_HANDLE = filled(|out| dats_get_ia_handle(ia.h(), out));
-    // In 2.0 queries return numbers as handles, so a pointer is translated back (spec/registry 7.2).
+    // The libdat of 2.0 translates a pointer back to the number, as Dapl 2 does (spec/registry 7.2).
     let wanted = if is_2_0() { ia.h() } else { pointer };
     assert_eq!(filled::<DAT_HANDLE>(|out| dats_get_ia_handle(pointer, out)), wanted);
 }

@@ -153,7 +153,7 @@ fn is_refused(ctx: &Ctx, invalid: InvalidBind) {
         UnknownFlag => flags = 0x40,
         Unsignalled => flags = DAT_COMPLETION_UNSIGNALLED_FLAG,
         FullQueue => {
-            // The server role posts no receives, so the sends fill the queue.
+            // The server EP has no receives yet, so the sends fill the queue.
             while Op::Send.call(&client, sends, &[], &NOWHERE, 0) == DAT_SUCCESS {
                 sends += 1;
             }

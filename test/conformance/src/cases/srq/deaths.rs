@@ -42,7 +42,7 @@ fn server_leaves(ctx: &Ctx) {
         let _psp = ia.psp(ctx.qual(0), &pool.requests).leak();
         ctx.send_address(&ia);
         let ep = pool.ep();
-        // While the EPs end, messages of the peer arrive and find few receives.
+        // While the EP ends, messages of the peer arrive and find few receives.
         pool.post_all(0..2 * round);
         pool.accept(&ep);
         ctx.meet();

@@ -25,7 +25,7 @@ pub(crate) fn cases() -> Vec<Case> {
     all.into_iter().map(|case| case.needs(Need::Srq)).collect()
 }
 
-/// Arguments of `dat_ep_create_with_srq`; one of them is invalid.
+/// Handles for a call of `dat_ep_create_with_srq`, valid except for the field that a case changes.
 #[derive(Clone, Copy)]
 struct SrqEpArgs {
     ia: DAT_HANDLE,

@@ -322,7 +322,7 @@ fn threads_posting_and_waiting_return_after_an_abrupt_close(ctx: &Ctx) {
                 is_over(code) || evd.is_null()
             }),
         });
-        // The close has freed all objects; the case frees only the buffers.
+        // The close has freed all objects, so the case must not free them. It leaks the buffers too.
         std::mem::forget((client, server, cno, software, ia));
         std::mem::forget((from, into));
     }

@@ -433,7 +433,7 @@ fn freed_under_use(ctx: &Ctx, kind: ObjectKind) {
     }
 }
 
-/// Queries an object of this kind. Returns whether the handle is no longer valid.
+/// Queries an object of this kind, and sets its consumer context. Returns whether the handle is no longer valid.
 fn is_gone(kind: ObjectKind, object: DAT_HANDLE) -> bool {
     let code = match kind {
         ObjectKind::Cr => dat_cr_query(object, DAT_CR_FIELD_ALL, &mut zeroed()),

@@ -276,7 +276,7 @@ fn server_four_receivers(ctx: &Ctx) {
     drop(psp);
 }
 
-/// Two threads post receives, one thread sends, and one dequeues completions.
+/// Two threads post receives, one thread sends, and one dequeues the completions of receives.
 fn threads_posting_to_one_shared_receive_queue_lose_no_receive(ctx: &Ctx) {
     let ia = ctx.ia();
     let (pz, requests) = (ia.pz(), ia.evd(8, DAT_EVD_CR_FLAG));

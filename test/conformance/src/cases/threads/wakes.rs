@@ -194,7 +194,7 @@ fn threads_detaching_and_attaching_an_evd_lose_no_wake_up(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = ia.evd_on(&cno, 64, DAT_EVD_SOFTWARE_FLAG);
-    // A second EVD keeps the CNO from losing its last EVD, which would release the waiter.
+    // A second EVD stays attached, so the CNO has an EVD at every moment.
     let _other = ia.evd_on(&cno, 1, DAT_EVD_SOFTWARE_FLAG);
     for _ in 0..150 {
         wakes_after_changes(&cno, &evd, || {
@@ -279,7 +279,7 @@ fn threads_agent_that_rearms_itself_misses_no_event(ctx: &Ctx) {
             }
         }
     });
-    // No trigger is left: from here on each event causes exactly one call.
+    // No trigger is left. From here on each event must cause a call.
     drain(evd.h());
     for round in 0..20 {
         let before = calls.load(Ordering::Acquire);
@@ -314,7 +314,7 @@ fn threads_agent_dequeues_each_event_once(ctx: &Ctx) {
                 own.store(event.software().addr(), Ordering::Release);
             }),
         ));
-        // The post may call the agent in this thread, so the thread must not hold the agent's lock.
+        // The post may call the agent in this thread before it returns.
         evd.post(round);
         until(|| taken.load(Ordering::Acquire) == round);
         expect_nothing(evd.h());
@@ -374,7 +374,8 @@ fn client_sends_one_by_one(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Only an agent, called in an arbitrary thread, dequeues receive completions and posts the receives again.
+/// An agent, called in an arbitrary thread, dequeues receive completions and posts the receives again. This thread does
+/// the same for completions that were queued before it armed the agent.
 fn server_takes_in_an_agent(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();

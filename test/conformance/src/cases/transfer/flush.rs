@@ -246,7 +246,7 @@ fn client_frees_its_ep(ctx: &Ctx) {
     drop(memory);
     let Conn { ep, recv, request, events, pz, ia } = conn;
     ep.free();
-    // The EVD is freed with all its queued events.
+    // Each EVD is freed with its queued events.
     recv.free();
     request.free();
     events.free();

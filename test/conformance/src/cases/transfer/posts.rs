@@ -7,7 +7,7 @@ use crate::kit::*;
 
 use super::ends::*;
 
-/// An error in the parameters of a call.
+/// An error in the parameters of a post.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum InvalidPost {
     NullEp,
@@ -111,7 +111,7 @@ fn is_refused(ctx: &Ctx, op: Op, invalid: InvalidPost) {
         }
     };
     refused(code, kind, subtype);
-    // The refused calls posted nothing: these are the first requests to complete.
+    // The refused call posted nothing: these are the first posts to complete.
     post_empty_recv(&client, 2);
     post_empty_recv(&server, 3);
     post_empty_send(&client, 4);
@@ -294,7 +294,7 @@ fn server_empties_one_by_one(ctx: &Ctx) {
     server_empties_it(ctx);
 }
 
-/// Queue depth of the EP, and length of the EVDs, in the case that fills the queue.
+/// Depth of the EP's queues, and length of the EVDs, in the case with full queues.
 const DEPTH: u64 = 64;
 
 fn full_depth() -> Setup {

@@ -123,7 +123,7 @@ fn is_moved_over(ctx: &Ctx, op: Op, size: usize, setup: &Setup) {
     ctx.meet();
 }
 
-/// Attributes with the maximum number of segments.
+/// Returns a setup whose EP permits the adapter's maximum of segments per operation, and this maximum.
 fn widest(ctx: &Ctx) -> (Setup, usize) {
     let most = ctx.ia().attr().max_iov_segments_per_dto;
     let wide = setup(|attr| {
