@@ -215,7 +215,7 @@ fn run(options: &Options) -> io::Result<bool> {
     print_summary(options, wanted.len(), &outcomes, began.elapsed(), is_whole)
 }
 
-/// Reads the exceptions file: lines of `name: reason` for cases that the adapter cannot pass, and comment lines.
+/// Reads the exceptions file: lines of `name: reason` for cases to leave out, and comment lines.
 fn exceptions(file: &Path, all: &[Case]) -> io::Result<Vec<(String, String)>> {
     let text = fs::read_to_string(file)?;
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -361,8 +361,8 @@ fn start(
         };
         let output = File::create(task.record.with_extension("output"))?;
         let mut command = Command::new(std::env::current_exe()?);
-        // Cases connect thousands of times to a qualifier without a listener. By default the provider retries such a
-        // connect for 50 ms before it rejects the connect.
+        // Cases connect thousands of times to a qualifier without a listener. By default the verbs provider retries
+        // such a connect for 50 ms before it rejects the connect.
         command.env("DAPL_LISTENER_WAIT_MS", "0");
         command.args(task.to_words()).stdin(Stdio::from(OwnedFd::from(channel)));
         command.stdout(output.try_clone()?).stderr(output).process_group(0);

@@ -66,16 +66,16 @@ const EVD_REQUEST: ExpectedCode = handle(DAT_INVALID_HANDLE_EVD_REQUEST);
 /// The work queue is full.
 const FULL: ExpectedCode = is(DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_MEMORY);
 const UNREACHABLE_ADDRESS: ExpectedCode = is(DAT_INVALID_ADDRESS, DAT_INVALID_ADDRESS_UNREACHABLE);
-/// Returned for a qualifier in use by an RSP, another IA or another process. The code lacks the error class bit, as
-/// programs expect.
+/// Returned for a qualifier in use. The code lacks the error class bit, as programs expect; `dat_psp_create` adds the
+/// bit if a PSP of the same IA uses the qualifier.
 const QUAL_IN_USE: ExpectedCode = Whole(DAT_CONN_QUAL_IN_USE);
 const MODEL: ExpectedCode = is(DAT_MODEL_NOT_SUPPORTED, DAT_NO_SUBTYPE);
 const NOT_READY: ExpectedCode = state(DAT_INVALID_STATE_EP_NOTREADY);
 
-/// All functions and the return codes that a run must observe, except those that depend on the EP state. From
+/// All functions and the return codes that a run must observe, except the refusals by EP state in `REFUSED_IN`. From
 /// spec/registry, spec/events and spec/endpoints.
 const ANSWERS: &[(&str, &[ExpectedCode])] = &[
-    // dat_ia_open and dat_ia_close: spec/registry 4.1 to 4.3
+    // dat_ia_open: spec/registry 4.1 to 4.3
     (
         "dat_ia_openv",
         &[

@@ -175,7 +175,7 @@ pub(crate) fn step(role: &str, text: &str) {
     }
 }
 
-/// Records of a running or ended process.
+/// The flight record and the steps of a running or ended process.
 pub(crate) struct Record {
     words: Vec<u64>,
     steps: String,

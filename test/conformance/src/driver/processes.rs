@@ -85,7 +85,8 @@ fn ending_of(process: &Process) -> Ending {
     let ending = match (written, status.signal()) {
         (Some(Ending::Died), Some(libc::SIGKILL)) => Ending::Passed,
         (Some(ending @ Ending::Failed(_)), _) => ending,
-        // The driver killed this process because the partner had failed.
+        // Usually the driver killed this process, because its partner had failed or the case hung. `combine` reports
+        // other causes.
         (_, Some(libc::SIGKILL)) => Ending::Followed,
         (Some(_), Some(signal)) => Ending::Failed(format!(
             "{role}: signal {signal} after it had written its result{}",

@@ -234,7 +234,7 @@ pub(crate) fn expect_cr(evd: DAT_EVD_HANDLE) -> DAT_CR_ARRIVAL_EVENT_DATA {
     expect_event(evd, SOON).arrival()
 }
 
-/// Checks that the next event is an asynchronous event with this number, for this object.
+/// Checks that the next event is an asynchronous event with this number and reason, for this object.
 #[track_caller]
 pub(crate) fn expect_async(evd: DAT_EVD_HANDLE, number: DAT_EVENT_NUMBER, about: DAT_HANDLE, reason: u32) {
     let event = expect_event(evd, SOON);

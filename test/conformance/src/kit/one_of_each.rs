@@ -135,7 +135,7 @@ impl OneOfEach {
         Self::within(ctx, &ctx.ia(), 0)
     }
 
-    /// Creates all objects in this IA. Uses three of the run's qualifiers, starting at `first`.
+    /// Creates all objects in this IA. The PSP listens on the run's qualifier `first`, the RSP on the next one.
     #[track_caller]
     pub(crate) fn within(ctx: &Ctx, ia: &Ia, first: u64) -> Self {
         let idle_pz = ia.pz();
@@ -200,7 +200,7 @@ impl OneOfEach {
         !self.handle(kind).is_null()
     }
 
-    /// Creates and frees an object of this kind. Returns the stale handle.
+    /// Creates and frees an object of this kind. Returns the stale handle. Uses the run's qualifiers 0 and 2.
     #[track_caller]
     pub(crate) fn dead(&self, ctx: &Ctx, kind: ObjectKind) -> DAT_HANDLE {
         let ia = &self.ia;

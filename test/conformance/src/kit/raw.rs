@@ -1,4 +1,5 @@
-//! Copies memory behind pointers that the library returned, reads members of C unions, and creates zeroed records.
+//! Copies and writes memory behind pointers that the library returned, reads members of C unions, and creates zeroed
+//! records.
 //!
 //! This module and `cancel` are the only unsafe modules of the kit. No reference to the library's memory is kept.
 
@@ -149,7 +150,7 @@ pub(super) fn service_point(handle: DAT_SP_HANDLE) -> DAT_HANDLE {
     unsafe { handle.psp_handle }
 }
 
-/// Returns the start address of a region that is described by its address.
+/// Returns the pointer that describes a region: its start address, or the handle of the LMR that it copies.
 pub(crate) fn region_address(region: DAT_REGION_DESCRIPTION) -> DAT_PVOID {
     // SAFETY: the union member is an address, for which every bit pattern is valid.
     unsafe { region.for_va }
